@@ -1,0 +1,1 @@
+"""psmkit: a debugging toolkit for custom NCCL transports."""

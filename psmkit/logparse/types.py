@@ -1,0 +1,306 @@
+"""What a scan of logs yields: plain data between the native scanner and the analysis."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+__all__ = [
+    "Call",
+    "CommInstance",
+    "Event",
+    "FdExchange",
+    "LedgerEntry",
+    "MessageCount",
+    "PairQueue",
+    "Process",
+    "Ref",
+    "SeqDivergence",
+    "SeqGroup",
+    "SeqRank",
+    "ShapeCount",
+    "SourceFile",
+    "Thread",
+]
+
+Value = int | float | str
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Ref:
+    """A line: index of its file in :attr:`ScanResult.files`, line number from 1, byte offset of its first byte, and
+    ``seq``, its place in the order of reading (comparable within one stream only)."""
+
+    file: int
+    line: int
+    offset: int
+    seq: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A matched line that the scan retained.
+
+    ``name`` is the catalogue message. ``proc`` and ``thread`` are indices into :attr:`ScanResult.processes` and
+    :attr:`ScanResult.threads`, -1 for lines without a NCCL prefix. ``device`` is the printing thread's device, not the rank.
+    ``count`` and ``last`` tell of repetitions of a ``distinct`` message. ``where`` is the ``file.cc:123`` of a WARN line.
+    ``tag`` is the recognised launcher prefix. ``time`` is the line's time stamp as printed.
+    """
+
+    name: str
+    level: str
+    proc: int
+    thread: int
+    device: int | None
+    ref: Ref
+    fields: Mapping[str, Value]
+    stream: int = 0
+    count: int = 1
+    last: Ref | None = None
+    where: str | None = None
+    tag: str | None = None
+    time: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """An input file: ``path`` as reported, ``stream`` it belongs to, sizes in bytes and lines; ``complete_end`` is False when its last line has no end."""
+
+    path: str
+    stream: int
+    bytes: int
+    lines: int
+    complete_end: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Thread:
+    """A thread of a process: its first and last line, and the name of the last matched message (None: unmatched)."""
+
+    proc: int
+    tid: int
+    lines: int
+    first: Ref
+    last: Ref
+    last_name: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A process as the logs show it. ``births`` counts proc.birth lines; ``aliased`` is True when several processes seem to share this identity."""
+
+    index: int
+    stream: int
+    tag: str | None
+    host: str
+    pid: int
+    incarnation: int
+    lines: int
+    first: Ref
+    last: Ref
+    births: int = 0
+    aliased: bool = False
+
+    @property
+    def name(self) -> str:
+        """``host:pid``."""
+        return f"{self.host}:{self.pid}"
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A proxy call that is not complete, or (when asked for) any call.
+
+    ``state``: "begun" (the service took it and its handler is not done), "served" (handler done, the caller has not read the answer),
+    "received" (the caller got an answer that no service is seen to send), "matched". ``service`` and ``caller`` are process indices,
+    ``stage`` the message name (Init, Setup, ...), ``generation`` counts the uses of this opId by this caller, from 1.
+    ``age`` is the number of lines that were read in the stream after its newest line.
+    """
+
+    op: int
+    state: str
+    stage: str | None
+    type: int | None
+    service: int | None
+    caller: int | None
+    generation: int
+    resp_size: int | None
+    begun: Ref | None = None
+    served: Ref | None = None
+    received: Ref | None = None
+    matched: Ref | None = None
+    service_thread: int | None = None
+    caller_thread: int | None = None
+    peer_local_rank: int | None = None
+    age: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FdExchange:
+    """A UDS exchange by its 64-bit id: stages asked, received, answered, done (None: not seen)."""
+
+    op: int
+    asked: Ref | None
+    received: Ref | None
+    answered: Ref | None
+    done: Ref | None
+    client: int | None
+    server: int | None
+    rank: int | None
+    peer: int | None
+    fd: int | None
+    age: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CommInstance:
+    """One rank's membership of a communicator: a comm pointer of a process, from its creation to its end.
+
+    ``group`` is an index into :attr:`ScanResult.groups` of the communicator it belongs to; ``commid`` None in old releases, then the
+    group rests on (nranks, order of creation) and ``guessed`` is True.
+    """
+
+    index: int
+    proc: int
+    comm: int
+    rank: int
+    nranks: int
+    group: int
+    commid: int | None
+    guessed: bool
+    dev: int | None
+    bus: str | None
+    start: Ref | None
+    complete: Ref | None
+    end: Ref | None
+    ops: int = 0
+    sends: int = 0
+    recvs: int = 0
+    last_op: Ref | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SeqRank:
+    """How many collectives a member of a group has called, and its last call as printed fields."""
+
+    instance: int
+    rank: int
+    ops: int
+    last: Ref | None
+    last_op: Mapping[str, Value] | None
+
+
+@dataclass(frozen=True, slots=True)
+class SeqDivergence:
+    """The first place where two members of a group called different collectives. ``index`` counts from 0."""
+
+    group: int
+    index: int
+    ranks: tuple[int, ...]
+    refs: tuple[Ref, ...]
+    ops: tuple[Mapping[str, Value], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SeqGroup:
+    """A communicator's collectives: ``matched`` were called equally by all members."""
+
+    group: int
+    commid: int | None
+    nranks: int
+    matched: int
+    ranks: tuple[SeqRank, ...]
+    divergence: SeqDivergence | None
+
+
+@dataclass(frozen=True, slots=True)
+class PairQueue:
+    """Sends and recvs of one ordered pair of ranks that did not pair: ``sends``/``recvs`` are the unmatched ones in order.
+
+    ``mismatch`` is (send ref, recv ref, send bytes, recv bytes) of the first pair whose byte counts differ. ``matched`` counts pairs.
+    """
+
+    group: int
+    src: int
+    dst: int
+    matched: int
+    sends: tuple[Ref, ...]
+    recvs: tuple[Ref, ...]
+    pending_sends: int
+    pending_recvs: int
+    mismatch: tuple[Ref, Ref, int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerEntry:
+    """A resource that is not balanced at the end: opened ``opens`` times, closed ``closes``, imported ``imports``."""
+
+    ledger: str
+    key: tuple[Value, ...]
+    proc: int
+    opens: int
+    closes: int
+    imports: int
+    opened: Ref | None
+    closed: Ref | None
+    imported: Ref | None
+    importer: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MessageCount:
+    """Sightings of a message by a process (-1: outside NCCL lines)."""
+
+    name: str
+    proc: int
+    count: int
+    first: Ref
+    last: Ref
+
+
+@dataclass(frozen=True, slots=True)
+class ShapeCount:
+    """An unmatched kind of NCCL line: digits and addresses replaced."""
+
+    shape: str
+    count: int
+    first: Ref
+
+
+@dataclass(slots=True)
+class Totals:
+    """Counts over the whole scan. ``other`` lines are not NCCL's, ``torn`` end in the middle of a known message."""
+
+    lines: int = 0
+    bytes: int = 0
+    matched: int = 0
+    unmatched: int = 0
+    other: int = 0
+    torn: int = 0
+    glued: int = 0
+    calls_matched: int = 0
+    fds_matched: int = 0
+    seq_matched: int = 0
+    pairs_matched: int = 0
+    max_call_age: int = 0
+    max_fd_age: int = 0
+    ledgers: dict[str, tuple[int, int, int]] = field(default_factory=dict)  # name -> (opens, closes, imports)
+
+
+@dataclass(slots=True)
+class ScanData:
+    """Everything a scan found; :class:`psmkit.logparse.ScanResult` adds the fetching of lines."""
+
+    files: Sequence[SourceFile]
+    processes: Sequence[Process]
+    threads: Sequence[Thread]
+    events: Sequence[Event]
+    counts: Sequence[MessageCount]
+    calls: Sequence[Call]
+    fds: Sequence[FdExchange]
+    instances: Sequence[CommInstance]
+    groups: Sequence[SeqGroup]
+    pairs: Sequence[PairQueue]
+    ledger: Sequence[LedgerEntry]
+    shapes: Sequence[ShapeCount]
+    totals: Totals

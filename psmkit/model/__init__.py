@@ -1,0 +1,41 @@
+"""Findings, evidence and verdicts: the plain data that every part of psmkit may import.
+
+Nothing here reads a file or decides anything. Logs, records, the sanitizer, the plan checker, the plugin driver and
+the audits all report through :class:`Finding`; :mod:`psmkit.report` turns a :class:`Report` into text, JSON and the rest.
+"""
+
+from __future__ import annotations
+
+from psmkit.model.codes import CODES, Code, code
+from psmkit.model.findings import Evidence, Finding, Severity
+from psmkit.model.report import (
+    Communicator,
+    Coverage,
+    Culprit,
+    Matching,
+    MatchCount,
+    RankRow,
+    Report,
+    Run,
+    Shape,
+    Verdict,
+)
+
+__all__ = [
+    "CODES",
+    "Code",
+    "Communicator",
+    "Coverage",
+    "Culprit",
+    "Evidence",
+    "Finding",
+    "MatchCount",
+    "Matching",
+    "RankRow",
+    "Report",
+    "Run",
+    "Severity",
+    "Shape",
+    "Verdict",
+    "code",
+]

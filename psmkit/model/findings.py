@@ -1,0 +1,60 @@
+"""One kind of finding for every source of evidence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Severity(StrEnum):
+    """How much a finding matters to the person who reads it."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    INFO = "info"
+
+    @property
+    def weight(self) -> int:
+        """Order of severities: 0 info, 1 warning, 2 error."""
+        return ("info", "warning", "error").index(self.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """One line that proves something.
+
+    ``line`` counts from 1; ``text`` is the line as it stands in the file, undecodable bytes replaced, without its end.
+    """
+
+    file: str
+    line: int
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was found, with the lines that prove it.
+
+    ``code`` is a key of :data:`psmkit.model.CODES`. ``run`` is an index into :attr:`Report.runs`. ``comm`` is the
+    communicator's name as reported in :attr:`Report.communicators`. ``ranks`` are ranks of ``comm`` where it is known,
+    global ranks otherwise. ``processes`` are ``host:pid`` texts. ``confidence`` is 0..1. ``stage`` is the protocol stage
+    that was reached. ``culprits`` are those among ``ranks`` that caused it, the rest are victims.
+    """
+
+    code: str
+    title: str
+    severity: Severity
+    confidence: float
+    explanation: str
+    next_step: str
+    evidence: tuple[Evidence, ...] = ()
+    run: int | None = None
+    comm: str | None = None
+    ranks: tuple[int, ...] = ()
+    processes: tuple[str, ...] = ()
+    stage: str | None = None
+    known_issue: str | None = None
+    culprits: tuple[int, ...] = ()

@@ -1,0 +1,149 @@
+"""What an analysis says: verdicts, tables of ranks, coverage. The JSON report is these classes, field by field."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from psmkit.model.findings import Finding
+
+
+class Verdict(StrEnum):
+    """What became of a run. The worst comes first: the verdict of a report is the worst of its runs."""
+
+    FAILED = "failed"
+    HUNG = "hung"
+    LEAKING = "leaking"
+    INCONCLUSIVE = "inconclusive"
+    HEALTHY = "healthy"
+
+    @property
+    def badness(self) -> int:
+        """4 for failed, down to 0 for healthy."""
+        return ("healthy", "inconclusive", "leaking", "hung", "failed").index(self.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Culprit:
+    """Who is to blame. Unknown parts are None."""
+
+    run: int
+    why: str
+    comm: str | None = None
+    rank: int | None = None
+    global_rank: int | None = None
+    host: str | None = None
+    pid: int | None = None
+    device: int | None = None
+    stage: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MatchCount:
+    """How many exchanges of one kind have both ends, only the first, only the second."""
+
+    matched: int = 0
+    pending: int = 0
+    orphan: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Matching:
+    """Exchanges matched across ranks, by kind."""
+
+    proxy_calls: MatchCount = MatchCount()
+    fd_exchanges: MatchCount = MatchCount()
+    connections: MatchCount = MatchCount()
+    shm_segments: MatchCount = MatchCount()
+    ipc_buffers: MatchCount = MatchCount()
+    collectives: MatchCount = MatchCount()
+    sendrecv: MatchCount = MatchCount()
+
+
+@dataclass(frozen=True, slots=True)
+class Communicator:
+    """A communicator of a run. ``name`` is its commId in hex, or ``comm#N`` where the log has none."""
+
+    run: int
+    name: str
+    nranks: int | None
+    ranks_seen: tuple[int, ...]
+    init_started: int
+    init_complete: int
+    destroyed: int
+    parent: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RankRow:
+    """One rank's line in the table of ranks; ``stage`` is how far it came, ``last`` its last line as ``file:line``."""
+
+    run: int
+    rank: int | None
+    host: str | None
+    pid: int | None
+    device: int | None
+    stage: str
+    state: str  # "done", "waiting", "failed", "died", "silent", "running"
+    lines: int
+    last: str | None
+    communicators: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A kind of line that no catalogue entry matches: digits and addresses replaced, how often, where first."""
+
+    shape: str
+    count: int
+    file: str
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """What was read and what was not there. ``rerun_with`` is the environment that would show what is missing."""
+
+    files: int = 0
+    bytes: int = 0
+    lines: int = 0
+    matched: int = 0
+    unmatched: int = 0
+    torn: int = 0
+    other: int = 0
+    shapes: tuple[Shape, ...] = ()
+    missing_ranks: tuple[int, ...] = ()
+    missing_subsystems: tuple[str, ...] = ()
+    rerun_with: dict[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run of a job, and what became of it."""
+
+    index: int
+    verdict: Verdict
+    reason: str
+    confidence: float
+    nranks: int | None = None
+    ranks_seen: tuple[int, ...] = ()
+    hosts: tuple[str, ...] = ()
+    culprits: tuple[Culprit, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The result of an analysis; ``reason`` is the verdict in one sentence."""
+
+    verdict: Verdict
+    reason: str
+    confidence: float
+    culprits: tuple[Culprit, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    matching: Matching = Matching()
+    runs: tuple[Run, ...] = ()
+    communicators: tuple[Communicator, ...] = ()
+    ranks: tuple[RankRow, ...] = ()
+    coverage: Coverage = Coverage()
+    versions: tuple[str, ...] = ()
