@@ -1,0 +1,69 @@
+# `make demo` and `make test` need nothing but Debian's python3 (3.11), gcc, g++, cmake and a package registry.
+# Everything they make lies in .venv and build; stamps in .venv say what is up to date.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+LOGS   := tests/data/logs
+
+# What the native modules are made of. Python code is used from the tree and needs no rebuild.
+NATIVE := $(shell find CMakeLists.txt csrc psmkit/_native cmake -type f \
+	\( -name '*.c' -o -name '*.h' -o -name '*.py' -o -name '*.txt' -o -name '*.cmake' -o -name '*.def' \) 2>/dev/null)
+C_CODE := $(shell find csrc tests -name '*.c' -o -name '*.h' 2>/dev/null)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check format bench wheel sanitize fuzz clean
+
+help:
+	@echo 'make demo      set up, analyse a real 8-GPU log and a log with a fault, show both verdicts'
+	@echo 'make test      set up and run all tests'
+	@echo 'make check     ruff, mypy --strict, clang-format'
+	@echo 'make format    let ruff and clang-format rewrite the code'
+	@echo 'make bench     measure the analysis on 100 MB and 1 GB of generated logs'
+	@echo 'make wheel     build the wheel into dist/'
+	@echo 'make sanitize  the C tests and the scanner under ASan and UBSan'
+	@echo 'make fuzz      mutate logs for FUZZ_SECONDS (60) under the sanitizers'
+
+$(VENV)/.tools: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python scripts/requirements.py build dev > $(VENV)/requirements.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r $(VENV)/requirements.txt
+	@touch $@
+
+$(VENV)/.built: $(VENV)/.tools $(NATIVE)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e .
+	@touch $@
+
+setup: $(VENV)/.built
+
+demo: setup
+	@sh examples/demo.sh $(BIN)/psmkit $(LOGS)
+
+test: setup
+	$(BIN)/python -m pytest -q $(PYTEST_ARGS)
+
+check: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(if $(C_CODE),$(BIN)/clang-format --dry-run -Werror $(C_CODE))
+
+format: setup
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(if $(C_CODE),$(BIN)/clang-format -i $(C_CODE))
+
+bench: setup
+	$(BIN)/python benchmarks/run.py $(BENCH_ARGS)
+
+wheel: $(VENV)/.tools
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-build-isolation --no-deps --wheel-dir dist .
+
+sanitize: $(VENV)/.tools
+	sh scripts/sanitize.sh $(BIN) test
+
+fuzz: $(VENV)/.tools
+	sh scripts/sanitize.sh $(BIN) fuzz
+
+clean:
+	rm -rf build dist $(VENV)/.built $(VENV)/.tools
