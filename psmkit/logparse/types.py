@@ -18,6 +18,7 @@ __all__ = [
     "SeqDivergence",
     "SeqGroup",
     "SeqRank",
+    "ServiceTally",
     "ShapeCount",
     "SourceFile",
     "Thread",
@@ -133,6 +134,29 @@ class Call:
     caller_thread: int | None = None
     peer_local_rank: int | None = None
     age: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceTally:
+    """What one proxy service thread did, in figures that stay small: the connections of a log are too many to keep each.
+
+    ``opened`` counts rpc.new_conn by (dir, transport, local rank), ``served`` counts rpc.served by type number.
+    ``last_opened`` is the last rpc.new_conn with its fields in ``opened_as``, ``last_served`` the last rpc.served with its
+    type in ``served_type`` (an Init is served after its connection was opened). ``last_begun`` is the last rpc.begun
+    with its operation and result.
+    """
+
+    proc: int
+    thread: int
+    opened: Mapping[tuple[str, int, int], int]
+    served: Mapping[int, int]
+    last_opened: Ref | None = None
+    opened_as: tuple[str, int, int] | None = None
+    last_served: Ref | None = None
+    served_type: int | None = None
+    last_begun: Ref | None = None
+    begun_operation: str | None = None
+    begun_res: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,3 +328,4 @@ class ScanData:
     ledger: Sequence[LedgerEntry]
     shapes: Sequence[ShapeCount]
     totals: Totals
+    services: Sequence[ServiceTally] = ()
