@@ -67,6 +67,21 @@ class Job:
         """The process that holds a global rank of a run, None when its log was not seen."""
         return self._proc_of_rank.get((run, rank))
 
+    def proc_of_rank(self, rank: int, run: int, comm: str | None = None) -> int | None:
+        """The process of a rank as a finding names it: of communicator ``comm`` where that is given, else a global rank."""
+        if comm is not None:
+            for group in sorted(self.runs[run].groups):
+                if self.comm_name(group) == comm:
+                    found = self.proc_in(group, rank)
+                    if found is not None:
+                        return found
+        return self.proc_of(run, rank)
+
+    def device_of(self, proc: int) -> int | None:
+        """The CUDA device of a process as its communicator lines say, None when unknown or when it drives several."""
+        devices = {i.dev for i in self.instances_of.get(proc, []) if i.dev is not None}
+        return next(iter(devices)) if len(devices) == 1 else None
+
     def proc_in(self, group: int, rank: int) -> int | None:
         """The process that holds a rank of a communicator."""
         return self._proc_in_group.get((group, rank))
