@@ -23,7 +23,7 @@ class InputError(PsmkitError):
         self.reason = reason
 
 
-class NothingToAnalyse(PsmkitError):
+class NothingToAnalyse(PsmkitError):  # noqa: N818 - the name says what is wrong
     """The inputs were read and hold nothing that psmkit knows how to judge."""
 
 

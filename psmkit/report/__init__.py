@@ -1,0 +1,28 @@
+"""Findings to text, JSON, Markdown, SARIF and JUnit. Nothing here decides anything: it shows what the analysis said."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+
+from psmkit.model import Report
+from psmkit.report.levels import Level
+from psmkit.report.options import Options
+
+__all__ = ["FORMATS", "Level", "Options", "render"]
+
+# Each format is a module with render(report, options); it is imported when it is asked for.
+FORMATS = ("text", "json", "markdown", "sarif", "junit")
+
+
+def render(report: Report, form: str = "text", options: Options | None = None) -> str:
+    """``report`` in one of :data:`FORMATS`, without colour.
+
+    Raises:
+        ValueError: there is no such format.
+    """
+    if form not in FORMATS:
+        raise ValueError(f"no such format: {form} (one of {', '.join(FORMATS)})")
+    module = import_module("psmkit.report.data" if form == "json" else f"psmkit.report.{form}")
+    renderer: Callable[[Report, Options], str] = module.render
+    return renderer(report, options or Options())

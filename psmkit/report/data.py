@@ -1,0 +1,86 @@
+"""Reports as plain data: the one place where findings and reports become dictionaries."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from enum import Enum
+from importlib import resources
+from typing import Any
+
+from psmkit.model import Finding, Report
+from psmkit.report.options import Options
+
+__all__ = ["SCHEMA", "finding_dict", "render", "report_dict", "schema"]
+
+SCHEMA = "psmkit.report/1"
+
+_FINDING_KEYS = (
+    "code",
+    "title",
+    "severity",
+    "confidence",
+    "run",
+    "comm",
+    "ranks",
+    "culprits",
+    "processes",
+    "stage",
+    "evidence",
+    "explanation",
+    "next_step",
+    "known_issue",
+)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Enum):
+        return value.value
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [_plain(item) for item in value]
+    if isinstance(value, float):
+        # Confidences are estimates: more digits than this would claim what nobody measured.
+        return round(value, 4)
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode("utf-8")  # a surrogate is no character
+    return value
+
+
+def finding_dict(finding: Finding) -> dict[str, Any]:
+    """A finding as a dictionary with the keys of ``psmkit.report/1``."""
+    plain = _plain(finding)
+    return {key: plain[key] for key in _FINDING_KEYS}
+
+
+def report_dict(report: Report) -> dict[str, Any]:
+    """A report as a dictionary that follows the schema ``psmkit.report/1``; what is unknown is None."""
+    return {
+        "schema": SCHEMA,
+        "verdict": report.verdict.value,
+        "reason": _plain(report.reason),
+        "confidence": _plain(float(report.confidence)),
+        "culprits": _plain(report.culprits),
+        "findings": [finding_dict(finding) for finding in report.findings],
+        "matching": _plain(report.matching),
+        "runs": _plain(report.runs),
+        "communicators": _plain(report.communicators),
+        "ranks": _plain(report.ranks),
+        "coverage": _plain(report.coverage),
+        "versions": _plain(report.versions),
+    }
+
+
+def render(report: Report, options: Options | None = None) -> str:
+    """The JSON report. It is ASCII: control characters of a log are escaped in it, and nothing is lost."""
+    return json.dumps(report_dict(report), indent=2, ensure_ascii=True, allow_nan=False) + "\n"
+
+
+def schema() -> dict[str, Any]:
+    """The JSON Schema of the JSON report, as shipped in the package."""
+    text = resources.files("psmkit.report").joinpath("schema.json").read_text("utf-8")
+    loaded: dict[str, Any] = json.loads(text)
+    return loaded

@@ -1,0 +1,75 @@
+"""A small page: lines of styled spans, so that plain text and a terminal show the same characters."""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import dataclass, field
+
+from psmkit.report.escape import shorten, visible
+
+__all__ = ["Page", "Span", "ranges"]
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Text of one style; ``style`` is a name of :data:`psmkit.report.terminal.STYLES`, or empty."""
+
+    text: str
+    style: str = ""
+
+
+@dataclass(slots=True)
+class Page:
+    """Lines under construction. All text goes through :func:`visible` here, so no renderer can forget it."""
+
+    width: int
+    lines: list[list[Span]] = field(default_factory=list)
+
+    def add(self, *spans: Span | str) -> None:
+        """Append one line as it is."""
+        parts = [span if isinstance(span, Span) else Span(span) for span in spans]
+        self.lines.append([Span(visible(part.text), part.style) for part in parts])
+
+    def cut(self, text: str, style: str = "", indent: str = "") -> None:
+        """Append one line, cut to the width."""
+        self.add(Span(shorten(indent + visible(text), self.width), style))
+
+    def wrap(self, text: str, style: str = "", indent: str = "", hang: str | None = None, lead: Span | None = None) -> None:
+        """Append a paragraph wrapped to the width; ``lead`` is put before its first line, ``hang`` before the others."""
+        first = visible(lead.text) if lead else ""
+        follow = indent if hang is None else hang
+        rows = textwrap.wrap(
+            first + visible(text),
+            width=max(self.width, 24),
+            initial_indent=indent,
+            subsequent_indent=follow,
+            break_on_hyphens=False,
+            break_long_words=False,
+        )
+        for number, row in enumerate(rows):
+            if number == 0 and lead and first.strip() and row.startswith(indent + first.rstrip()):
+                head = len(indent) + len(first.rstrip())
+                self.add(Span(row[:head], lead.style), Span(row[head:], style))
+            else:
+                self.add(Span(row, style))
+
+    def blank(self) -> None:
+        """Append an empty line, unless the last one is empty."""
+        if self.lines and self.lines[-1]:
+            self.lines.append([])
+
+    def text(self) -> str:
+        """The page without styles; no line has blanks at its end."""
+        rows = ["".join(span.text for span in line).rstrip() for line in self.lines]
+        return "\n".join(rows).rstrip("\n") + "\n"
+
+
+def ranges(numbers: list[int] | tuple[int, ...] | set[int] | frozenset[int]) -> str:
+    """``0-3, 7`` for a set of ranks."""
+    runs: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ", ".join(str(a) if a == b else f"{a}-{b}" if b > a + 1 else f"{a}, {b}" for a, b in runs)

@@ -1,0 +1,149 @@
+"""The report as Markdown, to paste into an issue: nothing that a log says takes effect as markup."""
+
+from __future__ import annotations
+
+import re
+
+from psmkit.model import Evidence, Finding, RankRow, Report
+from psmkit.report.escape import markdown_text, visible
+from psmkit.report.layout import ranges
+from psmkit.report.options import Options
+from psmkit.report.ranktable import FOLD_ABOVE
+from psmkit.report.summary import (
+    about,
+    culprit_name,
+    culprit_ranks,
+    fold,
+    matching_rows,
+    percent,
+    rerun_line,
+    sentence,
+    size,
+)
+
+__all__ = ["render"]
+
+_EVIDENCE = 8
+_BACKTICKS = re.compile(r"`+")
+
+
+def render(report: Report, options: Options | None = None) -> str:
+    """The report as one Markdown document."""
+    options = options or Options()
+    out = [f"## {markdown_text(sentence(report))}", ""]
+    if len(report.runs) > 1:
+        out += [f"- run {run.index}: {markdown_text(sentence(run))}" for run in report.runs]
+    for culprit in report.culprits:
+        stage = f", stage {culprit.stage}" if culprit.stage else ""
+        why = f": {culprit.why}" if culprit.why else ""
+        out.append(f"- **culprit** {markdown_text(culprit_name(culprit) + stage + why)}")
+    out += [f"- confidence {percent(report.confidence)}", ""]
+    out += _ranks(report, options)
+    out += _findings(report, options)
+    out += _matching(report)
+    out += _coverage(report)
+    return "\n".join(out).rstrip() + "\n"
+
+
+def _table(headers: list[str], rows: list[list[str]]) -> list[str]:
+    lines = ["| " + " | ".join(headers) + " |", "|" + " --- |" * len(headers)]
+    lines += ["| " + " | ".join(markdown_text(cell) for cell in row) + " |" for row in rows]
+    return [*lines, ""]
+
+
+def _ranks(report: Report, options: Options) -> list[str]:
+    if not report.ranks:
+        return []
+    many = len(report.runs) > 1
+    culprits = culprit_ranks(report)
+    whole = options.verbose or len(report.ranks) <= FOLD_ABOVE
+    rows: list[list[str]] = []
+    groups: dict[tuple[int, str, str], list[RankRow]] = {}
+    for row in report.ranks:
+        groups.setdefault((row.run, row.state, row.stage), []).append(row)
+    for members in groups.values():
+        alone = whole or len(members) <= 2
+        single = [row for row in members if alone or (row.run, row.rank) in culprits]
+        rows += [_row(row, many, (row.run, row.rank) in culprits) for row in single]
+        rest = [row for row in members if row not in single]
+        if rest:
+            name = ranges([row.rank for row in rest if row.rank is not None]) or f"{len(rest)} of unknown rank"
+            cells = [name, f"{len({row.host for row in rest})} hosts", "", "", rest[0].state, rest[0].stage, ""]
+            rows.append([*([str(rest[0].run)] if many else []), *cells])
+    headers = [*(["run"] if many else []), "rank", "host", "pid", "device", "state", "stage", "last line"]
+    return ["### Ranks", "", *_table(headers, rows)]
+
+
+def _row(row: RankRow, many: bool, culprit: bool) -> list[str]:
+    def known(value: object) -> str:
+        return "?" if value is None else str(value)
+
+    rank = known(row.rank) + (" (culprit)" if culprit else "")
+    cells = [rank, known(row.host), known(row.pid), known(row.device), row.state, row.stage, row.last or ""]
+    return [*([str(row.run)] if many else []), *cells]
+
+
+def _findings(report: Report, options: Options) -> list[str]:
+    out = ["### Findings", ""]
+    if not report.findings:
+        return [*out, "None.", ""]
+    for part in fold(report.findings, everything=options.verbose):
+        for finding in part.shown:
+            out += _finding(finding, len(report.runs), options)
+        if part.hidden:
+            ranks = ranges({rank for finding in part.hidden for rank in (finding.culprits or finding.ranks)})
+            where = f", about rank {ranks}" if ranks else ""
+            out += [f"{part.hidden[0].code}: and {len(part.hidden)} more like this{where}.", ""]
+    return out
+
+
+def _finding(finding: Finding, runs: int, options: Options) -> list[str]:
+    out = [f"#### {finding.severity.value} {finding.code}: {markdown_text(finding.title)}", ""]
+    place = about(finding, runs=runs)
+    facts = [*([place] if place else []), f"confidence {percent(finding.confidence)}"]
+    out += [f"*{markdown_text(', '.join(facts))}*", ""]
+    if finding.explanation:
+        out += [markdown_text(finding.explanation), ""]
+    limit = len(finding.evidence) if options.verbose else _EVIDENCE
+    if finding.evidence:
+        out += [*_fence(finding.evidence[:limit]), ""]
+    if len(finding.evidence) > limit:
+        out += [f"and {len(finding.evidence) - limit} more lines of evidence.", ""]
+    if finding.next_step:
+        out += [f"**Next:** {markdown_text(finding.next_step)}", ""]
+    if finding.known_issue:
+        out += [f"**Known issue:** {markdown_text(finding.known_issue)}", ""]
+    return out
+
+
+def _fence(evidence: tuple[Evidence, ...]) -> list[str]:
+    lines = [f"{visible(str(item))}: {visible(item.text)}" for item in evidence]
+    longest = max((len(run) for line in lines for run in _BACKTICKS.findall(line)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return [f"{fence}text", *lines, fence]
+
+
+def _matching(report: Report) -> list[str]:
+    rows = [[name, str(c.matched), str(c.pending), str(c.orphan)] for name, c in matching_rows(report.matching)]
+    if not rows:
+        return []
+    return ["### Matched across ranks", "", *_table(["exchange", "matched", "pending", "orphan"], rows)]
+
+
+def _coverage(report: Report) -> list[str]:
+    coverage = report.coverage
+    out = ["### Evidence", ""]
+    out.append(
+        f"- read {coverage.files} files, {size(coverage.bytes)}, {coverage.lines} lines; "
+        f"{coverage.matched} understood, {coverage.unmatched} not, {coverage.torn} torn"
+    )
+    if report.versions:
+        out.append(f"- versions: {markdown_text(', '.join(report.versions))}")
+    out += [f"- {markdown_text(note)}" for note in coverage.notes]
+    if coverage.missing_ranks:
+        out.append(f"- ranks with no log: {ranges(coverage.missing_ranks)}")
+    if coverage.missing_subsystems:
+        out.append(f"- subsystems not logged: {markdown_text(', '.join(coverage.missing_subsystems))}")
+    if coverage.rerun_with:
+        out += ["- re-run with:", "", "  ```sh", f"  {visible(rerun_line(coverage.rerun_with))}", "  ```"]
+    return [*out, ""]

@@ -1,0 +1,123 @@
+"""The table of ranks: fitted to a width, and folded when there are many ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from psmkit.model import RankRow
+from psmkit.report.escape import shorten, shorten_left, visible
+from psmkit.report.layout import ranges
+
+__all__ = ["FOLD_ABOVE", "Table", "fit", "rank_table"]
+
+FOLD_ABOVE = 16
+_ODD = 3  # groups of at most this many ranks are shown rank by rank
+_BAD = ("failed", "died", "waiting", "silent")
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table as lines; ``styles`` has one style for each of them."""
+
+    lines: tuple[str, ...]
+    styles: tuple[str, ...]
+
+
+def fit(headers: Sequence[str], rows: Sequence[Sequence[str]], width: int, *, left: Sequence[int] = ()) -> list[str]:
+    """A table of at most ``width`` characters; columns give way widest first, those in ``left`` lose their beginning."""
+    from tabulate import tabulate
+
+    cells = [[visible(cell) for cell in row] for row in rows]
+    sizes = [max([len(head), *(len(row[i]) for row in cells)]) for i, head in enumerate(headers)]
+    floor = [max(len(head), 4) for head in headers]
+    excess = sum(sizes) + 2 * (len(headers) - 1) - width
+    while excess > 0:
+        column = max((i for i in range(len(sizes)) if sizes[i] > floor[i]), key=lambda i: sizes[i], default=None)
+        if column is None:
+            break
+        sizes[column] -= 1
+        excess -= 1
+    cut = [
+        [(shorten_left if i in left else shorten)(cell, sizes[i]) for i, cell in enumerate(row)]
+        for row in cells
+    ]
+    # The headers go in as a row: tabulate would widen their columns.
+    table = tabulate([list(headers), *cut], tablefmt="plain", disable_numparse=True)
+    return [line.rstrip()[:width] for line in str(table).splitlines()]
+
+
+def _text(value: object) -> str:
+    return "?" if value is None else str(value)
+
+
+def _one(row: RankRow, many: bool) -> list[str]:
+    return [
+        *([str(row.run)] if many else []),
+        _text(row.rank),
+        _text(row.host),
+        _text(row.pid),
+        _text(row.device),
+        row.state,
+        row.stage,
+        f"{row.lines:,}",
+        row.last or "-",
+    ]
+
+
+def _folded(rows: list[RankRow], many: bool) -> list[str]:
+    ranks = [row.rank for row in rows if row.rank is not None]
+    unknown = len(rows) - len(ranks)
+    name = ranges(ranks) + (f" (+{unknown} of unknown rank)" if unknown and ranks else "")
+    hosts = {row.host for row in rows}
+    devices = sorted({row.device for row in rows if row.device is not None})
+    return [
+        *([str(rows[0].run)] if many else []),
+        name or f"{unknown} of unknown rank",
+        _text(next(iter(hosts))) if len(hosts) == 1 else f"{len(hosts)} hosts",
+        f"{len(rows)} pids",
+        ranges(devices) or "?",
+        rows[0].state,
+        rows[0].stage,
+        f"{sum(row.lines for row in rows):,}",
+        "-",
+    ]
+
+
+def _order(row: RankRow) -> tuple[int, bool, int]:
+    return (row.run, row.rank is None, row.rank or 0)
+
+
+def rank_table(rows: Sequence[RankRow], culprits: set[tuple[int, int]], width: int, *, fold: bool = True) -> Table:
+    """The table of ``rows``. ``culprits`` are (run, global rank).
+
+    Above 16 ranks only culprits and odd ones keep their own line; the rest is grouped by state and stage.
+    """
+    many = len({row.run for row in rows}) > 1
+    if len(culprits) > FOLD_ABOVE:  # then it is no use to show them one by one
+        culprits = set()
+    groups: dict[tuple[int, str, str], list[RankRow]] = {}
+    single: list[RankRow] = []
+    for row in sorted(rows, key=_order):
+        if fold and len(rows) > FOLD_ABOVE and (row.run, row.rank) not in culprits:
+            groups.setdefault((row.run, row.state, row.stage), []).append(row)
+        else:
+            single.append(row)
+    folded: list[list[RankRow]] = []
+    for members in sorted(groups.values(), key=len):
+        if len(members) == 1 or (len(members) <= _ODD and len(single) + len(members) <= FOLD_ABOVE):
+            single.extend(members)
+        else:
+            folded.append(members)
+    lines = [(_order(row), _one(row, many), _style(row, culprits)) for row in single]
+    lines += [(_order(part[0]), _folded(part, many), _style(part[0], culprits)) for part in folded]
+    lines.sort(key=lambda line: line[0])
+    headers = [*(["run"] if many else []), "rank", "host", "pid", "dev", "state", "stage", "lines", "last line"]
+    table = fit(headers, [cells for _, cells, _ in lines], width, left=(len(headers) - 1,))
+    return Table(tuple(table), ("dim", *(style for _, _, style in lines)))
+
+
+def _style(row: RankRow, culprits: set[tuple[int, int]]) -> str:
+    if row.rank is not None and (row.run, row.rank) in culprits:
+        return "culprit"
+    return "warning" if row.state in _BAD else ""

@@ -1,0 +1,248 @@
+"""Replace what names people and machines in a report: hosts, addresses, paths, users and pids.
+
+Placeholders are numbered in order of appearance, so the same log gives the same ones and equal things stay equal. A pid is
+replaced by a small number, because the reports have numbers there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import ipaddress
+import re
+from collections.abc import Iterator
+from enum import Enum
+from typing import Any, TypeVar, cast
+
+from psmkit.model import Culprit, Evidence, Finding, RankRow, Report, Run, Shape
+
+__all__ = ["Redactor", "redact"]
+
+_T = TypeVar("_T")
+
+# host:pid:tid [dev] NCCL, in whatever a launcher puts before it.
+_PREFIX = re.compile(r"(?P<host>[^\s:\[\]()<>\"']+):(?P<pid>\d+):(?P<tid>\d+)(?= (?:\[|NCCL))")
+_PROCESS = re.compile(r"^(?P<host>.+):(?P<pid>\d+)$")
+_PID_WORD = re.compile(r"(?i)(?P<head>\b(?:pid|tid|process|proc|thread)(?: id)?[ =:#]{1,3}|/proc/|\b[A-Za-z][\w.-]*\[)(?P<pid>\d+)(?=\b)")
+_USER = re.compile(r"(?i)(?P<head>/(?:home|Users)/|\b(?:user(?:name)?|logname|login|owner)[ =:]{1,2}[\"']?)(?P<user>[A-Za-z_][\w.-]*)")
+_USER_AT = re.compile(r"\b(?P<user>[A-Za-z_][\w.-]*)@(?P<host>[A-Za-z0-9][\w.-]*)")
+_ADDRESS_HOST = re.compile(r"\b(?P<host>[A-Za-z][\w-]*(?:\.[\w-]+)*)(?=<\d+>)")
+_IPV4 = re.compile(r"(?<![\d.])\d{1,3}(?:\.\d{1,3}){3}(?![\d.]*\d)")
+_IPV6 = re.compile(r"(?<![\w:.])[0-9A-Fa-f:]*:[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*(?:%[\w.-]+)?(?![\w])")
+_MAC = re.compile(r"\b[0-9A-Fa-f]{2}(?::[0-9A-Fa-f]{2}){5,}\b")
+_DOMAIN = re.compile(
+    r"(?i)\b(?:[a-z0-9](?:[a-z0-9-]*[a-z0-9])?\.)+(?:com|net|org|edu|gov|io|ai|cloud|local|localdomain|internal|lan|corp|svc|cluster)\b"
+    r"(?:\.[a-z0-9-]+)*"
+)
+# A path begins where no word or path goes on; kernel and device files say nothing about anybody.
+_PATH = re.compile(r"(?<![\w/.:>])~?/(?!/)[^\s\"'`,;:<>()\[\]{}|=]+")
+_PUBLIC = re.compile(r"^/(?:dev|sys|proc)(?:/|$)|^/(?:home|Users)/?$")
+# Private characters that enclose the number of a replacement while a text is worked on.
+_OPEN, _CLOSE = "\ue000", "\ue001"
+_MARK = re.compile(f"{_OPEN}(\\d+){_CLOSE}")
+_NOT_HOSTS = frozenset({"localhost", "NCCL", "rank", "peer", "local", "lo", "eth0", "?"})
+_NOT_USERS = frozenset({"root", "buffer", "buf", "id", "name", "space", "defined", "provided", "env", "rank", "by"})
+
+
+class Redactor:
+    """Learns names from texts, then replaces them in texts."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, dict[str, str]] = {}
+        self._known: re.Pattern[str] | None = None
+        self._inputs: list[str] = []
+
+    def input(self, path: str) -> None:
+        """Note the path of an input: it is replaced as a whole wherever it stands."""
+        if path and path not in self._inputs and self.path(path) != path:
+            self._inputs.append(path)
+            self._inputs.sort(key=len, reverse=True)
+
+    def place(self, kind: str, name: str) -> str:
+        """The placeholder of ``name``; for "pid" a number."""
+        table = self._names.setdefault(kind, {})
+        if name not in table:
+            table[name] = str(len(table) + 1) if kind == "pid" else f"{kind}{len(table) + 1}"
+            self._known = None
+        return table[name]
+
+    def learn(self, text: str) -> None:
+        """Note the names that stand in ``text`` where only a name can stand."""
+        for match in _PREFIX.finditer(text):
+            self.host(match["host"])
+            self.place("pid", match["pid"])
+            self.place("pid", match["tid"])
+        for match in _PID_WORD.finditer(text):
+            self.place("pid", match["pid"])
+        for pattern in (_USER, _USER_AT):
+            for match in pattern.finditer(text):
+                if match["user"].lower() not in _NOT_USERS:
+                    self.place("user", match["user"])
+        for match in _ADDRESS_HOST.finditer(text):
+            self.host(match["host"])
+
+    def host(self, name: str) -> str:
+        """The placeholder of a host; an address is one of its own kind."""
+        if name in _NOT_HOSTS or not name:
+            return name
+        if _address(name):
+            return self.place("ip", name)
+        return self.place("host", name)
+
+    def pid(self, pid: int) -> int:
+        """The placeholder of a pid."""
+        return int(self.place("pid", str(pid)))
+
+    def path(self, path: str) -> str:
+        """The placeholder of a whole path, whatever is in it."""
+        return path if path in ("-", "<stdin>") else self.place("path", path)
+
+    def text(self, text: str) -> str:
+        """``text`` with everything replaced."""
+        done: list[str] = []
+
+        def mark(kind: str, name: str) -> str:
+            # What is replaced is kept aside until the end, so that no later pattern takes a placeholder for a name.
+            if kind == "host":
+                placeholder = self.host(name)
+            elif kind == "user" and name.lower() in _NOT_USERS:
+                placeholder = name
+            else:
+                placeholder = self.place(kind, name)
+            done.append(placeholder)
+            return f"{_OPEN}{len(done) - 1}{_CLOSE}"
+
+        def address(match: re.Match[str]) -> str:
+            return mark("ip", match.group()) if _address(match.group()) else match.group()
+
+        def path(match: re.Match[str]) -> str:
+            name = match.group().rstrip(".")
+            tail = match.group()[len(name) :]
+            return match.group() if _PUBLIC.match(name) else mark("path", name) + tail
+
+        def word(match: re.Match[str]) -> str:
+            kind, value = next((kind, value) for kind, value in match.groupdict().items() if value is not None)
+            return mark(kind, value)
+
+        def pid(match: re.Match[str]) -> str:
+            return match["head"] + mark("pid", match["pid"])
+
+        # Paths before words: hosts, users and pids stand in them.
+        text = text.replace(_OPEN, "?").replace(_CLOSE, "?")
+        text = _PREFIX.sub(lambda m: ":".join((mark("host", m["host"]), mark("pid", m["pid"]), mark("pid", m["tid"]))), text)
+        for name in self._inputs:
+            text = text.replace(name, mark("path", name)) if name in text else text
+        text = _PATH.sub(path, text)
+        text = _MAC.sub(lambda m: mark("mac", m.group()), text)
+        text = _IPV4.sub(address, text)
+        text = _IPV6.sub(address, text)
+        text = _USER_AT.sub(lambda m: f"{mark('user', m['user'])}@{mark('host', m['host'])}", text)
+        text = _PID_WORD.sub(pid, text)
+        if self._known is None:
+            self._known = self._compile()
+        text = self._known.sub(word, text)
+        text = _DOMAIN.sub(lambda m: mark("host", m.group()), text)
+        return _MARK.sub(lambda m: done[int(m[1])], text)
+
+    def _compile(self) -> re.Pattern[str]:
+        hosts, users = (sorted(self._names.get(kind, {}), key=len, reverse=True) for kind in ("host", "user"))
+        # A short number is a size or a count more often than a pid.
+        pids = [pid for pid in self._names.get("pid", {}) if len(pid) >= 5]
+        parts = []
+        if hosts:
+            parts.append(rf"(?P<host>(?:{'|'.join(map(re.escape, hosts))}))(?:\.[A-Za-z][\w-]*)*(?![\w-])")
+        if users:
+            parts.append(rf"(?P<user>(?:{'|'.join(map(re.escape, users))}))(?![\w-])")
+        if pids:
+            parts.append(rf"(?P<pid>(?:{'|'.join(pids)}))(?!\w)")
+        return re.compile(rf"(?<![\w.-])(?:{'|'.join(parts)})") if parts else re.compile(r"(?!)")
+
+
+def _address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text.partition("%")[0])
+    except ValueError:
+        return False
+    return text not in ("::", "0.0.0.0", "127.0.0.1", "::1")
+
+
+def redact(report: Report) -> Report:
+    """``report`` with placeholders for hosts, addresses, paths, users and pids in all its texts, evidence too."""
+    redactor = Redactor()
+    # Ranks first: then the numbers follow their order.
+    for part in (*_walk(report.ranks), *_walk(report)):
+        _learn(redactor, part)
+    return _rewrite(report, redactor)
+
+
+def _walk(value: Any) -> Iterator[Any]:
+    """All dataclasses and texts below ``value``, in order."""
+    yield value
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for item in dataclasses.fields(value):
+            yield from _walk(getattr(value, item.name))
+    elif isinstance(value, (tuple, list)):
+        for part in value:
+            yield from _walk(part)
+    elif isinstance(value, dict):
+        for part in value.values():
+            yield from _walk(part)
+
+
+def _learn(redactor: Redactor, part: Any) -> None:
+    if isinstance(part, str):
+        redactor.learn(part)
+        return
+    if isinstance(part, (Evidence, Shape)):
+        redactor.input(part.file)
+    elif isinstance(part, RankRow) and part.last:
+        redactor.input(part.last.rpartition(":")[0])
+    elif isinstance(part, Finding):
+        for process in part.processes:
+            match = _PROCESS.match(process)
+            if match:
+                redactor.host(match["host"])
+                redactor.place("pid", match["pid"])
+    elif isinstance(part, Run):
+        for name in part.hosts:
+            redactor.host(name)
+    if isinstance(part, (RankRow, Culprit)):
+        if part.host is not None:
+            redactor.host(part.host)
+        if part.pid is not None:
+            redactor.pid(part.pid)
+
+
+# Texts that are psmkit's own names, by field.
+_KEPT = frozenset({"code", "comm", "communicators", "known_issue", "missing_subsystems", "name", "parent", "stage", "state"})
+
+
+def _rewrite(value: _T, redactor: Redactor, field: str = "") -> _T:
+    result: Any = value
+    if isinstance(value, Enum) or field in _KEPT:
+        pass
+    elif isinstance(value, str):
+        result = _string(value, redactor, field)
+    elif field == "pid" and isinstance(value, int):
+        result = redactor.pid(value)
+    elif isinstance(value, tuple):
+        result = tuple(_rewrite(part, redactor, field) for part in value)
+    elif isinstance(value, dict):
+        result = {key: _rewrite(part, redactor) for key, part in value.items()}
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        changed = {f.name: _rewrite(getattr(value, f.name), redactor, f.name) for f in dataclasses.fields(value)}
+        result = dataclasses.replace(value, **changed)
+    return cast(_T, result)
+
+
+def _string(text: str, redactor: Redactor, field: str) -> str:
+    if field == "file":
+        return redactor.path(text)
+    if field in ("host", "hosts"):
+        return redactor.host(text)
+    if field == "last":
+        file, colon, line = text.rpartition(":")
+        return f"{redactor.path(file)}:{line}" if colon else redactor.text(text)
+    match = _PROCESS.match(text) if field == "processes" else None
+    if match:
+        return f"{redactor.host(match['host'])}:{redactor.place('pid', match['pid'])}"
+    return redactor.text(text)

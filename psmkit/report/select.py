@@ -1,0 +1,54 @@
+"""Show only some ranks of a report. The verdict, its reason and its culprits stay what they are."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from psmkit.model import Finding, Report
+
+__all__ = ["parse_ranks", "select_ranks"]
+
+_MOST = 1 << 20
+
+
+def parse_ranks(text: str) -> frozenset[int]:
+    """``0-3,7`` as a set of ranks.
+
+    Raises:
+        ValueError: the text is no such list.
+    """
+    ranks: set[int] = set()
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not _number(first) or (dash and not _number(last)):
+            raise ValueError(f"{text!r} is not a list of ranks such as 0-3,7")
+        low, high = int(first), int(last) if dash else int(first)
+        if high < low or high >= _MOST:
+            raise ValueError(f"{part.strip()!r} is not a range of ranks")
+        ranks.update(range(low, high + 1))
+    return frozenset(ranks)
+
+
+def _number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= 9
+
+
+def select_ranks(report: Report, ranks: frozenset[int]) -> Report:
+    """``report`` with the rows and findings of ``ranks`` (global ranks), and the findings that name no rank at all."""
+    rows = tuple(row for row in report.ranks if row.rank in ranks)
+    chosen = {(row.run, f"{row.host}:{row.pid}") for row in rows}
+    located = {(row.run, f"{row.host}:{row.pid}") for row in report.ranks if row.rank is not None}
+
+    def concerns(finding: Finding) -> bool:
+        # A process says it better than a rank: ranks of a finding may be those of a small communicator.
+        processes = {(finding.run or 0, process) for process in finding.processes}
+        if processes & located:
+            return bool(processes & chosen)
+        named = {*finding.ranks, *finding.culprits}
+        return not named or bool(named & ranks)
+
+    return dataclasses.replace(
+        report,
+        ranks=rows,
+        findings=tuple(finding for finding in report.findings if concerns(finding)),
+    )

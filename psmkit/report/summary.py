@@ -1,0 +1,131 @@
+"""What several formats say in the same words: the sentence of the verdict, order and folding of findings, counts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from psmkit.model import Culprit, Finding, MatchCount, Matching, Report, Run, Severity
+
+__all__ = [
+    "FOLD_FINDINGS",
+    "Fold",
+    "about",
+    "by_weight",
+    "culprit_name",
+    "culprit_ranks",
+    "fold",
+    "matching_rows",
+    "percent",
+    "rerun_line",
+    "sentence",
+    "size",
+]
+
+FOLD_FINDINGS = 5
+_SHOWN_OF_FOLD = 2
+_EXCHANGES = (
+    ("proxy calls", "proxy_calls"),
+    ("fd exchanges", "fd_exchanges"),
+    ("connections", "connections"),
+    ("shared memory segments", "shm_segments"),
+    ("IPC buffers", "ipc_buffers"),
+    ("collectives", "collectives"),
+    ("sends and recvs", "sendrecv"),
+)
+
+
+def sentence(part: Report | Run) -> str:
+    """``hung: rank 3 never answered Setup from rank 1``: the verdict of a report or of a run."""
+    verdict = part.verdict.value
+    reason = part.reason.strip()
+    return reason if reason.startswith(f"{verdict}:") else f"{verdict}: {reason or 'no reason is known'}"
+
+
+def percent(confidence: float) -> str:
+    """A confidence of 0..1 for a reader."""
+    return f"{round(confidence * 100)} %"
+
+
+def size(count: int) -> str:
+    """A number of bytes for a reader."""
+    value = float(count)
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 1000 or unit == "GB":
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1000
+    raise AssertionError("unreachable")
+
+
+def culprit_name(culprit: Culprit) -> str:
+    """``rank 3 (host:pid, device 3)``, as far as it is known."""
+    rank = culprit.rank if culprit.global_rank is None else culprit.global_rank
+    name = "a process of unknown rank" if rank is None else f"rank {rank}"
+    details = []
+    if culprit.host is not None:
+        details.append(culprit.host if culprit.pid is None else f"{culprit.host}:{culprit.pid}")
+    if culprit.device is not None:
+        details.append(f"device {culprit.device}")
+    if culprit.rank is not None and rank != culprit.rank and culprit.comm:
+        details.append(f"rank {culprit.rank} of {culprit.comm}")
+    return f"{name} ({', '.join(details)})" if details else name
+
+
+def culprit_ranks(report: Report) -> set[tuple[int, int]]:
+    """(run, global rank) of all culprits whose rank is known."""
+    found: set[tuple[int, int]] = set()
+    for culprit in (*report.culprits, *(c for run in report.runs for c in run.culprits)):
+        rank = culprit.rank if culprit.global_rank is None else culprit.global_rank
+        if rank is not None:
+            found.add((culprit.run, rank))
+    return found
+
+
+def by_weight(findings: Iterable[Finding]) -> list[Finding]:
+    """Errors first, and among equals the surest first; otherwise the order of the analysis stays."""
+    return sorted(findings, key=lambda finding: (-finding.severity.weight, -finding.confidence))
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """Findings of one code and severity in one run: those to show, and those to only count."""
+
+    shown: tuple[Finding, ...]
+    hidden: tuple[Finding, ...]
+
+
+def fold(findings: Iterable[Finding], *, everything: bool = False) -> list[Fold]:
+    """Findings by weight; more than five of a kind are represented by the first two of them."""
+    kinds: dict[tuple[Severity, str, int | None], list[Finding]] = {}
+    for finding in by_weight(findings):
+        kinds.setdefault((finding.severity, finding.code, finding.run), []).append(finding)
+    folds = []
+    for members in kinds.values():
+        cut = len(members) if everything or len(members) <= FOLD_FINDINGS else _SHOWN_OF_FOLD
+        folds.append(Fold(tuple(members[:cut]), tuple(members[cut:])))
+    return folds
+
+
+def about(finding: Finding, *, runs: int) -> str:
+    """Run, communicator and stage of a finding in a few words, empty when there is nothing to say."""
+    parts = []
+    if runs > 1 and finding.run is not None:
+        parts.append(f"run {finding.run}")
+    if finding.comm:
+        parts.append(f"communicator {finding.comm}")
+    if finding.stage:
+        parts.append(f"stage {finding.stage}")
+    return ", ".join(parts)
+
+
+def matching_rows(matching: Matching) -> list[tuple[str, MatchCount]]:
+    """The kinds of exchange that were seen at all, with a name for a reader."""
+    counts = [(name, getattr(matching, key)) for name, key in _EXCHANGES]
+    return [(name, count) for name, count in counts if count.matched or count.pending or count.orphan]
+
+
+def rerun_line(environment: dict[str, str]) -> str:
+    """The environment as one can paste it before a command."""
+    import shlex
+
+    return " ".join(f"{name}={shlex.quote(value)}" for name, value in environment.items())

@@ -1,0 +1,39 @@
+"""A page on a terminal, in colour. Imported only when there is one."""
+
+from __future__ import annotations
+
+from typing import TextIO
+
+from rich.console import Console
+from rich.text import Text
+
+from psmkit.report.layout import Page
+
+__all__ = ["STYLES", "paint"]
+
+STYLES = {
+    "failed": "bold red",
+    "hung": "bold red",
+    "leaking": "bold yellow",
+    "inconclusive": "bold yellow",
+    "healthy": "bold green",
+    "error": "bold red",
+    "warning": "bold yellow",
+    "info": "cyan",
+    "heading": "bold",
+    "culprit": "red",
+    "dim": "dim",
+    "place": "cyan",
+    "quote": "",
+    "code": "bold",
+}
+
+
+def paint(page: Page, stream: TextIO) -> None:
+    """Write ``page`` to the terminal behind ``stream``. Nothing in the text is taken for markup."""
+    console = Console(file=stream, force_terminal=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
+    for line in page.lines:
+        text = Text()
+        for span in line:
+            text.append(span.text, STYLES.get(span.style, ""))
+        console.print(text, crop=False, overflow="ignore")

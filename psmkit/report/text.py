@@ -1,0 +1,216 @@
+"""The text report: verdict, ranks, findings with their evidence, and what was missing."""
+
+from __future__ import annotations
+
+from psmkit.model import Evidence, Finding, Report, Severity
+from psmkit.report.escape import shorten, visible
+from psmkit.report.layout import Page, Span, ranges
+from psmkit.report.options import Options
+from psmkit.report.ranktable import fit, rank_table
+from psmkit.report.summary import (
+    about,
+    culprit_name,
+    culprit_ranks,
+    fold,
+    matching_rows,
+    percent,
+    rerun_line,
+    sentence,
+    size,
+)
+
+__all__ = ["layout", "render"]
+
+_EVIDENCE = {Severity.ERROR: 6, Severity.WARNING: 3, Severity.INFO: 1}
+_RUNS = 12
+
+
+def render(report: Report, options: Options | None = None) -> str:
+    """The report as plain text."""
+    return layout(report, options or Options()).text()
+
+
+def layout(report: Report, options: Options) -> Page:
+    """The report as styled lines of at most ``options.width`` characters, its first line and paths apart."""
+    page = Page(max(options.width, 40))
+    _verdict(page, report)
+    _ranks(page, report, options)
+    _findings(page, report, options)
+    _matching(page, report)
+    if options.verbose:
+        _communicators(page, report)
+    _coverage(page, report, options)
+    return page
+
+
+def _verdict(page: Page, report: Report) -> None:
+    text = sentence(report)
+    verdict = report.verdict.value
+    page.add(Span(verdict, verdict), Span(text[len(verdict) :], "heading"))
+    if len(report.runs) > 1:
+        shown = sorted(report.runs, key=lambda run: -run.verdict.badness)[:_RUNS]
+        for run in sorted(shown, key=lambda run: run.index):
+            page.wrap(sentence(run), indent="  ", hang="      ", lead=Span(f"run {run.index} ", run.verdict.value))
+        if len(report.runs) > len(shown):
+            page.add(Span(f"  and {len(report.runs) - len(shown)} more runs, none worse", "dim"))
+    for culprit in report.culprits:
+        why = f": {culprit.why}" if culprit.why else ""
+        stage = f" [stage {culprit.stage}]" if culprit.stage else ""
+        of_run = f" of run {culprit.run}" if len(report.runs) > 1 else ""
+        page.wrap(
+            f"{culprit_name(culprit)}{of_run}{stage}{why}", indent="  ", hang="      ", lead=Span("culprit: ", "culprit")
+        )
+    page.add(Span(f"  confidence {percent(report.confidence)}", "dim"))
+
+
+def _ranks(page: Page, report: Report, options: Options) -> None:
+    if not report.ranks:
+        return
+    page.blank()
+    hosts = {row.host for row in report.ranks if row.host is not None}
+    title = f"Ranks: {len(report.ranks)} processes on {_count(len(hosts), 'host')}"
+    if len(report.runs) == 1 and report.runs[0].nranks is not None:
+        run = report.runs[0]
+        title = f"Ranks: {len(run.ranks_seen)} of {run.nranks} seen, {_count(len(hosts), 'host')}"
+    page.cut(title, "heading")
+    table = rank_table(report.ranks, culprit_ranks(report), page.width, fold=not options.verbose)
+    for line, style in zip(table.lines, table.styles, strict=True):
+        page.add(Span(line, style))
+
+
+def _findings(page: Page, report: Report, options: Options) -> None:
+    page.blank()
+    if not report.findings:
+        page.add(Span("Findings: none", "heading"))
+        return
+    counts = dict.fromkeys((Severity.ERROR, Severity.WARNING, Severity.INFO), 0)
+    for finding in report.findings:
+        counts[finding.severity] += 1
+    names = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "note"}
+    page.add(
+        Span("Findings: " + ", ".join(_count(n, names[s]) for s, n in counts.items() if n), "heading"),
+    )
+    for part in fold(report.findings, everything=options.verbose):
+        for finding in part.shown:
+            page.blank()
+            _finding(page, finding, len(report.runs), options)
+        if part.hidden:
+            first = part.hidden[0]
+            ranks = ranges({rank for finding in part.hidden for rank in (finding.culprits or finding.ranks)})
+            where = f", about rank{'s' if len(ranks) > 2 else ''} {ranks}" if ranks else ""
+            page.blank()
+            page.wrap(
+                f"and {len(part.hidden)} more like this{where} (-v shows all)",
+                "dim",
+                indent=" " * 4,
+                hang=" " * 6,
+                lead=Span(f"{first.code} ", first.severity.value),
+            )
+
+
+def _finding(page: Page, finding: Finding, runs: int, options: Options) -> None:
+    label = "note" if finding.severity is Severity.INFO else finding.severity.value
+    page.wrap(
+        finding.title + f"  [{percent(finding.confidence)}]",
+        "heading",
+        hang=" " * 4,
+        lead=Span(f"{label} {finding.code} ", finding.severity.value),
+    )
+    place = about(finding, runs=runs)
+    if place:
+        page.wrap(place, "dim", indent="    ")
+    if finding.explanation and finding.explanation != finding.title:
+        page.wrap(finding.explanation, indent="    ")
+    limit = len(finding.evidence) if options.verbose else _EVIDENCE[finding.severity]
+    for item in finding.evidence[:limit]:
+        _evidence(page, item)
+    if len(finding.evidence) > limit:
+        page.add(Span(f"    … {len(finding.evidence) - limit} more lines of evidence", "dim"))
+    if finding.next_step and (finding.severity is not Severity.INFO or options.verbose):
+        page.wrap(finding.next_step, indent="    ", hang="      ", lead=Span("next: ", "code"))
+    if finding.known_issue:
+        page.wrap(finding.known_issue, indent="    ", lead=Span("known issue: ", "dim"))
+
+
+def _evidence(page: Page, item: Evidence) -> None:
+    # The place stands alone and uncut, so that it can be clicked or pasted.
+    page.add("    ", Span(str(item), "place"))
+    page.add("      ", Span("| ", "dim"), Span(shorten(visible(item.text), page.width - 8), "quote"))
+
+
+def _matching(page: Page, report: Report) -> None:
+    rows = matching_rows(report.matching)
+    if not rows:
+        return
+    page.blank()
+    page.add(Span("Matched across ranks", "heading"))
+    cells = [[name, f"{c.matched:,}", f"{c.pending:,}", f"{c.orphan:,}"] for name, c in rows]
+    for number, line in enumerate(fit(["exchange", "matched", "pending", "orphan"], cells, page.width - 2)):
+        page.add("  ", Span(line, "dim" if number == 0 else ""))
+
+
+def _communicators(page: Page, report: Report) -> None:
+    if not report.communicators:
+        return
+    page.blank()
+    page.add(Span("Communicators", "heading"))
+    cells = [
+        [
+            str(comm.run),
+            comm.name,
+            "?" if comm.nranks is None else str(comm.nranks),
+            ranges(comm.ranks_seen) or "-",
+            str(comm.init_started),
+            str(comm.init_complete),
+            str(comm.destroyed),
+            comm.parent or "-",
+        ]
+        for comm in report.communicators
+    ]
+    headers = ["run", "name", "ranks", "seen", "started", "complete", "destroyed", "parent"]
+    for number, line in enumerate(fit(headers, cells, page.width - 2)):
+        page.add("  ", Span(line, "dim" if number == 0 else ""))
+
+
+def _coverage(page: Page, report: Report, options: Options) -> None:
+    coverage = report.coverage
+    page.blank()
+    page.add(Span("Evidence", "heading"))
+    read = f"read {_count(coverage.files, 'file')}, {size(coverage.bytes)}, {_count(coverage.lines, 'line')}"
+    if coverage.matched or coverage.unmatched:
+        share = 100 * coverage.matched / (coverage.matched + coverage.unmatched)
+        # Rounded down: 100 % must mean all of them.
+        read += f"; understood {coverage.matched:,} NCCL lines ({int(share)} %), not {coverage.unmatched:,}"
+    if coverage.torn:
+        read += f"; {coverage.torn:,} torn"
+    if coverage.other:
+        read += f"; {coverage.other:,} not from NCCL"
+    page.wrap(read, indent="  ", hang="    ")
+    if report.versions:
+        page.wrap(", ".join(report.versions), indent="  ", hang="    ", lead=Span("versions: ", "dim"))
+    for note in coverage.notes:
+        page.wrap(note, indent="  ", hang="    ", lead=Span("note: ", "dim"))
+    if coverage.missing_ranks:
+        page.wrap(ranges(coverage.missing_ranks), indent="  ", hang="    ", lead=Span("ranks with no log: ", "warning"))
+    if coverage.missing_subsystems:
+        page.wrap(
+            ", ".join(coverage.missing_subsystems),
+            indent="  ",
+            hang="    ",
+            lead=Span("subsystems not logged: ", "warning"),
+        )
+    if options.verbose and coverage.shapes:
+        page.add(Span("  lines that no catalogue entry matches, by shape:", "dim"))
+        for shape in coverage.shapes:
+            page.cut(f"{shape.count:7,}  {shape.file}:{shape.line}  {shape.shape}", indent="  ")
+    elif coverage.shapes:
+        top = ", ".join(f"{shape.count:,}x" for shape in coverage.shapes[:1])
+        page.cut(f"not understood, most often ({top}): {coverage.shapes[0].shape}", "dim", indent="  ")
+    if coverage.rerun_with:
+        page.add("  re-run with:")
+        # Not wrapped: it is made to be pasted.
+        page.add("    ", Span(rerun_line(coverage.rerun_with), "code"))
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -1,0 +1,76 @@
+"""The JSON report follows its schema, loses nothing, and has the documented keys."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import jsonschema
+import pytest
+
+from psmkit.model import Evidence, Finding, Report
+from psmkit.report import data, render
+
+from . import samples
+
+
+@pytest.mark.parametrize("name", sorted(samples.ALL))
+def test_a_report_follows_the_schema(name: str) -> None:
+    jsonschema.validate(json.loads(render(samples.ALL[name](), "json")), data.schema())
+
+
+def test_the_schema_itself_is_valid() -> None:
+    jsonschema.Draft202012Validator.check_schema(data.schema())
+
+
+def test_the_schema_refuses_what_is_not_a_report() -> None:
+    document = json.loads(render(samples.hung(), "json"))
+    del document["matching"]["sendrecv"]
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(document, data.schema())
+
+
+def test_the_keys_of_the_contract_are_there() -> None:
+    document = data.report_dict(samples.hung())
+    assert list(document) == [
+        "schema", "verdict", "reason", "confidence", "culprits", "findings", "matching", "runs", "communicators",
+        "ranks", "coverage", "versions",
+    ]  # fmt: skip
+    assert {"run", "comm", "rank", "global_rank", "host", "pid", "device", "stage", "why"} == set(document["culprits"][0])
+    assert {"matched", "pending", "orphan"} == set(document["matching"]["proxy_calls"])
+    assert {"files", "bytes", "lines", "matched", "unmatched", "shapes", "missing_ranks", "missing_subsystems", "rerun_with"} <= set(
+        document["coverage"]
+    )
+
+
+def test_every_field_of_a_finding_is_written() -> None:
+    finding = samples.hung().findings[-1]
+    assert set(data.finding_dict(finding)) == {field.name for field in dataclasses.fields(Finding)}
+
+
+def test_every_field_of_a_report_is_written() -> None:
+    assert set(data.report_dict(samples.healthy())) == {f.name for f in dataclasses.fields(Report)} | {"schema"}
+
+
+def test_what_is_unknown_is_null() -> None:
+    document = json.loads(render(samples.inconclusive(), "json"))
+    assert document["ranks"][0]["host"] is None
+    assert document["ranks"][0]["rank"] is None
+    assert document["findings"][0]["known_issue"] is None
+
+
+def test_control_characters_are_escaped_and_kept() -> None:
+    text = render(samples.failed(), "json")
+    assert text.isascii()
+    assert "\x1b" not in text
+    assert json.loads(text)["findings"][0]["title"].endswith(samples.NASTY)
+
+
+def test_a_surrogate_becomes_readable() -> None:
+    finding = dataclasses.replace(samples.hung().findings[-1], evidence=(Evidence("bad\udcff.log", 1, "x"),))
+    json.dumps(data.finding_dict(finding), ensure_ascii=False).encode("utf-8")
+
+
+def test_an_unknown_format_is_refused() -> None:
+    with pytest.raises(ValueError, match="no such format: yaml"):
+        render(samples.hung(), "yaml")
