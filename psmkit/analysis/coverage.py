@@ -1,0 +1,222 @@
+"""The tables of a report: what matched, which communicators and ranks there are, what was read and what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from psmkit.analysis.job import Job
+from psmkit.catalogue import load
+from psmkit.logparse.types import CommInstance
+from psmkit.model import (
+    Communicator,
+    Coverage,
+    Finding,
+    MatchCount,
+    Matching,
+    RankRow,
+    Run,
+    Severity,
+    Shape,
+    Verdict,
+)
+
+__all__ = ["communicators", "coverage", "matching", "rank_rows", "versions"]
+
+# The subsystems whose lines an analysis of a hang needs, and the part of the catalogue that shows that they were on.
+_WANTED = {"INIT": "init", "PROXY": "proxy", "COLL": "coll", "P2P": "transport", "ENV": "env"}
+_MOST_SHAPES = 50
+
+
+def matching(job: Job) -> Matching:
+    """Exchanges with both ends, with the first only, with the second only."""
+    totals = job.scan.totals
+    calls = job.scan.calls
+    late = sum(1 for c in calls if c.state == "received")
+    open_calls = sum(1 for c in calls if c.state in ("begun", "served"))
+    stray = sum(1 for x in job.scan.fds if x.asked is None)
+    open_fds = sum(1 for x in job.scan.fds if x.asked is not None and x.done is None)
+    return Matching(
+        proxy_calls=MatchCount(totals.calls_matched, open_calls, late),
+        fd_exchanges=MatchCount(totals.fds_matched, open_fds, stray),
+        connections=_connections(job),
+        shm_segments=_ledger(job, ("shm",)),
+        ipc_buffers=_ledger(job, ("ipc", "cumem")),
+        collectives=_collectives(job),
+        sendrecv=MatchCount(
+            totals.pairs_matched,
+            sum(p.pending_sends for p in job.scan.pairs),
+            sum(p.pending_recvs for p in job.scan.pairs),
+        ),
+    )
+
+
+def _connections(job: Job) -> MatchCount:
+    """Connections a service opened against those a client reports as connected."""
+    opened: dict[int | None, int] = {}
+    connected: dict[int | None, int] = {}
+    by_name = load().by_name
+    for count in job.scan.counts:
+        role = by_name[count.name].role if count.name in by_name else None
+        table = opened if role == "rpc.new_conn" else connected if role == "rpc.connected" else None
+        if table is not None:
+            run = job.run_of(count.proc)
+            table[run] = table.get(run, 0) + count.count
+    matched = sum(min(n, connected.get(run, 0)) for run, n in opened.items())
+    return MatchCount(matched, sum(opened.values()) - matched, sum(connected.values()) - matched)
+
+
+def _ledger(job: Job, names: Iterable[str]) -> MatchCount:
+    opens = closes = 0
+    for name in names:
+        o, c, _ = job.scan.totals.ledgers.get(name, (0, 0, 0))
+        opens, closes = opens + o, closes + c
+    matched = min(opens, closes)
+    return MatchCount(matched, opens - matched, closes - matched)
+
+
+def _collectives(job: Job) -> MatchCount:
+    matched = sum(g.matched for g in job.scan.groups)
+    return MatchCount(matched, sum(max((r.ops for r in g.ranks), default=0) - g.matched for g in job.scan.groups), 0)
+
+
+def communicators(job: Job) -> tuple[Communicator, ...]:
+    """The communicators of all runs, the largest of a run first."""
+    out = []
+    for run in job.runs:
+        groups = sorted(run.groups, key=lambda g: (g != run.world, -_size(job.members.get(g, [])), g))
+        for group in groups:
+            members = job.members.get(group, [])
+            out.append(
+                Communicator(
+                    run=run.index,
+                    name=job.comm_name(group),
+                    nranks=_size(members) or None,
+                    ranks_seen=tuple(sorted({m.rank for m in members})),
+                    init_started=sum(1 for m in members if m.start is not None),
+                    init_complete=sum(1 for m in members if m.complete is not None),
+                    destroyed=sum(1 for m in members if m.end is not None),
+                )
+            )
+    return tuple(out)
+
+
+def _size(members: Sequence[CommInstance]) -> int:
+    return max((m.nranks for m in members), default=0)
+
+
+def rank_rows(job: Job, runs: Sequence[Run], findings: Sequence[Finding]) -> tuple[RankRow, ...]:
+    """A row a rank: how far it came, and what became of it."""
+    rows = []
+    for run, info in zip(runs, job.runs, strict=True):
+        blamed = {c.global_rank if c.global_rank is not None else c.rank for c in run.culprits}
+        errors = [f for f in findings if f.run in (None, run.index) and f.severity is Severity.ERROR]
+        waiting = {w.waiter for w in job.waits() if w.run == run.index and w.proven}
+        for proc in sorted(info.procs, key=lambda p: (_or(job.rank_of(p)), p)):
+            process = job.process(proc)
+            rank = job.rank_of(proc)
+            rows.append(
+                RankRow(
+                    run=run.index,
+                    rank=rank,
+                    host=process.host or None,
+                    pid=process.pid,
+                    device=next((i.dev for i in job.instances_of.get(proc, ()) if i.dev is not None), None),
+                    stage=job.stage_of(proc),
+                    state=_state(job, run, proc, rank, blamed, errors, waiting),
+                    lines=process.lines,
+                    last=f"{job.scan.files[process.last.file].path}:{process.last.line}",
+                    communicators=tuple(dict.fromkeys(job.comm_name(i.group) for i in job.instances_of.get(proc, ()))),
+                )
+            )
+        for rank in job.missing_ranks(info.index):
+            state = "silent" if rank in blamed else "missing"
+            rows.append(RankRow(run.index, rank, None, None, None, "not seen", state, 0, None))
+    return tuple(rows)
+
+
+def _or(rank: int | None) -> int:
+    return rank if rank is not None else 1 << 31
+
+
+def _state(
+    job: Job,
+    run: Run,
+    proc: int,
+    rank: int | None,
+    blamed: set[int | None],
+    errors: Sequence[Finding],
+    waiting: set[int | None],
+) -> str:
+    if job.torn_down(proc):
+        return "done"
+    mine = [f for f in errors if rank is not None and rank in f.culprits]
+    if any(f.code == "PSM402" or f.stage in ("killed", "died", "crashed") for f in mine):
+        return "died"
+    if rank is not None and rank in blamed:
+        return "failed" if run.verdict is Verdict.FAILED else "stuck"
+    if proc in waiting or run.verdict is Verdict.HUNG:
+        return "waiting"
+    if run.verdict is Verdict.FAILED:
+        return "victim"
+    return "open"
+
+
+def coverage(job: Job, runs: Sequence[Run]) -> Coverage:
+    """What was read, what no entry matches, and which environment would show what is missing."""
+    totals = job.scan.totals
+    files = job.scan.files
+    missing = sorted({r for run in job.runs for r in job.missing_ranks(run.index)})
+    lacking = _missing_subsystems(job)
+    healthy = all(r.verdict is Verdict.HEALTHY for r in runs) and bool(runs)
+    notes = [f"{files[i].path} does not end with a line end: it was cut or is still being written" for i in _cut(job)]
+    notes += list(getattr(job.scan, "notes", ()))
+    if totals.torn:
+        notes.append(f"{totals.torn} torn {'line' if totals.torn == 1 else 'lines'}: what they said is not known")
+    return Coverage(
+        files=len(files),
+        bytes=totals.bytes,
+        lines=totals.lines,
+        matched=totals.matched,
+        unmatched=totals.unmatched,
+        torn=totals.torn,
+        other=totals.other,
+        shapes=tuple(Shape(s.shape, s.count, files[s.first.file].path, s.first.line) for s in job.scan.shapes[:_MOST_SHAPES]),
+        missing_ranks=tuple(missing),
+        missing_subsystems=lacking,
+        rerun_with={} if healthy else _rerun(lacking),
+        notes=tuple(notes),
+    )
+
+
+def _cut(job: Job) -> list[int]:
+    return [i for i, f in enumerate(job.scan.files) if not f.complete_end]
+
+
+def _missing_subsystems(job: Job) -> tuple[str, ...]:
+    by_name = load().by_name
+    seen = {by_name[c.name].subsystem for c in job.scan.counts if c.name in by_name}
+    seen |= {by_name[e.name].subsystem for e in job.scan.events if e.name in by_name}
+    if job.scan.totals.calls_matched or job.scan.calls:
+        seen.add("proxy")
+    return tuple(name for name, part in _WANTED.items() if part not in seen)
+
+
+def _rerun(lacking: Sequence[str]) -> dict[str, str]:
+    """The environment of a run that would tell more: one file a rank, and time stamps on every line."""
+    del lacking  # the full list costs little, and a half list asks for a third run
+    return {
+        "NCCL_DEBUG": "INFO",
+        "NCCL_DEBUG_SUBSYS": "INIT,ENV,BOOTSTRAP,PROXY,P2P,SHM,NET,COLL,REG,ALLOC,RAS,DESTROY",
+        "NCCL_DEBUG_FILE": "nccl.%h.%p.log",
+        "NCCL_DEBUG_TIMESTAMP_LEVELS": "INFO,WARN,TRACE",
+    }
+
+
+def versions(job: Job) -> tuple[str, ...]:
+    """The library versions that were printed, as printed."""
+    found: dict[str, None] = {}
+    for event in job.scan.events:
+        if "version" in event.fields and event.name.rsplit(".", 1)[-1] == "version":
+            text = str(event.fields["version"])
+            found[f"{event.fields['product']} {text}" if "product" in event.fields else text] = None
+    return tuple(found)

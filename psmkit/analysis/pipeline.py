@@ -1,0 +1,102 @@
+"""The whole way from paths to a report."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable, Iterable, Sequence
+
+from psmkit import logparse
+from psmkit.analysis import coverage, verdict
+from psmkit.analysis.job import Job
+from psmkit.model import Finding, Report
+from psmkit.model.errors import NothingToAnalyse
+
+__all__ = ["RULES", "analyse_job", "analyze"]
+
+#: Rule modules in the order in which they run; each has ``find(job) -> list[Finding]`` and knows nothing of the others.
+RULES = (
+    "errors",
+    "crashes",
+    "watchdog",
+    "network",
+    "foreign_client",
+    "ras",
+    "blame",
+    "swallowed",
+    "settings",
+    "memory",
+    "handles",
+    "rpc",
+    "fd",
+    "connections",
+    "collectives",
+    "sendrecv",
+    "plan",
+    "start",
+    "progress",
+    "foreign",
+    "harmless",
+    "hints",
+)
+
+
+def analyze(
+    paths: Iterable[str | os.PathLike[str]],
+    *,
+    catalogue: Sequence[str | os.PathLike[str]] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Report:
+    """Analyse logs and say what became of the job.
+
+    Args:
+        paths: files, globs, folders (recursed) or ``-`` for standard input; ``.gz``, ``.zst`` and ``.xz`` are read as they are.
+        catalogue: TOML files with messages of your own, read after psmkit's.
+        progress: called with bytes read and bytes in all.
+
+    Raises:
+        InputError: a path does not exist or cannot be read.
+        NothingToAnalyse: no line of the input is NCCL's or one that psmkit knows.
+        CatalogueError: a TOML file of yours is wrong; the error names file, entry and column.
+    """
+    result = logparse.scan(paths, catalogue=catalogue, progress=progress)
+    try:
+        if not result.totals.matched and not result.totals.unmatched and not result.foreign:
+            names = ", ".join(f.path for f in result.files[:3]) or "the input"
+            raise NothingToAnalyse(
+                f"no NCCL line in {names}: {result.totals.lines} lines read. "
+                "Give a log made with NCCL_DEBUG=INFO (see 'psmkit analyze --help' for other inputs)."
+            )
+        return analyse_job(Job(result))
+    finally:
+        result.close()
+
+
+def analyse_job(job: Job) -> Report:
+    """Run all rules over a job and judge it."""
+    findings: list[Finding] = []
+    for name in RULES:
+        module = importlib.import_module(f"psmkit.analysis.{name}")
+        findings.extend(module.find(job))
+    findings = _ordered(findings)
+    runs = verdict.judge(job, findings)
+    worst, reason, confidence = verdict.overall(runs)
+    return Report(
+        verdict=worst,
+        reason=reason,
+        confidence=confidence,
+        culprits=tuple(c for run in runs for c in run.culprits),
+        findings=tuple(findings),
+        matching=coverage.matching(job),
+        runs=tuple(runs),
+        communicators=coverage.communicators(job),
+        ranks=coverage.rank_rows(job, runs, findings),
+        coverage=coverage.coverage(job, runs),
+        versions=coverage.versions(job),
+    )
+
+
+def _ordered(findings: Iterable[Finding]) -> list[Finding]:
+    """Worst and surest first, without exact repetitions; the order of equals is the order of the rules."""
+    unique = list(dict.fromkeys(findings))
+    return sorted(unique, key=lambda f: (-f.severity.weight, -f.confidence))

@@ -1,0 +1,231 @@
+"""From findings to a verdict a run.
+
+The order matters and is the design's: ``failed`` when the origin is an error or a death, else ``hung`` when something provably
+waits, ``leaking``, ``inconclusive`` when the evidence does not reach, and ``healthy`` only on positive evidence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from psmkit.analysis.job import Job, RunInfo
+from psmkit.model import Culprit, Finding, Run, Severity, Verdict
+
+__all__ = ["FAILING", "HANGING", "LEAKING", "judge", "overall"]
+
+#: An error finding of these codes says that something broke.
+FAILING = frozenset(
+    "PSM104 PSM105 PSM106 PSM107 PSM203 PSM204 PSM401 PSM402 PSM405 PSM406 PSM408 PSM501 PSM502 PSM503 PSM504 PSM507 PSM508 PSM509".split()
+)
+#: An error finding of these codes says that somebody waits for ever.
+HANGING = frozenset(
+    "PSM101 PSM102 PSM103 PSM201 PSM202 PSM301 PSM302 PSM303 PSM304 PSM305 PSM306 PSM407 PSM601".split()
+)
+#: Warnings that make a run that is otherwise done ``leaking``.
+LEAKING = frozenset({"PSM505", "PSM506"})
+#: Codes whose class depends on what happened to the process: a death fails the run, a silence hangs it.
+_EITHER = frozenset({"PSM108", "PSM403", "PSM404"})
+#: Deaths that a watchdog or a launcher brings about: they follow from a hang and are not its origin.
+_BROUGHT_ABOUT = frozenset({"PSM402", "PSM408"})
+
+
+@dataclass(frozen=True, slots=True)
+class _Evidence:
+    """What a run shows of its end."""
+
+    done: bool
+    why: str
+
+
+def _is_death(finding: Finding) -> bool:
+    return finding.stage in {"died", "killed", "crashed", "error"}
+
+
+def _failing(finding: Finding) -> bool:
+    return finding.code in FAILING or (finding.code in _EITHER and _is_death(finding))
+
+
+def _ranked(findings: Iterable[Finding]) -> list[Finding]:
+    return sorted(findings, key=lambda f: (-f.severity.weight, -f.confidence))
+
+
+def _pick(findings: Sequence[Finding]) -> tuple[Verdict | None, Finding | None]:
+    """The verdict that error findings force, and the finding it rests on."""
+    errors = _ranked(f for f in findings if f.severity is Severity.ERROR)
+    failing = [f for f in errors if _failing(f)]
+    hanging = [f for f in errors if not _failing(f)]
+    if hanging and failing and any(f.code == "PSM305" for f in hanging):
+        # A watchdog ends a hung job by killing it: those deaths are the end of the story, not its beginning.
+        failing = [f for f in failing if f.code not in _BROUGHT_ABOUT or f.stage == "killed"]
+    if failing:
+        return Verdict.FAILED, failing[0]
+    if hanging:
+        # A watchdog tells that something hung; any other finding tells what.
+        return Verdict.HUNG, next((f for f in hanging if f.code != "PSM305" and f.culprits), hanging[0])
+    return None, None
+
+
+def _pending(job: Job, run: RunInfo) -> list[str]:
+    """What is still open in this run, as phrases."""
+    calls = [c for c in job.scan.calls if c.state != "received" and c.state != "matched" and _in(job, run, c.service, c.caller)]
+    fds = [x for x in job.scan.fds if x.done is None and _in(job, run, x.client, x.server)]
+    pairs = [p for p in job.scan.pairs if p.group in run.groups and (p.pending_sends or p.pending_recvs)]
+    out = []
+    if calls:
+        out.append(_count(len(calls), "proxy call"))
+    if fds:
+        out.append(_count(len(fds), "fd exchange"))
+    if pairs:
+        out.append(_count(sum(p.pending_sends + p.pending_recvs for p in pairs), "unpaired send or recv", "unpaired sends and recvs"))
+    return out
+
+
+def _count(n: int, one: str, many: str | None = None) -> str:
+    return f"{n} {one}" if n == 1 else f"{n} {many or one + 's'}"
+
+
+def _in(job: Job, run: RunInfo, *procs: int | None) -> bool:
+    return any(p is not None and p in run.procs for p in procs)
+
+
+def _end(job: Job, run: RunInfo) -> _Evidence:
+    """Whether this run shows that its work or its teardown is complete."""
+    if any(e for e in job.events("nccltests.ok", run=run.index)):
+        return _Evidence(True, "the benchmark finished and its values are right")
+    instances = [i for i in job.scan.instances if i.group in run.groups]
+    if not instances:
+        return _Evidence(False, "no communicator was seen")
+    world = run.world
+    members = [i for i in instances if i.group == world] if world is not None else instances
+    nranks = max(i.nranks for i in members)
+    seen = {i.rank for i in members}
+    if len(seen) < nranks:
+        return _Evidence(False, f"the logs of {_ranks(sorted(set(range(nranks)) - seen))} of {nranks} are missing")
+    ended = {i.rank for i in members if i.end is not None}
+    if len(ended) == nranks:
+        return _Evidence(True, f"all {nranks} ranks were torn down" if nranks > 1 else "the rank was torn down")
+    if ended:
+        missing = sorted(seen - ended)
+        return _Evidence(False, f"the teardown of {_ranks(missing)} is not in the log")
+    complete = {i.rank for i in members if i.complete is not None}
+    started = {i.rank for i in members if i.start is not None or i.complete is not None}
+    if len(complete) < len(started):
+        return _Evidence(False, f"the log ends while {_ranks(sorted(started - complete))} initialise")
+    if any(i.ops or i.sends or i.recvs for i in members):
+        return _Evidence(False, "the log ends while the job works")
+    return _Evidence(False, "all ranks initialised, and neither work nor teardown is in the log")
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    spans: list[list[int]] = []
+    for r in ranks:
+        if spans and r == spans[-1][1] + 1:
+            spans[-1][1] = r
+        else:
+            spans.append([r, r])
+    texts = [str(a) if a == b else f"{a}-{b}" if b > a + 1 else f"{a}, {b}" for a, b in spans]
+    return "ranks " + ", ".join(texts)
+
+
+def _culprits(job: Job, run: RunInfo, findings: Sequence[Finding], chosen: Finding | None) -> tuple[Culprit, ...]:
+    """The culprits of the finding the verdict rests on, then of the others that are as sure of theirs."""
+    if chosen is None:
+        return ()
+    out: dict[tuple[int | None, str | None], Culprit] = {}
+    sources = [chosen]
+    if not chosen.culprits:
+        sources += [f for f in _ranked(findings) if f.severity is Severity.ERROR and f.culprits and _failing(f) == _failing(chosen)][:1]
+    for finding in sources:
+        for rank in finding.culprits:
+            proc = _process(job, run, rank, finding.comm)
+            info = job.scan.processes[proc] if proc is not None else None
+            key = (rank, finding.comm)
+            out.setdefault(
+                key,
+                Culprit(
+                    run=run.index,
+                    why=finding.title,
+                    comm=finding.comm,
+                    rank=rank,
+                    global_rank=job.rank_of(proc) if proc is not None else rank,
+                    host=info.host if info else None,
+                    pid=info.pid if info else None,
+                    device=_device(job, proc),
+                    stage=finding.stage or (job.stage_of(proc) if proc is not None else None),
+                ),
+            )
+    return tuple(out.values())
+
+
+def _process(job: Job, run: RunInfo, rank: int, comm: str | None) -> int | None:
+    """The process behind a rank of a communicator, or behind a global rank where the finding names none."""
+    if comm is not None:
+        for group in run.groups:
+            if job.comm_name(group) == comm and (proc := job.proc_in(group, rank)) is not None:
+                return proc
+    return job.proc_of(run.index, rank)
+
+
+def _device(job: Job, proc: int | None) -> int | None:
+    if proc is None:
+        return None
+    return next((i.dev for i in job.instances_of.get(proc, ()) if i.dev is not None), None)
+
+
+def judge(job: Job, findings: Sequence[Finding]) -> list[Run]:
+    """One :class:`Run` for each run of ``job``; ``findings`` are those of all rules."""
+    return [_judge(job, run, [f for f in findings if f.run in (None, run.index)]) for run in job.runs]
+
+
+def _judge(job: Job, run: RunInfo, findings: Sequence[Finding]) -> Run:
+    verdict, chosen = _pick(findings)
+    end = _end(job, run)
+    pending = _pending(job, run)
+    confidence = 0.5
+    if verdict is not None and chosen is not None:
+        reason, confidence = chosen.title, chosen.confidence
+    elif end.done:
+        leak = next((f for f in findings if f.code in LEAKING and f.severity is not Severity.INFO), None)
+        if leak is not None:
+            verdict, reason, confidence, chosen = Verdict.LEAKING, leak.title, leak.confidence, leak
+        else:
+            # What is torn down cannot be waiting: an exchange that looks open there lost a line of the log.
+            verdict, confidence = Verdict.HEALTHY, 0.95 if not pending else 0.8
+            reason = end.why + ("" if not pending else f" ({' and '.join(pending)} lost a line)")
+    else:
+        verdict, reason = Verdict.INCONCLUSIVE, _why_open(job, run, end, pending)
+    seen = sorted({r for p in run.procs if (r := job.rank_of(p)) is not None})
+    return Run(
+        index=run.index,
+        verdict=verdict,
+        reason=reason,
+        confidence=round(confidence, 2),
+        nranks=run.nranks,
+        ranks_seen=tuple(seen),
+        hosts=tuple(sorted({job.scan.processes[p].host for p in run.procs})),
+        culprits=_culprits(job, run, findings, chosen),
+    )
+
+
+def _why_open(job: Job, run: RunInfo, end: _Evidence, pending: Sequence[str]) -> str:
+    if pending:
+        return f"{end.why}; the evidence ends with {' and '.join(pending)} open, as it does where a log is cut"
+    totals = job.scan.totals
+    if totals.calls_matched and len(job.runs) == 1:
+        clean = f"control plane clean ({_count(totals.calls_matched, 'proxy call')} answered"
+        clean += f", {_count(totals.fds_matched, 'fd exchange')} done)" if totals.fds_matched else ")"
+        return f"{clean}, data plane not observed; {end.why}"
+    return end.why
+
+
+def overall(runs: Sequence[Run]) -> tuple[Verdict, str, float]:
+    """The worst verdict with its reason and confidence."""
+    if not runs:
+        return Verdict.INCONCLUSIVE, "nothing in the input tells of a run", 0.5
+    worst = max(runs, key=lambda r: (r.verdict.badness, r.confidence))
+    reason = worst.reason if len(runs) == 1 else f"run {worst.index + 1} of {len(runs)}: {worst.reason}"
+    return worst.verdict, reason, worst.confidence
+
