@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from psmkit.analysis import proof
 from psmkit.analysis.job import Job
-from psmkit.logparse.types import Ref
+from psmkit.logparse.types import Call, FdExchange, Ref, SeqGroup, Thread
 
-__all__ = ["Wait", "find"]
+__all__ = ["Wait", "call_wait", "fd_stage", "fd_wait", "find"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,198 @@ class Wait:
     proven: bool
 
 
+def _run(job: Job, *procs: int | None) -> int | None:
+    return next((job.run_of(p) for p in procs if p is not None), None)
+
+
+def _rank(job: Job, proc: int | None) -> int | None:
+    return None if proc is None else job.rank_of(proc)
+
+
+def call_wait(job: Job, call: Call) -> Wait | None:
+    """The wait behind a call that is not complete; None where the log shows that it was completed and a line is lost."""
+    if call.state not in ("begun", "served"):
+        return None
+    run = _run(job, call.caller, call.service)
+    refs = tuple(r for r in (call.begun, call.served, call.received) if r is not None)
+    if run is None or not refs or proof.done(job, run):
+        return None
+    if call.caller is not None and (job.torn_down(call.caller) or _thread_went_on(job, call, refs[-1])):
+        return None
+    waiter, target, stage = call.caller, call.service, call.stage or "a proxy call"
+    if call.state == "served":
+        # the answer is there; who does not fetch it is the caller, and nobody waits but those that wait for the caller
+        waiter, target = None, call.caller
+    ours = proof.of(job, run)
+    proven = proof.aged(call.age, job.scan.totals.max_call_age) or (bool(ours.lasting) and not ours.failed)
+    if call.state == "served" and call.caller is None:
+        proven = False
+    return Wait(
+        run,
+        "proxy call",
+        stage,
+        waiter,
+        target,
+        _rank(job, waiter),
+        _rank(job, target),
+        None,
+        call.op,
+        refs,
+        call.age,
+        proven,
+    )
+
+
+def _thread_went_on(job: Job, call: Call, newest: Ref) -> bool:
+    """Whether the thread that waits for an answer printed something after it: calls block, so the line of the answer is lost."""
+    if call.caller_thread is None:
+        return False
+    last = job.scan.threads[call.caller_thread].last
+    return call.state == "served" and last.seq > newest.seq and _same_stream(job, last, newest)
+
+
+def _same_stream(job: Job, one: Ref, other: Ref) -> bool:
+    files = job.scan.files
+    return files[one.file].stream == files[other.file].stream
+
+
+def fd_stage(fd: FdExchange) -> str:
+    """The first stage of an exchange that was not reached: "received", "answered" or "done"."""
+    if fd.answered is not None:
+        return "done"
+    return "answered" if fd.received is not None else "received"
+
+
+def fd_wait(job: Job, fd: FdExchange) -> Wait | None:
+    """The wait behind an fd exchange that is not done; None where the log shows that it was, and a line is lost."""
+    if fd.done is not None or fd.asked is None:
+        return None
+    run = _run(job, fd.client, fd.server)
+    if run is None or proof.done(job, run):
+        return None
+    thread = asking_thread(job, fd)
+    if thread is None:
+        # the request blocks its thread: whatever that thread printed later was printed after the answer came
+        return None
+    target = fd.server
+    if target is None and fd.client is not None and fd.peer is not None:
+        target = job.proc_of(run, fd.peer)
+    refs = tuple(r for r in (fd.asked, fd.received, fd.answered) if r is not None)
+    ours = proof.of(job, run)
+    proven = (
+        proof.aged(fd.age, job.scan.totals.max_fd_age)
+        or _overtaken(job, fd, target)
+        or (bool(ours.lasting) and not ours.failed)
+    )
+    rank = fd.rank if fd.rank is not None else _rank(job, fd.client)
+    peer = fd.peer if fd.peer is not None else _rank(job, target)
+    return Wait(run, "fd", fd_stage(fd), fd.client, target, rank, peer, None, fd.op, refs, fd.age, proven)
+
+
+def asking_thread(job: Job, fd: FdExchange) -> Thread | None:
+    """The thread that asks, when the request is the last thing it printed."""
+    if fd.asked is None or fd.client is None:
+        return None
+    for thread in job.scan.threads:
+        if thread.proc == fd.client and (thread.last.file, thread.last.line) == (fd.asked.file, fd.asked.line):
+            return thread
+    return None
+
+
+def _overtaken(job: Job, fd: FdExchange, target: int | None) -> bool:
+    """Whether the service read later requests and not this one: a socket hands its messages over in order.
+
+    Two lines of different processes may change places, so one later request is not enough.
+    """
+    if fd.received is not None or fd.asked is None or target is None:
+        return False
+    later = [
+        other
+        for other in job.scan.fds
+        if other.server == target and other.asked is not None and other.received is not None
+        and _same_stream(job, other.asked, fd.asked) and other.asked.seq > fd.asked.seq + 20
+    ]  # fmt: skip
+    return len(later) >= 2
+
+
+def lagging(job: Job, group: SeqGroup) -> tuple[int, dict[int, int]]:
+    """The greatest number of collectives that a member called, and how many those behind it lack, by rank."""
+    seen = list(group.ranks)
+    if len(seen) < 2:
+        return 0, {}
+    most = max(r.ops for r in seen)
+    return most, {r.rank: most - r.ops for r in seen if r.ops < most}
+
+
 def find(job: Job) -> list[Wait]:
     """All waits of a job, proven ones first, oldest first."""
-    return []
+    out: list[Wait] = []
+    for call in job.scan.calls:
+        wait = call_wait(job, call)
+        if wait is not None:
+            out.append(wait)
+    for fd in job.scan.fds:
+        wait = fd_wait(job, fd)
+        if wait is not None:
+            out.append(wait)
+    for group in job.scan.groups:
+        out.extend(_collectives(job, group))
+    out.extend(_pairs(job))
+    return sorted(out, key=lambda w: (not w.proven, -w.age))
+
+
+def _collectives(job: Job, group: SeqGroup) -> list[Wait]:
+    most, behind = lagging(job, group)
+    members = {i.rank: i for i in job.members.get(group.group, [])}
+    if not behind or any(i.end is not None for i in members.values()):
+        return []
+    ahead = [r for r in group.ranks if r.ops == most]
+    first = ahead[0]
+    run = _run(job, *(i.proc for i in members.values()))
+    if run is None:
+        return []
+    ours = proof.of(job, run)
+    name = str(first.last_op.get("coll", "a collective")) if first.last_op is not None else "a collective"
+    out = []
+    for rank, lack in sorted(behind.items()):
+        target = job.proc_in(group.group, rank)
+        quiet = target is not None and proof.silence(job, target) > 0
+        proven = quiet or (bool(ours.lasting) and not ours.failed)
+        ref = next((r.last for r in group.ranks if r.rank == rank), None)
+        refs = tuple(r for r in (first.last, ref) if r is not None)
+        waiter = job.proc_in(group.group, first.rank)
+        out.append(
+            Wait(run, "collective", name, waiter, target, first.rank, rank, group.group, most - 1, refs, lack, proven)
+        )
+    return out
+
+
+def _pairs(job: Job) -> list[Wait]:
+    out = []
+    for pair in job.scan.pairs:
+        if not pair.pending_sends and not pair.pending_recvs:
+            continue
+        src, dst = job.proc_in(pair.group, pair.src), job.proc_in(pair.group, pair.dst)
+        run = _run(job, src, dst)
+        if run is None or any(i.end is not None for i in job.members.get(pair.group, [])):
+            continue
+        ours = proof.of(job, run)
+        sending = pair.pending_sends > 0
+        waiter, target = (src, dst) if sending else (dst, src)
+        ranks = (pair.src, pair.dst) if sending else (pair.dst, pair.src)
+        out.append(
+            Wait(
+                run,
+                "sendrecv",
+                "Recv" if sending else "Send",
+                waiter,
+                target,
+                *ranks,
+                pair.group,
+                None,
+                (pair.sends if sending else pair.recvs)[:3],
+                pair.pending_sends or pair.pending_recvs,
+                bool(ours.lasting) and not ours.failed,
+            )
+        )
+    return out

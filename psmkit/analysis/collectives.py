@@ -1,0 +1,217 @@
+"""Collectives of one communicator: what differs between its members, and who is behind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from psmkit.analysis import proof
+from psmkit.analysis.job import Job, words
+from psmkit.analysis.sightings import by_run, sightings
+from psmkit.analysis.waits import lagging
+from psmkit.logparse.types import Ref, SeqDivergence, SeqGroup, SeqRank, Value
+from psmkit.model import Finding, Severity
+
+__all__ = ["differing", "find"]
+
+# What two members of a communicator must agree on. Pointers, streams and the opCount are each one's own.
+_EQUAL = ("coll", "count", "datatype", "op", "root")
+_TYPES = (
+    "int8",
+    "uint8",
+    "int32",
+    "uint32",
+    "int64",
+    "uint64",
+    "half",
+    "float",
+    "double",
+    "bfloat16",
+    "float8e4m3",
+    "float8e5m2",
+)
+_OPS = ("sum", "prod", "max", "min", "avg")
+#: In a real mismatch the members come to a stop soon after it; this many more calls are left to launches that do not wait.
+_AFTER = 256
+
+
+def find(job: Job) -> list[Finding]:
+    """PSM301 for calls that differ, PSM302 for members that are behind."""
+    out: list[Finding] = []
+    for group in job.scan.groups:
+        if group.divergence is not None:
+            found = _mismatch(job, group, group.divergence)
+            if found is not None:
+                out.append(found)
+                continue
+        lag = _lag(job, group)
+        if lag is not None:
+            out.append(lag)
+    return [*out, *_reported(job)]
+
+
+def differing(one: Mapping[str, Value], other: Mapping[str, Value]) -> list[str]:
+    """The fields in which two calls differ, those that ranks must agree on."""
+    return [name for name in _EQUAL if one.get(name) != other.get(name)]
+
+
+def _value(name: str, value: Value | None) -> str:
+    table = {"datatype": _TYPES, "op": _OPS}.get(name)
+    if table is not None and isinstance(value, int) and 0 <= value < len(table):
+        return f"{table[value]} ({value})"
+    return str(value)
+
+
+def _call(op: Mapping[str, Value]) -> str:
+    parts = [f"{name} {_value(name, op[name])}" for name in ("count", "datatype", "op", "root") if name in op]
+    return f"{op.get('coll', 'a collective')}({', '.join(parts)})"
+
+
+def _mismatch(job: Job, group: SeqGroup, div: SeqDivergence) -> Finding | None:
+    run = _run(job, group)
+    if len(div.ranks) < 2 or len(div.ops) < 2:
+        return None
+    first = div.ops[0]
+    # the members are told apart by what they called; the smaller party is the odd one
+    parties: dict[tuple[Value | None, ...], list[int]] = {}
+    for at, op in enumerate(div.ops):
+        parties.setdefault(tuple(op.get(name) for name in _EQUAL), []).append(at)
+    other = next((op for op in div.ops if differing(first, op)), None)
+    if other is None:
+        return None
+    fields = sorted({name for op in div.ops for name in differing(first, op)}, key=_EQUAL.index)
+    lost = _line_lost(job, group, div)
+    if lost and (run is None or proof.done(job, run)):
+        return None
+    sizes = sorted((len(at) for at in parties.values()), reverse=True)
+    odd = (
+        [div.ranks[at] for ats in parties.values() if len(ats) < sizes[0] for at in ats] if sizes[0] > sizes[-1] else []
+    )
+    sides = [f"{_ranks([div.ranks[at] for at in ats])} called {_call(div.ops[ats[0]])}" for ats in parties.values()]
+    name = job.comm_name(group.group)
+    procs = [p for r in div.ranks if (p := job.proc_in(group.group, r)) is not None]
+    what = words([{"coll": "operation", "datatype": "type"}.get(f, f) for f in fields])
+    return job.finding(
+        "PSM301",
+        run=run,
+        title=f"collective mismatch in {name} at call {div.index + 1}: {words(sides, 3)}",
+        severity=Severity.WARNING if lost else None,
+        confidence=0.5 if lost else 0.9,
+        explanation=(
+            f"The members of {name} called the same {div.index} collectives, then calls that differ in {what}. "
+            "Such ranks wait for each other for ever, or exchange wrong data."
+            + (" A lost line of the log would look alike." if lost else "")
+        ),
+        refs=div.refs[:8],
+        comm=name,
+        ranks=div.ranks,
+        procs=procs,
+        culprits=odd if not lost else [],
+        stage=str(first.get("coll", "collective")),
+    )
+
+
+def _line_lost(job: Job, group: SeqGroup, div: SeqDivergence) -> bool:
+    """Whether the difference is what a log shows that lost a line: one member's calls are shifted against the others'."""
+    counts = [op.get("opcount") for op in div.ops]
+    numbered = all(isinstance(c, int) for c in counts) and any(counts)
+    if numbered:
+        return len(set(counts)) > 1
+    ops = [r.ops for r in group.ranks]
+    return len(set(ops)) > 1 and min(ops) - div.index > _AFTER
+
+
+def _ranks(ranks: list[int]) -> str:
+    return f"rank {ranks[0]}" if len(ranks) == 1 else "ranks " + words([str(r) for r in sorted(ranks)], 8)
+
+
+def _run(job: Job, group: SeqGroup) -> int | None:
+    return next((job.run_of(i.proc) for i in job.members.get(group.group, [])), None)
+
+
+def _lag(job: Job, group: SeqGroup) -> Finding | None:
+    most, behind = lagging(job, group)
+    run = _run(job, group)
+    if (
+        not behind
+        or run is None
+        or proof.done(job, run)
+        or any(i.end is not None for i in job.members.get(group.group, []))
+    ):
+        return None
+    ours = proof.of(job, run)
+    if ours.failed:
+        return None  # a rank that failed stops calling, and why is told with the error
+    name = job.comm_name(group.group)
+    last = {r.rank: r for r in group.ranks}
+    ahead = sorted(r.rank for r in group.ranks if r.ops == most)
+    least = max(behind.values())
+    # who is furthest behind holds the others up; those in between may wait for it as well
+    rear = sorted(rank for rank, lack in behind.items() if lack == least)
+    procs = [p for r in rear if (p := job.proc_in(group.group, r)) is not None]
+    quiet = max((proof.silence(job, p) for p in procs), default=0.0)
+    outside = bool(ours.lasting)
+    proven = outside or quiet > 0
+    if not proven and (len(rear) > 1 or not _at_rest(job, group, rear, most)):
+        return None  # the log is cut while its ranks work, which shows nothing
+    waiting = next((r for r in group.ranks if r.rank == ahead[0]), None)
+    op = _last(waiting)
+    where = f"call {most} of {name}{f' ({op})' if op else ''}"
+    refs: list[Ref | None] = [last[r].last for r in rear[:3]] + [last[r].last for r in ahead[:2]]
+    refs += [job.process(p).last for p in procs[:2]] + list(ours.refs[:2])
+    return job.finding(
+        "PSM302",
+        run=run,
+        title=f"{_ranks(rear)} never called {where}: {_ranks(ahead)} {'wait' if len(ahead) > 1 else 'waits'} for it, {least} {'call' if least == 1 else 'calls'} ahead",
+        severity=None if proven else Severity.WARNING,
+        confidence=0.85 if outside else 0.75 if proven else 0.5,
+        explanation=(
+            f"{_ranks(rear)} called {most - least} collectives of {name}, {_ranks(ahead)} called {most}. "
+            + (
+                "Lines from outside show that the wait lasted."
+                if outside
+                else "It printed nothing while its peers went on."
+                if quiet
+                else "The others stand at the same call, as they do when they wait; a log that is cut can look alike."
+            )
+        ),
+        refs=refs,
+        comm=name,
+        ranks=[*rear, *ahead],
+        procs=procs,
+        culprits=rear if proven else [],
+        stage=op or "collective",
+    )
+
+
+def _last(rank: SeqRank | None) -> str:
+    return str(rank.last_op.get("coll", "")) if rank is not None and rank.last_op is not None else ""
+
+
+def _at_rest(job: Job, group: SeqGroup, rear: list[int], most: int) -> bool:
+    """Whether all members but the rear stand at the same call and every file ends with a whole line."""
+    if len(group.ranks) < group.nranks or any(r.ops != most for r in group.ranks if r.rank not in rear):
+        return False
+    files = {r.last.file for r in group.ranks if r.last is not None}
+    return all(job.scan.files[f].complete_end for f in files)
+
+
+def _reported(job: Job) -> list[Finding]:
+    """A framework's own comparison of the ranks, which proves the difference or the lag by itself."""
+    out = []
+    for code, title in (
+        ("PSM301", "the framework found ranks that called different collectives"),
+        ("PSM302", "the framework names ranks that did not join a collective"),
+    ):
+        for run, events in by_run(job, sightings(job, code)).items():
+            out.append(
+                job.finding(
+                    code,
+                    run=run,
+                    title=title,
+                    confidence=0.9,
+                    refs=[e.ref for e in events[:4]],
+                    procs=sorted({e.proc for e in events if e.proc >= 0}),
+                    stage="collective",
+                )
+            )
+    return out
