@@ -1,0 +1,122 @@
+"""What one release prints differently from another. Formats are facts; the values are the simulator's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["DIALECTS", "Dialect"]
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """A release as its log shows it. Templates are :meth:`str.format` texts."""
+
+    name: str
+    version: str
+    driver: int
+    init: str  # between "NCCL INFO " and " - Init START"
+    split: tuple[str, str]  # the whole lines when a child communicator starts and is complete
+    matches: str = "resp.opId={op} matches expected opId={op}"
+    connected: str = "Connected to proxy localRank {rank} -> connection {conn}"
+    bootstrap: str = "Bootstrap: Using eth0:{ip}<0>"
+    transport: int = 0
+    via: str = "P2P/CUMEM/read"
+    psm: bool = False  # SM-free copies: the send side keeps its state in host memory and owes a Connect
+    uds: bool = True  # memory crosses processes as file descriptors
+    ras: bool = False
+    stamped: bool = False  # WARN lines begin with a time stamp
+    functions: bool = False  # file:line (function)
+    counts: bool = True  # opCount grows; from 2.27 it stays 0 on one node
+    closes: bool = False  # a clean teardown says "Connection closed by localRank"
+    init_size: int = 16
+    get_fd: str = "UDS: ClientGetFd handle {handle} tpRank {peer} returned fd {fd} sameProcess 0"
+    recv_setup: tuple[int, str] = (88, "Allocated shareable buffer {ptr} size {size} ipcDesc {desc}")
+
+
+_RANK = "comm {comm} rank {rank} nranks {n} cudaDev {dev} nvmlDev {dev} busId {bus} commId {commid}"
+
+_CHILD = "ncclCommSplit comm {comm} rank {rank} nranks {n} cudaDev {dev} nvmlDev {dev} busId {bus} parent {parent} "
+_COUNTED = _CHILD + "{count} 1 color {color} key {key}"
+
+DIALECTS: dict[str, Dialect] = {
+    d.name: d
+    for d in (
+        Dialect(
+            "2.18",
+            "NCCL version 2.18.5+cuda12.2",
+            12020,
+            _RANK,
+            (_RANK + " - Init START", _RANK + " - Init COMPLETE"),
+            matches="recvOpId={op} matches expected opId={op}",
+            connected="Connection to proxy localRank {rank} -> connection {conn}",
+            bootstrap="Bootstrap : Using eth0:{ip}<0>",
+            via="P2P/IPC/read",
+            uds=False,
+            closes=True,
+        ),
+        Dialect(
+            "2.21",
+            "NCCL version 2.21.5+cuda12.4",
+            12040,
+            "ncclCommInitRank " + _RANK,
+            (
+                _CHILD + "color {color} key {key} commId {commid} - Init START",
+                _CHILD + "color {color} key {key} commId {commid} - Init COMPLETE",
+            ),
+            bootstrap="Bootstrap : Using eth0:{ip}<0>",
+            closes=True,
+            get_fd="UDS: ClientGetFd handle {handle} tpRank {peer} returned fd {fd}",
+        ),
+        Dialect(
+            "2.27",
+            "NCCL version 2.27.7+cuda12.9",
+            12090,
+            "ncclCommInitRankConfig " + _RANK,
+            (
+                _COUNTED.replace("{count}", "splitCount") + "- Init START",
+                _COUNTED.replace("{count}", "splitCount") + " - Init COMPLETE",
+            ),
+            via="P2P/CUMEM",
+            ras=True,
+            stamped=True,
+            counts=False,
+        ),
+        Dialect(
+            "2.30",
+            "NCCL version 2.30.7+cuda13.0",
+            13000,
+            "{tag}ncclCommInitRank " + _RANK,
+            (
+                "[Rank {key}] " + _COUNTED.replace("{count}", "childCount") + " - Init START",
+                _COUNTED.replace("{count}", "childCount") + " - Init COMPLETE",
+            ),
+            connected="Connected to proxy tpRank {rank} -> connection {conn}",
+            via="P2P/CUMEM",
+            ras=True,
+            stamped=True,
+            functions=True,
+            counts=False,
+            init_size=24,
+            recv_setup=(
+                88,
+                "transport/p2p.cc:255 (ncclP2pAllocateShareableBuffer) Allocated shareable buffer {ptr} size {size} ipcDesc {desc}",
+            ),
+        ),
+        Dialect(
+            "passsm",
+            "VCCL version 2.26.62+cuda13.0",
+            13000,
+            "ncclCommInitRank " + _RANK,
+            (
+                _COUNTED.replace("{count}", "splitCount") + "- Init START",
+                _COUNTED.replace("{count}", "splitCount") + " - Init COMPLETE",
+            ),
+            transport=5,
+            via="PSM_P2P/CUMEM",
+            psm=True,
+            ras=True,
+            stamped=True,
+            recv_setup=(88, "PSM:Allocated shareable buffer {ptr} size {size} ipcDesc {desc}"),
+        ),
+    )
+}

@@ -1,0 +1,306 @@
+"""A job of N ranks that speaks NCCL's protocol: init, connections through proxies, work, teardown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tests.loggen.connections import Connections, Plan
+from tests.loggen.dialects import Dialect
+from tests.loggen.sim import Fault, NcclFailureError, Process, Task, pointer
+
+__all__ = ["Job", "Plan"]
+
+
+class Job(Connections):
+    """Run it, then read :attr:`lines`."""
+
+    def __init__(self, dialect: Dialect, plan: Plan, seed: int = 1, faults: tuple[Fault, ...] = ()) -> None:
+        super().__init__(dialect, plan, seed, faults)
+        for p in self.processes:
+            if p.rank in plan.missing:
+                p.alive = False
+            else:
+                self.start(p, self._main(p))
+
+    # -- a rank's main thread
+
+    def _main(self, p: Process) -> Task:
+        try:
+            yield from self._init(p)
+            if self.plan.split:
+                yield from self._split(p)
+            if self.plan.work in ("coll", "both"):
+                yield from self._collectives(p)
+            if self.plan.work in ("p2p", "both"):
+                yield from self._sendrecv(p)
+            p.done.add("worked")
+            everybody = self._all("worked")
+            yield lambda: everybody() and self.stuck is None
+            if self.plan.teardown:
+                yield from self._teardown(p)
+        except NcclFailureError as failure:
+            self.chain(p, "main", failure.code, "group.cc:422", "group.cc:581", "group.cc:106 ncclGroupEnd")
+            p.done.add("failed")
+            yield None
+            self.exit(p)
+
+    def exit(self, p: Process) -> None:
+        """The application gives up after an error: its sockets close."""
+        p.alive = False
+        self.on_death(p)
+
+    def on_death(self, p: Process) -> None:
+        for q in self._local(p):
+            if q.runs and q is not p and p.rank in q.clients:
+                self.info(q, "service", f"[Service thread] Connection closed by localRank {p.local}")
+        if self.dialect.ras:
+            for q in self._neighbours(p):
+                addr = f"{p.ip}<{p.ras_port}>"
+                self.info(
+                    q, "ras", f"RAS current socket connection with {addr} closed by peer on receive; terminating it"
+                )
+                self.info(q, "ras", f"RAS trying to reconnect with {addr} (experiencingDelays 0, startRetryTime 1.00s)")
+                self.info(q, "ras", f"RAS connect timeout warning (5s) on socket connection with {addr}")
+
+    def kill(self, process: Process) -> None:
+        super().kill(process)
+        self.on_death(process)
+
+    def _neighbours(self, p: Process) -> list[Process]:
+        n = len(self.processes)
+        around = {(p.rank - 1) % n, (p.rank + 1) % n} - {p.rank}
+        return [self.processes[r] for r in sorted(around) if self.processes[r].runs]
+
+    def ras_stall(self, p: Process) -> None:
+        """What the neighbours of a stopped process print after 5 and 20 seconds."""
+        if not self.dialect.ras:
+            return
+        addr = f"{p.ip}<{p.ras_port}>"
+        for q in self._neighbours(p):
+            self.info(q, "ras", f"RAS keep-alive timeout warning (5s) on socket connection with {addr}")
+        for q in self._neighbours(p):
+            self.info(q, "ras", f"RAS keep-alive timeout error (20s) on socket connection with {addr}")
+            self.info(q, "ras", f"RAS trying to reconnect with {addr} (experiencingDelays 1, startRetryTime 20.00s)")
+
+    # -- init
+
+    def _init(self, p: Process) -> Task:
+        d, t, names = self.dialect, "main", self.names[p.rank]
+        self.visit("start", p)
+        self.info(p, t, f"cudaDriverVersion {d.driver}")
+        self._env(p, t, "NCCL_SOCKET_IFNAME")
+        self.info(p, t, d.bootstrap.format(ip=p.ip))
+        yield None
+        if p.rank == 0 or d.functions or d.psm:
+            self.info(p, t, d.version)
+        self.info(p, t, "NET/IB : No device found.")
+        self.info(p, t, f"NET/Socket : Using [0]eth0:{p.ip}<0>")
+        self.info(p, t, "Using network Socket")
+        yield None
+        self.info(p, t, d.init.format(**names) + " - Init START")
+        p.done.add("begun")
+        if d.ras:
+            self.info(p, t, f"RAS network listening socket at {p.ip}<{p.ras_port}>")
+            self.start(p, self._ras(p))
+        self.visit("bootstrap", p)
+        yield self._all("begun")
+        if d.ras:
+            self.info(
+                p,
+                t,
+                "Bootstrap timings total 0.019721 (create 0.000031, send 0.000094, recv 0.002429, ring 0.016741, delay 0.000000)",
+            )
+        self._env(p, t, "NCCL_TOPO_FILE")
+        self.info(p, t, f"NVLS multicast support is not available on dev {p.device}")
+        yield None
+        self.info(p, t, f"Setting affinity for GPU {p.device} to ff")
+        n = self.plan.ranks
+        if d.name != "2.18":
+            local = len(self._local(p))
+            self.info(
+                p,
+                t,
+                f"comm {names['comm']} rank {p.rank} nRanks {n} nNodes {self.plan.hosts} localRanks {local} localRank {p.local} MNNVL 0",
+            )
+        prev, succ = (p.rank - 1) % n, (p.rank + 1) % n
+        for c in range(self.plan.channels):
+            self.info(p, t, f"Ring {c:02d} : {prev} -> {p.rank} -> {succ}")
+        up, down = (p.rank - 1 if p.rank else -1), (p.rank + 1 if p.rank + 1 < n else -1)
+        self.info(p, t, "Trees" + "".join(f" [{c}] {down}/-1/-1->{p.rank}->{up}" for c in range(self.plan.channels)))
+        self._env(p, t, "NCCL_BUFFSIZE")
+        self.info(p, t, "P2P Chunksize set to 131072")
+        self._env(p, t, "NCCL_PASS_SM", "NCCL_PSM_BUFFER_SIZE")
+        if d.uds:
+            self.info(p, t, f"UDS: Creating service thread comm {names['comm']} rank {p.rank}")
+        yield None
+        self.start(p, self._service(p))
+        if d.uds:
+            self.start(p, self._uds(p))
+        p.done.add("topology")
+        self.visit("topology", p)
+        yield self._all("topology")
+        if self.plan.work in ("coll", "both"):
+            yield from self._connect(p, t, "ring", [(p.rank + 1) % n], [(p.rank - 1) % n], 0)
+            self.info(p, t, "Connected all rings" + (", use ring PXN 0 GDR 1" if d.name in ("2.27", "2.30") else ""))
+        self.info(p, t, "threadThresholds 8/8/64 | 32/8/64 | 512 | 512")
+        collnet = "" if d.name == "2.18" else f"{self.plan.channels} collnet channels, "
+        c = self.plan.channels
+        self.info(p, t, f"{c} coll channels, {collnet}0 nvls channels, {c} p2p channels, {c} p2p channels per peer")
+        yield None
+        self.info(p, t, d.init.format(**{**names, "tag": ""}) + " - Init COMPLETE")
+        p.done.add("init")
+
+    def _split(self, p: Process) -> Task:
+        """Child communicators of neighbours, as tensor parallelism makes them."""
+        size = self.plan.split
+        color, rank = divmod(p.rank, size)
+        p.child = p.base + 0x1B2020
+        fields = {
+            **self.names[p.rank],
+            "parent": self.names[p.rank]["comm"],
+            "comm": pointer(p.child),
+            "rank": rank,
+            "n": size,
+            "color": color,
+            "key": p.rank,
+            "commid": hex(self.commid ^ (color + 1) * 0x1000193),
+        }
+        start, complete = self.dialect.split
+        self.info(p, "main", start.format(**fields))
+        p.done.add("splitting")
+        yield self._all("splitting")
+        self.info(
+            p,
+            "main",
+            f"Channel 00/0 : {rank}[{p.device}] -> {(rank + 1) % size}[{p.device ^ 1}] via {self.dialect.via}",
+        )
+        self.info(p, "main", complete.format(**fields))
+        self.names[p.rank]["child"] = fields
+        yield None
+
+    def _ras(self, p: Process) -> Task:
+        yield None
+        self.info(p, "ras", "RAS thread started")
+        yield self._all("begun")
+        n = self.plan.ranks
+        self.info(p, "ras", "RAS handling local addRanks request (old nRasPeers 0)")
+        self.info(p, "ras", f"RAS finished local processing of addRanks request (new nRasPeers {n}, nRankPeers {n})")
+        succ = self.processes[(p.rank + 1) % n]
+        self.info(p, "ras", f"RAS link 1: opening new primary connection with {succ.ip}<{succ.ras_port}>")
+        yield None
+        self.info(p, "ras", f"RAS handling connInitAck from {succ.ip}<{succ.ras_port}> (nack 0)")
+        self.info(
+            p,
+            "ras",
+            f"RAS established connection with {succ.ip}<{succ.ras_port}> (sendQ empty, experiencingDelays 0, startRetryTime 0.00s)",
+        )
+        yield lambda: "destroyed" in p.done
+        self.info(p, "ras", "RAS handling local termination request")
+        self.info(p, "ras", f"RAS terminating a connection with {succ.ip}<{succ.ras_port}>")
+        self.info(p, "ras", "RAS thread terminating")
+
+    # -- work
+
+    def _enqueue(
+        self, p: Process, coll: str, count: int, step: int, root: int = 0, datatype: int = 7, child: bool = False
+    ) -> None:
+        shown = step if self.dialect.counts or self.plan.hosts > 1 else 0
+        comm, ranks = (p.child, self.plan.split) if child else (self.comms[p.rank], self.plan.ranks)
+        send = 0 if coll in ("Send", "Recv") else p.base + 0x51000
+        self.info(
+            p,
+            "main",
+            f"{coll}: opCount {shown:x} sendbuff {pointer(send)} recvbuff {pointer(p.base + 0xC51000 + root * 0x10000)} count {count} "
+            f"datatype {datatype} op 0 root {root} comm {pointer(comm)} [nranks={ranks}] stream {pointer(p.base + 0x140)}",
+        )
+
+    def _pace(self, p: Process) -> Callable[[], bool]:
+        """A rank enqueues ahead of its peers, but not without end."""
+        return lambda: p.ops <= self.plan.ahead + self.finished()
+
+    def finished(self) -> int:
+        """Steps that all devices have done."""
+        slowest = min(q.ops for q in self.processes)
+        return slowest if self.stuck is None else min(slowest, self.stuck)
+
+    def _collectives(self, p: Process) -> Task:
+        for step in range(self.plan.steps):
+            yield self._pace(p)
+            action = self.visit("collective", p)
+            coll, count = ("AllReduce", self.plan.count) if step % 4 else ("AllGather", self.plan.count // 4)
+            if action == "other operation":
+                coll, self.stuck = "ReduceScatter", p.ops
+            elif action == "other count":
+                count, self.stuck = count + 64, p.ops
+            elif action == "never":
+                yield lambda: False
+            elif action == "async error":
+                self.warn(
+                    p,
+                    "main",
+                    "enqueue.cc:1449",
+                    "Cuda failure 700 'an illegal memory access was encountered'",
+                    "ncclLaunchKernel",
+                )
+                self.chain(p, "main", 1, "enqueue.cc:1449 ncclLaunchKernel", "group.cc:293 doLaunches")
+                raise NcclFailureError(1)
+            self._enqueue(p, coll, count, step)
+            if p.child:
+                self._enqueue(p, "AllReduce", 4096, step, child=True)
+            p.ops += 1
+            yield None
+
+    def _sendrecv(self, p: Process) -> Task:
+        n = self.plan.ranks
+        first = self.plan.steps if self.plan.work == "both" else 0
+        for step in range(self.plan.steps):
+            yield self._pace(p)
+            for peer in range(n):
+                count = self.plan.count
+                if self.visit("send", p) == "short":
+                    count, self.stuck = count // 2, p.ops
+                self._enqueue(p, "Send", count, first + step, peer, datatype=1)
+                if self.visit("recv", p) == "forget":
+                    self.stuck = p.ops
+                else:
+                    self._enqueue(p, "Recv", self.plan.count, first + step, peer, datatype=1)
+            if step == 0:
+                self.start(p, self._async_connect(p))
+                yield (
+                    lambda: "async ok" in p.done or any(isinstance(x, tuple) and x[0] == "async failed" for x in p.done)
+                )
+                for mark in p.done:
+                    if isinstance(mark, tuple) and mark[0] == "async failed":
+                        raise NcclFailureError(int(mark[1]))
+            if self.dialect.psm:
+                for i in range(n):
+                    to, frm = (p.rank + i) % n, (p.rank - i) % n
+                    size = self.plan.count
+                    self.info(
+                        p,
+                        "main",
+                        f"rank[{p.rank}] addP2pToPlan: sendRank={to}, sendAddr={pointer(p.base + 0x61000)}, sendBytes={size}, "
+                        f"recvRank={frm}, recvAddr={pointer(p.base + 0xFCF000)}, recvBytes={size}",
+                    )
+            p.ops += 1
+            yield None
+
+    # -- teardown
+
+    def _teardown(self, p: Process) -> Task:
+        p.done.add("tearing down")
+        yield self._all("tearing down")
+        self.visit("teardown", p)
+        p.stopping = True
+        yield lambda: "service gone" in p.done and ("uds gone" in p.done or not self.dialect.uds)
+        for names in (self.names[p.rank].get("child"), self.names[p.rank]):
+            if names:
+                self._destroyed(p, names)
+        p.done.add("destroyed")
+
+    def _destroyed(self, p: Process, names: dict[str, object]) -> None:
+        self.info(
+            p,
+            "reclaim",
+            f"comm {names['comm']} rank {names['rank']} nranks {names['n']} cudaDev {p.device} busId {names['bus']} - Destroy COMPLETE",
+        )

@@ -1,0 +1,395 @@
+"""Jobs that end well and jobs that do not, each with what an analysis has to say about it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from tests.loggen.dialects import DIALECTS, Dialect
+from tests.loggen.job import Job, Plan
+from tests.loggen.sim import Fault, Line
+from tests.loggen.surroundings import mpirun_signal, torchrun_failure, watchdog
+
+__all__ = ["SCENARIOS", "Log", "Scenario", "Truth", "generate", "scenario_names"]
+
+
+@dataclass(frozen=True)
+class Truth:
+    """``verdicts`` are acceptable, the first is the best. ``culprits`` are the only ranks that may be blamed; one of them must be when the
+    verdict is the best one and ``named`` is set. One of ``codes`` must then be among the findings."""
+
+    verdicts: tuple[str, ...]
+    culprits: frozenset[int] = frozenset()
+    codes: frozenset[str] = frozenset()
+    named: bool = True
+
+
+@dataclass(frozen=True)
+class Log:
+    """Lines of a job and their truth."""
+
+    name: str
+    dialect: str
+    lines: tuple[Line, ...]
+    truth: Truth
+
+    def merged(self) -> str:
+        """As one terminal shows it: every rank, and what launchers print."""
+        return "".join(line.text + "\n" for line in self.lines)
+
+    def files(self) -> dict[str, str]:
+        """As NCCL_DEBUG_FILE writes it: one file a rank, the rest in the launcher's own log."""
+        found: dict[str, list[str]] = {}
+        for line in self.lines:
+            name = f"nccl.rank{line.rank}.log" if line.nccl else "job.out"
+            found.setdefault(name, []).append(line.text + "\n")
+        return {name: "".join(texts) for name, texts in sorted(found.items())}
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """``at_end`` runs when nothing moves any more: timeouts, RAS, launchers. ``dialects`` None: all."""
+
+    name: str
+    truth: Truth
+    plan: Plan
+    faults: tuple[Fault, ...] = ()
+    at_end: tuple[Callable[[Job], None], ...] = ()
+    dialects: tuple[str, ...] | None = None
+
+    def covers(self, dialect: Dialect) -> bool:
+        return self.dialects is None or dialect.name in self.dialects
+
+
+RAS = ("2.27", "2.30", "passsm")
+UDS = ("2.21", "2.27", "2.30", "passsm")
+PSM = ("passsm",)
+
+COLL = Plan(work="coll", steps=24, ahead=3)
+LONG = Plan(work="coll", steps=60, ahead=40)
+P2P = Plan(work="p2p", steps=3)
+PSM_SETTINGS = {"NCCL_PASS_SM": "1", "NCCL_PSM_BUFFER_SIZE": "1048576", "NCCL_BUFFSIZE": "1048576"}
+
+
+def _truth(verdicts: str, culprits: tuple[int, ...] = (), codes: str = "", named: bool = True) -> Truth:
+    return Truth(tuple(verdicts.split()), frozenset(culprits), frozenset(codes.split()), named)
+
+
+HEALTHY = _truth("healthy")
+
+
+def _stall(rank: int) -> Callable[[Job], None]:
+    return lambda job: job.ras_stall(job.processes[rank])
+
+
+def _segfault(job: Job) -> None:
+    p = job.processes[2]
+    job.stderr(2, f"[{p.host}:{p.pid}] *** Process received signal ***")
+    job.stderr(2, f"[{p.host}:{p.pid}] Signal: Segmentation fault (11)")
+    job.stderr(2, f"[{p.host}:{p.pid}] Signal code: Address not mapped (1)")
+    job.stderr(2, f"[{p.host}:{p.pid}] Failing at address: 0x8")
+    job.kill(p)
+
+
+def _shm_full(job: Job) -> None:
+    """One rank finds /dev/shm full when its proxy starts."""
+    p = job.processes[1]
+    name = "/dev/shm/nccl-WU88OE"
+    job.warn(
+        p,
+        "service",
+        "misc/shmutils.cc:87",
+        f"Error: failed to extend {name} to 37749124 bytes, error: No space left on device (28)",
+        "ncclShmOpen",
+    )
+    job.chain(p, "service", 2, "misc/shmutils.cc:113 ncclShmOpen")
+    job.warn(
+        p,
+        "service",
+        "misc/shmutils.cc:128",
+        f"Error while creating shared memory segment {name} (size 37748992), error: No space left on device (28)",
+        "ncclShmOpen",
+    )
+    job.chain(p, "service", 2, "proxy.cc:1066 ncclProxyProgressCreate", "proxy.cc:1389 proxyConnInit")
+    job.warn(
+        p,
+        "service",
+        "proxy.cc:1665",
+        "[Service thread] Error encountered progressing operation=Init, res=2, closing connection",
+        "ncclProxyService",
+    )
+    job.kill(p)
+
+
+def _mode_split(job: Job) -> None:
+    """Rank 3 takes files in /dev/shm, its peer reads the descriptor as one of cuMem."""
+    p = job.processes[2]
+    broken = "/dev/shm/nccl-\u040c"
+    job.warn(
+        p,
+        "async",
+        "misc/shmutils.cc:128",
+        f"Error while attaching to shared memory segment {broken} (size 0), error: No such file or directory (2)",
+        "ncclShmOpen",
+    )
+    job.chain(
+        p,
+        "async",
+        2,
+        "transport/shm.cc:600 ncclShmImportShareableBuffer",
+        "transport/psm_p2p.cc:556 psmRecvConnect",
+        "transport.cc:228 ncclTransportP2pSetup",
+        "group.cc:133 ncclP2PPreconnectFunc",
+    )
+    job.chain(p, "async", 2, "group.cc:75 ncclAsyncJobMain", end=" [Async thread]")
+    job.chain(p, "main", 2, "group.cc:422", "group.cc:581", "group.cc:106 ncclGroupEnd")
+    job.exit(p)
+
+
+def _truncated(job: Job) -> None:
+    """Another NCCL_PASS_SM: the ranks exchange other connect infos."""
+    p = job.processes[0]
+    job.warn(p, "async", "bootstrap.cc:212", "Message truncated : received 1024 bytes instead of 512", "bootstrapRecv")
+    job.chain(
+        p,
+        "async",
+        3,
+        "bootstrap.cc:1057 bootstrapRecv",
+        "transport.cc:176 ncclTransportP2pSetup",
+        "group.cc:133 ncclP2PPreconnectFunc",
+    )
+    job.chain(p, "async", 3, "group.cc:75 ncclAsyncJobMain", end=" [Async thread]")
+    job.chain(p, "main", 3, "group.cc:422", "group.cc:581", "group.cc:106 ncclGroupEnd")
+    job.exit(p)
+
+
+def _time_limit(job: Job) -> None:
+    job.stderr(None, "slurmstepd: error: *** JOB 4711 ON node0 CANCELLED AT 2026-11-21T02:35:22 DUE TO TIME LIMIT ***")
+
+
+_LIST = (
+    # -- jobs that end well
+    Scenario("healthy_sendrecv", HEALTHY, P2P),
+    Scenario("healthy_collectives", HEALTHY, COLL),
+    Scenario("healthy_both", HEALTHY, Plan(work="both", steps=4)),
+    Scenario("healthy_two_ranks", HEALTHY, Plan(ranks=2, work="both", steps=4)),
+    Scenario("healthy_eight_ranks", HEALTHY, Plan(ranks=8, work="both", steps=6)),
+    Scenario("healthy_split", HEALTHY, Plan(ranks=8, work="coll", steps=20, split=2)),
+    Scenario("healthy_two_hosts", HEALTHY, Plan(ranks=4, hosts=2, work="coll", steps=12)),
+    # The same jobs without their end: nothing is wrong, nothing proves that all is well.
+    Scenario("no_teardown", _truth("inconclusive healthy"), replace(P2P, teardown=False)),
+    # -- a rank dies
+    Scenario(
+        "kill_in_setup",
+        _truth("failed", (1,), "PSM402 PSM403 PSM408 PSM108 PSM401"),
+        P2P,
+        (Fault("setup send", "kill", 1, 3),),
+        (lambda job: torchrun_failure(job, 1, -9, "SIGKILL"),),
+    ),
+    Scenario(
+        "kill_in_setup_silent",
+        _truth("failed hung inconclusive", (1,), "PSM402 PSM403 PSM108 PSM401 PSM304 PSM407"),
+        P2P,
+        (Fault("setup send", "kill", 1, 3),),
+    ),
+    Scenario(
+        "kill_at_work",
+        _truth("failed", (2,), "PSM402 PSM403 PSM408"),
+        COLL,
+        (Fault("collective", "kill", 2, 7),),
+        (lambda job: torchrun_failure(job, 2, -9, "SIGKILL"),),
+    ),
+    Scenario(
+        "kill_at_work_mpirun",
+        _truth("failed", (2,), "PSM402 PSM403 PSM408"),
+        COLL,
+        (Fault("collective", "kill", 2, 7),),
+        (lambda job: mpirun_signal(job, 2, 9, "Killed"),),
+    ),
+    Scenario(
+        "segfault_at_work",
+        _truth("failed", (2,), "PSM402"),
+        COLL,
+        (Fault("collective", "never", 2, 9),),
+        (_segfault, lambda job: torchrun_failure(job, 2, -11, "SIGSEGV")),
+    ),
+    # -- a rank stops
+    Scenario(
+        "stop_in_setup",
+        _truth("hung", (1,), "PSM407 PSM304 PSM403 PSM103 PSM202 PSM101"),
+        P2P,
+        (Fault("setup send", "stop", 1, 2),),
+        (_stall(1),),
+        RAS,
+    ),
+    Scenario(
+        "stop_in_setup_silent",
+        _truth("hung inconclusive", (1,)),
+        P2P,
+        (Fault("setup send", "stop", 1, 2),),
+        dialects=("2.18", "2.21"),
+    ),
+    Scenario(
+        "stop_in_init",
+        _truth("hung", (3,), "PSM407 PSM202 PSM304 PSM403 PSM103"),
+        COLL,
+        (Fault("setup recv", "stop", 3, 1),),
+        (_stall(3),),
+        RAS,
+    ),
+    Scenario(
+        "stop_at_work",
+        _truth("hung", (2,), "PSM407 PSM302 PSM304 PSM403"),
+        LONG,
+        (Fault("collective", "stop", 2, 9),),
+        (_stall(2),),
+        RAS,
+    ),
+    Scenario(
+        "lag_at_work",
+        _truth("hung", (2,), "PSM302 PSM304 PSM305"),
+        LONG,
+        (Fault("collective", "never", 2, 9),),
+        (lambda job: watchdog(job),),
+    ),
+    Scenario(
+        "lag_without_watchdog",
+        _truth("hung inconclusive", (2,), "PSM302 PSM304"),
+        LONG,
+        (Fault("collective", "never", 2, 9),),
+    ),
+    # -- a rank is missing
+    Scenario(
+        "rank_never_started",
+        _truth("hung inconclusive", (3,), "PSM201 PSM202 PSM702"),
+        Plan(ranks=4, work="coll", missing=frozenset({3})),
+    ),
+    Scenario(
+        "rank_never_started_time_limit",
+        _truth("hung inconclusive failed", (3,), "PSM201 PSM202 PSM702 PSM408"),
+        Plan(ranks=4, work="coll", missing=frozenset({3})),
+        (),
+        (_time_limit,),
+    ),
+    # -- wrong calls
+    Scenario(
+        "other_operation",
+        _truth("hung", (1,), "PSM301"),
+        replace(LONG, ahead=20),
+        (Fault("collective", "other operation", 1, 12),),
+        (lambda job: watchdog(job),),
+    ),
+    Scenario(
+        "other_count",
+        _truth("hung", (3,), "PSM301"),
+        replace(LONG, ahead=20),
+        (Fault("collective", "other count", 3, 12),),
+        (lambda job: watchdog(job),),
+    ),
+    Scenario(
+        "recv_forgotten",
+        _truth("hung inconclusive", (0, 1, 2, 3), "PSM303", named=False),
+        Plan(work="p2p", steps=6, ahead=3),
+        (Fault("recv", "forget", 1, 11),),
+    ),
+    Scenario(
+        "send_short",
+        _truth("hung failed", (2, 0, 1, 3), "PSM303", named=False),
+        Plan(work="p2p", steps=6, ahead=3),
+        (Fault("send", "short", 2, 10),),
+    ),
+    # -- the fd exchange loses a message
+    Scenario(
+        "fd_request_lost",
+        _truth("hung inconclusive", (1,), "PSM102"),
+        Plan(ranks=8, work="p2p"),
+        (Fault("uds", "lose request", 1, 3),),
+        dialects=UDS,
+    ),
+    Scenario(
+        "fd_answer_lost",
+        _truth("hung inconclusive", (1,), "PSM102"),
+        Plan(ranks=8, work="p2p"),
+        (Fault("uds", "lose answer", 1, 3),),
+        dialects=UDS,
+    ),
+    Scenario(
+        "fd_reply_lost",
+        _truth("hung inconclusive", (1,), "PSM102", named=False),
+        Plan(ranks=8, work="p2p"),
+        (Fault("uds", "lose reply", 1, 3),),
+        dialects=UDS,
+    ),
+    # -- the proxy does not answer
+    Scenario(
+        "setup_swallowed",
+        _truth("hung inconclusive", (1,), "PSM101 PSM103 PSM304 PSM202"),
+        Plan(ranks=8, work="p2p"),
+        (Fault("service.Setup", "swallow", 1, 2),),
+    ),
+    Scenario(
+        "answer_lost",
+        _truth("hung inconclusive", (1,), "PSM101"),
+        Plan(ranks=8, work="p2p"),
+        (Fault("service.Setup", "mute", 1, 2),),
+    ),
+    Scenario(
+        "connect_begun",
+        _truth("hung inconclusive", (1,), "PSM101"),
+        Plan(ranks=8, work="p2p"),
+        (Fault("service.Connect", "begin", 1, 2),),
+        dialects=PSM,
+    ),
+    # -- errors
+    Scenario(
+        "import_fails", _truth("failed", (1,), "PSM401 PSM508 PSM509 PSM405"), P2P, (Fault("import", "fail", 1, 2),)
+    ),
+    Scenario(
+        "setup_fails",
+        _truth("failed", (2,), "PSM107 PSM401 PSM405 PSM509"),
+        P2P,
+        (Fault("service.Setup", "error", 2, 2),),
+    ),
+    Scenario(
+        "kernel_fails", _truth("failed", (2,), "PSM401 PSM405"), COLL, (Fault("collective", "async error", 2, 8),)
+    ),
+    Scenario(
+        "shm_full", _truth("failed", (1,), "PSM503"), P2P, (Fault("service.Setup", "swallow", 1, 1),), (_shm_full,)
+    ),
+    Scenario(
+        "mode_split",
+        _truth("failed hung", (2, 3, 0, 1), "PSM502 PSM501", named=False),
+        Plan(work="p2p", overrides={3: {"NCCL_CUMEM_HOST_ENABLE": "0"}}),
+        (Fault("import", "wait", 2, 1),),
+        (_mode_split,),
+        PSM,
+    ),
+    Scenario(
+        "pass_sm_differs",
+        _truth("failed hung", (3,), "PSM601", named=False),
+        Plan(work="p2p", environment=PSM_SETTINGS, overrides={3: {"NCCL_PASS_SM": "0"}}),
+        (Fault("import", "wait", 0, 1),),
+        (_truncated,),
+        PSM,
+    ),
+)
+
+SCENARIOS: dict[str, Scenario] = {scenario.name: scenario for scenario in _LIST}
+
+
+def scenario_names() -> list[tuple[str, str]]:
+    """Every (scenario, dialect) that there is."""
+    return [(s.name, d.name) for s in _LIST for d in DIALECTS.values() if s.covers(d)]
+
+
+def generate(name: str, dialect: str, seed: int = 1, plan: Plan | None = None) -> Log:
+    """The log of a scenario. ``plan`` replaces the scenario's own."""
+    scenario = SCENARIOS[name]
+    own = plan or scenario.plan
+    if dialect == "passsm" and not own.environment:
+        own = replace(own, environment=PSM_SETTINGS)
+    job = Job(DIALECTS[dialect], own, seed, scenario.faults)
+    for step in scenario.at_end:
+        job.timers.append(lambda step=step: step(job))
+    job.run()
+    return Log(name, dialect, tuple(job.lines), scenario.truth)
