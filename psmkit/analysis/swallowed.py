@@ -1,0 +1,106 @@
+"""Errors that a progress or service thread returned and nobody noticed: the communicator is not aborted, and the peers wait.
+
+Every function of the library returns its error to the caller, but the loop of a progress thread is the last caller. Where it
+drops the error, the log shows a chain that begins in a transport and ends there, and no abort after it.
+"""
+
+from __future__ import annotations
+
+from psmkit.analysis import faults
+from psmkit.analysis.faults import Cascade
+from psmkit.analysis.job import Job
+from psmkit.logparse.types import Ref
+from psmkit.model import Finding, Severity
+
+__all__ = ["find"]
+
+_FILES = ("transport/", "transport.cc", "proxy.cc", "misc/socket.cc", "misc/ipcsocket.cc", "net_ib", "net.cc")
+#: Start-up tries networks and devices one after the other, and a failed try returns an error that is meant to be dropped.
+_PROBES = (
+    "net_ib/init.cc",
+    "net_ib/gdr.cc",
+    "ibvwrap",
+    "gdrwrap",
+    "nvmlwrap",
+    "cudawrap",
+    "plugin",
+    "net_ib/common.cc",
+)
+
+
+def find(job: Job) -> list[Finding]:
+    """PSM404 for each process whose progress or service thread dropped an error."""
+    out: list[Finding] = []
+    done: set[int] = set()
+    for cascade in faults.cascades(job):
+        if cascade.proc in done or not _dropped(job, cascade):
+            continue
+        done.add(cascade.proc)
+        out.append(_finding(job, cascade))
+    return out
+
+
+def _dropped(job: Job, cascade: Cascade) -> bool:
+    steps = cascade.chain
+    if not steps or cascade.reached_api or cascade.survived or cascade.severity in ("harmless", "info"):
+        return False
+    names = [str(f.event.fields.get("file", "")) for f in steps]
+    if not any(part in names[-1] for part in _FILES) or any(part in name for name in names for part in _PROBES):
+        return False
+    if not cascade.threads.isdisjoint(_callers(job, cascade.proc)):
+        return False
+    # an init that has not finished drops nothing yet: its own thread returns the error
+    if not any(
+        i.complete is not None and i.complete.seq < cascade.first.ref.seq
+        for i in job.instances_of.get(cascade.proc, ())
+    ):
+        return False
+    return not _noticed(job, cascade)
+
+
+def _callers(job: Job, proc: int) -> set[int]:
+    """Threads on which the application calls the library, and those that run its asynchronous jobs."""
+    pid = job.process(proc).pid
+    out = {index for index, thread in enumerate(job.scan.threads) if thread.proc == proc and thread.tid == pid}
+    for event in job.events("comm.", "coll.", "init.", "group."):
+        if event.proc == proc:
+            out.add(event.thread)
+    return out
+
+
+def _noticed(job: Job, cascade: Cascade) -> bool:
+    """Whether the process aborted, failed aloud or ended after it."""
+    seq = cascade.last.ref.seq
+    if any(
+        e.proc == cascade.proc and e.ref.seq > seq
+        for e in job.events("comm.end.", "comm.abort.", "comm.revoke.", "proxy.thread_result")
+    ):
+        return True
+    return any(
+        other is not cascade and other.proc == cascade.proc and other.reached_api and other.last.ref.seq > seq
+        for other in faults.cascades(job)
+    )
+
+
+def _finding(job: Job, cascade: Cascade) -> Finding:
+    rank = job.rank_of(cascade.proc)
+    first, last = cascade.first, cascade.chain[-1]
+    where = faults.place(last.event) or "a transport"
+    cause = "" if first.chain else f" after the warning: {faults.body(job, first.event)}"
+    refs: list[Ref] = [first.ref, last.ref, *(w.refs[0] for w in job.waits() if w.target == cascade.proc and w.refs)]
+    return job.finding(
+        "PSM404",
+        run=job.run_of(cascade.proc),
+        title=f"{job.who(cascade.proc)} dropped error {cascade.code} of {where} in a progress or service thread; its peers wait for ever",
+        severity=Severity.ERROR,
+        confidence=0.85,
+        explanation=(
+            f"The thread returned through {where} with {cascade.code}{cause}. The chain ends there: no line shows that the error was given to "
+            "the communicator, and no abort follows, so neither this rank nor its peers will notice."
+        ),
+        refs=list(dict.fromkeys(refs))[:6],
+        procs=[cascade.proc],
+        culprits=[rank] if rank is not None else (),
+        stage="error",
+        known_issue="NVIDIA/nccl#1822",
+    )
