@@ -1,0 +1,163 @@
+"""Inputs that are not NCCL logs: RAS answers, flight recorder dumps, stacks.
+
+:func:`sniff` tells by the first bytes of an input what it is; :func:`load` reads a whole one. Sizes are bounded, inputs that are cut
+short are read as far as they go, and nothing here unpickles.
+"""
+
+from __future__ import annotations
+
+import gzip
+import lzma
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, cast
+
+from psmkit.logparse.foreign.flight import parse_flight
+from psmkit.logparse.foreign.proxydump import ProxyOp, ProxySub, parse_op
+from psmkit.logparse.foreign.ras_json import parse_ras_json
+from psmkit.logparse.foreign.ras_text import parse_ras_text
+from psmkit.logparse.foreign.stacks import parse_gdb, parse_pyspy
+from psmkit.logparse.foreign.types import FlightDump, RasReport, StackDump
+
+__all__ = [
+    "KINDS",
+    "MAX_BYTES",
+    "FlightDump",
+    "Loaded",
+    "ProxyOp",
+    "ProxySub",
+    "RasReport",
+    "StackDump",
+    "load",
+    "parse",
+    "parse_op",
+    "sniff",
+]
+
+#: What :func:`sniff` can answer.
+KINDS = ("flight-recorder", "ras-json", "ras-text", "gdb", "py-spy")
+#: The most of one input that is read, uncompressed. What lies beyond is treated as cut off.
+MAX_BYTES = 128 << 20
+
+_NCCL_LINE = re.compile(rb"NCCL (?:INFO|WARN|TRACE|ABORT|CALL) ")
+_FLIGHT = (
+    b'"pg_config"',
+    b'"pg_status"',
+    b'"profiling_name"',
+    b'"collective_seq_id"',
+    b'"p2p_seq_id"',
+    b'"time_discovered_started_ns"',
+)
+_RAS_JSON = (b'"communicators_count"', b'"communicators"', b'"missing_ranks_count"', b'"cuda_runtime_version"')
+_RAS_EVENT = re.compile(rb'"group":\s*"(?:LIFECYCLE|TRACE)"\s*,\s*"event"')
+_RAS_TEXT = (
+    re.compile(rb"^Job summary\r?\n=+", re.MULTILINE),
+    re.compile(rb"^RAS Monitor Mode - ", re.MULTILINE),
+    re.compile(rb"^Group +Comms +Nodes +Ranks", re.MULTILINE),
+    re.compile(rb"^#\d+-\d+ \([0-9a-f]{16}\) (?:INCOMPLETE|ERROR|MISMATCH)", re.MULTILINE),
+)
+_GDB = (
+    re.compile(rb"^Thread \d+ \((?:Thread 0x[0-9a-f]+ )?\(?LWP \d+\)?", re.MULTILINE),
+    re.compile(rb"^\* *\d+ +Thread 0x[0-9a-f]+ \(LWP \d+\)", re.MULTILINE),
+    re.compile(rb"^(?:GNU gdb |\[New LWP \d+\]|Attaching to (?:program|process))", re.MULTILINE),
+    re.compile(rb"\A\s*#0 +0x[0-9a-f]+ in "),
+)
+_PYSPY = (
+    re.compile(rb"^Process \d+: .*\r?\nPython v\d", re.MULTILINE),
+    re.compile(rb'^Thread (?:0x)?[0-9A-Fa-f]+ \((?:idle|active)[a-z+]*\)(?:: "|\r?$)', re.MULTILINE),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What one foreign input holds; ``truncated`` when more than :data:`MAX_BYTES` of it was there."""
+
+    path: str
+    kind: str
+    flights: tuple[FlightDump, ...] = ()
+    ras: tuple[RasReport, ...] = ()
+    stacks: tuple[StackDump, ...] = ()
+    truncated: bool = False
+    error: str | None = None
+
+
+def sniff(head: bytes) -> str | None:
+    """What an input is by its first bytes (64 KiB are plenty): one of :data:`KINDS`, None for logs and all else."""
+    text = head.removeprefix(b"\xef\xbb\xbf").lstrip()
+    if text[:1] in (b"{", b"["):
+        if any(key in text for key in _RAS_JSON) or _RAS_EVENT.search(text):
+            return "ras-json"
+        if any(key in text for key in _FLIGHT) or (b'"entries"' in text and b'"frames"' in text):
+            return "flight-recorder"
+    if _NCCL_LINE.search(text):
+        return None
+    if any(pattern.search(text) for pattern in _RAS_TEXT):
+        return "ras-text"
+    if any(pattern.search(text) for pattern in _PYSPY):
+        return "py-spy"
+    if any(pattern.search(text) for pattern in _GDB):
+        return "gdb"
+    return None
+
+
+def parse(text: str, kind: str, name: str = "") -> Loaded:
+    """Parse the text of an input of ``kind``; ``name`` is its file name, which may tell the rank.
+
+    Raises:
+        ValueError: ``kind`` is not one of :data:`KINDS`.
+    """
+    if kind == "flight-recorder":
+        return Loaded(name, kind, flights=tuple(parse_flight(text, name)))
+    if kind == "ras-json":
+        return Loaded(name, kind, ras=tuple(parse_ras_json(text)))
+    if kind == "ras-text":
+        return Loaded(name, kind, ras=tuple(parse_ras_text(text)))
+    if kind == "gdb":
+        return Loaded(name, kind, stacks=tuple(parse_gdb(text)))
+    if kind == "py-spy":
+        return Loaded(name, kind, stacks=tuple(parse_pyspy(text)))
+    raise ValueError(f"not a kind of foreign input: {kind}")
+
+
+def load(path: str, kind: str, limit: int = MAX_BYTES) -> Loaded:
+    """Read and parse a foreign input. An input that cannot be read any more has its reason in ``error``."""
+    try:
+        data = _read(path, limit + 1)
+    except (OSError, EOFError, lzma.LZMAError) as error:
+        return Loaded(path, kind, error=str(error) or type(error).__name__)
+    loaded = parse(data[:limit].decode("utf-8", "replace").removeprefix("\ufeff"), kind, path)
+    return Loaded(path, kind, loaded.flights, loaded.ras, loaded.stacks, truncated=len(data) > limit)
+
+
+def _read(path: str, limit: int) -> bytes:
+    with Path(path).open("rb") as raw:
+        magic = raw.read(6)
+        raw.seek(0)
+        if magic[:2] == b"\x1f\x8b":
+            stream = cast(IO[bytes], gzip.GzipFile(fileobj=raw))
+        elif magic == b"\xfd7zXZ\x00":
+            stream = cast(IO[bytes], lzma.LZMAFile(raw))  # noqa: SIM115 - closed with raw
+        elif magic[:4] == b"\x28\xb5\x2f\xfd":
+            stream = _zstd(raw)
+        else:
+            return raw.read(limit)
+        # A compressed file that is cut gives what it has.
+        parts: list[bytes] = []
+        size = 0
+        try:
+            while size < limit and (part := stream.read(min(1 << 20, limit - size))):
+                parts.append(part)
+                size += len(part)
+        except (EOFError, OSError, lzma.LZMAError):
+            if not parts:
+                raise
+        return b"".join(parts)
+
+
+def _zstd(raw: IO[bytes]) -> IO[bytes]:
+    try:
+        import zstandard  # only where it is installed, as for logs
+    except ImportError:
+        raise OSError("zstandard is not installed (pip install 'psmkit[zstd]')") from None
+    return cast(IO[bytes], zstandard.ZstdDecompressor().stream_reader(raw))

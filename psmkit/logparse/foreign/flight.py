@@ -1,0 +1,168 @@
+"""PyTorch flight recorder dumps exported as JSON: one file a rank, or one file with the dumps of all ranks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from psmkit.logparse.foreign.jsondocs import documents
+from psmkit.logparse.foreign.types import FlightDump, FlightEntry, FlightGroup, FlightStatus
+
+__all__ = ["parse_flight", "rank_in_name"]
+
+_MAX_ENTRIES = 500_000
+_RANK = re.compile(r"(?:rank|trace)[_-]?(?:rank)?[_-]?(\d+)|(?:^|[_.-])(\d+)(?=(?:\.[A-Za-z]+)*$)")
+# Frames of torch itself and of the interpreter's start; the first frame outside them is the program's.
+_INNER = (
+    "torch/distributed/",
+    "torch/nn/modules/module.py",
+    "torch/_dynamo/",
+    "torch/autograd/",
+    "torch/utils/",
+    "contextlib.py",
+)
+
+
+def parse_flight(text: str, name: str = "") -> list[FlightDump]:
+    """The dumps in ``text``. ``name`` is the file's name, which tells the rank where the dump does not."""
+    values, whole = documents(text)
+    out: list[FlightDump] = []
+    for value in values:
+        out.extend(_dumps(value, rank_in_name(name), whole))
+    return out
+
+
+def rank_in_name(name: str) -> int | None:
+    """The rank in a file name such as ``nccl_trace_rank_3.json``, ``dump_3`` or ``rank3/trace``, None for others."""
+    parts = name.replace("\\", "/").split("/")
+    for part in reversed(parts[-2:]):
+        match = _RANK.search(part)
+        if match:
+            return int(match.group(1) or match.group(2))
+    return None
+
+
+def _dumps(value: Any, rank: int | None, whole: bool) -> Iterator[FlightDump]:
+    if isinstance(value, list):
+        if any(_is_entry(v) for v in value[:3]):
+            yield _dump({"entries": value}, rank, whole)
+            return
+        for item in value:
+            yield from _dumps(item, None, whole)
+        return
+    if not isinstance(value, dict):
+        return
+    if "entries" in value or "pg_status" in value or "pg_config" in value:
+        yield _dump(value, rank, whole)
+        return
+    for key, item in value.items():
+        if isinstance(item, dict | list):
+            digits = re.search(r"(\d+)$", str(key))
+            yield from _dumps(item, int(digits.group(1)) if digits else None, whole)
+
+
+def _is_entry(value: Any) -> bool:
+    return isinstance(value, dict) and "profiling_name" in value
+
+
+def _dump(value: Mapping[str, Any], rank: int | None, whole: bool) -> FlightDump:
+    told = _int(value.get("rank"))
+    groups = _groups(value.get("pg_config"))
+    entries = []
+    raw = value.get("entries")
+    for item in raw[-_MAX_ENTRIES:] if isinstance(raw, list) else ():
+        if _is_entry(item):
+            entries.append(_entry(item))
+    return FlightDump(
+        rank=told if told is not None else rank,
+        entries=tuple(entries),
+        groups=groups,
+        status=_status(value.get("pg_status")),
+        version=_text(value.get("version")),
+        host=_text(value.get("host_name") or value.get("hostname")),
+        complete=whole,
+    )
+
+
+def _groups(value: Any) -> dict[str, FlightGroup]:
+    out: dict[str, FlightGroup] = {}
+    for name, config in value.items() if isinstance(value, dict) else ():
+        if not isinstance(config, dict):
+            continue
+        ranks = config.get("ranks")
+        numbers = re.findall(r"\d+", ranks) if isinstance(ranks, str) else ranks if isinstance(ranks, list) else []
+        out[str(name)] = FlightGroup(
+            name=str(name),
+            desc=_text(config.get("desc")) or "",
+            ranks=tuple(n for r in numbers if (n := _int(r)) is not None),
+        )
+    return out
+
+
+def _status(value: Any) -> dict[str, FlightStatus]:
+    out: dict[str, FlightStatus] = {}
+    for name, status in value.items() if isinstance(value, dict) else ():
+        if isinstance(status, dict):
+            numbers = [_int(status.get(f"last_{what}_collective")) for what in ("enqueued", "started", "completed")]
+            out[str(name)] = FlightStatus(*(-1 if n is None else n for n in numbers))
+    return out
+
+
+def _entry(item: Mapping[str, Any]) -> FlightEntry:
+    group = item.get("process_group")
+    name = str(group[0]) if isinstance(group, list) and group else str(item.get("pg_name", item.get("pg_id", "0")))
+    op = str(item.get("profiling_name", ""))
+    is_p2p = bool(item.get("is_p2p", "->" in op or "<-" in op))
+    collective = _int(item.get("collective_seq_id", item.get("seq_id")))
+    p2p = _int(item.get("p2p_seq_id"))
+    seq = p2p if is_p2p and p2p is not None else collective
+    inner = op.split(":", 1)[1] if ":" in op else op
+    dtypes = item.get("input_dtypes")
+    return FlightEntry(
+        group=name,
+        seq=seq if seq is not None else -1,
+        is_p2p=is_p2p,
+        op=inner,
+        state=str(item.get("state", "")),
+        input_sizes=_shapes(item.get("input_sizes")),
+        output_sizes=_shapes(item.get("output_sizes")),
+        dtypes=tuple(str(d) for d in dtypes) if isinstance(dtypes, list) else (),
+        created_ns=_int(item.get("time_created_ns")),
+        frame=_frame(item.get("frames")),
+        record=_int(item.get("record_id", item.get("id"))),
+    )
+
+
+def _shapes(value: Any) -> tuple[tuple[int, ...], ...]:
+    if not isinstance(value, list):
+        return ()
+    return tuple(tuple(n for d in shape if (n := _int(d)) is not None) for shape in value if isinstance(shape, list))
+
+
+def _frame(value: Any) -> str | None:
+    if not isinstance(value, list):
+        return None
+    first = None
+    for frame in value:
+        if not isinstance(frame, dict):
+            continue
+        file = str(frame.get("filename", ""))
+        text = f"{frame.get('name', '?')} at {file}:{frame.get('line', '?')}"
+        first = first or text
+        if file and not any(part in file for part in _INNER):
+            return text
+    return first
+
+
+def _int(value: Any) -> int | None:
+    if isinstance(value, bool) or value is None:
+        return None
+    try:
+        return int(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def _text(value: Any) -> str | None:
+    return str(value) if value is not None else None
