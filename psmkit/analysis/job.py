@@ -82,6 +82,29 @@ class Job:
         devices = {i.dev for i in self.instances_of.get(proc, []) if i.dev is not None}
         return next(iter(devices)) if len(devices) == 1 else None
 
+    def release(self, proc: int) -> tuple[int, int] | None:
+        """The release (major, minor) of the library that a process loaded, None when the log does not say."""
+        return self._releases.get(proc)
+
+    @cached_property
+    def _releases(self) -> dict[int, tuple[int, int]]:
+        out: dict[int, tuple[int, int]] = {}
+        by_run: dict[int, tuple[int, int]] = {}
+        for event in self.events("init.version", "init.version_line"):
+            parts = str(event.fields.get("version", "")).split("+")[0].split(".")
+            if len(parts) < 2 or not (parts[0].isdigit() and parts[1].isdigit()):
+                continue
+            release, run = (int(parts[0]), int(parts[1])), self.run_of_event(event)
+            if event.proc >= 0:
+                out[event.proc] = release
+            if run is not None:
+                by_run.setdefault(run, release)
+        # old releases print the version on rank 0 only
+        for proc, run in self.identity.run_of.items():
+            if proc not in out and run in by_run:
+                out[proc] = by_run[run]
+        return out
+
     def proc_in(self, group: int, rank: int) -> int | None:
         """The process that holds a rank of a communicator."""
         return self._proc_in_group.get((group, rank))
