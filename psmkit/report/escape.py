@@ -42,8 +42,9 @@ def html_text(text: str) -> str:
 
 def markdown_text(text: str) -> str:
     """``text`` as running Markdown text: no markup, no HTML, no mention of a person in it takes effect."""
+    # A comment after an at sign keeps a code host from calling somebody.
     escaped = _MARKDOWN.sub(r"\\\1", visible(text))
-    return escaped.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("@", "&#64;")
+    return escaped.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("@", "@<!-- -->")
 
 
 def shorten(text: str, width: int) -> str:

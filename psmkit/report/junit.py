@@ -28,7 +28,7 @@ def render(report: Report, options: Options | None = None) -> str:
     lines = [
         '<?xml version="1.0" encoding="UTF-8"?>',
         f'<testsuites name="psmkit" {count}>',
-        f'  <testsuite name={_attribute("psmkit " + report.verdict.value)} {count}>',
+        f"  <testsuite name={_attribute('psmkit ' + report.verdict.value)} {count}>",
         "    <properties>",
         f'      <property name="verdict" value={_attribute(report.verdict.value)}/>',
         f'      <property name="reason" value={_attribute(report.reason)}/>',

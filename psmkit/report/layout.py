@@ -34,7 +34,9 @@ class Page:
         """Append one line, cut to the width."""
         self.add(Span(shorten(indent + visible(text), self.width), style))
 
-    def wrap(self, text: str, style: str = "", indent: str = "", hang: str | None = None, lead: Span | None = None) -> None:
+    def wrap(
+        self, text: str, style: str = "", indent: str = "", hang: str | None = None, lead: Span | None = None
+    ) -> None:
         """Append a paragraph wrapped to the width; ``lead`` is put before its first line, ``hang`` before the others."""
         first = visible(lead.text) if lead else ""
         follow = indent if hang is None else hang

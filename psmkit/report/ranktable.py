@@ -13,7 +13,7 @@ __all__ = ["FOLD_ABOVE", "Table", "fit", "rank_table"]
 
 FOLD_ABOVE = 16
 _ODD = 3  # groups of at most this many ranks are shown rank by rank
-_BAD = ("failed", "died", "waiting", "silent")
+_BAD = ("failed", "died", "stuck", "waiting", "silent", "missing")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +38,7 @@ def fit(headers: Sequence[str], rows: Sequence[Sequence[str]], width: int, *, le
             break
         sizes[column] -= 1
         excess -= 1
-    cut = [
-        [(shorten_left if i in left else shorten)(cell, sizes[i]) for i, cell in enumerate(row)]
-        for row in cells
-    ]
+    cut = [[(shorten_left if i in left else shorten)(cell, sizes[i]) for i, cell in enumerate(row)] for row in cells]
     # The headers go in as a row: tabulate would widen their columns.
     table = tabulate([list(headers), *cut], tablefmt="plain", disable_numparse=True)
     return [line.rstrip()[:width] for line in str(table).splitlines()]
@@ -113,8 +110,17 @@ def rank_table(rows: Sequence[RankRow], culprits: set[tuple[int, int]], width: i
     lines += [(_order(part[0]), _folded(part, many), _style(part[0], culprits)) for part in folded]
     lines.sort(key=lambda line: line[0])
     headers = [*(["run"] if many else []), "rank", "host", "pid", "dev", "state", "stage", "lines", "last line"]
-    table = fit(headers, [cells for _, cells, _ in lines], width, left=(len(headers) - 1,))
+    cells = [cells for _, cells, _ in lines]
+    if _width(headers, cells) > width:  # the last line tells the number too, and its folder is the same for all
+        headers = [*headers[:-2], headers[-1]]
+        cells = [[*row[:-2], row[-1].rpartition("/")[2]] for row in cells]
+    table = fit(headers, cells, width, left=(len(headers) - 1,))
     return Table(tuple(table), ("dim", *(style for _, _, style in lines)))
+
+
+def _width(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
+    columns = zip(headers, *rows, strict=True)
+    return sum(max(len(visible(cell)) for cell in column) for column in columns) + 2 * (len(headers) - 1)
 
 
 def _style(row: RankRow, culprits: set[tuple[int, int]]) -> str:

@@ -22,8 +22,12 @@ _T = TypeVar("_T")
 # host:pid:tid [dev] NCCL, in whatever a launcher puts before it.
 _PREFIX = re.compile(r"(?P<host>[^\s:\[\]()<>\"']+):(?P<pid>\d+):(?P<tid>\d+)(?= (?:\[|NCCL))")
 _PROCESS = re.compile(r"^(?P<host>.+):(?P<pid>\d+)$")
-_PID_WORD = re.compile(r"(?i)(?P<head>\b(?:pid|tid|process|proc|thread)(?: id)?[ =:#]{1,3}|/proc/|\b[A-Za-z][\w.-]*\[)(?P<pid>\d+)(?=\b)")
-_USER = re.compile(r"(?i)(?P<head>/(?:home|Users)/|\b(?:user(?:name)?|logname|login|owner)[ =:]{1,2}[\"']?)(?P<user>[A-Za-z_][\w.-]*)")
+_PID_WORD = re.compile(
+    r"(?i)(?P<head>\b(?:pid|tid|process|proc|thread)(?: id)?[ =:#]{1,3}|/proc/|\b[A-Za-z][\w.-]*\[)(?P<pid>\d+)(?=\b)"
+)
+_USER = re.compile(
+    r"(?i)(?P<head>/(?:home|Users)/|\b(?:user(?:name)?|logname|login|owner)[ =:]{1,2}[\"']?)(?P<user>[A-Za-z_][\w.-]*)"
+)
 _USER_AT = re.compile(r"\b(?P<user>[A-Za-z_][\w.-]*)@(?P<host>[A-Za-z0-9][\w.-]*)")
 _ADDRESS_HOST = re.compile(r"\b(?P<host>[A-Za-z][\w-]*(?:\.[\w-]+)*)(?=<\d+>)")
 _IPV4 = re.compile(r"(?<![\d.])\d{1,3}(?:\.\d{1,3}){3}(?![\d.]*\d)")
@@ -128,7 +132,9 @@ class Redactor:
 
         # Paths before words: hosts, users and pids stand in them.
         text = text.replace(_OPEN, "?").replace(_CLOSE, "?")
-        text = _PREFIX.sub(lambda m: ":".join((mark("host", m["host"]), mark("pid", m["pid"]), mark("pid", m["tid"]))), text)
+        text = _PREFIX.sub(
+            lambda m: ":".join((mark("host", m["host"]), mark("pid", m["pid"]), mark("pid", m["tid"]))), text
+        )
         for name in self._inputs:
             text = text.replace(name, mark("path", name)) if name in text else text
         text = _PATH.sub(path, text)
@@ -213,7 +219,9 @@ def _learn(redactor: Redactor, part: Any) -> None:
 
 
 # Texts that are psmkit's own names, by field.
-_KEPT = frozenset({"code", "comm", "communicators", "known_issue", "missing_subsystems", "name", "parent", "stage", "state"})
+_KEPT = frozenset(
+    {"code", "comm", "communicators", "known_issue", "missing_subsystems", "name", "parent", "stage", "state"}
+)
 
 
 def _rewrite(value: _T, redactor: Redactor, field: str = "") -> _T:

@@ -44,7 +44,7 @@ def sentence(part: Report | Run) -> str:
 
 def percent(confidence: float) -> str:
     """A confidence of 0..1 for a reader."""
-    return f"{round(confidence * 100)} %"
+    return f"{round(confidence * 100)}%"
 
 
 def size(count: int) -> str:

@@ -58,7 +58,10 @@ def _verdict(page: Page, report: Report) -> None:
         stage = f" [stage {culprit.stage}]" if culprit.stage else ""
         of_run = f" of run {culprit.run}" if len(report.runs) > 1 else ""
         page.wrap(
-            f"{culprit_name(culprit)}{of_run}{stage}{why}", indent="  ", hang="      ", lead=Span("culprit: ", "culprit")
+            f"{culprit_name(culprit)}{of_run}{stage}{why}",
+            indent="  ",
+            hang="      ",
+            lead=Span("culprit: ", "culprit"),
         )
     page.add(Span(f"  confidence {percent(report.confidence)}", "dim"))
 
@@ -180,7 +183,7 @@ def _coverage(page: Page, report: Report, options: Options) -> None:
     if coverage.matched or coverage.unmatched:
         share = 100 * coverage.matched / (coverage.matched + coverage.unmatched)
         # Rounded down: 100 % must mean all of them.
-        read += f"; understood {coverage.matched:,} NCCL lines ({int(share)} %), not {coverage.unmatched:,}"
+        read += f"; understood {coverage.matched:,} NCCL lines ({int(share)}%), not {coverage.unmatched:,}"
     if coverage.torn:
         read += f"; {coverage.torn:,} torn"
     if coverage.other:

@@ -24,7 +24,9 @@ NASTY = "\x1b[31mred\x1b]0;title\x07 [bold]x[/bold] <b>&amp;</b> ``` | \u202eabc
 
 def evidence(rank: int, line: int, body: str) -> Evidence:
     """A line of a rank's own log."""
-    return Evidence(f"logs/nccl.rank{rank}.log", line, f"node-a:{20400 + rank}:{20450 + rank} [{rank}] NCCL INFO {body}")
+    return Evidence(
+        f"logs/nccl.rank{rank}.log", line, f"node-a:{20400 + rank}:{20450 + rank} [{rank}] NCCL INFO {body}"
+    )
 
 
 def row(rank: int, state: str = "done", stage: str = "teardown", run: int = 0, host: str = "node-a") -> RankRow:
@@ -147,7 +149,9 @@ def failed() -> Report:
         confidence=0.9,
         explanation=f"The import failed with out of memory. {NASTY}",
         next_step="Free memory on device 1.",
-        evidence=(Evidence("logs/a b#1.log", 7, f"node-b:31001:31002 [1] p2p.cc:275 NCCL WARN Cuda failure 2 {NASTY}"),),
+        evidence=(
+            Evidence("logs/a b#1.log", 7, f"node-b:31001:31002 [1] p2p.cc:275 NCCL WARN Cuda failure 2 {NASTY}"),
+        ),
         run=1,
         comm="comm#1",
         ranks=(1, 0),
@@ -220,7 +224,9 @@ def inconclusive() -> Report:
 
 def many() -> Report:
     """Sixty-four ranks, of which 9 and 40 are culprits, with twelve findings of one kind."""
-    culprits = tuple(Culprit(0, "it is silent", COMM, r, r, f"node-{r // 8}", 20400 + r, r % 8, "Setup") for r in (9, 40))
+    culprits = tuple(
+        Culprit(0, "it is silent", COMM, r, r, f"node-{r // 8}", 20400 + r, r % 8, "Setup") for r in (9, 40)
+    )
     findings = tuple(
         Finding(
             code="PSM101",
@@ -240,7 +246,8 @@ def many() -> Report:
     reason = "ranks 9 and 40 never answered Setup"
     states = ["silent" if r in (9, 40) else "waiting" if r < 60 else "done" if r < 62 else "died" for r in range(64)]
     ranks = tuple(
-        row(r, state, "connect" if state == "died" else "Setup", host=f"node-{r // 8}") for r, state in enumerate(states)
+        row(r, state, "connect" if state == "died" else "Setup", host=f"node-{r // 8}")
+        for r, state in enumerate(states)
     )
     return Report(
         verdict=Verdict.HUNG,

@@ -36,11 +36,21 @@ def test_the_keys_of_the_contract_are_there() -> None:
         "schema", "verdict", "reason", "confidence", "culprits", "findings", "matching", "runs", "communicators",
         "ranks", "coverage", "versions",
     ]  # fmt: skip
-    assert {"run", "comm", "rank", "global_rank", "host", "pid", "device", "stage", "why"} == set(document["culprits"][0])
-    assert {"matched", "pending", "orphan"} == set(document["matching"]["proxy_calls"])
-    assert {"files", "bytes", "lines", "matched", "unmatched", "shapes", "missing_ranks", "missing_subsystems", "rerun_with"} <= set(
-        document["coverage"]
+    assert {"run", "comm", "rank", "global_rank", "host", "pid", "device", "stage", "why"} == set(
+        document["culprits"][0]
     )
+    assert {"matched", "pending", "orphan"} == set(document["matching"]["proxy_calls"])
+    assert {
+        "files",
+        "bytes",
+        "lines",
+        "matched",
+        "unmatched",
+        "shapes",
+        "missing_ranks",
+        "missing_subsystems",
+        "rerun_with",
+    } <= set(document["coverage"])
 
 
 def test_every_field_of_a_finding_is_written() -> None:

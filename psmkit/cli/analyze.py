@@ -1,0 +1,82 @@
+"""``psmkit analyze``: from logs to a verdict."""
+
+from __future__ import annotations
+
+import click
+
+from psmkit.cli.output import check_output, progress_bar, show, show_page, width
+
+__all__ = ["command"]
+
+_FORMATS = ("text", "json", "markdown", "sarif", "junit")
+_LEVELS = ("error", "warning", "inconclusive", "never")
+
+
+@click.command("analyze")
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...")
+@click.option("--format", "form", type=click.Choice(_FORMATS), default="text", help="How to write the report.  [text]")
+@click.option("--output", metavar="FILE", help="Write the report to FILE.")
+@click.option(
+    "--fail-on",
+    type=click.Choice(_LEVELS),
+    default="error",
+    help="Exit with 1 at this level or a worse one.  [error]",
+)
+@click.option("--ranks", metavar="LIST", help="Show only these ranks, such as 0-3,7. The verdict stays.")
+@click.option(
+    "--catalogue", "catalogues", metavar="MY.toml", multiple=True, help="Know these messages too. Repeatable."
+)
+@click.option("--redact", "redacted", is_flag=True, help="Replace hosts, addresses, paths, users and pids.")
+@click.option("-v", "--verbose", is_flag=True, help="Show what is folded, all evidence, and lines not understood.")
+def command(
+    paths: tuple[str, ...],
+    form: str,
+    output: str | None,
+    fail_on: str,
+    ranks: str | None,
+    catalogues: tuple[str, ...],
+    redacted: bool,
+    verbose: bool,
+) -> int:
+    """Say what became of a job, and which lines prove it.
+
+    PATH is a file, a glob, a folder, or - for standard input; .gz, .zst and .xz are read as they are. Beside NCCL logs: the
+    output of ncclras, proxy dumps, PyTorch Flight Recorder dumps as JSON, stacks of gdb and py-spy.
+
+    Exit status: 0 nothing at or above --fail-on, 1 something is, 2 cannot analyse.
+    """
+    import sys
+
+    from psmkit.report.levels import Level, level_of
+    from psmkit.report.options import Options
+    from psmkit.report.select import parse_ranks, select_ranks
+
+    try:
+        wanted = None if ranks is None else parse_ranks(ranks)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--ranks") from None
+    check_output(output)
+
+    from psmkit import analyze
+
+    with progress_bar() as progress:
+        report = analyze(paths, catalogue=catalogues or None, progress=progress)
+    # Of the whole report: to look at some ranks only does not make a job healthy.
+    level = level_of(report)
+    if wanted is not None:
+        report = select_ranks(report, wanted)
+    if redacted:
+        from psmkit.report.redact import redact
+
+        report = redact(report)
+    bar = Level[fail_on.upper()]
+    options = Options(width=width(sys.stdout), verbose=verbose, fail_on=bar)
+    if form == "text" and output is None:
+        from psmkit.report.text import layout
+
+        show_page(layout(report, options))
+    else:
+        from psmkit.report import render
+
+        show(render(report, form, options), output)
+    return 1 if level >= bar else 0

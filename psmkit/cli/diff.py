@@ -1,0 +1,175 @@
+"""``psmkit diff``: the first protocol step that differs between two jobs."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import click
+
+from psmkit.cli.output import check_output, progress_bar, show, show_page, width
+
+if TYPE_CHECKING:
+    from psmkit.analysis.diff import Difference, SettingDifference, StepDifference
+    from psmkit.report.layout import Page
+
+__all__ = ["command"]
+
+_FOLD = 8
+
+
+@click.command("diff")
+@click.argument("good", metavar="GOOD")
+@click.argument("bad", metavar="BAD")
+@click.option("--format", "form", type=click.Choice(("text", "json")), default="text", help="How to write it.  [text]")
+@click.option("--output", metavar="FILE", help="Write the comparison to FILE.")
+@click.option("--ranks", metavar="LIST", help="Show only these ranks, such as 0-3,7.")
+@click.option(
+    "--catalogue", "catalogues", metavar="MY.toml", multiple=True, help="Know these messages too. Repeatable."
+)
+@click.option("-v", "--verbose", is_flag=True, help="Show every rank and every setting.")
+def command(
+    good: str,
+    bad: str,
+    form: str,
+    output: str | None,
+    ranks: str | None,
+    catalogues: tuple[str, ...],
+    verbose: bool,
+) -> int:
+    """Compare a good and a bad log of the same job: the first protocol step that differs, per rank; settings; topology.
+
+    GOOD and BAD are a file, a folder or a glob each. Exit status: 0 nothing differs, 1 something does, 2 cannot compare.
+    """
+    import sys
+
+    from psmkit.report.select import parse_ranks
+
+    try:
+        wanted = None if ranks is None else parse_ranks(ranks)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--ranks") from None
+    check_output(output)
+
+    from psmkit import logparse
+    from psmkit.analysis.diff import compare
+    from psmkit.analysis.job import Job
+
+    with progress_bar() as progress:
+        left = logparse.scan([good], catalogue=catalogues or None, keep_calls=True, progress=progress)
+        try:
+            right = logparse.scan([bad], catalogue=catalogues or None, keep_calls=True, progress=progress)
+            try:
+                difference = compare(Job(left), Job(right))
+            finally:
+                right.close()
+        finally:
+            left.close()
+    if wanted is not None:
+        difference = _select(difference, wanted)
+    if form == "json":
+        show(_json(difference), output)
+    else:
+        page = _page(difference, width(sys.stdout), verbose)
+        if output is None:
+            show_page(page)
+        else:
+            show(page.text(), output)
+    return 0 if difference.same else 1
+
+
+def _select(difference: Difference, ranks: frozenset[int]) -> Difference:
+    return dataclasses.replace(
+        difference,
+        steps=tuple(step for step in difference.steps if step.rank in ranks),
+        settings=tuple(s for s in difference.settings if not s.ranks or ranks & set(s.ranks)),
+        missing=tuple(rank for rank in difference.missing if rank in ranks),
+        extra=tuple(rank for rank in difference.extra if rank in ranks),
+        equal_ranks=tuple(rank for rank in difference.equal_ranks if rank in ranks),
+    )
+
+
+def _json(difference: Difference) -> str:
+    import json
+
+    document = {"schema": "psmkit.diff/1", "same": difference.same, **dataclasses.asdict(difference)}
+    return json.dumps(document, indent=2) + "\n"
+
+
+def _page(difference: Difference, columns: int, verbose: bool) -> Page:
+    from psmkit.report.layout import Page, Span, ranges
+
+    page = Page(columns)
+    if difference.same:
+        page.add(Span("same", "healthy"), Span(": every rank takes the same protocol steps with the same settings"))
+        return page
+    page.add(Span("differs", "hung"), Span(f": {_headline(difference)}", "heading"))
+    if difference.missing:
+        page.wrap(ranges(difference.missing), indent="  ", lead=Span("ranks only in the good log: ", "warning"))
+    if difference.extra:
+        page.wrap(ranges(difference.extra), indent="  ", lead=Span("ranks only in the bad log: ", "warning"))
+    if difference.steps:
+        page.blank()
+        page.add(Span("First step that differs, per rank", "heading"))
+        # The rank that leaves the common way first says most.
+        steps = sorted(difference.steps, key=lambda step: (step.common, step.rank is None, step.rank or 0))
+        for step in steps if verbose else steps[:_FOLD]:
+            _step(page, step)
+        if not verbose and len(steps) > _FOLD:
+            rest = ranges([step.rank for step in steps[_FOLD:] if step.rank is not None])
+            page.add(Span(f"  and {len(steps) - _FOLD} more ranks ({rest}; -v shows all)", "dim"))
+    if difference.equal_ranks:
+        page.wrap(ranges(difference.equal_ranks), indent="  ", lead=Span("no difference on ranks: ", "dim"))
+    if difference.settings:
+        page.blank()
+        page.add(Span("Settings and topology that differ", "heading"))
+        _settings(page, difference.settings)
+    return page
+
+
+def _headline(difference: Difference) -> str:
+    from psmkit.report.layout import ranges
+
+    if difference.steps:
+        step = min(difference.steps, key=lambda step: step.common)
+        who = f"rank {step.rank}" if step.rank is not None else step.process or "a process"
+        bad = "the bad log has no more steps" if step.bad is None else f"the bad log has {step.bad}"
+        good = "the good log has no more" if step.good is None else f"the good one {step.good}"
+        return f"{who} first, after {step.common} common steps: {bad}, {good}"
+    if difference.missing:
+        return f"ranks {ranges(difference.missing)} are only in the good log"
+    if difference.extra:
+        return f"ranks {ranges(difference.extra)} are only in the bad log"
+    return "the steps are the same, settings or topology are not"
+
+
+def _step(page: Page, step: StepDifference) -> None:
+    from psmkit.report.escape import shorten, visible
+    from psmkit.report.layout import Span
+
+    who = f"rank {step.rank}" if step.rank is not None else "rank ?"
+    process = f" ({step.process})" if step.process else ""
+    page.add("  ", Span(who, "heading"), f"{process}: {step.common} steps in common")
+    for label, text, at in (("good", step.good, step.good_at), ("bad", step.bad, step.bad_at)):
+        page.wrap(text or "no more steps", indent="    ", hang="          ", lead=Span(f"{label + ':':<5} ", "dim"))
+        if at is not None:
+            page.add("          ", Span(str(at), "place"))
+            page.add("            ", Span("| ", "dim"), Span(shorten(visible(at.text), page.width - 14)))
+
+
+def _settings(page: Page, settings: tuple[SettingDifference, ...]) -> None:
+    from psmkit.report.layout import Span, ranges
+    from psmkit.report.ranktable import fit
+
+    cells = [
+        [
+            s.kind,
+            s.name,
+            "not in the log" if s.good is None else s.good,
+            "not in the log" if s.bad is None else s.bad,
+            ranges(s.ranks) or "all",
+        ]
+        for s in settings
+    ]
+    for number, line in enumerate(fit(["kind", "name", "good", "bad", "ranks"], cells, page.width - 2)):
+        page.add("  ", Span(line, "dim" if number == 0 else ""))

@@ -1,0 +1,175 @@
+"""``psmkit ops``: every matched proxy call and fd exchange as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from psmkit.cli.output import check_output, progress_bar, show
+
+if TYPE_CHECKING:
+    from psmkit.analysis.ops import OpRow
+    from psmkit.logparse.types import Ref
+
+__all__ = ["command"]
+
+_COLUMNS = ("run", "rank", "process", "kind", "opId", "gen", "type", "stage", "peer", "bytes", "lines")
+_KEYS = (
+    "run", "rank", "process", "kind", "op", "generation", "type", "stage", "complete", "peer_rank", "peer_process", "size",
+)  # fmt: skip
+_SAMPLE = 1000  # rows whose widths make the columns
+
+
+@click.command("ops")
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...")
+@click.option(
+    "--format", "form", type=click.Choice(("text", "json", "csv")), default="text", help="How to write it.  [text]"
+)
+@click.option("--output", metavar="FILE", help="Write the table to FILE.")
+@click.option("--ranks", metavar="LIST", help="Only calls that these ranks ask or answer, such as 0-3,7.")
+@click.option("--pending", is_flag=True, help="Only calls that are not complete.")
+@click.option(
+    "--catalogue", "catalogues", metavar="MY.toml", multiple=True, help="Know these messages too. Repeatable."
+)
+def command(
+    paths: tuple[str, ...],
+    form: str,
+    output: str | None,
+    ranks: str | None,
+    pending: bool,
+    catalogues: tuple[str, ...],
+) -> None:
+    """List every proxy call and fd exchange: who asked, opId and generation, type, the stage it reached, and its lines.
+
+    Lines are file:line of each stage that was seen. The files are numbered at the end.
+    """
+    from psmkit.report.select import parse_ranks
+
+    try:
+        wanted = None if ranks is None else parse_ranks(ranks)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--ranks") from None
+    check_output(output)
+
+    from psmkit import logparse
+    from psmkit.analysis import ops
+
+    with progress_bar() as progress:
+        scan = logparse.scan(paths, catalogue=catalogues or None, keep_calls=True, progress=progress)
+    try:
+        table = (row for row in ops.rows(scan) if _chosen(row, wanted, pending))
+        files = [file.path for file in scan.files]
+        writers: dict[str, Callable[[Iterable[OpRow], Sequence[str]], Iterator[str]]] = {
+            "text": _text,
+            "json": _json,
+            "csv": _csv,
+        }
+        show(writers[form](table, files), output)
+    finally:
+        scan.close()
+
+
+def _chosen(row: OpRow, ranks: frozenset[int] | None, pending: bool) -> bool:
+    if pending and row.complete:
+        return False
+    return ranks is None or row.rank in ranks or row.peer_rank in ranks
+
+
+def _place(ref: Ref, files: Sequence[str]) -> str:
+    return f"{files[ref.file]}:{ref.line}" if 0 <= ref.file < len(files) else f"?:{ref.line}"
+
+
+def _who(rank: int | None, process: str | None) -> str:
+    if rank is None:
+        return process or "?"
+    return f"{rank} ({process})" if process else str(rank)
+
+
+def _text(rows: Iterable[OpRow], files: Sequence[str]) -> Iterator[str]:
+    from psmkit.report.escape import visible
+
+    def cells(row: OpRow) -> list[str]:
+        # The stage says what is missing; the lines of one file are not worth a name each.
+        numbers = [(stage, ref) for stage, ref in row.refs]
+        at = " ".join(
+            f"{stage}={ref.file}:{ref.line}" if len(files) > 1 else f"{stage}={ref.line}" for stage, ref in numbers
+        )
+        values = (
+            row.run,
+            row.rank,
+            row.process,
+            row.kind,
+            f"0x{row.op:x}",
+            row.generation,
+            row.type,
+            row.stage if row.complete else f"{row.stage}!",
+            _who(row.peer_rank, row.peer_process),
+            row.size,
+            at,
+        )
+        return [visible("-" if value is None else str(value)) for value in values]
+
+    iterator = iter(rows)
+    head = [cells(row) for row in islice(iterator, _SAMPLE)]
+    sizes = [max([len(name), *(len(row[i]) for row in head)]) for i, name in enumerate(_COLUMNS)]
+
+    def line(values: Sequence[str]) -> str:
+        return "  ".join(value.ljust(size) for value, size in zip(values, sizes, strict=True)).rstrip() + "\n"
+
+    yield line(_COLUMNS)
+    count = 0
+    for values in head:
+        count += 1
+        yield line(values)
+    for row in iterator:
+        count += 1
+        yield line(cells(row))
+    yield f"{count:,} {'call' if count == 1 else 'calls'}; a stage with ! is not the last one\n"
+    if len(files) > 1:
+        for number, path in enumerate(files):
+            yield f"file {number}: {visible(path)}\n"
+
+
+def _plain(row: OpRow, files: Sequence[str]) -> dict[str, Any]:
+    data: dict[str, Any] = {key: getattr(row, key) for key in _KEYS}
+    data["op"] = f"0x{row.op:x}"  # beyond what a JSON reader keeps exactly as a number
+    data["lines"] = {stage: _place(ref, files) for stage, ref in row.refs}
+    return data
+
+
+def _json(rows: Iterable[OpRow], files: Sequence[str]) -> Iterator[str]:
+    import json
+
+    yield '{"schema": "psmkit.ops/1", "ops": ['
+    comma = "\n"
+    for row in rows:
+        yield comma + json.dumps(_plain(row, files))
+        comma = ",\n"
+    yield "\n]}\n"
+
+
+def _csv(rows: Iterable[OpRow], files: Sequence[str]) -> Iterator[str]:
+    import csv
+    import io
+
+    from psmkit.report.escape import visible
+
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow([*_KEYS, "lines"])
+    for row in rows:
+        data = _plain(row, files)
+        data["lines"] = " ".join(f"{stage}={place}" for stage, place in data["lines"].items())
+        writer.writerow(["" if data[key] is None else _cell(visible(str(data[key]))) for key in (*_KEYS, "lines")])
+        yield buffer.getvalue()
+        buffer.seek(0)
+        buffer.truncate()
+    yield buffer.getvalue()
+
+
+def _cell(text: str) -> str:
+    # A spreadsheet would run a cell of a log that starts like a formula.
+    return "'" + text if text[:1] in ("=", "+", "-", "@") else text

@@ -1,0 +1,134 @@
+"""Where output goes: a terminal in colour, a pipe in plain text, a file; and the progress of long reads."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TextIO
+
+from psmkit.model.errors import InputError
+
+if TYPE_CHECKING:
+    from psmkit.report.layout import Page
+
+__all__ = ["check_output", "coloured", "progress_bar", "show", "show_page", "width"]
+
+PLAIN_WIDTH = 100
+_PATIENCE = 1.0  # seconds before a progress bar appears
+
+
+def coloured(stream: TextIO) -> bool:
+    """Whether ``stream`` is a terminal that wants colour."""
+    if os.environ.get("NO_COLOR") or os.environ.get("TERM", "") in ("dumb", ""):
+        return False
+    return stream.isatty()
+
+
+def width(stream: TextIO) -> int:
+    """Columns to fill: those of the terminal, COLUMNS, or 100, so that piped output is always the same."""
+    if stream.isatty() or os.environ.get("COLUMNS"):
+        return max(shutil.get_terminal_size((PLAIN_WIDTH, 24)).columns, 40)
+    return PLAIN_WIDTH
+
+
+def check_output(path: str | None) -> None:
+    """Complain now about an output file that cannot be written, not after a long analysis.
+
+    Raises:
+        InputError: it is a folder, or its folder is missing or not writable.
+    """
+    if path is None:
+        return
+    folder = os.path.dirname(path) or "."
+    if os.path.isdir(path):
+        raise InputError(path, "cannot write the report there: it is a folder")
+    if not os.path.isdir(folder):
+        raise InputError(path, f"cannot write the report there: no such folder: {folder}")
+    if not os.access(path if os.path.exists(path) else folder, os.W_OK):
+        raise InputError(path, "cannot write the report there: permission denied")
+
+
+def show(parts: str | Iterable[str], path: str | None = None) -> None:
+    """Write text to ``path``, or to standard output. ``parts`` may be a stream of pieces."""
+    pieces: Iterable[str] = (parts,) if isinstance(parts, str) else parts
+    if path is not None:
+        with open(path, "w", encoding="utf-8", newline="\n") as file:
+            file.writelines(pieces)
+        return
+    _lenient(sys.stdout)
+    for piece in pieces:
+        sys.stdout.write(piece)
+
+
+def show_page(page: Page) -> None:
+    """Write a page to standard output: in colour on a terminal, plain elsewhere."""
+    if coloured(sys.stdout):
+        try:
+            from psmkit.report.terminal import paint
+        except ImportError:  # rich is an extra
+            pass
+        else:
+            paint(page, sys.stdout)
+            return
+    show(page.text())
+
+
+def _lenient(stream: TextIO) -> None:
+    # A terminal that knows ASCII only must not end a report with an exception.
+    reconfigure: Callable[..., Any] | None = getattr(stream, "reconfigure", None)
+    if reconfigure is not None and (stream.encoding or "").lower().replace("-", "") != "utf8":
+        reconfigure(errors="backslashreplace")
+
+
+@contextmanager
+def progress_bar() -> Iterator[Callable[[int, int], None] | None]:
+    """A callback (bytes done, bytes in all) that shows a bar on standard error after a second, when that is a terminal."""
+    if not coloured(sys.stderr):
+        yield None
+        return
+    bar = _Bar()
+    try:
+        yield bar.update
+    finally:
+        bar.stop()
+
+
+class _Bar:
+    """A bar of rich, made when it is needed."""
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+        self._progress: Any = None
+        self._task: Any = None
+        self._usable = True
+
+    def update(self, done: int, total: int) -> None:
+        if not self._usable:
+            return
+        if self._progress is None:
+            if time.monotonic() - self._began < _PATIENCE:
+                return
+            self._start()
+        if self._progress is not None:
+            self._progress.update(self._task, completed=done, total=total or None)
+
+    def _start(self) -> None:
+        try:
+            from rich.console import Console
+            from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+        except ImportError:
+            self._usable = False
+            return
+        console = Console(stderr=True)
+        columns = (TextColumn("reading"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+        self._progress = Progress(*columns, console=console, transient=True)
+        self._task = self._progress.add_task("read", total=None)
+        self._progress.start()
+
+    def stop(self) -> None:
+        if self._progress is not None:
+            self._progress.stop()

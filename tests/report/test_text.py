@@ -1,0 +1,135 @@
+"""The text report: order, folding, width, and nothing from a log that a terminal would obey."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+
+import pytest
+
+from psmkit.model import RankRow, Report, Severity
+from psmkit.report import Options, render
+from psmkit.report.ranktable import rank_table
+
+from . import samples
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+def text(report: Report, **options: object) -> str:
+    return render(report, "text", Options(**options))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("width", [72, 100])
+@pytest.mark.parametrize("name", sorted(samples.ALL))
+def test_a_report_looks_as_it_did(name: str, width: int) -> None:
+    page = text(samples.ALL[name](), width=width)
+    file = GOLDEN / f"{name}-{width}.txt"
+    if os.environ.get("PSMKIT_UPDATE_GOLDEN"):
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(page, "utf-8")
+    assert page == file.read_text("utf-8")
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 120])
+@pytest.mark.parametrize("name", sorted(samples.ALL))
+def test_no_line_is_wider_than_the_terminal(name: str, width: int) -> None:
+    lines = text(samples.ALL[name](), width=width).splitlines()
+    wide = [line for line in lines[1:] if len(line) > width]
+    # What is made to be pasted is never cut: the environment, the place of a line, a word longer than the line.
+    assert all("NCCL_DEBUG=" in line or ".log" in line or " " not in line.strip() for line in wide), wide
+
+
+def test_the_first_line_is_the_verdict() -> None:
+    first = text(samples.hung()).splitlines()[0]
+    assert first == "hung: rank 3 never answered Setup from rank 1, and 6 ranks wait behind them"
+
+
+def test_a_reason_that_names_the_verdict_is_not_doubled() -> None:
+    report = dataclasses.replace(samples.healthy(), reason="healthy: all is done")
+    assert text(report).startswith("healthy: all is done\n")
+
+
+def test_several_runs_get_a_line_each() -> None:
+    lines = text(samples.failed()).splitlines()
+    assert lines[0].startswith("failed: ")
+    assert lines[1] == "  run 0 healthy: teardown is complete on 2 ranks"
+    assert lines[2].startswith("  run 1 failed: rank 1")
+
+
+def test_errors_come_first_and_the_surest_of_them() -> None:
+    page = text(samples.many())
+    assert page.index("[81%]") < page.index("[80%]")
+    page = text(samples.hung())
+    assert page.index("error PSM101") < page.index("warning PSM602") < page.index("note PSM801")
+
+
+def test_similar_findings_are_folded_and_v_unfolds_them() -> None:
+    folded = text(samples.many())
+    assert folded.count("error PSM101 ") == 2
+    assert "PSM101 and 10 more like this, about ranks 9, 40 (-v shows all)" in folded
+    assert text(samples.many(), verbose=True).count("error PSM101 ") == 12
+
+
+def test_many_ranks_are_folded_but_culprits_and_odd_ones_are_shown() -> None:
+    page = text(samples.many(), width=120)
+    for rank in (9, 40, 60, 61, 62, 63):
+        assert f"\n{rank} " in page
+    assert "\n0-8, 10-39, 41-59 " in page
+    assert "\n0-63 " in text(samples.healthy())
+
+
+def test_a_table_of_many_odd_ranks_stays_short() -> None:
+    rows = [samples.row(rank, state=f"state{rank // 3}") for rank in range(300)]
+    assert len(rank_table(rows, set(), 100).lines) < 120
+    culprits = {(0, rank) for rank in range(300)}
+    same = [samples.row(rank) for rank in range(300)]
+    assert len(rank_table(same, culprits, 100).lines) == 2
+
+
+def test_rows_of_unknown_rank_do_not_disappear() -> None:
+    rows = [RankRow(0, None, f"h{n}", n, None, "started", "open", 1, None) for n in range(20)]
+    assert "20 of unknown rank" in "\n".join(rank_table(rows, set(), 100).lines)
+
+
+def test_nothing_in_a_log_reaches_the_terminal_as_a_control() -> None:
+    page = text(samples.failed(), verbose=True)
+    assert all(char == "\n" or char.isprintable() for char in page)
+    assert "\\x1b[31mred" in page
+    assert "\\u202eabc\\x9b1m" in page
+    assert "[bold]x[/bold]" in page
+
+
+def test_long_evidence_is_cut_with_an_ellipsis() -> None:
+    page = text(samples.hung(), width=80)
+    quoted = [line for line in page.splitlines() if line.lstrip().startswith("| node-a:20401")]
+    assert len(quoted[0]) == 80
+    assert quoted[0].endswith("…")
+
+
+def test_the_environment_to_rerun_with_can_be_pasted() -> None:
+    line = "    NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,PROXY,P2P,SHM,NET NCCL_DEBUG_FILE=nccl.%h.%p.log\n"
+    assert line in text(samples.hung(), width=60)
+
+
+def test_all_but_one_understood_is_not_a_hundred_percent() -> None:
+    assert "(99%), not 1" in text(samples.many())
+
+
+def test_v_shows_communicators_and_what_was_not_understood() -> None:
+    page = text(samples.hung(), verbose=True)
+    assert "Communicators" in page
+    assert "30  logs/nccl.rank0.log:44  NCCL INFO Something new # at 0x#" in page
+
+
+def test_a_report_without_anything_is_still_a_page() -> None:
+    report = dataclasses.replace(samples.inconclusive(), ranks=(), runs=(), findings=(), reason="")
+    page = text(report)
+    assert page.startswith("inconclusive: no reason is known\n")
+    assert "Findings: none" in page
+
+
+def test_info_findings_are_called_notes() -> None:
+    assert "note PSM703" in text(samples.inconclusive())
+    assert Severity.INFO.value == "info"
