@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from weakref import WeakKeyDictionary
 
 from psmkit.analysis import faults
@@ -16,7 +16,7 @@ from psmkit.analysis.job import Job, number, words
 from psmkit.logparse.types import Event, Ref
 from psmkit.model import Finding, Severity
 
-__all__ = ["Blame", "Graph", "find", "graph", "target"]
+__all__ = ["Blame", "Graph", "find", "graph", "suspect", "target"]
 
 #: The peer of these lines is a local rank: its number on the host of the process that prints.
 _LOCAL = frozenset({"proxy.closed_by_peer", "proxy.recv_type_failed", "proxy.unknown_command"})
@@ -60,6 +60,7 @@ class Graph:
 
     run: int
     blames: list[Blame] = field(default_factory=list)
+    victims: set[int] = field(default_factory=set)  # processes that failed and say that a peer was the reason
 
     def by(self, proc: int | None) -> list[Blame]:
         """What a process says about others."""
@@ -81,9 +82,11 @@ class Graph:
         return sorted((at for at in score if score[at][1]), key=lambda at: (*(-s for s in score[at]), at.rank or 0))
 
     def ends(self) -> list[Target]:
-        """The blamed that blame nobody by something stronger than a closed connection."""
+        """The blamed that blame nobody by something stronger than a closed connection, and that no peer brought down."""
         found = []
         for at in self.targets():
+            if at.proc in self.victims:
+                continue
             weight = max(b.weight for b in self.against(at))
             if (
                 not any(b.weight >= min(weight, 2) and b.at.proc != at.proc for b in self.by(at.proc))
@@ -158,6 +161,10 @@ def graph(job: Job, run: int) -> Graph:
             if at.proc is not None and job.torn_down(at.proc):
                 continue
             graphs[index].blames.append(Blame(event.proc, at, event, weights[event.name]))
+        for cascade in faults.cascades(job):
+            index = job.run_of(cascade.proc)
+            if cascade.fatal and cascade.own is False and index is not None:
+                graphs[index].victims.add(cascade.proc)
         _GRAPHS[job] = graphs
     return _GRAPHS[job].get(run, Graph(run))
 
@@ -179,6 +186,8 @@ def _death(job: Job, run: int, graph_: Graph, at: Target) -> tuple[bool, float]:
     fatal = {c.proc for c in faults.cascades(job) if c.fatal and c.proc in blamers}
     if best == 3 and fatal:
         return True, 0.85
+    if graph_.victims and any(b.weight != 2 for b in against):
+        return True, 0.75
     if not any(b.event.name in _CLOSURES for b in against):
         return False, 0.0
     # a connection that closes while the other side still starts is a death whatever else is seen
@@ -208,12 +217,28 @@ def _lines(items: Iterable[Blame], most: int = 5) -> list[Ref]:
     return [b.event.ref for b in sorted(first, key=lambda b: -b.weight) + rest][:most]
 
 
+def suspect(job: Job, run: int) -> Target | None:
+    """The one that blame leads to: blamed and blaming nobody, else the only one that does not complain."""
+    ours = graph(job, run)
+    ends = ours.ends()
+    if ends:
+        return ends[0]
+    if not ours.victims:
+        return (ours.targets() or [None])[0]
+    info = job.runs[run]
+    quiet = [Target(p, job.rank_of(p)) for p in sorted(info.procs) if p not in ours.victims and not job.torn_down(p)]
+    quiet += [Target(None, rank) for rank in job.missing_ranks(run)]
+    # of two ranks one complaint is enough; of more, several must leave the same one over
+    enough = len(ours.victims) >= 2 or info.nranks == 2
+    return quiet[0] if len(quiet) == 1 and enough else None
+
+
 def find(job: Job) -> list[Finding]:
     """PSM403 for a silent rank that its peers blame, PSM108 for connections that closed without more proof."""
     out: list[Finding] = []
     for info in job.runs:
         ours = graph(job, info.index)
-        if not ours.blames:
+        if not ours.blames and not ours.victims:
             continue
         # where somebody says what broke, that is the origin: the blame only confirms it
         explained = any(c.fatal and c.own is True and job.run_of(c.proc) == info.index for c in faults.cascades(job))
@@ -225,17 +250,25 @@ def find(job: Job) -> list[Finding]:
 
 def _silent(job: Job, run: int, ours: Graph) -> list[Finding]:
     found = []
-    for at in ours.ends() or ours.targets()[:1]:
+    chosen = ours.ends()
+    last_one = suspect(job, run)
+    if not chosen and last_one is not None:
+        chosen = [last_one]
+    for at in chosen:
         if _spoke(job, at):
             continue
-        died, confidence = _death(job, run, ours, at)
+        against = ours.against(at)
+        died, confidence = _death(job, run, ours, at) if against else (True, 0.65)
         if not died:
             continue
-        against = ours.against(at)
-        blamers = sorted({b.by for b in against})
-        said = {faults.body(job, b.event, 90) for b in against}
+        blamers = sorted({b.by for b in against} or ours.victims)
+        said = [faults.body(job, b.event, 90) for b in against] or [
+            faults.body(job, c.first.event, 90) for c in faults.cascades(job) if c.proc in ours.victims and c.fatal
+        ]
         quiet = "its log was not given" if at.proc is None else "its own log ends without a word about it"
         last = [job.process(at.proc).last] if at.proc is not None else []
+        lines = _lines(against) or [c.first.ref for c in faults.cascades(job) if c.proc in ours.victims and c.fatal][:5]
+        whom = "point at" if against else "fail because of a peer, which can only be"
         found.append(
             job.finding(
                 "PSM403",
@@ -243,10 +276,10 @@ def _silent(job: Job, run: int, ours: Graph) -> list[Finding]:
                 title=f"{_name(job, at)} is gone: {job.whos(blamers)} lost the connection to it, and {quiet}",
                 confidence=confidence,
                 explanation=(
-                    f"{job.whos(blamers)} point at {_name(job, at)} ({words(sorted(said), 3)}), and {_name(job, at)} blames nobody. "
+                    f"{job.whos(blamers)} {whom} {_name(job, at)} ({words(sorted(set(said)), 3)}), and {_name(job, at)} blames nobody. "
                     "A process that is killed, or whose host is lost, prints nothing itself."
                 ),
-                refs=[*_lines(against), *last],
+                refs=[*lines, *last],
                 ranks=[r for r in (at.rank,) if r is not None],
                 procs=[p for p in (at.proc,) if p is not None],
                 culprits=[r for r in (at.rank,) if r is not None],
@@ -255,14 +288,8 @@ def _silent(job: Job, run: int, ours: Graph) -> list[Finding]:
         )
     if len(found) > 1:
         # the most blamed one comes first; whoever lost its peers by it may be blamed as well
-        found = [found[0], *(_less(f) for f in found[1:])]
+        found = [found[0], *(replace(f, confidence=round(f.confidence - 0.2, 2)) for f in found[1:])]
     return found
-
-
-def _less(finding: Finding) -> Finding:
-    from dataclasses import replace
-
-    return replace(finding, confidence=round(finding.confidence - 0.2, 2))
 
 
 def _closed(job: Job, run: int, ours: Graph, done: set[int], severity: Severity) -> list[Finding]:

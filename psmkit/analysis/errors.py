@@ -220,13 +220,12 @@ def find(job: Job) -> list[Finding]:
 
 def _consequences(job: Job, run: int, after: Sequence[Cascade]) -> Finding:
     """Only victims speak: the error is real, its cause stands in no log."""
-    graph = blame.graph(job, run)
-    ends = graph.ends() or graph.targets()[:1]
+    at = blame.suspect(job, run)
     lead = max(after, key=lambda c: (len(c.faults), -c.proc))
     procs = sorted({c.proc for c in after})
     said = faults.body(job, lead.first.event)
     known = lead.first.known
-    named = [at.rank for at in ends[:1] if at.rank is not None]
+    named = [at.rank] if at is not None and at.rank is not None else []
     whom = f"; it points at rank {named[0]}" if named else ""
     code = known.finding if known is not None and known.finding in ("PSM203", "PSM406", "PSM108") else "PSM401"
     # nobody to follow the blame to: the reporting rank's own link may be the broken one
