@@ -6,9 +6,8 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 LOGS   := tests/data/logs
 
-# What the native modules are made of. Python code is used from the tree and needs no rebuild.
-NATIVE := $(shell find CMakeLists.txt csrc psmkit/_native cmake -type f \
-	\( -name '*.c' -o -name '*.h' -o -name '*.py' -o -name '*.txt' -o -name '*.cmake' -o -name '*.def' \) 2>/dev/null)
+# What the native module is made of. Python code is used from the tree and needs no rebuild.
+NATIVE := $(shell find CMakeLists.txt csrc -type f 2>/dev/null)
 C_CODE := $(shell find csrc tests -name '*.c' -o -name '*.h' 2>/dev/null)
 
 .DEFAULT_GOAL := help
@@ -24,14 +23,19 @@ help:
 	@echo 'make sanitize  the C tests and the scanner under ASan and UBSan'
 	@echo 'make fuzz      mutate logs for FUZZ_SECONDS (60) under the sanitizers'
 
-$(VENV)/.tools: pyproject.toml
+$(VENV)/.tools: pyproject.toml scripts/requirements.py
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python scripts/requirements.py build dev > $(VENV)/requirements.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r $(VENV)/requirements.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps \
+		-C wheel.cmake=false -C editable.mode=inplace -e .
 	@touch $@
 
+# The wheel is built by scikit-build-core; for work on the tree CMake puts the module beside the code that imports it.
 $(VENV)/.built: $(VENV)/.tools $(NATIVE)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e .
+	cmake -S . -B build/dev -DPSMKIT_INPLACE=ON -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python > build.log 2>&1 || { cat build.log; exit 1; }
+	cmake --build build/dev --parallel 2 >> build.log 2>&1 || { cat build.log; exit 1; }
+	@rm -f build.log
 	@touch $@
 
 setup: $(VENV)/.built

@@ -75,7 +75,7 @@ class Connections(Simulation):
 
     def _all(self, mark: object) -> Callable[[], bool]:
         """True when every rank has come past ``mark``; the dead and the missing never do."""
-        return lambda: all(mark in p.done for p in self.processes)
+        return lambda: self.marks.get(mark, 0) == len(self.processes)
 
     def _local(self, p: Process) -> list[Process]:
         return [q for q in self.processes if q.host == p.host]
@@ -148,7 +148,7 @@ class Connections(Simulation):
                 self.info(p, t, "Received and initiated operation=Close res=0")
             yield None
         self.info(p, t, "Received and initiated operation=Stop res=0")
-        p.done.add("service gone")
+        self.mark(p, "service gone")
 
     def _handle(self, p: Process, request: Request, kind: int) -> None:
         d, t = self.dialect, "service"
@@ -252,7 +252,7 @@ class Connections(Simulation):
                 request.answered = True
             yield None
         self.info(p, t, "[Proxy Service UDS] exit: stop 1 abortFlag 0")
-        p.done.add("uds gone")
+        self.mark(p, "uds gone")
 
     def _get_fd(self, p: Process, thread: str, server: Process, handle: str) -> Task:
         op = self.random.getrandbits(64)
@@ -278,9 +278,9 @@ class Connections(Simulation):
                 yield from self._setup(p, thread, "recv", recv_from, c, index, what)
             for c in range(self.plan.channels):
                 yield from self._setup(p, thread, "send", send_to, c, index, what)
-            p.done.add(("setup", what, send_to, recv_from))
-            p.done.add(("setup send", what, send_to))
-            p.done.add(("setup recv", what, recv_from))
+            self.mark(p, ("setup", what, send_to, recv_from))
+            self.mark(p, ("setup send", what, send_to))
+            self.mark(p, ("setup recv", what, recv_from))
         for send_to, recv_from in zip(to, frm, strict=True):
             sink, source = self.processes[send_to], self.processes[recv_from]
             yield lambda sink=sink: ("setup recv", what, p.rank) in sink.done
@@ -289,7 +289,7 @@ class Connections(Simulation):
             yield lambda source=source: ("setup send", what, p.rank) in source.done
             for c in range(self.plan.channels):
                 yield from self._join(p, thread, "recv", source, c, what)
-        p.done.add(("connected", what))
+        self.mark(p, ("connected", what))
         self.visit("connected", p)
         yield self._all(("connected", what))
 
@@ -370,8 +370,8 @@ class Connections(Simulation):
             yield from self._connect(
                 p, t, "p2p", [(p.rank + i) % n for i in range(1, n)], [(p.rank - i) % n for i in range(1, n)], 1
             )
-            p.done.add("async ok")
+            self.mark(p, "async ok")
         except NcclFailureError as failure:
             self.chain(p, t, failure.code, "group.cc:133 ncclP2PPreconnectFunc")
             self.chain(p, t, failure.code, "group.cc:75 ncclAsyncJobMain", end=" [Async thread]")
-            p.done.add(("async failed", failure.code))
+            self.mark(p, ("async failed", failure.code))

@@ -33,14 +33,14 @@ class Job(Connections):
                 yield from self._collectives(p)
             if self.plan.work in ("p2p", "both"):
                 yield from self._sendrecv(p)
-            p.done.add("worked")
+            self.mark(p, "worked")
             everybody = self._all("worked")
             yield lambda: everybody() and self.stuck is None
             if self.plan.teardown:
                 yield from self._teardown(p)
         except NcclFailureError as failure:
             self.chain(p, "main", failure.code, "group.cc:422", "group.cc:581", "group.cc:106 ncclGroupEnd")
-            p.done.add("failed")
+            self.mark(p, "failed")
             yield None
             self.exit(p)
 
@@ -98,7 +98,7 @@ class Job(Connections):
         self.info(p, t, "Using network Socket")
         yield None
         self.info(p, t, d.init.format(**names) + " - Init START")
-        p.done.add("begun")
+        self.mark(p, "begun")
         if d.ras:
             self.info(p, t, f"RAS network listening socket at {p.ip}<{p.ras_port}>")
             self.start(p, self._ras(p))
@@ -136,7 +136,7 @@ class Job(Connections):
         self.start(p, self._service(p))
         if d.uds:
             self.start(p, self._uds(p))
-        p.done.add("topology")
+        self.mark(p, "topology")
         self.visit("topology", p)
         yield self._all("topology")
         if self.plan.work in ("coll", "both"):
@@ -148,7 +148,7 @@ class Job(Connections):
         self.info(p, t, f"{c} coll channels, {collnet}0 nvls channels, {c} p2p channels, {c} p2p channels per peer")
         yield None
         self.info(p, t, d.init.format(**{**names, "tag": ""}) + " - Init COMPLETE")
-        p.done.add("init")
+        self.mark(p, "init")
 
     def _split(self, p: Process) -> Task:
         """Child communicators of neighbours, as tensor parallelism makes them."""
@@ -167,7 +167,7 @@ class Job(Connections):
         }
         start, complete = self.dialect.split
         self.info(p, "main", start.format(**fields))
-        p.done.add("splitting")
+        self.mark(p, "splitting")
         yield self._all("splitting")
         self.info(
             p,
@@ -288,7 +288,7 @@ class Job(Connections):
     # -- teardown
 
     def _teardown(self, p: Process) -> Task:
-        p.done.add("tearing down")
+        self.mark(p, "tearing down")
         yield self._all("tearing down")
         self.visit("teardown", p)
         p.stopping = True
@@ -296,7 +296,7 @@ class Job(Connections):
         for names in (self.names[p.rank].get("child"), self.names[p.rank]):
             if names:
                 self._destroyed(p, names)
-        p.done.add("destroyed")
+        self.mark(p, "destroyed")
 
     def _destroyed(self, p: Process, names: dict[str, object]) -> None:
         self.info(

@@ -121,6 +121,13 @@ class Simulation:
         self.tasks: list[tuple[Process, Task, list[Callable[[], bool] | None]]] = []
         self.timers: list[Callable[[], None]] = []
         self.clock = 0
+        self.marks: dict[object, int] = {}
+
+    def mark(self, process: Process, mark: object) -> None:
+        """Note that ``process`` came past a point that others may wait for."""
+        if mark not in process.done:
+            process.done.add(mark)
+            self.marks[mark] = self.marks.get(mark, 0) + 1
 
     # -- printing
 

@@ -1,0 +1,67 @@
+"""The wheel works where there is no compiler."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+LOG = ROOT / "tests" / "data" / "logs" / "passsm-8gpu.log"
+
+pytestmark = pytest.mark.slow
+
+
+def run(*command: str | Path, **kwargs: object) -> str:
+    done = subprocess.run([str(c) for c in command], capture_output=True, text=True, timeout=300, **kwargs)  # type: ignore[call-overload]
+    assert done.returncode == 0, f"{command} ended with {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return str(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("dist")
+    run(
+        sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--no-build-isolation", "--no-deps",
+        f"--config-settings=build-dir={folder / 'build'}", "--wheel-dir", folder, ROOT,
+    )  # fmt: skip
+    (found,) = folder.glob("psmkit-*.whl")
+    return found
+
+
+def test_wheel_holds_catalogue_and_scanner_and_no_tests(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+    assert any(n.startswith("psmkit/_native/_logscan") and n.endswith(".so") for n in names)
+    assert {Path(n).name for n in names if n.endswith(".toml")} == {
+        p.name for p in (ROOT / "psmkit" / "catalogue").glob("*.toml")
+    }
+    assert "psmkit/py.typed" in names
+    assert not [n for n in names if n.startswith(("tests/", "csrc/", "benchmarks/")) or n.endswith((".c", ".h"))]
+
+
+def test_installed_wheel_analyses_a_log_without_a_compiler(wheel: Path, tmp_path: Path) -> None:
+    run(sys.executable, "-m", "venv", tmp_path / "venv")
+    python = tmp_path / "venv" / "bin" / "python"
+    # An empty PATH: neither gcc nor cmake can be found, so nothing can be built. pip may take wheels only.
+    bare = {
+        **{k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "VIRTUAL_ENV"))},
+        "PATH": str(tmp_path / "nothing"),
+    }
+    run(
+        python,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+        "--only-binary=:all:",
+        wheel,
+        env=bare,
+        cwd=tmp_path,
+    )
+    out = run(tmp_path / "venv" / "bin" / "psmkit", "analyze", LOG, env=bare, cwd=tmp_path)
+    assert out.startswith("inconclusive")

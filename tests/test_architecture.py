@@ -1,0 +1,120 @@
+"""The house keeps its order: who may import whom, and what an analysis loads."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "psmkit"
+
+# Each room and the rooms it may import from. A room that is not named here must be added, with a thought.
+MAY_IMPORT: dict[str, set[str]] = {
+    "model": set(),
+    "_native": set(),
+    "catalogue": {"model"},
+    "logparse": {"catalogue", "_native", "model"},
+    "analysis": {"logparse", "catalogue", "model"},
+    "report": {"model"},
+    "cli": {"report", "analysis", "logparse", "catalogue", "model"},
+}
+# What only its own command may load, and no analysis.
+HEAVY = (
+    "clang",
+    "dask",
+    "duckdb",
+    "jinja2",
+    "opentelemetry",
+    "pandas",
+    "perfetto",
+    "prometheus_client",
+    "pyarrow",
+    "pytest",
+    "scipy",
+)
+
+
+def modules() -> list[Path]:
+    return sorted(PACKAGE.rglob("*.py"))
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Absolute names of what a module imports, wherever in it."""
+    parents = path.relative_to(ROOT).with_suffix("").parts
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = ".".join(parents[: len(parents) - node.level]) if node.level else ""
+            yield ".".join(part for part in (base, node.module or "") if part)
+            yield from (
+                ".".join(part for part in (base, node.module or "", alias.name) if part) for alias in node.names
+            )
+
+
+def room(name: str) -> str | None:
+    parts = name.split(".")
+    return parts[1] if parts[0] == "psmkit" and len(parts) > 1 else None
+
+
+def test_every_room_is_known() -> None:
+    rooms = {p.name for p in PACKAGE.iterdir() if p.is_dir() and any(p.glob("*.py"))}
+    assert rooms <= set(MAY_IMPORT)
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(ROOT)))
+def test_dependencies_point_one_way(path: Path) -> None:
+    inside = path.relative_to(PACKAGE).parts
+    if len(inside) == 1:  # psmkit/__init__.py is the face of the whole
+        return
+    own = inside[0]
+    found = {target for target in map(room, imports(path)) if target in MAY_IMPORT and target != own}
+    assert found <= MAY_IMPORT[own], f"{own} must not import {sorted(found - MAY_IMPORT[own])}"
+
+
+def test_native_module_is_imported_in_one_place() -> None:
+    users = {
+        str(path.relative_to(PACKAGE))
+        for path in modules()
+        for name in imports(path)
+        if name.rsplit(".", 1)[-1] == "_logscan" and path.name != "build_logscan.py"
+    }
+    assert users <= {"_native/logscan.py"}
+
+
+def test_analyze_loads_the_scanner_and_nothing_heavy() -> None:
+    code = "import sys, psmkit\npsmkit.analyze([sys.argv[1]])\nprint('\\n'.join(sorted(sys.modules)))\n"
+    log = ROOT / "tests" / "data" / "logs" / "passsm-8gpu.log"
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(log)], capture_output=True, text=True, check=True, cwd=ROOT, timeout=60
+    )
+    loaded = done.stdout.split()
+    native = {name for name in loaded if name.startswith("psmkit._native.") and name.rsplit(".", 1)[-1].startswith("_")}
+    assert native == {"psmkit._native._logscan"}
+    assert not [name for name in loaded if name.split(".")[0] in HEAVY]
+    assert not [name for name in loaded if name.startswith(("psmkit.cli", "psmkit.report"))]
+
+
+def test_files_stay_readable() -> None:
+    code = [
+        *PACKAGE.rglob("*.py"),
+        *(ROOT / "csrc").rglob("*.[ch]"),
+        *(ROOT / "tests").rglob("*.py"),
+        *(ROOT / "benchmarks").rglob("*.py"),
+    ]
+    long = {str(p.relative_to(ROOT)): n for p in code if (n := p.read_bytes().count(b"\n")) > 650}
+    assert not long
+
+
+def test_pages_name_files_that_exist() -> None:
+    """Links of the pages at the top and in docs/ lead somewhere."""
+    import re
+
+    for page in [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "changelog").glob("*.md")]:
+        for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
