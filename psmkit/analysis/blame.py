@@ -126,9 +126,20 @@ def target(job: Job, event: Event) -> Target | None:
         addr = event.fields.get(name)
         if isinstance(addr, str):
             proc = job.by_socket(addr, run)
+            if proc is None:
+                proc = _by_ip(job, addr, run)
             if proc is not None:
                 return Target(proc, job.rank_of(proc))
     return None
+
+
+def _by_ip(job: Job, addr: str, run: int) -> int | None:
+    """The process of a run on the host with this address, where it is the only one there."""
+    ip = addr.split("<", 1)[0]
+    found = {
+        e.proc for e in job.events("bootstrap.using", run=run) if str(e.fields.get("addr", "")).split("<", 1)[0] == ip
+    }
+    return next(iter(found)) if len(found) == 1 else None
 
 
 def _weight(job: Job, event: Event) -> int:

@@ -185,10 +185,32 @@ def _finding(
 def _guilty(job: Job, group: Sequence[Cascade], named: Sequence[int]) -> list[int]:
     """The reporting ranks, or the peer that a line of theirs points at; nobody where it points at one who cannot be named."""
     known = group[0].first.known
-    if known is None or known.blames != "peer" or faults.unknown(group[0].first.event):
+    if known is None or faults.unknown(group[0].first.event):
+        return sorted(set(named))
+    if known.finding == "PSM406" and known.blames != "self":
+        run = job.run_of(group[0].proc)
+        down = _links_down(job, run)
+        if down:
+            return down
+    if known.blames != "peer":
         return sorted(set(named))
     found = [blame.target(job, c.first.event) for c in group]
     return sorted({at.rank for at in found if at is not None and at.rank is not None})
+
+
+def _links_down(job: Job, run: int | None) -> list[int]:
+    """Ranks whose own network device reported trouble: the errors of their peers come from it."""
+    procs = {
+        c.proc
+        for c in faults.cascades(job)
+        if c.first.known is not None
+        and c.first.known.finding == "PSM406"
+        and c.first.known.blames == "self"
+        and c.severity in ("warning", "error")
+        and job.run_of(c.proc) == run
+        and not job.torn_down(c.proc)
+    }
+    return sorted({r for p in procs for r in _ranks(job, p)})
 
 
 def _ranks(job: Job, proc: int) -> list[int]:
@@ -271,6 +293,7 @@ def _survived(job: Job, run: int) -> list[Finding]:
         first = group[0]
         known = first.first.known
         bad = first.severity in ("warning", "error")
+        went_on = first.survived or first.destroyed
         procs = sorted({c.proc for c in group})
         times = Counter(c.proc for c in group).total()
         code = known.finding if bad and known is not None and known.finding in CODES else "PSM401"
@@ -280,7 +303,7 @@ def _survived(job: Job, run: int) -> list[Finding]:
             job.finding(
                 str(code),
                 run=run,
-                title=f"{job.whos(procs)} warned {times} time{'s' if times > 1 else ''}, and the job went on: {faults.body(job, first.first.event)}",
+                title=f"{job.whos(procs)} warned {times} time{'s' if times > 1 else ''}{', and the job went on' if went_on else ''}: {faults.body(job, first.first.event)}",
                 severity=Severity.WARNING if bad else Severity.INFO,
                 confidence=0.6 if bad else 0.4,
                 explanation=(
@@ -288,11 +311,7 @@ def _survived(job: Job, run: int) -> list[Finding]:
                     if known is not None and known.meaning and not faults.unknown(first.first.event)
                     else "A warning that no catalogue entry knows."
                 )
-                + (
-                    " The process went on after it."
-                    if first.survived or first.destroyed
-                    else " Nothing shows that it stopped anything."
-                ),
+                + (" The process went on after it." if went_on else " Nothing shows that it stopped anything."),
                 next_step=known.next_step if known is not None and known.next_step else None,
                 refs=[c.first.ref for c in group[:4]],
                 procs=procs,

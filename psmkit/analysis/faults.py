@@ -21,6 +21,8 @@ __all__ = ["Cascade", "Fault", "body", "cascades", "follows", "message", "place"
 
 #: Names under which a scan hands over WARN lines that no entry knows.
 _UNKNOWN = frozenset({"unmatched.warn", "warn.unknown"})
+#: The last step of a chain in a progress thread, which stores it as the communicator's asynchronous error.
+_THREAD_ENDS = frozenset({"proxy.thread_result", "gin.progress.failed", "rma.progress.failed"})
 #: Files whose functions are called by the user: an error that returns through them has reached the application.
 _API = frozenset(
     {"group.cc", "enqueue.cc", "init.cc", "collectives.cc", "register/register.cc", "dev_runtime.cc", "init_nvtx.cc"}
@@ -125,12 +127,12 @@ class Cascade:
 
 def _step(event: Event) -> bool:
     """Whether this is a step of a chain of returns, ``file.cc:NNN -> code``."""
-    return event.level != "WARN" and all(name in event.fields for name in ("file", "line", "code"))
+    return event.name in _THREAD_ENDS or event.name.startswith("debug.chain")
 
 
 def _api(event: Event) -> bool:
-    if event.name == "proxy.thread_result":
-        return True  # the progress thread stores it as the communicator's asynchronous error
+    if event.name in _THREAD_ENDS:
+        return True
     name = str(event.fields.get("file", ""))
     # hipified sources print the path of the build
     name = name.rsplit("src/", 1)[-1]

@@ -34,7 +34,36 @@ def find(job: Job) -> list[Finding]:
             harmless[event.name] = known is not None and known.severity == "harmless" and known.finding == "PSM801"
         if harmless[event.name] and event.ref not in inside:
             groups[(job.run_of_event(event), event.name)].append(event)
-    return [_finding(job, run, events, steps.get((run, name))) for (run, name), events in groups.items()]
+    out: list[Finding] = []
+    small: dict[int | None, list[list[Event]]] = defaultdict(list)
+    for (run, name), events in groups.items():
+        if events[0].level == "WARN" or events[0].ref in inside:
+            out.append(_finding(job, run, events, steps.get((run, name))))
+        else:
+            small[run].append(events)
+    return out + [_remarks(job, run, kinds) for run, kinds in small.items()]
+
+
+def _remarks(job: Job, run: int | None, kinds: list[list[Event]]) -> Finding:
+    """All that is said at the level INFO about things that are not there and not needed, in one finding."""
+    procs = sorted({e.proc for events in kinds for e in events if e.proc >= 0})
+    first = kinds[0][0]
+    more = f" and {len(kinds) - 1} more kind{'s' if len(kinds) > 2 else ''} of such lines" if len(kinds) > 1 else ""
+    meanings = [
+        known.meaning
+        for events in kinds
+        if (known := faults.message(job, events[0].name)) is not None and known.meaning
+    ]
+    return job.finding(
+        "PSM801",
+        run=run,
+        title=f"harmless: {faults.body(job, first)}{more}",
+        severity=Severity.INFO,
+        confidence=0.8,
+        explanation=" ".join(meanings) or None,
+        refs=[events[0].ref for events in kinds],
+        procs=procs,
+    )
 
 
 def _finding(job: Job, run: int | None, events: list[Event], step: Event | None) -> Finding:

@@ -44,6 +44,9 @@ def _dropped(job: Job, cascade: Cascade) -> bool:
     steps = cascade.chain
     if not steps or cascade.reached_api or cascade.survived or cascade.severity in ("harmless", "info"):
         return False
+    # a service that closes the connection of the rank that asked has told it
+    if any(not f.chain and f.known is not None and f.known.finding == "PSM107" for f in cascade.faults):
+        return False
     names = [str(f.event.fields.get("file", "")) for f in steps]
     if not any(part in names[-1] for part in _FILES) or any(part in name for name in names for part in _PROBES):
         return False
