@@ -143,7 +143,8 @@ class ServiceTally:
     ``opened`` counts rpc.new_conn by (dir, transport, local rank), ``served`` counts rpc.served by type number.
     ``last_opened`` is the last rpc.new_conn with its fields in ``opened_as``, ``last_served`` the last rpc.served with its
     type in ``served_type`` (an Init is served after its connection was opened). ``last_begun`` is the last rpc.begun
-    with its operation and result.
+    with its operation and result. ``setups`` has the first rpc.served of type Setup for each (dir of the newest
+    connection of this thread, answer size).
     """
 
     proc: int
@@ -157,6 +158,7 @@ class ServiceTally:
     last_begun: Ref | None = None
     begun_operation: str | None = None
     begun_res: int | None = None
+    setups: Mapping[tuple[str, int], Ref] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
