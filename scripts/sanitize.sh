@@ -1,0 +1,31 @@
+#!/bin/sh
+# The scanner under AddressSanitizer and UndefinedBehaviorSanitizer, in a copy of the tree so that the usual build stays as it is.
+#   sanitize.sh VENV_BIN test [pytest arguments]     the tests that reach the scanner
+#   sanitize.sh VENV_BIN fuzz                        mutated logs for FUZZ_SECONDS (60)
+set -eu
+bin=$(cd "$1" && pwd)
+what=$2
+shift 2
+build=build/sanitize
+tree=$build/tree
+
+cmake -S . -B $build -DCMAKE_BUILD_TYPE=Debug -DPSMKIT_SANITIZE=ON -DPython_EXECUTABLE="$bin/python" > /dev/null
+cmake --build $build --parallel 2
+rm -rf $tree
+mkdir -p $tree
+cp -r psmkit tests benchmarks scripts csrc docs changelog ./*.md pyproject.toml $tree/
+rm -f $tree/psmkit/_native/_logscan*.so
+cp "$(find $build -path $tree -prune -o -name '_logscan*.so' -print | head -n 1)" $tree/psmkit/_native/
+
+LD_PRELOAD="$(gcc -print-file-name=libasan.so) $(gcc -print-file-name=libubsan.so)"
+# Python itself keeps memory until it ends: leaks are judged by tests that count.
+ASAN_OPTIONS=detect_leaks=0:abort_on_error=1
+UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
+PYTHONPATH=$PWD/$tree
+export LD_PRELOAD ASAN_OPTIONS UBSAN_OPTIONS PYTHONPATH
+cd $tree
+case $what in
+test) exec "$bin/python" -m pytest -q -p no:cacheprovider -m 'not slow' tests "$@" ;;
+fuzz) exec "$bin/python" scripts/fuzz.py "${FUZZ_SECONDS:-60}" ;;
+*) echo "sanitize.sh: test or fuzz, not $what" >&2; exit 2 ;;
+esac
