@@ -1,0 +1,91 @@
+"""``psmkit catalogue``: search the messages that psmkit understands."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from psmkit.cli.output import show, show_page, width
+from psmkit.model.errors import PsmkitError
+
+if TYPE_CHECKING:
+    from psmkit.catalogue import Message
+    from psmkit.report.layout import Page
+
+__all__ = ["command"]
+
+_WHOLE = 4  # up to so many hits are shown with all that is known
+_UNCUT = 1000
+
+
+@click.command("catalogue")
+@click.argument("words", nargs=-1, metavar="[WORDS]...")
+@click.option("--format", "form", type=click.Choice(("text", "json")), default="text", help="How to write it.  [text]")
+@click.option(
+    "--catalogue", "catalogues", metavar="MY.toml", multiple=True, help="Know these messages too. Repeatable."
+)
+@click.option("-v", "--verbose", is_flag=True, help="Show all that is known of every hit.")
+def command(words: tuple[str, ...], form: str, catalogues: tuple[str, ...], verbose: bool) -> None:
+    """Search the catalogue of messages: all WORDS must stand in the name, subsystem, pattern, versions, meaning or code.
+
+    Without WORDS: how many messages each subsystem has.
+    """
+    import sys
+
+    from psmkit.catalogue import load
+    from psmkit.cli.messages import message_dict, message_page, search
+    from psmkit.report.layout import Page
+
+    messages = list(load(catalogues).by_name.values())
+    hits = search(messages, words)
+    if form == "json":
+        import json
+
+        show(json.dumps([message_dict(message) for message in hits], indent=2) + "\n")
+        return
+    if not hits:
+        raise PsmkitError(f"no message of the catalogue has the words: {' '.join(words)}")
+    page = Page(width(sys.stdout) if sys.stdout.isatty() else _UNCUT)
+    if not words and not verbose:
+        _overview(page, messages)
+    elif verbose or len(hits) <= _WHOLE:
+        page.width = width(sys.stdout)
+        for message in hits:
+            page.blank()
+            message_page(page, message)
+    else:
+        _table(page, hits)
+    show_page(page)
+
+
+def _table(page: Page, hits: list[Message]) -> None:
+    from psmkit.cli.messages import versions_of
+    from psmkit.report.layout import Span
+    from psmkit.report.ranktable import fit
+
+    cells = [[m.name, m.level or "-", m.finding or "-", versions_of(m) or "-", m.meaning] for m in hits]
+    lines = fit(["name", "level", "code", "versions", "meaning"], cells, page.width)
+    page.add(Span(lines[0], "dim"))
+    for line in lines[1:]:
+        page.add(line)
+    page.add(Span(f"{len(hits)} messages; 'psmkit explain NAME' says all about one", "dim"))
+
+
+def _overview(page: Page, messages: list[Message]) -> None:
+    from psmkit.report.layout import Span
+    from psmkit.report.ranktable import fit
+
+    counts: dict[str, list[int]] = {}
+    for message in messages:
+        row = counts.setdefault(message.subsystem, [0, 0, 0])
+        row[0] += 1
+        row[1] += sum(sample.kind == "real" for sample in message.samples)
+        row[2] += sum(sample.kind == "constructed" for sample in message.samples)
+    cells = [[name, *map(str, row)] for name, row in sorted(counts.items())]
+    cells.append(["all", *(str(sum(row[i] for row in counts.values())) for i in range(3))])
+    lines = fit(["subsystem", "messages", "real samples", "constructed samples"], cells, page.width)
+    page.add(Span(lines[0], "dim"))
+    for line in lines[1:]:
+        page.add(line)
+    page.add(Span("'psmkit catalogue WORDS' searches them, 'psmkit explain NAME' says all about one", "dim"))

@@ -1,0 +1,125 @@
+"""``psmkit explain``: what a code, a message or a line means."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import click
+
+from psmkit.cli.output import show, show_page, width
+from psmkit.model.errors import PsmkitError
+
+if TYPE_CHECKING:
+    from psmkit.catalogue import Catalogue
+    from psmkit.model import Code
+    from psmkit.report.layout import Page
+
+__all__ = ["command"]
+
+_MOST = 12
+
+
+@click.command("explain", context_settings={"ignore_unknown_options": True})
+@click.argument("what", nargs=-1, required=True, metavar="CODE|NAME|LINE...")
+@click.option("--format", "form", type=click.Choice(("text", "json")), default="text", help="How to write it.  [text]")
+@click.option(
+    "--catalogue", "catalogues", metavar="MY.toml", multiple=True, help="Know these messages too. Repeatable."
+)
+def command(what: tuple[str, ...], form: str, catalogues: tuple[str, ...]) -> None:
+    """Explain a finding code (PSM102), a message of the catalogue (proxy.call.done), or a pasted log line.
+
+    A line may have its prefix or not; - reads lines from standard input.
+    """
+    import sys
+
+    from psmkit.catalogue import load
+    from psmkit.model import CODES
+    from psmkit.report.layout import Page
+
+    known = load(catalogues)
+    subject = " ".join(what)
+    lines = sys.stdin.read().splitlines() if subject == "-" else [subject]
+    page = Page(width(sys.stdout))
+    found: list[dict[str, object]] = []
+    for line in lines:
+        name = line.strip()
+        if not name:
+            continue
+        page.blank()
+        if name.upper() in CODES:
+            found.append(_code(page, CODES[name.upper()], known))
+        elif name in known.by_name or name.lower() in known.by_name:
+            found.append(_message(page, name if name in known.by_name else name.lower(), known))
+        else:
+            found += _line(page, line, known)
+    if form == "json":
+        import json
+
+        show(json.dumps(found, indent=2) + "\n")
+    else:
+        show_page(page)
+
+
+def _code(page: Page, code: Code, known: Catalogue) -> dict[str, object]:
+    from psmkit.cli.messages import supporting
+    from psmkit.report.layout import Span
+
+    messages = supporting(code.code, list(known.by_name.values()))
+    issues = sorted({issue for message in messages for issue in message.known_issues})
+    page.add(Span(f"{code.code} ", code.severity.value), Span(code.title, "heading"), f"  ({code.severity.value})")
+    page.wrap(code.meaning, indent="  ")
+    page.wrap(code.next_step, indent="  ", hang="    ", lead=Span("next: ", "code"))
+    if issues:
+        page.wrap(", ".join(issues), indent="  ", hang="    ", lead=Span("known issues: ", "dim"))
+    if messages:
+        page.add(Span("  supported by lines such as:", "dim"))
+        for message in messages[:_MOST]:
+            page.cut(f"{message.name}: {message.meaning}", indent="    ")
+        if len(messages) > _MOST:
+            page.add(Span(f"    and {len(messages) - _MOST} more (psmkit catalogue {code.code})", "dim"))
+    return {
+        "kind": "code",
+        "code": code.code,
+        "title": code.title,
+        "severity": code.severity.value,
+        "meaning": code.meaning,
+        "next_step": code.next_step,
+        "known_issues": issues,
+        "messages": [message.name for message in messages],
+    }
+
+
+def _message(page: Page, name: str, known: Catalogue) -> dict[str, object]:
+    from psmkit.cli.messages import message_dict, message_page
+
+    message_page(page, known.by_name[name])
+    return {"kind": "message", **message_dict(known.by_name[name])}
+
+
+def _line(page: Page, line: str, known: Catalogue) -> list[dict[str, object]]:
+    from psmkit.cli.messages import message_dict, message_page, recognise
+
+    hits = recognise(line, known)
+    if not hits:
+        raise PsmkitError(_unknown(line.strip(), known))
+    found: list[dict[str, object]] = []
+    for message, fields in hits:
+        page.blank()
+        message_page(page, message, fields)
+        found.append({"kind": "line", "fields": fields, **message_dict(message)})
+    return found
+
+
+def _unknown(text: str, known: Catalogue) -> str:
+    import difflib
+
+    from psmkit.model import CODES
+
+    if re.fullmatch(r"(?i)psm\d+", text):
+        return f"there is no code {text.upper()}; 'psmkit codes' lists them all"
+    if re.fullmatch(r"[\w.-]+", text):
+        near = difflib.get_close_matches(text.lower(), [*known.by_name, *(code.lower() for code in CODES)], n=3)
+        hint = f"; did you mean {' or '.join(near)}?" if near else "; 'psmkit catalogue WORDS' searches them"
+        return f"no code and no message is called {text}{hint}"
+    return f"no message of the catalogue matches this line: {text[:120]}; 'psmkit catalogue WORDS' searches them"
