@@ -324,12 +324,12 @@ class Connections(Simulation):
             if action == "wait":
                 yield lambda: False
             if side == "send":
-                tag = (
-                    "PSM:" if d.psm else ("transport/p2p.cc:301 (ncclP2pImportShareableBuffer) " if d.functions else "")
-                )
+                tag = "PSM:" if d.psm else ""
                 self.info(p, thread, f"{tag}UDS converted handle {handle} to fd {fd} on remote peer {peer.rank}")
                 if action == "fail":
                     self._import_failure(p, thread)
+                if d.functions:
+                    tag = "transport/p2p.cc:321 (ncclP2pImportShareableBuffer) "
                 self.info(
                     p,
                     thread,

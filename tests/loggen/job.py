@@ -113,7 +113,14 @@ class Job(Connections):
         self._env(p, t, "NCCL_TOPO_FILE")
         self.info(p, t, f"NVLS multicast support is not available on dev {p.device}")
         yield None
-        self.info(p, t, f"Setting affinity for GPU {p.device} to ff")
+        if d.functions:
+            self.info(
+                p,
+                t,
+                f"ncclTopoGetCpuAffinity: Affinity for GPU {p.device} is 0-7. (GPU affinity = 0-7 ; CPU affinity = 0-7).",
+            )
+        else:
+            self.info(p, t, f"Setting affinity for GPU {p.device} to ff")
         n = self.plan.ranks
         if d.name != "2.18":
             local = len(self._local(p))
@@ -194,6 +201,14 @@ class Job(Connections):
             "ras",
             f"RAS established connection with {succ.ip}<{succ.ras_port}> (sendQ empty, experiencingDelays 0, startRetryTime 0.00s)",
         )
+        pred = self.processes[(p.rank - 1) % n]
+        yield lambda: "destroyed" in p.done or "destroyed" in pred.done
+        if "destroyed" not in p.done:  # the neighbour was first: nothing is wrong
+            self.info(
+                p,
+                "ras",
+                f"RAS current socket connection with {pred.ip}<{pred.ras_port}> closed by peer on receive; terminating it",
+            )
         yield lambda: "destroyed" in p.done
         self.info(p, "ras", "RAS handling local termination request")
         self.info(p, "ras", f"RAS terminating a connection with {succ.ip}<{succ.ras_port}>")
