@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 _MOST = 12
+_CODE = re.compile(r"(?i)psm\d+")
 
 
 @click.command("explain", context_settings={"ignore_unknown_options": True})
@@ -100,7 +101,7 @@ def _message(page: Page, name: str, known: Catalogue) -> dict[str, object]:
 def _line(page: Page, line: str, known: Catalogue) -> list[dict[str, object]]:
     from psmkit.cli.messages import message_dict, message_page, recognise
 
-    hits = recognise(line, known)
+    hits = [] if _CODE.fullmatch(line.strip()) else recognise(line, known)
     if not hits:
         raise PsmkitError(_unknown(line.strip(), known))
     found: list[dict[str, object]] = []
@@ -116,7 +117,7 @@ def _unknown(text: str, known: Catalogue) -> str:
 
     from psmkit.model import CODES
 
-    if re.fullmatch(r"(?i)psm\d+", text):
+    if _CODE.fullmatch(text):
         return f"there is no code {text.upper()}; 'psmkit codes' lists them all"
     if re.fullmatch(r"[\w.-]+", text):
         near = difflib.get_close_matches(text.lower(), [*known.by_name, *(code.lower() for code in CODES)], n=3)

@@ -1,0 +1,126 @@
+"""Write the generated parts of docs/: the page of findings and the table of the catalogue.
+
+Usage: python scripts/docs.py [--check]
+
+The parts stand between ``<!-- generated: NAME -->`` and ``<!-- end of NAME -->``; ``--check`` changes nothing and fails when one is
+not current.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from psmkit.catalogue import Message, load
+from psmkit.model import CODES
+
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+
+_GROUPS = {
+    "1": "Control plane: proxy calls, descriptors, connections",
+    "2": "Start-up",
+    "3": "Collectives, sends and recvs, progress",
+    "4": "Errors and deaths",
+    "5": "Memory and handles",
+    "6": "Settings and environment",
+    "7": "Limits of the evidence",
+    "8": "Harmless",
+}
+_LINES = 8
+
+
+def _cell(text: str) -> str:
+    # Placeholders such as <name> are text, and a bar would end the cell.
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace("|", "\\|")
+
+
+def _issue(name: str) -> str:
+    """A link to ``owner/name#number``, the text itself if it has another form."""
+    repository, hash_, number = name.partition("#")
+    if not hash_ or repository.count("/") != 1 or not number.isdigit():
+        return name
+    return f"[{name}](https://github.com/{repository}/issues/{number})"
+
+
+def findings() -> str:
+    """All codes, with an anchor each."""
+    messages = load().messages
+    out: list[str] = []
+    group = ""
+    for code in CODES.values():
+        if code.code[3] != group:
+            group = code.code[3]
+            out += [f"## PSM{group}xx: {_GROUPS[group]}", ""]
+        out += [f'<a id="{code.code.lower()}"></a>', "", f"### {code.code}: {_cell(code.title)}", ""]
+        out += [
+            f"Severity: usually **{code.severity.value}**. {_cell(code.meaning)}",
+            "",
+            f"**Next:** {_cell(code.next_step)}",
+            "",
+        ]
+        lines = [message for message in messages if message.finding == code.code]
+        issues = sorted({issue for message in lines for issue in message.known_issues})
+        if issues:
+            out += [f"Known issues: {', '.join(map(_issue, issues))}.", ""]
+        if lines:
+            names = ", ".join(f"`{message.name}`" for message in lines[:_LINES])
+            more = f", and {len(lines) - _LINES} more (`psmkit catalogue {code.code}`)" if len(lines) > _LINES else ""
+            out += [f"Messages that support it: {names}{more}.", ""]
+    return "\n".join(out).rstrip()
+
+
+def subsystems() -> str:
+    """How many messages and samples each part of the catalogue has."""
+    parts: dict[str, list[Message]] = {}
+    for message in load().messages:
+        parts.setdefault(message.subsystem, []).append(message)
+    rows = [_row(f"`{name}`", messages) for name, messages in sorted(parts.items())]
+    rows.append(_row("all", list(load().messages)))
+    head = "| subsystem | messages | patterns | with a real sample | real samples | constructed samples |"
+    return "\n".join([head, "|---|---:|---:|---:|---:|---:|", *rows])
+
+
+def _row(name: str, messages: list[Message]) -> str:
+    real = [sum(sample.kind == "real" for sample in message.samples) for message in messages]
+    constructed = sum(sample.kind == "constructed" for message in messages for sample in message.samples)
+    patterns = sum(len(message.patterns) for message in messages)
+    cells = (len(messages), patterns, sum(count > 0 for count in real), sum(real), constructed)
+    return f"| {name} | {' | '.join(f'{cell:,}' for cell in cells)} |"
+
+
+PARTS: dict[str, tuple[str, Callable[[], str]]] = {
+    "findings": ("findings.md", findings),
+    "subsystems": ("catalogue.md", subsystems),
+}
+
+
+def current(name: str) -> tuple[Path, str]:
+    """The page of a part, and its text with that part made anew."""
+    file, make = PARTS[name]
+    path = DOCS / file
+    first, last = f"<!-- generated: {name} -->\n", f"<!-- end of {name} -->"
+    head, found, rest = path.read_text("utf-8").partition(first)
+    _, closed, tail = rest.partition(last)
+    if not found or not closed:
+        raise SystemExit(f"{path}: the marks of {name} are missing")
+    return path, f"{head}{first}\n{make()}\n\n{last}{tail}"
+
+
+def main(args: list[str]) -> int:
+    """Write the pages, or check them."""
+    stale = []
+    for name in PARTS:
+        path, text = current(name)
+        if path.read_text("utf-8") != text:
+            stale.append(path.name)
+            if "--check" not in args:
+                path.write_text(text, "utf-8")
+    if stale and "--check" in args:
+        print(f"not current, run python scripts/docs.py: {', '.join(stale)}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,106 @@
+"""The pages of docs/ are current, their links lead somewhere, and their example works."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from psmkit.cli.app import COMMANDS
+from psmkit.model import CODES
+from psmkit.report import data
+
+from .conftest import Result
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.glob("*.md"))
+Cli = Callable[..., Result]
+
+
+@pytest.fixture(scope="module")
+def generator() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("psmkit_docs", ROOT / "scripts" / "docs.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("part", ["findings", "subsystems"])
+def test_generated_pages_are_current(generator: ModuleType, part: str) -> None:
+    path, text = generator.current(part)
+    assert path.read_text("utf-8") == text, "run python scripts/docs.py"
+
+
+def test_every_code_has_an_anchor() -> None:
+    page = (DOCS / "findings.md").read_text("utf-8")
+    assert re.findall(r'<a id="(psm\d+)"></a>', page) == [code.lower() for code in CODES]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_between_pages_lead_somewhere(page: Path) -> None:
+    targets = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text("utf-8"))
+    assert [target for target in targets if not (page.parent / target).exists()] == []
+
+
+def test_the_operator_page_names_every_command_and_option(psmkit_cli: Cli) -> None:
+    page = (DOCS / "operator.md").read_text("utf-8")
+    for command in COMMANDS:
+        assert f"psmkit {command}" in page
+    for option in re.findall(r"--[a-z-]+", psmkit_cli("analyze", "--help").out):
+        assert option in page or option == "--help"
+
+
+def test_the_json_page_names_every_key() -> None:
+    page = (DOCS / "report-json.md").read_text("utf-8")
+
+    def keys(part: object) -> set[str]:
+        if not isinstance(part, dict):
+            return set()
+        found = set(part.get("properties", {})) if part.get("type") == "object" else set()
+        return found.union(*(keys(value) for value in part.values()))
+
+    assert [key for key in sorted(keys(data.schema())) if f"`{key}`" not in page and f'"{key}"' not in page] == []
+
+
+def example() -> tuple[str, str]:
+    """The log and the catalogue of the worked example."""
+    page = (DOCS / "catalogue.md").read_text("utf-8").partition("## A worked example")[2]
+    log = re.search(r"```\n(node1.*?)```", page, re.DOTALL)
+    entries = re.search(r"```toml\n(.*?)```", page, re.DOTALL)
+    assert log is not None and entries is not None
+    return log[1], entries[1]
+
+
+def test_the_worked_example_makes_a_call_of_a_foreign_dialect(psmkit_cli: Cli, tmp_path: Path) -> None:
+    lines, entries = example()
+    log, toml = tmp_path / "mf.log", tmp_path / "mf.toml"
+    log.write_text(lines, "utf-8")
+    toml.write_text(entries, "utf-8")
+    before = json.loads(psmkit_cli("analyze", log, "--format", "json").out)
+    assert before["coverage"]["unmatched"] == 4
+    after = json.loads(psmkit_cli("analyze", log, "--format", "json", "--catalogue", toml).out)
+    assert after["coverage"]["unmatched"] == 0
+    assert after["matching"]["proxy_calls"] == {"matched": 1, "pending": 0, "orphan": 0}
+    ops = json.loads(psmkit_cli("ops", log, "--format", "json", "--catalogue", toml).out)["ops"]
+    assert [(op["op"], op["stage"], op["size"]) for op in ops] == [("0x7f33a0001c40", "matched", 240)]
+
+
+def test_the_entry_on_the_page_is_valid(psmkit_cli: Cli, tmp_path: Path) -> None:
+    page = (DOCS / "catalogue.md").read_text("utf-8")
+    entry = re.search(r"## An entry\n\n```toml\n(.*?)```", page, re.DOTALL)
+    assert entry is not None
+    tomllib.loads(entry[1])
+    file = tmp_path / "myfork.toml"
+    file.write_text(entry[1], "utf-8")
+    found = psmkit_cli(
+        "explain", "--catalogue", file, "mfProxyServe call=0x7f0215c09cc0 kind=3 answered 240 bytes", "--format", "json"
+    )
+    assert json.loads(found.out)[0]["fields"] == {"op": 0x7F0215C09CC0, "type": 3, "resp_size": 240}

@@ -1,0 +1,139 @@
+"""``explain``, ``codes`` and ``catalogue``: all from the data of the catalogue and the codes."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from psmkit.model import CODES
+
+from .conftest import Result
+
+Cli = Callable[..., Result]
+
+SERVED = "proxyProgressAsync opId=0x7f0215c09cc0 op.type=1 op.reqBuff=0x7f01c409c740 op.respSize=16 done"
+
+
+@pytest.mark.parametrize("name", ["PSM102", "psm102", "Psm102"])
+def test_a_code_in_any_case(psmkit_cli: Cli, name: str) -> None:
+    result = psmkit_cli("explain", name)
+    assert result.status == 0
+    assert result.out.startswith("PSM102 fd exchange stuck  (error)\n")
+    assert "NVIDIA/nccl#2379" in result.out
+
+
+@pytest.mark.parametrize("name", sorted(CODES))
+def test_every_code_is_explained(psmkit_cli: Cli, name: str) -> None:
+    (answer,) = json.loads(psmkit_cli("explain", name, "--format", "json").out)
+    assert answer["meaning"] == CODES[name].meaning
+
+
+def test_a_message_by_its_name(psmkit_cli: Cli) -> None:
+    result = psmkit_cli("explain", "proxy.call.done")
+    assert result.status == 0
+    assert "proxyProgressAsync opId={op:ptr}" in result.out
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        SERVED,
+        f"host:1:2 [3] NCCL INFO {SERVED}",
+        f"[1,3]<stdout>: host:1:2 [3] NCCL INFO {SERVED}",
+        f"NCCL INFO {SERVED}",
+        f"[2026-11-21 04:05:06] host:1:2 [3] NCCL INFO {SERVED}\r",
+    ],
+)
+def test_a_pasted_line_with_and_without_its_prefix(psmkit_cli: Cli, line: str) -> None:
+    (answer,) = json.loads(psmkit_cli("explain", line, "--format", "json").out)
+    assert answer["name"] == "proxy.call.done"
+    assert answer["fields"]["op"] == 0x7F0215C09CC0
+
+
+def test_a_line_that_the_shell_has_split(psmkit_cli: Cli) -> None:
+    (answer,) = json.loads(psmkit_cli("explain", "--format", "json", *SERVED.split()).out)
+    assert answer["name"] == "proxy.call.done"
+
+
+def test_glued_records_are_two(psmkit_cli: Cli) -> None:
+    glued = f"h:1:2 [0] NCCL INFO {SERVED} h:1:3 [0] NCCL INFO ncclPollProxyResponse Received new opId=0x7f0215c09cc0"
+    answers = json.loads(psmkit_cli("explain", glued, "--format", "json").out)
+    assert [answer["name"] for answer in answers] == ["proxy.call.done", "proxy.call.received"]
+
+
+def test_lines_from_standard_input(psmkit_cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(f"{SERVED}\n\npsm101\n"))
+    answers = json.loads(psmkit_cli("explain", "-", "--format", "json").out)
+    assert [answer["kind"] for answer in answers] == ["line", "code"]
+
+
+@pytest.mark.parametrize(
+    ("what", "hint"),
+    [
+        ("PSM999", "there is no code PSM999; 'psmkit codes' lists them all"),
+        ("proxy.cal.done", "did you mean proxy.call.done"),
+        ("no message at all says this", "no message of the catalogue matches this line"),
+        ("a\x1b[31mb c", "\\x1b[31m"),
+    ],
+)
+def test_what_nobody_knows(psmkit_cli: Cli, what: str, hint: str) -> None:
+    result = psmkit_cli("explain", what)
+    assert (result.status, result.out) == (2, "")
+    assert hint in result.err
+    assert result.err.count("\n") == 1
+
+
+def test_codes_are_listed_whole_in_a_pipe(psmkit_cli: Cli) -> None:
+    lines = psmkit_cli("codes").out.splitlines()
+    assert [line[:6] for line in lines[1:]] == list(CODES)
+    assert all(code.meaning in line for line, code in zip(lines[1:], CODES.values(), strict=True))
+    assert [row["code"] for row in json.loads(psmkit_cli("codes", "--format", "json").out)] == list(CODES)
+
+
+def test_a_search_needs_all_words_in_any_case(psmkit_cli: Cli) -> None:
+    hits = json.loads(psmkit_cli("catalogue", "OPID", "proxyProgressAsync", "--format", "json").out)
+    assert "proxy.call.done" in [hit["name"] for hit in hits]
+    assert all("proxyprogressasync" in json.dumps(hit).lower() for hit in hits)
+
+
+def test_a_search_by_code_and_by_issue(psmkit_cli: Cli) -> None:
+    assert all(
+        hit["finding"] == "PSM102" for hit in json.loads(psmkit_cli("catalogue", "PSM102", "--format", "json").out)
+    )
+    assert json.loads(psmkit_cli("catalogue", "nccl#2379", "--format", "json").out)
+
+
+def test_few_hits_are_shown_whole_and_many_as_a_table(psmkit_cli: Cli) -> None:
+    assert "\n  printed by: NCCL 2.18-" in psmkit_cli("catalogue", "proxyProgressAsync", "done").out
+    table = psmkit_cli("catalogue", "proxy").out.splitlines()
+    assert table[0].split() == ["name", "level", "code", "versions", "meaning"]
+    assert table[-1].endswith("messages; 'psmkit explain NAME' says all about one")
+
+
+def test_without_words_there_is_an_overview(psmkit_cli: Cli) -> None:
+    lines = psmkit_cli("catalogue").out.splitlines()
+    assert lines[0].split()[:2] == ["subsystem", "messages"]
+    assert any(line.startswith("proxy ") for line in lines)
+
+
+def test_a_search_without_hits(psmkit_cli: Cli) -> None:
+    result = psmkit_cli("catalogue", "zebra crossing")
+    assert (result.status, result.out) == (2, "")
+
+
+def test_own_catalogues_can_be_searched_and_errors_in_them_are_one_line(psmkit_cli: Cli, tmp_path: Path) -> None:
+    file = tmp_path / "my.toml"
+    file.write_text('subsystem = "mine"\n[[message]]\nname = "mine.one"\npattern = "zebra {n:int}"\nmeaning = "m"\n')
+    assert psmkit_cli("catalogue", "zebra", "--catalogue", file).status == 0
+    (answer,) = json.loads(psmkit_cli("explain", "zebra 7", "--catalogue", file, "--format", "json").out)
+    assert (answer["name"], answer["fields"]) == ("mine.one", {"n": 7})
+    file.write_text('[[message]]\nname = "mine.one"\npattern = "zebra {n:nothing}"\nmeaning = "m"\n')
+    result = psmkit_cli("catalogue", "--catalogue", file)
+    assert result.status == 2
+    assert result.err.count("\n") == 1
+    assert "mine.one" in result.err
+    assert psmkit_cli("catalogue", "--catalogue", tmp_path / "none.toml").status == 2
