@@ -241,7 +241,7 @@ _FACTS: tuple[tuple[str, str, str | None, tuple[str, ...]], ...] = (
     ("version", "init.version", None, ("version",)),
     ("version", "init.cuda_driver", None, ("driver",)),
     ("network", "net.using", None, ("net", "name", "network", "value")),
-    ("topology", "comm.shape", None, ("nranks", "nnodes", "local_ranks", "mnnvl")),
+    ("topology", "comm.shape", None, ("nranks", "nodes", "local_ranks", "mnnvl")),
     ("topology", "graph.pattern", "pattern", ("channels", "bw_intra", "bw_inter", "type_intra", "type_inter")),
     ("topology", "init.channels", None, ("coll", "collnet", "nvls", "p2p", "p2p_peer")),
     ("topology", "init.p2p_chunk", None, ("chunk",)),

@@ -210,7 +210,7 @@ class Job:
     def _single_nodes(self) -> dict[int, bool]:
         out: dict[int, bool] = {}
         for event in self.scan.events:
-            nodes, run = event.fields.get("nnodes"), self.run_of(event.proc)
+            nodes, run = event.fields.get("nodes"), self.run_of(event.proc)
             if run is not None and isinstance(nodes, int) and event.fields.get("nranks") == self.runs[run].nranks:
                 out[run] = nodes == 1
         return out
