@@ -1,0 +1,141 @@
+/* A compiled catalogue: messages, and two tries of their patterns. */
+#ifndef LOGSCAN_CATALOGUE_H
+#define LOGSCAN_CATALOGUE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "table.h"
+
+#include "logscan.cdef.h"
+
+enum { LS_FIELDS = 64, LS_CAPTURES = 64, LS_KEYS = 4, LS_NAME = 64 };
+
+/* Order is precedence: where several kinds of field may stand, the narrower one is tried first. */
+enum ls_type { LS_BLANKS, LS_UINT, LS_INT, LS_HEX, LS_PTR, LS_FLOAT, LS_ADDR, LS_WORD, LS_STR, LS_REST, LS_TYPES };
+
+enum ls_level { LS_LEVEL_NONE, LS_VERSION, LS_WARN, LS_INFO, LS_ABORT, LS_TRACE, LS_CALL };
+enum ls_where { LS_WHERE_NCCL, LS_WHERE_LINE };
+enum ls_keep { LS_KEEP_COUNT, LS_KEEP_DISTINCT, LS_KEEP_ALL };
+
+enum ls_role {
+    LS_NO_ROLE,
+    LS_RPC_SERVED,
+    LS_RPC_BEGUN,
+    LS_RPC_RECEIVED,
+    LS_RPC_MATCHED,
+    LS_RPC_QUEUED,
+    LS_RPC_DEQUEUED,
+    LS_RPC_NEW_CONN,
+    LS_RPC_CONNECTED,
+    LS_FD_ASKED,
+    LS_FD_RECEIVED,
+    LS_FD_ANSWERED,
+    LS_FD_DONE,
+    LS_COMM_START,
+    LS_COMM_COMPLETE,
+    LS_COMM_END,
+    LS_SEQ_OP,
+    LS_LEDGER_OPEN,
+    LS_LEDGER_IMPORT,
+    LS_LEDGER_CLOSE,
+    LS_PROC_BIRTH,
+    LS_ROLES
+};
+
+/* Places of the fields of a role in ls_message.role_field. */
+enum { F_OP = 0, F_TYPE = 1, F_RESP_SIZE = 2 };
+enum { F_OPERATION = 0, F_RES = 1 };
+enum { F_DIR = 0, F_ID = 1, F_LOCAL_RANK = 2, F_TRANSPORT = 3 };
+enum { F_FD_RANK = 1, F_FD_PEER = 2, F_FD_COMM = 3, F_FD_HANDLE = 4, F_FD_FD = 5 };
+enum { F_COMM = 0, F_RANK, F_NRANKS, F_DEV, F_NVML, F_BUS, F_COMMID, F_KIND };
+enum { F_COLL = 0, F_OPCOUNT, F_COUNT, F_DATATYPE, F_REDOP, F_ROOT, F_SEQ_COMM, F_SEQ_NRANKS };
+enum { LS_ROLE_FIELDS = 8 };
+
+struct ls_message {
+    uint8_t where, level, keep, role;
+    uint8_t fields; /* number of fields */
+    uint8_t type[LS_FIELDS];
+    char name[LS_FIELDS][LS_NAME];
+    int8_t role_field[LS_ROLE_FIELDS]; /* field of each role field, -1: the message has none */
+    uint64_t distinct;                 /* fields that make two events distinct, as bits */
+    uint8_t keys, key[LS_KEYS];
+    uint8_t host_scope;
+    uint8_t birth; /* which proc.birth message this is */
+    uint32_t ledger;
+};
+
+struct ls_literal {
+    const unsigned char *s;
+    uint32_t n;
+    uint32_t node;
+};
+
+/* A typed edge. stop is the byte that follows the field in its pattern, or one of the two below. */
+enum { LS_STOP_END = -1, LS_STOP_ANY = -2 };
+struct ls_field_edge {
+    uint8_t type;
+    int16_t stop;
+    uint32_t node;
+};
+
+struct ls_node {
+    struct ls_literal *lits;
+    struct ls_field_edge *fields;
+    uint8_t *dispatch; /* 256 numbers of literals + 1, for nodes with many */
+    uint16_t nlits, nfields;
+    int32_t accept; /* pattern, -1: none */
+};
+
+struct ls_pattern {
+    uint32_t message;
+    uint8_t captures;
+    uint8_t ends_in_field; /* the last token is a field whose value a cut could shorten unseen */
+    uint8_t type[LS_CAPTURES]; /* of each capture */
+    int8_t slot[LS_CAPTURES];  /* field of each capture, -1: not stored */
+};
+
+struct ls_trie {
+    LS_VEC(struct ls_node) nodes;
+    /* For patterns that may start anywhere: bytes a line must hold at a start, as one bit a pair. */
+    uint8_t *pairs;
+    bool starts_with_field;
+};
+
+struct ls_catalogue {
+    LS_VEC(struct ls_message) messages;
+    LS_VEC(struct ls_pattern) patterns;
+    struct ls_trie tries[2]; /* by ls_where */
+    LS_VEC(unsigned char *) literals; /* owned bytes */
+    uint32_t births;
+    bool finished;
+};
+
+/* One field of a matched text. start is an offset into the text. */
+struct ls_capture {
+    uint64_t value;
+    uint32_t start, length;
+};
+
+struct ls_match {
+    const struct ls_message *message;
+    uint32_t index;   /* of the message */
+    uint64_t present; /* fields as bits */
+    uint64_t texts;   /* those of them that are texts */
+    uint32_t end;     /* where the match ends in the text */
+    bool torn;        /* no match, and the text ends in the middle of a pattern */
+    bool ends_in_field;
+    struct ls_capture field[LS_FIELDS];
+    const char *text;
+};
+
+/* Match text at its start; anywhere: the match may end before the text does. */
+bool ls_match(const struct ls_catalogue *cat, int where, const char *text, size_t n, bool anywhere, struct ls_match *out);
+
+static inline bool ls_is_text(int type)
+{
+    return type == LS_ADDR || type == LS_WORD || type == LS_STR || type == LS_REST;
+}
+
+#endif

@@ -1,0 +1,190 @@
+/* What becomes of a matched line: counted, kept, fed to a tracker. And the shapes of those that match nothing. */
+#include "internal.h"
+
+#include <ctype.h>
+
+static ls_count *count_of(struct ls_scan *scan, const struct ls_record *rec, uint32_t message)
+{
+    uint32_t *slot = rec->proc >= 0 ? &scan->states.at[rec->proc].count_of[message] : &scan->outside_counts[message];
+    if (!*slot) {
+        ls_count *c = ls_push(&scan->counts);
+        *c = (ls_count){.message = message, .proc = rec->proc, .first = rec->ref};
+        *slot = scan->counts.n;
+    }
+    return &scan->counts.at[*slot - 1];
+}
+
+static uint64_t distinct_hash(const struct ls_record *rec, const struct ls_match *m)
+{
+    uint64_t h = ls_mix(ls_mix(7, m->index), (uint64_t)rec->proc);
+    if (rec->proc < 0) h = ls_mix(h, (uint64_t)rec->stream << 32 | (uint32_t)rec->tag);
+    for (int i = 0; i < m->message->fields; i++) {
+        if (!(m->message->distinct & 1ull << i) || !(m->present & 1ull << i)) continue;
+        h = ls_mix(h, (uint64_t)i);
+        const struct ls_capture *c = &m->field[i];
+        h = (m->texts & 1ull << i) ? ls_hash_bytes(h, m->text + c->start, c->length) : ls_mix(h, c->value);
+    }
+    return h;
+}
+
+static void keep_event(struct ls_scan *scan, const struct ls_record *rec, const struct ls_match *m)
+{
+    ls_event *e = ls_push(&scan->events);
+    *e = (ls_event){.message = m->index,
+                    .level = (uint32_t)rec->level,
+                    .proc = rec->proc,
+                    .thread = rec->thread,
+                    .device = rec->device,
+                    .tag = rec->tag,
+                    .stream = rec->stream,
+                    .present = m->present,
+                    .texts = m->texts,
+                    .first_value = scan->values.n,
+                    .count = rec->repeated,
+                    .first = rec->ref,
+                    .last = rec->ref};
+    if (rec->where_len) e->where = ls_keep_text(&scan->texts, rec->where, rec->where_len);
+    if (rec->time_len) e->time = ls_keep_text(&scan->texts, rec->time, rec->time_len);
+    for (int i = 0; i < m->message->fields; i++) {
+        uint64_t v = 0;
+        if (m->present & 1ull << i) {
+            const struct ls_capture *c = &m->field[i];
+            v = (m->texts & 1ull << i) ? ls_keep_text(&scan->texts, m->text + c->start, c->length) : c->value;
+        }
+        *ls_push(&scan->values) = v;
+    }
+}
+
+static void keep_distinct(struct ls_scan *scan, const struct ls_record *rec, const struct ls_match *m, uint64_t seen)
+{
+    uint64_t h = distinct_hash(rec, m);
+    for (LS_EACH(&scan->event_index, ls_fold(h), at)) {
+        if (scan->event_hash.at[at] != h) continue;
+        ls_event *e = &scan->events.at[at];
+        e->count += rec->repeated;
+        e->last = rec->ref;
+        return;
+    }
+    if (scan->events.n >= LS_MAX_EVENTS || seen > 64 * LS_MAX_DISTINCT) {
+        scan->totals.dropped_events++;
+        return;
+    }
+    keep_event(scan, rec, m);
+    while (scan->event_hash.n < scan->events.n) *ls_push(&scan->event_hash) = 0;
+    scan->event_hash.at[scan->events.n - 1] = h;
+    ls_index_add(&scan->event_index, ls_fold(h), scan->events.n - 1);
+}
+
+void ls_on_match(struct ls_scan *scan, struct ls_record *rec, const struct ls_match *m)
+{
+    const struct ls_message *msg = m->message;
+    scan->totals.matched++;
+    if (rec->proc >= 0) {
+        if (msg->role == LS_PROC_BIRTH) ls_birth(scan, rec, msg, scan->threads.at[rec->thread].tid);
+        scan->threads.at[rec->thread].last_message = m->index;
+    }
+    ls_count *c = count_of(scan, rec, m->index);
+    c->count += rec->repeated;
+    c->last = rec->ref;
+    if (msg->role != LS_NO_ROLE && rec->proc >= 0) ls_track(scan, rec, m);
+    if (scan->emit_all) {
+        keep_event(scan, rec, m);
+        return;
+    }
+    switch (msg->keep) {
+    case LS_KEEP_DISTINCT:
+        keep_distinct(scan, rec, m, c->count);
+        break;
+    case LS_KEEP_ALL:
+        if (scan->events.n < LS_MAX_EVENTS && c->count <= LS_MAX_ALL)
+            keep_event(scan, rec, m);
+        else
+            scan->totals.dropped_events++;
+        break;
+    default:
+        break;
+    }
+}
+
+void ls_track(struct ls_scan *scan, const struct ls_record *rec, const struct ls_match *m)
+{
+    int role = m->message->role;
+    if (role <= LS_RPC_CONNECTED)
+        ls_rpc_record(scan, rec, m);
+    else if (role <= LS_FD_DONE)
+        ls_fds_record(scan, rec, m);
+    else if (role <= LS_SEQ_OP)
+        ls_comms_record(scan, rec, m);
+    else if (role <= LS_LEDGER_CLOSE)
+        ls_book_record(scan, rec, m);
+    if (role != LS_PROC_BIRTH) scan->states.at[rec->proc].worked = true;
+}
+
+/* The shape of a text: numbers and addresses replaced, so that lines of one kind count together. */
+static uint32_t shape_of(char *to, uint32_t max, const char *s, uint32_t n)
+{
+    uint32_t out = 0;
+    for (uint32_t i = 0; i < n && out < max;) {
+        unsigned char c = (unsigned char)s[i];
+        if (c == '0' && i + 2 < n && (s[i + 1] | 32) == 'x' && isxdigit((unsigned char)s[i + 2])) {
+            for (i += 2; i < n && isxdigit((unsigned char)s[i]);) i++;
+            to[out++] = 'X';
+        } else if (isalnum(c)) {
+            /* A word of hex digits with a number in it is an address or a hash; digits in other words are numbers. */
+            uint32_t k = i, digits = 0, hex = 0;
+            for (; k < n && isalnum((unsigned char)s[k]); k++) {
+                digits += isdigit((unsigned char)s[k]) != 0;
+                hex += isxdigit((unsigned char)s[k]) != 0;
+            }
+            if (digits && hex == k - i && k - i >= 8 && digits < hex) {
+                to[out++] = 'X';
+                i = k;
+                continue;
+            }
+            while (i < k && out < max) {
+                if (isdigit((unsigned char)s[i])) {
+                    while (i < k && isdigit((unsigned char)s[i])) i++;
+                    to[out++] = 'N';
+                } else
+                    to[out++] = s[i++];
+            }
+        } else {
+            to[out++] = s[i++];
+        }
+    }
+    return out;
+}
+
+static void add_shape(struct ls_scan *scan, const struct ls_record *rec, const char *text, uint32_t n)
+{
+    char shape[160];
+    uint32_t len = shape_of(shape, sizeof shape, text, n);
+    uint32_t hash = ls_fold(ls_hash_bytes(5, shape, len));
+    for (LS_EACH(&scan->shape_index, hash, at)) {
+        if (!ls_same_text(&scan->texts, scan->shapes.at[at].text, shape, len)) continue;
+        scan->shapes.at[at].count += rec->repeated;
+        return;
+    }
+    if (scan->shapes.n >= LS_MAX_SHAPES) return;
+    uint64_t kept = ls_keep_text(&scan->texts, shape, len);
+    *ls_push(&scan->shapes) = (ls_shape){.text = kept, .count = rec->repeated, .first = rec->ref};
+    ls_index_add(&scan->shape_index, hash, scan->shapes.n - 1);
+}
+
+/* A NCCL line that no pattern fits. A warning is kept as what it is: message 0 of every catalogue is "unmatched.warn". */
+void ls_on_unmatched(struct ls_scan *scan, struct ls_record *rec, const char *text, uint32_t n)
+{
+    scan->totals.unmatched++;
+    if (rec->proc >= 0) scan->threads.at[rec->thread].last_message = UINT32_MAX;
+    add_shape(scan, rec, text, n);
+    if (rec->level != LS_WARN && rec->level != LS_ABORT) return;
+    struct ls_match m = {.message = &scan->cat->messages.at[0], .index = 0, .present = 1, .texts = 1, .text = text};
+    m.field[0].length = n;
+    ls_count *c = count_of(scan, rec, 0);
+    c->count += rec->repeated;
+    c->last = rec->ref;
+    if (scan->emit_all || (scan->events.n < LS_MAX_EVENTS && c->count <= LS_MAX_ALL))
+        keep_event(scan, rec, &m);
+    else
+        scan->totals.dropped_events++;
+}

@@ -1,0 +1,125 @@
+/* Hosts, launcher tags, processes and threads. */
+#include "internal.h"
+
+static uint32_t intern(struct ls_scan *scan, struct ls_index *index, uint64_t *texts, uint32_t hash, const char *s, size_t n)
+{
+    for (LS_EACH(index, hash, e))
+        if (ls_same_text(&scan->texts, texts[e], s, n)) return e;
+    return LS_NONE;
+}
+
+uint32_t ls_host_id(struct ls_scan *scan, const char *s, uint32_t n, bool add)
+{
+    uint32_t hash = ls_fold(ls_hash_bytes(1, s, n));
+    uint32_t id = intern(scan, &scan->host_index, scan->hosts.at, hash, s, n);
+    if (id != LS_NONE || !add) return id;
+    uint64_t text = ls_keep_text(&scan->texts, s, n);
+    *ls_push(&scan->hosts) = text;
+    ls_index_add(&scan->host_index, hash, scan->hosts.n - 1);
+    return scan->hosts.n - 1;
+}
+
+int32_t ls_tag_id(struct ls_scan *scan, const char *s, uint32_t n)
+{
+    if (!n) return -1;
+    uint32_t hash = ls_fold(ls_hash_bytes(2, s, n));
+    uint32_t id = intern(scan, &scan->tag_index, scan->tags.at, hash, s, n);
+    if (id != LS_NONE) return (int32_t)id;
+    /* Something that looks like a tag and never repeats is none: it must not fill the memory. */
+    if (scan->tags.n >= 65536) return -1;
+    uint64_t text = ls_keep_text(&scan->texts, s, n);
+    *ls_push(&scan->tags) = text;
+    ls_index_add(&scan->tag_index, hash, scan->tags.n - 1);
+    return (int32_t)scan->tags.n - 1;
+}
+
+static uint32_t proc_hash(uint32_t stream, int32_t tag, uint32_t host, int32_t pid)
+{
+    return ls_fold(ls_mix(ls_mix(ls_mix(3, (uint64_t)stream << 32 | (uint32_t)tag), host), (uint32_t)pid));
+}
+
+static uint32_t new_proc(struct ls_scan *scan, uint32_t stream, int32_t tag, uint32_t host, int32_t pid, uint32_t incarnation)
+{
+    ls_process *p = ls_push(&scan->procs);
+    *p = (ls_process){.stream = stream, .tag = tag, .host = scan->hosts.at[host], .pid = pid, .incarnation = incarnation};
+    struct ls_proc_state *state = ls_push(&scan->states);
+    state->host_id = host;
+    state->count_of = ls_zalloc((scan->cat->messages.n + 1) * sizeof *state->count_of);
+    return scan->procs.n - 1;
+}
+
+static uint32_t home_of(const struct ls_scan *scan, uint32_t stream, uint32_t host, int32_t pid)
+{
+    for (uint32_t i = 0; i < scan->homes.n; i++) {
+        const struct ls_home *h = &scan->homes.at[i];
+        if (h->stream == stream && h->host_id == host && h->pid == pid) return h->home;
+    }
+    return stream;
+}
+
+static uint32_t find_proc(struct ls_scan *scan, uint32_t stream, int32_t tag, uint32_t host, int32_t pid)
+{
+    uint32_t hash = proc_hash(stream, tag, host, pid);
+    for (LS_EACH(&scan->proc_index, hash, e)) {
+        const ls_process *p = &scan->procs.at[e];
+        if (p->stream == stream && p->tag == tag && p->pid == pid && scan->states.at[e].host_id == host) return e;
+    }
+    uint32_t e = new_proc(scan, stream, tag, host, pid, 0);
+    ls_index_add(&scan->proc_index, hash, e);
+    return e;
+}
+
+static int32_t find_thread(struct ls_scan *scan, uint32_t proc, int32_t tid, uint32_t stream)
+{
+    uint32_t hash = ls_fold(ls_mix(ls_mix(4, proc), (uint32_t)tid));
+    for (LS_EACH(&scan->thread_index, hash, e))
+        if (scan->threads.at[e].proc == (int32_t)proc && scan->threads.at[e].tid == tid) return (int32_t)e;
+    *ls_push(&scan->threads) = (ls_thread){.proc = (int32_t)proc, .tid = tid, .last_message = UINT32_MAX, .stream = stream};
+    ls_index_add(&scan->thread_index, hash, scan->threads.n - 1);
+    return (int32_t)scan->threads.n - 1;
+}
+
+/* The thread of a prefix, or -1 when there are absurdly many. */
+int32_t ls_thread_of(struct ls_scan *scan, uint32_t stream, const char *line, const struct ls_prefix *p)
+{
+    enum { MOST = 1 << 20 };
+    if (scan->threads.n >= MOST || scan->procs.n >= MOST / 16 || scan->hosts.n >= MOST) return -1;
+    int32_t tag = ls_tag_id(scan, line + p->tag, p->tag_len);
+    uint32_t host = ls_host_id(scan, line + p->host, p->host_len, true);
+    uint32_t home = scan->homes.n ? home_of(scan, stream, host, p->pid) : stream;
+    return find_thread(scan, find_proc(scan, home, tag, host, p->pid), p->tid, stream);
+}
+
+/* A message that a process prints once, early: printed again after work was done, it is the begin of another process
+ * that got the same pid; printed again at once, several processes (containers) share the name. */
+void ls_birth(struct ls_scan *scan, struct ls_record *rec, const struct ls_message *m, int32_t tid)
+{
+    uint32_t at = (uint32_t)rec->proc;
+    struct ls_proc_state *state = &scan->states.at[at];
+    uint32_t bit = 1u << m->birth;
+    if ((state->births_seen & bit) && state->worked) {
+        ls_process old = scan->procs.at[at];
+        uint32_t host = state->host_id, hash = proc_hash(old.stream, old.tag, host, old.pid);
+        ls_index_del(&scan->proc_index, hash, at);
+        uint32_t e = new_proc(scan, old.stream, old.tag, host, old.pid, old.incarnation + 1);
+        ls_index_add(&scan->proc_index, hash, e);
+        scan->epoch++;
+        ls_thread *t = &scan->threads.at[rec->thread];
+        t->lines--;
+        scan->procs.at[at].lines--;
+        rec->proc = (int32_t)e;
+        rec->thread = find_thread(scan, e, tid, rec->stream);
+        t = &scan->threads.at[rec->thread];
+        t->lines++;
+        t->first = t->last = rec->ref;
+        ls_process *p = &scan->procs.at[e];
+        p->lines = 1;
+        p->first = p->last = rec->ref;
+        state = &scan->states.at[e];
+        at = e;
+    } else if (state->births_seen & bit) {
+        scan->procs.at[at].aliased = 1;
+    }
+    state->births_seen |= bit;
+    scan->procs.at[at].births++;
+}

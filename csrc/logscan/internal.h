@@ -1,0 +1,192 @@
+/* The state of a scan, shared by the files of the scanner. */
+#ifndef LOGSCAN_INTERNAL_H
+#define LOGSCAN_INTERNAL_H
+
+#include "catalogue.h"
+
+enum {
+    LS_LINE_MAX = 1 << 20,     /* longer lines are cut and counted */
+    LS_CACHE = 4096,           /* prefixes remembered */
+    LS_CACHE_KEY = 104,        /* bytes of a remembered prefix */
+    LS_MAX_SHAPES = 4096,
+    LS_MAX_EVENTS = 400000,    /* events kept in one scan */
+    LS_MAX_DISTINCT = 2048,    /* distinct events of one message and process */
+    LS_MAX_ALL = 20000,        /* events of one message and process that are kept each */
+    LS_MAX_ITEMS = 400000,     /* entries of one tracker */
+};
+
+struct ls_file {
+    uint32_t stream;
+    uint32_t line;
+    uint64_t offset; /* of the next byte that is fed */
+    uint64_t start;  /* of the line that is carried over */
+    char *carry;
+    uint32_t carried, carry_cap;
+    bool skipping; /* within a line that was cut */
+    bool complete;
+};
+
+struct ls_stream {
+    uint64_t seq;
+};
+
+/* What stands before a message. */
+struct ls_prefix {
+    uint32_t start; /* of the host, or of the time before it */
+    uint32_t host, host_len;
+    uint32_t where, where_len;
+    uint32_t time, time_len;
+    uint32_t tag, tag_len;
+    int32_t pid, tid, device;
+    bool dirty; /* the text before it holds words of its own */
+};
+
+/* One record: a message with its place and its thread. */
+struct ls_record {
+    ls_ref ref;
+    int32_t proc, thread, device, tag;
+    uint32_t stream;
+    int level;
+    const char *where, *time;
+    uint32_t where_len, time_len;
+    uint32_t repeated;
+};
+
+struct ls_cached {
+    uint64_t hash;
+    uint32_t len, stream, epoch;
+    int32_t proc, thread, device, tag;
+    char key[LS_CACHE_KEY];
+};
+
+struct ls_proc_state {
+    uint32_t host_id;
+    uint32_t births_seen; /* bits by message */
+    bool worked;
+    uint32_t *count_of;   /* by message: index into counts + 1 */
+    uint32_t comms_made;
+};
+
+struct ls_home {
+    uint32_t stream, host_id, home;
+    int32_t pid;
+};
+
+struct ls_event_key {
+    uint64_t hash;
+    uint32_t event;
+    uint32_t hash32;
+};
+
+struct ls_rpc;
+struct ls_fds;
+struct ls_comms;
+struct ls_book;
+
+struct ls_scan {
+    const struct ls_catalogue *cat;
+    bool emit_all, keep_calls;
+    ls_totals totals;
+    struct ls_arena texts;
+    LS_VEC(struct ls_file) files;
+    LS_VEC(struct ls_stream) streams;
+    LS_VEC(uint64_t) tags; /* texts */
+    struct ls_index tag_index;
+    LS_VEC(uint64_t) hosts;
+    struct ls_index host_index;
+    LS_VEC(struct ls_home) homes;
+    LS_VEC(ls_process) procs;
+    LS_VEC(struct ls_proc_state) states;
+    struct ls_index proc_index;
+    LS_VEC(ls_thread) threads;
+    struct ls_index thread_index;
+    uint32_t epoch; /* changes when a remembered prefix may be another process now */
+    struct ls_cached *cache;
+    LS_VEC(ls_count) counts;
+    uint32_t *outside_counts; /* for lines of no process, by message */
+    LS_VEC(ls_event) events;
+    LS_VEC(uint64_t) values;
+    struct ls_index event_index;
+    LS_VEC(uint64_t) event_hash;
+    LS_VEC(ls_shape) shapes;
+    struct ls_index shape_index;
+    char *scratch;
+    uint32_t scratch_cap;
+    struct ls_rpc *rpc;
+    struct ls_fds *fds;
+    struct ls_comms *comms;
+    struct ls_book *book;
+};
+
+static inline bool ls_same_text(const struct ls_arena *a, uint64_t packed, const char *s, size_t n)
+{
+    return (packed & LS_TEXT_MAX) == n && memcmp(a->at + (packed >> 20), s, n) == 0;
+}
+
+/* prefix.c */
+/* The tag of a record ("NCCL INFO ") at or after from: its place, its end in *body, its level; -1: none. */
+int64_t ls_find_tag(const char *s, uint32_t from, uint32_t n, int *level, uint32_t *body);
+bool ls_parse_prefix(const struct ls_scan *scan, const char *s, uint32_t low, uint32_t tag, int level, bool glued,
+                     struct ls_prefix *out);
+void ls_parse_noise(const char *s, uint32_t low, uint32_t high, struct ls_prefix *out);
+uint32_t ls_strip_ansi(char *to, const char *s, uint32_t n, bool literal);
+
+/* identity.c */
+uint32_t ls_host_id(struct ls_scan *scan, const char *s, uint32_t n, bool add);
+int32_t ls_tag_id(struct ls_scan *scan, const char *s, uint32_t n);
+int32_t ls_thread_of(struct ls_scan *scan, uint32_t stream, const char *line, const struct ls_prefix *p);
+void ls_birth(struct ls_scan *scan, struct ls_record *rec, const struct ls_message *m, int32_t tid);
+const char *ls_host_name(const struct ls_scan *scan, uint32_t id, size_t *n);
+
+/* events.c */
+void ls_on_match(struct ls_scan *scan, struct ls_record *rec, const struct ls_match *m);
+void ls_on_unmatched(struct ls_scan *scan, struct ls_record *rec, const char *text, uint32_t n);
+uint32_t ls_intern(struct ls_scan *scan, const char *s, size_t n);
+
+/* trackers: each gets the records of its roles, and has its own begin and end */
+void ls_track(struct ls_scan *scan, const struct ls_record *rec, const struct ls_match *m);
+struct ls_rpc *ls_rpc_new(void);
+void ls_rpc_free(struct ls_rpc *rpc);
+void ls_rpc_record(struct ls_scan *scan, const struct ls_record *rec, const struct ls_match *m);
+void ls_rpc_round(struct ls_scan *scan);
+void ls_rpc_finish(struct ls_scan *scan);
+struct ls_fds *ls_fds_new(void);
+void ls_fds_free(struct ls_fds *fds);
+void ls_fds_record(struct ls_scan *scan, const struct ls_record *rec, const struct ls_match *m);
+void ls_fds_finish(struct ls_scan *scan);
+struct ls_comms *ls_comms_new(void);
+void ls_comms_free(struct ls_comms *comms);
+void ls_comms_record(struct ls_scan *scan, const struct ls_record *rec, const struct ls_match *m);
+void ls_comms_finish(struct ls_scan *scan);
+struct ls_book *ls_book_new(void);
+void ls_book_free(struct ls_book *book);
+void ls_book_record(struct ls_scan *scan, const struct ls_record *rec, const struct ls_match *m);
+void ls_book_finish(struct ls_scan *scan);
+
+/* A role's field of a match: false when the message or the line does not have it. */
+static inline bool ls_role_value(const struct ls_match *m, int field, uint64_t *value)
+{
+    int slot = m->message->role_field[field];
+    if (slot < 0 || !(m->present & 1ull << slot)) return false;
+    *value = m->field[slot].value;
+    return true;
+}
+
+static inline int64_t ls_role_int(const struct ls_match *m, int field, int64_t missing)
+{
+    uint64_t v;
+    return ls_role_value(m, field, &v) ? (int64_t)v : missing;
+}
+
+static inline const char *ls_role_text(const struct ls_match *m, int field, uint32_t *n)
+{
+    int slot = m->message->role_field[field];
+    if (slot < 0 || !(m->present & 1ull << slot)) {
+        *n = 0;
+        return NULL;
+    }
+    *n = m->field[slot].length;
+    return m->text + m->field[slot].start;
+}
+
+#endif

@@ -1,0 +1,431 @@
+/* Bytes to lines, lines to records. */
+#define _GNU_SOURCE
+#include "internal.h"
+
+#include <ctype.h>
+
+ls_scan *ls_scan_new(const ls_catalogue *cat, int mode)
+{
+    struct ls_scan *scan = ls_zalloc(sizeof *scan);
+    scan->cat = cat;
+    scan->emit_all = mode & 1;
+    scan->keep_calls = mode & 2;
+    scan->cache = ls_zalloc(LS_CACHE * sizeof *scan->cache);
+    scan->outside_counts = ls_zalloc((cat->messages.n + 1) * sizeof *scan->outside_counts);
+    scan->epoch = 1;
+    scan->rpc = ls_rpc_new();
+    scan->fds = ls_fds_new();
+    scan->comms = ls_comms_new();
+    scan->book = ls_book_new();
+    return scan;
+}
+
+void ls_scan_free(ls_scan *scan)
+{
+    if (!scan) return;
+    for (uint32_t i = 0; i < scan->files.n; i++) free(scan->files.at[i].carry);
+    for (uint32_t i = 0; i < scan->states.n; i++) free(scan->states.at[i].count_of);
+    ls_rpc_free(scan->rpc);
+    ls_fds_free(scan->fds);
+    ls_comms_free(scan->comms);
+    ls_book_free(scan->book);
+    free(scan->texts.at);
+    free(scan->files.at);
+    free(scan->streams.at);
+    free(scan->tags.at);
+    free(scan->tag_index.slot);
+    free(scan->hosts.at);
+    free(scan->host_index.slot);
+    free(scan->homes.at);
+    free(scan->procs.at);
+    free(scan->states.at);
+    free(scan->proc_index.slot);
+    free(scan->threads.at);
+    free(scan->thread_index.slot);
+    free(scan->cache);
+    free(scan->counts.at);
+    free(scan->outside_counts);
+    free(scan->events.at);
+    free(scan->values.at);
+    free(scan->event_index.slot);
+    free(scan->event_hash.at);
+    free(scan->shapes.at);
+    free(scan->shape_index.slot);
+    free(scan->scratch);
+    free(scan);
+}
+
+uint32_t ls_scan_stream(ls_scan *scan)
+{
+    ls_push(&scan->streams);
+    return scan->streams.n - 1;
+}
+
+uint32_t ls_scan_file(ls_scan *scan, uint32_t stream)
+{
+    struct ls_file *f = ls_push(&scan->files);
+    f->stream = stream;
+    f->complete = true;
+    return scan->files.n - 1;
+}
+
+void ls_scan_home(ls_scan *scan, uint32_t stream, const char *host, size_t n, int32_t pid, uint32_t home)
+{
+    uint32_t id = ls_host_id(scan, host, (uint32_t)n, true);
+    *ls_push(&scan->homes) = (struct ls_home){.stream = stream, .host_id = id, .home = home, .pid = pid};
+}
+
+/* Lines that are not NCCL's: patterns may start anywhere in them. Returns whether any did. */
+static bool match_inside(struct ls_scan *scan, struct ls_record *rec, const char *s, uint32_t n)
+{
+    const struct ls_trie *t = &scan->cat->tries[LS_WHERE_LINE];
+    const uint8_t *pairs = t->pairs;
+    struct ls_match m;
+    bool found = false;
+    uint32_t budget = 400; /* attempts on one line */
+    for (uint32_t i = 0; i + 1 < n && budget;) {
+        unsigned pair = (unsigned)(unsigned char)s[i] << 8 | (unsigned char)s[i + 1];
+        bool word = t->starts_with_field && (i == 0 || s[i - 1] == ' ');
+        if (!word && !(pairs[pair >> 3] & 1u << (pair & 7))) {
+            i++;
+            continue;
+        }
+        budget--;
+        if (!ls_match(scan->cat, LS_WHERE_LINE, s + i, n - i, true, &m) || m.end == 0) {
+            i++;
+            continue;
+        }
+        if (!found && i) {
+            struct ls_prefix p = {0};
+            ls_parse_noise(s, 0, i, &p);
+            rec->tag = ls_tag_id(scan, s + p.tag, p.tag_len);
+            rec->time = s + p.time;
+            rec->time_len = p.time_len;
+        }
+        rec->level = m.message->level;
+        ls_on_match(scan, rec, &m);
+        found = true;
+        i += m.end;
+    }
+    return found;
+}
+
+static void outside(struct ls_scan *scan, const struct ls_record *at, const char *s, uint32_t n, bool whole)
+{
+    struct ls_record rec = {.ref = at->ref, .stream = at->stream, .proc = -1, .thread = -1, .tag = -1, .device = INT32_MIN,
+                            .repeated = 1};
+    bool found = match_inside(scan, &rec, s, n);
+    if (whole && !found) scan->totals.other++;
+}
+
+static void touch(struct ls_scan *scan, const struct ls_record *rec)
+{
+    ls_thread *t = &scan->threads.at[rec->thread];
+    if (!t->lines++) t->first = rec->ref;
+    t->last = rec->ref;
+    ls_process *p = &scan->procs.at[rec->proc];
+    if (!p->lines++) p->first = rec->ref;
+    p->last = rec->ref;
+}
+
+static uint32_t trim(const char *s, uint32_t low, uint32_t high)
+{
+    while (high > low && (s[high - 1] == ' ' || s[high - 1] == '\r' || s[high - 1] == '\t' || s[high - 1] == 0)) high--;
+    return high;
+}
+
+/* Ray folds equal lines of its workers: " [repeated 3x across cluster]". Returns the new end. */
+static uint32_t repetition(const char *s, uint32_t low, uint32_t high, uint32_t *times)
+{
+    *times = 1;
+    if (high - low < 26 || s[high - 1] != ']') return high;
+    const char *at = memmem(s + low, high - low, " [repeated ", 11);
+    if (!at) return high;
+    uint32_t n = 0, k = (uint32_t)(at - s) + 11;
+    while (k < high && isdigit((unsigned char)s[k]) && n < 1000000) n = n * 10 + (uint32_t)(s[k++] - '0');
+    if (n == 0 || k >= high || s[k] != 'x') return high;
+    *times = n;
+    return trim(s, low, (uint32_t)(at - s));
+}
+
+/* One message, s[low, high). glued: another record follows on the line. cut: the file ends here without a line end. */
+static void on_message(struct ls_scan *scan, struct ls_record *rec, const char *s, uint32_t low, uint32_t high, bool glued, bool cut)
+{
+    struct ls_match m;
+    high = trim(s, low, high);
+    high = repetition(s, low, high, &rec->repeated);
+    if (rec->thread >= 0) touch(scan, rec);
+    if (low == high) {
+        scan->totals.torn++;
+        return;
+    }
+    bool found = ls_match(scan->cat, LS_WHERE_NCCL, s + low, high - low, false, &m);
+    bool torn = !found && m.torn;
+    if (!found && glued && !torn) found = ls_match(scan->cat, LS_WHERE_NCCL, s + low, high - low, true, &m);
+    if (found && cut && m.ends_in_field && low + m.end == high) {
+        /* A number that the end of the file cuts may be a part of the number: nothing is better than a wrong one. */
+        found = false;
+        torn = true;
+    }
+    if (found)
+        ls_on_match(scan, rec, &m);
+    else if (torn)
+        scan->totals.torn++;
+    else
+        ls_on_unmatched(scan, rec, s + low, high - low);
+    if (found && low + m.end < high) outside(scan, rec, s + low + m.end, high - low - m.end, false);
+}
+
+/* The next record in s[from, n) that has a whole prefix. */
+static bool next_record(struct ls_scan *scan, const char *s, uint32_t from, uint32_t n, uint32_t *body, int *level,
+                        struct ls_prefix *p)
+{
+    uint32_t at = from;
+    for (int tries = 0; tries < 8; tries++) {
+        int64_t tag = ls_find_tag(s, at, n, level, body);
+        if (tag < 0) return false;
+        if (ls_parse_prefix(scan, s, from, (uint32_t)tag, *level, true, p)) return true;
+        at = *body;
+    }
+    return false;
+}
+
+static void set_thread(struct ls_scan *scan, struct ls_record *rec, const char *s, const struct ls_prefix *p)
+{
+    rec->thread = ls_thread_of(scan, rec->stream, s, p);
+    rec->proc = rec->thread >= 0 ? scan->threads.at[rec->thread].proc : -1;
+    rec->tag = ls_tag_id(scan, s + p->tag, p->tag_len);
+    rec->device = p->device;
+    rec->where = s + p->where;
+    rec->where_len = p->where_len;
+    rec->time = s + p->time;
+    rec->time_len = p->time_len;
+}
+
+/* The prefix of the first record of a line, from the memory of prefixes where possible. */
+static bool first_prefix(struct ls_scan *scan, struct ls_record *rec, const char *s, uint32_t tag, int level)
+{
+    struct ls_cached *c = NULL;
+    uint64_t hash = 0;
+    bool plain = tag <= LS_CACHE_KEY && (level == LS_INFO || level == LS_CALL);
+    if (plain) {
+        hash = ls_hash_bytes(rec->stream, s, tag);
+        c = &scan->cache[hash & (LS_CACHE - 1)];
+        if (c->hash == hash && c->len == tag && c->epoch == scan->epoch && c->stream == rec->stream &&
+            memcmp(c->key, s, tag) == 0) {
+            rec->proc = c->proc;
+            rec->thread = c->thread;
+            rec->device = c->device;
+            rec->tag = c->tag;
+            return true;
+        }
+    }
+    struct ls_prefix p = {0};
+    if (!ls_parse_prefix(scan, s, 0, tag, level, false, &p)) return false;
+    set_thread(scan, rec, s, &p);
+    if (p.dirty) outside(scan, rec, s, p.start, false);
+    if (plain && !p.dirty && !p.time_len && rec->thread >= 0) {
+        *c = (struct ls_cached){.hash = hash, .len = tag, .stream = rec->stream, .epoch = scan->epoch, .proc = rec->proc,
+                                .thread = rec->thread, .device = rec->device, .tag = rec->tag};
+        memcpy(c->key, s, tag);
+    }
+    return true;
+}
+
+static bool spelled_escape(const char *s, uint32_t n)
+{
+    return n && (s[n - 1] == 'm' || *s == 'E' || *s == '^' || *s == '\\' || memmem(s, n < 200 ? n : 200, "[0m", 3));
+}
+
+static void on_line(struct ls_scan *scan, const ls_ref *ref, uint32_t stream, const char *s, uint32_t n, bool cut)
+{
+    int level;
+    uint32_t body;
+    scan->totals.lines++;
+    if (n && memchr(s, 0x1b, n)) {
+        if (n > scan->scratch_cap) scan->scratch = ls_realloc(scan->scratch, scan->scratch_cap = n);
+        n = ls_strip_ansi(scan->scratch, s, n, true);
+        s = scan->scratch;
+    } else if (spelled_escape(s, n)) {
+        if (n > scan->scratch_cap) scan->scratch = ls_realloc(scan->scratch, scan->scratch_cap = n);
+        n = ls_strip_ansi(scan->scratch, s, n, true);
+        s = scan->scratch;
+    }
+    struct ls_record rec = {.ref = *ref, .stream = stream, .proc = -1, .thread = -1, .tag = -1, .device = INT32_MIN, .repeated = 1};
+    int64_t tag = n >= 9 ? ls_find_tag(s, 0, n, &level, &body) : -1;
+    if (tag < 0) {
+        n = trim(s, 0, n);
+        if (n)
+            outside(scan, &rec, s, n, true);
+        return;
+    }
+    rec.level = level;
+    if (!first_prefix(scan, &rec, s, (uint32_t)tag, level) && tag > 0) outside(scan, &rec, s, (uint32_t)tag, false);
+    for (;;) {
+        struct ls_prefix p = {0};
+        uint32_t next_body;
+        int next_level;
+        bool more = next_record(scan, s, body, n, &next_body, &next_level, &p);
+        on_message(scan, &rec, s, body, more ? p.start : n, more, cut && !more);
+        if (!more) return;
+        scan->totals.glued++;
+        rec = (struct ls_record){.ref = *ref, .stream = stream, .level = next_level, .repeated = 1};
+        set_thread(scan, &rec, s, &p);
+        body = next_body;
+    }
+}
+
+static void end_line(struct ls_scan *scan, struct ls_file *f, uint32_t file, uint64_t offset, const char *s, uint32_t n, bool cut)
+{
+    ls_ref ref = {.file = file, .line = ++f->line, .offset = offset, .seq = ++scan->streams.at[f->stream].seq};
+    on_line(scan, &ref, f->stream, s, n, cut);
+}
+
+static void carry(struct ls_scan *scan, struct ls_file *f, uint32_t file, const char *s, size_t n)
+{
+    size_t room = LS_LINE_MAX - f->carried, take = n < room ? n : room;
+    if (f->skipping) return;
+    if (f->carried + take > f->carry_cap) {
+        f->carry_cap = (uint32_t)(f->carried + take + 256);
+        f->carry = ls_realloc(f->carry, f->carry_cap);
+    }
+    if (take) memcpy(f->carry + f->carried, s, take);
+    f->carried += (uint32_t)take;
+    if (take < n) {
+        scan->totals.cut++;
+        end_line(scan, f, file, f->start, f->carry, f->carried, true);
+        f->carried = 0;
+        f->skipping = true;
+    }
+}
+
+void ls_feed(ls_scan *scan, uint32_t file, const char *data, size_t n)
+{
+    struct ls_file *f = &scan->files.at[file];
+    const char *p = data, *e = data + n;
+    scan->totals.bytes += n;
+    if (!n) return;
+    f->complete = e[-1] == '\n';
+    if (f->carried || f->skipping) {
+        const char *nl = memchr(p, '\n', n);
+        size_t part = nl ? (size_t)(nl - p) : n;
+        f->offset += part;
+        carry(scan, f, file, p, part);
+        if (!nl) return;
+        if (!f->skipping) end_line(scan, f, file, f->start, f->carry, f->carried, false);
+        f->carried = 0;
+        f->skipping = false;
+        f->offset++;
+        p = nl + 1;
+    }
+    while (p < e) {
+        const char *nl = memchr(p, '\n', (size_t)(e - p));
+        if (!nl) break;
+        size_t len = (size_t)(nl - p);
+        if (len > LS_LINE_MAX) {
+            scan->totals.cut++;
+            len = LS_LINE_MAX;
+        }
+        end_line(scan, f, file, f->offset, p, (uint32_t)len, len != (size_t)(nl - p));
+        f->offset += (uint64_t)(nl + 1 - p);
+        p = nl + 1;
+    }
+    if (p < e) {
+        f->start = f->offset;
+        f->offset += (uint64_t)(e - p);
+        carry(scan, f, file, p, (size_t)(e - p));
+    }
+}
+
+void ls_end_file(ls_scan *scan, uint32_t file)
+{
+    struct ls_file *f = &scan->files.at[file];
+    if (f->carried) end_line(scan, f, file, f->start, f->carry, f->carried, true);
+    f->carried = 0;
+    f->skipping = false;
+    free(f->carry);
+    f->carry = NULL;
+    f->carry_cap = 0;
+}
+
+void ls_end_round(ls_scan *scan)
+{
+    ls_rpc_round(scan);
+}
+
+void ls_finish(ls_scan *scan)
+{
+    ls_rpc_finish(scan);
+    ls_fds_finish(scan);
+    ls_comms_finish(scan);
+    ls_book_finish(scan);
+}
+
+void ls_clear_events(ls_scan *scan)
+{
+    scan->events.n = 0;
+    scan->values.n = 0;
+}
+
+uint64_t ls_file_lines(const ls_scan *scan, uint32_t file)
+{
+    return scan->files.at[file].line;
+}
+
+int ls_file_complete(const ls_scan *scan, uint32_t file)
+{
+    return scan->files.at[file].complete;
+}
+
+/* The threads that the begin of a file names, each once, with the births seen there. */
+size_t ls_peek(ls_scan *scan, const char *data, size_t n, ls_sighting *out, size_t max)
+{
+    size_t count = 0;
+    const char *p = data, *e = data + n, *nl;
+    while (p < e && (nl = memchr(p, '\n', (size_t)(e - p))) != NULL) {
+        uint32_t len = (uint32_t)(nl - p < LS_LINE_MAX ? nl - p : LS_LINE_MAX), body;
+        int level;
+        struct ls_prefix pre = {0};
+        int64_t tag = ls_find_tag(p, 0, len, &level, &body);
+        if (tag >= 0 && ls_parse_prefix(scan, p, 0, (uint32_t)tag, level, false, &pre)) {
+            uint32_t host = ls_host_id(scan, p + pre.host, pre.host_len, true), end = trim(p, body, len);
+            struct ls_match m;
+            bool birth = ls_match(scan->cat, LS_WHERE_NCCL, p + body, end - body, false, &m) && m.message->role == LS_PROC_BIRTH;
+            uint64_t text = scan->hosts.at[host];
+            int32_t t = ls_tag_id(scan, p + pre.tag, pre.tag_len);
+            size_t i = 0;
+            while (i < count && !(out[i].host == text && out[i].pid == pre.pid && out[i].tid == pre.tid && out[i].tag == t)) i++;
+            if (i == count && count < max)
+                out[count++] = (ls_sighting){.host = text, .pid = pre.pid, .tid = pre.tid, .tag = t};
+            if (i < count) out[i].births += birth;
+        }
+        p = nl + 1;
+    }
+    return count;
+}
+
+const char *ls_text(const ls_scan *scan, size_t *n)
+{
+    *n = scan->texts.n;
+    return scan->texts.at;
+}
+
+const ls_totals *ls_get_totals(const ls_scan *scan)
+{
+    return &scan->totals;
+}
+
+#define LS_TABLE(T, name, member)                                                                                      \
+    const T *name(const ls_scan *scan, size_t *n)                                                                      \
+    {                                                                                                                  \
+        *n = scan->member.n;                                                                                           \
+        return scan->member.at;                                                                                        \
+    }
+
+LS_TABLE(ls_event, ls_events, events)
+LS_TABLE(uint64_t, ls_values, values)
+LS_TABLE(uint64_t, ls_tags, tags)
+LS_TABLE(ls_process, ls_processes, procs)
+LS_TABLE(ls_thread, ls_threads, threads)
+LS_TABLE(ls_count, ls_counts, counts)
+LS_TABLE(ls_shape, ls_shapes, shapes)

@@ -1,0 +1,260 @@
+/* The interface of the log scanner: read by cffi as it stands, so it holds declarations only and no preprocessor lines. */
+
+typedef struct ls_catalogue ls_catalogue;
+typedef struct ls_scan ls_scan;
+
+/* A line of an input. line counts from 1 and is 0 where there is none; seq counts the lines of the stream. */
+typedef struct {
+    uint32_t file;
+    uint32_t line;
+    uint64_t offset;
+    uint64_t seq;
+} ls_ref;
+
+/* A matched line that is handed over. Its fields are values[first_value .. + slots of the message]; bit i of present says
+ * whether field i was there, bit i of texts whether it is a text. A text is packed as offset << 20 | length into ls_text(). */
+typedef struct {
+    uint32_t message;
+    uint32_t level;
+    int32_t proc;
+    int32_t thread;
+    int32_t device; /* INT32_MIN: none */
+    int32_t tag;    /* -1: none */
+    uint32_t stream;
+    uint32_t first_value;
+    uint32_t count;
+    uint32_t reserved;
+    uint64_t present;
+    uint64_t texts;
+    uint64_t where; /* texts; 0: none */
+    uint64_t time;
+    ls_ref first;
+    ls_ref last;
+} ls_event;
+
+typedef struct {
+    uint32_t stream;
+    int32_t tag;
+    uint64_t host; /* text */
+    int32_t pid;
+    uint32_t incarnation;
+    uint64_t lines;
+    uint32_t births;
+    uint32_t aliased;
+    ls_ref first;
+    ls_ref last;
+} ls_process;
+
+typedef struct {
+    int32_t proc;
+    int32_t tid;
+    uint64_t lines;
+    uint32_t last_message; /* UINT32_MAX: unmatched */
+    uint32_t stream;
+    ls_ref first;
+    ls_ref last;
+} ls_thread;
+
+typedef struct {
+    uint32_t message;
+    int32_t proc;
+    uint64_t count;
+    ls_ref first;
+    ls_ref last;
+} ls_count;
+
+typedef struct {
+    uint64_t text;
+    uint64_t count;
+    ls_ref first;
+} ls_shape;
+
+typedef struct {
+    uint64_t lines, bytes, matched, unmatched, other, torn, glued, cut;
+    uint64_t calls_matched, fds_matched, seq_matched, pairs_matched;
+    uint64_t max_call_age, max_fd_age;
+    uint64_t dropped_events, dropped_items;
+} ls_totals;
+
+/* state: 1 begun, 2 served, 3 received, 4 matched. Processes, threads, types and sizes that are not known are -1. */
+typedef struct {
+    uint64_t op;
+    uint32_t state;
+    int32_t type;
+    uint64_t stage; /* text, 0: none */
+    int32_t service;
+    int32_t caller;
+    uint32_t generation;
+    int32_t peer_local_rank;
+    int64_t resp_size;
+    int32_t service_thread;
+    int32_t caller_thread;
+    uint64_t age;
+    ls_ref begun, served, received, matched;
+} ls_call;
+
+typedef struct {
+    uint64_t op;
+    int32_t client;
+    int32_t server;
+    int64_t rank;
+    int64_t peer;
+    int64_t fd;
+    uint64_t age;
+    ls_ref asked, received, answered, done;
+} ls_fd;
+
+typedef struct {
+    int32_t proc;
+    uint32_t group;
+    uint64_t comm;
+    int64_t rank;
+    int64_t nranks;
+    uint64_t commid;
+    uint32_t has_commid;
+    uint32_t guessed;
+    int64_t dev; /* -1: unknown */
+    uint64_t bus; /* text, 0: unknown */
+    uint64_t ops, sends, recvs;
+    ls_ref start, complete, end, last_op;
+    ls_ref last_coll_ref; /* the last collective and its fields; -1: unknown */
+    uint32_t last_coll;   /* index in ls_colls() */
+    int64_t last_opcount, last_count, last_datatype, last_redop, last_root;
+} ls_instance;
+
+/* One member's call at the place where a group's calls first differ. */
+typedef struct {
+    uint32_t group;
+    uint32_t instance;
+    uint64_t index;
+    uint32_t coll;
+    int64_t opcount, count, datatype, redop, root;
+    ls_ref ref;
+} ls_divergent;
+
+typedef struct {
+    uint64_t commid;
+    uint32_t has_commid;
+    uint32_t members;
+    int64_t nranks;
+    uint64_t matched;
+    uint32_t diverged;
+} ls_group;
+
+typedef struct {
+    uint32_t group;
+    int64_t src;
+    int64_t dst;
+    uint64_t matched;
+    uint64_t pending_sends;
+    uint64_t pending_recvs;
+    uint32_t first_ref; /* in ls_pair_refs(): the kept sends, then the kept recvs */
+    uint32_t kept_sends;
+    uint32_t kept_recvs;
+    uint32_t mismatch;
+    ls_ref mismatch_send, mismatch_recv;
+    uint64_t mismatch_send_bytes, mismatch_recv_bytes;
+} ls_pair;
+
+typedef struct {
+    uint32_t ledger;
+    int32_t proc;
+    int32_t importer;
+    uint32_t opens, closes, imports;
+    uint32_t nkeys;
+    uint32_t key_is_text; /* bit i: key i is a text */
+    uint64_t key[4];
+    ls_ref opened, closed, imported;
+} ls_entry;
+
+typedef struct {
+    uint64_t opens, closes, imports;
+} ls_ledger_total;
+
+/* What one proxy service thread did. */
+typedef struct {
+    int32_t proc;
+    int32_t thread;
+    ls_ref last_opened;
+    uint64_t opened_dir; /* text, 0: none */
+    int64_t opened_transport, opened_rank;
+    ls_ref last_served;
+    int64_t served_type;
+    ls_ref last_begun;
+    uint64_t begun_operation; /* text, 0: none */
+    int64_t begun_res;
+} ls_service;
+
+typedef struct {
+    uint32_t service; /* index of the ls_service */
+    uint32_t served;  /* 1: key is the type of a served call, 0: a connection was opened */
+    uint64_t dir;
+    int64_t transport, rank, type;
+    uint64_t count;
+} ls_tally;
+
+/* What the begin of a file says about a process: see ls_peek. */
+typedef struct {
+    uint64_t host; /* text */
+    int32_t pid;
+    int32_t tid;
+    int32_t tag;
+    uint32_t births;
+} ls_sighting;
+
+/* Catalogue. Patterns are added to messages, then ls_catalogue_finish freezes it. */
+ls_catalogue *ls_catalogue_new(void);
+void ls_catalogue_free(ls_catalogue *cat);
+int ls_catalogue_message(ls_catalogue *cat, int where, int level, int keep, const char *role);
+int ls_catalogue_pattern(ls_catalogue *cat, int message, const char *text, size_t n, char *err, size_t err_size);
+/* A field that no pattern has: for lines that are handed over without one. */
+void ls_catalogue_text_field(ls_catalogue *cat, int message, const char *name);
+int ls_catalogue_fields(const ls_catalogue *cat, int message);
+const char *ls_catalogue_field_name(const ls_catalogue *cat, int message, int field);
+int ls_catalogue_field_type(const ls_catalogue *cat, int message, int field);
+int ls_catalogue_distinct(ls_catalogue *cat, int message, const char *field);
+int ls_catalogue_ledger(ls_catalogue *cat, int message, int ledger, int host_scope);
+int ls_catalogue_key(ls_catalogue *cat, int message, const char *field);
+int ls_catalogue_finish(ls_catalogue *cat);
+
+/* One text against the catalogue, without a scan: the message index or -1, -2 for a torn one. the arrays hold a field each, present two words: fields, and which of them are texts. */
+int ls_match_text(const ls_catalogue *cat, int line, const char *text, size_t n, uint64_t *present, uint64_t *values,
+                  uint32_t *starts, uint32_t *lengths);
+
+/* Scan. mode: bit 0 hand over every matched line, bit 1 keep matched calls. */
+ls_scan *ls_scan_new(const ls_catalogue *cat, int mode);
+void ls_scan_free(ls_scan *scan);
+uint32_t ls_scan_stream(ls_scan *scan);
+uint32_t ls_scan_file(ls_scan *scan, uint32_t stream);
+/* Lines of host:pid in this stream belong to the process of the same name in the home stream. */
+void ls_scan_home(ls_scan *scan, uint32_t stream, const char *host, size_t n, int32_t pid, uint32_t home);
+void ls_feed(ls_scan *scan, uint32_t file, const char *data, size_t n);
+void ls_end_file(ls_scan *scan, uint32_t file);
+void ls_end_round(ls_scan *scan);
+void ls_finish(ls_scan *scan);
+void ls_clear_events(ls_scan *scan);
+uint64_t ls_file_lines(const ls_scan *scan, uint32_t file);
+int ls_file_complete(const ls_scan *scan, uint32_t file);
+size_t ls_peek(ls_scan *scan, const char *data, size_t n, ls_sighting *out, size_t max);
+
+const char *ls_text(const ls_scan *scan, size_t *n);
+const ls_event *ls_events(const ls_scan *scan, size_t *n);
+const uint64_t *ls_values(const ls_scan *scan, size_t *n);
+const uint64_t *ls_tags(const ls_scan *scan, size_t *n);
+const ls_process *ls_processes(const ls_scan *scan, size_t *n);
+const ls_thread *ls_threads(const ls_scan *scan, size_t *n);
+const ls_count *ls_counts(const ls_scan *scan, size_t *n);
+const ls_shape *ls_shapes(const ls_scan *scan, size_t *n);
+const ls_totals *ls_get_totals(const ls_scan *scan);
+const ls_call *ls_calls(const ls_scan *scan, size_t *n);
+const ls_fd *ls_fds(const ls_scan *scan, size_t *n);
+const ls_instance *ls_instances(const ls_scan *scan, size_t *n);
+const ls_group *ls_groups(const ls_scan *scan, size_t *n);
+const ls_divergent *ls_divergents(const ls_scan *scan, size_t *n);
+const uint64_t *ls_colls(const ls_scan *scan, size_t *n);
+const ls_pair *ls_pairs(const ls_scan *scan, size_t *n);
+const ls_ref *ls_pair_refs(const ls_scan *scan, size_t *n);
+const ls_entry *ls_ledger(const ls_scan *scan, size_t *n);
+const ls_ledger_total *ls_ledger_totals(const ls_scan *scan, size_t *n);
+const ls_service *ls_services(const ls_scan *scan, size_t *n);
+const ls_tally *ls_tallies(const ls_scan *scan, size_t *n);

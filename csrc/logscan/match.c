@@ -1,0 +1,310 @@
+/* Matching a text against a trie: literals before fields, narrow fields before wide ones, with a bound on the steps. */
+#include "catalogue.h"
+
+#include <ctype.h>
+
+/* Enough for any real line; a hostile one ends as unmatched. */
+enum { STEPS = 3000 };
+/* A text that ends inside a pattern counts as torn only after this many literal bytes: less is chance. */
+enum { TORN_MIN = 8 };
+
+struct walk {
+    const struct ls_catalogue *cat;
+    const struct ls_trie *trie;
+    const char *text, *end;
+    struct ls_capture cap[LS_CAPTURES];
+    int ncap;
+    int steps;
+    uint32_t literal; /* bytes matched by literals on this path */
+    int open;         /* str fields on this path */
+    bool anywhere, torn;
+    int32_t accept;
+    const char *accept_end;
+};
+
+static bool step(struct walk *w, const struct ls_node *node, const char *p);
+
+static void maybe_torn(struct walk *w, uint32_t more)
+{
+    if (!w->open && w->literal + more >= TORN_MIN) w->torn = true;
+}
+
+static inline int hex_digit(int c)
+{
+    if (c >= '0' && c <= '9') return c - '0';
+    c |= 32;
+    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+static const char *read_hex(const char *p, const char *e, uint64_t *value)
+{
+    uint64_t v = 0;
+    const char *s = p;
+    for (int d; p < e && p - s < 17 && (d = hex_digit((unsigned char)*p)) >= 0; p++) v = v << 4 | (uint64_t)d;
+    *value = v;
+    return p > s && p - s <= 16 ? p : NULL;
+}
+
+static const char *read_digits(const char *p, const char *e, uint64_t *value)
+{
+    uint64_t v = 0;
+    const char *s = p;
+    for (; p < e && (unsigned char)(*p - '0') < 10; p++) {
+        uint64_t d = (uint64_t)(*p - '0');
+        v = v > (UINT64_MAX - d) / 10 ? UINT64_MAX : v * 10 + d;
+    }
+    *value = v;
+    return p > s ? p : NULL;
+}
+
+static const char *read_float(const char *p, const char *e, uint64_t *value)
+{
+    char buf[64];
+    size_t n = 0, max = (size_t)(e - p) < sizeof buf - 1 ? (size_t)(e - p) : sizeof buf - 1;
+    bool digit = false, dot = false, mark = false;
+    if (max && (*p == '-' || *p == '+')) n = 1;
+    if (max - n >= 3 && (memcmp(p + n, "inf", 3) == 0 || memcmp(p + n, "nan", 3) == 0)) {
+        n += 3;
+        digit = true;
+    } else {
+        for (; n < max; n++) {
+            int c = (unsigned char)p[n];
+            if (c >= '0' && c <= '9')
+                digit = true;
+            else if (c == '.' && !dot && !mark && n + 1 <= max)
+                dot = true;
+            else if ((c == 'e' || c == 'E') && digit && !mark && n + 1 < max &&
+                     (isdigit((unsigned char)p[n + 1]) || ((p[n + 1] == '-' || p[n + 1] == '+') && n + 2 < max &&
+                                                           isdigit((unsigned char)p[n + 2])))) {
+                mark = true;
+                n++;
+            } else
+                break;
+        }
+    }
+    if (!digit) return NULL;
+    memcpy(buf, p, n);
+    buf[n] = 0;
+    double d = strtod(buf, NULL);
+    memcpy(value, &d, 8);
+    return p + n;
+}
+
+/* 1.2.3.4<5000>, [fe80::1%eth0]<5000>, host<5000> */
+static const char *read_addr(const char *p, const char *e)
+{
+    while (p < e && *p != '<' && *p != ' ') p++;
+    if (p == e || *p != '<') return NULL;
+    const char *digits = ++p;
+    while (p < e && isdigit((unsigned char)*p)) p++;
+    return p > digits && p < e && *p == '>' ? p + 1 : NULL;
+}
+
+static const char *read_value(int type, const char *p, const char *e, uint64_t *value)
+{
+    if (p == e) return NULL;
+    switch (type) {
+    case LS_UINT:
+        return read_digits(p, e, value);
+    case LS_INT: {
+        bool minus = *p == '-';
+        const char *q = read_digits(p + (minus || *p == '+'), e, value);
+        if (q && minus) *value = 0 - *value;
+        return q;
+    }
+    case LS_PTR:
+        if (e - p >= 5 && memcmp(p, "(nil)", 5) == 0) {
+            *value = 0;
+            return p + 5;
+        }
+        /* fall through */
+    case LS_HEX:
+        if (e - p > 2 && p[0] == '0' && (p[1] | 32) == 'x') p += 2;
+        return read_hex(p, e, value);
+    case LS_FLOAT:
+        return read_float(p, e, value);
+    default:
+        return read_addr(p, e);
+    }
+}
+
+static bool take(struct walk *w, const struct ls_field_edge *f, const char *p, const char *q, uint64_t value)
+{
+    if (w->ncap == LS_CAPTURES) return false;
+    w->cap[w->ncap++] = (struct ls_capture){value, (uint32_t)(p - w->text), (uint32_t)(q - p)};
+    if (step(w, &w->trie->nodes.at[f->node], q)) return true;
+    w->ncap--;
+    return false;
+}
+
+static bool take_word(struct walk *w, const struct ls_field_edge *f, const char *p)
+{
+    const char *b = p;
+    while (b < w->end && *b != ' ' && *b != '\t') b++;
+    if (b == p) {
+        if (p == w->end) maybe_torn(w, 0);
+        return false;
+    }
+    if (f->stop < 0 || f->stop == ' ') {
+        if (f->stop == ' ' && b == w->end) {
+            maybe_torn(w, 0);
+            /* The blank after it may be the one that was stripped from the end of the line. */
+        }
+        return take(w, f, p, b, 0);
+    }
+    const char *q = p + 1;
+    while (q < b && (q = memchr(q, f->stop, (size_t)(b - q))) != NULL) {
+        if (take(w, f, p, q, 0)) return true;
+        if (w->steps > STEPS) return false;
+        q++;
+    }
+    if (b == w->end) maybe_torn(w, 0);
+    return false;
+}
+
+static bool take_str(struct walk *w, const struct ls_field_edge *f, const char *p)
+{
+    if (f->stop == LS_STOP_END) return take(w, f, p, w->end, 0);
+    bool found = false;
+    w->open++;
+    for (const char *q = p; q <= w->end && w->steps <= STEPS; q++) {
+        if (f->stop >= 0 && (q == w->end || !(q = memchr(q, f->stop, (size_t)(w->end - q))))) break;
+        found = take(w, f, p, q, 0);
+        if (found) break;
+    }
+    w->open--;
+    return found;
+}
+
+static bool take_field(struct walk *w, const struct ls_field_edge *f, const char *p)
+{
+    uint64_t value = 0;
+    switch (f->type) {
+    case LS_BLANKS: {
+        const char *q = p;
+        while (q < w->end && *q == ' ') q++;
+        return step(w, &w->trie->nodes.at[f->node], q);
+    }
+    case LS_WORD:
+        return take_word(w, f, p);
+    case LS_STR:
+        return take_str(w, f, p);
+    case LS_REST:
+        return take(w, f, p, w->end, 0);
+    default: {
+        const char *q = read_value(f->type, p, w->end, &value);
+        if (q) return take(w, f, p, q, value);
+        if (p == w->end) maybe_torn(w, 0);
+        return false;
+    }
+    }
+}
+
+static const struct ls_literal *find_literal(const struct ls_node *node, unsigned char c)
+{
+    if (node->dispatch) return node->dispatch[c] ? &node->lits[node->dispatch[c] - 1] : NULL;
+    for (int i = 0; i < node->nlits; i++)
+        if (node->lits[i].s[0] == c) return &node->lits[i];
+    return NULL;
+}
+
+static bool only_blanks(const unsigned char *s, uint32_t n)
+{
+    while (n && *s == ' ') s++, n--;
+    return n == 0;
+}
+
+static bool step_literal(struct walk *w, const struct ls_node *node, const char *p)
+{
+    const struct ls_literal *lit = find_literal(node, p < w->end ? (unsigned char)*p : ' ');
+    if (!lit) {
+        if (p == w->end && node->nlits) maybe_torn(w, 0);
+        return false;
+    }
+    uint32_t left = (uint32_t)(w->end - p), n = lit->n < left ? lit->n : left;
+    if (memcmp(p, lit->s, n) != 0) return false;
+    if (n < lit->n && !only_blanks(lit->s + n, lit->n - n)) {
+        maybe_torn(w, n);
+        return false;
+    }
+    w->literal += n;
+    bool found = step(w, &w->trie->nodes.at[lit->node], p + n);
+    w->literal -= n;
+    return found;
+}
+
+static bool step(struct walk *w, const struct ls_node *node, const char *p)
+{
+    if (++w->steps > STEPS) return false;
+    if (node->nlits && step_literal(w, node, p)) return true;
+    for (int i = 0; i < node->nfields; i++)
+        if (take_field(w, &node->fields[i], p)) return true;
+    if (node->accept >= 0 && (w->anywhere || p == w->end)) {
+        w->accept = node->accept;
+        w->accept_end = p;
+        return true;
+    }
+    return false;
+}
+
+bool ls_match(const struct ls_catalogue *cat, int where, const char *text, size_t n, bool anywhere, struct ls_match *out)
+{
+    struct walk w;
+    w.cat = cat;
+    w.trie = &cat->tries[where];
+    w.text = text;
+    w.end = text + n;
+    w.ncap = w.steps = w.open = 0;
+    w.literal = 0;
+    w.anywhere = anywhere;
+    w.torn = false;
+    w.accept = -1;
+    out->torn = false;
+    if (!step(&w, &w.trie->nodes.at[0], text)) {
+        out->torn = w.torn;
+        return false;
+    }
+    const struct ls_pattern *pat = &cat->patterns.at[w.accept];
+    out->index = pat->message;
+    out->message = &cat->messages.at[pat->message];
+    out->present = out->texts = 0;
+    out->end = (uint32_t)(w.accept_end - text);
+    out->ends_in_field = pat->ends_in_field;
+    out->text = text;
+    for (int i = 0; i < pat->captures; i++) {
+        if (pat->slot[i] < 0) continue;
+        int slot = pat->slot[i];
+        struct ls_capture *c = &out->field[slot];
+        *c = w.cap[i];
+        out->present |= 1ull << slot;
+        if (ls_is_text(pat->type[i]))
+            out->texts |= 1ull << slot;
+        else if (out->message->type[slot] == LS_FLOAT && pat->type[i] != LS_FLOAT) {
+            double d = (double)(int64_t)c->value;
+            memcpy(&c->value, &d, sizeof d);
+        }
+    }
+    return true;
+}
+
+int ls_match_text(const ls_catalogue *cat, int line, const char *text, size_t n, uint64_t *present, uint64_t *values,
+                  uint32_t *starts, uint32_t *lengths)
+{
+    struct ls_match m;
+    bool found = false;
+    size_t at = 0;
+    if (!line)
+        found = ls_match(cat, LS_WHERE_NCCL, text, n, false, &m);
+    else
+        for (; at < n && !found; at++) found = ls_match(cat, LS_WHERE_LINE, text + at, n - at, true, &m);
+    if (!found) return !line && m.torn ? -2 : -1;
+    if (line) at--;
+    present[0] = m.present;
+    present[1] = m.texts;
+    for (int i = 0; i < m.message->fields; i++) {
+        values[i] = m.field[i].value;
+        starts[i] = (uint32_t)at + m.field[i].start;
+        lengths[i] = m.field[i].length;
+    }
+    return (int)m.index;
+}

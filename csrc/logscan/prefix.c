@@ -1,0 +1,301 @@
+/* What stands before a message: host:pid:tid [dev], times, launcher tags, noise. */
+#define _GNU_SOURCE
+#include "internal.h"
+
+#include <ctype.h>
+
+static inline bool digit(char c)
+{
+    return (unsigned char)(c - '0') < 10;
+}
+
+static bool host_char(char c)
+{
+    return isalnum((unsigned char)c) || c == '-' || c == '.' || c == '_';
+}
+
+static int read_level(const char *s, uint32_t n, uint32_t *len)
+{
+    static const struct {
+        const char *word;
+        uint8_t len, level;
+    } levels[] = {{"INFO", 4, LS_INFO}, {"WARN", 4, LS_WARN}, {"TRACE", 5, LS_TRACE}, {"CALL", 4, LS_CALL}, {"ABORT", 5, LS_ABORT},
+                  {"VERSION", 7, LS_VERSION}};
+    for (size_t i = 0; i < sizeof levels / sizeof *levels; i++) {
+        uint32_t len_i = levels[i].len;
+        if (n >= len_i && memcmp(s, levels[i].word, len_i) == 0 && (n == len_i || s[len_i] == ' ')) {
+            *len = n == len_i ? len_i : len_i + 1;
+            return levels[i].level;
+        }
+    }
+    return 0;
+}
+
+static int64_t find_word(const char *s, uint32_t from, uint32_t n, const char *word, uint32_t len, int *level, uint32_t *body)
+{
+    const char *p = s + from, *e = s + n;
+    while ((uint32_t)(e - p) >= len && (p = memchr(p, word[0], (size_t)(e - p) - len + 1)) != NULL) {
+        uint32_t more;
+        if (memcmp(p, word, len) == 0 && (*level = read_level(p + len, (uint32_t)(e - p) - len, &more)) != 0) {
+            *body = (uint32_t)(p - s) + len + more;
+            return p - s;
+        }
+        p++;
+    }
+    return -1;
+}
+
+int64_t ls_find_tag(const char *s, uint32_t from, uint32_t n, int *level, uint32_t *body)
+{
+    int64_t at = find_word(s, from, n, "NCCL ", 5, level, body);
+    if (at >= 0 || n - from < 10) return at;
+    /* Forks print their own name; a line of theirs is rare beside the search for it. */
+    static const char *const others[] = {"RCCL ", "VCCL ", "FLAGCX ", "NCCLX "};
+    if (!memmem(s + from, n - from, "CL ", 3) && !memmem(s + from, n - from, "CX ", 3) &&
+        !memmem(s + from, n - from, "LX ", 3))
+        return -1;
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        at = find_word(s, from, n, others[i], (uint32_t)strlen(others[i]), level, body);
+        if (at >= 0) return at;
+    }
+    return -1;
+}
+
+/* :pid:tid that ends at end; *colon is the place of its first colon. */
+static bool read_ids(const char *s, uint32_t low, uint32_t end, uint32_t *colon, int32_t *pid, int32_t *tid)
+{
+    int64_t ids[2];
+    uint32_t at = end;
+    for (int i = 0; i < 2; i++) {
+        uint32_t last = at;
+        int64_t v = 0, scale = 1;
+        while (at > low && digit(s[at - 1]) && last - at < 10) {
+            v += (s[--at] - '0') * scale;
+            scale *= 10;
+        }
+        if (at == last || at == low || s[at - 1] != ':' || v > INT32_MAX) return false;
+        ids[i] = v;
+        at--;
+    }
+    *colon = at;
+    *tid = (int32_t)ids[0];
+    *pid = (int32_t)ids[1];
+    return true;
+}
+
+/* 01:35:22 is a time and not a host with two numbers. */
+static bool looks_like_time(const char *s, uint32_t host, uint32_t colon, uint32_t end)
+{
+    return colon - host == 2 && digit(s[host]) && digit(s[host + 1]) && end - colon == 6;
+}
+
+/* Where the host begins that ends at colon. In text that was glued to it the border is not visible: hosts that were
+ * seen before decide. */
+static uint32_t host_start(const struct ls_scan *scan, const char *s, uint32_t low, uint32_t colon, bool glued)
+{
+    uint32_t h = colon;
+    if (h > low && s[h - 1] == '>') {
+        for (uint32_t k = h - 1; k > low && h - k < 64; k--) {
+            if (s[k - 1] == '<') return k - 1;
+            if (s[k - 1] == ' ') break;
+        }
+    }
+    while (h > low && host_char(s[h - 1]) && colon - h < 255) h--;
+    char before = h > low ? s[h - 1] : ' ';
+    bool clean = !glued || before == ' ' || before == '\t' || before == ']';
+    if (before == ':' && h - low > 1 && digit(s[h - 2])) clean = false; /* host:1:71host:1:9, an overwritten prefix */
+    if (clean || ls_host_id((struct ls_scan *)scan, s + h, colon - h, false) != LS_NONE) return h;
+    for (uint32_t k = h + 1; k < colon; k++)
+        if (ls_host_id((struct ls_scan *)scan, s + k, colon - k, false) != LS_NONE) return k;
+    uint32_t k = h;
+    while (k < colon && digit(s[k])) k++;
+    return k < colon ? k : h;
+}
+
+/* Text before the host: a launcher's tag, a time, or anything. */
+void ls_parse_noise(const char *s, uint32_t low, uint32_t high, struct ls_prefix *out)
+{
+    uint32_t i = low, letters = 0;
+    out->tag_len = out->time_len = 0;
+    out->dirty = false;
+    while (i < high) {
+        uint32_t b = i;
+        if (s[i] == ' ' || s[i] == '\t' || s[i] == '>' || s[i] == '|' || s[i] == '\r') {
+            i++;
+            continue;
+        }
+        /* [1,12]<stdout>:   [rank2]:   [2]:   [pod/name/container] */
+        if (s[i] == '[' && !out->tag_len) {
+            uint32_t k = i + 1;
+            while (k < high && k - i < 200 && s[k] != ']' && s[k] != ' ') k++;
+            if (k < high && s[k] == ']' && k > i + 1) {
+                bool mpi = k + 4 < high && s[k + 1] == '<' && memcmp(s + k + 2, "std", 3) == 0 && digit(s[i + 1]);
+                bool role = k + 1 < high && s[k + 1] == ':' && digit(s[k - 1]);
+                for (uint32_t q = i + 1; q < k; q++) {
+                    if (!digit(s[q]) && s[q] != ',') mpi = false;
+                    if (!isalnum((unsigned char)s[q]) && s[q] != '_') role = false;
+                }
+                if (mpi || role || (k - i > 5 && memcmp(s + i, "[pod/", 5) == 0)) {
+                    out->tag = i;
+                    out->tag_len = k + 1 - i;
+                    i = k + 1;
+                    while (mpi && i < high && s[i] != ' ' && s[i] != ':') i++;
+                    if (i < high && s[i] == ':') i++;
+                    continue;
+                }
+            }
+        }
+        /* (Worker pid=12, ip=10.0.0.1) */
+        if (s[i] == '(' && !out->tag_len) {
+            const char *close = memchr(s + i, ')', high - i);
+            if (close && memmem(s + i, (size_t)(close - s) - i, "pid=", 4)) {
+                out->tag = i;
+                out->tag_len = (uint32_t)(close - s) + 1 - i;
+                i += out->tag_len;
+                continue;
+            }
+        }
+        while (i < high && s[i] != ' ' && s[i] != '\t') i++;
+        uint32_t n = i - b;
+        /* A time or a date: times are taken whole, from the date to the zone. */
+        const char *first = s + b;
+        if (*first == '[' || *first == '(') first++;
+        uint32_t colons = 0, dashes = 0, digits = 0, other = 0;
+        for (const char *q = first; q < s + i; q++) {
+            if (digit(*q))
+                digits++;
+            else if (*q == ':')
+                colons++;
+            else if (*q == '-' || *q == '/')
+                dashes++;
+            else if (!strchr("TZ.,+])", *q))
+                other++;
+        }
+        if (digits >= 4 && !other && digit(*first) && (colons >= 2 || dashes == 2)) {
+            if (out->time_len && b - (out->time + out->time_len) <= 1)
+                out->time_len = i - out->time; /* date, then time */
+            else {
+                out->time = b;
+                out->time_len = n;
+            }
+            continue;
+        }
+        if (b == low || (i < high && !letters)) {
+            /* "12: " of srun, and "worker-0:", "worker-0 |", "worker-0 " of kubectl and compose */
+            uint32_t k = b, name = 0;
+            while (k < i && (isalnum((unsigned char)s[k]) || s[k] == '-' || s[k] == '_' || s[k] == '.' || s[k] == '/')) {
+                if (!digit(s[k])) name++;
+                k++;
+            }
+            bool colon = k + 1 == i && s[k] == ':';
+            bool task = !name && colon && k - b <= 6;
+            uint32_t q = k;
+            while (q > b && digit(s[q - 1])) q--;
+            bool pod = name && q < k && q > b && s[q - 1] == '-' && (colon || k == i) && isalpha((unsigned char)s[b]);
+            if (!out->tag_len && (task || pod)) {
+                out->tag = b;
+                out->tag_len = k - b;
+                continue;
+            }
+        }
+        for (const char *q = s + b; q < s + i; q++) letters += isalpha((unsigned char)*q) != 0;
+        if (letters >= 3) out->dirty = true;
+    }
+    if (out->time_len) { /* without brackets */
+        if (s[out->time] == '[' || s[out->time] == '(') {
+            out->time++;
+            out->time_len--;
+        }
+        while (out->time_len && strchr("])", s[out->time + out->time_len - 1])) out->time_len--;
+    }
+}
+
+bool ls_parse_prefix(const struct ls_scan *scan, const char *s, uint32_t low, uint32_t tag, int level, bool glued,
+                     struct ls_prefix *out)
+{
+    uint32_t colon = 0, end = tag, words = 0;
+    bool found = false;
+    /* host:pid:tid is the last such word before the tag; WARN and TRACE have a place between the two. */
+    while (end > low && tag - end < 400 && words++ < 12 && !found) {
+        while (end > low && s[end - 1] == ' ') end--;
+        found = read_ids(s, low, end, &colon, &out->pid, &out->tid);
+        if (found) break;
+        while (end > low && s[end - 1] != ' ') end--;
+    }
+    if (!found) return false;
+    uint32_t h = host_start(scan, s, low, colon, glued);
+    if (looks_like_time(s, h, colon, end)) return false;
+    out->host = h;
+    out->host_len = colon - h;
+    out->start = h;
+    out->device = INT32_MIN;
+    out->where_len = 0;
+    uint32_t k = end, e = tag;
+    while (k < e && s[k] == ' ') k++;
+    while (e > k && s[e - 1] == ' ') e--;
+    if (k < e && s[k] == '[') {
+        uint32_t q = k + 1;
+        bool minus = q < e && s[q] == '-';
+        int32_t v = 0;
+        uint32_t first = q += minus;
+        while (q < e && digit(s[q]) && q - first < 9) v = v * 10 + (s[q++] - '0');
+        if (q > first && q < e && s[q] == ']') {
+            out->device = minus ? -v : v;
+            k = q + 1;
+            while (k < e && s[k] == ' ') k++;
+        }
+    }
+    if (k < e) {
+        if (level == LS_INFO || level == LS_CALL) return false;
+        if (level == LS_TRACE && digit(s[k])) { /* milliseconds */
+            while (k < e && s[k] != ' ') k++;
+            while (k < e && s[k] == ' ') k++;
+        }
+        out->where = k;
+        while (k < e && s[k] != ' ') k++;
+        out->where_len = k - out->where;
+    }
+    ls_parse_noise(s, low, h, out);
+    if (out->time_len && h - (out->time + out->time_len) <= 2) out->start = out->time - (out->time > low && s[out->time - 1] == '[');
+    return true;
+}
+
+/* Copies s without escape sequences; literal also takes ESC[..m, ^[[..m, \x1b[..m, \033[..m and \u001b[..m. */
+uint32_t ls_strip_ansi(char *to, const char *s, uint32_t n, bool literal)
+{
+    static const char *const spelled[] = {"ESC[", "^[[", "\\x1b[", "\\033[", "\\e[", "\\u001b[", "\\x1B["};
+    uint32_t out = 0;
+    for (uint32_t i = 0; i < n;) {
+        uint32_t skip = 0;
+        if (s[i] == 0x1b) {
+            skip = i + 1 < n && s[i + 1] == '[' ? 2 : 1;
+            if (skip == 1 && i + 1 < n && s[i + 1] == ']') { /* a title: to BEL */
+                const char *bel = memchr(s + i, 7, n - i);
+                skip = bel ? (uint32_t)(bel - (s + i)) + 1 : 2;
+                i += skip;
+                continue;
+            }
+        } else if (literal && (s[i] == 'E' || s[i] == '^' || s[i] == '\\')) {
+            for (size_t k = 0; k < sizeof spelled / sizeof *spelled; k++) {
+                uint32_t len = (uint32_t)strlen(spelled[k]);
+                if (n - i >= len && memcmp(s + i, spelled[k], len) == 0) skip = len;
+            }
+        }
+        if (!skip) {
+            to[out++] = s[i++];
+            continue;
+        }
+        uint32_t k = i + skip;
+        if (skip > 1) {
+            while (k < n && (digit(s[k]) || s[k] == ';' || s[k] == '?')) k++;
+            if (k < n && isalpha((unsigned char)s[k]))
+                k++;
+            else if (s[i] != 0x1b) { /* not a sequence after all */
+                to[out++] = s[i++];
+                continue;
+            }
+        }
+        i = k;
+    }
+    return out;
+}

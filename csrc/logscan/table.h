@@ -1,0 +1,169 @@
+/* Growing arrays, a hash index of 32-bit entry numbers, and an arena of texts. */
+#ifndef LOGSCAN_TABLE_H
+#define LOGSCAN_TABLE_H
+
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* There is no way to go on with half a table: a scan that runs out of memory ends the process with a reason. */
+static inline void *ls_realloc(void *p, size_t size)
+{
+    void *q = realloc(p, size ? size : 1);
+    if (!q) {
+        fputs("psmkit: out of memory while scanning logs\n", stderr);
+        abort();
+    }
+    return q;
+}
+
+static inline void *ls_zalloc(size_t size)
+{
+    void *p = ls_realloc(NULL, size);
+    memset(p, 0, size);
+    return p;
+}
+
+/* Declares a growing array of T. */
+#define LS_VEC(T)                                                                                                      \
+    struct {                                                                                                           \
+        T *at;                                                                                                         \
+        uint32_t n, cap;                                                                                               \
+    }
+
+/* A new zeroed element at the end. */
+#define ls_push(v)                                                                                                     \
+    (ls_reserve((void **)&(v)->at, &(v)->cap, (v)->n, sizeof *(v)->at), memset(&(v)->at[(v)->n], 0, sizeof *(v)->at),  \
+     &(v)->at[(v)->n++])
+
+static inline void ls_reserve(void **at, uint32_t *cap, uint32_t n, size_t size)
+{
+    if (n < *cap) return;
+    *cap = *cap ? *cap * 2 : 16;
+    *at = ls_realloc(*at, *cap * size);
+}
+
+/* Maps hashes to entry numbers; the owner of the entries compares keys. A slot is hash << 32 | entry + 1. */
+struct ls_index {
+    uint64_t *slot;
+    uint32_t mask, used;
+};
+
+#define LS_NONE UINT32_MAX
+
+static inline uint64_t ls_mix(uint64_t h, uint64_t v)
+{
+    h = (h ^ v) * 0x9e3779b97f4a7c15ull;
+    return h ^ (h >> 29);
+}
+
+static inline uint64_t ls_hash_bytes(uint64_t h, const void *data, size_t n)
+{
+    const unsigned char *p = data;
+    uint64_t v;
+    for (; n >= 8; n -= 8, p += 8) {
+        memcpy(&v, p, 8);
+        h = ls_mix(h, v);
+    }
+    v = n;
+    if (n) memcpy(&v, p, n);
+    return ls_mix(h, v + ((uint64_t)n << 56));
+}
+
+static inline uint32_t ls_fold(uint64_t h)
+{
+    return (uint32_t)(h ^ (h >> 32));
+}
+
+static inline uint32_t ls_index_find(const struct ls_index *t, uint32_t hash, uint32_t *at)
+{
+    if (!t->slot) return LS_NONE;
+    for (uint32_t i = *at;; i = (i + 1) & t->mask) {
+        uint64_t s = t->slot[i];
+        if (!s) return LS_NONE;
+        if ((uint32_t)(s >> 32) == hash) {
+            *at = (i + 1) & t->mask;
+            return (uint32_t)s - 1;
+        }
+    }
+}
+
+/* Runs over the entries with this hash: for (LS_EACH(&index, hash, entry)) if (the key of entry is the one) ... */
+#define LS_EACH(t, h, e)                                                                                               \
+    uint32_t e##_at = (h) & (t)->mask, e = ls_index_find((t), (h), &e##_at);                                           \
+    e != LS_NONE;                                                                                                      \
+    e = ls_index_find((t), (h), &e##_at)
+
+static inline void ls_index_put(struct ls_index *t, uint64_t s)
+{
+    uint32_t i = (uint32_t)(s >> 32) & t->mask;
+    while (t->slot[i]) i = (i + 1) & t->mask;
+    t->slot[i] = s;
+}
+
+static inline void ls_index_add(struct ls_index *t, uint32_t hash, uint32_t entry)
+{
+    if (!t->slot || t->used * 2 > t->mask) {
+        struct ls_index old = *t;
+        t->mask = old.slot ? old.mask * 2 + 1 : 63;
+        t->slot = ls_zalloc((t->mask + 1) * sizeof *t->slot);
+        if (old.slot) {
+            for (uint32_t i = 0; i <= old.mask; i++)
+                if (old.slot[i]) ls_index_put(t, old.slot[i]);
+        }
+        free(old.slot);
+    }
+    ls_index_put(t, (uint64_t)hash << 32 | (entry + 1));
+    t->used++;
+}
+
+static inline void ls_index_del(struct ls_index *t, uint32_t hash, uint32_t entry)
+{
+    if (!t->slot) return;
+    uint32_t i = hash & t->mask;
+    while (t->slot[i] != ((uint64_t)hash << 32 | (entry + 1))) {
+        if (!t->slot[i]) return;
+        i = (i + 1) & t->mask;
+    }
+    /* Close the gap, so that no search ends too early. */
+    for (uint32_t j = (i + 1) & t->mask; t->slot[j]; j = (j + 1) & t->mask) {
+        uint32_t home = (uint32_t)(t->slot[j] >> 32) & t->mask;
+        if (((j - home) & t->mask) >= ((j - i) & t->mask)) {
+            t->slot[i] = t->slot[j];
+            i = j;
+        }
+    }
+    t->slot[i] = 0;
+    t->used--;
+}
+
+/* Texts one after another; a text is packed as offset << 20 | length. Offset 0 is never used, so 0 means none. */
+struct ls_arena {
+    char *at;
+    size_t n, cap;
+};
+
+#define LS_TEXT_MAX ((1u << 20) - 1)
+
+static inline uint64_t ls_keep_text(struct ls_arena *a, const char *s, size_t n)
+{
+    if (n > LS_TEXT_MAX) n = LS_TEXT_MAX;
+    if (a->n + n + 1 > a->cap) {
+        a->cap = (a->n + n + 1) * 2 + 256;
+        a->at = ls_realloc(a->at, a->cap);
+    }
+    if (a->n == 0) a->at[a->n++] = 0;
+    uint64_t packed = (uint64_t)a->n << 20 | n;
+    if (n) memcpy(a->at + a->n, s, n);
+    a->n += n;
+    return packed;
+}
+
+static inline const char *ls_text_at(const struct ls_arena *a, uint64_t packed, size_t *n)
+{
+    *n = packed & LS_TEXT_MAX;
+    return a->at + (packed >> 20);
+}
+
+#endif

@@ -1,0 +1,1 @@
+"""The native modules. Each is imported in one place only."""

@@ -1,0 +1,197 @@
+"""One entry of the catalogue: its fields, and the check of what a TOML file says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from psmkit.model.codes import CODES
+from psmkit.model.errors import CatalogueError
+
+__all__ = ["KEEPS", "LEVELS", "ROLES", "Message", "Sample", "Value", "read_file"]
+
+Value = int | float | str
+
+LEVELS = ("NONE", "VERSION", "WARN", "INFO", "ABORT", "TRACE", "CALL")
+KEEPS = ("count", "distinct", "all")
+WHERES = ("nccl", "line")
+
+# Fields that a message of this role must have; the optional ones are listed in csrc/logscan/pattern.c.
+ROLES: Mapping[str, tuple[str, ...]] = {
+    "rpc.served": ("op", "type"),
+    "rpc.begun": ("operation", "res"),
+    "rpc.received": ("op",),
+    "rpc.matched": ("op",),
+    "rpc.queued": ("op",),
+    "rpc.dequeued": ("op",),
+    "rpc.new_conn": ("dir", "local_rank", "transport"),
+    "rpc.connected": ("peer", "conn"),
+    "fd.asked": ("op",),
+    "fd.received": ("op",),
+    "fd.answered": ("op",),
+    "fd.done": ("op",),
+    "comm.start": ("comm", "rank", "nranks"),
+    "comm.complete": ("comm", "rank", "nranks"),
+    "comm.end": ("comm",),
+    "seq.op": ("coll", "count", "datatype", "comm"),
+    "ledger.open": (),
+    "ledger.import": (),
+    "ledger.close": (),
+    "proc.birth": (),
+}
+
+# Roles whose lines are events of interest by themselves; the lines of the others only feed their tracker.
+_RETAINED = frozenset({"comm.start", "comm.complete", "comm.end", "proc.birth"})
+
+_TEXT_KEYS = frozenset(
+    "name pattern level where versions rccl vccl keep role ledger scope severity finding blames meaning next_step subsystem".split()
+)
+_LIST_KEYS = frozenset("patterns distinct key known_issues".split())
+_KEYS = _TEXT_KEYS | _LIST_KEYS | {"origin", "sample"}
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A line and the fields it parses to. ``kind`` is ``real`` (then ``source`` says where it is found) or ``constructed``."""
+
+    text: str
+    kind: str
+    source: str | None = None
+    fields: Mapping[str, Value] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A log message: how it is spelled, who prints it, what it means, and what a scan does with it.
+
+    ``patterns`` are spellings of one message with the same fields. ``where`` is ``nccl`` (the whole message behind
+    ``NCCL LEVEL``) or ``line`` (anywhere in a line that has no NCCL prefix). ``keep`` is ``all``, ``distinct`` or
+    ``count``. ``role`` names the tracker it feeds. ``file`` is the catalogue file it comes from.
+    """
+
+    name: str
+    subsystem: str
+    patterns: tuple[str, ...]
+    level: str = "INFO"
+    where: str = "nccl"
+    versions: str | None = None
+    rccl: str | None = None
+    vccl: str | None = None
+    keep: str = "distinct"
+    distinct: tuple[str, ...] = ()
+    role: str | None = None
+    ledger: str | None = None
+    key: tuple[str, ...] = ()
+    scope: str = "process"
+    severity: str | None = None
+    finding: str | None = None
+    blames: str | None = None
+    origin: bool | None = None
+    meaning: str = ""
+    next_step: str | None = None
+    known_issues: tuple[str, ...] = ()
+    samples: tuple[Sample, ...] = ()
+    file: str = ""
+
+
+def read_file(file: str, table: Mapping[str, Any]) -> list[Message]:
+    """The entries of one parsed TOML file.
+
+    Raises:
+        CatalogueError: an entry is wrong; the error names file, entry and reason.
+    """
+    unknown = sorted(set(table) - {"subsystem", "message"})
+    if unknown:
+        raise CatalogueError(f"unknown key {unknown[0]!r} at the top of the file", file=file)
+    entries = table.get("message", [])
+    if not isinstance(entries, list) or not all(isinstance(e, Mapping) for e in entries):
+        raise CatalogueError("messages are written as [[message]]", file=file)
+    return [_message(file, str(table.get("subsystem", "user")), entry) for entry in entries]
+
+
+def _message(file: str, subsystem: str, entry: Mapping[str, Any]) -> Message:
+    name = entry.get("name")
+    if not isinstance(name, str) or not name:
+        raise CatalogueError("an entry without a name", file=file, entry=str(entry.get("pattern", ""))[:60] or None)
+
+    def fail(reason: str) -> CatalogueError:
+        return CatalogueError(reason, file=file, entry=name)
+
+    for key, value in entry.items():
+        if key not in _KEYS:
+            raise fail(f"unknown key {key!r}")
+        if key in _TEXT_KEYS and not isinstance(value, str):
+            raise fail(f"{key} is a text")
+        if key in _LIST_KEYS and not (isinstance(value, list) and all(isinstance(v, str) for v in value)):
+            raise fail(f"{key} is a list of texts")
+    if ("pattern" in entry) == ("patterns" in entry):
+        raise fail("write either pattern or patterns")
+    patterns = tuple(entry["patterns"]) if "patterns" in entry else (entry["pattern"],)
+    if not patterns:
+        raise fail("patterns is empty")
+    level = _choice(entry, "level", LEVELS, "INFO", fail)
+    where = _choice(entry, "where", WHERES, "nccl", fail)
+    role = entry.get("role")
+    if role is not None and role not in ROLES:
+        raise fail(f"no such role {role!r}")
+    ledger = entry.get("ledger")
+    if (role or "").startswith("ledger.") != (ledger is not None):
+        raise fail("a ledger role needs ledger = \"...\", and only it")
+    if ledger is not None and not 1 <= len(entry.get("key", [])) <= 4:
+        raise fail("a ledger needs key = [...], one to four field names")
+    default = "all" if level == "WARN" else "distinct"
+    if role is not None:
+        default = "all" if role in _RETAINED else "count"
+    severity = _choice(entry, "severity", ("error", "warning", "info", "harmless"), None, fail)
+    finding = entry.get("finding")
+    if finding is not None and finding not in CODES:
+        raise fail(f"no such finding {finding!r}")
+    if not isinstance(entry.get("origin", False), bool):
+        raise fail("origin is true or false")
+    return Message(
+        name=name,
+        subsystem=entry.get("subsystem", subsystem),
+        patterns=patterns,
+        level=level or "INFO",
+        where=where or "nccl",
+        versions=entry.get("versions"),
+        rccl=entry.get("rccl"),
+        vccl=entry.get("vccl"),
+        keep=_choice(entry, "keep", KEEPS, default, fail) or default,
+        distinct=tuple(entry.get("distinct", ())),
+        role=role,
+        ledger=ledger,
+        key=tuple(entry.get("key", ())),
+        scope=_choice(entry, "scope", ("process", "host"), "process", fail) or "process",
+        severity=severity,
+        finding=finding,
+        blames=_choice(entry, "blames", ("self", "peer", "unknown"), None, fail),
+        origin=entry.get("origin"),
+        meaning=entry.get("meaning", ""),
+        next_step=entry.get("next_step"),
+        known_issues=tuple(entry.get("known_issues", ())),
+        samples=tuple(_sample(s, fail) for s in entry.get("sample", ())),
+        file=file,
+    )
+
+
+def _choice(entry: Mapping[str, Any], key: str, choices: tuple[str, ...], default: str | None, fail: Any) -> str | None:
+    value = entry.get(key, default)
+    if value is not None and value not in choices:
+        raise fail(f"{key} is one of {', '.join(choices)}, not {value!r}")
+    return None if value is None else str(value)
+
+
+def _sample(sample: Any, fail: Any) -> Sample:
+    if not isinstance(sample, Mapping) or not isinstance(sample.get("text"), str):
+        raise fail("a sample needs a text")
+    unknown = sorted(set(sample) - {"text", "kind", "source", "fields"})
+    if unknown:
+        raise fail(f"unknown key {unknown[0]!r} in a sample")
+    kind = sample.get("kind", "constructed")
+    if kind not in ("real", "constructed"):
+        raise fail("the kind of a sample is real or constructed")
+    if kind == "real" and not sample.get("source"):
+        raise fail("a real sample names its source")
+    return Sample(sample["text"], kind, sample.get("source"), dict(sample.get("fields", {})))

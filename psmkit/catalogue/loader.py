@@ -1,0 +1,220 @@
+"""Reading catalogue files, and handing them to the C engine."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import tempfile
+import tomllib
+from collections.abc import Mapping, Sequence
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+from psmkit._native.logscan import ffi, lib
+from psmkit.catalogue.entries import KEEPS, LEVELS, ROLES, Message, Value, read_file
+from psmkit.model.errors import CatalogueError
+
+__all__ = ["UNMATCHED_WARN", "Catalogue", "load"]
+
+UNMATCHED_WARN = "unmatched.warn"
+_HERE = Path(__file__).parent
+_CACHE_FORMAT = b"1"
+_FLOAT, _INT = 5, 2  # types as csrc/logscan/catalogue.h numbers them
+
+# Stands first in every catalogue: the scanner hands over a WARN that no entry knows under this name.
+_UNMATCHED = Message(
+    name=UNMATCHED_WARN,
+    subsystem="core",
+    patterns=("{text:rest}",),
+    level="WARN",
+    keep="all",
+    meaning="A warning that the catalogue does not know.",
+)
+
+
+class Catalogue:
+    """A set of messages, compiled for the scanner on first use.
+
+    Raises:
+        CatalogueError: two entries have the same name, or (from :attr:`native`) a pattern is wrong.
+    """
+
+    def __init__(self, messages: Sequence[Message]) -> None:
+        self.messages: tuple[Message, ...] = tuple(messages)
+        self.by_name: dict[str, Message] = {}
+        for message in self.messages:
+            other = self.by_name.setdefault(message.name, message)
+            if other is not message:
+                where = f" (also in {other.file})" if other.file != message.file else ""
+                raise CatalogueError(f"a second entry of this name{where}", file=message.file, entry=message.name)
+
+    @cached_property
+    def ledgers(self) -> tuple[str, ...]:
+        """Names of the ledgers, in the order in which the scanner numbers them."""
+        return tuple(dict.fromkeys(m.ledger for m in self.messages if m.ledger is not None))
+
+    @cached_property
+    def compiled(self) -> tuple[Message, ...]:
+        """The messages as the scanner numbers them."""
+        return (_UNMATCHED, *self.messages)
+
+    @cached_property
+    def native(self) -> Any:
+        """The compiled catalogue, for the scanner."""
+        cat = ffi.gc(lib.ls_catalogue_new(), lib.ls_catalogue_free)
+        for number, message in enumerate(self.compiled):
+            _compile(cat, number, message, self)
+        lib.ls_catalogue_finish(cat)
+        return cat
+
+    @cached_property
+    def fields(self) -> tuple[tuple[tuple[str, int], ...], ...]:
+        """Names and types of the fields of each compiled message."""
+        cat, out = self.native, []
+        for number in range(len(self.compiled)):
+            names = []
+            for i in range(lib.ls_catalogue_fields(cat, number)):
+                name = ffi.string(lib.ls_catalogue_field_name(cat, number, i)).decode()
+                names.append((name, lib.ls_catalogue_field_type(cat, number, i)))
+            out.append(tuple(names))
+        return tuple(out)
+
+    def match(self, text: str | bytes, *, where: str = "nccl") -> tuple[Message, dict[str, Value]] | None:
+        """The entry that a message (for ``nccl``, without its prefix) or a line fits, and its fields. None: no entry."""
+        data = text.encode() if isinstance(text, str) else text
+        present, values = ffi.new("uint64_t[2]"), ffi.new("uint64_t[64]")
+        starts, lengths = ffi.new("uint32_t[64]"), ffi.new("uint32_t[64]")
+        number = lib.ls_match_text(self.native, where == "line", data, len(data), present, values, starts, lengths)
+        if number < 0:
+            return None
+        fields: dict[str, Value] = {}
+        for i, (name, kind) in enumerate(self.fields[number]):
+            if present[0] >> i & 1:
+                raw = data[starts[i] : starts[i] + lengths[i]]
+                fields[name] = raw.decode("utf-8", "replace") if present[1] >> i & 1 else decode(kind, values[i])
+        return self.compiled[number], fields
+
+
+def decode(kind: int, value: int) -> int | float:
+    """A number as the scanner packs it."""
+    if kind == _FLOAT:
+        packed = ffi.new("uint64_t *", value)
+        return float(ffi.cast("double *", packed)[0])
+    return value - (1 << 64) if kind == _INT and value >> 63 else value
+
+
+def _compile(cat: Any, number: int, message: Message, catalogue: Catalogue) -> None:
+    def fail(reason: str) -> CatalogueError:
+        return CatalogueError(reason, file=message.file or None, entry=message.name)
+
+    lib.ls_catalogue_message(
+        cat,
+        message.where == "line",
+        LEVELS.index(message.level),
+        KEEPS.index(message.keep),
+        (message.role or "").encode(),
+    )
+    if message is not _UNMATCHED:
+        error = ffi.new("char[160]")
+        for pattern in message.patterns:
+            raw = pattern.encode()
+            column = lib.ls_catalogue_pattern(cat, number, raw, len(raw), error, 160)
+            if column:
+                reason = ffi.string(error).decode()
+                if reason.startswith("the same pattern"):
+                    other = catalogue.compiled[int(reason.rpartition("#")[2])]
+                    raise fail(f"{pattern!r} is a pattern of {other.name} too")
+                raise fail(f"column {_characters(raw, column)} of {pattern!r}: {reason}")
+    else:
+        lib.ls_catalogue_text_field(cat, number, b"text")
+    for name in message.distinct:
+        if lib.ls_catalogue_distinct(cat, number, name.encode()):
+            raise fail(f"distinct names {name!r}, which no pattern has")
+    if message.ledger is not None:
+        lib.ls_catalogue_ledger(cat, number, catalogue.ledgers.index(message.ledger), message.scope == "host")
+        for name in message.key:
+            if lib.ls_catalogue_key(cat, number, name.encode()):
+                raise fail(f"key names {name!r}, which no pattern has")
+    if message.role is not None:
+        count = lib.ls_catalogue_fields(cat, number)
+        names = {ffi.string(lib.ls_catalogue_field_name(cat, number, i)).decode() for i in range(count)}
+        missing = [name for name in ROLES[message.role] if name not in names]
+        if missing:
+            raise fail(f"role {message.role} needs a field {missing[0]!r}")
+
+
+def _characters(raw: bytes, column: int) -> int:
+    return len(raw[: column - 1].decode("utf-8", "replace")) + 1
+
+
+@lru_cache(maxsize=1)
+def _own() -> Catalogue:
+    messages: list[Message] = []
+    for file, table in _tables(sorted(_HERE.glob("*.toml"))):
+        messages += read_file(file, table)
+    return Catalogue(messages)
+
+
+def load(extra: Sequence[str | os.PathLike[str]] = ()) -> Catalogue:
+    """psmkit's catalogue, with the entries of ``extra`` TOML files behind it.
+
+    Raises:
+        CatalogueError: a file is not TOML, or an entry is wrong; the error names file, entry and, for a pattern, the column.
+    """
+    own = _own()
+    if not extra:
+        return own
+    messages = list(own.messages)
+    for path in extra:
+        try:
+            data = Path(path).read_bytes()
+        except OSError as error:
+            raise CatalogueError(error.strerror or str(error), file=os.fspath(path)) from None
+        messages += read_file(os.fspath(path), _parse(os.fspath(path), data))
+    catalogue = Catalogue(messages)
+    _ = catalogue.native
+    return catalogue
+
+
+def _parse(file: str, data: bytes) -> dict[str, Any]:
+    try:
+        return tomllib.loads(data.decode())
+    except UnicodeDecodeError as error:
+        raise CatalogueError(f"not UTF-8 at byte {error.start}", file=file) from None
+    except tomllib.TOMLDecodeError as error:
+        raise CatalogueError(f"not TOML: {error}", file=file) from None
+
+
+def _tables(paths: Sequence[Path]) -> list[tuple[str, Mapping[str, Any]]]:
+    """The parsed files. Parsing TOML in Python takes longer than a scan of a small log, so the result is kept under the hash of
+    all bytes that went into it: it cannot be stale, and where it cannot be written nothing is lost but time."""
+    files = [(path.name, path.read_bytes()) for path in paths]
+    digest = hashlib.blake2b(_CACHE_FORMAT, digest_size=16)
+    for name, data in files:
+        digest.update(f"{name}\0{len(data)}\0".encode())
+        digest.update(data)
+    try:
+        cache = _cache_folder() / f"catalogue-{digest.hexdigest()}.json"
+    except RuntimeError:  # no home
+        return [(name, _parse(name, data)) for name, data in files]
+    with contextlib.suppress(OSError, ValueError, TypeError):
+        return [(str(name), table) for name, table in json.loads(cache.read_bytes())]
+    tables = [(name, _parse(name, data)) for name, data in files]
+    with contextlib.suppress(OSError, ValueError, TypeError):
+        text = json.dumps(tables)
+        cache.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with tempfile.NamedTemporaryFile("w", dir=cache.parent, delete=False, encoding="utf-8") as out:
+            out.write(text)
+        os.replace(out.name, cache)
+        for old in cache.parent.glob("catalogue-*.json"):
+            if old != cache:
+                old.unlink(missing_ok=True)
+    return tables
+
+
+def _cache_folder() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "psmkit"

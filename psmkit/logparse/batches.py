@@ -1,0 +1,151 @@
+"""Every matched line of some logs, in batches of numpy columns."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from psmkit._native.logscan import lib
+from psmkit.catalogue import Catalogue
+from psmkit.logparse.decode import Decoder, table
+from psmkit.logparse.inputs import display_name
+from psmkit.logparse.scanner import Feed, Path, Paths, as_catalogue
+from psmkit.logparse.types import Event
+
+__all__ = ["EventBatch", "events"]
+
+_EMIT_ALL = 1
+_FLOAT, _INT = 5, 2
+_TEXTS = frozenset({6, 7, 8, 9})
+
+
+class EventBatch:
+    """Some matched lines, as columns.
+
+    The columns have one element a line. ``message`` indexes ``names``, ``file`` indexes ``files``, ``proc`` and ``thread``
+    are numbers of the scan (-1 without a NCCL prefix), ``pid`` and ``tid`` are -1 then. ``device`` is the minimum of int32
+    where the line names none. Iterating yields :class:`~psmkit.logparse.types.Event`, which is slow beside the columns.
+    """
+
+    def __init__(self, feed: Feed, decoder: Decoder, rows: npt.NDArray[np.intp]) -> None:
+        self._decoder = decoder
+        self._rows = rows
+        self._records = decoder.events[rows]
+        self._feed = feed
+        self.names: Sequence[str] = decoder.names
+        self.files: Sequence[str] = [display_name(i.path) for i in feed.inputs]
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __iter__(self) -> Iterator[Event]:
+        return iter(self._decoder.events_of(self._rows.tolist()))
+
+    @property
+    def message(self) -> npt.NDArray[np.uint32]:
+        """Index into ``names``."""
+        return self._column("message")
+
+    @property
+    def file(self) -> npt.NDArray[np.uint32]:
+        """Index into ``files``."""
+        return self._records["first"]["file"]  # type: ignore[no-any-return]
+
+    @property
+    def line(self) -> npt.NDArray[np.uint32]:
+        """Line number, from 1."""
+        return self._records["first"]["line"]  # type: ignore[no-any-return]
+
+    @property
+    def offset(self) -> npt.NDArray[np.uint64]:
+        """Byte offset of the line in its file, decompressed."""
+        return self._records["first"]["offset"]  # type: ignore[no-any-return]
+
+    @property
+    def proc(self) -> npt.NDArray[np.int32]:
+        """Number of the process."""
+        return self._column("proc")
+
+    @property
+    def thread(self) -> npt.NDArray[np.int32]:
+        """Number of the thread."""
+        return self._column("thread")
+
+    @property
+    def device(self) -> npt.NDArray[np.int32]:
+        """Device of the printing thread."""
+        return self._column("device")
+
+    @property
+    def pid(self) -> npt.NDArray[np.int64]:
+        """Process id as printed."""
+        at, _ = table(self._feed.native, "ls_processes")
+        return np.array([at[p].pid if p >= 0 else -1 for p in self.proc.tolist()], dtype=np.int64)
+
+    @property
+    def tid(self) -> npt.NDArray[np.int64]:
+        """Thread id as printed."""
+        at, _ = table(self._feed.native, "ls_threads")
+        return np.array([at[t].tid if t >= 0 else -1 for t in self.thread.tolist()], dtype=np.int64)
+
+    @property
+    def host(self) -> list[str]:
+        """Host as printed, empty without a NCCL prefix."""
+        at, _ = table(self._feed.native, "ls_processes")
+        return [self._decoder.text(at[p].host) if p >= 0 else "" for p in self.proc.tolist()]
+
+    def select(self, name: str) -> dict[str, Any]:
+        """The fields of all lines of one message as columns: numpy arrays for numbers, lists for texts, with ``row`` as the
+        index into this batch. A number that a line lacks is 0, a text is empty."""
+        number = self.names.index(name)
+        rows = np.flatnonzero(self._records["message"] == number)
+        out: dict[str, Any] = {"row": rows}
+        first = self._records["first_value"][rows].astype(np.intp)
+        for i, (field, kind) in enumerate(self._decoder.catalogue.fields[number]):
+            column = self._decoder.values[first + i]
+            if kind in _TEXTS:
+                out[field] = [self._decoder.text(packed) if packed else "" for packed in column.tolist()]
+            elif kind == _FLOAT:
+                out[field] = column.view(np.float64)
+            else:
+                out[field] = column.view(np.int64) if kind == _INT else column
+        return out
+
+    def _column(self, name: str) -> npt.NDArray[Any]:
+        return self._records[name]  # type: ignore[no-any-return]
+
+
+def events(
+    paths: Paths,
+    *,
+    catalogue: Catalogue | Sequence[Path] | None = None,
+    names: Collection[str] | None = None,
+    chunk: int = 1 << 20,
+) -> Iterator[EventBatch]:
+    """Every matched line of some logs, in reading order of each stream.
+
+    Args:
+        paths: a file, glob, folder or ``-`` for standard input, or several of them.
+        catalogue: TOML files with messages of your own, or a catalogue to use instead of psmkit's.
+        names: only these messages.
+        chunk: bytes to read for one batch.
+
+    Raises:
+        InputError: a path does not exist or cannot be read.
+        CatalogueError: a TOML file of yours is wrong.
+    """
+    feed = Feed.start(paths, as_catalogue(catalogue), _EMIT_ALL)
+    all_names = [m.name for m in feed.catalogue.compiled]
+    wanted = None if names is None else np.array([name in names for name in all_names])
+    for _ in feed.run(chunk, None):
+        decoder = Decoder(feed.native, feed.catalogue)
+        lib.ls_clear_events(feed.native)
+        if wanted is None:
+            rows = np.arange(len(decoder.events))
+        else:
+            rows = np.flatnonzero(wanted[decoder.events["message"]])
+        if len(rows):
+            yield EventBatch(feed, decoder, rows)

@@ -1,0 +1,220 @@
+"""What to read: files, globs, folders, standard input; compressed ones by their first bytes, not by their names."""
+
+from __future__ import annotations
+
+import glob
+import lzma
+import os
+import sys
+import tempfile
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from psmkit.logparse.foreign import sniff
+from psmkit.model.errors import InputError
+
+__all__ = ["ForeignInput", "Input", "Reader", "discover"]
+
+STDIN = "<stdin>"
+_HEAD = 1 << 16
+
+_MAGIC = ((b"\x1f\x8b", "gz"), (b"\x28\xb5\x2f\xfd", "zst"), (b"\xfd7zXZ\x00", "xz"))
+# Files that lie in folders of logs and are none: libraries, archives, pictures, pickles, databases.
+_BINARY = (b"\x7fELF", b"PK\x03\x04", b"\x89PNG", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05", b"SQLite", b"GIF8", b"%PDF")
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """A file to read. ``kind`` is ``log`` or how it is compressed: ``gz``, ``zst``, ``xz``. ``size`` is its size on disk.
+
+    ``foreign`` names what it holds when that is not a log: a Flight Recorder dump, a RAS answer, stacks.
+    """
+
+    path: str
+    kind: str
+    size: int
+    foreign: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignInput:
+    """An input that is no log and is read by :mod:`psmkit.logparse.foreign`."""
+
+    path: str
+    kind: str
+
+
+class Reader:
+    """The bytes of one input, in order, decompressed. ``note`` says why they ended early, if they did."""
+
+    def __init__(self, source: Input) -> None:
+        self.input = source
+        self.note: str | None = None
+        self._spool: BinaryIO | None = None
+        self._raw = _open(source.path)
+        self._stream: Any = self._raw if source.kind == "log" else _decompress(source.kind, self._raw, source.path)
+
+    @property
+    def consumed(self) -> int:
+        """Bytes of the file that were read so far, as they lie on disk."""
+        try:
+            return self._raw.tell()
+        except (OSError, ValueError):
+            return 0
+
+    def read(self, size: int) -> bytes:
+        """Up to ``size`` bytes, empty at the end. Damaged input ends where the damage begins."""
+        try:
+            if self.input.kind == "log":
+                return self._raw.read(size) or b""
+            return bytes(self._stream.read1(size))
+        except EOFError:
+            self.note = f"{self.input.path}: the compressed data ends early; what could be read was used"
+        except (OSError, ValueError, zlib.error, lzma.LZMAError, *_zstd_errors()) as error:
+            self.note = f"{self.input.path}: {error}; what could be read was used"
+        return b""
+
+    def readinto(self, buffer: memoryview) -> int:
+        """Fill ``buffer`` as far as one read goes; 0 at the end."""
+        if self.input.kind == "log":
+            try:
+                return self._raw.readinto(buffer) or 0  # type: ignore[attr-defined,no-any-return]
+            except OSError as error:
+                self.note = f"{self.input.path}: {error.strerror}; what could be read was used"
+                return 0
+        data = self.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._stream is not self._raw:
+            self._stream.close()
+        self._raw.close()
+
+
+def _open(path: str) -> BinaryIO:
+    try:
+        return open(path, "rb", buffering=0)  # type: ignore[return-value]
+    except OSError as error:
+        raise InputError(path, (error.strerror or str(error)).lower()) from None
+
+
+def _decompress(kind: str, raw: BinaryIO, path: str) -> Any:
+    if kind == "gz":
+        try:
+            from isal import igzip
+        except ImportError:
+            import gzip
+
+            return gzip.GzipFile(fileobj=raw, mode="rb")
+        return igzip.IGzipFile(fileobj=raw, mode="rb")
+    if kind == "xz":
+        return lzma.LZMAFile(raw)
+    try:
+        import zstandard
+    except ImportError:
+        raise InputError(path, "reading .zst needs the package zstandard (pip install 'psmkit[zstd]')") from None
+    return zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True)
+
+
+def _zstd_errors() -> tuple[type[Exception], ...]:
+    module = sys.modules.get("zstandard")
+    return (module.ZstdError,) if module is not None else ()
+
+
+def discover(paths: Iterable[str | os.PathLike[str]]) -> list[Input]:
+    """The inputs that ``paths`` stand for, each file once, in the order given.
+
+    A path is a file, a glob, a folder (searched with its folders, hidden files and binary files left out) or ``-`` for
+    standard input, which is kept in a temporary file so that its lines can be quoted later.
+
+    Raises:
+        InputError: a path does not exist, holds no file, or cannot be read.
+    """
+    out: dict[str, Input] = {}
+    for given in paths:
+        path = os.fspath(given)
+        if path == "-":
+            found = [_spool_stdin()]
+        elif os.path.isdir(path):
+            found = [i for i in map(_inspect, _walk(path)) if i is not None]
+            if not found:
+                raise InputError(path, "no log in this folder")
+        elif os.path.exists(path):
+            found = [_inspect(path, named=True)]  # type: ignore[list-item]
+        elif glob.has_magic(path):
+            names = sorted(p for p in glob.glob(path, recursive=True) if os.path.isfile(p))
+            if not names:
+                raise InputError(path, "no file matches")
+            found = [i for i in map(_inspect, names) if i is not None]
+        else:
+            raise InputError(path, "no such file or folder")
+        for item in found:
+            key = item.path if item.path.startswith("/proc/self/fd/") else os.path.realpath(item.path)
+            out.setdefault(key, item)
+    return list(out.values())
+
+
+def _walk(folder: str) -> Sequence[str]:
+    found = []
+    for root, folders, files in os.walk(folder, followlinks=False):
+        folders[:] = sorted(f for f in folders if not f.startswith("."))
+        found += [os.path.join(root, f) for f in sorted(files) if not f.startswith(".")]
+    return [f for f in found if os.path.isfile(f)]
+
+
+def _inspect(path: str, named: bool = False) -> Input | None:
+    """Kind and size of a file; None for one that nobody named and that is no log by its first bytes."""
+    with _open(path) as raw:
+        try:
+            head = raw.read(_HEAD)
+            size = os.fstat(raw.fileno()).st_size
+        except OSError as error:
+            raise InputError(path, (error.strerror or str(error)).lower()) from None
+    kind = next((kind for magic, kind in _MAGIC if head.startswith(magic)), "log")
+    if kind != "log":
+        reader = Reader(Input(path, kind, size))
+        head = reader.read(_HEAD)
+        reader.close()
+    if not named and (head.startswith(_BINARY) or head.count(0) * 4 > len(head)):
+        return None
+    return Input(path, kind, size, sniff(head))
+
+
+# Standard input lives as long as the process: its lines are read again when they are quoted.
+_SPOOLS: list[BinaryIO] = []
+
+
+def _spool_stdin() -> Input:
+    spool = tempfile.TemporaryFile(prefix="psmkit-")
+    source = sys.stdin.buffer
+    while chunk := source.read(1 << 20):
+        spool.write(chunk)
+    spool.flush()
+    _SPOOLS.append(spool)  # type: ignore[arg-type]
+    found = _inspect(f"/proc/self/fd/{spool.fileno()}", named=True)
+    assert found is not None
+    return found
+
+
+def display_name(path: str) -> str:
+    """How an input is called in reports."""
+    return STDIN if path.startswith("/proc/self/fd/") else path
+
+
+def natural(path: str) -> tuple[Any, ...]:
+    """A key that sorts ``log.9`` before ``log.10``."""
+    parts, number = [], ""
+    for char in Path(path).name + "\0":
+        if char.isdigit():
+            number += char
+        else:
+            if number:
+                parts.append((0, int(number), ""))
+                number = ""
+            parts.append((1, 0, char))
+    return tuple(parts)

@@ -1,0 +1,380 @@
+"""The result of a scan, and the fetching of its lines."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from psmkit._native.logscan import lib
+from psmkit.catalogue import Catalogue
+from psmkit.logparse.decode import Decoder, table
+from psmkit.logparse.inputs import ForeignInput, Input, Reader, display_name
+from psmkit.logparse.types import (
+    Call,
+    CommInstance,
+    FdExchange,
+    LedgerEntry,
+    MessageCount,
+    PairQueue,
+    Process,
+    Ref,
+    ScanData,
+    SeqDivergence,
+    SeqGroup,
+    SeqRank,
+    ServiceTally,
+    ShapeCount,
+    SourceFile,
+    Thread,
+    Totals,
+    Value,
+)
+from psmkit.model import Evidence
+
+__all__ = ["ScanResult", "collect"]
+
+_LONGEST = 1 << 16
+_STATES = ("", "begun", "served", "received", "matched")
+
+
+@dataclass(slots=True)
+class ScanResult(ScanData):
+    """Everything a scan found, with the lines behind it. Close it, or use it as a context manager.
+
+    ``foreign`` are inputs that are no logs. ``notes`` say what went wrong with an input on the way. ``catalogue`` is the
+    one it was scanned with.
+    """
+
+    foreign: Sequence[ForeignInput] = ()
+    notes: Sequence[str] = ()
+    catalogue: Catalogue | None = None
+    inputs: Sequence[Input] = ()
+    _open: dict[int, tuple[Reader, int]] = field(default_factory=dict)
+    _lines: dict[tuple[int, int], str] = field(default_factory=dict)
+
+    def text(self, ref: Ref) -> str:
+        """The line at ``ref`` as it stands in the file, undecodable bytes replaced, without its end."""
+        known = self._lines.get((ref.file, ref.offset))
+        if known is None:
+            known = self._lines[(ref.file, ref.offset)] = self._read(ref)
+        return known
+
+    def prefetch(self, refs: Iterable[Ref]) -> None:
+        """Read many lines in the order of the files: much faster than one by one where an input is compressed."""
+        for ref in sorted(set(refs)):
+            self.text(ref)
+
+    def evidence(self, ref: Ref) -> Evidence:
+        """The line at ``ref``, as evidence."""
+        return Evidence(self.files[ref.file].path, ref.line, self.text(ref))
+
+    def close(self) -> None:
+        """Close files that were opened to fetch lines."""
+        for reader, _ in self._open.values():
+            reader.close()
+        self._open.clear()
+
+    def __enter__(self) -> ScanResult:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _read(self, ref: Ref) -> str:
+        source = self.inputs[ref.file]
+        if source.kind == "log":
+            with open(source.path, "rb") as file:
+                file.seek(ref.offset)
+                return _clean(file.readline(_LONGEST))
+        reader, at = self._open.pop(ref.file, (None, 0))
+        if reader is None or at > ref.offset:
+            if reader is not None:
+                reader.close()
+            reader, at = Reader(source), 0
+        while at < ref.offset and (skipped := reader.read(min(1 << 20, ref.offset - at))):
+            at += len(skipped)
+        line = b""
+        while b"\n" not in line and len(line) < _LONGEST and (more := reader.read(4096)):
+            line += more
+            at += len(more)
+        self._open[ref.file] = (reader, at)
+        return _clean(line.split(b"\n", 1)[0])
+
+
+def _clean(line: bytes) -> str:
+    return line.rstrip(b"\r\n").decode("utf-8", "replace")
+
+
+def collect(
+    native: Any,
+    catalogue: Catalogue,
+    inputs: Sequence[Input],
+    stream_of: Sequence[int],
+    foreign: Sequence[ForeignInput],
+    notes: Sequence[str],
+) -> ScanResult:
+    """The tables of a finished native scan as Python data."""
+    return _Collector(native, catalogue).result(inputs, stream_of, foreign, notes)
+
+
+class _Collector:
+    def __init__(self, native: Any, catalogue: Catalogue) -> None:
+        self.native = native
+        self.catalogue = catalogue
+        self.decoder = Decoder(native, catalogue)
+        self.totals = lib.ls_get_totals(native)
+
+    def rows(self, getter: str) -> list[Any]:
+        at, n = table(self.native, getter)
+        return [at[i] for i in range(n)]
+
+    def text(self, packed: int) -> str | None:
+        return self.decoder.text(packed) if packed else None
+
+    def result(
+        self, inputs: Sequence[Input], stream_of: Sequence[int], foreign: Sequence[ForeignInput], notes: Sequence[str]
+    ) -> ScanResult:
+        names = self.decoder.names
+        calls, instances = self.calls(), self.instances()
+        return ScanResult(
+            files=[
+                SourceFile(
+                    display_name(item.path),
+                    stream_of[i],
+                    item.size,
+                    lib.ls_file_lines(self.native, i),
+                    bool(lib.ls_file_complete(self.native, i)),
+                )
+                for i, item in enumerate(inputs)
+            ],
+            processes=self.processes(),
+            threads=[
+                Thread(
+                    t.proc, t.tid, t.lines, _ref(t.first), _ref(t.last),
+                    names[t.last_message] if t.last_message != 0xFFFFFFFF else None,
+                )
+                for t in self.rows("ls_threads")
+            ],
+            events=self.decoder.events_of(),
+            counts=[
+                MessageCount(names[c.message], c.proc, c.count, _ref(c.first), _ref(c.last)) for c in self.rows("ls_counts")
+            ],
+            calls=calls,
+            fds=self.fds(),
+            instances=instances,
+            groups=self.groups(instances),
+            pairs=self.pairs(),
+            ledger=self.ledger(),
+            shapes=sorted(
+                (ShapeCount(self.text(s.text) or "", s.count, _ref(s.first)) for s in self.rows("ls_shapes")),
+                key=lambda s: (-s.count, s.first),
+            ),
+            totals=self.sums(),
+            services=self.services(),
+            foreign=foreign,
+            notes=[*notes, *self.losses()],
+            catalogue=self.catalogue,
+            inputs=inputs,
+        )  # fmt: skip
+
+    def processes(self) -> list[Process]:
+        return [
+            Process(
+                i, p.stream, self.decoder.tags[p.tag] if p.tag >= 0 else None, self.text(p.host) or "", p.pid, p.incarnation,
+                p.lines, _ref(p.first), _ref(p.last), p.births, bool(p.aliased),
+            )
+            for i, p in enumerate(self.rows("ls_processes"))
+        ]  # fmt: skip
+
+    def calls(self) -> list[Call]:
+        return [
+            Call(
+                op=c.op,
+                state=_STATES[c.state],
+                stage=self.text(c.stage),
+                type=_known(c.type),
+                service=_known(c.service),
+                caller=_known(c.caller),
+                generation=c.generation,
+                resp_size=_known(c.resp_size),
+                begun=_maybe(c.begun),
+                served=_maybe(c.served),
+                received=_maybe(c.received),
+                matched=_maybe(c.matched),
+                service_thread=_known(c.service_thread),
+                caller_thread=_known(c.caller_thread),
+                peer_local_rank=_known(c.peer_local_rank),
+                age=c.age,
+            )
+            for c in self.rows("ls_calls")
+        ]
+
+    def fds(self) -> list[FdExchange]:
+        return [
+            FdExchange(
+                f.op, _maybe(f.asked), _maybe(f.received), _maybe(f.answered), _maybe(f.done),
+                _known(f.client), _known(f.server), _known(f.rank), _known(f.peer), _known(f.fd), f.age,
+            )
+            for f in self.rows("ls_fds")
+        ]  # fmt: skip
+
+    def instances(self) -> list[CommInstance]:
+        return [
+            CommInstance(
+                index=i,
+                proc=c.proc,
+                comm=c.comm,
+                rank=c.rank,
+                nranks=c.nranks,
+                group=c.group,
+                commid=c.commid if c.has_commid else None,
+                guessed=bool(c.guessed),
+                dev=_known(c.dev),
+                bus=self.text(c.bus),
+                start=_maybe(c.start),
+                complete=_maybe(c.complete),
+                end=_maybe(c.end),
+                ops=c.ops,
+                sends=c.sends,
+                recvs=c.recvs,
+                last_op=_maybe(c.last_op),
+            )
+            for i, c in enumerate(self.rows("ls_instances"))
+        ]
+
+    def groups(self, instances: Sequence[CommInstance]) -> list[SeqGroup]:
+        colls = [self.text(packed) or "" for packed in self.rows("ls_colls")]
+        rows = self.rows("ls_instances")
+        members: dict[int, list[SeqRank]] = defaultdict(list)
+        for instance, row in zip(instances, rows, strict=True):
+            collectives = instance.ops - instance.sends - instance.recvs
+            last = _maybe(row.last_coll_ref)
+            fields = _op(colls, row.last_coll, row.last_opcount, row.last_count, row.last_datatype, row.last_redop, row.last_root)
+            members[instance.group].append(
+                SeqRank(instance.index, instance.rank, collectives, last, fields if last is not None else None)
+            )
+        first: dict[int, list[Any]] = defaultdict(list)
+        for d in self.rows("ls_divergents"):
+            first[d.group].append(d)
+        out = []
+        for i, g in enumerate(self.rows("ls_groups")):
+            divergence = None
+            if first[i]:
+                at = first[i]
+                divergence = SeqDivergence(
+                    i,
+                    at[0].index,
+                    tuple(instances[d.instance].rank for d in at),
+                    tuple(_ref(d.ref) for d in at),
+                    tuple(_op(colls, d.coll, d.opcount, d.count, d.datatype, d.redop, d.root) for d in at),
+                )
+            commid = g.commid if g.has_commid else None
+            out.append(SeqGroup(i, commid, g.nranks, g.matched, tuple(members[i]), divergence))
+        return out
+
+    def pairs(self) -> list[PairQueue]:
+        refs, _ = table(self.native, "ls_pair_refs")
+        out = []
+        for p in self.rows("ls_pairs"):
+            middle, end = p.first_ref + p.kept_sends, p.first_ref + p.kept_sends + p.kept_recvs
+            mismatch = None
+            if p.mismatch:
+                mismatch = (_ref(p.mismatch_send), _ref(p.mismatch_recv), p.mismatch_send_bytes, p.mismatch_recv_bytes)
+            out.append(
+                PairQueue(
+                    p.group, p.src, p.dst, p.matched,
+                    tuple(_ref(refs[i]) for i in range(p.first_ref, middle)),
+                    tuple(_ref(refs[i]) for i in range(middle, end)),
+                    p.pending_sends, p.pending_recvs, mismatch,
+                )
+            )  # fmt: skip
+        return out
+
+    def ledger(self) -> list[LedgerEntry]:
+        out = []
+        for e in self.rows("ls_ledger"):
+            key: tuple[Value, ...] = tuple(
+                (self.text(e.key[i]) or "") if e.key_is_text >> i & 1 else int(e.key[i]) for i in range(e.nkeys)
+            )
+            out.append(
+                LedgerEntry(
+                    self.catalogue.ledgers[e.ledger], key, e.proc, e.opens, e.closes, e.imports,
+                    _maybe(e.opened), _maybe(e.closed), _maybe(e.imported), _known(e.importer),
+                )
+            )  # fmt: skip
+        return out
+
+    def services(self) -> list[ServiceTally]:
+        opened: dict[int, dict[tuple[str, int, int], int]] = defaultdict(dict)
+        served: dict[int, dict[int, int]] = defaultdict(dict)
+        for t in self.rows("ls_tallies"):
+            if t.served:
+                served[t.service][t.type] = t.count
+            else:
+                opened[t.service][(self.text(t.dir) or "", t.transport, t.rank)] = t.count
+        out = []
+        for i, s in enumerate(self.rows("ls_services")):
+            was_opened, was_served, was_begun = _maybe(s.last_opened), _maybe(s.last_served), _maybe(s.last_begun)
+            out.append(
+                ServiceTally(
+                    proc=s.proc,
+                    thread=s.thread,
+                    opened=opened[i],
+                    served=served[i],
+                    last_opened=was_opened,
+                    opened_as=(self.text(s.opened_dir) or "", s.opened_transport, s.opened_rank) if was_opened else None,
+                    last_served=was_served,
+                    served_type=s.served_type if was_served else None,
+                    last_begun=was_begun,
+                    begun_operation=self.text(s.begun_operation) if was_begun else None,
+                    begun_res=s.begun_res if was_begun else None,
+                )
+            )
+        return out
+
+    def sums(self) -> Totals:
+        t = self.totals
+        sums = {
+            name: (s.opens, s.closes, s.imports)
+            for name, s in zip(self.catalogue.ledgers, self.rows("ls_ledger_totals"), strict=False)
+            if s.opens or s.closes or s.imports
+        }
+        return Totals(
+            lines=t.lines, bytes=t.bytes, matched=t.matched, unmatched=t.unmatched, other=t.other, torn=t.torn, glued=t.glued,
+            calls_matched=t.calls_matched, fds_matched=t.fds_matched, seq_matched=t.seq_matched, pairs_matched=t.pairs_matched,
+            max_call_age=t.max_call_age, max_fd_age=t.max_fd_age, ledgers=sums,
+        )  # fmt: skip
+
+    def losses(self) -> list[str]:
+        t, out = self.totals, []
+        if t.cut:
+            out.append(f"{t.cut} lines longer than 1 MiB were cut")
+        if t.dropped_events:
+            out.append(f"{t.dropped_events} lines of messages with too many sightings were counted and not kept")
+        if t.dropped_items:
+            out.append(f"{t.dropped_items} entries beyond the bounds of a tracker were counted and not followed")
+        return out
+
+
+def _op(
+    colls: Sequence[str], coll: int, opcount: int, count: int, datatype: int, redop: int, root: int
+) -> Mapping[str, Value]:
+    name = colls[coll] if coll < len(colls) else ""
+    known = {"coll": name, "opcount": opcount, "count": count, "datatype": datatype, "op": redop, "root": root}
+    return {key: value for key, value in known.items() if value != -1}
+
+
+def _known(value: int) -> int | None:
+    return None if value == -1 else value
+
+
+def _ref(ref: Any) -> Ref:
+    return Ref(ref.file, ref.line, ref.offset, ref.seq)
+
+
+def _maybe(ref: Any) -> Ref | None:
+    return _ref(ref) if ref.line else None
+
+

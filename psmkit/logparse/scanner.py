@@ -1,0 +1,135 @@
+"""Feeding inputs to the native scanner: which files are one stream, in what order they are read."""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from psmkit._native.logscan import ffi, lib
+from psmkit.catalogue import Catalogue, load
+from psmkit.logparse.arrange import Arrangement, arrange
+from psmkit.logparse.inputs import ForeignInput, Input, Reader, discover
+from psmkit.logparse.result import ScanResult, collect
+
+__all__ = ["Feed", "Paths", "as_catalogue", "scan"]
+
+Path = str | os.PathLike[str]
+Paths = Path | Iterable[Path]
+Progress = Callable[[int, int], None]
+
+_EMIT_ALL, _KEEP_CALLS = 1, 2
+
+
+def as_catalogue(catalogue: Catalogue | Sequence[Path] | None) -> Catalogue:
+    """psmkit's catalogue, with a user's files or replaced by a user's."""
+    return catalogue if isinstance(catalogue, Catalogue) else load(tuple(catalogue or ()))
+
+
+@dataclass
+class Feed:
+    """A scan in progress: inputs sorted out, the native scan, and what is read next."""
+
+    catalogue: Catalogue
+    inputs: list[Input]
+    foreign: list[ForeignInput]
+    arrangement: Arrangement
+    native: Any
+    notes: list[str] = field(default_factory=list)
+
+    @classmethod
+    def start(cls, paths: Paths, catalogue: Catalogue, mode: int) -> Feed:
+        """Find the inputs of ``paths`` and make ready to read them."""
+        found = discover([paths] if isinstance(paths, str | os.PathLike) else paths)
+        logs = [i for i in found if i.foreign is None]
+        foreign = [ForeignInput(i.path, i.foreign) for i in found if i.foreign is not None]
+        native = ffi.gc(lib.ls_scan_new(catalogue.native, mode), lib.ls_scan_free)
+        arrangement = arrange(logs, catalogue)
+        for _ in arrangement.streams:
+            lib.ls_scan_stream(native)
+        for number in range(len(logs)):
+            lib.ls_scan_file(native, arrangement.stream_of[number])
+        for stream, host, pid, home in arrangement.homes:
+            name = host.encode("utf-8", "surrogateescape")
+            lib.ls_scan_home(native, stream, name, len(name), pid, home)
+        return cls(catalogue, logs, foreign, arrangement, native)
+
+    def run(self, chunk: int, progress: Progress | None) -> Iterator[None]:
+        """Read everything: a chunk of each stream in turn, so that the ranks advance together. Yields after each chunk."""
+        _allow_open_files(len(self.arrangement.streams))
+        buffer = bytearray(chunk)
+        view, at = memoryview(buffer), ffi.from_buffer(buffer)
+        total, done = sum(i.size for i in self.inputs), 0
+        queues = [list(files) for files in self.arrangement.streams]
+        readers: list[Reader | None] = [None] * len(queues)
+        active = [s for s, files in enumerate(queues) if files]
+        try:
+            while active:
+                for stream in list(active):
+                    file = queues[stream][0]
+                    reader = readers[stream] or Reader(self.inputs[file])
+                    readers[stream] = reader
+                    before = reader.consumed
+                    n = reader.readinto(view)
+                    done += reader.consumed - before
+                    if n:
+                        lib.ls_feed(self.native, file, at, n)
+                    else:
+                        self._end(file, reader)
+                        readers[stream] = None
+                        del queues[stream][0]
+                        if not queues[stream]:
+                            active.remove(stream)
+                    yield
+                lib.ls_end_round(self.native)
+                if progress is not None:
+                    progress(done, total)
+            lib.ls_finish(self.native)
+        finally:
+            for open_reader in readers:
+                if open_reader is not None:
+                    open_reader.close()
+
+    def _end(self, file: int, reader: Reader) -> None:
+        lib.ls_end_file(self.native, file)
+        if reader.note is not None:
+            self.notes.append(reader.note)
+        reader.close()
+
+
+def _allow_open_files(streams: int) -> None:
+    """Every stream stays open while it is read."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = streams + 128
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
+def scan(
+    paths: Paths,
+    *,
+    catalogue: Catalogue | Sequence[Path] | None = None,
+    keep_calls: bool = False,
+    progress: Progress | None = None,
+    chunk: int = 1 << 20,
+) -> ScanResult:
+    """Read logs once.
+
+    Args:
+        paths: a file, glob, folder or ``-`` for standard input, or several of them.
+        catalogue: TOML files with messages of your own, or a :class:`~psmkit.catalogue.Catalogue` to use instead of psmkit's.
+        keep_calls: keep every proxy call, not only those that are not complete.
+        progress: called with bytes read and bytes in all, now and then.
+        chunk: bytes to read of one stream before the next one has its turn.
+
+    Raises:
+        InputError: a path does not exist or cannot be read.
+        CatalogueError: a TOML file of yours is wrong.
+    """
+    feed = Feed.start(paths, as_catalogue(catalogue), _KEEP_CALLS if keep_calls else 0)
+    for _ in feed.run(chunk, progress):
+        pass
+    return collect(feed.native, feed.catalogue, feed.inputs, feed.arrangement.stream_of, feed.foreign, feed.notes)
