@@ -10,8 +10,8 @@ from tests.loggen.sim import Fault, NcclFailureError, Process, Request, Simulati
 
 __all__ = ["Connections", "Plan"]
 
-INIT, SETUP, CONNECT = 1, 3, 4
-_NAMES = {INIT: "Init", SETUP: "Setup", CONNECT: "Connect"}
+INIT, SETUP, CONNECT, REGISTER, DEREGISTER = 1, 3, 4, 11, 12  # as numbered from 2.23 on
+_NAMES = {INIT: "Init", SETUP: "Setup", CONNECT: "Connect", REGISTER: "Register", DEREGISTER: "Deregister"}
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,7 @@ class Plan:
     ahead: int = 2
     count: int = 65536
     split: int = 0  # size of child communicators that ranks work in besides the whole, 0: none
+    register: bool = False  # buffers with the neighbour's proxy, released in the teardown
     teardown: bool = True
     pid: int = 6001
     environment: dict[str, str] = field(default_factory=dict)
@@ -360,6 +361,26 @@ class Connections(Simulation):
             "transport.cc:228 ncclTransportP2pSetup",
         )
         raise NcclFailureError(1)
+
+    def _register(self, p: Process, thread: str) -> Task:
+        peer = next(q for q in self._local(p) if q.local == p.local ^ 1)
+        for i in range(2):
+            base = p.base + 0x20000000 + (i << 21)
+            what = f"buffer {pointer(base)} size 65536 (baseAddr {pointer(base)} size 2097152) to peer {peer.rank}"
+            self.info(p, thread, f"rank {p.rank} - IPC registering {what}")
+            yield from self._call(p, thread, peer, REGISTER, size=8)
+            remote = pointer(peer.base + 0x30000000 + (i << 21))
+            self.info(p, thread, f"rank {p.rank} - IPC register {what} regAddr {remote} offsetOut 0")
+            p.registered.append((pointer(base), peer.rank, remote))
+
+    def _deregister(self, p: Process, thread: str) -> Task:
+        for base, peer, remote in p.registered:
+            if self.visit("deregister", p) == "forget":
+                continue
+            self.info(
+                p, thread, f"rank {p.rank} - IPC deregistered buffer {base} peer {peer} ipc remote buffer {remote}"
+            )
+            yield from self._call(p, thread, self.processes[peer], DEREGISTER)
 
     def _async_connect(self, p: Process) -> Task:
         """The thread that a group call starts for new connections."""

@@ -92,7 +92,7 @@ class Job(Connections):
         self.info(p, t, d.bootstrap.format(ip=p.ip))
         yield None
         if p.rank == 0 or d.functions or d.psm:
-            self.info(p, t, d.version)
+            self.info(p, t, self.setting(p, "VERSION") or d.version)
         self.info(p, t, "NET/IB : No device found.")
         self.info(p, t, f"NET/Socket : Using [0]eth0:{p.ip}<0>")
         self.info(p, t, "Using network Socket")
@@ -102,7 +102,8 @@ class Job(Connections):
         if d.ras:
             self.info(p, t, f"RAS network listening socket at {p.ip}<{p.ras_port}>")
             self.start(p, self._ras(p))
-        self.visit("bootstrap", p)
+        if self.visit("bootstrap", p) == "wait":
+            yield lambda: False
         yield self._all("begun")
         if d.ras:
             self.info(
@@ -239,6 +240,8 @@ class Job(Connections):
         return slowest if self.stuck is None else min(slowest, self.stuck)
 
     def _collectives(self, p: Process) -> Task:
+        if self.plan.register:
+            yield from self._register(p, "main")
         for step in range(self.plan.steps):
             yield self._pace(p)
             action = self.visit("collective", p)
@@ -247,6 +250,8 @@ class Job(Connections):
                 coll, self.stuck = "ReduceScatter", p.ops
             elif action == "other count":
                 count, self.stuck = count + 64, p.ops
+            elif action == "device stuck":
+                self.stuck = p.ops
             elif action == "never":
                 yield lambda: False
             elif action == "async error":
@@ -303,6 +308,7 @@ class Job(Connections):
     # -- teardown
 
     def _teardown(self, p: Process) -> Task:
+        yield from self._deregister(p, "main")
         self.mark(p, "tearing down")
         yield self._all("tearing down")
         self.visit("teardown", p)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from tests.loggen.dialects import DIALECTS, Dialect
 from tests.loggen.job import Job, Plan
-from tests.loggen.sim import Fault, Line
+from tests.loggen.sim import Fault, Line, Process
 from tests.loggen.surroundings import mpirun_signal, torchrun_failure, watchdog
 
 __all__ = ["SCENARIOS", "Log", "Scenario", "Truth", "generate", "scenario_names"]
@@ -56,6 +56,7 @@ class Scenario:
     faults: tuple[Fault, ...] = ()
     at_end: tuple[Callable[[Job], None], ...] = ()
     dialects: tuple[str, ...] | None = None
+    observer: Callable[[Job, str, Process], None] | None = None
 
     def covers(self, dialect: Dialect) -> bool:
         return self.dialects is None or dialect.name in self.dialects
@@ -163,6 +164,80 @@ def _truncated(job: Job) -> None:
     job.exit(p)
 
 
+def _harmless(job: Job, site: str, p: Process) -> None:
+    """What healthy jobs complain about."""
+    if site == "bootstrap":
+        job.warn(p, "main", "misc/ibvwrap.cc:185", "lib wrapper not initialized.", "wrap_ibv_alloc_pd")
+        job.chain(p, "main", 3, "transport/net_ib/gdr.cc:55 ibDmaBufSupportInitOnce")
+        job.info(p, "main", "NET/Plugin: Could not find: libnccl-net.so. Using internal network plugin.")
+        job.info(p, "main", "Failed to initialize NET plugin IB")
+    if site == "topology":
+        job.info(p, "main", "TUNER/Plugin: Could not find: libnccl-tuner.so. Using internal tuner plugin.")
+        job.info(p, "main", "Could not get speed from /sys/class/net/eth0/speed. Defaulting to 10 Gbps.")
+
+
+def _refused(job: Job) -> None:
+    """A rank cannot reach the bootstrap root."""
+    p = job.processes[2]
+    where = f"{job.processes[0].ip}<41234>"
+    for i in range(1, 4):
+        job.info(
+            p,
+            "main",
+            f"socketPollConnect: connect to {where} returned Connection refused, retrying ({i}/34) after sleep for {100 * i} msec",
+        )
+    job.warn(
+        p,
+        "main",
+        "misc/socket.cc:578",
+        f"socketPollConnect: connect to {where} returned Connection refused, exceeded error retry count after 35 attempts",
+        "socketConnectCheck",
+    )
+    job.chain(
+        p,
+        "main",
+        6,
+        "misc/socket.cc:655 ncclSocketPollConnect",
+        "misc/socket.cc:719 ncclSocketReady",
+        "misc/socket.cc:731 ncclSocketConnect",
+        "bootstrap.cc:636 socketConnect",
+    )
+    job.chain(
+        p,
+        "main",
+        6,
+        "bootstrap.cc:701 bootstrapInit",
+        "init.cc:1443 ncclCommInitRankFunc",
+        "group.cc:75 ncclAsyncJobMain",
+    )
+    job.exit(p)
+
+
+def _scraped(job: Job, site: str, p: Process) -> None:
+    """A metrics scraper knocks at the port of a proxy service, which then waits for it."""
+    if site == "service.Setup" and p.rank == 1 and job.visits.get((site, 1), 0) == 1:
+        job.warn(
+            p,
+            "service",
+            "misc/socket.cc:481",
+            "socketFinalizeAccept: wrong magic 74656d2f20544547 != 7970663b906d70b9",
+            "socketFinalizeAccept",
+        )
+
+
+def _completion_error(job: Job) -> None:
+    """A link goes down: the sender's queue pair runs out of retries."""
+    p, peer = job.processes[0], job.processes[3]
+    job.warn(
+        p,
+        "progress",
+        "transport/net_ib.cc:1909",
+        f"NET/IB : Got completion from peer {peer.ip}<37290> with status=12 opcode=129 len=0 vendor err 129 (Send) localGid ::ffff:{p.ip} remoteGids ::ffff:{peer.ip}",
+    )
+    job.chain(p, "progress", 6, "transport/net.cc:1134", "proxy.cc:694")
+    job.chain(p, "progress", 6, "proxy.cc:878", end=" [Progress Thread]")
+
+
 def _time_limit(job: Job) -> None:
     job.stderr(None, "slurmstepd: error: *** JOB 4711 ON node0 CANCELLED AT 2026-11-21T02:35:22 DUE TO TIME LIMIT ***")
 
@@ -176,6 +251,18 @@ _LIST = (
     Scenario("healthy_eight_ranks", HEALTHY, Plan(ranks=8, work="both", steps=6)),
     Scenario("healthy_split", HEALTHY, Plan(ranks=8, work="coll", steps=20, split=2)),
     Scenario("healthy_two_hosts", HEALTHY, Plan(ranks=4, hosts=2, work="coll", steps=12)),
+    Scenario("healthy_registrations", HEALTHY, Plan(work="coll", steps=8, register=True), dialects=("2.27", "2.30")),
+    Scenario(
+        "healthy_with_complaints", HEALTHY, Plan(work="both", steps=4), dialects=("2.27", "2.30"), observer=_harmless
+    ),
+    # Torn down, but something is left.
+    Scenario(
+        "registration_kept",
+        _truth("leaking", (1,), "PSM505 PSM506", named=False),
+        Plan(work="coll", steps=8, register=True),
+        (Fault("deregister", "forget", 1, 2),),
+        dialects=("2.27", "2.30"),
+    ),
     # The same jobs without their end: nothing is wrong, nothing proves that all is well.
     Scenario("no_teardown", _truth("inconclusive healthy"), replace(P2P, teardown=False)),
     # -- a rank dies
@@ -340,7 +427,31 @@ _LIST = (
         (Fault("service.Connect", "begin", 1, 2),),
         dialects=PSM,
     ),
+    Scenario(
+        "scraper_on_proxy_port",
+        _truth("hung failed", (1,), "PSM106", named=False),
+        Plan(ranks=8, work="p2p"),
+        (Fault("service.Setup", "swallow", 1, 2),),
+        dialects=("2.27", "2.30"),
+        observer=_scraped,
+    ),
     # -- errors
+    Scenario(
+        "bootstrap_refused",
+        _truth("failed", (0, 2), "PSM203 PSM401", named=False),
+        Plan(work="coll"),
+        (Fault("bootstrap", "wait", 2, 1),),
+        (_refused,),
+        dialects=("2.27", "2.30"),
+    ),
+    Scenario(
+        "link_down",
+        _truth("failed hung", (0, 3), "PSM406 PSM404", named=False),
+        Plan(work="coll", hosts=2, steps=60, ahead=30),
+        (Fault("collective", "device stuck", 0, 9),),
+        (_completion_error,),
+        dialects=("2.21",),
+    ),
     Scenario(
         "import_fails", _truth("failed", (1,), "PSM401 PSM508 PSM509 PSM405"), P2P, (Fault("import", "fail", 1, 2),)
     ),
@@ -391,5 +502,8 @@ def generate(name: str, dialect: str, seed: int = 1, plan: Plan | None = None) -
     job = Job(DIALECTS[dialect], own, seed, scenario.faults)
     for step in scenario.at_end:
         job.timers.append(lambda step=step: step(job))
+    watch = scenario.observer
+    if watch:
+        job.observer = lambda site, process: watch(job, site, process)
     job.run()
     return Log(name, dialect, tuple(job.lines), scenario.truth)

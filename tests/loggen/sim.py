@@ -77,6 +77,7 @@ class Process:
     linked: set[int] = field(default_factory=set)  # ranks whose proxy service I have a connection to
     done: set[object] = field(default_factory=set)
     handles: dict[tuple[str, str, int, int], str] = field(default_factory=dict)  # (connection, side, peer, channel)
+    registered: list[tuple[str, int, str]] = field(default_factory=list)  # base, peer, remote
     ops: int = 0
     child: int = 0  # the child communicator
     ras_port: int = 0
@@ -122,6 +123,7 @@ class Simulation:
         self.timers: list[Callable[[], None]] = []
         self.clock = 0
         self.marks: dict[object, int] = {}
+        self.observer: Callable[[str, Process], None] = lambda site, process: None
 
     def mark(self, process: Process, mark: object) -> None:
         """Note that ``process`` came past a point that others may wait for."""
@@ -167,6 +169,7 @@ class Simulation:
 
     def visit(self, site: str, process: Process) -> str | None:
         """The action of the fault that strikes here, if one does."""
+        self.observer(site, process)
         key = (site, process.rank)
         self.visits[key] = self.visits.get(key, 0) + 1
         for fault in self.faults:

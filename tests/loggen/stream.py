@@ -94,7 +94,7 @@ class _Round:
             ),
             *proxied(11, "Register", op, 8),
             (
-                f"{me}rank {p.rank} - IPC reuse buffer 0x%x size 65536 (baseAddr 0x%x size 2097152) to peer {service.rank} regAddr 0x%x",
+                f"{me}rank {p.rank} - IPC register buffer 0x%x size 65536 (baseAddr 0x%x size 2097152) to peer {service.rank} regAddr 0x%x offsetOut 0",
                 [buffer] * 3,
             ),
             (f"{me}init.cc:437 Cuda Alloc Size 23648 pointer 0x%x", [buffer]),
