@@ -82,8 +82,6 @@ def main(args: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: list[str]) -> int:
-    from psmkit.model.errors import PsmkitError
-
     try:
         with cli.make_context("psmkit", arguments) as ctx:
             status = cli.invoke(ctx)
@@ -94,13 +92,15 @@ def _run(arguments: list[str]) -> int:
         return EXIT_INTERRUPTED
     except click.ClickException as error:
         return _complain(error.format_message())
-    except PsmkitError as error:
-        return _complain(str(error))
     except BrokenPipeError:
         raise
     except OSError as error:
         return _complain(f"{error.filename}: {error.strerror}" if error.filename else str(error))
     except Exception as error:
+        from psmkit.model.errors import PsmkitError  # late: --help needs no model
+
+        if isinstance(error, PsmkitError):
+            return _complain(str(error))
         # A bug must not look like findings (1): scripts would take it for a verdict.
         if "-v" in arguments or "--verbose" in arguments:
             import traceback

@@ -106,14 +106,14 @@ def fold(findings: Iterable[Finding], *, everything: bool = False) -> list[Fold]
     return folds
 
 
-def about(finding: Finding, *, runs: int) -> str:
-    """Run, communicator and stage of a finding in a few words, empty when there is nothing to say."""
+def about(finding: Finding, *, runs: int, stage: bool = False) -> str:
+    """Run, communicator and, if wanted (titles name it mostly), ``stage`` of a finding; empty when there is nothing to say."""
     parts = []
     if runs > 1 and finding.run is not None:
         parts.append(f"run {finding.run}")
     if finding.comm:
         parts.append(f"communicator {finding.comm}")
-    if finding.stage:
+    if stage and finding.stage:
         parts.append(f"stage {finding.stage}")
     return ", ".join(parts)
 

@@ -119,26 +119,29 @@ def _finding(page: Page, finding: Finding, runs: int, options: Options) -> None:
         hang=" " * 4,
         lead=Span(f"{label} {finding.code} ", finding.severity.value),
     )
-    place = about(finding, runs=runs)
+    place = about(finding, runs=runs, stage=options.verbose)
     if place:
         page.wrap(place, "dim", indent="    ")
     if finding.explanation and finding.explanation != finding.title:
-        page.wrap(finding.explanation, indent="    ")
+        short = finding.severity is Severity.INFO and not options.verbose
+        text = shorten(finding.explanation, 2 * (page.width - 6)) if short else finding.explanation
+        page.wrap(text, indent="    ")
     limit = len(finding.evidence) if options.verbose else _EVIDENCE[finding.severity]
     for item in finding.evidence[:limit]:
-        _evidence(page, item)
+        _evidence(page, item, whole=options.verbose)
     if len(finding.evidence) > limit:
-        page.add(Span(f"    … {len(finding.evidence) - limit} more lines of evidence", "dim"))
+        page.add(Span(f"    … {_count(len(finding.evidence) - limit, 'more line')} of evidence", "dim"))
     if finding.next_step and (finding.severity is not Severity.INFO or options.verbose):
         page.wrap(finding.next_step, indent="    ", hang="      ", lead=Span("next: ", "code"))
     if finding.known_issue:
         page.wrap(finding.known_issue, indent="    ", lead=Span("known issue: ", "dim"))
 
 
-def _evidence(page: Page, item: Evidence) -> None:
+def _evidence(page: Page, item: Evidence, *, whole: bool) -> None:
     # The place stands alone and uncut, so that it can be clicked or pasted.
     page.add("    ", Span(str(item), "place"))
-    page.add("      ", Span("| ", "dim"), Span(shorten(visible(item.text), page.width - 8), "quote"))
+    text = visible(item.text)
+    page.add("      ", Span("| ", "dim"), Span(text if whole else shorten(text, page.width - 8), "quote"))
 
 
 def _matching(page: Page, report: Report) -> None:
@@ -181,9 +184,9 @@ def _coverage(page: Page, report: Report, options: Options) -> None:
     page.add(Span("Evidence", "heading"))
     read = f"read {_count(coverage.files, 'file')}, {size(coverage.bytes)}, {_count(coverage.lines, 'line')}"
     if coverage.matched or coverage.unmatched:
-        share = 100 * coverage.matched / (coverage.matched + coverage.unmatched)
-        # Rounded down: 100 % must mean all of them.
-        read += f"; understood {coverage.matched:,} NCCL lines ({int(share)}%), not {coverage.unmatched:,}"
+        total = coverage.matched + coverage.unmatched
+        # Rounded down: 100% must mean all of them.
+        read += f"; understood {coverage.matched:,} of {total:,} NCCL lines ({100 * coverage.matched // total}%)"
     if coverage.torn:
         read += f"; {coverage.torn:,} torn"
     if coverage.other:
