@@ -158,6 +158,9 @@ def graph(job: Job, run: int) -> Graph:
     if job not in _GRAPHS:
         graphs = {info.index: Graph(info.index) for info in job.runs}
         weights: dict[str, int] = {}
+        # an orderly end: communicators destroyed, or the RAS thread told to stop
+        ended = {e.proc for e in job.events("ras.terminate.local")}
+        ended |= {p.index for p in job.scan.processes if job.torn_down(p.index)}
         for event in job.scan.events:
             if event.proc < 0:
                 continue
@@ -167,9 +170,7 @@ def graph(job: Job, run: int) -> Graph:
             if not weights[event.name] or index is None:
                 continue
             at = target(job, event)
-            if at is None or at.proc == event.proc or job.torn_down(event.proc):
-                continue
-            if at.proc is not None and job.torn_down(at.proc):
+            if at is None or at.proc == event.proc or event.proc in ended or at.proc in ended:
                 continue
             graphs[index].blames.append(Blame(event.proc, at, event, weights[event.name]))
         for cascade in faults.cascades(job):
@@ -178,6 +179,11 @@ def graph(job: Job, run: int) -> Graph:
                 graphs[index].victims.add(cascade.proc)
         _GRAPHS[job] = graphs
     return _GRAPHS[job].get(run, Graph(run))
+
+
+def _starting(job: Job, proc: int) -> bool:
+    """Whether a process was still initialising a communicator when its log ends."""
+    return any(i.start is not None and i.complete is None for i in job.instances_of.get(proc, ()))
 
 
 def _name(job: Job, at: Target) -> str:
@@ -202,7 +208,8 @@ def _death(job: Job, run: int, graph_: Graph, at: Target) -> tuple[bool, float]:
     if not any(b.event.name in _CLOSURES for b in against):
         return False, 0.0
     # a connection that closes while the other side still starts is a death whatever else is seen
-    if any(job.base_stage_of(p) in ("started", "bootstrap", "init", "topology", "connect") for p in blamers):
+    closers = {b.by for b in against if b.event.name == "proxy.closed_by_peer"}
+    if any(_starting(job, p) for p in closers):
         return True, 0.8
     everyone = {p for p in job.runs[run].procs if p not in blamers}
     behind = at.proc is not None and any(_more(job.progress_of(p), job.progress_of(at.proc)) for p in blamers)
@@ -235,7 +242,7 @@ def suspect(job: Job, run: int) -> Target | None:
     if ends:
         return ends[0]
     if not ours.victims:
-        return (ours.targets() or [None])[0]
+        return next(iter(ours.targets()), None)
     info = job.runs[run]
     quiet = [Target(p, job.rank_of(p)) for p in sorted(info.procs) if p not in ours.victims and not job.torn_down(p)]
     quiet += [Target(None, rank) for rank in job.missing_ranks(run)]

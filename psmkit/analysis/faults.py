@@ -20,7 +20,7 @@ from psmkit.logparse.types import Event, Ref
 __all__ = ["Cascade", "Fault", "body", "cascades", "follows", "message", "place", "refs", "unknown"]
 
 #: Names under which a scan hands over WARN lines that no entry knows.
-_UNKNOWN = frozenset({"unmatched.warn", "warn.unknown"})
+_UNKNOWN = frozenset({"unmatched.warn"})
 #: The last step of a chain in a progress thread, which stores it as the communicator's asynchronous error.
 _THREAD_ENDS = frozenset({"proxy.thread_result", "gin.progress.failed", "rma.progress.failed"})
 #: Files whose functions are called by the user: an error that returns through them has reached the application.

@@ -7,7 +7,7 @@ from collections import defaultdict
 from psmkit.analysis import faults
 from psmkit.analysis.job import Job
 from psmkit.analysis.known import issue_of
-from psmkit.logparse.types import Event
+from psmkit.logparse.types import Event, Ref
 from psmkit.model import Finding, Severity
 
 __all__ = ["find"]
@@ -17,7 +17,7 @@ def find(job: Job) -> list[Finding]:
     """PSM801, one finding for each kind of line in each run."""
     groups: dict[tuple[int | None, str], list[Event]] = defaultdict(list)
     steps: dict[tuple[int | None, str], Event] = {}
-    inside = set()
+    inside: set[Ref] = set()
     for cascade in faults.cascades(job):
         run = job.run_of(cascade.proc)
         inside.update(f.ref for f in cascade.faults)

@@ -99,10 +99,8 @@ def _finding(job: Job, run: int, entry: _Missed, broken: bool, suspect: bool) ->
         how = "closed its connection and cannot be reached again"
     stage = job.stage_of(entry.proc) if entry.proc is not None else None
     where = f"; its last stage is {stage}" if stage else ""
-    refs: list[Ref | None] = [
-        e.ref for e in (*(e for e in entry.lasting if e.proc not in entry.recovered), *entry.early)
-    ][:4]
-    refs.append(_peer_line(job, run, entry))
+    said = [*(e for e in entry.lasting if e.proc not in entry.recovered), *entry.early]
+    refs = [*(e.ref for e in said[:4]), _peer_line(job, run, entry)]
     if entry.proc is not None:
         refs.append(job.process(entry.proc).last)
     confidence = 0.6

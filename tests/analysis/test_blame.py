@@ -1,0 +1,80 @@
+"""Following the blame to a rank that says nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from psmkit.model import Severity
+from tests.analysis.test_errors import lost_peer, out_of_memory
+from tests.analysis.texts import Rank, find, of, ranks, serious
+
+
+def closed_by(rank: Rank, peer: int) -> Rank:
+    return rank.line(f"[Service thread] Connection closed by localRank {peer}", "service")
+
+
+def test_silent_rank_that_failing_peers_point_at_is_gone(tmp_path: Path) -> None:
+    logs = ranks()
+    lost_peer(logs[0])
+    for rank in (0, 2, 3):
+        closed_by(logs[rank], 1)
+    found = of(find("blame", tmp_path, logs), "PSM403")
+    assert [(f.severity, f.culprits, f.stage) for f in found] == [(Severity.ERROR, (1,), "died")]
+    assert any("localRank 1" in e.text for e in found[0].evidence)
+
+
+def test_rank_without_a_log_can_be_the_one(tmp_path: Path) -> None:
+    logs = [log for log in ranks() if log.rank != 2]
+    for log in logs:
+        log.warn(
+            "proxy.cc:1223", "ncclProxyClientGetFd call to tpRank 2 handle 0x7fcc180052b0 failed : 3", "async"
+        ).fail(3)
+    found = of(find("blame", tmp_path, logs), "PSM403")
+    assert [f.culprits for f in found] == [(2,)]
+    assert "not given" in found[0].title
+
+
+def test_the_only_rank_that_does_not_complain_is_suspected(tmp_path: Path) -> None:
+    logs = ranks()
+    for rank in (0, 1, 2):
+        lost_peer(logs[rank])
+    assert [f.culprits for f in of(find("blame", tmp_path, logs), "PSM403")] == [(3,)]
+
+
+def test_connection_that_closes_during_init_is_a_death(tmp_path: Path) -> None:
+    logs = [Rank(r).start() for r in range(4)]
+    for rank in (0, 2, 3):
+        closed_by(logs[rank], 1)
+    assert [f.culprits for f in of(find("blame", tmp_path, logs), "PSM403")] == [(1,)]
+
+
+def test_rank_that_reports_its_own_error_is_not_called_silent(tmp_path: Path) -> None:
+    logs = ranks()
+    out_of_memory(logs[1])
+    lost_peer(logs[0])
+    for rank in (0, 2, 3):
+        closed_by(logs[rank], 1)
+    found = find("blame", tmp_path, logs)
+    assert not of(found, "PSM403") and not serious(found)
+
+
+def test_connections_that_close_at_the_end_of_the_work_are_only_worth_a_line(tmp_path: Path) -> None:
+    logs = [log.work(3) for log in ranks()]
+    closed_by(logs[0], 1)
+    found = find("blame", tmp_path, logs)
+    assert not of(found, "PSM403")
+    assert [(f.code, f.severity, f.culprits) for f in found] == [("PSM108", Severity.WARNING, ())]
+
+
+def test_connections_that_close_after_the_teardown_are_nothing(tmp_path: Path) -> None:
+    logs = [log.work().destroy() for log in ranks()]
+    closed_by(logs[0], 1)
+    closed_by(logs[2], 1)
+    assert not find("blame", tmp_path, logs)
+
+
+def test_rank_that_is_behind_and_closes_is_dead(tmp_path: Path) -> None:
+    logs = [log.work(9 if log.rank != 2 else 4) for log in ranks()]
+    for rank in (0, 1, 3):
+        closed_by(logs[rank], 2)
+    assert [f.culprits for f in of(find("blame", tmp_path, logs), "PSM403")] == [(2,)]

@@ -1,0 +1,80 @@
+"""Network trouble."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from psmkit.model import Severity
+from tests.analysis.texts import Rank, find, of, ranks, serious
+
+
+def retries(rank: Rank, times: int) -> Rank:
+    for n in range(1, times + 1):
+        rank.line(
+            f"socketPollConnect: connect to 10.0.0.7<45001> returned Connection refused, retrying ({n}/34) after sleep for {100 * n} msec"
+        )
+    return rank
+
+
+def test_address_that_is_refused_again_and_again_is_an_error(tmp_path: Path) -> None:
+    logs = [Rank(r).start() for r in range(4)]
+    retries(logs[2], 20)
+    found = of(find("network", tmp_path, logs), "PSM203")
+    assert [(f.severity, f.ranks) for f in found] == [(Severity.ERROR, (2,))]
+    assert "10.0.0.7<45001>" in found[0].title
+
+
+def test_few_attempts_are_nothing(tmp_path: Path) -> None:
+    logs = [Rank(r).start() for r in range(4)]
+    retries(logs[2], 4)
+    assert not find("network", tmp_path, logs)
+
+
+def test_attempts_that_led_to_a_connection_are_nothing(tmp_path: Path) -> None:
+    logs = [Rank(r).start() for r in range(4)]
+    retries(logs[2], 20)
+    assert not find("network", tmp_path, [log.complete() for log in logs])
+
+
+def test_refused_connection_that_ends_init_is_the_first_cause(tmp_path: Path) -> None:
+    logs = [Rank(r).start() for r in range(4)]
+    logs[3].warn(
+        "misc/socket.cc:469",
+        "socketPollConnect: connect to 10.0.0.7<45001> returned Connection refused, exceeded error retry count after 35 attempts",
+    )
+    logs[3].chain(6, "misc/socket.cc:567", "bootstrap.cc:660", "init.cc:1560", "group.cc:75")
+    found = serious(find("errors", tmp_path, logs))
+    assert [(f.code, f.ranks) for f in found] == [("PSM203", (3,))]
+
+
+def test_completion_with_error_blames_the_rank_whose_link_went_down(tmp_path: Path) -> None:
+    logs = ranks()
+    logs[1].warn("transport/net_ib.cc:179", "NET/IB : mlx5_0:1 Got async error event: port error", "ras")
+    for rank in (0, 2):
+        logs[rank].warn(
+            "transport/net_ib.cc:2358",
+            "NET/IB: Got completion from peer 10.0.0.2<45001> with status=12 opcode=0 len=0 vendor err 129 (Send) localGid fe80::1 remoteGids fe80::2 hca mlx5_0",
+            "progress",
+        )
+        logs[rank].chain(6, "transport/net_ib.cc:2370", "transport/net.cc:1206", thread="progress")
+        logs[rank].line("proxy.cc:940 -> 6 [Progress Thread]", "progress")
+    found = of(find("errors", tmp_path, logs), "PSM406")
+    assert [f.culprits for f in found if f.severity is Severity.ERROR] == [(1,)]
+
+
+def test_port_event_alone_is_a_warning(tmp_path: Path) -> None:
+    logs = [log.work() for log in ranks()]
+    logs[1].warn("transport/net_ib.cc:179", "NET/IB : mlx5_0:1 Got async error event: port error", "ras")
+    found = find("errors", tmp_path, logs)
+    assert [(f.code, f.severity, f.ranks) for f in found] == [("PSM406", Severity.WARNING, (1,))]
+
+
+def test_descriptors_that_run_out_are_the_first_cause(tmp_path: Path) -> None:
+    logs = ranks()
+    logs[0].warn("misc/socket.cc:567", "Call to socket failed : Too many open files").chain(2, "group.cc:422")
+    found = serious(find("errors", tmp_path, logs))
+    assert [(f.code, f.culprits) for f in found] == [("PSM504", (0,))]
+
+
+def test_healthy_logs_have_no_network_trouble(tmp_path: Path) -> None:
+    assert not find("network", tmp_path, [log.work().destroy() for log in ranks()])

@@ -1,0 +1,121 @@
+"""Settings, releases and networks that differ between ranks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from psmkit.model import Severity
+from tests.analysis.test_errors import out_of_memory
+from tests.analysis.texts import Rank, find, of, ranks
+
+
+def with_setting(name: str, values: dict[int, str], before: str = "") -> list[Rank]:
+    """Ranks that print a setting at the same place of their start; a rank without a value prints nothing."""
+    logs = []
+    for rank in range(4):
+        log = Rank(rank).born()
+        if rank in values:
+            log.line(f"{name} set by environment to {values[rank]}")
+        log.line(f"{log._member()} - Init START").line(
+            "24 coll channels, 24 collnet channels, 0 nvls channels, 32 p2p channels, 32 p2p channels per peer"
+        )
+        logs.append(log.complete())
+    return logs
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "NCCL_PASS_SM",
+        "NCCL_PSM_BUFFER_SIZE",
+        "NCCL_PSM_P2P_NCHANNELS",
+        "NCCL_PSM_FORCE_ZEROCOPY",
+        "NCCL_PSM_P2P_NET_CHUNKSIZE",
+    ],
+)
+def test_setting_of_the_transport_that_differs_in_a_failing_run_is_an_error(name: str, tmp_path: Path) -> None:
+    logs = with_setting(name, {0: "1.", 1: "1.", 2: "0.", 3: "1."})
+    out_of_memory(logs[0])
+    found = of(find("settings", tmp_path, logs), "PSM601")
+    assert [(f.severity, f.culprits) for f in found] == [(Severity.ERROR, (2,))]
+    assert name in found[0].title and "0 on rank 2" in found[0].title
+
+
+@pytest.mark.parametrize("name", ["NCCL_ALGO", "NCCL_PROTO"])
+def test_algorithm_that_differs_is_a_warning_while_nothing_fails(name: str, tmp_path: Path) -> None:
+    logs = with_setting(name, {0: "Ring", 1: "Tree", 2: "Ring", 3: "Ring"})
+    assert [(f.severity, f.culprits) for f in find("settings", tmp_path, logs)] == [(Severity.WARNING, ())]
+
+
+def test_setting_that_is_equal_is_nothing(tmp_path: Path) -> None:
+    assert not find("settings", tmp_path, with_setting("NCCL_PASS_SM", dict.fromkeys(range(4), "1.")))
+
+
+@pytest.mark.parametrize(
+    "name", ["NCCL_HOSTID", "NCCL_SOCKET_IFNAME", "NCCL_IB_HCA", "NCCL_TOPO_FILE", "NCCL_DEBUG_SUBSYS"]
+)
+def test_setting_that_may_differ_between_nodes_is_nothing(name: str, tmp_path: Path) -> None:
+    logs = with_setting(name, {0: "a", 1: "a", 2: "b", 3: "b"})
+    assert not find("settings", tmp_path, logs)
+
+
+def test_rank_that_passed_the_place_without_the_setting_differs(tmp_path: Path) -> None:
+    logs = with_setting("NCCL_PASS_SM", {0: "1.", 1: "1.", 2: "1."})
+    found = of(find("settings", tmp_path, logs), "PSM601")
+    assert [f.severity for f in found] == [Severity.WARNING]
+    assert "not set on rank 3" in found[0].title
+
+
+def test_rank_that_never_came_to_the_place_proves_nothing(tmp_path: Path) -> None:
+    logs = with_setting("NCCL_PASS_SM", {0: "1.", 1: "1.", 2: "1."})
+    logs[3].lines = logs[3].lines[:3]
+    assert not find("settings", tmp_path, logs)
+
+
+def test_half_and_half_names_no_culprit(tmp_path: Path) -> None:
+    logs = with_setting("NCCL_PASS_SM", {0: "1.", 1: "1.", 2: "0.", 3: "0."})
+    out_of_memory(logs[0])
+    assert [f.culprits for f in find("settings", tmp_path, logs)] == [()]
+
+
+def test_two_releases_are_told_apart(tmp_path: Path) -> None:
+    logs = ranks()
+    for log in logs:
+        log.line("NCCL version 2.26.2+cuda12.8" if log.rank != 1 else "NCCL version 2.27.3+cuda12.8")
+    found = of(find("settings", tmp_path, logs), "PSM602")
+    assert len(found) == 1
+    assert "2.26.2 and 2.27.3" in found[0].title
+
+
+def test_one_release_is_nothing(tmp_path: Path) -> None:
+    assert not find("settings", tmp_path, [log.line("NCCL version 2.26.2+cuda12.8") for log in ranks()])
+
+
+def test_ranks_with_another_network_are_named(tmp_path: Path) -> None:
+    logs = ranks()
+    for log in logs:
+        log.line("Using network IB" if log.rank < 3 else "Using network Socket")
+    found = of(find("settings", tmp_path, logs), "PSM603")
+    assert [f.severity for f in found] == [Severity.WARNING]
+    assert "Socket on rank 3" in found[0].title
+    assert found[0].known_issue == "NVIDIA/nccl#1634"
+
+
+def test_plugin_that_one_node_lacks_is_named(tmp_path: Path) -> None:
+    logs = ranks()
+    for log in logs[:3]:
+        log.line("NET/Plugin: Loaded net plugin AWS Libfabric (v10)")
+    logs[3].line("NET/Plugin: Could not find: libnccl-net.so. Using internal net plugin.")
+    found = of(find("settings", tmp_path, logs), "PSM603")
+    assert len(found) == 1
+    assert "not found by rank 3" in found[0].title
+
+
+def test_one_network_without_plugins_is_nothing(tmp_path: Path) -> None:
+    logs = [
+        log.line("NET/Plugin: Could not find: libnccl-net.so. Using internal net plugin.").line("Using network Socket")
+        for log in ranks()
+    ]
+    assert not find("settings", tmp_path, logs)

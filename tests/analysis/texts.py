@@ -1,0 +1,141 @@
+"""Small logs in the words of NCCL, written rank by rank, and what the rules say of them."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from psmkit.analysis.job import Job
+from psmkit.logparse import scan
+from psmkit.model import Finding, Severity
+
+__all__ = ["Rank", "find", "job_of", "of", "ranks", "serious"]
+
+_COMMID = "0x5c2b7a1e9d3f4680"
+_THREADS = {"main": 0, "ras": 4, "service": 5, "uds": 6, "progress": 7, "async": 9}
+
+
+@dataclass
+class Rank:
+    """One rank's log. Threads are named; RAS threads print device 0 whatever the rank's is."""
+
+    rank: int
+    nranks: int = 4
+    host: str = "node0"
+    lines: list[str] = field(default_factory=list)
+
+    @property
+    def pid(self) -> int:
+        return 7001 + 100 * self.rank
+
+    @property
+    def comm(self) -> str:
+        return f"0x55d0c0{self.rank:02d}a000"
+
+    def line(self, text: str, thread: str = "main", level: str = "INFO", where: str = "", time: str = "") -> Rank:
+        device = 0 if thread == "ras" else self.rank
+        stamp = f"[{time}] " if time else ""
+        place = f"{where} " if where else ""
+        if level == "WARN":
+            self.lines.append("")
+        self.lines.append(
+            f"{stamp}{self.host}:{self.pid}:{self.pid + _THREADS[thread]} [{device}] {place}NCCL {level} {text}"
+        )
+        return self
+
+    def warn(self, where: str, text: str, thread: str = "main", time: str = "") -> Rank:
+        return self.line(text, thread, "WARN", where, time)
+
+    def chain(self, code: int, *places: str, thread: str = "main") -> Rank:
+        """Steps of a chain of returns, given as ``file.cc:NNN`` or ``file.cc:NNN (function)``."""
+        for place in places:
+            self.line(f"{place} -> {code}", thread)
+        return self
+
+    def fail(self, code: int, thread: str = "async") -> Rank:
+        """The end of a chain: the async job and the group that waits for it."""
+        self.chain(code, "group.cc:133", thread=thread)
+        self.line(f"group.cc:75 -> {code} [Async thread]", thread)
+        return self.chain(code, "group.cc:422", "group.cc:106")
+
+    def born(self) -> Rank:
+        self.line("Bootstrap: Using eth0:10.0.0.1<0>")
+        self.line(f"RAS network listening socket at {self.address}")
+        return self.line("cudaDriverVersion 12080")
+
+    @property
+    def address(self) -> str:
+        """Where the RAS thread listens."""
+        return f"10.0.0.1<{40000 + self.rank}>"
+
+    def _member(self) -> str:
+        return f"ncclCommInitRankConfig comm {self.comm} rank {self.rank} nranks {self.nranks} cudaDev {self.rank} nvmlDev {self.rank} busId {self.rank + 1}000 commId {_COMMID}"
+
+    def start(self) -> Rank:
+        return self.born().line(f"{self._member()} - Init START")
+
+    def complete(self) -> Rank:
+        return self.line(f"{self._member()} - Init COMPLETE")
+
+    def ready(self) -> Rank:
+        return self.start().complete()
+
+    def work(self, times: int = 1) -> Rank:
+        for _ in range(times):
+            self.line(
+                f"AllReduce: opCount 0 sendbuff 0x7f1000000000 recvbuff 0x7f1000400000 count 1024 datatype 7 op 0 root 0 comm {self.comm} [nranks={self.nranks}] stream 0x55d0d0000000"
+            )
+        return self
+
+    def destroy(self) -> Rank:
+        return self.line(
+            f"comm {self.comm} rank {self.rank} nranks {self.nranks} cudaDev {self.rank} busId {self.rank + 1}000 - Destroy COMPLETE"
+        )
+
+    def abort(self) -> Rank:
+        return self.line(
+            f"comm {self.comm} rank {self.rank} nranks {self.nranks} cudaDev {self.rank} busId {self.rank + 1}000 - Abort COMPLETE"
+        )
+
+    def ras_peers(self) -> Rank:
+        for peer in range(self.nranks):
+            here = " [this process]" if peer == self.rank else ""
+            self.line(
+                f"RAS peer {peer}: socket 10.0.0.1<{40000 + peer}>, pid {7001 + 100 * peer}, GPU {peer}{here}", "ras"
+            )
+        return self
+
+
+def ranks(n: int = 4) -> list[Rank]:
+    """``n`` ranks of one communicator, ready to work."""
+    return [Rank(r, n).ready() for r in range(n)]
+
+
+def job_of(tmp_path: Path, logs: Iterable[Rank], merged: bool = False) -> Job:
+    """The job of these logs: one file a rank, or all in one file, rank after rank."""
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    if merged:
+        (folder / "job.log").write_text("".join(line + "\n" for log in logs for line in log.lines))
+    else:
+        for log in logs:
+            (folder / f"nccl.rank{log.rank}.log").write_text("".join(line + "\n" for line in log.lines))
+    return Job(scan([str(folder)]))
+
+
+def find(rule: str, tmp_path: Path, logs: Iterable[Rank], merged: bool = False) -> list[Finding]:
+    """What one rule module finds in these logs."""
+    found = importlib.import_module(f"psmkit.analysis.{rule}").find(job_of(tmp_path, logs, merged))
+    assert all(isinstance(f, Finding) for f in found)
+    return list(found)
+
+
+def of(found: Iterable[Finding], code: str) -> list[Finding]:
+    return [f for f in found if f.code == code]
+
+
+def serious(found: Iterable[Finding]) -> list[Finding]:
+    """Findings that are more than a remark."""
+    return [f for f in found if f.severity is not Severity.INFO]
