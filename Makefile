@@ -24,18 +24,20 @@ help:
 	@echo 'make fuzz      mutate logs for FUZZ_SECONDS (60) under the sanitizers'
 
 $(VENV)/.tools: pyproject.toml scripts/requirements.py
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python scripts/requirements.py build dev > $(VENV)/requirements.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r $(VENV)/requirements.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps \
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo 'installing what pyproject.toml asks for into $(VENV)'
+	@$(BIN)/python scripts/requirements.py build dev > $(VENV)/requirements.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r $(VENV)/requirements.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps \
 		-C wheel.cmake=false -C editable.mode=inplace -e .
 	@touch $@
 
 # The wheel is built by scikit-build-core; for work on the tree CMake puts the module beside the code that imports it.
 $(VENV)/.built: $(VENV)/.tools $(NATIVE)
-	cmake -S . -B build/dev -DPSMKIT_INPLACE=ON -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python > build.log 2>&1 || { cat build.log; exit 1; }
-	cmake --build build/dev --parallel 2 >> build.log 2>&1 || { cat build.log; exit 1; }
-	@rm -f build.log
+	@mkdir -p build
+	@echo 'building the scanner'
+	@{ cmake -S . -B build/dev -DPSMKIT_INPLACE=ON -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python && \
+		cmake --build build/dev --parallel 2; } > build/setup.log 2>&1 || { cat build/setup.log; exit 1; }
 	@touch $@
 
 setup: $(VENV)/.built
