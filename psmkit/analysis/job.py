@@ -46,6 +46,9 @@ class Job:
         self._fetch = fetch if fetch is not None else getattr(scan, "evidence", None)
         self.identity = resolve(scan)
         self.runs: list[RunInfo] = list(self.identity.runs)
+        if not self.runs and (scan.events or getattr(scan, "foreign", ())):
+            # What frameworks, launchers, dumps and stacks tell is a run too, of which no NCCL line was given.
+            self.runs.append(RunInfo(0, frozenset(), frozenset(), None, None))
         self._by_name: dict[str, list[Event]] = defaultdict(list)
         for event in scan.events:
             self._by_name[event.name].append(event)
