@@ -78,7 +78,7 @@ def test_healthy_log_stays_healthy_in_any_dress(subject: str, way: str, tmp_path
 
 
 @pytest.mark.parametrize("way", DRESS)
-@pytest.mark.parametrize("subject", FAULTY)
+@pytest.mark.parametrize("subject", [*FAULTY, "passsm-8gpu.log"])
 def test_faulty_log_keeps_its_verdict_in_any_dress(subject: str, way: str, tmp_path: Path) -> None:
     report = analyze(subject, DRESS[way], 1, tmp_path)
     assert report.verdict in {VERDICTS[subject], "inconclusive"}, explain(report)
