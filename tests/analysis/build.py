@@ -96,6 +96,7 @@ class Scan:
         proc: int,
         name: str,
         text: str = "",
+        /,
         *,
         level: str = "INFO",
         count: int = 1,

@@ -1,0 +1,112 @@
+"""Collectives: what differs, who is behind, and what a cut or torn log shows instead."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from psmkit.analysis import collectives
+from psmkit.logparse.types import Ref, SeqDivergence
+from psmkit.model import Finding
+from tests.analysis.build import Scan
+
+CALL = {"coll": "AllReduce", "count": 1024, "datatype": 7, "op": 0, "root": 0, "opcount": 0}
+
+
+def _mismatch(
+    change: dict[str, Any], *, ops: tuple[int, int] = (6, 6), end: bool = False, base: dict[str, Any] | None = None
+) -> list[Finding]:
+    scan = Scan()
+    procs = [scan.proc(r) for r in range(4)]
+    one = {**CALL, **(base or {})}
+    other = {**one, **change}
+    refs = tuple(scan.ref(p, "AllReduce") for p in procs)
+    div = SeqDivergence(0, 5, (0, 1, 2, 3), refs, (one, one, other, one))
+    scan.comm(procs, ops={0: ops[0], 1: ops[0], 2: ops[1], 3: ops[0]}, divergence=div, end=end)
+    return collectives.find(scan.job())
+
+
+def test_another_count_is_named_with_its_rank() -> None:
+    (found,) = _mismatch({"count": 512})
+    assert (found.code, found.severity, found.culprits) == ("PSM301", "error", (2,))
+    assert "count 512" in found.title and "call 6" in found.title
+
+
+def test_another_operation_type_and_root() -> None:
+    for change in ({"coll": "AllGather"}, {"datatype": 2}, {"op": 2}, {"root": 1}):
+        (found,) = _mismatch(change)
+        assert (found.code, found.culprits) == ("PSM301", (2,)), change
+
+
+def test_pointers_and_opcounts_are_each_ranks_own() -> None:
+    assert _mismatch({"sendbuff": 5, "comm": 9}) == []
+
+
+def test_a_line_that_is_lost_shifts_the_numbers() -> None:
+    (found,) = _mismatch({"count": 512, "opcount": 6}, base={"opcount": 5})
+    assert (found.severity, found.culprits) == ("warning", ())
+
+
+def test_a_difference_that_the_job_survived_is_a_lost_line() -> None:
+    assert _mismatch({"count": 512, "opcount": 6}, base={"opcount": 5}, end=True) == []
+
+
+def _lag(
+    ops: dict[int, int], *, complete: bool = True, ras: bool = False, noise: int = 0, end: bool = False
+) -> list[Finding]:
+    scan = Scan()
+    scan.files.clear(), scan.texts.clear()
+    scan.file(complete=complete)
+    procs = [scan.proc(r) for r in range(4)]
+    if noise:
+        for _ in range(100):
+            for proc in procs:
+                scan.noise(proc, 1)
+    scan.comm(procs, ops=ops, end=end)
+    for _ in range(noise):
+        for rank in (0, 1, 3):
+            scan.noise(procs[rank], 1)
+    if ras:
+        scan.event(procs[2], "ras.listen", addr="10.0.0.1<5002>")
+        scan.event(procs[0], "ras.keepalive.error", secs=20, addr="10.0.0.1<5002>")
+    return collectives.find(scan.job())
+
+
+def test_a_rank_behind_with_ras_silence() -> None:
+    (found,) = _lag({0: 9, 1: 9, 2: 7, 3: 9}, ras=True)
+    assert (found.code, found.severity, found.culprits) == ("PSM302", "error", (2,))
+    assert "call 9" in found.title
+
+
+def test_a_rank_that_fell_silent_while_the_others_went_on() -> None:
+    (found,) = _lag({0: 9, 1: 9, 2: 7, 3: 9}, noise=400)
+    assert (found.severity, found.culprits) == ("error", (2,))
+
+
+def test_a_rank_behind_where_the_log_ends_is_only_a_hint() -> None:
+    (found,) = _lag({0: 9, 1: 9, 2: 7, 3: 9})
+    assert (found.severity, found.culprits) == ("warning", ())
+    assert found.confidence <= 0.6
+
+
+def test_ranks_at_different_calls_are_a_cut_log() -> None:
+    assert _lag({0: 9, 1: 8, 2: 7, 3: 9}) == []
+
+
+def test_a_file_cut_within_a_line_shows_nothing() -> None:
+    assert _lag({0: 9, 1: 9, 2: 7, 3: 9}, complete=False) == []
+
+
+def test_a_job_that_was_torn_down_has_no_rank_behind() -> None:
+    assert _lag({0: 9, 1: 9, 2: 7, 3: 9}, end=True) == []
+
+
+def test_the_frameworks_own_comparison() -> None:
+    scan = Scan()
+    proc = scan.proc()
+    scan.event(proc, "torch.fingerprint.mismatch", rank=0, other=1)
+    assert [f.code for f in collectives.find(scan.job())] == ["PSM301"]
+
+
+def test_differing_ignores_what_is_each_ranks_own() -> None:
+    assert collectives.differing(CALL, {**CALL, "count": 1, "opcount": 3}) == ["count"]
+    assert Ref(0, 1, 0) < Ref(0, 2, 0)

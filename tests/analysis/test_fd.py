@@ -1,0 +1,91 @@
+"""File descriptors over Unix sockets: which stage is missing, and who lost it."""
+
+from __future__ import annotations
+
+import pytest
+
+from psmkit.analysis import errors, fd
+from psmkit.logparse.types import FdExchange
+from psmkit.model import Finding
+from tests.analysis.build import Scan
+
+OP = 0x40F06CB450B4D0C
+
+
+def _exchange(stages: int, age: int, *, goes_on: bool = False, end: bool = False) -> list[Finding]:
+    scan = Scan()
+    procs = [scan.proc(r) for r in range(2)]
+    scan.comm(procs, end=end)
+    asking = scan.thread(procs[1], 999)
+    asked = scan.ref(procs[1], f"ProxyCall UDS comm 0x1 rank 1 tpRank 0(64b) opId 0x{OP:x}", "proxy.fd.asked", asking)
+    received = scan.ref(procs[0], "proxyUDSRecvReq::ncclProxyMsgGetFd", "proxy.fd.received") if stages > 1 else None
+    answered = scan.ref(procs[0], "UDS proxyGetFd received handle", "proxy.fd.answered") if stages > 2 else None
+    if goes_on:
+        scan.ref(procs[1], "Connected to proxy localRank 0", "proxy.conn.connected", asking)
+    scan.fds.append(
+        FdExchange(OP, asked, received, answered, None, procs[1], procs[0] if stages > 1 else None, 1, 0, None, age)
+    )
+    scan.totals.max_fd_age = 20
+    return fd.find(scan.job())
+
+
+@pytest.mark.parametrize(
+    ("stages", "stage", "culprits", "says"),
+    [
+        (1, "fd received", (0,), "never read the request"),
+        (2, "fd answered", (0,), "never answered"),
+        (3, "fd done", (), "never arrived"),
+    ],
+)
+def test_the_missing_stage_names_the_side(stages: int, stage: str, culprits: tuple[int, ...], says: str) -> None:
+    (found,) = _exchange(stages, 1000)
+    assert (found.code, found.severity, found.stage, found.culprits) == ("PSM102", "error", stage, culprits)
+    assert says in found.title and f"0x{OP:x}" in found.title
+    assert found.known_issue == "NVIDIA/nccl#2379"
+
+
+def test_an_exchange_that_is_open_at_the_end_is_no_hang() -> None:
+    assert [(f.code, f.severity) for f in _exchange(1, 15)] == [("PSM701", "info")]
+
+
+def test_a_thread_that_goes_on_got_its_descriptor() -> None:
+    assert _exchange(2, 1000, goes_on=True) == []
+
+
+def test_an_exchange_of_a_job_that_was_torn_down_lost_its_line() -> None:
+    assert _exchange(1, 1000, end=True) == []
+
+
+def _queue(later: int) -> list[Finding]:
+    """Rank 1 asks and is not heard; others ask the same service later and are."""
+    scan = Scan()
+    procs = [scan.proc(r) for r in range(8)]
+    scan.comm(procs)
+    asking = scan.thread(procs[1], 999)
+    asked = scan.ref(procs[1], "ProxyCall UDS", "proxy.fd.asked", asking)
+    scan.fds.append(FdExchange(OP, asked, None, None, None, procs[1], None, 1, 0, None, 60))
+    for rank in range(2, 2 + later):
+        scan.noise(procs[rank], 25)
+        a = scan.ref(procs[rank], "ProxyCall UDS")
+        r = scan.ref(procs[0], "proxyUDSRecvReq::ncclProxyMsgGetFd")
+        scan.fds.append(FdExchange(OP + rank, a, r, None, None, procs[rank], procs[0], rank, 0, None, 1))
+    scan.totals.max_fd_age = 20
+    return [f for f in fd.find(scan.job()) if f.code == "PSM102"]
+
+
+def test_a_request_that_later_ones_overtook_is_lost() -> None:
+    (found,) = _queue(3)
+    assert (found.severity, found.culprits) == ("error", (0,))
+
+
+def test_one_later_request_is_not_enough() -> None:
+    assert _queue(1) == []
+
+
+def test_a_socket_that_fails_is_reported_once() -> None:
+    scan = Scan()
+    proc = scan.proc()
+    scan.event(proc, "uds.recv_failed", "UDS: Receiving data over socket failed", level="WARN", err=11)
+    scan.noise(proc, 3)
+    job = scan.job()
+    assert len([f for f in (*fd.find(job), *errors.find(job)) if f.severity == "error"]) == 1
