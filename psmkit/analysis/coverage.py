@@ -23,7 +23,7 @@ from psmkit.model import (
 __all__ = ["communicators", "coverage", "matching", "rank_rows", "versions"]
 
 # The subsystems whose lines an analysis of a hang needs, and the part of the catalogue that shows that they were on.
-_WANTED = {"INIT": "init", "PROXY": "proxy", "COLL": "coll", "P2P": "transport", "ENV": "env"}
+_WANTED = {"INIT": "init", "PROXY": "proxy", "COLL": "coll", "P2P": "transport", "ENV": "param"}
 _MOST_SHAPES = 50
 
 
