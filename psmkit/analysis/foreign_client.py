@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
+from psmkit.analysis import faults
 from psmkit.analysis.job import Job
 from psmkit.analysis.known import issue_of
 from psmkit.logparse.types import Event, Ref
@@ -94,7 +95,15 @@ def _afterwards(job: Job, event: Event) -> tuple[str, Ref | None]:
     if not 0 <= event.thread < len(job.scan.threads):
         return "", None
     thread = job.scan.threads[event.thread]
-    if thread.last.seq > event.ref.seq:
+    # the return codes below the warning are still its own
+    own = [
+        f.ref.seq
+        for c in faults.cascades(job)
+        if c.proc == event.proc
+        for f in c.faults
+        if f.event.thread == event.thread
+    ]
+    if thread.last.seq > max(own, default=event.ref.seq):
         return "The thread that accepted it printed more lines later.", thread.last
     return "The thread that accepted it printed nothing more.", None
 

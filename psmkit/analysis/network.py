@@ -36,7 +36,7 @@ def _retries(job: Job, run: int) -> list[Finding]:
         tries[(event.proc, str(event.fields.get("addr", "")))].append(event)
     by_addr: dict[str, list[Event]] = defaultdict(list)
     for (proc, addr), events in tries.items():
-        most = max(number(e.fields, "retries") or e.count for e in events)
+        most = _tries(events)
         last = max(events, key=lambda e: e.ref.seq)
         if most >= _ATTEMPTS and not _moved(job, proc, last) and not _failed(job, proc):
             by_addr[addr].append(last)
@@ -55,7 +55,7 @@ def _retries(job: Job, run: int) -> list[Finding]:
                 title=f"{job.whos(procs)} cannot reach {whom}: {why}, again and again",
                 confidence=0.75,
                 explanation=(
-                    f"The last attempt in the log is number {max(number(e.fields, 'retries') or e.count for e in events)}, and nothing else was printed after it. "
+                    f"The last attempt in the log is number {_tries(events)}, and nothing else was printed after it. "
                     "Refused means that nobody listens there (the process ended, or never started); a timeout or no route means that the network between the hosts does not carry it."
                 ),
                 refs=[e.ref for e in events[:4]],
@@ -65,6 +65,11 @@ def _retries(job: Job, run: int) -> list[Finding]:
             )
         )
     return out
+
+
+def _tries(events: list[Event]) -> int:
+    """The number of the last attempt: printed by some releases, else counted."""
+    return max(max(number(e.fields, "retries") or 0, e.count) for e in events)
 
 
 def _failed(job: Job, proc: int) -> bool:
