@@ -87,7 +87,7 @@ DIALECTS: dict[str, Dialect] = {
             13000,
             "{tag}ncclCommInitRank " + _RANK,
             (
-                "[Rank {key}] " + _COUNTED.replace("{count}", "childCount") + " - Init START",
+                _COUNTED.replace("{count}", "childCount") + "- Init START",
                 _COUNTED.replace("{count}", "childCount") + " - Init COMPLETE",
             ),
             connected="Connected to proxy tpRank {rank} -> connection {conn}",
