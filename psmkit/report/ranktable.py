@@ -67,12 +67,13 @@ def _folded(rows: list[RankRow], many: bool) -> list[str]:
     unknown = len(rows) - len(ranks)
     name = ranges(ranks) + (f" (+{unknown} of unknown rank)" if unknown and ranks else "")
     hosts = {row.host for row in rows}
+    pids = sum(row.pid is not None for row in rows)
     devices = sorted({row.device for row in rows if row.device is not None})
     return [
         *([str(rows[0].run)] if many else []),
         name or f"{unknown} of unknown rank",
         _text(next(iter(hosts))) if len(hosts) == 1 else f"{len(hosts)} hosts",
-        f"{len(rows)} pids",
+        f"{pids} pids" if pids else "?",
         ranges(devices) or "?",
         rows[0].state,
         rows[0].stage,

@@ -93,15 +93,24 @@ def _findings(page: Page, report: Report, options: Options) -> None:
     page.add(
         Span("Findings: " + ", ".join(_count(n, names[s]) for s, n in counts.items() if n), "heading"),
     )
+    noted = False
     for part in fold(report.findings, everything=options.verbose):
+        brief = counts[Severity.ERROR] > 0 and part.shown[0].severity is Severity.INFO and not options.verbose
         for finding in part.shown:
-            page.blank()
-            _finding(page, finding, len(report.runs), options)
+            if not brief or not noted:
+                page.blank()
+            noted = noted or brief
+            if brief:
+                # Beside an error a note only distracts: its title is enough.
+                _title(page, finding)
+            else:
+                _finding(page, finding, len(report.runs), options)
         if part.hidden:
             first = part.hidden[0]
             ranks = ranges({rank for finding in part.hidden for rank in (finding.culprits or finding.ranks)})
             where = f", about rank{'s' if len(ranks) > 2 else ''} {ranks}" if ranks else ""
-            page.blank()
+            if not brief:
+                page.blank()
             page.wrap(
                 f"and {len(part.hidden)} more like this{where} (-v shows all)",
                 "dim",
@@ -111,7 +120,7 @@ def _findings(page: Page, report: Report, options: Options) -> None:
             )
 
 
-def _finding(page: Page, finding: Finding, runs: int, options: Options) -> None:
+def _title(page: Page, finding: Finding) -> None:
     label = "note" if finding.severity is Severity.INFO else finding.severity.value
     page.wrap(
         finding.title + f"  [{percent(finding.confidence)}]",
@@ -119,6 +128,10 @@ def _finding(page: Page, finding: Finding, runs: int, options: Options) -> None:
         hang=" " * 4,
         lead=Span(f"{label} {finding.code} ", finding.severity.value),
     )
+
+
+def _finding(page: Page, finding: Finding, runs: int, options: Options) -> None:
+    _title(page, finding)
     place = about(finding, runs=runs, stage=options.verbose)
     if place:
         page.wrap(place, "dim", indent="    ")

@@ -1,4 +1,4 @@
-"""The pages of docs/ are current, their links lead somewhere, and their example works."""
+"""The pages of docs/ are current and complete, and their example works."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from .conftest import Result
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-PAGES = sorted(DOCS.glob("*.md"))
 Cli = Callable[..., Result]
 
 
@@ -42,12 +41,6 @@ def test_generated_pages_are_current(generator: ModuleType, part: str) -> None:
 def test_every_code_has_an_anchor() -> None:
     page = (DOCS / "findings.md").read_text("utf-8")
     assert re.findall(r'<a id="(psm\d+)"></a>', page) == [code.lower() for code in CODES]
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_between_pages_lead_somewhere(page: Path) -> None:
-    targets = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text("utf-8"))
-    assert [target for target in targets if not (page.parent / target).exists()] == []
 
 
 def test_the_operator_page_names_every_command_and_option(psmkit_cli: Cli) -> None:

@@ -137,3 +137,11 @@ def test_a_report_without_anything_is_still_a_page() -> None:
 def test_info_findings_are_called_notes() -> None:
     assert "note PSM703" in text(samples.inconclusive())
     assert Severity.INFO.value == "info"
+
+
+def test_notes_beside_an_error_are_titles_only() -> None:
+    page = text(samples.hung())
+    assert "note PSM801 rank 0" in page
+    assert "Failed to open libibverbs" not in page
+    assert "Failed to open libibverbs" in text(samples.hung(), verbose=True)
+    assert "the data path prints nothing" in " ".join(text(samples.inconclusive()).split())

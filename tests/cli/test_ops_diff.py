@@ -1,0 +1,162 @@
+"""``ops`` and ``diff``: tables of rows made by hand, and of a real log."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from psmkit.analysis.diff import Difference, SettingDifference, StepDifference
+from psmkit.analysis.ops import OpRow
+from psmkit.cli import diff, ops
+from psmkit.logparse.types import Ref
+from psmkit.model import Evidence
+
+from .conftest import Result
+
+Cli = Callable[..., Result]
+LOGS = Path(__file__).parents[1] / "data" / "logs"
+
+FILES = ["rank0.log", "a\x1b[31m.log"]
+DONE = OpRow(
+    kind="call",
+    run=0,
+    rank=1,
+    process="h:11",
+    peer_rank=0,
+    peer_process="h:10",
+    op=0x7F0215C09CC0,
+    generation=2,
+    type="Setup",
+    stage="matched",
+    complete=True,
+    size=240,
+    refs=(("begun", Ref(0, 10, 0)), ("matched", Ref(1, 20, 0))),
+)
+OPEN = OpRow(
+    "fd", None, None, "=h:12", 3, None, 0x40F06CB450B4D0C, 1, "GetFd", "asked", False, None, (("asked", Ref(0, 9, 0)),)
+)
+
+
+def test_ops_as_text() -> None:
+    lines = "".join(ops._text([DONE, OPEN], FILES)).splitlines()
+    assert lines[0].split() == list(ops._COLUMNS)
+    assert (
+        lines[1].split() == "0 1 h:11 call 0x7f0215c09cc0 2 Setup matched 0 (h:10) 240 begun=0:10 matched=1:20".split()
+    )
+    assert "asked!" in lines[2]
+    assert lines[3] == "2 calls; a stage with ! is not the last one"
+    assert lines[5] == "file 1: a\\x1b[31m.log"
+
+
+def test_ops_as_text_of_one_file_need_no_file_numbers() -> None:
+    assert "begun=10" in "".join(ops._text([OPEN, DONE], FILES[:1])).replace("matched=1:20", "")
+
+
+def test_ops_as_json() -> None:
+    document = json.loads("".join(ops._json([DONE, OPEN], FILES)))
+    assert document["schema"] == "psmkit.ops/1"
+    first, second = document["ops"]
+    assert (first["op"], first["generation"], first["lines"]["begun"]) == ("0x7f0215c09cc0", 2, "rank0.log:10")
+    assert (second["rank"], second["complete"]) == (None, False)
+    assert json.loads("".join(ops._json([], FILES)))["ops"] == []
+
+
+def test_ops_as_csv_start_no_formula() -> None:
+    rows = list(csv.DictReader(io.StringIO("".join(ops._csv([DONE, OPEN], FILES)))))
+    assert rows[0]["op"] == "0x7f0215c09cc0"
+    assert rows[1]["process"] == "'=h:12"
+    assert rows[1]["rank"] == ""
+
+
+def test_ops_are_streamed() -> None:
+    def endless() -> object:
+        while True:
+            yield DONE
+
+    for writer in (ops._text, ops._json, ops._csv):
+        pieces = writer(endless(), FILES)  # type: ignore[arg-type]
+        assert len([piece for piece, _ in zip(pieces, range(5), strict=False)]) == 5
+
+
+def page(difference: Difference, *, verbose: bool = False) -> str:
+    return diff._page(difference, 100, verbose).text()
+
+
+def step(rank: int | None, common: int, good: str | None = "Setup to rank 2", bad: str | None = None) -> StepDifference:
+    at = Evidence("good.log", 7, "h:1:1 [0] NCCL INFO x")
+    return StepDifference(rank, f"h:{rank}", common, common, good, bad, at, None)
+
+
+SAME = Difference((), (), (), (), (0, 1))
+
+
+def test_no_difference() -> None:
+    assert page(SAME) == "same: every rank takes the same protocol steps with the same settings\n"
+
+
+def test_the_rank_that_leaves_the_common_way_first_comes_first() -> None:
+    text = page(Difference((step(0, 9), step(3, 4)), (), (), (), (1, 2)))
+    first = "differs: rank 3 first, after 4 common steps: the bad log has no more steps, the good one Setup to rank 2"
+    assert text.splitlines()[0] == first
+    assert text.index("rank 3 (h:3)") < text.index("rank 0 (h:0)")
+    assert "good.log:7" in text
+    assert "no difference on ranks: 1, 2" in text
+
+
+def test_many_ranks_are_folded() -> None:
+    many = Difference(tuple(step(rank, 5) for rank in range(30)), (), (), (), ())
+    assert "and 22 more ranks (8-29; -v shows all)" in page(many)
+    assert "more ranks" not in page(many, verbose=True)
+
+
+@pytest.mark.parametrize(
+    ("difference", "words"),
+    [
+        (Difference((), (), (4, 5, 6), (), ()), "differs: ranks 4-6 are only in the good log"),
+        (Difference((), (), (), (7,), ()), "differs: ranks 7 are only in the bad log"),
+        (
+            Difference((), (SettingDifference("setting", "NCCL_PASS_SM", "1", None, (3,)),), (), (), ()),
+            "NCCL_PASS_SM  1     not in the log  3",
+        ),
+    ],
+)
+def test_what_else_can_differ(difference: Difference, words: str) -> None:
+    assert words in page(difference)
+
+
+def test_only_some_ranks() -> None:
+    difference = Difference((step(0, 9), step(3, 4)), (), (5,), (), (1, 2))
+    chosen = diff._select(difference, frozenset({0, 1}))
+    assert [s.rank for s in chosen.steps] == [0]
+    assert (chosen.missing, chosen.equal_ranks) == ((), (1,))
+
+
+def test_every_call_of_a_real_log(psmkit_cli: Cli, tmp_path: Path) -> None:
+    log = LOGS / "passsm-8gpu.log"
+    found: Sequence[dict[str, object]] = json.loads(psmkit_cli("ops", log, "--format", "json").out)["ops"]
+    assert len([op for op in found if op["kind"] == "call"]) == 37
+    assert len([op for op in found if op["kind"] == "fd"]) == 7
+    assert all(op["complete"] for op in found)
+    assert json.loads(psmkit_cli("ops", log, "--format", "json", "--pending").out)["ops"] == []
+    file = tmp_path / "ops.csv"
+    assert psmkit_cli("ops", log, "--format", "csv", "--output", file) == Result(0, "", "")
+    assert len(file.read_text().splitlines()) == 45
+
+
+def test_a_log_does_not_differ_from_itself(psmkit_cli: Cli) -> None:
+    log = LOGS / "passsm-8gpu.log"
+    result = psmkit_cli("diff", log, log)
+    assert (result.status, result.out[:5]) == (0, "same:")
+
+
+def test_a_missing_file_is_one_line(psmkit_cli: Cli) -> None:
+    for args in (("ops", "no/such.log"), ("diff", "no/such.log", "no/other.log"), ("analyze", "no/such.log")):
+        result = psmkit_cli(*args)
+        assert (result.status, result.out) == (2, "")
+        assert "no/such.log" in result.err
+        assert result.err.count("\n") == 1
