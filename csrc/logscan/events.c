@@ -75,6 +75,13 @@ static void keep_distinct(struct ls_scan *scan, const struct ls_record *rec, con
     ls_index_add(&scan->event_index, ls_fold(h), scan->events.n - 1);
 }
 
+/* A request whose handler returned an error: it will get no answer, and the line is worth more than a count. */
+static bool failed(const struct ls_match *m)
+{
+    int64_t res = ls_role_int(m, F_RES, 0);
+    return res != 0 && res != 7;
+}
+
 void ls_on_match(struct ls_scan *scan, struct ls_record *rec, const struct ls_match *m)
 {
     const struct ls_message *msg = m->message;
@@ -91,7 +98,9 @@ void ls_on_match(struct ls_scan *scan, struct ls_record *rec, const struct ls_ma
         keep_event(scan, rec, m);
         return;
     }
-    switch (msg->keep) {
+    int keep = msg->keep;
+    if (msg->role == LS_RPC_BEGUN && failed(m)) keep = LS_KEEP_ALL;
+    switch (keep) {
     case LS_KEEP_DISTINCT:
         keep_distinct(scan, rec, m, c->count);
         break;

@@ -19,6 +19,18 @@ uint32_t ls_host_id(struct ls_scan *scan, const char *s, uint32_t n, bool add)
     return scan->hosts.n - 1;
 }
 
+uint64_t ls_word(struct ls_scan *scan, const char *s, uint32_t n)
+{
+    uint32_t hash = ls_fold(ls_hash_bytes(6, s, n));
+    uint32_t id = intern(scan, &scan->word_index, scan->words.at, hash, s, n);
+    if (id != LS_NONE) return scan->words.at[id];
+    if (scan->words.n >= 4096) return 0;
+    uint64_t text = ls_keep_text(&scan->texts, s, n);
+    *ls_push(&scan->words) = text;
+    ls_index_add(&scan->word_index, hash, scan->words.n - 1);
+    return text;
+}
+
 int32_t ls_tag_id(struct ls_scan *scan, const char *s, uint32_t n)
 {
     if (!n) return -1;

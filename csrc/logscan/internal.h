@@ -92,6 +92,8 @@ struct ls_scan {
     LS_VEC(struct ls_stream) streams;
     LS_VEC(uint64_t) tags; /* texts */
     struct ls_index tag_index;
+    LS_VEC(uint64_t) words;
+    struct ls_index word_index;
     LS_VEC(uint64_t) hosts;
     struct ls_index host_index;
     LS_VEC(struct ls_home) homes;
@@ -136,12 +138,12 @@ uint32_t ls_host_id(struct ls_scan *scan, const char *s, uint32_t n, bool add);
 int32_t ls_tag_id(struct ls_scan *scan, const char *s, uint32_t n);
 int32_t ls_thread_of(struct ls_scan *scan, uint32_t stream, const char *line, const struct ls_prefix *p);
 void ls_birth(struct ls_scan *scan, struct ls_record *rec, const struct ls_message *m, int32_t tid);
-const char *ls_host_name(const struct ls_scan *scan, uint32_t id, size_t *n);
+/* The one copy of a word that lines use often, packed. */
+uint64_t ls_word(struct ls_scan *scan, const char *s, uint32_t n);
 
 /* events.c */
 void ls_on_match(struct ls_scan *scan, struct ls_record *rec, const struct ls_match *m);
 void ls_on_unmatched(struct ls_scan *scan, struct ls_record *rec, const char *text, uint32_t n);
-uint32_t ls_intern(struct ls_scan *scan, const char *s, size_t n);
 
 /* trackers: each gets the records of its roles, and has its own begin and end */
 void ls_track(struct ls_scan *scan, const struct ls_record *rec, const struct ls_match *m);

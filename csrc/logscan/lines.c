@@ -34,6 +34,8 @@ void ls_scan_free(ls_scan *scan)
     free(scan->streams.at);
     free(scan->tags.at);
     free(scan->tag_index.slot);
+    free(scan->words.at);
+    free(scan->word_index.slot);
     free(scan->hosts.at);
     free(scan->host_index.slot);
     free(scan->homes.at);

@@ -1,0 +1,225 @@
+/* Who is a member of which communicator. */
+#include "comms.h"
+
+struct ls_comms *ls_comms_new(void)
+{
+    return ls_zalloc(sizeof(struct ls_comms));
+}
+
+void ls_comms_free(struct ls_comms *c)
+{
+    for (uint32_t i = 0; i < c->groups.n; i++) {
+        free(c->groups.at[i].members.at);
+        free(c->groups.at[i].places);
+    }
+    for (uint32_t i = 0; i < c->queues.n; i++) free(c->queues.at[i].ring);
+    free(c->instances.at);
+    free(c->states.at);
+    free(c->index.slot);
+    free(c->groups.at);
+    free(c->by_id.slot);
+    free(c->by_guess.slot);
+    free(c->colls.at);
+    free(c->divergents.at);
+    free(c->queues.at);
+    free(c->queue_index.slot);
+    free(c->out_groups.at);
+    free(c->out_pairs.at);
+    free(c->pair_refs.at);
+    free(c);
+}
+
+static uint32_t comm_hash(int32_t proc, uint64_t comm)
+{
+    return ls_fold(ls_mix(ls_mix(40, (uint32_t)proc), comm));
+}
+
+static uint32_t find_instance(const struct ls_comms *c, int32_t proc, uint64_t comm)
+{
+    for (LS_EACH(&c->index, comm_hash(proc, comm), e))
+        if (c->instances.at[e].proc == proc && c->instances.at[e].comm == comm) return e;
+    return LS_NONE;
+}
+
+static uint32_t new_group(struct ls_comms *c, int64_t nranks)
+{
+    struct ls_group_state *g = ls_push(&c->groups);
+    g->out.nranks = nranks;
+    return c->groups.n - 1;
+}
+
+static uint32_t group_by_id(struct ls_comms *c, uint64_t commid, int64_t nranks)
+{
+    uint32_t hash = ls_fold(ls_mix(ls_mix(41, commid), (uint64_t)nranks));
+    for (LS_EACH(&c->by_id, hash, e))
+        if (c->groups.at[e].out.commid == commid && c->groups.at[e].out.nranks == nranks) return e;
+    uint32_t at = new_group(c, nranks);
+    c->groups.at[at].out.commid = commid;
+    c->groups.at[at].out.has_commid = 1;
+    ls_index_add(&c->by_id, hash, at);
+    return at;
+}
+
+static bool has_rank(const struct ls_comms *c, const struct ls_group_state *g, int64_t rank)
+{
+    if (rank < 0) return g->members.n >= (uint64_t)g->out.nranks;
+    for (uint32_t i = 0; i < g->members.n; i++)
+        if (c->instances.at[g->members.at[i]].rank == rank) return true;
+    return false;
+}
+
+/* Without a commId, the n-th communicator of this size of one process is taken for the n-th of another. Where several sets
+ * of processes do the same, they cannot be told apart. */
+static uint32_t group_by_guess(struct ls_comms *c, int64_t nranks, uint64_t ordinal, int64_t rank)
+{
+    enum { MOST_TWINS = 256 };
+    uint32_t hash = ls_fold(ls_mix(ls_mix(42, (uint64_t)nranks), ordinal)), twins = 0, last = LS_NONE;
+    for (LS_EACH(&c->by_guess, hash, e)) {
+        struct ls_group_state *g = &c->groups.at[e];
+        if (g->out.nranks != nranks || g->ordinal != ordinal) continue;
+        if (!has_rank(c, g, rank)) return e;
+        twins++;
+        last = e;
+        g->ambiguous = true;
+    }
+    if (twins >= MOST_TWINS) return last;
+    uint32_t at = new_group(c, nranks);
+    struct ls_group_state *g = &c->groups.at[at];
+    g->ordinal = ordinal;
+    g->twin = twins;
+    g->ambiguous = twins > 0;
+    ls_index_add(&c->by_guess, hash, at);
+    return at;
+}
+
+static uint64_t ordinal_of(const struct ls_comms *c, int32_t proc, int64_t nranks)
+{
+    uint64_t n = 0;
+    for (uint32_t i = 0; i < c->instances.n; i++) n += c->instances.at[i].proc == proc && c->instances.at[i].nranks == nranks;
+    return n;
+}
+
+static uint32_t new_instance(struct ls_scan *scan, const struct ls_record *rec, uint64_t comm, int64_t rank, int64_t nranks,
+                             bool has_id, uint64_t commid)
+{
+    enum { MOST = 1 << 17, MOST_MEMBERS = 1 << 16 };
+    struct ls_comms *c = scan->comms;
+    if (c->instances.n >= MOST) {
+        scan->totals.dropped_items++;
+        return LS_NONE;
+    }
+    uint32_t group = has_id ? group_by_id(c, commid, nranks) : group_by_guess(c, nranks, ordinal_of(c, rec->proc, nranks), rank);
+    uint32_t old = find_instance(c, rec->proc, comm), hash = comm_hash(rec->proc, comm);
+    if (old != LS_NONE) ls_index_del(&c->index, hash, old);
+    ls_instance *i = ls_push(&c->instances);
+    ls_push(&c->states);
+    *i = (ls_instance){.proc = rec->proc, .group = group, .comm = comm, .rank = rank, .nranks = nranks, .commid = commid,
+                       .has_commid = has_id, .guessed = !has_id, .dev = -1, .last_opcount = -1, .last_count = -1,
+                       .last_datatype = -1, .last_redop = -1, .last_root = -1};
+    ls_index_add(&c->index, hash, c->instances.n - 1);
+    struct ls_group_state *g = &c->groups.at[group];
+    if (g->members.n < MOST_MEMBERS) *ls_push(&g->members) = c->instances.n - 1;
+    return c->instances.n - 1;
+}
+
+static void learn(struct ls_scan *scan, ls_instance *i, const struct ls_match *m)
+{
+    if (i->dev < 0) i->dev = ls_role_int(m, F_DEV, -1);
+    if (i->rank < 0) i->rank = ls_role_int(m, F_RANK, -1);
+    int slot = m->message->role_field[F_BUS];
+    if (i->bus || slot < 0 || !(m->present & 1ull << slot)) return;
+    if (m->texts & 1ull << slot)
+        i->bus = ls_keep_text(&scan->texts, m->text + m->field[slot].start, m->field[slot].length);
+    else {
+        char hex[20];
+        int n = snprintf(hex, sizeof hex, "%llx", (unsigned long long)m->field[slot].value);
+        i->bus = ls_keep_text(&scan->texts, hex, (size_t)n);
+    }
+}
+
+static void on_init(struct ls_scan *scan, const struct ls_record *rec, const struct ls_match *m, uint64_t comm)
+{
+    struct ls_comms *c = scan->comms;
+    bool start = m->message->role == LS_COMM_START;
+    int64_t rank = ls_role_int(m, F_RANK, -1), nranks = ls_role_int(m, F_NRANKS, -1);
+    uint64_t commid = 0;
+    bool has_id = ls_role_value(m, F_COMMID, &commid);
+    uint32_t at = find_instance(c, rec->proc, comm);
+    if (at != LS_NONE) {
+        const ls_instance *i = &c->instances.at[at];
+        bool same = i->rank == rank && i->nranks == nranks && (!has_id || !i->has_commid || i->commid == commid);
+        if (!same || (start && i->complete.line)) at = LS_NONE;
+    }
+    if (at == LS_NONE) at = new_instance(scan, rec, comm, rank, nranks, has_id, commid);
+    if (at == LS_NONE) return;
+    ls_instance *i = &c->instances.at[at];
+    if (start && !i->start.line)
+        i->start = rec->ref;
+    else if (!start && !i->complete.line)
+        i->complete = rec->ref;
+    learn(scan, i, m);
+}
+
+static void on_end(struct ls_scan *scan, const struct ls_record *rec, const struct ls_match *m, uint64_t comm)
+{
+    struct ls_comms *c = scan->comms;
+    uint32_t at = find_instance(c, rec->proc, comm);
+    if (at == LS_NONE) {
+        int64_t nranks = ls_role_int(m, F_NRANKS, -1);
+        if (nranks <= 0) return;
+        at = new_instance(scan, rec, comm, ls_role_int(m, F_RANK, -1), nranks, false, 0);
+        if (at == LS_NONE) return;
+        learn(scan, &c->instances.at[at], m);
+    }
+    c->instances.at[at].end = rec->ref;
+    /* The pointer may be that of the next communicator. */
+    ls_index_del(&c->index, comm_hash(rec->proc, comm), at);
+}
+
+void ls_comms_record(struct ls_scan *scan, const struct ls_record *rec, const struct ls_match *m)
+{
+    struct ls_comms *c = scan->comms;
+    uint64_t comm;
+    int role = m->message->role;
+    if (!ls_role_value(m, role == LS_SEQ_OP ? F_SEQ_COMM : F_COMM, &comm)) return;
+    if (role == LS_COMM_END) {
+        on_end(scan, rec, m, comm);
+        return;
+    }
+    if (role != LS_SEQ_OP) {
+        on_init(scan, rec, m, comm);
+        return;
+    }
+    uint32_t at = find_instance(c, rec->proc, comm);
+    if (at == LS_NONE) {
+        at = new_instance(scan, rec, comm, -1, ls_role_int(m, F_SEQ_NRANKS, -1), false, 0);
+        if (at == LS_NONE) return;
+        c->states.at[at].by_op = true;
+        c->groups.at[c->instances.at[at].group].unaligned |= ls_role_int(m, F_OPCOUNT, 0) != 0;
+    }
+    ls_seq_call(scan, rec, m, at);
+}
+
+void ls_comms_finish(struct ls_scan *scan)
+{
+    struct ls_comms *c = scan->comms;
+    ls_seq_finish(scan);
+    for (uint32_t i = 0; i < c->groups.n; i++) {
+        c->groups.at[i].out.members = c->groups.at[i].members.n;
+        *ls_push(&c->out_groups) = c->groups.at[i].out;
+    }
+}
+
+#define LS_TABLE(T, name, member)                                                                                      \
+    const T *name(const ls_scan *scan, size_t *n)                                                                      \
+    {                                                                                                                  \
+        *n = scan->comms->member.n;                                                                                    \
+        return scan->comms->member.at;                                                                                 \
+    }
+
+LS_TABLE(ls_instance, ls_instances, instances)
+LS_TABLE(ls_group, ls_groups, out_groups)
+LS_TABLE(ls_divergent, ls_divergents, divergents)
+LS_TABLE(uint64_t, ls_colls, colls)
+LS_TABLE(ls_pair, ls_pairs, out_pairs)
+LS_TABLE(ls_ref, ls_pair_refs, pair_refs)

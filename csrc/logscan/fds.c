@@ -1,0 +1,143 @@
+/* Exchanges of file descriptors over Unix domain sockets, by their 64-bit id: asked, received, answered, done. */
+#include "internal.h"
+
+enum { ASKED = 1, GOT = 2, ANSWERED = 4, DONE = 8, ALL = 15, GONE = 16 };
+
+struct exchange {
+    ls_fd fd;
+    uint32_t hash, flags;
+};
+
+struct ls_fds {
+    LS_VEC(struct exchange) at;
+    LS_VEC(uint32_t) unused;
+    struct ls_index index;
+    uint32_t done; /* entries that are done and wait for a line of the other side */
+    LS_VEC(ls_fd) out;
+};
+
+struct ls_fds *ls_fds_new(void)
+{
+    return ls_zalloc(sizeof(struct ls_fds));
+}
+
+void ls_fds_free(struct ls_fds *f)
+{
+    free(f->at.at);
+    free(f->unused.at);
+    free(f->index.slot);
+    free(f->out.at);
+    free(f);
+}
+
+static void retire(struct ls_scan *scan, uint32_t at)
+{
+    struct ls_fds *f = scan->fds;
+    struct exchange *x = &f->at.at[at];
+    const ls_fd *d = &x->fd;
+    scan->totals.fds_matched++;
+    if (d->asked.line && scan->files.at[d->asked.file].stream == scan->files.at[d->done.file].stream && d->done.seq > d->asked.seq &&
+        d->done.seq - d->asked.seq > scan->totals.max_fd_age)
+        scan->totals.max_fd_age = d->done.seq - d->asked.seq;
+    ls_index_del(&f->index, x->hash, at);
+    x->flags = GONE;
+    *ls_push(&f->unused) = at;
+}
+
+/* Some releases do not print all stages: exchanges that are done are not kept for ever for a line that never comes. */
+static void purge(struct ls_scan *scan)
+{
+    struct ls_fds *f = scan->fds;
+    for (uint32_t i = 0; i < f->at.n; i++)
+        if (!(f->at.at[i].flags & GONE) && (f->at.at[i].flags & DONE)) retire(scan, i);
+    f->done = 0;
+}
+
+static struct exchange *find(struct ls_scan *scan, uint64_t op)
+{
+    struct ls_fds *f = scan->fds;
+    uint32_t hash = ls_fold(ls_mix(20, op));
+    for (LS_EACH(&f->index, hash, e))
+        if (f->at.at[e].fd.op == op) return &f->at.at[e];
+    if (f->at.n - f->unused.n >= LS_MAX_ITEMS) {
+        scan->totals.dropped_items++;
+        return NULL;
+    }
+    uint32_t at = f->at.n;
+    if (f->unused.n)
+        at = f->unused.at[--f->unused.n];
+    else
+        ls_push(&f->at);
+    f->at.at[at] = (struct exchange){.hash = hash, .fd = {.op = op, .client = -1, .server = -1, .rank = -1, .peer = -1, .fd = -1}};
+    ls_index_add(&f->index, hash, at);
+    return &f->at.at[at];
+}
+
+static void learn(int64_t *to, const struct ls_match *m, int field)
+{
+    int64_t v = ls_role_int(m, field, -1);
+    if (*to == -1) *to = v;
+}
+
+void ls_fds_record(struct ls_scan *scan, const struct ls_record *rec, const struct ls_match *m)
+{
+    enum { MOST_DONE = 1 << 16 };
+    uint64_t op;
+    if (!ls_role_value(m, F_OP, &op)) return;
+    struct exchange *x = find(scan, op);
+    if (!x) return;
+    ls_fd *d = &x->fd;
+    switch (m->message->role) {
+    case LS_FD_ASKED:
+        x->flags |= ASKED;
+        d->asked = rec->ref;
+        d->client = rec->proc;
+        learn(&d->rank, m, F_FD_RANK);
+        learn(&d->peer, m, F_FD_PEER);
+        break;
+    case LS_FD_RECEIVED:
+        x->flags |= GOT;
+        d->received = rec->ref;
+        d->server = rec->proc;
+        learn(&d->rank, m, F_FD_RANK);
+        break;
+    case LS_FD_ANSWERED:
+        x->flags |= ANSWERED;
+        d->answered = rec->ref;
+        d->server = rec->proc;
+        learn(&d->rank, m, F_FD_PEER);
+        break;
+    default:
+        scan->fds->done += !(x->flags & DONE);
+        x->flags |= DONE;
+        d->done = rec->ref;
+        d->client = rec->proc;
+        learn(&d->rank, m, F_FD_RANK);
+        learn(&d->peer, m, F_FD_PEER);
+        d->fd = ls_role_int(m, F_FD_FD, -1);
+    }
+    if ((x->flags & ALL) == ALL) {
+        scan->fds->done--;
+        retire(scan, (uint32_t)(x - scan->fds->at.at));
+    } else if (scan->fds->done > MOST_DONE)
+        purge(scan);
+}
+
+void ls_fds_finish(struct ls_scan *scan)
+{
+    struct ls_fds *f = scan->fds;
+    purge(scan);
+    for (uint32_t i = 0; i < f->at.n; i++) {
+        if (f->at.at[i].flags & GONE) continue;
+        ls_fd *d = ls_push(&f->out);
+        *d = f->at.at[i].fd;
+        const ls_ref *newest = d->answered.line ? &d->answered : d->received.line ? &d->received : &d->asked;
+        d->age = scan->streams.at[scan->files.at[newest->file].stream].seq - newest->seq;
+    }
+}
+
+const ls_fd *ls_fds(const ls_scan *scan, size_t *n)
+{
+    *n = scan->fds->out.n;
+    return scan->fds->out.at;
+}

@@ -1,0 +1,487 @@
+/* Proxy calls: served by a service thread, received and matched by a caller, which mostly is the same process.
+ *
+ * An opId is the address of a heap block of the caller and is used again, so one (process, opId) stands for many calls in
+ * turn. The line of the service stands before the line of the caller when both are one process. An answer that no line
+ * of its own process announces was served by another process of the host; such ends are paired late, so that equal
+ * addresses of two processes are not taken for each other while an answer at home can still come. */
+#include "internal.h"
+
+enum { FREE = 1, SERVED = 2, RECEIVED = 4, MATCHED = 8, QUEUED = 16, SUPERSEDED = 32, LATER_DONE = 64 };
+
+/* A served call is offered to other processes when its own process went on for so many lines. */
+enum { PATIENCE = 500 };
+enum { GENERATIONS = 1 << 16 };
+
+struct call {
+    uint64_t op;
+    uint32_t hash;
+    int32_t key_proc;
+    uint32_t flags, generation;
+    int32_t type, peer_local_rank;
+    int64_t resp_size;
+    int32_t service, caller, service_thread, caller_thread;
+    ls_ref begun, served, received, matched;
+};
+
+struct begun {
+    int32_t proc, thread;
+    uint64_t operation;
+    ls_ref ref;
+    bool open;
+};
+
+struct service {
+    uint32_t consumed;  /* begun entry that the last served line closed, LS_NONE */
+    int64_t fresh_type; /* type of the served line just before, -1 */
+    int64_t conn_rank;  /* of the connection that waits for its Init, -1 */
+};
+
+struct generation {
+    uint64_t key;
+    uint32_t count;
+};
+
+struct ls_rpc {
+    LS_VEC(struct call) calls;
+    LS_VEC(uint32_t) unused;
+    struct ls_index index;
+    uint32_t orphans; /* answers without a service, since the last pairing */
+    LS_VEC(struct begun) begun;
+    LS_VEC(uint32_t) service_of; /* by thread: index + 1 */
+    LS_VEC(ls_service) services;
+    LS_VEC(struct service) states;
+    LS_VEC(ls_tally) tallies;
+    struct ls_index tally_index;
+    uint64_t learned[32]; /* names of types, texts */
+    struct generation *recent;
+    LS_VEC(struct generation) all;
+    struct ls_index all_index;
+    LS_VEC(ls_call) out;
+};
+
+struct ls_rpc *ls_rpc_new(void)
+{
+    struct ls_rpc *r = ls_zalloc(sizeof *r);
+    r->recent = ls_zalloc(GENERATIONS * sizeof *r->recent);
+    return r;
+}
+
+void ls_rpc_free(struct ls_rpc *r)
+{
+    free(r->calls.at);
+    free(r->unused.at);
+    free(r->index.slot);
+    free(r->begun.at);
+    free(r->service_of.at);
+    free(r->services.at);
+    free(r->states.at);
+    free(r->tallies.at);
+    free(r->tally_index.slot);
+    free(r->recent);
+    free(r->all.at);
+    free(r->all_index.slot);
+    free(r->out.at);
+    free(r);
+}
+
+static const char *type_name(struct ls_scan *scan, int64_t type, size_t *n)
+{
+    static const char *const names[] = {"", "Init", "SharedInit", "Setup", "Connect", "Start", "Close"};
+    if (type > 0 && type <= 6) {
+        *n = strlen(names[type]);
+        return names[type];
+    }
+    uint64_t learned = type > 0 && type < 32 ? scan->rpc->learned[type] : 0;
+    return learned ? ls_text_at(&scan->texts, learned, n) : NULL;
+}
+
+static uint32_t next_generation(struct ls_scan *scan, int32_t proc, uint64_t op)
+{
+    struct ls_rpc *r = scan->rpc;
+    uint64_t key = ls_mix(ls_mix(11, (uint32_t)proc), op);
+    if (!scan->keep_calls) {
+        struct generation *g = &r->recent[key % GENERATIONS];
+        if (g->key != key) *g = (struct generation){.key = key};
+        return ++g->count;
+    }
+    for (LS_EACH(&r->all_index, ls_fold(key), e))
+        if (r->all.at[e].key == key) return ++r->all.at[e].count;
+    *ls_push(&r->all) = (struct generation){.key = key, .count = 1};
+    ls_index_add(&r->all_index, ls_fold(key), r->all.n - 1);
+    return 1;
+}
+
+static struct call *new_call(struct ls_scan *scan, int32_t proc, uint64_t op, uint32_t hash)
+{
+    struct ls_rpc *r = scan->rpc;
+    uint32_t at;
+    if (r->calls.n - r->unused.n >= LS_MAX_ITEMS) {
+        scan->totals.dropped_items++;
+        return NULL;
+    }
+    if (r->unused.n)
+        at = r->unused.at[--r->unused.n];
+    else {
+        ls_push(&r->calls);
+        at = r->calls.n - 1;
+    }
+    struct call *c = &r->calls.at[at];
+    *c = (struct call){.op = op, .hash = hash, .key_proc = proc, .type = -1, .peer_local_rank = -1, .resp_size = -1, .service = -1,
+                       .caller = -1, .service_thread = -1, .caller_thread = -1};
+    c->generation = next_generation(scan, proc, op);
+    ls_index_add(&r->index, hash, at);
+    return c;
+}
+
+static void drop(struct ls_rpc *r, struct call *c)
+{
+    uint32_t at = (uint32_t)(c - r->calls.at);
+    ls_index_del(&r->index, c->hash, at);
+    c->flags = FREE;
+    *ls_push(&r->unused) = at;
+}
+
+static uint32_t stream_of(const struct ls_scan *scan, const ls_ref *ref)
+{
+    return scan->files.at[ref->file].stream;
+}
+
+static void hand_over(struct ls_scan *scan, const struct call *c, uint32_t state)
+{
+    ls_call *o = ls_push(&scan->rpc->out);
+    *o = (ls_call){.op = c->op, .state = state, .type = c->type, .service = c->service, .caller = c->caller,
+                   .generation = c->generation, .peer_local_rank = c->peer_local_rank, .resp_size = c->resp_size,
+                   .service_thread = c->service_thread, .caller_thread = c->caller_thread, .begun = c->begun,
+                   .served = c->served, .received = c->received, .matched = c->matched};
+    size_t n;
+    const char *name = type_name(scan, c->type, &n);
+    /* A name that was learned lies in the arena already, but the arena may move while a text is added. */
+    char copy[64];
+    if (name && n < sizeof copy) {
+        memcpy(copy, name, n);
+        o->stage = ls_keep_text(&scan->texts, copy, n);
+    }
+    const ls_ref *newest = c->matched.line    ? &c->matched
+                           : c->received.line ? &c->received
+                           : c->served.line   ? &c->served
+                                              : &c->begun;
+    o->age = scan->streams.at[stream_of(scan, newest)].seq - newest->seq;
+}
+
+static void complete(struct ls_scan *scan, struct call *c)
+{
+    struct ls_rpc *r = scan->rpc;
+    scan->totals.calls_matched++;
+    const ls_ref *end = c->received.line ? &c->received : &c->matched;
+    if (end->line && c->served.line && stream_of(scan, end) == stream_of(scan, &c->served) && end->seq > c->served.seq) {
+        uint64_t age = end->seq - c->served.seq;
+        if (age > scan->totals.max_call_age) scan->totals.max_call_age = age;
+    }
+    if (scan->keep_calls) hand_over(scan, c, 4);
+    /* A call of this address that is still open although a later one was answered has lost a line. */
+    for (LS_EACH(&r->index, c->hash, e)) {
+        struct call *o = &r->calls.at[e];
+        if (o != c && o->op == c->op && o->key_proc == c->key_proc && (o->flags & SUPERSEDED)) o->flags |= LATER_DONE;
+    }
+    drop(r, c);
+}
+
+static struct service *service_of(struct ls_scan *scan, const struct ls_record *rec, ls_service **out)
+{
+    struct ls_rpc *r = scan->rpc;
+    while (r->service_of.n <= (uint32_t)rec->thread) *ls_push(&r->service_of) = 0;
+    uint32_t *at = &r->service_of.at[rec->thread];
+    if (!*at) {
+        *ls_push(&r->services) = (ls_service){.proc = rec->proc, .thread = rec->thread};
+        *ls_push(&r->states) = (struct service){.consumed = LS_NONE, .fresh_type = -1, .conn_rank = -1};
+        *at = r->services.n;
+    }
+    *out = &r->services.at[*at - 1];
+    return &r->states.at[*at - 1];
+}
+
+static void tally(struct ls_rpc *r, uint32_t service, bool served, uint64_t dir, int64_t transport, int64_t rank, int64_t type)
+{
+    uint64_t h = ls_mix(ls_mix(ls_mix(ls_mix(12, (uint64_t)service << 1 | served), dir), (uint64_t)transport), (uint64_t)rank);
+    h = ls_mix(h, (uint64_t)type);
+    for (LS_EACH(&r->tally_index, ls_fold(h), e)) {
+        ls_tally *t = &r->tallies.at[e];
+        if (t->service != service || t->served != served || t->dir != dir || t->transport != transport || t->rank != rank ||
+            t->type != type)
+            continue;
+        t->count++;
+        return;
+    }
+    if (r->tallies.n >= LS_MAX_ITEMS) return;
+    *ls_push(&r->tallies) = (ls_tally){.service = service, .served = served, .dir = dir, .transport = transport, .rank = rank,
+                                       .type = type, .count = 1};
+    ls_index_add(&r->tally_index, ls_fold(h), r->tallies.n - 1);
+}
+
+static void on_new_conn(struct ls_scan *scan, const struct ls_record *rec, const struct ls_match *m)
+{
+    ls_service *s;
+    struct service *state = service_of(scan, rec, &s);
+    uint32_t n;
+    const char *dir = ls_role_text(m, F_DIR, &n);
+    s->last_opened = rec->ref;
+    s->opened_dir = dir ? ls_word(scan, dir, n < 32 ? n : 32) : 0;
+    s->opened_transport = ls_role_int(m, F_TRANSPORT, -1);
+    s->opened_rank = ls_role_int(m, F_LOCAL_RANK, -1);
+    state->conn_rank = s->opened_rank;
+    tally(scan->rpc, (uint32_t)(s - scan->rpc->services.at), false, s->opened_dir, s->opened_transport, s->opened_rank, 0);
+}
+
+static void on_served(struct ls_scan *scan, const struct ls_record *rec, const struct ls_match *m, uint64_t op, uint32_t hash)
+{
+    struct ls_rpc *r = scan->rpc;
+    ls_service *s;
+    struct service *state = service_of(scan, rec, &s);
+    struct call *half = NULL;
+    int64_t type = ls_role_int(m, F_TYPE, -1);
+    s->last_served = rec->ref;
+    s->served_type = type;
+    tally(r, (uint32_t)(s - r->services.at), true, 0, 0, 0, type);
+    for (LS_EACH(&r->index, hash, e)) {
+        struct call *o = &r->calls.at[e];
+        if (o->op != op || o->key_proc != rec->proc) continue;
+        if ((o->flags & SERVED) && (o->flags & RECEIVED))
+            half = o;
+        else if (o->flags & SERVED)
+            o->flags |= SUPERSEDED;
+    }
+    if (half) complete(scan, half); /* the line that says matched is lost */
+    struct call *c = new_call(scan, rec->proc, op, hash);
+    state->consumed = LS_NONE;
+    state->fresh_type = type;
+    if (!c) return;
+    c->flags = SERVED;
+    c->type = (int32_t)type;
+    c->resp_size = ls_role_int(m, F_RESP_SIZE, -1);
+    c->service = rec->proc;
+    c->service_thread = rec->thread;
+    c->served = rec->ref;
+    if (type == 1) {
+        c->peer_local_rank = (int32_t)state->conn_rank;
+        state->conn_rank = -1;
+    }
+    size_t n;
+    const char *name = type_name(scan, type, &n);
+    for (uint32_t i = 0; name && i < r->begun.n; i++) {
+        struct begun *b = &r->begun.at[i];
+        if (!b->open || b->thread != rec->thread || !ls_same_text(&scan->texts, b->operation, name, n)) continue;
+        b->open = false;
+        c->begun = b->ref;
+        state->consumed = i;
+        break;
+    }
+}
+
+/* "Received and initiated" is printed after the served line of a call that was done at once, and before it otherwise
+ * (result 7, in progress). It carries no opId. */
+static void on_begun(struct ls_scan *scan, const struct ls_record *rec, const struct ls_match *m)
+{
+    enum { DONE = 0, IN_PROGRESS = 7, MOST_OPEN = 4096 };
+    struct ls_rpc *r = scan->rpc;
+    ls_service *s;
+    struct service *state = service_of(scan, rec, &s);
+    uint32_t n;
+    const char *word = ls_role_text(m, F_OPERATION, &n);
+    if (!word) return;
+    uint64_t operation = ls_word(scan, word, n < 64 ? n : 64);
+    s->last_begun = rec->ref;
+    s->begun_operation = operation;
+    s->begun_res = ls_role_int(m, F_RES, 0);
+    if (s->begun_res == DONE) {
+        if (state->consumed != LS_NONE && r->begun.at[state->consumed].operation == operation)
+            r->begun.at[state->consumed].open = true; /* it was this call that was served, not the one in progress */
+        if (state->fresh_type > 6 && state->fresh_type < 32) r->learned[state->fresh_type] = operation;
+    } else if (s->begun_res == IN_PROGRESS) {
+        uint32_t i = 0;
+        while (i < r->begun.n && (r->begun.at[i].open || r->begun.n < MOST_OPEN)) i++;
+        if (i == r->begun.n && r->begun.n < MOST_OPEN) ls_push(&r->begun);
+        if (i < r->begun.n)
+            r->begun.at[i] = (struct begun){.proc = rec->proc, .thread = rec->thread, .operation = operation, .ref = rec->ref, .open = true};
+    }
+    state->consumed = LS_NONE;
+    state->fresh_type = -1;
+}
+
+static void on_caller(struct ls_scan *scan, const struct ls_record *rec, int role, uint64_t op, uint32_t hash)
+{
+    struct ls_rpc *r = scan->rpc;
+    struct call *open = NULL, *half = NULL, *stray = NULL;
+    for (LS_EACH(&r->index, hash, e)) {
+        struct call *o = &r->calls.at[e];
+        if (o->op != op || o->key_proc != rec->proc || (o->flags & MATCHED)) continue;
+        if ((o->flags & SERVED) && !(o->flags & RECEIVED)) {
+            if (!open || o->served.seq > open->served.seq) open = o;
+        } else if (o->flags & SERVED)
+            half = o;
+        else if (!stray || o->received.seq > stray->received.seq)
+            stray = o;
+    }
+    if (role == LS_RPC_RECEIVED) {
+        if (!open && half) {
+            complete(scan, half);
+        }
+        struct call *c = open ? open : new_call(scan, rec->proc, op, hash);
+        if (!c) return;
+        c->flags |= RECEIVED;
+        c->caller = rec->proc;
+        c->caller_thread = rec->thread;
+        c->received = rec->ref;
+        r->orphans += !open;
+        return;
+    }
+    struct call *c = half ? half : stray ? stray : open;
+    if (role == LS_RPC_QUEUED) {
+        if (!c) return;
+        if (c == open) {
+            c->flags |= RECEIVED;
+            c->received = rec->ref;
+        }
+        c->flags |= QUEUED;
+        c->caller = rec->proc;
+        return;
+    }
+    if (!c) {
+        c = new_call(scan, rec->proc, op, hash);
+        if (!c) return;
+        r->orphans++;
+    }
+    c->flags = (c->flags | MATCHED | RECEIVED) & ~(uint32_t)QUEUED;
+    c->caller = rec->proc;
+    c->caller_thread = rec->thread;
+    c->matched = rec->ref;
+    if (c->flags & SERVED) complete(scan, c);
+}
+
+void ls_rpc_record(struct ls_scan *scan, const struct ls_record *rec, const struct ls_match *m)
+{
+    int role = m->message->role;
+    uint64_t op;
+    if (role == LS_RPC_CONNECTED) return; /* counted with its message */
+    if (role == LS_RPC_NEW_CONN) {
+        on_new_conn(scan, rec, m);
+        return;
+    }
+    if (role == LS_RPC_BEGUN) {
+        on_begun(scan, rec, m);
+        return;
+    }
+    if (!ls_role_value(m, F_OP, &op)) return;
+    uint32_t hash = ls_fold(ls_mix(ls_mix(10, (uint32_t)rec->proc), op));
+    if (role == LS_RPC_SERVED)
+        on_served(scan, rec, m, op, hash);
+    else
+        on_caller(scan, rec, role, op, hash);
+}
+
+struct end {
+    uint64_t op;
+    uint64_t order;
+    uint32_t call;
+};
+
+static int by_op(const void *a, const void *b)
+{
+    const struct end *x = a, *y = b;
+    if (x->op != y->op) return x->op < y->op ? -1 : 1;
+    return x->order < y->order ? -1 : x->order > y->order;
+}
+
+static bool same_host(const struct ls_scan *scan, int32_t a, int32_t b)
+{
+    return scan->states.at[a].host_id == scan->states.at[b].host_id;
+}
+
+/* Pairs answers without a service with served calls that nobody of their own process fetched. */
+static void pair(struct ls_scan *scan, bool last)
+{
+    struct ls_rpc *r = scan->rpc;
+    LS_VEC(struct end) ends = {0};
+    for (uint32_t i = 0; i < r->calls.n; i++) {
+        struct call *c = &r->calls.at[i];
+        if (c->flags & FREE) continue;
+        bool served = c->flags & SERVED;
+        if (served && (c->flags & RECEIVED)) continue;
+        const ls_ref *ref = served ? &c->served : c->received.line ? &c->received : &c->matched;
+        if (served && !last && !(c->flags & SUPERSEDED) && scan->streams.at[stream_of(scan, ref)].seq - ref->seq < PATIENCE)
+            continue;
+        *ls_push(&ends) = (struct end){.op = c->op, .order = ref->seq, .call = i};
+    }
+    qsort(ends.at, ends.n, sizeof *ends.at, by_op);
+    for (uint32_t i = 0; i < ends.n; i++) {
+        struct call *answer = &r->calls.at[ends.at[i].call];
+        if (answer->flags & (SERVED | FREE)) continue;
+        uint32_t low = i, high = i;
+        while (low && ends.at[low - 1].op == ends.at[i].op) low--;
+        while (high < ends.n && ends.at[high].op == ends.at[i].op) high++;
+        for (uint32_t k = low; k < high; k++) {
+            struct call *s = &r->calls.at[ends.at[k].call];
+            if (!(s->flags & SERVED) || (s->flags & (FREE | RECEIVED)) || s->service == answer->caller ||
+                !same_host(scan, s->service, answer->caller))
+                continue;
+            s->flags |= RECEIVED | (answer->flags & (MATCHED | QUEUED));
+            s->caller = answer->caller;
+            s->caller_thread = answer->caller_thread;
+            s->received = answer->received;
+            s->matched = answer->matched;
+            s->generation = answer->generation;
+            drop(r, answer);
+            if (!(s->flags & QUEUED)) complete(scan, s);
+            break;
+        }
+    }
+    free(ends.at);
+    r->orphans = 0;
+}
+
+void ls_rpc_round(struct ls_scan *scan)
+{
+    if (scan->rpc->orphans) pair(scan, false);
+}
+
+void ls_rpc_finish(struct ls_scan *scan)
+{
+    struct ls_rpc *r = scan->rpc;
+    pair(scan, true);
+    for (uint32_t i = 0; i < r->calls.n; i++) {
+        struct call *c = &r->calls.at[i];
+        if (c->flags & FREE) continue;
+        bool served = c->flags & SERVED, received = c->flags & RECEIVED;
+        if (served && received && !(c->flags & QUEUED))
+            complete(scan, c);
+        else if (served && !received && (c->flags & LATER_DONE))
+            drop(r, c);
+        else
+            hand_over(scan, c, served ? 2 : 3);
+    }
+    for (uint32_t i = 0; i < r->begun.n; i++) {
+        struct begun *b = &r->begun.at[i];
+        if (!b->open) continue;
+        struct call c = {.type = -1, .peer_local_rank = -1, .resp_size = -1, .service = b->proc, .caller = -1,
+                         .service_thread = b->thread, .caller_thread = -1, .begun = b->ref};
+        hand_over(scan, &c, 1);
+        r->out.at[r->out.n - 1].stage = b->operation;
+    }
+}
+
+const ls_call *ls_calls(const ls_scan *scan, size_t *n)
+{
+    *n = scan->rpc->out.n;
+    return scan->rpc->out.at;
+}
+
+const ls_service *ls_services(const ls_scan *scan, size_t *n)
+{
+    *n = scan->rpc->services.n;
+    return scan->rpc->services.at;
+}
+
+const ls_tally *ls_tallies(const ls_scan *scan, size_t *n)
+{
+    *n = scan->rpc->tallies.n;
+    return scan->rpc->tallies.at;
+}
