@@ -1,0 +1,216 @@
+"""Deaths: who died first, of what, and who only followed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from psmkit.analysis.crashes import find
+from psmkit.analysis.deaths import signal_name
+from psmkit.model import Finding, Severity
+from tests.analysis.outside import coded, errors, nccl, run_rule
+from tests.analysis.test_watchdog import status, timeout
+
+JOB = nccl(0, 1, 2, 3, nranks=4)
+API = "torch.distributed.elastic.multiprocessing.api:"
+
+
+def elastic(rank: int, code: int, signal: str = "") -> str:
+    pid = 1000 + rank
+    told = (
+        f"Signal {-code} ({signal}) received by PID {pid}" if signal else "To enable traceback see: https://pytorch.org"
+    )
+    return (
+        "".join(f"WARNING:{API}Sending process {1000 + r} closing signal SIGTERM\n" for r in range(4) if r != rank)
+        + f"ERROR:{API}failed (exitcode: {code}) local_rank: {rank} (pid: {pid}) of binary: /usr/bin/python\n"
+        + f"Root Cause (first observed failure):\n[0]:\n  time      : 2026-01-01_00:00:00\n  host      : node0\n  rank      : {rank} (local_rank: {rank})\n"
+        + f"  exitcode  : {code} (pid: {pid})\n  error_file: <N/A>\n  traceback : {told}\n"
+    )
+
+
+def only(findings: list[Finding]) -> Finding:
+    (finding,) = findings
+    return finding
+
+
+def test_torchrun_names_the_killed_rank(tmp_path: Path) -> None:
+    found = only(run_rule(find, tmp_path, job=JOB + elastic(2, -9, "SIGKILL")))
+    assert (found.code, found.culprits, found.stage, found.severity) == ("PSM402", (2,), "killed", Severity.ERROR)
+    assert found.processes == ("node0:1002",)
+    assert "SIGKILL" in found.title
+
+
+def test_a_launcher_that_stops_a_healthy_job_blames_nobody(tmp_path: Path) -> None:
+    text = nccl(0, 1, nranks=2, ended=True) + f"WARNING:{API}Sending process 1000 closing signal SIGTERM\n"
+    assert run_rule(find, tmp_path, job=text) == []
+
+
+def test_failures_after_the_root_cause_are_consequences(tmp_path: Path) -> None:
+    others = "Failures:\n[1]:\n  host      : node0\n  rank      : 3 (local_rank: 3)\n  exitcode  : -15 (pid: 1003)\n  traceback : Signal 15 (SIGTERM) received by PID 1003\n"
+    found = only(run_rule(find, tmp_path, job=JOB + others + elastic(1, -11, "SIGSEGV")))
+    assert found.culprits == (1,)
+    assert "SIGSEGV" in found.title
+    assert "rank 3" in found.explanation
+
+
+def test_an_abort_after_a_watchdog_timeout_is_a_consequence(tmp_path: Path) -> None:
+    text = JOB + "".join(timeout(r) + status(r) for r in range(4)) + elastic(0, -6, "SIGABRT")
+    found = only(run_rule(find, tmp_path, job=text))
+    assert (found.code, found.severity, found.culprits) == ("PSM408", Severity.WARNING, ())
+    alone = only(run_rule(find, tmp_path, job=JOB + elastic(0, -6, "SIGABRT")))
+    assert (alone.code, alone.culprits) == ("PSM402", (0,))
+
+
+def test_a_kill_before_a_watchdog_timeout_is_the_cause(tmp_path: Path) -> None:
+    text = JOB + "".join(timeout(r) + status(r) for r in (0, 1, 3)) + elastic(2, -9, "SIGKILL")
+    assert [f.culprits for f in errors(run_rule(find, tmp_path, job=text))] == [(2,)]
+
+
+def test_mpirun_and_srun(tmp_path: Path) -> None:
+    mpi = "mpirun noticed that process rank 3 with PID 1003 on node node0 exited on signal 9 (Killed).\n"
+    assert only(run_rule(find, tmp_path, job=JOB + mpi)).culprits == (3,)
+    slurm = (
+        "srun: error: node0: task 1: Segmentation fault (core dumped)\nsrun: error: node0: tasks 0,2-3: Terminated\n"
+    )
+    found = only(run_rule(find, tmp_path, job=JOB + slurm))
+    assert (found.culprits, found.ranks) == ((1,), (1,))
+    assert (
+        run_rule(
+            find,
+            tmp_path,
+            job=nccl(0, nranks=1) + "srun: Job step aborted: Waiting up to 32 seconds for job step to finish.\n",
+        )
+        == []
+    )
+
+
+def test_tasks_killed_after_a_crash_are_swept_up(tmp_path: Path) -> None:
+    slurm = "srun: error: node0: task 1: Aborted (core dumped)\nsrun: error: node0: task 0: Killed\nsrun: error: node0: tasks 2-3: Killed\n"
+    assert [f.culprits for f in run_rule(find, tmp_path, job=JOB + slurm)] == [(1,)]
+    together = "srun: error: node0: tasks 0-3: Killed\n"
+    found = only(run_rule(find, tmp_path, job=JOB + together))
+    assert (found.code, found.culprits, found.severity) == ("PSM408", (), Severity.WARNING)
+
+
+def test_a_handler_names_signal_and_library(tmp_path: Path) -> None:
+    head = "[node0:1002] "
+    text = JOB + (
+        f"{head}*** Process received signal ***\n{head}Signal: Segmentation fault (11)\n{head}Signal code: Address not mapped (1)\n"
+        f"{head}[ 0] /lib/x86_64-linux-gnu/libpthread.so.0(+0x11390)[0x7ff32df7d390]\n{head}[ 1] /usr/lib/libnccl.so.2(+0x2b136)[0x7ff2bf5c3136]\n"
+        f"{head}*** End of error message ***\n"
+    )
+    found = only(run_rule(find, tmp_path, job=text))
+    assert found.culprits == (2,)
+    assert "SIGSEGV" in found.title
+    assert "libnccl.so.2" in found.title
+
+
+def test_ucx_names_the_function(tmp_path: Path) -> None:
+    text = JOB + (
+        "[node0:1001:0:1001] Caught signal 11 (Segmentation fault: address not mapped to object at address 0x10)\n==== backtrace (tid:   1001) ====\n"
+        " 0 0x0000000000042520 __sigaction()  ???:0\n 1 0x0000000000049b8a ncclMemoryPoolAlloc<ncclProxyOp>()  /b/alloc.h:210\n"
+    )
+    found = only(run_rule(find, tmp_path, job=text))
+    assert found.culprits == (1,)
+    assert "ncclMemoryPoolAlloc" in found.title
+
+
+def test_the_kernel_killed_a_rank_for_memory(tmp_path: Path) -> None:
+    line = "[2059991.49] Out of memory: Killed process {} (python3) total-vm:53312244kB, anon-rss:31451456kB, file-rss:1kB\n"
+    found = only(run_rule(find, tmp_path, job=JOB, dmesg=line.format(1003)))
+    assert found.culprits == (3,)
+    assert "memory ran out" in found.title
+    stranger = only(run_rule(find, tmp_path, job=JOB, dmesg=line.format(77)))
+    assert (stranger.culprits, stranger.severity) == ((), Severity.WARNING)
+
+
+def test_segfault_lines_of_the_kernel_name_the_library(tmp_path: Path) -> None:
+    line = "python3[1001]: segfault at 10 ip 00007f1a2b3c4d5e sp 00007ffd00112233 error 4 in libnccl.so.2[7f1a2b000000+5000000]\n"
+    found = only(run_rule(find, tmp_path, job=JOB + line))
+    assert found.culprits == (1,)
+    assert "libnccl.so.2" in found.title
+
+
+def test_xids_are_joined_by_bus(tmp_path: Path) -> None:
+    line = "kernel: NVRM: Xid (PCI:0000:03:00): {}, {}\n"
+    found = only(
+        run_rule(
+            find,
+            tmp_path,
+            job=JOB.replace("3000 commId", "3000 commId") + line.format(79, "GPU has fallen off the bus"),
+        )
+    )
+    assert (found.code, found.culprits, found.severity) == ("PSM405", (2,), Severity.ERROR)
+    assert (
+        run_rule(find, tmp_path, job=JOB + line.format(45, "pid=9, name=python3, Ch 1 caused by previous Xid 149"))
+        == []
+    )
+    soft = only(run_rule(find, tmp_path, job=JOB + line.format(63, "Row remapping event")))
+    assert soft.severity is Severity.WARNING
+
+
+def test_cuda_errors_of_a_rank(tmp_path: Path) -> None:
+    line = "[rank2]: torch.AcceleratorError: CUDA error: an illegal memory access was encountered\n"
+    found = only(run_rule(find, tmp_path, job=JOB + line))
+    assert (found.code, found.culprits) == ("PSM405", (2,))
+    done = nccl(0, 1, 2, 3, nranks=4, ended=True)
+    assert run_rule(find, tmp_path, job=done + line) == []
+
+
+def test_device_memory_that_was_caught_is_no_error(tmp_path: Path) -> None:
+    line = (
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79 GiB\n"
+    )
+    found = only(run_rule(find, tmp_path, job=nccl(0, nranks=1) + line))
+    assert (found.code, found.culprits) == ("PSM509", (0,))
+    assert run_rule(find, tmp_path, job=line + nccl(0, nranks=1, ended=True)) == []
+
+
+def test_an_uncaught_exception_names_its_rank(tmp_path: Path) -> None:
+    trace = (
+        '[rank3]: Traceback (most recent call last):\n[rank3]:   File "train.py", line 3, in <module>\n[rank3]: {}\n'
+    )
+    found = only(run_rule(find, tmp_path, job=JOB + trace.format("ValueError: bad shard")))
+    assert (found.code, found.culprits, found.stage) == ("PSM402", (3,), "error")
+    assert "bad shard" in found.title
+    # Without the stack it is a message like any other, and one about a peer begins nowhere.
+    assert run_rule(find, tmp_path, job=JOB + "[rank3]: ValueError: bad shard\n") == []
+    assert run_rule(find, tmp_path, job=JOB + trace.format("RuntimeError: Connection closed by peer")) == []
+
+
+def test_nccl_errors_that_only_torch_tells_of(tmp_path: Path) -> None:
+    line = (
+        "[rank1]: torch.distributed.DistBackendError: NCCL error in: ../torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:1333, "
+        "unhandled system error (run with NCCL_DEBUG=INFO for details), NCCL version 2.18.6\n"
+    )
+    found = only(run_rule(find, tmp_path, job=JOB + line))
+    assert (found.code, found.culprits) == ("PSM401", (1,))
+    warned = (
+        JOB
+        + "\nnode0:1001:1001 [1] misc/socket.cc:484 NCCL WARN socketStartConnect: Connect to 192.168.19.14<52822> failed : No route to host\n"
+    )
+    assert coded(run_rule(find, tmp_path, job=warned + line), "PSM401") == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "slurmstepd: error: *** STEP 4711.0 ON node0 CANCELLED AT 2026-01-01T00:00:00 DUE TO TIME LIMIT ***\n",
+        "slurmstepd: error: *** STEP 4711.0 ON node0 CANCELLED AT 2026-01-01T00:00:00 ***\n",
+        "KeyboardInterrupt\n",
+        f"WARNING:{API}Received 15 death signal, shutting down workers\n",
+    ],
+)
+def test_who_ended_the_job_is_a_warning(line: str, tmp_path: Path) -> None:
+    found = only(run_rule(find, tmp_path, job=JOB + line))
+    assert (found.code, found.severity, found.culprits) == ("PSM408", Severity.WARNING, ())
+
+
+def test_wrong_values_of_nccl_tests(tmp_path: Path) -> None:
+    assert only(run_rule(find, tmp_path, job=JOB + "# Out of bounds values : 248 FAILED\n")).code == "PSM401"
+    assert run_rule(find, tmp_path, job=JOB + "# Out of bounds values : 0 OK\n") == []
+
+
+def test_signals_have_names() -> None:
+    assert (signal_name(9), signal_name(99)) == ("SIGKILL", "signal 99")

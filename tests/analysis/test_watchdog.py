@@ -1,0 +1,156 @@
+"""Watchdog timeouts: who waits, and who never came."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import psmkit
+from psmkit.analysis.watchdog import find
+from tests.analysis.outside import coded, nccl, run_rule
+
+
+def timeout(rank: int, seq: int = 808, op: str = "ALLREDUCE", numel: int = 64) -> str:
+    return (
+        f"[rank{rank}]:[E626 06:24:4{rank % 10}.1 ProcessGroupNCCL.cpp:616] [Rank {rank}] Watchdog caught collective operation timeout: "
+        f"WorkNCCL(SeqNum={seq}, OpType={op}, NumelIn={numel}, NumelOut={numel}, Timeout(ms)=600000) ran for 600030 milliseconds before timing out.\n"
+    )
+
+
+def status(
+    rank: int, work: int = 808, enqueued: int = 811, group: str = "0(default_pg)", tag: int | None = None
+) -> str:
+    return (
+        f"[rank{rank if tag is None else tag}]:[E626 06:24:45.1 ProcessGroupNCCL.cpp:1785] [PG ID 0 PG GUID {group} Rank {rank}] Exception "
+        f"(either an error or timeout) detected by watchdog at work: {work}, last enqueued NCCL work: {enqueued}, last completed NCCL work: {work - 1}.\n"
+    )
+
+
+def dump_signal(rank: int, enqueued: int, by: int = 0) -> str:
+    return (
+        f"[rank{rank}]:[E626 06:24:46.1 ProcessGroupNCCL.cpp:1746] [PG ID 0 PG GUID 0(default_pg) Rank {rank}] Received a dump signal due to a "
+        f"collective timeout from  rank {by} and we will try our best to dump the debug info. Last enqueued NCCL work: {enqueued}, "
+        f"last completed NCCL work: {enqueued}.This is most likely caused by incorrect usages of collectives\n"
+    )
+
+
+def test_the_rank_whose_enqueued_work_is_behind_is_the_culprit(tmp_path: Path) -> None:
+    text = "".join(timeout(r) + status(r) for r in (0, 1, 3)) + dump_signal(2, 807)
+    found = run_rule(find, tmp_path, job=text)
+    (report,) = coded(found, "PSM305")
+    assert report.culprits == (2,)
+    assert report.ranks == (0, 1, 2, 3)
+    assert "ALLREDUCE 808" in report.title
+    assert "600 s" in report.title
+    (lag,) = coded(found, "PSM302")
+    assert lag.culprits == (2,)
+    assert lag.evidence[0].line == 7
+
+
+def test_when_all_ranks_joined_nobody_is_blamed(tmp_path: Path) -> None:
+    found = run_rule(find, tmp_path, job=nccl(0, 1, 2, 3, nranks=4) + "".join(timeout(r) + status(r) for r in range(4)))
+    (report,) = found
+    assert (report.code, report.culprits, report.run) == ("PSM305", (), 0)
+    assert "no rank is seen to lag" in report.title
+
+
+def test_a_silent_rank_is_suspected(tmp_path: Path) -> None:
+    text = nccl(0, 1, 2, 3, nranks=4) + "".join(timeout(r) + status(r) for r in (0, 1, 3))
+    (lag,) = coded(run_rule(find, tmp_path, job=text), "PSM302")
+    assert lag.culprits == (2,)
+    assert lag.confidence < 0.9
+
+
+def test_many_silent_ranks_say_nothing(tmp_path: Path) -> None:
+    text = nccl(0, 1, 2, 3, nranks=4) + timeout(0) + status(0) + timeout(1) + status(1)
+    found = run_rule(find, tmp_path, job=text)
+    assert [f.code for f in found] == ["PSM305"]
+    assert found[0].culprits == ()
+
+
+def test_another_operation_under_the_same_number_is_a_mismatch(tmp_path: Path) -> None:
+    text = "".join(timeout(r) + status(r) for r in (0, 1)) + timeout(2, op="BROADCAST") + status(2)
+    found = run_rule(find, tmp_path, job=text)
+    (mismatch,) = coded(found, "PSM301")
+    assert mismatch.culprits == (2,)
+    assert "BROADCAST" in mismatch.title
+    assert coded(found, "PSM305")[0].culprits == (2,)
+
+
+def test_another_size_is_a_mismatch_where_sizes_have_to_agree(tmp_path: Path) -> None:
+    text = "".join(timeout(r) + status(r) for r in (0, 1)) + timeout(2, numel=32) + status(2)
+    assert coded(run_rule(find, tmp_path, job=text), "PSM301")[0].culprits == (2,)
+    uneven = "".join(timeout(r, op="ALLTOALL_BASE", numel=64 + r) + status(r) for r in (0, 1, 2))
+    assert coded(run_rule(find, tmp_path, job=uneven), "PSM301") == []
+
+
+def test_groups_are_judged_apart(tmp_path: Path) -> None:
+    # Rank 1 of group 5 is global rank 3: its line has both numbers.
+    text = timeout(0, 10) + status(0, 10, 12) + timeout(1, 10) + status(1, 10, 12)
+    text += (timeout(0, 99) + status(0, 99, 99, "5(tp)", tag=2)).replace(
+        "[rank0]:[E626 06:24:40", "[rank2]:[E626 06:24:40"
+    )
+    found = coded(run_rule(find, tmp_path, job=text), "PSM305")
+    assert len(found) == 2
+    assert all(f.culprits == () for f in found)
+    assert "process group 5" in found[1].title
+
+
+def test_old_lines_without_numbers_are_reported(tmp_path: Path) -> None:
+    line = "[E ProcessGroupNCCL.cpp:587] [Rank {}] Watchdog caught collective operation timeout: WorkNCCL(OpType=BROADCAST, TensorShape=[1], Timeout(ms)=1800000) ran for 1803170 milliseconds before timing out.\n"
+    found = run_rule(find, tmp_path, job=line.format(0) + line.format(2))
+    assert found[0].code == "PSM305"
+    assert "BROADCAST" in found[0].title
+    assert found[0].culprits == (1,)
+
+
+def test_an_error_that_is_no_timeout_is_no_watchdog_timeout(tmp_path: Path) -> None:
+    assert run_rule(find, tmp_path, job=status(0) + status(1)) == []
+
+
+def test_only_dump_requests_name_who_gave_up(tmp_path: Path) -> None:
+    found = run_rule(find, tmp_path, job=dump_signal(1, 20) + dump_signal(2, 20) + dump_signal(3, 19))
+    (report,) = found
+    assert (report.code, report.culprits) == ("PSM305", (3,))
+    assert "rank 0 gave up" in report.title
+
+
+@pytest.mark.parametrize(("ranks", "culprits"), [((2,), (2,)), ((0, 1, 2, 3), ())])
+def test_a_watchdog_that_stands_still(ranks: tuple[int, ...], culprits: tuple[int, ...], tmp_path: Path) -> None:
+    text = "".join(
+        f"[rank{r}]:[F ProcessGroupNCCL.cpp:1169] [PG ID 0 PG GUID 0(default_pg) Rank {r}] ProcessGroupNCCL's watchdog got stuck for 480 seconds "
+        "without making progress in monitoring enqueued collectives. This typically indicates\n"
+        for r in ranks
+    )
+    (report,) = run_rule(find, tmp_path, job=text)
+    assert (report.code, report.culprits) == ("PSM305", culprits)
+    assert "480 s" in report.title
+
+
+def test_the_desync_report_names_the_ranks(tmp_path: Path) -> None:
+    lines = "  [0, 2] joined but didn't finish collective #5 (count from 1)\n"
+    assert run_rule(find, tmp_path, job=lines) == []
+    lines += "  [1, 3] finished collective #4, but didn't join collective #5 (count from 1)\n"
+    (report,) = run_rule(find, tmp_path, job=lines)
+    assert (report.code, report.culprits) == ("PSM302", (1, 3))
+
+
+def test_barriers_fingerprints_and_the_store(tmp_path: Path) -> None:
+    text = (
+        "RuntimeError: Rank 1 failed to pass monitoredBarrier in 2000 ms\n"
+        "RuntimeError: Detected mismatch between collectives on ranks. Rank 0 is running collective: CollectiveFingerPrint(OpType=ALLREDUCE), "
+        "but Rank 1 is running collective: CollectiveFingerPrint(OpType=BROADCAST).\n"
+        "torch.distributed.DistStoreError: Timed out after 601 seconds waiting for clients. 7/8 clients joined.\n"
+    )
+    found = run_rule(find, tmp_path, job=text)
+    assert [(f.code, f.culprits) for f in found] == [("PSM302", (1,)), ("PSM301", ()), ("PSM201", ())]
+    assert "1 of 8" in found[2].title
+
+
+def test_a_job_without_a_nccl_line_is_judged(tmp_path: Path) -> None:
+    path = tmp_path / "job.log"
+    path.write_text("".join(timeout(r) + status(r) for r in (0, 1, 3)) + dump_signal(2, 807))
+    report = psmkit.analyze([str(path)])
+    assert report.verdict == "hung"
+    assert [c.global_rank for c in report.culprits] == [2]
