@@ -12,7 +12,8 @@ from psmkit.logparse.foreign.types import FlightDump, FlightEntry, FlightGroup, 
 __all__ = ["parse_flight", "rank_in_name"]
 
 _MAX_ENTRIES = 500_000
-_RANK = re.compile(r"(?:rank|trace)[_-]?(?:rank)?[_-]?(\d+)|(?:^|[_.-])(\d+)(?=(?:\.[A-Za-z]+)*$)")
+_IN_FILE = re.compile(r"(?:rank|trace)[_-]?(?:rank)?[_-]?(\d+)|(?:^|[_.-])(\d+)(?=(?:\.[A-Za-z]+)*$)")
+_IN_FOLDER = re.compile(r"^rank[_-]?(\d+)$")
 # Frames of torch itself and of the interpreter's start; the first frame outside them is the program's.
 _INNER = (
     "torch/distributed/",
@@ -35,12 +36,12 @@ def parse_flight(text: str, name: str = "") -> list[FlightDump]:
 
 def rank_in_name(name: str) -> int | None:
     """The rank in a file name such as ``nccl_trace_rank_3.json``, ``dump_3`` or ``rank3/trace``, None for others."""
-    parts = name.replace("\\", "/").split("/")
-    for part in reversed(parts[-2:]):
-        match = _RANK.search(part)
-        if match:
-            return int(match.group(1) or match.group(2))
-    return None
+    folder, _, file = name.replace("\\", "/").rpartition("/")
+    match = _IN_FILE.search(file)
+    if match:
+        return int(match.group(1) or match.group(2))
+    match = _IN_FOLDER.match(folder.rpartition("/")[2])
+    return int(match.group(1)) if match else None
 
 
 def _dumps(value: Any, rank: int | None, whole: bool) -> Iterator[FlightDump]:
