@@ -16,7 +16,7 @@ from psmkit.analysis.job import Job, number, words
 from psmkit.logparse.types import Event, Ref
 from psmkit.model import Finding, Severity
 
-__all__ = ["Blame", "Graph", "find", "graph", "suspect", "target"]
+__all__ = ["Blame", "Graph", "find", "graph", "lost", "suspect", "target"]
 
 #: The peer of these lines is a local rank: its number on the host of the process that prints.
 _LOCAL = frozenset({"proxy.closed_by_peer", "proxy.recv_type_failed", "proxy.unknown_command"})
@@ -34,6 +34,8 @@ _MISSED = (
     "ras.peer.dead",
     "ras.peer.dead_notice",
 )
+#: Errors by which a process could not reach a peer, for whatever reason.
+_UNREACHED = frozenset({"PSM108", "PSM203", "PSM406"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,9 @@ class Graph:
     run: int
     blames: list[Blame] = field(default_factory=list)
     victims: set[int] = field(default_factory=set)  # processes that failed and say that a peer was the reason
+    unsure: set[int] = field(
+        default_factory=set
+    )  # those among them whose lines may also mean a network that does not carry
 
     def by(self, proc: int | None) -> list[Blame]:
         """What a process says about others."""
@@ -175,10 +180,21 @@ def graph(job: Job, run: int) -> Graph:
             graphs[index].blames.append(Blame(event.proc, at, event, weights[event.name]))
         for cascade in faults.cascades(job):
             index = job.run_of(cascade.proc)
-            if cascade.fatal and cascade.own is False and index is not None:
+            if index is None or not cascade.fatal:
+                continue
+            if cascade.own is False:
                 graphs[index].victims.add(cascade.proc)
+            elif lost(cascade):
+                graphs[index].victims.add(cascade.proc)
+                graphs[index].unsure.add(cascade.proc)
         _GRAPHS[job] = graphs
     return _GRAPHS[job].get(run, Graph(run))
+
+
+def lost(cascade: faults.Cascade) -> bool:
+    """Whether a process could not reach a peer, which is the peer's end or the network between them."""
+    known = cascade.first.known
+    return cascade.own is None and known is not None and known.blames == "peer" and known.finding in _UNREACHED
 
 
 def _starting(job: Job, proc: int) -> bool:
@@ -247,7 +263,7 @@ def suspect(job: Job, run: int) -> Target | None:
     quiet = [Target(p, job.rank_of(p)) for p in sorted(info.procs) if p not in ours.victims and not job.torn_down(p)]
     quiet += [Target(None, rank) for rank in job.missing_ranks(run)]
     # of two ranks one complaint is enough; of more, several must leave the same one over
-    enough = len(ours.victims) >= 2 or info.nranks == 2
+    enough = len(ours.victims) >= 2 or (info.nranks == 2 and not ours.unsure)
     return quiet[0] if len(quiet) == 1 and enough else None
 
 
@@ -286,12 +302,13 @@ def _silent(job: Job, run: int, ours: Graph) -> list[Finding]:
         quiet = "its log was not given" if at.proc is None else "its own log ends without a word about it"
         last = [job.process(at.proc).last] if at.proc is not None else []
         lines = _lines(against) or [c.first.ref for c in faults.cascades(job) if c.proc in ours.victims and c.fatal][:5]
+        gone = "gone or cut off" if ours.victims and ours.victims <= ours.unsure else "gone"
         whom = "point at" if against else "fail because of a peer, which can only be"
         found.append(
             job.finding(
                 "PSM403",
                 run=run,
-                title=f"{_name(job, at)} is gone: {job.whos(blamers)} lost the connection to it, and {quiet}",
+                title=f"{_name(job, at)} is {gone}: {job.whos(blamers)} lost the connection to it, and {quiet}",
                 confidence=confidence,
                 explanation=(
                     f"{job.whos(blamers)} {whom} {_name(job, at)} ({words(sorted(set(said)), 3)}), and {_name(job, at)} blames nobody. "
@@ -316,6 +333,8 @@ def _closed(job: Job, run: int, ours: Graph, done: set[int], severity: Severity)
     for blame in ours.blames:
         if blame.weight != 2:
             closers[blame.at].append(blame)
+    # one that says why it ended is no riddle
+    spoke = {c.proc for c in faults.cascades(job) if c.fatal}
     out = []
     for at, blames in closers.items():
         if at.rank in done:
@@ -326,7 +345,7 @@ def _closed(job: Job, run: int, ours: Graph, done: set[int], severity: Severity)
                 "PSM108",
                 run=run,
                 title=f"{_name(job, at)} closed its connections to {job.whos(blamers)} before the communicators were torn down",
-                severity=severity,
+                severity=Severity.INFO if at.proc in spoke else severity,
                 confidence=0.6,
                 refs=_lines(blames),
                 ranks=sorted({r for r in (at.rank, *(job.rank_of(p) for p in blamers)) if r is not None}),

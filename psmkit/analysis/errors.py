@@ -44,6 +44,9 @@ def origins(job: Job, run: int) -> tuple[list[Cascade], list[Cascade]]:
     fatal = [c for c in faults.cascades(job) if c.fatal and job.run_of(c.proc) == run and not _foreign(c)]
     own = [c for c in fatal if c.own is True]
     vague = [c for c in fatal if c.own is None and not _follows(job, c)]
+    if not own and blame.suspect(job, run) is not None:
+        # somebody is known whom the others lost: what points at a peer follows from that
+        vague = [c for c in vague if not blame.lost(c)]
     chosen = own or vague
     # of one process only its first trouble can be a cause
     first: dict[int, Cascade] = {}

@@ -79,7 +79,8 @@ def differences(job: Job, run: int) -> list[Difference]:
     seen: dict[str, dict[int, Event]] = defaultdict(dict)
     for event in job.events("param.env", run=run):
         name = str(event.fields.get("name", ""))
-        if event.proc >= 0 and _must_agree(name):
+        # a line that was cut in its value says nothing
+        if event.proc >= 0 and _must_agree(name) and _value(event):
             seen[name][event.proc] = event
     out = []
     for name, events in sorted(seen.items()):
@@ -96,7 +97,7 @@ def differences(job: Job, run: int) -> list[Difference]:
 
 def _lacking(job: Job, run: int, events: Mapping[int, Event]) -> list[int]:
     """Processes that passed the place where the others printed a setting, without printing it."""
-    others = [p for p in job.runs[run].procs if p not in events]
+    others = [p for p in job.runs[run].procs if p not in events and job.rank_of(p) is not None]
     if not others or not events:
         return []
     firsts = _firsts(job)
@@ -143,8 +144,9 @@ def _trouble(job: Job, run: int) -> bool:
     return any(e.proc < 0 or not job.torn_down(e.proc) for e in lasting)
 
 
-def _ended(job: Job, run: int) -> bool:
-    return bool(job.runs[run].procs) and all(job.torn_down(p) for p in job.runs[run].procs)
+def _ended(job: Job, run: int, least: int) -> bool:
+    """Whether at least so many processes were torn down in order: the run worked with its settings as they are."""
+    return sum(job.torn_down(p) for p in job.runs[run].procs) >= max(least, 1)
 
 
 def _spread(job: Job, values: Mapping[str, Sequence[int]]) -> str:
@@ -157,9 +159,8 @@ def _setting(job: Job, run: int, difference: Difference, trouble: bool) -> Findi
     inferred = _UNSET in difference.values
     wire = difference.name.startswith(_WIRE)
     error = trouble and wire
-    severity = (
-        Severity.ERROR if error else Severity.INFO if _ended(job, run) or (inferred and not wire) else Severity.WARNING
-    )
+    ended = _ended(job, run, 1 if inferred else len(job.runs[run].procs))
+    severity = Severity.ERROR if error else Severity.INFO if ended or (inferred and not wire) else Severity.WARNING
     shown = [*odd, *(p for procs in difference.values.values() for p in procs[:1])]
     guilty = sorted({r for p in odd if (r := job.rank_of(p)) is not None})
     return job.finding(
