@@ -95,7 +95,7 @@ def _lost(job: Job, answers: Sequence[Answer], run: int | None) -> list[Finding]
                 named = next(
                     (r for v in issue.values for r in v.ranks if r.rank == number), RasRank(number, line=issue.line)
                 )
-                ranks.setdefault((_comm(issue.hash), number), (answer, named, False))
+                ranks.setdefault((_comm(issue.hash), number), (answer, detail, False))
     out: list[Finding] = []
     by_rank: dict[tuple[str | None, int], list[tuple[str | None, int]]] = {}
     for comm_name, number in ranks:
@@ -259,7 +259,7 @@ def _lags(job: Job, answers: Sequence[Answer], run: int | None, lasting: bool) -
             if found is not None:
                 history.setdefault((_comm(issue.hash), found.operation), []).append(found)
     out = []
-    for (comm, operation), lags in history.items():
+    for (name, operation), lags in history.items():
         last = lags[-1]
         same = len(lags) > 1 and lags[-2].counts == last.counts and lags[-2].most == last.most
         if not same and len(lags) > 1:
@@ -271,8 +271,8 @@ def _lags(job: Job, answers: Sequence[Answer], run: int | None, lasting: bool) -
                 job.finding(
                     "PSM304",
                     run=run,
-                    comm=comm,
-                    title=f"{who} of {comm or 'a communicator'} {'are' if len(last.ranks) != 1 else 'is'} behind in {operation}: others launched {last.most}"
+                    comm=name,
+                    title=f"{who} of {name or 'a communicator'} {'are' if len(last.ranks) != 1 else 'is'} behind in {operation}: others launched {last.most}"
                     + (", unchanged between two RAS answers" if same else ""),
                     severity=Severity.ERROR if proven else Severity.INFO,
                     confidence=0.9 if same else 0.8 if lasting else 0.4,
