@@ -92,7 +92,7 @@ def _lost(job: Job, answers: Sequence[Answer], run: int | None) -> list[Finding]
                     ranks[(_comm(comm.hash), rank.rank)] = (answer, rank, rank.dead)
         for issue in report.issues:
             for number in issue.missing if issue.kind == "INCOMPLETE" else ():
-                named = next(
+                detail = next(
                     (r for v in issue.values for r in v.ranks if r.rank == number), RasRank(number, line=issue.line)
                 )
                 ranks.setdefault((_comm(issue.hash), number), (answer, detail, False))
