@@ -71,10 +71,6 @@ def _mismatch(job: Job, group: SeqGroup, div: SeqDivergence) -> Finding | None:
     if len(div.ranks) < 2 or len(div.ops) < 2:
         return None
     first = div.ops[0]
-    # the members are told apart by what they called; the smaller party is the odd one
-    parties: dict[tuple[Value | None, ...], list[int]] = {}
-    for at, op in enumerate(div.ops):
-        parties.setdefault(tuple(op.get(name) for name in _EQUAL), []).append(at)
     other = next((op for op in div.ops if differing(first, op)), None)
     if other is None:
         return None
@@ -82,13 +78,13 @@ def _mismatch(job: Job, group: SeqGroup, div: SeqDivergence) -> Finding | None:
     lost = _line_lost(job, group, div)
     if lost and (run is None or proof.done(job, run)):
         return None
-    sizes = sorted((len(at) for at in parties.values()), reverse=True)
-    odd = (
-        [div.ranks[at] for ats in parties.values() if len(ats) < sizes[0] for at in ats] if sizes[0] > sizes[-1] else []
-    )
-    sides = [f"{_ranks([div.ranks[at] for at in ats])} called {_call(div.ops[ats[0]])}" for ats in parties.values()]
+    parties = _parties(group, div)
+    sizes = sorted((len(ranks) for _, ranks in parties), reverse=True)
+    # the smaller party is the odd one; of equal ones neither is
+    odd = [r for _, ranks in parties if len(ranks) < sizes[0] for r in ranks] if sizes[0] > sizes[-1] else []
+    sides = [f"{_ranks(ranks)} called {_call(op)}" for op, ranks in parties]
     name = job.comm_name(group.group)
-    procs = [p for r in div.ranks if (p := job.proc_in(group.group, r)) is not None]
+    procs = [p for _, ranks in parties for r in ranks if (p := job.proc_in(group.group, r)) is not None]
     what = words([{"coll": "operation", "datatype": "type"}.get(f, f) for f in fields])
     return job.finding(
         "PSM301",
@@ -103,11 +99,21 @@ def _mismatch(job: Job, group: SeqGroup, div: SeqDivergence) -> Finding | None:
         ),
         refs=div.refs[:8],
         comm=name,
-        ranks=div.ranks,
+        ranks=sorted({r for _, ranks in parties for r in ranks}),
         procs=procs,
         culprits=odd if not lost else [],
         stage=str(first.get("coll", "collective")),
     )
+
+
+def _parties(group: SeqGroup, div: SeqDivergence) -> list[tuple[Mapping[str, Value], list[int]]]:
+    """What was called at the place of the divergence, and by whom. Members that are not listed there called what the first did."""
+    out: dict[tuple[Value | None, ...], tuple[Mapping[str, Value], list[int]]] = {}
+    for op, rank in zip(div.ops, div.ranks, strict=True):
+        out.setdefault(tuple(op.get(name) for name in _EQUAL), (op, []))[1].append(rank)
+    parties = list(out.values())
+    parties[0][1].extend(r.rank for r in group.ranks if r.ops > div.index and r.rank not in div.ranks)
+    return parties
 
 
 def _line_lost(job: Job, group: SeqGroup, div: SeqDivergence) -> bool:

@@ -13,14 +13,15 @@ from psmkit.analysis.owed import owed
 from psmkit.logparse.types import ServiceTally
 from psmkit.model import Finding
 
-__all__ = ["find", "owes"]
+__all__ = ["age_of", "find", "owes"]
 
 _INIT = 1
 
 
 def owes(job: Job, tally: ServiceTally) -> str | None:
     """The message that the newest connection of a service still owes, None when it owes nothing."""
-    if tally.opened_as is None or tally.last_opened is None or job.torn_down(tally.proc):
+    opened = tally.last_opened
+    if tally.opened_as is None or opened is None or job.torn_down(tally.proc):
         return None
     if tally.begun_operation in ("Close", "Stop", "Abort"):
         return None
@@ -30,10 +31,24 @@ def owes(job: Job, tally: ServiceTally) -> str | None:
     # only what follows Init at once can be told from what comes later, when the peer has done its part
     if not messages:
         return None
-    served = tally.last_served
-    if served is None or served.seq < tally.last_opened.seq or tally.served_type == _INIT:
-        return messages[0]
-    return None
+    served, begun = tally.last_served, tally.last_begun
+    if served is not None and served.seq > opened.seq and tally.served_type != _INIT:
+        return None
+    if begun is not None and begun.seq > opened.seq and tally.begun_operation != "Init":
+        return None  # it did come: the line that says so is lost
+    for instance in job.instances_of.get(tally.proc, []):
+        # work and the end of init come after the connections are made
+        if any(later is not None and later.seq > opened.seq for later in (instance.last_op, instance.complete)):
+            return None
+    return messages[0]
+
+
+def age_of(job: Job, tally: ServiceTally) -> int:
+    """How many lines of its stream were read after a service opened its newest connection."""
+    if tally.last_opened is None:
+        return 0
+    stream = job.scan.files[tally.last_opened.file].stream
+    return max(p.last.seq for p in job.scan.processes if p.stream == stream) - tally.last_opened.seq
 
 
 def find(job: Job) -> list[Finding]:
@@ -46,11 +61,16 @@ def find(job: Job) -> list[Finding]:
             continue
         ours = proof.of(job, run)
         against = ours.suspects.get(tally.proc, ())
-        if not against or ours.failed or ours.done:
+        age = age_of(job, tally)
+        old = proof.aged(age, job.scan.totals.max_call_age)
+        if ours.failed or ours.done or not (against or old):
             continue
         role, transport, _ = tally.opened_as
         name, _ = owed(transport, role, own=True)
         waiting = sorted({e.proc for e in against if e.proc >= 0} - {tally.proc})
+        if not waiting:
+            out.append(_old(job, tally, run, message, f"{name} {role}", age))
+            continue
         rank = job.rank_of(tally.proc)
         out.append(
             job.finding(
@@ -75,3 +95,24 @@ def find(job: Job) -> list[Finding]:
             )
         )
     return out
+
+
+def _old(job: Job, tally: ServiceTally, run: int, message: str, kind: str, age: int) -> Finding:
+    """The Setup follows the Init at once: one that did not come while so much else was printed does not come any more."""
+    rank = job.rank_of(tally.proc)
+    who = job.who(tally.proc)
+    return job.finding(
+        "PSM103",
+        run=run,
+        title=f"the proxy service of {who} served Init of a {kind} connection and never its {message}",
+        confidence=0.8,
+        explanation=(
+            f"{age} more lines of this stream were read since, and no proxy call of this log took more than {job.scan.totals.max_call_age}. "
+            f"The {message} of such a connection comes at once after its Init: the service does not handle it, or the rank never sent it."
+        ),
+        next_step=f"Look at the proxy service thread of {who}, and at the thread of the same rank that sets up the connection (gdb).",
+        refs=[tally.last_opened, tally.last_served, tally.last_begun, job.process(tally.proc).last],
+        procs=[tally.proc],
+        culprits=[rank] if rank is not None else [],
+        stage=f"proxy {message}",
+    )

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from psmkit.analysis.job import Job
+from psmkit.analysis.job import Job, collectives
 from psmkit.logparse.types import Event, Ref, Value
 from psmkit.model import Evidence
 
@@ -191,7 +191,11 @@ def _work(job: Job, proc: int) -> list[_Step]:
         for what, ref in (("Init START", instance.start), ("Init COMPLETE", instance.complete)):
             if ref is not None:
                 out.append(_Step(f"{what} {size}", ref))
-        for what, number in (("collectives", instance.ops), ("sends", instance.sends), ("recvs", instance.recvs)):
+        for what, number in (
+            ("collectives", collectives(instance)),
+            ("sends", instance.sends),
+            ("recvs", instance.recvs),
+        ):
             if number:
                 out.append(_Step(f"{number} {what} {size}", instance.last_op))
         if instance.end is not None:

@@ -15,7 +15,7 @@ from psmkit.model import CODES, Evidence, Finding, Severity
 if TYPE_CHECKING:
     from psmkit.analysis.waits import Wait
 
-__all__ = ["STAGES", "Job", "RunInfo", "number", "words"]
+__all__ = ["STAGES", "Job", "RunInfo", "collectives", "number", "words"]
 
 # The stages of a process in the order in which it passes them.
 STAGES = ("started", "bootstrap", "init", "topology", "connect", "ready", "working", "teardown", "done")
@@ -415,7 +415,7 @@ class Job:
         ours = self.instances_of.get(proc, [])
         return (
             self._stages.get(proc, 0),
-            sum(i.ops for i in ours),
+            sum(collectives(i) for i in ours),
             sum(i.sends + i.recvs for i in ours),
             sum(1 for i in ours if i.end is not None),
         )
@@ -438,6 +438,11 @@ class Job:
 
             self._waits = find(self)
         return self._waits
+
+
+def collectives(instance: CommInstance) -> int:
+    """How many collectives a member called; its ``ops`` count sends and recvs too."""
+    return max(instance.ops - instance.sends - instance.recvs, 0)
 
 
 def words(items: Iterable[str], most: int = 6) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from psmkit.analysis import blame, proof
 from psmkit.analysis.connections import owes
-from psmkit.analysis.job import Job, RunInfo
+from psmkit.analysis.job import Job, RunInfo, collectives
 from psmkit.analysis.sightings import by_run, sightings
 from psmkit.analysis.waits import Wait
 from psmkit.logparse.types import Ref
@@ -111,7 +111,7 @@ def _ahead(job: Job, run: RunInfo, proc: int) -> list[int]:
         for other in job.members.get(mine.group, []):
             if other.proc == proc or other.end is not None:
                 continue
-            if (other.complete is not None) > (mine.complete is not None) or other.ops > mine.ops + 1:
+            if (other.complete is not None) > (mine.complete is not None) or collectives(other) > collectives(mine) + 1:
                 out.add(other.proc)
     return sorted(out & run.procs)
 
@@ -119,7 +119,7 @@ def _ahead(job: Job, run: RunInfo, proc: int) -> list[int]:
 def roots(job: Job, run: int) -> set[int]:
     """Those that are waited for and wait for nobody, over all kinds of waits of a run."""
     waits: list[Wait] = [w for w in job.waits() if w.run == run]
-    waiting = {w.waiter for w in waits if w.waiter is not None}
+    waiting = {w.waiter for w in waits if w.waiter is not None and w.waiter != w.target}
     return {w.target for w in waits if w.target is not None and w.target not in waiting}
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from psmkit.analysis import proof
+from psmkit.analysis.connections import age_of, owes
 from psmkit.analysis.job import Job
-from psmkit.logparse.types import Call, FdExchange, Ref, SeqGroup, Thread
+from psmkit.logparse.types import Call, FdExchange, Ref, SeqGroup, ServiceTally, Thread
 
 __all__ = ["Wait", "call_wait", "fd_stage", "fd_wait", "find"]
 
@@ -16,8 +17,8 @@ class Wait:
     """One process waits for another.
 
     ``waiter`` and ``target`` are process indices; ``rank`` and ``target_rank`` are ranks of ``group`` where that is
-    known, else global ranks (a target whose log is missing has a rank and no process). ``kind`` is "proxy call", "fd",
-    "collective" or "sendrecv"; ``stage`` is what is waited for ("Setup", "answered", "AllReduce", ...). ``proven`` is
+    known, else global ranks (a target whose log is missing has a rank and no process). ``kind`` is "proxy call", "connection",
+    "fd", "collective" or "sendrecv"; ``stage`` is what is waited for ("Setup", "answered", "AllReduce", ...). ``proven`` is
     True when the log shows that the waiting lasted, False when it only ends there.
     """
 
@@ -169,10 +170,27 @@ def find(job: Job) -> list[Wait]:
         wait = fd_wait(job, fd)
         if wait is not None:
             out.append(wait)
+    for tally in job.scan.services:
+        wait = _connection(job, tally)
+        if wait is not None:
+            out.append(wait)
     for group in job.scan.groups:
         out.extend(_collectives(job, group))
     out.extend(_pairs(job))
     return sorted(out, key=lambda w: (not w.proven, -w.age))
+
+
+def _connection(job: Job, tally: ServiceTally) -> Wait | None:
+    """A connection that owes its next message: the client is the rank that opened it, and waits in the same process."""
+    message, run = owes(job, tally), job.run_of(tally.proc)
+    if message is None or run is None or tally.opened_as is None or proof.done(job, run):
+        return None
+    ours, age = proof.of(job, run), age_of(job, tally)
+    client = job.by_local_rank(tally.proc, tally.opened_as[2])
+    refs = tuple(r for r in (tally.last_opened, tally.last_served) if r is not None)
+    proven = (tally.proc in ours.suspects or proof.aged(age, job.scan.totals.max_call_age)) and not ours.failed
+    ranks = (_rank(job, client), _rank(job, tally.proc))
+    return Wait(run, "connection", message, client, tally.proc, *ranks, None, None, refs, age, proven)
 
 
 def _collectives(job: Job, group: SeqGroup) -> list[Wait]:
