@@ -34,6 +34,8 @@ _MISSED = (
     "ras.peer.dead",
     "ras.peer.dead_notice",
 )
+#: A process with fewer lines is the damaged prefix of another one's line.
+_LEAST = 3
 #: Errors by which a process could not reach a peer, for whatever reason.
 _UNREACHED = frozenset({"PSM108", "PSM203", "PSM406"})
 
@@ -176,6 +178,8 @@ def graph(job: Job, run: int) -> Graph:
                 continue
             at = target(job, event)
             if at is None or at.proc == event.proc or event.proc in ended or at.proc in ended:
+                continue
+            if job.process(event.proc).lines < _LEAST:
                 continue
             graphs[index].blames.append(Blame(event.proc, at, event, weights[event.name]))
         for cascade in faults.cascades(job):

@@ -29,6 +29,8 @@ _MEMORY = re.compile(
 )
 _CUDA_OOM = 2  # cudaErrorMemoryAllocation, CUDA_ERROR_OUT_OF_MEMORY
 _IMPORT = re.compile(r"cuMemImport|IpcOpenMemHandle|import(?:ing|ed)? .*(?:handle|mem|buffer)", re.IGNORECASE)
+#: Reasons of failed system calls that have a code of their own.
+_REASONS = (("No space left on device", "PSM503"), ("Too many open files", "PSM504"))
 _RESULTS = {
     1: "unhandled CUDA error",
     2: "system error",
@@ -92,6 +94,10 @@ def _code(job: Job, cascade: Cascade) -> str:
         return "PSM509"
     if _IMPORT.search(text) and (known is None or known.finding in (None, "PSM405")):
         return "PSM508"
+    if known is not None and known.finding == "PSM401":
+        for words, code in _REASONS:
+            if words in text:
+                return code
     if known is not None and known.finding in _SPECIFIC:
         return str(known.finding)
     return "PSM401"

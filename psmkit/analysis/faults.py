@@ -33,6 +33,11 @@ _FOLLOWS = re.compile(
     r"terminat|fail(?:ed|ure) .*: *[1-7]$|in error state|res=[1-7]\b|retcode",
     re.IGNORECASE,
 )
+#: Failed system calls of any kind: whose fault they are stands in the reason.
+_CALLS = frozenset({"debug.syscall_failed", "sys.call.failed"})
+_OTHER_END = re.compile(
+    r"reset by peer|refused|broken pipe|timed out|no route|unreachable|not connected|connection abort", re.IGNORECASE
+)
 _HEAD = re.compile(r"NCCL (?:WARN|INFO|ABORT|TRACE|ERROR) ?")
 
 
@@ -118,6 +123,9 @@ class Cascade:
         if known is None or first.event.name in _UNKNOWN:
             return None
         if known.origin is False:
+            return False
+        # a failed system call may be this process's own trouble or the other end's
+        if known.name in _CALLS and _OTHER_END.search(" ".join(str(v) for v in first.event.fields.values())):
             return False
         # a refused connection may be the first cause (a firewall) or follow from a death
         if known.blames in ("peer", "unknown"):
