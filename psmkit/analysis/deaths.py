@@ -192,7 +192,8 @@ def _single(job: Job, run: int | None, event: Event) -> Death | list[Death] | No
     host = fields.get("host")
     death = Death(
         pid=pid if isinstance(pid, int) and pid > 0 else None,
-        host=str(host) if host is not None else None,
+        # A launcher's tag may stand before the bracket that holds the host.
+        host=re.split(r"[\[\]<>:\s]", str(host))[-1] or None if host is not None else None,
     )
     name = event.name
     if name == "launch.elastic.failed":

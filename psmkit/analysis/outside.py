@@ -12,7 +12,9 @@ __all__ = ["global_rank", "joined", "proc_of_event", "proc_of_pid", "ranks_text"
 
 # A tag that torch prints itself (`[rank5]:`), mpirun's (`[1,5]<stdout>:`) and srun's (`5: `) carry the global rank.
 _TAGS = (re.compile(r"\brank\s*(\d+)"), re.compile(r"^\[?\d+,(\d+)\]?(?:<\w+>)?:?$"))
-_BARE_TAG = re.compile(r"^(\d+):$")
+_BARE_TAG = re.compile(r"^(\d+):?$")
+# The same in the line itself, where another launcher's tag stands before it.
+_IN_LINE = (re.compile(r"\[rank(\d+)\]:"), re.compile(r"^\s*\[\d+,(\d+)\]<std(?:out|err)>:"))
 
 
 def tag_rank(tag: str | None) -> int | None:
@@ -38,6 +40,9 @@ def global_rank(job: Job, event: Event) -> int | None:
     tagged = tag_rank(event.tag)
     if tagged is not None:
         return tagged
+    told = _line_rank(job, event)
+    if told is not None:
+        return told
     rank = event.fields.get("rank")
     if isinstance(rank, int) and event.name.startswith("torch.") and is_default_group(event.fields):
         return rank
@@ -45,6 +50,15 @@ def global_rank(job: Job, event: Event) -> int | None:
         return rank
     alone = _only_process(job, event)
     return job.rank_of(alone) if alone is not None else None
+
+
+def _line_rank(job: Job, event: Event) -> int | None:
+    text = "".join(e.text for e in job.evidence(event.ref))
+    for pattern in _IN_LINE:
+        match = pattern.search(text)
+        if match:
+            return int(match.group(1))
+    return None
 
 
 def _only_process(job: Job, event: Event) -> int | None:

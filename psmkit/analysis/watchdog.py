@@ -184,6 +184,8 @@ def _judge(job: Job, run: int | None, group: _Group) -> list[Finding]:
         why = f"{ranks_text(silent)} {'reports' if len(silent) == 1 else 'report'} nothing and most likely never joined it"
     elif differing:
         why = "the ranks do not run the same operation under this number"
+    elif _diverge(job, run):
+        why = "all that report joined under this number, but their NCCL lines show different calls"
     else:
         why = "no rank is seen to lag, so the operation hangs inside NCCL, the network or a GPU"
     out.insert(
@@ -223,6 +225,12 @@ def _judge(job: Job, run: int | None, group: _Group) -> list[Finding]:
             )
         )
     return out
+
+
+def _diverge(job: Job, run: int | None) -> bool:
+    """Whether the NCCL lines of the run show a mismatch, which another rule tells."""
+    groups = job.runs[run].groups if run is not None and run < len(job.runs) else frozenset()
+    return any(g.divergence is not None for g in job.scan.groups if g.group in groups)
 
 
 def _sentence(text: str) -> str:
