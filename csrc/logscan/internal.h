@@ -126,8 +126,9 @@ static inline bool ls_same_text(const struct ls_arena *a, uint64_t packed, const
 }
 
 /* prefix.c */
-/* The tag of a record ("NCCL INFO ") at or after from: its place, its end in *body, its level; -1: none. */
-int64_t ls_find_tag(const char *s, uint32_t from, uint32_t n, int *level, uint32_t *body);
+/* The tag of a record ("NCCL INFO ") at or after from: its place, its end in *body, its level; -1: none. forks: those of
+ * NCCL's forks too. */
+int64_t ls_find_tag(const char *s, uint32_t from, uint32_t n, bool forks, int *level, uint32_t *body);
 bool ls_parse_prefix(const struct ls_scan *scan, const char *s, uint32_t low, uint32_t tag, int level, bool glued,
                      struct ls_prefix *out);
 void ls_parse_noise(const char *s, uint32_t low, uint32_t high, struct ls_prefix *out);

@@ -179,12 +179,12 @@ static void on_message(struct ls_scan *scan, struct ls_record *rec, const char *
 }
 
 /* The next record in s[from, n) that has a whole prefix. */
-static bool next_record(struct ls_scan *scan, const char *s, uint32_t from, uint32_t n, uint32_t *body, int *level,
+static bool next_record(struct ls_scan *scan, const char *s, uint32_t from, uint32_t n, bool forks, uint32_t *body, int *level,
                         struct ls_prefix *p)
 {
     uint32_t at = from;
     for (int tries = 0; tries < 8; tries++) {
-        int64_t tag = ls_find_tag(s, at, n, level, body);
+        int64_t tag = ls_find_tag(s, at, n, forks, level, body);
         if (tag < 0) return false;
         if (ls_parse_prefix(scan, s, from, (uint32_t)tag, *level, true, p)) return true;
         at = *body;
@@ -236,7 +236,7 @@ static bool first_prefix(struct ls_scan *scan, struct ls_record *rec, const char
 
 static bool spelled_escape(const char *s, uint32_t n)
 {
-    return n && (s[n - 1] == 'm' || *s == 'E' || *s == '^' || *s == '\\' || memmem(s, n < 200 ? n : 200, "[0m", 3));
+    return n && (s[n - 1] == 'm' || *s == 'E' || *s == '^' || *s == '\\');
 }
 
 static void on_line(struct ls_scan *scan, const ls_ref *ref, uint32_t stream, const char *s, uint32_t n, bool cut)
@@ -254,7 +254,7 @@ static void on_line(struct ls_scan *scan, const ls_ref *ref, uint32_t stream, co
         s = scan->scratch;
     }
     struct ls_record rec = {.ref = *ref, .stream = stream, .proc = -1, .thread = -1, .tag = -1, .device = INT32_MIN, .repeated = 1};
-    int64_t tag = n >= 9 ? ls_find_tag(s, 0, n, &level, &body) : -1;
+    int64_t tag = n >= 9 ? ls_find_tag(s, 0, n, true, &level, &body) : -1;
     if (tag < 0) {
         n = trim(s, 0, n);
         if (n)
@@ -267,7 +267,7 @@ static void on_line(struct ls_scan *scan, const ls_ref *ref, uint32_t stream, co
         struct ls_prefix p = {0};
         uint32_t next_body;
         int next_level;
-        bool more = next_record(scan, s, body, n, &next_body, &next_level, &p);
+        bool more = next_record(scan, s, body, n, s[tag] != 'N' || s[tag + 4] != ' ', &next_body, &next_level, &p);
         on_message(scan, &rec, s, body, more ? p.start : n, more, cut && !more);
         if (!more) return;
         scan->totals.glued++;
@@ -388,7 +388,7 @@ size_t ls_peek(ls_scan *scan, const char *data, size_t n, ls_sighting *out, size
         uint32_t len = (uint32_t)(nl - p < LS_LINE_MAX ? nl - p : LS_LINE_MAX), body;
         int level;
         struct ls_prefix pre = {0};
-        int64_t tag = ls_find_tag(p, 0, len, &level, &body);
+        int64_t tag = ls_find_tag(p, 0, len, true, &level, &body);
         if (tag >= 0 && ls_parse_prefix(scan, p, 0, (uint32_t)tag, level, false, &pre)) {
             uint32_t host = ls_host_id(scan, p + pre.host, pre.host_len, true), end = trim(p, body, len);
             struct ls_match m;

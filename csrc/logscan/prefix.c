@@ -45,10 +45,10 @@ static int64_t find_word(const char *s, uint32_t from, uint32_t n, const char *w
     return -1;
 }
 
-int64_t ls_find_tag(const char *s, uint32_t from, uint32_t n, int *level, uint32_t *body)
+int64_t ls_find_tag(const char *s, uint32_t from, uint32_t n, bool forks, int *level, uint32_t *body)
 {
     int64_t at = find_word(s, from, n, "NCCL ", 5, level, body);
-    if (at >= 0 || n - from < 10) return at;
+    if (at >= 0 || !forks || n - from < 10) return at;
     /* Forks print their own name; a line of theirs is rare beside the search for it. */
     static const char *const others[] = {"RCCL ", "VCCL ", "FLAGCX ", "NCCLX "};
     if (!memmem(s + from, n - from, "CL ", 3) && !memmem(s + from, n - from, "CX ", 3) &&
