@@ -265,6 +265,10 @@ def suspect(job: Job, run: int) -> Target | None:
         return next(iter(ours.targets()), None)
     info = job.runs[run]
     quiet = [Target(p, job.rank_of(p)) for p in sorted(info.procs) if p not in ours.victims and not job.torn_down(p)]
+    if len(quiet) > 1:
+        # one that is seen to wait for a rank which failed has a reason to be quiet
+        excused = {w.waiter for w in job.waits() if w.target in ours.victims}
+        quiet = [at for at in quiet if at.proc not in excused] or quiet
     quiet += [Target(None, rank) for rank in job.missing_ranks(run)]
     # of two ranks one complaint is enough; of more, several must leave the same one over
     enough = len(ours.victims) >= 2 or (info.nranks == 2 and not ours.unsure)
