@@ -180,7 +180,9 @@ def coverage(job: Job, runs: Sequence[Run]) -> Coverage:
         unmatched=totals.unmatched,
         torn=totals.torn,
         other=totals.other,
-        shapes=tuple(Shape(s.shape, s.count, files[s.first.file].path, s.first.line) for s in job.scan.shapes[:_MOST_SHAPES]),
+        shapes=tuple(
+            Shape(s.shape, s.count, files[s.first.file].path, s.first.line) for s in job.scan.shapes[:_MOST_SHAPES]
+        ),
         missing_ranks=tuple(missing),
         missing_subsystems=lacking,
         rerun_with={} if healthy else _rerun(lacking),

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from psmkit.analysis.job import Job, RunInfo
+from psmkit.logparse.types import CommInstance
 from psmkit.model import Culprit, Finding, Run, Severity, Verdict
 
 __all__ = ["FAILING", "HANGING", "LEAKING", "judge", "overall"]
@@ -26,6 +27,23 @@ HANGING = frozenset(
 LEAKING = frozenset({"PSM505", "PSM506"})
 #: Codes whose class depends on what happened to the process: a death fails the run, a silence hangs it.
 _EITHER = frozenset({"PSM108", "PSM403", "PSM404"})
+# Of findings that are equally sure, the one that names the exchange says more than one that only names the rank.
+_SAYS_MORE = (
+    "PSM102",
+    "PSM101",
+    "PSM103",
+    "PSM301",
+    "PSM303",
+    "PSM302",
+    "PSM404",
+    "PSM304",
+    "PSM201",
+    "PSM202",
+    "PSM407",
+    "PSM403",
+)
+# How much surer a vaguer finding must be to come first.
+_MARGIN = 0.15
 #: Deaths that a watchdog or a launcher brings about: they follow from a hang and are not its origin.
 _BROUGHT_ABOUT = frozenset({"PSM402", "PSM408"})
 
@@ -62,13 +80,21 @@ def _pick(findings: Sequence[Finding]) -> tuple[Verdict | None, Finding | None]:
         return Verdict.FAILED, failing[0]
     if hanging:
         # A watchdog tells that something hung; any other finding tells what.
-        return Verdict.HUNG, next((f for f in hanging if f.code != "PSM305" and f.culprits), hanging[0])
+        named = [f for f in hanging if f.culprits and f.code != "PSM305"] or hanging
+        near = [f for f in named if f.confidence >= named[0].confidence - _MARGIN]
+        return Verdict.HUNG, min(
+            near, key=lambda f: _SAYS_MORE.index(f.code) if f.code in _SAYS_MORE else len(_SAYS_MORE)
+        )
     return None, None
 
 
 def _pending(job: Job, run: RunInfo) -> list[str]:
     """What is still open in this run, as phrases."""
-    calls = [c for c in job.scan.calls if c.state != "received" and c.state != "matched" and _in(job, run, c.service, c.caller)]
+    calls = [
+        c
+        for c in job.scan.calls
+        if c.state != "received" and c.state != "matched" and _in(job, run, c.service, c.caller)
+    ]
     fds = [x for x in job.scan.fds if x.done is None and _in(job, run, x.client, x.server)]
     pairs = [p for p in job.scan.pairs if p.group in run.groups and (p.pending_sends or p.pending_recvs)]
     out = []
@@ -77,7 +103,13 @@ def _pending(job: Job, run: RunInfo) -> list[str]:
     if fds:
         out.append(_count(len(fds), "fd exchange"))
     if pairs:
-        out.append(_count(sum(p.pending_sends + p.pending_recvs for p in pairs), "unpaired send or recv", "unpaired sends and recvs"))
+        out.append(
+            _count(
+                sum(p.pending_sends + p.pending_recvs for p in pairs),
+                "unpaired send or recv",
+                "unpaired sends and recvs",
+            )
+        )
     return out
 
 
@@ -89,11 +121,15 @@ def _in(job: Job, run: RunInfo, *procs: int | None) -> bool:
     return any(p is not None and p in run.procs for p in procs)
 
 
+def _instances(job: Job, run: RunInfo) -> list[CommInstance]:
+    return [i for i in job.scan.instances if i.group in run.groups]
+
+
 def _end(job: Job, run: RunInfo) -> _Evidence:
     """Whether this run shows that its work or its teardown is complete."""
     if any(e for e in job.events("nccltests.ok", run=run.index)):
         return _Evidence(True, "the benchmark finished and its values are right")
-    instances = [i for i in job.scan.instances if i.group in run.groups]
+    instances = _instances(job, run)
     if not instances:
         return _Evidence(False, "no communicator was seen")
     world = run.world
@@ -137,7 +173,11 @@ def _culprits(job: Job, run: RunInfo, findings: Sequence[Finding], chosen: Findi
     out: dict[tuple[int | None, str | None], Culprit] = {}
     sources = [chosen]
     if not chosen.culprits:
-        sources += [f for f in _ranked(findings) if f.severity is Severity.ERROR and f.culprits and _failing(f) == _failing(chosen)][:1]
+        sources += [
+            f
+            for f in _ranked(findings)
+            if f.severity is Severity.ERROR and f.culprits and _failing(f) == _failing(chosen)
+        ][:1]
     for finding in sources:
         for rank in finding.culprits:
             proc = _process(job, run, rank, finding.comm)
@@ -217,7 +257,8 @@ def _why_open(job: Job, run: RunInfo, end: _Evidence, pending: Sequence[str]) ->
     if totals.calls_matched and len(job.runs) == 1:
         clean = f"control plane clean ({_count(totals.calls_matched, 'proxy call')} answered"
         clean += f", {_count(totals.fds_matched, 'fd exchange')} done)" if totals.fds_matched else ")"
-        return f"{clean}, data plane not observed; {end.why}"
+        more = "" if not _instances(job, run) else f"; {end.why}"
+        return f"{clean}, data plane not observed{more}"
     return end.why
 
 
@@ -228,4 +269,3 @@ def overall(runs: Sequence[Run]) -> tuple[Verdict, str, float]:
     worst = max(runs, key=lambda r: (r.verdict.badness, r.confidence))
     reason = worst.reason if len(runs) == 1 else f"run {worst.index + 1} of {len(runs)}: {worst.reason}"
     return worst.verdict, reason, worst.confidence
-
