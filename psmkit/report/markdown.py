@@ -91,9 +91,7 @@ def _findings(report: Report, options: Options) -> list[str]:
         for finding in part.shown:
             out += _finding(finding, len(report.runs), options)
         if part.hidden:
-            ranks = ranges({rank for finding in part.hidden for rank in (finding.culprits or finding.ranks)})
-            where = f", about rank {ranks}" if ranks else ""
-            out += [f"{part.hidden[0].code}: and {len(part.hidden)} more like this{where}.", ""]
+            out += [f"{part.hidden[0].code}: {part.rest()}.", ""]
     return out
 
 

@@ -13,6 +13,7 @@ __all__ = ["FOLD_ABOVE", "Table", "fit", "rank_table"]
 
 FOLD_ABOVE = 16
 _ODD = 3  # groups of at most this many ranks are shown rank by rank
+_LONG = 32  # lines of a folded table before runs are folded too
 _BAD = ("failed", "died", "stuck", "waiting", "silent", "missing")
 
 
@@ -70,7 +71,7 @@ def _folded(rows: list[RankRow], many: bool) -> list[str]:
     pids = sum(row.pid is not None for row in rows)
     devices = sorted({row.device for row in rows if row.device is not None})
     return [
-        *([str(rows[0].run)] if many else []),
+        *([ranges({row.run for row in rows})] if many else []),
         name or f"{unknown} of unknown rank",
         _text(next(iter(hosts))) if len(hosts) == 1 else f"{len(hosts)} hosts",
         f"{pids} pids" if pids else "?",
@@ -94,11 +95,14 @@ def rank_table(rows: Sequence[RankRow], culprits: set[tuple[int, int]], width: i
     many = len({row.run for row in rows}) > 1
     if len(culprits) > FOLD_ABOVE:  # then it is no use to show them one by one
         culprits = set()
-    groups: dict[tuple[int, str, str], list[RankRow]] = {}
+    groups: dict[tuple[int | None, str, str], list[RankRow]] = {}
     single: list[RankRow] = []
-    for row in sorted(rows, key=_order):
+    ordered = sorted(rows, key=_order)
+    # Of a job that was restarted often, runs that went alike are one line.
+    apart = len({(row.run, row.state, row.stage) for row in rows}) <= _LONG
+    for row in ordered:
         if fold and len(rows) > FOLD_ABOVE and (row.run, row.rank) not in culprits:
-            groups.setdefault((row.run, row.state, row.stage), []).append(row)
+            groups.setdefault((row.run if apart else None, row.state, row.stage), []).append(row)
         else:
             single.append(row)
     folded: list[list[RankRow]] = []

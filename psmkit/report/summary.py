@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from psmkit.model import Culprit, Finding, MatchCount, Matching, Report, Run, Severity
+from psmkit.report.layout import ranges
 
 __all__ = [
     "FOLD_FINDINGS",
@@ -88,17 +89,31 @@ def by_weight(findings: Iterable[Finding]) -> list[Finding]:
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """Findings of one code and severity in one run: those to show, and those to only count."""
+    """Findings of one code and severity: those to show, and those to only count."""
 
     shown: tuple[Finding, ...]
     hidden: tuple[Finding, ...]
 
+    def rest(self) -> str:
+        """``and 10 more like this, about ranks 9, 40``; empty when nothing is hidden."""
+        if not self.hidden:
+            return ""
+        parts = [f"and {len(self.hidden)} more like this"]
+        runs = {finding.run for finding in self.hidden if finding.run is not None}
+        if len(runs) > 1:
+            parts.append(f"in runs {ranges(runs)}")
+        else:
+            ranks = {rank for finding in self.hidden for rank in (finding.culprits or finding.ranks)}
+            if ranks:
+                parts.append(f"about {'rank' if len(ranks) == 1 else 'ranks'} {ranges(ranks)}")
+        return ", ".join(parts)
+
 
 def fold(findings: Iterable[Finding], *, everything: bool = False) -> list[Fold]:
     """Findings by weight; more than five of a kind are represented by the first two of them."""
-    kinds: dict[tuple[Severity, str, int | None], list[Finding]] = {}
+    kinds: dict[tuple[Severity, str], list[Finding]] = {}
     for finding in by_weight(findings):
-        kinds.setdefault((finding.severity, finding.code, finding.run), []).append(finding)
+        kinds.setdefault((finding.severity, finding.code), []).append(finding)
     folds = []
     for members in kinds.values():
         cut = len(members) if everything or len(members) <= FOLD_FINDINGS else _SHOWN_OF_FOLD

@@ -106,17 +106,14 @@ def _findings(page: Page, report: Report, options: Options) -> None:
             else:
                 _finding(page, finding, len(report.runs), options)
         if part.hidden:
-            first = part.hidden[0]
-            ranks = ranges({rank for finding in part.hidden for rank in (finding.culprits or finding.ranks)})
-            where = f", about rank{'s' if len(ranks) > 2 else ''} {ranks}" if ranks else ""
             if not brief:
                 page.blank()
             page.wrap(
-                f"and {len(part.hidden)} more like this{where} (-v shows all)",
+                f"{part.rest()} (-v shows all)",
                 "dim",
                 indent=" " * 4,
                 hang=" " * 6,
-                lead=Span(f"{first.code} ", first.severity.value),
+                lead=Span(f"{part.hidden[0].code} ", part.hidden[0].severity.value),
             )
 
 

@@ -145,3 +145,16 @@ def test_notes_beside_an_error_are_titles_only() -> None:
     assert "Failed to open libibverbs" not in page
     assert "Failed to open libibverbs" in text(samples.hung(), verbose=True)
     assert "the data path prints nothing" in " ".join(text(samples.inconclusive()).split())
+
+
+def test_a_job_that_was_restarted_often_is_folded_over_its_runs() -> None:
+    rows = [samples.row(rank, run=run) for run in range(180) for rank in range(4)]
+    lines = rank_table(rows, {(7, 2)}, 100).lines
+    assert len(lines) == 3
+    assert lines[1].startswith("0-179  0-3 ")
+    assert lines[2].startswith("7      2 ")
+    finding = samples.inconclusive().findings[0]
+    report = dataclasses.replace(
+        samples.inconclusive(), findings=tuple(dataclasses.replace(finding, run=run) for run in range(180))
+    )
+    assert "PSM703 and 178 more like this, in runs 2-179 (-v shows all)" in text(report)
