@@ -31,7 +31,12 @@ _TYPES = (
 )
 _OPS = ("sum", "prod", "max", "min", "avg")
 #: In a real mismatch the members come to a stop soon after it; this many more calls are left to launches that do not wait.
-_AFTER = 256
+_AFTER = 32
+#: What the library calls its collectives. Another name is a damaged line.
+_NAMES = frozenset(
+    """AllReduce AllGather ReduceScatter Reduce Broadcast Bcast AlltoAll AllToAll AllToAllPivot AllToAllv Gather Scatter AllGatherV
+    ReduceScatterV PutSignal Signal WaitSignal""".split()
+)
 
 
 def find(job: Job) -> list[Finding]:
@@ -68,16 +73,16 @@ def _call(op: Mapping[str, Value]) -> str:
 
 def _mismatch(job: Job, group: SeqGroup, div: SeqDivergence) -> Finding | None:
     run = _run(job, group)
-    if len(div.ranks) < 2 or len(div.ops) < 2:
+    if len(div.ranks) < 2 or min(div.ranks) < 0 or any(op.get("coll") not in _NAMES for op in div.ops):
         return None
+    if run is None or _survived(job, run, group):
+        return None  # ranks that called different things do not come to an orderly end: a line is lost
     first = div.ops[0]
     other = next((op for op in div.ops if differing(first, op)), None)
     if other is None:
         return None
     fields = sorted({name for op in div.ops for name in differing(first, op)}, key=_EQUAL.index)
-    lost = _line_lost(job, group, div)
-    if lost and (run is None or proof.done(job, run)):
-        return None
+    lost = (_line_lost(group, div) or _damaged(job)) and not proof.of(job, run).lasting
     parties = _parties(group, div)
     sizes = sorted((len(ranks) for _, ranks in parties), reverse=True)
     # the smaller party is the odd one; of equal ones neither is
@@ -116,14 +121,31 @@ def _parties(group: SeqGroup, div: SeqDivergence) -> list[tuple[Mapping[str, Val
     return parties
 
 
-def _line_lost(job: Job, group: SeqGroup, div: SeqDivergence) -> bool:
+def _survived(job: Job, run: int, group: SeqGroup) -> bool:
+    """Whether the job, or a member of this communicator, came to an orderly end."""
+    if proof.done(job, run):
+        return True
+    return not proof.of(job, run).lasting and any(i.end is not None for i in job.members.get(group.group, []))
+
+
+def _line_lost(group: SeqGroup, div: SeqDivergence) -> bool:
     """Whether the difference is what a log shows that lost a line: one member's calls are shifted against the others'."""
     counts = [op.get("opcount") for op in div.ops]
     numbered = all(isinstance(c, int) for c in counts) and any(counts)
     if numbered:
         return len(set(counts)) > 1
     ops = [r.ops for r in group.ranks]
-    return len(set(ops)) > 1 and min(ops) - div.index > _AFTER
+    return min(ops) - div.index > _AFTER
+
+
+def _damaged(job: Job) -> bool:
+    """Whether other exchanges show that lines of this log are lost: an answer without its request, a stage without the one before."""
+    if any(call.state == "received" for call in job.scan.calls):
+        return True
+    return any(
+        (fd.received is None and fd.answered is not None) or (fd.asked is None and fd.client is not None)
+        for fd in job.scan.fds
+    )
 
 
 def _ranks(ranks: list[int]) -> str:

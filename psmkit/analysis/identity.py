@@ -224,7 +224,7 @@ def resolve(scan: ScanData) -> Identity:
         for instance in members.get(world, []) if world is not None else []:
             # one process may drive several ranks (one thread a GPU): it has no rank of its own then
             ranks = {i.rank for i in members[instance.group] if i.proc == instance.proc}
-            if len(ranks) == 1:
+            if len(ranks) == 1 and instance.rank >= 0:
                 rank_of[instance.proc] = instance.rank
             stated.add(instance.proc)
         taken = {rank_of[p] for p in part if p in rank_of}

@@ -81,7 +81,10 @@ def done(job: Job, run: int) -> bool:
     ours = [i for i in job.scan.instances if i.proc in info.procs]
     if info.world is not None:
         ours = [i for i in ours if i.group == info.world]
-    return bool(ours) and all(i.end is not None for i in ours)
+    if not ours or any(i.end is None for i in ours):
+        return False
+    # frameworks abort their communicators at every exit, and after a watchdog's timeout as well
+    return not (job.events("comm.end.abort", run=run) and job.events("torch.watchdog.", "torch.heartbeat.", run=run))
 
 
 def _make(job: Job, run: int) -> Proof:
