@@ -29,20 +29,42 @@ static void maybe_torn(struct walk *w, uint32_t more)
     if (!w->open && w->literal + more >= TORN_MIN) w->torn = true;
 }
 
-static inline int hex_digit(int c)
-{
-    if (c >= '0' && c <= '9') return c - '0';
-    c |= 32;
-    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
+/* The value of a hex digit plus one, 0 for other bytes. */
+static const uint8_t hex_digit[256] = {
+    ['0'] = 1,  ['1'] = 2,  ['2'] = 3,  ['3'] = 4,  ['4'] = 5,  ['5'] = 6,  ['6'] = 7,  ['7'] = 8,  ['8'] = 9,  ['9'] = 10, ['a'] = 11,
+    ['b'] = 12, ['c'] = 13, ['d'] = 14, ['e'] = 15, ['f'] = 16, ['A'] = 11, ['B'] = 12, ['C'] = 13, ['D'] = 14, ['E'] = 15, ['F'] = 16,
+};
 
 static const char *read_hex(const char *p, const char *e, uint64_t *value)
 {
     uint64_t v = 0;
     const char *s = p;
-    for (int d; p < e && p - s < 17 && (d = hex_digit((unsigned char)*p)) >= 0; p++) v = v << 4 | (uint64_t)d;
+    if (e - p > 17) e = p + 17;
+    for (uint64_t d; p < e && (d = hex_digit[(unsigned char)*p]) != 0; p++) v = v << 4 | (d - 1);
     *value = v;
     return p > s && p - s <= 16 ? p : NULL;
+}
+
+/* Literals are short: a call of memcmp costs more than the comparison. */
+static inline bool equal(const char *a, const unsigned char *b, uint32_t n)
+{
+    uint64_t x, y;
+    for (; n >= 8; a += 8, b += 8, n -= 8) {
+        memcpy(&x, a, 8);
+        memcpy(&y, b, 8);
+        if (x != y) return false;
+    }
+    if (n & 4) {
+        uint32_t u, v;
+        memcpy(&u, a, 4);
+        memcpy(&v, b, 4);
+        if (u != v) return false;
+        a += 4;
+        b += 4;
+    }
+    for (n &= 3; n; n--)
+        if (*a++ != (char)*b++) return false;
+    return true;
 }
 
 static const char *read_digits(const char *p, const char *e, uint64_t *value)
@@ -131,9 +153,12 @@ static const char *read_value(int type, const char *p, const char *e, uint64_t *
 static bool take(struct walk *w, const struct ls_field_edge *f, const char *p, const char *q, uint64_t value)
 {
     if (w->ncap == LS_CAPTURES) return false;
+    int ncap = w->ncap;
+    uint32_t literal = w->literal;
     w->cap[w->ncap++] = (struct ls_capture){value, (uint32_t)(p - w->text), (uint32_t)(q - p)};
     if (step(w, &w->trie->nodes.at[f->node], q)) return true;
-    w->ncap--;
+    w->ncap = ncap;
+    w->literal = literal;
     return false;
 }
 
@@ -176,30 +201,6 @@ static bool take_str(struct walk *w, const struct ls_field_edge *f, const char *
     return found;
 }
 
-static bool take_field(struct walk *w, const struct ls_field_edge *f, const char *p)
-{
-    uint64_t value = 0;
-    switch (f->type) {
-    case LS_BLANKS: {
-        const char *q = p;
-        while (q < w->end && *q == ' ') q++;
-        return step(w, &w->trie->nodes.at[f->node], q);
-    }
-    case LS_WORD:
-        return take_word(w, f, p);
-    case LS_STR:
-        return take_str(w, f, p);
-    case LS_REST:
-        return take(w, f, p, w->end, 0);
-    default: {
-        const char *q = read_value(f->type, p, w->end, &value);
-        if (q) return take(w, f, p, q, value);
-        if (p == w->end) maybe_torn(w, 0);
-        return false;
-    }
-    }
-}
-
 static const struct ls_literal *find_literal(const struct ls_node *node, unsigned char c)
 {
     if (node->dispatch) return node->dispatch[c] ? &node->lits[node->dispatch[c] - 1] : NULL;
@@ -214,37 +215,97 @@ static bool only_blanks(const unsigned char *s, uint32_t n)
     return n == 0;
 }
 
-static bool step_literal(struct walk *w, const struct ls_node *node, const char *p)
+/* Bytes that the literal of this node takes at p, with the edge in *edge; 0: it does not fit. A blank that was stripped from
+ * the end of the line fits too, and takes nothing: then *edge is set. */
+static uint32_t take_literal(struct walk *w, const struct ls_node *node, const char *p, const struct ls_literal **edge)
 {
     const struct ls_literal *lit = find_literal(node, p < w->end ? (unsigned char)*p : ' ');
+    *edge = NULL;
     if (!lit) {
-        if (p == w->end && node->nlits) maybe_torn(w, 0);
-        return false;
+        if (p == w->end) maybe_torn(w, 0);
+        return 0;
     }
     uint32_t left = (uint32_t)(w->end - p), n = lit->n < left ? lit->n : left;
-    if (memcmp(p, lit->s, n) != 0) return false;
+    if (!equal(p, lit->s, n)) return 0;
     if (n < lit->n && !only_blanks(lit->s + n, lit->n - n)) {
         maybe_torn(w, n);
-        return false;
+        return 0;
     }
-    w->literal += n;
-    bool found = step(w, &w->trie->nodes.at[lit->node], p + n);
-    w->literal -= n;
-    return found;
+    *edge = lit;
+    return n;
 }
 
+static bool take_wide(struct walk *w, const struct ls_field_edge *f, const char *p)
+{
+    if (f->type == LS_WORD) return take_word(w, f, p);
+    if (f->type == LS_STR) return take_str(w, f, p);
+    return take(w, f, p, w->end, 0);
+}
+
+/* Tries what node offers at p. The last possibility is not tried by recursion but by going on with it; whoever called this
+ * function for one of several possibilities puts back what a failed one has left in w. */
 static bool step(struct walk *w, const struct ls_node *node, const char *p)
 {
+    const struct ls_node *nodes = w->trie->nodes.at;
+again:
     if (++w->steps > STEPS) return false;
-    if (node->nlits && step_literal(w, node, p)) return true;
-    for (int i = 0; i < node->nfields; i++)
-        if (take_field(w, &node->fields[i], p)) return true;
-    if (node->accept >= 0 && (w->anywhere || p == w->end)) {
-        w->accept = node->accept;
-        w->accept_end = p;
-        return true;
+    bool accepts = node->accept >= 0 && (w->anywhere || p == w->end);
+    if (node->nlits) {
+        const struct ls_literal *lit;
+        uint32_t n = take_literal(w, node, p, &lit);
+        if (lit) {
+            w->literal += n;
+            if (!node->nfields && !accepts) {
+                p += n;
+                node = &nodes[lit->node];
+                goto again;
+            }
+            int ncap = w->ncap;
+            uint32_t literal = w->literal - n;
+            if (step(w, &nodes[lit->node], p + n)) return true;
+            w->ncap = ncap;
+            w->literal = literal;
+        }
     }
-    return false;
+    for (int i = 0; i < node->nfields; i++) {
+        const struct ls_field_edge *f = &node->fields[i];
+        if (f->type >= LS_WORD) {
+            int ncap = w->ncap;
+            uint32_t literal = w->literal;
+            if (take_wide(w, f, p)) return true;
+            w->ncap = ncap;
+            w->literal = literal;
+            continue;
+        }
+        uint64_t value = 0;
+        const char *q = p;
+        if (f->type == LS_BLANKS) {
+            while (q < w->end && *q == ' ') q++;
+        } else {
+            q = read_value(f->type, p, w->end, &value);
+            if (!q) {
+                if (p == w->end) maybe_torn(w, 0);
+                continue;
+            }
+            if (w->ncap == LS_CAPTURES) return false;
+        }
+        int ncap = w->ncap;
+        uint32_t literal = w->literal;
+        if (f->type != LS_BLANKS)
+            w->cap[w->ncap++] = (struct ls_capture){value, (uint32_t)(p - w->text), (uint32_t)(q - p)};
+        if (i + 1 == node->nfields && !accepts) {
+            p = q;
+            node = &nodes[f->node];
+            goto again;
+        }
+        if (step(w, &nodes[f->node], q)) return true;
+        w->ncap = ncap;
+        w->literal = literal;
+    }
+    if (!accepts) return false;
+    w->accept = node->accept;
+    w->accept_end = p;
+    return true;
 }
 
 bool ls_match(const struct ls_catalogue *cat, int where, const char *text, size_t n, bool anywhere, struct ls_match *out)
