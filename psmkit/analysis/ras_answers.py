@@ -44,6 +44,7 @@ class _Lag:
     counts: tuple[tuple[int, int], ...]  # (rank, operations) of those that lag
     most: int
     evidence: Evidence
+    behind: int = 0  # how many lag, listed or not
 
 
 def find_answers(job: Job, answers: Sequence[Answer], run: int | None, lasting: bool) -> list[Finding]:
@@ -229,7 +230,7 @@ def _lag_of_comm(answer: Answer, comm: RasComm) -> list[_Lag]:
             text = (
                 f"{operation}: " + ", ".join(f"rank {r} at {n}" for r, n in behind[:_MOST]) + f", the others at {most}"
             )
-            out.append(_Lag(operation, tuple(r for r, _ in behind), behind, most, answer.line(1, text)))
+            out.append(_Lag(operation, tuple(r for r, _ in behind), behind, most, answer.line(1, text), len(behind)))
     return out
 
 
@@ -242,9 +243,10 @@ def _lag_of_issue(answer: Answer, issue: RasIssue) -> _Lag | None:
     if not any(n < most for n, _ in numbers):
         return None
     text = f"{issue.operation or 'collective'}: " + ", ".join(f"{v.count} at {v.value}" for _, v in numbers)
-    return _Lag(
-        issue.operation or "collective", tuple(r for r, _ in behind), behind, most, answer.line(issue.line, text)
-    )
+    count = sum(v.count for n, v in numbers if n < most)
+    count = sum(v.count for n, v in numbers if n < most)
+    ranks = tuple(r for r, _ in behind)
+    return _Lag(issue.operation or "collective", ranks, behind, most, answer.line(issue.line, text), count)
 
 
 def _lags(job: Job, answers: Sequence[Answer], run: int | None, lasting: bool) -> list[Finding]:
@@ -265,14 +267,14 @@ def _lags(job: Job, answers: Sequence[Answer], run: int | None, lasting: bool) -
         if not same and len(lags) > 1:
             continue  # the figures move: it works
         proven = same or lasting
-        who = ranks_text(last.ranks) if last.ranks else "some ranks"
+        who = ranks_text(last.ranks) if len(last.ranks) == last.behind else f"{last.behind} ranks"
         out.append(
             _with(
                 job.finding(
                     "PSM304",
                     run=run,
                     comm=name,
-                    title=f"{who} of {name or 'a communicator'} {'are' if len(last.ranks) != 1 else 'is'} behind in {operation}: others launched {last.most}"
+                    title=f"{who} of {name or 'a communicator'} {'are' if last.behind != 1 else 'is'} behind in {operation}: others launched {last.most}"
                     + (", unchanged between two RAS answers" if same else ""),
                     severity=Severity.ERROR if proven else Severity.INFO,
                     confidence=0.9 if same else 0.8 if lasting else 0.4,

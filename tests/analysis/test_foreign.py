@@ -206,6 +206,16 @@ def test_one_answer_with_counts_that_differ_proves_nothing(tmp_path: Path) -> No
     assert (found.code, found.severity, found.culprits) == ("PSM304", Severity.INFO, ())
 
 
+def test_the_ranks_behind_may_be_the_many(tmp_path: Path) -> None:
+    few = BEHIND.replace(
+        "3 ranks have launched up to operation {most}", "3 ranks have launched up to operation {least}"
+    ).replace("Rank 1 has launched up to operation {least}", "Rank 1 has launched up to operation {most}")
+    one = ras("MISMATCH", "", few.format(most=9, least=8))
+    (found,) = run_rule(find, tmp_path, ras__txt=one + one)
+    assert found.culprits == ()
+    assert "3 ranks" in found.title
+
+
 def test_the_same_counts_twice_prove_a_rank_behind(tmp_path: Path) -> None:
     one = ras("MISMATCH", "", BEHIND.format(most=9, least=8))
     (found,) = run_rule(find, tmp_path, ras__txt=one + one)

@@ -40,7 +40,8 @@ KINDS = ("flight-recorder", "ras-json", "ras-text", "gdb", "py-spy")
 #: The most of one input that is read, uncompressed. What lies beyond is treated as cut off.
 MAX_BYTES = 128 << 20
 
-_NCCL_LINE = re.compile(rb"NCCL (?:INFO|WARN|TRACE|ABORT|CALL) ")
+# Lines that make a file a log, whatever else stands between them.
+_LOG_LINE = re.compile(rb"NCCL (?:INFO|WARN|TRACE|ABORT|CALL) |ProcessGroupNCCL\.cpp:\d+\]")
 _FLIGHT = (
     b'"pg_config"',
     b'"pg_status"',
@@ -90,7 +91,7 @@ def sniff(head: bytes) -> str | None:
             return "ras-json"
         if any(key in text for key in _FLIGHT) or (b'"entries"' in text and b'"frames"' in text):
             return "flight-recorder"
-    if _NCCL_LINE.search(text):
+    if _LOG_LINE.search(text):
         return None
     if any(pattern.search(text) for pattern in _RAS_TEXT):
         return "ras-text"

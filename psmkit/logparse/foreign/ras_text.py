@@ -9,7 +9,7 @@ from psmkit.logparse.foreign.types import RasComm, RasEvent, RasIssue, RasProces
 
 __all__ = ["parse_ras_text"]
 
-_ROW = re.compile(r"^(\d+)\s+(\d+)\s+(\d+)\s+(\d+(?:-\d+)?)\s+(\d+)\s+(\d+)\s+([A-Z]+)\s+([A-Z]+)$")
+_ROW = re.compile(r"^(\d+)\s+(\d+)\s+(\d+)\s+(\d+(?:-\d+)?)\s+(\d+)\s+(\d+)\s+([A-Z]+)\s+([A-Z,]+)$")
 _ISSUE = re.compile(r"^#\d+-\d+ \(([0-9a-f]{1,16})\) (INCOMPLETE|ERROR|MISMATCH)$")
 _PROCESS = re.compile(r"^Process (\d+) on node (\S+?)(?: managing GPUs? (.*))?$")
 _EVENT = re.compile(r"^\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)\] ([A-Z][A-Z_]+): (.*)$")
@@ -29,7 +29,11 @@ _DIFFERENT = re.compile(
 )
 _MISSING = re.compile(r"^The missing ranks?: ([\d,]+)$")
 _JOB = re.compile(r"^(\d+)\s+(\d+)\s+(\d+)\s+(\d+)\s+(\d+)$")
+# Where nodes differ, the totals stand in a table of their own.
+_TOTALS = re.compile(r"^(\d+)\s+(\d+)\s+(\d+)$")
 _NONE = "0"
+# Some releases (2.27.3, NVIDIA/nccl#1762) print ranks out of freed memory.
+_MAX_RANK = 1 << 20
 
 
 @dataclass(slots=True)
@@ -127,6 +131,10 @@ class _Parser:
         if job and self.section == "Job summary":
             self.processes = int(job.group(4))
             return True
+        totals = _TOTALS.match(text)
+        if totals and self.section == "Job summary":
+            self.processes = int(totals.group(2))
+            return True
         return False
 
     def _event(self, text: str, number: int) -> bool:
@@ -162,7 +170,7 @@ class _Parser:
             issue.what = text
         missing = _MISSING.match(text)
         if missing:
-            issue.missing.extend(int(r) for r in missing.group(1).split(",") if r)
+            issue.missing.extend(int(r) for r in missing.group(1).split(",") if r and int(r) < _MAX_RANK)
             return
         rank = _RANK.match(text)
         if rank:
@@ -176,6 +184,8 @@ class _Parser:
                 return
 
     def _rank(self, issue: _Issue, match: re.Match[str], number: int) -> None:
+        if int(match.group(1)) >= _MAX_RANK:
+            return
         rank = RasRank(
             rank=int(match.group(1)),
             gpu=match.group(6),

@@ -151,7 +151,7 @@ def parse_pyspy(text: str) -> list[StackDump]:
             continue
         spy = _SPY_FRAME.match(raw.rstrip())
         if spy:
-            current.frame(Frame(spy.group(1), spy.group(2) or None), number)
+            current.frame(Frame(spy.group(1).strip(), spy.group(2) or None), number)
     if not current.empty:
         out.append(current.dump("py-spy"))
     return out

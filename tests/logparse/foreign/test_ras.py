@@ -176,3 +176,17 @@ def test_monitoring_mode_in_json() -> None:
     }
     (report,) = parse_ras_json(json.dumps(one, indent=2) + "\n" + json.dumps(one))
     assert [e.process and e.process.pid for e in report.events] == [7, 7]
+
+
+def test_an_uneven_job_and_ranks_out_of_freed_memory() -> None:
+    text = (
+        "Job summary\n===========\n\n  Nodes  Processes         GPUs\n          per node  per process\n      1          8            1\n"
+        "      1          2            1\n\n  Nodes  Processes         GPUs\n(total)    (total)      (total)\n      2         10           10\n\n"
+        "Communicators... (0.00s)\n=============\n\n    2         4         0         0         0         0    NOCOMM  INCOMPLETE,MISMATCH\n\n"
+        "#2-0 (93d7000200000001) INCOMPLETE\n  Missing communicator data from 2 ranks\n"
+        "  Rank 1057455228 -- [process information not found]\n  Rank 3 -- GPU 3 managed by process 77 on node 10.0.0.1\n"
+    )
+    (report,) = parse_ras_text(text)
+    assert report.processes == 10
+    assert report.comms[0].errors == "INCOMPLETE,MISMATCH"
+    assert report.issues[0].missing == (3,)

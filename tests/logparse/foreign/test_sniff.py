@@ -45,6 +45,7 @@ def test_kinds_are_told_apart(head: bytes, kind: str) -> None:
         b"h:1:2 [0] NCCL INFO x\nThread 5 (Thread 0x7f5e7fb000 (LWP 51)):\n",
         b"Thread 5 finished\nProcess 12: done\n",
         b"ACTIVE OPS\n[X]\n",
+        b"[rank1]:[W703 00:59:30.44 ProcessGroupNCCL.cpp:981] Warning: x\nJob summary\n===========\n",
         bytes(range(256)),
     ],
 )
