@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 __all__ = ["message_dict", "message_page", "recognise", "search", "supporting"]
 
 _PREFIX = re.compile(r"\bNCCL (?:WARN|INFO|TRACE|CALL|ABORT|VERSION) ")
+_HEXADECIMAL = re.compile(r"\{([a-z]\w*):(?:ptr|hex)\}")
+_SPELLINGS = 2
 _PLACE = re.compile(r"^\S+\.(?:cc|cpp|cu|h|hpp):\d+ (?:\w+ )?")
 
 
@@ -48,12 +50,19 @@ def versions_of(message: Message) -> str:
 def message_page(page: Page, message: Message, fields: Mapping[str, object] | None = None) -> None:
     """Append all that the catalogue says about a message; ``fields`` are those of the line that was recognised."""
     page.add(Span(message.name, "heading"), f"  ({message.subsystem}, {message.level or 'NONE'})")
-    for pattern in message.patterns:
+    spellings = message.patterns if fields is None else message.patterns[:_SPELLINGS]
+    for pattern in spellings:
         page.wrap(pattern, "place", indent="    ", hang="      ")
+    if len(spellings) < len(message.patterns):
+        page.add(Span(f"    and {len(message.patterns) - len(spellings)} other spellings", "dim"))
     page.wrap(message.meaning, indent="  ")
     if fields:
+        hexadecimal = {match[1] for pattern in message.patterns for match in _HEXADECIMAL.finditer(pattern)}
         page.wrap(
-            ", ".join(f"{k} = {v}" for k, v in fields.items()), indent="  ", hang="    ", lead=Span("fields: ", "dim")
+            ", ".join(f"{k} = {v:#x}" if k in hexadecimal else f"{k} = {v}" for k, v in fields.items()),
+            indent="  ",
+            hang="    ",
+            lead=Span("fields: ", "dim"),
         )
     if message.severity:
         page.wrap(message.severity, indent="  ", lead=Span("severity: ", "dim"))

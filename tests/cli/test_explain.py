@@ -36,6 +36,8 @@ def test_a_message_by_its_name(psmkit_cli: Cli) -> None:
     result = psmkit_cli("explain", "proxy.call.done")
     assert result.status == 0
     assert "proxyProgressAsync opId={op:ptr}" in result.out
+    line = psmkit_cli("explain", SERVED).out
+    assert "op = 0x7f0215c09cc0, type = 1" in line
 
 
 @pytest.mark.parametrize(
