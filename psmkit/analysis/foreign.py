@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from psmkit.analysis import outside
 from psmkit.analysis.flight import Recorded, find_flight
 from psmkit.analysis.job import Job
-from psmkit.analysis.ras_answers import Answer, find_answers
+from psmkit.analysis.ras_answers import Answer, answers_in_logs, find_answers
 from psmkit.analysis.stacks import find_stacks
 from psmkit.logparse.foreign import Loaded, ProxyOp, load, parse_op
 from psmkit.logparse.foreign.proxydump import STATES
@@ -50,7 +50,7 @@ def find(job: Job) -> list[Finding]:
     flights = [Recorded(item.path, dump) for item in loaded for dump in item.flights]
     if flights:
         out.extend(find_flight(job, flights, run, lasting))
-    answers = [Answer(item.path, report) for item in loaded for report in item.ras]
+    answers = answers_in_logs(job) + [Answer(item.path, report) for item in loaded for report in item.ras]
     if answers:
         answers.sort(key=lambda a: a.report.time or "")
         out.extend(find_answers(job, answers, run, lasting))

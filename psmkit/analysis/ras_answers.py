@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from psmkit.analysis import outside
 from psmkit.analysis.job import Job
 from psmkit.analysis.outside import ranks_text
+from psmkit.logparse.foreign.ras_text import parse_ras_text
 from psmkit.logparse.foreign.types import RasComm, RasIssue, RasProcess, RasRank, RasReport
 from psmkit.model import Evidence, Finding, Severity
 
-__all__ = ["Answer", "find_answers"]
+__all__ = ["Answer", "answers_in_logs", "find_answers"]
 
 _RESULTS = {
     1: "unhandled CUDA error",
@@ -22,16 +24,23 @@ _RESULTS = {
     6: "remote process error",
 }
 _MOST = 8
+# Where a line of an answer begins, behind what a launcher put before it.
+_BEGIN = re.compile(
+    r"Job summary|#\d+-\d+ \(|Rank \d+ |Process \d+ |\d+ ranks |\d+ job process|Communicator ranks|The missing|Missing comm"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One RAS answer with the path it was read from."""
+    """One RAS answer with the path it was read from; ``lines`` are those of an answer in the middle of a log."""
 
     path: str
     report: RasReport
+    lines: tuple[Evidence, ...] = ()
 
     def line(self, number: int, text: str) -> Evidence:
+        if 0 < number <= len(self.lines):
+            return self.lines[number - 1]
         return Evidence(self.path, max(number, 1), text)
 
 
@@ -55,6 +64,30 @@ def find_answers(job: Job, answers: Sequence[Answer], run: int | None, lasting: 
     out.extend(_lags(job, answers, run, lasting))
     if not out:
         out.extend(_healthy(job, answers, run))
+    return out
+
+
+def answers_in_logs(job: Job) -> list[Answer]:
+    """The answers that stand in the middle of logs, read by the parser of whole answers."""
+    out: list[Answer] = []
+    streams: dict[int, list[Evidence]] = {}
+    for event in job.events("rastext."):
+        lines = streams.setdefault(event.stream, [])
+        (found,) = job.evidence(event.ref)
+        begin = _BEGIN.search(found.text)
+        if begin is None:
+            continue
+        heading = {"rastext.dead": "DEAD", "rastext.missing": "INCOMPLETE"}.get(event.name)
+        if heading is not None and "rank" not in found.text[begin.start() :]:
+            # The heading itself is too plain a word to be looked for in a log.
+            lines.append(Evidence(found.file, found.line, heading))
+        lines.append(Evidence(found.file, found.line, found.text[begin.start() :]))
+    for lines in streams.values():
+        starts = [i for i, line in enumerate(lines) if line.text.startswith("Job summary")] or [0]
+        for start, end in zip(starts, [*starts[1:], len(lines)], strict=True):
+            part = tuple(lines[start:end])
+            reports = parse_ras_text("\n".join(line.text for line in part))
+            out.extend(Answer(part[0].file, report, part) for report in reports if report.issues or report.dead)
     return out
 
 

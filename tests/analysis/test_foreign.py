@@ -224,6 +224,19 @@ def test_the_same_counts_twice_prove_a_rank_behind(tmp_path: Path) -> None:
     assert errors(run_rule(find, tmp_path, ras__txt=one + moved)) == []
 
 
+def test_an_answer_in_the_middle_of_a_log(tmp_path: Path) -> None:
+    text = (
+        nccl(0, 1, 2, 3, nranks=4) + ras("INCOMPLETE", MISSING, BEHIND.format(most=9, least=8)) + timeout(0) + status(0)
+    )
+    found = run_rule(find, tmp_path, job=text)
+    assert [(f.code, f.culprits) for f in errors(found)] == [("PSM407", (2,)), ("PSM304", (1,))]
+    assert found[0].processes == ("node0:1002",)
+    assert found[0].evidence[0].line > 8
+    assert "INCOMPLETE" in found[0].evidence[0].text
+    quiet = nccl(0, nranks=1) + "Job summary\nRank 0 -- GPU hours: 7\n#1-2 (beef) DONE\n"
+    assert run_rule(find, tmp_path, job=quiet) == []
+
+
 def test_json_answers(tmp_path: Path) -> None:
     def rank(n: int, count: int, error: int = 0) -> dict[str, Any]:
         state = {"init_state": 0, "async_error": error, "abort_flag": False}

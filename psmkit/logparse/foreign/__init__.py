@@ -56,7 +56,6 @@ _RAS_TEXT = (
     re.compile(rb"^Job summary\r?\n=+", re.MULTILINE),
     re.compile(rb"^RAS Monitor Mode - ", re.MULTILINE),
     re.compile(rb"^Group +Comms +Nodes +Ranks", re.MULTILINE),
-    re.compile(rb"^#\d+-\d+ \([0-9a-f]{16}\) (?:INCOMPLETE|ERROR|MISMATCH)", re.MULTILINE),
 )
 _GDB = (
     re.compile(rb"^Thread \d+ \((?:Thread 0x[0-9a-f]+ )?\(?LWP \d+\)?", re.MULTILINE),
