@@ -19,10 +19,9 @@ from psmkit.model import CODES, Finding, Severity
 
 __all__ = ["find", "origins"]
 
-#: Codes that a line gives its origin; what other rules explain better (shared memory, handles, ...) is only pointed at.
-_SPECIFIC = frozenset(
-    "PSM105 PSM107 PSM203 PSM204 PSM405 PSM406 PSM501 PSM502 PSM503 PSM504 PSM507 PSM508 PSM509".split()
-)
+#: Codes that a line gives its origin. Shared memory, descriptors and sizes have rules of their own, which say more about the line;
+#: here they are the origin of a chain.
+_SPECIFIC = frozenset("PSM107 PSM203 PSM204 PSM405 PSM406 PSM507 PSM508 PSM509".split())
 _MEMORY = re.compile(
     r"out of memory|\b(?:cuda|hip)(?:error)?memoryallocation\b|cannot allocate memory|failed to (?:malloc|alloc)",
     re.IGNORECASE,
@@ -158,7 +157,7 @@ def _finding(
         what = f"failed at {where}: {said}" if where and where not in said else f"failed: {said}"
     named = [r for p in procs for r in _ranks(job, p)]
     # messages of the wrong size come from ranks that were set up otherwise than their peers
-    odd = settings.odd_ranks(job, run) if code == "PSM105" else []
+    odd = settings.odd_ranks(job, run) if known is not None and known.finding == "PSM105" else []
     guilty = odd or _guilty(job, group, named)
     explanation = f"{job.whos(procs)} reported this first cause."
     if known is not None and known.meaning and not faults.unknown(event):

@@ -148,4 +148,6 @@ def _peer_line(job: Job, run: int, entry: _Missed) -> Ref | None:
 
 
 def _waiting(job: Job, proc: int | None) -> list[str]:
-    return [f"{job.who(w.waiter)} for {w.stage}" for w in job.waits() if w.target == proc and w.waiter is not None]
+    return [
+        f"{job.who(w.waiter)} for {w.stage}" for w in job.waits() if w.target == proc and w.waiter not in (None, proc)
+    ]

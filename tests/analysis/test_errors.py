@@ -73,7 +73,7 @@ def test_independent_errors_are_two_findings_the_blamed_rank_first(tmp_path: Pat
         "proxy.cc:1223", "ncclProxyClientGetFd call to tpRank 3 handle 0x7fcc180052b1 failed : 3", "async"
     ).fail(3)
     found = serious(find("errors", tmp_path, logs))
-    assert [(f.code, f.culprits) for f in found] == [("PSM509", (3,)), ("PSM503", (0,))]
+    assert [(f.code, f.culprits) for f in found] == [("PSM509", (3,)), ("PSM401", (0,))]
     assert found[0].confidence > found[1].confidence
 
 
@@ -172,7 +172,7 @@ def test_wrong_message_size_is_blamed_on_the_rank_with_other_settings(tmp_path: 
     for log in logs:
         log.line(f"{log._member()} - Init START").complete()
     logs[0].warn("bootstrap.cc:212", "Message truncated : received 1024 bytes instead of 512", "async").fail(3)
-    found = of(find("errors", tmp_path, logs), "PSM105")
+    found = of(find("errors", tmp_path, logs), "PSM401")
     assert [f.culprits for f in found] == [(3,)]
 
 

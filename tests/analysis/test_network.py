@@ -73,7 +73,7 @@ def test_descriptors_that_run_out_are_the_first_cause(tmp_path: Path) -> None:
     logs = ranks()
     logs[0].warn("misc/socket.cc:567", "Call to socket failed : Too many open files").chain(2, "group.cc:422")
     found = serious(find("errors", tmp_path, logs))
-    assert [(f.code, f.culprits) for f in found] == [("PSM504", (0,))]
+    assert [(f.code, f.culprits) for f in found] == [("PSM401", (0,))]
 
 
 def test_healthy_logs_have_no_network_trouble(tmp_path: Path) -> None:
