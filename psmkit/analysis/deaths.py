@@ -255,7 +255,7 @@ def _handler(job: Job, event: Event, death: Death) -> Death | None:
         death.signal = next((number for word, number in _SLURM.items() if word in text), None)
     else:
         return None
-    death.rank = outside.global_rank(job, event) if death.pid is None else None
+    death.rank = outside.global_rank(job, event)
     return death
 
 
