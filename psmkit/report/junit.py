@@ -21,7 +21,7 @@ def render(report: Report, options: Options | None = None) -> str:
         cases += [_run_case(run, f"run {run.index}", bar) for run in report.runs]
     else:
         cases.append(_run_case(report, "verdict", bar))
-    for finding in by_weight(report.findings):
+    for finding in by_weight(report):
         cases += _finding_cases(finding, bar)
     failures = sum(failed for _, failed in cases)
     count = f'tests="{len(cases)}" failures="{failures}" errors="0" skipped="0"'

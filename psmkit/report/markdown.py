@@ -13,6 +13,7 @@ from psmkit.report.summary import (
     about,
     culprit_name,
     culprit_ranks,
+    culprit_why,
     fold,
     matching_rows,
     percent,
@@ -35,7 +36,8 @@ def render(report: Report, options: Options | None = None) -> str:
         out += [f"- run {run.index}: {markdown_text(sentence(run))}" for run in report.runs]
     for culprit in report.culprits:
         stage = f", stage {culprit.stage}" if culprit.stage else ""
-        why = f": {culprit.why}" if culprit.why else ""
+        reason = culprit_why(culprit, report)
+        why = f": {reason}" if reason else ""
         out.append(f"- **culprit** {markdown_text(culprit_name(culprit) + stage + why)}")
     out += [f"- confidence {percent(report.confidence)}", ""]
     out += _ranks(report, options)
@@ -87,7 +89,7 @@ def _findings(report: Report, options: Options) -> list[str]:
     out = ["### Findings", ""]
     if not report.findings:
         return [*out, "None.", ""]
-    for part in fold(report.findings, everything=options.verbose):
+    for part in fold(report, everything=options.verbose):
         for finding in part.shown:
             out += _finding(finding, len(report.runs), options)
         if part.hidden:

@@ -83,8 +83,8 @@ def _folded(rows: list[RankRow], many: bool) -> list[str]:
     ]
 
 
-def _order(row: RankRow) -> tuple[int, bool, int]:
-    return (row.run, row.rank is None, row.rank or 0)
+def _order(row: RankRow) -> tuple[int, bool, int, str, int]:
+    return (row.run, row.rank is None, row.rank or 0, row.host or "", row.pid or 0)
 
 
 def rank_table(rows: Sequence[RankRow], culprits: set[tuple[int, int]], width: int, *, fold: bool = True) -> Table:

@@ -31,7 +31,7 @@ def render(report: Report, options: Options | None = None) -> str:
             {
                 "tool": {"driver": {"name": "psmkit", "rules": [_rule(code) for code in codes]}},
                 "columnKind": "unicodeCodePoints",
-                "results": [_result(finding, places[finding.code]) for finding in by_weight(report.findings)],
+                "results": [_result(finding, places[finding.code]) for finding in by_weight(report)],
                 "invocations": [
                     {
                         "executionSuccessful": True,

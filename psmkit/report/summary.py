@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from psmkit.model import Culprit, Finding, MatchCount, Matching, Report, Run, Severity
@@ -15,6 +14,7 @@ __all__ = [
     "by_weight",
     "culprit_name",
     "culprit_ranks",
+    "culprit_why",
     "fold",
     "matching_rows",
     "percent",
@@ -82,9 +82,15 @@ def culprit_ranks(report: Report) -> set[tuple[int, int]]:
     return found
 
 
-def by_weight(findings: Iterable[Finding]) -> list[Finding]:
-    """Errors first, and among equals the surest first; otherwise the order of the analysis stays."""
-    return sorted(findings, key=lambda finding: (-finding.severity.weight, -finding.confidence))
+def by_weight(report: Report) -> list[Finding]:
+    """Errors first; among them what a verdict rests on, then the surest. Otherwise the order of the analysis stays."""
+    reasons = {report.reason, *(run.reason for run in report.runs)}
+    return sorted(report.findings, key=lambda f: (-f.severity.weight, f.title not in reasons, -f.confidence))
+
+
+def culprit_why(culprit: Culprit, report: Report) -> str:
+    """What a culprit did, empty when the first line of the report says just that."""
+    return "" if culprit.why.strip() == report.reason.strip() else culprit.why.strip()
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +115,10 @@ class Fold:
         return ", ".join(parts)
 
 
-def fold(findings: Iterable[Finding], *, everything: bool = False) -> list[Fold]:
+def fold(report: Report, *, everything: bool = False) -> list[Fold]:
     """Findings by weight; more than five of a kind are represented by the first two of them."""
     kinds: dict[tuple[Severity, str], list[Finding]] = {}
-    for finding in by_weight(findings):
+    for finding in by_weight(report):
         kinds.setdefault((finding.severity, finding.code), []).append(finding)
     folds = []
     for members in kinds.values():

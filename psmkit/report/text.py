@@ -11,6 +11,7 @@ from psmkit.report.summary import (
     about,
     culprit_name,
     culprit_ranks,
+    culprit_why,
     fold,
     matching_rows,
     percent,
@@ -54,7 +55,8 @@ def _verdict(page: Page, report: Report) -> None:
         if len(report.runs) > len(shown):
             page.add(Span(f"  and {len(report.runs) - len(shown)} more runs, none worse", "dim"))
     for culprit in report.culprits:
-        why = f": {culprit.why}" if culprit.why else ""
+        reason = culprit_why(culprit, report)
+        why = f": {reason}" if reason else ""
         stage = f" [stage {culprit.stage}]" if culprit.stage else ""
         of_run = f" of run {culprit.run}" if len(report.runs) > 1 else ""
         page.wrap(
@@ -94,7 +96,7 @@ def _findings(page: Page, report: Report, options: Options) -> None:
         Span("Findings: " + ", ".join(_count(n, names[s]) for s, n in counts.items() if n), "heading"),
     )
     noted = False
-    for part in fold(report.findings, everything=options.verbose):
+    for part in fold(report, everything=options.verbose):
         brief = counts[Severity.ERROR] > 0 and part.shown[0].severity is Severity.INFO and not options.verbose
         for finding in part.shown:
             if not brief or not noted:

@@ -158,3 +158,12 @@ def test_a_job_that_was_restarted_often_is_folded_over_its_runs() -> None:
         samples.inconclusive(), findings=tuple(dataclasses.replace(finding, run=run) for run in range(180))
     )
     assert "PSM703 and 178 more like this, in runs 2-179 (-v shows all)" in text(report)
+
+
+def test_what_the_verdict_rests_on_comes_first_and_is_not_said_twice() -> None:
+    report = samples.many()
+    told = dataclasses.replace(report.findings[0], title=report.reason, confidence=0.1, code="PSM304")
+    culprit = dataclasses.replace(report.culprits[0], why=report.reason)
+    page = text(dataclasses.replace(report, findings=(*report.findings, told), culprits=(culprit,)))
+    assert page.index("error PSM304") < page.index("error PSM101")
+    assert "\n  culprit: rank 9 (node-1:20409, device 1) [stage Setup]\n" in page
