@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from weakref import WeakKeyDictionary
 
 from psmkit.analysis.job import Job
-from psmkit.logparse.types import Event, Value
+from psmkit.logparse.types import Event, Ref, Value
 
 __all__ = ["global_rank", "joined", "proc_of_event", "proc_of_pid", "ranks_text", "runs_of", "tag_rank"]
 
@@ -15,6 +16,9 @@ _TAGS = (re.compile(r"\brank\s*(\d+)"), re.compile(r"^\[?\d+,(\d+)\]?(?:<\w+>)?:
 _BARE_TAG = re.compile(r"^(\d+):?$")
 # The same in the line itself, where another launcher's tag stands before it.
 _IN_LINE = (re.compile(r"\[rank(\d+)\]:"), re.compile(r"^\s*\[\d+,(\d+)\]<std(?:out|err)>:"))
+
+_MOST_LINES = 4000
+_LINE_RANKS: WeakKeyDictionary[Job, dict[Ref, int]] = WeakKeyDictionary()
 
 
 def tag_rank(tag: str | None) -> int | None:
@@ -53,12 +57,24 @@ def global_rank(job: Job, event: Event) -> int | None:
 
 
 def _line_rank(job: Job, event: Event) -> int | None:
-    text = "".join(e.text for e in job.evidence(event.ref))
-    for pattern in _IN_LINE:
-        match = pattern.search(text)
-        if match:
-            return int(match.group(1))
-    return None
+    if job not in _LINE_RANKS:
+        _LINE_RANKS[job] = _read_ranks(job)
+    return _LINE_RANKS[job].get(event.ref)
+
+
+def _read_ranks(job: Job) -> dict[Ref, int]:
+    """The ranks that stand in the lines themselves, read in one pass: a compressed input is slow to go back in."""
+    events = [e for e in job.events("torch.", "sys.") if e.proc < 0 and tag_rank(e.tag) is None][:_MOST_LINES]
+    prefetch = getattr(job.scan, "prefetch", None)
+    if prefetch is not None:
+        prefetch([e.ref for e in events])
+    out: dict[Ref, int] = {}
+    for event in events:
+        text = "".join(e.text for e in job.evidence(event.ref))
+        match = next((m for pattern in _IN_LINE if (m := pattern.search(text))), None)
+        if match is not None:
+            out[event.ref] = int(match.group(1))
+    return out
 
 
 def _only_process(job: Job, event: Event) -> int | None:
