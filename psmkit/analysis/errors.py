@@ -182,8 +182,9 @@ def _finding(
         explanation=explanation,
         next_step=step or CODES[code].next_step,
         refs=_evidence(group, after),
-        ranks=sorted(set(named)),
-        procs=[*procs, *victims],
+        ranks=sorted({*named, *guilty, *(r for p in victims for r in _ranks(job, p))}),
+        # where no rank is known the processes alone say who it was
+        procs=[*procs, *victims] if named else procs,
         culprits=guilty,
         stage="error",
         known_issue=issue_of(job, event, said),

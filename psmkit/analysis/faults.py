@@ -69,6 +69,7 @@ class Cascade:
     survived: bool = False  # work or init went on over it
     destroyed: bool = False  # the process was torn down in an orderly way later
     last_words: bool = False  # its thread printed nothing after it
+    bare: bool = False  # the log holds warnings only, so that chains are not to be had
     threads: set[int] = field(default_factory=set)
 
     @property
@@ -104,6 +105,9 @@ class Cascade:
     def fatal(self) -> bool:
         """Whether this ended the job, as far as one process can tell."""
         if self.survived or self.severity in ("harmless", "info"):
+            return False
+        if self.own is False and not self.chain and not self.bare:
+            # a peer went away, as it does at the end of many jobs, and no call returned an error for it
             return False
         if self.severity == "error":
             return not (self.destroyed and not self.reached_api)
@@ -268,10 +272,11 @@ def _joins(cascade: Cascade, step: Fault) -> bool:
     return bool(cascade.chain) and cascade.code == step.code and _api(step.event) and cascade.severity != "harmless"
 
 
-def _judge(job: Job, cascade: Cascade, other: dict[int, list[int]]) -> None:
+def _judge(job: Job, cascade: Cascade, other: dict[int, list[int]], speaking: set[int]) -> None:
     first, last = cascade.first.ref.seq, cascade.last.ref.seq
     went_on = any(_between(other.get(t, ()), last, 1 << 62) for t in cascade.threads)
     cascade.last_words = not went_on
+    cascade.bare = cascade.proc not in speaking
     for instance in job.instances_of.get(cascade.proc, ()):
         if (
             instance.complete is not None
@@ -304,8 +309,9 @@ def cascades(job: Job) -> list[Cascade]:
         out: list[Cascade] = []
         for proc in sorted(found):
             out.extend(_build(found[proc], other))
+        speaking = {job.scan.threads[thread].proc for thread in other if thread >= 0}
         for cascade in out:
-            _judge(job, cascade, other)
+            _judge(job, cascade, other, speaking)
         _CASCADES[job] = out
     return _CASCADES[job]
 

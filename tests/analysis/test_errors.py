@@ -176,5 +176,32 @@ def test_wrong_message_size_is_blamed_on_the_rank_with_other_settings(tmp_path: 
     assert [f.culprits for f in found] == [(3,)]
 
 
+def test_peer_that_leaves_at_the_end_is_not_an_error(tmp_path: Path) -> None:
+    logs = [log.work(3) for log in ranks()]
+    logs[0].warn(
+        "proxy.cc:1527", "[Service thread] Could not receive type from localRank 2, res=3, closed=0", "service"
+    )
+    assert not [f for f in find("errors", tmp_path, logs) if f.severity is Severity.ERROR]
+
+
+def test_log_of_warnings_only_still_has_its_origin(tmp_path: Path) -> None:
+    logs = [Rank(r) for r in range(3)]
+    for log in logs:
+        if log.rank != 1:
+            log.warn("misc/socket.cc:98", "socketProgress: Connection closed by remote peer node0<60163>")
+    logs[1].warn("transport/shm.cc:590", OOM)
+    found = serious(find("errors", tmp_path, logs, merged=True))
+    assert [(f.code, f.processes) for f in found] == [("PSM509", ("node0:7101",))]
+
+
+def test_warnings_about_a_lost_peer_alone_are_an_error_without_a_culprit(tmp_path: Path) -> None:
+    logs = [
+        Rank(r).warn("misc/socket.cc:98", "socketProgress: Connection closed by remote peer node0<60163>")
+        for r in range(3)
+    ]
+    found = serious(find("errors", tmp_path, logs, merged=True))
+    assert [(f.code, f.culprits) for f in found] == [("PSM401", ())]
+
+
 def test_clean_logs_have_no_errors(tmp_path: Path) -> None:
     assert not find("errors", tmp_path, [log.work().destroy() for log in ranks()])
