@@ -17,7 +17,7 @@ PACKAGE = ROOT / "psmkit"
 MAY_IMPORT: dict[str, set[str]] = {
     "model": set(),
     "_native": set(),
-    "catalogue": {"model"},
+    "catalogue": {"_native", "model"},
     "logparse": {"catalogue", "_native", "model"},
     "analysis": {"logparse", "catalogue", "model"},
     "report": {"model"},
