@@ -17,11 +17,11 @@ __all__ = ["FAILING", "HANGING", "LEAKING", "judge", "overall"]
 
 #: An error finding of these codes says that something broke.
 FAILING = frozenset(
-    "PSM104 PSM105 PSM106 PSM107 PSM203 PSM204 PSM401 PSM402 PSM405 PSM406 PSM408 PSM501 PSM502 PSM503 PSM504 PSM507 PSM508 PSM509".split()
+    "PSM104 PSM105 PSM107 PSM203 PSM204 PSM401 PSM402 PSM405 PSM406 PSM408 PSM501 PSM502 PSM503 PSM504 PSM507 PSM508 PSM509".split()
 )
 #: An error finding of these codes says that somebody waits for ever.
 HANGING = frozenset(
-    "PSM101 PSM102 PSM103 PSM201 PSM202 PSM301 PSM302 PSM303 PSM304 PSM305 PSM306 PSM407 PSM601".split()
+    "PSM101 PSM102 PSM103 PSM106 PSM201 PSM202 PSM301 PSM302 PSM303 PSM304 PSM305 PSM306 PSM407 PSM601".split()
 )
 #: Warnings that make a run that is otherwise done ``leaking``.
 LEAKING = frozenset({"PSM505", "PSM506"})
@@ -139,6 +139,13 @@ def _end(job: Job, run: RunInfo) -> _Evidence:
     if len(seen) < nranks:
         return _Evidence(False, f"the logs of {_ranks(sorted(set(range(nranks)) - seen))} of {nranks} are missing")
     ended = {i.rank for i in members if i.end is not None}
+    aborted = {e.ref for e in job.events("comm.end.abort", run=run.index)}
+    given_up = sorted({i.rank for i in members if i.end in aborted})
+    if given_up:
+        # Frameworks abort at a normal exit as well as after a timeout, and the lines are the same.
+        return _Evidence(
+            False, f"{_ranks(given_up)} aborted the communicator, which says nothing about the work before it"
+        )
     if len(ended) == nranks:
         return _Evidence(True, f"all {nranks} ranks were torn down" if nranks > 1 else "the rank was torn down")
     if ended:
@@ -221,8 +228,9 @@ def judge(job: Job, findings: Sequence[Finding]) -> list[Run]:
 
 
 def _judge(job: Job, run: RunInfo, findings: Sequence[Finding]) -> Run:
-    verdict, chosen = _pick(findings)
     end = _end(job, run)
+    # Who was torn down to the last rank did not wait for ever, whatever looked like it on the way.
+    verdict, chosen = _pick([f for f in findings if not end.done or _failing(f)])
     pending = _pending(job, run)
     confidence = 0.5
     if verdict is not None and chosen is not None:

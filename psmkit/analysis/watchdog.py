@@ -153,7 +153,9 @@ def _judge(job: Job, run: int | None, group: _Group) -> list[Finding]:
     if not reporters:
         return _signalled(job, run, group)
     numbered = [m for m in reporters if m.seq is not None]
-    work = min((m.seq for m in numbered if m.seq is not None), default=None)
+    # Most wait in the work that hangs; fewer that give up on an earlier one stand behind it. With equal numbers the earlier.
+    at = Counter(m.seq for m in numbered if m.seq is not None)
+    work = min((seq for seq in at if at[seq] == max(at.values())), default=None)
     waiting = [m for m in numbered if m.seq == work] if work is not None else reporters
     first = next((m for m in waiting if m.timeout is group.first), waiting[0])
     op = first.op or "collective"
@@ -163,6 +165,8 @@ def _judge(job: Job, run: int | None, group: _Group) -> list[Finding]:
 
     differing = _differing(job, run, group, waiting, what + name)
     out.extend(differing)
+    for member in numbered:
+        member.enqueued = member.seq if member.enqueued is None else member.enqueued
     behind = [m for m in group.members.values() if work is not None and m.enqueued is not None and m.enqueued < work]
     ahead = work is not None and any(m.enqueued is not None and m.enqueued >= work for m in group.members.values())
     if not ahead and len(behind) == len(group.members):
