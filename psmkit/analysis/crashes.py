@@ -6,9 +6,10 @@ consequences. What is left over is a crash.
 
 from __future__ import annotations
 
+import bisect
 import re
 import signal as signals
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from psmkit.analysis import outside
 from psmkit.analysis.deaths import FAULTS, Death, collect, signal_name
@@ -45,6 +46,8 @@ _HARD_XIDS = frozenset(
 _OWN_XIDS = frozenset({13, 31, 32, 43, 68, 69})
 # So many lines of a process after an exception show that it went on.
 _WENT_ON = 20
+# The exception's text stands so close behind the head of its traceback, other ranks' lines between them.
+_STACK_LINES = 400
 
 
 def find(job: Job) -> list[Finding]:
@@ -52,8 +55,16 @@ def find(job: Job) -> list[Finding]:
     out: list[Finding] = []
     for run in _runs(job):
         deaths = collect(job, run)
+        raised = _raised(job, run)
+        for death in deaths:
+            # torchrun and srun tell the exit code, the traceback tells why.
+            if death.code is not None and death.where is None:
+                event = raised.get(death.rank, raised.get(None) if len(raised) == 1 else None)
+                if event is not None:
+                    death.where = str(event.fields.get("what", ""))[:160]
+                    death.events.append(event)
         out.extend(_deaths(job, run, deaths))
-        out.extend(_exceptions(job, run, deaths))
+        out.extend(_exceptions(job, run, deaths, raised))
         out.extend(_cuda(job, run))
         out.extend(_xids(job, run))
         out.extend(_torch_errors(job, run))
@@ -83,9 +94,15 @@ def _deaths(job: Job, run: int | None, deaths: Sequence[Death]) -> list[Finding]
     out: list[Finding] = []
     origins: list[Death] = []
     followers: list[Death] = []
+    together: list[Death] = []
+    faulty = any(d.signal in FAULTS or d.oom for d in deaths)
     for death in deaths:
         if death.sent or _follows(death, bool(given_up), quitters) or (origins and _swept_up(death, origins)):
             followers.append(death)
+        elif death.code is not None and death.signal is None and (faulty or origins):
+            # A program that exits with a code after another rank failed got an error from its peer, as a rule.
+            same = bool(origins) and origins[0].events[0] is death.events[0]
+            (together if same else followers).append(death)
         else:
             origins.append(death)
     strangers = [
@@ -110,7 +127,7 @@ def _deaths(job: Job, run: int | None, deaths: Sequence[Death]) -> list[Finding]
         )
         return out
     for death in origins:
-        out.append(_crash(job, run, death, followers))
+        out.append(_crash(job, run, death, followers, together if death is origins[0] else ()))
     if followers and not origins:
         out.append(_consequence(job, run, followers, given_up))
     return out
@@ -159,14 +176,16 @@ def _how(death: Death) -> str:
     if death.signal is not None:
         return f"died by {signal_name(death.signal)}" + (f" ({death.where})" if death.where else "")
     if death.code is not None:
-        return f"exited with code {death.code}"
+        return f"exited with code {death.code}" + (f": {death.where}" if death.where else "")
     return "died" + (f" ({death.where})" if death.where else "")
 
 
-def _crash(job: Job, run: int | None, death: Death, followers: Sequence[Death]) -> Finding:
+def _crash(job: Job, run: int | None, death: Death, followers: Sequence[Death], together: Sequence[Death]) -> Finding:
     late = _done(job, run) or (death.proc is not None and job.torn_down(death.proc))
     where = _frames(job, death)
-    explanation = f"{_name(job, death)} {_how(death)}."
+    ranks = [d.rank for d in (death, *together) if d.rank is not None]
+    name = ranks_text(ranks) if together and ranks else _name(job, death)
+    explanation = f"{name} {_how(death)}."
     if where:
         explanation += f" The first frame outside the C library is in {where}."
     if followers:
@@ -184,15 +203,16 @@ def _crash(job: Job, run: int | None, death: Death, followers: Sequence[Death]) 
     return job.finding(
         "PSM402",
         run=run,
-        title=f"{_name(job, death)} {_how(death)}" + (f" in {where}" if where else ""),
+        title=f"{name} {_how(death)}" + (f" in {where}" if where else ""),
         severity=Severity.WARNING if late else Severity.ERROR,
         confidence=0.6 if late else 0.95 if death.rank is not None or death.proc is not None else 0.8,
         explanation=explanation,
         next_step=step,
         refs=[e.ref for e in death.events[:5]],
-        ranks=[death.rank] if death.rank is not None else [],
-        procs=[death.proc] if death.proc is not None else [],
-        culprits=[death.rank] if death.rank is not None else [],
+        ranks=ranks,
+        procs=[d.proc for d in (death, *together) if d.proc is not None],
+        # Ranks that are told of in one breath failed alike: none of them is the one.
+        culprits=ranks if not together else [],
         stage="killed",
     )
 
@@ -266,23 +286,33 @@ def _went_on(job: Job, event: Event, proc: int | None, run: int | None) -> bool:
     return process.stream == event.stream and process.last.seq > event.ref.seq + _WENT_ON
 
 
-def _exceptions(job: Job, run: int | None, deaths: Sequence[Death]) -> list[Finding]:
-    """Python exceptions that ended a rank: torch's hook prints uncaught ones with the rank."""
-    events = [e for e in job.events("sys.python.exception", "sys.python.memory") if job.run_of_event(e) == run]
-    known = {d.rank for d in deaths if d.rank is not None and not d.sent and (d.signal is not None)}
-    by_rank: dict[int, Event] = {}
-    for event in events:
-        proc = outside.proc_of_event(job, event)
-        rank = outside.global_rank(job, event)
-        if rank is None or rank in known or _went_on(job, event, proc, run):
+def _raised(job: Job, run: int | None) -> dict[int | None, Event]:
+    """The first Python exception with a traceback of each rank (None: nothing tells whose), without those that speak of other ranks."""
+    stacks = [t for t in job.events("sys.python.traceback") if job.run_of_event(t) == run]
+    begins: dict[tuple[int, str | None], list[int]] = {}
+    for stack in stacks:
+        begins.setdefault((stack.stream, stack.tag), []).append(stack.ref.seq)
+    out: dict[int | None, Event] = {}
+    for event in job.events("sys.python.exception", "sys.python.memory"):
+        if job.run_of_event(event) != run or _OF_OTHERS.search(str(event.fields.get("what", ""))):
             continue
-        text = str(event.fields.get("what", ""))
-        traced = any(
-            t.stream == event.stream and t.tag == event.tag and 0 < event.ref.seq - t.ref.seq < 400
-            for t in job.events("sys.python.traceback")
-        )
-        if traced and not _OF_OTHERS.search(text):
-            by_rank.setdefault(rank, event)
+        places = begins.get((event.stream, event.tag), [])
+        at = bisect.bisect_left(places, event.ref.seq)
+        if at and event.ref.seq - places[at - 1] < _STACK_LINES:
+            out.setdefault(outside.global_rank(job, event), event)
+    return out
+
+
+def _exceptions(
+    job: Job, run: int | None, deaths: Sequence[Death], raised: Mapping[int | None, Event]
+) -> list[Finding]:
+    """Python exceptions that ended a rank, where no launcher tells of its end: torch's hook prints uncaught ones with the rank."""
+    known = {d.rank for d in deaths if d.rank is not None and not d.sent}
+    by_rank = {
+        rank: event
+        for rank, event in raised.items()
+        if rank is not None and rank not in known and not _went_on(job, event, outside.proc_of_event(job, event), run)
+    }
     if not by_rank:
         return []
     nranks = job.runs[run].nranks if run is not None and run < len(job.runs) else None

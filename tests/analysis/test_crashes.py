@@ -179,6 +179,23 @@ def test_an_uncaught_exception_names_its_rank(tmp_path: Path) -> None:
     assert run_rule(find, tmp_path, job=JOB + trace.format("RuntimeError: Connection closed by peer")) == []
 
 
+def test_an_exit_code_gets_its_reason_from_the_traceback(tmp_path: Path) -> None:
+    trace = "[rank1]: Traceback (most recent call last):\n[rank1]: ValueError: bad shard\n"
+    found = only(run_rule(find, tmp_path, job=JOB + trace + elastic(1, 1)))
+    assert (found.code, found.culprits) == ("PSM402", (1,))
+    assert "exited with code 1: bad shard" in found.title
+
+
+def test_exit_codes_after_the_first_failure_are_consequences(tmp_path: Path) -> None:
+    one = "srun: error: node0: task 2: Exited with exit code 1\n"
+    others = "srun: error: node0: tasks 0-1,3: Exited with exit code 1\n"
+    assert [f.culprits for f in run_rule(find, tmp_path, job=JOB + one + others)] == [(2,)]
+    together = only(run_rule(find, tmp_path, job=JOB + "srun: error: node0: tasks 0-3: Exited with exit code 1\n"))
+    assert (together.ranks, together.culprits) == ((0, 1, 2, 3), ())
+    crash = "srun: error: node0: task 3: Segmentation fault (core dumped)\n"
+    assert [f.culprits for f in run_rule(find, tmp_path, job=JOB + one + crash)] == [(3,)]
+
+
 def test_nccl_errors_that_only_torch_tells_of(tmp_path: Path) -> None:
     line = (
         "[rank1]: torch.distributed.DistBackendError: NCCL error in: ../torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:1333, "
