@@ -275,7 +275,7 @@ _LIST = (
     ),
     Scenario(
         "kill_in_setup_silent",
-        _truth("failed hung inconclusive", (1,), "PSM402 PSM403 PSM108 PSM401 PSM304 PSM407"),
+        _truth("failed hung inconclusive", (1,), "PSM402 PSM403 PSM108 PSM401 PSM304 PSM407", named=False),
         P2P,
         (Fault("setup send", "kill", 1, 3),),
     ),
