@@ -65,6 +65,7 @@ def find(job: Job) -> list[Finding]:
                     death.events.append(event)
         out.extend(_deaths(job, run, deaths))
         out.extend(_exceptions(job, run, deaths, raised))
+        out.extend(_helpers(job, run))
         out.extend(_cuda(job, run))
         out.extend(_xids(job, run))
         out.extend(_torch_errors(job, run))
@@ -333,6 +334,35 @@ def _exceptions(
             stage="error",
         )
     ]
+
+
+def _helpers(job: Job, run: int | None) -> list[Finding]:
+    """Data loader workers that died take their rank along."""
+    out: list[Finding] = []
+    seen: set[int | None] = set()
+    for event in job.events("sys.dataloader.killed"):
+        proc, rank = outside.proc_of_event(job, event), outside.global_rank(job, event)
+        if job.run_of_event(event) != run or rank in seen or _went_on(job, event, proc, run):
+            continue
+        seen.add(rank)
+        how = str(event.fields.get("signame", "")) or "it exited"
+        full = "Bus error" in how
+        who = f"rank {rank}" if rank is not None else "a rank"
+        out.append(
+            job.finding(
+                "PSM503" if full else "PSM402",
+                run=run,
+                title=f"a data loader worker of {who} died: {how}" + (" (shared memory ran out)" if full else ""),
+                confidence=0.85,
+                explanation="The rank stops with its helper, and its peers wait for it in their next collective.",
+                refs=[event.ref],
+                ranks=[rank] if rank is not None else [],
+                procs=[proc] if proc is not None else [],
+                culprits=[rank] if rank is not None else [],
+                stage="error",
+            )
+        )
+    return out
 
 
 def _cuda(job: Job, run: int | None) -> list[Finding]:

@@ -196,6 +196,13 @@ def test_exit_codes_after_the_first_failure_are_consequences(tmp_path: Path) -> 
     assert [f.culprits for f in run_rule(find, tmp_path, job=JOB + one + crash)] == [(3,)]
 
 
+def test_a_data_loader_worker_that_died(tmp_path: Path) -> None:
+    line = "[rank2]: RuntimeError: DataLoader worker (pid 77) is killed by signal: Bus error. It is possible that\n"
+    found = only(run_rule(find, tmp_path, job=JOB + line))
+    assert (found.code, found.culprits) == ("PSM503", (2,))
+    assert run_rule(find, tmp_path, job=line + nccl(0, 1, 2, 3, nranks=4, ended=True)) == []
+
+
 def test_nccl_errors_that_only_torch_tells_of(tmp_path: Path) -> None:
     line = (
         "[rank1]: torch.distributed.DistBackendError: NCCL error in: ../torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:1333, "
