@@ -153,7 +153,15 @@ def _evidence(page: Page, item: Evidence, *, whole: bool) -> None:
     # The place stands alone and uncut, so that it can be clicked or pasted.
     page.add("    ", Span(str(item), "place"))
     text = visible(item.text)
-    page.add("      ", Span("| ", "dim"), Span(text if whole else shorten(text, page.width - 8), "quote"))
+    page.add("      ", Span("| ", "dim"), Span(text if whole else _quoted(text, page.width - 8), "quote"))
+
+
+def _quoted(text: str, width: int) -> str:
+    """A line of a log in ``width`` characters: its message matters more than its time stamp and its process."""
+    at = text.find("NCCL ")
+    if len(text) > width and at > 0:
+        text = "…" + text[at:]
+    return shorten(text, width)
 
 
 def _matching(page: Page, report: Report) -> None:
