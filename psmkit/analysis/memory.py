@@ -54,6 +54,11 @@ def _broken(event: Event) -> bool:
     return number(event.fields, "size") == 0 or not name.isascii() or not name.isprintable()
 
 
+def _attaches(job: Job) -> list[Event]:
+    """Attempts to attach that failed. The catalogue tells those with a garbled name apart: they are a sign of PSM502 as well."""
+    return [*sightings(job, "PSM501"), *(e for e in sightings(job, "PSM502") if e.name == "memory.shm.open_garbled")]
+
+
 def _attach(job: Job) -> list[Finding]:
     out = []
     created: dict[tuple[int | None, str, str], int] = {}
@@ -61,7 +66,7 @@ def _attach(job: Job) -> list[Finding]:
         if event.proc >= 0:
             key = (job.run_of(event.proc), job.process(event.proc).host, str(event.fields.get("name", "")))
             created[key] = event.proc
-    for run, events in by_run(job, sightings(job, "PSM501")).items():
+    for run, events in by_run(job, _attaches(job)).items():
         ours = [e for e in events if e.proc >= 0]
         if run is None or not ours or proof.done(job, run):
             continue
@@ -113,7 +118,8 @@ def _shown(name: str) -> str:
 
 def _split(job: Job) -> list[Finding]:
     out = []
-    failed = {job.run_of(e.proc) for e in sightings(job, "PSM501") if e.proc >= 0}
+    attaches = _attaches(job)
+    failed = {job.run_of(e.proc) for e in attaches if e.proc >= 0}
     for run in job.runs:
         for host in job.hosts(run.index):
             cumem, files = _modes(job, run.index, host)
@@ -138,7 +144,7 @@ def _split(job: Job) -> list[Finding]:
                         "that one writes is read by the other as the wrong kind."
                     ),
                     next_step=f"Set NCCL_CUMEM_HOST_ENABLE=0 on all ranks ({_ISSUE}).",
-                    refs=[*refs, *(e.ref for e in sightings(job, "PSM501")[:2])],
+                    refs=[*refs, *(e.ref for e in attaches[:2])],
                     procs=sorted(only[0] | only[1]),
                     culprits=_ranks(job, sorted(small)) if hurt and len(only[0]) != len(only[1]) else [],
                     stage="shared memory",
