@@ -57,7 +57,7 @@ def _rank(rank: int | None) -> str:
 
 
 def _lost(job: Job, items: list[tuple[FdExchange, Wait]]) -> Finding:
-    items.sort(key=lambda item: -item[0].age)
+    items.sort(key=lambda item: -item[1].age)
     fd, wait = items[0]
     client = job.who(fd.client) if fd.client is not None else _rank(wait.rank)
     server = job.who(wait.target) if wait.target is not None else _rank(wait.target_rank)
@@ -87,13 +87,13 @@ def _lost(job: Job, items: list[tuple[FdExchange, Wait]]) -> Finding:
     refs: list[Ref | None] = [r for _, w in items[:3] for r in w.refs]
     if wait.run is not None:
         refs += proof.of(job, wait.run).refs[:2]
-    sure = proof.aged(fd.age, job.scan.totals.max_fd_age)
+    sure = proof.aged(wait.age, job.scan.totals.max_fd_age)
     return job.finding(
         "PSM102",
         run=wait.run,
         title=f"{client} waits for a file descriptor from {server} (opId 0x{fd.op:x}{more}): {what}",
         confidence=0.6 if blind else 0.9 if sure else 0.8,
-        explanation=f"Stages reached: {_stages(fd)}; {side}. {why} {fd.age} more lines were read after its newest one.",
+        explanation=f"Stages reached: {_stages(fd)}; {side}. {why} {wait.age} more lines were read after its newest one.",
         next_step=f"{step} NCCL_CUMEM_ENABLE=0 avoids the exchange; compare with {_ISSUE}.",
         refs=refs,
         procs=[p for p in (wait.target, fd.client) if p is not None],

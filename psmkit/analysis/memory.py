@@ -51,7 +51,8 @@ def _modes(job: Job, run: int, host: str) -> tuple[set[int], set[int]]:
 def _broken(event: Event) -> bool:
     """Whether the name or the size is what a descriptor of another kind looks like when it is read as a name."""
     name = str(event.fields.get("name", ""))
-    return number(event.fields, "size") == 0 or not name.isascii() or not name.isprintable()
+    garbled = event.name.endswith("open_garbled") or number(event.fields, "size") == 0
+    return garbled or not name.isascii() or not name.isprintable()
 
 
 def _attaches(job: Job) -> list[Event]:

@@ -7,7 +7,7 @@ from collections import defaultdict
 from psmkit.analysis import proof
 from psmkit.analysis.job import Job, words
 from psmkit.analysis.sightings import by_run, sightings, told_by_errors
-from psmkit.analysis.waits import Wait, call_wait
+from psmkit.analysis.waits import Wait, call_wait, caller_of
 from psmkit.logparse.types import Call, Ref
 from psmkit.model import Finding, Severity
 
@@ -59,7 +59,8 @@ def _unanswered(job: Job, run: int | None, items: list[tuple[Call, Wait]]) -> Fi
     """The service began a call and its handler never finished."""
     call, wait = items[0]
     service = job.who(call.service) if call.service is not None else "a proxy service whose log is missing"
-    caller = job.who(call.caller) if call.caller is not None else _local(job, call)
+    asking = caller_of(job, call)
+    caller = job.who(asking) if asking is not None else _local(job, call)
     op = f"opId 0x{call.op:x}" if call.op else "an opId that the log does not name"
     more = f", and {_count(len(items) - 1)} more" if len(items) > 1 else ""
     culprits = [r for r in (wait.target_rank,) if r is not None]
@@ -85,7 +86,8 @@ def _unanswered(job: Job, run: int | None, items: list[tuple[Call, Wait]]) -> Fi
 def _unread(job: Job, run: int | None, items: list[tuple[Call, Wait]]) -> Finding:
     """The service answered and the caller never read the answer: the caller is the one that stands still."""
     call, wait = items[0]
-    caller = job.who(call.caller) if call.caller is not None else "the caller"
+    asking = caller_of(job, call)
+    caller = job.who(asking) if asking is not None else "the caller"
     more = f", and of {_count(len(items) - 1)} more" if len(items) > 1 else ""
     return job.finding(
         "PSM101",
@@ -98,7 +100,7 @@ def _unread(job: Job, run: int | None, items: list[tuple[Call, Wait]]) -> Findin
         ),
         next_step=f"Look at {caller}: is its process alive, and where does the thread stand that waits in ncclPollProxyResponse?",
         refs=[r for c, _ in items[:4] for r in (c.begun, c.served)] + _proof(job, run),
-        procs=[p for c, _ in items for p in (c.caller, c.service) if p is not None],
+        procs=[p for c, _ in items for p in (caller_of(job, c), c.service) if p is not None],
         culprits=[r for r in (wait.target_rank,) if r is not None],
         stage=wait.stage,
     )

@@ -9,7 +9,7 @@ from psmkit.analysis.connections import age_of, owes
 from psmkit.analysis.job import Job
 from psmkit.logparse.types import Call, FdExchange, Ref, SeqGroup, ServiceTally, Thread
 
-__all__ = ["Wait", "call_wait", "fd_stage", "fd_wait", "find"]
+__all__ = ["Wait", "call_wait", "caller_of", "fd_stage", "fd_wait", "find"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,20 +48,22 @@ def call_wait(job: Job, call: Call) -> Wait | None:
     """The wait behind a call that is not complete; None where the log shows that it was completed and a line is lost."""
     if call.state not in ("begun", "served"):
         return None
-    run = _run(job, call.caller, call.service)
+    caller = caller_of(job, call)
+    run = _run(job, caller, call.service)
     refs = tuple(r for r in (call.begun, call.served, call.received) if r is not None)
     if run is None or not refs or proof.done(job, run):
         return None
-    if call.caller is not None and (job.torn_down(call.caller) or _thread_went_on(job, call, refs[-1])):
+    if caller is not None and (job.torn_down(caller) or _thread_went_on(job, call, refs[-1])):
         return None
-    waiter, target, stage = call.caller, call.service, call.stage or "a proxy call"
+    waiter, target, stage = caller, call.service, call.stage or "a proxy call"
     if call.state == "served":
         # the answer is there; who does not fetch it is the caller, and nobody waits but those that wait for the caller
-        waiter, target = None, call.caller
+        waiter, target = None, caller
     ours = proof.of(job, run)
-    proven = proof.aged(call.age, job.scan.totals.max_call_age) or (bool(ours.lasting) and not ours.failed)
-    if call.state == "served" and call.caller is None:
-        proven = False
+    proven = proof.aged(call.age, job.scan.totals.max_call_age) and not _read_others(job, call, caller, refs[-1])
+    proven = proven or (bool(ours.lasting) and not ours.failed)
+    if call.state == "served" and not (caller is not None and (_beside(job, caller, refs[-1]) or ours.lasting)):
+        proven = False  # the line that is missing belongs into another file, which may have been cut sooner
     return Wait(
         run,
         "proxy call",
@@ -78,12 +80,42 @@ def call_wait(job: Job, call: Call) -> Wait | None:
     )
 
 
+def caller_of(job: Job, call: Call) -> int | None:
+    """Who made a call. Where no line says so, it is the only rank that the service ever worked for, if there is one."""
+    if call.caller is not None or call.service is None:
+        return call.caller
+    clients = {rank for tally in job.scan.services if tally.proc == call.service for _, _, rank in tally.opened}
+    if call.peer_local_rank is not None:
+        clients = {call.peer_local_rank}
+    if len(clients) != 1:
+        return None
+    return job.by_local_rank(call.service, next(iter(clients)))
+
+
+def _read_others(job: Job, call: Call, caller: int | None, newest: Ref) -> bool:
+    """Whether the caller read answers to other calls since. One of its threads does, then, and no line says that this call's did not."""
+    if caller is None or call.caller_thread is not None:
+        return False
+    return any(
+        count.proc == caller
+        and count.name in ("proxy.call.matched", "proxy.call.dequeued")
+        and _same_stream(job, count.last, newest)
+        and count.last.seq > newest.seq
+        for count in job.scan.counts
+    )
+
+
 def _thread_went_on(job: Job, call: Call, newest: Ref) -> bool:
     """Whether the thread that waits for an answer printed something after it: calls block, so the line of the answer is lost."""
     if call.caller_thread is None:
         return False
     last = job.scan.threads[call.caller_thread].last
     return call.state == "served" and last.seq > newest.seq and _same_stream(job, last, newest)
+
+
+def _beside(job: Job, proc: int, ref: Ref) -> bool:
+    """Whether a process writes to the stream of a line."""
+    return job.process(proc).stream == job.scan.files[ref.file].stream
 
 
 def _same_stream(job: Job, one: Ref, other: Ref) -> bool:
@@ -114,14 +146,25 @@ def fd_wait(job: Job, fd: FdExchange) -> Wait | None:
         target = job.proc_of(run, fd.peer)
     refs = tuple(r for r in (fd.asked, fd.received, fd.answered) if r is not None)
     ours = proof.of(job, run)
+    age = fd_age(job, fd)
     proven = (
-        proof.aged(fd.age, job.scan.totals.max_fd_age)
+        proof.aged(age, job.scan.totals.max_fd_age)
         or _overtaken(job, fd, target)
         or (bool(ours.lasting) and not ours.failed)
     )
     rank = fd.rank if fd.rank is not None else _rank(job, fd.client)
     peer = fd.peer if fd.peer is not None else _rank(job, target)
-    return Wait(run, "fd", fd_stage(fd), fd.client, target, rank, peer, None, fd.op, refs, fd.age, proven)
+    return Wait(run, "fd", fd_stage(fd), fd.client, target, rank, peer, None, fd.op, refs, age, proven)
+
+
+def fd_age(job: Job, fd: FdExchange) -> int:
+    """Lines of the stream since the newest line of an exchange. Where writers are buffered the newest need not be the last stage."""
+    refs = [r for r in (fd.asked, fd.received, fd.answered) if r is not None]
+    streams = {job.scan.files[r.file].stream for r in refs}
+    if len(streams) != 1:
+        return fd.age
+    end = max((p.last.seq for p in job.scan.processes if p.stream in streams), default=0)
+    return min(fd.age, max(end - max(r.seq for r in refs), 0)) if end else fd.age
 
 
 def asking_thread(job: Job, fd: FdExchange) -> Thread | None:

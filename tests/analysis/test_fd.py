@@ -26,6 +26,7 @@ def _exchange(stages: int, age: int, *, goes_on: bool = False, end: bool = False
         FdExchange(OP, asked, received, answered, None, procs[1], procs[0] if stages > 1 else None, 1, 0, None, age)
     )
     scan.totals.max_fd_age = 20
+    scan.noise(procs[0], age)
     return fd.find(scan.job())
 
 
