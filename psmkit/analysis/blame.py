@@ -34,8 +34,8 @@ _MISSED = (
     "ras.peer.dead",
     "ras.peer.dead_notice",
 )
-#: A process with fewer lines is the damaged prefix of another one's line.
-_LEAST = 3
+#: A process without a rank and with fewer lines is the damaged prefix of another one's lines.
+_LEAST = 10
 #: Errors by which a process could not reach a peer, for whatever reason.
 _UNREACHED = frozenset({"PSM108", "PSM203", "PSM406"})
 
@@ -179,7 +179,7 @@ def graph(job: Job, run: int) -> Graph:
             at = target(job, event)
             if at is None or at.proc == event.proc or event.proc in ended or at.proc in ended:
                 continue
-            if job.process(event.proc).lines < _LEAST:
+            if job.process(event.proc).lines < _LEAST and job.rank_of(event.proc) is None:
                 continue
             graphs[index].blames.append(Blame(event.proc, at, event, weights[event.name]))
         for cascade in faults.cascades(job):

@@ -264,7 +264,7 @@ def _consequences(job: Job, run: int, after: Sequence[Cascade]) -> Finding:
     return job.finding(
         "PSM401" if code == "PSM108" else str(code),
         run=run,
-        title=f"{job.who(lead.proc)} failed because of a peer: {said}{whom}",
+        title=f"{job.who(lead.proc)} {'failed' if lead.first.chain else 'failed because of a peer'}: {said}{whom}",
         severity=Severity.ERROR,
         confidence=0.65,
         explanation=(

@@ -122,6 +122,8 @@ class Cascade:
         """Whether this process caused it: True, False (another one did), None when the line does not tell."""
         first = self.first
         if first.chain:
+            if str(first.event.fields.get("file", "")).endswith("group.cc") and first.code not in (4, 5):
+                return False  # only the end of a chain is there, which tells of no cause
             return {1: True, 4: True, 5: True, 6: False}.get(first.code or 0)
         known = first.known
         if known is None or first.event.name in _UNKNOWN:

@@ -144,6 +144,16 @@ def _trouble(job: Job, run: int) -> bool:
     return any(e.proc < 0 or not job.torn_down(e.proc) for e in lasting)
 
 
+def _sizes_clash(job: Job, run: int) -> bool:
+    """Whether a rank of the run got a message of another size than it expected."""
+    return any(
+        f.known is not None and f.known.finding == "PSM105"
+        for c in faults.cascades(job)
+        if job.run_of(c.proc) == run
+        for f in c.faults
+    )
+
+
 def _ended(job: Job, run: int, least: int) -> bool:
     """Whether at least so many processes were torn down in order: the run worked with its settings as they are."""
     return sum(job.torn_down(p) for p in job.runs[run].procs) >= max(least, 1)
@@ -158,7 +168,8 @@ def _setting(job: Job, run: int, difference: Difference, trouble: bool) -> Findi
     odd = difference.odd
     inferred = _UNSET in difference.values
     wire = difference.name.startswith(_WIRE)
-    error = trouble and wire
+    # a line that is not there may be lost: it takes trouble of the kind that the setting makes
+    error = trouble and wire and (not inferred or _sizes_clash(job, run))
     ended = _ended(job, run, 1 if inferred else len(job.runs[run].procs))
     severity = Severity.ERROR if error else Severity.INFO if ended or (inferred and not wire) else Severity.WARNING
     shown = [*odd, *(p for procs in difference.values.values() for p in procs[:1])]
@@ -222,6 +233,9 @@ def _networks(job: Job, run: int, trouble: bool) -> list[Finding]:
         )
         if event.proc >= 0 and name and text:
             chosen[name].setdefault(event.proc, event)
+    # a torn line ends in the middle of a name
+    for name in [n for n in chosen if any(other != n and other.startswith(n) for other in chosen)]:
+        del chosen[name]
     values = {name: sorted(events) for name, events in chosen.items()}
     # a process that lists two networks has two communicators, each with its own
     common = Counter(p for procs in values.values() for p in procs)

@@ -68,6 +68,18 @@ def test_rank_that_passed_the_place_without_the_setting_differs(tmp_path: Path) 
     assert "not set on rank 3" in found[0].title
 
 
+def test_missing_setting_is_an_error_where_messages_have_the_wrong_size(tmp_path: Path) -> None:
+    logs = with_setting("NCCL_PASS_SM", {0: "1.", 1: "1.", 2: "1."})
+    logs[0].warn("bootstrap.cc:212", "Message truncated : received 1024 bytes instead of 512", "async").fail(3)
+    assert [(f.severity, f.culprits) for f in find("settings", tmp_path, logs)] == [(Severity.ERROR, (3,))]
+
+
+def test_missing_setting_is_not_the_cause_of_any_error(tmp_path: Path) -> None:
+    logs = with_setting("NCCL_PASS_SM", {0: "1.", 1: "1.", 2: "1."})
+    out_of_memory(logs[0])
+    assert [(f.severity, f.culprits) for f in find("settings", tmp_path, logs)] == [(Severity.WARNING, ())]
+
+
 def test_rank_that_never_came_to_the_place_proves_nothing(tmp_path: Path) -> None:
     logs = with_setting("NCCL_PASS_SM", {0: "1.", 1: "1.", 2: "1."})
     logs[3].lines = logs[3].lines[:3]
