@@ -173,7 +173,7 @@ def _hints(scan: ScanData) -> dict[int, int]:
         if fd.client is not None and fd.rank is not None:
             seen[fd.client].add(fd.rank)
     for event in scan.events:
-        if event.proc >= 0 and event.name.startswith("plan."):
+        if event.proc >= 0 and "send_rank" in event.fields:
             rank = event.fields.get("rank")
             if isinstance(rank, int):
                 seen[event.proc].add(rank)

@@ -371,14 +371,33 @@ class Job:
     # --- progress ---------------------------------------------------------------------------------------------
 
     def stage_of(self, proc: int) -> str:
-        """The furthest stage that a process reached, one of :data:`STAGES`, or ``proxy Setup`` and the like while a call of it is pending."""
+        """How far a process came: one of :data:`STAGES`, or ``proxy Setup`` and the like while a call of it is open, or owed.
+
+        A process that connects again after work has begun stands at ``connect``.
+        """
         stage = self.base_stage_of(proc)
         if stage in ("teardown", "done"):
             return stage
         pending = [
             c for c in self.scan.calls if c.caller == proc and c.state in ("begun", "served") and c.stage is not None
         ]
-        return f"proxy {pending[-1].stage}" if pending else stage
+        if pending:
+            return f"proxy {pending[-1].stage}"
+        return self._connecting.get(proc, stage)
+
+    @cached_property
+    def _connecting(self) -> dict[int, str]:
+        from psmkit.analysis.connections import owes  # here: that module builds on this one
+
+        out: dict[int, str] = {}
+        for tally in self.scan.services:
+            message = owes(self, tally)
+            ops = [i.last_op.seq for i in self.instances_of.get(tally.proc, []) if i.last_op is not None]
+            if message is not None:
+                out[tally.proc] = f"proxy {message}"
+            elif tally.last_opened is not None and ops and tally.last_opened.seq > max(ops):
+                out.setdefault(tally.proc, "connect")
+        return out
 
     def base_stage_of(self, proc: int) -> str:
         """The furthest of :data:`STAGES` that a process reached."""

@@ -18,6 +18,8 @@ _NAMES = {
     "shm": ("shared memory segment", "shared memory segments"),
     "ipc": ("shared buffer", "shared buffers"),
     "cumem": ("cuMem buffer", "cuMem buffers"),
+    "ipc_reg": ("registration of a peer's buffer", "registrations of peers' buffers"),
+    "net_reg": ("registration with the network", "registrations with the network"),
     "reg": ("registration", "registrations"),
 }
 
@@ -39,7 +41,7 @@ def unbalanced(job: Job) -> list[Finding]:
         open_ = sum(e.opens - e.closes for e in entries)
         if closes == 0 or 2 * closes < opens:
             continue
-        registration = ledger.startswith("reg")
+        registration = "reg" in ledger
         ends = [i.end for i in job.instances_of.get(proc, []) if i.end is not None]
         last = max(ends, key=lambda ref: ref.seq, default=None)
         verb = "was" if open_ == 1 else "were"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from psmkit.analysis import blame, proof
-from psmkit.analysis.connections import owes
 from psmkit.analysis.job import Job, RunInfo, collectives
 from psmkit.analysis.sightings import by_run, sightings
 from psmkit.analysis.waits import Wait
@@ -35,19 +34,10 @@ def _stopped(job: Job, run: RunInfo, ours: proof.Proof) -> list[int]:
     return sorted(p for p in suspects if p in ends or len(suspects) == 1)
 
 
-def _stage(job: Job, proc: int) -> str:
-    for tally in job.scan.services:
-        if tally.proc == proc:
-            message = owes(job, tally)
-            if message is not None:
-                return f"proxy {message}"
-    return job.stage_of(proc)
-
-
 def _finding(job: Job, run: RunInfo, ours: proof.Proof, proc: int) -> Finding:
     against = ours.suspects[proc]
     peers = sorted({e.proc for e in against if e.proc >= 0})
-    stage = _stage(job, proc)
+    stage = job.stage_of(proc)
     rank = job.rank_of(proc)
     waiting = sorted({w.waiter for w in job.waits() if w.target == proc and w.waiter is not None} | set(peers))
     return job.finding(
@@ -82,7 +72,7 @@ def _silent(job: Job, run: RunInfo) -> list[Finding]:
         return []  # several fell silent: who was first is not to be told from this
     owed, proc, ahead = found[0]
     rank = job.rank_of(proc)
-    stage = _stage(job, proc)
+    stage = job.stage_of(proc)
     last: list[Ref | None] = [job.process(proc).last, *(job.process(p).last for p in ahead[:2])]
     return [
         job.finding(

@@ -151,7 +151,7 @@ def _ledger(name: str, totals: tuple[int, int, int], *, end: bool = True, **chan
     return memory.find(scan.job())
 
 
-@pytest.mark.parametrize(("ledger", "code"), [("shm", "PSM505"), ("ipc", "PSM505"), ("reg.net", "PSM506")])
+@pytest.mark.parametrize(("ledger", "code"), [("shm", "PSM505"), ("ipc", "PSM505"), ("ipc_reg", "PSM506")])
 def test_what_is_left_after_the_teardown(ledger: str, code: str) -> None:
     (found,) = _ledger(ledger, (10, 9, 0))
     assert (found.code, found.severity) == (code, "warning")
