@@ -98,7 +98,7 @@ def _text(rows: Iterable[OpRow], files: Sequence[str]) -> Iterator[str]:
             f"{stage}={ref.file}:{ref.line}" if len(files) > 1 else f"{stage}={ref.line}" for stage, ref in numbers
         )
         values = (
-            row.run,
+            None if row.run is None else row.run + 1,  # counted from 1 for a reader
             row.rank,
             row.process,
             row.kind,

@@ -18,6 +18,7 @@ from psmkit.report.summary import (
     matching_rows,
     percent,
     rerun_line,
+    run_number,
     sentence,
     size,
 )
@@ -33,7 +34,7 @@ def render(report: Report, options: Options | None = None) -> str:
     options = options or Options()
     out = [f"## {markdown_text(sentence(report))}", ""]
     if len(report.runs) > 1:
-        out += [f"- run {run.index}: {markdown_text(sentence(run))}" for run in report.runs]
+        out += [f"- run {run_number(run.index)}: {markdown_text(sentence(run))}" for run in report.runs]
     for culprit in report.culprits:
         stage = f", stage {culprit.stage}" if culprit.stage else ""
         reason = culprit_why(culprit, report)
@@ -71,7 +72,7 @@ def _ranks(report: Report, options: Options) -> list[str]:
         if rest:
             name = ranges([row.rank for row in rest if row.rank is not None]) or f"{len(rest)} of unknown rank"
             cells = [name, f"{len({row.host for row in rest})} hosts", "", "", rest[0].state, rest[0].stage, ""]
-            rows.append([*([str(rest[0].run)] if many else []), *cells])
+            rows.append([*([str(run_number(rest[0].run))] if many else []), *cells])
     headers = [*(["run"] if many else []), "rank", "host", "pid", "device", "state", "stage", "last line"]
     return ["### Ranks", "", *_table(headers, rows)]
 
@@ -82,7 +83,7 @@ def _row(row: RankRow, many: bool, culprit: bool) -> list[str]:
 
     rank = known(row.rank) + (" (culprit)" if culprit else "")
     cells = [rank, known(row.host), known(row.pid), known(row.device), row.state, row.stage, row.last or ""]
-    return [*([str(row.run)] if many else []), *cells]
+    return [*([str(run_number(row.run))] if many else []), *cells]
 
 
 def _findings(report: Report, options: Options) -> list[str]:

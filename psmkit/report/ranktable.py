@@ -50,8 +50,9 @@ def _text(value: object) -> str:
 
 
 def _one(row: RankRow, many: bool) -> list[str]:
+    # Runs are counted from 1 for a reader.
     return [
-        *([str(row.run)] if many else []),
+        *([str(row.run + 1)] if many else []),
         _text(row.rank),
         _text(row.host),
         _text(row.pid),
@@ -71,7 +72,7 @@ def _folded(rows: list[RankRow], many: bool) -> list[str]:
     pids = sum(row.pid is not None for row in rows)
     devices = sorted({row.device for row in rows if row.device is not None})
     return [
-        *([ranges({row.run for row in rows})] if many else []),
+        *([ranges({row.run + 1 for row in rows})] if many else []),
         name or f"{unknown} of unknown rank",
         _text(next(iter(hosts))) if len(hosts) == 1 else f"{len(hosts)} hosts",
         f"{pids} pids" if pids else "?",

@@ -19,6 +19,7 @@ __all__ = [
     "matching_rows",
     "percent",
     "rerun_line",
+    "run_number",
     "sentence",
     "size",
 ]
@@ -89,8 +90,14 @@ def by_weight(report: Report) -> list[Finding]:
 
 
 def culprit_why(culprit: Culprit, report: Report) -> str:
-    """What a culprit did, empty when the first line of the report says just that."""
-    return "" if culprit.why.strip() == report.reason.strip() else culprit.why.strip()
+    """What a culprit did, empty when the verdict of the report or of its run says just that."""
+    reasons = {report.reason.strip(), *(run.reason.strip() for run in report.runs)}
+    return "" if culprit.why.strip() in reasons else culprit.why.strip()
+
+
+def run_number(index: int) -> int:
+    """Runs are counted from 1 for a reader; in the data their index counts from 0."""
+    return index + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +112,7 @@ class Fold:
         if not self.hidden:
             return ""
         parts = [f"and {len(self.hidden)} more like this"]
-        runs = {finding.run for finding in self.hidden if finding.run is not None}
+        runs = {run_number(finding.run) for finding in self.hidden if finding.run is not None}
         if len(runs) > 1:
             parts.append(f"in runs {ranges(runs)}")
         else:
@@ -131,7 +138,7 @@ def about(finding: Finding, *, runs: int, stage: bool = False) -> str:
     """Run, communicator and, if wanted (titles name it mostly), ``stage`` of a finding; empty when there is nothing to say."""
     parts = []
     if runs > 1 and finding.run is not None:
-        parts.append(f"run {finding.run}")
+        parts.append(f"run {run_number(finding.run)}")
     if finding.comm:
         parts.append(f"communicator {finding.comm}")
     if stage and finding.stage:

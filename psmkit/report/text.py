@@ -16,6 +16,7 @@ from psmkit.report.summary import (
     matching_rows,
     percent,
     rerun_line,
+    run_number,
     sentence,
     size,
 )
@@ -51,14 +52,16 @@ def _verdict(page: Page, report: Report) -> None:
     if len(report.runs) > 1:
         shown = sorted(report.runs, key=lambda run: -run.verdict.badness)[:_RUNS]
         for run in sorted(shown, key=lambda run: run.index):
-            page.wrap(sentence(run), indent="  ", hang="      ", lead=Span(f"run {run.index} ", run.verdict.value))
+            page.wrap(
+                sentence(run), indent="  ", hang="      ", lead=Span(f"run {run_number(run.index)} ", run.verdict.value)
+            )
         if len(report.runs) > len(shown):
             page.add(Span(f"  and {len(report.runs) - len(shown)} more runs, none worse", "dim"))
     for culprit in report.culprits:
         reason = culprit_why(culprit, report)
         why = f": {reason}" if reason else ""
         stage = f" [stage {culprit.stage}]" if culprit.stage else ""
-        of_run = f" of run {culprit.run}" if len(report.runs) > 1 else ""
+        of_run = f" of run {run_number(culprit.run)}" if len(report.runs) > 1 else ""
         page.wrap(
             f"{culprit_name(culprit)}{of_run}{stage}{why}",
             indent="  ",
@@ -182,7 +185,7 @@ def _communicators(page: Page, report: Report) -> None:
     page.add(Span("Communicators", "heading"))
     cells = [
         [
-            str(comm.run),
+            str(run_number(comm.run)),
             comm.name,
             "?" if comm.nranks is None else str(comm.nranks),
             ranges(comm.ranks_seen) or "-",

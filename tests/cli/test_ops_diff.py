@@ -46,7 +46,7 @@ def test_ops_as_text() -> None:
     lines = "".join(ops._text([DONE, OPEN], FILES)).splitlines()
     assert lines[0].split() == list(ops._COLUMNS)
     assert (
-        lines[1].split() == "0 1 h:11 call 0x7f0215c09cc0 2 Setup matched 0 (h:10) 240 begun=0:10 matched=1:20".split()
+        lines[1].split() == "1 1 h:11 call 0x7f0215c09cc0 2 Setup matched 0 (h:10) 240 begun=0:10 matched=1:20".split()
     )
     assert "asked!" in lines[2]
     assert lines[3] == "2 calls; a stage with ! is not the last one"

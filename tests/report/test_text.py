@@ -54,8 +54,8 @@ def test_a_reason_that_names_the_verdict_is_not_doubled() -> None:
 def test_several_runs_get_a_line_each() -> None:
     lines = text(samples.failed()).splitlines()
     assert lines[0].startswith("failed: ")
-    assert lines[1] == "  run 0 healthy: teardown is complete on 2 ranks"
-    assert lines[2].startswith("  run 1 failed: rank 1")
+    assert lines[1] == "  run 1 healthy: teardown is complete on 2 ranks"
+    assert lines[2].startswith("  run 2 failed: rank 1")
 
 
 def test_errors_come_first_and_the_surest_of_them() -> None:
@@ -151,13 +151,13 @@ def test_a_job_that_was_restarted_often_is_folded_over_its_runs() -> None:
     rows = [samples.row(rank, run=run) for run in range(180) for rank in range(4)]
     lines = rank_table(rows, {(7, 2)}, 100).lines
     assert len(lines) == 3
-    assert lines[1].startswith("0-179  0-3 ")
-    assert lines[2].startswith("7      2 ")
+    assert lines[1].startswith("1-180  0-3 ")
+    assert lines[2].startswith("8      2 ")
     finding = samples.inconclusive().findings[0]
     report = dataclasses.replace(
         samples.inconclusive(), findings=tuple(dataclasses.replace(finding, run=run) for run in range(180))
     )
-    assert "PSM703 and 178 more like this, in runs 2-179 (-v shows all)" in text(report)
+    assert "PSM703 and 178 more like this, in runs 3-180 (-v shows all)" in text(report)
 
 
 def test_what_the_verdict_rests_on_comes_first_and_is_not_said_twice() -> None:
