@@ -91,7 +91,7 @@ struct ls_node {
 struct ls_pattern {
     uint32_t message;
     uint8_t captures;
-    uint8_t ends_in_field; /* the last token is a field whose value a cut could shorten unseen */
+    uint8_t ends_in_field;     /* the last token is a field whose value a cut could shorten unseen */
     uint8_t type[LS_CAPTURES]; /* of each capture */
     int8_t slot[LS_CAPTURES];  /* field of each capture, -1: not stored */
 };
@@ -106,7 +106,7 @@ struct ls_trie {
 struct ls_catalogue {
     LS_VEC(struct ls_message) messages;
     LS_VEC(struct ls_pattern) patterns;
-    struct ls_trie tries[2]; /* by ls_where */
+    struct ls_trie tries[2];          /* by ls_where */
     LS_VEC(unsigned char *) literals; /* owned bytes */
     uint32_t births;
     bool finished;
@@ -131,7 +131,8 @@ struct ls_match {
 };
 
 /* Match text at its start; anywhere: the match may end before the text does. */
-bool ls_match(const struct ls_catalogue *cat, int where, const char *text, size_t n, bool anywhere, struct ls_match *out);
+bool ls_match(const struct ls_catalogue *cat, int where, const char *text, size_t n, bool anywhere,
+              struct ls_match *out);
 
 static inline bool ls_is_text(int type)
 {

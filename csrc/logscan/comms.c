@@ -68,8 +68,8 @@ static bool has_rank(const struct ls_comms *c, const struct ls_group_state *g, i
     return false;
 }
 
-/* Without a commId, the n-th communicator of this size of one process is taken for the n-th of another. Where several sets
- * of processes do the same, they cannot be told apart. */
+/* Without a commId, the n-th communicator of this size of one process is taken for the n-th of another. Where several
+ * sets of processes do the same, they cannot be told apart. */
 static uint32_t group_by_guess(struct ls_comms *c, int64_t nranks, uint64_t ordinal, int64_t rank)
 {
     enum { MOST_TWINS = 256 };
@@ -95,12 +95,13 @@ static uint32_t group_by_guess(struct ls_comms *c, int64_t nranks, uint64_t ordi
 static uint64_t ordinal_of(const struct ls_comms *c, int32_t proc, int64_t nranks)
 {
     uint64_t n = 0;
-    for (uint32_t i = 0; i < c->instances.n; i++) n += c->instances.at[i].proc == proc && c->instances.at[i].nranks == nranks;
+    for (uint32_t i = 0; i < c->instances.n; i++)
+        n += c->instances.at[i].proc == proc && c->instances.at[i].nranks == nranks;
     return n;
 }
 
-static uint32_t new_instance(struct ls_scan *scan, const struct ls_record *rec, uint64_t comm, int64_t rank, int64_t nranks,
-                             bool has_id, uint64_t commid)
+static uint32_t new_instance(struct ls_scan *scan, const struct ls_record *rec, uint64_t comm, int64_t rank,
+                             int64_t nranks, bool has_id, uint64_t commid)
 {
     enum { MOST = 1 << 17, MOST_MEMBERS = 1 << 16 };
     struct ls_comms *c = scan->comms;
@@ -108,14 +109,26 @@ static uint32_t new_instance(struct ls_scan *scan, const struct ls_record *rec, 
         scan->totals.dropped_items++;
         return LS_NONE;
     }
-    uint32_t group = has_id ? group_by_id(c, commid, nranks) : group_by_guess(c, nranks, ordinal_of(c, rec->proc, nranks), rank);
+    uint32_t group =
+        has_id ? group_by_id(c, commid, nranks) : group_by_guess(c, nranks, ordinal_of(c, rec->proc, nranks), rank);
     uint32_t old = find_instance(c, rec->proc, comm), hash = comm_hash(rec->proc, comm);
     if (old != LS_NONE) ls_index_del(&c->index, hash, old);
     ls_instance *i = ls_push(&c->instances);
     ls_push(&c->states);
-    *i = (ls_instance){.proc = rec->proc, .group = group, .comm = comm, .rank = rank, .nranks = nranks, .commid = commid,
-                       .has_commid = has_id, .guessed = !has_id, .dev = -1, .last_opcount = -1, .last_count = -1,
-                       .last_datatype = -1, .last_redop = -1, .last_root = -1};
+    *i = (ls_instance){.proc = rec->proc,
+                       .group = group,
+                       .comm = comm,
+                       .rank = rank,
+                       .nranks = nranks,
+                       .commid = commid,
+                       .has_commid = has_id,
+                       .guessed = !has_id,
+                       .dev = -1,
+                       .last_opcount = -1,
+                       .last_count = -1,
+                       .last_datatype = -1,
+                       .last_redop = -1,
+                       .last_root = -1};
     ls_index_add(&c->index, hash, c->instances.n - 1);
     struct ls_group_state *g = &c->groups.at[group];
     if (g->members.n < MOST_MEMBERS) *ls_push(&g->members) = c->instances.n - 1;

@@ -26,8 +26,8 @@ struct ls_group_state {
     LS_VEC(uint32_t) members;
     struct ls_place *places; /* ring */
     uint32_t place_cap, head, n;
-    uint64_t base;        /* index of the first place */
-    uint64_t divergence;  /* index */
+    uint64_t base;       /* index of the first place */
+    uint64_t divergence; /* index */
 };
 
 struct ls_instance_state {

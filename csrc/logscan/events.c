@@ -43,13 +43,13 @@ static void keep_event(struct ls_scan *scan, const struct ls_record *rec, const 
                     .count = rec->repeated,
                     .first = rec->ref,
                     .last = rec->ref};
-    if (rec->where_len) e->where = ls_keep_text(&scan->texts, rec->where, rec->where_len);
-    if (rec->time_len) e->time = ls_keep_text(&scan->texts, rec->time, rec->time_len);
+    if (rec->where_len) e->where = ls_keep_text(&scan->event_texts, rec->where, rec->where_len);
+    if (rec->time_len) e->time = ls_keep_text(&scan->event_texts, rec->time, rec->time_len);
     for (int i = 0; i < m->message->fields; i++) {
         uint64_t v = 0;
         if (m->present & 1ull << i) {
             const struct ls_capture *c = &m->field[i];
-            v = (m->texts & 1ull << i) ? ls_keep_text(&scan->texts, m->text + c->start, c->length) : c->value;
+            v = (m->texts & 1ull << i) ? ls_keep_text(&scan->event_texts, m->text + c->start, c->length) : c->value;
         }
         *ls_push(&scan->values) = v;
     }
@@ -180,7 +180,8 @@ static void add_shape(struct ls_scan *scan, const struct ls_record *rec, const c
     ls_index_add(&scan->shape_index, hash, scan->shapes.n - 1);
 }
 
-/* A NCCL line that no pattern fits. A warning is kept as what it is: message 0 of every catalogue is "unmatched.warn". */
+/* A NCCL line that no pattern fits. A warning is kept as what it is: message 0 of every catalogue is "unmatched.warn".
+ */
 void ls_on_unmatched(struct ls_scan *scan, struct ls_record *rec, const char *text, uint32_t n)
 {
     scan->totals.unmatched++;

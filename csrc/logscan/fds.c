@@ -36,8 +36,8 @@ static void retire(struct ls_scan *scan, uint32_t at)
     struct exchange *x = &f->at.at[at];
     const ls_fd *d = &x->fd;
     scan->totals.fds_matched++;
-    if (d->asked.line && scan->files.at[d->asked.file].stream == scan->files.at[d->done.file].stream && d->done.seq > d->asked.seq &&
-        d->done.seq - d->asked.seq > scan->totals.max_fd_age)
+    if (d->asked.line && scan->files.at[d->asked.file].stream == scan->files.at[d->done.file].stream &&
+        d->done.seq > d->asked.seq && d->done.seq - d->asked.seq > scan->totals.max_fd_age)
         scan->totals.max_fd_age = d->done.seq - d->asked.seq;
     ls_index_del(&f->index, x->hash, at);
     x->flags = GONE;
@@ -68,7 +68,8 @@ static struct exchange *find(struct ls_scan *scan, uint64_t op)
         at = f->unused.at[--f->unused.n];
     else
         ls_push(&f->at);
-    f->at.at[at] = (struct exchange){.hash = hash, .fd = {.op = op, .client = -1, .server = -1, .rank = -1, .peer = -1, .fd = -1}};
+    f->at.at[at] =
+        (struct exchange){.hash = hash, .fd = {.op = op, .client = -1, .server = -1, .rank = -1, .peer = -1, .fd = -1}};
     ls_index_add(&f->index, hash, at);
     return &f->at.at[at];
 }

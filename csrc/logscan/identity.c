@@ -1,7 +1,8 @@
 /* Hosts, launcher tags, processes and threads. */
 #include "internal.h"
 
-static uint32_t intern(struct ls_scan *scan, struct ls_index *index, uint64_t *texts, uint32_t hash, const char *s, size_t n)
+static uint32_t intern(struct ls_scan *scan, struct ls_index *index, uint64_t *texts, uint32_t hash, const char *s,
+                       size_t n)
 {
     for (LS_EACH(index, hash, e))
         if (ls_same_text(&scan->texts, texts[e], s, n)) return e;
@@ -50,10 +51,12 @@ static uint32_t proc_hash(uint32_t stream, int32_t tag, uint32_t host, int32_t p
     return ls_fold(ls_mix(ls_mix(ls_mix(3, (uint64_t)stream << 32 | (uint32_t)tag), host), (uint32_t)pid));
 }
 
-static uint32_t new_proc(struct ls_scan *scan, uint32_t stream, int32_t tag, uint32_t host, int32_t pid, uint32_t incarnation)
+static uint32_t new_proc(struct ls_scan *scan, uint32_t stream, int32_t tag, uint32_t host, int32_t pid,
+                         uint32_t incarnation)
 {
     ls_process *p = ls_push(&scan->procs);
-    *p = (ls_process){.stream = stream, .tag = tag, .host = scan->hosts.at[host], .pid = pid, .incarnation = incarnation};
+    *p = (ls_process){
+        .stream = stream, .tag = tag, .host = scan->hosts.at[host], .pid = pid, .incarnation = incarnation};
     struct ls_proc_state *state = ls_push(&scan->states);
     state->host_id = host;
     state->count_of = ls_zalloc((scan->cat->messages.n + 1) * sizeof *state->count_of);
@@ -86,7 +89,8 @@ static int32_t find_thread(struct ls_scan *scan, uint32_t proc, int32_t tid, uin
     uint32_t hash = ls_fold(ls_mix(ls_mix(4, proc), (uint32_t)tid));
     for (LS_EACH(&scan->thread_index, hash, e))
         if (scan->threads.at[e].proc == (int32_t)proc && scan->threads.at[e].tid == tid) return (int32_t)e;
-    *ls_push(&scan->threads) = (ls_thread){.proc = (int32_t)proc, .tid = tid, .last_message = UINT32_MAX, .stream = stream};
+    *ls_push(&scan->threads) =
+        (ls_thread){.proc = (int32_t)proc, .tid = tid, .last_message = UINT32_MAX, .stream = stream};
     ls_index_add(&scan->thread_index, hash, scan->threads.n - 1);
     return (int32_t)scan->threads.n - 1;
 }

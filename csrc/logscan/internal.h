@@ -5,14 +5,14 @@
 #include "catalogue.h"
 
 enum {
-    LS_LINE_MAX = 1 << 20,     /* longer lines are cut and counted */
-    LS_CACHE = 4096,           /* prefixes remembered */
-    LS_CACHE_KEY = 104,        /* bytes of a remembered prefix */
+    LS_LINE_MAX = 1 << 20, /* longer lines are cut and counted */
+    LS_CACHE = 4096,       /* prefixes remembered */
+    LS_CACHE_KEY = 104,    /* bytes of a remembered prefix */
     LS_MAX_SHAPES = 4096,
-    LS_MAX_EVENTS = 400000,    /* events kept in one scan */
-    LS_MAX_DISTINCT = 2048,    /* distinct events of one message and process */
-    LS_MAX_ALL = 20000,        /* events of one message and process that are kept each */
-    LS_MAX_ITEMS = 400000,     /* entries of one tracker */
+    LS_MAX_EVENTS = 400000, /* events kept in one scan */
+    LS_MAX_DISTINCT = 2048, /* distinct events of one message and process */
+    LS_MAX_ALL = 20000,     /* events of one message and process that are kept each */
+    LS_MAX_ITEMS = 400000,  /* entries of one tracker */
 };
 
 struct ls_file {
@@ -63,7 +63,7 @@ struct ls_proc_state {
     uint32_t host_id;
     uint32_t births_seen; /* bits by message */
     bool worked;
-    uint32_t *count_of;   /* by message: index into counts + 1 */
+    uint32_t *count_of; /* by message: index into counts + 1 */
     uint32_t comms_made;
 };
 
@@ -87,7 +87,7 @@ struct ls_scan {
     const struct ls_catalogue *cat;
     bool emit_all, keep_calls;
     ls_totals totals;
-    struct ls_arena texts;
+    struct ls_arena texts, event_texts;
     LS_VEC(struct ls_file) files;
     LS_VEC(struct ls_stream) streams;
     LS_VEC(uint64_t) tags; /* texts */
@@ -126,8 +126,8 @@ static inline bool ls_same_text(const struct ls_arena *a, uint64_t packed, const
 }
 
 /* prefix.c */
-/* The tag of a record ("NCCL INFO ") at or after from: its place, its end in *body, its level; -1: none. forks: those of
- * NCCL's forks too. */
+/* The tag of a record ("NCCL INFO ") at or after from: its place, its end in *body, its level; -1: none. forks: those
+ * of NCCL's forks too. */
 int64_t ls_find_tag(const char *s, uint32_t from, uint32_t n, bool forks, int *level, uint32_t *body);
 bool ls_parse_prefix(const struct ls_scan *scan, const char *s, uint32_t low, uint32_t tag, int level, bool glued,
                      struct ls_prefix *out);

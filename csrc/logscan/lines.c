@@ -30,6 +30,7 @@ void ls_scan_free(ls_scan *scan)
     ls_comms_free(scan->comms);
     ls_book_free(scan->book);
     free(scan->texts.at);
+    free(scan->event_texts.at);
     free(scan->files.at);
     free(scan->streams.at);
     free(scan->tags.at);
@@ -114,8 +115,8 @@ static bool match_inside(struct ls_scan *scan, struct ls_record *rec, const char
 
 static void outside(struct ls_scan *scan, const struct ls_record *at, const char *s, uint32_t n, bool whole)
 {
-    struct ls_record rec = {.ref = at->ref, .stream = at->stream, .proc = -1, .thread = -1, .tag = -1, .device = INT32_MIN,
-                            .repeated = 1};
+    struct ls_record rec = {
+        .ref = at->ref, .stream = at->stream, .proc = -1, .thread = -1, .tag = -1, .device = INT32_MIN, .repeated = 1};
     bool found = match_inside(scan, &rec, s, n);
     if (whole && !found) scan->totals.other++;
 }
@@ -151,7 +152,8 @@ static uint32_t repetition(const char *s, uint32_t low, uint32_t high, uint32_t 
 }
 
 /* One message, s[low, high). glued: another record follows on the line. cut: the file ends here without a line end. */
-static void on_message(struct ls_scan *scan, struct ls_record *rec, const char *s, uint32_t low, uint32_t high, bool glued, bool cut)
+static void on_message(struct ls_scan *scan, struct ls_record *rec, const char *s, uint32_t low, uint32_t high,
+                       bool glued, bool cut)
 {
     struct ls_match m;
     high = trim(s, low, high);
@@ -163,6 +165,18 @@ static void on_message(struct ls_scan *scan, struct ls_record *rec, const char *
     }
     bool found = ls_match(scan->cat, LS_WHERE_NCCL, s + low, high - low, false, &m);
     bool torn = !found && m.torn;
+    if (!found && memchr(s + low, '[', high - low)) {
+        /* Colours in letters may stand anywhere; they are looked for only where nothing else explains the line. */
+        char *clean = ls_realloc(NULL, high - low);
+        uint32_t n = ls_strip_ansi(clean, s + low, high - low, true);
+        if (n < high - low) {
+            n = trim(clean, 0, n);
+            found = ls_match(scan->cat, LS_WHERE_NCCL, clean, n, false, &m);
+            if (found) ls_on_match(scan, rec, &m);
+        }
+        free(clean);
+        if (found) return;
+    }
     if (!found && glued && !torn) found = ls_match(scan->cat, LS_WHERE_NCCL, s + low, high - low, true, &m);
     if (found && cut && m.ends_in_field && low + m.end == high) {
         /* A number that the end of the file cuts may be a part of the number: nothing is better than a wrong one. */
@@ -179,8 +193,8 @@ static void on_message(struct ls_scan *scan, struct ls_record *rec, const char *
 }
 
 /* The next record in s[from, n) that has a whole prefix. */
-static bool next_record(struct ls_scan *scan, const char *s, uint32_t from, uint32_t n, bool forks, uint32_t *body, int *level,
-                        struct ls_prefix *p)
+static bool next_record(struct ls_scan *scan, const char *s, uint32_t from, uint32_t n, bool forks, uint32_t *body,
+                        int *level, struct ls_prefix *p)
 {
     uint32_t at = from;
     for (int tries = 0; tries < 8; tries++) {
@@ -227,8 +241,14 @@ static bool first_prefix(struct ls_scan *scan, struct ls_record *rec, const char
     set_thread(scan, rec, s, &p);
     if (p.dirty) outside(scan, rec, s, p.start, false);
     if (plain && !p.dirty && !p.time_len && rec->thread >= 0) {
-        *c = (struct ls_cached){.hash = hash, .len = tag, .stream = rec->stream, .epoch = scan->epoch, .proc = rec->proc,
-                                .thread = rec->thread, .device = rec->device, .tag = rec->tag};
+        *c = (struct ls_cached){.hash = hash,
+                                .len = tag,
+                                .stream = rec->stream,
+                                .epoch = scan->epoch,
+                                .proc = rec->proc,
+                                .thread = rec->thread,
+                                .device = rec->device,
+                                .tag = rec->tag};
         memcpy(c->key, s, tag);
     }
     return true;
@@ -253,12 +273,12 @@ static void on_line(struct ls_scan *scan, const ls_ref *ref, uint32_t stream, co
         n = ls_strip_ansi(scan->scratch, s, n, true);
         s = scan->scratch;
     }
-    struct ls_record rec = {.ref = *ref, .stream = stream, .proc = -1, .thread = -1, .tag = -1, .device = INT32_MIN, .repeated = 1};
+    struct ls_record rec = {
+        .ref = *ref, .stream = stream, .proc = -1, .thread = -1, .tag = -1, .device = INT32_MIN, .repeated = 1};
     int64_t tag = n >= 9 ? ls_find_tag(s, 0, n, true, &level, &body) : -1;
     if (tag < 0) {
         n = trim(s, 0, n);
-        if (n)
-            outside(scan, &rec, s, n, true);
+        if (n) outside(scan, &rec, s, n, true);
         return;
     }
     rec.level = level;
@@ -277,7 +297,8 @@ static void on_line(struct ls_scan *scan, const ls_ref *ref, uint32_t stream, co
     }
 }
 
-static void end_line(struct ls_scan *scan, struct ls_file *f, uint32_t file, uint64_t offset, const char *s, uint32_t n, bool cut)
+static void end_line(struct ls_scan *scan, struct ls_file *f, uint32_t file, uint64_t offset, const char *s, uint32_t n,
+                     bool cut)
 {
     ls_ref ref = {.file = file, .line = ++f->line, .offset = offset, .seq = ++scan->streams.at[f->stream].seq};
     on_line(scan, &ref, f->stream, s, n, cut);
@@ -367,6 +388,7 @@ void ls_clear_events(ls_scan *scan)
 {
     scan->events.n = 0;
     scan->values.n = 0;
+    scan->event_texts.n = 0;
 }
 
 uint64_t ls_file_lines(const ls_scan *scan, uint32_t file)
@@ -392,11 +414,14 @@ size_t ls_peek(ls_scan *scan, const char *data, size_t n, ls_sighting *out, size
         if (tag >= 0 && ls_parse_prefix(scan, p, 0, (uint32_t)tag, level, false, &pre)) {
             uint32_t host = ls_host_id(scan, p + pre.host, pre.host_len, true), end = trim(p, body, len);
             struct ls_match m;
-            bool birth = ls_match(scan->cat, LS_WHERE_NCCL, p + body, end - body, false, &m) && m.message->role == LS_PROC_BIRTH;
+            bool birth =
+                ls_match(scan->cat, LS_WHERE_NCCL, p + body, end - body, false, &m) && m.message->role == LS_PROC_BIRTH;
             uint64_t text = scan->hosts.at[host];
             int32_t t = ls_tag_id(scan, p + pre.tag, pre.tag_len);
             size_t i = 0;
-            while (i < count && !(out[i].host == text && out[i].pid == pre.pid && out[i].tid == pre.tid && out[i].tag == t)) i++;
+            while (i < count &&
+                   !(out[i].host == text && out[i].pid == pre.pid && out[i].tid == pre.tid && out[i].tag == t))
+                i++;
             if (i == count && count < max)
                 out[count++] = (ls_sighting){.host = text, .pid = pre.pid, .tid = pre.tid, .tag = t};
             if (i < count) out[i].births += birth;
@@ -410,6 +435,12 @@ const char *ls_text(const ls_scan *scan, size_t *n)
 {
     *n = scan->texts.n;
     return scan->texts.at;
+}
+
+const char *ls_event_text(const ls_scan *scan, size_t *n)
+{
+    *n = scan->event_texts.n;
+    return scan->event_texts.at;
 }
 
 const ls_totals *ls_get_totals(const ls_scan *scan)

@@ -1,4 +1,5 @@
-/* The interface of the log scanner: read by cffi as it stands, so it holds declarations only and no preprocessor lines. */
+/* The interface of the log scanner: read by cffi as it stands, so it holds declarations only and no preprocessor lines.
+ */
 
 typedef struct ls_catalogue ls_catalogue;
 typedef struct ls_scan ls_scan;
@@ -11,8 +12,9 @@ typedef struct {
     uint64_t seq;
 } ls_ref;
 
-/* A matched line that is handed over. Its fields are values[first_value .. + slots of the message]; bit i of present says
- * whether field i was there, bit i of texts whether it is a text. A text is packed as offset << 20 | length into ls_text(). */
+/* A matched line that is handed over. Its fields are values[first_value .. + slots of the message]; bit i of present
+ * says whether field i was there, bit i of texts whether it is a text. A text is packed as offset << 20 | length into
+ * ls_text(). */
 typedef struct {
     uint32_t message;
     uint32_t level;
@@ -113,7 +115,7 @@ typedef struct {
     uint64_t commid;
     uint32_t has_commid;
     uint32_t guessed;
-    int64_t dev; /* -1: unknown */
+    int64_t dev;  /* -1: unknown */
     uint64_t bus; /* text, 0: unknown */
     uint64_t ops, sends, recvs;
     ls_ref start, complete, end, last_op;
@@ -217,7 +219,8 @@ int ls_catalogue_ledger(ls_catalogue *cat, int message, int ledger, int host_sco
 int ls_catalogue_key(ls_catalogue *cat, int message, const char *field);
 int ls_catalogue_finish(ls_catalogue *cat);
 
-/* One text against the catalogue, without a scan: the message index or -1, -2 for a torn one. the arrays hold a field each, present two words: fields, and which of them are texts. */
+/* One text against the catalogue, without a scan: the message index or -1, -2 for a torn one. the arrays hold a field
+ * each, present two words: fields, and which of them are texts. */
 int ls_match_text(const ls_catalogue *cat, int line, const char *text, size_t n, uint64_t *present, uint64_t *values,
                   uint32_t *starts, uint32_t *lengths);
 
@@ -238,6 +241,7 @@ int ls_file_complete(const ls_scan *scan, uint32_t file);
 size_t ls_peek(ls_scan *scan, const char *data, size_t n, ls_sighting *out, size_t max);
 
 const char *ls_text(const ls_scan *scan, size_t *n);
+const char *ls_event_text(const ls_scan *scan, size_t *n);
 const ls_event *ls_events(const ls_scan *scan, size_t *n);
 const uint64_t *ls_values(const ls_scan *scan, size_t *n);
 const uint64_t *ls_tags(const ls_scan *scan, size_t *n);

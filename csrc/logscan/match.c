@@ -31,8 +31,9 @@ static void maybe_torn(struct walk *w, uint32_t more)
 
 /* The value of a hex digit plus one, 0 for other bytes. */
 static const uint8_t hex_digit[256] = {
-    ['0'] = 1,  ['1'] = 2,  ['2'] = 3,  ['3'] = 4,  ['4'] = 5,  ['5'] = 6,  ['6'] = 7,  ['7'] = 8,  ['8'] = 9,  ['9'] = 10, ['a'] = 11,
-    ['b'] = 12, ['c'] = 13, ['d'] = 14, ['e'] = 15, ['f'] = 16, ['A'] = 11, ['B'] = 12, ['C'] = 13, ['D'] = 14, ['E'] = 15, ['F'] = 16,
+    ['0'] = 1,  ['1'] = 2,  ['2'] = 3,  ['3'] = 4,  ['4'] = 5,  ['5'] = 6,  ['6'] = 7,  ['7'] = 8,
+    ['8'] = 9,  ['9'] = 10, ['a'] = 11, ['b'] = 12, ['c'] = 13, ['d'] = 14, ['e'] = 15, ['f'] = 16,
+    ['A'] = 11, ['B'] = 12, ['C'] = 13, ['D'] = 14, ['E'] = 15, ['F'] = 16,
 };
 
 static const char *read_hex(const char *p, const char *e, uint64_t *value)
@@ -96,8 +97,8 @@ static const char *read_float(const char *p, const char *e, uint64_t *value)
             else if (c == '.' && !dot && !mark && n + 1 <= max)
                 dot = true;
             else if ((c == 'e' || c == 'E') && digit && !mark && n + 1 < max &&
-                     (isdigit((unsigned char)p[n + 1]) || ((p[n + 1] == '-' || p[n + 1] == '+') && n + 2 < max &&
-                                                           isdigit((unsigned char)p[n + 2])))) {
+                     (isdigit((unsigned char)p[n + 1]) ||
+                      ((p[n + 1] == '-' || p[n + 1] == '+') && n + 2 < max && isdigit((unsigned char)p[n + 2])))) {
                 mark = true;
                 n++;
             } else
@@ -215,8 +216,8 @@ static bool only_blanks(const unsigned char *s, uint32_t n)
     return n == 0;
 }
 
-/* Bytes that the literal of this node takes at p, with the edge in *edge; 0: it does not fit. A blank that was stripped from
- * the end of the line fits too, and takes nothing: then *edge is set. */
+/* Bytes that the literal of this node takes at p, with the edge in *edge; 0: it does not fit. A blank that was stripped
+ * from the end of the line fits too, and takes nothing: then *edge is set. */
 static uint32_t take_literal(struct walk *w, const struct ls_node *node, const char *p, const struct ls_literal **edge)
 {
     const struct ls_literal *lit = find_literal(node, p < w->end ? (unsigned char)*p : ' ');
@@ -242,8 +243,8 @@ static bool take_wide(struct walk *w, const struct ls_field_edge *f, const char 
     return take(w, f, p, w->end, 0);
 }
 
-/* Tries what node offers at p. The last possibility is not tried by recursion but by going on with it; whoever called this
- * function for one of several possibilities puts back what a failed one has left in w. */
+/* Tries what node offers at p. The last possibility is not tried by recursion but by going on with it; whoever called
+ * this function for one of several possibilities puts back what a failed one has left in w. */
 static bool step(struct walk *w, const struct ls_node *node, const char *p)
 {
     const struct ls_node *nodes = w->trie->nodes.at;
@@ -308,7 +309,8 @@ again:
     return true;
 }
 
-bool ls_match(const struct ls_catalogue *cat, int where, const char *text, size_t n, bool anywhere, struct ls_match *out)
+bool ls_match(const struct ls_catalogue *cat, int where, const char *text, size_t n, bool anywhere,
+              struct ls_match *out)
 {
     struct walk w;
     w.cat = cat;

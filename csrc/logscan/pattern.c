@@ -4,8 +4,8 @@
 #include <ctype.h>
 
 static const char *const type_names[LS_TYPES] = {
-    [LS_UINT] = "uint",   [LS_INT] = "int",   [LS_HEX] = "hex",   [LS_PTR] = "ptr",   [LS_FLOAT] = "float",
-    [LS_ADDR] = "addr",   [LS_WORD] = "word", [LS_STR] = "str",   [LS_REST] = "rest",
+    [LS_UINT] = "uint", [LS_INT] = "int",   [LS_HEX] = "hex", [LS_PTR] = "ptr",   [LS_FLOAT] = "float",
+    [LS_ADDR] = "addr", [LS_WORD] = "word", [LS_STR] = "str", [LS_REST] = "rest",
 };
 
 static const struct {
@@ -143,15 +143,16 @@ static int parse_field(const char *text, const char **s, const char *end, struct
     } else if (m->type[slot] != tok->type) {
         /* Releases print one thing as a number or as a name, as ptr or as hex: each line says what it has. */
         int a = m->type[slot], b = tok->type;
-        if (ls_is_text(a) || (!ls_is_text(b) && (b == LS_FLOAT || (b == LS_INT && a == LS_UINT)))) m->type[slot] = (uint8_t)b;
+        if (ls_is_text(a) || (!ls_is_text(b) && (b == LS_FLOAT || (b == LS_INT && a == LS_UINT))))
+            m->type[slot] = (uint8_t)b;
     }
     tok->slot = slot;
     return 0;
 }
 
 /* Splits the notation into tokens; literal bytes are written to buf. Returns 0 or a column. */
-static int tokenize(const char *text, size_t n, struct ls_message *m, struct token *toks, int *ntoks, unsigned char *buf,
-                    char *err, size_t size)
+static int tokenize(const char *text, size_t n, struct ls_message *m, struct token *toks, int *ntoks,
+                    unsigned char *buf, char *err, size_t size)
 {
     const char *s = text, *end = text + n;
     int count = 0, named = 0;
@@ -173,7 +174,8 @@ static int tokenize(const char *text, size_t n, struct ls_message *m, struct tok
             count++;
             continue;
         }
-        if (count && toks[count - 1].type == LS_REST) return column(text, s, err, size, "nothing can follow a rest field");
+        if (count && toks[count - 1].type == LS_REST)
+            return column(text, s, err, size, "nothing can follow a rest field");
         tok->type = -1;
         tok->s = buf;
         while (s < end && (*s != '{' || (s + 1 < end && s[1] == '{'))) {

@@ -19,8 +19,8 @@ static int read_level(const char *s, uint32_t n, uint32_t *len)
     static const struct {
         const char *word;
         uint8_t len, level;
-    } levels[] = {{"INFO", 4, LS_INFO}, {"WARN", 4, LS_WARN}, {"TRACE", 5, LS_TRACE}, {"CALL", 4, LS_CALL}, {"ABORT", 5, LS_ABORT},
-                  {"VERSION", 7, LS_VERSION}};
+    } levels[] = {{"INFO", 4, LS_INFO}, {"WARN", 4, LS_WARN},   {"TRACE", 5, LS_TRACE},
+                  {"CALL", 4, LS_CALL}, {"ABORT", 5, LS_ABORT}, {"VERSION", 7, LS_VERSION}};
     for (size_t i = 0; i < sizeof levels / sizeof *levels; i++) {
         uint32_t len_i = levels[i].len;
         if (n >= len_i && memcmp(s, levels[i].word, len_i) == 0 && (n == len_i || s[len_i] == ' ')) {
@@ -31,7 +31,8 @@ static int read_level(const char *s, uint32_t n, uint32_t *len)
     return 0;
 }
 
-static int64_t find_word(const char *s, uint32_t from, uint32_t n, const char *word, uint32_t len, int *level, uint32_t *body)
+static int64_t find_word(const char *s, uint32_t from, uint32_t n, const char *word, uint32_t len, int *level,
+                         uint32_t *body)
 {
     const char *p = s + from, *e = s + n;
     while ((uint32_t)(e - p) >= len && (p = memchr(p, word[0], (size_t)(e - p) - len + 1)) != NULL) {
@@ -183,7 +184,8 @@ void ls_parse_noise(const char *s, uint32_t low, uint32_t high, struct ls_prefix
         if (b == low || (i < high && !letters)) {
             /* "12: " of srun, and "worker-0:", "worker-0 |", "worker-0 " of kubectl and compose */
             uint32_t k = b, name = 0;
-            while (k < i && (isalnum((unsigned char)s[k]) || s[k] == '-' || s[k] == '_' || s[k] == '.' || s[k] == '/')) {
+            while (k < i &&
+                   (isalnum((unsigned char)s[k]) || s[k] == '-' || s[k] == '_' || s[k] == '.' || s[k] == '/')) {
                 if (!digit(s[k])) name++;
                 k++;
             }
@@ -256,7 +258,8 @@ bool ls_parse_prefix(const struct ls_scan *scan, const char *s, uint32_t low, ui
         out->where_len = k - out->where;
     }
     ls_parse_noise(s, low, h, out);
-    if (out->time_len && h - (out->time + out->time_len) <= 2) out->start = out->time - (out->time > low && s[out->time - 1] == '[');
+    if (out->time_len && h - (out->time + out->time_len) <= 2)
+        out->start = out->time - (out->time > low && s[out->time - 1] == '[');
     return true;
 }
 

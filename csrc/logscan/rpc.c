@@ -1,8 +1,8 @@
 /* Proxy calls: served by a service thread, received and matched by a caller, which mostly is the same process.
  *
- * An opId is the address of a heap block of the caller and is used again, so one (process, opId) stands for many calls in
- * turn. The line of the service stands before the line of the caller when both are one process. An answer that no line
- * of its own process announces was served by another process of the host; such ends are paired late, so that equal
+ * An opId is the address of a heap block of the caller and is used again, so one (process, opId) stands for many calls
+ * in turn. The line of the service stands before the line of the caller when both are one process. An answer that no
+ * line of its own process announces was served by another process of the host; such ends are paired late, so that equal
  * addresses of two processes are not taken for each other while an answer at home can still come. */
 #include "internal.h"
 
@@ -126,8 +126,16 @@ static struct call *new_call(struct ls_scan *scan, int32_t proc, uint64_t op, ui
         at = r->calls.n - 1;
     }
     struct call *c = &r->calls.at[at];
-    *c = (struct call){.op = op, .hash = hash, .key_proc = proc, .type = -1, .peer_local_rank = -1, .resp_size = -1, .service = -1,
-                       .caller = -1, .service_thread = -1, .caller_thread = -1};
+    *c = (struct call){.op = op,
+                       .hash = hash,
+                       .key_proc = proc,
+                       .type = -1,
+                       .peer_local_rank = -1,
+                       .resp_size = -1,
+                       .service = -1,
+                       .caller = -1,
+                       .service_thread = -1,
+                       .caller_thread = -1};
     c->generation = next_generation(scan, proc, op);
     ls_index_add(&r->index, hash, at);
     return c;
@@ -149,10 +157,20 @@ static uint32_t stream_of(const struct ls_scan *scan, const ls_ref *ref)
 static void hand_over(struct ls_scan *scan, const struct call *c, uint32_t state)
 {
     ls_call *o = ls_push(&scan->rpc->out);
-    *o = (ls_call){.op = c->op, .state = state, .type = c->type, .service = c->service, .caller = c->caller,
-                   .generation = c->generation, .peer_local_rank = c->peer_local_rank, .resp_size = c->resp_size,
-                   .service_thread = c->service_thread, .caller_thread = c->caller_thread, .begun = c->begun,
-                   .served = c->served, .received = c->received, .matched = c->matched};
+    *o = (ls_call){.op = c->op,
+                   .state = state,
+                   .type = c->type,
+                   .service = c->service,
+                   .caller = c->caller,
+                   .generation = c->generation,
+                   .peer_local_rank = c->peer_local_rank,
+                   .resp_size = c->resp_size,
+                   .service_thread = c->service_thread,
+                   .caller_thread = c->caller_thread,
+                   .begun = c->begun,
+                   .served = c->served,
+                   .received = c->received,
+                   .matched = c->matched};
     size_t n;
     const char *name = type_name(scan, c->type, &n);
     /* A name that was learned lies in the arena already, but the arena may move while a text is added. */
@@ -173,7 +191,8 @@ static void complete(struct ls_scan *scan, struct call *c)
     struct ls_rpc *r = scan->rpc;
     scan->totals.calls_matched++;
     const ls_ref *end = c->received.line ? &c->received : &c->matched;
-    if (end->line && c->served.line && stream_of(scan, end) == stream_of(scan, &c->served) && end->seq > c->served.seq) {
+    if (end->line && c->served.line && stream_of(scan, end) == stream_of(scan, &c->served) &&
+        end->seq > c->served.seq) {
         uint64_t age = end->seq - c->served.seq;
         if (age > scan->totals.max_call_age) scan->totals.max_call_age = age;
     }
@@ -200,21 +219,28 @@ static struct service *service_of(struct ls_scan *scan, const struct ls_record *
     return &r->states.at[*at - 1];
 }
 
-static void tally(struct ls_rpc *r, uint32_t service, bool served, uint64_t dir, int64_t transport, int64_t rank, int64_t type)
+static void tally(struct ls_rpc *r, uint32_t service, bool served, uint64_t dir, int64_t transport, int64_t rank,
+                  int64_t type)
 {
-    uint64_t h = ls_mix(ls_mix(ls_mix(ls_mix(12, (uint64_t)service << 1 | served), dir), (uint64_t)transport), (uint64_t)rank);
+    uint64_t h =
+        ls_mix(ls_mix(ls_mix(ls_mix(12, (uint64_t)service << 1 | served), dir), (uint64_t)transport), (uint64_t)rank);
     h = ls_mix(h, (uint64_t)type);
     for (LS_EACH(&r->tally_index, ls_fold(h), e)) {
         ls_tally *t = &r->tallies.at[e];
-        if (t->service != service || t->served != served || t->dir != dir || t->transport != transport || t->rank != rank ||
-            t->type != type)
+        if (t->service != service || t->served != served || t->dir != dir || t->transport != transport ||
+            t->rank != rank || t->type != type)
             continue;
         t->count++;
         return;
     }
     if (r->tallies.n >= LS_MAX_ITEMS) return;
-    *ls_push(&r->tallies) = (ls_tally){.service = service, .served = served, .dir = dir, .transport = transport, .rank = rank,
-                                       .type = type, .count = 1};
+    *ls_push(&r->tallies) = (ls_tally){.service = service,
+                                       .served = served,
+                                       .dir = dir,
+                                       .transport = transport,
+                                       .rank = rank,
+                                       .type = type,
+                                       .count = 1};
     ls_index_add(&r->tally_index, ls_fold(h), r->tallies.n - 1);
 }
 
@@ -229,10 +255,12 @@ static void on_new_conn(struct ls_scan *scan, const struct ls_record *rec, const
     s->opened_transport = ls_role_int(m, F_TRANSPORT, -1);
     s->opened_rank = ls_role_int(m, F_LOCAL_RANK, -1);
     state->conn_rank = s->opened_rank;
-    tally(scan->rpc, (uint32_t)(s - scan->rpc->services.at), false, s->opened_dir, s->opened_transport, s->opened_rank, 0);
+    tally(scan->rpc, (uint32_t)(s - scan->rpc->services.at), false, s->opened_dir, s->opened_transport, s->opened_rank,
+          0);
 }
 
-static void on_served(struct ls_scan *scan, const struct ls_record *rec, const struct ls_match *m, uint64_t op, uint32_t hash)
+static void on_served(struct ls_scan *scan, const struct ls_record *rec, const struct ls_match *m, uint64_t op,
+                      uint32_t hash)
 {
     struct ls_rpc *r = scan->rpc;
     ls_service *s;
@@ -301,7 +329,8 @@ static void on_begun(struct ls_scan *scan, const struct ls_record *rec, const st
         while (i < r->begun.n && (r->begun.at[i].open || r->begun.n < MOST_OPEN)) i++;
         if (i == r->begun.n && r->begun.n < MOST_OPEN) ls_push(&r->begun);
         if (i < r->begun.n)
-            r->begun.at[i] = (struct begun){.proc = rec->proc, .thread = rec->thread, .operation = operation, .ref = rec->ref, .open = true};
+            r->begun.at[i] = (struct begun){
+                .proc = rec->proc, .thread = rec->thread, .operation = operation, .ref = rec->ref, .open = true};
     }
     state->consumed = LS_NONE;
     state->fresh_type = -1;
@@ -407,11 +436,12 @@ static void pair(struct ls_scan *scan, bool last)
         bool served = c->flags & SERVED;
         if (served && (c->flags & RECEIVED)) continue;
         const ls_ref *ref = served ? &c->served : c->received.line ? &c->received : &c->matched;
-        if (served && !last && !(c->flags & SUPERSEDED) && scan->streams.at[stream_of(scan, ref)].seq - ref->seq < PATIENCE)
+        if (served && !last && !(c->flags & SUPERSEDED) &&
+            scan->streams.at[stream_of(scan, ref)].seq - ref->seq < PATIENCE)
             continue;
         *ls_push(&ends) = (struct end){.op = c->op, .order = ref->seq, .call = i};
     }
-    qsort(ends.at, ends.n, sizeof *ends.at, by_op);
+    if (ends.n) qsort(ends.at, ends.n, sizeof *ends.at, by_op);
     for (uint32_t i = 0; i < ends.n; i++) {
         struct call *answer = &r->calls.at[ends.at[i].call];
         if (answer->flags & (SERVED | FREE)) continue;
@@ -461,8 +491,14 @@ void ls_rpc_finish(struct ls_scan *scan)
     for (uint32_t i = 0; i < r->begun.n; i++) {
         struct begun *b = &r->begun.at[i];
         if (!b->open) continue;
-        struct call c = {.type = -1, .peer_local_rank = -1, .resp_size = -1, .service = b->proc, .caller = -1,
-                         .service_thread = b->thread, .caller_thread = -1, .begun = b->ref};
+        struct call c = {.type = -1,
+                         .peer_local_rank = -1,
+                         .resp_size = -1,
+                         .service = b->proc,
+                         .caller = -1,
+                         .service_thread = b->thread,
+                         .caller_thread = -1,
+                         .begun = b->ref};
         hand_over(scan, &c, 1);
         r->out.at[r->out.n - 1].stage = b->operation;
     }

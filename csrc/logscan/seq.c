@@ -2,14 +2,14 @@
 #include "comms.h"
 
 enum {
-    MOST_PLACES = 1 << 15,   /* of one group, when a member lags or its log is missing */
-    FEW_PLACES = 1 << 11,    /* of one group, when all groups together hold many */
+    MOST_PLACES = 1 << 15, /* of one group, when a member lags or its log is missing */
+    FEW_PLACES = 1 << 11,  /* of one group, when all groups together hold many */
     ALL_PLACES = 400000,
-    MOST_WAITING = 1 << 16,  /* of one pair */
+    MOST_WAITING = 1 << 16, /* of one pair */
     ALL_WAITING = 1 << 20,
     MOST_QUEUES = 200000,
-    KEPT_REFS = 64,          /* of one pair, in the result */
-    MOST_DIVERGENT = 64,     /* members of one group */
+    KEPT_REFS = 64,      /* of one pair, in the result */
+    MOST_DIVERGENT = 64, /* members of one group */
 };
 
 static uint32_t coll_id(struct ls_scan *scan, const char *s, uint32_t n)
@@ -35,15 +35,22 @@ static uint64_t size_of(int64_t datatype)
     return datatype >= 0 && datatype < (int64_t)sizeof sizes ? sizes[datatype] : 0;
 }
 
-static void diverges(struct ls_comms *c, uint32_t group, uint64_t index, uint32_t instance, const struct ls_call_sig *sig,
-                     const ls_ref *ref)
+static void diverges(struct ls_comms *c, uint32_t group, uint64_t index, uint32_t instance,
+                     const struct ls_call_sig *sig, const ls_ref *ref)
 {
     struct ls_group_state *g = &c->groups.at[group];
     if (g->out.diverged > MOST_DIVERGENT) return;
     g->out.diverged++;
-    *ls_push(&c->divergents) = (ls_divergent){.group = group, .instance = instance, .index = index, .coll = sig->coll,
-                                              .opcount = sig->opcount, .count = sig->count, .datatype = sig->datatype,
-                                              .redop = sig->redop, .root = sig->root, .ref = *ref};
+    *ls_push(&c->divergents) = (ls_divergent){.group = group,
+                                              .instance = instance,
+                                              .index = index,
+                                              .coll = sig->coll,
+                                              .opcount = sig->opcount,
+                                              .count = sig->count,
+                                              .datatype = sig->datatype,
+                                              .redop = sig->redop,
+                                              .root = sig->root,
+                                              .ref = *ref};
 }
 
 static struct ls_place *place_at(struct ls_group_state *g, uint32_t k)
@@ -79,11 +86,12 @@ static void add_place(struct ls_comms *c, struct ls_group_state *g, const struct
 
 static bool same_call(const struct ls_call_sig *a, const struct ls_call_sig *b)
 {
-    return a->coll == b->coll && a->count == b->count && a->datatype == b->datatype && a->redop == b->redop && a->root == b->root;
+    return a->coll == b->coll && a->count == b->count && a->datatype == b->datatype && a->redop == b->redop &&
+           a->root == b->root;
 }
 
-static void on_collective(struct ls_scan *scan, const struct ls_record *rec, uint32_t instance, const struct ls_call_sig *printed,
-                          bool rooted)
+static void on_collective(struct ls_scan *scan, const struct ls_record *rec, uint32_t instance,
+                          const struct ls_call_sig *printed, bool rooted)
 {
     enum { USER_OP = 5 };
     struct ls_comms *c = scan->comms;
@@ -168,7 +176,8 @@ static void wait_in(struct ls_comms *c, struct ls_queue *q, const struct ls_wait
     c->waiting_held++;
 }
 
-static void on_pair(struct ls_scan *scan, const struct ls_record *rec, uint32_t instance, bool recv, int64_t peer, uint64_t bytes)
+static void on_pair(struct ls_scan *scan, const struct ls_record *rec, uint32_t instance, bool recv, int64_t peer,
+                    uint64_t bytes)
 {
     struct ls_comms *c = scan->comms;
     const ls_instance *i = &c->instances.at[instance];

@@ -137,7 +137,7 @@ def _message(file: str, subsystem: str, entry: Mapping[str, Any]) -> Message:
         raise fail(f"no such role {role!r}")
     ledger = entry.get("ledger")
     if (role or "").startswith("ledger.") != (ledger is not None):
-        raise fail("a ledger role needs ledger = \"...\", and only it")
+        raise fail('a ledger role needs ledger = "...", and only it')
     if ledger is not None and not 1 <= len(entry.get("key", [])) <= 4:
         raise fail("a ledger needs key = [...], one to four field names")
     default = "all" if level == "WARN" else "distinct"

@@ -202,7 +202,7 @@ def _tables(paths: Sequence[Path]) -> list[tuple[str, Mapping[str, Any]]]:
         return [(name, _parse(name, data)) for name, data in files]
     with contextlib.suppress(OSError, ValueError, TypeError):
         return [(str(name), table) for name, table in json.loads(cache.read_bytes())]
-    tables = [(name, _parse(name, data)) for name, data in files]
+    tables: list[tuple[str, Mapping[str, Any]]] = [(name, _parse(name, data)) for name, data in files]
     with contextlib.suppress(OSError, ValueError, TypeError):
         text = json.dumps(tables)
         cache.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -107,7 +107,7 @@ class EventBatch:
         for i, (field, kind) in enumerate(self._decoder.catalogue.fields[number]):
             column = self._decoder.values[first + i]
             if kind in _TEXTS:
-                out[field] = [self._decoder.text(packed) if packed else "" for packed in column.tolist()]
+                out[field] = [self._decoder.event_text(packed) if packed else "" for packed in column.tolist()]
             elif kind == _FLOAT:
                 out[field] = column.view(np.float64)
             else:
@@ -143,9 +143,6 @@ def events(
     for _ in feed.run(chunk, None):
         decoder = Decoder(feed.native, feed.catalogue)
         lib.ls_clear_events(feed.native)
-        if wanted is None:
-            rows = np.arange(len(decoder.events))
-        else:
-            rows = np.flatnonzero(wanted[decoder.events["message"]])
+        rows = np.arange(len(decoder.events)) if wanted is None else np.flatnonzero(wanted[decoder.events["message"]])
         if len(rows):
             yield EventBatch(feed, decoder, rows)

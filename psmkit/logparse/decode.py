@@ -42,17 +42,19 @@ def table(scan: Any, getter: str) -> tuple[Any, int]:
 class Decoder:
     """Decodes events and texts of a scan. It holds copies: the scan may go on or be freed."""
 
-    def __init__(self, scan: Any, catalogue: Catalogue, known: Decoder | None = None) -> None:
+    def __init__(self, scan: Any, catalogue: Catalogue) -> None:
         at, n = table(scan, "ls_text")
-        # Texts are only ever appended: what was copied for an earlier batch is still right.
-        old = known.texts if known is not None else b""
-        self.texts: bytes = old + (bytes(ffi.buffer(at + len(old), n - len(old))) if n > len(old) else b"")
+        self.texts: bytes = bytes(ffi.buffer(at, n)) if n else b""
+        at, n = table(scan, "ls_event_text")
+        self.event_texts: bytes = bytes(ffi.buffer(at, n)) if n else b""
         self.catalogue = catalogue
         self.names = tuple(m.name for m in catalogue.compiled)
         at, n = table(scan, "ls_tags")
         self.tags = tuple(self.text(at[i]) for i in range(n))
         at, n = table(scan, "ls_events")
-        self.events: npt.NDArray[Any] = np.frombuffer(bytes(ffi.buffer(at, n * EVENT.itemsize)) if n else b"", dtype=EVENT)
+        self.events: npt.NDArray[Any] = np.frombuffer(
+            bytes(ffi.buffer(at, n * EVENT.itemsize)) if n else b"", dtype=EVENT
+        )
         at, n = table(scan, "ls_values")
         self.values: npt.NDArray[np.uint64] = np.frombuffer(bytes(ffi.buffer(at, n * 8)) if n else b"", dtype=np.uint64)
 
@@ -61,10 +63,15 @@ class Decoder:
         start = packed >> 20
         return self.texts[start : start + (packed & _LENGTH)].decode("utf-8", "replace")
 
+    def event_text(self, packed: int) -> str:
+        """A text of an event."""
+        start = packed >> 20
+        return self.event_texts[start : start + (packed & _LENGTH)].decode("utf-8", "replace")
+
     def value(self, kind: int, raw: int, is_text: int) -> Value:
         """A field's value by its type; a field can be a number in one spelling of a message and a text in another."""
         if is_text:
-            return self.text(raw)
+            return self.event_text(raw)
         if kind == _FLOAT:
             return float(np.uint64(raw).view(np.float64))
         return raw - (1 << 64) if kind == _INT and raw >> 63 else raw
@@ -76,7 +83,24 @@ class Decoder:
         fields = self.catalogue.fields
         out = []
         for row in rows:
-            message, level, proc, thread, device, tag, stream, at, count, _, present, texts, where, time, first, last = row
+            (
+                message,
+                level,
+                proc,
+                thread,
+                device,
+                tag,
+                stream,
+                at,
+                count,
+                _,
+                present,
+                texts,
+                where,
+                time,
+                first,
+                last,
+            ) = row
             names: Mapping[str, Value] = {
                 name: self.value(kind, values[at + i], texts >> i & 1)
                 for i, (name, kind) in enumerate(fields[message])
@@ -95,9 +119,9 @@ class Decoder:
                     stream,
                     count,
                     Ref(*last) if last != first else None,
-                    self.text(where) if where else None,
+                    self.event_text(where) if where else None,
                     self.tags[tag] if tag >= 0 else None,
-                    self.text(time) if time else None,
+                    self.event_text(time) if time else None,
                 )
             )
         return out

@@ -23,7 +23,18 @@ _HEAD = 1 << 16
 
 _MAGIC = ((b"\x1f\x8b", "gz"), (b"\x28\xb5\x2f\xfd", "zst"), (b"\xfd7zXZ\x00", "xz"))
 # Files that lie in folders of logs and are none: libraries, archives, pictures, pickles, databases.
-_BINARY = (b"\x7fELF", b"PK\x03\x04", b"\x89PNG", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05", b"SQLite", b"GIF8", b"%PDF")
+_BINARY = (
+    b"\x7fELF",
+    b"PK\x03\x04",
+    b"\x89PNG",
+    b"\x80\x02",
+    b"\x80\x03",
+    b"\x80\x04",
+    b"\x80\x05",
+    b"SQLite",
+    b"GIF8",
+    b"%PDF",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +201,7 @@ _SPOOLS: list[BinaryIO] = []
 
 
 def _spool_stdin() -> Input:
-    spool = tempfile.TemporaryFile(prefix="psmkit-")
+    spool = tempfile.TemporaryFile(prefix="psmkit-")  # noqa: SIM115 (it stays open)
     source = sys.stdin.buffer
     while chunk := source.read(1 << 20):
         spool.write(chunk)

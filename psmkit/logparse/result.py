@@ -36,6 +36,7 @@ from psmkit.model import Evidence
 __all__ = ["ScanResult", "collect"]
 
 _LONGEST = 1 << 16
+_NOWHERE = Ref(0, 0, 0)
 _STATES = ("", "begun", "served", "received", "matched")
 
 
@@ -189,7 +190,7 @@ class _Collector:
         ]  # fmt: skip
 
     def calls(self) -> list[Call]:
-        return [
+        calls = [
             Call(
                 op=c.op,
                 state=_STATES[c.state],
@@ -210,6 +211,7 @@ class _Collector:
             )
             for c in self.rows("ls_calls")
         ]
+        return sorted(calls, key=lambda c: c.begun or c.served or c.received or c.matched or _NOWHERE)
 
     def fds(self) -> list[FdExchange]:
         return [
@@ -251,7 +253,9 @@ class _Collector:
         for instance, row in zip(instances, rows, strict=True):
             collectives = instance.ops - instance.sends - instance.recvs
             last = _maybe(row.last_coll_ref)
-            fields = _op(colls, row.last_coll, row.last_opcount, row.last_count, row.last_datatype, row.last_redop, row.last_root)
+            fields = _op(
+                colls, row.last_coll, row.last_opcount, row.last_count, row.last_datatype, row.last_redop, row.last_root
+            )
             members[instance.group].append(
                 SeqRank(instance.index, instance.rank, collectives, last, fields if last is not None else None)
             )
@@ -304,7 +308,7 @@ class _Collector:
                     _maybe(e.opened), _maybe(e.closed), _maybe(e.imported), _known(e.importer),
                 )
             )  # fmt: skip
-        return out
+        return sorted(out, key=lambda e: e.opened or e.imported or e.closed or _NOWHERE)
 
     def services(self) -> list[ServiceTally]:
         opened: dict[int, dict[tuple[str, int, int], int]] = defaultdict(dict)
@@ -324,7 +328,9 @@ class _Collector:
                     opened=opened[i],
                     served=served[i],
                     last_opened=was_opened,
-                    opened_as=(self.text(s.opened_dir) or "", s.opened_transport, s.opened_rank) if was_opened else None,
+                    opened_as=(self.text(s.opened_dir) or "", s.opened_transport, s.opened_rank)
+                    if was_opened
+                    else None,
                     last_served=was_served,
                     served_type=s.served_type if was_served else None,
                     last_begun=was_begun,
@@ -376,5 +382,3 @@ def _ref(ref: Any) -> Ref:
 
 def _maybe(ref: Any) -> Ref | None:
     return _ref(ref) if ref.line else None
-
-

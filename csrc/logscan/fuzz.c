@@ -1,0 +1,243 @@
+/* Feeds damaged logs and patterns to the scanner. With clang it is a libFuzzer target; without, main() below mutates
+ * the files it is given: fuzz RUNS FILE... The result depends on the arguments only. */
+#define _GNU_SOURCE
+#include "catalogue.h"
+
+static const struct {
+    const char *pattern, *role;
+    int where, level, keep;
+    const char *key;
+} entries[] = {
+    {"proxyProgressAsync opId={op:ptr} op.type={type:int} op.reqBuff={req:ptr} op.respSize={resp_size:int} done",
+     "rpc.served", 0, 3, 0, NULL},
+    {"Received and initiated operation={operation:word} res={res:int}", "rpc.begun", 0, 3, 0, NULL},
+    {"ncclPollProxyResponse Received new opId={op:ptr}", "rpc.received", 0, 3, 0, NULL},
+    {"resp.opId={op:ptr} matches expected opId={expected:ptr}", "rpc.matched", 0, 3, 0, NULL},
+    {"Queuing opId={op:ptr} respBuff={resp:ptr} respSize={resp_size:int}", "rpc.queued", 0, 3, 0, NULL},
+    {"ncclPollProxyResponse Dequeued cached opId={op:ptr}", "rpc.dequeued", 0, 3, 0, NULL},
+    {"New proxy {dir:word} connection {id:int} from local rank {local_rank:int}, transport {transport:int}",
+     "rpc.new_conn", 0, 3, 0, NULL},
+    {"Connected to proxy localRank {peer:int} -> connection {conn:ptr}", "rpc.connected", 0, 3, 0, NULL},
+    {"ProxyCall UDS comm {comm:ptr} rank {rank:int} tpRank {peer:int}({hash:hex}) reqSize {a:int} respSize {b:int} "
+     "respFd {c:ptr} opId {op:ptr}",
+     "fd.asked", 0, 3, 0, NULL},
+    {"proxyUDSRecvReq::ncclProxyMsgGetFd rank {rank:int} opId {op:ptr} handle={handle:hex}", "fd.received", 0, 3, 0,
+     NULL},
+    {"UDS proxyGetFd received handle {handle:hex} peer {peer:int} opId {op:hex}", "fd.answered", 0, 3, 0, NULL},
+    {"ProxyCall UDS comm {comm:ptr} rank {rank:int} tpRank {peer:int}({hash:hex}) reqSize {a:int} respSize {b:int} "
+     "respFd {fd:int} opId {op:ptr} - DONE",
+     "fd.done", 0, 3, 0, NULL},
+    {"{kind:word} comm {comm:ptr} rank {rank:int} nranks {nranks:int} cudaDev {dev:int} nvmlDev {nvml:int} busId "
+     "{bus:hex} commId {commid:hex} - Init START",
+     "comm.start", 0, 3, 2, NULL},
+    {"{kind:word} comm {comm:ptr} rank {rank:int} nranks {nranks:int} cudaDev {dev:int} busId {bus:word} - Init "
+     "COMPLETE",
+     "comm.complete", 0, 3, 2, NULL},
+    {"comm {comm:ptr} rank {rank:int} nranks {nranks:int} cudaDev {dev:int} busId {bus:hex} - Destroy COMPLETE",
+     "comm.end", 0, 3, 2, NULL},
+    {"{coll:word}: opCount {opcount:hex} sendbuff {s:ptr} recvbuff {r:ptr} count {count:int} datatype {datatype:int} "
+     "op {op:int} root {root:int} comm {comm:ptr} [nranks={nranks:int}] stream {st:ptr}",
+     "seq.op", 0, 3, 0, NULL},
+    {"Allocated shareable buffer {ptr:ptr} size {size:int} ipcDesc {desc:ptr}", "ledger.open", 0, 3, 0, "ptr"},
+    {"Imported shareable buffer device {dev:int} size {size:int} ptr {ptr:ptr}", "ledger.import", 0, 3, 0, "ptr"},
+    {"Freed shareable buffer {ptr:ptr} of {name:word}", "ledger.close", 0, 3, 0, "ptr"},
+    {"Bootstrap: Using {ifname:word}:{addr:addr}", "proc.birth", 0, 3, 2, NULL},
+    {"{name:word} set by environment to {value:rest}", "", 0, 3, 1, NULL},
+    {"{a:str} and {b:str} or {c:str} but {d:float} of {e:uint}%", "", 0, 2, 2, NULL},
+    {"{ }+ {link:word}[{bw:float}] - {rest:rest}", "", 0, 3, 1, NULL},
+    {"NCCL version {version:word}", "", 1, 1, 1, NULL},
+    {"[Rank {rank:int}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum={seq:int}, OpType={op:word}, "
+     "{_:str}) ran for {ran:int}",
+     "", 1, 0, 2, NULL},
+    {"{comm:word}[{pid:int}]: segfault at {address:hex}", "", 1, 0, 2, NULL},
+};
+
+static ls_catalogue *catalogue(void)
+{
+    ls_catalogue *cat = ls_catalogue_new();
+    char err[160];
+    ls_catalogue_message(cat, 0, 2, 2, "");
+    ls_catalogue_text_field(cat, 0, "text");
+    for (size_t i = 0; i < sizeof entries / sizeof *entries; i++) {
+        int m = ls_catalogue_message(cat, entries[i].where, entries[i].level, entries[i].keep, entries[i].role);
+        if (m < 0 || ls_catalogue_pattern(cat, m, entries[i].pattern, strlen(entries[i].pattern), err, sizeof err))
+            abort();
+        if (entries[i].key) {
+            ls_catalogue_ledger(cat, m, (int)(i % 2), (int)(i % 2));
+            if (ls_catalogue_key(cat, m, entries[i].key)) abort();
+        }
+    }
+    ls_catalogue_finish(cat);
+    return cat;
+}
+
+static void read_all(const ls_scan *scan)
+{
+    size_t n, at;
+    const char *text = ls_event_text(scan, &n);
+    const ls_event *events = ls_events(scan, &at);
+    for (size_t i = 0; i < at; i++)
+        if ((events[i].where >> 20) + (events[i].where & LS_TEXT_MAX) > n) abort();
+    const ls_call *calls = ls_calls(scan, &at);
+    for (size_t i = 0; i < at; i++)
+        if (calls[i].state < 1 || calls[i].state > 4) abort();
+    (void)text;
+    ls_instances(scan, &at);
+    ls_pairs(scan, &at);
+    ls_ledger(scan, &at);
+    ls_tallies(scan, &at);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    static ls_catalogue *cat;
+    if (!cat) cat = catalogue();
+    const char *text = (const char *)data;
+    /* The first line is a pattern, and is tried on the rest. */
+    const char *nl = memchr(text, '\n', size < 400 ? size : 400);
+    if (nl) {
+        ls_catalogue *own = ls_catalogue_new();
+        char err[160];
+        for (int where = 0; where < 2; where++) {
+            int m = ls_catalogue_message(own, where, 3, 1, "");
+            ls_catalogue_pattern(own, m, text, (size_t)(nl - text), err, sizeof err);
+        }
+        ls_catalogue_finish(own);
+        uint64_t present[2], values[LS_FIELDS];
+        uint32_t starts[LS_FIELDS], lengths[LS_FIELDS];
+        size_t rest = size - (size_t)(nl - text);
+        ls_match_text(own, 0, nl, rest < 500 ? rest : 500, present, values, starts, lengths);
+        ls_match_text(own, 1, nl, rest < 500 ? rest : 500, present, values, starts, lengths);
+        ls_catalogue_free(own);
+    }
+    ls_scan *scan = ls_scan_new(cat, size ? data[0] & 3 : 0);
+    uint32_t files[3];
+    for (int i = 0; i < 3; i++) files[i] = ls_scan_file(scan, ls_scan_stream(scan));
+    ls_scan_home(scan, 1, "node", 4, 1, 0);
+    uint64_t state = size;
+    for (size_t at = 0; at < size;) {
+        state = state * 6364136223846793005ull + 1442695040888963407ull;
+        size_t part = 1 + (state >> 33) % 3000;
+        if (part > size - at) part = size - at;
+        /* A copy of its own size, so that a read beyond it is seen. */
+        char *copy = malloc(part);
+        if (!copy) abort();
+        memcpy(copy, data + at, part);
+        ls_feed(scan, files[(state >> 20) % 3], copy, part);
+        free(copy);
+        at += part;
+        if (!(state >> 60)) ls_end_round(scan);
+    }
+    for (int i = 0; i < 3; i++) ls_end_file(scan, files[i]);
+    ls_sighting seen[16];
+    ls_peek(scan, text, size, seen, 16);
+    ls_finish(scan);
+    read_all(scan);
+    ls_scan_free(scan);
+    return 0;
+}
+
+#ifndef PSMKIT_LIBFUZZER
+static uint64_t rng = 88172645463325252ull;
+
+static uint32_t roll(uint32_t below)
+{
+    rng ^= rng << 13;
+    rng ^= rng >> 7;
+    rng ^= rng << 17;
+    return below ? (uint32_t)(rng >> 11) % below : 0;
+}
+
+static const char *const tokens[] = {"NCCL INFO ",
+                                     "NCCL WARN ",
+                                     "node:1:2 [0] ",
+                                     ":1:2 [0] NCCL INFO ",
+                                     "\x1b[31m",
+                                     "^[[0m",
+                                     "\r",
+                                     "\n",
+                                     "0x",
+                                     " [repeated 2x across cluster]",
+                                     "[1,2]<stdout>:",
+                                     "(W pid=1, ip=::1) ",
+                                     "\xff\xfe",
+                                     "{a:int}",
+                                     "{b:str}",
+                                     "{{",
+                                     "18446744073709551616",
+                                     "-",
+                                     "[rank2]:",
+                                     "RCCL INFO ",
+                                     "NCCL "};
+
+static size_t mutate(char *buf, size_t n, size_t cap)
+{
+    for (uint32_t k = 1 + roll(6); k; k--) {
+        size_t at = roll((uint32_t)n + 1), len = 1 + roll(200), from = roll((uint32_t)n + 1);
+        if (len > n - at) len = n - at;
+        switch (roll(7)) {
+        case 0: /* a byte */
+            if (at < n) buf[at] = (char)roll(256);
+            break;
+        case 1: /* a piece is lost */
+            memmove(buf + at, buf + at + len, n - at - len);
+            n -= len;
+            break;
+        case 2: /* the end is lost */
+            if (roll(8) == 0) n = at;
+            break;
+        case 3: /* a piece stands over another */
+            if (len > n - from) len = n - from;
+            memmove(buf + at, buf + from, len);
+            break;
+        case 4: { /* a word is put in */
+            const char *t = tokens[roll(sizeof tokens / sizeof *tokens)];
+            size_t tn = strlen(t);
+            if (n + tn > cap) break;
+            memmove(buf + at + tn, buf + at, n - at);
+            memcpy(buf + at, t, tn);
+            n += tn;
+            break;
+        }
+        case 5: { /* a line end is lost */
+            char *nl = memchr(buf + at, '\n', n - at);
+            if (nl) *nl = ' ';
+            break;
+        }
+        default: /* a number changes */
+            for (size_t i = at; i < at + len; i++)
+                if (buf[i] >= '0' && buf[i] <= '9') buf[i] = (char)('0' + roll(10));
+        }
+    }
+    return n;
+}
+
+int main(int argc, char **argv)
+{
+    enum { PIECE = 1 << 14, CAP = PIECE * 2 };
+    long runs = argc > 1 ? atol(argv[1]) : 1000;
+    char *buf = malloc(CAP);
+    if (!buf) return 2;
+    for (long run = 0; run < runs; run++) {
+        size_t n = 0;
+        if (argc > 2) {
+            const char *name = argv[2 + run % (argc - 2)];
+            FILE *f = fopen(name, "rb");
+            if (!f) {
+                fprintf(stderr, "cannot read %s\n", name);
+                return 2;
+            }
+            fseek(f, 0, SEEK_END);
+            long size = ftell(f);
+            fseek(f, size > PIECE ? (long)roll((uint32_t)(size - PIECE)) : 0, SEEK_SET);
+            n = fread(buf, 1, PIECE, f);
+            fclose(f);
+        }
+        n = mutate(buf, n, CAP);
+        LLVMFuzzerTestOneInput((const uint8_t *)buf, n);
+    }
+    free(buf);
+    printf("%ld runs\n", runs);
+    return 0;
+}
+#endif
