@@ -192,7 +192,9 @@ def _where(job: Job, run: int | None, path: str, dump: StackDump, proc: int | No
         title=f"stack of {who}: {first}",
         severity=Severity.INFO,
         confidence=0.7,
-        explanation=f"{len(dump.threads)} threads. " + "; ".join(text for _, text, _ in shown[:_SHOWN]) + ".",
+        explanation=f"{len(dump.threads)} thread{'s' if len(dump.threads) != 1 else ''}. "
+        + "; ".join(text for _, text, _ in shown[:_SHOWN])
+        + ".",
         next_step="Compare with the stacks of the other ranks: who is not where the others are?",
         ranks=[rank] if rank is not None else [],
         procs=[proc] if proc is not None else [],
