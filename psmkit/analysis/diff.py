@@ -67,11 +67,12 @@ class Difference:
 class _Step:
     text: str
     ref: Ref | None
+    total: bool = False  # says how much was done in all, and has no place of its own
 
 
 #: Tracks in the order in which a process passes them, each with the begins of the names that belong to it.
 _TRACKS = (
-    ("init", ("comm.", "init.", "bootstrap.", "graph.", "topo.", "tuning.")),
+    ("init", ("init.", "bootstrap.", "graph.", "topo.", "tuning.")),
     ("connections", ("transport.", "net.channel.", "psm.")),
     ("errors", ("error.", "unmatched.", "warn.", "cuda.", "memory.shm.", "socket.")),
 )
@@ -156,9 +157,8 @@ def _calls(job: Job, proc: int) -> list[_Step]:
         end = call.matched or call.received or call.served or call.begun
         if end is None:
             continue
-        # where the service is another rank's, its number is part of the step
-        other = job.rank_of(call.service) if call.service not in (None, proc) and call.service is not None else None
-        text = f"proxy {call.stage or call.type}" + (f" of rank {other}" if other is not None else "")
+        # which peer is linked first is a matter of time, that it is a peer's service is not
+        text = f"proxy {call.stage or call.type}" + (" of a peer" if call.service not in (None, proc) else "")
         if call.resp_size:
             text += f" ({call.resp_size} bytes)"
         if call.state != "matched":
@@ -174,7 +174,7 @@ def _calls(job: Job, proc: int) -> list[_Step]:
 def _fds(job: Job, proc: int) -> list[_Step]:
     done = sum(c.count for c in job.scan.counts if c.proc == proc and c.name == "proxy.fd.done")
     last = next((c.last for c in job.scan.counts if c.proc == proc and c.name == "proxy.fd.done"), None)
-    out = [_Step(f"{done} fd exchanges done", last)] if done else []
+    out = [_Step(f"{done} fd exchanges done", last, total=True)] if done else []
     for fd in job.scan.fds:
         if fd.client == proc and fd.done is None:
             out.append(
@@ -197,14 +197,14 @@ def _work(job: Job, proc: int) -> list[_Step]:
             ("recvs", instance.recvs),
         ):
             if number:
-                out.append(_Step(f"{number} {what} {size}", instance.last_op))
+                out.append(_Step(f"{number} {what} {size}", instance.last_op, total=True))
         if instance.end is not None:
             out.append(_Step(f"Destroy COMPLETE {size}", instance.end))
     return out
 
 
 def _first(good: Job, ours: int, bad: Job, theirs: int, rank: int) -> StepDifference | None:
-    """The first difference over all tracks: the one that comes first in the bad log."""
+    """The first difference over all tracks: a step that is another in the bad log, else one it lacks, else how much was done."""
     one, other = _tracks(good, ours), _tracks(bad, theirs)
     found: list[tuple[tuple[int, int], StepDifference]] = []
     for place, track in enumerate(one):
@@ -214,7 +214,13 @@ def _first(good: Job, ours: int, bad: Job, theirs: int, rank: int) -> StepDiffer
             continue
         left = a[common] if common < len(a) else None
         right = b[common] if common < len(b) else None
-        at = right.ref.seq if right is not None and right.ref is not None else 1 << 60
+        if right is not None and right.ref is not None:
+            at = right.ref.seq
+        else:
+            # of steps that the bad log lacks, the one that comes first in the good log
+            at = (1 << 60) + (left.ref.seq if left is not None and left.ref is not None else 0)
+        if any(step is not None and step.total for step in (left, right)):
+            at = 1 << 61
         found.append(
             (
                 (at, place),

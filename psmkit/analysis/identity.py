@@ -186,6 +186,27 @@ def _hints(scan: ScanData) -> dict[int, int]:
     return out
 
 
+def _local_ranks(scan: ScanData, procs: frozenset[int]) -> dict[int, int]:
+    """The rank on the host that each process has, by the connections to its own proxy; {} where these do not tell them apart.
+
+    On a job of one host, of which no communicator line was seen, the rank on the host is the best name there is.
+    """
+    if len({scan.processes[p].host for p in procs}) != 1:
+        return {}
+    out: dict[int, int] = {}
+    for proc in procs:
+        clients: dict[int, int] = defaultdict(int)
+        for tally in scan.services:
+            if tally.proc == proc:
+                for (_, _, local_rank), number in tally.opened.items():
+                    clients[local_rank] += number
+        ranked = sorted(clients.items(), key=lambda item: -item[1])
+        # peers connect to a proxy too, but fewer times than its own rank
+        if ranked and (len(ranked) == 1 or ranked[0][1] > ranked[1][1]):
+            out[proc] = ranked[0][0]
+    return out if len(set(out.values())) == len(out) else {}
+
+
 def resolve(scan: ScanData) -> Identity:
     """Find the runs of a scan and number its processes."""
     gpus = _gpus(scan)
@@ -228,8 +249,9 @@ def resolve(scan: ScanData) -> Identity:
                 rank_of[instance.proc] = instance.rank
             stated.add(instance.proc)
         taken = {rank_of[p] for p in part if p in rank_of}
+        local = _local_ranks(scan, procs) if world is None else {}
         for p in sorted(procs - stated):
-            rank = hints.get(p)
+            rank = hints.get(p, local.get(p))
             if rank is not None and rank not in taken and (nranks is None or rank < nranks):
                 rank_of[p] = rank
                 taken.add(rank)
