@@ -42,6 +42,8 @@ _SAYS_MORE = (
     "PSM407",
     "PSM403",
 )
+# Processes without a rank that a finding may blame: more are a crowd of victims.
+_MOST_UNNAMED = 2
 # How much surer a vaguer finding must be to come first.
 _MARGIN = 0.15
 #: Deaths that a watchdog or a launcher brings about: they follow from a hang and are not its origin.
@@ -204,7 +206,23 @@ def _culprits(job: Job, run: RunInfo, findings: Sequence[Finding], chosen: Findi
                     stage=finding.stage or (job.stage_of(proc) if proc is not None else None),
                 ),
             )
+    if not out and not chosen.ranks:
+        # A log of warnings only tells no rank, but it tells the process.
+        return tuple(_of_process(job, run, chosen, name) for name in chosen.processes[:_MOST_UNNAMED])
     return tuple(out.values())
+
+
+def _of_process(job: Job, run: RunInfo, finding: Finding, name: str) -> Culprit:
+    proc = next((p for p in run.procs if job.process(p).name == name), None)
+    info = job.process(proc) if proc is not None else None
+    return Culprit(
+        run=run.index,
+        why=finding.title,
+        host=info.host if info else None,
+        pid=info.pid if info else None,
+        device=_device(job, proc),
+        stage=finding.stage,
+    )
 
 
 def _process(job: Job, run: RunInfo, rank: int, comm: str | None) -> int | None:
