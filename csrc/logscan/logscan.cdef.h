@@ -13,8 +13,8 @@ typedef struct {
 } ls_ref;
 
 /* A matched line that is handed over. Its fields are values[first_value .. + slots of the message]; bit i of present
- * says whether field i was there, bit i of texts whether it is a text. A text is packed as offset << 20 | length into
- * ls_text(). */
+ * says whether field i was there, bit i of texts whether it is a text. A text is packed as offset << 20 | length, of an
+ * event into ls_event_text() and elsewhere into ls_text(). */
 typedef struct {
     uint32_t message;
     uint32_t level;
