@@ -111,8 +111,7 @@ def _page(difference: Difference, columns: int, verbose: bool) -> Page:
     if difference.steps:
         page.blank()
         page.add(Span("First step that differs, per rank", "heading"))
-        # The rank that leaves the common way first says most.
-        steps = sorted(difference.steps, key=lambda step: (step.common, step.rank is None, step.rank or 0))
+        steps = sorted(difference.steps, key=_weight)
         for step in steps if verbose else steps[:_FOLD]:
             _step(page, step)
         if not verbose and len(steps) > _FOLD:
@@ -127,12 +126,19 @@ def _page(difference: Difference, columns: int, verbose: bool) -> Page:
     return page
 
 
+def _weight(step: StepDifference) -> tuple[bool, int, bool, int]:
+    """A warning of its own says more than a step, and the rank that leaves the common way first more than the others."""
+    return (step.track != "errors", step.common, step.rank is None, step.rank or 0)
+
+
 def _headline(difference: Difference) -> str:
     from psmkit.report.layout import ranges
 
     if difference.steps:
-        step = min(difference.steps, key=lambda step: step.common)
+        step = min(difference.steps, key=_weight)
         who = f"rank {step.rank}" if step.rank is not None else step.process or "a process"
+        if step.track == "errors" and step.bad is not None:
+            return f"{who} first, by a warning that the good log has not: {step.bad}"
         bad = "the bad log has no more steps" if step.bad is None else f"the bad log has {step.bad}"
         good = "the good log has no more" if step.good is None else f"the good one {step.good}"
         return f"{who} first, after {step.common} common steps: {bad}, {good}"
@@ -149,9 +155,15 @@ def _step(page: Page, step: StepDifference) -> None:
 
     who = f"rank {step.rank}" if step.rank is not None else "rank ?"
     process = f" ({step.process})" if step.process else ""
-    page.add("  ", Span(who, "heading"), f"{process}: {step.common} steps in common")
+    common = "warnings" if step.track == "errors" else f"{step.track}, {step.common} steps in common"
+    page.add("  ", Span(who, "heading"), f"{process}: {common}")
     for label, text, at in (("good", step.good, step.good_at), ("bad", step.bad, step.bad_at)):
-        page.wrap(text or "no more steps", indent="    ", hang="          ", lead=Span(f"{label + ':':<5} ", "dim"))
+        page.wrap(
+            text or ("no warning" if step.track == "errors" else "no more steps"),
+            indent="    ",
+            hang="          ",
+            lead=Span(f"{label + ':':<5} ", "dim"),
+        )
         if at is not None:
             page.add("          ", Span(str(at), "place"))
             page.add("            ", Span("| ", "dim"), Span(shorten(visible(at.text), page.width - 14)))
