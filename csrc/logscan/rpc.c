@@ -305,8 +305,28 @@ static void on_served(struct ls_scan *scan, const struct ls_record *rec, const s
     }
 }
 
-/* "Received and initiated" is printed after the served line of a call that was done at once, and before it otherwise
- * (result 7, in progress). It carries no opId. */
+/* Whether the served line just before can be that of this operation. The numbers of younger types are learned from such
+ * pairs. */
+static bool fits(struct ls_scan *scan, int64_t type, uint64_t operation)
+{
+    size_t n;
+    if (type < 0) return false;
+    const char *name = type_name(scan, type, &n);
+    return !name || ls_same_text(&scan->texts, operation, name, n);
+}
+
+/* Close, Stop, Abort and Start have no answer. */
+static bool answered(const char *operation, uint32_t n)
+{
+    static const char *const none[] = {"Close", "Stop", "Abort", "Start"};
+    for (size_t i = 0; i < sizeof none / sizeof *none; i++)
+        if (strlen(none[i]) == n && memcmp(operation, none[i], n) == 0) return false;
+    return true;
+}
+
+/* "Received and initiated" is printed after the served line of a call that was done at once, and before it otherwise.
+ * It carries no opId, and its result is 0 for a call in progress too (7 in some forks), so the order of the lines
+ * tells. */
 static void on_begun(struct ls_scan *scan, const struct ls_record *rec, const struct ls_match *m)
 {
     enum { DONE = 0, IN_PROGRESS = 7, MOST_OPEN = 4096 };
@@ -317,14 +337,18 @@ static void on_begun(struct ls_scan *scan, const struct ls_record *rec, const st
     const char *word = ls_role_text(m, F_OPERATION, &n);
     if (!word) return;
     uint64_t operation = ls_word(scan, word, n < 64 ? n : 64);
+    /* a record that was glued to its own copy is one record */
+    bool copy =
+        s->last_begun.line == rec->ref.line && s->last_begun.file == rec->ref.file && s->begun_operation == operation;
+    bool at_once = copy || fits(scan, state->fresh_type, operation) || !s->last_served.line || !answered(word, n);
     s->last_begun = rec->ref;
     s->begun_operation = operation;
     s->begun_res = ls_role_int(m, F_RES, 0);
-    if (s->begun_res == DONE) {
+    if (s->begun_res == DONE && at_once) {
         if (state->consumed != LS_NONE && r->begun.at[state->consumed].operation == operation)
             r->begun.at[state->consumed].open = true; /* it was this call that was served, not the one in progress */
         if (state->fresh_type > 6 && state->fresh_type < 32) r->learned[state->fresh_type] = operation;
-    } else if (s->begun_res == IN_PROGRESS) {
+    } else if (s->begun_res == DONE || s->begun_res == IN_PROGRESS) {
         uint32_t i = 0;
         while (i < r->begun.n && (r->begun.at[i].open || r->begun.n < MOST_OPEN)) i++;
         if (i == r->begun.n && r->begun.n < MOST_OPEN) ls_push(&r->begun);

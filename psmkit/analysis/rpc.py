@@ -32,7 +32,7 @@ def _pending(job: Job) -> list[Finding]:
             open_[wait.run].append(call)
     out = []
     for (run, state, _), items in proven.items():
-        items.sort(key=lambda item: -item[0].age)
+        items.sort(key=lambda item: -item[1].age)
         out.append(_unanswered(job, run, items) if state == "begun" else _unread(job, run, items))
     for run, calls in open_.items():
         stages = words(sorted({call.stage or "unknown" for call in calls}))
@@ -71,7 +71,7 @@ def _unanswered(job: Job, run: int | None, items: list[tuple[Call, Wait]]) -> Fi
         confidence=_confidence(job, wait),
         explanation=(
             f"The proxy service of {service} took {wait.stage} from {caller} and its handler is not done; "
-            f"{call.age} more lines of this stream were read after it, and no completed call took more than "
+            f"{wait.age} more lines of this stream were read after it, and no completed call took more than "
             f"{job.scan.totals.max_call_age}."
         ),
         next_step=f"Attach gdb to the proxy service thread of {service} and see what its {wait.stage} handler waits for.",

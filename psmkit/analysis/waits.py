@@ -53,14 +53,19 @@ def call_wait(job: Job, call: Call) -> Wait | None:
     refs = tuple(r for r in (call.begun, call.served, call.received) if r is not None)
     if run is None or not refs or proof.done(job, run):
         return None
-    if caller is not None and (job.torn_down(caller) or _thread_went_on(job, call, refs[-1])):
+    if call.state == "begun" and call.op == 0 and not _may_be_open(job, call):
+        return None
+    if caller is not None and (
+        job.torn_down(caller) or _thread_went_on(job, call, refs[-1]) or _worked_since(job, caller, refs[-1])
+    ):
         return None
     waiter, target, stage = caller, call.service, call.stage or "a proxy call"
     if call.state == "served":
         # the answer is there; who does not fetch it is the caller, and nobody waits but those that wait for the caller
         waiter, target = None, caller
     ours = proof.of(job, run)
-    proven = proof.aged(call.age, job.scan.totals.max_call_age) and not _read_others(job, call, caller, refs[-1])
+    age = call_age(job, call, caller)
+    proven = proof.aged(age, job.scan.totals.max_call_age)
     proven = proven or (bool(ours.lasting) and not ours.failed)
     if call.state == "served" and not (caller is not None and (_beside(job, caller, refs[-1]) or ours.lasting)):
         proven = False  # the line that is missing belongs into another file, which may have been cut sooner
@@ -75,9 +80,23 @@ def call_wait(job: Job, call: Call) -> Wait | None:
         None,
         call.op,
         refs,
-        call.age,
+        age,
         proven,
     )
+
+
+#: What a handler may leave in progress. Init and SharedInit are done at once.
+_IN_PROGRESS = frozenset({"Setup", "Connect", "Register", "Deregister"})
+
+
+def _may_be_open(job: Job, call: Call) -> bool:
+    """Whether a call of which only the begin was printed can be in progress: without an id, a lost line of its end looks alike.
+
+    Such a line leaves a second trace, an answer that no service is seen to send.
+    """
+    if call.stage not in _IN_PROGRESS:
+        return False
+    return not any(other.state == "received" for other in job.scan.calls)
 
 
 def caller_of(job: Job, call: Call) -> int | None:
@@ -92,16 +111,30 @@ def caller_of(job: Job, call: Call) -> int | None:
     return job.by_local_rank(call.service, next(iter(clients)))
 
 
-def _read_others(job: Job, call: Call, caller: int | None, newest: Ref) -> bool:
-    """Whether the caller read answers to other calls since. One of its threads does, then, and no line says that this call's did not."""
+def call_age(job: Job, call: Call, caller: int | None) -> int:
+    """Lines of the stream since the newest line of a call, or since its caller last read another answer.
+
+    A process whose calls go on being answered has other threads than the one that waits, if one waits at all.
+    """
     if caller is None or call.caller_thread is not None:
-        return False
+        return call.age
+    age = call.age
+    for count in job.scan.counts:
+        if count.proc == caller and count.name in ("proxy.call.matched", "proxy.call.dequeued"):
+            stream = job.scan.files[count.last.file].stream
+            end = max((p.last.seq for p in job.scan.processes if p.stream == stream), default=0)
+            newest = call.served or call.begun
+            if newest is not None and _same_stream(job, count.last, newest):
+                age = min(age, max(end - count.last.seq, 0))
+    return age
+
+
+def _worked_since(job: Job, proc: int, newest: Ref) -> bool:
+    """Whether a process went on to work, or finished an init, after a line: then what it waited for came, and a line is lost."""
     return any(
-        count.proc == caller
-        and count.name in ("proxy.call.matched", "proxy.call.dequeued")
-        and _same_stream(job, count.last, newest)
-        and count.last.seq > newest.seq
-        for count in job.scan.counts
+        later is not None and _same_stream(job, later, newest) and later.seq > newest.seq
+        for i in job.instances_of.get(proc, [])
+        for later in (i.complete, i.last_op)
     )
 
 

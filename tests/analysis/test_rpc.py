@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from psmkit import logparse
 from psmkit.analysis import rpc
+from psmkit.analysis.job import Job
 from psmkit.logparse.types import Call, ServiceTally
 from psmkit.model import Finding
 from tests.analysis.build import Scan
@@ -88,3 +92,49 @@ def test_a_handler_that_fails() -> None:
 
 def test_a_handler_in_progress_does_not_fail() -> None:
     assert _tally(7) == []
+
+
+def _text(lines: list[str], folder: Path) -> list[Finding]:
+    path = folder / "job.log"
+    path.write_text("".join(line + "\n" for line in lines))
+    with logparse.scan([str(path)]) as scan:
+        return rpc.find(Job(scan))
+
+
+def _calls(number: int, left: str) -> list[str]:
+    """Two ranks; rank 1's service answers calls, then one stays in progress while rank 0 goes on."""
+    service, caller, other = "h:2:12 [1] NCCL INFO ", "h:2:2 [1] NCCL INFO ", "h:1:1 [0] NCCL INFO "
+    lines = [
+        "h:1:1 [0] NCCL INFO Bootstrap: Using eth0:10.0.0.1<0>",
+        "h:2:2 [1] NCCL INFO Bootstrap: Using eth0:10.0.0.1<0>",
+    ]
+    for n in range(number):
+        op = f"0x7f00000{n:02x}0"
+        lines += [
+            f"{service}New proxy send connection {n} from local rank 1, transport 2",
+            f"{service}proxyProgressAsync opId={op} op.type=1 op.reqBuff=0x7f10 op.respSize=16 done",
+            f"{service}Received and initiated operation=Init res=0",
+            f"{caller}ncclPollProxyResponse Received new opId={op}",
+            f"{caller}resp.opId={op} matches expected opId={op}",
+        ]
+    return lines + [service + left] * bool(left) + [f"{other}Using network Socket"] * 600
+
+
+def test_a_begun_call_says_res_0_while_it_is_in_progress(tmp_path: Path) -> None:
+    (found,) = _text(_calls(4, "Received and initiated operation=Connect res=0"), tmp_path)
+    assert (found.code, found.severity, found.stage) == ("PSM101", "error", "Connect")
+    assert "operation=Connect" in found.evidence[0].text
+
+
+def test_calls_that_were_answered_before_are_complete(tmp_path: Path) -> None:
+    assert _text(_calls(4, ""), tmp_path) == []
+    assert _text(_calls(4, "Received and initiated operation=Close res=0"), tmp_path) == []
+
+
+def test_an_end_that_was_torn_off_is_no_wait(tmp_path: Path) -> None:
+    lines = _calls(4, "Received and initiated operation=Connect res=0")
+    lines[-300:-300] = [
+        "h:2:2 [1] NCCL INFO ncclPollProxyResponse Received new opId=0x7f0000990",
+        "h:2:2 [1] NCCL INFO resp.opId=0x7f0000990 matches expected opId=0x7f0000990",
+    ]
+    assert not [f for f in _text(lines, tmp_path) if f.severity == "error"]
