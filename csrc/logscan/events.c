@@ -27,8 +27,15 @@ static uint64_t distinct_hash(const struct ls_record *rec, const struct ls_match
     return h;
 }
 
-static void keep_event(struct ls_scan *scan, const struct ls_record *rec, const struct ls_match *m)
+/* Keeps an event as long as neither its message nor the scan has too many. Returns whether it did. */
+static bool keep_event(struct ls_scan *scan, const struct ls_record *rec, const struct ls_match *m, ls_count *c,
+                       uint32_t most)
 {
+    if (!scan->emit_all && (scan->events.n >= LS_MAX_EVENTS || c->kept >= most)) {
+        scan->totals.dropped_events++;
+        return false;
+    }
+    c->kept++;
     ls_event *e = ls_push(&scan->events);
     *e = (ls_event){.message = m->index,
                     .level = (uint32_t)rec->level,
@@ -48,14 +55,15 @@ static void keep_event(struct ls_scan *scan, const struct ls_record *rec, const 
     for (int i = 0; i < m->message->fields; i++) {
         uint64_t v = 0;
         if (m->present & 1ull << i) {
-            const struct ls_capture *c = &m->field[i];
-            v = (m->texts & 1ull << i) ? ls_keep_text(&scan->event_texts, m->text + c->start, c->length) : c->value;
+            const struct ls_capture *f = &m->field[i];
+            v = (m->texts & 1ull << i) ? ls_keep_text(&scan->event_texts, m->text + f->start, f->length) : f->value;
         }
         *ls_push(&scan->values) = v;
     }
+    return true;
 }
 
-static void keep_distinct(struct ls_scan *scan, const struct ls_record *rec, const struct ls_match *m, uint64_t seen)
+static void keep_distinct(struct ls_scan *scan, const struct ls_record *rec, const struct ls_match *m, ls_count *c)
 {
     uint64_t h = distinct_hash(rec, m);
     for (LS_EACH(&scan->event_index, ls_fold(h), at)) {
@@ -65,11 +73,7 @@ static void keep_distinct(struct ls_scan *scan, const struct ls_record *rec, con
         e->last = rec->ref;
         return;
     }
-    if (scan->events.n >= LS_MAX_EVENTS || seen > 64 * LS_MAX_DISTINCT) {
-        scan->totals.dropped_events++;
-        return;
-    }
-    keep_event(scan, rec, m);
+    if (!keep_event(scan, rec, m, c, LS_MAX_DISTINCT)) return;
     while (scan->event_hash.n < scan->events.n) *ls_push(&scan->event_hash) = 0;
     scan->event_hash.at[scan->events.n - 1] = h;
     ls_index_add(&scan->event_index, ls_fold(h), scan->events.n - 1);
@@ -95,20 +99,17 @@ void ls_on_match(struct ls_scan *scan, struct ls_record *rec, const struct ls_ma
     c->last = rec->ref;
     if (msg->role != LS_NO_ROLE && rec->proc >= 0) ls_track(scan, rec, m);
     if (scan->emit_all) {
-        keep_event(scan, rec, m);
+        keep_event(scan, rec, m, c, 0);
         return;
     }
     int keep = msg->keep;
     if (msg->role == LS_RPC_BEGUN && failed(m)) keep = LS_KEEP_ALL;
     switch (keep) {
     case LS_KEEP_DISTINCT:
-        keep_distinct(scan, rec, m, c->count);
+        keep_distinct(scan, rec, m, c);
         break;
     case LS_KEEP_ALL:
-        if (scan->events.n < LS_MAX_EVENTS && c->count <= LS_MAX_ALL)
-            keep_event(scan, rec, m);
-        else
-            scan->totals.dropped_events++;
+        keep_event(scan, rec, m, c, LS_MAX_ALL);
         break;
     default:
         break;
@@ -193,8 +194,5 @@ void ls_on_unmatched(struct ls_scan *scan, struct ls_record *rec, const char *te
     ls_count *c = count_of(scan, rec, 0);
     c->count += rec->repeated;
     c->last = rec->ref;
-    if (scan->emit_all || (scan->events.n < LS_MAX_EVENTS && c->count <= LS_MAX_ALL))
-        keep_event(scan, rec, &m);
-    else
-        scan->totals.dropped_events++;
+    keep_event(scan, rec, &m, c, LS_MAX_ALL);
 }

@@ -9,7 +9,7 @@ enum {
     LS_CACHE = 4096,       /* prefixes remembered */
     LS_CACHE_KEY = 104,    /* bytes of a remembered prefix */
     LS_MAX_SHAPES = 4096,
-    LS_MAX_EVENTS = 400000, /* events kept in one scan */
+    LS_MAX_EVENTS = 150000, /* events kept in one scan */
     LS_MAX_DISTINCT = 2048, /* distinct events of one message and process */
     LS_MAX_ALL = 20000,     /* events of one message and process that are kept each */
     LS_MAX_ITEMS = 400000,  /* entries of one tracker */

@@ -61,6 +61,7 @@ typedef struct {
     uint32_t message;
     int32_t proc;
     uint64_t count;
+    uint64_t kept; /* as events */
     ls_ref first;
     ls_ref last;
 } ls_count;

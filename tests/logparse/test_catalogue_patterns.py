@@ -36,6 +36,8 @@ def render(data: st.DataObject, pattern: str) -> tuple[str, dict[str, Value]]:
         if found[0] == "{ }":
             return " " * data.draw(st.integers(0, 3))
         text, value = data.draw(_VALUES[found[2]])
+        if pattern[: found.start()].endswith("}") and isinstance(value, str):
+            text = value = "/" + text  # nothing but its own letters parts it from the field before
         if found[1] != "_":
             fields[found[1]] = value
         return text
@@ -43,7 +45,9 @@ def render(data: st.DataObject, pattern: str) -> tuple[str, dict[str, Value]]:
     return _PART.sub(part, pattern).rstrip(" "), fields
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=400, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(data=st.data())
 def test_what_a_pattern_prints_is_parsed_back(catalogue: Catalogue, data: st.DataObject) -> None:
     messages = [m for m in catalogue.messages if m.where == "nccl"]

@@ -1,0 +1,71 @@
+"""A user's own TOML: what it may say, and how mistakes in it are told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from psmkit.catalogue import Catalogue, load
+from psmkit.logparse import scan
+from psmkit.model.errors import CatalogueError
+
+
+def test_a_users_file_adds_messages(tmp_path: Path, catalogue: Catalogue) -> None:
+    mine = tmp_path / "mine.toml"
+    mine.write_text('[[message]]\nname = "my.copy"\npattern = "MYPSM copy {n:int} of {total:int}"\nkeep = "all"\n')
+    log = tmp_path / "a.log"
+    log.write_text("n:1:2 [0] NCCL INFO MYPSM copy 3 of 4\n")
+    result = scan(log, catalogue=[mine])
+    assert [(e.name, e.fields) for e in result.events] == [("my.copy", {"n": 3, "total": 4})]
+    assert result.catalogue is not None
+    assert set(result.catalogue.by_name) == {*catalogue.by_name, "my.copy"}
+
+
+@pytest.mark.parametrize(
+    ("text", "entry", "reason"),
+    [
+        ("[[message]\n", None, "not TOML"),
+        ("colour = 1\n", None, "unknown key 'colour'"),
+        ('[[message]]\npattern = "a"\n', "a", "without a name"),
+        ('[[message]]\nname = "x"\n', "x", "either pattern or patterns"),
+        ('[[message]]\nname = "x"\npattern = "a {b:int"\n', "x", "column 3 of"),
+        ('[[message]]\nname = "x"\npattern = "a"\nlevel = "LOUD"\n', "x", "level is one of"),
+        ('[[message]]\nname = "x"\npattern = "a"\nrole = "rpc.lost"\n', "x", "no such role"),
+        ('[[message]]\nname = "x"\npattern = "a"\nrole = "rpc.served"\n', "x", "needs a field 'op'"),
+        ('[[message]]\nname = "x"\npattern = "a"\ndistinct = ["b"]\n', "x", "distinct names 'b'"),
+        ('[[message]]\nname = "x"\npattern = "a {b:int}"\nrole = "ledger.open"\n', "x", "needs ledger"),
+        ('[[message]]\nname = "x"\npattern = "a"\nfinding = "PSM999"\n', "x", "no such finding"),
+        ('[[message]]\nname = "x"\npattern = "a"\ncolour = "red"\n', "x", "unknown key 'colour'"),
+        ('[[message]]\nname = "x"\npattern = "a1"\n[[message]]\nname = "x"\npattern = "a2"\n', "x", "second entry"),
+    ],
+)
+def test_mistakes_name_file_entry_and_reason(tmp_path: Path, text: str, entry: str | None, reason: str) -> None:
+    mine = tmp_path / "mine.toml"
+    mine.write_text(text)
+    with pytest.raises(CatalogueError) as caught:
+        load([mine])
+    message = str(caught.value)
+    assert message.startswith(f"{mine}: ")
+    assert reason in message
+    assert caught.value.entry == entry
+    assert "\n" not in message
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(CatalogueError, match=r"nothing\.toml"):
+        load([tmp_path / "nothing.toml"])
+
+
+def test_the_cache_of_parsed_files_is_never_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from psmkit.catalogue import loader
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    paths = sorted(Path(loader.__file__).parent.glob("uds*.toml"))
+    fresh = loader._tables(paths)
+    (kept,) = (tmp_path / "cache" / "psmkit").iterdir()
+    assert loader._tables(paths) == fresh
+    kept.write_text("{damaged")
+    assert loader._tables(paths) == fresh
+    monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")
+    assert loader._tables(paths) == fresh
