@@ -176,6 +176,8 @@ def _lag(job: Job, group: SeqGroup) -> Finding | None:
     # who is furthest behind holds the others up; those in between may wait for it as well
     rear = sorted(rank for rank, lack in behind.items() if lack == least)
     procs = [p for r in rear if (p := job.proc_in(group.group, r)) is not None]
+    # who is behind here because it waits in another communicator is a victim, too
+    victims = {r for r in rear if (p := job.proc_in(group.group, r)) is not None and _waits_elsewhere(job, group, p)}
     quiet = max((proof.silence(job, p) for p in procs), default=0.0)
     outside = bool(ours.lasting)
     proven = outside or quiet > 0
@@ -206,9 +208,21 @@ def _lag(job: Job, group: SeqGroup) -> Finding | None:
         comm=name,
         ranks=[*rear, *ahead],
         procs=procs,
-        culprits=rear if proven else [],
+        culprits=[r for r in rear if r not in victims] if proven else [],
         stage=op or "collective",
     )
+
+
+def _waits_elsewhere(job: Job, group: SeqGroup, proc: int) -> bool:
+    """Whether a process is one of those that are ahead in another communicator in which somebody is behind."""
+    for mine in job.instances_of.get(proc, []):
+        other = job.groups.get(mine.group)
+        if other is None or other.group == group.group or mine.end is not None:
+            continue
+        most, behind = lagging(job, other)
+        if behind and mine.rank not in behind and most:
+            return True
+    return False
 
 
 def _last(rank: SeqRank | None) -> str:

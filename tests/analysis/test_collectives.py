@@ -110,3 +110,14 @@ def test_the_frameworks_own_comparison() -> None:
 def test_differing_ignores_what_is_each_ranks_own() -> None:
     assert collectives.differing(CALL, {**CALL, "count": 1, "opcount": 3}) == ["count"]
     assert Ref(0, 1, 0) < Ref(0, 2, 0)
+
+
+def test_who_waits_in_another_communicator_is_a_victim() -> None:
+    """Rank 1 is behind in the world because its pair waits for rank 0, which is behind in the pair."""
+    scan = Scan()
+    procs = [scan.proc(r) for r in range(4)]
+    scan.comm(procs, ops={0: 7, 1: 7, 2: 9, 3: 9})
+    scan.comm([procs[0], procs[1]], ops={0: 3, 1: 4})
+    scan.event(procs[2], "ras.keepalive.error", secs=20, addr="10.0.0.1<5002>")
+    found = {f.comm: f.culprits for f in collectives.find(scan.job())}
+    assert found == {"0xabc0": (0,), "0xabc1": (0,)}
