@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import lzma
 import os
+import stat
 import sys
 import tempfile
 import zlib
@@ -150,7 +151,10 @@ def discover(paths: Iterable[str | os.PathLike[str]]) -> list[Input]:
     for given in paths:
         path = os.fspath(given)
         if path == "-":
-            found = [_spool_stdin()]
+            found = [_spool(sys.stdin.buffer)]
+        elif _is_pipe(path):
+            with _open(path) as pipe:
+                found = [_spool(pipe)]
         elif os.path.isdir(path):
             found = [i for i in map(_inspect, _walk(path)) if i is not None]
             if not found:
@@ -200,9 +204,17 @@ def _inspect(path: str, named: bool = False) -> Input | None:
 _SPOOLS: list[BinaryIO] = []
 
 
-def _spool_stdin() -> Input:
+def _is_pipe(path: str) -> bool:
+    """Whether a path can be read only once: a named pipe, or what a shell puts for <(command)."""
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:
+        return False
+    return stat.S_ISFIFO(mode) or stat.S_ISCHR(mode)
+
+
+def _spool(source: BinaryIO) -> Input:
     spool = tempfile.TemporaryFile(prefix="psmkit-")  # noqa: SIM115 (it stays open)
-    source = sys.stdin.buffer
     while chunk := source.read(1 << 20):
         spool.write(chunk)
     spool.flush()
