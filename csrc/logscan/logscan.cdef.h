@@ -190,10 +190,12 @@ typedef struct {
 
 typedef struct {
     uint32_t service; /* index of the ls_service */
-    uint32_t served;  /* 1: key is the type of a served call, 0: a connection was opened */
+    uint32_t served;  /* 1: key is the type of a served call, 0: a connection was opened, 2: a Setup was served, its key
+                       * the dir of the newest connection and, as type, the size of the answer */
     uint64_t dir;
     int64_t transport, rank, type;
     uint64_t count;
+    ls_ref first;
 } ls_tally;
 
 /* What the begin of a file says about a process: see ls_peek. */

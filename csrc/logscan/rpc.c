@@ -219,11 +219,13 @@ static struct service *service_of(struct ls_scan *scan, const struct ls_record *
     return &r->states.at[*at - 1];
 }
 
-static void tally(struct ls_rpc *r, uint32_t service, bool served, uint64_t dir, int64_t transport, int64_t rank,
-                  int64_t type)
+enum { OPENED = 0, TYPE_SERVED = 1, SETUP_SERVED = 2, SETUP = 3 };
+
+static void tally(struct ls_rpc *r, uint32_t service, uint32_t served, uint64_t dir, int64_t transport, int64_t rank,
+                  int64_t type, const ls_ref *ref)
 {
     uint64_t h =
-        ls_mix(ls_mix(ls_mix(ls_mix(12, (uint64_t)service << 1 | served), dir), (uint64_t)transport), (uint64_t)rank);
+        ls_mix(ls_mix(ls_mix(ls_mix(12, (uint64_t)service << 2 | served), dir), (uint64_t)transport), (uint64_t)rank);
     h = ls_mix(h, (uint64_t)type);
     for (LS_EACH(&r->tally_index, ls_fold(h), e)) {
         ls_tally *t = &r->tallies.at[e];
@@ -240,7 +242,8 @@ static void tally(struct ls_rpc *r, uint32_t service, bool served, uint64_t dir,
                                        .transport = transport,
                                        .rank = rank,
                                        .type = type,
-                                       .count = 1};
+                                       .count = 1,
+                                       .first = *ref};
     ls_index_add(&r->tally_index, ls_fold(h), r->tallies.n - 1);
 }
 
@@ -255,8 +258,8 @@ static void on_new_conn(struct ls_scan *scan, const struct ls_record *rec, const
     s->opened_transport = ls_role_int(m, F_TRANSPORT, -1);
     s->opened_rank = ls_role_int(m, F_LOCAL_RANK, -1);
     state->conn_rank = s->opened_rank;
-    tally(scan->rpc, (uint32_t)(s - scan->rpc->services.at), false, s->opened_dir, s->opened_transport, s->opened_rank,
-          0);
+    tally(scan->rpc, (uint32_t)(s - scan->rpc->services.at), OPENED, s->opened_dir, s->opened_transport, s->opened_rank,
+          0, &rec->ref);
 }
 
 static void on_served(struct ls_scan *scan, const struct ls_record *rec, const struct ls_match *m, uint64_t op,
@@ -269,7 +272,10 @@ static void on_served(struct ls_scan *scan, const struct ls_record *rec, const s
     int64_t type = ls_role_int(m, F_TYPE, -1);
     s->last_served = rec->ref;
     s->served_type = type;
-    tally(r, (uint32_t)(s - r->services.at), true, 0, 0, 0, type);
+    tally(r, (uint32_t)(s - r->services.at), TYPE_SERVED, 0, 0, 0, type, &rec->ref);
+    if (type == SETUP && s->opened_dir)
+        tally(r, (uint32_t)(s - r->services.at), SETUP_SERVED, s->opened_dir, 0, 0, ls_role_int(m, F_RESP_SIZE, -1),
+              &rec->ref);
     for (LS_EACH(&r->index, hash, e)) {
         struct call *o = &r->calls.at[e];
         if (o->op != op || o->key_proc != rec->proc) continue;

@@ -313,8 +313,11 @@ class _Collector:
     def services(self) -> list[ServiceTally]:
         opened: dict[int, dict[tuple[str, int, int], int]] = defaultdict(dict)
         served: dict[int, dict[int, int]] = defaultdict(dict)
+        setups: dict[int, dict[tuple[str, int], Ref]] = defaultdict(dict)
         for t in self.rows("ls_tallies"):
-            if t.served:
+            if t.served == 2:
+                setups[t.service][(self.text(t.dir) or "", t.type)] = _ref(t.first)
+            elif t.served:
                 served[t.service][t.type] = t.count
             else:
                 opened[t.service][(self.text(t.dir) or "", t.transport, t.rank)] = t.count
@@ -336,6 +339,7 @@ class _Collector:
                     last_begun=was_begun,
                     begun_operation=self.text(s.begun_operation) if was_begun else None,
                     begun_res=s.begun_res if was_begun else None,
+                    setups=setups[i],
                 )
             )
         return out
