@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
+import lzma
 import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
+import zstandard
 
 import psmkit
 
@@ -49,3 +52,21 @@ def test_evidence_quotes_lines_that_stand_in_the_file(name: str) -> None:
 def test_every_log_has_its_truth() -> None:
     found = {p.name for p in LOGS.iterdir() if p.is_dir() or p.suffix in (".log", ".gz")}
     assert found == set(TRUTH)
+
+
+def test_compressed_logs_give_the_same_report(tmp_path: Path) -> None:
+    """Lines of compressed input are quoted in one pass at the end: the same lines, whatever asked for them first."""
+    plain, packed = tmp_path / "plain", tmp_path / "packed"
+    plain.mkdir()
+    packed.mkdir()
+    packers = [gzip.compress, lzma.compress, zstandard.ZstdCompressor().compress, gzip.compress]
+    for path, pack in zip(sorted((LOGS / "fault_e1_n4_rank1_cumem_import_oom").iterdir()), packers, strict=True):
+        (plain / path.name).write_bytes(path.read_bytes())
+        (packed / path.name).write_bytes(pack(path.read_bytes()))
+    one, other = psmkit.analyze([str(plain)]), psmkit.analyze([str(packed)])
+    assert (one.verdict, one.reason) == (other.verdict, other.reason)
+    assert [f.title for f in one.findings] == [f.title for f in other.findings]
+    assert [[(e.line, e.text) for e in f.evidence] for f in one.findings] == [
+        [(e.line, e.text) for e in f.evidence] for f in other.findings
+    ]
+    assert any(e.text for f in other.findings for e in f.evidence)

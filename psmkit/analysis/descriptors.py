@@ -36,6 +36,9 @@ def growth(job: Job) -> list[Finding]:
                 stage="file descriptors",
             )
         )
+    prefetch = getattr(job.scan, "prefetch", None)
+    if prefetch is not None:
+        prefetch(e.last for e in job.events("proxy.fd.returned", "memory.p2p.fd") if e.last is not None and e.count > 1)
     told = {p for f in out for p in f.processes}
     for proc in range(len(job.scan.processes)):
         finding = _grown(job, proc)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -55,6 +56,9 @@ class Job:
         self._names = sorted(self._by_name)
         self._waits: list[Wait] | None = None
         self._cache: dict[Ref, Evidence] = {}
+        # A compressed input is read from its begin for every step back: its lines are quoted in the end, in one go.
+        self._late = any(source.kind != "log" for source in getattr(scan, "inputs", ()))
+        self._cited: dict[tuple[str, int], Ref] = {}
 
     # --- identity ---------------------------------------------------------------------------------------------
 
@@ -327,6 +331,21 @@ class Job:
             out.append(self._cache[ref])
         return tuple(out)
 
+    def _cite(self, *refs: Ref | None) -> tuple[Evidence, ...]:
+        """Evidence for a finding. Where fetching is slow its text stays empty until :meth:`quoted`."""
+        if not self._late:
+            return self.evidence(*refs)
+        places = {(self.scan.files[ref.file].path, ref.line): ref for ref in refs if ref is not None}
+        self._cited.update(places)
+        return tuple(Evidence(path, line, "") for path, line in places)
+
+    def quoted(self, findings: Iterable[Finding]) -> list[Finding]:
+        """The findings with the text of their evidence."""
+        if not self._late:
+            return list(findings)
+        texts = {(e.file, e.line): e for ref in sorted(set(self._cited.values())) for e in self.evidence(ref)}
+        return [replace(f, evidence=tuple(texts.get((e.file, e.line), e) for e in f.evidence)) for f in findings]
+
     def finding(
         self,
         code: str,
@@ -358,7 +377,7 @@ class Job:
             confidence=confidence,
             explanation=explanation or info.meaning,
             next_step=next_step or info.next_step,
-            evidence=self.evidence(*refs),
+            evidence=self._cite(*refs),
             run=run,
             comm=comm,
             ranks=tuple(numbers),

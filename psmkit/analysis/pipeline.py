@@ -78,7 +78,7 @@ def analyse_job(job: Job) -> Report:
     for name in RULES:
         module = importlib.import_module(f"psmkit.analysis.{name}")
         findings.extend(module.find(job))
-    findings = _ordered(findings)
+    findings = _ordered(job.quoted(findings))
     runs = verdict.judge(job, findings)
     worst, reason, confidence = verdict.overall(runs)
     return Report(

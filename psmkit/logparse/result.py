@@ -52,7 +52,7 @@ class ScanResult(ScanData):
     notes: Sequence[str] = ()
     catalogue: Catalogue | None = None
     inputs: Sequence[Input] = ()
-    _open: dict[int, tuple[Reader, int]] = field(default_factory=dict)
+    _open: dict[int, tuple[Reader, int, bytes]] = field(default_factory=dict)
     _lines: dict[tuple[int, int], str] = field(default_factory=dict)
 
     def text(self, ref: Ref) -> str:
@@ -73,7 +73,7 @@ class ScanResult(ScanData):
 
     def close(self) -> None:
         """Close files that were opened to fetch lines."""
-        for reader, _ in self._open.values():
+        for reader, _, _ in self._open.values():
             reader.close()
         self._open.clear()
 
@@ -89,19 +89,22 @@ class ScanResult(ScanData):
             with open(source.path, "rb") as file:
                 file.seek(ref.offset)
                 return _clean(file.readline(_LONGEST))
-        reader, at = self._open.pop(ref.file, (None, 0))
+        # Lines that are asked for together stand close together: what was read past the last one is kept.
+        reader, at, ahead = self._open.pop(ref.file, (None, 0, b""))
         if reader is None or at > ref.offset:
             if reader is not None:
                 reader.close()
-            reader, at = Reader(source), 0
-        while at < ref.offset and (skipped := reader.read(min(1 << 20, ref.offset - at))):
-            at += len(skipped)
-        line = b""
-        while b"\n" not in line and len(line) < _LONGEST and (more := reader.read(4096)):
-            line += more
-            at += len(more)
-        self._open[ref.file] = (reader, at)
-        return _clean(line.split(b"\n", 1)[0])
+            reader, at, ahead = Reader(source), 0, b""
+        while at + len(ahead) <= ref.offset:
+            at += len(ahead)
+            ahead = reader.read(1 << 20)
+            if not ahead:
+                break
+        ahead = ahead[ref.offset - at :]
+        while b"\n" not in ahead and len(ahead) < _LONGEST and (more := reader.read(4096)):
+            ahead += more
+        self._open[ref.file] = (reader, ref.offset, ahead)
+        return _clean(ahead.split(b"\n", 1)[0][:_LONGEST])
 
 
 def _clean(line: bytes) -> str:
