@@ -185,13 +185,17 @@ def _lag(job: Job, group: SeqGroup) -> Finding | None:
         return None  # the log is cut while its ranks work, which shows nothing
     waiting = next((r for r in group.ranks if r.rank == ahead[0]), None)
     op = _last(waiting)
-    where = f"call {most} of {name}{f' ({op})' if op else ''}"
+    at = f"call {most} ({op})" if op else f"call {most}"
+    many = len(ahead) > 1
     refs: list[Ref | None] = [last[r].last for r in rear[:3]] + [last[r].last for r in ahead[:2]]
     refs += [job.process(p).last for p in procs[:2]] + list(ours.refs[:2])
     return job.finding(
         "PSM302",
         run=run,
-        title=f"{_ranks(rear)} never called {where}: {_ranks(ahead)} {'wait' if len(ahead) > 1 else 'waits'} for it, {least} {'call' if least == 1 else 'calls'} ahead",
+        title=(
+            f"{_ranks(rear)} never came to call {most - least + 1} of {name}: {_ranks(ahead)} {'are' if many else 'is'} at {at} "
+            f"and {'wait' if many else 'waits'} for it"
+        ),
         severity=None if proven else Severity.WARNING,
         confidence=0.85 if outside else 0.75 if proven else 0.5,
         explanation=(
