@@ -489,8 +489,17 @@ static void pair(struct ls_scan *scan, bool last)
             s->received = answer->received;
             s->matched = answer->matched;
             s->generation = answer->generation;
+            uint32_t hash = answer->hash;
             drop(r, answer);
-            if (!(s->flags & QUEUED)) complete(scan, s);
+            if (s->flags & MATCHED) {
+                complete(scan, s);
+                break;
+            }
+            /* The caller's next line about it is still to come: from now on it is found there. */
+            ls_index_del(&r->index, s->hash, ends.at[k].call);
+            s->hash = hash;
+            s->key_proc = s->caller;
+            ls_index_add(&r->index, hash, ends.at[k].call);
             break;
         }
     }

@@ -116,6 +116,13 @@ def test_another_process_of_the_host_may_answer(scan_text: Scan) -> None:
     )
 
 
+def test_the_rounds_of_reading_do_not_part_a_call_from_its_answer(scan_text: Scan) -> None:
+    text = served(0xA, 1, pid=1) + received(0xA, pid=2) + noise(700) + matched(0xA, pid=2)
+    for chunk in (300, 1 << 20):
+        result = scan_text(text, chunk=chunk)
+        assert (result.totals.calls_matched, states(result)) == (1, [])
+
+
 def test_equal_addresses_in_two_processes_are_two_calls(scan_text: Scan) -> None:
     """Process 2 never fetches its answer; the answer of process 1 must not count for it."""
     result = scan_text(served(0xA, pid=1) + served(0xA, pid=2) + received(0xA, pid=1) + matched(0xA, pid=1))
