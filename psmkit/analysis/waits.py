@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 from psmkit.analysis import proof
 from psmkit.analysis.connections import age_of, owes
@@ -34,6 +36,39 @@ class Wait:
     refs: tuple[Ref, ...]
     age: int
     proven: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Index:
+    """What is looked up for every open exchange, gathered once: a damaged log has thousands of them."""
+
+    ends: dict[int, int]  # stream -> its last line
+    last_read: dict[int, Ref]  # process -> its last answer that was read
+    clients: dict[int, set[int]]  # process -> local ranks that its service worked for
+    threads: dict[tuple[int, int, int], Thread]  # (process, file, line) -> the thread whose last line this is
+    orphans: bool  # some answers have no service
+
+
+_INDEXES: WeakKeyDictionary[Job, _Index] = WeakKeyDictionary()
+
+
+def _index(job: Job) -> _Index:
+    if job not in _INDEXES:
+        scan = job.scan
+        index = _Index({}, {}, defaultdict(set), {}, any(call.state == "received" for call in scan.calls))
+        for process in scan.processes:
+            index.ends[process.stream] = max(index.ends.get(process.stream, 0), process.last.seq)
+        for count in scan.counts:
+            if count.name in ("proxy.call.matched", "proxy.call.dequeued"):
+                known = index.last_read.get(count.proc)
+                if known is None or known.seq < count.last.seq:
+                    index.last_read[count.proc] = count.last
+        for tally in scan.services:
+            index.clients[tally.proc].update(rank for _, _, rank in tally.opened)
+        for thread in scan.threads:
+            index.threads[(thread.proc, thread.last.file, thread.last.line)] = thread
+        _INDEXES[job] = index
+    return _INDEXES[job]
 
 
 def _run(job: Job, *procs: int | None) -> int | None:
@@ -96,14 +131,14 @@ def _may_be_open(job: Job, call: Call) -> bool:
     """
     if call.stage not in _IN_PROGRESS:
         return False
-    return not any(other.state == "received" for other in job.scan.calls)
+    return not _index(job).orphans
 
 
 def caller_of(job: Job, call: Call) -> int | None:
     """Who made a call. Where no line says so, it is the only rank that the service ever worked for, if there is one."""
     if call.caller is not None or call.service is None:
         return call.caller
-    clients = {rank for tally in job.scan.services if tally.proc == call.service for _, _, rank in tally.opened}
+    clients = _index(job).clients.get(call.service, set())
     if call.peer_local_rank is not None:
         clients = {call.peer_local_rank}
     if len(clients) != 1:
@@ -119,13 +154,9 @@ def call_age(job: Job, call: Call, caller: int | None) -> int:
     if caller is None or call.caller_thread is not None:
         return call.age
     age = call.age
-    for count in job.scan.counts:
-        if count.proc == caller and count.name in ("proxy.call.matched", "proxy.call.dequeued"):
-            stream = job.scan.files[count.last.file].stream
-            end = max((p.last.seq for p in job.scan.processes if p.stream == stream), default=0)
-            newest = call.served or call.begun
-            if newest is not None and _same_stream(job, count.last, newest):
-                age = min(age, max(end - count.last.seq, 0))
+    read, newest = _index(job).last_read.get(caller), call.served or call.begun
+    if read is not None and newest is not None and _same_stream(job, read, newest):
+        age = min(age, max(_index(job).ends[job.scan.files[read.file].stream] - read.seq, 0))
     return age
 
 
@@ -196,7 +227,7 @@ def fd_age(job: Job, fd: FdExchange) -> int:
     streams = {job.scan.files[r.file].stream for r in refs}
     if len(streams) != 1:
         return fd.age
-    end = max((p.last.seq for p in job.scan.processes if p.stream in streams), default=0)
+    end = _index(job).ends.get(streams.pop(), 0)
     return min(fd.age, max(end - max(r.seq for r in refs), 0)) if end else fd.age
 
 
@@ -204,10 +235,7 @@ def asking_thread(job: Job, fd: FdExchange) -> Thread | None:
     """The thread that asks, when the request is the last thing it printed."""
     if fd.asked is None or fd.client is None:
         return None
-    for thread in job.scan.threads:
-        if thread.proc == fd.client and (thread.last.file, thread.last.line) == (fd.asked.file, fd.asked.line):
-            return thread
-    return None
+    return _index(job).threads.get((fd.client, fd.asked.file, fd.asked.line))
 
 
 def _overtaken(job: Job, fd: FdExchange, target: int | None) -> bool:
