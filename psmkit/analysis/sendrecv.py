@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from dataclasses import dataclass, field
+
 from psmkit.analysis import proof
 from psmkit.analysis.job import Job
 from psmkit.logparse.types import PairQueue
@@ -10,18 +13,36 @@ from psmkit.model import Finding, Severity
 __all__ = ["find"]
 
 
+#: So many findings of one job are enough to see what is wrong.
+_MOST = 20
+
+
+@dataclass(slots=True)
+class _Queues:
+    """The pairs of each rank of a communicator, by (communicator, rank); all-to-all exchanges have very many."""
+
+    sent: dict[tuple[int, int], list[PairQueue]] = field(default_factory=lambda: defaultdict(list))
+    received: dict[tuple[int, int], list[PairQueue]] = field(default_factory=lambda: defaultdict(list))
+
+
 def find(job: Job) -> list[Finding]:
     """PSM303. What a teardown follows was complete: an end that is missing there is a lost line of the log."""
     out: list[Finding] = []
+    queues = _Queues()
+    for pair in job.scan.pairs:
+        queues.sent[(pair.group, pair.src)].append(pair)
+        queues.received[(pair.group, pair.dst)].append(pair)
+    ended = {i.group for i in job.scan.instances if i.end is not None}
     for pair in job.scan.pairs:
         run = _run(job, pair)
-        members = job.members.get(pair.group, [])
-        if run is None or proof.done(job, run) or any(i.end is not None for i in members):
+        if run is None or pair.group in ended or proof.of(job, run).done:
             continue
+        if len(out) >= _MOST:
+            break
         if pair.mismatch is not None:
             out.append(_sizes(job, run, pair))
         elif pair.pending_sends or pair.pending_recvs:
-            found = _unpaired(job, run, pair)
+            found = _unpaired(job, run, pair, queues)
             if found is not None:
                 out.append(found)
     return out
@@ -60,7 +81,7 @@ def _sizes(job: Job, run: int, pair: PairQueue) -> Finding:
     )
 
 
-def _unpaired(job: Job, run: int, pair: PairQueue) -> Finding | None:
+def _unpaired(job: Job, run: int, pair: PairQueue, queues: _Queues) -> Finding | None:
     sending = pair.pending_sends > 0
     lack = pair.pending_sends if sending else pair.pending_recvs
     waiter, owing = (pair.src, pair.dst) if sending else (pair.dst, pair.src)
@@ -69,11 +90,11 @@ def _unpaired(job: Job, run: int, pair: PairQueue) -> Finding | None:
     ours = proof.of(job, run)
     if ours.failed:
         return None
-    hole = _hole(job, pair, sending)
+    hole = _hole(queues, pair, sending)
     outside = bool(ours.lasting)
     if not hole and not outside:
         return None  # one rank is ahead of the other, as at the end of any log
-    if not hole and _behind(job, pair, owing):
+    if not hole and _behind(queues, pair, owing):
         return None  # it stopped before it came here, which is told as such
     proven = outside or lack > 1
     what, counter = ("sends", "recv") if sending else ("recvs", "send")
@@ -100,30 +121,21 @@ def _unpaired(job: Job, run: int, pair: PairQueue) -> Finding | None:
     )
 
 
-def _behind(job: Job, pair: PairQueue, owing: int) -> bool:
+def _behind(queues: _Queues, pair: PairQueue, owing: int) -> bool:
     """Whether the rank that owes a call owes calls to others too."""
-    others = {
-        waiter
-        for p in job.scan.pairs
-        if p.group == pair.group
-        for waiter, debtor, lack in ((p.src, p.dst, p.pending_sends), (p.dst, p.src, p.pending_recvs))
-        if lack and debtor == owing
-    }
-    return len(others) > 1
+    waiters = {p.src for p in queues.received[(pair.group, owing)] if p.pending_sends}
+    waiters |= {p.dst for p in queues.sent[(pair.group, owing)] if p.pending_recvs}
+    return len(waiters) > 1
 
 
-def _hole(job: Job, pair: PairQueue, sending: bool) -> bool:
+def _hole(queues: _Queues, pair: PairQueue, sending: bool) -> bool:
     """Whether the rank has called its counterparts for all other peers, as often as this one needs them.
 
     Only an exchange in which all peers do the same shows it: in a pipeline one neighbour is ahead of the other by nature.
     """
-    owing = pair.dst if sending else pair.src
     need = pair.matched + (pair.pending_sends if sending else pair.pending_recvs)
-    others = [
-        p
-        for p in job.scan.pairs
-        if p.group == pair.group and p is not pair and (p.dst if sending else p.src) == owing
-    ]  # fmt: skip
+    ours = queues.received[(pair.group, pair.dst)] if sending else queues.sent[(pair.group, pair.src)]
+    others = [p for p in ours if p is not pair]
     if len(others) < 2:
         return False
     return all(p.matched == need and not p.pending_sends and not p.pending_recvs for p in others)

@@ -86,7 +86,7 @@ def call_wait(job: Job, call: Call) -> Wait | None:
     caller = caller_of(job, call)
     run = _run(job, caller, call.service)
     refs = tuple(r for r in (call.begun, call.served, call.received) if r is not None)
-    if run is None or not refs or proof.done(job, run):
+    if run is None or not refs or proof.of(job, run).done:
         return None
     if call.state == "begun" and call.op == 0 and not _may_be_open(job, call):
         return None
@@ -199,7 +199,7 @@ def fd_wait(job: Job, fd: FdExchange) -> Wait | None:
     if fd.done is not None or fd.asked is None:
         return None
     run = _run(job, fd.client, fd.server)
-    if run is None or proof.done(job, run):
+    if run is None or proof.of(job, run).done:
         return None
     thread = asking_thread(job, fd)
     if thread is None:
@@ -287,7 +287,7 @@ def find(job: Job) -> list[Wait]:
 def _connection(job: Job, tally: ServiceTally) -> Wait | None:
     """A connection that owes its next message: the client is the rank that opened it, and waits in the same process."""
     message, run = owes(job, tally), job.run_of(tally.proc)
-    if message is None or run is None or tally.opened_as is None or proof.done(job, run):
+    if message is None or run is None or tally.opened_as is None or proof.of(job, run).done:
         return None
     ours, age = proof.of(job, run), age_of(job, tally)
     client = job.by_local_rank(tally.proc, tally.opened_as[2])
@@ -325,12 +325,13 @@ def _collectives(job: Job, group: SeqGroup) -> list[Wait]:
 
 def _pairs(job: Job) -> list[Wait]:
     out = []
+    ended = {i.group for i in job.scan.instances if i.end is not None}
     for pair in job.scan.pairs:
         if not pair.pending_sends and not pair.pending_recvs:
             continue
         src, dst = job.proc_in(pair.group, pair.src), job.proc_in(pair.group, pair.dst)
         run = _run(job, src, dst)
-        if run is None or any(i.end is not None for i in job.members.get(pair.group, [])):
+        if run is None or pair.group in ended:
             continue
         ours = proof.of(job, run)
         sending = pair.pending_sends > 0
