@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from psmkit.logparse.types import FdExchange
+from psmkit.logparse.types import FdExchange, ServiceTally
 from tests.analysis.build import Scan
 
 
@@ -95,3 +95,20 @@ def test_stages_and_progress() -> None:
     assert job.progress_of(procs[0]) > job.progress_of(procs[1]) > job.progress_of(procs[2])
     assert not job.torn_down(procs[0])
     assert job.worked(procs[1])
+
+
+def test_own_proxies_name_ranks_where_no_communicator_line_is_seen() -> None:
+    scan = Scan()
+    procs = [scan.proc(r) for r in range(2)]
+    for rank, proc in enumerate(procs):
+        opened = {("send", 5, rank): 4, ("send", 5, 1 - rank): 1}
+        scan.services.append(ServiceTally(proc, proc, opened, {}))
+    assert [scan.job().rank_of(p) for p in procs] == [0, 1]
+
+
+def test_proxies_that_do_not_tell_ranks_apart_name_none() -> None:
+    scan = Scan()
+    procs = [scan.proc(r) for r in range(2)]
+    for proc in procs:
+        scan.services.append(ServiceTally(proc, proc, {("send", 5, 0): 4}, {}))
+    assert [scan.job().rank_of(p) for p in procs] == [None, None]
