@@ -92,16 +92,19 @@ static uint32_t group_by_guess(struct ls_comms *c, int64_t nranks, uint64_t ordi
     return at;
 }
 
-static uint64_t ordinal_of(const struct ls_comms *c, int32_t proc, int64_t nranks)
+/* A process that drives several devices has one communicator of a set for each of them: those are counted apart. */
+static uint64_t ordinal_of(const struct ls_comms *c, int32_t proc, int64_t nranks, int64_t dev)
 {
     uint64_t n = 0;
-    for (uint32_t i = 0; i < c->instances.n; i++)
-        n += c->instances.at[i].proc == proc && c->instances.at[i].nranks == nranks;
+    for (uint32_t e = 0; e < c->instances.n; e++) {
+        const ls_instance *i = &c->instances.at[e];
+        n += i->proc == proc && i->nranks == nranks && (dev < 0 || i->dev < 0 || i->dev == dev);
+    }
     return n;
 }
 
 static uint32_t new_instance(struct ls_scan *scan, const struct ls_record *rec, uint64_t comm, int64_t rank,
-                             int64_t nranks, bool has_id, uint64_t commid)
+                             int64_t nranks, int64_t dev, bool has_id, uint64_t commid)
 {
     enum { MOST = 1 << 17, MOST_MEMBERS = 1 << 16 };
     struct ls_comms *c = scan->comms;
@@ -109,8 +112,8 @@ static uint32_t new_instance(struct ls_scan *scan, const struct ls_record *rec, 
         scan->totals.dropped_items++;
         return LS_NONE;
     }
-    uint32_t group =
-        has_id ? group_by_id(c, commid, nranks) : group_by_guess(c, nranks, ordinal_of(c, rec->proc, nranks), rank);
+    uint32_t group = has_id ? group_by_id(c, commid, nranks)
+                            : group_by_guess(c, nranks, ordinal_of(c, rec->proc, nranks, dev), rank);
     uint32_t old = find_instance(c, rec->proc, comm), hash = comm_hash(rec->proc, comm);
     if (old != LS_NONE) ls_index_del(&c->index, hash, old);
     ls_instance *i = ls_push(&c->instances);
@@ -163,7 +166,7 @@ static void on_init(struct ls_scan *scan, const struct ls_record *rec, const str
         bool same = i->rank == rank && i->nranks == nranks && (!has_id || !i->has_commid || i->commid == commid);
         if (!same || (start && i->complete.line)) at = LS_NONE;
     }
-    if (at == LS_NONE) at = new_instance(scan, rec, comm, rank, nranks, has_id, commid);
+    if (at == LS_NONE) at = new_instance(scan, rec, comm, rank, nranks, ls_role_int(m, F_DEV, -1), has_id, commid);
     if (at == LS_NONE) return;
     ls_instance *i = &c->instances.at[at];
     if (start && !i->start.line)
@@ -180,7 +183,7 @@ static void on_end(struct ls_scan *scan, const struct ls_record *rec, const stru
     if (at == LS_NONE) {
         int64_t nranks = ls_role_int(m, F_NRANKS, -1);
         if (nranks <= 0) return;
-        at = new_instance(scan, rec, comm, ls_role_int(m, F_RANK, -1), nranks, false, 0);
+        at = new_instance(scan, rec, comm, ls_role_int(m, F_RANK, -1), nranks, ls_role_int(m, F_DEV, -1), false, 0);
         if (at == LS_NONE) return;
         learn(scan, &c->instances.at[at], m);
     }
@@ -205,7 +208,7 @@ void ls_comms_record(struct ls_scan *scan, const struct ls_record *rec, const st
     }
     uint32_t at = find_instance(c, rec->proc, comm);
     if (at == LS_NONE) {
-        at = new_instance(scan, rec, comm, -1, ls_role_int(m, F_SEQ_NRANKS, -1), false, 0);
+        at = new_instance(scan, rec, comm, -1, ls_role_int(m, F_SEQ_NRANKS, -1), -1, false, 0);
         if (at == LS_NONE) return;
         c->states.at[at].by_op = true;
         c->groups.at[c->instances.at[at].group].unaligned |= ls_role_int(m, F_OPCOUNT, 0) != 0;

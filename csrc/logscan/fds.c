@@ -39,6 +39,7 @@ static void retire(struct ls_scan *scan, uint32_t at)
     if (d->asked.line && scan->files.at[d->asked.file].stream == scan->files.at[d->done.file].stream &&
         d->done.seq > d->asked.seq && d->done.seq - d->asked.seq > scan->totals.max_fd_age)
         scan->totals.max_fd_age = d->done.seq - d->asked.seq;
+    if (scan->keep_calls) *ls_push(&f->out) = *d;
     ls_index_del(&f->index, x->hash, at);
     x->flags = GONE;
     *ls_push(&f->unused) = at;

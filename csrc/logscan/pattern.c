@@ -143,7 +143,7 @@ static int parse_field(const char *text, const char **s, const char *end, struct
     } else if (m->type[slot] != tok->type) {
         /* Releases print one thing as a number or as a name, as ptr or as hex: each line says what it has. */
         int a = m->type[slot], b = tok->type;
-        if (ls_is_text(a) || (!ls_is_text(b) && (b == LS_FLOAT || (b == LS_INT && a == LS_UINT))))
+        if (ls_is_text(a) || (!ls_is_text(b) && (b == LS_FLOAT || (b == LS_INT && (a == LS_UINT || a == LS_HEX)))))
             m->type[slot] = (uint8_t)b;
     }
     tok->slot = slot;

@@ -217,13 +217,14 @@ class _Collector:
         return sorted(calls, key=lambda c: c.begun or c.served or c.received or c.matched or _NOWHERE)
 
     def fds(self) -> list[FdExchange]:
-        return [
+        fds = [
             FdExchange(
                 f.op, _maybe(f.asked), _maybe(f.received), _maybe(f.answered), _maybe(f.done),
                 _known(f.client), _known(f.server), _known(f.rank), _known(f.peer), _known(f.fd), f.age,
             )
             for f in self.rows("ls_fds")
         ]  # fmt: skip
+        return sorted(fds, key=lambda f: f.asked or f.received or f.answered or f.done or _NOWHERE)
 
     def instances(self) -> list[CommInstance]:
         return [

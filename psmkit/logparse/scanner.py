@@ -121,7 +121,7 @@ def scan(
     Args:
         paths: a file, glob, folder or ``-`` for standard input, or several of them.
         catalogue: TOML files with messages of your own, or a :class:`~psmkit.catalogue.Catalogue` to use instead of psmkit's.
-        keep_calls: keep every proxy call, not only those that are not complete.
+        keep_calls: keep every proxy call and fd exchange, not only those that are not complete.
         progress: called with bytes read and bytes in all, now and then.
         chunk: bytes to read of one stream before the next one has its turn.
 
