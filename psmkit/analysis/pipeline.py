@@ -63,8 +63,10 @@ def analyze(
     try:
         if not result.totals.matched and not result.totals.unmatched and not result.foreign:
             names = ", ".join(f.path for f in result.files[:3]) or "the input"
+            lines = f"{result.totals.lines} {'line' if result.totals.lines == 1 else 'lines'} read"
+            damage = "".join(f" ({note})" for note in result.notes[:3])
             raise NothingToAnalyse(
-                f"no NCCL line in {names}: {result.totals.lines} lines read. "
+                f"no NCCL line in {names}: {lines}{damage}. "
                 "Give a log made with NCCL_DEBUG=INFO (see 'psmkit analyze --help' for other inputs)."
             )
         return analyse_job(Job(result))
@@ -97,6 +99,16 @@ def analyse_job(job: Job) -> Report:
 
 
 def _ordered(findings: Iterable[Finding]) -> list[Finding]:
-    """Worst and surest first, without exact repetitions; the order of equals is the order of the rules."""
-    unique = list(dict.fromkeys(findings))
-    return sorted(unique, key=lambda f: (-f.severity.weight, -f.confidence))
+    """Worst and surest first; of two of one code that rest on the same lines, the first stays. Equals keep the order of the rules."""
+    ranked = sorted(dict.fromkeys(findings), key=lambda f: (-f.severity.weight, -f.confidence))
+    kept: list[Finding] = []
+    for finding in ranked:
+        lines = {(e.file, e.line) for e in finding.evidence}
+        if lines and any(k.code == finding.code and k.run == finding.run and lines <= _lines(k) for k in kept):
+            continue
+        kept.append(finding)
+    return kept
+
+
+def _lines(finding: Finding) -> set[tuple[str, int]]:
+    return {(e.file, e.line) for e in finding.evidence}
