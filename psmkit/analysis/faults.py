@@ -39,6 +39,10 @@ _OTHER_END = re.compile(
     r"reset by peer|refused|broken pipe|timed out|no route|unreachable|not connected|connection abort", re.IGNORECASE
 )
 _HEAD = re.compile(r"NCCL (?:WARN|INFO|ABORT|TRACE|ERROR) ?")
+#: Where the next record begins, on a line that holds two.
+_NEXT = re.compile(
+    r"(?:\[\d+,\d+\]<std\w+>: ?)?[\w.-]+:\d+:\d+ (?:\[-?\d+\] )?(?:\S+ )?NCCL (?:WARN|INFO|ABORT|TRACE|CALL)\b"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +180,8 @@ def body(job: Job, event: Event, most: int = 160) -> str:
         text = evidence[0].text if evidence else ""
         parts = _HEAD.split(text, maxsplit=1)
         text = parts[1] if len(parts) == 2 else text
+        glued = _NEXT.search(text)
+        text = text[: glued.start()] if glued is not None and glued.start() > 0 else text
     text = " ".join(text.split())
     return text if len(text) <= most else text[: most - 1] + "\N{HORIZONTAL ELLIPSIS}"
 
@@ -220,6 +226,9 @@ def _faults(job: Job) -> tuple[dict[int, list[Fault]], dict[int, list[int]]]:
 
 
 def _reports(event: Event, known: Message | None) -> bool:
+    if event.name in _CALLS and (event.where or "").startswith("ras/"):
+        # RAS serves queries only: where its sockets fail, for example because another process has its port, work goes on without it
+        return False
     if event.name in _UNKNOWN:
         return True
     if event.name.startswith("ras."):
@@ -271,7 +280,16 @@ def _leads(cascade: Cascade) -> bool:
 
 def _joins(cascade: Cascade, step: Fault) -> bool:
     """Whether a step of a chain in one thread goes on with the trouble of another: an async job that was joined."""
-    return bool(cascade.chain) and cascade.code == step.code and _api(step.event) and cascade.severity != "harmless"
+    if not cascade.chain or cascade.code != step.code or cascade.severity == "harmless":
+        return False
+    # or the rank's own call of its proxy service, which hands the error back
+    return _api(step.event) or (_transport(cascade.last.event) and _transport(step.event))
+
+
+def _transport(event: Event) -> bool:
+    """Whether a step of a chain stands in a transport or in the proxy."""
+    name = str(event.fields.get("file", "")).rsplit("src/", 1)[-1]
+    return name.startswith(("transport/", "transport.cc", "proxy.cc"))
 
 
 def _judge(job: Job, cascade: Cascade, other: dict[int, list[int]], speaking: set[int]) -> None:

@@ -72,6 +72,16 @@ def _gpus(scan: ScanData) -> dict[int, frozenset[tuple[str, str]]]:
     return {proc: frozenset(gpus) for proc, gpus in out.items()}
 
 
+# mpirun's `[1,5]<stdout>:`, srun's `5:`, torch's `[rank5]:` and torchrun's `[5]:`; names of pods and Ray's process ids number no ranks
+_SLOT = re.compile(r"^(?:\[?\d+,(\d+)\]?(?:<\w+>)?|\[?(?:rank *)?(\d+)\]?):?$")
+
+
+def _slot(tag: str | None) -> int | None:
+    """The number that a launcher gave a process, None where its tag is the name of something else."""
+    found = _SLOT.match((tag or "").strip())
+    return int(found.group(1) or found.group(2)) if found else None
+
+
 def _slots(process: Process) -> tuple[object, ...]:
     return (process.stream, process.tag, process.host, process.pid)
 
@@ -91,7 +101,8 @@ def _conflict(scan: ScanData, one: list[int], other: list[int], gpus: dict[int, 
         seen = slots.get(_slots(process))
         if seen is not None and seen != process.incarnation:
             return True
-    tags = {(scan.processes[p].stream, scan.processes[p].tag) for p in one if scan.processes[p].tag is not None}
+    # several processes may share the name of a pod, but not the slot of a launcher
+    tags = {(scan.processes[p].stream, scan.processes[p].tag) for p in one if _slot(scan.processes[p].tag) is not None}
     return any((scan.processes[p].stream, scan.processes[p].tag) in tags for p in other) and _apart(scan, one, other)
 
 
@@ -179,10 +190,9 @@ def _hints(scan: ScanData) -> dict[int, int]:
                 seen[event.proc].add(rank)
     out = {proc: next(iter(ranks)) for proc, ranks in seen.items() if len(ranks) == 1}
     for process in scan.processes:
-        if process.index not in seen and process.tag is not None:
-            numbers = re.findall(r"\d+", process.tag)
-            if numbers:
-                out[process.index] = int(numbers[-1])
+        slot = _slot(process.tag)
+        if process.index not in seen and slot is not None:
+            out[process.index] = slot
     return out
 
 

@@ -48,6 +48,9 @@ def _dropped(job: Job, cascade: Cascade) -> bool:
     if any(not f.chain and f.known is not None and f.known.finding == "PSM107" for f in cascade.faults):
         return False
     names = [str(f.event.fields.get("file", "")) for f in steps]
+    # sockets return an internal error, and print nothing, when the communicator is told to abort: nothing is lost then
+    if cascade.first.chain and cascade.code == 3 and all("misc/socket.cc" in name for name in names):
+        return False
     if not any(part in names[-1] for part in _FILES) or any(part in name for name in names for part in _PROBES):
         return False
     if not cascade.threads.isdisjoint(_callers(job, cascade.proc)):

@@ -176,7 +176,9 @@ def _judge(job: Job, run: int | None, group: _Group) -> list[Finding]:
     blamed = lagging or {r for f in differing for r in f.culprits}
     seconds = first.timeout.fields.get("timeout") if first.timeout is not None else None
     limit = f" in {seconds // 1000} s" if isinstance(seconds, int) else ""
-    reporting = ranks_text(m.rank for m in reporters)
+    # who gave up on another work is told apart: it does not wait in this one
+    stuck = [m for m in waiting if m.rank not in lagging]
+    reporting = ranks_text(m.rank for m in stuck or waiting)
     refs = [first.timeout.ref if first.timeout else None, first.status.ref if first.status else None]
     refs += [m.status.ref for m in behind[:3] if m.status]
     if behind:
@@ -184,6 +186,9 @@ def _judge(job: Job, run: int | None, group: _Group) -> list[Finding]:
             f"{ranks_text(m.rank for m in behind)} never joined it: last enqueued work "
             f"{outside.joined(str(n) for n in sorted({m.enqueued for m in behind if m.enqueued is not None}))}"
         )
+        earlier = sorted({f"{m.op or 'collective'} {m.seq}" for m in behind if m.seq is not None})
+        if earlier:
+            why += f", and {'waits' if len(behind) == 1 else 'wait'} in {outside.joined(earlier)}"
     elif silent:
         why = f"{ranks_text(silent)} {'reports' if len(silent) == 1 else 'report'} nothing and most likely never joined it"
     elif differing:
