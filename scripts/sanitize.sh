@@ -25,7 +25,7 @@ PYTHONPATH=$PWD/$tree
 export LD_PRELOAD ASAN_OPTIONS UBSAN_OPTIONS PYTHONPATH
 cd $tree
 case $what in
-test) exec "$bin/python" -m pytest -q -p no:cacheprovider -m 'not slow' tests "$@" ;;
+test) exec "$bin/python" -m pytest -q -p no:cacheprovider -m 'not slow' "${@:-tests}" ;;
 fuzz) exec "$bin/python" scripts/fuzz.py "${FUZZ_SECONDS:-60}" ;;
 *) echo "sanitize.sh: test or fuzz, not $what" >&2; exit 2 ;;
 esac
