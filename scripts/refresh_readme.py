@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -17,6 +18,7 @@ def session() -> str:
     done = subprocess.run(
         ["sh", "examples/demo.sh", str(Path(sys.executable).parent / "psmkit"), "tests/data/logs"],
         cwd=ROOT,
+        env={**os.environ, "COLUMNS": "100"},
         capture_output=True,
         text=True,
         check=True,
