@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from psmkit.analysis import proof
-from psmkit.analysis.job import Job
-from psmkit.logparse.types import PairQueue
+from psmkit.analysis import plan, proof
+from psmkit.analysis.job import Job, words
+from psmkit.logparse.types import CommInstance, PairQueue, Ref
 from psmkit.model import Finding, Severity
 
 __all__ = ["find"]
 
 
+#: What a connection that is being made prints. Where it follows the calls of a group, the group was closed.
+_CONNECTING = ("transport.channel", "proxy.connected", "psm.buffer")
 #: So many findings of one job are enough to see what is wrong.
 _MOST = 20
 
@@ -26,16 +28,20 @@ class _Queues:
 
 
 def find(job: Job) -> list[Finding]:
-    """PSM303. What a teardown follows was complete: an end that is missing there is a lost line of the log."""
+    """PSM303 for what does not pair, PSM302 for a rank that left or is behind.
+
+    What a teardown follows was complete: an end that is missing there is a lost line of the log.
+    """
     out: list[Finding] = []
     queues = _Queues()
     for pair in job.scan.pairs:
         queues.sent[(pair.group, pair.src)].append(pair)
         queues.received[(pair.group, pair.dst)].append(pair)
     ended = {i.group for i in job.scan.instances if i.end is not None}
+    left = _leavers(job, ended)
     for pair in job.scan.pairs:
         run = _run(job, pair)
-        if run is None or pair.group in ended or proof.of(job, run).done:
+        if run is None or pair.group in ended or proof.of(job, run).done or (pair.group, _owing(pair)) in left:
             continue
         if len(out) >= _MOST:
             break
@@ -45,6 +51,123 @@ def find(job: Job) -> list[Finding]:
             found = _unpaired(job, run, pair, queues)
             if found is not None:
                 out.append(found)
+    out.extend(_left(job, instance, pairs) for instance, pairs in left.values())
+    out.extend(_behind_all(job, {f.run for f in out}))
+    return out
+
+
+def _owing(pair: PairQueue) -> int:
+    return pair.dst if pair.pending_sends else pair.src
+
+
+def _leavers(job: Job, ended: set[int]) -> dict[tuple[int, int], tuple[CommInstance, list[PairQueue]]]:
+    """Ranks that began their teardown while a call of theirs is missing, by communicator and rank: they will never make it.
+
+    The lines of a teardown do not tell the communicator, so this holds for a process that has one only.
+    """
+    stops = {e.proc: e.ref for e in job.events("proxy.uds.exit")}
+    for tally in job.scan.services:
+        if tally.begun_operation == "Stop" and tally.last_begun is not None:
+            stops.setdefault(tally.proc, tally.last_begun)
+    found: dict[tuple[int, int], tuple[CommInstance, list[PairQueue]]] = {}
+    if not stops or _damaged(job):
+        return found
+    for pair in job.scan.pairs:
+        owing = _owing(pair)
+        if not (pair.pending_sends or pair.pending_recvs) or pair.mismatch is not None or pair.group in ended:
+            continue
+        proc = job.proc_in(pair.group, owing)
+        run = job.run_of(proc) if proc is not None else None
+        if proc is None or run is None or proc not in stops or proof.of(job, run).failed:
+            continue
+        ours = job.instances_of.get(proc, [])
+        if len(ours) != 1 or ours[0].last_op is None or ours[0].last_op.seq > stops[proc].seq:
+            continue
+        found.setdefault((pair.group, owing), (ours[0], []))[1].append(pair)
+    # one that left last is not the one that is missed
+    return {
+        key: item for key, item in found.items() if key[1] not in {_waiting(p) for _, ps in found.values() for p in ps}
+    }
+
+
+def _waiting(pair: PairQueue) -> int:
+    return pair.src if pair.pending_sends else pair.dst
+
+
+def _damaged(job: Job) -> bool:
+    """Whether stages without the one before show that lines of this log are lost. What another file holds may be cut sooner."""
+    if any(fd.received is None and fd.answered is not None for fd in job.scan.fds):
+        return True
+    streams = {process.stream for process in job.scan.processes}
+    return len(streams) == 1 and any(call.state == "received" for call in job.scan.calls)
+
+
+def _left(job: Job, instance: CommInstance, pairs: list[PairQueue]) -> Finding:
+    peers = sorted({p.src if p.pending_sends else p.dst for p in pairs} - {instance.rank})
+    lack = max(max(p.pending_sends, p.pending_recvs) for p in pairs)
+    name = job.comm_name(instance.group)
+    refs = [r for p in pairs[:3] for r in (p.sends or p.recvs)[:1]]
+    procs = [instance.proc, *(p for r in peers if (p := job.proc_in(instance.group, r)) is not None)]
+    return job.finding(
+        "PSM302",
+        run=job.run_of(instance.proc),
+        title=(
+            f"rank {instance.rank} went to its teardown {lack} {'round' if lack == 1 else 'rounds'} of sends and recvs before "
+            f"{_ranks(peers)}, {'which wait' if len(peers) > 1 else 'which waits'} for it in {name}"
+        ),
+        confidence=0.85,
+        explanation=(
+            f"Rank {instance.rank} stopped its proxy after {instance.sends} sends and {instance.recvs} recvs. "
+            f"What {_ranks(peers)} called beyond that will never have a counterpart: the rank made fewer iterations, or left its loop early."
+        ),
+        refs=[instance.last_op, *refs],
+        comm=name,
+        ranks=[instance.rank, *peers],
+        procs=procs,
+        culprits=[instance.rank],
+        stage="send/recv",
+    )
+
+
+def _ranks(ranks: list[int]) -> str:
+    return f"rank {ranks[0]}" if len(ranks) == 1 else "ranks " + words([str(r) for r in ranks], 8)
+
+
+def _behind_all(job: Job, told: set[int | None]) -> list[Finding]:
+    """The one rank that is behind while all others made the same number of calls. A cut log can look alike: a hint, no proof."""
+    out = []
+    members: dict[int, list[CommInstance]] = defaultdict(list)
+    for instance in job.scan.instances:
+        members[instance.group].append(instance)
+    for group, ours in members.items():
+        run = job.run_of(ours[0].proc)
+        if run is None or run in told or len(ours) < max(ours[0].nranks, 3) or any(i.end is not None for i in ours):
+            continue
+        state = proof.of(job, run)
+        if state.failed or state.suspects or plan.of(job, run).odd_half() is not None:
+            continue
+        calls = sorted((i.sends + i.recvs, i.rank) for i in ours)
+        (least, rank), most = calls[0], calls[-1][0]
+        whole = all(job.scan.files[job.process(i.proc).last.file].complete_end for i in ours)
+        if not least or least == most or calls[1][0] != most or not whole:
+            continue
+        rear = next(i for i in ours if i.rank == rank)
+        lines: list[Ref | None] = [rear.last_op, *(i.last_op for i in ours if i.rank != rank)]
+        out.append(
+            job.finding(
+                "PSM302",
+                run=run,
+                title=f"rank {rank} made {most - least} sends and recvs less than every other rank of {job.comm_name(group)}",
+                severity=Severity.WARNING,
+                confidence=0.5,
+                explanation="The others stand at the same call, as they do when they wait for it; a log that is cut can look alike.",
+                refs=lines[:4],
+                comm=job.comm_name(group),
+                ranks=[rank],
+                procs=[rear.proc],
+                stage="send/recv",
+            )
+        )
     return out
 
 
@@ -61,7 +184,8 @@ def _sizes(job: Job, run: int, pair: PairQueue) -> Finding:
     assert pair.mismatch is not None
     send, recv, sent, received = pair.mismatch
     # a lost line shifts the two queues against each other, and then one of them has a rest
-    shifted = pair.pending_sends != pair.pending_recvs
+    odd, sure = _planned(job, run, pair)
+    shifted = pair.pending_sends != pair.pending_recvs and not sure
     name = job.comm_name(pair.group)
     return job.finding(
         "PSM303",
@@ -77,8 +201,27 @@ def _sizes(job: Job, run: int, pair: PairQueue) -> Finding:
         comm=name,
         ranks=[pair.src, pair.dst],
         procs=_procs(job, pair, pair.src, pair.dst),
+        culprits=odd,
         stage="send/recv",
     )
+
+
+def _planned(job: Job, run: int, pair: PairQueue) -> tuple[list[int], bool]:
+    """The rank whose size is not that of the job, and whether the plans of both ends show the same two sizes."""
+    assert pair.mismatch is not None
+    _, _, sent, received = pair.mismatch
+    plans = plan.of(job, run)
+    ours, theirs = plans.sends.get((pair.src, pair.dst)), plans.recvs.get((pair.src, pair.dst))
+    usual = plans.usual()
+    odd = [r for r, size in ((pair.src, sent), (pair.dst, received)) if usual is not None and size != usual]
+    if ours is None or theirs is None:
+        return [], False
+    sure = sent in ours.sizes and received in theirs.sizes and (sent not in theirs.sizes or received not in ours.sizes)
+    # a Send or Recv whose line is lost is in the plan all the same
+    sure = (
+        sure and theirs.total == pair.matched + pair.pending_recvs and ours.total == pair.matched + pair.pending_sends
+    )
+    return odd if len(odd) == 1 else [], sure
 
 
 def _unpaired(job: Job, run: int, pair: PairQueue, queues: _Queues) -> Finding | None:
@@ -96,7 +239,7 @@ def _unpaired(job: Job, run: int, pair: PairQueue, queues: _Queues) -> Finding |
         return None  # one rank is ahead of the other, as at the end of any log
     if not hole and _behind(queues, pair, owing):
         return None  # it stopped before it came here, which is told as such
-    proven = outside or lack > 1
+    proven = outside or lack > 1 or (hole and _closed(job, run, pair, owing))
     what, counter = ("sends", "recv") if sending else ("recvs", "send")
     name = job.comm_name(pair.group)
     done = "sent to" if sending else "expects from"
@@ -126,6 +269,17 @@ def _behind(queues: _Queues, pair: PairQueue, owing: int) -> bool:
     waiters = {p.src for p in queues.received[(pair.group, owing)] if p.pending_sends}
     waiters |= {p.dst for p in queues.sent[(pair.group, owing)] if p.pending_recvs}
     return len(waiters) > 1
+
+
+def _closed(job: Job, run: int, pair: PairQueue, owing: int) -> bool:
+    """Whether the group in which a call is missing was closed: connections are made for it, and no plan says otherwise."""
+    proc = job.proc_in(pair.group, owing)
+    if proc is None or plan.of(job, run).planned.get(owing) or _damaged(job):
+        return False
+    last = next((i.last_op for i in job.instances_of.get(proc, []) if i.group == pair.group), None)
+    return last is not None and any(
+        e.proc == proc and (e.last or e.ref).seq > last.seq for e in job.events(*_CONNECTING)
+    )
 
 
 def _hole(queues: _Queues, pair: PairQueue, sending: bool) -> bool:

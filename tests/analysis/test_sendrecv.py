@@ -115,3 +115,36 @@ def test_what_the_proxy_says_about_its_operations() -> None:
     proc = scan.proc()
     scan.event(proc, "proxy.append_mismatch", level="WARN")
     assert [f.code for f in plan.find(scan.job())] == ["PSM306"]
+
+
+def _all_to_all(change: dict[tuple[int, str, int], int], *, ranks: int = 3, rounds: int = 4) -> list[Finding]:
+    """Plans of an exchange of all with all; ``change`` takes halves away, by (rank, half, peer)."""
+    scan = Scan()
+    procs = [scan.proc(r) for r in range(ranks)]
+    scan.comm(procs)
+    for rank in range(ranks):
+        for step in range(ranks):
+            to, of = (rank + step) % ranks, (rank - step) % ranks
+            sends, recvs = change.get((rank, "send", to), 0), change.get((rank, "recv", of), 0)
+            for count, send, recv in ((rounds - sends - recvs, 64, 64), (sends, -1, 64), (recvs, 64, -1)):
+                if count:
+                    scan.event(
+                        procs[rank], "plan.p2p", count=count,
+                        rank=rank, send_rank=to, send_bytes=send, recv_rank=of, recv_bytes=recv,
+                    )  # fmt: skip
+    return plan.find(scan.job())
+
+
+def test_one_recv_left_out_of_an_exchange_of_all() -> None:
+    (found,) = _all_to_all({(1, "recv", 0): 1})
+    assert (found.severity, found.culprits) == ("error", (1,))
+    assert "left out a recv from rank 0" in found.title
+
+
+def test_one_send_left_out_of_an_exchange_of_all() -> None:
+    (found,) = _all_to_all({(2, "send", 1): 1})
+    assert (found.severity, found.culprits) == ("error", (2,))
+
+
+def test_ranks_that_send_one_way_now_and_then_are_no_hole() -> None:
+    assert [f for f in _all_to_all({(1, "recv", 0): 1, (2, "recv", 1): 1}) if f.severity == "error"] == []
