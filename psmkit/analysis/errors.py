@@ -14,6 +14,7 @@ from psmkit.analysis import blame, faults, settings
 from psmkit.analysis.faults import Cascade
 from psmkit.analysis.job import Job, number
 from psmkit.analysis.known import issue_of
+from psmkit.catalogue import Message
 from psmkit.logparse.types import Ref
 from psmkit.model import CODES, Finding, Severity
 
@@ -157,8 +158,11 @@ def _finding(
         what = f"failed at {where}: {said}" if where and where not in said else f"failed: {said}"
     named = [r for p in procs for r in _ranks(job, p)]
     # messages of the wrong size come from ranks that were set up otherwise than their peers
-    odd = settings.odd_ranks(job, run) if known is not None and known.finding == "PSM105" else []
+    odd = _set_apart(job, run, cascade, code)
     guilty = odd or _guilty(job, group, named)
+    if not guilty and known is not None and known.name == "bootstrap.truncated" and len(set(named)) == 1:
+        # who expects less than its peer sends has fewer connections to make: a send or recv of its own is missing
+        guilty = list(named)
     explanation = f"{job.whos(procs)} reported this first cause."
     if known is not None and known.meaning and not faults.unknown(event):
         explanation += f" {known.meaning}"
@@ -184,11 +188,23 @@ def _finding(
         refs=_evidence(group, after),
         ranks=sorted({*named, *guilty, *(r for p in victims for r in _ranks(job, p))}),
         # where no rank is known the processes alone say who it was
-        procs=[*procs, *victims] if named else procs,
+        procs=[*procs, *victims] if named else _to_blame(job, group, procs),
         culprits=guilty,
         stage="error",
         known_issue=issue_of(job, event, said),
     )
+
+
+def _set_apart(job: Job, run: int, cascade: Cascade, code: str) -> list[int]:
+    """Ranks that were set up otherwise than most, where that breaks what this line complains about."""
+    known = cascade.first.known
+    if known is not None and known.finding == "PSM105":
+        return settings.odd_ranks(job, run)
+    where = faults.place(cascade.first.event) or ""
+    if code in ("PSM405", "PSM508", "PSM501", "PSM502") and where.startswith(("transport/", "transport.cc")):
+        # the handle of a peer that allocates in another way cannot be opened
+        return settings.odd_ranks(job, run, "NCCL_CUMEM_")
+    return []
 
 
 def _guilty(job: Job, group: Sequence[Cascade], named: Sequence[int]) -> list[int]:
@@ -198,17 +214,32 @@ def _guilty(job: Job, group: Sequence[Cascade], named: Sequence[int]) -> list[in
         return sorted(set(named))
     if known.finding == "PSM406" and known.blames != "self":
         run = job.run_of(group[0].proc)
-        down = _links_down(job, run)
+        down = sorted({r for p in _links_down(job, run) for r in _ranks(job, p)})
         if down:
             return down
-    if known.blames != "peer":
+    if not _elsewhere(known):
         return sorted(set(named))
     found = [blame.target(job, c.first.event) for c in group]
     return sorted({at.rank for at in found if at is not None and at.rank is not None})
 
 
+def _to_blame(job: Job, group: Sequence[Cascade], procs: list[int]) -> list[int]:
+    """The processes to look at where no rank is known: those that failed, unless their lines tell of a peer."""
+    known = group[0].first.known
+    if known is None or faults.unknown(group[0].first.event) or not _elsewhere(known):
+        return procs
+    found = [blame.target(job, c.first.event) for c in group]
+    aimed = {at.proc for at in found if at is not None and at.proc is not None}
+    return _links_down(job, job.run_of(group[0].proc)) or sorted(aimed)
+
+
+def _elsewhere(known: Message) -> bool:
+    """Whether a line tells of a peer, whoever that is, rather than of the rank that prints it."""
+    return known.blames == "peer" or (known.finding == "PSM203" and known.blames == "unknown")
+
+
 def _links_down(job: Job, run: int | None) -> list[int]:
-    """Ranks whose own network device reported trouble: the errors of their peers come from it."""
+    """Processes whose own network device reported trouble: the errors of their peers come from it."""
     procs = {
         c.proc
         for c in faults.cascades(job)
@@ -219,7 +250,7 @@ def _links_down(job: Job, run: int | None) -> list[int]:
         and job.run_of(c.proc) == run
         and not job.torn_down(c.proc)
     }
-    return sorted({r for p in procs for r in _ranks(job, p)})
+    return sorted(procs)
 
 
 def _ranks(job: Job, proc: int) -> list[int]:

@@ -258,7 +258,7 @@ def _build(faults: Sequence[Fault], other: dict[int, list[int]]) -> list[Cascade
             and not fault.chain
         ):
             cascade = None  # the thread did something else in between: this is new trouble
-        if cascade is not None and not fault.chain and not _leads(cascade):
+        if cascade is not None and not fault.chain and not _leads(cascade, fault):
             cascade = None
         if cascade is None and fault.chain and newest is not None and _joins(newest, fault):
             cascade = newest
@@ -271,10 +271,12 @@ def _build(faults: Sequence[Fault], other: dict[int, list[int]]) -> list[Cascade
     return done
 
 
-def _leads(cascade: Cascade) -> bool:
+def _leads(cascade: Cascade, fault: Fault) -> bool:
     """Whether another warning of the same thread can follow from this cascade."""
     if cascade.severity == "harmless":
         return False
+    if cascade.last.event.name.startswith("plugin.") and fault.event.name.startswith("plugin."):
+        return True  # a plugin warns at each of its functions, and returns through none of NCCL's
     return bool(cascade.chain) or cascade.severity == "error"
 
 
@@ -283,7 +285,7 @@ def _joins(cascade: Cascade, step: Fault) -> bool:
     if not cascade.chain or cascade.code != step.code or cascade.severity == "harmless":
         return False
     # or the rank's own call of its proxy service, which hands the error back
-    return _api(step.event) or (_transport(cascade.last.event) and _transport(step.event))
+    return _api(step.event) or (_transport(cascade.chain[-1].event) and _transport(step.event))
 
 
 def _transport(event: Event) -> bool:

@@ -8,7 +8,7 @@ launcher used by two processes is a job that was started twice.
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -189,8 +189,12 @@ def _hints(scan: ScanData) -> dict[int, int]:
             if isinstance(rank, int):
                 seen[event.proc].add(rank)
     out = {proc: next(iter(ranks)) for proc, ranks in seen.items() if len(ranks) == 1}
+    # one task may start a process for each GPU of its host: its number is that of no rank then
+    sharing = Counter((p.stream, p.tag, p.incarnation) for p in scan.processes)
     for process in scan.processes:
         slot = _slot(process.tag)
+        if sharing[process.stream, process.tag, process.incarnation] > 1:
+            continue
         if process.index not in seen and slot is not None:
             out[process.index] = slot
     return out

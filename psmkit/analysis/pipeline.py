@@ -17,6 +17,7 @@ __all__ = ["RULES", "analyse_job", "analyze"]
 #: Rule modules in the order in which they run; each has ``find(job) -> list[Finding]`` and knows nothing of the others.
 RULES = (
     "errors",
+    "unnamed",
     "crashes",
     "watchdog",
     "network",

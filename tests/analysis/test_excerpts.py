@@ -1,0 +1,133 @@
+"""Excerpts as people post them: cut prefixes, tags that are no ranks, lines of one process for several GPUs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import psmkit
+from psmkit.model import Report
+
+
+def analyze(tmp_path: Path, text: str) -> Report:
+    path = tmp_path / "excerpt.log"
+    path.write_text(text)
+    return psmkit.analyze([str(path)])
+
+
+def serious(report: Report) -> list[tuple[str, str]]:
+    return [(f.code, str(f.severity)) for f in report.findings if f.severity in ("error", "warning")]
+
+
+def ends(comm: str, rank: int, what: str) -> str:
+    return f"box:77:8{rank} [{rank}] NCCL INFO comm {comm} rank {rank} nranks 2 cudaDev {rank} busId {rank + 1}000 - {what} COMPLETE\n"
+
+
+def test_one_process_with_two_gpus_and_no_commid_is_one_communicator(tmp_path: Path) -> None:
+    text = ends("0xaa10", 0, "Init") + ends("0xaa20", 1, "Init")
+    report = analyze(tmp_path, text + ends("0xaa10", 0, "Destroy") + ends("0xaa20", 1, "Destroy"))
+    assert report.verdict == "healthy"
+    assert not serious(report)
+    cut = analyze(tmp_path, text + ends("0xaa10", 0, "Destroy"))
+    assert (cut.verdict, serious(cut)) == ("inconclusive", [])
+
+
+def test_pods_and_ray_workers_number_no_ranks(tmp_path: Path) -> None:
+    warn = "init.cc:263 NCCL WARN Cuda failure 'initialization error'\n"
+    pod = analyze(tmp_path, f"job-worker-4: job-worker-4:29:45 [6] {warn}job-worker-4: job-worker-4:30:46 [7] {warn}")
+    assert len(pod.runs) == 1
+    assert [(c.rank, c.pid) for c in pod.culprits] == [(None, 29), (None, 30)]
+    ray = analyze(tmp_path, f"(Worker pid=9096) z:9096:9103 [0] {warn}")
+    assert [(c.rank, c.pid) for c in ray.culprits] == [(None, 9096)]
+
+
+def test_slot_of_a_task_that_starts_several_processes_is_no_rank(tmp_path: Path) -> None:
+    warn = "init.cc:263 NCCL WARN Cuda failure 'initialization error'\n"
+    report = analyze(tmp_path, f"1: n1:29:45 [6] {warn}1: n1:30:46 [7] {warn}")
+    assert [c.rank for c in report.culprits] == [None, None]
+    alone = analyze(tmp_path, f"1: n1:29:45 [6] {warn}")
+    assert [c.rank for c in alone.culprits] == [1]
+
+
+def test_socket_chains_of_an_abort_are_no_lost_error(tmp_path: Path) -> None:
+    text = ends("0xaa10", 0, "Init") + ends("0xaa20", 1, "Init")
+    text += "".join(f"box:77:99 [0] NCCL INFO misc/socket.cc:{n} -> 3\n" for n in (47, 550, 573, 621))
+    assert serious(analyze(tmp_path, text)) == []
+    lost = text.replace("misc/socket.cc:621 -> 3", "transport/net_socket.cc:621 -> 3")
+    assert ("PSM404", "error") in serious(analyze(tmp_path, lost))
+
+
+def test_ras_port_in_use_is_harmless_and_another_port_is_not(tmp_path: Path) -> None:
+    line = "[2025-06-05 10:45:19] p:28:28 [0] {} NCCL WARN Call to bind failed: Address already in use\n"
+    assert serious(analyze(tmp_path, line.format("ras/client_support.cc:160"))) == []
+    assert analyze(tmp_path, line.format("misc/socket.cc:420")).verdict == "failed"
+
+
+def test_warning_without_host_and_pid_still_fails_the_run(tmp_path: Path) -> None:
+    line = "[{}] include/shm.h:28 NCCL WARN Call to posix_fallocate failed : No space left on device\n"
+    report = analyze(tmp_path, line.format(3))
+    assert (report.verdict, [f.code for f in report.findings if f.severity == "error"]) == ("failed", ["PSM503"])
+    assert not report.culprits
+    harmless = analyze(tmp_path, "[3] misc/ibvwrap.cc:63 NCCL WARN Failed to open libibverbs.so[.1]\n")
+    assert serious(harmless) == []
+    over = analyze(
+        tmp_path,
+        line.format(0) + "".join(ends(c, r, w) for w in ("Init", "Destroy") for r, c in enumerate(("0x1", "0x2"))),
+    )
+    assert (over.verdict, [s for _, s in serious(over)]) == ("healthy", ["warning"])
+
+
+def test_ranks_that_name_the_same_gpu_come_before_one_that_only_returns_the_error(tmp_path: Path) -> None:
+    report = analyze(
+        tmp_path,
+        "[1,3]<stdout>:g:81:41 [0] NCCL INFO init.cc:903 -> 5\n"
+        "[1,2]<stdout>:g:80:40 [0] init.cc:497 NCCL WARN Duplicate GPU detected : rank 2 and rank 0 both on CUDA device 1000      "
+        "[1,2]<stdout>:g:80:40 [0] NCCL INFO init.cc:867 -> 5\n",
+    )
+    assert "Duplicate GPU" in report.reason and "init.cc:867" not in report.reason
+    assert [c.rank for c in report.culprits] == [2]
+
+
+def test_error_of_a_proxy_service_is_the_cause_of_what_its_rank_returns(tmp_path: Path) -> None:
+    report = analyze(
+        tmp_path,
+        "n:20:28 [3] register_mr_buffers:647 NCCL WARN NET/OFI Unable to register memory (type = 2) for device 1. RC: -22, Error: Invalid argument\n"
+        "n:20:28 [3] NCCL INFO transport/net.cc:926 -> 2\n"
+        "n:20:24 [3] NCCL INFO transport/net.cc:405 -> 2\n"
+        "n:20:24 [3] NCCL INFO init.cc:1263 -> 2\n"
+        "n:20:20 [3] NCCL INFO group.cc:418 -> 2\n",
+    )
+    assert "register memory" in report.reason
+
+
+@pytest.mark.parametrize("reason", ["Connection refused", "Connection timed out"])
+def test_who_cannot_connect_is_not_to_blame(tmp_path: Path, reason: str) -> None:
+    report = analyze(
+        tmp_path,
+        f"a:9:94 [0] include/socket.h:390 NCCL WARN Connect to 10.38.10.112<21724> failed : {reason}\n"
+        "a:9:94 [0] NCCL INFO bootstrap.cc:100 -> 2\na:9:94 [0] NCCL INFO init.cc:695 -> 2\n",
+    )
+    assert (report.verdict, report.culprits) == ("failed", ())
+
+
+def test_port_that_went_down_is_to_blame_for_the_completion_error_of_another_host(tmp_path: Path) -> None:
+    report = analyze(
+        tmp_path,
+        "n48:50:21 [0] transport/net_ib.cc:93 NCCL WARN NET/IB : Got async event : port error\n"
+        "n51:76:85 [4] transport/net_ib.cc:1238 NCCL WARN NET/IB : Got completion from peer n48<37948> with error 12, opcode 2, len 1, vendor err 129\n"
+        "n51:76:85 [4] NCCL INFO transport/net.cc:1034 -> 6\nn51:76:85 [4] NCCL INFO proxy.cc:684 -> 6 [Proxy Thread]\n",
+    )
+    assert (report.verdict, [c.host for c in report.culprits]) == ("failed", ["n48"])
+
+
+def test_rank_that_gave_up_on_an_earlier_work_is_not_among_those_that_wait(tmp_path: Path) -> None:
+    def gave_up(rank: int, seq: int) -> str:
+        return (
+            f"[rank{rank}]:[E ProcessGroupNCCL.cpp:563] [Rank {rank}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum={seq}, "
+            "OpType=BROADCAST, NumelIn=8, NumelOut=8, Timeout(ms)=300000) ran for 300060 milliseconds before timing out.\n"
+        )
+
+    report = analyze(tmp_path, gave_up(1, 7) + "".join(gave_up(r, 1211) for r in (0, 2, 3)))
+    assert [c.rank for c in report.culprits] == [1]
+    assert "ranks 0, 2 and 3 wait in BROADCAST 1211" in report.reason
