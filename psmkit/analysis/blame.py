@@ -280,6 +280,7 @@ def find(job: Job) -> list[Finding]:
     out: list[Finding] = []
     for info in job.runs:
         ours = graph(job, info.index)
+        out.extend(_unfinished(job, info.index))
         if not ours.blames and not ours.victims:
             continue
         # where somebody says what broke, that is the origin: the blame only confirms it
@@ -288,6 +289,36 @@ def find(job: Job) -> list[Finding]:
         named = {c for f in out if f.run == info.index for c in f.culprits}
         out.extend(_closed(job, info.index, ours, named, Severity.INFO if explained else Severity.WARNING))
     return out
+
+
+def _unfinished(job: Job, run: int) -> list[Finding]:
+    """A rank whose connections broke while all others came through their teardown: it ended before its own was complete."""
+    ours = [i for i in job.scan.instances if i.proc in job.runs[run].procs and i.group == job.runs[run].world]
+    open_ = [i for i in ours if i.end is None]
+    if len(open_) != 1 or len(ours) < 2 or job.events("comm.end.abort", run=run):
+        return []
+    lone = open_[0]
+    at = Target(lone.proc, job.rank_of(lone.proc))
+    told = [e for e in job.events("proxy.closed_by_peer", run=run) if e.proc != lone.proc and target(job, e) == at]
+    if not told:
+        return []
+    return [
+        job.finding(
+            "PSM108",
+            run=run,
+            title=f"{job.who(lone.proc)} went away before its teardown was complete, and that of all other ranks was",
+            severity=Severity.WARNING,
+            confidence=0.7,
+            explanation=(
+                "A rank that is destroyed takes leave of the proxies of its peers; this one's connections just closed. It was killed, "
+                "crashed, or left without destroying its communicator."
+            ),
+            refs=[*(e.ref for e in told[:4]), job.process(lone.proc).last],
+            ranks=[lone.rank],
+            procs=[lone.proc],
+            stage="teardown",
+        )
+    ]
 
 
 def _silent(job: Job, run: int, ours: Graph) -> list[Finding]:

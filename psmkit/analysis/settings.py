@@ -117,9 +117,9 @@ def _firsts(job: Job) -> dict[int, dict[str, int]]:
     return out
 
 
-def odd_ranks(job: Job, run: int) -> list[int]:
+def odd_ranks(job: Job, run: int, *names: str) -> list[int]:
     """Ranks whose settings differ from those of most, where the difference breaks what two ranks exchange."""
-    procs = {p for d in differences(job, run) if d.name.startswith(_WIRE) for p in d.odd}
+    procs = {p for d in differences(job, run) if d.name.startswith(names or _WIRE) for p in d.odd}
     return sorted({r for p in procs if (r := job.rank_of(p)) is not None})
 
 

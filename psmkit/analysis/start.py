@@ -111,7 +111,7 @@ def _never_finished(job: Job, run: RunInfo) -> list[Finding]:
     ours = proof.of(job, run.index)
     if ours.failed:
         return []
-    out = []
+    out: list[Finding] = []
     for group in sorted(run.groups):
         members = job.members.get(group, [])
         open_ = [i for i in members if i.start is not None and i.complete is None and i.end is None]
@@ -122,6 +122,7 @@ def _never_finished(job: Job, run: RunInfo) -> list[Finding]:
             guilty = _rearmost(job, open_)
         # where a framework's watchdog speaks, the ranks work already, and this communicator is another one's affair
         if not guilty:
+            out.extend(_straggler(job, run, open_) if len(open_) == open_[0].nranks else ())
             continue
         procs = [i.proc for i in guilty]
         ranks = [i.rank for i in guilty]
@@ -145,6 +146,41 @@ def _never_finished(job: Job, run: RunInfo) -> list[Finding]:
             )
         )
     return out
+
+
+def _straggler(job: Job, run: RunInfo, open_: list[CommInstance]) -> list[Finding]:
+    """All but one stand at the same message, which that one never came to. A cut log can look alike: a hint, no proof."""
+    if len(open_) < 3 or any(not job.scan.files[job.process(i.proc).last.file].complete_end for i in open_):
+        return []
+    at: dict[str, list[CommInstance]] = {}
+    for instance in open_:
+        thread = main_thread(job, instance)
+        if thread is None or thread.last_name is None:
+            return []
+        at.setdefault(thread.last_name, []).append(instance)
+    if len(at) != 2:
+        return []
+    (_, few), (place, most) = sorted(at.items(), key=lambda item: len(item[1]))
+    behind = few[0]
+    if len(few) != 1 or len(most) < 2 or job.count(behind.proc, place):
+        return []
+    stage = job.stage_of(behind.proc)
+    name = job.comm_name(behind.group)
+    return [
+        job.finding(
+            "PSM202",
+            run=run.index,
+            title=f"{job.who(behind.proc)} is behind in the init of {name}: all others stand at one place, which it never reached",
+            severity=Severity.WARNING,
+            confidence=0.5,
+            explanation=f"Its last line is at stage {stage}. The others wait for it, or all logs were cut at that moment.",
+            refs=[job.process(i.proc).last for i in (behind, *most[:2])],
+            comm=name,
+            ranks=[behind.rank],
+            procs=[behind.proc],
+            stage=stage,
+        )
+    ]
 
 
 def _rearmost(job: Job, members: list[CommInstance]) -> list[CommInstance]:

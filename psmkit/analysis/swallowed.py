@@ -42,6 +42,14 @@ def find(job: Job) -> list[Finding]:
 
 def _dropped(job: Job, cascade: Cascade) -> bool:
     steps = cascade.chain
+    if (
+        not steps
+        and cascade.severity == "error"
+        and not cascade.survived
+        and cascade.threads <= _progressing(job, cascade.proc)
+    ):
+        # the loop of a progress thread is the direct caller of a transport: not even a return code is printed
+        return not _noticed(job, cascade)
     if not steps or cascade.reached_api or cascade.survived or cascade.severity in ("harmless", "info"):
         return False
     # a service that closes the connection of the rank that asked has told it
@@ -62,6 +70,11 @@ def _dropped(job: Job, cascade: Cascade) -> bool:
     ):
         return False
     return not _noticed(job, cascade)
+
+
+def _progressing(job: Job, proc: int) -> set[int]:
+    """The threads of a process that drive its operations."""
+    return {e.thread for e in job.events("proxy.thread.progress") if e.proc == proc}
 
 
 def _callers(job: Job, proc: int) -> set[int]:
@@ -90,23 +103,27 @@ def _noticed(job: Job, cascade: Cascade) -> bool:
 
 def _finding(job: Job, cascade: Cascade) -> Finding:
     rank = job.rank_of(cascade.proc)
-    first, last = cascade.first, cascade.chain[-1]
+    first, last = cascade.first, cascade.last
     where = faults.place(last.event) or "a transport"
     cause = "" if first.chain else f" after the warning: {faults.body(job, first.event)}"
+    error = f"error {cascade.code}" if cascade.code is not None else "an error"
+    # what a peer brought about by going away is dropped like any other, but the peer is the one to look at
+    followed = cascade.own is False
     refs: list[Ref] = [first.ref, last.ref, *(w.refs[0] for w in job.waits() if w.target == cascade.proc and w.refs)]
+    returned = f" with {cascade.code}" if cascade.code is not None else ""
     return job.finding(
         "PSM404",
         run=job.run_of(cascade.proc),
-        title=f"{job.who(cascade.proc)} dropped error {cascade.code} of {where} in a progress or service thread; its peers wait for ever",
-        severity=Severity.ERROR,
-        confidence=0.85,
+        title=f"{job.who(cascade.proc)} dropped {error} of {where} in a progress or service thread; its peers wait for ever",
+        severity=Severity.WARNING if followed else Severity.ERROR,
+        confidence=0.6 if followed else 0.85,
         explanation=(
-            f"The thread returned through {where} with {cascade.code}{cause}. The chain ends there: no line shows that the error was given to "
+            f"The thread returned through {where}{returned}{cause}. The chain ends there: no line shows that the error was given to "
             "the communicator, and no abort follows, so neither this rank nor its peers will notice."
         ),
         refs=list(dict.fromkeys(refs))[:6],
         procs=[cascade.proc],
-        culprits=[rank] if rank is not None else (),
+        culprits=[rank] if rank is not None and not followed else (),
         stage="error",
         known_issue="NVIDIA/nccl#1822",
     )

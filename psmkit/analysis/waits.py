@@ -222,11 +222,17 @@ def fd_wait(job: Job, fd: FdExchange) -> Wait | None:
 
 
 def fd_age(job: Job, fd: FdExchange) -> int:
-    """Lines of the stream since the newest line of an exchange. Where writers are buffered the newest need not be the last stage."""
+    """Lines of the stream since the newest line of an exchange. Where writers are buffered the newest need not be the last stage.
+
+    Where the two sides write to different files, only that of the side that waits shows how long it does: the other may have been
+    cut later, or belong to a process that had more to say.
+    """
     refs = [r for r in (fd.asked, fd.received, fd.answered) if r is not None]
     streams = {job.scan.files[r.file].stream for r in refs}
     if len(streams) != 1:
-        return fd.age
+        if fd.asked is None:
+            return fd.age
+        refs, streams = [fd.asked], {job.scan.files[fd.asked.file].stream}
     end = _index(job).ends.get(streams.pop(), 0)
     return min(fd.age, max(end - max(r.seq for r in refs), 0)) if end else fd.age
 
