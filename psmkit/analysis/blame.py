@@ -16,7 +16,7 @@ from psmkit.analysis.job import Job, number, words
 from psmkit.logparse.types import Event, Ref
 from psmkit.model import Finding, Severity
 
-__all__ = ["Blame", "Graph", "find", "graph", "lost", "suspect", "target"]
+__all__ = ["Blame", "Graph", "find", "graph", "leaving", "lost", "suspect", "target"]
 
 #: The peer of these lines is a local rank: its number on the host of the process that prints.
 _LOCAL = frozenset({"proxy.closed_by_peer", "proxy.recv_type_failed", "proxy.unknown_command"})
@@ -168,6 +168,7 @@ def graph(job: Job, run: int) -> Graph:
         # an orderly end: communicators destroyed, or the RAS thread told to stop
         ended = {e.proc for e in job.events("ras.terminate.local")}
         ended |= {p.index for p in job.scan.processes if job.torn_down(p.index)}
+        gone = leaving(job)
         for event in job.scan.events:
             if event.proc < 0:
                 continue
@@ -179,6 +180,8 @@ def graph(job: Job, run: int) -> Graph:
             at = target(job, event)
             if at is None or at.proc == event.proc or event.proc in ended or at.proc in ended:
                 continue
+            if event.name in _CLOSURES and gone.get(event.proc, event.ref.seq) < event.ref.seq:
+                continue  # it is on its way out itself, as its peers are
             if job.process(event.proc).lines < _LEAST and job.rank_of(event.proc) is None:
                 continue
             graphs[index].blames.append(Blame(event.proc, at, event, weights[event.name]))
@@ -193,6 +196,17 @@ def graph(job: Job, run: int) -> Graph:
                 graphs[index].unsure.add(cascade.proc)
         _GRAPHS[job] = graphs
     return _GRAPHS[job].get(run, Graph(run))
+
+
+def leaving(job: Job) -> dict[int, int]:
+    """Processes that began the teardown of their last communicator, with the place where they did."""
+    exits: dict[int, list[int]] = defaultdict(list)
+    for event in job.events("proxy.uds.exit"):
+        exits[event.proc].extend([event.ref.seq] * max(event.count, 1))
+    for tally in job.scan.services:
+        if tally.begun_operation == "Stop" and tally.last_begun is not None:
+            exits[tally.proc].append(tally.last_begun.seq)
+    return {proc: min(seqs) for proc, seqs in exits.items() if len(job.instances_of.get(proc, ())) == 1}
 
 
 def lost(cascade: faults.Cascade) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from psmkit.analysis import proof
+from psmkit.analysis import blame, proof
 from psmkit.analysis.job import Job, words
 from psmkit.analysis.sightings import by_run, sightings
 from psmkit.analysis.waits import lagging
@@ -180,7 +180,8 @@ def _lag(job: Job, group: SeqGroup) -> Finding | None:
     victims = {r for r in rear if (p := job.proc_in(group.group, r)) is not None and _waits_elsewhere(job, group, p)}
     quiet = max((proof.silence(job, p) for p in procs), default=0.0)
     outside = bool(ours.lasting)
-    proven = outside or quiet > 0
+    left = _left(job, group, rear)
+    proven = outside or quiet > 0 or left
     if not proven and (len(rear) > 1 or not _at_rest(job, group, rear, most)):
         return None  # the log is cut while its ranks work, which shows nothing
     waiting = next((r for r in group.ranks if r.rank == ahead[0]), None)
@@ -203,6 +204,8 @@ def _lag(job: Job, group: SeqGroup) -> Finding | None:
             + (
                 "Lines from outside show that the wait lasted."
                 if outside
+                else "It went to its teardown, so the call will never come."
+                if left
                 else "It printed nothing while its peers went on."
                 if quiet
                 else "The others stand at the same call, as they do when they wait; a log that is cut can look alike."
@@ -227,6 +230,17 @@ def _waits_elsewhere(job: Job, group: SeqGroup, proc: int) -> bool:
         if behind and mine.rank not in behind and most:
             return True
     return False
+
+
+def _left(job: Job, group: SeqGroup, rear: list[int]) -> bool:
+    """Whether all who are behind began their teardown after their last call."""
+    stops = blame.leaving(job)
+    for rank in rear:
+        proc = job.proc_in(group.group, rank)
+        last = next((r.last for r in group.ranks if r.rank == rank), None)
+        if proc is None or last is None or stops.get(proc, -1) < last.seq:
+            return False
+    return bool(rear) and not _damaged(job)
 
 
 def _last(rank: SeqRank | None) -> str:

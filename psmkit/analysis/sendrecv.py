@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from psmkit.analysis import plan, proof
+from psmkit.analysis import blame, plan, proof
 from psmkit.analysis.job import Job, words
 from psmkit.logparse.types import CommInstance, PairQueue, Ref
 from psmkit.model import Finding, Severity
@@ -65,10 +65,7 @@ def _leavers(job: Job, ended: set[int]) -> dict[tuple[int, int], tuple[CommInsta
 
     The lines of a teardown do not tell the communicator, so this holds for a process that has one only.
     """
-    stops = {e.proc: e.ref for e in job.events("proxy.uds.exit")}
-    for tally in job.scan.services:
-        if tally.begun_operation == "Stop" and tally.last_begun is not None:
-            stops.setdefault(tally.proc, tally.last_begun)
+    stops = blame.leaving(job)
     found: dict[tuple[int, int], tuple[CommInstance, list[PairQueue]]] = {}
     if not stops or _damaged(job):
         return found
@@ -81,7 +78,7 @@ def _leavers(job: Job, ended: set[int]) -> dict[tuple[int, int], tuple[CommInsta
         if proc is None or run is None or proc not in stops or proof.of(job, run).failed:
             continue
         ours = job.instances_of.get(proc, [])
-        if len(ours) != 1 or ours[0].last_op is None or ours[0].last_op.seq > stops[proc].seq:
+        if len(ours) != 1 or ours[0].last_op is None or ours[0].last_op.seq > stops[proc]:
             continue
         found.setdefault((pair.group, owing), (ours[0], []))[1].append(pair)
     # one that left last is not the one that is missed
