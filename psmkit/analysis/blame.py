@@ -16,7 +16,7 @@ from psmkit.analysis.job import Job, number, words
 from psmkit.logparse.types import Event, Ref
 from psmkit.model import Finding, Severity
 
-__all__ = ["Blame", "Graph", "find", "graph", "leaving", "lost", "suspect", "target"]
+__all__ = ["Blame", "Graph", "died", "find", "graph", "leaving", "lost", "suspect", "target"]
 
 #: The peer of these lines is a local rank: its number on the host of the process that prints.
 _LOCAL = frozenset({"proxy.closed_by_peer", "proxy.recv_type_failed", "proxy.unknown_command"})
@@ -255,6 +255,13 @@ def _death(job: Job, run: int, graph_: Graph, at: Target) -> tuple[bool, float]:
     if silent and not (len(everyone) > 1 and everyone <= blamed):
         return True, 0.7
     return False, 0.0
+
+
+def died(job: Job, graph_: Graph, proc: int) -> bool:
+    """Whether the peers of a process saw its connections close, and it is told to be gone for that."""
+    at = Target(proc, job.rank_of(proc))
+    against = graph_.against(at)
+    return any(b.event.name in _CLOSURES for b in against) and _death(job, graph_.run, graph_, at)[0]
 
 
 def _more(one: tuple[int, ...], other: tuple[int, ...]) -> bool:

@@ -441,7 +441,9 @@ class Job:
                 reach(instance.proc, "ready")
             if instance.ops or instance.sends or instance.recvs:
                 reach(instance.proc, "working")
-            if instance.end is not None:
+            # the lines of a teardown do not tell which communicator it is: they count where there is one only
+            alone = len(self.instances_of.get(instance.proc, [])) == 1
+            if instance.end is not None or (alone and self.count(instance.proc, "proxy.uds.exit")):
                 reach(instance.proc, "teardown")
         for proc in range(len(self.scan.processes)):
             if self.torn_down(proc):

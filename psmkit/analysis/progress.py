@@ -30,8 +30,11 @@ def _stopped(job: Job, run: RunInfo, ours: proof.Proof) -> list[int]:
     """Those that lines from outside call silent and that call nobody silent themselves: a stopped process complains about nobody."""
     complaining = {e.proc for e in ours.lasting if e.name.startswith("ras.")}
     suspects = [p for p in ours.suspects if p not in complaining]
-    ends = {t.proc for t in blame.graph(job, run.index).ends()}
-    return sorted(p for p in suspects if p in ends or len(suspects) == 1)
+    graph = blame.graph(job, run.index)
+    ends = {t.proc for t in graph.ends()}
+    stopped = sorted(p for p in suspects if p in ends or len(suspects) == 1)
+    # a process that stands still keeps its sockets: one whose connections closed is gone, which is told as such
+    return [p for p in stopped if not blame.died(job, graph, p)]
 
 
 def _finding(job: Job, run: RunInfo, ours: proof.Proof, proc: int) -> Finding:

@@ -87,16 +87,23 @@ def _never_started(job: Job, run: RunInfo) -> Finding | None:
     waiting = sorted({i.proc for i in members})
     last: list[Ref | None] = [t.last for i in members[:2] if (t := main_thread(job, i)) is not None]
     many = len(missing) > 1
+    wait = (
+        f"{job.whos(waiting)} {'wait' if len(waiting) > 1 else 'waits'} for {'them' if many else 'it'} in the bootstrap"
+    )
+    # a process that stopped before its first Init START has no rank: where there are as many of them as ranks, it is they
+    known = {i.proc for i in members}
+    unnamed = [p for p in sorted(run.procs - known) if not job.instances_of.get(p)]
+    where = f" (it can only be {job.whos(unnamed)}, whose log ends before)" if 0 < len(unnamed) == len(missing) else ""
     return job.finding(
         "PSM201",
         run=run.index,
-        title=f"{_rank_words(missing)} of {run.nranks} never started: {job.whos(waiting)} {'wait' if len(waiting) > 1 else 'waits'} for {'them' if many else 'it'} in the bootstrap",
+        title=f"{_rank_words(missing)} of {run.nranks} never {'came to init' if where else 'started'}{where}: {wait}",
         severity=None if 2 * len(missing) < run.nranks or outside else Severity.WARNING,
         confidence=0.85 if outside else 0.6,
         explanation=(
             f"The communicator {job.comm_name(run.world)} has {run.nranks} ranks. {len(waiting)} printed Init START and all of them stand at the "
-            f"same place, before the bootstrap is complete; of {_rank_words(missing)} there is not a line."
-            + ("" if outside else " If their logs exist, give them too.")
+            f"same place, before the bootstrap is complete; {_rank_words(missing)} printed no Init START."
+            + ("" if outside or where else " If their logs exist, give them too.")
         ),
         refs=[*(i.start for i in members[:3]), *last, *ours.refs[:2]],
         comm=job.comm_name(run.world),
