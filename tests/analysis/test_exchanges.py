@@ -1,0 +1,156 @@
+"""Exchanges of all with all: the rank that leaves one early, lags, sends another size, or is lost on the way out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from psmkit.model import Severity
+from tests.analysis.texts import Rank, find, of, ranks
+
+
+def rounds(log: Rank, times: int, *, sizes: dict[tuple[int, int], int] | None = None, plans: bool = True) -> Rank:
+    """Rounds of an exchange; ``sizes`` are the bytes of a send that is not like the others, by (round, peer)."""
+    peers = range(log.nranks)
+    tail = f"comm {log.comm} [nranks={log.nranks}] stream 0x55d0d0000000"
+    for number in range(times):
+        sent = {peer: (sizes or {}).get((number, peer), 4096) for peer in peers}
+        for peer in peers:
+            body = f"opCount {number:x} sendbuff (nil) recvbuff 0x7f10000{peer}0000 count"
+            log.line(f"Send: {body} {sent[peer]} datatype 1 op 0 root {peer} {tail}")
+            log.line(f"Recv: {body} 4096 datatype 1 op 0 root {peer} {tail}")
+        for step in peers if plans else ():
+            to, of_ = (log.rank + step) % log.nranks, (log.rank - step) % log.nranks
+            log.line(
+                f"rank[{log.rank}] addP2pToPlan: sendRank={to}, sendAddr=0x7f1000010000, sendBytes={sent[to]}, "
+                f"recvRank={of_}, recvAddr=0x7f1000020000, recvBytes=4096"
+            )
+    return log
+
+
+def stop(log: Rank) -> Rank:
+    log.line("Received and initiated operation=Stop res=0", "service")
+    return log.line("[Proxy Service UDS] exit: stop 1 abortFlag 0", "uds")
+
+
+def test_rank_that_went_to_its_teardown_is_missed(tmp_path: Path) -> None:
+    logs = [rounds(log, 4 if log.rank != 2 else 3) for log in ranks()]
+    stop(logs[2])
+    (found,) = find("sendrecv", tmp_path, logs)
+    assert (found.code, found.severity, found.culprits) == ("PSM302", Severity.ERROR, (2,))
+    assert "teardown" in found.title
+
+
+def test_rank_that_is_behind_is_a_hint(tmp_path: Path) -> None:
+    (found,) = find("sendrecv", tmp_path, [rounds(log, 4 if log.rank != 2 else 3) for log in ranks()])
+    assert (found.severity, found.culprits, found.ranks) == (Severity.WARNING, (), (2,))
+
+
+def test_ranks_in_the_middle_of_their_rounds_are_no_hint(tmp_path: Path) -> None:
+    assert not find("sendrecv", tmp_path, [rounds(log, 4 - log.rank % 2) for log in ranks()])
+
+
+def test_short_send_before_a_round_that_the_other_side_never_came_to(tmp_path: Path) -> None:
+    logs = [rounds(log, 5 if log.rank != 2 else 4, sizes={(3, 2): 512} if log.rank == 1 else None) for log in ranks()]
+    (found,) = of(find("sendrecv", tmp_path, logs), "PSM303")
+    assert (found.severity, found.culprits) == (Severity.ERROR, (1,))
+    (tmp_path / "logs").rename(tmp_path / "seen")
+    (planned,) = find("plan", tmp_path, logs)
+    assert (planned.severity, planned.culprits) == (Severity.ERROR, (1,))
+
+
+def test_sizes_that_change_for_all_are_no_mismatch(tmp_path: Path) -> None:
+    logs = []
+    for log in ranks():
+        rounds(log, 3)
+        if log.rank != 2:
+            for line in rounds(Rank(log.rank), 1).lines:
+                log.lines.append(line.replace("4096", "8192"))
+        logs.append(log)
+    assert not find("plan", tmp_path, logs)
+
+
+def test_recv_that_is_missing_where_connections_are_made(tmp_path: Path) -> None:
+    logs = [rounds(log, 1, plans=False) for log in ranks()]
+    logs[1].lines = [line for line in logs[1].lines if not ("Recv: " in line and "root 0 " in line)]
+    for log in logs:
+        log.line(
+            f"Channel 00/1 : {log.rank}[{log.rank}] -> {(log.rank + 2) % 4}[{(log.rank + 2) % 4}] via PSM_P2P/CUMEM",
+            "async",
+        )
+    (found,) = find("sendrecv", tmp_path, logs)
+    assert (found.severity, found.culprits) == (Severity.ERROR, (1,))
+
+
+def test_recv_that_is_missing_at_the_end_of_a_file_is_a_hint(tmp_path: Path) -> None:
+    logs = [rounds(log, 1, plans=False) for log in ranks()]
+    logs[1].lines = [line for line in logs[1].lines if not ("Recv: " in line and "root 0 " in line)]
+    assert all(f.severity is Severity.WARNING for f in find("sendrecv", tmp_path, logs))
+
+
+def test_rank_that_skipped_its_last_collective_and_left(tmp_path: Path) -> None:
+    logs = [log.work(4 if log.rank != 3 else 3) for log in ranks()]
+    stop(logs[3])
+    (found,) = find("collectives", tmp_path, logs)
+    assert (found.code, found.severity, found.culprits) == ("PSM302", Severity.ERROR, (3,))
+
+
+def test_rank_that_is_lost_in_its_teardown(tmp_path: Path) -> None:
+    logs = [log.work(3) for log in ranks()]
+    for log in logs:
+        if log.rank != 1:
+            stop(log).line("[Service thread] Connection closed by localRank 1", "service").destroy()
+    (found,) = of(find("blame", tmp_path, logs), "PSM108")
+    assert found.severity is Severity.WARNING and found.ranks == (1,)
+
+
+def test_closures_that_a_rank_sees_on_its_way_out_are_nothing(tmp_path: Path) -> None:
+    logs = [log.ras_peers().work(3) for log in ranks()]
+    stop(logs[1]).line(
+        "RAS current socket connection with 10.0.0.1<40003> closed by peer on receive; terminating it", "ras"
+    )
+    assert not find("blame", tmp_path, logs)
+
+
+def test_rank_that_lags_in_init_is_a_hint(tmp_path: Path) -> None:
+    logs = [Rank(r).start() for r in range(4)]
+    for log in logs:
+        log.line("NCCL_BUFFSIZE set by environment to 1048576.")
+        if log.rank != 2:
+            log.line("24 coll channels, 24 collnet channels, 0 nvls channels, 32 p2p channels, 2 p2p channels per peer")
+    (found,) = find("start", tmp_path, logs)
+    assert (found.code, found.severity, found.ranks) == ("PSM202", Severity.WARNING, (2,))
+
+
+def test_process_that_never_came_to_init_is_named(tmp_path: Path) -> None:
+    logs = [Rank(r).start() if r != 2 else Rank(r).born() for r in range(4)]
+    (found,) = find("start", tmp_path, logs)
+    assert found.culprits == (2,) and "node0:7201" in found.title
+
+
+def test_warning_of_a_progress_thread_is_dropped_without_a_chain(tmp_path: Path) -> None:
+    logs = [log.work(3) for log in ranks()]
+    logs[1].line("[Proxy Progress] Device 1 CPU core 0", "progress")
+    logs[1].warn("transport/psm_p2p.cc:918", "Cuda failure 'invalid resource handle'", "progress")
+    (found,) = find("swallowed", tmp_path, logs)
+    assert (found.code, found.culprits) == ("PSM404", (1,))
+
+
+def test_handle_of_a_rank_that_allocates_otherwise(tmp_path: Path) -> None:
+    logs = ranks()
+    logs[1].line("NCCL_CUMEM_ENABLE set by environment to 0.")
+    for log in logs:
+        if log.rank != 1:
+            log.line("NCCL_CUMEM_ENABLE set by environment to 1.")
+    logs[0].warn("transport/psm_p2p.cc:310", "Cuda failure 'invalid argument'", "async").chain(
+        1, "transport.cc:209", thread="async"
+    ).fail(1)
+    found = find("errors", tmp_path, logs)
+    assert found[0].culprits == (1,)
+
+
+def test_rank_that_expects_less_than_its_peer_sends_lacks_a_call(tmp_path: Path) -> None:
+    logs = ranks()
+    logs[3].warn("bootstrap.cc:209", "Message truncated : received 1024 bytes instead of 512", "async").chain(
+        3, "transport.cc:189", thread="async"
+    ).fail(3)
+    assert find("errors", tmp_path, logs)[0].culprits == (3,)
