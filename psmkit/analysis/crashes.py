@@ -75,7 +75,9 @@ def find(job: Job) -> list[Finding]:
 
 
 def _runs(job: Job) -> list[int | None]:
-    found = dict.fromkeys(job.run_of_event(e) for e in job.events("launch.", "sys.", "torch.", "nccltests."))
+    found = dict.fromkeys(
+        job.run_of_event(e) for e in job.events("launch.", "sys.", "torch.", "framework.", "nccltests.")
+    )
     return sorted(found, key=lambda r: (r is None, r or 0))
 
 
@@ -480,7 +482,9 @@ def _torch_errors(job: Job, run: int | None) -> list[Finding]:
     """NCCL errors that only torch tells of: with NCCL's own warnings in the log, those say more."""
     events = [
         e
-        for e in job.events("torch.nccl_error", "torch.async_error", "torch.watchdog.terminated")
+        for e in job.events(
+            "torch.nccl_error", "torch.async_error", "torch.watchdog.terminated", "framework.nccl_error"
+        )
         if job.run_of_event(e) == run
     ]
     if not events or any(e.level == "WARN" and e.proc >= 0 and job.run_of(e.proc) == run for e in job.scan.events):
@@ -490,13 +494,14 @@ def _torch_errors(job: Job, run: int | None) -> list[Finding]:
     ranks = sorted({r for e in events if (r := outside.global_rank(job, e)) is not None})
     told = next(iter(sorted(texts - set(peer))), None) or next(iter(sorted(texts)), "")
     own = bool(texts - set(peer)) and len(ranks) == 1
+    torch = events[0].name.startswith("torch.")
     return [
         job.finding(
             "PSM401",
             run=run,
-            title=f"NCCL returned an error to torch on {ranks_text(ranks) if ranks else 'a rank'}: {told[:120]}",
+            title=f"NCCL returned an error to {'torch' if torch else 'the framework'} on {ranks_text(ranks) if ranks else 'a rank'}: {told[:160]}",
             confidence=0.7,
-            explanation="torch reports that a NCCL call failed; NCCL's own warnings, which say why, are not in the log."
+            explanation=f"{'torch' if torch else 'The framework'} reports that a NCCL call failed; NCCL's own warnings, which say why, are not in the log."
             + (" The text blames a remote process." if peer and not own else ""),
             next_step="Re-run with NCCL_DEBUG=INFO (or WARN) on all ranks and look at the first NCCL WARN line.",
             refs=[e.ref for e in events[:4]],

@@ -164,7 +164,9 @@ def _finding(
         # who expects less than its peer sends has fewer connections to make: a send or recv of its own is missing
         guilty = list(named)
     explanation = f"{job.whos(procs)} reported this first cause."
-    if known is not None and known.meaning and not faults.unknown(event):
+    # what is harmless as a rule was not so here
+    sure = known is not None and known.severity not in ("harmless", "info") and not faults.unknown(event)
+    if known is not None and known.meaning and sure:
         explanation += f" {known.meaning}"
     explanation += _route(cascade)
     if victims:
@@ -176,7 +178,7 @@ def _finding(
         confidence = max(0.5, confidence - 0.25)
     elif rivals:
         confidence -= 0.1
-    step = known.next_step if known is not None and known.next_step and not faults.unknown(event) else None
+    step = known.next_step if known is not None and known.next_step and sure else None
     return job.finding(
         code,
         run=run,
@@ -292,14 +294,16 @@ def _consequences(job: Job, run: int, after: Sequence[Cascade]) -> Finding:
     code = known.finding if known is not None and known.finding in ("PSM203", "PSM406", "PSM108") else "PSM401"
     # nobody to follow the blame to: the reporting rank's own link may be the broken one
     unclear = not named and known is not None and known.blames == "unknown"
+    peer = not lead.first.chain and (known is None or faults.unknown(lead.first.event) or _elsewhere(known))
     return job.finding(
         "PSM401" if code == "PSM108" else str(code),
         run=run,
-        title=f"{job.who(lead.proc)} {'failed' if lead.first.chain else 'failed because of a peer'}: {said}{whom}",
+        title=f"{job.who(lead.proc)} {'failed because of a peer' if peer else 'failed'}: {said}{whom}",
         severity=Severity.ERROR,
         confidence=0.65,
         explanation=(
-            f"{job.whos(procs)} report errors that another process caused, and no log holds the cause.{_route(lead)}"
+            f"{job.whos(procs)} report errors that {'another process caused' if peer else 'follow from something else'}, and no log holds the cause."
+            f"{_route(lead)}"
             + (
                 f" {known.meaning}"
                 if known is not None and known.meaning and not faults.unknown(lead.first.event)

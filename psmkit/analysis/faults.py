@@ -39,6 +39,8 @@ _OTHER_END = re.compile(
     r"reset by peer|refused|broken pipe|timed out|no route|unreachable|not connected|connection abort", re.IGNORECASE
 )
 _HEAD = re.compile(r"NCCL (?:WARN|INFO|ABORT|TRACE|ERROR) ?")
+#: The folder of the build, which hipified sources print.
+_BUILD = re.compile(r"^/.*/(?:hipify/)?src/")
 #: Where the next record begins, on a line that holds two.
 _NEXT = re.compile(
     r"(?:\[\d+,\d+\]<std\w+>: ?)?[\w.-]+:\d+:\d+ (?:\[-?\d+\] )?(?:\S+ )?NCCL (?:WARN|INFO|ABORT|TRACE|CALL)\b"
@@ -108,7 +110,7 @@ class Cascade:
     @property
     def fatal(self) -> bool:
         """Whether this ended the job, as far as one process can tell."""
-        if self.survived or self.severity in ("harmless", "info"):
+        if self.survived or (self.severity in ("harmless", "info") and (self.destroyed or not self.reached_api)):
             return False
         if self.own is False and not self.chain and not self.bare:
             # a peer went away, as it does at the end of many jobs, and no call returned an error for it
@@ -132,6 +134,8 @@ class Cascade:
         known = first.known
         if known is None or first.event.name in _UNKNOWN:
             return None
+        if self.severity in ("harmless", "info"):
+            return True  # what elsewhere means nothing was returned to the application here
         if known.origin is False:
             return False
         # a failed system call may be this process's own trouble or the other end's
@@ -189,7 +193,7 @@ def body(job: Job, event: Event, most: int = 160) -> str:
 def place(event: Event) -> str | None:
     """``file.cc:NNN`` of a line that has it."""
     if event.where:
-        return event.where
+        return _BUILD.sub("", event.where)
     name, line = event.fields.get("file"), event.fields.get("line")
     return f"{name}:{line}" if name is not None and line is not None else None
 
@@ -255,7 +259,7 @@ def _build(faults: Sequence[Fault], other: dict[int, list[int]]) -> list[Cascade
         if (
             cascade is not None
             and _between(other.get(thread, ()), cascade.last.ref.seq, fault.ref.seq)
-            and not fault.chain
+            and (not fault.chain or (cascade.severity == "harmless" and cascade.code != fault.code))
         ):
             cascade = None  # the thread did something else in between: this is new trouble
         if cascade is not None and not fault.chain and not _leads(cascade, fault):

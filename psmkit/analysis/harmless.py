@@ -21,7 +21,7 @@ def find(job: Job) -> list[Finding]:
     for cascade in faults.cascades(job):
         run = job.run_of(cascade.proc)
         inside.update(f.ref for f in cascade.faults)
-        if cascade.severity == "harmless":
+        if cascade.severity == "harmless" and not cascade.fatal:
             groups[(run, cascade.first.event.name)].append(cascade.first.event)
             for step in cascade.chain[:1]:
                 steps.setdefault((run, cascade.first.event.name), step.event)

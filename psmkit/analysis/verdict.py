@@ -148,6 +148,11 @@ def _end(job: Job, run: RunInfo) -> _Evidence:
         return _Evidence(
             False, f"{_ranks(given_up)} aborted the communicator, which says nothing about the work before it"
         )
+    starting = sorted(
+        {r for i in instances if i.start and not i.complete and not i.end and (r := _rank(job, i)) is not None}
+    )
+    if starting:
+        return _Evidence(False, f"the log ends while {_ranks(starting)} initialise{'s' if len(starting) == 1 else ''}")
     if len(ended) == nranks:
         return _Evidence(True, f"all {nranks} ranks were torn down" if nranks > 1 else "the rank was torn down")
     if ended:
@@ -156,10 +161,19 @@ def _end(job: Job, run: RunInfo) -> _Evidence:
     complete = {i.rank for i in members if i.complete is not None}
     started = {i.rank for i in members if i.start is not None or i.complete is not None}
     if len(complete) < len(started):
-        return _Evidence(False, f"the log ends while {_ranks(sorted(started - complete))} initialise")
+        few = len(started - complete) == 1
+        return _Evidence(
+            False, f"the log ends while {_ranks(sorted(started - complete))} initialise{'s' if few else ''}"
+        )
     if any(i.ops or i.sends or i.recvs for i in members):
         return _Evidence(False, "the log ends while the job works")
     return _Evidence(False, "all ranks initialised, and neither work nor teardown is in the log")
+
+
+def _rank(job: Job, instance: CommInstance) -> int | None:
+    """The rank of the process in the job, or that in its own communicator."""
+    rank = job.rank_of(instance.proc)
+    return rank if rank is not None else instance.rank
 
 
 def _ranks(ranks: Sequence[int]) -> str:

@@ -131,3 +131,37 @@ def test_rank_that_gave_up_on_an_earlier_work_is_not_among_those_that_wait(tmp_p
     report = analyze(tmp_path, gave_up(1, 7) + "".join(gave_up(r, 1211) for r in (0, 2, 3)))
     assert [c.rank for c in report.culprits] == [1]
     assert "ranks 0, 2 and 3 wait in BROADCAST 1211" in report.reason
+
+
+def test_line_that_is_harmless_as_a_rule_can_end_an_init(tmp_path: Path) -> None:
+    warn = "w:9:92 [0] graph/xml.cc:332 NCCL WARN Could not find real path of /sys/class/pci_bus/0000:01/../../0000:01:00.0\n"
+    step = "w:9:92 [0] NCCL INFO graph/xml.cc:469 -> 2\n"
+    ended = analyze(tmp_path, warn + step + "w:9:92 [0] NCCL INFO init.cc:581 -> 2\n")
+    assert (ended.verdict, [c.pid for c in ended.culprits]) == ("failed", [9])
+    assert "peer" not in ended.reason
+    assert serious(analyze(tmp_path, warn + step)) == []
+
+
+def test_error_that_only_xla_tells_is_read(tmp_path: Path) -> None:
+    report = analyze(
+        tmp_path,
+        "INTERNAL: xla/service/gpu/nccl_utils.cc:275: NCCL operation ncclCommInitRank(&comm, nranks, id, rank) failed: unhandled cuda error\n",
+    )
+    assert (report.verdict, "unhandled cuda error" in report.reason) == ("failed", True)
+
+
+def test_teardown_of_the_world_is_no_health_while_another_communicator_starts(tmp_path: Path) -> None:
+    def init(rank: int, comm: str, what: str, more: str = "commId 0x1 ") -> str:
+        return (
+            f"box:77{rank}:8{rank} [{rank}] NCCL INFO ncclCommInitRank comm {comm}{rank} rank {rank} nranks 2 cudaDev {rank} nvmlDev {rank} "
+            f"busId {rank + 1}000 {more}- Init {what}\n"
+        )
+
+    both = "".join(init(r, "0xa", what) for what in ("START", "COMPLETE") for r in (0, 1))
+    both += "".join(init(r, "0xb", "START", "commId 0x2 ") for r in (0, 1)) + init(0, "0xb", "COMPLETE", "commId 0x2 ")
+    both += "".join(
+        f"box:77{r}:77{r} [{r}] NCCL INFO comm 0xa{r} rank {r} nranks 2 cudaDev {r} busId {r + 1}000 - Destroy COMPLETE\n"
+        for r in (0, 1)
+    )
+    report = analyze(tmp_path, both)
+    assert (report.verdict, report.reason) == ("inconclusive", "the log ends while rank 1 initialises")
