@@ -137,6 +137,9 @@ def target(job: Job, event: Event) -> Target | None:
                 proc = _by_ip(job, addr, run)
             if proc is not None:
                 return Target(proc, job.rank_of(proc))
+            rank = job.missing_at(addr, run)
+            if rank is not None:
+                return Target(None, rank)
     return None
 
 

@@ -236,6 +236,20 @@ class Job:
         """The process behind a socket address of the RAS network, None when no line joins the two."""
         return self._sockets.get((run, addr))
 
+    def missing_at(self, addr: str, run: int) -> int | None:
+        """The rank without a log that has this address on the RAS network, where one alone can have it."""
+        missing = self.missing_ranks(run)
+        if not missing or self.by_socket(addr, run) is not None:
+            return None
+        lines = [e.fields for e in self.events("ras.peer", run=run) if e.fields.get("addr") == addr]
+        if not lines:
+            return None
+        if len(missing) == 1:
+            return missing[0]
+        dev = lines[0].get("dev")
+        plain = all(i.dev == i.rank for i in self.scan.instances if i.group == self.runs[run].world)
+        return dev if plain and isinstance(dev, int) and dev in missing and self.single_node(run) else None
+
     @cached_property
     def _sockets(self) -> dict[tuple[int, str], int]:
         out: dict[tuple[int, str], int] = {}

@@ -70,6 +70,14 @@ class Plans:
         best = sizes.most_common(2)
         return best[0][0] if best and (len(best) == 1 or best[0][1] > 2 * best[1][1]) else None
 
+    def odd_of(self, one: tuple[int, int], other: tuple[int, int]) -> list[int]:
+        """Of two (rank, size) the rank whose size is the strange one: what few halves of the job have."""
+        halves = [s.sizes.keys() for s in (*self.sends.values(), *self.recvs.values())]
+        seen = {size: sum(size in sizes for sizes in halves) for _, size in (one, other)}
+        if one[0] == other[0] or seen[one[1]] == seen[other[1]]:
+            return []
+        return [min(one, other, key=lambda end: seen[end[1]])[0]]
+
     def odd_half(self) -> OddHalf | None:
         """The one place where an exchange of all with all has a hole.
 
@@ -211,19 +219,18 @@ def _pair(job: Job, run: int, src: int, dst: int, plans: Plans) -> Finding | Non
         one, other = sizes
         if str(one).startswith(str(other)) or str(other).startswith(str(one)):
             return None  # digits are lost: a torn line
-        usual = plans.usual()
-        odd = [r for r, size in ((src, one), (dst, other)) if usual is not None and size != usual]
+        odd = plans.odd_of((src, one), (dst, other))
         return job.finding(
             "PSM303",
             run=run,
             title=f"rank {src} plans to send {one} bytes to rank {dst}, which plans to receive {other}",
             confidence=0.85,
             explanation="The two ends of one round of an exchange put different sizes into their plans."
-            + (f" Most rounds of this job move {usual} bytes." if len(odd) == 1 else ""),
+            + (f" The size of rank {odd[0]} is the one that few other rounds have." if odd else ""),
             refs=[sent.refs[one], received.refs[other]],
             ranks=[src, dst],
             procs=procs,
-            culprits=odd if len(odd) == 1 else [],
+            culprits=odd,
             stage="plan",
         )
     if sent.total and not received.total and received.empty:

@@ -91,8 +91,9 @@ def _finding(job: Job, run: int, entry: _Missed, broken: bool, suspect: bool) ->
     gone = bool(entry.closed) and not any(e.name == "ras.keepalive.error" for e in entry.lasting)
     # a peer whose connection closed has ended, and why is another rule's business; after an error silence is no news
     error = lasting and suspect and not gone and not broken
-    name = job.who(entry.proc) if entry.proc is not None else f"the process at {entry.addr}"
-    rank = job.rank_of(entry.proc) if entry.proc is not None else None
+    rank = job.rank_of(entry.proc) if entry.proc is not None else job.missing_at(entry.addr, run)
+    name = f"the process at {entry.addr}" if rank is None else f"rank {rank} ({entry.addr}, its log was not given)"
+    name = job.who(entry.proc) if entry.proc is not None else name
     secs = max((int(v) for e in entry.events() if isinstance(v := e.fields.get("secs"), int)), default=0)
     how = f"does not answer for {secs} s" if secs else "does not answer"
     if gone:
@@ -118,7 +119,7 @@ def _finding(job: Job, run: int, entry: _Missed, broken: bool, suspect: bool) ->
             f"{job.whos(complainers)} {'lost' if lasting else 'miss'} the RAS thread of {entry.addr}"
             + (
                 f", which the RAS peer lines give to {name}"
-                if entry.proc is not None
+                if entry.proc is not None or rank is not None
                 else ", which no RAS peer line gives to a rank"
             )
             + ". RAS threads answer on their own, whatever the application does: a process without RAS is stopped, starved or dead."

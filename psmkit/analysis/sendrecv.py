@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from dataclasses import dataclass, field
 
@@ -39,6 +40,7 @@ def find(job: Job) -> list[Finding]:
         queues.received[(pair.group, pair.dst)].append(pair)
     ended = {i.group for i in job.scan.instances if i.end is not None}
     left = _leavers(job, ended)
+    clashes: dict[int, list[PairQueue]] = defaultdict(list)
     for pair in job.scan.pairs:
         run = _run(job, pair)
         if run is None or pair.group in ended or proof.of(job, run).done or (pair.group, _owing(pair)) in left:
@@ -46,11 +48,14 @@ def find(job: Job) -> list[Finding]:
         if len(out) >= _MOST:
             break
         if pair.mismatch is not None:
-            out.append(_sizes(job, run, pair))
+            clashes[run].append(pair)
         elif pair.pending_sends or pair.pending_recvs:
             found = _unpaired(job, run, pair, queues)
             if found is not None:
                 out.append(found)
+    for run, pairs in clashes.items():
+        common = _common(pairs)
+        out.extend(_sizes(job, run, pair, common) for pair in pairs[: _MOST if common is None else 2])
     out.extend(_left(job, instance, pairs) for instance, pairs in left.values())
     out.extend(_behind_all(job, {f.run for f in out}))
     return out
@@ -177,7 +182,13 @@ def _procs(job: Job, pair: PairQueue, *ranks: int) -> list[int]:
     return [p for r in ranks if (p := job.proc_in(pair.group, r)) is not None]
 
 
-def _sizes(job: Job, run: int, pair: PairQueue) -> Finding:
+def _common(pairs: list[PairQueue]) -> int | None:
+    """The rank that has a part in all pairs whose sizes differ, where there are several: its sizes are the wrong ones."""
+    shared = set.intersection(*({p.src, p.dst} for p in pairs)) if len(pairs) > 1 else set()
+    return next(iter(shared)) if len(shared) == 1 else None
+
+
+def _sizes(job: Job, run: int, pair: PairQueue, common: int | None) -> Finding:
     assert pair.mismatch is not None
     send, recv, sent, received = pair.mismatch
     # a lost line shifts the two queues against each other, and then one of them has a rest
@@ -198,7 +209,7 @@ def _sizes(job: Job, run: int, pair: PairQueue) -> Finding:
         comm=name,
         ranks=[pair.src, pair.dst],
         procs=_procs(job, pair, pair.src, pair.dst),
-        culprits=odd,
+        culprits=odd if common is None or shifted else [common],
         stage="send/recv",
     )
 
@@ -209,8 +220,6 @@ def _planned(job: Job, run: int, pair: PairQueue) -> tuple[list[int], bool]:
     _, _, sent, received = pair.mismatch
     plans = plan.of(job, run)
     ours, theirs = plans.sends.get((pair.src, pair.dst)), plans.recvs.get((pair.src, pair.dst))
-    usual = plans.usual()
-    odd = [r for r, size in ((pair.src, sent), (pair.dst, received)) if usual is not None and size != usual]
     if ours is None or theirs is None:
         return [], False
     sure = sent in ours.sizes and received in theirs.sizes and (sent not in theirs.sizes or received not in ours.sizes)
@@ -218,7 +227,7 @@ def _planned(job: Job, run: int, pair: PairQueue) -> tuple[list[int], bool]:
     sure = (
         sure and theirs.total == pair.matched + pair.pending_recvs and ours.total == pair.matched + pair.pending_sends
     )
-    return odd if len(odd) == 1 else [], sure
+    return plans.odd_of((pair.src, sent), (pair.dst, received)), sure
 
 
 def _unpaired(job: Job, run: int, pair: PairQueue, queues: _Queues) -> Finding | None:
@@ -236,7 +245,7 @@ def _unpaired(job: Job, run: int, pair: PairQueue, queues: _Queues) -> Finding |
         return None  # one rank is ahead of the other, as at the end of any log
     if not hole and _behind(queues, pair, owing):
         return None  # it stopped before it came here, which is told as such
-    proven = outside or lack > 1 or (hole and _closed(job, run, pair, owing))
+    proven = outside or lack > 1 or (hole and (_closed(job, run, pair, owing) or _whole_round(job, run, pair, owing)))
     what, counter = ("sends", "recv") if sending else ("recvs", "send")
     name = job.comm_name(pair.group)
     done = "sent to" if sending else "expects from"
@@ -276,6 +285,36 @@ def _closed(job: Job, run: int, pair: PairQueue, owing: int) -> bool:
     last = next((i.last_op for i in job.instances_of.get(proc, []) if i.group == pair.group), None)
     return last is not None and any(
         e.proc == proc and (e.last or e.ref).seq > last.seq for e in job.events(*_CONNECTING)
+    )
+
+
+_CALL = re.compile(r"(Send|Recv): .* root (\d+) comm")
+
+
+def _whole_round(job: Job, run: int, pair: PairQueue, owing: int) -> bool:
+    """Whether the rank printed its round to the end: its last call is the one that is the last of all its peers.
+
+    A log that was cut lacks the end of a round and nothing from the middle of it.
+    """
+    if plan.of(job, run).planned.get(owing) or _damaged(job):
+        return False
+    ends: dict[int, tuple[str, int]] = {}
+    for instance in job.members.get(pair.group, []):
+        texts = job.evidence(instance.last_op)
+        found = _CALL.search(texts[0].text) if texts else None
+        if found is None or not job.scan.files[job.process(instance.proc).last.file].complete_end:
+            return False
+        ends[instance.rank] = (found.group(1), int(found.group(2)))
+    size = len(ends)
+    if (
+        size < 3
+        or owing not in ends
+        or (ends[owing][0] == ("Recv" if pair.pending_sends else "Send") and ends[owing][1] == _waiting(pair))
+    ):
+        return False
+    # peers are called in the order of their ranks, or beginning with the next one
+    return (
+        len(set(ends.values())) == 1 or len({(what, (peer - rank) % size) for rank, (what, peer) in ends.items()}) == 1
     )
 
 

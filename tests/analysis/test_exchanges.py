@@ -81,10 +81,37 @@ def test_recv_that_is_missing_where_connections_are_made(tmp_path: Path) -> None
     assert (found.severity, found.culprits) == (Severity.ERROR, (1,))
 
 
+def _without_recv(root: int) -> list[Rank]:
+    logs = [rounds(log, 2, plans=False) for log in ranks()]
+    last = max(i for i, line in enumerate(logs[1].lines) if "Recv: " in line and f"root {root} " in line)
+    del logs[1].lines[last]
+    return logs
+
+
+def test_recv_that_is_missing_in_the_middle_of_a_round_is_a_hole(tmp_path: Path) -> None:
+    (found,) = find("sendrecv", tmp_path, _without_recv(0))
+    assert (found.severity, found.culprits) == (Severity.ERROR, (1,))
+
+
 def test_recv_that_is_missing_at_the_end_of_a_file_is_a_hint(tmp_path: Path) -> None:
-    logs = [rounds(log, 1, plans=False) for log in ranks()]
-    logs[1].lines = [line for line in logs[1].lines if not ("Recv: " in line and "root 0 " in line)]
-    assert all(f.severity is Severity.WARNING for f in find("sendrecv", tmp_path, logs))
+    assert all(f.severity is Severity.WARNING for f in find("sendrecv", tmp_path, _without_recv(3)))
+
+
+def test_rank_whose_sizes_differ_from_all_its_peers(tmp_path: Path) -> None:
+    logs = [
+        rounds(log, 3, sizes={(2, p): 512 for p in range(4)} if log.rank == 1 else None, plans=False) for log in ranks()
+    ]
+    found = of(find("sendrecv", tmp_path, logs), "PSM303")
+    assert found and all(f.culprits == (1,) for f in found)
+
+
+def test_stopped_rank_without_a_log_is_named_by_its_address(tmp_path: Path) -> None:
+    logs = [log.ras_peers().work(3) for log in ranks()]
+    for log in (logs[1], logs[3]):
+        log.line("RAS keep-alive timeout warning (5s) on socket connection with 10.0.0.1<40002>", "ras")
+        log.line("RAS keep-alive timeout error (20s) on socket connection with 10.0.0.1<40002>", "ras")
+    (found,) = of(find("ras", tmp_path, [log for log in logs if log.rank != 2]), "PSM407")
+    assert found.culprits == (2,) and "rank 2" in found.title
 
 
 def test_rank_that_skipped_its_last_collective_and_left(tmp_path: Path) -> None:
