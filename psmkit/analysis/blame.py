@@ -183,7 +183,9 @@ def graph(job: Job, run: int) -> Graph:
             at = target(job, event)
             if at is None or at.proc == event.proc or event.proc in ended or at.proc in ended:
                 continue
-            if event.name in _CLOSURES and gone.get(event.proc, event.ref.seq) < event.ref.seq:
+            if event.name in _CLOSURES and (
+                gone.get(event.proc, event.ref.seq) < event.ref.seq or _came_through(job, event)
+            ):
                 continue  # it is on its way out itself, as its peers are
             if job.process(event.proc).lines < _LEAST and job.rank_of(event.proc) is None:
                 continue
@@ -210,6 +212,15 @@ def leaving(job: Job) -> dict[int, int]:
         if tally.begun_operation == "Stop" and tally.last_begun is not None:
             exits[tally.proc].append(tally.last_begun.seq)
     return {proc: min(seqs) for proc, seqs in exits.items() if len(job.instances_of.get(proc, ())) == 1}
+
+
+def _came_through(job: Job, event: Event) -> bool:
+    """Whether a process saw a connection close between the last work of a communicator and the end of its orderly teardown."""
+    before = [i for i in job.instances_of.get(event.proc, ()) if i.start is not None and i.start.seq < event.ref.seq]
+    newest = max(before, key=lambda i: i.start.seq if i.start is not None else 0, default=None)
+    if newest is None or newest.end is None:
+        return False
+    return newest.last_op is None or newest.last_op.seq < event.ref.seq
 
 
 def lost(cascade: faults.Cascade) -> bool:

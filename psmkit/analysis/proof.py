@@ -17,7 +17,7 @@ from psmkit.analysis import blame, faults
 from psmkit.analysis.job import Job
 from psmkit.logparse.types import Event, Process, Ref
 
-__all__ = ["Proof", "aged", "done", "of", "silence", "went_on"]
+__all__ = ["Proof", "aged", "done", "of", "reopened", "silence", "went_on"]
 
 #: Lines that say that a peer or an operation was waited for in vain, for seconds or minutes.
 _LASTING = (
@@ -81,10 +81,21 @@ def done(job: Job, run: int) -> bool:
     ours = [i for i in job.scan.instances if i.proc in info.procs]
     if info.world is not None:
         ours = [i for i in ours if i.group == info.world]
-    if not ours or any(i.end is None for i in ours):
+    if not ours or any(i.end is None for i in ours) or reopened(job, run):
         return False
     # frameworks abort their communicators at every exit, and after a watchdog's timeout as well
     return not (job.events("comm.end.abort", run=run) and job.events("torch.watchdog.", "torch.heartbeat.", run=run))
+
+
+def reopened(job: Job, run: int) -> bool:
+    """Whether a process began another communicator after its world was torn down, and that one has no end in the log."""
+    info = job.runs[run]
+    ended = {i.proc: i.end.seq for i in job.scan.instances if i.group == info.world and i.end is not None}
+    return any(
+        i.end is None and i.start is not None and i.start.seq > ended.get(i.proc, i.start.seq)
+        for i in job.scan.instances
+        if i.proc in info.procs
+    )
 
 
 def _make(job: Job, run: int) -> Proof:

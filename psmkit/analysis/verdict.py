@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from psmkit.analysis import proof
 from psmkit.analysis.job import Job, RunInfo
 from psmkit.logparse.types import CommInstance
 from psmkit.model import Culprit, Finding, Run, Severity, Verdict
@@ -153,6 +154,8 @@ def _end(job: Job, run: RunInfo) -> _Evidence:
     )
     if starting:
         return _Evidence(False, f"the log ends while {_ranks(starting)} initialise{'s' if len(starting) == 1 else ''}")
+    if len(ended) == nranks and proof.reopened(job, run.index):
+        return _Evidence(False, "a communicator that was made after the first one was torn down has no end in the log")
     if len(ended) == nranks:
         return _Evidence(True, f"all {nranks} ranks were torn down" if nranks > 1 else "the rank was torn down")
     if ended:

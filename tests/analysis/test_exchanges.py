@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from psmkit.model import Severity
-from tests.analysis.texts import Rank, find, of, ranks
+from psmkit.analysis import verdict
+from psmkit.model import Severity, Verdict
+from tests.analysis.texts import Rank, find, job_of, of, ranks
 
 
 def rounds(log: Rank, times: int, *, sizes: dict[tuple[int, int], int] | None = None, plans: bool = True) -> Rank:
@@ -181,3 +182,31 @@ def test_rank_that_expects_less_than_its_peer_sends_lacks_a_call(tmp_path: Path)
         3, "transport.cc:189", thread="async"
     ).fail(3)
     assert find("errors", tmp_path, logs)[0].culprits == (3,)
+
+
+def test_second_communicator_without_an_end_is_not_healthy(tmp_path: Path) -> None:
+    logs = [log.work(2).destroy() for log in ranks()]
+    for log in logs:
+        again = Rank(log.rank).ready().work(1)
+        log.lines += [
+            line.replace(log.comm, f"{log.comm}1").replace("0x5c2b7a1e9d3f4680", "0x1d2b7a1e9d3f4681")
+            for line in again.lines[3:]
+        ]
+    job = job_of(tmp_path, logs)
+    assert [run.verdict for run in verdict.judge(job, [])] == [Verdict.INCONCLUSIVE]
+
+
+def test_closures_between_two_communicators_are_nothing(tmp_path: Path) -> None:
+    logs = [log.ras_peers().work(2) for log in ranks()]
+    for log in logs:
+        log.line(
+            f"RAS current socket connection with 10.0.0.1<{40000 + (log.rank + 1) % 4}> closed by peer on receive; terminating it",
+            "ras",
+        )
+        log.destroy()
+    again = Rank(1).ready().work(1)
+    logs[1].lines += [
+        line.replace(logs[1].comm, f"{logs[1].comm}1").replace("0x5c2b7a1e9d3f4680", "0x1d2b7a1e9d3f4681")
+        for line in again.lines[3:]
+    ]
+    assert not of(find("blame", tmp_path, logs), "PSM403")
