@@ -11,7 +11,7 @@ import re
 import signal as signals
 from collections.abc import Mapping, Sequence
 
-from psmkit.analysis import outside
+from psmkit.analysis import faults, outside
 from psmkit.analysis.deaths import FAULTS, Death, collect, signal_name
 from psmkit.analysis.job import Job
 from psmkit.analysis.outside import ranks_text
@@ -480,21 +480,19 @@ def _xids(job: Job, run: int | None) -> list[Finding]:
 
 def _torch_errors(job: Job, run: int | None) -> list[Finding]:
     """NCCL errors that only torch tells of: with NCCL's own warnings in the log, those say more."""
-    events = [
-        e
-        for e in job.events(
-            "torch.nccl_error", "torch.async_error", "torch.watchdog.terminated", "framework.nccl_error"
-        )
-        if job.run_of_event(e) == run
-    ]
+    names = ("torch.nccl_error", "torch.async_error", "torch.watchdog.terminated", "framework.nccl_error")
+    events = [e for e in job.events(*names) or job.events("torch.nccl_result") if job.run_of_event(e) == run]
     if not events or any(e.level == "WARN" and e.proc >= 0 and job.run_of(e.proc) == run for e in job.scan.events):
         return []
     texts = {str(e.fields.get("error", "")) for e in events}
     peer = [t for t in texts if re.search(r"remote process|network error|closed|aborted", t)]
     ranks = sorted({r for e in events if (r := outside.global_rank(job, e)) is not None})
     told = next(iter(sorted(texts - set(peer))), None) or next(iter(sorted(texts)), "")
-    own = bool(texts - set(peer)) and len(ranks) == 1
     torch = events[0].name.startswith("torch.")
+    last = [e for e in job.events("torch.last_error") if job.run_of_event(e) == run]
+    told = faults.body(job, last[0]) if last else told
+    own = bool(texts - set(peer)) and len(ranks) == 1 and not re.search(r"\bpeer\b|Connect to|connecting to", told)
+    events = [*last[:2], *events]
     return [
         job.finding(
             "PSM401",

@@ -313,7 +313,8 @@ def _consequences(job: Job, run: int, after: Sequence[Cascade]) -> Finding:
         next_step=known.next_step if known is not None and known.next_step else None,
         refs=_evidence([lead], after),
         ranks=sorted({r for p in procs for r in _ranks(job, p)} | set(named)),
-        procs=procs,
+        # where no rank is known the processes alone say who is to blame, and here it is none of them
+        procs=procs if not peer or unclear or any(_ranks(job, p) for p in procs) else [],
         culprits=named or (_ranks(job, lead.proc) if unclear else []),
         stage="error",
         known_issue=issue_of(job, lead.first.event, said),

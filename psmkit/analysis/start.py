@@ -94,6 +94,8 @@ def _never_started(job: Job, run: RunInfo) -> Finding | None:
     known = {i.proc for i in members}
     unnamed = [p for p in sorted(run.procs - known) if not job.instances_of.get(p)]
     where = f" (it can only be {job.whos(unnamed)}, whose log ends before)" if 0 < len(unnamed) == len(missing) else ""
+    if unnamed and not where and not outside:
+        return None  # some of them are seen before their init, and the log may end before they come to it
     return job.finding(
         "PSM201",
         run=run.index,

@@ -165,3 +165,24 @@ def test_teardown_of_the_world_is_no_health_while_another_communicator_starts(tm
     )
     report = analyze(tmp_path, both)
     assert (report.verdict, report.reason) == ("inconclusive", "the log ends while rank 1 initialises")
+
+
+def test_last_error_that_torch_repeats_is_told(tmp_path: Path) -> None:
+    head = (
+        "[rank3]: torch.distributed.DistBackendError: NCCL error in: x/ProcessGroupNCCL.cpp:1333, unhandled system error, NCCL version 2.18.6\n"
+        "[rank3]: Last error:\n"
+    )
+    away = analyze(
+        tmp_path, head + "[rank3]: socketStartConnect: Connect to 192.168.19.14<52822> failed : No route to host\n"
+    )
+    assert (away.verdict, away.culprits) == ("failed", ())
+    assert "192.168.19.14<52822>" in away.reason
+    own = analyze(tmp_path, head + "[rank3]: Duplicate GPU detected : rank 3 and rank 0 both on CUDA device f000\n")
+    assert [c.rank for c in own.culprits] == [3]
+
+
+def test_processes_that_still_load_their_plugins_have_not_failed_to_start(tmp_path: Path) -> None:
+    waiting = "d:105:115 [6] NCCL INFO ncclCommInitRankConfig comm 0x55 rank 6 nranks 8 cudaDev 6 nvmlDev 6 busId 96000 commId 0x2f - Init START\n"
+    loading = "d:{}:{} [{}] NCCL INFO NET/Plugin: Could not find: libnccl-net.so. Using internal network plugin.\n"
+    assert serious(analyze(tmp_path, waiting + loading.format(101, 111, 2) + loading.format(100, 110, 1))) == []
+    assert ("PSM201", "warning") in serious(analyze(tmp_path, waiting))
