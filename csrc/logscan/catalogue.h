@@ -55,15 +55,15 @@ enum { LS_ROLE_FIELDS = 8 };
 
 struct ls_message {
     uint8_t where, level, keep, role;
-    uint8_t fields; /* number of fields */
-    uint8_t type[LS_FIELDS];
-    char name[LS_FIELDS][LS_NAME];
+    uint8_t fields;                    /* number of fields */
     int8_t role_field[LS_ROLE_FIELDS]; /* field of each role field, -1: the message has none */
     uint64_t distinct;                 /* fields that make two events distinct, as bits */
     uint8_t keys, key[LS_KEYS];
     uint8_t host_scope;
     uint8_t birth; /* which proc.birth message this is */
     uint32_t ledger;
+    uint8_t type[LS_FIELDS];
+    char name[LS_FIELDS][LS_NAME]; /* last: what is read for every line stays together */
 };
 
 struct ls_literal {
@@ -88,8 +88,17 @@ struct ls_node {
     int32_t accept; /* pattern, -1: none */
 };
 
+/* A step of a straight pattern: a literal (type LS_TYPES, n bytes at ls_catalogue.straight_bytes + at) or a field. */
+struct ls_token {
+    uint8_t type;
+    int16_t stop;
+    uint32_t at, n;
+};
+
 struct ls_pattern {
     uint32_t message;
+    uint32_t first_token, tokens; /* 0 tokens: the pattern is not straight */
+    bool wide;                    /* it has fields that may hold blanks, and so another record */
     uint8_t captures;
     uint8_t ends_in_field;     /* the last token is a field whose value a cut could shorten unseen */
     uint8_t type[LS_CAPTURES]; /* of each capture */
@@ -108,6 +117,8 @@ struct ls_catalogue {
     LS_VEC(struct ls_pattern) patterns;
     struct ls_trie tries[2];          /* by ls_where */
     LS_VEC(unsigned char *) literals; /* owned bytes */
+    LS_VEC(struct ls_token) tokens;
+    LS_VEC(unsigned char) straight_bytes;
     uint32_t births;
     bool finished;
 };
@@ -121,6 +132,7 @@ struct ls_capture {
 struct ls_match {
     const struct ls_message *message;
     uint32_t index;   /* of the message */
+    uint32_t pattern; /* of the catalogue */
     uint64_t present; /* fields as bits */
     uint64_t texts;   /* those of them that are texts */
     uint32_t end;     /* where the match ends in the text */
@@ -133,6 +145,22 @@ struct ls_match {
 /* Match text at its start; anywhere: the match may end before the text does. */
 bool ls_match(const struct ls_catalogue *cat, int where, const char *text, size_t n, bool anywhere,
               struct ls_match *out);
+
+/* What the begin of a text lets expect: the last straight patterns that matched such a text. */
+enum { LS_GUESSES = 1024, LS_GUESS_WAYS = 4 };
+struct ls_guess {
+    uint32_t pattern[LS_GUESSES][LS_GUESS_WAYS]; /* + 1, 0: none */
+};
+
+/* As ls_match of a whole NCCL message, but for straight patterns that are expected only: false says nothing. */
+bool ls_match_expected(const struct ls_catalogue *cat, struct ls_guess *guess, const char *text, size_t n,
+                       struct ls_match *out);
+/* Expect the pattern of a match where the next such text comes. */
+void ls_expect(const struct ls_catalogue *cat, struct ls_guess *guess, const char *text, size_t n,
+               const struct ls_match *found);
+
+/* straight.c: find the straight patterns of a trie. */
+void ls_find_straight(struct ls_catalogue *cat, const struct ls_trie *trie);
 
 static inline bool ls_is_text(int type)
 {

@@ -11,6 +11,7 @@ ls_scan *ls_scan_new(const ls_catalogue *cat, int mode)
     scan->emit_all = mode & 1;
     scan->keep_calls = mode & 2;
     scan->cache = ls_zalloc(LS_CACHE * sizeof *scan->cache);
+    scan->guess = ls_zalloc(sizeof *scan->guess);
     scan->outside_counts = ls_zalloc((cat->messages.n + 1) * sizeof *scan->outside_counts);
     scan->epoch = 1;
     scan->rpc = ls_rpc_new();
@@ -46,6 +47,7 @@ void ls_scan_free(ls_scan *scan)
     free(scan->threads.at);
     free(scan->thread_index.slot);
     free(scan->cache);
+    free(scan->guess);
     free(scan->counts.at);
     free(scan->outside_counts);
     free(scan->events.at);
@@ -164,6 +166,7 @@ static void on_message(struct ls_scan *scan, struct ls_record *rec, const char *
         return;
     }
     bool found = ls_match(scan->cat, LS_WHERE_NCCL, s + low, high - low, false, &m);
+    if (found) ls_expect(scan->cat, scan->guess, s + low, high - low, &m);
     bool torn = !found && m.torn;
     if (!found && memchr(s + low, '[', high - low)) {
         /* Colours in letters may stand anywhere; they are looked for only where nothing else explains the line. */
@@ -259,6 +262,19 @@ static bool spelled_escape(const char *s, uint32_t n)
     return n && (s[n - 1] == 'm' || *s == 'E' || *s == '^' || *s == '\\');
 }
 
+/* The common line: one record of an expected message. It can hold no second one where no field of it may hold blanks.
+ */
+static bool expected(struct ls_scan *scan, struct ls_record *rec, const char *s, uint32_t low, uint32_t n)
+{
+    struct ls_match m;
+    uint32_t high = trim(s, low, n);
+    if (rec->thread < 0 || !ls_match_expected(scan->cat, scan->guess, s + low, high - low, &m)) return false;
+    if (scan->cat->patterns.at[m.pattern].wide) return false;
+    touch(scan, rec);
+    ls_on_match(scan, rec, &m);
+    return true;
+}
+
 static void on_line(struct ls_scan *scan, const ls_ref *ref, uint32_t stream, const char *s, uint32_t n, bool cut)
 {
     int level;
@@ -283,6 +299,7 @@ static void on_line(struct ls_scan *scan, const ls_ref *ref, uint32_t stream, co
     }
     rec.level = level;
     if (!first_prefix(scan, &rec, s, (uint32_t)tag, level) && tag > 0) outside(scan, &rec, s, (uint32_t)tag, false);
+    if (!cut && expected(scan, &rec, s, body, n)) return;
     for (;;) {
         struct ls_prefix p = {0};
         uint32_t next_body;

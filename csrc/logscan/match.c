@@ -2,6 +2,9 @@
 #include "catalogue.h"
 
 #include <ctype.h>
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
 
 /* Enough for any real line; a hostile one ends as unmatched. */
 enum { STEPS = 3000 };
@@ -36,10 +39,39 @@ static const uint8_t hex_digit[256] = {
     ['A'] = 11, ['B'] = 12, ['C'] = 13, ['D'] = 14, ['E'] = 15, ['F'] = 16,
 };
 
+#ifdef __SSE2__
+/* Up to 16 hex digits at p, of which 16 bytes can be read: the number of digits, their value in *value. */
+static inline unsigned hex16(const char *p, uint64_t *value)
+{
+    __m128i c = _mm_loadu_si128((const __m128i *)(const void *)p);
+    __m128i low = _mm_or_si128(c, _mm_set1_epi8(0x20));
+    /* Signed comparisons: bytes from 0x80 on are negative, and so no digits. */
+    __m128i digit = _mm_and_si128(_mm_cmpgt_epi8(c, _mm_set1_epi8('0' - 1)), _mm_cmplt_epi8(c, _mm_set1_epi8('9' + 1)));
+    __m128i letter =
+        _mm_and_si128(_mm_cmpgt_epi8(low, _mm_set1_epi8('a' - 1)), _mm_cmplt_epi8(low, _mm_set1_epi8('f' + 1)));
+    unsigned other = ~(unsigned)_mm_movemask_epi8(_mm_or_si128(digit, letter)) & 0xffffu;
+    unsigned n = other ? (unsigned)__builtin_ctz(other) : 16;
+    __m128i nibble = _mm_or_si128(_mm_and_si128(digit, _mm_sub_epi8(c, _mm_set1_epi8('0'))),
+                                  _mm_and_si128(letter, _mm_sub_epi8(low, _mm_set1_epi8('a' - 10))));
+    /* A pair of digits is a byte: the first, in the lower half of its lane, is the higher one. */
+    __m128i pair =
+        _mm_or_si128(_mm_slli_epi16(_mm_and_si128(nibble, _mm_set1_epi16(0xff)), 4), _mm_srli_epi16(nibble, 8));
+    uint64_t v = __builtin_bswap64((uint64_t)_mm_cvtsi128_si64(_mm_packus_epi16(pair, pair)));
+    *value = n ? v >> (64 - 4 * n) : 0;
+    return n;
+}
+#endif
+
 static const char *read_hex(const char *p, const char *e, uint64_t *value)
 {
     uint64_t v = 0;
     const char *s = p;
+#ifdef __SSE2__
+    if (e - p > 16) {
+        unsigned n = hex16(p, value);
+        return n && !(n == 16 && hex_digit[(unsigned char)p[16]]) ? p + n : NULL;
+    }
+#endif
     if (e - p > 17) e = p + 17;
     for (uint64_t d; p < e && (d = hex_digit[(unsigned char)*p]) != 0; p++) v = v << 4 | (d - 1);
     *value = v;
@@ -70,12 +102,12 @@ static inline bool equal(const char *a, const unsigned char *b, uint32_t n)
 
 static const char *read_digits(const char *p, const char *e, uint64_t *value)
 {
+    enum { SURE = 19 }; /* digits that cannot overflow */
     uint64_t v = 0;
-    const char *s = p;
-    for (; p < e && (unsigned char)(*p - '0') < 10; p++) {
-        uint64_t d = (uint64_t)(*p - '0');
+    const char *s = p, *sure = e - p > SURE ? p + SURE : e;
+    for (unsigned d; p < sure && (d = (unsigned char)(*p - '0')) < 10; p++) v = v * 10 + d;
+    for (unsigned d; p >= sure && p < e && (d = (unsigned char)(*p - '0')) < 10; p++)
         v = v > (UINT64_MAX - d) / 10 ? UINT64_MAX : v * 10 + d;
-    }
     *value = v;
     return p > s ? p : NULL;
 }
@@ -309,6 +341,33 @@ again:
     return true;
 }
 
+static void deliver(const struct ls_catalogue *cat, uint32_t pattern, const struct ls_capture *cap, const char *text,
+                    const char *end, struct ls_match *out)
+{
+    const struct ls_pattern *pat = &cat->patterns.at[pattern];
+    out->torn = false;
+    out->pattern = pattern;
+    out->index = pat->message;
+    out->message = &cat->messages.at[pat->message];
+    out->present = out->texts = 0;
+    out->end = (uint32_t)(end - text);
+    out->ends_in_field = pat->ends_in_field;
+    out->text = text;
+    for (int i = 0; i < pat->captures; i++) {
+        if (pat->slot[i] < 0) continue;
+        int slot = pat->slot[i];
+        struct ls_capture *c = &out->field[slot];
+        *c = cap[i];
+        out->present |= 1ull << slot;
+        if (ls_is_text(pat->type[i]))
+            out->texts |= 1ull << slot;
+        else if (out->message->type[slot] == LS_FLOAT && pat->type[i] != LS_FLOAT) {
+            double d = (double)(int64_t)c->value;
+            memcpy(&c->value, &d, sizeof d);
+        }
+    }
+}
+
 bool ls_match(const struct ls_catalogue *cat, int where, const char *text, size_t n, bool anywhere,
               struct ls_match *out)
 {
@@ -327,27 +386,86 @@ bool ls_match(const struct ls_catalogue *cat, int where, const char *text, size_
         out->torn = w.torn;
         return false;
     }
-    const struct ls_pattern *pat = &cat->patterns.at[w.accept];
-    out->index = pat->message;
-    out->message = &cat->messages.at[pat->message];
-    out->present = out->texts = 0;
-    out->end = (uint32_t)(w.accept_end - text);
-    out->ends_in_field = pat->ends_in_field;
-    out->text = text;
-    for (int i = 0; i < pat->captures; i++) {
-        if (pat->slot[i] < 0) continue;
-        int slot = pat->slot[i];
-        struct ls_capture *c = &out->field[slot];
-        *c = w.cap[i];
-        out->present |= 1ull << slot;
-        if (ls_is_text(pat->type[i]))
-            out->texts |= 1ull << slot;
-        else if (out->message->type[slot] == LS_FLOAT && pat->type[i] != LS_FLOAT) {
-            double d = (double)(int64_t)c->value;
-            memcpy(&c->value, &d, sizeof d);
-        }
-    }
+    deliver(cat, (uint32_t)w.accept, w.cap, text, w.accept_end, out);
     return true;
+}
+
+/* A straight pattern needs no search: its tokens fit one after the other, or the text is left to the trie. */
+static bool follow(const struct ls_catalogue *cat, uint32_t pattern, const char *text, size_t n, struct ls_match *out)
+{
+    const struct ls_pattern *pat = &cat->patterns.at[pattern];
+    const struct ls_token *t = &cat->tokens.at[pat->first_token], *last = t + pat->tokens;
+    const char *p = text, *e = text + n;
+    struct ls_capture cap[LS_CAPTURES];
+    int ncap = 0;
+    for (; t < last; t++) {
+        const char *q;
+        uint64_t value = 0;
+        switch (t->type) {
+        case LS_TYPES:
+            if ((size_t)(e - p) < t->n || !equal(p, cat->straight_bytes.at + t->at, t->n)) return false;
+            p += t->n;
+            continue;
+        case LS_WORD:
+            q = p;
+            while (q < e && *q != ' ' && *q != '\t') q++;
+            if (q == p) return false;
+            if (t->stop >= 0 && t->stop != ' ') {
+                q = q - p > 1 ? memchr(p + 1, t->stop, (size_t)(q - p - 1)) : NULL;
+                if (!q) return false;
+            }
+            break;
+        case LS_STR:
+            q = t->stop == LS_STOP_END ? e : p < e ? memchr(p, t->stop, (size_t)(e - p)) : NULL;
+            if (!q) return false;
+            break;
+        case LS_REST:
+            q = e;
+            break;
+        default:
+            q = read_value(t->type, p, e, &value);
+            if (!q) return false;
+        }
+        cap[ncap++] = (struct ls_capture){value, (uint32_t)(p - text), (uint32_t)(q - p)};
+        p = q;
+    }
+    if (p != e) return false;
+    deliver(cat, pattern, cap, text, p, out);
+    return true;
+}
+
+/* The guesses for a text, by the words before its first number: what stands behind it does not stand still. */
+static uint32_t *ways(struct ls_guess *guess, const char *text, size_t n)
+{
+    uint64_t head = 0;
+    if (n > sizeof head) n = sizeof head;
+    for (size_t i = 0; i < n && (unsigned char)(text[i] - '0') > 9; i++) head = head << 8 | (unsigned char)text[i];
+    return guess->pattern[head * 0x9e3779b97f4a7c15u >> 54];
+}
+
+bool ls_match_expected(const struct ls_catalogue *cat, struct ls_guess *guess, const char *text, size_t n,
+                       struct ls_match *out)
+{
+    uint32_t *way = ways(guess, text, n);
+    for (int i = 0; i < LS_GUESS_WAYS && way[i]; i++) {
+        if (!follow(cat, way[i] - 1, text, n, out)) continue;
+        if (i) {
+            uint32_t moved = way[i];
+            way[i] = way[i - 1];
+            way[i - 1] = moved;
+        }
+        return true;
+    }
+    return false;
+}
+
+void ls_expect(const struct ls_catalogue *cat, struct ls_guess *guess, const char *text, size_t n,
+               const struct ls_match *found)
+{
+    if (!cat->patterns.at[found->pattern].tokens) return;
+    uint32_t *way = ways(guess, text, n);
+    for (int i = LS_GUESS_WAYS - 1; i; i--) way[i] = way[i - 1];
+    way[0] = found->pattern + 1;
 }
 
 int ls_match_text(const ls_catalogue *cat, int line, const char *text, size_t n, uint64_t *present, uint64_t *values,
