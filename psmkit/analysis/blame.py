@@ -339,19 +339,19 @@ def _unfinished(job: Job, run: int) -> list[Finding]:
         return []
     return [
         job.finding(
-            "PSM108",
+            "PSM403",
             run=run,
             title=f"{job.who(lone.proc)} went away before its teardown was complete, and that of all other ranks was",
-            severity=Severity.WARNING,
-            confidence=0.7,
+            confidence=0.65,
             explanation=(
                 "A rank that is destroyed takes leave of the proxies of its peers; this one's connections just closed. It was killed, "
-                "crashed, or left without destroying its communicator."
+                "crashed, or ended without destroying its communicator, which the others did."
             ),
             refs=[*(e.ref for e in told[:4]), job.process(lone.proc).last],
             ranks=[lone.rank],
             procs=[lone.proc],
-            stage="teardown",
+            culprits=[r for r in (at.rank,) if r is not None],
+            stage="died",
         )
     ]
 

@@ -127,8 +127,13 @@ def test_rank_that_is_lost_in_its_teardown(tmp_path: Path) -> None:
     for log in logs:
         if log.rank != 1:
             stop(log).line("[Service thread] Connection closed by localRank 1", "service").destroy()
-    (found,) = of(find("blame", tmp_path, logs), "PSM108")
-    assert found.severity is Severity.WARNING and found.ranks == (1,)
+    (found,) = of(find("blame", tmp_path, logs), "PSM403")
+    assert (found.severity, found.culprits, found.stage) == (Severity.ERROR, (1,), "died")
+
+
+def test_log_of_a_teardown_that_ends_early_is_no_death(tmp_path: Path) -> None:
+    logs = [stop(log.work(3)) for log in ranks()]
+    assert not find("blame", tmp_path, [log.destroy() if log.rank != 1 else log for log in logs])
 
 
 def test_closures_that_a_rank_sees_on_its_way_out_are_nothing(tmp_path: Path) -> None:
