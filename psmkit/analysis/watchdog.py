@@ -23,6 +23,8 @@ _STATUS = ("torch.watchdog.status", "torch.dump.timeout_signal")
 _HEARTBEAT = ("torch.heartbeat.stuck", "torch.heartbeat.timeout")
 # Operations that all ranks call with as many elements; others may rightly differ from rank to rank.
 _EVEN = frozenset({"ALLREDUCE", "BROADCAST", "REDUCE", "_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE", "BARRIER"})
+# Some ranks are done with these before others: who reports nothing may have left it behind.
+_ROOTED = frozenset({"BROADCAST", "_BROADCAST_OOP", "REDUCE", "_REDUCE_OOP", "SCATTER", "GATHER"})
 # Their numbers count apart from those of collectives, or stand for several operations.
 _UNORDERED = frozenset({"SEND", "RECV", "COALESCED", "UNKNOWN", "RECVANYSOURCE"})
 
@@ -171,7 +173,7 @@ def _judge(job: Job, run: int | None, group: _Group) -> list[Finding]:
     ahead = work is not None and any(m.enqueued is not None and m.enqueued >= work for m in group.members.values())
     if not ahead and len(behind) == len(group.members):
         behind = []  # the numbers count something else than the one that timed out
-    silent, seen = _silent(job, run, group) if not behind and not differing else (set(), True)
+    silent, seen = _silent(job, run, group) if not behind and not differing and op not in _ROOTED else (set(), True)
     lagging = {m.rank for m in behind} | silent
     blamed = lagging or {r for f in differing for r in f.culprits}
     seconds = first.timeout.fields.get("timeout") if first.timeout is not None else None

@@ -186,3 +186,16 @@ def test_processes_that_still_load_their_plugins_have_not_failed_to_start(tmp_pa
     loading = "d:{}:{} [{}] NCCL INFO NET/Plugin: Could not find: libnccl-net.so. Using internal network plugin.\n"
     assert serious(analyze(tmp_path, waiting + loading.format(101, 111, 2) + loading.format(100, 110, 1))) == []
     assert ("PSM201", "warning") in serious(analyze(tmp_path, waiting))
+
+
+@pytest.mark.parametrize(("op", "culprits"), [("ALLREDUCE", [0]), ("BROADCAST", [])])
+def test_silence_blames_a_rank_only_where_nobody_finishes_before_it(
+    tmp_path: Path, op: str, culprits: list[int]
+) -> None:
+    lines = [
+        f"[rank{rank}]:[E ProcessGroupNCCL.cpp:563] [Rank {rank}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=5, "
+        f"OpType={op}, NumelIn=8, NumelOut=8, Timeout(ms)=300000) ran for 300060 milliseconds before timing out.\n"
+        for rank in (1, 2, 3)
+    ]
+    report = analyze(tmp_path, "".join(lines))
+    assert (report.verdict, [c.rank for c in report.culprits]) == ("hung", culprits)

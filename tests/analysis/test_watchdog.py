@@ -98,10 +98,10 @@ def test_groups_are_judged_apart(tmp_path: Path) -> None:
 
 
 def test_old_lines_without_numbers_are_reported(tmp_path: Path) -> None:
-    line = "[E ProcessGroupNCCL.cpp:587] [Rank {}] Watchdog caught collective operation timeout: WorkNCCL(OpType=BROADCAST, TensorShape=[1], Timeout(ms)=1800000) ran for 1803170 milliseconds before timing out.\n"
+    line = "[E ProcessGroupNCCL.cpp:587] [Rank {}] Watchdog caught collective operation timeout: WorkNCCL(OpType=ALLREDUCE, TensorShape=[1], Timeout(ms)=1800000) ran for 1803170 milliseconds before timing out.\n"
     found = run_rule(find, tmp_path, job=line.format(0) + line.format(2))
     assert found[0].code == "PSM305"
-    assert "BROADCAST" in found[0].title
+    assert "ALLREDUCE" in found[0].title
     assert found[0].culprits == (1,)
 
 
