@@ -47,6 +47,8 @@ _SAYS_MORE = (
 _MOST_UNNAMED = 2
 # How much surer a vaguer finding must be to come first.
 _MARGIN = 0.15
+#: Warnings of these codes are worth a look where the evidence does not reach for a verdict.
+_SUSPECT = FAILING | HANGING | _EITHER
 #: Deaths that a watchdog or a launcher brings about: they follow from a hang and are not its origin.
 _BROUGHT_ABOUT = frozenset({"PSM402", "PSM408"})
 
@@ -280,6 +282,9 @@ def _judge(job: Job, run: RunInfo, findings: Sequence[Finding]) -> Run:
             reason = end.why + ("" if not pending else f" ({' and '.join(pending)} lost a line)")
     else:
         verdict, reason = Verdict.INCONCLUSIVE, _why_open(job, run, end, pending)
+        suspect = next((f for f in _ranked(findings) if f.severity is Severity.WARNING and f.code in _SUSPECT), None)
+        if suspect is not None:
+            reason += f"; look first at this: {suspect.title}"
     seen = sorted({r for p in run.procs if (r := job.rank_of(p)) is not None})
     return Run(
         index=run.index,
