@@ -101,8 +101,10 @@ def call_wait(job: Job, call: Call) -> Wait | None:
     ours = proof.of(job, run)
     age = call_age(job, call, caller)
     proven = proof.aged(age, job.scan.totals.max_call_age)
-    proven = proven or (bool(ours.lasting) and not ours.failed)
-    if call.state == "served" and not (caller is not None and (_beside(job, caller, refs[-1]) or ours.lasting)):
+    # who did not fetch its answer stands still, and the lines from outside name those that do
+    idle = call.state != "served" or not ours.suspects or caller in ours.suspects
+    proven = proven or (bool(ours.lasting) and not ours.failed and idle)
+    if call.state == "served" and not (caller is not None and (_beside(job, caller, refs[-1]) or (ours.lasting and idle))):
         proven = False  # the line that is missing belongs into another file, which may have been cut sooner
     return Wait(
         run,
