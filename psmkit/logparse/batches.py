@@ -52,17 +52,20 @@ class EventBatch:
     @property
     def file(self) -> npt.NDArray[np.uint32]:
         """Index into ``files``."""
-        return self._records["first"]["file"]  # type: ignore[no-any-return]
+        column: npt.NDArray[np.uint32] = self._records["first"]["file"]
+        return column
 
     @property
     def line(self) -> npt.NDArray[np.uint32]:
         """Line number, from 1."""
-        return self._records["first"]["line"]  # type: ignore[no-any-return]
+        column: npt.NDArray[np.uint32] = self._records["first"]["line"]
+        return column
 
     @property
     def offset(self) -> npt.NDArray[np.uint64]:
         """Byte offset of the line in its file, decompressed."""
-        return self._records["first"]["offset"]  # type: ignore[no-any-return]
+        column: npt.NDArray[np.uint64] = self._records["first"]["offset"]
+        return column
 
     @property
     def proc(self) -> npt.NDArray[np.int32]:
@@ -115,7 +118,8 @@ class EventBatch:
         return out
 
     def _column(self, name: str) -> npt.NDArray[Any]:
-        return self._records[name]  # type: ignore[no-any-return]
+        column: npt.NDArray[Any] = self._records[name]
+        return column
 
 
 def events(

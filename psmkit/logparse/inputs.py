@@ -85,7 +85,7 @@ class Reader:
             return bytes(self._stream.read1(size))
         except EOFError:
             self.note = f"{self.input.path}: the compressed data ends early; what could be read was used"
-        except (OSError, ValueError, zlib.error, lzma.LZMAError, *_zstd_errors()) as error:
+        except _damage() as error:
             self.note = f"{self.input.path}: {error}; what could be read was used"
         return b""
 
@@ -93,7 +93,8 @@ class Reader:
         """Fill ``buffer`` as far as one read goes; 0 at the end."""
         if self.input.kind == "log":
             try:
-                return self._raw.readinto(buffer) or 0  # type: ignore[attr-defined,no-any-return]
+                raw: Any = self._raw  # a raw file; BinaryIO does not tell of readinto
+                return int(raw.readinto(buffer) or 0)
             except OSError as error:
                 self.note = f"{self.input.path}: {error.strerror}; what could be read was used"
                 return 0
@@ -110,7 +111,7 @@ class Reader:
 
 def _open(path: str) -> BinaryIO:
     try:
-        return open(path, "rb", buffering=0)  # type: ignore[return-value]
+        return open(path, "rb", buffering=0)
     except OSError as error:
         raise InputError(path, (error.strerror or str(error)).lower()) from None
 
@@ -123,7 +124,8 @@ def _decompress(kind: str, raw: BinaryIO, path: str) -> Any:
             import gzip
 
             return gzip.GzipFile(fileobj=raw, mode="rb")
-        return igzip.IGzipFile(fileobj=raw, mode="rb")
+        make: Any = igzip.IGzipFile
+        return make(fileobj=raw, mode="rb")
     if kind == "xz":
         return lzma.LZMAFile(raw)
     try:
@@ -133,9 +135,10 @@ def _decompress(kind: str, raw: BinaryIO, path: str) -> Any:
     return zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True)
 
 
-def _zstd_errors() -> tuple[type[Exception], ...]:
-    module = sys.modules.get("zstandard")
-    return (module.ZstdError,) if module is not None else ()
+def _damage() -> tuple[type[Exception], ...]:
+    """What damaged input raises; zstandard's error only where it was imported, so that nobody else pays for it."""
+    module: Any = sys.modules.get("zstandard")
+    return (OSError, ValueError, zlib.error, lzma.LZMAError, *((module.ZstdError,) if module is not None else ()))
 
 
 def discover(paths: Iterable[str | os.PathLike[str]]) -> list[Input]:
@@ -218,7 +221,7 @@ def _spool(source: BinaryIO) -> Input:
     while chunk := source.read(1 << 20):
         spool.write(chunk)
     spool.flush()
-    _SPOOLS.append(spool)  # type: ignore[arg-type]
+    _SPOOLS.append(spool)
     found = _inspect(f"/proc/self/fd/{spool.fileno()}", named=True)
     assert found is not None
     return found
