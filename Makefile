@@ -29,7 +29,7 @@ $(VENV)/.tools: pyproject.toml scripts/requirements.py
 	@$(BIN)/python scripts/requirements.py build dev > $(VENV)/requirements.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r $(VENV)/requirements.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps \
-		-C wheel.cmake=false -C editable.mode=inplace -e .
+		--config-settings=wheel.cmake=false --config-settings=editable.mode=inplace -e .
 	@touch $@
 
 # The wheel is built by scikit-build-core; for work on the tree CMake puts the module beside the code that imports it.
