@@ -98,6 +98,8 @@ struct ls_token {
 struct ls_pattern {
     uint32_t message;
     uint32_t first_token, tokens; /* 0 tokens: the pattern is not straight */
+    uint64_t present, texts;      /* fields that a match fills, and those of them that are texts, as bits */
+    bool widened;                 /* it reads an integer where the message has a float */
     bool wide;                    /* it has fields that may hold blanks, and so another record */
     uint8_t captures;
     uint8_t ends_in_field;     /* the last token is a field whose value a cut could shorten unseen */

@@ -62,7 +62,7 @@ static inline unsigned hex16(const char *p, uint64_t *value)
 }
 #endif
 
-static const char *read_hex(const char *p, const char *e, uint64_t *value)
+static inline const char *read_hex(const char *p, const char *e, uint64_t *value)
 {
     uint64_t v = 0;
     const char *s = p;
@@ -100,7 +100,7 @@ static inline bool equal(const char *a, const unsigned char *b, uint32_t n)
     return true;
 }
 
-static const char *read_digits(const char *p, const char *e, uint64_t *value)
+static inline const char *read_digits(const char *p, const char *e, uint64_t *value)
 {
     enum { SURE = 19 }; /* digits that cannot overflow */
     uint64_t v = 0;
@@ -155,32 +155,30 @@ static const char *read_addr(const char *p, const char *e)
     return p > digits && p < e && *p == '>' ? p + 1 : NULL;
 }
 
-static const char *read_value(int type, const char *p, const char *e, uint64_t *value)
+/* Numbers are read in place; the rare kinds are kept out of the way of the common ones. */
+static __attribute__((noinline)) const char *read_rare(int type, const char *p, const char *e, uint64_t *value)
+{
+    return type == LS_FLOAT ? read_float(p, e, value) : read_addr(p, e);
+}
+
+static inline const char *read_value(int type, const char *p, const char *e, uint64_t *value)
 {
     if (p == e) return NULL;
-    switch (type) {
-    case LS_UINT:
-        return read_digits(p, e, value);
-    case LS_INT: {
+    if (type == LS_PTR || type == LS_HEX) {
+        if (type == LS_PTR && *p == '(' && e - p >= 5 && memcmp(p, "(nil)", 5) == 0) {
+            *value = 0;
+            return p + 5;
+        }
+        if (*p == '0' && e - p > 2 && (p[1] | 32) == 'x') p += 2;
+        return read_hex(p, e, value);
+    }
+    if (type == LS_INT) {
         bool minus = *p == '-';
         const char *q = read_digits(p + (minus || *p == '+'), e, value);
         if (q && minus) *value = 0 - *value;
         return q;
     }
-    case LS_PTR:
-        if (e - p >= 5 && memcmp(p, "(nil)", 5) == 0) {
-            *value = 0;
-            return p + 5;
-        }
-        /* fall through */
-    case LS_HEX:
-        if (e - p > 2 && p[0] == '0' && (p[1] | 32) == 'x') p += 2;
-        return read_hex(p, e, value);
-    case LS_FLOAT:
-        return read_float(p, e, value);
-    default:
-        return read_addr(p, e);
-    }
+    return type == LS_UINT ? read_digits(p, e, value) : read_rare(type, p, e, value);
 }
 
 static bool take(struct walk *w, const struct ls_field_edge *f, const char *p, const char *q, uint64_t value)
@@ -349,22 +347,22 @@ static void deliver(const struct ls_catalogue *cat, uint32_t pattern, const stru
     out->pattern = pattern;
     out->index = pat->message;
     out->message = &cat->messages.at[pat->message];
-    out->present = out->texts = 0;
+    out->present = pat->present;
+    out->texts = pat->texts;
     out->end = (uint32_t)(end - text);
     out->ends_in_field = pat->ends_in_field;
     out->text = text;
+    for (int i = 0; i < pat->captures; i++)
+        if (pat->slot[i] >= 0) out->field[pat->slot[i]] = cap[i];
+    if (!pat->widened) return;
     for (int i = 0; i < pat->captures; i++) {
-        if (pat->slot[i] < 0) continue;
-        int slot = pat->slot[i];
-        struct ls_capture *c = &out->field[slot];
-        *c = cap[i];
-        out->present |= 1ull << slot;
-        if (ls_is_text(pat->type[i]))
-            out->texts |= 1ull << slot;
-        else if (out->message->type[slot] == LS_FLOAT && pat->type[i] != LS_FLOAT) {
-            double d = (double)(int64_t)c->value;
-            memcpy(&c->value, &d, sizeof d);
-        }
+        /* A message has a field as float where one of its patterns reads it as an integer. */
+        if (pat->slot[i] < 0 || pat->type[i] == LS_FLOAT || out->message->type[pat->slot[i]] != LS_FLOAT ||
+            ls_is_text(pat->type[i]))
+            continue;
+        struct ls_capture *c = &out->field[pat->slot[i]];
+        double d = (double)(int64_t)c->value;
+        memcpy(&c->value, &d, sizeof d);
     }
 }
 

@@ -354,6 +354,19 @@ int ls_catalogue_finish(ls_catalogue *cat)
             m->role_field[k] = (int8_t)find_field(m, roles[m->role].fields[k], strlen(roles[m->role].fields[k]));
         if (!m->distinct) m->distinct = UINT64_MAX;
     }
+    for (uint32_t i = 0; i < cat->patterns.n; i++) {
+        struct ls_pattern *pat = &cat->patterns.at[i];
+        const struct ls_message *m = &cat->messages.at[pat->message];
+        pat->present = pat->texts = 0;
+        pat->widened = false;
+        for (int k = 0; k < pat->captures; k++) {
+            if (pat->slot[k] < 0) continue;
+            bool text = ls_is_text(pat->type[k]);
+            pat->present |= 1ull << pat->slot[k];
+            if (text) pat->texts |= 1ull << pat->slot[k];
+            if (!text && m->type[pat->slot[k]] == LS_FLOAT && pat->type[k] != LS_FLOAT) pat->widened = true;
+        }
+    }
     freeze(&cat->tries[0]);
     freeze(&cat->tries[1]);
     ls_find_straight(cat, &cat->tries[LS_WHERE_NCCL]);
