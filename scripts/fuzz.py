@@ -28,7 +28,8 @@ def main(seconds: float, seed: int) -> None:
         print(f"seed {seed}: {subject}, {', '.join(chosen)}", flush=True)
         for name in chosen:
             # What is compressed cannot be cut by lines any more, which is fine: it is damaged then.
-            files = ways[name](files, rng)
+            if all(len(data) > 1 for data in files.values()):
+                files = ways[name](files, rng)
         with tempfile.TemporaryDirectory(prefix="psmkit-fuzz-") as folder:
             for name, data in files.items():
                 (Path(folder) / name).write_bytes(data)

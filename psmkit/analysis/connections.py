@@ -47,8 +47,11 @@ def age_of(job: Job, tally: ServiceTally) -> int:
     """How many lines of its stream were read after a service opened its newest connection."""
     if tally.last_opened is None:
         return 0
-    stream = job.scan.files[tally.last_opened.file].stream
-    return max(p.last.seq for p in job.scan.processes if p.stream == stream) - tally.last_opened.seq
+    files, opened = job.scan.files, tally.last_opened
+    stream = files[opened.file].stream
+    # by the place of the last line, not by the home of its process: two files may tell of one process
+    ends = (p.last.seq for p in job.scan.processes if files[p.last.file].stream == stream)
+    return max(ends, default=opened.seq) - opened.seq
 
 
 def find(job: Job) -> list[Finding]:

@@ -57,7 +57,9 @@ def _index(job: Job) -> _Index:
         scan = job.scan
         index = _Index({}, {}, defaultdict(set), {}, any(call.state == "received" for call in scan.calls))
         for process in scan.processes:
-            index.ends[process.stream] = max(index.ends.get(process.stream, 0), process.last.seq)
+            # a process that two files tell of has one of them as its home, and its last line may stand in the other
+            stream = scan.files[process.last.file].stream
+            index.ends[stream] = max(index.ends.get(stream, 0), process.last.seq)
         for count in scan.counts:
             if count.name in ("proxy.call.matched", "proxy.call.dequeued"):
                 known = index.last_read.get(count.proc)
@@ -104,7 +106,9 @@ def call_wait(job: Job, call: Call) -> Wait | None:
     # who did not fetch its answer stands still, and the lines from outside name those that do
     idle = call.state != "served" or not ours.suspects or caller in ours.suspects
     proven = proven or (bool(ours.lasting) and not ours.failed and idle)
-    if call.state == "served" and not (caller is not None and (_beside(job, caller, refs[-1]) or (ours.lasting and idle))):
+    if call.state == "served" and not (
+        caller is not None and (_beside(job, caller, refs[-1]) or (ours.lasting and idle))
+    ):
         proven = False  # the line that is missing belongs into another file, which may have been cut sooner
     return Wait(
         run,
@@ -158,7 +162,7 @@ def call_age(job: Job, call: Call, caller: int | None) -> int:
     age = call.age
     read, newest = _index(job).last_read.get(caller), call.served or call.begun
     if read is not None and newest is not None and _same_stream(job, read, newest):
-        age = min(age, max(_index(job).ends[job.scan.files[read.file].stream] - read.seq, 0))
+        age = min(age, max(_index(job).ends.get(job.scan.files[read.file].stream, read.seq) - read.seq, 0))
     return age
 
 

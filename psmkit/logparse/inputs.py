@@ -136,9 +136,13 @@ def _decompress(kind: str, raw: BinaryIO, path: str) -> Any:
 
 
 def _damage() -> tuple[type[Exception], ...]:
-    """What damaged input raises; zstandard's error only where it was imported, so that nobody else pays for it."""
-    module: Any = sys.modules.get("zstandard")
-    return (OSError, ValueError, zlib.error, lzma.LZMAError, *((module.ZstdError,) if module is not None else ()))
+    """What damaged input raises. The errors of libraries only where they were imported: nobody else pays for them."""
+    found: list[type[Exception]] = [OSError, ValueError, zlib.error, lzma.LZMAError]
+    for name, error in (("zstandard", "ZstdError"), ("isal.igzip_lib", "IsalError")):
+        module: Any = sys.modules.get(name)
+        if module is not None:
+            found.append(getattr(module, error))
+    return tuple(found)
 
 
 def discover(paths: Iterable[str | os.PathLike[str]]) -> list[Input]:

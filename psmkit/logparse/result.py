@@ -376,7 +376,14 @@ def _op(
     colls: Sequence[str], coll: int, opcount: int, count: int, datatype: int, redop: int, root: int
 ) -> Mapping[str, Value]:
     name = colls[coll] if coll < len(colls) else ""
-    known: dict[str, Value] = {"coll": name, "opcount": opcount, "count": count, "datatype": datatype, "op": redop, "root": root}
+    known: dict[str, Value] = {
+        "coll": name,
+        "opcount": opcount,
+        "count": count,
+        "datatype": datatype,
+        "op": redop,
+        "root": root,
+    }
     return {key: value for key, value in known.items() if value != -1}
 
 
