@@ -13,7 +13,7 @@ cmake -S . -B $build -DCMAKE_BUILD_TYPE=Debug -DPSMKIT_SANITIZE=ON -DPython_EXEC
 cmake --build $build --parallel 2
 rm -rf $tree
 mkdir -p $tree
-cp -r psmkit tests benchmarks scripts csrc docs changelog ./*.md pyproject.toml $tree/
+cp -r psmkit tests benchmarks scripts csrc docs changelog ./*.md pyproject.toml CMakeLists.txt $tree/
 rm -f $tree/psmkit/_native/_logscan*.so
 cp "$(find $build -path $tree -prune -o -name '_logscan*.so' -print | head -n 1)" $tree/psmkit/_native/
 

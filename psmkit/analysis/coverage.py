@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from psmkit.analysis.job import Job
-from psmkit.catalogue import load
+from psmkit.catalogue import Message, load
 from psmkit.logparse.types import CommInstance
 from psmkit.model import (
     Communicator,
@@ -54,7 +54,7 @@ def _connections(job: Job) -> MatchCount:
     """Connections a service opened against those a client reports as connected."""
     opened: dict[int | None, int] = {}
     connected: dict[int | None, int] = {}
-    by_name = load().by_name
+    by_name = _messages(job)
     for count in job.scan.counts:
         role = by_name[count.name].role if count.name in by_name else None
         table = opened if role == "rpc.new_conn" else connected if role == "rpc.connected" else None
@@ -173,7 +173,7 @@ def coverage(job: Job, runs: Sequence[Run]) -> Coverage:
     if totals.torn:
         notes.append(f"{totals.torn} torn {'line' if totals.torn == 1 else 'lines'}: what they said is not known")
     return Coverage(
-        files=len(files),
+        files=len(files) + len(getattr(job.scan, "foreign", ())),
         bytes=totals.bytes,
         lines=totals.lines,
         matched=totals.matched,
@@ -185,7 +185,7 @@ def coverage(job: Job, runs: Sequence[Run]) -> Coverage:
         ),
         missing_ranks=tuple(missing),
         missing_subsystems=lacking,
-        rerun_with={} if healthy else _rerun(lacking),
+        rerun_with={} if healthy else _rerun(),
         notes=tuple(notes),
     )
 
@@ -195,7 +195,7 @@ def _cut(job: Job) -> list[int]:
 
 
 def _missing_subsystems(job: Job) -> tuple[str, ...]:
-    by_name = load().by_name
+    by_name = _messages(job)
     seen = {by_name[c.name].subsystem for c in job.scan.counts if c.name in by_name}
     seen |= {by_name[e.name].subsystem for e in job.scan.events if e.name in by_name}
     if job.scan.totals.calls_matched or job.scan.calls:
@@ -203,9 +203,16 @@ def _missing_subsystems(job: Job) -> tuple[str, ...]:
     return tuple(name for name, part in _WANTED.items() if part not in seen)
 
 
-def _rerun(lacking: Sequence[str]) -> dict[str, str]:
-    """The environment of a run that would tell more: one file a rank, and time stamps on every line."""
-    del lacking  # the full list costs little, and a half list asks for a third run
+def _messages(job: Job) -> Mapping[str, Message]:
+    """The messages that the scan knew, those of the user among them."""
+    return (getattr(job.scan, "catalogue", None) or load()).by_name
+
+
+def _rerun() -> dict[str, str]:
+    """The environment of a run that would tell more: one file a rank, and time stamps on every line.
+
+    All subsystems, whatever is missing: the full list costs little, and a half list asks for a third run.
+    """
     return {
         "NCCL_DEBUG": "INFO",
         "NCCL_DEBUG_SUBSYS": "INIT,ENV,BOOTSTRAP,PROXY,P2P,SHM,NET,COLL,REG,ALLOC,RAS,DESTROY",

@@ -18,8 +18,7 @@ RUNS = 1500
 def fuzzer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The program that mutates logs, under ASan and UBSan."""
     cmake = shutil.which("cmake")
-    if cmake is None or not (ROOT / "CMakeLists.txt").exists():
-        pytest.skip("needs cmake")
+    assert cmake is not None, "cmake builds the scanner, and its fuzz target: install it"
     build = tmp_path_factory.mktemp("fuzz")
     options = [
         "-DPSMKIT_PYTHON=OFF",
