@@ -7,7 +7,7 @@ BIN    := $(VENV)/bin
 LOGS   := tests/data/logs
 
 # What the native module is made of. Python code is used from the tree and needs no rebuild.
-NATIVE := $(shell find CMakeLists.txt csrc -type f 2>/dev/null)
+NATIVE := $(shell find CMakeLists.txt csrc psmkit/lab/apidef.py -type f 2>/dev/null)
 C_CODE := $(shell find csrc tests -name '*.c' -o -name '*.h' 2>/dev/null)
 
 .DEFAULT_GOAL := help
@@ -35,7 +35,7 @@ $(VENV)/.tools: pyproject.toml scripts/requirements.py
 # The wheel is built by scikit-build-core; for work on the tree CMake puts the module beside the code that imports it.
 $(VENV)/.built: $(VENV)/.tools $(NATIVE)
 	@mkdir -p build
-	@echo 'building the scanner'
+	@echo 'building the scanner and the emulated CUDA'
 	@{ cmake -S . -B build/dev -DPSMKIT_INPLACE=ON -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python && \
 		cmake --build build/dev --parallel 2; } > build/setup.log 2>&1 || { cat build/setup.log; exit 1; }
 	@touch $@

@@ -1,0 +1,193 @@
+"""Makes C from api.def, the one list of CUDA functions.
+
+generate.py exports LIBRARY OUT.c   the symbols of libcudart12, libcudart13, libcuda or libnvidia-ml
+generate.py map LIBRARY OUT.map     its version script
+generate.py impl OUT.h              prototypes of what csrc/hostcuda defines
+generate.py table OUT.h OUT.c       numbers and names of all functions
+generate.py mark                    writes the provider column of api.def
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+API = HERE / "api.def"
+HOSTCUDA = ROOT / "csrc" / "hostcuda"
+SONAMES = {"cudart12": ("rt", 12), "cudart13": ("rt", 13), "cuda": ("drv", None), "nvml": ("nvml", None)}
+NODES = {"cudart12": "libcudart.so.12", "cudart13": "libcudart.so.13"}
+UNSUPPORTED = {"rt": 801, "drv": 801, "nvml": 3}
+
+
+def load(path: Path) -> Any:
+    """A module by its file, so that the build needs no installed psmkit."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+apidef = load(ROOT / "psmkit" / "lab" / "apidef.py")
+gen_san = load(HERE / "gen_san.py") if (HERE / "gen_san.py").exists() else None
+
+_DEFINITION = re.compile(r"^[a-zA-Z_][\w \t*]*?\bhc_(_*(?:cuda|cu|nvml)[A-Z]\w*)\(", re.MULTILINE)
+
+
+def definitions() -> dict[str, str]:
+    """Which hc_NAME is defined in which file of csrc/hostcuda, by name."""
+    found: dict[str, str] = {}
+    for path in sorted(HOSTCUDA.rglob("*.c")):
+        text = path.read_text()
+        for match in _DEFINITION.finditer(text):
+            end = text.find(")", match.end())
+            while text.count("(", match.end() - 1, end + 1) != text.count(")", match.end() - 1, end + 1):
+                end = text.find(")", end + 1)
+            if text[end + 1 :].lstrip().startswith("{"):
+                found[match.group(1)] = path.stem
+    return found
+
+
+class Api:
+    """The list together with what is defined."""
+
+    def __init__(self) -> None:
+        self.functions = apidef.read(API)
+        self.defined = definitions()
+        names: dict[tuple[str, str], int] = {}
+        for f in self.functions:
+            names[f.library, f.name] = names.get((f.library, f.name), 0) + 1
+        self.twice = {key for key, n in names.items() if n > 1}
+
+    def symbol(self, f: Any) -> str:
+        """NAME of the hc_NAME that serves a function."""
+        return f"{f.name}__{f.versions[0]}" if (f.library, f.name) in self.twice else f.name
+
+    def has(self, f: Any) -> bool:
+        return f.result is not None and self.symbol(f) in self.defined
+
+    def of(self, library: str) -> list[Any]:
+        kind, soname = SONAMES[library]
+        return [f for f in self.functions if f.library == kind and (soname is None or soname in f.versions)]
+
+
+def wrapper(api: Api, f: Any, library: str, per_thread: bool) -> str:
+    """One exported symbol: count, look for faults, check handles, call, note the error."""
+    kind, _ = SONAMES[library]
+    name = f.name + (f"_{f.default_stream}" if per_thread else "")
+    symbol = api.symbol(f)
+    where = f"HC_API_{library.upper()}"
+    if not api.has(f):
+        if f.returns_error:
+            return f"HC_EXPORT int {name}(void)\n{{\n    return hc_unsupported(HC_FN_{symbol}, {where}, {UNSUPPORTED[kind]});\n}}\n"
+        return f"HC_EXPORT void *{name}(void)\n{{\n    hc_unsupported(HC_FN_{symbol}, {where}, 0);\n    return 0;\n}}\n"
+    head = f.prototype.replace(f" {f.name}(", f" {name}(").replace(f"*{f.name}(", f"*{name}(")
+    arguments = ", ".join(p.name for p in f.parameters)
+    call = f"hc_{symbol}({arguments})"
+    if not f.returns_error:
+        back = "" if f.result == "void" else "return "
+        return f"HC_EXPORT {head}\n{{\n    hc_count(HC_FN_{symbol});\n    {back}{call};\n}}\n"
+    before, after = gen_san.checks(f) if gen_san else ([], [])
+    body = [f"struct hc_call call = {{HC_FN_{symbol}, {where}, {int(per_thread)}}};", "int rc = hc_enter(&call);"]
+    if before or after:
+        body += ["if (rc == 0) {"]
+        body += [f"    {line}" for line in before]
+        body += [f"    if (rc == 0) rc = (int){call};"]
+        body += [f"    {line}" for line in after]
+        body += ["}"]
+    else:
+        body += [f"if (rc == 0) rc = (int){call};"]
+    body += [f"return ({f.result})hc_leave(&call, rc);"]
+    return f"HC_EXPORT {head}\n{{\n" + "".join(f"    {line}\n" for line in body) + "}\n"
+
+
+def exports(api: Api, library: str) -> str:
+    parts = [f"/* Made from api.def: the symbols of {library}. */\n", '#include "exports.h"\n']
+    for f in api.of(library):
+        parts.append(wrapper(api, f, library, False))
+        if f.default_stream:
+            parts.append(wrapper(api, f, library, True))
+    return "\n".join(parts)
+
+
+def version_map(api: Api, library: str) -> str:
+    names = [f.name for f in api.of(library)]
+    names += [f"{f.name}_{f.default_stream}" for f in api.of(library) if f.default_stream]
+    return NODES.get(library, "") + " {\nglobal:\n" + "".join(f"    {n};\n" for n in names) + "local:\n    *;\n};\n"
+
+
+def impl(api: Api) -> str:
+    parts = ["/* Made from api.def: what csrc/hostcuda defines. */\n#ifndef HC_IMPL_H\n#define HC_IMPL_H\n"]
+    for f in api.functions:
+        if api.has(f):
+            symbol = api.symbol(f)
+            head = f.prototype.replace(f" {f.name}(", f" hc_{symbol}(").replace(f"*{f.name}(", f"*hc_{symbol}(")
+            parts.append(f"{head};\n")
+    return "".join(parts) + "#endif\n"
+
+
+def table(api: Api) -> tuple[str, str]:
+    header = [
+        "/* Made from api.def: a number for every function. */\n#ifndef HC_TABLE_H\n#define HC_TABLE_H\nenum hc_fn {\n"
+    ]
+    rows = []
+    for f in api.functions:
+        symbol = api.symbol(f)
+        header.append(f"    HC_FN_{symbol},\n")
+        mark = {"rt": "HC_LIB_RT", "drv": "HC_LIB_DRV", "nvml": "HC_LIB_NVML"}[f.library]
+        since = f.versions[0] if f.library == "drv" else 0
+        bits = sum({12: 1, 13: 2}[v] for v in f.versions) if f.library == "rt" else 0
+        variant = f'"{f.default_stream}"' if f.default_stream else "0"
+        rows.append(f'    {{"{f.name}", "{f.base}", {variant}, {mark}, {bits}, {since}, {int(api.has(f))}}},\n')
+    header.append("    HC_FN_COUNT\n};\n#endif\n")
+    code = '/* Made from api.def. */\n#include "hc.h"\nconst struct hc_fn_info hc_functions[HC_FN_COUNT] = {\n'
+    return "".join(header), code + "".join(rows) + "};\n"
+
+
+def mark(api: Api) -> None:
+    """Write who provides what into the list, and complain about definitions that it does not name."""
+    known = {api.symbol(f) for f in api.functions}
+    stray = sorted(set(api.defined) - known)
+    if stray:
+        raise SystemExit(f"defined in csrc/hostcuda but not in api.def: {', '.join(stray)}")
+    lines = API.read_text().splitlines()
+    for f in api.functions:
+        at = f.line - 1
+        kind, versions, default, _, rest = re.split(r"\s+", lines[at], maxsplit=4)
+        provider = api.defined.get(api.symbol(f), "-") if f.result is not None else "-"
+        lines[at] = f"{kind:<4} {versions:<5} {default:<4} {provider} {rest}"
+    API.write_text("\n".join(lines) + "\n")
+
+
+def write(path: str, text: str) -> None:
+    target = Path(path)
+    if not target.exists() or target.read_text() != text:
+        target.write_text(text)
+
+
+def main(arguments: list[str]) -> None:
+    api = Api()
+    match arguments:
+        case ["exports", library, out]:
+            write(out, exports(api, library))
+        case ["map", library, out]:
+            write(out, version_map(api, library))
+        case ["impl", out]:
+            write(out, impl(api))
+        case ["table", header, code]:
+            for out, text in zip((header, code), table(api), strict=True):
+                write(out, text)
+        case ["mark"]:
+            mark(api)
+        case _:
+            raise SystemExit(__doc__)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

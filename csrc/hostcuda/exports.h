@@ -1,0 +1,3 @@
+/* For the exports made from api.def. */
+#include "hc.h"
+#define HC_EXPORT __attribute__((visibility("default")))

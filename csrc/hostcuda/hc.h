@@ -1,0 +1,235 @@
+/* hostcuda inside: what its rooms promise each other. Errors are the runtime's numbers (csrc/cuda/types.h), which are
+ * the driver's too. */
+#ifndef HC_H
+#define HC_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "hc_table.h" /* made from api.def: enum hc_fn */
+#include "types.h"
+#include "types_copy.h"
+#include "types_device.h"
+#include "types_graph.h"
+#include "types_memory.h"
+#include "types_nvml.h"
+#include "types_stream.h"
+
+/* ---- calls (process.c)
+ * ----------------------------------------------------------------------------------------------- */
+
+enum hc_api { HC_API_CUDART12, HC_API_CUDART13, HC_API_CUDA, HC_API_NVML };
+enum { HC_LIB_RT, HC_LIB_DRV, HC_LIB_NVML };
+
+/* One exported call, on the caller's stack while it runs. */
+struct hc_call {
+    int fn;                 /* enum hc_fn */
+    int api;                /* enum hc_api: through which library */
+    int per_thread_default; /* called as NAME_ptsz or NAME_ptds: stream 0 is the per-thread default stream */
+    struct hc_call *outer;  /* filled by hc_enter */
+};
+
+struct hc_fn_info {
+    const char *name, *base, *variant;
+    int library;
+    int sonames; /* bit 0: libcudart.so.12, bit 1: .13 */
+    int since;   /* driver: CUDA version, 11030 = 11.3 */
+    int provided;
+};
+extern const struct hc_fn_info hc_functions[HC_FN_COUNT];
+
+/* Every exported function runs between these two. hc_enter counts, brings the library up, refuses after fork and inside
+   host functions (cudaErrorNotPermitted), answers sticky errors and faults; when it does not return 0 the call is not
+   made. hc_leave applies late faults and keeps the runtime's last error. */
+int hc_enter(struct hc_call *call);
+int hc_leave(struct hc_call *call, int rc);
+int hc_unsupported(int fn, int api, int code);
+void hc_count(int fn);
+int *hc_last_error(void);                    /* the runtime's last error of this thread */
+const struct hc_call *hc_current_call(void); /* of this thread, or NULL */
+uint64_t hc_calls_of(int fn);                /* how often it was called in this process */
+
+/* Errors that CUDA reports at a later call: asynchronous failures stick to the device until cudaDeviceReset. */
+void hc_device_fail(int device, int code);
+int hc_device_sticky(int device);
+void hc_device_clear(int device);
+
+/* Options, read once from the environment: PSM_HOSTCUDA_STRICT (1), PSM_HOSTCUDA_INLINE (1),
+   PSM_HOSTCUDA_HOST_FUNCTIONS (concurrent|serial), PSM_HOSTCUDA (force), PSM_HOSTCUDA_SANITIZE (off|warn|error),
+   PSM_TOPOLOGY, PSM_NODE. */
+struct hc_options {
+    bool strict;      /* device addresses are PROT_NONE for the host */
+    bool inline_work; /* small work on an idle stream may run in the calling thread */
+    bool serial_host_functions;
+    bool force;
+    int sanitize; /* 0 off, 1 warn, 2 error */
+};
+extern struct hc_options hc_options;
+
+/* ---- handles (handle.c)
+ * ---------------------------------------------------------------------------------------------- */
+
+enum hc_kind {
+    HC_NONE,
+    HC_STREAM,
+    HC_EVENT,
+    HC_MEM,
+    HC_POOL,
+    HC_GRAPH,
+    HC_NODE,
+    HC_EXEC,
+    HC_USER_OBJECT,
+    HC_CONTEXT,
+    HC_MODULE,
+    HC_FUNCTION,
+    HC_LIBRARY,
+    HC_KINDS
+};
+
+/* A handle is a number that is unique on this machine: 16 random bits of the process, a generation, an index. It is no
+   address (following it faults), so it is never right by chance in another process. Objects are type-stable: their
+   memory is reused for objects of the same kind only, so a racing user of a destroyed handle sees a dead object, not
+   foreign memory. */
+uint64_t hc_handle_new(enum hc_kind kind, void *object); /* 0: out of handles */
+void *hc_handle_get(enum hc_kind kind, uint64_t value);  /* NULL: not alive here, or of another kind */
+void *hc_handle_end(enum hc_kind kind, uint64_t value);  /* takes it out of the table; NULL as above */
+void hc_handle_each(enum hc_kind kind, void (*visit)(uint64_t value, void *object, void *context), void *context);
+uint32_t hc_process_tag(void); /* the 16 bits */
+
+/* ---- devices and contexts (device.c, context.c, topology.c)
+ * ------------------------------------------------------------ */
+
+#define HC_MAX_DEVICES 64
+int hc_device_count(void);
+int hc_current_device(void);             /* of this thread; 0 when never set */
+int hc_set_current_device(int device);   /* invalid device: an error */
+bool hc_peer_possible(int from, int to); /* topology */
+bool hc_peer_enabled(int from, int to);  /* cudaDeviceEnablePeerAccess was called */
+uint64_t hc_device_total_memory(int device);
+CUcontext hc_primary_context(int device);
+int hc_context_device(CUcontext context); /* -1: not a context */
+/* Memory of a device in use, for cudaMemGetInfo and cudaErrorMemoryAllocation. Returns 0 or OUT_OF_MEMORY; negative n
+ * gives back. */
+int hc_device_account(int device, int64_t n);
+
+/* ---- memory (range.c, malloc.c, vmm.c, ipc.c, pool.c, host.c)
+ * ---------------------------------------------------------- */
+
+enum hc_space { HC_PAGEABLE, HC_PINNED, HC_DEVICE, HC_MANAGED };
+enum hc_origin {
+    HC_FROM_MALLOC,
+    HC_FROM_POOL,
+    HC_FROM_HOST_ALLOC,
+    HC_FROM_REGISTER,
+    HC_FROM_VMM,
+    HC_FROM_IPC,
+    HC_FROM_MANAGED
+};
+
+/* What is known of an address. */
+struct hc_place {
+    uintptr_t base; /* of the allocation as the application knows it */
+    size_t size;
+    enum hc_space space;
+    enum hc_origin origin;
+    int device;      /* owner; -1 for pageable memory */
+    uint64_t id;     /* unique in the process, never reused (CU_POINTER_ATTRIBUTE_BUFFER_ID) */
+    unsigned flags;  /* of cudaHostAlloc / cudaHostRegister / cudaIpcOpenMemHandle */
+    int memfd;       /* -1 for registered and pageable memory; stays owned by the allocation */
+    uint64_t offset; /* of base in the memfd */
+    uintptr_t
+        device_address; /* of base as devices see it: same number except for registered memory without UVA (never) */
+};
+/* False: not ours, i.e. pageable. `freed` (may be NULL) tells whether the address lies in a region of ours that is free
+ * now. */
+bool hc_place_of(uintptr_t address, struct hc_place *place, bool *freed);
+
+/* One contiguous piece of [address, address + n) as a worker may touch it: the alias of device memory, the address
+   itself for host memory. `pin` keeps the mapping alive until hc_piece_end. Errors: INVALID_VALUE (freed, out of bounds
+   of the allocation), ILLEGAL_ADDRESS (no access for `device`). For VMM mappings a piece ends where a mapping ends: ask
+   again for the rest. */
+struct hc_piece {
+    void *host;
+    size_t n;
+    enum hc_space space;
+    int device;
+    void *pin;
+};
+int hc_piece_of(uintptr_t address, size_t n, int device, bool write, struct hc_piece *piece);
+void hc_piece_end(struct hc_piece *piece);
+/* Checks a whole span at the call, without pinning. */
+int hc_span_check(uintptr_t address, size_t n, int device, bool write);
+
+/* ---- work (stream.c, queue.c, event.c)
+ * -------------------------------------------------------------------------------- */
+
+/* A piece of work. `argument` is copied into the queue (at most HC_ARGUMENT bytes); run may be called more than once
+   when the work was captured into a graph, so it may not consume its argument; `end` (may be NULL) is called when the
+   last holder lets go. run returns 0 or an error that sticks to the device. */
+#define HC_ARGUMENT 224
+struct hc_work {
+    int (*run)(void *argument, int device);
+    void (*end)(void *argument);
+    size_t size;
+    const void *argument;
+    unsigned flags;
+    int node_type; /* what it is as a graph node (values of cudaGraphNodeType), e.g. 1 memcpy, 2 memset, 3 host */
+    const void *node_parameters; /* for graph nodes that can be asked (cudaGraphMemcpyNodeGetParams); NULL: none */
+    size_t node_parameters_size;
+};
+enum {
+    HC_WORK_QUICK = 1, /* short and never blocks: may run in the calling thread when the stream is idle */
+    HC_WORK_BLOCKS =
+        2, /* may block for long (host functions, waits for memory values): other streams need another worker */
+    HC_WORK_HOST_FUNCTION = 4,
+};
+
+struct hc_stream;
+/* What was submitted: a stream and a place in its order. Compare with what the stream has completed. */
+struct hc_ticket {
+    struct hc_stream *stream;
+    uint64_t number;
+};
+
+/* 0, cudaStreamLegacy, cudaStreamPerThread or a handle -> the stream, held until hc_stream_put. INVALID_HANDLE
+ * otherwise. */
+int hc_stream_get(cudaStream_t handle, struct hc_stream **stream);
+void hc_stream_put(struct hc_stream *stream);
+int hc_stream_device(const struct hc_stream *stream);
+/* Appends work, obeying the order of the stream and the rules of the legacy default stream; when the stream is being
+   captured the work becomes a node instead (hc_capture_work). ticket may be NULL. */
+int hc_submit(struct hc_stream *stream, const struct hc_work *work, struct hc_ticket *ticket);
+/* Blocks until it is done; returns the device's sticky error or 0. */
+int hc_ticket_wait(const struct hc_ticket *ticket);
+int hc_stream_drain(struct hc_stream *stream);
+int hc_device_drain(int device); /* cudaDeviceSynchronize, cudaFree */
+bool hc_in_host_function(void);  /* on a worker, inside an application's host function */
+/* A call that would synchronise implicitly while a stream of this thread's reach is captured in global mode: an error
+   that also invalidates the capture (cudaErrorStreamCaptureImplicit, cudaErrorStreamCaptureUnsupported); else 0. For
+   cudaMalloc & co, cudaMemcpy. */
+int hc_capture_forbids(bool legacy_stream);
+
+/* ---- graphs (graph.c, capture.c); called by hc_submit and events
+ * ------------------------------------------------------- */
+struct hc_graph;
+struct hc_capture; /* of a stream that is being captured; owned by graph code, the pointer lives in the stream */
+struct hc_capture **hc_stream_capture(struct hc_stream *stream); /* slot in the stream, under its lock */
+int hc_capture_work(struct hc_stream *stream, const struct hc_work *work);
+int hc_capture_event_record(struct hc_stream *stream, CUevent event, unsigned flags);
+int hc_capture_event_wait(struct hc_stream *stream, CUevent event, unsigned flags);
+
+/* Life cycle: called once by process.c in this order at start; at exit in the other order. */
+int hc_topology_start(void);
+int hc_memory_start(void);
+int hc_streams_start(void);
+void hc_streams_stop(void);
+void hc_memory_stop(void);
+/* cudaDeviceReset: everything of a device ends. */
+void hc_streams_reset(int device);
+void hc_memory_reset(int device);
+
+#include "hc_impl.h" /* made from api.def: prototypes of hc_cudaMalloc and all others that are defined */
+#endif

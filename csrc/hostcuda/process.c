@@ -1,0 +1,175 @@
+/* The process: options, start and end, fork, and what happens around every exported call. */
+#define _GNU_SOURCE
+#include "hc.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+struct hc_options hc_options = {.strict = true, .inline_work = true};
+
+static atomic_ulong calls[HC_FN_COUNT];
+static _Atomic int sticky[HC_MAX_DEVICES];
+static _Thread_local struct hc_call *current;
+static _Thread_local int last_error;
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static int start_error;
+static pid_t owner;
+static atomic_bool forked;
+static atomic_bool driver_ready; /* cuInit was called, or the runtime did it */
+
+static bool flag(const char *name, bool otherwise)
+{
+    const char *text = getenv(name);
+    if (!text || !*text) return otherwise;
+    return strcmp(text, "0") != 0;
+}
+
+static void read_options(void)
+{
+    const char *text;
+    hc_options.strict = flag("PSM_HOSTCUDA_STRICT", true);
+    hc_options.inline_work = flag("PSM_HOSTCUDA_INLINE", true);
+    text = getenv("PSM_HOSTCUDA_HOST_FUNCTIONS");
+    hc_options.serial_host_functions = text && strcmp(text, "serial") == 0;
+    text = getenv("PSM_HOSTCUDA");
+    hc_options.force = text && strcmp(text, "force") == 0;
+    text = getenv("PSM_HOSTCUDA_SANITIZE");
+    hc_options.sanitize = !text || strcmp(text, "off") == 0 ? 0 : strcmp(text, "error") == 0 ? 2 : 1;
+}
+
+/* Where a real driver is loaded the emulated libraries would hide it from an application that wants the GPU. */
+static bool real_driver(void)
+{
+    return access("/proc/driver/nvidia/version", F_OK) == 0;
+}
+
+static void after_fork(void)
+{
+    if (getpid() != owner) atomic_store(&forked, true);
+}
+
+static void stop(void)
+{
+    if (getpid() != owner) return;
+    hc_streams_stop();
+    hc_memory_stop();
+}
+
+static void start(void)
+{
+    owner = getpid();
+    read_options();
+    if (real_driver() && !hc_options.force) {
+        start_error = PSM_CUDA_SYSTEM_DRIVER_MISMATCH;
+        return;
+    }
+    pthread_atfork(NULL, NULL, after_fork);
+    start_error = hc_topology_start();
+    if (!start_error) start_error = hc_memory_start();
+    if (!start_error) start_error = hc_streams_start();
+    if (!start_error) atexit(stop);
+}
+
+/* What may be called before cuInit, and what answers although a sticky error stands. */
+static bool before_init(int fn)
+{
+    return fn == HC_FN_cuInit || fn == HC_FN_cuDriverGetVersion || fn == HC_FN_cuGetErrorName ||
+           fn == HC_FN_cuGetErrorString || fn == HC_FN_cuGetProcAddress_v2 || fn == HC_FN_cuGetProcAddress ||
+           fn == HC_FN_cuGetExportTable;
+}
+
+static bool despite_sticky(int fn)
+{
+    switch (fn) {
+    case HC_FN_cudaGetLastError:
+    case HC_FN_cudaPeekAtLastError:
+    case HC_FN_cudaDeviceReset:
+    case HC_FN_cudaGetDevice:
+    case HC_FN_cudaSetDevice:
+    case HC_FN_cudaGetDeviceCount:
+    case HC_FN_cudaDriverGetVersion:
+    case HC_FN_cudaRuntimeGetVersion:
+    case HC_FN_cuDevicePrimaryCtxReset_v2:
+        return true;
+    default:
+        return before_init(fn);
+    }
+}
+
+int hc_enter(struct hc_call *call)
+{
+    call->outer = current;
+    current = call;
+    atomic_fetch_add_explicit(&calls[call->fn], 1, memory_order_relaxed);
+    pthread_once(&once, start);
+    if (start_error) return call->api == HC_API_NVML ? 9 : start_error; /* NVML: driver not loaded */
+    if (atomic_load_explicit(&forked, memory_order_relaxed))
+        return call->api == HC_API_NVML ? 999 : PSM_CUDA_NOT_INITIALIZED;
+    if (call->api == HC_API_NVML) return 0;
+    if (hc_in_host_function()) return PSM_CUDA_NOT_PERMITTED;
+    if (call->api == HC_API_CUDA) {
+        if (call->fn == HC_FN_cuInit)
+            atomic_store(&driver_ready, true);
+        else if (!atomic_load_explicit(&driver_ready, memory_order_relaxed) && !before_init(call->fn))
+            return PSM_CUDA_NOT_INITIALIZED;
+    } else {
+        atomic_store_explicit(&driver_ready, true, memory_order_relaxed);
+    }
+    int stuck = atomic_load_explicit(&sticky[hc_current_device()], memory_order_relaxed);
+    return stuck && !despite_sticky(call->fn) ? stuck : 0;
+}
+
+int hc_leave(struct hc_call *call, int rc)
+{
+    current = call->outer;
+    if (rc && call->api <= HC_API_CUDART13 && call->fn != HC_FN_cudaGetLastError &&
+        call->fn != HC_FN_cudaPeekAtLastError)
+        last_error = rc;
+    return rc;
+}
+
+int hc_unsupported(int fn, int api, int code)
+{
+    struct hc_call call = {fn, api, 0, NULL};
+    int rc = hc_enter(&call);
+    return hc_leave(&call, rc ? rc : code);
+}
+
+void hc_count(int fn)
+{
+    atomic_fetch_add_explicit(&calls[fn], 1, memory_order_relaxed);
+}
+uint64_t hc_calls_of(int fn)
+{
+    return atomic_load_explicit(&calls[fn], memory_order_relaxed);
+}
+const struct hc_call *hc_current_call(void)
+{
+    return current;
+}
+int *hc_last_error(void)
+{
+    return &last_error;
+}
+
+/* The first failure stays: later ones follow from it. */
+void hc_device_fail(int device, int code)
+{
+    int none = 0;
+    if (device >= 0 && device < HC_MAX_DEVICES) atomic_compare_exchange_strong(&sticky[device], &none, code);
+}
+
+int hc_device_sticky(int device)
+{
+    return device >= 0 && device < HC_MAX_DEVICES ? atomic_load_explicit(&sticky[device], memory_order_acquire) : 0;
+}
+
+void hc_device_clear(int device)
+{
+    if (device >= 0 && device < HC_MAX_DEVICES) atomic_store(&sticky[device], 0);
+}

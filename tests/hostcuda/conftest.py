@@ -1,0 +1,96 @@
+"""hostcuda as its users call it: the same tests over both runtime sonames, and over any other library with CUDA's ABI.
+
+PSM_TEST_CUDART (and PSM_TEST_CUDA, PSM_TEST_NVML) name libraries to test instead: `make test-gpu` runs the suite over a real CUDA.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from psmkit.lab.cuda import Face
+
+REAL = os.environ.get("PSM_TEST_CUDART")
+SONAMES = ["cudart13"] if REAL and "so.13" in REAL else ["cudart12"] if REAL else ["cudart12", "cudart13"]
+HERE = Path(__file__).parent
+# Two nodes of two GPUs would hide three of them: the tests see four on one.
+TOPOLOGY = str(HERE / "four.toml")
+
+os.environ.setdefault("PSM_TOPOLOGY", TOPOLOGY)
+os.environ.setdefault("PSM_HOSTCUDA_BANNER", "0")
+
+emulated = pytest.mark.skipif(bool(REAL), reason="asks hostcuda for what a real CUDA does not have")
+
+
+@pytest.fixture(scope="session", params=SONAMES)
+def rt(request: pytest.FixtureRequest) -> Face:
+    """The runtime API, once a soname."""
+    return Face(request.param, REAL)
+
+
+@pytest.fixture(scope="session")
+def drv() -> Face:
+    """The driver API, initialised."""
+    face = Face("cuda", os.environ.get("PSM_TEST_CUDA"))
+    face.ok.cuInit(0)
+    return face
+
+
+@pytest.fixture(scope="session")
+def nvml() -> Face:
+    """NVML, initialised."""
+    face = Face("nvml", os.environ.get("PSM_TEST_NVML"))
+    face.ok.nvmlInit_v2()
+    return face
+
+
+@pytest.fixture(autouse=True)
+def clean_error_state(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Device 0 is current and no error is left over, before each test that uses the runtime."""
+    if "rt" in request.fixturenames:
+        rt = request.getfixturevalue("rt")
+        rt.cudaSetDevice(0)
+        rt.cudaGetLastError()
+    yield
+
+
+Child = Callable[..., "subprocess.CompletedProcess[str]"]
+
+PROLOGUE = """
+import sys, os, signal, struct
+from psmkit.lab.cuda import Face, CudaError
+rt = Face({library!r}, {path!r})
+ok = rt.ok
+new = rt.new
+ffi = rt.ffi
+"""
+
+
+@pytest.fixture
+def child(rt: Face) -> Child:
+    """Runs Python code in a process of its own, with `rt`, `ok`, `new` and `ffi` at hand; for what ends or spoils a process."""
+
+    def run(
+        code: str, *arguments: str, env: dict[str, str] | None = None, check: bool = True, timeout: float = 60
+    ) -> Any:
+        text = PROLOGUE.format(library=rt.library, path=str(rt.path)) + textwrap.dedent(code)
+        done = subprocess.run(
+            [sys.executable, "-c", text, *arguments],
+            env={**os.environ, **(env or {})},
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            cwd=HERE.parents[1],
+        )
+        if check and done.returncode:
+            pytest.fail(f"child ended with {done.returncode}\n{done.stdout}\n{done.stderr}")
+        return done
+
+    return run
