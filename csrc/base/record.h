@@ -96,8 +96,8 @@ enum psm_owner psm_view_owner(const psm_view *view);
 bool psm_view_clean_exit(const psm_view *view);
 const char *psm_view_name(const psm_view *view); /* of the file, without the directory */
 
-/* The whole records of a section, by name, version and record size; others have none. record is a copy. Until the
- * callback returns non-zero, which is returned. */
+/* The whole records of a section, by name, version and record size, in no order; others have none. record is a copy.
+ * Until the callback returns non-zero, which is returned. */
 struct psm_slot {
     uint64_t time_ns; /* CLOCK_MONOTONIC of that boot */
     int tid, device;

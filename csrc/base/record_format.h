@@ -1,0 +1,99 @@
+/* The record container as it lies in the file. psmkit/logparse/records.py reads the same layout; docs/records.md
+ * explains it. */
+#ifndef PSM_RECORD_FORMAT_H
+#define PSM_RECORD_FORMAT_H
+
+#include "record.h"
+
+enum {
+    REC_VERSION = 1,
+    REC_HEADER = 4096,
+    REC_SECTIONS = 28,
+    REC_ALIGN = 4096,
+    REC_ORDER = 0x01020304,
+    REC_NAME = 32,
+    REC_COMMAND = 16,
+    REC_SLOT_HEADER = 24,
+    REC_CONTROL = 64,
+    REC_LARGEST_RECORD = 65536,
+    REC_LARGEST_SCHEMA = 65536
+};
+
+#define REC_MAGIC       "\x89PSMREC\n"
+#define REC_LARGEST     ((uint64_t)1 << 30)
+#define REC_DEFAULT_MAX ((uint64_t)16 << 20)
+
+enum rec_state { REC_RUNNING = 1, REC_CLEAN = 2 };
+
+/* data holds slots of slot_size bytes; control holds struct rec_control, schema JSON text. Offsets count from the begin
+ * of the file. */
+struct rec_section {
+    _Atomic uint32_t ready; /* written last */
+    uint32_t kind;          /* enum psm_section_kind */
+    char name[REC_NAME];
+    uint32_t version;
+    uint32_t record_size;
+    uint32_t slot_size;
+    uint32_t schema_size;
+    uint64_t schema_offset;
+    uint64_t control_offset;
+    uint64_t data_offset;
+    uint64_t capacity;
+    uint64_t reserved[5];
+};
+_Static_assert(sizeof(struct rec_section) == 128, "readers know the layout of a section");
+
+struct rec_header {
+    char magic[8];
+    uint32_t order;
+    uint32_t version;
+    uint32_t header_size;
+    uint32_t section_size;
+    uint64_t file_size;
+    int32_t pid;
+    int32_t rank;
+    uint64_t start_time;
+    uint64_t pid_ns;
+    uint64_t wall_ns; /* both clocks at the start */
+    uint64_t clock_ns;
+    uint32_t uid;
+    uint32_t tag;
+    _Atomic uint32_t state; /* enum rec_state */
+    uint32_t sections;      /* room in the table */
+    char boot_id[PSM_BOOT_ID_SIZE];
+    char host[PSM_HOST_SIZE];
+    char command[REC_COMMAND];
+    uint64_t reserved[6];
+    struct rec_section section[REC_SECTIONS];
+};
+_Static_assert(offsetof(struct rec_header, section) == 256, "readers know where the sections are");
+_Static_assert(sizeof(struct rec_header) <= REC_HEADER, "the header fits its page");
+
+struct rec_control {
+    _Atomic uint64_t tickets; /* rings: records begun; tables: where the search for a free slot begins */
+    _Atomic uint64_t used;    /* tables: slots that are not free */
+    _Atomic uint64_t lost;
+};
+_Static_assert(sizeof(struct rec_control) <= REC_CONTROL, "");
+
+/* The sequence tells the state of a slot and changes with each write, so that a reader sees that its copy is torn.
+ * ring:  2 t + 1 while record t is written, 2 t + 2 when it is whole, 0 never used.
+ * table: the low two bits are one of below, the others count. */
+enum { SLOT_FREE = 0, SLOT_CLAIMED = 1, SLOT_LIVE = 2, SLOT_UPDATING = 3, SLOT_BITS = 3, SLOT_STEP = 4 };
+struct rec_slot {
+    _Atomic uint64_t sequence;
+    uint64_t time_ns;
+    int32_t tid;
+    int32_t device;
+    unsigned char record[];
+};
+_Static_assert(sizeof(struct rec_slot) == REC_SLOT_HEADER, "readers know the layout of a slot");
+
+/* The record directory, open and verified, and its path; -1: *why says what is wrong with it. It is made when it is
+ * missing and make is true. */
+int psm_record_directory(bool make, char *path, size_t size, const char **why);
+
+/* The name of the own file, "" when there is none. */
+const char *psm_record_own_name(void);
+
+#endif
