@@ -39,15 +39,43 @@ WEAK int hc_capture_forbids(bool legacy_stream)
 WEAK int hc_capture_work(struct hc_stream *stream, const struct hc_work *work)
 {
     (void)stream, (void)work;
-    return PSM_CUDA_NOT_SUPPORTED;
+    return HC_NOT_CAPTURED;
 }
 WEAK int hc_capture_event_record(struct hc_stream *stream, CUevent event, unsigned flags)
 {
     (void)stream, (void)event, (void)flags;
-    return PSM_CUDA_NOT_SUPPORTED;
+    return HC_NOT_CAPTURED;
 }
 WEAK int hc_capture_event_wait(struct hc_stream *stream, CUevent event, unsigned flags)
 {
     (void)stream, (void)event, (void)flags;
-    return PSM_CUDA_NOT_SUPPORTED;
+    return HC_NOT_CAPTURED;
+}
+WEAK int hc_capture_legacy_use(int device)
+{
+    (void)device;
+    return 0;
+}
+WEAK int hc_capture_forbids_stream(struct hc_stream *stream)
+{
+    (void)stream;
+    return 0;
+}
+WEAK int hc_capture_forbids_device(int device)
+{
+    (void)device;
+    return 0;
+}
+WEAK int hc_capture_event_forbids(CUevent event)
+{
+    (void)event;
+    return 0;
+}
+WEAK void hc_capture_event_forget(CUevent event)
+{
+    (void)event;
+}
+WEAK void hc_capture_stream_gone(struct hc_stream *stream)
+{
+    (void)stream;
 }
