@@ -4,18 +4,6 @@
 #define PSM_CUDA_TYPES_MEMORY_H
 #include "types.h"
 
-struct cudaPitchedPtr {
-    void *ptr;
-    size_t pitch;
-    size_t xsize;
-    size_t ysize;
-};
-struct cudaExtent {
-    size_t width;
-    size_t height;
-    size_t depth;
-};
-
 /* Flags of cudaHostAlloc, cudaHostRegister, cudaIpcOpenMemHandle, cudaMallocManaged. */
 #define cudaHostAllocDefault           0
 #define cudaHostAllocPortable          1
