@@ -235,6 +235,39 @@ void hc_capture_event_forget(CUevent event);             /* when an event is des
 void hc_capture_stream_gone(struct hc_stream *stream);   /* when a stream is destroyed: it leaves its capture */
 bool hc_stream_blocking(const struct hc_stream *stream); /* stream.c: waits for the legacy stream (no NonBlocking) */
 
+/* ---- copies and fills (copy.c, memset.c); graph nodes are made with these
+ * ----------------------------------------------- */
+
+/* A box of bytes to copy. Addresses are what the application passed; the worker asks hc_piece_of. Work that is captured
+   carries struct cudaMemcpy3DParms (struct cudaMemsetParams for a fill) as its node_parameters. */
+struct hc_copy {
+    uintptr_t dst, src;
+    size_t dst_pitch, dst_slice, src_pitch, src_slice;
+    size_t width, height, depth;
+    int dst_device, src_device; /* whose access counts; -1: that of the stream */
+    void *stage;                /* on the heap: the source as it was at the call */
+    int packed;                 /* the source follows this struct in the argument instead */
+};
+/* Fill `copy` with all the checks of the call; `device` is the one of the stream. A width, height or depth of 0 is
+   nothing to do and no error. */
+int hc_copy_line(struct hc_copy *copy, void *dst, const void *src, size_t n, int kind, int device);
+int hc_copy_parms(struct hc_copy *copy, const struct cudaMemcpy3DParms *p, int device);
+int hc_copy_box(struct hc_copy *copy, const CUDA_MEMCPY3D *p, int device);
+int hc_copy_run(void *copy, int device); /* hc_work.run */
+
+struct hc_fill {
+    uintptr_t dst;
+    size_t pitch, slice, width, height, depth; /* width in elements */
+    uint32_t value;
+    unsigned element; /* 1, 2 or 4 bytes */
+    int dst_device;
+};
+int hc_fill_parms(struct hc_fill *fill, const struct cudaMemsetParams *p, int device);
+int hc_fill_run(void *fill, int device);
+
+/* The device variable that was registered under this host address (__cudaRegisterVar); INVALID_SYMBOL (13) if none. */
+int hc_symbol_of(const void *symbol, uintptr_t *address, size_t *size);
+
 /* Life cycle: called once by process.c in this order at start; at exit in the other order. */
 int hc_topology_start(void);
 int hc_memory_start(void);
