@@ -111,6 +111,11 @@ bool hc_peer_enabled(int from, int to);  /* cudaDeviceEnablePeerAccess was calle
 uint64_t hc_device_total_memory(int device);
 CUcontext hc_primary_context(int device);
 int hc_context_device(CUcontext context); /* -1: not a context */
+CUcontext hc_context_current(void);       /* of this thread, or NULL */
+int hc_context_require(void); /* driver calls that need a current context: INVALID_CONTEXT, CONTEXT_IS_DESTROYED or 0 */
+void hc_context_bind(void);   /* runtime calls: makes a primary context current where the thread has none */
+/* Priorities that streams can have. */
+enum { HC_PRIORITY_LEAST = 0, HC_PRIORITY_GREATEST = -5 };
 /* Memory of a device in use, for cudaMemGetInfo and cudaErrorMemoryAllocation. Returns 0 or OUT_OF_MEMORY; negative n
  * gives back. */
 int hc_device_account(int device, int64_t n);
@@ -185,6 +190,7 @@ enum {
     HC_WORK_BLOCKS =
         2, /* may block for long (host functions, waits for memory values): other streams need another worker */
     HC_WORK_HOST_FUNCTION = 4,
+    HC_WORK_AFTER_ERROR = 8, /* runs although the device has failed (cudaStreamAddCallback, which is told) */
 };
 
 struct hc_stream;
