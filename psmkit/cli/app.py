@@ -25,6 +25,7 @@ COMMANDS = {
     "explain": "Explain a finding code, a catalogue message or a pasted log line.",
     "codes": "The finding codes.",
     "catalogue": "Search the messages that psmkit understands.",
+    "records": "What processes wrote down about themselves: list, show, prune.",
 }
 
 

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from psmkit.logparse.foreign import sniff
+from psmkit.logparse.records import MAGIC as RECORD_MAGIC
+from psmkit.logparse.records import RecordLines
 from psmkit.model.errors import InputError
 
 __all__ = ["ForeignInput", "Input", "Reader", "discover"]
@@ -40,7 +42,8 @@ _BINARY = (
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """A file to read. ``kind`` is ``log`` or how it is compressed: ``gz``, ``zst``, ``xz``. ``size`` is its size on disk.
+    """A file to read. ``kind`` is ``log``, how it is compressed (``gz``, ``zst``, ``xz``), or ``record``: a file of records, read as the log
+    lines they stand for. ``size`` is its size on disk.
 
     ``foreign`` names what it holds when that is not a log: a Flight Recorder dump, a RAS answer, stacks.
     """
@@ -67,7 +70,12 @@ class Reader:
         self.note: str | None = None
         self._spool: BinaryIO | None = None
         self._raw = _open(source.path)
-        self._stream: Any = self._raw if source.kind == "log" else _decompress(source.kind, self._raw, source.path)
+        if source.kind == "record":
+            self._stream: Any = RecordLines(self._raw, source.path)
+            notes = self._stream.file.notes
+            self.note = f"{source.path}: {'; '.join(notes)}; what could be read was used" if notes else None
+        else:
+            self._stream = self._raw if source.kind == "log" else _decompress(source.kind, self._raw, source.path)
 
     @property
     def consumed(self) -> int:
@@ -197,6 +205,8 @@ def _inspect(path: str, named: bool = False) -> Input | None:
             size = os.fstat(raw.fileno()).st_size
         except OSError as error:
             raise InputError(path, (error.strerror or str(error)).lower()) from None
+    if head.startswith(RECORD_MAGIC):
+        return Input(path, "record", size)
     kind = next((kind for magic, kind in _MAGIC if head.startswith(magic)), "log")
     if kind != "log":
         reader = Reader(Input(path, kind, size))

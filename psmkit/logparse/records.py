@@ -1,0 +1,641 @@
+"""Record files: what a process wrote down about itself, readable after its death.
+
+The layout is that of ``csrc/base/record_format.h`` (``docs/records.md`` explains it). A file may be damaged, cut or still be written to: it is
+copied by plain reads, every size and offset is checked against the file, and what is wrong becomes a note, never an exception.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import stat
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, BinaryIO, cast
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = [
+    "MAGIC",
+    "Record",
+    "RecordFile",
+    "RecordLines",
+    "Section",
+    "default_directory",
+    "open_record",
+    "process_alive",
+    "prune",
+    "record_names",
+]
+
+MAGIC = b"\x89PSMREC\n"
+
+Value = int | float | str
+
+_ORDER = 0x01020304
+_VERSION = 1
+_HEADER = 4096
+_LARGEST = 1 << 30
+_MOST_SECTIONS = 28
+_LARGEST_SCHEMA = 1 << 16
+_SLOT_HEADER = 24
+_LARGEST_SLOT = (1 << 16) + 64
+_RUNNING, _CLEAN = 1, 2
+_RING, _TABLE = 1, 2
+_LIVE = 2
+
+_HEADER_LAYOUT = struct.Struct("=8sIIIIQiiQQQQIIII40s64s16s")
+_SECTION_LAYOUT = struct.Struct("=II32sIIIIQQQQ")
+_SECTION_SIZE = 128
+_FIRST_SECTION = 256
+_CONTROL = struct.Struct("=QQQ")
+_CONTROL_SIZE = 64
+_CHUNK = 1 << 20
+
+# Type in a schema -> numpy's, and its size; a str has the size of its field.
+_TYPES = {
+    "u8": ("u1", 1),
+    "u16": ("u2", 2),
+    "u32": ("u4", 4),
+    "u64": ("u8", 8),
+    "i32": ("i4", 4),
+    "i64": ("i8", 8),
+    "f64": ("f8", 8),
+    "hex64": ("u8", 8),
+    "time": ("u8", 8),
+}
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
+_PART = re.compile(r"\{\{|\}\}|\{ \}|\{([a-z][a-z0-9_]*):([a-z]+)\}")
+_CONTROL_BYTE = re.compile(rb"[\x00-\x1f\x7f]")
+# As csrc/base/text.c has it: control bytes, what begins a terminal sequence, and what would read as another record.
+_ESCAPED = re.compile(
+    rb"[\x00-\x1f\x7f\\]|(?<=\x1b)\[|(?<=\^\[)\[|(?<=ESC)\[|[NRV](?=CCL )|F(?=LAGCX )|N(?=CCLX )|\A | \Z"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A field of a schema. ``type`` is the schema's word for it."""
+
+    name: str
+    type: str
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class LineOf:
+    """The log line that a record stands for: a catalogue message, its level and its pattern."""
+
+    name: str
+    level: str
+    pattern: str
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A whole record. ``time`` is in seconds of the epoch by the clock of its host; ``message`` names the line it stands for, None: no line."""
+
+    section: str
+    time: float
+    tid: int
+    device: int
+    fields: Mapping[str, Value]
+    message: str | None
+
+
+@dataclass(slots=True)
+class Section:
+    """Records of one schema. ``kind`` is ``ring`` (the last ones) or ``table`` (what exists). ``lost`` found no place, ``torn`` were being
+    written when the file was read or the process ended."""
+
+    name: str
+    version: int
+    kind: str
+    capacity: int
+    fields: tuple[Field, ...]
+    messages: tuple[LineOf, ...]
+    selector: int
+    lost: int = 0
+    torn: int = 0
+    rows: npt.NDArray[Any] = field(default_factory=lambda: np.empty(0, dtype="u1"))
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def values(self, row: int) -> dict[str, Value]:
+        """The fields of a record."""
+        found = self.rows[row]
+        return {
+            f.name: _text(found["f_" + f.name]) if f.type == "str" else found["f_" + f.name].item() for f in self.fields
+        }
+
+    def line_of(self, row: int) -> LineOf | None:
+        """The line that a record stands for."""
+        if not self.messages:
+            return None
+        chosen = 0 if self.selector < 0 else int(self.rows[row]["f_" + self.fields[self.selector].name])
+        return self.messages[chosen] if 0 <= chosen < len(self.messages) else None
+
+
+@dataclass(slots=True)
+class RecordFile:
+    """A record file and whose it is. ``owner`` is ``alive``, ``dead``, ``clean`` (it ended and closed its record) or ``unknown`` (it lived on
+    another host, in another boot or pid namespace). ``notes`` say what could not be read. ``rank`` -1: not known."""
+
+    path: str
+    size: int = 0
+    pid: int = 0
+    rank: int = -1
+    start_time: int = 0
+    pid_ns: int = 0
+    wall_ns: int = 0
+    clock_ns: int = 0
+    uid: int = 0
+    tag: int = 0
+    boot_id: str = ""
+    host: str = ""
+    command: str = ""
+    owner: str = "unknown"
+    valid: bool = False
+    sections: list[Section] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def time_of(self, clock_ns: int) -> float:
+        """Seconds of the epoch for a time of the owner's monotonic clock."""
+        return (self.wall_ns + (clock_ns - self.clock_ns)) / 1e9
+
+    def order(self) -> list[tuple[int, int]]:
+        """All records as (section, row), by time; rings in the order of writing."""
+        if not self.sections:
+            return []
+        times = np.concatenate([s.rows["time_ns"] if len(s) else np.empty(0, "u8") for s in self.sections])
+        which = np.concatenate([np.full(len(s), i) for i, s in enumerate(self.sections)])
+        rows = np.concatenate([np.arange(len(s)) for s in self.sections])
+        at = np.argsort(times, kind="stable")
+        return list(zip(which[at].tolist(), rows[at].tolist(), strict=True))
+
+    def records(self) -> Iterator[Record]:
+        """All whole records, by time."""
+        for number, row in self.order():
+            section = self.sections[number]
+            head = section.rows[row]
+            line = section.line_of(row)
+            yield Record(
+                section.name,
+                self.time_of(int(head["time_ns"])),
+                int(head["tid"]),
+                int(head["device"]),
+                section.values(row),
+                line.name if line is not None else None,
+            )
+
+    def lines(self) -> Iterator[bytes]:
+        """The log lines that the records stand for, by time, with a first one that says whose they are and a last one that says how the
+        process ended, if it did."""
+        if not self.valid:
+            return
+        begun = _stamp(self.wall_ns / 1e9)
+        command = _word(self.command.encode(), b",").decode("utf-8", "replace")
+        text = f"record of process {self.pid}, rank {self.rank}, command {command}, begun {_iso(self.wall_ns / 1e9)}"
+        yield self._line(begun, self.pid, 0, "INFO", text.encode())
+        last: float | None = None
+        for number, row in self.order():
+            section = self.sections[number]
+            head = section.rows[row]
+            last = self.time_of(int(head["time_ns"]))
+            line = section.line_of(row)
+            if line is not None:
+                text_of = render(line.pattern, _raw(section, row))
+                yield self._line(_stamp(last), int(head["tid"]), int(head["device"]), line.level, text_of)
+        for note in self.notes:
+            text = f"the record of process {self.pid} is damaged: "
+            yield self._line(begun, self.pid, 0, "INFO", text.encode() + _escape(note.encode()))
+        end = _iso(last) if last is not None else "none"
+        if self.owner == "dead":
+            text = (
+                "record of a process that ended without clean exit: "
+                f"process {self.pid}, rank {self.rank}, last record {end}"
+            )
+            yield self._line(_stamp(last) if last is not None else begun, self.pid, 0, "WARN", text.encode())
+        elif self.owner != "clean":
+            text = (
+                f"the record of process {self.pid} was not closed: the process lived when this was read, "
+                "or died where it cannot be seen from here"
+            )
+            yield self._line(begun, self.pid, 0, "INFO", text.encode())
+
+    def _line(self, stamp: str, tid: int, device: int, level: str, text: bytes) -> bytes:
+        host = re.sub(r"[^A-Za-z0-9_-]", "_", self.host)
+        return f"[{stamp}] {host}:{self.pid}:{max(tid, 0)} [{device}] NCCL {level} ".encode() + text + b"\n"
+
+
+class RecordLines:
+    """The lines of a record file as a stream of bytes, as the readers of logs want it."""
+
+    def __init__(self, raw: BinaryIO, path: str) -> None:
+        self.file = open_record(path, raw)
+        self._lines = self.file.lines()
+        self._ahead = b""
+
+    def read1(self, size: int) -> bytes:
+        """Up to ``size`` bytes, empty at the end."""
+        parts, got = [self._ahead], len(self._ahead)
+        while got < size and (line := next(self._lines, None)) is not None:
+            parts.append(line)
+            got += len(line)
+        data = b"".join(parts)
+        self._ahead = data[size:]
+        return data[:size]
+
+    def close(self) -> None:
+        """Forget the rest."""
+        self._lines.close()  # type: ignore[attr-defined]  # a generator
+        self._ahead = b""
+
+
+# ---- text ----
+
+
+def render(pattern: str, values: Mapping[str, int | float | bytes]) -> bytes:
+    """A message by its pattern, as the generated C functions print it. A field that the record lacks is written ``?``."""
+    out, at = [], 0
+    for match in _PART.finditer(pattern):
+        out.append(_literal(pattern[at : match.start()]))
+        at = match.end()
+        if match[1] is None:
+            out.append(match[0][1].encode())
+            continue
+        tail = pattern[at:].split("{", 1)[0].encode()
+        out.append(_field(match[2], values.get(match[1]), tail))
+    out.append(_literal(pattern[at:]))
+    return b"".join(out)
+
+
+def _literal(text: str) -> bytes:
+    # Of a file that nobody vouches for.
+    return _CONTROL_BYTE.sub(_hex, text.encode("utf-8", "replace"))
+
+
+def _field(kind: str, value: int | float | bytes | None, stop: bytes) -> bytes:
+    if value is None:
+        return b"?"
+    if kind in ("word", "str", "rest", "addr"):
+        text = value if isinstance(value, bytes) else str(value).encode()
+        return _word(text, stop) if kind == "word" else _escape(text, stop)
+    if isinstance(value, bytes):
+        return _word(value, stop)
+    if kind == "float":
+        return f"{value if abs(value) < 1e300 else 0.0:.6f}".encode()
+    number = int(value) if abs(value) < float("inf") else 0
+    if kind in ("hex", "ptr"):
+        return f"{'0x' if kind == 'ptr' else ''}{number % (1 << 64):x}".encode()
+    return b"%d" % number
+
+
+def _hex(match: re.Match[bytes]) -> bytes:
+    return b"\\x%02x" % match[0][0]
+
+
+def _escape(text: bytes, stop: bytes = b"") -> bytes:
+    if not stop:
+        return _ESCAPED.sub(_hex, text)
+    return re.sub(_ESCAPED.pattern + b"|" + re.escape(stop[:1]) + b"(?=" + re.escape(stop[1:]) + b")", _hex, text)
+
+
+def _word(text: bytes, stop: bytes) -> bytes:
+    if not text:
+        return b"-"
+    more = b"| " + (b"|" + re.escape(stop[:1]) if stop else b"")
+    return re.sub(_ESCAPED.pattern + more, _hex, text)
+
+
+def _when(seconds: float) -> datetime:
+    try:
+        return datetime.fromtimestamp(seconds)
+    except (OverflowError, ValueError, OSError):
+        return datetime(1970, 1, 1)  # a damaged time is no time
+
+
+def _stamp(seconds: float) -> str:
+    return _when(seconds).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _iso(seconds: float) -> str:
+    return _when(seconds).isoformat(timespec="microseconds")
+
+
+def _text(raw: bytes) -> str:
+    return bytes(raw).split(b"\0", 1)[0].decode("utf-8", "replace")
+
+
+def _raw(section: Section, row: int) -> dict[str, int | float | bytes]:
+    found = section.rows[row]
+    return {
+        f.name: bytes(found["f_" + f.name]).split(b"\0", 1)[0] if f.type == "str" else found["f_" + f.name].item()
+        for f in section.fields
+    }
+
+
+# ---- reading ----
+
+
+def open_record(path: str, raw: BinaryIO | None = None) -> RecordFile:
+    """Read a record file. What is damaged is left out and noted.
+
+    Raises:
+        OSError: the file cannot be opened.
+    """
+    found = RecordFile(path)
+    if raw is not None:
+        _read(found, raw)
+    else:
+        with open(path, "rb", buffering=0) as file:
+            _read(found, cast(BinaryIO, file))
+    return found
+
+
+def _at(raw: BinaryIO, offset: int, n: int) -> bytes:
+    """n bytes at an offset; fewer where the file ends or cannot be read."""
+    parts = []
+    try:
+        raw.seek(offset)
+        while n and (part := raw.read(n)):
+            parts.append(part)
+            n -= len(part)
+    except OSError:
+        pass
+    return b"".join(parts)
+
+
+def _read(found: RecordFile, raw: BinaryIO) -> None:
+    try:
+        size = os.fstat(raw.fileno()).st_size
+    except (OSError, ValueError):
+        size = raw.seek(0, os.SEEK_END)
+    found.size = size
+    head = _at(raw, 0, _HEADER)
+    if not head.startswith(MAGIC):
+        found.notes.append("not a record file")
+    elif len(head) < _HEADER:
+        found.notes.append("the header is cut")
+    elif _header(found, head):
+        if size > _LARGEST:
+            found.notes.append("the file is larger than a record can be")
+            size = _LARGEST
+        for number in range(_MOST_SECTIONS):
+            at = _FIRST_SECTION + number * _SECTION_SIZE
+            _section(found, raw, number, head[at : at + _SECTION_SIZE], size)
+
+
+def _header(found: RecordFile, head: bytes) -> bool:
+    (
+        _, order, version, header_size, section_size, file_size, found.pid, found.rank, found.start_time, found.pid_ns,
+        found.wall_ns, found.clock_ns, found.uid, found.tag, state, sections, boot_id, host, command,
+    ) = _HEADER_LAYOUT.unpack_from(head)  # fmt: skip
+    if order != _ORDER:
+        found.notes.append("the byte order of another machine, or a damaged header")
+        return False
+    if version != _VERSION or header_size != _HEADER or section_size != _SECTION_SIZE:
+        found.notes.append(f"version {version} of the format; this psmkit reads version {_VERSION}")
+        return False
+    found.valid = True
+    found.boot_id, found.host, found.command = _text(boot_id), _text(host), _text(command)
+    if found.pid <= 0:
+        found.notes.append(f"pid {found.pid}")
+        found.pid = 0
+    if found.rank < -1:
+        found.notes.append(f"rank {found.rank}")
+        found.rank = -1
+    if state not in (_RUNNING, _CLEAN):
+        found.notes.append(f"state {state}")
+    if file_size != found.size:
+        found.notes.append(f"{found.size} of {file_size} bytes are there")
+    if sections > _MOST_SECTIONS:
+        found.notes.append(f"{sections} sections")
+    found.owner = "clean" if state == _CLEAN else _owner(found)
+    return True
+
+
+def _section(found: RecordFile, raw: BinaryIO, number: int, entry: bytes, size: int) -> None:
+    values = _SECTION_LAYOUT.unpack_from(entry)
+    if not values[0]:
+        return
+    try:
+        section, damage = _load_section(raw, values, size)
+    except (ValueError, TypeError, KeyError, IndexError, RecursionError) as error:
+        damage = str(error)
+    else:
+        found.sections.append(section)
+    if damage:
+        found.notes.append(f"section {number} ({_text(values[2])}): {damage}")
+
+
+def _load_section(raw: BinaryIO, entry: tuple[Any, ...], size: int) -> tuple[Section, str]:
+    """A section, and what is wrong with it. ValueError and the like: it cannot be read at all."""
+    ready, kind, name, version, record_size, slot_size, schema_size, schema_at, control_at, data_at, capacity = entry
+    if ready != 1 or kind not in (_RING, _TABLE):
+        raise ValueError("a damaged entry")
+    if not _SLOT_HEADER + record_size <= slot_size <= _LARGEST_SLOT or slot_size % 8 or not record_size:
+        raise ValueError(f"records of {record_size} bytes in slots of {slot_size}")
+    if not 0 < schema_size <= _LARGEST_SCHEMA:
+        raise ValueError(f"a schema of {schema_size} bytes")
+    if not 0 < capacity <= _LARGEST // slot_size or (kind == _RING and capacity & (capacity - 1)):
+        raise ValueError(f"room for {capacity} records")
+    for at, n in ((schema_at, schema_size), (control_at, _CONTROL_SIZE), (data_at, slot_size)):
+        if at < _HEADER or at + n > size:
+            raise ValueError("it leaves the file")
+    section, layout = _schema(_at(raw, schema_at, schema_size), record_size, slot_size)
+    section.name, section.version, section.capacity = _text(name), version, capacity
+    section.kind = "ring" if kind == _RING else "table"
+    control = _at(raw, control_at, _CONTROL.size)
+    if len(control) == _CONTROL.size:
+        section.lost = _CONTROL.unpack(control)[2]
+    there = min(capacity, (size - data_at) // slot_size)
+    damage = "" if there == capacity else f"{there} of {capacity} slots are there"
+    parts, strays, step = [], 0, max(1, _CHUNK // slot_size)
+    for first in range(0, there, step):
+        part, torn, stray = _slots(raw, kind, layout, data_at, first, min(step, there - first), capacity)
+        if len(part):
+            parts.append(part)
+        section.torn += torn
+        strays += stray
+    if strays:
+        damage = f"{strays} records at a wrong place"
+    section.rows = np.concatenate(parts) if parts else np.empty(0, layout)
+    if kind == _RING:
+        section.rows = section.rows[np.argsort(section.rows["sequence"], kind="stable")]
+    return section, damage
+
+
+def _slots(
+    raw: BinaryIO, kind: int, layout: np.dtype[Any], data_at: int, first: int, count: int, capacity: int
+) -> tuple[npt.NDArray[Any], int, int]:
+    """The whole records of some slots, how many are torn, and how many have a sequence that does not belong there."""
+    size = layout.itemsize
+    # A slot of which two copies are the same was not written to meanwhile.
+    copies = [_at(raw, data_at + first * size, count * size) for _ in range(2)]
+    count = min(len(copy) for copy in copies) // size
+    one, two = (np.frombuffer(copy, "u1", count=count * size).reshape(count, size) for copy in copies)
+    same = (one == two).all(axis=1)
+    rows = np.frombuffer(copies[0], layout, count=count)
+    sequence = rows["sequence"]
+    if kind == _RING:
+        used = sequence != 0
+        good = used & (sequence & np.uint64(1) == 0)
+        place = (sequence // np.uint64(2) - np.uint64(1)) & np.uint64(capacity - 1)
+        stray = good & (place != np.arange(first, first + count, dtype="u8"))
+    else:
+        state = sequence & np.uint64(3)
+        used, good, stray = state != 0, state == _LIVE, np.zeros(count, "?")
+    good &= same & ~stray
+    return rows[good], int((used & ~good & ~stray).sum()), int(stray.sum())
+
+
+def _schema(text: bytes, record_size: int, slot_size: int) -> tuple[Section, np.dtype[Any]]:
+    data = json.loads(text.decode())
+    fields: list[Field] = []
+    for name, kind, offset, n in data["fields"]:
+        wanted = n if kind == "str" else _TYPES[kind][1]
+        if not isinstance(name, str) or not _NAME.fullmatch(name) or any(f.name == name for f in fields):
+            raise ValueError(f"a field called {name!r}")
+        if type(n) is not int or type(offset) is not int or n != wanted or n < 1 or not 0 <= offset <= record_size - n:
+            raise ValueError(f"field {name} does not fit its record")
+        fields.append(Field(name, kind, offset, n))
+    messages = []
+    for name, level, pattern in data["messages"]:
+        if not isinstance(name, str) or level not in ("WARN", "INFO") or not isinstance(pattern, str):
+            raise ValueError("a message that is none")
+        messages.append(LineOf(name, level, pattern))
+    selector = data["selector"]
+    if type(selector) is not int or not -1 <= selector < len(fields):
+        raise ValueError(f"selector {selector!r}")
+    if selector >= 0 and fields[selector].type in ("str", "f64"):
+        raise ValueError(f"selector {fields[selector].name} is no integer")
+    layout = np.dtype(
+        {
+            "names": ["sequence", "time_ns", "tid", "device", *("f_" + f.name for f in fields)],
+            "formats": [
+                "u8",
+                "u8",
+                "i4",
+                "i4",
+                *(f"S{f.size}" if f.type == "str" else _TYPES[f.type][0] for f in fields),
+            ],
+            "offsets": [0, 8, 16, 20, *(_SLOT_HEADER + f.offset for f in fields)],
+            "itemsize": slot_size,
+        }
+    )
+    return Section("", 0, "", 0, tuple(fields), tuple(messages), selector), layout
+
+
+# ---- owners ----
+
+
+def process_alive(pid: int, start_time: int) -> bool:
+    """Whether the process of that pid and start time (field 22 of its stat line; 0: any) lives. A zombie does not."""
+    if pid <= 0:
+        return False
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            text = file.read(4096)
+        parts = text[text.rindex(b")") + 2 :].split()
+        return parts[0] not in (b"Z", b"X") and start_time in (0, int(parts[19]))
+    except (OSError, ValueError, IndexError):
+        pass
+    try:
+        os.kill(pid, 0)
+    except OSError as error:
+        # Rather alive than lose its record.
+        return error.errno == errno.EPERM
+    except OverflowError:
+        return False
+    return True
+
+
+def _boot_id() -> str:
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+def _pid_ns() -> int:
+    try:
+        return os.stat("/proc/self/ns/pid").st_ino
+    except OSError:
+        return 0
+
+
+def _owner(found: RecordFile) -> str:
+    # A pid says nothing in another boot or pid namespace, and neither does its absence.
+    if not found.boot_id or found.boot_id != _boot_id() or found.pid_ns != _pid_ns() or not found.start_time:
+        return "unknown"
+    return "alive" if process_alive(found.pid, found.start_time) else "dead"
+
+
+def default_directory(environ: Mapping[str, str] | None = None) -> str:
+    """Where processes of this user keep their records: PSM_RECORD_DIR, else a folder in the one for temporary files."""
+    env = os.environ if environ is None else environ
+    given = env.get("PSM_RECORD_DIR")
+    if given:
+        return given
+    temp = env.get("TMPDIR", "")
+    if not temp.startswith("/") or temp == "/dev/shm" or temp.startswith("/dev/shm/"):
+        temp = "/tmp"
+    return os.path.join(temp, f"psm-{os.geteuid()}")
+
+
+def record_names(folder: str) -> Sequence[str]:
+    """Paths of the record files of this user in a folder, by name.
+
+    Raises:
+        OSError: the folder cannot be read.
+    """
+    out = []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if not entry.name.endswith(".rec"):
+                continue
+            try:
+                info = entry.stat(follow_symlinks=False)
+            except OSError:
+                continue
+            if stat.S_ISREG(info.st_mode) and info.st_uid == os.geteuid():
+                out.append(entry.path)
+    return sorted(out)
+
+
+def prune(folder: str, *, unknown: bool = False, dry_run: bool = False) -> list[RecordFile]:
+    """Remove the record files of processes that are gone; never one whose owner lives. Returns what was removed.
+
+    Args:
+        folder: where they lie.
+        unknown: also those of processes that cannot be seen from here (another host, boot or pid namespace).
+        dry_run: remove nothing.
+
+    Raises:
+        OSError: the folder cannot be read.
+    """
+    gone = ("dead", "clean", "unknown") if unknown else ("dead", "clean")
+    out = []
+    for path in record_names(folder):
+        try:
+            found = open_record(path)
+        except OSError:
+            continue
+        if not found.valid or found.owner not in gone:
+            continue
+        if not dry_run:
+            try:
+                os.unlink(path)
+            except FileNotFoundError:
+                continue
+        out.append(found)
+    return out
