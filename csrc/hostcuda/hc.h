@@ -226,20 +226,18 @@ struct hc_capture **hc_stream_capture(struct hc_stream *stream); /* slot in the 
 int hc_capture_work(struct hc_stream *stream, const struct hc_work *work);
 int hc_capture_event_record(struct hc_stream *stream, CUevent event, unsigned flags);
 int hc_capture_event_wait(struct hc_stream *stream, CUevent event, unsigned flags);
-/* How stream.c and event.c use them. All take the lock of the graphs: call them without holding a stream's or an
-   event's lock. The slot is read and written with __atomic builtins (hc_stream_capture only returns its address). The
-   three above are called for every piece of work, record and wait (they are quick when nothing is captured) and answer
-   HC_NOT_CAPTURED when the stream takes no part in a capture (and, for a wait, the event was not last recorded in one):
-   go on as usual then. 0: it became a node, nothing to do. A wait pulls a stream that is not capturing into the capture
-   of the event. Flags are cudaEventRecordExternal and cudaEventWaitExternal (1). */
+/* How stream.c and event.c use them (see also stream.h). All take the lock of the graphs: call them without holding the
+   lock of the queues. The three above are called for every piece of work, record and wait when the stream's or the
+   event's slot is not empty, and answer HC_NOT_CAPTURED when the stream takes no part in a capture (and, for a wait,
+   the event was not last recorded in one): go on as usual then. 0: it became a node, nothing more to do. A wait pulls a
+   stream that is not capturing into the capture of the event. Flags are those of the call (external: 1).
+   hc_capture_forbids(true) asks whether the legacy stream may be used now (906), hc_capture_forbids(false) whether a
+   call that is unsafe while a stream captures may be made (900). */
 #define HC_NOT_CAPTURED (-1)
-int hc_capture_legacy_use(int device);                   /* before work on the legacy stream: 906, or 0 */
 int hc_capture_forbids_stream(struct hc_stream *stream); /* before a synchronise or query: 900, or 0 */
 int hc_capture_forbids_device(int device);               /* before a synchronise of all: 900, or 0 */
 int hc_capture_event_forbids(CUevent event);             /* before a query, synchronise, elapsed: 907, or 0 */
-void hc_capture_event_forget(CUevent event);             /* when an event is destroyed */
-void hc_capture_stream_gone(struct hc_stream *stream);   /* when a stream is destroyed: it leaves its capture */
-bool hc_stream_blocking(const struct hc_stream *stream); /* stream.c: waits for the legacy stream (no NonBlocking) */
+void hc_capture_stream_gone(struct hc_stream *stream);   /* when a stream is destroyed whose slot is not empty */
 
 /* ---- copies and fills (copy.c, memset.c); graph nodes are made with these
  * ----------------------------------------------- */

@@ -51,11 +51,6 @@ WEAK int hc_capture_event_wait(struct hc_stream *stream, CUevent event, unsigned
     (void)stream, (void)event, (void)flags;
     return HC_NOT_CAPTURED;
 }
-WEAK int hc_capture_legacy_use(int device)
-{
-    (void)device;
-    return 0;
-}
 WEAK int hc_capture_forbids_stream(struct hc_stream *stream)
 {
     (void)stream;
@@ -70,10 +65,6 @@ WEAK int hc_capture_event_forbids(CUevent event)
 {
     (void)event;
     return 0;
-}
-WEAK void hc_capture_event_forget(CUevent event)
-{
-    (void)event;
 }
 WEAK void hc_capture_stream_gone(struct hc_stream *stream)
 {
