@@ -134,16 +134,6 @@ struct CUDA_HOST_NODE_PARAMS_st {
 };
 typedef struct CUDA_HOST_NODE_PARAMS_st CUDA_HOST_NODE_PARAMS;
 
-struct CUDA_MEMSET_NODE_PARAMS_st {
-    CUdeviceptr dst;
-    size_t pitch;
-    unsigned int value;
-    unsigned int elementSize;
-    size_t width;
-    size_t height;
-};
-typedef struct CUDA_MEMSET_NODE_PARAMS_st CUDA_MEMSET_NODE_PARAMS;
-
 struct cudaKernelNodeParams {
     void *func;
     dim3 gridDim;
