@@ -218,6 +218,11 @@ typedef struct CUDA_MEMCPY3D_BATCH_OP_st {
     unsigned int flags;
 } CUDA_MEMCPY3D_BATCH_OP;
 
+/* Errors of copies. */
+#define PSM_CUDA_INVALID_PITCH_VALUE      12
+#define PSM_CUDA_INVALID_SYMBOL           13
+#define PSM_CUDA_INVALID_MEMCPY_DIRECTION 21
+
 typedef int CUpointer_attribute;
 #define CU_POINTER_ATTRIBUTE_CONTEXT                    1
 #define CU_POINTER_ATTRIBUTE_MEMORY_TYPE                2

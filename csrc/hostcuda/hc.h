@@ -249,8 +249,10 @@ struct hc_copy {
     size_t dst_pitch, dst_slice, src_pitch, src_slice;
     size_t width, height, depth;
     int dst_device, src_device; /* whose access counts; -1: that of the stream */
-    void *stage;                /* on the heap: the source as it was at the call */
-    int packed;                 /* the source follows this struct in the argument instead */
+    enum hc_space dst_space, src_space;
+    int kind;    /* as the application gave it */
+    void *stage; /* on the heap: the source as it was at the call */
+    int packed;  /* the source follows this struct in the argument instead */
 };
 /* Fill `copy` with all the checks of the call; `device` is the one of the stream. A width, height or depth of 0 is
    nothing to do and no error. */
