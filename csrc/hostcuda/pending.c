@@ -70,3 +70,8 @@ WEAK void hc_capture_stream_gone(struct hc_stream *stream)
 {
     (void)stream;
 }
+struct hc_event;
+WEAK void hc_capture_event_gone(struct hc_event *event)
+{
+    (void)event;
+}

@@ -1,0 +1,5 @@
+#include "stream.h"
+void hc_events_reset(int device)
+{
+    (void)device;
+}

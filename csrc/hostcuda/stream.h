@@ -1,0 +1,128 @@
+/* Streams, events and the workers that run what is queued. One lock guards all queues of the process; work itself runs
+ * outside of it. Streams and events are type-stable: their memory is used again for streams and events only, and the
+ * numbers of a stream never go back, so that a ticket stays right after the stream that gave it is gone. */
+#ifndef HC_STREAM_H
+#define HC_STREAM_H
+
+#include "hc.h"
+
+/* What cudaDeviceGetStreamPriorityRange answers; others are clamped to it. */
+#define HC_PRIORITY_LEAST    0
+#define HC_PRIORITY_GREATEST (-5)
+
+/* ---- for graphs ---- */
+
+/* A non-blocking stream without a handle, for work of the core's own; hc_stream_put ends it (queued work still runs).
+ */
+int hc_stream_internal(int device, struct hc_stream **stream);
+/* As hc_submit, but the work also waits for `deps`, and the stream's capture is not looked at. `deps` is copied. */
+int hc_submit_after(struct hc_stream *stream, const struct hc_work *work, const struct hc_ticket *deps, size_t n,
+                    struct hc_ticket *ticket);
+/* All that was submitted to the stream so far is done when these are (the last place of the stream itself, and what the
+   rules of the legacy stream add). Returns how many there are; at most `room` are written. */
+size_t hc_stream_frontier(struct hc_stream *stream, struct hc_ticket *tickets, size_t room);
+bool hc_ticket_done(const struct hc_ticket *ticket);
+bool hc_stream_idle(struct hc_stream *stream);                 /* cudaStreamQuery */
+cudaStream_t hc_stream_handle(const struct hc_stream *stream); /* what the application called it: 0 for defaults */
+bool hc_stream_is_legacy(const struct hc_stream *stream);
+bool hc_stream_is_blocking(const struct hc_stream *stream);
+/* hc_stream_capture's slot is read and written with __atomic_load_n and __atomic_store_n. */
+
+/* ---- events ---- */
+
+struct hc_event;
+struct hc_capture_point; /* where an event was recorded while its stream was captured; owned by graph code */
+int hc_event_get(CUevent handle, struct hc_event **event); /* held until hc_event_put; INVALID_HANDLE */
+void hc_event_put(struct hc_event *event);
+void hc_event_hold(struct hc_event *event);
+int hc_event_device(const struct hc_event *event);
+/* Slot for graph code, read and written as that of streams. */
+struct hc_capture_point **hc_event_capture(struct hc_event *event);
+/* Called when the memory of an event is given back whose slot is not empty. Written by graph code. */
+void hc_capture_event_gone(struct hc_event *event);
+/* Records into `stream` now, captured or not; `deps` as for hc_submit_after. For event record nodes at the launch. */
+int hc_event_submit(struct hc_event *event, struct hc_stream *stream, const struct hc_ticket *deps, size_t n,
+                    struct hc_ticket *ticket);
+/* Lets `stream` wait for what was last recorded, captured or not. For event wait nodes at the launch. */
+int hc_event_submit_wait(struct hc_event *event, struct hc_stream *stream, const struct hc_ticket *deps, size_t n,
+                         struct hc_ticket *ticket);
+/* cudaDeviceReset. */
+void hc_events_reset(int device);
+
+/* ---- inside queue.c, worker.c, stream.c ---- */
+
+enum hc_stream_kind { HC_LEGACY, HC_BLOCKING, HC_NON_BLOCKING };
+
+/* What is queued. `deps` points to `few` or to memory of its own. */
+struct hc_item {
+    struct hc_item *next;
+    uint64_t number;
+    int (*run)(void *argument, int device);
+    void (*end)(void *argument);
+    unsigned flags;
+    size_t n_deps, next_dep;
+    struct hc_ticket *deps;
+    struct hc_ticket few[4];
+    _Alignas(16) unsigned char argument[HC_ARGUMENT];
+};
+
+struct hc_stream {
+    _Atomic uint64_t handle; /* 0: default streams, internal ones, and streams that were destroyed */
+    atomic_int refs; /* one for the handle, one while there is work, one a holder; at 0 the memory is given back */
+    _Atomic uint64_t submitted, completed;
+    /* Under the lock of queue.c. */
+    struct hc_item *first, *last;
+    bool active;                    /* holds work that is queued or running */
+    bool running;                   /* a worker or an inline caller is at it */
+    bool ready;                     /* in the list of streams that a worker may take */
+    bool in_host_function;          /* of the application, which may never end */
+    bool holds_host;                /* its host function has the turn where they run one at a time */
+    struct hc_stream *ready_next;   /* there */
+    struct hc_stream *parked_on;    /* the first item waits for this stream */
+    struct hc_stream *parked_next;  /* in its list */
+    uint64_t parked_number;         /* to come so far */
+    struct hc_stream *parked_first; /* who waits for this stream */
+    pthread_cond_t done;
+    int sleepers; /* threads in pthread_cond_wait */
+    struct hc_stream *device_next, *device_previous;
+    atomic_bool cancelled; /* reset: what is queued ends without having run */
+    atomic_bool dead;      /* reset: a default stream that is given up */
+    /* Does not change while the stream lives. */
+    int device;
+    enum hc_stream_kind kind;
+    bool internal;
+    bool per_thread;
+    unsigned flags;
+    uint64_t id;
+    _Atomic int priority;
+    struct hc_capture *capture;
+    struct hc_stream_attributes *attributes; /* stream.c; kept with the memory */
+};
+
+extern pthread_mutex_t hc_queue_lock;
+extern atomic_bool hc_stopping; /* the process exits: waits of workers end */
+bool hc_stream_stopped(const struct hc_stream *stream);
+struct hc_stream *hc_current_stream(void); /* of the work that runs in this thread, NULL: none */
+
+/* All under the lock. */
+void hc_queue_link(struct hc_stream *stream);            /* makes it known to its device */
+void hc_queue_unlink(struct hc_stream *stream);          /* before its memory is given back */
+struct hc_stream *hc_queue_pop_ready(void);              /* a stream whose first item may run, or NULL */
+struct hc_item *hc_queue_take(struct hc_stream *stream); /* its first item; the stream is running now */
+void hc_queue_finish(struct hc_stream *stream, struct hc_item *item, uint64_t number);
+void hc_queue_cancel(struct hc_stream *stream);
+bool hc_queue_ready(void);
+int hc_queue_ready_count(void);
+struct hc_stream *hc_queue_streams(int device);
+struct hc_stream *hc_queue_legacy(int device); /* NULL: not used yet; no lock needed */
+void hc_queue_forget_legacy(int device);
+void hc_stream_recycle(struct hc_stream *stream);                  /* refs reached 0 */
+void hc_queue_run(struct hc_stream *stream, struct hc_item *item); /* without the lock */
+
+void hc_workers_start(void);
+void hc_workers_stop(void);
+/* Under the lock: sees to it that workers come for what is ready. `self`: how many of them the caller will run itself.
+ */
+void hc_workers_kick(int self);
+void hc_workers_busy(int change); /* inline runners count, so that the exit waits for them */
+#endif
