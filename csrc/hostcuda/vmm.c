@@ -1,0 +1,6 @@
+/* Virtual memory management. */
+#include "memory.h"
+void hc_mapping_end(struct hc_range *mapping)
+{
+    (void)mapping;
+}
