@@ -51,10 +51,12 @@ static bool fail(const struct parser *p, const char *at, const char *format, ...
     return false;
 }
 
-/* For "%.*s": a message quotes the begin of what it found. */
+/* For "%.*s": a message quotes the begin of what it found, without half a character. */
 static int shown(struct part part)
 {
-    return part.n > 40 ? 40 : (int)part.n;
+    size_t n = part.n > 40 ? 40 : part.n;
+    while (n < part.n && n > 0 && ((unsigned char)part.s[n] & 0xc0) == 0x80) n--;
+    return (int)n;
 }
 
 static struct part trim(const char *s, const char *end)

@@ -1,0 +1,64 @@
+"""Compiles csrc/base for the tests: programs under sanitizers, and a library of what has no state."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).parents[3]
+BASE = ROOT / "csrc" / "base"
+CATALOGUE = ROOT / "psmkit" / "catalogue" / "psmkit.toml"
+HERE = Path(__file__).parent
+WARNINGS = ["-std=gnu11", "-g", "-O1", "-Wall", "-Wextra", "-Wshadow", "-Werror"]
+# What the driver is not to inherit: the settings of whoever runs the tests.
+_SETTINGS = ("NCCL_", "PSM_", "OMPI_", "PMI", "SLURM_", "RANK", "TMPDIR", "LD_PRELOAD")
+
+
+def environment(**settings: str) -> dict[str, str]:
+    """An environment with these settings and none of psmkit's or NCCL's else."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith(_SETTINGS)}
+    return {**env, **settings}
+
+
+@cache
+def compiler() -> str:
+    """The C compiler."""
+    found = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc")
+    assert found, "a C compiler builds csrc/base: install gcc"
+    return found
+
+
+def compile_c(output: Path, sources: Sequence[Path], options: Sequence[str]) -> Path:
+    """Compile with the generated messages beside the output."""
+    generated = output.parent / "generated"
+    generated.mkdir(parents=True, exist_ok=True)
+    subprocess.run(
+        [sys.executable, BASE / "messages.py", CATALOGUE, generated / "psm_messages.h"], check=True, timeout=60
+    )
+    command = [compiler(), *WARNINGS, f"-I{BASE}", f"-I{generated}", *options, *sources, "-o", output, "-lpthread"]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=300)
+    assert done.returncode == 0, done.stderr
+    return output
+
+
+def driver(folder: Path, sanitizers: str) -> Path:
+    """The driver program under some sanitizers."""
+    options = [f"-fsanitize={sanitizers}", "-fno-sanitize-recover=all"]
+    if sanitizers == "thread":
+        # The fences order what other processes see; between threads the sequence of a slot does it.
+        options.append("-Wno-tsan")
+    return compile_c(folder / "driver", [*sorted(BASE.glob("*.c")), HERE / "driver.c"], options)
+
+
+def run(program: Path, *arguments: str, env: Mapping[str, str], **options: object) -> subprocess.CompletedProcess[str]:
+    """Run the driver to its end; whatever a sanitizer says fails the test."""
+    done: subprocess.CompletedProcess[str] = subprocess.run(  # type: ignore[call-overload]
+        [program, *arguments], capture_output=True, text=True, env=env, timeout=120, errors="replace", **options
+    )
+    assert "Sanitizer" not in done.stderr and "runtime error" not in done.stderr, done.stderr
+    return done
