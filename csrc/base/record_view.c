@@ -137,9 +137,11 @@ static bool within(const psm_view *view, uint64_t offset, uint64_t n)
     return offset >= REC_HEADER && offset <= view->size && n <= view->size - offset;
 }
 
-static bool is_whole(uint32_t kind, uint64_t sequence)
+/* A record of a ring has its place by its ticket. */
+static bool is_whole(const struct rec_section *s, uint64_t place, uint64_t sequence)
 {
-    return kind == PSM_RING ? sequence != 0 && !(sequence & 1) : (sequence & SLOT_BITS) == SLOT_LIVE;
+    if (s->kind == PSM_TABLE) return (sequence & SLOT_BITS) == SLOT_LIVE;
+    return sequence != 0 && !(sequence & 1) && ((sequence / 2 - 1) & (s->capacity - 1)) == place;
 }
 
 /* Slots from first on, as many as the buffers hold. A slot is whole when two copies of it are the same: its sequence
@@ -154,7 +156,7 @@ static int read_slots(const psm_view *view, const struct rec_section *s, uint64_
         unsigned char *copy = twice + i * s->slot_size;
         if (memcmp(copy, copy + bytes, s->slot_size) != 0) continue;
         struct rec_slot *slot = (struct rec_slot *)copy;
-        if (!is_whole(s->kind, slot->sequence)) continue;
+        if (!is_whole(s, first + i, slot->sequence)) continue;
         struct psm_slot found = {slot->time_ns, slot->tid, slot->device, slot->record};
         int answer = each(&found, context);
         if (answer) return answer;

@@ -58,7 +58,14 @@ def driver(folder: Path, sanitizers: str) -> Path:
 def run(program: Path, *arguments: str, env: Mapping[str, str], **options: object) -> subprocess.CompletedProcess[str]:
     """Run the driver to its end; whatever a sanitizer says fails the test."""
     done: subprocess.CompletedProcess[str] = subprocess.run(  # type: ignore[call-overload]
-        [program, *arguments], capture_output=True, text=True, env=env, timeout=120, errors="replace", **options
+        [program, *arguments],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        env=env,
+        timeout=120,
+        errors="replace",
+        **options,
     )
     assert "Sanitizer" not in done.stderr and "runtime error" not in done.stderr, done.stderr
     return done
