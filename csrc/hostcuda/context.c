@@ -104,9 +104,43 @@ static void replace_top(CUcontext handle)
     look_at_top();
 }
 
-void hc_context_bind(void)
+/* What the runtime answers without a context. */
+static bool only_asks(int fn)
 {
-    if (!mine.depth && hc_device_valid(mine.chosen)) replace_top(use_primary(mine.chosen));
+    switch (fn) {
+    case HC_FN_cudaGetDevice:
+    case HC_FN_cudaGetDeviceCount:
+    case HC_FN_cudaSetDevice:
+    case HC_FN_cudaInitDevice:
+    case HC_FN_cudaGetDeviceProperties:
+    case HC_FN_cudaGetDeviceProperties_v2:
+    case HC_FN_cudaDeviceGetAttribute:
+    case HC_FN_cudaDeviceGetPCIBusId:
+    case HC_FN_cudaDeviceGetByPCIBusId:
+    case HC_FN_cudaDeviceGetP2PAttribute:
+    case HC_FN_cudaDeviceCanAccessPeer:
+    case HC_FN_cudaDeviceReset:
+    case HC_FN_cudaChooseDevice__12:
+    case HC_FN_cudaChooseDevice__13:
+    case HC_FN_cudaSetDeviceFlags:
+    case HC_FN_cudaGetDeviceFlags:
+    case HC_FN_cudaGetLastError:
+    case HC_FN_cudaPeekAtLastError:
+    case HC_FN_cudaDriverGetVersion:
+    case HC_FN_cudaRuntimeGetVersion:
+    case HC_FN_cudaGetDriverEntryPoint:
+    case HC_FN_cudaGetDriverEntryPointByVersion:
+    case HC_FN_cudaThreadExchangeStreamCaptureMode:
+    case HC_FN_cudaGetExportTable:
+        return true;
+    default:
+        return false;
+    }
+}
+
+void hc_context_bind(int fn)
+{
+    if (!mine.depth && hc_device_valid(mine.chosen) && !only_asks(fn)) replace_top(use_primary(mine.chosen));
 }
 
 int hc_set_current_device(int device)

@@ -56,6 +56,17 @@ bool hc_topology_read(struct hc_topology *t, const char *path, int node, char *e
 bool hc_parse_uuid(const char *text, unsigned char uuid[16]);
 bool hc_parse_pci(const char *text, unsigned *domain, unsigned *bus, unsigned *slot);
 
+/* attribute.c. INVALID_VALUE: nobody knows the attribute. */
+enum { HC_ATTRIBUTE_LAST = 161 };
+int hc_gpu_attribute(const struct hc_gpu *gpu, int attribute, int *value);
+unsigned hc_gpu_pci_id(const struct hc_gpu *gpu); /* device and vendor, as PCI numbers them */
+
+/* device.c */
+int hc_runtime_version(void); /* of the soname that the current call came through */
+int hc_pci_id_text(char *text, int size, int device);
+int hc_pci_id_find(const char *text, int *device);
+int hc_peer_attribute(int *value, int which, int from, int to);
+
 /* topology.c */
 void hc_format_uuid(const unsigned char uuid[16], char text[48]);
 uint64_t hc_device_memory_in_use(int device);

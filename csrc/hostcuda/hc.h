@@ -113,7 +113,7 @@ CUcontext hc_primary_context(int device);
 int hc_context_device(CUcontext context); /* -1: not a context */
 CUcontext hc_context_current(void);       /* of this thread, or NULL */
 int hc_context_require(void); /* driver calls that need a current context: INVALID_CONTEXT, CONTEXT_IS_DESTROYED or 0 */
-void hc_context_bind(void);   /* runtime calls: makes a primary context current where the thread has none */
+void hc_context_bind(int fn); /* runtime calls that do more than ask: a primary context becomes current where none is */
 /* Priorities that streams can have. */
 enum { HC_PRIORITY_LEAST = 0, HC_PRIORITY_GREATEST = -5 };
 /* Memory of a device in use, for cudaMemGetInfo and cudaErrorMemoryAllocation. Returns 0 or OUT_OF_MEMORY; negative n

@@ -119,6 +119,7 @@ int hc_enter(struct hc_call *call)
             return PSM_CUDA_NOT_INITIALIZED;
     } else {
         atomic_store_explicit(&driver_ready, true, memory_order_relaxed);
+        hc_context_bind(call->fn);
     }
     int stuck = atomic_load_explicit(&sticky[hc_current_device()], memory_order_relaxed);
     return stuck && !despite_sticky(call->fn) ? stuck : 0;
