@@ -14,7 +14,9 @@ struct hc_stream_attributes {
     cudaLaunchAttributeValue window, sync, map, domain;
 };
 
-static struct hc_stream *free_streams; /* by device_next, under hc_queue_lock */
+/* Memory to be used again, by device_next, under hc_queue_lock. A stream's device never changes, so that whoever holds
+   a ticket of a stream that is gone may still ask for it. */
+static struct hc_stream *free_streams[HC_MAX_DEVICES];
 static pthread_condattr_t monotonic;
 static pthread_key_t thread_key;
 static _Atomic uint64_t last_id;
@@ -32,8 +34,8 @@ static _Thread_local struct thread_streams *mine;
 static struct hc_stream *stream_new(int device, enum hc_stream_kind kind, unsigned flags, int priority)
 {
     pthread_mutex_lock(&hc_queue_lock);
-    struct hc_stream *stream = free_streams;
-    if (stream) free_streams = stream->device_next;
+    struct hc_stream *stream = free_streams[device];
+    if (stream) free_streams[device] = stream->device_next;
     pthread_mutex_unlock(&hc_queue_lock);
     if (!stream) {
         stream = calloc(1, sizeof *stream);
@@ -43,11 +45,11 @@ static struct hc_stream *stream_new(int device, enum hc_stream_kind kind, unsign
             free(stream);
             return NULL;
         }
+        stream->device = device;
         pthread_cond_init(&stream->done, &monotonic);
     }
     memset(stream->attributes, 0, sizeof *stream->attributes);
     stream->attributes->sync.syncPolicy = 1;
-    stream->device = device;
     stream->kind = kind;
     stream->flags = flags;
     stream->internal = stream->per_thread = stream->in_host_function = false;
@@ -70,8 +72,8 @@ static void stream_begin(struct hc_stream *stream)
 void hc_stream_recycle(struct hc_stream *stream)
 {
     hc_queue_unlink(stream);
-    stream->device_next = free_streams;
-    free_streams = stream;
+    stream->device_next = free_streams[stream->device];
+    free_streams[stream->device] = stream;
 }
 
 /* Whether the memory still is a stream. Which one is for the caller to look at afterwards. */
@@ -113,8 +115,8 @@ static int get_legacy(int device, struct hc_stream **out)
     }
     atomic_fetch_add(&stream->refs, 1);
     if (fresh) { /* another thread was first */
-        fresh->device_next = free_streams;
-        free_streams = fresh;
+        fresh->device_next = free_streams[device];
+        free_streams[device] = fresh;
     }
     pthread_mutex_unlock(&hc_queue_lock);
     *out = stream;

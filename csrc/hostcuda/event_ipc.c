@@ -1,0 +1,174 @@
+/* Interprocess events. Where CUDA would wait for ever because the process that recorded an event has died, the wait
+   ends here with cudaErrorUnknown: a hang tells nobody anything. */
+#define _GNU_SOURCE
+#include "event.h"
+#include "memory.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { PARTIES = 64, NUMBERS = 256, NUMBER_BITS = 56, PID_BITS = 22, LOOK_MS = 50 };
+
+/* Nothing that another process writes here is used as an address or an unchecked index. */
+struct page {
+    _Atomic uint64_t last;    /* stamp of the last record: party << 56 | number */
+    _Atomic uint32_t changes; /* what waiters sleep on */
+    uint32_t spare;
+    _Atomic uint64_t party[PARTIES]; /* who: start time << 22 | pid; 0: nobody yet */
+    _Atomic uint64_t done[NUMBERS];  /* the highest number with this remainder that is done */
+};
+_Static_assert(sizeof(struct page) <= HC_PAGE, "one page");
+
+struct hc_shared_event {
+    struct hc_shared_page memory;
+    struct page *page;
+    unsigned self; /* our party */
+};
+
+static uint64_t number_of(uint64_t stamp)
+{
+    return stamp & ((1ull << NUMBER_BITS) - 1);
+}
+
+static bool lives(uint64_t who)
+{
+    uint64_t start = hc_start_time((int)(who & ((1u << PID_BITS) - 1)));
+    return start && start == who >> PID_BITS;
+}
+
+/* A free place, our own from an earlier time, or that of a process that is gone, whose record may not be the last. */
+static bool join(struct hc_shared_event *event)
+{
+    uint64_t self = hc_start_time(getpid()) << PID_BITS | (uint64_t)getpid();
+    for (int round = 0; round < 2; round++) {
+        for (unsigned i = 0; i < PARTIES; i++) {
+            uint64_t who = atomic_load(&event->page->party[i]);
+            bool ours = who == self;
+            bool dead = round && !ours && who && !lives(who) && atomic_load(&event->page->last) >> NUMBER_BITS != i;
+            if (ours || ((!who || dead) && atomic_compare_exchange_strong(&event->page->party[i], &who, self))) {
+                event->self = i;
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+int hc_shared_event_new(int device, struct hc_shared_event **out)
+{
+    struct hc_shared_event *event = calloc(1, sizeof *event);
+    if (!event) return PSM_CUDA_OUT_OF_MEMORY;
+    int rc = hc_shared_page_new(device, &event->memory);
+    if (rc) {
+        free(event);
+        return rc;
+    }
+    event->page = event->memory.page;
+    join(event);
+    *out = event;
+    return 0;
+}
+
+void hc_shared_event_end(struct hc_shared_event *event)
+{
+    hc_shared_page_end(&event->memory);
+    free(event);
+}
+
+int hc_shared_event_name(struct hc_shared_event *event, void *out)
+{
+    struct hc_ipc_name name;
+    int rc = hc_ipc_name_of(event->memory.memfd, 0, HC_PAGE, 0, &name);
+    if (!rc) memcpy(out, &name, sizeof name);
+    return rc;
+}
+
+int hc_shared_event_open(const void *bytes, struct hc_shared_event **out)
+{
+    struct hc_ipc_name name;
+    struct hc_trailer trailer;
+    memcpy(&name, bytes, sizeof name);
+    struct hc_shared_event *event = calloc(1, sizeof *event);
+    if (!event) return PSM_CUDA_OUT_OF_MEMORY;
+    int rc = hc_shared_page_open(&name, &event->memory, &trailer);
+    if (rc) {
+        free(event);
+        return rc;
+    }
+    event->page = event->memory.page;
+    if (!join(event)) {
+        hc_memory_warn("cudaIpcOpenEventHandle: %d processes use this event already; destroy it in one of them",
+                       PARTIES);
+        hc_shared_event_end(event);
+        return PSM_CUDA_OUT_OF_MEMORY;
+    }
+    *out = event;
+    return 0;
+}
+
+uint64_t hc_shared_event_record(struct hc_shared_event *event)
+{
+    uint64_t last = atomic_load(&event->page->last), next;
+    do {
+        next = (uint64_t)event->self << NUMBER_BITS | (number_of(last) + 1);
+    } while (!atomic_compare_exchange_weak(&event->page->last, &last, next));
+    return next;
+}
+
+void hc_shared_event_done(struct hc_shared_event *event, uint64_t stamp)
+{
+    uint64_t number = number_of(stamp);
+    _Atomic uint64_t *done = &event->page->done[number % NUMBERS];
+    uint64_t before = atomic_load(done);
+    while (before < number && !atomic_compare_exchange_weak(done, &before, number)) {
+    }
+    atomic_fetch_add(&event->page->changes, 1);
+    syscall(SYS_futex, &event->page->changes, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
+uint64_t hc_shared_event_last(struct hc_shared_event *event)
+{
+    return atomic_load(&event->page->last);
+}
+
+static bool is_done(struct hc_shared_event *event, uint64_t stamp)
+{
+    return atomic_load(&event->page->done[number_of(stamp) % NUMBERS]) >= number_of(stamp);
+}
+
+/* Whoever recorded it is gone: a record that is not done never will be. */
+static int lost(struct hc_shared_event *event, uint64_t stamp)
+{
+    uint64_t who = atomic_load(&event->page->party[(stamp >> NUMBER_BITS) % PARTIES]);
+    if (lives(who) || is_done(event, stamp)) return 0;
+    hc_memory_warn("interprocess event: process %d recorded it and ended before it was done; where CUDA would wait "
+                   "for ever this is an error. Look for the end of that process",
+                   (int)(who & ((1u << PID_BITS) - 1)));
+    return PSM_CUDA_UNKNOWN;
+}
+
+int hc_shared_event_query(struct hc_shared_event *event, uint64_t stamp)
+{
+    if (is_done(event, stamp)) return 0;
+    int rc = lost(event, stamp);
+    return rc ? rc : is_done(event, stamp) ? 0 : PSM_CUDA_NOT_READY;
+}
+
+int hc_shared_event_wait(struct hc_shared_event *event, uint64_t stamp, const struct hc_stream *stream)
+{
+    for (;;) {
+        uint32_t seen = atomic_load(&event->page->changes);
+        if (is_done(event, stamp) || (stream && hc_stream_stopped(stream))) return 0;
+        struct timespec pause = {0, LOOK_MS * 1000000l};
+        if (syscall(SYS_futex, &event->page->changes, FUTEX_WAIT, seen, &pause, NULL, 0) != 0 && errno == ETIMEDOUT) {
+            int rc = lost(event, stamp);
+            if (rc) return rc;
+        }
+    }
+}
