@@ -125,7 +125,7 @@ struct hc_range {
     struct hc_memory *memory;    /* VMM mapping */
     struct hc_range *reserved;   /* VMM mapping: the reservation around it */
     uint64_t readable, writable; /* VMM mapping: by which devices */
-    bool host_access;            /* VMM mapping: cuMemSetAccess of a host location */
+    unsigned host_access;        /* VMM mapping: cudaMemAccessFlags of a host location */
     unsigned host_protection;    /* VMM mapping: what the device address has for the host (PROT_*) */
     unsigned opens;              /* IPC mapping: how often it was opened */
     uint64_t ipc_inode, ipc_offset;
@@ -148,6 +148,7 @@ void hc_region_clear(uintptr_t at, size_t size);
 /* VMM: puts a mapping (start, span) over granules of a reservation, and takes it away. Under the write lock. */
 void hc_range_overlay(struct hc_range *mapping);
 void hc_range_overlay_end(struct hc_range *mapping);
+bool hc_range_is(const struct hc_range *range, uintptr_t start, size_t span); /* all its granules, none overlaid */
 /* Each range that is alive, registered memory among them. Under the lock. */
 void hc_ranges_each(void (*visit)(struct hc_range *range, void *context), void *context);
 void hc_mapping_end(struct hc_range *mapping); /* vmm.c: the last hold of a VMM mapping went */

@@ -173,6 +173,14 @@ void hc_range_overlay_end(struct hc_range *mapping)
     mapping->state = HC_RANGE_DEAD;
 }
 
+bool hc_range_is(const struct hc_range *range, uintptr_t start, size_t span)
+{
+    size_t first = granule_of(start), n = span / HC_GRANULE;
+    bool is = true;
+    for (size_t i = 0; is && i < n; i++) is = table[first + i] == range;
+    return is;
+}
+
 bool hc_region_map(uintptr_t at, size_t size, int protection, int memfd, uint64_t offset)
 {
     return mmap((void *)at, size, protection, MAP_SHARED | MAP_FIXED, memfd, (off_t)offset) != MAP_FAILED;
