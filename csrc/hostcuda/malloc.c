@@ -204,8 +204,10 @@ cudaError_t hc_cudaMalloc(void **devPtr, size_t size)
 CUresult hc_cuMemAlloc_v2(CUdeviceptr *dptr, size_t bytesize)
 {
     uintptr_t address;
+    int rc = hc_context_require();
+    if (rc) return rc;
     if (!dptr || !bytesize) return PSM_CUDA_INVALID_VALUE;
-    int rc = allocate_device(bytesize, &address);
+    rc = allocate_device(bytesize, &address);
     if (rc == 0) *dptr = address;
     return rc;
 }
@@ -223,9 +225,11 @@ CUresult hc_cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, size_t WidthIn
                                unsigned int ElementSizeBytes)
 {
     uintptr_t address;
+    int rc = hc_context_require();
+    if (rc) return rc;
     bool element = ElementSizeBytes == 4 || ElementSizeBytes == 8 || ElementSizeBytes == 16;
     if (!dptr || !pPitch || !WidthInBytes || !Height || !element) return PSM_CUDA_INVALID_VALUE;
-    int rc = allocate_pitch(WidthInBytes, Height, pPitch, &address);
+    rc = allocate_pitch(WidthInBytes, Height, pPitch, &address);
     if (rc == 0) *dptr = address;
     return rc;
 }
@@ -265,12 +269,15 @@ cudaError_t hc_cudaFree(void *devPtr)
 
 CUresult hc_cuMemFree_v2(CUdeviceptr dptr)
 {
-    return dptr ? free_device((uintptr_t)dptr) : PSM_CUDA_SUCCESS;
+    int rc = hc_context_require();
+    return rc || !dptr ? rc : free_device((uintptr_t)dptr);
 }
 
 CUresult hc_cuMemGetAddressRange_v2(CUdeviceptr *pbase, size_t *psize, CUdeviceptr dptr)
 {
     struct hc_place place;
+    int rc = hc_context_require();
+    if (rc) return rc;
     if (!hc_place_of((uintptr_t)dptr, &place, NULL)) return PSM_CUDA_NOT_FOUND;
     if (pbase) *pbase = place.base;
     if (psize) *psize = place.size;

@@ -83,6 +83,9 @@ struct hc_shared_page {
 int hc_shared_page_new(int device, struct hc_shared_page *shared);
 int hc_shared_page_open(const struct hc_ipc_name *name, struct hc_shared_page *shared, struct hc_trailer *t);
 void hc_shared_page_end(struct hc_shared_page *shared);
+/* A range, not yet published, over the part of fd that a checked name says. */
+struct hc_range;
+int hc_map_named(const struct hc_ipc_name *name, int fd, int device, struct hc_range **range);
 
 /* ---- ranges (range.c)
 
