@@ -1,3 +1,4 @@
 /* For the exports made from api.def. */
 #include "hc.h"
+#include "san.h"
 #define HC_EXPORT __attribute__((visibility("default")))

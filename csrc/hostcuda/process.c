@@ -9,6 +9,9 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "fault.h"
+#include "san.h"
+
 struct hc_options hc_options = {.strict = true, .inline_work = true};
 
 static atomic_ulong calls[HC_FN_COUNT];
@@ -21,6 +24,12 @@ static int start_error;
 static pid_t owner;
 static atomic_bool forked;
 static atomic_bool driver_ready; /* cuInit was called, or the runtime did it */
+
+/* Every function is a place for a fault, by its name. Filled when the first fault is looked for. */
+static struct psm_site sites[HC_FN_COUNT];
+static pthread_once_t sites_once = PTHREAD_ONCE_INIT;
+static _Thread_local struct psm_fault late; /* of the call that runs in this thread, when its late is set */
+static _Thread_local const struct hc_call *late_call;
 
 static bool flag(const char *name, bool otherwise)
 {
@@ -60,6 +69,63 @@ static void stop(void)
     hc_memory_stop();
 }
 
+/* What the sanitizer asks of an address: whether it is ours, and the allocation it lies in. */
+static bool place_of(uint64_t address, uint64_t *base, uint64_t *size)
+{
+    struct hc_place place;
+    if (!hc_place_of(address, &place, NULL)) return false;
+    *base = place.base;
+    *size = place.size;
+    return true;
+}
+
+static void start_sanitizer(void)
+{
+    const struct psm_san_hooks hooks = {.device = hc_current_device, .place = place_of, .every_birth = true};
+    psm_san_start((enum psm_san_mode)hc_options.sanitize, "hostcuda", &hooks);
+}
+
+/* PSM_FAULTS="cudaFree:error=cudaErrorIllegalAddress": names of the runtime and of the driver. */
+static bool error_of_name(const char *site, const char *name, int64_t *value)
+{
+    (void)site;
+    for (int code = 1; code < 1000; code++) {
+        const char *driver = NULL;
+        if (strcmp(hc_cudaGetErrorName(code), name) != 0 &&
+            (hc_cuGetErrorName(code, &driver) != 0 || strcmp(driver, name) != 0))
+            continue;
+        *value = code;
+        return true;
+    }
+    return false;
+}
+
+static void name_sites(void)
+{
+    for (int fn = 0; fn < HC_FN_COUNT; fn++)
+        psm_site_init(&sites[fn], hc_functions[fn].name, "a CUDA or NVML function", PSM_FAULT_CAN_CALL);
+}
+
+static bool faults_set(void)
+{
+    return __builtin_expect(atomic_load_explicit(&psm_fault_state, memory_order_relaxed) != 0, 0);
+}
+
+/* The error that a fault asks for, or 0 when the call is to be made. */
+static __attribute__((noinline)) int strike(const struct hc_call *call)
+{
+    struct psm_fault fault;
+    pthread_once(&sites_once, name_sites);
+    if (!psm_fault_hit(&sites[call->fn], NULL, &fault)) return 0;
+    if (fault.action == PSM_FAULT_ERROR) return (int)fault.value;
+    if (fault.action == PSM_FAULT_LATE) {
+        late = fault;
+        late_call = call;
+    }
+    /* Nobody gets to see what a call answers whose hang was ended by an abort. */
+    return psm_fault_act_before(&fault) ? PSM_CUDA_UNKNOWN : 0;
+}
+
 static void start(void)
 {
     owner = getpid();
@@ -69,10 +135,14 @@ static void start(void)
         return;
     }
     pthread_atfork(NULL, NULL, after_fork);
+    psm_fault_set_resolver(error_of_name);
+    psm_fault_load();
     start_error = hc_topology_start();
     if (!start_error) start_error = hc_memory_start();
     if (!start_error) start_error = hc_streams_start();
-    if (!start_error) atexit(stop);
+    if (start_error) return;
+    start_sanitizer();
+    atexit(stop);
 }
 
 /* What may be called before cuInit, and what answers although a sticky error stands. */
@@ -110,7 +180,7 @@ int hc_enter(struct hc_call *call)
     if (start_error) return call->api == HC_API_NVML ? 9 : start_error; /* NVML: driver not loaded */
     if (atomic_load_explicit(&forked, memory_order_relaxed))
         return call->api == HC_API_NVML ? 999 : PSM_CUDA_NOT_INITIALIZED;
-    if (call->api == HC_API_NVML) return 0;
+    if (call->api == HC_API_NVML) return faults_set() ? strike(call) : 0;
     if (hc_in_host_function()) return PSM_CUDA_NOT_PERMITTED;
     if (call->api == HC_API_CUDA) {
         if (call->fn == HC_FN_cuInit)
@@ -122,12 +192,17 @@ int hc_enter(struct hc_call *call)
         hc_context_bind(call->fn);
     }
     int stuck = atomic_load_explicit(&sticky[hc_current_device()], memory_order_relaxed);
-    return stuck && !despite_sticky(call->fn) ? stuck : 0;
+    if (stuck && !despite_sticky(call->fn)) return stuck;
+    return faults_set() ? strike(call) : 0;
 }
 
 int hc_leave(struct hc_call *call, int rc)
 {
     current = call->outer;
+    if (faults_set() && late_call == call) {
+        late_call = NULL;
+        psm_fault_act_after(&late);
+    }
     if (rc && call->api <= HC_API_CUDART13 && call->fn != HC_FN_cudaGetLastError &&
         call->fn != HC_FN_cudaPeekAtLastError)
         last_error = rc;

@@ -1,0 +1,222 @@
+/* The objects that are alive in this process, and those that ended last. */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "internal.h"
+
+/* ENDED_MOST: how many ended objects a shard remembers. */
+enum { SHARDS = 64, BUCKETS = 256, ENDED_MOST = 64, CHUNK = 32 };
+
+/* Objects are never given back, only used again by their shard: 64 shards stay small beside what they describe. */
+struct san_shard {
+    pthread_mutex_t lock;
+    struct san_object *bucket[BUCKETS];
+    struct san_object *free;
+    struct san_object *oldest, *newest; /* ended */
+    unsigned ended;
+};
+
+static struct san_shard shards[SHARDS];
+static _Atomic uint32_t generations;
+
+static uint64_t hash_of(enum psm_san_kind kind, uint64_t value)
+{
+    uint64_t x = (value ^ (uint64_t)kind << 56) * 0x9e3779b97f4a7c15u;
+    return x ^ x >> 29;
+}
+
+static struct san_object **bucket_of(struct san_shard *shard, uint64_t hash)
+{
+    return &shard->bucket[(hash >> 8) % BUCKETS];
+}
+
+static struct san_object *find(struct san_shard *shard, uint64_t hash, enum psm_san_kind kind, uint64_t value)
+{
+    for (struct san_object *o = *bucket_of(shard, hash); o; o = o->next)
+        if (o->value == value && o->kind == kind) return o;
+    return NULL;
+}
+
+struct san_object *san_lock(enum psm_san_kind kind, uint64_t value, struct san_shard **shard)
+{
+    uint64_t hash = hash_of(kind, value);
+    *shard = &shards[hash % SHARDS];
+    pthread_mutex_lock(&(*shard)->lock);
+    return find(*shard, hash, kind, value);
+}
+
+void san_unlock(struct san_shard *shard)
+{
+    pthread_mutex_unlock(&shard->lock);
+}
+
+bool san_try_copy(enum psm_san_kind kind, uint64_t value, struct san_object *copy)
+{
+    uint64_t hash = hash_of(kind, value);
+    struct san_shard *shard = &shards[hash % SHARDS];
+    if (pthread_mutex_trylock(&shard->lock) != 0) return false;
+    const struct san_object *o = find(shard, hash, kind, value);
+    if (o) *copy = *o;
+    pthread_mutex_unlock(&shard->lock);
+    return o != NULL;
+}
+
+static void unqueue(struct san_shard *shard, struct san_object *o)
+{
+    *(o->older ? &o->older->newer : &shard->oldest) = o->newer;
+    *(o->newer ? &o->newer->older : &shard->newest) = o->older;
+    o->older = o->newer = NULL;
+    shard->ended--;
+}
+
+static void unlink_object(struct san_shard *shard, struct san_object *o)
+{
+    struct san_object **at = bucket_of(shard, hash_of(o->kind, o->value));
+    while (*at != o) at = &(*at)->next;
+    *at = o->next;
+    o->state = SAN_FREE;
+    o->next = shard->free;
+    shard->free = o;
+}
+
+static void bury(struct san_shard *shard, struct san_object *o)
+{
+    o->state = SAN_ENDED;
+    o->newer = NULL;
+    o->older = shard->newest;
+    *(shard->newest ? &shard->newest->newer : &shard->oldest) = o;
+    shard->newest = o;
+    if (++shard->ended > ENDED_MOST) {
+        struct san_object *old = shard->oldest;
+        unqueue(shard, old);
+        unlink_object(shard, old);
+    }
+}
+
+static struct san_object *fresh(struct san_shard *shard, uint64_t hash)
+{
+    if (!shard->free) {
+        struct san_object *chunk = calloc(CHUNK, sizeof *chunk);
+        if (!chunk) return NULL;
+        for (int i = 0; i < CHUNK; i++) {
+            chunk[i].next = shard->free;
+            shard->free = &chunk[i];
+        }
+    }
+    struct san_object *o = shard->free, **bucket = bucket_of(shard, hash);
+    shard->free = o->next;
+    memset(o, 0, sizeof *o);
+    o->next = *bucket;
+    *bucket = o;
+    return o;
+}
+
+void san_born(enum psm_san_kind kind, uint64_t value, uint64_t size, int device, unsigned flags,
+              const struct san_owner *owner)
+{
+    struct san_stack stack = {0};
+    if (!(flags & SAN_BORROWED)) san_stack_take(&stack);
+    uint64_t hash = hash_of(kind, value);
+    struct san_shard *shard;
+    struct san_object *o = san_lock(kind, value, &shard);
+    bool again = o && (o->state == SAN_ALIVE || o->state == SAN_ENDING);
+    /* A memory handle retained, an address opened twice: one more to end. CUDA's own pools are only asked for. */
+    bool counts = kind == PSM_SAN_MEM || kind == PSM_SAN_IPC || kind == PSM_SAN_EXPORT;
+    if (again && (flags & SAN_BORROWED)) {
+        san_unlock(shard);
+        return;
+    }
+    if (again && counts && o->state == SAN_ALIVE) {
+        o->count++;
+        san_unlock(shard);
+        return;
+    }
+    if (again) san_record_end(o);
+    if (o && o->state == SAN_ENDED) unqueue(shard, o);
+    if (!o) o = fresh(shard, hash);
+    if (o) {
+        struct san_object *next = o->next;
+        *o = (struct san_object){.next = next,
+                                 .value = value,
+                                 .size = size,
+                                 .kind = kind,
+                                 .state = SAN_ALIVE,
+                                 .flags = flags | SAN_NO_RECORD,
+                                 .generation = atomic_fetch_add(&generations, 1) + 1,
+                                 .count = 1,
+                                 .device = device,
+                                 .tid = psm_tid(),
+                                 .birth = stack};
+        if (owner) o->owner = *owner;
+        san_record_birth(o);
+        if (kind == PSM_SAN_ALLOC || kind == PSM_SAN_HOST || kind == PSM_SAN_MAP || kind == PSM_SAN_IPC) {
+            struct san_span span = {value, value + (size ? size : 1), kind, o->generation};
+            san_span_add(&span);
+        }
+    }
+    san_unlock(shard);
+}
+
+void san_ended(enum psm_san_kind kind, uint64_t value, uint32_t generation, bool success, const struct san_stack *stack)
+{
+    struct san_shard *shard;
+    struct san_object *o = san_lock(kind, value, &shard);
+    if (o && o->generation == generation && o->state == SAN_ENDING) {
+        if (!success || --o->count > 0) {
+            o->state = SAN_ALIVE;
+        } else {
+            o->end = *stack;
+            o->end_tid = psm_tid();
+            san_record_end(o);
+            san_span_remove(value, generation, kind != PSM_SAN_HOST);
+            bury(shard, o);
+        }
+    }
+    san_unlock(shard);
+}
+
+uint32_t san_generation(void)
+{
+    return atomic_load(&generations);
+}
+
+void san_forget(int device)
+{
+    for (int i = 0; i < SHARDS; i++) {
+        struct san_shard *shard = &shards[i];
+        pthread_mutex_lock(&shard->lock);
+        for (int j = 0; j < BUCKETS; j++) {
+            struct san_object *next;
+            for (struct san_object *o = shard->bucket[j]; o; o = next) {
+                next = o->next;
+                if (o->device != device || o->state == SAN_ENDED) continue;
+                /* Registered and pinned memory, reservations and graphs belong to no device's reset. */
+                if (o->kind != PSM_SAN_STREAM && o->kind != PSM_SAN_EVENT && o->kind != PSM_SAN_ALLOC &&
+                    o->kind != PSM_SAN_IPC)
+                    continue;
+                san_record_end(o);
+                san_span_remove(o->value, o->generation, false);
+                unlink_object(shard, o);
+            }
+        }
+        pthread_mutex_unlock(&shard->lock);
+    }
+}
+
+void san_each(void (*visit)(const struct san_object *object, void *context), void *context)
+{
+    for (int i = 0; i < SHARDS; i++) {
+        pthread_mutex_lock(&shards[i].lock);
+        for (int j = 0; j < BUCKETS; j++)
+            for (const struct san_object *o = shards[i].bucket[j]; o; o = o->next)
+                if (o->state == SAN_ALIVE) visit(o, context);
+        pthread_mutex_unlock(&shards[i].lock);
+    }
+}
+
+void san_ledger_start(void)
+{
+    for (int i = 0; i < SHARDS; i++) pthread_mutex_init(&shards[i].lock, NULL);
+}

@@ -1,0 +1,151 @@
+/* The ledger as other processes see it: a table in the record container, and how theirs are searched. */
+#define _GNU_SOURCE
+#include <stdio.h>
+#include <string.h>
+
+#include "internal.h"
+
+enum { OBJECTS = 8192 };
+/* A dead process's handles are worth naming when it was of the same job: not older than this before our own start. */
+enum { SAME_JOB_SECONDS = 600, TICKS = 100 /* USER_HZ, the unit of start_time */ };
+
+struct object_record {
+    uint32_t kind, generation;
+    char object[16];
+    uint64_t value, size;
+    uint64_t owner_start_time; /* of imported ones: whose it is */
+    int32_t pid, tid, rank, device;
+    int32_t owner_pid, owner_rank;
+    struct san_frames birth;
+};
+
+#define FIELD(type, member) PSM_FIELD(struct object_record, type, member)
+#define FRAME(number, name) {name, PSM_HEX64, (uint32_t)(offsetof(struct object_record, birth.frame) + 8 * (number)), 8}
+static const struct psm_field fields[] = {
+    FIELD(PSM_U32, kind),       FIELD(PSM_U32, generation),
+    FIELD(PSM_STR, object),     FIELD(PSM_HEX64, value),
+    FIELD(PSM_U64, size),       FIELD(PSM_I32, pid),
+    FIELD(PSM_I32, tid),        FIELD(PSM_I32, rank),
+    FIELD(PSM_I32, device),     FIELD(PSM_I32, owner_pid),
+    FIELD(PSM_I32, owner_rank), {"frames", PSM_U32, (uint32_t)offsetof(struct object_record, birth.n), 4},
+    FRAME(0, "frame0"),         FRAME(1, "frame1"),
+    FRAME(2, "frame2"),         FRAME(3, "frame3"),
+    FRAME(4, "frame4"),         FRAME(5, "frame5"),
+    FRAME(6, "frame6"),         FRAME(7, "frame7"),
+    FRAME(8, "frame8"),         FRAME(9, "frame9"),
+    FRAME(10, "frame10"),       FRAME(11, "frame11"),
+};
+static const struct psm_schema schema = {
+    .name = "sanitizer.objects",
+    .version = 1,
+    .record_size = sizeof(struct object_record),
+    .fields = fields,
+    .nfields = sizeof fields / sizeof *fields,
+    .selector = -1,
+};
+
+static psm_section *table;
+
+void san_records_start(void)
+{
+    table = psm_record_section(psm_record_self(), &schema, PSM_TABLE, OBJECTS);
+}
+
+void san_record_birth(struct san_object *o)
+{
+    /* CUDA's own pools say nothing of anybody. */
+    if (o->flags & SAN_BORROWED) return;
+    struct object_record *r = psm_table_claim(table, &o->slot);
+    if (!r) return;
+    const struct psm_proc *self = psm_proc_self();
+    r->kind = o->kind;
+    r->generation = o->generation;
+    snprintf(r->object, sizeof r->object, "%s", san_kind_name(o->kind));
+    r->value = o->value;
+    r->size = o->size;
+    r->pid = self->pid;
+    r->tid = o->tid;
+    r->rank = self->rank;
+    r->device = o->device;
+    r->owner_pid = o->owner.pid;
+    r->owner_rank = o->owner.pid ? o->owner.rank : -1;
+    r->owner_start_time = o->owner.start_time;
+    san_stack_pack(&o->birth, &r->birth);
+    psm_table_publish(table, o->slot);
+    o->flags &= ~(unsigned)SAN_NO_RECORD;
+}
+
+void san_record_end(struct san_object *o)
+{
+    if (!(o->flags & SAN_NO_RECORD)) psm_table_release(table, o->slot);
+    o->flags |= SAN_NO_RECORD;
+}
+
+struct search {
+    enum psm_san_kind kind;
+    uint64_t value;
+    bool address;
+    const psm_view *view;
+    struct san_foreign *found;
+    bool have;
+};
+
+static bool is_memory(uint32_t kind)
+{
+    return kind == PSM_SAN_ALLOC || kind == PSM_SAN_MAP || kind == PSM_SAN_IPC;
+}
+
+static int compare(const struct psm_slot *slot, void *context)
+{
+    struct search *s = context;
+    const struct object_record *r = slot->record;
+    if (s->address) {
+        if (!is_memory(r->kind) || s->value < r->value || s->value - r->value >= (r->size ? r->size : 1)) return 0;
+    } else if (r->kind != s->kind || r->value != s->value) {
+        return 0;
+    }
+    const struct psm_proc *proc = psm_view_proc(s->view);
+    struct san_foreign *f = s->found;
+    f->owner = (struct san_owner){proc->pid, proc->rank, proc->start_time};
+    f->alive = psm_view_owner(s->view);
+    f->tid = r->tid;
+    f->kind = (enum psm_san_kind)r->kind;
+    f->value = r->value;
+    f->size = r->size;
+    san_frames_render(&r->birth, s->view, f->stack, sizeof f->stack);
+    s->have = true;
+    return 1;
+}
+
+static int visit(const psm_view *view, void *context)
+{
+    struct search *s = context;
+    const struct psm_proc *proc = psm_view_proc(view), *self = psm_proc_self();
+    enum psm_owner alive = psm_view_owner(view);
+    /* The shim and the emulated CUDA under it keep a file each. */
+    if (proc->pid == self->pid && proc->start_time == self->start_time && proc->pid_ns == self->pid_ns) return 0;
+    if (alive == PSM_OWNER_DEAD &&
+        (psm_view_clean_exit(view) || proc->start_time + (uint64_t)SAME_JOB_SECONDS * TICKS < self->start_time))
+        return 0;
+    if (alive != PSM_OWNER_ALIVE && s->have) return 0;
+    s->view = view;
+    psm_view_foreach(view, schema.name, schema.version, schema.record_size, compare, s);
+    /* A living owner is the better answer than a dead one. */
+    return s->have && s->found->alive == PSM_OWNER_ALIVE;
+}
+
+static bool search(struct search *s)
+{
+    psm_record_foreach_process(visit, s);
+    return s->have;
+}
+
+bool san_foreign_find(enum psm_san_kind kind, uint64_t value, struct san_foreign *found)
+{
+    return search(&(struct search){.kind = kind, .value = value, .found = found});
+}
+
+bool san_foreign_address(uint64_t address, struct san_foreign *found)
+{
+    return search(&(struct search){.value = address, .address = true, .found = found});
+}

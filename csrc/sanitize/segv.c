@@ -1,0 +1,71 @@
+/* A crash on device memory, told before the process dies of it. */
+#define _GNU_SOURCE
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <ucontext.h>
+
+#include "internal.h"
+#include "log.h"
+
+static struct sigaction before[2];
+static _Atomic int told;
+
+static int slot_of(int number)
+{
+    return number == SIGBUS;
+}
+
+/* Whether the access was a write, and where the code was. */
+static void *look_at(void *context, bool *write)
+{
+    *write = false;
+    ucontext_t *u = context;
+#if defined(__x86_64__)
+    *write = (u->uc_mcontext.gregs[REG_ERR] & 2) != 0; /* bit 1 of a page fault's error code */
+    return (void *)u->uc_mcontext.gregs[REG_RIP];
+#elif defined(__aarch64__)
+    return (void *)u->uc_mcontext.pc;
+#else
+    (void)u;
+    return NULL;
+#endif
+}
+
+static void on_fault(int number, siginfo_t *info, void *context)
+{
+    struct san_span span;
+    struct san_object object;
+    uint64_t address = (uint64_t)(uintptr_t)info->si_addr;
+    /* A fault that the kernel found, not a signal that somebody sent. */
+    if (info->si_code > 0 && atomic_exchange(&told, 1) == 0 && san_span_try_find(address, &span) &&
+        san_try_copy(span.kind, span.base, &object)) {
+        struct san_stack stack;
+        struct san_report report = {.finding = SAN_HOST_ACCESS,
+                                    .call = "host",
+                                    .kind = object.kind,
+                                    .value = object.value,
+                                    .size = object.size,
+                                    .address = address,
+                                    .device = object.device,
+                                    .used = &stack,
+                                    .birth = &object.birth,
+                                    .tid = object.tid};
+        san_stack_take_from(&stack, look_at(context, &report.write));
+        san_report(&report);
+        psm_log_flush();
+    }
+    /* The instruction runs again, and whoever was there before decides. */
+    sigaction(number, &before[slot_of(number)], NULL);
+}
+
+void san_segv_start(void)
+{
+    const char *text = getenv("PSM_SANITIZE_SEGV");
+    if (text && strcmp(text, "0") == 0) return;
+    struct sigaction action = {.sa_flags = SA_SIGINFO | SA_ONSTACK};
+    action.sa_sigaction = on_fault;
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGSEGV, &action, &before[0]);
+    sigaction(SIGBUS, &action, &before[1]);
+}

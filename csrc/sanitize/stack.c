@@ -1,0 +1,256 @@
+/* Call stacks: taken at births, given names only when somebody reads them. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <execinfo.h>
+#include <link.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "internal.h"
+#include "log.h"
+
+/* How many frames of our own may lie above the caller's. */
+enum { OWN_MOST = 8 };
+
+/* A loaded file. Kept when it is unloaded: stacks still name it. */
+struct module {
+    uintptr_t begin, end, base;
+    bool own;
+    char path[240];
+};
+
+static struct module modules[SAN_MODULES];
+static _Atomic int nmodules;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static char folder[256]; /* of the library that the sanitizer is part of */
+static char program[240];
+
+#define FIELD(type, member) PSM_FIELD(struct san_module_record, type, member)
+static const struct psm_field module_fields[] = {FIELD(PSM_U32, index), FIELD(PSM_HEX64, base), FIELD(PSM_STR, path)};
+const struct psm_schema san_module_schema = {
+    .name = "sanitizer.modules",
+    .version = 1,
+    .record_size = sizeof(struct san_module_record),
+    .fields = module_fields,
+    .nfields = sizeof module_fields / sizeof *module_fields,
+    .selector = -1,
+};
+
+static const char *last_part(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
+/* The sanitizer's library, and the emulated ones beside it. Not a real libcudart. */
+static bool is_own(const char *path)
+{
+    static const char *const ours[] = {"libcudart.so.", "libcuda.so.", "libnvidia-ml.so."};
+    const char *name = last_part(path);
+    if (strncmp(name, "libpsm_hostcuda.", 16) == 0 || strncmp(name, "libpsm_sanitize_shim.", 21) == 0) return true;
+    size_t n = (size_t)(name - path);
+    if (n != strlen(folder) || strncmp(path, folder, n) != 0) return false;
+    for (size_t i = 0; i < sizeof ours / sizeof *ours; i++)
+        if (strncmp(name, ours[i], strlen(ours[i])) == 0) return true;
+    return false;
+}
+
+static int add_module(struct dl_phdr_info *info, size_t size, void *context)
+{
+    (void)size, (void)context;
+    uintptr_t begin = UINTPTR_MAX, end = 0;
+    for (int i = 0; i < info->dlpi_phnum; i++) {
+        const ElfW(Phdr) *p = &info->dlpi_phdr[i];
+        if (p->p_type != PT_LOAD) continue;
+        uintptr_t from = info->dlpi_addr + p->p_vaddr, to = from + p->p_memsz;
+        if (from < begin) begin = from;
+        if (to > end) end = to;
+    }
+    if (begin >= end) return 0;
+    int n = atomic_load(&nmodules);
+    const char *path = info->dlpi_name && *info->dlpi_name ? info->dlpi_name : program;
+    for (int i = 0; i < n; i++)
+        if (modules[i].begin == begin && modules[i].end == end && strcmp(modules[i].path, path) == 0) return 0;
+    if (n == SAN_MODULES) return 1;
+    struct module *m = &modules[n];
+    m->begin = begin;
+    m->end = end;
+    m->base = info->dlpi_addr;
+    snprintf(m->path, sizeof m->path, "%s", path);
+    m->own = is_own(path);
+    psm_section *section = psm_record_section(psm_record_self(), &san_module_schema, PSM_TABLE, SAN_MODULES);
+    uint32_t slot;
+    struct san_module_record *r = psm_table_claim(section, &slot);
+    if (r) {
+        r->index = (uint32_t)n;
+        r->base = m->base;
+        memcpy(r->path, m->path, sizeof r->path);
+        psm_table_publish(section, slot);
+    }
+    atomic_store_explicit(&nmodules, n + 1, memory_order_release);
+    return 0;
+}
+
+static void look_again(void)
+{
+    pthread_mutex_lock(&lock);
+    dl_iterate_phdr(add_module, NULL);
+    pthread_mutex_unlock(&lock);
+}
+
+/* The newest that holds the address: an older one may have been unloaded. */
+static int module_of(uintptr_t pc)
+{
+    for (int i = atomic_load_explicit(&nmodules, memory_order_acquire) - 1; i >= 0; i--)
+        if (pc >= modules[i].begin && pc < modules[i].end) return i;
+    return -1;
+}
+
+void san_stack_start(void)
+{
+    ssize_t n = readlink("/proc/self/exe", program, sizeof program - 1);
+    program[n > 0 ? n : 0] = 0;
+    Dl_info info;
+    if (dladdr((void *)(uintptr_t)san_stack_start, &info) && info.dli_fname)
+        snprintf(folder, sizeof folder, "%.*s", (int)(last_part(info.dli_fname) - info.dli_fname), info.dli_fname);
+    look_again();
+    void *pc[2];
+    backtrace(pc, 2); /* loads the unwinder now, not in a signal handler */
+}
+
+static void keep(struct san_stack *stack, void **pc, int n, int first)
+{
+    stack->n = 0;
+    for (int i = first; i < n && stack->n < SAN_FRAMES; i++) stack->pc[stack->n++] = pc[i];
+}
+
+void san_stack_take(struct san_stack *stack)
+{
+    void *pc[SAN_FRAMES + OWN_MOST];
+    int n = backtrace(pc, SAN_FRAMES + OWN_MOST), first = 0;
+    while (first < n) {
+        int m = module_of((uintptr_t)pc[first] - 1);
+        if (m < 0) {
+            look_again();
+            m = module_of((uintptr_t)pc[first] - 1);
+        }
+        if (m < 0 || !modules[m].own) break;
+        first++;
+    }
+    keep(stack, pc, n, first);
+}
+
+void san_stack_take_from(struct san_stack *stack, void *interrupted)
+{
+    void *pc[SAN_FRAMES + OWN_MOST];
+    int n = backtrace(pc, SAN_FRAMES + OWN_MOST), first = 0;
+    while (first < n && pc[first] != interrupted) first++;
+    if (first == n) {
+        stack->pc[0] = interrupted;
+        stack->n = 1;
+        return;
+    }
+    keep(stack, pc, n, first);
+    stack->pc[0] = (char *)interrupted + 1; /* the others are return addresses, one byte beyond their call at least */
+}
+
+static void put(struct psm_text *t, const char *s)
+{
+    psm_text_literal(t, s, strlen(s));
+}
+
+static void put_frame(struct psm_text *t, const char *path, uint64_t offset, const char *symbol)
+{
+    if (t->n) put(t, " < ");
+    if (symbol) {
+        put(t, symbol);
+        put(t, " (");
+    }
+    put(t, last_part(path));
+    put(t, "+");
+    psm_text_ptr(t, offset);
+    if (symbol) put(t, ")");
+}
+
+/* A frame that does not fit whole is left out, and those after it. */
+static void render(struct psm_text *t, const char *path, uint64_t offset, uintptr_t here, bool *full)
+{
+    Dl_info info;
+    const char *symbol = here && dladdr((void *)here, &info) ? info.dli_sname : NULL;
+    struct psm_text before = *t;
+    put_frame(t, path, offset, symbol);
+    if (!t->lost) return;
+    *t = before;
+    *full = true;
+}
+
+static struct psm_text begin(char *text, size_t size)
+{
+    return (struct psm_text){text, 0, size - 1, 0};
+}
+
+static void finish(struct psm_text *t)
+{
+    if (!t->n) put(t, "an unknown place");
+    t->at[t->n] = 0;
+}
+
+void san_stack_render(const struct san_stack *stack, char *text, size_t size)
+{
+    struct psm_text t = begin(text, size);
+    bool full = false;
+    for (int i = 0; i < stack->n && !full; i++) {
+        uintptr_t pc = (uintptr_t)stack->pc[i] - 1;
+        int m = module_of(pc);
+        render(&t, m < 0 ? "?" : modules[m].path, m < 0 ? pc : pc - modules[m].base, pc, &full);
+    }
+    finish(&t);
+}
+
+void san_stack_pack(const struct san_stack *stack, struct san_frames *frames)
+{
+    frames->n = (uint32_t)stack->n;
+    for (int i = 0; i < stack->n; i++) {
+        uintptr_t pc = (uintptr_t)stack->pc[i] - 1;
+        int m = module_of(pc);
+        frames->frame[i] = m < 0 ? (uint64_t)0xffff << 48 | (pc & 0xffffffffffff)
+                                 : (uint64_t)m << 48 | ((pc - modules[m].base) & 0xffffffffffff);
+    }
+}
+
+struct wanted {
+    uint32_t index;
+    struct san_module_record found;
+    bool have;
+};
+
+static int match(const struct psm_slot *slot, void *context)
+{
+    struct wanted *wanted = context;
+    const struct san_module_record *r = slot->record;
+    if (r->index != wanted->index) return 0;
+    wanted->found = *r;
+    wanted->found.path[sizeof wanted->found.path - 1] = 0;
+    wanted->have = true;
+    return 1;
+}
+
+void san_frames_render(const struct san_frames *frames, const struct psm_view *view, char *text, size_t size)
+{
+    struct psm_text t = begin(text, size);
+    bool full = false;
+    for (uint32_t i = 0; i < frames->n && i < SAN_FRAMES && !full; i++) {
+        struct wanted wanted = {.index = (uint32_t)(frames->frame[i] >> 48)};
+        uint64_t offset = frames->frame[i] & 0xffffffffffff;
+        psm_view_foreach(view, san_module_schema.name, san_module_schema.version, san_module_schema.record_size, match,
+                         &wanted);
+        uintptr_t here = 0;
+        for (int m = 0; wanted.have && m < atomic_load(&nmodules) && !here; m++)
+            if (strcmp(modules[m].path, wanted.found.path) == 0) here = modules[m].base + offset;
+        render(&t, wanted.have ? wanted.found.path : "?", offset, here, &full);
+    }
+    finish(&t);
+}
