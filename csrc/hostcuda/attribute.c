@@ -143,6 +143,7 @@ int hc_gpu_attribute(const struct hc_gpu *gpu, int attribute, int *value)
     case cudaDevAttrHostRegisterReadOnlySupported:
     case cudaDevAttrMemoryPoolsSupported:
     case cudaDevAttrIpcEventSupport:
+    case cudaDevAttrCanFlushRemoteWrites:
     case CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
     case CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED:
     case CU_DEVICE_ATTRIBUTE_CAN_TEX2D_GATHER:

@@ -49,6 +49,13 @@ int hc_event_submit_wait(struct hc_event *event, struct hc_stream *stream, const
 /* cudaDeviceReset. */
 void hc_events_reset(int device);
 
+/* ---- stream memory operations ---- */
+
+/* Checks a batch and makes work of it; `argument` has room for HC_ARGUMENT bytes. `heap`: the operations lie on the
+   heap (work->end frees them), so that the work may outlive the argument's place. For batch nodes. */
+int hc_batch_work(const CUstreamBatchMemOpParams *operations, unsigned count, int device, bool heap,
+                  struct hc_work *work, void *argument);
+
 /* ---- inside queue.c, worker.c, stream.c ---- */
 
 enum hc_stream_kind { HC_LEGACY, HC_BLOCKING, HC_NON_BLOCKING };
@@ -93,8 +100,8 @@ struct hc_stream {
     bool internal;
     bool per_thread;
     unsigned flags;
+    CUcontext context; /* in which it was created; NULL: default streams */
     uint64_t id;
-    _Atomic int priority;
     struct hc_capture *capture;
     struct hc_stream_attributes *attributes; /* stream.c; kept with the memory */
 };
