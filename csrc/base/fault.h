@@ -50,12 +50,23 @@ struct psm_site_entry {
 };
 _Static_assert(sizeof(struct psm_site_entry) == PSM_SITE_ENTRY, "readers of binaries know this size");
 
+/* So that the linker keeps what no code refers to. */
+#if defined(__has_attribute)
+#if __has_attribute(retain)
+#define PSM_SITE_RETAIN __attribute__((retain))
+#endif
+#endif
+#ifndef PSM_SITE_RETAIN
+#define PSM_SITE_RETAIN
+#endif
+
 #define PSM_SITE_JOIN_(a, b) a##b
 #define PSM_SITE_JOIN(a, b)  PSM_SITE_JOIN_(a, b)
 /* Define the site `variable`, and list it in the binary. name and description are literals. */
 #define PSM_FAULT_SITE_OF(variable, site_name, site_description, can)                                                  \
-    __attribute__((section("psm_sites"), used, aligned(16))) static const struct psm_site_entry PSM_SITE_JOIN(         \
-        psm_site_entry_, variable) = {PSM_SITE_MAGIC, PSM_SITE_ENTRY, (can), 0, site_name, site_description};          \
+    PSM_SITE_RETAIN                                                                                                    \
+        __attribute__((section("psm_sites"), used, aligned(16))) static const struct psm_site_entry PSM_SITE_JOIN(     \
+            psm_site_entry_, variable) = {PSM_SITE_MAGIC, PSM_SITE_ENTRY, (can), 0, site_name, site_description};      \
     static struct psm_site variable = {.name = site_name, .description = site_description, .actions = (can)}
 /* A site that does what any call can: fail, hang, be slow or late, die. */
 #define PSM_FAULT_SITE(variable, site_name, site_description)                                                          \
@@ -83,7 +94,8 @@ struct psm_fault {
     const volatile uint32_t *abort_flag;
 };
 
-extern _Atomic uint32_t psm_fault_state; /* 0: no faults. Read it by psm_fault_hit only. */
+extern __attribute__((
+    visibility("hidden"))) _Atomic uint32_t psm_fault_state; /* 0: no faults. Read it by psm_fault_hit only. */
 int psm_fault_hit_slow(struct psm_site *site, const struct psm_fault_args *args, struct psm_fault *out);
 
 /* Whether a fault strikes this call; then it is logged, and *out says which. args may be NULL. One relaxed load where

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -81,7 +82,7 @@ def show_(paths: tuple[str, ...], form: str) -> None:
 @click.option("--dry-run", is_flag=True, help="Say what would be removed, and remove nothing.")
 def prune_(folder: str | None, unknown: bool, dry_run: bool) -> None:
     """Remove the record files in DIR whose owners are gone. A file whose owner lives stays."""
-    from psmkit.logparse.records import prune
+    from psmkit.logparse.recordfiles import prune
 
     where = _folder(folder)
     if where is None:
@@ -92,7 +93,7 @@ def prune_(folder: str | None, unknown: bool, dry_run: bool) -> None:
 
 def _folder(folder: str | None) -> str | None:
     """The folder meant; None: the default one, and it does not exist because there was no record yet."""
-    from psmkit.logparse.records import default_directory
+    from psmkit.logparse.recordfiles import default_directory
 
     where = folder or default_directory()
     if folder is None and not os.path.exists(where):
@@ -103,7 +104,8 @@ def _folder(folder: str | None) -> str | None:
 
 
 def _files(folder: str | None) -> list[RecordFile]:
-    from psmkit.logparse.records import open_record, record_names
+    from psmkit.logparse.recordfiles import record_names
+    from psmkit.logparse.records import open_record
 
     where = _folder(folder)
     out = []
@@ -197,8 +199,13 @@ def _whole(file: RecordFile) -> dict[str, Any]:
             "tid": r.tid,
             "device": r.device,
             "message": r.message,
-            "fields": dict(r.fields),
+            "fields": {name: _json(value) for name, value in r.fields.items()},
         }
         for r in file.records()
     ]
     return {**_summary(file), "records": records}
+
+
+def _json(value: int | float | str) -> int | float | str | None:
+    # JSON has no word for what is no number.
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -10,9 +10,8 @@ import errno
 import json
 import os
 import re
-import stat
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, BinaryIO, cast
@@ -20,17 +19,16 @@ from typing import Any, BinaryIO, cast
 import numpy as np
 import numpy.typing as npt
 
+from psmkit.logparse.recordtext import escape, render, word
+
 __all__ = [
     "MAGIC",
     "Record",
     "RecordFile",
     "RecordLines",
     "Section",
-    "default_directory",
     "open_record",
     "process_alive",
-    "prune",
-    "record_names",
 ]
 
 MAGIC = b"\x89PSMREC\n"
@@ -70,12 +68,6 @@ _TYPES = {
     "time": ("u8", 8),
 }
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
-_PART = re.compile(r"\{\{|\}\}|\{ \}|\{([a-z][a-z0-9_]*):([a-z]+)\}")
-_CONTROL_BYTE = re.compile(rb"[\x00-\x1f\x7f]")
-# As csrc/base/text.c has it: control bytes, what begins a terminal sequence, and what would read as another record.
-_ESCAPED = re.compile(
-    rb"[\x00-\x1f\x7f\\]|(?<=\x1b)\[|(?<=\^\[)\[|(?<=ESC)\[|[NRV](?=CCL )|F(?=LAGCX )|N(?=CCLX )|\A | \Z"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +193,7 @@ class RecordFile:
         if not self.valid:
             return
         begun = _stamp(self.wall_ns / 1e9)
-        command = _word(self.command.encode(), b",").decode("utf-8", "replace")
+        command = word(self.command.encode(), b",").decode("utf-8", "replace")
         text = f"record of process {self.pid}, rank {self.rank}, command {command}, begun {_iso(self.wall_ns / 1e9)}"
         yield self._line(begun, self.pid, 0, "INFO", text.encode())
         last: float | None = None
@@ -215,7 +207,7 @@ class RecordFile:
                 yield self._line(_stamp(last), int(head["tid"]), int(head["device"]), line.level, text_of)
         for note in self.notes:
             text = f"the record of process {self.pid} is damaged: "
-            yield self._line(begun, self.pid, 0, "INFO", text.encode() + _escape(note.encode()))
+            yield self._line(begun, self.pid, 0, "INFO", text.encode() + escape(note.encode()))
         end = _iso(last) if last is not None else "none"
         if self.owner == "dead":
             text = (
@@ -257,62 +249,6 @@ class RecordLines:
         """Forget the rest."""
         self._lines.close()  # type: ignore[attr-defined]  # a generator
         self._ahead = b""
-
-
-# ---- text ----
-
-
-def render(pattern: str, values: Mapping[str, int | float | bytes]) -> bytes:
-    """A message by its pattern, as the generated C functions print it. A field that the record lacks is written ``?``."""
-    out, at = [], 0
-    for match in _PART.finditer(pattern):
-        out.append(_literal(pattern[at : match.start()]))
-        at = match.end()
-        if match[1] is None:
-            out.append(match[0][1].encode())
-            continue
-        tail = pattern[at:].split("{", 1)[0].encode()
-        out.append(_field(match[2], values.get(match[1]), tail))
-    out.append(_literal(pattern[at:]))
-    return b"".join(out)
-
-
-def _literal(text: str) -> bytes:
-    # Of a file that nobody vouches for.
-    return _CONTROL_BYTE.sub(_hex, text.encode("utf-8", "replace"))
-
-
-def _field(kind: str, value: int | float | bytes | None, stop: bytes) -> bytes:
-    if value is None:
-        return b"?"
-    if kind in ("word", "str", "rest", "addr"):
-        text = value if isinstance(value, bytes) else str(value).encode()
-        return _word(text, stop) if kind == "word" else _escape(text, stop)
-    if isinstance(value, bytes):
-        return _word(value, stop)
-    if kind == "float":
-        return f"{value if abs(value) < 1e300 else 0.0:.6f}".encode()
-    number = int(value) if abs(value) < float("inf") else 0
-    if kind in ("hex", "ptr"):
-        return f"{'0x' if kind == 'ptr' else ''}{number % (1 << 64):x}".encode()
-    return b"%d" % number
-
-
-def _hex(match: re.Match[bytes]) -> bytes:
-    return b"\\x%02x" % match[0][0]
-
-
-def _escape(text: bytes, stop: bytes = b"") -> bytes:
-    if not stop:
-        return _ESCAPED.sub(_hex, text)
-    return re.sub(_ESCAPED.pattern + b"|" + re.escape(stop[:1]) + b"(?=" + re.escape(stop[1:]) + b")", _hex, text)
-
-
-def _word(text: bytes, stop: bytes) -> bytes:
-    if not text:
-        return b"-"
-    more = b"| " + (b"|" + re.escape(stop[:1]) if stop else b"")
-    return re.sub(_ESCAPED.pattern + more, _hex, text)
 
 
 def _when(seconds: float) -> datetime:
@@ -578,64 +514,3 @@ def _owner(found: RecordFile) -> str:
     if not found.boot_id or found.boot_id != _boot_id() or found.pid_ns != _pid_ns() or not found.start_time:
         return "unknown"
     return "alive" if process_alive(found.pid, found.start_time) else "dead"
-
-
-def default_directory(environ: Mapping[str, str] | None = None) -> str:
-    """Where processes of this user keep their records: PSM_RECORD_DIR, else a folder in the one for temporary files."""
-    env = os.environ if environ is None else environ
-    given = env.get("PSM_RECORD_DIR")
-    if given:
-        return given
-    temp = env.get("TMPDIR", "")
-    if not temp.startswith("/") or temp == "/dev/shm" or temp.startswith("/dev/shm/"):
-        temp = "/tmp"
-    return os.path.join(temp, f"psm-{os.geteuid()}")
-
-
-def record_names(folder: str) -> Sequence[str]:
-    """Paths of the record files of this user in a folder, by name.
-
-    Raises:
-        OSError: the folder cannot be read.
-    """
-    out = []
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if not entry.name.endswith(".rec"):
-                continue
-            try:
-                info = entry.stat(follow_symlinks=False)
-            except OSError:
-                continue
-            if stat.S_ISREG(info.st_mode) and info.st_uid == os.geteuid():
-                out.append(entry.path)
-    return sorted(out)
-
-
-def prune(folder: str, *, unknown: bool = False, dry_run: bool = False) -> list[RecordFile]:
-    """Remove the record files of processes that are gone; never one whose owner lives. Returns what was removed.
-
-    Args:
-        folder: where they lie.
-        unknown: also those of processes that cannot be seen from here (another host, boot or pid namespace).
-        dry_run: remove nothing.
-
-    Raises:
-        OSError: the folder cannot be read.
-    """
-    gone = ("dead", "clean", "unknown") if unknown else ("dead", "clean")
-    out = []
-    for path in record_names(folder):
-        try:
-            found = open_record(path)
-        except OSError:
-            continue
-        if not found.valid or found.owner not in gone:
-            continue
-        if not dry_run:
-            try:
-                os.unlink(path)
-            except FileNotFoundError:
-                continue
-        out.append(found)
-    return out

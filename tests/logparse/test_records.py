@@ -19,15 +19,9 @@ import psmkit
 from psmkit.catalogue import load
 from psmkit.logparse import discover, scan
 from psmkit.logparse.inputs import Reader
-from psmkit.logparse.records import (
-    RecordFile,
-    default_directory,
-    open_record,
-    process_alive,
-    prune,
-    record_names,
-    render,
-)
+from psmkit.logparse.recordfiles import default_directory, prune, record_names
+from psmkit.logparse.records import RecordFile, open_record, process_alive
+from psmkit.logparse.recordtext import render
 from tests.csrc.base import compiled
 
 LOGS = Path(__file__).parents[1] / "data" / "logs"
@@ -392,6 +386,18 @@ def test_pruning_never_takes_the_file_of_a_live_owner(make: Make, tmp_path: Path
     assert [p.exists() for p in (alive, elsewhere, dead, clean, junk)] == [True, True, False, False, True]
     prune(str(tmp_path), unknown=True)
     assert alive.exists() and not elsewhere.exists() and junk.exists()
+
+
+def test_pruning_takes_what_was_never_finished(tmp_path: Path) -> None:
+    old, new, other = (tmp_path / n for n in (".psm-vm-1-0.rec", ".psm-vm-2-0.rec", ".else.rec"))
+    for path in (old, new, other):
+        path.write_bytes(b"")
+    os.utime(old, (0, 0))
+    os.utime(other, (0, 0))
+    prune(str(tmp_path), dry_run=True)
+    assert old.exists()
+    prune(str(tmp_path))
+    assert [p.exists() for p in (old, new, other)] == [False, True, True]
 
 
 def psm(*arguments: object, **env: str) -> subprocess.CompletedProcess[str]:
