@@ -1,12 +1,38 @@
 /* What this process says about its being emulated, in NCCL's log format. */
 #define _GNU_SOURCE
 #include "device.h"
+#include "psm_messages.h"
 
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
-void hc_say_banner(void) {}
+/* As NCCL's own lines: with NCCL_DEBUG=INFO or PSM_LOG=info. */
+void hc_say_banner(void)
+{
+    const char *wanted = getenv("PSM_HOSTCUDA_BANNER");
+    char version[16];
+    if (wanted && strcmp(wanted, "0") == 0) return;
+    snprintf(version, sizeof version, "%d.%d", hc_topology.cuda / 1000, hc_topology.cuda % 1000 / 10);
+    psm_msg_hostcuda_banner(version, hc_topology.devices, hc_options.strict ? "strict" : "lax", hc_topology.source);
+}
 
 void hc_say_topology(const char *reason)
 {
-    fprintf(stderr, "hostcuda: %s\n", reason);
+    psm_msg_hostcuda_topology(reason);
+}
+
+void hc_say_real_driver(void)
+{
+    psm_msg_hostcuda_real_driver();
+}
+
+void hc_say_kernel_refused(const char *name)
+{
+    psm_msg_hostcuda_kernel_refused(name);
+}
+
+void hc_say_kernels_library(const char *library, const char *reason)
+{
+    psm_msg_hostcuda_kernels_library(library, reason);
 }

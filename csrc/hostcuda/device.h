@@ -74,5 +74,7 @@ uint64_t hc_device_memory_in_use(int device);
 /* banner.c */
 void hc_say_banner(void);
 void hc_say_topology(const char *reason);
+void hc_say_kernel_refused(const char *name);
+void hc_say_kernels_library(const char *library, const char *reason);
 
 #endif

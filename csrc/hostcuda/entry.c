@@ -59,22 +59,22 @@ static int find(const char *symbol, void **out, int version, uint64_t flags)
     return *out ? FOUND : NOT_FOUND;
 }
 
-static bool flags_valid(uint64_t flags)
+static bool asked_rightly(int version, uint64_t flags)
 {
-    return flags == 0 || flags == LEGACY || flags == PER_THREAD;
+    return version <= hc_topology.cuda && (flags == 0 || flags == LEGACY || flags == PER_THREAD);
 }
 
 /* Without a place for the status, the first form of the function tells by its result. */
 CUresult hc_cuGetProcAddress(const char *symbol, void **pfn, int cudaVersion, cuuint64_t flags)
 {
-    if (!symbol || !pfn || !flags_valid(flags)) return PSM_CUDA_INVALID_VALUE;
+    if (!symbol || !pfn || !asked_rightly(cudaVersion, flags)) return PSM_CUDA_INVALID_VALUE;
     return find(symbol, pfn, cudaVersion, flags) == FOUND ? 0 : PSM_CUDA_NOT_FOUND;
 }
 
 CUresult hc_cuGetProcAddress_v2(const char *symbol, void **pfn, int cudaVersion, cuuint64_t flags,
                                 CUdriverProcAddressQueryResult *symbolStatus)
 {
-    if (!symbol || !pfn || !flags_valid(flags)) return PSM_CUDA_INVALID_VALUE;
+    if (!symbol || !pfn || !asked_rightly(cudaVersion, flags)) return PSM_CUDA_INVALID_VALUE;
     int status = find(symbol, pfn, cudaVersion, flags);
     if (symbolStatus) *symbolStatus = (CUdriverProcAddressQueryResult)status;
     return 0;
@@ -83,7 +83,7 @@ CUresult hc_cuGetProcAddress_v2(const char *symbol, void **pfn, int cudaVersion,
 static int entry_point(const char *symbol, void **out, int version, uint64_t flags,
                        enum cudaDriverEntryPointQueryResult *status)
 {
-    if (!symbol || !*symbol || !out || !flags_valid(flags)) return PSM_CUDA_INVALID_VALUE;
+    if (!symbol || !*symbol || !out || !asked_rightly(version, flags)) return PSM_CUDA_INVALID_VALUE;
     if (!flags && hc_current_call() && hc_current_call()->per_thread_default) flags = PER_THREAD;
     int found = find(symbol, out, version, flags);
     if (status) *status = (enum cudaDriverEntryPointQueryResult)found;
@@ -94,7 +94,8 @@ static int entry_point(const char *symbol, void **out, int version, uint64_t fla
 cudaError_t hc_cudaGetDriverEntryPoint(const char *symbol, void **funcPtr, unsigned long long flags,
                                        enum cudaDriverEntryPointQueryResult *driverStatus)
 {
-    return entry_point(symbol, funcPtr, hc_runtime_version(), flags, driverStatus);
+    int version = hc_runtime_version();
+    return entry_point(symbol, funcPtr, version < hc_topology.cuda ? version : hc_topology.cuda, flags, driverStatus);
 }
 
 cudaError_t hc_cudaGetDriverEntryPointByVersion(const char *symbol, void **funcPtr, unsigned int cudaVersion,

@@ -274,6 +274,9 @@ int hc_fill_run(void *fill, int device);
 /* The device variable that was registered under this host address (__cudaRegisterVar); INVALID_SYMBOL (13) if none. */
 int hc_symbol_of(const void *symbol, uintptr_t *address, size_t *size);
 
+/* banner.c: why every call answers cudaErrorSystemDriverMismatch. */
+void hc_say_real_driver(void);
+
 /* Life cycle: called once by process.c in this order at start; at exit in the other order. */
 int hc_topology_start(void);
 int hc_memory_start(void);

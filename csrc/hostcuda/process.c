@@ -132,6 +132,7 @@ static void start(void)
     read_options();
     if (real_driver() && !hc_options.force) {
         start_error = PSM_CUDA_SYSTEM_DRIVER_MISMATCH;
+        hc_say_real_driver();
         return;
     }
     pthread_atfork(NULL, NULL, after_fork);

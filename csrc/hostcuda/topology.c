@@ -1,6 +1,7 @@
 /* Which GPUs this process pretends to have: PSM_TOPOLOGY, PSM_NODE and CUDA_VISIBLE_DEVICES, read once. */
 #define _GNU_SOURCE
 #include "device.h"
+#include "log.h"
 
 #include <ctype.h>
 #include <stdio.h>
@@ -67,6 +68,7 @@ int hc_topology_start(void)
     const char *path = getenv("PSM_TOPOLOGY"), *node = getenv("PSM_NODE");
     char error[512];
     char *end;
+    psm_log_set_device_function(hc_current_device);
     long number = node && *node ? strtol(node, &end, 10) : 0;
     if (node && *node && (*end || number < 0 || number > 4095)) {
         snprintf(error, sizeof error, "PSM_NODE is the number of a node, found '%.80s'", node);
