@@ -75,25 +75,42 @@ int hc_range_allocate(const struct hc_request *request, uint64_t bytes, struct h
     return 0;
 }
 
+/* A new range, or one that the pool held on to. */
+static int obtain(const struct hc_request *request, uint64_t bytes, struct hc_range **range)
+{
+    struct hc_pool *pool = request->pool;
+    if (!pool) return hc_range_allocate(request, bytes, range);
+    uint64_t span = hc_round_up(bytes, HC_GRANULE);
+    *range = hc_pool_reuse(pool, span);
+    if (*range) {
+        (*range)->size = bytes;
+        (*range)->flags = request->flags;
+        (*range)->id = hc_buffer_id();
+        return 0;
+    }
+    if (!hc_pool_room(pool, span)) return PSM_CUDA_OUT_OF_MEMORY;
+    int rc = hc_range_allocate(request, bytes, range);
+    if (rc == 0) hc_pool_reserved(pool, (int64_t)span);
+    return rc;
+}
+
 int hc_allocate(const struct hc_request *request, uintptr_t *address)
 {
     struct hc_range *range;
-    int rc;
-    if (request->size > HC_SMALL) {
-        rc = hc_range_allocate(request, request->size, &range);
-        if (rc) return rc;
+    bool small = request->size <= HC_SMALL, found = false;
+    if (small) {
+        pthread_rwlock_wrlock(&hc_ranges_lock);
+        found = hc_slab_take(request, address);
+        pthread_rwlock_unlock(&hc_ranges_lock);
+        if (found) return 0;
+    }
+    int rc = obtain(request, small ? HC_GRANULE : request->size, &range);
+    if (rc) return rc;
+    if (!small) {
         *address = range->base;
-        if (request->pool) hc_pool_reserved(request->pool, (int64_t)range->span);
         hc_range_publish(range);
         return 0;
     }
-    pthread_rwlock_wrlock(&hc_ranges_lock);
-    bool found = hc_slab_take(request, address);
-    pthread_rwlock_unlock(&hc_ranges_lock);
-    if (found) return 0;
-    rc = hc_range_allocate(request, HC_GRANULE, &range);
-    if (rc) return rc;
-    if (request->pool) hc_pool_reserved(request->pool, (int64_t)range->span);
     pthread_rwlock_wrlock(&hc_ranges_lock);
     found = hc_slab_start(range);
     if (found) {
@@ -136,15 +153,15 @@ bool hc_allocation_at(uintptr_t address, struct hc_allocation *allocation)
     return found;
 }
 
-bool hc_allocation_mark(uintptr_t address, bool (*allowed)(const struct hc_allocation *))
+bool hc_allocation_mark(uintptr_t address, bool (*allowed)(const struct hc_allocation *), bool freeing)
 {
     struct hc_block *block;
     struct hc_allocation a;
     pthread_rwlock_wrlock(&hc_ranges_lock);
     struct hc_range *range = beginning_at(address, &block, &a);
-    bool marked = range && !a.freeing && (!allowed || allowed(&a));
-    if (marked && block) block->freeing = true;
-    if (marked && !block) range->freeing = true;
+    bool marked = range && a.freeing != freeing && (!allowed || allowed(&a));
+    if (marked && block) block->freeing = freeing;
+    if (marked && !block) range->freeing = freeing;
     pthread_rwlock_unlock(&hc_ranges_lock);
     return marked;
 }
@@ -157,14 +174,13 @@ bool hc_allocation_free(uintptr_t address, bool (*allowed)(const struct hc_alloc
     struct hc_range *range = beginning_at(address, &block, &a);
     if (range && allowed && !allowed(&a)) range = NULL;
     bool gone = range && (!block || hc_slab_free(range->slab, block));
+    if (gone && a.pool && hc_pool_keep(a.pool, range)) gone = false;
     if (gone) hc_range_retire(range);
     size_t span = gone ? range->span : 0;
     pthread_rwlock_unlock(&hc_ranges_lock);
+    if (gone && a.pool) hc_pool_reserved(a.pool, -(int64_t)span);
     if (gone) hc_range_release(range);
-    if (range && a.pool) {
-        hc_pool_freed(a.pool, a.size);
-        if (gone) hc_pool_reserved(a.pool, -(int64_t)span);
-    }
+    if (range && a.pool) hc_pool_freed(a.pool, a.size);
     return range != NULL;
 }
 

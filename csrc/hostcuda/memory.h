@@ -124,6 +124,7 @@ struct hc_range {
     atomic_uint holds;           /* one of the owner, one of each pin */
     struct hc_slab *slab;        /* allocations are inside */
     struct hc_pool *pool;        /* origin HC_FROM_POOL */
+    struct hc_range *kept;       /* next one that the pool holds on to */
     bool freeing;                /* cudaFreeAsync was called */
     struct hc_memory *memory;    /* VMM mapping */
     struct hc_range *reserved;   /* VMM mapping: the reservation around it */
@@ -202,8 +203,8 @@ struct hc_allocation {
 bool hc_allocation_at(uintptr_t address, struct hc_allocation *allocation);
 /* Frees what begins at the address when `allowed` (may be NULL) agrees; one caller only gets true. */
 bool hc_allocation_free(uintptr_t address, bool (*allowed)(const struct hc_allocation *));
-/* Marks it as being freed in stream order; false: nothing there, or marked already. */
-bool hc_allocation_mark(uintptr_t address, bool (*allowed)(const struct hc_allocation *));
+/* Marks it as being freed in stream order, or not; false: nothing there, not allowed, or marked so already. */
+bool hc_allocation_mark(uintptr_t address, bool (*allowed)(const struct hc_allocation *), bool freeing);
 
 /* A range of its own with its memfd. 0, or OUT_OF_MEMORY. */
 int hc_range_allocate(const struct hc_request *request, uint64_t bytes, struct hc_range **range);
@@ -215,10 +216,13 @@ bool hc_slab_free(struct hc_slab *slab, struct hc_block *block);         /* true
 void hc_slab_unlink(struct hc_slab *slab);
 uint64_t hc_buffer_id(void);
 
-/* pool.c: an allocation of a pool was freed by whoever; sizes for the attributes. Under no lock. */
+/* pool.c, for allocations of pools. The counts behind the attributes; hc_pool_freed may end the pool. */
 void hc_pool_freed(struct hc_pool *pool, size_t size);
 void hc_pool_reserved(struct hc_pool *pool, int64_t bytes);
-bool hc_pool_exportable(const struct hc_pool *pool);
+bool hc_pool_room(const struct hc_pool *pool, uint64_t bytes);
+/* Under the write lock: whether the pool holds on to an empty range, which is then free of its slab and not seen. */
+bool hc_pool_keep(struct hc_pool *pool, struct hc_range *range);
+struct hc_range *hc_pool_reuse(struct hc_pool *pool, size_t span); /* a kept one, or NULL */
 void hc_pools_reset(int device);
 
 #endif
