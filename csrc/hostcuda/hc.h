@@ -234,6 +234,7 @@ int hc_capture_event_wait(struct hc_stream *stream, CUevent event, unsigned flag
    hc_capture_forbids(true) asks whether the legacy stream may be used now (906), hc_capture_forbids(false) whether a
    call that is unsafe while a stream captures may be made (900). */
 #define HC_NOT_CAPTURED (-1)
+bool hc_in_destructor(void);                             /* of a user object: calls are not permitted there either */
 int hc_capture_forbids_stream(struct hc_stream *stream); /* before a synchronise or query: 900, or 0 */
 int hc_capture_forbids_device(int device);               /* before a synchronise of all: 900, or 0 */
 int hc_capture_event_forbids(CUevent event);             /* before a query, synchronise, elapsed: 907, or 0 */

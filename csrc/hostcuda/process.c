@@ -182,7 +182,7 @@ int hc_enter(struct hc_call *call)
     if (atomic_load_explicit(&forked, memory_order_relaxed))
         return call->api == HC_API_NVML ? 999 : PSM_CUDA_NOT_INITIALIZED;
     if (call->api == HC_API_NVML) return faults_set() ? strike(call) : 0;
-    if (hc_in_host_function()) return PSM_CUDA_NOT_PERMITTED;
+    if (hc_in_host_function() || hc_in_destructor()) return PSM_CUDA_NOT_PERMITTED;
     if (call->api == HC_API_CUDA) {
         if (call->fn == HC_FN_cuInit)
             atomic_store(&driver_ready, true);
