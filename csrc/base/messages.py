@@ -27,6 +27,10 @@ _TYPES = {
     "rest": ("const char *", "str"),
 }
 _TEXTS = ("word", "str", "rest")
+_KEYWORDS = frozenset(
+    "auto break case char const continue default do double else enum extern float for goto if inline int long register restrict return"
+    " short signed sizeof static struct switch typedef union unsigned void volatile while".split()
+)
 _PART = re.compile(r"\{\{|\}\}|\{ \}|\{([^{}:]+):([a-z]+)\}|[{}]")
 
 
@@ -78,6 +82,8 @@ def functions(name: str, level: str, pattern: str) -> str:
             body.append(f"    psm_text_literal(text_, {literal(what)}, {len(what.encode())});")
             continue
         kind, function = _TYPES[what]
+        if field in _KEYWORDS:
+            field += "_"
         if arguments.setdefault(field, kind) != kind:
             raise ValueError(f"field {field} has two types")
         stop = f", {literal(parts[i + 1][1]) if i + 1 < len(parts) else literal('')}" if what in _TEXTS else ""

@@ -41,7 +41,7 @@ def command(
     """Say what became of a job, and which lines prove it.
 
     PATH is a file, a glob, a folder, or - for standard input; .gz, .zst and .xz are read as they are. Beside NCCL logs: the
-    output of ncclras, proxy dumps, PyTorch Flight Recorder dumps as JSON, stacks of gdb and py-spy.
+    output of ncclras, proxy dumps, PyTorch Flight Recorder dumps as JSON, stacks of gdb and py-spy, psmkit's record files.
 
     Exit status: 0 nothing at or above --fail-on, 1 something is, 2 cannot analyse.
     """

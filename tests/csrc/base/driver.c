@@ -224,7 +224,7 @@ static int log_lines(char **step)
         char *text = strchr(*step, ':');
         if (text) *text++ = 0;
         if (strcmp(*step, "warn") == 0) psm_msg_record_unavailable("test", text);
-        if (strcmp(*step, "info") == 0) psm_msg_hostcuda_banner("12.4", 2, "0.1.0");
+        if (strcmp(*step, "info") == 0) psm_msg_record_process(2, 0, "test", "now");
         if (strcmp(*step, "open") == 0) {
             file = fopen(text, "w");
             setlinebuf(file);
@@ -237,7 +237,7 @@ static int log_lines(char **step)
         if (strcmp(*step, "env") == 0) putenv(text);
         if (strcmp(*step, "flush") == 0) psm_log_flush();
         if (strcmp(*step, "many") == 0)
-            for (int i = 0; i < atoi(text); i++) psm_msg_hostcuda_banner("12.4", i, "0.1.0");
+            for (int i = 0; i < atoi(text); i++) psm_msg_record_process(i, 0, "test", "now");
         if (strcmp(*step, "fork") == 0) {
             if (fork() != 0) {
                 wait(NULL);
