@@ -50,23 +50,22 @@ struct psm_site_entry {
 };
 _Static_assert(sizeof(struct psm_site_entry) == PSM_SITE_ENTRY, "readers of binaries know this size");
 
-/* So that the linker keeps what no code refers to. */
+/* retain: the linker keeps what no code refers to. */
 #if defined(__has_attribute)
 #if __has_attribute(retain)
-#define PSM_SITE_RETAIN __attribute__((retain))
+#define PSM_SITE_SECTION section("psm_sites"), used, retain, aligned(16)
 #endif
 #endif
-#ifndef PSM_SITE_RETAIN
-#define PSM_SITE_RETAIN
+#ifndef PSM_SITE_SECTION
+#define PSM_SITE_SECTION section("psm_sites"), used, aligned(16)
 #endif
 
 #define PSM_SITE_JOIN_(a, b) a##b
 #define PSM_SITE_JOIN(a, b)  PSM_SITE_JOIN_(a, b)
 /* Define the site `variable`, and list it in the binary. name and description are literals. */
 #define PSM_FAULT_SITE_OF(variable, site_name, site_description, can)                                                  \
-    PSM_SITE_RETAIN                                                                                                    \
-        __attribute__((section("psm_sites"), used, aligned(16))) static const struct psm_site_entry PSM_SITE_JOIN(     \
-            psm_site_entry_, variable) = {PSM_SITE_MAGIC, PSM_SITE_ENTRY, (can), 0, site_name, site_description};      \
+    __attribute__((PSM_SITE_SECTION)) static const struct psm_site_entry PSM_SITE_JOIN(psm_site_entry_, variable) = {  \
+        PSM_SITE_MAGIC, PSM_SITE_ENTRY, (can), 0, site_name, site_description};                                        \
     static struct psm_site variable = {.name = site_name, .description = site_description, .actions = (can)}
 /* A site that does what any call can: fail, hang, be slow or late, die. */
 #define PSM_FAULT_SITE(variable, site_name, site_description)                                                          \
