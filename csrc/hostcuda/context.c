@@ -1,7 +1,7 @@
 /* Contexts: one primary context a device, which the runtime uses, others by cuCtxCreate, and the stack of each thread.
  */
 #define _GNU_SOURCE
-#include "context.h"
+#include "kernel.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -183,6 +183,7 @@ void hc_device_reset(int device)
     (void)hc_device_drain(device);
     hc_streams_reset(device);
     hc_memory_reset(device);
+    hc_modules_reset(device);
     for (int other = 0; other < HC_MAX_DEVICES; other++) atomic_store(&peers[device][other], false);
     atomic_store(&context->flags, 0);
     atomic_store(&context->active, false);

@@ -1,6 +1,6 @@
 /* Which GPUs this process pretends to have: PSM_TOPOLOGY, PSM_NODE and CUDA_VISIBLE_DEVICES, read once. */
 #define _GNU_SOURCE
-#include "device.h"
+#include "kernel.h"
 #include "log.h"
 
 #include <ctype.h>
@@ -82,6 +82,7 @@ int hc_topology_start(void)
     }
     make_visible(&hc_topology, getenv("CUDA_VISIBLE_DEVICES"));
     hc_say_banner();
+    hc_kernels_start();
     return 0;
 }
 
