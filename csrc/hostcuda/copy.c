@@ -9,6 +9,7 @@
    are done; those to pageable memory return when they are done. Synchronous copies between devices do not wait, unless
    CU_POINTER_ATTRIBUTE_SYNC_MEMOPS asks for it. */
 #include "copy.h"
+#include "memory.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +18,17 @@
 #define PACKED (HC_ARGUMENT - sizeof(struct hc_copy))
 
 /* ---- operands */
+
+/* Whether a span that begins in a mapping ends in the same reservation: what lies behind it is another allocation. */
+static bool in_reservation(uintptr_t address, size_t span)
+{
+    pthread_rwlock_rdlock(&hc_ranges_lock);
+    const struct hc_range *range = hc_range_at(address);
+    const struct hc_range *all = range && range->reserved ? range->reserved : range;
+    bool in = all && span <= all->size - (address - all->base);
+    pthread_rwlock_unlock(&hc_ranges_lock);
+    return in;
+}
 
 int hc_side_of(uintptr_t address, size_t span, bool write, int device, struct hc_side *side)
 {
@@ -32,6 +44,7 @@ int hc_side_of(uintptr_t address, size_t span, bool write, int device, struct hc
         /* Access was granted device by device, and it is the stream's device that copies. Without access the copy
            fails when it runs, as on a GPU. */
         side->device = -1;
+        if (!in_reservation(address, span)) return PSM_CUDA_INVALID_VALUE;
         return hc_span_check(address, span, device, write) == PSM_CUDA_INVALID_VALUE ? PSM_CUDA_INVALID_VALUE : 0;
     }
     return span <= place.size - (address - place.base) ? 0 : PSM_CUDA_INVALID_VALUE;
