@@ -1,0 +1,85 @@
+/* libpsm: statuses, errors, settings. Every function of the library says which thread may call it, who owns what it
+   takes and gives, and which statuses it returns. Structs that cross a library boundary begin with their size, so that
+   a later library reads an earlier caller's. */
+#ifndef PSM_PSM_H
+#define PSM_PSM_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define PSM_API           __attribute__((visibility("default")))
+#define PSM_VERSION_MAJOR 0
+#define PSM_VERSION_MINOR 2
+#define PSM_WIRE_VERSION  1 /* of everything that two processes exchange */
+
+/* The headers are C11 and C++11. */
+#ifdef __cplusplus
+#define PSM_STATIC_ASSERT(condition, text) static_assert(condition, text)
+#define PSM_ALIGNED(bytes)                 alignas(bytes)
+#else
+#define PSM_STATIC_ASSERT(condition, text) _Static_assert(condition, text)
+#define PSM_ALIGNED(bytes)                 _Alignas(bytes)
+#endif
+
+/* Grouped by what is lost. */
+typedef enum psm_status {
+    PSM_OK = 0,
+    PSM_IN_PROGRESS = 1,
+    /* the operation; the connection is as before */
+    PSM_ERR_INVALID = -1, /* an argument; nothing was done */
+    PSM_ERR_NO_MEMORY = -2,
+    PSM_ERR_NO_RESOURCE = -3, /* fds, space in a file system, slots: see sys_errno */
+    PSM_ERR_UNSUPPORTED = -4,
+    PSM_ERR_NOT_FOUND = -5,
+    PSM_ERR_REFUSED = -6, /* the peer's handler said no: see text */
+    /* the connection */
+    PSM_ERR_TIMEOUT = -20,
+    PSM_ERR_PEER_DEAD = -21,
+    PSM_ERR_PEER_CLOSED = -22,
+    PSM_ERR_PROTOCOL = -23, /* magic, size or order of what the peer sent */
+    PSM_ERR_VERSION = -24,
+    PSM_ERR_MISMATCH = -25, /* both sides are well, and disagree: text has both values */
+    PSM_ERR_DENIED = -26,   /* the peer runs as another user, or has not the secret */
+    /* the service of this rank */
+    PSM_ERR_ABORTED = -40,
+    PSM_ERR_CUDA = -41,
+    PSM_ERR_SYSTEM = -42,
+    PSM_ERR_INTERNAL = -43
+} psm_status;
+
+/* Detail of the last failure of the calling thread. Valid until the next call that fails on this thread. */
+struct psm_error {
+    psm_status status;
+    int sys_errno;  /* 0: none */
+    int cuda;       /* 0: none */
+    int rank, peer; /* -1: none */
+    uint64_t op_id; /* 0: none */
+    char stage[24]; /* init, setup, connect, getfd, queryfd, send, recv, free, ... */
+    char text[256]; /* what was attempted, what was seen, what to do */
+};
+PSM_API const struct psm_error *psm_last_error(void);
+PSM_API const char *psm_status_name(psm_status status);
+PSM_API int psm_version(void); /* major * 1000 + minor */
+
+/* Settings, from the environment once per state (psm_settings_read), or by the caller. 0 is never "default" here. */
+struct psm_settings {
+    uint32_t size;
+    uint32_t timeout_ms;      /* PSM_TIMEOUT, seconds there; control-plane waits */
+    uint32_t stall_report_ms; /* PSM_STALL_REPORT; data-plane waits say so after this */
+    uint32_t steps;           /* PSM_STEPS: slots of a FIFO, 1..64 */
+    uint64_t buffer_size;     /* PSM_BUFFER_SIZE: bytes of a FIFO, all slots; a multiple of steps */
+    uint32_t share;           /* PSM_SHARE: enum psm_share_kind, 0 auto */
+    uint32_t zero_copy;       /* PSM_ZERO_COPY: 0 never, 1 when both registered, 2 always (register on the fly) */
+    uint32_t channels;        /* PSM_CHANNELS */
+    uint32_t spin_us;         /* PSM_SPIN: how long a blocking call polls before it sleeps */
+};
+PSM_API psm_status psm_settings_read(struct psm_settings *settings);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,42 @@
+/* All that the p2p transport knows of its surroundings. Two providers: libpsm's proxy (psm_host_of), and NCCL's
+ * (csrc/nccl). */
+#ifndef PSM_HOST_OPS_H
+#define PSM_HOST_OPS_H
+
+#include "psm_proxy.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct psm_cuda; /* the run-time table made from csrc/cuda/api.def: psm_cuda.h */
+
+struct psm_host_ops {
+    uint32_t size;
+    /* control plane; connector is the provider's, opaque here */
+    psm_status (*connect)(void *host, int transport, int send, int rank, void **connector);
+    psm_status (*call)(void *host, void *connector, int type, const void *req, int reqSize, void *resp, int respSize);
+    psm_status (*get_fd)(void *host, void *connector, uint64_t id, int *fd);
+    psm_status (*query_fd)(void *host, void *connector, int fd, int *remote);
+    psm_status (*disconnect)(void *host, void *connector);
+    /* on the proxy's side */
+    psm_status (*offer_fd)(void *host, uint64_t id, int fd);
+    psm_status (*withdraw_fd)(void *host, uint64_t id);
+    psm_status (*take_fd)(void *host, int number, int *fd);
+    int (*aborted)(void *host);
+    int (*peer_alive)(void *host, int rank);                              /* 0: known dead; 1: alive or not known */
+    void (*async_error)(void *host, psm_status status, const char *text); /* ends the operation on all ranks */
+    int (*rank)(void *host);
+    int (*device)(void *host);
+    const struct psm_settings *(*settings)(void *host);
+    const struct psm_cuda *(*cuda)(void *host);
+};
+struct psm_host {
+    const struct psm_host_ops *ops;
+    void *self;
+};
+
+#ifdef __cplusplus
+}
+#endif
+#endif

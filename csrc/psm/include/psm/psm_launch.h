@@ -1,0 +1,41 @@
+/* Group launch: the application's stream waits in a host function until the proxy has moved the group's data. */
+#ifndef PSM_LAUNCH_H
+#define PSM_LAUNCH_H
+
+#include "psm_p2p.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* proxyReadyEvent: set by the host function, i.e. when the stream has come so far; progress starts only then.
+   proxyOpCount: ops (sends and recvs) that have not ended; the host function returns when it is 0, or on abort. */
+struct psmSyncCondition {
+    PSM_ALIGNED(64) volatile uint32_t proxyReadyEvent;
+    PSM_ALIGNED(64) volatile int32_t proxyOpCount;
+    volatile uint32_t failed; /* first error of an op: a psm_status, negated */
+};
+
+struct psmGroupOp {
+    psmP2pConnector *connector; /* NULL: a copy to self, from sendbuff to recvbuff */
+    const void *sendbuff;
+    void *recvbuff;
+    uint64_t nbytes;
+    uint64_t handle; /* registration of the buffer; 0: FIFO */
+    int peer, channel;
+};
+
+typedef struct psmGroup psmGroup;
+/* Launches sends and recvs as one group on `stream` (0, blocking or non-blocking). Self-sends are copies on that
+ * stream. */
+PSM_API psm_status psmGroupLaunch(psmProxyState *state, void *stream, const struct psmGroupOp *ops, size_t nops,
+                                  psmGroup **group);
+/* PSM_IN_PROGRESS until all ops have ended; then the first error or PSM_OK. */
+PSM_API psm_status psmGroupQuery(psmGroup *group);
+PSM_API psm_status psmGroupWait(psmGroup *group); /* ends by success, abort or the peer's death; no deadline */
+PSM_API psm_status psmGroupFree(psmGroup *group);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,104 @@
+/* p2p between ranks of one host by shared memory and the copy engine. Written against psm_host_ops alone. */
+#ifndef PSM_P2P_H
+#define PSM_P2P_H
+
+#include "psm_host_ops.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum psm_p2p_capability {
+    PSM_CAN_CUMEM_FD = 1,
+    PSM_CAN_CUDA_IPC = 2,
+    PSM_CAN_MEMFD = 4,
+    PSM_CAN_POSIX_SHM = 8,
+    PSM_CAN_ZERO_COPY = 16,
+    PSM_CAN_PEER_ACCESS = 32
+};
+
+/* What a rank publishes at bootstrap; shareable. */
+struct psm_peer_info {
+    uint32_t size, version;
+    int32_t rank, device;
+    uint64_t host_hash;    /* boot id, IPC and mount namespace: equal means that shared memory can be shared */
+    uint64_t process_hash; /* equal: same process */
+    char bus_id[16];
+    uint32_t capabilities;
+    uint32_t peer_access; /* bit d: this device can reach device d of the host directly */
+    struct psmProxyAddress proxy;
+};
+PSM_STATIC_ASSERT(sizeof(struct psm_peer_info) == 120, "crosses processes");
+
+enum psm_p2p_mode {
+    PSM_P2P_NONE = 0,
+    PSM_P2P_DIRECT = 1 /* same process */,
+    PSM_P2P_CUMEM = 2,
+    PSM_P2P_IPC = 3,
+    PSM_P2P_SHM = 4 /* staged in host memory */,
+    PSM_P2P_INTERMEDIATE = 5
+};
+
+/* Pure and symmetric: the same answer for (a, b) and (b, a), from published data alone. *mode PSM_P2P_NONE: no path. */
+PSM_API psm_status psmP2pCanConnect(const struct psm_peer_info *a, const struct psm_peer_info *b, int *mode);
+
+/* What the two sides tell each other at Setup; shareable, 128 bytes (NCCL's connect info has 128, 256 from 2.23). */
+struct psm_p2p_connect {
+    uint32_t magic;
+    uint16_t version;
+    uint8_t mode, role; /* role 1: send */
+    int32_t rank;
+    uint16_t channel, connIndex;
+    uint32_t steps, chunk;
+    uint64_t buffer_size;
+    struct psm_share share; /* send side: the control segment; recv side: the FIFO */
+};
+PSM_STATIC_ASSERT(sizeof(struct psm_p2p_connect) == 128, "crosses processes");
+
+/* Response of Setup: what the peer may know. Its size is the response size. */
+struct psmP2pShareInfo {
+    uint32_t magic;
+    uint16_t version, role;
+    uint32_t steps, mode;
+    uint64_t buffer_size;
+    struct psm_share share;
+};
+PSM_STATIC_ASSERT(sizeof(struct psmP2pShareInfo) == 120, "crosses processes");
+
+typedef struct psmP2pConnector psmP2pConnector; /* the caller's end: opaque */
+
+PSM_API psm_status psmP2pSendSetup(const struct psm_host *host, const struct psm_peer_info *me,
+                                   const struct psm_peer_info *peer, int channel, int connIndex,
+                                   struct psm_p2p_connect *info, psmP2pConnector **send);
+PSM_API psm_status psmP2pRecvSetup(const struct psm_host *host, const struct psm_peer_info *me,
+                                   const struct psm_peer_info *peer, int channel, int connIndex,
+                                   struct psm_p2p_connect *info, psmP2pConnector **recv);
+PSM_API psm_status psmP2pSendConnect(psmP2pConnector *send, const struct psm_p2p_connect *peer);
+PSM_API psm_status psmP2pRecvConnect(psmP2pConnector *recv, const struct psm_p2p_connect *peer);
+PSM_API psm_status psmP2pSendFree(psmP2pConnector *send);
+PSM_API psm_status psmP2pRecvFree(psmP2pConnector *recv);
+/* The service's name of the connection, for psmProxyOp.connection. */
+PSM_API uint64_t psmP2pConnection(const psmP2pConnector *connector);
+/* Registration for zero copy; handle 0 is never returned. */
+PSM_API psm_status psmP2pRegister(psmP2pConnector *connector, void *buffer, size_t size, uint64_t *handle);
+PSM_API psm_status psmP2pDeregister(psmP2pConnector *connector, uint64_t handle);
+
+/* A variant: handlers for both directions, registered by name; wrong ones stand beside the right one. */
+struct psmP2pVariant {
+    uint32_t size;
+    const char *name, *summary;
+    const char *outcome; /* declared: what must be seen, in words of the catalogue of codes; "" for right ones */
+    int wrong;
+    const struct psmTransportComm *send, *recv;
+    /* caller's side; NULL: the right one */
+    psm_status (*sendConnect)(psmP2pConnector *, const struct psm_p2p_connect *);
+    psm_status (*recvConnect)(psmP2pConnector *, const struct psm_p2p_connect *);
+};
+PSM_API psm_status psmP2pRegisterVariant(const struct psmP2pVariant *variant);
+PSM_API const struct psmP2pVariant *psmP2pFindVariant(const char *name); /* NULL name: the right one, `split` */
+PSM_API size_t psmP2pVariants(const struct psmP2pVariant **out, size_t capacity);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

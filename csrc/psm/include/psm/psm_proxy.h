@@ -1,0 +1,179 @@
+/* The proxy of a rank: a service thread that answers requests, a UDS thread that hands out file descriptors, a progress
+   thread that moves data. Names and order of calls are NCCL's; the wire format is our own. */
+#ifndef PSM_PROXY_H
+#define PSM_PROXY_H
+
+#include "psm.h"
+#include "psm_share.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct psmProxyState psmProxyState;
+
+/* Message types, by NCCL's numbers (2.23 and later). */
+enum psmProxyMsgType {
+    psmProxyMsgInit = 1,
+    psmProxyMsgSharedInit = 2,
+    psmProxyMsgSetup = 3,
+    psmProxyMsgConnect = 4,
+    psmProxyMsgStart = 5,
+    psmProxyMsgClose = 6,
+    psmProxyMsgAbort = 7,
+    psmProxyMsgStop = 8,
+    psmProxyMsgGetFd = 9,
+    psmProxyMsgQueryFd = 10,
+    psmProxyMsgRegister = 11,
+    psmProxyMsgDeregister = 12
+};
+enum { PSM_PROXY_PAYLOAD = 4096 }; /* bytes of a request or a response at most */
+
+/* How to reach a rank's proxy. Exchanged at bootstrap; shareable. 64 bytes. */
+struct psmProxyAddress {
+    char service[24]; /* abstract AF_UNIX SOCK_SEQPACKET name: "psm-" and 16 hex digits from getrandom, NUL-ended */
+    char uds[24];     /* abstract AF_UNIX SOCK_DGRAM name */
+    int32_t rank;
+    uint32_t pid;
+    uint64_t start_time; /* of the process: with it a pid is one process */
+};
+PSM_STATIC_ASSERT(sizeof(struct psmProxyAddress) == 64, "crosses processes");
+
+/* Identifies one call: the low 32 bits are a slot, the high 32 bits its generation. Never 0. It is what the log prints
+ * as opId. */
+typedef uint64_t psmOpId;
+
+/* Caller's end of a connection. Zero it before psmProxyConnect. */
+typedef struct psmProxyConnector {
+    psmProxyState *state;
+    int rank; /* whose proxy serves it */
+    int transport, send;
+    int sameProcess;
+    int initialized;
+    uint64_t connection; /* the service's name for it: slot and generation, no pointer */
+    int peer;            /* index of the socket to that proxy */
+} psmProxyConnector;
+
+/* Service's end of a connection; what handlers get. */
+typedef struct psmProxyConnection {
+    psmProxyState *state;
+    int transport, send;
+    int rank; /* of the caller */
+    int sameProcess;
+    int connState; /* 0 uninitialised, 1 initialised, 2 shared init, 3 set up, 4 connected */
+    uint64_t id;
+    const struct psmTransportComm *tcomm;
+    void *transportResources;         /* the handler's own: its local info. Never leaves the process. */
+    struct psmProxyArgs *proxyAppend; /* last op of this connection in the progress list */
+} psmProxyConnection;
+
+enum psmProxyOpState { psmProxyOpNone = 0, psmProxyOpReady = 1, psmProxyOpProgress = 2 };
+enum { PSM_MAX_SUBS = 32 };
+
+/* The host callback on the application's stream waits for this; see psm_launch.h. */
+struct psmSyncCondition;
+
+/* One operation as it is saved: a part of a send or a recv on one connection. */
+struct psmProxyOp {
+    uint64_t connection;
+    uint64_t opCount;
+    uint64_t nbytes;
+    const void *sendbuff; /* device or host pointer of this process */
+    void *recvbuff;
+    uint64_t sendHandle, recvHandle; /* of psmRegister; 0: not registered */
+    int peer, channel, reg;          /* reg: zero-copy */
+    struct psmSyncCondition *sync;   /* may be NULL */
+};
+
+struct psmProxySubArgs {
+    psmProxyConnection *connection;
+    const uint8_t *sendbuff;
+    uint8_t *recvbuff;
+    uint64_t nbytes, offset, chunkSize;
+    uint64_t base, posted, transmitted, done, nsteps;
+    int peer, channel;
+    uint64_t sendHandle, recvHandle;
+    int reg;
+};
+struct psmProxyArgs {
+    struct psmProxySubArgs subs[PSM_MAX_SUBS];
+    int nsubs, done;
+    int idle;  /* progress found nothing to do */
+    int state; /* enum psmProxyOpState */
+    uint64_t opCount;
+    psm_status (*progress)(psmProxyState *state, struct psmProxyArgs *args);
+    struct psmSyncCondition *sync;
+    struct psmProxyArgs *next, *nextPeer;
+};
+
+/* Handlers of one direction of a transport on the proxy's side. Called on the service thread, progress on the progress
+   thread. done: set it to 1 when the answer is ready; 0: call again later, without blocking others. */
+struct psmTransportComm {
+    psm_status (*proxySharedInit)(psmProxyConnection *connection, psmProxyState *state, int nChannels);
+    psm_status (*proxySetup)(psmProxyConnection *connection, psmProxyState *state, const void *req, int reqSize,
+                             void *resp, int respSize, int *done);
+    psm_status (*proxyConnect)(psmProxyConnection *connection, psmProxyState *state, const void *req, int reqSize,
+                               void *resp, int respSize, int *done);
+    psm_status (*proxyFree)(psmProxyConnection *connection, psmProxyState *state);
+    psm_status (*proxyProgress)(psmProxyState *state, struct psmProxyArgs *args);
+    psm_status (*proxyRegister)(psmProxyConnection *connection, psmProxyState *state, const void *req, int reqSize,
+                                void *resp, int respSize, int *done);
+    psm_status (*proxyDeregister)(psmProxyConnection *connection, psmProxyState *state, const void *req, int reqSize,
+                                  int *done);
+};
+enum { PSM_TRANSPORTS = 8, PSM_TRANSPORT_P2P = 5 /* NCCL's numbers end at 4; PSM_P2P is 5 in the field */ };
+
+struct psmProxyOptions {
+    uint32_t size;
+    int rank, nranks;
+    int device;                          /* CUDA device of the rank; the threads make it current */
+    const struct psm_settings *settings; /* NULL: from the environment */
+    const struct psmTransportComm *transports[PSM_TRANSPORTS][2]; /* [transport][send]; NULL: none */
+    volatile uint32_t *abortFlag;                                 /* NULL: the state's own */
+    void *host;                                                   /* for handlers: psmProxyHost(state) */
+};
+
+/* Makes sockets and pool; no thread runs yet. */
+PSM_API psm_status psmProxyInit(psmProxyState **state, const struct psmProxyOptions *options);
+/* Starts the threads. */
+PSM_API psm_status psmProxyCreate(psmProxyState *state);
+PSM_API psm_status psmProxyAddress(const psmProxyState *state, struct psmProxyAddress *address);
+/* Connects to the proxy of `address` (once per peer) and sends Init for a connection. */
+PSM_API psm_status psmProxyConnect(psmProxyState *state, int transport, int send, const struct psmProxyAddress *address,
+                                   psmProxyConnector *connector);
+/* Asks and comes back at once; the answer is fetched by opId. Any thread; one socket's calls are serialised. */
+PSM_API psm_status psmProxyCallAsync(psmProxyConnector *connector, int type, const void *req, int reqSize, int respSize,
+                                     psmOpId *opId);
+/* PSM_IN_PROGRESS until the answer is there. The answers of other calls that arrive meanwhile are kept for them. */
+PSM_API psm_status psmPollProxyResponse(psmProxyConnector *connector, void *resp, int respSize, psmOpId opId);
+PSM_API psm_status psmProxyCallBlocking(psmProxyConnector *connector, int type, const void *req, int reqSize,
+                                        void *resp, int respSize);
+/* The fd of the owner's share `id`, received over the UDS; the caller closes it. */
+PSM_API psm_status psmProxyClientGetFdBlocking(psmProxyConnector *connector, uint64_t id, int *fd);
+/* Gives a fd to the proxy's process; *remote is its number there. */
+PSM_API psm_status psmProxyClientQueryFdBlocking(psmProxyConnector *connector, int fd, int *remote);
+/* Queues an operation for the progress thread of this rank's proxy; psmProxyStart posts what was saved. */
+PSM_API psm_status psmProxySaveOp(psmProxyState *state, const struct psmProxyOp *op);
+PSM_API psm_status psmProxyStart(psmProxyState *state);
+/* Close to every peer, Stop to the own service, joins the threads. Idempotent; also after an abort. */
+PSM_API psm_status psmProxyStop(psmProxyState *state);
+PSM_API psm_status psmProxyDestroy(psmProxyState *state); /* NULL is fine */
+PSM_API psm_status psmProxyAbort(psmProxyState *state, const char *reason);
+
+PSM_API int psmProxyRank(const psmProxyState *state);
+PSM_API int psmProxyDevice(const psmProxyState *state);
+PSM_API const struct psm_settings *psmProxySettings(const psmProxyState *state);
+PSM_API int psmProxyAborted(const psmProxyState *state);
+PSM_API void *psmProxyHost(const psmProxyState *state);
+/* First error of the service or progress thread, PSM_OK when none; its text in psm_last_error(). */
+PSM_API psm_status psmProxyAsyncError(const psmProxyState *state);
+/* What the UDS thread hands out for a share id: owned by the caller (a dup is sent). Removed by id. */
+PSM_API psm_status psmProxyOfferFd(psmProxyState *state, uint64_t id, int fd);
+PSM_API psm_status psmProxyWithdrawFd(psmProxyState *state, uint64_t id);
+/* A fd that a peer gave by QueryFd: taken out (the caller closes it then); NOT_FOUND otherwise. */
+PSM_API psm_status psmProxyTakeFd(psmProxyState *state, int number, int *fd);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
