@@ -479,14 +479,16 @@ CUresult hc_cuCtxSynchronize(void)
 {
     int rc;
     struct hc_context *context = known(NULL, true, &rc);
-    return context ? hc_device_drain(context->device) : rc;
+    if (context) rc = hc_capture_forbids_device(context->device);
+    return rc ? rc : hc_device_drain(context->device);
 }
 
 CUresult hc_cuCtxSynchronize_v2(CUcontext ctx)
 {
     int rc;
     struct hc_context *context = known(ctx, true, &rc);
-    return context ? hc_device_drain(context->device) : rc;
+    if (context) rc = hc_capture_forbids_device(context->device);
+    return rc ? rc : hc_device_drain(context->device);
 }
 
 CUresult hc_cuCtxEnablePeerAccess(CUcontext peerContext, unsigned int Flags)

@@ -51,7 +51,8 @@ cudaError_t hc_cudaInitDevice(int device, unsigned int deviceFlags, unsigned int
 
 cudaError_t hc_cudaDeviceSynchronize(void)
 {
-    return hc_topology.devices ? hc_device_drain(hc_current_device()) : PSM_CUDA_NO_DEVICE;
+    int rc = hc_topology.devices ? hc_capture_forbids_device(hc_current_device()) : PSM_CUDA_NO_DEVICE;
+    return rc ? rc : hc_device_drain(hc_current_device());
 }
 
 cudaError_t hc_cudaDeviceReset(void)
