@@ -144,6 +144,9 @@ _WORD = re.compile(r"[A-Za-z_]\w*")
 #: Answered by the shim itself, in csrc/sanitize/shim/shim.c.
 BY_HAND = {"cuGetProcAddress", "cuGetProcAddress_v2", "cudaGetDriverEntryPoint", "cudaGetDriverEntryPointByVersion"}
 
+#: Had more parameters before CUDA 12, under the same name.
+_CHANGED = {"cudaGraphInstantiate", "cudaGraphExecUpdate"}
+
 
 def shimmed(functions: list[Any], known: set[str]) -> list[Any]:
     """The functions that the shim stands in for: with roles, all types known, one prototype for both sonames."""
@@ -153,7 +156,13 @@ def shimmed(functions: list[Any], known: set[str]) -> list[Any]:
 
     def usable(f: Any) -> bool:
         words = {word for p in f.parameters for word in _WORD.findall(p.type)} if f.result else set()
-        return f.result is not None and has_roles(f) and names[f.name] == 1 and words <= known and f.name not in BY_HAND
+        return (
+            f.result is not None
+            and has_roles(f)
+            and names[f.name] == 1
+            and words <= known
+            and f.name not in BY_HAND | _CHANGED
+        )
 
     return [f for f in functions if f.library in ("rt", "drv") and usable(f)]
 
@@ -161,15 +170,18 @@ def shimmed(functions: list[Any], known: set[str]) -> list[Any]:
 def _stand_in(f: Any, number: int, variant: str) -> str:
     name = f.name + variant
     before, after = checks(f)
+    mine = f"shim_checks({number})"
+    if f.library == "drv":
+        # what a shared libcudart asks of the driver for a call of its own is no call of the program
+        mine += " && !shim_is_runtime(__builtin_return_address(0))"
+    before = [line.replace("psm_san_on()", mine) for line in before]
     head = f.prototype.replace(f" {f.name}(", f" {name}(")
     types = ", ".join(p.type for p in f.parameters) or "void"
     arguments = ", ".join(p.name for p in f.parameters)
-    driver = "shim_driver_called();" if f.library == "drv" else ""
     body = [
         "int rc = 0;",
         f"{f.result} (*next)({types}) = ({f.result}(*)({types}))shim_next({number});",
-        f"if (!next) return ({f.result}){'999' if f.library == 'drv' else '35'};",
-        *([driver] if driver else []),
+        f"if (!next) return ({f.result})SHIM_NO_CUDA;",
         *before,
         f"if (rc == 0) rc = (int)next({arguments});",
         *after,
@@ -181,18 +193,40 @@ def _stand_in(f: Any, number: int, variant: str) -> str:
 def shim(functions: list[Any], known: set[str]) -> tuple[str, str]:
     """The C file and the version script of the shim."""
     chosen = shimmed(functions, known)
-    rows, parts, names = [], [], []
+    rows: list[str] = []
+    parts: list[str] = []
+    names: list[str] = []
+    numbers: dict[str, tuple[int, int]] = {}
     for f in chosen:
+        library = "SHIM_DRIVER" if f.library == "drv" else "SHIM_RUNTIME"
+        only = f.versions[0] if f.library == "rt" and len(f.versions) == 1 else 0
+        numbers[f.name] = (len(rows), len(rows) + 1 if f.default_stream else -1)
         for variant in ["", *([f"_{f.default_stream}"] if f.default_stream else [])]:
             names.append(f.name + variant)
             parts.append(_stand_in(f, len(rows), variant))
-            library = "SHIM_DRIVER" if f.library == "drv" else "SHIM_RUNTIME"
-            since = f.versions[0] if f.library == "drv" else 0
-            rows.append(f'    {{"{f.name}{variant}", "{f.base}", {library}, {since}, (void *){f.name}{variant}}},\n')
+            rows.append(
+                f'    {{.name = "{f.name}{variant}", .library = {library}, .soname = {only}, .own = (void *){f.name}{variant}}},\n'
+            )
+    # Every version of a driver function counts, also those that are not stood in for: they have other parameters.
+    bases = {f.base for f in chosen if f.library == "drv"}
+    driver = [f for f in functions if f.library == "drv"]
+    versions = [
+        f'    {{"{f.base}", {f.versions[0]}, {{{numbers.get(f.name, (-1, -1))[0]}, {numbers.get(f.name, (-1, -1))[1]}}}}},\n'
+        for f in driver
+        if f.base in bases
+    ]
     code = '/* Made from api.def: the functions that the shim stands in for. */\n#include "shim.h"\n\n' + "\n".join(
         parts
     )
     code += f"\nstruct shim_function shim_functions[] = {{\n{''.join(rows)}}};\nconst int shim_count = {len(rows)};\n"
-    names += sorted(BY_HAND) + [f"{n}_{v}" for n, v in (("cudaGetDriverEntryPoint", "ptsz"),)]
-    names += ["cudaGetDriverEntryPointByVersion_ptsz", "dlsym", "dlvsym"]
+    code += f"const struct shim_version shim_versions[] = {{\n{''.join(versions)}}};\n"
+    code += f"const int shim_version_count = {len(versions)};\n"
+    code += f"const int shim_newest = {max(f.versions[0] for f in driver)};\n"
+    names += [
+        *sorted(BY_HAND),
+        "cudaGetDriverEntryPoint_ptsz",
+        "cudaGetDriverEntryPointByVersion_ptsz",
+        "dlsym",
+        "dlvsym",
+    ]
     return code, "{\nglobal:\n" + "".join(f"    {n};\n" for n in names) + "local:\n    *;\n};\n"

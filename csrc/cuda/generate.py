@@ -4,6 +4,7 @@ generate.py exports LIBRARY OUT.c   the symbols of libcudart12, libcudart13, lib
 generate.py map LIBRARY OUT.map     its version script
 generate.py impl OUT.h              prototypes of what csrc/hostcuda defines
 generate.py table OUT.h OUT.c       numbers and names of all functions
+generate.py shim OUT.c OUT.map      the functions that the sanitizer's shim stands in for
 generate.py mark                    writes the provider column of api.def
 """
 
@@ -150,6 +151,16 @@ def table(api: Api) -> tuple[str, str]:
     return "".join(header), code + "".join(rows) + "};\n"
 
 
+def known_types() -> set[str]:
+    """Words that may stand in a prototype: those of C, and those that our headers declare."""
+    words = set("void int unsigned char long short float double const size_t struct enum union signed".split())
+    words |= {f"{sign}int{bits}_t" for sign in ("", "u") for bits in (8, 16, 32, 64)}
+    for path in sorted(HERE.glob("types*.h")):
+        text = re.sub(r"/\*.*?\*/", "", path.read_text(), flags=re.DOTALL)
+        words |= set(re.findall(r"[A-Za-z_]\w*", text))
+    return words
+
+
 def mark(api: Api) -> None:
     """Write who provides what into the list, and complain about definitions that it does not name."""
     known = {api.symbol(f) for f in api.functions}
@@ -182,6 +193,9 @@ def main(arguments: list[str]) -> None:
             write(out, impl(api))
         case ["table", header, code]:
             for out, text in zip((header, code), table(api), strict=True):
+                write(out, text)
+        case ["shim", code, script]:
+            for out, text in zip((code, script), gen_san.shim(api.functions, known_types()), strict=True):
                 write(out, text)
         case ["mark"]:
             mark(api)

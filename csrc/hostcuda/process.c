@@ -81,7 +81,8 @@ static bool place_of(uint64_t address, uint64_t *base, uint64_t *size)
 
 static void start_sanitizer(void)
 {
-    const struct psm_san_hooks hooks = {.device = hc_current_device, .place = place_of, .every_birth = true};
+    const struct psm_san_hooks hooks = {
+        .device = hc_current_device, .log_device = hc_current_device, .place = place_of, .every_birth = true};
     psm_san_start((enum psm_san_mode)hc_options.sanitize, "hostcuda", &hooks);
 }
 

@@ -78,7 +78,8 @@ struct psm_san_call {
 
 /* How the sanitizer asks the CUDA under it. Any may be NULL. */
 struct psm_san_hooks {
-    int (*device)(void); /* current one */
+    int (*device)(void);     /* current one; asked in checked calls only */
+    int (*log_device)(void); /* the same as far as it is known without asking CUDA: at any time */
     /* Whether CUDA knows this address in this process; then what allocation it lies in, if that can be told (else
      * *size 0). */
     bool (*place)(uint64_t address, uint64_t *base, uint64_t *size);

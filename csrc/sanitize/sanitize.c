@@ -463,7 +463,7 @@ void psm_san_start(enum psm_san_mode mode, const char *where, const struct psm_s
     leaks_wanted = text && *text && strcmp(text, "0") != 0;
     process = getpid();
     if (hooks) san_hooks = *hooks;
-    if (hooks && hooks->device) psm_log_set_device_function(hooks->device);
+    if (hooks && hooks->log_device) psm_log_set_device_function(hooks->log_device);
     san_ledger_start();
     san_stack_start();
     san_records_start();
