@@ -29,6 +29,9 @@ struct psm_proc {
 /* This process. Right after fork too, where pid, start time and tag change in place: copy what has to stay. */
 const struct psm_proc *psm_proc_self(void);
 
+/* Reads the rank from the environment again: a program may set it after this library was loaded. */
+void psm_proc_refresh_rank(void);
+
 /* The calling thread, as NCCL prints it. */
 int psm_tid(void);
 

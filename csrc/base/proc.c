@@ -75,6 +75,11 @@ static int read_rank(void)
     return -1;
 }
 
+void psm_proc_refresh_rank(void)
+{
+    self.rank = read_rank();
+}
+
 static uint16_t random_tag(void)
 {
     uint16_t tag = 0;

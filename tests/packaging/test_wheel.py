@@ -40,7 +40,13 @@ def test_wheel_holds_catalogue_and_scanner_and_no_tests(wheel: Path) -> None:
         p.name for p in (ROOT / "psmkit" / "catalogue").glob("*.toml")
     }
     assert "psmkit/py.typed" in names
-    assert not [n for n in names if n.startswith(("tests/", "csrc/", "benchmarks/")) or n.endswith((".c", ".h"))]
+    assert not [n for n in names if n.startswith(("tests/", "csrc/", "benchmarks/")) or n.endswith(".c")]
+
+
+def test_wheel_holds_the_emulated_cuda(wheel: Path) -> None:
+    inside = {n.removeprefix("psmkit/lab/hostcuda/") for n in zipfile.ZipFile(wheel).namelist() if "/hostcuda/" in n}
+    libraries = {"libcudart.so.12", "libcudart.so.13", "libcuda.so.1", "libnvidia-ml.so.1", "libpsm_hostcuda.so"}
+    assert libraries | {"api.def", "types.h"} <= inside
 
 
 def test_installed_wheel_analyses_a_log_without_a_compiler(wheel: Path, tmp_path: Path) -> None:
@@ -65,3 +71,6 @@ def test_installed_wheel_analyses_a_log_without_a_compiler(wheel: Path, tmp_path
     )
     out = run(tmp_path / "venv" / "bin" / "psmkit", "analyze", LOG, env=bare, cwd=tmp_path)
     assert out.startswith("inconclusive")
+    code = "from psmkit.lab.cuda import Face; rt = Face('cudart13'); n = rt.new('int *'); rt.ok.cudaGetDeviceCount(n); print(n[0])"
+    bare["PSM_HOSTCUDA_BANNER"] = "0"
+    assert run(python, "-c", code, env=bare, cwd=tmp_path) == "8\n"
