@@ -1,0 +1,99 @@
+/* What all parts of libpsm share: errors, deadlines, the filter of the log, random numbers. Nothing here is exported.
+ *
+ * Log lines are made from the catalogue: csrc/psm/messages.list names entries and their subsystem, psm_lib_messages.h
+ * has a function psm_msg_<name> for each. */
+#ifndef PSM_CORE_INTERNAL_H
+#define PSM_CORE_INTERNAL_H
+
+#include <stdarg.h>
+#include <stdbool.h>
+
+#include "base.h"
+#include "log.h"
+#include "psm/psm.h"
+
+/* ---- errors ---- */
+
+/* Note the failure of the calling thread and return its status, so that `return psm_fail(...)` ends a function. rank
+ * and peer: -1 for none; op_id: 0 for none. The text says what was attempted, what was seen, what to do. */
+psm_status psm_fail(psm_status status, const char *stage, int rank, int peer, uint64_t op_id, const char *format, ...)
+    __attribute__((format(printf, 6, 7)));
+/* The same for a system call: ": strerror (name)" is put behind the text. The status is chosen from the number:
+ * NO_MEMORY, NO_RESOURCE (descriptors, space, slots), DENIED, NOT_FOUND, else SYSTEM. */
+psm_status psm_fail_errno(int number, const char *stage, int rank, int peer, const char *format, ...)
+    __attribute__((format(printf, 5, 6)));
+/* The same for a CUDA call: ": name (number): CUDA's text" is put behind the text. Always PSM_ERR_CUDA. */
+psm_status psm_cuda_fail(int code, const char *stage, int rank, int peer, const char *format, ...)
+    __attribute__((format(printf, 5, 6)));
+/* Make another thread's failure this thread's own. Returns its status. */
+psm_status psm_fail_again(const struct psm_error *error);
+/* Fill in what a lower level did not know: rank, peer, opId and stage where they are empty. Returns the status. */
+psm_status psm_fail_at(const char *stage, int rank, int peer, uint64_t op_id);
+
+/* Leave the function with the status of a call that failed (and noted why). */
+#define PSM_TRY(call)                                                                                                  \
+    do {                                                                                                               \
+        psm_status status_ = (call);                                                                                   \
+        if (status_ < 0) return status_;                                                                               \
+    } while (0)
+/* PSM_CUDA(cuda, "setup", rank, peer, cudaMalloc(&p, n)): leave the function when the CUDA call fails. */
+#define PSM_CUDA(table, stage, rank, peer, call)                                                                       \
+    do {                                                                                                               \
+        int code_ = (int)(table)->call;                                                                                \
+        if (code_ != 0) return psm_cuda_fail(code_, (stage), (rank), (peer), "%s", #call);                             \
+    } while (0)
+
+/* ---- time ---- */
+
+/* A point of CLOCK_MONOTONIC; at_ns 0: none. */
+struct psm_deadline {
+    uint64_t at_ns;
+};
+struct psm_deadline psm_deadline_in(uint32_t ms);
+bool psm_deadline_passed(struct psm_deadline deadline);
+/* Milliseconds that are left, rounded up, for poll(2): 0 when it has passed, -1 when there is none. */
+int psm_deadline_left_ms(struct psm_deadline deadline);
+
+/* ---- random ---- */
+
+uint64_t psm_random64(void); /* from getrandom, never 0: for ids and names */
+
+/* ---- the log ---- */
+
+/* NCCL's subsystems and bits. */
+enum psm_subsystem {
+    PSM_SUB_INIT = 0x1,
+    PSM_SUB_COLL = 0x2,
+    PSM_SUB_P2P = 0x4,
+    PSM_SUB_SHM = 0x8,
+    PSM_SUB_NET = 0x10,
+    PSM_SUB_GRAPH = 0x20,
+    PSM_SUB_TUNING = 0x40,
+    PSM_SUB_ENV = 0x80,
+    PSM_SUB_ALLOC = 0x100,
+    PSM_SUB_CALL = 0x200,
+    PSM_SUB_PROXY = 0x400,
+    PSM_SUB_NVLS = 0x800,
+    PSM_SUB_BOOTSTRAP = 0x1000,
+    PSM_SUB_REG = 0x2000,
+    PSM_SUB_PROFILE = 0x4000,
+    PSM_SUB_RAS = 0x8000,
+    PSM_SUB_ALL = 0xffff
+};
+
+/* Level in the high half, subsystems in the low one; 0: not read yet. */
+extern _Atomic uint32_t psm_log_filter;
+/* Read PSM_DEBUG and PSM_DEBUG_SUBSYS, or NCCL_DEBUG and NCCL_DEBUG_SUBSYS where those are not set. psm_settings_read
+ * does it, too: a program may set them after it has loaded the library. */
+uint32_t psm_log_read_filter(void);
+
+/* Whether a line of this level and any of these subsystems is wanted. Warnings always are. Cheap enough for a step. */
+static inline bool psm_log_on(enum psm_level level, uint32_t subsystems)
+{
+    if (level == PSM_LEVEL_WARN) return true;
+    uint32_t filter = atomic_load_explicit(&psm_log_filter, memory_order_relaxed);
+    if (__builtin_expect(filter == 0, 0)) filter = psm_log_read_filter();
+    return (uint32_t)level <= filter >> 16 && (filter & subsystems) != 0;
+}
+
+#endif

@@ -1,0 +1,46 @@
+/* Words that two processes share, each on a cache line of its own, so that the writer of one does not take the line of
+ * the other away. What was written before a store is seen by whoever loads its value. */
+#ifndef PSM_SHM_LINE_H
+#define PSM_SHM_LINE_H
+
+#include <stdatomic.h>
+#include <stdint.h>
+
+enum { PSM_LINE = 64 };
+
+struct psm_line {
+    _Alignas(PSM_LINE) _Atomic uint64_t value;
+    uint8_t unused[PSM_LINE - sizeof(uint64_t)];
+};
+_Static_assert(sizeof(struct psm_line) == PSM_LINE, "crosses processes");
+_Static_assert(ATOMIC_LLONG_LOCK_FREE == 2, "a lock would not be shared with the other process");
+
+static inline uint64_t psm_line_load(const struct psm_line *line)
+{
+    return atomic_load_explicit(&line->value, memory_order_acquire);
+}
+/* Of a word that only the caller writes: no order is needed to read it back. */
+static inline uint64_t psm_line_own(const struct psm_line *line)
+{
+    return atomic_load_explicit(&line->value, memory_order_relaxed);
+}
+static inline void psm_line_store(struct psm_line *line, uint64_t value)
+{
+    atomic_store_explicit(&line->value, value, memory_order_release);
+}
+/* Take a flag exactly once: the old value, and `value` in its place. */
+static inline uint64_t psm_line_swap(struct psm_line *line, uint64_t value)
+{
+    return atomic_exchange_explicit(&line->value, value, memory_order_acq_rel);
+}
+
+static inline void psm_cpu_relax(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ __volatile__("yield" ::: "memory");
+#endif
+}
+
+#endif
