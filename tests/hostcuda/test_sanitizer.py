@@ -1,0 +1,273 @@
+"""The handle sanitizer tells misuse at the call that does it, with stacks, and is silent on what only looks like misuse.
+
+Everything runs twice: checked inside hostcuda, and by the shim over hostcuda's libraries with their own checks off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.hostcuda.conftest import emulated
+from tests.hostcuda.sanitizing import Program, Told
+
+pytestmark = emulated
+Start = Callable[..., Program]
+Run = Callable[..., Told]
+
+STREAM = "s = new('cudaStream_t *'); ok.cudaStreamCreate(s); s = s[0]\n"
+EVENT = "e = new('cudaEvent_t *'); ok.cudaEventCreate(e); e = e[0]\n"
+MEMORY = "p = new('void **'); ok.cudaMalloc(p, 4096); p = p[0]\n"
+
+
+@pytest.fixture(params=[pytest.param("hostcuda", id="inside"), "shim"])
+def start(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Start]:
+    """Starts programs that share a record folder."""
+    programs = []
+    (tmp_path / "records").mkdir(mode=0o700)
+
+    def begin(code: str, *, mode: str = "warn", **env: str) -> Program:
+        programs.append(Program("cudart12", request.param, mode, tmp_path / "records", code, env))
+        return programs[-1]
+
+    yield begin
+    for program in programs:
+        program.close()
+
+
+@pytest.fixture
+def run(start: Start) -> Run:
+    """Runs one program to its end."""
+
+    def whole(code: str, *, mode: str = "warn", **env: str) -> Told:
+        return start(code, mode=mode, **env).end()
+
+    return whole
+
+
+# ---- handles of this process ----
+
+
+def test_healthy_program_is_not_told(run: Run) -> None:
+    run(
+        STREAM
+        + EVENT
+        + MEMORY
+        + """
+        ok.cudaMemsetAsync(p, 1, 4096, s)
+        ok.cudaEventRecord(e, s)
+        ok.cudaStreamWaitEvent(s, e, 0)
+        ok.cudaEventSynchronize(e)
+        ok.cudaEventQuery(e)
+        ok.cudaStreamSynchronize(s)
+        ok.cudaStreamSynchronize(ffi.NULL)
+        ok.cudaStreamSynchronize(ffi.cast('cudaStream_t', 1))
+        ok.cudaStreamSynchronize(ffi.cast('cudaStream_t', 2))
+        ok.cudaEventDestroy(e)
+        ok.cudaStreamDestroy(s)
+        ok.cudaFree(p)
+        ok.cudaFree(ffi.NULL)
+        """
+    ).nothing()
+
+
+def test_destroyed_stream_is_told_with_all_three_stacks(run: Run) -> None:
+    told = run(STREAM + "ok.cudaStreamDestroy(s)\nassert rt.cudaStreamSynchronize(s) == 400")
+    assert told.one().startswith("cudaStreamSynchronize got stream 0x")
+    assert "was destroyed before" in told.one()
+    assert [s.split(", ")[1].split()[0] for s in told.stacks] == ["used", "born", "ended"]
+
+
+def test_destroyed_event_is_told(run: Run) -> None:
+    told = run(EVENT + "ok.cudaEventDestroy(e)\nassert rt.cudaEventRecord(e, ffi.NULL) == 400")
+    assert "cudaEventRecord got event" in told.one() and "destroyed before" in told.one()
+
+
+def test_stream_made_after_a_destroyed_one_is_not_told(run: Run) -> None:
+    run(STREAM + "ok.cudaStreamDestroy(s)\n" + STREAM + "ok.cudaStreamSynchronize(s)").nothing()
+
+
+def test_handle_destroyed_twice_is_told(run: Run) -> None:
+    told = run(STREAM + "ok.cudaStreamDestroy(s)\nassert rt.cudaStreamDestroy(s) == 400")
+    assert told.one().startswith("cudaStreamDestroy ends stream") and told.one().endswith("a second time")
+
+
+def test_handle_that_nobody_made_is_told(run: Run) -> None:
+    told = run("assert rt.cudaStreamSynchronize(ffi.cast('cudaStream_t', 0xdeadbee0)) == 400")
+    assert told.one() == "cudaStreamSynchronize got stream 0xdeadbee0, which was never created"
+
+
+def test_the_same_misuse_at_the_same_call_is_told_once(run: Run) -> None:
+    told = run(EVENT + "ok.cudaEventDestroy(e)\nfor i in range(100): rt.cudaEventQuery(e)")
+    assert len(told.reports) == 1
+
+
+def test_query_before_record_is_told_once_and_allowed(run: Run) -> None:
+    told = run(EVENT + "ok.cudaEventQuery(e); ok.cudaEventQuery(e); ok.cudaEventSynchronize(e)", mode="error")
+    assert told.one().startswith("cudaEventQuery asks for event") and "never recorded" in told.one()
+
+
+def test_query_of_a_recorded_event_is_not_told(run: Run) -> None:
+    run(EVENT + "ok.cudaEventRecord(e, ffi.NULL); ok.cudaEventQuery(e); ok.cudaEventSynchronize(e)").nothing()
+
+
+def test_wait_for_an_unrecorded_event_is_told(run: Run) -> None:
+    told = run(STREAM + EVENT + "ok.cudaStreamWaitEvent(s, e, 0)")
+    assert told.one().startswith("cudaStreamWaitEvent asks for event")
+
+
+def test_handles_of_the_runtime_are_good_for_the_driver(run: Run) -> None:
+    run(STREAM + "drv.ok.cuInit(0); drv.ok.cuStreamSynchronize(drv.ffi.cast('CUstream', value(s)))").nothing()
+
+
+def test_error_mode_refuses_the_call(run: Run) -> None:
+    # CUDA allows this call: what the destroyed event was recorded in does not matter to it on a real driver
+    told = run(
+        MEMORY
+        + "assert rt.cudaMemset(p, 7, 4097) == 1\nassert rt.cudaGetLastError() in (0, 1)\nok.cudaMemset(p, 7, 4096)",
+        mode="error",
+    )
+    assert "1 beyond the end of device-memory" in told.one()
+
+
+def test_nothing_is_told_when_it_is_off(run: Run) -> None:
+    run(STREAM + "ok.cudaStreamDestroy(s)\nrt.cudaStreamSynchronize(s)", mode="off").nothing()
+
+
+# ---- memory ----
+
+
+def test_copy_beyond_the_end_is_told(run: Run) -> None:
+    told = run(MEMORY + "h = new('char[]', 8192); rt.cudaMemcpy(p + 4000, h, 97, 1)")
+    assert "cudaMemcpy writes 97 bytes" in told.one() and "1 beyond the end of device-memory" in told.one()
+    assert [s.split(", ")[1].split()[0] for s in told.stacks] == ["used", "born"]
+
+
+def test_copy_up_to_the_end_is_not_told(run: Run) -> None:
+    run(MEMORY + "h = new('char[]', 8192); ok.cudaMemcpy(p + 4000, h, 96, 1); ok.cudaMemcpy(h, p, 4096, 2)").nothing()
+
+
+def test_read_beyond_the_end_is_told_with_kind_default(run: Run) -> None:
+    told = run(MEMORY + "h = new('char[]', 8192); rt.cudaMemcpy(h, p, 4097, 4)")
+    assert "cudaMemcpy reads 4097 bytes" in told.one()
+
+
+def test_pitched_copy_is_measured_to_its_last_row(run: Run) -> None:
+    told = run(MEMORY + "rt.cudaMemset2D(p, 1024, 0, 1024, 4); rt.cudaMemset2D(p, 1025, 0, 1024, 4)")
+    assert "cudaMemset2D writes 4099 bytes" in told.one() and "3 beyond the end" in told.one()
+
+
+def test_copy_into_freed_memory_is_told_with_the_stack_of_the_free(run: Run) -> None:
+    told = run(MEMORY + "ok.cudaFree(p); h = new('char[]', 8); assert rt.cudaMemcpy(p, h, 8, 1) != 0")
+    assert "that was freed before" in told.one()
+    assert [s.split(", ")[1].split()[0] for s in told.stacks] == ["used", "born", "ended"]
+
+
+def test_memory_freed_and_given_out_again_is_not_told(run: Run) -> None:
+    run(MEMORY + "ok.cudaFree(p)\n" + MEMORY + "ok.cudaMemset(p, 0, 4096); ok.cudaFree(p)").nothing()
+
+
+def test_memory_freed_twice_is_told(run: Run) -> None:
+    told = run(MEMORY + "ok.cudaFree(p); assert rt.cudaFree(p) != 0")
+    assert told.one().startswith("cudaFree ends device-memory") and told.one().endswith("a second time")
+
+
+def test_free_of_an_inner_address_is_told(run: Run) -> None:
+    told = run(MEMORY + "assert rt.cudaFree(p + 256) != 0; ok.cudaFree(p)")
+    assert "not the begin of device-memory" in told.one()
+
+
+def test_pageable_memory_is_nobodys_business(run: Run) -> None:
+    run(
+        "a = new('char[]', 64); b = new('char[]', 64); ok.cudaMemcpy(a, b, 64, 0); ok.cudaMemcpy(a, b, 64, 4)"
+    ).nothing()
+
+
+def test_pinned_memory_may_be_freed_and_used_as_ordinary_memory(run: Run) -> None:
+    run(
+        MEMORY
+        + """
+        h = new('void **'); ok.cudaMallocHost(h, 4096); ok.cudaMemcpy(p, h[0], 4096, 1); ok.cudaFreeHost(h[0])
+        o = new('char[]', 4096); ok.cudaHostRegister(o, 4096, 0); ok.cudaMemcpy(p, o, 4096, 1); ok.cudaHostUnregister(o)
+        ok.cudaMemcpy(p, o, 4096, 1)
+        """
+    ).nothing()
+
+
+def test_host_access_to_device_memory_is_told_before_the_crash(run: Run) -> None:
+    told = run(MEMORY + "ffi.cast('char *', p)[16] = b'x'")
+    assert told.code < 0
+    assert len(told.reports) == 1 and told.reports[0].startswith("the host writes 0x")
+    assert "in device-memory" in told.reports[0] and "of 4096 bytes on device 0" in told.reports[0]
+
+
+def test_crash_elsewhere_is_not_told(run: Run) -> None:
+    told = run(MEMORY + "ffi.cast('char *', 64)[0] = b'x'")
+    assert told.code < 0 and not told.reports
+
+
+# ---- what is left at the end ----
+
+
+def test_what_is_left_is_a_remark_only_with_info(run: Run) -> None:
+    told = run(MEMORY + STREAM)
+    told.nothing()
+    assert not told.remarks
+    told = run(MEMORY + MEMORY + STREAM, NCCL_DEBUG="INFO")
+    told.nothing()
+    assert any("2 of device-memory left to the end of the process, 8192 bytes" in r for r in told.remarks)
+    assert any("1 of stream left" in r for r in told.remarks)
+
+
+def test_leaks_are_told_when_asked_for(run: Run) -> None:
+    told = run(MEMORY, PSM_SANITIZE_LEAKS="1")
+    assert any("1 of device-memory were never ended, 4096 bytes" in r for r in told.remarks), told.text
+
+
+def test_nothing_is_left_of_a_program_that_frees_all(run: Run) -> None:
+    told = run(MEMORY + STREAM + "ok.cudaFree(p); ok.cudaStreamDestroy(s)", PSM_SANITIZE_LEAKS="1")
+    told.nothing()
+    assert not [r for r in told.remarks if "never ended" in r]
+
+
+def test_device_reset_ends_everything_without_a_word(run: Run) -> None:
+    told = run(STREAM + EVENT + MEMORY + "ok.cudaDeviceReset()", PSM_SANITIZE_LEAKS="1")
+    told.nothing()
+    assert not [r for r in told.remarks if "never ended" in r]
+
+
+# ---- handles of other processes ----
+
+
+def test_stream_of_another_process_is_told_with_its_owner_and_birth(start: Start) -> None:
+    owner = start(STREAM + "rest(value(s))", RANK="0")
+    number = owner.rests()[0]
+    user = start(f"s = ffi.cast('cudaStream_t', {number})\nassert rt.cudaStreamSynchronize(s) == 400\nrest()", RANK="1")
+    user.rests()
+    user.go()
+    told = user.end()
+    assert told.one() == (
+        f"cudaStreamSynchronize got stream {int(number):#x}, which belongs to rank 0, process {owner.process.pid}"
+    )
+    assert [s.split(", ")[1].split()[0] for s in told.stacks] == ["used", "born"]
+    assert f"born by thread {owner.process.pid} at: " in told.stacks[1] and "python" in told.stacks[1]
+    owner.go()
+    owner.end().nothing()
+
+
+def test_handle_that_its_owner_has_destroyed_is_nobodys(start: Start) -> None:
+    owner = start(STREAM + "rest(value(s)); ok.cudaStreamDestroy(s); rest()", RANK="0")
+    number = owner.rests()[0]
+    owner.go()
+    owner.rests()
+    told = start(f"rt.cudaStreamSynchronize(ffi.cast('cudaStream_t', {number}))", RANK="1").end()
+    assert "never created" in told.one()
+
+
+def test_pointer_of_another_process_is_told(start: Start) -> None:
+    owner = start(MEMORY + "rest(value(p))", RANK="3")
+    number = owner.rests()[0]
+    told = start(f"rt.cudaMemset(ffi.cast('void *', {number} + 8), 0, 8)", RANK="1").end()
+    assert "cudaMemset got device-memory" in told.one() and "belongs to rank 3" in told.one()
