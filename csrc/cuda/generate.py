@@ -5,6 +5,7 @@ generate.py map LIBRARY OUT.map     its version script
 generate.py impl OUT.h              prototypes of what csrc/hostcuda defines
 generate.py table OUT.h OUT.c       numbers and names of all functions
 generate.py shim OUT.c OUT.map      the functions that the sanitizer's shim stands in for
+generate.py psm-cuda OUT.h          struct psm_cuda: pointers to the functions that psm_cuda.list names
 generate.py mark                    writes the provider column of api.def
 """
 
@@ -151,6 +152,52 @@ def table(api: Api) -> tuple[str, str]:
     return "".join(header), code + "".join(rows) + "};\n"
 
 
+def psm_cuda(api: Api, names: str) -> str:
+    """The header with ``struct psm_cuda``: one pointer a function of the list. A trailing ``?`` marks one that may be missing."""
+    of_name: dict[str, list[Any]] = {}
+    for f in api.functions:
+        of_name.setdefault(f.name, []).append(f)
+    members, rows, seen = [], [], set()
+    for number, line in enumerate(names.splitlines(), 1):
+        words = line.split("#")[0].split()
+        if not words:
+            continue
+        name, where = words[0], f"psm_cuda.list:{number}: {words[0]}"
+        if words[1:] not in ([], ["?"]):
+            raise SystemExit(f"{where}: followed by {' '.join(words[1:])!r}; only ? is meant")
+        if name in seen:
+            raise SystemExit(f"{where}: named twice")
+        seen.add(name)
+        found = of_name.get(name, [])
+        if not found or found[0].result is None:
+            raise SystemExit(f"{where}: api.def knows no prototype of it")
+        # One pointer has to fit whichever library is loaded.
+        if len({f.prototype for f in found}) > 1 or (found[0].library == "rt" and set(found[0].versions) != {12, 13}):
+            raise SystemExit(f"{where}: not the same function in libcudart.so.12 and libcudart.so.13")
+        f = found[0]
+        if f.library not in ("rt", "drv"):
+            raise SystemExit(f"{where}: of {f.library}; libcudart and libcuda are loaded")
+        inside = ", ".join(p.declaration for p in f.parameters) or "void"
+        members.append(f"    {f.result}{'' if f.result.endswith('*') else ' '}(*{name})({inside});\n")
+        since = f.versions[0] if f.library == "drv" else 0
+        rows.append(f'    X({name}, "{f.base}", PSM_CUDA_{f.library.upper()}, {since}, {int(words[1:] != ["?"])})')
+    return (
+        "/* Made from api.def and psm_cuda.list: the CUDA functions that libpsm calls. */\n"
+        "#ifndef PSM_CUDA_H\n#define PSM_CUDA_H\n"
+        + "".join(f'#include "{p.name}"\n' for p in sorted(HERE.glob("types*.h")) if p.name != "types_nvml.h")
+        + "\nstruct psm_cuda {\n"
+        "    int runtime_version; /* of the library, 12090 for 12.9 */\n"
+        "    int driver_version;  /* newest CUDA that the driver serves; 0: no driver */\n"
+        "    char path[256];      /* of the runtime library */\n" + "".join(members) + "};\n\n"
+        "/* The table, loaded at the first call that finds a library; NULL: there is none, and psm_last_error() says what was tried.\n"
+        "   A libcudart that is in the process already is taken first, then what the loader finds. PSM_CUDA_LIBRARY names another. */\n"
+        "const struct psm_cuda *psm_cuda_get(void);\n\n"
+        "enum { PSM_CUDA_RT, PSM_CUDA_DRV };\n"
+        "/* member, name to ask for, library, CUDA version of this prototype (driver), whether it must be there */\n"
+        "#define PSM_CUDA_FUNCTIONS(X) \\\n" + " \\\n".join(rows) + "\n#endif\n"
+    )
+
+
 def known_types() -> set[str]:
     """Words that may stand in a prototype: those of C, and those that our headers declare."""
     words = set("void int unsigned char long short float double const size_t struct enum union signed".split())
@@ -197,6 +244,8 @@ def main(arguments: list[str]) -> None:
         case ["shim", code, script]:
             for out, text in zip((code, script), gen_san.shim(api.functions, known_types()), strict=True):
                 write(out, text)
+        case ["psm-cuda", out]:
+            write(out, psm_cuda(api, (HERE / "psm_cuda.list").read_text()))
         case ["mark"]:
             mark(api)
         case _:
