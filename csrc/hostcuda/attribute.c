@@ -109,7 +109,7 @@ int hc_gpu_attribute(const struct hc_gpu *gpu, int attribute, int *value)
     case cudaDevAttrGpuPciDeviceId:
         return *value = (int)m->pci, 0;
     case cudaDevAttrGpuPciSubsystemId:
-        return *value = 0x16c110de, 0;
+        return *value = HC_PCI_SUBSYSTEM, 0;
     case cudaDevAttrHostNumaId:
         return *value = gpu->numa, 0;
     case cudaDevAttrNumaId:

@@ -57,7 +57,8 @@ bool hc_parse_uuid(const char *text, unsigned char uuid[16]);
 bool hc_parse_pci(const char *text, unsigned *domain, unsigned *bus, unsigned *slot);
 
 /* attribute.c. INVALID_VALUE: nobody knows the attribute. */
-enum { HC_ATTRIBUTE_LAST = 161 };
+enum { HC_ATTRIBUTE_LAST = 161, HC_PCI_SUBSYSTEM = 0x16c110de };
+enum { HC_SWITCH_BUS = 5, HC_SWITCHES = 4 }; /* PCI bus of the first NVSwitch; it takes that many */
 int hc_gpu_attribute(const struct hc_gpu *gpu, int attribute, int *value);
 unsigned hc_gpu_pci_id(const struct hc_gpu *gpu); /* device and vendor, as PCI numbers them */
 
