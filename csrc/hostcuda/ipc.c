@@ -35,16 +35,15 @@ int hc_ipc_name_of(int memfd, uint64_t offset, uint64_t size, uint64_t extra, st
 
 static int refuse(const struct hc_ipc_name *name, int code, const char *why)
 {
-    hc_memory_warn("IPC handle of process %d (descriptor %d): %s", name->pid, name->fd, why);
+    hc_say_ipc(name->pid, why);
     return code;
 }
 
 int hc_ipc_open(const struct hc_ipc_name *name, enum hc_memfd_kind kind, int *fd, struct hc_trailer *t)
 {
-    if (name->magic != MAGIC || name->kind != kind || name->pid <= 0 || name->fd < 0) {
-        hc_memory_warn("IPC handle: these 64 bytes are no handle of this kind; pass what the Get function wrote");
-        return PSM_CUDA_INVALID_HANDLE;
-    }
+    if (name->magic != MAGIC || name->kind != kind || name->pid <= 0 || name->fd < 0)
+        return refuse(name, PSM_CUDA_INVALID_HANDLE,
+                      "these 64 bytes are no handle of this kind; pass what the Get function wrote");
     if (name->pid == getpid() && name->start_time == hc_start_time(getpid()))
         return refuse(name, PSM_CUDA_INVALID_CONTEXT, "it is of this process; CUDA opens handles of others only");
     if (hc_start_time(name->pid) != name->start_time)

@@ -61,9 +61,7 @@ int hc_range_allocate(const struct hc_request *request, uint64_t bytes, struct h
         range->memfd = hc_memfd_new(&t, request->device);
         range->memfd_id = t.id;
         if (range->memfd < 0 || !map(range)) {
-            hc_memory_warn("allocation of %llu bytes: %s; the emulated memory takes a file descriptor and a mapping "
-                           "for each 2 MiB or more (ulimit -n, vm.max_map_count)",
-                           (unsigned long long)bytes, strerror(errno));
+            hc_say_no_memory(bytes, errno);
             rc = PSM_CUDA_OUT_OF_MEMORY;
         }
     }

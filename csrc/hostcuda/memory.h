@@ -50,8 +50,12 @@ int hc_device_of_uuid(const unsigned char uuid[16]); /* -1: not visible here */
 uint64_t hc_start_time(int pid);                     /* 0: no such process, or a zombie */
 uint64_t hc_unique_id(void);
 
-/* What memory code has to tell about a refusal: one line in NCCL's format. */
-void hc_memory_warn(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* What memory code has to tell about refusals: one line in NCCL's format each (memory_say.c). */
+void hc_say_import(int fd, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void hc_memory_warn(const char *format, ...) __attribute__((format(printf, 1, 2))); /* of what processes share */
+void hc_say_ipc(int pid, const char *reason);
+void hc_say_no_memory(uint64_t bytes, int error);
+void hc_say_no_peer(int device, int owner);
 
 /* ---- handles for other processes (ipc.c)
 

@@ -4,9 +4,6 @@
 #define _GNU_SOURCE
 #include "memory.h"
 
-#include <errno.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -20,20 +17,6 @@ static size_t cursor;           /* addresses are used in turn, so that freed one
 static struct hc_range *all;
 static struct hc_range **registered;
 static size_t registered_count, registered_room;
-
-void hc_memory_warn(const char *format, ...)
-{
-    char text[640], line[1024], host[64] = "";
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(text, sizeof text, format, arguments);
-    va_end(arguments);
-    gethostname(host, sizeof host - 1);
-    host[strcspn(host, ".")] = 0;
-    int n = snprintf(line, sizeof line, "%s:%d:%d [%d] NCCL WARN PSM hostcuda: %s\n", host, (int)getpid(),
-                     (int)gettid(), hc_current_device(), text);
-    if (n > 0 && write(STDERR_FILENO, line, (size_t)n) < 0) return;
-}
 
 int hc_memory_start(void)
 {

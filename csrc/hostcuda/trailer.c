@@ -95,36 +95,34 @@ int hc_memfd_new(struct hc_trailer *t, int device)
 int hc_memfd_check(int fd, enum hc_memfd_kind kind, struct hc_trailer *t)
 {
     struct stat st;
+    int seals = fcntl(fd, F_GET_SEALS);
     if (fstat(fd, &st) != 0) {
-        hc_memory_warn("import: descriptor %d: %s; pass the descriptor that was exported", fd, strerror(errno));
+        hc_say_import(fd, "%s", strerror(errno));
         return PSM_CUDA_INVALID_VALUE;
     }
-    int seals = fcntl(fd, F_GET_SEALS);
     if (seals < 0 || (seals & SEALS) != SEALS) {
-        hc_memory_warn("import: descriptor %d is no memory of hostcuda (no memfd, or not sealed)", fd);
+        hc_say_import(fd, seals < 0 ? "it is no memfd" : "it is a memfd that is not sealed, so not one of hostcuda");
         return PSM_CUDA_INVALID_VALUE;
     }
     if (st.st_size < (off_t)HC_PAGE || st.st_size % HC_PAGE ||
         pread(fd, t, sizeof *t, st.st_size - (off_t)HC_PAGE) != (ssize_t)sizeof *t ||
         memcmp(t->magic, MAGIC, sizeof MAGIC) != 0) {
-        hc_memory_warn("import: descriptor %d is no memory of hostcuda (%lld bytes without its trailer)", fd,
-                       (long long)st.st_size);
+        hc_say_import(fd, "it is no memory of hostcuda: %lld bytes without its trailer", (long long)st.st_size);
         return PSM_CUDA_INVALID_VALUE;
     }
     if (t->version != VERSION || t->bytes != sizeof *t) {
-        hc_memory_warn("import: descriptor %d comes from another version of hostcuda (theirs %u, ours %d); use the "
-                       "same psmkit in all processes",
-                       fd, t->version, VERSION);
+        hc_say_import(fd, "another version of hostcuda made it (theirs %u, ours %d); use one psmkit in all processes",
+                      t->version, VERSION);
         return PSM_CUDA_INVALID_VALUE;
     }
     if (t->size != (uint64_t)st.st_size - HC_PAGE || t->kind != (uint32_t)kind) {
-        hc_memory_warn("import: descriptor %d: its trailer says kind %u and %llu bytes, expected kind %d and %llu", fd,
-                       t->kind, (unsigned long long)t->size, (int)kind, (unsigned long long)st.st_size - HC_PAGE);
+        hc_say_import(fd, "its trailer says kind %u and %llu bytes, expected were kind %d and %llu", t->kind,
+                      (unsigned long long)t->size, (int)kind, (unsigned long long)st.st_size - HC_PAGE);
         return PSM_CUDA_INVALID_VALUE;
     }
     if (t->node != hc_topology.node) {
-        hc_memory_warn("import: descriptor %d is memory of pretended node %d, this is node %d: nodes share no memory",
-                       fd, t->node, hc_topology.node);
+        hc_say_import(fd, "it is memory of pretended node %d, this is node %d: nodes share no memory", t->node,
+                      hc_topology.node);
         return PSM_CUDA_INVALID_DEVICE;
     }
     return 0;

@@ -138,8 +138,7 @@ CUresult hc_cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const
                            .usage = prop->allocFlags.usage};
     memory->memfd = hc_memfd_new(&t, memory->device);
     if (memory->memfd < 0) {
-        hc_memory_warn("cuMemCreate of %zu bytes: %s; each allocation takes a file descriptor (ulimit -n)", size,
-                       strerror(errno));
+        hc_say_no_memory(size, errno);
         if (memory->accounted) hc_device_account(memory->device, -(int64_t)memory->accounted);
         free(memory);
         return PSM_CUDA_OUT_OF_MEMORY;
@@ -218,8 +217,8 @@ CUresult hc_cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle,
     bool host = t.location_type == cudaMemLocationTypeHostNuma;
     if (!t.size || t.size % HC_GRANULE || (!host && t.location_type != cudaMemLocationTypeDevice) ||
         t.handle_types != cudaMemHandleTypePosixFileDescriptor) {
-        hc_memory_warn("import: descriptor %d: its trailer is damaged (%llu bytes, location %u, handle types %u)", fd,
-                       (unsigned long long)t.size, t.location_type, t.handle_types);
+        hc_say_import(fd, "its trailer is damaged (%llu bytes, location %u, handle types %u)",
+                      (unsigned long long)t.size, t.location_type, t.handle_types);
         return PSM_CUDA_INVALID_VALUE;
     }
     struct hc_memory *memory = calloc(1, sizeof *memory);
@@ -380,8 +379,7 @@ static int check_access(const struct hc_memory *memory, const CUmemAccessDesc *d
     int device = desc->location.id;
     if (!hc_device_valid(device)) return PSM_CUDA_INVALID_DEVICE;
     if (memory->device >= 0 && memory->device != device && !hc_peer_possible(device, memory->device)) {
-        hc_memory_warn("cuMemSetAccess: device %d has no peer access to memory of device %d in this topology", device,
-                       memory->device);
+        hc_say_no_peer(device, memory->device);
         return PSM_CUDA_INVALID_DEVICE;
     }
     return 0;
