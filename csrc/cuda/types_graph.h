@@ -162,6 +162,25 @@ struct CUDA_BATCH_MEM_OP_NODE_PARAMS_v2_st {
 };
 typedef struct CUDA_BATCH_MEM_OP_NODE_PARAMS_v2_st CUDA_BATCH_MEM_OP_NODE_PARAMS;
 
+struct cudaMemAllocNodeParams {
+    struct cudaMemPoolProps poolProps;
+    const struct cudaMemAccessDesc *accessDescs;
+    size_t accessDescCount;
+    size_t bytesize;
+    void *dptr;
+};
+struct CUDA_MEM_ALLOC_NODE_PARAMS_v1_st {
+    CUmemPoolProps poolProps;
+    const CUmemAccessDesc *accessDescs;
+    size_t accessDescCount;
+    size_t bytesize;
+    CUdeviceptr dptr;
+};
+typedef struct CUDA_MEM_ALLOC_NODE_PARAMS_v1_st CUDA_MEM_ALLOC_NODE_PARAMS;
+struct cudaMemFreeNodeParams {
+    void *dptr;
+};
+
 /* Members of the union below. Where CUDA 12 has no context, those bytes are reserved and 0. */
 struct cudaKernelNodeParamsV2 {
     void *func;
@@ -217,6 +236,8 @@ struct cudaGraphNodeParams {
         struct cudaChildGraphNodeParams graph;
         struct cudaEventWaitNodeParams eventWait;
         struct cudaEventRecordNodeParams eventRecord;
+        struct cudaMemAllocNodeParams alloc;
+        struct cudaMemFreeNodeParams free;
     };
     long long reserved2;
 };
@@ -240,6 +261,8 @@ struct CUgraphNodeParams_st {
         struct cudaChildGraphNodeParams graph;
         struct cudaEventWaitNodeParams eventWait;
         struct cudaEventRecordNodeParams eventRecord;
+        struct cudaMemAllocNodeParams alloc;
+        struct cudaMemFreeNodeParams free;
         CUDA_BATCH_MEM_OP_NODE_PARAMS memOp;
     };
     long long reserved2;

@@ -72,6 +72,19 @@ int hc_payload_new(const struct hc_work *work, struct hc_payload **payload)
     return 0;
 }
 
+int hc_payload_describe(struct hc_payload **payload, const void *parameters, size_t size)
+{
+    struct hc_payload *described;
+    struct hc_work work = (*payload)->work;
+    work.node_parameters = parameters;
+    work.node_parameters_size = size;
+    int rc = hc_payload_new(&work, &described);
+    if (rc) return rc;
+    free(*payload); /* nobody else knows it yet, and the argument is the new one's */
+    *payload = described;
+    return 0;
+}
+
 void hc_payload_put(struct hc_payload *payload)
 {
     if (!payload || --payload->references) return;
@@ -300,6 +313,15 @@ int hc_graph_clone(const struct hc_graph *graph, bool handles, struct hc_graph *
     return rc;
 }
 
+bool hc_graph_allocates(const struct hc_graph *graph)
+{
+    for (const struct hc_node *node = graph->first; node; node = node->next)
+        if (node->type == cudaGraphNodeTypeMemAlloc || node->type == cudaGraphNodeTypeMemFree ||
+            (node->child && hc_graph_allocates(node->child)))
+            return true;
+    return false;
+}
+
 int hc_graph_order(const struct hc_graph *graph, struct hc_node ***out, struct hc_node **bad)
 {
     struct hc_node **order = malloc((graph->n + 1) * sizeof(struct hc_node *));
@@ -354,6 +376,7 @@ cudaError_t hc_cudaGraphClone(cudaGraph_t *pGraphClone, cudaGraph_t originalGrap
     struct hc_graph *graph, *clone;
     hc_graph_lock();
     int rc = hc_graph_find(originalGraph, &graph);
+    if (!rc && hc_graph_allocates(graph)) rc = PSM_CUDA_NOT_SUPPORTED;
     if (!rc) rc = hc_graph_clone(graph, true, &clone);
     if (!rc) *pGraphClone = (cudaGraph_t)(uintptr_t)clone->handle;
     hc_graph_unlock();
@@ -380,6 +403,7 @@ cudaError_t hc_cudaGraphDestroyNode(cudaGraphNode_t handle)
     hc_graph_lock();
     int rc = hc_node_find(handle, &node);
     if (!rc && node->graph->sequence) rc = PSM_CUDA_INVALID_VALUE;
+    if (!rc && hc_graph_allocates(node->graph)) rc = PSM_CUDA_NOT_SUPPORTED;
     if (!rc) hc_node_free(node);
     hc_graph_unlock();
     return rc;

@@ -19,7 +19,9 @@ struct hc_payload {
     _Alignas(16) unsigned char bytes[];
 };
 int hc_payload_new(const struct hc_work *work, struct hc_payload **payload); /* with one reference */
-void hc_payload_put(struct hc_payload *payload);                             /* under the lock; NULL does nothing */
+/* The same work with other parameters to tell; takes the old payload over when it succeeds. */
+int hc_payload_describe(struct hc_payload **payload, const void *parameters, size_t size);
+void hc_payload_put(struct hc_payload *payload); /* under the lock; NULL does nothing */
 /* A payload from a call that submits work to a stream: `call` gets a stream whose work is collected. */
 int hc_payload_record(int (*call)(cudaStream_t stream, void *context), void *context, struct hc_payload **payload);
 
@@ -70,6 +72,7 @@ struct hc_graph {
     struct hc_held *held;
     struct hc_sequence *sequence; /* captures into it now */
     struct hc_node *parent;       /* the child graph node that owns it */
+    uint64_t exec;                /* what it was last instantiated as */
 };
 
 void hc_graph_lock(void);
@@ -92,6 +95,9 @@ struct hc_edge *hc_edge_find(struct hc_edges *edges, const struct hc_node *node)
 bool hc_edge_plain(CUgraphEdgeData data);
 /* 0 when `data` may stand on an edge between nodes of these types. */
 int hc_edge_check(const struct hc_node *from, int to_type, CUgraphEdgeData data);
+/* Whether there are nodes that allocate or free: such a graph cannot be cloned or cut, and is instantiated once at a
+   time. */
+bool hc_graph_allocates(const struct hc_graph *graph);
 /* Nodes in an order in which dependencies come first, in a new array; INVALID_VALUE: there is a cycle, through *bad. */
 int hc_graph_order(const struct hc_graph *graph, struct hc_node ***order, struct hc_node **bad);
 
@@ -113,6 +119,8 @@ int hc_recipe_event(struct hc_recipe *recipe, int type, CUevent event);
 int hc_recipe_kernel(struct hc_recipe *recipe, const struct cudaKernelNodeParams *p);
 int hc_recipe_kernel_driver(struct hc_recipe *recipe, const CUDA_KERNEL_NODE_PARAMS *p);
 int hc_recipe_memory(struct hc_recipe *recipe, const CUDA_BATCH_MEM_OP_NODE_PARAMS *p);
+int hc_recipe_allocation(struct hc_recipe *recipe, struct cudaMemAllocNodeParams *p);
+int hc_recipe_free(struct hc_recipe *recipe, void *address);
 /* The three things that are done with a recipe; each takes its payload over, also when it fails. `error` is what making
    the recipe answered: it is passed on. */
 int hc_recipe_add(int error, struct hc_recipe *recipe, cudaGraphNode_t *out, cudaGraph_t graph,

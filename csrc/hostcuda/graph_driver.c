@@ -139,7 +139,23 @@ CUresult hc_cuGraphAddBatchMemOpNode(CUgraphNode *phGraphNode, CUgraph hGraph, c
     return hc_recipe_add(error, &recipe, phGraphNode, hGraph, dependencies, NULL, numDependencies);
 }
 
-static int recipe_of(struct hc_recipe *recipe, const CUgraphNodeParams *p)
+CUresult hc_cuGraphAddMemAllocNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
+                                   size_t numDependencies, CUDA_MEM_ALLOC_NODE_PARAMS *nodeParams)
+{
+    struct hc_recipe recipe;
+    int error = hc_recipe_allocation(&recipe, (struct cudaMemAllocNodeParams *)nodeParams);
+    return hc_recipe_add(error, &recipe, phGraphNode, hGraph, dependencies, NULL, numDependencies);
+}
+
+CUresult hc_cuGraphAddMemFreeNode(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
+                                  size_t numDependencies, CUdeviceptr dptr)
+{
+    struct hc_recipe recipe;
+    int error = hc_recipe_free(&recipe, (void *)(uintptr_t)dptr);
+    return hc_recipe_add(error, &recipe, phGraphNode, hGraph, dependencies, NULL, numDependencies);
+}
+
+static int recipe_of(struct hc_recipe *recipe, CUgraphNodeParams *p)
 {
     struct cudaMemsetParams fill;
     switch ((int)p->type) {
@@ -161,9 +177,18 @@ static int recipe_of(struct hc_recipe *recipe, const CUgraphNodeParams *p)
         return hc_recipe_event(recipe, cudaGraphNodeTypeEventRecord, p->eventRecord.event);
     case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP:
         return hc_recipe_memory(recipe, &p->memOp);
+    case cudaGraphNodeTypeMemAlloc:
+        return hc_recipe_allocation(recipe, &p->alloc);
+    case cudaGraphNodeTypeMemFree:
+        return hc_recipe_free(recipe, p->free.dptr);
     default:
         return PSM_CUDA_NOT_SUPPORTED;
     }
+}
+
+static bool may_change(int type)
+{
+    return type != cudaGraphNodeTypeMemAlloc && type != cudaGraphNodeTypeMemFree;
 }
 
 static int add_any(CUgraphNode *out, CUgraph graph, const CUgraphNode *dependencies, const CUgraphEdgeData *data,
@@ -198,7 +223,8 @@ CUresult hc_cuGraphAddNode_v2(CUgraphNode *phGraphNode, CUgraph hGraph, const CU
 CUresult hc_cuGraphNodeSetParams(CUgraphNode hNode, CUgraphNodeParams *nodeParams)
 {
     struct hc_recipe recipe;
-    int error = nodeParams ? recipe_of(&recipe, nodeParams) : PSM_CUDA_INVALID_VALUE;
+    if (!nodeParams || !may_change(nodeParams->type)) return PSM_CUDA_INVALID_VALUE;
+    int error = recipe_of(&recipe, nodeParams);
     return hc_recipe_set(error, &recipe, hNode);
 }
 
@@ -207,7 +233,8 @@ CUresult hc_cuGraphExecNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode, 
     struct hc_recipe recipe;
     if (nodeParams && nodeParams->type == cudaGraphNodeTypeGraph)
         return hc_cudaGraphExecChildGraphNodeSetParams(hGraphExec, hNode, nodeParams->graph.graph);
-    int error = nodeParams ? recipe_of(&recipe, nodeParams) : PSM_CUDA_INVALID_VALUE;
+    if (!nodeParams || !may_change(nodeParams->type)) return PSM_CUDA_INVALID_VALUE;
+    int error = recipe_of(&recipe, nodeParams);
     return hc_recipe_set_exec(error, &recipe, hGraphExec, hNode);
 }
 
@@ -331,6 +358,26 @@ CUresult hc_cuGraphMemsetNodeGetParams(CUgraphNode hNode, CUDA_MEMSET_NODE_PARAM
 CUresult hc_cuGraphHostNodeGetParams(CUgraphNode hNode, CUDA_HOST_NODE_PARAMS *nodeParams)
 {
     return hc_node_parameters(hNode, cudaGraphNodeTypeHost, nodeParams, sizeof *nodeParams);
+}
+
+CUresult hc_cuGraphKernelNodeGetParams_v2(CUgraphNode hNode, CUDA_KERNEL_NODE_PARAMS *nodeParams)
+{
+    return hc_node_parameters(hNode, cudaGraphNodeTypeKernel, nodeParams, sizeof *nodeParams);
+}
+
+CUresult hc_cuGraphBatchMemOpNodeGetParams(CUgraphNode hNode, CUDA_BATCH_MEM_OP_NODE_PARAMS *nodeParams_out)
+{
+    return hc_node_parameters(hNode, CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, nodeParams_out, sizeof *nodeParams_out);
+}
+
+CUresult hc_cuGraphMemAllocNodeGetParams(CUgraphNode hNode, CUDA_MEM_ALLOC_NODE_PARAMS *params_out)
+{
+    return hc_node_parameters(hNode, cudaGraphNodeTypeMemAlloc, params_out, sizeof *params_out);
+}
+
+CUresult hc_cuGraphMemFreeNodeGetParams(CUgraphNode hNode, CUdeviceptr *dptr_out)
+{
+    return hc_node_parameters(hNode, cudaGraphNodeTypeMemFree, dptr_out, sizeof *dptr_out);
 }
 
 /* ---- executable graphs ---- */

@@ -17,6 +17,7 @@ static int change_all(cudaGraph_t handle, const cudaGraphNode_t *from, const cud
     if (n && (!from || !to)) return PSM_CUDA_INVALID_VALUE;
     hc_graph_lock();
     int rc = hc_graph_find(handle, &graph);
+    if (!rc && !add && n && hc_graph_allocates(graph)) rc = PSM_CUDA_NOT_SUPPORTED;
     size_t done = 0;
     for (; done < n && !rc; done++) {
         rc = hc_node_find(from[done], &a);

@@ -147,13 +147,13 @@ int hc_recipe_event(struct hc_recipe *recipe, int type, CUevent handle)
 
 /* ---- what only other rooms know how to do: recorded from the call that does it ---- */
 
-cudaError_t hc_cudaLaunchKernel(const void *func, dim3 gridDim, dim3 blockDim, void **args, size_t sharedMem,
-                                cudaStream_t stream);
-CUresult hc_cuLaunchKernel(CUfunction f, unsigned int gridDimX, unsigned int gridDimY, unsigned int gridDimZ,
-                           unsigned int blockDimX, unsigned int blockDimY, unsigned int blockDimZ,
-                           unsigned int sharedMemBytes, CUstream hStream, void **kernelParams, void **extra);
-CUresult hc_cuStreamBatchMemOp_v2(CUstream stream, unsigned int count, CUstreamBatchMemOpParams *paramArray,
-                                  unsigned int flags);
+static void drop_alone(struct hc_recipe *recipe)
+{
+    hc_graph_lock();
+    hc_payload_put(recipe->payload);
+    hc_graph_unlock();
+    recipe->payload = NULL;
+}
 
 static int recorded(struct hc_recipe *recipe, int type, int (*call)(cudaStream_t, void *), void *context)
 {
@@ -198,6 +198,58 @@ int hc_recipe_memory(struct hc_recipe *recipe, const CUDA_BATCH_MEM_OP_NODE_PARA
 {
     if (!p) return PSM_CUDA_INVALID_VALUE;
     return recorded(recipe, CU_GRAPH_NODE_TYPE_BATCH_MEM_OP, call_memory, (void *)(uintptr_t)p);
+}
+
+struct allocation_call {
+    size_t size;
+    void *address;
+};
+
+static int call_allocate(cudaStream_t stream, void *context)
+{
+    struct allocation_call *call = context;
+    return hc_cudaMallocAsync(&call->address, call->size, stream);
+}
+
+/* On the device that the properties name, whichever is current. */
+int hc_recipe_allocation(struct hc_recipe *recipe, struct cudaMemAllocNodeParams *p)
+{
+    struct allocation_call call = {0};
+    if (!p || !p->bytesize || p->poolProps.handleTypes || (p->accessDescCount && !p->accessDescs))
+        return PSM_CUDA_INVALID_VALUE;
+    if (p->poolProps.allocType != cudaMemAllocationTypePinned ||
+        p->poolProps.location.type != cudaMemLocationTypeDevice)
+        return PSM_CUDA_INVALID_VALUE;
+    for (size_t i = 0; i < p->accessDescCount; i++)
+        if (!hc_peer_possible(p->accessDescs[i].location.id, p->poolProps.location.id) &&
+            p->accessDescs[i].location.id != p->poolProps.location.id)
+            return PSM_CUDA_INVALID_VALUE;
+    call.size = p->bytesize;
+    int before = hc_current_device(), rc = hc_set_current_device(p->poolProps.location.id);
+    if (rc) return rc;
+    rc = recorded(recipe, cudaGraphNodeTypeMemAlloc, call_allocate, &call);
+    hc_set_current_device(before);
+    if (rc) return rc;
+    p->dptr = call.address;
+    struct cudaMemAllocNodeParams told = *p;
+    told.accessDescs = NULL; /* the application's array is its own */
+    told.accessDescCount = 0;
+    rc = hc_payload_describe(&recipe->payload, &told, sizeof told);
+    if (rc) drop_alone(recipe);
+    return rc;
+}
+
+static int call_free(cudaStream_t stream, void *context)
+{
+    return hc_cudaFreeAsync(context, stream);
+}
+
+int hc_recipe_free(struct hc_recipe *recipe, void *address)
+{
+    if (!address) return PSM_CUDA_INVALID_VALUE;
+    int rc = recorded(recipe, cudaGraphNodeTypeMemFree, call_free, address);
+    if (!rc && (rc = hc_payload_describe(&recipe->payload, &address, sizeof address))) drop_alone(recipe);
+    return rc;
 }
 
 /* ---- what is done with a recipe ---- */
@@ -275,9 +327,7 @@ int hc_recipe_set_exec(int error, struct hc_recipe *recipe, cudaGraphExec_t hand
         rc = hc_exec_change(exec, change, &what);
         hc_exec_put(exec);
     }
-    hc_graph_lock();
-    drop(recipe);
-    hc_graph_unlock();
+    drop_alone(recipe);
     return rc;
 }
 
@@ -297,6 +347,7 @@ int hc_recipe_child(cudaGraphNode_t *out, cudaGraph_t graph_handle, const cudaGr
     int rc = out ? hc_graph_find(graph_handle, &graph) : PSM_CUDA_INVALID_VALUE;
     if (!rc) rc = hc_graph_find(child_handle, &child);
     if (!rc && move && (child->parent || child->sequence || inside(graph, child))) rc = PSM_CUDA_INVALID_VALUE;
+    if (!rc && !move && hc_graph_allocates(child)) rc = PSM_CUDA_NOT_SUPPORTED;
     if (!rc && !move) rc = hc_graph_clone(child, true, &child);
     if (!rc) {
         rc = hc_node_new(graph, cudaGraphNodeTypeGraph, dependencies, data, n, &node);
@@ -314,6 +365,14 @@ int hc_recipe_child(cudaGraphNode_t *out, cudaGraph_t graph_handle, const cudaGr
 
 /* ---- what nodes are asked ---- */
 
+/* Kernels tell what kernel.c noted, in the driver's form; where the copies of their arguments are is not told. */
+static void runtime_kernel(const CUDA_KERNEL_NODE_PARAMS *noted, struct cudaKernelNodeParams *p)
+{
+    *p = (struct cudaKernelNodeParams){.func = noted->func, .sharedMemBytes = noted->sharedMemBytes};
+    p->gridDim = (dim3){noted->gridDimX, noted->gridDimY, noted->gridDimZ};
+    p->blockDim = (dim3){noted->blockDimX, noted->blockDimY, noted->blockDimZ};
+}
+
 int hc_node_parameters(cudaGraphNode_t handle, int type, void *out, size_t size)
 {
     struct hc_node *node;
@@ -327,6 +386,8 @@ int hc_node_parameters(cudaGraphNode_t handle, int type, void *out, size_t size)
         rc = PSM_CUDA_NOT_SUPPORTED;
     } else if (work->node_parameters_size == size) {
         memcpy(out, work->node_parameters, size);
+    } else if (type == cudaGraphNodeTypeKernel && size == sizeof(struct cudaKernelNodeParams)) {
+        runtime_kernel(work->node_parameters, out);
     } else if (type == cudaGraphNodeTypeMemcpy && size == sizeof(CUDA_MEMCPY3D)) {
         parms_to_box(work->node_parameters, out);
     } else if (type == cudaGraphNodeTypeMemcpy && size == sizeof(struct cudaMemcpy3DParms)) {

@@ -224,6 +224,7 @@ static int instantiate(cudaGraphExec_t *out, cudaGraph_t handle, unsigned long l
     hc_graph_lock();
     int rc = hc_graph_find(handle, &graph);
     if (!rc && graph->parent) rc = PSM_CUDA_INVALID_VALUE;
+    if (!rc && hc_handle_get(HC_EXEC, graph->exec) && hc_graph_allocates(graph)) rc = PSM_CUDA_NOT_SUPPORTED;
     if (!rc) rc = hc_graph_clone(graph, false, &clone);
     if (!rc && (rc = hc_plan_new(clone, &plan, &bad))) {
         if (bad) {
@@ -239,6 +240,7 @@ static int instantiate(cudaGraphExec_t *out, cudaGraph_t handle, unsigned long l
     if (rc) {
         free(exec);
     } else {
+        graph->exec = exec->handle;
         exec->references = 1;
         exec->id = ++last_id;
         exec->flags = flags;

@@ -127,6 +127,23 @@ cudaError_t hc_cudaGraphAddEventWaitNode(cudaGraphNode_t *pGraphNode, cudaGraph_
     return hc_recipe_add(error, &recipe, pGraphNode, graph, pDependencies, NULL, numDependencies);
 }
 
+cudaError_t hc_cudaGraphAddMemAllocNode(cudaGraphNode_t *pGraphNode, cudaGraph_t graph,
+                                        const cudaGraphNode_t *pDependencies, size_t numDependencies,
+                                        struct cudaMemAllocNodeParams *nodeParams)
+{
+    struct hc_recipe recipe;
+    int error = hc_recipe_allocation(&recipe, nodeParams);
+    return hc_recipe_add(error, &recipe, pGraphNode, graph, pDependencies, NULL, numDependencies);
+}
+
+cudaError_t hc_cudaGraphAddMemFreeNode(cudaGraphNode_t *pGraphNode, cudaGraph_t graph,
+                                       const cudaGraphNode_t *pDependencies, size_t numDependencies, void *dptr)
+{
+    struct hc_recipe recipe;
+    int error = hc_recipe_free(&recipe, dptr);
+    return hc_recipe_add(error, &recipe, pGraphNode, graph, pDependencies, NULL, numDependencies);
+}
+
 cudaError_t hc_cudaGraphAddChildGraphNode(cudaGraphNode_t *pGraphNode, cudaGraph_t graph,
                                           const cudaGraphNode_t *pDependencies, size_t numDependencies,
                                           cudaGraph_t childGraph)
@@ -136,7 +153,7 @@ cudaError_t hc_cudaGraphAddChildGraphNode(cudaGraphNode_t *pGraphNode, cudaGraph
 
 /* ---- adding and changing by the union of all parameters ---- */
 
-static int recipe_of(struct hc_recipe *recipe, const struct cudaGraphNodeParams *p)
+static int recipe_of(struct hc_recipe *recipe, struct cudaGraphNodeParams *p)
 {
     struct cudaKernelNodeParams kernel;
     switch ((int)p->type) {
@@ -160,9 +177,18 @@ static int recipe_of(struct hc_recipe *recipe, const struct cudaGraphNodeParams 
         return hc_recipe_event(recipe, cudaGraphNodeTypeWaitEvent, p->eventWait.event);
     case cudaGraphNodeTypeEventRecord:
         return hc_recipe_event(recipe, cudaGraphNodeTypeEventRecord, p->eventRecord.event);
+    case cudaGraphNodeTypeMemAlloc:
+        return hc_recipe_allocation(recipe, &p->alloc);
+    case cudaGraphNodeTypeMemFree:
+        return hc_recipe_free(recipe, p->free.dptr);
     default:
         return PSM_CUDA_NOT_SUPPORTED;
     }
+}
+
+static bool may_change(int type)
+{
+    return type != cudaGraphNodeTypeMemAlloc && type != cudaGraphNodeTypeMemFree;
 }
 
 static int add_any(cudaGraphNode_t *out, cudaGraph_t graph, const cudaGraphNode_t *dependencies,
@@ -205,7 +231,8 @@ cudaError_t hc_cudaGraphAddNode_v2(cudaGraphNode_t *pGraphNode, cudaGraph_t grap
 cudaError_t hc_cudaGraphNodeSetParams(cudaGraphNode_t node, struct cudaGraphNodeParams *nodeParams)
 {
     struct hc_recipe recipe;
-    int error = nodeParams ? recipe_of(&recipe, nodeParams) : PSM_CUDA_INVALID_VALUE;
+    if (!nodeParams || !may_change(nodeParams->type)) return PSM_CUDA_INVALID_VALUE;
+    int error = recipe_of(&recipe, nodeParams);
     return hc_recipe_set(error, &recipe, node);
 }
 
@@ -215,7 +242,8 @@ cudaError_t hc_cudaGraphExecNodeSetParams(cudaGraphExec_t graphExec, cudaGraphNo
     struct hc_recipe recipe;
     if (nodeParams && nodeParams->type == cudaGraphNodeTypeGraph)
         return hc_cudaGraphExecChildGraphNodeSetParams(graphExec, node, nodeParams->graph.graph);
-    int error = nodeParams ? recipe_of(&recipe, nodeParams) : PSM_CUDA_INVALID_VALUE;
+    if (!nodeParams || !may_change(nodeParams->type)) return PSM_CUDA_INVALID_VALUE;
+    int error = recipe_of(&recipe, nodeParams);
     return hc_recipe_set_exec(error, &recipe, graphExec, node);
 }
 
@@ -239,6 +267,10 @@ cudaError_t hc_cudaGraphNodeGetParams(cudaGraphNode_t node, struct cudaGraphNode
         return hc_node_event(node, cudaGraphNodeTypeWaitEvent, &nodeParams->eventWait.event);
     case cudaGraphNodeTypeEventRecord:
         return hc_node_event(node, cudaGraphNodeTypeEventRecord, &nodeParams->eventRecord.event);
+    case cudaGraphNodeTypeMemAlloc:
+        return hc_cudaGraphMemAllocNodeGetParams(node, &nodeParams->alloc);
+    case cudaGraphNodeTypeMemFree:
+        return hc_cudaGraphMemFreeNodeGetParams(node, &nodeParams->free.dptr);
     case cudaGraphNodeTypeEmpty:
         return 0;
     default:
@@ -407,6 +439,16 @@ cudaError_t hc_cudaGraphHostNodeGetParams(cudaGraphNode_t node, struct cudaHostN
 cudaError_t hc_cudaGraphKernelNodeGetParams(cudaGraphNode_t node, struct cudaKernelNodeParams *pNodeParams)
 {
     return hc_node_parameters(node, cudaGraphNodeTypeKernel, pNodeParams, sizeof *pNodeParams);
+}
+
+cudaError_t hc_cudaGraphMemAllocNodeGetParams(cudaGraphNode_t node, struct cudaMemAllocNodeParams *params_out)
+{
+    return hc_node_parameters(node, cudaGraphNodeTypeMemAlloc, params_out, sizeof *params_out);
+}
+
+cudaError_t hc_cudaGraphMemFreeNodeGetParams(cudaGraphNode_t node, void *dptr_out)
+{
+    return hc_node_parameters(node, cudaGraphNodeTypeMemFree, dptr_out, sizeof(void *));
 }
 
 cudaError_t hc_cudaGraphEventRecordNodeGetEvent(cudaGraphNode_t node, cudaEvent_t *event_out)
