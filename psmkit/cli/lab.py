@@ -1,0 +1,148 @@
+"""``psmkit lab``: pretended GPUs, and what can be made to fail."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import click
+
+from psmkit.cli.output import check_output, show, show_page, width
+
+__all__ = ["command"]
+
+_WHOLE = 1000
+_FORMAT = click.option(
+    "--format", "form", type=click.Choice(("text", "json")), default="text", help="How to write it.  [text]"
+)
+_LIB = click.argument("lib", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+
+
+@click.group("lab", context_settings={"help_option_names": ["-h", "--help"]})
+def command() -> None:
+    """Run what would need GPUs on a machine without one, and break it on purpose."""
+
+
+def _table(head: list[str], rows: Iterable[list[str]]) -> None:
+    from psmkit.report.layout import Page, Span
+    from psmkit.report.ranktable import fit
+
+    page = Page(width(sys.stdout) if sys.stdout.isatty() else _WHOLE)
+    lines = fit(head, list(rows), page.width)
+    page.add(Span(lines[0], "dim"))
+    for line in lines[1:]:
+        page.add(line)
+    show_page(page)
+
+
+def _compute(_ctx: click.Context, _param: click.Parameter, value: str) -> tuple[int, int]:
+    major, dot, minor = value.partition(".")
+    if not (dot and major.isdecimal() and minor.isdecimal()):
+        raise click.BadParameter(f"{value!r}: a compute capability such as 9.0 is meant")
+    return int(major), int(minor)
+
+
+@command.command("topology")
+@click.option("--gpus", type=int, default=8, help="GPUs a node.  [8]")
+@click.option("--nodes", type=int, default=1, help="Nodes; PSM_NODE picks the one of a process.  [1]")
+@click.option(
+    "--link",
+    type=click.Choice(("nvswitch", "nvlink", "pcie")),
+    default="nvswitch",
+    help="What joins the GPUs.  [nvswitch]",
+)
+@click.option("--compute", default="9.0", callback=_compute, help="Compute capability.  [9.0]")
+@click.option("--memory", default="80 GiB", help="Memory of a GPU; it is pretended, not set aside.  [80 GiB]")
+@click.option("--numa-nodes", type=int, default=1, help="NUMA nodes that share the GPUs of a node.  [1]")
+@click.option("--nics", type=int, default=0, help="Network cards a node, for the XML.  [0]")
+@click.option("-o", "--output", metavar="FILE", help="Where the TOML goes.  [standard output]")
+@click.option("--xml", metavar="FILE", help="Write the same as NCCL's topology XML, too (NCCL_TOPO_FILE).")
+def topology(
+    gpus: int,
+    nodes: int,
+    link: str,
+    compute: tuple[int, int],
+    memory: str,
+    numa_nodes: int,
+    nics: int,
+    output: str | None,
+    xml: str | None,
+) -> None:
+    """Write the topology that hostcuda pretends (PSM_TOPOLOGY=FILE)."""
+    from psmkit.lab.topology import LINKS, Machine
+
+    kind = next(k for k in LINKS if k == link)
+    machine = Machine(gpus, nodes, kind, compute, memory, numa_nodes, nics)
+    check_output(output)
+    check_output(xml)
+    show(machine.toml(), output)
+    if xml is not None:
+        show(machine.xml(), xml)
+
+
+@command.command("cuda-coverage")
+@_LIB
+@_FORMAT
+def cuda_coverage(lib: Path | None, form: str) -> int:
+    """Show what emulated CUDA provides, or which of what LIB needs is there.
+
+    LIB is any ELF file, a libnccl.so for example. Exit status 1: it needs something that is missing.
+    """
+    from psmkit.lab import coverage
+
+    if lib is None:
+        rows = coverage.areas()
+        if form == "json":
+            show(
+                json.dumps(
+                    [{"library": a.library, "area": a.area, "provided": a.provided, "known": a.known} for a in rows],
+                    indent=2,
+                )
+                + "\n"
+            )
+        else:
+            _table(
+                ["library", "area", "provided", "known"],
+                [[a.library, a.area, str(a.provided), str(a.known)] for a in rows],
+            )
+        return 0
+    needs = coverage.needs(lib)
+    missing = [n for n in needs if not n.provided]
+    if form == "json":
+        data = {
+            "library": str(lib),
+            "needs": [{"name": n.name, "library": n.library, "how": n.how, "provided": n.provided} for n in needs],
+        }
+        show(json.dumps(data, indent=2) + "\n")
+        return 1 if missing else 0
+    linked = sum(n.how == "linked" for n in needs)
+    show(f"{lib}: {linked} CUDA functions linked, {len(needs) - linked} named for run time; {len(missing)} missing\n\n")
+    if needs:
+        # What is missing first: it is what the reader came for.
+        order = sorted(needs, key=lambda n: (n.provided, n.how != "linked", n.library, n.name))
+        _table(
+            ["there", "how", "library", "function"],
+            [["yes" if n.provided else "no", n.how, n.library, n.name] for n in order],
+        )
+    return 1 if missing else 0
+
+
+@command.command("faults")
+@_LIB
+@_FORMAT
+def faults(lib: Path | None, form: str) -> None:
+    """Show the sites at which PSM_FAULTS can put a fault: those of LIB, or of emulated CUDA."""
+    from psmkit.lab import elf
+    from psmkit.lab.cuda import folder, functions
+
+    sites = list(elf.read(lib if lib is not None else folder() / "libpsm_hostcuda.so").sites)
+    if lib is None:
+        can = elf.actions(0b111110)  # PSM_FAULT_CAN_CALL
+        sites += [elf.Site(name, can, "a CUDA or NVML function") for name in sorted({f.name for f in functions()})]
+    if form == "json":
+        rows = [{"site": s.name, "actions": list(s.actions), "description": s.description} for s in sites]
+        show(json.dumps(rows, indent=2) + "\n")
+    else:
+        _table(["site", "actions", "description"], [[s.name, " ".join(s.actions), s.description] for s in sites])

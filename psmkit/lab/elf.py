@@ -1,0 +1,101 @@
+"""What the lab reads of ELF files: symbols, texts, fault sites."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from psmkit.lab.cuda import LabError
+
+__all__ = ["Binary", "Site", "read"]
+
+# struct psm_site_entry of csrc/base/fault.h.
+_SITE = struct.Struct("<4I64s176s")
+_SITE_MAGIC = 0x45544953
+_ACTIONS = ("none", "error", "hang", "slow", "late", "kill", "drop", "short", "corrupt")
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A place in a binary where a fault can be put."""
+
+    name: str
+    actions: tuple[str, ...]
+    description: str
+
+
+@dataclass(frozen=True, slots=True)
+class Binary:
+    """An ELF file: names of needed libraries, undefined symbols, constant data, fault sites."""
+
+    needed: tuple[str, ...]
+    undefined: frozenset[str]
+    texts: tuple[bytes, ...]
+    sites: tuple[Site, ...]
+
+
+def actions(mask: int) -> tuple[str, ...]:
+    """The names of fault actions in a mask of PSM_FAULT_CAN bits."""
+    return tuple(name for bit, name in enumerate(_ACTIONS) if bit and mask >> bit & 1)
+
+
+def _sites(data: bytes, path: Path) -> list[Site]:
+    found = []
+    # Entries may be aligned apart: each says how long it is.
+    at = 0
+    while at + _SITE.size <= len(data):
+        magic, size, mask, _, name, description = _SITE.unpack_from(data, at)
+        if magic != _SITE_MAGIC:
+            at += 16
+            continue
+        if size < _SITE.size:
+            raise LabError(f"{path}: a fault site at byte {at} of section psm_sites says it is {size} bytes long")
+        found.append(
+            Site(
+                name.split(b"\0")[0].decode("utf-8", "replace"),
+                actions(mask),
+                description.split(b"\0")[0].decode("utf-8", "replace"),
+            )
+        )
+        at += size
+    return found
+
+
+def read(path: Path) -> Binary:
+    """Read an ELF file.
+
+    Raises:
+        LabError: it is none, it is damaged, or pyelftools is missing.
+    """
+    try:
+        from elftools.common.exceptions import ELFError
+        from elftools.elf.dynamic import DynamicSection
+        from elftools.elf.elffile import ELFFile
+        from elftools.elf.sections import SymbolTableSection
+    except ImportError:
+        raise LabError("reading ELF files needs pyelftools: pip install 'psmkit[lab]'") from None
+    try:
+        with path.open("rb") as file:
+            elf = ELFFile(file)
+            needed: list[str] = []
+            undefined: set[str] = set()
+            texts: list[bytes] = []
+            sites: list[Site] = []
+            for section in elf.iter_sections():
+                if isinstance(section, DynamicSection):
+                    tags: list[Any] = list(section.iter_tags("DT_NEEDED"))
+                    needed += [tag.needed for tag in tags]
+                elif isinstance(section, SymbolTableSection):
+                    undefined |= {s.name for s in section.iter_symbols() if s["st_shndx"] == "SHN_UNDEF" and s.name}
+                elif section.name == "psm_sites":
+                    sites += _sites(section.data(), path)
+                elif (
+                    section.name.startswith((".rodata", ".data.rel.ro", ".data"))
+                    and section["sh_type"] == "SHT_PROGBITS"
+                ):
+                    texts.append(section.data())
+    except ELFError as error:
+        raise LabError(f"{path}: not an ELF file that can be read: {error}") from None
+    return Binary(tuple(needed), frozenset(undefined), tuple(texts), tuple(sites))
