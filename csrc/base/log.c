@@ -86,9 +86,9 @@ static int nccl_level(void)
 bool psm_log_enabled(enum psm_level level)
 {
     /* The environment is asked each time: programs set NCCL_DEBUG after they have loaded the library. */
-    if (level == PSM_LEVEL_WARN || nccl_level() >= 3) return true;
+    if (level == PSM_LEVEL_WARN || nccl_level() >= (level == PSM_LEVEL_TRACE ? 5 : 3)) return true;
     const char *text = getenv("PSM_LOG");
-    return text && strcasecmp(text, "info") == 0;
+    return text && (strcasecmp(text, "trace") == 0 || (level == PSM_LEVEL_INFO && strcasecmp(text, "info") == 0));
 }
 
 static void write_all(int fd, const char *s, size_t n)
@@ -200,6 +200,7 @@ static void flush_kept(int fd)
 static void deliver(const char *line, size_t n)
 {
     const char *name = getenv("PSM_LOG_FILE");
+    if (!name || !*name) name = getenv("PSM_DEBUG_FILE");
     if (name && *name) {
         if (open_own(name))
             write_all(own.fd, line, n);
@@ -277,7 +278,11 @@ static void put_time(struct psm_text *t)
 
 void psm_log_write(enum psm_level level, const char *text, size_t n)
 {
-    if (!psm_log_enabled(level)) return;
+    if (psm_log_enabled(level)) psm_log_put(level, text, n);
+}
+
+void psm_log_put(enum psm_level level, const char *text, size_t n)
+{
     int error = errno;
     char line[PREFIX_SIZE + PSM_LINE_SIZE];
     const struct psm_proc *proc = psm_proc_self();
@@ -295,6 +300,8 @@ void psm_log_write(enum psm_level level, const char *text, size_t n)
     psm_text_int(&t, psm_log_device());
     if (level == PSM_LEVEL_WARN)
         psm_text_literal(&t, "] NCCL WARN ", 12);
+    else if (level == PSM_LEVEL_TRACE)
+        psm_text_literal(&t, "] NCCL TRACE ", 13);
     else
         psm_text_literal(&t, "] NCCL INFO ", 12);
     psm_text_literal(&t, text, n < t.size - t.n ? n : t.size - t.n);

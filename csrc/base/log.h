@@ -8,8 +8,9 @@
 
 #include "base.h"
 
-/* Warnings are always printed. Info is printed when NCCL_DEBUG is INFO or more, or with PSM_LOG=info. */
-enum psm_level { PSM_LEVEL_WARN = 1, PSM_LEVEL_INFO = 2 };
+/* Warnings are always printed. Info is printed when NCCL_DEBUG is INFO or more, or with PSM_LOG=info; traces when it is
+ * TRACE, or with PSM_LOG=trace. */
+enum psm_level { PSM_LEVEL_WARN = 1, PSM_LEVEL_INFO = 2, PSM_LEVEL_TRACE = 3 };
 
 enum { PSM_LINE_SIZE = 2048 };
 
@@ -22,6 +23,8 @@ int psm_log_device(void);
 
 /* Write one message (text without prefix and line end; it is escaped already). */
 void psm_log_write(enum psm_level level, const char *text, size_t n);
+/* The same without a look at the level: for who has a filter of its own. */
+void psm_log_put(enum psm_level level, const char *text, size_t n);
 
 /* Wait no longer for the file of NCCL_DEBUG_FILE: what is kept for it is written, to it or to standard error. Done at
  * exit too. */

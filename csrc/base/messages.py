@@ -1,14 +1,22 @@
 """Write psm_messages.h: a C function for each message of psmkit's own catalogue file.
 
 Usage: python messages.py psmkit.toml psm_messages.h
+       python messages.py --list messages.list CATALOGUE_FOLDER psm_lib_messages.h
 
 What these functions print is what the scanner reads, because both are made from the same patterns. For a message ``a.b`` with the pattern
 ``text {x:int}`` there are ``psm_msg_a_b(x)``, which logs it, ``psm_text_of_a_b(text, x)``, which renders it, and ``PSM_MESSAGE_A_B``, name,
 level and pattern for a record's schema. Further patterns of a message get a number: ``psm_msg_a_b_2``.
+
+A list names messages of any catalogue files, NCCL's among them, for libpsm, which filters by subsystem. Its lines are
+
+    FILE NAME[#PATTERN] SUBSYSTEM[|SUBSYSTEM...]
+
+NAME may hold ``*``; PATTERN is a number from 1, where one of several dialects is meant. Every pattern that is named has to be printable.
 """
 
 from __future__ import annotations
 
+import fnmatch
 import re
 import sys
 import tomllib
@@ -72,8 +80,10 @@ def literal(text: str) -> str:
     return f'"{raw}"'
 
 
-def functions(name: str, level: str, pattern: str) -> str:
-    """The C text for one pattern."""
+def functions(name: str, level: str, pattern: str, subsystems: str = "") -> str:
+    """The C text for one pattern. With subsystems it is libpsm's, which has a filter of its own."""
+    wanted = f"psm_log_on({level}, {subsystems})" if subsystems else f"psm_log_enabled({level})"
+    write = "psm_log_put" if subsystems else "psm_log_write"
     parts = tokens(pattern)
     arguments: dict[str, str] = {}
     body = []
@@ -98,11 +108,11 @@ static inline void psm_text_of_{name}(struct psm_text *text_{typed})
 }}
 static inline void psm_msg_{name}({typed[2:] or "void"})
 {{
-    if (!psm_log_enabled({level})) return;
+    if (!{wanted}) return;
     char line_[PSM_LINE_SIZE];
     struct psm_text text_ = {{line_, 0, sizeof line_, 0}};
     psm_text_of_{name}(&text_{names});
-    psm_log_write({level}, line_, text_.n);
+    {write}({level}, line_, text_.n);
 }}
 """
 
@@ -138,10 +148,61 @@ def header(file: Path) -> str:
     return "\n".join(out) + "\n"
 
 
+def listed(names: Path, folder: Path) -> str:
+    """The header for the messages that a list names.
+
+    Raises:
+        ValueError: a line is wrong, names nothing, or names what cannot be printed; the error says which line.
+    """
+    out = [f"/* Made by messages.py from {names.name}; do not edit. */\n#ifndef PSM_LIB_MESSAGES_H"]
+    out.append('#define PSM_LIB_MESSAGES_H\n\n#include "core/internal.h"\n')
+    levels = {**_LEVELS, "TRACE": "PSM_LEVEL_TRACE"}
+    for number, line in enumerate(names.read_text("utf-8").splitlines(), 1):
+        words = [] if line.lstrip().startswith("#") else line.split()
+        if not words:
+            continue
+        where = f"{names.name}:{number}"
+        if len(words) != 3:
+            raise ValueError(f"{where}: {line.strip()!r}; FILE NAME[#PATTERN] SUBSYSTEM is meant")
+        file, what, subsystems = words
+        glob, _, wanted = what.partition("#")
+        bits = " | ".join(f"PSM_SUB_{word}" for word in subsystems.split("|"))
+        messages = tomllib.loads((folder / file).read_text("utf-8"))["message"]
+        found = False
+        for message in messages:
+            if not fnmatch.fnmatchcase(message["name"], glob):
+                continue
+            for i, pattern in enumerate(message.get("patterns") or [message["pattern"]]):
+                if wanted and int(wanted) != i + 1:
+                    continue
+                name = re.sub(r"\W", "_", message["name"]) + (f"_{i + 1}" if i else "")
+                if name in name_of:
+                    raise ValueError(f"{where}: {message['name']} is named a second time")
+                name_of[name] = message["name"]
+                try:
+                    out.append(functions(name, levels[message.get("level", "INFO")], pattern, bits))
+                except (KeyError, ValueError) as error:
+                    raise ValueError(f"{where}: {message['name']}: {error}") from None
+                found = True
+        if not found:
+            raise ValueError(f"{where}: {file} has no {what}")
+    out.append("#endif")
+    return "\n".join(out) + "\n"
+
+
+def main(arguments: list[str]) -> None:
+    match arguments:
+        case ["--list", names, folder, out]:
+            text = listed(Path(names), Path(folder))
+        case [file, out]:
+            text = header(Path(file))
+        case _:
+            sys.exit(__doc__)
+    Path(out).write_text(text, "utf-8")
+
+
 if __name__ == "__main__":
-    if len(sys.argv) != 3:
-        sys.exit(__doc__)
     try:
-        Path(sys.argv[2]).write_text(header(Path(sys.argv[1])), "utf-8")
+        main(sys.argv[1:])
     except ValueError as problem:
         sys.exit(f"messages.py: {problem}")

@@ -9,6 +9,7 @@
 #include <stdbool.h>
 
 #include "base.h"
+#include "fault.h"
 #include "log.h"
 #include "psm/psm.h"
 
@@ -42,6 +43,14 @@ psm_status psm_fail_at(const char *stage, int rank, int peer, uint64_t op_id);
         int code_ = (int)(table)->call;                                                                                \
         if (code_ != 0) return psm_cuda_fail(code_, (stage), (rank), (peer), "%s", #call);                             \
     } while (0)
+
+/* ---- faults ---- */
+
+/* What a fault at this site asks for before the work: hang, be slow or die. An error is noted and returned;
+ * error=ENOSPC and error=TIMEOUT are known. PSM_OK: go on; *fault says what is left to do: the caller drops, shortens
+ * or damages what it moves, and calls psm_fault_act_after when the work is done. args may be NULL. */
+psm_status psm_fault_before(struct psm_site *site, const struct psm_fault_args *args, const char *stage,
+                            struct psm_fault *fault);
 
 /* ---- time ---- */
 

@@ -1,0 +1,143 @@
+/* Statuses and the error record of a thread. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "core/internal.h"
+#include "psm_cuda.h"
+
+static _Thread_local struct psm_error last = {.rank = -1, .peer = -1};
+
+const struct psm_error *psm_last_error(void)
+{
+    return &last;
+}
+
+int psm_version(void)
+{
+    return PSM_VERSION_MAJOR * 1000 + PSM_VERSION_MINOR;
+}
+
+const char *psm_status_name(psm_status status)
+{
+    /* No default: the compiler names a status that is missing here. */
+    switch (status) {
+#define NAME(status_)                                                                                                  \
+    case status_:                                                                                                      \
+        return #status_;
+        NAME(PSM_OK)
+        NAME(PSM_IN_PROGRESS)
+        NAME(PSM_ERR_INVALID)
+        NAME(PSM_ERR_NO_MEMORY)
+        NAME(PSM_ERR_NO_RESOURCE)
+        NAME(PSM_ERR_UNSUPPORTED)
+        NAME(PSM_ERR_NOT_FOUND)
+        NAME(PSM_ERR_REFUSED)
+        NAME(PSM_ERR_TIMEOUT)
+        NAME(PSM_ERR_PEER_DEAD)
+        NAME(PSM_ERR_PEER_CLOSED)
+        NAME(PSM_ERR_PROTOCOL)
+        NAME(PSM_ERR_VERSION)
+        NAME(PSM_ERR_MISMATCH)
+        NAME(PSM_ERR_DENIED)
+        NAME(PSM_ERR_ABORTED)
+        NAME(PSM_ERR_CUDA)
+        NAME(PSM_ERR_SYSTEM)
+        NAME(PSM_ERR_INTERNAL)
+#undef NAME
+    }
+    return "unknown status";
+}
+
+/* The arguments may point into the record that is written: an error is often told again with more around it. */
+static void set(psm_status status, const char *stage, int rank, int peer, uint64_t op_id, const char *format,
+                va_list arguments)
+{
+    struct psm_error error = {.status = status, .rank = rank, .peer = peer, .op_id = op_id};
+    snprintf(error.stage, sizeof error.stage, "%s", stage ? stage : "");
+    vsnprintf(error.text, sizeof error.text, format, arguments);
+    last = error;
+}
+
+__attribute__((format(printf, 1, 2))) static void append(const char *format, ...)
+{
+    size_t n = strlen(last.text);
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(last.text + n, sizeof last.text - n, format, arguments);
+    va_end(arguments);
+}
+
+psm_status psm_fail(psm_status status, const char *stage, int rank, int peer, uint64_t op_id, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    set(status, stage, rank, peer, op_id, format, arguments);
+    va_end(arguments);
+    return status;
+}
+
+static psm_status status_of(int number)
+{
+    switch (number) {
+    case ENOMEM:
+        return PSM_ERR_NO_MEMORY;
+    case EMFILE:
+    case ENFILE:
+    case ENOSPC:
+    case EDQUOT:
+    case ENOBUFS:
+    case EAGAIN:
+        return PSM_ERR_NO_RESOURCE;
+    case EACCES:
+    case EPERM:
+        return PSM_ERR_DENIED;
+    case ENOENT:
+        return PSM_ERR_NOT_FOUND;
+    default:
+        return PSM_ERR_SYSTEM;
+    }
+}
+
+psm_status psm_fail_errno(int number, const char *stage, int rank, int peer, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    set(status_of(number), stage, rank, peer, 0, format, arguments);
+    va_end(arguments);
+    const char *name = strerrorname_np(number), *text = strerrordesc_np(number);
+    last.sys_errno = number;
+    append(": %s (%s)", text ? text : "unknown error", name ? name : "?");
+    return last.status;
+}
+
+psm_status psm_cuda_fail(int code, const char *stage, int rank, int peer, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    set(PSM_ERR_CUDA, stage, rank, peer, 0, format, arguments);
+    va_end(arguments);
+    struct psm_error kept = last; /* looking for the table may fail, too */
+    const struct psm_cuda *cuda = psm_cuda_get();
+    last = kept;
+    last.cuda = code;
+    const char *name = cuda ? cuda->cudaGetErrorName(code) : NULL, *text = cuda ? cuda->cudaGetErrorString(code) : NULL;
+    append(": %s (%d): %s", name ? name : "CUDA error", code, text ? text : "unknown");
+    return PSM_ERR_CUDA;
+}
+
+psm_status psm_fail_again(const struct psm_error *error)
+{
+    if (error != &last) last = *error;
+    return last.status;
+}
+
+psm_status psm_fail_at(const char *stage, int rank, int peer, uint64_t op_id)
+{
+    if (last.stage[0] == 0 && stage) snprintf(last.stage, sizeof last.stage, "%s", stage);
+    if (last.rank < 0) last.rank = rank;
+    if (last.peer < 0) last.peer = peer;
+    if (last.op_id == 0) last.op_id = op_id;
+    return last.status;
+}

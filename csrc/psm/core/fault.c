@@ -1,0 +1,50 @@
+/* Faults at libpsm's sites. error=NAME takes a status (TIMEOUT, PSM_ERR_TIMEOUT) or an errno (ENOSPC). */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <string.h>
+
+#include "core/internal.h"
+
+static bool number_of(const char *site, const char *name, int64_t *value)
+{
+    (void)site;
+    for (int status = -1; status >= -64; status--) {
+        const char *known = psm_status_name((psm_status)status);
+        if (strcmp(known, name) == 0 || (strncmp(known, "PSM_ERR_", 8) == 0 && strcmp(known + 8, name) == 0)) {
+            *value = status;
+            return true;
+        }
+    }
+    for (int number = 1; number < 134; number++) {
+        const char *known = strerrorname_np(number);
+        if (known && strcmp(known, name) == 0) {
+            *value = number;
+            return true;
+        }
+    }
+    return false;
+}
+
+__attribute__((constructor)) static void set_resolver(void)
+{
+    psm_fault_set_resolver(number_of);
+}
+
+psm_status psm_fault_before(struct psm_site *site, const struct psm_fault_args *args, const char *stage,
+                            struct psm_fault *fault)
+{
+    fault->action = PSM_FAULT_NONE;
+    if (!psm_fault_hit(site, args, fault)) {
+        fault->action = PSM_FAULT_NONE; /* a hit that is not taken may have filled it */
+        return PSM_OK;
+    }
+    int rank = args ? args->rank : -1, peer = args ? args->peer : -1;
+    if (psm_fault_act_before(fault))
+        return psm_fail(PSM_ERR_ABORTED, stage, rank, peer, 0, "%s: aborted in a hang that a fault asked for",
+                        site->name);
+    if (fault->action != PSM_FAULT_ERROR) return PSM_OK;
+    if (fault->value > 0)
+        return psm_fail_errno((int)fault->value, stage, rank, peer, "%s: a fault asked for this error", site->name);
+    return psm_fail(fault->value < 0 ? (psm_status)fault->value : PSM_ERR_INTERNAL, stage, rank, peer, 0,
+                    "%s: a fault asked for this error", site->name);
+}
