@@ -20,7 +20,7 @@ help:
 	@echo 'make format    let ruff and clang-format rewrite the code'
 	@echo 'make bench     measure the analysis on 100 MB and 1 GB of generated logs'
 	@echo 'make wheel     build the wheel into dist/'
-	@echo 'make sanitize  the C tests and the scanner under ASan and UBSan'
+	@echo 'make sanitize  the C tests and the scanner under ASan and UBSan, the emulated CUDA under TSan'
 	@echo 'make fuzz      mutate logs for FUZZ_SECONDS (60) under the sanitizers'
 
 $(VENV)/.tools: pyproject.toml scripts/requirements.py
@@ -67,6 +67,7 @@ wheel: $(VENV)/.tools
 
 sanitize: $(VENV)/.tools
 	sh scripts/sanitize.sh $(BIN) test
+	sh scripts/sanitize.sh $(BIN) thread
 
 fuzz: $(VENV)/.tools
 	sh scripts/sanitize.sh $(BIN) fuzz

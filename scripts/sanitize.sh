@@ -2,10 +2,31 @@
 # The scanner under AddressSanitizer and UndefinedBehaviorSanitizer, in a copy of the tree so that the usual build stays as it is.
 #   sanitize.sh VENV_BIN test [pytest arguments]     the tests that reach the scanner
 #   sanitize.sh VENV_BIN fuzz                        mutated logs for FUZZ_SECONDS (60)
+# The emulated CUDA under ThreadSanitizer:
+#   sanitize.sh VENV_BIN thread                      the stress programs of tests/csrc/hostcuda
 set -eu
 bin=$(cd "$1" && pwd)
 what=$2
 shift 2
+
+if [ "$what" = thread ]; then
+    build=$PWD/build/thread
+    libraries=$build/csrc/hostcuda/lib
+    cmake -S . -B "$build" -DCMAKE_BUILD_TYPE=Debug -DPSMKIT_SANITIZE_THREAD=ON -DPSMKIT_INPLACE=OFF \
+        -DPython_EXECUTABLE="$bin/python" > /dev/null
+    cmake --build "$build" --parallel 2 --target hostcuda_cudart13 > /dev/null
+    export LD_LIBRARY_PATH="$libraries" PSM_TOPOLOGY="$PWD/tests/hostcuda/four.toml" TSAN_OPTIONS=halt_on_error=1
+    for source in tests/csrc/hostcuda/*_stress.c; do
+        program=$build/$(basename "$source" .c)
+        gcc -std=gnu11 -O1 -g -fsanitize=thread -Icsrc/cuda "$source" -o "$program" -L"$libraries" -l:libcudart.so.13 -pthread
+        for setting in PSM_HOSTCUDA_INLINE=1 PSM_HOSTCUDA_INLINE=0 PSM_HOSTCUDA_HOST_FUNCTIONS=serial; do
+            echo "$(basename "$program") with $setting"
+            env "$setting" timeout 300 "$program" "${STRESS_ROUNDS:-400}"
+        done
+    done
+    exit
+fi
+
 build=build/sanitize
 tree=$build/tree
 
@@ -27,5 +48,5 @@ cd $tree
 case $what in
 test) exec "$bin/python" -m pytest -q -p no:cacheprovider -m 'not slow' "${@:-tests}" ;;
 fuzz) exec "$bin/python" scripts/fuzz.py "${FUZZ_SECONDS:-60}" ;;
-*) echo "sanitize.sh: test or fuzz, not $what" >&2; exit 2 ;;
+*) echo "sanitize.sh: test, fuzz or thread, not $what" >&2; exit 2 ;;
 esac

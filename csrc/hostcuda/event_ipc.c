@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include "event.h"
 #include "memory.h"
+#include "psm_messages.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -103,8 +104,7 @@ int hc_shared_event_open(const void *bytes, struct hc_shared_event **out)
     }
     event->page = event->memory.page;
     if (!join(event)) {
-        hc_memory_warn("cudaIpcOpenEventHandle: %d processes use this event already; destroy it in one of them",
-                       PARTIES);
+        hc_say_ipc(trailer.pid, "as many processes as have room in it use this event already");
         hc_shared_event_end(event);
         return PSM_CUDA_OUT_OF_MEMORY;
     }
@@ -147,9 +147,7 @@ static int lost(struct hc_shared_event *event, uint64_t stamp)
 {
     uint64_t who = atomic_load(&event->page->party[(stamp >> NUMBER_BITS) % PARTIES]);
     if (lives(who) || is_done(event, stamp)) return 0;
-    hc_memory_warn("interprocess event: process %d recorded it and ended before it was done; where CUDA would wait "
-                   "for ever this is an error. Look for the end of that process",
-                   (int)(who & ((1u << PID_BITS) - 1)));
+    psm_msg_hostcuda_event_lost((int)(who & ((1u << PID_BITS) - 1)));
     return PSM_CUDA_UNKNOWN;
 }
 

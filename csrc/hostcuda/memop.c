@@ -138,7 +138,7 @@ static int run_one(const operation *op, int device)
 {
     int width = width_of(op);
     if (width == 0) { /* memory here is coherent: a fence is what is left of a flush or a barrier */
-        atomic_thread_fence(memory_order_seq_cst);
+        __sync_synchronize();
         return 0;
     }
     struct hc_piece piece;

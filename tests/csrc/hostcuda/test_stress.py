@@ -1,0 +1,44 @@
+"""Many threads over streams and events in C: the orders that CUDA promises hold, and ThreadSanitizer finds no race."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from psmkit.lab.cuda import LIBRARIES, environment, folder
+
+ROOT = Path(__file__).parents[3]
+HERE = Path(__file__).parent
+PROGRAMS = sorted(path.stem for path in HERE.glob("*_stress.c"))
+SETTINGS = [{}, {"PSM_HOSTCUDA_INLINE": "0"}, {"PSM_HOSTCUDA_HOST_FUNCTIONS": "serial"}]
+
+
+@pytest.fixture(scope="module", params=PROGRAMS)
+def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A stress program, built against the emulated runtime."""
+    output = tmp_path_factory.mktemp("stress") / str(request.param)
+    command = ["gcc", "-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", f"-I{ROOT / 'csrc' / 'cuda'}"]
+    command += [str(HERE / f"{request.param}.c"), "-o", str(output), str(folder() / LIBRARIES["cudart13"])]
+    subprocess.run([*command, "-Wl,--allow-shlib-undefined", "-pthread"], check=True)
+    return output
+
+
+@pytest.mark.parametrize("setting", SETTINGS, ids=lambda s: "-".join(s.values()) or "default")
+def test_orders_hold_under_many_threads(program: Path, setting: dict[str, str]) -> None:
+    env = environment({**os.environ, **setting, "PSM_TOPOLOGY": str(ROOT / "tests" / "hostcuda" / "four.toml")})
+    done = subprocess.run([str(program), "300"], env=env, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert "all orders held" in done.stdout
+
+
+@pytest.mark.slow
+def test_no_data_race_under_many_threads() -> None:
+    """Builds the emulated CUDA with ThreadSanitizer, which ends a program at its first race."""
+    command = ["sh", "scripts/sanitize.sh", str(Path(sys.executable).parent), "thread"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=1800)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("all orders held") == len(PROGRAMS) * len(SETTINGS)
