@@ -34,7 +34,7 @@ int hc_side_of(uintptr_t address, size_t span, bool write, int device, struct hc
 {
     struct hc_place place;
     bool freed = false;
-    if (!address || address + span < address) return PSM_CUDA_INVALID_VALUE;
+    if (address < HC_PAGE || address + span < address) return PSM_CUDA_INVALID_VALUE; /* NULL, and what is near it */
     if (!hc_place_of(address, &place, &freed)) {
         *side = (struct hc_side){HC_PAGEABLE, -1};
         return freed ? PSM_CUDA_INVALID_VALUE : 0;
@@ -178,7 +178,11 @@ int hc_copy_stream(cudaStream_t handle, bool sync, struct hc_stream **stream)
     const struct hc_call *call = hc_current_call();
     if (!handle && call && call->per_thread_default) handle = (cudaStream_t)PSM_CUDA_STREAM_PER_THREAD;
     int rc = sync ? hc_capture_forbids(!handle) : 0;
-    return rc ? rc : hc_stream_get(handle, stream);
+    if (!rc) rc = hc_stream_get(handle, stream);
+    if (rc || !sync || !hc_is_captured(*stream)) return rc;
+    rc = hc_capture_forbids_stream(*stream); /* a per-thread stream: what waits cannot become a node */
+    if (rc) hc_stream_put(*stream);
+    return rc;
 }
 
 static bool is_host(enum hc_space space)

@@ -125,6 +125,7 @@ def test_copy_refuses_null(rt: Face) -> None:
         assert rt.cudaMemcpy(null, memory, 16, DEFAULT) == INVALID_VALUE
         assert rt.cudaMemcpy(memory, null, 16, DEFAULT) == INVALID_VALUE
         assert rt.cudaMemcpyAsync(memory, null, 16, TO_DEVICE, null) == INVALID_VALUE
+        assert rt.cudaMemcpy(memory, b.at(8), 16, DEFAULT) == INVALID_VALUE  # an offset to NULL
 
 
 @pytest.mark.parametrize("kind", [5, 1000])

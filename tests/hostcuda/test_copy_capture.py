@@ -11,7 +11,7 @@ from psmkit.lab.cuda import Face
 from tests.hostcuda.buffers import NON_BLOCKING, Buffers
 
 GLOBAL, RELAXED = 0, 2
-IMPLICIT = 906
+UNSUPPORTED, IMPLICIT = 900, 906
 MEMCPY_NODE, MEMSET_NODE = 1, 2
 
 
@@ -109,3 +109,14 @@ def test_synchronous_forms_are_refused_while_a_stream_is_captured(rt: Face, call
         assert rt.cudaStreamEndCapture(stream, graph) != 0
         rt.cudaGetLastError()
         rt.ok.cudaMemcpy(b.at(dst), b.at(src), 64, 4)
+
+
+def test_synchronous_forms_are_refused_on_a_per_thread_stream_that_is_captured(rt: Face) -> None:
+    with Buffers(rt) as b:
+        src, dst, mine = b.pinned(64), b.device(64), rt.ffi.cast("cudaStream_t", 2)
+        graph = rt.new("cudaGraph_t *")
+        rt.ok.cudaStreamBeginCapture(mine, RELAXED)
+        assert rt.cudaMemcpy_ptds(b.at(dst), b.at(src), 64, 4) == UNSUPPORTED
+        assert rt.cudaStreamEndCapture(mine, graph) != 0
+        rt.cudaGetLastError()
+        rt.ok.cudaMemcpy_ptds(b.at(dst), b.at(src), 64, 4)
