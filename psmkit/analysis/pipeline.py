@@ -28,6 +28,7 @@ RULES = (
     "settings",
     "memory",
     "handles",
+    "sanitizer",
     "rpc",
     "fd",
     "connections",

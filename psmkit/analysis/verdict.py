@@ -18,7 +18,7 @@ __all__ = ["FAILING", "HANGING", "LEAKING", "judge", "overall"]
 
 #: An error finding of these codes says that something broke.
 FAILING = frozenset(
-    "PSM104 PSM105 PSM107 PSM203 PSM204 PSM401 PSM402 PSM405 PSM406 PSM408 PSM501 PSM502 PSM503 PSM504 PSM507 PSM508 PSM509".split()
+    "PSM104 PSM105 PSM107 PSM203 PSM204 PSM401 PSM402 PSM405 PSM406 PSM408 PSM501 PSM502 PSM503 PSM504 PSM507 PSM508 PSM509 PSM510 PSM511".split()
 )
 #: An error finding of these codes says that somebody waits for ever.
 HANGING = frozenset(
