@@ -95,6 +95,7 @@ struct san_span {
     uint64_t base, end;
     enum psm_san_kind kind;
     uint32_t generation;
+    bool look; /* at the object too: it is another process's, or its size is unknown */
 };
 
 enum san_hit { SAN_HIT_NONE, SAN_HIT_LIVE, SAN_HIT_FREED };

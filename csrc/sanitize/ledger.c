@@ -152,7 +152,8 @@ void san_born(enum psm_san_kind kind, uint64_t value, uint64_t size, int device,
         if (owner) o->owner = *owner;
         san_record_birth(o);
         if (kind == PSM_SAN_ALLOC || kind == PSM_SAN_HOST || kind == PSM_SAN_MAP || kind == PSM_SAN_IPC) {
-            struct san_span span = {value, value + (size ? size : 1), kind, o->generation};
+            struct san_span span = {value, value + (size ? size : 1), kind, o->generation,
+                                    !size || (flags & SAN_IMPORTED)};
             san_span_add(&span);
         }
     }

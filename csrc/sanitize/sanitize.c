@@ -304,7 +304,7 @@ void psm_san_span(struct psm_san_call *call, uint64_t address, uint64_t n, enum 
     struct san_span span;
     uint64_t end;
     enum san_hit hit = san_span_find(address, &span, &end);
-    if (hit == SAN_HIT_LIVE && n <= end - address && span.kind != PSM_SAN_IPC) return;
+    if (hit == SAN_HIT_LIVE && n <= end - address && !span.look) return;
     if (hit == SAN_HIT_FREED && (side == PSM_SAN_HOST_SIDE || (side == PSM_SAN_ANY && readable(address)))) return;
     if (hit == SAN_HIT_NONE) {
         uint64_t base = 0, size = 0;

@@ -94,3 +94,31 @@ def child(rt: Face) -> Child:
         return done
 
     return run
+
+
+@pytest.fixture(params=["inside", "shim"])
+def start(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[..., Any]]:
+    """Starts programs under the handle sanitizer, in hostcuda or in the shim over it; they share a record folder."""
+    from tests.hostcuda.sanitizing import Program
+
+    programs: list[Program] = []
+    records = tmp_path / "records"
+    records.mkdir(mode=0o700)
+
+    def begin(code: str, *, mode: str = "warn", **env: str) -> Program:
+        programs.append(Program("cudart12", request.param, mode, records, code, env))
+        return programs[-1]
+
+    yield begin
+    for program in programs:
+        program.close()
+
+
+@pytest.fixture
+def run(start: Callable[..., Any]) -> Callable[..., Any]:
+    """Runs one program under the handle sanitizer to its end."""
+
+    def whole(code: str, *, mode: str = "warn", **env: str) -> Any:
+        return start(code, mode=mode, **env).end()
+
+    return whole

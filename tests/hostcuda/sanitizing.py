@@ -27,6 +27,10 @@ def value(handle):
     return int(ffi.cast("uintptr_t", handle))
 """
 
+STREAM = "s = new('cudaStream_t *'); ok.cudaStreamCreate(s); s = s[0]\n"
+EVENT = "e = new('cudaEvent_t *'); ok.cudaEventCreate(e); e = e[0]\n"
+MEMORY = "p = new('void **'); ok.cudaMalloc(p, 4096); p = p[0]\n"
+
 
 @dataclass
 class Told:
@@ -105,6 +109,10 @@ class Program:
         finally:
             late.cancel()
         raise AssertionError(f"the program did not come to its rest\n{self._seen}")
+
+    def has_told(self) -> bool:
+        """Whether the sanitizer has reported something up to the last rest()."""
+        return "sanitizer report" in self._seen
 
     def go(self, word: str = "") -> None:
         """Let it go on after a rest()."""

@@ -5,47 +5,14 @@ Everything runs twice: checked inside hostcuda, and by the shim over hostcuda's 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
-
-import pytest
+from collections.abc import Callable
 
 from tests.hostcuda.conftest import emulated
-from tests.hostcuda.sanitizing import Program, Told
+from tests.hostcuda.sanitizing import EVENT, MEMORY, STREAM, Program, Told
 
 pytestmark = emulated
 Start = Callable[..., Program]
 Run = Callable[..., Told]
-
-STREAM = "s = new('cudaStream_t *'); ok.cudaStreamCreate(s); s = s[0]\n"
-EVENT = "e = new('cudaEvent_t *'); ok.cudaEventCreate(e); e = e[0]\n"
-MEMORY = "p = new('void **'); ok.cudaMalloc(p, 4096); p = p[0]\n"
-
-
-@pytest.fixture(params=[pytest.param("hostcuda", id="inside"), "shim"])
-def start(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Start]:
-    """Starts programs that share a record folder."""
-    programs = []
-    (tmp_path / "records").mkdir(mode=0o700)
-
-    def begin(code: str, *, mode: str = "warn", **env: str) -> Program:
-        programs.append(Program("cudart12", request.param, mode, tmp_path / "records", code, env))
-        return programs[-1]
-
-    yield begin
-    for program in programs:
-        program.close()
-
-
-@pytest.fixture
-def run(start: Start) -> Run:
-    """Runs one program to its end."""
-
-    def whole(code: str, *, mode: str = "warn", **env: str) -> Told:
-        return start(code, mode=mode, **env).end()
-
-    return whole
-
 
 # ---- handles of this process ----
 
