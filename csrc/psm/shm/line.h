@@ -6,13 +6,15 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
+#include "psm/psm.h"
+
 enum { PSM_LINE = 64 };
 
 struct psm_line {
     _Alignas(PSM_LINE) _Atomic uint64_t value;
     uint8_t unused[PSM_LINE - sizeof(uint64_t)];
 };
-_Static_assert(sizeof(struct psm_line) == PSM_LINE, "crosses processes");
+PSM_SHAREABLE(psm_line, PSM_LINE);
 _Static_assert(ATOMIC_LLONG_LOCK_FREE == 2, "a lock would not be shared with the other process");
 
 static inline uint64_t psm_line_load(const struct psm_line *line)

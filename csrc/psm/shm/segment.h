@@ -30,7 +30,7 @@ struct psm_segment_header {
     char owner_boot_id[PSM_BOOT_ID_SIZE];
     char label[PSM_SEGMENT_LABEL]; /* what it is for: "control", "fifo", "pool" */
 };
-_Static_assert(sizeof(struct psm_segment_header) == 120, "crosses processes");
+PSM_SHAREABLE(psm_segment_header, 120);
 
 /* One mapping of a segment: local. Zeroed: none. Keep it where it is; copies of it are not counted. */
 struct psm_segment {

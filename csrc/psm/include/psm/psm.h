@@ -25,6 +25,12 @@ extern "C" {
 #define PSM_ALIGNED(bytes)                 _Alignas(bytes)
 #endif
 
+/* Marks a struct that two processes share or send each other: fixed width, no pointer, no handle, no descriptor, and of
+   this size for ever. tests/psm/test_shareable.py finds the marks in the debug information and looks inside. */
+#define PSM_SHAREABLE(name, bytes)                                                                                     \
+    PSM_STATIC_ASSERT(sizeof(struct name) == (bytes), "struct " #name " crosses processes");                           \
+    typedef struct name psm_shareable_##name
+
 /* Grouped by what is lost. */
 typedef enum psm_status {
     PSM_OK = 0,

@@ -28,7 +28,7 @@ struct psm_peer_info {
     uint32_t peer_access; /* bit d: this device can reach device d of the host directly */
     struct psmProxyAddress proxy;
 };
-PSM_STATIC_ASSERT(sizeof(struct psm_peer_info) == 120, "crosses processes");
+PSM_SHAREABLE(psm_peer_info, 120);
 
 enum psm_p2p_mode {
     PSM_P2P_NONE = 0,
@@ -53,7 +53,7 @@ struct psm_p2p_connect {
     uint64_t buffer_size;
     struct psm_share share; /* send side: the control segment; recv side: the FIFO */
 };
-PSM_STATIC_ASSERT(sizeof(struct psm_p2p_connect) == 128, "crosses processes");
+PSM_SHAREABLE(psm_p2p_connect, 128);
 
 /* Response of Setup: what the peer may know. Its size is the response size. */
 struct psmP2pShareInfo {
@@ -63,7 +63,7 @@ struct psmP2pShareInfo {
     uint64_t buffer_size;
     struct psm_share share;
 };
-PSM_STATIC_ASSERT(sizeof(struct psmP2pShareInfo) == 120, "crosses processes");
+PSM_SHAREABLE(psmP2pShareInfo, 120);
 
 typedef struct psmP2pConnector psmP2pConnector; /* the caller's end: opaque */
 

@@ -37,7 +37,7 @@ struct psmProxyAddress {
     uint32_t pid;
     uint64_t start_time; /* of the process: with it a pid is one process */
 };
-PSM_STATIC_ASSERT(sizeof(struct psmProxyAddress) == 64, "crosses processes");
+PSM_SHAREABLE(psmProxyAddress, 64);
 
 /* Identifies one call: the low 32 bits are a slot, the high 32 bits its generation. Never 0. It is what the log prints
  * as opId. */

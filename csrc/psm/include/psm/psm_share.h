@@ -27,7 +27,7 @@ struct psm_share {
     uint64_t offset;  /* in the allocation */
     uint8_t blob[64]; /* CUDA IPC handle, or the name, NUL-ended */
 };
-PSM_STATIC_ASSERT(sizeof(struct psm_share) == 96, "crosses processes");
+PSM_SHAREABLE(psm_share, 96);
 
 #ifdef __cplusplus
 }
