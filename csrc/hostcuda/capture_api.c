@@ -170,14 +170,27 @@ cudaError_t hc_cudaStreamGetCaptureInfo_v3(cudaStream_t stream, enum cudaStreamC
                                         numDependencies_out});
 }
 
+/* Of programs that were built with CUDA 11. */
+cudaError_t hc_cudaStreamGetCaptureInfo__12(cudaStream_t stream, enum cudaStreamCaptureStatus *captureStatus_out,
+                                            unsigned long long *id_out)
+{
+    return info(stream, (struct answer){.status = captureStatus_out, .id = id_out});
+}
+
 /* Of libcudart.so.13, which has no numbered forms. */
-cudaError_t hc_cudaStreamGetCaptureInfo(cudaStream_t stream, enum cudaStreamCaptureStatus *captureStatus_out,
-                                        unsigned long long *id_out, cudaGraph_t *graph_out,
-                                        const cudaGraphNode_t **dependencies_out,
-                                        const cudaGraphEdgeData **edgeData_out, size_t *numDependencies_out)
+cudaError_t hc_cudaStreamGetCaptureInfo__13(cudaStream_t stream, enum cudaStreamCaptureStatus *captureStatus_out,
+                                            unsigned long long *id_out, cudaGraph_t *graph_out,
+                                            const cudaGraphNode_t **dependencies_out,
+                                            const cudaGraphEdgeData **edgeData_out, size_t *numDependencies_out)
 {
     return info(stream, (struct answer){captureStatus_out, id_out, graph_out, dependencies_out, edgeData_out,
                                         numDependencies_out});
+}
+
+/* The form of CUDA 10.1, which a libcudart of CUDA 11 still calls. */
+CUresult hc_cuStreamGetCaptureInfo(CUstream hStream, CUstreamCaptureStatus *captureStatus_out, cuuint64_t *id_out)
+{
+    return info(hStream, (struct answer){.status = captureStatus_out, .id = id_out});
 }
 
 CUresult hc_cuStreamGetCaptureInfo_v2(CUstream hStream, CUstreamCaptureStatus *captureStatus_out, cuuint64_t *id_out,
