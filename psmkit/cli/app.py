@@ -26,6 +26,7 @@ COMMANDS = {
     "codes": "The finding codes.",
     "catalogue": "Search the messages that psmkit understands.",
     "records": "What processes wrote down about themselves: list, show, prune.",
+    "run": "Run a program with its CUDA handles checked.",
     "lab": "Pretended GPUs: topology, what emulated CUDA provides, where faults can be put.",
 }
 

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from psmkit.logparse.sanitizer import reports
 from tests.hostcuda.conftest import emulated
 from tests.hostcuda.sanitizing import EVENT, MEMORY, STREAM, Program, Told
 
@@ -169,6 +170,9 @@ def test_record_of_a_killed_process_tells_what_it_had_and_what_was_reported(star
     ).stdout
     assert "sanitizer report 1: cudaStreamSynchronize got stream 0xdeadbee0, which was never created" in lines
     assert "sanitizer report 1, used by thread" in lines
+    (report,) = reports(tmp_path / "records")
+    assert (report.pid, report.kind, report.fields["value"]) == (program.process.pid, "never_created", 0xDEADBEE0)
+    assert "python" in report.stacks["used"]
 
 
 def test_handle_of_a_process_that_was_killed_is_still_its_own(start: Start) -> None:
