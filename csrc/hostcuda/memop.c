@@ -142,8 +142,8 @@ static int run_one(const operation *op, int device)
         return 0;
     }
     struct hc_piece piece;
-    int rc = hc_piece_of(address_of(op), (size_t)width, device, !is_wait(op), &piece);
-    if (rc) return rc;
+    /* The memory was there at the call: whatever is wrong with it now is the access of a GPU that faults. */
+    if (hc_piece_of(address_of(op), (size_t)width, device, !is_wait(op), &piece)) return PSM_CUDA_ILLEGAL_ADDRESS;
     if (is_wait(op))
         wait_for(op, piece.host);
     else if (op->operation == CU_STREAM_MEM_OP_ATOMIC_REDUCTION)

@@ -413,6 +413,15 @@ int hc_submit(struct hc_stream *stream, const struct hc_work *work, struct hc_ti
 
 /* ---- waiting ---- */
 
+bool hc_stream_idle(struct hc_stream *stream)
+{
+    if (!idle(stream)) return false;
+    if (stream->kind == HC_LEGACY) return !atomic_load(&busy_blocking[stream->device]);
+    if (stream->kind != HC_BLOCKING) return true;
+    struct hc_stream *legacy = atomic_load(&legacy_of[stream->device]);
+    return !legacy || idle(legacy);
+}
+
 int hc_ticket_wait(const struct hc_ticket *ticket)
 {
     struct hc_stream *stream = ticket->stream;
@@ -441,6 +450,7 @@ static int wait_all(struct hc_ticket *tickets, size_t n, int device)
 
 int hc_stream_drain(struct hc_stream *stream)
 {
+    if (hc_stream_idle(stream)) return hc_device_sticky(stream->device);
     struct hc_ticket few[8], *tickets = few;
     size_t room = sizeof few / sizeof *few, n;
     while ((n = hc_stream_frontier(stream, tickets, room)) > room) {
@@ -474,13 +484,4 @@ int hc_device_drain(int device)
     int rc = wait_all(tickets, n, device);
     if (tickets != few) free(tickets);
     return rc;
-}
-
-bool hc_stream_idle(struct hc_stream *stream)
-{
-    if (!idle(stream)) return false;
-    if (stream->kind == HC_LEGACY) return !atomic_load(&busy_blocking[stream->device]);
-    if (stream->kind != HC_BLOCKING) return true;
-    struct hc_stream *legacy = atomic_load(&legacy_of[stream->device]);
-    return !legacy || idle(legacy);
 }

@@ -484,6 +484,33 @@ def test_exit_with_queued_work_does_not_hang(child: Child) -> None:
 
 
 @emulated
+def test_library_may_be_closed_while_a_stream_works(child: Child) -> None:
+    done = child(
+        """
+        import threading, time
+        threads = lambda: len(os.listdir("/proc/self/task"))
+        before = threads()
+        stream = new("cudaStream_t *")
+        ok.cudaStreamCreate(stream)
+        open_ = threading.Event()
+
+        @ffi.callback("void(void *)")
+        def block(_):
+            open_.wait(30)
+
+        ok.cudaLaunchHostFunc(stream[0], block, ffi.NULL)
+        ffi.dlclose(rt._lib)
+        open_.set()
+        end = time.monotonic() + 30
+        while threads() > before and time.monotonic() < end:  # idle workers end by themselves
+            time.sleep(0.01)
+        print(threads() - before)
+        """
+    )
+    assert done.stdout.strip() == "0"
+
+
+@emulated
 def test_forked_child_is_refused_and_ends(child: Child) -> None:
     done = child(
         """

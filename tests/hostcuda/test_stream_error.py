@@ -1,0 +1,140 @@
+"""Errors of asynchronous work, and cudaDeviceReset: what ends, what still answers, and that nothing hangs."""
+
+from __future__ import annotations
+
+from tests.hostcuda.conftest import Child, emulated
+
+ILLEGAL_ADDRESS, INVALID_HANDLE = 700, 400
+
+# A stream whose next work meets memory that went away: `gate` holds it, `fail()` lets it happen.
+BROKEN = """
+import threading
+drv = Face("cuda")
+drv.ok.cuInit(0)
+ok.cudaFree(ffi.NULL)
+GRANULE = 2 << 20
+prop, handle, at, access = (
+    drv.new("CUmemAllocationProp *"), drv.new("CUmemGenericAllocationHandle *"), drv.new("CUdeviceptr *"), drv.new("CUmemAccessDesc *")
+)
+prop.type, prop.location.type, prop.location.id = 1, 1, 0
+drv.ok.cuMemCreate(handle, GRANULE, prop, 0)
+drv.ok.cuMemAddressReserve(at, GRANULE, 0, 0, 0)
+drv.ok.cuMemMap(at[0], GRANULE, 0, handle[0], 0)
+access.location.type, access.location.id, access.flags = 1, 0, 3
+drv.ok.cuMemSetAccess(at[0], GRANULE, access, 1)
+log = []
+
+def function(run):
+    made = ffi.callback("void(void *)")(lambda _: run())
+    kept.append(made)
+    return made
+
+kept = []
+def stream():
+    out = new("cudaStream_t *")
+    ok.cudaStreamCreateWithFlags(out, 1)
+    return out[0]
+
+gate = threading.Event()
+broken = stream()
+ok.cudaLaunchHostFunc(broken, function(lambda: gate.wait(30)), ffi.NULL)
+drv.ok.cuStreamWriteValue32_v2(drv.ffi.cast("CUstream", int(ffi.cast("uintptr_t", broken))), at[0], 1, 0)
+drv.ok.cuMemUnmap(at[0], GRANULE)
+"""
+
+
+@emulated
+def test_asynchronous_error_comes_at_the_wait_and_stays(child: Child) -> None:
+    done = child(
+        BROKEN
+        + """
+print(rt.cudaStreamQuery(broken))
+gate.set()
+print(rt.cudaStreamSynchronize(broken), rt.cudaStreamQuery(broken), rt.cudaStreamCreate(new("cudaStream_t *")))
+print(rt.cudaGetLastError(), rt.cudaEventCreate(new("cudaEvent_t *")))
+ok.cudaSetDevice(1)
+print(rt.cudaStreamSynchronize(ffi.NULL))
+"""
+    )
+    sticky = str(ILLEGAL_ADDRESS)
+    assert done.stdout.split() == ["600", sticky, sticky, sticky, sticky, sticky, "0"]
+
+
+@emulated
+def test_host_functions_are_not_called_after_an_error_but_callbacks_are(child: Child) -> None:
+    """cudaLaunchHostFunc: not called in the event of an error; cudaStreamAddCallback: called and told the error."""
+    done = child(
+        BROKEN
+        + """
+@ffi.callback("void(cudaStream_t, cudaError_t, void *)")
+def told(_stream, status, _data):
+    log.append(status)
+
+ok.cudaLaunchHostFunc(broken, function(lambda: log.append("function")), ffi.NULL)
+ok.cudaStreamAddCallback(broken, told, ffi.NULL, 0)
+gate.set()
+rt.cudaStreamSynchronize(broken)
+print(log)
+"""
+    )
+    assert done.stdout.strip() == f"[{ILLEGAL_ADDRESS}]"
+
+
+@emulated
+def test_who_waits_for_failed_work_gets_the_error(child: Child) -> None:
+    done = child(
+        BROKEN
+        + """
+event, waiter = new("cudaEvent_t *"), stream()
+ok.cudaEventCreate(event)
+ok.cudaEventRecord(event[0], broken)
+ok.cudaStreamWaitEvent(waiter, event[0], 0)
+codes = []
+threads = [threading.Thread(target=lambda: codes.append(rt.cudaStreamSynchronize(waiter))),
+           threading.Thread(target=lambda: codes.append(rt.cudaEventSynchronize(event[0]))),
+           threading.Thread(target=lambda: codes.append(rt.cudaDeviceSynchronize()))]
+for thread in threads: thread.start()
+gate.set()
+for thread in threads: thread.join(30)
+print(*codes)
+"""
+    )
+    assert done.stdout.split() == [str(ILLEGAL_ADDRESS)] * 3
+
+
+@emulated
+def test_reset_clears_the_error_and_ends_the_streams_of_the_device(child: Child) -> None:
+    done = child(
+        BROKEN
+        + """
+gate.set()
+print(rt.cudaStreamSynchronize(broken))
+ok.cudaDeviceReset()
+fresh = stream()
+print(rt.cudaStreamQuery(broken), rt.cudaStreamQuery(fresh), rt.cudaStreamSynchronize(ffi.NULL))
+"""
+    )
+    assert done.stdout.split() == [str(ILLEGAL_ADDRESS), str(INVALID_HANDLE), "0", "0"]
+
+
+def test_reset_ends_streams_and_events_of_this_device_only(child: Child) -> None:
+    done = child(
+        """
+        stream, event, other = new("cudaStream_t *"), new("cudaEvent_t *"), new("cudaStream_t *")
+        ok.cudaSetDevice(1)
+        ok.cudaStreamCreate(other)
+        ok.cudaSetDevice(0)
+        ok.cudaStreamCreate(stream)
+        ok.cudaEventCreate(event)
+        ok.cudaEventRecord(event[0], stream[0])
+        per_thread = ffi.cast("cudaStream_t", 2)
+        ok.cudaStreamSynchronize(per_thread)
+        ok.cudaDeviceReset()
+        print(rt.cudaStreamQuery(stream[0]), rt.cudaEventQuery(event[0]), rt.cudaStreamQuery(other[0]))
+        ok.cudaEventCreate(event)
+        ok.cudaEventRecord(event[0], per_thread)
+        ok.cudaEventRecord(event[0], ffi.NULL)
+        print(rt.cudaEventSynchronize(event[0]))
+        """
+    )
+    assert done.stdout.split() == [str(INVALID_HANDLE), str(INVALID_HANDLE), "0", "0"]
