@@ -492,12 +492,13 @@ typedef enum cudaFlushGPUDirectRDMAWritesScope CUflushGPUDirectRDMAWritesScope;
 
 /* Contexts. */
 typedef int CUexecAffinityType;
+typedef struct CUexecAffinitySmCount_st {
+    unsigned int val;
+} CUexecAffinitySmCount;
 typedef struct CUexecAffinityParam_st {
     CUexecAffinityType type;
     union {
-        struct {
-            unsigned int val;
-        } smCount;
+        CUexecAffinitySmCount smCount;
     } param;
 } CUexecAffinityParam;
 typedef struct CUctxCigParam_st {

@@ -112,7 +112,8 @@ static bool only_asks(int fn)
     case HC_FN_cudaGetDeviceCount:
     case HC_FN_cudaSetDevice:
     case HC_FN_cudaInitDevice:
-    case HC_FN_cudaGetDeviceProperties:
+    case HC_FN_cudaGetDeviceProperties__12:
+    case HC_FN_cudaGetDeviceProperties__13:
     case HC_FN_cudaGetDeviceProperties_v2:
     case HC_FN_cudaDeviceGetAttribute:
     case HC_FN_cudaDeviceGetPCIBusId:

@@ -304,7 +304,7 @@ static int attribute(int device, int which)
         (p)->clusterLaunch = attribute(device, cudaDevAttrClusterLaunch);                                              \
     } while (0)
 
-cudaError_t hc_cudaGetDeviceProperties(struct cudaDeviceProp *prop, int device)
+cudaError_t hc_cudaGetDeviceProperties__13(struct cudaDeviceProp *prop, int device)
 {
     int rc = checked(device);
     if (!prop) return PSM_CUDA_INVALID_VALUE;
