@@ -76,8 +76,11 @@ class Peer:
     def run(self, code: str, *, fds: Sequence[int] = (), **values: Any) -> Any:
         """Executes code with `values` as variables and `fds` as descriptors of its own; returns what it put into `answer`."""
         head = "".join(f"{name} = {value!r}\n" for name, value in values.items())
-        socket.send_fds(self._line, [(head + code).encode()], list(fds))
-        text, self.fds, _, _ = socket.recv_fds(self._line, SIZE, 16)
+        try:
+            socket.send_fds(self._line, [(head + code).encode()], list(fds))
+            text, self.fds, _, _ = socket.recv_fds(self._line, SIZE, 16)
+        except ConnectionError:
+            text = b""
         assert text, f"the other process ended: {self.end()}"
         kind, answer = ast.literal_eval(text.decode())
         assert kind == "answer", answer

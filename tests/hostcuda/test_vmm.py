@@ -14,7 +14,6 @@ from tests.hostcuda.vmm import (
     FABRIC,
     GRANULE,
     HOST,
-    HOST_NUMA,
     HOST_NUMA_CURRENT,
     NO_HANDLE,
     POSIX_FD,
