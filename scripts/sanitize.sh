@@ -14,11 +14,12 @@ if [ "$what" = thread ]; then
     libraries=$build/csrc/hostcuda/lib
     cmake -S . -B "$build" -DCMAKE_BUILD_TYPE=Debug -DPSMKIT_SANITIZE_THREAD=ON -DPSMKIT_INPLACE=OFF \
         -DPython_EXECUTABLE="$bin/python" > /dev/null
-    cmake --build "$build" --parallel 2 --target hostcuda_cudart13 > /dev/null
+    cmake --build "$build" --parallel 2 --target hostcuda_cudart13 hostcuda_cuda > /dev/null
     export LD_LIBRARY_PATH="$libraries" PSM_TOPOLOGY="$PWD/tests/hostcuda/four.toml" TSAN_OPTIONS=halt_on_error=1
     for source in tests/csrc/hostcuda/*_stress.c; do
         program=$build/$(basename "$source" .c)
-        gcc -std=gnu11 -O1 -g -fsanitize=thread -Icsrc/cuda "$source" -o "$program" -L"$libraries" -l:libcudart.so.13 -pthread
+        gcc -std=gnu11 -O1 -g -fsanitize=thread -Icsrc/cuda "$source" -o "$program" \
+            -L"$libraries" -l:libcudart.so.13 -l:libcuda.so.1 -pthread
         for setting in PSM_HOSTCUDA_INLINE=1 PSM_HOSTCUDA_INLINE=0 PSM_HOSTCUDA_HOST_FUNCTIONS=serial; do
             echo "$(basename "$program") with $setting"
             env "$setting" timeout 300 "$program" "${STRESS_ROUNDS:-400}"

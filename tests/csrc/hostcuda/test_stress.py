@@ -22,7 +22,8 @@ def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     """A stress program, built against the emulated runtime."""
     output = tmp_path_factory.mktemp("stress") / str(request.param)
     command = ["gcc", "-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", f"-I{ROOT / 'csrc' / 'cuda'}"]
-    command += [str(HERE / f"{request.param}.c"), "-o", str(output), str(folder() / LIBRARIES["cudart13"])]
+    command += [str(HERE / f"{request.param}.c"), "-o", str(output)]
+    command += [str(folder() / LIBRARIES[name]) for name in ("cudart13", "cuda")]
     subprocess.run([*command, "-Wl,--allow-shlib-undefined", "-pthread"], check=True)
     return output
 
