@@ -23,7 +23,8 @@
 /* Without these a peer could cut the file short, and our next access would die. */
 enum { SEALS = F_SEAL_SHRINK | F_SEAL_GROW };
 
-PSM_FAULT_SITE(site_create, "shm.create", "a shared memory segment is made; error=ENOSPC and others");
+PSM_FAULT_SITE(site_create, "shm.create", "a shared memory segment is made; error=EMFILE and others");
+PSM_FAULT_SITE(site_reserve, "shm.reserve", "memory is taken for a segment; error=ENOSPC and others");
 PSM_FAULT_SITE(site_attach, "shm.attach", "a shared memory segment is mapped; error=ENOMEM, EMFILE and others");
 
 /* What is mapped in this process: one mapping a segment, however often it is attached. */
@@ -78,13 +79,18 @@ static int give_name(int folder, int fd, const char *name)
     return linkat(AT_FDCWD, path, folder, name, AT_SYMLINK_FOLLOW);
 }
 
+/* 0, or the errno. */
 static int reserve(int fd, uint64_t bytes)
 {
+    struct psm_fault fault;
+    if (psm_fault_before(&site_reserve, NULL, "shm", &fault) != PSM_OK)
+        return fault.value > 0 ? (int)fault.value : ENOSPC;
     int rc;
     do rc = fallocate(fd, 0, 0, (off_t)bytes);
     while (rc != 0 && errno == EINTR);
     if (rc != 0 && errno == EOPNOTSUPP) rc = ftruncate(fd, (off_t)bytes);
-    return rc;
+    psm_fault_act_after(&fault);
+    return rc == 0 ? 0 : errno;
 }
 
 static psm_status no_room(int number, int fd, int kind, uint64_t bytes, const char *label)
@@ -93,7 +99,7 @@ static psm_status no_room(int number, int fd, int kind, uint64_t bytes, const ch
     if (number == ENOSPC && kind == PSM_SHARE_POSIX && fstatvfs(fd, &fs) == 0)
         return psm_fail_errno(number, "shm", -1, -1,
                               "a segment for %s needs %" PRIu64 " bytes and %s has %" PRIu64
-                              " left; remove leftovers (psmkit segments prune) or make it larger (docker: --shm-size)",
+                              " left: make it larger (docker: --shm-size)",
                               label, bytes, psm_segment_folder_name(), (uint64_t)fs.f_bavail * fs.f_frsize);
     return psm_fail_errno(number, "shm", -1, -1, "making a segment of %" PRIu64 " bytes (%s) for %s", bytes,
                           kind_name(kind), label);
@@ -134,7 +140,12 @@ static void use(struct psm_segment *segment, struct psm_mapping *m, bool owner)
 static psm_status build(struct psm_mapping *m, int folder, bool named, uint64_t bytes, const char *label)
 {
     int fd = m->fd;
-    if (reserve(fd, bytes) != 0) return no_room(errno, fd, m->kind, bytes, label);
+    int error = reserve(fd, bytes);
+    size_t removed = 0;
+    /* Who was killed may have left as much as is missing. */
+    if (error == ENOSPC && m->kind == PSM_SHARE_POSIX) psm_segments_prune(&removed);
+    if (removed) error = reserve(fd, bytes);
+    if (error) return no_room(error, fd, m->kind, bytes, label);
     char *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (base == MAP_FAILED)
         return psm_fail_errno(errno, "shm", -1, -1, "mapping %" PRIu64 " bytes for %s", bytes, label);
@@ -145,7 +156,7 @@ static psm_status build(struct psm_mapping *m, int folder, bool named, uint64_t 
     else if (!named)
         rc = give_name(folder, fd, m->name);
     if (rc != 0) {
-        int error = errno;
+        error = errno;
         munmap(base, bytes);
         return psm_fail_errno(error, "shm", -1, -1, "%s a segment for %s",
                               m->kind == PSM_SHARE_MEMFD ? "sealing" : "naming", label);
