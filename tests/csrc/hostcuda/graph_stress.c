@@ -1,142 +1,236 @@
-/* Captures, graph launches and stream memory operations under many threads; see stream_stress.c.
+/* Captures, launches, updates and user objects of many threads. Nodes pass plain variables on along their edges: a
+   missing order is a wrong value here, and a data race for the thread sanitizer.
 
    graph_stress ROUNDS */
+#include <string.h>
+#include <unistd.h>
+
 #include "cuda_calls.h"
 #include "types_graph.h"
 
+enum { THREADS = 5, RUNS = 3, WIDTH = 4, LAUNCHES = 20 };
+
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, enum cudaStreamCaptureMode mode);
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph);
-cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph, unsigned long long flags);
-cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream);
-cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec);
+cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, enum cudaStreamCaptureStatus *status, unsigned long long *id,
+                                     cudaGraph_t *graph, const cudaGraphNode_t **nodes, const cudaGraphEdgeData **data,
+                                     size_t *n);
+cudaError_t cudaGraphCreate(cudaGraph_t *graph, unsigned flags);
 cudaError_t cudaGraphDestroy(cudaGraph_t graph);
-CUresult cuInit(unsigned flags);
-CUresult cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned flags);
-CUresult cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned flags);
+cudaError_t cudaGraphClone(cudaGraph_t *clone, cudaGraph_t graph);
+cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t *nodes, size_t *n);
+cudaError_t cudaGraphAddHostNode(cudaGraphNode_t *node, cudaGraph_t graph, const cudaGraphNode_t *dependencies,
+                                 size_t n, const struct cudaHostNodeParams *params);
+cudaError_t cudaGraphAddEmptyNode(cudaGraphNode_t *node, cudaGraph_t graph, const cudaGraphNode_t *dependencies,
+                                  size_t n);
+cudaError_t cudaGraphDestroyNode(cudaGraphNode_t node);
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *made, cudaGraph_t graph, unsigned long long flags);
+cudaError_t cudaGraphExecUpdate(cudaGraphExec_t exec, cudaGraph_t graph, cudaGraphExecUpdateResultInfo *info);
+cudaError_t cudaGraphExecHostNodeSetParams(cudaGraphExec_t exec, cudaGraphNode_t node,
+                                           const struct cudaHostNodeParams *params);
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec);
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream);
+cudaError_t cudaUserObjectCreate(cudaUserObject_t *object, void *data, cudaHostFn_t destroy, unsigned count,
+                                 unsigned flags);
+cudaError_t cudaUserObjectRelease(cudaUserObject_t object, unsigned count);
+cudaError_t cudaGraphRetainUserObject(cudaGraph_t graph, cudaUserObject_t object, unsigned count, unsigned flags);
 
-enum { THREADS = 4, BRANCHES = 3, LAUNCHES = 4 };
 static int rounds;
+static atomic_int created, destroyed;
 
-/* ---- a graph: one function, then branches in streams of their own, then one that sees what all did ---- */
+/* ---- a captured fork and join: the join sees what all branches made of what the fork began with ---- */
 
-struct shape {
-    int first, branch[BRANCHES], joined;
+struct fan {
+    int begun;
+    int branch[WIDTH];
+    int joined;
 };
-struct part {
-    struct shape *shape;
-    int *mine;
+struct branch {
+    struct fan *fan;
+    int number;
 };
 
-static void begin(void *data)
+static void begin_fan(void *data)
 {
-    ((struct shape *)data)->first++;
+    struct fan *fan = data;
+    fan->begun++;
 }
 
-static void branch(void *data)
+static void run_branch(void *data)
 {
-    struct part *part = data;
-    CHECK(++*part->mine == part->shape->first);
+    struct branch *branch = data;
+    branch->fan->branch[branch->number] = branch->fan->begun;
 }
 
-static void join(void *data)
+static void join_fan(void *data)
 {
-    struct shape *shape = data;
-    shape->joined++;
-    for (int i = 0; i < BRANCHES; i++) CHECK(shape->branch[i] == shape->joined);
+    struct fan *fan = data;
+    for (int i = 0; i < WIDTH; i++) CHECK(fan->branch[i] == fan->begun);
+    fan->joined++;
 }
 
-static void *graph_thread(void *which)
+/* Its memory goes with the last graph that holds it. */
+static void free_fan(void *data)
 {
-    unsigned seed = 3u + (unsigned)(intptr_t)which;
-    struct shape shape = {0};
-    struct part parts[BRANCHES];
-    cudaStream_t stream, side[BRANCHES];
-    cudaEvent_t fork, back[BRANCHES];
-    OK(cudaStreamCreateWithFlags(&stream, NON_BLOCKING));
-    OK(cudaEventCreateWithFlags(&fork, NO_TIMING));
-    for (int i = 0; i < BRANCHES; i++) {
-        parts[i] = (struct part){&shape, &shape.branch[i]};
-        OK(cudaStreamCreateWithFlags(&side[i], NON_BLOCKING));
-        OK(cudaEventCreateWithFlags(&back[i], NO_TIMING));
+    free(data);
+    atomic_fetch_add(&destroyed, 1);
+}
+
+static cudaGraph_t capture_fan(struct fan *fan, struct branch *branches, cudaStream_t origin, cudaStream_t *others,
+                               cudaEvent_t event)
+{
+    cudaGraph_t graph;
+    OK(cudaStreamBeginCapture(origin, cudaStreamCaptureModeThreadLocal));
+    OK(cudaLaunchHostFunc(origin, begin_fan, fan));
+    OK(cudaEventRecord(event, origin));
+    for (int i = 0; i < WIDTH; i++) {
+        branches[i] = (struct branch){fan, i};
+        OK(cudaStreamWaitEvent(others[i], event, 0));
+        OK(cudaLaunchHostFunc(others[i], run_branch, &branches[i]));
     }
-    int expected = 0;
+    for (int i = 0; i < WIDTH; i++) {
+        OK(cudaEventRecord(event, others[i]));
+        OK(cudaStreamWaitEvent(origin, event, 0));
+    }
+    OK(cudaLaunchHostFunc(origin, join_fan, fan));
+    OK(cudaStreamEndCapture(origin, &graph));
+    return graph;
+}
+
+static void give_data(cudaGraph_t graph, void *data)
+{
+    cudaUserObject_t object;
+    OK(cudaUserObjectCreate(&object, data, free_fan, 1, cudaUserObjectNoDestructorSync));
+    OK(cudaGraphRetainUserObject(graph, object, 1, cudaGraphUserObjectMove));
+    atomic_fetch_add(&created, 1);
+}
+
+static void *fan_thread(void *which)
+{
+    cudaStream_t origin, other, others[WIDTH];
+    cudaEvent_t event;
+    OK(cudaSetDevice((int)(intptr_t)which % 2));
+    OK(cudaStreamCreateWithFlags(&origin, (unsigned)(intptr_t)which & 1));
+    OK(cudaStreamCreateWithFlags(&other, NON_BLOCKING));
+    for (int i = 0; i < WIDTH; i++) OK(cudaStreamCreateWithFlags(&others[i], NON_BLOCKING));
+    OK(cudaEventCreateWithFlags(&event, NO_TIMING));
     for (int round = 0; round < rounds; round++) {
-        cudaGraph_t graph;
+        struct both {
+            struct fan fan;
+            struct branch branches[WIDTH];
+        } *first = calloc(1, sizeof *first), *second = calloc(1, sizeof *second);
+        CHECK(first && second);
+        cudaGraph_t graph = capture_fan(&first->fan, first->branches, origin, others, event);
+        give_data(graph, first);
         cudaGraphExec_t exec;
-        OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-        OK(cudaLaunchHostFunc(stream, begin, &shape));
-        OK(cudaEventRecord(fork, stream));
-        for (int i = 0; i < BRANCHES; i++) {
-            OK(cudaStreamWaitEvent(side[i], fork, 0));
-            OK(cudaLaunchHostFunc(side[i], branch, &parts[i]));
-            OK(cudaEventRecord(back[i], side[i]));
-            OK(cudaStreamWaitEvent(stream, back[i], 0));
-        }
-        OK(cudaLaunchHostFunc(stream, join, &shape));
-        OK(cudaStreamEndCapture(stream, &graph));
         OK(cudaGraphInstantiate(&exec, graph, 0));
+        OK(cudaGraphDestroy(graph)); /* the instance holds what it needs */
+        for (int i = 0; i < RUNS; i++) OK(cudaGraphLaunch(exec, i % 2 ? other : origin));
+        graph = capture_fan(&second->fan, second->branches, origin, others, event);
+        give_data(graph, second);
+        cudaGraphExecUpdateResultInfo info;
+        OK(cudaGraphExecUpdate(exec, graph, &info)); /* while it runs */
+        for (int i = 0; i < RUNS; i++) OK(cudaGraphLaunch(exec, origin));
+        OK(cudaStreamSynchronize(origin));
+        CHECK(second->fan.joined == RUNS);
+        OK(cudaGraphLaunch(exec, origin));
+        OK(cudaGraphExecDestroy(exec)); /* while it runs, perhaps */
         OK(cudaGraphDestroy(graph));
-        int n = 1 + (int)(next_random(&seed) % LAUNCHES);
-        for (int i = 0; i < n; i++) { /* launches of one graph are ordered, whichever streams they are in */
-            OK(cudaGraphLaunch(exec, next_random(&seed) % 2 ? stream : side[0]));
-            expected++;
-        }
-        OK(cudaEventRecord(back[0], side[0]));
-        OK(cudaStreamWaitEvent(stream, back[0], 0));
-        if (next_random(&seed) % 2) { /* while it may run */
-            OK(cudaGraphExecDestroy(exec));
-            exec = NULL;
-        }
-        OK(cudaStreamSynchronize(stream));
-        CHECK(shape.joined == expected);
-        if (exec) OK(cudaGraphExecDestroy(exec));
     }
+    OK(cudaStreamSynchronize(origin));
+    OK(cudaStreamDestroy(origin));
+    OK(cudaStreamDestroy(other));
+    for (int i = 0; i < WIDTH; i++) OK(cudaStreamDestroy(others[i]));
+    OK(cudaEventDestroy(event));
+    return NULL;
+}
+
+/* ---- one instance, launched and changed by all threads: one launch at a time ---- */
+
+static cudaGraphExec_t shared_exec;
+static cudaGraphNode_t shared_node;
+static int runs; /* plain: launches follow each other */
+
+static void count_run(void *data)
+{
+    (void)data;
+    runs++;
+}
+
+static void *shared_thread(void *which)
+{
+    struct cudaHostNodeParams params = {count_run, NULL};
+    cudaStream_t stream;
+    OK(cudaStreamCreateWithFlags(&stream, NON_BLOCKING));
+    for (int i = 0; i < LAUNCHES * rounds / 10; i++) {
+        params.userData = which;
+        if (i % 8 == 0) OK(cudaGraphExecHostNodeSetParams(shared_exec, shared_node, &params));
+        OK(cudaGraphLaunch(shared_exec, stream));
+    }
+    OK(cudaStreamSynchronize(stream));
     OK(cudaStreamDestroy(stream));
-    OK(cudaEventDestroy(fork));
-    for (int i = 0; i < BRANCHES; i++) {
-        OK(cudaStreamDestroy(side[i]));
-        OK(cudaEventDestroy(back[i]));
-    }
     return NULL;
 }
 
-/* ---- two streams that take turns by a value in memory ---- */
-
-static void take_turn(void *data)
+static void shared_instance(void)
 {
-    ++*(int *)data; /* plain: the values order the turns */
+    struct cudaHostNodeParams params = {count_run, NULL};
+    cudaGraph_t graph;
+    OK(cudaGraphCreate(&graph, 0));
+    OK(cudaGraphAddHostNode(&shared_node, graph, NULL, 0, &params));
+    OK(cudaGraphInstantiate(&shared_exec, graph, 0));
+    in_threads(THREADS, shared_thread);
+    CHECK(runs == THREADS * (LAUNCHES * rounds / 10));
+    OK(cudaGraphExecDestroy(shared_exec));
+    OK(cudaGraphDestroy(graph));
 }
 
-static void *turn_thread(void *which)
+/* ---- one graph that all threads change, look at and clone ---- */
+
+static cudaGraph_t common;
+
+static void *change_thread(void *which)
 {
-    void *memory;
-    int turns = 0;
-    cudaStream_t streams[2];
-    (void)which;
-    OK(cudaHostAlloc(&memory, 64, 0));
-    *(unsigned *)memory = 0;
-    for (int i = 0; i < 2; i++) OK(cudaStreamCreateWithFlags(&streams[i], NON_BLOCKING));
+    unsigned seed = 5u + (unsigned)(intptr_t)which;
+    cudaGraphNode_t mine[WIDTH], all[64];
     for (int i = 0; i < rounds; i++) {
-        OK(cuStreamWaitValue32_v2(streams[i & 1], (CUdeviceptr)(uintptr_t)memory, (unsigned)i, 0));
-        OK(cudaLaunchHostFunc(streams[i & 1], take_turn, &turns));
-        OK(cuStreamWriteValue32_v2(streams[i & 1], (CUdeviceptr)(uintptr_t)memory, (unsigned)i + 1, 0));
+        for (int k = 0; k < WIDTH; k++) OK(cudaGraphAddEmptyNode(&mine[k], common, mine, (size_t)k));
+        size_t n = sizeof all / sizeof *all;
+        OK(cudaGraphGetNodes(common, all, &n));
+        CHECK(n >= WIDTH && n <= THREADS * WIDTH);
+        if (next_random(&seed) % 4 == 0) {
+            cudaGraph_t clone;
+            OK(cudaGraphClone(&clone, common));
+            OK(cudaGraphDestroy(clone));
+        }
+        for (int k = 0; k < WIDTH; k++) OK(cudaGraphDestroyNode(mine[k]));
     }
-    for (int i = 0; i < 2; i++) {
-        OK(cudaStreamSynchronize(streams[i]));
-        OK(cudaStreamDestroy(streams[i]));
-    }
-    CHECK(turns == rounds);
-    OK(cudaFreeHost(memory));
     return NULL;
+}
+
+static void common_graph(void)
+{
+    size_t n = 0;
+    OK(cudaGraphCreate(&common, 0));
+    in_threads(THREADS, change_thread);
+    OK(cudaGraphGetNodes(common, NULL, &n));
+    CHECK(n == 0);
+    OK(cudaGraphDestroy(common));
 }
 
 int main(int argc, char **argv)
 {
     rounds = argc > 1 ? atoi(argv[1]) : 100;
     CHECK(rounds > 0);
-    OK(cuInit(0));
-    in_threads(THREADS, graph_thread);
-    in_threads(THREADS, turn_thread);
+    in_threads(THREADS, fan_thread);
+    shared_instance();
+    common_graph();
+    OK(cudaDeviceSynchronize());
+    OK(cudaSetDevice(1));
+    OK(cudaDeviceSynchronize());
+    for (int i = 0; i < 3000 && atomic_load(&destroyed) < atomic_load(&created); i++)
+        usleep(10000); /* no call waits for destructors */
+    CHECK(atomic_load(&destroyed) == atomic_load(&created));
     puts("all orders held");
     return 0;
 }
