@@ -24,7 +24,8 @@ cudaError_t hc_cudaMemcpyAsync(void *dst, const void *src, size_t count, enum cu
     return copy_line(dst, src, count, (int)kind, stream, HC_COPY_ASYNC);
 }
 
-/* ---- between devices: no peer access is needed, the driver goes through the host then */
+/* ---- between devices: no peer access is needed, the driver goes through the host then. The devices have to exist;
+   where the memory is, the pointers say. */
 
 static bool device_exists(int device)
 {
