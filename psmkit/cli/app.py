@@ -25,6 +25,7 @@ COMMANDS = {
     "explain": "Explain a finding code, a catalogue message or a pasted log line.",
     "codes": "The finding codes.",
     "catalogue": "Search the messages that psmkit understands.",
+    "config": "How to compile and link against libpsm.",
     "records": "What processes wrote down about themselves: list, show, prune.",
     "run": "Run a program with its CUDA handles checked.",
     "lab": "Pretended GPUs: topology, what emulated CUDA provides, where faults can be put.",

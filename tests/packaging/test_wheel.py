@@ -49,6 +49,18 @@ def test_wheel_holds_the_emulated_cuda(wheel: Path) -> None:
     assert libraries | {"api.def", "types.h"} <= inside
 
 
+def test_a_program_is_compiled_against_the_libpsm_of_a_wheel(wheel: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path, [n for n in archive.namelist() if n.startswith("psmkit/psm/")])
+    (tmp_path / "x.c").write_text(
+        "#include <psm/psm.h>\n#include <stdio.h>\nint main(void) { return puts(psm_status_name(PSM_ERR_TIMEOUT)) < 0; }\n"
+    )
+    env = {**os.environ, "PKG_CONFIG_PATH": str(tmp_path / "psmkit" / "psm" / "lib" / "pkgconfig")}
+    options = run("pkg-config", "--cflags", "--libs", "psm", env=env).split()
+    run("cc", "x.c", *options, "-o", "x", cwd=tmp_path)
+    assert run(tmp_path / "x") == "PSM_ERR_TIMEOUT\n"
+
+
 def test_installed_wheel_analyses_a_log_without_a_compiler(wheel: Path, tmp_path: Path) -> None:
     run(sys.executable, "-m", "venv", tmp_path / "venv")
     python = tmp_path / "venv" / "bin" / "python"
