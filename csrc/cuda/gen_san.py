@@ -15,6 +15,7 @@ stream, event, mem, pool, graph, exec.
 ``@importfd(fd, type) @exportfd(type)``                               and by a descriptor
 ``@read(n) @write(n)``      the call touches n bytes from the address. Whether it is a device address follows from the type of
                             the parameter, or from ``kind``; ``.any`` leaves it open
+``@copy2d @copy3d @parms @fill3d(extent) @alloc3d(extent)``  the same by CUDA's structs: csrc/sanitize/san_copy.h
 ``@reads(sizes, n) @writes(sizes, n)``  arrays of n addresses and sizes
 """
 
@@ -72,6 +73,10 @@ def _before(f: Any, p: Any, role: str, expression: str) -> str | None:
     if name in ("read", "write"):
         side, write = _side(f, p, name, detail), "true" if name == "write" else "false"
         return f"psm_san_span(&san_call, {_number(p.name)}, {expression}, {side}, {write});"
+    if name in ("copy2d", "copy3d", "parms"):
+        return f"if ({p.name}) psm_san_{name}(&san_call, {p.name});"
+    if name == "fill3d":
+        return f"psm_san_fill3d(&san_call, {p.name}, {expression});"
     if name in ("reads", "writes"):
         return f"psm_san_spans(&san_call, {p.name}, {expression}, {'true' if name == 'writes' else 'false'});"
     return None
@@ -86,6 +91,8 @@ def _after(p: Any, role: str, expression: str) -> str | None:
         return f"if ({p.name}) psm_san_get(&san_call, PSM_SAN_{detail.upper()}, {pointed});"
     if name in _ALLOCATE:
         return f"if ({p.name}) psm_san_new(&san_call, PSM_SAN_{_ALLOCATE[name]}, {pointed}, {expression});"
+    if name == "alloc3d":
+        return f"if ({p.name}) psm_san_alloc3d(&san_call, {p.name}, {expression});"
     if name == "register":
         return f"psm_san_new(&san_call, PSM_SAN_REGISTERED, {_number(p.name)}, {expression});"
     if name == "map":

@@ -1,4 +1,5 @@
 /* For the exports made from api.def. */
 #include "hc.h"
 #include "san.h"
+#include "san_copy.h"
 #define HC_EXPORT __attribute__((visibility("default")))

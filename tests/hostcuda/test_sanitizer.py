@@ -126,6 +126,39 @@ def test_pitched_copy_is_measured_to_its_last_row(run: Run) -> None:
     assert "cudaMemset2D writes 4099 bytes" in told.one() and "3 beyond the end" in told.one()
 
 
+def test_copies_that_structs_describe_are_measured(run: Run) -> None:
+    # 4096 bytes are 8 rows of 512, or 2 planes of 4 such rows
+    told = run(
+        MEMORY
+        + """
+        c = drv.new('CUDA_MEMCPY2D *'); h = drv.new('char[]', 8192)
+        c.srcMemoryType, c.srcHost, c.srcPitch, c.dstMemoryType, c.dstDevice, c.dstPitch = 1, h, 512, 2, value(p), 512
+        c.WidthInBytes, c.Height = 512, 8
+        drv.ok.cuInit(0); drv.ok.cuMemcpy2D_v2(c)
+        c.dstXInBytes, c.WidthInBytes = 8, 505
+        drv.cuMemcpy2D_v2(c)
+        b = new('struct cudaMemcpy3DParms *'); b.kind = 1; b.dstPtr.ptr, b.dstPtr.pitch, b.dstPtr.ysize = p, 512, 4
+        g = new('char[]', 8192); b.srcPtr.ptr, b.srcPtr.pitch, b.srcPtr.ysize = g, 512, 4
+        b.extent.width, b.extent.height, b.extent.depth = 512, 4, 2
+        ok.cudaMemcpy3D(b)
+        b.dstPos.z = 1
+        rt.cudaMemcpy3D(b)
+        """
+    )
+    assert len(told.reports) == 2, told.text
+    assert told.reports[0].startswith("cuMemcpy2D_v2 writes 4089 bytes") and ", 1 beyond the end" in told.reports[0]
+    assert told.reports[1].startswith("cudaMemcpy3D writes 4096 bytes") and ", 2048 beyond the end" in told.reports[1]
+
+
+def test_memory_in_three_dimensions_is_known_whole(run: Run) -> None:
+    code = """
+    p = new('struct cudaPitchedPtr *'); x = new('struct cudaExtent *'); x.width, x.height, x.depth = 100, 4, 2
+    ok.cudaMalloc3D(p, x[0]); ok.cudaMemset3D(p[0], 0, x[0]); ok.cudaMemset(p.ptr, 0, p.pitch * 8)
+    x.depth = 3; rt.cudaMemset3D(p[0], 0, x[0])
+    """
+    assert run(code).one().startswith("cudaMemset3D writes")
+
+
 def test_copy_into_freed_memory_is_told_with_the_stack_of_the_free(run: Run) -> None:
     told = run(MEMORY + "ok.cudaFree(p); h = new('char[]', 8); assert rt.cudaMemcpy(p, h, 8, 1) != 0")
     assert "that was freed before" in told.one()

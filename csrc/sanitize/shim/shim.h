@@ -6,6 +6,7 @@
 #include <stdbool.h>
 
 #include "san.h"
+#include "san_copy.h"
 #include "types.h"
 #include "types_copy.h"
 #include "types_device.h"
