@@ -22,7 +22,7 @@ static _Thread_local int last_error;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static int start_error;
 static pid_t owner;
-static atomic_bool forked;
+static _Atomic int refusal;      /* what every call is answered with: after fork, and when the process exits */
 static atomic_bool driver_ready; /* cuInit was called, or the runtime did it */
 
 /* Every function is a place for a fault, by its name. Filled when the first fault is looked for. */
@@ -59,12 +59,13 @@ static bool real_driver(void)
 
 static void after_fork(void)
 {
-    if (getpid() != owner) atomic_store(&forked, true);
+    if (getpid() != owner) atomic_store(&refusal, PSM_CUDA_NOT_INITIALIZED);
 }
 
 static void stop(void)
 {
     if (getpid() != owner) return;
+    atomic_store(&refusal, PSM_CUDA_DEINITIALIZED); /* exit handlers that come later, threads that go on */
     hc_streams_stop();
     hc_memory_stop();
 }
@@ -180,8 +181,8 @@ int hc_enter(struct hc_call *call)
     atomic_fetch_add_explicit(&calls[call->fn], 1, memory_order_relaxed);
     pthread_once(&once, start);
     if (start_error) return call->api == HC_API_NVML ? 9 : start_error; /* NVML: driver not loaded */
-    if (atomic_load_explicit(&forked, memory_order_relaxed))
-        return call->api == HC_API_NVML ? 999 : PSM_CUDA_NOT_INITIALIZED;
+    int refused = atomic_load_explicit(&refusal, memory_order_relaxed);
+    if (refused) return call->api == HC_API_NVML ? 999 : refused;
     if (call->api == HC_API_NVML) return faults_set() ? strike(call) : 0;
     if (hc_in_host_function() || hc_in_destructor()) return PSM_CUDA_NOT_PERMITTED;
     if (call->api == HC_API_CUDA) {

@@ -17,15 +17,20 @@ PROGRAMS = sorted(path.stem for path in HERE.glob("*_stress.c"))
 SETTINGS = [{}, {"PSM_HOSTCUDA_INLINE": "0"}, {"PSM_HOSTCUDA_HOST_FUNCTIONS": "serial"}]
 
 
-@pytest.fixture(scope="module", params=PROGRAMS)
-def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A stress program, built against the emulated runtime."""
-    output = tmp_path_factory.mktemp("stress") / str(request.param)
+def build(name: str, place: Path) -> Path:
+    """A C program of this folder over the emulated runtime and driver."""
+    output = place / name
     command = ["gcc", "-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", f"-I{ROOT / 'csrc' / 'cuda'}"]
-    command += [str(HERE / f"{request.param}.c"), "-o", str(output)]
+    command += [str(HERE / f"{name}.c"), "-o", str(output)]
     command += [str(folder() / LIBRARIES[name]) for name in ("cudart13", "cuda")]
     subprocess.run([*command, "-Wl,--allow-shlib-undefined", "-pthread"], check=True)
     return output
+
+
+@pytest.fixture(scope="module", params=PROGRAMS)
+def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A stress program."""
+    return build(str(request.param), tmp_path_factory.mktemp("stress"))
 
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=lambda s: "-".join(s.values()) or "default")
@@ -34,6 +39,14 @@ def test_orders_hold_under_many_threads(program: Path, setting: dict[str, str]) 
     done = subprocess.run([str(program), "300"], env=env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert "all orders held" in done.stdout
+
+
+def test_calls_after_the_end_of_cuda_are_errors(tmp_path: Path) -> None:
+    """cudaErrorCudartUnloading, from exit handlers that run after CUDA's own; a host function still runs for ever."""
+    env = environment({**os.environ, "PSM_TOPOLOGY": str(ROOT / "tests" / "hostcuda" / "four.toml")})
+    done = subprocess.run([str(build("late_calls", tmp_path))], env=env, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split()[-3:] == ["4", "4", "4"]
 
 
 @pytest.mark.slow
