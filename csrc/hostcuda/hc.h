@@ -143,7 +143,7 @@ struct hc_place {
     int device;      /* owner; -1 for pageable memory */
     uint64_t id;     /* unique in the process, never reused (CU_POINTER_ATTRIBUTE_BUFFER_ID) */
     unsigned flags;  /* of cudaHostAlloc / cudaHostRegister / cudaIpcOpenMemHandle */
-    int memfd;       /* -1 for registered and pageable memory; stays owned by the allocation */
+    int memfd;       /* -1 for host memory and what was opened by IPC; stays owned by the allocation */
     uint64_t offset; /* of base in the memfd */
     uintptr_t
         device_address; /* of base as devices see it: same number except for registered memory without UVA (never) */

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 uint64_t hc_buffer_id(void)
 {
@@ -68,6 +69,10 @@ int hc_range_allocate(const struct hc_request *request, uint64_t bytes, struct h
     if (rc) {
         give_up(range);
         return rc;
+    }
+    if (request->space != HC_DEVICE) { /* host and managed memory is never shared: the mapping is enough */
+        close(range->memfd);
+        range->memfd = -1;
     }
     *out = range;
     return 0;

@@ -52,7 +52,6 @@ uint64_t hc_unique_id(void);
 
 /* What memory code has to tell about refusals: one line in NCCL's format each (memory_say.c). */
 void hc_say_import(int fd, const char *format, ...) __attribute__((format(printf, 2, 3)));
-void hc_memory_warn(const char *format, ...) __attribute__((format(printf, 1, 2))); /* of what processes share */
 void hc_say_ipc(int pid, const char *reason);
 void hc_say_no_memory(uint64_t bytes, int error);
 void hc_say_no_peer(int device, int owner);
@@ -120,7 +119,7 @@ struct hc_range {
     enum hc_origin origin;
     int device;
     unsigned flags;
-    int memfd; /* closed at the end unless the range belongs to a VMM allocation */
+    int memfd; /* -1 where nobody can ask for it; closed at the end unless it belongs to a VMM allocation */
     uint64_t offset;
     uint64_t id;
     uint64_t memfd_id;           /* of the trailer */

@@ -16,16 +16,6 @@ void hc_say_import(int fd, const char *format, ...)
     psm_msg_hostcuda_import_refused(fd, reason);
 }
 
-void hc_memory_warn(const char *format, ...)
-{
-    char reason[512];
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(reason, sizeof reason, format, arguments);
-    va_end(arguments);
-    psm_msg_hostcuda_shared(reason);
-}
-
 void hc_say_ipc(int pid, const char *reason)
 {
     psm_msg_hostcuda_ipc_refused(pid, reason);

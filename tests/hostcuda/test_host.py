@@ -122,6 +122,15 @@ def test_allocating_host_memory_leaves_no_descriptor_and_no_mapping(rt: Face) ->
     assert (descriptors(), mappings()) == before
 
 
+@emulated
+def test_host_memory_takes_no_descriptors(memory: Buffers) -> None:
+    before = descriptors()
+    for kind in ("pinned", "managed"):
+        for _ in range(5):
+            memory.of(kind, 3 << 20)
+    assert descriptors() == before
+
+
 # ---- registered
 
 
