@@ -220,12 +220,60 @@ CUresult hc_cuGraphAddNode_v2(CUgraphNode *phGraphNode, CUgraph hGraph, const CU
     return add_any(phGraphNode, hGraph, dependencies, dependencyData, numDependencies, nodeParams);
 }
 
+/* The form of CUDA 13.4, which knows more types of nodes: those are not supported here. */
+CUresult hc_cuGraphAddNode_v3(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
+                              const CUgraphEdgeData *dependencyData, size_t numDependencies,
+                              CUgraphNodeParams *nodeParams)
+{
+    return add_any(phGraphNode, hGraph, dependencies, dependencyData, numDependencies, nodeParams);
+}
+
 CUresult hc_cuGraphNodeSetParams(CUgraphNode hNode, CUgraphNodeParams *nodeParams)
 {
     struct hc_recipe recipe;
     if (!nodeParams || !may_change(nodeParams->type)) return PSM_CUDA_INVALID_VALUE;
     int error = recipe_of(&recipe, nodeParams);
     return hc_recipe_set(error, &recipe, hNode);
+}
+
+CUresult hc_cuGraphNodeSetParams_v2(CUgraphNode hNode, CUgraphNodeParams *nodeParams)
+{
+    return hc_cuGraphNodeSetParams(hNode, nodeParams);
+}
+
+CUresult hc_cuGraphNodeGetParams(CUgraphNode hNode, CUgraphNodeParams *nodeParams)
+{
+    CUgraphNodeType type;
+    int rc = nodeParams ? hc_cuGraphNodeGetType(hNode, &type) : PSM_CUDA_INVALID_VALUE;
+    if (rc) return rc;
+    memset(nodeParams, 0, sizeof *nodeParams);
+    nodeParams->type = type;
+    switch ((int)type) {
+    case cudaGraphNodeTypeKernel:
+        return hc_cuGraphKernelNodeGetParams_v2(hNode, &nodeParams->kernel);
+    case cudaGraphNodeTypeMemcpy:
+        return hc_cuGraphMemcpyNodeGetParams(hNode, &nodeParams->memcpy.copyParams);
+    case cudaGraphNodeTypeMemset:
+        return hc_cuGraphMemsetNodeGetParams(hNode, (CUDA_MEMSET_NODE_PARAMS *)(void *)&nodeParams->memset);
+    case cudaGraphNodeTypeHost:
+        return hc_cuGraphHostNodeGetParams(hNode, (CUDA_HOST_NODE_PARAMS *)(void *)&nodeParams->host);
+    case cudaGraphNodeTypeGraph:
+        return hc_cuGraphChildGraphNodeGetGraph(hNode, &nodeParams->graph.graph);
+    case cudaGraphNodeTypeWaitEvent:
+        return hc_cuGraphEventWaitNodeGetEvent(hNode, &nodeParams->eventWait.event);
+    case cudaGraphNodeTypeEventRecord:
+        return hc_cuGraphEventRecordNodeGetEvent(hNode, &nodeParams->eventRecord.event);
+    case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP:
+        return hc_cuGraphBatchMemOpNodeGetParams(hNode, &nodeParams->memOp);
+    case cudaGraphNodeTypeMemAlloc:
+        return hc_cudaGraphMemAllocNodeGetParams(hNode, &nodeParams->alloc);
+    case cudaGraphNodeTypeMemFree:
+        return hc_cudaGraphMemFreeNodeGetParams(hNode, &nodeParams->free.dptr);
+    case cudaGraphNodeTypeEmpty:
+        return 0;
+    default:
+        return PSM_CUDA_NOT_SUPPORTED;
+    }
 }
 
 CUresult hc_cuGraphExecNodeSetParams(CUgraphExec hGraphExec, CUgraphNode hNode, CUgraphNodeParams *nodeParams)

@@ -163,9 +163,21 @@ static int get_per_thread(int device, struct hc_stream **out)
     return 0;
 }
 
+/* Default streams and new objects are those of the current context: the runtime makes one, the driver asks for one. */
+int hc_stream_context(void)
+{
+    if (hc_device_count() == 0) return PSM_CUDA_NO_DEVICE;
+    const struct hc_call *call = hc_current_call();
+    return call && call->api == HC_API_CUDA ? hc_context_require() : 0;
+}
+
 int hc_stream_get(cudaStream_t handle, struct hc_stream **stream)
 {
     uint64_t value = (uint64_t)(uintptr_t)handle;
+    if (value <= PSM_CUDA_STREAM_PER_THREAD) {
+        int rc = hc_stream_context();
+        if (rc) return rc;
+    }
     if (value == PSM_CUDA_STREAM_DEFAULT) {
         const struct hc_call *call = hc_current_call();
         value = call && call->per_thread_default ? PSM_CUDA_STREAM_PER_THREAD : PSM_CUDA_STREAM_LEGACY;
@@ -238,6 +250,7 @@ static void end_stream(uint64_t value, void *object, void *context)
 {
     struct hc_stream *stream = object;
     if (stream->device != *(int *)context || !hc_handle_end(HC_STREAM, value)) return;
+    if (__atomic_load_n(&stream->capture, __ATOMIC_ACQUIRE)) hc_capture_stream_gone(stream);
     atomic_store(&stream->handle, 0);
     hc_stream_put(stream);
 }
@@ -294,6 +307,8 @@ static CUcontext context_now(int device)
 static int create(cudaStream_t *out, unsigned flags, int priority)
 {
     if (!out || flags > 1) return PSM_CUDA_INVALID_VALUE;
+    int rc = hc_stream_context();
+    if (rc) return rc;
     if (priority > HC_PRIORITY_LEAST) priority = HC_PRIORITY_LEAST;
     if (priority < HC_PRIORITY_GREATEST) priority = HC_PRIORITY_GREATEST;
     struct hc_stream *stream =

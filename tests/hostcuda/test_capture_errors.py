@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from psmkit.lab.cuda import Face
+from tests.hostcuda.conftest import Child, emulated
 from tests.hostcuda.gates import DEADLINE
 from tests.hostcuda.graphs import ACTIVE, GLOBAL, INVALIDATED, NONE, RELAXED, THREAD_LOCAL, Graphs, in_thread
 
@@ -213,3 +214,16 @@ def test_relaxed_capture_is_ended_by_any_thread(lab: Graphs) -> None:
     in_thread(end)
     assert ended.is_set()
     assert lab.status(stream) == NONE
+
+
+@emulated
+def test_reset_of_the_device_ends_its_captures(child: Child) -> None:
+    child("""
+        stream, out = new("cudaStream_t *"), new("void **")
+        ok.cudaStreamCreateWithFlags(stream, 1)
+        ok.cudaStreamBeginCapture(stream[0], 0)
+        assert rt.cudaMalloc(out, 64) == 900
+        rt.cudaDeviceReset()
+        rt.cudaGetLastError()
+        assert rt.cudaMalloc(out, 64) == 0
+    """)

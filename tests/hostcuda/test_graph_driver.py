@@ -283,7 +283,7 @@ def test_allocation_nodes(lab: Driver) -> None:
     lab.run(graph)
 
 
-@pytest.mark.parametrize("v", ["", "_v2"])
+@pytest.mark.parametrize("v", ["", "_v2", "_v3"])
 def test_nodes_by_the_union_of_parameters(lab: Driver, device: int, v: str) -> None:
     drv, graph, source = lab.drv, lab.graph(), lab.rt.new("char[]", b"abc")
     kinds, made = [MEMCPY, MEMSET, HOST, BATCH_MEM_OP], list[int]()
@@ -305,7 +305,9 @@ def test_nodes_by_the_union_of_parameters(lab: Driver, device: int, v: str) -> N
         made.append(int(drv.ffi.cast("uintptr_t", out[0])))
         if kind == HOST:
             params.host.fn = lab.host_of("changed").fn
-            drv.ok.cuGraphNodeSetParams(lab.n(made[-1]), params)
+            getattr(drv.ok, "cuGraphNodeSetParams_v2" if v == "_v3" else "cuGraphNodeSetParams")(
+                lab.n(made[-1]), params
+            )
             host = params
     ready = lab.ready(graph)
     assert lab.launch(ready) == ["changed"]
@@ -313,9 +315,18 @@ def test_nodes_by_the_union_of_parameters(lab: Driver, device: int, v: str) -> N
     host.host.fn = lab.host_of("again").fn
     drv.ok.cuGraphExecNodeSetParams(lab.x(ready), lab.n(made[2]), host)
     assert lab.launch(ready) == ["again"]
-    kind = drv.new("CUgraphNodeType *")
+    kind, told = drv.new("CUgraphNodeType *"), drv.new("CUgraphNodeParams *")
     drv.ok.cuGraphNodeGetType(lab.n(made[3]), kind)
     assert kind[0] == BATCH_MEM_OP
+    answers = []
+    for node in made:
+        drv.ok.cuGraphNodeGetParams(lab.n(node), told)
+        answers.append(int(told.type))
+        if told.type == MEMSET:
+            assert int(drv.ffi.cast("uintptr_t", told.memset.dst)) == device + 8
+        if told.type == BATCH_MEM_OP:
+            assert told.memOp.paramArray[0].writeValue.value == 9
+    assert answers == kinds
 
 
 # ---- executable graphs
