@@ -93,7 +93,7 @@ class Program:
             text=True,
             cwd=HERE.parents[1],
         )
-        self._seen = ""
+        self.seen = ""
 
     def rests(self) -> list[str]:
         """What it said when it came to its next rest()."""
@@ -103,16 +103,16 @@ class Program:
         late.start()
         try:
             for line in stream:
-                self._seen += line
+                self.seen += line
                 if line.startswith("RESTS"):
                     return line.split()[1:]
         finally:
             late.cancel()
-        raise AssertionError(f"the program did not come to its rest\n{self._seen}")
+        raise AssertionError(f"the program did not come to its rest\n{self.seen}")
 
     def has_told(self) -> bool:
         """Whether the sanitizer has reported something up to the last rest()."""
-        return "sanitizer report" in self._seen
+        return "sanitizer report" in self.seen
 
     def go(self, word: str = "") -> None:
         """Let it go on after a rest()."""
@@ -127,7 +127,7 @@ class Program:
         except subprocess.TimeoutExpired:
             self.process.kill()
             raise
-        return Told.of(self.process.returncode, self._seen + rest)
+        return Told.of(self.process.returncode, self.seen + rest)
 
     def close(self) -> None:
         """Let nothing of it remain, as SIGKILL does."""

@@ -181,3 +181,23 @@ def test_handle_of_a_process_that_was_killed_is_still_its_own(start: Start) -> N
     owner.close()
     told = start(f"rt.cudaEventQuery(ffi.cast('cudaEvent_t', {number}))", RANK="1").end()
     assert f"belongs to rank 5, process {owner.process.pid}" in told.one()
+
+
+def test_analyze_names_user_and_owner_from_the_log_or_the_records_alone(start: Start, tmp_path: Path) -> None:
+    owner = start(STREAM + "rest(value(s))", RANK="0")
+    number = owner.rests()[0]
+    user = start(f"rt.cudaStreamSynchronize(ffi.cast('cudaStream_t', {number})); rest()", RANK="1")
+    user.rests()
+    user.close()
+    (tmp_path / "log").write_text(user.seen)
+    for source in (tmp_path / "log", tmp_path / "records"):
+        done = subprocess.run(
+            [sys.executable, "-m", "psmkit", "analyze", "--format", "json", str(source)], capture_output=True, text=True
+        )
+        report = json.loads(done.stdout)
+        found = [f for f in report["findings"] if f["code"] == "PSM507"]
+        assert len(found) == 1, done.stdout
+        assert f"stream {int(number):#x}" in found[0]["title"]
+        assert f"rank 0, process {owner.process.pid}" in found[0]["title"]
+        assert "Used at: " in found[0]["explanation"] and "Born at: " in found[0]["explanation"]
+        assert report["verdict"] == "failed"
