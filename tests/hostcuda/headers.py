@@ -77,3 +77,17 @@ def macros(version: int, source: str) -> dict[str, str]:
         if match := re.match(r"#define (\w+) (.+)", line):
             found[match[1]] = match[2].strip()
     return found
+
+
+@cache
+def values(version: int, enumeration: str) -> frozenset[str]:
+    """The enumerators of an enumeration of the runtime."""
+    found: set[str] = set()
+
+    class Visitor(c_ast.NodeVisitor):
+        def visit_Enum(self, node: c_ast.Enum) -> None:  # noqa: N802 - pycparser's name
+            if node.values and f"enum {node.name}" == enumeration:
+                found.update(item.name for item in node.values.enumerators)
+
+    Visitor().visit(parse(version, RUNTIME))
+    return frozenset(found)
