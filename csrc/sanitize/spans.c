@@ -61,6 +61,7 @@ static bool insert(struct list *list, size_t at, const struct san_span *span, bo
 static void erase(struct list *list, size_t at, size_t n)
 {
     size_t rest = list->n - at - n;
+    if (!n) return;
     memmove(&list->span[at], &list->span[at + n], rest * sizeof *list->span);
     if (list->age) memmove(&list->age[at], &list->age[at + n], rest * sizeof *list->age);
     list->n -= n;
