@@ -39,6 +39,10 @@ _KEYWORDS = frozenset(
     "auto break case char const continue default do double else enum extern float for goto if inline int long register restrict return"
     " short signed sizeof static struct switch typedef union unsigned void volatile while".split()
 )
+# enum psm_subsystem of csrc/psm/core/internal.h.
+_SUBSYSTEMS = frozenset(
+    "INIT COLL P2P SHM NET GRAPH TUNING ENV ALLOC CALL PROXY NVLS BOOTSTRAP REG PROFILE RAS ALL".split()
+)
 _PART = re.compile(r"\{\{|\}\}|\{ \}|\{([^{}:]+):([a-z]+)\}|[{}]")
 
 
@@ -166,8 +170,16 @@ def listed(names: Path, folder: Path) -> str:
             raise ValueError(f"{where}: {line.strip()!r}; FILE NAME[#PATTERN] SUBSYSTEM is meant")
         file, what, subsystems = words
         glob, _, wanted = what.partition("#")
+        strange = [word for word in subsystems.split("|") if word not in _SUBSYSTEMS]
+        if strange:
+            raise ValueError(f"{where}: subsystem {strange[0]}; one of {' '.join(sorted(_SUBSYSTEMS))} is meant")
+        if wanted and not wanted.isdigit():
+            raise ValueError(f"{where}: {what}: a number is meant behind #, not #{wanted}")
         bits = " | ".join(f"PSM_SUB_{word}" for word in subsystems.split("|"))
-        messages = tomllib.loads((folder / file).read_text("utf-8"))["message"]
+        try:
+            messages = tomllib.loads((folder / file).read_text("utf-8"))["message"]
+        except OSError as error:
+            raise ValueError(f"{where}: {file}: {error.strerror}") from None
         found = False
         for message in messages:
             if not fnmatch.fnmatchcase(message["name"], glob):

@@ -221,6 +221,55 @@ static void deadline(char **w)
            psm_deadline_passed(soon));
 }
 
+/* Threads that make segments, attach each other's and give them up, all at once. */
+enum { THREADS = 4, ROUNDS = 200 };
+static struct psm_share common;
+
+static void *busy(void *failed)
+{
+    for (int i = 0; i < ROUNDS; i++) {
+        struct psm_segment own, theirs, again;
+        struct psm_share share;
+        psm_status status = psm_segment_create(&own, i % 2 ? PSM_SHARE_MEMFD : PSM_SHARE_POSIX, 64, "busy");
+        if (status == PSM_OK) {
+            psm_segment_share(&own, &share);
+            status = psm_segment_attach(&again, &share, -1);
+            if (status == PSM_OK) psm_line_store(again.data, (uint64_t)i);
+            if (status == PSM_OK && psm_line_load(own.data) != (uint64_t)i) abort();
+        }
+        if (status == PSM_OK) status = psm_segment_attach(&theirs, &common, -1);
+        if (status != PSM_OK) {
+            *(psm_status *)failed = status;
+            return NULL;
+        }
+        psm_line_swap(theirs.data, psm_random64());
+        psm_segment_close(&own);
+        psm_segment_close(&theirs);
+        psm_segment_close(&again);
+        if (psm_settings_read(&(struct psm_settings){.size = sizeof(struct psm_settings)}) != PSM_OK) abort();
+    }
+    return NULL;
+}
+
+static void threads(void)
+{
+    struct psm_segment segment;
+    pthread_t thread[THREADS];
+    psm_status failed[THREADS] = {PSM_OK};
+    if (psm_segment_create(&segment, PSM_SHARE_MEMFD, 64, "common") != PSM_OK) abort();
+    psm_segment_share(&segment, &common);
+    for (int i = 0; i < THREADS; i++)
+        if (pthread_create(&thread[i], NULL, busy, &failed[i]) != 0) abort();
+    for (int i = 0; i < THREADS; i++) pthread_join(thread[i], NULL);
+    psm_segment_close(&segment);
+    for (int i = 0; i < THREADS; i++)
+        if (failed[i] != PSM_OK) {
+            printf("err a thread failed: %s\n", psm_status_name(failed[i]));
+            return;
+        }
+    printf("ok\n");
+}
+
 static struct psm_line *line_of(char **w)
 {
     return (struct psm_line *)segments[atoi(w[1])].data + atoi(w[2]);
@@ -249,6 +298,8 @@ static void obey(int n, char **w)
         printf("ok %" PRIu64 "\n", psm_line_load(line_of(w)));
     } else if (!strcmp(what, "swap") && n == 4) {
         printf("ok %" PRIu64 "\n", psm_line_swap(line_of(w), strtoull(w[3], NULL, 0)));
+    } else if (!strcmp(what, "threads")) {
+        threads();
     } else if (!strcmp(what, "list")) {
         list();
     } else if (!strcmp(what, "prune")) {

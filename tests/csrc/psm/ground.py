@@ -118,7 +118,7 @@ class Ground:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=sink,
-                env=compiled.environment(PSM_LOG_FILE=f"{log}.lines", **env),
+                env=compiled.environment(**{"PSM_LOG_FILE": f"{log}.lines", **env}),
             )
         assert self.child.stdin and self.child.stdout
         self._selector = selectors.DefaultSelector()

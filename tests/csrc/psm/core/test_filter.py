@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -70,3 +72,13 @@ def test_the_analysis_knows_every_line(start: Start) -> None:
     assert lost.name in owner.lines()
     assert seen >= {f"libpsm.segment.{what}" for what in ("created", "attached", "closed", "pruned")}
     assert "libpsm.setting.set" in seen
+
+
+def test_lines_go_to_the_file_that_is_named(start: Start, tmp_path: Path) -> None:
+    process = start(
+        PSM_DEBUG="INFO", PSM_DEBUG_SUBSYS="SHM", PSM_LOG_FILE="", PSM_DEBUG_FILE=f"{tmp_path}/psm.%h.%p.log"
+    )
+    process.create(ground.MEMFD, 64)
+    (log,) = tmp_path.glob("psm.*.log")
+    assert log.name == f"psm.{os.uname().nodename.split('.')[0]}.{process.pid}.log"
+    assert "psm segment" in log.read_text()

@@ -98,6 +98,26 @@ def test_the_memory_outlives_a_killed_owner(start: Start, tmp_path: Path, kind: 
     assert peer.held()[1] == 0 and names(tmp_path) == set()
 
 
+@pytest.mark.parametrize("site", ["shm.create", "shm.reserve"])
+def test_a_process_that_is_killed_while_it_makes_a_segment_leaves_nothing(
+    start: Start, tmp_path: Path, site: str
+) -> None:
+    process = start(PSM_FAULTS=f"{site}:kill")
+    with pytest.raises(AssertionError, match="the driver died"):
+        process.create(ground.POSIX, 4096)
+    assert names(tmp_path) == set()
+
+
+def test_threads_make_attach_and_close_segments_at_once(tmp_path: Path) -> None:
+    program = ground.build(tmp_path, ["-fsanitize=thread", "-Wno-tsan"])
+    (tmp_path / "shm").mkdir()
+    with ground.Ground(program, tmp_path / "log", PSM_SHM_DIR=str(tmp_path / "shm")) as process:
+        before = process.held()
+        process.ask("threads")
+        assert process.held() == before
+    assert names(tmp_path) == set()
+
+
 @KINDS
 def test_a_segment_of_the_own_process_is_not_mapped_again(start: Start, kind: int) -> None:
     owner = start()
