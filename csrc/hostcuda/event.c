@@ -115,11 +115,13 @@ static int create(CUevent *out, unsigned flags)
 {
     if (!out || flags & ~(unsigned)ALL_FLAGS) return PSM_CUDA_INVALID_VALUE;
     if (flags & INTERPROCESS && !(flags & DISABLE_TIMING)) return PSM_CUDA_INVALID_VALUE;
+    int rc = hc_stream_context();
+    if (rc) return rc;
     int device = hc_current_device();
     struct hc_event *event = event_new(device, flags);
     if (!event) return PSM_CUDA_OUT_OF_MEMORY;
     if (flags & INTERPROCESS) {
-        int rc = hc_shared_event_new(device, &event->shared);
+        rc = hc_shared_event_new(device, &event->shared);
         if (rc) {
             atomic_store(&event->refs, 1);
             hc_event_put(event);
@@ -434,7 +436,8 @@ static int import_event(CUevent *out, const void *name)
 {
     if (!out) return PSM_CUDA_INVALID_VALUE;
     struct hc_shared_event *shared;
-    int rc = hc_shared_event_open(name, &shared);
+    int rc = hc_stream_context();
+    if (!rc) rc = hc_shared_event_open(name, &shared);
     if (rc) return rc;
     struct hc_event *event = event_new(hc_current_device(), DISABLE_TIMING | INTERPROCESS);
     if (!event) {

@@ -108,6 +108,7 @@ struct hc_stream {
 
 extern pthread_mutex_t hc_queue_lock;
 extern atomic_bool hc_stopping; /* the process exits: waits of workers end */
+int hc_stream_context(void);    /* 0, or why there is no current context: NO_DEVICE, INVALID_CONTEXT */
 bool hc_stream_stopped(const struct hc_stream *stream);
 struct hc_stream *hc_current_stream(void); /* of the work that runs in this thread, NULL: none */
 

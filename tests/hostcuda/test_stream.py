@@ -253,6 +253,24 @@ def test_driver_creates_streams_in_the_current_context(rt: Face, drv: Face) -> N
     drv.ok.cuDevicePrimaryCtxRelease_v2(0)
 
 
+def test_driver_needs_a_current_context_for_new_and_default_streams(child: Child) -> None:
+    done = child(
+        """
+        drv = Face("cuda")
+        drv.ok.cuInit(0)
+        null = drv.ffi.NULL
+        print(drv.cuStreamCreate(drv.new("CUstream *"), 0), drv.cuEventCreate(drv.new("CUevent *"), 0))
+        print(drv.cuStreamSynchronize(null), drv.cuStreamQuery_ptsz(null))
+        context = drv.new("CUcontext *")
+        drv.ok.cuDevicePrimaryCtxRetain(context, 0)
+        drv.ok.cuCtxSetCurrent(context[0])
+        print(drv.cuStreamCreate(drv.new("CUstream *"), 0), drv.cuEventCreate(drv.new("CUevent *"), 0))
+        print(drv.cuStreamSynchronize(null), drv.cuStreamQuery_ptsz(null))
+        """
+    )
+    assert done.stdout.split() == ["201"] * 4 + ["0"] * 4
+
+
 # ---- order within and between streams
 
 
