@@ -104,7 +104,7 @@ struct ls_scan {
     struct ls_index thread_index;
     uint32_t epoch; /* changes when a remembered prefix may be another process now */
     struct ls_cached *cache;
-    struct ls_guess *guess;
+    struct ls_guesses *guesses;
     LS_VEC(ls_count) counts;
     uint32_t *outside_counts; /* for lines of no process, by message */
     LS_VEC(ls_event) events;

@@ -11,7 +11,7 @@ ls_scan *ls_scan_new(const ls_catalogue *cat, int mode)
     scan->emit_all = mode & 1;
     scan->keep_calls = mode & 2;
     scan->cache = ls_zalloc(LS_CACHE * sizeof *scan->cache);
-    scan->guess = ls_zalloc(sizeof *scan->guess);
+    scan->guesses = ls_zalloc(sizeof *scan->guesses);
     scan->outside_counts = ls_zalloc((cat->messages.n + 1) * sizeof *scan->outside_counts);
     scan->epoch = 1;
     scan->rpc = ls_rpc_new();
@@ -47,7 +47,7 @@ void ls_scan_free(ls_scan *scan)
     free(scan->threads.at);
     free(scan->thread_index.slot);
     free(scan->cache);
-    free(scan->guess);
+    free(scan->guesses);
     free(scan->counts.at);
     free(scan->outside_counts);
     free(scan->events.at);
@@ -166,7 +166,7 @@ static void on_message(struct ls_scan *scan, struct ls_record *rec, const char *
         return;
     }
     bool found = ls_match(scan->cat, LS_WHERE_NCCL, s + low, high - low, false, &m);
-    if (found) ls_expect(scan->cat, scan->guess, s + low, high - low, &m);
+    if (found) ls_expect(scan->cat, scan->guesses, s + low, high - low, &m);
     bool torn = !found && m.torn;
     if (!found && memchr(s + low, '[', high - low)) {
         /* Colours in letters may stand anywhere; they are looked for only where nothing else explains the line. */
@@ -263,13 +263,16 @@ static bool spelled_escape(const char *s, uint32_t n)
 }
 
 /* The common line: one record of an expected message. It can hold no second one where no field of it may hold blanks.
- */
-static bool expected(struct ls_scan *scan, struct ls_record *rec, const char *s, uint32_t low, uint32_t n)
+ * forks: another one may be of a fork of NCCL. */
+static bool expected(struct ls_scan *scan, struct ls_record *rec, const char *s, uint32_t low, uint32_t n, bool forks)
 {
     struct ls_match m;
-    uint32_t high = trim(s, low, n);
-    if (rec->thread < 0 || !ls_match_expected(scan->cat, scan->guess, s + low, high - low, &m)) return false;
-    if (scan->cat->patterns.at[m.pattern].wide) return false;
+    int level;
+    uint32_t body, high = trim(s, low, n);
+    if (rec->thread < 0 || !ls_match_expected(scan->cat, scan->guesses, s + low, high - low, &m)) return false;
+    if (scan->cat->patterns.at[m.pattern].wide &&
+        (s[high - 1] == ']' || ls_find_tag(s, low, n, forks, &level, &body) >= 0))
+        return false;
     touch(scan, rec);
     ls_on_match(scan, rec, &m);
     return true;
@@ -299,12 +302,13 @@ static void on_line(struct ls_scan *scan, const ls_ref *ref, uint32_t stream, co
     }
     rec.level = level;
     if (!first_prefix(scan, &rec, s, (uint32_t)tag, level) && tag > 0) outside(scan, &rec, s, (uint32_t)tag, false);
-    if (!cut && expected(scan, &rec, s, body, n)) return;
+    bool forks = s[tag] != 'N' || s[tag + 4] != ' ';
+    if (!cut && expected(scan, &rec, s, body, n, forks)) return;
     for (;;) {
         struct ls_prefix p = {0};
         uint32_t next_body;
         int next_level;
-        bool more = next_record(scan, s, body, n, s[tag] != 'N' || s[tag + 4] != ' ', &next_body, &next_level, &p);
+        bool more = next_record(scan, s, body, n, forks, &next_body, &next_level, &p);
         on_message(scan, &rec, s, body, more ? p.start : n, more, cut && !more);
         if (!more) return;
         scan->totals.glued++;
