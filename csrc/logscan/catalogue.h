@@ -95,8 +95,8 @@ enum ls_rivals {
     LS_RIVALS_FAR,   /* more must be read to see it: proved once, for all texts that begin with the same bytes */
 };
 
-/* A step of a pattern: a literal, which may be empty, and the field behind it, of type LS_TYPES where there is none. The
- * first bytes of the literal are in head, under mask; all n lie at ls_catalogue.token_bytes + at. */
+/* A step of a pattern: a literal, which may be empty, and the field behind it, of type LS_TYPES where there is none.
+ * The first bytes of the literal are in head, under mask; all n lie at ls_catalogue.token_bytes + at. */
 struct ls_token {
     uint64_t head, mask;
     uint32_t at, n;
@@ -104,7 +104,7 @@ struct ls_token {
     uint16_t edge; /* which field of the node */
     int16_t stop;
     uint8_t type, rivals;
-    int8_t slot; /* field of the message, -1: not stored */
+    uint8_t slot; /* field of the message, LS_FIELDS: not stored */
 };
 
 struct ls_pattern {
@@ -153,7 +153,7 @@ struct ls_match {
     uint32_t end;     /* where the match ends in the text */
     bool torn;        /* no match, and the text ends in the middle of a pattern */
     bool ends_in_field;
-    struct ls_capture field[LS_FIELDS];
+    struct ls_capture field[LS_FIELDS + 1]; /* the last takes what is not stored */
     const char *text;
 };
 
@@ -175,9 +175,10 @@ struct ls_guesses {
     uint8_t futile[LS_GUESSES]; /* guesses made since one was right */
 };
 
-/* As ls_match of a whole NCCL message, but for patterns that are expected only: false says nothing. */
+/* As ls_match of a whole NCCL message, but for patterns that are expected only: false says nothing. room bytes behind
+ * the text may be read; the first of them, if any, is a line end or a blank. */
 bool ls_match_expected(const struct ls_catalogue *cat, struct ls_guesses *guesses, const char *text, size_t n,
-                       struct ls_match *out);
+                       size_t room, struct ls_match *out);
 /* Expect the pattern of a match where the next such text comes. */
 void ls_expect(const struct ls_catalogue *cat, struct ls_guesses *guesses, const char *text, size_t n,
                const struct ls_match *found);

@@ -1,8 +1,8 @@
 /* Guesses: most lines of a log come from few patterns, and the begin of a text tells which.
  *
  * A guess is right when the text fits the tokens of the pattern and the search would have come to the same end: when no
- * rival of a field (see straight.c) leads to an end. Close rivals are looked at in the text itself. For far ones a guess
- * holds the bytes that were read to see that they fail; all texts that begin with these bytes see them fail. */
+ * rival of a field (see straight.c) leads to an end. Close rivals are looked at in the text itself. For far ones a
+ * guess holds the bytes that were read to see that they fail; all texts that begin with these bytes see them fail. */
 #include "values.h"
 
 enum {
@@ -31,27 +31,16 @@ static bool close_rivals_fail(const struct ls_trie *trie, const struct ls_token 
     return true;
 }
 
-/* The readers below are for texts of at least 8 bytes, of which p and e are a place and the end: so they can read 8 bytes
- * anywhere. They have no loops over digits, which take turns that no processor foresees. */
-enum { WORD = 8 };
-
-/* The 8 bytes at p, zeros for those behind e. */
-static inline uint64_t load(const char *p, const char *e)
-{
-    uint64_t v;
-    size_t left = (size_t)(e - p);
-    if (left >= WORD) {
-        memcpy(&v, p, WORD);
-        return v;
-    }
-    memcpy(&v, e - WORD, WORD);
-    return left ? v >> 8 * (WORD - left) : 0;
-}
+/* The readers below are for texts that have ROOM bytes behind their end that may be read, the first of which is no part
+ * of a word: so they need not look where the end is. What is not common is left to the readers that do. They have no
+ * loops over digits, which take turns that no processor foresees. */
+enum { WORD = 8, ROOM = 16 };
 
 static inline bool literal_fits(const struct ls_token *t, const unsigned char *s, const char *p, const char *e)
 {
     uint64_t v, w;
-    if ((size_t)(e - p) < t->n || ((load(p, e) ^ t->head) & t->mask)) return false;
+    memcpy(&v, p, WORD);
+    if ((size_t)(e - p) < t->n || ((v ^ t->head) & t->mask)) return false;
     if (t->n <= WORD) return true;
     for (uint32_t i = WORD; i + WORD < t->n; i += WORD) {
         memcpy(&v, p + i, WORD);
@@ -63,14 +52,15 @@ static inline bool literal_fits(const struct ls_token *t, const unsigned char *s
     return v == w;
 }
 
-static inline const char *digits(const char *p, const char *e, uint64_t *value)
+static inline const char *few_digits(int type, const char *p, const char *e, uint64_t *value)
 {
-    uint64_t v = load(p, e) ^ 0x3030303030303030u;
+    uint64_t v;
+    memcpy(&v, p, WORD);
+    v ^= 0x3030303030303030u;
     /* The highest bit of a byte that is more than 9; exact up to the first one. */
     uint64_t other = ((v + 0x7676767676767676u) | v) & 0x8080808080808080u;
-    if (!other) return read_digits(p, e, value);
-    unsigned n = (unsigned)__builtin_ctzll(other) >> 3;
-    if (!n) return NULL;
+    unsigned n = other ? (unsigned)__builtin_ctzll(other) >> 3 : 0;
+    if (!n) return ls_read_value(type, p, e, value);
     /* The first digit is the lowest byte: zeros before it, then pairs, fours, and all eight. */
     v <<= 64 - 8 * n;
     v = v * 10 + (v >> 8);
@@ -79,16 +69,46 @@ static inline const char *digits(const char *p, const char *e, uint64_t *value)
     return p + n;
 }
 
+static inline const char *pointer(int type, const char *p, const char *e, uint64_t *value)
+{
+#ifdef __SSE2__
+    uint16_t zero_x;
+    memcpy(&zero_x, p, 2);
+    const char *s = (zero_x | 0x2000) == ('0' | 'x' << 8) ? p + 2 : p;
+    if (e - s >= 0) {
+        unsigned n = hex16(_mm_loadu_si128((const __m128i *)(const void *)s), value);
+        if (n - 1 < 15) return s + n;
+    }
+#endif
+    return ls_read_value(type, p, e, value);
+}
+
+static inline const char *word(int stop, const char *p, const char *e)
+{
+    const char *q = p;
+#ifdef __SSE2__
+    __m128i c = _mm_loadu_si128((const __m128i *)(const void *)p);
+    __m128i blank = _mm_or_si128(_mm_cmpeq_epi8(c, _mm_set1_epi8(' ')), _mm_cmpeq_epi8(c, _mm_set1_epi8('\t')));
+    unsigned n = (unsigned)__builtin_ctz((unsigned)_mm_movemask_epi8(blank) | 1u << 16);
+    if ((size_t)(e - p) < n) n = (unsigned)(e - p);
+    q += n;
+    if (n == 16)
+#endif
+        while (q < e && *q != ' ' && *q != '\t') q++;
+    if (q == p) return NULL;
+    return stop < 0 || stop == ' ' ? q : q - p > 1 ? memchr(p + 1, stop, (size_t)(q - p - 1)) : NULL;
+}
+
 /* Fits the tokens of a pattern to a text, one after the other, and writes the fields to out. starts, where it is given,
  * receives the place of each field. */
 static inline __attribute__((always_inline)) bool follow(const struct ls_catalogue *cat, uint32_t pattern,
-                                                         const char *text, size_t n, struct ls_match *out,
+                                                         const char *text, const char *e, struct ls_match *out,
                                                          uint32_t *starts)
 {
     const struct ls_pattern *pat = &cat->patterns.at[pattern];
     const struct ls_token *t = &cat->tokens.at[pat->first_token], *last = t + pat->tokens;
     const unsigned char *bytes = cat->token_bytes.at;
-    const char *p = text, *e = text + n;
+    const char *p = text;
     for (; t < last; t++) {
         const char *q;
         uint64_t value = 0;
@@ -103,36 +123,30 @@ static inline __attribute__((always_inline)) bool follow(const struct ls_catalog
             while (p < e && *p == ' ') p++;
             continue;
         case LS_UINT:
-            q = digits(p, e, &value);
+        case LS_INT:
+            q = few_digits(t->type, p, e, &value);
             break;
-        case LS_INT: {
-            bool minus = p < e && *p == '-';
-            q = digits(p + (minus || (p < e && *p == '+')), e, &value);
-            if (minus) value = 0 - value;
-            break;
-        }
         case LS_HEX:
         case LS_PTR:
-            q = p < e ? read_pointer(t->type, p, e, &value) : NULL;
+            q = pointer(t->type, p, e, &value);
             break;
         case LS_WORD:
-            q = p;
-            while (q < e && *q != ' ' && *q != '\t') q++;
-            if (q == p) return false;
-            if (t->stop >= 0 && t->stop != ' ') q = q - p > 1 ? memchr(p + 1, t->stop, (size_t)(q - p - 1)) : NULL;
+            q = word(t->stop, p, e);
             break;
         case LS_STR:
-            q = t->stop == LS_STOP_END ? e : p < e ? memchr(p, t->stop, (size_t)(e - p)) : NULL;
+            q = t->stop == LS_STOP_END ? e : memchr(p, t->stop, (size_t)(e - p));
             break;
         case LS_REST:
             q = e;
             break;
         default:
-            q = p < e ? ls_read_rare(t->type, p, e, &value) : NULL;
+            q = ls_read_value(t->type, p, e, &value);
         }
         if (!q) return false;
-        if (t->slot >= 0)
-            out->field[t->slot] = (struct ls_capture){value, (uint32_t)(p - text), (uint32_t)(q - p)};
+        struct ls_capture *c = &out->field[t->slot];
+        c->value = value;
+        c->start = (uint32_t)(p - text);
+        c->length = (uint32_t)(q - p);
         p = q;
     }
     if (p != e) return false;
@@ -154,20 +168,48 @@ static uint32_t row_of(const char *text, size_t n)
     return (uint32_t)((head ^ (uint64_t)end << 57) * 0x9e3779b97f4a7c15u >> 54);
 }
 
-bool ls_match_expected(const struct ls_catalogue *cat, struct ls_guesses *guesses, const char *text, size_t n,
-                       struct ls_match *out)
+static inline bool guess(const struct ls_catalogue *cat, struct ls_guesses *guesses, const char *text, size_t n,
+                         struct ls_match *out)
 {
-    if (n < WORD) return false;
     uint32_t row = row_of(text, n);
     for (int i = 0; i < LS_GUESS_WAYS; i++) {
         const struct ls_guess *g = &guesses->guess[row][i];
         if (!g->pattern) return false;
         if (g->known && (n < g->known || !ls_equal(text, g->bytes, g->known))) continue;
-        if (!follow(cat, g->pattern - 1, text, n, out, NULL)) continue;
+        if (!follow(cat, g->pattern - 1, text, text + n, out, NULL)) continue;
         guesses->futile[row] = 0;
         return true;
     }
     return false;
+}
+
+/* A copy of a text with room behind it, where it is not too long. */
+struct roomy {
+    char text[2048 + ROOM];
+};
+
+static bool make_room(struct roomy *to, const char *text, size_t n)
+{
+    if (n > sizeof to->text - ROOM) return false;
+    memcpy(to->text, text, n);
+    memset(to->text + n, 0, ROOM);
+    return true;
+}
+
+static __attribute__((noinline)) bool guess_copy(const struct ls_catalogue *cat, struct ls_guesses *guesses,
+                                                 const char *text, size_t n, struct ls_match *out)
+{
+    struct roomy copy;
+    if (!make_room(&copy, text, n) || !guess(cat, guesses, copy.text, n, out)) return false;
+    out->text = text;
+    return true;
+}
+
+bool ls_match_expected(const struct ls_catalogue *cat, struct ls_guesses *guesses, const char *text, size_t n,
+                       size_t room, struct ls_match *out)
+{
+    if (n < WORD) return false;
+    return room >= ROOM ? guess(cat, guesses, text, n, out) : guess_copy(cat, guesses, text, n, out);
 }
 
 /* A search that knows the begin of a text only. */
@@ -265,7 +307,8 @@ static uint32_t bytes_to_know(const struct ls_catalogue *cat, uint32_t pattern, 
     uint32_t starts[2 * LS_CAPTURES];
     struct proof p = {
         .trie = &cat->tries[LS_WHERE_NCCL], .text = text, .n = n < LS_KNOWN ? (uint32_t)n : (uint32_t)LS_KNOWN};
-    if (!follow(cat, pattern, text, n, &m, starts)) return LS_KNOWN + 1;
+    struct roomy copy;
+    if (!make_room(&copy, text, n) || !follow(cat, pattern, copy.text, copy.text + n, &m, starts)) return LS_KNOWN + 1;
     for (uint32_t i = 0; i < pat->tokens; i++) {
         const struct ls_token *t = &cat->tokens.at[pat->first_token + i];
         if (t->rivals != LS_RIVALS_FAR) continue;
@@ -303,7 +346,7 @@ int ls_guess_text(const ls_catalogue *cat, const char *seen, size_t seen_n, cons
     struct ls_match m;
     struct ls_guesses *guesses = ls_zalloc(sizeof *guesses);
     if (seen_n && ls_match(cat, LS_WHERE_NCCL, seen, seen_n, false, &m)) ls_expect(cat, guesses, seen, seen_n, &m);
-    bool right = ls_match_expected(cat, guesses, text, n, &m);
+    bool right = ls_match_expected(cat, guesses, text, n, 0, &m);
     free(guesses);
     if (!right) return -1;
     ls_show_match(&m, 0, present, values, starts, lengths);

@@ -268,14 +268,14 @@ static bool first_prefix(struct ls_scan *scan, struct ls_record *rec, const char
 }
 
 /* One record of an expected message. It can hold no second one where no field of it may hold blanks. forks: another one
- * may be of a fork of NCCL. */
+ * may be of a fork of NCCL. room: bytes behind the line that may be read. */
 static inline bool expected(struct ls_scan *scan, struct ls_record *rec, const char *s, uint32_t low, uint32_t n,
-                            bool forks)
+                            size_t room, bool forks)
 {
     struct ls_match m;
     int level;
     uint32_t body, high = trim(s, low, n);
-    if (rec->thread < 0 || !ls_match_expected(scan->cat, scan->guesses, s + low, high - low, &m)) return false;
+    if (rec->thread < 0 || !ls_match_expected(scan->cat, scan->guesses, s + low, high - low, room, &m)) return false;
     if (scan->cat->patterns.at[m.pattern].wide &&
         (s[high - 1] == ']' || ls_find_tag(s, low, n, forks, &level, &body) >= 0))
         return false;
@@ -284,9 +284,10 @@ static inline bool expected(struct ls_scan *scan, struct ls_record *rec, const c
     return true;
 }
 
-/* The common line: no escape sequence, a prefix that was seen before, a message that is expected. Returns false, and has
- * done nothing, for any other. */
-static inline bool common_line(struct ls_scan *scan, const ls_ref *ref, uint32_t stream, const char *s, uint32_t n)
+/* The common line: no escape sequence, a prefix that was seen before, a message that is expected. Returns false, and
+ * has done nothing, for any other. */
+static inline bool common_line(struct ls_scan *scan, const ls_ref *ref, uint32_t stream, const char *s, uint32_t n,
+                               size_t room)
 {
     enum { INFO_TAG = 10 };
     uint64_t hash;
@@ -300,7 +301,7 @@ static inline bool common_line(struct ls_scan *scan, const ls_ref *ref, uint32_t
     rec.where = rec.time = NULL;
     rec.where_len = rec.time_len = 0;
     rec.repeated = 1;
-    return expected(scan, &rec, s, (uint32_t)tag + INFO_TAG, n, false);
+    return expected(scan, &rec, s, (uint32_t)tag + INFO_TAG, n, room, false);
 }
 
 static void on_line(struct ls_scan *scan, const ls_ref *ref, uint32_t stream, const char *s, uint32_t n, bool cut)
@@ -327,7 +328,7 @@ static void on_line(struct ls_scan *scan, const ls_ref *ref, uint32_t stream, co
     rec.level = level;
     if (!first_prefix(scan, &rec, s, (uint32_t)tag, level) && tag > 0) outside(scan, &rec, s, (uint32_t)tag, false);
     bool forks = s[tag] != 'N' || s[tag + 4] != ' ';
-    if (!cut && expected(scan, &rec, s, body, n, forks)) return;
+    if (!cut && expected(scan, &rec, s, body, n, 0, forks)) return;
     for (;;) {
         struct ls_prefix p = {0};
         uint32_t next_body;
@@ -342,13 +343,13 @@ static void on_line(struct ls_scan *scan, const ls_ref *ref, uint32_t stream, co
     }
 }
 
-/* clean: there is no escape character in the line. */
+/* clean: there is no escape character in the line. room: bytes behind it that may be read, from a line end on. */
 static inline void end_line(struct ls_scan *scan, struct ls_file *f, uint32_t file, uint64_t offset, const char *s,
-                            uint32_t n, bool cut, bool clean)
+                            uint32_t n, bool cut, bool clean, size_t room)
 {
     ls_ref ref = {.file = file, .line = ++f->line, .offset = offset, .seq = ++scan->streams.at[f->stream].seq};
     scan->totals.lines++;
-    if (!clean || cut || !common_line(scan, &ref, f->stream, s, n)) on_line(scan, &ref, f->stream, s, n, cut);
+    if (!clean || cut || !common_line(scan, &ref, f->stream, s, n, room)) on_line(scan, &ref, f->stream, s, n, cut);
 }
 
 static void carry(struct ls_scan *scan, struct ls_file *f, uint32_t file, const char *s, size_t n)
@@ -363,7 +364,7 @@ static void carry(struct ls_scan *scan, struct ls_file *f, uint32_t file, const 
     f->carried += (uint32_t)take;
     if (take < n) {
         scan->totals.cut++;
-        end_line(scan, f, file, f->start, f->carry, f->carried, true, false);
+        end_line(scan, f, file, f->start, f->carry, f->carried, true, false, 0);
         f->carried = 0;
         f->skipping = true;
     }
@@ -382,7 +383,7 @@ void ls_feed(ls_scan *scan, uint32_t file, const char *data, size_t n)
         f->offset += part;
         carry(scan, f, file, p, part);
         if (!nl) return;
-        if (!f->skipping) end_line(scan, f, file, f->start, f->carry, f->carried, false, false);
+        if (!f->skipping) end_line(scan, f, file, f->start, f->carry, f->carried, false, false, 0);
         f->carried = 0;
         f->skipping = false;
         f->offset++;
@@ -398,7 +399,8 @@ void ls_feed(ls_scan *scan, uint32_t file, const char *data, size_t n)
             scan->totals.cut++;
             len = LS_LINE_MAX;
         }
-        end_line(scan, f, file, f->offset, p, (uint32_t)len, len != (size_t)(nl - p), !escape || escape > nl);
+        end_line(scan, f, file, f->offset, p, (uint32_t)len, len != (size_t)(nl - p), !escape || escape > nl,
+                 (size_t)(e - nl));
         f->offset += (uint64_t)(nl + 1 - p);
         p = nl + 1;
     }
@@ -412,7 +414,7 @@ void ls_feed(ls_scan *scan, uint32_t file, const char *data, size_t n)
 void ls_end_file(ls_scan *scan, uint32_t file)
 {
     struct ls_file *f = &scan->files.at[file];
-    if (f->carried) end_line(scan, f, file, f->start, f->carry, f->carried, true, false);
+    if (f->carried) end_line(scan, f, file, f->start, f->carry, f->carried, true, false, 0);
     f->carried = 0;
     f->skipping = false;
     free(f->carry);

@@ -6,7 +6,8 @@
  * the kinds mean for a text is the matter of guess.c. */
 #include "catalogue.h"
 
-/* STEPS bounds what rivals can add to the steps of a search, which guesses leave out: it stays below what one may take. */
+/* STEPS bounds what rivals can add to the steps of a search, which guesses leave out: it stays below what one may take.
+ */
 enum { DEPTH = 128, BYTES = 1024, STEPS = 400 };
 
 struct way {
@@ -65,7 +66,8 @@ static void keep(struct way *w, struct ls_pattern *pat)
         *t = w->token[i];
         if (t->type == LS_STR || t->type == LS_REST) pat->wide = true;
         if (t->rivals == LS_RIVALS_FAR) pat->far = true;
-        t->slot = t->type == LS_TYPES || t->type == LS_BLANKS ? -1 : pat->slot[captures++];
+        int slot = t->type == LS_TYPES || t->type == LS_BLANKS ? -1 : pat->slot[captures++];
+        t->slot = slot < 0 ? LS_FIELDS : (uint8_t)slot;
         uint32_t short_n = t->n < sizeof t->head ? t->n : (uint32_t)sizeof t->head;
         memcpy(&t->head, w->bytes + t->at, short_n);
         memset(&t->mask, 0xff, short_n);
