@@ -115,7 +115,7 @@ struct ls_pattern {
     bool wide;                    /* it has fields that may hold blanks, and so another record */
     bool far;                     /* it has tokens with far rivals */
     uint8_t captures;
-    uint8_t ends_in_field;     /* the last token is a field whose value a cut could shorten unseen */
+    bool ends_in_field;        /* the last token is a field whose value a cut could shorten unseen */
     uint8_t type[LS_CAPTURES]; /* of each capture */
     int8_t slot[LS_CAPTURES];  /* field of each capture, -1: not stored */
 };
@@ -182,10 +182,6 @@ bool ls_match_expected(const struct ls_catalogue *cat, struct ls_guesses *guesse
 /* Expect the pattern of a match where the next such text comes. */
 void ls_expect(const struct ls_catalogue *cat, struct ls_guesses *guesses, const char *text, size_t n,
                const struct ls_match *found);
-/* Fill in what a match of a pattern is, but for the fields. */
-void ls_fill_match(const struct ls_catalogue *cat, uint32_t pattern, const char *text, const char *end,
-                   struct ls_match *out);
-
 void ls_show_match(const struct ls_match *m, size_t at, uint64_t *present, uint64_t *values, uint32_t *starts,
                    uint32_t *lengths);
 
@@ -195,6 +191,24 @@ void ls_lay_out(struct ls_catalogue *cat, const struct ls_trie *trie);
 static inline bool ls_is_text(int type)
 {
     return type == LS_ADDR || type == LS_WORD || type == LS_STR || type == LS_REST;
+}
+
+void ls_widen(const struct ls_pattern *pat, struct ls_match *out);
+
+/* Fill in what a match of a pattern is, behind its fields. */
+static inline void ls_fill_match(const struct ls_catalogue *cat, const struct ls_pattern *pat, const char *text,
+                                 const char *end, struct ls_match *out)
+{
+    out->torn = false;
+    out->pattern = (uint32_t)(pat - cat->patterns.at);
+    out->index = pat->message;
+    out->message = &cat->messages.at[pat->message];
+    out->present = pat->present;
+    out->texts = pat->texts;
+    out->end = (uint32_t)(end - text);
+    out->ends_in_field = pat->ends_in_field;
+    out->text = text;
+    if (pat->widened) ls_widen(pat, out);
 }
 
 #endif

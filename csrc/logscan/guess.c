@@ -150,7 +150,7 @@ static inline __attribute__((always_inline)) bool follow(const struct ls_catalog
         p = q;
     }
     if (p != e) return false;
-    ls_fill_match(cat, pattern, text, e, out);
+    ls_fill_match(cat, pat, text, e, out);
     return true;
 }
 

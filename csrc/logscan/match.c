@@ -227,22 +227,10 @@ again:
     return true;
 }
 
-void ls_fill_match(const struct ls_catalogue *cat, uint32_t pattern, const char *text, const char *end,
-                   struct ls_match *out)
+/* A message has a field as float where one of its patterns reads it as an integer. */
+void ls_widen(const struct ls_pattern *pat, struct ls_match *out)
 {
-    const struct ls_pattern *pat = &cat->patterns.at[pattern];
-    out->torn = false;
-    out->pattern = pattern;
-    out->index = pat->message;
-    out->message = &cat->messages.at[pat->message];
-    out->present = pat->present;
-    out->texts = pat->texts;
-    out->end = (uint32_t)(end - text);
-    out->ends_in_field = pat->ends_in_field;
-    out->text = text;
-    if (!pat->widened) return;
     for (int i = 0; i < pat->captures; i++) {
-        /* A message has a field as float where one of its patterns reads it as an integer. */
         if (pat->slot[i] < 0 || pat->type[i] == LS_FLOAT || out->message->type[pat->slot[i]] != LS_FLOAT ||
             ls_is_text(pat->type[i]))
             continue;
@@ -258,7 +246,7 @@ static void deliver(const struct ls_catalogue *cat, uint32_t pattern, const stru
     const struct ls_pattern *pat = &cat->patterns.at[pattern];
     for (int i = 0; i < pat->captures; i++)
         if (pat->slot[i] >= 0) out->field[pat->slot[i]] = cap[i];
-    ls_fill_match(cat, pattern, text, end, out);
+    ls_fill_match(cat, pat, text, end, out);
 }
 
 bool ls_match(const struct ls_catalogue *cat, int where, const char *text, size_t n, bool anywhere,

@@ -95,12 +95,22 @@ static const char *type_name(struct ls_scan *scan, int64_t type, size_t *n)
     return learned ? ls_text_at(&scan->texts, learned, n) : NULL;
 }
 
+static uint64_t generation_key(int32_t proc, uint64_t op)
+{
+    return ls_mix(ls_mix(11, (uint32_t)proc), op);
+}
+
+static struct generation *recent_generation(struct ls_rpc *r, int32_t proc, uint64_t op)
+{
+    return &r->recent[generation_key(proc, op) % GENERATIONS];
+}
+
 static uint32_t next_generation(struct ls_scan *scan, int32_t proc, uint64_t op)
 {
     struct ls_rpc *r = scan->rpc;
-    uint64_t key = ls_mix(ls_mix(11, (uint32_t)proc), op);
+    uint64_t key = generation_key(proc, op);
     if (!scan->keep_calls) {
-        struct generation *g = &r->recent[key % GENERATIONS];
+        struct generation *g = recent_generation(r, proc, op);
         if (g->key != key) *g = (struct generation){.key = key};
         return ++g->count;
     }
@@ -430,6 +440,7 @@ void ls_rpc_record(struct ls_scan *scan, const struct ls_record *rec, const stru
         return;
     }
     if (!ls_role_value(m, F_OP, &op)) return;
+    if (!scan->keep_calls) __builtin_prefetch(recent_generation(scan->rpc, rec->proc, op), 1);
     uint32_t hash = ls_fold(ls_mix(ls_mix(10, (uint32_t)rec->proc), op));
     if (role == LS_RPC_SERVED)
         on_served(scan, rec, m, op, hash);
@@ -443,11 +454,34 @@ struct end {
     uint32_t call;
 };
 
-static int by_op(const void *a, const void *b)
+/* Sorts by op and order, byte by byte of op: most bytes of addresses are the same in all, and take no turn. Ends that
+ * are equal in both stay in their order. spare is as long as at; returns which of the two holds the result. */
+static struct end *sort_ends(struct end *at, struct end *spare, uint32_t n)
+{
+    uint64_t differ = 0;
+    for (uint32_t i = 1; i < n; i++) differ |= at[i].op ^ at[0].op;
+    for (int shift = 0; shift < 64; shift += 8) {
+        if (!(differ >> shift & 0xff)) continue;
+        uint32_t to[256] = {0};
+        for (uint32_t i = 0; i < n; i++) to[at[i].op >> shift & 0xff]++;
+        for (uint32_t k = 0, sum = 0; k < 256; k++) {
+            uint32_t count = to[k];
+            to[k] = sum;
+            sum += count;
+        }
+        for (uint32_t i = 0; i < n; i++) spare[to[at[i].op >> shift & 0xff]++] = at[i];
+        struct end *other = at;
+        at = spare;
+        spare = other;
+    }
+    return at;
+}
+
+static int by_order(const void *a, const void *b)
 {
     const struct end *x = a, *y = b;
-    if (x->op != y->op) return x->op < y->op ? -1 : 1;
-    return x->order < y->order ? -1 : x->order > y->order;
+    if (x->order != y->order) return x->order < y->order ? -1 : 1;
+    return x->call < y->call ? -1 : x->call > y->call;
 }
 
 static bool same_host(const struct ls_scan *scan, int32_t a, int32_t b)
@@ -471,15 +505,19 @@ static void pair(struct ls_scan *scan, bool last)
             continue;
         *ls_push(&ends) = (struct end){.op = c->op, .order = ref->seq, .call = i};
     }
-    if (ends.n) qsort(ends.at, ends.n, sizeof *ends.at, by_op);
+    struct end *spare = ls_realloc(NULL, ends.n * sizeof *spare), *end = sort_ends(ends.at, spare, ends.n);
+    for (uint32_t i = 0, k; i < ends.n; i = k) {
+        for (k = i + 1; k < ends.n && end[k].op == end[i].op;) k++;
+        if (k - i > 1) qsort(end + i, k - i, sizeof *end, by_order);
+    }
     for (uint32_t i = 0; i < ends.n; i++) {
-        struct call *answer = &r->calls.at[ends.at[i].call];
+        struct call *answer = &r->calls.at[end[i].call];
         if (answer->flags & (SERVED | FREE)) continue;
         uint32_t low = i, high = i;
-        while (low && ends.at[low - 1].op == ends.at[i].op) low--;
-        while (high < ends.n && ends.at[high].op == ends.at[i].op) high++;
+        while (low && end[low - 1].op == end[i].op) low--;
+        while (high < ends.n && end[high].op == end[i].op) high++;
         for (uint32_t k = low; k < high; k++) {
-            struct call *s = &r->calls.at[ends.at[k].call];
+            struct call *s = &r->calls.at[end[k].call];
             if (!(s->flags & SERVED) || (s->flags & (FREE | RECEIVED)) || s->service == answer->caller ||
                 !same_host(scan, s->service, answer->caller))
                 continue;
@@ -496,13 +534,14 @@ static void pair(struct ls_scan *scan, bool last)
                 break;
             }
             /* The caller's next line about it is still to come: from now on it is found there. */
-            ls_index_del(&r->index, s->hash, ends.at[k].call);
+            ls_index_del(&r->index, s->hash, end[k].call);
             s->hash = hash;
             s->key_proc = s->caller;
-            ls_index_add(&r->index, hash, ends.at[k].call);
+            ls_index_add(&r->index, hash, end[k].call);
             break;
         }
     }
+    free(spare);
     free(ends.at);
     r->orphans = 0;
 }
