@@ -10,13 +10,14 @@ enum { FREE = 1, SERVED = 2, RECEIVED = 4, MATCHED = 8, QUEUED = 16, SUPERSEDED 
 
 /* A served call is offered to other processes when its own process went on for so many lines. */
 enum { PATIENCE = 500 };
-enum { GENERATIONS = 1 << 16 };
+enum { GENERATIONS = 1 << 16, COUNTED_AT_ONCE = 256 };
 
 struct call {
     uint64_t op;
     uint32_t hash;
     int32_t key_proc;
     uint32_t flags, generation;
+    uint32_t uncounted; /* its place in ls_rpc.uncounted + 1, 0: generation is known */
     int32_t type, peer_local_rank;
     int64_t resp_size;
     int32_t service, caller, service_thread, caller_thread;
@@ -41,6 +42,11 @@ struct generation {
     uint32_t count;
 };
 
+struct uncounted {
+    uint64_t key;
+    uint32_t call;
+};
+
 struct ls_rpc {
     LS_VEC(struct call) calls;
     LS_VEC(uint32_t) unused;
@@ -54,6 +60,8 @@ struct ls_rpc {
     struct ls_index tally_index;
     uint64_t learned[32]; /* names of types, texts */
     struct generation *recent;
+    struct uncounted uncounted[COUNTED_AT_ONCE];
+    uint32_t nuncounted;
     LS_VEC(struct generation) all;
     struct ls_index all_index;
     LS_VEC(ls_call) out;
@@ -95,30 +103,43 @@ static const char *type_name(struct ls_scan *scan, int64_t type, size_t *n)
     return learned ? ls_text_at(&scan->texts, learned, n) : NULL;
 }
 
-static uint64_t generation_key(int32_t proc, uint64_t op)
+/* Generations are counted for many calls at once: each lies elsewhere in the memory, and so all can be fetched
+ * together. */
+static void count_generations(struct ls_rpc *r)
 {
-    return ls_mix(ls_mix(11, (uint32_t)proc), op);
+    enum { AHEAD = 8 };
+    for (uint32_t i = 0; i < r->nuncounted; i++) {
+        const struct uncounted *u = &r->uncounted[i];
+        if (i + AHEAD < r->nuncounted) __builtin_prefetch(&r->recent[u[AHEAD].key % GENERATIONS], 1);
+        struct generation *g = &r->recent[u->key % GENERATIONS];
+        if (g->key != u->key) *g = (struct generation){.key = u->key};
+        g->count++;
+        struct call *c = &r->calls.at[u->call];
+        if (c->uncounted != i + 1) continue; /* the place is another call's by now */
+        c->generation = g->count;
+        c->uncounted = 0;
+    }
+    r->nuncounted = 0;
 }
 
-static struct generation *recent_generation(struct ls_rpc *r, int32_t proc, uint64_t op)
-{
-    return &r->recent[generation_key(proc, op) % GENERATIONS];
-}
-
-static uint32_t next_generation(struct ls_scan *scan, int32_t proc, uint64_t op)
+static void set_generation(struct ls_scan *scan, struct call *c)
 {
     struct ls_rpc *r = scan->rpc;
-    uint64_t key = generation_key(proc, op);
+    uint64_t key = ls_mix(ls_mix(11, (uint32_t)c->key_proc), c->op);
     if (!scan->keep_calls) {
-        struct generation *g = recent_generation(r, proc, op);
-        if (g->key != key) *g = (struct generation){.key = key};
-        return ++g->count;
+        if (r->nuncounted == COUNTED_AT_ONCE) count_generations(r);
+        r->uncounted[r->nuncounted++] = (struct uncounted){.key = key, .call = (uint32_t)(c - r->calls.at)};
+        c->uncounted = r->nuncounted;
+        return;
     }
     for (LS_EACH(&r->all_index, ls_fold(key), e))
-        if (r->all.at[e].key == key) return ++r->all.at[e].count;
+        if (r->all.at[e].key == key) {
+            c->generation = ++r->all.at[e].count;
+            return;
+        }
     *ls_push(&r->all) = (struct generation){.key = key, .count = 1};
     ls_index_add(&r->all_index, ls_fold(key), r->all.n - 1);
-    return 1;
+    c->generation = 1;
 }
 
 static struct call *new_call(struct ls_scan *scan, int32_t proc, uint64_t op, uint32_t hash)
@@ -146,7 +167,7 @@ static struct call *new_call(struct ls_scan *scan, int32_t proc, uint64_t op, ui
                        .caller = -1,
                        .service_thread = -1,
                        .caller_thread = -1};
-    c->generation = next_generation(scan, proc, op);
+    set_generation(scan, c);
     ls_index_add(&r->index, hash, at);
     return c;
 }
@@ -440,7 +461,6 @@ void ls_rpc_record(struct ls_scan *scan, const struct ls_record *rec, const stru
         return;
     }
     if (!ls_role_value(m, F_OP, &op)) return;
-    if (!scan->keep_calls) __builtin_prefetch(recent_generation(scan->rpc, rec->proc, op), 1);
     uint32_t hash = ls_fold(ls_mix(ls_mix(10, (uint32_t)rec->proc), op));
     if (role == LS_RPC_SERVED)
         on_served(scan, rec, m, op, hash);
@@ -494,6 +514,7 @@ static void pair(struct ls_scan *scan, bool last)
 {
     struct ls_rpc *r = scan->rpc;
     LS_VEC(struct end) ends = {0};
+    count_generations(r);
     for (uint32_t i = 0; i < r->calls.n; i++) {
         struct call *c = &r->calls.at[i];
         if (c->flags & FREE) continue;
