@@ -88,21 +88,34 @@ struct ls_node {
     int32_t accept; /* pattern, -1: none */
 };
 
-/* A step of a straight pattern: a literal (type LS_TYPES, n bytes at ls_catalogue.straight_bytes + at) or a field. */
+/* What has to be known before a field may be taken that other edges of its node would be tried before. */
+enum ls_rivals {
+    LS_RIVALS_NONE,  /* there are none */
+    LS_RIVALS_CLOSE, /* each fails at once or behind one number: looked at in each text */
+    LS_RIVALS_FAR,   /* more must be read to see it: proved once, for all texts that begin with the same bytes */
+};
+
+/* A step of a pattern: a literal, which may be empty, and the field behind it, of type LS_TYPES where there is none.
+ * The first bytes of the literal are in head, under mask; all n lie at ls_catalogue.token_bytes + at. */
 struct ls_token {
-    uint8_t type;
-    int16_t stop;
+    uint64_t head, mask;
     uint32_t at, n;
+    uint32_t node;
+    uint16_t edge; /* which field of the node */
+    int16_t stop;
+    uint8_t type, rivals;
+    uint8_t slot; /* field of the message, LS_FIELDS: not stored */
 };
 
 struct ls_pattern {
     uint32_t message;
-    uint32_t first_token, tokens; /* 0 tokens: the pattern is not straight */
+    uint32_t first_token, tokens; /* 0 tokens: only a search finds the pattern */
     uint64_t present, texts;      /* fields that a match fills, and those of them that are texts, as bits */
     bool widened;                 /* it reads an integer where the message has a float */
     bool wide;                    /* it has fields that may hold blanks, and so another record */
+    bool far;                     /* it has tokens with far rivals */
     uint8_t captures;
-    uint8_t ends_in_field;     /* the last token is a field whose value a cut could shorten unseen */
+    bool ends_in_field;        /* the last token is a field whose value a cut could shorten unseen */
     uint8_t type[LS_CAPTURES]; /* of each capture */
     int8_t slot[LS_CAPTURES];  /* field of each capture, -1: not stored */
 };
@@ -120,7 +133,7 @@ struct ls_catalogue {
     struct ls_trie tries[2];          /* by ls_where */
     LS_VEC(unsigned char *) literals; /* owned bytes */
     LS_VEC(struct ls_token) tokens;
-    LS_VEC(unsigned char) straight_bytes;
+    LS_VEC(unsigned char) token_bytes;
     uint32_t births;
     bool finished;
 };
@@ -140,7 +153,7 @@ struct ls_match {
     uint32_t end;     /* where the match ends in the text */
     bool torn;        /* no match, and the text ends in the middle of a pattern */
     bool ends_in_field;
-    struct ls_capture field[LS_FIELDS];
+    struct ls_capture field[LS_FIELDS + 1]; /* the last takes what is not stored */
     const char *text;
 };
 
@@ -148,25 +161,54 @@ struct ls_match {
 bool ls_match(const struct ls_catalogue *cat, int where, const char *text, size_t n, bool anywhere,
               struct ls_match *out);
 
-/* What the begin of a text lets expect: the last straight patterns that matched such a text. */
-enum { LS_GUESSES = 1024, LS_GUESS_WAYS = 4 };
+/* What the begin of a text lets expect: patterns that matched such texts. A guess holds for texts that begin with the
+ * known bytes. */
+enum { LS_GUESSES = 1024, LS_GUESS_WAYS = 4, LS_KNOWN = 56 };
 struct ls_guess {
-    uint32_t pattern[LS_GUESSES][LS_GUESS_WAYS]; /* + 1, 0: none */
+    uint32_t pattern; /* + 1, 0: none */
+    uint16_t known;
+    unsigned char bytes[LS_KNOWN];
+};
+struct ls_guesses {
+    struct ls_guess guess[LS_GUESSES][LS_GUESS_WAYS];
+    uint8_t next[LS_GUESSES];   /* the guess that the next one takes the place of */
+    uint8_t futile[LS_GUESSES]; /* guesses made since one was right */
 };
 
-/* As ls_match of a whole NCCL message, but for straight patterns that are expected only: false says nothing. */
-bool ls_match_expected(const struct ls_catalogue *cat, struct ls_guess *guess, const char *text, size_t n,
-                       struct ls_match *out);
+/* As ls_match of a whole NCCL message, but for patterns that are expected only: false says nothing. room bytes behind
+ * the text may be read; the first of them, if any, is a line end or a blank. */
+bool ls_match_expected(const struct ls_catalogue *cat, struct ls_guesses *guesses, const char *text, size_t n,
+                       size_t room, struct ls_match *out);
 /* Expect the pattern of a match where the next such text comes. */
-void ls_expect(const struct ls_catalogue *cat, struct ls_guess *guess, const char *text, size_t n,
+void ls_expect(const struct ls_catalogue *cat, struct ls_guesses *guesses, const char *text, size_t n,
                const struct ls_match *found);
+void ls_show_match(const struct ls_match *m, size_t at, uint64_t *present, uint64_t *values, uint32_t *starts,
+                   uint32_t *lengths);
 
-/* straight.c: find the straight patterns of a trie. */
-void ls_find_straight(struct ls_catalogue *cat, const struct ls_trie *trie);
+/* straight.c: lay out the patterns of a trie as tokens, where their texts can be found without a search. */
+void ls_lay_out(struct ls_catalogue *cat, const struct ls_trie *trie);
 
 static inline bool ls_is_text(int type)
 {
     return type == LS_ADDR || type == LS_WORD || type == LS_STR || type == LS_REST;
+}
+
+void ls_widen(const struct ls_pattern *pat, struct ls_match *out);
+
+/* Fill in what a match of a pattern is, behind its fields. */
+static inline void ls_fill_match(const struct ls_catalogue *cat, const struct ls_pattern *pat, const char *text,
+                                 const char *end, struct ls_match *out)
+{
+    out->torn = false;
+    out->pattern = (uint32_t)(pat - cat->patterns.at);
+    out->index = pat->message;
+    out->message = &cat->messages.at[pat->message];
+    out->present = pat->present;
+    out->texts = pat->texts;
+    out->end = (uint32_t)(end - text);
+    out->ends_in_field = pat->ends_in_field;
+    out->text = text;
+    if (pat->widened) ls_widen(pat, out);
 }
 
 #endif

@@ -104,7 +104,7 @@ struct ls_scan {
     struct ls_index thread_index;
     uint32_t epoch; /* changes when a remembered prefix may be another process now */
     struct ls_cached *cache;
-    struct ls_guess *guess;
+    struct ls_guesses *guesses;
     LS_VEC(ls_count) counts;
     uint32_t *outside_counts; /* for lines of no process, by message */
     LS_VEC(ls_event) events;
@@ -123,10 +123,12 @@ struct ls_scan {
 
 static inline bool ls_same_text(const struct ls_arena *a, uint64_t packed, const char *s, size_t n)
 {
-    return (packed & LS_TEXT_MAX) == n && memcmp(a->at + (packed >> 20), s, n) == 0;
+    return (packed & LS_TEXT_MAX) == n && ls_same_bytes(a->at + (packed >> 20), s, n);
 }
 
 /* prefix.c */
+/* The place of the first tag where it is "NCCL INFO " and stands early; -1 says nothing. */
+int64_t ls_find_info(const char *s, uint32_t n);
 /* The tag of a record ("NCCL INFO ") at or after from: its place, its end in *body, its level; -1: none. forks: those
  * of NCCL's forks too. */
 int64_t ls_find_tag(const char *s, uint32_t from, uint32_t n, bool forks, int *level, uint32_t *body);

@@ -11,7 +11,7 @@ ls_scan *ls_scan_new(const ls_catalogue *cat, int mode)
     scan->emit_all = mode & 1;
     scan->keep_calls = mode & 2;
     scan->cache = ls_zalloc(LS_CACHE * sizeof *scan->cache);
-    scan->guess = ls_zalloc(sizeof *scan->guess);
+    scan->guesses = ls_zalloc(sizeof *scan->guesses);
     scan->outside_counts = ls_zalloc((cat->messages.n + 1) * sizeof *scan->outside_counts);
     scan->epoch = 1;
     scan->rpc = ls_rpc_new();
@@ -47,7 +47,7 @@ void ls_scan_free(ls_scan *scan)
     free(scan->threads.at);
     free(scan->thread_index.slot);
     free(scan->cache);
-    free(scan->guess);
+    free(scan->guesses);
     free(scan->counts.at);
     free(scan->outside_counts);
     free(scan->events.at);
@@ -166,7 +166,7 @@ static void on_message(struct ls_scan *scan, struct ls_record *rec, const char *
         return;
     }
     bool found = ls_match(scan->cat, LS_WHERE_NCCL, s + low, high - low, false, &m);
-    if (found) ls_expect(scan->cat, scan->guess, s + low, high - low, &m);
+    if (found) ls_expect(scan->cat, scan->guesses, s + low, high - low, &m);
     bool torn = !found && m.torn;
     if (!found && memchr(s + low, '[', high - low)) {
         /* Colours in letters may stand anywhere; they are looked for only where nothing else explains the line. */
@@ -221,29 +221,39 @@ static void set_thread(struct ls_scan *scan, struct ls_record *rec, const char *
     rec->time_len = p->time_len;
 }
 
+static bool spelled_escape(const char *s, uint32_t n)
+{
+    return n && (s[n - 1] == 'm' || *s == 'E' || *s == '^' || *s == '\\');
+}
+
+/* Takes what is known of a prefix, where it was seen before. */
+static inline bool remembered(const struct ls_scan *scan, struct ls_record *rec, const char *s, uint32_t tag,
+                              uint64_t *hash)
+{
+    *hash = ls_hash_bytes(rec->stream, s, tag);
+    const struct ls_cached *c = &scan->cache[*hash & (LS_CACHE - 1)];
+    if (c->hash != *hash || c->len != tag || c->epoch != scan->epoch || c->stream != rec->stream ||
+        !ls_same_bytes(c->key, s, tag))
+        return false;
+    rec->proc = c->proc;
+    rec->thread = c->thread;
+    rec->device = c->device;
+    rec->tag = c->tag;
+    return true;
+}
+
 /* The prefix of the first record of a line, from the memory of prefixes where possible. */
 static bool first_prefix(struct ls_scan *scan, struct ls_record *rec, const char *s, uint32_t tag, int level)
 {
-    struct ls_cached *c = NULL;
     uint64_t hash = 0;
-    bool plain = tag <= LS_CACHE_KEY && (level == LS_INFO || level == LS_CALL);
-    if (plain) {
-        hash = ls_hash_bytes(rec->stream, s, tag);
-        c = &scan->cache[hash & (LS_CACHE - 1)];
-        if (c->hash == hash && c->len == tag && c->epoch == scan->epoch && c->stream == rec->stream &&
-            memcmp(c->key, s, tag) == 0) {
-            rec->proc = c->proc;
-            rec->thread = c->thread;
-            rec->device = c->device;
-            rec->tag = c->tag;
-            return true;
-        }
-    }
+    bool plain = tag <= LS_CACHE_KEY && (level == LS_INFO || level == LS_CALL) && !spelled_escape(s, tag);
+    if (plain && remembered(scan, rec, s, tag, &hash)) return true;
     struct ls_prefix p = {0};
     if (!ls_parse_prefix(scan, s, 0, tag, level, false, &p)) return false;
     set_thread(scan, rec, s, &p);
     if (p.dirty) outside(scan, rec, s, p.start, false);
     if (plain && !p.dirty && !p.time_len && rec->thread >= 0) {
+        struct ls_cached *c = &scan->cache[hash & (LS_CACHE - 1)];
         *c = (struct ls_cached){.hash = hash,
                                 .len = tag,
                                 .stream = rec->stream,
@@ -257,29 +267,47 @@ static bool first_prefix(struct ls_scan *scan, struct ls_record *rec, const char
     return true;
 }
 
-static bool spelled_escape(const char *s, uint32_t n)
-{
-    return n && (s[n - 1] == 'm' || *s == 'E' || *s == '^' || *s == '\\');
-}
-
-/* The common line: one record of an expected message. It can hold no second one where no field of it may hold blanks.
- */
-static bool expected(struct ls_scan *scan, struct ls_record *rec, const char *s, uint32_t low, uint32_t n)
+/* One record of an expected message. It can hold no second one where no field of it may hold blanks. forks: another one
+ * may be of a fork of NCCL. room: bytes behind the line that may be read. */
+static inline bool expected(struct ls_scan *scan, struct ls_record *rec, const char *s, uint32_t low, uint32_t n,
+                            size_t room, bool forks)
 {
     struct ls_match m;
-    uint32_t high = trim(s, low, n);
-    if (rec->thread < 0 || !ls_match_expected(scan->cat, scan->guess, s + low, high - low, &m)) return false;
-    if (scan->cat->patterns.at[m.pattern].wide) return false;
+    int level;
+    uint32_t body, high = trim(s, low, n);
+    if (rec->thread < 0 || !ls_match_expected(scan->cat, scan->guesses, s + low, high - low, room, &m)) return false;
+    if (scan->cat->patterns.at[m.pattern].wide &&
+        (s[high - 1] == ']' || ls_find_tag(s, low, n, forks, &level, &body) >= 0))
+        return false;
     touch(scan, rec);
     ls_on_match(scan, rec, &m);
     return true;
+}
+
+/* The common line: no escape sequence, a prefix that was seen before, a message that is expected. Returns false, and
+ * has done nothing, for any other. */
+static inline bool common_line(struct ls_scan *scan, const ls_ref *ref, uint32_t stream, const char *s, uint32_t n,
+                               size_t room)
+{
+    enum { INFO_TAG = 10 };
+    uint64_t hash;
+    int64_t tag = ls_find_info(s, n);
+    if (tag < 0 || s[n - 1] == 'm') return false; /* remembered prefixes do not begin with a spelled escape */
+    struct ls_record rec;
+    rec.stream = stream;
+    if (!remembered(scan, &rec, s, (uint32_t)tag, &hash)) return false;
+    rec.ref = *ref;
+    rec.level = LS_INFO;
+    rec.where = rec.time = NULL;
+    rec.where_len = rec.time_len = 0;
+    rec.repeated = 1;
+    return expected(scan, &rec, s, (uint32_t)tag + INFO_TAG, n, room, false);
 }
 
 static void on_line(struct ls_scan *scan, const ls_ref *ref, uint32_t stream, const char *s, uint32_t n, bool cut)
 {
     int level;
     uint32_t body;
-    scan->totals.lines++;
     if (n && memchr(s, 0x1b, n)) {
         if (n > scan->scratch_cap) scan->scratch = ls_realloc(scan->scratch, scan->scratch_cap = n);
         n = ls_strip_ansi(scan->scratch, s, n, true);
@@ -299,12 +327,13 @@ static void on_line(struct ls_scan *scan, const ls_ref *ref, uint32_t stream, co
     }
     rec.level = level;
     if (!first_prefix(scan, &rec, s, (uint32_t)tag, level) && tag > 0) outside(scan, &rec, s, (uint32_t)tag, false);
-    if (!cut && expected(scan, &rec, s, body, n)) return;
+    bool forks = s[tag] != 'N' || s[tag + 4] != ' ';
+    if (!cut && expected(scan, &rec, s, body, n, 0, forks)) return;
     for (;;) {
         struct ls_prefix p = {0};
         uint32_t next_body;
         int next_level;
-        bool more = next_record(scan, s, body, n, s[tag] != 'N' || s[tag + 4] != ' ', &next_body, &next_level, &p);
+        bool more = next_record(scan, s, body, n, forks, &next_body, &next_level, &p);
         on_message(scan, &rec, s, body, more ? p.start : n, more, cut && !more);
         if (!more) return;
         scan->totals.glued++;
@@ -314,11 +343,13 @@ static void on_line(struct ls_scan *scan, const ls_ref *ref, uint32_t stream, co
     }
 }
 
-static void end_line(struct ls_scan *scan, struct ls_file *f, uint32_t file, uint64_t offset, const char *s, uint32_t n,
-                     bool cut)
+/* clean: there is no escape character in the line. room: bytes behind it that may be read, from a line end on. */
+static inline void end_line(struct ls_scan *scan, struct ls_file *f, uint32_t file, uint64_t offset, const char *s,
+                            uint32_t n, bool cut, bool clean, size_t room)
 {
     ls_ref ref = {.file = file, .line = ++f->line, .offset = offset, .seq = ++scan->streams.at[f->stream].seq};
-    on_line(scan, &ref, f->stream, s, n, cut);
+    scan->totals.lines++;
+    if (!clean || cut || !common_line(scan, &ref, f->stream, s, n, room)) on_line(scan, &ref, f->stream, s, n, cut);
 }
 
 static void carry(struct ls_scan *scan, struct ls_file *f, uint32_t file, const char *s, size_t n)
@@ -333,7 +364,7 @@ static void carry(struct ls_scan *scan, struct ls_file *f, uint32_t file, const 
     f->carried += (uint32_t)take;
     if (take < n) {
         scan->totals.cut++;
-        end_line(scan, f, file, f->start, f->carry, f->carried, true);
+        end_line(scan, f, file, f->start, f->carry, f->carried, true, false, 0);
         f->carried = 0;
         f->skipping = true;
     }
@@ -352,21 +383,24 @@ void ls_feed(ls_scan *scan, uint32_t file, const char *data, size_t n)
         f->offset += part;
         carry(scan, f, file, p, part);
         if (!nl) return;
-        if (!f->skipping) end_line(scan, f, file, f->start, f->carry, f->carried, false);
+        if (!f->skipping) end_line(scan, f, file, f->start, f->carry, f->carried, false, false, 0);
         f->carried = 0;
         f->skipping = false;
         f->offset++;
         p = nl + 1;
     }
+    const char *escape = p; /* the next escape character at or behind p; found when p has passed it */
     while (p < e) {
         const char *nl = memchr(p, '\n', (size_t)(e - p));
         if (!nl) break;
+        if (escape && escape <= p) escape = memchr(p, 0x1b, (size_t)(e - p));
         size_t len = (size_t)(nl - p);
         if (len > LS_LINE_MAX) {
             scan->totals.cut++;
             len = LS_LINE_MAX;
         }
-        end_line(scan, f, file, f->offset, p, (uint32_t)len, len != (size_t)(nl - p));
+        end_line(scan, f, file, f->offset, p, (uint32_t)len, len != (size_t)(nl - p), !escape || escape > nl,
+                 (size_t)(e - nl));
         f->offset += (uint64_t)(nl + 1 - p);
         p = nl + 1;
     }
@@ -380,7 +414,7 @@ void ls_feed(ls_scan *scan, uint32_t file, const char *data, size_t n)
 void ls_end_file(ls_scan *scan, uint32_t file)
 {
     struct ls_file *f = &scan->files.at[file];
-    if (f->carried) end_line(scan, f, file, f->start, f->carry, f->carried, true);
+    if (f->carried) end_line(scan, f, file, f->start, f->carry, f->carried, true, false, 0);
     f->carried = 0;
     f->skipping = false;
     free(f->carry);

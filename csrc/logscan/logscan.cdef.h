@@ -227,6 +227,10 @@ int ls_catalogue_finish(ls_catalogue *cat);
 int ls_match_text(const ls_catalogue *cat, int line, const char *text, size_t n, uint64_t *present, uint64_t *values,
                   uint32_t *starts, uint32_t *lengths);
 
+/* One text that is expected because another one was seen, as ls_match_text; -1 says nothing about it. */
+int ls_guess_text(const ls_catalogue *cat, const char *seen, size_t seen_n, const char *text, size_t n,
+                  uint64_t *present, uint64_t *values, uint32_t *starts, uint32_t *lengths);
+
 /* Scan. mode: bit 0 hand over every matched line, bit 1 keep matched calls. */
 ls_scan *ls_scan_new(const ls_catalogue *cat, int mode);
 void ls_scan_free(ls_scan *scan);

@@ -73,7 +73,7 @@ void ls_catalogue_free(ls_catalogue *cat)
     for (uint32_t i = 0; i < cat->literals.n; i++) free(cat->literals.at[i]);
     free(cat->literals.at);
     free(cat->tokens.at);
-    free(cat->straight_bytes.at);
+    free(cat->token_bytes.at);
     free(cat->messages.at);
     free(cat->patterns.at);
     free(cat);
@@ -369,7 +369,7 @@ int ls_catalogue_finish(ls_catalogue *cat)
     }
     freeze(&cat->tries[0]);
     freeze(&cat->tries[1]);
-    ls_find_straight(cat, &cat->tries[LS_WHERE_NCCL]);
+    ls_lay_out(cat, &cat->tries[LS_WHERE_NCCL]);
     struct ls_trie *t = &cat->tries[LS_WHERE_LINE];
     struct ls_node *root = &t->nodes.at[0];
     free(t->pairs);

@@ -10,13 +10,14 @@ enum { FREE = 1, SERVED = 2, RECEIVED = 4, MATCHED = 8, QUEUED = 16, SUPERSEDED 
 
 /* A served call is offered to other processes when its own process went on for so many lines. */
 enum { PATIENCE = 500 };
-enum { GENERATIONS = 1 << 16 };
+enum { GENERATIONS = 1 << 16, COUNTED_AT_ONCE = 256 };
 
 struct call {
     uint64_t op;
     uint32_t hash;
     int32_t key_proc;
     uint32_t flags, generation;
+    uint32_t uncounted; /* its place in ls_rpc.uncounted + 1, 0: generation is known */
     int32_t type, peer_local_rank;
     int64_t resp_size;
     int32_t service, caller, service_thread, caller_thread;
@@ -41,6 +42,11 @@ struct generation {
     uint32_t count;
 };
 
+struct uncounted {
+    uint64_t key;
+    uint32_t call;
+};
+
 struct ls_rpc {
     LS_VEC(struct call) calls;
     LS_VEC(uint32_t) unused;
@@ -54,6 +60,8 @@ struct ls_rpc {
     struct ls_index tally_index;
     uint64_t learned[32]; /* names of types, texts */
     struct generation *recent;
+    struct uncounted uncounted[COUNTED_AT_ONCE];
+    uint32_t nuncounted;
     LS_VEC(struct generation) all;
     struct ls_index all_index;
     LS_VEC(ls_call) out;
@@ -95,20 +103,43 @@ static const char *type_name(struct ls_scan *scan, int64_t type, size_t *n)
     return learned ? ls_text_at(&scan->texts, learned, n) : NULL;
 }
 
-static uint32_t next_generation(struct ls_scan *scan, int32_t proc, uint64_t op)
+/* Generations are counted for many calls at once: each lies elsewhere in the memory, and so all can be fetched
+ * together. */
+static void count_generations(struct ls_rpc *r)
+{
+    enum { AHEAD = 8 };
+    for (uint32_t i = 0; i < r->nuncounted; i++) {
+        const struct uncounted *u = &r->uncounted[i];
+        if (i + AHEAD < r->nuncounted) __builtin_prefetch(&r->recent[u[AHEAD].key % GENERATIONS], 1);
+        struct generation *g = &r->recent[u->key % GENERATIONS];
+        if (g->key != u->key) *g = (struct generation){.key = u->key};
+        g->count++;
+        struct call *c = &r->calls.at[u->call];
+        if (c->uncounted != i + 1) continue; /* the place is another call's by now */
+        c->generation = g->count;
+        c->uncounted = 0;
+    }
+    r->nuncounted = 0;
+}
+
+static void set_generation(struct ls_scan *scan, struct call *c)
 {
     struct ls_rpc *r = scan->rpc;
-    uint64_t key = ls_mix(ls_mix(11, (uint32_t)proc), op);
+    uint64_t key = ls_mix(ls_mix(11, (uint32_t)c->key_proc), c->op);
     if (!scan->keep_calls) {
-        struct generation *g = &r->recent[key % GENERATIONS];
-        if (g->key != key) *g = (struct generation){.key = key};
-        return ++g->count;
+        if (r->nuncounted == COUNTED_AT_ONCE) count_generations(r);
+        r->uncounted[r->nuncounted++] = (struct uncounted){.key = key, .call = (uint32_t)(c - r->calls.at)};
+        c->uncounted = r->nuncounted;
+        return;
     }
     for (LS_EACH(&r->all_index, ls_fold(key), e))
-        if (r->all.at[e].key == key) return ++r->all.at[e].count;
+        if (r->all.at[e].key == key) {
+            c->generation = ++r->all.at[e].count;
+            return;
+        }
     *ls_push(&r->all) = (struct generation){.key = key, .count = 1};
     ls_index_add(&r->all_index, ls_fold(key), r->all.n - 1);
-    return 1;
+    c->generation = 1;
 }
 
 static struct call *new_call(struct ls_scan *scan, int32_t proc, uint64_t op, uint32_t hash)
@@ -136,7 +167,7 @@ static struct call *new_call(struct ls_scan *scan, int32_t proc, uint64_t op, ui
                        .caller = -1,
                        .service_thread = -1,
                        .caller_thread = -1};
-    c->generation = next_generation(scan, proc, op);
+    set_generation(scan, c);
     ls_index_add(&r->index, hash, at);
     return c;
 }
@@ -443,11 +474,34 @@ struct end {
     uint32_t call;
 };
 
-static int by_op(const void *a, const void *b)
+/* Sorts by op and order, byte by byte of op: most bytes of addresses are the same in all, and take no turn. Ends that
+ * are equal in both stay in their order. spare is as long as at; returns which of the two holds the result. */
+static struct end *sort_ends(struct end *at, struct end *spare, uint32_t n)
+{
+    uint64_t differ = 0;
+    for (uint32_t i = 1; i < n; i++) differ |= at[i].op ^ at[0].op;
+    for (int shift = 0; shift < 64; shift += 8) {
+        if (!(differ >> shift & 0xff)) continue;
+        uint32_t to[256] = {0};
+        for (uint32_t i = 0; i < n; i++) to[at[i].op >> shift & 0xff]++;
+        for (uint32_t k = 0, sum = 0; k < 256; k++) {
+            uint32_t count = to[k];
+            to[k] = sum;
+            sum += count;
+        }
+        for (uint32_t i = 0; i < n; i++) spare[to[at[i].op >> shift & 0xff]++] = at[i];
+        struct end *other = at;
+        at = spare;
+        spare = other;
+    }
+    return at;
+}
+
+static int by_order(const void *a, const void *b)
 {
     const struct end *x = a, *y = b;
-    if (x->op != y->op) return x->op < y->op ? -1 : 1;
-    return x->order < y->order ? -1 : x->order > y->order;
+    if (x->order != y->order) return x->order < y->order ? -1 : 1;
+    return x->call < y->call ? -1 : x->call > y->call;
 }
 
 static bool same_host(const struct ls_scan *scan, int32_t a, int32_t b)
@@ -460,6 +514,7 @@ static void pair(struct ls_scan *scan, bool last)
 {
     struct ls_rpc *r = scan->rpc;
     LS_VEC(struct end) ends = {0};
+    count_generations(r);
     for (uint32_t i = 0; i < r->calls.n; i++) {
         struct call *c = &r->calls.at[i];
         if (c->flags & FREE) continue;
@@ -471,15 +526,19 @@ static void pair(struct ls_scan *scan, bool last)
             continue;
         *ls_push(&ends) = (struct end){.op = c->op, .order = ref->seq, .call = i};
     }
-    if (ends.n) qsort(ends.at, ends.n, sizeof *ends.at, by_op);
+    struct end *spare = ls_realloc(NULL, ends.n * sizeof *spare), *end = sort_ends(ends.at, spare, ends.n);
+    for (uint32_t i = 0, k; i < ends.n; i = k) {
+        for (k = i + 1; k < ends.n && end[k].op == end[i].op;) k++;
+        if (k - i > 1) qsort(end + i, k - i, sizeof *end, by_order);
+    }
     for (uint32_t i = 0; i < ends.n; i++) {
-        struct call *answer = &r->calls.at[ends.at[i].call];
+        struct call *answer = &r->calls.at[end[i].call];
         if (answer->flags & (SERVED | FREE)) continue;
         uint32_t low = i, high = i;
-        while (low && ends.at[low - 1].op == ends.at[i].op) low--;
-        while (high < ends.n && ends.at[high].op == ends.at[i].op) high++;
+        while (low && end[low - 1].op == end[i].op) low--;
+        while (high < ends.n && end[high].op == end[i].op) high++;
         for (uint32_t k = low; k < high; k++) {
-            struct call *s = &r->calls.at[ends.at[k].call];
+            struct call *s = &r->calls.at[end[k].call];
             if (!(s->flags & SERVED) || (s->flags & (FREE | RECEIVED)) || s->service == answer->caller ||
                 !same_host(scan, s->service, answer->caller))
                 continue;
@@ -496,13 +555,14 @@ static void pair(struct ls_scan *scan, bool last)
                 break;
             }
             /* The caller's next line about it is still to come: from now on it is found there. */
-            ls_index_del(&r->index, s->hash, ends.at[k].call);
+            ls_index_del(&r->index, s->hash, end[k].call);
             s->hash = hash;
             s->key_proc = s->caller;
-            ls_index_add(&r->index, hash, ends.at[k].call);
+            ls_index_add(&r->index, hash, end[k].call);
             break;
         }
     }
+    free(spare);
     free(ends.at);
     r->orphans = 0;
 }

@@ -1,11 +1,14 @@
-/* Straight patterns: those whose way through the trie has no choice that the text could decide otherwise.
+/* Patterns as tokens that fit a text one after the other, so that most texts need no search.
  *
- * On such a way every literal stands first in its node, and every field is the only thing that can come first in its
- * own. So a text that fits the tokens of a straight pattern one after the other is what the search would find, and the
- * search can be left out. Most lines of a log come from few patterns, and most of those are straight. */
+ * The search tries the edges of a node in their order, and takes the first way that leads to an end. A text that fits
+ * the tokens of a pattern is what the search would find if at no node an edge that comes before leads to an end too.
+ * Literals come first and exclude each other, so only fields have such rivals. Which kind they are is found here; what
+ * the kinds mean for a text is the matter of guess.c. */
 #include "catalogue.h"
 
-enum { DEPTH = 128, BYTES = 1024 };
+/* STEPS bounds what rivals can add to the steps of a search, which guesses leave out: it stays below what one may take.
+ */
+enum { DEPTH = 128, BYTES = 1024, STEPS = 400 };
 
 struct way {
     struct ls_catalogue *cat;
@@ -22,60 +25,106 @@ static bool blank(const struct ls_literal *lit)
     return true;
 }
 
-/* Whether a text that ends at this node is accepted here: no other edge may take an empty text. */
-static bool ends_here(const struct ls_node *node)
+/* Whether an edge of this node leads to an end without a byte of text; blanks may be the ones that were stripped. */
+static bool ends_empty(const struct ls_trie *trie, const struct ls_node *node)
 {
-    if (node->accept < 0 || node->nfields) return false;
-    for (int i = 0; i < node->nlits; i++)
-        if (blank(&node->lits[i])) return false;
-    return true;
+    for (int i = 0; i < node->nlits; i++) {
+        const struct ls_node *next = &trie->nodes.at[node->lits[i].node];
+        if (blank(&node->lits[i]) && (next->accept >= 0 || ends_empty(trie, next))) return true;
+    }
+    for (int i = 0; i < node->nfields; i++) {
+        int type = node->fields[i].type;
+        if (type == LS_BLANKS || type == LS_STR || type == LS_REST) return true;
+    }
+    return false;
+}
+
+static enum ls_rivals rivals(const struct ls_trie *trie, const struct ls_node *node, int edge)
+{
+    if (!node->nlits && !edge) return LS_RIVALS_NONE;
+    /* Most of what stands in the root would have to be looked at. */
+    if (node == trie->nodes.at) return LS_RIVALS_FAR;
+    for (int i = 0; i < edge; i++) {
+        int type = node->fields[i].type;
+        if (type == LS_BLANKS || type >= LS_WORD || trie->nodes.at[node->fields[i].node].nfields) return LS_RIVALS_FAR;
+    }
+    return LS_RIVALS_CLOSE;
 }
 
 static void keep(struct way *w, struct ls_pattern *pat)
 {
     struct ls_catalogue *cat = w->cat;
-    uint32_t base = cat->straight_bytes.n;
+    uint32_t base = cat->token_bytes.n, steps = 0;
+    int captures = 0;
+    for (uint32_t i = 0; i < w->ntokens; i++) steps += 2u * w->token[i].edge + 2;
+    if (steps > STEPS) return;
     pat->first_token = cat->tokens.n;
     pat->tokens = w->ntokens;
-    for (uint32_t i = 0; i < w->nbytes; i++) *ls_push(&cat->straight_bytes) = w->bytes[i];
+    for (uint32_t i = 0; i < w->nbytes; i++) *ls_push(&cat->token_bytes) = w->bytes[i];
     for (uint32_t i = 0; i < w->ntokens; i++) {
         struct ls_token *t = ls_push(&cat->tokens);
         *t = w->token[i];
         if (t->type == LS_STR || t->type == LS_REST) pat->wide = true;
+        if (t->rivals == LS_RIVALS_FAR) pat->far = true;
+        int slot = t->type == LS_TYPES || t->type == LS_BLANKS ? -1 : pat->slot[captures++];
+        t->slot = slot < 0 ? LS_FIELDS : (uint8_t)slot;
+        uint32_t short_n = t->n < sizeof t->head ? t->n : (uint32_t)sizeof t->head;
+        memcpy(&t->head, w->bytes + t->at, short_n);
+        memset(&t->mask, 0xff, short_n);
         t->at += base;
     }
 }
 
-static void walk(struct way *w, const struct ls_node *node)
+static void walk(struct way *w, const struct ls_node *node);
+
+/* Goes on with a token for a field, or for a literal. The literal before a field is part of its token. */
+static void add(struct way *w, const struct ls_token *next, const struct ls_literal *lit, uint32_t node)
 {
-    if (w->ntokens && ends_here(node)) keep(w, &w->cat->patterns.at[node->accept]);
-    if (w->ntokens == DEPTH) return;
     uint32_t ntokens = w->ntokens, nbytes = w->nbytes;
-    for (int i = 0; i < node->nlits; i++) {
-        const struct ls_literal *lit = &node->lits[i];
-        if (w->nbytes + lit->n > BYTES) continue;
-        struct ls_token *t = w->ntokens ? &w->token[w->ntokens - 1] : NULL;
-        const struct ls_token last = t ? *t : (struct ls_token){0};
-        memcpy(w->bytes + w->nbytes, lit->s, lit->n);
-        if (t && t->type == LS_TYPES)
-            t->n += lit->n; /* two literals in a row are one */
-        else
-            w->token[w->ntokens++] = (struct ls_token){.type = LS_TYPES, .at = w->nbytes, .n = lit->n};
-        w->nbytes += lit->n;
-        walk(w, &w->trie->nodes.at[lit->node]);
-        w->ntokens = ntokens;
-        w->nbytes = nbytes;
-        if (t) *t = last;
+    if (ntokens == DEPTH || (lit && nbytes + lit->n > BYTES)) return;
+    struct ls_token *t = &w->token[ntokens ? ntokens - 1 : 0];
+    struct ls_token last = *t;
+    bool open = ntokens && last.type == LS_TYPES;
+    if (!open) {
+        t = &w->token[w->ntokens++];
+        *t = (struct ls_token){.at = nbytes};
     }
-    if (node->nlits || !node->nfields) return;
-    const struct ls_field_edge *f = &node->fields[0];
-    if (f->type == LS_BLANKS || (f->type == LS_STR && f->stop == LS_STOP_ANY)) return;
-    w->token[w->ntokens++] = (struct ls_token){.type = f->type, .stop = f->stop};
-    walk(w, &w->trie->nodes.at[f->node]);
+    uint32_t at = t->at, n = t->n;
+    *t = *next;
+    t->at = at;
+    t->n = n;
+    if (lit) {
+        memcpy(w->bytes + nbytes, lit->s, lit->n);
+        w->nbytes += lit->n;
+        t->n += lit->n;
+    }
+    walk(w, &w->trie->nodes.at[node]);
     w->ntokens = ntokens;
+    w->nbytes = nbytes;
+    if (open) *t = last;
 }
 
-void ls_find_straight(struct ls_catalogue *cat, const struct ls_trie *trie)
+static void walk(struct way *w, const struct ls_node *node)
+{
+    if (w->ntokens && node->accept >= 0 && !ends_empty(w->trie, node)) keep(w, &w->cat->patterns.at[node->accept]);
+    for (int i = 0; i < node->nlits; i++) {
+        struct ls_token t = {.type = LS_TYPES};
+        add(w, &t, &node->lits[i], node->lits[i].node);
+    }
+    for (int i = 0; i < node->nfields; i++) {
+        const struct ls_field_edge *f = &node->fields[i];
+        /* Where nothing says how far a text goes, only a search can. */
+        if (f->type == LS_STR && f->stop == LS_STOP_ANY) continue;
+        struct ls_token t = {.type = f->type,
+                             .rivals = (uint8_t)rivals(w->trie, node, i),
+                             .stop = f->stop,
+                             .edge = (uint16_t)i,
+                             .node = (uint32_t)(node - w->trie->nodes.at)};
+        add(w, &t, NULL, f->node);
+    }
+}
+
+void ls_lay_out(struct ls_catalogue *cat, const struct ls_trie *trie)
 {
     struct way *w = ls_zalloc(sizeof *w);
     w->cat = cat;

@@ -58,17 +58,44 @@ static inline uint64_t ls_mix(uint64_t h, uint64_t v)
     return h ^ (h >> 29);
 }
 
+/* Up to 7 bytes as a number; of equal lengths, equal numbers are equal bytes. */
+static inline uint64_t ls_few_bytes(const unsigned char *p, size_t n)
+{
+    uint32_t low, high;
+    if (n < 4) return n ? (uint64_t)p[0] | (uint64_t)p[n >> 1] << 8 | (uint64_t)p[n - 1] << 16 : 0;
+    memcpy(&low, p, 4);
+    memcpy(&high, p + n - 4, 4);
+    return low | (uint64_t)high << 32;
+}
+
 static inline uint64_t ls_hash_bytes(uint64_t h, const void *data, size_t n)
 {
-    const unsigned char *p = data;
+    const unsigned char *p = data, *e = p + n;
     uint64_t v;
-    for (; n >= 8; n -= 8, p += 8) {
+    h ^= (uint64_t)n << 56;
+    if (n < 8) return ls_mix(h, ls_few_bytes(p, n));
+    for (; e - p > 8; p += 8) {
         memcpy(&v, p, 8);
         h = ls_mix(h, v);
     }
-    v = n;
-    if (n) memcpy(&v, p, n);
-    return ls_mix(h, v + ((uint64_t)n << 56));
+    memcpy(&v, e - 8, 8);
+    return ls_mix(h, v);
+}
+
+/* Short texts: a call of memcmp costs more than the comparison. */
+static inline int ls_same_bytes(const void *x, const void *y, size_t n)
+{
+    const unsigned char *a = x, *b = y;
+    uint64_t v, w;
+    if (n < 8) return ls_few_bytes(a, n) == ls_few_bytes(b, n);
+    for (size_t i = 0; i + 8 < n; i += 8) {
+        memcpy(&v, a + i, 8);
+        memcpy(&w, b + i, 8);
+        if (v != w) return 0;
+    }
+    memcpy(&v, a + n - 8, 8);
+    memcpy(&w, b + n - 8, 8);
+    return v == w;
 }
 
 static inline uint32_t ls_fold(uint64_t h)
