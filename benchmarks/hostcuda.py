@@ -133,6 +133,7 @@ def main() -> int:
     parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "hostcuda.md")
     args = parser.parse_args()
     repeat = 1 if args.quick else args.repeat
+    load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory(prefix="psmkit-bench-") as name:
         program = Path(name) / "hostcuda"
         build(program)
@@ -148,7 +149,7 @@ def main() -> int:
     ]
     text = (
         f"# hostcuda\n\n`python benchmarks/hostcuda.py`, medians of {repeat} rounds on {os.cpu_count()} cores ({processor()}), "
-        f"Linux {platform.release().split('-')[0]}.\n\n"
+        f"Linux {platform.release().split('-')[0]}. Load of the machine before: {load:.1f}.\n\n"
         + table(["what", "wanted", "measured"], limits)
         + "\nCopies of 64 MiB by `cudaMemcpyAsync` and `cudaStreamSynchronize`; `memcpy` between pinned buffers of the same size.\n\n"
         + table(["copy", "memcpy ms", "copy ms", "memcpy / copy", "of the fastest"], large)
