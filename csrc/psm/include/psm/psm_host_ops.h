@@ -30,6 +30,7 @@ struct psm_host_ops {
     int (*device)(void *host);
     const struct psm_settings *(*settings)(void *host);
     const struct psm_cuda *(*cuda)(void *host);
+    uint64_t (*connection)(void *host, void *connector); /* the service's name of it, for psmProxyOp.connection */
 };
 struct psm_host {
     const struct psm_host_ops *ops;

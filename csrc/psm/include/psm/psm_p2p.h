@@ -14,7 +14,8 @@ enum psm_p2p_capability {
     PSM_CAN_MEMFD = 4,
     PSM_CAN_POSIX_SHM = 8,
     PSM_CAN_ZERO_COPY = 16,
-    PSM_CAN_PEER_ACCESS = 32
+    PSM_CAN_PEER_ACCESS = 32,
+    PSM_CAN_DIRECT = 64 /* pointers of the same process: not taken where PSM_SHARE names another way */
 };
 
 /* What a rank publishes at bootstrap; shareable. */
@@ -38,6 +39,11 @@ enum psm_p2p_mode {
     PSM_P2P_SHM = 4 /* staged in host memory */,
     PSM_P2P_INTERMEDIATE = 5
 };
+
+/* Fills in what this rank publishes: probes its device once. proxy NULL: zeros. Caller's thread with the device
+   current; PSM_ERR_CUDA, PSM_ERR_INVALID. */
+PSM_API psm_status psmP2pPeerInfo(const struct psm_host *host, const struct psmProxyAddress *proxy,
+                                  struct psm_peer_info *info);
 
 /* Pure and symmetric: the same answer for (a, b) and (b, a), from published data alone. *mode PSM_P2P_NONE: no path. */
 PSM_API psm_status psmP2pCanConnect(const struct psm_peer_info *a, const struct psm_peer_info *b, int *mode);

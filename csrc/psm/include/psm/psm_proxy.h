@@ -11,6 +11,7 @@ extern "C" {
 #endif
 
 typedef struct psmProxyState psmProxyState;
+struct psm_host; /* psm_host_ops.h */
 
 /* Message types, by NCCL's numbers (2.23 and later). */
 enum psmProxyMsgType {
@@ -64,6 +65,7 @@ typedef struct psmProxyConnection {
     uint64_t id;
     const struct psmTransportComm *tcomm;
     void *transportResources;         /* the handler's own: its local info. Never leaves the process. */
+    const struct psm_host *host;      /* the surroundings for the handler: set by the service before the first call */
     struct psmProxyArgs *proxyAppend; /* last op of this connection in the progress list */
 } psmProxyConnection;
 
