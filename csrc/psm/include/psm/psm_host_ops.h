@@ -36,6 +36,9 @@ struct psm_host {
     const struct psm_host_ops *ops;
     void *self;
 };
+/* libpsm's own proxy as a host. psmProxySetAddresses has to be called before connect and fetch_start. The state must
+ * outlive it. Handlers make theirs of the state that they are given. */
+PSM_API struct psm_host psm_host_of(psmProxyState *state);
 
 #ifdef __cplusplus
 }

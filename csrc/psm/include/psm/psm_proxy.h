@@ -157,6 +157,14 @@ PSM_API psm_status psmProxyClientQueryFdBlocking(psmProxyConnector *connector, i
 /* Queues an operation for the progress thread of this rank's proxy; psmProxyStart posts what was saved. */
 PSM_API psm_status psmProxySaveOp(psmProxyState *state, const struct psmProxyOp *op);
 PSM_API psm_status psmProxyStart(psmProxyState *state);
+/* Wakes the progress thread: call it when what an operation waits for has happened in this process (the host function
+ * that sets proxyReadyEvent). Any thread; cheap when the thread is awake. */
+PSM_API void psmProxyWake(psmProxyState *state);
+/* Frees one connection: the handler's proxyFree runs on the service thread, after the connection's operations have
+ * ended. The socket stays for the others. Also when the peer is gone (then there is nothing left to free). */
+PSM_API psm_status psmProxyDisconnect(psmProxyConnector *connector);
+/* Where the proxies of all ranks are, by rank; copied. Set it after bootstrap: the host provider finds ranks here. */
+PSM_API psm_status psmProxySetAddresses(psmProxyState *state, const struct psmProxyAddress *addresses, int nranks);
 /* Close to every peer, Stop to the own service, joins the threads. Idempotent; also after an abort. */
 PSM_API psm_status psmProxyStop(psmProxyState *state);
 PSM_API psm_status psmProxyDestroy(psmProxyState *state); /* NULL is fine */
@@ -167,10 +175,32 @@ PSM_API int psmProxyDevice(const psmProxyState *state);
 PSM_API const struct psm_settings *psmProxySettings(const psmProxyState *state);
 PSM_API int psmProxyAborted(const psmProxyState *state);
 PSM_API void *psmProxyHost(const psmProxyState *state);
+/* 0: that rank's process has died, or has closed its connections. Look first at what it has already delivered. */
+PSM_API int psmProxyPeerAlive(const psmProxyState *state, int rank);
+/* What the proxy has counted since psmProxyInit. Set size before. */
+struct psmProxyCounters {
+    uint32_t size, reserved;
+    uint64_t calls, served, retried; /* calls made; requests answered here; times a handler was not done */
+    uint64_t late;                   /* answers to calls that had ended, dropped */
+    uint64_t refused;                /* peers and datagrams that were turned away */
+    uint64_t resent, fds_sent, fds_received;
+    uint64_t connections, peers, ops; /* that are there now: of the service, and in the progress list */
+};
+PSM_API psm_status psmProxyCount(psmProxyState *state, struct psmProxyCounters *counters);
+/* Records an error as the service and progress threads do: ends the operation on all ranks. Any thread. */
+PSM_API void psmProxyFail(psmProxyState *state, psm_status status, const char *text);
 /* First error of the service or progress thread, PSM_OK when none; its text in psm_last_error(). */
 PSM_API psm_status psmProxyAsyncError(const psmProxyState *state);
 /* What the UDS thread hands out for a share id: owned by the caller (a dup is sent). Removed by id. */
 PSM_API psm_status psmProxyOfferFd(psmProxyState *state, uint64_t id, int fd);
+/* The fd of another rank's share, without waiting: for handlers, which must not block. Start gives a fetch; ask it
+ * until it is no longer PSM_IN_PROGRESS, which ends it (*fd is the caller's then), or cancel it. The service thread
+ * calls its handlers again as soon as a fetch has ended. Ends by itself at the deadline. */
+typedef struct psmProxyFetch psmProxyFetch;
+PSM_API psm_status psmProxyFetchFd(psmProxyState *state, const struct psmProxyAddress *owner, uint64_t id,
+                                   psmProxyFetch **fetch);
+PSM_API psm_status psmProxyFetchPoll(psmProxyFetch *fetch, int *fd);
+PSM_API void psmProxyFetchCancel(psmProxyFetch *fetch); /* NULL is fine */
 PSM_API psm_status psmProxyWithdrawFd(psmProxyState *state, uint64_t id);
 /* A fd that a peer gave by QueryFd: taken out (the caller closes it then); NOT_FOUND otherwise. */
 PSM_API psm_status psmProxyTakeFd(psmProxyState *state, int number, int *fd);
