@@ -134,6 +134,10 @@ void hc_kernels_start(void)
 {
     const char *list = getenv("PSM_HOSTCUDA_KERNELS");
     char *copy = list && *list ? strdup(list) : NULL, *rest = copy;
+    Dl_info self;
+    /* Whoever loaded CUDA may have kept it to himself; interpreters need the functions of psm_hostcuda.h. */
+    if (copy && dladdr((void *)(uintptr_t)hc_kernels_start, &self))
+        (void)dlopen(self.dli_fname, RTLD_NOW | RTLD_NOLOAD | RTLD_GLOBAL);
     for (char *path; copy && (path = strsep(&rest, ":"));)
         if (*path) load_library(path);
     free(copy);

@@ -86,7 +86,7 @@ def _types() -> str:
     lines: list[str] = []
     for area in _AREAS:
         for line in _COMMENT.sub("", _data(f"types{area}.h").read_text()).splitlines():
-            if not line.startswith("#") or re.fullmatch(r"#define \w+ -?\w+", line.strip()):
+            if not line.startswith("#") or re.fullmatch(r"#define \w+ +-?\w+", line.strip()):
                 lines.append(line)
     return "\n".join(line for line in lines if line.strip())
 
