@@ -4,7 +4,7 @@ A parameter carries ``@role`` or ``@role(expression)``; the expression may use t
 stream, event, mem, pool, graph, exec.
 
 ``@use.KIND``               the object must be alive and of this process; with an expression, that value in place of the parameter
-``@record.event``           a use that records the event
+``@record.event``           a use that records the event, or lets a graph or another process record it
 ``@query.event @wait.event``  a use that asks for what was recorded
 ``@end.KIND``               the object ends
 ``@new.KIND(size)``         *parameter is born when the call succeeds
@@ -134,6 +134,8 @@ def checks(f: Any) -> tuple[list[str], list[str]]:
             after += [then] if then else []
     if f.name in _RESET:
         after.append("psm_san_reset(&san_call);")
+    if "StreamBeginCapture" in f.name or "StreamEndCapture" in f.name:
+        after.append(f"psm_san_capture(&san_call, {'true' if 'Begin' in f.name else 'false'});")
     head = ["const bool san = psm_san_on();", "struct psm_san_call san_call;", "if (san) {"]
     head += [f'    psm_san_enter(&san_call, "{f.name}");', *(f"    {line}" for line in before)]
     head += ["    rc = psm_san_refuse(&san_call);"] if before else []

@@ -123,6 +123,8 @@ PSM_SAN_API void psm_san_import(struct psm_san_call *call, enum psm_san_kind kin
                                 size_t n);
 PSM_SAN_API void psm_san_export_fd(struct psm_san_call *call, const void *fd, int handle_type);
 PSM_SAN_API void psm_san_import_fd(struct psm_san_call *call, uint64_t value, const void *fd, int handle_type);
+/* A capture began or ended well: what is allocated and freed in it belongs to the graph. */
+PSM_SAN_API void psm_san_capture(struct psm_san_call *call, bool begins);
 /* After cudaDeviceReset and the like: all that this device had is gone. */
 PSM_SAN_API void psm_san_reset(struct psm_san_call *call);
 

@@ -17,8 +17,9 @@ struct psm_san_hooks san_hooks;
 
 static pid_t process;
 static bool leaks_wanted;
+static _Atomic int captures; /* streams that are being captured */
 
-enum { INVALID_VALUE = 1, INVALID_HANDLE = 400 };
+enum { INVALID_VALUE = 1, INVALID_HANDLE = 400, CAPTURE_INVALIDATED = 901 };
 /* How long an owner that was seen alive is taken to live: a look at it costs microseconds. */
 enum { OWNER_CHECK_NS = 10000000 };
 
@@ -90,6 +91,7 @@ static void end_mappings(const struct psm_san_call *call)
 
 void psm_san_leave(struct psm_san_call *call, int rc)
 {
+    if (rc == CAPTURE_INVALIDATED && strstr(call->name, "EndCapture")) psm_san_capture(call, false);
     for (uint32_t i = 0; i < call->strangers && says_invalid(rc); i++)
         never_created(call, call->stranger[i].kind, call->stranger[i].value);
     if (call->recorded && rc == 0) {
@@ -220,6 +222,22 @@ static bool is_address(enum psm_san_kind kind)
            kind == PSM_SAN_REGISTERED || kind == PSM_SAN_MAP;
 }
 
+/* Memory that a graph allocates comes again with each launch and goes when the graph says so. Which streams a capture
+ * has drawn in is not known, so while there is one no stream-ordered memory is taken for the program's. */
+static bool of_graph(const struct psm_san_call *call, enum psm_san_kind kind)
+{
+    return kind == PSM_SAN_ALLOC && atomic_load_explicit(&captures, memory_order_relaxed) > 0 &&
+           strstr(call->name, "Async") != NULL;
+}
+
+void psm_san_capture(struct psm_san_call *call, bool begins)
+{
+    (void)call;
+    int now = atomic_load(&captures);
+    /* Never below none: the capture may have begun before the sanitizer did. */
+    while (!atomic_compare_exchange_weak(&captures, &now, begins ? now + 1 : now > 0 ? now - 1 : 0)) continue;
+}
+
 /* An address that ends and is none of the begins that are known. */
 static void unknown_address(struct psm_san_call *call, enum psm_san_kind kind, uint64_t address)
 {
@@ -259,7 +277,7 @@ static void unknown_address(struct psm_san_call *call, enum psm_san_kind kind, u
 
 void psm_san_end(struct psm_san_call *call, enum psm_san_kind kind, uint64_t value)
 {
-    if (special(kind, value)) return;
+    if (special(kind, value) || of_graph(call, kind)) return;
     struct san_shard *shard;
     struct san_object copy, *o = san_lock(kind, value, &shard);
     bool known = o != NULL, ends = o && o->state == SAN_ALIVE;
@@ -356,8 +374,7 @@ void psm_san_spans(struct psm_san_call *call, const void *addresses, const size_
 
 void psm_san_new(struct psm_san_call *call, enum psm_san_kind kind, uint64_t value, uint64_t size)
 {
-    (void)call;
-    if (special(kind, value)) return;
+    if (special(kind, value) || of_graph(call, kind)) return;
     if (!size && (kind == PSM_SAN_ALLOC || kind == PSM_SAN_IPC) && san_hooks.place) {
         uint64_t base = 0, whole = 0;
         if (san_hooks.place(value, &base, &whole) && whole) size = whole - (value - base);

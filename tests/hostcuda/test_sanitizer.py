@@ -80,6 +80,34 @@ def test_query_of_a_recorded_event_is_not_told(run: Run) -> None:
     run(EVENT + "ok.cudaEventRecord(e, ffi.NULL); ok.cudaEventQuery(e); ok.cudaEventSynchronize(e)").nothing()
 
 
+def test_event_that_a_graph_records_counts_as_recorded(run: Run) -> None:
+    run(
+        EVENT
+        + """
+        g = new('cudaGraph_t *'); ok.cudaGraphCreate(g, 0)
+        n = new('cudaGraphNode_t *'); ok.cudaGraphAddEventRecordNode(n, g[0], ffi.NULL, 0, e)
+        x = new('cudaGraphExec_t *'); ok.cudaGraphInstantiate(x, g[0], 0)
+        ok.cudaGraphLaunch(x[0], ffi.NULL); ok.cudaEventSynchronize(e)
+        """
+    ).nothing()
+
+
+def test_memory_that_a_graph_allocates_is_its_own(run: Run) -> None:
+    # freed by the program after the first launch, it is there again after the second
+    run(
+        STREAM
+        + """
+        ok.cudaStreamBeginCapture(s, 0)
+        p = new('void **'); ok.cudaMallocAsync(p, 4096, s)
+        g = new('cudaGraph_t *'); ok.cudaStreamEndCapture(s, g)
+        x = new('cudaGraphExec_t *'); ok.cudaGraphInstantiate(x, g[0], 0)
+        ok.cudaGraphLaunch(x[0], s); ok.cudaMemsetAsync(p[0], 1, 4096, s); ok.cudaFreeAsync(p[0], s)
+        ok.cudaGraphLaunch(x[0], s); ok.cudaMemsetAsync(p[0], 1, 4096, s); ok.cudaFreeAsync(p[0], s)
+        ok.cudaStreamSynchronize(s)
+        """
+    ).nothing()
+
+
 def test_wait_for_an_unrecorded_event_is_told(run: Run) -> None:
     told = run(STREAM + EVENT + "ok.cudaStreamWaitEvent(s, e, 0)")
     assert told.one().startswith("cudaStreamWaitEvent asks for event")

@@ -92,6 +92,15 @@ def test_imported_event_counts_as_recorded(start: Start) -> None:
     ).end().nothing()
 
 
+def test_event_that_others_may_record_is_not_told(start: Start) -> None:
+    start(
+        """
+        e = new('cudaEvent_t *'); ok.cudaEventCreateWithFlags(e, 2 | 4)
+        h = new('cudaIpcEventHandle_t *'); ok.cudaIpcGetEventHandle(h, e[0]); ok.cudaEventQuery(e[0])
+        """
+    ).end().nothing()
+
+
 def test_mapped_memory_is_silent_from_birth_to_end(run: Run) -> None:
     run(VMM + CREATE + MAP + "drv.ok.cuMemsetD8_v2(at, 1, n)\n" + END, PSM_SANITIZE_LEAKS="1").nothing()
 
