@@ -109,6 +109,19 @@ def test_many_small_allocations_share_descriptors(rt: Face) -> None:
     assert descriptors() == before
 
 
+@emulated
+def test_room_of_freed_small_allocations_is_used_again(memory: Buffers) -> None:
+    rt = memory.rt
+    memory.device(100)  # keeps its slab alive
+    before = descriptors(), mappings()
+    for _ in range(30):  # far more than a slab holds, were nothing given back
+        pointers = [pointer_to(rt, 256 << 10) for _ in range(6)]
+        assert descriptors() <= before[0] + 1
+        for pointer in pointers:
+            rt.ok.cudaFree(pointer)
+    assert (descriptors(), mappings()) == before
+
+
 # ---- cudaFree
 
 
