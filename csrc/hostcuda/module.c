@@ -31,6 +31,8 @@ struct hc_module {
 static struct hc_function *functions[BUCKETS];
 static struct variable *variables[BUCKETS];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+/* Of the addresses of variables. Not `lock`: it is held while memory is allocated. Taken first. */
+static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER;
 
 static size_t bucket_of(const void *address)
 {
@@ -245,7 +247,6 @@ static int variable_address(struct variable *v, void **address)
 
 int hc_symbol_of(const void *symbol, uintptr_t *address, size_t *size)
 {
-    static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER; /* not `lock`: cudaMalloc may come back here */
     void *at = NULL;
     pthread_mutex_lock(&lock);
     struct variable *v = variables[bucket_of(symbol)];
@@ -262,10 +263,12 @@ int hc_symbol_of(const void *symbol, uintptr_t *address, size_t *size)
 
 void hc_modules_reset(int device)
 {
+    pthread_mutex_lock(&making);
     pthread_mutex_lock(&lock);
     for (size_t i = 0; i < BUCKETS; i++)
         for (struct variable *v = variables[i]; v; v = v->next) v->address[device] = NULL;
     pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&making);
 }
 
 cudaError_t hc_cudaGetSymbolAddress(void **devPtr, const void *symbol)
