@@ -31,6 +31,11 @@ struct psm_host_ops {
     const struct psm_settings *(*settings)(void *host);
     const struct psm_cuda *(*cuda)(void *host);
     uint64_t (*connection)(void *host, void *connector); /* the service's name of it, for psmProxyOp.connection */
+    /* For handlers, which must not block: the fd that `rank` offers under `id`. Start, then ask (PSM_IN_PROGRESS;
+     * anything else ends the fetch, and *fd is the caller's), or cancel. A handler answers done = 0 meanwhile. */
+    psm_status (*fetch_start)(void *host, int rank, uint64_t id, void **fetch);
+    psm_status (*fetch_poll)(void *host, void *fetch, int *fd);
+    void (*fetch_cancel)(void *host, void *fetch);
 };
 struct psm_host {
     const struct psm_host_ops *ops;
