@@ -9,11 +9,16 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "calls.h"
 #include "fault.h"
+#include "psm_messages.h"
 #include "san.h"
 
 struct hc_options hc_options = {.strict = true, .inline_work = true};
 
+static struct hc_calls_row *_Atomic rows[HC_FN_COUNT]; /* of functions that were called and are recorded */
+static struct hc_calls_row nowhere;
+static atomic_bool started;
 static atomic_ulong calls[HC_FN_COUNT];
 static _Atomic int sticky[HC_MAX_DEVICES];
 static _Thread_local struct hc_call *current;
@@ -59,7 +64,9 @@ static bool real_driver(void)
 
 static void after_fork(void)
 {
-    if (getpid() != owner) atomic_store(&refusal, PSM_CUDA_NOT_INITIALIZED);
+    if (getpid() == owner) return;
+    atomic_store(&refusal, PSM_CUDA_NOT_INITIALIZED);
+    for (int fn = 0; fn < HC_FN_COUNT; fn++) atomic_store(&rows[fn], NULL); /* the parent's */
 }
 
 static void stop(void)
@@ -131,7 +138,9 @@ static __attribute__((noinline)) int strike(const struct hc_call *call)
 static void start(void)
 {
     owner = getpid();
+    psm_proc_refresh_rank();
     read_options();
+    atomic_store_explicit(&started, true, memory_order_release);
     if (real_driver() && !hc_options.force) {
         start_error = PSM_CUDA_SYSTEM_DRIVER_MISMATCH;
         hc_say_real_driver();
@@ -178,8 +187,8 @@ int hc_enter(struct hc_call *call)
 {
     call->outer = current;
     current = call;
-    atomic_fetch_add_explicit(&calls[call->fn], 1, memory_order_relaxed);
     pthread_once(&once, start);
+    hc_count(call->fn);
     if (start_error) return call->api == HC_API_NVML ? 9 : start_error; /* NVML: driver not loaded */
     int refused = atomic_load_explicit(&refusal, memory_order_relaxed);
     if (refused) return call->api == HC_API_NVML ? 999 : refused;
@@ -216,13 +225,23 @@ int hc_unsupported(int fn, int api, int code)
 {
     struct hc_call call = {fn, api, 0, NULL};
     int rc = hc_enter(&call);
+    if (!rc && hc_calls_of(fn) == 1) psm_msg_hostcuda_unsupported(hc_functions[fn].name, code);
     return hc_leave(&call, rc ? rc : code);
 }
 
+/* A relaxed store: of two threads that count at once one may be late, the next call mends it. */
 void hc_count(int fn)
 {
-    atomic_fetch_add_explicit(&calls[fn], 1, memory_order_relaxed);
+    uint64_t n = atomic_fetch_add_explicit(&calls[fn], 1, memory_order_relaxed) + 1;
+    struct hc_calls_row *row = atomic_load_explicit(&rows[fn], memory_order_acquire);
+    if (!row &&
+        atomic_load_explicit(&started, memory_order_acquire)) { /* the record tells the rank, read at the start */
+        row = hc_calls_record(fn);
+        atomic_store_explicit(&rows[fn], row ? row : &nowhere, memory_order_release);
+    }
+    if (row) __atomic_store_n(&row->calls, n, __ATOMIC_RELAXED);
 }
+
 uint64_t hc_calls_of(int fn)
 {
     return atomic_load_explicit(&calls[fn], memory_order_relaxed);

@@ -6,6 +6,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "base.h"
+
 enum { SPARE_ITEMS = 128 };
 
 pthread_mutex_t hc_queue_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -115,6 +117,9 @@ static struct hc_item *item_new(const struct hc_work *work, size_t n_deps)
     item->run = work->run;
     item->end = work->end;
     item->flags = work->flags;
+    const struct hc_call *call = hc_current_call();
+    item->fn = call ? call->fn : -1;
+    item->tid = psm_tid();
     item->n_deps = item->next_dep = 0;
     if (work->size) memcpy(item->argument, work->argument, work->size);
     return item;

@@ -67,6 +67,7 @@ struct hc_item {
     int (*run)(void *argument, int device);
     void (*end)(void *argument);
     unsigned flags;
+    int fn, tid; /* which exported function queued it, in which thread; fn -1: the core itself */
     size_t n_deps, next_dep;
     struct hc_ticket *deps;
     struct hc_ticket few[4];
@@ -79,10 +80,15 @@ struct hc_stream {
     _Atomic uint64_t submitted, completed;
     /* Under the lock of queue.c. */
     struct hc_item *first, *last;
-    bool active;                    /* holds work that is queued or running */
-    bool running;                   /* a worker or an inline caller is at it */
-    bool ready;                     /* in the list of streams that a worker may take */
-    bool in_host_function;          /* of the application, which may never end */
+    bool active;           /* holds work that is queued or running */
+    bool running;          /* a worker or an inline caller is at it */
+    bool ready;            /* in the list of streams that a worker may take */
+    bool in_host_function; /* of the application, which may never end */
+    void *host_function;   /* which */
+    struct {               /* stall.c */
+        uint64_t completed, since;
+        bool told;
+    } stall;
     bool holds_host;                /* its host function has the turn where they run one at a time */
     struct hc_stream *ready_next;   /* there */
     struct hc_stream *parked_on;    /* the first item waits for this stream */
@@ -132,5 +138,12 @@ void hc_workers_stop(void);
 /* Under the lock: sees to it that workers come for what is ready. `self`: how many of them the caller will run itself.
  */
 void hc_workers_kick(int self);
+int hc_workers_count(void);       /* under the lock */
 void hc_workers_busy(int change); /* inline runners count, so that the exit waits for them */
+
+/* stall.c, all under the lock: whether the thread that watches the streams is to be started, what it runs, and that it
+   could not be started. */
+bool hc_stall_wanted(void);
+void *hc_stall_watch(void *nothing);
+void hc_stall_not_started(void);
 #endif

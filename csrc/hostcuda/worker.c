@@ -5,6 +5,7 @@
 
 #include <limits.h>
 #include <signal.h>
+#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -44,6 +45,7 @@ static void run_one(struct hc_stream *stream)
     }
     if (!abandoned) hc_workers_busy(1);
     stream->in_host_function = abandoned;
+    if (abandoned) memcpy(&stream->host_function, item->argument, sizeof stream->host_function); /* see hostfn.c */
     pthread_mutex_unlock(&hc_queue_lock);
     hc_queue_run(stream, item);
     pthread_mutex_lock(&hc_queue_lock);
@@ -79,7 +81,7 @@ static void *worker(void *nothing)
 }
 
 /* Signals of the application are for its own threads; what a worker does wrong itself still shows. */
-static bool start_worker(void)
+static bool start_thread(void *(*run)(void *))
 {
     sigset_t all, before;
     sigfillset(&all);
@@ -95,10 +97,22 @@ static bool start_worker(void)
     pthread_attr_setstacksize(&attributes, STACK);
     pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    int rc = pthread_create(&thread, &attributes, worker, NULL);
+    int rc = pthread_create(&thread, &attributes, run, NULL);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     pthread_attr_destroy(&attributes);
     return rc == 0;
+}
+
+int hc_workers_count(void)
+{
+    return workers;
+}
+
+static bool start_worker(void)
+{
+    if (!start_thread(worker)) return false;
+    if (hc_stall_wanted() && !start_thread(hc_stall_watch)) hc_stall_not_started();
+    return true;
 }
 
 void hc_workers_kick(int self)
