@@ -6,6 +6,6 @@
 
 pid_t getpid(void)
 {
-    pid_t (*next)(void) = (pid_t(*)(void))dlsym(RTLD_NEXT, "getpid");
+    pid_t (*next)(void) = (pid_t (*)(void))dlsym(RTLD_NEXT, "getpid");
     return next == NULL || next == getpid ? -1 : next() + 1000000;
 }
