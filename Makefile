@@ -11,11 +11,12 @@ NATIVE := $(shell find CMakeLists.txt csrc psmkit/lab/apidef.py -type f 2>/dev/n
 C_CODE := $(shell find csrc tests -name '*.c' -o -name '*.h' 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format bench wheel sanitize fuzz clean
+.PHONY: help setup demo test test-gpu check format bench wheel sanitize fuzz clean
 
 help:
 	@echo 'make demo      set up, analyse a real 8-GPU log and a log with a fault, show both verdicts'
 	@echo 'make test      set up and run all tests'
+	@echo 'make test-gpu  the tests of the emulated CUDA over a real one (CUDART=, CUDA=, NVML= name libraries)'
 	@echo 'make check     ruff, mypy --strict, clang-format'
 	@echo 'make format    let ruff and clang-format rewrite the code'
 	@echo 'make bench     measure the analysis on 100 MB and 1 GB of generated logs'
@@ -48,6 +49,12 @@ demo: setup
 test: setup
 	$(BIN)/python -m pytest -q $(PYTEST_ARGS)
 
+# The tests of the emulated CUDA over a real one, where there is a GPU: what fails is where the two differ.
+test-gpu: setup
+	@test -e /proc/driver/nvidia/version || { echo 'make test-gpu: no NVIDIA driver is loaded here'; exit 1; }
+	PSM_TEST_CUDART=$(or $(CUDART),libcudart.so.13) PSM_TEST_CUDA=$(or $(CUDA),libcuda.so.1) PSM_TEST_NVML=$(or $(NVML),libnvidia-ml.so.1) \
+		$(BIN)/python -m pytest -q tests/hostcuda $(PYTEST_ARGS)
+
 check: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -61,6 +68,7 @@ format: setup
 
 bench: setup
 	$(BIN)/python benchmarks/run.py $(BENCH_ARGS)
+	$(BIN)/python benchmarks/hostcuda.py
 
 wheel: $(VENV)/.tools
 	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-build-isolation --no-deps --wheel-dir dist .

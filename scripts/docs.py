@@ -1,4 +1,4 @@
-"""Write the generated parts of docs/: the page of findings and the table of the catalogue.
+"""Write the generated parts of docs/: the page of findings, the table of the catalogue, what hostcuda provides.
 
 Usage: python scripts/docs.py [--check]
 
@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from psmkit.catalogue import Message, load
+from psmkit.lab.coverage import areas
 from psmkit.model import CODES
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
@@ -89,9 +90,20 @@ def _row(name: str, messages: list[Message]) -> str:
     return f"| {name} | {' | '.join(f'{cell:,}' for cell in cells)} |"
 
 
+def coverage() -> str:
+    """What hostcuda provides, by area, with the names of what is missing where little is."""
+    rows = ["| library | area | provided | known |", "|---|---|---:|---:|"]
+    for area in areas():
+        rows.append(f"| {area.library} | {area.area} | {area.provided} | {area.known} |")
+    total = [sum(a.provided for a in areas()), sum(a.known for a in areas())]
+    rows.append(f"| | **together** | **{total[0]}** | **{total[1]}** |")
+    return "\n".join(rows)
+
+
 PARTS: dict[str, tuple[str, Callable[[], str]]] = {
     "findings": ("findings.md", findings),
     "subsystems": ("catalogue.md", subsystems),
+    "coverage": ("hostcuda.md", coverage),
 }
 
 

@@ -21,7 +21,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "logparse": {"catalogue", "_native", "model"},
     "analysis": {"logparse", "catalogue", "model"},
     "report": {"model"},
-    "lab": {"model"},
+    "lab": {"logparse", "model"},
     "cli": {"report", "analysis", "logparse", "catalogue", "lab", "model"},
 }
 # What only its own command may load, and no analysis.

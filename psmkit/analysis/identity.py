@@ -188,6 +188,10 @@ def _hints(scan: ScanData) -> dict[int, int]:
             rank = event.fields.get("rank")
             if isinstance(rank, int):
                 seen[event.proc].add(rank)
+        elif event.proc >= 0 and event.name == "record.process":
+            rank = event.fields.get("rank")
+            if isinstance(rank, int) and rank >= 0:
+                seen[event.proc].add(rank)
     out = {proc: next(iter(ranks)) for proc, ranks in seen.items() if len(ranks) == 1}
     # one task may start a process for each GPU of its host: its number is that of no rank then
     sharing = Counter((p.stream, p.tag, p.incarnation) for p in scan.processes)

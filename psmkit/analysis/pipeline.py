@@ -29,6 +29,7 @@ RULES = (
     "memory",
     "handles",
     "sanitizer",
+    "stalls",
     "rpc",
     "fd",
     "connections",

@@ -308,6 +308,13 @@ _TABLE: tuple[tuple[str, str, Severity, str, str], ...] = (
         "Find out why the owner died; on an abort close imports before the peers go.",
     ),
     (
+        "PSM515",
+        "queued work waits behind a host function",
+        _W,
+        "Work of a stream stands still because CUDA's order puts it behind a host function that has not returned. If that function waits for this work, both wait for ever; if it waits for a peer, the peer is the one to look at.",
+        "See what the host function waits for. Copies of a proxy thread belong on a non-blocking stream that the proxy made itself, never on stream 0.",
+    ),
+    (
         "PSM601",
         "settings that must be equal differ",
         _E,
