@@ -1,0 +1,446 @@
+/* The caller's side: Setup asks the own proxy, Connect compares what the two sides assume, fetches the peer's
+ * descriptor and hands it to the own proxy, Free gives all back. On the caller's thread, with the control plane's
+ * deadlines. */
+#define _GNU_SOURCE
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "p2p/p2p.h"
+#include "psm_lib_messages.h"
+
+PSM_FAULT_SITE(site_setup, "p2p.setup", "a rank sets its end of a connection up");
+PSM_FAULT_SITE(site_connect, "p2p.connect", "a rank connects its end to the peer's");
+PSM_FAULT_SITE(site_register, "p2p.register", "a buffer is registered for zero-copy");
+
+struct psmP2pConnector {
+    struct psmP2pConnector *next;
+    struct psm_host host;
+    struct psm_peer_info me, peer;
+    struct psm_p2p_connect info; /* what this end told */
+    int control_kind, fifo_kind;
+    bool connected;
+    void *proxy;      /* the provider's, to the own proxy */
+    void *peer_proxy; /* the same to the peer's, for registrations; NULL until one is made */
+    struct held *held;
+};
+/* A buffer that is registered on a connector. */
+struct held {
+    struct held *next;
+    uint64_t handle;
+    struct psm_memory memory;
+};
+
+/* Connectors that live: a freed one is told from its address, not from what lies there. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct psmP2pConnector *alive;
+
+static bool is_alive(const psmP2pConnector *connector)
+{
+    pthread_mutex_lock(&lock);
+    const struct psmP2pConnector *c = alive;
+    while (c && c != connector) c = c->next;
+    pthread_mutex_unlock(&lock);
+    return c != NULL;
+}
+
+static bool bury(psmP2pConnector *connector)
+{
+    pthread_mutex_lock(&lock);
+    struct psmP2pConnector **at = &alive;
+    while (*at && *at != connector) at = &(*at)->next;
+    bool found = *at != NULL;
+    if (found) *at = connector->next;
+    pthread_mutex_unlock(&lock);
+    return found;
+}
+
+static bool same_process(const struct psmP2pConnector *c)
+{
+    return c->me.process_hash == c->peer.process_hash;
+}
+
+int psm_p2p_connector_role(const psmP2pConnector *connector)
+{
+    return is_alive(connector) ? connector->info.role : -1;
+}
+const struct psm_host *psm_p2p_connector_host(const psmP2pConnector *connector)
+{
+    return &connector->host;
+}
+uint64_t psmP2pConnection(const psmP2pConnector *connector)
+{
+    if (!connector || !is_alive(connector)) return 0;
+    return connector->host.ops->connection(connector->host.self, connector->proxy);
+}
+
+/* ---- setup ---- */
+
+static void say_channel(const struct psmP2pConnector *c)
+{
+    char via[64], mine[16], theirs[16];
+    if (!c->info.role) return; /* the sender's line is enough, as in NCCL */
+    snprintf(via, sizeof via, "PSM_P2P/%s%s%s", psm_p2p_mode_name(c->info.mode), c->info.mode == PSM_P2P_SHM ? "/" : "",
+             c->info.mode == PSM_P2P_SHM ? psm_share_kind_name(c->fifo_kind) : "");
+    snprintf(mine, sizeof mine, "%d", c->me.device);
+    snprintf(theirs, sizeof theirs, "%d", c->peer.device);
+    psm_msg_transport_channel(c->info.channel, c->info.connIndex, c->me.rank, mine, c->peer.rank, theirs, via);
+}
+
+static psm_status check_share_info(const struct psmP2pConnector *c, const struct psmP2pShareInfo *got)
+{
+    if (got->magic == PSM_P2P_MAGIC && got->version == PSM_WIRE_VERSION && got->role == c->info.role &&
+        got->steps == c->info.steps && got->mode == c->info.mode && got->buffer_size == c->info.buffer_size)
+        return PSM_OK;
+    return psm_fail(PSM_ERR_PROTOCOL, "setup", c->me.rank, c->peer.rank, 0,
+                    "the own proxy answered setup with magic 0x%08x, version %u, role %u, %u steps, mode %u, %" PRIu64
+                    " bytes; 0x%08x, %d, %u, %u, %u, %" PRIu64 " are meant",
+                    got->magic, got->version, got->role, got->steps, got->mode, got->buffer_size, PSM_P2P_MAGIC,
+                    PSM_WIRE_VERSION, c->info.role, c->info.steps, c->info.mode, c->info.buffer_size);
+}
+
+static psm_status ask_setup(struct psmP2pConnector *c)
+{
+    const struct psm_host_ops *ops = c->host.ops;
+    const struct psm_settings *settings = ops->settings(c->host.self);
+    uint32_t both = c->me.capabilities & c->peer.capabilities;
+    struct psm_p2p_setup want = {.magic = PSM_P2P_MAGIC,
+                                 .version = PSM_WIRE_VERSION,
+                                 .mode = c->info.mode,
+                                 .role = c->info.role,
+                                 .peer = c->peer.rank,
+                                 .channel = c->info.channel,
+                                 .connIndex = c->info.connIndex,
+                                 .control_kind = (uint16_t)c->control_kind,
+                                 .fifo_kind = (uint16_t)c->fifo_kind,
+                                 .zero_copy = both & PSM_CAN_ZERO_COPY ? settings->zero_copy : 0,
+                                 .steps = c->info.steps,
+                                 .chunk = c->info.chunk,
+                                 .buffer_size = c->info.buffer_size};
+    struct psmP2pShareInfo got = {0};
+    PSM_TRY(ops->connect(c->host.self, PSM_TRANSPORT_P2P, c->info.role, c->me.rank, &c->proxy));
+    psm_status status = ops->call(c->host.self, c->proxy, psmProxyMsgSetup, &want, sizeof want, &got, (int)sizeof got);
+    if (status == PSM_OK) status = check_share_info(c, &got);
+    if (status != PSM_OK) {
+        struct psm_error kept = *psm_last_error();
+        ops->disconnect(c->host.self, c->proxy);
+        return psm_fail_again(&kept);
+    }
+    c->info.share = got.share;
+    return PSM_OK;
+}
+
+static psm_status setup(const struct psm_host *host, const struct psm_peer_info *me, const struct psm_peer_info *peer,
+                        int channel, int connIndex, int role, struct psm_p2p_connect *info, psmP2pConnector **out)
+{
+    if (!host || !me || !peer || !info || !out || channel < 0 || channel > UINT16_MAX || connIndex < 0 ||
+        connIndex > UINT16_MAX)
+        return psm_fail(PSM_ERR_INVALID, "setup", -1, -1, 0, "setup: an argument is NULL, or channel %d/%d is none",
+                        channel, connIndex);
+    struct psm_fault fault;
+    PSM_TRY(
+        psm_fault_before(&site_setup, &(struct psm_fault_args){.rank = me->rank, .peer = peer->rank}, "setup", &fault));
+    int mode;
+    PSM_TRY(psmP2pCanConnect(me, peer, &mode));
+    if (mode == PSM_P2P_NONE)
+        return psm_fail(PSM_ERR_UNSUPPORTED, "setup", me->rank, peer->rank, 0,
+                        "no way from rank %d to rank %d in shared memory: hosts 0x%" PRIx64 " and 0x%" PRIx64
+                        ", capabilities 0x%x and 0x%x",
+                        me->rank, peer->rank, me->host_hash, peer->host_hash, me->capabilities, peer->capabilities);
+    const struct psm_settings *settings = host->ops->settings(host->self);
+    struct psmP2pConnector *c = calloc(1, sizeof *c);
+    if (!c) return psm_fail(PSM_ERR_NO_MEMORY, "setup", me->rank, peer->rank, 0, "no memory for a connector");
+    c->host = *host;
+    c->me = *me;
+    c->peer = *peer;
+    c->info = (struct psm_p2p_connect){.magic = PSM_P2P_MAGIC,
+                                       .version = PSM_WIRE_VERSION,
+                                       .mode = (uint8_t)mode,
+                                       .role = (uint8_t)role,
+                                       .rank = me->rank,
+                                       .channel = (uint16_t)channel,
+                                       .connIndex = (uint16_t)connIndex,
+                                       .steps = settings->steps,
+                                       .chunk = (uint32_t)(settings->buffer_size / settings->steps),
+                                       .buffer_size = settings->buffer_size};
+    psm_p2p_kinds(me, peer, mode, &c->control_kind, &c->fifo_kind);
+    psm_status status = ask_setup(c);
+    if (status != PSM_OK) {
+        free(c);
+        return psm_fail_at("setup", me->rank, peer->rank, 0);
+    }
+    pthread_mutex_lock(&lock);
+    c->next = alive;
+    alive = c;
+    pthread_mutex_unlock(&lock);
+    say_channel(c);
+    *info = c->info;
+    *out = c;
+    psm_fault_act_after(&fault);
+    return PSM_OK;
+}
+
+psm_status psmP2pSendSetup(const struct psm_host *host, const struct psm_peer_info *me,
+                           const struct psm_peer_info *peer, int channel, int connIndex, struct psm_p2p_connect *info,
+                           psmP2pConnector **send)
+{
+    return setup(host, me, peer, channel, connIndex, 1, info, send);
+}
+psm_status psmP2pRecvSetup(const struct psm_host *host, const struct psm_peer_info *me,
+                           const struct psm_peer_info *peer, int channel, int connIndex, struct psm_p2p_connect *info,
+                           psmP2pConnector **recv)
+{
+    return setup(host, me, peer, channel, connIndex, 0, info, recv);
+}
+
+/* ---- connect ---- */
+
+static psm_status differ(const struct psmP2pConnector *c, const char *what, uint64_t mine, uint64_t theirs,
+                         const char *remedy)
+{
+    return psm_fail(PSM_ERR_MISMATCH, "connect", c->me.rank, c->peer.rank, 0,
+                    "channel %u/%u: %s is %" PRIu64 " at rank %d and %" PRIu64 " at rank %d%s", c->info.channel,
+                    c->info.connIndex, what, mine, c->me.rank, theirs, c->peer.rank, remedy);
+}
+
+/* All that both sides have to assume alike. */
+static psm_status compare(const struct psmP2pConnector *c, const struct psm_p2p_connect *peer)
+{
+    const struct psm_p2p_connect *me = &c->info;
+    static const char same[] = "; set it alike on all ranks";
+    if (peer->magic != me->magic)
+        return psm_fail(PSM_ERR_PROTOCOL, "connect", c->me.rank, c->peer.rank, 0,
+                        "connect info of rank %d: magic 0x%08x where 0x%08x is meant", c->peer.rank, peer->magic,
+                        me->magic);
+    if (peer->version != me->version)
+        return psm_fail(PSM_ERR_VERSION, "connect", c->me.rank, c->peer.rank, 0,
+                        "connect info of rank %d: version %u, this rank has %u: use one release of libpsm in all ranks",
+                        c->peer.rank, peer->version, me->version);
+    if (peer->rank != c->peer.rank)
+        return differ(c, "the peer's rank", (uint64_t)c->peer.rank, (uint64_t)peer->rank,
+                      ": connect infos were exchanged by mistake");
+    if (peer->role == me->role)
+        return differ(c, "the role (1: send)", me->role, peer->role, "; one sends, one receives");
+    if (peer->channel != me->channel)
+        return differ(c, "the channel", me->channel, peer->channel, ": connect infos were exchanged by mistake");
+    if (peer->connIndex != me->connIndex) return differ(c, "the connection index", me->connIndex, peer->connIndex, "");
+    if (peer->mode != me->mode)
+        return psm_fail(PSM_ERR_MISMATCH, "connect", c->me.rank, c->peer.rank, 0,
+                        "channel %u/%u: the mode is %s (%u) at rank %d and %s (%u) at rank %d", me->channel,
+                        me->connIndex, psm_p2p_mode_name(me->mode), me->mode, c->me.rank, psm_p2p_mode_name(peer->mode),
+                        peer->mode, c->peer.rank);
+    if (peer->steps != me->steps) return differ(c, "the number of steps (PSM_STEPS)", me->steps, peer->steps, same);
+    if (peer->chunk != me->chunk)
+        return differ(c, "the chunk (PSM_BUFFER_SIZE / PSM_STEPS)", me->chunk, peer->chunk, same);
+    if (peer->buffer_size != me->buffer_size)
+        return differ(c, "the buffer size (PSM_BUFFER_SIZE)", me->buffer_size, peer->buffer_size, same);
+    int kind = me->role ? c->fifo_kind : c->control_kind;
+    if (peer->share.kind != kind)
+        return psm_fail(PSM_ERR_MISMATCH, "connect", c->me.rank, c->peer.rank, 0,
+                        "channel %u/%u: rank %d shares its %s as %s (%u), %s (%d) is meant", me->channel, me->connIndex,
+                        c->peer.rank, me->role ? "FIFO" : "control segment", psm_share_kind_name(peer->share.kind),
+                        peer->share.kind, psm_share_kind_name(kind), kind);
+    return PSM_OK;
+}
+
+/* The descriptor goes from the peer's proxy to this thread, and from here to the own proxy, which may not wait. */
+static psm_status fetch(struct psmP2pConnector *c, uint64_t id, int *given)
+{
+    const struct psm_host_ops *ops = c->host.ops;
+    void *self = c->host.self, *peer = NULL;
+    int fd = -1;
+    PSM_TRY(ops->connect(self, PSM_TRANSPORT_P2P, !c->info.role, c->peer.rank, &peer));
+    psm_status status = ops->get_fd(self, peer, id, &fd);
+    if (status == PSM_OK) status = ops->query_fd(self, c->proxy, fd, given);
+    struct psm_error kept = *psm_last_error();
+    if (fd >= 0) close(fd);
+    psm_status closed = ops->disconnect(self, peer);
+    if (status != PSM_OK) return psm_fail_again(&kept);
+    return closed;
+}
+
+static psm_status connect_end(psmP2pConnector *c, const struct psm_p2p_connect *peer)
+{
+    struct psm_fault fault;
+    PSM_TRY(psm_fault_before(&site_connect, &(struct psm_fault_args){.rank = c->me.rank, .peer = c->peer.rank},
+                             "connect", &fault));
+    PSM_TRY(compare(c, peer));
+    struct psm_p2p_attach want = {.peer = *peer, .given = -1, .same_process = same_process(c)};
+    /* A segment of this process is found by its id. */
+    bool here = same_process(c) && peer->share.kind != PSM_SHARE_CUMEM;
+    if (psm_share_needs_fd(peer->share.kind) && !here) PSM_TRY(fetch(c, peer->share.id, &want.given));
+    PSM_TRY(c->host.ops->call(c->host.self, c->proxy, psmProxyMsgConnect, &want, sizeof want, NULL, 0));
+    c->connected = true;
+    psm_fault_act_after(&fault);
+    return PSM_OK;
+}
+
+psm_status psm_p2p_connect_right(psmP2pConnector *connector, const struct psm_p2p_connect *peer)
+{
+    if (!connector || !peer || !is_alive(connector))
+        return psm_fail(PSM_ERR_INVALID, "connect", -1, -1, 0, "connect: %s",
+                        !connector || !peer ? "an argument is NULL" : "the connector was freed, or never made");
+    if (connector->connected)
+        return psm_fail(PSM_ERR_INVALID, "connect", connector->me.rank, connector->peer.rank, 0,
+                        "connect of a connector that is connected already");
+    if (connect_end(connector, peer) != PSM_OK)
+        return psm_fail_at("connect", connector->me.rank, connector->peer.rank, 0);
+    return PSM_OK;
+}
+
+static psm_status connect_role(psmP2pConnector *connector, const struct psm_p2p_connect *peer, int role)
+{
+    if (connector && is_alive(connector) && connector->info.role != role)
+        return psm_fail(PSM_ERR_INVALID, "connect", connector->me.rank, connector->peer.rank, 0,
+                        "%s of a connector that was set up to %s", role ? "psmP2pSendConnect" : "psmP2pRecvConnect",
+                        role ? "receive" : "send");
+    return psm_p2p_connect_right(connector, peer);
+}
+
+psm_status psmP2pSendConnect(psmP2pConnector *send, const struct psm_p2p_connect *peer)
+{
+    return connect_role(send, peer, 1);
+}
+psm_status psmP2pRecvConnect(psmP2pConnector *recv, const struct psm_p2p_connect *peer)
+{
+    return connect_role(recv, peer, 0);
+}
+
+/* ---- registration ---- */
+
+/* The peer's proxy maps the buffer now, so that no copy has to wait for it. */
+static psm_status tell_peer(struct psmP2pConnector *c, int type, const struct psm_share *share, int fd)
+{
+    const struct psm_host_ops *ops = c->host.ops;
+    void *self = c->host.self;
+    struct psm_p2p_registration want = {
+        .magic = PSM_P2P_MAGIC, .version = PSM_WIRE_VERSION, .given = -1, .rank = c->me.rank, .share = *share};
+    if (!c->peer_proxy) PSM_TRY(ops->connect(self, PSM_TRANSPORT_P2P, 1, c->peer.rank, &c->peer_proxy));
+    if (fd >= 0) PSM_TRY(ops->query_fd(self, c->peer_proxy, fd, &want.given));
+    return ops->call(self, c->peer_proxy, type, &want, sizeof want, NULL, 0);
+}
+
+static psm_status register_recv(struct psmP2pConnector *c, void *buffer, size_t size, struct held *held)
+{
+    uint32_t both = c->me.capabilities & c->peer.capabilities, ways = both & (PSM_CAN_CUMEM_FD | PSM_CAN_CUDA_IPC);
+    if (c->info.mode == PSM_P2P_DIRECT) ways = PSM_CAN_DIRECT;
+    if (same_process(c)) ways &= ~(uint32_t)PSM_CAN_CUDA_IPC;
+    if (!(both & PSM_CAN_ZERO_COPY) || c->info.mode == PSM_P2P_SHM)
+        return psm_fail(PSM_ERR_UNSUPPORTED, "register", c->me.rank, c->peer.rank, 0,
+                        "no zero-copy between ranks %d and %d: %s", c->me.rank, c->peer.rank,
+                        c->info.mode == PSM_P2P_SHM ? "their devices do not reach each other"
+                                                    : "PSM_ZERO_COPY is never on one of them");
+    PSM_TRY(psm_memory_export(&c->host, buffer, size, ways, &held->memory));
+    held->handle = held->memory.id;
+    struct psm_share share;
+    psm_memory_share(&held->memory, &share);
+    psm_status status = tell_peer(c, psmProxyMsgRegister, &share, held->memory.fd);
+    if (status == PSM_OK) return PSM_OK;
+    struct psm_error kept = *psm_last_error();
+    psm_memory_close(&c->host, &held->memory);
+    return psm_fail_again(&kept);
+}
+
+static psm_status give_up(struct psmP2pConnector *c, struct held *held)
+{
+    struct psm_registered entry;
+    psm_registered_take(held->handle, &entry);
+    psm_status first = PSM_OK;
+    if (held->memory.kind != PSM_SHARE_NONE) {
+        struct psm_share share = {.kind = (uint16_t)held->memory.kind, .id = held->memory.id, .device = -1};
+        first = tell_peer(c, psmProxyMsgDeregister, &share, -1);
+        psm_status closed = psm_memory_close(&c->host, &held->memory);
+        if (first == PSM_OK) first = closed;
+    }
+    psm_msg_libpsm_p2p_deregistered(held->handle, c->me.rank, c->peer.rank);
+    free(held);
+    return first;
+}
+
+psm_status psmP2pRegister(psmP2pConnector *connector, void *buffer, size_t size, uint64_t *handle)
+{
+    if (!connector || !buffer || size == 0 || !handle || !is_alive(connector))
+        return psm_fail(PSM_ERR_INVALID, "register", -1, -1, 0, "register: an argument is NULL, or size is 0");
+    struct psmP2pConnector *c = connector;
+    struct psm_fault fault;
+    PSM_TRY(psm_fault_before(&site_register, &(struct psm_fault_args){.rank = c->me.rank, .peer = c->peer.rank},
+                             "register", &fault));
+    struct held *held = calloc(1, sizeof *held);
+    if (!held) return psm_fail(PSM_ERR_NO_MEMORY, "register", c->me.rank, c->peer.rank, 0, "no memory for a buffer");
+    held->memory = (struct psm_memory){.fd = -1, .segment = {.fd = -1}};
+    held->handle = psm_random64();
+    psm_status status = c->info.role ? PSM_OK : register_recv(c, buffer, size, held);
+    struct psm_registered entry = {.handle = held->handle,
+                                   .begin = (uint64_t)(uintptr_t)buffer,
+                                   .size = size,
+                                   .id = c->info.role ? 0 : held->memory.id};
+    if (status == PSM_OK) status = psm_registered_add(&entry);
+    if (status != PSM_OK) {
+        free(held);
+        return psm_fail_at("register", c->me.rank, c->peer.rank, 0);
+    }
+    held->next = c->held;
+    c->held = held;
+    *handle = held->handle;
+    psm_msg_libpsm_p2p_registered((uint64_t)(uintptr_t)buffer, size, *handle,
+                                  c->info.role ? "local" : psm_share_kind_name(held->memory.kind), c->me.rank,
+                                  c->peer.rank);
+    psm_fault_act_after(&fault);
+    return PSM_OK;
+}
+
+psm_status psmP2pDeregister(psmP2pConnector *connector, uint64_t handle)
+{
+    struct held **at = NULL;
+    if (connector && is_alive(connector))
+        for (at = &connector->held; *at && (*at)->handle != handle; at = &(*at)->next) {
+        }
+    if (!at || !*at)
+        return psm_fail(PSM_ERR_NOT_FOUND, "register", -1, -1, 0,
+                        "deregister: 0x%" PRIx64 " is no registration of this connector, or was given up already",
+                        handle);
+    struct held *held = *at;
+    *at = held->next;
+    return give_up(connector, held);
+}
+
+/* ---- free ---- */
+
+static psm_status free_end(psmP2pConnector *c, int role)
+{
+    if (!c) return PSM_OK;
+    if (is_alive(c) && c->info.role != role)
+        return psm_fail(PSM_ERR_INVALID, "free", c->me.rank, c->peer.rank, 0, "%s of a connector that was set up to %s",
+                        role ? "psmP2pSendFree" : "psmP2pRecvFree", role ? "receive" : "send");
+    if (!bury(c))
+        return psm_fail(PSM_ERR_INVALID, "free", -1, -1, 0, "%s: the connector at %p was freed already, or never made",
+                        role ? "psmP2pSendFree" : "psmP2pRecvFree", (void *)c);
+    psm_status first = PSM_OK, status;
+    while (c->held) {
+        struct held *held = c->held;
+        c->held = held->next;
+        status = give_up(c, held);
+        /* A peer that is gone has given it up. */
+        if (first == PSM_OK && c->host.ops->peer_alive(c->host.self, c->peer.rank)) first = status;
+    }
+    if (c->peer_proxy) {
+        status = c->host.ops->disconnect(c->host.self, c->peer_proxy);
+        if (first == PSM_OK) first = status;
+    }
+    status = c->host.ops->disconnect(c->host.self, c->proxy);
+    if (first == PSM_OK) first = status;
+    free(c);
+    return first;
+}
+
+psm_status psmP2pSendFree(psmP2pConnector *send)
+{
+    return free_end(send, 1);
+}
+psm_status psmP2pRecvFree(psmP2pConnector *recv)
+{
+    return free_end(recv, 0);
+}

@@ -1,0 +1,92 @@
+/* What the two ends of a connection share beside the FIFO: the control segment, and what they ask of a proxy.
+ *
+ * Steps count the slots of the FIFO from the first byte of the connection on; a slot is step % steps. The receiver
+ * publishes recvTail, the number of steps that may be filled; the sender publishes sendHead, the number that are. An
+ * operation begins when the receiver offers it: how many bytes it expects and, for zero-copy, where. The sender takes
+ * the offer, once, and compares. A zero-copy offer is answered, once: declined, then the FIFO is used, or done. So both
+ * agree before a byte moves. Each word has one writer, but for the two flags, which who takes them puts back to 0. */
+#ifndef PSM_P2P_CONTROL_H
+#define PSM_P2P_CONTROL_H
+
+#include "psm/psm_p2p.h"
+#include "shm/line.h"
+
+#define PSM_P2P_MAGIC 0x50534d50u /* "PSMP" */
+enum { PSM_P2P_MAX_STEPS = 64 };
+
+/* The low bits of a flag say what; the rest is the number of the operation, from 1. */
+enum psm_p2p_flag {
+    PSM_FLAG_NONE = 0,
+    PSM_FLAG_FIFO = 1,      /* offer: through the FIFO */
+    PSM_FLAG_ZERO_COPY = 2, /* offer: into the receiver's buffer */
+    PSM_FLAG_DECLINED = 3,  /* answer: through the FIFO after all */
+    PSM_FLAG_DONE = 4,      /* answer: the data is in the buffer */
+    PSM_FLAG_BITS = 3
+};
+static inline uint64_t psm_flag(uint64_t seq, enum psm_p2p_flag what)
+{
+    return seq << PSM_FLAG_BITS | (uint64_t)what;
+}
+static inline uint64_t psm_flag_seq(uint64_t flag)
+{
+    return flag >> PSM_FLAG_BITS;
+}
+static inline int psm_flag_what(uint64_t flag)
+{
+    return (int)(flag & ((1u << PSM_FLAG_BITS) - 1));
+}
+
+/* Written before the flag, read after it: the flag orders them. */
+struct psm_p2p_offer {
+    PSM_ALIGNED(64) uint64_t seq;
+    uint64_t nbytes;
+    uint64_t id;     /* of the registration; 0: FIFO */
+    uint64_t offset; /* of the buffer in what was registered */
+    uint64_t unused[4];
+};
+PSM_SHAREABLE(psm_p2p_offer, 64);
+
+/* The control segment: made by the sender, zeros at first. */
+struct psm_p2p_control {
+    struct psm_line recvTail, sendHead;
+    struct psm_line offer, answer; /* flags */
+    struct psm_p2p_offer offered;  /* by the receiver */
+    struct psm_line sendEnded,
+        recvEnded; /* a psm_status, negated, and its reason's CUDA code << 32: that side has ended */
+};
+PSM_SHAREABLE(psm_p2p_control, 448);
+
+/* Request of Setup, from the caller to its own proxy. */
+struct psm_p2p_setup {
+    uint32_t magic;
+    uint16_t version;
+    uint8_t mode, role;
+    int32_t peer;
+    uint16_t channel, connIndex;
+    uint16_t control_kind, fifo_kind; /* enum psm_share_kind */
+    uint32_t zero_copy;
+    uint32_t steps, chunk;
+    uint64_t buffer_size;
+};
+PSM_SHAREABLE(psm_p2p_setup, 40);
+
+/* Request of Connect, to the own proxy. given: what QueryFd answered, 0 when the share needs no descriptor. */
+struct psm_p2p_attach {
+    struct psm_p2p_connect peer;
+    int32_t given;
+    uint32_t same_process;
+};
+PSM_SHAREABLE(psm_p2p_attach, 136);
+
+/* Request of Register, to the proxy of the peer that will copy into the buffer; of Deregister with a share that has but
+ * an id. */
+struct psm_p2p_registration {
+    uint32_t magic;
+    uint16_t version, unused;
+    int32_t given;
+    int32_t rank;
+    struct psm_share share;
+};
+PSM_SHAREABLE(psm_p2p_registration, 112);
+
+#endif

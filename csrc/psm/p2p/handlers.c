@@ -1,0 +1,338 @@
+/* The proxy's side of a connection: Setup makes what the peer attaches, Connect attaches what the peer made, and makes
+ * stream and events that never leave this process. On the service thread. */
+#define _GNU_SOURCE
+#include <inttypes.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "p2p/p2p.h"
+#include "psm_lib_messages.h"
+
+PSM_FAULT_SITE(site_setup, "p2p.proxy.setup", "the proxy makes the control segment or the FIFO");
+PSM_FAULT_SITE(site_connect, "p2p.proxy.connect", "the proxy attaches what the peer made");
+PSM_FAULT_SITE(site_register, "p2p.proxy.register", "the proxy maps a peer's registered buffer");
+
+const struct psm_step_recorder *_Atomic psm_step_recorder;
+
+static psm_status begin(psmProxyConnection *connection, struct psm_site *site, const char *stage, int peer,
+                        struct psm_fault *fault)
+{
+    const struct psm_host *host = connection->host;
+    if (!host) return psm_fail(PSM_ERR_INTERNAL, stage, -1, peer, 0, "the proxy gave its handler no psm_host");
+    const struct psm_cuda *cuda = host->ops->cuda(host->self);
+    int rank = host->ops->rank(host->self);
+    if (!cuda) return psm_fail_at(stage, rank, peer, 0);
+    /* A service thread may serve more than one rank. */
+    PSM_CUDA(cuda, stage, rank, peer, cudaSetDevice(host->ops->device(host->self)));
+    return psm_fault_before(site, &(struct psm_fault_args){.rank = rank, .peer = peer}, stage, fault);
+}
+
+static psm_status wrong_size(const char *stage, int rank, int got, size_t meant, int answer, size_t answer_meant)
+{
+    return psm_fail(PSM_ERR_PROTOCOL, stage, rank, -1, 0,
+                    "%s: a request of %d bytes for an answer of %d; %zu and %zu are meant", stage, got, answer, meant,
+                    answer_meant);
+}
+
+/* ---- setup ---- */
+
+static psm_status check_setup(const struct psm_p2p_setup *want, int rank)
+{
+    if (want->magic != PSM_P2P_MAGIC)
+        return psm_fail(PSM_ERR_PROTOCOL, "setup", rank, -1, 0, "setup: magic 0x%08x where 0x%08x is meant",
+                        want->magic, PSM_P2P_MAGIC);
+    if (want->version != PSM_WIRE_VERSION)
+        return psm_fail(PSM_ERR_VERSION, "setup", rank, want->peer, 0, "setup: version %u where %d is meant",
+                        want->version, PSM_WIRE_VERSION);
+    if (want->steps == 0 || want->steps > PSM_P2P_MAX_STEPS || want->chunk == 0 ||
+        (uint64_t)want->steps * want->chunk != want->buffer_size)
+        return psm_fail(PSM_ERR_INVALID, "setup", rank, want->peer, 0,
+                        "setup: %u steps of %u bytes in a buffer of %" PRIu64 " bytes; 1 to %d steps that fill it are "
+                        "meant",
+                        want->steps, want->chunk, want->buffer_size, PSM_P2P_MAX_STEPS);
+    return PSM_OK;
+}
+
+static psm_status make_shared(struct psmP2pLocalInfo *local, const struct psm_p2p_setup *want, struct psm_share *share)
+{
+    const struct psm_host *host = local->host;
+    int fd;
+    if (local->role) {
+        PSM_TRY(psm_segment_create(&local->control, want->control_kind, sizeof(struct psm_p2p_control), "control"));
+        local->shared = local->control.data;
+        psm_segment_share(&local->control, share);
+        fd = local->control.fd;
+    } else {
+        PSM_TRY(psm_memory_make(host, want->fifo_kind, want->buffer_size, "fifo", &local->fifo));
+        psm_memory_share(&local->fifo, share);
+        fd = psm_memory_fd(&local->fifo);
+    }
+    return fd < 0 ? PSM_OK : host->ops->offer_fd(host->self, share->id, fd);
+}
+
+psm_status psm_p2p_proxy_setup(psmProxyConnection *connection, psmProxyState *state, const void *req, int reqSize,
+                               void *resp, int respSize, int *done)
+{
+    (void)state;
+    struct psm_fault fault;
+    PSM_TRY(begin(connection, &site_setup, "setup", -1, &fault));
+    const struct psm_host *host = connection->host;
+    int rank = host->ops->rank(host->self);
+    struct psm_p2p_setup want;
+    struct psmP2pShareInfo info = {.magic = PSM_P2P_MAGIC, .version = PSM_WIRE_VERSION};
+    if (reqSize != (int)sizeof want || respSize != (int)sizeof info)
+        return wrong_size("setup", rank, reqSize, sizeof want, respSize, sizeof info);
+    memcpy(&want, req, sizeof want);
+    PSM_TRY(check_setup(&want, rank));
+    if (connection->transportResources)
+        return psm_fail(PSM_ERR_INVALID, "setup", rank, want.peer, 0, "setup of a connection that is set up already");
+    struct psmP2pLocalInfo *local = calloc(1, sizeof *local);
+    if (!local) return psm_fail(PSM_ERR_NO_MEMORY, "setup", rank, want.peer, 0, "no memory for a connection");
+    *local = (struct psmP2pLocalInfo){.host = host,
+                                      .cuda = host->ops->cuda(host->self),
+                                      .connection = connection->id,
+                                      .rank = rank,
+                                      .peer = want.peer,
+                                      .channel = want.channel,
+                                      .connIndex = want.connIndex,
+                                      .mode = want.mode,
+                                      .role = want.role,
+                                      .steps = want.steps,
+                                      .chunk = want.chunk,
+                                      .zero_copy = want.zero_copy,
+                                      .stall_ms = host->ops->settings(host->self)->stall_report_ms,
+                                      .fifo = {.fd = -1, .segment = {.fd = -1}},
+                                      .control = {.fd = -1}};
+    connection->transportResources = local;
+    psm_status status = make_shared(local, &want, &info.share);
+    if (status != PSM_OK) {
+        struct psm_error kept = *psm_last_error();
+        psm_p2p_proxy_free(connection, state);
+        psm_fail_again(&kept);
+        return psm_fail_at("setup", rank, want.peer, 0);
+    }
+    info.role = want.role;
+    info.steps = want.steps;
+    info.mode = want.mode;
+    info.buffer_size = want.buffer_size;
+    memcpy(resp, &info, sizeof info); /* what the peer may know, and not a byte of local */
+    psm_fault_act_after(&fault);
+    *done = 1;
+    return PSM_OK;
+}
+
+/* ---- connect ---- */
+
+psm_status psm_p2p_make_stream(struct psmP2pLocalInfo *local)
+{
+    if (local->stream) return PSM_OK;
+    /* Non-blocking: the application may sit in a callback on the legacy stream until this stream's copies are done. */
+    PSM_CUDA(local->cuda, "connect", local->rank, local->peer,
+             cudaStreamCreateWithFlags(&local->stream, cudaStreamNonBlocking));
+    for (; local->made < local->steps; local->made++)
+        PSM_CUDA(local->cuda, "connect", local->rank, local->peer,
+                 cudaEventCreateWithFlags(&local->events[local->made], cudaEventDisableTiming));
+    psm_msg_libpsm_p2p_stream_created((uint64_t)(uintptr_t)local->stream, local->made, local->connection,
+                                      local->role ? "send" : "recv", local->rank, local->peer);
+    return PSM_OK;
+}
+
+static psm_status attach(struct psmP2pLocalInfo *local, const struct psm_p2p_attach *want, int fd)
+{
+    const struct psm_share *share = &want->peer.share;
+    if (local->role) {
+        if (share->size != (uint64_t)local->steps * local->chunk)
+            return psm_fail(PSM_ERR_MISMATCH, "connect", local->rank, local->peer, 0,
+                            "rank %d shares a FIFO of %" PRIu64 " bytes, %" PRIu64 " are meant", local->peer,
+                            share->size, (uint64_t)local->steps * local->chunk);
+        PSM_TRY(psm_memory_map(local->host, share, fd, local->peer, &local->fifo));
+    } else {
+        if (share->size != sizeof(struct psm_p2p_control))
+            return psm_fail(PSM_ERR_MISMATCH, "connect", local->rank, local->peer, 0,
+                            "rank %d shares a control segment of %" PRIu64 " bytes, %zu are meant", local->peer,
+                            share->size, sizeof(struct psm_p2p_control));
+        PSM_TRY(psm_segment_attach(&local->control, share, fd));
+        local->shared = local->control.data;
+    }
+    return psm_p2p_make_stream(local);
+}
+
+static void open_recorder(struct psmP2pLocalInfo *local)
+{
+    const struct psm_step_recorder *recorder = atomic_load_explicit(&psm_step_recorder, memory_order_acquire);
+    if (!recorder || local->recorder) return;
+    struct psm_step_connection about = {.connection = local->connection,
+                                        .rank = local->rank,
+                                        .peer = local->peer,
+                                        .channel = local->channel,
+                                        .connIndex = local->connIndex,
+                                        .mode = local->mode,
+                                        .role = local->role,
+                                        .steps = local->steps,
+                                        .chunk = local->chunk,
+                                        .stream = (uint64_t)(uintptr_t)local->stream};
+    local->recorder = recorder->open(&about);
+}
+
+psm_status psm_p2p_proxy_connect(psmProxyConnection *connection, psmProxyState *state, const void *req, int reqSize,
+                                 void *resp, int respSize, int *done)
+{
+    (void)state;
+    (void)resp;
+    struct psmP2pLocalInfo *local = connection->transportResources;
+    struct psm_fault fault;
+    PSM_TRY(begin(connection, &site_connect, "connect", local ? local->peer : -1, &fault));
+    int rank = connection->host->ops->rank(connection->host->self);
+    struct psm_p2p_attach want;
+    if (reqSize != (int)sizeof want || respSize != 0)
+        return wrong_size("connect", rank, reqSize, sizeof want, respSize, 0);
+    memcpy(&want, req, sizeof want);
+    if (!local || local->connected)
+        return psm_fail(PSM_ERR_INVALID, "connect", rank, want.peer.rank, 0, "connect of a connection that is %s",
+                        local ? "connected already" : "not set up");
+    local->same_process = want.same_process != 0;
+    int fd = -1;
+    if (want.given >= 0) PSM_TRY(local->host->ops->take_fd(local->host->self, want.given, &fd));
+    psm_status status = attach(local, &want, fd);
+    if (fd >= 0) close(fd);
+    if (status != PSM_OK) return psm_fail_at("connect", rank, local->peer, 0);
+    open_recorder(local);
+    local->connected = true;
+    psm_fault_act_after(&fault);
+    *done = 1;
+    return PSM_OK;
+}
+
+/* ---- free ---- */
+
+/* What is on the stream still uses the memory that goes next. */
+static void drain(const struct psmP2pLocalInfo *local)
+{
+    struct psm_deadline deadline = psm_deadline_in(local->host->ops->settings(local->host->self)->timeout_ms);
+    while ((int)local->cuda->cudaStreamQuery(local->stream) == PSM_CUDA_NOT_READY && !psm_deadline_passed(deadline))
+        sched_yield();
+}
+
+static void note(psm_status *first, psm_status status)
+{
+    if (*first == PSM_OK) *first = status;
+}
+
+static void destroy_stream(struct psmP2pLocalInfo *local, psm_status *first)
+{
+    if (!local->stream) return;
+    drain(local);
+    psm_msg_libpsm_p2p_stream_destroyed((uint64_t)(uintptr_t)local->stream, local->connection, local->rank,
+                                        local->peer);
+    int code = (int)local->cuda->cudaStreamDestroy(local->stream);
+    if (code != 0) note(first, psm_cuda_fail(code, "free", local->rank, local->peer, "cudaStreamDestroy"));
+    while (local->made > 0) {
+        code = (int)local->cuda->cudaEventDestroy(local->events[--local->made]);
+        if (code != 0) note(first, psm_cuda_fail(code, "free", local->rank, local->peer, "cudaEventDestroy"));
+    }
+}
+
+/* Stream, events, device memory, host memory; then what was imported, the segment, the record. */
+psm_status psm_p2p_proxy_free(psmProxyConnection *connection, psmProxyState *state)
+{
+    (void)state;
+    psm_status first = PSM_OK;
+    bool found;
+    if (connection->host) note(&first, psm_import_remove(connection->host, connection, 0, &found));
+    struct psmP2pLocalInfo *local = connection->transportResources;
+    if (!local) return first;
+    connection->transportResources = NULL;
+    const struct psm_host *host = local->host;
+    local->cuda->cudaSetDevice(host->ops->device(host->self));
+    if (local->connected) {
+        struct psm_line *ended = local->role ? &local->shared->sendEnded : &local->shared->recvEnded;
+        if (psm_line_own(ended) == 0) psm_line_store(ended, (uint64_t)-PSM_ERR_PEER_CLOSED);
+    }
+    if (local->recorder) {
+        const struct psm_step_recorder *recorder = atomic_load_explicit(&psm_step_recorder, memory_order_acquire);
+        if (recorder) recorder->close(local->recorder);
+    }
+    destroy_stream(local, &first);
+    if (local->import) note(&first, psm_import_release(host, local->import));
+    if (local->fifo.owner && psm_memory_fd(&local->fifo) >= 0) host->ops->withdraw_fd(host->self, local->fifo.id);
+    note(&first, psm_memory_close(host, &local->fifo)); /* recv: the FIFO itself; send: the import of it */
+    if (local->control.fd >= 0) host->ops->withdraw_fd(host->self, local->control.id);
+    psm_segment_close(&local->control);
+    free(local);
+    return first;
+}
+
+/* ---- registration: the peer's buffer, on the sender's proxy ---- */
+
+static psm_status read_registration(psmProxyConnection *connection, const void *req, int reqSize, int respSize,
+                                    struct psm_p2p_registration *want)
+{
+    int rank = connection->host->ops->rank(connection->host->self);
+    if (reqSize != (int)sizeof *want || respSize != 0)
+        return wrong_size("register", rank, reqSize, sizeof *want, respSize, 0);
+    memcpy(want, req, sizeof *want);
+    if (want->magic != PSM_P2P_MAGIC)
+        return psm_fail(PSM_ERR_PROTOCOL, "register", rank, -1, 0, "register: magic 0x%08x where 0x%08x is meant",
+                        want->magic, PSM_P2P_MAGIC);
+    if (want->version != PSM_WIRE_VERSION)
+        return psm_fail(PSM_ERR_VERSION, "register", rank, want->rank, 0, "register: version %u where %d is meant",
+                        want->version, PSM_WIRE_VERSION);
+    return PSM_OK;
+}
+
+psm_status psm_p2p_proxy_register(psmProxyConnection *connection, psmProxyState *state, const void *req, int reqSize,
+                                  void *resp, int respSize, int *done)
+{
+    (void)state;
+    (void)resp;
+    struct psm_fault fault;
+    PSM_TRY(begin(connection, &site_register, "register", connection->rank, &fault));
+    const struct psm_host *host = connection->host;
+    struct psm_p2p_registration want;
+    PSM_TRY(read_registration(connection, req, reqSize, respSize, &want));
+    int fd = -1;
+    if (want.given >= 0) PSM_TRY(host->ops->take_fd(host->self, want.given, &fd));
+    psm_status status = psm_import_add(host, connection, &want.share, fd, want.rank);
+    if (fd >= 0) close(fd);
+    if (status != PSM_OK) return psm_fail_at("register", host->ops->rank(host->self), want.rank, 0);
+    psm_fault_act_after(&fault);
+    *done = 1;
+    return PSM_OK;
+}
+
+psm_status psm_p2p_proxy_deregister(psmProxyConnection *connection, psmProxyState *state, const void *req, int reqSize,
+                                    int *done)
+{
+    (void)state;
+    struct psm_fault fault;
+    PSM_TRY(begin(connection, &site_register, "register", connection->rank, &fault));
+    struct psm_p2p_registration want;
+    PSM_TRY(read_registration(connection, req, reqSize, 0, &want));
+    bool found;
+    psm_status status = psm_import_remove(connection->host, connection, want.share.id, &found);
+    *done = 1;
+    if (status == PSM_OK && !found)
+        return psm_fail(PSM_ERR_NOT_FOUND, "register", -1, want.rank, 0,
+                        "rank %d gives up a buffer of id 0x%" PRIx64 ", which it has not registered on this connection",
+                        want.rank, want.share.id);
+    return status;
+}
+
+const struct psmTransportComm psm_p2p_split_send = {
+    .proxySetup = psm_p2p_proxy_setup,
+    .proxyConnect = psm_p2p_proxy_connect,
+    .proxyFree = psm_p2p_proxy_free,
+    .proxyProgress = psm_p2p_send_progress,
+    .proxyRegister = psm_p2p_proxy_register,
+    .proxyDeregister = psm_p2p_proxy_deregister,
+};
+const struct psmTransportComm psm_p2p_split_recv = {
+    .proxySetup = psm_p2p_proxy_setup,
+    .proxyConnect = psm_p2p_proxy_connect,
+    .proxyFree = psm_p2p_proxy_free,
+    .proxyProgress = psm_p2p_recv_progress,
+    .proxyRegister = psm_p2p_proxy_register,
+    .proxyDeregister = psm_p2p_proxy_deregister,
+};

@@ -1,0 +1,119 @@
+/* The p2p transport's own types: the local info of a connection's proxy end, and the functions of the right variant,
+ * `split`, of which the wrong ones are made. */
+#ifndef PSM_P2P_P2P_H
+#define PSM_P2P_P2P_H
+
+#include "core/internal.h"
+#include "p2p/control.h"
+#include "p2p/memory.h"
+#include "p2p/step.h"
+#include "psm/psm_launch.h"
+#include "psm/psm_p2p.h"
+#include "psm_cuda.h"
+
+enum psm_p2p_stage {
+    PSM_STAGE_IDLE,
+    PSM_STAGE_OFFER,     /* send: the receiver has not posted yet; recv: the offer is to be written */
+    PSM_STAGE_FIFO,      /* data goes through the slots */
+    PSM_STAGE_ZERO_COPY, /* send: copies; recv: waits for the answer */
+    PSM_STAGE_ENDED
+};
+
+/* The proxy's end of a connection. Local: it never leaves the process, nor does a part of it. */
+struct psmP2pLocalInfo {
+    cudaStream_t stream;
+    cudaEvent_t events[PSM_P2P_MAX_STEPS];
+    struct psm_memory fifo;     /* recv: made here. send: the peer's, mapped */
+    struct psm_segment control; /* send: made here. recv: the peer's, attached */
+    struct psm_p2p_control *shared;
+
+    const struct psm_host *host;
+    const struct psm_cuda *cuda;
+    uint64_t connection;
+    int rank, peer, channel, connIndex;
+    int mode, role;       /* role 1: send */
+    uint32_t steps, made; /* slots; events that were made */
+    uint32_t chunk;
+    uint32_t stall_ms, zero_copy;
+    bool connected, used, same_process;
+
+    /* progress thread only */
+    struct psmProxySubArgs *active; /* the operation that has the connection */
+    enum psm_p2p_stage stage;
+    uint64_t seq;              /* operations begun */
+    uint64_t step;             /* steps ended: base of the next operation */
+    struct psm_import *import; /* send, zero-copy: where the data goes */
+    uint64_t import_offset;
+    uint64_t moved_ns, looked_ns, stalled_ns; /* last progress; last look at the peer; last report */
+    int suspect;                              /* looks in a row that found the peer gone and nothing to do */
+    void *recorder;                           /* psm_step_recorder's */
+};
+
+/* ---- proxy side: handlers of `split`, on the service thread ---- */
+
+extern const struct psmTransportComm psm_p2p_split_send, psm_p2p_split_recv;
+psm_status psm_p2p_proxy_setup(psmProxyConnection *connection, psmProxyState *state, const void *req, int reqSize,
+                               void *resp, int respSize, int *done);
+psm_status psm_p2p_proxy_connect(psmProxyConnection *connection, psmProxyState *state, const void *req, int reqSize,
+                                 void *resp, int respSize, int *done);
+psm_status psm_p2p_proxy_free(psmProxyConnection *connection, psmProxyState *state);
+psm_status psm_p2p_proxy_register(psmProxyConnection *connection, psmProxyState *state, const void *req, int reqSize,
+                                  void *resp, int respSize, int *done);
+psm_status psm_p2p_proxy_deregister(psmProxyConnection *connection, psmProxyState *state, const void *req, int reqSize,
+                                    int *done);
+/* Stream and events of this end, made in this process and used in no other. */
+psm_status psm_p2p_make_stream(struct psmP2pLocalInfo *local);
+
+/* ---- proxy side: progress ---- */
+
+psm_status psm_p2p_send_progress(psmProxyState *state, struct psmProxyArgs *args);
+psm_status psm_p2p_recv_progress(psmProxyState *state, struct psmProxyArgs *args);
+
+/* progress.c: what both directions do around their steps. */
+typedef psm_status psm_p2p_step(struct psmP2pLocalInfo *local, struct psmProxySubArgs *sub, bool *moved, bool *ended);
+psm_status psm_p2p_progress(struct psmProxyArgs *args, psm_p2p_step *step);
+psm_status psm_p2p_copy(struct psmP2pLocalInfo *local, void *to, const void *from, uint64_t bytes, int slot);
+/* 1: the event of the slot has come; 0: not yet; else the failure. */
+int psm_p2p_copied(struct psmP2pLocalInfo *local, int slot, psm_status *status);
+void psm_p2p_moved(struct psmP2pLocalInfo *local, const struct psmProxySubArgs *sub, enum psm_step_what what,
+                   uint64_t step);
+static inline uint64_t psm_p2p_nsteps(uint64_t nbytes, uint32_t chunk)
+{
+    return nbytes == 0 ? 1 : (nbytes + chunk - 1) / chunk; /* an operation without bytes is one step without a copy */
+}
+
+/* ---- registrations ---- */
+
+/* One buffer of the application, registered on a connector of this process. */
+struct psm_registered {
+    uint64_t handle, begin, size;
+    uint64_t id; /* of the share that the peer has mapped; 0: send side */
+};
+psm_status psm_registered_add(const struct psm_registered *entry);
+bool psm_registered_find(uint64_t handle, struct psm_registered *entry);
+bool psm_registered_take(uint64_t handle, struct psm_registered *entry);
+
+/* A peer's registered buffer, mapped once. Held while a copy goes into it. */
+struct psm_import;
+psm_status psm_import_add(const struct psm_host *host, void *owner, const struct psm_share *share, int fd,
+                          int owner_rank);
+struct psm_import *psm_import_hold(const struct psm_host *host, uint64_t id);
+void *psm_import_at(const struct psm_import *import, uint64_t offset, uint64_t bytes); /* NULL: outside */
+psm_status psm_import_release(const struct psm_host *host, struct psm_import *import);
+/* Give one up (id), or all that came over one connection (id 0). */
+psm_status psm_import_remove(const struct psm_host *host, void *owner, uint64_t id, bool *found);
+
+/* ---- caller side ---- */
+
+const char *psm_p2p_mode_name(int mode);
+/* The kinds of share that a mode means for two ranks: pure. */
+void psm_p2p_kinds(const struct psm_peer_info *a, const struct psm_peer_info *b, int mode, int *control, int *fifo);
+psm_status psm_p2p_connect_right(psmP2pConnector *connector, const struct psm_p2p_connect *peer);
+/* Of a connector, for group launch. */
+int psm_p2p_connector_role(const psmP2pConnector *connector);
+const struct psm_host *psm_p2p_connector_host(const psmP2pConnector *connector);
+
+/* An operation has ended: counts it off, wakes who waits for the last. status: how; PSM_OK is not written. */
+void psm_sync_ended(struct psmSyncCondition *sync, int ops, psm_status status);
+
+#endif

@@ -1,0 +1,276 @@
+/* What sender and receiver do around their steps: one operation at a time on a connection, copies and their events,
+ * peers that are gone, stalls, errors that end the operation at both ends. On the progress thread. */
+#define _GNU_SOURCE
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "p2p/p2p.h"
+#include "psm_lib_messages.h"
+
+PSM_FAULT_SITE(site_copy, "p2p.copy", "a copy and its event are put on the stream");
+
+enum { LOOK_NS = 1000000, SUSPECT_LOOKS = 2 };
+
+static const char *stage_name(enum psm_p2p_stage stage)
+{
+    static const char *const names[] = {"idle", "offer", "fifo", "zero-copy", "ended"};
+    return names[stage];
+}
+
+static bool can_send(const struct psmP2pLocalInfo *local, const struct psmProxySubArgs *sub)
+{
+    if (local->stage != PSM_STAGE_FIFO) return false;
+    return psm_line_load(&local->shared->recvTail) > sub->base + sub->transmitted;
+}
+
+static void record(struct psmP2pLocalInfo *local, const struct psmProxySubArgs *sub, enum psm_step_what what,
+                   uint64_t step)
+{
+    const struct psm_step_recorder *recorder = atomic_load_explicit(&psm_step_recorder, memory_order_acquire);
+    if (!recorder) return;
+    const struct psm_p2p_control *shared = local->shared;
+    struct psm_step now = {.at_ns = local->moved_ns,
+                           .seq = local->seq,
+                           .nbytes = sub->nbytes,
+                           .base = sub->base,
+                           .step = step,
+                           .nsteps = sub->nsteps,
+                           .sendHead = psm_line_own(&shared->sendHead),
+                           .recvTail = psm_line_own(&shared->recvTail),
+                           .posted = sub->posted,
+                           .transmitted = sub->transmitted,
+                           .done = sub->done,
+                           .offer = psm_line_own(&shared->offer),
+                           .answer = psm_line_own(&shared->answer),
+                           .slot = (uint32_t)(step % local->steps),
+                           .what = (uint8_t)what,
+                           .stage = (uint8_t)local->stage,
+                           .zero_copy = local->stage == PSM_STAGE_ZERO_COPY};
+    recorder->step(local->recorder, &now);
+}
+
+void psm_p2p_moved(struct psmP2pLocalInfo *local, const struct psmProxySubArgs *sub, enum psm_step_what what,
+                   uint64_t step)
+{
+    static const char *const names[] = {"",        "begin",     "offered", "taken",   "declined",
+                                        "copying", "published", "ended",   "stalled", "failed"};
+    if (__builtin_expect(local->recorder != NULL, 1)) record(local, sub, what, step);
+    if (__builtin_expect(psm_log_on(PSM_LEVEL_TRACE, PSM_SUB_P2P | PSM_SUB_PROXY), 0))
+        psm_msg_libpsm_p2p_step(local->role ? "send" : "recv", local->rank, local->peer, (uint64_t)local->channel,
+                                names[what], step, step % local->steps, psm_line_load(&local->shared->recvTail),
+                                psm_line_load(&local->shared->sendHead), sub->posted, sub->transmitted, sub->done,
+                                can_send(local, sub) ? "YES" : "NO");
+}
+
+psm_status psm_p2p_copy(struct psmP2pLocalInfo *local, void *to, const void *from, uint64_t bytes, int slot)
+{
+    struct psm_fault fault;
+    PSM_TRY(psm_fault_before(&site_copy, &(struct psm_fault_args){.rank = local->rank, .peer = local->peer}, "copy",
+                             &fault));
+    const struct psm_cuda *cuda = local->cuda;
+    if (!local->used) {
+        local->used = true;
+        psm_msg_libpsm_p2p_stream_used((uint64_t)(uintptr_t)local->stream, local->connection, local->rank, local->peer);
+    }
+    PSM_CUDA(cuda, "copy", local->rank, local->peer,
+             cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, local->stream));
+    PSM_CUDA(cuda, "copy", local->rank, local->peer, cudaEventRecord(local->events[slot], local->stream));
+    psm_fault_act_after(&fault);
+    return PSM_OK;
+}
+
+int psm_p2p_copied(struct psmP2pLocalInfo *local, int slot, psm_status *status)
+{
+    int code = (int)local->cuda->cudaEventQuery(local->events[slot]);
+    if (code == 0) return 1;
+    if (code == PSM_CUDA_NOT_READY) return 0;
+    *status = psm_cuda_fail(code, "copy", local->rank, local->peer, "cudaEventQuery of slot %d", slot);
+    return -1;
+}
+
+/* ---- waiting ---- */
+
+static void describe_wait(const struct psmP2pLocalInfo *local, const struct psmProxySubArgs *sub, char *text, size_t n)
+{
+    if (sub->transmitted > sub->done)
+        snprintf(text, n, "this side: %" PRIu64 " copies on its stream are not done", sub->transmitted - sub->done);
+    else if (local->stage == PSM_STAGE_OFFER && local->role)
+        snprintf(text, n, "rank %d, the receiver, to post its recv", local->peer);
+    else if (local->role)
+        snprintf(text, n, "rank %d, the receiver, to empty a slot", local->peer);
+    else if (local->stage == PSM_STAGE_ZERO_COPY)
+        snprintf(text, n, "rank %d, the sender, to copy into the registered buffer", local->peer);
+    else
+        snprintf(text, n, "rank %d, the sender, to fill a slot", local->peer);
+}
+
+static void report_stall(struct psmP2pLocalInfo *local, struct psmProxySubArgs *sub, uint64_t now)
+{
+    char side[128];
+    local->stalled_ns = now;
+    describe_wait(local, sub, side, sizeof side);
+    psm_msg_libpsm_p2p_stalled(local->role ? "send" : "recv", local->rank, local->peer, (uint64_t)local->channel,
+                               (now - local->moved_ns) / 1000000u, stage_name(local->stage),
+                               sub->base + sub->transmitted, psm_line_load(&local->shared->recvTail),
+                               psm_line_load(&local->shared->sendHead), sub->transmitted, sub->done, sub->nsteps,
+                               can_send(local, sub) ? "YES" : "NO", side);
+    if (local->recorder) record(local, sub, PSM_STEP_STALLED, sub->base + sub->transmitted);
+}
+
+/* The peer has ended, or is dead. What it has delivered was found by the looks before this one. */
+static psm_status peer_gone(struct psmP2pLocalInfo *local, uint64_t ended)
+{
+    const char *role = local->role ? "receiver" : "sender";
+    if (ended == 0)
+        return psm_fail(PSM_ERR_PEER_DEAD, local->role ? "send" : "recv", local->rank, local->peer, 0,
+                        "rank %d, the %s, died or closed its connections in operation %" PRIu64 ", stage %s",
+                        local->peer, role, local->seq, stage_name(local->stage));
+    psm_status theirs = (psm_status) - (int)(ended & UINT32_MAX);
+    if (theirs == PSM_ERR_PEER_CLOSED)
+        return psm_fail(PSM_ERR_PEER_CLOSED, local->role ? "send" : "recv", local->rank, local->peer, 0,
+                        "rank %d, the %s, freed the connection in operation %" PRIu64 ", stage %s", local->peer, role,
+                        local->seq, stage_name(local->stage));
+    return psm_fail(PSM_ERR_PEER_CLOSED, local->role ? "send" : "recv", local->rank, local->peer, 0,
+                    "rank %d, the %s, ended operation %" PRIu64 " with %s (CUDA %u): see its log", local->peer, role,
+                    local->seq, psm_status_name(theirs), (unsigned)(ended >> 32));
+}
+
+static psm_status look(struct psmP2pLocalInfo *local, struct psmProxySubArgs *sub)
+{
+    uint64_t now = psm_clock_ns();
+    if (local->moved_ns == 0) local->moved_ns = now;
+    if (now - local->looked_ns < LOOK_NS) return PSM_OK;
+    local->looked_ns = now;
+    const struct psm_host *host = local->host;
+    if (host->ops->aborted(host->self))
+        return psm_fail(PSM_ERR_ABORTED, local->role ? "send" : "recv", local->rank, local->peer, 0,
+                        "aborted in operation %" PRIu64 ", stage %s", local->seq, stage_name(local->stage));
+    uint64_t ended = psm_line_load(local->role ? &local->shared->recvEnded : &local->shared->sendEnded);
+    bool own_copies = sub->transmitted > sub->done;
+    if ((ended != 0 || !host->ops->peer_alive(host->self, local->peer)) && !own_copies) {
+        /* Not at the first look: what it delivered just before it went is to be found first. */
+        if (++local->suspect >= SUSPECT_LOOKS) return peer_gone(local, ended);
+    } else {
+        local->suspect = 0;
+    }
+    uint64_t stall = (uint64_t)local->stall_ms * 1000000u;
+    if (stall && now - local->moved_ns >= stall && now - local->stalled_ns >= stall) report_stall(local, sub, now);
+    return PSM_OK;
+}
+
+/* ---- operations ---- */
+
+/* The reason goes to the peer by the control segment, to all ranks by async_error, to the caller by sync. */
+static void fail_operation(struct psmP2pLocalInfo *local, struct psmProxySubArgs *sub, psm_status status)
+{
+    const struct psm_error error = *psm_last_error();
+    psm_p2p_moved(local, sub, PSM_STEP_FAILED, sub->base + sub->transmitted);
+    psm_msg_libpsm_p2p_failed(local->role ? "send" : "recv", local->rank, local->peer, (uint64_t)local->channel,
+                              local->seq, sub->base + sub->transmitted, psm_status_name(status), error.text);
+    psm_line_store(local->role ? &local->shared->sendEnded : &local->shared->recvEnded,
+                   (uint64_t)(-status) | (uint64_t)(uint32_t)error.cuda << 32);
+    if (status != PSM_ERR_ABORTED) local->host->ops->async_error(local->host->self, status, error.text);
+    local->active = NULL;
+    local->stage = PSM_STAGE_IDLE;
+    psm_fail_again(&error);
+}
+
+static psm_status run(struct psmProxySubArgs *sub, psm_p2p_step *step, bool *moved, bool *ended)
+{
+    struct psmP2pLocalInfo *local = sub->connection->transportResources;
+    if (!local || !local->connected)
+        return psm_fail(PSM_ERR_INVALID, "progress", -1, sub->peer, 0, "an operation on a connection that is not %s",
+                        local ? "connected" : "set up");
+    if (!local->active) {
+        uint64_t over = psm_line_own(local->role ? &local->shared->sendEnded : &local->shared->recvEnded);
+        if (over)
+            return psm_fail(PSM_ERR_INVALID, "progress", local->rank, local->peer, 0,
+                            "the connection to rank %d ended with %s; free it and make another", local->peer,
+                            psm_status_name((psm_status) - (int)(over & UINT32_MAX)));
+        local->active = sub;
+        local->seq++;
+        local->stage = PSM_STAGE_OFFER;
+        local->suspect = 0;
+        local->moved_ns = psm_clock_ns();
+        sub->base = local->step;
+        sub->chunkSize = local->chunk;
+        sub->offset = sub->posted = sub->transmitted = sub->done = 0;
+        sub->nsteps = psm_p2p_nsteps(sub->nbytes, local->chunk);
+        psm_p2p_moved(local, sub, PSM_STEP_BEGIN, sub->base);
+    }
+    if (local->active != sub) return PSM_OK; /* its turn comes when the other one has ended */
+    psm_status status = step(local, sub, moved, ended);
+    if (status == PSM_OK && !*moved && !*ended) status = look(local, sub);
+    if (status == PSM_OK && *moved) {
+        local->moved_ns = psm_clock_ns();
+        local->suspect = 0;
+    }
+    if (status != PSM_OK) {
+        fail_operation(local, sub, status);
+        return status;
+    }
+    if (*ended) {
+        local->stage = PSM_STAGE_ENDED;
+        psm_p2p_moved(local, sub, PSM_STEP_ENDED, sub->base + sub->done);
+        local->step = sub->base + sub->nsteps;
+        local->active = NULL;
+        local->stage = PSM_STAGE_IDLE;
+    }
+    return PSM_OK;
+}
+
+/* nsteps UINT64_MAX marks a sub that has ended: a connection may be another sub's by then. */
+#define SUB_ENDED UINT64_MAX
+
+static void end_all(struct psmProxyArgs *args, psm_status status)
+{
+    for (int s = 0; s < args->nsubs; s++) {
+        struct psmP2pLocalInfo *local = args->subs[s].connection->transportResources;
+        if (args->subs[s].nsteps != SUB_ENDED && local && local->active == &args->subs[s]) {
+            /* Another part of the operation has failed: the peers of this part must not wait for it. */
+            struct psm_line *ended = local->role ? &local->shared->sendEnded : &local->shared->recvEnded;
+            if (psm_line_own(ended) == 0) psm_line_store(ended, (uint64_t)-status);
+            local->active = NULL;
+            local->stage = PSM_STAGE_IDLE;
+        }
+    }
+    args->state = psmProxyOpNone;
+    psm_sync_ended(args->sync, args->nsubs, status);
+}
+
+psm_status psm_p2p_progress(struct psmProxyArgs *args, psm_p2p_step *step)
+{
+    args->idle = 1;
+    if (args->state == psmProxyOpNone) return PSM_OK;
+    if (args->sync && !__atomic_load_n(&args->sync->proxyReadyEvent, __ATOMIC_ACQUIRE)) {
+        struct psmP2pLocalInfo *local = args->subs[0].connection->transportResources;
+        if (!local || !local->host->ops->aborted(local->host->self)) return PSM_OK;
+        end_all(args, PSM_ERR_ABORTED);
+        return PSM_OK;
+    }
+    if (args->state == psmProxyOpReady) {
+        for (int s = 0; s < args->nsubs; s++) args->subs[s].nsteps = 0;
+        args->done = 0;
+        args->state = psmProxyOpProgress;
+    }
+    for (int s = 0; s < args->nsubs; s++) {
+        struct psmProxySubArgs *sub = &args->subs[s];
+        if (sub->nsteps == SUB_ENDED) continue;
+        bool moved = false, ended = false;
+        psm_status status = run(sub, step, &moved, &ended);
+        if (status != PSM_OK) {
+            end_all(args, status);
+            return status == PSM_ERR_ABORTED ? PSM_OK : status;
+        }
+        if (moved || ended) args->idle = 0;
+        if (ended) {
+            sub->nsteps = SUB_ENDED;
+            args->done++;
+        }
+    }
+    if (args->done == args->nsubs) {
+        args->state = psmProxyOpNone;
+        psm_sync_ended(args->sync, args->nsubs, PSM_OK);
+    }
+    return PSM_OK;
+}

@@ -1,0 +1,147 @@
+/* The receiver's steps. Offers each operation, copies slots of its FIFO into the application's memory, gives the slots
+ * back; with zero-copy it waits until the sender has written into the buffer. */
+#include <inttypes.h>
+
+#include "p2p/p2p.h"
+
+PSM_FAULT_SITE_OF(site_step, "p2p.recv.step", "the receiver empties a slot", PSM_FAULT_CAN_ALL);
+PSM_FAULT_SITE_OF(site_offer, "p2p.recv.offer", "the receiver offers an operation", PSM_FAULT_CAN_ALL);
+PSM_FAULT_SITE_OF(site_publish, "p2p.recv.publish", "the receiver publishes recvTail", PSM_FAULT_CAN_ALL);
+
+static psm_status strike(const struct psmP2pLocalInfo *local, struct psm_site *site, struct psm_fault *fault)
+{
+    return psm_fault_before(site, &(struct psm_fault_args){.rank = local->rank, .peer = local->peer}, "recv", fault);
+}
+
+static void describe(const struct psmP2pLocalInfo *local, const struct psmProxySubArgs *sub,
+                     struct psm_p2p_offer *offer)
+{
+    struct psm_registered own;
+    uint64_t at = (uint64_t)(uintptr_t)sub->recvbuff;
+    *offer = (struct psm_p2p_offer){.seq = local->seq, .nbytes = sub->nbytes};
+    if (local->zero_copy == 0 || sub->recvHandle == 0 || sub->nbytes == 0) return;
+    if (!psm_registered_find(sub->recvHandle, &own) || own.id == 0) return;
+    /* The registration may be of a larger buffer, and another operation may name it by mistake. */
+    if (at < own.begin || sub->nbytes > own.size || at - own.begin > own.size - sub->nbytes) return;
+    offer->id = own.id;
+    offer->offset = at - own.begin;
+}
+
+static psm_status post(struct psmP2pLocalInfo *local, struct psmProxySubArgs *sub)
+{
+    struct psm_p2p_control *shared = local->shared;
+    struct psm_fault fault;
+    PSM_TRY(strike(local, &site_offer, &fault));
+    uint64_t untaken = psm_line_load(&shared->offer);
+    if (untaken != 0)
+        return psm_fail(PSM_ERR_PROTOCOL, "recv", local->rank, local->peer, 0,
+                        "rank %d has not taken the offer of operation %" PRIu64 " and operation %" PRIu64 " begins",
+                        local->peer, psm_flag_seq(untaken), local->seq);
+    describe(local, sub, &shared->offered);
+    bool zero_copy = shared->offered.id != 0;
+    sub->posted = zero_copy ? 1 : sub->nsteps;
+    if (zero_copy) sub->nsteps = 1;
+    local->stage = zero_copy ? PSM_STAGE_ZERO_COPY : PSM_STAGE_FIFO;
+    /* All slots are free: the operation before this one has emptied them. */
+    psm_line_store(&shared->recvTail, sub->base + local->steps);
+    if (fault.action != PSM_FAULT_DROP)
+        psm_line_store(&shared->offer, psm_flag(local->seq, zero_copy ? PSM_FLAG_ZERO_COPY : PSM_FLAG_FIFO));
+    psm_p2p_moved(local, sub, PSM_STEP_OFFERED, sub->base);
+    psm_fault_act_after(&fault);
+    return PSM_OK;
+}
+
+static psm_status take_answer(struct psmP2pLocalInfo *local, struct psmProxySubArgs *sub, bool *moved, bool *ended)
+{
+    struct psm_p2p_control *shared = local->shared;
+    if (psm_line_load(&shared->answer) == 0) return PSM_OK;
+    uint64_t flag = psm_line_swap(&shared->answer, 0);
+    if (psm_flag_seq(flag) != local->seq)
+        return psm_fail(PSM_ERR_PROTOCOL, "recv", local->rank, local->peer, 0,
+                        "rank %d answered operation %" PRIu64 " (%d) in operation %" PRIu64, local->peer,
+                        psm_flag_seq(flag), psm_flag_what(flag), local->seq);
+    *moved = true;
+    switch (psm_flag_what(flag)) {
+    case PSM_FLAG_DONE:
+        sub->transmitted = sub->done = 1;
+        sub->offset = sub->nbytes;
+        *ended = true;
+        return PSM_OK;
+    case PSM_FLAG_DECLINED:
+        local->stage = PSM_STAGE_FIFO;
+        sub->nsteps = sub->posted = psm_p2p_nsteps(sub->nbytes, local->chunk);
+        psm_p2p_moved(local, sub, PSM_STEP_DECLINED, sub->base);
+        return PSM_OK;
+    default:
+        return psm_fail(PSM_ERR_PROTOCOL, "recv", local->rank, local->peer, 0,
+                        "rank %d answered operation %" PRIu64 " with %d; %d (declined) or %d (done) is meant",
+                        local->peer, local->seq, psm_flag_what(flag), PSM_FLAG_DECLINED, PSM_FLAG_DONE);
+    }
+}
+
+static psm_status copy_out(struct psmP2pLocalInfo *local, struct psmProxySubArgs *sub, int slot)
+{
+    struct psm_fault fault;
+    PSM_TRY(strike(local, &site_step, &fault));
+    uint64_t left = sub->nbytes - sub->offset, bytes = left < local->chunk ? left : local->chunk, copied = bytes;
+    if (fault.action == PSM_FAULT_DROP) copied = 0;
+    if (fault.action == PSM_FAULT_SHORT && (uint64_t)fault.value < bytes) copied = (uint64_t)fault.value;
+    const char *from = (const char *)local->fifo.ptr + (uint64_t)slot * local->chunk;
+    if (fault.action == PSM_FAULT_CORRUPT && bytes > 1) copied = bytes - 1, from++;
+    if (bytes > 0) PSM_TRY(psm_p2p_copy(local, sub->recvbuff + sub->offset, from, copied, slot));
+    sub->transmitted++;
+    sub->offset += bytes;
+    psm_p2p_moved(local, sub, PSM_STEP_COPYING, sub->base + sub->transmitted - 1);
+    psm_fault_act_after(&fault);
+    return PSM_OK;
+}
+
+static psm_status give_back(struct psmP2pLocalInfo *local, struct psmProxySubArgs *sub)
+{
+    struct psm_fault fault;
+    PSM_TRY(strike(local, &site_publish, &fault));
+    sub->done++;
+    if (fault.action != PSM_FAULT_DROP) psm_line_store(&local->shared->recvTail, sub->base + sub->done + local->steps);
+    psm_p2p_moved(local, sub, PSM_STEP_PUBLISHED, sub->base + sub->done - 1);
+    psm_fault_act_after(&fault);
+    return PSM_OK;
+}
+
+static psm_status recv_step(struct psmP2pLocalInfo *local, struct psmProxySubArgs *sub, bool *moved, bool *ended)
+{
+    if (local->stage == PSM_STAGE_OFFER) {
+        PSM_TRY(post(local, sub));
+        *moved = true;
+    }
+    if (local->stage == PSM_STAGE_ZERO_COPY) {
+        PSM_TRY(take_answer(local, sub, moved, ended));
+        if (local->stage == PSM_STAGE_ZERO_COPY) return PSM_OK;
+    }
+    uint64_t head = psm_line_load(&local->shared->sendHead);
+    if (head > sub->base + sub->nsteps)
+        return psm_fail(PSM_ERR_PROTOCOL, "recv", local->rank, local->peer, 0,
+                        "rank %d published sendHead %" PRIu64 "; operation %" PRIu64 " ends at step %" PRIu64,
+                        local->peer, head, local->seq, sub->base + sub->nsteps);
+    while (sub->transmitted < sub->nsteps && sub->transmitted < sub->done + local->steps &&
+           head > sub->base + sub->transmitted) {
+        PSM_TRY(copy_out(local, sub, (int)((sub->base + sub->transmitted) % local->steps)));
+        *moved = true;
+    }
+    while (sub->done < sub->transmitted) {
+        psm_status status = PSM_OK;
+        int copied =
+            sub->nbytes == 0 ? 1 : psm_p2p_copied(local, (int)((sub->base + sub->done) % local->steps), &status);
+        if (copied < 0) return status;
+        if (copied == 0) break;
+        PSM_TRY(give_back(local, sub));
+        *moved = true;
+    }
+    if (sub->done == sub->nsteps) *ended = true;
+    return PSM_OK;
+}
+
+psm_status psm_p2p_recv_progress(psmProxyState *state, struct psmProxyArgs *args)
+{
+    (void)state;
+    return psm_p2p_progress(args, recv_step);
+}

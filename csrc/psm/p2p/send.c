@@ -1,0 +1,132 @@
+/* The sender's steps. Copies of the application's memory into slots of the receiver's FIFO, or once into its buffer. */
+#include <inttypes.h>
+
+#include "p2p/p2p.h"
+
+PSM_FAULT_SITE_OF(site_step, "p2p.send.step", "the sender fills a slot, or copies into the receiver's buffer",
+                  PSM_FAULT_CAN_ALL);
+PSM_FAULT_SITE_OF(site_publish, "p2p.send.publish", "the sender publishes sendHead or the answer", PSM_FAULT_CAN_ALL);
+
+static psm_status refuse_offer(const struct psmP2pLocalInfo *local, uint64_t flag)
+{
+    return psm_fail(PSM_ERR_PROTOCOL, "send", local->rank, local->peer, 0,
+                    "rank %d offered operation %" PRIu64 " (kind %d) where operation %" PRIu64 " begins", local->peer,
+                    psm_flag_seq(flag), psm_flag_what(flag), local->seq);
+}
+
+/* Take the receiver's offer, and settle how the data goes. */
+static psm_status take(struct psmP2pLocalInfo *local, struct psmProxySubArgs *sub, bool *moved)
+{
+    struct psm_p2p_control *shared = local->shared;
+    if (psm_line_load(&shared->offer) == 0) return PSM_OK;
+    uint64_t flag = psm_line_swap(&shared->offer, 0);
+    int kind = psm_flag_what(flag);
+    if (psm_flag_seq(flag) != local->seq || (kind != PSM_FLAG_FIFO && kind != PSM_FLAG_ZERO_COPY))
+        return refuse_offer(local, flag);
+    struct psm_p2p_offer offer = shared->offered;
+    if (offer.nbytes != sub->nbytes)
+        return psm_fail(PSM_ERR_MISMATCH, "send", local->rank, local->peer, 0,
+                        "operation %" PRIu64 ": this rank sends %" PRIu64 " bytes, rank %d expects %" PRIu64
+                        "; both ends have to name the same size",
+                        local->seq, sub->nbytes, local->peer, offer.nbytes);
+    *moved = true;
+    sub->posted = sub->nsteps;
+    psm_p2p_moved(local, sub, PSM_STEP_TAKEN, sub->base);
+    local->stage = PSM_STAGE_FIFO;
+    if (kind == PSM_FLAG_FIFO) return PSM_OK;
+    if ((sub->sendHandle != 0 || local->zero_copy == 2) && local->zero_copy != 0)
+        local->import = psm_import_hold(local->host, offer.id);
+    if (!local->import) {
+        psm_line_store(&shared->answer, psm_flag(local->seq, PSM_FLAG_DECLINED));
+        psm_p2p_moved(local, sub, PSM_STEP_DECLINED, sub->base);
+        return PSM_OK;
+    }
+    if (!psm_import_at(local->import, offer.offset, offer.nbytes))
+        return psm_fail(PSM_ERR_PROTOCOL, "send", local->rank, local->peer, 0,
+                        "rank %d offered %" PRIu64 " bytes at %" PRIu64 " of buffer 0x%" PRIx64
+                        ", which is not as large",
+                        local->peer, offer.nbytes, offer.offset, offer.id);
+    local->import_offset = offer.offset;
+    local->stage = PSM_STAGE_ZERO_COPY;
+    sub->nsteps = sub->posted = 1;
+    return PSM_OK;
+}
+
+/* What a fault wants of the next bytes: fewer of them, or none. */
+static psm_status strike(const struct psmP2pLocalInfo *local, struct psm_site *site, struct psm_fault *fault)
+{
+    return psm_fault_before(site, &(struct psm_fault_args){.rank = local->rank, .peer = local->peer}, "send", fault);
+}
+
+static psm_status copy(struct psmP2pLocalInfo *local, struct psmProxySubArgs *sub, void *to, uint64_t bytes, int slot)
+{
+    struct psm_fault fault;
+    PSM_TRY(strike(local, &site_step, &fault));
+    uint64_t copied = bytes, from = sub->offset;
+    if (fault.action == PSM_FAULT_DROP) copied = 0;
+    if (fault.action == PSM_FAULT_SHORT && (uint64_t)fault.value < bytes) copied = (uint64_t)fault.value;
+    if (fault.action == PSM_FAULT_CORRUPT && bytes > 1) copied = bytes - 1, from = sub->offset + 1;
+    if (bytes > 0) PSM_TRY(psm_p2p_copy(local, to, sub->sendbuff + from, copied, slot));
+    sub->transmitted++;
+    sub->offset += bytes;
+    psm_p2p_moved(local, sub, PSM_STEP_COPYING, sub->base + sub->transmitted - 1);
+    psm_fault_act_after(&fault);
+    return PSM_OK;
+}
+
+static psm_status publish(struct psmP2pLocalInfo *local, struct psmProxySubArgs *sub)
+{
+    struct psm_fault fault;
+    PSM_TRY(strike(local, &site_publish, &fault));
+    sub->done++;
+    if (fault.action != PSM_FAULT_DROP) {
+        psm_line_store(&local->shared->sendHead, sub->base + sub->done);
+        if (local->stage == PSM_STAGE_ZERO_COPY)
+            psm_line_store(&local->shared->answer, psm_flag(local->seq, PSM_FLAG_DONE));
+    }
+    psm_p2p_moved(local, sub, PSM_STEP_PUBLISHED, sub->base + sub->done - 1);
+    psm_fault_act_after(&fault);
+    return PSM_OK;
+}
+
+static psm_status send_step(struct psmP2pLocalInfo *local, struct psmProxySubArgs *sub, bool *moved, bool *ended)
+{
+    if (local->stage == PSM_STAGE_OFFER) PSM_TRY(take(local, sub, moved));
+    if (local->stage == PSM_STAGE_OFFER) return PSM_OK;
+    bool zero_copy = local->stage == PSM_STAGE_ZERO_COPY;
+    if (zero_copy && sub->transmitted == 0) {
+        PSM_TRY(copy(local, sub, psm_import_at(local->import, local->import_offset, sub->nbytes), sub->nbytes,
+                     (int)(sub->base % local->steps)));
+        *moved = true;
+    }
+    while (!zero_copy && sub->transmitted < sub->nsteps && sub->transmitted < sub->done + local->steps) {
+        uint64_t step = sub->base + sub->transmitted;
+        if (psm_line_load(&local->shared->recvTail) <= step) break; /* canSend = NO */
+        int slot = (int)(step % local->steps);
+        uint64_t left = sub->nbytes - sub->offset;
+        PSM_TRY(copy(local, sub, (char *)local->fifo.ptr + (uint64_t)slot * local->chunk,
+                     left < local->chunk ? left : local->chunk, slot));
+        *moved = true;
+    }
+    while (sub->done < sub->transmitted) {
+        psm_status status = PSM_OK;
+        int copied =
+            sub->nbytes == 0 ? 1 : psm_p2p_copied(local, (int)((sub->base + sub->done) % local->steps), &status);
+        if (copied < 0) return status;
+        if (copied == 0) break;
+        PSM_TRY(publish(local, sub));
+        *moved = true;
+    }
+    if (sub->done < sub->nsteps) return PSM_OK;
+    *ended = true;
+    if (!local->import) return PSM_OK;
+    struct psm_import *import = local->import;
+    local->import = NULL;
+    return psm_import_release(local->host, import);
+}
+
+psm_status psm_p2p_send_progress(psmProxyState *state, struct psmProxyArgs *args)
+{
+    (void)state;
+    return psm_p2p_progress(args, send_step);
+}

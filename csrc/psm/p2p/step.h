@@ -1,0 +1,48 @@
+/* What the data path tells of each transition, for the step recorder. Without one it costs a load and a branch. */
+#ifndef PSM_P2P_STEP_H
+#define PSM_P2P_STEP_H
+
+#include <stdatomic.h>
+#include <stdint.h>
+
+enum psm_step_what {
+    PSM_STEP_BEGIN = 1, /* an operation has the connection */
+    PSM_STEP_OFFERED,   /* recv: the offer is published */
+    PSM_STEP_TAKEN,     /* send: the offer was taken */
+    PSM_STEP_DECLINED,  /* zero-copy offered and not wanted; the FIFO is used */
+    PSM_STEP_COPYING,   /* a copy and its event are on the stream */
+    PSM_STEP_PUBLISHED, /* the copy is done: sendHead (send), recvTail (recv) or the answer moved on */
+    PSM_STEP_ENDED,     /* the operation */
+    PSM_STEP_STALLED,   /* nothing moved for stall_report_ms */
+    PSM_STEP_FAILED
+};
+
+struct psm_step_connection {
+    uint64_t connection;
+    int rank, peer, channel, connIndex, mode;
+    int role; /* 1: send */
+    uint32_t steps, chunk;
+    uint64_t stream; /* number of the handle: a name, never used as a handle */
+};
+
+struct psm_step {
+    uint64_t at_ns; /* of the last progress: CLOCK_MONOTONIC; 0 where none was read */
+    uint64_t seq, nbytes;
+    uint64_t base, step, nsteps;
+    uint64_t sendHead, recvTail;
+    uint64_t posted, transmitted, done;
+    uint64_t offer, answer; /* flags as they stand in the control segment */
+    uint32_t slot;
+    uint8_t what, stage, zero_copy;
+};
+
+/* One for the process, set before the first connection. Called on the service thread (open, close) and the progress
+ * thread (step). open may return NULL; step and close get what it returned, and are not called for NULL. */
+struct psm_step_recorder {
+    void *(*open)(const struct psm_step_connection *connection);
+    void (*step)(void *recorder, const struct psm_step *step);
+    void (*close)(void *recorder);
+};
+extern const struct psm_step_recorder *_Atomic psm_step_recorder;
+
+#endif
