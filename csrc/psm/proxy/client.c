@@ -1,0 +1,586 @@
+/* The calling side: connect to a proxy, ask, wait for the answer. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <poll.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "proxy/proxy.h"
+#include "psm_lib_messages.h"
+
+/* What is asked of the flags that nobody signals: the caller's abort flag. */
+#define SLICE_NS UINT64_C(100000000)
+
+PSM_FAULT_SITE_OF(request_site, "proxy.request", "a request is sent to a proxy; op is its type", PSM_FAULT_CAN_ALL);
+PSM_FAULT_SITE(dial_site, "proxy.dial", "a rank connects to the proxy of another");
+
+static psm_status aborted(psmProxyState *state, int type, int peer, psmOpId id)
+{
+    pthread_mutex_lock(&state->lock);
+    struct psm_error error = state->async_error;
+    pthread_mutex_unlock(&state->lock);
+    return psm_fail(PSM_ERR_ABORTED, psm_proxy_stage(type), state->rank, peer, id,
+                    "%s to the proxy of rank %d: %s%.200s", psm_proxy_type_name(type), peer,
+                    error.status < 0 ? "" : "the operation was aborted", error.status < 0 ? error.text : "");
+}
+
+static psm_status timed_out(psmProxyState *state, int type, const struct psm_client *client, psmOpId id,
+                            const char *what)
+{
+    return psm_fail(
+        PSM_ERR_TIMEOUT, psm_proxy_stage(type), state->rank, client->rank, id,
+        "rank %d %s %s to the proxy of rank %d (process %u) in %u ms: look what that process does, or raise "
+        "PSM_TIMEOUT",
+        state->rank, what, psm_proxy_type_name(type), client->rank, client->address.pid, state->settings.timeout_ms);
+}
+
+void psm_client_end(psmProxyState *state, struct psm_client *client, const struct psm_error *error)
+{
+    pthread_mutex_lock(&client->lock);
+    bool first = !atomic_load(&client->gone);
+    if (first) {
+        client->end = *error;
+        atomic_store(&client->gone, 1);
+    }
+    pthread_cond_broadcast(&client->moved);
+    pthread_mutex_unlock(&client->lock);
+    if (!first) return;
+    psm_calls_fail(state, client->rank, error);
+    psm_state_lost(state, client->rank);
+}
+
+/* What a bye says, or that none came. */
+static void ended_by(psmProxyState *state, struct psm_client *client, const struct psm_wire_bye *bye, int number)
+{
+    struct psm_error error = {.rank = state->rank, .peer = client->rank, .sys_errno = number};
+    strcpy(error.stage, "call");
+    if (bye && bye->status < 0) {
+        error.status = bye->refused ? (psm_status)bye->status : PSM_ERR_ABORTED;
+        snprintf(error.text, sizeof error.text, "the proxy of rank %d %s: %.200s", client->rank,
+                 bye->refused ? "refused this rank" : "ended the operation", bye->text);
+    } else if (bye) {
+        error.status = PSM_ERR_PEER_CLOSED;
+        snprintf(error.text, sizeof error.text, "the proxy of rank %d (process %u) has stopped: it was closed there",
+                 client->rank, client->address.pid);
+    } else {
+        error.status = PSM_ERR_PEER_DEAD;
+        snprintf(
+            error.text, sizeof error.text,
+            "the proxy of rank %d (process %u) closed the socket without a word: the process has died; look at the "
+            "end of its log",
+            client->rank, client->address.pid);
+    }
+    psm_client_end(state, client, &error);
+    if (bye && bye->status < 0 && !bye->refused) psm_state_abort(state, &error);
+}
+
+static psm_status read_one(psmProxyState *state, struct psm_client *client, psmOpId expected)
+{
+    _Alignas(8) uint8_t bytes[PSM_WIRE_MAX];
+    char text[PSM_WIRE_TEXT];
+    struct psm_wire_message m;
+    size_t size = 0;
+    int number = 0;
+    psm_status status = psm_socket_recv(atomic_load(&client->fd), bytes, sizeof bytes, &size, &number);
+    if (status == PSM_IN_PROGRESS) return status;
+    if (status < 0) {
+        ended_by(state, client, NULL, number);
+        return status;
+    }
+    status = psm_wire_decode(bytes, size > sizeof bytes ? sizeof bytes : size,
+                             1u << PSM_WIRE_RESPONSE | 1u << PSM_WIRE_BYE, &m, text);
+    if (status < 0) {
+        struct psm_error error = {.status = status, .rank = state->rank, .peer = client->rank, .stage = "call"};
+        snprintf(error.text, sizeof error.text, "%.220s (from the proxy of rank %d)", text, client->rank);
+        psm_msg_libpsm_proxy_refused(client->address.pid, text);
+        PSM_COUNT(state, refused);
+        psm_socket_bye(atomic_load(&client->fd), status, true, error.text);
+        psm_client_end(state, client, &error);
+        return status;
+    }
+    if (m.kind == PSM_WIRE_BYE) {
+        ended_by(state, client, &m.bye, 0);
+        return PSM_ERR_PEER_CLOSED;
+    }
+    psm_calls_store(state, client->rank, &m, expected);
+    return PSM_OK;
+}
+
+static bool begin_reading(struct psm_client *client)
+{
+    pthread_mutex_lock(&client->lock);
+    bool mine = !client->reading && !atomic_load(&client->gone);
+    if (mine) client->reading = true;
+    pthread_mutex_unlock(&client->lock);
+    return mine;
+}
+
+static void end_reading(struct psm_client *client)
+{
+    pthread_mutex_lock(&client->lock);
+    client->reading = false;
+    if (client->waiters) pthread_cond_broadcast(&client->moved);
+    pthread_mutex_unlock(&client->lock);
+}
+
+psm_status psm_client_read(psmProxyState *state, struct psm_client *client, psmOpId expected)
+{
+    if (!begin_reading(client)) return PSM_IN_PROGRESS;
+    psm_status status = read_one(state, client, expected);
+    end_reading(client);
+    return status;
+}
+
+void psm_client_hung_up(psmProxyState *state, struct psm_client *client)
+{
+    while (psm_client_read(state, client, 0) == PSM_OK) {
+    }
+}
+
+/* Sleep until the socket can do `events`, or is closed, or the proxy has to look around. */
+static void sleep_on(psmProxyState *state, struct psm_client *client, short events, uint64_t ns)
+{
+    struct pollfd fds[] = {{atomic_load(&client->fd), events, 0}, {state->abort_event, POLLIN, 0}};
+    struct timespec time = {(time_t)(ns / 1000000000u), (long)(ns % 1000000000u)};
+    ppoll(fds, 2, &time, NULL);
+}
+
+static uint64_t slice(struct psm_deadline deadline)
+{
+    uint64_t now = psm_clock_ns();
+    if (now >= deadline.at_ns) return 0;
+    return deadline.at_ns - now < SLICE_NS ? deadline.at_ns - now : SLICE_NS;
+}
+
+static psm_status gone(psmProxyState *state, struct psm_client *client, int type, psmOpId id)
+{
+    pthread_mutex_lock(&client->lock);
+    struct psm_error error = client->end;
+    pthread_mutex_unlock(&client->lock);
+    error.op_id = id;
+    error.rank = state->rank;
+    snprintf(error.stage, sizeof error.stage, "%s", psm_proxy_stage(type));
+    return psm_fail_again(&error);
+}
+
+static psm_status send_whole(psmProxyState *state, struct psm_client *client, const uint8_t *bytes, size_t size,
+                             int type, psmOpId id)
+{
+    struct psm_deadline deadline = psm_deadline_in(state->settings.timeout_ms);
+    for (;;) {
+        int number = 0;
+        pthread_mutex_lock(&client->lock);
+        bool over = atomic_load(&client->gone);
+        psm_status status =
+            over ? PSM_ERR_PEER_CLOSED : psm_socket_send(atomic_load(&client->fd), bytes, size, &number);
+        pthread_mutex_unlock(&client->lock);
+        if (status == PSM_OK) return PSM_OK;
+        if (psm_state_ended(state)) return aborted(state, type, client->rank, id);
+        if (status < 0) {
+            /* it may have said why */
+            while (!over && psm_client_read(state, client, id) == PSM_OK) {
+            }
+            if (!atomic_load(&client->gone)) ended_by(state, client, NULL, number);
+            return gone(state, client, type, id);
+        }
+        if (psm_deadline_passed(deadline)) return timed_out(state, type, client, id, "could not send");
+        /* Full: the service waits for us to read answers, perhaps. */
+        bool read = false;
+        while (psm_client_read(state, client, id) == PSM_OK) read = true;
+        if (!read) sleep_on(state, client, POLLOUT | POLLIN, slice(deadline) < 1000000 ? slice(deadline) : 1000000);
+    }
+}
+
+static psm_status send_direct(psmProxyState *state, struct psm_client *client, uint64_t connection, int type,
+                              const void *req, int req_size, int resp_size, psmOpId id)
+{
+    struct psm_direct_call *direct = psm_direct_call_make((size_t)req_size, (size_t)resp_size);
+    if (!direct)
+        return psm_fail(PSM_ERR_NO_MEMORY, psm_proxy_stage(type), state->rank, client->rank, id,
+                        "no memory for a call of %d bytes", req_size + resp_size);
+    direct->client = state->client_id;
+    direct->client_rank = state->rank;
+    direct->type = type;
+    direct->connection = connection;
+    direct->op_id = id;
+    if (req_size) memcpy(direct->data, req, (size_t)req_size);
+    pthread_mutex_lock(&state->calls.lock);
+    struct psm_call *call = psm_calls_find(state, id);
+    if (call) call->direct = direct;
+    pthread_mutex_unlock(&state->calls.lock);
+    if (psm_direct_push(client->direct, direct)) return PSM_OK;
+    psm_direct_call_drop(direct); /* the service's; the other goes with the call */
+    if (psm_state_ended(state)) return aborted(state, type, client->rank, id);
+    return psm_fail(PSM_ERR_PEER_CLOSED, psm_proxy_stage(type), state->rank, client->rank, id,
+                    "the proxy of rank %d in this process has stopped", client->rank);
+}
+
+static psm_status call_async(psmProxyConnector *connector, int type, const void *req, int req_size, int resp_size,
+                             psmOpId *id)
+{
+    psmProxyState *state = connector->state;
+    struct psm_client *client = atomic_load(&state->clients[connector->peer]);
+    if (psm_state_ended(state)) return aborted(state, type, client->rank, 0);
+    if (atomic_load(&client->gone)) return gone(state, client, type, 0);
+    PSM_TRY(psm_calls_take(state, client->rank, type, (uint32_t)resp_size, id));
+    struct psm_fault_args here = psm_fault_here(state, client->rank, type);
+    struct psm_fault fault;
+    psm_status status = psm_fault_before(&request_site, &here, psm_proxy_stage(type), &fault);
+    if (status == PSM_OK && fault.action == PSM_FAULT_DROP) return PSM_OK;
+    if (status == PSM_OK && client->direct) {
+        status = send_direct(state, client, connector->connection, type, req, req_size, resp_size, *id);
+    } else if (status == PSM_OK) {
+        _Alignas(8) uint8_t bytes[PSM_WIRE_MAX];
+        size_t size =
+            psm_wire_encode_request(bytes, type, connector->connection, *id, req, (size_t)req_size, (size_t)resp_size);
+        if (fault.action == PSM_FAULT_CORRUPT) bytes[0] ^= 0xff;
+        if (fault.action == PSM_FAULT_SHORT && (size_t)fault.value < size) size = (size_t)fault.value;
+        status = send_whole(state, client, bytes, size, type, *id);
+    }
+    if (status < 0) {
+        psm_calls_drop(state, *id);
+        return status;
+    }
+    psm_fault_act_after(&fault);
+    return PSM_OK;
+}
+
+static psm_status check_call(const psmProxyConnector *connector, int type, const void *req, int req_size, int resp_size)
+{
+    if (!connector || !connector->state || !connector->initialized || req_size < 0 || resp_size < 0 ||
+        req_size > PSM_PROXY_PAYLOAD || resp_size > PSM_PROXY_PAYLOAD || (req_size && !req))
+        return psm_fail(PSM_ERR_INVALID, psm_proxy_stage(type), -1, -1, 0,
+                        "a call of type %d with %d bytes, %d back: a connector that is connected and 0 to %d bytes are "
+                        "meant",
+                        type, req_size, resp_size, PSM_PROXY_PAYLOAD);
+    return PSM_OK;
+}
+
+psm_status psmProxyCallAsync(psmProxyConnector *connector, int type, const void *req, int reqSize, int respSize,
+                             psmOpId *opId)
+{
+    PSM_TRY(check_call(connector, type, req, reqSize, respSize));
+    if (!opId) return psm_fail(PSM_ERR_INVALID, psm_proxy_stage(type), -1, -1, 0, "opId is NULL");
+    return call_async(connector, type, req, reqSize, respSize, opId);
+}
+
+static psm_status poll_response(psmProxyConnector *connector, void *resp, int resp_size, psmOpId id)
+{
+    psmProxyState *state = connector->state;
+    struct psm_client *client = atomic_load(&state->clients[connector->peer]);
+    psm_status status = psm_calls_fetch(state, id, resp, (size_t)resp_size);
+    if (status != PSM_IN_PROGRESS) return status;
+    if (!client->direct)
+        while (status == PSM_IN_PROGRESS && psm_client_read(state, client, id) == PSM_OK)
+            status = psm_calls_fetch(state, id, resp, (size_t)resp_size);
+    /* the reader that found the end has failed all calls by now */
+    if (status == PSM_IN_PROGRESS && atomic_load(&client->gone)) {
+        psm_calls_fail(state, client->rank, &client->end);
+        status = psm_calls_fetch(state, id, resp, (size_t)resp_size);
+    }
+    if (status == PSM_IN_PROGRESS && psm_state_ended(state)) {
+        psm_calls_drop(state, id);
+        return aborted(state, 0, client->rank, id);
+    }
+    return status;
+}
+
+psm_status psmPollProxyResponse(psmProxyConnector *connector, void *resp, int respSize, psmOpId opId)
+{
+    PSM_TRY(check_call(connector, 0, NULL, 0, respSize));
+    if (respSize && !resp) return psm_fail(PSM_ERR_INVALID, "call", -1, -1, opId, "resp is NULL");
+    return poll_response(connector, resp, respSize, opId);
+}
+
+/* Sleep until the answer may be there. */
+static void sleep_for(psmProxyState *state, struct psm_client *client, psmOpId id, struct psm_deadline deadline)
+{
+    if (client->direct) {
+        pthread_mutex_lock(&state->calls.lock);
+        struct psm_call *call = psm_calls_find(state, id);
+        struct psm_direct_call *direct = call ? call->direct : NULL;
+        if (direct) atomic_fetch_add(&direct->refs, 1);
+        pthread_mutex_unlock(&state->calls.lock);
+        if (!direct) return;
+        atomic_store(&direct->waiting, 1);
+        if (!atomic_load(&direct->done)) psm_futex_wait((const volatile uint32_t *)&direct->done, 0, slice(deadline));
+        psm_direct_call_drop(direct);
+        return;
+    }
+    if (begin_reading(client)) {
+        sleep_on(state, client, POLLIN, slice(deadline));
+        end_reading(client);
+        return;
+    }
+    pthread_mutex_lock(&client->lock);
+    client->waiters++;
+    if (client->reading && !atomic_load(&client->gone)) psm_cond_wait(&client->moved, &client->lock, slice(deadline));
+    client->waiters--;
+    pthread_mutex_unlock(&client->lock);
+}
+
+static psm_status call_blocking(psmProxyConnector *connector, int type, const void *req, int req_size, void *resp,
+                                int resp_size)
+{
+    psmProxyState *state = connector->state;
+    struct psm_client *client = atomic_load(&state->clients[connector->peer]);
+    struct psm_deadline deadline = psm_deadline_in(state->settings.timeout_ms);
+    psmOpId id = 0;
+    PSM_TRY(call_async(connector, type, req, req_size, resp_size, &id));
+    uint64_t spin_until = psm_clock_ns() + state->settings.spin_us * UINT64_C(1000);
+    for (unsigned turn = 1;; turn++) {
+        psm_status status = poll_response(connector, resp, resp_size, id);
+        if (status != PSM_IN_PROGRESS) {
+            if (status < 0) psm_fail_at(psm_proxy_stage(type), state->rank, client->rank, id);
+            return status;
+        }
+        uint64_t now = psm_clock_ns();
+        if (now < spin_until) {
+            if (turn % 64 == 0)
+                sched_yield(); /* the service may have to run here */
+            else
+                psm_relax();
+            continue;
+        }
+        if (now >= deadline.at_ns) {
+            psm_calls_drop(state, id); /* an answer that comes yet is late */
+            psm_msg_proxy_call_failed(client->rank, psm_proxy_type_name(type));
+            return timed_out(state, type, client, id, "got no answer to");
+        }
+        sleep_for(state, client, id, deadline);
+    }
+}
+
+psm_status psmProxyCallBlocking(psmProxyConnector *connector, int type, const void *req, int reqSize, void *resp,
+                                int respSize)
+{
+    PSM_TRY(check_call(connector, type, req, reqSize, respSize));
+    if (respSize && !resp) return psm_fail(PSM_ERR_INVALID, psm_proxy_stage(type), -1, -1, 0, "resp is NULL");
+    return call_blocking(connector, type, req, reqSize, resp, respSize);
+}
+
+/* ---- connecting ---- */
+
+static psm_status dial(psmProxyState *state, const struct psmProxyAddress *to, struct psm_deadline deadline, int *out)
+{
+    struct sockaddr_un address;
+    socklen_t size;
+    uint32_t pid;
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0) {
+        psm_msg_uds_create_failed(strerrordesc_np(errno), errno);
+        return psm_fail_errno(errno, "init", state->rank, to->rank, "cannot make a socket to the proxy of rank %d",
+                              to->rank);
+    }
+    psm_socket_address(&address, &size, to->service);
+    psm_status status = PSM_OK;
+    for (uint64_t pause = 20000; connect(fd, (struct sockaddr *)&address, size) != 0;) {
+        int number = errno;
+        if (number == EINTR) continue;
+        if (number != EAGAIN) { /* EAGAIN: its queue is full */
+            status =
+                psm_fail_errno(number, "init", state->rank, to->rank,
+                               "cannot connect to the proxy of rank %d (process %u) at @%s; it runs no more, or in "
+                               "another network namespace",
+                               to->rank, to->pid, to->service);
+            if (number == ECONNREFUSED) {
+                struct psm_error error = *psm_last_error();
+                error.status = PSM_ERR_PEER_DEAD;
+                status = psm_fail_again(&error);
+            }
+            break;
+        }
+        if (psm_state_ended(state)) status = aborted(state, psmProxyMsgInit, to->rank, 0);
+        if (psm_deadline_passed(deadline))
+            status =
+                psm_fail(PSM_ERR_TIMEOUT, "init", state->rank, to->rank, 0,
+                         "rank %d could not connect to the proxy of rank %d (process %u) in %u ms: its queue is full",
+                         state->rank, to->rank, to->pid, state->settings.timeout_ms);
+        if (status < 0) break;
+        struct pollfd fds = {state->abort_event, POLLIN, 0};
+        ppoll(&fds, 1, &(struct timespec){0, (long)pause}, NULL);
+        if (pause < 5000000) pause *= 2;
+    }
+    if (status == PSM_OK) status = psm_socket_check_user(fd, state->rank, to->rank, &pid);
+    if (status < 0) {
+        close(fd);
+        return status;
+    }
+    *out = fd;
+    return PSM_OK;
+}
+
+/* Tell who we are, and hear who answers. */
+static psm_status greet(psmProxyState *state, struct psm_client *client, struct psm_deadline deadline)
+{
+    const struct psmProxyAddress *to = &client->address;
+    struct psm_wire_hello hello;
+    struct psm_wire_message m;
+    char text[PSM_WIRE_TEXT];
+    _Alignas(8) uint8_t bytes[PSM_WIRE_MAX];
+    size_t size = 0;
+    int number = 0;
+    psm_hello_fill(&hello, state->rank, state->nranks, to->service);
+    psm_status status = psm_socket_send(client->fd, &hello, sizeof hello, &number);
+    while (status >= 0) {
+        status = psm_socket_recv(client->fd, bytes, sizeof bytes, &size, &number);
+        if (status != PSM_IN_PROGRESS) break;
+        if (psm_state_ended(state)) return aborted(state, psmProxyMsgInit, to->rank, 0);
+        if (psm_deadline_passed(deadline)) return timed_out(state, psmProxyMsgInit, client, 0, "got no answer to");
+        sleep_on(state, client, POLLIN, slice(deadline));
+    }
+    if (status < 0)
+        return psm_fail(PSM_ERR_PEER_DEAD, "init", state->rank, to->rank, 0,
+                        "the proxy of rank %d (process %u) closed the socket before its hello", to->rank, to->pid);
+    status = psm_wire_decode(bytes, size > sizeof bytes ? sizeof bytes : size,
+                             1u << PSM_WIRE_HELLO | 1u << PSM_WIRE_BYE, &m, text);
+    if (status < 0)
+        return psm_fail(status, "init", state->rank, to->rank, 0, "%.220s (from the proxy of rank %d)", text, to->rank);
+    if (m.kind == PSM_WIRE_BYE)
+        return psm_fail(m.bye.status < 0 ? (psm_status)m.bye.status : PSM_ERR_PEER_CLOSED, "init", state->rank,
+                        to->rank, 0, "the proxy of rank %d refused this rank: %.200s", to->rank, m.bye.text);
+    if (m.hello.rank != to->rank || m.hello.nranks != state->nranks)
+        return psm_fail(PSM_ERR_MISMATCH, "init", state->rank, to->rank, 0,
+                        "rank %d of %d answers at @%s, rank %d of %d is meant", m.hello.rank, m.hello.nranks,
+                        to->service, to->rank, state->nranks);
+    return PSM_OK;
+}
+
+static psm_status make_client(psmProxyState *state, const struct psmProxyAddress *address, struct psm_client **out)
+{
+    const struct psm_proc *self = psm_proc_self();
+    struct psm_deadline deadline = psm_deadline_in(state->settings.timeout_ms);
+    struct psm_fault fault;
+    struct psm_fault_args here = psm_fault_here(state, address->rank, psmProxyMsgInit);
+    PSM_TRY(psm_fault_before(&dial_site, &here, "init", &fault));
+    struct psm_client *client = calloc(1, sizeof *client);
+    if (!client)
+        return psm_fail(PSM_ERR_NO_MEMORY, "init", state->rank, address->rank, 0, "no memory for a connection");
+    client->rank = address->rank;
+    client->address = *address;
+    client->fd = -1;
+    pthread_mutex_init(&client->lock, NULL);
+    psm_cond_init(&client->moved);
+    psm_status status = PSM_OK;
+    if (address->pid == (uint32_t)self->pid && address->start_time == self->start_time)
+        client->direct = psm_direct_find(address->service);
+    if (!client->direct) {
+        int fd = -1;
+        status = dial(state, address, deadline, &fd);
+        client->fd = fd;
+        if (status == PSM_OK) status = greet(state, client, deadline);
+    }
+    if (status < 0) {
+        if (client->fd >= 0) close(client->fd);
+        pthread_mutex_destroy(&client->lock);
+        pthread_cond_destroy(&client->moved);
+        free(client);
+        return status;
+    }
+    psm_fault_act_after(&fault);
+    *out = client;
+    return PSM_OK;
+}
+
+psm_status psmProxyConnect(psmProxyState *state, int transport, int send, const struct psmProxyAddress *address,
+                           psmProxyConnector *connector)
+{
+    if (!state || !address || !connector || transport < 0 || transport >= PSM_TRANSPORTS)
+        return psm_fail(
+            PSM_ERR_INVALID, "init", state ? state->rank : -1, -1, 0,
+            "psmProxyConnect: transport %d; a state, an address, a connector and a transport below %d are meant",
+            transport, PSM_TRANSPORTS);
+    if (address->rank < 0 || address->rank >= state->nranks) {
+        psm_msg_proxy_connect_out_of_bounds(address->rank, state->nranks);
+        return psm_fail(PSM_ERR_INVALID, "init", state->rank, address->rank, 0, "rank %d; 0 to %d are meant",
+                        address->rank, state->nranks - 1);
+    }
+    if (psm_state_ended(state)) return aborted(state, psmProxyMsgInit, address->rank, 0);
+    psm_status status = PSM_OK;
+    pthread_mutex_lock(&state->connect_lock);
+    struct psm_client *client = atomic_load(&state->clients[address->rank]);
+    if (!client) {
+        status = make_client(state, address, &client);
+        if (status == PSM_OK) {
+            atomic_store(&state->clients[address->rank], client);
+            psm_event_set(state->direct->event); /* the service watches the socket from now on */
+        }
+    } else if (strncmp(client->address.service, address->service, sizeof address->service) != 0) {
+        status = psm_fail(PSM_ERR_MISMATCH, "init", state->rank, address->rank, 0,
+                          "the proxy of rank %d is to be at @%.23s, and was at @%.23s before", address->rank,
+                          address->service, client->address.service);
+    }
+    pthread_mutex_unlock(&state->connect_lock);
+    if (status < 0) return status;
+    *connector = (psmProxyConnector){.state = state,
+                                     .rank = address->rank,
+                                     .transport = transport,
+                                     .send = send != 0,
+                                     .sameProcess = client->direct != NULL,
+                                     .peer = address->rank};
+    struct psm_wire_init req = {transport, connector->send, state->rank, connector->sameProcess};
+    struct psm_wire_inited resp = {0};
+    PSM_TRY(call_blocking(connector, psmProxyMsgInit, &req, sizeof req, &resp, sizeof resp));
+    connector->connection = resp.connection;
+    connector->initialized = 1;
+    psm_msg_proxy_conn_connected_2(address->rank, resp.connection);
+    return PSM_OK;
+}
+
+psm_status psmProxyDisconnect(psmProxyConnector *connector)
+{
+    if (!connector || !connector->state || !connector->initialized) return PSM_OK;
+    psmProxyState *state = connector->state;
+    connector->initialized = 0;
+    struct psm_client *client = atomic_load(&state->clients[connector->peer]);
+    /* A proxy that has ended frees its connections itself. */
+    if (psm_state_ended(state) || atomic_load(&client->gone) || atomic_load(&state->stop)) return PSM_OK;
+    psm_status status = call_blocking(connector, psmProxyMsgClose, NULL, 0, NULL, 0);
+    if (status == PSM_ERR_PEER_CLOSED || status == PSM_ERR_PEER_DEAD || status == PSM_ERR_ABORTED) return PSM_OK;
+    return status;
+}
+
+void psm_clients_close(psmProxyState *state, psm_status status, const char *text)
+{
+    for (int i = 0; i < state->nranks; i++) {
+        struct psm_client *client = atomic_load(&state->clients[i]);
+        if (!client || atomic_load(&client->gone)) continue;
+        struct psm_error error = {.status = status < 0 ? PSM_ERR_ABORTED : PSM_ERR_PEER_CLOSED,
+                                  .rank = state->rank,
+                                  .peer = i,
+                                  .stage = "call"};
+        snprintf(error.text, sizeof error.text, "%.250s", status < 0 ? text : "this rank's proxy was stopped");
+        if (client->direct) {
+            struct psm_direct_call *bye = psm_direct_call_make(0, 0);
+            if (bye) {
+                bye->client = state->client_id;
+                bye->client_rank = state->rank;
+                bye->type = status < 0 ? psmProxyMsgAbort : psmProxyMsgClose;
+                bye->error = error;
+                if (!psm_direct_push(client->direct, bye)) psm_direct_call_drop(bye);
+                psm_direct_call_drop(bye);
+            }
+        } else {
+            psm_socket_bye(atomic_load(&client->fd), status, false, text);
+        }
+        psm_client_end(state, client, &error);
+    }
+}
+
+void psm_clients_free(psmProxyState *state)
+{
+    for (int i = 0; state->clients && i < state->nranks; i++) {
+        struct psm_client *client = atomic_load(&state->clients[i]);
+        if (!client) continue;
+        if (client->fd >= 0) close(client->fd);
+        psm_direct_drop(client->direct);
+        pthread_mutex_destroy(&client->lock);
+        pthread_cond_destroy(&client->moved);
+        free(client);
+    }
+    free((void *)state->clients);
+    state->clients = NULL;
+}

@@ -1,0 +1,297 @@
+/* The proxy from inside. Three threads of its own (service, UDS, progress), and any thread of the application.
+ *
+ * Who may touch what:
+ *   service thread alone: psm_service and what hangs on it (peers, requests, handlers' resources)
+ *   any thread, under its lock: connection table, clients (calls to other proxies), offers, fd jobs, saved ops, errors
+ *   progress thread alone: the list of running operations
+ * Locks are taken one at a time, except client->lock before calls.lock. */
+#ifndef PSM_PROXY_INTERNAL_H
+#define PSM_PROXY_INTERNAL_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include "core/internal.h"
+#include "proxy/wire.h"
+#include "psm/psm_host_ops.h"
+#include "psm/psm_launch.h"
+
+enum {
+    PSM_PEER_QUEUE = 4096, /* requests and unsent answers of a peer; above it no more are read */
+    PSM_SERVICE_PEERS = 16384,
+    PSM_CONNECTIONS = 1 << 20,
+    PSM_CALLS = 1 << 20
+};
+
+/* ---- waiting (wait.c) ---- */
+
+/* The wait ends when *word is no longer `value`, after `ns` at the latest, or for no reason. */
+void psm_futex_wait(const volatile uint32_t *word, uint32_t value, uint64_t ns);
+void psm_futex_wake(const volatile void *word);
+void psm_cond_init(pthread_cond_t *cond); /* waits by CLOCK_MONOTONIC */
+void psm_cond_wait(pthread_cond_t *cond, pthread_mutex_t *lock, uint64_t ns);
+void psm_relax(void);
+/* Level-triggered flag that poll(2) can wait for. */
+int psm_event_make(void); /* -1 with errno */
+void psm_event_set(int event);
+void psm_event_clear(int event);
+
+/* ---- sockets (socket.c) ---- */
+
+/* A bound abstract socket, non-blocking, with a random name. */
+psm_status psm_socket_listen(int type, int rank, char name[24], int *fd);
+void psm_socket_address(struct sockaddr_un *address, socklen_t *size, const char *name);
+/* Who is at the other end of a connected socket. PSM_ERR_DENIED: another user; both uids are in the text. */
+psm_status psm_socket_check_user(int fd, int rank, int peer, uint32_t *pid);
+int psm_socket_pidfd(int fd, uint32_t pid); /* -1: there is none */
+/* One whole message. PSM_IN_PROGRESS: not now. PSM_ERR_PEER_CLOSED: the other end has closed, *number has an errno. */
+psm_status psm_socket_send(int fd, const void *bytes, size_t size, int *number);
+psm_status psm_socket_recv(int fd, void *bytes, size_t capacity, size_t *size, int *number);
+/* The last message of a connection: as well as it can be done. */
+void psm_socket_bye(int fd, psm_status status, bool refused, const char *text);
+void psm_hello_fill(struct psm_wire_hello *hello, int rank, int nranks, const char *service);
+
+/* ---- calls inside a process (direct.c) ---- */
+
+/* A request that does not go through a socket. Two hold it: the caller and the service. */
+struct psm_direct_call {
+    struct psm_direct_call *next;
+    _Atomic uint32_t refs;
+    _Atomic uint32_t done; /* a futex */
+    _Atomic uint32_t waiting;
+    uint64_t client; /* which caller: never used twice in a process */
+    int client_rank;
+    int type;
+    uint64_t connection, op_id;
+    uint32_t req_size, resp_size;
+    struct psm_error error; /* status PSM_OK: none */
+    uint8_t *resp;
+    uint8_t data[]; /* the request, then the response, aligned */
+};
+/* The way to a service of this process. Lives as long as anybody holds it. */
+struct psm_direct {
+    _Atomic uint32_t refs;
+    _Atomic(struct psm_direct_call *) head; /* newest first; psm_direct_closed: the service has ended */
+    _Atomic uint32_t sleeping;              /* the service is in poll(2), or about to be */
+    int event;                              /* wakes it; closed with the last reference */
+    int rank;
+    char name[24];
+};
+struct psm_direct *psm_direct_make(const char *name, int rank); /* known to the process from now on */
+struct psm_direct *psm_direct_find(const char *name);           /* held for the caller; NULL: not of this process */
+void psm_direct_forget(struct psm_direct *direct);              /* no longer found */
+void psm_direct_drop(struct psm_direct *direct);
+/* False: the service has ended. Takes over the service's reference of the call. */
+bool psm_direct_push(struct psm_direct *direct, struct psm_direct_call *call);
+struct psm_direct_call *psm_direct_take(struct psm_direct *direct, bool close); /* all, oldest first */
+void psm_direct_wake(struct psm_direct *direct);
+struct psm_direct_call *psm_direct_call_make(size_t req_size, size_t resp_size); /* two references; NULL: no memory */
+void psm_direct_call_drop(struct psm_direct_call *call);
+void psm_direct_call_done(struct psm_direct_call *call); /* answers; drops the service's reference */
+
+/* ---- connections (connections.c) ---- */
+
+struct psm_connection {
+    psmProxyConnection pub; /* first: handlers get it */
+    struct psm_host host;
+    uint32_t generation;
+    bool taken;
+    _Atomic uint32_t running; /* operations that were posted and have not ended */
+    bool freeing;             /* no more operations */
+    uint64_t owner;           /* id of the service's peer that made it */
+    struct psm_connection *next_freed;
+};
+struct psm_connections {
+    pthread_mutex_t lock;
+    struct psm_connection **slots;
+    uint32_t count, capacity, last, live;
+};
+struct psm_connection *psm_connection_new(psmProxyState *state, uint64_t owner); /* NULL: no memory or slots */
+/* NULL: no such connection, or another generation of it. */
+struct psm_connection *psm_connection_find(psmProxyState *state, uint64_t id);
+/* Counts one operation in; psm_connection_ended counts it out. NULL: no such connection, or it is being freed. */
+struct psm_connection *psm_connection_enter(psmProxyState *state, uint64_t id);
+/* Any live connection of an owner (0: of anybody) that is not in the state of being freed, marked so now. */
+struct psm_connection *psm_connection_begin_free(psmProxyState *state, uint64_t owner);
+void psm_connection_begin_free_one(psmProxyState *state, struct psm_connection *connection);
+void psm_connection_release(psmProxyState *state, struct psm_connection *connection);
+
+/* ---- the calling side (client.c, calls.c) ---- */
+
+struct psm_call {
+    uint32_t slot, generation;
+    bool taken, done;
+    int type, peer;
+    uint32_t resp_size, capacity;
+    uint8_t *resp;
+    struct psm_error error;
+    struct psm_direct_call *direct;
+    uint32_t next_free;
+};
+struct psm_calls {
+    pthread_mutex_t lock;
+    struct psm_call **slots;
+    uint32_t count, capacity, free_head;
+};
+/* A socket to another rank's proxy, or the way to one of this process. */
+struct psm_client {
+    int rank;
+    struct psmProxyAddress address;
+    struct psm_direct *direct;
+    _Atomic int fd; /* -1: direct */
+    _Atomic int gone;
+    pthread_mutex_t lock; /* the state below, and sending */
+    pthread_cond_t moved; /* an answer was stored, or nobody reads the socket any more */
+    bool reading;
+    unsigned waiters;
+    struct psm_error end; /* why it is gone */
+};
+
+/* ---- file descriptors (uds.c, fdjob.c) ---- */
+
+struct psm_offer {
+    uint64_t id;
+    int fd;
+};
+struct psmProxyFetch {
+    struct psmProxyFetch *next;
+    psmProxyState *state;
+    int type, rank;
+    uint32_t pid;
+    uint64_t op_id, share, begun;
+    char name[24]; /* of the other's UDS */
+    int give;      /* QueryFd: a dup of the caller's descriptor */
+    int got, number;
+    uint64_t deadline, next_send;
+    uint32_t attempts;
+    bool done, wanted, handler;
+    struct psm_error error;
+};
+struct psm_given { /* a descriptor that came by QueryFd */
+    int fd, rank;
+    uint64_t op_id;
+    char from[24];
+    bool taken;
+};
+struct psm_uds {
+    int fd, event;
+    pthread_mutex_t lock;
+    pthread_cond_t ended;
+    struct psm_offer *offers;
+    size_t noffers, offers_size;
+    struct psmProxyFetch *jobs;
+    struct psm_given *given;
+    size_t ngiven, given_size;
+    _Atomic uint32_t generation;
+};
+
+/* ---- operations (progress.c, pool.c) ---- */
+
+struct psm_posted {
+    struct psm_posted *next;
+    struct psm_connection *connection;
+    struct psmProxyOp op;
+};
+struct psm_progress {
+    pthread_mutex_t lock;
+    struct psm_posted *saved, **saved_end, *posted, **posted_end, *free;
+    _Atomic uint32_t word; /* a futex: changes when there is something new */
+    _Atomic uint32_t sleeping, live;
+    struct psmProxyArgs *active, **active_end, *free_args; /* progress thread */
+};
+
+/* ---- the state ---- */
+
+enum psm_phase { PSM_PHASE_MADE, PSM_PHASE_RUNNING, PSM_PHASE_STOPPING, PSM_PHASE_STOPPED };
+
+struct psm_peer;
+struct psm_job_refs {
+    _Atomic uint64_t calls, served, retried, late, refused, resent, fds_sent, fds_received, peers;
+};
+
+struct psmProxyState {
+    int rank, nranks, device;
+    struct psm_settings settings;
+    const struct psmTransportComm *transports[PSM_TRANSPORTS][2];
+    volatile uint32_t *abort_flag;
+    void *host;
+    struct psmProxyAddress address, *addresses;
+    int naddresses;
+    pthread_mutex_t lock; /* phase, addresses, error */
+    pthread_mutex_t stop_lock;
+    pthread_mutex_t connect_lock; /* held while a client is being made */
+    enum psm_phase phase;
+    bool have_service, have_uds, have_progress;
+    pthread_t service, uds_thread, progress_thread;
+    _Atomic uint32_t stop, stop_progress, aborted;
+    int listen_fd;
+    int abort_event; /* set once, for waits in poll(2) */
+    struct psm_direct *direct;
+    uint64_t client_id;
+    struct psm_connections connections;
+    struct psm_calls calls;
+    struct psm_client *_Atomic *clients; /* by rank */
+    _Atomic uint8_t *lost;               /* by rank: its process has died or closed */
+    struct psm_uds uds;
+    struct psm_progress progress;
+    _Atomic int async_status;
+    struct psm_error async_error;
+    struct psm_job_refs counts;
+};
+
+#define PSM_COUNT(state, what) atomic_fetch_add_explicit(&(state)->counts.what, 1, memory_order_relaxed)
+
+void *psm_service_main(void *state);
+void *psm_uds_main(void *state);
+void *psm_progress_main(void *state);
+
+bool psm_state_ended(const psmProxyState *state); /* aborted, by whichever flag */
+/* The first call counts: notes why, and wakes everything. */
+void psm_state_abort(psmProxyState *state, const struct psm_error *error);
+void psm_state_lost(psmProxyState *state, int rank);
+void psm_thread_device(psmProxyState *state, const char *thread);
+struct psm_fault_args psm_fault_here(psmProxyState *state, int peer, int type);
+
+/* The stage of an error: the type's name in small letters. */
+const char *psm_proxy_stage(int type);
+/* The payloads of Init. */
+struct psm_wire_init {
+    int32_t transport, send, rank, same_process;
+};
+PSM_SHAREABLE(psm_wire_init, 16);
+struct psm_wire_inited {
+    uint64_t connection;
+};
+PSM_SHAREABLE(psm_wire_inited, 8);
+
+psm_status psm_calls_take(psmProxyState *state, int peer, int type, uint32_t resp_size, psmOpId *id);
+void psm_calls_drop(psmProxyState *state, psmOpId id);
+struct psm_call *psm_calls_find(psmProxyState *state, psmOpId id); /* calls.lock is held */
+void psm_calls_fail(psmProxyState *state, int peer, const struct psm_error *error);
+void psm_calls_free(psmProxyState *state);
+void psm_calls_store(psmProxyState *state, int peer, const struct psm_wire_message *message, psmOpId expected);
+/* Moves an answer that is there to the caller. PSM_IN_PROGRESS: it is not. */
+psm_status psm_calls_fetch(psmProxyState *state, psmOpId id, void *resp, size_t resp_size);
+/* Takes in one message that has come on a client's socket, if nobody else does. PSM_IN_PROGRESS: none has, or somebody
+ * does. */
+psm_status psm_client_read(psmProxyState *state, struct psm_client *client, psmOpId expected);
+void psm_client_end(psmProxyState *state, struct psm_client *client, const struct psm_error *error);
+/* For the service thread: the other side has hung up. */
+void psm_client_hung_up(psmProxyState *state, struct psm_client *client);
+void psm_clients_close(psmProxyState *state, psm_status status, const char *text);
+void psm_clients_free(psmProxyState *state);
+
+psm_status psm_fetch_begin(psmProxyState *state, int type, const struct psmProxyAddress *owner, uint64_t share,
+                           int give, bool handler, struct psmProxyFetch **fetch);
+psm_status psm_fetch_wait(struct psmProxyFetch *fetch, int *fd, int *number);
+psm_status psm_uds_init(psmProxyState *state);
+void psm_uds_free(psmProxyState *state);
+
+psm_status psm_progress_init(psmProxyState *state);
+void psm_progress_free(psmProxyState *state);
+/* What the progress thread can do no more: ends what is posted. After the thread has ended. */
+void psm_progress_cancel(psmProxyState *state);
+
+#endif

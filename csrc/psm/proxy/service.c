@@ -1,0 +1,612 @@
+/* The service thread: takes in peers and their requests, retries what is not done, answers in any order. It sleeps in
+ * poll(2) when there is nothing to do, and spins for PSM_SPIN after there was. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <poll.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "proxy/service.h"
+#include "psm_lib_messages.h"
+
+enum { READ_AT_ONCE = 64 /* messages of one peer before the others' turn */ };
+#define RETRY_FIRST_NS UINT64_C(20000)
+#define RETRY_LAST_NS  UINT64_C(5000000)
+
+PSM_FAULT_SITE_OF(response_site, "proxy.response", "the service sends an answer; op is its type",
+                  PSM_FAULT_CAN_GENERIC | PSM_FAULT_CAN(PSM_FAULT_DROP) | PSM_FAULT_CAN(PSM_FAULT_CORRUPT));
+PSM_FAULT_SITE(accept_site, "proxy.accept", "the service takes in a peer");
+
+/* ---- answers ---- */
+
+static void request_free(struct psm_request *r)
+{
+    r->peer->waiting--;
+    free(r);
+}
+
+static void send_or_keep(struct psm_service *service, struct psm_peer *peer, const uint8_t *bytes, size_t size)
+{
+    int number = 0;
+    psm_status status = peer->unsent ? PSM_IN_PROGRESS : psm_socket_send(peer->fd, bytes, size, &number);
+    if (status == PSM_OK) return;
+    struct psm_unsent *kept = status < 0 ? NULL : malloc(sizeof *kept + size);
+    if (!kept) {
+        psm_peer_lost(service, peer, status < 0 ? strerrordesc_np(number) : "no memory for its answers");
+        return;
+    }
+    kept->next = NULL;
+    kept->size = size;
+    memcpy(kept->bytes, bytes, size);
+    *peer->unsent_end = kept;
+    peer->unsent_end = &kept->next;
+    peer->unsent_count++;
+}
+
+static void send_kept(struct psm_service *service, struct psm_peer *peer)
+{
+    int number = 0;
+    while (peer->unsent) {
+        struct psm_unsent *first = peer->unsent;
+        psm_status status = psm_socket_send(peer->fd, first->bytes, first->size, &number);
+        if (status == PSM_IN_PROGRESS) return;
+        if (status < 0) {
+            psm_peer_lost(service, peer, strerrordesc_np(number));
+            return;
+        }
+        peer->unsent = first->next;
+        if (!peer->unsent) peer->unsent_end = &peer->unsent;
+        peer->unsent_count--;
+        free(first);
+    }
+}
+
+/* Takes the request out of this world. */
+static void respond(struct psm_service *service, struct psm_request *r, psm_status status)
+{
+    psmProxyState *state = service->state;
+    struct psm_peer *peer = r->peer;
+    struct psm_error error = *psm_last_error();
+    struct psm_fault fault = {.action = PSM_FAULT_NONE};
+    struct psm_fault_args here = psm_fault_here(state, peer->rank, r->type);
+    psm_msg_proxy_call_done(r->op_id, r->type, (int64_t)(uintptr_t)r->req, r->resp_size);
+    if (status < 0) psm_msg_libpsm_proxy_failed(psm_proxy_type_name(r->type), peer->rank, r->op_id, error.text);
+    PSM_COUNT(state, served);
+    if (r->fault.action == PSM_FAULT_DROP || psm_fault_before(&response_site, &here, "response", &fault) < 0)
+        fault.action = PSM_FAULT_DROP;
+    if (fault.action == PSM_FAULT_CORRUPT && r->resp_size) r->resp[0] ^= 0xff;
+    if (fault.action == PSM_FAULT_DROP) {
+        if (r->direct) psm_direct_call_drop(r->direct);
+    } else if (r->direct) {
+        if (status < 0) r->direct->error = error;
+        psm_direct_call_done(r->direct);
+    } else {
+        _Alignas(8) uint8_t bytes[PSM_WIRE_MAX];
+        /* a failed call has no payload */
+        size_t size = psm_wire_encode_response(bytes, r->op_id, status < 0 ? &error : NULL, r->resp,
+                                               status < 0 ? 0 : r->resp_size);
+        r->direct = NULL;
+        request_free(r);
+        send_or_keep(service, peer, bytes, size);
+        psm_fault_act_after(&fault);
+        return;
+    }
+    request_free(r);
+    psm_fault_act_after(&fault);
+}
+
+/* ---- requests ---- */
+
+static void begin(struct psm_service *service, struct psm_request *r)
+{
+    psmProxyState *state = service->state;
+    int type = r->type;
+    r->begun = psm_clock_ns();
+    r->peer->waiting++;
+    psm_status status = psm_request_do(service, r);
+    if (status == PSM_IN_PROGRESS) {
+        r->next = NULL;
+        *service->pending_end = r;
+        service->pending_end = &r->next;
+        service->retry_ns = RETRY_FIRST_NS;
+        service->next_retry = r->begun + RETRY_FIRST_NS;
+        PSM_COUNT(state, retried);
+    } else {
+        respond(service, r, status);
+    }
+    /* NCCL's numbers: 0 success, 7 in progress, 3 internal error */
+    psm_msg_proxy_call_begun(psm_proxy_type_name(type), status == PSM_IN_PROGRESS ? 7 : status < 0 ? 3 : 0);
+}
+
+static bool retry(struct psm_service *service)
+{
+    bool moved = false;
+    struct psm_request *list = service->pending;
+    service->pending = NULL;
+    service->pending_end = &service->pending;
+    while (list) {
+        struct psm_request *r = list;
+        list = r->next;
+        r->next = NULL;
+        psm_status status = r->peer->gone ? PSM_ERR_PEER_CLOSED : psm_request_do(service, r);
+        if (status == PSM_IN_PROGRESS || r->peer->gone) {
+            /* those of a lost peer are swept out by whoever lost it */
+            *service->pending_end = r;
+            service->pending_end = &r->next;
+            PSM_COUNT(service->state, retried);
+        } else {
+            respond(service, r, status);
+            moved = true;
+        }
+    }
+    service->retry_ns = moved ? RETRY_FIRST_NS : service->retry_ns * 2;
+    if (service->retry_ns > RETRY_LAST_NS) service->retry_ns = RETRY_LAST_NS;
+    service->next_retry = psm_clock_ns() + service->retry_ns;
+    return moved;
+}
+
+/* Those of a peer that nobody can answer any more. */
+static void sweep(struct psm_service *service, const struct psm_peer *peer)
+{
+    struct psm_request **at = &service->pending;
+    while (*at) {
+        struct psm_request *r = *at;
+        if (peer && r->peer != peer) {
+            at = &r->next;
+            continue;
+        }
+        *at = r->next;
+        if (r->closing) psm_service_free_connection(service, r->closing);
+        if (r->direct) {
+            r->direct->error = (struct psm_error){.status = PSM_ERR_PEER_CLOSED, .rank = -1, .peer = -1};
+            strcpy(r->direct->error.stage, psm_proxy_stage(r->type));
+            strcpy(r->direct->error.text, "the proxy in this process has stopped");
+            psm_direct_call_done(r->direct);
+        }
+        request_free(r);
+    }
+    service->pending_end = at;
+}
+
+/* ---- peers ---- */
+
+static struct psm_peer *peer_new(struct psm_service *service, int fd)
+{
+    if (service->npeers == service->peers_size) {
+        size_t size = service->peers_size ? service->peers_size * 2 : 16;
+        struct psm_peer **grown = realloc(service->peers, size * sizeof(*grown));
+        if (!grown) return NULL;
+        service->peers = grown;
+        service->peers_size = size;
+    }
+    struct psm_peer *peer = calloc(1, sizeof *peer);
+    if (!peer) return NULL;
+    peer->fd = fd;
+    peer->pidfd = peer->rank = -1;
+    peer->id = ++service->last_id;
+    peer->unsent_end = &peer->unsent;
+    service->peers[service->npeers++] = peer;
+    PSM_COUNT(service->state, peers);
+    return peer;
+}
+
+/* Closes and frees all it had, except the struct, which is dropped at the end of the round. */
+void psm_peer_lost(struct psm_service *service, struct psm_peer *peer, const char *why)
+{
+    if (peer->gone) return;
+    peer->gone = true;
+    if (peer->rank >= 0) {
+        psm_msg_proxy_closed_by_peer(peer->rank);
+        psm_msg_libpsm_proxy_peer_gone(peer->rank, peer->pid, why);
+        psm_state_lost(service->state, peer->rank);
+    }
+    if (peer->fd >= 0) close(peer->fd);
+    if (peer->pidfd >= 0) close(peer->pidfd);
+    peer->fd = peer->pidfd = -1;
+}
+
+static void peers_drop(struct psm_service *service)
+{
+    for (size_t i = 0; i < service->npeers;) {
+        struct psm_peer *peer = service->peers[i];
+        if (!peer->gone) {
+            i++;
+            continue;
+        }
+        sweep(service, peer);
+        for (struct psm_connection *c; (c = psm_connection_begin_free(service->state, peer->id));)
+            psm_service_free_connection(service, c);
+        while (peer->unsent) {
+            struct psm_unsent *next = peer->unsent->next;
+            free(peer->unsent);
+            peer->unsent = next;
+        }
+        free(peer);
+        service->peers[i] = service->peers[--service->npeers];
+        atomic_fetch_sub(&service->state->counts.peers, 1);
+    }
+}
+
+static void refuse(struct psm_service *service, struct psm_peer *peer, psm_status status, const char *text)
+{
+    psm_msg_libpsm_proxy_refused(peer->pid, text);
+    PSM_COUNT(service->state, refused);
+    psm_socket_bye(peer->fd, status, true, text);
+    psm_peer_lost(service, peer, text);
+}
+
+static void accept_all(struct psm_service *service)
+{
+    psmProxyState *state = service->state;
+    for (int i = 0; i < READ_AT_ONCE; i++) {
+        int fd = accept4(state->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        if (fd < 0) {
+            if (errno == EINTR || errno == ECONNABORTED) continue;
+            if (errno != EAGAIN) psm_msg_proxy_accept_failed(strerrordesc_np(errno));
+            return;
+        }
+        struct psm_fault fault;
+        struct psm_fault_args here = psm_fault_here(state, PSM_FAULT_UNKNOWN, 0);
+        uint32_t pid = 0;
+        psm_status status = psm_fault_before(&accept_site, &here, "accept", &fault);
+        if (status == PSM_OK) status = psm_socket_check_user(fd, state->rank, -1, &pid);
+        if (status < 0) {
+            psm_msg_libpsm_proxy_refused(pid, psm_last_error()->text);
+            PSM_COUNT(state, refused);
+            psm_socket_bye(fd, status, true, psm_last_error()->text);
+            close(fd);
+            continue;
+        }
+        struct psm_peer *peer = service->npeers < PSM_SERVICE_PEERS ? peer_new(service, fd) : NULL;
+        if (!peer) {
+            psm_msg_proxy_too_many_connections(PSM_SERVICE_PEERS);
+            psm_socket_bye(fd, PSM_ERR_NO_RESOURCE, true, "this proxy has too many connections");
+            close(fd);
+            continue;
+        }
+        peer->pid = pid;
+        peer->pidfd = psm_socket_pidfd(fd, pid);
+        peer->hello_until = psm_clock_ns() + state->settings.timeout_ms * UINT64_C(1000000);
+    }
+}
+
+static void hello(struct psm_service *service, struct psm_peer *peer, const struct psm_wire_hello *said)
+{
+    psmProxyState *state = service->state;
+    char text[PSM_WIRE_TEXT] = "";
+    if (said->nranks != state->nranks || said->rank < 0 || said->rank >= state->nranks)
+        snprintf(text, sizeof text, "a hello of rank %d of %d came, one of a rank of %d is meant", said->rank,
+                 said->nranks, state->nranks);
+    else if (strcmp(said->service, state->address.service) != 0)
+        snprintf(text, sizeof text, "a hello for the proxy @%s came, this is @%s", said->service,
+                 state->address.service);
+    if (text[0]) {
+        refuse(service, peer, PSM_ERR_MISMATCH, text);
+        return;
+    }
+    peer->rank = said->rank;
+    struct psm_wire_hello answer;
+    psm_hello_fill(&answer, state->rank, state->nranks, state->address.service);
+    send_or_keep(service, peer, (const uint8_t *)&answer, sizeof answer);
+}
+
+static void ended_by_peer(struct psm_service *service, struct psm_peer *peer, psm_status status, const char *text)
+{
+    struct psm_error error = {.status = PSM_ERR_ABORTED, .rank = service->state->rank, .peer = peer->rank};
+    int rank = peer->rank;
+    strcpy(error.stage, "service");
+    snprintf(error.text, sizeof error.text, "rank %d ended the operation: %.200s", rank, text);
+    psm_peer_lost(service, peer, status < 0 ? text : "it said so");
+    if (status < 0) psm_state_abort(service->state, &error);
+}
+
+static void request_from(struct psm_service *service, struct psm_peer *peer, const struct psm_wire_message *m)
+{
+    const struct psm_wire_request *w = &m->request;
+    size_t aligned = (w->req_size + 15) / 16 * 16;
+    struct psm_request *r = calloc(1, sizeof *r + 16 + aligned + w->resp_size);
+    if (!r) {
+        psm_peer_lost(service, peer, "no memory for its request");
+        return;
+    }
+    r->peer = peer;
+    r->type = w->type;
+    r->req_size = w->req_size;
+    r->resp_size = w->resp_size;
+    r->connection = w->connection;
+    r->op_id = w->op_id;
+    r->req = (uint8_t *)(((uintptr_t)(r + 1) + 15) / 16 * 16);
+    r->resp = r->req + aligned;
+    if (m->payload_size) memcpy(r->req, m->payload, m->payload_size);
+    begin(service, r);
+}
+
+static bool known_type(int type)
+{
+    return type == psmProxyMsgInit || type == psmProxyMsgSharedInit || type == psmProxyMsgSetup ||
+           type == psmProxyMsgConnect || type == psmProxyMsgClose || type == psmProxyMsgRegister ||
+           type == psmProxyMsgDeregister;
+}
+
+static bool read_peer(struct psm_service *service, struct psm_peer *peer)
+{
+    _Alignas(8) uint8_t bytes[PSM_WIRE_MAX];
+    char text[PSM_WIRE_TEXT];
+    struct psm_wire_message m;
+    bool any = false;
+    for (int i = 0; i < READ_AT_ONCE && !peer->gone; i++) {
+        size_t size = 0;
+        int number = 0;
+        psm_status status = psm_socket_recv(peer->fd, bytes, sizeof bytes, &size, &number);
+        if (status == PSM_IN_PROGRESS) return any;
+        any = true;
+        if (status < 0) {
+            psm_peer_lost(service, peer, "its socket was closed without a word: it has died");
+            return true;
+        }
+        unsigned kinds = peer->rank < 0 ? 1u << PSM_WIRE_HELLO : 1u << PSM_WIRE_REQUEST | 1u << PSM_WIRE_BYE;
+        status = psm_wire_decode(bytes, size > sizeof bytes ? sizeof bytes : size, kinds, &m, text);
+        if (status < 0) {
+            refuse(service, peer, status, text);
+        } else if (m.kind == PSM_WIRE_HELLO) {
+            hello(service, peer, &m.hello);
+        } else if (m.kind == PSM_WIRE_BYE) {
+            ended_by_peer(service, peer, (psm_status)m.bye.status, m.bye.text);
+        } else if (!known_type(m.request.type)) {
+            psm_msg_proxy_unknown_command(m.request.type, peer->rank);
+            snprintf(text, sizeof text, "a request of type %d came, which is not known", m.request.type);
+            refuse(service, peer, PSM_ERR_PROTOCOL, text);
+        } else {
+            request_from(service, peer, &m);
+        }
+        if (peer->waiting + peer->unsent_count >= PSM_PEER_QUEUE) return true;
+    }
+    return any;
+}
+
+/* ---- callers of this process ---- */
+
+static struct psm_peer *peer_of(struct psm_service *service, const struct psm_direct_call *call)
+{
+    for (size_t i = 0; i < service->npeers; i++)
+        if (service->peers[i]->client == call->client && !service->peers[i]->gone) return service->peers[i];
+    struct psm_peer *peer = peer_new(service, -1);
+    if (!peer) return NULL;
+    peer->client = call->client;
+    peer->rank = call->client_rank;
+    peer->pid = (uint32_t)psm_proc_self()->pid;
+    return peer;
+}
+
+static void refuse_direct(struct psm_direct_call *call, psm_status status, const char *text)
+{
+    call->error = (struct psm_error){.status = status, .rank = -1, .peer = -1};
+    snprintf(call->error.stage, sizeof call->error.stage, "%s", psm_proxy_stage(call->type));
+    snprintf(call->error.text, sizeof call->error.text, "%s", text);
+    psm_direct_call_done(call);
+}
+
+static bool take_direct(struct psm_service *service)
+{
+    struct psm_direct_call *list = psm_direct_take(service->state->direct, false);
+    bool any = list != NULL;
+    while (list) {
+        struct psm_direct_call *call = list;
+        list = call->next;
+        struct psm_peer *peer = peer_of(service, call);
+        struct psm_request *r = peer ? calloc(1, sizeof *r) : NULL;
+        if (!r) {
+            refuse_direct(call, PSM_ERR_NO_MEMORY, "the proxy has no memory for the request");
+        } else if (call->type == psmProxyMsgAbort || (call->type == psmProxyMsgClose && call->connection == 0)) {
+            ended_by_peer(service, peer, call->type == psmProxyMsgAbort ? PSM_ERR_ABORTED : PSM_OK, call->error.text);
+            call->error.status = PSM_OK;
+            psm_direct_call_done(call);
+            free(r);
+        } else if (!known_type(call->type)) {
+            psm_msg_proxy_unknown_command(call->type, peer->rank);
+            refuse_direct(call, PSM_ERR_PROTOCOL, "a request of an unknown type came");
+            free(r);
+        } else {
+            r->peer = peer;
+            r->direct = call;
+            r->type = call->type;
+            r->req_size = call->req_size;
+            r->resp_size = call->resp_size;
+            r->connection = call->connection;
+            r->op_id = call->op_id;
+            r->req = call->data;
+            r->resp = call->resp;
+            begin(service, r);
+        }
+    }
+    return any;
+}
+
+/* ---- the loop ---- */
+
+enum what { LISTEN, EVENT, PEER, PIDFD, CLIENT };
+struct watch {
+    struct pollfd *fds;
+    struct {
+        enum what what;
+        void *who;
+    } *of;
+    size_t n, size;
+};
+
+static bool add(struct watch *w, int fd, short events, enum what what, void *who)
+{
+    if (w->n == w->size) {
+        size_t size = w->size ? w->size * 2 : 32;
+        struct pollfd *fds = realloc(w->fds, size * sizeof *fds);
+        if (fds) w->fds = fds;
+        void *of = realloc(w->of, size * sizeof *w->of);
+        if (of) w->of = of;
+        if (!fds || !of) return false; /* what does not fit is looked at when there is memory */
+        w->size = size;
+    }
+    w->fds[w->n] = (struct pollfd){fd, events, 0};
+    w->of[w->n].what = what;
+    w->of[w->n++].who = who;
+    return true;
+}
+
+static void gather(struct psm_service *service, struct watch *w)
+{
+    psmProxyState *state = service->state;
+    w->n = 0;
+    add(w, state->direct->event, POLLIN, EVENT, NULL);
+    if (service->said_bye) return;
+    add(w, state->listen_fd, POLLIN, LISTEN, NULL);
+    for (size_t i = 0; i < service->npeers; i++) {
+        struct psm_peer *peer = service->peers[i];
+        if (peer->fd < 0) continue;
+        bool full = peer->waiting + peer->unsent_count >= PSM_PEER_QUEUE;
+        add(w, peer->fd, (short)((full ? 0 : POLLIN) | (peer->unsent ? POLLOUT : 0)), PEER, peer);
+        if (peer->pidfd >= 0) add(w, peer->pidfd, POLLIN, PIDFD, peer);
+    }
+    for (int i = 0; i < state->nranks; i++) {
+        struct psm_client *client = atomic_load(&state->clients[i]);
+        if (client && client->fd >= 0 && !atomic_load(&client->gone)) add(w, client->fd, POLLRDHUP, CLIENT, client);
+    }
+}
+
+/* PEER before PIDFD of the same peer: what it had sent before it died is read first. */
+static bool look(struct psm_service *service, struct watch *w, uint64_t ns)
+{
+    struct timespec time = {(time_t)(ns / 1000000000u), (long)(ns % 1000000000u)};
+    bool any = false;
+    gather(service, w);
+    int ready = ppoll(w->fds, w->n, &time, NULL);
+    atomic_store(&service->state->direct->sleeping, 0);
+    if (ready < 0 && errno != EINTR) psm_msg_proxy_poll_failed(strerrordesc_np(errno));
+    for (size_t i = 0; i < w->n && ready > 0; i++) {
+        short events = w->fds[i].revents;
+        struct psm_peer *peer = w->of[i].who;
+        if (!events) continue;
+        ready--;
+        switch (w->of[i].what) {
+        case EVENT:
+            psm_event_clear(w->fds[i].fd);
+            service->retry_ns = RETRY_FIRST_NS;
+            service->next_retry = 0;
+            break;
+        case LISTEN:
+            accept_all(service);
+            break;
+        case PEER:
+            if (events & POLLOUT && !peer->gone) send_kept(service, peer);
+            if (events & (POLLIN | POLLHUP | POLLERR) && !peer->gone) any |= read_peer(service, peer);
+            break;
+        case PIDFD:
+            while (!peer->gone && read_peer(service, peer)) {
+            }
+            psm_peer_lost(service, peer, "its process has died");
+            break;
+        case CLIENT:
+            psm_client_hung_up(service->state, w->of[i].who);
+            break;
+        }
+    }
+    return any;
+}
+
+/* Everybody is told, but what the peers use stays until the proxy is stopped. */
+static void say_bye(struct psm_service *service, psm_status status, const char *text)
+{
+    struct psm_direct_call *list = psm_direct_take(service->state->direct, true);
+    service->said_bye = true;
+    psm_clients_close(service->state, status, text);
+    while (list) {
+        struct psm_direct_call *next = list->next;
+        refuse_direct(list, status < 0 ? PSM_ERR_ABORTED : PSM_ERR_PEER_CLOSED, text);
+        list = next;
+    }
+    for (size_t i = 0; i < service->npeers; i++)
+        if (service->peers[i]->fd >= 0) psm_socket_bye(service->peers[i]->fd, status, false, text);
+    sweep(service, NULL);
+}
+
+static uint64_t sleep_ns(const struct psm_service *service, uint64_t now)
+{
+    uint64_t until = now + UINT64_C(500000000); /* flags that nobody signals are looked at twice a second */
+    if ((service->pending || service->freed) && service->next_retry < until) until = service->next_retry;
+    for (size_t i = 0; i < service->npeers; i++)
+        if (service->peers[i]->rank < 0 && service->peers[i]->hello_until < until)
+            until = service->peers[i]->hello_until;
+    return until > now ? until - now : 0;
+}
+
+static void late_hellos(struct psm_service *service, uint64_t now)
+{
+    for (size_t i = 0; i < service->npeers; i++) {
+        struct psm_peer *peer = service->peers[i];
+        if (peer->rank < 0 && !peer->gone && now >= peer->hello_until)
+            refuse(service, peer, PSM_ERR_TIMEOUT, "no hello came in time");
+    }
+}
+
+static void finish(struct psm_service *service)
+{
+    psmProxyState *state = service->state;
+    if (!service->said_bye) say_bye(service, PSM_OK, "the proxy has stopped");
+    for (size_t i = 0; i < service->npeers; i++) {
+        struct psm_peer *peer = service->peers[i];
+        if (peer->fd >= 0) close(peer->fd);
+        if (peer->pidfd >= 0) close(peer->pidfd);
+        peer->fd = peer->pidfd = -1;
+        peer->gone = true;
+    }
+    peers_drop(service);
+    for (struct psm_connection *c; (c = psm_connection_begin_free(state, 0));) psm_service_free_connection(service, c);
+    psm_service_free_later(service);
+    free(service->peers);
+}
+
+void *psm_service_main(void *argument)
+{
+    psmProxyState *state = argument;
+    struct psm_service service = {.state = state, .retry_ns = RETRY_FIRST_NS};
+    struct watch watch = {0};
+    uint64_t spin_until = 0, spin = state->settings.spin_us * UINT64_C(1000);
+    service.pending_end = &service.pending;
+    psm_thread_device(state, "Proxy Service");
+    for (unsigned turn = 0; !atomic_load(&state->stop); turn++) {
+        bool busy = take_direct(&service);
+        uint64_t now = psm_clock_ns();
+        if ((service.pending || service.freed) && now >= service.next_retry) {
+            psm_service_free_later(&service);
+            retry(&service);
+        }
+        if (psm_state_ended(state) && !service.said_bye) {
+            pthread_mutex_lock(&state->lock);
+            struct psm_error error = state->async_error;
+            pthread_mutex_unlock(&state->lock);
+            say_bye(&service, PSM_ERR_ABORTED, error.status < 0 ? error.text : "the operation was aborted");
+        }
+        if (busy || now < spin_until) {
+            if (turn % 16 == 0) {
+                busy |= look(&service, &watch, 0);
+                sched_yield();
+            } else {
+                psm_relax();
+            }
+        } else {
+            uint64_t ns = sleep_ns(&service, now);
+            atomic_store(&state->direct->sleeping, 1);
+            /* whoever pushed before it saw that is found here */
+            if (atomic_load(&state->direct->head) && !service.said_bye) ns = 0;
+            busy |= look(&service, &watch, ns);
+        }
+        late_hellos(&service, now);
+        peers_drop(&service);
+        if (busy) spin_until = psm_clock_ns() + spin;
+    }
+    finish(&service);
+    free(watch.fds);
+    free(watch.of);
+    return NULL;
+}

@@ -1,0 +1,61 @@
+/* The service thread's own data: peers that connected, requests that are not answered yet. */
+#ifndef PSM_PROXY_SERVICE_H
+#define PSM_PROXY_SERVICE_H
+
+#include "proxy/proxy.h"
+
+/* A message that did not fit into the socket's buffer. */
+struct psm_unsent {
+    struct psm_unsent *next;
+    size_t size;
+    uint8_t bytes[];
+};
+
+/* One that asks: a socket, or a rank of this process. */
+struct psm_peer {
+    int fd;    /* -1: of this process */
+    int pidfd; /* -1: none */
+    int rank;  /* -1: no hello yet */
+    uint32_t pid;
+    uint64_t id;     /* never used twice; the owner of connections */
+    uint64_t client; /* of this process: psmProxyState.client_id */
+    uint64_t hello_until;
+    unsigned waiting, unsent_count; /* requests, answers */
+    struct psm_unsent *unsent, **unsent_end;
+    bool gone;
+};
+
+struct psm_request {
+    struct psm_request *next;
+    struct psm_peer *peer;
+    struct psm_direct_call *direct;
+    int type;
+    uint32_t req_size, resp_size;
+    uint64_t connection, op_id, begun;
+    bool struck; /* the fault of its site has been asked for */
+    struct psm_fault fault;
+    struct psm_connection *closing; /* Close: what is being freed */
+    uint8_t *req, *resp;
+};
+
+struct psm_service {
+    psmProxyState *state;
+    struct psm_peer **peers;
+    size_t npeers, peers_size;
+    uint64_t last_id;
+    struct psm_request *pending, **pending_end;
+    struct psm_connection *freed; /* to be freed when their operations have ended */
+    uint64_t retry_ns, next_retry;
+    bool said_bye;
+};
+
+/* handlers.c: do what a request asks. PSM_IN_PROGRESS: call it again. A failure's detail is in psm_last_error(). */
+psm_status psm_request_do(struct psm_service *service, struct psm_request *request);
+/* Frees a connection now or, while operations run, later. */
+void psm_service_free_connection(struct psm_service *service, struct psm_connection *connection);
+void psm_service_free_later(struct psm_service *service);
+
+/* service.c */
+void psm_peer_lost(struct psm_service *service, struct psm_peer *peer, const char *why);
+
+#endif

@@ -1,0 +1,365 @@
+/* The life of a proxy: made, running, stopped; and how it ends early. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "proxy/proxy.h"
+#include "psm_cuda.h"
+#include "psm_lib_messages.h"
+
+PSM_FAULT_SITE(start_site, "proxy.start", "a rank starts its proxy's threads");
+
+static psm_status check_options(const struct psmProxyOptions *o)
+{
+    if (!o || o->size < sizeof *o)
+        return psm_fail(PSM_ERR_INVALID, "init", -1, -1, 0,
+                        "psmProxyInit: options->size is %u; set it to sizeof(struct psmProxyOptions), %zu here",
+                        o ? o->size : 0, sizeof *o);
+    if (o->nranks < 1 || o->nranks > 1 << 20 || o->rank < 0 || o->rank >= o->nranks)
+        return psm_fail(PSM_ERR_INVALID, "init", o->rank, -1, 0,
+                        "psmProxyInit: rank %d of %d ranks; a rank from 0 to nranks - 1 is meant", o->rank, o->nranks);
+    return PSM_OK;
+}
+
+static psm_status make_sockets(psmProxyState *state)
+{
+    PSM_TRY(psm_uds_init(state));
+    PSM_TRY(psm_socket_listen(SOCK_SEQPACKET, state->rank, state->address.service, &state->listen_fd));
+    if (listen(state->listen_fd, 4096) != 0)
+        return psm_fail_errno(errno, "init", state->rank, -1, "cannot listen at @%s", state->address.service);
+    state->abort_event = psm_event_make();
+    if (state->abort_event < 0) return psm_fail_errno(errno, "init", state->rank, -1, "cannot make an eventfd");
+    state->direct = psm_direct_make(state->address.service, state->rank);
+    if (!state->direct) return psm_fail_errno(errno, "init", state->rank, -1, "cannot make an eventfd");
+    return PSM_OK;
+}
+
+static void destroy(psmProxyState *state)
+{
+    if (state->direct) psm_direct_forget(state->direct);
+    psm_clients_free(state);
+    psm_calls_free(state);
+    for (uint32_t i = 0; i < state->connections.count; i++) free(state->connections.slots[i]);
+    free(state->connections.slots);
+    psm_progress_free(state);
+    psm_uds_free(state);
+    psm_direct_drop(state->direct);
+    if (state->listen_fd >= 0) close(state->listen_fd);
+    if (state->abort_event >= 0) close(state->abort_event);
+    pthread_mutex_destroy(&state->connections.lock);
+    pthread_mutex_destroy(&state->calls.lock);
+    pthread_mutex_destroy(&state->lock);
+    pthread_mutex_destroy(&state->connect_lock);
+    pthread_mutex_destroy(&state->stop_lock);
+    free((void *)state->lost);
+    free(state->addresses);
+    free(state);
+}
+
+psm_status psmProxyInit(psmProxyState **out, const struct psmProxyOptions *options)
+{
+    PSM_TRY(check_options(options));
+    if (!out) return psm_fail(PSM_ERR_INVALID, "init", options->rank, -1, 0, "psmProxyInit: state is NULL");
+    struct psm_settings settings = {.size = sizeof settings};
+    if (options->settings)
+        memcpy(&settings, options->settings,
+               options->settings->size < sizeof settings ? options->settings->size : sizeof settings);
+    else
+        PSM_TRY(psm_settings_read(&settings));
+    psmProxyState *state = calloc(1, sizeof *state);
+    if (!state) return psm_fail(PSM_ERR_NO_MEMORY, "init", options->rank, -1, 0, "no memory for a proxy");
+    const struct psm_proc *self = psm_proc_self();
+    state->rank = options->rank;
+    state->nranks = options->nranks;
+    state->device = options->device;
+    state->settings = settings;
+    memcpy(state->transports, options->transports, sizeof state->transports);
+    state->abort_flag = options->abortFlag;
+    state->host = options->host;
+    state->listen_fd = state->abort_event = state->uds.fd = state->uds.event = -1;
+    state->address.rank = options->rank;
+    state->address.pid = (uint32_t)self->pid;
+    state->address.start_time = self->start_time;
+    state->client_id = psm_random64();
+    state->calls.free_head = 0xffffffff;
+    pthread_mutex_init(&state->lock, NULL);
+    pthread_mutex_init(&state->connect_lock, NULL);
+    pthread_mutex_init(&state->stop_lock, NULL);
+    pthread_mutex_init(&state->connections.lock, NULL);
+    pthread_mutex_init(&state->calls.lock, NULL);
+    psm_progress_init(state);
+    state->clients = calloc((size_t)options->nranks, sizeof *state->clients);
+    state->lost = calloc((size_t)options->nranks, sizeof *state->lost);
+    psm_status status = make_sockets(state);
+    if (status == PSM_OK && (!state->clients || !state->lost))
+        status = psm_fail(PSM_ERR_NO_MEMORY, "init", options->rank, -1, 0, "no memory for %d ranks", options->nranks);
+    if (status < 0) {
+        destroy(state);
+        return status;
+    }
+    *out = state;
+    return PSM_OK;
+}
+
+static psm_status start_thread(psmProxyState *state, pthread_t *thread, bool *have, void *(*run)(void *),
+                               const char *name)
+{
+    int number = pthread_create(thread, NULL, run, state);
+    if (number != 0)
+        return psm_fail_errno(number, "init", state->rank, -1, "cannot start the thread \"%s\" of the proxy", name);
+    *have = true;
+    pthread_setname_np(*thread, name);
+    return PSM_OK;
+}
+
+psm_status psmProxyCreate(psmProxyState *state)
+{
+    if (!state) return psm_fail(PSM_ERR_INVALID, "init", -1, -1, 0, "psmProxyCreate: state is NULL");
+    struct psm_fault fault;
+    struct psm_fault_args here = psm_fault_here(state, PSM_FAULT_UNKNOWN, 0);
+    PSM_TRY(psm_fault_before(&start_site, &here, "init", &fault));
+    pthread_mutex_lock(&state->stop_lock);
+    psm_status status = PSM_OK;
+    if (state->phase != PSM_PHASE_MADE)
+        status = psm_fail(PSM_ERR_INVALID, "init", state->rank, -1, 0, "the proxy of rank %d was started before",
+                          state->rank);
+    if (status == PSM_OK) {
+        state->phase = PSM_PHASE_RUNNING;
+        psm_msg_proxy_fd_service_start((uintptr_t)state, state->rank, strtoull(state->address.uds + 4, NULL, 16));
+        /* have_uds is read by callers of GetFd: it is theirs when this function has returned. */
+        status = start_thread(state, &state->uds_thread, &state->have_uds, psm_uds_main, "psm uds");
+    }
+    if (status == PSM_OK)
+        status = start_thread(state, &state->progress_thread, &state->have_progress, psm_progress_main, "psm progress");
+    if (status == PSM_OK)
+        status = start_thread(state, &state->service, &state->have_service, psm_service_main, "psm service");
+    pthread_mutex_unlock(&state->stop_lock);
+    psm_fault_act_after(&fault);
+    return status; /* psmProxyStop joins those that run */
+}
+
+/* Before every thread's loop. */
+void psm_thread_device(psmProxyState *state, const char *thread)
+{
+    if (state->device < 0) return;
+    int core = sched_getcpu();
+    if (strcmp(thread, "Proxy Service UDS") == 0)
+        psm_msg_proxy_thread_cpu(state->device, core);
+    else if (strcmp(thread, "Proxy Service") == 0)
+        psm_msg_proxy_thread_cpu_2(state->device, core);
+    else
+        psm_msg_proxy_thread_progress(state->device, core);
+    const struct psm_cuda *cuda = psm_cuda_get();
+    if (!cuda || cuda->cudaSetDevice(state->device) == 0) return;
+    if (strcmp(thread, "Proxy Service UDS") == 0)
+        psm_msg_proxy_thread_context_failed_5(state->device);
+    else if (strcmp(thread, "Proxy Service") == 0)
+        psm_msg_proxy_thread_context_failed_4(state->device);
+    else
+        psm_msg_proxy_thread_context_failed_3(state->device);
+}
+
+psm_status psmProxyAddress(const psmProxyState *state, struct psmProxyAddress *address)
+{
+    if (!state || !address)
+        return psm_fail(PSM_ERR_INVALID, "init", -1, -1, 0, "psmProxyAddress: a state and a place are meant");
+    *address = state->address;
+    return PSM_OK;
+}
+
+psm_status psmProxySetAddresses(psmProxyState *state, const struct psmProxyAddress *addresses, int nranks)
+{
+    if (!state || !addresses || nranks != state->nranks)
+        return psm_fail(PSM_ERR_INVALID, "init", state ? state->rank : -1, -1, 0,
+                        "psmProxySetAddresses: %d addresses came, %d are meant", nranks, state ? state->nranks : 0);
+    for (int i = 0; i < nranks; i++)
+        if (addresses[i].rank != i)
+            return psm_fail(PSM_ERR_INVALID, "init", state->rank, i, 0,
+                            "psmProxySetAddresses: the address in place %d is rank %d's; they are meant by rank", i,
+                            addresses[i].rank);
+    struct psmProxyAddress *copy = malloc((size_t)nranks * sizeof *copy);
+    if (!copy) return psm_fail(PSM_ERR_NO_MEMORY, "init", state->rank, -1, 0, "no memory for %d addresses", nranks);
+    memcpy(copy, addresses, (size_t)nranks * sizeof *copy);
+    pthread_mutex_lock(&state->lock);
+    struct psmProxyAddress *before = state->addresses;
+    state->addresses = copy;
+    state->naddresses = nranks;
+    pthread_mutex_unlock(&state->lock);
+    free(before);
+    return PSM_OK;
+}
+
+/* ---- early ends ---- */
+
+bool psm_state_ended(const psmProxyState *state)
+{
+    return atomic_load_explicit(&state->aborted, memory_order_relaxed) != 0 || psm_aborted() ||
+           (state->abort_flag && __atomic_load_n(state->abort_flag, __ATOMIC_ACQUIRE) != 0);
+}
+
+static void wake_all(psmProxyState *state)
+{
+    psm_event_set(state->abort_event);
+    psm_event_set(state->direct->event);
+    psm_event_set(state->uds.event);
+    psmProxyWake(state);
+}
+
+void psm_state_abort(psmProxyState *state, const struct psm_error *error)
+{
+    pthread_mutex_lock(&state->lock);
+    bool first = !atomic_load(&state->aborted);
+    if (first) {
+        state->async_error = *error;
+        atomic_store(&state->async_status, error->status);
+        atomic_store(&state->aborted, 1);
+        if (state->abort_flag) __atomic_store_n(state->abort_flag, 1, __ATOMIC_RELEASE);
+    }
+    pthread_mutex_unlock(&state->lock);
+    if (!first) return;
+    psm_msg_libpsm_proxy_aborted(state->rank, psm_status_name(error->status), error->text);
+    wake_all(state);
+}
+
+void psm_state_lost(psmProxyState *state, int rank)
+{
+    if (rank < 0 || rank >= state->nranks) return;
+    atomic_store(&state->lost[rank], 1);
+    psmProxyWake(state);
+}
+
+psm_status psmProxyAbort(psmProxyState *state, const char *reason)
+{
+    if (!state) return psm_fail(PSM_ERR_INVALID, "abort", -1, -1, 0, "psmProxyAbort: state is NULL");
+    struct psm_error error = {.status = PSM_ERR_ABORTED, .rank = state->rank, .peer = -1, .stage = "abort"};
+    snprintf(error.text, sizeof error.text, "%s", reason && *reason ? reason : "the application aborted the operation");
+    psm_state_abort(state, &error);
+    return PSM_OK;
+}
+
+void psmProxyFail(psmProxyState *state, psm_status status, const char *text)
+{
+    struct psm_error error = *psm_last_error();
+    if (error.status != status) error = (struct psm_error){.status = status, .rank = state->rank, .peer = -1};
+    if (text) snprintf(error.text, sizeof error.text, "%s", text);
+    psm_state_abort(state, &error);
+}
+
+psm_status psmProxyAsyncError(const psmProxyState *state)
+{
+    psmProxyState *writable = (psmProxyState *)(uintptr_t)state; /* only to lock it */
+    if (atomic_load(&writable->async_status) == PSM_OK) return PSM_OK;
+    pthread_mutex_lock(&writable->lock);
+    struct psm_error error = state->async_error;
+    pthread_mutex_unlock(&writable->lock);
+    return psm_fail_again(&error);
+}
+
+psm_status psmProxyStop(psmProxyState *state)
+{
+    if (!state) return psm_fail(PSM_ERR_INVALID, "stop", -1, -1, 0, "psmProxyStop: state is NULL");
+    pthread_mutex_lock(&state->stop_lock);
+    if (state->phase != PSM_PHASE_STOPPED) {
+        /* First the thread that uses connections, then the one that frees them. */
+        atomic_store(&state->stop_progress, 1);
+        psmProxyWake(state);
+        if (state->have_progress) pthread_join(state->progress_thread, NULL);
+        psm_progress_cancel(state);
+        atomic_store(&state->stop, 1);
+        psm_event_set(state->direct->event);
+        psm_event_set(state->uds.event);
+        if (state->have_service) {
+            psm_msg_proxy_call_begun("Stop", 0);
+            pthread_join(state->service, NULL);
+        } else {
+            psm_clients_close(state, PSM_OK, "the proxy has stopped");
+            psm_direct_forget(state->direct);
+        }
+        if (state->have_uds) pthread_join(state->uds_thread, NULL);
+        psm_progress_cancel(state); /* what was saved meanwhile */
+        close(state->listen_fd);
+        state->listen_fd = -1;
+        state->have_service = state->have_uds = state->have_progress = false;
+        state->phase = PSM_PHASE_STOPPED;
+    }
+    pthread_mutex_unlock(&state->stop_lock);
+    return PSM_OK;
+}
+
+psm_status psmProxyDestroy(psmProxyState *state)
+{
+    if (!state) return PSM_OK;
+    psmProxyStop(state);
+    destroy(state);
+    return PSM_OK;
+}
+
+/* ---- what others ask ---- */
+
+struct psm_fault_args psm_fault_here(psmProxyState *state, int peer, int type)
+{
+    return (struct psm_fault_args){.rank = state->rank,
+                                   .peer = peer,
+                                   .op = type ? psm_proxy_type_name(type) : NULL,
+                                   .abort_flag = (const volatile uint32_t *)&state->aborted};
+}
+
+int psmProxyRank(const psmProxyState *state)
+{
+    return state->rank;
+}
+
+int psmProxyDevice(const psmProxyState *state)
+{
+    return state->device;
+}
+
+const struct psm_settings *psmProxySettings(const psmProxyState *state)
+{
+    return &state->settings;
+}
+
+int psmProxyAborted(const psmProxyState *state)
+{
+    return psm_state_ended(state);
+}
+
+void *psmProxyHost(const psmProxyState *state)
+{
+    return state->host;
+}
+
+int psmProxyPeerAlive(const psmProxyState *state, int rank)
+{
+    if (rank < 0 || rank >= state->nranks) return 0;
+    return atomic_load_explicit(&state->lost[rank], memory_order_acquire) == 0;
+}
+
+psm_status psmProxyCount(psmProxyState *state, struct psmProxyCounters *counters)
+{
+    if (!state || !counters || counters->size < sizeof(uint32_t) * 2)
+        return psm_fail(PSM_ERR_INVALID, "count", -1, -1, 0, "psmProxyCount: size %u; %zu is meant",
+                        counters ? counters->size : 0, sizeof *counters);
+    struct psmProxyCounters now = {.size = counters->size};
+#define TAKE(what) now.what = atomic_load_explicit(&state->counts.what, memory_order_relaxed)
+    TAKE(calls);
+    TAKE(served);
+    TAKE(retried);
+    TAKE(late);
+    TAKE(refused);
+    TAKE(resent);
+    TAKE(fds_sent);
+    TAKE(fds_received);
+    TAKE(peers);
+#undef TAKE
+    pthread_mutex_lock(&state->connections.lock);
+    now.connections = state->connections.live;
+    pthread_mutex_unlock(&state->connections.lock);
+    now.ops = atomic_load(&state->progress.live);
+    memcpy(counters, &now, counters->size < sizeof now ? counters->size : sizeof now);
+    return PSM_OK;
+}
