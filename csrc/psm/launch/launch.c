@@ -43,7 +43,8 @@ static void futex_wake(const volatile void *word)
     syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
 }
 
-void psm_sync_ended(struct psmSyncCondition *sync, int ops, psm_status status)
+/* What was not handed to the proxy, which counts off the rest. */
+static void count_off(struct psmSyncCondition *sync, int ops, psm_status status)
 {
     if (!sync) return;
     if (status != PSM_OK) {
@@ -61,7 +62,7 @@ static void wait_for_ops(void *user)
     struct psm_fault fault;
     psm_status status =
         psm_fault_before(&site_callback, &(struct psm_fault_args){.rank = group->rank, .peer = -1}, "launch", &fault);
-    if (status != PSM_OK) psm_sync_ended(&group->sync, 0, status);
+    if (status != PSM_OK) count_off(&group->sync, 0, status);
     psm_msg_libpsm_group_ready(group->id, group->rank);
     __atomic_store_n(&group->sync.proxyReadyEvent, 1, __ATOMIC_RELEASE);
     psmProxyWake(group->state);
@@ -69,7 +70,7 @@ static void wait_for_ops(void *user)
     int32_t left;
     while ((left = __atomic_load_n(&group->sync.proxyOpCount, __ATOMIC_ACQUIRE)) > 0) {
         if (psmProxyAborted(group->state)) {
-            psm_sync_ended(&group->sync, 0, PSM_ERR_ABORTED);
+            count_off(&group->sync, 0, PSM_ERR_ABORTED);
             break;
         }
         if (psm_clock_ns() < spin)
@@ -130,7 +131,7 @@ static psm_status post(struct psmGroup *group, const struct psmGroupOp *ops, con
         if (!ops[i].connector) continue;
         int role = psm_p2p_connector_role(ops[i].connector);
         if (status == PSM_OK) status = save(group, &ops[i], handles[i], role);
-        if (status != PSM_OK) psm_sync_ended(&group->sync, 1, status);
+        if (status != PSM_OK) count_off(&group->sync, 1, status);
     }
     psm_status started = psmProxyStart(group->state);
     return status != PSM_OK ? status : started;

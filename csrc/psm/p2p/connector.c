@@ -352,6 +352,7 @@ static psm_status give_up(struct psmP2pConnector *c, struct held *held)
     if (held->memory.kind != PSM_SHARE_NONE) {
         struct psm_share share = {.kind = (uint16_t)held->memory.kind, .id = held->memory.id, .device = -1};
         first = tell_peer(c, psmProxyMsgDeregister, &share, -1);
+        if (first == PSM_ERR_PEER_DEAD || first == PSM_ERR_PEER_CLOSED) first = PSM_OK; /* its mapping went with it */
         psm_status closed = psm_memory_close(&c->host, &held->memory);
         if (first == PSM_OK) first = closed;
     }
@@ -423,8 +424,7 @@ static psm_status free_end(psmP2pConnector *c, int role)
         struct held *held = c->held;
         c->held = held->next;
         status = give_up(c, held);
-        /* A peer that is gone has given it up. */
-        if (first == PSM_OK && c->host.ops->peer_alive(c->host.self, c->peer.rank)) first = status;
+        if (first == PSM_OK) first = status;
     }
     if (c->peer_proxy) {
         status = c->host.ops->disconnect(c->host.self, c->peer_proxy);

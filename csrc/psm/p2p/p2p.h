@@ -64,7 +64,9 @@ psm_status psm_p2p_proxy_deregister(psmProxyConnection *connection, psmProxyStat
 /* Stream and events of this end, made in this process and used in no other. */
 psm_status psm_p2p_make_stream(struct psmP2pLocalInfo *local);
 
-/* ---- proxy side: progress ---- */
+/* ---- proxy side: progress ----
+ * The operation has ended when args->state is None; an error is returned then, once. The proxy counts the ended ones
+ * off args->sync. */
 
 psm_status psm_p2p_send_progress(psmProxyState *state, struct psmProxyArgs *args);
 psm_status psm_p2p_recv_progress(psmProxyState *state, struct psmProxyArgs *args);
@@ -112,8 +114,5 @@ psm_status psm_p2p_connect_right(psmP2pConnector *connector, const struct psm_p2
 /* Of a connector, for group launch. */
 int psm_p2p_connector_role(const psmP2pConnector *connector);
 const struct psm_host *psm_p2p_connector_host(const psmP2pConnector *connector);
-
-/* An operation has ended: counts it off, wakes who waits for the last. status: how; PSM_OK is not written. */
-void psm_sync_ended(struct psmSyncCondition *sync, int ops, psm_status status);
 
 #endif

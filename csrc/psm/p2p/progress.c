@@ -219,14 +219,17 @@ static psm_status run(struct psmProxySubArgs *sub, psm_p2p_step *step, bool *mov
     return PSM_OK;
 }
 
-/* nsteps UINT64_MAX marks a sub that has ended: a connection may be another sub's by then. */
-#define SUB_ENDED UINT64_MAX
+/* The proxy reads it so, too, and lets the next operation on the connection begin. */
+static bool has_ended(const struct psmProxySubArgs *sub)
+{
+    return sub->nsteps > 0 && sub->done >= sub->nsteps;
+}
 
 static void end_all(struct psmProxyArgs *args, psm_status status)
 {
     for (int s = 0; s < args->nsubs; s++) {
         struct psmP2pLocalInfo *local = args->subs[s].connection->transportResources;
-        if (args->subs[s].nsteps != SUB_ENDED && local && local->active == &args->subs[s]) {
+        if (local && local->active == &args->subs[s]) {
             /* Another part of the operation has failed: the peers of this part must not wait for it. */
             struct psm_line *ended = local->role ? &local->shared->sendEnded : &local->shared->recvEnded;
             if (psm_line_own(ended) == 0) psm_line_store(ended, (uint64_t)-status);
@@ -235,7 +238,6 @@ static void end_all(struct psmProxyArgs *args, psm_status status)
         }
     }
     args->state = psmProxyOpNone;
-    psm_sync_ended(args->sync, args->nsubs, status);
 }
 
 psm_status psm_p2p_progress(struct psmProxyArgs *args, psm_p2p_step *step)
@@ -246,31 +248,26 @@ psm_status psm_p2p_progress(struct psmProxyArgs *args, psm_p2p_step *step)
         struct psmP2pLocalInfo *local = args->subs[0].connection->transportResources;
         if (!local || !local->host->ops->aborted(local->host->self)) return PSM_OK;
         end_all(args, PSM_ERR_ABORTED);
-        return PSM_OK;
+        return psm_fail(PSM_ERR_ABORTED, "progress", local->rank, local->peer, 0,
+                        "aborted before the application's stream came to the operation");
     }
     if (args->state == psmProxyOpReady) {
-        for (int s = 0; s < args->nsubs; s++) args->subs[s].nsteps = 0;
+        for (int s = 0; s < args->nsubs; s++) args->subs[s].nsteps = args->subs[s].done = 0;
         args->done = 0;
         args->state = psmProxyOpProgress;
     }
     for (int s = 0; s < args->nsubs; s++) {
         struct psmProxySubArgs *sub = &args->subs[s];
-        if (sub->nsteps == SUB_ENDED) continue;
+        if (has_ended(sub)) continue;
         bool moved = false, ended = false;
         psm_status status = run(sub, step, &moved, &ended);
         if (status != PSM_OK) {
             end_all(args, status);
-            return status == PSM_ERR_ABORTED ? PSM_OK : status;
+            return status;
         }
         if (moved || ended) args->idle = 0;
-        if (ended) {
-            sub->nsteps = SUB_ENDED;
-            args->done++;
-        }
+        if (ended) args->done++;
     }
-    if (args->done == args->nsubs) {
-        args->state = psmProxyOpNone;
-        psm_sync_ended(args->sync, args->nsubs, PSM_OK);
-    }
+    if (args->done == args->nsubs) args->state = psmProxyOpNone;
     return PSM_OK;
 }
