@@ -248,8 +248,14 @@ static psm_status call_async(psmProxyConnector *connector, int type, const void 
     return PSM_OK;
 }
 
+/* 0: no type; an answer is fetched. */
 static psm_status check_call(const psmProxyConnector *connector, int type, const void *req, int req_size, int resp_size)
 {
+    if (type != 0 && type != psmProxyMsgSharedInit && type != psmProxyMsgSetup && type != psmProxyMsgConnect &&
+        type != psmProxyMsgRegister && type != psmProxyMsgDeregister)
+        return psm_fail(PSM_ERR_INVALID, "call", -1, -1, 0,
+                        "a call of type %d (%s): SharedInit, Setup, Connect, Register or Deregister is meant", type,
+                        psm_proxy_type_name(type));
     if (!connector || !connector->state || !connector->initialized || req_size < 0 || resp_size < 0 ||
         req_size > PSM_PROXY_PAYLOAD || resp_size > PSM_PROXY_PAYLOAD || (req_size && !req))
         return psm_fail(PSM_ERR_INVALID, psm_proxy_stage(type), -1, -1, 0,
@@ -262,7 +268,7 @@ static psm_status check_call(const psmProxyConnector *connector, int type, const
 psm_status psmProxyCallAsync(psmProxyConnector *connector, int type, const void *req, int reqSize, int respSize,
                              psmOpId *opId)
 {
-    PSM_TRY(check_call(connector, type, req, reqSize, respSize));
+    PSM_TRY(check_call(connector, type ? type : -1, req, reqSize, respSize));
     if (!opId) return psm_fail(PSM_ERR_INVALID, psm_proxy_stage(type), -1, -1, 0, "opId is NULL");
     return call_async(connector, type, req, reqSize, respSize, opId);
 }
@@ -357,7 +363,7 @@ static psm_status call_blocking(psmProxyConnector *connector, int type, const vo
 psm_status psmProxyCallBlocking(psmProxyConnector *connector, int type, const void *req, int reqSize, void *resp,
                                 int respSize)
 {
-    PSM_TRY(check_call(connector, type, req, reqSize, respSize));
+    PSM_TRY(check_call(connector, type ? type : -1, req, reqSize, respSize));
     if (respSize && !resp) return psm_fail(PSM_ERR_INVALID, psm_proxy_stage(type), -1, -1, 0, "resp is NULL");
     return call_blocking(connector, type, req, reqSize, resp, respSize);
 }

@@ -33,6 +33,16 @@ psm_status psm_uds_init(psmProxyState *state)
     return PSM_OK;
 }
 
+void psm_uds_close_unclaimed(psmProxyState *state)
+{
+    struct psm_uds *uds = &state->uds;
+    pthread_mutex_lock(&uds->lock);
+    for (size_t i = 0; i < uds->ngiven; i++)
+        if (!uds->given[i].taken) close(uds->given[i].fd);
+    uds->ngiven = 0;
+    pthread_mutex_unlock(&uds->lock);
+}
+
 void psm_uds_free(psmProxyState *state)
 {
     struct psm_uds *uds = &state->uds;
@@ -43,8 +53,7 @@ void psm_uds_free(psmProxyState *state)
         free(uds->jobs);
         uds->jobs = next;
     }
-    for (size_t i = 0; i < uds->ngiven; i++)
-        if (!uds->given[i].taken) close(uds->given[i].fd);
+    psm_uds_close_unclaimed(state);
     free(uds->given);
     free(uds->offers);
     if (uds->fd >= 0) close(uds->fd);
@@ -184,7 +193,7 @@ static bool given_room(struct psm_uds *uds)
     for (size_t i = 0; i < uds->ngiven; i++)
         if (!uds->given[i].taken || i + GIVEN_REMEMBERED >= uds->ngiven) uds->given[kept++] = uds->given[i];
     uds->ngiven = kept;
-    if (kept * 2 <= uds->given_size) return true;
+    if (uds->given_size > 0 && kept * 2 <= uds->given_size) return true;
     size_t size = uds->given_size ? uds->given_size * 2 : 64;
     struct psm_given *grown = realloc(uds->given, size * sizeof *grown);
     if (!grown) return uds->ngiven < uds->given_size;
@@ -200,7 +209,6 @@ static void take_in(psmProxyState *state, struct datagram *d, const struct psm_w
     struct psm_fault_args here = psm_fault_here(state, ask->rank, psmProxyMsgQueryFd);
     psm_msg_proxy_fd_received_2(ask->rank, ask->op_id, d->fd);
     psm_status status = psm_fault_before(&queryfd_site, &here, "queryfd", &fault);
-    if (status == PSM_OK && fault.action == PSM_FAULT_DROP) return;
     if (status == PSM_OK && d->fd < 0)
         status = d->cut ? psm_fail_errno(EMFILE, "queryfd", state->rank, ask->rank,
                                          "rank %d has no descriptor left for the one that was given", state->rank)
@@ -222,7 +230,8 @@ static void take_in(psmProxyState *state, struct datagram *d, const struct psm_w
             status = psm_fail(PSM_ERR_NO_MEMORY, "queryfd", state->rank, ask->rank, 0, "no memory for a descriptor");
         }
     }
-    answer(state, d, ask, status, psm_last_error(), number, -1, fault.action == PSM_FAULT_CORRUPT);
+    if (fault.action != PSM_FAULT_DROP) /* it is kept, and its number told when it is asked for once more */
+        answer(state, d, ask, status, psm_last_error(), number, -1, fault.action == PSM_FAULT_CORRUPT);
     pthread_mutex_unlock(&uds->lock);
     psm_fault_act_after(&fault);
 }
