@@ -32,12 +32,18 @@ build=build/sanitize
 tree=$build/tree
 
 cmake -S . -B $build -DCMAKE_BUILD_TYPE=Debug -DPSMKIT_SANITIZE=ON -DPython_EXECUTABLE="$bin/python" > /dev/null
-cmake --build $build --parallel 2
+cmake --build $build --parallel 2 $SANITIZE_TARGETS
+# The editable install of the usual environment comes before any path: an environment that sees its packages, but not that one.
+"$bin/python" -m venv --without-pip $build/venv
+"$bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > "$(echo $build/venv/lib/python3*/site-packages)/packages.pth"
+python=$PWD/$build/venv/bin/python
 rm -rf $tree
 mkdir -p $tree
 cp -r psmkit tests benchmarks scripts csrc docs changelog ./*.md pyproject.toml CMakeLists.txt $tree/
 rm -f $tree/psmkit/_native/_logscan*.so
 cp "$(find $build -path $tree -prune -o -name '_logscan*.so' -print | head -n 1)" $tree/psmkit/_native/
+mkdir -p $tree/psmkit/lab/hostcuda
+cp $build/csrc/hostcuda/lib/* $tree/psmkit/lab/hostcuda/
 
 LD_PRELOAD="$(gcc -print-file-name=libasan.so) $(gcc -print-file-name=libubsan.so)"
 # Python itself keeps memory until it ends: leaks are judged by tests that count.
@@ -46,8 +52,9 @@ UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
 PYTHONPATH=$PWD/$tree
 export LD_PRELOAD ASAN_OPTIONS UBSAN_OPTIONS PYTHONPATH
 cd $tree
+"$python" -c 'import os, psmkit._native._logscan as m; assert m.__file__.startswith(os.getcwd()), m.__file__'
 case $what in
-test) exec "$bin/python" -m pytest -q -p no:cacheprovider -m 'not slow' "${@:-tests}" ;;
-fuzz) exec "$bin/python" scripts/fuzz.py "${FUZZ_SECONDS:-60}" ;;
+test) exec "$python" -m pytest -q -p no:cacheprovider -m 'not slow' "${@:-tests}" ;;
+fuzz) exec "$python" scripts/fuzz.py "${FUZZ_SECONDS:-60}" ;;
 *) echo "sanitize.sh: test, fuzz or thread, not $what" >&2; exit 2 ;;
 esac

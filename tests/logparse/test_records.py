@@ -407,7 +407,7 @@ def psm(*arguments: object, **env: str) -> subprocess.CompletedProcess[str]:
         text=True,
         timeout=60,
         cwd=compiled.ROOT,
-        env=compiled.environment(**env),
+        env={k: v for k, v in os.environ.items() if not k.startswith(("PSM_", "NCCL_"))} | env,
     )
 
 
