@@ -45,6 +45,8 @@ setup: $(VENV)/.built
 
 demo: setup
 	@sh examples/demo.sh $(BIN)/psmkit $(LOGS)
+	@echo
+	@sh examples/seed_bug.sh $(BIN)
 
 test: setup
 	$(BIN)/python -m pytest -q $(PYTEST_ARGS)

@@ -24,7 +24,7 @@ static struct resources remote;
 static void *mapped, *mine;
 static atomic_int done; /* 1: copied, -1: failed */
 
-static void *proxy(void *unused)
+void *proxy(void *unused)
 {
     cudaEvent_t event;
     cudaError_t rc = cudaSetDevice(1);
@@ -37,7 +37,7 @@ static void *proxy(void *unused)
     return unused;
 }
 
-static void wait_for_proxy(void *unused)
+void wait_for_proxy(void *unused)
 {
     (void)unused;
     while (!done) usleep(100);
