@@ -213,14 +213,23 @@ psm_status psmGroupLaunch(psmProxyState *state, void *stream, const struct psmGr
     return PSM_OK;
 }
 
+/* After an abort the host function comes back at once, so that the stream goes on; the proxy may still have operations,
+ * and counts them off when it drops them. */
+static bool is_over(const struct psmGroup *group)
+{
+    return __atomic_load_n(&group->over, __ATOMIC_ACQUIRE) &&
+           __atomic_load_n(&group->sync.proxyOpCount, __ATOMIC_ACQUIRE) <= 0;
+}
+
 psm_status psmGroupQuery(psmGroup *group)
 {
     if (!group) return psm_fail(PSM_ERR_INVALID, "launch", -1, -1, 0, "query: the group is NULL");
-    if (!__atomic_load_n(&group->over, __ATOMIC_ACQUIRE)) return PSM_IN_PROGRESS;
+    if (!is_over(group)) return PSM_IN_PROGRESS;
     uint32_t failed = __atomic_load_n(&group->sync.failed, __ATOMIC_RELAXED);
     if (failed == 0) return PSM_OK;
     psm_status status = (psm_status) - (int)failed, known = psmProxyAsyncError(group->state);
-    if (known == status) return psm_fail_at("launch", group->rank, -1, 0);
+    /* An abort is what an error on any rank makes of the others' operations: the error is the reason. */
+    if (known < 0 && (known == status || status == PSM_ERR_ABORTED)) return psm_fail_at("launch", group->rank, -1, 0);
     return psm_fail(status, "launch", group->rank, -1, 0,
                     "group %" PRIu64 " ended with %s: the log of this rank and psmProxyAsyncError have the reason",
                     group->id, psm_status_name(status));
@@ -229,14 +238,20 @@ psm_status psmGroupQuery(psmGroup *group)
 psm_status psmGroupWait(psmGroup *group)
 {
     psm_status status;
-    while ((status = psmGroupQuery(group)) == PSM_IN_PROGRESS) futex_wait(&group->over, 0);
+    while ((status = psmGroupQuery(group)) == PSM_IN_PROGRESS) {
+        int32_t left = __atomic_load_n(&group->sync.proxyOpCount, __ATOMIC_ACQUIRE);
+        if (!__atomic_load_n(&group->over, __ATOMIC_ACQUIRE))
+            futex_wait(&group->over, 0);
+        else if (left > 0)
+            futex_wait(&group->sync.proxyOpCount, (uint32_t)left);
+    }
     return status;
 }
 
 psm_status psmGroupFree(psmGroup *group)
 {
     if (!group) return PSM_OK;
-    if (!__atomic_load_n(&group->over, __ATOMIC_ACQUIRE))
+    if (!is_over(group))
         return psm_fail(PSM_ERR_INVALID, "launch", group->rank, -1, 0,
                         "freeing group %" PRIu64 " while its stream waits for it: psmGroupWait first", group->id);
     psm_msg_libpsm_group_ended(group->id, group->rank, psm_status_name((psm_status) - (int)group->sync.failed));

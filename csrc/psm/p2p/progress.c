@@ -9,7 +9,7 @@
 
 PSM_FAULT_SITE(site_copy, "p2p.copy", "a copy and its event are put on the stream");
 
-enum { LOOK_NS = 1000000, SUSPECT_LOOKS = 2 };
+enum { LOOK_NS = 1000000, SUSPECT_LOOKS = 2, FINISH_NS = 1000000000 };
 
 static const char *stage_name(enum psm_p2p_stage stage)
 {
@@ -160,10 +160,20 @@ static psm_status look(struct psmP2pLocalInfo *local, struct psmProxySubArgs *su
 
 /* ---- operations ---- */
 
+/* Who is told of the end may free its buffers: what is on the stream has to be done. A stream that hangs is not waited
+ * for long. */
+static void finish_copies(const struct psmP2pLocalInfo *local)
+{
+    uint64_t end = psm_clock_ns() + FINISH_NS;
+    while ((int)local->cuda->cudaStreamQuery(local->stream) == PSM_CUDA_NOT_READY && psm_clock_ns() < end)
+        psm_cpu_relax();
+}
+
 /* The reason goes to the peer by the control segment, to all ranks by async_error, to the caller by sync. */
 static void fail_operation(struct psmP2pLocalInfo *local, struct psmProxySubArgs *sub, psm_status status)
 {
     const struct psm_error error = *psm_last_error();
+    if (sub->transmitted > sub->done) finish_copies(local);
     psm_p2p_moved(local, sub, PSM_STEP_FAILED, sub->base + sub->transmitted);
     psm_msg_libpsm_p2p_failed(local->role ? "send" : "recv", local->rank, local->peer, (uint64_t)local->channel,
                               local->seq, sub->base + sub->transmitted, psm_status_name(status), error.text);
@@ -233,6 +243,7 @@ static void end_all(struct psmProxyArgs *args, psm_status status)
             /* Another part of the operation has failed: the peers of this part must not wait for it. */
             struct psm_line *ended = local->role ? &local->shared->sendEnded : &local->shared->recvEnded;
             if (psm_line_own(ended) == 0) psm_line_store(ended, (uint64_t)-status);
+            if (args->subs[s].transmitted > args->subs[s].done) finish_copies(local);
             local->active = NULL;
             local->stage = PSM_STAGE_IDLE;
         }

@@ -22,6 +22,7 @@ psm_status end_open(int rank, int nranks, int device, const struct psm_settings 
 /* All places are known. */
 psm_status end_meet(struct end *end, const struct end_place *places, int nranks);
 psm_status end_close(struct end *end);
+void end_abort(struct end *end);
 const char *end_kind(void);
 
 #endif

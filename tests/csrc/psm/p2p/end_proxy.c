@@ -36,3 +36,8 @@ psm_status end_close(struct end *end)
     psm_status status = psmProxyStop(end->state), destroyed = psmProxyDestroy(end->state);
     return status == PSM_OK ? destroyed : status;
 }
+
+void end_abort(struct end *end)
+{
+    psmProxyAbort(end->state, "the test says so");
+}

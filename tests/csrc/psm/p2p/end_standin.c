@@ -523,3 +523,8 @@ psm_status end_close(struct end *end)
     free(state);
     return PSM_OK;
 }
+
+void end_abort(struct end *end)
+{
+    end->state->aborted = 1;
+}

@@ -1,0 +1,176 @@
+"""What does not fit is refused with both values; who dies, fails or is aborted ends the other end's operation, and all is given back."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.csrc.psm.p2p.conftest import Runner
+
+ENDED = {"PSM_ERR_PEER_DEAD", "PSM_ERR_PEER_CLOSED", "PSM_ERR_ABORTED"}
+
+
+def test_can_connect_is_symmetric_and_pure(driver: Path) -> None:
+    done = subprocess.run([driver, "canconnect", "200000"], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout
+    seen = dict(line.rsplit(" ", 1) for line in done.stdout.splitlines())
+    assert set(seen) == {"none", "direct pointer", "CUMEM", "IPC", "SHM"}
+    assert all(int(n) > 1000 for n in seen.values())
+
+
+@pytest.mark.parametrize(
+    ("what", "status", "text"),
+    [
+        ("magic", "PSM_ERR_PROTOCOL", r"magic 0x50534d51 where 0x50534d50"),
+        ("version", "PSM_ERR_VERSION", r"version 2, this rank has 1"),
+        ("mode", "PSM_ERR_MISMATCH", r"the mode is CUMEM \(2\) at rank 0 and IPC \(3\) at rank 1"),
+        ("role", "PSM_ERR_MISMATCH", r"the role \(1: send\) is 1 at rank 0 and 1 at rank 1"),
+        ("steps", "PSM_ERR_MISMATCH", r"PSM_STEPS\) is 8 at rank 0 and 16 at rank 1"),
+        ("chunk", "PSM_ERR_MISMATCH", r"is 8192 at rank 0 and 16384 at rank 1"),
+        ("buffer", "PSM_ERR_MISMATCH", r"PSM_BUFFER_SIZE\) is 65536 at rank 0 and 131072 at rank 1"),
+        ("rank", "PSM_ERR_MISMATCH", r"the peer's rank is 1 at rank 0 and 77 at rank 1"),
+        ("kind", "PSM_ERR_MISMATCH", r"rank 1 shares its FIFO as cuda-ipc \(5\), cumem \(4\) is meant"),
+    ],
+)
+def test_what_the_peer_assumes_otherwise_is_refused_with_both_values(
+    run: Runner, what: str, status: str, text: str
+) -> None:
+    job = run("ranks=2", "sizes=1", "one_way=1", f"differ=1:{what}")
+    assert job.code != 0
+    ((rank, said, stage, why),) = [x for x in job.said("connect") if x[0] == 0]
+    assert (rank, said, stage) == (0, status, "connect")
+    assert re.search(text, why), why
+
+
+def test_a_size_that_differs_is_refused_with_both_values(run: Runner) -> None:
+    job = run("ranks=2", "sizes=100", "one_way=1", "differ=0:nbytes")
+    ((_, status, _, text),) = [x for x in job.said("group") if x[0] == 0]
+    assert status == "PSM_ERR_MISMATCH" and "sends 101 bytes, rank 1 expects 100" in text
+    ((_, status, _, text),) = [x for x in job.said("group") if x[0] == 1]
+    assert status in ENDED and ("PSM_ERR_MISMATCH" in text or "101" in text)
+
+
+@pytest.mark.parametrize(
+    "where", ["p2p.send.step", "p2p.send.publish", "p2p.recv.step", "p2p.recv.publish", "p2p.recv.offer"]
+)
+@pytest.mark.parametrize("share", ["cumem", "memfd"])
+def test_who_is_killed_at_a_step_is_noticed_by_the_other(run: Runner, where: str, share: str) -> None:
+    victim = 0 if "send" in where else 1
+    nth = 2 if "offer" in where else 20
+    job = run(
+        "ranks=2",
+        "sizes=1000000",
+        "iters=2",
+        "one_way=1",
+        PSM_SHARE=share,
+        PSM_FAULTS=f"{where}:kill,rank={victim},nth={nth}",
+    )
+    assert f"rank {victim} killed by signal 9" in job.text
+    assert job.results == {1 - victim: "PSM_ERR_PEER_DEAD"}, job.text
+    ((_, status, _, text),) = job.said("group")
+    assert status == "PSM_ERR_PEER_DEAD" and f"rank {victim}" in text
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("share", ["cumem", "cuda-ipc"])
+def test_who_is_killed_in_zero_copy_is_noticed_by_the_other(run: Runner, victim: int, share: str) -> None:
+    where = "p2p.send.step" if victim == 0 else "p2p.recv.offer"
+    buffers = "vmm" if share == "cumem" else "device"
+    job = run(
+        "ranks=2",
+        "sizes=1000000",
+        "iters=3",
+        "one_way=1",
+        "registered=both",
+        f"buffers={buffers}",
+        PSM_SHARE=share,
+        PSM_FAULTS=f"{where}:kill,rank={victim},nth=2",
+    )
+    assert job.results == {1 - victim: "PSM_ERR_PEER_DEAD"}, job.text
+
+
+@pytest.mark.parametrize("where", ["p2p.copy", "p2p.send.step", "p2p.recv.step", "p2p.recv.offer"])
+def test_an_error_in_the_progress_thread_ends_the_operation_at_both_ends(run: Runner, where: str) -> None:
+    victim = 1 if "recv" in where else 0
+    job = run("ranks=2", "sizes=500000", "one_way=1", PSM_FAULTS=f"{where}:error=EIO,rank={victim}")
+    assert job.results[victim] == "PSM_ERR_SYSTEM"
+    assert job.results[1 - victim] in ENDED
+    assert any(rank == victim and "EIO" in text for rank, _, _, text in job.said("group"))
+
+
+@pytest.mark.parametrize(
+    "where", ["p2p.setup", "p2p.connect", "p2p.proxy.setup", "p2p.proxy.connect", "p2p.memory.make", "p2p.memory.map"]
+)
+def test_a_control_step_that_fails_leaves_nothing(run: Runner, where: str) -> None:
+    job = run("ranks=2", "sizes=1", PSM_FAULTS=f"{where}:error=NO_RESOURCE,rank=0")
+    assert job.results[0] == "PSM_ERR_NO_RESOURCE", job.text
+
+
+@pytest.mark.parametrize("where", ["p2p.register", "p2p.proxy.register"])
+def test_a_registration_that_fails_leaves_nothing(run: Runner, where: str) -> None:
+    job = run("ranks=2", "sizes=1", "registered=both", PSM_FAULTS=f"{where}:error=NO_RESOURCE,rank=1")
+    assert "PSM_ERR_NO_RESOURCE" in job.results.values(), job.text
+
+
+@pytest.mark.parametrize("call", ["cudaMemcpyAsync", "cudaEventRecord", "cudaEventQuery"])
+def test_a_cuda_call_that_fails_ends_the_operation(run: Runner, call: str) -> None:
+    """The host function comes back, and the group says which call it was."""
+    job = run("ranks=2", "sizes=200000", "one_way=1", PSM_FAULTS=f"{call}:error=719,nth=9")
+    assert job.code != 0
+    assert any(status == "PSM_ERR_CUDA" and call in text for _, status, _, text in job.said("group")), job.text
+
+
+@pytest.mark.parametrize("call", ["cuMemCreate", "cuMemExportToShareableHandle", "cuMemImportFromShareableHandle"])
+def test_a_share_that_fails_is_told_by_its_call(run: Runner, call: str) -> None:
+    job = run("ranks=2", "sizes=1", "one_way=1", PSM_SHARE="cumem", PSM_FAULTS=f"{call}:error=2,nth=1")
+    assert "PSM_ERR_CUDA" in job.results.values(), job.text
+
+
+def test_an_abort_frees_the_application_stream(run: Runner) -> None:
+    """Rank 1 posts nothing, so rank 0 would wait for ever."""
+    job = run("ranks=2", "sizes=200000", "lone=1", "abort=0", "iters=1")
+    assert ("PSM_ERR_ABORTED") in {status for rank, status, _, _ in job.said("group") if rank == 0}
+
+
+def test_a_stall_says_which_side_is_waited_for(run: Runner) -> None:
+    """Rank 1 posts nothing: rank 0 stands before its first step until the hang of the fault is over."""
+    job = run(
+        "ranks=2",
+        "sizes=500000",
+        "one_way=1",
+        "iters=1",
+        PSM_STALL_REPORT="0.05",
+        PSM_FAULTS="p2p.recv.step:slow=400ms,rank=1,nth=9",
+        NCCL_DEBUG="INFO",
+        NCCL_DEBUG_SUBSYS="P2P",
+    )
+    assert job.code == 0
+    lines = re.findall(r"psm p2p (\w+) rank 0 peer 1 .* stalled for \d+ ms in stage (\w+): (.*)", job.text + job.log)
+    assert lines, job.text
+    role, stage, rest = lines[0]
+    assert (role, stage) == ("send", "fifo")
+    assert "recvTail=" in rest and "canSend=NO" in rest
+    assert rest.endswith("waits for rank 1, the receiver, to empty a slot")
+
+
+def test_the_log_tells_each_handle_from_birth_to_end(run: Runner) -> None:
+    job = run("ranks=2", "sizes=100", "registered=both", NCCL_DEBUG="TRACE", NCCL_DEBUG_SUBSYS="ALL")
+    text = job.text + job.log
+    made = set(re.findall(r"psm memory (\w+) made: cumem", text))
+    assert len(made) == 2
+    for memory in made:
+        lines = [
+            line.split(f"psm memory {memory} ")[1] for line in text.splitlines() if f"psm memory {memory} " in line
+        ]
+        verbs = [re.sub(r"of process \d+ ", "", line).split()[0].strip(":") for line in lines]
+        assert sorted(verbs) == ["closed", "closed", "exported", "imported", "made"]
+        assert {line.split()[1] for line in lines if line.startswith("closed:")} == {"freed", "unmapped"}
+    streams = re.findall(r"psm stream (\w+) created with 8 events for connection (\w+)", text)
+    assert len(streams) == 4
+    for stream, connection in streams:
+        assert f"psm stream {stream} of connection {connection} destroyed" in text
+    assert re.search(r"Channel 0/0 : 0\[0\] -> 1\[1\] via PSM_P2P/CUMEM", text)
+    assert re.search(r"psm p2p send rank 0 peer 1 channel 0 copying: step=0 slot=0 recvTail=8 sendHead=0 ", text)
