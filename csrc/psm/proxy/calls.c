@@ -59,7 +59,7 @@ psm_status psm_calls_take(psmProxyState *state, int peer, int type, uint32_t res
     }
     if (room) {
         call->taken = true;
-        call->done = false;
+        call->done = call->queued = false;
         call->type = type;
         call->peer = peer;
         call->resp_size = resp_size;
@@ -147,6 +147,7 @@ void psm_calls_store(psmProxyState *state, int peer, const struct psm_wire_messa
             memcpy(call->resp, m->payload, m->payload_size);
         }
         resp = call->resp;
+        call->queued = fits && id != expected;
         call->done = true;
     }
     pthread_mutex_unlock(&state->calls.lock);
@@ -202,6 +203,7 @@ psm_status psm_calls_fetch(psmProxyState *state, psmOpId id, void *resp, size_t 
                         "the answer is to be put into %zu bytes, the call was made for %u", resp_size, meant);
     }
     bool local = call->direct != NULL;
+    bool queued = call->queued;
     take_direct(state, call, id);
     if (!call->done) {
         pthread_mutex_unlock(&state->calls.lock);
@@ -213,6 +215,7 @@ psm_status psm_calls_fetch(psmProxyState *state, psmOpId id, void *resp, size_t 
         memcpy(resp, call->resp, resp_size);
     release(&state->calls, call);
     pthread_mutex_unlock(&state->calls.lock);
+    if (queued) psm_msg_proxy_call_dequeued(id);
     if (local) {
         psm_msg_proxy_call_received(id);
         psm_msg_proxy_call_matched(id, id);

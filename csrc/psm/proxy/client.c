@@ -430,8 +430,10 @@ static psm_status greet(psmProxyState *state, struct psm_client *client, struct 
     size_t size = 0;
     int number = 0;
     psm_hello_fill(&hello, state->rank, state->nranks, to->service);
-    psm_status status = psm_socket_send(client->fd, &hello, sizeof hello, &number);
-    while (status >= 0) {
+    /* When that fails its last words say why. */
+    psm_socket_send(client->fd, &hello, sizeof hello, &number);
+    psm_status status;
+    for (;;) {
         status = psm_socket_recv(client->fd, bytes, sizeof bytes, &size, &number);
         if (status != PSM_IN_PROGRESS) break;
         if (psm_state_ended(state)) return aborted(state, psmProxyMsgInit, to->rank, 0);

@@ -122,7 +122,7 @@ void psm_connection_release(psmProxyState *state, struct psm_connection *connect
 
 struct psm_call {
     uint32_t slot, generation;
-    bool taken, done;
+    bool taken, done, queued;
     int type, peer;
     uint32_t resp_size, capacity;
     uint8_t *resp;

@@ -117,8 +117,8 @@ static void begin(struct psm_service *service, struct psm_request *r)
     } else {
         respond(service, r, status);
     }
-    /* NCCL's numbers: 0 success, 7 in progress, 3 internal error */
-    psm_msg_proxy_call_begun(psm_proxy_type_name(type), status == PSM_IN_PROGRESS ? 7 : status < 0 ? 3 : 0);
+    /* NCCL's numbers: 0 success, also for what is not done yet; 3 internal error */
+    psm_msg_proxy_call_begun(psm_proxy_type_name(type), status < 0 ? 3 : 0);
 }
 
 static bool retry(struct psm_service *service)

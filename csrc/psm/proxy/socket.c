@@ -86,8 +86,15 @@ psm_status psm_socket_recv(int fd, void *bytes, size_t capacity, size_t *size, i
 {
     ssize_t n;
     /* MSG_TRUNC: the true size, so that a message that is too long is refused with it */
-    do n = recv(fd, bytes, capacity, MSG_DONTWAIT | MSG_TRUNC);
-    while (n < 0 && errno == EINTR);
+    bool again = true;
+    do {
+        n = recv(fd, bytes, capacity, MSG_DONTWAIT | MSG_TRUNC);
+        /* The other end closed before it had read all: said once, ahead of its last words. */
+        if (n < 0 && errno == ECONNRESET && again) {
+            again = false;
+            errno = EINTR;
+        }
+    } while (n < 0 && errno == EINTR);
     *number = n < 0 ? errno : 0;
     if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return PSM_IN_PROGRESS;
     if (n <= 0) return PSM_ERR_PEER_CLOSED;

@@ -32,7 +32,7 @@ static psm_status check_head(const void *bytes, size_t size, unsigned kinds, str
     memcpy(head, bytes, sizeof *head);
     if (head->magic != PSM_WIRE_MAGIC)
         REFUSE(PSM_ERR_PROTOCOL,
-               "a message with the magic %#010x came, %#010x is meant: the sender is no proxy of libpsm", head->magic,
+               "a message with the magic 0x%08x came, 0x%08x is meant: the sender is no proxy of libpsm", head->magic,
                PSM_WIRE_MAGIC);
     if (head->version != PSM_WIRE_VERSION)
         REFUSE(PSM_ERR_VERSION, "a message of version %u came, %u is meant: use the same libpsm in all ranks",

@@ -128,6 +128,10 @@ class Rank:
         fds, threads = self.ask("held")
         return int(fds), int(threads)
 
+    def may_die(self) -> None:
+        """Its end is not looked at: a fault kills it."""
+        self._killed = True
+
     def kill(self) -> None:
         self._killed = True
         self.child.kill()

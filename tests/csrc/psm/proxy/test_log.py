@@ -1,0 +1,58 @@
+"""What a proxy prints is what `psmkit analyze` counts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from psmkit.cli.app import main
+from tests.csrc.psm.ground import GroundError
+from tests.csrc.psm.proxy import ranks
+from tests.csrc.psm.proxy.ranks import ECHO, NEVER, SETUP, Rank
+
+Start = Callable[..., Rank]
+
+
+def analyze(folder: Path) -> str:
+    """The report as JSON."""
+    output = folder.with_suffix(".json")
+    assert main(["analyze", str(folder), "--format", "json", "--fail-on", "never", "--output", str(output)]) == 0
+    return json.dumps(json.loads(output.read_text()))
+
+
+def logged(start: Start, folder: Path) -> list[Rank]:
+    folder.mkdir()
+    made = []
+    for i in range(2):
+        made.append(start(PSM_TIMEOUT="1", PSM_DEBUG_SUBSYS="ALL", PSM_DEBUG_FILE=str(folder / f"{i}.log")))
+    ranks.start_proxies(made)
+    ranks.connect_all(made)
+    return made
+
+
+def test_calls_and_descriptors_are_counted(start: Start, tmp_path: Path) -> None:
+    made = logged(start, tmp_path / "logs")
+    for rank in made:
+        rank.ask("storm", 20, 7, 2, 3)
+    made[1].ask("offer", 5)
+    made[0].ask("getfd", 1, 5, 3)
+    made[0].ask("queryfd", 1, 2)
+    for rank in made:
+        rank.ask("stop")
+    # 4 calls of Init beside the others.
+    text = analyze(tmp_path / "logs")
+    assert "44 proxy calls and 5 fd exchanges complete" in text
+
+
+def test_a_call_without_an_answer_is_found(start: Start, tmp_path: Path) -> None:
+    made = logged(start, tmp_path / "logs")
+    made[0].ask("call", 1, SETUP, ECHO, 0, 1, 0)
+    with pytest.raises(GroundError):
+        made[0].ask("call", 1, SETUP, NEVER, 0, 1, 0)
+    for rank in made:
+        rank.kill()
+    text = analyze(tmp_path / "logs")
+    assert "Proxy Call to rank 1 failed (Setup)" in text
