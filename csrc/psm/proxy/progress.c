@@ -233,7 +233,7 @@ static psm_status move_one(psmProxyState *state, struct psmProxyArgs *args)
         PSM_TRY(psm_fault_before(&op_site, &here, here.op, &fault));
         psm_fault_act_after(&fault);
     }
-    psm_fail(PSM_OK, "", -1, -1, 0, "%s", "");
+    psm_fail_again(&psm_no_error);
     return args->progress(state, args);
 }
 
@@ -341,7 +341,9 @@ psm_status psmProxySaveOp(psmProxyState *state, const struct psmProxyOp *op)
 {
     if (!state || !op)
         return psm_fail(PSM_ERR_INVALID, "op", -1, -1, 0, "psmProxySaveOp: a state and an operation are meant");
-    if (psm_state_ended(state)) return psmProxyAsyncError(state) < 0 ? PSM_ERR_ABORTED : PSM_ERR_ABORTED;
+    if (psm_state_ended(state))
+        return psm_fail(PSM_ERR_ABORTED, "op", state->rank, op->peer, 0, "the operation was aborted: %.200s",
+                        psmProxyAsyncError(state) < 0 ? psm_last_error()->text : "by a flag");
     struct psm_posted *saved = malloc(sizeof *saved);
     if (!saved) return psm_fail(PSM_ERR_NO_MEMORY, "op", state->rank, op->peer, 0, "no memory for an operation");
     saved->next = NULL;

@@ -247,6 +247,8 @@ void *psm_service_main(void *state);
 void *psm_uds_main(void *state);
 void *psm_progress_main(void *state);
 
+/* For psm_fail_again: forgets what failed before. */
+extern const struct psm_error psm_no_error;
 bool psm_state_ended(const psmProxyState *state); /* aborted, by whichever flag */
 /* The first call counts: notes why, and wakes everything. */
 void psm_state_abort(psmProxyState *state, const struct psm_error *error);

@@ -12,7 +12,11 @@
 #include "proxy/service.h"
 #include "psm_lib_messages.h"
 
-enum { READ_AT_ONCE = 64 /* messages of one peer before the others' turn */ };
+enum {
+    READ_AT_ONCE = 64, /* messages of one peer before the others' turn */
+    SPIN_LOOK = 32,    /* turns of the spinning loop between looks at all sockets */
+    SPIN_YIELD = 128
+};
 #define RETRY_FIRST_NS UINT64_C(20000)
 #define RETRY_LAST_NS  UINT64_C(5000000)
 
@@ -217,6 +221,7 @@ static void peers_drop(struct psm_service *service)
             continue;
         }
         sweep(service, peer);
+        if (service->hot == peer) service->hot = NULL;
         for (struct psm_connection *c; (c = psm_connection_begin_free(service->state, peer->id));)
             psm_service_free_connection(service, c);
         while (peer->unsent) {
@@ -312,6 +317,7 @@ static void request_from(struct psm_service *service, struct psm_peer *peer, con
         psm_peer_lost(service, peer, "no memory for its request");
         return;
     }
+    service->hot = peer;
     r->peer = peer;
     r->type = w->type;
     r->req_size = w->req_size;
@@ -410,6 +416,7 @@ static bool take_direct(struct psm_service *service)
             refuse_direct(call, PSM_ERR_PROTOCOL, "a request of an unknown type came");
             free(r);
         } else {
+            service->hot = NULL;
             r->peer = peer;
             r->direct = call;
             r->type = call->type;
@@ -588,12 +595,14 @@ void *psm_service_main(void *argument)
             say_bye(&service, PSM_ERR_ABORTED, error.status < 0 ? error.text : "the operation was aborted");
         }
         if (busy || now < spin_until) {
-            if (turn % 16 == 0) {
-                busy |= look(&service, &watch, 0);
+            /* One recv(2) costs less than a poll(2) of all. */
+            if (!busy && service.hot && !service.hot->gone && service.hot->fd >= 0)
+                busy = read_peer(&service, service.hot);
+            if (turn % SPIN_LOOK == 0) busy |= look(&service, &watch, 0);
+            if (turn % SPIN_YIELD == 0)
                 sched_yield();
-            } else {
+            else if (!busy)
                 psm_relax();
-            }
         } else {
             uint64_t ns = sleep_ns(&service, now);
             atomic_store(&state->direct->sleeping, 1);

@@ -42,6 +42,7 @@ struct psm_service {
     psmProxyState *state;
     struct psm_peer **peers;
     size_t npeers, peers_size;
+    struct psm_peer *hot; /* the one that asked last: its next request is looked for first; NULL: none */
     uint64_t last_id;
     struct psm_request *pending, **pending_end;
     struct psm_connection *freed; /* to be freed when their operations have ended */

@@ -195,6 +195,8 @@ psm_status psmProxySetAddresses(psmProxyState *state, const struct psmProxyAddre
 
 /* ---- early ends ---- */
 
+const struct psm_error psm_no_error = {.status = PSM_OK, .rank = -1, .peer = -1};
+
 bool psm_state_ended(const psmProxyState *state)
 {
     return atomic_load_explicit(&state->aborted, memory_order_relaxed) != 0 || psm_aborted() ||
