@@ -193,3 +193,28 @@ void psm_p2p_kinds(const struct psm_peer_info *a, const struct psm_peer_info *b,
         *fifo = *control;
     }
 }
+
+int psm_p2p_via_kind(const struct psm_peer_info *a, const struct psm_peer_info *b, const struct psm_peer_info *via)
+{
+    uint32_t all = a->capabilities & b->capabilities & via->capabilities & CAPABILITIES;
+    if (check(via) != PSM_OK || via->host_hash != a->host_hash || via->host_hash != b->host_hash ||
+        via->rank == a->rank || via->rank == b->rank || !reaches(a, via) || !reaches(b, via))
+        return PSM_SHARE_NONE;
+    if (all & PSM_CAN_CUMEM_FD) return PSM_SHARE_CUMEM;
+    bool apart = via->process_hash != a->process_hash && via->process_hash != b->process_hash;
+    return (all & PSM_CAN_CUDA_IPC) && apart ? PSM_SHARE_CUDA_IPC : PSM_SHARE_NONE;
+}
+
+psm_status psmP2pFindIntermediate(const struct psm_peer_info *infos, size_t count, const struct psm_peer_info *a,
+                                  const struct psm_peer_info *b, int *via)
+{
+    if (!infos || !a || !b || !via)
+        return psm_fail(PSM_ERR_INVALID, "canconnect", -1, -1, 0, "psmP2pFindIntermediate: an argument is NULL");
+    int mode;
+    *via = -1;
+    PSM_TRY(psmP2pCanConnect(a, b, &mode));
+    if (mode != PSM_P2P_SHM || reaches(a, b)) return PSM_OK;
+    for (size_t i = 0; i < count && *via < 0; i++)
+        if (psm_p2p_via_kind(a, b, &infos[i]) != PSM_SHARE_NONE) *via = (int)i;
+    return PSM_OK;
+}

@@ -19,11 +19,12 @@ PSM_FAULT_SITE(site_register, "p2p.register", "a buffer is registered for zero-c
 struct psmP2pConnector {
     struct psmP2pConnector *next;
     struct psm_host host;
-    struct psm_peer_info me, peer;
-    struct psm_p2p_connect info; /* what this end told */
+    struct psm_peer_info me, peer, via; /* via: of PSM_P2P_INTERMEDIATE */
+    struct psm_p2p_connect info;        /* what this end told */
     int control_kind, fifo_kind;
     bool connected;
     void *proxy;      /* the provider's, to the own proxy */
+    void *via_proxy;  /* the same to the intermediate's, which has the FIFO; recv only */
     void *peer_proxy; /* the same to the peer's, for registrations; NULL until one is made */
     struct held *held;
 };
@@ -83,23 +84,46 @@ static void say_channel(const struct psmP2pConnector *c)
 {
     char via[64], mine[16], theirs[16];
     if (!c->info.role) return; /* the sender's line is enough, as in NCCL */
-    snprintf(via, sizeof via, "PSM_P2P/%s%s%s", psm_p2p_mode_name(c->info.mode), c->info.mode == PSM_P2P_SHM ? "/" : "",
-             c->info.mode == PSM_P2P_SHM ? psm_share_kind_name(c->fifo_kind) : "");
+    if (c->info.mode == PSM_P2P_INTERMEDIATE)
+        snprintf(via, sizeof via, "PSM_P2P/indirect/%d[%d]", c->via.rank, c->via.device);
+    else
+        snprintf(via, sizeof via, "PSM_P2P/%s%s%s", psm_p2p_mode_name(c->info.mode),
+                 c->info.mode == PSM_P2P_SHM ? "/" : "",
+                 c->info.mode == PSM_P2P_SHM ? psm_share_kind_name(c->fifo_kind) : "");
     snprintf(mine, sizeof mine, "%d", c->me.device);
     snprintf(theirs, sizeof theirs, "%d", c->peer.device);
     psm_msg_transport_channel(c->info.channel, c->info.connIndex, c->me.rank, mine, c->peer.rank, theirs, via);
 }
 
-static psm_status check_share_info(const struct psmP2pConnector *c, const struct psmP2pShareInfo *got)
+static psm_status check_share_info(const struct psmP2pConnector *c, const struct psmP2pShareInfo *got, int role)
 {
-    if (got->magic == PSM_P2P_MAGIC && got->version == PSM_WIRE_VERSION && got->role == c->info.role &&
+    if (got->magic == PSM_P2P_MAGIC && got->version == PSM_WIRE_VERSION && got->role == role &&
         got->steps == c->info.steps && got->mode == c->info.mode && got->buffer_size == c->info.buffer_size)
         return PSM_OK;
     return psm_fail(PSM_ERR_PROTOCOL, "setup", c->me.rank, c->peer.rank, 0,
-                    "the own proxy answered setup with magic 0x%08x, version %u, role %u, %u steps, mode %u, %" PRIu64
-                    " bytes; 0x%08x, %d, %u, %u, %u, %" PRIu64 " are meant",
+                    "a proxy answered setup with magic 0x%08x, version %u, role %u, %u steps, mode %u, %" PRIu64
+                    " bytes; 0x%08x, %d, %d, %u, %u, %" PRIu64 " are meant",
                     got->magic, got->version, got->role, got->steps, got->mode, got->buffer_size, PSM_P2P_MAGIC,
-                    PSM_WIRE_VERSION, c->info.role, c->info.steps, c->info.mode, c->info.buffer_size);
+                    PSM_WIRE_VERSION, role, c->info.steps, c->info.mode, c->info.buffer_size);
+}
+
+/* Setup at one proxy: the connection to it stays. */
+static psm_status ask_one(struct psmP2pConnector *c, const struct psm_p2p_setup *want, int rank, void **proxy,
+                          struct psm_share *share)
+{
+    const struct psm_host_ops *ops = c->host.ops;
+    struct psmP2pShareInfo got = {0};
+    PSM_TRY(ops->connect(c->host.self, PSM_TRANSPORT_P2P, want->role == 1, rank, proxy));
+    psm_status status = ops->call(c->host.self, *proxy, psmProxyMsgSetup, want, sizeof *want, &got, (int)sizeof got);
+    if (status == PSM_OK) status = check_share_info(c, &got, want->role);
+    if (status == PSM_OK) {
+        *share = got.share;
+        return PSM_OK;
+    }
+    struct psm_error kept = *psm_last_error();
+    ops->disconnect(c->host.self, *proxy);
+    *proxy = NULL;
+    return psm_fail_again(&kept);
 }
 
 static psm_status ask_setup(struct psmP2pConnector *c)
@@ -120,21 +144,27 @@ static psm_status ask_setup(struct psmP2pConnector *c)
                                  .steps = c->info.steps,
                                  .chunk = c->info.chunk,
                                  .buffer_size = c->info.buffer_size};
-    struct psmP2pShareInfo got = {0};
-    PSM_TRY(ops->connect(c->host.self, PSM_TRANSPORT_P2P, c->info.role, c->me.rank, &c->proxy));
-    psm_status status = ops->call(c->host.self, c->proxy, psmProxyMsgSetup, &want, sizeof want, &got, (int)sizeof got);
-    if (status == PSM_OK) status = check_share_info(c, &got);
-    if (status != PSM_OK) {
-        struct psm_error kept = *psm_last_error();
-        ops->disconnect(c->host.self, c->proxy);
-        return psm_fail_again(&kept);
+    psm_status status = PSM_OK;
+    if (c->info.mode == PSM_P2P_INTERMEDIATE && !c->info.role) {
+        want.role = PSM_P2P_LENDER;
+        status = ask_one(c, &want, c->via.rank, &c->via_proxy, &c->info.share);
+        want.role = c->info.role;
+        want.fifo_kind = PSM_SHARE_NONE;
     }
-    c->info.share = got.share;
-    return PSM_OK;
+    struct psm_share share;
+    if (status == PSM_OK) status = ask_one(c, &want, c->me.rank, &c->proxy, &share);
+    if (status == PSM_OK) {
+        if (!c->via_proxy) c->info.share = share;
+        return PSM_OK;
+    }
+    struct psm_error kept = *psm_last_error();
+    if (c->via_proxy) ops->disconnect(c->host.self, c->via_proxy);
+    return psm_fail_again(&kept);
 }
 
 static psm_status setup(const struct psm_host *host, const struct psm_peer_info *me, const struct psm_peer_info *peer,
-                        int channel, int connIndex, int role, struct psm_p2p_connect *info, psmP2pConnector **out)
+                        const struct psm_peer_info *via, int channel, int connIndex, int role,
+                        struct psm_p2p_connect *info, psmP2pConnector **out)
 {
     if (!host || !me || !peer || !info || !out || channel < 0 || channel > UINT16_MAX || connIndex < 0 ||
         connIndex > UINT16_MAX)
@@ -150,6 +180,9 @@ static psm_status setup(const struct psm_host *host, const struct psm_peer_info 
                         "no way from rank %d to rank %d in shared memory: hosts 0x%" PRIx64 " and 0x%" PRIx64
                         ", capabilities 0x%x and 0x%x",
                         me->rank, peer->rank, me->host_hash, peer->host_hash, me->capabilities, peer->capabilities);
+    int needed = -1;
+    if (via) PSM_TRY(psmP2pFindIntermediate(via, 1, me, peer, &needed));
+    if (needed == 0) mode = PSM_P2P_INTERMEDIATE;
     const struct psm_settings *settings = host->ops->settings(host->self);
     struct psmP2pConnector *c = calloc(1, sizeof *c);
     if (!c) return psm_fail(PSM_ERR_NO_MEMORY, "setup", me->rank, peer->rank, 0, "no memory for a connector");
@@ -167,6 +200,10 @@ static psm_status setup(const struct psm_host *host, const struct psm_peer_info 
                                        .chunk = (uint32_t)(settings->buffer_size / settings->steps),
                                        .buffer_size = settings->buffer_size};
     psm_p2p_kinds(me, peer, mode, &c->control_kind, &c->fifo_kind);
+    if (needed == 0) {
+        c->via = *via;
+        c->fifo_kind = psm_p2p_via_kind(me, peer, via);
+    }
     psm_status status = ask_setup(c);
     if (status != PSM_OK) {
         free(c);
@@ -187,13 +224,25 @@ psm_status psmP2pSendSetup(const struct psm_host *host, const struct psm_peer_in
                            const struct psm_peer_info *peer, int channel, int connIndex, struct psm_p2p_connect *info,
                            psmP2pConnector **send)
 {
-    return setup(host, me, peer, channel, connIndex, 1, info, send);
+    return setup(host, me, peer, NULL, channel, connIndex, 1, info, send);
+}
+psm_status psmP2pSendSetupVia(const struct psm_host *host, const struct psm_peer_info *me,
+                              const struct psm_peer_info *peer, const struct psm_peer_info *via, int channel,
+                              int connIndex, struct psm_p2p_connect *info, psmP2pConnector **send)
+{
+    return setup(host, me, peer, via, channel, connIndex, 1, info, send);
 }
 psm_status psmP2pRecvSetup(const struct psm_host *host, const struct psm_peer_info *me,
                            const struct psm_peer_info *peer, int channel, int connIndex, struct psm_p2p_connect *info,
                            psmP2pConnector **recv)
 {
-    return setup(host, me, peer, channel, connIndex, 0, info, recv);
+    return setup(host, me, peer, NULL, channel, connIndex, 0, info, recv);
+}
+psm_status psmP2pRecvSetupVia(const struct psm_host *host, const struct psm_peer_info *me,
+                              const struct psm_peer_info *peer, const struct psm_peer_info *via, int channel,
+                              int connIndex, struct psm_p2p_connect *info, psmP2pConnector **recv)
+{
+    return setup(host, me, peer, via, channel, connIndex, 0, info, recv);
 }
 
 /* ---- connect ---- */
@@ -247,12 +296,12 @@ static psm_status compare(const struct psmP2pConnector *c, const struct psm_p2p_
 }
 
 /* The descriptor goes from the peer's proxy to this thread, and from here to the own proxy, which may not wait. */
-static psm_status fetch(struct psmP2pConnector *c, uint64_t id, int *given)
+static psm_status fetch(struct psmP2pConnector *c, int rank, uint64_t id, int *given)
 {
     const struct psm_host_ops *ops = c->host.ops;
     void *self = c->host.self, *peer = NULL;
     int fd = -1;
-    PSM_TRY(ops->connect(self, PSM_TRANSPORT_P2P, !c->info.role, c->peer.rank, &peer));
+    PSM_TRY(ops->connect(self, PSM_TRANSPORT_P2P, !c->info.role, rank, &peer));
     psm_status status = ops->get_fd(self, peer, id, &fd);
     if (status == PSM_OK) status = ops->query_fd(self, c->proxy, fd, given);
     struct psm_error kept = *psm_last_error();
@@ -268,10 +317,22 @@ static psm_status connect_end(psmP2pConnector *c, const struct psm_p2p_connect *
     PSM_TRY(psm_fault_before(&site_connect, &(struct psm_fault_args){.rank = c->me.rank, .peer = c->peer.rank},
                              "connect", &fault));
     PSM_TRY(compare(c, peer));
-    struct psm_p2p_attach want = {.peer = *peer, .given = -1, .same_process = same_process(c)};
+    bool indirect = c->info.mode == PSM_P2P_INTERMEDIATE;
+    struct psm_p2p_attach want = {.peer = *peer,
+                                  .given = -1,
+                                  .fifo_given = -1,
+                                  .same_process = same_process(c),
+                                  .fifo_rank = indirect       ? c->via.rank
+                                               : c->info.role ? c->peer.rank
+                                                              : c->me.rank};
     /* A segment of this process is found by its id. */
     bool here = same_process(c) && peer->share.kind != PSM_SHARE_CUMEM;
-    if (psm_share_needs_fd(peer->share.kind) && !here) PSM_TRY(fetch(c, peer->share.id, &want.given));
+    if (psm_share_needs_fd(peer->share.kind) && !here)
+        PSM_TRY(fetch(c, c->info.role ? want.fifo_rank : c->peer.rank, peer->share.id, &want.given));
+    if (indirect && !c->info.role) {
+        want.fifo = c->info.share;
+        if (psm_share_needs_fd(want.fifo.kind)) PSM_TRY(fetch(c, c->via.rank, want.fifo.id, &want.fifo_given));
+    }
     PSM_TRY(c->host.ops->call(c->host.self, c->proxy, psmProxyMsgConnect, &want, sizeof want, NULL, 0));
     c->connected = true;
     psm_fault_act_after(&fault);
@@ -328,11 +389,11 @@ static psm_status register_recv(struct psmP2pConnector *c, void *buffer, size_t 
     uint32_t both = c->me.capabilities & c->peer.capabilities, ways = both & (PSM_CAN_CUMEM_FD | PSM_CAN_CUDA_IPC);
     if (c->info.mode == PSM_P2P_DIRECT) ways = PSM_CAN_DIRECT;
     if (same_process(c)) ways &= ~(uint32_t)PSM_CAN_CUDA_IPC;
-    if (!(both & PSM_CAN_ZERO_COPY) || c->info.mode == PSM_P2P_SHM)
+    bool far = c->info.mode == PSM_P2P_SHM || c->info.mode == PSM_P2P_INTERMEDIATE;
+    if (!(both & PSM_CAN_ZERO_COPY) || far)
         return psm_fail(PSM_ERR_UNSUPPORTED, "register", c->me.rank, c->peer.rank, 0,
                         "no zero-copy between ranks %d and %d: %s", c->me.rank, c->peer.rank,
-                        c->info.mode == PSM_P2P_SHM ? "their devices do not reach each other"
-                                                    : "PSM_ZERO_COPY is never on one of them");
+                        far ? "their devices do not reach each other" : "PSM_ZERO_COPY is never on one of them");
     PSM_TRY(psm_memory_export(&c->host, buffer, size, ways, &held->memory));
     held->handle = held->memory.id;
     struct psm_share share;
@@ -432,6 +493,10 @@ static psm_status free_end(psmP2pConnector *c, int role)
     }
     status = c->host.ops->disconnect(c->host.self, c->proxy);
     if (first == PSM_OK) first = status;
+    if (c->via_proxy) {
+        status = c->host.ops->disconnect(c->host.self, c->via_proxy);
+        if (first == PSM_OK) first = status;
+    }
     free(c);
     return first;
 }

@@ -63,20 +63,25 @@ struct psm_p2p_setup {
     uint8_t mode, role;
     int32_t peer;
     uint16_t channel, connIndex;
-    uint16_t control_kind, fifo_kind; /* enum psm_share_kind */
+    uint16_t control_kind, fifo_kind; /* enum psm_share_kind; PSM_SHARE_NONE: an intermediate rank has the FIFO */
     uint32_t zero_copy;
     uint32_t steps, chunk;
     uint64_t buffer_size;
 };
 PSM_SHAREABLE(psm_p2p_setup, 40);
 
-/* Request of Connect, to the own proxy. given: what QueryFd answered, 0 when the share needs no descriptor. */
+/* The role of an intermediate rank, beside 0 (recv) and 1 (send): it makes the FIFO, and moves nothing. */
+enum { PSM_P2P_LENDER = 2 };
+
+/* Request of Connect, to the own proxy. given: what QueryFd answered, -1 when the share needs no descriptor. */
 struct psm_p2p_attach {
     struct psm_p2p_connect peer;
-    int32_t given;
+    struct psm_share fifo; /* recv by way of an intermediate rank: its FIFO */
+    int32_t given, fifo_given;
+    int32_t fifo_rank; /* who made the FIFO */
     uint32_t same_process;
 };
-PSM_SHAREABLE(psm_p2p_attach, 136);
+PSM_SHAREABLE(psm_p2p_attach, 240);
 
 /* Request of Register, to the proxy of the peer that will copy into the buffer; of Deregister with a share that has but
  * an id. */

@@ -59,7 +59,8 @@ static psm_status make_shared(struct psmP2pLocalInfo *local, const struct psm_p2
 {
     const struct psm_host *host = local->host;
     int fd;
-    if (local->role) {
+    if (local->role == 0 && want->fifo_kind == PSM_SHARE_NONE) return PSM_OK;
+    if (local->role == 1) {
         PSM_TRY(psm_segment_create(&local->control, want->control_kind, sizeof(struct psm_p2p_control), "control"));
         local->shared = local->control.data;
         psm_segment_share(&local->control, share);
@@ -139,16 +140,22 @@ psm_status psm_p2p_make_stream(struct psmP2pLocalInfo *local)
     return PSM_OK;
 }
 
-static psm_status attach(struct psmP2pLocalInfo *local, const struct psm_p2p_attach *want, int fd)
+static psm_status map_fifo(struct psmP2pLocalInfo *local, const struct psm_share *share, int fd, int owner)
+{
+    uint64_t meant = (uint64_t)local->steps * local->chunk;
+    if (share->size != meant)
+        return psm_fail(PSM_ERR_MISMATCH, "connect", local->rank, owner, 0,
+                        "rank %d shares a FIFO of %" PRIu64 " bytes, %" PRIu64 " are meant", owner, share->size, meant);
+    return psm_memory_map(local->host, share, fd, owner, &local->fifo);
+}
+
+static psm_status attach(struct psmP2pLocalInfo *local, const struct psm_p2p_attach *want, int fd, int fifo_fd)
 {
     const struct psm_share *share = &want->peer.share;
     if (local->role) {
-        if (share->size != (uint64_t)local->steps * local->chunk)
-            return psm_fail(PSM_ERR_MISMATCH, "connect", local->rank, local->peer, 0,
-                            "rank %d shares a FIFO of %" PRIu64 " bytes, %" PRIu64 " are meant", local->peer,
-                            share->size, (uint64_t)local->steps * local->chunk);
-        PSM_TRY(psm_memory_map(local->host, share, fd, local->peer, &local->fifo));
+        PSM_TRY(map_fifo(local, share, fd, want->fifo_rank));
     } else {
+        if (want->fifo.kind != PSM_SHARE_NONE) PSM_TRY(map_fifo(local, &want->fifo, fifo_fd, want->fifo_rank));
         if (share->size != sizeof(struct psm_p2p_control))
             return psm_fail(PSM_ERR_MISMATCH, "connect", local->rank, local->peer, 0,
                             "rank %d shares a control segment of %" PRIu64 " bytes, %zu are meant", local->peer,
@@ -172,7 +179,8 @@ static void open_recorder(struct psmP2pLocalInfo *local)
                                         .role = local->role,
                                         .steps = local->steps,
                                         .chunk = local->chunk,
-                                        .stream = (uint64_t)(uintptr_t)local->stream};
+                                        .stream = (uint64_t)(uintptr_t)local->stream,
+                                        .pair = local->control.id};
     local->recorder = recorder->open(&about);
 }
 
@@ -193,10 +201,16 @@ psm_status psm_p2p_proxy_connect(psmProxyConnection *connection, psmProxyState *
         return psm_fail(PSM_ERR_INVALID, "connect", rank, want.peer.rank, 0, "connect of a connection that is %s",
                         local ? "connected already" : "not set up");
     local->same_process = want.same_process != 0;
-    int fd = -1;
-    if (want.given >= 0) PSM_TRY(local->host->ops->take_fd(local->host->self, want.given, &fd));
-    psm_status status = attach(local, &want, fd);
+    if (local->role == PSM_P2P_LENDER || (!local->role && local->fifo.kind == 0 && want.fifo.kind == PSM_SHARE_NONE))
+        return psm_fail(PSM_ERR_INVALID, "connect", rank, local->peer, 0, "connect of an end that %s",
+                        local->role ? "lends a FIFO to others" : "has no FIFO");
+    int fd = -1, fifo_fd = -1;
+    const struct psm_host *host = local->host;
+    psm_status status = want.given >= 0 ? host->ops->take_fd(host->self, want.given, &fd) : PSM_OK;
+    if (status == PSM_OK && want.fifo_given >= 0) status = host->ops->take_fd(host->self, want.fifo_given, &fifo_fd);
+    if (status == PSM_OK) status = attach(local, &want, fd, fifo_fd);
     if (fd >= 0) close(fd);
+    if (fifo_fd >= 0) close(fifo_fd);
     if (status != PSM_OK) return psm_fail_at("connect", rank, local->peer, 0);
     open_recorder(local);
     local->connected = true;

@@ -31,7 +31,7 @@ struct psmP2pLocalInfo {
     const struct psm_cuda *cuda;
     uint64_t connection;
     int rank, peer, channel, connIndex;
-    int mode, role;       /* role 1: send */
+    int mode, role;       /* role 1: send; 2: lends the FIFO */
     uint32_t steps, made; /* slots; events that were made */
     uint32_t chunk;
     uint32_t stall_ms, zero_copy;
@@ -110,6 +110,8 @@ psm_status psm_import_remove(const struct psm_host *host, void *owner, uint64_t 
 const char *psm_p2p_mode_name(int mode);
 /* The kinds of share that a mode means for two ranks: pure. */
 void psm_p2p_kinds(const struct psm_peer_info *a, const struct psm_peer_info *b, int mode, int *control, int *fifo);
+/* The kind of share by which a FIFO on via's device reaches both; PSM_SHARE_NONE: none does. */
+int psm_p2p_via_kind(const struct psm_peer_info *a, const struct psm_peer_info *b, const struct psm_peer_info *via);
 psm_status psm_p2p_connect_right(psmP2pConnector *connector, const struct psm_p2p_connect *peer);
 /* Of a connector, for group launch. */
 int psm_p2p_connector_role(const psmP2pConnector *connector);

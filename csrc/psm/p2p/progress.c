@@ -42,6 +42,7 @@ static void record(struct psmP2pLocalInfo *local, const struct psmProxySubArgs *
                            .done = sub->done,
                            .offer = psm_line_own(&shared->offer),
                            .answer = psm_line_own(&shared->answer),
+                           .stream = (uint64_t)(uintptr_t)local->stream,
                            .slot = (uint32_t)(step % local->steps),
                            .what = (uint8_t)what,
                            .stage = (uint8_t)local->stage,

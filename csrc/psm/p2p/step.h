@@ -23,6 +23,7 @@ struct psm_step_connection {
     int role; /* 1: send */
     uint32_t steps, chunk;
     uint64_t stream; /* number of the handle: a name, never used as a handle */
+    uint64_t pair;   /* id of the control segment: the same at both ends */
 };
 
 struct psm_step {
@@ -32,6 +33,7 @@ struct psm_step {
     uint64_t sendHead, recvTail;
     uint64_t posted, transmitted, done;
     uint64_t offer, answer; /* flags as they stand in the control segment */
+    uint64_t stream;        /* number of the handle that copies are put on now */
     uint32_t slot;
     uint8_t what, stage, zero_copy;
 };

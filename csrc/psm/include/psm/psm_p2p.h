@@ -48,6 +48,11 @@ PSM_API psm_status psmP2pPeerInfo(const struct psm_host *host, const struct psmP
 /* Pure and symmetric: the same answer for (a, b) and (b, a), from published data alone. *mode PSM_P2P_NONE: no path. */
 PSM_API psm_status psmP2pCanConnect(const struct psm_peer_info *a, const struct psm_peer_info *b, int *mode);
 
+/* The rank whose device reaches both a's and b's, which do not reach each other: the first of `infos` that does. Pure,
+   and the same for (a, b) and (b, a). *via: its place in infos, -1: none, or none is needed. */
+PSM_API psm_status psmP2pFindIntermediate(const struct psm_peer_info *infos, size_t count,
+                                          const struct psm_peer_info *a, const struct psm_peer_info *b, int *via);
+
 /* What the two sides tell each other at Setup; shareable, 128 bytes (NCCL's connect info has 128, 256 from 2.23). */
 struct psm_p2p_connect {
     uint32_t magic;
@@ -79,6 +84,14 @@ PSM_API psm_status psmP2pSendSetup(const struct psm_host *host, const struct psm
 PSM_API psm_status psmP2pRecvSetup(const struct psm_host *host, const struct psm_peer_info *me,
                                    const struct psm_peer_info *peer, int channel, int connIndex,
                                    struct psm_p2p_connect *info, psmP2pConnector **recv);
+/* The same by way of an intermediate rank's device memory, which its proxy lends: PSM_P2P_INTERMEDIATE. via NULL, or
+   not needed: as above. Both sides have to name the same rank. */
+PSM_API psm_status psmP2pSendSetupVia(const struct psm_host *host, const struct psm_peer_info *me,
+                                      const struct psm_peer_info *peer, const struct psm_peer_info *via, int channel,
+                                      int connIndex, struct psm_p2p_connect *info, psmP2pConnector **send);
+PSM_API psm_status psmP2pRecvSetupVia(const struct psm_host *host, const struct psm_peer_info *me,
+                                      const struct psm_peer_info *peer, const struct psm_peer_info *via, int channel,
+                                      int connIndex, struct psm_p2p_connect *info, psmP2pConnector **recv);
 PSM_API psm_status psmP2pSendConnect(psmP2pConnector *send, const struct psm_p2p_connect *peer);
 PSM_API psm_status psmP2pRecvConnect(psmP2pConnector *recv, const struct psm_p2p_connect *peer);
 PSM_API psm_status psmP2pSendFree(psmP2pConnector *send);
@@ -99,6 +112,10 @@ struct psmP2pVariant {
     /* caller's side; NULL: the right one */
     psm_status (*sendConnect)(psmP2pConnector *, const struct psm_p2p_connect *);
     psm_status (*recvConnect)(psmP2pConnector *, const struct psm_p2p_connect *);
+    psm_status (*recvSetup)(const struct psm_host *host, const struct psm_peer_info *me,
+                            const struct psm_peer_info *peer, int channel, int connIndex, struct psm_p2p_connect *info,
+                            psmP2pConnector **recv);
+    const char *faults; /* PSM_FAULTS that make the mistake, to be set before the processes begin; NULL: none */
 };
 PSM_API psm_status psmP2pRegisterVariant(const struct psmP2pVariant *variant);
 PSM_API const struct psmP2pVariant *psmP2pFindVariant(const char *name); /* NULL name: the right one, `split` */

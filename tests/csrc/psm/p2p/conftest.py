@@ -16,7 +16,8 @@ from tests.csrc.base import compiled
 from tests.csrc.psm import ground
 
 HERE = Path(__file__).parent
-TOPOLOGIES = ground.ROOT / "tests" / "hostcuda"
+FOUR = ground.ROOT / "tests" / "hostcuda" / "four.toml"
+APART = HERE / "apart.toml"
 DEADLINE = 240.0
 SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 
@@ -80,7 +81,7 @@ def run(driver: Path, tmp_path: Path) -> Runner:
     """Runs ranks to their end. Nothing may be left over, and nothing misused, whatever happened to them."""
     count = 0
 
-    def one(*arguments: str, topology: str = "four.toml", **settings: str) -> Job:
+    def one(*arguments: str, topology: Path = FOUR, **settings: str) -> Job:
         nonlocal count
         count += 1
         folder = tmp_path / f"{count}"
@@ -88,7 +89,7 @@ def run(driver: Path, tmp_path: Path) -> Runner:
         (folder / "shm").mkdir()
         env = cuda.environment(compiled.environment())
         env |= {
-            "PSM_TOPOLOGY": str(TOPOLOGIES / topology),
+            "PSM_TOPOLOGY": str(topology),
             "PSM_HOSTCUDA_BANNER": "0",
             "PSM_HOSTCUDA_STRICT": "1",
             "PSM_HOSTCUDA_SANITIZE": "warn",

@@ -18,7 +18,7 @@
 
 enum { SIZES = 64 };
 static int nranks = 2, iters = 2, threads, same_device, registered, nsizes, offset, differ = -1, one_way, lone = -1,
-           aborts = -1;
+           aborts = -1, use_via, repeat = 1;
 static uint64_t sizes[SIZES];
 static const char *stream_kind = "nonblocking", *differ_what = "", *registered_who = "both", *buffers = "device";
 
@@ -157,12 +157,18 @@ static psm_status connect_all(struct rank *r)
     OK("peerinfo", psmP2pPeerInfo(&r->end.host, NULL, &meeting->infos[me]));
     if (!meet(2)) return PSM_ERR_ABORTED;
     for (int p = 0; p < nranks; p++) {
+        int via = -1;
+        if (use_via && p != me)
+            OK("via",
+               psmP2pFindIntermediate(meeting->infos, (size_t)nranks, &meeting->infos[me], &meeting->infos[p], &via));
+        const struct psm_peer_info *mine = &meeting->infos[me], *theirs = &meeting->infos[p];
+        const struct psm_peer_info *between = via < 0 ? NULL : &meeting->infos[via];
         if (pair(me, p))
-            OK("setup", psmP2pSendSetup(&r->end.host, &meeting->infos[me], &meeting->infos[p], 0, 0,
-                                        &meeting->sends[me][p], &r->send[p]));
+            OK("setup",
+               psmP2pSendSetupVia(&r->end.host, mine, theirs, between, 0, 0, &meeting->sends[me][p], &r->send[p]));
         if (pair(p, me))
-            OK("setup", psmP2pRecvSetup(&r->end.host, &meeting->infos[me], &meeting->infos[p], 0, 0,
-                                        &meeting->recvs[me][p], &r->recv[p]));
+            OK("setup",
+               psmP2pRecvSetupVia(&r->end.host, mine, theirs, between, 0, 0, &meeting->recvs[me][p], &r->recv[p]));
     }
     if (me == differ) { /* what this rank tells the others is not what it does */
         struct psm_p2p_connect *info = r->send[!me] ? &meeting->sends[me][!me] : &meeting->recvs[me][!me];
@@ -220,26 +226,28 @@ static psm_status compare(struct rank *r, int peer, int iter, uint64_t bytes)
 
 static psm_status exchange(struct rank *r, int iter, uint64_t bytes)
 {
-    struct psmGroupOp ops[2 * END_RANKS + 1];
+    struct psmGroupOp ops[(2 * END_RANKS) * 8 + 1];
     size_t n = 0;
     int me = r->rank;
     for (int p = 0; p < nranks; p++) fill(r, p, iter, bytes);
-    for (int p = 0; p < nranks; p++) {
-        uint64_t mine = bytes;
-        if (me == differ && strcmp(differ_what, "nbytes") == 0) mine++;
-        if (pair(me, p) && me != lone)
-            ops[n++] = (struct psmGroupOp){.connector = r->send[p],
-                                           .sendbuff = r->out[p] + offset,
-                                           .nbytes = mine,
-                                           .handle = r->out_handle[p],
-                                           .peer = p};
-        if (pair(p, me) && me != lone)
-            ops[n++] = (struct psmGroupOp){.connector = r->recv[p],
-                                           .recvbuff = r->in[p] + offset,
-                                           .nbytes = bytes,
-                                           .handle = r->in_handle[p],
-                                           .peer = p};
-    }
+    for (int part = 0; part < repeat; part++) /* several operations on a connection go in order */
+        for (int p = 0; p < nranks; p++) {
+            uint64_t from = bytes / (uint64_t)repeat * (uint64_t)part + (uint64_t)offset;
+            uint64_t mine = part + 1 < repeat ? bytes / (uint64_t)repeat : bytes + (uint64_t)offset - from, more = mine;
+            if (me == differ && strcmp(differ_what, "nbytes") == 0) more++;
+            if (pair(me, p) && me != lone)
+                ops[n++] = (struct psmGroupOp){.connector = r->send[p],
+                                               .sendbuff = r->out[p] + from,
+                                               .nbytes = more,
+                                               .handle = r->out_handle[p],
+                                               .peer = p};
+            if (pair(p, me) && me != lone)
+                ops[n++] = (struct psmGroupOp){.connector = r->recv[p],
+                                               .recvbuff = r->in[p] + from,
+                                               .nbytes = mine,
+                                               .handle = r->in_handle[p],
+                                               .peer = p};
+        }
     ops[n++] = (struct psmGroupOp){
         .sendbuff = r->out[me] + offset, .recvbuff = r->in[me] + offset, .nbytes = bytes, .peer = me};
     psmGroup *group;
@@ -377,6 +385,8 @@ static void read_arguments(int argc, char **argv)
         if (strcmp(name, "offset") == 0) offset = atoi(value);
         if (strcmp(name, "lone") == 0) lone = atoi(value);
         if (strcmp(name, "abort") == 0) aborts = atoi(value);
+        if (strcmp(name, "via") == 0) use_via = atoi(value);
+        if (strcmp(name, "repeat") == 0) repeat = atoi(value);
         if (strcmp(name, "stream") == 0) stream_kind = value;
         if (strcmp(name, "registered") == 0) registered = 1, registered_who = value;
         if (strcmp(name, "differ") == 0) {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.csrc.psm.p2p.conftest import Runner
+from tests.csrc.psm.p2p.conftest import APART, Runner
 
 # PSM_BUFFER_SIZE is 64K in 8 steps: a chunk has 8192 bytes.
 SIZES = "sizes=0,1,7,8191,8192,8193,65535,65536,65537,300001"
@@ -92,3 +92,25 @@ def test_all_to_all_goes_beyond_320_steps(run: Runner, registered: tuple[str, ..
 @pytest.mark.parametrize("steps", ["1", "2", "64"])
 def test_any_number_of_steps_will_do(run: Runner, steps: str) -> None:
     assert run("ranks=2", "sizes=0,1,65537,200000", PSM_STEPS=steps).code == 0
+
+
+@pytest.mark.parametrize("registered", [(), ("registered=both",)], ids=["fifo", "zero-copy"])
+def test_several_operations_on_a_connection_go_in_order(run: Runner, registered: tuple[str, ...]) -> None:
+    """Each carries a part of the buffer, in one group."""
+    job = run("ranks=3", "sizes=5,100000,300001", "repeat=5", *registered)
+    assert job.code == 0
+    assert job.count("fifo") + job.count("zero_copy") == 3 * 2 * 2 * 3 * 5
+
+
+@pytest.mark.parametrize("share", ["cumem", "cuda-ipc"])
+def test_a_rank_between_lends_its_memory(run: Runner, share: str) -> None:
+    """GPUs 0 and 1 do not reach each other, and both reach GPU 2."""
+    job = run("ranks=3", SIZES, "via=1", topology=APART, PSM_SHARE=share, NCCL_DEBUG="INFO", NCCL_DEBUG_SUBSYS="ALL")
+    assert job.code == 0 and job.modes == {"indirect"}
+    assert "Channel 0/0 : 0[0] -> 1[1] via PSM_P2P/indirect/2[2]" in job.text + job.log
+
+
+def test_without_a_direct_way_data_goes_through_host_memory(run: Runner) -> None:
+    job = run("ranks=3", SIZES, "registered=both", topology=APART)
+    assert job.code == 0 and job.modes == {"SHM"}
+    assert job.count("zero_copy") == 2 * 2 * 2 * 9  # between 2 and the others
