@@ -1,0 +1,44 @@
+/* Variants of the control plane: ranks that decide each for itself, and a proxy that loses or delays answers. */
+#include <stddef.h>
+
+#include "p2p/variants/variants.h"
+
+/* The receiver decides from what it thinks of itself, not from what it has published. */
+static psm_status setup_split(const struct psm_host *host, const struct psm_peer_info *me,
+                              const struct psm_peer_info *peer, int channel, int connIndex,
+                              struct psm_p2p_connect *info, psmP2pConnector **recv)
+{
+    if (!me) return psmP2pRecvSetup(host, me, peer, channel, connIndex, info, recv);
+    struct psm_peer_info own = *me;
+    own.capabilities &= ~(uint32_t)(PSM_CAN_CUMEM_FD | PSM_CAN_DIRECT);
+    own.capabilities |= PSM_CAN_MEMFD;
+    return psmP2pRecvSetup(host, &own, peer, channel, connIndex, info, recv);
+}
+
+static const struct psmP2pVariant variants[] = {
+    {.size = sizeof(struct psmP2pVariant),
+     .name = "mode-split",
+     .summary = "the receiver decides the mode from what it has not published",
+     .outcome = "PSM401: Connect is refused with the modes of both sides",
+     .wrong = 1,
+     .send = &psm_p2p_split_send,
+     .recv = &psm_p2p_split_recv,
+     .recvSetup = setup_split},
+    {.size = sizeof(struct psmP2pVariant),
+     .name = "lost-fd-reply",
+     .summary = "the proxy does not answer who asks for a descriptor",
+     .outcome = "PSM401: Connect ends at its deadline, which names the proxy and GetFd",
+     .wrong = 1,
+     .send = &psm_p2p_split_send,
+     .recv = &psm_p2p_split_recv,
+     .faults = "proxy.getfd:drop"},
+    {.size = sizeof(struct psmP2pVariant),
+     .name = "late-response",
+     .summary = "an answer comes when its call has ended",
+     .outcome = "PSM401: the call ends at its deadline; the late answer is dropped, and taken for no other",
+     .wrong = 1,
+     .send = &psm_p2p_split_send,
+     .recv = &psm_p2p_split_recv,
+     .faults = "proxy.response:slow=3s,op=Setup,nth=1"},
+};
+PSM_VARIANTS(variants)

@@ -1,0 +1,97 @@
+/* Variants that take what is old for new, or lose what is new: events and flags. */
+#include <stddef.h>
+
+#include "p2p/variants/variants.h"
+
+/* ---- stale-event: the event that is asked is not the one that was recorded behind the copy ---- */
+
+enum { SPARE = PSM_P2P_MAX_STEPS / 2 }; /* of the slots beyond: events of an earlier use */
+
+static psm_status connect_stale(psmProxyConnection *connection, psmProxyState *state, const void *req, int reqSize,
+                                void *resp, int respSize, int *done)
+{
+    struct psmP2pLocalInfo *local = connection->transportResources;
+    if (local && local->steps > SPARE)
+        return psm_fail(PSM_ERR_UNSUPPORTED, "connect", local->rank, local->peer, 0,
+                        "stale-event has room for %d steps: set PSM_STEPS", SPARE);
+    PSM_TRY(psm_p2p_proxy_connect(connection, state, req, reqSize, resp, respSize, done));
+    for (uint32_t i = 0; *done && i < local->steps; i++)
+        PSM_CUDA(local->cuda, "connect", local->rank, local->peer,
+                 cudaEventCreateWithFlags(&local->events[SPARE + i], cudaEventDisableTiming));
+    return PSM_OK;
+}
+
+static psm_status free_stale(psmProxyConnection *connection, psmProxyState *state)
+{
+    struct psmP2pLocalInfo *local = connection->transportResources;
+    for (uint32_t i = 0; local && local->connected && i < local->steps; i++)
+        local->cuda->cudaEventDestroy(local->events[SPARE + i]);
+    return psm_p2p_proxy_free(connection, state);
+}
+
+/* The slots of the copies that are under way get the other events. */
+static void swap_events(struct psmProxyArgs *args)
+{
+    for (int s = 0; s < args->nsubs; s++) {
+        struct psmProxySubArgs *sub = &args->subs[s];
+        struct psmP2pLocalInfo *local = sub->connection->transportResources;
+        if (!local || local->active != sub) continue;
+        for (uint64_t n = sub->done; n < sub->transmitted; n++) {
+            uint64_t slot = (sub->base + n) % local->steps;
+            cudaEvent_t recorded = local->events[slot];
+            local->events[slot] = local->events[SPARE + slot];
+            local->events[SPARE + slot] = recorded;
+        }
+    }
+}
+static psm_status stale_send_progress(psmProxyState *state, struct psmProxyArgs *args)
+{
+    PSM_TRY(psm_p2p_send_progress(state, args));
+    swap_events(args);
+    return PSM_OK;
+}
+static psm_status stale_recv_progress(psmProxyState *state, struct psmProxyArgs *args)
+{
+    PSM_TRY(psm_p2p_recv_progress(state, args));
+    swap_events(args);
+    return PSM_OK;
+}
+
+/* ---- erased-flag: the sender clears the receiver's offer when an operation has ended, and once more ---- */
+
+static psm_status erase_progress(psmProxyState *state, struct psmProxyArgs *args)
+{
+    for (int s = 0; s < args->nsubs; s++) {
+        struct psmP2pLocalInfo *local = args->subs[s].connection->transportResources;
+        if (!local || !local->connected || local->stage > PSM_STAGE_OFFER) continue;
+        uint64_t flag = psm_line_load(&local->shared->offer);
+        if (psm_flag_what(flag) == PSM_FLAG_ZERO_COPY && psm_flag_seq(flag) > 1)
+            psm_line_swap(&local->shared->offer, 0);
+    }
+    return psm_p2p_send_progress(state, args);
+}
+
+static const struct psmTransportComm stale_send =
+    PSM_COMM(psm_p2p_proxy_setup, connect_stale, free_stale, stale_send_progress);
+static const struct psmTransportComm stale_recv =
+    PSM_COMM(psm_p2p_proxy_setup, connect_stale, free_stale, stale_recv_progress);
+static const struct psmTransportComm erase_send =
+    PSM_COMM(psm_p2p_proxy_setup, psm_p2p_proxy_connect, psm_p2p_proxy_free, erase_progress);
+
+static const struct psmP2pVariant variants[] = {
+    {.size = sizeof(struct psmP2pVariant),
+     .name = "stale-event",
+     .summary = "a slot's event of an earlier use is asked, which has come long ago",
+     .outcome = "PSM513: steps are published before their copies are done; data differs, with luck it does not",
+     .wrong = 1,
+     .send = &stale_send,
+     .recv = &stale_recv},
+    {.size = sizeof(struct psmP2pVariant),
+     .name = "erased-flag",
+     .summary = "the sender clears the zero-copy flag twice, and so the one of the next operation, too",
+     .outcome = "PSM307: the second zero-copy operation hangs; the FIFO is well",
+     .wrong = 1,
+     .send = &erase_send,
+     .recv = &psm_p2p_split_recv},
+};
+PSM_VARIANTS(variants)

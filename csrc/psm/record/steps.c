@@ -1,0 +1,151 @@
+/* The step recorder: one row of the record file for each end of a connection, written at each transition, read after
+ * SIGKILL too. psmkit/analysis/steps.py reads the rows of both ends. */
+#define _GNU_SOURCE
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "p2p/p2p.h"
+#include "psm_lib_messages.h"
+#include "record.h"
+#include "record/steps.h"
+
+enum { ROWS = 1024 };
+
+/* As it lies in the file. Words that are text make each row a line without this code's enums. */
+struct row {
+    uint64_t pair, connection, stream, seq, nbytes, base, step, nsteps, recv_tail, send_head, posted, transmitted, done;
+    uint64_t offer, answer;      /* numbers of the operations whose flags stand there, 0: none */
+    uint64_t moved, seen, event; /* CLOCK_MONOTONIC, as it is read without a system call: some ms coarse */
+    int32_t rank, peer;
+    uint32_t channel, conn_index, mode, steps, slot, zero_copy;
+    char role[8], what[12], stage[12], can_send[4];
+};
+
+static const struct psm_field fields[] = {
+    PSM_FIELD(struct row, PSM_HEX64, pair),    PSM_FIELD(struct row, PSM_HEX64, connection),
+    PSM_FIELD(struct row, PSM_HEX64, stream),  PSM_FIELD(struct row, PSM_U64, seq),
+    PSM_FIELD(struct row, PSM_U64, nbytes),    PSM_FIELD(struct row, PSM_U64, base),
+    PSM_FIELD(struct row, PSM_U64, step),      PSM_FIELD(struct row, PSM_U64, nsteps),
+    PSM_FIELD(struct row, PSM_U64, recv_tail), PSM_FIELD(struct row, PSM_U64, send_head),
+    PSM_FIELD(struct row, PSM_U64, posted),    PSM_FIELD(struct row, PSM_U64, transmitted),
+    PSM_FIELD(struct row, PSM_U64, done),      PSM_FIELD(struct row, PSM_U64, offer),
+    PSM_FIELD(struct row, PSM_U64, answer),    PSM_FIELD(struct row, PSM_TIME, moved),
+    PSM_FIELD(struct row, PSM_TIME, seen),     PSM_FIELD(struct row, PSM_TIME, event),
+    PSM_FIELD(struct row, PSM_I32, rank),      PSM_FIELD(struct row, PSM_I32, peer),
+    PSM_FIELD(struct row, PSM_U32, channel),   PSM_FIELD(struct row, PSM_U32, conn_index),
+    PSM_FIELD(struct row, PSM_U32, mode),      PSM_FIELD(struct row, PSM_U32, steps),
+    PSM_FIELD(struct row, PSM_U32, slot),      PSM_FIELD(struct row, PSM_U32, zero_copy),
+    PSM_FIELD(struct row, PSM_STR, role),      PSM_FIELD(struct row, PSM_STR, what),
+    PSM_FIELD(struct row, PSM_STR, stage),     PSM_FIELD(struct row, PSM_STR, can_send),
+};
+static const struct psm_record_message messages[] = {PSM_MESSAGE_LIBPSM_STEPS_ROW};
+static const struct psm_schema schema = {.name = "psm.steps",
+                                         .version = 1,
+                                         .record_size = sizeof(struct row),
+                                         .fields = fields,
+                                         .nfields = sizeof fields / sizeof *fields,
+                                         .messages = messages,
+                                         .nmessages = 1,
+                                         .selector = -1};
+
+struct recorder {
+    psm_section *section;
+    uint32_t number, slots;
+    bool sends;
+    uint64_t copied_at[PSM_P2P_MAX_STEPS]; /* when the copy of the slot was put on the stream */
+};
+
+/* All steps are told apart by it, and reading it takes less than the step: the clock of the last tick. */
+static uint64_t tick_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC_COARSE, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static const char what_names[][12] = {"connected", "begin",     "offered", "taken",   "declined",
+                                      "copying",   "published", "ended",   "stalled", "failed"};
+static const char stage_names[][12] = {"idle", "offer", "fifo", "zero-copy", "ended"};
+
+static void *open_row(const struct psm_step_connection *about)
+{
+    psm_section *section = psm_record_section(psm_record_self(), &schema, PSM_TABLE, ROWS);
+    uint32_t number;
+    struct row *row = psm_table_claim(section, &number);
+    if (!row) return NULL;
+    struct recorder *recorder = calloc(1, sizeof *recorder);
+    if (!recorder) {
+        psm_table_release(section, number);
+        return NULL;
+    }
+    recorder->section = section;
+    recorder->number = number;
+    recorder->slots = about->steps;
+    recorder->sends = about->role != 0;
+    *row = (struct row){.pair = about->pair,
+                        .connection = about->connection,
+                        .stream = about->stream,
+                        .rank = about->rank,
+                        .peer = about->peer,
+                        .channel = (uint32_t)about->channel,
+                        .conn_index = (uint32_t)about->connIndex,
+                        .mode = (uint32_t)about->mode,
+                        .steps = about->steps};
+    row->moved = row->seen = tick_ns();
+    memcpy(row->role, recorder->sends ? "send" : "recv", 5);
+    memcpy(row->what, what_names[0], sizeof row->what);
+    memcpy(row->stage, stage_names[PSM_STAGE_IDLE], sizeof row->stage);
+    memcpy(row->can_send, "NO", 3);
+    psm_table_publish(section, number);
+    return recorder;
+}
+
+static void record_step(void *user, const struct psm_step *now)
+{
+    struct recorder *recorder = user;
+    uint64_t tick = tick_ns();
+    struct row *row = psm_table_update(recorder->section, recorder->number);
+    if (!row) return; /* a child of fork */
+    if (now->what == PSM_STEP_COPYING) recorder->copied_at[now->slot % PSM_P2P_MAX_STEPS] = tick;
+    row->seq = now->seq;
+    row->nbytes = now->nbytes;
+    row->stream = now->stream;
+    row->base = now->base;
+    row->step = now->step;
+    row->nsteps = now->nsteps;
+    row->recv_tail = now->recvTail;
+    row->send_head = now->sendHead;
+    row->posted = now->posted;
+    row->transmitted = now->transmitted;
+    row->done = now->done;
+    row->offer = psm_flag_seq(now->offer);
+    row->answer = psm_flag_seq(now->answer);
+    row->slot = now->slot;
+    row->zero_copy = now->zero_copy;
+    row->seen = tick;
+    if (now->what != PSM_STEP_STALLED && now->what != PSM_STEP_FAILED) row->moved = tick;
+    row->event = now->transmitted > now->done ? recorder->copied_at[(now->base + now->done) % recorder->slots] : 0;
+    memcpy(row->what, what_names[now->what], sizeof row->what);
+    memcpy(row->stage, stage_names[now->stage], sizeof row->stage);
+    bool can =
+        now->stage == PSM_STAGE_FIFO && now->transmitted < now->nsteps && now->recvTail > now->base + now->transmitted;
+    memcpy(row->can_send, can ? "YES" : "NO\0", sizeof row->can_send);
+    psm_table_publish(recorder->section, recorder->number);
+}
+
+static void close_row(void *user)
+{
+    struct recorder *recorder = user;
+    psm_table_release(recorder->section, recorder->number);
+    free(recorder);
+}
+
+const struct psm_step_recorder psm_steps_in_record = {open_row, record_step, close_row};
+
+/* On from the start; a program that has a recorder of its own sets psm_step_recorder. */
+__attribute__((constructor)) static void begin(void)
+{
+    const struct psm_step_recorder *none = NULL;
+    atomic_compare_exchange_strong(&psm_step_recorder, &none, &psm_steps_in_record);
+}
