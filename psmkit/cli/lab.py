@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from psmkit.cli.lab_run import report, run
 from psmkit.cli.output import check_output, show, show_page, width
 
 __all__ = ["command"]
@@ -23,6 +24,10 @@ _LIB = click.argument("lib", required=False, type=click.Path(exists=True, dir_ok
 @click.group("lab", context_settings={"help_option_names": ["-h", "--help"]})
 def command() -> None:
     """Run what would need GPUs on a machine without one, and break it on purpose."""
+
+
+command.add_command(run)
+command.add_command(report)
 
 
 def _table(head: list[str], rows: Iterable[list[str]]) -> None:

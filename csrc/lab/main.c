@@ -1,0 +1,123 @@
+/* psm_rank: reads cases from standard input, runs them together with the other ranks, reports each as a line of JSON.
+ *
+ *   PSM_LAB_SOCKET=FD PSM_RANK=R PSM_RANKS=N psm_rank < CASES
+ *
+ * Exit status: 0 all cases good, 1 one failed, 2 it was called wrongly, 3 the runner is gone. */
+#define _GNU_SOURCE
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+
+#include "rank.h"
+
+struct out {
+    char text[4096];
+    size_t n;
+};
+
+static void put(struct out *out, const char *text)
+{
+    while (*text && out->n < sizeof out->text - 2) out->text[out->n++] = *text++;
+}
+
+static void put_text(struct out *out, const char *key, const char *text)
+{
+    char escaped[8];
+    put(out, ",\"");
+    put(out, key);
+    put(out, "\":\"");
+    for (; *text; text++) {
+        unsigned char c = (unsigned char)*text;
+        if (c == '"' || c == '\\')
+            snprintf(escaped, sizeof escaped, "\\%c", c);
+        else if (c < 0x20 || c >= 0x7f)
+            snprintf(escaped, sizeof escaped, "\\u%04x", c);
+        else
+            snprintf(escaped, sizeof escaped, "%c", c);
+        put(out, escaped);
+    }
+    put(out, "\"");
+}
+
+static void put_int(struct out *out, const char *key, int64_t value)
+{
+    char text[96];
+    snprintf(text, sizeof text, ",\"%s\":%" PRId64, key, value);
+    put(out, text);
+}
+
+static void put_seconds(struct out *out, const char *key, double value)
+{
+    char text[96];
+    snprintf(text, sizeof text, ",\"%s\":%.6f", key, value);
+    put(out, text);
+}
+
+void lab_report(const struct lab_result *r)
+{
+    struct out out = {.n = 0};
+    put(&out, "report {\"protocol\":1");
+    put_text(&out, "name", r->c->name);
+    put_int(&out, "rank", r->rank);
+    put_text(&out, "status", psm_status_name(r->status));
+    put_text(&out, "stage", r->stage);
+    put_text(&out, "by", r->by);
+    put_text(&out, "text", r->error.text);
+    put_text(&out, "error_stage", r->error.stage);
+    put_int(&out, "peer", r->status == PSM_OK ? -1 : r->error.peer);
+    put_int(&out, "sys_errno", r->error.sys_errno);
+    put_int(&out, "cuda", r->error.cuda);
+    put_int(&out, "wrong", (int64_t)r->wrong);
+    put_int(&out, "wrong_from", r->wrong_from);
+    put_int(&out, "wrong_iter", (int64_t)r->wrong_iter);
+    put_int(&out, "wrong_offset", (int64_t)r->wrong_offset);
+    put_int(&out, "bytes", (int64_t)r->bytes);
+    put_int(&out, "groups", (int64_t)r->groups);
+    put_seconds(&out, "setup_seconds", r->setup_seconds);
+    put_seconds(&out, "move_seconds", r->move_seconds);
+    put_seconds(&out, "seconds", r->seconds);
+    put(&out, "}");
+    out.text[out.n++] = '\n';
+    lab_send_line(out.text, out.n);
+}
+
+static int number(const char *name, int low)
+{
+    const char *text = getenv(name);
+    char *end;
+    long value = text ? strtol(text, &end, 10) : -1;
+    if (text && *text && !*end && value >= low && value <= 1 << 20) return (int)value;
+    fprintf(stderr, "psm_rank: %s is \"%s\"; a number from %d is meant. `psmkit lab run` starts this program\n", name,
+            text ? text : "", low);
+    exit(2);
+}
+
+int main(void)
+{
+    int fd = number("PSM_LAB_SOCKET", 3), rank = number("PSM_RANK", 0), ranks = number("PSM_RANKS", 1);
+    struct lab_case c;
+    char wrong[256];
+    int failures = 0, more;
+    /* A runner that is killed leaves no ranks behind; its debugger may look into this process. */
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY);
+    lab_connect(fd, rank, ranks);
+    while ((more = lab_case_read(&c, wrong, sizeof wrong)) > 0) {
+        struct lab_result result;
+        char name[80];
+        lab_run(&c, rank, ranks, &result);
+        lab_report(&result);
+        if (result.status != PSM_OK) failures++;
+        /* A barrier between cases: the runner says here whether there is a job still. */
+        snprintf(name, sizeof name, "case-%.60s", c.name);
+        if (lab_meet(name, false) > 0) return 1;
+    }
+    if (more < 0) {
+        fprintf(stderr, "psm_rank: rank %d: %s\n", rank, wrong);
+        return 2;
+    }
+    return failures > 0;
+}

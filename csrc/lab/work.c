@@ -1,0 +1,494 @@
+/* One case: a proxy, connectors for what the pattern sends, groups of sends and recvs, a look at every byte, and all of
+ * it given back. Ranks go from stage to stage together, whatever has failed, so that none waits for one that does not
+ * come; what hangs inside a stage is the runner's to end. */
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "fault.h"
+#include "rank.h"
+
+PSM_FAULT_SITE_OF(site_stage, "lab.stage", "a rank of the lab enters a stage: op is init, setup, connect, ...",
+                  PSM_FAULT_CAN_CALL);
+PSM_FAULT_SITE_OF(site_data, "lab.data", "a rank of the lab has written what it will send: op is the stage, move",
+                  PSM_FAULT_CAN(PSM_FAULT_CORRUPT));
+
+enum { GUARD = 64, UNTOUCHED = 0xa5, PIECE = 1 << 20 };
+
+struct side {
+    psmP2pConnector *connector;
+    struct psm_p2p_connect mine, theirs;
+    uint64_t handle;
+};
+struct peer {
+    bool sends, recvs;        /* this rank to it, it to this rank */
+    uint8_t *out, *in;        /* device memory */
+    struct side *send, *recv; /* a channel each */
+};
+struct run {
+    const struct lab_case *c;
+    struct lab_result *result;
+    int rank, ranks;
+    bool failed; /* this rank goes along without doing more */
+    psmProxyState *state;
+    struct psm_host host;
+    const struct psm_cuda *cuda;
+    const struct psmP2pVariant *variant;
+    struct psm_peer_info info, *infos;
+    bool *present;
+    struct peer *peers;
+    cudaStream_t stream;
+    uint8_t *piece, *meant; /* host memory, PIECE bytes each */
+    struct psmGroupOp *ops;
+};
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+/* ---- what failed: the first thing counts ---- */
+
+static bool fail(struct run *run, const char *by, const struct psm_error *error)
+{
+    if (!run->failed) {
+        run->result->status = error->status;
+        run->result->error = *error;
+        snprintf(run->result->by, sizeof run->result->by, "%s", by);
+    }
+    run->failed = true;
+    return false;
+}
+
+static bool ok(struct run *run, psm_status status)
+{
+    return status == PSM_OK || fail(run, "libpsm", psm_last_error());
+}
+
+static bool __attribute__((format(printf, 4, 5))) failed(struct run *run, const char *by, psm_status status,
+                                                         const char *format, ...)
+{
+    struct psm_error error = {.status = status, .rank = run->rank, .peer = -1};
+    va_list rest;
+    va_start(rest, format);
+    vsnprintf(error.text, sizeof error.text, format, rest);
+    va_end(rest);
+    snprintf(error.stage, sizeof error.stage, "%s", run->result->stage);
+    return fail(run, by, &error);
+}
+
+static bool cuda_ok(struct run *run, cudaError_t code, const char *call)
+{
+    if (code == 0) return true;
+    struct psm_error error = {.status = PSM_ERR_CUDA, .cuda = (int)code, .rank = run->rank, .peer = -1};
+    snprintf(error.text, sizeof error.text, "the rank's own %s returned %s", call, run->cuda->cudaGetErrorName(code));
+    snprintf(error.stage, sizeof error.stage, "%s", run->result->stage);
+    return fail(run, "cuda", &error);
+}
+#define CUDA(function, ...) cuda_ok(run, run->cuda->function(__VA_ARGS__), #function)
+
+static void enter(struct run *run, const char *stage)
+{
+    struct psm_fault fault;
+    if (!run->failed) snprintf(run->result->stage, sizeof run->result->stage, "%s", stage);
+    lab_stage(stage);
+    if (!psm_fault_hit(&site_stage, &(struct psm_fault_args){.rank = run->rank, .peer = -1, .op = stage}, &fault))
+        return;
+    psm_fault_act_before(&fault);
+    if (fault.action == PSM_FAULT_ERROR)
+        failed(run, "lab", PSM_ERR_INTERNAL, "lab.stage: a fault asked for an error at %s", stage);
+    psm_fault_act_after(&fault);
+}
+
+/* Waits for the others. Where one of them has failed, this one does not go on. */
+static bool together(struct run *run, const char *name)
+{
+    int others = lab_meet(name, run->failed);
+    if (others > 0 && !run->failed)
+        failed(run, "lab", PSM_ERR_ABORTED, "%d other rank%s failed or died before %s", others, others == 1 ? "" : "s",
+               name);
+    return !run->failed;
+}
+
+/* ---- stages ---- */
+
+static bool begin(struct run *run)
+{
+    const struct lab_case *c = run->c;
+    run->variant = psmP2pFindVariant(c->variant);
+    if (!run->variant) return fail(run, "libpsm", psm_last_error());
+    struct psmProxyOptions options = {.size = sizeof options,
+                                      .rank = run->rank,
+                                      .nranks = run->ranks,
+                                      .device = (int)c->device,
+                                      .settings = &c->settings};
+    options.transports[PSM_TRANSPORT_P2P][0] = run->variant->recv;
+    options.transports[PSM_TRANSPORT_P2P][1] = run->variant->send;
+    if (!ok(run, psmProxyInit(&run->state, &options))) return false;
+    run->host = psm_host_of(run->state);
+    run->cuda = run->host.ops->cuda(run->host.self);
+    if (!run->cuda) return fail(run, "libpsm", psm_last_error());
+    if (!CUDA(cudaSetDevice, (int)c->device)) return false;
+    struct psmProxyAddress address;
+    return ok(run, psmProxyCreate(run->state)) && ok(run, psmProxyAddress(run->state, &address)) &&
+           ok(run, psmP2pPeerInfo(&run->host, &address, &run->info));
+}
+
+static void meet_peers(struct run *run)
+{
+    lab_gather("peers", run->failed ? NULL : &run->info, sizeof run->info, run->infos, run->present);
+    if (!together(run, "met")) return;
+    struct psmProxyAddress *addresses = calloc((unsigned)run->ranks, sizeof *addresses);
+    for (int r = 0; r < run->ranks; r++) {
+        if (!run->present[r]) failed(run, "lab", PSM_ERR_PEER_DEAD, "rank %d sent no peer info", r);
+        addresses[r] = run->infos[r].proxy;
+    }
+    if (!run->failed) ok(run, psmProxySetAddresses(run->state, addresses, run->ranks));
+    free(addresses);
+}
+
+static bool get_buffers(struct run *run)
+{
+    size_t bytes = run->c->size + GUARD;
+    unsigned flags = run->c->stream == STREAM_NONBLOCKING ? cudaStreamNonBlocking : cudaStreamDefault;
+    if (run->c->stream != STREAM_LEGACY && !CUDA(cudaStreamCreateWithFlags, &run->stream, flags)) return false;
+    for (int r = 0; r < run->ranks; r++) {
+        struct peer *peer = &run->peers[r];
+        if (peer->sends && !CUDA(cudaMalloc, (void **)&peer->out, bytes)) return false;
+        if (peer->recvs && !CUDA(cudaMalloc, (void **)&peer->in, bytes)) return false;
+    }
+    return true;
+}
+
+static bool set_up(struct run *run)
+{
+    for (int r = 0; r < run->ranks; r++) {
+        struct peer *peer = &run->peers[r];
+        for (uint64_t k = 0; r != run->rank && k < run->c->channels; k++) {
+            if (peer->sends && !ok(run, psmP2pSendSetup(&run->host, &run->info, &run->infos[r], (int)k, 0,
+                                                        &peer->send[k].mine, &peer->send[k].connector)))
+                return false;
+            if (peer->recvs && !ok(run, psmP2pRecvSetup(&run->host, &run->info, &run->infos[r], (int)k, 0,
+                                                        &peer->recv[k].mine, &peer->recv[k].connector)))
+                return false;
+        }
+    }
+    return true;
+}
+
+/* For each peer: what the own send ends tell, by channel, then what the own recv ends tell. The peer's come the other
+ * way round: its recv ends answer our send ends. */
+static void swap_infos(struct run *run)
+{
+    size_t ranks = (unsigned)run->ranks, each = sizeof(struct psm_p2p_connect), channels = run->c->channels;
+    void **out = calloc(ranks, sizeof *out), **in = calloc(ranks, sizeof *in);
+    size_t *n = calloc(ranks, sizeof *n), *got = calloc(ranks, sizeof *got);
+    for (int r = 0; r < run->ranks; r++) {
+        struct peer *peer = &run->peers[r];
+        if (r == run->rank || !(peer->sends || peer->recvs)) continue;
+        n[r] = channels * each * (size_t)(peer->sends + peer->recvs);
+        in[r] = calloc(1, n[r]);
+        if (run->failed) continue;
+        char *at = out[r] = calloc(1, n[r]);
+        for (size_t k = 0; peer->sends && k < channels; k++, at += each) memcpy(at, &peer->send[k].mine, each);
+        for (size_t k = 0; peer->recvs && k < channels; k++, at += each) memcpy(at, &peer->recv[k].mine, each);
+    }
+    lab_exchange("connect", out, in, n, got);
+    for (int r = 0; r < run->ranks; r++) {
+        struct peer *peer = &run->peers[r];
+        const char *at = in[r];
+        /* Nothing: it has failed or is dead, and the meeting that follows says so. */
+        if (at && got[r] != 0 && got[r] != n[r])
+            failed(run, "lab", PSM_ERR_PEER_DEAD, "rank %d sent %zu bytes of connect info, %zu are meant", r, got[r],
+                   n[r]);
+        for (size_t k = 0; at && peer->recvs && k < channels; k++, at += each) memcpy(&peer->recv[k].theirs, at, each);
+        for (size_t k = 0; at && peer->sends && k < channels; k++, at += each) memcpy(&peer->send[k].theirs, at, each);
+        free(out[r]);
+        free(in[r]);
+    }
+    free(out);
+    free(in);
+    free(n);
+    free(got);
+}
+
+static bool connect_all(struct run *run)
+{
+    psm_status (*send)(psmP2pConnector *, const struct psm_p2p_connect *) = psmP2pSendConnect;
+    psm_status (*recv)(psmP2pConnector *, const struct psm_p2p_connect *) = psmP2pRecvConnect;
+    if (run->variant->size >= sizeof *run->variant) {
+        if (run->variant->sendConnect) send = run->variant->sendConnect;
+        if (run->variant->recvConnect) recv = run->variant->recvConnect;
+    }
+    for (int r = 0; r < run->ranks; r++) {
+        struct peer *peer = &run->peers[r];
+        for (uint64_t k = 0; r != run->rank && k < run->c->channels; k++) {
+            if (peer->sends && !ok(run, send(peer->send[k].connector, &peer->send[k].theirs))) return false;
+            if (peer->recvs && !ok(run, recv(peer->recv[k].connector, &peer->recv[k].theirs))) return false;
+        }
+    }
+    return true;
+}
+
+/* A buffer that cannot be registered goes through the FIFO. */
+static bool register_one(struct run *run, struct side *side, uint8_t *buffer)
+{
+    psm_status status = psmP2pRegister(side->connector, buffer, run->c->size + GUARD, &side->handle);
+    return status == PSM_ERR_UNSUPPORTED || ok(run, status);
+}
+
+static bool register_all(struct run *run)
+{
+    for (int r = 0; r < run->ranks; r++) {
+        struct peer *peer = &run->peers[r];
+        for (uint64_t k = 0; r != run->rank && k < run->c->channels; k++) {
+            if (peer->sends && !register_one(run, &peer->send[k], peer->out)) return false;
+            if (peer->recvs && !register_one(run, &peer->recv[k], peer->in)) return false;
+        }
+    }
+    return true;
+}
+
+static uint64_t message_bytes(const struct lab_case *c, int from, int to, uint64_t iter)
+{
+    uint64_t begin, bytes = 0;
+    for (uint64_t k = 0; k < c->channels; k++) bytes += lab_part(c, from, to, iter, k, &begin);
+    return bytes;
+}
+
+static bool prepare(struct run *run, uint64_t iter)
+{
+    for (int r = 0; r < run->ranks; r++) {
+        struct peer *peer = &run->peers[r];
+        uint64_t bytes = peer->sends ? message_bytes(run->c, run->rank, r, iter) : 0;
+        for (uint64_t at = 0; at < bytes; at += PIECE) {
+            uint64_t n = bytes - at < PIECE ? bytes - at : PIECE;
+            lab_fill(run->piece, n, at, run->c->seed, run->rank, r, iter);
+            struct psm_fault_args args = {.rank = run->rank, .peer = r, .op = "move"};
+            struct psm_fault fault;
+            if (psm_fault_hit(&site_data, &args, &fault)) run->piece[n / 2] ^= 0x40;
+            if (!CUDA(cudaMemcpy, peer->out + at, run->piece, n, cudaMemcpyHostToDevice)) return false;
+        }
+        if (peer->recvs && !CUDA(cudaMemset, peer->in, UNTOUCHED, run->c->size + GUARD)) return false;
+    }
+    /* cudaMemset does not wait, and a non-blocking stream does not wait for it. */
+    return CUDA(cudaStreamSynchronize, NULL);
+}
+
+static size_t list_ops(struct run *run, uint64_t iter)
+{
+    const struct lab_case *c = run->c;
+    enum skip skip = iter + 1 == c->iters ? c->skip : SKIP_NONE;
+    size_t n = 0;
+    for (int r = 0; r < run->ranks; r++) {
+        struct peer *peer = &run->peers[r];
+        for (uint64_t k = 0; k < c->channels; k++) {
+            uint64_t at, bytes = lab_part(c, run->rank, r, iter, k, &at);
+            if (r == run->rank && peer->sends) {
+                run->ops[n++] = (struct psmGroupOp){.sendbuff = peer->out + at,
+                                                    .recvbuff = peer->in + at,
+                                                    .nbytes = bytes,
+                                                    .peer = r,
+                                                    .channel = (int)k};
+                continue;
+            }
+            if (peer->sends && skip != SKIP_SEND)
+                run->ops[n++] = (struct psmGroupOp){.connector = peer->send[k].connector,
+                                                    .sendbuff = peer->out + at,
+                                                    .nbytes = bytes - (c->shorter < bytes ? c->shorter : bytes),
+                                                    .handle = peer->send[k].handle,
+                                                    .peer = r,
+                                                    .channel = (int)k};
+            bytes = lab_part(c, r, run->rank, iter, k, &at);
+            if (peer->recvs && skip != SKIP_RECV)
+                run->ops[n++] = (struct psmGroupOp){.connector = peer->recv[k].connector,
+                                                    .recvbuff = peer->in + at,
+                                                    .nbytes = bytes,
+                                                    .handle = peer->recv[k].handle,
+                                                    .peer = r,
+                                                    .channel = (int)k};
+        }
+    }
+    return n;
+}
+
+static void differs(struct run *run, int from, uint64_t iter, uint64_t at, unsigned seen, unsigned meant)
+{
+    struct lab_result *result = run->result;
+    if (result->wrong++ > 0) return;
+    result->wrong_from = from;
+    result->wrong_iter = iter;
+    result->wrong_offset = at;
+    result->wrong_seen = seen;
+    result->wrong_meant = meant;
+}
+
+/* Every byte that should have come, and those behind it that should not. */
+static bool compare(struct run *run, int from, uint64_t iter)
+{
+    uint64_t bytes = message_bytes(run->c, from, run->rank, iter), all = run->c->size + GUARD;
+    for (uint64_t at = 0; at < all; at += PIECE) {
+        uint64_t n = all - at < PIECE ? all - at : PIECE, data = bytes <= at ? 0 : bytes - at < n ? bytes - at : n;
+        if (!CUDA(cudaMemcpy, run->piece, run->peers[from].in + at, n, cudaMemcpyDeviceToHost)) return false;
+        lab_fill(run->meant, data, at, run->c->seed, from, run->rank, iter);
+        memset(run->meant + data, UNTOUCHED, n - data);
+        if (memcmp(run->piece, run->meant, n) == 0) continue;
+        for (uint64_t i = 0; i < n; i++)
+            if (run->piece[i] != run->meant[i]) differs(run, from, iter, at + i, run->piece[i], run->meant[i]);
+    }
+    run->result->bytes += bytes;
+    return true;
+}
+
+static bool move_once(struct run *run, uint64_t iter)
+{
+    bool skipped = run->c->skip == SKIP_RECV && iter + 1 == run->c->iters;
+    if (!prepare(run, iter)) return false;
+    psmGroup *group = NULL;
+    double begun = now();
+    if (!ok(run, psmGroupLaunch(run->state, run->stream, run->ops, list_ops(run, iter), &group))) return false;
+    if (!ok(run, psmGroupWait(group)) && run->result->status != psmProxyAsyncError(run->state))
+        run->result->error = *psm_last_error(); /* what the proxy says is nearer to the reason */
+    bool freed = ok(run, psmGroupFree(group));
+    /* Self-sends and the host function are on this stream. */
+    if (!freed || !CUDA(cudaStreamSynchronize, run->stream) || run->failed) return false;
+    run->result->move_seconds += now() - begun;
+    run->result->groups++;
+    for (int r = 0; r < run->ranks; r++)
+        if (run->peers[r].recvs && !(skipped && r != run->rank) && !compare(run, r, iter)) return false;
+    return true;
+}
+
+static void move_all(struct run *run)
+{
+    for (uint64_t iter = 0; iter < run->c->iters; iter++) {
+        if (move_once(run, iter)) continue;
+        /* The others may be waiting for this rank's part. */
+        psmProxyAbort(run->state, run->result->error.text);
+        return;
+    }
+    const struct lab_result *r = run->result;
+    if (r->wrong > 0)
+        failed(run, "data", PSM_ERR_INTERNAL,
+               "%llu wrong byte(s); the first is from rank %d: byte %llu of iteration %llu is 0x%02x, 0x%02x is meant",
+               (unsigned long long)r->wrong, r->wrong_from, (unsigned long long)r->wrong_offset,
+               (unsigned long long)r->wrong_iter, r->wrong_seen, r->wrong_meant);
+}
+
+static void free_side(struct run *run, struct side *side, bool send)
+{
+    if (!side->connector) return;
+    if (side->handle) ok(run, psmP2pDeregister(side->connector, side->handle));
+    ok(run, send ? psmP2pSendFree(side->connector) : psmP2pRecvFree(side->connector));
+}
+
+/* All of it, also after a failure: what is left then is a leak. */
+static void free_all(struct run *run)
+{
+    for (int r = 0; run->peers && r < run->ranks; r++) {
+        struct peer *peer = &run->peers[r];
+        for (uint64_t k = 0; k < run->c->channels; k++) {
+            if (peer->send) free_side(run, &peer->send[k], true);
+            if (peer->recv) free_side(run, &peer->recv[k], false);
+        }
+        if (peer->out) CUDA(cudaFree, peer->out);
+        if (peer->in) CUDA(cudaFree, peer->in);
+        free(peer->send);
+        free(peer->recv);
+    }
+    if (run->stream) CUDA(cudaStreamDestroy, run->stream);
+}
+
+/* Sockets and memfds of this process; emulated CUDA has some of its own, and keeps them. */
+static int descriptors(char *what, size_t size)
+{
+    int count = 0;
+    DIR *folder = opendir("/proc/self/fd");
+    char name[300], target[300];
+    for (struct dirent *entry; folder && (entry = readdir(folder));) {
+        snprintf(name, sizeof name, "/proc/self/fd/%s", entry->d_name);
+        ssize_t n = readlink(name, target, sizeof target - 1);
+        if (n <= 0) continue;
+        target[n] = 0;
+        if (strncmp(target, "socket:", 7) != 0 && (!strstr(target, "memfd:") || strstr(target, "hostcuda"))) continue;
+        count++;
+        snprintf(what, size, "%.100s", target);
+    }
+    if (folder) closedir(folder);
+    return count;
+}
+
+static bool get_room(struct run *run)
+{
+    size_t ranks = (unsigned)run->ranks, channels = run->c->channels;
+    run->infos = calloc(ranks, sizeof *run->infos);
+    run->present = calloc(ranks, sizeof *run->present);
+    run->peers = calloc(ranks, sizeof *run->peers);
+    run->ops = calloc(2 * ranks * channels, sizeof *run->ops);
+    run->piece = malloc(PIECE + 8);
+    run->meant = malloc(PIECE + 8);
+    bool all = run->infos && run->present && run->peers && run->ops && run->piece && run->meant;
+    for (int r = 0; all && r < run->ranks; r++) {
+        struct peer *peer = &run->peers[r];
+        peer->sends = lab_sends(run->c, run->rank, r, run->ranks);
+        peer->recvs = lab_sends(run->c, r, run->rank, run->ranks);
+        peer->send = calloc(channels, sizeof *peer->send);
+        peer->recv = calloc(channels, sizeof *peer->recv);
+        all = peer->send && peer->recv;
+    }
+    return all || failed(run, "lab", PSM_ERR_NO_MEMORY, "no memory for %d peers", run->ranks);
+}
+
+void lab_run(const struct lab_case *c, int rank, int ranks, struct lab_result *result)
+{
+    struct run all = {.c = c, .result = result, .rank = rank, .ranks = ranks}, *run = &all;
+    char ignored[160];
+    int open_before = descriptors(ignored, sizeof ignored);
+    double begun = now();
+    *result = (struct lab_result){.c = c, .rank = rank, .wrong_from = -1};
+    enter(run, "init");
+    if (get_room(run)) begin(run);
+    meet_peers(run);
+    enter(run, "setup");
+    if (!run->failed && get_buffers(run)) set_up(run);
+    swap_infos(run);
+    if (together(run, "setup")) {
+        enter(run, "connect");
+        connect_all(run);
+    }
+    if (together(run, "connected") && c->registered) {
+        enter(run, "register");
+        register_all(run);
+    }
+    bool ready = together(run, "ready");
+    result->setup_seconds = now() - begun;
+    if (ready) {
+        enter(run, "move");
+        move_all(run);
+    }
+    together(run, "moved");
+    enter(run, "free");
+    free_all(run);
+    together(run, "freed");
+    enter(run, "stop");
+    if (run->state) ok(run, psmProxyStop(run->state));
+    if (run->state) ok(run, psmProxyDestroy(run->state));
+    free(run->infos);
+    free(run->present);
+    free(run->peers);
+    free(run->ops);
+    free(run->piece);
+    free(run->meant);
+    result->left = descriptors(result->left_what, sizeof result->left_what) - open_before;
+    if (result->left > 0)
+        failed(run, "lab", PSM_ERR_INTERNAL, "%d sockets or memfds are left open, %s among them", result->left,
+               result->left_what);
+    result->seconds = now() - begun;
+}

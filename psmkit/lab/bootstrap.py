@@ -1,0 +1,165 @@
+"""What ranks ask of their runner: barriers, exchanges of bytes, reports. The state of it, without sockets.
+
+Lines of text, from rank to runner and back; docs/lab.md has them all::
+
+    hello RANK PID
+    stage NAME
+    barrier NAME FAILED            ->  go NAME HOW_MANY_OTHERS_FAILED
+    exchange NAME TO:HEX ...       ->  exchanged NAME FROM:HEX ...
+    report JSON
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["Bootstrap", "ProtocolError", "RankState"]
+
+MAX_LINE = 1 << 28  # bytes; a rank that sends more without an end is not one of ours
+MAX_REPORTS = 100_000
+_NAME = re.compile(r"[\w.:/@+-]{1,80}\Z")
+_PART = re.compile(r"(\d{1,6}):((?:[0-9a-f]{2})*)\Z")
+
+
+class ProtocolError(Exception):
+    """A rank sent what no rank sends, or at a moment when it may not."""
+
+
+@dataclass(slots=True)
+class RankState:
+    """What is known of a rank by what it has said."""
+
+    pid: int | None = None
+    stage: str = ""
+    waits: str | None = None  # "barrier connected": what it is blocked in
+    failed: bool = False
+    gone: bool = False
+    reports: list[dict[str, Any]] = field(default_factory=list)
+    buffer: bytearray = field(default_factory=bytearray)
+    parts: dict[int, str] = field(default_factory=dict)
+
+
+class Bootstrap:
+    """Feeds on what ranks send and says what is sent to whom.
+
+    Args:
+        ranks: how many there are.
+    """
+
+    def __init__(self, ranks: int) -> None:
+        self.ranks = [RankState() for _ in range(ranks)]
+
+    def feed(self, rank: int, data: bytes) -> list[tuple[int, bytes]]:
+        """Take what ``rank`` has sent.
+
+        Returns:
+            Answers: to which rank, and the bytes.
+
+        Raises:
+            ProtocolError: this is no message, or not its turn. The rank is as it was before the bad line.
+        """
+        state = self.ranks[rank]
+        state.buffer += data
+        out: list[tuple[int, bytes]] = []
+        while (end := state.buffer.find(b"\n")) >= 0:
+            line = bytes(state.buffer[:end])
+            del state.buffer[: end + 1]
+            out += self._line(rank, line)
+        if len(state.buffer) > MAX_LINE:
+            raise ProtocolError(f"a line of more than {MAX_LINE} bytes")
+        return out
+
+    def leave(self, rank: int) -> list[tuple[int, bytes]]:
+        """``rank`` takes part no longer: dead, ended, or turned away. Those who wait for it go on without it."""
+        state = self.ranks[rank]
+        if state.gone:
+            return []
+        state.gone, state.waits = True, None
+        return self._complete()
+
+    def disagreement(self) -> str | None:
+        """What ranks wait for when nothing can come any more: all wait, and not for the same. None: all is well."""
+        waiting = {i: s.waits for i, s in enumerate(self.ranks) if not s.gone}
+        if not waiting or None in waiting.values() or len(set(waiting.values())) < 2:
+            return None
+        return "; ".join(f"rank {i} waits in {what}" for i, what in waiting.items())
+
+    def _line(self, rank: int, line: bytes) -> list[tuple[int, bytes]]:
+        state = self.ranks[rank]
+        try:
+            text = line.decode("utf-8")
+        except UnicodeDecodeError:
+            raise ProtocolError(f"no text: {line[:40]!r}") from None
+        word, _, rest = text.partition(" ")
+        if state.waits is not None:
+            raise ProtocolError(f"{word[:20]!r} while it waits in {state.waits}")
+        match word:
+            case "hello":
+                mine, _, pid = rest.partition(" ")
+                if mine != str(rank) or not pid.isdecimal() or len(pid) > 10:
+                    raise ProtocolError(f"it says hello as {rest[:40]!r}, it is rank {rank}")
+                state.pid = int(pid)
+            case "stage":
+                state.stage = self._name(rest)
+            case "report":
+                state.reports.append(self._report(rest, len(state.reports)))
+            case "barrier":
+                name, _, failed = rest.partition(" ")
+                if failed not in ("0", "1"):
+                    raise ProtocolError(f"barrier {name[:40]!r} with {failed[:20]!r}; 0 or 1 is meant")
+                state.failed = failed == "1"
+                state.waits = f"barrier {self._name(name)}"
+                return self._complete()
+            case "exchange":
+                name, *parts = rest.split(" ")
+                state.parts = dict(self._part(part) for part in parts if part)
+                state.failed = False
+                state.waits = f"exchange {self._name(name)}"
+                return self._complete()
+            case _:
+                raise ProtocolError(f"no message begins with {word[:20]!r}")
+        return []
+
+    def _complete(self) -> list[tuple[int, bytes]]:
+        """The answers, if all that are there wait for the same."""
+        here = [i for i, s in enumerate(self.ranks) if not s.gone]
+        waits = {self.ranks[i].waits for i in here}
+        if len(waits) != 1 or (what := waits.pop()) is None:
+            return []
+        word, _, name = what.partition(" ")
+        out: list[tuple[int, bytes]] = []
+        bad = {i for i, s in enumerate(self.ranks) if s.gone or s.failed}
+        for i in here:
+            if word == "barrier":
+                answer = f"go {name} {len(bad - {i})}"
+            else:
+                parts = [f"{j}:{self.ranks[j].parts[i]}" for j in here if i in self.ranks[j].parts]
+                answer = " ".join([f"exchanged {name}", *parts])
+            out.append((i, answer.encode() + b"\n"))
+        for i in here:
+            self.ranks[i].waits, self.ranks[i].parts = None, {}
+        return out
+
+    def _name(self, text: str) -> str:
+        if not _NAME.match(text):
+            raise ProtocolError(f"{text[:40]!r} is no name")
+        return text
+
+    def _part(self, text: str) -> tuple[int, str]:
+        found = _PART.match(text)
+        if not found or int(found[1]) >= len(self.ranks):
+            raise ProtocolError(f"{text[:40]!r} is nothing for a rank: RANK:HEX is meant")
+        return int(found[1]), found[2]
+
+    @staticmethod
+    def _report(text: str, count: int) -> dict[str, Any]:
+        try:
+            report = json.loads(text)
+        except ValueError:
+            report = None
+        if not isinstance(report, dict) or count >= MAX_REPORTS:
+            raise ProtocolError(f"a report that is no JSON object, or one too many: {text[:60]!r}")
+        return report

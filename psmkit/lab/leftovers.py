@@ -1,0 +1,89 @@
+"""What processes leave behind: files in /dev/shm, and processes they have started."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterable
+from pathlib import Path
+
+__all__ = ["Memory", "end_sessions", "in_sessions"]
+
+_SHM = Path("/dev/shm")
+
+
+class Memory:
+    """Files in /dev/shm as they are now; what comes later and is in nobody's use was left behind.
+
+    Other jobs of the same user may run meanwhile. Their files are not taken for ours: a living process has them open or
+    mapped.
+    """
+
+    def __init__(self, folder: Path = _SHM) -> None:
+        self.folder = folder
+        self._before = self._names()
+
+    def _names(self) -> set[str]:
+        try:
+            return {entry.name for entry in os.scandir(self.folder) if entry.is_file(follow_symlinks=False)}
+        except OSError:
+            return set()
+
+    def left(self) -> list[str]:
+        """Names of files of this user that were not there before and that no living process uses."""
+        found = []
+        for name in sorted(self._names() - self._before):
+            with contextlib.suppress(OSError):
+                if (self.folder / name).lstat().st_uid == os.getuid():
+                    found.append(name)
+        if not found:
+            return []
+        used = _in_use(str(self.folder))
+        # Those in use may have ended while we looked: what is gone is no leftover.
+        return [name for name in found if name not in used and (self.folder / name).exists()]
+
+
+def _in_use(folder: str) -> set[str]:
+    prefix = folder + "/"
+    used: set[str] = set()
+    for pid in _processes():
+        try:
+            with open(f"/proc/{pid}/maps", errors="replace") as maps:
+                used.update(line.partition(prefix)[2].strip() for line in maps if prefix in line)
+            for link in os.scandir(f"/proc/{pid}/fd"):
+                target = os.readlink(link.path)
+                if target.startswith(prefix):
+                    used.add(target.removeprefix(prefix))
+        except OSError:
+            continue
+    return used
+
+
+def _processes() -> Iterable[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdecimal()]
+
+
+def in_sessions(sessions: Iterable[int]) -> list[tuple[int, int, str]]:
+    """Living processes of sessions: pid, session and name. Zombies are not counted."""
+    wanted, found = set(sessions), []
+    for pid in _processes():
+        try:
+            text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+        except OSError:
+            continue
+        # The name stands in parentheses and may hold anything.
+        name, _, rest = text.partition("(")[2].rpartition(")")
+        fields = rest.split()
+        if len(fields) > 3 and int(fields[3]) in wanted and fields[0] not in "ZX":
+            found.append((pid, int(fields[3]), name))
+    return found
+
+
+def end_sessions(sessions: Iterable[int]) -> list[tuple[int, int, str]]:
+    """Kill what still lives in sessions that this process made, and say what it was."""
+    found = in_sessions(sessions)
+    for pid, _, _ in found:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)
+    return found

@@ -1,0 +1,97 @@
+"""A rank in Python: the other end of the runner's socket, for rank programs that are written in Python."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Mapping
+from typing import Any
+
+__all__ = ["OthersFailedError", "Rank", "RunnerGoneError"]
+
+
+class RunnerGoneError(Exception):
+    """The runner has closed the socket: the run is over."""
+
+
+class OthersFailedError(Exception):
+    """Other ranks failed or died before they came to a barrier. ``count``: how many."""
+
+    def __init__(self, name: str, count: int) -> None:
+        super().__init__(f"{count} other rank{'s' if count != 1 else ''} failed or died before barrier {name}")
+        self.name, self.count = name, count
+
+
+class Rank:
+    """This process as one of ``ranks``. Not for use by several threads.
+
+    Args:
+        number: this rank.
+        ranks: how many there are.
+        connection: the socket that was inherited from the runner.
+    """
+
+    def __init__(self, number: int, ranks: int, connection: socket.socket) -> None:
+        self.number, self.ranks = number, ranks
+        self._socket = connection
+        self._input = connection.makefile("rb")
+        self._send(f"hello {number} {os.getpid()}")
+
+    @classmethod
+    def of_environment(cls) -> Rank:
+        """This process, as its runner has set it up."""
+        descriptor = int(os.environ["PSM_LAB_SOCKET"])
+        return cls(int(os.environ["PSM_RANK"]), int(os.environ["PSM_RANKS"]), socket.socket(fileno=descriptor))
+
+    def stage(self, name: str) -> None:
+        """Say what this rank does now; the result names it when the rank does not come back from there."""
+        self._send(f"stage {name}")
+
+    def barrier(self, name: str = "barrier", *, failed: bool = False) -> None:
+        """Wait for all ranks.
+
+        Raises:
+            OthersFailedError: some of them come no more.
+        """
+        self._send(f"barrier {name} {int(failed)}")
+        others = int(self._receive("go", name))
+        if others and not failed:
+            raise OthersFailedError(name, others)
+
+    def exchange(self, parts: Mapping[int, bytes], name: str = "exchange") -> dict[int, bytes]:
+        """Give other ranks bytes, and get what they have for this one, by rank; who is gone gives nothing."""
+        words = [f"{rank}:{data.hex()}" for rank, data in parts.items()]
+        self._send(" ".join([f"exchange {name}", *words]))
+        answers = (part.partition(":") for part in self._receive("exchanged", name).split())
+        return {int(rank): bytes.fromhex(data) for rank, _, data in answers}
+
+    def gather(self, data: bytes, name: str = "gather") -> list[bytes | None]:
+        """Everybody's bytes, by rank; None where a rank is gone."""
+        got = self.exchange(dict.fromkeys(range(self.ranks), data), name)
+        return [got.get(rank) for rank in range(self.ranks)]
+
+    def report(self, report: Mapping[str, Any]) -> None:
+        """Give the runner a result: what JSON can hold."""
+        self._send(f"report {json.dumps(dict(report))}")
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._input.close()
+        self._socket.close()
+
+    def _send(self, line: str) -> None:
+        try:
+            self._socket.sendall(line.encode() + b"\n")
+        except OSError as error:
+            raise RunnerGoneError(f"the runner is gone: {error.strerror}") from None
+
+    def _receive(self, word: str, name: str) -> str:
+        line = self._input.readline().decode()
+        if not line.endswith("\n"):
+            raise RunnerGoneError("the runner is gone, or has ended the run")
+        said, _, rest = line.rstrip("\n").partition(" ")
+        about, _, rest = rest.partition(" ")
+        if (said, about) != (word, name):
+            raise RunnerGoneError(f"the runner says {line[:60]!r}; {word} {name} is meant")
+        return rest

@@ -1,0 +1,372 @@
+"""Runs N processes as the ranks of one job: one socket each, barriers, one deadline, their logs, and stacks when it passes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from psmkit.lab import leftovers, stacks
+from psmkit.lab.bootstrap import Bootstrap, ProtocolError
+from psmkit.lab.cuda import LabError
+
+__all__ = ["Job", "Outcome", "RankOutcome", "State", "run"]
+
+State = Literal["good", "failed", "died", "hung", "waiting"]
+_PIECE = 1 << 18
+_TICK = 0.05  # seconds between looks at processes where the system has no pidfd
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What is to be run.
+
+    Args:
+        ranks: how many processes.
+        command: program and arguments of a rank.
+        environment: of a rank; the runner adds PSM_LAB_SOCKET, PSM_RANK and PSM_RANKS.
+        folder: where output and stacks of the ranks go; made if need be.
+        deadline: seconds for the whole run.
+        grace: seconds between the request to end and the kill.
+        input: file for the standard input of a rank, None for none.
+        stack_signal: a signal at which a rank writes its own stacks to the file that PSM_LAB_STACKS names.
+        reports: how many reports make a rank complete; None: any number.
+    """
+
+    ranks: int
+    command: Callable[[int], Sequence[str]]
+    environment: Callable[[int], Mapping[str, str]]
+    folder: Path
+    deadline: float = 60.0
+    grace: float = 2.0
+    input: Callable[[int], Path | None] = lambda _rank: None
+    stack_signal: int | None = None
+    reports: int | None = None
+
+
+@dataclass(slots=True)
+class RankOutcome:
+    """What became of a rank.
+
+    ``state``: ``good``; ``failed``: it said so, or ended with another status than 0, or too early; ``died``: by a signal that was not the
+    runner's; ``hung``: it was still at work when the deadline passed; ``waiting``: it waited for others then. Times are seconds since the
+    start of the run. ``signal`` is the one that ended it, ``text`` says what is known of the reason.
+    """
+
+    rank: int
+    pid: int
+    state: State = "good"
+    text: str = ""
+    exit_status: int | None = None
+    signal: int | None = None
+    stage: str = ""
+    waits: str | None = None
+    ended: float = 0.0
+    reports: list[dict[str, Any]] = field(default_factory=list)
+    output: str = ""
+    stacks: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What became of a run. ``shared_memory`` and ``processes`` are what the ranks left behind; the processes were ended."""
+
+    ranks: list[RankOutcome]
+    seconds: float
+    expired: bool
+    shared_memory: list[str] = field(default_factory=list)
+    processes: list[str] = field(default_factory=list)
+
+    @property
+    def good(self) -> bool:
+        """All ranks are good and nothing is left."""
+        return all(r.state == "good" for r in self.ranks) and not self.shared_memory and not self.processes
+
+
+class _Rank:
+    """A process and its socket."""
+
+    def __init__(self, number: int, process: subprocess.Popen[bytes], connection: socket.socket) -> None:
+        self.number, self.process, self.socket = number, process, connection
+        self.pidfd: int | None = None
+        self.open = True
+        self.out = bytearray()
+        self.outcome = RankOutcome(number, process.pid)
+        with contextlib.suppress(OSError):  # a system without it
+            self.pidfd = os.pidfd_open(process.pid)
+
+    def ended(self) -> bool:
+        return self.process.returncode is not None
+
+
+def run(job: Job, watch: Callable[[int, str], None] | None = None) -> Outcome:
+    """Run a job to its end, or to its deadline.
+
+    Args:
+        job: what to run.
+        watch: is told when a rank enters a stage, and of ``ended``.
+
+    Raises:
+        LabError: a rank could not be started. Those that were are gone.
+    """
+    return _Runner(job, watch).run()
+
+
+class _Runner:
+    def __init__(self, job: Job, watch: Callable[[int, str], None] | None) -> None:
+        self.job, self.watch = job, watch
+        self.bootstrap = Bootstrap(job.ranks)
+        self.selector = selectors.DefaultSelector()
+        self.ranks: list[_Rank] = []
+        self.begun = 0.0
+        self.complaint: str | None = None  # why the run cannot go on
+
+    def run(self) -> Outcome:
+        self.job.folder.mkdir(parents=True, exist_ok=True)
+        memory = leftovers.Memory()
+        self.begun = time.monotonic()
+        expired = False
+        try:
+            for number in range(self.job.ranks):
+                self._start(number)
+            self._serve(self.begun + self.job.deadline)
+            expired = not all(r.ended() for r in self.ranks) and self.complaint is None
+            if not all(r.ended() for r in self.ranks):
+                self._judge_the_living()
+        finally:
+            self._end_all()
+        left = leftovers.end_sessions(r.process.pid for r in self.ranks)
+        owners = {r.process.pid: r.number for r in self.ranks}
+        return Outcome(
+            [self._settle(r) for r in self.ranks],
+            round(time.monotonic() - self.begun, 6),
+            expired,
+            memory.left(),
+            [f"{pid} ({name}) of rank {owners[session]}" for pid, session, name in left],
+        )
+
+    # ---- start ----
+
+    def _start(self, number: int) -> None:
+        job = self.job
+        mine, theirs = socket.socketpair()
+        output = job.folder / "output" / f"rank-{number}.txt"
+        output.parent.mkdir(exist_ok=True)
+        environment = dict(job.environment(number)) | {
+            "PSM_LAB_SOCKET": str(theirs.fileno()),
+            "PSM_LAB_STACKS": str(self._stack_file(number, "own")),
+            "PSM_RANK": str(number),
+            "PSM_RANKS": str(job.ranks),
+        }
+        source = job.input(number)
+        try:
+            with open(source or os.devnull, "rb") as stdin, open(output, "wb") as out:
+                process = subprocess.Popen(
+                    list(job.command(number)),
+                    stdin=stdin,
+                    stdout=out,
+                    stderr=subprocess.STDOUT,
+                    env=environment,
+                    pass_fds=(theirs.fileno(),),
+                    start_new_session=True,
+                )
+        except OSError as error:
+            mine.close()
+            raise LabError(f"rank {number} cannot be started: {error}") from None
+        finally:
+            theirs.close()
+        mine.setblocking(False)
+        rank = _Rank(number, process, mine)
+        rank.outcome.output = str(output)
+        self.ranks.append(rank)
+        self.selector.register(mine, selectors.EVENT_READ, rank)
+        if rank.pidfd is not None:
+            self.selector.register(rank.pidfd, selectors.EVENT_READ, rank)
+
+    def _stack_file(self, number: int, kind: str) -> Path:
+        folder = self.job.folder / "stacks"
+        return folder / f"rank-{number}.{kind}.txt"
+
+    # ---- while it runs ----
+
+    def _serve(self, end: float) -> None:
+        tick = None if all(r.pidfd is not None for r in self.ranks) else _TICK
+        while not all(r.ended() for r in self.ranks) and self.complaint is None:
+            left = end - time.monotonic()
+            if left <= 0:
+                return
+            for key, events in self.selector.select(left if tick is None else min(left, tick)):
+                rank: _Rank = key.data
+                if key.fileobj == rank.pidfd:
+                    self._reap(rank)
+                elif rank.open:
+                    if events & selectors.EVENT_WRITE:
+                        self._flush(rank)
+                    if events & selectors.EVENT_READ:
+                        self._receive(rank)
+            for rank in self.ranks:
+                if rank.pidfd is None and not rank.ended():
+                    self._reap(rank)
+            self.complaint = self.bootstrap.disagreement()
+
+    def _receive(self, rank: _Rank) -> bool:
+        """Take what is there. False: nothing more now, or never."""
+        try:
+            data = rank.socket.recv(_PIECE)
+        except BlockingIOError:
+            return False
+        except OSError:
+            data = b""
+        if not data:
+            self._leave(rank)
+            return False
+        state = self.bootstrap.ranks[rank.number]
+        stage, reports = state.stage, len(state.reports)
+        try:
+            answers = self.bootstrap.feed(rank.number, data)
+        except ProtocolError as error:
+            rank.outcome.text = f"turned away by the runner: {error}"
+            self._leave(rank)
+            return False
+        finally:
+            for report in state.reports[reports:]:
+                report["at"] = round(time.monotonic() - self.begun, 6)
+        if self.watch is not None and state.stage != stage:
+            self.watch(rank.number, state.stage)
+        self._answer(answers)
+        return True
+
+    def _answer(self, answers: list[tuple[int, bytes]]) -> None:
+        for number, data in answers:
+            rank = self.ranks[number]
+            if rank.open:
+                rank.out += data
+                self._flush(rank)
+
+    def _flush(self, rank: _Rank) -> None:
+        try:
+            while rank.out:
+                del rank.out[: rank.socket.send(rank.out[:_PIECE])]
+        except BlockingIOError:
+            pass
+        except OSError:  # its end is on the way
+            rank.out.clear()
+        wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if rank.out else 0)
+        if self.selector.get_key(rank.socket).events != wanted:
+            self.selector.modify(rank.socket, wanted, rank)
+
+    def _leave(self, rank: _Rank) -> None:
+        """The socket is of no use any more; the process may live on."""
+        if rank.open:
+            rank.open = False
+            self.selector.unregister(rank.socket)
+            rank.socket.close()
+            self._answer(self.bootstrap.leave(rank.number))
+
+    def _reap(self, rank: _Rank) -> None:
+        if rank.ended() or rank.process.poll() is None:
+            return
+        rank.outcome.ended = round(time.monotonic() - self.begun, 6)
+        if rank.pidfd is not None:
+            self.selector.unregister(rank.pidfd)
+        while rank.open and self._receive(rank):  # what it said last
+            pass
+        self._leave(rank)
+        if self.watch is not None:
+            self.watch(rank.number, "ended")
+
+    # ---- the end ----
+
+    def _judge_the_living(self) -> None:
+        for rank in self.ranks:
+            if rank.ended():
+                continue
+            waits = self.bootstrap.ranks[rank.number].waits
+            rank.outcome.state = "waiting" if waits else "hung"
+            why = f"after {self.job.deadline:g} s" if self.complaint is None else f"at an impasse: {self.complaint}"
+            rank.outcome.text = rank.outcome.text or (f"in {waits} {why}" if waits else f"at work {why}")
+            self._take_stacks(rank)
+
+    def _take_stacks(self, rank: _Rank) -> None:
+        outcome, pid = rank.outcome, rank.process.pid
+        stage = self.bootstrap.ranks[rank.number].stage
+        path = self._stack_file(rank.number, "gdb")
+        stacks.write(pid, path, title=f"rank {rank.number}, process {pid}, stage {stage or 'unknown'}: {outcome.text}")
+        outcome.stacks.append(str(path))
+        if self.job.stack_signal is None:
+            return
+        own = self._stack_file(rank.number, "own")
+        rank.process.send_signal(self.job.stack_signal)
+        end = time.monotonic() + 2.0
+        while time.monotonic() < end and not (own.exists() and own.stat().st_size) and rank.process.poll() is None:
+            time.sleep(0.01)
+        if own.exists() and own.stat().st_size:
+            outcome.stacks.append(str(own))
+
+    def _end_all(self) -> None:
+        """Terminate, wait, kill, wait; nothing of the run stays open."""
+        living = [r for r in self.ranks if not r.ended() and r.process.poll() is None]
+        for number in (signal.SIGTERM, signal.SIGCONT):  # a stopped process takes no signal but these
+            for rank in living:
+                rank.process.send_signal(number)
+        end = time.monotonic() + self.job.grace
+        for rank in living:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                rank.process.wait(max(0.0, end - time.monotonic()))
+        for rank in living:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(rank.process.pid, signal.SIGKILL)
+            rank.process.wait()
+            rank.outcome.ended = round(time.monotonic() - self.begun, 6)
+        for rank in self.ranks:
+            if rank.open:
+                rank.open = False
+                self.selector.unregister(rank.socket)
+                rank.socket.close()
+            if rank.pidfd is not None:
+                os.close(rank.pidfd)
+        self.selector.close()
+
+    def _settle(self, rank: _Rank) -> RankOutcome:
+        outcome, state, code = rank.outcome, self.bootstrap.ranks[rank.number], rank.process.returncode
+        outcome.stage, outcome.waits, outcome.reports = state.stage, state.waits, state.reports
+        outcome.exit_status = code if code is not None and code >= 0 else None
+        outcome.signal = -code if code is not None and code < 0 else None
+        if outcome.state in ("hung", "waiting"):
+            return outcome
+        bad = [r for r in state.reports if r.get("status", "PSM_OK") != "PSM_OK"]
+        if outcome.signal is not None:
+            outcome.state = "died"
+            outcome.text = outcome.text or f"killed by {_signal_name(outcome.signal)} in stage {state.stage or 'start'}"
+        elif outcome.text or bad or code:
+            outcome.state = "failed"
+            said = str(bad[0].get("text") or bad[0]["status"]) if bad else f"exit status {code}: {_last_line(outcome)}"
+            outcome.text = outcome.text or said
+        elif self.job.reports is not None and len(state.reports) < self.job.reports:
+            outcome.state = "failed"
+            outcome.text = f"ended after {len(state.reports)} of {self.job.reports} cases"
+        return outcome
+
+
+def _signal_name(number: int) -> str:
+    with contextlib.suppress(ValueError):
+        return signal.Signals(number).name
+    return f"signal {number}"
+
+
+def _last_line(outcome: RankOutcome) -> str:
+    try:
+        with open(outcome.output, "rb") as file:
+            file.seek(max(0, os.path.getsize(outcome.output) - 4096))
+            lines = file.read().decode(errors="replace").split("\n")
+    except OSError:
+        return "no output"
+    return next((line.strip() for line in reversed(lines) if line.strip()), "no output")
