@@ -3,7 +3,7 @@
  *
  *   proxy ROUNDS
  *
- * The two processes are pinned to different processors where there are two. PSM_SPIN says how long the proxy polls. */
+ * Caller and service are pinned to different processors where there are two. PSM_SPIN says how long the proxy polls. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <poll.h>
@@ -138,7 +138,8 @@ int main(int argc, char **argv)
         _exit(0);
     }
     if (read(there[0], &other, sizeof other) != sizeof other) die("read");
-    psmProxyState *state = proxy(0, &own); /* its threads may run anywhere */
+    pin(1); /* its threads stay there */
+    psmProxyState *state = proxy(0, &own);
     pin(0);
     const char *spin = getenv("PSM_SPIN");
     int polls = !spin || atoi(spin) > 0;

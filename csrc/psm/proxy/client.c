@@ -203,6 +203,7 @@ static psm_status send_direct(psmProxyState *state, struct psm_client *client, u
                         "no memory for a call of %d bytes", req_size + resp_size);
     direct->client = state->client_id;
     direct->client_rank = state->rank;
+    direct->cpu = sched_getcpu();
     direct->type = type;
     direct->connection = connection;
     direct->op_id = id;
@@ -345,8 +346,9 @@ static psm_status call_blocking(psmProxyConnector *connector, int type, const vo
         }
         uint64_t now = psm_clock_ns();
         if (now < spin_until) {
-            if (turn % 64 == 0)
-                sched_yield(); /* the service may have to run here */
+            /* The service may have to run here. */
+            if (turn % 64 == 0 || (client->direct && atomic_load(&client->direct->cpu) == sched_getcpu()))
+                sched_yield();
             else
                 psm_relax();
             continue;

@@ -21,6 +21,7 @@ struct psm_direct *psm_direct_make(const char *name, int rank)
     if (!direct) return NULL;
     atomic_init(&direct->refs, 1);
     direct->rank = rank;
+    atomic_init(&direct->cpu, -1);
     memcpy(direct->name, name, sizeof direct->name);
     direct->event = psm_event_make();
     if (direct->event < 0) {

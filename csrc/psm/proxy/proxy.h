@@ -63,6 +63,7 @@ struct psm_direct_call {
     _Atomic uint32_t waiting;
     uint64_t client; /* which caller: never used twice in a process */
     int client_rank;
+    int cpu; /* where the caller polls: a service on the same one has to make room */
     int type;
     uint64_t connection, op_id;
     uint32_t req_size, resp_size;
@@ -76,6 +77,7 @@ struct psm_direct {
     _Atomic(struct psm_direct_call *) head; /* newest first; psm_direct_closed: the service has ended */
     _Atomic uint32_t sleeping;              /* the service is in poll(2), or about to be */
     int event;                              /* wakes it; closed with the last reference */
+    _Atomic int cpu;                        /* where the service polls */
     int rank;
     char name[24];
 };

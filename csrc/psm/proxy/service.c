@@ -398,10 +398,13 @@ static void refuse_direct(struct psm_direct_call *call, psm_status status, const
 static bool take_direct(struct psm_service *service)
 {
     struct psm_direct_call *list = psm_direct_take(service->state->direct, false);
-    bool any = list != NULL;
+    bool any = list != NULL, here = false;
+    int cpu = any ? sched_getcpu() : -1;
+    if (any) atomic_store(&service->state->direct->cpu, cpu);
     while (list) {
         struct psm_direct_call *call = list;
         list = call->next;
+        here |= call->cpu == cpu;
         struct psm_peer *peer = peer_of(service, call);
         struct psm_request *r = peer ? calloc(1, sizeof *r) : NULL;
         if (!r) {
@@ -429,6 +432,7 @@ static bool take_direct(struct psm_service *service)
             begin(service, r);
         }
     }
+    if (here) sched_yield();
     return any;
 }
 
