@@ -22,6 +22,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "analysis": {"logparse", "catalogue", "model"},
     "report": {"model"},
     "lab": {"logparse", "model"},
+    "testing": {"lab", "model"},
     "cli": {"report", "analysis", "logparse", "catalogue", "lab", "model"},
 }
 # What only its own command may load, and no analysis.

@@ -338,6 +338,9 @@ class _Runner:
     def _settle(self, rank: _Rank) -> RankOutcome:
         outcome, state, code = rank.outcome, self.bootstrap.ranks[rank.number], rank.process.returncode
         outcome.stage, outcome.waits, outcome.reports = state.stage, state.waits, state.reports
+        own = self._stack_file(rank.number, "own")
+        if own.exists() and not own.stat().st_size:  # it was ready to write its stacks, and nobody asked
+            own.unlink()
         outcome.exit_status = code if code is not None and code >= 0 else None
         outcome.signal = -code if code is not None and code < 0 else None
         if outcome.state in ("hung", "waiting"):

@@ -1,0 +1,153 @@
+"""Functions and programs in several processes, for tests."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from psmkit.lab.emulation import Emulation
+from psmkit.lab.runner import Job, Outcome, RankOutcome, run
+
+__all__ = ["Ranks", "RanksFailedError"]
+
+_LINES = 25  # of a rank's output, and of its stacks, in a failure
+
+
+class RanksFailedError(AssertionError):
+    """Ranks failed, died, or did not end, or something was left behind. ``outcome`` has the details."""
+
+    def __init__(self, outcome: Outcome, folder: Path) -> None:
+        super().__init__(_describe(outcome, folder))
+        self.outcome = outcome
+
+
+class Ranks:
+    """Runs a test's processes; each run has a folder of its own.
+
+    Args:
+        folder: where output, stacks and records go.
+        count: how many processes.
+        deadline: seconds for each run.
+        cuda: the processes see emulated CUDA.
+    """
+
+    def __init__(self, folder: Path, count: int = 2, deadline: float = 30.0, cuda: bool = False) -> None:
+        self.folder, self.count, self.deadline, self.cuda = folder, count, deadline, cuda
+        self._runs = 0
+
+    def run(
+        self, function: Callable[..., Any], *arguments: Any, environment: Mapping[str, str] | None = None
+    ) -> list[Any]:
+        """Call ``function(rank, *arguments)`` in each process, with a :class:`psmkit.lab.rank.Rank`.
+
+        Args:
+            function: one at the top of a module; the module is imported again in each process.
+            arguments: what pickle can write.
+            environment: further variables.
+
+        Returns:
+            What the calls returned, by rank.
+
+        Raises:
+            RanksFailedError: a call raised, a process died or did not end in time, or something was left behind.
+            TypeError: the function cannot be found by its name.
+        """
+        __tracebackhide__ = True
+        module = sys.modules.get(function.__module__)
+        if module is None or getattr(module, function.__qualname__, None) is not function or not module.__file__:
+            raise TypeError(
+                f"{function!r}: a function at the top of a module is meant, so that other processes find it"
+            )
+        folder = self._next()
+        call = folder / "call.pickle"
+        call.write_bytes(pickle.dumps(arguments))
+        command = [sys.executable, "-m", "psmkit.testing.worker", function.__module__, os.path.abspath(module.__file__)]
+        # What a test can import its worker can import.
+        path = os.pathsep.join(p or os.getcwd() for p in sys.path)
+        outcome = self._run(
+            folder,
+            [*command, function.__qualname__, str(call)],
+            {"PYTHONPATH": path, **(environment or {})},
+            signal.SIGUSR1,
+            1,
+        )
+        return [pickle.loads(bytes.fromhex(rank.reports[0]["value"])) for rank in outcome.ranks]
+
+    def run_program(
+        self, command: Sequence[str | os.PathLike[str]], *, environment: Mapping[str, str] | None = None
+    ) -> Outcome:
+        """Run a program in each process; ``{rank}`` and ``{ranks}`` in its arguments are replaced.
+
+        The program may use barriers and exchanges over the socket PSM_LAB_SOCKET (docs/lab.md), or ignore it.
+
+        Raises:
+            RanksFailedError: one ended with another status than 0, died or did not end in time, or something was left behind.
+        """
+        __tracebackhide__ = True
+        return self._run(self._next(), [os.fspath(word) for word in command], dict(environment or {}), None, None)
+
+    def _next(self) -> Path:
+        self._runs += 1
+        folder = self.folder / f"run-{self._runs}"
+        folder.mkdir()
+        return folder
+
+    def _run(
+        self, folder: Path, command: list[str], environment: dict[str, str], stacks: int | None, reports: int | None
+    ) -> Outcome:
+        __tracebackhide__ = True
+        lab = Emulation(folder / "records") if self.cuda else None
+
+        def of_rank(rank: int) -> dict[str, str]:
+            base = lab.environment(rank) if lab else dict(os.environ)
+            return base | environment
+
+        def words(rank: int) -> list[str]:
+            names = {"{rank}": str(rank), "{ranks}": str(self.count)}
+            return [_replaced(word, names) for word in command]
+
+        outcome = run(Job(self.count, words, of_rank, folder, self.deadline, stack_signal=stacks, reports=reports))
+        if not outcome.good:
+            raise RanksFailedError(outcome, folder)
+        return outcome
+
+
+def _replaced(word: str, names: Mapping[str, str]) -> str:
+    for name, value in names.items():
+        word = word.replace(name, value)
+    return word
+
+
+def _describe(outcome: Outcome, folder: Path) -> str:
+    bad = [rank for rank in outcome.ranks if rank.state != "good"]
+    lines = [f"{len(bad)} of {len(outcome.ranks)} ranks are not good after {outcome.seconds:.1f} s:"]
+    lines += [
+        f"  rank {r.rank}: {r.state}{f', stage {r.stage}' if r.stage else ''}: {r.text or 'done'}"
+        for r in outcome.ranks
+    ]
+    lines += [f"left in /dev/shm: {', '.join(outcome.shared_memory)}"] if outcome.shared_memory else []
+    lines += [f"processes left running, now ended: {', '.join(outcome.processes)}"] if outcome.processes else []
+    for rank in bad:
+        lines += _evidence(rank)
+    return "\n".join([*lines, f"all of it is in {folder}"])
+
+
+def _evidence(rank: RankOutcome) -> list[str]:
+    lines = []
+    for report in rank.reports:
+        if report.get("traceback"):
+            lines += [f"--- rank {rank.rank}, traceback", *str(report["traceback"]).rstrip().splitlines()]
+    for kind, path in (("output", rank.output), *(("stacks", path) for path in rank.stacks)):
+        text = Path(path).read_text(errors="replace").strip().splitlines() if path and os.path.exists(path) else []
+        if text:
+            first = text[:_LINES] if kind == "stacks" else text[-_LINES:]
+            lines += [
+                f"--- rank {rank.rank}, {kind}" + (f", {len(first)} of {len(text)} lines" if text[_LINES:] else ""),
+                *first,
+            ]
+    return lines

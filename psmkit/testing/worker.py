@@ -1,0 +1,71 @@
+"""One process of the ``ranks`` fixture: python -m psmkit.testing.worker MODULE FILE FUNCTION ARGUMENTS."""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import importlib.util
+import os
+import pickle
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from psmkit.lab.rank import Rank
+
+_PR_SET_PDEATHSIG, _PR_SET_PTRACER, _ANY = 1, 0x59616D61, ctypes.c_ulong(-1)
+
+
+def _prepare() -> None:
+    # A test session that is killed leaves no ranks behind; its gdb may look into this process.
+    libc = ctypes.CDLL(None)
+    libc.prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
+    libc.prctl(_PR_SET_PTRACER, _ANY)
+    path = Path(os.environ["PSM_LAB_STACKS"])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Open until the process ends: the signal's handler writes to it.
+    faulthandler.register(signal.SIGUSR1, file=path.open("w"), all_threads=True)
+
+
+def _find(name: str, file: str, function: str) -> Callable[..., Any]:
+    """The function of a test module, which pytest may have imported without its being on the path."""
+    try:
+        spec = importlib.util.find_spec(name)
+    except (ImportError, ValueError):
+        spec = None
+    if spec is None or spec.origin is None or os.path.realpath(spec.origin) != os.path.realpath(file):
+        spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    found: Callable[..., Any] = getattr(module, function)
+    return found
+
+
+def main() -> int:
+    """Call the function and report what it returned or raised."""
+    _prepare()
+    rank = Rank.of_environment()
+    rank.stage("import")
+    try:
+        function = _find(*sys.argv[1:4])
+        arguments = pickle.loads(Path(sys.argv[4]).read_bytes())
+        rank.stage("call")
+        value = pickle.dumps(function(rank, *arguments)).hex()
+    except BaseException as error:
+        text = "".join(traceback.format_exception(error))
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        said = f"{type(error).__name__}: {error}".rstrip(": ") + f" ({Path(where.filename).name}:{where.lineno})"
+        rank.report({"status": "failed", "text": said, "traceback": text})
+        return 1
+    rank.report({"status": "PSM_OK", "value": value})
+    rank.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
