@@ -20,7 +20,11 @@ enum { SIZES = 64 };
 static int nranks = 2, iters = 2, threads, same_device, registered, nsizes, offset, differ = -1, one_way, lone = -1,
            aborts = -1, use_via, repeat = 1;
 static uint64_t sizes[SIZES];
+static int in_record; /* the steps go to the record file, and are not counted */
 static const char *stream_kind = "nonblocking", *differ_what = "", *registered_who = "both", *buffers = "device";
+
+const char *end_variant; /* NULL: the right one */
+static const struct psmP2pVariant *variant;
 
 static struct meeting {
     _Atomic int arrived, failed;
@@ -167,8 +171,10 @@ static psm_status connect_all(struct rank *r)
             OK("setup",
                psmP2pSendSetupVia(&r->end.host, mine, theirs, between, 0, 0, &meeting->sends[me][p], &r->send[p]));
         if (pair(p, me))
-            OK("setup",
-               psmP2pRecvSetupVia(&r->end.host, mine, theirs, between, 0, 0, &meeting->recvs[me][p], &r->recv[p]));
+            OK("setup", variant->recvSetup
+                            ? variant->recvSetup(&r->end.host, mine, theirs, 0, 0, &meeting->recvs[me][p], &r->recv[p])
+                            : psmP2pRecvSetupVia(&r->end.host, mine, theirs, between, 0, 0, &meeting->recvs[me][p],
+                                                 &r->recv[p]));
     }
     if (me == differ) { /* what this rank tells the others is not what it does */
         struct psm_p2p_connect *info = r->send[!me] ? &meeting->sends[me][!me] : &meeting->recvs[me][!me];
@@ -184,8 +190,12 @@ static psm_status connect_all(struct rank *r)
     }
     if (!meet(3)) return PSM_ERR_ABORTED;
     for (int p = 0; p < nranks; p++) {
-        if (pair(me, p)) OK("connect", psmP2pSendConnect(r->send[p], &meeting->recvs[p][me]));
-        if (pair(p, me)) OK("connect", psmP2pRecvConnect(r->recv[p], &meeting->sends[p][me]));
+        if (pair(me, p))
+            OK("connect",
+               (variant->sendConnect ? variant->sendConnect : psmP2pSendConnect)(r->send[p], &meeting->recvs[p][me]));
+        if (pair(p, me))
+            OK("connect",
+               (variant->recvConnect ? variant->recvConnect : psmP2pRecvConnect)(r->recv[p], &meeting->sends[p][me]));
     }
     printf("rank %d mode %s\n", me, psm_p2p_mode_name(meeting->sends[0][1].mode));
     if (!meet(4)) return PSM_ERR_ABORTED;
@@ -344,7 +354,7 @@ static int work(int first, int many)
     pthread_t ids[END_RANKS];
     int failed = 0, devices = 0;
     const struct psm_cuda *cuda = psm_cuda_get();
-    atomic_store(&psm_step_recorder, &counter);
+    if (!in_record) atomic_store(&psm_step_recorder, &counter);
     if (!cuda || cuda->cudaGetDeviceCount(&devices) != 0 || devices == 0) {
         printf("no device: %s\n", psm_last_error()->text);
         return 3;
@@ -388,6 +398,8 @@ static void read_arguments(int argc, char **argv)
         if (strcmp(name, "via") == 0) use_via = atoi(value);
         if (strcmp(name, "repeat") == 0) repeat = atoi(value);
         if (strcmp(name, "stream") == 0) stream_kind = value;
+        if (strcmp(name, "record") == 0) in_record = atoi(value);
+        if (strcmp(name, "variant") == 0) end_variant = value;
         if (strcmp(name, "registered") == 0) registered = 1, registered_who = value;
         if (strcmp(name, "differ") == 0) {
             differ = atoi(value);
@@ -448,10 +460,21 @@ static int draw_pairs(uint64_t pairs)
     return 0;
 }
 
+static int list_variants(void)
+{
+    const struct psmP2pVariant *all[SIZES];
+    size_t n = psmP2pVariants(all, SIZES);
+    for (size_t i = 0; i < n; i++)
+        printf("%s|%d|%s|%s\n", all[i]->name, all[i]->wrong, all[i]->outcome, all[i]->faults ? all[i]->faults : "");
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
+    if (argc == 2 && strcmp(argv[1], "variants") == 0) return list_variants();
     if (argc == 3 && strcmp(argv[1], "canconnect") == 0) return draw_pairs(strtoull(argv[2], NULL, 10));
     read_arguments(argc, argv);
+    if (!(variant = psmP2pFindVariant(end_variant))) return 3;
     meeting = mmap(NULL, sizeof *meeting, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (threads) return work(0, nranks);
     pid_t pids[END_RANKS];

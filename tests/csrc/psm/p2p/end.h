@@ -16,7 +16,8 @@ struct end {
     psmProxyState *state;
     struct psm_host host;
 };
-/* Makes a state whose handlers are those of `split`; its place is written. */
+extern const char *end_variant;
+/* Makes a state whose handlers are those of the variant; its place is written. */
 psm_status end_open(int rank, int nranks, int device, const struct psm_settings *settings, struct end_place *place,
                     struct end *end);
 /* All places are known. */

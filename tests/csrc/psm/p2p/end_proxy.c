@@ -11,7 +11,7 @@ const char *end_kind(void)
 psm_status end_open(int rank, int nranks, int device, const struct psm_settings *settings, struct end_place *place,
                     struct end *end)
 {
-    const struct psmP2pVariant *variant = psmP2pFindVariant(NULL);
+    const struct psmP2pVariant *variant = psmP2pFindVariant(end_variant);
     struct psmProxyOptions options = {
         .size = sizeof options, .rank = rank, .nranks = nranks, .device = device, .settings = settings};
     options.transports[PSM_TRANSPORT_P2P][0] = variant->recv;

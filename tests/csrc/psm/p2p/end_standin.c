@@ -134,7 +134,7 @@ static void drop(psmProxyState *state, psmProxyConnection *connection)
 static psm_status add(psmProxyState *state, const struct request *r, int socket, uint64_t *id)
 {
     psmProxyConnection *c = calloc(1, sizeof *c);
-    const struct psmP2pVariant *variant = psmP2pFindVariant(NULL);
+    const struct psmP2pVariant *variant = psmP2pFindVariant(end_variant);
     *c = (psmProxyConnection){.state = state,
                               .transport = r->transport,
                               .send = r->send,

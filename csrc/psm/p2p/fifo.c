@@ -1,0 +1,180 @@
+/* The FIFO in host memory that the processor moves. A slot begins with the number of the step that filled it, on one
+ * cache line with the first bytes, so that a short message costs one transfer of a line; the tail goes back once in
+ * half a round. */
+#define _GNU_SOURCE
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/internal.h"
+#include "psm/psm_fifo.h"
+#include "shm/line.h"
+#include "shm/segment.h"
+
+#define FIFO_MAGIC 0x50534d464946u /* "PSMFIF" */
+
+struct psm_fifo_head {
+    PSM_ALIGNED(64) uint64_t magic;
+    uint32_t version, slots, slot_bytes, unused;
+    uint64_t more[5];
+    struct psm_line tail; /* steps that were received */
+};
+PSM_SHAREABLE(psm_fifo_head, 128);
+
+struct psm_fifo_slot {
+    PSM_ALIGNED(64) _Atomic uint64_t step; /* 1 + the step whose bytes are here */
+    uint32_t bytes, unused;
+    uint8_t data[48]; /* and what follows the struct */
+};
+PSM_SHAREABLE(psm_fifo_slot, 64);
+
+struct psmFifo {
+    struct psm_segment segment;
+    struct psm_fifo_head *head;
+    uint8_t *slots, *at; /* first slot; slot of the next step */
+    uint64_t stride, step;
+    uint64_t free_until; /* send: steps below it have a slot. receive: tail that was published */
+    uint32_t count, left, capacity, back, used;
+};
+
+enum { IN_LINE = sizeof((struct psm_fifo_slot *)0)->data };
+
+static uint64_t stride_of(uint32_t slot_bytes)
+{
+    uint64_t rest = slot_bytes > IN_LINE ? slot_bytes - IN_LINE : 0;
+    return sizeof(struct psm_fifo_slot) + (rest + PSM_LINE - 1) / PSM_LINE * PSM_LINE;
+}
+
+static psm_status check(uint32_t slots, uint32_t slot_bytes)
+{
+    if (slots >= 1 && slots <= 65536 && slot_bytes >= 1 && slot_bytes <= 1u << 30) return PSM_OK;
+    return psm_fail(PSM_ERR_INVALID, "fifo", -1, -1, 0,
+                    "a FIFO of %u slots of %u bytes; 1 to 65536 slots of 1 byte to 1 GiB are meant", slots, slot_bytes);
+}
+
+static psmFifo *use(psmFifo *fifo, uint32_t slots, uint32_t slot_bytes)
+{
+    fifo->head = fifo->segment.data;
+    fifo->slots = fifo->at = (uint8_t *)fifo->segment.data + sizeof *fifo->head;
+    fifo->stride = stride_of(slot_bytes);
+    fifo->count = fifo->left = slots;
+    fifo->capacity = slot_bytes;
+    fifo->back = slots > 1 ? slots / 2 : 1;
+    return fifo;
+}
+
+psm_status psmFifoCreate(int kind, uint32_t slots, uint32_t slot_bytes, psmFifo **out)
+{
+    PSM_TRY(check(slots, slot_bytes));
+    psmFifo *fifo = calloc(1, sizeof *fifo);
+    if (!fifo) return psm_fail(PSM_ERR_NO_MEMORY, "fifo", -1, -1, 0, "no memory for the record of a FIFO");
+    psm_status status = psm_segment_create(&fifo->segment, kind,
+                                           sizeof(struct psm_fifo_head) + slots * stride_of(slot_bytes), "hostfifo");
+    if (status != PSM_OK) {
+        free(fifo);
+        return status;
+    }
+    struct psm_fifo_head *head = use(fifo, slots, slot_bytes)->head;
+    head->version = PSM_WIRE_VERSION;
+    head->slots = slots;
+    head->slot_bytes = slot_bytes;
+    head->magic = FIFO_MAGIC;
+    *out = fifo;
+    return PSM_OK;
+}
+
+psm_status psmFifoShare(const psmFifo *fifo, struct psm_share *share, int *fd)
+{
+    psm_segment_share(&fifo->segment, share);
+    *fd = fifo->segment.fd;
+    return PSM_OK;
+}
+
+static psm_status compare(const struct psm_segment *segment, uint32_t slots, uint32_t slot_bytes)
+{
+    const struct psm_fifo_head *head = segment->data;
+    uint64_t meant = sizeof *head + slots * stride_of(slot_bytes);
+    if (segment->size < sizeof *head || head->magic != FIFO_MAGIC)
+        return psm_fail(PSM_ERR_PROTOCOL, "fifo", -1, -1, 0, "segment 0x%" PRIx64 " of %" PRIu64 " bytes is no FIFO",
+                        segment->id, segment->size);
+    if (head->version != PSM_WIRE_VERSION)
+        return psm_fail(PSM_ERR_VERSION, "fifo", -1, -1, 0, "the peer's FIFO has version %u, this library has %d",
+                        head->version, PSM_WIRE_VERSION);
+    if (head->slots != slots || head->slot_bytes != slot_bytes || segment->size != meant)
+        return psm_fail(PSM_ERR_MISMATCH, "fifo", -1, -1, 0,
+                        "the peer's FIFO has %u slots of %u bytes, %" PRIu64
+                        " in all; this end means %u of %u, %" PRIu64,
+                        head->slots, head->slot_bytes, segment->size, slots, slot_bytes, meant);
+    return PSM_OK;
+}
+
+psm_status psmFifoAttach(const struct psm_share *share, int fd, uint32_t slots, uint32_t slot_bytes, psmFifo **out)
+{
+    PSM_TRY(check(slots, slot_bytes));
+    psmFifo *fifo = calloc(1, sizeof *fifo);
+    if (!fifo) return psm_fail(PSM_ERR_NO_MEMORY, "fifo", -1, -1, 0, "no memory for the record of a FIFO");
+    psm_status status = psm_segment_attach(&fifo->segment, share, fd);
+    if (status == PSM_OK) status = compare(&fifo->segment, slots, slot_bytes);
+    if (status != PSM_OK) {
+        struct psm_error kept = *psm_last_error();
+        psm_segment_close(&fifo->segment);
+        free(fifo);
+        return psm_fail_again(&kept);
+    }
+    *out = use(fifo, slots, slot_bytes);
+    return PSM_OK;
+}
+
+static inline void next(psmFifo *fifo)
+{
+    fifo->step++;
+    fifo->at += fifo->stride;
+    if (--fifo->left > 0) return;
+    fifo->left = fifo->count;
+    fifo->at = fifo->slots;
+}
+
+size_t psmFifoTrySend(psmFifo *fifo, const void *data, size_t bytes)
+{
+    if (fifo->step >= fifo->free_until) {
+        fifo->free_until = psm_line_load(&fifo->head->tail) + fifo->count;
+        if (fifo->step >= fifo->free_until) return 0;
+    }
+    if (bytes == 0) return 0;
+    struct psm_fifo_slot *slot = (struct psm_fifo_slot *)fifo->at;
+    if (bytes > fifo->capacity) bytes = fifo->capacity;
+    memcpy(slot->data, data, bytes);
+    slot->bytes = (uint32_t)bytes;
+    atomic_store_explicit(&slot->step, fifo->step + 1, memory_order_release);
+    next(fifo);
+    return bytes;
+}
+
+size_t psmFifoTryReceive(psmFifo *fifo, void *buffer, size_t capacity)
+{
+    struct psm_fifo_slot *slot = (struct psm_fifo_slot *)fifo->at;
+    if (atomic_load_explicit(&slot->step, memory_order_acquire) != fifo->step + 1) return 0;
+    uint32_t bytes = slot->bytes; /* once: the other process could change it behind the check */
+    __asm__ volatile("" : "+r"(bytes));
+    if (bytes <= fifo->used || bytes > fifo->capacity) {
+        psm_fail(PSM_ERR_PROTOCOL, "fifo", -1, -1, 0, "a slot says that it has %u bytes; %u to %u are meant", bytes,
+                 fifo->used + 1, fifo->capacity);
+        return SIZE_MAX;
+    }
+    size_t got = bytes - fifo->used;
+    if (got > capacity) got = capacity;
+    memcpy(buffer, slot->data + fifo->used, got);
+    fifo->used += (uint32_t)got;
+    if (fifo->used < bytes) return got;
+    fifo->used = 0;
+    next(fifo);
+    if (fifo->step - fifo->free_until >= fifo->back) psm_line_store(&fifo->head->tail, fifo->free_until = fifo->step);
+    return got;
+}
+
+void psmFifoClose(psmFifo *fifo)
+{
+    if (!fifo) return;
+    psm_segment_close(&fifo->segment);
+    free(fifo);
+}
