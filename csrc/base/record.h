@@ -73,6 +73,9 @@ void psm_ring_commit(psm_section *section, uint64_t ticket);
 /* Tables: what exists now. claim gives a place (NULL: full), publish shows it to readers, release frees it. update
  * hides a published record until the next publish; the owner of the slot is the only one to call these. */
 void *psm_table_claim(psm_section *section, uint32_t *slot);
+/* As claim, but this slot, which was released: for what comes and goes all the time. NULL: somebody has it; then claim.
+ */
+void *psm_table_claim_again(psm_section *section, uint32_t slot);
 void psm_table_publish(psm_section *section, uint32_t slot);
 void *psm_table_update(psm_section *section, uint32_t slot);
 void psm_table_release(psm_section *section, uint32_t slot);

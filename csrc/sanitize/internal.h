@@ -6,20 +6,23 @@
 #include "record.h"
 #include "san.h"
 
-/* ---- stacks (stack.c) ---- */
+/* ---- stacks (stack.c, unwind.c) ---- */
 
-enum { SAN_FRAMES = 12, SAN_STACK_TEXT = 1024, SAN_MODULES = 512 };
+/* SAN_WALK: with those of our own that may lie below the caller's. */
+enum { SAN_FRAMES = 12, SAN_WALK = SAN_FRAMES + 8, SAN_STACK_TEXT = 1024, SAN_MODULES = 512 };
 
+/* The callers, the innermost first, without frames of psmkit's own libraries. Module in the upper 16 bits, offset of
+ * the call in it in the rest: records of other processes have it so too. */
 struct san_stack {
-    int n;
-    void *pc[SAN_FRAMES]; /* return addresses, the innermost first, without frames of psmkit's own libraries */
-};
-
-/* A stack as records keep it: module in the upper 16 bits, offset in the rest. */
-struct san_frames {
     uint32_t n;
     uint32_t reserved;
     uint64_t frame[SAN_FRAMES];
+};
+
+/* One stack for all that was born or ended with it. */
+struct san_shared {
+    struct san_stack stack;
+    _Atomic uint32_t users;
 };
 
 struct san_module_record {
@@ -31,13 +34,21 @@ struct san_module_record {
 extern const struct psm_schema san_module_schema;
 
 void san_stack_start(void);
-void san_stack_take(struct san_stack *stack);
+/* The caller is a user of it. NULL: no memory. */
+struct san_shared *san_stack_take(void);
+struct san_shared *san_stack_share(struct san_shared *shared); /* one more user */
+void san_stack_drop(struct san_shared *shared);                /* one less; NULL too */
 /* From a signal handler, beginning at the interrupted instruction. */
 void san_stack_take_from(struct san_stack *stack, void *pc);
 void san_stack_render(const struct san_stack *stack, char *text, size_t size);
-void san_stack_pack(const struct san_stack *stack, struct san_frames *frames);
-/* Frames of another process, with the paths of its modules. */
-void san_frames_render(const struct san_frames *frames, const struct psm_view *view, char *text, size_t size);
+/* Of another process, with the paths of its modules. */
+void san_stack_render_foreign(const struct san_stack *stack, const struct psm_view *view, char *text, size_t size);
+
+/* From one of these files to the other. */
+void san_unwind_start(void);
+void san_stack_set(struct san_stack *stack, const uintptr_t *pc, int n);
+/* Return addresses from here on. Returns how many. */
+int san_walk(uintptr_t pc[static SAN_WALK]);
 
 /* ---- objects (ledger.c) ---- */
 
@@ -66,22 +77,29 @@ struct san_object {
     int device, tid, end_tid;
     uint64_t checked_ns; /* when the owner was last seen alive */
     struct san_owner owner;
+    struct san_shared *birth, *end; /* NULL: unknown */
+};
+
+/* One that stays as it is when the shard is no longer locked. Its object's pointers are not for use. */
+struct san_copy {
+    struct san_object object;
     struct san_stack birth, end;
 };
+void san_copy(struct san_copy *copy, const struct san_object *object);
 
 /* The object of that number, with its shard locked; NULL with the shard locked too when there is none. */
 struct san_shard;
 struct san_object *san_lock(enum psm_san_kind kind, uint64_t value, struct san_shard **shard);
 void san_unlock(struct san_shard *shard);
 /* For signal handlers: false when the lock is taken. */
-bool san_try_copy(enum psm_san_kind kind, uint64_t value, struct san_object *copy);
+bool san_try_copy(enum psm_san_kind kind, uint64_t value, struct san_copy *copy);
 
 /* Born, or born anew under a number that was known. flags: SAN_BORROWED, SAN_IMPORTED, SAN_RECORDED. */
 void san_born(enum psm_san_kind kind, uint64_t value, uint64_t size, int device, unsigned flags,
               const struct san_owner *owner);
-/* After SAN_ENDING: ended for good, or alive again. Nothing when it was born anew meanwhile. */
-void san_ended(enum psm_san_kind kind, uint64_t value, uint32_t generation, bool success,
-               const struct san_stack *stack);
+/* After SAN_ENDING: ended for good, or alive again. Nothing when it was born anew meanwhile. The stack stays the
+ * caller's. */
+void san_ended(enum psm_san_kind kind, uint64_t value, uint32_t generation, bool success, struct san_shared *stack);
 uint32_t san_generation(void); /* of the youngest */
 /* Forget all objects of a device. */
 void san_forget(int device);
@@ -111,8 +129,10 @@ bool san_span_first(enum psm_san_kind kind, uint64_t from, uint64_t to, struct s
 /* ---- records of this and other processes (records.c) ---- */
 
 void san_records_start(void);
-void san_record_birth(struct san_object *object); /* shard locked; sets slot */
-void san_record_end(struct san_object *object);
+/* Shard locked. spare: a slot that was released and may be free still, or SAN_NO_SLOT. */
+#define SAN_NO_SLOT UINT32_MAX
+void san_record_birth(struct san_object *object, uint32_t *spare);
+void san_record_end(struct san_object *object, uint32_t *spare);
 
 struct san_foreign {
     struct san_owner owner;
@@ -162,7 +182,7 @@ void san_reports_start(void);
 bool san_report(const struct san_report *report);
 const char *san_kind_name(enum psm_san_kind kind);
 /* At exit. */
-void san_report_left(enum psm_san_kind kind, uint64_t count, uint64_t bytes, const struct san_object *first, bool leak);
+void san_report_left(enum psm_san_kind kind, uint64_t count, uint64_t bytes, const struct san_stack *first, bool leak);
 
 /* ---- the reporter of host accesses (segv.c) ---- */
 void san_segv_start(void);

@@ -16,6 +16,7 @@ struct san_shard {
     struct san_object *free;
     struct san_object *oldest, *newest; /* ended */
     unsigned ended;
+    uint32_t spare; /* slot of a record */
 };
 
 static struct san_shard shards[SHARDS];
@@ -52,13 +53,20 @@ void san_unlock(struct san_shard *shard)
     pthread_mutex_unlock(&shard->lock);
 }
 
-bool san_try_copy(enum psm_san_kind kind, uint64_t value, struct san_object *copy)
+void san_copy(struct san_copy *copy, const struct san_object *object)
+{
+    copy->object = *object;
+    copy->birth = object->birth ? object->birth->stack : (struct san_stack){0};
+    copy->end = object->end ? object->end->stack : (struct san_stack){0};
+}
+
+bool san_try_copy(enum psm_san_kind kind, uint64_t value, struct san_copy *copy)
 {
     uint64_t hash = hash_of(kind, value);
     struct san_shard *shard = &shards[hash % SHARDS];
     if (pthread_mutex_trylock(&shard->lock) != 0) return false;
     const struct san_object *o = find(shard, hash, kind, value);
-    if (o) *copy = *o;
+    if (o) san_copy(copy, o);
     pthread_mutex_unlock(&shard->lock);
     return o != NULL;
 }
@@ -71,11 +79,19 @@ static void unqueue(struct san_shard *shard, struct san_object *o)
     shard->ended--;
 }
 
+static void drop_stacks(struct san_object *o)
+{
+    san_stack_drop(o->birth);
+    san_stack_drop(o->end);
+    o->birth = o->end = NULL;
+}
+
 static void unlink_object(struct san_shard *shard, struct san_object *o)
 {
     struct san_object **at = bucket_of(shard, hash_of(o->kind, o->value));
     while (*at != o) at = &(*at)->next;
     *at = o->next;
+    drop_stacks(o);
     o->state = SAN_FREE;
     o->next = shard->free;
     shard->free = o;
@@ -107,7 +123,6 @@ static struct san_object *fresh(struct san_shard *shard, uint64_t hash)
     }
     struct san_object *o = shard->free, **bucket = bucket_of(shard, hash);
     shard->free = o->next;
-    memset(o, 0, sizeof *o);
     o->next = *bucket;
     *bucket = o;
     return o;
@@ -116,8 +131,7 @@ static struct san_object *fresh(struct san_shard *shard, uint64_t hash)
 void san_born(enum psm_san_kind kind, uint64_t value, uint64_t size, int device, unsigned flags,
               const struct san_owner *owner)
 {
-    struct san_stack stack = {0};
-    if (!(flags & SAN_BORROWED)) san_stack_take(&stack);
+    struct san_shared *stack = flags & SAN_BORROWED ? NULL : san_stack_take();
     uint64_t hash = hash_of(kind, value);
     struct san_shard *shard;
     struct san_object *o = san_lock(kind, value, &shard);
@@ -131,11 +145,15 @@ void san_born(enum psm_san_kind kind, uint64_t value, uint64_t size, int device,
     if (again && counts && o->state == SAN_ALIVE) {
         o->count++;
         san_unlock(shard);
+        san_stack_drop(stack);
         return;
     }
-    if (again) san_record_end(o);
+    if (again) san_record_end(o, &shard->spare);
     if (o && o->state == SAN_ENDED) unqueue(shard, o);
-    if (!o) o = fresh(shard, hash);
+    if (o)
+        drop_stacks(o);
+    else
+        o = fresh(shard, hash);
     if (o) {
         struct san_object *next = o->next;
         *o = (struct san_object){.next = next,
@@ -150,17 +168,19 @@ void san_born(enum psm_san_kind kind, uint64_t value, uint64_t size, int device,
                                  .tid = psm_tid(),
                                  .birth = stack};
         if (owner) o->owner = *owner;
-        san_record_birth(o);
+        san_record_birth(o, &shard->spare);
         if (kind == PSM_SAN_ALLOC || kind == PSM_SAN_HOST || kind == PSM_SAN_MAP || kind == PSM_SAN_IPC) {
             struct san_span span = {value, value + (size ? size : 1), kind, o->generation,
                                     !size || (flags & SAN_IMPORTED)};
             san_span_add(&span);
         }
+    } else {
+        san_stack_drop(stack);
     }
     san_unlock(shard);
 }
 
-void san_ended(enum psm_san_kind kind, uint64_t value, uint32_t generation, bool success, const struct san_stack *stack)
+void san_ended(enum psm_san_kind kind, uint64_t value, uint32_t generation, bool success, struct san_shared *stack)
 {
     struct san_shard *shard;
     struct san_object *o = san_lock(kind, value, &shard);
@@ -168,9 +188,9 @@ void san_ended(enum psm_san_kind kind, uint64_t value, uint32_t generation, bool
         if (!success || --o->count > 0) {
             o->state = SAN_ALIVE;
         } else {
-            o->end = *stack;
+            o->end = san_stack_share(stack);
             o->end_tid = psm_tid();
-            san_record_end(o);
+            san_record_end(o, &shard->spare);
             san_span_remove(value, generation, kind != PSM_SAN_HOST);
             bury(shard, o);
         }
@@ -197,7 +217,7 @@ void san_forget(int device)
                 if (o->kind != PSM_SAN_STREAM && o->kind != PSM_SAN_EVENT && o->kind != PSM_SAN_ALLOC &&
                     o->kind != PSM_SAN_IPC)
                     continue;
-                san_record_end(o);
+                san_record_end(o, &shard->spare);
                 san_span_remove(o->value, o->generation, false);
                 unlink_object(shard, o);
             }
@@ -219,5 +239,8 @@ void san_each(void (*visit)(const struct san_object *object, void *context), voi
 
 void san_ledger_start(void)
 {
-    for (int i = 0; i < SHARDS; i++) pthread_mutex_init(&shards[i].lock, NULL);
+    for (int i = 0; i < SHARDS; i++) {
+        pthread_mutex_init(&shards[i].lock, NULL);
+        shards[i].spare = SAN_NO_SLOT;
+    }
 }

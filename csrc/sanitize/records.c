@@ -16,7 +16,7 @@ struct object_record {
     uint64_t owner_start_time; /* of imported ones: whose it is */
     int32_t pid, tid, rank, device;
     int32_t owner_pid, owner_rank;
-    struct san_frames birth;
+    struct san_stack birth;
 };
 
 #define FIELD(type, member) PSM_FIELD(struct object_record, type, member)
@@ -45,22 +45,31 @@ static const struct psm_schema schema = {
 };
 
 static psm_section *table;
+static char names[PSM_SAN_KINDS][16];
 
 void san_records_start(void)
 {
+    for (int kind = 0; kind < PSM_SAN_KINDS; kind++)
+        snprintf(names[kind], sizeof names[kind], "%s", san_kind_name((enum psm_san_kind)kind));
     table = psm_record_section(psm_record_self(), &schema, PSM_TABLE, OBJECTS);
 }
 
-void san_record_birth(struct san_object *o)
+void san_record_birth(struct san_object *o, uint32_t *spare)
 {
     /* CUDA's own pools say nothing of anybody. */
     if (o->flags & SAN_BORROWED) return;
-    struct object_record *r = psm_table_claim(table, &o->slot);
+    struct object_record *r = NULL;
+    if (*spare != SAN_NO_SLOT) {
+        o->slot = *spare;
+        *spare = SAN_NO_SLOT;
+        r = psm_table_claim_again(table, o->slot);
+    }
+    if (!r) r = psm_table_claim(table, &o->slot);
     if (!r) return;
     const struct psm_proc *self = psm_proc_self();
     r->kind = o->kind;
     r->generation = o->generation;
-    snprintf(r->object, sizeof r->object, "%s", san_kind_name(o->kind));
+    memcpy(r->object, names[o->kind], sizeof r->object);
     r->value = o->value;
     r->size = o->size;
     r->pid = self->pid;
@@ -70,14 +79,16 @@ void san_record_birth(struct san_object *o)
     r->owner_pid = o->owner.pid;
     r->owner_rank = o->owner.pid ? o->owner.rank : -1;
     r->owner_start_time = o->owner.start_time;
-    san_stack_pack(&o->birth, &r->birth);
+    if (o->birth) r->birth = o->birth->stack;
     psm_table_publish(table, o->slot);
     o->flags &= ~(unsigned)SAN_NO_RECORD;
 }
 
-void san_record_end(struct san_object *o)
+void san_record_end(struct san_object *o, uint32_t *spare)
 {
-    if (!(o->flags & SAN_NO_RECORD)) psm_table_release(table, o->slot);
+    if (o->flags & SAN_NO_RECORD) return;
+    psm_table_release(table, o->slot);
+    *spare = o->slot;
     o->flags |= SAN_NO_RECORD;
 }
 
@@ -112,7 +123,7 @@ static int compare(const struct psm_slot *slot, void *context)
     f->kind = (enum psm_san_kind)r->kind;
     f->value = r->value;
     f->size = r->size;
-    san_frames_render(&r->birth, s->view, f->stack, sizeof f->stack);
+    san_stack_render_foreign(&r->birth, s->view, f->stack, sizeof f->stack);
     s->have = true;
     return 1;
 }

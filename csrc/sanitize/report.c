@@ -177,12 +177,8 @@ static void tell_stack(struct report_record *r, const char *which, int thread, c
 bool san_report(const struct san_report *report)
 {
     if (!is_news(report)) return false;
-    struct san_stack now;
-    const struct san_stack *used = report->used;
-    if (!used) {
-        san_stack_take(&now);
-        used = &now;
-    }
+    struct san_shared *now = report->used ? NULL : san_stack_take();
+    const struct san_stack *used = now ? &now->stack : report->used;
     struct report_record r = {.message = report->finding,
                               .report = atomic_fetch_add(&numbers, 1) + 1,
                               .value = report->value,
@@ -205,13 +201,14 @@ bool san_report(const struct san_report *report)
         tell_stack(&r, "born", report->tid, NULL);
     }
     if (report->end && report->end->n) tell_stack(&r, "ended", report->end_tid, report->end);
+    san_stack_drop(now);
     return true;
 }
 
-void san_report_left(enum psm_san_kind kind, uint64_t count, uint64_t bytes, const struct san_object *first, bool leak)
+void san_report_left(enum psm_san_kind kind, uint64_t count, uint64_t bytes, const struct san_stack *first, bool leak)
 {
     struct report_record r = {.message = leak ? MESSAGE_LEAK : MESSAGE_LEFT, .count = count, .bytes = bytes};
     copy_text(r.object, sizeof r.object, names[kind]);
-    san_stack_render(&first->birth, r.stack, sizeof r.stack);
+    san_stack_render(first, r.stack, sizeof r.stack);
     emit(&r);
 }

@@ -73,10 +73,9 @@ static bool says_invalid(int rc)
 /* cuMemUnmap ends every mapping in its range at once. */
 static void end_mappings(const struct psm_san_call *call)
 {
-    struct san_stack stack;
     struct san_span span;
     uint64_t from = call->unmapped.from;
-    san_stack_take(&stack);
+    struct san_shared *stack = san_stack_take();
     while (san_span_first(PSM_SAN_MAP, from, call->unmapped.to, &span)) {
         struct san_shard *shard;
         struct san_object *o = san_lock(PSM_SAN_MAP, span.base, &shard);
@@ -84,9 +83,10 @@ static void end_mappings(const struct psm_san_call *call)
                     o->generation <= call->unmapped.generation;
         if (ours) o->state = SAN_ENDING;
         san_unlock(shard);
-        if (ours) san_ended(PSM_SAN_MAP, span.base, span.generation, true, &stack);
+        if (ours) san_ended(PSM_SAN_MAP, span.base, span.generation, true, stack);
         from = span.end;
     }
+    san_stack_drop(stack);
 }
 
 void psm_san_leave(struct psm_san_call *call, int rc)
@@ -101,10 +101,10 @@ void psm_san_leave(struct psm_san_call *call, int rc)
         san_unlock(shard);
     }
     if (call->ends) {
-        struct san_stack stack;
-        san_stack_take(&stack);
+        struct san_shared *stack = san_stack_take();
         for (uint32_t i = 0; i < call->ends; i++)
-            san_ended(call->end[i].kind, call->end[i].value, call->end[i].generation, rc == 0, &stack);
+            san_ended(call->end[i].kind, call->end[i].value, call->end[i].generation, rc == 0, stack);
+        san_stack_drop(stack);
     }
     if (call->unmapped.to && rc == 0) end_mappings(call);
     psm_san_depth--;
@@ -135,17 +135,18 @@ static void unknown(struct psm_san_call *call, enum psm_san_kind kind, uint64_t 
     }
 }
 
-static void ended_before(struct psm_san_call *call, const struct san_object *o, bool ends)
+static void ended_before(struct psm_san_call *call, const struct san_copy *copy, bool ends)
 {
+    const struct san_object *o = &copy->object;
     wrong(call, &(struct san_report){.finding = ends ? SAN_DOUBLE_FREE : SAN_DESTROYED,
                                      .call = call->name,
                                      .kind = o->kind,
                                      .value = o->value,
                                      .size = o->size,
                                      .generation = o->generation,
-                                     .birth = &o->birth,
+                                     .birth = &copy->birth,
                                      .tid = o->tid,
-                                     .end = &o->end,
+                                     .end = &copy->end,
                                      .end_tid = o->end_tid});
 }
 
@@ -159,8 +160,9 @@ static bool owner_died(struct san_object *o)
     return !psm_pid_alive(o->owner.pid, o->owner.start_time);
 }
 
-static void tell_dead_owner(struct psm_san_call *call, const struct san_object *o)
+static void tell_dead_owner(struct psm_san_call *call, const struct san_copy *copy)
 {
+    const struct san_object *o = &copy->object;
     /* What was mapped stays readable, so the call is made in every mode. */
     san_report(&(struct san_report){.finding = SAN_DEAD_OWNER,
                                     .call = call->name,
@@ -168,7 +170,7 @@ static void tell_dead_owner(struct psm_san_call *call, const struct san_object *
                                     .value = o->value,
                                     .generation = o->generation,
                                     .owner = o->owner,
-                                    .birth = &o->birth,
+                                    .birth = &copy->birth,
                                     .tid = o->tid});
 }
 
@@ -182,7 +184,8 @@ void psm_san_use(struct psm_san_call *call, enum psm_san_kind kind, uint64_t val
 {
     if (special(kind, value)) return;
     struct san_shard *shard;
-    struct san_object copy, *o = san_lock(kind, value, &shard);
+    struct san_copy copy;
+    struct san_object *o = san_lock(kind, value, &shard);
     enum { FINE, GONE, STRANGE, UNRECORDED, DEAD } what = FINE;
     if (!o) {
         what = STRANGE;
@@ -194,7 +197,7 @@ void psm_san_use(struct psm_san_call *call, enum psm_san_kind kind, uint64_t val
     } else if (owner_died(o)) {
         what = DEAD;
     }
-    if (what != FINE && o) copy = *o;
+    if (what != FINE && o) san_copy(&copy, o);
     san_unlock(shard);
     if (what == FINE) {
         if (how == PSM_SAN_RECORD) call->recorded = value;
@@ -210,9 +213,9 @@ void psm_san_use(struct psm_san_call *call, enum psm_san_kind kind, uint64_t val
                                         .call = call->name,
                                         .kind = kind,
                                         .value = value,
-                                        .generation = copy.generation,
+                                        .generation = copy.object.generation,
                                         .birth = &copy.birth,
-                                        .tid = copy.tid});
+                                        .tid = copy.object.tid});
     }
 }
 
@@ -246,10 +249,10 @@ static void unknown_address(struct psm_san_call *call, enum psm_san_kind kind, u
     uint64_t end, base = 0, size = 0;
     enum san_hit hit = san_span_find(address, &span, &end);
     if (hit == SAN_HIT_LIVE) {
-        struct san_object copy = {0};
+        struct san_copy copy = {0};
         struct san_shard *shard;
         const struct san_object *o = san_lock(span.kind, span.base, &shard);
-        if (o) copy = *o;
+        if (o) san_copy(&copy, o);
         san_unlock(shard);
         wrong(call, &(struct san_report){.finding = SAN_BAD_FREE,
                                          .call = call->name,
@@ -259,7 +262,7 @@ static void unknown_address(struct psm_san_call *call, enum psm_san_kind kind, u
                                          .address = address,
                                          .generation = span.generation,
                                          .birth = &copy.birth,
-                                         .tid = copy.tid});
+                                         .tid = copy.object.tid});
         return;
     }
     if (kind == PSM_SAN_HOST || kind == PSM_SAN_REGISTERED || kind == PSM_SAN_RANGE) return;
@@ -279,14 +282,15 @@ void psm_san_end(struct psm_san_call *call, enum psm_san_kind kind, uint64_t val
 {
     if (special(kind, value) || of_graph(call, kind)) return;
     struct san_shard *shard;
-    struct san_object copy, *o = san_lock(kind, value, &shard);
+    struct san_copy copy;
+    struct san_object *o = san_lock(kind, value, &shard);
     bool known = o != NULL, ends = o && o->state == SAN_ALIVE;
     if (ends) {
         o->state = SAN_ENDING;
         if (call->ends < PSM_SAN_ENDS)
             call->end[call->ends++] = (struct psm_san_end){kind, o->generation, value, o->size};
     }
-    if (known) copy = *o;
+    if (known && !ends) san_copy(&copy, o);
     san_unlock(shard);
     if (ends) return;
     if (known)
@@ -341,10 +345,11 @@ void psm_san_span(struct psm_san_call *call, uint64_t address, uint64_t n, enum 
         return;
     }
     struct san_shard *shard;
-    struct san_object copy = {0}, *o = san_lock(span.kind, span.base, &shard);
+    struct san_copy copy = {0};
+    struct san_object *o = san_lock(span.kind, span.base, &shard);
     bool same = o && o->generation == span.generation;
     bool sized = same && o->size != 0, dead = same && hit == SAN_HIT_LIVE && owner_died(o);
-    if (same) copy = *o;
+    if (same) san_copy(&copy, o);
     san_unlock(shard);
     if (dead) tell_dead_owner(call, &copy);
     if (hit == SAN_HIT_LIVE && (!sized || n <= end - address)) return;
@@ -359,9 +364,9 @@ void psm_san_span(struct psm_san_call *call, uint64_t address, uint64_t n, enum 
                                      .generation = span.generation,
                                      .write = write,
                                      .birth = &copy.birth,
-                                     .tid = copy.tid,
+                                     .tid = copy.object.tid,
                                      .end = hit == SAN_HIT_LIVE ? NULL : &copy.end,
-                                     .end_tid = copy.end_tid});
+                                     .end_tid = copy.object.end_tid});
 }
 
 void psm_san_spans(struct psm_san_call *call, const void *addresses, const size_t *sizes, size_t count, bool write)
@@ -493,14 +498,14 @@ void psm_san_start(enum psm_san_mode mode, const char *where, const struct psm_s
 
 struct left {
     uint64_t count, bytes;
-    struct san_object first;
+    struct san_copy first;
 };
 
 static void count_left(const struct san_object *o, void *context)
 {
     struct left *left = &((struct left *)context)[o->kind];
     if (o->flags & SAN_BORROWED || o->kind == PSM_SAN_EXPORT) return;
-    if (!left->count || o->generation < left->first.generation) left->first = *o;
+    if (!left->count || o->generation < left->first.object.generation) san_copy(&left->first, o);
     left->count++;
     left->bytes += o->size;
 }
@@ -516,7 +521,7 @@ __attribute__((destructor)) static void tell_left(void)
     san_each(count_left, left);
     for (int kind = 1; kind < PSM_SAN_KINDS; kind++)
         if (left[kind].count)
-            san_report_left((enum psm_san_kind)kind, left[kind].count, left[kind].bytes, &left[kind].first,
+            san_report_left((enum psm_san_kind)kind, left[kind].count, left[kind].bytes, &left[kind].first.birth,
                             leaks_wanted);
     free(left);
 }

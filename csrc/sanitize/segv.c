@@ -35,22 +35,22 @@ static void *look_at(void *context, bool *write)
 static void on_fault(int number, siginfo_t *info, void *context)
 {
     struct san_span span;
-    struct san_object object;
+    struct san_copy copy;
     uint64_t address = (uint64_t)(uintptr_t)info->si_addr;
     /* A fault that the kernel found, not a signal that somebody sent. */
     if (info->si_code > 0 && atomic_exchange(&told, 1) == 0 && san_span_try_find(address, &span) &&
-        san_try_copy(span.kind, span.base, &object)) {
+        san_try_copy(span.kind, span.base, &copy)) {
         struct san_stack stack;
         struct san_report report = {.finding = SAN_HOST_ACCESS,
                                     .call = "host",
-                                    .kind = object.kind,
-                                    .value = object.value,
-                                    .size = object.size,
+                                    .kind = copy.object.kind,
+                                    .value = copy.object.value,
+                                    .size = copy.object.size,
                                     .address = address,
-                                    .device = object.device,
+                                    .device = copy.object.device,
                                     .used = &stack,
-                                    .birth = &object.birth,
-                                    .tid = object.tid};
+                                    .birth = &copy.birth,
+                                    .tid = copy.object.tid};
         san_stack_take_from(&stack, look_at(context, &report.write));
         san_report(&report);
         psm_log_flush();

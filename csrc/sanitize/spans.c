@@ -1,4 +1,4 @@
-/* What lies at an address: the living allocations and mappings in order, and those that were freed last.
+/* What lies at an address: the living allocations and mappings in order, and between them those that were freed last.
  *
  * Locks: that of a shard of the ledger may be held; none is taken here. */
 #define _GNU_SOURCE
@@ -8,121 +8,169 @@
 
 #include "internal.h"
 
-enum { FREED_MOST = 4096 };
+/* FREED_MOST: spans that are remembered. QUEUED: freed ones with those that were born over since. */
+enum { FREED_MOST = 4096, QUEUED = 2 * FREED_MOST };
 
-struct list {
-    struct san_span *span; /* by base, without overlap */
-    uint64_t *age;         /* freed ones only */
-    size_t n, size;
+struct entry {
+    struct san_span span;
+    bool freed;
 };
 
+/* By base, without overlap, somewhere in the room: what comes and goes at an end moves nothing. */
+static struct entry *room, *entries;
+static size_t count, size, nfreed;
+static size_t last; /* where the last search ended; programs free what they have just allocated */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct list living, freed;
-static uint64_t ages;
 
-/* The first span that ends beyond the address. */
-static size_t place(const struct list *list, uint64_t address)
+/* The freed ones by age. What is no longer freed under its generation is passed over. */
+static struct {
+    uint64_t base;
+    uint32_t generation;
+} queue[QUEUED];
+static size_t oldest, queued;
+
+static bool is_place(size_t at, uint64_t address)
 {
-    size_t low = 0, high = list->n;
+    return at <= count && (at == count || entries[at].span.end > address) &&
+           (at == 0 || entries[at - 1].span.end <= address);
+}
+
+/* The first that ends beyond the address. */
+static size_t place(uint64_t address)
+{
+    size_t low = 0, high = count;
+    for (size_t near = last; near < last + 2; near++)
+        if (is_place(near, address)) return last = near;
     while (low < high) {
         size_t middle = (low + high) / 2;
-        if (list->span[middle].end > address)
+        if (entries[middle].span.end > address)
             high = middle;
         else
             low = middle + 1;
     }
-    return low;
+    return last = low;
 }
 
-static bool insert(struct list *list, size_t at, const struct san_span *span, bool aged)
+/* Half of the room at least is free then, all of it on one side. */
+static bool make_room(bool front)
 {
-    if (list->n == list->size) {
-        size_t size = list->size ? 2 * list->size : 64;
-        struct san_span *grown = realloc(list->span, size * sizeof *grown);
-        if (!grown) return false;
-        list->span = grown;
-        if (aged) {
-            uint64_t *ages_grown = realloc(list->age, size * sizeof *ages_grown);
-            if (!ages_grown) return false;
-            list->age = ages_grown;
-        }
-        list->size = size;
+    struct entry *new_room = room;
+    size_t new_size = size;
+    if (2 * count >= size) {
+        new_size = size ? 2 * size : 64;
+        new_room = malloc(new_size * sizeof *new_room);
+        if (!new_room) return false;
     }
-    memmove(&list->span[at + 1], &list->span[at], (list->n - at) * sizeof *list->span);
-    list->span[at] = *span;
-    if (aged) {
-        memmove(&list->age[at + 1], &list->age[at], (list->n - at) * sizeof *list->age);
-        list->age[at] = ages++;
-    }
-    list->n++;
+    struct entry *to = new_room + (front ? new_size - count : 0);
+    if (count) memmove(to, entries, count * sizeof *to);
+    if (new_room != room) free(room);
+    room = new_room;
+    entries = to;
+    size = new_size;
     return true;
 }
 
-static void erase(struct list *list, size_t at, size_t n)
+static void insert(size_t at, const struct san_span *span)
 {
-    size_t rest = list->n - at - n;
-    if (!n) return;
-    memmove(&list->span[at], &list->span[at + n], rest * sizeof *list->span);
-    if (list->age) memmove(&list->age[at], &list->age[at + n], rest * sizeof *list->age);
-    list->n -= n;
+    bool front = at < count - at;
+    if ((front ? entries == room : entries + count == room + size) && !make_room(front)) return;
+    if (front) {
+        memmove(entries - 1, entries, at * sizeof *entries);
+        entries--;
+    } else {
+        memmove(&entries[at + 1], &entries[at], (count - at) * sizeof *entries);
+    }
+    entries[at] = (struct entry){*span, false};
+    count++;
 }
 
-static void erase_overlapping(struct list *list, uint64_t base, uint64_t end)
+static void erase(size_t at, size_t n)
 {
-    size_t from = place(list, base), to = from;
-    while (to < list->n && list->span[to].base < end) to++;
-    erase(list, from, to - from);
+    size_t rest = count - at - n;
+    if (!n) return;
+    for (size_t i = at; i < at + n; i++) nfreed -= entries[i].freed;
+    if (at < rest) {
+        memmove(&entries[n], entries, at * sizeof *entries);
+        entries += n;
+    } else {
+        memmove(&entries[at], &entries[at + n], rest * sizeof *entries);
+    }
+    count -= n;
+}
+
+/* Where the span is, by its base and generation; SIZE_MAX: nowhere. */
+static size_t exactly(uint64_t base, uint32_t generation, bool is_freed)
+{
+    size_t at = place(base);
+    bool is = at < count && entries[at].span.base == base && entries[at].span.generation == generation &&
+              entries[at].freed == is_freed;
+    return is ? at : SIZE_MAX;
+}
+
+static void pack_queue(void)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < queued; i++) {
+        size_t from = (oldest + i) % QUEUED;
+        if (exactly(queue[from].base, queue[from].generation, true) != SIZE_MAX)
+            queue[(oldest + n++) % QUEUED] = queue[from];
+    }
+    queued = n;
+}
+
+static void forget_oldest(void)
+{
+    size_t at = exactly(queue[oldest].base, queue[oldest].generation, true);
+    oldest = (oldest + 1) % QUEUED;
+    queued--;
+    if (at != SIZE_MAX) erase(at, 1);
 }
 
 void san_span_add(const struct san_span *span)
 {
     pthread_mutex_lock(&lock);
-    erase_overlapping(&freed, span->base, span->end);
+    size_t from = place(span->base), to = from;
+    while (to < count && entries[to].span.base < span->end) to++;
     /* A living one that overlaps ended in a way that was not seen. */
-    erase_overlapping(&living, span->base, span->end);
-    insert(&living, place(&living, span->base), span, false);
+    if (to > from) {
+        erase(from + 1, to - from - 1);
+        nfreed -= entries[from].freed;
+        entries[from] = (struct entry){*span, false};
+    } else {
+        insert(from, span);
+    }
     pthread_mutex_unlock(&lock);
 }
 
 void san_span_remove(uint64_t base, uint32_t generation, bool keep)
 {
     pthread_mutex_lock(&lock);
-    size_t at = place(&living, base);
-    if (at < living.n && living.span[at].base == base && living.span[at].generation == generation) {
-        struct san_span span = living.span[at];
-        erase(&living, at, 1);
-        if (keep) {
-            if (freed.n >= FREED_MOST) {
-                size_t oldest = 0;
-                for (size_t i = 1; i < freed.n; i++)
-                    if (freed.age[i] < freed.age[oldest]) oldest = i;
-                erase(&freed, oldest, 1);
-            }
-            insert(&freed, place(&freed, span.base), &span, true);
-        }
+    size_t at = exactly(base, generation, false);
+    if (at != SIZE_MAX && !keep) {
+        erase(at, 1);
+    } else if (at != SIZE_MAX) {
+        entries[at].freed = true;
+        nfreed++;
+        if (queued == QUEUED) pack_queue();
+        queue[(oldest + queued) % QUEUED].base = base;
+        queue[(oldest + queued++) % QUEUED].generation = generation;
+        while (nfreed > FREED_MOST && queued) forget_oldest();
     }
     pthread_mutex_unlock(&lock);
 }
 
 static enum san_hit find(uint64_t address, struct san_span *first, uint64_t *end)
 {
-    size_t at = place(&living, address);
-    if (at < living.n && living.span[at].base <= address) {
-        *first = living.span[at];
-        *end = first->end;
-        /* One copy may go over several mappings, not over several allocations. */
-        while (first->kind == PSM_SAN_MAP && at + 1 < living.n && living.span[at + 1].kind == PSM_SAN_MAP &&
-               living.span[at + 1].base == *end)
-            *end = living.span[++at].end;
-        return SAN_HIT_LIVE;
-    }
-    at = place(&freed, address);
-    if (at < freed.n && freed.span[at].base <= address) {
-        *first = freed.span[at];
-        *end = first->end;
-        return SAN_HIT_FREED;
-    }
-    return SAN_HIT_NONE;
+    size_t at = place(address);
+    if (at == count || entries[at].span.base > address) return SAN_HIT_NONE;
+    *first = entries[at].span;
+    *end = first->end;
+    if (entries[at].freed) return SAN_HIT_FREED;
+    /* One copy may go over several mappings, not over several allocations. */
+    while (first->kind == PSM_SAN_MAP && at + 1 < count && !entries[at + 1].freed &&
+           entries[at + 1].span.kind == PSM_SAN_MAP && entries[at + 1].span.base == *end)
+        *end = entries[++at].span.end;
+    return SAN_HIT_LIVE;
 }
 
 enum san_hit san_span_find(uint64_t address, struct san_span *first, uint64_t *end)
@@ -145,10 +193,12 @@ bool san_span_try_find(uint64_t address, struct san_span *first)
 bool san_span_first(enum psm_san_kind kind, uint64_t from, uint64_t to, struct san_span *span)
 {
     pthread_mutex_lock(&lock);
-    size_t at = place(&living, from);
-    while (at < living.n && (living.span[at].base < from || living.span[at].kind != kind)) at++;
-    bool found = at < living.n && living.span[at].base < to;
-    if (found) *span = living.span[at];
+    size_t at = place(from);
+    while (at < count && entries[at].span.base < to &&
+           (entries[at].freed || entries[at].span.base < from || entries[at].span.kind != kind))
+        at++;
+    bool found = at < count && entries[at].span.base < to;
+    if (found) *span = entries[at].span;
     pthread_mutex_unlock(&lock);
     return found;
 }

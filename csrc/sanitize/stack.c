@@ -1,7 +1,6 @@
 /* Call stacks: taken at births, given names only when somebody reads them. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
-#include <execinfo.h>
 #include <link.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -12,8 +11,10 @@
 #include "internal.h"
 #include "log.h"
 
-/* How many frames of our own may lie above the caller's. */
-enum { OWN_MOST = 8 };
+/* The module of a frame that lies in none, and the bits below the module's. */
+enum { NO_MODULE = 0xffff };
+#define OFFSET_MASK 0xffffffffffffu
+_Static_assert((int)SAN_MODULES <= (int)NO_MODULE, "modules fit beside the offset");
 
 /* A loaded file. Kept when it is unloaded: stacks still name it. */
 struct module {
@@ -117,44 +118,49 @@ void san_stack_start(void)
     if (dladdr((void *)(uintptr_t)san_stack_start, &info) && info.dli_fname)
         snprintf(folder, sizeof folder, "%.*s", (int)(last_part(info.dli_fname) - info.dli_fname), info.dli_fname);
     look_again();
-    void *pc[2];
-    backtrace(pc, 2); /* loads the unwinder now, not in a signal handler */
+    san_unwind_start();
 }
 
-static void keep(struct san_stack *stack, void **pc, int n, int first)
+/* Return addresses lie behind the call: the byte before is in it. */
+static uint64_t packed(uintptr_t pc, int module)
 {
-    stack->n = 0;
-    for (int i = first; i < n && stack->n < SAN_FRAMES; i++) stack->pc[stack->n++] = pc[i];
+    if (module < 0) return (uint64_t)NO_MODULE << 48 | (pc & OFFSET_MASK);
+    return (uint64_t)module << 48 | ((pc - modules[module].base) & OFFSET_MASK);
 }
 
-void san_stack_take(struct san_stack *stack)
+static void keep(struct san_stack *stack, const uintptr_t *pc, int n)
 {
-    void *pc[SAN_FRAMES + OWN_MOST];
-    int n = backtrace(pc, SAN_FRAMES + OWN_MOST), first = 0;
-    while (first < n) {
-        int m = module_of((uintptr_t)pc[first] - 1);
-        if (m < 0) {
+    *stack = (struct san_stack){.n = (uint32_t)(n < SAN_FRAMES ? n : SAN_FRAMES)};
+    for (uint32_t i = 0; i < stack->n; i++) stack->frame[i] = packed(pc[i] - 1, module_of(pc[i] - 1));
+}
+
+void san_stack_set(struct san_stack *stack, const uintptr_t *pc, int n)
+{
+    bool looked = false;
+    int first = 0;
+    for (int i = 0; i < n; i++) {
+        int m = module_of(pc[i] - 1);
+        if (m < 0 && !looked) {
             look_again();
-            m = module_of((uintptr_t)pc[first] - 1);
+            looked = true;
+            m = module_of(pc[i] - 1);
         }
-        if (m < 0 || !modules[m].own) break;
-        first++;
+        if (first == i && m >= 0 && modules[m].own) first++;
     }
-    keep(stack, pc, n, first);
+    keep(stack, pc + first, n - first);
 }
 
 void san_stack_take_from(struct san_stack *stack, void *interrupted)
 {
-    void *pc[SAN_FRAMES + OWN_MOST];
-    int n = backtrace(pc, SAN_FRAMES + OWN_MOST), first = 0;
-    while (first < n && pc[first] != interrupted) first++;
+    uintptr_t pc[SAN_WALK];
+    int n = san_walk(pc), first = 0;
+    while (first < n && pc[first] != (uintptr_t)interrupted) first++;
     if (first == n) {
-        stack->pc[0] = interrupted;
-        stack->n = 1;
-        return;
+        first = 0;
+        n = 1;
     }
-    keep(stack, pc, n, first);
-    stack->pc[0] = (char *)interrupted + 1; /* the others are return addresses, one byte beyond their call at least */
+    pc[first] = (uintptr_t)interrupted + 1; /* the others are return addresses, one byte beyond their call at least */
+    keep(stack, pc + first, n - first);
 }
 
 static void put(struct psm_text *t, const char *s)
@@ -202,23 +208,15 @@ void san_stack_render(const struct san_stack *stack, char *text, size_t size)
 {
     struct psm_text t = begin(text, size);
     bool full = false;
-    for (int i = 0; i < stack->n && !full; i++) {
-        uintptr_t pc = (uintptr_t)stack->pc[i] - 1;
-        int m = module_of(pc);
-        render(&t, m < 0 ? "?" : modules[m].path, m < 0 ? pc : pc - modules[m].base, pc, &full);
+    for (uint32_t i = 0; i < stack->n && !full; i++) {
+        unsigned m = (unsigned)(stack->frame[i] >> 48);
+        uint64_t offset = stack->frame[i] & OFFSET_MASK;
+        if (m == NO_MODULE)
+            render(&t, "?", offset, offset, &full);
+        else
+            render(&t, modules[m].path, offset, modules[m].base + offset, &full);
     }
     finish(&t);
-}
-
-void san_stack_pack(const struct san_stack *stack, struct san_frames *frames)
-{
-    frames->n = (uint32_t)stack->n;
-    for (int i = 0; i < stack->n; i++) {
-        uintptr_t pc = (uintptr_t)stack->pc[i] - 1;
-        int m = module_of(pc);
-        frames->frame[i] = m < 0 ? (uint64_t)0xffff << 48 | (pc & 0xffffffffffff)
-                                 : (uint64_t)m << 48 | ((pc - modules[m].base) & 0xffffffffffff);
-    }
 }
 
 struct wanted {
@@ -238,13 +236,13 @@ static int match(const struct psm_slot *slot, void *context)
     return 1;
 }
 
-void san_frames_render(const struct san_frames *frames, const struct psm_view *view, char *text, size_t size)
+void san_stack_render_foreign(const struct san_stack *stack, const struct psm_view *view, char *text, size_t size)
 {
     struct psm_text t = begin(text, size);
     bool full = false;
-    for (uint32_t i = 0; i < frames->n && i < SAN_FRAMES && !full; i++) {
-        struct wanted wanted = {.index = (uint32_t)(frames->frame[i] >> 48)};
-        uint64_t offset = frames->frame[i] & 0xffffffffffff;
+    for (uint32_t i = 0; i < stack->n && i < SAN_FRAMES && !full; i++) {
+        struct wanted wanted = {.index = (uint32_t)(stack->frame[i] >> 48)};
+        uint64_t offset = stack->frame[i] & OFFSET_MASK;
         psm_view_foreach(view, san_module_schema.name, san_module_schema.version, san_module_schema.record_size, match,
                          &wanted);
         uintptr_t here = 0;

@@ -1,0 +1,305 @@
+/* The return addresses of the calling thread, and a cache of stacks that were walked before.
+ *
+ * The unwinder needs microseconds, which is more than most calls of CUDA do. But a program makes the same calls from
+ * the same places, so a thread keeps the stacks that it had: by the address of the frame that asks, with every word of
+ * the stack on which the unwinder's way depended. While all of these words are the same, the way is the same:
+ *
+ * - Each return address lies just below the frame that it returns to.
+ * - Where that frame ends follows from its code and its stack pointer, or from a register that its callees keep: the
+ *   frame pointer, or that of a frame which aligns itself. Where it may, every word counts that the register may have
+ *   been saved in, down to one that the unwinder must have read.
+ *
+ * Without these words a function that calls alloca() could have another caller at an equal stack pointer, with the old
+ * return addresses still lying in what it allocated. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <execinfo.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unwind.h>
+
+#include "internal.h"
+
+/* As glibc's backtrace() does it: libgcc_s comes with its first user, not with every program. */
+static typeof(_Unwind_Backtrace) *unwind_all;
+static typeof(_Unwind_GetIP) *unwind_ip;
+static typeof(_Unwind_GetCFA) *unwind_cfa;
+static typeof(_Unwind_GetGR) *unwind_register;
+
+#if defined(__x86_64__)
+/* DWARF's numbers of what callees keep. */
+static const int kept[] = {6 /* rbp */, 3 /* rbx */, 12, 13, 14, 15};
+enum { KEPT = sizeof kept / sizeof *kept, FRAME_POINTER = 0 /* in kept */ };
+#else
+enum { KEPT = 1 };
+#endif
+
+struct way {
+    int n;
+    uintptr_t above; /* frames below it are left out */
+    uintptr_t pc[SAN_WALK];
+    uintptr_t sp[SAN_WALK]; /* behind the return address, where the frame begins */
+    uintptr_t reg[SAN_WALK][KEPT];
+};
+
+static _Unwind_Reason_Code step(struct _Unwind_Context *context, void *argument)
+{
+    struct way *way = argument;
+    uintptr_t pc = unwind_ip(context), sp = unwind_cfa(context);
+    if (sp <= way->above) return _URC_NO_REASON;
+    if (way->n == SAN_WALK) return _URC_END_OF_STACK;
+    if (way->n && way->pc[way->n - 1] == pc && way->sp[way->n - 1] == sp) return _URC_END_OF_STACK; /* no progress */
+    way->pc[way->n] = pc;
+    way->sp[way->n] = sp;
+#if defined(__x86_64__)
+    for (int i = 0; i < KEPT; i++) way->reg[way->n][i] = unwind_register(context, kept[i]);
+#endif
+    way->n++;
+    return _URC_NO_REASON;
+}
+
+static void walk(struct way *way, uintptr_t above)
+{
+    way->n = 0;
+    way->above = above;
+    if (unwind_all) {
+        unwind_all(step, way);
+    } else {
+        void *pc[SAN_WALK];
+        way->n = backtrace(pc, SAN_WALK);
+        for (int i = 0; i < way->n; i++) way->pc[i] = (uintptr_t)pc[i];
+    }
+    if (way->n > 1 && !way->pc[way->n - 1]) way->n--; /* beyond the first function of the thread */
+}
+
+int san_walk(uintptr_t pc[static SAN_WALK])
+{
+    struct way way;
+    walk(&way, 0);
+    memcpy(pc, way.pc, (size_t)way.n * sizeof *pc);
+    return way.n;
+}
+
+static struct san_shared *shared_from(const struct way *way)
+{
+    struct san_shared *shared = malloc(sizeof *shared);
+    if (!shared) return NULL;
+    san_stack_set(&shared->stack, way->pc, way->n);
+    atomic_init(&shared->users, 1);
+    return shared;
+}
+
+struct san_shared *san_stack_share(struct san_shared *shared)
+{
+    if (shared) atomic_fetch_add_explicit(&shared->users, 1, memory_order_relaxed);
+    return shared;
+}
+
+void san_stack_drop(struct san_shared *shared)
+{
+    if (shared && atomic_fetch_sub_explicit(&shared->users, 1, memory_order_acq_rel) == 1) free(shared);
+}
+
+#if defined(__x86_64__)
+
+/* SETS * WAYS: different stacks of a thread. WORDS: on which one may depend. */
+enum { SETS = 32, WAYS = 8, WORDS = 3 * SAN_WALK };
+
+struct known {
+    uintptr_t frame; /* of san_stack_take; 0: none */
+    int n;
+    struct {
+        const volatile uintptr_t *at;
+        uintptr_t value;
+    } word[WORDS];
+    struct san_shared *stack;
+};
+
+struct cache {
+    uintptr_t low, high;         /* of the thread's stack */
+    volatile sig_atomic_t inuse; /* a signal handler that interrupts walks for itself */
+    unsigned char next[SETS];    /* to be replaced */
+    struct known known[SETS][WAYS];
+};
+
+static _Thread_local struct cache *cache __attribute__((tls_model("initial-exec")));
+static _Thread_local bool none __attribute__((tls_model("initial-exec"))); /* no memory, or the thread ends */
+static pthread_key_t key;
+static bool have_key;
+
+static void drop(void *argument)
+{
+    struct cache *c = argument;
+    none = true;
+    cache = NULL;
+    for (int i = 0; i < SETS; i++)
+        for (int j = 0; j < WAYS; j++) san_stack_drop(c->known[i][j].stack);
+    free(c);
+}
+
+static struct cache *make_cache(void)
+{
+    pthread_attr_t attributes;
+    void *low;
+    size_t size;
+    if (none || !have_key) return NULL;
+    none = true; /* until it is whole: a signal handler may come by */
+    if (pthread_getattr_np(pthread_self(), &attributes) != 0) return NULL;
+    int rc = pthread_attr_getstack(&attributes, &low, &size);
+    pthread_attr_destroy(&attributes);
+    if (rc != 0) return NULL;
+    struct cache *made = calloc(1, sizeof *made); /* pages come when they are used */
+    if (!made) return NULL;
+    made->low = (uintptr_t)low;
+    made->high = made->low + size;
+    if (pthread_setspecific(key, made) != 0) {
+        free(made);
+        return NULL;
+    }
+    none = false;
+    return cache = made;
+}
+
+/* These two read words of frames that are not theirs, and of locals that are in nobody's use any more. */
+#define READS_STACK __attribute__((noinline, no_sanitize("address"), no_sanitize("thread")))
+
+READS_STACK static const struct known *find(const struct known *set, uintptr_t frame)
+{
+    for (int i = 0; i < WAYS; i++) {
+        const struct known *k = &set[i];
+        if (k->frame != frame) continue;
+        int w = 0;
+        while (w < k->n && *k->word[w].at == k->word[w].value) w++;
+        if (w == k->n) return k;
+    }
+    return NULL;
+}
+
+static bool depend(struct known *k, uintptr_t at, uintptr_t value)
+{
+    if (k->n == WORDS) return false;
+    k->word[k->n].at = (const volatile uintptr_t *)at;
+    k->word[k->n++].value = value;
+    return true;
+}
+
+/* The words from which a register of frame i came. */
+READS_STACK static bool depend_on_register(struct known *k, const struct way *way, int i, int r)
+{
+    for (uintptr_t value = way->reg[i][r];; i--) {
+        bool saved = false;
+        uintptr_t from = i ? way->sp[i - 1] : k->frame, to = way->sp[i];
+        for (uintptr_t at = (from + 7) & ~(uintptr_t)7; at + 8 <= to; at += 8) {
+            if (*(const volatile uintptr_t *)at != value) continue;
+            if (!depend(k, at, value)) return false;
+            saved = true;
+        }
+        /* The callee used the register for itself, so it saved the caller's value; or it may have left it alone. */
+        if (i == 0 || way->reg[i - 1][r] != value) return saved;
+    }
+}
+
+READS_STACK static bool learn(struct known *k, const struct way *way, uintptr_t frame, const struct cache *c)
+{
+    k->n = 0;
+    k->frame = frame;
+    for (int i = 0; i < way->n; i++) {
+        uintptr_t slot = way->sp[i] - 8;
+        if (slot <= frame || slot >= c->high || slot % 8 || (i && way->sp[i] <= way->sp[i - 1])) return false;
+        /* Not so where a signal came in: the kernel keeps that address elsewhere. */
+        if (*(const volatile uintptr_t *)slot != way->pc[i] || !depend(k, slot, way->pc[i])) return false;
+    }
+    for (int i = 0; i + 1 < way->n; i++) {
+        uintptr_t begin = way->sp[i], end = way->sp[i + 1];
+        for (int r = 0; r < KEPT; r++) {
+            uintptr_t value = way->reg[i][r];
+            /* A frame pointer lies in its frame; a frame that aligns itself keeps its end in a register or beside the
+             * frame pointer. */
+            if (r == FRAME_POINTER ? value < begin || value >= end : value != end) continue;
+            if (!depend_on_register(k, way, i, r)) return false;
+            if (r == FRAME_POINTER && value != end - 16 && value % 8 == 0 && value - 8 >= begin &&
+                !depend(k, value - 8, *(const volatile uintptr_t *)(value - 8)))
+                return false;
+        }
+    }
+    return true;
+}
+
+static size_t set_of(uintptr_t frame, uintptr_t caller)
+{
+    uint64_t x = (frame ^ caller << 20) * 0x9e3779b97f4a7c15u;
+    return x >> 59;
+}
+_Static_assert(SETS == 1 << (64 - 59), "set_of gives one of SETS");
+
+static struct san_shared *walk_and_keep(struct cache *c, uintptr_t frame, size_t set)
+{
+    struct way way;
+    walk(&way, frame + 8);
+    struct san_shared *shared = shared_from(&way);
+    if (!shared || !way.n || !unwind_all) return shared;
+    unsigned at = c->next[set];
+    struct known *k = &c->known[set][at];
+    san_stack_drop(k->stack);
+    k->stack = NULL;
+    if (learn(k, &way, frame, c)) {
+        k->stack = san_stack_share(shared);
+        c->next[set] = (unsigned char)((at + 1) % WAYS);
+    } else {
+        k->frame = 0;
+    }
+    return shared;
+}
+
+/* noinline: its frame is the key. */
+__attribute__((noinline)) struct san_shared *san_stack_take(void)
+{
+    uintptr_t frame = (uintptr_t)__builtin_frame_address(0);
+    struct cache *c = cache ? cache : make_cache();
+    struct san_shared *shared;
+    /* Another stack than the thread's, a coroutine's: it may go and another come at its place. */
+    if (!c || c->inuse || frame < c->low || frame >= c->high) {
+        struct way way;
+        walk(&way, frame + 8);
+        shared = shared_from(&way);
+    } else {
+        c->inuse = 1;
+        atomic_signal_fence(memory_order_seq_cst);
+        size_t set = set_of(frame, (uintptr_t)__builtin_return_address(0));
+        const struct known *k = find(c->known[set], frame);
+        shared = k ? san_stack_share(k->stack) : walk_and_keep(c, frame, set);
+        atomic_signal_fence(memory_order_seq_cst);
+        c->inuse = 0;
+    }
+    return shared;
+}
+
+#else
+
+struct san_shared *san_stack_take(void)
+{
+    struct way way;
+    walk(&way, 0);
+    return shared_from(&way);
+}
+
+#endif
+
+void san_unwind_start(void)
+{
+    void *library = dlopen("libgcc_s.so.1", RTLD_NOW | RTLD_LOCAL);
+    if (library) {
+        *(void **)&unwind_ip = dlsym(library, "_Unwind_GetIP");
+        *(void **)&unwind_cfa = dlsym(library, "_Unwind_GetCFA");
+        *(void **)&unwind_register = dlsym(library, "_Unwind_GetGR");
+        if (unwind_ip && unwind_cfa && unwind_register) *(void **)&unwind_all = dlsym(library, "_Unwind_Backtrace");
+    }
+#if defined(__x86_64__)
+    have_key = pthread_key_create(&key, drop) == 0;
+#endif
+    uintptr_t pc[SAN_WALK];
+    san_walk(pc); /* what it needs is loaded now, not in a signal handler */
+}
