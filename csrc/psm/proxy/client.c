@@ -302,6 +302,18 @@ psm_status psmPollProxyResponse(psmProxyConnector *connector, void *resp, int re
     return poll_response(connector, resp, respSize, opId);
 }
 
+/* Read without a pause until a message has come, or `until`. The locks of a single read would cost as much as it. */
+static void spin_on(psmProxyState *state, struct psm_client *client, psmOpId id, uint64_t until)
+{
+    if (!begin_reading(client)) return;
+    for (unsigned turn = 1; read_one(state, client, id) == PSM_IN_PROGRESS && psm_clock_ns() < until; turn++) {
+        if (turn % 64) continue;
+        if (psm_state_ended(state)) break;
+        sched_yield(); /* the service may have to run here */
+    }
+    end_reading(client);
+}
+
 /* Sleep until the answer may be there. */
 static void sleep_for(psmProxyState *state, struct psm_client *client, psmOpId id, struct psm_deadline deadline)
 {
@@ -346,10 +358,11 @@ static psm_status call_blocking(psmProxyConnector *connector, int type, const vo
         }
         uint64_t now = psm_clock_ns();
         if (now < spin_until) {
+            if (!client->direct) spin_on(state, client, id, spin_until);
             /* The service may have to run here. */
             if (turn % 64 == 0 || (client->direct && atomic_load(&client->direct->cpu) == sched_getcpu()))
                 sched_yield();
-            else
+            else if (client->direct)
                 psm_relax();
             continue;
         }

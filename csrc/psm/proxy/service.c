@@ -600,12 +600,12 @@ void *psm_service_main(void *argument)
         }
         if (busy || now < spin_until) {
             /* One recv(2) costs less than a poll(2) of all. */
-            if (!busy && service.hot && !service.hot->gone && service.hot->fd >= 0)
-                busy = read_peer(&service, service.hot);
+            bool socket = service.hot && !service.hot->gone && service.hot->fd >= 0;
+            if (!busy && socket) busy = read_peer(&service, service.hot);
             if (turn % SPIN_LOOK == 0) busy |= look(&service, &watch, 0);
             if (turn % SPIN_YIELD == 0)
                 sched_yield();
-            else if (!busy)
+            else if (!socket)
                 psm_relax();
         } else {
             uint64_t ns = sleep_ns(&service, now);
