@@ -31,7 +31,7 @@ def build(place: Path, target: Path) -> None:
     command = [os.environ.get("CC", "cc"), "-O2", "-std=gnu11", "-I", str(place / "include")]
     library = place / "lib"
     link = ["-L", str(library), "-l:libpsm.so.0", f"-Wl,-rpath,{library.resolve()}"]
-    subprocess.run([*command, str(ROOT / "benchmarks" / "proxy.c"), "-o", str(target), *link], check=True)
+    subprocess.run([*command, str(ROOT / "benchmarks" / "proxy.c"), "-o", str(target), *link, "-lpthread"], check=True)
 
 
 def measure(program: Path, repeat: int, rounds: int) -> dict[str, list[float]]:

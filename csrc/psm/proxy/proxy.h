@@ -291,7 +291,7 @@ psm_status psm_fetch_begin(psmProxyState *state, int type, const struct psmProxy
                            int give, bool handler, struct psmProxyFetch **fetch);
 psm_status psm_fetch_wait(struct psmProxyFetch *fetch, int *fd, int *number);
 psm_status psm_uds_init(psmProxyState *state);
-void psm_uds_close_unclaimed(psmProxyState *state);
+void psm_uds_stop(psmProxyState *state);
 void psm_uds_free(psmProxyState *state);
 
 psm_status psm_progress_init(psmProxyState *state);

@@ -283,7 +283,7 @@ psm_status psmProxyStop(psmProxyState *state)
         }
         if (state->have_uds) pthread_join(state->uds_thread, NULL);
         psm_progress_cancel(state); /* what was saved meanwhile */
-        psm_uds_close_unclaimed(state);
+        psm_uds_stop(state);
         close(state->listen_fd);
         state->listen_fd = -1;
         state->have_service = state->have_uds = state->have_progress = false;

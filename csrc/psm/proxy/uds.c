@@ -33,13 +33,16 @@ psm_status psm_uds_init(psmProxyState *state)
     return PSM_OK;
 }
 
-void psm_uds_close_unclaimed(psmProxyState *state)
+void psm_uds_stop(psmProxyState *state)
 {
     struct psm_uds *uds = &state->uds;
     pthread_mutex_lock(&uds->lock);
     for (size_t i = 0; i < uds->ngiven; i++)
         if (!uds->given[i].taken) close(uds->given[i].fd);
     uds->ngiven = 0;
+    /* Nobody answers any more: who asks is to learn it at once. */
+    if (uds->fd >= 0) close(uds->fd);
+    uds->fd = -1;
     pthread_mutex_unlock(&uds->lock);
 }
 
@@ -53,10 +56,9 @@ void psm_uds_free(psmProxyState *state)
         free(uds->jobs);
         uds->jobs = next;
     }
-    psm_uds_close_unclaimed(state);
+    psm_uds_stop(state);
     free(uds->given);
     free(uds->offers);
-    if (uds->fd >= 0) close(uds->fd);
     if (uds->event >= 0) close(uds->event);
     pthread_mutex_destroy(&uds->lock);
     pthread_cond_destroy(&uds->ended);

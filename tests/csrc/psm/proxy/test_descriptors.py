@@ -98,6 +98,18 @@ def test_a_dead_owner_is_noticed_at_once(job: Job) -> None:
     assert caught.value.status == "PSM_ERR_PEER_DEAD"
 
 
+def test_a_stopped_owner_is_noticed_at_once(job: Job) -> None:
+    made = job(2)
+    made[1].ask("offer", 5)
+    made[1].ask("stop")
+    with pytest.raises(GroundError) as caught:
+        made[0].ask("getfd", 1, 5, 1)
+    assert caught.value.status == "PSM_ERR_PEER_DEAD"
+    assert "stopped" in caught.value.text
+    with pytest.raises(GroundError, match="does not run"):
+        made[1].ask("getfd", 0, 5, 1)
+
+
 def test_handlers_fetch_without_blocking_the_service(start: Start) -> None:
     made = pair(start, owner={"PSM_FAULTS": "proxy.getfd:drop:nth=1"})
     inode, _ = made[1].ask("offer", 5)
