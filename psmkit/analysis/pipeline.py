@@ -30,6 +30,7 @@ RULES = (
     "handles",
     "sanitizer",
     "stalls",
+    "steps",
     "rpc",
     "fd",
     "connections",

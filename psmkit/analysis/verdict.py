@@ -22,7 +22,7 @@ FAILING = frozenset(
 )
 #: An error finding of these codes says that somebody waits for ever.
 HANGING = frozenset(
-    "PSM101 PSM102 PSM103 PSM106 PSM201 PSM202 PSM301 PSM302 PSM303 PSM304 PSM305 PSM306 PSM407 PSM601".split()
+    "PSM101 PSM102 PSM103 PSM106 PSM201 PSM202 PSM301 PSM302 PSM303 PSM304 PSM305 PSM306 PSM307 PSM407 PSM601".split()
 )
 #: Warnings that make a run that is otherwise done ``leaking``.
 LEAKING = frozenset({"PSM505", "PSM506"})
@@ -34,6 +34,7 @@ _SAYS_MORE = (
     "PSM101",
     "PSM103",
     "PSM301",
+    "PSM307",
     "PSM303",
     "PSM302",
     "PSM404",

@@ -154,6 +154,13 @@ _TABLE: tuple[tuple[str, str, Severity, str, str], ...] = (
         "Run the plan checker on this log.",
     ),
     (
+        "PSM307",
+        "connection stands still between two ranks",
+        _E,
+        "A send and its recv have not moved for longer than a stall takes to be reported. What both ends recorded says which of them has to act; it is an error only where the two records prove it.",
+        "Look at the progress thread of the rank that is named: its stack, the stream that its copies are on, whether its process runs at all.",
+    ),
+    (
         "PSM401",
         "error with its origin",
         _E,

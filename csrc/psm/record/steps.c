@@ -96,7 +96,7 @@ static void *open_row(const struct psm_step_connection *about)
     memcpy(row->role, recorder->sends ? "send" : "recv", 5);
     memcpy(row->what, what_names[0], sizeof row->what);
     memcpy(row->stage, stage_names[PSM_STAGE_IDLE], sizeof row->stage);
-    memcpy(row->can_send, "NO", 3);
+    memcpy(row->can_send, recorder->sends ? "NO" : "-\0", 3);
     psm_table_publish(section, number);
     return recorder;
 }
@@ -130,7 +130,7 @@ static void record_step(void *user, const struct psm_step *now)
     memcpy(row->stage, stage_names[now->stage], sizeof row->stage);
     bool can =
         now->stage == PSM_STAGE_FIFO && now->transmitted < now->nsteps && now->recvTail > now->base + now->transmitted;
-    memcpy(row->can_send, can ? "YES" : "NO\0", sizeof row->can_send);
+    memcpy(row->can_send, recorder->sends ? (can ? "YES" : "NO\0") : "-\0\0", sizeof row->can_send);
     psm_table_publish(recorder->section, recorder->number);
 }
 
