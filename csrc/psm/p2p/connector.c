@@ -95,6 +95,15 @@ static void say_channel(const struct psmP2pConnector *c)
     psm_msg_transport_channel(c->info.channel, c->info.connIndex, c->me.rank, mine, c->peer.rank, theirs, via);
 }
 
+/* The last error is this end's. */
+static psm_status say_refused(const struct psmP2pConnector *c, const char *stage)
+{
+    psm_status status = psm_fail_at(stage, c->me.rank, c->peer.rank, 0);
+    psm_msg_libpsm_p2p_refused(c->info.role ? "send" : "recv", c->me.rank, c->peer.rank, c->info.channel, stage,
+                               psm_status_name(status), psm_last_error()->text);
+    return status;
+}
+
 static psm_status check_share_info(const struct psmP2pConnector *c, const struct psmP2pShareInfo *got, int role)
 {
     if (got->magic == PSM_P2P_MAGIC && got->version == PSM_WIRE_VERSION && got->role == role &&
@@ -206,8 +215,9 @@ static psm_status setup(const struct psm_host *host, const struct psm_peer_info 
     }
     psm_status status = ask_setup(c);
     if (status != PSM_OK) {
+        status = say_refused(c, "setup");
         free(c);
-        return psm_fail_at("setup", me->rank, peer->rank, 0);
+        return status;
     }
     pthread_mutex_lock(&lock);
     c->next = alive;
@@ -347,9 +357,7 @@ psm_status psm_p2p_connect_right(psmP2pConnector *connector, const struct psm_p2
     if (connector->connected)
         return psm_fail(PSM_ERR_INVALID, "connect", connector->me.rank, connector->peer.rank, 0,
                         "connect of a connector that is connected already");
-    if (connect_end(connector, peer) != PSM_OK)
-        return psm_fail_at("connect", connector->me.rank, connector->peer.rank, 0);
-    return PSM_OK;
+    return connect_end(connector, peer) == PSM_OK ? PSM_OK : say_refused(connector, "connect");
 }
 
 static psm_status connect_role(psmP2pConnector *connector, const struct psm_p2p_connect *peer, int role)
@@ -373,12 +381,13 @@ psm_status psmP2pRecvConnect(psmP2pConnector *recv, const struct psm_p2p_connect
 /* ---- registration ---- */
 
 /* The peer's proxy maps the buffer now, so that no copy has to wait for it. */
-static psm_status tell_peer(struct psmP2pConnector *c, int type, const struct psm_share *share, int fd)
+static psm_status tell_peer(struct psmP2pConnector *c, int type, uint64_t id, const struct psm_share *share, int fd)
 {
     const struct psm_host_ops *ops = c->host.ops;
     void *self = c->host.self;
     struct psm_p2p_registration want = {
-        .magic = PSM_P2P_MAGIC, .version = PSM_WIRE_VERSION, .given = -1, .rank = c->me.rank, .share = *share};
+        .magic = PSM_P2P_MAGIC, .version = PSM_WIRE_VERSION, .given = -1, .rank = c->me.rank, .id = id};
+    if (share) want.share = *share;
     if (!c->peer_proxy) PSM_TRY(ops->connect(self, PSM_TRANSPORT_P2P, 1, c->peer.rank, &c->peer_proxy));
     if (fd >= 0) PSM_TRY(ops->query_fd(self, c->peer_proxy, fd, &want.given));
     return ops->call(self, c->peer_proxy, type, &want, sizeof want, NULL, 0);
@@ -386,19 +395,18 @@ static psm_status tell_peer(struct psmP2pConnector *c, int type, const struct ps
 
 static psm_status register_recv(struct psmP2pConnector *c, void *buffer, size_t size, struct held *held)
 {
-    uint32_t both = c->me.capabilities & c->peer.capabilities, ways = both & (PSM_CAN_CUMEM_FD | PSM_CAN_CUDA_IPC);
-    if (c->info.mode == PSM_P2P_DIRECT) ways = PSM_CAN_DIRECT;
-    if (same_process(c)) ways &= ~(uint32_t)PSM_CAN_CUDA_IPC;
+    uint32_t both = c->me.capabilities & c->peer.capabilities, ways = both & PSM_CAN_MEMFD;
     bool far = c->info.mode == PSM_P2P_SHM || c->info.mode == PSM_P2P_INTERMEDIATE;
-    if (!(both & PSM_CAN_ZERO_COPY) || far)
+    if (!far) ways |= both & (PSM_CAN_CUMEM_FD | PSM_CAN_CUDA_IPC);
+    if (same_process(c)) ways &= ~(uint32_t)PSM_CAN_CUDA_IPC;
+    if (c->info.mode == PSM_P2P_DIRECT) ways = PSM_CAN_DIRECT;
+    if (!(both & PSM_CAN_ZERO_COPY))
         return psm_fail(PSM_ERR_UNSUPPORTED, "register", c->me.rank, c->peer.rank, 0,
-                        "no zero-copy between ranks %d and %d: %s", c->me.rank, c->peer.rank,
-                        far ? "their devices do not reach each other" : "PSM_ZERO_COPY is never on one of them");
-    PSM_TRY(psm_memory_export(&c->host, buffer, size, ways, &held->memory));
-    held->handle = held->memory.id;
+                        "no zero-copy between ranks %d and %d: PSM_ZERO_COPY is never on one of them", c->me.rank,
+                        c->peer.rank);
     struct psm_share share;
-    psm_memory_share(&held->memory, &share);
-    psm_status status = tell_peer(c, psmProxyMsgRegister, &share, held->memory.fd);
+    PSM_TRY(psm_memory_export(&c->host, buffer, size, ways, &held->memory, &share));
+    psm_status status = tell_peer(c, psmProxyMsgRegister, held->handle, &share, held->memory.fd);
     if (status == PSM_OK) return PSM_OK;
     struct psm_error kept = *psm_last_error();
     psm_memory_close(&c->host, &held->memory);
@@ -411,8 +419,7 @@ static psm_status give_up(struct psmP2pConnector *c, struct held *held)
     psm_registered_take(held->handle, &entry);
     psm_status first = PSM_OK;
     if (held->memory.kind != PSM_SHARE_NONE) {
-        struct psm_share share = {.kind = (uint16_t)held->memory.kind, .id = held->memory.id, .device = -1};
-        first = tell_peer(c, psmProxyMsgDeregister, &share, -1);
+        first = tell_peer(c, psmProxyMsgDeregister, held->handle, NULL, -1);
         if (first == PSM_ERR_PEER_DEAD || first == PSM_ERR_PEER_CLOSED) first = PSM_OK; /* its mapping went with it */
         psm_status closed = psm_memory_close(&c->host, &held->memory);
         if (first == PSM_OK) first = closed;
@@ -435,10 +442,12 @@ psm_status psmP2pRegister(psmP2pConnector *connector, void *buffer, size_t size,
     held->memory = (struct psm_memory){.fd = -1, .segment = {.fd = -1}};
     held->handle = psm_random64();
     psm_status status = c->info.role ? PSM_OK : register_recv(c, buffer, size, held);
-    struct psm_registered entry = {.handle = held->handle,
-                                   .begin = (uint64_t)(uintptr_t)buffer,
-                                   .size = size,
-                                   .id = c->info.role ? 0 : held->memory.id};
+    struct psm_registered entry = {.handle = held->handle, .begin = (uint64_t)(uintptr_t)buffer, .size = size};
+    if (!c->info.role) { /* what the peer has mapped may be more */
+        entry.mapped = true;
+        entry.begin = (uint64_t)(uintptr_t)held->memory.ptr;
+        entry.size = held->memory.size;
+    }
     if (status == PSM_OK) status = psm_registered_add(&entry);
     if (status != PSM_OK) {
         free(held);

@@ -83,15 +83,16 @@ struct psm_p2p_attach {
 };
 PSM_SHAREABLE(psm_p2p_attach, 240);
 
-/* Request of Register, to the proxy of the peer that will copy into the buffer; of Deregister with a share that has but
- * an id. */
+/* Request of Register, to the proxy of the peer that will copy into the buffer; of Deregister, where the id alone
+ * counts. */
 struct psm_p2p_registration {
     uint32_t magic;
     uint16_t version, unused;
     int32_t given;
     int32_t rank;
+    uint64_t id; /* of the registration: a piece of memory may be registered more than once */
     struct psm_share share;
 };
-PSM_SHAREABLE(psm_p2p_registration, 112);
+PSM_SHAREABLE(psm_p2p_registration, 120);
 
 #endif

@@ -308,7 +308,7 @@ psm_status psm_p2p_proxy_register(psmProxyConnection *connection, psmProxyState 
     PSM_TRY(read_registration(connection, req, reqSize, respSize, &want));
     int fd = -1;
     if (want.given >= 0) PSM_TRY(host->ops->take_fd(host->self, want.given, &fd));
-    psm_status status = psm_import_add(host, connection, &want.share, fd, want.rank);
+    psm_status status = psm_import_add(host, connection, want.id, &want.share, fd, want.rank);
     if (fd >= 0) close(fd);
     if (status != PSM_OK) return psm_fail_at("register", host->ops->rank(host->self), want.rank, 0);
     psm_fault_act_after(&fault);
@@ -324,13 +324,13 @@ psm_status psm_p2p_proxy_deregister(psmProxyConnection *connection, psmProxyStat
     PSM_TRY(begin(connection, &site_register, "register", connection->rank, &fault));
     struct psm_p2p_registration want;
     PSM_TRY(read_registration(connection, req, reqSize, 0, &want));
-    bool found;
-    psm_status status = psm_import_remove(connection->host, connection, want.share.id, &found);
+    bool found = false; /* id 0 would mean all */
+    psm_status status = want.id ? psm_import_remove(connection->host, connection, want.id, &found) : PSM_OK;
     *done = 1;
     if (status == PSM_OK && !found)
         return psm_fail(PSM_ERR_NOT_FOUND, "register", -1, want.rank, 0,
                         "rank %d gives up a buffer of id 0x%" PRIx64 ", which it has not registered on this connection",
-                        want.rank, want.share.id);
+                        want.rank, want.id);
     return status;
 }
 

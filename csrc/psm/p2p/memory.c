@@ -434,8 +434,28 @@ static psm_status export_cumem(const struct psm_host *host, struct psm_memory *m
     return PSM_ERR_UNSUPPORTED;
 }
 
+static psm_status export_host(const struct psm_host *host, struct psm_memory *memory, uint32_t allowed,
+                              struct psm_share *share)
+{
+    void *begin;
+    if (!(allowed & PSM_CAN_MEMFD) || !psm_alloc_find(memory->ptr, memory->size, share, &begin, &memory->fd))
+        return psm_fail(PSM_ERR_UNSUPPORTED, "register", rank_of(host), -1, 0,
+                        "registering %" PRIu64 " bytes at %p: this host memory cannot be shared with another process "
+                        "(that of psmP2pMemAlloc can, between ranks with memfds). It goes through the FIFO",
+                        memory->size, memory->ptr);
+    if (memory->fd < 0)
+        return psm_fail_errno(errno, "register", rank_of(host), -1, "a descriptor of host memory for a peer");
+    memory->kind = PSM_SHARE_MEMFD;
+    memory->ptr = memory->base = begin;
+    memory->size = share->size;
+    psm_msg_libpsm_memory_exported(share->id, "memfd", share->size, share->offset);
+    return PSM_OK;
+}
+
+static psm_status export_device(const struct psm_host *host, struct psm_memory *memory, uint32_t allowed);
+
 psm_status psm_memory_export(const struct psm_host *host, void *ptr, uint64_t size, uint32_t allowed,
-                             struct psm_memory *memory)
+                             struct psm_memory *memory, struct psm_share *share)
 {
     const struct psm_cuda *cuda = cuda_of(host);
     int rank = rank_of(host);
@@ -453,18 +473,27 @@ psm_status psm_memory_export(const struct psm_host *host, void *ptr, uint64_t si
     if (allowed & PSM_CAN_DIRECT) {
         memory->kind = PSM_SHARE_SAME_PROCESS;
         memory->base = ptr;
-        return direct_add(memory, false);
+        PSM_TRY(direct_add(memory, false));
+    } else if (on_device) {
+        PSM_TRY(export_device(host, memory, allowed));
+    } else {
+        return export_host(host, memory, allowed, share);
     }
-    if (!on_device)
-        return psm_fail(PSM_ERR_UNSUPPORTED, "register", rank, -1, 0,
-                        "registering %" PRIu64 " bytes at %p: CUDA says memory of type %d; only device memory can be "
-                        "shared with another process. It goes through the FIFO",
-                        size, ptr, (int)attributes.type);
+    psm_memory_share(memory, share);
+    return PSM_OK;
+}
+
+static psm_status export_device(const struct psm_host *host, struct psm_memory *memory, uint32_t allowed)
+{
+    const struct psm_cuda *cuda = cuda_of(host);
+    int rank = rank_of(host), code;
+    void *ptr = memory->ptr;
+    uint64_t size = memory->size;
     CUdeviceptr base = 0;
     size_t whole = 0;
     if (!cuda->cuMemGetAddressRange_v2)
         return psm_fail(PSM_ERR_UNSUPPORTED, "register", rank, -1, 0, "the driver has no cuMemGetAddressRange");
-    int code = (int)cuda->cuMemGetAddressRange_v2(&base, &whole, (CUdeviceptr)(uintptr_t)ptr);
+    code = (int)cuda->cuMemGetAddressRange_v2(&base, &whole, (CUdeviceptr)(uintptr_t)ptr);
     if (code != 0) return psm_cuda_fail(code, "register", rank, -1, "cuMemGetAddressRange(%p)", ptr);
     memory->base = (void *)(uintptr_t)base;
     uint64_t offset = (uint64_t)((char *)ptr - (char *)memory->base);
@@ -537,6 +566,7 @@ psm_status psm_memory_close(const struct psm_host *host, struct psm_memory *memo
     default:
         what = "cudaHostUnregister";
         if (memory->pinned) code = (int)cuda->cudaHostUnregister(memory->base);
+        if (memory->fd >= 0) close(memory->fd);
         psm_segment_close(&memory->segment);
     }
     if (code != 0)

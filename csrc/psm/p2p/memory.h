@@ -37,10 +37,14 @@ bool psm_share_needs_fd(int kind);
 /* Map what a peer shares, for copies by the current device. fd is not taken over. */
 psm_status psm_memory_map(const struct psm_host *host, const struct psm_share *share, int fd, int owner_rank,
                           struct psm_memory *memory);
-/* Share memory of the application that lies at `ptr`: SAME_PROCESS, CUMEM or CUDA_IPC, the first that `allowed`
- * (PSM_CAN_...) and the memory admit. The memory stays the application's. PSM_ERR_UNSUPPORTED: no kind does. */
+/* Share memory of the application that lies at `ptr`: SAME_PROCESS, MEMFD, CUMEM or CUDA_IPC, the first that `allowed`
+ * (PSM_CAN_...) and the memory admit. memory->ptr and size are what is shared: all of it for host memory. The memory
+ * stays the application's. PSM_ERR_UNSUPPORTED: no kind does. */
 psm_status psm_memory_export(const struct psm_host *host, void *ptr, uint64_t size, uint32_t allowed,
-                             struct psm_memory *memory);
+                             struct psm_memory *memory, struct psm_share *share);
+/* Host memory of psmP2pMemAlloc that these bytes lie in: its share, its begin and a descriptor for the caller to close.
+ * False: in none. */
+bool psm_alloc_find(const void *ptr, uint64_t size, struct psm_share *share, void **begin, int *fd);
 /* Give it up: unmap, close, free. Zeroes it. The first failure is returned, all is tried. A zeroed one is fine. */
 psm_status psm_memory_close(const struct psm_host *host, struct psm_memory *memory);
 const char *psm_share_kind_name(int kind);

@@ -89,7 +89,7 @@ static inline uint64_t psm_p2p_nsteps(uint64_t nbytes, uint32_t chunk)
 /* One buffer of the application, registered on a connector of this process. */
 struct psm_registered {
     uint64_t handle, begin, size;
-    uint64_t id; /* of the share that the peer has mapped; 0: send side */
+    bool mapped; /* by the peer, under the handle as its id; false: send side */
 };
 psm_status psm_registered_add(const struct psm_registered *entry);
 bool psm_registered_find(uint64_t handle, struct psm_registered *entry);
@@ -97,7 +97,7 @@ bool psm_registered_take(uint64_t handle, struct psm_registered *entry);
 
 /* A peer's registered buffer, mapped once. Held while a copy goes into it. */
 struct psm_import;
-psm_status psm_import_add(const struct psm_host *host, void *owner, const struct psm_share *share, int fd,
+psm_status psm_import_add(const struct psm_host *host, void *owner, uint64_t id, const struct psm_share *share, int fd,
                           int owner_rank);
 struct psm_import *psm_import_hold(const struct psm_host *host, uint64_t id);
 void *psm_import_at(const struct psm_import *import, uint64_t offset, uint64_t bytes); /* NULL: outside */

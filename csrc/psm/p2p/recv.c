@@ -20,10 +20,10 @@ static void describe(const struct psmP2pLocalInfo *local, const struct psmProxyS
     uint64_t at = (uint64_t)(uintptr_t)sub->recvbuff;
     *offer = (struct psm_p2p_offer){.seq = local->seq, .nbytes = sub->nbytes};
     if (local->zero_copy == 0 || sub->recvHandle == 0 || sub->nbytes == 0) return;
-    if (!psm_registered_find(sub->recvHandle, &own) || own.id == 0) return;
+    if (!psm_registered_find(sub->recvHandle, &own) || !own.mapped) return;
     /* The registration may be of a larger buffer, and another operation may name it by mistake. */
     if (at < own.begin || sub->nbytes > own.size || at - own.begin > own.size - sub->nbytes) return;
-    offer->id = own.id;
+    offer->id = own.handle;
     offer->offset = at - own.begin;
 }
 

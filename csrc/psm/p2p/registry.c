@@ -69,15 +69,15 @@ static struct psm_import **place(const struct psm_host *host, uint64_t id)
     return at;
 }
 
-psm_status psm_import_add(const struct psm_host *host, void *owner, const struct psm_share *share, int fd,
+psm_status psm_import_add(const struct psm_host *host, void *owner, uint64_t id, const struct psm_share *share, int fd,
                           int owner_rank)
 {
     pthread_mutex_lock(&lock);
-    bool known = *place(host, share->id) != NULL;
+    bool known = *place(host, id) != NULL;
     pthread_mutex_unlock(&lock);
     if (known)
         return psm_fail(PSM_ERR_PROTOCOL, "register", -1, owner_rank, 0,
-                        "rank %d registers a buffer of id 0x%" PRIx64 " twice", owner_rank, share->id);
+                        "rank %d registers a buffer of id 0x%" PRIx64 " twice", owner_rank, id);
     struct psm_import *import = calloc(1, sizeof *import);
     if (!import) return psm_fail(PSM_ERR_NO_MEMORY, "register", -1, owner_rank, 0, "no memory for a peer's buffer");
     psm_status status = psm_memory_map(host, share, fd, owner_rank, &import->memory);
@@ -87,7 +87,7 @@ psm_status psm_import_add(const struct psm_host *host, void *owner, const struct
     }
     import->self = host->self;
     import->owner = owner;
-    import->id = share->id;
+    import->id = id;
     import->refs = 1;
     pthread_mutex_lock(&lock);
     import->next = imports;

@@ -98,7 +98,12 @@ PSM_API psm_status psmP2pSendFree(psmP2pConnector *send);
 PSM_API psm_status psmP2pRecvFree(psmP2pConnector *recv);
 /* The service's name of the connection, for psmProxyOp.connection. */
 PSM_API uint64_t psmP2pConnection(const psmP2pConnector *connector);
-/* Registration for zero copy; handle 0 is never returned. */
+/* Memory that can be registered whatever the mode: on the rank's device, or pinned host memory (on_host), which is
+   zeros. Any thread with the device current. Deregister it before it is freed. */
+PSM_API psm_status psmP2pMemAlloc(const struct psm_host *host, int on_host, size_t size, void **ptr);
+PSM_API psm_status psmP2pMemFree(const struct psm_host *host, void *ptr); /* NULL is fine */
+/* Registration for zero copy; handle 0 is never returned. PSM_ERR_UNSUPPORTED: this memory cannot be shared with that
+   peer, and goes through the FIFO. */
 PSM_API psm_status psmP2pRegister(psmP2pConnector *connector, void *buffer, size_t size, uint64_t *handle);
 PSM_API psm_status psmP2pDeregister(psmP2pConnector *connector, uint64_t handle);
 

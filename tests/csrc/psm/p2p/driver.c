@@ -38,7 +38,6 @@ struct rank {
     struct end end;
     psmP2pConnector *send[END_RANKS], *recv[END_RANKS];
     uint8_t *out[END_RANKS], *in[END_RANKS], *check;
-    struct psm_memory out_vmm[END_RANKS], in_vmm[END_RANKS];
     uint64_t out_handle[END_RANKS], in_handle[END_RANKS];
     cudaStream_t stream;
     const struct psm_cuda *cuda;
@@ -119,25 +118,26 @@ static bool pair(int from, int to)
     return from != to && (!one_way || from == 0);
 }
 
-static psm_status make_buffer(struct rank *r, uint64_t bytes, struct psm_memory *vmm, uint8_t **buffer)
+static psm_status make_buffer(struct rank *r, uint64_t bytes, uint8_t **buffer)
 {
     if (strcmp(buffers, "host") == 0) {
         CU(cudaHostAlloc((void **)buffer, bytes, 0));
     } else if (strcmp(buffers, "vmm") == 0) {
-        OK("buffer", psm_memory_make(&r->end.host, PSM_SHARE_CUMEM, bytes, "buffer", vmm));
-        *buffer = vmm->ptr;
+        OK("buffer", psmP2pMemAlloc(&r->end.host, 0, bytes, (void **)buffer));
+    } else if (strcmp(buffers, "memfd") == 0) {
+        OK("buffer", psmP2pMemAlloc(&r->end.host, 1, bytes, (void **)buffer));
     } else {
         CU(cudaMalloc((void **)buffer, bytes));
     }
     return PSM_OK;
 }
 
-static void free_buffer(struct rank *r, struct psm_memory *vmm, uint8_t *buffer)
+static void free_buffer(struct rank *r, uint8_t *buffer)
 {
     if (strcmp(buffers, "host") == 0)
         CU(cudaFreeHost(buffer));
-    else if (strcmp(buffers, "vmm") == 0)
-        psm_memory_close(&r->end.host, vmm);
+    else if (strcmp(buffers, "device") != 0)
+        psmP2pMemFree(&r->end.host, buffer);
     else
         CU(cudaFree(buffer));
 }
@@ -149,8 +149,8 @@ static psm_status prepare(struct rank *r)
     if (strcmp(stream_kind, "legacy") != 0) CU(cudaStreamCreateWithFlags(&r->stream, flags));
     r->check = malloc(bytes);
     for (int p = 0; p < nranks; p++) {
-        OK("buffer", make_buffer(r, bytes, &r->out_vmm[p], &r->out[p]));
-        OK("buffer", make_buffer(r, bytes, &r->in_vmm[p], &r->in[p]));
+        OK("buffer", make_buffer(r, bytes, &r->out[p]));
+        OK("buffer", make_buffer(r, bytes, &r->in[p]));
     }
     return PSM_OK;
 }
@@ -282,8 +282,8 @@ static void give_back(struct rank *r)
         if (send && (status = psmP2pSendFree(send)) != PSM_OK) say(r, "free", status);
         if (recv && (status = psmP2pRecvFree(recv)) != PSM_OK) say(r, "free", status);
         if (send && psmP2pSendFree(send) != PSM_ERR_INVALID) printf("rank %d: a second free was taken\n", r->rank);
-        free_buffer(r, &r->out_vmm[p], r->out[p]);
-        free_buffer(r, &r->in_vmm[p], r->in[p]);
+        free_buffer(r, r->out[p]);
+        free_buffer(r, r->in[p]);
     }
     if (r->stream) CU(cudaStreamDestroy(r->stream));
     free(r->check);

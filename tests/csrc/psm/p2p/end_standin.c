@@ -234,6 +234,16 @@ static void *service(void *user)
 
 /* ---- progress ---- */
 
+/* Operations on a connection begin in the order in which they were saved: their streams may come to them in another. */
+static bool waits_for_another(const psmProxyState *state, const struct op *op)
+{
+    for (const struct op *before = state->posted; before != op; before = before->next)
+        for (int i = 0; i < before->args.nsubs; i++)
+            for (int k = 0; k < op->args.nsubs; k++)
+                if (before->args.subs[i].connection == op->args.subs[k].connection) return true;
+    return false;
+}
+
 static void *progress(void *user)
 {
     psmProxyState *state = user;
@@ -247,6 +257,10 @@ static void *progress(void *user)
         bool idle = true;
         for (struct op **at = &state->posted; *at;) {
             struct op *op = *at;
+            if (waits_for_another(state, op)) {
+                at = &op->next;
+                continue;
+            }
             pthread_mutex_unlock(&state->lock);
             psm_status status = op->args.progress(state, &op->args);
             if (status != PSM_OK && op->args.state != psmProxyOpNone) abort();

@@ -19,7 +19,15 @@ def test_sizes_around_a_chunk_arrive_by_each_share(run: Runner, share: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("share", "buffers"), [("cumem", "vmm"), ("cuda-ipc", "device"), ("auto", "device"), ("auto", "vmm")]
+    ("share", "buffers"),
+    [
+        ("cumem", "vmm"),
+        ("cuda-ipc", "device"),
+        ("auto", "device"),
+        ("auto", "vmm"),
+        ("auto", "memfd"),
+        ("memfd", "memfd"),
+    ],
 )
 def test_registered_buffers_are_copied_into_once(run: Runner, share: str, buffers: str) -> None:
     job = run("ranks=2", SIZES, "offset=5", "registered=both", f"buffers={buffers}", PSM_SHARE=share)
