@@ -28,7 +28,7 @@ COMMANDS = {
     "config": "How to compile and link against libpsm.",
     "records": "What processes wrote down about themselves: list, show, prune.",
     "run": "Run a program with its CUDA handles checked.",
-    "lab": "Pretended GPUs: topology, what emulated CUDA provides, where faults can be put.",
+    "lab": "Run ranks on pretended GPUs, and break them on purpose.",
 }
 
 

@@ -138,12 +138,16 @@ def cuda_coverage(lib: Path | None, form: str) -> int:
 @_LIB
 @_FORMAT
 def faults(lib: Path | None, form: str) -> None:
-    """Show the sites at which PSM_FAULTS can put a fault: those of LIB, or of emulated CUDA."""
-    from psmkit.lab import elf
+    """Show the sites at which PSM_FAULTS can put a fault: those of LIB, or of libpsm, its rank program and emulated CUDA."""
+    from psmkit.lab import elf, transfer
     from psmkit.lab.cuda import folder, functions
 
-    sites = list(elf.read(lib if lib is not None else folder() / "libpsm_hostcuda.so").sites)
-    if lib is None:
+    if lib is not None:
+        sites = list(elf.read(lib).sites)
+    else:
+        program = transfer.program()
+        binaries = (program.parents[1] / "lib" / "libpsm.so.0", program, folder() / "libpsm_hostcuda.so")
+        sites = [site for binary in binaries for site in elf.read(binary).sites]
         can = elf.actions(0b111110)  # PSM_FAULT_CAN_CALL
         sites += [elf.Site(name, can, "a CUDA or NVML function") for name in sorted({f.name for f in functions()})]
     if form == "json":

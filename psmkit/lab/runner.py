@@ -150,7 +150,7 @@ class _Runner:
             round(time.monotonic() - self.begun, 6),
             expired,
             memory.left(),
-            [f"{pid} ({name}) of rank {owners[session]}" for pid, session, name in left],
+            [f"{pid} ({name}) of rank {rank}" for rank, pid, name in sorted((owners[s], p, n) for p, s, n in left)],
         )
 
     # ---- start ----
