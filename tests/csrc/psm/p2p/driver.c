@@ -18,7 +18,7 @@
 
 enum { SIZES = 64 };
 static int nranks = 2, iters = 2, threads, same_device, registered, nsizes, offset, differ = -1, one_way, lone = -1,
-           aborts = -1, use_via, repeat = 1;
+           aborts = -1, use_via, repeat = 1, timed;
 static uint64_t sizes[SIZES];
 static int in_record; /* the steps go to the record file, and are not counted */
 static const char *stream_kind = "nonblocking", *differ_what = "", *registered_who = "both", *buffers = "device";
@@ -234,12 +234,16 @@ static psm_status compare(struct rank *r, int peer, int iter, uint64_t bytes)
     return PSM_OK;
 }
 
+static _Thread_local int meetings; /* that there will have been with the next one */
+
 static psm_status exchange(struct rank *r, int iter, uint64_t bytes)
 {
     struct psmGroupOp ops[(2 * END_RANKS) * 8 + 1];
     size_t n = 0;
     int me = r->rank;
     for (int p = 0; p < nranks; p++) fill(r, p, iter, bytes);
+    if (timed) meet(meetings++);
+    uint64_t begin = psm_clock_ns();
     for (int part = 0; part < repeat; part++) /* several operations on a connection go in order */
         for (int p = 0; p < nranks; p++) {
             uint64_t from = bytes / (uint64_t)repeat * (uint64_t)part + (uint64_t)offset;
@@ -265,6 +269,9 @@ static psm_status exchange(struct rank *r, int iter, uint64_t bytes)
     if (me == aborts) end_abort(&r->end);
     psm_status status = psmGroupWait(group);
     if (status != PSM_OK) say(r, "group", status);
+    if (timed)
+        printf("rank %d moved %llu bytes in %llu ns\n", me, (unsigned long long)bytes,
+               (unsigned long long)(psm_clock_ns() - begin));
     psm_status freed = psmGroupFree(group);
     if (freed != PSM_OK) say(r, "groupfree", freed);
     CU(cudaStreamSynchronize(r->stream));
@@ -306,12 +313,13 @@ static void *run(void *user)
     prepare(r);
     status = connect_all(r);
     uint64_t moved = 0;
+    meetings = registered ? 6 : 5;
     for (int iter = 0; iter < iters && status == PSM_OK; iter++)
         for (int i = 0; i < nsizes && status == PSM_OK; i++, moved++) status = exchange(r, iter * nsizes + i, sizes[i]);
     if (status != PSM_OK)
         atomic_store(&meeting->failed, 1);
     else
-        meet(registered ? 6 : 5);
+        meet(meetings);
     give_back(r);
     end_close(&r->end);
     printf("rank %d done %s after %llu groups\n", r->rank, psm_status_name(status), (unsigned long long)moved);
@@ -396,6 +404,7 @@ static void read_arguments(int argc, char **argv)
         if (strcmp(name, "lone") == 0) lone = atoi(value);
         if (strcmp(name, "abort") == 0) aborts = atoi(value);
         if (strcmp(name, "via") == 0) use_via = atoi(value);
+        if (strcmp(name, "time") == 0) timed = atoi(value);
         if (strcmp(name, "repeat") == 0) repeat = atoi(value);
         if (strcmp(name, "stream") == 0) stream_kind = value;
         if (strcmp(name, "record") == 0) in_record = atoi(value);

@@ -174,3 +174,16 @@ def test_the_log_tells_each_handle_from_birth_to_end(run: Runner) -> None:
         assert f"psm stream {stream} of connection {connection} destroyed" in text
     assert re.search(r"Channel 0/0 : 0\[0\] -> 1\[1\] via PSM_P2P/CUMEM", text)
     assert re.search(r"psm p2p send rank 0 peer 1 channel 0 copying: step=0 slot=0 recvTail=8 sendHead=0 ", text)
+
+
+def test_what_a_connection_holds_ends_in_order(run: Runner) -> None:
+    """Stream and events, then memory, then the segment; on the side that made it and on the side that mapped it."""
+    job = run("ranks=2", "sizes=100", "iters=1", "one_way=1", NCCL_DEBUG="INFO", NCCL_DEBUG_SUBSYS="ALL")
+    text = job.text + job.log
+    for rank, fifo, segment in ((0, "unmapped", "destroyed"), (1, "freed", "detached")):
+        (process,) = set(re.findall(rf"(\w+:\d+):\d+ \[\d+\] NCCL INFO psm stream .* rank {rank} peer", text))
+        own = [line for line in text.splitlines() if f"{process}:" in line]
+        wanted = [r"psm stream .* destroyed", rf"psm memory \w+ closed: {fifo}", rf"psm segment \w+ closed: {segment}"]
+        places = [[i for i, line in enumerate(own) if re.search(what, line)] for what in wanted]
+        assert all(len(found) == 1 for found in places), own
+        assert places == sorted(places)
