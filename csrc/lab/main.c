@@ -84,6 +84,23 @@ void lab_report(const struct lab_result *r)
     lab_send_line(out.text, out.n);
 }
 
+void lab_trouble(const struct lab_result *r)
+{
+    struct out out = {.n = 0};
+    char text[sizeof r->error.text];
+    snprintf(text, sizeof text, "%s", r->error.text);
+    for (char *c = text; *c; c++)
+        if (*c < 0x20 || *c >= 0x7f) *c = '?';
+    put(&out, "trouble ");
+    put(&out, psm_status_name(r->status));
+    put(&out, " at ");
+    put(&out, r->stage);
+    put(&out, ": ");
+    put(&out, text);
+    out.text[out.n++] = '\n';
+    lab_send_line(out.text, out.n);
+}
+
 static int number(const char *name, int low)
 {
     const char *text = getenv(name);

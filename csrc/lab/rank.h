@@ -68,6 +68,7 @@ struct lab_result {
 };
 void lab_run(const struct lab_case *c, int rank, int ranks, struct lab_result *result);
 void lab_report(const struct lab_result *result);
+void lab_trouble(const struct lab_result *result); /* the first failure of a case, as soon as it is known */
 void lab_send_line(const char *text, size_t n);
 
 #endif

@@ -62,6 +62,7 @@ static bool fail(struct run *run, const char *by, const struct psm_error *error)
         run->result->status = error->status;
         run->result->error = *error;
         snprintf(run->result->by, sizeof run->result->by, "%s", by);
+        lab_trouble(run->result); /* now: what follows may not come to an end */
     }
     run->failed = true;
     return false;
@@ -474,6 +475,9 @@ void lab_run(const struct lab_case *c, int rank, int ranks, struct lab_result *r
         move_all(run);
     }
     together(run, "moved");
+    /* As an application does after an error: what hangs in this rank's proxy would hang the freeing, too. */
+    if (run->state && run->failed && strcmp(result->by, "lab") != 0 && strcmp(result->by, "data") != 0)
+        psmProxyAbort(run->state, result->error.text);
     enter(run, "free");
     free_all(run);
     together(run, "freed");

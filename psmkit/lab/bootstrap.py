@@ -4,6 +4,7 @@ Lines of text, from rank to runner and back; docs/lab.md has them all::
 
     hello RANK PID
     stage NAME
+    trouble TEXT
     barrier NAME FAILED            ->  go NAME HOW_MANY_OTHERS_FAILED
     exchange NAME TO:HEX ...       ->  exchanged NAME FROM:HEX ...
     report JSON
@@ -34,6 +35,7 @@ class RankState:
 
     pid: int | None = None
     stage: str = ""
+    trouble: str = ""  # the first failure, told at once
     waits: str | None = None  # "barrier connected": what it is blocked in
     failed: bool = False
     gone: bool = False
@@ -104,6 +106,8 @@ class Bootstrap:
                 state.pid = int(pid)
             case "stage":
                 state.stage = self._name(rest)
+            case "trouble":
+                state.trouble = state.trouble or rest[:1000]
             case "report":
                 state.reports.append(self._report(rest, len(state.reports)))
             case "barrier":

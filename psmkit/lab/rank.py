@@ -48,6 +48,10 @@ class Rank:
         """Say what this rank does now; the result names it when the rank does not come back from there."""
         self._send(f"stage {name}")
 
+    def trouble(self, text: str) -> None:
+        """Say what has failed as soon as it is known: this rank may not come to its report."""
+        self._send(f"trouble {' '.join(text.split())}")
+
     def barrier(self, name: str = "barrier", *, failed: bool = False) -> None:
         """Wait for all ranks.
 

@@ -38,6 +38,7 @@ class Job:
         grace: seconds between the request to end and the kill.
         input: file for the standard input of a rank, None for none.
         stack_signal: a signal at which a rank writes its own stacks to the file that PSM_LAB_STACKS names.
+        stacks: take stacks of the ranks that are there when the deadline passes.
         reports: how many reports make a rank complete; None: any number.
     """
 
@@ -49,6 +50,7 @@ class Job:
     grace: float = 2.0
     input: Callable[[int], Path | None] = lambda _rank: None
     stack_signal: int | None = None
+    stacks: bool = True
     reports: int | None = None
 
 
@@ -58,7 +60,8 @@ class RankOutcome:
 
     ``state``: ``good``; ``failed``: it said so, or ended with another status than 0, or too early; ``died``: by a signal that was not the
     runner's; ``hung``: it was still at work when the deadline passed; ``waiting``: it waited for others then. Times are seconds since the
-    start of the run. ``signal`` is the one that ended it, ``text`` says what is known of the reason.
+    start of the run. ``signal`` is the one that ended it, ``text`` says what is known of the reason, ``trouble`` is the first failure that the
+    rank told of, and ``trouble_at`` when.
     """
 
     rank: int
@@ -70,6 +73,8 @@ class RankOutcome:
     stage: str = ""
     waits: str | None = None
     ended: float = 0.0
+    trouble: str = ""
+    trouble_at: float | None = None
     reports: list[dict[str, Any]] = field(default_factory=list)
     output: str = ""
     stacks: list[str] = field(default_factory=list)
@@ -237,8 +242,11 @@ class _Runner:
             self._leave(rank)
             return False
         finally:
+            now = round(time.monotonic() - self.begun, 6)
             for report in state.reports[reports:]:
-                report["at"] = round(time.monotonic() - self.begun, 6)
+                report["at"] = now
+            if state.trouble and rank.outcome.trouble_at is None:
+                rank.outcome.trouble, rank.outcome.trouble_at = state.trouble, now
         if self.watch is not None and state.stage != stage:
             self.watch(rank.number, state.stage)
         self._answer(answers)
@@ -292,8 +300,12 @@ class _Runner:
             waits = self.bootstrap.ranks[rank.number].waits
             rank.outcome.state = "waiting" if waits else "hung"
             why = f"after {self.job.deadline:g} s" if self.complaint is None else f"at an impasse: {self.complaint}"
-            rank.outcome.text = rank.outcome.text or (f"in {waits} {why}" if waits else f"at work {why}")
-            self._take_stacks(rank)
+            doing = f"in {waits} {why}" if waits else f"at work {why}"
+            if trouble := self.bootstrap.ranks[rank.number].trouble:
+                doing += f"; it had said: {trouble}"
+            rank.outcome.text = rank.outcome.text or doing
+            if self.job.stacks:
+                self._take_stacks(rank)
 
     def _take_stacks(self, rank: _Rank) -> None:
         outcome, pid = rank.outcome, rank.process.pid

@@ -223,6 +223,7 @@ def start(
     debug: str = "INFO",
     subsystems: str = "ALL",
     environment: Mapping[str, str] | None = None,
+    stacks: bool = True,
 ) -> LabRun:
     """Run cases on so many ranks, and write the result into a folder.
 
@@ -237,6 +238,7 @@ def start(
         debug: level of the log.
         subsystems: of the log.
         environment: further variables of the ranks.
+        stacks: take stacks of the ranks that are there when the deadline passes.
 
     Raises:
         LabError: the run could not be begun.
@@ -275,6 +277,7 @@ def start(
         folder,
         deadline,
         input=lambda rank: folder / "cases" / f"rank-{rank}.txt",
+        stacks=stacks,
         reports=len(cases),
     )
     outcome = runner.run(job)

@@ -96,6 +96,12 @@ def test_stopped_rank_is_found_and_ended(tmp_path: Path) -> None:
     assert "stopped" in Path(outcome.ranks[0].stacks[0]).read_text()
 
 
+def test_what_had_failed_before_a_hang_is_told(tmp_path: Path) -> None:
+    outcome = play(tmp_path, "rank.trouble('no such file')\nhang()", deadline=SHORT)
+    assert "it had said: no such file" in outcome.ranks[0].text
+    assert outcome.ranks[0].trouble_at is not None and outcome.ranks[0].trouble_at <= outcome.seconds
+
+
 def test_killed_rank_is_noticed_at_once_by_who_waits_for_it(tmp_path: Path) -> None:
     code = """
 rank.barrier('begun')

@@ -1,0 +1,107 @@
+"""Ranks that send each other data in all ways (`matrix`), and with every fault at every site (`faults`); writes the tables.
+
+python benchmarks/lab.py matrix [--ranks 2,4] [--most 4M]
+python benchmarks/lab.py faults [--site proxy.setup]
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import tempfile
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+from psmkit import analyze
+from psmkit.lab import elf, matrix, transfer
+from psmkit.lab.emulation import Emulation
+
+HERE = Path(__file__).parent
+DEADLINE, TIMEOUT = 5.0, 1.5  # seconds of a run with a fault; of a wait of its control plane
+
+
+def run_matrix(ranks: list[int], most: int) -> list[str]:
+    """The table, and a line for each case that was not right."""
+    lines = ["| ranks | pattern | bytes per peer | " + " | ".join(f"{s}, {z}" for s, z in ways()) + " |"]
+    lines.append("|---" * (3 + len(ways())) + "|")
+    wrong: list[str] = []
+    for count in ranks:
+        cases = [case for case in matrix.all_cases(count) if case.size <= most]
+        folder = Path(tempfile.mkdtemp(prefix="psm-matrix-"))
+        run = transfer.start(cases, count, folder / "run", deadline=3600.0, debug="WARN")
+        seconds: dict[tuple[object, ...], str] = {}
+        for number, case in enumerate(cases):
+            reports = [rank.reports[number] for rank in run.outcome.ranks if len(rank.reports) > number]
+            bad = [r for r in reports if r["status"] != "PSM_OK"]
+            if bad or len(reports) < count:
+                wrong.append(f"{case.line()}: {bad[0]['text'] if bad else 'not all ranks came so far'}")
+            moved = sum(r["bytes"] for r in reports)
+            slowest = max((r["move_seconds"] for r in reports), default=0.0)
+            rate = f"{moved / slowest / 1e9:.2f}" if slowest and not bad else "wrong"
+            seconds[case.pattern, case.size, case.share, case.zero_copy] = rate
+        for pattern in matrix.AXES["pattern"]:
+            for size in [s for s in matrix.AXES["size"] if (pattern, s, *ways()[0]) in seconds]:
+                row = [seconds[pattern, size, *way] for way in ways()]
+                lines.append(f"| {count} | {pattern} | {size} | " + " | ".join(row) + " |")
+        print(f"{count} ranks: {len(cases)} cases, {run.outcome.seconds:.0f} s, good: {run.outcome.good}", flush=True)
+        shutil.rmtree(folder)
+    return [*lines, "", *(wrong or ["All data was right, and nothing was left behind."])]
+
+
+def ways() -> list[tuple[str, str]]:
+    """The ways that data goes."""
+    return [(s, z) for s in matrix.AXES["share"] for z in matrix.AXES["zero_copy"]]
+
+
+def run_faults(only: str | None) -> list[str]:
+    """The table of faults."""
+    program = transfer.program()
+    binaries = (program.parents[1] / "lib" / "libpsm.so.0", program)
+    sites = [s for b in binaries for s in elf.read(b).sites if only is None or s.name == only]
+    lines = ["| site | action | rank | ranks end | s | told | left | analysis |", "|---" * 8 + "|"]
+    ends: Counter[str] = Counter()
+    for strike in matrix.strikes(sites):
+        folder = Path(tempfile.mkdtemp(prefix="psm-fault-"))
+        emulation = Emulation(folder, faults=strike.text, stall_report=1.0, leaks=True)
+        case = replace(strike.case, timeout_ms=round(TIMEOUT * 1000), stall_report_ms=1000)
+        run = transfer.start([case], 2, folder / "run", deadline=DEADLINE, emulation=emulation, stacks=False)
+        outcome = run.outcome
+        struck = any("PSM_FAULTS: " in f.read_text(errors="replace") for f in (folder / "run" / "logs").iterdir())
+        state = " ".join(rank.state for rank in outcome.ranks) if struck else "not reached"
+        report = analyze([str(p) for p in run.evidence()])
+        told = next((r["text"] for rank in outcome.ranks for r in rank.reports if r["text"] and r["by"] != "lab"), "")
+        left = len(outcome.shared_memory) + len(outcome.processes)
+        codes = " ".join(sorted({f.code for f in report.findings if f.severity.weight}))
+        ends[state] += 1
+        cells = [strike.site, strike.action, str(strike.rank), state, f"{outcome.seconds:.1f}", told[:110], str(left)]
+        lines.append("| " + " | ".join(c.replace("|", "/") for c in [*cells, f"{report.verdict.value} {codes}"]) + " |")
+        print(lines[-1], flush=True)
+        shutil.rmtree(folder)
+    return [*lines, "", *(f"{count} x {end}" for end, count in ends.most_common())]
+
+
+def main() -> int:
+    """Run one of the two and write its table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=("matrix", "faults"))
+    parser.add_argument("--ranks", default=",".join(map(str, matrix.RANKS)))
+    parser.add_argument("--most", default="64M", type=transfer.size)
+    parser.add_argument("--site")
+    parser.add_argument("--out", type=Path)
+    given = parser.parse_args()
+    if given.what == "matrix":
+        lines = run_matrix([int(n) for n in given.ranks.split(",")], given.most)
+        title = "# Data in all ways\n\nGB/s through emulated CUDA, all ranks together, two groups; every byte was compared.\n"
+    else:
+        lines = run_faults(given.site)
+        title = "# Every fault at every site\n\nTwo ranks, one case; `told` is what the first rank that failed by itself says.\n"
+    out = given.out or HERE / f"lab_{given.what}.md"
+    out.write_text("\n".join([title, *lines]) + "\n")
+    print(f"written to {out}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
