@@ -22,11 +22,11 @@ DEADLINE = 240.0
 SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 
 
-def build(folder: Path, end: str, options: list[str]) -> Path:
-    """The driver with one of the two ends."""
+def build(folder: Path, end: str, options: list[str], more: tuple[str, ...] = ()) -> Path:
+    """The driver with one of the two ends, and more parts of libpsm."""
     generated = ground.generate(folder / "generated")
     sources = [*compiled.BASE.glob("*.c"), HERE / "driver.c", HERE / f"end_{end}.c"]
-    for part in ("core", "shm", "p2p", "launch", *(["proxy"] if end == "proxy" else [])):
+    for part in ("core", "shm", "p2p", "launch", *(["proxy"] if end == "proxy" else []), *more):
         sources += [path for path in (ground.PSM / part).glob("*.c") if not path.name.startswith("fuzz")]
     program = folder / f"driver-{end}"
     command = [compiled.compiler(), *compiled.WARNINGS, *ground.includes(generated), *options, *sorted(sources)]

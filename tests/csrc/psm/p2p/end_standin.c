@@ -48,8 +48,8 @@ struct psmProxyState {
     } offers[OFFERS];
     int given[OFFERS], ngiven;
     struct op *saved, *posted;
-    bool stopping;
-    volatile uint32_t aborted;
+    _Atomic bool stopping;
+    _Atomic uint32_t aborted;
     struct psm_error error;
 };
 struct connector {
