@@ -26,13 +26,17 @@ struct psmGroupOp {
 };
 
 typedef struct psmGroup psmGroup;
-/* Launches sends and recvs as one group on `stream` (0, blocking or non-blocking). Self-sends are copies on that
- * stream. */
+/* Launches sends and recvs as one group on `stream` (0, blocking or non-blocking; not while it is captured). Self-sends
+   are copies on that stream. `ops` are read before it returns; buffers and connectors have to stay until the group has
+   ended. Both ends of a connection name its operations in the same order. Caller's thread with the device current, one
+   group at a time of a state. INVALID, CUDA, NO_MEMORY: nothing was launched. What fails later is the group's status.
+ */
 PSM_API psm_status psmGroupLaunch(psmProxyState *state, void *stream, const struct psmGroupOp *ops, size_t nops,
                                   psmGroup **group);
-/* PSM_IN_PROGRESS until all ops have ended; then the first error or PSM_OK. */
+/* PSM_IN_PROGRESS until all ops have ended; then the first error or PSM_OK. Any thread. */
 PSM_API psm_status psmGroupQuery(psmGroup *group);
 PSM_API psm_status psmGroupWait(psmGroup *group); /* ends by success, abort or the peer's death; no deadline */
+/* INVALID while it has not ended. NULL is fine. */
 PSM_API psm_status psmGroupFree(psmGroup *group);
 
 #ifdef __cplusplus

@@ -78,6 +78,13 @@ PSM_SHAREABLE(psmP2pShareInfo, 120);
 
 typedef struct psmP2pConnector psmP2pConnector; /* the caller's end: opaque */
 
+/* Setup and Connect run on the caller's thread, one connector at a time by one thread, and wait for proxies until the
+   host's deadline. *host is copied; what host->self points to has to outlive the connector, which is the caller's until
+   Free. Setup: INVALID, UNSUPPORTED (no way between the two), CUDA, NO_RESOURCE, NO_MEMORY, TIMEOUT and what the proxy
+   answers. Connect: MISMATCH (both values in the text), PROTOCOL, VERSION, PEER_DEAD, and as Setup. After a failure of
+   Connect the connector is as before, and is to be freed.
+   Free waits until the connector's operations have ended; a second Free is INVALID. NULL is fine. */
+
 PSM_API psm_status psmP2pSendSetup(const struct psm_host *host, const struct psm_peer_info *me,
                                    const struct psm_peer_info *peer, int channel, int connIndex,
                                    struct psm_p2p_connect *info, psmP2pConnector **send);
@@ -96,7 +103,7 @@ PSM_API psm_status psmP2pSendConnect(psmP2pConnector *send, const struct psm_p2p
 PSM_API psm_status psmP2pRecvConnect(psmP2pConnector *recv, const struct psm_p2p_connect *peer);
 PSM_API psm_status psmP2pSendFree(psmP2pConnector *send);
 PSM_API psm_status psmP2pRecvFree(psmP2pConnector *recv);
-/* The service's name of the connection, for psmProxyOp.connection. */
+/* The service's name of the connection, for psmProxyOp.connection; 0: the connector was freed. Any thread. */
 PSM_API uint64_t psmP2pConnection(const psmP2pConnector *connector);
 /* Memory that can be registered whatever the mode: on the rank's device, or pinned host memory (on_host), which is
    zeros. Any thread with the device current. Deregister it before it is freed. */
