@@ -65,7 +65,9 @@ def render(tmp_path_factory: pytest.TempPathFactory) -> Render:
         arguments: list[object] = []
         for name, kind in fields_of(message, spelling).items():
             value = values[name]
-            if isinstance(value, str):
+            if kind in ("hex", "ptr") and isinstance(value, str):
+                arguments.append(ctypes.c_uint64(int(value, 16)))
+            elif isinstance(value, str):
                 arguments.append(ctypes.c_char_p(value.encode()))
             elif kind == "float":
                 arguments.append(ctypes.c_double(value))
