@@ -91,6 +91,12 @@ void psm_fault_load(void)
     if (wrong) psm_msg_fault_text_wrong(error.position, error.text);
 }
 
+void psm_fault_each(void (*visit)(const char *site, bool prefix, void *context), void *context)
+{
+    const struct psm_fault_set *set = atomic_load_explicit(&installed, memory_order_acquire);
+    for (size_t i = 0; set && i < set->n; i++) visit(set->rules[i].site, set->rules[i].prefix, context);
+}
+
 static bool concerns(const struct psm_rule *rule, const char *site)
 {
     return rule->prefix ? strncmp(site, rule->site, strlen(rule->site)) == 0 : strcmp(site, rule->site) == 0;

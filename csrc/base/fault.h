@@ -130,6 +130,8 @@ const char *psm_fault_action_name(enum psm_fault_action action);
 
 /* Read PSM_FAULTS now (else: at the first psm_fault_hit). A wrong text is one warning, and no fault is set. */
 void psm_fault_load(void);
+/* The sites that the installed faults name, without the star; for who knows all of a kind, and tells of a wrong one. */
+void psm_fault_each(void (*visit)(const char *site, bool prefix, void *context), void *context);
 /* Take these faults from now on in place of those set before; all counts begin anew. The set belongs to psm_base then.
  * NULL: none. */
 void psm_fault_install(struct psm_fault_set *set);

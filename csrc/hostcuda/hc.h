@@ -53,7 +53,7 @@ const struct hc_call *hc_current_call(void); /* of this thread, or NULL */
 uint64_t hc_calls_of(int fn);                /* how often it was called in this process */
 
 /* Errors that CUDA reports at a later call: asynchronous failures stick to the device until cudaDeviceReset. */
-void hc_device_fail(int device, int code);
+bool hc_device_fail(int device, int code); /* true: the first of the device */
 int hc_device_sticky(int device);
 void hc_device_clear(int device);
 

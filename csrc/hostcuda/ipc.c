@@ -41,9 +41,10 @@ static int refuse(const struct hc_ipc_name *name, int code, const char *why)
 
 int hc_ipc_open(const struct hc_ipc_name *name, enum hc_memfd_kind kind, int *fd, struct hc_trailer *t)
 {
-    if (name->magic != MAGIC || name->kind != kind || name->pid <= 0 || name->fd < 0)
-        return refuse(name, PSM_CUDA_INVALID_HANDLE,
-                      "these 64 bytes are no handle of this kind; pass what the Get function wrote");
+    if (name->magic != MAGIC || name->kind != kind || name->pid <= 0 || name->fd < 0) {
+        hc_say_ipc(0, "pass what the Get function wrote");
+        return PSM_CUDA_INVALID_HANDLE;
+    }
     if (name->pid == getpid() && name->start_time == hc_start_time(getpid()))
         return refuse(name, PSM_CUDA_INVALID_CONTEXT, "it is of this process; CUDA opens handles of others only");
     if (hc_start_time(name->pid) != name->start_time)

@@ -18,7 +18,10 @@ void hc_say_import(int fd, const char *format, ...)
 
 void hc_say_ipc(int pid, const char *reason)
 {
-    psm_msg_hostcuda_ipc_refused(pid, reason);
+    if (pid)
+        psm_msg_hostcuda_ipc_refused(pid, reason);
+    else
+        psm_msg_hostcuda_ipc_refused_2(reason);
 }
 
 void hc_say_no_memory(uint64_t bytes, int error)

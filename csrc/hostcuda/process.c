@@ -36,24 +36,28 @@ static pthread_once_t sites_once = PTHREAD_ONCE_INIT;
 static _Thread_local struct psm_fault late; /* of the call that runs in this thread, when its late is set */
 static _Thread_local const struct hc_call *late_call;
 
-static bool flag(const char *name, bool otherwise)
+/* Which of the words an option is; the first where it is not set. What is not understood is told, because who mistypes
+   an option believes that it holds. */
+static int choice(const char *name, const char *const *words, int n, const char *expected)
 {
     const char *text = getenv(name);
-    if (!text || !*text) return otherwise;
-    return strcmp(text, "0") != 0;
+    if (!text || !*text) return 0;
+    for (int i = 0; i < n; i++)
+        if (strcmp(text, words[i]) == 0) return i;
+    psm_msg_hostcuda_option(name, expected, text, words[0]);
+    return 0;
 }
 
 static void read_options(void)
 {
-    const char *text;
-    hc_options.strict = flag("PSM_HOSTCUDA_STRICT", true);
-    hc_options.inline_work = flag("PSM_HOSTCUDA_INLINE", true);
-    text = getenv("PSM_HOSTCUDA_HOST_FUNCTIONS");
-    hc_options.serial_host_functions = text && strcmp(text, "serial") == 0;
-    text = getenv("PSM_HOSTCUDA");
-    hc_options.force = text && strcmp(text, "force") == 0;
-    text = getenv("PSM_HOSTCUDA_SANITIZE");
-    hc_options.sanitize = !text || strcmp(text, "off") == 0 ? 0 : strcmp(text, "error") == 0 ? 2 : 1;
+    static const char *const yes[] = {"1", "0"}, *const host_functions[] = {"concurrent", "serial"};
+    static const char *const force[] = {"0", "force"}, *const sanitize[] = {"off", "warn", "error"};
+    hc_options.strict = choice("PSM_HOSTCUDA_STRICT", yes, 2, "1 or 0") == 0;
+    hc_options.inline_work = choice("PSM_HOSTCUDA_INLINE", yes, 2, "1 or 0") == 0;
+    hc_options.serial_host_functions =
+        choice("PSM_HOSTCUDA_HOST_FUNCTIONS", host_functions, 2, "concurrent or serial") == 1;
+    hc_options.force = choice("PSM_HOSTCUDA", force, 2, "force, or not set") == 1;
+    hc_options.sanitize = choice("PSM_HOSTCUDA_SANITIZE", sanitize, 3, "off, warn or error");
 }
 
 /* Where a real driver is loaded the emulated libraries would hide it from an application that wants the GPU. */
@@ -115,6 +119,18 @@ static void name_sites(void)
         psm_site_init(&sites[fn], hc_functions[fn].name, "a CUDA or NVML function", PSM_FAULT_CAN_CALL);
 }
 
+/* A fault for a function that nobody has would never strike, and who asked for it would wait in vain. Names that are
+   not like CUDA's are other libraries'. */
+static void look_for_site(const char *site, bool prefix, void *context)
+{
+    (void)context;
+    size_t n = strlen(site);
+    if (strncmp(site, "cu", 2) != 0 && strncmp(site, "nvml", 4) != 0) return;
+    for (int fn = 0; fn < HC_FN_COUNT; fn++)
+        if (strncmp(hc_functions[fn].name, site, n) == 0 && (prefix || !hc_functions[fn].name[n])) return;
+    psm_msg_fault_nowhere(site);
+}
+
 static bool faults_set(void)
 {
     return __builtin_expect(atomic_load_explicit(&psm_fault_state, memory_order_relaxed) != 0, 0);
@@ -149,6 +165,7 @@ static void start(void)
     pthread_atfork(NULL, NULL, after_fork);
     psm_fault_set_resolver(error_of_name);
     psm_fault_load();
+    psm_fault_each(look_for_site, NULL);
     start_error = hc_topology_start();
     if (!start_error) start_error = hc_memory_start();
     if (!start_error) start_error = hc_streams_start();
@@ -256,10 +273,10 @@ int *hc_last_error(void)
 }
 
 /* The first failure stays: later ones follow from it. */
-void hc_device_fail(int device, int code)
+bool hc_device_fail(int device, int code)
 {
     int none = 0;
-    if (device >= 0 && device < HC_MAX_DEVICES) atomic_compare_exchange_strong(&sticky[device], &none, code);
+    return device >= 0 && device < HC_MAX_DEVICES && atomic_compare_exchange_strong(&sticky[device], &none, code);
 }
 
 int hc_device_sticky(int device)

@@ -7,6 +7,7 @@
 #include <time.h>
 
 #include "base.h"
+#include "log.h"
 
 enum { SPARE_ITEMS = 128 };
 
@@ -19,7 +20,7 @@ static atomic_int busy_blocking[HC_MAX_DEVICES];            /* blocking streams 
 static struct hc_stream *ready_first, *ready_last;
 static int ready_count;
 static struct hc_stream *host_first, *host_last; /* serial host functions: who waits for its turn */
-static bool host_busy;
+static struct hc_stream *host_turn;              /* whose turn it is */
 static struct hc_item *spare;
 static int spares;
 
@@ -210,13 +211,19 @@ struct hc_stream *hc_queue_pop_ready(void)
         ready_count--;
         bool host = stream->first->flags & HC_WORK_HOST_FUNCTION && hc_options.serial_host_functions;
         if (!host || atomic_load_explicit(&stream->cancelled, memory_order_relaxed)) return stream;
-        if (!host_busy) {
-            host_busy = stream->holds_host = true;
+        if (!host_turn) {
+            host_turn = stream;
             return stream;
         }
         push(&host_first, &host_last, stream);
     }
     return NULL;
+}
+
+struct hc_stream *hc_queue_turn(const struct hc_stream *stream)
+{
+    bool host = stream->ready && stream->first->flags & HC_WORK_HOST_FUNCTION;
+    return host && host_turn != stream ? host_turn : NULL;
 }
 
 struct hc_item *hc_queue_take(struct hc_stream *stream)
@@ -245,11 +252,12 @@ void hc_queue_run(struct hc_stream *stream, struct hc_item *item)
     if (!skip) {
         struct hc_stream *outer = current_stream;
         current_stream = stream;
+        psm_log_set_device(stream->device);
         in_host_function = item->flags & HC_WORK_HOST_FUNCTION;
         int code = item->run(item->argument, stream->device);
         in_host_function = false;
         current_stream = outer;
-        if (code) hc_device_fail(stream->device, code);
+        if (code && hc_device_fail(stream->device, code)) hc_say_failed_later(stream, item->fn, item->tid, code);
     }
     if (item->end) item->end(item->argument);
 }
@@ -260,9 +268,9 @@ void hc_queue_finish(struct hc_stream *stream, struct hc_item *item, uint64_t nu
     stream->running = false;
     atomic_store_explicit(&stream->completed, number, memory_order_release);
     if (item) {
-        if (stream->holds_host) {
+        if (host_turn == stream) {
             struct hc_stream *next = pop(&host_first);
-            host_busy = stream->holds_host = false;
+            host_turn = NULL;
             if (next) push_ready(next);
         }
         item_free(item);
@@ -355,7 +363,10 @@ static void run_here(struct hc_stream *stream, const struct hc_work *work, uint6
     hc_workers_busy(1);
     pthread_mutex_unlock(&hc_queue_lock);
     int code = hc_device_sticky(stream->device) ? 0 : work->run((void *)work->argument, stream->device);
-    if (code) hc_device_fail(stream->device, code);
+    if (code && hc_device_fail(stream->device, code)) {
+        const struct hc_call *call = hc_current_call();
+        hc_say_failed_later(stream, call ? call->fn : -1, psm_tid(), code);
+    }
     if (work->end) work->end((void *)work->argument);
     pthread_mutex_lock(&hc_queue_lock);
     hc_workers_busy(-1);

@@ -13,7 +13,7 @@
 #include "base.h"
 #include "psm_messages.h"
 
-enum { STACK = 128 << 10, DEFAULT_SECONDS = 10, MOST = 16 };
+enum { DEFAULT_SECONDS = 10, MOST = 16 };
 
 static pthread_cond_t tick;
 static bool watching; /* under hc_queue_lock */
@@ -31,7 +31,10 @@ static void prepare(void)
     const char *text = getenv("PSM_STALL_REPORT");
     char *end = NULL;
     double seconds = text && *text ? strtod(text, &end) : DEFAULT_SECONDS;
-    if (end && (*end || !(seconds >= 0 && seconds <= 1e6))) seconds = DEFAULT_SECONDS;
+    if (end && (*end || !(seconds >= 0 && seconds <= 1e6))) {
+        psm_msg_hostcuda_option("PSM_STALL_REPORT", "seconds, 0 for never", text, "10");
+        seconds = DEFAULT_SECONDS;
+    }
     patience = (uint64_t)(seconds * 1e9);
 }
 
@@ -42,9 +45,16 @@ static const char *kind_of(const struct hc_stream *stream)
     return stream->kind == HC_BLOCKING ? "blocking" : "non-blocking";
 }
 
+void hc_say_failed_later(const struct hc_stream *stream, int fn, int tid, int code)
+{
+    psm_msg_hostcuda_failed_later(fn >= 0 ? hc_functions[fn].name : "work", tid, hc_cudaGetErrorName(code), code,
+                                  kind_of(stream), atomic_load_explicit(&stream->handle, memory_order_relaxed),
+                                  stream->device);
+}
+
 /* What a stall is told with, copied under the lock and printed without it. */
 struct told {
-    bool over, host;
+    bool over, host, turn; /* turn: host functions run one at a time */
     const char *kind, *other_kind, *call;
     uint64_t stream, other, seconds;
     uint32_t queued;
@@ -52,11 +62,14 @@ struct told {
     void *function;
 };
 
-/* The stream at the end of the chain of waits. Chains end: nothing waits for what was submitted later. */
-static struct hc_stream *root_of(struct hc_stream *stream)
+/* The stream at the end of the chain of waits. Chains end: nothing waits for what was submitted later, and who has the
+   turn runs. */
+static struct hc_stream *root_of(struct hc_stream *stream, bool *turn)
 {
     while (stream->parked_on) stream = stream->parked_on;
-    return stream;
+    struct hc_stream *first = hc_queue_turn(stream);
+    *turn = first != NULL;
+    return first ? first : stream;
 }
 
 static bool look_at(struct hc_stream *stream, uint64_t now, struct told *told)
@@ -77,7 +90,7 @@ static bool look_at(struct hc_stream *stream, uint64_t now, struct told *told)
         return was;
     }
     if (stream->stall.told || now - stream->stall.since < patience) return false;
-    struct hc_stream *root = root_of(stream);
+    struct hc_stream *root = root_of(stream, &told->turn);
     if (root == stream && !stream->running) return false; /* ready: workers are busy, or about to come */
     stream->stall.told = true;
     for (const struct hc_item *item = stream->first; item; item = item->next) told->queued++;
@@ -112,8 +125,12 @@ static void tell(const struct told *told)
         psm_msg_hostcuda_stall_over(told->kind, told->stream, told->device, told->seconds);
     } else if (told->host) {
         name_function(told->function, name, sizeof name);
-        psm_msg_hostcuda_stall_host_function(told->seconds, told->queued, told->kind, told->stream, told->device,
-                                             told->call, told->tid, told->other_kind, told->other, name);
+        if (told->turn)
+            psm_msg_hostcuda_stall_host_function_2(told->seconds, told->queued, told->kind, told->stream, told->device,
+                                                   told->call, told->tid, told->other_kind, told->other, name);
+        else
+            psm_msg_hostcuda_stall_host_function(told->seconds, told->queued, told->kind, told->stream, told->device,
+                                                 told->call, told->tid, told->other_kind, told->other, name);
     } else {
         psm_msg_hostcuda_stall(told->seconds, told->queued, told->kind, told->stream, told->device, told->call,
                                told->tid, told->other_kind, told->other);

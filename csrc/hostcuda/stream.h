@@ -89,7 +89,6 @@ struct hc_stream {
         uint64_t completed, since;
         bool told;
     } stall;
-    bool holds_host;                /* its host function has the turn where they run one at a time */
     struct hc_stream *ready_next;   /* there */
     struct hc_stream *parked_on;    /* the first item waits for this stream */
     struct hc_stream *parked_next;  /* in its list */
@@ -119,9 +118,12 @@ bool hc_stream_stopped(const struct hc_stream *stream);
 struct hc_stream *hc_current_stream(void); /* of the work that runs in this thread, NULL: none */
 
 /* All under the lock. */
-void hc_queue_link(struct hc_stream *stream);            /* makes it known to its device */
-void hc_queue_unlink(struct hc_stream *stream);          /* before its memory is given back */
-struct hc_stream *hc_queue_pop_ready(void);              /* a stream whose first item may run, or NULL */
+void hc_queue_link(struct hc_stream *stream);   /* makes it known to its device */
+void hc_queue_unlink(struct hc_stream *stream); /* before its memory is given back */
+struct hc_stream *hc_queue_pop_ready(void);     /* a stream whose first item may run, or NULL */
+/* Whose host function has the turn that this stream's first item, a host function too, waits for where they run one at
+   a time; NULL: it waits for no turn. */
+struct hc_stream *hc_queue_turn(const struct hc_stream *stream);
 struct hc_item *hc_queue_take(struct hc_stream *stream); /* its first item; the stream is running now */
 void hc_queue_finish(struct hc_stream *stream, struct hc_item *item, uint64_t number);
 void hc_queue_cancel(struct hc_stream *stream);
@@ -146,4 +148,6 @@ void hc_workers_busy(int change); /* inline runners count, so that the exit wait
 bool hc_stall_wanted(void);
 void *hc_stall_watch(void *nothing);
 void hc_stall_not_started(void);
+/* Work that call `fn` of thread `tid` had queued was the first to fail on its device. Without the lock. */
+void hc_say_failed_later(const struct hc_stream *stream, int fn, int tid, int code);
 #endif

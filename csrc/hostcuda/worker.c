@@ -9,7 +9,9 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { STACK = 256 << 10, IDLE_SECONDS = 2, LEAST = 2, MOST = 8, EXIT_SECONDS = 5 };
+/* Host functions of the application run on workers and may need what a thread of their own would have. It is room only:
+   pages come with use. */
+enum { STACK = 8 << 20, WATCH_STACK = 256 << 10, IDLE_SECONDS = 2, LEAST = 2, MOST = 8, EXIT_SECONDS = 5 };
 
 static pthread_cond_t wake, quiet;
 static int limit = LEAST; /* workers that may compute at the same time */
@@ -81,7 +83,7 @@ static void *worker(void *nothing)
 }
 
 /* Signals of the application are for its own threads; what a worker does wrong itself still shows. */
-static bool start_thread(void *(*run)(void *))
+static bool start_thread(void *(*run)(void *), size_t stack)
 {
     sigset_t all, before;
     sigfillset(&all);
@@ -94,7 +96,7 @@ static bool start_thread(void *(*run)(void *))
     pthread_attr_t attributes;
     pthread_t thread;
     if (pthread_attr_init(&attributes)) return false;
-    pthread_attr_setstacksize(&attributes, STACK);
+    pthread_attr_setstacksize(&attributes, stack);
     pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     int rc = pthread_create(&thread, &attributes, run, NULL);
@@ -110,8 +112,8 @@ int hc_workers_count(void)
 
 static bool start_worker(void)
 {
-    if (!start_thread(worker)) return false;
-    if (hc_stall_wanted() && !start_thread(hc_stall_watch)) hc_stall_not_started();
+    if (!start_thread(worker, STACK)) return false;
+    if (hc_stall_wanted() && !start_thread(hc_stall_watch, WATCH_STACK)) hc_stall_not_started();
     return true;
 }
 

@@ -10,6 +10,7 @@ import pytest
 from psmkit.lab.cuda import Face
 from tests.hostcuda.buffers import NON_BLOCKING, Buffers, returns
 from tests.hostcuda.conftest import Child, emulated
+from tests.hostcuda.test_topology import printed
 
 INVALID_VALUE, INVALID_CONTEXT, INVALID_HANDLE, NOT_SUPPORTED = 1, 201, 400, 801
 ORDER_STREAM, ORDER_DURING_CALL, ORDER_ANY = 1, 2, 3
@@ -325,7 +326,7 @@ def test_copy_to_a_mapping_without_access_sticks_to_the_device(child: Child) -> 
         print(rt.cudaMemset(p[0], 0, 8), rt.cudaDeviceSynchronize())
         """
     )
-    assert done.stdout.split() == ["700"] * 4
+    assert printed(done) == ["700"] * 4
 
 
 @emulated

@@ -106,3 +106,15 @@ def test_without_faults_nothing_is_said(child: Child) -> None:
 
 def _plain(code: str) -> str:
     return "\n".join(line.removeprefix("    ") for line in code.splitlines())
+
+
+@pytest.mark.parametrize("site", ["cudaMemcpyasync", "cuMemsett*", "nvmlInitt"])
+def test_fault_for_a_function_that_nobody_has_is_told(child: Child, site: str) -> None:
+    done = child("ok.cudaFree(ffi.NULL)", env={"PSM_FAULTS": f"{site}:error=1"})
+    assert f"CUDA and NVML have no function {site.removesuffix('*')}; this fault never strikes" in done.stdout
+
+
+@pytest.mark.parametrize("site", ["cudaMemcpyAsync", "cuMemset*", "cu*", "*", "net.send"])
+def test_fault_that_can_strike_here_or_elsewhere_is_not_told(child: Child, site: str) -> None:
+    done = child("ok.cudaFree(ffi.NULL)", env={"PSM_FAULTS": f"{site}:slow=1us:rank=5"})
+    assert "never strikes" not in done.stdout

@@ -3,8 +3,12 @@ not call CUDA."""
 
 from __future__ import annotations
 
+import ctypes
+import os
+import subprocess
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -252,3 +256,45 @@ def test_serial_mode_deadlocks_where_two_functions_need_each_other(child: Child)
         env={"PSM_HOSTCUDA_HOST_FUNCTIONS": "serial"},
     )
     assert done.stdout.split() == ["alone"]
+
+
+def test_host_function_has_the_stack_of_a_thread(lab: Lab, tmp_path: Path) -> None:
+    """Transports print, resolve names and call into other libraries there."""
+    source, library = tmp_path / "deep.c", tmp_path / "deep.so"
+    source.write_text(
+        "void deep(void *n) { volatile char room[4 << 20]; for (unsigned i = 0; i < sizeof room; i += 512) room[i] = 1;"
+        " *(int *)n = room[512]; }"
+    )
+    compiler = os.environ.get("CC", "cc")
+    subprocess.run([compiler, "-shared", "-fPIC", str(source), "-o", str(library)], check=True)
+    address = ctypes.cast(ctypes.CDLL(str(library)).deep, ctypes.c_void_p).value
+    stream, seen = lab.stream(), lab.rt.new("int *")
+    lab.rt.ok.cudaLaunchHostFunc(stream, lab.ffi.cast("cudaHostFn_t", address), seen)
+    lab.rt.ok.cudaStreamSynchronize(stream)
+    assert seen[0] == 1
+
+
+@emulated
+def test_host_function_that_waits_for_its_turn_is_told(child: Child, tmp_path: Path) -> None:
+    """Two host functions of which the first waits for the second: CUDA may run one at a time, and then both wait."""
+    code = """
+    import time
+    from pathlib import Path
+    from tests.hostcuda.gates import DEADLINE, Lab
+    log = Path(sys.argv[1])
+    with Lab(rt) as lab:
+        one, two = lab.stream(1), lab.stream(1)
+        def told():
+            until = time.monotonic() + DEADLINE
+            while not (log.exists() and "wait for their turn" in log.read_text()) and time.monotonic() < until:
+                time.sleep(0.02)
+        lab.call(one, told)
+        lab.call(two, lambda: None)
+    """
+    log = tmp_path / "log"
+    env = {"PSM_HOSTCUDA_HOST_FUNCTIONS": "serial", "PSM_STALL_REPORT": "0.1", "PSM_LOG_FILE": str(log)}
+    child(code, str(log), env=env)
+    said = [line for line in log.read_text().splitlines() if "wait for their turn" in line]
+    assert len(said) == 1
+    assert "1 operations on the non-blocking stream" in said[0] and "the first by cudaLaunchHostFunc" in said[0]
+    assert "PSM_HOSTCUDA_HOST_FUNCTIONS=serial" in said[0]

@@ -383,7 +383,7 @@ def test_failure_of_an_interpreter_sticks_to_the_device(child: Child, interprete
         """,
         env={"PSM_HOSTCUDA_KERNELS": str(interpreter)},
     )
-    assert done.stdout.split() == ["0", "700", "700"]
+    assert printed(done) == ["0", "700", "700"]
 
 
 @pytest.mark.parametrize(
