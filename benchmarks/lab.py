@@ -19,7 +19,7 @@ from psmkit.lab import elf, matrix, transfer
 from psmkit.lab.emulation import Emulation
 
 HERE = Path(__file__).parent
-DEADLINE, TIMEOUT = 5.0, 1.5  # seconds of a run with a fault; of a wait of its control plane
+DEADLINE, TIMEOUT = 4.0, 1.0  # seconds of a run with a fault; of a wait of its control plane
 
 
 def run_matrix(ranks: list[int], most: int) -> list[str]:

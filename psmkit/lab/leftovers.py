@@ -5,19 +5,21 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import time
 from collections.abc import Iterable
 from pathlib import Path
 
 __all__ = ["Memory", "end_sessions", "in_sessions"]
 
 _SHM = Path("/dev/shm")
+_PATIENCE = 0.5  # seconds that others have to clean up after themselves
 
 
 class Memory:
     """Files in /dev/shm as they are now; what comes later and is in nobody's use was left behind.
 
-    Other jobs of the same user may run meanwhile. Their files are not taken for ours: a living process has them open or
-    mapped.
+    Other jobs of the same user may run meanwhile. Their files are not taken for ours: a living process has them open or mapped,
+    or they go away by themselves while those of dead ranks stay.
     """
 
     def __init__(self, folder: Path = _SHM) -> None:
@@ -40,8 +42,10 @@ class Memory:
         if not found:
             return []
         used = _in_use(str(self.folder))
-        # Those in use may have ended while we looked: what is gone is no leftover.
-        return [name for name in found if name not in used and (self.folder / name).exists()]
+        found = [name for name in found if name not in used]
+        if found:
+            time.sleep(_PATIENCE)
+        return [name for name in found if (self.folder / name).exists()]
 
 
 def _in_use(folder: str) -> set[str]:

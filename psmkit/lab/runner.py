@@ -39,6 +39,7 @@ class Job:
         input: file for the standard input of a rank, None for none.
         stack_signal: a signal at which a rank writes its own stacks to the file that PSM_LAB_STACKS names.
         stacks: take stacks of the ranks that are there when the deadline passes.
+        shared_memory: the folder where ranks keep named shared memory. One that the run does not share with others tells exactly what is left.
         reports: how many reports make a rank complete; None: any number.
     """
 
@@ -51,6 +52,7 @@ class Job:
     input: Callable[[int], Path | None] = lambda _rank: None
     stack_signal: int | None = None
     stacks: bool = True
+    shared_memory: Path = Path("/dev/shm")
     reports: int | None = None
 
 
@@ -136,7 +138,7 @@ class _Runner:
 
     def run(self) -> Outcome:
         self.job.folder.mkdir(parents=True, exist_ok=True)
-        memory = leftovers.Memory()
+        memory = leftovers.Memory(self.job.shared_memory)
         self.begun = time.monotonic()
         expired = False
         try:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
+import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -261,12 +263,16 @@ def start(
         mine = [_of_rank(case, rank, devices, changes.get(rank, {})) for case in cases]
         (folder / "cases" / f"rank-{rank}.txt").write_text("".join(case.line() + "\n" for case in mine))
 
+    # Of this run alone, so that what is left in it is the ranks'.
+    shared = Path(tempfile.mkdtemp(prefix="psm-lab-", dir="/dev/shm"))
+
     def of_rank(rank: int) -> dict[str, str]:
         log = str((folder / "logs" / f"rank-{rank}.log").absolute())
         return (
             lab.environment(rank)
             | {"PSM_LOG_FILE": log, "NCCL_DEBUG_FILE": log, "PSM_DEBUG": debug, "NCCL_DEBUG": debug}
             | {"PSM_DEBUG_SUBSYS": subsystems, "NCCL_DEBUG_SUBSYS": subsystems}
+            | {"PSM_SHM_DIR": str(shared)}
             | dict(environment or {})
         )
 
@@ -278,9 +284,13 @@ def start(
         deadline,
         input=lambda rank: folder / "cases" / f"rank-{rank}.txt",
         stacks=stacks,
+        shared_memory=shared,
         reports=len(cases),
     )
-    outcome = runner.run(job)
+    try:
+        outcome = runner.run(job)
+    finally:
+        shutil.rmtree(shared, ignore_errors=True)
     settings = {
         "ranks": ranks,
         "deadline": deadline,
