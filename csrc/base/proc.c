@@ -19,8 +19,10 @@
 static struct psm_proc self;
 static _Atomic int ready; /* 0: not filled, 1: somebody is filling it, 2: filled */
 static _Atomic bool abort_flag;
-static _Thread_local int thread_id;
-static _Thread_local int thread_pid;
+/* Asked for in every record: without a call of __tls_get_addr. */
+#define FAST_TLS __attribute__((tls_model("initial-exec")))
+static _Thread_local int thread_id FAST_TLS;
+static _Thread_local int thread_pid FAST_TLS;
 
 static size_t read_file(const char *path, char *buffer, size_t size)
 {

@@ -450,48 +450,29 @@ void psm_ring_commit(psm_section *section, uint64_t ticket)
     atomic_store_explicit(&slot->sequence, 2 * ticket + 2, memory_order_release);
 }
 
-/* used is counted up before the slot is taken and down after it is free: below capacity means that one is free. */
-static bool count_up(psm_section *s)
-{
-    if (atomic_fetch_add_explicit(&s->control->used, 1, memory_order_acquire) < s->capacity) return true;
-    atomic_fetch_sub_explicit(&s->control->used, 1, memory_order_relaxed);
-    return false;
-}
-
-static void *take_slot(psm_section *s, uint64_t i)
-{
-    struct rec_slot *slot = slot_at(s, i);
-    uint64_t seen = atomic_load_explicit(&slot->sequence, memory_order_relaxed);
-    if ((seen & SLOT_BITS) != SLOT_FREE ||
-        !atomic_compare_exchange_strong_explicit(&slot->sequence, &seen, seen | SLOT_CLAIMED, memory_order_acquire,
-                                                 memory_order_relaxed))
-        return NULL;
-    atomic_thread_fence(memory_order_release);
-    memset(slot->record, 0, s->record_size);
-    note_writer(slot);
-    return slot->record;
-}
-
 void *psm_table_claim(psm_section *section, uint32_t *number)
 {
     if (!is_open(section) || section->kind != PSM_TABLE) return NULL;
-    if (!count_up(section)) return lose(section);
-    for (;;) {
-        uint64_t i = atomic_fetch_add_explicit(&section->control->tickets, 1, memory_order_relaxed) % section->capacity;
-        void *record = take_slot(section, i);
-        if (!record) continue;
-        *number = (uint32_t)i;
-        return record;
+    struct rec_control *c = section->control;
+    /* used is counted up before the slot is taken and down after it is free: below capacity means that one is free. */
+    if (atomic_fetch_add_explicit(&c->used, 1, memory_order_acquire) >= section->capacity) {
+        atomic_fetch_sub_explicit(&c->used, 1, memory_order_relaxed);
+        return lose(section);
     }
-}
-
-void *psm_table_claim_again(psm_section *section, uint32_t number)
-{
-    if (!is_open(section) || section->kind != PSM_TABLE || number >= section->capacity || !count_up(section))
-        return NULL;
-    void *record = take_slot(section, number);
-    if (!record) atomic_fetch_sub_explicit(&section->control->used, 1, memory_order_relaxed);
-    return record;
+    for (;;) {
+        uint64_t i = atomic_fetch_add_explicit(&c->tickets, 1, memory_order_relaxed) % section->capacity;
+        struct rec_slot *slot = slot_at(section, i);
+        uint64_t seen = atomic_load_explicit(&slot->sequence, memory_order_relaxed);
+        if ((seen & SLOT_BITS) != SLOT_FREE) continue;
+        if (!atomic_compare_exchange_strong_explicit(&slot->sequence, &seen, seen | SLOT_CLAIMED, memory_order_acquire,
+                                                     memory_order_relaxed))
+            continue;
+        atomic_thread_fence(memory_order_release);
+        memset(slot->record, 0, section->record_size);
+        note_writer(slot);
+        *number = (uint32_t)i;
+        return slot->record;
+    }
 }
 
 static void set_state(struct rec_slot *slot, uint64_t state, memory_order order)
@@ -519,6 +500,27 @@ void psm_table_release(psm_section *section, uint32_t number)
     if (!is_open(section)) return;
     set_state(slot_at(section, number), SLOT_FREE, memory_order_release);
     atomic_fetch_sub_explicit(&section->control->used, 1, memory_order_release);
+}
+
+void psm_table_set_aside(psm_section *section, uint32_t number)
+{
+    if (is_open(section)) set_state(slot_at(section, number), SLOT_FREE, memory_order_release);
+}
+
+void *psm_table_claim_aside(psm_section *section, uint32_t number)
+{
+    if (!is_open(section)) return NULL;
+    struct rec_slot *slot = slot_at(section, number);
+    uint64_t seen = atomic_load_explicit(&slot->sequence, memory_order_relaxed);
+    if ((seen & SLOT_BITS) != SLOT_FREE ||
+        !atomic_compare_exchange_strong_explicit(&slot->sequence, &seen, seen | SLOT_CLAIMED, memory_order_acquire,
+                                                 memory_order_relaxed)) {
+        atomic_fetch_sub_explicit(&section->control->used, 1, memory_order_release);
+        return NULL;
+    }
+    atomic_thread_fence(memory_order_release);
+    note_writer(slot);
+    return slot->record;
 }
 
 uint64_t psm_section_lost(const psm_section *section)

@@ -73,12 +73,13 @@ void psm_ring_commit(psm_section *section, uint64_t ticket);
 /* Tables: what exists now. claim gives a place (NULL: full), publish shows it to readers, release frees it. update
  * hides a published record until the next publish; the owner of the slot is the only one to call these. */
 void *psm_table_claim(psm_section *section, uint32_t *slot);
-/* As claim, but this slot, which was released: for what comes and goes all the time. NULL: somebody has it; then claim.
- */
-void *psm_table_claim_again(psm_section *section, uint32_t slot);
 void psm_table_publish(psm_section *section, uint32_t slot);
 void *psm_table_update(psm_section *section, uint32_t slot);
 void psm_table_release(psm_section *section, uint32_t slot);
+/* For what comes and goes all the time: released, but the room of one record stays the caller's, for claim_aside. That
+ * gives the same slot again, with what was in it; NULL when somebody has claimed it, and the room is gone too. */
+void psm_table_set_aside(psm_section *section, uint32_t slot);
+void *psm_table_claim_aside(psm_section *section, uint32_t slot);
 /* Records that found no place since the start. */
 uint64_t psm_section_lost(const psm_section *section);
 

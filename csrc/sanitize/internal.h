@@ -2,9 +2,41 @@
 #ifndef PSM_SAN_INTERNAL_H
 #define PSM_SAN_INTERNAL_H
 
+#include <sched.h>
+#include <time.h>
+
 #include "base.h"
 #include "record.h"
 #include "san.h"
+
+/* ---- locks ---- */
+
+/* Held for tens of nanoseconds, twice or more in a call: a mutex would cost as much as what it guards. */
+struct san_guard {
+    _Atomic int taken;
+};
+
+static inline bool san_guard_try(struct san_guard *guard)
+{
+    return !atomic_exchange_explicit(&guard->taken, 1, memory_order_acquire);
+}
+
+static inline void san_guard_take(struct san_guard *guard)
+{
+    for (int i = 0; !san_guard_try(guard); i++) {
+        /* Its holder does not run: with priorities, giving the processor up may not be enough. */
+        static const struct timespec moment = {0, 50000};
+        if (i < 100)
+            sched_yield();
+        else
+            nanosleep(&moment, NULL);
+    }
+}
+
+static inline void san_guard_leave(struct san_guard *guard)
+{
+    atomic_store_explicit(&guard->taken, 0, memory_order_release);
+}
 
 /* ---- stacks (stack.c, unwind.c) ---- */
 
@@ -22,6 +54,7 @@ struct san_stack {
 /* One stack for all that was born or ended with it. */
 struct san_shared {
     struct san_stack stack;
+    bool stays; /* for ever: its users are not counted */
     _Atomic uint32_t users;
 };
 
@@ -38,6 +71,8 @@ void san_stack_start(void);
 struct san_shared *san_stack_take(void);
 struct san_shared *san_stack_share(struct san_shared *shared); /* one more user */
 void san_stack_drop(struct san_shared *shared);                /* one less; NULL too */
+/* Once, without memory for it. */
+void san_stack_take_now(struct san_stack *stack);
 /* From a signal handler, beginning at the interrupted instruction. */
 void san_stack_take_from(struct san_stack *stack, void *pc);
 void san_stack_render(const struct san_stack *stack, char *text, size_t size);
@@ -51,6 +86,9 @@ void san_stack_set(struct san_stack *stack, const uintptr_t *pc, int n);
 int san_walk(uintptr_t pc[static SAN_WALK]);
 
 /* ---- objects (ledger.c) ---- */
+
+/* Parts of the ledger, each with its lock. */
+enum { SAN_SHARDS = 64 };
 
 enum san_state { SAN_FREE, SAN_ALIVE, SAN_ENDING, SAN_ENDED };
 enum san_flag {
@@ -67,17 +105,21 @@ struct san_owner {
 };
 
 struct san_object {
-    struct san_object *next;          /* in its bucket */
-    struct san_object *older, *newer; /* ended ones of a shard, for their burial */
-    uint64_t value, size;
+    /* The first cache line: what lookups and burials of others touch. */
+    _Alignas(64) struct san_object *next; /* in its bucket */
+    struct san_object *older, *newer;     /* ended ones of a shard, for their burial */
+    uint64_t value;
+    struct san_shared *birth, *end; /* NULL: unknown */
     enum psm_san_kind kind;
     enum san_state state;
     unsigned flags;
-    uint32_t generation, count, slot;
+    uint32_t generation;
+
+    uint64_t size;
+    uint32_t count, slot;
     int device, tid, end_tid;
     uint64_t checked_ns; /* when the owner was last seen alive */
     struct san_owner owner;
-    struct san_shared *birth, *end; /* NULL: unknown */
 };
 
 /* One that stays as it is when the shard is no longer locked. Its object's pointers are not for use. */
@@ -97,8 +139,8 @@ bool san_try_copy(enum psm_san_kind kind, uint64_t value, struct san_copy *copy)
 /* Born, or born anew under a number that was known. flags: SAN_BORROWED, SAN_IMPORTED, SAN_RECORDED. */
 void san_born(enum psm_san_kind kind, uint64_t value, uint64_t size, int device, unsigned flags,
               const struct san_owner *owner);
-/* After SAN_ENDING: ended for good, or alive again. Nothing when it was born anew meanwhile. The stack stays the
- * caller's. */
+/* After SAN_ENDING: ended for good, or alive again. Nothing when it was born anew meanwhile. Takes the
+ * caller's use of the stack over. */
 void san_ended(enum psm_san_kind kind, uint64_t value, uint32_t generation, bool success, struct san_shared *stack);
 uint32_t san_generation(void); /* of the youngest */
 /* Forget all objects of a device. */
@@ -129,7 +171,7 @@ bool san_span_first(enum psm_san_kind kind, uint64_t from, uint64_t to, struct s
 /* ---- records of this and other processes (records.c) ---- */
 
 void san_records_start(void);
-/* Shard locked. spare: a slot that was released and may be free still, or SAN_NO_SLOT. */
+/* Shard locked. spare: a slot that the shard has set aside, or SAN_NO_SLOT. */
 #define SAN_NO_SLOT UINT32_MAX
 void san_record_birth(struct san_object *object, uint32_t *spare);
 void san_record_end(struct san_object *object, uint32_t *spare);

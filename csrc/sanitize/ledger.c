@@ -1,22 +1,21 @@
 /* The objects that are alive in this process, and those that ended last. */
 #define _GNU_SOURCE
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "internal.h"
 
 /* ENDED_MOST: how many ended objects a shard remembers. */
-enum { SHARDS = 64, BUCKETS = 256, ENDED_MOST = 64, CHUNK = 32 };
+enum { SHARDS = SAN_SHARDS, BUCKETS = 256, ENDED_MOST = 64, CHUNK = 32, CACHE_LINE = 64 };
 
 /* Objects are never given back, only used again by their shard: 64 shards stay small beside what they describe. */
 struct san_shard {
-    pthread_mutex_t lock;
-    struct san_object *bucket[BUCKETS];
+    _Alignas(CACHE_LINE) struct san_guard lock;
+    uint32_t spare; /* slot of a record that was set aside, or SAN_NO_SLOT */
+    unsigned ended;
     struct san_object *free;
     struct san_object *oldest, *newest; /* ended */
-    unsigned ended;
-    uint32_t spare; /* slot of a record */
+    _Alignas(CACHE_LINE) struct san_object *bucket[BUCKETS];
 };
 
 static struct san_shard shards[SHARDS];
@@ -44,13 +43,14 @@ struct san_object *san_lock(enum psm_san_kind kind, uint64_t value, struct san_s
 {
     uint64_t hash = hash_of(kind, value);
     *shard = &shards[hash % SHARDS];
-    pthread_mutex_lock(&(*shard)->lock);
+    san_guard_take(&(*shard)->lock);
+    __builtin_prefetch((*shard)->oldest, 1); /* to be buried by the next that ends */
     return find(*shard, hash, kind, value);
 }
 
 void san_unlock(struct san_shard *shard)
 {
-    pthread_mutex_unlock(&shard->lock);
+    san_guard_leave(&shard->lock);
 }
 
 void san_copy(struct san_copy *copy, const struct san_object *object)
@@ -64,10 +64,10 @@ bool san_try_copy(enum psm_san_kind kind, uint64_t value, struct san_copy *copy)
 {
     uint64_t hash = hash_of(kind, value);
     struct san_shard *shard = &shards[hash % SHARDS];
-    if (pthread_mutex_trylock(&shard->lock) != 0) return false;
+    if (!san_guard_try(&shard->lock)) return false;
     const struct san_object *o = find(shard, hash, kind, value);
     if (o) san_copy(copy, o);
-    pthread_mutex_unlock(&shard->lock);
+    san_guard_leave(&shard->lock);
     return o != NULL;
 }
 
@@ -114,8 +114,9 @@ static void bury(struct san_shard *shard, struct san_object *o)
 static struct san_object *fresh(struct san_shard *shard, uint64_t hash)
 {
     if (!shard->free) {
-        struct san_object *chunk = calloc(CHUNK, sizeof *chunk);
+        struct san_object *chunk = aligned_alloc(CACHE_LINE, CHUNK * sizeof *chunk);
         if (!chunk) return NULL;
+        memset(chunk, 0, CHUNK * sizeof *chunk);
         for (int i = 0; i < CHUNK; i++) {
             chunk[i].next = shard->free;
             shard->free = &chunk[i];
@@ -128,12 +129,19 @@ static struct san_object *fresh(struct san_shard *shard, uint64_t hash)
     return o;
 }
 
+static bool has_span(enum psm_san_kind kind)
+{
+    return kind == PSM_SAN_ALLOC || kind == PSM_SAN_HOST || kind == PSM_SAN_MAP || kind == PSM_SAN_IPC;
+}
+
 void san_born(enum psm_san_kind kind, uint64_t value, uint64_t size, int device, unsigned flags,
               const struct san_owner *owner)
 {
-    struct san_shared *stack = flags & SAN_BORROWED ? NULL : san_stack_take();
     uint64_t hash = hash_of(kind, value);
-    struct san_shard *shard;
+    struct san_shard *shard = &shards[hash % SHARDS];
+    __builtin_prefetch(shard, 1);
+    __builtin_prefetch(bucket_of(shard, hash), 1);
+    struct san_shared *stack = flags & SAN_BORROWED ? NULL : san_stack_take();
     struct san_object *o = san_lock(kind, value, &shard);
     bool again = o && (o->state == SAN_ALIVE || o->state == SAN_ENDING);
     /* A memory handle retained, an address opened twice: one more to end. CUDA's own pools are only asked for. */
@@ -169,7 +177,7 @@ void san_born(enum psm_san_kind kind, uint64_t value, uint64_t size, int device,
                                  .birth = stack};
         if (owner) o->owner = *owner;
         san_record_birth(o, &shard->spare);
-        if (kind == PSM_SAN_ALLOC || kind == PSM_SAN_HOST || kind == PSM_SAN_MAP || kind == PSM_SAN_IPC) {
+        if (has_span(kind)) {
             struct san_span span = {value, value + (size ? size : 1), kind, o->generation,
                                     !size || (flags & SAN_IMPORTED)};
             san_span_add(&span);
@@ -188,14 +196,16 @@ void san_ended(enum psm_san_kind kind, uint64_t value, uint32_t generation, bool
         if (!success || --o->count > 0) {
             o->state = SAN_ALIVE;
         } else {
-            o->end = san_stack_share(stack);
+            o->end = stack;
+            stack = NULL;
             o->end_tid = psm_tid();
             san_record_end(o, &shard->spare);
-            san_span_remove(value, generation, kind != PSM_SAN_HOST);
+            if (has_span(kind)) san_span_remove(value, generation, kind != PSM_SAN_HOST);
             bury(shard, o);
         }
     }
     san_unlock(shard);
+    san_stack_drop(stack);
 }
 
 uint32_t san_generation(void)
@@ -207,7 +217,7 @@ void san_forget(int device)
 {
     for (int i = 0; i < SHARDS; i++) {
         struct san_shard *shard = &shards[i];
-        pthread_mutex_lock(&shard->lock);
+        san_guard_take(&shard->lock);
         for (int j = 0; j < BUCKETS; j++) {
             struct san_object *next;
             for (struct san_object *o = shard->bucket[j]; o; o = next) {
@@ -218,29 +228,26 @@ void san_forget(int device)
                     o->kind != PSM_SAN_IPC)
                     continue;
                 san_record_end(o, &shard->spare);
-                san_span_remove(o->value, o->generation, false);
+                if (has_span(o->kind)) san_span_remove(o->value, o->generation, false);
                 unlink_object(shard, o);
             }
         }
-        pthread_mutex_unlock(&shard->lock);
+        san_guard_leave(&shard->lock);
     }
 }
 
 void san_each(void (*visit)(const struct san_object *object, void *context), void *context)
 {
     for (int i = 0; i < SHARDS; i++) {
-        pthread_mutex_lock(&shards[i].lock);
+        san_guard_take(&shards[i].lock);
         for (int j = 0; j < BUCKETS; j++)
             for (const struct san_object *o = shards[i].bucket[j]; o; o = o->next)
                 if (o->state == SAN_ALIVE) visit(o, context);
-        pthread_mutex_unlock(&shards[i].lock);
+        san_guard_leave(&shards[i].lock);
     }
 }
 
 void san_ledger_start(void)
 {
-    for (int i = 0; i < SHARDS; i++) {
-        pthread_mutex_init(&shards[i].lock, NULL);
-        shards[i].spare = SAN_NO_SLOT;
-    }
+    for (int i = 0; i < SHARDS; i++) shards[i].spare = SAN_NO_SLOT;
 }

@@ -5,7 +5,8 @@
 
 #include "internal.h"
 
-enum { OBJECTS = 8192 };
+/* SPARE: what the shards set aside for their next births. */
+enum { OBJECTS = 8192, SPARE = SAN_SHARDS };
 /* A dead process's handles are worth naming when it was of the same job: not older than this before our own start. */
 enum { SAME_JOB_SECONDS = 600, TICKS = 100 /* USER_HZ, the unit of start_time */ };
 
@@ -51,7 +52,7 @@ void san_records_start(void)
 {
     for (int kind = 0; kind < PSM_SAN_KINDS; kind++)
         snprintf(names[kind], sizeof names[kind], "%s", san_kind_name((enum psm_san_kind)kind));
-    table = psm_record_section(psm_record_self(), &schema, PSM_TABLE, OBJECTS);
+    table = psm_record_section(psm_record_self(), &schema, PSM_TABLE, OBJECTS + SPARE);
 }
 
 void san_record_birth(struct san_object *o, uint32_t *spare)
@@ -62,7 +63,7 @@ void san_record_birth(struct san_object *o, uint32_t *spare)
     if (*spare != SAN_NO_SLOT) {
         o->slot = *spare;
         *spare = SAN_NO_SLOT;
-        r = psm_table_claim_again(table, o->slot);
+        r = psm_table_claim_aside(table, o->slot);
     }
     if (!r) r = psm_table_claim(table, &o->slot);
     if (!r) return;
@@ -79,7 +80,7 @@ void san_record_birth(struct san_object *o, uint32_t *spare)
     r->owner_pid = o->owner.pid;
     r->owner_rank = o->owner.pid ? o->owner.rank : -1;
     r->owner_start_time = o->owner.start_time;
-    if (o->birth) r->birth = o->birth->stack;
+    r->birth = o->birth ? o->birth->stack : (struct san_stack){0};
     psm_table_publish(table, o->slot);
     o->flags &= ~(unsigned)SAN_NO_RECORD;
 }
@@ -87,8 +88,12 @@ void san_record_birth(struct san_object *o, uint32_t *spare)
 void san_record_end(struct san_object *o, uint32_t *spare)
 {
     if (o->flags & SAN_NO_RECORD) return;
-    psm_table_release(table, o->slot);
-    *spare = o->slot;
+    if (*spare == SAN_NO_SLOT) {
+        psm_table_set_aside(table, o->slot);
+        *spare = o->slot;
+    } else {
+        psm_table_release(table, o->slot);
+    }
     o->flags |= SAN_NO_RECORD;
 }
 

@@ -177,8 +177,9 @@ static void tell_stack(struct report_record *r, const char *which, int thread, c
 bool san_report(const struct san_report *report)
 {
     if (!is_news(report)) return false;
-    struct san_shared *now = report->used ? NULL : san_stack_take();
-    const struct san_stack *used = now ? &now->stack : report->used;
+    struct san_stack now;
+    if (!report->used) san_stack_take_now(&now);
+    const struct san_stack *used = report->used ? report->used : &now;
     struct report_record r = {.message = report->finding,
                               .report = atomic_fetch_add(&numbers, 1) + 1,
                               .value = report->value,
@@ -201,7 +202,6 @@ bool san_report(const struct san_report *report)
         tell_stack(&r, "born", report->tid, NULL);
     }
     if (report->end && report->end->n) tell_stack(&r, "ended", report->end_tid, report->end);
-    san_stack_drop(now);
     return true;
 }
 

@@ -83,7 +83,7 @@ static void end_mappings(const struct psm_san_call *call)
                     o->generation <= call->unmapped.generation;
         if (ours) o->state = SAN_ENDING;
         san_unlock(shard);
-        if (ours) san_ended(PSM_SAN_MAP, span.base, span.generation, true, stack);
+        if (ours) san_ended(PSM_SAN_MAP, span.base, span.generation, true, san_stack_share(stack));
         from = span.end;
     }
     san_stack_drop(stack);
@@ -103,8 +103,8 @@ void psm_san_leave(struct psm_san_call *call, int rc)
     if (call->ends) {
         struct san_shared *stack = san_stack_take();
         for (uint32_t i = 0; i < call->ends; i++)
-            san_ended(call->end[i].kind, call->end[i].value, call->end[i].generation, rc == 0, stack);
-        san_stack_drop(stack);
+            san_ended(call->end[i].kind, call->end[i].value, call->end[i].generation, rc == 0,
+                      i + 1 < call->ends ? san_stack_share(stack) : stack);
     }
     if (call->unmapped.to && rc == 0) end_mappings(call);
     psm_san_depth--;

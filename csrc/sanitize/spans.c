@@ -2,7 +2,6 @@
  *
  * Locks: that of a shard of the ledger may be held; none is taken here. */
 #define _GNU_SOURCE
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,7 +19,7 @@ struct entry {
 static struct entry *room, *entries;
 static size_t count, size, nfreed;
 static size_t last; /* where the last search ended; programs free what they have just allocated */
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct san_guard lock;
 
 /* The freed ones by age. What is no longer freed under its generation is passed over. */
 static struct {
@@ -128,7 +127,7 @@ static void forget_oldest(void)
 
 void san_span_add(const struct san_span *span)
 {
-    pthread_mutex_lock(&lock);
+    san_guard_take(&lock);
     size_t from = place(span->base), to = from;
     while (to < count && entries[to].span.base < span->end) to++;
     /* A living one that overlaps ended in a way that was not seen. */
@@ -139,12 +138,12 @@ void san_span_add(const struct san_span *span)
     } else {
         insert(from, span);
     }
-    pthread_mutex_unlock(&lock);
+    san_guard_leave(&lock);
 }
 
 void san_span_remove(uint64_t base, uint32_t generation, bool keep)
 {
-    pthread_mutex_lock(&lock);
+    san_guard_take(&lock);
     size_t at = exactly(base, generation, false);
     if (at != SIZE_MAX && !keep) {
         erase(at, 1);
@@ -156,7 +155,7 @@ void san_span_remove(uint64_t base, uint32_t generation, bool keep)
         queue[(oldest + queued++) % QUEUED].generation = generation;
         while (nfreed > FREED_MOST && queued) forget_oldest();
     }
-    pthread_mutex_unlock(&lock);
+    san_guard_leave(&lock);
 }
 
 static enum san_hit find(uint64_t address, struct san_span *first, uint64_t *end)
@@ -175,30 +174,30 @@ static enum san_hit find(uint64_t address, struct san_span *first, uint64_t *end
 
 enum san_hit san_span_find(uint64_t address, struct san_span *first, uint64_t *end)
 {
-    pthread_mutex_lock(&lock);
+    san_guard_take(&lock);
     enum san_hit hit = find(address, first, end);
-    pthread_mutex_unlock(&lock);
+    san_guard_leave(&lock);
     return hit;
 }
 
 bool san_span_try_find(uint64_t address, struct san_span *first)
 {
     uint64_t end;
-    if (pthread_mutex_trylock(&lock) != 0) return false;
+    if (!san_guard_try(&lock)) return false;
     enum san_hit hit = find(address, first, &end);
-    pthread_mutex_unlock(&lock);
+    san_guard_leave(&lock);
     return hit == SAN_HIT_LIVE;
 }
 
 bool san_span_first(enum psm_san_kind kind, uint64_t from, uint64_t to, struct san_span *span)
 {
-    pthread_mutex_lock(&lock);
+    san_guard_take(&lock);
     size_t at = place(from);
     while (at < count && entries[at].span.base < to &&
            (entries[at].freed || entries[at].span.base < from || entries[at].span.kind != kind))
         at++;
     bool found = at < count && entries[at].span.base < to;
     if (found) *span = entries[at].span;
-    pthread_mutex_unlock(&lock);
+    san_guard_leave(&lock);
     return found;
 }

@@ -150,6 +150,12 @@ void san_stack_set(struct san_stack *stack, const uintptr_t *pc, int n)
     keep(stack, pc + first, n - first);
 }
 
+void san_stack_take_now(struct san_stack *stack)
+{
+    uintptr_t pc[SAN_WALK];
+    san_stack_set(stack, pc, san_walk(pc));
+}
+
 void san_stack_take_from(struct san_stack *stack, void *interrupted)
 {
     uintptr_t pc[SAN_WALK];

@@ -49,7 +49,7 @@ static _Unwind_Reason_Code step(struct _Unwind_Context *context, void *argument)
 {
     struct way *way = argument;
     uintptr_t pc = unwind_ip(context), sp = unwind_cfa(context);
-    if (sp <= way->above) return _URC_NO_REASON;
+    if (!way->n && sp <= way->above) return _URC_NO_REASON; /* behind a signal frame may come a lower stack */
     if (way->n == SAN_WALK) return _URC_END_OF_STACK;
     if (way->n && way->pc[way->n - 1] == pc && way->sp[way->n - 1] == sp) return _URC_END_OF_STACK; /* no progress */
     way->pc[way->n] = pc;
@@ -75,10 +75,10 @@ static void walk(struct way *way, uintptr_t above)
     if (way->n > 1 && !way->pc[way->n - 1]) way->n--; /* beyond the first function of the thread */
 }
 
-int san_walk(uintptr_t pc[static SAN_WALK])
+__attribute__((noinline)) int san_walk(uintptr_t pc[static SAN_WALK])
 {
     struct way way;
-    walk(&way, 0);
+    walk(&way, (uintptr_t)__builtin_frame_address(0));
     memcpy(pc, way.pc, (size_t)way.n * sizeof *pc);
     return way.n;
 }
@@ -88,25 +88,30 @@ static struct san_shared *shared_from(const struct way *way)
     struct san_shared *shared = malloc(sizeof *shared);
     if (!shared) return NULL;
     san_stack_set(&shared->stack, way->pc, way->n);
+    shared->stays = false;
     atomic_init(&shared->users, 1);
     return shared;
 }
 
 struct san_shared *san_stack_share(struct san_shared *shared)
 {
-    if (shared) atomic_fetch_add_explicit(&shared->users, 1, memory_order_relaxed);
+    if (shared && !shared->stays) atomic_fetch_add_explicit(&shared->users, 1, memory_order_relaxed);
     return shared;
 }
 
 void san_stack_drop(struct san_shared *shared)
 {
-    if (shared && atomic_fetch_sub_explicit(&shared->users, 1, memory_order_acq_rel) == 1) free(shared);
+    if (shared && !shared->stays && atomic_fetch_sub_explicit(&shared->users, 1, memory_order_acq_rel) == 1)
+        free(shared);
 }
 
 #if defined(__x86_64__)
 
-/* SETS * WAYS: different stacks of a thread. WORDS: on which one may depend. */
-enum { SETS = 32, WAYS = 8, WORDS = 3 * SAN_WALK };
+/* SETS * WAYS: different stacks of a thread. WORDS: on which one may depend. STAYING: different stacks of the process,
+ * about 600 KiB; NEAR: places where one of them may be. */
+enum { SETS = 32, WAYS = 8, WORDS = 3 * SAN_WALK, STAYING = 4096, NEAR = 8 };
+
+static struct san_shared *_Atomic staying[STAYING];
 
 struct known {
     uintptr_t frame; /* of san_stack_take; 0: none */
@@ -235,6 +240,32 @@ static size_t set_of(uintptr_t frame, uintptr_t caller)
 }
 _Static_assert(SETS == 1 << (64 - 59), "set_of gives one of SETS");
 
+/* The same stack, one that is never given back while there is room for such: counting the users of a stack, at four
+ * places in the life of an object, would cost as much as finding it. */
+static struct san_shared *stay(struct san_shared *shared)
+{
+    uint64_t hash = shared->stack.n;
+    for (uint32_t i = 0; i < shared->stack.n; i++) {
+        hash = (hash ^ shared->stack.frame[i]) * 0x9e3779b97f4a7c15u;
+        hash ^= hash >> 29;
+    }
+    for (unsigned i = 0; i < NEAR; i++) {
+        struct san_shared *_Atomic *at = &staying[(hash + i) % STAYING];
+        struct san_shared *seen = atomic_load_explicit(at, memory_order_acquire);
+        if (!seen) {
+            shared->stays = true;
+            if (atomic_compare_exchange_strong_explicit(at, &seen, shared, memory_order_acq_rel, memory_order_acquire))
+                return shared;
+            shared->stays = false;
+        }
+        if (memcmp(&seen->stack, &shared->stack, sizeof seen->stack) == 0) {
+            free(shared);
+            return seen;
+        }
+    }
+    return shared;
+}
+
 static struct san_shared *walk_and_keep(struct cache *c, uintptr_t frame, size_t set)
 {
     struct way way;
@@ -246,6 +277,7 @@ static struct san_shared *walk_and_keep(struct cache *c, uintptr_t frame, size_t
     san_stack_drop(k->stack);
     k->stack = NULL;
     if (learn(k, &way, frame, c)) {
+        shared = stay(shared);
         k->stack = san_stack_share(shared);
         c->next[set] = (unsigned char)((at + 1) % WAYS);
     } else {
