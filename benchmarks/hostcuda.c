@@ -11,6 +11,7 @@
 #include <time.h>
 
 #include "types.h"
+#include "types_memory.h"
 
 #define FUNCTIONS(X)                                                                                                   \
     X(cudaMalloc, (void **, size_t))                                                                                   \
@@ -20,13 +21,20 @@
     X(cudaMemcpyAsync, (void *, const void *, size_t, int, cudaStream_t))                                              \
     X(cudaMemsetAsync, (void *, int, size_t, cudaStream_t))                                                            \
     X(cudaStreamCreateWithFlags, (cudaStream_t *, unsigned))                                                           \
+    X(cudaStreamDestroy, (cudaStream_t))                                                                               \
     X(cudaStreamSynchronize, (cudaStream_t))                                                                           \
     X(cudaStreamQuery, (cudaStream_t))                                                                                 \
     X(cudaEventCreateWithFlags, (cudaEvent_t *, unsigned))                                                             \
+    X(cudaEventDestroy, (cudaEvent_t))                                                                                 \
     X(cudaEventRecord, (cudaEvent_t, cudaStream_t))                                                                    \
     X(cudaEventQuery, (cudaEvent_t))
+/* Of the driver beside the runtime. */
+#define DRIVER_FUNCTIONS(X)                                                                                            \
+    X(cuMemCreate, (unsigned long long *, size_t, const CUmemAllocationProp *, unsigned long long))                    \
+    X(cuMemRelease, (unsigned long long))
 #define POINTER(name, parameters) static int(*name) parameters;
 FUNCTIONS(POINTER)
+DRIVER_FUNCTIONS(POINTER)
 
 static double now(void)
 {
@@ -139,6 +147,22 @@ static void small(int repeat)
         CHECK(cudaMalloc(&memory, 64));
         CHECK(cudaFree(memory));
     })
+    TIME("cudaStreamCreate-cudaStreamDestroy", {
+        cudaStream_t made;
+        CHECK(cudaStreamCreateWithFlags(&made, 1));
+        CHECK(cudaStreamDestroy(made));
+    })
+    TIME("cudaEventCreate-cudaEventDestroy", {
+        cudaEvent_t made;
+        CHECK(cudaEventCreateWithFlags(&made, 2));
+        CHECK(cudaEventDestroy(made));
+    })
+    const CUmemAllocationProp prop = {.type = 1 /* pinned */, .location = {.type = 1 /* device */}};
+    TIME("cuMemCreate-cuMemRelease-2M", {
+        unsigned long long handle;
+        CHECK(cuMemCreate(&handle, 2 << 20, &prop, 0));
+        CHECK(cuMemRelease(handle));
+    })
 }
 
 /* Copies that are too large for the calling thread, so that workers come. */
@@ -169,6 +193,12 @@ int main(int argc, char **argv)
     *(void **)&name = dlsym(library, #name);                                                                           \
     if (!name) return 1;
     FUNCTIONS(LOAD)
+    library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    if (!library) {
+        fprintf(stderr, "%s\n", dlerror());
+        return 1;
+    }
+    DRIVER_FUNCTIONS(LOAD)
     if (!strcmp(argv[2], "copy") && argc == 5)
         copies(strtoul(argv[3], NULL, 10), atoi(argv[4]));
     else if (!strcmp(argv[2], "small"))
