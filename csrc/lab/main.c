@@ -1,6 +1,7 @@
 /* psm_rank: reads cases from standard input, runs them together with the other ranks, reports each as a line of JSON.
  *
  *   PSM_LAB_SOCKET=FD PSM_RANK=R PSM_RANKS=N psm_rank < CASES
+ *   psm_rank variants      what variants there are, a line of JSON each
  *
  * Exit status: 0 all cases good, 1 one failed, 2 it was called wrongly, 3 the runner is gone. */
 #define _GNU_SOURCE
@@ -112,8 +113,28 @@ static int number(const char *name, int low)
     exit(2);
 }
 
-int main(void)
+/* The lines go to standard output. */
+static int list_variants(void)
 {
+    const struct psmP2pVariant *all[64];
+    size_t n = psmP2pVariants(all, 64);
+    for (size_t i = 0; i < n && i < 64; i++) {
+        struct out out = {.n = 0};
+        bool tells = all[i]->size >= offsetof(struct psmP2pVariant, faults) + sizeof all[i]->faults && all[i]->faults;
+        put(&out, "{\"protocol\":1");
+        put_text(&out, "name", all[i]->name);
+        put_text(&out, "summary", all[i]->summary);
+        put_text(&out, "outcome", all[i]->outcome);
+        put_int(&out, "wrong", all[i]->wrong);
+        put_text(&out, "faults", tells ? all[i]->faults : "");
+        printf("%.*s}\n", (int)out.n, out.text);
+    }
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc == 2 && strcmp(argv[1], "variants") == 0) return list_variants();
     int fd = number("PSM_LAB_SOCKET", 3), rank = number("PSM_RANK", 0), ranks = number("PSM_RANKS", 1);
     struct lab_case c;
     char wrong[256];

@@ -168,16 +168,23 @@ static bool get_buffers(struct run *run)
     return true;
 }
 
+/* Whether the variant, which may be of an older library, has a member, and it is set. */
+#define HAS(member)                                                                                                    \
+    (run->variant->size >= offsetof(struct psmP2pVariant, member) + sizeof run->variant->member && run->variant->member)
+
 static bool set_up(struct run *run)
 {
+    psm_status (*recv)(const struct psm_host *, const struct psm_peer_info *, const struct psm_peer_info *, int, int,
+                       struct psm_p2p_connect *, psmP2pConnector **) = psmP2pRecvSetup;
+    if (HAS(recvSetup)) recv = run->variant->recvSetup;
     for (int r = 0; r < run->ranks; r++) {
         struct peer *peer = &run->peers[r];
         for (uint64_t k = 0; r != run->rank && k < run->c->channels; k++) {
             if (peer->sends && !ok(run, psmP2pSendSetup(&run->host, &run->info, &run->infos[r], (int)k, 0,
                                                         &peer->send[k].mine, &peer->send[k].connector)))
                 return false;
-            if (peer->recvs && !ok(run, psmP2pRecvSetup(&run->host, &run->info, &run->infos[r], (int)k, 0,
-                                                        &peer->recv[k].mine, &peer->recv[k].connector)))
+            if (peer->recvs && !ok(run, recv(&run->host, &run->info, &run->infos[r], (int)k, 0, &peer->recv[k].mine,
+                                             &peer->recv[k].connector)))
                 return false;
         }
     }
@@ -224,10 +231,8 @@ static bool connect_all(struct run *run)
 {
     psm_status (*send)(psmP2pConnector *, const struct psm_p2p_connect *) = psmP2pSendConnect;
     psm_status (*recv)(psmP2pConnector *, const struct psm_p2p_connect *) = psmP2pRecvConnect;
-    if (run->variant->size >= sizeof *run->variant) {
-        if (run->variant->sendConnect) send = run->variant->sendConnect;
-        if (run->variant->recvConnect) recv = run->variant->recvConnect;
-    }
+    if (HAS(sendConnect)) send = run->variant->sendConnect;
+    if (HAS(recvConnect)) recv = run->variant->recvConnect;
     for (int r = 0; r < run->ranks; r++) {
         struct peer *peer = &run->peers[r];
         for (uint64_t k = 0; r != run->rank && k < run->c->channels; k++) {

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import subprocess
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -24,11 +25,13 @@ __all__ = [
     "ZERO_COPIES",
     "Case",
     "LabRun",
+    "Variant",
     "differ",
     "program",
     "read",
     "size",
     "start",
+    "variants",
 ]
 
 PATTERNS = ("pair", "ring", "alltoall", "random")
@@ -157,6 +160,33 @@ def program() -> Path:
     return place
 
 
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A variant of the transport as libpsm has it. ``outcome``: what must be seen of a wrong one; ``faults``: those that make its mistake."""
+
+    name: str
+    summary: str
+    outcome: str
+    wrong: bool
+    faults: str
+
+
+def variants() -> dict[str, Variant]:
+    """The variants that libpsm has, by name.
+
+    Raises:
+        LabError: the rank program was not built, or cannot be run.
+    """
+    command = [str(program()), "variants"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+        rows = [json.loads(line) for line in done.stdout.splitlines()]
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        raise LabError(f"{' '.join(command)}: {error}") from None
+    found = [Variant(r["name"], r["summary"], r["outcome"], bool(r["wrong"]), r["faults"]) for r in rows]
+    return {variant.name: variant for variant in found}
+
+
 @dataclass(slots=True)
 class LabRun:
     """A run of cases and what it left in ``folder``. ``cases`` are lines as psm_rank reads them."""
@@ -251,8 +281,10 @@ def start(
     if beyond := [rank for rank in changes if rank >= ranks]:
         raise LabError(f"rank {beyond[0]} is to differ, and there are {ranks} ranks")
     executable = program()
+    mistakes = _mistakes([case.variant for case in cases] + [c["variant"] for c in changes.values() if "variant" in c])
     _fresh(folder)
     lab = replace(emulation, folder=folder / "records") if emulation else Emulation(folder / "records")
+    lab = replace(lab, faults=";".join(text for text in (lab.faults, mistakes) if text))
     for name in ("cases", "logs"):
         (folder / name).mkdir()
     devices = machine.gpus if machine else 8
@@ -300,6 +332,22 @@ def start(
     done = LabRun(folder, [case.line() for case in cases], outcome, settings)
     done.write()
     return done
+
+
+def _mistakes(names: Iterable[str]) -> str:
+    """The faults of variants; they hold for whole processes."""
+    wanted = set(names)
+    if wanted == {"split"}:
+        return ""
+    known = variants()
+    if unknown := sorted(wanted - set(known)):
+        raise LabError(f"there is no variant {unknown[0]!r}: {', '.join(known)} are there")
+    faults = [known[name].faults for name in sorted(wanted) if known[name].faults]
+    if faults and len(wanted) > 1:
+        raise LabError(
+            f"the variants {', '.join(sorted(wanted))} cannot be in one run: faults make the mistakes of one of them"
+        )
+    return ";".join(faults)
 
 
 def _of_rank(case: Case, rank: int, devices: int, changes: Mapping[str, Any]) -> Case:

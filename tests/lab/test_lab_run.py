@@ -1,0 +1,230 @@
+"""``psmkit lab run``: real ranks, libpsm, emulated CUDA; bytes that arrive, and what is told where they do not."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from psmkit.cli.app import main
+from psmkit.lab import runner, transfer
+from psmkit.logparse.records import open_record
+
+RANKS = "--ranks"
+DEADLINE = ("--deadline", "90")  # of runs that end by themselves
+SHORT = ("--deadline", "4")  # of runs that hang
+
+
+class Lab:
+    """Runs the command and reads what it says and leaves."""
+
+    def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.folder, self.capsys = folder, capsys
+
+    def __call__(self, *arguments: str, deadline: tuple[str, str] = DEADLINE) -> tuple[int, dict[str, Any]]:
+        status = main(["lab", "run", *arguments, *deadline, "--out", str(self.folder), "--format", "json"])
+        out, err = self.capsys.readouterr()
+        assert status != 2, err
+        return status, json.loads(out)
+
+
+@pytest.fixture
+def lab(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Lab:
+    return Lab(tmp_path / "out", capsys)
+
+
+def reports(result: dict[str, Any], rank: int) -> list[dict[str, Any]]:
+    found = result["ranks"][rank]["reports"]
+    assert isinstance(found, list)
+    return found
+
+
+def test_bytes_arrive_and_evidence_is_kept(lab: Lab) -> None:
+    status, result = lab("--ranks", "2", "--pattern", "pair", "--size", "64K", "--iters", "3")
+    assert status == 0, result
+    assert [r["state"] for r in result["ranks"]] == ["good", "good"]
+    assert [reports(result, rank)[0]["bytes"] for rank in (0, 1)] == [3 * 65536, 3 * 65536]
+    for name in ("logs/rank-0.log", "logs/rank-1.log", "cases/rank-1.txt", "result.json"):
+        assert (lab.folder / name).stat().st_size > 0
+    assert {open_record(str(p)).pid for p in (lab.folder / "records").glob("*.rec")} == {
+        r["pid"] for r in result["ranks"]
+    }
+    assert "Channel 0/0 : 0[0] -> 1[1] via PSM_P2P/" in (lab.folder / "logs" / "rank-0.log").read_text()
+    assert result["analysis"]["verdict"] not in ("failed", "hung", "leaking")
+
+
+@pytest.mark.parametrize("share", transfer.SHARES[2:])
+def test_every_pattern_and_size_by_each_way_of_sharing(lab: Lab, share: str) -> None:
+    sizes = "0,1,4095,262145"
+    options = ("--size", sizes, "--channels", "2", "--share", share, "--zero-copy", "never,registered,always")
+    status, result = lab(RANKS, "3", "--pattern", "alltoall,ring,random", *options)
+    assert status == 0, result
+    assert all(len(reports(result, rank)) == 3 * 3 * 4 for rank in range(3))
+    everything = sum(r["bytes"] for r in reports(result, 0) if "pattern=alltoall" in result["cases"][int(r["name"])])
+    assert everything == 3 * 3 * 2 * (0 + 1 + 4095 + 262145)
+
+
+@pytest.mark.parametrize("stream", transfer.STREAMS)
+def test_fifo_goes_round_many_times_under_each_kind_of_application_stream(lab: Lab, stream: str) -> None:
+    options = ("--size", "1M", "--steps", "4", "--buffer-size", "8K", "--zero-copy", "never")  # 512 steps a connection
+    status, result = lab(RANKS, "4", "--pattern", "alltoall", "--app-stream", stream, *options)
+    assert status == 0, result
+
+
+def test_setting_that_differs_is_refused_with_both_values(lab: Lab) -> None:
+    status, result = lab(RANKS, "2", "--differ", "rank=1,steps=4")
+    assert status == 1
+    for rank, (mine, theirs) in enumerate(((8, 4), (4, 8))):
+        (report,) = reports(result, rank)
+        assert (report["status"], report["stage"]) == ("PSM_ERR_MISMATCH", "connect")
+        assert f"{mine} at rank {rank} and {theirs} at rank {1 - rank}" in report["text"]
+
+
+def test_short_send_is_told_with_both_sizes(lab: Lab) -> None:
+    status, result = lab(RANKS, "2", "--size", "64K", "--differ", "rank=1,shorter=100")
+    assert status == 1 and not result["expired"]
+    assert {reports(result, rank)[0]["stage"] for rank in (0, 1)} == {"move"}
+    assert "sends 65436 bytes, rank 0 expects 65536" in reports(result, 1)[0]["text"]
+
+
+def test_missing_recv_hangs_the_sender_and_its_stacks_show_where(lab: Lab) -> None:
+    status, result = lab(RANKS, "2", "--size", "8M", "--differ", "rank=1,skip=recv", deadline=SHORT)
+    assert status == 1 and result["expired"]
+    assert [r["state"] for r in result["ranks"]] == ["hung", "waiting"]
+    assert result["ranks"][0]["stage"] == "move" and result["ranks"][1]["waits"] == "barrier moved"
+    stacks = Path(result["ranks"][0]["stacks"][0]).read_text()
+    assert "psmGroupWait" in stacks or "no gdb" in stacks
+    assert not result["shared_memory"] and not result["processes"]
+
+
+def test_killed_rank_ends_the_others_with_its_number(lab: Lab) -> None:
+    status, result = lab(
+        RANKS, "3", "--pattern", "alltoall", "--size", "1M", "--fault", "lab.stage:kill,rank=2,op=move"
+    )
+    assert status == 1 and not result["expired"]
+    assert [r["state"] for r in result["ranks"]] == ["failed", "failed", "died"]
+    statuses = {reports(result, rank)[0]["status"] for rank in (0, 1)}
+    # Who hears of it from the other survivor first reports that.
+    assert "PSM_ERR_PEER_DEAD" in statuses and statuses <= {"PSM_ERR_PEER_DEAD", "PSM_ERR_ABORTED"}
+    assert any("rank 2" in reports(result, rank)[0]["text"] for rank in (0, 1))
+    assert not result["shared_memory"]
+
+
+def test_stopped_rank_is_told_at_the_deadline(lab: Lab) -> None:
+    status, result = lab(RANKS, "2", "--fault", "lab.stage:kill=SIGSTOP,rank=1,op=move", deadline=SHORT)
+    assert status == 1 and result["expired"]
+    assert "stopped" in Path(result["ranks"][1]["stacks"][0]).read_text()
+
+
+def test_damaged_byte_is_found_at_its_place(lab: Lab) -> None:
+    status, result = lab(RANKS, "2", "--size", "64K", "--fault", "lab.data:corrupt,rank=1,nth=2")
+    assert status == 1
+    (report,) = reports(result, 0)
+    assert (report["wrong"], report["wrong_from"], report["wrong_iter"], report["wrong_offset"]) == (1, 1, 1, 32768)
+    assert report["by"] == "data"
+
+
+def test_fault_of_libpsm_is_told_by_the_rank_that_has_it(lab: Lab) -> None:
+    status, result = lab(RANKS, "2", "--fault", "p2p.setup:error=ENOSPC,rank=0")
+    assert status == 1
+    (report,) = reports(result, 0)
+    assert report["stage"] == "setup" and report["sys_errno"] == 28
+    assert reports(result, 1)[0]["by"] == "lab"  # it went no further, and has nothing of its own to tell
+
+
+def test_next_case_is_good_after_one_that_failed(lab: Lab) -> None:
+    status, result = lab(RANKS, "2", "--size", "64K,64K,64K", "--fault", "p2p.connect:error=ENOMEM,rank=0,nth=3")
+    assert status == 1
+    found = [r["status"] for r in reports(result, 0)]
+    assert found == ["PSM_OK", "PSM_ERR_NO_MEMORY", "PSM_OK"]
+
+
+def test_variant_that_copies_the_whole_struct_is_found_by_the_analysis(lab: Lab) -> None:
+    status, result = lab(RANKS, "2", "--size", "1M", "--variant", "whole-struct", deadline=("--deadline", "20"))
+    assert status == 1 and result["analysis"]["verdict"] == "failed"
+    assert "belongs to rank" in result["analysis"]["reason"]
+
+
+def test_variant_that_loses_its_stream_hangs_behind_the_legacy_stream(lab: Lab) -> None:
+    arguments = (RANKS, "2", "--size", "1M", "--variant", "whole-struct-zero", "--app-stream", "legacy")
+    status, result = lab(*arguments, deadline=SHORT)
+    assert status == 1 and result["expired"] and result["analysis"]["verdict"] == "hung"
+    assert "legacy stream" in result["analysis"]["reason"]
+
+
+def test_variant_whose_mistake_is_a_fault_gets_it(lab: Lab) -> None:
+    status, result = lab(RANKS, "2", "--variant", "lost-fd-reply", "--timeout", "0.5")
+    assert status == 1 and not result["expired"]
+    assert any("no answer to GetFd" in r["text"] for rank in (0, 1) for r in reports(result, rank))
+
+
+def test_data_that_is_right_by_luck_is_not_good(lab: Lab) -> None:
+    """The variant's mistake does no harm here, and leaves streams."""
+    status, result = lab(RANKS, "2", "--variant", "whole-struct-zero", "--app-stream", "nonblocking")
+    assert status == 1 and [r["state"] for r in result["ranks"]] == ["good", "good"]
+    assert "PSM505" in result["analysis"]["codes"]
+
+
+def test_variants_are_those_that_libpsm_has() -> None:
+    found = transfer.variants()
+    assert not found["split"].wrong and found["whole-struct"].wrong and found["lost-fd-reply"].faults
+
+
+def test_report_says_again_what_run_said(lab: Lab) -> None:
+    arguments = ["--differ", "rank=1,steps=4", *DEADLINE, "--out", str(lab.folder)]
+    assert main(["lab", "run", *arguments]) == 1
+    said = lab.capsys.readouterr().out
+    assert main(["lab", "report", str(lab.folder)]) == 1
+    assert lab.capsys.readouterr().out == said
+    assert said.startswith("not good: 2 ranks, 1 case") and "8 at rank 0 and 4 at rank 1" in " ".join(said.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--size", "64X"), "'64X' is no size"),
+        (("--pattern", "star"), "'star'; one of pair"),
+        (("--variant", "nonsense"), "there is no variant 'nonsense': split, "),
+        (("--differ", "steps=4"), "rank=N and what differs"),
+        (("--differ", "rank=1,colour=4"), "'colour=4' is not known"),
+        (("--differ", "rank=7,steps=4"), "rank 7 is to differ, and there are 2 ranks"),
+    ],
+)
+def test_wrong_options_are_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], said: str
+) -> None:
+    assert main(["lab", "run", *arguments, "--out", str(tmp_path / "out")]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_folder_of_another_run_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "old").touch()
+    assert main(["lab", "run", "--out", str(tmp_path)]) == 2
+    assert "is not empty" in capsys.readouterr().err
+
+
+def test_report_of_no_run_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["lab", "report", str(tmp_path)]) == 2
+    (tmp_path / "result.json").write_text("{}")
+    assert main(["lab", "report", str(tmp_path)]) == 2
+    assert "is no result of `psmkit lab run`" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "line", ["size=-1", "size=1x", "colour=red", "pattern=star", "pattern", "steps=3", "iters=0", "x" * 5000]
+)
+def test_rank_program_refuses_a_case_that_it_does_not_know(tmp_path: Path, line: str) -> None:
+    (tmp_path / "cases").write_text(line + "\n")
+    job = runner.Job(
+        1, lambda _: [str(transfer.program())], lambda _: {}, tmp_path, 60, input=lambda _: tmp_path / "cases"
+    )
+    (rank,) = runner.run(job).ranks
+    assert rank.exit_status == 2 and "case" in rank.text, rank
+
+
+def test_rank_program_alone_says_who_starts_it() -> None:
+    done = subprocess.run([transfer.program()], env={}, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and "`psmkit lab run` starts this program" in done.stderr
