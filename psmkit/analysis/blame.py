@@ -401,6 +401,12 @@ def _silent(job: Job, run: int, ours: Graph) -> list[Finding]:
     return found
 
 
+def _idle(job: Job, proc: int) -> bool:
+    """Whether a process that uses libpsm has ended all that it launched: its peers may go."""
+    launched = job.count(proc, "libpsm.group.launched")
+    return launched > 0 and launched == job.count(proc, "libpsm.group.ended")
+
+
 def _closed(job: Job, run: int, ours: Graph, done: set[int], severity: Severity) -> list[Finding]:
     """Connections that closed: worth a line where the processes were still at work."""
     closers: dict[Target, list[Blame]] = defaultdict(list)
@@ -414,6 +420,8 @@ def _closed(job: Job, run: int, ours: Graph, done: set[int], severity: Severity)
         if at.rank in done:
             continue
         blamers = sorted({b.by for b in blames})
+        if all(_idle(job, by) for by in blamers):
+            continue
         out.append(
             job.finding(
                 "PSM108",

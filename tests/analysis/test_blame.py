@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from psmkit.model import Severity
 from tests.analysis.test_errors import lost_peer, out_of_memory
 from tests.analysis.texts import Rank, find, of, ranks, serious
@@ -78,3 +80,16 @@ def test_rank_that_is_behind_and_closes_is_dead(tmp_path: Path) -> None:
     for rank in (0, 1, 3):
         closed_by(logs[rank], 2)
     assert [f.culprits for f in of(find("blame", tmp_path, logs), "PSM403")] == [(2,)]
+
+
+@pytest.mark.parametrize(("ended", "codes"), [(2, set()), (1, {"PSM108"})])
+def test_peer_of_libpsm_may_close_when_all_groups_have_ended(tmp_path: Path, ended: int, codes: set[str]) -> None:
+    """Two ranks without a communicator: the one that is done first closes its connections."""
+    log = Rank(0, 2)
+    log.line("New proxy send connection 0 from local rank 0, transport 5")
+    for group in (1, 2):
+        log.line(f"psm group {group} rank 0 launched: 1 sends, 0 recvs, 0 copies to self, on stream 0x0")
+    for group in range(1, ended + 1):
+        log.line(f"psm group {group} rank 0 ended: PSM_OK")
+    log.line("[Service thread] Connection closed by localRank 1", "service")
+    assert {f.code for f in find("blame", tmp_path, [log])} == codes

@@ -205,3 +205,15 @@ def test_warnings_about_a_lost_peer_alone_are_an_error_without_a_culprit(tmp_pat
 
 def test_clean_logs_have_no_errors(tmp_path: Path) -> None:
     assert not find("errors", tmp_path, [log.work().destroy() for log in ranks()])
+
+
+def test_connection_that_libpsm_refuses_is_an_error_though_a_peer_is_blamed_above(tmp_path: Path) -> None:
+    log = Rank(0, 2).ready()
+    log.warn("", "Proxy Call to rank 0 failed (Setup)")
+    log.warn(
+        "",
+        "psm p2p send rank 0 peer 1 channel 0 is not connected, setup ended with PSM_ERR_TIMEOUT: rank 0 got no answer to Setup",
+    )
+    found = of(find("errors", tmp_path, [log]), "PSM401")
+    assert [(f.severity, f.ranks) for f in found] == [(Severity.ERROR, (0,))]
+    assert "PSM_ERR_TIMEOUT" in found[0].title
