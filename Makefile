@@ -11,15 +11,16 @@ NATIVE := $(shell find CMakeLists.txt csrc psmkit/lab/apidef.py -type f 2>/dev/n
 C_CODE := $(shell find csrc tests -name '*.c' -o -name '*.h' 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-gpu check format bench wheel sanitize fuzz clean
+.PHONY: help setup demo test test-gpu check format bench matrix wheel sanitize fuzz clean
 
 help:
-	@echo 'make demo      set up, analyse a real 8-GPU log and a log with a fault, show both verdicts'
+	@echo 'make demo      set up, analyse a real 8-GPU log and one with a fault; run 4 ranks that work and 4 that hang'
 	@echo 'make test      set up and run all tests'
 	@echo 'make test-gpu  the tests of the emulated CUDA over a real one (CUDART=, CUDA=, NVML= name libraries)'
 	@echo 'make check     ruff, mypy --strict, clang-format'
 	@echo 'make format    let ruff and clang-format rewrite the code'
 	@echo 'make bench     measure the analysis on 100 MB and 1 GB of generated logs'
+	@echo 'make matrix    2 to 16 ranks send each other data in every way; every byte is compared'
 	@echo 'make wheel     build the wheel into dist/'
 	@echo 'make sanitize  the C tests and the scanner under ASan and UBSan, the emulated CUDA under TSan'
 	@echo 'make fuzz      mutate logs for FUZZ_SECONDS (60) under the sanitizers'
@@ -36,7 +37,7 @@ $(VENV)/.tools: pyproject.toml scripts/requirements.py
 # The wheel is built by scikit-build-core; for work on the tree CMake puts the module beside the code that imports it.
 $(VENV)/.built: $(VENV)/.tools $(NATIVE)
 	@mkdir -p build
-	@echo 'building the scanner and the emulated CUDA'
+	@echo 'building the scanner, the emulated CUDA and libpsm'
 	@{ cmake -S . -B build/dev -DPSMKIT_INPLACE=ON -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python && \
 		cmake --build build/dev --parallel 2; } > build/setup.log 2>&1 || { cat build/setup.log; exit 1; }
 	@touch $@
@@ -45,6 +46,7 @@ setup: $(VENV)/.built
 
 demo: setup
 	@sh examples/demo.sh $(BIN)/psmkit $(LOGS)
+	@sh examples/lab_demo.sh $(BIN)/psmkit
 	@echo
 	@sh examples/seed_bug.sh $(BIN)
 
@@ -71,6 +73,9 @@ format: setup
 bench: setup
 	$(BIN)/python benchmarks/run.py $(BENCH_ARGS)
 	$(BIN)/python benchmarks/hostcuda.py
+
+matrix: setup
+	$(BIN)/python benchmarks/lab.py matrix $(MATRIX_ARGS)
 
 wheel: $(VENV)/.tools
 	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-build-isolation --no-deps --wheel-dir dist .

@@ -1,4 +1,5 @@
-"""Ranks that send each other data in all ways (`matrix`), and with every fault at every site (`faults`); writes the tables.
+"""Ranks that send each other data in all ways (`matrix`), with every fault at every site (`faults`), by every variant of the transport
+(`variants`), and how long it takes to connect them (`setup`); writes the tables.
 
 python benchmarks/lab.py matrix [--ranks 2,4] [--most 4M]
 python benchmarks/lab.py faults [--site proxy.setup]
@@ -7,6 +8,7 @@ python benchmarks/lab.py faults [--site proxy.setup]
 from __future__ import annotations
 
 import argparse
+import itertools
 import shutil
 import sys
 import tempfile
@@ -82,18 +84,71 @@ def run_faults(only: str | None) -> list[str]:
     return [*lines, "", *(f"{count} x {end}" for end, count in ends.most_common())]
 
 
+def run_variants() -> list[str]:
+    """What each variant declares, and what the analysis finds in a run of it, by application stream and way of the data."""
+    lines = ["| variant | declared | stream, zero-copy | ranks end | analysis | findings |", "|---" * 6 + "|"]
+    for variant in transfer.variants().values():
+        for stream, zero_copy in itertools.product(("legacy", "nonblocking"), ("never", "registered")):
+            folder = Path(tempfile.mkdtemp(prefix="psm-variant-"))
+            case = transfer.Case(size=1 << 20, iters=4, app_stream=stream, zero_copy=zero_copy, variant=variant.name)
+            case = replace(case, timeout_ms=round(TIMEOUT * 1000), stall_report_ms=1000)
+            emulation = Emulation(folder, stall_report=1.0, leaks=True)
+            run = transfer.start([case], 2, folder / "run", deadline=DEADLINE, emulation=emulation, stacks=False)
+            report = analyze([str(p) for p in run.evidence()])
+            codes = " ".join(sorted({f.code for f in report.findings if f.severity.weight}))
+            states = " ".join(rank.state for rank in run.outcome.ranks)
+            cells = [
+                variant.name,
+                variant.outcome or "right",
+                f"{stream}, {zero_copy}",
+                states,
+                report.verdict.value,
+                codes,
+            ]
+            lines.append("| " + " | ".join(cells) + " |")
+            print(lines[-1], flush=True)
+            shutil.rmtree(folder)
+    return lines
+
+
+def run_setup(ranks: list[int]) -> list[str]:
+    """Seconds until all ranks are connected to all, two channels."""
+    lines = ["| ranks | connections | slowest rank, s | run, s |", "|---" * 4 + "|"]
+    for count in ranks:
+        folder = Path(tempfile.mkdtemp(prefix="psm-setup-"))
+        case = transfer.Case(pattern="alltoall", size=64, iters=1, channels=2)
+        run = transfer.start([case], count, folder / "run", deadline=600.0, debug="WARN")
+        slowest = max((r["setup_seconds"] for rank in run.outcome.ranks for r in rank.reports), default=0.0)
+        end = (
+            f"{run.outcome.seconds:.2f}"
+            if run.outcome.good
+            else "not good: " + next(r.text for r in run.outcome.ranks if r.text)
+        )
+        lines.append(f"| {count} | {2 * count * (count - 1)} | {slowest:.3f} | {end} |")
+        print(lines[-1], flush=True)
+        shutil.rmtree(folder)
+    return lines
+
+
 def main() -> int:
     """Run one of the two and write its table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=("matrix", "faults"))
+    parser.add_argument("what", choices=("matrix", "faults", "variants", "setup"))
     parser.add_argument("--ranks", default=",".join(map(str, matrix.RANKS)))
     parser.add_argument("--most", default="64M", type=transfer.size)
     parser.add_argument("--site")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
+    ranks = [int(n) for n in given.ranks.split(",")]
     if given.what == "matrix":
-        lines = run_matrix([int(n) for n in given.ranks.split(",")], given.most)
+        lines = run_matrix(ranks, given.most)
         title = "# Data in all ways\n\nGB/s through emulated CUDA, all ranks together, two groups; every byte was compared.\n"
+    elif given.what == "variants":
+        lines = run_variants()
+        title = "# Every variant of the transport\n\nTwo ranks, four operations of 1 MiB; a stall is told after 1 s.\n"
+    elif given.what == "setup":
+        lines = run_setup(ranks)
+        title = "# Connecting all to all\n\nFrom the start of the proxies to the last Connect, buffers included.\n"
     else:
         lines = run_faults(given.site)
         title = "# Every fault at every site\n\nTwo ranks, one case; `told` is what the first rank that failed by itself says.\n"
