@@ -143,8 +143,8 @@ void san_born(enum psm_san_kind kind, uint64_t value, uint64_t size, int device,
  * caller's use of the stack over. */
 void san_ended(enum psm_san_kind kind, uint64_t value, uint32_t generation, bool success, struct san_shared *stack);
 uint32_t san_generation(void); /* of the youngest */
-/* Forget all objects of a device. */
-void san_forget(int device);
+/* cudaDeviceReset: what the device had has ended. */
+void san_reset(int device);
 /* Every living object, locked by shard: visit may not take locks of the ledger. */
 void san_each(void (*visit)(const struct san_object *object, void *context), void *context);
 void san_ledger_start(void);

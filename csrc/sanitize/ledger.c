@@ -213,27 +213,34 @@ uint32_t san_generation(void)
     return atomic_load(&generations);
 }
 
-void san_forget(int device)
+void san_reset(int device)
 {
+    struct san_shared *stack = san_stack_take();
     for (int i = 0; i < SHARDS; i++) {
         struct san_shard *shard = &shards[i];
         san_guard_take(&shard->lock);
         for (int j = 0; j < BUCKETS; j++) {
-            struct san_object *next;
-            for (struct san_object *o = shard->bucket[j]; o; o = next) {
-                next = o->next;
-                if (o->device != device || o->state == SAN_ENDED) continue;
+            struct san_object *o = shard->bucket[j];
+            while (o) {
                 /* Registered and pinned memory, reservations and graphs belong to no device's reset. */
-                if (o->kind != PSM_SAN_STREAM && o->kind != PSM_SAN_EVENT && o->kind != PSM_SAN_ALLOC &&
-                    o->kind != PSM_SAN_IPC)
+                bool ends = o->device == device && o->state != SAN_ENDED &&
+                            (o->kind == PSM_SAN_STREAM || o->kind == PSM_SAN_EVENT || o->kind == PSM_SAN_ALLOC ||
+                             o->kind == PSM_SAN_IPC);
+                if (!ends) {
+                    o = o->next;
                     continue;
+                }
                 san_record_end(o, &shard->spare);
-                if (has_span(o->kind)) san_span_remove(o->value, o->generation, false);
-                unlink_object(shard, o);
+                if (has_span(o->kind)) san_span_remove(o->value, o->generation, true);
+                o->end = stack ? san_stack_share(stack) : NULL;
+                o->end_tid = psm_tid();
+                bury(shard, o); /* it may let go of the oldest ended one of any bucket: begin anew */
+                o = shard->bucket[j];
             }
         }
         san_guard_leave(&shard->lock);
     }
+    san_stack_drop(stack);
 }
 
 void san_each(void (*visit)(const struct san_object *object, void *context), void *context)

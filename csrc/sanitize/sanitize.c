@@ -467,7 +467,7 @@ void psm_san_import_fd(struct psm_san_call *call, uint64_t value, const void *fd
 void psm_san_reset(struct psm_san_call *call)
 {
     (void)call;
-    san_forget(san_device());
+    san_reset(san_device());
 }
 
 /* ---- start and end ---- */

@@ -266,6 +266,21 @@ def test_device_reset_ends_everything_without_a_word(run: Run) -> None:
     assert not [r for r in told.remarks if "never ended" in r]
 
 
+def test_stream_of_before_a_device_reset_is_told_as_destroyed(run: Run) -> None:
+    told = run(
+        STREAM + "number = value(s); ok.cudaDeviceReset(); print('number', number); assert rt.cudaStreamQuery(s) == 400"
+    )
+    assert "which was destroyed before" in told.one()
+    assert [s.split(", ")[1].split()[0] for s in told.stacks] == ["used", "born", "ended"]
+
+
+def test_many_objects_end_with_a_device_reset(run: Run) -> None:
+    code = (
+        "es = [new('cudaEvent_t *') for _ in range(5000)]\nfor x in es: ok.cudaEventCreate(x)\nok.cudaDeviceReset()\n"
+    )
+    run(code, PSM_SANITIZE_LEAKS="1").nothing()
+
+
 # ---- handles of other processes ----
 
 
