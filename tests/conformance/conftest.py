@@ -77,10 +77,10 @@ def variants(driver: Path) -> dict[str, Declared]:
     return {name: Declared(name, wrong == "1", outcome, faults) for name, wrong, outcome, faults in rows}
 
 
-def _stood_still(text: str) -> bool:
-    """Whether both ends have told of a second without a step."""
+def _stood_still(text: str, ends: set[str]) -> bool:
+    """Whether these ends have told of a second without a step."""
     told = re.findall(r"psm p2p (send|recv) rank .* stalled for (\d+) ms", text)
-    return {role for role, ms in told if int(ms) >= 1000} == {"send", "recv"}
+    return ends <= {role for role, ms in told if int(ms) >= 1000}
 
 
 Runner = Callable[..., Run]
@@ -90,7 +90,8 @@ Runner = Callable[..., Run]
 def run(driver: Path, variants: dict[str, Declared], tmp_path: Path) -> Runner:
     """Runs two ranks of a variant, one sending to the other, and analyses what they left."""
 
-    def one(variant: str, *arguments: str, hangs: bool = False, **settings: str) -> Run:
+    def one(variant: str, *arguments: str, hangs: bool = False, until: str = "", **settings: str) -> Run:
+        ends = {until} if until else {"send", "recv"} if hangs else set()
         folder = tmp_path / "run"
         for name in ("records", "shm"):
             (folder / name).mkdir(parents=True)
@@ -105,7 +106,7 @@ def run(driver: Path, variants: dict[str, Declared], tmp_path: Path) -> Runner:
             "PSM_SHM_DIR": str(folder / "shm"),
             "PSM_BUFFER_SIZE": "64K",
             "PSM_TIMEOUT": "2" if variants[variant].faults else "60",
-            "PSM_STALL_REPORT": "0.3",
+            "PSM_STALL_REPORT": "0.3" if ends else "10",
             "PSM_FAULTS": variants[variant].faults,
             "NCCL_DEBUG": "INFO",
             "NCCL_DEBUG_SUBSYS": "INIT,P2P,PROXY,COLL,REG",
@@ -117,7 +118,7 @@ def run(driver: Path, variants: dict[str, Declared], tmp_path: Path) -> Runner:
             child = subprocess.Popen(command, env=env, stdout=out, stderr=out, start_new_session=True)
         try:
             deadline = time.monotonic() + DEADLINE
-            while child.poll() is None and not (hangs and _stood_still(log.read_text(errors="replace"))):
+            while child.poll() is None and not (ends and _stood_still(log.read_text(errors="replace"), ends)):
                 assert time.monotonic() < deadline, log.read_text(errors="replace")[-4000:]
                 time.sleep(0.02)  # looking again: the deadline decides
             code = child.poll()

@@ -1,0 +1,66 @@
+"""What the step recorder leaves of ends that die or lose a step, and what the analysis makes of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from psmkit.logparse.records import open_record
+from psmkit.model import Severity, Verdict
+from tests.conformance.conftest import Runner
+
+#: 37 steps of 8192 bytes.
+ONE = ("sizes=300001", "iters=1", "stream=legacy")
+
+
+def rows(folder: Path) -> dict[str, dict[str, object]]:
+    """The row of each end, by role."""
+    found = [r for path in folder.rglob("*.rec") for r in open_record(str(path)).records() if r.section == "psm.steps"]
+    return {str(r.fields["role"]): dict(r.fields) for r in found}
+
+
+@pytest.mark.parametrize(("site", "victim"), [("p2p.send.publish", "send"), ("p2p.recv.step", "recv")])
+def test_end_that_was_killed_leaves_its_last_step(run: Runner, tmp_path: Path, site: str, victim: str) -> None:
+    done = run("split", *ONE, PSM_FAULTS=f"{site}:kill,nth=20")
+    assert "killed by signal 9" in done.text
+    left = rows(tmp_path)
+    # The other end has freed its connection, and its row with it.
+    assert set(left) == {victim}
+    row = left[victim]
+    assert (row["rank"], row["peer"]) == ((0, 1) if victim == "send" else (1, 0))
+    assert row["seq"] == 1 and row["stage"] == "fifo" and row["steps"] == 8 and row["nsteps"] == 37
+    # Killed before the 20th: 19 steps were published, or taken from their slots.
+    assert row["done" if victim == "send" else "transmitted"] == 19
+    assert row["send_head" if victim == "send" else "recv_tail"] == (
+        19 if victim == "send" else 8 + int(str(row["done"]))
+    )
+
+
+def test_connections_that_were_freed_leave_no_row(run: Runner, tmp_path: Path) -> None:
+    assert run("split", *ONE).code == 0
+    assert rows(tmp_path) == {}
+
+
+@pytest.mark.parametrize(
+    ("fault", "waits", "culprit", "words"),
+    [
+        ("p2p.send.publish:drop,nth=37", "recv", 0, "it has done 37 steps from 0 and published 36"),
+        ("p2p.recv.publish:drop,nth=21+", "send", 1, "and published 28"),
+    ],
+)
+def test_step_that_was_not_published_is_told(run: Runner, fault: str, waits: str, culprit: int, words: str) -> None:
+    done = run("split", *ONE, until=waits, PSM_FAULTS=fault)
+    assert done.code is None, done.text[-4000:]
+    found = done.finding("PSM307")
+    assert (found.severity, found.culprits) == (Severity.ERROR, (culprit,))
+    assert words in found.title
+    assert done.report.verdict is Verdict.HUNG
+
+
+def test_recv_that_is_never_posted_is_pointed_at_and_nobody_is_accused(run: Runner) -> None:
+    done = run("split", *ONE, "lone=1", until="send")
+    assert done.code is None, done.text[-4000:]
+    found = done.finding("PSM307")
+    assert (found.severity, found.culprits) == (Severity.WARNING, ())
+    assert "its application has not posted the recv" in found.title
