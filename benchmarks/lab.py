@@ -71,7 +71,7 @@ def run_faults(only: str | None) -> list[str]:
         run = transfer.start([case], 2, folder / "run", deadline=DEADLINE, emulation=emulation, stacks=False)
         outcome = run.outcome
         struck = any("PSM_FAULTS: " in f.read_text(errors="replace") for f in (folder / "run" / "logs").iterdir())
-        state = " ".join(rank.state for rank in outcome.ranks) if struck else "not reached"
+        state = ("" if struck else "not reached: ") + " ".join(rank.state for rank in outcome.ranks)
         report = analyze([str(p) for p in run.evidence()])
         told = next((r["text"] for rank in outcome.ranks for r in rank.reports if r["text"] and r["by"] != "lab"), "")
         left = len(outcome.shared_memory) + len(outcome.processes)
