@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "fault.h"
+#include "log.h"
 #include "rank.h"
 
 PSM_FAULT_SITE_OF(site_stage, "lab.stage", "a rank of the lab enters a stage: op is init, setup, connect, ...",
@@ -142,6 +143,27 @@ static bool begin(struct run *run)
            ok(run, psmP2pPeerInfo(&run->host, &address, &run->info));
 }
 
+/* What NCCL prints of a communicator, so that the log tells which ranks there are, and that they came to the end. */
+static void say_communicator(const struct run *run, const void *comm, const char *end, bool id)
+{
+    if (!psm_log_enabled(PSM_LEVEL_INFO)) return;
+    char digits[sizeof run->info.bus_id + 1] = "", text[256];
+    size_t n = 0;
+    for (size_t i = 0; i < sizeof run->info.bus_id && run->info.bus_id[i]; i++)
+        if (!strchr(":.", run->info.bus_id[i])) digits[n++] = run->info.bus_id[i];
+    const struct psmProxyAddress *first = &run->infos[0].proxy;
+    uint64_t comm_id = (first->start_time << 32) ^ ((uint64_t)first->pid << 8) ^ (uint64_t)run->c->seed;
+    unsigned long long bus = strtoull(digits, NULL, 16);
+    int used =
+        id ? snprintf(text, sizeof text,
+                      "ncclCommInitRank comm %p rank %d nranks %d cudaDev %d nvmlDev %d busId %llx commId 0x%llx - %s",
+                      comm, run->rank, run->ranks, (int)run->c->device, (int)run->c->device, bus,
+                      (unsigned long long)comm_id, end)
+           : snprintf(text, sizeof text, "comm %p rank %d nranks %d cudaDev %d busId %llx - %s", comm, run->rank,
+                      run->ranks, (int)run->c->device, bus, end);
+    psm_log_write(PSM_LEVEL_INFO, text, (size_t)used);
+}
+
 static void meet_peers(struct run *run)
 {
     lab_gather("peers", run->failed ? NULL : &run->info, sizeof run->info, run->infos, run->present);
@@ -151,6 +173,7 @@ static void meet_peers(struct run *run)
         if (!run->present[r]) failed(run, "lab", PSM_ERR_PEER_DEAD, "rank %d sent no peer info", r);
         addresses[r] = run->infos[r].proxy;
     }
+    if (!run->failed) say_communicator(run, run->state, "Init START", true);
     if (!run->failed) ok(run, psmProxySetAddresses(run->state, addresses, run->ranks));
     free(addresses);
 }
@@ -476,6 +499,7 @@ void lab_run(const struct lab_case *c, int rank, int ranks, struct lab_result *r
     bool ready = together(run, "ready");
     result->setup_seconds = now() - begun;
     if (ready) {
+        say_communicator(run, run->state, "Init COMPLETE", true);
         enter(run, "move");
         move_all(run);
     }
@@ -488,7 +512,9 @@ void lab_run(const struct lab_case *c, int rank, int ranks, struct lab_result *r
     together(run, "freed");
     enter(run, "stop");
     if (run->state) ok(run, psmProxyStop(run->state));
+    const void *comm = run->state;
     if (run->state) ok(run, psmProxyDestroy(run->state));
+    if (!run->failed && comm) say_communicator(run, comm, "Destroy COMPLETE", false);
     free(run->infos);
     free(run->present);
     free(run->peers);
