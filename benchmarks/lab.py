@@ -61,7 +61,7 @@ def run_faults(only: str | None) -> list[str]:
     """The table of faults."""
     program = transfer.program()
     binaries = (program.parents[1] / "lib" / "libpsm.so.0", program)
-    sites = [s for b in binaries for s in elf.read(b).sites if only is None or s.name == only]
+    sites = [s for b in binaries for s in elf.read(b).sites if only is None or s.name in only.split(",")]
     lines = ["| site | action | rank | ranks end | s | told | left | analysis |", "|---" * 8 + "|"]
     ends: Counter[str] = Counter()
     for strike in matrix.strikes(sites):
