@@ -34,7 +34,8 @@ class Job:
         command: program and arguments of a rank.
         environment: of a rank; the runner adds PSM_LAB_SOCKET, PSM_RANK and PSM_RANKS.
         folder: where output and stacks of the ranks go; made if need be.
-        deadline: seconds for the whole run.
+        deadline: seconds for the run, from the moment when all ranks have said hello: what a busy machine takes to start them is not theirs.
+        startup: where not all say hello the deadline counts from so many seconds after the start.
         grace: seconds between the request to end and the kill.
         input: file for the standard input of a rank, None for none.
         stack_signal: a signal at which a rank writes its own stacks to the file that PSM_LAB_STACKS names.
@@ -48,6 +49,7 @@ class Job:
     environment: Callable[[int], Mapping[str, str]]
     folder: Path
     deadline: float = 60.0
+    startup: float = 30.0
     grace: float = 2.0
     input: Callable[[int], Path | None] = lambda _rank: None
     stack_signal: int | None = None
@@ -144,7 +146,7 @@ class _Runner:
         try:
             for number in range(self.job.ranks):
                 self._start(number)
-            self._serve(self.begun + self.job.deadline)
+            self._serve()
             expired = not all(r.ended() for r in self.ranks) and self.complaint is None
             if not all(r.ended() for r in self.ranks):
                 self._judge_the_living()
@@ -204,10 +206,14 @@ class _Runner:
 
     # ---- while it runs ----
 
-    def _serve(self, end: float) -> None:
+    def _serve(self) -> None:
+        started: float | None = None
         tick = None if all(r.pidfd is not None for r in self.ranks) else _TICK
         while not all(r.ended() for r in self.ranks) and self.complaint is None:
-            left = end - time.monotonic()
+            if started is None and all(s.pid is not None or s.gone for s in self.bootstrap.ranks):
+                started = time.monotonic()
+            begin = self.begun + self.job.startup if started is None else started
+            left = begin + self.job.deadline - time.monotonic()
             if left <= 0:
                 return
             for key, events in self.selector.select(left if tick is None else min(left, tick)):

@@ -32,7 +32,7 @@ class Ranks:
     Args:
         folder: where output, stacks and records go.
         count: how many processes.
-        deadline: seconds for each run.
+        deadline: seconds for each run, from the moment when all processes have imported the test's module.
         cuda: the processes see emulated CUDA.
     """
 
@@ -100,6 +100,8 @@ class Ranks:
     def _run(
         self, folder: Path, command: list[str], environment: dict[str, str], stacks: int | None, reports: int | None
     ) -> Outcome:
+        # A program may never say hello; a function does when its module has been imported.
+        startup = 0.0 if reports is None else 60.0
         __tracebackhide__ = True
         lab = Emulation(folder / "records") if self.cuda else None
 
@@ -111,7 +113,9 @@ class Ranks:
             names = {"{rank}": str(rank), "{ranks}": str(self.count)}
             return [_replaced(word, names) for word in command]
 
-        outcome = run(Job(self.count, words, of_rank, folder, self.deadline, stack_signal=stacks, reports=reports))
+        outcome = run(
+            Job(self.count, words, of_rank, folder, self.deadline, startup, stack_signal=stacks, reports=reports)
+        )
         if not outcome.good:
             raise RanksFailedError(outcome, folder)
         return outcome

@@ -49,12 +49,18 @@ def _find(name: str, file: str, function: str) -> Callable[..., Any]:
 def main() -> int:
     """Call the function and report what it returned or raised."""
     _prepare()
-    rank = Rank.of_environment()
-    rank.stage("import")
+    # First the imports, then hello, from which the deadline counts.
+    problem: BaseException | None = None
     try:
         function = _find(*sys.argv[1:4])
         arguments = pickle.loads(Path(sys.argv[4]).read_bytes())
-        rank.stage("call")
+    except BaseException as error:
+        problem = error
+    rank = Rank.of_environment()
+    rank.stage("import" if problem else "call")
+    try:
+        if problem is not None:
+            raise problem
         value = pickle.dumps(function(rank, *arguments)).hex()
     except BaseException as error:
         text = "".join(traceback.format_exception(error))

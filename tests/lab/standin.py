@@ -44,7 +44,7 @@ def play(
         lambda _rank: environment,
         folder,
         deadline,
-        grace,
+        grace=grace,
         stack_signal=stack_signal,
         reports=reports,
     )
