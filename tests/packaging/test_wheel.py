@@ -66,7 +66,7 @@ def test_installed_wheel_analyses_a_log_without_a_compiler(wheel: Path, tmp_path
     python = tmp_path / "venv" / "bin" / "python"
     # An empty PATH: neither gcc nor cmake can be found, so nothing can be built. pip may take wheels only.
     bare = {
-        **{k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "VIRTUAL_ENV"))},
+        **{k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "VIRTUAL_ENV", "PSM_"))},
         "PATH": str(tmp_path / "nothing"),
     }
     run(
