@@ -167,3 +167,8 @@ struct psm_host psm_host_of(psmProxyState *state)
 {
     return (struct psm_host){&ops, state};
 }
+
+const struct psm_cuda *psmCuda(void)
+{
+    return psm_cuda_get();
+}

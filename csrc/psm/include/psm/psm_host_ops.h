@@ -44,6 +44,8 @@ struct psm_host {
 /* libpsm's own proxy as a host. psmProxySetAddresses has to be called before connect and fetch_start. The state must
  * outlive it. Handlers make theirs of the state that they are given. */
 PSM_API struct psm_host psm_host_of(psmProxyState *state);
+/* libpsm's run-time table, for the cuda of another provider. NULL: no CUDA was found; psm_last_error says why. */
+PSM_API const struct psm_cuda *psmCuda(void);
 
 #ifdef __cplusplus
 }
