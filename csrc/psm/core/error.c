@@ -133,6 +133,14 @@ psm_status psm_fail_again(const struct psm_error *error)
     return last.status;
 }
 
+psm_status psm_set_last_error(const struct psm_error *error)
+{
+    if (!error) return psm_fail(PSM_ERR_INVALID, "error", -1, -1, 0, "psm_set_last_error: the error is NULL");
+    struct psm_error copy = *error;
+    copy.stage[sizeof copy.stage - 1] = copy.text[sizeof copy.text - 1] = 0;
+    return psm_fail_again(&copy);
+}
+
 psm_status psm_fail_at(const char *stage, int rank, int peer, uint64_t op_id)
 {
     if (last.stage[0] == 0 && stage) snprintf(last.stage, sizeof last.stage, "%s", stage);

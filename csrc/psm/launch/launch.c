@@ -235,10 +235,10 @@ psm_status psmGroupQuery(psmGroup *group)
                     group->id, psm_status_name(status));
 }
 
-psm_status psmGroupWait(psmGroup *group)
+static psm_status wait_until(psmGroup *group, uint64_t deadline_ns)
 {
     psm_status status;
-    while ((status = psmGroupQuery(group)) == PSM_IN_PROGRESS) {
+    while ((status = psmGroupQuery(group)) == PSM_IN_PROGRESS && psm_clock_ns() < deadline_ns) {
         int32_t left = __atomic_load_n(&group->sync.proxyOpCount, __ATOMIC_ACQUIRE);
         if (!__atomic_load_n(&group->over, __ATOMIC_ACQUIRE))
             futex_wait(&group->over, 0);
@@ -246,6 +246,15 @@ psm_status psmGroupWait(psmGroup *group)
             futex_wait(&group->sync.proxyOpCount, (uint32_t)left);
     }
     return status;
+}
+
+psm_status psmGroupWait(psmGroup *group)
+{
+    return wait_until(group, UINT64_MAX);
+}
+psm_status psmGroupWaitFor(psmGroup *group, uint32_t timeoutMs)
+{
+    return wait_until(group, psm_clock_ns() + timeoutMs * UINT64_C(1000000));
 }
 
 psm_status psmGroupFree(psmGroup *group)

@@ -14,7 +14,8 @@
 /* What is asked of the flags that nobody signals: the caller's abort flag. */
 #define SLICE_NS UINT64_C(100000000)
 
-PSM_FAULT_SITE_OF(request_site, "proxy.request", "a request is sent to a proxy; op is its type", PSM_FAULT_CAN_ALL);
+PSM_FAULT_SITE_OF(request_site, "proxy.request", "a request is sent to a proxy; op is its type",
+                  PSM_FAULT_CAN_CALL | PSM_FAULT_CAN_MESSAGE | PSM_FAULT_CAN(PSM_FAULT_SHORT));
 PSM_FAULT_SITE(dial_site, "proxy.dial", "a rank connects to the proxy of another");
 
 static psm_status aborted(psmProxyState *state, int type, int peer, psmOpId id)
@@ -219,6 +220,15 @@ static psm_status send_direct(psmProxyState *state, struct psm_client *client, u
                     "the proxy of rank %d in this process has stopped", client->rank);
 }
 
+static bool hold(struct psm_client *client, const uint8_t *bytes, size_t size)
+{
+    pthread_mutex_lock(&client->lock);
+    bool held = psm_held_keep(&client->held, NULL, bytes, size, -1);
+    if (held) atomic_store(&client->held_until, client->held->until);
+    pthread_mutex_unlock(&client->lock);
+    return held;
+}
+
 static psm_status call_async(psmProxyConnector *connector, int type, const void *req, int req_size, int resp_size,
                              psmOpId *id)
 {
@@ -228,6 +238,9 @@ static psm_status call_async(psmProxyConnector *connector, int type, const void 
     if (atomic_load(&client->gone)) return gone(state, client, type, 0);
     PSM_TRY(psm_calls_take(state, client->rank, type, (uint32_t)resp_size, id));
     struct psm_fault_args here = psm_fault_here(state, client->rank, type);
+    /* Inside a process nothing is sent: a request can be lost, and that is all. */
+    if (client->direct)
+        here.cannot = (PSM_FAULT_CAN_MESSAGE | PSM_FAULT_CAN(PSM_FAULT_SHORT)) & ~PSM_FAULT_CAN(PSM_FAULT_DROP);
     struct psm_fault fault;
     psm_status status = psm_fault_before(&request_site, &here, psm_proxy_stage(type), &fault);
     if (status == PSM_OK && fault.action == PSM_FAULT_DROP) return PSM_OK;
@@ -239,7 +252,12 @@ static psm_status call_async(psmProxyConnector *connector, int type, const void 
             psm_wire_encode_request(bytes, type, connector->connection, *id, req, (size_t)req_size, (size_t)resp_size);
         if (fault.action == PSM_FAULT_CORRUPT) bytes[0] ^= 0xff;
         if (fault.action == PSM_FAULT_SHORT && (size_t)fault.value < size) size = (size_t)fault.value;
-        status = send_whole(state, client, bytes, size, type, *id);
+        if (fault.action != PSM_FAULT_REORDER || !hold(client, bytes, size)) {
+            status = send_whole(state, client, bytes, size, type, *id);
+            if (status == PSM_OK && fault.action == PSM_FAULT_DUPLICATE)
+                status = send_whole(state, client, bytes, size, type, *id);
+            psm_client_send_held(client, true);
+        }
     }
     if (status < 0) {
         psm_calls_drop(state, *id);
@@ -280,6 +298,7 @@ static psm_status poll_response(psmProxyConnector *connector, void *resp, int re
     struct psm_client *client = atomic_load(&state->clients[connector->peer]);
     psm_status status = psm_calls_fetch(state, id, resp, (size_t)resp_size);
     if (status != PSM_IN_PROGRESS) return status;
+    if (atomic_load_explicit(&client->held_until, memory_order_relaxed)) psm_client_send_held(client, false);
     if (!client->direct)
         while (status == PSM_IN_PROGRESS && psm_client_read(state, client, id) == PSM_OK)
             status = psm_calls_fetch(state, id, resp, (size_t)resp_size);
@@ -341,22 +360,18 @@ static void sleep_for(psmProxyState *state, struct psm_client *client, psmOpId i
     pthread_mutex_unlock(&client->lock);
 }
 
-static psm_status call_blocking(psmProxyConnector *connector, int type, const void *req, int req_size, void *resp,
-                                int resp_size)
+/* PSM_IN_PROGRESS: the deadline has passed. */
+static psm_status wait_response(psmProxyConnector *connector, void *resp, int resp_size, psmOpId id,
+                                struct psm_deadline deadline)
 {
     psmProxyState *state = connector->state;
     struct psm_client *client = atomic_load(&state->clients[connector->peer]);
-    struct psm_deadline deadline = psm_deadline_in(state->settings.timeout_ms);
-    psmOpId id = 0;
-    PSM_TRY(call_async(connector, type, req, req_size, resp_size, &id));
     uint64_t spin_until = psm_clock_ns() + state->settings.spin_us * UINT64_C(1000);
     for (unsigned turn = 1;; turn++) {
         psm_status status = poll_response(connector, resp, resp_size, id);
-        if (status != PSM_IN_PROGRESS) {
-            if (status < 0) psm_fail_at(psm_proxy_stage(type), state->rank, client->rank, id);
-            return status;
-        }
+        if (status != PSM_IN_PROGRESS) return status;
         uint64_t now = psm_clock_ns();
+        if (now >= deadline.at_ns) return status;
         if (now < spin_until) {
             if (!client->direct) spin_on(state, client, id, spin_until);
             /* The service may have to run here. */
@@ -366,13 +381,49 @@ static psm_status call_blocking(psmProxyConnector *connector, int type, const vo
                 psm_relax();
             continue;
         }
-        if (now >= deadline.at_ns) {
-            psm_calls_drop(state, id); /* an answer that comes yet is late */
-            psm_msg_proxy_call_failed(client->rank, psm_proxy_type_name(type));
-            return timed_out(state, type, client, id, "got no answer to");
-        }
         sleep_for(state, client, id, deadline);
     }
+}
+
+static psm_status call_blocking(psmProxyConnector *connector, int type, const void *req, int req_size, void *resp,
+                                int resp_size)
+{
+    psmProxyState *state = connector->state;
+    struct psm_client *client = atomic_load(&state->clients[connector->peer]);
+    struct psm_deadline deadline = psm_deadline_in(state->settings.timeout_ms);
+    psmOpId id = 0;
+    PSM_TRY(call_async(connector, type, req, req_size, resp_size, &id));
+    psm_status status = wait_response(connector, resp, resp_size, id, deadline);
+    if (status == PSM_IN_PROGRESS) {
+        psm_calls_drop(state, id); /* an answer that comes yet is late */
+        psm_msg_proxy_call_failed(client->rank, psm_proxy_type_name(type));
+        return timed_out(state, type, client, id, "got no answer to");
+    }
+    return status < 0 ? psm_fail_at(psm_proxy_stage(type), state->rank, client->rank, id) : status;
+}
+
+psm_status psmProxyWaitResponse(psmProxyConnector *connector, void *resp, int respSize, psmOpId opId,
+                                uint32_t timeoutMs)
+{
+    PSM_TRY(check_call(connector, 0, NULL, 0, respSize));
+    if (respSize && !resp) return psm_fail(PSM_ERR_INVALID, "call", -1, -1, opId, "resp is NULL");
+    return wait_response(connector, resp, respSize, opId, psm_deadline_in(timeoutMs));
+}
+
+psm_status psmProxyCancelCall(psmProxyConnector *connector, psmOpId opId)
+{
+    PSM_TRY(check_call(connector, 0, NULL, 0, 0));
+    psmProxyState *state = connector->state;
+    pthread_mutex_lock(&state->calls.lock);
+    struct psm_call *call = psm_calls_find(state, opId);
+    bool mine = call && call->peer == connector->peer;
+    pthread_mutex_unlock(&state->calls.lock);
+    if (!mine)
+        return psm_fail(PSM_ERR_NOT_FOUND, "call", state->rank, connector->peer, opId,
+                        "there is no call with opId %#llx to give up: it has been fetched, or has ended",
+                        (unsigned long long)opId);
+    psm_calls_drop(state, opId);
+    return PSM_OK;
 }
 
 psm_status psmProxyCallBlocking(psmProxyConnector *connector, int type, const void *req, int reqSize, void *resp,
@@ -599,6 +650,7 @@ void psm_clients_free(psmProxyState *state)
         struct psm_client *client = atomic_load(&state->clients[i]);
         if (!client) continue;
         if (client->fd >= 0) close(client->fd);
+        psm_held_drop(&client->held);
         psm_direct_drop(client->direct);
         pthread_mutex_destroy(&client->lock);
         pthread_cond_destroy(&client->moved);

@@ -68,6 +68,9 @@ struct psm_error {
     char text[256]; /* what was attempted, what was seen, what to do */
 };
 PSM_API const struct psm_error *psm_last_error(void);
+/* For handlers and variants outside the library: why they answer a failure. Copied; returns its status. Any thread,
+   NULL is PSM_ERR_INVALID. */
+PSM_API psm_status psm_set_last_error(const struct psm_error *error);
 PSM_API const char *psm_status_name(psm_status status);
 PSM_API int psm_version(void); /* major * 1000 + minor */
 

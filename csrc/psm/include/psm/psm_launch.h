@@ -36,6 +36,8 @@ PSM_API psm_status psmGroupLaunch(psmProxyState *state, void *stream, const stru
 /* PSM_IN_PROGRESS until all ops have ended; then the first error or PSM_OK. Any thread. */
 PSM_API psm_status psmGroupQuery(psmGroup *group);
 PSM_API psm_status psmGroupWait(psmGroup *group); /* ends by success, abort or the peer's death; no deadline */
+/* The same for timeoutMs at most: PSM_IN_PROGRESS then. */
+PSM_API psm_status psmGroupWaitFor(psmGroup *group, uint32_t timeoutMs);
 /* INVALID while it has not ended. NULL is fine. */
 PSM_API psm_status psmGroupFree(psmGroup *group);
 

@@ -148,6 +148,12 @@ PSM_API psm_status psmProxyCallAsync(psmProxyConnector *connector, int type, con
                                      psmOpId *opId);
 /* PSM_IN_PROGRESS until the answer is there. The answers of other calls that arrive meanwhile are kept for them. */
 PSM_API psm_status psmPollProxyResponse(psmProxyConnector *connector, void *resp, int respSize, psmOpId opId);
+/* The same, and waits for it up to timeoutMs. PSM_IN_PROGRESS: it has not come, and the call is as before. For callers
+ * that have to look around while they wait; the deadline is theirs. */
+PSM_API psm_status psmProxyWaitResponse(psmProxyConnector *connector, void *resp, int respSize, psmOpId opId,
+                                        uint32_t timeoutMs);
+/* Gives a call up: an answer that comes yet is late, and dropped. NOT_FOUND: it has been fetched, or was given up. */
+PSM_API psm_status psmProxyCancelCall(psmProxyConnector *connector, psmOpId opId);
 PSM_API psm_status psmProxyCallBlocking(psmProxyConnector *connector, int type, const void *req, int reqSize,
                                         void *resp, int respSize);
 /* The fd of the owner's share `id`, received over the UDS; the caller closes it. */
