@@ -7,14 +7,16 @@
 
 enum psm_fault_action {
     PSM_FAULT_NONE,
-    PSM_FAULT_ERROR,   /* value: the error to answer */
-    PSM_FAULT_HANG,    /* before the work; ends on abort only */
-    PSM_FAULT_SLOW,    /* before the work; value: nanoseconds */
-    PSM_FAULT_LATE,    /* after the work; value: nanoseconds */
-    PSM_FAULT_KILL,    /* value: signal */
-    PSM_FAULT_DROP,    /* the caller loses what it was to send or do */
-    PSM_FAULT_SHORT,   /* value: bytes that the caller moves at most */
-    PSM_FAULT_CORRUPT, /* the caller damages what it moves */
+    PSM_FAULT_ERROR,     /* value: the error to answer */
+    PSM_FAULT_HANG,      /* before the work; ends on abort only */
+    PSM_FAULT_SLOW,      /* before the work; value: nanoseconds */
+    PSM_FAULT_LATE,      /* after the work; value: nanoseconds */
+    PSM_FAULT_KILL,      /* value: signal */
+    PSM_FAULT_DROP,      /* the caller loses what it was to send or do */
+    PSM_FAULT_SHORT,     /* value: bytes that the caller moves at most */
+    PSM_FAULT_CORRUPT,   /* the caller damages what it moves */
+    PSM_FAULT_DUPLICATE, /* the caller sends its message twice */
+    PSM_FAULT_REORDER,   /* the caller sends it behind the next one; PSM_FAULT_HELD_NS when there is none */
     PSM_FAULT_ACTIONS
 };
 
@@ -24,9 +26,16 @@ enum psm_fault_action {
     (PSM_FAULT_CAN(PSM_FAULT_HANG) | PSM_FAULT_CAN(PSM_FAULT_SLOW) | PSM_FAULT_CAN(PSM_FAULT_LATE) |                   \
      PSM_FAULT_CAN(PSM_FAULT_KILL))
 #define PSM_FAULT_CAN_CALL (PSM_FAULT_CAN_GENERIC | PSM_FAULT_CAN(PSM_FAULT_ERROR))
+/* Who moves bytes. */
 #define PSM_FAULT_CAN_ALL                                                                                              \
     (PSM_FAULT_CAN_CALL | PSM_FAULT_CAN(PSM_FAULT_DROP) | PSM_FAULT_CAN(PSM_FAULT_SHORT) |                             \
      PSM_FAULT_CAN(PSM_FAULT_CORRUPT))
+/* Who sends messages. */
+#define PSM_FAULT_CAN_MESSAGE                                                                                          \
+    (PSM_FAULT_CAN(PSM_FAULT_DROP) | PSM_FAULT_CAN(PSM_FAULT_CORRUPT) | PSM_FAULT_CAN(PSM_FAULT_DUPLICATE) |           \
+     PSM_FAULT_CAN(PSM_FAULT_REORDER))
+/* A message that is held back does not wait longer for the next one. */
+#define PSM_FAULT_HELD_NS UINT64_C(100000000)
 
 struct psm_fault_hooks;
 
@@ -75,13 +84,15 @@ _Static_assert(sizeof(struct psm_site_entry) == PSM_SITE_ENTRY, "readers of bina
 void psm_site_init(struct psm_site *site, const char *name, const char *description, uint32_t actions);
 
 /* What the caller knows of this call. rank: PSM_FAULT_UNKNOWN means that of the process. abort_flag ends a hang as
- * psm_abort() does. */
+ * psm_abort() does. cannot: what the site can do and this call cannot (a call inside a process is no message); faults
+ * that ask for it do not concern the call, and do not count it. */
 enum { PSM_FAULT_UNKNOWN = -1 };
 struct psm_fault_args {
     int rank;
     int peer;
     const char *op;
     const volatile uint32_t *abort_flag;
+    uint32_t cannot; /* PSM_FAULT_CAN(...) */
 };
 
 struct psm_fault {

@@ -11,9 +11,10 @@
 enum { FAULTS = 256, BILLION = 1000000000 };
 
 static const char *const actions[PSM_FAULT_ACTIONS] = {
-    [PSM_FAULT_NONE] = "none", [PSM_FAULT_ERROR] = "error", [PSM_FAULT_HANG] = "hang",
-    [PSM_FAULT_SLOW] = "slow", [PSM_FAULT_LATE] = "late",   [PSM_FAULT_KILL] = "kill",
-    [PSM_FAULT_DROP] = "drop", [PSM_FAULT_SHORT] = "short", [PSM_FAULT_CORRUPT] = "corrupt",
+    [PSM_FAULT_NONE] = "none",           [PSM_FAULT_ERROR] = "error",     [PSM_FAULT_HANG] = "hang",
+    [PSM_FAULT_SLOW] = "slow",           [PSM_FAULT_LATE] = "late",       [PSM_FAULT_KILL] = "kill",
+    [PSM_FAULT_DROP] = "drop",           [PSM_FAULT_SHORT] = "short",     [PSM_FAULT_CORRUPT] = "corrupt",
+    [PSM_FAULT_DUPLICATE] = "duplicate", [PSM_FAULT_REORDER] = "reorder",
 };
 
 static const struct {
@@ -156,7 +157,8 @@ static bool read_action(const struct parser *p, struct part name, struct part va
     while (action < PSM_FAULT_ACTIONS && !is(name, actions[action])) action++;
     if (action == PSM_FAULT_ACTIONS)
         return fail(p, name.s,
-                    "expected an action (error=, hang, slow=, late=, kill, drop, short=, corrupt), found '%.*s'",
+                    "expected an action (error=, hang, slow=, late=, kill, drop, short=, corrupt, duplicate, reorder), "
+                    "found '%.*s'",
                     shown(name), name.s);
     rule->action = (enum psm_fault_action)action;
     bool wants =

@@ -124,6 +124,9 @@ void psm_calls_store(psmProxyState *state, int peer, const struct psm_wire_messa
     pthread_mutex_lock(&state->calls.lock);
     struct psm_call *call = psm_calls_find(state, id);
     bool known = call && call->peer == peer, twice = known && call->done, fits = true;
+    /* The slot may serve another call by now: its generation says which one this answers. */
+    if (!known && (uint32_t)id < state->calls.count)
+        twice = state->calls.slots[(uint32_t)id]->answered == (uint32_t)(id >> 32);
     const uint8_t *resp = NULL;
     if (known && !twice) {
         struct psm_error *e = &call->error;
@@ -149,12 +152,13 @@ void psm_calls_store(psmProxyState *state, int peer, const struct psm_wire_messa
         resp = call->resp;
         call->queued = fits && id != expected;
         call->done = true;
+        call->answered = call->generation;
     }
     pthread_mutex_unlock(&state->calls.lock);
     if (!known || twice) {
         PSM_COUNT(state, late);
         if (twice)
-            psm_msg_proxy_resp_duplicate(id);
+            psm_msg_libpsm_proxy_twice(id, peer);
         else
             psm_msg_libpsm_proxy_late(id, peer);
     } else if (!fits && m->response.status >= 0) {

@@ -220,15 +220,6 @@ static psm_status send_direct(psmProxyState *state, struct psm_client *client, u
                     "the proxy of rank %d in this process has stopped", client->rank);
 }
 
-static bool hold(struct psm_client *client, const uint8_t *bytes, size_t size)
-{
-    pthread_mutex_lock(&client->lock);
-    bool held = psm_held_keep(&client->held, NULL, bytes, size, -1);
-    if (held) atomic_store(&client->held_until, client->held->until);
-    pthread_mutex_unlock(&client->lock);
-    return held;
-}
-
 static psm_status call_async(psmProxyConnector *connector, int type, const void *req, int req_size, int resp_size,
                              psmOpId *id)
 {
@@ -238,8 +229,7 @@ static psm_status call_async(psmProxyConnector *connector, int type, const void 
     if (atomic_load(&client->gone)) return gone(state, client, type, 0);
     PSM_TRY(psm_calls_take(state, client->rank, type, (uint32_t)resp_size, id));
     struct psm_fault_args here = psm_fault_here(state, client->rank, type);
-    /* Inside a process nothing is sent: a request can be lost, and that is all. */
-    if (client->direct)
+    if (client->direct) /* nothing is sent: a request can be lost, and that is all */
         here.cannot = (PSM_FAULT_CAN_MESSAGE | PSM_FAULT_CAN(PSM_FAULT_SHORT)) & ~PSM_FAULT_CAN(PSM_FAULT_DROP);
     struct psm_fault fault;
     psm_status status = psm_fault_before(&request_site, &here, psm_proxy_stage(type), &fault);
@@ -252,10 +242,9 @@ static psm_status call_async(psmProxyConnector *connector, int type, const void 
             psm_wire_encode_request(bytes, type, connector->connection, *id, req, (size_t)req_size, (size_t)resp_size);
         if (fault.action == PSM_FAULT_CORRUPT) bytes[0] ^= 0xff;
         if (fault.action == PSM_FAULT_SHORT && (size_t)fault.value < size) size = (size_t)fault.value;
-        if (fault.action != PSM_FAULT_REORDER || !hold(client, bytes, size)) {
+        if (fault.action != PSM_FAULT_REORDER || !psm_client_hold(client, bytes, size)) {
             status = send_whole(state, client, bytes, size, type, *id);
-            if (status == PSM_OK && fault.action == PSM_FAULT_DUPLICATE)
-                status = send_whole(state, client, bytes, size, type, *id);
+            if (fault.action == PSM_FAULT_DUPLICATE) send_whole(state, client, bytes, size, type, *id);
             psm_client_send_held(client, true);
         }
     }
@@ -298,7 +287,7 @@ static psm_status poll_response(psmProxyConnector *connector, void *resp, int re
     struct psm_client *client = atomic_load(&state->clients[connector->peer]);
     psm_status status = psm_calls_fetch(state, id, resp, (size_t)resp_size);
     if (status != PSM_IN_PROGRESS) return status;
-    if (atomic_load_explicit(&client->held_until, memory_order_relaxed)) psm_client_send_held(client, false);
+    psm_client_send_held(client, false);
     if (!client->direct)
         while (status == PSM_IN_PROGRESS && psm_client_read(state, client, id) == PSM_OK)
             status = psm_calls_fetch(state, id, resp, (size_t)resp_size);

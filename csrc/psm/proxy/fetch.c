@@ -16,7 +16,7 @@
 #define FLAGS_NS       UINT64_C(500000000)
 
 PSM_FAULT_SITE_OF(ask_site, "proxy.askfd", "a rank asks for a descriptor, or gives one; op is GetFd or QueryFd",
-                  PSM_FAULT_CAN_CALL | PSM_FAULT_CAN(PSM_FAULT_DROP) | PSM_FAULT_CAN(PSM_FAULT_CORRUPT));
+                  PSM_FAULT_CAN_CALL | PSM_FAULT_CAN_MESSAGE);
 
 static const char *stage_of(const struct psmProxyFetch *job)
 {
@@ -53,9 +53,17 @@ static void ask(psmProxyState *state, struct psmProxyFetch *job, uint64_t now)
         return;
     }
     if (fault.action == PSM_FAULT_CORRUPT) message.head.magic ^= 0xff;
-    int number = fault.action == PSM_FAULT_DROP
-                     ? 0
-                     : psm_datagram_send(state->uds.fd, job->name, &message, sizeof message, job->give);
+    struct psm_uds *uds = &state->uds;
+    int number = 0;
+    if (fault.action != PSM_FAULT_DROP &&
+        (fault.action != PSM_FAULT_REORDER ||
+         !psm_held_keep(&uds->held_ask, job->name, &message, sizeof message, job->give))) {
+        number = psm_datagram_send(uds->fd, job->name, &message, sizeof message, job->give);
+        if (number == 0 && fault.action == PSM_FAULT_DUPLICATE)
+            psm_datagram_send(uds->fd, job->name, &message, sizeof message, job->give);
+        if (number == 0 && uds->held_ask && strcmp(uds->held_ask->to, job->name) == 0)
+            psm_datagram_held(state, &uds->held_ask);
+    }
     if (number == 0) {
         uint64_t pause = RESEND_NS << (job->attempts < 8 ? job->attempts : 8);
         job->attempts++;
@@ -146,7 +154,7 @@ void psm_fetch_answered(psmProxyState *state, const char *from, const struct psm
         end(job, PSM_OK, 0, "");
     }
     pthread_mutex_unlock(&uds->lock);
-    if (!job) psm_msg_libpsm_proxy_late(a->op_id, -1);
+    if (!job) psm_msg_libpsm_proxy_fd_late(a->op_id);
 }
 
 uint64_t psm_fetch_work(psmProxyState *state)
@@ -173,6 +181,11 @@ uint64_t psm_fetch_work(psmProxyState *state)
         }
         if (!job->done && job->next_send < until) until = job->next_send;
         if (!job->done && job->deadline < until) until = job->deadline;
+    }
+    struct psm_held **held[] = {&uds->held_ask, &uds->held_answer};
+    for (int i = 0; i < 2; i++) {
+        if (psm_held_due(*held[i], now)) psm_datagram_held(state, held[i]);
+        if (*held[i] && (*held[i])->until < until) until = (*held[i])->until;
     }
     pthread_mutex_unlock(&uds->lock);
     return until > now ? until - now : 0;

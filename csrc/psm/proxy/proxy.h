@@ -22,7 +22,8 @@ enum {
     PSM_PEER_QUEUE = 4096, /* requests and unsent answers of a peer; above it no more are read */
     PSM_SERVICE_PEERS = 16384,
     PSM_CONNECTIONS = 1 << 20,
-    PSM_CALLS = 1 << 20
+    PSM_CALLS = 1 << 20,
+    PSM_GOTTEN = 256 /* answered GetFd that may be asked again */
 };
 
 /* ---- waiting (wait.c) ---- */
@@ -52,6 +53,25 @@ psm_status psm_socket_recv(int fd, void *bytes, size_t capacity, size_t *size, i
 /* The last message of a connection: as well as it can be done. */
 void psm_socket_bye(int fd, psm_status status, bool refused, const char *text);
 void psm_hello_fill(struct psm_wire_hello *hello, int rank, int nranks, const char *service);
+
+/* ---- messages that a fault holds back (held.c) ---- */
+
+/* PSM_FAULT_REORDER: sent behind the next message to the same receiver, or at `until`. */
+struct psm_held {
+    uint64_t until;
+    int fd;      /* -1: none */
+    char to[24]; /* of a datagram */
+    size_t size;
+    uint8_t bytes[];
+};
+/* Takes a copy, and a duplicate of the descriptor. False: another one is held, or there is no memory; then the message
+ * goes at once. to: NULL on a connected socket. */
+bool psm_held_keep(struct psm_held **held, const char *to, const void *bytes, size_t size, int fd);
+void psm_held_drop(struct psm_held **held);
+static inline bool psm_held_due(const struct psm_held *held, uint64_t now)
+{
+    return held && now >= held->until;
+}
 
 /* ---- calls inside a process (direct.c) ---- */
 
@@ -124,6 +144,7 @@ void psm_connection_release(psmProxyState *state, struct psm_connection *connect
 
 struct psm_call {
     uint32_t slot, generation;
+    uint32_t answered; /* the generation whose answer came last; 0: none */
     bool taken, done, queued;
     int type, peer;
     uint32_t resp_size, capacity;
@@ -145,6 +166,8 @@ struct psm_client {
     _Atomic int fd; /* -1: direct */
     _Atomic int gone;
     pthread_mutex_t lock; /* the state below, and sending */
+    struct psm_held *held;
+    _Atomic uint64_t held_until; /* of held; 0: none */
     pthread_cond_t moved; /* an answer was stored, or nobody reads the socket any more */
     bool reading;
     unsigned waiters;
@@ -177,6 +200,10 @@ struct psm_given { /* a descriptor that came by QueryFd */
     char from[24];
     bool taken;
 };
+struct psm_gotten {
+    uint64_t op_id;
+    char from[24];
+};
 struct psm_uds {
     int fd, event;
     pthread_mutex_t lock;
@@ -186,6 +213,9 @@ struct psm_uds {
     struct psmProxyFetch *jobs;
     struct psm_given *given;
     size_t ngiven, given_size;
+    struct psm_gotten gotten[PSM_GOTTEN]; /* a ring: GetFd that was answered, by whom it was asked */
+    unsigned ngotten;
+    struct psm_held *held_ask, *held_answer;
     _Atomic uint32_t generation;
 };
 
@@ -282,6 +312,14 @@ psm_status psm_calls_fetch(psmProxyState *state, psmOpId id, void *resp, size_t 
  * does. */
 psm_status psm_client_read(psmProxyState *state, struct psm_client *client, psmOpId expected);
 void psm_client_end(psmProxyState *state, struct psm_client *client, const struct psm_error *error);
+bool psm_client_hold(struct psm_client *client, const void *bytes, size_t size);
+void psm_client_flush(struct psm_client *client, bool now);
+/* Sends what a fault holds back: now, or when its time has come. */
+static inline void psm_client_send_held(struct psm_client *client, bool now)
+{
+    if (__builtin_expect(atomic_load_explicit(&client->held_until, memory_order_relaxed) != 0, 0))
+        psm_client_flush(client, now);
+}
 /* For the service thread: the other side has hung up. */
 void psm_client_hung_up(psmProxyState *state, struct psm_client *client);
 void psm_clients_close(psmProxyState *state, psm_status status, const char *text);

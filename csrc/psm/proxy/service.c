@@ -21,7 +21,7 @@ enum {
 #define RETRY_LAST_NS  UINT64_C(5000000)
 
 PSM_FAULT_SITE_OF(response_site, "proxy.response", "the service sends an answer; op is its type",
-                  PSM_FAULT_CAN_GENERIC | PSM_FAULT_CAN(PSM_FAULT_DROP) | PSM_FAULT_CAN(PSM_FAULT_CORRUPT));
+                  PSM_FAULT_CAN_GENERIC | PSM_FAULT_CAN_MESSAGE);
 PSM_FAULT_SITE(accept_site, "proxy.accept", "the service takes in a peer");
 
 /* ---- answers ---- */
@@ -68,6 +68,22 @@ static void send_kept(struct psm_service *service, struct psm_peer *peer)
     }
 }
 
+/* Behind the message that has just been sent, or as its time has come. */
+static void send_held(struct psm_service *service, struct psm_peer *peer)
+{
+    if (peer->held) send_or_keep(service, peer, peer->held->bytes, peer->held->size);
+    psm_held_drop(&peer->held);
+}
+
+static void send_answer(struct psm_service *service, struct psm_peer *peer, const uint8_t *bytes, size_t size,
+                        enum psm_fault_action fault)
+{
+    if (fault == PSM_FAULT_REORDER && psm_held_keep(&peer->held, NULL, bytes, size, -1)) return;
+    send_or_keep(service, peer, bytes, size);
+    if (fault == PSM_FAULT_DUPLICATE && !peer->gone) send_or_keep(service, peer, bytes, size);
+    if (!peer->gone) send_held(service, peer);
+}
+
 /* Takes the request out of this world. */
 static void respond(struct psm_service *service, struct psm_request *r, psm_status status)
 {
@@ -76,6 +92,9 @@ static void respond(struct psm_service *service, struct psm_request *r, psm_stat
     struct psm_error error = *psm_last_error();
     struct psm_fault fault = {.action = PSM_FAULT_NONE};
     struct psm_fault_args here = psm_fault_here(state, peer->rank, r->type);
+    if (r->direct) /* inside a process the answer is no message */
+        here.cannot = PSM_FAULT_CAN(PSM_FAULT_DUPLICATE) | PSM_FAULT_CAN(PSM_FAULT_REORDER);
+    if (!r->resp_size) here.cannot |= PSM_FAULT_CAN(PSM_FAULT_CORRUPT);
     psm_msg_proxy_call_done(r->op_id, r->type, (int64_t)(uintptr_t)r->req, r->resp_size);
     if (status < 0) psm_msg_libpsm_proxy_failed(psm_proxy_type_name(r->type), peer->rank, r->op_id, error.text);
     PSM_COUNT(state, served);
@@ -94,7 +113,7 @@ static void respond(struct psm_service *service, struct psm_request *r, psm_stat
                                                status < 0 ? 0 : r->resp_size);
         r->direct = NULL;
         request_free(r);
-        send_or_keep(service, peer, bytes, size);
+        send_answer(service, peer, bytes, size, fault.action);
         psm_fault_act_after(&fault);
         return;
     }
@@ -229,6 +248,7 @@ static void peers_drop(struct psm_service *service)
             free(peer->unsent);
             peer->unsent = next;
         }
+        psm_held_drop(&peer->held);
         free(peer);
         service->peers[i] = service->peers[--service->npeers];
         atomic_fetch_sub(&service->state->counts.peers, 1);
@@ -545,16 +565,19 @@ static uint64_t sleep_ns(const struct psm_service *service, uint64_t now)
 {
     uint64_t until = now + UINT64_C(500000000); /* flags that nobody signals are looked at twice a second */
     if ((service->pending || service->freed) && service->next_retry < until) until = service->next_retry;
-    for (size_t i = 0; i < service->npeers; i++)
-        if (service->peers[i]->rank < 0 && service->peers[i]->hello_until < until)
-            until = service->peers[i]->hello_until;
+    for (size_t i = 0; i < service->npeers; i++) {
+        const struct psm_peer *peer = service->peers[i];
+        if (peer->rank < 0 && peer->hello_until < until) until = peer->hello_until;
+        if (peer->held && peer->held->until < until) until = peer->held->until;
+    }
     return until > now ? until - now : 0;
 }
 
-static void late_hellos(struct psm_service *service, uint64_t now)
+static void look_at_clock(struct psm_service *service, uint64_t now)
 {
     for (size_t i = 0; i < service->npeers; i++) {
         struct psm_peer *peer = service->peers[i];
+        if (psm_held_due(peer->held, now) && !peer->gone) send_held(service, peer);
         if (peer->rank < 0 && !peer->gone && now >= peer->hello_until)
             refuse(service, peer, PSM_ERR_TIMEOUT, "no hello came in time");
     }
@@ -614,7 +637,7 @@ void *psm_service_main(void *argument)
             if (atomic_load(&state->direct->head) && !service.said_bye) ns = 0;
             busy |= look(&service, &watch, ns);
         }
-        late_hellos(&service, now);
+        look_at_clock(&service, now);
         peers_drop(&service);
         if (busy) spin_until = psm_clock_ns() + spin;
     }

@@ -22,6 +22,7 @@ struct psm_peer {
     uint64_t hello_until;
     unsigned waiting, unsent_count; /* requests, answers */
     struct psm_unsent *unsent, **unsent_end;
+    struct psm_held *held;
     bool gone;
 };
 

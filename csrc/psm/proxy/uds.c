@@ -19,6 +19,9 @@ PSM_FAULT_SITE_OF(getfd_site, "proxy.getfd", "the UDS thread answers GetFd",
 PSM_FAULT_SITE_OF(queryfd_site, "proxy.queryfd", "the UDS thread answers QueryFd",
                   PSM_FAULT_CAN_CALL | PSM_FAULT_CAN(PSM_FAULT_DROP) | PSM_FAULT_CAN(PSM_FAULT_CORRUPT));
 
+PSM_FAULT_SITE_OF(reply_site, "uds.reply", "the UDS thread sends an answer; op is GetFd or QueryFd",
+                  PSM_FAULT_CAN_GENERIC | PSM_FAULT_CAN_MESSAGE);
+
 psm_status psm_uds_init(psmProxyState *state)
 {
     struct psm_uds *uds = &state->uds;
@@ -57,6 +60,8 @@ void psm_uds_free(psmProxyState *state)
         uds->jobs = next;
     }
     psm_uds_stop(state);
+    psm_held_drop(&uds->held_ask);
+    psm_held_drop(&uds->held_answer);
     free(uds->given);
     free(uds->offers);
     if (uds->event >= 0) close(uds->event);
@@ -151,18 +156,48 @@ static bool receive(int socket, struct datagram *d)
 
 /* ---- questions of others ---- */
 
+/* uds.lock is held: a descriptor that is offered cannot be withdrawn, and closed, until it is sent. */
 static void answer(psmProxyState *state, struct datagram *d, const struct psm_wire_fd_ask *ask, psm_status status,
                    const struct psm_error *error, int number, int fd, bool corrupt)
 {
+    struct psm_uds *uds = &state->uds;
     struct psm_wire_fd_answer a = {.type = ask->type, .status = status, .op_id = ask->op_id, .number = number};
     if (status < 0) {
         a.sys_errno = error->sys_errno;
         snprintf(a.text, sizeof a.text, "%.127s", error->text);
     }
-    if (corrupt) a.op_id ^= 1;
+    struct psm_fault fault;
+    struct psm_fault_args here = psm_fault_here(state, ask->rank, ask->type);
+    if (psm_fault_before(&reply_site, &here, psm_proxy_stage(ask->type), &fault) < 0) return;
+    if (corrupt || fault.action == PSM_FAULT_CORRUPT) a.op_id ^= 1;
     psm_wire_begin(&a.head, PSM_WIRE_FD_ANSWER, sizeof a);
-    /* An answer that does not fit is asked for once more. */
-    if (psm_datagram_send(state->uds.fd, d->from, &a, sizeof a, fd) == 0 && fd >= 0) PSM_COUNT(state, fds_sent);
+    bool held = fault.action == PSM_FAULT_REORDER && psm_held_keep(&uds->held_answer, d->from, &a, sizeof a, fd);
+    if (!held && fault.action != PSM_FAULT_DROP) {
+        /* An answer that does not fit is asked for once more. */
+        for (int i = 0; i < (fault.action == PSM_FAULT_DUPLICATE ? 2 : 1); i++)
+            if (psm_datagram_send(uds->fd, d->from, &a, sizeof a, fd) == 0 && fd >= 0) PSM_COUNT(state, fds_sent);
+        if (uds->held_answer && strcmp(uds->held_answer->to, d->from) == 0) psm_datagram_held(state, &uds->held_answer);
+    }
+    psm_fault_act_after(&fault);
+}
+
+void psm_datagram_held(psmProxyState *state, struct psm_held **held)
+{
+    const struct psm_held *h = *held;
+    if (psm_datagram_send(state->uds.fd, h->to, h->bytes, h->size, h->fd) == 0 && h->fd >= 0)
+        PSM_COUNT(state, fds_sent);
+    psm_held_drop(held);
+}
+
+/* Whether this question was answered before; it is noted now. */
+static bool asked_again(struct psm_uds *uds, const struct datagram *d, const struct psm_wire_fd_ask *ask)
+{
+    for (unsigned i = 0; i < PSM_GOTTEN; i++)
+        if (uds->gotten[i].op_id == ask->op_id && strcmp(uds->gotten[i].from, d->from) == 0) return true;
+    struct psm_gotten *oldest = &uds->gotten[uds->ngotten++ % PSM_GOTTEN];
+    oldest->op_id = ask->op_id;
+    memcpy(oldest->from, d->from, sizeof oldest->from);
+    return false;
 }
 
 static void give_out(psmProxyState *state, struct datagram *d, const struct psm_wire_fd_ask *ask)
@@ -170,11 +205,15 @@ static void give_out(psmProxyState *state, struct datagram *d, const struct psm_
     struct psm_uds *uds = &state->uds;
     struct psm_fault fault;
     struct psm_fault_args here = psm_fault_here(state, ask->rank, psmProxyMsgGetFd);
-    psm_msg_proxy_fd_received(ask->rank, ask->op_id, ask->share);
-    psm_msg_proxy_fd_answered(ask->share, ask->rank, ask->op_id);
+    if (asked_again(uds, d, ask)) { /* one exchange is one pair of lines */
+        psm_msg_libpsm_proxy_fd_repeat(psm_proxy_type_name(ask->type), ask->rank, ask->op_id);
+    } else {
+        psm_msg_proxy_fd_received(ask->rank, ask->op_id, ask->share);
+        psm_msg_proxy_fd_answered(ask->share, ask->rank, ask->op_id);
+    }
     psm_status status = psm_fault_before(&getfd_site, &here, "getfd", &fault);
     if (status == PSM_OK && fault.action == PSM_FAULT_DROP) return;
-    pthread_mutex_lock(&uds->lock); /* it cannot be withdrawn, and closed, until it is sent */
+    pthread_mutex_lock(&uds->lock);
     int fd = -1;
     for (size_t i = 0; i < uds->noffers && fd < 0; i++)
         if (uds->offers[i].id == ask->share) fd = uds->offers[i].fd;
@@ -209,7 +248,10 @@ static void take_in(psmProxyState *state, struct datagram *d, const struct psm_w
     struct psm_uds *uds = &state->uds;
     struct psm_fault fault;
     struct psm_fault_args here = psm_fault_here(state, ask->rank, psmProxyMsgQueryFd);
-    psm_msg_proxy_fd_received_2(ask->rank, ask->op_id, d->fd);
+    if (asked_again(uds, d, ask))
+        psm_msg_libpsm_proxy_fd_repeat(psm_proxy_type_name(ask->type), ask->rank, ask->op_id);
+    else
+        psm_msg_proxy_fd_received_2(ask->rank, ask->op_id, d->fd);
     psm_status status = psm_fault_before(&queryfd_site, &here, "queryfd", &fault);
     if (status == PSM_OK && d->fd < 0)
         status = d->cut ? psm_fail_errno(EMFILE, "queryfd", state->rank, ask->rank,

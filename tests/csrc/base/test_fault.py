@@ -83,6 +83,7 @@ def parse(tmp_path_factory: pytest.TempPathFactory) -> Parse:
         ("net.send:drop:peer=3:nth=3/5", ["net.send:drop:peer=3:nth=3/5"]),
         ("a:short=16", ["a:short=16"]),
         ("a:corrupt:p=0.25:seed=7", ["a:corrupt:p=0.250000000:seed=7"]),
+        ("proxy.response:duplicate;uds.reply:reorder", ["proxy.response:duplicate", "uds.reply:reorder"]),
         (" a : error = 1 , op = Setup ; b:drop ", ["a:error=1:op=Setup", "b:drop"]),
     ],
 )
@@ -134,7 +135,7 @@ _NAMES = st.from_regex(r"[A-Za-z_][A-Za-z0-9_./-]{0,62}", fullmatch=True)
 _ACTIONS = st.one_of(
     st.integers(-(2**31) + 1, 2**31 - 1).map("error={}".format),
     _NAMES.map("error={}".format),
-    st.sampled_from(["hang", "drop", "corrupt"]),
+    st.sampled_from(["hang", "drop", "corrupt", "duplicate", "reorder"]),
     st.tuples(st.sampled_from(["slow", "late"]), st.integers(1, 999), st.sampled_from(["ns", "us", "ms", "s"])).map(
         lambda t: f"{t[0]}={t[1]}{t[2]}"
     ),
