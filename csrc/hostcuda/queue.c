@@ -438,13 +438,28 @@ bool hc_stream_idle(struct hc_stream *stream)
     return !legacy || idle(legacy);
 }
 
+void hc_stream_sleep(struct hc_stream *stream, struct hc_sleeper *self)
+{
+    const struct hc_call *call = hc_current_call();
+    *self = (struct hc_sleeper){.next = stream->sleepers, .fn = call ? call->fn : -1, .tid = psm_tid()};
+    stream->sleepers = self;
+}
+
+void hc_stream_wake(struct hc_stream *stream, struct hc_sleeper *self)
+{
+    struct hc_sleeper **link = &stream->sleepers;
+    while (*link != self) link = &(*link)->next;
+    *link = self->next;
+}
+
 int hc_ticket_wait(const struct hc_ticket *ticket)
 {
     struct hc_stream *stream = ticket->stream;
     if (!stream) return 0;
     if (!reached(stream, ticket->number)) {
+        struct hc_sleeper self;
         pthread_mutex_lock(&hc_queue_lock);
-        stream->sleepers++;
+        hc_stream_sleep(stream, &self);
         while (!reached(stream, ticket->number)) {
             struct timespec until;
             clock_gettime(CLOCK_MONOTONIC, &until);
@@ -452,7 +467,7 @@ int hc_ticket_wait(const struct hc_ticket *ticket)
             /* Where the system refused a thread, somebody has to ask again. */
             if (pthread_cond_timedwait(&stream->done, &hc_queue_lock, &until) && hc_queue_ready()) hc_workers_kick(0);
         }
-        stream->sleepers--;
+        hc_stream_wake(stream, &self);
         pthread_mutex_unlock(&hc_queue_lock);
     }
     return hc_device_sticky(stream->device);

@@ -1,6 +1,6 @@
-/* Streams that do not move. CUDA is silent when work queues up behind a host function that waits for that very work;
-   here the order of the streams is known, so a line says who waits for whom, once when it has lasted, and once more
-   when it goes on. */
+/* Streams that do not move. CUDA is silent when work queues up, or a thread waits, behind a host function that waits
+   for that very work or thread; here the order of the streams is known, so a line says who waits for whom, once when it
+   has lasted, and once more when it goes on. */
 #define _GNU_SOURCE
 #include "stream.h"
 
@@ -57,7 +57,7 @@ struct told {
     bool over, host, turn; /* turn: host functions run one at a time */
     const char *kind, *other_kind, *call;
     uint64_t stream, other, seconds;
-    uint32_t queued;
+    uint32_t queued; /* 0: a thread waits, and nothing is queued */
     int device, tid;
     void *function;
 };
@@ -75,7 +75,8 @@ static struct hc_stream *root_of(struct hc_stream *stream, bool *turn)
 static bool look_at(struct hc_stream *stream, uint64_t now, struct told *told)
 {
     uint64_t completed = atomic_load_explicit(&stream->completed, memory_order_relaxed);
-    bool moved = !stream->stall.since || completed != stream->stall.completed || !stream->first;
+    bool wanted = stream->first || (stream->running && stream->sleepers);
+    bool moved = !stream->stall.since || completed != stream->stall.completed || !wanted;
     memset(told, 0, sizeof *told);
     told->kind = kind_of(stream);
     told->stream = atomic_load_explicit(&stream->handle, memory_order_relaxed);
@@ -94,8 +95,9 @@ static bool look_at(struct hc_stream *stream, uint64_t now, struct told *told)
     if (root == stream && !stream->running) return false; /* ready: workers are busy, or about to come */
     stream->stall.told = true;
     for (const struct hc_item *item = stream->first; item; item = item->next) told->queued++;
-    told->call = stream->first->fn >= 0 ? hc_functions[stream->first->fn].name : "work";
-    told->tid = stream->first->tid;
+    int fn = stream->first ? stream->first->fn : stream->sleepers->fn;
+    told->call = fn >= 0 ? hc_functions[fn].name : "work";
+    told->tid = stream->first ? stream->first->tid : stream->sleepers->tid;
     told->other_kind = kind_of(root);
     told->other = atomic_load_explicit(&root->handle, memory_order_relaxed);
     told->host = root->in_host_function;
@@ -125,12 +127,17 @@ static void tell(const struct told *told)
         psm_msg_hostcuda_stall_over(told->kind, told->stream, told->device, told->seconds);
     } else if (told->host) {
         name_function(told->function, name, sizeof name);
-        if (told->turn)
+        if (!told->queued)
+            psm_msg_hostcuda_stall_thread(told->seconds, told->tid, told->call, told->kind, told->stream, told->device,
+                                          name);
+        else if (told->turn)
             psm_msg_hostcuda_stall_host_function_2(told->seconds, told->queued, told->kind, told->stream, told->device,
                                                    told->call, told->tid, told->other_kind, told->other, name);
         else
             psm_msg_hostcuda_stall_host_function(told->seconds, told->queued, told->kind, told->stream, told->device,
                                                  told->call, told->tid, told->other_kind, told->other, name);
+    } else if (!told->queued) {
+        psm_msg_hostcuda_stall_thread_2(told->seconds, told->tid, told->call, told->kind, told->stream, told->device);
     } else {
         psm_msg_hostcuda_stall(told->seconds, told->queued, told->kind, told->stream, told->device, told->call,
                                told->tid, told->other_kind, told->other);

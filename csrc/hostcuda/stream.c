@@ -268,9 +268,10 @@ again:
         struct timespec until;
         clock_gettime(CLOCK_MONOTONIC, &until);
         until.tv_sec++;
-        stream->sleepers++;
+        struct hc_sleeper self;
+        hc_stream_sleep(stream, &self);
         pthread_cond_timedwait(&stream->done, &hc_queue_lock, &until);
-        stream->sleepers--;
+        hc_stream_wake(stream, &self);
         goto again; /* the list may be another one now */
     }
     for (struct hc_stream *stream = hc_queue_streams(device); stream; stream = stream->device_next) {

@@ -74,6 +74,12 @@ struct hc_item {
     _Alignas(16) unsigned char argument[HC_ARGUMENT];
 };
 
+/* A thread that waits for a stream, on its own stack. Under the lock of queue.c. */
+struct hc_sleeper {
+    struct hc_sleeper *next;
+    int fn, tid; /* as in hc_item */
+};
+
 struct hc_stream {
     _Atomic uint64_t handle; /* 0: default streams, internal ones, and streams that were destroyed */
     atomic_int refs; /* one for the handle, one while there is work, one a holder; at 0 the memory is given back */
@@ -95,7 +101,7 @@ struct hc_stream {
     uint64_t parked_number;         /* to come so far */
     struct hc_stream *parked_first; /* who waits for this stream */
     pthread_cond_t done;
-    int sleepers; /* threads in pthread_cond_wait */
+    struct hc_sleeper *sleepers; /* in pthread_cond_wait */
     struct hc_stream *device_next, *device_previous;
     atomic_bool cancelled; /* reset: what is queued ends without having run */
     atomic_bool dead;      /* reset: a default stream that is given up */
@@ -118,6 +124,8 @@ bool hc_stream_stopped(const struct hc_stream *stream);
 struct hc_stream *hc_current_stream(void); /* of the work that runs in this thread, NULL: none */
 
 /* All under the lock. */
+void hc_stream_sleep(struct hc_stream *stream, struct hc_sleeper *self); /* before and after the wait */
+void hc_stream_wake(struct hc_stream *stream, struct hc_sleeper *self);
 void hc_queue_link(struct hc_stream *stream);   /* makes it known to its device */
 void hc_queue_unlink(struct hc_stream *stream); /* before its memory is given back */
 struct hc_stream *hc_queue_pop_ready(void);     /* a stream whose first item may run, or NULL */

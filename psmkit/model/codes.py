@@ -316,10 +316,10 @@ _TABLE: tuple[tuple[str, str, Severity, str, str], ...] = (
     ),
     (
         "PSM515",
-        "queued work waits behind a host function",
+        "a stream stands still behind work that has not ended",
         _W,
-        "Work of a stream stands still because CUDA's order puts it behind a host function that has not returned. If that function waits for this work, both wait for ever; if it waits for a peer, the peer is the one to look at.",
-        "See what the host function waits for. Copies of a proxy thread belong on a non-blocking stream that the proxy made itself, never on stream 0.",
+        "Queued work, or a thread that synchronises, is by CUDA's order behind a host function that has not returned, or behind a wait for a memory value. If that waits for this work or this thread, both wait for ever; if it waits for a peer, the peer is the one to look at.",
+        "See what the host function, or the wait, waits for. Copies of a proxy thread belong on a non-blocking stream that the proxy made itself, never on stream 0.",
     ),
     (
         "PSM601",
