@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <linux/futex.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -74,7 +75,7 @@ static void wait_for_ops(void *user)
             break;
         }
         if (psm_clock_ns() < spin)
-            psm_cpu_relax();
+            sched_yield(); /* the progress thread may have to run here */
         else
             futex_wait(&group->sync.proxyOpCount, (uint32_t)left);
     }

@@ -107,6 +107,21 @@ static psm_status give_back(struct psmP2pLocalInfo *local, struct psmProxySubArg
     return PSM_OK;
 }
 
+/* Give the slots back whose bytes are out, in order. */
+static psm_status give_back_copied(struct psmP2pLocalInfo *local, struct psmProxySubArgs *sub, bool *moved)
+{
+    while (sub->done < sub->transmitted) {
+        psm_status status = PSM_OK;
+        int copied =
+            sub->nbytes == 0 ? 1 : psm_p2p_copied(local, (int)((sub->base + sub->done) % local->steps), &status);
+        if (copied < 0) return status;
+        if (copied == 0) break;
+        PSM_TRY(give_back(local, sub));
+        *moved = true;
+    }
+    return PSM_OK;
+}
+
 static psm_status recv_step(struct psmP2pLocalInfo *local, struct psmProxySubArgs *sub, bool *moved, bool *ended)
 {
     if (local->stage == PSM_STAGE_OFFER) {
@@ -117,25 +132,19 @@ static psm_status recv_step(struct psmP2pLocalInfo *local, struct psmProxySubArg
         PSM_TRY(take_answer(local, sub, moved, ended));
         if (local->stage == PSM_STAGE_ZERO_COPY) return PSM_OK;
     }
-    uint64_t head = psm_line_load(&local->shared->sendHead);
-    if (head > sub->base + sub->nsteps)
-        return psm_fail(PSM_ERR_PROTOCOL, "recv", local->rank, local->peer, 0,
-                        "rank %d published sendHead %" PRIu64 "; operation %" PRIu64 " ends at step %" PRIu64,
-                        local->peer, head, local->seq, sub->base + sub->nsteps);
-    while (sub->transmitted < sub->nsteps && sub->transmitted < sub->done + local->steps &&
-           head > sub->base + sub->transmitted) {
+    while (sub->transmitted < sub->nsteps && sub->transmitted < sub->done + local->steps) {
+        /* Again for each slot: the sender fills the next ones while this one is copied. */
+        uint64_t head = psm_line_load(&local->shared->sendHead);
+        if (head > sub->base + sub->nsteps)
+            return psm_fail(PSM_ERR_PROTOCOL, "recv", local->rank, local->peer, 0,
+                            "rank %d published sendHead %" PRIu64 "; operation %" PRIu64 " ends at step %" PRIu64,
+                            local->peer, head, local->seq, sub->base + sub->nsteps);
+        if (head <= sub->base + sub->transmitted) break;
         PSM_TRY(copy_out(local, sub, (int)((sub->base + sub->transmitted) % local->steps)));
         *moved = true;
+        PSM_TRY(give_back_copied(local, sub, moved));
     }
-    while (sub->done < sub->transmitted) {
-        psm_status status = PSM_OK;
-        int copied =
-            sub->nbytes == 0 ? 1 : psm_p2p_copied(local, (int)((sub->base + sub->done) % local->steps), &status);
-        if (copied < 0) return status;
-        if (copied == 0) break;
-        PSM_TRY(give_back(local, sub));
-        *moved = true;
-    }
+    PSM_TRY(give_back_copied(local, sub, moved));
     if (sub->done == sub->nsteps) *ended = true;
     return PSM_OK;
 }
