@@ -1,0 +1,155 @@
+/* What ranks send, and what must come of it. For reductions the elements are chosen so that every partial result, in
+ * whatever order, is exact in the type: results can then be compared byte by byte. */
+#include <math.h>
+#include <string.h>
+
+#include "nccl_rank.h"
+
+enum { INT8, UINT8, INT32, UINT32, INT64, UINT64, FLOAT16, FLOAT32, FLOAT64, BFLOAT16, FLOAT8E4M3, FLOAT8E5M2 };
+
+static const struct {
+    size_t size;
+    unsigned exponent, mantissa; /* bits; 0: an integer */
+} kinds[] = {
+    [INT8] = {1, 0, 0},      [UINT8] = {1, 0, 0},    [INT32] = {4, 0, 0},      [UINT32] = {4, 0, 0},
+    [INT64] = {8, 0, 0},     [UINT64] = {8, 0, 0},   [FLOAT16] = {2, 5, 10},   [FLOAT32] = {4, 8, 23},
+    [FLOAT64] = {8, 11, 52}, [BFLOAT16] = {2, 8, 7}, [FLOAT8E4M3] = {1, 4, 3}, [FLOAT8E5M2] = {1, 5, 2},
+};
+
+size_t nccl_type_size(unsigned type)
+{
+    return kinds[type].size;
+}
+
+static uint64_t mix(uint64_t x) /* splitmix64 */
+{
+    x += 0x9e3779b97f4a7c15u;
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+    return x ^ x >> 31;
+}
+
+static uint64_t key_of(uint64_t seed, int from, int to, uint64_t iter)
+{
+    return mix(mix(seed ^ (uint64_t)from << 40 ^ (uint64_t)to << 20) + iter);
+}
+
+bool nccl_sends(const struct nccl_case *c, int from, int to, int ranks)
+{
+    switch (c->pattern) {
+    case NCCL_PAIR: /* 0 with 1, 2 with 3; who is left over sends to itself */
+        return (from ^ 1) < ranks ? to == (from ^ 1) : to == from;
+    case NCCL_RING:
+        return to == (from + 1) % ranks;
+    case NCCL_ALLTOALL:
+        return true;
+    case NCCL_RANDOM:
+        return key_of(c->seed, from, to, UINT64_MAX) & 1;
+    default:
+        return false;
+    }
+}
+
+uint64_t nccl_message(const struct nccl_case *c, int from, int to, uint64_t iter)
+{
+    if (c->pattern != NCCL_RANDOM) return c->size;
+    uint64_t bytes = key_of(c->seed ^ 1, from, to, iter) % (c->size + 1);
+    return bytes - bytes % kinds[c->type].size;
+}
+
+void nccl_fill(uint8_t *out, uint64_t n, uint64_t at, const struct nccl_case *c, int from, int to, uint64_t iter)
+{
+    uint64_t key = key_of(c->seed, from, to, iter);
+    for (uint64_t i = 0; i < n; i += 8) {
+        uint64_t value = mix(key + (at + i) / 8);
+        memcpy(out + i, &value, n - i < 8 ? n - i : 8);
+    }
+}
+
+/* ---- reductions ---- */
+
+/* Integers of this size are exact in the type. */
+static uint64_t exact(unsigned type)
+{
+    if (kinds[type].mantissa) return UINT64_C(1) << (kinds[type].mantissa > 20 ? 20 : kinds[type].mantissa + 1);
+    return kinds[type].size == 1 ? 127 : UINT64_C(1) << 20;
+}
+
+/* A rank's element. It is a whole number; that of an unsigned type is not negative. Sums and products of integers
+ * wrap around, so those may be anything. */
+static int64_t element(const struct nccl_case *c, int rank, int ranks, uint64_t iter, uint64_t index)
+{
+    uint64_t all = mix(key_of(c->seed, 0, 1 << 19, iter) + index); /* the same at all ranks */
+    uint64_t mine = mix(all + (uint64_t)rank + 1), limit = exact(c->type), n = (uint64_t)ranks;
+    bool integer = kinds[c->type].mantissa == 0,
+         is_signed = !integer || c->type == INT8 || c->type == INT32 || c->type == INT64;
+    /* Which ranks have the larger of two values, where not all may. */
+    uint64_t turn = ((uint64_t)rank + all) % n;
+    switch (c->op) {
+    case OP_PROD:
+        return integer ? (int64_t)mine : 1 + (turn < 3 && (mine & 1));
+    case OP_MAX:
+    case OP_MIN:
+        return is_signed ? (int64_t)(mine % (2 * limit)) - (int64_t)limit + 1 : (int64_t)(mine % limit);
+    case OP_SUM:
+        if (integer) return (int64_t)mine;
+        break;
+    case OP_AVG:
+        break;
+    }
+    return limit / n >= 1 ? (int64_t)(mine % (limit / n + 1)) : turn < limit;
+}
+
+/* A number that the type can hold exactly. */
+static void encode(uint8_t *out, unsigned type, double value)
+{
+    unsigned mantissa = kinds[type].mantissa, exponent = kinds[type].exponent;
+    int power;
+    uint64_t bits = (uint64_t)signbit(value) << (mantissa + exponent);
+    double fraction = frexp(fabs(value), &power); /* in [0.5, 1) */
+    if (value != 0) {
+        bits |= (uint64_t)(power - 1 + (1 << (exponent - 1)) - 1) << mantissa;
+        bits |= (uint64_t)ldexp(fraction * 2 - 1, (int)mantissa);
+    }
+    memcpy(out, &bits, kinds[type].size); /* little endian, as GPUs are */
+}
+
+static void put(uint8_t *out, unsigned type, int64_t value)
+{
+    if (kinds[type].mantissa)
+        encode(out, type, (double)value);
+    else
+        memcpy(out, &value, kinds[type].size);
+}
+
+void nccl_fill_part(uint8_t *out, uint64_t n, uint64_t at, const struct nccl_case *c, int rank, int ranks,
+                    uint64_t iter)
+{
+    size_t each = kinds[c->type].size;
+    for (uint64_t i = 0; i < n; i += each) put(out + i, c->type, element(c, rank, ranks, iter, (at + i) / each));
+}
+
+void nccl_fill_result(uint8_t *out, uint64_t n, uint64_t at, const struct nccl_case *c, int ranks, uint64_t iter)
+{
+    size_t each = kinds[c->type].size;
+    for (uint64_t i = 0; i < n; i += each) {
+        int64_t result = element(c, 0, ranks, iter, (at + i) / each);
+        for (int r = 1; r < ranks; r++) {
+            int64_t value = element(c, r, ranks, iter, (at + i) / each);
+            if (c->op == OP_PROD)
+                result = (int64_t)((uint64_t)result * (uint64_t)value);
+            else if (c->op == OP_MAX)
+                result = value > result ? value : result;
+            else if (c->op == OP_MIN)
+                result = value < result ? value : result;
+            else
+                result = (int64_t)((uint64_t)result + (uint64_t)value);
+        }
+        if (c->op != OP_AVG)
+            put(out + i, c->type, result);
+        else if (kinds[c->type].mantissa)
+            encode(out + i, c->type, (double)result / ranks);
+        else
+            put(out + i, c->type, result / ranks);
+    }
+}

@@ -1,0 +1,152 @@
+/* The rank program of `psmkit lab nccl`: one process of a job, which drives a NCCL library that it is told of. It is
+ * compiled without NCCL's headers: what is declared here is NCCL's public API, which has not changed since 2.14. */
+#ifndef PSM_LAB_NCCL_RANK_H
+#define PSM_LAB_NCCL_RANK_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "types.h"
+#include "types_memory.h"
+#include "types_stream.h"
+
+/* ---- NCCL's public API ---- */
+
+typedef struct ncclComm *ncclComm_t;
+typedef int ncclResult_t, ncclDataType_t, ncclRedOp_t; /* enums */
+typedef struct {
+    char internal[128];
+} ncclUniqueId;
+enum { NCCL_SUCCESS = 0, NCCL_IN_PROGRESS = 7 };
+/* Of 2.14; later releases read as much of it as `size` and `version` tell. */
+struct nccl_config {
+    size_t size;
+    unsigned magic, version;
+    int blocking;
+};
+enum { NCCL_CONFIG_MAGIC = 0xcafebeef, NCCL_CONFIG_VERSION = 21400 };
+
+/* X(name, result, must be there, parameters...) */
+#define NCCL_FUNCTIONS(X)                                                                                              \
+    X(ncclGetVersion, ncclResult_t, true, int *)                                                                       \
+    X(ncclGetUniqueId, ncclResult_t, true, ncclUniqueId *)                                                             \
+    X(ncclCommInitRank, ncclResult_t, true, ncclComm_t *, int, ncclUniqueId, int)                                      \
+    X(ncclCommInitRankConfig, ncclResult_t, false, ncclComm_t *, int, ncclUniqueId, int, struct nccl_config *)         \
+    X(ncclCommFinalize, ncclResult_t, false, ncclComm_t)                                                               \
+    X(ncclCommDestroy, ncclResult_t, true, ncclComm_t)                                                                 \
+    X(ncclCommAbort, ncclResult_t, true, ncclComm_t)                                                                   \
+    X(ncclCommGetAsyncError, ncclResult_t, true, ncclComm_t, ncclResult_t *)                                           \
+    X(ncclGetErrorString, const char *, true, ncclResult_t)                                                            \
+    X(ncclGetLastError, const char *, false, ncclComm_t)                                                               \
+    X(ncclGroupStart, ncclResult_t, true, void)                                                                        \
+    X(ncclGroupEnd, ncclResult_t, true, void)                                                                          \
+    X(ncclSend, ncclResult_t, true, const void *, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t)               \
+    X(ncclRecv, ncclResult_t, true, void *, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t)                     \
+    X(ncclAllReduce, ncclResult_t, true, const void *, void *, size_t, ncclDataType_t, ncclRedOp_t, ncclComm_t,        \
+      cudaStream_t)                                                                                                    \
+    X(ncclAllGather, ncclResult_t, true, const void *, void *, size_t, ncclDataType_t, ncclComm_t, cudaStream_t)       \
+    X(ncclReduceScatter, ncclResult_t, true, const void *, void *, size_t, ncclDataType_t, ncclRedOp_t, ncclComm_t,    \
+      cudaStream_t)                                                                                                    \
+    X(ncclBroadcast, ncclResult_t, true, const void *, void *, size_t, ncclDataType_t, int, ncclComm_t, cudaStream_t)  \
+    X(ncclReduce, ncclResult_t, true, const void *, void *, size_t, ncclDataType_t, ncclRedOp_t, int, ncclComm_t,      \
+      cudaStream_t)                                                                                                    \
+    X(ncclMemAlloc, ncclResult_t, false, void **, size_t)                                                              \
+    X(ncclMemFree, ncclResult_t, false, void *)                                                                        \
+    X(ncclCommRegister, ncclResult_t, false, ncclComm_t, void *, size_t, void **)                                      \
+    X(ncclCommDeregister, ncclResult_t, false, ncclComm_t, void *)
+
+#define CUDA_FUNCTIONS(X)                                                                                              \
+    X(cudaGetDeviceCount, cudaError_t, true, int *)                                                                    \
+    X(cudaSetDevice, cudaError_t, true, int)                                                                           \
+    X(cudaMalloc, cudaError_t, true, void **, size_t)                                                                  \
+    X(cudaFree, cudaError_t, true, void *)                                                                             \
+    X(cudaMemcpy, cudaError_t, true, void *, const void *, size_t, enum cudaMemcpyKind)                                \
+    X(cudaMemset, cudaError_t, true, void *, int, size_t)                                                              \
+    X(cudaStreamCreateWithFlags, cudaError_t, true, cudaStream_t *, unsigned)                                          \
+    X(cudaStreamDestroy, cudaError_t, true, cudaStream_t)                                                              \
+    X(cudaStreamQuery, cudaError_t, true, cudaStream_t)                                                                \
+    X(cudaStreamSynchronize, cudaError_t, true, cudaStream_t)                                                          \
+    X(cudaGetErrorName, const char *, true, cudaError_t)
+
+struct nccl_api {
+#define MEMBER(name, result, must, ...) result (*name)(__VA_ARGS__);
+    NCCL_FUNCTIONS(MEMBER)
+    CUDA_FUNCTIONS(MEMBER)
+#undef MEMBER
+        int version; /* 22662 for 2.26.62 */
+};
+/* Loads the library and the CUDA runtime that it is linked to; where it brings its own, libcudart.so.12 of the library
+ * path. false: *text says what is wrong. */
+bool nccl_load(struct nccl_api *api, const char *library, char *text, size_t size);
+
+/* ---- one line of the list of cases ---- */
+
+enum nccl_pattern {
+    NCCL_PAIR,
+    NCCL_RING,
+    NCCL_ALLTOALL,
+    NCCL_RANDOM,
+    NCCL_ALLREDUCE, /* this and what follows are collectives */
+    NCCL_ALLGATHER,
+    NCCL_REDUCESCATTER,
+    NCCL_BROADCAST,
+    NCCL_REDUCE
+};
+enum nccl_op { OP_SUM, OP_PROD, OP_MAX, OP_MIN, OP_AVG };
+enum nccl_memory { MEMORY_CUDA, MEMORY_NCCL };
+enum nccl_stream { APP_LEGACY, APP_BLOCKING, APP_NONBLOCKING };
+enum nccl_skip { SKIP_NOTHING, SKIP_SENDS, SKIP_RECVS };
+
+struct nccl_case {
+    char name[64];
+    enum nccl_pattern pattern;
+    enum nccl_op op;
+    enum nccl_stream stream;
+    enum nccl_memory memory; /* where buffers are from */
+    enum nccl_skip skip;     /* in the last iteration */
+    unsigned type;           /* ncclDataType_t */
+    uint64_t size;           /* bytes per peer, or of a rank's part of a collective */
+    uint64_t iters, seed, device, root;
+    uint64_t shorter; /* its sends, or its part, have so many bytes less */
+    bool registered;  /* buffers are registered with the communicator */
+    bool blocking;    /* communicator */
+};
+/* 1: a case; 0: the list has ended; -1: text says what is wrong. */
+int nccl_case_read(struct nccl_case *c, int ranks, char *text, size_t size);
+
+/* ---- data ---- */
+
+size_t nccl_type_size(unsigned type);
+bool nccl_sends(const struct nccl_case *c, int from, int to, int ranks);
+/* Bytes that `from` sends to `to`. */
+uint64_t nccl_message(const struct nccl_case *c, int from, int to, uint64_t iter);
+/* What `from` sends to `to`, bytes [at, at + n) of it; at is a multiple of 8. */
+void nccl_fill(uint8_t *out, uint64_t n, uint64_t at, const struct nccl_case *c, int from, int to, uint64_t iter);
+/* The same of a rank's contribution to a reduction: elements whose results are exact in any order. */
+void nccl_fill_part(uint8_t *out, uint64_t n, uint64_t at, const struct nccl_case *c, int rank, int ranks,
+                    uint64_t iter);
+/* What the reduction of all contributions is. */
+void nccl_fill_result(uint8_t *out, uint64_t n, uint64_t at, const struct nccl_case *c, int ranks, uint64_t iter);
+
+/* ---- one case ---- */
+
+struct nccl_outcome {
+    const struct nccl_case *c;
+    int rank;
+    char status[48]; /* "PSM_OK", or what failed: ncclSystemError, cudaErrorInvalidValue, wrong data, ... */
+    char by[16];     /* nccl, cuda, data, lab */
+    char text[600];
+    char stage[24];
+    uint64_t wrong; /* bytes that differ */
+    int wrong_from;
+    uint64_t wrong_iter, wrong_offset;
+    unsigned wrong_seen, wrong_meant;
+    uint64_t bytes, iters;
+    double setup_seconds, move_seconds, seconds;
+};
+void nccl_run(const struct nccl_api *api, const struct nccl_case *c, int rank, int ranks, struct nccl_outcome *outcome);
+void nccl_report(const struct nccl_outcome *outcome);
+void nccl_trouble(const struct nccl_outcome *outcome); /* the first failure, as soon as it is known */
+
+#endif

@@ -1,0 +1,437 @@
+/* One case: a communicator, buffers, groups of sends and recvs or collectives, a look at every byte, the end. Nothing
+ * of the lab stands between the ranks but at the beginning and at the end: they meet in NCCL, as an application's do. A
+ * rank that has failed aborts its communicator and ends, as an application with an uncaught exception does. */
+#define _GNU_SOURCE
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "fault.h"
+#include "nccl_rank.h"
+#include "rank.h"
+
+PSM_FAULT_SITE_OF(site_stage, "lab.stage", "a rank of the lab enters a stage: op is init, buffers, setup, move, end",
+                  PSM_FAULT_CAN_CALL);
+PSM_FAULT_SITE_OF(site_iteration, "lab.iteration", "a rank of the lab begins an iteration: nth=1 is the first",
+                  PSM_FAULT_CAN_CALL);
+PSM_FAULT_SITE_OF(site_data, "lab.data", "a rank of the lab has written what it will send: op is the stage",
+                  PSM_FAULT_CAN(PSM_FAULT_CORRUPT));
+
+enum { GUARD = 64, UNTOUCHED = 0xa5, PIECE = 1 << 20, ALIGN = 512, NOT_READY = 600 };
+
+struct run {
+    const struct nccl_api *api;
+    const struct nccl_case *c;
+    struct nccl_outcome *o;
+    int rank, ranks;
+    bool failed;
+    ncclComm_t comm;
+    cudaStream_t stream;
+    uint8_t *out, *in;            /* device memory */
+    uint64_t out_bytes, in_bytes; /* without the guard behind them */
+    uint64_t stride;              /* of a peer's messages in both */
+    void *out_handle, *in_handle; /* of registration */
+    uint8_t *piece, *meant;       /* host memory, PIECE bytes each */
+};
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static bool __attribute__((format(printf, 4, 5))) fail(struct run *run, const char *by, const char *status,
+                                                       const char *format, ...)
+{
+    if (run->failed) return false; /* the first thing counts */
+    run->failed = true;
+    va_list rest;
+    va_start(rest, format);
+    vsnprintf(run->o->text, sizeof run->o->text, format, rest);
+    va_end(rest);
+    snprintf(run->o->status, sizeof run->o->status, "%s", status);
+    snprintf(run->o->by, sizeof run->o->by, "%s", by);
+    nccl_trouble(run->o); /* now: what follows may not come to an end */
+    return false;
+}
+
+static const char *result_name(ncclResult_t code)
+{
+    static const char *const names[] = {"ncclSuccess",       "ncclUnhandledCudaError", "ncclSystemError",
+                                        "ncclInternalError", "ncclInvalidArgument",    "ncclInvalidUsage",
+                                        "ncclRemoteError",   "ncclInProgress",         "ncclTimeout"};
+    static _Thread_local char other[32];
+    if (code >= 0 && (size_t)code < sizeof names / sizeof *names) return names[code];
+    snprintf(other, sizeof other, "ncclResult_t %d", code);
+    return other;
+}
+
+static bool nccl_failed(struct run *run, ncclResult_t code, const char *what)
+{
+    const char *last = run->api->ncclGetLastError ? run->api->ncclGetLastError(run->comm) : NULL;
+    return fail(run, "nccl", result_name(code), "%s: %s (%s)%s%.300s", what, result_name(code),
+                run->api->ncclGetErrorString(code), last && *last ? "; last error: " : "", last ? last : "");
+}
+
+/* Waits while a communicator that does not block says so. */
+static bool settle(struct run *run, ncclResult_t code, const char *what)
+{
+    while (code == NCCL_IN_PROGRESS) {
+        struct timespec moment = {0, 200000};
+        nanosleep(&moment, NULL);
+        ncclResult_t rc = run->api->ncclCommGetAsyncError(run->comm, &code);
+        if (rc != NCCL_SUCCESS) code = rc;
+    }
+    return code == NCCL_SUCCESS || nccl_failed(run, code, what);
+}
+#define NCCL(function, ...) settle(run, run->api->function(__VA_ARGS__), #function)
+
+static bool cuda_ok(struct run *run, cudaError_t code, const char *call)
+{
+    return code == 0 || fail(run, "cuda", run->api->cudaGetErrorName(code), "the rank's own %s returned %s", call,
+                             run->api->cudaGetErrorName(code));
+}
+#define CUDA(function, ...) cuda_ok(run, run->api->function(__VA_ARGS__), #function)
+
+static void strike(struct run *run, struct psm_site *site, const char *op)
+{
+    struct psm_fault fault;
+    if (!psm_fault_hit(site, &(struct psm_fault_args){.rank = run->rank, .peer = -1, .op = op}, &fault)) return;
+    psm_fault_act_before(&fault);
+    if (fault.action == PSM_FAULT_ERROR) {
+        fail(run, "lab", "exit", "a fault asked for the end of this process, status %d", (int)fault.value);
+        nccl_report(run->o);
+        _Exit((int)fault.value); /* without a word to NCCL */
+    }
+    psm_fault_act_after(&fault);
+}
+
+static void enter(struct run *run, const char *stage)
+{
+    if (!run->failed) snprintf(run->o->stage, sizeof run->o->stage, "%s", stage);
+    lab_stage(stage);
+    strike(run, &site_stage, stage);
+}
+
+/* ---- stages ---- */
+
+static bool begin(struct run *run)
+{
+    const struct nccl_api *api = run->api;
+    ncclUniqueId *ids = calloc((unsigned)run->ranks, sizeof *ids), id;
+    bool *present = calloc((unsigned)run->ranks, sizeof *present);
+    int devices = 0;
+    bool mine = run->rank == 0 && NCCL(ncclGetUniqueId, &id);
+    lab_gather("id", mine ? &id : NULL, sizeof id, ids, present);
+    if (present[0])
+        id = ids[0];
+    else
+        fail(run, "lab", "no unique id", "rank 0 gave no ncclUniqueId");
+    free(ids);
+    free(present);
+    if (run->failed || !CUDA(cudaGetDeviceCount, &devices)) return false;
+    if (run->c->device >= (uint64_t)devices)
+        return fail(run, "lab", "no device", "device %llu is meant, there are %d", (unsigned long long)run->c->device,
+                    devices);
+    if (!CUDA(cudaSetDevice, (int)run->c->device)) return false;
+    if (run->c->blocking) return NCCL(ncclCommInitRank, &run->comm, run->ranks, id, run->rank);
+    if (!api->ncclCommInitRankConfig) return fail(run, "lab", "too old", "there is no ncclCommInitRankConfig");
+    struct nccl_config config = {sizeof config, NCCL_CONFIG_MAGIC, NCCL_CONFIG_VERSION, 0};
+    return NCCL(ncclCommInitRankConfig, &run->comm, run->ranks, id, run->rank, &config);
+}
+
+static bool allocate(struct run *run, uint8_t **memory, uint64_t bytes)
+{
+    if (run->c->memory == MEMORY_CUDA) return CUDA(cudaMalloc, (void **)memory, bytes + GUARD);
+    if (!run->api->ncclMemAlloc) return fail(run, "lab", "too old", "there is no ncclMemAlloc");
+    return NCCL(ncclMemAlloc, (void **)memory, bytes + GUARD);
+}
+
+static bool get_buffers(struct run *run)
+{
+    const struct nccl_case *c = run->c;
+    uint64_t n = (uint64_t)run->ranks;
+    run->stride = (c->size + GUARD + ALIGN - 1) / ALIGN * ALIGN;
+    switch (c->pattern) {
+    case NCCL_ALLREDUCE:
+    case NCCL_BROADCAST:
+    case NCCL_REDUCE:
+        run->out_bytes = run->in_bytes = c->size;
+        break;
+    case NCCL_ALLGATHER:
+        run->out_bytes = c->size;
+        run->in_bytes = c->size * n;
+        break;
+    case NCCL_REDUCESCATTER:
+        run->out_bytes = c->size * n;
+        run->in_bytes = c->size;
+        break;
+    default:
+        run->out_bytes = run->in_bytes = run->stride * n;
+    }
+    unsigned flags = c->stream == APP_NONBLOCKING ? cudaStreamNonBlocking : cudaStreamDefault;
+    if (c->stream != APP_LEGACY && !CUDA(cudaStreamCreateWithFlags, &run->stream, flags)) return false;
+    run->piece = malloc(PIECE + 8);
+    run->meant = malloc(PIECE + 8);
+    if (!run->piece || !run->meant) return fail(run, "lab", "no memory", "no memory for data");
+    if (!allocate(run, &run->out, run->out_bytes) || !allocate(run, &run->in, run->in_bytes)) return false;
+    if (!c->registered) return true;
+    if (!run->api->ncclCommRegister) return fail(run, "lab", "too old", "there is no ncclCommRegister");
+    return NCCL(ncclCommRegister, run->comm, run->out, run->out_bytes + GUARD, &run->out_handle) &&
+           NCCL(ncclCommRegister, run->comm, run->in, run->in_bytes + GUARD, &run->in_handle);
+}
+
+static void fill(struct run *run, uint8_t *out, uint64_t n, uint64_t at, int from, int to, uint64_t iter)
+{
+    switch (run->c->pattern) {
+    case NCCL_ALLREDUCE:
+    case NCCL_REDUCE:
+    case NCCL_REDUCESCATTER:
+        nccl_fill_part(out, n, at, run->c, from, run->ranks, iter);
+        break;
+    case NCCL_ALLGATHER:
+    case NCCL_BROADCAST:
+        to = 0;
+        __attribute__((fallthrough));
+    default:
+        nccl_fill(out, n, at, run->c, from, to, iter);
+    }
+}
+
+static bool write_out(struct run *run, uint8_t *to_memory, uint64_t bytes, int to, uint64_t iter)
+{
+    for (uint64_t at = 0; at < bytes; at += PIECE) {
+        uint64_t n = bytes - at < PIECE ? bytes - at : PIECE;
+        fill(run, run->piece, n, at, run->rank, to, iter);
+        struct psm_fault_args args = {.rank = run->rank, .peer = to, .op = run->o->stage};
+        struct psm_fault fault;
+        if (psm_fault_hit(&site_data, &args, &fault)) run->piece[n / 2] ^= 0x40;
+        if (!CUDA(cudaMemcpy, to_memory + at, run->piece, n, cudaMemcpyHostToDevice)) return false;
+    }
+    return true;
+}
+
+static bool prepare(struct run *run, uint64_t iter)
+{
+    const struct nccl_case *c = run->c;
+    if (c->pattern >= NCCL_ALLREDUCE) {
+        if (!write_out(run, run->out, run->out_bytes, -1, iter)) return false;
+    } else {
+        for (int r = 0; r < run->ranks; r++)
+            if (nccl_sends(c, run->rank, r, run->ranks) &&
+                !write_out(run, run->out + (uint64_t)r * run->stride, nccl_message(c, run->rank, r, iter), r, iter))
+                return false;
+    }
+    if (!CUDA(cudaMemset, run->in, UNTOUCHED, run->in_bytes + GUARD)) return false;
+    /* cudaMemset does not wait, and a non-blocking stream does not wait for it. */
+    return CUDA(cudaStreamSynchronize, NULL);
+}
+
+static bool send_and_recv(struct run *run, uint64_t iter)
+{
+    const struct nccl_case *c = run->c;
+    enum nccl_skip skip = iter + 1 == c->iters ? c->skip : SKIP_NOTHING;
+    size_t each = nccl_type_size(c->type);
+    if (!NCCL(ncclGroupStart)) return false;
+    for (int r = 0; r < run->ranks; r++) {
+        uint64_t at = (uint64_t)r * run->stride, bytes = nccl_message(c, run->rank, r, iter);
+        if (nccl_sends(c, run->rank, r, run->ranks) && !(skip == SKIP_SENDS && r != run->rank)) {
+            if (r != run->rank) bytes -= c->shorter < bytes ? c->shorter : bytes;
+            if (!NCCL(ncclSend, run->out + at, bytes / each, (ncclDataType_t)c->type, r, run->comm, run->stream))
+                return false;
+        }
+        bytes = nccl_message(c, r, run->rank, iter);
+        if (nccl_sends(c, r, run->rank, run->ranks) && !(skip == SKIP_RECVS && r != run->rank))
+            if (!NCCL(ncclRecv, run->in + at, bytes / each, (ncclDataType_t)c->type, r, run->comm, run->stream))
+                return false;
+    }
+    return NCCL(ncclGroupEnd);
+}
+
+static bool launch(struct run *run, uint64_t iter)
+{
+    const struct nccl_case *c = run->c;
+    const struct nccl_api *api = run->api;
+    if (c->pattern < NCCL_ALLREDUCE) return send_and_recv(run, iter);
+    if (c->skip != SKIP_NOTHING && iter + 1 == c->iters) return true;
+    size_t count = (c->size - (c->shorter < c->size ? c->shorter : c->size)) / nccl_type_size(c->type);
+    /* The library's numbers: sum 0, prod 1, max 2, min 3, avg 4. */
+    int type = (int)c->type, op = (int)c->op, root = (int)c->root;
+    ncclResult_t code = NCCL_SUCCESS;
+    switch (c->pattern) {
+    case NCCL_ALLREDUCE:
+        code = api->ncclAllReduce(run->out, run->in, count, type, op, run->comm, run->stream);
+        break;
+    case NCCL_ALLGATHER:
+        code = api->ncclAllGather(run->out, run->in, count, type, run->comm, run->stream);
+        break;
+    case NCCL_REDUCESCATTER:
+        code = api->ncclReduceScatter(run->out, run->in, count, type, op, run->comm, run->stream);
+        break;
+    case NCCL_BROADCAST:
+        code = api->ncclBroadcast(run->out, run->in, count, type, root, run->comm, run->stream);
+        break;
+    default:
+        code = api->ncclReduce(run->out, run->in, count, type, op, root, run->comm, run->stream);
+    }
+    return settle(run, code, "the collective");
+}
+
+/* As applications wait: until the stream is done, or the communicator says that it will not be. */
+static bool wait_for_it(struct run *run)
+{
+    for (unsigned round = 0;; round++) {
+        cudaError_t code = run->api->cudaStreamQuery(run->stream);
+        if (code != NOT_READY) return cuda_ok(run, code, "cudaStreamQuery");
+        ncclResult_t state = NCCL_SUCCESS, rc = run->api->ncclCommGetAsyncError(run->comm, &state);
+        if (rc != NCCL_SUCCESS) return nccl_failed(run, rc, "ncclCommGetAsyncError");
+        if (state != NCCL_SUCCESS && state != NCCL_IN_PROGRESS)
+            return nccl_failed(run, state, "the communicator's asynchronous error");
+        struct timespec moment = {0, round < 100 ? 50000 : 1000000};
+        nanosleep(&moment, NULL);
+    }
+}
+
+/* ---- a look at every byte ---- */
+
+static void meant(struct run *run, uint64_t n, uint64_t at, int from, uint64_t iter)
+{
+    const struct nccl_case *c = run->c;
+    if (c->pattern == NCCL_REDUCESCATTER)
+        nccl_fill_result(run->meant, n, (uint64_t)run->rank * c->size + at, c, run->ranks, iter);
+    else if (c->pattern == NCCL_ALLREDUCE || c->pattern == NCCL_REDUCE)
+        nccl_fill_result(run->meant, n, at, c, run->ranks, iter);
+    else
+        fill(run, run->meant, n, at, from, run->rank, iter);
+}
+
+/* [memory, memory + bytes) is what came from `from`, what follows up to `all` is untouched. */
+static bool compare(struct run *run, const uint8_t *memory, uint64_t bytes, uint64_t all, int from, uint64_t iter)
+{
+    struct nccl_outcome *o = run->o;
+    for (uint64_t at = 0; at < all; at += PIECE) {
+        uint64_t n = all - at < PIECE ? all - at : PIECE, data = bytes <= at ? 0 : bytes - at < n ? bytes - at : n;
+        if (!CUDA(cudaMemcpy, run->piece, memory + at, n, cudaMemcpyDeviceToHost)) return false;
+        meant(run, data, at, from, iter);
+        memset(run->meant + data, UNTOUCHED, n - data);
+        if (memcmp(run->piece, run->meant, n) == 0) continue;
+        for (uint64_t i = 0; i < n; i++) {
+            if (run->piece[i] == run->meant[i] || o->wrong++ > 0) continue;
+            o->wrong_from = from;
+            o->wrong_iter = iter;
+            o->wrong_offset = at + i;
+            o->wrong_seen = run->piece[i];
+            o->wrong_meant = run->meant[i];
+        }
+    }
+    o->bytes += bytes;
+    return true;
+}
+
+static bool compare_all(struct run *run, uint64_t iter)
+{
+    const struct nccl_case *c = run->c;
+    uint64_t end = run->in_bytes + GUARD;
+    switch (c->pattern) {
+    case NCCL_ALLREDUCE:
+    case NCCL_REDUCESCATTER:
+        return compare(run, run->in, c->size, end, -1, iter);
+    case NCCL_REDUCE:
+        return compare(run, run->in, run->rank == (int)c->root ? c->size : 0, end, -1, iter);
+    case NCCL_BROADCAST:
+        return compare(run, run->in, c->size, end, (int)c->root, iter);
+    case NCCL_ALLGATHER:
+        for (int r = 0; r < run->ranks; r++) {
+            uint64_t all = c->size + (r + 1 == run->ranks ? GUARD : 0);
+            if (!compare(run, run->in + (uint64_t)r * c->size, c->size, all, r, iter)) return false;
+        }
+        return true;
+    default:
+        for (int r = 0; r < run->ranks; r++) {
+            bool came = nccl_sends(c, r, run->rank, run->ranks);
+            uint64_t bytes = came ? nccl_message(c, r, run->rank, iter) : 0;
+            if (!compare(run, run->in + (uint64_t)r * run->stride, bytes, run->stride, r, iter)) return false;
+        }
+        return true;
+    }
+}
+
+static bool once(struct run *run, uint64_t iter)
+{
+    strike(run, &site_iteration, run->o->stage);
+    if (!prepare(run, iter)) return false;
+    double begun = now();
+    if (!launch(run, iter) || !wait_for_it(run)) return false;
+    *(iter == 0 ? &run->o->setup_seconds : &run->o->move_seconds) += now() - begun;
+    run->o->iters++;
+    /* Who has left something out has nothing to compare. */
+    return (run->c->skip != SKIP_NOTHING && iter + 1 == run->c->iters) || compare_all(run, iter);
+}
+
+static bool move_all(struct run *run)
+{
+    for (uint64_t iter = 0; iter < run->c->iters; iter++) {
+        if (iter == 1) enter(run, "move");
+        if (!once(run, iter)) return false;
+    }
+    const struct nccl_outcome *o = run->o;
+    char whose[48] = "";
+    if (o->wrong_from >= 0) snprintf(whose, sizeof whose, "from rank %d: ", o->wrong_from);
+    return o->wrong == 0 ||
+           fail(run, "data", "wrong data",
+                "%llu wrong byte(s); the first is %sbyte %llu of iteration %llu is 0x%02x, 0x%02x is meant",
+                (unsigned long long)o->wrong, whose, (unsigned long long)o->wrong_offset,
+                (unsigned long long)o->wrong_iter, o->wrong_seen, o->wrong_meant);
+}
+
+static void give_back(struct run *run)
+{
+    const struct nccl_api *api = run->api;
+    if (run->out_handle) NCCL(ncclCommDeregister, run->comm, run->out_handle);
+    if (run->in_handle) NCCL(ncclCommDeregister, run->comm, run->in_handle);
+    if (!run->c->blocking && api->ncclCommFinalize) NCCL(ncclCommFinalize, run->comm);
+    if (!run->failed) NCCL(ncclCommDestroy, run->comm);
+    uint8_t *const memory[] = {run->out, run->in};
+    for (int i = 0; i < 2; i++)
+        if (memory[i] && run->c->memory == MEMORY_CUDA)
+            CUDA(cudaFree, memory[i]);
+        else if (memory[i])
+            NCCL(ncclMemFree, memory[i]);
+    if (run->stream) CUDA(cudaStreamDestroy, run->stream);
+}
+
+void nccl_run(const struct nccl_api *api, const struct nccl_case *c, int rank, int ranks, struct nccl_outcome *outcome)
+{
+    struct run all = {.api = api, .c = c, .o = outcome, .rank = rank, .ranks = ranks}, *run = &all;
+    double begun = now();
+    *outcome = (struct nccl_outcome){.c = c, .rank = rank, .wrong_from = -1, .status = "PSM_OK"};
+    enter(run, "init");
+    if (begin(run)) {
+        enter(run, "buffers");
+        if (get_buffers(run)) {
+            enter(run, "setup");
+            move_all(run);
+        }
+    }
+    /* Who has failed goes, and does not keep the others waiting. */
+    if (!run->failed) {
+        int others = lab_meet("moved", false);
+        if (others > 0)
+            fail(run, "lab", "others failed", "%d other rank%s failed or died before the end", others,
+                 others == 1 ? "" : "s");
+    }
+    if (!run->failed) {
+        enter(run, "end");
+        give_back(run);
+    }
+    if (run->failed && run->comm) {
+        lab_stage("abort");
+        (void)api->ncclCommAbort(run->comm);
+    }
+    free(run->piece);
+    free(run->meant);
+    outcome->seconds = now() - begun;
+}
