@@ -42,6 +42,7 @@ class Job:
         stacks: take stacks of the ranks that are there when the deadline passes.
         shared_memory: the folder where ranks keep named shared memory. One that the run does not share with others tells exactly what is left.
         reports: how many reports make a rank complete; None: any number.
+        look: is called with the pids of the ranks that are still there when the run has to be ended, before their stacks are taken.
     """
 
     ranks: int
@@ -56,6 +57,7 @@ class Job:
     stacks: bool = True
     shared_memory: Path = Path("/dev/shm")
     reports: int | None = None
+    look: Callable[[list[int]], None] | None = None
 
 
 @dataclass(slots=True)
@@ -302,6 +304,8 @@ class _Runner:
     # ---- the end ----
 
     def _judge_the_living(self) -> None:
+        if self.job.look is not None:
+            self.job.look([rank.process.pid for rank in self.ranks if not rank.ended()])
         for rank in self.ranks:
             if rank.ended():
                 continue
