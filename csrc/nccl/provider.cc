@@ -1,0 +1,453 @@
+/* NCCL's proxy as surroundings of the p2p transport: calls by ncclProxyCallBlocking, descriptors by a libpsm proxy that
+ * stands beside it. */
+#include "psm_nccl.h"
+
+#include <cstdio>
+#include <cstring>
+#include <unistd.h>
+
+#include "psm/psm_host_ops.h"
+
+namespace psm
+{
+
+namespace
+{
+
+psm_status fail(psm_status status, const char *stage, int rank, int peer, const char *text)
+{
+    struct psm_error error = {};
+    error.status = status;
+    error.rank = rank;
+    error.peer = peer;
+    snprintf(error.stage, sizeof error.stage, "%s", stage);
+    snprintf(error.text, sizeof error.text, "%s", text);
+    return psm_set_last_error(&error);
+}
+
+/* What the libpsm proxy serves: nothing but descriptors. A peer connects to it to learn of its end. */
+psm_status nothing_to_free(psmProxyConnection *, psmProxyState *)
+{
+    return PSM_OK;
+}
+const struct psmTransportComm *descriptors()
+{
+    static const struct psmTransportComm comm = [] {
+        struct psmTransportComm made = {};
+        made.proxyFree = nothing_to_free;
+        return made;
+    }();
+    return &comm;
+}
+
+std::mutex providers_lock;
+std::map<struct ncclProxyState *, Provider *> providers;
+
+} // namespace
+
+ncclResult_t result_of(psm_status status)
+{
+    switch (status) {
+    case PSM_OK:
+    case PSM_IN_PROGRESS:
+        return ncclSuccess;
+    case PSM_ERR_INVALID:
+    case PSM_ERR_MISMATCH:
+        return ncclInvalidUsage;
+    case PSM_ERR_CUDA:
+        return ncclUnhandledCudaError;
+    case PSM_ERR_PEER_DEAD:
+    case PSM_ERR_PEER_CLOSED:
+    case PSM_ERR_TIMEOUT:
+        return ncclRemoteError;
+    case PSM_ERR_NO_MEMORY:
+    case PSM_ERR_NO_RESOURCE:
+    case PSM_ERR_SYSTEM:
+    case PSM_ERR_DENIED:
+        return ncclSystemError;
+    default:
+        return ncclInternalError;
+    }
+}
+
+ncclResult_t refuse(const char *what, psm_status status)
+{
+    const struct psm_error *error = psm_last_error();
+    WARN("PSM_P2P %s: %s: %s", what, psm_status_name(status), error->text);
+    return result_of(status);
+}
+
+/* ---- the provider ---- */
+
+Provider::Provider(struct ncclProxyState *nccl) : state(nccl)
+{
+    host = host_of(this);
+}
+
+Provider *Provider::of(struct ncclProxyState *state)
+{
+    std::lock_guard<std::mutex> hold(providers_lock);
+    Provider *&found = providers[state];
+    if (!found) {
+        std::unique_ptr<Provider, void (*)(Provider *)> made(new Provider(state), [](Provider *p) { delete p; });
+        if (made->open() != PSM_OK) {
+            providers.erase(state);
+            return nullptr;
+        }
+        found = made.release();
+    }
+    found->references_++;
+    return found;
+}
+
+void Provider::give_back()
+{
+    {
+        std::lock_guard<std::mutex> hold(providers_lock);
+        if (--references_ > 0) return;
+        providers.erase(state);
+    }
+    delete this;
+}
+
+/* The tree's own setting goes before libpsm's. */
+NCCL_PARAM(PsmBufferSize, "PSM_BUFFER_SIZE", 0);
+
+psm_status Provider::open()
+{
+    settings.size = sizeof settings;
+    psm_status status = psm_settings_read(&settings);
+    if (status != PSM_OK) return status;
+    uint64_t wanted = (uint64_t)ncclParamPsmBufferSize();
+    if (wanted) settings.buffer_size = wanted - wanted % settings.steps;
+    struct psmProxyOptions options = {};
+    options.size = sizeof options;
+    options.rank = state->tpRank;
+    options.nranks = state->tpnRanks;
+    options.device = state->cudaDev;
+    options.settings = &settings;
+    options.transports[PSM_TRANSPORT_P2P][0] = options.transports[PSM_TRANSPORT_P2P][1] = descriptors();
+    status = psmProxyInit(&fds_, &options);
+    if (status == PSM_OK) status = psmProxyCreate(fds_);
+    if (status == PSM_OK) status = psmProxyAddress(fds_, &address);
+    return status;
+}
+
+Provider::~Provider()
+{
+    {
+        std::lock_guard<std::mutex> hold(lock_);
+        closing_ = true;
+    }
+    wake_.notify_all();
+    if (watcher_.joinable()) watcher_.join();
+    if (fds_) {
+        psmProxyStop(fds_);
+        psmProxyDestroy(fds_);
+    }
+    for (Operation *operation : operations_) delete operation;
+}
+
+void Provider::learn(const struct psmProxyAddress &theirs)
+{
+    std::lock_guard<std::mutex> hold(lock_);
+    addresses_[theirs.rank] = theirs;
+}
+
+psm_status Provider::connect_fds(int rank, psmProxyConnector *connector)
+{
+    struct psmProxyAddress theirs;
+    {
+        std::lock_guard<std::mutex> hold(lock_);
+        auto socket = sockets_.find(rank);
+        if (socket != sockets_.end()) {
+            *connector = socket->second;
+            return PSM_OK;
+        }
+        if (rank == state->tpRank)
+            theirs = address;
+        else if (addresses_.count(rank))
+            theirs = addresses_[rank];
+        else
+            return fail(PSM_ERR_INVALID, "init", state->tpRank, rank, "that rank's connect info has not come yet");
+    }
+    psmProxyConnector made = {};
+    psm_status status = psmProxyConnect(fds_, PSM_TRANSPORT_P2P, 1, &theirs, &made);
+    if (status != PSM_OK) return status;
+    std::lock_guard<std::mutex> hold(lock_);
+    *connector = sockets_.emplace(rank, made).first->second;
+    return PSM_OK;
+}
+
+bool Provider::alive(int rank)
+{
+    return psmProxyPeerAlive(fds_, rank) != 0;
+}
+
+/* ---- operations ---- */
+
+void Provider::begin(Operation *operation)
+{
+    std::lock_guard<std::mutex> hold(lock_);
+    operations_.push_back(operation);
+    if (!watcher_.joinable()) watcher_ = std::thread(&Provider::watch, this);
+    wake_.notify_all();
+}
+
+bool Provider::ready(Operation *operation)
+{
+    if (operation->begun) return !operation->counted;
+    std::lock_guard<std::mutex> hold(lock_);
+    if (operation->counted || released_) return false;
+    operation->begun = operation->sync->proxyReadyEvent.load(std::memory_order_acquire) != 0;
+    return operation->begun;
+}
+
+void Provider::end(Operation *operation)
+{
+    std::lock_guard<std::mutex> hold(lock_);
+    operations_.remove(operation);
+    /* The last one lets the host function return, which frees sync. */
+    if (!operation->counted) operation->sync->proxyOpCount.fetch_sub(operation->nsubs, std::memory_order_acq_rel);
+    operation->counted = true;
+    delete operation;
+}
+
+/* After an abort NCCL's progress thread ends with what it has. The application's stream still stands in the host
+ * function, and ncclCommAbort waits for the stream: so somebody has to let it go. */
+void Provider::watch()
+{
+    std::unique_lock<std::mutex> hold(lock_);
+    while (!closing_) {
+        if (operations_.empty()) {
+            wake_.wait(hold);
+            continue;
+        }
+        wake_.wait_for(hold, std::chrono::milliseconds(20));
+        if (!aborted() || released_) continue;
+        released_ = true;
+        std::vector<struct psmSyncCondition *> waiting;
+        for (Operation *operation : operations_) {
+            if (operation->counted) continue;
+            operation->counted = true;
+            bool known = false;
+            for (struct psmSyncCondition *sync : waiting) known = known || sync == operation->sync;
+            if (!known) waiting.push_back(operation->sync);
+        }
+        /* The whole plan at once: some of its operations may never have been begun. */
+        for (struct psmSyncCondition *sync : waiting) sync->proxyOpCount.store(0, std::memory_order_release);
+        WARN("PSM_P2P aborted: %zu operations of %zu groups end here; their host functions are let go",
+             operations_.size(), waiting.size());
+    }
+}
+
+/* ---- registrations ---- */
+
+void Provider::add(const std::shared_ptr<Registration> &registration)
+{
+    std::lock_guard<std::mutex> hold(lock_);
+    registrations_.push_back(registration);
+}
+
+void Provider::remove(const Registration *registration)
+{
+    std::lock_guard<std::mutex> hold(lock_);
+    registrations_.remove_if(
+        [registration](const std::shared_ptr<Registration> &entry) { return entry.get() == registration; });
+}
+
+std::shared_ptr<Registration> Provider::find(int peer, uintptr_t at, size_t size)
+{
+    std::lock_guard<std::mutex> hold(lock_);
+    for (const std::shared_ptr<Registration> &entry : registrations_)
+        if (entry->peer == peer && entry->begin <= at && at - entry->begin <= entry->size &&
+            size <= entry->size - (at - entry->begin))
+            return entry;
+    return nullptr;
+}
+
+/* ---- psm_host_ops ---- */
+
+namespace
+{
+
+/* To a proxy: NCCL's for calls, libpsm's for descriptors. */
+struct Link {
+    int rank; /* of the top parent */
+    int send;
+    struct ncclProxyConnector *nccl; /* NULL: not connected yet */
+    struct ncclProxyConnector made;
+};
+
+Caller *caller_of(void *host)
+{
+    return static_cast<Caller *>(host);
+}
+
+/* The rank of the communicator that is `rank` of its top parent; -1: none. */
+int rank_in(const struct ncclComm *comm, int rank)
+{
+    for (int r = 0; r < comm->nRanks; r++)
+        if (comm->topParentRanks[r] == rank) return r;
+    return -1;
+}
+
+psm_status nccl_fail(Caller *caller, int peer, const char *what, ncclResult_t result)
+{
+    char text[128];
+    Provider *provider = caller->provider;
+    if (provider->aborted()) return fail(PSM_ERR_ABORTED, what, provider->state->tpRank, peer, "aborted");
+    snprintf(text, sizeof text, "NCCL's proxy of rank %d answered %s with %s (%d): its log has the reason", peer, what,
+             ncclGetErrorString(result), (int)result);
+    return fail(result == ncclRemoteError ? PSM_ERR_PEER_DEAD : PSM_ERR_REFUSED, what, provider->state->tpRank, peer,
+                text);
+}
+
+psm_status open_nccl(Caller *caller, Link *link)
+{
+    if (link->nccl) return PSM_OK;
+    Provider *provider = caller->provider;
+    bool own = link->rank == provider->state->tpRank && caller->own;
+    struct ncclProxyConnector *connector = own ? caller->own : &link->made;
+    ncclResult_t result =
+        ncclProxyConnect(caller->comm, TRANSPORT_PSM_P2P, link->send, rank_in(caller->comm, link->rank), connector);
+    if (result != ncclSuccess) return nccl_fail(caller, link->rank, "init", result);
+    link->nccl = connector;
+    return PSM_OK;
+}
+
+psm_status do_connect(void *host, int transport, int send, int rank, void **connector)
+{
+    (void)transport;
+    Caller *caller = caller_of(host);
+    if (rank_in(caller->comm, rank) < 0)
+        return fail(PSM_ERR_INVALID, "init", caller->provider->state->tpRank, rank, "no rank of this communicator");
+    std::unique_ptr<Link> link(new Link());
+    link->rank = rank;
+    link->send = send;
+    if (rank == caller->provider->state->tpRank) {
+        psm_status status = open_nccl(caller, link.get());
+        if (status != PSM_OK) return status;
+    }
+    *connector = link.release();
+    return PSM_OK;
+}
+
+psm_status do_call(void *host, void *connector, int type, const void *req, int reqSize, void *resp, int respSize)
+{
+    Caller *caller = caller_of(host);
+    Link *link = static_cast<Link *>(connector);
+    if (caller->provider->stopped())
+        return fail(PSM_ERR_PEER_CLOSED, "call", caller->provider->state->tpRank, link->rank, "the proxy has stopped");
+    psm_status status = open_nccl(caller, link);
+    if (status != PSM_OK) return status;
+    ncclResult_t result =
+        ncclProxyCallBlocking(caller->comm, link->nccl, type, const_cast<void *>(req), reqSize, resp, respSize);
+    static const char *const names[] = {"call", "init", "sharedinit", "setup", "connect"};
+    const char *what = type == psmProxyMsgRegister ? "register" : type <= psmProxyMsgConnect ? names[type] : "call";
+    return result == ncclSuccess ? PSM_OK : nccl_fail(caller, link->rank, what, result);
+}
+
+psm_status do_get_fd(void *host, void *connector, uint64_t id, int *fd)
+{
+    psmProxyConnector to;
+    psm_status status = caller_of(host)->provider->connect_fds(static_cast<Link *>(connector)->rank, &to);
+    return status == PSM_OK ? psmProxyClientGetFdBlocking(&to, id, fd) : status;
+}
+
+psm_status do_query_fd(void *host, void *connector, int fd, int *remote)
+{
+    psmProxyConnector to;
+    psm_status status = caller_of(host)->provider->connect_fds(static_cast<Link *>(connector)->rank, &to);
+    return status == PSM_OK ? psmProxyClientQueryFdBlocking(&to, fd, remote) : status;
+}
+
+/* NCCL frees its connections when the proxy ends, all at once. */
+psm_status do_disconnect(void *, void *connector)
+{
+    delete static_cast<Link *>(connector);
+    return PSM_OK;
+}
+
+uint64_t do_connection(void *, void *connector)
+{
+    const Link *link = static_cast<const Link *>(connector);
+    return link->nccl ? (uint64_t)(uintptr_t)link->nccl->connection : 0;
+}
+
+/* Both kinds of host begin with the provider's pointer, or are it: these take which. */
+template <Provider *(*of)(void *)> struct Both {
+    static psm_status offer_fd(void *host, uint64_t id, int fd) { return psmProxyOfferFd(of(host)->fds(), id, fd); }
+    static psm_status withdraw_fd(void *host, uint64_t id) { return psmProxyWithdrawFd(of(host)->fds(), id); }
+    static psm_status take_fd(void *host, int number, int *fd) { return psmProxyTakeFd(of(host)->fds(), number, fd); }
+    static int aborted(void *host) { return of(host)->aborted(); }
+    static int peer_alive(void *host, int rank) { return of(host)->alive(rank); }
+    /* ncclCommGetAsyncError tells it; the peer is told by the control segment. */
+    static void async_error(void *host, psm_status status, const char *text)
+    {
+        Provider *provider = of(host);
+        ncclResult_t none = ncclSuccess;
+        WARN("PSM_P2P rank %d: %s: %s", provider->state->tpRank, psm_status_name(status), text);
+        __atomic_compare_exchange_n(&provider->state->asyncResult, &none, result_of(status), false, __ATOMIC_ACQ_REL,
+                                    __ATOMIC_ACQUIRE);
+    }
+    static int rank(void *host) { return of(host)->state->tpRank; }
+    static int device(void *host) { return of(host)->state->cudaDev; }
+    static const struct psm_settings *settings(void *host) { return &of(host)->settings; }
+    static const struct psm_cuda *cuda(void *) { return psmCuda(); }
+    static void fill(struct psm_host_ops *ops)
+    {
+        ops->size = sizeof *ops;
+        ops->offer_fd = offer_fd;
+        ops->withdraw_fd = withdraw_fd;
+        ops->take_fd = take_fd;
+        ops->aborted = aborted;
+        ops->peer_alive = peer_alive;
+        ops->async_error = async_error;
+        ops->rank = rank;
+        ops->device = device;
+        ops->settings = settings;
+        ops->cuda = cuda;
+    }
+};
+
+Provider *provider_of_caller(void *host)
+{
+    return caller_of(host)->provider;
+}
+Provider *provider_itself(void *host)
+{
+    return static_cast<Provider *>(host);
+}
+
+} // namespace
+
+struct psm_host host_of(Caller *caller)
+{
+    static const struct psm_host_ops ops = [] {
+        struct psm_host_ops made = {};
+        Both<provider_of_caller>::fill(&made);
+        made.connect = do_connect;
+        made.call = do_call;
+        made.get_fd = do_get_fd;
+        made.query_fd = do_query_fd;
+        made.disconnect = do_disconnect;
+        made.connection = do_connection;
+        return made;
+    }();
+    struct psm_host host = {&ops, caller};
+    return host;
+}
+
+struct psm_host host_of(Provider *provider)
+{
+    static const struct psm_host_ops ops = [] {
+        struct psm_host_ops made = {};
+        Both<provider_itself>::fill(&made);
+        return made;
+    }();
+    struct psm_host host = {&ops, provider};
+    return host;
+}
+
+} // namespace psm

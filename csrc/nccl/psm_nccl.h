@@ -1,0 +1,151 @@
+/* The p2p transport of libpsm inside NCCL: NCCL's proxy as surroundings of csrc/psm/p2p (psm_host_ops), and NCCL's
+ * transport tables over it. Compiled against the user's NCCL tree; types come from its headers.
+ *
+ * Calls (Init, Setup, Connect, Register) go through NCCL's own proxy, and so do the operations. Descriptors do not:
+ * NCCL's service converts cuMem handles only, and a control segment is a memfd. So each proxy has a libpsm proxy beside
+ * it, which hands out descriptors and knows whether a peer lives. Its address travels in the connect info.
+ *
+ * Ranks that libpsm sees are those of the top parent communicator, as in NCCL's proxy. */
+#ifndef PSM_NCCL_H
+#define PSM_NCCL_H
+
+#include "tree.h" /* NCCL's headers, and whether we know them */
+
+#include <atomic>
+#include <condition_variable>
+#include <list>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "psm/psm_p2p.h"
+
+namespace psm
+{
+
+/* What a rank tells its peer at Setup; shareable. */
+struct ConnectInfo {
+    struct psm_p2p_connect p2p;
+    struct psmProxyAddress fds;
+};
+static_assert(sizeof(ConnectInfo) == 192, "crosses processes");
+static_assert(sizeof(ConnectInfo) <= sizeof(struct ncclConnect),
+              "NCCL before 2.23 has 128 bytes of connect info: too few for libpsm");
+
+class Provider;
+
+/* NCCL's ops of one group on one connection, while they run. */
+struct Operation {
+    Provider *provider;
+    struct psmSyncCondition *sync; /* NCCL's, not libpsm's */
+    std::vector<struct psmProxyArgs> parts;
+    int nsubs = 0;
+    bool begun = false;   /* the stream has come so far: sync->proxyReadyEvent was seen */
+    bool counted = false; /* off sync->proxyOpCount; sync may be gone */
+};
+
+/* A buffer of the application that one peer can reach. */
+struct Registration {
+    int peer; /* rank of the communicator that registered it */
+    uintptr_t begin;
+    size_t size;
+    psmP2pConnector *send, *recv; /* where it is registered; NULL: not */
+    uint64_t sendHandle, recvHandle;
+};
+
+/* One for each of NCCL's proxy states: the surroundings that its handlers and its callers share. */
+class Provider
+{
+  public:
+    /* The one of this state, made at the first call. NULL: see psm_last_error. Give each back. */
+    static Provider *of(struct ncclProxyState *state);
+    void give_back();
+
+    struct ncclProxyState *state;
+    struct psm_host host; /* of handlers */
+    struct psm_settings settings;
+    struct psmProxyAddress address; /* of the libpsm proxy */
+
+    /* Where a rank's descriptors are. */
+    void learn(const struct psmProxyAddress &address);
+    psm_status connect_fds(int rank, psmProxyConnector *connector);
+    psmProxyState *fds() { return fds_; }
+    bool alive(int rank);
+    bool aborted() const { return __atomic_load_n(state->abortFlag, __ATOMIC_ACQUIRE) != 0; }
+    /* No call is answered any more. */
+    bool stopped() const { return __atomic_load_n(&state->stop, __ATOMIC_ACQUIRE) != 0; }
+
+    /* ---- operations ---- */
+    void begin(Operation *operation);
+    /* Whether the stream has come to it. false as well after an abort: then nothing is left to do. */
+    bool ready(Operation *operation);
+    /* Counts it off, once, and forgets it. */
+    void end(Operation *operation);
+
+    /* ---- registrations ---- */
+    void add(const std::shared_ptr<Registration> &registration);
+    void remove(const Registration *registration);
+    std::shared_ptr<Registration> find(int peer, uintptr_t at, size_t size);
+
+  private:
+    explicit Provider(struct ncclProxyState *nccl);
+    ~Provider();
+    psm_status open();
+    void watch();
+
+    int references_ = 0;
+    psmProxyState *fds_ = nullptr;
+    std::mutex lock_;
+    std::map<int, struct psmProxyAddress> addresses_;
+    std::map<int, psmProxyConnector> sockets_; /* one to each peer, for as long as this lives: it tells of its death */
+    std::list<Operation *> operations_;
+    std::list<std::shared_ptr<Registration>> registrations_;
+    std::condition_variable wake_;
+    bool closing_ = false, released_ = false;
+    std::thread watcher_;
+};
+
+/* The surroundings of one connector: `self` of its host. */
+struct Caller {
+    Provider *provider;
+    struct ncclComm *comm;
+    struct ncclProxyConnector *own; /* NCCL's, which its ops are posted to */
+};
+
+/* An end of a connection: transportResources of NCCL's connector. */
+struct End {
+    Caller caller;
+    struct psm_host host;
+    psmP2pConnector *connector;
+};
+
+/* transportResources of NCCL's connection in the proxy. */
+struct Served {
+    Provider *provider;
+    psmProxyConnection connection;
+};
+
+struct psm_host host_of(Caller *caller);
+struct psm_host host_of(Provider *provider);
+/* The last error as NCCL's result, with one line in the log. */
+ncclResult_t refuse(const char *what, psm_status status);
+ncclResult_t result_of(psm_status status);
+
+/* ---- NCCL's tables ---- */
+
+ncclResult_t proxy_setup(struct ncclProxyConnection *connection, struct ncclProxyState *state, void *req, int reqSize,
+                         void *resp, int respSize, int *done);
+ncclResult_t proxy_connect(struct ncclProxyConnection *connection, struct ncclProxyState *state, void *req, int reqSize,
+                           void *resp, int respSize, int *done);
+ncclResult_t proxy_free(struct ncclProxyConnection *connection, struct ncclProxyState *state);
+ncclResult_t proxy_progress(struct ncclProxyState *state, struct ncclProxyArgs *args);
+ncclResult_t proxy_register(struct ncclProxyConnection *connection, struct ncclProxyState *state, void *req,
+                            int reqSize, void *resp, int respSize, int *done);
+ncclResult_t proxy_deregister(struct ncclProxyConnection *connection, struct ncclProxyState *state, void *req,
+                              int reqSize, int *done);
+
+} // namespace psm
+
+#endif
