@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable, Sequence
 from psmkit import logparse
 from psmkit.analysis import coverage, verdict
 from psmkit.analysis.job import Job
+from psmkit.logparse import ScanResult
+from psmkit.logparse.types import Ref
 from psmkit.model import Finding, Report
 from psmkit.model.errors import NothingToAnalyse
 
@@ -43,6 +45,8 @@ RULES = (
     "harmless",
     "hints",
 )
+#: Of a line that is no log of NCCL, so many characters are shown.
+_QUOTED = 80
 
 
 def analyze(
@@ -67,15 +71,28 @@ def analyze(
     try:
         if not result.totals.matched and not result.totals.unmatched and not result.foreign:
             names = ", ".join(f.path for f in result.files[:3]) or "the input"
-            lines = f"{result.totals.lines} {'line' if result.totals.lines == 1 else 'lines'} read"
             damage = "".join(f" ({note})" for note in result.notes[:3])
             raise NothingToAnalyse(
-                f"no NCCL line in {names}: {lines}{damage}. "
-                "Give a log made with NCCL_DEBUG=INFO (see 'psmkit analyze --help' for other inputs)."
+                f"no NCCL line in {names}: {_instead(result)}{damage}. "
+                "Give a log made with NCCL_DEBUG=INFO, or the folder PSM_RECORD_DIR of a program that ran over psmkit's libraries "
+                "(see 'psmkit analyze --help' for other inputs)."
             )
         return analyse_job(Job(result))
     finally:
         result.close()
+
+
+def _instead(result: ScanResult) -> str:
+    """What was read in place of a log of NCCL."""
+    total = result.totals.lines
+    if not total:
+        return "it is empty" if len(result.files) == 1 else "nothing was read"
+    first = next((at for at, file in enumerate(result.files) if file.lines), 0)
+    text = " ".join(result.evidence(Ref(first, 1, 0)).text.split())
+    if len(text) > _QUOTED:
+        text = text[: _QUOTED - 1] + "\N{HORIZONTAL ELLIPSIS}"
+    lines = f"{total} {'line' if total == 1 else 'lines'} read, none of a kind that psmkit knows"
+    return f"{lines}; {'it says' if total == 1 else 'the first says'} {text!r}" if text else lines
 
 
 def analyse_job(job: Job) -> Report:
