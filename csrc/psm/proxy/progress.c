@@ -175,7 +175,7 @@ static bool append(psmProxyState *state, struct psm_posted *posted)
         struct psmProxyArgs *last = p->active;
         while (last && last->next) last = last->next;
         if (last && last->state == psmProxyOpReady && last->opCount == op->opCount && last->sync == op->sync &&
-            last->progress == c->pub.tcomm->proxyProgress && last->nsubs < PSM_MAX_SUBS) {
+            last->subs[0].connection->tcomm == c->pub.tcomm && last->nsubs < PSM_MAX_SUBS) {
             fill_sub(&last->subs[last->nsubs++], c, op);
             c->pub.proxyAppend = last;
             return true;

@@ -1,0 +1,72 @@
+"""The proxy of a rank, in Python: service, calls, descriptors, operations, and handlers of a transport."""
+
+from __future__ import annotations
+
+from psmkit.proxy.connector import Call, Connector
+from psmkit.proxy.errors import (
+    AbortedError,
+    CudaCallError,
+    DeniedError,
+    InternalError,
+    InvalidError,
+    MismatchError,
+    NoMemoryError,
+    NoResourceError,
+    NotFoundError,
+    PeerClosedError,
+    PeerDeadError,
+    ProtocolError,
+    PsmError,
+    RefusedError,
+    Status,
+    SystemCallError,
+    UnsupportedError,
+    VersionError,
+    WaitTimeoutError,
+)
+from psmkit.proxy.handlers import LATER, Base, Connection, Handlers, HandlerTable, Later, Part, Running, Transport
+from psmkit.proxy.service import Fetch, Proxy
+from psmkit.proxy.types import PAYLOAD, Address, Counters, MessageType, Operation, Settings, ShareKind, ZeroCopy
+
+__all__ = [
+    "LATER",
+    "PAYLOAD",
+    "AbortedError",
+    "Address",
+    "Base",
+    "Call",
+    "Connection",
+    "Connector",
+    "Counters",
+    "CudaCallError",
+    "DeniedError",
+    "Fetch",
+    "HandlerTable",
+    "Handlers",
+    "InternalError",
+    "InvalidError",
+    "Later",
+    "MessageType",
+    "MismatchError",
+    "NoMemoryError",
+    "NoResourceError",
+    "NotFoundError",
+    "Operation",
+    "Part",
+    "PeerClosedError",
+    "PeerDeadError",
+    "ProtocolError",
+    "Proxy",
+    "PsmError",
+    "RefusedError",
+    "Running",
+    "Settings",
+    "ShareKind",
+    "Status",
+    "SystemCallError",
+    "Transport",
+    "UnsupportedError",
+    "VersionError",
+    "WaitTimeoutError",
+    "ZeroCopy",
+]

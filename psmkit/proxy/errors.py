@@ -1,0 +1,280 @@
+"""libpsm's failures as exceptions: one class a status, with what the library says of it."""
+
+from __future__ import annotations
+
+import enum
+import threading
+from typing import Any, NoReturn
+
+from psmkit._native.psm import ffi, lib
+from psmkit.model.errors import PsmkitError
+
+__all__ = [
+    "AbortedError",
+    "CudaCallError",
+    "DeniedError",
+    "InternalError",
+    "InvalidError",
+    "MismatchError",
+    "NoMemoryError",
+    "NoResourceError",
+    "NotFoundError",
+    "PeerClosedError",
+    "PeerDeadError",
+    "ProtocolError",
+    "PsmError",
+    "RefusedError",
+    "Status",
+    "SystemCallError",
+    "UnsupportedError",
+    "VersionError",
+    "WaitTimeoutError",
+    "check",
+    "error_of",
+]
+
+
+class Status(enum.IntEnum):
+    """``psm_status``: what a call of libpsm answers."""
+
+    OK = int(lib.PSM_OK)
+    IN_PROGRESS = int(lib.PSM_IN_PROGRESS)
+    INVALID = int(lib.PSM_ERR_INVALID)
+    NO_MEMORY = int(lib.PSM_ERR_NO_MEMORY)
+    NO_RESOURCE = int(lib.PSM_ERR_NO_RESOURCE)
+    UNSUPPORTED = int(lib.PSM_ERR_UNSUPPORTED)
+    NOT_FOUND = int(lib.PSM_ERR_NOT_FOUND)
+    REFUSED = int(lib.PSM_ERR_REFUSED)
+    TIMEOUT = int(lib.PSM_ERR_TIMEOUT)
+    PEER_DEAD = int(lib.PSM_ERR_PEER_DEAD)
+    PEER_CLOSED = int(lib.PSM_ERR_PEER_CLOSED)
+    PROTOCOL = int(lib.PSM_ERR_PROTOCOL)
+    VERSION = int(lib.PSM_ERR_VERSION)
+    MISMATCH = int(lib.PSM_ERR_MISMATCH)
+    DENIED = int(lib.PSM_ERR_DENIED)
+    ABORTED = int(lib.PSM_ERR_ABORTED)
+    CUDA = int(lib.PSM_ERR_CUDA)
+    SYSTEM = int(lib.PSM_ERR_SYSTEM)
+    INTERNAL = int(lib.PSM_ERR_INTERNAL)
+
+    @property
+    def c_name(self) -> str:
+        """As in C and in logs: ``PSM_ERR_TIMEOUT``."""
+        return text_of(lib.psm_status_name(int(self)))
+
+
+class PsmError(PsmkitError):
+    """A call of libpsm failed. A handler in Python raises one to answer with a status of its choice.
+
+    Args:
+        text: what was attempted, what was seen, what to do.
+        status: None: that of the class.
+        rank: the rank that tells it; None: not known.
+        peer: the rank that it is about; None: none.
+        op_id: of a proxy call, as the log prints it; 0: none.
+        stage: init, setup, connect, getfd, queryfd, register, send, recv, free, ...; empty: none.
+        sys_errno: of the system call that failed; 0: none.
+        cuda: what the CUDA call returned that failed; 0: none.
+    """
+
+    default_status = Status.INTERNAL
+
+    def __init__(
+        self,
+        text: str,
+        status: Status | None = None,
+        *,
+        rank: int | None = None,
+        peer: int | None = None,
+        op_id: int = 0,
+        stage: str = "",
+        sys_errno: int = 0,
+        cuda: int = 0,
+    ) -> None:
+        self.status = self.default_status if status is None else status
+        self.text, self.rank, self.peer, self.op_id, self.stage = text, rank, peer, op_id, stage
+        self.sys_errno, self.cuda = sys_errno, cuda
+        super().__init__(text)
+
+    def __str__(self) -> str:
+        known = {
+            "stage": self.stage or None,
+            "rank": self.rank,
+            "peer": self.peer,
+            "opId": f"{self.op_id:#x}" if self.op_id else None,
+        }
+        where = ", ".join(f"{name} {value}" for name, value in known.items() if value is not None)
+        return f"{self.status.c_name}: {self.text}" + (f" ({where})" if where else "")
+
+
+class InvalidError(PsmError, ValueError):
+    """An argument; nothing was done."""
+
+    default_status = Status.INVALID
+
+
+class NoMemoryError(PsmError, MemoryError):
+    """There was no memory."""
+
+    default_status = Status.NO_MEMORY
+
+
+class NoResourceError(PsmError):
+    """Descriptors, space in a file system or slots are used up: see ``sys_errno``."""
+
+    default_status = Status.NO_RESOURCE
+
+
+class UnsupportedError(PsmError):
+    """This cannot be done here, or with this peer or memory."""
+
+    default_status = Status.UNSUPPORTED
+
+
+class NotFoundError(PsmError, LookupError):
+    """No such connection, call, share, variant, library."""
+
+    default_status = Status.NOT_FOUND
+
+
+class RefusedError(PsmError):
+    """A handler said no, or raised an exception."""
+
+    default_status = Status.REFUSED
+
+
+class WaitTimeoutError(PsmError, TimeoutError):
+    """The deadline of a wait has passed."""
+
+    default_status = Status.TIMEOUT
+
+
+class PeerDeadError(PsmError, ConnectionError):
+    """The other process has died."""
+
+    default_status = Status.PEER_DEAD
+
+
+class PeerClosedError(PsmError, ConnectionError):
+    """The other proxy has been stopped."""
+
+    default_status = Status.PEER_CLOSED
+
+
+class ProtocolError(PsmError):
+    """Magic, size or order of what the peer sent."""
+
+    default_status = Status.PROTOCOL
+
+
+class VersionError(PsmError):
+    """The peer has another release of libpsm."""
+
+    default_status = Status.VERSION
+
+
+class MismatchError(PsmError):
+    """Both sides are well, and disagree; the text has both values."""
+
+    default_status = Status.MISMATCH
+
+
+class DeniedError(PsmError, PermissionError):
+    """The peer runs as another user."""
+
+    default_status = Status.DENIED
+
+
+class AbortedError(PsmError):
+    """The operation was aborted, here or on another rank."""
+
+    default_status = Status.ABORTED
+
+
+class CudaCallError(PsmError):
+    """A CUDA call failed: see ``cuda``."""
+
+    default_status = Status.CUDA
+
+
+class SystemCallError(PsmError):
+    """A system call failed: see ``sys_errno``."""
+
+    default_status = Status.SYSTEM
+
+
+class InternalError(PsmError):
+    """A defect, of libpsm or of a handler."""
+
+    default_status = Status.INTERNAL
+
+
+CLASSES: dict[Status, type[PsmError]] = {c.default_status: c for c in PsmError.__subclasses__()}
+
+
+def text_of(pointer: Any) -> str:
+    return "" if pointer == ffi.NULL else bytes(ffi.string(pointer)).decode("utf-8", "replace")
+
+
+def bytes_of(text: str, room: int) -> bytes:
+    """As much of a text as there is room for, whole characters."""
+    return text.encode("utf-8", "replace")[:room].decode("utf-8", "ignore").encode()
+
+
+class _Raised(threading.local):
+    """What a callback raised while this thread was in a call of libpsm: it is raised again when the call comes back."""
+
+    exception: BaseException | None = None
+
+
+raised = _Raised()
+
+
+def error_of(record: Any) -> PsmError:
+    """The exception for a ``struct psm_error``."""
+    try:
+        status = Status(record.status)
+    except ValueError:  # of a later library
+        status = Status.INTERNAL
+    return CLASSES[status](
+        text_of(record.text),
+        rank=None if record.rank < 0 else int(record.rank),
+        peer=None if record.peer < 0 else int(record.peer),
+        op_id=int(record.op_id),
+        stage=text_of(record.stage),
+        sys_errno=int(record.sys_errno),
+        cuda=int(record.cuda),
+    )
+
+
+def record_of(error: PsmError, stage: str = "") -> Any:
+    """The ``struct psm_error`` of an exception."""
+    record = ffi.new("struct psm_error *")
+    record.status, record.sys_errno, record.cuda = int(error.status), error.sys_errno, error.cuda
+    record.rank = -1 if error.rank is None else error.rank
+    record.peer = -1 if error.peer is None else error.peer
+    record.op_id = error.op_id
+    record.stage = bytes_of(error.stage or stage, 23)
+    record.text = bytes_of(error.text, 255)
+    return record
+
+
+def fail() -> NoReturn:
+    """Raise the last failure of this thread."""
+    error = error_of(lib.psm_last_error())
+    cause, raised.exception = raised.exception, None
+    if cause is not None and not isinstance(cause, Exception):
+        raise cause  # KeyboardInterrupt
+    raise error from cause
+
+
+def check(status: int) -> int:
+    """Give back what a call answered.
+
+    Raises:
+        PsmError: it was a failure.
+    """
+    if status < 0:
+        fail()
+    raised.exception = None
+    return status

@@ -1,0 +1,1 @@
+"""psmkit.proxy: libpsm's proxy in Python."""
