@@ -80,8 +80,8 @@ def topology(
 
     kind = next(k for k in LINKS if k == link)
     machine = Machine(gpus, nodes, kind, compute, memory, numa_nodes, nics)
-    check_output(output)
-    check_output(xml)
+    check_output(output, "topology")
+    check_output(xml, "topology XML")
     show(machine.toml(), output)
     if xml is not None:
         show(machine.xml(), xml)

@@ -35,8 +35,12 @@ def width(stream: TextIO) -> int:
     return PLAIN_WIDTH
 
 
-def check_output(path: str | None) -> None:
+def check_output(path: str | None, what: str = "report") -> None:
     """Complain now about an output file that cannot be written, not after a long analysis.
+
+    Args:
+        path: the file, None for standard output.
+        what: is to be written there.
 
     Raises:
         InputError: it is a folder, or its folder is missing or not writable.
@@ -45,11 +49,11 @@ def check_output(path: str | None) -> None:
         return
     folder = os.path.dirname(path) or "."
     if os.path.isdir(path):
-        raise InputError(path, "cannot write the report there: it is a folder")
+        raise InputError(path, f"cannot write the {what} there: it is a folder")
     if not os.path.isdir(folder):
-        raise InputError(path, f"cannot write the report there: no such folder: {folder}")
+        raise InputError(path, f"cannot write the {what} there: no such folder: {folder}")
     if not os.access(path if os.path.exists(path) else folder, os.W_OK):
-        raise InputError(path, "cannot write the report there: permission denied")
+        raise InputError(path, f"cannot write the {what} there: permission denied")
 
 
 def show(parts: str | Iterable[str], path: str | None = None) -> None:
