@@ -280,7 +280,7 @@ int hc_copy_submit(struct hc_stream *stream, const struct hc_copy *plain, enum h
     } else {
         wait = reads_at_call(copy, mode) || waits(copy, mode);
     }
-    if (wait || n <= HC_COPY_SMALL) work.flags = HC_WORK_QUICK;
+    if (wait || n <= HC_COPY_QUICK) work.flags = HC_WORK_QUICK;
     struct hc_ticket ticket;
     int rc = hc_submit(stream, &work, &ticket);
     if (rc && work.end) work.end(copy);

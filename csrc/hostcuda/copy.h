@@ -49,7 +49,9 @@ struct hc_cursor {
 int hc_cursor_at(struct hc_cursor *cursor, uintptr_t address, char **host, size_t *n);
 void hc_cursor_end(struct hc_cursor *cursor);
 
-/* Work up to this size is done in the calling thread when the stream is idle, and pageable sources up to it are staged.
- */
+/* Fills up to this size are done in the calling thread when the stream is idle, and pageable sources up to it are
+ * staged. */
 #define HC_COPY_SMALL ((size_t)64 << 10)
+/* Copies up to this size are done there, too: to wake a worker takes as long as to copy them. */
+#define HC_COPY_QUICK ((size_t)256 << 10)
 #endif
