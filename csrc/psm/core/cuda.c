@@ -73,11 +73,18 @@ static void *open_runtime(char *path, size_t size)
         }
     }
     for (size_t i = 0; i < RUNTIMES && !library; i++) library = dlopen(name = runtimes[i], RTLD_NOW | RTLD_NOLOAD);
-    for (size_t i = 0; i < RUNTIMES && !library; i++) library = dlopen(name = runtimes[i], RTLD_NOW | RTLD_LOCAL);
+    /* One that is there and cannot be loaded is the reason; one that is not there is none. */
+    char why[160] = "";
+    for (size_t i = 0; i < RUNTIMES && !library; i++) {
+        library = dlopen(name = runtimes[i], RTLD_NOW | RTLD_LOCAL);
+        const char *said = library ? NULL : dlerror();
+        if (said && !*why && !strstr(said, "cannot open shared object file")) snprintf(why, sizeof why, "%s", said);
+    }
     if (!library) {
         psm_fail(PSM_ERR_NOT_FOUND, "cuda", -1, -1, 0,
-                 "no CUDA: neither %s nor %s is in this process or on the library path; name one by PSM_CUDA_LIBRARY",
-                 runtimes[0], runtimes[1]);
+                 "no CUDA: neither %s nor %s is in this process or on the library path%s%s; name one by "
+                 "PSM_CUDA_LIBRARY",
+                 runtimes[0], runtimes[1], *why ? ", or it cannot be loaded: " : "", why);
         return NULL;
     }
     path_of(library, name, path, size);
