@@ -265,7 +265,7 @@ def fail() -> NoReturn:
     cause, raised.exception = raised.exception, None
     if cause is not None and not isinstance(cause, Exception):
         raise cause  # KeyboardInterrupt
-    raise error from cause
+    raise error from None if isinstance(cause, PsmError) else cause
 
 
 def check(status: int) -> int:

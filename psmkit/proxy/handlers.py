@@ -322,7 +322,8 @@ def said(error: BaseException) -> str:
 def fail_with(error: BaseException, what: str, stage: str, default: type[PsmError] = RefusedError) -> int:
     """Make an exception this thread's failure in libpsm: the status to answer."""
     if not isinstance(error, PsmError):
-        log.error("the Python %s raised an exception", what, exc_info=error)
+        if isinstance(error, Exception):
+            log.error("the Python %s raised an exception", what, exc_info=error)
         error = default(f"the Python {what} raised {said(error)}")
     return int(lib.psm_set_last_error(record_of(error, stage)))
 

@@ -139,11 +139,11 @@ class Proxy:
             if self._closing:
                 return
             self._closing = True
-        first: PsmError | None = None
+        first: Exception | None = None
         for child in reversed(self._children[:]):
             try:
                 child.close()
-            except PsmError as error:
+            except Exception as error:
                 first = first or error
         if self._children:
             # What still uses it would find it freed.
@@ -375,5 +375,5 @@ def _close_all() -> None:
         if not proxy.closed:
             proxy.abort("the interpreter ends")
             # Its threads were stopped as far as can be; nobody is there to hear more.
-            with suppress(PsmError):
+            with suppress(Exception):
                 proxy.close()

@@ -1,0 +1,40 @@
+"""The p2p transport between ranks of one host, in Python: connections, groups, memory, variants. docs/transport.md."""
+
+from __future__ import annotations
+
+from psmkit.transport.ends import P2P, End, Registration, peer_info, recv_setup, send_setup
+from psmkit.transport.launch import CopyToSelf, Group, Recv, Send, launch
+from psmkit.transport.memory import Buffer, Memory, Raw, copy, synchronize
+from psmkit.transport.types import Capability, ConnectInfo, Mode, PeerInfo, can_connect, find_intermediate
+from psmkit.transport.variants import RightConnect, RightSetup, Variant, register_variant, variant, variants
+
+__all__ = [
+    "P2P",
+    "Buffer",
+    "Capability",
+    "ConnectInfo",
+    "CopyToSelf",
+    "End",
+    "Group",
+    "Memory",
+    "Mode",
+    "PeerInfo",
+    "Raw",
+    "Recv",
+    "Registration",
+    "RightConnect",
+    "RightSetup",
+    "Send",
+    "Variant",
+    "can_connect",
+    "copy",
+    "find_intermediate",
+    "launch",
+    "peer_info",
+    "recv_setup",
+    "register_variant",
+    "send_setup",
+    "synchronize",
+    "variant",
+    "variants",
+]

@@ -1,0 +1,168 @@
+"""What ranks publish and tell each other: peer infos, connect infos, modes."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+
+from psmkit._native.psm import ffi, lib
+from psmkit.proxy.errors import check, text_of
+from psmkit.proxy.types import Address, Shareable, ShareKind
+
+__all__ = ["Capability", "ConnectInfo", "Mode", "PeerInfo", "can_connect", "find_intermediate"]
+
+
+class Mode(enum.IntEnum):
+    """How two ranks are connected."""
+
+    NONE = int(lib.PSM_P2P_NONE)
+    DIRECT = int(lib.PSM_P2P_DIRECT)
+    CUMEM = int(lib.PSM_P2P_CUMEM)
+    IPC = int(lib.PSM_P2P_IPC)
+    SHM = int(lib.PSM_P2P_SHM)
+    INTERMEDIATE = int(lib.PSM_P2P_INTERMEDIATE)
+
+
+class Capability(enum.IntFlag):
+    """What a rank can do."""
+
+    CUMEM_FD = int(lib.PSM_CAN_CUMEM_FD)
+    CUDA_IPC = int(lib.PSM_CAN_CUDA_IPC)
+    MEMFD = int(lib.PSM_CAN_MEMFD)
+    POSIX_SHM = int(lib.PSM_CAN_POSIX_SHM)
+    ZERO_COPY = int(lib.PSM_CAN_ZERO_COPY)
+    PEER_ACCESS = int(lib.PSM_CAN_PEER_ACCESS)
+    DIRECT = int(lib.PSM_CAN_DIRECT)
+
+
+class PeerInfo(Shareable):
+    """What a rank publishes at bootstrap; 120 bytes. ``psmkit.transport.peer_info`` makes that of a rank."""
+
+    __slots__ = ()
+    _type = "struct psm_peer_info"
+
+    @property
+    def rank(self) -> int:
+        """The rank."""
+        return int(self._c.rank)
+
+    @property
+    def device(self) -> int:
+        """Its CUDA device, as its process counts."""
+        return int(self._c.device)
+
+    @property
+    def host_hash(self) -> int:
+        """Equal: shared memory can be shared."""
+        return int(self._c.host_hash)
+
+    @property
+    def process_hash(self) -> int:
+        """Equal: the same process."""
+        return int(self._c.process_hash)
+
+    @property
+    def bus_id(self) -> str:
+        """Of the device: ``0000:1b:00.0``."""
+        return text_of(self._c.bus_id)
+
+    @property
+    def capabilities(self) -> Capability:
+        """What the rank can do."""
+        # Above these are bits that tell which devices the process sees.
+        return Capability(self._c.capabilities & sum(Capability))
+
+    @property
+    def peer_access(self) -> int:
+        """Bit d: its device can reach device d of the host directly."""
+        return int(self._c.peer_access)
+
+    @property
+    def address(self) -> Address:
+        """Of its proxy."""
+        return Address.of(ffi.addressof(self._c, "proxy"))
+
+    def with_capabilities(self, *, add: int = 0, remove: int = 0) -> PeerInfo:
+        """A rank that can do more, or less: for variants, and for tests of ``can_connect``."""
+        copy = PeerInfo(self.pack())
+        copy._c.capabilities = (self._c.capabilities | add) & ~remove
+        return copy
+
+    def __repr__(self) -> str:
+        return f"PeerInfo(rank={self.rank}, device={self.device}, capabilities={self.capabilities!r})"
+
+
+class ConnectInfo(Shareable):
+    """What the two sides of a connection tell each other at Setup; 128 bytes."""
+
+    __slots__ = ()
+    _type = "struct psm_p2p_connect"
+
+    @property
+    def rank(self) -> int:
+        """Whose it is."""
+        return int(self._c.rank)
+
+    @property
+    def send(self) -> bool:
+        """It is the sender's."""
+        return bool(self._c.role)
+
+    @property
+    def mode(self) -> Mode:
+        """How they are connected."""
+        return Mode(self._c.mode)
+
+    @property
+    def channel(self) -> int:
+        """Of the connection."""
+        return int(self._c.channel)
+
+    @property
+    def steps(self) -> int:
+        """Slots of the FIFO."""
+        return int(self._c.steps)
+
+    @property
+    def chunk(self) -> int:
+        """Bytes of a slot."""
+        return int(self._c.chunk)
+
+    @property
+    def buffer_size(self) -> int:
+        """Bytes of the FIFO, all slots."""
+        return int(self._c.buffer_size)
+
+    @property
+    def share(self) -> ShareKind:
+        """How what this side made is shared: the sender's control segment, the receiver's FIFO."""
+        return ShareKind(self._c.share.kind)
+
+    def __repr__(self) -> str:
+        role = "send" if self.send else "recv"
+        return f"ConnectInfo({role} of rank {self.rank}, channel {self.channel}, {self.mode.name}, {self.steps} x {self.chunk} bytes)"
+
+
+def can_connect(a: PeerInfo, b: PeerInfo) -> Mode:
+    """How two ranks can be connected, from what they published alone; the same for (a, b) and (b, a).
+
+    Raises:
+        PsmError: an info is of another release.
+    """
+    mode = ffi.new("int *")
+    check(lib.psmP2pCanConnect(a._c, b._c, mode))
+    return Mode(mode[0])
+
+
+def find_intermediate(infos: Sequence[PeerInfo], a: PeerInfo, b: PeerInfo) -> PeerInfo | None:
+    """The first rank whose device reaches those of both a and b, which do not reach each other; None: none does, or none is needed.
+
+    Raises:
+        PsmError: an info is of another release.
+    """
+    table = ffi.new("struct psm_peer_info[]", len(infos))
+    for i, info in enumerate(infos):
+        table[i] = info._c[0]
+    via = ffi.new("int *")
+    check(lib.psmP2pFindIntermediate(table, len(infos), a._c, b._c, via))
+    return infos[via[0]] if via[0] >= 0 else None

@@ -1,0 +1,1 @@
+"""psmkit.transport: libpsm's p2p transport in Python."""
