@@ -25,16 +25,51 @@ psm_status fail(psm_status status, const char *stage, int rank, int peer, const 
     return psm_set_last_error(&error);
 }
 
-/* What the libpsm proxy serves: nothing but descriptors. A peer connects to it to learn of its end. */
-psm_status nothing_to_free(psmProxyConnection *, psmProxyState *)
+/* What the libpsm proxy serves beside descriptors: registrations. NCCL's own is of no use for them: who first talks to
+ * a peer's proxy after init finds that the file of its op pool is unlinked. What is registered here is found by the
+ * handlers of NCCL's proxy, as it has their host. */
+psmProxyConnection *registered_by(psmProxyConnection *connection, psmProxyState *fds)
 {
-    return PSM_OK;
+    if (!connection->transportResources) {
+        Provider *provider = static_cast<Provider *>(psmProxyHost(fds));
+        const struct psmP2pVariant *variant = variant_in_use();
+        if (!variant) return nullptr;
+        psmProxyConnection *mine = new psmProxyConnection(*connection);
+        mine->host = &provider->host;
+        mine->tcomm = variant->send;
+        connection->transportResources = mine;
+    }
+    return static_cast<psmProxyConnection *>(connection->transportResources);
 }
-const struct psmTransportComm *descriptors()
+psm_status do_register(psmProxyConnection *connection, psmProxyState *fds, const void *req, int reqSize, void *resp,
+                       int respSize, int *done)
+{
+    psmProxyConnection *mine = registered_by(connection, fds);
+    if (!mine) return psm_last_error()->status;
+    return mine->tcomm->proxyRegister(mine, nullptr, req, reqSize, resp, respSize, done);
+}
+psm_status do_deregister(psmProxyConnection *connection, psmProxyState *fds, const void *req, int reqSize, int *done)
+{
+    psmProxyConnection *mine = registered_by(connection, fds);
+    if (!mine) return psm_last_error()->status;
+    return mine->tcomm->proxyDeregister(mine, nullptr, req, reqSize, done);
+}
+psm_status do_free(psmProxyConnection *connection, psmProxyState *)
+{
+    psmProxyConnection *mine = static_cast<psmProxyConnection *>(connection->transportResources);
+    if (!mine) return PSM_OK;
+    connection->transportResources = nullptr;
+    psm_status status = mine->tcomm->proxyFree(mine, nullptr);
+    delete mine;
+    return status;
+}
+const struct psmTransportComm *beside()
 {
     static const struct psmTransportComm comm = [] {
         struct psmTransportComm made = {};
-        made.proxyFree = nothing_to_free;
+        made.proxyRegister = do_register;
+        made.proxyDeregister = do_deregister;
+        made.proxyFree = do_free;
         return made;
     }();
     return &comm;
@@ -44,6 +79,11 @@ std::mutex providers_lock;
 std::map<struct ncclProxyState *, Provider *> providers;
 
 } // namespace
+
+const struct psmP2pVariant *variant_in_use()
+{
+    return psmP2pFindVariant(getenv("PSM_VARIANT"));
+}
 
 ncclResult_t result_of(psm_status status)
 {
@@ -126,7 +166,8 @@ psm_status Provider::open()
     options.nranks = state->tpnRanks;
     options.device = state->cudaDev;
     options.settings = &settings;
-    options.transports[PSM_TRANSPORT_P2P][0] = options.transports[PSM_TRANSPORT_P2P][1] = descriptors();
+    options.transports[PSM_TRANSPORT_P2P][0] = options.transports[PSM_TRANSPORT_P2P][1] = beside();
+    options.host = this;
     status = psmProxyInit(&fds_, &options);
     if (status == PSM_OK) status = psmProxyCreate(fds_);
     if (status == PSM_OK) status = psmProxyAddress(fds_, &address);
@@ -154,16 +195,11 @@ void Provider::learn(const struct psmProxyAddress &theirs)
     addresses_[theirs.rank] = theirs;
 }
 
-psm_status Provider::connect_fds(int rank, psmProxyConnector *connector)
+psm_status Provider::connect_to(int rank, psmProxyConnector *connector)
 {
     struct psmProxyAddress theirs;
     {
         std::lock_guard<std::mutex> hold(lock_);
-        auto socket = sockets_.find(rank);
-        if (socket != sockets_.end()) {
-            *connector = socket->second;
-            return PSM_OK;
-        }
         if (rank == state->tpRank)
             theirs = address;
         else if (addresses_.count(rank))
@@ -171,8 +207,21 @@ psm_status Provider::connect_fds(int rank, psmProxyConnector *connector)
         else
             return fail(PSM_ERR_INVALID, "init", state->tpRank, rank, "that rank's connect info has not come yet");
     }
+    return psmProxyConnect(fds_, PSM_TRANSPORT_P2P, 1, &theirs, connector);
+}
+
+psm_status Provider::connect_fds(int rank, psmProxyConnector *connector)
+{
+    {
+        std::lock_guard<std::mutex> hold(lock_);
+        auto socket = sockets_.find(rank);
+        if (socket != sockets_.end()) {
+            *connector = socket->second;
+            return PSM_OK;
+        }
+    }
     psmProxyConnector made = {};
-    psm_status status = psmProxyConnect(fds_, PSM_TRANSPORT_P2P, 1, &theirs, &made);
+    psm_status status = connect_to(rank, &made);
     if (status != PSM_OK) return status;
     std::lock_guard<std::mutex> hold(lock_);
     *connector = sockets_.emplace(rank, made).first->second;
@@ -271,12 +320,12 @@ std::shared_ptr<Registration> Provider::find(int peer, uintptr_t at, size_t size
 namespace
 {
 
-/* To a proxy: NCCL's for calls, libpsm's for descriptors. */
+/* To the own proxy, which is NCCL's, or to a peer's libpsm proxy. */
 struct Link {
-    int rank; /* of the top parent */
-    int send;
-    struct ncclProxyConnector *nccl; /* NULL: not connected yet */
-    struct ncclProxyConnector made;
+    int rank;                       /* of the top parent */
+    struct ncclProxyConnector *own; /* NULL: a peer's */
+    bool open;
+    psmProxyConnector peer;
 };
 
 Caller *caller_of(void *host)
@@ -284,68 +333,62 @@ Caller *caller_of(void *host)
     return static_cast<Caller *>(host);
 }
 
-/* The rank of the communicator that is `rank` of its top parent; -1: none. */
-int rank_in(const struct ncclComm *comm, int rank)
-{
-    for (int r = 0; r < comm->nRanks; r++)
-        if (comm->topParentRanks[r] == rank) return r;
-    return -1;
-}
-
-psm_status nccl_fail(Caller *caller, int peer, const char *what, ncclResult_t result)
+psm_status nccl_fail(Caller *caller, const char *what, ncclResult_t result)
 {
     char text[128];
     Provider *provider = caller->provider;
-    if (provider->aborted()) return fail(PSM_ERR_ABORTED, what, provider->state->tpRank, peer, "aborted");
-    snprintf(text, sizeof text, "NCCL's proxy of rank %d answered %s with %s (%d): its log has the reason", peer, what,
+    int rank = provider->state->tpRank;
+    if (provider->aborted()) return fail(PSM_ERR_ABORTED, what, rank, rank, "aborted");
+    snprintf(text, sizeof text, "NCCL's proxy answered %s with %s (%d): the lines before have the reason", what,
              ncclGetErrorString(result), (int)result);
-    return fail(result == ncclRemoteError ? PSM_ERR_PEER_DEAD : PSM_ERR_REFUSED, what, provider->state->tpRank, peer,
-                text);
-}
-
-psm_status open_nccl(Caller *caller, Link *link)
-{
-    if (link->nccl) return PSM_OK;
-    Provider *provider = caller->provider;
-    bool own = link->rank == provider->state->tpRank && caller->own;
-    struct ncclProxyConnector *connector = own ? caller->own : &link->made;
-    ncclResult_t result =
-        ncclProxyConnect(caller->comm, TRANSPORT_PSM_P2P, link->send, rank_in(caller->comm, link->rank), connector);
-    if (result != ncclSuccess) return nccl_fail(caller, link->rank, "init", result);
-    link->nccl = connector;
-    return PSM_OK;
+    return fail(PSM_ERR_REFUSED, what, rank, rank, text);
 }
 
 psm_status do_connect(void *host, int transport, int send, int rank, void **connector)
 {
     (void)transport;
     Caller *caller = caller_of(host);
-    if (rank_in(caller->comm, rank) < 0)
-        return fail(PSM_ERR_INVALID, "init", caller->provider->state->tpRank, rank, "no rank of this communicator");
     std::unique_ptr<Link> link(new Link());
     link->rank = rank;
-    link->send = send;
     if (rank == caller->provider->state->tpRank) {
-        psm_status status = open_nccl(caller, link.get());
-        if (status != PSM_OK) return status;
+        link->own = caller->own;
+        ncclResult_t result = ncclProxyConnect(caller->comm, TRANSPORT_PSM_P2P, send, caller->comm->rank, caller->own);
+        if (result != ncclSuccess) return nccl_fail(caller, "init", result);
     }
     *connector = link.release();
     return PSM_OK;
+}
+
+const char *name_of(int type)
+{
+    switch (type) {
+    case psmProxyMsgSetup:
+        return "setup";
+    case psmProxyMsgConnect:
+        return "connect";
+    default:
+        return "call";
+    }
 }
 
 psm_status do_call(void *host, void *connector, int type, const void *req, int reqSize, void *resp, int respSize)
 {
     Caller *caller = caller_of(host);
     Link *link = static_cast<Link *>(connector);
-    if (caller->provider->stopped())
-        return fail(PSM_ERR_PEER_CLOSED, "call", caller->provider->state->tpRank, link->rank, "the proxy has stopped");
-    psm_status status = open_nccl(caller, link);
-    if (status != PSM_OK) return status;
-    ncclResult_t result =
-        ncclProxyCallBlocking(caller->comm, link->nccl, type, const_cast<void *>(req), reqSize, resp, respSize);
-    static const char *const names[] = {"call", "init", "sharedinit", "setup", "connect"};
-    const char *what = type == psmProxyMsgRegister ? "register" : type <= psmProxyMsgConnect ? names[type] : "call";
-    return result == ncclSuccess ? PSM_OK : nccl_fail(caller, link->rank, what, result);
+    Provider *provider = caller->provider;
+    if (provider->stopped())
+        return fail(PSM_ERR_PEER_CLOSED, "call", provider->state->tpRank, link->rank, "the proxy has stopped");
+    if (link->own) {
+        ncclResult_t result =
+            ncclProxyCallBlocking(caller->comm, link->own, type, const_cast<void *>(req), reqSize, resp, respSize);
+        return result == ncclSuccess ? PSM_OK : nccl_fail(caller, name_of(type), result);
+    }
+    if (!link->open) {
+        psm_status status = provider->connect_to(link->rank, &link->peer);
+        if (status != PSM_OK) return status;
+        link->open = true;
+    }
+    return psmProxyCallBlocking(&link->peer, type, req, reqSize, resp, respSize);
 }
 
 psm_status do_get_fd(void *host, void *connector, uint64_t id, int *fd)
@@ -365,14 +408,16 @@ psm_status do_query_fd(void *host, void *connector, int fd, int *remote)
 /* NCCL frees its connections when the proxy ends, all at once. */
 psm_status do_disconnect(void *, void *connector)
 {
-    delete static_cast<Link *>(connector);
-    return PSM_OK;
+    std::unique_ptr<Link> link(static_cast<Link *>(connector));
+    if (!link->open) return PSM_OK;
+    psm_status status = psmProxyDisconnect(&link->peer);
+    return status == PSM_ERR_PEER_DEAD || status == PSM_ERR_PEER_CLOSED ? PSM_OK : status;
 }
 
 uint64_t do_connection(void *, void *connector)
 {
     const Link *link = static_cast<const Link *>(connector);
-    return link->nccl ? (uint64_t)(uintptr_t)link->nccl->connection : 0;
+    return link->own ? (uint64_t)(uintptr_t)link->own->connection : link->peer.connection;
 }
 
 /* Both kinds of host begin with the provider's pointer, or are it: these take which. */

@@ -1,9 +1,10 @@
 /* The p2p transport of libpsm inside NCCL: NCCL's proxy as surroundings of csrc/psm/p2p (psm_host_ops), and NCCL's
  * transport tables over it. Compiled against the user's NCCL tree; types come from its headers.
  *
- * Calls (Init, Setup, Connect, Register) go through NCCL's own proxy, and so do the operations. Descriptors do not:
- * NCCL's service converts cuMem handles only, and a control segment is a memfd. So each proxy has a libpsm proxy beside
- * it, which hands out descriptors and knows whether a peer lives. Its address travels in the connect info.
+ * Init, Setup and Connect go through NCCL's own proxy, and so do the operations. Descriptors and registrations do not:
+ * NCCL's service converts cuMem handles only, a control segment is a memfd, and a peer's proxy can be reached for the
+ * first time only until init ends. So each proxy has a libpsm proxy beside it, which hands out descriptors, maps
+ * registered buffers and knows whether a peer lives. Its address travels in the connect info.
  *
  * Ranks that libpsm sees are those of the top parent communicator, as in NCCL's proxy. */
 #ifndef PSM_NCCL_H
@@ -70,6 +71,8 @@ class Provider
 
     /* Where a rank's descriptors are. */
     void learn(const struct psmProxyAddress &address);
+    psm_status connect_to(int rank, psmProxyConnector *connector);
+    /* The one connection to it that lasts, and tells of its death: for descriptors. */
     psm_status connect_fds(int rank, psmProxyConnector *connector);
     psmProxyState *fds() { return fds_; }
     bool alive(int rank);
@@ -127,6 +130,8 @@ struct Served {
     psmProxyConnection connection;
 };
 
+/* PSM_VARIANT, or the right one. NULL: see psm_last_error. */
+const struct psmP2pVariant *variant_in_use();
 struct psm_host host_of(Caller *caller);
 struct psm_host host_of(Provider *provider);
 /* The last error as NCCL's result, with one line in the log. */
@@ -141,6 +146,7 @@ ncclResult_t proxy_connect(struct ncclProxyConnection *connection, struct ncclPr
                            void *resp, int respSize, int *done);
 ncclResult_t proxy_free(struct ncclProxyConnection *connection, struct ncclProxyState *state);
 ncclResult_t proxy_progress(struct ncclProxyState *state, struct ncclProxyArgs *args);
+/* Of buffers of collectives, which the tree registers over whichever connection it has to a peer. */
 ncclResult_t proxy_register(struct ncclProxyConnection *connection, struct ncclProxyState *state, void *req,
                             int reqSize, void *resp, int respSize, int *done);
 ncclResult_t proxy_deregister(struct ncclProxyConnection *connection, struct ncclProxyState *state, void *req,

@@ -16,7 +16,7 @@ Served *served_of(struct ncclProxyConnection *connection, struct ncclProxyState 
     if (connection->transportResources) return static_cast<Served *>(connection->transportResources);
     Provider *provider = Provider::of(state);
     if (!provider) return nullptr;
-    const struct psmP2pVariant *variant = psmP2pFindVariant(getenv("PSM_VARIANT"));
+    const struct psmP2pVariant *variant = variant_in_use();
     if (!variant) {
         provider->give_back();
         return nullptr;
@@ -69,23 +69,13 @@ ncclResult_t proxy_connect(struct ncclProxyConnection *connection, struct ncclPr
 ncclResult_t proxy_register(struct ncclProxyConnection *connection, struct ncclProxyState *state, void *req,
                             int reqSize, void *resp, int respSize, int *done)
 {
-    int finished = 0;
-    Served *served = served_of(connection, state);
-    if (!served) return answer("register", psm_last_error()->status, 0, done);
-    psm_status status =
-        served->connection.tcomm->proxyRegister(&served->connection, nullptr, req, reqSize, resp, respSize, &finished);
-    return answer("register", status, finished, done);
+    return p2pTransport.send.proxyRegister(connection, state, req, reqSize, resp, respSize, done);
 }
 
 ncclResult_t proxy_deregister(struct ncclProxyConnection *connection, struct ncclProxyState *state, void *req,
                               int reqSize, int *done)
 {
-    int finished = 0;
-    Served *served = served_of(connection, state);
-    if (!served) return answer("deregister", psm_last_error()->status, 0, done);
-    psm_status status =
-        served->connection.tcomm->proxyDeregister(&served->connection, nullptr, req, reqSize, &finished);
-    return answer("deregister", status, finished, done);
+    return p2pTransport.send.proxyDeregister(connection, state, req, reqSize, done);
 }
 
 ncclResult_t proxy_free(struct ncclProxyConnection *connection, struct ncclProxyState *)
