@@ -91,7 +91,7 @@ static bool set(struct nccl_case *c, int ranks, const char *key, const char *val
     if (IS("memory")) return choice(value, memories, &n) && (c->memory = (enum nccl_memory)n, true);
     if (IS("skip")) return choice(value, skips, &n) && (c->skip = (enum nccl_skip)n, true);
     if (IS("size")) return number(value, 0, UINT64_C(1) << 36, &c->size);
-    if (IS("iters")) return number(value, 1, 1000000, &c->iters);
+    if (IS("iters")) return number(value, 0, 1000000, &c->iters);
     if (IS("seed")) return number(value, 0, UINT64_MAX, &c->seed);
     if (IS("device")) return number(value, 0, 1023, &c->device);
     if (IS("root")) return number(value, 0, (uint64_t)ranks - 1, &c->root);

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from psmkit.cli.lab_nccl import nccl
 from psmkit.cli.lab_run import report, run
 from psmkit.cli.output import check_output, show, show_page, width
 
@@ -28,6 +29,7 @@ def command() -> None:
 
 command.add_command(run)
 command.add_command(report)
+command.add_command(nccl)
 
 
 def _table(head: list[str], rows: Iterable[list[str]]) -> None:

@@ -28,10 +28,11 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class Binary:
-    """An ELF file: names of needed libraries, undefined symbols, constant data, fault sites."""
+    """An ELF file: names of needed libraries, undefined symbols, exported functions, constant data, fault sites."""
 
     needed: tuple[str, ...]
     undefined: frozenset[str]
+    defined: frozenset[str]
     texts: tuple[bytes, ...]
     sites: tuple[Site, ...]
 
@@ -81,6 +82,7 @@ def read(path: Path) -> Binary:
             elf = ELFFile(file)
             needed: list[str] = []
             undefined: set[str] = set()
+            defined: set[str] = set()
             texts: list[bytes] = []
             sites: list[Site] = []
             for section in elf.iter_sections():
@@ -89,6 +91,8 @@ def read(path: Path) -> Binary:
                     needed += [tag.needed for tag in tags]
                 elif isinstance(section, SymbolTableSection):
                     undefined |= {s.name for s in section.iter_symbols() if s["st_shndx"] == "SHN_UNDEF" and s.name}
+                    if section.name == ".dynsym":
+                        defined |= {s.name for s in section.iter_symbols() if s["st_shndx"] != "SHN_UNDEF" and s.name}
                 elif section.name == "psm_sites":
                     sites += _sites(section.data(), path)
                 elif (
@@ -98,4 +102,4 @@ def read(path: Path) -> Binary:
                     texts.append(section.data())
     except ELFError as error:
         raise LabError(f"{path}: not an ELF file that can be read: {error}") from None
-    return Binary(tuple(needed), frozenset(undefined), tuple(texts), tuple(sites))
+    return Binary(tuple(needed), frozenset(undefined), frozenset(defined), tuple(texts), tuple(sites))

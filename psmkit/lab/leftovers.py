@@ -9,8 +9,9 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-__all__ = ["Memory", "end_sessions", "in_sessions"]
+__all__ = ["STOPPED", "Memory", "end_sessions", "in_sessions", "in_use", "state_of", "used_by"]
 
+STOPPED = frozenset("Tt")  # states of a process: by a signal, by a debugger
 _SHM = Path("/dev/shm")
 _PATIENCE = 0.5  # seconds that others have to clean up after themselves
 
@@ -41,26 +42,29 @@ class Memory:
                     found.append(name)
         if not found:
             return []
-        used = _in_use(str(self.folder))
+        used = in_use(str(self.folder))
         found = [name for name in found if name not in used]
         if found:
             time.sleep(_PATIENCE)
         return [name for name in found if (self.folder / name).exists()]
 
 
-def _in_use(folder: str) -> set[str]:
+def in_use(folder: str) -> set[str]:
+    """Names of files in ``folder`` that a living process has open or mapped."""
+    return {name for pid in _processes() for name in used_by(pid, folder)}
+
+
+def used_by(pid: int, folder: str) -> set[str]:
+    """Names of files in ``folder`` that a process has open or mapped; none where it is gone or not ours."""
     prefix = folder + "/"
     used: set[str] = set()
-    for pid in _processes():
-        try:
-            with open(f"/proc/{pid}/maps", errors="replace") as maps:
-                used.update(line.partition(prefix)[2].strip() for line in maps if prefix in line)
-            for link in os.scandir(f"/proc/{pid}/fd"):
-                target = os.readlink(link.path)
-                if target.startswith(prefix):
-                    used.add(target.removeprefix(prefix))
-        except OSError:
-            continue
+    with contextlib.suppress(OSError):
+        with open(f"/proc/{pid}/maps", errors="replace") as maps:
+            used.update(line.partition(prefix)[2].strip() for line in maps if prefix in line)
+        for link in os.scandir(f"/proc/{pid}/fd"):
+            target = os.readlink(link.path)
+            if target.startswith(prefix):
+                used.add(target.removeprefix(prefix))
     return used
 
 
@@ -68,19 +72,30 @@ def _processes() -> Iterable[int]:
     return [int(name) for name in os.listdir("/proc") if name.isdecimal()]
 
 
+def state_of(pid: int) -> str:
+    """The state of a process as /proc tells it, one letter; empty: it is gone."""
+    fields = _stat(pid)
+    return fields[1] if fields else ""
+
+
+def _stat(pid: int) -> list[str]:
+    """Name, state, parent, group, session, ... of a process; empty: it is gone."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return []
+    # The name stands in parentheses and may hold anything.
+    name, _, rest = text.partition("(")[2].rpartition(")")
+    return [name, *rest.split()]
+
+
 def in_sessions(sessions: Iterable[int]) -> list[tuple[int, int, str]]:
     """Living processes of sessions: pid, session and name. Zombies are not counted."""
     wanted, found = set(sessions), []
     for pid in _processes():
-        try:
-            text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-        except OSError:
-            continue
-        # The name stands in parentheses and may hold anything.
-        name, _, rest = text.partition("(")[2].rpartition(")")
-        fields = rest.split()
-        if len(fields) > 3 and int(fields[3]) in wanted and fields[0] not in "ZX":
-            found.append((pid, int(fields[3]), name))
+        fields = _stat(pid)
+        if len(fields) > 4 and int(fields[4]) in wanted and fields[1] not in "ZX":
+            found.append((pid, int(fields[4]), fields[0]))
     return found
 
 

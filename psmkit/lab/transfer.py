@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from psmkit.lab import runner
+from psmkit.lab import runner, words
 from psmkit.lab.cuda import LabError
 from psmkit.lab.emulation import Emulation
 from psmkit.lab.topology import Machine
@@ -27,6 +27,7 @@ __all__ = [
     "LabRun",
     "Variant",
     "differ",
+    "fresh",
     "program",
     "read",
     "size",
@@ -39,7 +40,7 @@ STREAMS = ("legacy", "blocking", "nonblocking")
 SHARES = ("auto", "same-process", "memfd", "posix", "cumem", "cuda-ipc")
 ZERO_COPIES = ("never", "registered", "always")
 RESULT = "result.json"
-VERSION = 1
+VERSION = 2
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
@@ -198,7 +199,7 @@ class LabRun:
 
     def evidence(self) -> list[Path]:
         """Folders that an analysis can read: those with files in them."""
-        places = [self.folder / name for name in ("logs", "output", "records", "stacks")]
+        places = [self.folder / name for name in ("logs", "output", "records", "stacks", "ras")]
         return [p for p in places if p.is_dir() and any(f.stat().st_size for f in p.iterdir() if f.is_file())]
 
     def write(self) -> None:
@@ -225,7 +226,8 @@ def read(folder: Path) -> LabRun:
         if data["version"] != VERSION:
             raise LabError(f"{path} is of version {data['version']}; version {VERSION} is read here")
         ranks = [runner.RankOutcome(**rank) for rank in data["ranks"]]
-        outcome = runner.Outcome(ranks, data["seconds"], data["expired"], data["shared_memory"], data["processes"])
+        names = ("seconds", "expired", "shared_memory", "processes", "deadline", "complaint")
+        outcome = runner.Outcome(ranks, **{name: data[name] for name in names})
         return LabRun(folder, data["cases"], outcome, data["settings"])
     except OSError as error:
         raise LabError(f"{path}: {error.strerror}: no run of `psmkit lab run --out {folder}`") from None
@@ -233,8 +235,12 @@ def read(folder: Path) -> LabRun:
         raise LabError(f"{path} is no result of `psmkit lab run`: {error!r}") from None
 
 
-def _fresh(folder: Path) -> None:
-    """A run does not mix with what another has left."""
+def fresh(folder: Path) -> None:
+    """Make a folder for a run, which does not mix with what another has left.
+
+    Raises:
+        LabError: it is not empty, or cannot be made.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
@@ -282,7 +288,7 @@ def start(
         raise LabError(f"rank {beyond[0]} is to differ, and there are {ranks} ranks")
     executable = program()
     mistakes = _mistakes([case.variant for case in cases] + [c["variant"] for c in changes.values() if "variant" in c])
-    _fresh(folder)
+    fresh(folder)
     lab = replace(emulation, folder=folder / "records") if emulation else Emulation(folder / "records")
     lab = replace(lab, faults=";".join(text for text in (lab.faults, mistakes) if text))
     for name in ("cases", "logs"):
@@ -323,6 +329,8 @@ def start(
         outcome = runner.run(job)
     finally:
         shutil.rmtree(shared, ignore_errors=True)
+    # Beside the logs: who reads these reads that, too.
+    (folder / "logs" / words.FILE).write_text("".join(line + "\n" for line in words.lines(outcome)))
     settings = {
         "ranks": ranks,
         "deadline": deadline,

@@ -1,0 +1,290 @@
+"""Ranks that drive a real NCCL library over emulated CUDA: ``psmkit lab nccl`` without its face."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from psmkit.lab import nccl_ras, runner, transfer
+from psmkit.lab.cuda import LabError
+from psmkit.lab.emulation import Emulation
+from psmkit.lab.nccl_library import Library
+from psmkit.lab.nccl_memory import NcclMemory
+from psmkit.lab.topology import Machine
+
+__all__ = [
+    "COLLECTIVES",
+    "KEYS",
+    "MEMORIES",
+    "OPS",
+    "PATTERNS",
+    "TYPES",
+    "NcclCase",
+    "differ",
+    "program",
+    "start",
+]
+
+COLLECTIVES = ("allreduce", "allgather", "reducescatter", "broadcast", "reduce")
+PATTERNS = ("pair", "ring", "alltoall", "random", *COLLECTIVES)
+TYPES = (
+    "int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64", "bfloat16", "float8e4m3", "float8e5m2",
+)  # fmt: skip
+OPS = ("sum", "prod", "max", "min", "avg")
+MEMORIES = ("cuda", "nccl")
+_VARIABLE = re.compile(r"[A-Z][A-Z0-9_]*\Z")
+_RAS_FILE = "ras.txt"
+
+
+@dataclass(frozen=True, slots=True)
+class NcclCase:
+    """One case: what all ranks do with a new communicator. The names are the keys that psm_nccl_rank reads.
+
+    Args:
+        name: in results; no blanks.
+        pattern: who sends to whom, or which collective.
+        size: bytes per peer; of a rank's part of a collective; with ``random`` the most.
+        iters: groups or collectives, one after the other. The first one sets connections up; 0: the communicator begins and ends.
+        type: of the elements.
+        op: of a reduction.
+        root: of a broadcast or reduce.
+        app_stream: the stream of the calls: ``legacy``, ``blocking``, ``nonblocking``.
+        memory: where buffers are from: ``cuda`` (cudaMalloc), ``nccl`` (ncclMemAlloc).
+        registered: 1: buffers are registered with the communicator.
+        blocking: 0: the communicator does not block; what it is about is asked for.
+        seed: of data and of ``random``.
+        shorter: sends, or the part of a collective, have so many bytes less.
+        skip: ``send`` or ``recv``: these, or the collective, are left out in the last iteration.
+        device: of the rank; None: its number on its node.
+    """
+
+    name: str = "0"
+    pattern: str = "alltoall"
+    size: int = 65536
+    iters: int = 2
+    type: str = "uint8"
+    op: str = "sum"
+    root: int = 0
+    app_stream: str = "nonblocking"
+    memory: str = "cuda"
+    registered: int = 0
+    blocking: int = 1
+    seed: int = 1
+    shorter: int = 0
+    skip: str = "none"
+    device: int | None = None
+
+    def line(self) -> str:
+        """As psm_nccl_rank reads it."""
+        return " ".join(f"{f.name}={v}" for f in fields(self) if (v := getattr(self, f.name)) is not None)
+
+
+KEYS: dict[str, tuple[str, ...] | None] = {  # None: a number
+    "pattern": PATTERNS,
+    "size": None,
+    "iters": None,
+    "type": TYPES,
+    "op": OPS,
+    "root": None,
+    "app_stream": transfer.STREAMS,
+    "memory": MEMORIES,
+    "registered": ("0", "1"),
+    "blocking": ("0", "1"),
+    "seed": None,
+    "shorter": None,
+    "skip": ("none", "send", "recv"),
+    "device": None,
+}
+
+
+def differ(texts: Iterable[str]) -> dict[int, dict[str, str]]:
+    """What single ranks do otherwise, of texts such as ``rank=1,skip=recv`` or ``rank=1,NCCL_BUFFSIZE=65536``.
+
+    Names in capitals are environment variables, others are keys of a case.
+
+    Raises:
+        LabError: no rank, a key that no case has, a value that it cannot have.
+    """
+    out: dict[int, dict[str, str]] = {}
+    for text in texts:
+        rank: int | None = None
+        changes: dict[str, str] = {}
+        for part in text.split(","):
+            key, equal, value = (word.strip() for word in part.partition("="))
+            if not equal:
+                raise LabError(f"--differ {text!r}: {part!r}; KEY=VALUE is meant")
+            if key == "rank" and value.isdecimal():
+                rank = int(value)
+            elif _VARIABLE.match(key):
+                changes[key] = value
+            elif key in KEYS and (choices := KEYS[key]) is None:
+                changes[key] = str(transfer.size(value))
+            elif key in KEYS and choices and value in choices:
+                changes[key] = value
+            else:
+                raise LabError(
+                    f"--differ {text!r}: {part!r} is not known; rank=N, an environment variable, and one of {', '.join(KEYS)} are meant"
+                )
+        if rank is None or not changes:
+            raise LabError(f"--differ {text!r}: rank=N and what differs there are meant, such as rank=1,skip=recv")
+        out.setdefault(rank, {}).update(changes)
+    return out
+
+
+def program() -> Path:
+    """The rank program. PSM_DIR points elsewhere, for other builds of it.
+
+    Raises:
+        LabError: it was not built.
+    """
+    place = Path(os.environ.get("PSM_DIR") or Path(__file__).parents[1] / "psm").absolute() / "bin" / "psm_nccl_rank"
+    if not os.access(place, os.X_OK):
+        raise LabError(
+            f"no rank program {place}: build it with `make setup`, or install a psmkit wheel for this system"
+        )
+    return place
+
+
+def start(
+    library: Library,
+    cases: Sequence[NcclCase],
+    ranks: int,
+    folder: Path,
+    *,
+    gpus: int | None = None,
+    nodes: int = 1,
+    machine: Machine | None = None,
+    deadline: float = 60.0,
+    differs: Mapping[int, Mapping[str, str]] | None = None,
+    emulation: Emulation | None = None,
+    environment: Mapping[str, str] | None = None,
+    debug: str = "INFO",
+    stacks: bool = True,
+) -> transfer.LabRun:
+    """Run cases on so many ranks of a NCCL library, and write the result into a folder, as ``transfer.start`` does.
+
+    Args:
+        library: as ``nccl_library.find`` gives it.
+        cases: one after the other, by the same processes.
+        ranks: how many, the same number on each node.
+        folder: where logs, output, records, stacks, the RAS answer and result.json go; new or empty.
+        gpus: a node; None: as many as ranks are on it.
+        nodes: how many are pretended (NCCL_HOSTID).
+        machine: the GPUs; None: ``gpus`` behind an NVSwitch.
+        deadline: seconds for all of it.
+        differs: by rank, keys of the case and environment variables that are different there.
+        emulation: how the ranks see CUDA; its folder, topology and node are set here.
+        environment: variables of the ranks, before ``differs``.
+        debug: level of the logs.
+        stacks: take stacks of the ranks that are there when the deadline passes.
+
+    Raises:
+        LabError: the run could not be begun.
+    """
+    changes = dict(differs or {})
+    if ranks < 1 or not cases or ranks % nodes:
+        raise LabError(
+            f"{ranks} ranks on {nodes} nodes with {len(cases)} cases: as many ranks on each node, and a case, are meant"
+        )
+    if beyond := [rank for rank in changes if rank >= ranks]:
+        raise LabError(f"rank {beyond[0]} is to differ, and there are {ranks} ranks")
+    each = ranks // nodes
+    host = machine or Machine(gpus or each, nodes)
+    if each > host.gpus:
+        raise LabError(f"{each} ranks on a node with {host.gpus} GPUs: NCCL wants a GPU for each rank")
+    executable = program()
+    transfer.fresh(folder)
+    for name in ("cases", "logs"):
+        (folder / name).mkdir()
+    (folder / "topology.toml").write_text(host.toml())
+    (folder / "topology.xml").write_text(host.xml())
+    lab = replace(
+        emulation or Emulation(folder / "records"),
+        folder=folder / "records",
+        topology=(folder / "topology.toml").absolute(),
+    )
+    for rank in range(ranks):
+        mine = [_of_rank(case, rank % each, changes.get(rank, {})) for case in cases]
+        (folder / "cases" / f"rank-{rank}.txt").write_text("".join(line + "\n" for line in mine))
+    port = nccl_ras.free_port()
+    common = {
+        # The pretended GPUs, and no hardware that the machine may have.
+        "NCCL_TOPO_FILE": str((folder / "topology.xml").absolute()),
+        "NCCL_SOCKET_IFNAME": "lo",
+        "NCCL_IB_DISABLE": "1",
+        "NCCL_NVLS_ENABLE": "0",
+        "NCCL_MNNVL_ENABLE": "0",
+        "NCCL_RAS_ADDR": f"localhost:{port}",
+        "NCCL_DEBUG_SUBSYS": "ALL",
+    }
+    given = {k: v for k, v in os.environ.items() if k.startswith("NCCL_")}
+    chosen = dict(environment or {})
+
+    def of_rank(rank: int) -> dict[str, str]:
+        env = replace(lab, node=rank // each).environment(rank) | common | given
+        if nodes > 1:
+            env["NCCL_HOSTID"] = f"psm-node-{rank // each}"
+        env |= {"NCCL_DEBUG": debug} | chosen
+        env |= {k: v for k, v in changes.get(rank, {}).items() if _VARIABLE.match(k)}
+        return env | {"NCCL_DEBUG_FILE": str((folder / "logs" / f"rank-{rank}.log").absolute()), "PSM_DEBUG": debug}
+
+    memory = NcclMemory()
+
+    def look(pids: list[int]) -> None:
+        memory.look(pids)
+        if text := nccl_ras.ask(port):
+            (folder / "ras").mkdir(exist_ok=True)
+            (folder / "ras" / _RAS_FILE).write_text(text)
+
+    # What is named in the run's own folder is told exactly; NCCL's own files are looked at apart.
+    shared = Path(tempfile.mkdtemp(prefix="psm-lab-", dir="/dev/shm"))
+    job = runner.Job(
+        ranks,
+        lambda _rank: [str(executable), str(library.path)],
+        lambda rank: of_rank(rank) | {"PSM_SHM_DIR": str(shared)},
+        folder,
+        deadline,
+        input=lambda rank: folder / "cases" / f"rank-{rank}.txt",
+        stacks=stacks,
+        shared_memory=shared,
+        reports=len(cases),
+        look=look,
+    )
+    try:
+        outcome = runner.run(job)
+    finally:
+        shutil.rmtree(shared, ignore_errors=True)
+        reaped, unknown = memory.reap((folder / "logs").iterdir())
+    if all(rank.state == "good" for rank in outcome.ranks):
+        outcome.shared_memory += reaped  # nobody died: NCCL has forgotten them
+    settings: dict[str, Any] = {
+        "kind": "nccl",
+        "library": str(library.path),
+        "version": library.version,
+        "cudart": library.cudart,
+        "ranks": ranks,
+        "nodes": nodes,
+        "gpus": host.gpus,
+        "deadline": deadline,
+        "environment": given | chosen,
+        "faults": lab.faults,
+        "differs": {str(k): dict(v) for k, v in changes.items()},
+        "reaped": reaped,
+        "unknown": unknown,
+    }
+    done = transfer.LabRun(folder, [case.line() for case in cases], outcome, settings)
+    done.write()
+    return done
+
+
+def _of_rank(case: NcclCase, device: int, changes: Mapping[str, str]) -> str:
+    placed = case if case.device is not None else replace(case, device=device)
+    words = dict(word.split("=", 1) for word in placed.line().split(" "))
+    words |= {k: v for k, v in changes.items() if not _VARIABLE.match(k)}
+    return " ".join(f"{k}={v}" for k, v in words.items())

@@ -1,0 +1,74 @@
+"""Names for places in a library: stacks of the sanitizer name what a library exports, and NCCL exports little of what it has."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from pathlib import Path
+
+from psmkit.lab.cuda import LabError
+
+__all__ = ["Symbols"]
+
+_MANGLED = re.compile(r"_Z[NLK]*(\d+)(\w+)")
+
+
+class Symbols:
+    """The functions of an ELF file by address, as long as it is not stripped.
+
+    Args:
+        path: the file, the name of which stands in the stacks.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._pattern = re.compile(rf"(?<![(\w]){re.escape(path.name)}\+0x([0-9a-f]+)")
+        self._starts: list[int] = []
+        self._functions: list[tuple[int, str]] = []
+        for start, size, name in sorted(_read(path)):
+            self._starts.append(start)
+            self._functions.append((start + size, name))
+
+    def named(self, text: str) -> str:
+        """``text`` with a name in place of each offset in the file that lies in a known function."""
+        return self._pattern.sub(lambda match: self._name(int(match[1], 16)) or match[0], text)
+
+    def _name(self, offset: int) -> str | None:
+        # A return address may be the first byte behind a call that does not come back.
+        at = bisect_right(self._starts, offset - 1) - 1
+        if at < 0 or offset > self._functions[at][0]:
+            return None
+        return self._functions[at][1]
+
+
+def _read(path: Path) -> list[tuple[int, int, str]]:
+    try:
+        from elftools.common.exceptions import ELFError
+        from elftools.elf.elffile import ELFFile
+        from elftools.elf.sections import SymbolTableSection
+    except ImportError:
+        raise LabError("reading ELF files needs pyelftools: pip install 'psmkit[lab]'") from None
+    try:
+        with path.open("rb") as file:
+            section = ELFFile(file).get_section_by_name(".symtab")
+            if not isinstance(section, SymbolTableSection):
+                return []
+            return [
+                (int(s["st_value"]), int(s["st_size"]), _plain(s.name))
+                for s in section.iter_symbols()
+                if s["st_info"]["type"] == "STT_FUNC" and s["st_size"]
+            ]
+    except (OSError, ELFError):
+        return []
+
+
+def _plain(name: str) -> str:
+    """The last name of a mangled one without its parameters; other names as they are."""
+    found = None
+    rest = name
+    while match := _MANGLED.match(rest):
+        length = int(match[1])
+        found = match[2][:length]
+        rest = "_Z" + match[2][length:]
+        if not rest[2:3].isdigit():
+            break
+    return found or name
