@@ -80,6 +80,19 @@ def test_second_free_and_unrecorded_event_are_warnings_and_fail_nothing(tmp_path
     assert report.verdict is Verdict.HEALTHY
 
 
+def test_stream_that_waits_for_an_unrecorded_event_is_only_told(tmp_path: Path) -> None:
+    logs = [log.work(3).destroy() for log in ranks()]
+    text = "cudaStreamWaitEvent asks for event 0x3f2a80200020, which was never recorded: CUDA takes it as complete"
+    for report in range(1, 12):
+        told(logs[1], text, report)
+    told(logs[1], text.replace("cudaStreamWaitEvent", "cudaEventQuery"), 12)
+    found = [f for f in analyse_job(job_of(tmp_path, logs)).findings if f.code == "PSM513"]
+    assert [f.culprits for f in found if f.severity is Severity.INFO] == [()] * 8
+    assert [f.title.partition(": ")[2].split()[0] for f in found if f.severity is Severity.WARNING] == [
+        "cudaEventQuery"
+    ]
+
+
 def test_memory_of_a_dead_process_blames_nobody_who_used_it(tmp_path: Path) -> None:
     text = "cudaMemcpyAsync got ipc-mapping 0x7f0000000000, imported from rank 0, process 7001, which is dead"
     found = one(tmp_path, text)
