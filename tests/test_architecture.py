@@ -21,9 +21,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "logparse": {"catalogue", "_native", "model"},
     "analysis": {"logparse", "catalogue", "model"},
     "report": {"model"},
-    "lab": {"logparse", "model"},
+    "proxy": {"_native", "model"},
+    "transport": {"proxy", "_native", "model"},
+    "lab": {"logparse", "transport", "proxy", "model"},
     "testing": {"lab", "model"},
-    "cli": {"report", "analysis", "logparse", "catalogue", "lab", "model"},
+    "cli": {"report", "analysis", "logparse", "catalogue", "lab", "transport", "model"},
 }
 # What only its own command may load, and no analysis.
 HEAVY = (
@@ -79,18 +81,32 @@ def test_dependencies_point_one_way(path: Path) -> None:
     assert found <= MAY_IMPORT[own], f"{own} must not import {sorted(found - MAY_IMPORT[own])}"
 
 
-def test_native_module_is_imported_in_one_place() -> None:
+@pytest.mark.parametrize(("module", "place"), [("_logscan", "_native/logscan.py"), ("_psm", "_native/psm.py")])
+def test_native_module_is_imported_in_one_place(module: str, place: str) -> None:
     users = {
         str(path.relative_to(PACKAGE))
         for path in modules()
         for name in imports(path)
-        if name.rsplit(".", 1)[-1] == "_logscan" and path.name != "build_logscan.py"
+        if name.rsplit(".", 1)[-1] == module
     }
-    assert users <= {"_native/logscan.py"}
+    assert users == {place}
+
+
+def test_libpsm_is_used_by_proxy_and_transport_alone() -> None:
+    users = {
+        path.relative_to(PACKAGE).parts[0]
+        for path in modules()
+        for name in imports(path)
+        if name.startswith("psmkit._native.psm")
+    }
+    assert users <= {"_native", "proxy", "transport"}
 
 
 def test_analyze_loads_the_scanner_and_nothing_heavy() -> None:
-    code = "import sys, psmkit\npsmkit.analyze([sys.argv[1]])\nprint('\\n'.join(sorted(sys.modules)))\n"
+    code = (
+        "import sys, psmkit\npsmkit.analyze([sys.argv[1]])\nprint('\\n'.join(sorted(sys.modules)))\n"
+        "print('libpsm' if 'libpsm' in open('/proc/self/maps').read() else '')\n"
+    )
     log = ROOT / "tests" / "data" / "logs" / "passsm-8gpu.log"
     done = subprocess.run(
         [sys.executable, "-c", code, str(log)], capture_output=True, text=True, check=True, cwd=ROOT, timeout=60
@@ -98,8 +114,13 @@ def test_analyze_loads_the_scanner_and_nothing_heavy() -> None:
     loaded = done.stdout.split()
     native = {name for name in loaded if name.startswith("psmkit._native.") and name.rsplit(".", 1)[-1].startswith("_")}
     assert native == {"psmkit._native._logscan"}
+    assert "libpsm" not in loaded
     assert not [name for name in loaded if name.split(".")[0] in HEAVY]
-    assert not [name for name in loaded if name.startswith(("psmkit.cli", "psmkit.report"))]
+    assert not [
+        name
+        for name in loaded
+        if name.startswith(("psmkit.cli", "psmkit.report", "psmkit.proxy", "psmkit.transport", "psmkit.lab"))
+    ]
 
 
 def test_files_stay_readable() -> None:

@@ -28,6 +28,7 @@ COMMANDS = {
     "config": "How to compile and link against libpsm.",
     "records": "What processes wrote down about themselves: list, show, prune.",
     "run": "Run a program with its CUDA handles checked.",
+    "variants": "The variants of the transport, right and wrong.",
     "lab": "Run ranks on pretended GPUs, and break them on purpose.",
 }
 

@@ -1,0 +1,70 @@
+"""``psmkit variants``: the variants of the transport that libpsm has registered."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import click
+
+from psmkit.cli.output import show, show_page, width
+from psmkit.model.errors import PsmkitError
+
+__all__ = ["command"]
+
+_WHOLE = 1000
+
+
+class _NotBuiltError(PsmkitError):
+    pass
+
+
+@click.command("variants")
+@click.option("--format", "form", type=click.Choice(("text", "json")), default="text", help="How to write it.  [text]")
+def command(form: str) -> None:
+    """Show the variants of the p2p transport: the right one, and wrong ones with what must be seen of them.
+
+    `psmkit lab run --variant NAME` runs ranks by one of them.
+    """
+    try:
+        from psmkit.transport import variants
+    except ImportError as error:
+        raise _NotBuiltError(
+            f"no libpsm for this Python: build it with `make setup`, or install a psmkit wheel for this system ({error})"
+        ) from None
+
+    found = list(variants().values())
+    if form == "json":
+        rows = [
+            {
+                "name": v.name,
+                "wrong": v.wrong,
+                "summary": v.summary,
+                "code": v.code or None,
+                "outcome": v.outcome.removeprefix(f"{v.code}:").strip(),
+                "faults": v.faults or None,
+            }
+            for v in found
+        ]
+        show(json.dumps(rows, indent=2) + "\n")
+        return
+    from psmkit.report.layout import Page, Span
+    from psmkit.report.ranktable import fit
+
+    page = Page(width(sys.stdout) if sys.stdout.isatty() else _WHOLE)
+    head = ["name", "", "finding", "what it does", "what must be seen"]
+    table = [
+        [
+            v.name,
+            "wrong" if v.wrong else "right",
+            v.code or "-",
+            v.summary,
+            v.outcome.removeprefix(f"{v.code}:").strip() or "-",
+        ]
+        for v in found
+    ]
+    lines = fit(head, table, page.width)
+    page.add(Span(lines[0], "dim"))
+    for line in lines[1:]:
+        page.add(line)
+    show_page(page)
