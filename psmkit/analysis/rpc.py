@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from psmkit.analysis import proof
+from psmkit.analysis import faults, proof
 from psmkit.analysis.job import Job, words
 from psmkit.analysis.sightings import by_run, sightings, told_by_errors
 from psmkit.analysis.waits import Wait, call_wait, caller_of
@@ -128,11 +128,16 @@ def _orphans(job: Job) -> list[Finding]:
     out = []
     for run, events in by_run(job, sightings(job, "PSM104")).items():
         procs = sorted({e.proc for e in events if e.proc >= 0})
+        entries = [faults.message(job, e.name) for e in events]
+        refused = all(entry is not None and entry.severity == "warning" for entry in entries)
+        senders = sorted({int(str(e.fields["peer"])) for e in events if "peer" in e.fields})
         out.append(
             job.finding(
                 "PSM104",
                 run=run,
-                title=f"{job.whos(procs)} got an answer from its proxy that nobody waits for",
+                title=f"{job.whos(procs)} got an answer from its proxy that nobody waits for"
+                + (f", from rank {', '.join(map(str, senders))}, and dropped it" if refused and senders else ""),
+                severity=Severity.WARNING if refused else None,
                 confidence=0.95,
                 refs=[e.ref for e in events[:6]],
                 procs=procs,

@@ -41,7 +41,7 @@ HANGS = [
     ("directptr", (*FIFO, "stream=blocking"), 0, "this is the legacy stream"),
     ("erased-flag", ZERO_COPY, None, "the offer of operation 2 is lost"),
 ]
-OTHERS = {"stale-event"}
+OTHERS = {"stale-event", "dup-response"}
 
 
 def passed(run: Run) -> None:
@@ -87,6 +87,23 @@ def test_failure_has_the_declared_status_and_finding(
     code = variants[name].outcome.partition(":")[0]
     assert code in done.codes(Severity.ERROR), [f.title for f in done.report.findings]
     assert done.report.verdict is Verdict.FAILED
+
+
+def test_second_answer_is_refused_by_its_generation_and_told(
+    run: Runner, variants: dict[str, Declared], end: str
+) -> None:
+    if end == "standin":
+        pytest.skip("the stand-in has no answers that can come twice")
+    done = run("dup-response", *SIZES)
+    assert "PSM_FAULTS: duplicate at proxy.response" in done.text
+    passed(done)
+    assert done.codes() == {variants["dup-response"].outcome.partition(":")[0]}, [f.title for f in done.report.findings]
+    found = done.finding("PSM104")
+    assert found.severity is Severity.WARNING and "and dropped it" in found.title
+    assert done.report.verdict is not Verdict.FAILED
+    # One line each: neither rank took the answer for that of a call that it made later.
+    refused = re.findall(r"psm refused a second answer: opId=(\w+)", done.text)
+    assert len(refused) == len(set(refused)) == len(re.findall("PSM_FAULTS: duplicate", done.text))
 
 
 @pytest.mark.parametrize("share", ["cumem", "memfd"])

@@ -40,5 +40,14 @@ static const struct psmP2pVariant variants[] = {
      .send = &psm_p2p_split_send,
      .recv = &psm_p2p_split_recv,
      .faults = "proxy.response:slow=3s,op=Setup,nth=1"},
+    {.size = sizeof(struct psmP2pVariant),
+     .name = "dup-response",
+     .summary =
+         "the proxy answers a request twice: a caller whose opIds have no generation takes it for a later call's",
+     .outcome = "PSM104: passes; the second answer is refused by the generation of its opId, and told",
+     .wrong = 1,
+     .send = &psm_p2p_split_send,
+     .recv = &psm_p2p_split_recv,
+     .faults = "proxy.response:duplicate,nth=1"},
 };
 PSM_VARIANTS(variants)

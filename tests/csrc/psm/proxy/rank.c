@@ -446,8 +446,9 @@ static int command(char *line)
         struct psmProxyCounters c = {.size = sizeof c};
         psmProxyCount(state, &c);
         printf("ok calls=%" PRIu64 " served=%" PRIu64 " retried=%" PRIu64 " late=%" PRIu64 " refused=%" PRIu64
-               " resent=%" PRIu64 " connections=%" PRIu64 " peers=%" PRIu64 " ops=%" PRIu64 " freed=%d\n",
-               c.calls, c.served, c.retried, c.late, c.refused, c.resent, c.connections, c.peers, c.ops,
+               " resent=%" PRIu64 " connections=%" PRIu64 " peers=%" PRIu64 " ops=%" PRIu64 " given=%" PRIu64
+               " freed=%d\n",
+               c.calls, c.served, c.retried, c.late, c.refused, c.resent, c.connections, c.peers, c.ops, c.fds_sent,
                atomic_load(&freed));
     } else if (!strcmp(word, "held")) {
         printf("ok %d %d\n", entries("/proc/self/fd"), entries("/proc/self/task"));
