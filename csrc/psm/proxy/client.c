@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "proxy/proxy.h"
+#include "proxy/client.h"
 #include "psm_lib_messages.h"
 
 /* What is asked of the flags that nobody signals: the caller's abort flag. */
@@ -16,9 +16,8 @@
 
 PSM_FAULT_SITE_OF(request_site, "proxy.request", "a request is sent to a proxy; op is its type",
                   PSM_FAULT_CAN_CALL | PSM_FAULT_CAN_MESSAGE | PSM_FAULT_CAN(PSM_FAULT_SHORT));
-PSM_FAULT_SITE(dial_site, "proxy.dial", "a rank connects to the proxy of another");
 
-static psm_status aborted(psmProxyState *state, int type, int peer, psmOpId id)
+psm_status psm_client_aborted(psmProxyState *state, int type, int peer, psmOpId id)
 {
     pthread_mutex_lock(&state->lock);
     struct psm_error error = state->async_error;
@@ -28,8 +27,8 @@ static psm_status aborted(psmProxyState *state, int type, int peer, psmOpId id)
                     error.status < 0 ? "" : "the operation was aborted", error.status < 0 ? error.text : "");
 }
 
-static psm_status timed_out(psmProxyState *state, int type, const struct psm_client *client, psmOpId id,
-                            const char *what)
+psm_status psm_client_timed_out(psmProxyState *state, int type, const struct psm_client *client, psmOpId id,
+                                const char *what)
 {
     return psm_fail(
         PSM_ERR_TIMEOUT, psm_proxy_stage(type), state->rank, client->rank, id,
@@ -142,14 +141,14 @@ void psm_client_hung_up(psmProxyState *state, struct psm_client *client)
 }
 
 /* Sleep until the socket can do `events`, or is closed, or the proxy has to look around. */
-static void sleep_on(psmProxyState *state, struct psm_client *client, short events, uint64_t ns)
+void psm_client_sleep(psmProxyState *state, struct psm_client *client, short events, uint64_t ns)
 {
     struct pollfd fds[] = {{atomic_load(&client->fd), events, 0}, {state->abort_event, POLLIN, 0}};
     struct timespec time = {(time_t)(ns / 1000000000u), (long)(ns % 1000000000u)};
     ppoll(fds, 2, &time, NULL);
 }
 
-static uint64_t slice(struct psm_deadline deadline)
+uint64_t psm_client_slice(struct psm_deadline deadline)
 {
     uint64_t now = psm_clock_ns();
     if (now >= deadline.at_ns) return 0;
@@ -179,7 +178,7 @@ static psm_status send_whole(psmProxyState *state, struct psm_client *client, co
             over ? PSM_ERR_PEER_CLOSED : psm_socket_send(atomic_load(&client->fd), bytes, size, &number);
         pthread_mutex_unlock(&client->lock);
         if (status == PSM_OK) return PSM_OK;
-        if (psm_state_ended(state)) return aborted(state, type, client->rank, id);
+        if (psm_state_ended(state)) return psm_client_aborted(state, type, client->rank, id);
         if (status < 0) {
             /* it may have said why */
             while (!over && psm_client_read(state, client, id) == PSM_OK) {
@@ -187,11 +186,13 @@ static psm_status send_whole(psmProxyState *state, struct psm_client *client, co
             if (!atomic_load(&client->gone)) ended_by(state, client, NULL, number);
             return gone(state, client, type, id);
         }
-        if (psm_deadline_passed(deadline)) return timed_out(state, type, client, id, "could not send");
+        if (psm_deadline_passed(deadline)) return psm_client_timed_out(state, type, client, id, "could not send");
         /* Full: the service waits for us to read answers, perhaps. */
         bool read = false;
         while (psm_client_read(state, client, id) == PSM_OK) read = true;
-        if (!read) sleep_on(state, client, POLLOUT | POLLIN, slice(deadline) < 1000000 ? slice(deadline) : 1000000);
+        if (!read)
+            psm_client_sleep(state, client, POLLOUT | POLLIN,
+                             psm_client_slice(deadline) < 1000000 ? psm_client_slice(deadline) : 1000000);
     }
 }
 
@@ -215,7 +216,7 @@ static psm_status send_direct(psmProxyState *state, struct psm_client *client, u
     pthread_mutex_unlock(&state->calls.lock);
     if (psm_direct_push(client->direct, direct)) return PSM_OK;
     psm_direct_call_drop(direct); /* the service's; the other goes with the call */
-    if (psm_state_ended(state)) return aborted(state, type, client->rank, id);
+    if (psm_state_ended(state)) return psm_client_aborted(state, type, client->rank, id);
     return psm_fail(PSM_ERR_PEER_CLOSED, psm_proxy_stage(type), state->rank, client->rank, id,
                     "the proxy of rank %d in this process has stopped", client->rank);
 }
@@ -225,7 +226,7 @@ static psm_status call_async(psmProxyConnector *connector, int type, const void 
 {
     psmProxyState *state = connector->state;
     struct psm_client *client = atomic_load(&state->clients[connector->peer]);
-    if (psm_state_ended(state)) return aborted(state, type, client->rank, 0);
+    if (psm_state_ended(state)) return psm_client_aborted(state, type, client->rank, 0);
     if (atomic_load(&client->gone)) return gone(state, client, type, 0);
     PSM_TRY(psm_calls_take(state, client->rank, type, (uint32_t)resp_size, id));
     struct psm_fault_args here = psm_fault_here(state, client->rank, type);
@@ -298,7 +299,7 @@ static psm_status poll_response(psmProxyConnector *connector, void *resp, int re
     }
     if (status == PSM_IN_PROGRESS && psm_state_ended(state)) {
         psm_calls_drop(state, id);
-        return aborted(state, 0, client->rank, id);
+        return psm_client_aborted(state, 0, client->rank, id);
     }
     return status;
 }
@@ -333,18 +334,20 @@ static void sleep_for(psmProxyState *state, struct psm_client *client, psmOpId i
         pthread_mutex_unlock(&state->calls.lock);
         if (!direct) return;
         atomic_store(&direct->waiting, 1);
-        if (!atomic_load(&direct->done)) psm_futex_wait((const volatile uint32_t *)&direct->done, 0, slice(deadline));
+        if (!atomic_load(&direct->done))
+            psm_futex_wait((const volatile uint32_t *)&direct->done, 0, psm_client_slice(deadline));
         psm_direct_call_drop(direct);
         return;
     }
     if (begin_reading(client)) {
-        sleep_on(state, client, POLLIN, slice(deadline));
+        psm_client_sleep(state, client, POLLIN, psm_client_slice(deadline));
         end_reading(client);
         return;
     }
     pthread_mutex_lock(&client->lock);
     client->waiters++;
-    if (client->reading && !atomic_load(&client->gone)) psm_cond_wait(&client->moved, &client->lock, slice(deadline));
+    if (client->reading && !atomic_load(&client->gone))
+        psm_cond_wait(&client->moved, &client->lock, psm_client_slice(deadline));
     client->waiters--;
     pthread_mutex_unlock(&client->lock);
 }
@@ -386,7 +389,7 @@ static psm_status call_blocking(psmProxyConnector *connector, int type, const vo
     if (status == PSM_IN_PROGRESS) {
         psm_calls_drop(state, id); /* an answer that comes yet is late */
         psm_msg_proxy_call_failed(client->rank, psm_proxy_type_name(type));
-        return timed_out(state, type, client, id, "got no answer to");
+        return psm_client_timed_out(state, type, client, id, "got no answer to");
     }
     return status < 0 ? psm_fail_at(psm_proxy_stage(type), state->rank, client->rank, id) : status;
 }
@@ -425,129 +428,6 @@ psm_status psmProxyCallBlocking(psmProxyConnector *connector, int type, const vo
 
 /* ---- connecting ---- */
 
-static psm_status dial(psmProxyState *state, const struct psmProxyAddress *to, struct psm_deadline deadline, int *out)
-{
-    struct sockaddr_un address;
-    socklen_t size;
-    uint32_t pid;
-    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (fd < 0) {
-        psm_msg_uds_create_failed(strerrordesc_np(errno), errno);
-        return psm_fail_errno(errno, "init", state->rank, to->rank, "cannot make a socket to the proxy of rank %d",
-                              to->rank);
-    }
-    psm_socket_address(&address, &size, to->service);
-    psm_status status = PSM_OK;
-    for (uint64_t pause = 20000; connect(fd, (struct sockaddr *)&address, size) != 0;) {
-        int number = errno;
-        if (number == EINTR) continue;
-        if (number != EAGAIN) { /* EAGAIN: its queue is full */
-            status =
-                psm_fail_errno(number, "init", state->rank, to->rank,
-                               "cannot connect to the proxy of rank %d (process %u) at @%s; it runs no more, or in "
-                               "another network namespace",
-                               to->rank, to->pid, to->service);
-            if (number == ECONNREFUSED) {
-                struct psm_error error = *psm_last_error();
-                error.status = PSM_ERR_PEER_DEAD;
-                status = psm_fail_again(&error);
-            }
-            break;
-        }
-        if (psm_state_ended(state)) status = aborted(state, psmProxyMsgInit, to->rank, 0);
-        if (psm_deadline_passed(deadline))
-            status =
-                psm_fail(PSM_ERR_TIMEOUT, "init", state->rank, to->rank, 0,
-                         "rank %d could not connect to the proxy of rank %d (process %u) in %u ms: its queue is full",
-                         state->rank, to->rank, to->pid, state->settings.timeout_ms);
-        if (status < 0) break;
-        struct pollfd fds = {state->abort_event, POLLIN, 0};
-        ppoll(&fds, 1, &(struct timespec){0, (long)pause}, NULL);
-        if (pause < 5000000) pause *= 2;
-    }
-    if (status == PSM_OK) status = psm_socket_check_user(fd, state->rank, to->rank, &pid);
-    if (status < 0) {
-        close(fd);
-        return status;
-    }
-    *out = fd;
-    return PSM_OK;
-}
-
-/* Tell who we are, and hear who answers. */
-static psm_status greet(psmProxyState *state, struct psm_client *client, struct psm_deadline deadline)
-{
-    const struct psmProxyAddress *to = &client->address;
-    struct psm_wire_hello hello;
-    struct psm_wire_message m;
-    char text[PSM_WIRE_TEXT];
-    _Alignas(8) uint8_t bytes[PSM_WIRE_MAX];
-    size_t size = 0;
-    int number = 0;
-    psm_hello_fill(&hello, state->rank, state->nranks, to->service);
-    /* When that fails its last words say why. */
-    psm_socket_send(client->fd, &hello, sizeof hello, &number);
-    psm_status status;
-    for (;;) {
-        status = psm_socket_recv(client->fd, bytes, sizeof bytes, &size, &number);
-        if (status != PSM_IN_PROGRESS) break;
-        if (psm_state_ended(state)) return aborted(state, psmProxyMsgInit, to->rank, 0);
-        if (psm_deadline_passed(deadline)) return timed_out(state, psmProxyMsgInit, client, 0, "got no answer to");
-        sleep_on(state, client, POLLIN, slice(deadline));
-    }
-    if (status < 0)
-        return psm_fail(PSM_ERR_PEER_DEAD, "init", state->rank, to->rank, 0,
-                        "the proxy of rank %d (process %u) closed the socket before its hello", to->rank, to->pid);
-    status = psm_wire_decode(bytes, size > sizeof bytes ? sizeof bytes : size,
-                             1u << PSM_WIRE_HELLO | 1u << PSM_WIRE_BYE, &m, text);
-    if (status < 0)
-        return psm_fail(status, "init", state->rank, to->rank, 0, "%.220s (from the proxy of rank %d)", text, to->rank);
-    if (m.kind == PSM_WIRE_BYE)
-        return psm_fail(m.bye.status < 0 ? (psm_status)m.bye.status : PSM_ERR_PEER_CLOSED, "init", state->rank,
-                        to->rank, 0, "the proxy of rank %d refused this rank: %.200s", to->rank, m.bye.text);
-    if (m.hello.rank != to->rank || m.hello.nranks != state->nranks)
-        return psm_fail(PSM_ERR_MISMATCH, "init", state->rank, to->rank, 0,
-                        "rank %d of %d answers at @%s, rank %d of %d is meant", m.hello.rank, m.hello.nranks,
-                        to->service, to->rank, state->nranks);
-    return PSM_OK;
-}
-
-static psm_status make_client(psmProxyState *state, const struct psmProxyAddress *address, struct psm_client **out)
-{
-    const struct psm_proc *self = psm_proc_self();
-    struct psm_deadline deadline = psm_deadline_in(state->settings.timeout_ms);
-    struct psm_fault fault;
-    struct psm_fault_args here = psm_fault_here(state, address->rank, psmProxyMsgInit);
-    PSM_TRY(psm_fault_before(&dial_site, &here, "init", &fault));
-    struct psm_client *client = calloc(1, sizeof *client);
-    if (!client)
-        return psm_fail(PSM_ERR_NO_MEMORY, "init", state->rank, address->rank, 0, "no memory for a connection");
-    client->rank = address->rank;
-    client->address = *address;
-    client->fd = -1;
-    pthread_mutex_init(&client->lock, NULL);
-    psm_cond_init(&client->moved);
-    psm_status status = PSM_OK;
-    if (address->pid == (uint32_t)self->pid && address->start_time == self->start_time)
-        client->direct = psm_direct_find(address->service);
-    if (!client->direct) {
-        int fd = -1;
-        status = dial(state, address, deadline, &fd);
-        client->fd = fd;
-        if (status == PSM_OK) status = greet(state, client, deadline);
-    }
-    if (status < 0) {
-        if (client->fd >= 0) close(client->fd);
-        pthread_mutex_destroy(&client->lock);
-        pthread_cond_destroy(&client->moved);
-        free(client);
-        return status;
-    }
-    psm_fault_act_after(&fault);
-    *out = client;
-    return PSM_OK;
-}
-
 psm_status psmProxyConnect(psmProxyState *state, int transport, int send, const struct psmProxyAddress *address,
                            psmProxyConnector *connector)
 {
@@ -561,12 +441,12 @@ psm_status psmProxyConnect(psmProxyState *state, int transport, int send, const 
         return psm_fail(PSM_ERR_INVALID, "init", state->rank, address->rank, 0, "rank %d; 0 to %d are meant",
                         address->rank, state->nranks - 1);
     }
-    if (psm_state_ended(state)) return aborted(state, psmProxyMsgInit, address->rank, 0);
+    if (psm_state_ended(state)) return psm_client_aborted(state, psmProxyMsgInit, address->rank, 0);
     psm_status status = PSM_OK;
     pthread_mutex_lock(&state->connect_lock);
     struct psm_client *client = atomic_load(&state->clients[address->rank]);
     if (!client) {
-        status = make_client(state, address, &client);
+        status = psm_client_make(state, address, &client);
         if (status == PSM_OK) {
             atomic_store(&state->clients[address->rank], client);
             psm_event_set(state->direct->event); /* the service watches the socket from now on */

@@ -17,182 +17,8 @@ enum {
     SPIN_LOOK = 32,    /* turns of the spinning loop between looks at all sockets */
     SPIN_YIELD = 128
 };
-#define RETRY_FIRST_NS UINT64_C(20000)
-#define RETRY_LAST_NS  UINT64_C(5000000)
 
-PSM_FAULT_SITE_OF(response_site, "proxy.response", "the service sends an answer; op is its type",
-                  PSM_FAULT_CAN_GENERIC | PSM_FAULT_CAN_MESSAGE);
 PSM_FAULT_SITE(accept_site, "proxy.accept", "the service takes in a peer");
-
-/* ---- answers ---- */
-
-static void request_free(struct psm_request *r)
-{
-    r->peer->waiting--;
-    free(r);
-}
-
-static void send_or_keep(struct psm_service *service, struct psm_peer *peer, const uint8_t *bytes, size_t size)
-{
-    int number = 0;
-    psm_status status = peer->unsent ? PSM_IN_PROGRESS : psm_socket_send(peer->fd, bytes, size, &number);
-    if (status == PSM_OK) return;
-    struct psm_unsent *kept = status < 0 ? NULL : malloc(sizeof *kept + size);
-    if (!kept) {
-        psm_peer_lost(service, peer, status < 0 ? strerrordesc_np(number) : "no memory for its answers");
-        return;
-    }
-    kept->next = NULL;
-    kept->size = size;
-    memcpy(kept->bytes, bytes, size);
-    *peer->unsent_end = kept;
-    peer->unsent_end = &kept->next;
-    peer->unsent_count++;
-}
-
-static void send_kept(struct psm_service *service, struct psm_peer *peer)
-{
-    int number = 0;
-    while (peer->unsent) {
-        struct psm_unsent *first = peer->unsent;
-        psm_status status = psm_socket_send(peer->fd, first->bytes, first->size, &number);
-        if (status == PSM_IN_PROGRESS) return;
-        if (status < 0) {
-            psm_peer_lost(service, peer, strerrordesc_np(number));
-            return;
-        }
-        peer->unsent = first->next;
-        if (!peer->unsent) peer->unsent_end = &peer->unsent;
-        peer->unsent_count--;
-        free(first);
-    }
-}
-
-/* Behind the message that has just been sent, or as its time has come. */
-static void send_held(struct psm_service *service, struct psm_peer *peer)
-{
-    if (peer->held) send_or_keep(service, peer, peer->held->bytes, peer->held->size);
-    psm_held_drop(&peer->held);
-}
-
-static void send_answer(struct psm_service *service, struct psm_peer *peer, const uint8_t *bytes, size_t size,
-                        enum psm_fault_action fault)
-{
-    if (fault == PSM_FAULT_REORDER && psm_held_keep(&peer->held, NULL, bytes, size, -1)) return;
-    send_or_keep(service, peer, bytes, size);
-    if (fault == PSM_FAULT_DUPLICATE && !peer->gone) send_or_keep(service, peer, bytes, size);
-    if (!peer->gone) send_held(service, peer);
-}
-
-/* Takes the request out of this world. */
-static void respond(struct psm_service *service, struct psm_request *r, psm_status status)
-{
-    psmProxyState *state = service->state;
-    struct psm_peer *peer = r->peer;
-    struct psm_error error = *psm_last_error();
-    struct psm_fault fault = {.action = PSM_FAULT_NONE};
-    struct psm_fault_args here = psm_fault_here(state, peer->rank, r->type);
-    if (r->direct) /* inside a process the answer is no message */
-        here.cannot = PSM_FAULT_CAN(PSM_FAULT_DUPLICATE) | PSM_FAULT_CAN(PSM_FAULT_REORDER);
-    if (!r->resp_size) here.cannot |= PSM_FAULT_CAN(PSM_FAULT_CORRUPT);
-    psm_msg_proxy_call_done(r->op_id, r->type, (int64_t)(uintptr_t)r->req, r->resp_size);
-    if (status < 0) psm_msg_libpsm_proxy_failed(psm_proxy_type_name(r->type), peer->rank, r->op_id, error.text);
-    PSM_COUNT(state, served);
-    if (r->fault.action == PSM_FAULT_DROP || psm_fault_before(&response_site, &here, "response", &fault) < 0)
-        fault.action = PSM_FAULT_DROP;
-    if (fault.action == PSM_FAULT_CORRUPT && r->resp_size) r->resp[0] ^= 0xff;
-    if (fault.action == PSM_FAULT_DROP) {
-        if (r->direct) psm_direct_call_drop(r->direct);
-    } else if (r->direct) {
-        if (status < 0) r->direct->error = error;
-        psm_direct_call_done(r->direct);
-    } else {
-        _Alignas(8) uint8_t bytes[PSM_WIRE_MAX];
-        /* a failed call has no payload */
-        size_t size = psm_wire_encode_response(bytes, r->op_id, status < 0 ? &error : NULL, r->resp,
-                                               status < 0 ? 0 : r->resp_size);
-        r->direct = NULL;
-        request_free(r);
-        send_answer(service, peer, bytes, size, fault.action);
-        psm_fault_act_after(&fault);
-        return;
-    }
-    request_free(r);
-    psm_fault_act_after(&fault);
-}
-
-/* ---- requests ---- */
-
-static void begin(struct psm_service *service, struct psm_request *r)
-{
-    psmProxyState *state = service->state;
-    int type = r->type;
-    r->begun = psm_clock_ns();
-    r->peer->waiting++;
-    psm_status status = psm_request_do(service, r);
-    if (status == PSM_IN_PROGRESS) {
-        r->next = NULL;
-        *service->pending_end = r;
-        service->pending_end = &r->next;
-        service->retry_ns = RETRY_FIRST_NS;
-        service->next_retry = r->begun + RETRY_FIRST_NS;
-        PSM_COUNT(state, retried);
-    } else {
-        respond(service, r, status);
-    }
-    /* NCCL's numbers: 0 success, also for what is not done yet; 3 internal error */
-    psm_msg_proxy_call_begun(psm_proxy_type_name(type), status < 0 ? 3 : 0);
-}
-
-static bool retry(struct psm_service *service)
-{
-    bool moved = false;
-    struct psm_request *list = service->pending;
-    service->pending = NULL;
-    service->pending_end = &service->pending;
-    while (list) {
-        struct psm_request *r = list;
-        list = r->next;
-        r->next = NULL;
-        psm_status status = r->peer->gone ? PSM_ERR_PEER_CLOSED : psm_request_do(service, r);
-        if (status == PSM_IN_PROGRESS || r->peer->gone) {
-            /* those of a lost peer are swept out by whoever lost it */
-            *service->pending_end = r;
-            service->pending_end = &r->next;
-            PSM_COUNT(service->state, retried);
-        } else {
-            respond(service, r, status);
-            moved = true;
-        }
-    }
-    service->retry_ns = moved ? RETRY_FIRST_NS : service->retry_ns * 2;
-    if (service->retry_ns > RETRY_LAST_NS) service->retry_ns = RETRY_LAST_NS;
-    service->next_retry = psm_clock_ns() + service->retry_ns;
-    return moved;
-}
-
-/* Those of a peer that nobody can answer any more. */
-static void sweep(struct psm_service *service, const struct psm_peer *peer)
-{
-    struct psm_request **at = &service->pending;
-    while (*at) {
-        struct psm_request *r = *at;
-        if (peer && r->peer != peer) {
-            at = &r->next;
-            continue;
-        }
-        *at = r->next;
-        if (r->closing) psm_service_free_connection(service, r->closing);
-        if (r->direct) {
-            r->direct->error = (struct psm_error){.status = PSM_ERR_PEER_CLOSED, .rank = -1, .peer = -1};
-            strcpy(r->direct->error.stage, psm_proxy_stage(r->type));
-            strcpy(r->direct->error.text, "the proxy in this process has stopped");
-            psm_direct_call_done(r->direct);
-        }
-        request_free(r);
-    }
-    service->pending_end = at;
-}
 
 /* ---- peers ---- */
 
@@ -239,7 +65,7 @@ static void peers_drop(struct psm_service *service)
             i++;
             continue;
         }
-        sweep(service, peer);
+        psm_service_sweep(service, peer);
         if (service->hot == peer) service->hot = NULL;
         for (struct psm_connection *c; (c = psm_connection_begin_free(service->state, peer->id));)
             psm_service_free_connection(service, c);
@@ -315,7 +141,7 @@ static void hello(struct psm_service *service, struct psm_peer *peer, const stru
     peer->rank = said->rank;
     struct psm_wire_hello answer;
     psm_hello_fill(&answer, state->rank, state->nranks, state->address.service);
-    send_or_keep(service, peer, (const uint8_t *)&answer, sizeof answer);
+    psm_service_send(service, peer, (const uint8_t *)&answer, sizeof answer);
 }
 
 static void ended_by_peer(struct psm_service *service, struct psm_peer *peer, psm_status status, const char *text)
@@ -347,7 +173,7 @@ static void request_from(struct psm_service *service, struct psm_peer *peer, con
     r->req = (uint8_t *)(((uintptr_t)(r + 1) + 15) / 16 * 16);
     r->resp = r->req + aligned;
     if (m->payload_size) memcpy(r->req, m->payload, m->payload_size);
-    begin(service, r);
+    psm_service_begin(service, r);
 }
 
 static bool known_type(int type)
@@ -449,7 +275,7 @@ static bool take_direct(struct psm_service *service)
             r->op_id = call->op_id;
             r->req = call->data;
             r->resp = call->resp;
-            begin(service, r);
+            psm_service_begin(service, r);
         }
     }
     if (here) sched_yield();
@@ -522,14 +348,14 @@ static bool look(struct psm_service *service, struct watch *w, uint64_t ns)
         switch (w->of[i].what) {
         case EVENT:
             psm_event_clear(w->fds[i].fd);
-            service->retry_ns = RETRY_FIRST_NS;
+            service->retry_ns = PSM_RETRY_FIRST_NS;
             service->next_retry = 0;
             break;
         case LISTEN:
             accept_all(service);
             break;
         case PEER:
-            if (events & POLLOUT && !peer->gone) send_kept(service, peer);
+            if (events & POLLOUT && !peer->gone) psm_service_send_kept(service, peer);
             if (events & (POLLIN | POLLHUP | POLLERR) && !peer->gone) any |= read_peer(service, peer);
             break;
         case PIDFD:
@@ -558,7 +384,7 @@ static void say_bye(struct psm_service *service, psm_status status, const char *
     }
     for (size_t i = 0; i < service->npeers; i++)
         if (service->peers[i]->fd >= 0) psm_socket_bye(service->peers[i]->fd, status, false, text);
-    sweep(service, NULL);
+    psm_service_sweep(service, NULL);
 }
 
 static uint64_t sleep_ns(const struct psm_service *service, uint64_t now)
@@ -577,7 +403,7 @@ static void look_at_clock(struct psm_service *service, uint64_t now)
 {
     for (size_t i = 0; i < service->npeers; i++) {
         struct psm_peer *peer = service->peers[i];
-        if (psm_held_due(peer->held, now) && !peer->gone) send_held(service, peer);
+        if (psm_held_due(peer->held, now) && !peer->gone) psm_service_send_held(service, peer);
         if (peer->rank < 0 && !peer->gone && now >= peer->hello_until)
             refuse(service, peer, PSM_ERR_TIMEOUT, "no hello came in time");
     }
@@ -603,7 +429,7 @@ static void finish(struct psm_service *service)
 void *psm_service_main(void *argument)
 {
     psmProxyState *state = argument;
-    struct psm_service service = {.state = state, .retry_ns = RETRY_FIRST_NS};
+    struct psm_service service = {.state = state, .retry_ns = PSM_RETRY_FIRST_NS};
     struct watch watch = {0};
     uint64_t spin_until = 0, spin = state->settings.spin_us * UINT64_C(1000);
     service.pending_end = &service.pending;
@@ -613,7 +439,7 @@ void *psm_service_main(void *argument)
         uint64_t now = psm_clock_ns();
         if ((service.pending || service.freed) && now >= service.next_retry) {
             psm_service_free_later(&service);
-            retry(&service);
+            psm_service_retry(&service);
         }
         if (psm_state_ended(state) && !service.said_bye) {
             pthread_mutex_lock(&state->lock);

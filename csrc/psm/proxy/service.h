@@ -57,6 +57,19 @@ psm_status psm_request_do(struct psm_service *service, struct psm_request *reque
 void psm_service_free_connection(struct psm_service *service, struct psm_connection *connection);
 void psm_service_free_later(struct psm_service *service);
 
+/* requests.c */
+#define PSM_RETRY_FIRST_NS UINT64_C(20000)
+/* To a peer's socket, or kept until it has room. */
+void psm_service_send(struct psm_service *service, struct psm_peer *peer, const uint8_t *bytes, size_t size);
+void psm_service_send_kept(struct psm_service *service, struct psm_peer *peer);
+/* What a fault has held back. */
+void psm_service_send_held(struct psm_service *service, struct psm_peer *peer);
+/* A request that has come: answers it, or has it pending. Takes it over. */
+void psm_service_begin(struct psm_service *service, struct psm_request *request);
+bool psm_service_retry(struct psm_service *service);
+/* Pending requests of a peer that nobody can answer any more; NULL: of all. */
+void psm_service_sweep(struct psm_service *service, const struct psm_peer *peer);
+
 /* service.c */
 void psm_peer_lost(struct psm_service *service, struct psm_peer *peer, const char *why);
 
