@@ -56,7 +56,7 @@ struct lab_result {
     int rank;
     psm_status status;
     struct psm_error error;
-    char stage[24], by[16]; /* by: libpsm, cuda, data, lab */
+    char stage[24], by[16]; /* by: libpsm, cuda, data, lab, left */
     uint64_t wrong;         /* bytes that differ */
     int wrong_from;
     uint64_t wrong_iter, wrong_offset;

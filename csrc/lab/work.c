@@ -523,7 +523,7 @@ void lab_run(const struct lab_case *c, int rank, int ranks, struct lab_result *r
     free(run->meant);
     result->left = descriptors(result->left_what, sizeof result->left_what) - open_before;
     if (result->left > 0)
-        failed(run, "lab", PSM_ERR_INTERNAL, "%d sockets or memfds are left open, %s among them", result->left,
+        failed(run, "left", PSM_ERR_INTERNAL, "%d sockets or memfds are left open, %s among them", result->left,
                result->left_what);
     result->seconds = now() - begun;
 }

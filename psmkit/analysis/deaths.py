@@ -11,7 +11,7 @@ from psmkit.analysis import outside
 from psmkit.analysis.job import Job
 from psmkit.logparse.types import Event
 
-__all__ = ["Death", "collect", "signal_name"]
+__all__ = ["Death", "collect", "signal_name", "told_by_lab"]
 
 #: Signals that a process brings upon itself; the others are sent by somebody.
 FAULTS = frozenset({signals.SIGSEGV, signals.SIGBUS, signals.SIGILL, signals.SIGFPE, signals.SIGSYS, signals.SIGTRAP})
@@ -71,6 +71,13 @@ class Death:
             self.signal = other.signal
         self.oom |= other.oom
         self.root |= other.root
+
+
+def told_by_lab(job: Job, event: Event) -> bool:
+    """Whether `psmkit lab run` says how the process of a record ended: by itself, or with the run."""
+    pid = event.fields.get("pid")
+    names = ("lab.rank.hung", "lab.rank.stopped", "lab.rank.waits", "lab.rank.died")
+    return any(e.fields.get("pid") == pid for e in job.events(*names))
 
 
 def signal_name(number: int) -> str:

@@ -28,6 +28,8 @@ _MEMORY = re.compile(
     re.IGNORECASE,
 )
 _CUDA_OOM = 2  # cudaErrorMemoryAllocation, CUDA_ERROR_OUT_OF_MEMORY
+#: Lines that look like warnings of a process and are a reader's words about it, with a rule of their own.
+_OF_OTHER_RULES = frozenset({"record.died"})
 _IMPORT = re.compile(r"cuMemImport|IpcOpenMemHandle|import(?:ing|ed)? .*(?:handle|mem|buffer)", re.IGNORECASE)
 #: Reasons of failed system calls that have a code of their own.
 _REASONS = (("No space left on device", "PSM503"), ("Too many open files", "PSM504"))
@@ -330,6 +332,7 @@ def _survived(job: Job, run: int) -> list[Finding]:
             or job.run_of(cascade.proc) != run
             or cascade.severity in ("harmless", "info")
             or cascade.first.chain
+            or cascade.first.event.name in _OF_OTHER_RULES
         ):
             continue
         groups.setdefault(_signature(job, cascade), []).append(cascade)

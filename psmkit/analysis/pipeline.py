@@ -21,6 +21,8 @@ RULES = (
     "errors",
     "unnamed",
     "crashes",
+    "ends",
+    "lab",
     "watchdog",
     "network",
     "foreign_client",

@@ -13,7 +13,7 @@ from psmkit.analysis.job import Job, number
 from psmkit.logparse.types import Event
 from psmkit.model import Finding, Severity
 
-__all__ = ["find"]
+__all__ = ["find", "suspects"]
 
 #: What lies between an act and the look that missed it: much longer than the coarse clock and a turn of the processor take.
 _SLACK_NS = 100_000_000
@@ -90,6 +90,16 @@ def find(job: Job) -> list[Finding]:
             out.append(_finding(job, send, recv, stop))
     out.sort(key=lambda f: -f.severity.weight)
     return out[:_MOST]
+
+
+def suspects(job: Job, run: int) -> dict[int, str]:
+    """The ranks that have to act on connections of a run that stand still, also where it is not proven, and what each has to do."""
+    out: dict[int, str] = {}
+    for send, recv in _pairs(job):
+        stop = _both(send, recv) if send and recv else _one(send or recv)
+        if stop is not None and stop.side is not None and job.run_of_event(stop.side.event) == run:
+            out.setdefault(stop.side["rank"], stop.what)
+    return out
 
 
 def _pairs(job: Job) -> list[tuple[_End | None, _End | None]]:

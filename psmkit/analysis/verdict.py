@@ -82,6 +82,9 @@ def _pick(findings: Sequence[Finding]) -> tuple[Verdict | None, Finding | None]:
     if hanging and failing and any(f.code == "PSM305" for f in hanging):
         # A watchdog ends a hung job by killing it: those deaths are the end of the story, not its beginning.
         failing = [f for f in failing if f.code not in _BROUGHT_ABOUT or f.stage == "killed"]
+    if (stopped := [f for f in hanging if f.stage == "stopped"]) and not any(_is_death(f) for f in failing):
+        # What the others said of one that was stopped from outside follows from that.
+        return Verdict.HUNG, stopped[0]
     if failing:
         return Verdict.FAILED, failing[0]
     if hanging:

@@ -67,7 +67,8 @@ class RankOutcome:
     ``state``: ``good``; ``failed``: it said so, or ended with another status than 0, or too early; ``died``: by a signal that was not the
     runner's; ``hung``: it was still at work when the deadline passed; ``waiting``: it waited for others then. Times are seconds since the
     start of the run. ``signal`` is the one that ended it, ``text`` says what is known of the reason, ``trouble`` is the first failure that the
-    rank told of, and ``trouble_at`` when.
+    rank told of, and ``trouble_at`` when. Of ranks that were there when the run was ended: ``process_state`` is what /proc says (``T``:
+    stopped), ``in_stage`` the seconds that the last stage had lasted.
     """
 
     rank: int
@@ -81,6 +82,8 @@ class RankOutcome:
     ended: float = 0.0
     trouble: str = ""
     trouble_at: float | None = None
+    process_state: str = ""
+    in_stage: float | None = None
     reports: list[dict[str, Any]] = field(default_factory=list)
     output: str = ""
     stacks: list[str] = field(default_factory=list)
@@ -88,13 +91,18 @@ class RankOutcome:
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of a run. ``shared_memory`` and ``processes`` are what the ranks left behind; the processes were ended."""
+    """What became of a run. ``shared_memory`` and ``processes`` are what the ranks left behind; the processes were ended.
+
+    ``deadline`` is what the run had; ``complaint`` why it could not go on before that.
+    """
 
     ranks: list[RankOutcome]
     seconds: float
     expired: bool
     shared_memory: list[str] = field(default_factory=list)
     processes: list[str] = field(default_factory=list)
+    deadline: float = 0.0
+    complaint: str | None = None
 
     @property
     def good(self) -> bool:
@@ -108,6 +116,7 @@ class _Rank:
     def __init__(self, number: int, process: subprocess.Popen[bytes], connection: socket.socket) -> None:
         self.number, self.process, self.socket = number, process, connection
         self.pidfd: int | None = None
+        self.entered = time.monotonic()  # its last stage
         self.open = True
         self.out = bytearray()
         self.outcome = RankOutcome(number, process.pid)
@@ -162,6 +171,8 @@ class _Runner:
             expired,
             memory.left(),
             [f"{pid} ({name}) of rank {rank}" for rank, pid, name in sorted((owners[s], p, n) for p, s, n in left)],
+            self.job.deadline,
+            self.complaint,
         )
 
     # ---- start ----
@@ -257,8 +268,10 @@ class _Runner:
                 report["at"] = now
             if state.trouble and rank.outcome.trouble_at is None:
                 rank.outcome.trouble, rank.outcome.trouble_at = state.trouble, now
-        if self.watch is not None and state.stage != stage:
-            self.watch(rank.number, state.stage)
+        if state.stage != stage:
+            rank.entered = time.monotonic()
+            if self.watch is not None:
+                self.watch(rank.number, state.stage)
         self._answer(answers)
         return True
 
@@ -316,7 +329,13 @@ class _Runner:
             if trouble := self.bootstrap.ranks[rank.number].trouble:
                 doing += f"; it had said: {trouble}"
             rank.outcome.text = rank.outcome.text or doing
-            if self.job.stacks:
+            rank.outcome.process_state = leftovers.state_of(rank.process.pid)
+            rank.outcome.in_stage = round(time.monotonic() - rank.entered, 6)
+            if rank.outcome.process_state in leftovers.STOPPED:
+                rank.outcome.text = f"stopped, process state {rank.outcome.process_state}; {rank.outcome.text}"
+        for rank in self.ranks:
+            # After a look at all of them: a debugger stops a process for a while, and takes time.
+            if self.job.stacks and not rank.ended():
                 self._take_stacks(rank)
 
     def _take_stacks(self, rank: _Rank) -> None:
