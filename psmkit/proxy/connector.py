@@ -165,7 +165,7 @@ class Connector:
         """Free the connection at the proxy; again: nothing.
 
         Raises:
-            PsmError: its Free failed there.
+            PsmError: that proxy did not answer. What its Free says goes to its log.
         """
         if self.proxy.closed or not self.pointer.initialized:
             return

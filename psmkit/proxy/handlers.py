@@ -232,7 +232,7 @@ class Handlers(HandlerTable):
         connect: as setup.
         register: as setup.
         deregister: (connection, request) -> None, or LATER.
-        free: (connection); also of one that was not set up. The base's is not called unless it does.
+        free: (connection); also of one that was not set up. The base's is not called unless it does. What it raises is logged.
         progress: (running operations) -> whether something moved.
         base: handlers that exist already.
     """

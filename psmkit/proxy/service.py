@@ -373,7 +373,6 @@ _live: set[Proxy] = set()
 def _close_all() -> None:
     for proxy in list(_live):
         if not proxy.closed:
-            proxy.abort("the interpreter ends")
             # Its threads were stopped as far as can be; nobody is there to hear more.
             with suppress(Exception):
                 proxy.close()

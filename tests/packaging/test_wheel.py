@@ -35,7 +35,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_wheel_holds_catalogue_and_scanner_and_no_tests(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
-    assert any(n.startswith("psmkit/_native/_logscan") and n.endswith(".so") for n in names)
+    for module in ("_logscan", "_psm"):
+        assert any(n.startswith(f"psmkit/_native/{module}") and n.endswith(".so") for n in names)
     assert {Path(n).name for n in names if n.endswith(".toml")} == {
         p.name for p in (ROOT / "psmkit" / "catalogue").glob("*.toml")
     }
@@ -86,3 +87,8 @@ def test_installed_wheel_analyses_a_log_without_a_compiler(wheel: Path, tmp_path
     code = "from psmkit.lab.cuda import Face; rt = Face('cudart13'); n = rt.new('int *'); rt.ok.cudaGetDeviceCount(n); print(n[0])"
     bare["PSM_HOSTCUDA_BANNER"] = "0"
     assert run(python, "-c", code, env=bare, cwd=tmp_path) == "8\n"
+    # The module of libpsm finds the library of the wheel.
+    listed = run(tmp_path / "venv" / "bin" / "psmkit", "variants", env=bare, cwd=tmp_path)
+    assert any(line.startswith("whole-struct ") for line in listed.splitlines())
+    where = "import psmkit.proxy; print(*{l.split()[-1] for l in open('/proc/self/maps') if 'libpsm' in l})"
+    assert Path(run(python, "-c", where, env=bare, cwd=tmp_path).strip()).is_relative_to(tmp_path / "venv")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import time
 
-from psmkit.proxy import LATER, Address, Connection, Handlers, Later, MessageType, Proxy, Transport
+from psmkit.proxy import LATER, Address, Connection, Handlers, Later, MessageType, Proxy, PsmError, Transport
 from psmkit.testing import Rank
 
 NUMBER = 6  # of the transport
@@ -69,10 +70,91 @@ def byte_across(rank: Rank) -> tuple[bytes, int, list[str]]:
                 share = int.from_bytes(connector.call_blocking(MessageType.SETUP, b"", 8), "little")
                 page = connector.get_fd(share)
                 call = connector.call_async(MessageType.CONNECT, b"", 1)
+                rank.barrier("asked")
                 assert call.poll() is None
                 os.pwrite(page, b"!", 0)
                 os.close(page)
                 answer = call.wait()
+        else:
+            while mailbox.asked < 2:  # the run's deadline decides
+                time.sleep(0.001)
+            rank.barrier("asked")
         rank.barrier("done")
     after = descriptors()
     return answer, mailbox.asked, [name for name in after if after.count(name) > before.count(name)]
+
+
+def exception_across(rank: Rank) -> tuple[object, ...] | None:
+    """What rank 1 hears of a handler of rank 0 that raises, and that it is served after that."""
+
+    def setup(connection: Connection, request: bytes, size: int) -> bytes:
+        return {}["no such key"]
+
+    table = Handlers(setup=setup, register=lambda c, request, size: request)
+    with Proxy(rank.number, 2, transports={NUMBER: Transport(recv=table)}) as proxy:
+        addresses = meet(rank, proxy)
+        said = None
+        if rank.number == 1:
+            with proxy.connect(addresses[0], NUMBER, send=False) as connector:
+                try:
+                    connector.call_blocking(MessageType.SETUP)
+                except PsmError as error:
+                    about = type(error).__name__, error.text, error.rank, error.peer, error.stage, error.op_id
+                    said = *about, connector.call_blocking(MessageType.REGISTER, b"still here", 10)
+        rank.barrier("done")
+    return said
+
+
+def descriptor_by_a_handler(rank: Rank) -> bytes | None:
+    """Rank 0's handler fetches what rank 1's proxy offers, over several calls."""
+    share = 0x1234
+    addresses: list[Address] = []
+
+    def connect(connection: Connection, request: bytes, size: int) -> bytes | Later:
+        assert connection.proxy is not None
+        if connection.resources is None:
+            connection.resources = connection.proxy.fetch_fd(addresses[1], share)
+        fd = connection.resources.poll()
+        if fd is None:
+            return LATER
+        data = os.pread(fd, size, 0)
+        os.close(fd)
+        return data
+
+    with Proxy(rank.number, 2, transports={NUMBER: Transport(recv=Handlers(connect=connect))}) as proxy:
+        addresses += meet(rank, proxy)
+        got = None
+        if rank.number == 1:
+            page = os.memfd_create("page", os.MFD_CLOEXEC)
+            os.write(page, b"from rank 1")
+            proxy.offer_fd(share, page)
+        rank.barrier("offered")
+        if rank.number == 0:
+            with proxy.connect(addresses[0], NUMBER, send=False) as connector:
+                got = connector.call_blocking(MessageType.CONNECT, b"", 11)
+        rank.barrier("done")
+        if rank.number == 1:
+            proxy.withdraw_fd(share)
+            os.close(page)
+    return got
+
+
+def closed_beside(rank: Rank) -> tuple[str, str, int | None] | None:
+    """Rank 0 closes its proxy; rank 1 asks it after that."""
+    table = Handlers(setup=lambda c, request, size: b"")
+    proxy = Proxy(rank.number, 2, transports={NUMBER: Transport(recv=table)}).create()
+    addresses = meet(rank, proxy)
+    connector = proxy.connect(addresses[0], NUMBER, send=False) if rank.number == 1 else None
+    rank.barrier("connected")
+    if connector is None:
+        proxy.close()
+    rank.barrier("closed")
+    said = None
+    if connector is not None:
+        try:
+            connector.call_blocking(MessageType.SETUP)
+        except PsmError as error:
+            said = type(error).__name__, error.stage, error.peer
+        connector.close()
+        proxy.close()
+    return said
