@@ -194,7 +194,10 @@ int psm_fault_hit_slow(struct psm_site *site, const struct psm_fault_args *args,
         *out = (struct psm_fault){rule->action, hook->value, call, rank, site, args->abort_flag};
         struck = true;
     }
-    if (struck) psm_msg_fault_fired(psm_fault_action_name(out->action), site->name, out->nth, rank);
+    if (struck && rank >= 0)
+        psm_msg_fault_fired(psm_fault_action_name(out->action), site->name, out->nth, rank);
+    else if (struck)
+        psm_msg_fault_fired_2(psm_fault_action_name(out->action), site->name, out->nth);
     return struck;
 }
 

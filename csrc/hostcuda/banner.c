@@ -1,5 +1,6 @@
 /* What this process says about its being emulated, in NCCL's log format. */
 #define _GNU_SOURCE
+#include "base.h"
 #include "device.h"
 #include "psm_messages.h"
 
@@ -14,7 +15,12 @@ void hc_say_banner(void)
     char version[16];
     if (wanted && strcmp(wanted, "0") == 0) return;
     snprintf(version, sizeof version, "%d.%d", hc_topology.cuda / 1000, hc_topology.cuda % 1000 / 10);
-    psm_msg_hostcuda_banner(version, hc_topology.devices, hc_options.strict ? "strict" : "lax", hc_topology.source);
+    int rank = psm_proc_self()->rank;
+    const char *mode = hc_options.strict ? "strict" : "lax";
+    if (rank >= 0)
+        psm_msg_hostcuda_banner_2(version, rank, hc_topology.devices, mode, hc_topology.source);
+    else
+        psm_msg_hostcuda_banner(version, hc_topology.devices, mode, hc_topology.source);
 }
 
 void hc_say_topology(const char *reason)

@@ -39,7 +39,9 @@ enum message {
     MESSAGE_FINDING = 0, /* + enum san_finding */
     MESSAGE_STACK = SAN_FINDINGS,
     MESSAGE_LEAK,
-    MESSAGE_LEFT
+    MESSAGE_LEFT,
+    MESSAGE_FOREIGN_UNRANKED, /* the rank of the owner is not known */
+    MESSAGE_DEAD_OWNER_UNRANKED
 };
 
 #define FIELD(type, member) PSM_FIELD(struct report_record, type, member)
@@ -64,6 +66,8 @@ static const struct psm_record_message messages[] = {
     [MESSAGE_STACK] = PSM_MESSAGE_SANITIZER_STACK,
     [MESSAGE_LEAK] = PSM_MESSAGE_SANITIZER_LEAK,
     [MESSAGE_LEFT] = PSM_MESSAGE_SANITIZER_LEFT,
+    [MESSAGE_FOREIGN_UNRANKED] = PSM_MESSAGE_SANITIZER_FOREIGN_2,
+    [MESSAGE_DEAD_OWNER_UNRANKED] = PSM_MESSAGE_SANITIZER_DEAD_OWNER_2,
 };
 static const struct psm_schema schema = {
     .name = "sanitizer.reports",
@@ -120,6 +124,12 @@ static void print(const struct report_record *r)
     case SAN_DEAD_OWNER:
         psm_msg_sanitizer_dead_owner(r->report, r->call, r->object, r->value, r->owner_rank, r->owner_pid);
         break;
+    case MESSAGE_FOREIGN_UNRANKED:
+        psm_msg_sanitizer_foreign_2(r->report, r->call, r->object, r->value, r->owner_pid);
+        break;
+    case MESSAGE_DEAD_OWNER_UNRANKED:
+        psm_msg_sanitizer_dead_owner_2(r->report, r->call, r->object, r->value, r->owner_pid);
+        break;
     case MESSAGE_STACK:
         psm_msg_sanitizer_stack(r->report, r->which, r->thread, r->stack);
         break;
@@ -174,13 +184,21 @@ static void tell_stack(struct report_record *r, const char *which, int thread, c
     emit(r);
 }
 
+static uint32_t message_of(const struct san_report *report)
+{
+    if (report->owner.rank >= 0) return (uint32_t)report->finding;
+    return report->finding == SAN_FOREIGN      ? MESSAGE_FOREIGN_UNRANKED
+           : report->finding == SAN_DEAD_OWNER ? MESSAGE_DEAD_OWNER_UNRANKED
+                                               : (uint32_t)report->finding;
+}
+
 bool san_report(const struct san_report *report)
 {
     if (!is_news(report)) return false;
     struct san_stack now;
     if (!report->used) san_stack_take_now(&now);
     const struct san_stack *used = report->used ? report->used : &now;
-    struct report_record r = {.message = report->finding,
+    struct report_record r = {.message = message_of(report),
                               .report = atomic_fetch_add(&numbers, 1) + 1,
                               .value = report->value,
                               .size = report->size,

@@ -188,7 +188,7 @@ def _hints(scan: ScanData) -> dict[int, int]:
             rank = event.fields.get("rank")
             if isinstance(rank, int):
                 seen[event.proc].add(rank)
-        elif event.proc >= 0 and event.name in ("record.process", "libpsm.steps.row"):
+        elif event.proc >= 0 and event.name in ("record.process", "libpsm.steps.row", "hostcuda.banner", "fault.fired"):
             rank = event.fields.get("rank")
             if isinstance(rank, int) and rank >= 0:
                 seen[event.proc].add(rank)

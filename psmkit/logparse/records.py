@@ -194,7 +194,8 @@ class RecordFile:
             return
         begun = _stamp(self.wall_ns / 1e9)
         command = word(self.command.encode(), b",").decode("utf-8", "replace")
-        text = f"record of process {self.pid}, rank {self.rank}, command {command}, begun {_iso(self.wall_ns / 1e9)}"
+        rank = f", rank {self.rank}" if self.rank >= 0 else ""
+        text = f"record of process {self.pid}{rank}, command {command}, begun {_iso(self.wall_ns / 1e9)}"
         yield self._line(begun, self.pid, 0, "INFO", text.encode())
         last: float | None = None
         for number, row in self.order():
@@ -210,10 +211,7 @@ class RecordFile:
             yield self._line(begun, self.pid, 0, "INFO", text.encode() + escape(note.encode()))
         end = _iso(last) if last is not None else "none"
         if self.owner == "dead":
-            text = (
-                "record of a process that ended without clean exit: "
-                f"process {self.pid}, rank {self.rank}, last record {end}"
-            )
+            text = f"record of a process that ended without clean exit: process {self.pid}{rank}, last record {end}"
             yield self._line(_stamp(last) if last is not None else begun, self.pid, 0, "WARN", text.encode())
         elif self.owner != "clean":
             text = (

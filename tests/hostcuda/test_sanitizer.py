@@ -6,7 +6,9 @@ Everything runs twice: checked inside hostcuda, and by the shim over hostcuda's 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
+from psmkit.logparse.records import open_record
 from tests.hostcuda.conftest import emulated
 from tests.hostcuda.sanitizing import EVENT, MEMORY, STREAM, Program, Told
 
@@ -314,3 +316,16 @@ def test_pointer_of_another_process_is_told(start: Start) -> None:
     number = owner.rests()[0]
     told = start(f"rt.cudaMemset(ffi.cast('void *', {number} + 8), 0, 8)", RANK="1").end()
     assert "cudaMemset got device-memory" in told.one() and "belongs to rank 3" in told.one()
+
+
+def test_owner_without_a_rank_is_named_by_its_process_in_log_and_record(start: Start, tmp_path: Path) -> None:
+    owner = start(STREAM + "rest(value(s))")
+    number = owner.rests()[0]
+    user = start(f"rt.cudaStreamSynchronize(ffi.cast('cudaStream_t', {number})); rest()")
+    user.rests()
+    user.close()  # a process that ends well takes its record with it
+    said = f"cudaStreamSynchronize got stream {int(number):#x}, which belongs to process {owner.process.pid}"
+    assert Told.of(0, user.seen).one() == said
+    lines = [line.rstrip() for path in (tmp_path / "records").iterdir() for line in open_record(path).lines()]
+    assert any(line.endswith(said.encode()) for line in lines)
+    assert not [line for line in lines if b"rank -1" in line]

@@ -222,6 +222,14 @@ def test_banner_is_one_line_of_the_log(child: Child, env: dict[str, str], lines:
     assert all("NCCL INFO hostcuda: " in line and "4 devices, strict, topology " in line for line in log)
 
 
+def test_banner_names_the_rank_where_the_launcher_says_it(child: Child) -> None:
+    env = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": "", "PSM_HOSTCUDA_BANNER": "1"}
+    done = child("ok.cudaFree(ffi.NULL)", env={**env, "OMPI_COMM_WORLD_RANK": "3"})
+    assert any("is emulated on host memory for rank 3: 4 devices" in line for line in logged(done))
+    done = child("ok.cudaFree(ffi.NULL)", env=env)
+    assert any("is emulated on host memory: 4 devices" in line for line in logged(done))
+
+
 # ---- the command ----
 
 

@@ -136,6 +136,14 @@ def test_first_and_last_lines_are_those_of_the_catalogue(make: Make, scene: byte
     assert names == {"record.process", "record.died", "record.unclosed", "record.damaged"}
 
 
+def test_lines_of_a_process_without_a_rank_name_none(make: Make) -> None:
+    lines = text(make(rank=-1))
+    assert "record of process " in lines[0] and "rank" not in lines[0]
+    assert "without clean exit: process " in lines[-1] and "rank" not in lines[-1]
+    names = [event.name for event in scan([make(rank=-1)]).events]
+    assert {"record.process", "record.died"} <= set(names)
+
+
 def test_owner_is_judged_by_pid_start_time_boot_and_namespace(make: Make) -> None:
     def owner(**changes: object) -> str:
         return open_record(str(make(**changes))).owner
