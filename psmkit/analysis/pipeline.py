@@ -34,6 +34,7 @@ RULES = (
     "handles",
     "sanitizer",
     "stalls",
+    "injected",
     "steps",
     "rpc",
     "fd",

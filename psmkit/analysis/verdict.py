@@ -49,7 +49,7 @@ _MOST_UNNAMED = 2
 # How much surer a vaguer finding must be to come first.
 _MARGIN = 0.15
 #: Warnings of these codes are worth a look where the evidence does not reach for a verdict.
-_SUSPECT = FAILING | HANGING | _EITHER | {"PSM515"}
+_SUSPECT = FAILING | HANGING | _EITHER | {"PSM515", "PSM605"}
 #: Deaths that a watchdog or a launcher brings about: they follow from a hang and are not its origin.
 _BROUGHT_ABOUT = frozenset({"PSM402", "PSM408"})
 

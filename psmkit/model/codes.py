@@ -350,6 +350,13 @@ _TABLE: tuple[tuple[str, str, Severity, str, str], ...] = (
         "Do not take it for idleness; read the states of all communicators.",
     ),
     (
+        "PSM605",
+        "fault injected on purpose",
+        _W,
+        "PSM_FAULTS was set, and a call of this process met the fault that it asks for. What the process and its peers did afterwards may be nothing else than the consequence.",
+        "Run again without PSM_FAULTS before anything else is blamed; docs/faults.md says what each action does.",
+    ),
+    (
         "PSM701",
         "evidence ends",
         _I,
