@@ -373,6 +373,9 @@ _live: set[Proxy] = set()
 def _close_all() -> None:
     for proxy in list(_live):
         if not proxy.closed:
-            # Its threads were stopped as far as can be; nobody is there to hear more.
+            # Its threads are stopped, whatever is still in use; nobody is there to hear more.
             with suppress(Exception):
                 proxy.close()
+            if not proxy.closed:
+                with suppress(Exception):
+                    proxy.stop()

@@ -123,7 +123,7 @@ class Memory:
         with proxy.use(waits=True) as state:
             check(lib.psmP2pMemAlloc(on_device(state), int(on_host), size, out))
         self.address = address_of(out[0])
-        self._view: memoryview | None = None
+        self._views = 0
         proxy.adopt(self)
 
     def read(self, size: int | None = None, offset: int = 0) -> bytes:
@@ -139,7 +139,7 @@ class Memory:
         copy(self.proxy, self._part(offset, size), data)
 
     def view(self) -> memoryview:
-        """Host memory itself, for ``numpy.frombuffer``. It may not be used when the memory was closed.
+        """Host memory itself, for ``numpy.frombuffer``. As with ``mmap``, what looks at it has to go before it.
 
         Raises:
             TypeError: this is device memory.
@@ -147,21 +147,24 @@ class Memory:
         self._part(0, 0)
         if not self.on_host:
             raise TypeError("device memory cannot be looked at by the host: use read and write")
-        if self._view is None:
-            self._view = memoryview(ffi.buffer(ffi.cast("char *", self.address), self.size)).cast("B")
-        return self._view
+        # Views and arrays keep this alive, and it tells when the last of them has gone.
+        self._views += 1
+        held = ffi.gc(ffi.cast("char *", self.address), self._unseen)
+        return memoryview(ffi.buffer(held, self.size)).cast("B")
+
+    def _unseen(self, _pointer: Any) -> None:
+        self._views -= 1
 
     def close(self) -> None:
         """Give it back; again: nothing.
 
         Raises:
-            BufferError: an array still looks at its view.
+            BufferError: a view, or an array over one, is still there.
         """
         if self.address == 0:
             return
-        if self._view is not None:
-            self._view.release()
-            self._view = None
+        if self._views:
+            raise BufferError(f"{self!r} cannot be given back: views or arrays over it are still there")
         with self.proxy.use(waits=True) as state:
             address, self.address = self.address, 0
             self.proxy.release(self)

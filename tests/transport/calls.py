@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import ExitStack
 
+import numpy as np
+
 from psmkit import transport
-from psmkit.proxy import Proxy, Settings
+from psmkit.proxy import Proxy, PsmError, Settings
 from psmkit.testing import Rank
-from psmkit.transport import P2P, ConnectInfo, End, Memory, Mode, PeerInfo, Recv, Registration, Send
+from psmkit.transport import P2P, ConnectInfo, CopyToSelf, End, Memory, Mode, PeerInfo, Recv, Registration, Send
 from tests.proxy.calls import descriptors, meet
 
 SIZES = (1, 8191, 8192, 300_001)
@@ -65,3 +68,122 @@ def data_across(rank: Rank, zero_copy: bool, on_host: bool) -> tuple[Mode, list[
     mode = swap_data(rank, zero_copy, on_host)
     left = descriptors()
     return mode, [name for name in left if left.count(name) > before.count(name)]
+
+
+# ---- buffers and groups ----
+
+
+def arrays_across(rank: Rank) -> tuple[bool, bytes, list[str]]:
+    """numpy arrays and bytearrays of both, host memory as it comes; and what cannot be launched."""
+    me, refused = rank.number, []
+    with Proxy(me, 2, device=me, transports={P2P: transport.variant()}) as proxy, ExitStack() as stack:
+        send, recv = connect(rank, proxy, infos(rank, proxy), stack)
+        numbers = np.arange(50_000, dtype=np.float64) + me
+        got, note = np.zeros_like(numbers), bytearray(5)
+        operations = [Send(send, numbers), Recv(recv, got), Send(send, b"hello"), Recv(recv, note)]
+        with transport.launch(proxy, [*operations, CopyToSelf(b"self", own := bytearray(4))]):
+            pass
+        assert own == b"self"
+        attempts = [
+            [Recv(recv, b"cannot be written to")],
+            [Send(send, bytearray(3), 4)],
+            [Send(recv, bytearray(3))],
+            [Send(send, object())],
+            [Send(send, numbers[::2])],
+        ]
+        for attempt in attempts:
+            try:
+                transport.launch(proxy, attempt)
+            except Exception as error:
+                refused.append(type(error).__name__)
+        rank.barrier("done")
+    return bool(np.array_equal(got, np.arange(50_000) + 1 - me)), bytes(note), refused
+
+
+def late_peer(rank: Rank) -> list[str]:
+    """Rank 1 sends only when rank 0's wait has timed out, which it then goes on with."""
+    said = []
+    with (
+        Proxy(rank.number, 2, device=rank.number, transports={P2P: transport.variant()}) as proxy,
+        ExitStack() as stack,
+    ):
+        send, recv = connect(rank, proxy, infos(rank, proxy), stack)
+        if rank.number == 0:
+            group = transport.launch(proxy, [Recv(recv, into := bytearray(4))])
+            for act in (lambda: group.wait(0.05), recv.close):
+                try:
+                    act()
+                except PsmError as error:
+                    said.append(f"{type(error).__name__}: {error.text}")
+            said.append(str(group.query()))
+            rank.barrier("waited")
+            group.wait()
+            said.append(into.decode())
+        else:
+            rank.barrier("waited")
+            transport.launch(proxy, [Send(send, b"here")]).wait()
+        rank.barrier("done")
+    return said
+
+
+def short_send(rank: Rank) -> tuple[str, str]:
+    """Rank 1 sends less than rank 0 wants."""
+    with (
+        Proxy(rank.number, 2, device=rank.number, transports={P2P: transport.variant()}) as proxy,
+        ExitStack() as stack,
+    ):
+        send, recv = connect(rank, proxy, infos(rank, proxy), stack)
+        group = transport.launch(proxy, [Send(send, b"abc")] if rank.number else [Recv(recv, bytearray(5))])
+        try:
+            group.wait()
+        except PsmError as error:
+            said = type(error).__name__, error.text
+        rank.barrier("done")
+    return said
+
+
+def given_up(rank: Rank) -> str:
+    """Rank 0 leaves its blocks by an exception while it receives what rank 1 never sends."""
+    said = ""
+    try:
+        with (
+            Proxy(rank.number, 2, device=rank.number, transports={P2P: transport.variant()}) as proxy,
+            ExitStack() as stack,
+        ):
+            _, recv = connect(rank, proxy, infos(rank, proxy), stack)
+            rank.barrier("connected")
+            if rank.number == 0:
+                transport.launch(proxy, [Recv(recv, Memory(proxy, 4096))])
+                raise KeyError("changed its mind")
+            while not proxy.aborted:  # the run's deadline decides
+                time.sleep(0.001)
+            said = str(proxy.async_error)
+    except KeyError as error:
+        said = f"{error}{getattr(error, '__notes__', [])}"
+    return said
+
+
+def memory_alone(rank: Rank) -> list[str]:
+    """Memory is read and written in parts, looked at where it is the host's, and given back once."""
+    said = []
+    with Proxy(0, 1, device=0, transports={P2P: transport.variant()}) as proxy:
+        with Memory(proxy, 100) as memory, Memory(proxy, 100, on_host=True) as host:
+            memory.write(b"middle", 50)
+            assert memory.read(6, 50) == b"middle"
+            transport.copy(proxy, host, memory.read())
+            array = np.frombuffer(host.view(), dtype=np.uint8)
+            assert bytes(array[50:56]) == b"middle"
+            attempts = [lambda: memory.read(51, 50), lambda: memory.write(bytes(101)), memory.view, host.close]
+            for attempt in attempts:
+                try:
+                    attempt()
+                except Exception as error:
+                    said.append(type(error).__name__)
+            del array
+        try:
+            memory.read()
+        except ValueError as error:
+            said.append(str(error))
+        memory.close()
+        Memory(proxy, 1 << 20)  # given back with its proxy
+    return said
