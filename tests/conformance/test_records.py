@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,56 @@ def test_step_that_was_not_published_is_told(run: Runner, fault: str, waits: str
     assert (found.severity, found.culprits) == (Severity.ERROR, (culprit,))
     assert words in found.title
     assert done.report.verdict is Verdict.HUNG
+
+
+@pytest.mark.parametrize("settings", [{}, {"PSM_STEPS": "1"}], ids=["8 slots", "1 slot"])
+def test_publication_that_a_later_one_covers_is_not_missed(run: Runner, settings: dict[str, str]) -> None:
+    # With one slot each publication is needed, but for the last of the operation: the next offer has it.
+    steps = 5 if settings else 37
+    last = f"p2p.recv.publish:drop,nth={steps}" if settings else "p2p.recv.publish:drop,nth=20"
+    done = run("split", "sizes=300001", "iters=2", "stream=legacy", PSM_FAULTS=last, **settings)
+    assert "PSM_FAULTS: drop at p2p.recv.publish" in done.text
+    assert done.code == 0, done.text[-4000:]
+
+
+def test_publication_that_nothing_covers_stops_the_sender(run: Runner) -> None:
+    done = run("split", *ONE, until="send", PSM_FAULTS="p2p.recv.publish:drop,nth=3", PSM_STEPS="1")
+    assert done.code is None, done.text[-4000:]
+    found = done.finding("PSM307")
+    assert (found.severity, found.culprits) == (Severity.ERROR, (1,))
+    assert "it lets steps below 4 be filled and published 3" in found.title
+    assert done.report.verdict is Verdict.HUNG
+
+
+@pytest.mark.parametrize(
+    ("site", "arguments", "victim", "words"),
+    [
+        ("p2p.recv.publish", ONE, 0, r"rank 1 published recvTail 11\d{17} in operation 1; 8 to \d+ are possible"),
+        ("p2p.send.publish", ONE, 1, r"rank 0 published sendHead 11\d{17} in operation 1; 0 to 8 are possible"),
+        (
+            "p2p.send.publish",
+            (*ONE, "registered=both", "buffers=vmm"),
+            1,
+            r"rank 0 answered operation \d{17,} \(4\) in operation 1",
+        ),
+        ("p2p.recv.offer", ONE, 0, r"this rank sends 300001 bytes, rank 1 expects 11\d{17}"),
+        (
+            "p2p.recv.offer",
+            (*ONE, "registered=both", "buffers=vmm"),
+            0,
+            r"this rank sends 300001 bytes, rank 1 expects 11\d{17}",
+        ),
+    ],
+)
+def test_damaged_word_of_the_control_segment_is_refused_with_what_is_possible(
+    run: Runner, site: str, arguments: tuple[str, ...], victim: int, words: str
+) -> None:
+    done = run("split", *arguments, PSM_FAULTS=f"{site}:corrupt")
+    assert done.code not in (0, None), done.text[-4000:]
+    told = re.findall(rf"psm p2p \w+ rank {victim} .* failed in operation 1 at step \d+: PSM_ERR_\w+: (.*)", done.text)
+    assert any(re.search(words, text) for text in told), done.text[-4000:]
+    assert "WRONG DATA" not in done.text
+    assert done.report.verdict is Verdict.FAILED
 
 
 def test_recv_that_is_never_posted_is_pointed_at_and_nobody_is_accused(run: Runner) -> None:

@@ -135,6 +135,15 @@ def test_hang_is_proven_by_what_both_ends_recorded(
     assert found.explanation is not None and "recvTail=" in found.explanation and "canSend=" in found.explanation
 
 
+def test_stall_of_an_erased_offer_says_what_each_side_sees(run: Runner) -> None:
+    done = run("erased-flag", *ZERO_COPY, hangs=True)
+    assert re.search(
+        r"psm p2p send .*its offer stands no more in the control segment, though this side has not", done.text
+    )
+    assert re.search(r"psm p2p recv .*the zero-copy offer, which stands no more in the control segment", done.text)
+    assert "to post its recv" not in done.text
+
+
 def test_stale_event_is_told_and_shows_in_the_data(run: Runner) -> None:
     """A buffer so large that its copies take long; where they were done in time after all, the report is what is seen."""
     done = run("stale-event", "sizes=67108864", "iters=2", PSM_BUFFER_SIZE="32M")

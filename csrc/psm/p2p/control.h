@@ -36,6 +36,9 @@ static inline int psm_flag_what(uint64_t flag)
     return (int)(flag & ((1u << PSM_FLAG_BITS) - 1));
 }
 
+/* What PSM_FAULT_CORRUPT does to a word: far beyond every bound. */
+#define PSM_P2P_DAMAGE (UINT64_C(1) << 60)
+
 /* Written before the flag, read after it: the flag orders them. */
 struct psm_p2p_offer {
     PSM_ALIGNED(64) uint64_t seq;

@@ -197,6 +197,10 @@ psm_status psm_p2p_proxy_connect(psmProxyConnection *connection, psmProxyState *
     if (reqSize != (int)sizeof want || respSize != 0)
         return wrong_size("connect", rank, reqSize, sizeof want, respSize, 0);
     memcpy(&want, req, sizeof want);
+    if (want.peer.magic != PSM_P2P_MAGIC || want.peer.version != PSM_WIRE_VERSION)
+        return psm_fail(want.peer.magic != PSM_P2P_MAGIC ? PSM_ERR_PROTOCOL : PSM_ERR_VERSION, "connect", rank, -1, 0,
+                        "connect: magic 0x%08x, version %u where 0x%08x and %d are meant", want.peer.magic,
+                        want.peer.version, PSM_P2P_MAGIC, PSM_WIRE_VERSION);
     if (!local || local->connected)
         return psm_fail(PSM_ERR_INVALID, "connect", rank, want.peer.rank, 0, "connect of a connection that is %s",
                         local ? "connected already" : "not set up");

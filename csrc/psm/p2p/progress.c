@@ -104,21 +104,35 @@ int psm_p2p_copied(struct psmP2pLocalInfo *local, int slot, psm_status *status)
 
 static void describe_wait(const struct psmP2pLocalInfo *local, const struct psmProxySubArgs *sub, char *text, size_t n)
 {
+    const struct psm_p2p_control *shared = local->shared;
+    uint64_t offer = psm_line_load(&shared->offer);
     if (sub->transmitted > sub->done)
         snprintf(text, n, "this side: %" PRIu64 " copies on its stream are not done", sub->transmitted - sub->done);
+    else if (local->stage == PSM_STAGE_OFFER && local->role && offer == 0 && shared->offered.seq == local->seq)
+        snprintf(
+            text, n,
+            "nothing that can come: rank %d, the receiver, has posted its recv, and its offer stands no more in the "
+            "control segment, though this side has not taken it: it was cleared, or never published",
+            local->peer);
     else if (local->stage == PSM_STAGE_OFFER && local->role)
         snprintf(text, n, "rank %d, the receiver, to post its recv", local->peer);
     else if (local->role)
         snprintf(text, n, "rank %d, the receiver, to empty a slot", local->peer);
+    else if (offer != 0)
+        snprintf(text, n, "rank %d, the sender, to take this side's offer: it has not begun its send", local->peer);
     else if (local->stage == PSM_STAGE_ZERO_COPY)
-        snprintf(text, n, "rank %d, the sender, to copy into the registered buffer", local->peer);
+        snprintf(
+            text, n,
+            "rank %d, the sender, to answer the zero-copy offer, which stands no more in the control segment: that "
+            "rank took it and copies, or it was cleared by mistake",
+            local->peer);
     else
         snprintf(text, n, "rank %d, the sender, to fill a slot", local->peer);
 }
 
 static void report_stall(struct psmP2pLocalInfo *local, struct psmProxySubArgs *sub, uint64_t now)
 {
-    char side[128];
+    char side[256];
     local->stalled_ns = now;
     describe_wait(local, sub, side, sizeof side);
     psm_msg_libpsm_p2p_stalled(local->role ? "send" : "recv", local->rank, local->peer, (uint64_t)local->channel,

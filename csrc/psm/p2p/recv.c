@@ -5,8 +5,10 @@
 #include "p2p/p2p.h"
 
 PSM_FAULT_SITE_OF(site_step, "p2p.recv.step", "the receiver empties a slot", PSM_FAULT_CAN_ALL);
-PSM_FAULT_SITE_OF(site_offer, "p2p.recv.offer", "the receiver offers an operation", PSM_FAULT_CAN_ALL);
-PSM_FAULT_SITE_OF(site_publish, "p2p.recv.publish", "the receiver publishes recvTail", PSM_FAULT_CAN_ALL);
+PSM_FAULT_SITE_OF(site_offer, "p2p.recv.offer", "the receiver offers an operation",
+                  PSM_FAULT_CAN_CALL | PSM_FAULT_CAN(PSM_FAULT_DROP) | PSM_FAULT_CAN(PSM_FAULT_CORRUPT));
+PSM_FAULT_SITE_OF(site_publish, "p2p.recv.publish", "the receiver publishes recvTail",
+                  PSM_FAULT_CAN_CALL | PSM_FAULT_CAN(PSM_FAULT_DROP) | PSM_FAULT_CAN(PSM_FAULT_CORRUPT));
 
 static psm_status strike(const struct psmP2pLocalInfo *local, struct psm_site *site, struct psm_fault *fault)
 {
@@ -37,8 +39,11 @@ static psm_status post(struct psmP2pLocalInfo *local, struct psmProxySubArgs *su
         return psm_fail(PSM_ERR_PROTOCOL, "recv", local->rank, local->peer, 0,
                         "rank %d has not taken the offer of operation %" PRIu64 " and operation %" PRIu64 " begins",
                         local->peer, psm_flag_seq(untaken), local->seq);
-    describe(local, sub, &shared->offered);
-    bool zero_copy = shared->offered.id != 0;
+    struct psm_p2p_offer offer; /* what is shared, others can write to */
+    describe(local, sub, &offer);
+    bool zero_copy = offer.id != 0;
+    if (fault.action == PSM_FAULT_CORRUPT) offer.nbytes ^= PSM_P2P_DAMAGE;
+    shared->offered = offer;
     sub->posted = zero_copy ? 1 : sub->nsteps;
     if (zero_copy) sub->nsteps = 1;
     local->stage = zero_copy ? PSM_STAGE_ZERO_COPY : PSM_STAGE_FIFO;
@@ -101,7 +106,9 @@ static psm_status give_back(struct psmP2pLocalInfo *local, struct psmProxySubArg
     struct psm_fault fault;
     PSM_TRY(strike(local, &site_publish, &fault));
     sub->done++;
-    if (fault.action != PSM_FAULT_DROP) psm_line_store(&local->shared->recvTail, sub->base + sub->done + local->steps);
+    uint64_t damage = fault.action == PSM_FAULT_CORRUPT ? PSM_P2P_DAMAGE : 0;
+    if (fault.action != PSM_FAULT_DROP)
+        psm_line_store(&local->shared->recvTail, (sub->base + sub->done + local->steps) ^ damage);
     psm_p2p_moved(local, sub, PSM_STEP_PUBLISHED, sub->base + sub->done - 1);
     psm_fault_act_after(&fault);
     return PSM_OK;
@@ -135,10 +142,13 @@ static psm_status recv_step(struct psmP2pLocalInfo *local, struct psmProxySubArg
     while (sub->transmitted < sub->nsteps && sub->transmitted < sub->done + local->steps) {
         /* Again for each slot: the sender fills the next ones while this one is copied. */
         uint64_t head = psm_line_load(&local->shared->sendHead);
-        if (head > sub->base + sub->nsteps)
+        uint64_t first = sub->base + sub->transmitted, last = sub->base + sub->nsteps, free = sub->done + local->steps;
+        if (last > sub->base + free) last = sub->base + free; /* no more slots than were given back */
+        if (__builtin_expect(head < first || head > last, 0))
             return psm_fail(PSM_ERR_PROTOCOL, "recv", local->rank, local->peer, 0,
-                            "rank %d published sendHead %" PRIu64 "; operation %" PRIu64 " ends at step %" PRIu64,
-                            local->peer, head, local->seq, sub->base + sub->nsteps);
+                            "rank %d published sendHead %" PRIu64 " in operation %" PRIu64 "; %" PRIu64 " to %" PRIu64
+                            " are possible: the control segment was written by something else",
+                            local->peer, head, local->seq, first, last);
         if (head <= sub->base + sub->transmitted) break;
         PSM_TRY(copy_out(local, sub, (int)((sub->base + sub->transmitted) % local->steps)));
         *moved = true;

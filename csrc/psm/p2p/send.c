@@ -5,7 +5,8 @@
 
 PSM_FAULT_SITE_OF(site_step, "p2p.send.step", "the sender fills a slot, or copies into the receiver's buffer",
                   PSM_FAULT_CAN_ALL);
-PSM_FAULT_SITE_OF(site_publish, "p2p.send.publish", "the sender publishes sendHead or the answer", PSM_FAULT_CAN_ALL);
+PSM_FAULT_SITE_OF(site_publish, "p2p.send.publish", "the sender publishes sendHead or the answer",
+                  PSM_FAULT_CAN_CALL | PSM_FAULT_CAN(PSM_FAULT_DROP) | PSM_FAULT_CAN(PSM_FAULT_CORRUPT));
 
 static psm_status refuse_offer(const struct psmP2pLocalInfo *local, uint64_t flag)
 {
@@ -26,7 +27,8 @@ static psm_status take(struct psmP2pLocalInfo *local, struct psmProxySubArgs *su
     int kind = psm_flag_what(flag);
     if (psm_flag_seq(flag) != local->seq || (kind != PSM_FLAG_FIFO && kind != PSM_FLAG_ZERO_COPY))
         return refuse_offer(local, flag);
-    struct psm_p2p_offer offer = shared->offered;
+    /* Read once: what is checked is what is used. */
+    struct psm_p2p_offer offer = *(const volatile struct psm_p2p_offer *)&shared->offered;
     if (offer.nbytes != sub->nbytes)
         return psm_fail(PSM_ERR_MISMATCH, "send", local->rank, local->peer, 0,
                         "operation %" PRIu64 ": this rank sends %" PRIu64 " bytes, rank %d expects %" PRIu64
@@ -83,9 +85,10 @@ static psm_status publish(struct psmP2pLocalInfo *local, struct psmProxySubArgs 
     PSM_TRY(strike(local, &site_publish, &fault));
     sub->done++;
     if (fault.action != PSM_FAULT_DROP) {
-        psm_line_store(&local->shared->sendHead, sub->base + sub->done);
+        uint64_t damage = fault.action == PSM_FAULT_CORRUPT ? PSM_P2P_DAMAGE : 0;
+        psm_line_store(&local->shared->sendHead, (sub->base + sub->done) ^ damage);
         if (local->stage == PSM_STAGE_ZERO_COPY)
-            psm_line_store(&local->shared->answer, psm_flag(local->seq, PSM_FLAG_DONE));
+            psm_line_store(&local->shared->answer, psm_flag(local->seq, PSM_FLAG_DONE) ^ damage);
     }
     psm_p2p_moved(local, sub, PSM_STEP_PUBLISHED, sub->base + sub->done - 1);
     psm_fault_act_after(&fault);
@@ -118,8 +121,15 @@ static psm_status send_step(struct psmP2pLocalInfo *local, struct psmProxySubArg
         *moved = true;
     }
     while (!zero_copy && sub->transmitted < sub->nsteps && sub->transmitted < sub->done + local->steps) {
-        uint64_t step = sub->base + sub->transmitted;
-        if (psm_line_load(&local->shared->recvTail) <= step) break; /* canSend = NO */
+        uint64_t step = sub->base + sub->transmitted, tail = psm_line_load(&local->shared->recvTail);
+        /* It was at the first when the offer was made, and no more slots can have been emptied than were filled. */
+        uint64_t first = sub->base + local->steps, last = first + sub->done;
+        if (__builtin_expect(tail < first || tail > last, 0))
+            return psm_fail(PSM_ERR_PROTOCOL, "send", local->rank, local->peer, 0,
+                            "rank %d published recvTail %" PRIu64 " in operation %" PRIu64 "; %" PRIu64 " to %" PRIu64
+                            " are possible: the control segment was written by something else",
+                            local->peer, tail, local->seq, first, last);
+        if (tail <= step) break; /* canSend = NO */
         int slot = (int)(step % local->steps);
         uint64_t left = sub->nbytes - sub->offset;
         PSM_TRY(copy(local, sub, (char *)local->fifo.ptr + (uint64_t)slot * local->chunk,
