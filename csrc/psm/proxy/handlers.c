@@ -175,7 +175,9 @@ static psm_status do_it(struct psm_service *service, struct psm_request *r)
         return psm_fail_at(stage, state->rank, peer, r->op_id);
     }
     if (status == PSM_IN_PROGRESS || !done) {
-        if (psm_clock_ns() - r->begun < state->settings.timeout_ms * UINT64_C(2000000)) return PSM_IN_PROGRESS;
+        uint64_t now = psm_clock_ns();
+        if (r->begun == 0) r->begun = now;
+        if (now - r->begun < state->settings.timeout_ms * UINT64_C(2000000)) return PSM_IN_PROGRESS;
         /* The caller has given up long since. */
         return psm_fail(PSM_ERR_TIMEOUT, stage, state->rank, peer, r->op_id,
                         "the handler of %s for transport %d was not done in %u ms", psm_proxy_type_name(r->type),

@@ -116,7 +116,6 @@ void psm_service_begin(struct psm_service *service, struct psm_request *r)
 {
     psmProxyState *state = service->state;
     int type = r->type;
-    r->begun = psm_clock_ns();
     r->peer->waiting++;
     psm_status status = psm_request_do(service, r);
     if (status == PSM_IN_PROGRESS) {
@@ -124,7 +123,7 @@ void psm_service_begin(struct psm_service *service, struct psm_request *r)
         *service->pending_end = r;
         service->pending_end = &r->next;
         service->retry_ns = PSM_RETRY_FIRST_NS;
-        service->next_retry = r->begun + PSM_RETRY_FIRST_NS;
+        service->next_retry = psm_clock_ns() + PSM_RETRY_FIRST_NS;
         PSM_COUNT(state, retried);
     } else {
         respond(service, r, status);

@@ -32,8 +32,9 @@ struct psm_request {
     struct psm_direct_call *direct;
     int type;
     uint32_t req_size, resp_size;
-    uint64_t connection, op_id, begun;
-    bool struck; /* the fault of its site has been asked for */
+    uint64_t connection, op_id;
+    uint64_t begun; /* first not done; 0: it was never so */
+    bool struck;    /* the fault of its site has been asked for */
     struct psm_fault fault;
     struct psm_connection *closing; /* Close: what is being freed */
     uint8_t *req, *resp;
@@ -49,6 +50,7 @@ struct psm_service {
     struct psm_connection *freed; /* to be freed when their operations have ended */
     uint64_t retry_ns, next_retry;
     bool said_bye;
+    bool lost; /* a peer is to be dropped */
 };
 
 /* handlers.c: do what a request asks. PSM_IN_PROGRESS: call it again. A failure's detail is in psm_last_error(). */
