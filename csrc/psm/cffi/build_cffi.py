@@ -33,7 +33,8 @@ def declarations(text: str) -> str:
     """What a public header declares, as cffi reads it."""
     text = re.sub(r"/\*.*?\*/", " ", text, flags=re.DOTALL)
     text = re.sub(r"#ifdef __cplusplus.*?#endif", "", text.replace("\\\n", " "), flags=re.DOTALL)
-    text = re.sub(r"^\s*#.*$", "", text, flags=re.MULTILINE)
+    text = re.sub(r"^#define (\w+)\s+\d+\s*$", r"@define \1 ...", text, flags=re.MULTILINE)
+    text = re.sub(r"^\s*#.*$", "", text, flags=re.MULTILINE).replace("@define", "#define")
     text = re.sub(r"\bPSM_API\b|\bPSM_ALIGNED\(\d+\)|^PSM_SHAREABLE\(.*?\);", "", text, flags=re.MULTILINE)
     # The compiler knows sizes, offsets and padding.
     return re.sub(r"(\bstruct\s+\w*\s*\{[^{}]*)\}", r"\1 ...; }", text)
