@@ -136,13 +136,38 @@ static bool faults_set(void)
     return __builtin_expect(atomic_load_explicit(&psm_fault_state, memory_order_relaxed) != 0, 0);
 }
 
+/* Errors of which CUDA says that they leave the context unusable, so that all that follows answers so too. */
+static bool spoils(int code)
+{
+    switch (code) {
+    case 226: /* contained */
+    case PSM_CUDA_ILLEGAL_ADDRESS:
+    case 702: /* launch timeout */
+    case 710: /* assert */
+    case 714: /* hardware stack */
+    case 715: /* illegal instruction */
+    case 716: /* misaligned address */
+    case 717: /* invalid address space */
+    case 718: /* invalid program counter */
+    case 719: /* launch failure */
+    case 911: /* external device */
+        return true;
+    default:
+        return false;
+    }
+}
+
 /* The error that a fault asks for, or 0 when the call is to be made. */
 static __attribute__((noinline)) int strike(const struct hc_call *call)
 {
     struct psm_fault fault;
     pthread_once(&sites_once, name_sites);
     if (!psm_fault_hit(&sites[call->fn], NULL, &fault)) return 0;
-    if (fault.action == PSM_FAULT_ERROR) return (int)fault.value;
+    if (fault.action == PSM_FAULT_ERROR) {
+        int code = (int)fault.value;
+        if (call->api != HC_API_NVML && spoils(code)) hc_device_fail(hc_current_device(), code);
+        return code;
+    }
     if (fault.action == PSM_FAULT_LATE) {
         late = fault;
         late_call = call;

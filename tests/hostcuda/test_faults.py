@@ -12,8 +12,8 @@ RESULTS = "print([rt.cudaMemset(p, 0, 8) for i in range(4)])\n"
 
 
 def test_only_the_nth_call_fails(child: Child) -> None:
-    done = child(MEMORY + RESULTS, env={"PSM_FAULTS": "cudaMemset:error=700,nth=3"})
-    assert "[0, 0, 700, 0]" in done.stdout
+    done = child(MEMORY + RESULTS, env={"PSM_FAULTS": "cudaMemset:error=999,nth=3"})
+    assert "[0, 0, 999, 0]" in done.stdout
     assert "PSM_FAULTS: error at cudaMemset, call 3\n" in done.stdout
 
 
@@ -21,11 +21,27 @@ def test_failed_call_is_not_made(child: Child) -> None:
     code = """
     p = new('void **'); ok.cudaMalloc(p, 1)
     h = new('char[]', b'a'); ok.cudaMemcpy(p[0], h, 1, 1)
-    assert rt.cudaMemset(p[0], 98, 1) == 700
+    assert rt.cudaMemset(p[0], 98, 1) == 999
     ok.cudaMemcpy(h, p[0], 1, 2)
     assert h[0] == b'a'
     """
-    child(code, env={"PSM_FAULTS": "cudaMemset:error=700"})
+    child(code, env={"PSM_FAULTS": "cudaMemset:error=999"})
+
+
+@pytest.mark.parametrize("code", [226, 700, 710, 719])
+def test_error_that_spoils_the_context_stays_until_the_device_is_reset(child: Child, code: int) -> None:
+    done = child(
+        MEMORY
+        + """
+s = new('cudaStream_t *'); ok.cudaStreamCreate(s)
+print(rt.cudaMemset(p, 0, 8), rt.cudaMalloc(new('void **'), 8), rt.cudaStreamSynchronize(s[0]), rt.cudaGetLastError())
+ok.cudaSetDevice(1); print(rt.cudaMalloc(new('void **'), 8)); ok.cudaSetDevice(0)
+print(rt.cudaDeviceReset(), rt.cudaMalloc(new('void **'), 8))
+""",
+        env={"PSM_FAULTS": f"cudaMemset:error={code},nth=1"},
+    )
+    said = [line for line in done.stdout.splitlines() if line and " NCCL " not in line]
+    assert said == [f"{code} {code} {code} {code}", "0", "0 0"]
 
 
 def test_last_error_is_that_of_the_fault(child: Child) -> None:
@@ -36,7 +52,7 @@ def test_last_error_is_that_of_the_fault(child: Child) -> None:
 @pytest.mark.parametrize("name", ["cudaErrorIllegalAddress", "CUDA_ERROR_ILLEGAL_ADDRESS"])
 def test_errors_have_the_names_of_the_runtime_and_of_the_driver(child: Child, name: str) -> None:
     done = child(MEMORY + RESULTS, env={"PSM_FAULTS": f"cudaMemset:error={name},nth=1"})
-    assert "[700, 0, 0, 0]" in done.stdout
+    assert "[700, 700, 700, 700]" in done.stdout
 
 
 def test_unknown_error_name_is_told_and_strikes_never(child: Child) -> None:
