@@ -177,6 +177,17 @@ static bool find_section(const psm_view *view, const char *name, uint32_t versio
     return false;
 }
 
+/* Slots that can have been used: they are taken in turn, and a ticket is drawn before. In a file that is damaged the
+ * number may be too small, as other things in it are wrong then. */
+static uint64_t used_slots(const psm_view *view, const struct rec_section *s)
+{
+    struct rec_control control;
+    if (!within(view, s->control_offset, sizeof control) ||
+        !read_at(view->fd, &control, sizeof control, s->control_offset))
+        return s->capacity;
+    return control.tickets < s->capacity ? control.tickets : s->capacity;
+}
+
 int psm_view_foreach(const psm_view *view, const char *name, uint32_t version, uint32_t record_size,
                      int (*each)(const struct psm_slot *slot, void *context), void *context)
 {
@@ -189,8 +200,9 @@ int psm_view_foreach(const psm_view *view, const char *name, uint32_t version, u
     uint64_t step = CHUNK / s.slot_size ? CHUNK / s.slot_size : 1;
     unsigned char *twice = malloc((size_t)(2 * step * s.slot_size));
     int answer = 0;
-    for (uint64_t first = 0; twice && !answer && first < s.capacity; first += step) {
-        uint64_t left = s.capacity - first;
+    uint64_t used = used_slots(view, &s);
+    for (uint64_t first = 0; twice && !answer && first < used; first += step) {
+        uint64_t left = used - first;
         answer = read_slots(view, &s, first, left < step ? left : step, twice, each, context);
     }
     free(twice);
