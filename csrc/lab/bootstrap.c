@@ -7,7 +7,14 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "fault.h"
 #include "rank.h"
+
+/* A stream to the runner, not messages between ranks: nothing can come twice, or in another order. */
+PSM_FAULT_SITE_OF(site_exchange, "lab.exchange",
+                  "a rank gives the others what they need at bootstrap; op is peers, connect",
+                  PSM_FAULT_CAN_GENERIC | PSM_FAULT_CAN(PSM_FAULT_DROP) | PSM_FAULT_CAN(PSM_FAULT_SHORT) |
+                      PSM_FAULT_CAN(PSM_FAULT_CORRUPT));
 
 static int runner = -1, me, all_ranks;
 static char *line; /* the answer; room for it grows */
@@ -123,15 +130,22 @@ void lab_exchange(const char *name, void *const *out, void *const *in, const siz
     for (int r = 0; r < all_ranks; r++) room += out[r] ? 2 * n[r] + 16 : 0;
     char *text = malloc(room), *at = text;
     if (!text) lost("no memory for a line to");
+    struct psm_fault fault = {.action = PSM_FAULT_NONE};
+    if (psm_fault_hit(&site_exchange, &(struct psm_fault_args){.rank = me, .peer = -1, .op = name}, &fault))
+        psm_fault_act_before(&fault);
     at += sprintf(at, "exchange %.32s", name);
-    for (int r = 0; r < all_ranks; r++) {
+    for (int r = 0; r < all_ranks && fault.action != PSM_FAULT_DROP; r++) {
         if (!out[r]) continue;
+        bool less = fault.action == PSM_FAULT_SHORT && (uint64_t)fault.value < n[r];
         at += sprintf(at, " %d:", r);
-        at = put_hex(at, out[r], n[r]);
+        char *hex = at;
+        at = put_hex(at, out[r], less ? (size_t)fault.value : n[r]);
+        if (fault.action == PSM_FAULT_CORRUPT && at > hex) *hex = *hex == '0' ? 'f' : '0';
     }
     *at++ = '\n';
     lab_send_line(text, (size_t)(at - text));
     free(text);
+    psm_fault_act_after(&fault);
     memset(got, 0, (unsigned)all_ranks * sizeof *got);
     char *rest = answer("exchanged", name);
     for (char *item; (item = strtok_r(rest, " ", &rest));) {

@@ -54,6 +54,7 @@ static bool set(struct lab_case *c, const char *key, const char *value)
 {
     struct psm_settings *s = &c->settings;
     unsigned n;
+    uint64_t at;
 #define IS(name) (strcmp(key, name) == 0)
     if (IS("name")) return word(value, c->name, sizeof c->name);
     if (IS("variant")) return word(value, c->variant, sizeof c->variant);
@@ -68,6 +69,7 @@ static bool set(struct lab_case *c, const char *key, const char *value)
         return true;
     }
     if (IS("seed")) return number(value, 0, UINT64_MAX, &c->seed);
+    if (IS("shared_init")) return number(value, 0, 1, &at) && (c->shared_init = at == 1, true);
     if (IS("device")) return number(value, 0, 1023, &c->device);
     if (IS("shorter")) return number(value, 0, UINT64_C(1) << 36, &c->shorter);
     if (IS("steps")) return number32(value, 1, 64, &s->steps);

@@ -24,6 +24,7 @@ struct lab_case {
     uint64_t iters, channels, seed, device;
     uint64_t shorter; /* its sends have so many bytes less */
     bool registered;  /* buffers are registered on their connectors */
+    bool shared_init; /* each rank sends SharedInit to the next one's proxy, as transports with shared buffers do */
     struct psm_settings settings;
 };
 /* 1: a case; 0: the list has ended; -1: text says what is wrong. */

@@ -195,8 +195,20 @@ static bool get_buffers(struct run *run)
 #define HAS(member)                                                                                                    \
     (run->variant->size >= offsetof(struct psmP2pVariant, member) + sizeof run->variant->member && run->variant->member)
 
+/* p2p has no buffers that connections share: the call goes to the next rank's proxy for itself alone. */
+static bool shared_init(struct run *run)
+{
+    void *connector = NULL, *self = run->host.self;
+    int channels = (int)run->c->channels;
+    const struct psm_host_ops *ops = run->host.ops;
+    if (!ok(run, ops->connect(self, PSM_TRANSPORT_P2P, 1, (run->rank + 1) % run->ranks, &connector))) return false;
+    bool good = ok(run, ops->call(self, connector, psmProxyMsgSharedInit, &channels, sizeof channels, NULL, 0));
+    return ok(run, ops->disconnect(self, connector)) && good;
+}
+
 static bool set_up(struct run *run)
 {
+    if (run->c->shared_init && !shared_init(run)) return false;
     psm_status (*recv)(const struct psm_host *, const struct psm_peer_info *, const struct psm_peer_info *, int, int,
                        struct psm_p2p_connect *, psmP2pConnector **) = psmP2pRecvSetup;
     if (HAS(recvSetup)) recv = run->variant->recvSetup;

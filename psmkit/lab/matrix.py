@@ -62,8 +62,9 @@ class Strike:
 
     @property
     def text(self) -> str:
-        """As PSM_FAULTS takes it."""
-        return f"{self.site}:{self.action},rank={self.rank},nth=1"
+        """As PSM_FAULTS takes it. What is published once is covered by the next: such a fault strikes always."""
+        always = self.site.endswith(".publish") and self.action in ("drop", "corrupt")
+        return f"{self.site}:{self.action},rank={self.rank},nth={'1+' if always else '1'}"
 
 
 _VALUES = {"error": "error=ENOMEM", "slow": "slow=50ms", "late": "late=50ms", "short": "short=7"}
@@ -77,6 +78,10 @@ def strikes(sites: Sequence[Site], ranks: int = 2) -> Iterator[Strike]:
         case = Case(size=256 * K, zero_copy="registered" if registered else "never")
         if site.name.startswith(("shm.", "p2p.memory")):
             case = replace(case, share="posix" if site.name.startswith("shm.") else "cumem")
+        if site.name.endswith(".publish"):  # more steps than slots
+            case = replace(case, steps=4, buffer_size=64 * K)
+        if site.name == "proxy.sharedinit":
+            case = replace(case, shared_init=1)
         actions = [_VALUES.get(action, action) for action in site.actions]
         for action in [*actions, *([_STOP] if "kill" in actions else [])]:
             for rank in range(ranks):
