@@ -2,7 +2,7 @@
 (`variants`), and how long it takes to connect them (`setup`); writes the tables.
 
 python benchmarks/lab.py matrix [--ranks 2,4] [--most 4M]
-python benchmarks/lab.py faults [--site proxy.setup]
+python benchmarks/lab.py faults [--site proxy.setup] [--action kill,hang]
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from psmkit import analyze
-from psmkit.lab import elf, matrix, transfer
+from psmkit.lab import declared, elf, matrix, transfer
 from psmkit.lab.emulation import Emulation
 
 HERE = Path(__file__).parent
@@ -57,36 +57,59 @@ def ways() -> list[tuple[str, str]]:
     return [(s, z) for s in matrix.AXES["share"] for z in matrix.AXES["zero_copy"]]
 
 
-def run_faults(only: str | None) -> list[str]:
+def look(run: transfer.LabRun) -> declared.Found:
+    """What the analysis finds in what a run left. Faults that were asked for are no finding here."""
+    report = analyze([str(p) for p in run.evidence()])
+    codes = {f.code for f in report.findings if f.severity.weight} - {"PSM605"}
+    return declared.found(report.verdict.value, codes, [c.rank for c in report.culprits])
+
+
+def said(found: declared.Found) -> str:
+    """For a table."""
+    who = f"rank {', '.join(map(str, sorted(found.culprits)))}" if found.culprits else ""
+    return " ".join(part for part in (found.verdict, *sorted(found.codes), who) if part)
+
+
+def run_faults(only: str | None, actions: str | None) -> list[str]:
     """The table of faults."""
     program = transfer.program()
     binaries = (program.parents[1] / "lib" / "libpsm.so.0", program)
     sites = [s for b in binaries for s in elf.read(b).sites if only is None or s.name in only.split(",")]
-    lines = ["| site | action | rank | ranks end | s | told | left | analysis |", "|---" * 8 + "|"]
+    lines = ["| site | action | rank | ranks end | s | told | left | declared | found | |", "|---" * 10 + "|"]
     ends: Counter[str] = Counter()
+    wrong: list[str] = []
     for strike in matrix.strikes(sites):
+        if actions and strike.action not in actions.split(","):
+            continue
         folder = Path(tempfile.mkdtemp(prefix="psm-fault-"))
         emulation = Emulation(folder, faults=strike.text, stall_report=1.0, leaks=True)
         case = replace(strike.case, timeout_ms=round(TIMEOUT * 1000), stall_report_ms=1000)
         run = transfer.start([case], 2, folder / "run", deadline=DEADLINE, emulation=emulation, stacks=False)
         outcome = run.outcome
-        struck = any("PSM_FAULTS: " in f.read_text(errors="replace") for f in (folder / "run" / "logs").iterdir())
+        struck = run.struck()
         state = ("" if struck else "not reached: ") + " ".join(rank.state for rank in outcome.ranks)
-        report = analyze([str(p) for p in run.evidence()])
+        found = look(run)
+        expected = declared.of_strike(strike)
+        missing = expected.missing(found, outcome, struck)
         told = next((r["text"] for rank in outcome.ranks for r in rank.reports if r["text"] and r["by"] != "lab"), "")
         left = len(outcome.shared_memory) + len(outcome.processes)
-        codes = " ".join(sorted({f.code for f in report.findings if f.severity.weight}))
         ends[state] += 1
         cells = [strike.site, strike.action, str(strike.rank), state, f"{outcome.seconds:.1f}", told[:110], str(left)]
-        lines.append("| " + " | ".join(c.replace("|", "/") for c in [*cells, f"{report.verdict.value} {codes}"]) + " |")
+        cells += [expected.text() if struck else "healthy", said(found), missing or "yes"]
+        lines.append("| " + " | ".join(c.replace("|", "/") for c in cells) + " |")
+        if missing:
+            wrong.append(f"{strike.text}: {missing}")
         print(lines[-1], flush=True)
         shutil.rmtree(folder)
-    return [*lines, "", *(f"{count} x {end}" for end, count in ends.most_common())]
+    told_all = f"{len(lines) - 2 - len(wrong)} of {len(lines) - 2} are found as declared."
+    lines = [*lines, "", told_all, *(f"- {text}" for text in wrong), ""]
+    return [*lines, *(f"- {count} x {end}" for end, count in ends.most_common())]
 
 
 def run_variants() -> list[str]:
     """What each variant declares, and what the analysis finds in a run of it, by application stream and way of the data."""
-    lines = ["| variant | declared | stream, zero-copy | ranks end | analysis | findings |", "|---" * 6 + "|"]
+    lines = ["| variant | declared | stream, zero-copy | ranks end | found | |", "|---" * 6 + "|"]
+    wrong = 0
     for variant in transfer.variants().values():
         for stream, zero_copy in itertools.product(("legacy", "nonblocking"), ("never", "registered")):
             folder = Path(tempfile.mkdtemp(prefix="psm-variant-"))
@@ -94,21 +117,16 @@ def run_variants() -> list[str]:
             case = replace(case, timeout_ms=round(TIMEOUT * 1000), stall_report_ms=1000)
             emulation = Emulation(folder, stall_report=1.0, leaks=True)
             run = transfer.start([case], 2, folder / "run", deadline=DEADLINE, emulation=emulation, stacks=False)
-            report = analyze([str(p) for p in run.evidence()])
-            codes = " ".join(sorted({f.code for f in report.findings if f.severity.weight}))
+            found = look(run)
+            missing = declared.of_variant(variant, case, run.outcome.good).missing(found, run.outcome)
+            wrong += bool(missing)
             states = " ".join(rank.state for rank in run.outcome.ranks)
-            cells = [
-                variant.name,
-                variant.outcome or "right",
-                f"{stream}, {zero_copy}",
-                states,
-                report.verdict.value,
-                codes,
-            ]
+            way = f"{stream}, {zero_copy}"
+            cells = [variant.name, variant.outcome or "right", way, states, said(found), missing or "yes"]
             lines.append("| " + " | ".join(cells) + " |")
             print(lines[-1], flush=True)
             shutil.rmtree(folder)
-    return lines
+    return [*lines, "", f"{len(lines) - 2 - wrong} of {len(lines) - 2} are found as declared."]
 
 
 def run_setup(ranks: list[int]) -> list[str]:
@@ -136,7 +154,8 @@ def main() -> int:
     parser.add_argument("what", choices=("matrix", "faults", "variants", "setup"))
     parser.add_argument("--ranks", default=",".join(map(str, matrix.RANKS)))
     parser.add_argument("--most", default="64M", type=transfer.size)
-    parser.add_argument("--site")
+    parser.add_argument("--site", help="of faults: only these, NAME[,NAME...]")
+    parser.add_argument("--action", help="of faults: only these, such as kill,hang")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     ranks = [int(n) for n in given.ranks.split(",")]
@@ -150,8 +169,8 @@ def main() -> int:
         lines = run_setup(ranks)
         title = "# Connecting all to all\n\nFrom the start of the proxies to the last Connect, buffers included.\n"
     else:
-        lines = run_faults(given.site)
-        title = "# Every fault at every site\n\nTwo ranks, one case; `told` is what the first rank that failed by itself says.\n"
+        lines = run_faults(given.site, given.action)
+        title = "# Every fault at every site\n\nTwo ranks, one case; `told` is what the first rank that failed by itself says. `declared` is what `psmkit analyze` must find.\n"
     out = given.out or HERE / f"lab_{given.what}.md"
     out.write_text("\n".join([title, *lines]) + "\n")
     print(f"written to {out}")

@@ -27,6 +27,7 @@ COMMANDS = {
     "catalogue": "Search the messages that psmkit understands.",
     "config": "How to compile and link against libpsm.",
     "records": "What processes wrote down about themselves: list, show, prune.",
+    "segments": "Shared memory and records that dead processes have left: list, remove.",
     "run": "Run a program with its CUDA handles checked.",
     "variants": "The variants of the transport, right and wrong.",
     "lab": "Run ranks on pretended GPUs, and break them on purpose.",

@@ -13,6 +13,7 @@ import click
 from psmkit.cli.output import show, show_page, width
 
 if TYPE_CHECKING:
+    from psmkit import Report
     from psmkit.lab.transfer import Case, LabRun
 
 __all__ = ["report", "run"]
@@ -21,6 +22,7 @@ _FORMAT = click.option(
     "--format", "form", type=click.Choice(("text", "json")), default="text", help="How to write it.  [text]"
 )
 _REASONS = 8
+_DOUBT = 3  # exit status
 _LISTS: dict[str, tuple[str, str, str]] = {
     "pattern": ("pair", "PATTERNS", "Who sends to whom: pair, ring, alltoall, random."),
     "share": ("auto", "SHARES", "How memory is shared: auto, cumem, cuda-ipc, memfd, posix, same-process."),
@@ -161,42 +163,58 @@ def report(folder: Path, form: str) -> int:
 
 
 def _show(done: LabRun, form: str) -> int:
-    from psmkit import Verdict, analyze
+    from psmkit import analyze
 
     evidence = done.evidence()
-    verdict = analyze([str(path) for path in evidence]) if evidence else None
-    good = done.outcome.good and verdict is not None and verdict.verdict in (Verdict.HEALTHY, Verdict.INCONCLUSIVE)
-    # Handles and memory misused or left: the data was right by luck.
-    good = (
-        good
-        and verdict is not None
-        and not any(f.code.startswith("PSM5") and f.severity.weight for f in verdict.findings)
-    )
+    found = analyze([str(path) for path in evidence]) if evidence else None
+    status, doubt = _judge(done, found)
     if form == "json":
         import json
         from dataclasses import asdict
 
-        data = asdict(done.outcome) | {"good": good, "cases": done.cases, "settings": done.settings}
-        if verdict is not None:
-            codes = sorted({f.code for f in verdict.findings})
-            data["analysis"] = {"verdict": verdict.verdict.value, "reason": verdict.reason, "codes": codes}
+        data = asdict(done.outcome) | {"good": status == 0, "cases": done.cases, "settings": done.settings}
+        if found is not None:
+            codes = sorted({f.code for f in found.findings})
+            data["analysis"] = {"verdict": found.verdict.value, "reason": found.reason, "codes": codes}
         show(json.dumps(data, indent=1) + "\n")
-        return 0 if good else 1
-    _page(done, good, f"{verdict.verdict.value}: {verdict.reason}" if verdict is not None else None)
-    return 0 if good else 1
+        return status
+    _page(done, status, doubt, f"{found.verdict.value}: {found.reason}" if found is not None else None)
+    return status
 
 
-def _page(done: LabRun, good: bool, verdict: str | None) -> None:
+def _judge(done: LabRun, found: Report | None) -> tuple[int, str]:
+    """The exit status, and where all cases are good and it is not 0, what is wrong then."""
+    from psmkit import Verdict
+
+    if not done.outcome.good:
+        return 1, ""
+    if found is None:
+        return _DOUBT, "there is nothing to analyse"
+    if found.verdict in (Verdict.FAILED, Verdict.HUNG):
+        return 1, f"the analysis says {found.verdict.value}"
+    if found.verdict is Verdict.INCONCLUSIVE:
+        return _DOUBT, "the analysis cannot say that the run is healthy"
+    if found.verdict is Verdict.LEAKING:
+        return _DOUBT, "the analysis says leaking"
+    # Handles and memory misused: the data was right by luck.
+    misused = sorted({f.code for f in found.findings if f.code.startswith("PSM5") and f.severity.weight})
+    return (_DOUBT, f"CUDA is misused ({', '.join(misused)})") if misused else (0, "")
+
+
+def _page(done: LabRun, status: int, doubt: str, verdict: str | None) -> None:
     from psmkit.report.layout import Page, Span
     from psmkit.report.ranktable import fit
 
     outcome, cases = done.outcome, len(done.cases)
     page = Page(width(sys.stdout))
     bytes_moved = sum(int(r.get("bytes", 0)) for rank in outcome.ranks for r in rank.reports)
+    head = Span("good", "good") if status == 0 else Span("in doubt" if status == _DOUBT else "not good", "error")
     page.add(
-        Span("good" if good else "not good", "good" if good else "error"),
+        head,
         f": {len(outcome.ranks)} ranks, {cases} case{'s' if cases != 1 else ''}, {bytes_moved} bytes checked, {outcome.seconds:.1f} s",
     )
+    if doubt:
+        page.wrap(f"all cases are good, but {doubt}")
     page.blank()
     rows, reasons = [], []
     for rank in outcome.ranks:

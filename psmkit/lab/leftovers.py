@@ -4,15 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import time
 from collections.abc import Iterable
 from pathlib import Path
 
-__all__ = ["STOPPED", "Memory", "end_sessions", "in_sessions", "in_use", "state_of", "used_by"]
+__all__ = [
+    "STOPPED",
+    "Memory",
+    "end_sessions",
+    "in_sessions",
+    "in_use",
+    "run_folder",
+    "run_folders",
+    "state_of",
+    "used_by",
+]
 
 STOPPED = frozenset("Tt")  # states of a process: by a signal, by a debugger
 _SHM = Path("/dev/shm")
+_RUN_FOLDER = re.compile(r"psm-lab-(\d{1,10})-(\d{1,20})-\w+")
 _PATIENCE = 0.5  # seconds that others have to clean up after themselves
 
 
@@ -70,6 +82,31 @@ def used_by(pid: int, folder: str) -> set[str]:
 
 def _processes() -> Iterable[int]:
     return [int(name) for name in os.listdir("/proc") if name.isdecimal()]
+
+
+def run_folder() -> str:
+    """How the folder of a run's named shared memory begins: it names the process that runs it."""
+    return f"psm-lab-{os.getpid()}-{_start_time(os.getpid())}-"
+
+
+def run_folders(folder: Path = _SHM) -> list[tuple[Path, int, bool]]:
+    """The folders of runs of this user: path, the process that runs it, whether that lives."""
+    found = []
+    with contextlib.suppress(OSError):
+        for entry in sorted(os.scandir(folder), key=lambda e: e.name):
+            named = _RUN_FOLDER.match(entry.name)
+            if not named or not entry.is_dir(follow_symlinks=False):
+                continue
+            if entry.stat(follow_symlinks=False).st_uid == os.getuid():
+                pid = int(named[1])
+                found.append((Path(entry.path), pid, _start_time(pid) == int(named[2])))
+    return found
+
+
+def _start_time(pid: int) -> int:
+    """In clock ticks after the boot; 0: the process is gone."""
+    fields = _stat(pid)
+    return int(fields[20]) if len(fields) > 20 and fields[1] not in "ZX" else 0
 
 
 def state_of(pid: int) -> str:

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from psmkit.lab import runner, words
+from psmkit.lab import leftovers, runner, words
 from psmkit.lab.cuda import LabError
 from psmkit.lab.emulation import Emulation
 from psmkit.lab.topology import Machine
@@ -65,6 +65,7 @@ class Case:
         stall_report_ms: when a connection that does not move is told.
         shorter: sends have so many bytes less.
         skip: ``send`` or ``recv``: these are left out of the last group.
+        shared_init: 1: each rank sends SharedInit to the next one's proxy, too.
         device: of the rank; None: the rank's number, modulo the devices there are.
     """
 
@@ -85,6 +86,7 @@ class Case:
     spin_us: int | None = None
     shorter: int = 0
     skip: str = "none"
+    shared_init: int | None = None
     device: int | None = None
 
     def line(self) -> str:
@@ -202,6 +204,11 @@ class LabRun:
         places = [self.folder / name for name in ("logs", "output", "records", "stacks", "ras")]
         return [p for p in places if p.is_dir() and any(f.stat().st_size for f in p.iterdir() if f.is_file())]
 
+    def struck(self) -> bool:
+        """Whether a fault struck: the logs say so."""
+        logs = self.folder / "logs"
+        return any("PSM_FAULTS: " in path.read_text(errors="replace") for path in logs.iterdir())
+
     def write(self) -> None:
         """Write result.json."""
         data = {
@@ -302,7 +309,7 @@ def start(
         (folder / "cases" / f"rank-{rank}.txt").write_text("".join(case.line() + "\n" for case in mine))
 
     # Of this run alone, so that what is left in it is the ranks'.
-    shared = Path(tempfile.mkdtemp(prefix="psm-lab-", dir="/dev/shm"))
+    shared = Path(tempfile.mkdtemp(prefix=leftovers.run_folder(), dir="/dev/shm"))
 
     def of_rank(rank: int) -> dict[str, str]:
         log = str((folder / "logs" / f"rank-{rank}.log").absolute())

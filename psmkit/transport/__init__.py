@@ -5,6 +5,7 @@ from __future__ import annotations
 from psmkit.transport.ends import P2P, End, Registration, peer_info, recv_setup, send_setup
 from psmkit.transport.launch import CopyToSelf, Group, Recv, Send, launch
 from psmkit.transport.memory import Buffer, Memory, Raw, copy, synchronize
+from psmkit.transport.segments import Segment, prune_segments, segments
 from psmkit.transport.types import Capability, ConnectInfo, Mode, PeerInfo, can_connect, find_intermediate
 from psmkit.transport.variants import RightConnect, RightSetup, Variant, register_variant, variant, variants
 
@@ -24,6 +25,7 @@ __all__ = [
     "Registration",
     "RightConnect",
     "RightSetup",
+    "Segment",
     "Send",
     "Variant",
     "can_connect",
@@ -31,8 +33,10 @@ __all__ = [
     "find_intermediate",
     "launch",
     "peer_info",
+    "prune_segments",
     "recv_setup",
     "register_variant",
+    "segments",
     "send_setup",
     "synchronize",
     "variant",

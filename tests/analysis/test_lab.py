@@ -1,0 +1,173 @@
+"""What the lab says of its ranks, and what records without a clean end show: who died, who was stopped, who only waited."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from psmkit.analysis.pipeline import analyse_job
+from psmkit.model import Finding, Report, Severity, Verdict
+from tests.analysis.texts import Rank, job_of, ranks
+
+STALLED = (
+    "psm p2p send rank 0 peer 1 channel 0 stalled for 1000 ms in stage fifo: step=320 recvTail=320 sendHead=320 transmitted=320 done=320 "
+    "nsteps=512 canSend=NO; waits for rank 1, the receiver, to empty a slot"
+)
+
+
+def pid(rank: int) -> int:
+    return Rank(rank).pid
+
+
+def said(rank: int, text: str) -> str:
+    return f"psm lab: rank {rank}, process {pid(rank)}, {text}"
+
+
+def report(tmp_path: Path, logs: list[Rank], *words: str) -> Report:
+    """The lab's words are a file beside the logs of the ranks."""
+    lab = Rank(len(logs))
+    lab.lines = list(words)
+    return analyse_job(job_of(tmp_path, [*logs, lab]))
+
+
+def of(found: Report, code: str) -> Finding:
+    (one,) = (f for f in found.findings if f.code == code)
+    return one
+
+
+def test_rank_that_died_is_named_with_its_stage_and_what_the_others_said(tmp_path: Path) -> None:
+    found = report(
+        tmp_path,
+        ranks(2),
+        said(1, "died by SIGKILL in stage setup after 0.102 s"),
+        said(
+            0,
+            "failed in stage setup of case 0 after 0.104 s, told by lab: PSM_ERR_ABORTED: 1 other rank failed or died before setup",
+        ),
+    )
+    assert found.verdict is Verdict.FAILED and [c.rank for c in found.culprits] == [1]
+    assert found.reason == "rank 1 died by SIGKILL in stage setup"
+    assert "rank 0 in stage setup: PSM_ERR_ABORTED" in of(found, "PSM402").explanation
+    assert not [f for f in found.findings if f.code == "PSM401" and f.severity is Severity.ERROR]
+
+
+def test_stopped_process_comes_before_the_errors_that_follow_from_it(tmp_path: Path) -> None:
+    found = report(
+        tmp_path,
+        ranks(2),
+        said(
+            0,
+            "failed in stage connect of case 0 after 1.1 s, told by libpsm: PSM_ERR_TIMEOUT: no answer to GetFd from rank 1 in 1000 ms",
+        ),
+        said(1, "is stopped in stage connect, which it entered 3.9 s ago: process state T"),
+        "psm lab: 1 ranks were ended after 4.0 s: the deadline of 4 s passed",
+    )
+    assert found.verdict is Verdict.HUNG and [c.rank for c in found.culprits] == [1]
+    assert "rank 1 is stopped (process state T) in stage connect" in found.reason
+
+
+def test_rank_that_stands_still_in_the_control_plane_is_named_with_who_waits_for_it(tmp_path: Path) -> None:
+    found = report(
+        tmp_path,
+        ranks(2),
+        said(0, "waits in exchange connect for rank 1"),
+        said(1, "is at work in stage setup, which it entered 3.9 s ago"),
+        "psm lab: 2 ranks were ended after 4.0 s: the deadline of 4 s passed",
+    )
+    assert found.verdict is Verdict.HUNG and [c.rank for c in found.culprits] == [1]
+    assert found.reason == "rank 1 stands still in stage setup; rank 0 waits for that in exchange connect"
+
+
+def test_slow_move_is_not_called_hung(tmp_path: Path) -> None:
+    """A deadline alone does not show that nothing moved."""
+    words = [said(r, "is at work in stage move, which it entered 3.9 s ago") for r in (0, 1)]
+    words.append("psm lab: 2 ranks were ended after 4.0 s: the deadline of 4 s passed")
+    found = report(tmp_path, ranks(2), *words)
+    assert found.verdict is Verdict.INCONCLUSIVE
+    assert of(found, "PSM304").severity is Severity.WARNING
+    assert "deadline may have been too short" in of(found, "PSM304").explanation
+
+
+def test_move_in_which_a_stall_was_reported_is_hung(tmp_path: Path) -> None:
+    words = [said(r, "is at work in stage move, which it entered 3.9 s ago") for r in (0, 1)]
+    words.append("psm lab: 2 ranks were ended after 4.0 s: the deadline of 4 s passed")
+    logs = ranks(2)
+    logs[0].line(STALLED)
+    found = report(tmp_path, logs, *words)
+    assert found.verdict is Verdict.HUNG and "ranks 0 and 1 stand still in stage move" in found.reason
+
+
+def test_first_failure_is_the_origin_and_not_what_follows_from_it(tmp_path: Path) -> None:
+    found = report(
+        tmp_path,
+        ranks(2),
+        said(
+            0,
+            "failed in stage move of case 0 after 0.2 s, told by libpsm: PSM_ERR_ABORTED: rank 1 ended the operation: no room",
+        ),
+        said(1, "failed in stage move of case 0 after 0.3 s, told by libpsm: PSM_ERR_NO_MEMORY: launch.group: no room"),
+    )
+    assert found.verdict is Verdict.FAILED and [c.rank for c in found.culprits] == [1]
+    assert found.reason == "rank 1 failed in stage move: PSM_ERR_NO_MEMORY: launch.group: no room"
+
+
+def test_wrong_data_is_a_failure_though_all_operations_ended_well(tmp_path: Path) -> None:
+    text = "failed in stage move of case 0 after 0.3 s, told by data: PSM_ERR_INTERNAL: 1 wrong byte(s); the first is from rank 1"
+    found = report(tmp_path, [r.destroy() for r in ranks(2)], said(0, text), said(1, "ended well after 0.3 s"))
+    assert found.verdict is Verdict.FAILED and found.reason.startswith("data that arrived at rank 0 is wrong")
+
+
+def test_what_is_left_open_is_a_leak_and_no_failure(tmp_path: Path) -> None:
+    text = (
+        "failed in stage stop of case 0 after 0.3 s, told by left: PSM_ERR_INTERNAL: 3 sockets or memfds are left open"
+    )
+    found = report(tmp_path, [r.destroy() for r in ranks(2)], said(0, text), said(1, text))
+    assert found.verdict is Verdict.LEAKING and "left open" in found.reason
+
+
+def test_ranks_that_ended_well_are_healthy_whatever_their_logs_show(tmp_path: Path) -> None:
+    found = report(tmp_path, ranks(2), *(said(r, "ended well after 0.3 s") for r in (0, 1)))
+    assert found.verdict is Verdict.HEALTHY
+    worse = tmp_path / "worse"
+    worse.mkdir()
+    words = [said(0, "ended well after 0.3 s"), said(1, "is at work in stage free, which it entered 0.3 s ago")]
+    assert report(worse, ranks(2), *words).verdict is not Verdict.HEALTHY
+
+
+def recorded(log: Rank, died: bool = False) -> Rank:
+    log.line(f"record of process {log.pid}, rank {log.rank}, command psm_rank, begun 2026-11-21T10:00:00.000000")
+    if died:
+        log.warn(
+            "",
+            f"record of a process that ended without clean exit: process {log.pid}, rank {log.rank}, last record 2026-11-21T10:00:07.250000",
+        )
+    return log
+
+
+def test_record_without_a_clean_end_names_the_dead_among_those_that_gave_up(tmp_path: Path) -> None:
+    logs = [recorded(Rank(0, 3).start()), recorded(Rank(1, 3).start()), recorded(Rank(2, 3).start(), died=True)]
+    found = analyse_job(job_of(tmp_path, logs))
+    assert found.verdict is Verdict.FAILED and [c.rank for c in found.culprits] == [2]
+    assert "died: the record has no clean end, and the others ended by themselves" in found.reason
+
+
+def test_records_that_all_have_no_clean_end_accuse_nobody(tmp_path: Path) -> None:
+    """A launcher that kills the job leaves the same."""
+    found = analyse_job(job_of(tmp_path, [recorded(r, died=True) for r in ranks(2)]))
+    assert found.verdict is Verdict.INCONCLUSIVE and not found.culprits
+    assert of(found, "PSM402").severity is Severity.WARNING
+
+
+def test_exit_without_closing_after_the_teardown_is_healthy(tmp_path: Path) -> None:
+    logs = [recorded(r.destroy(), died=r.rank == 1) for r in ranks(2)]
+    assert analyse_job(job_of(tmp_path, logs)).verdict is Verdict.HEALTHY
+
+
+def test_record_of_a_rank_that_the_lab_ended_is_no_death(tmp_path: Path) -> None:
+    logs = [recorded(r, died=True) for r in ranks(2)]
+    found = report(
+        tmp_path,
+        logs,
+        said(0, "waits in exchange connect for rank 1"),
+        said(1, "is at work in stage setup, which it entered 3.9 s ago"),
+    )
+    assert not [f for f in found.findings if f.code == "PSM402"]

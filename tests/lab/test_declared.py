@@ -1,0 +1,91 @@
+"""Faults and variants do what is declared of them, and the analysis says so: a few of all, `benchmarks/lab.py` runs every one."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from psmkit import analyze
+from psmkit.lab import declared, elf, matrix, transfer
+from psmkit.lab.emulation import Emulation
+from psmkit.lab.runner import Outcome, RankOutcome
+
+SEED = 11
+STILL, ENDS = 4.0, 90.0  # deadlines of runs that stand still, and of those that end by themselves
+TIMEOUT_MS = 1000
+
+
+def some() -> list[matrix.Strike]:
+    """Of each action one site, by chance and the same each time; of those that stand still fewer."""
+    program = transfer.program()
+    sites = [s for b in (program.parents[1] / "lib" / "libpsm.so.0", program) for s in elf.read(b).sites]
+    chance = random.Random(SEED)
+    by_action: dict[str, list[matrix.Strike]] = {}
+    for strike in matrix.strikes(sites):
+        by_action.setdefault(strike.action, []).append(strike)
+    return [
+        s
+        for action in sorted(by_action)
+        for s in chance.sample(by_action[action], 1 if action in ("hang", "kill=SIGSTOP") else 2)
+    ]
+
+
+def look(run: transfer.LabRun) -> declared.Found:
+    report = analyze([str(path) for path in run.evidence()])
+    return declared.found(
+        report.verdict.value, [f.code for f in report.findings if f.severity.weight], [c.rank for c in report.culprits]
+    )
+
+
+def go(folder: Path, case: transfer.Case, faults: str, stands_still: bool) -> transfer.LabRun:
+    emulation = Emulation(folder / "records", faults=faults, stall_report=1.0, leaks=True)
+    case = replace(case, timeout_ms=TIMEOUT_MS, stall_report_ms=1000)
+    deadline = STILL if stands_still else ENDS
+    return transfer.start([case], 2, folder / "run", deadline=deadline, emulation=emulation, stacks=False)
+
+
+@pytest.mark.parametrize("strike", some(), ids=lambda s: s.text)
+def test_fault_is_found_as_declared(tmp_path: Path, strike: matrix.Strike) -> None:
+    # A lost or doubled message may end in either way.
+    still = strike.action in ("hang", "kill=SIGSTOP", "drop", "duplicate", "reorder")
+    run = go(tmp_path, strike.case, strike.text, still)
+    expected = declared.of_strike(strike)
+    assert not expected.missing(look(run), run.outcome, run.struck()), run.outcome
+
+
+@pytest.mark.parametrize("stream", ["legacy", "nonblocking"])
+@pytest.mark.parametrize("name", ["split", "whole-struct", "whole-struct-zero", "erased-flag", "no-free", "mode-split"])
+def test_variant_is_found_as_declared(tmp_path: Path, name: str, stream: str) -> None:
+    variant = transfer.variants()[name]
+    case = transfer.Case(size=1 << 20, iters=4, app_stream=stream, zero_copy="registered", variant=name)
+    still = "PSM307" in variant.outcome
+    run = go(tmp_path, case, "", still)
+    expected = declared.of_variant(variant, case, run.outcome.good)
+    assert not expected.missing(look(run), run.outcome), run.outcome
+
+
+def outcome(*states: str) -> Outcome:
+    return Outcome([RankOutcome(i, 100 + i, state) for i, state in enumerate(states)], 1.0, False)  # type: ignore[arg-type]
+
+
+def found(verdict: str, *codes: str, culprits: tuple[int, ...] = ()) -> declared.Found:
+    return declared.found(verdict, codes, culprits)
+
+
+def test_what_is_declared_can_be_missed() -> None:
+    sites = [elf.Site("proxy.setup", ("kill", "slow", "drop"), "")]
+    by = {(s.action, s.rank): declared.of_strike(s) for s in matrix.strikes(sites)}
+    bad, good = outcome("failed", "died"), outcome("good", "good")
+    kill = by["kill", 1]
+    assert kill.missing(found("failed", "PSM402", culprits=(1,)), bad) == ""
+    assert "inconclusive" in kill.missing(found("inconclusive", "PSM402", culprits=(1,)), bad)
+    assert "PSM402" in kill.missing(found("failed", "PSM401", culprits=(1,)), bad)
+    assert "rank 0 is blamed" in kill.missing(found("failed", "PSM402", culprits=(0,)), bad)
+    assert "hung" in by["kill=SIGSTOP", 1].missing(found("failed", "PSM304", culprits=(1,)), bad)
+    assert by["slow=50ms", 0].missing(found("healthy"), good) == ""
+    assert by["slow=50ms", 0].missing(found("inconclusive"), good)
+    assert by["drop", 0].missing(found("healthy"), bad) and by["drop", 0].missing(found("failed"), good)
+    assert kill.missing(found("healthy"), good, struck=False) == ""
