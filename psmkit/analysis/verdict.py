@@ -82,7 +82,7 @@ def _pick(findings: Sequence[Finding]) -> tuple[Verdict | None, Finding | None]:
     if hanging and failing and any(f.code == "PSM305" for f in hanging):
         # A watchdog ends a hung job by killing it: those deaths are the end of the story, not its beginning.
         failing = [f for f in failing if f.code not in _BROUGHT_ABOUT or f.stage == "killed"]
-    if (stopped := [f for f in hanging if f.stage == "stopped"]) and not any(_is_death(f) for f in failing):
+    if (stopped := [f for f in hanging if f.stage == "stopped"]) and not any(f.code == "PSM402" for f in failing):
         # What the others said of one that was stopped from outside follows from that.
         return Verdict.HUNG, stopped[0]
     if failing:
@@ -138,6 +138,11 @@ def _end(job: Job, run: RunInfo) -> _Evidence:
     """Whether this run shows that its work or its teardown is complete."""
     if any(e for e in job.events("nccltests.ok", run=run.index)):
         return _Evidence(True, "the benchmark finished and its values are right")
+    told = job.events("lab.rank.", run=run.index)
+    if told and all(e.name == "lab.rank.ended" for e in told):
+        return _Evidence(
+            True, f"the lab's {_count(len(told), 'rank')} ended well, and every byte that it checked was right"
+        )
     instances = _instances(job, run)
     if not instances:
         return _Evidence(False, "no communicator was seen")
