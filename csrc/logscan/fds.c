@@ -14,7 +14,9 @@ struct ls_fds {
     struct ls_index index;
     uint32_t done; /* entries that are done and wait for a line of the other side */
     LS_VEC(ls_fd) out;
+    uint64_t *recent; /* ids of exchanges that are complete, by hash: the newest of those that share a place */
 };
+enum { RECENT = 1 << 14 };
 
 struct ls_fds *ls_fds_new(void)
 {
@@ -27,6 +29,7 @@ void ls_fds_free(struct ls_fds *f)
     free(f->unused.at);
     free(f->index.slot);
     free(f->out.at);
+    free(f->recent);
     free(f);
 }
 
@@ -36,6 +39,8 @@ static void retire(struct ls_scan *scan, uint32_t at)
     struct exchange *x = &f->at.at[at];
     const ls_fd *d = &x->fd;
     scan->totals.fds_matched++;
+    if (!f->recent) f->recent = ls_zalloc(RECENT * sizeof *f->recent);
+    f->recent[x->hash % RECENT] = d->op;
     if (d->asked.line && scan->files.at[d->asked.file].stream == scan->files.at[d->done.file].stream &&
         d->done.seq > d->asked.seq && d->done.seq - d->asked.seq > scan->totals.max_fd_age)
         scan->totals.max_fd_age = d->done.seq - d->asked.seq;
@@ -54,12 +59,19 @@ static void purge(struct ls_scan *scan)
     f->done = 0;
 }
 
-static struct exchange *find(struct ls_scan *scan, uint64_t op)
+static struct exchange *known(struct ls_scan *scan, uint64_t op)
 {
     struct ls_fds *f = scan->fds;
     uint32_t hash = ls_fold(ls_mix(20, op));
     for (LS_EACH(&f->index, hash, e))
         if (f->at.at[e].fd.op == op) return &f->at.at[e];
+    return NULL;
+}
+
+static struct exchange *add(struct ls_scan *scan, uint64_t op)
+{
+    struct ls_fds *f = scan->fds;
+    uint32_t hash = ls_fold(ls_mix(20, op));
     if (f->at.n - f->unused.n >= LS_MAX_ITEMS) {
         scan->totals.dropped_items++;
         return NULL;
@@ -75,6 +87,14 @@ static struct exchange *find(struct ls_scan *scan, uint64_t op)
     return &f->at.at[at];
 }
 
+/* A question that is sent again, because its answer was lost or late, is answered again: lines that follow a complete
+ * exchange, and no exchange of their own. A line that asks begins one, also where an id is used twice. */
+static bool repeats(const struct ls_scan *scan, uint64_t op, int role)
+{
+    const uint64_t *recent = scan->fds->recent;
+    return recent && op != 0 && role != LS_FD_ASKED && recent[ls_fold(ls_mix(20, op)) % RECENT] == op;
+}
+
 static void learn(int64_t *to, const struct ls_match *m, int field)
 {
     int64_t v = ls_role_int(m, field, -1);
@@ -86,7 +106,9 @@ void ls_fds_record(struct ls_scan *scan, const struct ls_record *rec, const stru
     enum { MOST_DONE = 1 << 16 };
     uint64_t op;
     if (!ls_role_value(m, F_OP, &op)) return;
-    struct exchange *x = find(scan, op);
+    struct exchange *x = known(scan, op);
+    if (!x && repeats(scan, op, m->message->role)) return;
+    if (!x) x = add(scan, op);
     if (!x) return;
     ls_fd *d = &x->fd;
     switch (m->message->role) {

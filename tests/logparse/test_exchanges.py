@@ -40,6 +40,23 @@ def test_stages_may_be_read_in_any_order(scan_text: Scan) -> None:
     assert (result.totals.fds_matched, result.fds) == (1, [])
 
 
+def test_a_question_that_is_asked_again_is_the_same_exchange(scan_text: Scan) -> None:
+    # Sent twice under load: the service's lines come twice, before and behind the caller's end of it.
+    twice = scan_text(asked(5) + got(5) + got(5) + answered(5) + done(5) + answered(5) + got(5) + answered(5))
+    assert (twice.totals.fds_matched, twice.fds) == (1, [])
+    # The service's log is another file, read later.
+    apart = scan_text(asked(5, 1) + done(5, 1), (got(5, 2) + answered(5, 2)) * 3)
+    assert (apart.totals.fds_matched, apart.fds) == (1, [])
+
+
+def test_an_id_that_is_asked_with_once_more_is_another_exchange(scan_text: Scan) -> None:
+    whole = asked(5) + got(5) + answered(5) + done(5)
+    again = scan_text(whole + whole)
+    assert (again.totals.fds_matched, again.fds) == (2, [])
+    lost = scan_text(whole + asked(5))
+    assert (lost.totals.fds_matched, len(lost.fds)) == (1, 1)
+
+
 def start(rank: int, n: int, comm: int = 0x10, commid: int = 0xC0, pid: int | None = None) -> str:
     pid = pid or rank + 1
     return info(
