@@ -31,7 +31,8 @@ class _Queues:
 def find(job: Job) -> list[Finding]:
     """PSM303 for what does not pair, PSM302 for a rank that left or is behind.
 
-    What a teardown follows was complete: an end that is missing there is a lost line of the log.
+    What a teardown follows was complete: an end that is missing there is a lost line of the log. Byte counts that differ before an abort are
+    the reason for it, or what it hides.
     """
     out: list[Finding] = []
     queues = _Queues()
@@ -39,11 +40,16 @@ def find(job: Job) -> list[Finding]:
         queues.sent[(pair.group, pair.src)].append(pair)
         queues.received[(pair.group, pair.dst)].append(pair)
     ended = {i.group for i in job.scan.instances if i.end is not None}
+    aborts = {e.ref for e in job.events("comm.end.abort")}
+    destroyed = {i.group for i in job.scan.instances if i.end is not None and i.end not in aborts}
     left = _leavers(job, ended)
     clashes: dict[int, list[PairQueue]] = defaultdict(list)
     for pair in job.scan.pairs:
         run = _run(job, pair)
-        if run is None or pair.group in ended or proof.of(job, run).done or (pair.group, _owing(pair)) in left:
+        if run is None or pair.group in destroyed or (pair.group, _owing(pair)) in left:
+            continue
+        over = pair.group in ended or proof.of(job, run).done
+        if over and (pair.mismatch is None or pair.pending_sends or pair.pending_recvs):
             continue
         if len(out) >= _MOST:
             break

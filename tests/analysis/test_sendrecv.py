@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from psmkit.analysis import plan, sendrecv
 from psmkit.logparse.types import PairQueue
 from psmkit.model import Finding
@@ -58,12 +60,16 @@ def test_a_job_that_was_torn_down_paired_them() -> None:
     assert _exchange(3, end=True) == []
 
 
-def _sizes(pending: int) -> list[Finding]:
+def _sizes(pending: int, end: str = "") -> list[Finding]:
     scan = Scan()
     procs = [scan.proc(r) for r in range(2)]
     group = scan.comm(procs)
     send, recv = scan.ref(procs[0], "Send: count 1024"), scan.ref(procs[1], "Recv: count 512")
     scan.pairs.append(PairQueue(group, 0, 1, 4, (), (), pending, 0, (send, recv, 1024, 512)))
+    if end:
+        for at, proc in enumerate(procs):
+            ref = scan.event(proc, end, "comm - COMPLETE").ref
+            scan.instances[at] = replace(scan.instances[at], end=ref)
     return sendrecv.find(scan.job())
 
 
@@ -76,6 +82,13 @@ def test_byte_counts_that_differ() -> None:
 def test_byte_counts_of_queues_that_are_shifted() -> None:
     (found,) = _sizes(1)
     assert found.severity == "warning"
+
+
+def test_byte_counts_that_differ_before_an_abort_are_told() -> None:
+    (found,) = _sizes(0, "comm.end.abort")
+    assert (found.severity, found.code) == ("error", "PSM303")
+    assert _sizes(1, "comm.end.abort") == []
+    assert _sizes(0, "comm.end.destroy") == []
 
 
 def _plan(recv_bytes: int, *, rounds: int = 3, other: int = 65536) -> list[Finding]:
