@@ -219,7 +219,7 @@ def _show(done: LabRun, library: Library, form: str) -> int:
         data = asdict(done.outcome) | {"good": good, "cases": done.cases, "settings": done.settings}
         if report is not None:
             codes = sorted({f.code for f in report.findings})
-            culprits = sorted({rank for f in report.findings for rank in f.culprits})
+            culprits = sorted({c.global_rank for c in report.culprits if c.global_rank is not None})
             data["analysis"] = {
                 "verdict": report.verdict.value,
                 "reason": report.reason,

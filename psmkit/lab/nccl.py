@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from psmkit.lab import nccl_ras, runner, transfer
+from psmkit.lab import nccl_ras, runner, transfer, words
 from psmkit.lab.cuda import LabError
 from psmkit.lab.emulation import Emulation
 from psmkit.lab.nccl_library import Library
@@ -263,6 +263,8 @@ def start(
         reaped, unknown = memory.reap((folder / "logs").iterdir())
     if all(rank.state == "good" for rank in outcome.ranks):
         outcome.shared_memory += reaped  # nobody died: NCCL has forgotten them
+    # Beside the logs: who reads these reads that, too.
+    (folder / "logs" / words.FILE).write_text("".join(line + "\n" for line in words.lines(outcome)))
     settings: dict[str, Any] = {
         "kind": "nccl",
         "library": str(library.path),
@@ -276,7 +278,7 @@ def start(
         "faults": lab.faults,
         "differs": {str(k): dict(v) for k, v in changes.items()},
         "reaped": reaped,
-        "unknown": unknown,
+        "unknown": unknown if debug == "WARN" else [],  # from INFO on logs name all that is the run's
     }
     done = transfer.LabRun(folder, [case.line() for case in cases], outcome, settings)
     done.write()
@@ -285,6 +287,6 @@ def start(
 
 def _of_rank(case: NcclCase, device: int, changes: Mapping[str, str]) -> str:
     placed = case if case.device is not None else replace(case, device=device)
-    words = dict(word.split("=", 1) for word in placed.line().split(" "))
-    words |= {k: v for k, v in changes.items() if not _VARIABLE.match(k)}
-    return " ".join(f"{k}={v}" for k, v in words.items())
+    keys = dict(word.split("=", 1) for word in placed.line().split(" "))
+    keys |= {k: v for k, v in changes.items() if not _VARIABLE.match(k)}
+    return " ".join(f"{k}={v}" for k, v in keys.items())
