@@ -293,7 +293,17 @@ class Transport:
     """
 
     def __init__(self, send: HandlerTable | None = None, recv: HandlerTable | None = None) -> None:
-        self.send, self.recv = send, recv
+        self._sides = send, recv
+
+    @property
+    def send(self) -> HandlerTable | None:
+        """Handlers of the sending side."""
+        return self._sides[0]
+
+    @property
+    def recv(self) -> HandlerTable | None:
+        """Handlers of the receiving side."""
+        return self._sides[1]
 
 
 def address_of(pointer: Any) -> int:

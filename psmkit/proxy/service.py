@@ -168,7 +168,7 @@ class Proxy:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         if error is not None and not self.closed:
             # Others may wait for this rank's part.
-            self.abort(f"{kind.__name__ if kind else 'an exception'}: {error}")
+            self.abort(str(error) if isinstance(error, PsmError) else f"{type(error).__name__}: {error}")
             try:
                 self.close()
             except PsmError as second:

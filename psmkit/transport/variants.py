@@ -27,13 +27,24 @@ class Variant(Transport):
         faults: those that make the mistake, to be set as PSM_FAULTS before the processes begin; empty: none.
     """
 
-    def __init__(self, pointer: Any) -> None:
+    def __init__(self, pointer: Any, send: HandlerTable | None = None, recv: HandlerTable | None = None) -> None:
         self.pointer = pointer
         self.name, self.summary = text_of(pointer.name), text_of(pointer.summary)
         self.outcome, self.wrong = text_of(pointer.outcome), bool(pointer.wrong)
         faults = self.member("faults")
         self.faults = "" if faults is None else text_of(faults)
-        super().__init__(HandlerTable(pointer.send), HandlerTable(pointer.recv))
+        self._handlers = send or HandlerTable(pointer.send), recv or HandlerTable(pointer.recv)
+        super().__init__(*self._handlers)
+
+    @property
+    def send(self) -> HandlerTable:
+        """Handlers of the sender's proxy."""
+        return self._handlers[0]
+
+    @property
+    def recv(self) -> HandlerTable:
+        """Handlers of the receiver's proxy."""
+        return self._handlers[1]
 
     @property
     def code(self) -> str:
@@ -142,7 +153,6 @@ def register_variant(
         )
     right = variant()
     sides = send or right.send, recv or right.recv
-    assert sides[0] is not None and sides[1] is not None
     number = len(_registered)
     caller = (recv_setup, send_connect, recv_connect)
     if any(caller) and number >= _SLOTS:
@@ -156,8 +166,7 @@ def register_variant(
             setattr(table, member, getattr(lib, _c_name(member, number)))
     _functions[number] = caller
     check(lib.psmP2pRegisterVariant(table))
-    made = Variant(table)
-    made.send, made.recv = sides
+    made = Variant(table, *sides)
     _kept.extend((table, strings))
     _registered[name] = made
     return made

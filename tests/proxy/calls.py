@@ -88,7 +88,8 @@ def exception_across(rank: Rank) -> tuple[object, ...] | None:
     """What rank 1 hears of a handler of rank 0 that raises, and that it is served after that."""
 
     def setup(connection: Connection, request: bytes, size: int) -> bytes:
-        return {}["no such key"]
+        table: dict[str, bytes] = {}
+        return table["no such key"]
 
     table = Handlers(setup=setup, register=lambda c, request, size: request)
     with Proxy(rank.number, 2, transports={NUMBER: Transport(recv=table)}) as proxy:

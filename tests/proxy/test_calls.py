@@ -103,7 +103,12 @@ def test_abort_by_another_thread_ends_a_wait_with_its_reason() -> None:
         return LATER
 
     with served(setup=setup) as c:
-        thread = threading.Thread(target=lambda: asked.wait(60) and c.proxy.abort("enough"))
+
+        def abort() -> None:
+            assert asked.wait(60)
+            c.proxy.abort("enough")
+
+        thread = threading.Thread(target=abort)
         thread.start()
         # The own service may be the first to tell that it has ended.
         with pytest.raises((AbortedError, PeerClosedError)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 
 import numpy as np
@@ -80,15 +81,20 @@ def arrays_across(rank: Rank) -> tuple[bool, bytes, list[str]]:
         send, recv = connect(rank, proxy, infos(rank, proxy), stack)
         numbers = np.arange(50_000, dtype=np.float64) + me
         got, note = np.zeros_like(numbers), bytearray(5)
-        operations = [Send(send, numbers), Recv(recv, got), Send(send, b"hello"), Recv(recv, note)]
+        operations: list[Send | Recv | CopyToSelf] = [
+            Send(send, numbers),
+            Recv(recv, got),
+            Send(send, b"hello"),
+            Recv(recv, note),
+        ]
         with transport.launch(proxy, [*operations, CopyToSelf(b"self", own := bytearray(4))]):
             pass
         assert own == b"self"
-        attempts = [
+        attempts: list[list[Send | Recv | CopyToSelf]] = [
             [Recv(recv, b"cannot be written to")],
             [Send(send, bytearray(3), 4)],
             [Send(recv, bytearray(3))],
-            [Send(send, object())],
+            [Send(send, object())],  # no buffer
             [Send(send, numbers[::2])],
         ]
         for attempt in attempts:
@@ -110,7 +116,8 @@ def late_peer(rank: Rank) -> list[str]:
         send, recv = connect(rank, proxy, infos(rank, proxy), stack)
         if rank.number == 0:
             group = transport.launch(proxy, [Recv(recv, into := bytearray(4))])
-            for act in (lambda: group.wait(0.05), recv.close):
+            acts: list[Callable[[], None]] = [lambda: group.wait(0.05), recv.close]
+            for act in acts:
                 try:
                     act()
                 except PsmError as error:
@@ -173,7 +180,12 @@ def memory_alone(rank: Rank) -> list[str]:
             transport.copy(proxy, host, memory.read())
             array = np.frombuffer(host.view(), dtype=np.uint8)
             assert bytes(array[50:56]) == b"middle"
-            attempts = [lambda: memory.read(51, 50), lambda: memory.write(bytes(101)), memory.view, host.close]
+            attempts: list[Callable[[], object]] = [
+                lambda: memory.read(51, 50),
+                lambda: memory.write(bytes(101)),
+                memory.view,
+                host.close,
+            ]
             for attempt in attempts:
                 try:
                     attempt()

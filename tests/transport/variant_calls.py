@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 from psmkit import transport
-from psmkit.proxy import Connection, Handlers, Later, Proxy, PsmError, Running, Settings
+from psmkit.proxy import Connection, Handlers, HandlerTable, Later, Proxy, PsmError, Running, Settings
 from psmkit.testing import Rank
 from psmkit.transport import (
     P2P,
@@ -24,7 +24,7 @@ from tests.transport.calls import infos, pattern
 seen: list[str] = []
 
 
-def handlers(right: Handlers) -> Handlers:
+def handlers(right: HandlerTable) -> Handlers:
     """All of one direction, in Python, which let the right ones do the work."""
 
     def setup(connection: Connection, request: bytes, size: int) -> bytes | Later:
