@@ -133,16 +133,15 @@ def _hung(job: Job, run: int, hung: Sequence[Event], waits: Sequence[Event], fai
     longest = max(float(str(e.fields.get("since"))) for e in hung)
     stalls = [e for e in job.events(*_STALLS) if job.run_of_event(e) == run]
     proven = bool(stalls) or (stage != "move" and longest >= _STANDS_STILL)
-    suspects = steps.suspects(job, run) if not waits else {}
-    culprits = ranks if waits else sorted(suspects) if len(suspects) == 1 else []
-    many = len(ranks) > 1
-    if waits:
+    # Data stands still because of one of the two ends, and that need not be the one that shows it.
+    suspects = steps.suspects(job, run) if stage == "move" else {}
+    culprits = sorted(suspects) if len(suspects) == 1 else ranks if waits and stage != "move" else []
+    title = f"{ranks_text(ranks)} {'stand' if len(ranks) > 1 else 'stands'} still in stage {stage}"
+    if stage == "move" and culprits:
+        title += f"; rank {culprits[0]} has to act: {suspects[culprits[0]]}"
+    elif waits:
         first = waits[0].fields
-        title = f"{ranks_text(ranks)} {'stand' if many else 'stands'} still in stage {stage}; {ranks_text(map(_rank, waits))} {'wait' if len(waits) > 1 else 'waits'} for that in {first.get('what')} {first.get('name')}"
-    elif culprits:
-        title = f"{ranks_text(ranks)} {'stand' if many else 'stands'} still in stage {stage}; rank {culprits[0]} has to act: {suspects[culprits[0]]}"
-    else:
-        title = f"{ranks_text(ranks)} {'stand' if many else 'stands'} still in stage {stage}"
+        title += f"; {ranks_text(map(_rank, waits))} {'wait' if len(waits) > 1 else 'waits'} for that in {first.get('what')} {first.get('name')}"
     said = joined(f"rank {_rank(e)}: {_told(e)}" for e in failed[:3])
     return job.finding(
         "PSM304",

@@ -96,7 +96,8 @@ def test_missing_recv_hangs_the_sender_and_its_stacks_show_where(lab: Lab) -> No
     assert [r["state"] for r in result["ranks"]] == ["hung", "waiting"]
     assert result["ranks"][0]["stage"] == "move" and result["ranks"][1]["waits"] == "barrier moved"
     stacks = Path(result["ranks"][0]["stacks"][0]).read_text()
-    assert "psmGroupWait" in stacks or "no gdb" in stacks
+    assert "group_wait" in stacks or "psmGroupWait" in stacks or "no gdb" in stacks
+    assert "rank 1" in result["analysis"]["reason"] and "has not posted the recv" in result["analysis"]["reason"]
     assert not result["shared_memory"] and not result["processes"]
 
 

@@ -236,7 +236,7 @@ psm_status psmGroupQuery(psmGroup *group)
                     group->id, psm_status_name(status));
 }
 
-static psm_status wait_until(psmGroup *group, uint64_t deadline_ns)
+static psm_status group_wait(psmGroup *group, uint64_t deadline_ns)
 {
     psm_status status;
     while ((status = psmGroupQuery(group)) == PSM_IN_PROGRESS && psm_clock_ns() < deadline_ns) {
@@ -251,11 +251,11 @@ static psm_status wait_until(psmGroup *group, uint64_t deadline_ns)
 
 psm_status psmGroupWait(psmGroup *group)
 {
-    return wait_until(group, UINT64_MAX);
+    return group_wait(group, UINT64_MAX);
 }
 psm_status psmGroupWaitFor(psmGroup *group, uint32_t timeoutMs)
 {
-    return wait_until(group, psm_clock_ns() + timeoutMs * UINT64_C(1000000));
+    return group_wait(group, psm_clock_ns() + timeoutMs * UINT64_C(1000000));
 }
 
 psm_status psmGroupFree(psmGroup *group)
