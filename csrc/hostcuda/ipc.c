@@ -87,7 +87,9 @@ int hc_shared_page_new(int device, struct hc_shared_page *shared)
 {
     struct hc_trailer t = {.size = HC_PAGE, .kind = HC_MEMFD_SHARED_PAGE};
     shared->memfd = hc_memfd_new(&t, device);
-    return shared->memfd < 0 ? PSM_CUDA_OUT_OF_MEMORY : map_page(shared);
+    if (shared->memfd >= 0) return map_page(shared);
+    hc_say_no_descriptor(errno);
+    return PSM_CUDA_OUT_OF_MEMORY;
 }
 
 int hc_shared_page_open(const struct hc_ipc_name *name, struct hc_shared_page *shared, struct hc_trailer *t)

@@ -46,6 +46,9 @@ int hc_memfd_new(struct hc_trailer *t, int device);
 /* Whether fd is such a memfd. 0, or: INVALID_VALUE (not one, or damaged), INVALID_DEVICE (of another node). `t` is a
    copy, so that the owner cannot change it later; reasons are logged. */
 int hc_memfd_check(int fd, enum hc_memfd_kind kind, struct hc_trailer *t);
+/* Once, before the first of them: more descriptors than the process would have. */
+void hc_descriptors_start(void);
+int hc_descriptor_dup(int fd);                       /* to be kept by hostcuda; -1 with errno */
 int hc_device_of_uuid(const unsigned char uuid[16]); /* -1: not visible here */
 uint64_t hc_start_time(int pid);                     /* 0: no such process, or a zombie */
 uint64_t hc_unique_id(void);
@@ -54,6 +57,7 @@ uint64_t hc_unique_id(void);
 void hc_say_import(int fd, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void hc_say_ipc(int pid, const char *reason);
 void hc_say_no_memory(uint64_t bytes, int error);
+void hc_say_no_descriptor(int error); /* to the call that runs */
 void hc_say_no_peer(int device, int owner);
 
 /* ---- handles for other processes (ipc.c)

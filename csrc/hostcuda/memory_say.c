@@ -2,9 +2,11 @@
 #include "memory.h"
 #include "psm_messages.h"
 
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 
 void hc_say_import(int fd, const char *format, ...)
 {
@@ -24,9 +26,37 @@ void hc_say_ipc(int pid, const char *reason)
         psm_msg_hostcuda_ipc_refused_2(reason);
 }
 
+/* What is at its end, and what to do. */
+static const char *limit_of(int error, char *text, size_t size)
+{
+    struct rlimit limit;
+    if (error == EMFILE && getrlimit(RLIMIT_NOFILE, &limit) == 0)
+        snprintf(
+            text, size,
+            "all %llu file descriptors of this process are in use, and each allocation of more than 1 MiB takes one; "
+            "raise the limit (ulimit -Hn), or share larger allocations out",
+            (unsigned long long)limit.rlim_cur);
+    else if (error == ENFILE)
+        snprintf(text, size, "all file descriptors of this machine are in use; raise fs.file-max");
+    else if (error == ENOMEM)
+        snprintf(text, size,
+                 "the system has no memory, or no mapping more for this process; see vm.max_map_count and ulimit -v");
+    else
+        snprintf(text, size, "%s", strerror(error));
+    return text;
+}
+
 void hc_say_no_memory(uint64_t bytes, int error)
 {
-    psm_msg_hostcuda_no_memory(bytes, strerror(error));
+    char text[256];
+    psm_msg_hostcuda_no_memory(bytes, limit_of(error, text, sizeof text));
+}
+
+void hc_say_no_descriptor(int error)
+{
+    char text[256];
+    const struct hc_call *call = hc_current_call();
+    psm_msg_hostcuda_no_descriptor(call ? hc_functions[call->fn].name : "hostcuda", limit_of(error, text, sizeof text));
 }
 
 void hc_say_no_peer(int device, int owner)

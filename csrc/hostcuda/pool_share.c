@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include "pool.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <string.h>
 
@@ -174,6 +175,7 @@ static int share(struct hc_pool *pool)
                                .location_id = pool->properties.location.id};
         pool->memfd = hc_memfd_new(&t, pool->device);
         pool->shared_id = t.id;
+        if (pool->memfd < 0) hc_say_no_descriptor(errno);
     }
     int rc = pool->memfd < 0 ? PSM_CUDA_OUT_OF_MEMORY : 0;
     pthread_mutex_unlock(&pool->lock);
@@ -190,10 +192,12 @@ cudaError_t hc_cudaMemPoolExportToShareableHandle(void *shareableHandle, cudaMem
     rc = share(pool);
     if (rc == 0) {
         int fd = fcntl(pool->memfd, F_DUPFD_CLOEXEC, 0);
-        if (fd < 0)
+        if (fd < 0) {
+            hc_say_no_descriptor(errno);
             rc = PSM_CUDA_OUT_OF_MEMORY;
-        else
+        } else {
             *(int *)shareableHandle = fd;
+        }
     }
     hc_pool_put(pool);
     return rc;

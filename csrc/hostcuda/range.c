@@ -20,6 +20,7 @@ static size_t registered_count, registered_room;
 
 int hc_memory_start(void)
 {
+    hc_descriptors_start();
     /* Writers first: a steady stream of lookups may not starve cudaMalloc. */
     pthread_rwlockattr_t attributes;
     pthread_rwlockattr_init(&attributes);

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -59,6 +60,39 @@ int hc_device_of_uuid(const unsigned char uuid[16])
     return -1;
 }
 
+/* ---- descriptors
+
+   CUDA takes none for an allocation, and here each takes one. So the limit of the process goes up, and what is ours
+   lies above what the application could have had before: it keeps all its numbers, and select() works on them. */
+
+enum { MOST_DESCRIPTORS = 1 << 17 }; /* mappings end before (vm.max_map_count) */
+static int first_own;                /* 0: the limit is as it was */
+
+void hc_descriptors_start(void)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+    rlim_t before = limit.rlim_cur, most = limit.rlim_max < MOST_DESCRIPTORS ? limit.rlim_max : MOST_DESCRIPTORS;
+    if (before >= most) return;
+    limit.rlim_cur = most;
+    if (setrlimit(RLIMIT_NOFILE, &limit) == 0) first_own = (int)before;
+}
+
+int hc_descriptor_dup(int fd)
+{
+    int own = fcntl(fd, F_DUPFD_CLOEXEC, first_own);
+    return own >= 0 || !first_own ? own : fcntl(fd, F_DUPFD_CLOEXEC, 0); /* the application has lowered its limit */
+}
+
+static int keep(int fd)
+{
+    if (fd >= first_own) return fd;
+    int own = hc_descriptor_dup(fd);
+    if (own < 0) return fd;
+    close(fd);
+    return own;
+}
+
 int hc_memfd_new(struct hc_trailer *t, int device)
 {
     static _Atomic uint64_t started;
@@ -87,7 +121,7 @@ int hc_memfd_new(struct hc_trailer *t, int device)
         errno = error;
         return -1;
     }
-    return fd;
+    return keep(fd);
 }
 
 /* The trailer of one's own memory can be overwritten by whoever has the descriptor: each field is looked at as if it

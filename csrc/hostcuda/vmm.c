@@ -196,6 +196,7 @@ CUresult hc_cuMemExportToShareableHandle(void *shareableHandle, CUmemGenericAllo
     if (memory && memory->properties.requestedHandleTypes & cudaMemHandleTypePosixFileDescriptor) {
         fd = fcntl(memory->memfd, F_DUPFD_CLOEXEC, 0);
         rc = fd < 0 ? PSM_CUDA_OUT_OF_MEMORY : 0;
+        if (rc) hc_say_no_descriptor(errno);
     }
     pthread_rwlock_unlock(&hc_ranges_lock);
     if (rc == 0) *(int *)shareableHandle = fd;
@@ -223,8 +224,9 @@ CUresult hc_cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle,
     }
     struct hc_memory *memory = calloc(1, sizeof *memory);
     if (!memory) return PSM_CUDA_OUT_OF_MEMORY;
-    memory->memfd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    memory->memfd = hc_descriptor_dup(fd);
     if (memory->memfd < 0) {
+        hc_say_no_descriptor(errno);
         free(memory);
         return PSM_CUDA_OUT_OF_MEMORY;
     }

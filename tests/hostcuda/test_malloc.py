@@ -370,3 +370,57 @@ def test_driver_asks_for_a_current_context(child: Child) -> None:
           drv.cuMemGetAddressRange_v2(d, n, 1), drv.cuMemHostAlloc(v, 16, 0), drv.cuMemAllocManaged(d, 16, 1))
     """
     assert child(code).stdout.split() == [str(INVALID_CONTEXT)] * 6
+
+
+# ---- descriptors ----
+
+
+@emulated
+def test_allocations_take_no_descriptor_that_the_application_could_have_had(child: Child) -> None:
+    child("""
+import resource
+most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, min(most, 4096)))
+before = set(os.listdir('/proc/self/fd'))
+kept = [new('void **') for _ in range(200)]
+for p in kept: ok.cudaMalloc(p, 2 << 20)
+ours = {int(fd) for fd in set(os.listdir('/proc/self/fd')) - before}
+assert len([fd for fd in ours if fd >= 64]) == 200, sorted(ours)
+fd = os.open('/dev/null', os.O_RDONLY)
+assert fd < 64, fd
+assert resource.getrlimit(resource.RLIMIT_NOFILE) == (min(most, 4096), min(most, 4096))
+for p in kept: ok.cudaFree(p[0])
+""")
+
+
+@emulated
+def test_allocation_without_a_descriptor_left_says_what_ran_out_and_what_to_do(child: Child) -> None:
+    done = child("""
+import resource
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+codes = []
+while not codes or codes[-1] == 0: codes.append(rt.cudaMalloc(new('void **'), 2 << 20))
+print(codes[-1], 20 < len(codes) < 64)
+""")
+    assert "2 True" in done.stdout
+    assert "2097152 bytes cannot be had: all 64 file descriptors of this process are in use" in done.stdout
+    assert "raise the limit (ulimit -Hn)" in done.stdout
+
+
+@emulated
+def test_export_without_a_descriptor_left_is_told(child: Child) -> None:
+    done = child("""
+import resource
+drv = Face('cuda')
+ok.cudaFree(ffi.NULL)
+prop, handle, fd = drv.new('CUmemAllocationProp *'), drv.new('CUmemGenericAllocationHandle *'), drv.new('int *')
+prop.type, prop.location.type, prop.requestedHandleTypes = 1, 1, 1
+drv.ok.cuMemCreate(handle, 2 << 20, prop, 0)
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+while True:
+    try: os.dup(0)
+    except OSError: break
+print(drv.cuMemExportToShareableHandle(fd, handle[0], 1, 0))
+""")
+    assert done.stdout.splitlines()[-1] == "2"
+    assert "cuMemExportToShareableHandle gets no file descriptor: all 64 file descriptors" in done.stdout
