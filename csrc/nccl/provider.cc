@@ -298,11 +298,24 @@ void Provider::add(const std::shared_ptr<Registration> &registration)
     registrations_.push_back(registration);
 }
 
-void Provider::remove(const Registration *registration)
+std::shared_ptr<Registration> Provider::take(const struct ncclReg *record, int peer)
 {
     std::lock_guard<std::mutex> hold(lock_);
-    registrations_.remove_if(
-        [registration](const std::shared_ptr<Registration> &entry) { return entry.get() == registration; });
+    for (auto at = registrations_.begin(); at != registrations_.end(); ++at) {
+        std::shared_ptr<Registration> entry = *at;
+        if (entry->record != record || (peer != -1 && entry->peer != peer)) continue;
+        registrations_.erase(at);
+        return entry;
+    }
+    return nullptr;
+}
+
+bool Provider::has(const struct ncclReg *record, int peer)
+{
+    std::lock_guard<std::mutex> hold(lock_);
+    for (const std::shared_ptr<Registration> &entry : registrations_)
+        if (entry->record == record && entry->peer == peer) return true;
+    return false;
 }
 
 std::shared_ptr<Registration> Provider::find(int peer, uintptr_t at, size_t size)

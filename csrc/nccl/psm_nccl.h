@@ -49,7 +49,8 @@ struct Operation {
 
 /* A buffer of the application that one peer can reach. */
 struct Registration {
-    int peer; /* rank of the communicator that registered it */
+    const struct ncclReg *record; /* NCCL's, of all peers */
+    int peer;                     /* rank of the communicator that registered it */
     uintptr_t begin;
     size_t size;
     psmP2pConnector *send, *recv; /* where it is registered; NULL: not */
@@ -89,7 +90,9 @@ class Provider
 
     /* ---- registrations ---- */
     void add(const std::shared_ptr<Registration> &registration);
-    void remove(const Registration *registration);
+    /* Out of the list: of one peer, or of all (-1). NULL: none is left. */
+    std::shared_ptr<Registration> take(const struct ncclReg *record, int peer);
+    bool has(const struct ncclReg *record, int peer);
     std::shared_ptr<Registration> find(int peer, uintptr_t at, size_t size);
 
   private:

@@ -105,7 +105,7 @@ struct psmProxySubArgs sub_of(Provider *provider, const struct ncclProxyArgs *ar
     sub.nbytes = from->nbytes > 0 ? (uint64_t)from->nbytes : 0;
     sub.peer = from->peer;
     sub.channel = from->channelId;
-    if (!args->reg) return sub;
+    if (!wants_zero_copy(args)) return sub;
     const uint8_t *buffer = from->connection->send ? from->sendbuff : from->recvbuff;
     std::shared_ptr<Registration> registration = provider->find(from->peer, (uintptr_t)buffer, sub.nbytes);
     if (!registration) return sub;
@@ -120,7 +120,7 @@ Operation *begin(struct ncclProxyArgs *args)
     Provider *provider = static_cast<Served *>(args->subs[0].connection->transportResources)->provider;
     Operation *operation = new Operation();
     operation->provider = provider;
-    operation->sync = args->syncCond;
+    operation->sync = sync_of(args);
     operation->nsubs = args->nsubs;
     operation->parts.resize(((size_t)args->nsubs + PSM_MAX_SUBS - 1) / PSM_MAX_SUBS);
     for (int s = 0; s < args->nsubs; s++) {

@@ -1,12 +1,10 @@
-/* NCCL's transport table over the p2p transport, in place of the tree's own psm_p2p, and zero-copy registration. On
- * NCCL's caller threads. */
+/* NCCL's transport table over the p2p transport, in place of the tree's own psm_p2p. On NCCL's caller
+ * threads. */
 #include "psm_nccl.h"
 
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
-
-extern int64_t ncclParamPassSm();
 
 namespace psm
 {
@@ -70,7 +68,7 @@ ncclResult_t find_way(struct ncclComm *comm, struct ncclPeerInfo *one, struct nc
 {
     struct ncclPeerInfo *first = one->rank < other->rank ? one : other, *second = first == one ? other : one;
     int p2p = 0, intermediate = -1;
-    NCCLCHECK(ncclTopoCheckP2p(comm, comm->topo, first->rank, second->rank, &p2p, nullptr, &intermediate));
+    NCCLCHECK(check_p2p(comm, first->rank, second->rank, &p2p, &intermediate));
     bool direct = p2p && intermediate == -1 && reaches(first, second) && reaches(second, first);
     describe(comm, one, other, mine, theirs, direct);
     return ncclSuccess;
@@ -127,7 +125,7 @@ ncclResult_t setup(struct ncclComm *comm, struct ncclPeerInfo *me, struct ncclPe
     memset(connect, 0, sizeof *connect);
     memcpy(connect, &info, sizeof info);
     connector->transportResources = end;
-    connector->conn.flags |= NCCL_P2P_WRITE; /* so that NCCL asks for registrations */
+    connector->conn.flags |= NCCL_P2P_WRITE; /* so that NCCL asks for registrations, and takes our addresses */
     return ncclSuccess;
 }
 
@@ -183,11 +181,16 @@ ncclResult_t free_end(struct ncclConnector *connector, bool send)
     return result;
 }
 
-ncclResult_t send_free(struct ncclConnector *send)
+#ifdef PSM_TREE_2_30
+#define PSM_FREE_ARGS struct ncclComm *,
+#else
+#define PSM_FREE_ARGS
+#endif
+ncclResult_t send_free(PSM_FREE_ARGS struct ncclConnector *send)
 {
     return free_end(send, true);
 }
-ncclResult_t recv_free(struct ncclConnector *recv)
+ncclResult_t recv_free(PSM_FREE_ARGS struct ncclConnector *recv)
 {
     return free_end(recv, false);
 }
@@ -203,131 +206,3 @@ struct ncclTransport psmP2pTransport = {
      psm::proxy_progress, psm::proxy_register, psm::proxy_deregister},
     {psm::recv_setup, psm::recv_connect, psm::recv_free, nullptr, psm::proxy_setup, psm::proxy_connect, psm::proxy_free,
      psm::proxy_progress, psm::proxy_register, psm::proxy_deregister}};
-
-/* ---- zero-copy ---- */
-
-namespace psm
-{
-
-/* The connector to or from a peer by which a buffer is registered: any channel's serves all of them. */
-static psmP2pConnector *connector_to(struct ncclComm *comm, int peer, bool send)
-{
-    for (int c = 0; c < MAXCHANNELS; c++) {
-        struct ncclChannelPeer **peers = comm->channels[c].peers;
-        if (!peers || !peers[peer]) continue;
-        struct ncclConnector *connector = send ? &peers[peer]->send[1] : &peers[peer]->recv[1];
-        struct ncclTransportComm *mine = send ? &psmP2pTransport.send : &psmP2pTransport.recv;
-        if (connector->connected && connector->transportComm == mine && connector->transportResources)
-            return static_cast<End *>(connector->transportResources)->connector;
-    }
-    return nullptr;
-}
-
-static psm_status register_at(Registration *entry)
-{
-    psm_status status = PSM_OK;
-    if (entry->recv) status = psmP2pRegister(entry->recv, (void *)entry->begin, entry->size, &entry->recvHandle);
-    if (status == PSM_OK && entry->send)
-        status = psmP2pRegister(entry->send, (void *)entry->begin, entry->size, &entry->sendHandle);
-    return status;
-}
-
-static psm_status deregister(Registration *entry)
-{
-    psm_status first = PSM_OK;
-    if (entry->recvHandle) first = psmP2pDeregister(entry->recv, entry->recvHandle);
-    if (entry->sendHandle) {
-        psm_status status = psmP2pDeregister(entry->send, entry->sendHandle);
-        if (first == PSM_OK) first = status;
-    }
-    entry->recvHandle = entry->sendHandle = 0;
-    return first == PSM_ERR_NOT_FOUND ? PSM_OK : first; /* the connector was freed, and they with it */
-}
-
-/* NCCL's record is of whole pages, which may hold more than the buffer's allocation. */
-static bool clip(const struct ncclReg *record, uintptr_t buffer, Registration *entry, const struct ncclComm *comm)
-{
-    CUdeviceptr base;
-    size_t size;
-    if (CUPFN(cuMemGetAddressRange(&base, &size, (CUdeviceptr)buffer)) != CUDA_SUCCESS) return false;
-    uintptr_t begin = std::max<uintptr_t>(base, record->addr);
-    uintptr_t end = std::min<uintptr_t>(base + size, record->addr + record->pages * comm->regCache.pageSize);
-    entry->begin = begin;
-    entry->size = end - begin;
-    return end > begin;
-}
-
-static ncclResult_t register_for(struct ncclComm *comm, struct ncclReg *record, int peer, const void *buffer,
-                                 bool *registered)
-{
-    int local = comm->rankToLocalRank[peer];
-    *registered = record->psmIpcInfos[local] != nullptr;
-    if (*registered) return ncclSuccess;
-    std::shared_ptr<Registration> entry(new Registration());
-    entry->peer = peer;
-    if (!clip(record, (uintptr_t)buffer, entry.get(), comm)) return ncclSuccess;
-    entry->send = connector_to(comm, peer, true);
-    entry->recv = connector_to(comm, peer, false);
-    if (!entry->send && !entry->recv) return ncclSuccess;
-    psm_status status = register_at(entry.get());
-    if (status != PSM_OK) {
-        struct psm_error error = *psm_last_error();
-        deregister(entry.get());
-        psm_set_last_error(&error);
-        if (status == PSM_ERR_UNSUPPORTED) { /* such memory goes through the FIFO */
-            INFO(NCCL_REG, "PSM_P2P cannot register %p for peer %d: %s", (void *)entry->begin, peer, error.text);
-            return ncclSuccess;
-        }
-        return refuse("register", status);
-    }
-    struct ncclIpcRegInfo *info;
-    NCCLCHECK(ncclCalloc(&info, 1)); /* NCCL frees it */
-    info->peerRank = peer;
-    info->baseAddr = (void *)entry->begin;
-    info->impInfo.rmtRegAddr = entry.get();
-    record->psmIpcInfos[local] = info;
-    record->state |= PSM_P2P_REG_COMPLETE;
-    if (!record->psmRegIpcAddrs.hostPeerRmtAddrs)
-        NCCLCHECK(ncclCalloc(&record->psmRegIpcAddrs.hostPeerRmtAddrs, comm->localRanks));
-    /* Operations name buffers by this process's addresses: a peer's mean nothing here. */
-    record->psmRegIpcAddrs.hostPeerRmtAddrs[local] = record->addr;
-    Provider *provider = Provider::of(comm->proxyState);
-    provider->add(entry);
-    provider->give_back();
-    *registered = true;
-    return ncclSuccess;
-}
-
-} // namespace psm
-
-ncclResult_t psmIpcLocalRegisterBuffer(ncclComm *comm, const void *userbuff, size_t buffSize, int *peerRanks,
-                                       int nPeers, ncclIpcRegType type, int *regBufFlag, uintptr_t *offsetOut,
-                                       uintptr_t **peerRmtAddrsOut)
-{
-    *regBufFlag = 0;
-    *offsetOut = 0;
-    *peerRmtAddrsOut = nullptr;
-    if (!comm || !userbuff || buffSize == 0 || nPeers != 1 || type != NCCL_IPC_SENDRECV) return ncclSuccess;
-    struct ncclReg *record = nullptr;
-    bool valid = false, registered = false;
-    NCCLCHECK(ncclRegFind(comm, userbuff, buffSize, &record));
-    NCCLCHECK(ncclRegLocalIsValid(record, &valid));
-    if (!valid) return ncclSuccess;
-    NCCLCHECK(psm::register_for(comm, record, peerRanks[0], userbuff, &registered));
-    if (!registered) return ncclSuccess;
-    *regBufFlag = 1;
-    *offsetOut = (uintptr_t)userbuff - record->addr;
-    *peerRmtAddrsOut = (uintptr_t *)record->psmRegIpcAddrs.hostPeerRmtAddrs[comm->rankToLocalRank[peerRanks[0]]];
-    return ncclSuccess;
-}
-
-ncclResult_t psmIpcDeregBuffer(struct ncclComm *comm, struct ncclIpcRegInfo *regInfo)
-{
-    psm::Registration *entry = static_cast<psm::Registration *>(regInfo->impInfo.rmtRegAddr);
-    psm::Provider *provider = psm::Provider::of(comm->proxyState);
-    if (!provider) return psm::refuse("deregister", psm_last_error()->status);
-    psm_status status = psm::deregister(entry);
-    provider->remove(entry);
-    provider->give_back();
-    return status == PSM_OK ? ncclSuccess : psm::refuse("deregister", status);
-}
