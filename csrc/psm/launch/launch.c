@@ -18,6 +18,7 @@ PSM_FAULT_SITE(site_callback, "launch.callback", "the application's stream has c
 
 /* Ends of a wait that nobody announces: an abort. */
 enum { LOOK_NS = 2000000 };
+enum { CAPTURE_IMPLICIT = 906 /* cudaErrorStreamCaptureImplicit */ };
 
 struct psmGroup {
     struct psmSyncCondition sync;
@@ -138,11 +139,30 @@ static psm_status post(struct psmGroup *group, const struct psmGroupOp *ops, con
     return status != PSM_OK ? status : started;
 }
 
+/* A graph would run the host function each time it is launched, for operations that were posted once. */
+static psm_status refuse_capture(const struct psm_cuda *cuda, int rank, void *stream)
+{
+    enum cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+    int code = (int)cuda->cudaStreamIsCapturing((cudaStream_t)stream, &capture);
+    if (code == CAPTURE_IMPLICIT) /* the legacy stream, while a blocking one captures */
+        return psm_fail(PSM_ERR_UNSUPPORTED, "launch", rank, -1, 0,
+                        "launch on the legacy stream while a stream of this device is being captured into a graph: end "
+                        "the capture first, or launch on a non-blocking stream");
+    if (code != 0) return psm_cuda_fail(code, "launch", rank, -1, "cudaStreamIsCapturing of stream %p", stream);
+    if (capture == cudaStreamCaptureStatusNone) return PSM_OK;
+    return psm_fail(
+        PSM_ERR_UNSUPPORTED, "launch", rank, -1, 0,
+        "launch on stream %p, which is being captured into a graph%s: a group of sends and recvs runs once, "
+        "and a graph may be launched many times; call psmGroupLaunch before the capture or behind it",
+        stream, capture == cudaStreamCaptureStatusInvalidated ? " (and the capture has failed)" : "");
+}
+
 static psm_status begin(struct psmGroup *group, void *stream, const struct psmGroupOp *ops, uint64_t *handles,
                         size_t nops)
 {
     const struct psm_settings *settings = psmProxySettings(group->state);
     int64_t count[3] = {0}; /* recvs, sends, copies */
+    PSM_TRY(refuse_capture(group->cuda, group->rank, stream));
     for (size_t i = 0; i < nops; i++) {
         int role;
         PSM_TRY(check(&ops[i], i, &role));

@@ -4,6 +4,8 @@
 #include "proxy/service.h"
 #include "psm_lib_messages.h"
 
+enum { PSM_MAX_CHANNELS = 64 /* NCCL's MAXCHANNELS */ };
+
 #define SITES(X)                                                                                                       \
     X(init, "init", "the service answers Init")                                                                        \
     X(sharedinit, "sharedinit", "the service answers SharedInit")                                                      \
@@ -11,11 +13,12 @@
     X(connect, "connect", "the service answers Connect: its handler runs")                                             \
     X(register_, "register", "the service answers Register: its handler runs")                                         \
     X(deregister, "deregister", "the service answers Deregister: its handler runs")                                    \
-    X(close, "close", "the service frees a connection")
-#define SITE(variable, name, text)                                                                                     \
-    PSM_FAULT_SITE_OF(site_##variable, "proxy." name, text,                                                            \
-                      PSM_FAULT_CAN_CALL | PSM_FAULT_CAN(PSM_FAULT_DROP) | PSM_FAULT_CAN(PSM_FAULT_CORRUPT));
+    #define SITE(variable, name, text)                                                                                 \
+        PSM_FAULT_SITE_OF(site_##variable, "proxy." name, text,                                                        \
+                          PSM_FAULT_CAN_CALL | PSM_FAULT_CAN(PSM_FAULT_DROP) | PSM_FAULT_CAN(PSM_FAULT_CORRUPT));
 SITES(SITE)
+PSM_FAULT_SITE_OF(site_close, "proxy.close", "the service frees a connection",
+                  PSM_FAULT_CAN_CALL | PSM_FAULT_CAN(PSM_FAULT_DROP)); /* no payload to damage */
 
 static struct psm_site *site_of(int type)
 {
@@ -120,6 +123,9 @@ static psm_status handle(psmProxyState *state, struct psm_connection *c, struct 
             return psm_fail(PSM_ERR_PROTOCOL, "sharedinit", -1, -1, 0, "SharedInit with %u bytes, %zu are meant",
                             r->req_size, sizeof channels);
         memcpy(&channels, r->req, sizeof channels);
+        if (channels < 1 || channels > PSM_MAX_CHANNELS)
+            return psm_fail(PSM_ERR_PROTOCOL, "sharedinit", -1, -1, 0, "SharedInit for %d channels, 1 to %d are meant",
+                            channels, PSM_MAX_CHANNELS);
         psm_msg_proxy_trace_step_3(r->op_id, req, channels);
         return t->proxySharedInit ? t->proxySharedInit(pub, state, channels) : PSM_OK;
     }
@@ -154,6 +160,7 @@ static psm_status do_it(struct psm_service *service, struct psm_request *r)
     if (!r->struck) {
         r->struck = true;
         struct psm_fault_args here = psm_fault_here(state, peer, r->type);
+        if (!r->req_size) here.cannot = PSM_FAULT_CAN(PSM_FAULT_CORRUPT);
         PSM_TRY(psm_fault_before(site_of(r->type), &here, stage, &r->fault));
         if (r->fault.action == PSM_FAULT_CORRUPT && r->req_size) r->req[0] ^= 0xff;
     }

@@ -26,10 +26,11 @@ struct psmGroupOp {
 };
 
 typedef struct psmGroup psmGroup;
-/* Launches sends and recvs as one group on `stream` (0, blocking or non-blocking; not while it is captured). Self-sends
-   are copies on that stream. `ops` are read before it returns; buffers and connectors have to stay until the group has
-   ended. Both ends of a connection name its operations in the same order. Caller's thread with the device current, one
-   group at a time of a state. INVALID, CUDA, NO_MEMORY: nothing was launched. What fails later is the group's status.
+/* Launches sends and recvs as one group on `stream` (0, blocking or non-blocking; UNSUPPORTED while it is captured into
+   a graph, which would run the group more than once). Self-sends are copies on that stream. `ops` are read before it
+   returns; buffers and connectors have to stay until the group has ended. Both ends of a connection name its operations
+   in the same order. Caller's thread with the device current, one group at a time of a state. INVALID, UNSUPPORTED,
+   CUDA, NO_MEMORY: nothing was launched. What fails later is the group's status.
  */
 PSM_API psm_status psmGroupLaunch(psmProxyState *state, void *stream, const struct psmGroupOp *ops, size_t nops,
                                   psmGroup **group);

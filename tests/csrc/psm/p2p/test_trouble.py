@@ -129,6 +129,18 @@ def test_a_share_that_fails_is_told_by_its_call(run: Runner, call: str) -> None:
     assert "PSM_ERR_CUDA" in job.results.values(), job.text
 
 
+@pytest.mark.parametrize("stream", ["blocking", "nonblocking"])
+def test_a_stream_that_is_captured_is_refused_and_can_be_used_behind_it(run: Runner, stream: str) -> None:
+    job = run("captured=1", "sizes=8193", f"stream={stream}", "iters=2")
+    said = job.said("captured")
+    assert len(said) == 4, job.text + job.log  # two groups of two ranks
+    for _, status, stage, text in said:
+        assert (status, stage) == ("PSM_ERR_UNSUPPORTED", "launch")
+        assert "is being captured into a graph" in text and "before the capture or behind it" in text
+    assert job.text.count("capture ended with 0, group none") == 4
+    assert set(job.results.values()) == {"PSM_OK"}
+
+
 def test_an_abort_frees_the_application_stream(run: Runner) -> None:
     """Rank 1 posts nothing, so rank 0 would wait for ever."""
     job = run("ranks=2", "sizes=200000", "lone=1", "abort=0", "iters=1")
