@@ -12,10 +12,10 @@ enum { PSM_MAX_CHANNELS = 64 /* NCCL's MAXCHANNELS */ };
     X(setup, "setup", "the service answers Setup: its handler runs")                                                   \
     X(connect, "connect", "the service answers Connect: its handler runs")                                             \
     X(register_, "register", "the service answers Register: its handler runs")                                         \
-    X(deregister, "deregister", "the service answers Deregister: its handler runs")                                    \
-    #define SITE(variable, name, text)                                                                                 \
-        PSM_FAULT_SITE_OF(site_##variable, "proxy." name, text,                                                        \
-                          PSM_FAULT_CAN_CALL | PSM_FAULT_CAN(PSM_FAULT_DROP) | PSM_FAULT_CAN(PSM_FAULT_CORRUPT));
+    X(deregister, "deregister", "the service answers Deregister: its handler runs")
+#define SITE(variable, name, text)                                                                                     \
+    PSM_FAULT_SITE_OF(site_##variable, "proxy." name, text,                                                            \
+                      PSM_FAULT_CAN_CALL | PSM_FAULT_CAN(PSM_FAULT_DROP) | PSM_FAULT_CAN(PSM_FAULT_CORRUPT));
 SITES(SITE)
 PSM_FAULT_SITE_OF(site_close, "proxy.close", "the service frees a connection",
                   PSM_FAULT_CAN_CALL | PSM_FAULT_CAN(PSM_FAULT_DROP)); /* no payload to damage */
