@@ -463,7 +463,7 @@ void *psm_table_claim(psm_section *section, uint32_t *number)
         uint64_t i = atomic_fetch_add_explicit(&c->tickets, 1, memory_order_relaxed) % section->capacity;
         struct rec_slot *slot = slot_at(section, i);
         uint64_t seen = atomic_load_explicit(&slot->sequence, memory_order_relaxed);
-        if ((seen & SLOT_BITS) != SLOT_FREE) continue;
+        if ((seen & SLOT_BITS) != SLOT_FREE || seen & SLOT_ASIDE) continue;
         if (!atomic_compare_exchange_strong_explicit(&slot->sequence, &seen, seen | SLOT_CLAIMED, memory_order_acquire,
                                                      memory_order_relaxed))
             continue;
@@ -478,7 +478,7 @@ void *psm_table_claim(psm_section *section, uint32_t *number)
 static void set_state(struct rec_slot *slot, uint64_t state, memory_order order)
 {
     uint64_t seen = atomic_load_explicit(&slot->sequence, memory_order_relaxed);
-    atomic_store_explicit(&slot->sequence, (seen & ~(uint64_t)SLOT_BITS) + SLOT_STEP + state, order);
+    atomic_store_explicit(&slot->sequence, (seen & ~(SLOT_ASIDE | SLOT_BITS)) + SLOT_STEP + state, order);
 }
 
 void psm_table_publish(psm_section *section, uint32_t number)
@@ -504,22 +504,18 @@ void psm_table_release(psm_section *section, uint32_t number)
 
 void psm_table_set_aside(psm_section *section, uint32_t number)
 {
-    if (is_open(section)) set_state(slot_at(section, number), SLOT_FREE, memory_order_release);
+    if (is_open(section)) set_state(slot_at(section, number), SLOT_ASIDE | SLOT_FREE, memory_order_release);
 }
 
-void *psm_table_claim_aside(psm_section *section, uint32_t number)
+void *psm_table_claim_aside(psm_section *section, uint32_t number, uint64_t time_ns, int tid, int device)
 {
     if (!is_open(section)) return NULL;
     struct rec_slot *slot = slot_at(section, number);
-    uint64_t seen = atomic_load_explicit(&slot->sequence, memory_order_relaxed);
-    if ((seen & SLOT_BITS) != SLOT_FREE ||
-        !atomic_compare_exchange_strong_explicit(&slot->sequence, &seen, seen | SLOT_CLAIMED, memory_order_acquire,
-                                                 memory_order_relaxed)) {
-        atomic_fetch_sub_explicit(&section->control->used, 1, memory_order_release);
-        return NULL;
-    }
+    set_state(slot, SLOT_CLAIMED, memory_order_relaxed);
     atomic_thread_fence(memory_order_release);
-    note_writer(slot);
+    slot->time_ns = time_ns;
+    slot->tid = tid;
+    slot->device = device;
     return slot->record;
 }
 

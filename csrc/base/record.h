@@ -76,10 +76,10 @@ void *psm_table_claim(psm_section *section, uint32_t *slot);
 void psm_table_publish(psm_section *section, uint32_t slot);
 void *psm_table_update(psm_section *section, uint32_t slot);
 void psm_table_release(psm_section *section, uint32_t slot);
-/* For what comes and goes all the time: released, but the room of one record stays the caller's, for claim_aside. That
- * gives the same slot again, with what was in it; NULL when somebody has claimed it, and the room is gone too. */
+/* For what comes and goes all the time: free for readers, but the caller's still. claim_aside gives the same slot
+ * again, with what was in it; time, thread and device are as the caller says. */
 void psm_table_set_aside(psm_section *section, uint32_t slot);
-void *psm_table_claim_aside(psm_section *section, uint32_t slot);
+void *psm_table_claim_aside(psm_section *section, uint32_t slot, uint64_t time_ns, int tid, int device);
 /* Records that found no place since the start. */
 uint64_t psm_section_lost(const psm_section *section);
 

@@ -80,6 +80,8 @@ _Static_assert(sizeof(struct rec_control) <= REC_CONTROL, "");
  * ring:  2 t + 1 while record t is written, 2 t + 2 when it is whole, 0 never used.
  * table: the low two bits are one of below, the others count. */
 enum { SLOT_FREE = 0, SLOT_CLAIMED = 1, SLOT_LIVE = 2, SLOT_UPDATING = 3, SLOT_BITS = 3, SLOT_STEP = 4 };
+/* Beside SLOT_FREE: nobody but its owner claims it. Readers pass it over. */
+#define SLOT_ASIDE ((uint64_t)1 << 63)
 struct rec_slot {
     _Atomic uint64_t sequence;
     uint64_t time_ns;

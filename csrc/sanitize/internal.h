@@ -2,12 +2,16 @@
 #ifndef PSM_SAN_INTERNAL_H
 #define PSM_SAN_INTERNAL_H
 
-#include <sched.h>
-#include <time.h>
+#include <stdlib.h>
+#if defined(__x86_64__)
+#include <x86intrin.h>
+#endif
 
 #include "base.h"
 #include "record.h"
 #include "san.h"
+
+enum { SAN_CACHE_LINE = 64 };
 
 /* ---- locks ---- */
 
@@ -21,21 +25,53 @@ static inline bool san_guard_try(struct san_guard *guard)
     return !atomic_exchange_explicit(&guard->taken, 1, memory_order_acquire);
 }
 
+void san_guard_wait(struct san_guard *guard); /* ledger.c */
+
 static inline void san_guard_take(struct san_guard *guard)
 {
-    for (int i = 0; !san_guard_try(guard); i++) {
-        /* Its holder does not run: with priorities, giving the processor up may not be enough. */
-        static const struct timespec moment = {0, 50000};
-        if (i < 100)
-            sched_yield();
-        else
-            nanosleep(&moment, NULL);
-    }
+    if (__builtin_expect(!san_guard_try(guard), 0)) san_guard_wait(guard);
 }
 
 static inline void san_guard_leave(struct san_guard *guard)
 {
     atomic_store_explicit(&guard->taken, 0, memory_order_release);
+}
+
+/* ---- time and thread of a birth (clock.c) ---- */
+
+void san_clock_start(void);
+
+#if defined(__x86_64__)
+struct san_moment {
+    uint64_t ticks, ns;
+};
+enum { SAN_CLOCK_SHIFT = 30 };
+/* A thread asks the system again after so many ticks, less than a millisecond: what the counter is wrong by stays far
+ * below a microsecond, and what another processor's is, below that millisecond. */
+#define SAN_CLOCK_TICKS ((uint64_t)1 << 20)
+extern _Atomic uint64_t san_clock_rate; /* ns of 2^SAN_CLOCK_SHIFT ticks; 0: not known */
+extern _Thread_local struct san_moment san_clock_seen __attribute__((tls_model("initial-exec")));
+uint64_t san_clock_look(void);
+#endif
+
+/* As psm_clock_ns() tells it. */
+static inline uint64_t san_clock_ns(void)
+{
+#if defined(__x86_64__)
+    uint64_t ticks = __rdtsc() - san_clock_seen.ticks;
+    if (__builtin_expect(ticks >= SAN_CLOCK_TICKS, 0)) return san_clock_look();
+    return san_clock_seen.ns + (ticks * atomic_load_explicit(&san_clock_rate, memory_order_relaxed) >> SAN_CLOCK_SHIFT);
+#else
+    return psm_clock_ns();
+#endif
+}
+
+extern _Thread_local int san_thread __attribute__((tls_model("initial-exec")));
+/* As psm_tid() tells it; in a child of fork the sanitizer is off. */
+static inline int san_tid(void)
+{
+    if (__builtin_expect(!san_thread, 0)) san_thread = psm_tid();
+    return san_thread;
 }
 
 /* ---- stacks (stack.c, unwind.c) ---- */
@@ -69,8 +105,18 @@ extern const struct psm_schema san_module_schema;
 void san_stack_start(void);
 /* The caller is a user of it. NULL: no memory. */
 struct san_shared *san_stack_take(void);
-struct san_shared *san_stack_share(struct san_shared *shared); /* one more user */
-void san_stack_drop(struct san_shared *shared);                /* one less; NULL too */
+/* One more user. */
+static inline struct san_shared *san_stack_share(struct san_shared *shared)
+{
+    if (shared && !shared->stays) atomic_fetch_add_explicit(&shared->users, 1, memory_order_relaxed);
+    return shared;
+}
+/* One less; NULL too. */
+static inline void san_stack_drop(struct san_shared *shared)
+{
+    if (shared && !shared->stays && atomic_fetch_sub_explicit(&shared->users, 1, memory_order_acq_rel) == 1)
+        free(shared);
+}
 /* Once, without memory for it. */
 void san_stack_take_now(struct san_stack *stack);
 /* From a signal handler, beginning at the interrupted instruction. */
@@ -87,10 +133,7 @@ int san_walk(uintptr_t pc[static SAN_WALK]);
 
 /* ---- objects (ledger.c) ---- */
 
-/* Parts of the ledger, each with its lock. */
-enum { SAN_SHARDS = 64 };
-
-enum san_state { SAN_FREE, SAN_ALIVE, SAN_ENDING, SAN_ENDED };
+enum san_state { SAN_FREE, SAN_ALIVE, SAN_ENDING };
 enum san_flag {
     SAN_RECORDED = 1,  /* event: cudaEventRecord was called */
     SAN_TOLD = 2,      /* event: that it was not recorded was told */
@@ -104,44 +147,69 @@ struct san_owner {
     uint64_t start_time; /* 0: unknown */
 };
 
+/* One that has not ended, or is about to. */
 struct san_object {
-    /* The first cache line: what lookups and burials of others touch. */
-    _Alignas(64) struct san_object *next; /* in its bucket */
-    struct san_object *older, *newer;     /* ended ones of a shard, for their burial */
-    uint64_t value;
-    struct san_shared *birth, *end; /* NULL: unknown */
-    enum psm_san_kind kind;
-    enum san_state state;
-    unsigned flags;
+    _Alignas(SAN_CACHE_LINE) struct san_object *next; /* in its bucket, or of the free ones */
+    uint64_t value, size;
+    struct san_shared *birth; /* NULL: unknown */
+    uint8_t kind, state;      /* enum psm_san_kind, enum san_state */
+    uint16_t flags;
     uint32_t generation;
-
-    uint64_t size;
     uint32_t count, slot;
-    int device, tid, end_tid;
+    int device, tid;
+    uint64_t hash; /* of kind and value */
+
+    /* Only with SAN_IMPORTED. */
+    _Alignas(SAN_CACHE_LINE) struct san_owner owner;
     uint64_t checked_ns; /* when the owner was last seen alive */
-    struct san_owner owner;
 };
+_Static_assert(offsetof(struct san_object, owner) == SAN_CACHE_LINE, "most objects use one line");
+
+/* A part of the ledger. All that lies at addresses is in one, SAN_PLACES, and its lock is that of spans.c too: births
+ * and ends of memory take one lock. The others have the rest, by their numbers. What comes and goes all the time goes
+ * round in few cache lines: a free object is used again before older ones, and the tables are as small as can be. */
+enum { SAN_PLACES = 16, SAN_SHARDS, SAN_FEW = 8 };
+struct san_ended_set;
+struct san_shard {
+    _Alignas(SAN_CACHE_LINE) struct san_guard lock;
+    uint32_t spare;                       /* slot of a record that was set aside, or SAN_NO_SLOT */
+    const struct san_shared *spare_birth; /* the stack in it, NULL: unknown */
+    uint32_t living, last;                /* living: how many; last: of the buckets */
+    struct san_object **bucket;           /* few, until they are many */
+    struct san_object *free;
+    struct san_ended_set *ended;
+    struct san_ended *ended_of; /* those of all sets, one behind the other */
+    uint32_t ended_last;        /* of the sets */
+    _Alignas(SAN_CACHE_LINE) struct san_object *few[SAN_FEW];
+};
+extern struct san_shard san_shards[SAN_SHARDS];
 
 /* One that stays as it is when the shard is no longer locked. Its object's pointers are not for use. */
 struct san_copy {
     struct san_object object;
     struct san_stack birth, end;
+    int end_tid;
 };
 void san_copy(struct san_copy *copy, const struct san_object *object);
 
-/* The object of that number, with its shard locked; NULL with the shard locked too when there is none. */
-struct san_shard;
+/* The object of that number, with its shard locked; NULL with the shard locked too when none has it now. */
 struct san_object *san_lock(enum psm_san_kind kind, uint64_t value, struct san_shard **shard);
 void san_unlock(struct san_shard *shard);
+/* Shard locked: the last that ended under that number. generation: of which one, 0 for any. */
+bool san_copy_ended(const struct san_shard *shard, enum psm_san_kind kind, uint64_t value, uint32_t generation,
+                    struct san_copy *copy);
 /* For signal handlers: false when the lock is taken. */
 bool san_try_copy(enum psm_san_kind kind, uint64_t value, struct san_copy *copy);
 
 /* Born, or born anew under a number that was known. flags: SAN_BORROWED, SAN_IMPORTED, SAN_RECORDED. */
 void san_born(enum psm_san_kind kind, uint64_t value, uint64_t size, int device, unsigned flags,
               const struct san_owner *owner);
-/* After SAN_ENDING: ended for good, or alive again. Nothing when it was born anew meanwhile. Takes the
- * caller's use of the stack over. */
-void san_ended(enum psm_san_kind kind, uint64_t value, uint32_t generation, bool success, struct san_shared *stack);
+/* Shard locked: the object is SAN_ENDING from now on. */
+void san_ending(const struct san_shard *shard, struct san_object *object);
+/* Then: ended for good, or alive again. Nothing when it was born anew meanwhile, or the object is another
+ * one's. Takes the caller's use of the stack over. */
+void san_ended(struct san_shard *shard, struct san_object *object, uint32_t generation, bool success,
+               struct san_shared *stack);
 uint32_t san_generation(void); /* of the youngest */
 /* cudaDeviceReset: what the device had has ended. */
 void san_reset(int device);
@@ -153,28 +221,31 @@ void san_ledger_start(void);
 
 struct san_span {
     uint64_t base, end;
-    enum psm_san_kind kind;
     uint32_t generation;
-    bool look; /* at the object too: it is another process's, or its size is unknown */
+    uint8_t kind; /* enum psm_san_kind */
+    bool look;    /* at the object too: it is another process's, or its size is unknown */
+    bool freed;
 };
 
 enum san_hit { SAN_HIT_NONE, SAN_HIT_LIVE, SAN_HIT_FREED };
 /* What lies at the address. For mappings side by side span covers all of them; first is the one of the address. */
 enum san_hit san_span_find(uint64_t address, struct san_span *first, uint64_t *end);
 bool san_span_try_find(uint64_t address, struct san_span *first);
+/* The next three with SAN_PLACES locked. */
 void san_span_add(const struct san_span *span);
-/* Out of the living; kept among the freed when keep is true. */
+/* Out of the living; kept among the freed when keep is true, until it is forgotten or another is born over it. */
 void san_span_remove(uint64_t base, uint32_t generation, bool keep);
+void san_span_forget(uint64_t base, uint32_t generation);
 /* The first living mapping with base in [from, to). */
 bool san_span_first(enum psm_san_kind kind, uint64_t from, uint64_t to, struct san_span *span);
 
 /* ---- records of this and other processes (records.c) ---- */
 
 void san_records_start(void);
-/* Shard locked. spare: a slot that the shard has set aside, or SAN_NO_SLOT. */
+/* Shard locked. */
 #define SAN_NO_SLOT UINT32_MAX
-void san_record_birth(struct san_object *object, uint32_t *spare);
-void san_record_end(struct san_object *object, uint32_t *spare);
+void san_record_birth(struct san_shard *shard, struct san_object *object);
+void san_record_end(struct san_shard *shard, struct san_object *object);
 
 struct san_foreign {
     struct san_owner owner;
@@ -187,6 +258,15 @@ struct san_foreign {
 /* Who else has it: by number, or for addresses by what they lie in. */
 bool san_foreign_find(enum psm_san_kind kind, uint64_t value, struct san_foreign *found);
 bool san_foreign_address(uint64_t address, struct san_foreign *found);
+/* Of a process that has ended: whether what it had may be named still. */
+bool san_same_job(const psm_view *view);
+
+/* ---- what was given to other processes (exports.c) ---- */
+
+void san_exports_start(void);
+void san_export_note(uint64_t key); /* a key is a hash of what was exported, never 0 */
+/* Who else has exported it: a living process, else a dead one of this job. */
+bool san_export_find(uint64_t key, struct san_owner *owner);
 
 /* ---- reports (report.c) ---- */
 

@@ -1,25 +1,57 @@
 /* The objects that are alive in this process, and those that ended last. */
 #define _GNU_SOURCE
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "internal.h"
 
-/* ENDED_MOST: how many ended objects a shard remembers. */
-enum { SHARDS = SAN_SHARDS, BUCKETS = 256, ENDED_MOST = 64, CHUNK = 32, CACHE_LINE = 64 };
+/* The ended ones are remembered in sets by their numbers, WAYS to a set: SETS in each shard, PLACE_SETS in SAN_PLACES.
+ */
+enum { CHUNK = 32, WAYS = 15, NEXT = WAYS, SETS = 32, PLACE_SETS = 512 };
 
-/* Objects are never given back, only used again by their shard: 64 shards stay small beside what they describe. */
-struct san_shard {
-    _Alignas(CACHE_LINE) struct san_guard lock;
-    uint32_t spare; /* slot of a record that was set aside, or SAN_NO_SLOT */
-    unsigned ended;
-    struct san_object *free;
-    struct san_object *oldest, *newest; /* ended */
-    _Alignas(CACHE_LINE) struct san_object *bucket[BUCKETS];
+/* What is told of one that ended. */
+struct san_ended {
+    _Alignas(SAN_CACHE_LINE) uint64_t value;
+    uint64_t size;
+    struct san_shared *birth, *end; /* NULL: unknown */
+    uint32_t generation, kind;
+    int tid, end_tid;
 };
+_Static_assert(sizeof(struct san_ended) == SAN_CACHE_LINE, "an end writes one line");
 
-static struct san_shard shards[SHARDS];
+/* Which they are, so that those of other numbers need not be read. One that ended may stay when its number is born
+ * anew: the living come first. */
+struct san_ended_set {
+    /* Of the hash, odd; 0: free. tag[NEXT], even: twice the way to be used next, a free one or the one that ended
+     * first. */
+    uint16_t tag[WAYS + 1];
+};
+_Static_assert(sizeof(struct san_ended_set) == 32, "a set lies in one line");
+
+struct san_shard san_shards[SAN_SHARDS];
+static struct san_ended_set sets[SAN_PLACES][SETS], place_sets[PLACE_SETS];
+static struct san_ended ended[SAN_PLACES][SETS * WAYS], place_ended[PLACE_SETS * WAYS];
 static _Atomic uint32_t generations;
+_Thread_local int san_thread __attribute__((tls_model("initial-exec")));
+
+void san_guard_wait(struct san_guard *guard)
+{
+    for (int i = 0; !san_guard_try(guard); i++) {
+        /* Its holder does not run: with priorities, giving the processor up may not be enough. */
+        static const struct timespec moment = {0, 50000};
+        if (i < 100)
+            sched_yield();
+        else
+            nanosleep(&moment, NULL);
+    }
+}
+
+static bool has_span(enum psm_san_kind kind)
+{
+    return kind == PSM_SAN_ALLOC || kind == PSM_SAN_HOST || kind == PSM_SAN_MAP || kind == PSM_SAN_IPC;
+}
 
 static uint64_t hash_of(enum psm_san_kind kind, uint64_t value)
 {
@@ -27,12 +59,18 @@ static uint64_t hash_of(enum psm_san_kind kind, uint64_t value)
     return x ^ x >> 29;
 }
 
-static struct san_object **bucket_of(struct san_shard *shard, uint64_t hash)
+static struct san_shard *shard_of(enum psm_san_kind kind, uint64_t hash)
 {
-    return &shard->bucket[(hash >> 8) % BUCKETS];
+    return &san_shards[has_span(kind) ? SAN_PLACES : hash >> 60];
+}
+_Static_assert(SAN_PLACES == 1 << (64 - 60), "shard_of gives one of them");
+
+static struct san_object **bucket_of(const struct san_shard *shard, uint64_t hash)
+{
+    return &shard->bucket[hash & shard->last];
 }
 
-static struct san_object *find(struct san_shard *shard, uint64_t hash, enum psm_san_kind kind, uint64_t value)
+static struct san_object *find(const struct san_shard *shard, uint64_t hash, enum psm_san_kind kind, uint64_t value)
 {
     for (struct san_object *o = *bucket_of(shard, hash); o; o = o->next)
         if (o->value == value && o->kind == kind) return o;
@@ -42,9 +80,8 @@ static struct san_object *find(struct san_shard *shard, uint64_t hash, enum psm_
 struct san_object *san_lock(enum psm_san_kind kind, uint64_t value, struct san_shard **shard)
 {
     uint64_t hash = hash_of(kind, value);
-    *shard = &shards[hash % SHARDS];
+    *shard = shard_of(kind, hash);
     san_guard_take(&(*shard)->lock);
-    __builtin_prefetch((*shard)->oldest, 1); /* to be buried by the next that ends */
     return find(*shard, hash, kind, value);
 }
 
@@ -53,17 +90,23 @@ void san_unlock(struct san_shard *shard)
     san_guard_leave(&shard->lock);
 }
 
+static struct san_stack stack_of(const struct san_shared *shared)
+{
+    return shared ? shared->stack : (struct san_stack){0};
+}
+
 void san_copy(struct san_copy *copy, const struct san_object *object)
 {
     copy->object = *object;
-    copy->birth = object->birth ? object->birth->stack : (struct san_stack){0};
-    copy->end = object->end ? object->end->stack : (struct san_stack){0};
+    copy->birth = stack_of(object->birth);
+    copy->end = (struct san_stack){0};
+    copy->end_tid = 0;
 }
 
 bool san_try_copy(enum psm_san_kind kind, uint64_t value, struct san_copy *copy)
 {
     uint64_t hash = hash_of(kind, value);
-    struct san_shard *shard = &shards[hash % SHARDS];
+    struct san_shard *shard = shard_of(kind, hash);
     if (!san_guard_try(&shard->lock)) return false;
     const struct san_object *o = find(shard, hash, kind, value);
     if (o) san_copy(copy, o);
@@ -71,57 +114,131 @@ bool san_try_copy(enum psm_san_kind kind, uint64_t value, struct san_copy *copy)
     return o != NULL;
 }
 
-static void unqueue(struct san_shard *shard, struct san_object *o)
+/* ---- those that ended ---- */
+
+static struct san_ended_set *set_of(const struct san_shard *shard, uint64_t hash)
 {
-    *(o->older ? &o->older->newer : &shard->oldest) = o->newer;
-    *(o->newer ? &o->newer->older : &shard->newest) = o->older;
-    o->older = o->newer = NULL;
-    shard->ended--;
+    return &shard->ended[hash & shard->ended_last];
 }
 
-static void drop_stacks(struct san_object *o)
+static struct san_ended *ended_at(const struct san_shard *shard, const struct san_ended_set *set, int i)
 {
-    san_stack_drop(o->birth);
-    san_stack_drop(o->end);
-    o->birth = o->end = NULL;
+    return &shard->ended_of[(set - shard->ended) * WAYS + i];
 }
 
-static void unlink_object(struct san_shard *shard, struct san_object *o)
+static uint16_t tag_of(uint64_t hash)
 {
-    struct san_object **at = bucket_of(shard, hash_of(o->kind, o->value));
+    return (uint16_t)(hash >> 40 | 1);
+}
+
+/* -1: none. */
+static int find_ended(const struct san_shard *shard, uint64_t hash, enum psm_san_kind kind, uint64_t value)
+{
+    const struct san_ended_set *set = set_of(shard, hash);
+    const uint16_t tag = tag_of(hash);
+    uint16_t any = 0; /* of the size of a tag, without branches: so it is a few vector instructions */
+    for (int i = 0; i <= NEXT; i++) any |= set->tag[i] == tag ? 1 : 0;
+    for (int i = 0; any && i < WAYS; i++) {
+        const struct san_ended *e = ended_at(shard, set, i);
+        if (set->tag[i] == tag && e->value == value && e->kind == kind) return i;
+    }
+    return -1;
+}
+
+bool san_copy_ended(const struct san_shard *shard, enum psm_san_kind kind, uint64_t value, uint32_t generation,
+                    struct san_copy *copy)
+{
+    uint64_t hash = hash_of(kind, value);
+    int i = find_ended(shard, hash, kind, value);
+    if (i < 0) return false;
+    const struct san_ended *e = ended_at(shard, set_of(shard, hash), i);
+    if (generation && e->generation != generation) return false;
+    *copy = (struct san_copy){.object = {.value = e->value,
+                                         .size = e->size,
+                                         .kind = (uint8_t)e->kind,
+                                         .generation = e->generation,
+                                         .tid = e->tid},
+                              .birth = stack_of(e->birth),
+                              .end = stack_of(e->end),
+                              .end_tid = e->end_tid};
+    return true;
+}
+
+/* Where the next of the set goes: in the place of one of the same number, a free one, that of the oldest. */
+static int place_of(const struct san_shard *shard, struct san_ended_set *set, const struct san_object *o)
+{
+    int i = find_ended(shard, o->hash, o->kind, o->value);
+    if (i >= 0) return i;
+    i = set->tag[NEXT] / 2;
+    set->tag[NEXT] = i + 1 < WAYS ? (uint16_t)(2 * i + 2) : 0;
+    return i;
+}
+
+/* Takes the use of the stack over. */
+static void remember(const struct san_shard *shard, const struct san_object *o, struct san_shared *stack)
+{
+    struct san_ended_set *set = set_of(shard, o->hash);
+    int i = place_of(shard, set, o);
+    struct san_ended *e = ended_at(shard, set, i);
+    san_stack_drop(e->birth);
+    san_stack_drop(e->end);
+    if (shard == &san_shards[SAN_PLACES] && set->tag[i]) san_span_forget(e->value, e->generation);
+    set->tag[i] = tag_of(o->hash);
+    e->value = o->value;
+    e->size = o->size;
+    e->birth = o->birth;
+    e->end = stack;
+    e->generation = o->generation;
+    e->kind = o->kind;
+    e->tid = o->tid;
+    e->end_tid = san_tid();
+}
+
+/* The object goes from the living to the ended. Takes the use of the stack over. */
+static void bury(struct san_shard *shard, struct san_object *o, struct san_shared *stack)
+{
+    struct san_object **at = bucket_of(shard, o->hash);
     while (*at != o) at = &(*at)->next;
     *at = o->next;
-    drop_stacks(o);
+    shard->living--;
+    remember(shard, o, stack);
     o->state = SAN_FREE;
     o->next = shard->free;
     shard->free = o;
 }
 
-static void bury(struct san_shard *shard, struct san_object *o)
+/* ---- births and ends ---- */
+
+static void grow(struct san_shard *shard)
 {
-    o->state = SAN_ENDED;
-    o->newer = NULL;
-    o->older = shard->newest;
-    *(shard->newest ? &shard->newest->newer : &shard->oldest) = o;
-    shard->newest = o;
-    if (++shard->ended > ENDED_MOST) {
-        struct san_object *old = shard->oldest;
-        unqueue(shard, old);
-        unlink_object(shard, old);
-    }
+    uint32_t n = shard->last + 1;
+    struct san_object **bucket = calloc(2 * (size_t)n, sizeof *bucket);
+    if (!bucket) return; /* it works as it is */
+    for (uint32_t i = 0; i < n; i++)
+        for (struct san_object *o = shard->bucket[i], *next; o; o = next) {
+            struct san_object **to = &bucket[o->hash & (2 * n - 1)];
+            next = o->next;
+            o->next = *to;
+            *to = o;
+        }
+    if (shard->bucket != shard->few) free(shard->bucket);
+    shard->bucket = bucket;
+    shard->last = 2 * n - 1;
 }
 
+/* Among the living from now on, with nothing but its number. */
 static struct san_object *fresh(struct san_shard *shard, uint64_t hash)
 {
     if (!shard->free) {
-        struct san_object *chunk = aligned_alloc(CACHE_LINE, CHUNK * sizeof *chunk);
+        struct san_object *chunk = aligned_alloc(SAN_CACHE_LINE, CHUNK * sizeof *chunk);
         if (!chunk) return NULL;
         memset(chunk, 0, CHUNK * sizeof *chunk);
-        for (int i = 0; i < CHUNK; i++) {
+        for (int i = CHUNK; i--;) {
             chunk[i].next = shard->free;
             shard->free = &chunk[i];
         }
     }
+    if (shard->living++ > shard->last) grow(shard);
     struct san_object *o = shard->free, **bucket = bucket_of(shard, hash);
     shard->free = o->next;
     o->next = *bucket;
@@ -129,57 +246,54 @@ static struct san_object *fresh(struct san_shard *shard, uint64_t hash)
     return o;
 }
 
-static bool has_span(enum psm_san_kind kind)
-{
-    return kind == PSM_SAN_ALLOC || kind == PSM_SAN_HOST || kind == PSM_SAN_MAP || kind == PSM_SAN_IPC;
-}
-
 void san_born(enum psm_san_kind kind, uint64_t value, uint64_t size, int device, unsigned flags,
               const struct san_owner *owner)
 {
     uint64_t hash = hash_of(kind, value);
-    struct san_shard *shard = &shards[hash % SHARDS];
-    __builtin_prefetch(shard, 1);
-    __builtin_prefetch(bucket_of(shard, hash), 1);
+    struct san_shard *shard = shard_of(kind, hash);
     struct san_shared *stack = flags & SAN_BORROWED ? NULL : san_stack_take();
-    struct san_object *o = san_lock(kind, value, &shard);
-    bool again = o && (o->state == SAN_ALIVE || o->state == SAN_ENDING);
+    san_guard_take(&shard->lock);
+    struct san_object *o = find(shard, hash, kind, value);
     /* A memory handle retained, an address opened twice: one more to end. CUDA's own pools are only asked for. */
     bool counts = kind == PSM_SAN_MEM || kind == PSM_SAN_IPC || kind == PSM_SAN_EXPORT;
-    if (again && (flags & SAN_BORROWED)) {
+    if (o && (flags & SAN_BORROWED)) {
         san_unlock(shard);
         return;
     }
-    if (again && counts && o->state == SAN_ALIVE) {
+    if (o && counts && o->state == SAN_ALIVE) {
         o->count++;
         san_unlock(shard);
         san_stack_drop(stack);
         return;
     }
-    if (again) san_record_end(o, &shard->spare);
-    if (o && o->state == SAN_ENDED) unqueue(shard, o);
-    if (o)
-        drop_stacks(o);
-    else
-        o = fresh(shard, hash);
     if (o) {
-        struct san_object *next = o->next;
-        *o = (struct san_object){.next = next,
-                                 .value = value,
-                                 .size = size,
-                                 .kind = kind,
-                                 .state = SAN_ALIVE,
-                                 .flags = flags | SAN_NO_RECORD,
-                                 .generation = atomic_fetch_add(&generations, 1) + 1,
-                                 .count = 1,
-                                 .device = device,
-                                 .tid = psm_tid(),
-                                 .birth = stack};
-        if (owner) o->owner = *owner;
-        san_record_birth(o, &shard->spare);
+        /* Its end was not seen, or is still under way. */
+        san_record_end(shard, o);
+        san_stack_drop(o->birth);
+    } else {
+        o = fresh(shard, hash);
+    }
+    if (o) {
+        /* One by one: a whole struct is cleared by an instruction that takes longer than all of this. */
+        o->hash = hash;
+        o->value = value;
+        o->size = size;
+        o->birth = stack;
+        o->kind = (uint8_t)kind;
+        o->state = SAN_ALIVE;
+        o->flags = (uint16_t)(flags | SAN_NO_RECORD);
+        o->generation = atomic_fetch_add(&generations, 1) + 1;
+        o->count = 1;
+        o->device = device;
+        o->tid = san_tid();
+        if (flags & SAN_IMPORTED) {
+            o->owner = *owner;
+            o->checked_ns = 0;
+        }
+        san_record_birth(shard, o);
         if (has_span(kind)) {
-            struct san_span span = {value, value + (size ? size : 1), kind, o->generation,
-                                    !size || (flags & SAN_IMPORTED)};
+            struct san_span span = {value,         value + (size ? size : 1),       o->generation,
+                                    (uint8_t)kind, !size || (flags & SAN_IMPORTED), false};
             san_span_add(&span);
         }
     } else {
@@ -188,20 +302,25 @@ void san_born(enum psm_san_kind kind, uint64_t value, uint64_t size, int device,
     san_unlock(shard);
 }
 
-void san_ended(enum psm_san_kind kind, uint64_t value, uint32_t generation, bool success, struct san_shared *stack)
+void san_ending(const struct san_shard *shard, struct san_object *o)
 {
-    struct san_shard *shard;
-    struct san_object *o = san_lock(kind, value, &shard);
-    if (o && o->generation == generation && o->state == SAN_ENDING) {
+    struct san_ended_set *set = set_of(shard, o->hash);
+    o->state = SAN_ENDING;
+    __builtin_prefetch(ended_at(shard, set, set->tag[NEXT] / 2), 1); /* its place, most likely */
+}
+
+void san_ended(struct san_shard *shard, struct san_object *o, uint32_t generation, bool success,
+               struct san_shared *stack)
+{
+    san_guard_take(&shard->lock);
+    if (o->generation == generation && o->state == SAN_ENDING) {
         if (!success || --o->count > 0) {
             o->state = SAN_ALIVE;
         } else {
-            o->end = stack;
+            san_record_end(shard, o);
+            if (has_span(o->kind)) san_span_remove(o->value, generation, o->kind != PSM_SAN_HOST);
+            bury(shard, o, stack);
             stack = NULL;
-            o->end_tid = psm_tid();
-            san_record_end(o, &shard->spare);
-            if (has_span(kind)) san_span_remove(value, generation, kind != PSM_SAN_HOST);
-            bury(shard, o);
         }
     }
     san_unlock(shard);
@@ -216,28 +335,20 @@ uint32_t san_generation(void)
 void san_reset(int device)
 {
     struct san_shared *stack = san_stack_take();
-    for (int i = 0; i < SHARDS; i++) {
-        struct san_shard *shard = &shards[i];
+    for (int i = 0; i < SAN_SHARDS; i++) {
+        struct san_shard *shard = &san_shards[i];
         san_guard_take(&shard->lock);
-        for (int j = 0; j < BUCKETS; j++) {
-            struct san_object *o = shard->bucket[j];
-            while (o) {
+        for (uint32_t j = 0; j <= shard->last; j++)
+            for (struct san_object *o = shard->bucket[j], *next; o; o = next) {
+                next = o->next;
                 /* Registered and pinned memory, reservations and graphs belong to no device's reset. */
-                bool ends = o->device == device && o->state != SAN_ENDED &&
-                            (o->kind == PSM_SAN_STREAM || o->kind == PSM_SAN_EVENT || o->kind == PSM_SAN_ALLOC ||
-                             o->kind == PSM_SAN_IPC);
-                if (!ends) {
-                    o = o->next;
+                if (o->device != device || (o->kind != PSM_SAN_STREAM && o->kind != PSM_SAN_EVENT &&
+                                            o->kind != PSM_SAN_ALLOC && o->kind != PSM_SAN_IPC))
                     continue;
-                }
-                san_record_end(o, &shard->spare);
+                san_record_end(shard, o);
                 if (has_span(o->kind)) san_span_remove(o->value, o->generation, true);
-                o->end = stack ? san_stack_share(stack) : NULL;
-                o->end_tid = psm_tid();
-                bury(shard, o); /* it may let go of the oldest ended one of any bucket: begin anew */
-                o = shard->bucket[j];
+                bury(shard, o, san_stack_share(stack));
             }
-        }
         san_guard_leave(&shard->lock);
     }
     san_stack_drop(stack);
@@ -245,16 +356,26 @@ void san_reset(int device)
 
 void san_each(void (*visit)(const struct san_object *object, void *context), void *context)
 {
-    for (int i = 0; i < SHARDS; i++) {
-        san_guard_take(&shards[i].lock);
-        for (int j = 0; j < BUCKETS; j++)
-            for (const struct san_object *o = shards[i].bucket[j]; o; o = o->next)
+    for (int i = 0; i < SAN_SHARDS; i++) {
+        struct san_shard *shard = &san_shards[i];
+        san_guard_take(&shard->lock);
+        for (uint32_t j = 0; j <= shard->last; j++)
+            for (const struct san_object *o = shard->bucket[j]; o; o = o->next)
                 if (o->state == SAN_ALIVE) visit(o, context);
-        san_guard_leave(&shards[i].lock);
+        san_guard_leave(&shard->lock);
     }
 }
 
 void san_ledger_start(void)
 {
-    for (int i = 0; i < SHARDS; i++) shards[i].spare = SAN_NO_SLOT;
+    for (int i = 0; i < SAN_SHARDS; i++) {
+        struct san_shard *s = &san_shards[i];
+        bool places = i == SAN_PLACES;
+        s->spare = SAN_NO_SLOT;
+        s->bucket = s->few;
+        s->last = SAN_FEW - 1;
+        s->ended = places ? place_sets : sets[i];
+        s->ended_of = places ? place_ended : ended[i];
+        s->ended_last = (places ? PLACE_SETS : SETS) - 1;
+    }
 }

@@ -46,28 +46,32 @@ static const struct psm_schema schema = {
 };
 
 static psm_section *table;
+static const struct psm_proc *self;
 static char names[PSM_SAN_KINDS][16];
 
 void san_records_start(void)
 {
     for (int kind = 0; kind < PSM_SAN_KINDS; kind++)
         snprintf(names[kind], sizeof names[kind], "%s", san_kind_name((enum psm_san_kind)kind));
+    self = psm_proc_self();
     table = psm_record_section(psm_record_self(), &schema, PSM_TABLE, OBJECTS + SPARE);
 }
 
-void san_record_birth(struct san_object *o, uint32_t *spare)
+void san_record_birth(struct san_shard *shard, struct san_object *o)
 {
     /* CUDA's own pools say nothing of anybody. */
     if (o->flags & SAN_BORROWED) return;
     struct object_record *r = NULL;
-    if (*spare != SAN_NO_SLOT) {
-        o->slot = *spare;
-        *spare = SAN_NO_SLOT;
-        r = psm_table_claim_aside(table, o->slot);
+    bool has_stack = false; /* what comes and goes is often born at one place */
+    if (shard->spare != SAN_NO_SLOT) {
+        o->slot = shard->spare;
+        shard->spare = SAN_NO_SLOT;
+        has_stack = shard->spare_birth && shard->spare_birth == o->birth;
+        r = psm_table_claim_aside(table, o->slot, san_clock_ns(), o->tid, o->device);
+    } else {
+        r = psm_table_claim(table, &o->slot);
     }
-    if (!r) r = psm_table_claim(table, &o->slot);
     if (!r) return;
-    const struct psm_proc *self = psm_proc_self();
     r->kind = o->kind;
     r->generation = o->generation;
     memcpy(r->object, names[o->kind], sizeof r->object);
@@ -77,20 +81,22 @@ void san_record_birth(struct san_object *o, uint32_t *spare)
     r->tid = o->tid;
     r->rank = self->rank;
     r->device = o->device;
-    r->owner_pid = o->owner.pid;
-    r->owner_rank = o->owner.pid ? o->owner.rank : -1;
-    r->owner_start_time = o->owner.start_time;
-    r->birth = o->birth ? o->birth->stack : (struct san_stack){0};
+    bool imported = o->flags & SAN_IMPORTED;
+    r->owner_pid = imported ? o->owner.pid : 0;
+    r->owner_rank = imported ? o->owner.rank : -1;
+    r->owner_start_time = imported ? o->owner.start_time : 0;
+    if (!has_stack) r->birth = o->birth ? o->birth->stack : (struct san_stack){0};
     psm_table_publish(table, o->slot);
-    o->flags &= ~(unsigned)SAN_NO_RECORD;
+    o->flags &= (uint16_t)~SAN_NO_RECORD;
 }
 
-void san_record_end(struct san_object *o, uint32_t *spare)
+void san_record_end(struct san_shard *shard, struct san_object *o)
 {
     if (o->flags & SAN_NO_RECORD) return;
-    if (*spare == SAN_NO_SLOT) {
+    if (shard->spare == SAN_NO_SLOT) {
         psm_table_set_aside(table, o->slot);
-        *spare = o->slot;
+        shard->spare = o->slot;
+        shard->spare_birth = o->birth && o->birth->stays ? o->birth : NULL;
     } else {
         psm_table_release(table, o->slot);
     }
@@ -133,16 +139,20 @@ static int compare(const struct psm_slot *slot, void *context)
     return 1;
 }
 
+bool san_same_job(const psm_view *view)
+{
+    return !psm_view_clean_exit(view) &&
+           psm_view_proc(view)->start_time + (uint64_t)SAME_JOB_SECONDS * TICKS >= psm_proc_self()->start_time;
+}
+
 static int visit(const psm_view *view, void *context)
 {
     struct search *s = context;
-    const struct psm_proc *proc = psm_view_proc(view), *self = psm_proc_self();
+    const struct psm_proc *proc = psm_view_proc(view);
     enum psm_owner alive = psm_view_owner(view);
     /* The shim and the emulated CUDA under it keep a file each. */
     if (proc->pid == self->pid && proc->start_time == self->start_time && proc->pid_ns == self->pid_ns) return 0;
-    if (alive == PSM_OWNER_DEAD &&
-        (psm_view_clean_exit(view) || proc->start_time + (uint64_t)SAME_JOB_SECONDS * TICKS < self->start_time))
-        return 0;
+    if (alive == PSM_OWNER_DEAD && !san_same_job(view)) return 0;
     if (alive != PSM_OWNER_ALIVE && s->have) return 0;
     s->view = view;
     psm_view_foreach(view, schema.name, schema.version, schema.record_size, compare, s);

@@ -41,7 +41,8 @@ enum message {
     MESSAGE_LEAK,
     MESSAGE_LEFT,
     MESSAGE_FOREIGN_UNRANKED, /* the rank of the owner is not known */
-    MESSAGE_DEAD_OWNER_UNRANKED
+    MESSAGE_DEAD_OWNER_UNRANKED,
+    MESSAGE_NOT_RECORDED_TIME /* asked for the time of it, which CUDA refuses */
 };
 
 #define FIELD(type, member) PSM_FIELD(struct report_record, type, member)
@@ -68,6 +69,7 @@ static const struct psm_record_message messages[] = {
     [MESSAGE_LEFT] = PSM_MESSAGE_SANITIZER_LEFT,
     [MESSAGE_FOREIGN_UNRANKED] = PSM_MESSAGE_SANITIZER_FOREIGN_2,
     [MESSAGE_DEAD_OWNER_UNRANKED] = PSM_MESSAGE_SANITIZER_DEAD_OWNER_2,
+    [MESSAGE_NOT_RECORDED_TIME] = PSM_MESSAGE_SANITIZER_NOT_RECORDED_2,
 };
 static const struct psm_schema schema = {
     .name = "sanitizer.reports",
@@ -130,6 +132,9 @@ static void print(const struct report_record *r)
     case MESSAGE_DEAD_OWNER_UNRANKED:
         psm_msg_sanitizer_dead_owner_2(r->report, r->call, r->object, r->value, r->owner_pid);
         break;
+    case MESSAGE_NOT_RECORDED_TIME:
+        psm_msg_sanitizer_not_recorded_2(r->report, r->call, r->value);
+        break;
     case MESSAGE_STACK:
         psm_msg_sanitizer_stack(r->report, r->which, r->thread, r->stack);
         break;
@@ -186,6 +191,7 @@ static void tell_stack(struct report_record *r, const char *which, int thread, c
 
 static uint32_t message_of(const struct san_report *report)
 {
+    if (report->finding == SAN_NOT_RECORDED && strstr(report->call, "ElapsedTime")) return MESSAGE_NOT_RECORDED_TIME;
     if (report->owner.rank >= 0) return (uint32_t)report->finding;
     return report->finding == SAN_FOREIGN      ? MESSAGE_FOREIGN_UNRANKED
            : report->finding == SAN_DEAD_OWNER ? MESSAGE_DEAD_OWNER_UNRANKED

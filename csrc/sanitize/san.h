@@ -54,15 +54,18 @@ enum psm_san_side { PSM_SAN_ANY, PSM_SAN_DEVICE_SIDE, PSM_SAN_HOST_SIDE };
 
 enum { PSM_SAN_ENDS = 2, PSM_SAN_STRANGERS = 3 };
 
+struct san_shard;
+struct san_object;
+
 /* One call, on the caller's stack. */
 struct psm_san_call {
     const char *name;
     int refuse; /* the error that the call returns instead of being made (mode error) */
     uint32_t ends, strangers;
     struct psm_san_end {
-        enum psm_san_kind kind;
+        struct san_shard *shard;
+        struct san_object *object;
         uint32_t generation;
-        uint64_t value, size;
     } end[PSM_SAN_ENDS];
     /* Handles that nobody knows, where births may have gone unseen: told when the call fails. */
     struct psm_san_stranger {
@@ -101,9 +104,29 @@ static inline bool psm_san_on(void)
            psm_san_depth == 0;
 }
 
-PSM_SAN_API void psm_san_enter(struct psm_san_call *call, const char *name);
-PSM_SAN_API int psm_san_refuse(const struct psm_san_call *call);
-PSM_SAN_API void psm_san_leave(struct psm_san_call *call, int rc);
+/* Small calls take as long as a few calls between libraries: what most of them need is done in the wrapper. */
+static inline void psm_san_enter(struct psm_san_call *call, const char *name)
+{
+    psm_san_depth++;
+    call->name = name;
+    call->refuse = 0;
+    call->ends = call->strangers = 0;
+    call->recorded = 0;
+    call->unmapped.to = 0;
+}
+
+static inline int psm_san_refuse(const struct psm_san_call *call)
+{
+    return call->refuse;
+}
+
+PSM_SAN_API void psm_san_settle(struct psm_san_call *call, int rc);
+
+static inline void psm_san_leave(struct psm_san_call *call, int rc)
+{
+    if (rc != 0 || call->ends || call->recorded || call->unmapped.to) psm_san_settle(call, rc);
+    psm_san_depth--;
+}
 
 /* Before the call. */
 PSM_SAN_API void psm_san_use(struct psm_san_call *call, enum psm_san_kind kind, uint64_t value, enum psm_san_how how);

@@ -35,21 +35,6 @@ static bool refuses(void)
 
 /* ---- around the call ---- */
 
-void psm_san_enter(struct psm_san_call *call, const char *name)
-{
-    psm_san_depth++;
-    call->name = name;
-    call->refuse = 0;
-    call->ends = call->strangers = 0;
-    call->recorded = 0;
-    call->unmapped.to = 0;
-}
-
-int psm_san_refuse(const struct psm_san_call *call)
-{
-    return call->refuse;
-}
-
 static void wrong(struct psm_san_call *call, const struct san_report *report)
 {
     san_report(report);
@@ -71,7 +56,7 @@ static bool says_invalid(int rc)
 }
 
 /* cuMemUnmap ends every mapping in its range at once. */
-static void end_mappings(const struct psm_san_call *call)
+__attribute__((noinline)) static void end_mappings(const struct psm_san_call *call)
 {
     struct san_span span;
     uint64_t from = call->unmapped.from;
@@ -81,19 +66,25 @@ static void end_mappings(const struct psm_san_call *call)
         struct san_object *o = san_lock(PSM_SAN_MAP, span.base, &shard);
         bool ours = o && o->generation == span.generation && o->state == SAN_ALIVE &&
                     o->generation <= call->unmapped.generation;
-        if (ours) o->state = SAN_ENDING;
+        if (ours) san_ending(shard, o);
         san_unlock(shard);
-        if (ours) san_ended(PSM_SAN_MAP, span.base, span.generation, true, san_stack_share(stack));
+        if (ours) san_ended(shard, o, span.generation, true, san_stack_share(stack));
         from = span.end;
     }
     san_stack_drop(stack);
 }
 
-void psm_san_leave(struct psm_san_call *call, int rc)
+__attribute__((noinline)) static void failed(struct psm_san_call *call, int rc)
 {
     if (rc == CAPTURE_INVALIDATED && strstr(call->name, "EndCapture")) psm_san_capture(call, false);
     for (uint32_t i = 0; i < call->strangers && says_invalid(rc); i++)
         never_created(call, call->stranger[i].kind, call->stranger[i].value);
+}
+
+/* A call that failed, or one that did something to its objects. */
+void psm_san_settle(struct psm_san_call *call, int rc)
+{
+    if (rc != 0) failed(call, rc);
     if (call->recorded && rc == 0) {
         struct san_shard *shard;
         struct san_object *o = san_lock(PSM_SAN_EVENT, call->recorded, &shard);
@@ -102,12 +93,12 @@ void psm_san_leave(struct psm_san_call *call, int rc)
     }
     if (call->ends) {
         struct san_shared *stack = san_stack_take();
-        for (uint32_t i = 0; i < call->ends; i++)
-            san_ended(call->end[i].kind, call->end[i].value, call->end[i].generation, rc == 0,
-                      i + 1 < call->ends ? san_stack_share(stack) : stack);
+        for (uint32_t i = 1; i < call->ends; i++)
+            san_ended(call->end[i].shard, call->end[i].object, call->end[i].generation, rc == 0,
+                      san_stack_share(stack));
+        san_ended(call->end[0].shard, call->end[0].object, call->end[0].generation, rc == 0, stack);
     }
     if (call->unmapped.to && rc == 0) end_mappings(call);
-    psm_san_depth--;
 }
 
 /* ---- handles ---- */
@@ -147,7 +138,7 @@ static void ended_before(struct psm_san_call *call, const struct san_copy *copy,
                                      .birth = &copy->birth,
                                      .tid = o->tid,
                                      .end = &copy->end,
-                                     .end_tid = o->end_tid});
+                                     .end_tid = copy->end_tid});
 }
 
 /* Imported from a process that is gone: what lies behind it may go any time. Only asked now and then. */
@@ -188,9 +179,7 @@ void psm_san_use(struct psm_san_call *call, enum psm_san_kind kind, uint64_t val
     struct san_object *o = san_lock(kind, value, &shard);
     enum { FINE, GONE, STRANGE, UNRECORDED, DEAD } what = FINE;
     if (!o) {
-        what = STRANGE;
-    } else if (o->state == SAN_ENDED) {
-        what = GONE;
+        what = san_copy_ended(shard, kind, value, 0, &copy) ? GONE : STRANGE;
     } else if (how == PSM_SAN_QUERY && !(o->flags & (SAN_RECORDED | SAN_TOLD))) {
         o->flags |= SAN_TOLD;
         what = UNRECORDED;
@@ -286,11 +275,13 @@ void psm_san_end(struct psm_san_call *call, enum psm_san_kind kind, uint64_t val
     struct san_object *o = san_lock(kind, value, &shard);
     bool known = o != NULL, ends = o && o->state == SAN_ALIVE;
     if (ends) {
-        o->state = SAN_ENDING;
-        if (call->ends < PSM_SAN_ENDS)
-            call->end[call->ends++] = (struct psm_san_end){kind, o->generation, value, o->size};
+        san_ending(shard, o);
+        if (call->ends < PSM_SAN_ENDS) call->end[call->ends++] = (struct psm_san_end){shard, o, o->generation};
     }
-    if (known && !ends) san_copy(&copy, o);
+    if (!o)
+        known = san_copy_ended(shard, kind, value, 0, &copy);
+    else if (!ends)
+        san_copy(&copy, o);
     san_unlock(shard);
     if (ends) return;
     if (known)
@@ -349,7 +340,10 @@ void psm_san_span(struct psm_san_call *call, uint64_t address, uint64_t n, enum 
     struct san_object *o = san_lock(span.kind, span.base, &shard);
     bool same = o && o->generation == span.generation;
     bool sized = same && o->size != 0, dead = same && hit == SAN_HIT_LIVE && owner_died(o);
-    if (same) san_copy(&copy, o);
+    if (same)
+        san_copy(&copy, o);
+    else
+        san_copy_ended(shard, span.kind, span.base, span.generation, &copy);
     san_unlock(shard);
     if (dead) tell_dead_owner(call, &copy);
     if (hit == SAN_HIT_LIVE && (!sized || n <= end - address)) return;
@@ -366,7 +360,7 @@ void psm_san_span(struct psm_san_call *call, uint64_t address, uint64_t n, enum 
                                      .birth = &copy.birth,
                                      .tid = copy.object.tid,
                                      .end = hit == SAN_HIT_LIVE ? NULL : &copy.end,
-                                     .end_tid = copy.object.end_tid});
+                                     .end_tid = copy.end_tid});
 }
 
 void psm_san_spans(struct psm_san_call *call, const void *addresses, const size_t *sizes, size_t count, bool write)
@@ -392,8 +386,8 @@ void psm_san_map(struct psm_san_call *call, uint64_t address, uint64_t size, uin
     (void)call;
     struct san_shard *shard;
     const struct san_object *o = san_lock(PSM_SAN_MEM, handle, &shard);
-    struct san_owner owner = o ? o->owner : (struct san_owner){0};
     unsigned flags = o ? o->flags & SAN_IMPORTED : 0;
+    struct san_owner owner = flags ? o->owner : (struct san_owner){0};
     san_unlock(shard);
     if (address) san_born(PSM_SAN_MAP, address, size, san_device(), flags, &owner);
 }
@@ -414,13 +408,9 @@ static uint64_t hash_bytes(const void *bytes, size_t n)
 
 static void import_of(enum psm_san_kind kind, uint64_t value, uint64_t size, uint64_t key)
 {
-    struct san_foreign found;
     struct san_owner owner = {0};
     unsigned flags = kind == PSM_SAN_EVENT ? SAN_RECORDED : 0; /* its owner records it */
-    if (key && san_foreign_find(PSM_SAN_EXPORT, key, &found)) {
-        owner = found.owner;
-        flags |= SAN_IMPORTED;
-    }
+    if (key && san_export_find(key, &owner)) flags |= SAN_IMPORTED;
     if (!size && kind == PSM_SAN_IPC && san_hooks.place) {
         uint64_t base = 0, whole = 0;
         if (san_hooks.place(value, &base, &whole) && whole) size = whole - (value - base);
@@ -428,10 +418,16 @@ static void import_of(enum psm_san_kind kind, uint64_t value, uint64_t size, uin
     san_born(kind, value, size, san_device(), flags, &owner);
 }
 
+static void exported(uint64_t key)
+{
+    san_born(PSM_SAN_EXPORT, key, 0, san_device(), 0, NULL);
+    san_export_note(key);
+}
+
 void psm_san_export(struct psm_san_call *call, const void *bytes, size_t n)
 {
     (void)call;
-    if (bytes) san_born(PSM_SAN_EXPORT, hash_bytes(bytes, n), 0, san_device(), 0, NULL);
+    if (bytes) exported(hash_bytes(bytes, n));
 }
 
 void psm_san_import(struct psm_san_call *call, enum psm_san_kind kind, uint64_t value, const void *bytes, size_t n)
@@ -454,7 +450,7 @@ void psm_san_export_fd(struct psm_san_call *call, const void *fd, int handle_typ
 {
     (void)call;
     uint64_t key = fd && handle_type == 1 ? key_of_fd(*(const int *)fd, handle_type) : 0;
-    if (key) san_born(PSM_SAN_EXPORT, key, 0, san_device(), 0, NULL);
+    if (key) exported(key);
 }
 
 /* For fds osHandle is the number itself. */
@@ -486,9 +482,11 @@ void psm_san_start(enum psm_san_mode mode, const char *where, const struct psm_s
     process = getpid();
     if (hooks) san_hooks = *hooks;
     if (hooks && hooks->log_device) psm_log_set_device_function(hooks->log_device);
+    san_clock_start();
     san_ledger_start();
     san_stack_start();
     san_records_start();
+    san_exports_start();
     san_reports_start();
     san_segv_start();
     pthread_atfork(NULL, NULL, after_fork);

@@ -1,37 +1,26 @@
 /* What lies at an address: the living allocations and mappings in order, and between them those that were freed last.
  *
- * Locks: that of a shard of the ledger may be held; none is taken here. */
+ * All of it is guarded by the lock of SAN_PLACES. The ledger, which remembers what ended last, says when a freed span
+ * is to be forgotten. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
 
 #include "internal.h"
 
-/* FREED_MOST: spans that are remembered. QUEUED: freed ones with those that were born over since. */
-enum { FREED_MOST = 4096, QUEUED = 2 * FREED_MOST };
-
-struct entry {
-    struct san_span span;
-    bool freed;
-};
-
 /* By base, without overlap, somewhere in the room: what comes and goes at an end moves nothing. */
-static struct entry *room, *entries;
-static size_t count, size, nfreed;
+static struct san_span *room, *entries;
+static size_t count, size;
 static size_t last; /* where the last search ended; programs free what they have just allocated */
-static struct san_guard lock;
 
-/* The freed ones by age. What is no longer freed under its generation is passed over. */
-static struct {
-    uint64_t base;
-    uint32_t generation;
-} queue[QUEUED];
-static size_t oldest, queued;
+static struct san_guard *lock(void)
+{
+    return &san_shards[SAN_PLACES].lock;
+}
 
 static bool is_place(size_t at, uint64_t address)
 {
-    return at <= count && (at == count || entries[at].span.end > address) &&
-           (at == 0 || entries[at - 1].span.end <= address);
+    return at <= count && (at == count || entries[at].end > address) && (at == 0 || entries[at - 1].end <= address);
 }
 
 /* The first that ends beyond the address. */
@@ -42,7 +31,7 @@ static size_t place(uint64_t address)
         if (is_place(near, address)) return last = near;
     while (low < high) {
         size_t middle = (low + high) / 2;
-        if (entries[middle].span.end > address)
+        if (entries[middle].end > address)
             high = middle;
         else
             low = middle + 1;
@@ -53,14 +42,14 @@ static size_t place(uint64_t address)
 /* Half of the room at least is free then, all of it on one side. */
 static bool make_room(bool front)
 {
-    struct entry *new_room = room;
+    struct san_span *new_room = room;
     size_t new_size = size;
     if (2 * count >= size) {
         new_size = size ? 2 * size : 64;
         new_room = malloc(new_size * sizeof *new_room);
         if (!new_room) return false;
     }
-    struct entry *to = new_room + (front ? new_size - count : 0);
+    struct san_span *to = new_room + (front ? new_size - count : 0);
     if (count) memmove(to, entries, count * sizeof *to);
     if (new_room != room) free(room);
     room = new_room;
@@ -79,7 +68,7 @@ static void insert(size_t at, const struct san_span *span)
     } else {
         memmove(&entries[at + 1], &entries[at], (count - at) * sizeof *entries);
     }
-    entries[at] = (struct entry){*span, false};
+    entries[at] = *span;
     count++;
 }
 
@@ -87,7 +76,6 @@ static void erase(size_t at, size_t n)
 {
     size_t rest = count - at - n;
     if (!n) return;
-    for (size_t i = at; i < at + n; i++) nfreed -= entries[i].freed;
     if (at < rest) {
         memmove(&entries[n], entries, at * sizeof *entries);
         entries += n;
@@ -101,103 +89,80 @@ static void erase(size_t at, size_t n)
 static size_t exactly(uint64_t base, uint32_t generation, bool is_freed)
 {
     size_t at = place(base);
-    bool is = at < count && entries[at].span.base == base && entries[at].span.generation == generation &&
-              entries[at].freed == is_freed;
+    bool is =
+        at < count && entries[at].base == base && entries[at].generation == generation && entries[at].freed == is_freed;
     return is ? at : SIZE_MAX;
-}
-
-static void pack_queue(void)
-{
-    size_t n = 0;
-    for (size_t i = 0; i < queued; i++) {
-        size_t from = (oldest + i) % QUEUED;
-        if (exactly(queue[from].base, queue[from].generation, true) != SIZE_MAX)
-            queue[(oldest + n++) % QUEUED] = queue[from];
-    }
-    queued = n;
-}
-
-static void forget_oldest(void)
-{
-    size_t at = exactly(queue[oldest].base, queue[oldest].generation, true);
-    oldest = (oldest + 1) % QUEUED;
-    queued--;
-    if (at != SIZE_MAX) erase(at, 1);
 }
 
 void san_span_add(const struct san_span *span)
 {
-    san_guard_take(&lock);
     size_t from = place(span->base), to = from;
-    while (to < count && entries[to].span.base < span->end) to++;
+    while (to < count && entries[to].base < span->end) to++;
     /* A living one that overlaps ended in a way that was not seen. */
     if (to > from) {
         erase(from + 1, to - from - 1);
-        nfreed -= entries[from].freed;
-        entries[from] = (struct entry){*span, false};
+        entries[from] = *span;
     } else {
         insert(from, span);
     }
-    san_guard_leave(&lock);
 }
 
 void san_span_remove(uint64_t base, uint32_t generation, bool keep)
 {
-    san_guard_take(&lock);
     size_t at = exactly(base, generation, false);
-    if (at != SIZE_MAX && !keep) {
-        erase(at, 1);
-    } else if (at != SIZE_MAX) {
+    if (at == SIZE_MAX) return;
+    if (keep)
         entries[at].freed = true;
-        nfreed++;
-        if (queued == QUEUED) pack_queue();
-        queue[(oldest + queued) % QUEUED].base = base;
-        queue[(oldest + queued++) % QUEUED].generation = generation;
-        while (nfreed > FREED_MOST && queued) forget_oldest();
-    }
-    san_guard_leave(&lock);
+    else
+        erase(at, 1);
+}
+
+void san_span_forget(uint64_t base, uint32_t generation)
+{
+    size_t at = exactly(base, generation, true);
+    if (at != SIZE_MAX) erase(at, 1);
 }
 
 static enum san_hit find(uint64_t address, struct san_span *first, uint64_t *end)
 {
     size_t at = place(address);
-    if (at == count || entries[at].span.base > address) return SAN_HIT_NONE;
-    *first = entries[at].span;
+    if (at == count || entries[at].base > address) return SAN_HIT_NONE;
+    *first = entries[at];
     *end = first->end;
     if (entries[at].freed) return SAN_HIT_FREED;
     /* One copy may go over several mappings, not over several allocations. */
     while (first->kind == PSM_SAN_MAP && at + 1 < count && !entries[at + 1].freed &&
-           entries[at + 1].span.kind == PSM_SAN_MAP && entries[at + 1].span.base == *end)
-        *end = entries[++at].span.end;
+           entries[at + 1].kind == PSM_SAN_MAP && entries[at + 1].base == *end)
+        *end = entries[++at].end;
     return SAN_HIT_LIVE;
 }
 
 enum san_hit san_span_find(uint64_t address, struct san_span *first, uint64_t *end)
 {
-    san_guard_take(&lock);
+    san_guard_take(lock());
     enum san_hit hit = find(address, first, end);
-    san_guard_leave(&lock);
+    san_guard_leave(lock());
     return hit;
 }
 
 bool san_span_try_find(uint64_t address, struct san_span *first)
 {
     uint64_t end;
-    if (!san_guard_try(&lock)) return false;
+    if (!san_guard_try(lock())) return false;
     enum san_hit hit = find(address, first, &end);
-    san_guard_leave(&lock);
+    san_guard_leave(lock());
     return hit == SAN_HIT_LIVE;
 }
 
 bool san_span_first(enum psm_san_kind kind, uint64_t from, uint64_t to, struct san_span *span)
 {
-    san_guard_take(&lock);
+    san_guard_take(lock());
     size_t at = place(from);
-    while (at < count && entries[at].span.base < to &&
-           (entries[at].freed || entries[at].span.base < from || entries[at].span.kind != kind))
+    while (at < count && entries[at].base < to &&
+           (entries[at].freed || entries[at].base < from || entries[at].kind != kind))
         at++;
-    bool found = at < count && entries[at].span.base < to;
-    if (found) *span = entries[at].span;
-    san_guard_leave(&lock);
+    bool found = at < count && entries[at].base < to;
+    if (found) *span = entries[at];
+    san_guard_leave(lock());
     return found;
 }

@@ -93,30 +93,19 @@ static struct san_shared *shared_from(const struct way *way)
     return shared;
 }
 
-struct san_shared *san_stack_share(struct san_shared *shared)
-{
-    if (shared && !shared->stays) atomic_fetch_add_explicit(&shared->users, 1, memory_order_relaxed);
-    return shared;
-}
-
-void san_stack_drop(struct san_shared *shared)
-{
-    if (shared && !shared->stays && atomic_fetch_sub_explicit(&shared->users, 1, memory_order_acq_rel) == 1)
-        free(shared);
-}
-
 #if defined(__x86_64__)
 
-/* SETS * WAYS: different stacks of a thread. WORDS: on which one may depend. STAYING: different stacks of the process,
- * about 600 KiB; NEAR: places where one of them may be. */
-enum { SETS = 32, WAYS = 8, WORDS = 3 * SAN_WALK, STAYING = 4096, NEAR = 8 };
+/* SETS * WAYS: different stacks of a thread. WORDS: on which one may depend, compared STEP at a time. STAYING:
+ * different stacks of the process, about 600 KiB; NEAR: places where one of them may be. */
+enum { SETS = 32, WAYS = 8, WORDS = 3 * SAN_WALK, STEP = 4, STAYING = 4096, NEAR = 8 };
+_Static_assert(WORDS % STEP == 0, "words are compared in steps");
 
 static struct san_shared *_Atomic staying[STAYING];
 
 struct known {
     uintptr_t frame; /* of san_stack_take; 0: none */
     int n;
-    struct {
+    struct word {
         const volatile uintptr_t *at;
         uintptr_t value;
     } word[WORDS];
@@ -127,6 +116,7 @@ struct cache {
     uintptr_t low, high;         /* of the thread's stack */
     volatile sig_atomic_t inuse; /* a signal handler that interrupts walks for itself */
     unsigned char next[SETS];    /* to be replaced */
+    unsigned char last[SETS];    /* that was found */
     struct known known[SETS][WAYS];
 };
 
@@ -145,7 +135,7 @@ static void drop(void *argument)
     free(c);
 }
 
-static struct cache *make_cache(void)
+__attribute__((noinline)) static struct cache *make_cache(void)
 {
     pthread_attr_t attributes;
     void *low;
@@ -169,17 +159,28 @@ static struct cache *make_cache(void)
 }
 
 /* These two read words of frames that are not theirs, and of locals that are in nobody's use any more. */
-#define READS_STACK __attribute__((noinline, no_sanitize("address"), no_sanitize("thread")))
+#define READS_STACK __attribute__((no_sanitize("address"), no_sanitize("thread")))
 
-READS_STACK static const struct known *find(const struct known *set, uintptr_t frame)
+READS_STACK static inline bool is_there(const struct known *k, uintptr_t frame)
 {
-    for (int i = 0; i < WAYS; i++) {
-        const struct known *k = &set[i];
-        if (k->frame != frame) continue;
-        int w = 0;
-        while (w < k->n && *k->word[w].at == k->word[w].value) w++;
-        if (w == k->n) return k;
-    }
+    if (k->frame != frame) return false;
+    const struct word *w = k->word, *end = w + k->n;
+    uintptr_t differ = 0;
+    for (; w < end && !differ; w += STEP)
+        for (int i = 0; i < STEP; i++) differ |= *w[i].at ^ w[i].value;
+    return !differ;
+}
+
+/* The one of the last time first. */
+READS_STACK static inline const struct known *find(struct cache *c, size_t set, uintptr_t frame)
+{
+    const struct known *known = c->known[set];
+    if (is_there(&known[c->last[set]], frame)) return &known[c->last[set]];
+    for (int i = 0; i < WAYS; i++)
+        if (is_there(&known[i], frame)) {
+            c->last[set] = (unsigned char)i;
+            return &known[i];
+        }
     return NULL;
 }
 
@@ -192,7 +193,8 @@ static bool depend(struct known *k, uintptr_t at, uintptr_t value)
 }
 
 /* The words from which a register of frame i came. */
-READS_STACK static bool depend_on_register(struct known *k, const struct way *way, int i, int r)
+READS_STACK __attribute__((noinline)) static bool depend_on_register(struct known *k, const struct way *way, int i,
+                                                                     int r)
 {
     for (uintptr_t value = way->reg[i][r];; i--) {
         bool saved = false;
@@ -207,7 +209,8 @@ READS_STACK static bool depend_on_register(struct known *k, const struct way *wa
     }
 }
 
-READS_STACK static bool learn(struct known *k, const struct way *way, uintptr_t frame, const struct cache *c)
+READS_STACK __attribute__((noinline)) static bool learn(struct known *k, const struct way *way, uintptr_t frame,
+                                                        const struct cache *c)
 {
     k->n = 0;
     k->frame = frame;
@@ -230,6 +233,7 @@ READS_STACK static bool learn(struct known *k, const struct way *way, uintptr_t 
                 return false;
         }
     }
+    while (k->n % STEP) depend(k, (uintptr_t)k->word[0].at, k->word[0].value);
     return true;
 }
 
@@ -266,7 +270,7 @@ static struct san_shared *stay(struct san_shared *shared)
     return shared;
 }
 
-static struct san_shared *walk_and_keep(struct cache *c, uintptr_t frame, size_t set)
+__attribute__((noinline)) static struct san_shared *walk_and_keep(struct cache *c, uintptr_t frame, size_t set)
 {
     struct way way;
     walk(&way, frame + 8);
@@ -286,26 +290,27 @@ static struct san_shared *walk_and_keep(struct cache *c, uintptr_t frame, size_t
     return shared;
 }
 
+__attribute__((noinline)) static struct san_shared *walk_once(uintptr_t frame)
+{
+    struct way way;
+    walk(&way, frame + 8);
+    return shared_from(&way);
+}
+
 /* noinline: its frame is the key. */
-__attribute__((noinline)) struct san_shared *san_stack_take(void)
+READS_STACK __attribute__((noinline)) struct san_shared *san_stack_take(void)
 {
     uintptr_t frame = (uintptr_t)__builtin_frame_address(0);
     struct cache *c = cache ? cache : make_cache();
-    struct san_shared *shared;
     /* Another stack than the thread's, a coroutine's: it may go and another come at its place. */
-    if (!c || c->inuse || frame < c->low || frame >= c->high) {
-        struct way way;
-        walk(&way, frame + 8);
-        shared = shared_from(&way);
-    } else {
-        c->inuse = 1;
-        atomic_signal_fence(memory_order_seq_cst);
-        size_t set = set_of(frame, (uintptr_t)__builtin_return_address(0));
-        const struct known *k = find(c->known[set], frame);
-        shared = k ? san_stack_share(k->stack) : walk_and_keep(c, frame, set);
-        atomic_signal_fence(memory_order_seq_cst);
-        c->inuse = 0;
-    }
+    if (!c || c->inuse || frame < c->low || frame >= c->high) return walk_once(frame);
+    c->inuse = 1;
+    atomic_signal_fence(memory_order_seq_cst);
+    size_t set = set_of(frame, (uintptr_t)__builtin_return_address(0));
+    const struct known *k = find(c, set, frame);
+    struct san_shared *shared = k ? san_stack_share(k->stack) : walk_and_keep(c, frame, set);
+    atomic_signal_fence(memory_order_seq_cst);
+    c->inuse = 0;
     return shared;
 }
 
