@@ -63,7 +63,7 @@ class Call:
                         op_id=self.op_id,
                         stage=self.message.stage,
                     )
-        except (WaitTimeoutError, KeyboardInterrupt):
+        except BaseException:  # an interrupt, or what a handler of signals raises, too
             self.cancel()
             raise
 

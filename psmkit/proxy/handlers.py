@@ -43,6 +43,19 @@ class HandlerTable:
         self.pointer = pointer
 
 
+class _Gone:
+    """Stands where a C object was: who has kept its Python face is told, and does not read freed memory."""
+
+    def __init__(self, why: str) -> None:
+        object.__setattr__(self, "why", why)
+
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError(object.__getattribute__(self, "why"))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise RuntimeError(object.__getattribute__(self, "why"))
+
+
 class Connection:
     """The proxy's end of a connection, as its handlers get it.
 
@@ -99,14 +112,14 @@ class Connection:
         """
         if self._base is None:
             raise TypeError("these handlers were made without a base")
-        return Base(self._c, self._base)
+        return Base(self, self._base)
 
 
 class Base:
     """The handlers in C that Python ones were made over, for one connection. Each raises PsmError when they fail."""
 
-    def __init__(self, connection: Any, table: HandlerTable) -> None:
-        self._c, self._table = connection, table.pointer
+    def __init__(self, connection: Connection, table: HandlerTable) -> None:
+        self._connection, self._table = connection, table.pointer
 
     def setup(self, request: bytes, response_size: int) -> bytes | Later:
         """What they answer to Setup."""
@@ -138,7 +151,8 @@ class Base:
     def _check(self, function: Any, *arguments: Any) -> None:
         if function == ffi.NULL:
             raise TypeError("the base has no such handler")
-        check(function(self._c, self._c.state, *arguments))
+        c = self._connection._c
+        check(function(c, c.state, *arguments))
 
 
 class Part:
@@ -281,7 +295,9 @@ class Handlers(HandlerTable):
 
     def forget(self, pointer: Any) -> None:
         """The connection was freed."""
-        self.connections.pop((address_of(pointer.state), int(pointer.id)), None)
+        found = self.connections.pop((address_of(pointer.state), int(pointer.id)), None)
+        if found is not None:
+            found._c = _Gone("the connection was freed")
 
 
 class Transport:
@@ -429,7 +445,14 @@ def _progress(state: Any, arguments: Any) -> int:
         assert function is not None
         subs = [arguments.subs[i] for i in range(arguments.nsubs)]
         parts = [Part(sub, _handlers(sub.connection).connection(sub.connection)) for sub in subs]
-        arguments.idle = int(not function(Running(state, arguments, parts, handlers.base)))
+        running = Running(state, arguments, parts, handlers.base)
+        try:
+            moved = function(running)
+        finally:
+            running._c = _Gone("this is of an earlier call of the progress function")
+            for part in parts:
+                part._c = running._c
+        arguments.idle = int(not moved)
         return int(lib.PSM_OK)
     except BaseException as error:
         # The operation cannot go on: the proxy ends it on all ranks, with this reason.

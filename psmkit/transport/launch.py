@@ -221,4 +221,7 @@ def _fill(op: Any, operation: Send | Recv | CopyToSelf, kept: list[Any]) -> None
     else:
         op.recvbuff = pointer
     op.connector, op.peer, op.channel = end.pointer, end.peer.rank, end.channel
-    op.handle = 0 if operation.registration is None else operation.registration.handle
+    if operation.registration is not None:
+        if operation.registration.handle == 0 or operation.registration.end is not end:
+            raise ValueError("the registration was given up, or is another end's")
+        op.handle = operation.registration.handle

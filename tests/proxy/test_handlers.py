@@ -223,6 +223,22 @@ def test_handlers_over_handlers_in_python_are_refused() -> None:
         Handlers(base=Handlers())
 
 
+def test_connection_that_was_freed_is_told_to_who_kept_it() -> None:
+    kept: list[Connection] = []
+
+    def setup(connection: Connection, request: bytes, size: int) -> bytes:
+        kept.append(connection)
+        return b""
+
+    with served(setup=setup) as c:
+        c.call_blocking(MessageType.SETUP)
+        assert kept[0].id == c.connection
+    with pytest.raises(RuntimeError, match="the connection was freed"):
+        kept[0].id  # noqa: B018
+    with pytest.raises(RuntimeError, match="the connection was freed"):
+        kept[0].proxy  # noqa: B018
+
+
 # ---- operations ----
 
 
@@ -232,10 +248,12 @@ def test_progress_function_carries_out_operations_in_order() -> None:
 
     addresses = [ctypes.addressof((ctypes.c_char * 12).from_buffer(b)) for b in (out, into)]
     turns: list[tuple[int, int]] = []
+    kept: list[Running] = []
     done = threading.Event()
 
     def progress(running: Running) -> bool:
         (part,) = running.parts
+        kept.append(running)
         if not running.began:
             running.begin()
             turns.append((running.count, 0))
@@ -261,6 +279,9 @@ def test_progress_function_carries_out_operations_in_order() -> None:
         wait_until(lambda: c.proxy.counters().ops == 0)
     assert turns == [(1, 0), (1, 4), (2, 0), (2, 12)]
     assert into == out
+    for use in (kept[0].finish, lambda: kept[0].parts[0].size):
+        with pytest.raises(RuntimeError, match="earlier call"):
+            use()
 
 
 def test_sends_and_recvs_are_not_given_to_one_function() -> None:

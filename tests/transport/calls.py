@@ -199,3 +199,69 @@ def memory_alone(rank: Rank) -> list[str]:
         memory.close()
         Memory(proxy, 1 << 20)  # given back with its proxy
     return said
+
+
+def by_stream(rank: Rank, kind: str) -> bool:
+    """What is queued on the application's stream before the group has been done when data moves, whatever stream it is."""
+    from psmkit.lab.cuda import Face
+
+    rt, me = Face("cudart13"), rank.number
+    with Proxy(me, 2, device=me, transports={P2P: transport.variant()}) as proxy, ExitStack() as stack:
+        send, recv = connect(rank, proxy, infos(rank, proxy), stack)
+        out, into = (stack.enter_context(Memory(proxy, 1 << 20)) for _ in range(2))
+        handle = rt.new("cudaStream_t *")
+        if kind != "legacy":
+            rt.ok.cudaStreamCreateWithFlags(handle, int(kind == "nonblocking"))
+        stream = int(rt.ffi.cast("uintptr_t", handle[0]))
+        rt.ok.cudaMemsetAsync(rt.ffi.cast("void *", out.address), 17 + me, out.size, handle[0])
+        with transport.launch(proxy, [Send(send, out), Recv(recv, into)], stream=stream):
+            pass
+        transport.synchronize(proxy, stream)
+        right = into.read() == bytes([18 - me]) * into.size
+        rank.barrier("done")
+        if kind != "legacy":
+            rt.ok.cudaStreamDestroy(handle[0])
+    return right
+
+
+def by_a_rank_between(rank: Rank) -> list[str]:
+    """Rank 0 sends to rank 1, whose devices do not reach each other, by the memory of rank 2's."""
+    said, me = [], rank.number
+    with Proxy(me, 3, device=me, transports={P2P: transport.variant()}) as proxy, ExitStack() as stack:
+        peers = infos(rank, proxy)
+        via = transport.find_intermediate(peers, peers[0], peers[1])
+        assert via is not None
+        said += [transport.can_connect(peers[0], peers[1]).name, str(via.rank)]
+        if me < 2:
+            setup = transport.recv_setup if me else transport.send_setup
+            end = stack.enter_context(setup(proxy, peers[me], peers[1 - me], via=via))
+            end.connect(ConnectInfo(rank.exchange({1 - me: end.info.pack()}, "connect")[1 - me]))
+            memory = stack.enter_context(Memory(proxy, 300_001))
+            if me == 0:
+                memory.write(pattern(memory.size, 5))
+            transport.launch(proxy, [(Recv if me else Send)(end, memory)]).wait()
+            said += [end.info.mode.name, str(memory.read() == pattern(memory.size, 5))]
+        else:
+            rank.exchange({}, "connect")
+        rank.barrier("moved")
+        stack.close()
+        rank.barrier("freed")
+    return said
+
+
+def wrong_registrations(rank: Rank) -> list[str]:
+    """Registrations that are not those of the operation's end."""
+    said, me = [], rank.number
+    with Proxy(me, 2, device=me, transports={P2P: transport.variant()}) as proxy, ExitStack() as stack:
+        send, recv = connect(rank, proxy, infos(rank, proxy), stack)
+        memory = stack.enter_context(Memory(proxy, 64))
+        with send.register(memory) as registration:
+            attempts: list[Send | Recv] = [Recv(recv, memory, None, registration)]
+        attempts.append(Send(send, memory, None, registration))
+        for attempt in attempts:
+            try:
+                transport.launch(proxy, [attempt])
+            except ValueError as error:
+                said.append(str(error))
+        rank.barrier("done")
+    return said

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from psmkit._native.psm import ffi
 from psmkit.testing import Ranks
 from psmkit.transport import Mode
+from psmkit.transport.memory import place_of
 from tests.transport import calls
+
+APART = Path(__file__).parents[1] / "csrc" / "psm" / "p2p" / "apart.toml"
 
 
 @pytest.mark.ranks(2, deadline=60, cuda=True)
@@ -51,3 +57,43 @@ def test_exception_in_a_block_gives_up_what_runs_and_tells_the_others(ranks: Ran
 def test_memory_is_bounded_and_given_back(ranks: Ranks) -> None:
     ((*kinds, text),) = ranks.run(calls.memory_alone)
     assert kinds == ["ValueError", "ValueError", "TypeError", "BufferError"] and text == "the memory was given back"
+
+
+@pytest.mark.ranks(2, deadline=60, cuda=True)
+@pytest.mark.parametrize("kind", ["legacy", "blocking", "nonblocking"])
+def test_group_waits_for_the_applications_stream(ranks: Ranks, kind: str) -> None:
+    assert ranks.run(calls.by_stream, kind) == [True, True]
+
+
+@pytest.mark.ranks(3, deadline=60, cuda=True)
+def test_data_goes_by_the_memory_of_a_rank_between(ranks: Ranks) -> None:
+    first, second, third = ranks.run(calls.by_a_rank_between, environment={"PSM_TOPOLOGY": str(APART)})
+    assert first == second == ["SHM", "2", "INTERMEDIATE", "True"] and third == ["SHM", "2"]
+
+
+@pytest.mark.ranks(2, deadline=60, cuda=True)
+def test_registration_of_another_end_is_refused(ranks: Ranks) -> None:
+    assert ranks.run(calls.wrong_registrations) == [["the registration was given up, or is another end's"] * 2] * 2
+
+
+class Array:
+    """As CuPy and PyTorch give it."""
+
+    def __init__(self, shape: tuple[int, ...], kind: str, *, read_only: bool = False, strides: object = None) -> None:
+        self.__cuda_array_interface__ = {
+            "data": (0x7000_0000, read_only),
+            "shape": shape,
+            "typestr": kind,
+            "strides": strides,
+            "version": 3,
+        }
+
+
+def test_cuda_arrays_are_buffers() -> None:
+    pointer, size, _ = place_of(Array((3, 5), "<f4"), writable=True)
+    assert (int(ffi.cast("uintptr_t", pointer)), size) == (0x7000_0000, 60)
+    assert place_of(Array((), "|u1", read_only=True), writable=False)[1] == 1
+    with pytest.raises(BufferError, match="cannot be written to"):
+        place_of(Array((1,), "|u1", read_only=True), writable=True)
+    with pytest.raises(TypeError, match="not contiguous"):
+        place_of(Array((4,), "<f4", strides=(8,)), writable=False)

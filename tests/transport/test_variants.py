@@ -94,6 +94,11 @@ def test_wrong_variant_of_the_library_fails_as_it_declares(held: Held) -> None:
 
 
 @CONFORMANCE
+def test_interrupt_in_a_callers_function_is_raised_as_itself(ranks: Ranks) -> None:
+    assert ranks.run(variant_calls.interrupted) == ["KeyboardInterrupt", "KeyboardInterrupt"]
+
+
+@CONFORMANCE
 @pytest.mark.parametrize(
     ("place", "rank", "status"),
     [

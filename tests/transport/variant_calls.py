@@ -182,6 +182,24 @@ def conform(rank: Rank, name: str, zero_copy: bool, *arguments: str) -> tuple[st
     return said, sorted(set(seen))
 
 
+def interrupted(rank: Rank) -> str:
+    """Both set up a receiving end by a variant that is interrupted there."""
+
+    def recv_setup(setup: RightSetup, me: PeerInfo, peer: PeerInfo) -> ConnectInfo:
+        raise KeyboardInterrupt
+
+    used = transport.register_variant("py-interrupted", "is interrupted", recv_setup=recv_setup)
+    me, said = rank.number, ""
+    with Proxy(me, 2, device=me, transports={P2P: used}) as proxy:
+        peers = infos(rank, proxy)
+        try:
+            transport.recv_setup(proxy, peers[me], peers[1 - me])
+        except BaseException as error:
+            said = type(error).__name__
+        rank.barrier("done")
+    return said
+
+
 def told(error: PsmError) -> str:
     cause = f" <- {error.__cause__!r}" if error.__cause__ is not None else ""
     return f"{error.status.c_name}|{error.stage}|{error.text}{cause}"
