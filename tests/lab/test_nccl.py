@@ -1,0 +1,275 @@
+"""``psmkit lab nccl`` from end to end, over a library of ours with NCCL's public API."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from psmkit.cli.app import main
+from psmkit.lab import nccl, nccl_library
+from psmkit.lab.cuda import LIBRARIES, LabError, folder
+
+SOURCE = Path(__file__).parent / "standin_nccl.c"
+COMPILER = os.environ.get("CC", "cc")
+DEADLINE = ("--deadline", "90")  # of runs that end by themselves
+SHORT = ("--deadline", "3")  # of runs that hang
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a libnccl.so.2 that is linked to the shared CUDA runtime."""
+    place = tmp_path_factory.mktemp("nccl")
+    compile_library(place / "libnccl.so.2", "12.8", str(folder() / LIBRARIES["cudart12"]))
+    return place
+
+
+def compile_library(path: Path, cuda: str, *more: str) -> None:
+    flags = ["-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", f'-DSTANDIN_CUDA="{cuda}"']
+    subprocess.run([COMPILER, *flags, str(SOURCE), "-o", str(path), *more], check=True)
+
+
+class Lab:
+    """Runs the command and reads what it says and leaves."""
+
+    def __init__(self, library: Path, out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.library, self.folder, self.capsys = library, out, capsys
+
+    def __call__(self, *arguments: str, deadline: tuple[str, str] = DEADLINE) -> tuple[int, dict[str, Any]]:
+        command = ["lab", "nccl", "--lib", str(self.library), *arguments, *deadline, "--out", str(self.folder)]
+        status = main([*command, "--format", "json"])
+        out, err = self.capsys.readouterr()
+        assert status != 2, err
+        return status, json.loads(out)
+
+
+@pytest.fixture
+def lab(library: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Lab:
+    return Lab(library, tmp_path / "out", capsys)
+
+
+def shared_files() -> set[str]:
+    return {name for name in os.listdir("/dev/shm") if name.startswith("nccl-")}
+
+
+def states(result: dict[str, Any]) -> list[str]:
+    return [rank["state"] for rank in result["ranks"]]
+
+
+def report(result: dict[str, Any], rank: int) -> dict[str, Any]:
+    (found,) = result["ranks"][rank]["reports"]
+    assert isinstance(found, dict)
+    return found
+
+
+def test_bytes_arrive_and_evidence_is_kept(lab: Lab) -> None:
+    status, result = lab("--ranks", "2", "--size", "16K", "--iters", "3")
+    assert (status, states(result)) == (0, ["good", "good"]), result
+    assert [report(result, rank)["bytes"] for rank in (0, 1)] == [2 * 3 * 16384] * 2
+    assert result["analysis"]["verdict"] == "healthy"
+    assert (result["settings"]["version"], result["settings"]["cudart"]) == ("2.26.6", "shared 12")
+    for name in ("logs/rank-0.log", "logs/rank-1.log", "cases/rank-1.txt", "topology.xml", "result.json"):
+        assert (lab.folder / name).stat().st_size > 0
+    assert "Send: opCount" in (lab.folder / "logs" / "rank-1.log").read_text()
+
+
+def test_every_pattern_and_operation(lab: Lab) -> None:
+    patterns = ",".join(nccl.PATTERNS)
+    status, result = lab(
+        "--ranks", "3", "--pattern", patterns, "--type", "uint32", "--op", ",".join(nccl.OPS), "--size", "0,4,4096"
+    )
+    assert (status, states(result)) == (0, ["good"] * 3), [r["text"] for r in result["ranks"]]
+    assert len(result["ranks"][2]["reports"]) == len(nccl.PATTERNS) * len(nccl.OPS) * 3
+
+
+def test_sums_of_floats_and_means_are_exact(lab: Lab) -> None:
+    arguments = ("--pattern", "allreduce,reducescatter", "--type", "float32", "--op", "sum,prod,max,min,avg")
+    status, result = lab("--ranks", "4", *arguments, "--size", "8K", "--root", "3")
+    assert (status, states(result)) == (0, ["good"] * 4), [r["text"] for r in result["ranks"]]
+
+
+def test_a_wrong_byte_is_found(lab: Lab) -> None:
+    arguments = ("--pattern", "allreduce", "--type", "uint32", "--size", "4K", "--iters", "1")
+    status, result = lab("--ranks", "2", *arguments, "--env", "STANDIN_WRONG=1")
+    assert (status, states(result)) == (1, ["failed", "failed"])
+    found = report(result, 0)
+    assert (found["by"], found["wrong"], found["wrong_offset"]) == ("data", 1, 512)
+    assert "byte 512 of iteration 0" in found["text"]
+
+
+def test_data_that_is_damaged_on_the_way_is_found_where_it_arrives(lab: Lab) -> None:
+    status, result = lab(
+        "--ranks", "2", "--pattern", "pair", "--fault", "lab.data:corrupt,rank=1,nth=2", "--size", "4K"
+    )
+    assert status == 1
+    assert (report(result, 0)["by"], report(result, 0)["wrong_from"], report(result, 0)["wrong_iter"]) == ("data", 1, 1)
+    assert report(result, 1)["by"] == "lab"
+
+
+def test_a_shorter_send_is_told_with_its_ranks(lab: Lab) -> None:
+    status, result = lab("--ranks", "2", "--pattern", "ring", "--differ", "rank=1,shorter=1K", "--size", "4K")
+    assert status == 1
+    assert (report(result, 0)["wrong_from"], report(result, 0)["wrong_offset"]) == (1, 3072)
+    assert "PSM303" in result["analysis"]["codes"]
+
+
+def test_sends_that_are_left_out_hang_the_others(lab: Lab) -> None:
+    status, result = lab("--ranks", "3", "--differ", "rank=1,skip=send", "--size", "4K", deadline=SHORT)
+    assert (status, states(result)) == (1, ["hung", "waiting", "hung"])
+    assert {result["ranks"][rank]["stage"] for rank in (0, 1, 2)} == {"move"}
+    assert result["ranks"][1]["waits"] == "barrier moved"
+    assert result["analysis"]["verdict"] != "healthy"
+    assert len(result["ranks"][0]["stacks"]) == 1
+
+
+def test_a_rank_that_dies_before_it_begins_leaves_no_file(lab: Lab) -> None:
+    before = shared_files()
+    fault = ("--fault", "lab.stage:kill,rank=1,op=init")
+    status, result = lab("--ranks", "2", *fault, "--size", "4K", deadline=SHORT)
+    assert (status, states(result)) == (1, ["hung", "died"])
+    assert len(result["settings"]["reaped"]) == 1
+    assert not set(result["settings"]["reaped"]) & shared_files()
+    assert shared_files() - before <= shared_files() - set(result["settings"]["reaped"])
+
+
+def test_a_file_that_the_library_forgets_is_told(lab: Lab) -> None:
+    status, result = lab("--ranks", "2", "--size", "4K", "--env", "STANDIN_KEEPS_FILES=1")
+    assert (status, states(result)) == (1, ["good", "good"])
+    assert result["shared_memory"] == result["settings"]["reaped"] and len(result["shared_memory"]) == 1
+
+
+def test_a_death_in_an_iteration_fails_the_others(lab: Lab) -> None:
+    fault = ("--fault", "lab.iteration:kill,rank=1,nth=2")
+    status, result = lab("--ranks", "3", "--size", "4K", "--iters", "4", *fault)
+    assert (status, states(result)) == (1, ["failed", "died", "failed"])
+    assert (report(result, 0)["status"], report(result, 0)["stage"]) == ("ncclRemoteError", "move")
+
+
+def test_an_exit_tells_its_status(lab: Lab) -> None:
+    status, result = lab("--ranks", "2", "--size", "4K", "--fault", "lab.stage:error=7,rank=0,op=setup")
+    assert (status, result["ranks"][0]["exit_status"]) == (1, 7)
+    assert report(result, 0)["text"] == "a fault asked for the end of this process, status 7"
+
+
+def test_a_cuda_call_that_fails_is_the_ranks_own(lab: Lab) -> None:
+    status, result = lab("--ranks", "2", "--size", "4K", "--fault", "cudaMalloc:error=2,rank=1,nth=2")
+    assert status == 1
+    assert report(result, 1)["text"] == "the rank's own cudaMalloc returned cudaErrorMemoryAllocation"
+
+
+def test_nodes_have_their_own_name_and_gpus(lab: Lab) -> None:
+    status, result = lab("--ranks", "4", "--nodes", "2", "--size", "4K", "--iters", "1")
+    assert (status, states(result)) == (0, ["good"] * 4)
+    logs = [(lab.folder / "logs" / f"rank-{rank}.log").read_text() for rank in range(4)]
+    assert [f"NCCL_HOSTID set by environment to psm-node-{rank // 2}." in logs[rank] for rank in range(4)] == [True] * 4
+    cases = [(lab.folder / "cases" / f"rank-{rank}.txt").read_text() for rank in range(4)]
+    assert ["device=1" in case for case in cases] == [False, True, False, True]
+
+
+def test_no_iteration_is_a_beginning_and_an_end(lab: Lab) -> None:
+    status, result = lab("--ranks", "2", "--iters", "0")
+    assert (status, report(result, 0)["bytes"]) == (0, 0)
+
+
+def test_variables_of_one_rank(lab: Lab) -> None:
+    status, _ = lab("--ranks", "2", "--size", "4K", "--differ", "rank=1,NCCL_HOSTID=other")
+    assert status == 0
+    assert "NCCL_HOSTID set by environment to other." in (lab.folder / "logs" / "rank-1.log").read_text()
+    assert "NCCL_HOSTID" not in (lab.folder / "logs" / "rank-0.log").read_text()
+
+
+def test_the_page_says_what_matters(library: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    command = ["lab", "nccl", "--lib", str(library), "--ranks", "2", "--size", "4K", "--out", str(out)]
+    assert main(command) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("good: 2 ranks, 1 case, 32768 bytes checked")
+    assert "NCCL 2.26.6, CUDA runtime shared 12" in text and "analysis: healthy" in text
+    assert main(["lab", "report", str(out)]) == 0
+
+
+# ---- what is refused ----
+
+
+def refusal(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    assert main(["lab", "nccl", *arguments]) == 2
+    return capsys.readouterr().err
+
+
+@pytest.fixture
+def bare(tmp_path: Path) -> Callable[[str, str, tuple[str, ...]], Path]:
+    """Makes small libraries that look like a NCCL of a kind."""
+
+    def make(cuda: str, name: str = "libnccl.so.2", more: tuple[str, ...] = ()) -> Path:
+        source = tmp_path / "bare.c"
+        body = f'const char v[] = "NCCL version 2.27.3+cuda{cuda}"; int ncclCommInitRank(void) {{ return v[0]; }}\n'
+        source.write_text(body if cuda else "int ncclCommInitRank(void) { return 0; }\n")
+        path = tmp_path / "libs" / name
+        path.parent.mkdir(exist_ok=True)
+        subprocess.run([COMPILER, "-shared", "-fPIC", str(source), "-o", str(path), *more], check=True)
+        return path
+
+    return make
+
+
+def test_a_static_runtime_of_today_is_refused_with_the_way_that_works(bare: Callable[..., Path]) -> None:
+    with pytest.raises(LabError) as error:
+        nccl_library.find(bare("12.9"))
+    assert "CUDARTLIB=cudart" in str(error.value) and "2.27.3" in str(error.value)
+    with pytest.raises(LabError, match="statically"):
+        nccl_library.find(bare("11.7"))
+
+
+def test_a_static_runtime_without_self_test_is_taken(bare: Callable[..., Path]) -> None:
+    found = nccl_library.find(bare("11.0").parent)
+    assert (found.version, found.cudart) == ("2.27.3", "static 11.0")
+
+
+def test_a_static_runtime_of_unknown_version_is_refused(bare: Callable[..., Path]) -> None:
+    with pytest.raises(LabError, match="does not tell of which version"):
+        nccl_library.find(bare(""))
+
+
+def test_a_runtime_that_is_not_emulated_is_refused(bare: Callable[..., Path], tmp_path: Path) -> None:
+    (tmp_path / "rt.c").write_text("void cudaMalloc(void) {}\n")
+    runtime = tmp_path / "libcudart.so.11.0"
+    command = [
+        COMPILER,
+        "-shared",
+        "-fPIC",
+        "-Wl,-soname,libcudart.so.11.0",
+        str(tmp_path / "rt.c"),
+        "-o",
+        str(runtime),
+    ]
+    subprocess.run(command, check=True)
+    with pytest.raises(LabError, match=r"linked to libcudart\.so\.11; emulated CUDA has"):
+        nccl_library.find(bare("11.8", more=("-Wl,--no-as-needed", str(runtime))))
+
+
+def test_what_is_no_nccl_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(LabError, match=r"there is no libnccl\.so"):
+        nccl_library.find(tmp_path)
+    with pytest.raises(LabError, match="it defines no ncclCommInitRank"):
+        nccl_library.find(folder() / LIBRARIES["cuda"])
+
+
+def test_a_run_that_cannot_be_is_refused(library: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    common = ["--lib", str(library), "--out", str(tmp_path / "out")]
+    assert "as many ranks on each node" in refusal([*common, "--ranks", "3", "--nodes", "2"], capsys)
+    assert "a GPU for each rank" in refusal([*common, "--ranks", "4", "--gpus", "2"], capsys)
+    assert "there are 2 ranks" in refusal([*common, "--differ", "rank=2,skip=recv"], capsys)
+    assert "is not known" in refusal([*common, "--differ", "rank=1,colour=red"], capsys)
+    assert "NAME=VALUE" in refusal([*common, "--env", "NCCL_DEBUG"], capsys)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_mean_that_is_not_exact_is_refused_by_the_rank(lab: Lab) -> None:
+    status, result = lab("--ranks", "3", "--pattern", "allreduce", "--type", "float32", "--op", "avg", "--size", "4K")
+    assert status == 1
+    assert "is not exact as float32" in result["ranks"][0]["text"]
