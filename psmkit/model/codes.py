@@ -304,7 +304,7 @@ _TABLE: tuple[tuple[str, str, Severity, str, str], ...] = (
         "PSM513",
         "event asked for before it was recorded",
         _W,
-        "An event was queried or waited for that nothing was recorded in: CUDA answers that it is complete, whatever the work does.",
+        "An event was queried or waited for that nothing was recorded in: CUDA answers that it is complete, whatever the work does. The time between events it refuses with invalid handle.",
         "Record the event before others may ask for it; a progress loop may else take unfinished work as done.",
     ),
     (

@@ -78,6 +78,14 @@ def test_query_before_record_is_told_once_and_allowed(run: Run) -> None:
     assert told.one().startswith("cudaEventQuery asks for event") and "never recorded" in told.one()
 
 
+def test_what_is_told_of_an_event_before_its_record_is_what_the_call_answers(run: Run) -> None:
+    told = run(EVENT + "ok.cudaEventSynchronize(e)")
+    assert told.one().startswith("cudaEventSynchronize") and told.one().endswith("CUDA takes it as complete")
+    told = run(EVENT + "assert rt.cudaEventElapsedTime(new('float *'), e, e) == 400", mode="error")
+    assert told.one().startswith("cudaEventElapsedTime asks for event 0x")
+    assert told.one().endswith("which was never recorded: CUDA answers invalid handle (400)")
+
+
 def test_query_of_a_recorded_event_is_not_told(run: Run) -> None:
     run(EVENT + "ok.cudaEventRecord(e, ffi.NULL); ok.cudaEventQuery(e); ok.cudaEventSynchronize(e)").nothing()
 
