@@ -97,8 +97,9 @@ def test_a_wrong_byte_is_found(lab: Lab) -> None:
     arguments = ("--pattern", "allreduce", "--type", "uint32", "--size", "4K", "--iters", "1")
     status, result = lab("--ranks", "2", *arguments, "--env", "STANDIN_WRONG=1")
     assert (status, states(result)) == (1, ["failed", "failed"])
-    found = report(result, 0)
-    assert (found["by"], found["wrong"], found["wrong_offset"]) == ("data", 1, 512)
+    # The second may see the first one's end before its own data.
+    found = next(r for rank in (0, 1) if (r := report(result, rank))["by"] == "data")
+    assert (found["wrong"], found["wrong_offset"]) == (1, 512)
     assert "byte 512 of iteration 0" in found["text"]
 
 
@@ -108,7 +109,7 @@ def test_data_that_is_damaged_on_the_way_is_found_where_it_arrives(lab: Lab) -> 
     )
     assert status == 1
     assert (report(result, 0)["by"], report(result, 0)["wrong_from"], report(result, 0)["wrong_iter"]) == ("data", 1, 1)
-    assert report(result, 1)["by"] == "lab"
+    assert report(result, 1)["by"] in ("lab", "nccl")
 
 
 def test_a_shorter_send_is_told_with_its_ranks(lab: Lab) -> None:
