@@ -9,7 +9,7 @@ from contextlib import ExitStack
 import numpy as np
 
 from psmkit import transport
-from psmkit.proxy import Proxy, PsmError, Settings
+from psmkit.proxy import Proxy, PsmError, Settings, UnsupportedError
 from psmkit.testing import Rank
 from psmkit.transport import P2P, ConnectInfo, CopyToSelf, End, Memory, Mode, PeerInfo, Recv, Registration, Send
 from tests.proxy.calls import descriptors, meet
@@ -39,9 +39,10 @@ def connect(rank: Rank, proxy: Proxy, peers: list[PeerInfo], stack: ExitStack) -
     return send, recv
 
 
-def swap_data(rank: Rank, zero_copy: bool, on_host: bool) -> Mode:
-    """Both send each other bytes at once, of several sizes."""
-    settings = Settings.read(zero_copy=int(zero_copy), buffer_size=65536)
+def swap_data(rank: Rank, zero_copy: bool, on_host: bool, share: int) -> tuple[Mode, bool]:
+    """Both send each other bytes at once, of several sizes. The mode, and whether buffers could be registered."""
+    settings = Settings.read(zero_copy=int(zero_copy), buffer_size=65536, share=share)
+    registered = zero_copy
     with Proxy(rank.number, 2, device=rank.number, settings=settings, transports={P2P: transport.variant()}) as proxy:
         with ExitStack() as stack:
             send, recv = connect(rank, proxy, infos(rank, proxy), stack)
@@ -51,7 +52,10 @@ def swap_data(rank: Rank, zero_copy: bool, on_host: bool) -> Mode:
                 out.write(pattern(size, rank.number))
                 handles: list[Registration | None] = [None, None]
                 if zero_copy:
-                    handles = [stack.enter_context(end.register(m)) for end, m in ((send, out), (recv, into))]
+                    try:
+                        handles = [stack.enter_context(end.register(m)) for end, m in ((send, out), (recv, into))]
+                    except UnsupportedError:
+                        registered = False
                 rank.barrier(f"ready-{size}")
                 group = transport.launch(proxy, [Send(send, out, None, handles[0]), Recv(recv, into, None, handles[1])])
                 group.wait()
@@ -59,16 +63,16 @@ def swap_data(rank: Rank, zero_copy: bool, on_host: bool) -> Mode:
                 rank.barrier(f"done-{size}")
             mode = send.info.mode
         rank.barrier("freed")
-    return mode
+    return mode, registered
 
 
-def data_across(rank: Rank, zero_copy: bool, on_host: bool) -> tuple[Mode, list[str]]:
+def data_across(rank: Rank, zero_copy: bool, on_host: bool, share: int) -> tuple[Mode, bool, list[str]]:
     """Twice: what emulated CUDA opens once it keeps. What the second time has left open."""
-    swap_data(rank, zero_copy, on_host)
+    swap_data(rank, zero_copy, on_host, share)
     before = descriptors()
-    mode = swap_data(rank, zero_copy, on_host)
+    mode, registered = swap_data(rank, zero_copy, on_host, share)
     left = descriptors()
-    return mode, [name for name in left if left.count(name) > before.count(name)]
+    return mode, registered, [name for name in left if left.count(name) > before.count(name)]
 
 
 # ---- buffers and groups ----

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from psmkit._native.psm import ffi
+from psmkit.proxy import ShareKind
 from psmkit.testing import Ranks
 from psmkit.transport import Mode
 from psmkit.transport.memory import place_of
@@ -16,10 +17,24 @@ APART = Path(__file__).parents[1] / "csrc" / "psm" / "p2p" / "apart.toml"
 
 
 @pytest.mark.ranks(2, deadline=60, cuda=True)
-@pytest.mark.parametrize("on_host", [False, True], ids=["device", "host"])
 @pytest.mark.parametrize("zero_copy", [False, True], ids=["fifo", "zero-copy"])
-def test_data_arrives_and_nothing_is_left_open(ranks: Ranks, zero_copy: bool, on_host: bool) -> None:
-    assert ranks.run(calls.data_across, zero_copy, on_host) == [(Mode.CUMEM, [])] * 2
+@pytest.mark.parametrize(
+    ("share", "on_host", "mode"),
+    [
+        (ShareKind.AUTO, False, Mode.CUMEM),
+        (ShareKind.AUTO, True, Mode.CUMEM),
+        (ShareKind.CUDA_IPC, False, Mode.IPC),
+        (ShareKind.MEMFD, True, Mode.SHM),
+        (ShareKind.POSIX, False, Mode.SHM),
+    ],
+    ids=["device", "host", "ipc", "memfd", "posix"],
+)
+def test_data_arrives_and_nothing_is_left_open(
+    ranks: Ranks, zero_copy: bool, share: ShareKind, on_host: bool, mode: Mode
+) -> None:
+    # Of two ranks that share by files with names, neither can register device memory: it goes through the FIFO.
+    registered = zero_copy and share is not ShareKind.POSIX
+    assert ranks.run(calls.data_across, zero_copy, on_host, int(share)) == [(mode, registered, [])] * 2
 
 
 @pytest.mark.ranks(2, deadline=60, cuda=True)

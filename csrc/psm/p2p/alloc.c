@@ -14,10 +14,13 @@ static struct allocated {
     struct psm_memory memory;
 } *allocated;
 
-/* cuMemCreate where its descriptors can be exported, else cudaMalloc with an IPC handle. */
+/* cuMemCreate where its descriptors can be exported, else cudaMalloc with an IPC handle; a rank that is to share by IPC
+ * alone has no use for the first. */
 static psm_status make_device(const struct psm_host *host, size_t size, struct psm_memory *memory)
 {
-    psm_status status = psm_memory_make(host, PSM_SHARE_CUMEM, size, "application", memory);
+    psm_status status = PSM_ERR_UNSUPPORTED;
+    if (host->ops->settings(host->self)->share != PSM_SHARE_CUDA_IPC)
+        status = psm_memory_make(host, PSM_SHARE_CUMEM, size, "application", memory);
     if (status == PSM_ERR_UNSUPPORTED || status == PSM_ERR_CUDA)
         status = psm_memory_make(host, PSM_SHARE_CUDA_IPC, size, "application", memory);
     return status;
