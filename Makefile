@@ -8,7 +8,7 @@ LOGS   := tests/data/logs
 
 # What the native module is made of. Python code is used from the tree and needs no rebuild.
 NATIVE := $(shell find CMakeLists.txt csrc psmkit/lab/apidef.py -type f 2>/dev/null)
-C_CODE := $(shell find csrc tests -name '*.c' -o -name '*.h' 2>/dev/null)
+C_CODE := $(shell find csrc tests -name '*.c' -o -name '*.h' -o -name '*.cc' 2>/dev/null)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-gpu check format bench matrix wheel sanitize fuzz clean
