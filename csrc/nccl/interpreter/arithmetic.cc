@@ -46,7 +46,8 @@ const char *reduction_fault(const Reduction &r)
     return r.argument >> 1 ? nullptr : "the divisor of the sum is 0";
 }
 
-/* ---- floats of 8 and 16 bits, computed in double, where sums and products of two are exact or rounded innocuously ---- */
+/* ---- floats of 8 and 16 bits, computed in double, where sums and products of two are exact or rounded innocuously
+ * ---- */
 
 struct Format {
     int exponent, mantissa; /* bits */

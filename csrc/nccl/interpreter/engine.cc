@@ -1,6 +1,6 @@
-/* A slot is filled when the receiver's head allows it, and read when the sender's tail (Simple) or the flags in its lines
- * (LL, LL128) say that it is there. Peers and proxies look at the same counters, so they are loaded and stored as they
- * are on the device: data first, then the counter. */
+/* A slot is filled when the receiver's head allows it, and read when the sender's tail (Simple) or the flags in its
+ * lines (LL, LL128) say that it is there. Peers and proxies look at the same counters, so they are loaded and stored as
+ * they are on the device: data first, then the counter. */
 #include "engine.h"
 
 #include <algorithm>
@@ -82,8 +82,7 @@ bool Lane::advance()
     return flow_.protocol == Protocol::Simple ? advance_simple() : advance_lines();
 }
 
-void Lane::combine(size_t offset, size_t n, const std::vector<const char *> &sources,
-                   std::vector<char *> &destinations)
+void Lane::combine(size_t offset, size_t n, const std::vector<const char *> &sources, std::vector<char *> &destinations)
 {
     const Reduction &r = flow_.reduction;
     const size_t bytes = n * flow_.element;

@@ -20,10 +20,10 @@ constexpr uint64_t LL_CLEAN = 0x7ffffff8;
 
 /* One direction of a connection to a peer, and the part of it that a proxy thread reads. */
 struct End {
-    char *buffer = nullptr;       /* slots of the protocol */
+    char *buffer = nullptr;        /* slots of the protocol */
     char *device_buffer = nullptr; /* its address on the device */
-    size_t slot = 0;              /* bytes from one slot to the next */
-    size_t room = 0;              /* bytes of buffer */
+    size_t slot = 0;               /* bytes from one slot to the next */
+    size_t room = 0;               /* bytes of buffer */
     uint64_t *head = nullptr, *tail = nullptr;
     uint64_t *saved = nullptr; /* where the step is kept between operations */
     uint64_t step = 0;

@@ -26,8 +26,7 @@ char *Memory::at(const void *address, size_t n, bool write, const char *what)
     const auto key = std::make_pair(reinterpret_cast<uintptr_t>(address), write);
     if (!address) refuse(LAUNCH_FAILURE, "%s is NULL", what);
     auto found = longest_.find(key);
-    if (found != longest_.end() && spans_[found->second].n >= n)
-        return static_cast<char *>(spans_[found->second].host);
+    if (found != longest_.end() && spans_[found->second].n >= n) return static_cast<char *>(spans_[found->second].host);
     psm_kernel_span span;
     const int rc = psm_hostcuda_map(launch_, address, n, write, &span);
     if (rc)

@@ -1,0 +1,118 @@
+/* The library that PSM_HOSTCUDA_KERNELS names: kernels of NCCL, each launch read as a whole, then run channel by
+ * channel in turns. A channel never blocks the others, as blocks on a GPU do not. */
+#include "plan.h"
+
+#include <cstring>
+#include <ctime>
+#include <exception>
+#include <sched.h>
+
+extern "C" {
+#include "base.h"
+#include "log.h"
+}
+
+extern "C" PSM_HOSTCUDA_API int psm_hostcuda_kernels(void);
+
+namespace psm
+{
+
+namespace
+{
+
+void say(const psm_kernel_launch *launch, const std::string &reason)
+{
+    char line[PSM_LINE_SIZE / 2];
+    struct psm_text t = {line, 0, sizeof line, 0};
+    static const char before[] = "kernels: ", between[] = " is refused: ";
+    psm_text_literal(&t, before, sizeof before - 1);
+    psm_text_word(&t, launch->name, between);
+    psm_text_literal(&t, between, sizeof between - 1);
+    psm_text_str(&t, reason.c_str(), "");
+    psm_log_set_device(launch->device);
+    psm_log_write(PSM_LEVEL_WARN, line, t.n);
+}
+
+/* Where a channel is. */
+struct Run {
+    Channel *channel;
+    bool begun = false;
+
+    bool done() const { return channel->stages.empty(); }
+
+    bool advance()
+    {
+        if (done()) return false;
+        Stage &stage = channel->stages.front();
+        bool moved = !begun, all = true;
+        if (!begun) {
+            for (const Copy &copy : stage.copies)
+                if (copy.n) memmove(copy.to, copy.from, copy.n);
+            for (Lane &lane : stage.lanes) lane.begin();
+            begun = true;
+        }
+        for (Lane &lane : stage.lanes) {
+            if (lane.done()) continue;
+            moved |= lane.advance();
+            all &= lane.done();
+        }
+        if (!all) return moved;
+        for (Lane &lane : stage.lanes) lane.end();
+        channel->stages.pop_front();
+        begun = false;
+        return true;
+    }
+};
+
+void run(Plan &plan)
+{
+    std::vector<Run> runs;
+    for (Channel &channel : plan.channels) {
+        if (channel.consumed) __atomic_store_n(channel.consumed, channel.consumed_to, __ATOMIC_RELEASE);
+        runs.push_back({&channel});
+    }
+    for (unsigned idle = 0;;) {
+        bool moved = false, all = true;
+        for (Run &one : runs) {
+            moved |= one.advance();
+            all &= one.done();
+        }
+        if (all) break;
+        if (__atomic_load_n(plan.abort, __ATOMIC_RELAXED)) return;
+        if (moved) {
+            idle = 0;
+        } else if (++idle < 64) {
+            sched_yield();
+        } else {
+            const struct timespec pause = {0, 50000};
+            nanosleep(&pause, nullptr);
+        }
+    }
+    for (Channel &channel : plan.channels) *channel.work_counter += channel.works;
+}
+
+int launch(const psm_kernel_launch *launch, void *)
+{
+    try {
+        Memory memory(launch);
+        Plan plan;
+        read_plan(launch, memory, plan);
+        run(plan);
+        return 0;
+    } catch (const Refusal &refusal) {
+        say(launch, refusal.text);
+        return refusal.code;
+    } catch (const std::exception &failure) {
+        say(launch, failure.what());
+        return LAUNCH_FAILURE;
+    }
+}
+
+} // namespace
+
+} // namespace psm
+
+int psm_hostcuda_kernels(void)
+{
+    return psm_hostcuda_register_kernel("*ncclDevKernel_*", psm::launch, nullptr);
+}

@@ -1,0 +1,44 @@
+/* One launch, read and checked as a whole before anything moves. */
+#ifndef PSM_NCCL_PLAN_H
+#define PSM_NCCL_PLAN_H
+
+#include "engine.h"
+
+#include <deque>
+
+namespace psm
+{
+
+/* A rank's message to itself. */
+struct Copy {
+    char *to;
+    const char *from;
+    size_t n;
+};
+
+/* What runs at the same time on a channel; the next stage begins when all of it is done. */
+struct Stage {
+    std::vector<Lane> lanes;
+    std::vector<Copy> copies;
+};
+
+struct Channel {
+    std::deque<Stage> stages;
+    uint64_t *work_counter = nullptr;
+    uint64_t works = 0;
+    uint32_t *consumed = nullptr; /* where the position in the work FIFO is told */
+    uint32_t consumed_to = 0;
+};
+
+struct Plan {
+    std::deque<End> ends;
+    std::vector<Channel> channels;
+    const uint32_t *abort = nullptr;
+    int rank = -1;
+};
+
+/* It refuses what is not understood as a whole. */
+void read_plan(const psm_kernel_launch *launch, Memory &memory, Plan &plan);
+
+} // namespace psm
+#endif
