@@ -24,8 +24,11 @@ needs_headers = pytest.mark.skipif(not headers.there, reason="the CUDA headers o
 def compile_glue(source: Path, out: Path, tree: Path, standard: str, *more: str) -> subprocess.CompletedProcess[str]:
     folders = [tree, Path(__file__).parent, *headers.INCLUDES[12], ROOT / "csrc/psm/include", GLUE]
     return subprocess.run(
-        [GXX, f"-std={standard}", "-O0", "-g", "-Wall", "-Wextra", "-Werror", *more, *(f"-I{f}" for f in folders), "-c"]
-        + [str(source), "-o", str(out)],
+        [
+            *(GXX, f"-std={standard}", "-O0", "-g", "-Wall", "-Wextra", "-Werror", *more),
+            *(f"-I{folder}" for folder in folders),
+            *("-c", str(source), "-o", str(out)),
+        ],
         capture_output=True,
         text=True,
         timeout=300,
