@@ -25,7 +25,18 @@ psm_status psm_progress_init(psmProxyState *state)
     p->saved_end = &p->saved;
     p->posted_end = &p->posted;
     p->active_end = &p->active;
+    psm_pool_init(p);
     return PSM_OK;
+}
+
+static uint32_t *rows_of(struct psmProxyArgs *args)
+{
+    return ((struct psm_args *)args)->rows;
+}
+
+static void move_rows(const struct psm_progress *p, struct psmProxyArgs *args, enum psm_op_stand stand)
+{
+    for (int i = 0; i < args->nsubs; i++) psm_pool_move(p, rows_of(args)[i], stand, args->nsubs);
 }
 
 static void free_posted(struct psm_posted *list)
@@ -68,10 +79,11 @@ static void settle(struct psmSyncCondition *sync, int ops, psm_status status)
     if (__atomic_sub_fetch(&sync->proxyOpCount, ops, __ATOMIC_ACQ_REL) <= 0) psm_futex_wake(&sync->proxyOpCount);
 }
 
-static void cancel_posted(struct psm_posted *list, psm_status status)
+static void cancel_posted(const struct psm_progress *p, struct psm_posted *list, psm_status status)
 {
     for (struct psm_posted *op = list; op; op = op->next) {
         struct psmSyncCondition *sync = op->op.sync;
+        psm_pool_end(p, op->row);
         atomic_fetch_sub(&op->connection->running, 1);
         settle(sync, 1, status);
     }
@@ -84,6 +96,7 @@ static void release_args(psmProxyState *state, struct psmProxyArgs *args, psm_st
     for (int i = 0; i < args->nsubs; i++) {
         struct psm_connection *c = (struct psm_connection *)args->subs[i].connection;
         if (c->pub.proxyAppend == args) c->pub.proxyAppend = NULL;
+        psm_pool_end(p, rows_of(args)[i]);
         atomic_fetch_sub(&c->running, 1); /* the service may free it from now on */
     }
     settle(args->sync, args->nsubs, status);
@@ -128,7 +141,7 @@ void psm_progress_cancel(psmProxyState *state)
     p->active = NULL;
     p->active_end = &p->active;
     cancel_args(state, active, PSM_ERR_ABORTED);
-    cancel_posted(take_posted(p, true, true), PSM_ERR_ABORTED);
+    cancel_posted(p, take_posted(p, true, true), PSM_ERR_ABORTED);
 }
 
 /* ---- append ---- */
@@ -176,19 +189,22 @@ static bool append(psmProxyState *state, struct psm_posted *posted)
         while (last && last->next) last = last->next;
         if (last && last->state == psmProxyOpReady && last->opCount == op->opCount && last->sync == op->sync &&
             last->subs[0].connection->tcomm == c->pub.tcomm && last->nsubs < PSM_MAX_SUBS) {
+            rows_of(last)[last->nsubs] = posted->row;
             fill_sub(&last->subs[last->nsubs++], c, op);
             c->pub.proxyAppend = last;
+            psm_pool_move(p, posted->row, PSM_OP_ACTIVE, last->nsubs);
             return true;
         }
     }
     struct psmProxyArgs *args = p->free_args;
     if (args)
         p->free_args = args->next;
-    else if (!(args = malloc(sizeof *args)))
+    else if (!(args = malloc(sizeof(struct psm_args))))
         return false;
     memset(args, 0, sizeof *args);
     atomic_fetch_add(&p->live, 1);
     fill_sub(&args->subs[0], c, op);
+    rows_of(args)[0] = posted->row;
     args->nsubs = 1;
     args->state = psmProxyOpReady;
     args->opCount = op->opCount;
@@ -202,6 +218,7 @@ static bool append(psmProxyState *state, struct psm_posted *posted)
     } else {
         activate(p, args);
     }
+    move_rows(p, args, busy ? PSM_OP_CHAINED : PSM_OP_ACTIVE);
     return true;
 }
 
@@ -217,6 +234,7 @@ static void start_waiting(struct psm_progress *p, struct psmProxyArgs *args, boo
         }
         *at = waiting->next;
         activate(p, waiting);
+        move_rows(p, waiting, PSM_OP_ACTIVE);
     }
 }
 
@@ -234,7 +252,12 @@ static psm_status move_one(psmProxyState *state, struct psmProxyArgs *args)
         psm_fault_act_after(&fault);
     }
     psm_fail_again(&psm_no_error);
-    return args->progress(state, args);
+    bool begins = args->state == psmProxyOpReady;
+    /* Before it: a function that does not come back is seen in the state that it is in. */
+    if (begins) move_rows(&state->progress, args, PSM_OP_PROGRESS);
+    psm_status status = args->progress(state, args);
+    if (begins && args->state == psmProxyOpReady) move_rows(&state->progress, args, PSM_OP_ACTIVE);
+    return status;
 }
 
 static void failed(psmProxyState *state, struct psmProxyArgs *args, psm_status status)
@@ -292,7 +315,7 @@ static bool take_in(psmProxyState *state)
             strcpy(error.stage, "progress");
             strcpy(error.text, "no memory for an operation");
             psm_state_abort(state, &error);
-            cancel_posted(list, PSM_ERR_NO_MEMORY);
+            cancel_posted(&state->progress, list, PSM_ERR_NO_MEMORY);
             return true;
         }
         list = op->next;
@@ -359,6 +382,7 @@ psm_status psmProxySaveOp(psmProxyState *state, const struct psmProxyOp *op)
                         (unsigned long long)op->connection);
     }
     struct psm_progress *p = &state->progress;
+    saved->row = psm_pool_save(state, saved->connection, op);
     pthread_mutex_lock(&p->lock);
     *p->saved_end = saved;
     p->saved_end = &saved->next;
@@ -372,6 +396,7 @@ psm_status psmProxyStart(psmProxyState *state)
     struct psm_progress *p = &state->progress;
     pthread_mutex_lock(&p->lock);
     if (p->saved) {
+        for (const struct psm_posted *op = p->saved; op; op = op->next) psm_pool_move(p, op->row, PSM_OP_POSTED, 1);
         *p->posted_end = p->saved;
         p->posted_end = p->saved_end;
         p->saved = NULL;

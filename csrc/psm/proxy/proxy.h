@@ -168,7 +168,7 @@ struct psm_client {
     pthread_mutex_t lock; /* the state below, and sending */
     struct psm_held *held;
     _Atomic uint64_t held_until; /* of held; 0: none */
-    pthread_cond_t moved; /* an answer was stored, or nobody reads the socket any more */
+    pthread_cond_t moved;        /* an answer was stored, or nobody reads the socket any more */
     bool reading;
     unsigned waiters;
     struct psm_error end; /* why it is gone */
@@ -224,7 +224,12 @@ struct psm_uds {
 struct psm_posted {
     struct psm_posted *next;
     struct psm_connection *connection;
+    uint32_t row; /* of the pool */
     struct psmProxyOp op;
+};
+struct psm_args {
+    struct psmProxyArgs pub;     /* first: what the transport gets */
+    uint32_t rows[PSM_MAX_SUBS]; /* of the pool, by sub */
 };
 struct psm_progress {
     pthread_mutex_t lock;
@@ -232,7 +237,23 @@ struct psm_progress {
     _Atomic uint32_t word; /* a futex: changes when there is something new */
     _Atomic uint32_t sleeping, live;
     struct psmProxyArgs *active, **active_end, *free_args; /* progress thread */
+    struct psm_section *pool;                              /* NULL: no record */
 };
+
+/* Where an operation stands, for those who look from outside (pool.c). One thread at a time has a row: who saves the
+ * operation, who posts it, the progress thread. */
+enum psm_op_stand {
+    PSM_OP_SAVED,   /* psmProxyStart has not been called */
+    PSM_OP_POSTED,  /* the progress thread has not taken it in */
+    PSM_OP_CHAINED, /* its connection is busy with another */
+    PSM_OP_ACTIVE,  /* its turn has come; its stream perhaps not */
+    PSM_OP_PROGRESS
+};
+#define PSM_POOL_NONE UINT32_MAX
+void psm_pool_init(struct psm_progress *p);
+uint32_t psm_pool_save(const psmProxyState *state, const struct psm_connection *c, const struct psmProxyOp *op);
+void psm_pool_move(const struct psm_progress *p, uint32_t row, enum psm_op_stand stand, int subs);
+void psm_pool_end(const struct psm_progress *p, uint32_t row);
 
 /* ---- the state ---- */
 

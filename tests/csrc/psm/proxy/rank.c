@@ -268,8 +268,8 @@ static void threads(int count, int calls, int nslots)
     printf("ok %d\n", wrong);
 }
 
-/* Operations on `nslots` connections, `rounds` each; waits until all have ended. kind: 0 ends, 1 fails, 2 never ends.
- */
+/* Operations on `nslots` connections, `rounds` each. kind: 0 ends, 1 fails, 2 never ends, 3 is not posted, 4 waits for
+ * its stream. */
 static struct psmSyncCondition conditions[64];
 static void operations(int nslots, int rounds, int kind)
 {
@@ -277,7 +277,7 @@ static void operations(int nslots, int rounds, int kind)
         struct psmSyncCondition *sync = &conditions[round % 64];
         memset((void *)sync, 0, sizeof *sync);
         sync->proxyOpCount = nslots;
-        sync->proxyReadyEvent = 1;
+        sync->proxyReadyEvent = kind != 4;
         for (int i = 0; i < nslots; i++) {
             struct psmProxyOp op = {.connection = slots[i].connection,
                                     .opCount = (uint64_t)round,
@@ -290,7 +290,7 @@ static void operations(int nslots, int rounds, int kind)
                 return;
             }
         }
-        psmProxyStart(state);
+        if (kind != 3) psmProxyStart(state);
     }
     printf("ok\n");
 }

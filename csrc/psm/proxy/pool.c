@@ -1,0 +1,102 @@
+/* The op pool: a row for each operation that was saved and has not ended. The rows lie in the record file of the
+ * process, which is shared memory that outlives it: what stood where is read without a debugger, of a process that is
+ * stuck and of one that was killed. What only means something in this process (its pointers, the condition it counts
+ * off) is kept apart, in psm_posted and psmProxyArgs. */
+#define _GNU_SOURCE
+#include <string.h>
+#include <time.h>
+
+#include "proxy/proxy.h"
+#include "psm_lib_messages.h"
+#include "record.h"
+
+enum { ROWS = 1024 };
+
+struct psm_op_row {
+    uint64_t connection, op_count, nbytes, buffer, handle;
+    uint64_t since; /* of this state: CLOCK_MONOTONIC, some ms coarse */
+    int32_t rank, peer;
+    uint32_t channel, subs; /* operations that run together with this one */
+    char role[8], state[12], place[12];
+};
+PSM_SHAREABLE(psm_op_row, 96);
+
+static const struct psm_field fields[] = {
+    PSM_FIELD(struct psm_op_row, PSM_HEX64, connection), PSM_FIELD(struct psm_op_row, PSM_U64, op_count),
+    PSM_FIELD(struct psm_op_row, PSM_U64, nbytes),       PSM_FIELD(struct psm_op_row, PSM_HEX64, buffer),
+    PSM_FIELD(struct psm_op_row, PSM_HEX64, handle),     PSM_FIELD(struct psm_op_row, PSM_TIME, since),
+    PSM_FIELD(struct psm_op_row, PSM_I32, rank),         PSM_FIELD(struct psm_op_row, PSM_I32, peer),
+    PSM_FIELD(struct psm_op_row, PSM_U32, channel),      PSM_FIELD(struct psm_op_row, PSM_U32, subs),
+    PSM_FIELD(struct psm_op_row, PSM_STR, role),         PSM_FIELD(struct psm_op_row, PSM_STR, state),
+    PSM_FIELD(struct psm_op_row, PSM_STR, place),
+};
+static const struct psm_record_message messages[] = {PSM_MESSAGE_LIBPSM_OPS_ROW};
+static const struct psm_schema schema = {.name = "psm.ops",
+                                         .version = 1,
+                                         .record_size = sizeof(struct psm_op_row),
+                                         .fields = fields,
+                                         .nfields = sizeof fields / sizeof *fields,
+                                         .messages = messages,
+                                         .nmessages = 1,
+                                         .selector = -1};
+
+/* NCCL's states, and where the operation waits for the next one. */
+static const struct {
+    char state[12], place[12];
+} stands[] = {[PSM_OP_SAVED] = {"None", "saved"},
+              [PSM_OP_POSTED] = {"Ready", "posted"},
+              [PSM_OP_CHAINED] = {"Ready", "chained"},
+              [PSM_OP_ACTIVE] = {"Ready", "active"},
+              [PSM_OP_PROGRESS] = {"Progress", "active"}};
+
+static uint64_t tick_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC_COARSE, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+void psm_pool_init(struct psm_progress *p)
+{
+    p->pool = psm_record_section(psm_record_self(), &schema, PSM_TABLE, ROWS);
+}
+
+uint32_t psm_pool_save(const psmProxyState *state, const struct psm_connection *c, const struct psmProxyOp *op)
+{
+    uint32_t number;
+    struct psm_op_row *row = psm_table_claim(state->progress.pool, &number);
+    if (!row) return PSM_POOL_NONE; /* no record, or more than there is room for: counted there as lost */
+    bool send = c->pub.send != 0;
+    *row = (struct psm_op_row){.connection = op->connection,
+                               .op_count = op->opCount,
+                               .nbytes = op->nbytes,
+                               .buffer = (uint64_t)(uintptr_t)(send ? op->sendbuff : op->recvbuff),
+                               .handle = send ? op->sendHandle : op->recvHandle,
+                               .since = tick_ns(),
+                               .rank = state->rank,
+                               .peer = op->peer,
+                               .channel = (uint32_t)op->channel,
+                               .subs = 1};
+    memcpy(row->role, send ? "send" : "recv", 5);
+    memcpy(row->state, stands[PSM_OP_SAVED].state, sizeof row->state);
+    memcpy(row->place, stands[PSM_OP_SAVED].place, sizeof row->place);
+    psm_table_publish(state->progress.pool, number);
+    return number;
+}
+
+void psm_pool_move(const struct psm_progress *p, uint32_t number, enum psm_op_stand stand, int subs)
+{
+    if (number == PSM_POOL_NONE) return;
+    struct psm_op_row *row = psm_table_update(p->pool, number);
+    if (!row) return; /* a child of fork */
+    memcpy(row->state, stands[stand].state, sizeof row->state);
+    memcpy(row->place, stands[stand].place, sizeof row->place);
+    row->since = tick_ns();
+    row->subs = (uint32_t)subs;
+    psm_table_publish(p->pool, number);
+}
+
+void psm_pool_end(const struct psm_progress *p, uint32_t number)
+{
+    if (number != PSM_POOL_NONE) psm_table_release(p->pool, number);
+}
