@@ -6,11 +6,16 @@
  * Exit status: 0 all cases good, 1 one failed, 2 it was called wrongly or the library cannot be used, 3 the runner is
  * gone. */
 #define _GNU_SOURCE
+#include <execinfo.h>
+#include <fcntl.h>
+#include <libgen.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "fault.h"
 #include "nccl_rank.h"
@@ -66,6 +71,39 @@ void nccl_trouble(const struct nccl_outcome *o)
     lab_send_line(line, (size_t)n);
 }
 
+/* ---- where it crashed ---- */
+
+static int stacks = -1;
+
+static void crashed(int signal_number)
+{
+    void *frames[64];
+    int n = backtrace(frames, 64);
+    backtrace_symbols_fd(frames + 1, n - 1, stacks);
+    signal(signal_number, SIG_DFL);
+    raise(signal_number);
+}
+
+/* The runner names a file for what a rank tells of its own stack. */
+static void tell_of_crashes(void)
+{
+    static const int numbers[] = {SIGSEGV, SIGBUS, SIGABRT, SIGFPE, SIGILL};
+    const char *name = getenv("PSM_LAB_STACKS");
+    char *copy = name ? strdup(name) : NULL;
+    if (!copy) return;
+    mkdir(dirname(copy), 0777);
+    free(copy);
+    stacks = open(name, O_WRONLY | O_CREAT | O_CLOEXEC | O_APPEND, 0666);
+    if (stacks < 0) return;
+    void *frame;
+    (void)backtrace(&frame, 1); /* it loads a library when it is first called */
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        /* Once: a crash in the handler ends the process. A thread's stack may be small; NCCL's are not. */
+        struct sigaction action = {.sa_handler = crashed, .sa_flags = SA_RESETHAND | SA_NODEFER};
+        sigaction(numbers[i], &action, NULL);
+    }
+}
+
 static int number(const char *name, int low)
 {
     const char *text = getenv(name);
@@ -91,6 +129,7 @@ int main(int argc, char **argv)
     /* A runner that is killed leaves no ranks behind; its debugger may look into this process. */
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY);
+    tell_of_crashes();
     lab_connect(fd, rank, ranks);
     if (!nccl_load(&api, argv[1], wrong, sizeof wrong)) {
         fprintf(stderr, "psm_nccl_rank: rank %d: %s\n", rank, wrong);
@@ -101,9 +140,12 @@ int main(int argc, char **argv)
         char name[80];
         nccl_run(&api, &c, rank, ranks, &outcome);
         nccl_report(&outcome);
-        if (strcmp(outcome.status, "PSM_OK") != 0) return 1;
+        if (strcmp(outcome.status, "PSM_OK") != 0) {
+            fflush(NULL);
+            _Exit(1); /* what a process that gives up leaves to its end is no leak */
+        }
         snprintf(name, sizeof name, "case-%.60s", c.name);
-        if (lab_meet(name, false) > 0) return 1;
+        if (lab_meet(name, false) > 0) return 0; /* the others' failure; what was asked of this one so far is done */
     }
     if (more < 0) {
         fprintf(stderr, "psm_nccl_rank: rank %d: %s\n", rank, wrong);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -16,6 +17,7 @@ from psmkit.lab.cuda import LabError
 from psmkit.lab.emulation import Emulation
 from psmkit.lab.nccl_library import Library
 from psmkit.lab.nccl_memory import NcclMemory
+from psmkit.lab.nccl_symbols import Symbols, crash
 from psmkit.lab.topology import Machine
 
 __all__ = [
@@ -40,6 +42,7 @@ OPS = ("sum", "prod", "max", "min", "avg")
 MEMORIES = ("cuda", "nccl")
 _VARIABLE = re.compile(r"[A-Z][A-Z0-9_]*\Z")
 _RAS_FILE = "ras.txt"
+_NAMES = 4  # functions of a crash that a line tells
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,6 +266,7 @@ def start(
         reaped, unknown = memory.reap((folder / "logs").iterdir())
     if all(rank.state == "good" for rank in outcome.ranks):
         outcome.shared_memory += reaped  # nobody died: NCCL has forgotten them
+    _crashes(folder, outcome, library)
     # Beside the logs: who reads these reads that, too.
     (folder / "logs" / words.FILE).write_text("".join(line + "\n" for line in words.lines(outcome)))
     settings: dict[str, Any] = {
@@ -283,6 +287,27 @@ def start(
     done = transfer.LabRun(folder, [case.line() for case in cases], outcome, settings)
     done.write()
     return done
+
+
+def _crashes(folder: Path, outcome: runner.Outcome, library: Library) -> None:
+    """Turn the stacks that crashed ranks wrote down themselves into what gdb would have told of them."""
+    symbols: Symbols | None = None
+    for rank in outcome.ranks:
+        own = folder / "stacks" / f"rank-{rank.rank}.own.txt"
+        if rank.state != "died" or not own.exists():
+            continue
+        symbols = symbols or Symbols(library.path)
+        told = folder / "stacks" / f"rank-{rank.rank}.crash.txt"
+        title = f"rank {rank.rank}, process {rank.pid}, stage {rank.stage or 'unknown'}: {rank.text}"
+        stack = crash(own.read_text(errors="replace"), symbols, library.path, rank.pid)
+        told.write_text(f"{title}\n\n{stack}")
+        names = [name for name in re.findall(r" in (\w+) \(\)", stack) if name != "??"]
+        if names:
+            rank.text += f": {' < '.join(names[:_NAMES])}"
+        own.unlink()
+        rank.stacks.append(str(told))
+    with contextlib.suppress(OSError):
+        (folder / "stacks").rmdir()  # where nobody had anything to tell
 
 
 def _of_rank(case: NcclCase, device: int, changes: Mapping[str, str]) -> str:

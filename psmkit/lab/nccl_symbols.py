@@ -8,7 +8,11 @@ from pathlib import Path
 
 from psmkit.lab.cuda import LabError
 
-__all__ = ["Symbols"]
+__all__ = ["Symbols", "crash"]
+
+_FRAME = re.compile(
+    r"(?P<file>/[^(]*)\((?P<name>[^+)]*)(?:\+(?P<offset>0x[0-9a-f]+))?\) ?\[(?P<address>0x[0-9a-f]+)\]\Z"
+)
 
 _MANGLED = re.compile(r"_Z[NLK]*(\d+)(\w+)")
 
@@ -30,9 +34,10 @@ class Symbols:
 
     def named(self, text: str) -> str:
         """``text`` with a name in place of each offset in the file that lies in a known function."""
-        return self._pattern.sub(lambda match: self._name(int(match[1], 16)) or match[0], text)
+        return self._pattern.sub(lambda match: self.name(int(match[1], 16)) or match[0], text)
 
-    def _name(self, offset: int) -> str | None:
+    def name(self, offset: int) -> str | None:
+        """The function that an offset lies in."""
         # A return address may be the first byte behind a call that does not come back.
         at = bisect_right(self._starts, offset - 1) - 1
         if at < 0 or offset > self._functions[at][0]:
@@ -72,3 +77,25 @@ def _plain(name: str) -> str:
         if not rest[2:3].isdigit():
             break
     return found or name
+
+
+def crash(text: str, symbols: Symbols, library: Path, pid: int) -> str:
+    """The stack of a crash that a rank wrote down itself, as gdb writes it.
+
+    Args:
+        text: what backtrace_symbols_fd(3) wrote.
+        symbols: of ``library``, which exports little of what it has.
+        library: the NCCL library.
+        pid: of the rank.
+    """
+    lines = [f"Thread 1 (LWP {pid}):"]
+    for line in text.splitlines():
+        if not (frame := _FRAME.match(line.strip())):
+            continue
+        name = frame["name"]
+        if not name and frame["offset"] and Path(frame["file"]).name == library.name:
+            name = symbols.name(int(frame["offset"], 16)) or ""
+        lines.append(
+            f"#{len(lines) - 1:<3}{int(frame['address'], 16):#018x} in {_plain(name) or '??'} () from {frame['file']}"
+        )
+    return "\n".join([*lines, ""])

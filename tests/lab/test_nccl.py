@@ -151,6 +151,17 @@ def test_a_death_in_an_iteration_fails_the_others(lab: Lab) -> None:
     assert (report(result, 0)["status"], report(result, 0)["stage"]) == ("ncclRemoteError", "move")
 
 
+def test_a_crash_is_told_with_the_functions_that_it_was_in(lab: Lab) -> None:
+    status, result = lab("--ranks", "2", "--size", "4K", "--differ", "rank=1,STANDIN_CRASHES=1")
+    assert (status, states(result)) == (1, ["good", "died"])
+    rank = result["ranks"][1]
+    assert "killed by SIGSEGV in stage end: standin_crash < ncclCommDestroy" in rank["text"]
+    assert [Path(path).name for path in rank["stacks"]] == ["rank-1.crash.txt"]
+    stack = (lab.folder / "stacks" / "rank-1.crash.txt").read_text()
+    assert f"Thread 1 (LWP {rank['pid']}):" in stack and " in standin_crash () from " in stack
+    assert result["analysis"]["culprits"] == [1]
+
+
 def test_an_exit_tells_its_status(lab: Lab) -> None:
     status, result = lab("--ranks", "2", "--size", "4K", "--fault", "lab.stage:error=7,rank=0,op=setup")
     assert (status, result["ranks"][0]["exit_status"]) == (1, 7)
