@@ -94,7 +94,8 @@ def crash(text: str, symbols: Symbols, library: Path, pid: int) -> str:
             continue
         name = frame["name"]
         if not name and frame["offset"] and Path(frame["file"]).name == library.name:
-            name = symbols.name(int(frame["offset"], 16)) or ""
+            # The first is where the signal handler was called, the second where it crashed: not behind a call.
+            name = symbols.name(int(frame["offset"], 16) + (len(lines) == 2)) or ""
         lines.append(
             f"#{len(lines) - 1:<3}{int(frame['address'], 16):#018x} in {_plain(name) or '??'} () from {frame['file']}"
         )
