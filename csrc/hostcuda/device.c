@@ -304,6 +304,17 @@ static int attribute(int device, int which)
         (p)->clusterLaunch = attribute(device, cudaDevAttrClusterLaunch);                                              \
     } while (0)
 
+/* For programs that were built with CUDA 11, or that ask for this name: its struct is the begin of CUDA 12's, which had
+   no more of it until it got a name of its own. */
+cudaError_t hc_cudaGetDeviceProperties__12(struct cudaDeviceProp_v12 *prop, int device)
+{
+    struct cudaDeviceProp_v12 whole;
+    if (!prop) return PSM_CUDA_INVALID_VALUE;
+    int rc = hc_cudaGetDeviceProperties_v2(&whole, device);
+    if (!rc) memcpy(prop, &whole, offsetof(struct cudaDeviceProp_v12, hostRegisterSupported));
+    return rc;
+}
+
 cudaError_t hc_cudaGetDeviceProperties__13(struct cudaDeviceProp *prop, int device)
 {
     int rc = checked(device);

@@ -430,6 +430,28 @@ CUresult hc_cuGraphMemFreeNodeGetParams(CUgraphNode hNode, CUdeviceptr *dptr_out
 
 /* ---- executable graphs ---- */
 
+/* Headers of CUDA 12 give this name to the form with flags, but who asks cuGetProcAddress for it gets this one. */
+static int instantiate_logged(CUgraphExec *exec, CUgraph graph, CUgraphNode *error_node, char *log, size_t size)
+{
+    cudaGraphInstantiateParams params = {0, NULL, NULL, cudaGraphInstantiateError};
+    int rc = hc_cudaGraphInstantiateWithParams(exec, graph, &params);
+    if (error_node) *error_node = params.errNode_out;
+    if (log && size) *log = 0;
+    return rc;
+}
+
+CUresult hc_cuGraphInstantiate(CUgraphExec *phGraphExec, CUgraph hGraph, CUgraphNode *phErrorNode, char *logBuffer,
+                               size_t bufferSize)
+{
+    return instantiate_logged(phGraphExec, hGraph, phErrorNode, logBuffer, bufferSize);
+}
+
+CUresult hc_cuGraphInstantiate_v2(CUgraphExec *phGraphExec, CUgraph hGraph, CUgraphNode *phErrorNode, char *logBuffer,
+                                  size_t bufferSize)
+{
+    return instantiate_logged(phGraphExec, hGraph, phErrorNode, logBuffer, bufferSize);
+}
+
 CUresult hc_cuGraphInstantiateWithFlags(CUgraphExec *phGraphExec, CUgraph hGraph, unsigned long long flags)
 {
     return hc_cudaGraphInstantiate(phGraphExec, hGraph, flags);

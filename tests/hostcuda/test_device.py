@@ -94,6 +94,20 @@ def properties(rt: Face, device: int) -> Any:
     return out
 
 
+def test_name_without_a_version_fills_the_struct_of_cuda_11_and_no_more(rt: Face) -> None:
+    if rt.library != "cudart12":
+        pytest.skip("the newer runtime has one layout")
+    kind = "struct cudaDeviceProp_v12"
+    old = rt.new("char[]", b"\xaa" * rt.ffi.sizeof(kind))
+    rt.ok.cudaGetDeviceProperties(rt.ffi.cast(f"{kind} *", old), 1)
+    end = rt.ffi.offsetof(kind, "hostRegisterSupported")
+    assert end == 728
+    assert rt.ffi.buffer(old)[:end] == rt.ffi.buffer(properties(rt, 1))[:end]
+    assert set(rt.ffi.buffer(old)[end:]) - {0} == {0xAA}
+    assert rt.cudaGetDeviceProperties(rt.ffi.cast(f"{kind} *", old), 99) == INVALID_DEVICE
+    assert rt.cudaGetDeviceProperties(rt.ffi.NULL, 0) == INVALID_VALUE
+
+
 def attribute(rt: Face, name: str, device: int = 0) -> int:
     return int(ask(rt, "cudaDeviceGetAttribute", getattr(rt, name), device))
 

@@ -455,3 +455,16 @@ def test_user_object(lab: Driver) -> None:
     assert not gone.is_set()
     drv.ok.cuUserObjectRelease(out[0], 1)
     assert gone.wait(DEADLINE)
+
+
+@pytest.mark.parametrize("name", ["cuGraphInstantiate", "cuGraphInstantiate_v2"])
+def test_instance_with_a_log_names_the_node_that_is_wrong(lab: Driver, name: str) -> None:
+    drv, graph, out = lab.drv, lab.graph(), lab.drv.new("CUgraphExec *")
+    call, node, log = getattr(drv, name), drv.new("CUgraphNode *"), drv.new("char[]", b"before")
+    assert call(out, lab.g(graph), drv.ffi.NULL, drv.ffi.NULL, 0) == 0
+    drv.ok.cuGraphExecDestroy(out[0])
+    a, b = lab.empty(graph), lab.empty(graph)
+    lab.order(graph, a, b)
+    lab.order(graph, b, a)
+    assert call(out, lab.g(graph), node, log, 7) == INVALID_VALUE
+    assert node[0] in (lab.n(a), lab.n(b)) and drv.ffi.string(log) == b""
