@@ -142,14 +142,23 @@ def cuda_coverage(lib: Path | None, form: str) -> int:
 def faults(lib: Path | None, form: str) -> None:
     """Show the sites at which PSM_FAULTS can put a fault: those of LIB, or of libpsm, its rank program and emulated CUDA."""
     from psmkit.lab import elf, transfer
+    from psmkit.lab import nccl as nccl_lab
     from psmkit.lab.cuda import folder, functions
 
     if lib is not None:
         sites = list(elf.read(lib).sites)
     else:
         program = transfer.program()
-        binaries = (program.parents[1] / "lib" / "libpsm.so.0", program, folder() / "libpsm_hostcuda.so")
-        sites = [site for binary in binaries for site in elf.read(binary).sites]
+        binaries = (
+            program.parents[1] / "lib" / "libpsm.so.0",
+            program,
+            nccl_lab.program(),
+            folder() / "libpsm_hostcuda.so",
+        )
+        known: dict[str, elf.Site] = {}  # the rank programs have some in common
+        for site in (site for binary in binaries for site in elf.read(binary).sites):
+            known.setdefault(site.name, site)
+        sites = list(known.values())
         can = elf.actions(0b111110)  # PSM_FAULT_CAN_CALL
         sites += [elf.Site(name, can, "a CUDA or NVML function") for name in sorted({f.name for f in functions()})]
     if form == "json":
