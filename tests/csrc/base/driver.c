@@ -129,6 +129,64 @@ static int table(char **argument)
     return 0;
 }
 
+static _Atomic unsigned strangers;
+static void *write_aside(void *argument)
+{
+    uint64_t thread = (uint64_t)(uintptr_t)argument, last = 0;
+    uint32_t slot, other;
+    for (uint64_t i = 1; i <= 20000; i++) {
+        struct event *e = i > 1 ? psm_table_claim_aside(shared, slot, i, 2, 3) : psm_table_claim(shared, &slot);
+        if (!e) abort(); /* the room is this thread's */
+        if (i > 1 && e->handle != last) atomic_fetch_add(&strangers, 1);
+        fill(e, last = thread << 32 | i, 0, "aside");
+        psm_table_publish(shared, slot);
+        if (i == 20000) break;
+        psm_table_set_aside(shared, slot);
+        if (psm_table_claim(shared, &other)) { /* somebody else's room is never this */
+            if (other == slot) atomic_fetch_add(&strangers, 1);
+            psm_table_release(shared, other);
+        }
+    }
+    return NULL;
+}
+
+/* aside THREADS: each writes its own slot again and again, and sets it aside in between, when it claims and frees
+ * another. */
+static int aside(char **argument)
+{
+    int threads = atoi(argument[0]);
+    shared = psm_record_section(psm_record_self(), &table_schema, PSM_TABLE, (uint32_t)threads * 2);
+    pthread_t thread[16];
+    for (int i = 0; i < threads; i++) pthread_create(&thread[i], NULL, write_aside, (void *)(uintptr_t)i);
+    for (int i = 0; i < threads; i++) pthread_join(thread[i], NULL);
+    say_ready();
+    wait_for_end();
+    printf("strangers %u\n", atomic_load(&strangers));
+    return 0;
+}
+
+/* hidden: what was set aside is not read, nor is it given away; what is taken back is what it was. */
+static int hidden(void)
+{
+    psm_section *s = psm_record_section(psm_record_self(), &table_schema, PSM_TABLE, 2);
+    uint32_t mine, other;
+    fill(psm_table_claim(s, &mine), 0xa51de, 0, "mine");
+    psm_table_publish(s, mine);
+    psm_table_set_aside(s, mine);
+    fill(psm_table_claim(s, &other), 0xbeef, 0, "other");
+    psm_table_publish(s, other);
+    say_ready();
+    char c;
+    if (read(STDIN_FILENO, &c, 1) != 1) return 1;
+    printf("%d %d\n", other != mine, psm_table_claim(s, &other) != NULL);
+    const struct event *e = psm_table_claim_aside(s, mine, 77, 5, 6);
+    psm_table_publish(s, mine);
+    printf("%d\n", e && e->handle == 0xa51de);
+    fflush(stdout);
+    wait_for_end();
+    return 0;
+}
+
 /* full: a table of two. */
 static int full(void)
 {
@@ -256,8 +314,8 @@ static bool resolve(const char *site, const char *name, int64_t *value)
     return strcmp(site, "test.alpha") == 0 && strcmp(name, "testErrorIllegal") == 0;
 }
 
-/* hits SITE COUNT RANK PEER OP: the calls that are struck, with action and value. A site that is not in the binary is
- * made. */
+/* hits SITE COUNT RANK PEER OP [CANNOT]: the calls that are struck, with action and value. A site that is not in the
+ * binary is made. */
 static int hits(char **argument)
 {
     static struct psm_site made;
@@ -265,7 +323,8 @@ static int hits(char **argument)
     psm_site_init(&made, argument[0], "Made at run time.", PSM_FAULT_CAN_ALL);
     if (strcmp(argument[0], "test.alpha") == 0) site = &alpha;
     if (strcmp(argument[0], "test.beta") == 0) site = &beta;
-    struct psm_fault_args args = {atoi(argument[2]), atoi(argument[3]), argument[4], NULL, 0};
+    struct psm_fault_args args = {atoi(argument[2]), atoi(argument[3]), argument[4], NULL,
+                                  argument[5] ? (uint32_t)strtoul(argument[5], NULL, 0) : 0};
     psm_fault_set_resolver(resolve);
     int count = atoi(argument[1]);
     for (int i = 1; i <= count; i++) {
@@ -323,6 +382,8 @@ int main(int count, char **argument)
     char **rest = argument + 2;
     if (strcmp(command, "ring") == 0) return ring(rest);
     if (strcmp(command, "table") == 0) return table(rest);
+    if (strcmp(command, "aside") == 0) return aside(rest);
+    if (strcmp(command, "hidden") == 0) return hidden();
     if (strcmp(command, "full") == 0) return full();
     if (strcmp(command, "scene") == 0) return scene(rest);
     if (strcmp(command, "forked") == 0) return forked();

@@ -204,10 +204,21 @@ def test_damaged_faults_are_read_or_refused(parse: Parse, text: str, data: st.Da
 # ---- which call is struck ----
 
 
-def hits(driver: Path, faults: str, site: str = "test.alpha", count: int = 20, *, rank=-1, peer=-1, op="x", env=None):  # type: ignore[no-untyped-def]
+def hits(
+    driver: Path,
+    faults: str,
+    site: str = "test.alpha",
+    count: int = 20,
+    *,
+    rank=-1,
+    peer=-1,
+    op="x",
+    cannot=0,
+    env=None,
+):  # type: ignore[no-untyped-def]
     """The calls that are struck as (number, action, value), and the log."""
     settings = compiled.environment(PSM_FAULTS=faults, PSM_LOG_FILE="/dev/stderr", **(env or {}))
-    done = compiled.run(driver, "hits", site, str(count), str(rank), str(peer), op, env=settings)
+    done = compiled.run(driver, "hits", site, str(count), str(rank), str(peer), op, str(cannot), env=settings)
     assert done.returncode == 0
     return [(int(a), b, int(c)) for a, b, c in map(str.split, done.stdout.splitlines())], done.stderr
 
@@ -283,6 +294,14 @@ def test_what_a_site_cannot_do_is_said_once_and_not_done(driver: Path) -> None:
     found, log = hits(driver, "test.*:drop")
     assert not found and not log, "a star is not meant for every site"
     assert hits(driver, "test.beta:short=5:nth=2", site="test.beta")[0] == [(2, "short", 5)]
+
+
+def test_what_a_call_cannot_do_does_not_concern_it(driver: Path) -> None:
+    corrupt = 1 << 8  # PSM_FAULT_CAN(PSM_FAULT_CORRUPT)
+    fault = "test.beta:corrupt:nth=1;test.beta:slow=1us:nth=2"
+    assert hits(driver, fault, site="test.beta", count=3)[0] == [(1, "corrupt", 0), (2, "slow", 1000)]
+    found, log = hits(driver, fault, site="test.beta", count=3, cannot=corrupt)
+    assert found == [(2, "slow", 1000)] and "cannot corrupt" not in log
 
 
 def test_wrong_text_is_said_once_and_sets_no_fault(driver: Path) -> None:

@@ -67,6 +67,34 @@ def test_writers_of_a_table_do_not_race(racing_driver: Path, tmp_path: Path) -> 
     assert section.lost == section.torn == 0
 
 
+def test_a_slot_that_is_set_aside_stays_its_owners(racing_driver: Path, tmp_path: Path) -> None:
+    with process(racing_driver, tmp_path, "aside", "4") as (child, path):
+        found = open_record(str(path))
+        child.stdin.close()  # type: ignore[union-attr]
+        assert child.stdout.read() == "strangers 0\n"  # type: ignore[union-attr]
+    assert child.returncode == 0
+    (section,) = found.sections
+    handles = sorted(section.values(i)["handle"] for i in range(len(section)))
+    assert handles == [t << 32 | 20000 for t in range(4)]
+    assert section.torn == 0
+
+
+def test_what_is_set_aside_is_hidden_until_it_is_taken_back(driver: Path, tmp_path: Path) -> None:
+    def handles(path: Path) -> list[object]:
+        (section,) = open_record(str(path)).sections
+        assert section.torn == 0
+        return sorted(section.values(i)["handle"] for i in range(len(section)))
+
+    with process(driver, tmp_path, "hidden") as (child, path):
+        assert child.stdin is not None and child.stdout is not None
+        assert handles(path) == [0xBEEF]
+        child.stdin.write("x")
+        child.stdin.flush()
+        assert child.stdout.readline() == "1 0\n", "the other slot was given away, and then there was none"
+        assert child.stdout.readline() == "1\n", "it is as it was"
+        assert handles(path) == [0xBEEF, 0xA51DE]
+
+
 def test_reader_beside_writers_sees_whole_records_only(driver: Path, tmp_path: Path) -> None:
     with process(driver, tmp_path, "ring", "256", "3", "0") as (child, path):
         seen = 0
