@@ -57,9 +57,8 @@ class Mailbox:
             os.close(connection.resources)
 
 
-def byte_across(rank: Rank) -> tuple[bytes, int, list[str]]:
+def post_byte(rank: Rank) -> tuple[bytes, int]:
     """Rank 1 writes a byte into the memory of rank 0's proxy, which answers a call of rank 1 that was made before."""
-    before = descriptors()
     mailbox = Mailbox()
     table = Handlers(setup=mailbox.setup, connect=mailbox.connect, free=mailbox.free)
     with Proxy(rank.number, 2, transports={NUMBER: Transport(recv=table)}) as proxy:
@@ -80,8 +79,16 @@ def byte_across(rank: Rank) -> tuple[bytes, int, list[str]]:
                 time.sleep(0.001)
             rank.barrier("asked")
         rank.barrier("done")
+    return answer, mailbox.asked
+
+
+def byte_across(rank: Rank) -> tuple[bytes, int, list[str]]:
+    """Twice: what a process opens once it keeps. What the second time has left open."""
+    post_byte(rank)
+    before = descriptors()
+    answer, asked = post_byte(rank)
     after = descriptors()
-    return answer, mailbox.asked, [name for name in after if after.count(name) > before.count(name)]
+    return answer, asked, [name for name in after if after.count(name) > before.count(name)]
 
 
 def exception_across(rank: Rank) -> tuple[object, ...] | None:
