@@ -17,8 +17,8 @@ PSM_FAULT_SITE_OF(site_exchange, "lab.exchange",
                       PSM_FAULT_CAN(PSM_FAULT_CORRUPT));
 
 static int runner = -1, me, all_ranks;
-static char *line; /* the answer; room for it grows */
-static size_t line_room, kept;
+static char *line;                        /* the answer; room for it grows */
+static size_t line_room, line_used, kept; /* line_used: of the line before */
 
 static _Noreturn void lost(const char *what)
 {
@@ -40,14 +40,14 @@ void lab_send_line(const char *text, size_t n)
 /* The next line without its end. Valid until the next call. */
 static char *receive_line(void)
 {
-    static size_t used; /* of the line before */
-    memmove(line, line + used, kept - used);
-    kept -= used;
+    memmove(line, line + line_used, kept - line_used);
+    kept -= line_used;
+    line_used = 0;
     for (size_t looked = 0;;) {
         char *end = memchr(line + looked, '\n', kept - looked);
         if (end) {
             *end = 0;
-            used = (size_t)(end - line) + 1;
+            line_used = (size_t)(end - line) + 1;
             return line;
         }
         looked = kept;

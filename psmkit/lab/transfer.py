@@ -41,6 +41,7 @@ SHARES = ("auto", "same-process", "memfd", "posix", "cumem", "cuda-ipc")
 ZERO_COPIES = ("never", "registered", "always")
 RESULT = "result.json"
 VERSION = 2
+_STRUCK = re.compile(r"PSM_FAULTS: \w+ at ")
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
@@ -207,7 +208,7 @@ class LabRun:
     def struck(self) -> bool:
         """Whether a fault struck: the logs say so."""
         logs = self.folder / "logs"
-        return any("PSM_FAULTS: " in path.read_text(errors="replace") for path in logs.iterdir())
+        return any(_STRUCK.search(path.read_text(errors="replace")) for path in logs.iterdir())
 
     def write(self) -> None:
         """Write result.json."""
@@ -332,8 +333,13 @@ def start(
         shared_memory=shared,
         reports=len(cases),
     )
+    reaped: list[str] = []
     try:
         outcome = runner.run(job)
+        if outcome.shared_memory:
+            # What a killed rank cannot remove is the reaper's; what is there behind it was truly lost.
+            reaped = _reap(executable, shared)
+            outcome.shared_memory = [name for name in outcome.shared_memory if name not in reaped]
     finally:
         shutil.rmtree(shared, ignore_errors=True)
     # Beside the logs: who reads these reads that, too.
@@ -343,10 +349,24 @@ def start(
         "deadline": deadline,
         "faults": lab.faults,
         "differs": {str(k): v for k, v in changes.items()},
+        "reaped": reaped,
     }
     done = LabRun(folder, [case.line() for case in cases], outcome, settings)
     done.write()
     return done
+
+
+def _reap(executable: Path, folder: Path) -> list[str]:
+    """Names of segments in ``folder`` whose owners are dead, and which libpsm's reaper has removed."""
+    done = subprocess.run(
+        [str(executable), "reap"],
+        env=os.environ | {"PSM_SHM_DIR": str(folder)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return done.stdout.split()
 
 
 def _mistakes(names: Iterable[str]) -> str:

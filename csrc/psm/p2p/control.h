@@ -13,6 +13,7 @@
 
 #define PSM_P2P_MAGIC 0x50534d50u /* "PSMP" */
 enum { PSM_P2P_MAX_STEPS = 64 };
+#define PSM_P2P_MAX_BUFFER (UINT64_C(1) << 32) /* as of PSM_BUFFER_SIZE */
 
 /* The low bits of a flag say what; the rest is the number of the operation, from 1. */
 enum psm_p2p_flag {

@@ -47,11 +47,11 @@ static psm_status check_setup(const struct psm_p2p_setup *want, int rank)
         return psm_fail(PSM_ERR_VERSION, "setup", rank, want->peer, 0, "setup: version %u where %d is meant",
                         want->version, PSM_WIRE_VERSION);
     if (want->steps == 0 || want->steps > PSM_P2P_MAX_STEPS || want->chunk == 0 ||
-        (uint64_t)want->steps * want->chunk != want->buffer_size)
+        (uint64_t)want->steps * want->chunk != want->buffer_size || want->buffer_size > PSM_P2P_MAX_BUFFER)
         return psm_fail(PSM_ERR_INVALID, "setup", rank, want->peer, 0,
-                        "setup: %u steps of %u bytes in a buffer of %" PRIu64 " bytes; 1 to %d steps that fill it are "
-                        "meant",
-                        want->steps, want->chunk, want->buffer_size, PSM_P2P_MAX_STEPS);
+                        "setup: %u steps of %u bytes in a buffer of %" PRIu64 " bytes; 1 to %d steps that fill it, and "
+                        "up to %" PRIu64 " bytes are meant",
+                        want->steps, want->chunk, want->buffer_size, PSM_P2P_MAX_STEPS, PSM_P2P_MAX_BUFFER);
     return PSM_OK;
 }
 
