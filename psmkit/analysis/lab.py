@@ -20,13 +20,15 @@ __all__ = ["find"]
 #: A stage that lasts shorter than this when a deadline passes may be on its way.
 _STANDS_STILL = 1.0
 #: Lines that show that nothing moved for the time that a stall takes to be reported.
-_STALLS = ("libpsm.p2p.stalled", "hostcuda.stall")
+_STALLS = ("libpsm.p2p.stalled", "hostcuda.stall", "hostcuda.stall_host_function", "hostcuda.stall_thread")
 #: Words of a rank that failed because of another one.
 _FOLLOWS = re.compile(
     r"\brank \d+ (?:ended the operation|\(process \d+\)|.{0,40}\bdied\b)|closed (?:the socket|its connections)|nobody listens"
 )
 #: The words of a failure that name the rank that did not do its part.
 _NAMED = re.compile(r"\brank (\d+)\b.{0,60}(?:\bdied\b|closed|did not answer|has not answered|no answer)")
+#: Wrong data tells where the first of it is from.
+_FROM = re.compile(r"the first is from rank (\d+):")
 _BY_ANOTHER = "lab"  # told by: the rank itself had nothing to tell
 
 
@@ -133,11 +135,13 @@ def _hung(job: Job, run: int, hung: Sequence[Event], waits: Sequence[Event], fai
     longest = max(float(str(e.fields.get("since"))) for e in hung)
     stalls = [e for e in job.events(*_STALLS) if job.run_of_event(e) == run]
     proven = bool(stalls) or (stage != "move" and longest >= _STANDS_STILL)
-    # Data stands still because of one of the two ends, and that need not be the one that shows it.
-    suspects = steps.suspects(job, run) if stage == "move" else {}
+    suspects = _held_up(job, run, hung)
+    if not suspects and stage == "move":
+        # Data stands still because of one of the two ends, and that need not be the one that shows it.
+        suspects = steps.suspects(job, run) or _lacking(job, run, waits)
     culprits = sorted(suspects) if len(suspects) == 1 else ranks if waits and stage != "move" else []
     title = f"{ranks_text(ranks)} {'stand' if len(ranks) > 1 else 'stands'} still in stage {stage}"
-    if stage == "move" and culprits:
+    if len(suspects) == 1:
         title += f"; rank {culprits[0]} has to act: {suspects[culprits[0]]}"
     elif waits:
         first = waits[0].fields
@@ -164,6 +168,36 @@ def _hung(job: Job, run: int, hung: Sequence[Event], waits: Sequence[Event], fai
     )
 
 
+def _held_up(job: Job, run: int, hung: Sequence[Event]) -> dict[int, str]:
+    """The rank that a fault on purpose holds for ever, by its words."""
+    over = {(e.proc, e.fields.get("site")) for e in job.events("fault.aborted", run=run)}
+    fired = [
+        e
+        for e in job.events("fault.fired", run=run)
+        if e.fields.get("action") == "hang" and (e.proc, e.fields.get("site")) not in over
+    ]
+    ranks = set(map(_rank, hung))
+    found = {rank: e for e in fired if (rank := job.rank_of(e.proc)) is not None and rank in ranks}
+    return {rank: f"PSM_FAULTS holds it in {e.fields.get('site')}" for rank, e in found.items()}
+
+
+def _lacking(job: Job, run: int, waits: Sequence[Event]) -> dict[int, str]:
+    """The one rank that has come to the end, and called less on its way there than each of those that have not."""
+    if len(waits) != 1:
+        return {}
+    rank = _rank(waits[0])
+    calls: dict[int, dict[int, int]] = defaultdict(dict)
+    for instance in job.scan.instances:
+        if job.run_of(instance.proc) == run:
+            calls[instance.group][instance.rank] = instance.ops + instance.sends + instance.recvs
+    for counts in calls.values():
+        most = set(counts.values()) - {counts.get(rank)}
+        if rank in counts and len(counts) > 2 and len(most) == 1 and counts[rank] < min(most):
+            lack = min(most) - counts[rank]
+            return {rank: f"it has made {lack} call{'s' if lack != 1 else ''} less than every other rank"}
+    return {}
+
+
 def _failures(job: Job, run: int, failed: Sequence[Event], consequence: bool) -> list[Finding]:
     """The first failure that is no consequence of another one; wrong data, whoever says it."""
     out = []
@@ -171,6 +205,7 @@ def _failures(job: Job, run: int, failed: Sequence[Event], consequence: bool) ->
     left = [e for e in failed if e.fields.get("by") == "left"]
     own = [e for e in failed if e not in wrong and e not in left and e.fields.get("by") != _BY_ANOTHER]
     if wrong:
+        sender = _sender(wrong)
         out.append(
             job.finding(
                 "PSM401",
@@ -180,7 +215,8 @@ def _failures(job: Job, run: int, failed: Sequence[Event], consequence: bool) ->
                 explanation="The operations ended without an error, and the bytes are not those that were sent.",
                 next_step="Look at the findings about events, slots and steps: a step was published before its copy was done, or went to another place.",
                 refs=[e.ref for e in wrong[:4]],
-                ranks=map(_rank, wrong),
+                ranks=[*map(_rank, wrong), *sender],
+                culprits=sender,
                 stage="data",
             )
         )
@@ -209,6 +245,14 @@ def _failures(job: Job, run: int, failed: Sequence[Event], consequence: bool) ->
     if left:
         out.append(_kept(job, run, left, f"{ranks_text(map(_rank, left))}: {left[0].fields.get('reason')}"))
     return out
+
+
+def _sender(wrong: Sequence[Event]) -> list[int]:
+    """The rank whose data is wrong wherever it arrived, where at least two received some and it has no complaint itself."""
+    named = {int(m[1]) if (m := _FROM.search(str(e.fields.get("reason")))) else None for e in wrong}
+    receivers = set(map(_rank, wrong))
+    rank = named.pop() if len(named) == 1 else None
+    return [rank] if rank is not None and len(receivers) > 1 and rank not in receivers else []
 
 
 def _left(job: Job, run: int, words: dict[str, list[Event]]) -> list[Finding]:

@@ -96,6 +96,34 @@ def test_move_in_which_a_stall_was_reported_is_hung(tmp_path: Path) -> None:
     assert found.verdict is Verdict.HUNG and "ranks 0 and 1 stand still in stage move" in found.reason
 
 
+def test_rank_at_the_end_that_called_less_than_those_that_stand_still_is_the_one(tmp_path: Path) -> None:
+    logs = [log.work(3 if log.rank != 2 else 2) for log in ranks(4)]
+    logs[0].line(STALLED)
+    words = [said(r, "is at work in stage move, which it entered 3.9 s ago") for r in (0, 1, 3)]
+    found = report(tmp_path, logs, *words, said(2, "waits in barrier moved for ranks 0, 1, 3"))
+    assert found.verdict is Verdict.HUNG and [c.rank for c in found.culprits] == [2]
+    assert "rank 2 has to act: it has made 1 call less than every other rank" in found.reason
+
+
+def test_rank_that_a_fault_holds_is_the_one_that_stands_still(tmp_path: Path) -> None:
+    logs = ranks(3)
+    logs[1].line("PSM_FAULTS: hang at cudaMemcpyAsync, call 5, rank 1", level="WARN")
+    words = [said(r, "is at work in stage init, which it entered 3.9 s ago") for r in range(3)]
+    found = report(tmp_path, logs, *words)
+    assert found.verdict is Verdict.HUNG and [c.rank for c in found.culprits] == [1]
+    assert "rank 1 has to act: PSM_FAULTS holds it in cudaMemcpyAsync" in found.reason
+
+
+def test_sender_whose_data_is_wrong_at_several_receivers_is_named(tmp_path: Path) -> None:
+    text = "failed in stage move of case 0 after 0.3 s, told by data: wrong: 1 wrong byte(s); the first is from rank 1: byte 7 of iteration 0 is 0x10, 0x11 is meant"
+    logs = [log.destroy() for log in ranks(3)]
+    found = report(tmp_path, logs, said(0, text), said(2, text), said(1, "ended well after 0.3 s"))
+    assert found.verdict is Verdict.FAILED and [c.rank for c in found.culprits] == [1]
+    (tmp_path / "all").mkdir()
+    found = report(tmp_path / "all", logs, said(0, text), said(2, text), said(1, text))
+    assert found.culprits == ()
+
+
 def test_first_failure_is_the_origin_and_not_what_follows_from_it(tmp_path: Path) -> None:
     found = report(
         tmp_path,
