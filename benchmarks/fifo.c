@@ -1,0 +1,292 @@
+/* Bytes from a buffer of one process into a buffer of another, pinned to two processors: libpsm's FIFO in host memory
+ * and its p2p path beside what the machine gives. One line a turn: NAME SECONDS.
+ *
+ *   fifo bare|fifo TURNS              one way of 8 bytes: a word on a cache line, and psm_fifo.h
+ *   fifo bandwidth BYTES TURNS        memcpy, psm_fifo.h, a bare FIFO in a memfd, process_vm_readv
+ *
+ * Turns of different ways alternate in one process, so that other work on the machine disturbs all of them. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "psm/psm_fifo.h"
+
+enum { SLOTS = 8, SLOT = 256 << 10, SMALL = 8, SMALL_ROUNDS = 500, LINE = 64 };
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static void pin(int cpu)
+{
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    CPU_SET((size_t)cpu % (size_t)sysconf(_SC_NPROCESSORS_ONLN), &set);
+    sched_setaffinity(0, sizeof set, &set);
+}
+
+static void die(const char *what)
+{
+    fprintf(stderr, "%s: %s\n", what, psm_last_error()->text[0] ? psm_last_error()->text : strerror(errno));
+    exit(1);
+}
+
+static void report(const char *name, double seconds)
+{
+    printf("%s %.9f\n", name, seconds);
+    fflush(stdout);
+}
+
+/* Zeroed memory that a child of fork shares. */
+static void *shared(size_t bytes)
+{
+    void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (at == MAP_FAILED) die("mmap");
+    return at;
+}
+
+/* The child, on the other processor; it does not outlive the parent. */
+static pid_t other(void)
+{
+    fflush(stdout);
+    pid_t child = fork();
+    if (child < 0) die("fork");
+    pin(child == 0);
+    if (child == 0) prctl(PR_SET_PDEATHSIG, SIGKILL);
+    return child;
+}
+
+static inline void relax(unsigned *turns)
+{
+    /* Where two processors are not free, the other end has to run here. */
+    if (++*turns % 16384 == 0) sched_yield();
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
+}
+
+/* ---- 8 bytes ---- */
+
+static inline void wait_for(_Atomic uint64_t *word, uint64_t value)
+{
+    unsigned turns = 0;
+    while (atomic_load_explicit(word, memory_order_acquire) != value) relax(&turns);
+}
+
+static void bare(int turns)
+{
+    _Atomic uint64_t *there = shared(4096), *back = there + 2 * LINE / sizeof *there;
+    uint64_t n = 0, all = (uint64_t)turns * SMALL_ROUNDS;
+    if (other() == 0) {
+        for (n = 1; n <= all; n++) {
+            wait_for(there, n);
+            atomic_store_explicit(back, n, memory_order_release);
+        }
+        _exit(0);
+    }
+    for (int turn = 0; turn < turns; turn++) {
+        double begin = now();
+        for (int i = 0; i < SMALL_ROUNDS; i++) {
+            atomic_store_explicit(there, ++n, memory_order_release);
+            wait_for(back, n);
+        }
+        report("bare", (now() - begin) / SMALL_ROUNDS / 2);
+    }
+}
+
+static void send_all(psmFifo *fifo, const uint8_t *data, size_t bytes)
+{
+    unsigned turns = 0;
+    while (bytes > 0) {
+        size_t n = psmFifoTrySend(fifo, data, bytes);
+        data += n;
+        bytes -= n;
+        if (n == 0) relax(&turns);
+    }
+}
+
+static void receive_all(psmFifo *fifo, uint8_t *data, size_t bytes)
+{
+    unsigned turns = 0;
+    while (bytes > 0) {
+        size_t n = psmFifoTryReceive(fifo, data, bytes);
+        if (n == SIZE_MAX) die("psmFifoTryReceive");
+        data += n;
+        bytes -= n;
+        if (n == 0) relax(&turns);
+    }
+}
+
+static psmFifo *make(uint32_t slot_bytes)
+{
+    psmFifo *fifo;
+    if (psmFifoCreate(PSM_SHARE_MEMFD, SLOTS, slot_bytes, &fifo) < 0) die("psmFifoCreate");
+    return fifo;
+}
+
+static psmFifo *attach(const psmFifo *fifo, uint32_t slot_bytes)
+{
+    struct psm_share share;
+    psmFifo *mine;
+    int fd;
+    psmFifoShare(fifo, &share, &fd);
+    if (psmFifoAttach(&share, fd, SLOTS, slot_bytes, &mine) < 0) die("psmFifoAttach");
+    return mine;
+}
+
+static void small(int turns)
+{
+    psmFifo *there = make(SMALL), *back = make(SMALL);
+    uint64_t word = 0;
+    uint8_t *bytes = (uint8_t *)&word;
+    if (other() == 0) {
+        psmFifo *in = attach(there, SMALL), *out = attach(back, SMALL);
+        for (int i = 0; i < turns * SMALL_ROUNDS; i++) {
+            receive_all(in, bytes, SMALL);
+            send_all(out, bytes, SMALL);
+        }
+        _exit(0);
+    }
+    for (int turn = 0; turn < turns; turn++) {
+        double begin = now();
+        for (int i = 0; i < SMALL_ROUNDS; i++) {
+            uint64_t sent = word = (uint64_t)turn << 32 | (unsigned)i;
+            send_all(there, bytes, SMALL);
+            receive_all(back, bytes, SMALL);
+            if (word != sent) die("another word came back");
+        }
+        report("fifo", (now() - begin) / SMALL_ROUNDS / 2);
+    }
+    psmFifoClose(there);
+    psmFifoClose(back);
+}
+
+/* ---- many bytes ---- */
+
+/* What a FIFO is at least: slots in a memfd, a head and a tail. */
+struct bare_fifo {
+    _Alignas(LINE) _Atomic uint64_t head;
+    _Alignas(LINE) _Atomic uint64_t tail;
+    _Alignas(4096) uint8_t slots[SLOTS][SLOT];
+};
+
+static void bare_send(struct bare_fifo *fifo, uint64_t *step, const uint8_t *data, size_t bytes)
+{
+    for (size_t at = 0; at < bytes; at += SLOT) {
+        unsigned turns = 0;
+        while (atomic_load_explicit(&fifo->tail, memory_order_acquire) + SLOTS <= *step) relax(&turns);
+        memcpy(fifo->slots[*step % SLOTS], data + at, bytes - at < SLOT ? bytes - at : SLOT);
+        atomic_store_explicit(&fifo->head, ++*step, memory_order_release);
+    }
+}
+
+static void bare_receive(struct bare_fifo *fifo, uint64_t *step, uint8_t *data, size_t bytes)
+{
+    for (size_t at = 0; at < bytes; at += SLOT) {
+        unsigned turns = 0;
+        while (atomic_load_explicit(&fifo->head, memory_order_acquire) <= *step) relax(&turns);
+        memcpy(data + at, fifo->slots[*step % SLOTS], bytes - at < SLOT ? bytes - at : SLOT);
+        atomic_store_explicit(&fifo->tail, ++*step, memory_order_release);
+    }
+}
+
+static uint8_t *buffer(size_t bytes, int value)
+{
+    uint8_t *at = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
+    if (!at) die("aligned_alloc");
+    memset(at, value, bytes);
+    return at;
+}
+
+static void check(const char *what, const uint8_t *data, size_t bytes, int value)
+{
+    for (size_t i = 0; i < bytes; i += 4096)
+        if (data[i] != value || data[bytes - 1] != value) die(what);
+}
+
+/* The parent asks for each turn by a word in the page, and has the bytes at the end of it. */
+struct page {
+    _Alignas(LINE) _Atomic uint64_t ask, vm_ready;
+    _Alignas(LINE) _Atomic uint64_t vm_at;
+};
+
+static void bandwidth(size_t bytes, int turns)
+{
+    psmFifo *fifo = make(SLOT);
+    struct bare_fifo *plain = shared(sizeof *plain);
+    struct page *page = shared(sizeof *page);
+    uint64_t step = 0, asked = 0;
+    pid_t child = other();
+    if (child == 0) {
+        psmFifo *out = attach(fifo, SLOT);
+        uint8_t *data = buffer(bytes, 7);
+        atomic_store(&page->vm_at, (uint64_t)(uintptr_t)data);
+        for (int turn = 0; turn < turns + 1; turn++) {
+            wait_for(&page->ask, ++asked);
+            send_all(out, data, bytes);
+            wait_for(&page->ask, ++asked);
+            bare_send(plain, &step, data, bytes);
+        }
+        pause();
+    }
+    uint8_t *in = buffer(bytes, 1), *own = buffer(bytes, 7);
+    while (atomic_load(&page->vm_at) == 0) sched_yield();
+    for (int turn = -1; turn < turns; turn++) { /* the first one is not counted */
+        double begin = now(), end;
+        memcpy(in, own, bytes);
+        end = now();
+        if (turn >= 0) report("memcpy", end - begin);
+        memset(in, 0, bytes);
+        begin = now();
+        atomic_store(&page->ask, ++asked);
+        receive_all(fifo, in, bytes);
+        end = now();
+        check("psm_fifo.h", in, bytes, 7);
+        if (turn >= 0) report("fifo", end - begin);
+        memset(in, 0, bytes);
+        begin = now();
+        atomic_store(&page->ask, ++asked);
+        bare_receive(plain, &step, in, bytes);
+        end = now();
+        check("the bare FIFO", in, bytes, 7);
+        if (turn >= 0) report("bare-fifo", end - begin);
+        struct iovec to = {in, bytes}, from = {(void *)(uintptr_t)atomic_load(&page->vm_at), bytes};
+        begin = now();
+        if (process_vm_readv(child, &to, 1, &from, 1, 0) != (ssize_t)bytes) continue; /* not allowed everywhere */
+        end = now();
+        if (turn >= 0) report("process_vm_readv", end - begin);
+    }
+    kill(child, SIGKILL);
+    waitpid(child, NULL, 0);
+    psmFifoClose(fifo);
+    free(in);
+    free(own);
+}
+
+int main(int argc, char **argv)
+{
+    const char *what = argc > 1 ? argv[1] : "";
+    if (argc == 3 && strcmp(what, "bare") == 0)
+        bare(atoi(argv[2]));
+    else if (argc == 3 && strcmp(what, "fifo") == 0)
+        small(atoi(argv[2]));
+    else if (argc == 4 && strcmp(what, "bandwidth") == 0)
+        bandwidth(strtoull(argv[2], NULL, 10), atoi(argv[3]));
+    else
+        return 2;
+    return 0;
+}
