@@ -12,6 +12,7 @@
 #include <string.h>
 #include <sys/prctl.h>
 
+#include "psm/psm_segment.h"
 #include "rank.h"
 
 struct out {
@@ -132,9 +133,29 @@ static int list_variants(void)
     return 0;
 }
 
+/* Removes from PSM_SHM_DIR what dead processes have left there, and says the names. */
+static int reap(void)
+{
+    struct psm_segment_info before[1024], after[1024];
+    size_t had = 0, has = 0;
+    enum { MOST = sizeof before / sizeof *before };
+    if (psm_segments_list(before, MOST, &had) < 0 || psm_segments_prune(NULL) < 0 ||
+        psm_segments_list(after, MOST, &has) < 0) {
+        fprintf(stderr, "psm_rank: %s\n", psm_last_error()->text);
+        return 1;
+    }
+    for (size_t i = 0; i < had && i < MOST; i++) {
+        size_t j = 0;
+        while (j < has && j < MOST && strcmp(before[i].name, after[j].name) != 0) j++;
+        if (j == has) printf("%s\n", before[i].name);
+    }
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
     if (argc == 2 && strcmp(argv[1], "variants") == 0) return list_variants();
+    if (argc == 2 && strcmp(argv[1], "reap") == 0) return reap();
     int fd = number("PSM_LAB_SOCKET", 3), rank = number("PSM_RANK", 0), ranks = number("PSM_RANKS", 1);
     struct lab_case c;
     char wrong[256];

@@ -239,6 +239,8 @@ def _page(done: LabRun, status: int, doubt: str, verdict: str | None) -> None:
     for what, left in (("shared memory", outcome.shared_memory), ("processes", outcome.processes)):
         if left:
             page.wrap(f"left behind, {what}: {', '.join(left)}")
+    if reaped := done.settings.get("reaped"):
+        page.wrap(f"removed by the reaper, left by ranks that were killed: {', '.join(reaped)}")
     stacks = [path for rank in outcome.ranks for path in rank.stacks]
     if stacks:
         page.wrap(f"stacks: {', '.join(stacks)}")
