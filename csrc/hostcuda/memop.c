@@ -174,6 +174,15 @@ static void end_batch(void *argument)
     free(((struct batch *)argument)->heap);
 }
 
+bool hc_batch_address(const struct hc_item *item, unsigned index, uintptr_t *address)
+{
+    const struct batch *batch = (const void *)item->argument;
+    if (item->run != run_batch || index >= batch->count) return false;
+    const operation *op = &(batch->heap ? batch->heap : batch->few)[index];
+    *address = width_of(op) > 0 ? address_of(op) : 0;
+    return true;
+}
+
 /* ---- at the call ---- */
 
 static int check(const operation *op, int device)

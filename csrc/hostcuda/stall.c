@@ -38,7 +38,7 @@ static void prepare(void)
     patience = (uint64_t)(seconds * 1e9);
 }
 
-static const char *kind_of(const struct hc_stream *stream)
+const char *hc_stream_kind_name(const struct hc_stream *stream)
 {
     if (stream->kind == HC_LEGACY) return "legacy";
     if (stream->per_thread) return "per-thread";
@@ -48,8 +48,8 @@ static const char *kind_of(const struct hc_stream *stream)
 void hc_say_failed_later(const struct hc_stream *stream, int fn, int tid, int code)
 {
     psm_msg_hostcuda_failed_later(fn >= 0 ? hc_functions[fn].name : "work", tid, hc_cudaGetErrorName(code), code,
-                                  kind_of(stream), atomic_load_explicit(&stream->handle, memory_order_relaxed),
-                                  stream->device);
+                                  hc_stream_kind_name(stream),
+                                  atomic_load_explicit(&stream->handle, memory_order_relaxed), stream->device);
 }
 
 /* What a stall is told with, copied under the lock and printed without it. */
@@ -78,7 +78,7 @@ static bool look_at(struct hc_stream *stream, uint64_t now, struct told *told)
     bool wanted = stream->first || (stream->running && stream->sleepers);
     bool moved = !stream->stall.since || completed != stream->stall.completed || !wanted;
     memset(told, 0, sizeof *told);
-    told->kind = kind_of(stream);
+    told->kind = hc_stream_kind_name(stream);
     told->stream = atomic_load_explicit(&stream->handle, memory_order_relaxed);
     told->device = stream->device;
     told->seconds = (now - stream->stall.since) / 1000000000u;
@@ -98,7 +98,7 @@ static bool look_at(struct hc_stream *stream, uint64_t now, struct told *told)
     int fn = stream->first ? stream->first->fn : stream->sleepers->fn;
     told->call = fn >= 0 ? hc_functions[fn].name : "work";
     told->tid = stream->first ? stream->first->tid : stream->sleepers->tid;
-    told->other_kind = kind_of(root);
+    told->other_kind = hc_stream_kind_name(root);
     told->other = atomic_load_explicit(&root->handle, memory_order_relaxed);
     told->host = root->in_host_function;
     told->function = root->host_function;

@@ -158,4 +158,19 @@ void *hc_stall_watch(void *nothing);
 void hc_stall_not_started(void);
 /* Work that call `fn` of thread `tid` had queued was the first to fail on its device. Without the lock. */
 void hc_say_failed_later(const struct hc_stream *stream, int fn, int tid, int code);
+const char *hc_stream_kind_name(const struct hc_stream *stream); /* legacy, per-thread, blocking, non-blocking */
+
+/* The addresses of a batch of stream memory operations (memop.c), one after the other: false where there are no more,
+   or where the item is none. An operation without an address has 0. */
+bool hc_batch_address(const struct hc_item *item, unsigned index, uintptr_t *address);
+
+/* uses.c: work that is queued, not running yet, and touches these addresses. */
+struct hc_use {
+    int fn, tid; /* as in hc_item */
+    const char *kind;
+    uint64_t stream;
+    int device;
+};
+bool hc_queued_use(uintptr_t at, size_t size, struct hc_use *use);
+void hc_say_unmapped_in_use(uintptr_t at, size_t size, const struct hc_use *use);
 #endif

@@ -6,6 +6,7 @@
    allocation, so the host's view of the device address is a matter of access alone. */
 #define _GNU_SOURCE
 #include "memory.h"
+#include "stream.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -350,6 +351,8 @@ CUresult hc_cuMemUnmap(CUdeviceptr ptr, size_t size)
 {
     uintptr_t at = (uintptr_t)ptr;
     struct hc_range *gone = NULL;
+    struct hc_use use;
+    bool used = hc_queued_use(at, size, &use);
     pthread_rwlock_wrlock(&hc_ranges_lock);
     bool whole = whole_mappings(at, size);
     for (uintptr_t end = at + size; whole && at < end;) {
@@ -361,6 +364,7 @@ CUresult hc_cuMemUnmap(CUdeviceptr ptr, size_t size)
         gone = mapping;
     }
     pthread_rwlock_unlock(&hc_ranges_lock);
+    if (whole && used) hc_say_unmapped_in_use((uintptr_t)ptr, size, &use);
     while (gone) {
         struct hc_range *next = gone->next;
         hc_range_release(gone);

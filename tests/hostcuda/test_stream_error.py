@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.hostcuda.conftest import Child, emulated
 from tests.hostcuda.test_topology import printed
 
@@ -47,9 +49,70 @@ drv.ok.cuMemUnmap(at[0], GRANULE)
 @emulated
 def test_asynchronous_error_names_the_call_that_queued_the_work(child: Child) -> None:
     said = child(BROKEN + "gate.set(); rt.cudaStreamSynchronize(broken); print(os.getpid())").stdout.splitlines()
-    (told,) = [line for line in said if " NCCL WARN " in line]
+    (_, told) = [line for line in said if " NCCL WARN " in line]
     assert f"hostcuda: cuStreamWriteValue32_v2 of thread {said[-1]} failed with cudaErrorIllegalAddress (700)" in told
     assert "on the non-blocking stream 0x" in told and "of device 0" in told
+
+
+# Like real CUDA: cuMemUnmap does not wait, and what runs later meets an illegal address.
+UNDER_WORK = (
+    BROKEN.partition("gate = threading.Event()")[0]
+    + """
+gate, s = threading.Event(), stream()
+ok.cudaLaunchHostFunc(s, function(lambda: gate.wait(30)), ffi.NULL)
+p = ffi.cast("void *", int(at[0]))
+host = new("char[]", 64)
+"""
+)
+
+
+@emulated
+@pytest.mark.parametrize(
+    ("call", "work"),
+    [
+        ("cudaMemcpyAsync", "ok.cudaMemcpyAsync(p + 64, host, 64, 1, s)"),
+        ("cudaMemcpy2DAsync", "ok.cudaMemcpy2DAsync(p, 8, p + 64, 4096, 8, 8, 3, s)"),
+        ("cudaMemsetAsync", "ok.cudaMemsetAsync(p, 1, 8, s)"),
+        (
+            "cuStreamWaitValue32_v2",
+            "drv.ok.cuStreamWaitValue32_v2(drv.ffi.cast('CUstream', int(ffi.cast('uintptr_t', s))), at[0], 0, 0)",
+        ),
+    ],
+)
+def test_memory_unmapped_under_queued_work_is_told_at_the_unmapping_and_the_work_fails(
+    child: Child, call: str, work: str
+) -> None:
+    work = work.replace("p + 64", "ffi.cast('void *', int(at[0]) + 64)")
+    done = child(
+        UNDER_WORK
+        + f"{work}\ndrv.ok.cuMemUnmap(at[0], GRANULE)\ngate.set()\nprint(rt.cudaStreamSynchronize(s), os.getpid())"
+    )
+    (told, later) = [line for line in done.stdout.splitlines() if " NCCL WARN " in line]
+    code, thread = done.stdout.split()[-2:]
+    assert code == str(ILLEGAL_ADDRESS)
+    assert "hostcuda: cuMemUnmap takes 2097152 bytes at 0x" in told
+    assert f"away from {call} of thread {thread}, which is queued on the non-blocking stream 0x" in told
+    assert f"{call} of thread {thread} failed with cudaErrorIllegalAddress" in later
+
+
+@emulated
+def test_memory_unmapped_beside_queued_work_is_not_told(child: Child) -> None:
+    # Work that is done, and work that is queued on other memory.
+    done = child(
+        UNDER_WORK
+        + """
+other = new("void **")
+ok.cudaMalloc(other, 4 << 20)
+done = stream()
+ok.cudaMemsetAsync(p, 1, 8, done)
+ok.cudaStreamSynchronize(done)
+ok.cudaMemsetAsync(other[0], 1, 8, s)
+drv.ok.cuMemUnmap(at[0], GRANULE)
+gate.set()
+print(rt.cudaStreamSynchronize(s))
+"""
+    )
+    assert done.stdout.splitlines()[-1] == "0" and " NCCL WARN " not in done.stdout
 
 
 @emulated
