@@ -182,7 +182,9 @@ static void remember(const struct san_shard *shard, const struct san_object *o, 
     struct san_ended *e = ended_at(shard, set, i);
     san_stack_drop(e->birth);
     san_stack_drop(e->end);
-    if (shard == &san_shards[SAN_PLACES] && set->tag[i]) san_span_forget(e->value, e->generation);
+    /* Of the same number nothing is left: the span that was freed then is the one that was born over it. */
+    if (shard == &san_shards[SAN_PLACES] && set->tag[i] && e->value != o->value)
+        san_span_forget(e->value, e->generation);
     set->tag[i] = tag_of(o->hash);
     e->value = o->value;
     e->size = o->size;
