@@ -56,15 +56,22 @@ static uint64_t tick_ns(void)
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-void psm_pool_init(struct psm_progress *p)
+/* With the first operation: a process that has none keeps no record for it. Two who are first get the same section. */
+static psm_section *section_of(psmProxyState *state)
 {
-    p->pool = psm_record_section(psm_record_self(), &schema, PSM_TABLE, ROWS);
+    struct psm_progress *p = &state->progress;
+    if (!atomic_load_explicit(&p->pool_made, memory_order_acquire)) {
+        atomic_store(&p->pool, psm_record_section(psm_record_self(), &schema, PSM_TABLE, ROWS));
+        atomic_store_explicit(&p->pool_made, true, memory_order_release);
+    }
+    return atomic_load_explicit(&p->pool, memory_order_relaxed);
 }
 
-uint32_t psm_pool_save(const psmProxyState *state, const struct psm_connection *c, const struct psmProxyOp *op)
+uint32_t psm_pool_save(psmProxyState *state, const struct psm_connection *c, const struct psmProxyOp *op)
 {
     uint32_t number;
-    struct psm_op_row *row = psm_table_claim(state->progress.pool, &number);
+    psm_section *pool = section_of(state);
+    struct psm_op_row *row = psm_table_claim(pool, &number);
     if (!row) return PSM_POOL_NONE; /* no record, or more than there is room for: counted there as lost */
     bool send = c->pub.send != 0;
     *row = (struct psm_op_row){.connection = op->connection,
@@ -80,7 +87,7 @@ uint32_t psm_pool_save(const psmProxyState *state, const struct psm_connection *
     memcpy(row->role, send ? "send" : "recv", 5);
     memcpy(row->state, stands[PSM_OP_SAVED].state, sizeof row->state);
     memcpy(row->place, stands[PSM_OP_SAVED].place, sizeof row->place);
-    psm_table_publish(state->progress.pool, number);
+    psm_table_publish(pool, number);
     return number;
 }
 

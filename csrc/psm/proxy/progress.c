@@ -25,7 +25,6 @@ psm_status psm_progress_init(psmProxyState *state)
     p->saved_end = &p->saved;
     p->posted_end = &p->posted;
     p->active_end = &p->active;
-    psm_pool_init(p);
     return PSM_OK;
 }
 

@@ -237,7 +237,8 @@ struct psm_progress {
     _Atomic uint32_t word; /* a futex: changes when there is something new */
     _Atomic uint32_t sleeping, live;
     struct psmProxyArgs *active, **active_end, *free_args; /* progress thread */
-    struct psm_section *pool;                              /* NULL: no record */
+    struct psm_section *_Atomic pool;                      /* NULL: no operation yet, or no record */
+    _Atomic bool pool_made;
 };
 
 /* Where an operation stands, for those who look from outside (pool.c). One thread at a time has a row: who saves the
@@ -250,8 +251,7 @@ enum psm_op_stand {
     PSM_OP_PROGRESS
 };
 #define PSM_POOL_NONE UINT32_MAX
-void psm_pool_init(struct psm_progress *p);
-uint32_t psm_pool_save(const psmProxyState *state, const struct psm_connection *c, const struct psmProxyOp *op);
+uint32_t psm_pool_save(psmProxyState *state, const struct psm_connection *c, const struct psmProxyOp *op);
 void psm_pool_move(const struct psm_progress *p, uint32_t row, enum psm_op_stand stand, int subs);
 void psm_pool_end(const struct psm_progress *p, uint32_t row);
 
