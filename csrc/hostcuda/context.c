@@ -2,6 +2,7 @@
  */
 #define _GNU_SOURCE
 #include "kernel.h"
+#include "stream.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -269,6 +270,8 @@ static int destroy(CUcontext handle)
     if (!context || context->primary) return PSM_CUDA_INVALID_CONTEXT;
     (void)hc_device_drain(context->device);
     if (!hc_handle_end(HC_CONTEXT, AS_NUMBER(handle))) return PSM_CUDA_INVALID_CONTEXT;
+    hc_events_context_gone(handle);
+    hc_streams_context_gone(handle);
     if (mine.depth && mine.stack[mine.depth - 1] == handle) mine.depth--;
     look_at_top();
     return 0;

@@ -23,6 +23,7 @@ struct hc_event {
     /* Does not change while the event lives. */
     int device;
     unsigned flags;
+    CUcontext context;              /* in which it was made */
     struct hc_shared_event *shared; /* interprocess events */
     struct hc_capture_point *capture;
 };
@@ -48,6 +49,7 @@ static struct hc_event *event_new(int device, unsigned flags)
     event->records = event->last = event->timed = event->stamp = 0;
     event->device = device;
     event->flags = flags;
+    event->context = hc_context_now(device);
     event->shared = NULL;
     pthread_mutex_unlock(&event->lock);
     __atomic_store_n(&event->capture, NULL, __ATOMIC_RELEASE);
@@ -150,6 +152,19 @@ static void end_event(uint64_t value, void *object, void *context)
 void hc_events_reset(int device)
 {
     hc_handle_each(HC_EVENT, end_event, &device);
+}
+
+static void end_event_of_context(uint64_t value, void *object, void *context)
+{
+    struct hc_event *event = object;
+    if (event->context != *(CUcontext *)context) return;
+    hc_say_ended(HC_EVENT, value);
+    destroy((CUevent)(uintptr_t)value); // NOLINT: a number, never followed
+}
+
+void hc_events_context_gone(CUcontext context)
+{
+    hc_handle_each(HC_EVENT, end_event_of_context, &context);
 }
 
 /* ---- record ---- */

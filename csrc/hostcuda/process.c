@@ -13,6 +13,7 @@
 #include "fault.h"
 #include "psm_messages.h"
 #include "san.h"
+#include "stream.h"
 
 struct hc_options hc_options = {.strict = true, .inline_work = true};
 
@@ -96,6 +97,15 @@ static void start_sanitizer(void)
     const struct psm_san_hooks hooks = {
         .device = hc_current_device, .log_device = hc_current_device, .place = place_of, .every_birth = true};
     psm_san_start((enum psm_san_mode)hc_options.sanitize, "hostcuda", &hooks);
+}
+
+void hc_say_ended(enum hc_kind kind, uint64_t value)
+{
+    if (atomic_load_explicit(&psm_san_mode_now, memory_order_relaxed) == PSM_SAN_OFF) return;
+    struct psm_san_call call;
+    psm_san_enter(&call, current ? hc_functions[current->fn].name : "hostcuda");
+    psm_san_end(&call, kind == HC_STREAM ? PSM_SAN_STREAM : PSM_SAN_EVENT, value);
+    psm_san_leave(&call, 0);
 }
 
 /* PSM_FAULTS="cudaFree:error=cudaErrorIllegalAddress": names of the runtime and of the driver. */

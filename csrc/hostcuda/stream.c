@@ -7,13 +7,6 @@
 #include <time.h>
 #include <unistd.h>
 
-/* What cudaStreamSetAttribute keeps. Only the priority means something here: workers take streams in turn, so that it
- * is a number to be asked for. */
-enum { ATTRIBUTE_WINDOW = 1, ATTRIBUTE_SYNC = 3, ATTRIBUTE_PRIORITY = 8, ATTRIBUTE_MAP = 9, ATTRIBUTE_DOMAIN = 10 };
-struct hc_stream_attributes {
-    cudaLaunchAttributeValue window, sync, priority, map, domain;
-};
-
 /* Memory to be used again, by device_next, under hc_queue_lock. A stream's device never changes, so that whoever holds
    a ticket of a stream that is gone may still ask for it. */
 static struct hc_stream *free_streams[HC_MAX_DEVICES];
@@ -296,10 +289,23 @@ void hc_streams_reset(int device)
     hc_handle_each(HC_STREAM, end_stream, &device);
 }
 
+static void end_stream_of_context(uint64_t value, void *object, void *context)
+{
+    struct hc_stream *stream = object;
+    if (stream->context != *(CUcontext *)context) return;
+    hc_say_ended(HC_STREAM, value);
+    end_stream(value, object, &stream->device);
+}
+
+void hc_streams_context_gone(CUcontext context)
+{
+    hc_handle_each(HC_STREAM, end_stream_of_context, &context);
+}
+
 /* ---- create and destroy ---- */
 
 /* Default streams belong to whatever context is current. */
-static CUcontext context_now(int device)
+CUcontext hc_context_now(int device)
 {
     CUcontext context = hc_context_current();
     return context && hc_context_device(context) == device ? context : hc_primary_context(device);
@@ -315,7 +321,7 @@ static int create(cudaStream_t *out, unsigned flags, int priority)
     struct hc_stream *stream =
         stream_new(hc_current_device(), flags & 1 ? HC_NON_BLOCKING : HC_BLOCKING, flags, priority);
     if (!stream) return PSM_CUDA_OUT_OF_MEMORY;
-    stream->context = context_now(stream->device);
+    stream->context = hc_context_now(stream->device);
     stream_begin(stream);
     uint64_t handle = hc_handle_new(HC_STREAM, stream);
     atomic_store(&stream->handle, handle);
@@ -449,7 +455,7 @@ static int ask(cudaStream_t handle, enum question question, void *out)
         *(int *)out = stream->device;
         break;
     case CONTEXT:
-        *(CUcontext *)out = stream->context ? stream->context : context_now(stream->device);
+        *(CUcontext *)out = stream->context ? stream->context : hc_context_now(stream->device);
         break;
     }
     hc_stream_put(stream);
@@ -499,111 +505,4 @@ CUresult hc_cuStreamGetDevice(CUstream hStream, CUdevice *device)
 CUresult hc_cuStreamGetCtx(CUstream hStream, CUcontext *pctx)
 {
     return ask(hStream, CONTEXT, pctx);
-}
-
-/* ---- attributes ---- */
-
-static cudaLaunchAttributeValue *attribute_of(struct hc_stream *stream, cudaLaunchAttributeID which)
-{
-    switch ((int)which) {
-    case ATTRIBUTE_WINDOW:
-        return &stream->attributes->window;
-    case ATTRIBUTE_SYNC:
-        return &stream->attributes->sync;
-    case ATTRIBUTE_PRIORITY:
-        return &stream->attributes->priority;
-    case ATTRIBUTE_MAP:
-        return &stream->attributes->map;
-    case ATTRIBUTE_DOMAIN:
-        return &stream->attributes->domain;
-    default:
-        return NULL; /* of launches and graph nodes only */
-    }
-}
-
-static bool attribute_valid(cudaLaunchAttributeID which, const cudaLaunchAttributeValue *value)
-{
-    switch ((int)which) {
-    case ATTRIBUTE_WINDOW:
-        return value->accessPolicyWindow.hitRatio >= 0 && value->accessPolicyWindow.hitRatio <= 1 &&
-               value->accessPolicyWindow.missProp != cudaAccessPropertyPersisting;
-    case ATTRIBUTE_SYNC:
-        return value->syncPolicy >= 1 && value->syncPolicy <= 4;
-    case ATTRIBUTE_PRIORITY:
-        return value->priority <= HC_PRIORITY_LEAST && value->priority >= HC_PRIORITY_GREATEST;
-    case ATTRIBUTE_MAP:
-        return value->memSyncDomainMap.default_ < 4 && value->memSyncDomainMap.remote < 4;
-    default:
-        return value->memSyncDomain == 0 || value->memSyncDomain == 1;
-    }
-}
-
-static int attribute(cudaStream_t handle, cudaLaunchAttributeID which, cudaLaunchAttributeValue *out,
-                     const cudaLaunchAttributeValue *in)
-{
-    struct hc_stream *stream;
-    if (!out && !in) return PSM_CUDA_INVALID_VALUE;
-    int rc = hc_stream_get(handle, &stream);
-    if (rc) return rc;
-    cudaLaunchAttributeValue *value = attribute_of(stream, which);
-    if (!value || (in && !attribute_valid(which, in))) {
-        rc = PSM_CUDA_INVALID_VALUE;
-    } else {
-        pthread_mutex_lock(&hc_queue_lock);
-        if (in)
-            *value = *in;
-        else
-            *out = *value;
-        pthread_mutex_unlock(&hc_queue_lock);
-    }
-    hc_stream_put(stream);
-    return rc;
-}
-
-static int copy_attributes(cudaStream_t dst, cudaStream_t src)
-{
-    struct hc_stream *from, *to;
-    int rc = hc_stream_get(src, &from);
-    if (rc) return rc;
-    rc = hc_stream_get(dst, &to);
-    if (!rc) {
-        pthread_mutex_lock(&hc_queue_lock);
-        *to->attributes = *from->attributes;
-        pthread_mutex_unlock(&hc_queue_lock);
-        hc_stream_put(to);
-    }
-    hc_stream_put(from);
-    return rc;
-}
-
-cudaError_t hc_cudaStreamGetAttribute(cudaStream_t hStream, cudaLaunchAttributeID attr,
-                                      cudaLaunchAttributeValue *value_out)
-{
-    return attribute(hStream, attr, value_out, NULL);
-}
-
-cudaError_t hc_cudaStreamSetAttribute(cudaStream_t hStream, cudaLaunchAttributeID attr,
-                                      const cudaLaunchAttributeValue *value)
-{
-    return attribute(hStream, attr, NULL, value);
-}
-
-CUresult hc_cuStreamGetAttribute(CUstream hStream, CUstreamAttrID attr, CUstreamAttrValue *value_out)
-{
-    return attribute(hStream, attr, value_out, NULL);
-}
-
-CUresult hc_cuStreamSetAttribute(CUstream hStream, CUstreamAttrID attr, const CUstreamAttrValue *value)
-{
-    return attribute(hStream, attr, NULL, value);
-}
-
-cudaError_t hc_cudaStreamCopyAttributes(cudaStream_t dst, cudaStream_t src)
-{
-    return copy_attributes(dst, src);
-}
-
-CUresult hc_cuStreamCopyAttributes(CUstream dst, CUstream src)
-{
-    return copy_attributes(dst, src);
 }

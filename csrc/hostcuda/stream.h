@@ -48,6 +48,13 @@ int hc_event_submit_wait(struct hc_event *event, struct hc_stream *stream, const
                          struct hc_ticket *ticket);
 /* cudaDeviceReset. */
 void hc_events_reset(int device);
+/* cuCtxDestroy: what was made in the context ends. */
+void hc_events_context_gone(CUcontext context);
+void hc_streams_context_gone(CUcontext context);
+/* To the sanitizer, of an object that ends without a call that names it. Before its handle ends. */
+void hc_say_ended(enum hc_kind kind, uint64_t value);
+/* In which a new object of the device is made. */
+CUcontext hc_context_now(int device);
 
 /* ---- stream memory operations ---- */
 
@@ -72,6 +79,10 @@ struct hc_item {
     struct hc_ticket *deps;
     struct hc_ticket few[4];
     _Alignas(16) unsigned char argument[HC_ARGUMENT];
+};
+
+struct hc_stream_attributes {
+    cudaLaunchAttributeValue window, sync, priority, map, domain;
 };
 
 /* A thread that waits for a stream, on its own stack. Under the lock of queue.c. */
@@ -114,7 +125,7 @@ struct hc_stream {
     CUcontext context; /* in which it was created; NULL: default streams */
     uint64_t id;
     struct hc_capture *capture;
-    struct hc_stream_attributes *attributes; /* stream.c; kept with the memory */
+    struct hc_stream_attributes *attributes; /* kept with the memory */
 };
 
 extern pthread_mutex_t hc_queue_lock;

@@ -167,6 +167,19 @@ def test_created_context_is_pushed_and_gone_when_destroyed(empty: Face, create: 
     assert empty.cuCtxPushCurrent_v2(context) == INVALID_CONTEXT
 
 
+def test_streams_and_events_end_with_the_context_they_were_made_in(empty: Face) -> None:
+    kept = ask(empty, "cuCtxCreate_v2", 0, 0, kind="CUcontext *")
+    stays = ask(empty, "cuStreamCreate", 1, kind="CUstream *"), ask(empty, "cuEventCreate", 0, kind="CUevent *")
+    context = ask(empty, "cuCtxCreate_v2", 0, 0, kind="CUcontext *")
+    stream, event = ask(empty, "cuStreamCreate", 1, kind="CUstream *"), ask(empty, "cuEventCreate", 0, kind="CUevent *")
+    empty.ok.cuEventRecord(event, stream)
+    empty.ok.cuCtxDestroy_v2(context)
+    assert (empty.cuStreamQuery(stream), empty.cuEventQuery(event)) == (INVALID_HANDLE, INVALID_HANDLE)
+    assert (empty.cuStreamQuery(stays[0]), empty.cuEventQuery(stays[1])) == (0, 0)
+    empty.ok.cuCtxDestroy_v2(kept)
+    assert empty.cuStreamDestroy_v2(stays[0]) == INVALID_HANDLE
+
+
 def test_context_without_parameters_can_be_made_by_the_newer_forms(empty: Face) -> None:
     null = empty.ffi.NULL
     for name, arguments in (("cuCtxCreate_v3", (null, 0, 0, 0)), ("cuCtxCreate_v4", (null, 0, 0))):

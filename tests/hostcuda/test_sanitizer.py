@@ -337,3 +337,16 @@ def test_owner_without_a_rank_is_named_by_its_process_in_log_and_record(start: S
     lines = [line.rstrip() for path in (tmp_path / "records").iterdir() for line in open_record(path).lines()]
     assert any(line.endswith(said.encode()) for line in lines)
     assert not [line for line in lines if b"rank -1" in line]
+
+
+def test_stream_of_a_destroyed_context_is_told_with_the_destroy(tmp_path: Path) -> None:
+    # Inside hostcuda only: the shim does not see what cuCtxDestroy takes with it.
+    code = """
+    c = drv.new('CUcontext *'); ok.cudaFree(ffi.NULL); drv.ok.cuCtxCreate_v2(c, 0, 0)
+    s, e = drv.new('CUstream *'), drv.new('CUevent *'); drv.ok.cuStreamCreate(s, 1); drv.ok.cuEventCreate(e, 0)
+    drv.ok.cuCtxDestroy_v2(c[0])
+    assert drv.cuStreamSynchronize(s[0]) == 400
+    """
+    told = Program("cudart12", "inside", "warn", tmp_path, code, {}).end()
+    assert told.one().startswith("cuStreamSynchronize got stream 0x") and "which was destroyed before" in told.one()
+    assert [stack.split(", ")[1].split()[0] for stack in told.stacks] == ["used", "born", "ended"]
