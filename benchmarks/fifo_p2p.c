@@ -183,10 +183,11 @@ static void begin_op(struct psmProxyArgs *args, int send)
         .connection = connections[send], .sendbuff = small_out, .recvbuff = small_in, .nbytes = SMALL, .peer = !rank};
 }
 
-static psm_status run_op(psmProxyState *proxy, struct psmProxyArgs *args, int send, int until)
+static psm_status run_op(psmProxyState *proxy, struct psmProxyArgs *args, int send)
 {
     const struct psmTransportComm *comm = send ? split->send : split->recv;
-    for (unsigned turns = 1; args->state != until; turns++) {
+    begin_op(args, send);
+    for (unsigned turns = 1; args->state != psmProxyOpNone; turns++) {
         psm_status status = comm->proxyProgress(proxy, args);
         if (status < 0) return status;
         if (turns % 65536 == 0) sched_yield();
@@ -194,26 +195,16 @@ static psm_status run_op(psmProxyState *proxy, struct psmProxyArgs *args, int se
     return PSM_OK;
 }
 
-/* On the progress thread, which it does not give back before the end: messages go there and back, their receiver is
-   ready before they are sent. */
+/* On the progress thread, which it does not give back before the end. Who has sent is ready to receive while its
+   message is on its way. */
 static psm_status ping_pong(psmProxyState *proxy, struct psmProxyArgs *args)
 {
     static struct psmProxyArgs send, recv;
     double begin = now();
-    begin_op(&recv, 0);
     for (int i = 0; i < small_turns * SMALL_ROUNDS; i++) {
-        if (rank == 0) {
-            begin_op(&send, 1);
-            PSM(run_op(proxy, &recv, 0, psmProxyOpProgress));
-            PSM(run_op(proxy, &send, 1, psmProxyOpNone));
-        }
-        PSM(run_op(proxy, &recv, 0, psmProxyOpNone));
-        begin_op(&recv, 0);
-        if (rank == 1) {
-            if (i + 1 < small_turns * SMALL_ROUNDS) PSM(run_op(proxy, &recv, 0, psmProxyOpProgress));
-            begin_op(&send, 1);
-            PSM(run_op(proxy, &send, 1, psmProxyOpNone));
-        }
+        if (rank == 0) PSM(run_op(proxy, &send, 1));
+        PSM(run_op(proxy, &recv, 0));
+        if (rank == 1) PSM(run_op(proxy, &send, 1));
         if ((i + 1) % SMALL_ROUNDS == 0) {
             if (rank == 0) report("p2p-step", (now() - begin) / SMALL_ROUNDS / 2);
             begin = now();
