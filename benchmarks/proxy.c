@@ -1,5 +1,6 @@
 /* A blocking call of the proxy beside a bare round trip of the same socket type, size and way of waiting; and a call
- * inside one process. Medians, in nanoseconds, one line a measurement: NAME NANOSECONDS.
+ * inside one process beside a flag that two threads of it put up for each other. Medians, in nanoseconds, one line a
+ * measurement: NAME NANOSECONDS.
  *
  *   proxy ROUNDS
  *
@@ -9,6 +10,7 @@
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -132,6 +134,45 @@ static void bare(const char *name, int spin, uint64_t *times, int rounds)
     report(name, times, rounds);
 }
 
+/* ---- a flag in memory that caller and service share ---- */
+
+static _Alignas(64) _Atomic int there_flag;
+static _Alignas(64) _Atomic int back_flag;
+
+static void relax(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
+}
+
+static void *answer(void *argument)
+{
+    const int rounds = *(const int *)argument;
+    pin(1);
+    for (int i = 1; i <= rounds; i++) {
+        for (unsigned turn = 1; atomic_load_explicit(&there_flag, memory_order_acquire) != i; turn++)
+            turn % 16384 ? relax() : (void)sched_yield();
+        atomic_store_explicit(&back_flag, i, memory_order_release);
+    }
+    return NULL;
+}
+
+static void flags(uint64_t *times, int rounds)
+{
+    pthread_t thread;
+    if (pthread_create(&thread, NULL, answer, &rounds) != 0) die("pthread_create");
+    for (int i = 0; i < rounds; i++) {
+        uint64_t begin = now();
+        atomic_store_explicit(&there_flag, i + 1, memory_order_release);
+        for (unsigned turn = 1; atomic_load_explicit(&back_flag, memory_order_acquire) != i + 1; turn++)
+            turn % 16384 ? relax() : (void)sched_yield();
+        times[i] = now() - begin;
+    }
+    pthread_join(thread, NULL);
+    report("bare_flag", times, rounds);
+}
+
 int main(int argc, char **argv)
 {
     int rounds = argc > 1 ? atoi(argv[1]) : 20000, there[2], back[2];
@@ -155,7 +196,10 @@ int main(int argc, char **argv)
     int polls = !spin || atoi(spin) > 0;
     calls(polls ? "call_polling" : "call_sleeping", state, &other, times, rounds);
     bare(polls ? "bare_polling" : "bare_sleeping", polls, times, rounds);
-    if (polls) calls("call_same_process", state, &own, times, rounds);
+    if (polls) {
+        calls("call_same_process", state, &own, times, rounds);
+        flags(times, rounds);
+    }
     psmProxyDestroy(state);
     if (write(back[1], &byte, 1) != 1) die("write");
     waitpid(child, NULL, 0);

@@ -1,6 +1,6 @@
 """Measure blocking calls of libpsm's proxy beside bare round trips of the same socket type, size and way of waiting.
 
-    python benchmarks/proxy.py [--repeat N] [--rounds N] [--library FOLDER] [--output FILE]
+    python benchmarks/proxy.py [--quick] [--repeat N] [--rounds N] [--library FOLDER] [--output benchmarks/proxy.md]
 
 The work is done by benchmarks/proxy.c, compiled with $CC (cc) over the libpsm of psmkit (--library: a folder with lib and include).
 Calls and bare round trips take turns, and a ratio is the median of the ratios of turns, so that other work on the machine disturbs both.
@@ -49,36 +49,52 @@ def measure(program: Path, repeat: int, rounds: int) -> dict[str, list[float]]:
     return found
 
 
-def table(found: dict[str, list[float]]) -> str:
+def table(found: dict[str, list[float]], before: str) -> str:
     """Markdown."""
     rows = [
-        f"{platform.machine()}, {os.cpu_count()} processors, Linux {platform.release()}\n",
-        "| blocking call of 24 bytes, 16 back | median us | bare round trip us | ratio | aim |",
-        "|---|---|---|---|---|",
+        "# Blocking calls of the proxy\n",
+        f"`python benchmarks/proxy.py`, medians of {len(found['call_polling'])} turns, on {os.cpu_count()} processors, "
+        f"{platform.machine()}, Linux {platform.release()}.",
+        f"Load of the machine before: {before}, after: {load()}. A ratio is the median of those of the turns.\n",
+        "| 24 bytes, 16 back | median us | best us | bare us | best bare us | ratio | wanted |",
+        "|---|---:|---:|---:|---:|---:|---|",
     ]
-    for way, aim in (("polling", "<= 1.1"), ("sleeping", "<= 1.1")):
-        call, bare = found[f"call_{way}"], found[f"bare_{way}"]
+    names = {
+        "polling": ("between processes, polling", "a bare round trip on a socket", "<= 1.1"),
+        "sleeping": ("between processes, sleeping", "a bare round trip on a socket", "<= 1.1"),
+        "same_process": ("inside a process, polling", "a flag in memory", "<= 2 us"),
+    }
+    for way, (what, beside, aim) in names.items():
+        call, bare = found[f"call_{way}"], found["bare_flag" if way == "same_process" else f"bare_{way}"]
         ratio = statistics.median(a / b for a, b in zip(call, bare, strict=True))
+        figures = [statistics.median(call), min(call), statistics.median(bare), min(bare)]
         rows.append(
-            f"| between processes, {way} | {statistics.median(call) / 1000:.2f} | {statistics.median(bare) / 1000:.2f}"
-            f" | {ratio:.2f} | {aim} |"
+            f"| {what}; beside {beside} | {' | '.join(f'{f / 1000:.2f}' for f in figures)} | {ratio:.2f} | {aim} |"
         )
-    inside = statistics.median(found["call_same_process"]) / 1000
-    rows.append(f"| inside a process, polling | {inside:.2f} | - | - | <= 2 us |")
     return "\n".join(rows) + "\n"
+
+
+def load() -> str:
+    return f"{os.getloadavg()[0]:.1f}"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeat", type=int, default=9, help="turns")
-    parser.add_argument("--rounds", type=int, default=10000, help="calls a turn")
+    parser.add_argument("--quick", action="store_true", help="few and short turns: within 10 seconds")
+    parser.add_argument("--repeat", type=int, default=None, help="turns")
+    parser.add_argument("--rounds", type=int, default=None, help="calls a turn")
     parser.add_argument("--library", type=Path, default=None, help="folder with lib and include of libpsm")
     parser.add_argument("--output", type=Path, default=None, help="write the table there, too")
     options = parser.parse_args()
+    repeat, rounds = (
+        options.repeat or (5 if options.quick else 15),
+        options.rounds or (3000 if options.quick else 10000),
+    )
+    before = load()
     with tempfile.TemporaryDirectory() as folder:
         program = Path(folder) / "proxy"
         build(options.library or tree(), program)
-        text = table(measure(program, options.repeat, options.rounds))
+        text = table(measure(program, repeat, rounds), before)
     print(text, end="")
     if options.output:
         options.output.write_text(text, "utf-8")
