@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from psmkit.cli.lab_run import DOUBT, judge
 from psmkit.cli.output import show, show_page, width
 
 if TYPE_CHECKING:
@@ -117,8 +118,8 @@ def nccl(place: Path, ranks: int, size: str, folder: Path, form: str, **given: A
     ranks that did not end, what NCCL's RAS said then, and result.json; `psmkit lab report DIR` shows it again. NCCL_* of this shell hold for
     the ranks, too.
 
-    Exit status: 0 all data is right, nothing is left, and the analysis of DIR finds no failure, hang or leak, and no misuse of CUDA; 1 otherwise; 2 it could not
-    be run.
+    Exit status: 0 all data is right, nothing is left, and the analysis of DIR says healthy; 1 something failed; 2 it could not be run; 3 all data is right, but
+    the analysis finds a leak or misuse of CUDA, or cannot say that the run is healthy.
     """
     from psmkit.lab import nccl as lab
     from psmkit.lab import nccl_library
@@ -196,7 +197,7 @@ def _words(name: str, text: str) -> list[str]:
 
 
 def _show(done: LabRun, library: Library, form: str) -> int:
-    from psmkit import Verdict, analyze
+    from psmkit import analyze
     from psmkit.model.errors import PsmkitError
 
     evidence, report, why = done.evidence(), None, "the run left nothing to read"
@@ -205,18 +206,12 @@ def _show(done: LabRun, library: Library, form: str) -> int:
             report = analyze([str(path) for path in evidence])
         except PsmkitError as error:  # the library could not be loaded, for example
             why = str(error)
-    # Handles and memory misused or left: the data was right by luck.
-    good = (
-        done.outcome.good
-        and report is not None
-        and report.verdict in (Verdict.HEALTHY, Verdict.INCONCLUSIVE)
-        and not any(f.code.startswith("PSM5") and f.severity.weight for f in report.findings)
-    )
+    status, doubt = judge(done, report)
     if form == "json":
         import json
         from dataclasses import asdict
 
-        data = asdict(done.outcome) | {"good": good, "cases": done.cases, "settings": done.settings}
+        data = asdict(done.outcome) | {"good": status == 0, "cases": done.cases, "settings": done.settings}
         if report is not None:
             codes = sorted({f.code for f in report.findings})
             culprits = sorted({c.global_rank for c in report.culprits if c.global_rank is not None})
@@ -228,21 +223,24 @@ def _show(done: LabRun, library: Library, form: str) -> int:
             }
         show(json.dumps(data, indent=1) + "\n")
     else:
-        _page(done, library, good, report, why)
-    return 0 if good else 1
+        _page(done, library, (status, doubt), report, why)
+    return status
 
 
-def _page(done: LabRun, library: Library, good: bool, report: Report | None, why: str) -> None:
+def _page(done: LabRun, library: Library, judged: tuple[int, str], report: Report | None, why: str) -> None:
     from psmkit.report.layout import Page, Span
     from psmkit.report.ranktable import fit
 
     outcome, cases, settings = done.outcome, len(done.cases), done.settings
+    status, doubt = judged
     page = Page(width(sys.stdout))
     count = sum(int(r.get("bytes", 0)) for rank in outcome.ranks for r in rank.reports)
     page.add(
-        Span("good" if good else "not good", "good" if good else "error"),
+        Span("good", "good") if status == 0 else Span("in doubt" if status == DOUBT else "not good", "error"),
         f": {len(outcome.ranks)} ranks, {cases} case{'s' if cases != 1 else ''}, {count} bytes checked, {outcome.seconds:.1f} s",
     )
+    if doubt:
+        page.wrap(f"all cases are good, but {doubt}")
     page.wrap(f"{library.path}: NCCL {library.version or '?'}, CUDA runtime {library.cudart}")
     if library.missing:
         page.wrap(f"not provided by emulated CUDA: {', '.join(library.missing)}")
