@@ -22,8 +22,9 @@ help:
 	@echo 'make bench     measure the analysis on 100 MB and 1 GB of generated logs'
 	@echo 'make matrix    2 to 16 ranks send each other data in every way; every byte is compared'
 	@echo 'make wheel     build the wheel into dist/'
-	@echo 'make sanitize  the C tests and the scanner under ASan and UBSan, the emulated CUDA under TSan'
-	@echo 'make fuzz      mutate logs for FUZZ_SECONDS (60) under the sanitizers'
+	@echo 'make sanitize  C code under ASan and UBSan, and under TSan: its tests, and ranks of the lab, well and under faults'
+	@echo '               (SANITIZE="test lab thread thread-lab": some of it; SANITIZE_TESTS: the tests; LAB_SECONDS)'
+	@echo 'make fuzz      every decoder with damaged input for FUZZ_SECONDS (60) under the sanitizers'
 
 $(VENV)/.tools: pyproject.toml scripts/requirements.py
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -80,9 +81,9 @@ matrix: setup
 wheel: $(VENV)/.tools
 	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-build-isolation --no-deps --wheel-dir dist .
 
+SANITIZE ?= test lab thread thread-lab
 sanitize: $(VENV)/.tools
-	sh scripts/sanitize.sh $(BIN) test
-	sh scripts/sanitize.sh $(BIN) thread
+	@set -e; for what in $(SANITIZE); do echo "== $$what"; sh scripts/sanitize.sh $(BIN) $$what; done
 
 fuzz: $(VENV)/.tools
 	sh scripts/sanitize.sh $(BIN) fuzz
