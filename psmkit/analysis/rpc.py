@@ -135,7 +135,7 @@ def _orphans(job: Job) -> list[Finding]:
             job.finding(
                 "PSM104",
                 run=run,
-                title=f"{job.whos(procs)} got an answer from its proxy that nobody waits for"
+                title=f"{job.whos(procs)} got an answer from {'a' if len(procs) > 1 else 'its'} proxy that nobody waits for"
                 + (f", from rank {', '.join(map(str, senders))}, and dropped it" if refused and senders else ""),
                 severity=Severity.WARNING if refused else None,
                 confidence=0.95,

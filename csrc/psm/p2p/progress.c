@@ -109,11 +109,10 @@ static void describe_wait(const struct psmP2pLocalInfo *local, const struct psmP
     if (sub->transmitted > sub->done)
         snprintf(text, n, "this side: %" PRIu64 " copies on its stream are not done", sub->transmitted - sub->done);
     else if (local->stage == PSM_STAGE_OFFER && local->role && offer == 0 && shared->offered.seq == local->seq)
-        snprintf(
-            text, n,
-            "nothing that can come: rank %d, the receiver, has posted its recv, and its offer stands no more in the "
-            "control segment, though this side has not taken it: it was cleared, or never published",
-            local->peer);
+        snprintf(text, n,
+                 "nothing that can come: rank %d, the receiver, has posted its recv, but its offer is no longer in "
+                 "the control segment, and this side never took it: it was cleared, or never published",
+                 local->peer);
     else if (local->stage == PSM_STAGE_OFFER && local->role)
         snprintf(text, n, "rank %d, the receiver, to post its recv", local->peer);
     else if (local->role)
@@ -121,11 +120,10 @@ static void describe_wait(const struct psmP2pLocalInfo *local, const struct psmP
     else if (offer != 0)
         snprintf(text, n, "rank %d, the sender, to take this side's offer: it has not begun its send", local->peer);
     else if (local->stage == PSM_STAGE_ZERO_COPY)
-        snprintf(
-            text, n,
-            "rank %d, the sender, to answer the zero-copy offer, which stands no more in the control segment: that "
-            "rank took it and copies, or it was cleared by mistake",
-            local->peer);
+        snprintf(text, n,
+                 "rank %d, the sender, to answer the zero-copy offer, which is no longer in the control segment: that "
+                 "rank took it and is copying, or it was cleared by mistake",
+                 local->peer);
     else
         snprintf(text, n, "rank %d, the sender, to fill a slot", local->peer);
 }

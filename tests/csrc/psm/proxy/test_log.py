@@ -23,11 +23,11 @@ def analyze(folder: Path) -> str:
     return json.dumps(json.loads(output.read_text()))
 
 
-def logged(start: Start, folder: Path) -> list[Rank]:
+def logged(start: Start, folder: Path, **env: str) -> list[Rank]:
     folder.mkdir()
     made = []
     for i in range(2):
-        made.append(start(PSM_TIMEOUT="1", PSM_DEBUG_SUBSYS="ALL", PSM_DEBUG_FILE=str(folder / f"{i}.log")))
+        made.append(start(PSM_TIMEOUT="1", PSM_DEBUG_SUBSYS="ALL", PSM_DEBUG_FILE=str(folder / f"{i}.log"), **env))
     ranks.start_proxies(made)
     ranks.connect_all(made)
     return made
@@ -45,6 +45,21 @@ def test_calls_and_descriptors_are_counted(start: Start, tmp_path: Path) -> None
     # 4 calls of Init beside the others.
     text = analyze(tmp_path / "logs")
     assert "44 proxy calls and 5 fd exchanges complete" in text
+
+
+@pytest.mark.parametrize("fault", ["proxy.askfd:duplicate", "uds.reply:drop,nth=1/2", "uds.reply:reorder"])
+def test_a_question_that_is_sent_again_is_one_exchange(start: Start, tmp_path: Path, fault: str) -> None:
+    made = logged(start, tmp_path / "logs", PSM_FAULTS=fault)
+    made[1].ask("offer", 5)
+    made[0].ask("getfd", 1, 5, 3)
+    made[0].ask("queryfd", 1, 2)
+    for rank in made:
+        rank.ask("stop")
+    text = analyze(tmp_path / "logs")
+    assert '"fd_exchanges": {"matched": 5, "pending": 0, "orphan": 0}' in text, text[:3000]
+    assert "PSM102" not in text and "PSM104" not in text
+    if not fault.endswith("reorder"):
+        assert "psm was asked again for GetFd by rank 0" in (tmp_path / "logs" / "1.log").read_text()
 
 
 def test_a_call_without_an_answer_is_found(start: Start, tmp_path: Path) -> None:
