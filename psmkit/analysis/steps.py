@@ -17,6 +17,11 @@ __all__ = ["find", "suspects"]
 
 #: What lies between an act and the look that missed it: much longer than the coarse clock and a turn of the processor take.
 _SLACK_NS = 100_000_000
+#: How a proxy comes to copy on stream 0.
+_STREAM_0 = (
+    "Let the proxy copy on a stream of its own (cudaStreamNonBlocking), made by the process that uses it. Look at what Setup and Connect write "
+    "into the connection's local info: a stream that was copied from the peer, or never made, is 0 here."
+)
 #: Findings of one run: an all-to-all of many ranks stands still on all its connections at once.
 _MOST = 8
 
@@ -68,8 +73,20 @@ class _End:
         return (
             f"{self.who}, {side}: {self.text('what')} in stage {self.text('stage')}, step={self['step']} recvTail={self['recv_tail']} "
             f"sendHead={self['send_head']} canSend={self.text('can_send')} transmitted={self['transmitted']} done={self['done']} "
-            f"of {self['nsteps']}"
+            f"of {self['nsteps']}{self._why()}"
         )
+
+    def _why(self) -> str:
+        """What the numbers mean, in the stage where data moves."""
+        if self.text("stage") != "fifo" or not self["nsteps"]:
+            return ""
+        if self.sends and self["transmitted"] >= self["nsteps"]:
+            return f" (no step is left to send; {self.copies} are in copies that have not ended)" if self.copies else ""
+        if self.sends:
+            return " (a slot is free)" if self["recv_tail"] > self.at else " (no slot is free)"
+        if self["send_head"] > self.at:
+            return f" (step {self.at} is there)"
+        return f" (step {self.at} has not come: the sender has published those below {self['send_head']})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +96,7 @@ class _Stop:
     side: _End | None
     what: str
     proven: bool
+    next_step: str | None = None
 
 
 def find(job: Job) -> list[Finding]:
@@ -140,7 +158,8 @@ def _copies(send: _End, recv: _End) -> _Stop | None:
         if end["stream"] == 0:
             # Its own streams are never 0: this is the legacy stream, behind the application's host function.
             what += ": this is the legacy stream, which waits for the application's"
-        return _Stop(end, what, end["stream"] == 0)
+            return _Stop(end, what, True, _STREAM_0)
+        return _Stop(end, what, False)
     return None
 
 
@@ -246,6 +265,7 @@ def _finding(job: Job, send: _End | None, recv: _End | None, stop: _Stop) -> Fin
         severity=Severity.ERROR if stop.proven else Severity.WARNING,
         confidence=0.95 if stop.proven else 0.6,
         explanation=". ".join(end.told() for end in ends) + "." + missing,
+        next_step=stop.next_step,
         refs=[end.event.ref for end in ends],
         ranks=sorted({source, target}),
         procs=[end.event.proc for end in ends],

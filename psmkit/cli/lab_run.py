@@ -178,7 +178,7 @@ def _show(done: LabRun, form: str) -> int:
             data["analysis"] = {"verdict": found.verdict.value, "reason": found.reason, "codes": codes}
         show(json.dumps(data, indent=1) + "\n")
         return status
-    _page(done, status, doubt, f"{found.verdict.value}: {found.reason}" if found is not None else None)
+    _page(done, status, doubt, found)
     return status
 
 
@@ -203,7 +203,7 @@ def judge(done: LabRun, found: Report | None) -> tuple[int, str]:
     return (DOUBT, f"CUDA is misused ({', '.join(misused)})") if misused else (0, "")
 
 
-def _page(done: LabRun, status: int, doubt: str, verdict: str | None) -> None:
+def _page(done: LabRun, status: int, doubt: str, found: Report | None) -> None:
     from psmkit.report.layout import Page, Span
     from psmkit.report.ranktable import fit
 
@@ -246,6 +246,10 @@ def _page(done: LabRun, status: int, doubt: str, verdict: str | None) -> None:
     stacks = [path for rank in outcome.ranks for path in rank.stacks]
     if stacks:
         page.wrap(f"stacks: {', '.join(stacks)}")
-    page.wrap(f"analysis: {verdict}" if verdict else "analysis: the run left nothing to read")
+    page.wrap(f"analysis: {found.verdict.value}: {found.reason}" if found else "analysis: the run left nothing to read")
+    # Why: in a run that stands still this is where both ends stand.
+    first = next((f for f in found.findings if f.title == found.reason), None) if found else None
+    if first is not None:
+        page.wrap(first.explanation, indent="    ", hang="    ")
     page.wrap(f"evidence: psmkit analyze {' '.join(map(str, done.evidence()))}")
     show_page(page)
