@@ -2,7 +2,7 @@
 #ifndef PSM_CUDA_TYPES_STREAM_H
 #define PSM_CUDA_TYPES_STREAM_H
 #include "types.h"
-#include "types_device.h"
+#include "types_device_launch.h"
 
 typedef void (*cudaHostFn_t)(void *userData);
 typedef void (*cudaStreamCallback_t)(cudaStream_t stream, cudaError_t status, void *userData);

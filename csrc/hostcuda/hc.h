@@ -13,6 +13,7 @@
 #include "types.h"
 #include "types_copy.h"
 #include "types_device.h"
+#include "types_device_launch.h"
 #include "types_graph.h"
 #include "types_memory.h"
 #include "types_nvml.h"

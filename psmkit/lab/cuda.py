@@ -25,7 +25,7 @@ LIBRARIES = {
     "cuda": "libcuda.so.1",
     "nvml": "libnvidia-ml.so.1",
 }
-_AREAS = ("", "_device", "_memory", "_copy", "_stream", "_graph", "_nvml")
+_AREAS = ("", "_device", "_device_launch", "_memory", "_copy", "_stream", "_graph", "_nvml")
 _TREE = Path(__file__).parents[2] / "csrc" / "cuda"
 
 

@@ -150,7 +150,7 @@ def our_tree() -> c_ast.FileAST:
     text = "typedef unsigned long size_t; typedef unsigned long uint64_t; typedef unsigned int uint32_t; typedef long intptr_t;"
     text += "typedef unsigned char uint8_t; typedef unsigned short uint16_t; typedef long int64_t; typedef int int32_t;"
     text += "typedef unsigned long uintptr_t;\n"
-    for area in ("", "_device", "_memory", "_copy", "_stream", "_graph", "_nvml"):
+    for area in ("", "_device", "_device_launch", "_memory", "_copy", "_stream", "_graph", "_nvml"):
         source = re.sub(r"/\*.*?\*/", "", (CUDA / f"types{area}.h").read_text(), flags=re.DOTALL)
         text += re.sub(r"^\s*#.*$", "", source, flags=re.MULTILINE)
     return c_parser.CParser().parse(text)
@@ -248,7 +248,8 @@ def measured() -> dict[str, int]:
     text = "\n".join(lines).replace(
         '#include "hc_types.h"',
         "\n".join(
-            f'#include "{CUDA}/types{a}.h"' for a in ("", "_device", "_memory", "_copy", "_stream", "_graph", "_nvml")
+            f'#include "{CUDA}/types{a}.h"'
+            for a in ("", "_device", "_device_launch", "_memory", "_copy", "_stream", "_graph", "_nvml")
         ),
     )
     with tempfile.TemporaryDirectory() as folder:
