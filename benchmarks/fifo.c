@@ -73,7 +73,7 @@ static pid_t other(void)
 static inline void relax(unsigned *turns)
 {
     /* Where two processors are not free, the other end has to run here. */
-    if (++*turns % 16384 == 0) sched_yield();
+    if (++*turns % 1024 == 0) sched_yield();
 #if defined(__x86_64__)
     __builtin_ia32_pause();
 #endif

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import os
 import shutil
 import sys
 import tempfile
@@ -131,7 +132,8 @@ def run_variants() -> list[str]:
 
 def run_setup(ranks: list[int]) -> list[str]:
     """Seconds until all ranks are connected to all, two channels."""
-    lines = ["| ranks | connections | slowest rank, s | run, s |", "|---" * 4 + "|"]
+    lines = ["| ranks | connections | slowest rank, s | ms a connection | run, s |", "|---" * 5 + "|"]
+    before = os.getloadavg()[0]
     for count in ranks:
         folder = Path(tempfile.mkdtemp(prefix="psm-setup-"))
         case = transfer.Case(pattern="alltoall", size=64, iters=1, channels=2)
@@ -142,10 +144,12 @@ def run_setup(ranks: list[int]) -> list[str]:
             if run.outcome.good
             else "not good: " + next(r.text for r in run.outcome.ranks if r.text)
         )
-        lines.append(f"| {count} | {2 * count * (count - 1)} | {slowest:.3f} | {end} |")
+        connections = 2 * count * (count - 1)
+        lines.append(f"| {count} | {connections} | {slowest:.3f} | {1e3 * slowest / connections:.1f} | {end} |")
         print(lines[-1], flush=True)
         shutil.rmtree(folder)
-    return lines
+    told = f"On {os.cpu_count()} processors, every process with 5 threads and the handle sanitizer. Load of the machine before: {before:.1f}."
+    return [told, "", *lines]
 
 
 def main() -> int:
@@ -161,7 +165,7 @@ def main() -> int:
     ranks = [int(n) for n in given.ranks.split(",")]
     if given.what == "matrix":
         lines = run_matrix(ranks, given.most)
-        title = "# Data in all ways\n\nGB/s through emulated CUDA, all ranks together, two groups; every byte was compared.\n"
+        title = "# Data in all ways\n\nGB/s through emulated CUDA, all ranks together, two groups; every byte was compared. A rank that waits for\none that still compares is timed, too: fifo.md has the rate of a copy alone.\n"
     elif given.what == "variants":
         lines = run_variants()
         title = "# Every variant of the transport\n\nTwo ranks, four operations of 1 MiB; a stall is told after 1 s.\n"
