@@ -98,6 +98,7 @@ static bool set(struct nccl_case *c, int ranks, const char *key, const char *val
     if (IS("shorter")) return number(value, 0, UINT64_C(1) << 36, &c->shorter);
     if (IS("registered")) return yes(value, &c->registered);
     if (IS("blocking")) return yes(value, &c->blocking);
+    if (IS("keep")) return yes(value, &c->keep);
 #undef IS
     return false;
 }
@@ -123,12 +124,6 @@ int nccl_case_read(struct nccl_case *c, int ranks, char *text, size_t size)
         if (equal && set(c, ranks, item, equal + 1)) continue;
         snprintf(text, size, "case %.60s: %.60s%s%.60s: no such key, or a value that it cannot have", c->name, item,
                  equal ? "=" : "", equal ? equal + 1 : "");
-        return -1;
-    }
-    if (c->op == OP_AVG && c->type >= 6 && (ranks & (ranks - 1)) != 0) {
-        snprintf(text, size,
-                 "case %.60s: the mean of %d ranks is not exact as %s, and bytes are compared: take 2, 4, 8, ... ranks",
-                 c->name, ranks, types[c->type]);
         return -1;
     }
     size_t each = nccl_type_size(c->type);

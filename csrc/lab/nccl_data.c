@@ -1,5 +1,7 @@
 /* What ranks send, and what must come of it. For reductions the elements are chosen so that every partial result, in
- * whatever order, is exact in the type: results can then be compared byte by byte. */
+ * whatever order, is exact in the type: results can then be compared byte by byte. A mean of floats is the sum of
+ * elements times the type's nearest to 1/ranks; where that is not exact only one rank has something to give, so that
+ * there is one rounding, and no order. */
 #include <math.h>
 #include <string.h>
 
@@ -95,6 +97,7 @@ static int64_t element(const struct nccl_case *c, int rank, int ranks, uint64_t 
         if (integer) return (int64_t)mine;
         break;
     case OP_AVG:
+        if (!integer && (n & (n - 1))) return turn ? 0 : (int64_t)(mine % (limit + 1));
         break;
     }
     return limit / n >= 1 ? (int64_t)(mine % (limit / n + 1)) : turn < limit;
@@ -107,8 +110,11 @@ static void encode(uint8_t *out, unsigned type, double value)
     int power;
     uint64_t bits = (uint64_t)signbit(value) << (mantissa + exponent);
     double fraction = frexp(fabs(value), &power); /* in [0.5, 1) */
-    if (value != 0) {
-        bits |= (uint64_t)(power - 1 + (1 << (exponent - 1)) - 1) << mantissa;
+    int bias = (1 << (exponent - 1)) - 1;
+    if (value != 0 && power - 1 < 1 - bias) {
+        bits |= (uint64_t)ldexp(fabs(value), (int)mantissa - 1 + bias); /* subnormal */
+    } else if (value != 0) {
+        bits |= (uint64_t)(power - 1 + bias) << mantissa;
         bits |= (uint64_t)ldexp(fraction * 2 - 1, (int)mantissa);
     }
     memcpy(out, &bits, kinds[type].size); /* little endian, as GPUs are */
@@ -120,6 +126,23 @@ static void put(uint8_t *out, unsigned type, int64_t value)
         encode(out, type, (double)value);
     else
         memcpy(out, &value, kinds[type].size);
+}
+
+/* The nearest number that the type has, to even where there are two. None here is too large for its type. */
+static double nearest(unsigned type, double value)
+{
+    int power, least = 2 - (1 << (kinds[type].exponent - 1)); /* of the smallest number that is not subnormal */
+    (void)frexp(value, &power);
+    int unit = (power - 1 > least ? power - 1 : least) - (int)kinds[type].mantissa;
+    return kinds[type].mantissa >= 52 ? value : ldexp(nearbyint(ldexp(value, -unit)), unit);
+}
+
+static double mean(unsigned type, double sum, int ranks)
+{
+    double factor = nearest(type, type == FLOAT64 ? 1.0 / ranks : (double)(float)(1.0 / ranks));
+    double product = sum * factor;
+    if (kinds[type].size == 1) product = nearest(FLOAT16, product); /* as GPUs multiply those */
+    return nearest(type, product);
 }
 
 void nccl_fill_part(uint8_t *out, uint64_t n, uint64_t at, const struct nccl_case *c, int rank, int ranks,
@@ -148,7 +171,7 @@ void nccl_fill_result(uint8_t *out, uint64_t n, uint64_t at, const struct nccl_c
         if (c->op != OP_AVG)
             put(out + i, c->type, result);
         else if (kinds[c->type].mantissa)
-            encode(out + i, c->type, (double)result / ranks);
+            encode(out + i, c->type, mean(c->type, (double)result, ranks));
         else
             put(out + i, c->type, result / ranks);
     }

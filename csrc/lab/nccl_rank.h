@@ -74,7 +74,7 @@ struct nccl_api {
     NCCL_FUNCTIONS(MEMBER)
     CUDA_FUNCTIONS(MEMBER)
 #undef MEMBER
-        int version; /* 22662 for 2.26.62 */
+    int version; /* 22662 for 2.26.62 */
 };
 /* Loads the library and the CUDA runtime that it is linked to; where it brings its own, libcudart.so.12 of the library
  * path. false: *text says what is wrong. */
@@ -111,6 +111,7 @@ struct nccl_case {
     uint64_t shorter; /* its sends, or its part, have so many bytes less */
     bool registered;  /* buffers are registered with the communicator */
     bool blocking;    /* communicator */
+    bool keep;        /* the communicator stays for the next case, which has to be of the same device */
 };
 /* 1: a case; 0: the list has ended; -1: text says what is wrong. */
 int nccl_case_read(struct nccl_case *c, int ranks, char *text, size_t size);

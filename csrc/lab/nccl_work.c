@@ -118,9 +118,17 @@ static void enter(struct run *run, const char *stage)
 
 /* ---- stages ---- */
 
+/* A communicator that the case before left for this one. */
+static ncclComm_t kept;
+
 static bool begin(struct run *run)
 {
     const struct nccl_api *api = run->api;
+    if (kept) {
+        run->comm = kept;
+        kept = NULL;
+        return true;
+    }
     ncclUniqueId *ids = calloc((unsigned)run->ranks, sizeof *ids), id;
     bool *present = calloc((unsigned)run->ranks, sizeof *present);
     int devices = 0;
@@ -392,8 +400,12 @@ static void give_back(struct run *run)
     const struct nccl_api *api = run->api;
     if (run->out_handle) NCCL(ncclCommDeregister, run->comm, run->out_handle);
     if (run->in_handle) NCCL(ncclCommDeregister, run->comm, run->in_handle);
-    if (!run->c->blocking && api->ncclCommFinalize) NCCL(ncclCommFinalize, run->comm);
-    if (!run->failed) NCCL(ncclCommDestroy, run->comm);
+    if (run->c->keep && !run->failed) {
+        kept = run->comm;
+    } else {
+        if (!run->c->blocking && api->ncclCommFinalize) NCCL(ncclCommFinalize, run->comm);
+        if (!run->failed) NCCL(ncclCommDestroy, run->comm);
+    }
     uint8_t *const memory[] = {run->out, run->in};
     for (int i = 0; i < 2; i++)
         if (memory[i] && run->c->memory == MEMORY_CUDA)

@@ -65,6 +65,7 @@ class NcclCase:
         shorter: sends, or the part of a collective, have so many bytes less.
         skip: ``send`` or ``recv``: these, or the collective, are left out in the last iteration.
         device: of the rank; None: its number on its node.
+        keep: 1: the communicator stays for the next case, which says the same of device and blocking.
     """
 
     name: str = "0"
@@ -82,6 +83,7 @@ class NcclCase:
     shorter: int = 0
     skip: str = "none"
     device: int | None = None
+    keep: int = 0
 
     def line(self) -> str:
         """As psm_nccl_rank reads it."""
@@ -103,6 +105,7 @@ KEYS: dict[str, tuple[str, ...] | None] = {  # None: a number
     "shorter": None,
     "skip": ("none", "send", "recv"),
     "device": None,
+    "keep": ("0", "1"),
 }
 
 

@@ -249,7 +249,7 @@ static int reduced(const void *mine, uint8_t *result, size_t n, int type, int op
     }
     for (size_t i = 0; op == 4 && i < n; i++) {
         if (type == 3) ((uint32_t *)(void *)result)[i] /= (unsigned)comm->ranks;
-        if (type == 7) ((float *)(void *)result)[i] /= (float)comm->ranks;
+        if (type == 7) ((float *)(void *)result)[i] *= 1.0f / (float)comm->ranks; /* as kernels */
     }
     if (getenv("STANDIN_WRONG") && n) result[n / 2] ^= 1;
     free(all);

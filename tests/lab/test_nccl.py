@@ -93,6 +93,16 @@ def test_sums_of_floats_and_means_are_exact(lab: Lab) -> None:
     assert (status, states(result)) == (0, ["good"] * 4), [r["text"] for r in result["ranks"]]
 
 
+def test_a_communicator_is_kept_and_means_are_rounded(library: Path, tmp_path: Path) -> None:
+    cases = [
+        nccl.NcclCase(str(i), "allreduce", 4096, type="float32", op="avg", seed=i, keep=int(i < 2)) for i in range(3)
+    ]
+    run = nccl.start(nccl_library.find(library), cases, 3, tmp_path / "out", deadline=60.0)
+    assert [rank.state for rank in run.outcome.ranks] == ["good"] * 3, [rank.text for rank in run.outcome.ranks]
+    log = (tmp_path / "out" / "logs" / "rank-0.log").read_text()
+    assert log.count("Init COMPLETE") == 1
+
+
 def test_a_wrong_byte_is_found(lab: Lab) -> None:
     arguments = ("--pattern", "allreduce", "--type", "uint32", "--size", "4K", "--iters", "1")
     status, result = lab("--ranks", "2", *arguments, "--env", "STANDIN_WRONG=1")

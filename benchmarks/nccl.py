@@ -1,0 +1,198 @@
+"""What the interpreter of NCCL's device work computes, compared byte by byte: release, collective, type, op, size, ranks, protocol.
+
+    python benchmarks/nccl.py NAME=LIBRARY,KERNELS [...] [--ranks 2,3,4,8] [--settings ring-simple,...] [--output benchmarks/nccl_interpreter.md]
+
+LIBRARY is a libnccl linked to the shared CUDA runtime, KERNELS the libpsm_nccl_kernels.so that was built against its tree
+(docs/linking.md). Each run is the processes of one communicator that do all cases one after the other, so that the counters of
+connections go on from case to case. The data is such that a result is exact in any order (csrc/lab/nccl_data.c); orders and
+rounding of sums that are not exact are what tests/csrc/nccl holds against numpy. A case that is refused is shown as refused, with
+the line that says so; a wrong byte ends this program with status 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
+from psmkit.lab import nccl, nccl_library  # noqa: E402
+from psmkit.lab.emulation import Emulation  # noqa: E402
+
+SIZES = {  # bytes of an element
+    **dict.fromkeys(("int8", "uint8", "float8e4m3", "float8e5m2"), 1),
+    **dict.fromkeys(("float16", "bfloat16"), 2),
+    **dict.fromkeys(("int32", "uint32", "float32"), 4),
+    **dict.fromkeys(("int64", "uint64", "float64"), 8),
+}
+ELEMENTS = {
+    "1": lambda each: 1,
+    "odd": lambda each: 1021,
+    "4 KiB": lambda each: 4096 // each,
+    "1 MiB + 3": lambda each: (1 << 20) // each + 3,
+}
+REDUCING = ("allreduce", "reducescatter", "reduce")
+MOVING = ("allgather", "broadcast", "alltoall", "ring")
+QUICK = "NCCL_P2P_LL_THRESHOLD"
+SETTINGS = {
+    "ring, Simple": {"NCCL_ALGO": "Ring", "NCCL_PROTO": "Simple", QUICK: "0"},
+    "ring, LL": {"NCCL_ALGO": "Ring", "NCCL_PROTO": "LL"},
+    "ring, LL128": {"NCCL_ALGO": "Ring", "NCCL_PROTO": "LL128"},
+    "tree": {"NCCL_ALGO": "allreduce:tree", "NCCL_PROTO": "Simple"},
+    "as NCCL chooses": {},
+}
+_REFUSED = re.compile(r"kernels: (\S+) is refused: (.*)")
+
+
+@dataclass(slots=True)
+class Row:
+    """One run's cases of one collective and type."""
+
+    right: int = 0
+    wrong: int = 0
+    refused: int = 0
+    other: int = 0
+
+
+def cases(ranks: int, setting: str) -> Iterator[nccl.NcclCase]:
+    """All cases of a run, on one communicator."""
+    number = 0
+    for pattern in (*REDUCING, *MOVING):
+        if setting == "tree" and pattern != "allreduce":
+            continue
+        for kind in SIZES if pattern in REDUCING else ("uint8",):
+            for op in nccl.OPS if pattern in REDUCING else ("sum",):
+                for elements in ELEMENTS.values():
+                    size = elements(SIZES[kind]) * SIZES[kind]
+                    root = number % ranks
+                    yield nccl.NcclCase(str(number), pattern, size, 2, kind, op, root, seed=number + 1, keep=1)
+                    number += 1
+
+
+def key(case: nccl.NcclCase) -> tuple[str, str]:
+    return case.pattern, case.type
+
+
+def go(
+    library: nccl_library.Library, kernels: Path, ranks: int, setting: str, log: list[str]
+) -> dict[tuple[str, str], Row]:
+    """Run all cases; after one that was refused or failed, the rest in new processes."""
+    rows: dict[tuple[str, str], Row] = {}
+    left = list(cases(ranks, setting))
+    while left:
+        left[-1] = replace(left[-1], keep=0)
+        with tempfile.TemporaryDirectory() as place:
+            folder = Path(place) / "out"
+            run = nccl.start(
+                library,
+                left,
+                ranks,
+                folder,
+                deadline=90 + 1.5 * len(left),
+                emulation=Emulation(folder / "records"),
+                environment=SETTINGS[setting] | {"PSM_HOSTCUDA_KERNELS": str(kernels.absolute())},
+                debug="WARN",
+                stacks=False,
+            )
+            good = min(sum(r["status"] == "PSM_OK" for r in rank.reports) for rank in run.outcome.ranks)
+            for case in left[:good]:
+                rows.setdefault(key(case), Row()).right += 1
+            if good == len(left):
+                break
+            case = left[good]
+            row = rows.setdefault(key(case), Row())
+            texts = "".join(path.read_text(errors="replace") for path in (folder / "logs").iterdir())
+            bad = [r for rank in run.outcome.ranks for r in rank.reports if r["status"] != "PSM_OK"]
+            if found := _REFUSED.search(texts):
+                row.refused += 1
+                log.append(f"{ranks} ranks, {setting}: `{case.pattern}` of {case.type}, {case.op}: {found[2]}")
+            elif any(r["status"] == "wrong data" for r in bad):
+                row.wrong += 1
+                log.append(f"WRONG: {ranks} ranks, {setting}: {case.line()}: {[r['text'] for r in bad]}")
+            else:
+                row.other += 1
+                why = [r["text"] for r in bad] or [rank.text for rank in run.outcome.ranks]
+                log.append(f"FAILED: {ranks} ranks, {setting}: {case.line()}: {why[0]}")
+            print(log[-1], file=sys.stderr, flush=True)
+            # What is refused for one type and op is refused for its sizes, too.
+            left = [c for c in left[good:] if (c.pattern, c.type, c.op) != (case.pattern, case.type, case.op)]
+    return rows
+
+
+def cell(row: Row | None) -> str:
+    if row is None:
+        return ""
+    words = [f"{row.right}" if row.right else ""]
+    words += [f"{n} {name}" for n, name in ((row.refused, "refused"), (row.wrong, "WRONG"), (row.other, "failed")) if n]
+    return ", ".join(word for word in words if word)
+
+
+def table(results: dict[tuple[str, int], dict[tuple[str, str], Row]]) -> Iterator[str]:
+    """Rows: collective and type; columns: setting and ranks; cells: cases in which every byte was right."""
+    columns = list(results)
+    names = [f"{setting}, {ranks}" for setting, ranks in columns]
+    yield "| collective | type | " + " | ".join(names) + " |"
+    yield "|---|---|" + "---:|" * len(columns)
+    for line in dict.fromkeys(k for rows in results.values() for k in rows):
+        yield f"| {line[0]} | {line[1]} | " + " | ".join(cell(results[c].get(line)) for c in columns) + " |"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("release", nargs="+", help="NAME=LIBRARY,KERNELS")
+    parser.add_argument("--ranks", default="2,3,4,8")
+    parser.add_argument("--settings", default=";".join(SETTINGS), help="separated by ;")
+    parser.add_argument("--output", type=Path)
+    chosen = parser.parse_args(argv)
+    for name in [name for name in os.environ if name.startswith("NCCL_")]:
+        del os.environ[name]
+    out = ["# The interpreter of NCCL's device work", ""]
+    failed = False
+    for release in chosen.release:
+        name, _, places = release.partition("=")
+        place, _, kernels = places.partition(",")
+        library = nccl_library.find(Path(place))
+        results: dict[tuple[str, int], dict[tuple[str, str], Row]] = {}
+        log: list[str] = []
+        total: Counter[str] = Counter()
+        begun = time.monotonic()
+        for setting in chosen.settings.split(";"):
+            for ranks in map(int, chosen.ranks.split(",")):
+                rows = results[setting, ranks] = go(library, Path(kernels), ranks, setting, log)
+                for row in rows.values():
+                    total.update(right=row.right, wrong=row.wrong, refused=row.refused, other=row.other)
+                print(
+                    f"{name}: {setting}, {ranks} ranks: {time.monotonic() - begun:.0f} s so far",
+                    file=sys.stderr,
+                    flush=True,
+                )
+        failed = failed or total["wrong"] + total["other"] > 0
+        out += [f"## {name} (NCCL {library.version})", ""]
+        out += [
+            f"{total['right']} cases with every byte right, {total['wrong']} with wrong data, {total['refused']} refused, "
+            f"{total['other']} that failed otherwise. Each is 2 iterations of 1, 1021, 4096 bytes' or 1 MiB's and 3 elements with each of the "
+            "ops sum, prod, max, min, avg where it reduces; the columns are settings and ranks.",
+            "",
+        ]
+        out += [*table(results), ""]
+        if log:
+            out += ["Not right:", "", *(f"- {line}" for line in dict.fromkeys(log)), ""]
+    text = "\n".join(out)
+    if chosen.output:
+        chosen.output.write_text(text)
+    else:
+        print(text)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
