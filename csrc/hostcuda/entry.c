@@ -1,6 +1,6 @@
 /* Driver functions by name and version: cuGetProcAddress, cudaGetDriverEntryPoint. */
 #define _GNU_SOURCE
-#include "device.h"
+#include "kernel.h"
 
 #include <dlfcn.h>
 #include <stdio.h>
@@ -105,20 +105,18 @@ cudaError_t hc_cudaGetDriverEntryPointByVersion(const char *symbol, void **funcP
     return entry_point(symbol, funcPtr, (int)cudaVersion, flags, driverStatus);
 }
 
-/* Private tables between NVIDIA's own libraries. There are none here. */
-static int export_table(const void **table, const CUuuid *id)
-{
-    if (!table || !id) return PSM_CUDA_INVALID_VALUE;
-    *table = NULL;
-    return PSM_CUDA_NOT_FOUND;
-}
-
+/* Private tables between NVIDIA's own libraries. */
 CUresult hc_cuGetExportTable(const void **ppExportTable, const CUuuid *pExportTableId)
 {
-    return export_table(ppExportTable, pExportTableId);
+    if (!ppExportTable || !pExportTableId) return PSM_CUDA_INVALID_VALUE;
+    *ppExportTable = hc_export_table(pExportTableId);
+    return *ppExportTable ? 0 : PSM_CUDA_NOT_FOUND;
 }
 
+/* The runtime's own: there are none. */
 cudaError_t hc_cudaGetExportTable(const void **ppExportTable, const cudaUUID_t *pExportTableId)
 {
-    return export_table(ppExportTable, pExportTableId);
+    if (!ppExportTable || !pExportTableId) return PSM_CUDA_INVALID_VALUE;
+    *ppExportTable = NULL;
+    return PSM_CUDA_NOT_FOUND;
 }

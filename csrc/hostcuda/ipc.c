@@ -265,6 +265,12 @@ CUresult hc_cuIpcOpenMemHandle_v2(CUdeviceptr *pdptr, CUipcMemHandle handle, uns
     return rc;
 }
 
+/* The form of before CUDA 11; a static runtime of 11.0 asks for it all the same. */
+CUresult hc_cuIpcOpenMemHandle(CUdeviceptr *pdptr, CUipcMemHandle handle, unsigned int Flags)
+{
+    return hc_cuIpcOpenMemHandle_v2(pdptr, handle, Flags);
+}
+
 cudaError_t hc_cudaIpcCloseMemHandle(void *devPtr)
 {
     return close_handle((uintptr_t)devPtr);

@@ -25,6 +25,11 @@ struct hc_function *hc_function_get(const void *handle);                    /* C
 void hc_modules_reset(int device);                                          /* the device's memory is gone */
 int hc_function_attribute(struct hc_function *f, int attribute, int value); /* set */
 
+int hc_module_registered(CUmodule *module, const void *descriptor); /* of a static runtime */
+
+/* export_table.c */
+const void *hc_export_table(const CUuuid *id); /* NULL: there is none */
+
 /* kernel.c */
 bool hc_kernel_known(const char *name); /* an interpreter is registered */
 void hc_kernels_start(void);            /* PSM_HOSTCUDA_KERNELS */

@@ -25,7 +25,8 @@ struct hc_module {
     uint64_t handle; /* of the driver API; 0: a fat binary of the program */
     const char *image;
     size_t size;
-    char *owned; /* what a file or a caller's buffer was copied into */
+    char *owned;     /* what a file or a caller's buffer was copied into */
+    bool registered; /* by a static runtime, which asks for what the program has and for nothing else */
 };
 
 static struct hc_function *functions[BUCKETS];
@@ -371,6 +372,14 @@ CUresult hc_cuModuleLoadFatBinary(CUmodule *module, const void *fatCubin)
     return load_data(module, fatCubin);
 }
 
+int hc_module_registered(CUmodule *module, const void *descriptor)
+{
+    int rc = load(module, descriptor, NULL);
+    struct hc_module *made = rc ? NULL : hc_handle_get(HC_MODULE, (uint64_t)(uintptr_t)*module);
+    if (made) made->registered = true;
+    return rc;
+}
+
 CUresult hc_cuModuleLoad(CUmodule *module, const char *fname)
 {
     struct stat info;
@@ -416,6 +425,7 @@ static bool has_name(const struct hc_module *module, const char *name)
 {
     size_t n = strlen(name);
     const char *at = module->image, *end = at + module->size;
+    if (module->registered) return true;
     while (n && at < end && (at = memmem(at, (size_t)(end - at), name, n))) {
         if (!in_word(module, at - 1) && !in_word(module, at + n)) return true;
         at++;
