@@ -357,7 +357,9 @@ class _Runner:
     def _end_all(self) -> None:
         """Terminate, wait, kill, wait; nothing of the run stays open."""
         living = [r for r in self.ranks if not r.ended() and r.process.poll() is None]
-        for number in (signal.SIGTERM, signal.SIGCONT):  # a stopped process takes no signal but these
+        # All are stopped before the first ends: none says in its log that a peer died, which is the lab's doing. A stopped process takes the
+        # request when it goes on.
+        for number in (signal.SIGSTOP, signal.SIGTERM, signal.SIGCONT):
             for rank in living:
                 rank.process.send_signal(number)
         end = time.monotonic() + self.job.grace
