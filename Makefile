@@ -11,12 +11,13 @@ NATIVE := $(shell find CMakeLists.txt csrc psmkit/lab/apidef.py -type f 2>/dev/n
 C_CODE := $(shell find csrc tests -name '*.c' -o -name '*.h' -o -name '*.cc' 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-gpu check format bench matrix wheel sanitize fuzz clean
+.PHONY: help setup demo test test-gpu test-nccl check format bench matrix wheel sanitize fuzz clean
 
 help:
 	@echo 'make demo      set up, analyse a real 8-GPU log and one with a fault; run 4 ranks that work and 4 that hang'
 	@echo 'make test      set up and run all tests'
 	@echo 'make test-gpu  the tests of the emulated CUDA over a real one (CUDART=, CUDA=, NVML= name libraries)'
+	@echo 'make test-nccl a stock NCCL binary, which it fetches (148 MB), over the emulated driver'
 	@echo 'make check     ruff, mypy --strict, clang-format'
 	@echo 'make format    let ruff and clang-format rewrite the code'
 	@echo 'make bench     measure the analysis on 100 MB and 1 GB of generated logs'
@@ -59,6 +60,17 @@ test-gpu: setup
 	@test -e /proc/driver/nvidia/version || { echo 'make test-gpu: no NVIDIA driver is loaded here'; exit 1; }
 	PSM_TEST_CUDART=$(or $(CUDART),libcudart.so.13) PSM_TEST_CUDA=$(or $(CUDA),libcuda.so.1) PSM_TEST_NVML=$(or $(NVML),libnvidia-ml.so.1) \
 		$(BIN)/python -m pytest -q tests/hostcuda $(PYTEST_ARGS)
+
+# The binary of NCCL 2.21.5 with its static CUDA 11.0 runtime, as it is distributed. Not part of `make test`, for its size.
+STOCK := $(VENV)/nccl-2.21.5
+
+$(STOCK)/.fetched: $(VENV)/.tools
+	@echo 'fetching nvidia-nccl-cu11 2.21.5 into $(STOCK)'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $(STOCK) nvidia-nccl-cu11==2.21.5
+	@touch $@
+
+test-nccl: setup $(STOCK)/.fetched
+	PSM_TEST_NCCL=$(CURDIR)/$(STOCK)/nvidia/nccl $(BIN)/python -m pytest -q tests/lab/test_nccl_stock.py $(PYTEST_ARGS)
 
 check: setup
 	$(BIN)/ruff check .
