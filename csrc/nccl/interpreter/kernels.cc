@@ -5,6 +5,7 @@
 #include <cstring>
 #include <ctime>
 #include <exception>
+#include <mutex>
 #include <sched.h>
 
 extern "C" {
@@ -20,17 +21,38 @@ namespace psm
 namespace
 {
 
-void say(const psm_kernel_launch *launch, const std::string &reason)
+void say(enum psm_level level, const psm_kernel_launch *launch, const char *name, const char *middle,
+         const std::string &rest)
 {
     char line[PSM_LINE_SIZE / 2];
     struct psm_text t = {line, 0, sizeof line, 0};
-    static const char before[] = "kernels: ", between[] = " is refused: ";
+    static const char before[] = "kernels: ";
     psm_text_literal(&t, before, sizeof before - 1);
-    psm_text_word(&t, launch->name, between);
-    psm_text_literal(&t, between, sizeof between - 1);
-    psm_text_str(&t, reason.c_str(), "");
+    psm_text_str(&t, name, middle);
+    psm_text_literal(&t, middle, strlen(middle));
+    psm_text_str(&t, rest.c_str(), "");
     psm_log_set_device(launch->device);
-    psm_log_write(PSM_LEVEL_WARN, line, t.n);
+    psm_log_write(level, line, t.n);
+}
+
+void say_refused(const psm_kernel_launch *launch, const std::string &reason)
+{
+    say(PSM_LEVEL_WARN, launch, launch->name, " is refused: ", reason);
+}
+
+/* Once a function, so that a log tells what was run on the host. */
+void say_run(const psm_kernel_launch *launch, const Plan &plan)
+{
+    static std::mutex lock;
+    static std::set<std::string> said;
+    for (const std::string &function : plan.functions) {
+        {
+            std::lock_guard<std::mutex> guard(lock);
+            if (!said.insert(function).second) continue;
+        }
+        say(PSM_LEVEL_INFO, launch, function.c_str(),
+            " is run by the CPU, channels: ", std::to_string(plan.channels.size()));
+    }
 }
 
 /* Where a channel is. */
@@ -97,13 +119,14 @@ int launch(const psm_kernel_launch *launch, void *)
         Memory memory(launch);
         Plan plan;
         read_plan(launch, memory, plan);
+        say_run(launch, plan);
         run(plan);
         return 0;
     } catch (const Refusal &refusal) {
-        say(launch, refusal.text);
+        say_refused(launch, refusal.text);
         return refusal.code;
     } catch (const std::exception &failure) {
-        say(launch, failure.what());
+        say_refused(launch, failure.what());
         return LAUNCH_FAILURE;
     }
 }

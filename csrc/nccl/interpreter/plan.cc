@@ -24,7 +24,6 @@ struct Reader {
     const char *bytes; /* of all arguments */
     size_t size;
     bool kernel_suits = false;
-    std::string function; /* the first one, for the message */
 };
 
 /* What one channel knows of the ring, the tree and its peers. */
@@ -283,7 +282,7 @@ void read_batch(Reader &r, const Place &place, const ncclDevWorkBatch &batch, Ch
 {
     const Function f = function_of(batch.funcId);
     const bool p2p = batch.workType == ncclDevWorkTypeP2p;
-    if (r.function.empty()) r.function = f.name;
+    r.plan.functions.insert(f.name);
     r.kernel_suits |= kernel_suits(r.launch->name, f);
     if (batch.workType == ncclDevWorkTypeCollReg) refuse_registered(f.name);
     if (batch.workType != ncclDevWorkTypeColl && !p2p)
@@ -345,8 +344,7 @@ void read_channel(Reader &r, int number, size_t first, Channel &channel)
 
 void read_plan(const psm_kernel_launch *launch, Memory &memory, Plan &plan)
 {
-    Reader r = {launch, memory, plan, {}, {}, static_cast<const char *>(launch->buffer), launch->buffer_size,
-                false,  ""};
+    Reader r = {launch, memory, plan, {}, {}, static_cast<const char *>(launch->buffer), launch->buffer_size, false};
     if (!r.bytes || r.size < sizeof r.args)
         refuse(NOT_SUPPORTED, "the launch has %zu bytes of packed arguments, and NCCL's have at least %zu", r.size,
                sizeof r.args);
@@ -371,7 +369,7 @@ void read_plan(const psm_kernel_launch *launch, Memory &memory, Plan &plan)
         refuse(LAUNCH_FAILURE,
                "it is given %s, which it is not the kernel of: build this library with the "
                "host_table.cc of the libnccl that runs",
-               r.function.c_str());
+               plan.functions.begin()->c_str());
 }
 
 } // namespace psm

@@ -5,6 +5,7 @@
 #include "engine.h"
 
 #include <deque>
+#include <set>
 
 namespace psm
 {
@@ -35,6 +36,7 @@ struct Plan {
     std::vector<Channel> channels;
     const uint32_t *abort = nullptr;
     int rank = -1;
+    std::set<std::string> functions; /* by their names in NCCL's table */
 };
 
 /* It refuses what is not understood as a whole. */
