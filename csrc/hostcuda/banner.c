@@ -42,3 +42,16 @@ void hc_say_kernels_library(const char *library, const char *reason)
 {
     psm_msg_hostcuda_kernels_library(library, reason);
 }
+
+/* Once a process: a static runtime asks for several, and again and again. */
+void hc_say_private_table(const char *id)
+{
+    static atomic_bool said;
+    if (!atomic_exchange(&said, true)) psm_msg_hostcuda_private_table(id);
+}
+
+void hc_say_private_function(void)
+{
+    static atomic_bool said;
+    if (!atomic_exchange(&said, true)) psm_msg_hostcuda_private_function();
+}

@@ -77,5 +77,7 @@ void hc_say_banner(void);
 void hc_say_topology(const char *reason);
 void hc_say_kernel_refused(const char *name);
 void hc_say_kernels_library(const char *library, const char *reason);
+void hc_say_private_table(const char *id);
+void hc_say_private_function(void);
 
 #endif
