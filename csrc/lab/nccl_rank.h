@@ -145,6 +145,7 @@ struct nccl_outcome {
     unsigned wrong_seen, wrong_meant;
     uint64_t bytes, iters;
     double setup_seconds, move_seconds, seconds;
+    bool stuck; /* it failed, and its stream did not come to an end */
 };
 void nccl_run(const struct nccl_api *api, const struct nccl_case *c, int rank, int ranks, struct nccl_outcome *outcome);
 void nccl_report(const struct nccl_outcome *outcome);

@@ -404,8 +404,12 @@ static void give_back(struct run *run)
         kept = run->comm;
     } else {
         if (!run->c->blocking && api->ncclCommFinalize) NCCL(ncclCommFinalize, run->comm);
-        if (!run->failed) NCCL(ncclCommDestroy, run->comm);
+        if (!run->failed && NCCL(ncclCommDestroy, run->comm)) run->comm = NULL;
     }
+}
+
+static void free_memory(struct run *run)
+{
     uint8_t *const memory[] = {run->out, run->in};
     for (int i = 0; i < 2; i++)
         if (memory[i] && run->c->memory == MEMORY_CUDA)
@@ -443,6 +447,9 @@ void nccl_run(const struct nccl_api *api, const struct nccl_case *c, int rank, i
         lab_stage("abort");
         (void)api->ncclCommAbort(run->comm);
     }
+    /* To free memory is to wait for the work that uses it. */
+    outcome->stuck = run->failed && api->cudaStreamQuery(run->stream) == NOT_READY;
+    if (!outcome->stuck) free_memory(run);
     free(run->piece);
     free(run->meant);
     outcome->seconds = now() - begun;
