@@ -158,7 +158,7 @@ static bool receive(int socket, struct datagram *d)
 
 /* uds.lock is held: a descriptor that is offered cannot be withdrawn, and closed, until it is sent. */
 static void answer(psmProxyState *state, struct datagram *d, const struct psm_wire_fd_ask *ask, psm_status status,
-                   const struct psm_error *error, int number, int fd, bool corrupt)
+                   const struct psm_error *error, int number, int fd, bool corrupt, enum psm_fault_action fault)
 {
     struct psm_uds *uds = &state->uds;
     struct psm_wire_fd_answer a = {.type = ask->type, .status = status, .op_id = ask->op_id, .number = number};
@@ -166,19 +166,15 @@ static void answer(psmProxyState *state, struct datagram *d, const struct psm_wi
         a.sys_errno = error->sys_errno;
         snprintf(a.text, sizeof a.text, "%.127s", error->text);
     }
-    struct psm_fault fault;
-    struct psm_fault_args here = psm_fault_here(state, ask->rank, ask->type);
-    if (psm_fault_before(&reply_site, &here, psm_proxy_stage(ask->type), &fault) < 0) return;
-    if (corrupt || fault.action == PSM_FAULT_CORRUPT) a.op_id ^= 1;
+    if (corrupt || fault == PSM_FAULT_CORRUPT) a.op_id ^= 1;
     psm_wire_begin(&a.head, PSM_WIRE_FD_ANSWER, sizeof a);
-    bool held = fault.action == PSM_FAULT_REORDER && psm_held_keep(&uds->held_answer, d->from, &a, sizeof a, fd);
-    if (!held && fault.action != PSM_FAULT_DROP) {
+    bool held = fault == PSM_FAULT_REORDER && psm_held_keep(&uds->held_answer, d->from, &a, sizeof a, fd);
+    if (!held && fault != PSM_FAULT_DROP) {
         /* An answer that does not fit is asked for once more. */
-        for (int i = 0; i < (fault.action == PSM_FAULT_DUPLICATE ? 2 : 1); i++)
+        for (int i = 0; i < (fault == PSM_FAULT_DUPLICATE ? 2 : 1); i++)
             if (psm_datagram_send(uds->fd, d->from, &a, sizeof a, fd) == 0 && fd >= 0) PSM_COUNT(state, fds_sent);
         if (uds->held_answer && strcmp(uds->held_answer->to, d->from) == 0) psm_datagram_held(state, &uds->held_answer);
     }
-    psm_fault_act_after(&fault);
 }
 
 void psm_datagram_held(psmProxyState *state, struct psm_held **held)
@@ -203,7 +199,7 @@ static bool asked_again(struct psm_uds *uds, const struct datagram *d, const str
 static void give_out(psmProxyState *state, struct datagram *d, const struct psm_wire_fd_ask *ask)
 {
     struct psm_uds *uds = &state->uds;
-    struct psm_fault fault;
+    struct psm_fault fault, reply;
     struct psm_fault_args here = psm_fault_here(state, ask->rank, psmProxyMsgGetFd);
     if (asked_again(uds, d, ask)) { /* one exchange is one pair of lines */
         psm_msg_libpsm_proxy_fd_repeat(psm_proxy_type_name(ask->type), ask->rank, ask->op_id);
@@ -213,6 +209,8 @@ static void give_out(psmProxyState *state, struct datagram *d, const struct psm_
     }
     psm_status status = psm_fault_before(&getfd_site, &here, "getfd", &fault);
     if (status == PSM_OK && fault.action == PSM_FAULT_DROP) return;
+    /* Not under the lock: a hang there would be everybody's. */
+    if (psm_fault_before(&reply_site, &here, "getfd", &reply) < 0) return;
     pthread_mutex_lock(&uds->lock);
     int fd = -1;
     for (size_t i = 0; i < uds->noffers && fd < 0; i++)
@@ -221,8 +219,10 @@ static void give_out(psmProxyState *state, struct datagram *d, const struct psm_
         status = psm_fail(PSM_ERR_NOT_FOUND, "getfd", state->rank, ask->rank, ask->op_id,
                           "rank %d offers no share %#llx: it was withdrawn, or never there", state->rank,
                           (unsigned long long)ask->share);
-    answer(state, d, ask, status, psm_last_error(), -1, status < 0 ? -1 : fd, fault.action == PSM_FAULT_CORRUPT);
+    answer(state, d, ask, status, psm_last_error(), -1, status < 0 ? -1 : fd, fault.action == PSM_FAULT_CORRUPT,
+           reply.action);
     pthread_mutex_unlock(&uds->lock);
+    psm_fault_act_after(&reply);
     psm_fault_act_after(&fault);
 }
 
@@ -246,13 +246,14 @@ static bool given_room(struct psm_uds *uds)
 static void take_in(psmProxyState *state, struct datagram *d, const struct psm_wire_fd_ask *ask)
 {
     struct psm_uds *uds = &state->uds;
-    struct psm_fault fault;
+    struct psm_fault fault, reply;
     struct psm_fault_args here = psm_fault_here(state, ask->rank, psmProxyMsgQueryFd);
     if (asked_again(uds, d, ask))
         psm_msg_libpsm_proxy_fd_repeat(psm_proxy_type_name(ask->type), ask->rank, ask->op_id);
     else
         psm_msg_proxy_fd_received_2(ask->rank, ask->op_id, d->fd);
     psm_status status = psm_fault_before(&queryfd_site, &here, "queryfd", &fault);
+    if (psm_fault_before(&reply_site, &here, "queryfd", &reply) < 0) return;
     if (status == PSM_OK && d->fd < 0)
         status = d->cut ? psm_fail_errno(EMFILE, "queryfd", state->rank, ask->rank,
                                          "rank %d has no descriptor left for the one that was given", state->rank)
@@ -275,8 +276,9 @@ static void take_in(psmProxyState *state, struct datagram *d, const struct psm_w
         }
     }
     if (fault.action != PSM_FAULT_DROP) /* it is kept, and its number told when it is asked for once more */
-        answer(state, d, ask, status, psm_last_error(), number, -1, fault.action == PSM_FAULT_CORRUPT);
+        answer(state, d, ask, status, psm_last_error(), number, -1, fault.action == PSM_FAULT_CORRUPT, reply.action);
     pthread_mutex_unlock(&uds->lock);
+    psm_fault_act_after(&reply);
     psm_fault_act_after(&fault);
 }
 

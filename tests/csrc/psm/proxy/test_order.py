@@ -128,3 +128,18 @@ def test_a_short_or_damaged_request_is_refused_with_what_came_and_what_is_meant(
         with pytest.raises(GroundError) as caught:
             made[0].ask("call", 1, SETUP, ECHO, 0, 1, 0)
         assert words in caught.value.text and "refused this rank" in caught.value.text, caught.value.text
+
+
+def test_an_answer_that_hangs_on_its_way_keeps_nobody_else_from_asking(start: Start) -> None:
+    made = pair(start, owner="uds.reply:hang,nth=1")
+    made[1].ask("offer", 5)
+    made[0].ask("offer", 6)
+    made[0].send("getfd", 1, 5, 1)
+    end = time.monotonic() + ranks.DEADLINE
+    while "PSM_FAULTS: hang at uds.reply" not in made[1].lines():
+        assert time.monotonic() < end
+    # The thread that answers hangs; offers, and what an abort ends, do not.
+    made[1].ask("offer", 7)
+    made[1].ask("abort", "enough")
+    with pytest.raises(GroundError):
+        made[0].answer()
