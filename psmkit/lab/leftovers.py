@@ -138,8 +138,12 @@ def in_sessions(sessions: Iterable[int]) -> list[tuple[int, int, str]]:
 
 def end_sessions(sessions: Iterable[int]) -> list[tuple[int, int, str]]:
     """Kill what still lives in sessions that this process made, and say what it was."""
-    found = in_sessions(sessions)
+    wanted = set(sessions)
+    found = in_sessions(wanted)
     for pid, _, _ in found:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGKILL)
+    end = time.monotonic() + _PATIENCE
+    while found and in_sessions(wanted) and time.monotonic() < end:  # a kill takes effect when the process runs next
+        time.sleep(0.005)
     return found

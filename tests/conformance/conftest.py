@@ -18,7 +18,7 @@ from psmkit.lab import cuda
 from psmkit.model import Finding, Report, Severity
 from tests.csrc.base import compiled
 from tests.csrc.psm import ground
-from tests.csrc.psm.p2p.conftest import build
+from tests.csrc.psm.p2p.conftest import SANITIZERS, build
 
 DEADLINE = 60.0
 
@@ -66,7 +66,9 @@ def end(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="session")
 def driver(end: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     # No sanitizer: wrong variants leak by intention, and hostcuda's tells it.
-    return build(tmp_path_factory.mktemp("conformance"), end, [], ("p2p/variants", "record"))
+    # Emulated CUDA that is built with a sanitizer needs a program that is, too.
+    options = SANITIZERS if "libasan" in os.environ.get("LD_PRELOAD", "") else []
+    return build(tmp_path_factory.mktemp("conformance"), end, options, ("p2p/variants", "record"))
 
 
 @pytest.fixture(scope="session")
