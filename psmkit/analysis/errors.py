@@ -46,7 +46,8 @@ _RESULTS = {
 def origins(job: Job, run: int) -> tuple[list[Cascade], list[Cascade]]:
     """The first causes of a run, most probable first, and the fatal trouble that follows from them."""
     fatal = [c for c in faults.cascades(job) if c.fatal and job.run_of(c.proc) == run and not _foreign(c)]
-    own = [c for c in fatal if c.own is True]
+    given_up = _given_up(fatal)
+    own = [c for c in fatal if c.own is True and c.first.ref.seq <= given_up.get(c.proc, c.first.ref.seq)]
     vague = [c for c in fatal if c.own is None and not _follows(job, c)]
     if not own and blame.suspect(job, run) is not None:
         # somebody is known whom the others lost: what points at a peer follows from that
@@ -58,6 +59,16 @@ def origins(job: Job, run: int) -> tuple[list[Cascade], list[Cascade]]:
         first.setdefault(cascade.proc, cascade)
     causes = sorted(first.values(), key=lambda c: _order(job, run, c, chosen))
     return causes, [c for c in fatal if c not in causes]
+
+
+def _given_up(fatal: Iterable[Cascade]) -> dict[int, int]:
+    """Where each process told its application of an error. What fails there later is the way out, of what was made by half."""
+    told: dict[int, int] = {}
+    for cascade in fatal:
+        if cascade.reached_api:
+            end = cascade.last.ref.seq
+            told[cascade.proc] = min(told.get(cascade.proc, end), end)
+    return told
 
 
 def _foreign(cascade: Cascade) -> bool:

@@ -176,6 +176,19 @@ def test_wrong_message_size_is_blamed_on_the_rank_with_other_settings(tmp_path: 
     assert [f.culprits for f in found] == [(3,)]
 
 
+def test_error_on_the_way_out_of_a_failure_is_no_cause(tmp_path: Path) -> None:
+    logs = ranks()
+    for log in logs:
+        log.line(f"NCCL_PASS_SM set by environment to {int(log.rank != 2)}.")
+    for log in (logs[0], logs[1], logs[3]):
+        log.warn("bootstrap.cc:209", "Message truncated : received 8192 bytes instead of 512", "async").fail(3)
+        log.warn("transport/psm_p2p.cc:785", "Cuda failure 'invalid resource handle'", "service")
+        log.chain(1, "proxy.cc:1057", "proxy.cc:1069", thread="service")
+    found = serious(find("errors", tmp_path, logs))
+    assert [f.culprits for f in found] == [(2,)]
+    assert "Message truncated" in found[0].title
+
+
 def test_peer_that_leaves_at_the_end_is_not_an_error(tmp_path: Path) -> None:
     logs = [log.work(3) for log in ranks()]
     logs[0].warn(
