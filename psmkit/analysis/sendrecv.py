@@ -161,22 +161,39 @@ def _behind_all(job: Job, told: set[int | None]) -> list[Finding]:
             continue
         rear = next(i for i in ours if i.rank == rank)
         lines: list[Ref | None] = [rear.last_op, *(i.last_op for i in ours if i.rank != rank)]
+        still = _standing_still(job)
+        proven = rear.proc not in still and all(i.proc in still for i in ours if i is not rear)
+        if proven:
+            lines[1:1] = [still[i.proc] for i in ours if i is not rear][:2]
         out.append(
             job.finding(
                 "PSM302",
                 run=run,
                 title=f"rank {rank} made {most - least} sends and recvs less than every other rank of {job.comm_name(group)}",
-                severity=Severity.WARNING,
-                confidence=0.5,
-                explanation="The others stand at the same call, as they do when they wait for it; a log that is cut can look alike.",
-                refs=lines[:4],
+                severity=None if proven else Severity.WARNING,
+                confidence=0.8 if proven else 0.5,
+                explanation="The others stand at the same call, as they do when they wait for it"
+                + (", and their streams have not moved since." if proven else "; a log that is cut can look alike."),
+                refs=lines[:5],
                 comm=job.comm_name(group),
                 ranks=[rank],
                 procs=[rear.proc],
+                culprits=[rank] if proven else (),
                 stage="send/recv",
             )
         )
     return out
+
+
+def _standing_still(job: Job) -> dict[int, Ref]:
+    """Processes with a stream that was told to stand still, and not to move again, with the line."""
+    found = {
+        e.proc: e.ref for e in job.events("hostcuda.stall", "hostcuda.stall_host_function", "hostcuda.stall_thread")
+    }
+    for event in job.events("hostcuda.stall_over"):
+        if event.proc in found and event.ref.seq > found[event.proc].seq:
+            del found[event.proc]
+    return found
 
 
 def _run(job: Job, pair: PairQueue) -> int | None:

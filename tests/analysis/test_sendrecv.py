@@ -161,3 +161,28 @@ def test_one_send_left_out_of_an_exchange_of_all() -> None:
 
 def test_ranks_that_send_one_way_now_and_then_are_no_hole() -> None:
     assert [f for f in _all_to_all({(1, "recv", 0): 1, (2, "recv", 1): 1}) if f.severity == "error"] == []
+
+
+def _rear(stalled: tuple[int, ...], over: tuple[int, ...] = ()) -> list[Finding]:
+    """Three ranks; the last has made one send less, and some streams have stood still since."""
+    scan = Scan()
+    procs = [scan.proc(r) for r in range(3)]
+    scan.comm(procs)
+    for at, proc in enumerate(procs):
+        line = scan.ref(proc, "Send: opCount 4", "coll.call")
+        scan.instances[at] = replace(scan.instances[at], sends=5 - (at == 2), recvs=5, last_op=line)
+    for at in stalled:
+        scan.event(procs[at], "hostcuda.stall_host_function")
+    for at in over:
+        scan.event(procs[at], "hostcuda.stall_over")
+    return sendrecv.find(scan.job())
+
+
+def test_rank_that_called_less_than_those_whose_streams_stand_still_is_the_one() -> None:
+    (found,) = _rear((0, 1))
+    assert (found.code, found.severity, found.culprits) == ("PSM302", "error", (2,))
+
+
+def test_rank_that_called_less_is_a_hint_where_others_move_or_it_stands_still_itself() -> None:
+    for found in (_rear((0,)), _rear((0, 1), over=(1,)), _rear((0, 1, 2))):
+        assert [(f.code, f.severity, f.culprits) for f in found] == [("PSM302", "warning", ())]
