@@ -233,7 +233,8 @@ def _failures(job: Job, run: int, failed: Sequence[Event], consequence: bool) ->
                 run=run,
                 title=f"rank {rank} failed in stage {first.fields.get('stage')}: {_told(first)}",
                 severity=Severity.WARNING if consequence else Severity.ERROR,
-                confidence=0.6 if consequence or first not in own else 0.75,
+                # What NCCL answered to its caller is the last word of what its log tells.
+                confidence=0.6 if consequence or first not in own or first.fields.get("by") == "nccl" else 0.75,
                 explanation="The first failure that a rank of the lab told of"
                 + (": a consequence of what else is found." if consequence else ", which the others follow from."),
                 refs=[first.ref, *(e.ref for e in own if e is not first)][:4],

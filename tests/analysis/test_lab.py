@@ -138,6 +138,19 @@ def test_first_failure_is_the_origin_and_not_what_follows_from_it(tmp_path: Path
     assert found.reason == "rank 1 failed in stage move: PSM_ERR_NO_MEMORY: launch.group: no room"
 
 
+def test_what_the_log_shows_of_an_error_comes_before_what_its_caller_was_told(tmp_path: Path) -> None:
+    logs = ranks(3)
+    for log in logs:
+        log.line(f"NCCL_PASS_SM set by environment to {int(log.rank != 2)}.")
+    text = (
+        "failed in stage setup of case 0 after 0.2 s, told by nccl: ncclInternalError: ncclGroupEnd: ncclInternalError"
+    )
+    for log in logs[:2]:
+        log.warn("bootstrap.cc:209", "Message truncated : received 8192 bytes instead of 512", "async").fail(3)
+    found = report(tmp_path, logs, said(0, text), said(1, text))
+    assert found.verdict is Verdict.FAILED and [c.rank for c in found.culprits] == [2]
+
+
 def test_wrong_data_is_a_failure_though_all_operations_ended_well(tmp_path: Path) -> None:
     text = "failed in stage move of case 0 after 0.3 s, told by data: PSM_ERR_INTERNAL: 1 wrong byte(s); the first is from rank 1"
     found = report(tmp_path, [r.destroy() for r in ranks(2)], said(0, text), said(1, "ended well after 0.3 s"))
