@@ -13,9 +13,11 @@
 #include "proxy/proxy.h"
 #include "psm_lib_messages.h"
 
-#define FLAGS_NS      UINT64_C(500000000) /* flags that nobody signals are looked at so often */
-#define IDLE_FIRST_NS UINT64_C(20000)
-#define IDLE_LAST_NS  UINT64_C(200000)
+#define FLAGS_NS UINT64_C(500000000) /* flags that nobody signals are looked at so often */
+/* A pause is a part of the time that nothing has moved, so that what ends meanwhile is seen at most so much later. */
+#define IDLE_PART     8
+#define IDLE_LEAST_NS UINT64_C(10000)
+#define IDLE_MOST_NS  UINT64_C(200000)
 
 PSM_FAULT_SITE(op_site, "proxy.op", "the progress thread begins an operation");
 
@@ -328,7 +330,7 @@ void *psm_progress_main(void *argument)
 {
     psmProxyState *state = argument;
     struct psm_progress *p = &state->progress;
-    uint64_t spin = state->settings.spin_us * UINT64_C(1000), spin_until = 0, pause = IDLE_FIRST_NS;
+    uint64_t spin = state->settings.spin_us * UINT64_C(1000), moved = psm_clock_ns(), now;
     psm_thread_device(state, "Proxy Progress");
     /* Other processes' steps wake nobody here: a pause is to last as long as it says, and not 50 us longer, which is
      * what the kernel may add by itself. */
@@ -342,20 +344,22 @@ void *psm_progress_main(void *argument)
             if (take_in(state)) idle = false;
             if (move_all(state, &idle) < 0) continue;
         }
+        now = psm_clock_ns();
         if (!idle) {
-            spin_until = spin ? psm_clock_ns() + spin : 0;
-            pause = IDLE_FIRST_NS;
+            moved = now;
             continue;
         }
-        if (p->active && psm_clock_ns() < spin_until) {
+        if (p->active && now - moved < spin) {
             sched_yield(); /* the other end may have to run here */
             continue;
         }
+        uint64_t pause = (now - moved) / IDLE_PART;
+        if (pause < IDLE_LEAST_NS) pause = IDLE_LEAST_NS;
+        if (pause > IDLE_MOST_NS) pause = IDLE_MOST_NS;
         atomic_store(&p->sleeping, 1);
         if (atomic_load(&p->word) == word && !atomic_load(&state->stop_progress))
             psm_futex_wait((const volatile uint32_t *)&p->word, word, p->active ? pause : FLAGS_NS);
         atomic_store(&p->sleeping, 0);
-        if (p->active && pause < IDLE_LAST_NS) pause *= 2;
     }
     psm_progress_cancel(state);
     return NULL;
