@@ -87,7 +87,8 @@ bool kernel_suits(const char *kernel, const Function &function)
     std::string want = word[0] + "_";
     /* The mangled name goes on with the length of a type: "...SendRecv24ncclDevKernelArgs..." */
     if (function.collective == Collective::SendRecv) return strncmp(at, "SendRecv", 8) == 0;
-    if (word.size() == 5) want += std::string("Sum_") + word[2] + "_";
+    /* Kernels for sums of signed integers are those of unsigned ones. */
+    if (word.size() == 5) want += "Sum_" + (word[2][0] == 'i' ? "u" + word[2].substr(1) : word[2]) + "_";
     return strncmp(at, want.c_str(), want.size()) == 0;
 }
 

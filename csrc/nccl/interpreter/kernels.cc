@@ -110,7 +110,8 @@ void run(Plan &plan)
             nanosleep(&pause, nullptr);
         }
     }
-    for (Channel &channel : plan.channels) *channel.work_counter += channel.works;
+    for (Channel &channel : plan.channels)
+        if (channel.work_counter) *channel.work_counter += channel.works;
 }
 
 int launch(const psm_kernel_launch *launch, void *)
@@ -137,5 +138,7 @@ int launch(const psm_kernel_launch *launch, void *)
 
 int psm_hostcuda_kernels(void)
 {
-    return psm_hostcuda_register_kernel("*ncclDevKernel_*", psm::launch, nullptr);
+    static const char kernels[] = "*ncclDevKernel_*";
+    if (psm::describe_parameters(kernels) != 0) return -1;
+    return psm_hostcuda_register_kernel(kernels, psm::launch, nullptr);
 }

@@ -11,7 +11,8 @@
 #endif
 
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 26, 0) && NCCL_VERSION_CODE < NCCL_VERSION(2, 27, 0)
-#define PSM_NCCL_FIFO_CREDITS 1 /* kernels say how much of the work FIFO they have read */
+#define PSM_NCCL_FIFO_CREDITS 1                   /* kernels say how much of the work FIFO they have read */
+#elif NCCL_VERSION_CODE == NCCL_VERSION(2, 21, 5) /* the binary, by wheel/facts.h */
 #elif NCCL_VERSION_CODE >= NCCL_VERSION(2, 30, 0) && NCCL_VERSION_CODE < NCCL_VERSION(2, 31, 0)
 #define PSM_NCCL_FIFO_CREDITS 0
 #else

@@ -25,7 +25,7 @@ struct Stage {
 
 struct Channel {
     std::deque<Stage> stages;
-    uint64_t *work_counter = nullptr;
+    uint64_t *work_counter = nullptr; /* NULL: the release has none */
     uint64_t works = 0;
     uint32_t *consumed = nullptr; /* where the position in the work FIFO is told */
     uint32_t consumed_to = 0;
@@ -39,6 +39,8 @@ struct Plan {
     std::set<std::string> functions; /* by their names in NCCL's table */
 };
 
+/* How launches of this release pass their parameters, where hostcuda has to know it. 0, or it failed. */
+int describe_parameters(const char *kernels);
 /* It refuses what is not understood as a whole. */
 void read_plan(const psm_kernel_launch *launch, Memory &memory, Plan &plan);
 

@@ -29,7 +29,9 @@ Schedule ring_all_reduce(const Part &p)
     return {divide_up(p.n, loop) * calls, [=](size_t k) {
                 const size_t begin = k / calls * loop, rest = p.n - begin, call = k % calls;
                 size_t chunk = p.chunk;
-                if (rest < loop) {
+                if (rest < loop && p.last_chunk) {
+                    chunk = p.last_chunk;
+                } else if (rest < loop) {
                     const size_t unit = 16 / p.element;
                     chunk = divide_up(divide_up(rest, ranks), unit) * unit;
                 }

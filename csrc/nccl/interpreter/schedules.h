@@ -12,7 +12,8 @@ struct Part {
     size_t element;          /* bytes */
     size_t count;            /* of all channels, of one rank */
     size_t offset, n, chunk; /* of this channel */
-    const char *in;          /* aliases of the buffers' begin */
+    size_t last_chunk; /* of a sum around a ring, where less than a whole round is left; 0: as it divides evenly */
+    const char *in;    /* aliases of the buffers' begin */
     char *out;
     bool in_place; /* what the rank gives lies where it belongs in its output */
     int rank, ranks, root;
