@@ -1,6 +1,6 @@
 """What the interpreter of NCCL's device work computes, compared byte by byte: release, collective, type, op, size, ranks, protocol.
 
-    python benchmarks/nccl.py NAME=LIBRARY,KERNELS [...] [--ranks 2,3,4,8] [--settings ring-simple,...] [--output benchmarks/nccl_interpreter.md]
+    python benchmarks/nccl.py NAME=LIBRARY,KERNELS [...] [--ranks 2,3,4,8] [--settings "ring, Simple;tree"] [--results FILE] [--output FILE]
 
 LIBRARY is a libnccl linked to the shared CUDA runtime, KERNELS the libpsm_nccl_kernels.so that was built against its tree
 (docs/linking.md). Each run is the processes of one communicator that do all cases one after the other, so that the counters of
@@ -12,15 +12,16 @@ the line that says so; a wrong byte ends this program with status 1.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import sys
 import tempfile
 import time
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
@@ -136,7 +137,7 @@ def cell(row: Row | None) -> str:
     return ", ".join(word for word in words if word)
 
 
-def table(results: dict[tuple[str, int], dict[tuple[str, str], Row]]) -> Iterator[str]:
+def table(results: Mapping[tuple[str, int], Mapping[tuple[str, str], Row]]) -> Iterator[str]:
     """Rows: collective and type; columns: setting and ranks; cells: cases in which every byte was right."""
     columns = list(results)
     names = [f"{setting}, {ranks}" for setting, ranks in columns]
@@ -146,52 +147,75 @@ def table(results: dict[tuple[str, int], dict[tuple[str, str], Row]]) -> Iterato
         yield f"| {line[0]} | {line[1]} | " + " | ".join(cell(results[c].get(line)) for c in columns) + " |"
 
 
+def render(runs: Sequence[dict[str, Any]]) -> str:
+    """The page of all runs."""
+    out = ["# The interpreter of NCCL's device work", ""]
+    out += [
+        "Made by `benchmarks/nccl.py`: cases in which every byte was right, on emulated GPUs. Each is 2 iterations of 1, 1021, 4096 bytes' "
+        "or 1 MiB's and 3 elements, with each of the ops sum, prod, max, min, avg where it reduces (20 cases), or with bytes (4). Columns: what "
+        "NCCL was told (NCCL_ALGO, NCCL_PROTO), and ranks. Refused and wrong cases would be named in the cells.",
+        "",
+    ]
+    for release in dict.fromkeys(run["release"] for run in runs):
+        mine = sorted(
+            (run for run in runs if run["release"] == release),
+            key=lambda run: (list(SETTINGS).index(run["setting"]), run["ranks"]),
+        )
+        results = {(run["setting"], run["ranks"]): {(p, t): Row(*row) for p, t, *row in run["rows"]} for run in mine}
+        total = [sum(row) for row in zip(*(row[2:] for run in mine for row in run["rows"]), strict=True)]
+        out += [f"## {release}", ""]
+        out += [
+            f"{total[0]} cases right, {total[1]} with wrong data, {total[2]} refused, {total[3]} that failed otherwise.",
+            "",
+        ]
+        out += [*table(results), ""]
+        if log := [line for run in mine for line in run["log"]]:
+            out += ["Not right:", "", *(f"- {line}" for line in log), ""]
+    return "\n".join(out)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("release", nargs="+", help="NAME=LIBRARY,KERNELS")
+    parser.add_argument("release", nargs="*", help="NAME=LIBRARY,KERNELS")
     parser.add_argument("--ranks", default="2,3,4,8")
     parser.add_argument("--settings", default=";".join(SETTINGS), help="separated by ;")
-    parser.add_argument("--output", type=Path)
+    parser.add_argument("--results", type=Path, help="lines of JSON, a run each; new ones are added")
+    parser.add_argument("--output", type=Path, help="the page of all results")
     chosen = parser.parse_args(argv)
     for name in [name for name in os.environ if name.startswith("NCCL_")]:
         del os.environ[name]
-    out = ["# The interpreter of NCCL's device work", ""]
-    failed = False
+    runs: list[dict[str, Any]] = []
+    if chosen.results and chosen.results.exists():
+        runs = [json.loads(line) for line in chosen.results.read_text().splitlines()]
     for release in chosen.release:
         name, _, places = release.partition("=")
         place, _, kernels = places.partition(",")
         library = nccl_library.find(Path(place))
-        results: dict[tuple[str, int], dict[tuple[str, str], Row]] = {}
-        log: list[str] = []
-        total: Counter[str] = Counter()
-        begun = time.monotonic()
         for setting in chosen.settings.split(";"):
             for ranks in map(int, chosen.ranks.split(",")):
-                rows = results[setting, ranks] = go(library, Path(kernels), ranks, setting, log)
-                for row in rows.values():
-                    total.update(right=row.right, wrong=row.wrong, refused=row.refused, other=row.other)
-                print(
-                    f"{name}: {setting}, {ranks} ranks: {time.monotonic() - begun:.0f} s so far",
-                    file=sys.stderr,
-                    flush=True,
+                log: list[str] = []
+                begun = time.monotonic()
+                rows = go(library, Path(kernels), ranks, setting, log)
+                runs.append(
+                    {
+                        "release": f"{name}, NCCL {library.version}",
+                        "setting": setting,
+                        "ranks": ranks,
+                        "rows": [[*key, row.right, row.wrong, row.refused, row.other] for key, row in rows.items()],
+                        "log": log,
+                    }
                 )
-        failed = failed or total["wrong"] + total["other"] > 0
-        out += [f"## {name} (NCCL {library.version})", ""]
-        out += [
-            f"{total['right']} cases with every byte right, {total['wrong']} with wrong data, {total['refused']} refused, "
-            f"{total['other']} that failed otherwise. Each is 2 iterations of 1, 1021, 4096 bytes' or 1 MiB's and 3 elements with each of the "
-            "ops sum, prod, max, min, avg where it reduces; the columns are settings and ranks.",
-            "",
-        ]
-        out += [*table(results), ""]
-        if log:
-            out += ["Not right:", "", *(f"- {line}" for line in dict.fromkeys(log)), ""]
-    text = "\n".join(out)
+                if chosen.results:
+                    with chosen.results.open("a") as file:
+                        file.write(json.dumps(runs[-1]) + "\n")
+                print(
+                    f"{name}: {setting}, {ranks} ranks: {time.monotonic() - begun:.0f} s", file=sys.stderr, flush=True
+                )
     if chosen.output:
-        chosen.output.write_text(text)
+        chosen.output.write_text(render(runs))
     else:
-        print(text)
-    return 1 if failed else 0
+        print(render(runs))
+    return 1 if any(row[3] or row[5] for run in runs for row in run["rows"]) else 0
 
 
 if __name__ == "__main__":
