@@ -123,7 +123,8 @@ def _cuda_number(cascade: Cascade) -> int | None:
 
 def _signature(job: Job, cascade: Cascade) -> tuple[object, ...]:
     """Equal for ranks that fail alike: the same message, but for numbers and names in it."""
-    text = re.sub(r"0x[0-9a-f]+|\d+", "#", faults.body(job, cascade.first.event))
+    # A bus id stands in brackets, without 0x.
+    text = re.sub(r"0x[0-9a-f]+|\[[0-9a-f]+\]|\d+", "#", faults.body(job, cascade.first.event))
     return (cascade.first.event.name, text)
 
 

@@ -19,6 +19,9 @@ __all__ = ["find"]
 
 #: A stage that lasts shorter than this when a deadline passes may be on its way.
 _STANDS_STILL = 1.0
+#: Of the time that a run was given.
+_PART = 0.25
+_DEADLINE = re.compile(r"deadline of ([\d.]+) s\b")
 #: Lines that show that nothing moved for the time that a stall takes to be reported.
 _STALLS = ("libpsm.p2p.stalled", "hostcuda.stall", "hostcuda.stall_host_function", "hostcuda.stall_thread")
 #: Words of a rank that failed because of another one.
@@ -112,7 +115,7 @@ def _standing(job: Job, run: int, words: dict[str, list[Event]]) -> list[Finding
             )
         )
     elif hung:
-        out.append(_hung(job, run, hung, waits, words["lab.rank.failed"]))
+        out.append(_hung(job, run, hung, waits, words["lab.rank.failed"], _long(words["lab.run.expired"])))
     elif waits and words["lab.run.expired"]:
         out.append(
             job.finding(
@@ -128,13 +131,21 @@ def _standing(job: Job, run: int, words: dict[str, list[Event]]) -> list[Finding
     return out
 
 
-def _hung(job: Job, run: int, hung: Sequence[Event], waits: Sequence[Event], failed: Sequence[Event]) -> Finding:
+def _long(expired: Sequence[Event]) -> float:
+    """Seconds after which a stage stands still: those of a run with much to do in a long time may take some."""
+    given = [float(m[1]) for e in expired if (m := _DEADLINE.search(str(e.fields.get("why"))))]
+    return max([_STANDS_STILL, *(seconds * _PART for seconds in given)])
+
+
+def _hung(
+    job: Job, run: int, hung: Sequence[Event], waits: Sequence[Event], failed: Sequence[Event], long: float
+) -> Finding:
     """Ranks that were at work in a stage when the deadline passed. It is an error where that is shown to be no slow work."""
     ranks = sorted(map(_rank, hung))
     stage = str(hung[0].fields.get("stage"))
     longest = max(float(str(e.fields.get("since"))) for e in hung)
     stalls = [e for e in job.events(*_STALLS) if job.run_of_event(e) == run]
-    proven = bool(stalls) or (stage != "move" and longest >= _STANDS_STILL)
+    proven = bool(stalls) or (stage != "move" and longest >= long)
     suspects = _held_up(job, run, hung)
     if not suspects and stage == "move":
         # Data stands still because of one of the two ends, and that need not be the one that shows it.

@@ -87,6 +87,12 @@ def test_slow_move_is_not_called_hung(tmp_path: Path) -> None:
     assert "deadline may have been too short" in of(found, "PSM304").explanation
 
 
+def test_stage_that_was_just_entered_is_not_called_hung(tmp_path: Path) -> None:
+    words = [said(r, "is at work in stage init, which it entered 3.9 s ago") for r in (0, 1)]
+    words.append("psm lab: 2 ranks were ended after 92.0 s: the deadline of 90 s passed")
+    assert report(tmp_path, ranks(2), *words).verdict is Verdict.INCONCLUSIVE
+
+
 def test_move_in_which_a_stall_was_reported_is_hung(tmp_path: Path) -> None:
     words = [said(r, "is at work in stage move, which it entered 3.9 s ago") for r in (0, 1)]
     words.append("psm lab: 2 ranks were ended after 4.0 s: the deadline of 4 s passed")
