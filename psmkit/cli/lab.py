@@ -142,7 +142,6 @@ def cuda_coverage(lib: Path | None, form: str) -> int:
 def faults(lib: Path | None, form: str) -> None:
     """Show the sites at which PSM_FAULTS can put a fault: those of LIB, or of libpsm, its rank program and emulated CUDA."""
     from psmkit.lab import elf, transfer
-    from psmkit.lab import nccl as nccl_lab
     from psmkit.lab.cuda import folder, functions
 
     if lib is not None:
@@ -152,11 +151,11 @@ def faults(lib: Path | None, form: str) -> None:
         binaries = (
             program.parents[1] / "lib" / "libpsm.so.0",
             program,
-            nccl_lab.program(),
+            program.with_name("psm_nccl_rank"),
             folder() / "libpsm_hostcuda.so",
         )
         known: dict[str, elf.Site] = {}  # the rank programs have some in common
-        for site in (site for binary in binaries for site in elf.read(binary).sites):
+        for site in (site for binary in binaries if binary.exists() for site in elf.read(binary).sites):
             known.setdefault(site.name, site)
         sites = list(known.values())
         can = elf.actions(0b111110)  # PSM_FAULT_CAN_CALL
