@@ -63,14 +63,27 @@ test-gpu: setup
 
 # The binary of NCCL 2.21.5 with its static CUDA 11.0 runtime, as it is distributed. Not part of `make test`, for its size.
 STOCK := $(VENV)/nccl-2.21.5
+STOCK_WHEEL := nvidia-nccl-cu11==2.21.5 --hash=sha256:49d8350629c7888701d1fd200934942671cb5c728f49acc5a0b3a768820bed29
+KERNELS := build/stock-kernels
 
 $(STOCK)/.fetched: $(VENV)/.tools
 	@echo 'fetching nvidia-nccl-cu11 2.21.5 into $(STOCK)'
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $(STOCK) nvidia-nccl-cu11==2.21.5
+	@mkdir -p $(STOCK)
+	@echo '$(STOCK_WHEEL)' > $(STOCK)/requirements.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --only-binary :all: --upgrade --target $(STOCK) \
+		-r $(STOCK)/requirements.txt
 	@touch $@
 
-test-nccl: setup $(STOCK)/.fetched
-	PSM_TEST_NCCL=$(CURDIR)/$(STOCK)/nvidia/nccl $(BIN)/python -m pytest -q tests/lab/test_nccl_stock.py $(PYTEST_ARGS)
+$(KERNELS)/.built: $(STOCK)/.fetched $(wildcard csrc/nccl/interpreter/* csrc/nccl/interpreter/wheel/* csrc/base/*)
+	@mkdir -p $(KERNELS)
+	@echo 'building the interpreter of its kernels'
+	@{ cmake -S csrc/nccl/interpreter -B $(KERNELS) -DNCCL_BINARY=$(CURDIR)/$(STOCK)/nvidia/nccl/lib/libnccl.so.2 && \
+		cmake --build $(KERNELS) --parallel 2; } > build/stock-kernels.log 2>&1 || { cat build/stock-kernels.log; exit 1; }
+	@touch $@
+
+test-nccl: setup $(KERNELS)/.built
+	PSM_TEST_NCCL=$(CURDIR)/$(STOCK)/nvidia/nccl PSM_TEST_NCCL_KERNELS=$(CURDIR)/$(KERNELS)/libpsm_nccl_kernels.so \
+		$(BIN)/python -m pytest -q tests/lab/test_nccl_stock.py $(PYTEST_ARGS)
 
 check: setup
 	$(BIN)/ruff check .
