@@ -1,10 +1,13 @@
 /* The library that PSM_HOSTCUDA_KERNELS names: kernels of NCCL, each launch read as a whole, then run channel by
  * channel in turns. A channel never blocks the others, as blocks on a GPU do not. */
+#include "layouts.h"
 #include "plan.h"
 
 #include <cstring>
 #include <ctime>
+#include <dlfcn.h>
 #include <exception>
+#include <link.h>
 #include <mutex>
 #include <sched.h>
 
@@ -53,6 +56,33 @@ void say_run(const psm_kernel_launch *launch, const Plan &plan)
         say(PSM_LEVEL_INFO, launch, function.c_str(),
             " is run by the CPU, channels: ", std::to_string(plan.channels.size()));
     }
+}
+
+int find_nccl(struct dl_phdr_info *info, size_t, void *version)
+{
+    const char *slash = strrchr(info->dlpi_name, '/');
+    if (strncmp(slash ? slash + 1 : info->dlpi_name, "libnccl.so", strlen("libnccl.so")) != 0) return 0;
+    void *library = dlopen(info->dlpi_name, RTLD_NOW | RTLD_NOLOAD);
+    int (*get)(int *) = nullptr;
+    if (library) *reinterpret_cast<void **>(&get) = dlsym(library, "ncclGetVersion");
+    if (get && get(static_cast<int *>(version)) != 0) *static_cast<int *>(version) = 0;
+    if (library) dlclose(library);
+    return get != nullptr;
+}
+
+/* Layouts of another release would be read as nonsense that may look right. */
+void check_release()
+{
+    static const int version = [] {
+        int found = 0;
+        dl_iterate_phdr(find_nccl, &found);
+        return found;
+    }();
+    if (version && version != NCCL_VERSION_CODE)
+        refuse(NOT_SUPPORTED,
+               "this library of kernels was built with the headers of release %d, and libnccl is of %d: build it "
+               "with that tree",
+               NCCL_VERSION_CODE, version);
 }
 
 /* Where a channel is. */
@@ -117,6 +147,7 @@ void run(Plan &plan)
 int launch(const psm_kernel_launch *launch, void *)
 {
     try {
+        check_release();
         Memory memory(launch);
         Plan plan;
         read_plan(launch, memory, plan);
