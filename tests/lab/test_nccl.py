@@ -158,7 +158,8 @@ def test_a_death_in_an_iteration_fails_the_others(lab: Lab) -> None:
     fault = ("--fault", "lab.iteration:kill,rank=1,nth=2")
     status, result = lab("--ranks", "3", "--size", "4K", "--iters", "4", *fault)
     assert (status, states(result)) == (1, ["failed", "died", "failed"])
-    assert (report(result, 0)["status"], report(result, 0)["stage"]) == ("ncclRemoteError", "move")
+    # They may be at what the dead rank had behind it.
+    assert report(result, 0)["status"] == "ncclRemoteError" and report(result, 0)["stage"] in ("setup", "move")
 
 
 def test_a_crash_is_told_with_the_functions_that_it_was_in(lab: Lab) -> None:
