@@ -19,10 +19,11 @@ KERNEL = b"_Z22ncclDevKernel_SendRecvP11ncclDevCommmP8ncclWork"
 SEND_RECV = 7
 
 
-def binary(folder: Path, ids: list[int], name: str = "ncclDevFuncRowToId") -> Path:
+def binary(folder: Path, ids: list[int], name: str = "ncclDevFuncRowToId", release: str = "2.21.5") -> Path:
     """A library that has such a table."""
     source, library = folder / "table.cc", folder / "libtable.so"
-    source.write_text(f"extern int const {name}[] = {{{', '.join(map(str, [*ids, -1]))}}};\n")
+    rows = f"extern int const {name}[] = {{{', '.join(map(str, [*ids, -1]))}}};\n"
+    source.write_text(f'{rows}extern char const version[] = "NCCL version {release}+cuda11.0";\n')
     command = compiler()
     assert command
     subprocess.run([command, "-shared", "-fPIC", source, "-o", library], check=True, timeout=60)
@@ -56,13 +57,14 @@ def test_a_table_of_another_release_is_refused(tmp_path: Path) -> None:
     assert done.returncode == 1 and "has 1516 rows of functions, and NCCL 2.21.5 has 1513" in done.stderr
     done = read(binary(tmp_path, [0], "other"), tmp_path / "out.inc")
     assert done.returncode == 1 and "there is no ncclDevFuncRowToId" in done.stderr
+    done = read(binary(tmp_path, [-1] * ROWS, release="2.20.5"), tmp_path / "out.inc")
+    assert done.returncode == 1 and "is not NCCL 2.21.5" in done.stderr
     (tmp_path / "text").write_text("text")
     assert "no 64-bit ELF file" in read(tmp_path / "text", tmp_path / "out.inc").stderr
 
 
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
-    folder = tmp_path_factory.mktemp("wheel")
+def compiled(folder: Path, version: int) -> Path:
+    """The interpreter and its driver, in which NCCL says that it is of this version."""
     (folder / "functions.inc").write_text(f'{{{SEND_RECV}, "SendRecv"}},\n{{8, "AllReduce Sum u8 RING LL"}},\n')
     sources = [path for path in sorted(SOURCES.glob("*.cc")) if path.name not in ("facts_check.cc", "plan.cc")]
     base = ROOT / "csrc" / "base"
@@ -73,19 +75,36 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
         flags = ["-x", "c", "-std=gnu11", "-fPIC", "-O1", f"-I{base}", "-c", base / f"{output.stem}.c", "-o", output]
         subprocess.run(["cc", *flags], check=True, timeout=60)
     flags = ["-std=c++17", "-O1", "-fPIC", "-shared", "-Wall", "-Wextra", "-Wshadow", "-Werror"]
-    flags += ['-DPSM_NCCL_FACTS="wheel/facts.h"']
+    flags += ['-DPSM_NCCL_FACTS="wheel/facts.h"', f"-DPSM_TEST_VERSION={version}"]
     flags += [f"-I{place}" for place in (folder, SOURCES, base, ROOT / "csrc" / "hostcuda" / "include")]
     own = [SOURCES / "wheel" / "plan.cc", Path(__file__).parent / "wheel_driver.cc"]
     done = subprocess.run(
-        [command, *flags, *sources, *own, *c, "-o", folder / "libwheel.so", "-lpthread"],
+        [command, *flags, *sources, *own, *c, "-o", folder / "libwheel.so", "-lpthread", "-ldl"],
         capture_output=True,
         text=True,
         timeout=300,
     )
     assert done.returncode == 0, done.stderr
-    loaded = ctypes.CDLL(str(folder / "libwheel.so"))
+    return folder / "libwheel.so"
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    loaded = ctypes.CDLL(str(compiled(tmp_path_factory.mktemp("wheel"), 22105)))
     assert loaded.begin() == 0
     return loaded
+
+
+def test_another_release_is_refused_when_it_runs(tmp_path: Path) -> None:
+    # In a process of its own: the first NCCL that is found is asked.
+    code = (
+        "import ctypes, sys; l = ctypes.CDLL(sys.argv[1]); l.begin(); done = ctypes.c_uint32(); "
+        "to = ctypes.create_string_buffer(8); "
+        f"print(l.launch({KERNEL!r}, {SEND_RECV}, b'', to, b'12345678', ctypes.c_size_t(8), ctypes.byref(done)), to.raw)"
+    )
+    library = compiled(tmp_path, 22005)
+    done = subprocess.run([sys.executable, "-c", code, library], capture_output=True, text=True, timeout=60)
+    assert done.stdout.splitlines()[-1] == f"{NOT_SUPPORTED} {bytes(8)!r}", done.stdout + done.stderr
 
 
 def launch(

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 
+_RELEASE = b"NCCL version 2.21.5+cuda"
 _TABLE = b"ncclDevFuncRowToId"
 _OPS = ("Sum", "Prod", "MinMax", "PreMulSum", "SumPostDiv")
 _TYPES = ("i8", "u8", "i32", "u32", "i64", "u64", "f16", "f32", "f64", "bf16")
@@ -55,7 +56,10 @@ def table(data: bytes) -> list[int]:
 
 def main() -> None:
     source, target = (Path(word) for word in sys.argv[1:3])
-    ids, names = table(source.read_bytes()), list(rows())
+    data = source.read_bytes()
+    ids, names = table(data), list(rows())
+    if _RELEASE not in data:  # others may have as many functions, and other layouts
+        raise SystemExit(f"{source} is not NCCL 2.21.5: its version is not in it")
     if len(ids) != len(names) + 1 or ids[-1] != -1:
         raise SystemExit(f"{source} has {len(ids) - 1} rows of functions, and NCCL 2.21.5 has {len(names)}")
     found: dict[int, str] = {}
