@@ -64,7 +64,7 @@ def test_a_table_of_another_release_is_refused(tmp_path: Path) -> None:
 
 
 def compiled(folder: Path, version: int) -> Path:
-    """The interpreter and its driver, in which NCCL says that it is of this version."""
+    """The interpreter and its driver, under the name of an NCCL of this version."""
     (folder / "functions.inc").write_text(f'{{{SEND_RECV}, "SendRecv"}},\n{{8, "AllReduce Sum u8 RING LL"}},\n')
     sources = [path for path in sorted(SOURCES.glob("*.cc")) if path.name not in ("facts_check.cc", "plan.cc")]
     base = ROOT / "csrc" / "base"
@@ -79,13 +79,13 @@ def compiled(folder: Path, version: int) -> Path:
     flags += [f"-I{place}" for place in (folder, SOURCES, base, ROOT / "csrc" / "hostcuda" / "include")]
     own = [SOURCES / "wheel" / "plan.cc", Path(__file__).parent / "wheel_driver.cc"]
     done = subprocess.run(
-        [command, *flags, *sources, *own, *c, "-o", folder / "libwheel.so", "-lpthread", "-ldl"],
+        [command, *flags, *sources, *own, *c, "-o", folder / "libnccl.so.2", "-lpthread", "-ldl"],
         capture_output=True,
         text=True,
         timeout=300,
     )
     assert done.returncode == 0, done.stderr
-    return folder / "libwheel.so"
+    return folder / "libnccl.so.2"
 
 
 @pytest.fixture(scope="module")

@@ -40,7 +40,7 @@ void psm_hostcuda_unmap(psm_kernel_span *) {}
 
 int psm_hostcuda_kernels(void);
 
-/* The plan looks for it in this process. */
+/* Asked where the file has the name of NCCL. */
 __attribute__((visibility("default"))) int ncclGetVersion(int *version)
 {
     *version = PSM_TEST_VERSION;

@@ -2,8 +2,6 @@
 #include "../connections.h"
 
 #include <cstring>
-#include <dlfcn.h>
-#include <link.h>
 
 namespace psm
 {
@@ -18,33 +16,6 @@ struct Message {
     char *buffer;
     size_t bytes;
 };
-
-/* ---- other releases have other layouts under the same names ---- */
-
-int ask_version(dl_phdr_info *info, size_t, void *out)
-{
-    void *library = dlopen(*info->dlpi_name ? info->dlpi_name : nullptr, RTLD_LAZY | RTLD_NOLOAD);
-    if (!library) return 0;
-    int (*version)(int *) = nullptr;
-    void *symbol = dlsym(library, "ncclGetVersion");
-    memcpy(&version, &symbol, sizeof symbol);
-    if (version) version(static_cast<int *>(out));
-    dlclose(library);
-    return version != nullptr;
-}
-
-void check_release()
-{
-    static const int version = [] {
-        int found = 0;
-        dl_iterate_phdr(ask_version, &found);
-        return found;
-    }();
-    if (version != NCCL_VERSION_CODE)
-        refuse(NOT_SUPPORTED,
-               "this library is for NCCL 2.21.5, and version %d runs: give it that binary, or build it for another",
-               version);
-}
 
 /* ---- point to point: receives have even places, sends odd ones ---- */
 
@@ -158,7 +129,6 @@ void read_plan(const psm_kernel_launch *launch, Memory &memory, Plan &plan)
 {
     Reader r = {launch, memory, plan, {}};
     ncclDevKernelArgs args;
-    check_release();
     if (launch->parameters != 3)
         refuse(NOT_SUPPORTED, "the launch has %u parameters, and NCCL's kernels have 3", launch->parameters);
     memcpy(&args.comm, launch->arguments[0], sizeof args.comm);
