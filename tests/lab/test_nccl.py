@@ -150,8 +150,8 @@ def test_a_rank_that_dies_before_it_begins_leaves_no_file(lab: Lab) -> None:
 
 def test_a_file_that_the_library_forgets_is_told(lab: Lab) -> None:
     status, result = lab("--ranks", "2", "--size", "4K", "--env", "STANDIN_KEEPS_FILES=1")
-    assert (status, states(result)) == (1, ["good", "good"])
-    assert result["shared_memory"] == result["settings"]["reaped"] and len(result["shared_memory"]) == 1
+    assert (status, states(result)) == (1, ["good", "good"]), result
+    assert result["shared_memory"] == result["settings"]["reaped"] and len(result["shared_memory"]) == 1, result
 
 
 def test_a_death_in_an_iteration_fails_the_others(lab: Lab) -> None:
