@@ -2,8 +2,8 @@
 
     python benchmarks/nccl.py NAME=LIBRARY,KERNELS [...] [--ranks 2,3,4,8] [--settings "ring, Simple;tree"] [--results FILE] [--output FILE]
 
-LIBRARY is a libnccl linked to the shared CUDA runtime, KERNELS the libpsm_nccl_kernels.so that was built against its tree
-(docs/linking.md). Each run is the processes of one communicator that do all cases one after the other, so that the counters of
+LIBRARY is a libnccl linked to the shared CUDA runtime, or the stock binary of 2.21.5, KERNELS the libpsm_nccl_kernels.so that was
+built against its tree (docs/kernels.md). Each run is the processes of one communicator that do all cases one after the other, so that the counters of
 connections go on from case to case. The data is such that a result is exact in any order (csrc/lab/nccl_data.c); orders and
 rounding of sums that are not exact are what tests/csrc/nccl holds against numpy. A case that is refused is shown as refused, with
 the line that says so; a wrong byte ends this program with status 1.
@@ -64,13 +64,19 @@ class Row:
     other: int = 0
 
 
-def cases(ranks: int, setting: str) -> Iterator[nccl.NcclCase]:
+def types(library: nccl_library.Library) -> list[str]:
+    """Those that the release has: floats of 8 bits came with 2.24."""
+    old = library.version and tuple(map(int, library.version.split(".")[:2])) < (2, 24)
+    return [kind for kind in SIZES if not (old and kind.startswith("float8"))]
+
+
+def cases(library: nccl_library.Library, ranks: int, setting: str) -> Iterator[nccl.NcclCase]:
     """All cases of a run, on one communicator."""
     number = 0
     for pattern in (*REDUCING, *MOVING):
         if setting == "tree" and pattern != "allreduce":
             continue
-        for kind in SIZES if pattern in REDUCING else ("uint8",):
+        for kind in types(library) if pattern in REDUCING else ("uint8",):
             for op in nccl.OPS if pattern in REDUCING else ("sum",):
                 for elements in ELEMENTS.values():
                     size = elements(SIZES[kind]) * SIZES[kind]
@@ -88,7 +94,7 @@ def go(
 ) -> dict[tuple[str, str], Row]:
     """Run all cases; after one that was refused or failed, the rest in new processes."""
     rows: dict[tuple[str, str], Row] = {}
-    left = list(cases(ranks, setting))
+    left = list(cases(library, ranks, setting))
     while left:
         left[-1] = replace(left[-1], keep=0)
         with tempfile.TemporaryDirectory() as place:
