@@ -28,7 +28,8 @@ def fuzzer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ]
     # The sanitizers of the surrounding process, if any, are not those of the compiler.
     env = {k: v for k, v in os.environ.items() if k != "LD_PRELOAD"}
-    for command in ([cmake, "-S", str(ROOT), "-B", str(build), *options], [cmake, "--build", str(build)]):
+    target = [cmake, "--build", str(build), "--parallel", "2", "--target", "logscan_fuzz"]
+    for command in ([cmake, "-S", str(ROOT), "-B", str(build), *options], target):
         subprocess.run(command, check=True, capture_output=True, env=env)
     return build / "csrc" / "logscan" / "logscan_fuzz"
 
