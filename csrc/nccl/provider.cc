@@ -285,8 +285,9 @@ void Provider::watch()
         }
         /* The whole plan at once: some of its operations may never have been begun. */
         for (struct psmSyncCondition *sync : waiting) sync->proxyOpCount.store(0, std::memory_order_release);
-        WARN("PSM_P2P aborted: %zu operations of %zu groups end here; their host functions are let go",
-             operations_.size(), waiting.size());
+        if (!waiting.empty())
+            WARN("PSM_P2P aborted: %zu operations of %zu groups end here; their host functions are let go",
+                 operations_.size(), waiting.size());
     }
 }
 
