@@ -102,13 +102,15 @@ def test_event_that_others_may_record_is_not_told(start: Start) -> None:
 
 
 def test_mapped_memory_is_silent_from_birth_to_end(run: Run) -> None:
-    run(VMM + CREATE + MAP + "drv.ok.cuMemsetD8_v2(at, 1, n)\n" + END, PSM_SANITIZE_LEAKS="1").nothing()
+    fill = "drv.ok.cuMemsetD8_v2(at, 1, n); drv.ok.cuCtxSynchronize()\n"  # or it may still be queued at the unmap
+    run(VMM + CREATE + MAP + fill + END, PSM_SANITIZE_LEAKS="1").nothing()
 
 
 def test_a_copy_over_two_mappings_side_by_side_is_one_area(run: Run) -> None:
     second = "k = drv.new('CUmemGenericAllocationHandle *'); drv.ok.cuMemCreate(k, n, prop, 0); drv.ok.cuMemMap(at + n, n, 0, k[0], 0)\n"
     both = (
-        "drv.ok.cuMemSetAccess(at, 2 * n, desc, 1); drv.ok.cuMemsetD8_v2(at, 1, 2 * n); drv.ok.cuMemUnmap(at, 2 * n)\n"
+        "drv.ok.cuMemSetAccess(at, 2 * n, desc, 1); drv.ok.cuMemsetD8_v2(at, 1, 2 * n); drv.ok.cuCtxSynchronize()\n"
+        "drv.ok.cuMemUnmap(at, 2 * n)\n"
     )
     run(VMM + CREATE + "drv.ok.cuMemMap(at, n, 0, m[0], 0)\n" + second + both).nothing()
 
