@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "rank.h"
+#include "words.h"
 
 static const char *const patterns[] = {"pair", "ring", "alltoall", "random", NULL};
 static const char *const streams[] = {"legacy", "blocking", "nonblocking", NULL};
@@ -14,31 +15,10 @@ static const char *const skips[] = {"none", "send", "recv", NULL};
 static const char *const shares[] = {"auto", "same-process", "memfd", "posix", "cumem", "cuda-ipc", NULL};
 static const char *const zero_copies[] = {"never", "registered", "always", NULL};
 
-static bool number(const char *text, uint64_t low, uint64_t high, uint64_t *value)
-{
-    char *end;
-    if (*text < '0' || *text > '9') return false;
-    errno = 0;
-    unsigned long long n = strtoull(text, &end, 10);
-    if (errno || *end || n < low || n > high) return false;
-    *value = n;
-    return true;
-}
-
-static bool choice(const char *text, const char *const *names, unsigned *value)
-{
-    for (unsigned i = 0; names[i]; i++)
-        if (strcmp(names[i], text) == 0) {
-            *value = i;
-            return true;
-        }
-    return false;
-}
-
 static bool number32(const char *text, uint64_t low, uint64_t high, uint32_t *value)
 {
     uint64_t n;
-    if (!number(text, low, high, &n)) return false;
+    if (!lab_number(text, low, high, &n)) return false;
     *value = (uint32_t)n;
     return true;
 }
@@ -58,25 +38,25 @@ static bool set(struct lab_case *c, const char *key, const char *value)
 #define IS(name) (strcmp(key, name) == 0)
     if (IS("name")) return word(value, c->name, sizeof c->name);
     if (IS("variant")) return word(value, c->variant, sizeof c->variant);
-    if (IS("pattern")) return choice(value, patterns, &n) && (c->pattern = (enum pattern)n, true);
-    if (IS("app_stream")) return choice(value, streams, &n) && (c->stream = (enum app_stream)n, true);
-    if (IS("skip")) return choice(value, skips, &n) && (c->skip = (enum skip)n, true);
-    if (IS("size")) return number(value, 0, UINT64_C(1) << 36, &c->size);
-    if (IS("iters")) return number(value, 1, 1000000, &c->iters);
+    if (IS("pattern")) return lab_choice(value, patterns, &n) && (c->pattern = (enum pattern)n, true);
+    if (IS("app_stream")) return lab_choice(value, streams, &n) && (c->stream = (enum app_stream)n, true);
+    if (IS("skip")) return lab_choice(value, skips, &n) && (c->skip = (enum skip)n, true);
+    if (IS("size")) return lab_number(value, 0, UINT64_C(1) << 36, &c->size);
+    if (IS("iters")) return lab_number(value, 1, 1000000, &c->iters);
     if (IS("channels")) {
-        if (!number(value, 1, 64, &c->channels)) return false;
+        if (!lab_number(value, 1, 64, &c->channels)) return false;
         s->channels = (uint32_t)c->channels;
         return true;
     }
-    if (IS("seed")) return number(value, 0, UINT64_MAX, &c->seed);
-    if (IS("shared_init")) return number(value, 0, 1, &at) && (c->shared_init = at == 1, true);
-    if (IS("device")) return number(value, 0, 1023, &c->device);
-    if (IS("shorter")) return number(value, 0, UINT64_C(1) << 36, &c->shorter);
+    if (IS("seed")) return lab_number(value, 0, UINT64_MAX, &c->seed);
+    if (IS("shared_init")) return lab_number(value, 0, 1, &at) && (c->shared_init = at == 1, true);
+    if (IS("device")) return lab_number(value, 0, 1023, &c->device);
+    if (IS("shorter")) return lab_number(value, 0, UINT64_C(1) << 36, &c->shorter);
     if (IS("steps")) return number32(value, 1, 64, &s->steps);
-    if (IS("buffer_size")) return number(value, 64, UINT64_C(1) << 32, &s->buffer_size);
-    if (IS("share")) return choice(value, shares, &s->share);
+    if (IS("buffer_size")) return lab_number(value, 64, UINT64_C(1) << 32, &s->buffer_size);
+    if (IS("share")) return lab_choice(value, shares, &s->share);
     if (IS("zero_copy")) {
-        if (!choice(value, zero_copies, &s->zero_copy)) return false;
+        if (!lab_choice(value, zero_copies, &s->zero_copy)) return false;
         c->registered = s->zero_copy == 1;
         return true;
     }
@@ -125,19 +105,6 @@ int lab_case_read(struct lab_case *c, char *text, size_t size)
 
 /* ---- patterns and data ---- */
 
-static uint64_t mix(uint64_t x) /* splitmix64 */
-{
-    x += 0x9e3779b97f4a7c15u;
-    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
-    return x ^ x >> 31;
-}
-
-static uint64_t key_of(uint64_t seed, int from, int to, uint64_t iter)
-{
-    return mix(mix(seed ^ (uint64_t)from << 40 ^ (uint64_t)to << 20) + iter);
-}
-
 bool lab_sends(const struct lab_case *c, int from, int to, int ranks)
 {
     switch (c->pattern) {
@@ -148,7 +115,7 @@ bool lab_sends(const struct lab_case *c, int from, int to, int ranks)
     case PATTERN_ALLTOALL:
         return true;
     case PATTERN_RANDOM:
-        return key_of(c->seed, from, to, UINT64_MAX) & 1;
+        return lab_key(c->seed, from, to, UINT64_MAX) & 1;
     }
     return false;
 }
@@ -156,7 +123,7 @@ bool lab_sends(const struct lab_case *c, int from, int to, int ranks)
 uint64_t lab_part(const struct lab_case *c, int from, int to, uint64_t iter, uint64_t channel, uint64_t *begin)
 {
     uint64_t bytes = c->size;
-    if (c->pattern == PATTERN_RANDOM) bytes = key_of(c->seed ^ 1, from, to, iter) % (c->size + 1);
+    if (c->pattern == PATTERN_RANDOM) bytes = lab_key(c->seed ^ 1, from, to, iter) % (c->size + 1);
     uint64_t part = (bytes + c->channels - 1) / c->channels;
     *begin = channel * part < bytes ? channel * part : bytes;
     return bytes - *begin < part ? bytes - *begin : part;
@@ -164,9 +131,9 @@ uint64_t lab_part(const struct lab_case *c, int from, int to, uint64_t iter, uin
 
 void lab_fill(uint8_t *out, uint64_t n, uint64_t at, uint64_t seed, int from, int to, uint64_t iter)
 {
-    uint64_t key = key_of(seed, from, to, iter);
+    uint64_t key = lab_key(seed, from, to, iter);
     for (uint64_t i = 0; i < n; i += 8) {
-        uint64_t value = mix(key + (at + i) / 8);
+        uint64_t value = lab_mix(key + (at + i) / 8);
         memcpy(out + i, &value, n - i < 8 ? n - i : 8);
     }
 }

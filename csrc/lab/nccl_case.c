@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "nccl_rank.h"
+#include "words.h"
 
 bool nccl_load(struct nccl_api *api, const char *library, char *text, size_t size)
 {
@@ -46,31 +47,10 @@ static const char *const streams[] = {"legacy", "blocking", "nonblocking", NULL}
 static const char *const memories[] = {"cuda", "nccl", NULL};
 static const char *const skips[] = {"none", "send", "recv", NULL};
 
-static bool number(const char *text, uint64_t low, uint64_t high, uint64_t *value)
-{
-    char *end;
-    if (*text < '0' || *text > '9') return false;
-    errno = 0;
-    unsigned long long n = strtoull(text, &end, 10);
-    if (errno || *end || n < low || n > high) return false;
-    *value = n;
-    return true;
-}
-
-static bool choice(const char *text, const char *const *names, unsigned *value)
-{
-    for (unsigned i = 0; names[i]; i++)
-        if (strcmp(names[i], text) == 0) {
-            *value = i;
-            return true;
-        }
-    return false;
-}
-
 static bool yes(const char *text, bool *value)
 {
     uint64_t n;
-    if (!number(text, 0, 1, &n)) return false;
+    if (!lab_number(text, 0, 1, &n)) return false;
     *value = n;
     return true;
 }
@@ -84,18 +64,18 @@ static bool set(struct nccl_case *c, int ranks, const char *key, const char *val
         strcpy(c->name, value);
         return true;
     }
-    if (IS("pattern")) return choice(value, patterns, &n) && (c->pattern = (enum nccl_pattern)n, true);
-    if (IS("type")) return choice(value, types, &c->type);
-    if (IS("op")) return choice(value, ops, &n) && (c->op = (enum nccl_op)n, true);
-    if (IS("app_stream")) return choice(value, streams, &n) && (c->stream = (enum nccl_stream)n, true);
-    if (IS("memory")) return choice(value, memories, &n) && (c->memory = (enum nccl_memory)n, true);
-    if (IS("skip")) return choice(value, skips, &n) && (c->skip = (enum nccl_skip)n, true);
-    if (IS("size")) return number(value, 0, UINT64_C(1) << 36, &c->size);
-    if (IS("iters")) return number(value, 0, 1000000, &c->iters);
-    if (IS("seed")) return number(value, 0, UINT64_MAX, &c->seed);
-    if (IS("device")) return number(value, 0, 1023, &c->device);
-    if (IS("root")) return number(value, 0, (uint64_t)ranks - 1, &c->root);
-    if (IS("shorter")) return number(value, 0, UINT64_C(1) << 36, &c->shorter);
+    if (IS("pattern")) return lab_choice(value, patterns, &n) && (c->pattern = (enum nccl_pattern)n, true);
+    if (IS("type")) return lab_choice(value, types, &c->type);
+    if (IS("op")) return lab_choice(value, ops, &n) && (c->op = (enum nccl_op)n, true);
+    if (IS("app_stream")) return lab_choice(value, streams, &n) && (c->stream = (enum nccl_stream)n, true);
+    if (IS("memory")) return lab_choice(value, memories, &n) && (c->memory = (enum nccl_memory)n, true);
+    if (IS("skip")) return lab_choice(value, skips, &n) && (c->skip = (enum nccl_skip)n, true);
+    if (IS("size")) return lab_number(value, 0, UINT64_C(1) << 36, &c->size);
+    if (IS("iters")) return lab_number(value, 0, 1000000, &c->iters);
+    if (IS("seed")) return lab_number(value, 0, UINT64_MAX, &c->seed);
+    if (IS("device")) return lab_number(value, 0, 1023, &c->device);
+    if (IS("root")) return lab_number(value, 0, (uint64_t)ranks - 1, &c->root);
+    if (IS("shorter")) return lab_number(value, 0, UINT64_C(1) << 36, &c->shorter);
     if (IS("registered")) return yes(value, &c->registered);
     if (IS("blocking")) return yes(value, &c->blocking);
     if (IS("keep")) return yes(value, &c->keep);

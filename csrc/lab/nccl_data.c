@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "nccl_rank.h"
+#include "words.h"
 
 enum { INT8, UINT8, INT32, UINT32, INT64, UINT64, FLOAT16, FLOAT32, FLOAT64, BFLOAT16, FLOAT8E4M3, FLOAT8E5M2 };
 
@@ -23,19 +24,6 @@ size_t nccl_type_size(unsigned type)
     return kinds[type].size;
 }
 
-static uint64_t mix(uint64_t x) /* splitmix64 */
-{
-    x += 0x9e3779b97f4a7c15u;
-    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
-    return x ^ x >> 31;
-}
-
-static uint64_t key_of(uint64_t seed, int from, int to, uint64_t iter)
-{
-    return mix(mix(seed ^ (uint64_t)from << 40 ^ (uint64_t)to << 20) + iter);
-}
-
 bool nccl_sends(const struct nccl_case *c, int from, int to, int ranks)
 {
     switch (c->pattern) {
@@ -46,7 +34,7 @@ bool nccl_sends(const struct nccl_case *c, int from, int to, int ranks)
     case NCCL_ALLTOALL:
         return true;
     case NCCL_RANDOM:
-        return key_of(c->seed, from, to, UINT64_MAX) & 1;
+        return lab_key(c->seed, from, to, UINT64_MAX) & 1;
     default:
         return false;
     }
@@ -55,15 +43,15 @@ bool nccl_sends(const struct nccl_case *c, int from, int to, int ranks)
 uint64_t nccl_message(const struct nccl_case *c, int from, int to, uint64_t iter)
 {
     if (c->pattern != NCCL_RANDOM) return c->size;
-    uint64_t bytes = key_of(c->seed ^ 1, from, to, iter) % (c->size + 1);
+    uint64_t bytes = lab_key(c->seed ^ 1, from, to, iter) % (c->size + 1);
     return bytes - bytes % kinds[c->type].size;
 }
 
 void nccl_fill(uint8_t *out, uint64_t n, uint64_t at, const struct nccl_case *c, int from, int to, uint64_t iter)
 {
-    uint64_t key = key_of(c->seed, from, to, iter);
+    uint64_t key = lab_key(c->seed, from, to, iter);
     for (uint64_t i = 0; i < n; i += 8) {
-        uint64_t value = mix(key + (at + i) / 8);
+        uint64_t value = lab_mix(key + (at + i) / 8);
         memcpy(out + i, &value, n - i < 8 ? n - i : 8);
     }
 }
@@ -81,8 +69,8 @@ static uint64_t exact(unsigned type)
  * wrap around, so those may be anything. */
 static int64_t element(const struct nccl_case *c, int rank, int ranks, uint64_t iter, uint64_t index)
 {
-    uint64_t all = mix(key_of(c->seed, 0, 1 << 19, iter) + index); /* the same at all ranks */
-    uint64_t mine = mix(all + (uint64_t)rank + 1), limit = exact(c->type), n = (uint64_t)ranks;
+    uint64_t all = lab_mix(lab_key(c->seed, 0, 1 << 19, iter) + index); /* the same at all ranks */
+    uint64_t mine = lab_mix(all + (uint64_t)rank + 1), limit = exact(c->type), n = (uint64_t)ranks;
     bool integer = kinds[c->type].mantissa == 0,
          is_signed = !integer || c->type == INT8 || c->type == INT32 || c->type == INT64;
     /* Which ranks have the larger of two values, where not all may. */

@@ -43,8 +43,8 @@ struct Operation {
     struct psmSyncCondition *sync; /* NCCL's, not libpsm's */
     std::vector<struct psmProxyArgs> parts;
     int nsubs = 0;
-    bool begun = false;   /* the stream has come so far: sync->proxyReadyEvent was seen */
-    bool counted = false; /* off sync->proxyOpCount; sync may be gone */
+    bool begun = false;               /* the stream has come so far: sync->proxyReadyEvent was seen */
+    std::atomic<bool> counted{false}; /* off sync->proxyOpCount; sync may be gone */
 };
 
 /* A buffer of the application that one peer can reach. */
