@@ -2,7 +2,7 @@
 # C code under sanitizers, in builds and copies of the tree of their own, so that the usual build stays as it is.
 #   sanitize.sh VENV_BIN test [pytest arguments]     ASan and UBSan: the tests that reach C code (SANITIZE_TESTS)
 #   sanitize.sh VENV_BIN lab                         ASan and UBSan: ranks of the lab, well and under faults, for LAB_SECONDS (60)
-#   sanitize.sh VENV_BIN thread                      TSan: the stress programs of tests/csrc/hostcuda
+#   sanitize.sh VENV_BIN thread                      TSan: the stress programs of tests/csrc/hostcuda, the interpreter of kernels
 #   sanitize.sh VENV_BIN thread-lab                  TSan: ranks of the lab, and ranks that are threads
 #   sanitize.sh VENV_BIN fuzz                        ASan and UBSan: every decoder with damaged input, for FUZZ_SECONDS (60) in all
 set -eu
@@ -58,7 +58,10 @@ thread)
             env "$setting" timeout 300 "$program" "${STRESS_ROUNDS:-400}"
         done
     done
-    exit
+    # Ranks that are threads. TSan wants addresses where it expects them: no randomisation.
+    unset LD_LIBRARY_PATH
+    PSM_TEST_CXXFLAGS='-g -fsanitize=thread' LD_PRELOAD=$(gcc -print-file-name=libtsan.so) \
+        exec setarch -R "$bin/python" -m pytest -q -p no:cacheprovider tests/csrc/nccl/test_interpreter.py
     ;;
 test | fuzz) ;;
 *)

@@ -86,6 +86,7 @@ def build(folder: Path) -> ctypes.CDLL:
         '-DPSM_NCCL_FACTS="facts.h"',
         *(f"-I{place}" for place in (folder, SOURCES, ROOT / "csrc/base", ROOT / "csrc/hostcuda/include")),
     ]
+    options += os.environ.get("PSM_TEST_CXXFLAGS", "").split()  # scripts/sanitize.sh
     output = folder / "libinterpreter.so"
     done = subprocess.run(
         [command, *options, *sources, Path(__file__).parent / "driver.cc", "-o", output, "-lpthread"],
