@@ -1,0 +1,293 @@
+/* Plans: how the tasks of a group are cut into kernel plans, how plans are launched over streams and the proxy, and
+ * when they are reclaimed. The machinery knows neither CUDA nor a proxy: an engine stands for both. Engines: the
+ * simulated one of psmPlanSimulate, and CUDA with libpsm's proxy (psmPlanCudaEngine). */
+#ifndef PSM_PLAN_H
+#define PSM_PLAN_H
+
+#include "psm_launch.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define PSM_PLAN_MAXCHANNELS 64
+
+enum psm_plan_scheduler {
+    PSM_PLAN_LEGACY = 0, /* up to NCCL 2.21: work FIFO in slots, least loaded channels, isLast and doneAcks */
+    PSM_PLAN_PLANNER = 1 /* from 2.22: task planner, budgets in bytes, work batches, proxy ops merged by opCount */
+};
+
+/* NCCL's numbers. */
+enum psm_plan_func {
+    PSM_PLAN_BROADCAST = 0,
+    PSM_PLAN_REDUCE = 1,
+    PSM_PLAN_ALLGATHER = 2,
+    PSM_PLAN_REDUCESCATTER = 3,
+    PSM_PLAN_ALLREDUCE = 4,
+    PSM_PLAN_SEND = 6,
+    PSM_PLAN_RECV = 7
+};
+
+/* A task as the application enqueues it. */
+struct psmPlanTask {
+    int32_t func;     /* enum psm_plan_func */
+    int32_t peer;     /* send, recv: the other rank; broadcast, reduce: the root; else 0 */
+    int32_t datatype; /* ncclDataType_t's number: sizes are NCCL's */
+    int32_t redop;    /* ncclRedOp_t's number */
+    uint64_t count;   /* elements, as NCCL's call has them */
+    const void *sendbuff;
+    void *recvbuff;
+};
+
+struct psmPlanConfig {
+    uint32_t size;
+    int32_t rank, nRanks, nNodes;
+    int32_t scheduler;                         /* enum psm_plan_scheduler */
+    int32_t nChannels;                         /* of collectives, 1..PSM_PLAN_MAXCHANNELS */
+    int32_t p2pnChannels, p2pnChannelsPerPeer; /* powers of two */
+    int32_t passSm;                            /* p2p goes without a kernel: copies, driven by the proxy */
+    int32_t launchBlocking;                    /* as CUDA_LAUNCH_BLOCKING: proxy ops are posted from the host stream */
+    uint32_t workFifoDepth;                    /* legacy: slots, a power of two; 0: 65536 */
+    uint32_t workFifoBytes;                    /* planner: a power of two; 0: 1 MiB */
+    uint32_t workArgsBytes;                    /* planner: of kernel arguments; 0: 4096 */
+    uint32_t p2pChunkSize;                     /* bytes; 0: 131072 */
+    const char *variant;                       /* NULL: coll-first */
+};
+
+typedef struct psmPlanComm psmPlanComm;
+typedef struct psmPlan psmPlan;
+
+/* What a plan is, for who shows or compares it; pointers are valid until the plan is reclaimed. */
+struct psmPlanOpInfo {                       /* a proxy op */
+    uint64_t opCount;                        /* zero-based within the plan; bit 0: p2p */
+    int32_t channel, func, peer, decrements; /* decrements: its progress counts the sync condition off */
+    uint64_t nbytes;
+    uint64_t task; /* place of its task in the order of the communicator's tasks */
+};
+struct psmPlanWorkInfo { /* work of a channel, in the order in which the kernel runs it */
+    int32_t channel, func, peer;
+    int32_t first; /* begins a slot (legacy) or a batch (planner) */
+    uint64_t nbytes, task;
+};
+struct psmPlanInfo {
+    uint64_t id; /* serial number in its communicator, from 1 */
+    uint64_t channelMask;
+    int32_t channelUbound, channelCount, hasProxyOps, persistent, kernel /* 0: goes without one */, ncolls, np2ps;
+    int32_t syncCount; /* of the sync condition at its launch; -1: none */
+    uint64_t workBytes;
+    const struct psmPlanOpInfo *ops;
+    const struct psmPlanWorkInfo *works;
+    uint64_t nops, nworks, ntasks;
+};
+
+/* ---- what happens, in order: a trace that rules are checked on ---- */
+
+enum psm_plan_what {
+    PSM_PLAN_TASK = 1,       /* a: func, b: task number */
+    PSM_PLAN_PREPARE,        /* begin of launch prepare: a: depth of the scoped stack, b: tasks */
+    PSM_PLAN_MADE,           /* plan; a: channelMask, b: ncolls, c: np2ps (one for each finished plan) */
+    PSM_PLAN_PREPARED,       /* a: depth of the scoped stack, b: plans */
+    PSM_PLAN_PREPARE_FAILED, /* a: depth of the scoped stack, b: psm_status */
+    PSM_PLAN_ARMED,          /* plan; its sync condition, at each launch: a: count, b: ops that decrement it */
+    PSM_PLAN_BARRIER,        /* the intra-process barrier was passed */
+    PSM_PLAN_CUDA,           /* an uncaptured CUDA call of the main thread: a: enum psm_plan_call */
+    PSM_PLAN_LAUNCHED,       /* plan: its kernel or its host function is on the launch stream; a: 1: with a kernel */
+    PSM_PLAN_KERNEL_DONE,    /* plan */
+    PSM_PLAN_HOST_TASK,      /* plan: hostStreamPlanTask begins; a: 1: on the host stream's thread */
+    PSM_PLAN_OP_POSTED,      /* plan; a: opCount within the history of the communicator, b: channel, c: decrements */
+    PSM_PLAN_OP_DONE,        /* plan; a, b, c: as above */
+    PSM_PLAN_COUNTED_OFF,    /* plan; a: what is left of the sync condition's count */
+    PSM_PLAN_CALLBACK,       /* plan: its host function runs (PassSM); a: count */
+    PSM_PLAN_CALLBACK_OVER,  /* plan; a: 1: by abort */
+    PSM_PLAN_RECLAIMER,      /* plan: its reclaimer was enqueued; a: enum psm_plan_enqueuer */
+    PSM_PLAN_RECLAIM,        /* plan: it is freed now; a: ops not ended, b: 1: its kernel has not ended */
+    PSM_PLAN_TOUCHED,        /* plan: a thread used it (its sync condition, an op); a: enum psm_plan_toucher */
+    PSM_PLAN_REPLAY,         /* a: graph; its plans are launched again */
+    PSM_PLAN_DESTRUCTOR,     /* a: graph; its destructor runs, b: plans */
+    PSM_PLAN_REFS,           /* a: persistentRefs, b: change */
+    PSM_PLAN_ABORT,
+    PSM_PLAN_FINISH,  /* launch finish: a: depth of the scoped stack */
+    PSM_PLAN_DESTROY, /* of the communicator: a: plans, b: ops, c: tasks that its pools miss */
+    PSM_PLAN_STUCK    /* simulation: nobody can go on; plan: whom it waits for; a: enum psm_plan_wait */
+};
+enum psm_plan_enqueuer { PSM_PLAN_BY_HOST_TASK = 1, PSM_PLAN_BY_LAUNCH_AFTER = 2, PSM_PLAN_BY_DESTRUCTOR = 3 };
+enum psm_plan_toucher { PSM_PLAN_MAIN = 1, PSM_PLAN_PROXY = 2, PSM_PLAN_HOST = 3, PSM_PLAN_KERNEL = 4 };
+enum psm_plan_call {
+    PSM_PLAN_CALL_ACQUIRE = 1,
+    PSM_PLAN_CALL_WAIT,
+    PSM_PLAN_CALL_HOST_FUNC,
+    PSM_PLAN_CALL_COPY,
+    PSM_PLAN_CALL_UPLOAD,
+    PSM_PLAN_CALL_DESTRUCTOR
+};
+enum psm_plan_wait {
+    PSM_PLAN_WAIT_FIFO = 1, /* main: for room in the work FIFO */
+    PSM_PLAN_WAIT_RECLAIM,  /* main: poll with waiting */
+    PSM_PLAN_WAIT_COUNT,    /* host function: for the sync condition's count */
+    PSM_PLAN_WAIT_PEER,     /* proxy: an op has no other end */
+    PSM_PLAN_WAIT_CHANNEL   /* kernel: a collective's channel is not entered by all ranks */
+};
+
+struct psmPlanEvent {
+    uint64_t order; /* of a communicator's trace, from 0 without a gap */
+    uint64_t plan;  /* 0: none */
+    int64_t a, b, c;
+    int32_t what, rank;
+};
+PSM_SHAREABLE(psmPlanEvent, 48);
+
+/* ---- the engine ---- */
+
+enum psm_plan_stream { PSM_PLAN_DEVICE_STREAM = 0, PSM_PLAN_HOST_STREAM = 1 };
+
+struct psmPlanEngine {
+    uint32_t size;
+    void *self;
+    /* 0: not captured, else the number of the graph. */
+    psm_status (*capturing)(void *self, void *stream, uint64_t *graph);
+    psm_status (*acquire)(void *self, int which, uint64_t graph, void **stream);
+    psm_status (*release)(void *self, int which, uint64_t graph);
+    psm_status (*wait)(void *self, void *stream, void *on); /* `stream` waits for what is on `on` now */
+    psm_status (*host_func)(void *self, void *stream, void (*fn)(void *), void *arg);
+    psm_status (*copy)(void *self, void *stream, void *to, const void *from, uint64_t nbytes);
+    /* Runs the plan's works in stream order; ends with psmPlanKernelDone, at each launch of a graph, too. */
+    psm_status (*kernel)(void *self, void *stream, psmPlan *plan);
+    psm_status (*on_destroy)(void *self, uint64_t graph, void (*fn)(void *), void *arg);
+    psm_status (*alloc)(void *self, uint64_t graph, uint64_t nbytes, void **memory); /* of persistent work */
+    psm_status (*free)(void *self, void *memory);
+    /* The proxy: a copy of *op is kept. It ends with psmPlanOpDone(op->cookie, ...) on the proxy's thread. start: what
+     * was saved is posted. */
+    psm_status (*save)(void *self, psmPlan *plan, const struct psmPlanOpInfo *op, struct psmSyncCondition *sync,
+                       void *cookie);
+    psm_status (*start)(void *self);
+    psm_status (*barrier)(void *self);                 /* intra-process; NULL: the only communicator of the process */
+    void (*pause)(void *self, int why, psmPlan *plan); /* in each round of a wait; why: enum psm_plan_wait */
+    void (*wake)(void *self);                          /* what somebody may wait for has changed; NULL: nothing to do */
+    void (*meet)(void *self, int point); /* where threads meet: a test permutes them there; NULL: nothing to do */
+};
+
+/* ---- the communicator ---- */
+
+/* The caller's thread is its main thread: one thread at a time. INVALID, NO_MEMORY, NOT_FOUND (no such variant). */
+PSM_API psm_status psmPlanCommCreate(const struct psmPlanConfig *config, const struct psmPlanEngine *engine,
+                                     psmPlanComm **comm);
+/* Waits for what was launched, or for the abort, polls the last callbacks and frees it. What its pools miss is an event
+ * (PSM_PLAN_DESTROY) and a broken rule. */
+PSM_API psm_status psmPlanCommDestroy(psmPlanComm *comm);
+/* INVALID (rank, count, func, a stream that is captured into another graph than the group's), NO_MEMORY. */
+PSM_API psm_status psmPlanEnqueue(psmPlanComm *comm, const struct psmPlanTask *task, void *stream);
+/* The end of a group over the communicators of this thread: prepare of each; then, plan by plan, barrier, before,
+ * launch, after; then finish. After a failure the tasks of the group are gone and nothing stays allocated. */
+PSM_API psm_status psmPlanGroupEnd(psmPlanComm *const *comms, size_t ncomms);
+/* Runs the callbacks that other threads have queued; wait: until at least one ran, or abort. ran: NULL or how many. */
+PSM_API psm_status psmPlanPoll(psmPlanComm *comm, int wait, uint64_t *ran);
+/* Any thread. Host functions and waits come back; plans are reclaimed when their proxy has dropped their ops. */
+PSM_API void psmPlanAbort(psmPlanComm *comm);
+PSM_API int psmPlanAborted(const psmPlanComm *comm);
+
+/* For engines. Any thread. */
+PSM_API void psmPlanInfoOf(const psmPlan *plan, struct psmPlanInfo *info);
+PSM_API psmPlanComm *psmPlanCommOf(const psmPlan *plan);
+PSM_API void psmPlanKernelDone(psmPlan *plan);
+PSM_API void psmPlanOpDone(void *cookie, psm_status status);
+
+struct psmPlanCounters {
+    uint32_t size;
+    uint64_t plans, ops, tasks;             /* made so far */
+    uint64_t plansLive, opsLive, tasksLive; /* taken from their pools now */
+    uint64_t plansPool, opsPool, tasksPool; /* objects that the pools hold, in use and free */
+    uint64_t scopedBytes, permanentBytes;   /* of the two memory stacks */
+    int64_t persistentRefs;
+    uint64_t callbacksQueued;
+};
+PSM_API psm_status psmPlanCount(const psmPlanComm *comm, struct psmPlanCounters *counters);
+
+/* ---- rules ---- */
+
+/* Every rule has a name, stands in one table (csrc/planrules) and is checked there: on a trace as it is made, on one
+ * from a record file or a log, or on what a simulation did. */
+struct psmPlanRule {
+    const char *name;   /* reclaim.early */
+    const char *text;   /* what must hold, one sentence */
+    int32_t schedulers; /* 1: legacy, 2: planner, 3: both */
+};
+struct psmPlanBreach {
+    char rule[32];
+    int32_t rank, other;  /* other: the rank that it differs from; -1: none */
+    uint64_t plan, order; /* of the event that breaks it */
+    char text[256];
+};
+PSM_API size_t psmPlanRules(const struct psmPlanRule **rules);
+
+/* The checker of one communicator's trace: the communicator has its own, which sees every event as it happens.
+ * PSM_PLAN_CHECK=0 turns it off. The first breaches, at most capacity; returns how many there were. */
+PSM_API size_t psmPlanBreaches(const psmPlanComm *comm, struct psmPlanBreach *out, size_t capacity);
+/* The last events of the trace, oldest first; also in the record file, as ring psm.plan. Returns how many. */
+PSM_API size_t psmPlanTrace(const psmPlanComm *comm, struct psmPlanEvent *out, size_t capacity);
+/* Of an old trace, in the order of `order`. */
+PSM_API size_t psmPlanCheckTrace(const struct psmPlanEvent *events, size_t nevents, int scheduler, int ended,
+                                 struct psmPlanBreach *out, size_t capacity);
+
+/* ---- variants ---- */
+
+struct psmPlanVariant {
+    const char *name, *summary;
+    const char *outcome; /* the rule that it breaks; "" for right ones */
+    int32_t wrong;
+    int32_t schedulers; /* 1: legacy, 2: planner, 3: both */
+};
+PSM_API size_t psmPlanVariants(const struct psmPlanVariant **variants);
+
+/* ---- simulation: N ranks, their streams and proxies in one thread, permuted by a seed ---- */
+
+struct psmPlanStep { /* what the main thread of a rank does, in order */
+    int32_t kind;    /* enum psm_plan_step */
+    int32_t rank;    /* -1: every rank (a collective) */
+    struct psmPlanTask task;
+};
+enum psm_plan_step {
+    PSM_PLAN_STEP_TASK = 0,
+    PSM_PLAN_STEP_GROUP_END, /* launches what was enqueued */
+    PSM_PLAN_STEP_CAPTURE,   /* until CAPTURED, groups go into a graph */
+    PSM_PLAN_STEP_CAPTURED,
+    PSM_PLAN_STEP_REPLAY,     /* task.count times */
+    PSM_PLAN_STEP_DROP_GRAPH, /* destroys the graph */
+    PSM_PLAN_STEP_POLL,       /* task.count != 0: with waiting */
+    PSM_PLAN_STEP_ABORT
+};
+struct psmPlanSimulation {
+    uint32_t size;
+    struct psmPlanConfig config; /* rank is not used */
+    uint64_t seed;               /* of the order in which agents run */
+    const struct psmPlanStep *steps;
+    uint64_t nsteps;
+};
+typedef struct psmPlanResult psmPlanResult;
+/* Any thread; needs neither CUDA nor a proxy. INVALID, NOT_FOUND, NO_MEMORY. A run that hangs is a result. */
+PSM_API psm_status psmPlanSimulate(const struct psmPlanSimulation *simulation, psmPlanResult **result);
+PSM_API void psmPlanResultFree(psmPlanResult *result); /* NULL is fine */
+PSM_API size_t psmPlanResultPlans(const psmPlanResult *result, int rank);
+PSM_API psm_status psmPlanResultPlan(const psmPlanResult *result, int rank, size_t i, struct psmPlanInfo *info);
+PSM_API size_t psmPlanResultEvents(const psmPlanResult *result, int rank, const struct psmPlanEvent **events);
+/* The order of all ranks' events: rank of each, in the order in which they happened. */
+PSM_API size_t psmPlanResultOrder(const psmPlanResult *result, const int32_t **ranks);
+PSM_API size_t psmPlanResultBreaches(const psmPlanResult *result, const struct psmPlanBreach **breaches);
+PSM_API int psmPlanResultStuck(const psmPlanResult *result); /* 1: it hung */
+
+/* ---- CUDA streams and libpsm's proxy ---- */
+
+/* An engine over a rank's proxy and the connectors that `connector` gives (channel, peer, 1: send; connIndex 0 for
+ * collectives, 1 for p2p). Collectives are rings over host memory. The engine copies the struct; free it after the
+ * communicator. */
+struct psmPlanConnectors {
+    psmP2pConnector *(*find)(void *context, int channel, int peer, int send, int connIndex);
+    void *context;
+};
+PSM_API psm_status psmPlanCudaEngine(psmProxyState *state, const struct psmPlanConnectors *connectors,
+                                     const struct psmPlanEngine **engine);
+PSM_API void psmPlanCudaEngineFree(const struct psmPlanEngine *engine);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

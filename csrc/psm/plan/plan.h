@@ -1,0 +1,223 @@
+/* Inside of the plans: what schedulers (legacy.c, planner.c), launch and reclaim share. Main thread unless said
+ * otherwise. Names follow NCCL's where it has one. */
+#ifndef PSM_PLAN_PLAN_H
+#define PSM_PLAN_PLAN_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+
+#include "core/internal.h"
+#include "psm/psm_plan.h"
+
+enum { MAXCHANNELS = PSM_PLAN_MAXCHANNELS };
+
+/* ---- memory (memory.c) ---- */
+
+/* A stack of frames: what is allocated since a push goes at its pop. Grows by blocks, which it keeps. */
+struct plan_stack {
+    struct plan_block *blocks, *top;
+    struct plan_frame *frame;
+    uint64_t bytes; /* held, in use or not */
+    int depth;
+};
+psm_status plan_stack_push(struct plan_stack *stack);
+void plan_stack_pop(struct plan_stack *stack);
+void *plan_stack_alloc(struct plan_stack *stack, size_t bytes); /* zeroed, aligned to 16; NULL: no memory */
+void plan_stack_free(struct plan_stack *stack);
+
+/* Objects of one size, from a stack that lives as long as the communicator; a free list. */
+struct plan_pool {
+    struct plan_stack *stack;
+    size_t size;
+    void *free;
+    uint64_t live, total;
+};
+void *plan_pool_alloc(struct plan_pool *pool); /* zeroed */
+void plan_pool_free(struct plan_pool *pool, void *object);
+
+/* ---- queues ---- */
+
+/* First member of what others queue for the main thread. */
+struct plan_callback {
+    struct plan_callback *next;
+    psm_status (*fn)(psmPlanComm *comm, struct plan_callback *callback);
+};
+/* Many producers (host functions, destructors of graphs, the main thread), one consumer: in the order of enqueueing. */
+struct plan_mpsc {
+    _Atomic(struct plan_callback *) head; /* last come first; the consumer turns it around */
+    _Atomic uint64_t enqueued;
+};
+
+/* ---- tasks ---- */
+
+struct plan_task {
+    struct plan_task *next;
+    struct psmPlanTask task;
+    uint64_t number; /* order among the communicator's tasks, from 0 */
+    uint64_t nbytes; /* of a p2p; of a collective: what a rank's buffer has at most */
+    uint64_t done;   /* legacy: p2p bytes that are in plans; chunk: how many pieces */
+    uint32_t chunk;
+};
+struct plan_task_queue {
+    struct plan_task *head, *tail;
+};
+struct plan_streams { /* of the group, each once, the launch stream first */
+    void **stream;
+    uint32_t n, room;
+};
+
+/* ---- plans ---- */
+
+struct plan_op { /* a proxy op, from the op pool */
+    struct plan_op *next;
+    psmPlan *plan;
+    struct psmPlanOpInfo info;
+    uint64_t posted; /* opCount in the communicator's history, of the last launch */
+    const void *sendbuff;
+    void *recvbuff;
+    _Atomic uint32_t open; /* posted and not ended: launches of it */
+};
+struct plan_work { /* from the scoped stack while it is planned; copied for a persistent plan */
+    struct plan_work *next;
+    struct psmPlanWorkInfo info;
+    const void *sendbuff;
+    void *recvbuff;
+};
+struct plan_channel {
+    struct plan_work *works, *last;
+    struct plan_op *ops, *lastop;
+    uint64_t collBytes;             /* legacy: load, for the least loaded channel */
+    uint32_t nwork;                 /* slots (legacy) or batches (planner) */
+    uint32_t nelem;                 /* in the last slot or batch */
+    uint32_t nworkbytes, nbatchp2p; /* planner: of the last batch */
+    uint32_t acks; /* what the work FIFO's counter of this channel has when the kernel has run this plan */
+};
+
+struct psmPlan {
+    struct plan_callback reclaimer; /* first: a reclaimer is its plan */
+    psmPlanComm *comm;
+    psmPlan *next; /* of the group */
+    uint64_t id, channelMask, workBytes, graph /* 0: not persistent */;
+    int32_t channelUbound, channelCount, ncolls, np2ps;
+    bool hasProxyOps, persistent, kernel, hostCbEnq;
+    uint64_t collOpCount;         /* collectives that it counts */
+    struct plan_op *ops, *lastop; /* planner: merged by opCount; legacy: channel by channel */
+    uint64_t nops, ndecrement;
+    struct plan_task_queue tasks; /* that it has taken: freed with it */
+    uint64_t ntasks;
+    struct plan_work_table *works; /* what kernels and people look at; lives as long as the plan */
+    void *persistentWork;          /* of the engine */
+    /* PassSM: in its own allocation, so that who frees too early or twice can be told */
+    struct psmSyncCondition *sync;
+    struct plan_copy {
+        struct plan_copy *next;
+        void *to;
+        const void *from;
+        uint64_t nbytes;
+    } *selfCopies;
+    struct plan_channel channels[MAXCHANNELS];
+    /* any thread */
+    _Atomic int64_t open; /* kernels launched and not ended, ops posted and not ended, host functions that run */
+    _Atomic uint32_t kernelRuns, launches;
+    _Atomic uint32_t enqueued; /* how often its reclaimer was */
+    _Atomic uint32_t reclaimed;
+};
+
+/* ---- what varies ---- */
+
+enum plan_order { /* of what is taken out first */
+                  PLAN_COLL_FIRST = 0,
+                  PLAN_P2P_FIRST,
+                  PLAN_P2P_PRESCHEDULED /* p2p before the first plan, without a kernel: the seed's
+                                           preScheduleP2pUseNokernel */
+};
+struct plan_variant {
+    struct psmPlanVariant name;
+    enum plan_order order;
+    bool reclaim_early, reclaim_twice, lose_callback, count_all_ops, free_in_callback, cuda_in_barrier, keep_scope,
+        unbalanced_refs, lose_ops;
+};
+extern const struct plan_variant plan_variants[];
+extern const size_t plan_nvariants;
+const struct plan_variant *plan_find_variant(const char *name); /* NULL: coll-first */
+
+/* A scheduler: one for each generation of NCCL. */
+struct plan_budget {
+    int64_t slots;                 /* legacy */
+    int64_t args_bytes, out_bytes; /* planner */
+};
+struct plan_scheduler {
+    const char *name;
+    /* Once a group, before the first plan: sorts and joins tasks (planner). */
+    psm_status (*prepare)(psmPlanComm *comm);
+    void (*budget)(psmPlanComm *comm, const psmPlan *plan, struct plan_budget *budget);
+    /* Moves tasks into the plan until none is left or the budget is. */
+    psm_status (*colls)(psmPlanComm *comm, psmPlan *plan, struct plan_budget *budget);
+    psm_status (*p2ps)(psmPlanComm *comm, psmPlan *plan, struct plan_budget *budget);
+    /* channelUbound, channelMask, isLast, hasProxyOps, merged ops, works. */
+    psm_status (*finish)(psmPlanComm *comm, psmPlan *plan);
+    /* Its works into the FIFO (waits for room by engine->pause) or, persistent, into memory of its own. */
+    psm_status (*upload)(psmPlanComm *comm, psmPlan *plan);
+};
+extern const struct plan_scheduler plan_legacy, plan_planner;
+
+/* The work FIFO: counters as NCCL has them; slots (legacy) or bytes (planner). */
+struct plan_fifo {
+    uint32_t depth, sent, acked; /* acked: the least over all channels, by the last look */
+    uint32_t channelSent[MAXCHANNELS];
+    _Atomic uint32_t done[MAXCHANNELS]; /* written by kernels */
+};
+
+struct psmPlanComm {
+    struct psmPlanConfig config;
+    struct psmPlanEngine engine;
+    const struct plan_scheduler *scheduler;
+    const struct plan_variant *variant;
+    struct plan_stack permanent, scoped;
+    struct plan_pool plans, ops, tasks, copies;
+    /* tasks of the group */
+    struct plan_task_queue collQueue;
+    struct plan_peer {
+        struct plan_task_queue send, recv;
+    } *peers;
+    int32_t *sendOrder, *recvOrder; /* p2p schedule: round -> rank */
+    uint64_t ntasksColl, ntasksP2p, collBytes, taskNumber;
+    struct plan_streams streams;
+    uint64_t graph; /* that the group is captured into */
+    /* plans of the group */
+    psmPlan *planHead, *planTail, *unlaunched;
+    uint64_t planId, nplans;
+    struct plan_fifo fifo;
+    uint64_t collOpCount, p2pOpCount[MAXCHANNELS]; /* history, as uploadProxyOps counts it */
+    int64_t persistentRefs;
+    struct plan_mpsc callbacks;
+    struct plan_callback *waiting, *waitingTail; /* dequeued, and their plans have not ended: in order */
+    _Atomic uint64_t openPlans;                  /* launched and not reclaimed */
+    _Atomic uint32_t aborted;
+    struct plan_trace *trace; /* trace.c: numbers events, keeps the last, hands them to the rules and the record */
+    struct psmPlanCounters counted;
+    void *scheduling; /* the scheduler's own state for a group, on the scoped stack */
+};
+
+/* Any thread. */
+void plan_event(psmPlanComm *comm, enum psm_plan_what what, const psmPlan *plan, int64_t a, int64_t b, int64_t c);
+static inline void plan_meet(psmPlanComm *comm, int point)
+{
+    if (comm->engine.meet) comm->engine.meet(comm->engine.self, point);
+}
+static inline void plan_wake(psmPlanComm *comm)
+{
+    if (comm->engine.wake) comm->engine.wake(comm->engine.self);
+}
+
+/* schedule.c: cuts all tasks of the group into plans, in the order of the variant; comm->planHead is the first. */
+psm_status plan_schedule(psmPlanComm *comm, bool persistent);
+/* task.c */
+psm_status plan_task_check(const psmPlanComm *comm, const struct psmPlanTask *task);
+psm_status plan_task_add(psmPlanComm *comm, const struct psmPlanTask *task);
+void plan_tasks_drop(psmPlanComm *comm); /* what a failed group has left */
+uint64_t plan_type_size(int datatype);   /* 0: no such type */
+/* Of a collective: bytes of a rank's larger buffer. */
+uint64_t plan_task_bytes(const psmPlanComm *comm, const struct psmPlanTask *task);
+
+#endif
