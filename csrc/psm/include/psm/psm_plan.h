@@ -1,6 +1,6 @@
 /* Plans: how the tasks of a group are cut into kernel plans, how plans are launched over streams and the proxy, and
  * when they are reclaimed. The machinery knows neither CUDA nor a proxy: an engine stands for both. Engines: the
- * simulated one of psmPlanSimulate, and CUDA with libpsm's proxy (psmPlanCudaEngine). */
+ * simulated one of psmPlanSimulate, and CUDA with libpsm's proxy (psm_plan_cuda.h). */
 #ifndef PSM_PLAN_H
 #define PSM_PLAN_H
 
@@ -273,19 +273,6 @@ PSM_API size_t psmPlanResultEvents(const psmPlanResult *result, int rank, const 
 PSM_API size_t psmPlanResultOrder(const psmPlanResult *result, const int32_t **ranks);
 PSM_API size_t psmPlanResultBreaches(const psmPlanResult *result, const struct psmPlanBreach **breaches);
 PSM_API int psmPlanResultStuck(const psmPlanResult *result); /* 1: it hung */
-
-/* ---- CUDA streams and libpsm's proxy ---- */
-
-/* An engine over a rank's proxy and the connectors that `connector` gives (channel, peer, 1: send; connIndex 0 for
- * collectives, 1 for p2p). Collectives are rings over host memory. The engine copies the struct; free it after the
- * communicator. */
-struct psmPlanConnectors {
-    psmP2pConnector *(*find)(void *context, int channel, int peer, int send, int connIndex);
-    void *context;
-};
-PSM_API psm_status psmPlanCudaEngine(psmProxyState *state, const struct psmPlanConnectors *connectors,
-                                     const struct psmPlanEngine **engine);
-PSM_API void psmPlanCudaEngineFree(const struct psmPlanEngine *engine);
 
 #ifdef __cplusplus
 }
