@@ -25,7 +25,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "transport": {"proxy", "_native", "model"},
     "lab": {"logparse", "transport", "proxy", "model"},
     "testing": {"lab", "model"},
-    "cli": {"report", "analysis", "logparse", "catalogue", "lab", "transport", "model"},
+    "plugins": {"model"},
+    "cli": {"report", "analysis", "logparse", "catalogue", "lab", "plugins", "transport", "model"},
 }
 # What only its own command may load, and no analysis.
 HEAVY = (

@@ -1,0 +1,242 @@
+"""Layouts and values of NCCL's plugin ABIs: from the fact sheet, and from the debug information of a compiled unit.
+
+`python -m tests.abi.layouts shared/abi/nccl_plugin_abi.json > psmkit/plugins/abi.json` makes the package's own copy of the facts.
+A layout is {"kind", "size", "alignment", "members"}; a member [path, offset, size, type, type without typedefs], where the path of
+what is inside of an anonymous union has no part for that.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from elftools.dwarf.die import DIE
+from elftools.elf.elffile import ELFFile
+
+Facts = dict[str, Any]
+
+# What nccl.h declares for programs, and no plugin sees.
+PROGRAMS = (
+    "ncclUniqueId ncclConfig_v21400 ncclConfig_v21700 ncclConfig_v22700 ncclConfig_v22800 ncclConfig_v23000 ncclSimInfo_v22200"
+    " ncclWaitSignalDesc_t ncclScalarResidence_t ncclCommMemStat_t ncclRedOp_dummy_t NCCL_UNIQUE_ID_BYTES NCCL_COMM_NULL"
+    " NCCL_CONFIG_UNDEF_PTR NCCL_CONFIG_UNDEF_INT NCCL_SPLIT_NOCOLOR NCCL_SHRINK_DEFAULT NCCL_SHRINK_ABORT NCCL_WIN_DEFAULT"
+    " NCCL_WIN_COLL_SYMMETRIC NCCL_WIN_STRICT_ORDERING NCCL_WIN_REQUIRED_ALIGNMENT NCCL_CTA_POLICY_DEFAULT"
+    " NCCL_CTA_POLICY_EFFICIENCY NCCL_CTA_POLICY_ZERO"
+).split()
+
+
+def known_members(members: list[Facts], inside: str = "") -> Iterator[list[Any]]:
+    """The members of the fact sheet, flat."""
+    for member in members:
+        name = member["name"]
+        kind = member.get("kind")
+        path = f"{inside}{name}" if name else f"{inside}<{kind}>"
+        plain = member.get("canonical", member["type"])
+        yield [path, member["offset"], member["size"], member["type"], plain]
+        if kind:
+            yield from known_members(member["members"], f"{path}." if name else inside)
+
+
+def known(sheet: Facts) -> Facts:
+    """What psmkit keeps of the fact sheet."""
+    wanted = {name: struct for name, struct in sheet["structs"].items() if name not in PROGRAMS}
+    return {
+        "structs": {
+            name: {
+                "kind": struct["kind"],
+                "size": struct["size"],
+                "alignment": struct["alignment"],
+                "headers": struct["defined_in_core_headers"],
+                "members": list(known_members(struct["members"])),
+            }
+            for name, struct in wanted.items()
+        },
+        "typedefs": {
+            name: [[entry["from"], entry["to"], entry["target"]] for entry in history]
+            for name, history in sheet["typedefs"].items()
+        },
+        "enums": {
+            name: [[entry["from"], entry["to"], entry["values"]] for entry in enum["history"]]
+            for name, enum in sheet["enums"].items()
+            if name not in PROGRAMS
+        },
+        "constants": {
+            name: [[entry["from"], entry["to"], entry["value"]] for entry in history]
+            for name, history in sheet["constants"].items()
+            if name not in PROGRAMS
+        },
+        "example_constants": sheet["constants_example_headers_only"],
+        "tables": {
+            kind: {
+                str(version["version"]): {
+                    "symbol": version["symbol"],
+                    "struct": version["struct"],
+                    "releases": [version["looked_up_from_release"], version["last_release_seen"]],
+                    "dropped": version["dropped_in"],
+                }
+                for version in plugin["versions"]
+            }
+            for kind, plugin in sheet["plugins"].items()
+        },
+        "lookups": {**sheet["symbol_lookup_by_release_source"], **sheet["symbol_lookup_by_release_binary"]},
+    }
+
+
+def text(facts: Facts) -> str:
+    """JSON with a line for each struct, enum, ..."""
+    parts = []
+    for part, entries in facts.items():
+        rows = [f"  {json.dumps(name)}: {json.dumps(entry)}" for name, entry in entries.items()]
+        parts.append(f"{json.dumps(part)}: {{\n" + ",\n".join(rows) + "\n}")
+    return "{\n" + ",\n".join(parts) + "\n}\n"
+
+
+def name_of(die: DIE | None) -> str:
+    found = die.attributes.get("DW_AT_name") if die is not None else None
+    return found.value.decode() if found else ""
+
+
+def target(die: DIE) -> DIE | None:
+    return die.get_DIE_from_attribute("DW_AT_type") if "DW_AT_type" in die.attributes else None
+
+
+class Unit:
+    """The types, enumerators and numbers of an object file that was compiled with -g."""
+
+    def __init__(self, path: Path) -> None:
+        self.structs: Facts = {}
+        self.typedefs: dict[str, str] = {}
+        self.enumerators: dict[str, int] = {}
+        self.enums: dict[str, dict[str, int]] = {}
+        self.numbers: dict[str, int] = {}
+        self._names: dict[int, str] = {}  # of structs and unions that have a name by a typedef only
+        with path.open("rb") as file:
+            elf = ELFFile(file)
+            top = next(iter(elf.get_dwarf_info().iter_CUs())).get_top_DIE()
+            dies = list(self._all(top))
+            for die in dies:
+                self._named(die)
+            for die in dies:
+                self._read(die)
+            self._numbers(elf)
+
+    def _all(self, die: DIE) -> Iterator[DIE]:
+        for child in die.iter_children():
+            yield child
+            if child.tag == "DW_TAG_namespace":
+                yield from self._all(child)
+
+    def _named(self, die: DIE) -> None:
+        to = target(die)
+        if die.tag == "DW_TAG_typedef" and to is not None and to.tag in RECORDS and not name_of(to):
+            self._names.setdefault(to.offset, name_of(die))
+
+    def _read(self, die: DIE) -> None:
+        name = name_of(die)
+        if die.tag == "DW_TAG_enumeration_type":
+            self._enum(die, name)
+        if die.tag != "DW_TAG_typedef" or not name.startswith("nccl"):
+            return
+        to = target(die)
+        self.typedefs[name] = self.type(to)
+        if to is None:
+            return
+        if to.tag in RECORDS and self._names.get(to.offset, name_of(to)) == name:
+            members = list(self._members(to, "", 0))
+            self.structs[name] = {"kind": RECORDS[to.tag], "size": size_of(to), "members": members}
+        elif to.tag == "DW_TAG_enumeration_type":
+            self._enum(to, name)
+
+    def _enum(self, die: DIE, name: str) -> None:
+        values = {name_of(c): int(c.attributes["DW_AT_const_value"].value) for c in die.iter_children()}
+        self.enumerators.update(values)
+        if name:
+            self.enums[name] = values
+
+    def _members(self, die: DIE, inside: str, base: int) -> Iterator[list[Any]]:
+        for member in die.iter_children():
+            if member.tag != "DW_TAG_member":
+                continue
+            to = target(member)
+            assert to is not None
+            where = member.attributes.get("DW_AT_data_member_location")
+            offset = base + (int(where.value) if where else 0)
+            nested = RECORDS.get(to.tag) if not name_of(to) and to.offset not in self._names else None
+            name = name_of(member)
+            path = f"{inside}{name}" if name else f"{inside}<{nested}>"
+            yield [path, offset, size_of(to), nested or self.type(to), nested or self.type(to, plain=True)]
+            if nested:
+                yield from self._members(to, f"{path}." if name else inside, offset)
+
+    def type(self, die: DIE | None, plain: bool = False) -> str:
+        """A type as C writes it, without a name; plain: typedefs followed to their end."""
+        if die is None:
+            return "void"
+        match die.tag:
+            case "DW_TAG_base_type":
+                return {"_Bool": "bool"}.get(name_of(die), name_of(die))
+            case "DW_TAG_typedef":
+                return self.type(target(die), plain) if plain else name_of(die)
+            case "DW_TAG_structure_type" | "DW_TAG_union_type":
+                name = self._names.get(die.offset, name_of(die))
+                return f"{RECORDS[die.tag]} {name}" if plain else name
+            case "DW_TAG_enumeration_type":
+                return f"enum:{8 * size_of(die)}" if plain else name_of(die)
+            case "DW_TAG_const_type":
+                return f"const {self.type(target(die), plain)}"
+            case "DW_TAG_pointer_type":
+                to = target(die)
+                if to is not None and to.tag == "DW_TAG_subroutine_type":
+                    return f"{self._returns(to, plain)}(*)({', '.join(self._parameters(to, plain))})"
+                inner = self.type(to, plain)
+                return f"{inner}*" if inner.endswith("*") else f"{inner} *"
+            case "DW_TAG_array_type":
+                bounds = [c.attributes["DW_AT_upper_bound"].value + 1 for c in die.iter_children()]
+                return f"{self.type(target(die), plain)} {''.join(f'[{n}]' for n in bounds)}"
+            case _:
+                raise ValueError(f"{die.tag} in a plugin's table")
+
+    def _returns(self, die: DIE, plain: bool) -> str:
+        name = self.type(target(die), plain)
+        return name if name.endswith("*") else f"{name} "
+
+    def _parameters(self, die: DIE, plain: bool) -> Iterator[str]:
+        children = list(die.iter_children())
+        if not children:
+            yield "void"
+        for child in children:
+            yield "..." if child.tag == "DW_TAG_unspecified_parameters" else self.type(target(child), plain)
+
+    def _numbers(self, elf: ELFFile) -> None:
+        for symbol in elf.get_section_by_name(".symtab").iter_symbols():
+            if symbol.name.startswith(NUMBER):
+                data = elf.get_section(symbol["st_shndx"]).data()
+                at = symbol["st_value"]
+                self.numbers[symbol.name.removeprefix(NUMBER)] = int.from_bytes(
+                    data[at : at + 8], "little", signed=True
+                )
+
+
+RECORDS = {"DW_TAG_structure_type": "struct", "DW_TAG_union_type": "union"}
+NUMBER = "number_of_"  # variables of the unit: macros, alignments
+
+
+def size_of(die: DIE | None) -> int:
+    assert die is not None
+    if "DW_AT_byte_size" in die.attributes:
+        return int(die.attributes["DW_AT_byte_size"].value)
+    if die.tag == "DW_TAG_array_type":
+        count = 1
+        for child in die.iter_children():
+            count *= child.attributes["DW_AT_upper_bound"].value + 1
+        return count * size_of(target(die))
+    return 8 if die.tag == "DW_TAG_pointer_type" else size_of(target(die))
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    print(text(known(json.loads(Path(sys.argv[1]).read_text()))), end="")
