@@ -107,6 +107,7 @@ struct psmPlan {
     uint64_t ntasks;
     struct plan_work_table *works; /* what kernels and people look at; lives as long as the plan */
     void *persistentWork;          /* of the engine */
+    void *run;                     /* of the engine, for its launches; NULL at first */
     /* PassSM: in its own allocation, so that who frees too early or twice can be told */
     struct psmSyncCondition *sync;
     struct plan_copy {
