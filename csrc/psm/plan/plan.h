@@ -23,7 +23,7 @@ struct plan_stack {
 psm_status plan_stack_push(struct plan_stack *stack);
 void plan_stack_pop(struct plan_stack *stack);
 void *plan_stack_alloc(struct plan_stack *stack, size_t bytes); /* zeroed, aligned to 16; NULL: no memory */
-void plan_stack_free(struct plan_stack *stack);
+void plan_stack_free(struct plan_stack *stack);                 /* all of it, and all frames */
 
 /* Objects of one size, from a stack that lives as long as the communicator; a free list. */
 struct plan_pool {
@@ -32,7 +32,8 @@ struct plan_pool {
     void *free;
     uint64_t live, total;
 };
-void *plan_pool_alloc(struct plan_pool *pool); /* zeroed */
+void *plan_pool_alloc(struct plan_pool *pool); /* zeroed; NULL: no memory */
+/* Under ASan, what is freed may not be touched. */
 void plan_pool_free(struct plan_pool *pool, void *object);
 
 /* ---- queues ---- */
@@ -72,26 +73,17 @@ struct plan_op { /* a proxy op, from the op pool */
     struct plan_op *next;
     psmPlan *plan;
     struct psmPlanOpInfo info;
-    uint64_t posted; /* opCount in the communicator's history, of the last launch */
-    const void *sendbuff;
-    void *recvbuff;
+    uint64_t posted;       /* opCount in the communicator's history, of the last launch */
     _Atomic uint32_t open; /* posted and not ended: launches of it */
 };
-struct plan_work { /* from the scoped stack while it is planned; copied for a persistent plan */
-    struct plan_work *next;
-    struct psmPlanWorkInfo info;
-    const void *sendbuff;
-    void *recvbuff;
+/* Copies of what a plan holds, for kernels and people; lives as long as the plan. In pools by size: 2^order bytes. */
+struct plan_work_table {
+    struct psmPlanWorkInfo *works;
+    struct psmPlanOpInfo *ops;
+    uint64_t nworks;
+    int order;
 };
-struct plan_channel {
-    struct plan_work *works, *last;
-    struct plan_op *ops, *lastop;
-    uint64_t collBytes;             /* legacy: load, for the least loaded channel */
-    uint32_t nwork;                 /* slots (legacy) or batches (planner) */
-    uint32_t nelem;                 /* in the last slot or batch */
-    uint32_t nworkbytes, nbatchp2p; /* planner: of the last batch */
-    uint32_t acks; /* what the work FIFO's counter of this channel has when the kernel has run this plan */
-};
+enum { PLAN_TABLE_MIN = 10, PLAN_TABLES = 30 }; /* 1 KiB and up */
 
 struct psmPlan {
     struct plan_callback reclaimer; /* first: a reclaimer is its plan */
@@ -99,15 +91,18 @@ struct psmPlan {
     psmPlan *next; /* of the group */
     uint64_t id, channelMask, workBytes, graph /* 0: not persistent */;
     int32_t channelUbound, channelCount, ncolls, np2ps;
+    int32_t syncCount; /* that its sync condition is armed with; -1: it needs none */
+    int32_t storage;   /* enum psm_plan_storage */
+    uint32_t nbatches; /* legacy: slots */
     bool hasProxyOps, persistent, kernel, hostCbEnq;
     uint64_t collOpCount;         /* collectives that it counts */
     struct plan_op *ops, *lastop; /* planner: merged by opCount; legacy: channel by channel */
     uint64_t nops, ndecrement;
     struct plan_task_queue tasks; /* that it has taken: freed with it */
     uint64_t ntasks;
-    struct plan_work_table *works; /* what kernels and people look at; lives as long as the plan */
-    void *persistentWork;          /* of the engine */
-    void *run;                     /* of the engine, for its launches; NULL at first */
+    struct plan_work_table *works;
+    void *persistentWork; /* of the engine */
+    void *run;            /* of the engine, for its launches; NULL at first */
     /* PassSM: in its own allocation, so that who frees too early or twice can be told */
     struct psmSyncCondition *sync;
     struct plan_copy {
@@ -116,12 +111,19 @@ struct psmPlan {
         const void *from;
         uint64_t nbytes;
     } *selfCopies;
-    struct plan_channel channels[MAXCHANNELS];
+    /* Once uploaded into the FIFO: what its counter of each of these channels has when the kernel has run the plan. */
+    uint64_t fifoMask;
+    uint32_t acks[MAXCHANNELS];
     /* any thread */
     _Atomic int64_t open; /* kernels launched and not ended, ops posted and not ended, host functions that run */
     _Atomic uint32_t kernelRuns, launches;
     _Atomic uint32_t enqueued; /* how often its reclaimer was */
     _Atomic uint32_t reclaimed;
+    _Atomic uint32_t cancelled;  /* its launch failed: the host task posts nothing */
+    _Atomic uint32_t syncFreed;  /* free-in-callback */
+    _Atomic uint32_t callbacks;  /* host functions launched and not over */
+    bool committed, hostFunc;    /* streams or a graph know it; its launch has a host function (PassSM) */
+    struct plan_callback second; /* reclaim-twice: an intrusive node can be in the queue once */
 };
 
 /* ---- what varies ---- */
@@ -137,6 +139,7 @@ struct plan_variant {
     enum plan_order order;
     bool reclaim_early, reclaim_twice, lose_callback, count_all_ops, free_in_callback, cuda_in_barrier, keep_scope,
         unbalanced_refs, lose_ops;
+    bool lose_reclaimer, after_enqueues, leave_early, count_twice, newest_first, keep_opcount;
 };
 extern const struct plan_variant plan_variants[];
 extern const size_t plan_nvariants;
@@ -149,16 +152,19 @@ struct plan_budget {
 };
 struct plan_scheduler {
     const char *name;
+    /* At creation: the order of p2p (comm->sendOrder, recvOrder). */
+    void (*order)(psmPlanComm *comm);
     /* Once a group, before the first plan: sorts and joins tasks (planner). */
     psm_status (*prepare)(psmPlanComm *comm);
-    void (*budget)(psmPlanComm *comm, const psmPlan *plan, struct plan_budget *budget);
+    void (*budget)(const psmPlanComm *comm, const psmPlan *plan, struct plan_budget *budget);
     /* Moves tasks into the plan until none is left or the budget is. */
     psm_status (*colls)(psmPlanComm *comm, psmPlan *plan, struct plan_budget *budget);
     psm_status (*p2ps)(psmPlanComm *comm, psmPlan *plan, struct plan_budget *budget);
-    /* channelUbound, channelMask, isLast, hasProxyOps, merged ops, works. */
+    /* Before the plan is closed: where its works lie, the order of its ops. */
     psm_status (*finish)(psmPlanComm *comm, psmPlan *plan);
-    /* Its works into the FIFO (waits for room by engine->pause) or, persistent, into memory of its own. */
+    /* Its works into the FIFO (waits for room by engine->pause) or, persistent, into memory of its own. ABORTED. */
     psm_status (*upload)(psmPlanComm *comm, psmPlan *plan);
+    psm_status (*nothing)(const psmPlanComm *comm, const psmPlan *plan); /* the error of a plan that takes nothing */
 };
 extern const struct plan_scheduler plan_legacy, plan_planner;
 
@@ -176,6 +182,7 @@ struct psmPlanComm {
     const struct plan_variant *variant;
     struct plan_stack permanent, scoped;
     struct plan_pool plans, ops, tasks, copies;
+    struct plan_pool tables[PLAN_TABLES];
     /* tasks of the group */
     struct plan_task_queue collQueue;
     struct plan_peer {
@@ -187,6 +194,7 @@ struct psmPlanComm {
     uint64_t graph; /* that the group is captured into */
     /* plans of the group */
     psmPlan *planHead, *planTail, *unlaunched;
+    psmPlan *prescheduled; /* variant prescheduled-p2p: it took the p2p of a mixed group, and is in no queue */
     uint64_t planId, nplans;
     struct plan_fifo fifo;
     uint64_t collOpCount, p2pOpCount[MAXCHANNELS]; /* history, as uploadProxyOps counts it */
@@ -195,7 +203,12 @@ struct psmPlanComm {
     struct plan_callback *waiting, *waitingTail; /* dequeued, and their plans have not ended: in order */
     _Atomic uint64_t openPlans;                  /* launched and not reclaimed */
     _Atomic uint32_t aborted;
-    struct plan_trace *trace; /* trace.c: numbers events, keeps the last, hands them to the rules and the record */
+    _Atomic uint64_t openWork;  /* kernels, ops, host tasks and functions, destructors that may still use it */
+    _Atomic uint64_t hostTasks; /* of plans that are not persistent, on the host stream and not run yet */
+    bool prepared, acquired;    /* a frame of the scoped stack is pushed; the device stream is held */
+    bool quarantine;            /* wrong variants: what is freed is kept, so that its use can be told */
+    void *graveyard;            /* sync conditions that are kept */
+    struct plan_trace *trace;   /* trace.c: numbers events, keeps the last, hands them to the rules and the record */
     struct psmPlanCounters counted;
     void *scheduling; /* the scheduler's own state for a group, on the scoped stack */
 };
@@ -211,10 +224,25 @@ static inline void plan_wake(psmPlanComm *comm)
     if (comm->engine.wake) comm->engine.wake(comm->engine.self);
 }
 
-/* schedule.c: cuts all tasks of the group into plans, in the order of the variant; comm->planHead is the first. */
+/* schedule.c */
+/* Checks comm->config, puts its defaults in, sets comm->scheduler, and makes the stacks, pools and the order of p2p.
+ * comm->config, engine and variant are set, the rest is zero. INVALID, NO_MEMORY. */
+psm_status plan_scheduler_open(psmPlanComm *comm);
+void plan_scheduler_close(psmPlanComm *comm); /* frees the stacks, and with them all objects; zero is fine */
+/* Cuts all tasks of the group into plans, in the order of the variant: comm->planHead is the first, linked by next, in
+ * order; comm->prescheduled may be set, too. The caller has pushed a scoped frame, which may go when it is back: plans
+ * need nothing of it. Leaves reclaimer.fn and the sync conditions to the caller, and tells no events. After a failure
+ * neither tasks nor plans of the group are left. INVALID, NO_MEMORY. */
 psm_status plan_schedule(psmPlanComm *comm, bool persistent);
+void plan_plans_drop(psmPlanComm *comm); /* gives planHead... and prescheduled back: a prepare that failed later */
+/* Gives back the plan's ops, tasks, copies, table and itself; its persistentWork and sync are gone before. */
+void plan_give_back(psmPlanComm *comm, psmPlan *plan);
+/* A kernel has run the plan: its place in the FIFO is free. Any thread; once. */
+void plan_fifo_done(psmPlan *plan);
+
 /* task.c */
 psm_status plan_task_check(const psmPlanComm *comm, const struct psmPlanTask *task);
+/* Checks it, too. Planner: a collective of no elements is none. */
 psm_status plan_task_add(psmPlanComm *comm, const struct psmPlanTask *task);
 void plan_tasks_drop(psmPlanComm *comm); /* what a failed group has left */
 uint64_t plan_type_size(int datatype);   /* 0: no such type */

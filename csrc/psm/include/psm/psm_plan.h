@@ -5,17 +5,13 @@
 #define PSM_PLAN_H
 
 #include "psm_launch.h"
+#include "psm_plan_events.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
 #define PSM_PLAN_MAXCHANNELS 64
-
-enum psm_plan_scheduler {
-    PSM_PLAN_LEGACY = 0, /* up to NCCL 2.21: work FIFO in slots, least loaded channels, isLast and doneAcks */
-    PSM_PLAN_PLANNER = 1 /* from 2.22: task planner, budgets in bytes, work batches, proxy ops merged by opCount */
-};
 
 /* NCCL's numbers. */
 enum psm_plan_func {
@@ -57,86 +53,63 @@ struct psmPlanConfig {
 typedef struct psmPlanComm psmPlanComm;
 typedef struct psmPlan psmPlan;
 
-/* What a plan is, for who shows or compares it; pointers are valid until the plan is reclaimed. */
-struct psmPlanOpInfo {                       /* a proxy op */
-    uint64_t opCount;                        /* zero-based within the plan; bit 0: p2p */
-    int32_t channel, func, peer, decrements; /* decrements: its progress counts the sync condition off */
-    uint64_t nbytes;
+/* What a plan is, for who shows, compares or runs it; pointers are valid until the plan is reclaimed. offset, nbytes:
+ * of a p2p, the part of its buffer; of a collective, the part of each rank's block: the parts of all its channels make
+ * count elements. */
+struct psmPlanOpInfo { /* a proxy op */
+    uint64_t opCount;  /* zero-based within the plan; bit 0: p2p */
+    int32_t channel, func, peer,
+        decrements; /* peer: -1: a ring's; decrements: its progress counts the sync condition off */
+    uint64_t offset, nbytes;
     uint64_t task; /* place of its task in the order of the communicator's tasks */
+    const void *sendbuff;
+    void *recvbuff;
+    int32_t datatype, redop;
 };
-struct psmPlanWorkInfo { /* work of a channel, in the order in which the kernel runs it */
-    int32_t channel, func, peer;
-    int32_t first; /* begins a slot (legacy) or a batch (planner) */
-    uint64_t nbytes, task;
+struct psmPlanWorkInfo {         /* work of a channel, in the order in which the kernel runs it */
+    int32_t channel, func, peer; /* peer: -1: a ring's */
+    int32_t first;               /* 1: begins a slot (legacy) or a batch (planner); 2: a batch that extends the last */
+    int32_t last;                /* of its channel in this plan: the kernel gives the channel's FIFO back behind it */
+    int32_t kernel;              /* 0: no kernel runs it (PassSM: its ops move the data) */
+    int32_t datatype, redop;
+    uint64_t offset, nbytes, task;
+    const void *sendbuff;
+    void *recvbuff;
+    uint32_t place; /* legacy: its slot, planner: its byte; once uploaded, in the work FIFO where the plan is there */
 };
+enum psm_plan_storage { PSM_PLAN_ARGS = 0, PSM_PLAN_FIFO = 1, PSM_PLAN_PERSISTENT = 2 }; /* where works lie */
 struct psmPlanInfo {
     uint64_t id; /* serial number in its communicator, from 1 */
     uint64_t channelMask;
     int32_t channelUbound, channelCount, hasProxyOps, persistent, kernel /* 0: goes without one */, ncolls, np2ps;
     int32_t syncCount; /* of the sync condition at its launch; -1: none */
+    int32_t storage;   /* enum psm_plan_storage */
+    uint32_t nbatches; /* legacy: slots */
     uint64_t workBytes;
     const struct psmPlanOpInfo *ops;
-    const struct psmPlanWorkInfo *works;
-    uint64_t nops, nworks, ntasks;
+    const struct psmPlanWorkInfo *works; /* channel by channel */
+    uint64_t nops, nworks, ntasks;       /* ntasks: that end in it; legacy may split a p2p over plans */
 };
 
-/* ---- what happens, in order: a trace that rules are checked on ---- */
+/* ---- what happens, in order: psm_plan_events.h ---- */
 
-enum psm_plan_what {
-    PSM_PLAN_TASK = 1,       /* a: func, b: task number */
-    PSM_PLAN_PREPARE,        /* begin of launch prepare: a: depth of the scoped stack, b: tasks */
-    PSM_PLAN_MADE,           /* plan; a: channelMask, b: ncolls, c: np2ps (one for each finished plan) */
-    PSM_PLAN_PREPARED,       /* a: depth of the scoped stack, b: plans */
-    PSM_PLAN_PREPARE_FAILED, /* a: depth of the scoped stack, b: psm_status */
-    PSM_PLAN_ARMED,          /* plan; its sync condition, at each launch: a: count, b: ops that decrement it */
-    PSM_PLAN_BARRIER,        /* the intra-process barrier was passed */
-    PSM_PLAN_CUDA,           /* an uncaptured CUDA call of the main thread: a: enum psm_plan_call */
-    PSM_PLAN_LAUNCHED,       /* plan: its kernel or its host function is on the launch stream; a: 1: with a kernel */
-    PSM_PLAN_KERNEL_DONE,    /* plan */
-    PSM_PLAN_HOST_TASK,      /* plan: hostStreamPlanTask begins; a: 1: on the host stream's thread */
-    PSM_PLAN_OP_POSTED,      /* plan; a: opCount within the history of the communicator, b: channel, c: decrements */
-    PSM_PLAN_OP_DONE,        /* plan; a, b, c: as above */
-    PSM_PLAN_COUNTED_OFF,    /* plan; a: what is left of the sync condition's count */
-    PSM_PLAN_CALLBACK,       /* plan: its host function runs (PassSM); a: count */
-    PSM_PLAN_CALLBACK_OVER,  /* plan; a: 1: by abort */
-    PSM_PLAN_RECLAIMER,      /* plan: its reclaimer was enqueued; a: enum psm_plan_enqueuer */
-    PSM_PLAN_RECLAIM,        /* plan: it is freed now; a: ops not ended, b: 1: its kernel has not ended */
-    PSM_PLAN_TOUCHED,        /* plan: a thread used it (its sync condition, an op); a: enum psm_plan_toucher */
-    PSM_PLAN_REPLAY,         /* a: graph; its plans are launched again */
-    PSM_PLAN_DESTRUCTOR,     /* a: graph; its destructor runs, b: plans */
-    PSM_PLAN_REFS,           /* a: persistentRefs, b: change */
-    PSM_PLAN_ABORT,
-    PSM_PLAN_FINISH,  /* launch finish: a: depth of the scoped stack */
-    PSM_PLAN_DESTROY, /* of the communicator: a: plans, b: ops, c: tasks that its pools miss */
-    PSM_PLAN_STUCK    /* simulation: nobody can go on; plan: whom it waits for; a: enum psm_plan_wait */
-};
-enum psm_plan_enqueuer { PSM_PLAN_BY_HOST_TASK = 1, PSM_PLAN_BY_LAUNCH_AFTER = 2, PSM_PLAN_BY_DESTRUCTOR = 3 };
-enum psm_plan_toucher { PSM_PLAN_MAIN = 1, PSM_PLAN_PROXY = 2, PSM_PLAN_HOST = 3, PSM_PLAN_KERNEL = 4 };
-enum psm_plan_call {
-    PSM_PLAN_CALL_ACQUIRE = 1,
-    PSM_PLAN_CALL_WAIT,
-    PSM_PLAN_CALL_HOST_FUNC,
-    PSM_PLAN_CALL_COPY,
-    PSM_PLAN_CALL_UPLOAD,
-    PSM_PLAN_CALL_DESTRUCTOR
-};
-enum psm_plan_wait {
-    PSM_PLAN_WAIT_FIFO = 1, /* main: for room in the work FIFO */
-    PSM_PLAN_WAIT_RECLAIM,  /* main: poll with waiting */
-    PSM_PLAN_WAIT_COUNT,    /* host function: for the sync condition's count */
-    PSM_PLAN_WAIT_PEER,     /* proxy: an op has no other end */
-    PSM_PLAN_WAIT_CHANNEL   /* kernel: a collective's channel is not entered by all ranks */
-};
-
-struct psmPlanEvent {
-    uint64_t order; /* of a communicator's trace, from 0 without a gap */
-    uint64_t plan;  /* 0: none */
-    int64_t a, b, c;
-    int32_t what, rank;
-};
 PSM_SHAREABLE(psmPlanEvent, 48);
 
 /* ---- the engine ---- */
+
+/* Points where threads meet: meet is called there. */
+enum psm_plan_point {
+    PSM_PLAN_POINT_POLL = 1,  /* main: before it takes the callbacks */
+    PSM_PLAN_POINT_RECLAIM,   /* main: a plan has ended and is freed next */
+    PSM_PLAN_POINT_COMMIT,    /* main: streams or a graph know the plans from here on */
+    PSM_PLAN_POINT_LAUNCH,    /* main: a plan is on the launch stream */
+    PSM_PLAN_POINT_HOST_TASK, /* hostStreamPlanTask: before it arms and posts */
+    PSM_PLAN_POINT_POSTED,    /* hostStreamPlanTask: ops are posted, the reclaimer is not enqueued */
+    PSM_PLAN_POINT_CALLBACK,  /* host function: before it sets the ready event */
+    PSM_PLAN_POINT_OVER,      /* host function: the count is 0, or abort */
+    PSM_PLAN_POINT_OP_DONE,   /* proxy: an op has ended and is not counted off */
+    PSM_PLAN_POINT_DESTRUCTOR /* destructor of a graph: before each reclaimer */
+};
 
 enum psm_plan_stream { PSM_PLAN_DEVICE_STREAM = 0, PSM_PLAN_HOST_STREAM = 1 };
 
@@ -150,17 +123,21 @@ struct psmPlanEngine {
     psm_status (*wait)(void *self, void *stream, void *on); /* `stream` waits for what is on `on` now */
     psm_status (*host_func)(void *self, void *stream, void (*fn)(void *), void *arg);
     psm_status (*copy)(void *self, void *stream, void *to, const void *from, uint64_t nbytes);
-    /* Runs the plan's works in stream order; ends with psmPlanKernelDone, at each launch of a graph, too. */
+    /* Runs the plan's works in stream order; ends with psmPlanKernelDone, at each launch of a graph, too. When the
+     * kernel was aborted, too. */
     psm_status (*kernel)(void *self, void *stream, psmPlan *plan);
     psm_status (*on_destroy)(void *self, uint64_t graph, void (*fn)(void *), void *arg);
     psm_status (*alloc)(void *self, uint64_t graph, uint64_t nbytes, void **memory); /* of persistent work */
     psm_status (*free)(void *self, void *memory);
-    /* The proxy: a copy of *op is kept. It ends with psmPlanOpDone(op->cookie, ...) on the proxy's thread. start: what
-     * was saved is posted. */
+    /* The proxy: a copy of *op, whose opCount is that of the history, is kept. It ends with psmPlanOpDone(cookie, ...)
+     * on the proxy's thread, once. sync: NULL, or the op may begin only when sync->proxyReadyEvent is set (wake is
+     * called then). The engine reads it and changes nothing: psmPlanOpDone counts it off. start: what was saved is
+     * posted. An op whose save failed is not there. */
     psm_status (*save)(void *self, psmPlan *plan, const struct psmPlanOpInfo *op, struct psmSyncCondition *sync,
                        void *cookie);
     psm_status (*start)(void *self);
-    psm_status (*barrier)(void *self);                 /* intra-process; NULL: the only communicator of the process */
+    /* Intra-process, for each communicator of a thread in each round of launches; NULL: the only communicator. */
+    psm_status (*barrier)(void *self);
     void (*pause)(void *self, int why, psmPlan *plan); /* in each round of a wait; why: enum psm_plan_wait */
     void (*wake)(void *self);                          /* what somebody may wait for has changed; NULL: nothing to do */
     void (*meet)(void *self, int point); /* where threads meet: a test permutes them there; NULL: nothing to do */
@@ -171,13 +148,15 @@ struct psmPlanEngine {
 /* The caller's thread is its main thread: one thread at a time. INVALID, NO_MEMORY, NOT_FOUND (no such variant). */
 PSM_API psm_status psmPlanCommCreate(const struct psmPlanConfig *config, const struct psmPlanEngine *engine,
                                      psmPlanComm **comm);
-/* Waits for what was launched, or for the abort, polls the last callbacks and frees it. What its pools miss is an event
- * (PSM_PLAN_DESTROY) and a broken rule. */
+/* Waits for what was launched (after an abort: until the proxy has dropped its ops) and for the destructors of the
+ * graphs that hold its plans, polls the last callbacks and frees it. What its pools miss is an event (PSM_PLAN_DESTROY)
+ * and a broken rule. NULL is fine. */
 PSM_API psm_status psmPlanCommDestroy(psmPlanComm *comm);
 /* INVALID (rank, count, func, a stream that is captured into another graph than the group's), NO_MEMORY. */
 PSM_API psm_status psmPlanEnqueue(psmPlanComm *comm, const struct psmPlanTask *task, void *stream);
 /* The end of a group over the communicators of this thread: prepare of each; then, plan by plan, barrier, before,
- * launch, after; then finish. After a failure the tasks of the group are gone and nothing stays allocated. */
+ * launch, after; then finish. After a failure the tasks of the group are gone and nothing stays allocated; plans that a
+ * stream or a graph knows already post nothing and are reclaimed as others. */
 PSM_API psm_status psmPlanGroupEnd(psmPlanComm *const *comms, size_t ncomms);
 /* Runs the callbacks that other threads have queued; wait: until at least one ran, or abort. ran: NULL or how many. */
 PSM_API psm_status psmPlanPoll(psmPlanComm *comm, int wait, uint64_t *ran);
@@ -204,19 +183,6 @@ PSM_API psm_status psmPlanCount(const psmPlanComm *comm, struct psmPlanCounters 
 
 /* ---- rules ---- */
 
-/* Every rule has a name, stands in one table (csrc/planrules) and is checked there: on a trace as it is made, on one
- * from a record file or a log, or on what a simulation did. */
-struct psmPlanRule {
-    const char *name;   /* reclaim.early */
-    const char *text;   /* what must hold, one sentence */
-    int32_t schedulers; /* 1: legacy, 2: planner, 3: both */
-};
-struct psmPlanBreach {
-    char rule[32];
-    int32_t rank, other;  /* other: the rank that it differs from; -1: none */
-    uint64_t plan, order; /* of the event that breaks it */
-    char text[256];
-};
 PSM_API size_t psmPlanRules(const struct psmPlanRule **rules);
 
 /* The checker of one communicator's trace: the communicator has its own, which sees every event as it happens.
