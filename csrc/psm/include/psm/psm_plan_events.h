@@ -1,0 +1,83 @@
+/* What happens to a plan, in order: a trace that rules are checked on. Needs nothing of libpsm, so that the rules
+ * (csrc/planrules) can be checked without it. */
+#ifndef PSM_PLAN_EVENTS_H
+#define PSM_PLAN_EVENTS_H
+
+#include <stdint.h>
+
+enum psm_plan_scheduler {
+    PSM_PLAN_LEGACY = 0, /* up to NCCL 2.21: work FIFO in slots, least loaded channels, isLast and doneAcks */
+    PSM_PLAN_PLANNER = 1 /* from 2.22: task planner, budgets in bytes, work batches, proxy ops merged by opCount */
+};
+
+enum psm_plan_what {
+    PSM_PLAN_TASK = 1,       /* a: func, b: task number */
+    PSM_PLAN_PREPARE,        /* begin of launch prepare: a: depth of the scoped stack, b: tasks, c: graph or 0 */
+    PSM_PLAN_MADE,           /* plan; a: channelMask, b: ncolls, c: np2ps (one for each finished plan) */
+    PSM_PLAN_PREPARED,       /* a: depth of the scoped stack, b: plans */
+    PSM_PLAN_PREPARE_FAILED, /* a: depth of the scoped stack, b: psm_status; the group's plans that no stream and no
+                                graph knows are given back without a RECLAIM */
+    PSM_PLAN_ARMED,          /* plan; its sync condition, at each launch: a: count, b: ops that decrement it */
+    PSM_PLAN_BARRIER,        /* the intra-process barrier was passed */
+    PSM_PLAN_CUDA,           /* an uncaptured CUDA call of the main thread: a: enum psm_plan_call */
+    PSM_PLAN_LAUNCHED,      /* plan: it is on the launch stream; a: 1: a kernel, 2: a host function, 3: both; b: 1: into
+                               a graph */
+    PSM_PLAN_KERNEL_DONE,   /* plan */
+    PSM_PLAN_HOST_TASK,     /* plan: hostStreamPlanTask begins; a: 1: on the host stream's thread */
+    PSM_PLAN_OP_POSTED,     /* plan; a: opCount within the history of the communicator, b: channel, c: decrements */
+    PSM_PLAN_OP_DONE,       /* plan; a, b, c: as above */
+    PSM_PLAN_COUNTED_OFF,   /* plan; a: what is left of the sync condition's count */
+    PSM_PLAN_CALLBACK,      /* plan: its host function runs (PassSM); a: count */
+    PSM_PLAN_CALLBACK_OVER, /* plan; a: 1: by abort, b: count, c: 1: it freed the sync condition (a wrong variant) */
+    PSM_PLAN_RECLAIMER,     /* plan: its reclaimer was enqueued; a: enum psm_plan_enqueuer */
+    PSM_PLAN_RECLAIM,    /* plan: it is freed now; a: ops not ended, b: kernels not ended, c: host functions not over */
+    PSM_PLAN_TOUCHED,    /* plan: a thread used what was freed of it; a: enum psm_plan_toucher */
+    PSM_PLAN_REPLAY,     /* a: graph; its plans are launched again. Only where the engine knows (simulation) */
+    PSM_PLAN_DESTRUCTOR, /* a: graph; its destructor runs, b: plans */
+    PSM_PLAN_REFS,       /* a: persistentRefs, b: change */
+    PSM_PLAN_ABORT,
+    PSM_PLAN_FINISH,  /* launch finish: a: depth of the scoped stack */
+    PSM_PLAN_DESTROY, /* of the communicator: a: plans, b: ops, c: tasks that its pools miss */
+    PSM_PLAN_STUCK    /* simulation: nobody can go on; plan: whom it waits for; a: enum psm_plan_wait, b: ops (count,
+                         peer) or mask of channels (channel) that it waits for */
+};
+enum psm_plan_enqueuer { PSM_PLAN_BY_HOST_TASK = 1, PSM_PLAN_BY_LAUNCH_AFTER = 2, PSM_PLAN_BY_DESTRUCTOR = 3 };
+enum psm_plan_toucher { PSM_PLAN_MAIN = 1, PSM_PLAN_PROXY = 2, PSM_PLAN_HOST = 3, PSM_PLAN_KERNEL = 4 };
+enum psm_plan_call {
+    PSM_PLAN_CALL_ACQUIRE = 1,
+    PSM_PLAN_CALL_WAIT,
+    PSM_PLAN_CALL_HOST_FUNC,
+    PSM_PLAN_CALL_COPY,
+    PSM_PLAN_CALL_UPLOAD,
+    PSM_PLAN_CALL_DESTRUCTOR
+};
+enum psm_plan_wait {
+    PSM_PLAN_WAIT_FIFO = 1, /* main: for room in the work FIFO */
+    PSM_PLAN_WAIT_RECLAIM,  /* main: poll with waiting */
+    PSM_PLAN_WAIT_COUNT,    /* host function: for the sync condition's count */
+    PSM_PLAN_WAIT_PEER,     /* proxy: an op has no other end, or an end is not ready */
+    PSM_PLAN_WAIT_CHANNEL   /* kernel: a collective's channel is not entered by all ranks */
+};
+
+struct psmPlanEvent {
+    uint64_t order; /* of a communicator's trace, from 0 without a gap */
+    uint64_t plan;  /* 0: none */
+    int64_t a, b, c;
+    int32_t what, rank;
+};
+
+/* Every rule has a name, stands in one table (csrc/planrules) and is checked there: on a trace as it is made, on one
+ * from a record file or a log, or on what a simulation did. */
+struct psmPlanRule {
+    const char *name;   /* reclaim.early */
+    const char *text;   /* what must hold, one sentence */
+    int32_t schedulers; /* 1: legacy, 2: planner, 3: both */
+};
+struct psmPlanBreach {
+    char rule[32];
+    int32_t rank, other;  /* other: the rank that it differs from; -1: none */
+    uint64_t plan, order; /* of the event that breaks it; order: UINT64_MAX: none, found by comparing ranks */
+    char text[256];
+};
+
+#endif
