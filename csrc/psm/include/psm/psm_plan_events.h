@@ -15,8 +15,7 @@ enum psm_plan_what {
     PSM_PLAN_PREPARE,        /* begin of launch prepare: a: depth of the scoped stack, b: tasks, c: graph or 0 */
     PSM_PLAN_MADE,           /* plan; a: channelMask, b: ncolls, c: np2ps (one for each finished plan) */
     PSM_PLAN_PREPARED,       /* a: depth of the scoped stack, b: plans */
-    PSM_PLAN_PREPARE_FAILED, /* a: depth of the scoped stack, b: psm_status; the group's plans that no stream and no
-                                graph knows are given back without a RECLAIM */
+    PSM_PLAN_PREPARE_FAILED, /* a: depth of the scoped stack, b: psm_status */
     PSM_PLAN_ARMED,          /* plan; its sync condition, at each launch: a: count, b: ops that decrement it */
     PSM_PLAN_BARRIER,        /* the intra-process barrier was passed */
     PSM_PLAN_CUDA,           /* an uncaptured CUDA call of the main thread: a: enum psm_plan_call */
@@ -36,12 +35,18 @@ enum psm_plan_what {
     PSM_PLAN_DESTRUCTOR, /* a: graph; its destructor runs, b: plans */
     PSM_PLAN_REFS,       /* a: persistentRefs, b: change */
     PSM_PLAN_ABORT,
-    PSM_PLAN_FINISH,  /* launch finish: a: depth of the scoped stack */
-    PSM_PLAN_DESTROY, /* of the communicator: a: plans, b: ops, c: tasks that its pools miss */
-    PSM_PLAN_STUCK    /* simulation: nobody can go on; plan: whom it waits for; a: enum psm_plan_wait, b: ops (count,
-                         peer) or mask of channels (channel) that it waits for */
+    PSM_PLAN_FINISH,   /* launch finish: a: depth of the scoped stack */
+    PSM_PLAN_DESTROY,  /* of the communicator: a: plans, b: ops, c: tasks that its pools miss */
+    PSM_PLAN_STUCK,    /* simulation: nobody can go on; plan: whom it waits for; a: enum psm_plan_wait, b: ops (count,
+                          peer) or mask of channels (channel) that it waits for */
+    PSM_PLAN_CANCELLED /* plan: made, and the group failed before its launch; it posts nothing more */
 };
-enum psm_plan_enqueuer { PSM_PLAN_BY_HOST_TASK = 1, PSM_PLAN_BY_LAUNCH_AFTER = 2, PSM_PLAN_BY_DESTRUCTOR = 3 };
+enum psm_plan_enqueuer {
+    PSM_PLAN_BY_HOST_TASK = 1,
+    PSM_PLAN_BY_LAUNCH_AFTER = 2,
+    PSM_PLAN_BY_DESTRUCTOR = 3,
+    PSM_PLAN_BY_CANCEL = 4
+};
 enum psm_plan_toucher { PSM_PLAN_MAIN = 1, PSM_PLAN_PROXY = 2, PSM_PLAN_HOST = 3, PSM_PLAN_KERNEL = 4 };
 enum psm_plan_call {
     PSM_PLAN_CALL_ACQUIRE = 1,
