@@ -49,7 +49,12 @@ def marked(tmp_path_factory: pytest.TempPathFactory, generated: Path) -> dict[st
     headers = [*(ground.PSM / "include" / "psm").glob("*.h"), *ground.PSM.glob("*/*.h")]
     every = folder / "every.c"
     every.write_text("#define _GNU_SOURCE\n" + "".join(f'#include "{header}"\n' for header in sorted(headers)))
-    sources = [*sorted(ground.PSM.rglob("*.c")), *sorted(compiled.BASE.glob("*.c")), every]
+    sources = [
+        *sorted(ground.PSM.rglob("*.c")),
+        *sorted(ground.RULES.glob("*.c")),
+        *sorted(compiled.BASE.glob("*.c")),
+        every,
+    ]
     return dwarf.shareable(debuggable(sources, folder / "libpsm.so", generated))
 
 

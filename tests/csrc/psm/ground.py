@@ -18,6 +18,7 @@ from tests.csrc.base import compiled
 ROOT = Path(__file__).parents[3]
 PSM = ROOT / "csrc" / "psm"
 CUDA = ROOT / "csrc" / "cuda"
+RULES = ROOT / "csrc" / "planrules"
 HERE = Path(__file__).parent
 MEMFD, POSIX = 2, 3
 DEADLINE = 60.0
@@ -44,7 +45,7 @@ def generate(folder: Path) -> Path:
 
 def includes(generated: Path) -> list[str]:
     """Where the sources of libpsm look for headers."""
-    return [f"-I{place}" for place in (PSM, PSM / "include", CUDA, compiled.BASE, generated)]
+    return [f"-I{place}" for place in (PSM, PSM / "include", CUDA, RULES, compiled.BASE, generated)]
 
 
 def build(folder: Path, options: Sequence[str]) -> Path:

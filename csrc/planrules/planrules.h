@@ -1,0 +1,13 @@
+/* The rules of plans: their names, and what checks them. Needs libc only, so that an analysis of logs and records can
+ * check them without libpsm. cffi reads planrules.cdef.h; what stands here is the same for C. */
+#ifndef PSM_PLANRULES_H
+#define PSM_PLANRULES_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "psm/psm_plan_events.h"
+
+#include "planrules.cdef.h"
+
+#endif
