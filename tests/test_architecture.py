@@ -23,10 +23,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "report": {"model"},
     "proxy": {"_native", "model"},
     "transport": {"proxy", "_native", "model"},
+    "plan": {"report", "transport", "proxy", "_native", "model"},
     "lab": {"logparse", "transport", "proxy", "model"},
     "testing": {"lab", "model"},
     "plugins": {"model"},
-    "cli": {"report", "analysis", "logparse", "catalogue", "lab", "plugins", "transport", "model"},
+    "cli": {"report", "analysis", "logparse", "catalogue", "lab", "plugins", "plan", "transport", "model"},
 }
 # What only its own command may load, and no analysis.
 HEAVY = (
@@ -93,14 +94,14 @@ def test_native_module_is_imported_in_one_place(module: str, place: str) -> None
     assert users == {place}
 
 
-def test_libpsm_is_used_by_proxy_and_transport_alone() -> None:
+def test_libpsm_is_used_by_proxy_transport_and_plan_alone() -> None:
     users = {
         path.relative_to(PACKAGE).parts[0]
         for path in modules()
         for name in imports(path)
         if name.startswith("psmkit._native.psm")
     }
-    assert users <= {"_native", "proxy", "transport"}
+    assert users <= {"_native", "proxy", "transport", "plan"}
 
 
 def test_analyze_loads_the_scanner_and_nothing_heavy() -> None:
@@ -120,7 +121,9 @@ def test_analyze_loads_the_scanner_and_nothing_heavy() -> None:
     assert not [
         name
         for name in loaded
-        if name.startswith(("psmkit.cli", "psmkit.report", "psmkit.proxy", "psmkit.transport", "psmkit.lab"))
+        if name.startswith(
+            ("psmkit.cli", "psmkit.report", "psmkit.proxy", "psmkit.transport", "psmkit.plan", "psmkit.lab")
+        )
     ]
 
 

@@ -1,0 +1,263 @@
+"""``psmkit plan``: how tasks become plans, in the right order and in wrong ones; traces that are held against the rules."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from psmkit.cli.output import check_output, show, show_page, width
+from psmkit.model.errors import PsmkitError
+
+if TYPE_CHECKING:
+    from psmkit.plan import Config, Simulation, Step
+
+__all__ = ["command"]
+
+_WHOLE = 1000
+_SCHEDULERS = ("legacy", "planner")
+_TABLE = click.option(
+    "--format", "form", type=click.Choice(("text", "json")), default="text", help="How to write it.  [text]"
+)
+
+
+class _NotBuiltError(PsmkitError):
+    pass
+
+
+@click.group("plan")
+def command() -> None:
+    """Plans: how the tasks of a group are cut into kernel plans, launched and reclaimed, and which rules hold.
+
+    The scheduler is libpsm's, in C. docs/plan.md tells the story.
+    """
+
+
+@command.command("simulate")
+@click.option("--ranks", type=click.IntRange(1, 1024), default=8, help="How many ranks.  [8]")
+@click.option("--tasks", "tasks", metavar="FILE", help="What the ranks do, a line a task; - is standard input.")
+@click.option("--seed", type=click.IntRange(0), help="Make a mix of tasks from this number instead.")
+@click.option("--groups", type=click.IntRange(1, 1000), help="With --seed: how many groups.  [3]")
+@click.option("--group-tasks", type=click.IntRange(1, 10_000), help="With --seed: tasks of a group.  [8]")
+@click.option("--variant", default="coll-first", metavar="NAME", help="See `psmkit plan variants`.  [coll-first]")
+@click.option("--scheduler", type=click.Choice(_SCHEDULERS), default="legacy", help="Which generation.  [legacy]")
+@click.option(
+    "--order-seed", type=click.IntRange(0), default=0, help="The order in which threads and streams run.  [0]"
+)
+@click.option(
+    "--graph", type=click.IntRange(1, 10_000), metavar="N", help="Capture the tasks into a graph, launch it N times."
+)
+@click.option("--nodes", type=click.IntRange(1), default=1, help="Nodes that the ranks are on.  [1]")
+@click.option("--channels", type=int, default=4, help="Channels of collectives.  [4]")
+@click.option("--p2p-channels", type=int, default=4, help="Channels of sends and recvs, a power of two.  [4]")
+@click.option("--p2p-channels-per-peer", type=int, default=1, help="A power of two.  [1]")
+@click.option("--pass-sm/--kernels", default=True, help="Sends and recvs by the proxy, or by kernels.  [--pass-sm]")
+@click.option("--launch-blocking", is_flag=True, help="As CUDA_LAUNCH_BLOCKING.")
+@click.option("--fifo-depth", type=click.IntRange(0), default=0, help="legacy: slots of the work FIFO.  [65536]")
+@click.option("--fifo-bytes", type=click.IntRange(0), default=0, help="planner: bytes of the work FIFO.  [1 MiB]")
+@click.option("--args-bytes", type=click.IntRange(0), default=0, help="planner: of kernel arguments.  [4096]")
+@click.option("--chunk-bytes", type=click.IntRange(0), default=0, help="Of a send's or recv's chunk.  [128 KiB]")
+@click.option("--rank", type=click.IntRange(0), help="Follow the plans of this rank.  [the one to look at]")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(("text", "json", "html", "svg")),
+    default="text",
+    help="How to write it; svg is the picture alone.  [text]",
+)
+@click.option("--output", metavar="FILE", help="Write it to FILE.")
+@click.option("-v", "--verbose", is_flag=True, help="Show everything, and the trace.")
+def simulate_(
+    ranks: int,
+    tasks: str | None,
+    seed: int | None,
+    groups: int | None,
+    group_tasks: int | None,
+    variant: str,
+    scheduler: str,
+    order_seed: int,
+    graph: int | None,
+    nodes: int,
+    channels: int,
+    p2p_channels: int,
+    p2p_channels_per_peer: int,
+    pass_sm: bool,
+    launch_blocking: bool,
+    fifo_depth: int,
+    fifo_bytes: int,
+    args_bytes: int,
+    chunk_bytes: int,
+    rank: int | None,
+    form: str,
+    output: str | None,
+    verbose: bool,
+) -> int:
+    """Let ranks, their streams and their proxies run through tasks, and hold what happens against the rules.
+
+    Shows the plans of all ranks side by side with the first difference, when each plan was launched, done and reclaimed, who is stuck
+    on what, and which rule breaks. The same arguments give the same run.
+
+    Exit status: 0 no rule breaks, 1 one does, or nobody can go on; 2 bad input.
+    """
+    check_output(output, "simulation")
+    _libpsm()
+    from psmkit.plan import Config, Scheduler, simulate
+
+    if (tasks is None) == (seed is None):
+        raise click.UsageError("what should the ranks do? Give either --tasks FILE or --seed N")
+    if seed is None and (groups is not None or group_tasks is not None):
+        raise click.UsageError("--groups and --group-tasks are for --seed")
+    if rank is not None and rank >= ranks:
+        raise click.BadParameter(f"rank {rank}: there are {ranks}, from 0", param_hint="--rank")
+    config = Config(
+        ranks=ranks,
+        nodes=nodes,
+        scheduler=Scheduler[scheduler.upper()],
+        variant=variant,
+        channels=channels,
+        p2p_channels=p2p_channels,
+        p2p_channels_per_peer=p2p_channels_per_peer,
+        pass_sm=pass_sm,
+        launch_blocking=launch_blocking,
+        work_fifo_depth=fifo_depth,
+        work_fifo_bytes=fifo_bytes,
+        work_args_bytes=args_bytes,
+        p2p_chunk_bytes=chunk_bytes,
+    )
+    _known(config)
+    done = simulate(config, _steps(tasks, seed, ranks, groups or 3, group_tasks or 8, graph), order_seed)
+    _write(done, form, output, rank, verbose)
+    return 1 if done.breaches or done.stuck else 0
+
+
+@command.command("rules")
+@_TABLE
+def rules_(form: str) -> None:
+    """The rules that every trace is held against, and the schedulers that they are for."""
+    _libpsm()
+    from psmkit.plan import rules
+
+    found = rules()
+    if form == "json":
+        rows = [{"name": r.name, "text": r.text, "schedulers": _names(r.schedulers)} for r in found]
+        show(json.dumps(rows, indent=2) + "\n")
+        return
+    _table(["rule", "schedulers", "what must hold"], [[r.name, _both(r.schedulers), r.text] for r in found])
+
+
+@command.command("variants")
+@_TABLE
+def variants_(form: str) -> None:
+    """The ways to schedule, launch and reclaim: the right one, and wrong ones with the rule that each breaks."""
+    _libpsm()
+    from psmkit.plan import variants
+
+    found = list(variants().values())
+    if form == "json":
+        rows = [
+            {
+                "name": v.name,
+                "wrong": v.wrong,
+                "summary": v.summary,
+                "breaks": v.outcome or None,
+                "schedulers": _names(v.schedulers),
+            }
+            for v in found
+        ]
+        show(json.dumps(rows, indent=2) + "\n")
+        return
+    _table(
+        ["variant", "", "breaks", "schedulers", "what it does"],
+        [[v.name, "wrong" if v.wrong else "right", v.outcome or "-", _both(v.schedulers), v.summary] for v in found],
+    )
+
+
+def _libpsm() -> None:
+    try:
+        import psmkit.plan  # noqa: F401
+    except ImportError as error:
+        raise _NotBuiltError(
+            f"no libpsm for this Python: build it with `make setup`, or install a psmkit wheel for this system ({error})"
+        ) from None
+
+
+def _steps(
+    tasks: str | None, seed: int | None, ranks: int, groups: int, group_tasks: int, graph: int | None
+) -> tuple[Step, ...]:
+    from psmkit import plan
+
+    if seed is not None:
+        steps = plan.generate(seed, ranks, groups, group_tasks)
+    elif tasks == "-":
+        steps = plan.parse(sys.stdin.read(plan.MAX_BYTES), ranks, "standard input")
+    else:
+        assert tasks is not None
+        steps = plan.read(tasks, ranks)
+    if graph is None:
+        return steps
+    try:
+        return plan.graph(steps, graph)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--graph") from None
+
+
+def _known(config: Config) -> None:
+    from psmkit.plan import variants
+
+    known = variants()
+    if config.variant not in known:
+        raise click.BadParameter(f"{config.variant!r}: there are {', '.join(known)}", param_hint="--variant")
+    if not known[config.variant].schedulers & config.scheduler.bit:
+        raise click.BadParameter(
+            f"{config.variant} is of the scheduler {_both(known[config.variant].schedulers)} only",
+            param_hint="--variant",
+        )
+
+
+def _write(done: Simulation, form: str, output: str | None, rank: int | None, verbose: bool) -> None:
+    from psmkit.plan import rules
+
+    table = {rule.name: rule for rule in rules()}
+    if form == "text":
+        from psmkit.plan.text import layout
+
+        page = layout(done, table, width(sys.stdout), rank=rank, verbose=verbose)
+        if output is None:
+            show_page(page)
+        else:
+            show(page.text(), output)
+    elif form == "json":
+        from psmkit.plan import data
+
+        show(data.render(done), output)
+    elif form == "html":
+        from psmkit.plan import html
+
+        show(html.render(done, table, rank=rank), output)
+    else:
+        from psmkit.plan import picture, view
+
+        show(picture.draw(done, view.focus(done) if rank is None else rank), output)
+
+
+def _names(schedulers: int) -> list[str]:
+    return [name for bit, name in enumerate(_SCHEDULERS) if schedulers >> bit & 1]
+
+
+def _both(schedulers: int) -> str:
+    names = _names(schedulers)
+    return "both" if len(names) == len(_SCHEDULERS) else ", ".join(names)
+
+
+def _table(head: list[str], rows: list[list[str]]) -> None:
+    from psmkit.report.layout import Page, Span
+    from psmkit.report.ranktable import fit
+
+    page = Page(width(sys.stdout) if sys.stdout.isatty() else _WHOLE)
+    lines = fit(head, rows, page.width)
+    page.add(Span(lines[0], "dim"))
+    for line in lines[1:]:
+        page.add(line)
+    show_page(page)

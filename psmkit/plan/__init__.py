@@ -1,0 +1,61 @@
+"""Plans: how tasks are cut into kernel plans, launched and reclaimed, simulated by libpsm. No rule is here: they are in C.
+
+docs/plan.md tells it.
+"""
+
+from __future__ import annotations
+
+from psmkit.plan.simulation import check_trace, rules, simulate, variants
+from psmkit.plan.tasks import MAX_BYTES, TaskFileError, dump, generate, graph, parse, read
+from psmkit.plan.types import (
+    MAX_CHANNELS,
+    Breach,
+    Config,
+    DataType,
+    Event,
+    Func,
+    Op,
+    Plan,
+    RedOp,
+    Rule,
+    Scheduler,
+    Simulation,
+    Step,
+    StepKind,
+    Task,
+    Variant,
+    What,
+    Work,
+)
+
+__all__ = [
+    "MAX_BYTES",
+    "MAX_CHANNELS",
+    "Breach",
+    "Config",
+    "DataType",
+    "Event",
+    "Func",
+    "Op",
+    "Plan",
+    "RedOp",
+    "Rule",
+    "Scheduler",
+    "Simulation",
+    "Step",
+    "StepKind",
+    "Task",
+    "TaskFileError",
+    "Variant",
+    "What",
+    "Work",
+    "check_trace",
+    "dump",
+    "generate",
+    "graph",
+    "parse",
+    "read",
+    "rules",
+    "simulate",
+    "variants",
+]

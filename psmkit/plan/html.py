@@ -1,0 +1,146 @@
+"""A simulation as one HTML file that needs no other: plans side by side, a picture, what became of the plans, rules, trace."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from psmkit.plan import view
+from psmkit.plan.picture import draw
+from psmkit.plan.types import Rule, Simulation
+from psmkit.report.escape import html_text
+
+__all__ = ["render"]
+
+_TRACE = 2000  # events of the rank that is shown
+_STEPS = 500
+
+_STYLE = """
+:root{color-scheme:light}
+body{font:14px/1.45 system-ui,sans-serif;margin:24px auto;max-width:1180px;padding:0 16px;color:#1b1f24;background:#fff}
+h1{font-size:19px;margin:0 0 4px}h2{font-size:15px;margin:26px 0 8px}
+p{margin:4px 0}.dim{color:#667}.bad{color:#b00020}.good{color:#0a6b3d}
+table{border-collapse:collapse;font:12px/1.4 ui-monospace,monospace}th{text-align:left;color:#556;font-weight:600}
+th,td{padding:4px 10px;border:1px solid #dde;vertical-align:top}tr.odd td{background:#fdf0f1}td.odd,tr.odd td.odd{background:#f9cdd3}tr.odd>td:first-child{border-left:4px solid #b00020}
+.facts{color:#667}.wide{overflow-x:auto;border:1px solid #dde;padding:4px}pre{font:12px/1.4 ui-monospace,monospace;background:#f6f7f9;padding:8px;overflow-x:auto}
+details>summary{cursor:pointer;color:#335}
+"""
+
+
+def render(simulation: Simulation, rules: Mapping[str, Rule], *, rank: int | None = None) -> str:
+    """The page. All text in it is escaped, and it loads nothing.
+
+    Args:
+        simulation: what was done.
+        rules: by name.
+        rank: whose plans are followed to their end; None: the one to look at first.
+    """
+    shown = view.focus(simulation) if rank is None else rank
+    bad = bool(simulation.breaches or simulation.stuck)
+    parts = [
+        f'<h1 class="{"bad" if bad else "good"}">{html_text(view.sentence(simulation))}</h1>',
+        f'<p class="dim">{html_text(view.title(simulation))}; {html_text(view.configuration(simulation))}</p>',
+        *(_stuck(simulation)),
+        *_breaches(simulation, rules),
+        "<h2>Plans of the ranks</h2>",
+        _plans(simulation),
+        f"<h2>Streams and reclaim on rank {shown}</h2>",
+        '<p class="dim">Triangle: a plan is launched. Square: hostStreamPlanTask posts its proxy ops. Circle: it is freed. '
+        "A bar of the reclaim queue begins where its reclaimer is enqueued. Dashed: not ended. Red: a rule breaks.</p>",
+        f'<div class="wide">{draw(simulation, shown)}</div>',
+        _lives(simulation, shown),
+        "<h2>Tasks</h2>",
+        _details("steps", (str(step) for step in simulation.steps[:_STEPS]), len(simulation.steps)),
+        f"<h2>Trace of rank {shown}</h2>",
+        _trace(simulation, shown),
+    ]
+    name = html_text(f"psmkit plan: {view.title(simulation)}")
+    return (
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{name}</title>\n'
+        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
+        f"<style>{_STYLE}</style></head>\n<body>\n" + "\n".join(parts) + "\n</body></html>\n"
+    )
+
+
+def _cell(text: str, style: str = "") -> str:
+    return f"<td{f' class={style!r}'.replace(chr(39), chr(34)) if style else ''}>{text}</td>"
+
+
+def _table(heads: Sequence[str], rows: Iterable[tuple[str, Sequence[str]]]) -> str:
+    head = "".join(f"<th>{html_text(text)}</th>" for text in heads)
+    body = "".join(f"<tr{' class=odd' if odd else ''}>{''.join(cells)}</tr>\n" for odd, cells in rows)
+    return f'<div class="wide"><table><tr>{head}</tr>\n{body}</table></div>'
+
+
+def _plans(simulation: Simulation) -> str:
+    found = view.columns(simulation)
+    differing = view.divergence(simulation)
+    plans = sorted({plan for column in found for plan in column.cells})
+    rows = []
+    for plan in plans:
+        here = differing is not None and differing.plan == plan
+        cells = [_cell(str(plan))]
+        for column in found:
+            *items, facts = column.cells.get(plan, ("-",))
+            odd = here and differing is not None and differing.rank in column.ranks
+            text = "<br>".join([*map(html_text, items), f'<span class="facts">{html_text(facts)}</span>'])
+            cells.append(_cell(text, "odd" if odd else ""))
+        rows.append(("odd" if here else "", cells))
+    return _table(["plan", *(column.title for column in found)], rows)
+
+
+def _lives(simulation: Simulation, rank: int) -> str:
+    broken = {b.plan for b in simulation.breaches if b.rank == rank}
+    found = view.lives(simulation.events_of(rank))
+    rows = [
+        ("odd" if life.plan in broken else "", [_cell(html_text(text)) for text in view.life_cells(life)])
+        for life in found
+    ]
+    return _table(view.LIFE_HEADS, rows) if rows else ""
+
+
+def _stuck(simulation: Simulation) -> Iterable[str]:
+    found = simulation.waiting()
+    if found:
+        yield "<h2>Stuck</h2>"
+        for event in found:
+            plan = f", plan {event.plan}" if event.plan else ""
+            yield f"<p><b>rank {event.rank}{plan}</b>: {html_text(str(event))}</p>"
+
+
+def _breaches(simulation: Simulation, rules: Mapping[str, Rule]) -> Iterable[str]:
+    if not simulation.breaches:
+        return
+    yield "<h2>Rules that are broken</h2>"
+    rows = []
+    for breach in simulation.breaches:
+        text = rules[breach.rule].text if breach.rule in rules else ""
+        event = "-" if breach.order is None else str(breach.order)
+        cells = (breach.rule, view.place(breach), event, breach.text, text)
+        rows.append(("", [_cell(html_text(cell)) for cell in cells]))
+    yield _table(["rule", "where", "event", "what happened", "what must hold"], rows)
+
+
+def _trace(simulation: Simulation, rank: int) -> str:
+    broken = {b.order for b in simulation.breaches if b.rank == rank}
+    trace = list(simulation.events_of(rank))
+    rows = [
+        (
+            "odd" if event.order in broken else "",
+            [_cell(str(event.order)), _cell(str(event.plan or "")), _cell(html_text(str(event)))],
+        )
+        for event in trace[:_TRACE]
+    ]
+    more = f'<p class="dim">{len(trace) - _TRACE} more events are left out.</p>' if len(trace) > _TRACE else ""
+    table = _table(["event", "plan", "what happened"], rows)
+    return f"<details><summary>{len(trace)} events</summary>{table}{more}</details>"
+
+
+def _details(what: str, lines: Iterable[str], count: int) -> str:
+    text = html_text_lines(lines)
+    more = f"\n… {count - _STEPS} more" if count > _STEPS else ""
+    return f"<details open><summary>{count} {what}</summary><pre>{text}{more}</pre></details>"
+
+
+def html_text_lines(lines: Iterable[str]) -> str:
+    """Lines, escaped one by one."""
+    return "\n".join(html_text(line) for line in lines)

@@ -1,0 +1,305 @@
+"""Task files, and tasks made from a seed: what the ranks of a simulation do. docs/plan.md has the format."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+from psmkit.model.errors import PsmkitError
+from psmkit.plan.types import DataType, Func, RedOp, Step, StepKind, Task
+
+__all__ = ["MAX_BYTES", "MAX_RANKS", "MAX_STEPS", "TaskFileError", "dump", "generate", "graph", "parse", "read"]
+
+#: Bytes of a task file, at most.
+MAX_BYTES = 4 << 20
+#: Steps that it may stand for, those of each rank counted.
+MAX_STEPS = 200_000
+#: Ranks of a simulation, at most.
+MAX_RANKS = 1024
+_MOST_REPLAYS = 10_000
+_MOST_ELEMENTS = 1 << 44
+
+_LINE = re.compile(r"(?:(?P<ranks>[\d, -]+):)?\s*(?P<word>[A-Za-z_]+)(?P<rest>(?:\s.*)?)", re.DOTALL)
+_COUNT = re.compile(r"(\d{1,16})([KMG]i?)?")
+_PEER = re.compile(r"([+-]?)(\d{1,9})")
+_SCALE = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+_FUNCS = {func.label: func for func in Func}
+_TYPES = {kind.label: kind for kind in DataType}
+_REDOPS = {op.label: op for op in RedOp}
+_PLAIN = {
+    kind.label: kind
+    for kind in (StepKind.GROUP_END, StepKind.CAPTURE, StepKind.CAPTURED, StepKind.DROP_GRAPH, StepKind.ABORT)
+}
+_WORDS = (*_FUNCS, "alltoall", *_PLAIN, StepKind.REPLAY.label, StepKind.POLL.label)
+
+
+class TaskFileError(PsmkitError):
+    """A line of a task file is not valid.
+
+    Attributes:
+        path: the file as the user named it.
+        line: counted from 1; 0: the whole file.
+    """
+
+    def __init__(self, path: str, line: int, message: str) -> None:
+        super().__init__(f"{path}:{line}: {message}" if line else f"{path}: {message}")
+        self.path = path
+        self.line = line
+
+
+def read(path: str | os.PathLike[str], ranks: int) -> tuple[Step, ...]:
+    """The steps of a task file.
+
+    Args:
+        path: the file.
+        ranks: how many there are.
+
+    Raises:
+        TaskFileError: it cannot be read, is too large, or a line is not valid.
+    """
+    name = os.fspath(path)
+    try:
+        with open(path, "rb") as file:
+            raw = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise TaskFileError(name, 0, (error.strerror or str(error)).lower()) from None
+    if len(raw) > MAX_BYTES:
+        raise TaskFileError(name, 0, f"a task file has {MAX_BYTES >> 20} MiB at most")
+    try:
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise TaskFileError(name, raw.count(b"\n", 0, error.start) + 1, "this is no UTF-8 text") from None
+    return parse(text, ranks, name)
+
+
+def parse(text: str, ranks: int, name: str = "tasks") -> tuple[Step, ...]:
+    """The steps that the text of a task file stands for. A group that is open at its end is ended there.
+
+    Raises:
+        TaskFileError: a line is not valid.
+    """
+    if not 1 <= ranks <= MAX_RANKS:
+        raise TaskFileError(name, 0, f"{ranks} ranks: 1 to {MAX_RANKS} are possible")
+    steps: list[Step] = []
+    number = 0
+    for number, line in enumerate(text.splitlines(), 1):
+        words = line.partition("#")[0].strip()
+        if not words:
+            continue
+        try:
+            steps.extend(_Line(words, ranks).steps())
+        except ValueError as error:
+            raise TaskFileError(name, number, str(error)) from None
+        if len(steps) > MAX_STEPS:
+            raise TaskFileError(name, number, f"more than {MAX_STEPS:,} steps")
+    if not any(step.kind is StepKind.TASK for step in steps):
+        raise TaskFileError(name, 0, "there is no task in it")
+    return tuple(_closed(steps, name, number))
+
+
+def _closed(steps: list[Step], name: str, last: int) -> Iterator[Step]:
+    """The steps with the end of the last group."""
+    capturing = 0
+    open_group = False
+    for step in steps:
+        capturing += {StepKind.CAPTURE: 1, StepKind.CAPTURED: -1}.get(step.kind, 0) if step.rank is None else 0
+        open_group = step.kind is StepKind.TASK or (open_group and step.kind is not StepKind.GROUP_END)
+        yield step
+    if capturing > 0:
+        raise TaskFileError(name, last, "the file ends while a graph is captured: a line 'captured' is missing")
+    if open_group:
+        yield Step(StepKind.GROUP_END)
+
+
+class _Line:
+    """A line without its comment: ``[RANKS:] WORD ARGUMENT...``."""
+
+    def __init__(self, words: str, ranks: int) -> None:
+        self.count = ranks
+        match = _LINE.fullmatch(words)
+        if match is None:
+            raise ValueError(f"{_short(words)}: a line is [RANKS:] WORD ARGUMENTS, such as 'allreduce 1M float32 sum'")
+        self.word = match["word"]
+        self.rest = match["rest"].split()
+        self.ranks = None if match["ranks"] is None else self._ranks(match["ranks"])
+
+    def steps(self) -> Iterator[Step]:
+        """The steps of the line."""
+        if self.word in _FUNCS:
+            yield from self._task(_FUNCS[self.word])
+        elif self.word == "alltoall":
+            yield from self._alltoall()
+        elif self.word in _PLAIN:
+            self._nothing_else(0)
+            yield from self._each(_PLAIN[self.word])
+        elif self.word == "replay":
+            self._nothing_else(1)
+            times = int(self.rest[0]) if self.rest and self.rest[0].isascii() and self.rest[0].isdigit() else 1
+            if self.rest and (str(times) != self.rest[0].lstrip("0") or not 1 <= times <= _MOST_REPLAYS):
+                raise ValueError(f"replay {_short(self.rest[0])}: 1 to {_MOST_REPLAYS} times are possible")
+            yield from self._each(StepKind.REPLAY, times)
+        elif self.word == "poll":
+            self._nothing_else(1)
+            if self.rest not in ([], ["wait"]):
+                raise ValueError(f"poll {_short(self.rest[0])}: nothing or 'wait' may follow")
+            yield from self._each(StepKind.POLL, int(bool(self.rest)))
+        else:
+            raise ValueError(f"{_short(self.word)}: no such step; there are {', '.join(_WORDS)}")
+
+    def _each(self, kind: StepKind, count: int = 0) -> Iterator[Step]:
+        for rank in (None,) if self.ranks is None else self.ranks:
+            yield Step(kind, None, rank, count)
+
+    def _task(self, func: Func) -> Iterator[Step]:
+        wanted = {Func.SEND: "to", Func.RECV: "from"}.get(func, "root" if func.rooted else "")
+        count, values = self._arguments(wanted)
+        if "op" in values and not func.reduces:
+            raise ValueError(f"{func.label} reduces nothing: no operator is meant")
+        if func.p2p and wanted not in values:
+            raise ValueError(f"{func.label} needs {wanted}=RANK, or {wanted}=+1 for the next rank")
+        kind, op = _TYPES[values.get("type", "float32")], _REDOPS[values.get("op", "sum")]
+        peer = values.get(wanted, "0")
+        if peer[0] in "+-" and not func.p2p:
+            raise ValueError(f"root={peer}: a root is the same for all ranks")
+        relative = peer[0] in "+-"
+        if self.ranks is None and not relative:
+            yield Step(StepKind.TASK, Task(func, count, kind, op, self._rank(peer)))
+            return
+        for rank in range(self.count) if self.ranks is None else self.ranks:
+            other = (rank + int(peer)) % self.count if relative else self._rank(peer)
+            yield Step(StepKind.TASK, Task(func, count, kind, op, other), rank)
+
+    def _alltoall(self) -> Iterator[Step]:
+        count, values = self._arguments("")
+        if "op" in values:
+            raise ValueError("alltoall reduces nothing: no operator is meant")
+        kind = _TYPES[values.get("type", "float32")]
+        ranks = range(self.count) if self.ranks is None else self.ranks
+        if 2 * len(ranks) ** 2 > MAX_STEPS:
+            raise ValueError(f"more than {MAX_STEPS:,} steps")
+        for rank in ranks:
+            for peer in ranks:
+                yield Step(StepKind.TASK, Task(Func.SEND, count, kind, peer=peer), rank)
+                yield Step(StepKind.TASK, Task(Func.RECV, count, kind, peer=peer), rank)
+
+    def _arguments(self, wanted: str) -> tuple[int, dict[str, str]]:
+        if not self.rest:
+            raise ValueError(f"{self.word} needs a count of elements, such as 1M")
+        found: dict[str, str] = {}
+        for word in self.rest[1:]:
+            key, equals, value = word.partition("=")
+            if equals and key == wanted:
+                if not _PEER.fullmatch(value):
+                    raise ValueError(f"{_short(word)}: a rank is meant")
+            elif word in _TYPES:
+                key, value = "type", word
+            elif word in _REDOPS:
+                key, value = "op", word
+            else:
+                raise ValueError(
+                    f"{_short(word)}: no type ({', '.join(_TYPES)}), no operator ({', '.join(_REDOPS)})"
+                    + (f", not {wanted}=RANK" if wanted else "")
+                )
+            if key in found:
+                raise ValueError(f"{_short(word)}: {key} is given twice")
+            found[key] = value
+        return _count(self.rest[0]), found
+
+    def _nothing_else(self, most: int) -> None:
+        if len(self.rest) > most:
+            raise ValueError(
+                f"{_short(self.rest[most])}: {self.word} takes {most or 'no'} argument{'' if most else 's'}"
+            )
+
+    def _rank(self, text: str) -> int:
+        rank = int(text)
+        if not 0 <= rank < self.count:
+            raise ValueError(f"rank {rank}: there are {self.count}, from 0")
+        return rank
+
+    def _ranks(self, text: str) -> Sequence[int]:
+        found: dict[int, None] = {}
+        for part in text.split(","):
+            match = re.fullmatch(r"\s*(\d{1,9})(?:\s*-\s*(\d{1,9}))?\s*", part)
+            if match is None:
+                raise ValueError(f"{_short(text)}: ranks are given as in 0,2-3")
+            first = self._rank(match[1])
+            last = first if match[2] is None else self._rank(match[2])
+            if last < first:
+                raise ValueError(f"{_short(part.strip())}: the last rank is before the first")
+            found.update(dict.fromkeys(range(first, last + 1)))
+        return tuple(found)
+
+
+def _count(text: str) -> int:
+    match = _COUNT.fullmatch(text)
+    count = int(match[1]) * _SCALE[(match[2] or "")[:1]] if match else 0
+    if not 1 <= count <= _MOST_ELEMENTS:
+        raise ValueError(f"{_short(text)}: a count of elements is meant, such as 4096 or 1M (= 1048576)")
+    return count
+
+
+def _short(text: str) -> str:
+    return repr(text if len(text) <= 40 else text[:39] + "…")
+
+
+def dump(steps: Iterable[Step]) -> str:
+    """The task file of some steps."""
+    return "".join(f"{step}\n" for step in steps)
+
+
+def graph(steps: Sequence[Step], replays: int) -> tuple[Step, ...]:
+    """The same tasks captured into a graph, which is launched ``replays`` times and then destroyed.
+
+    Raises:
+        ValueError: they use a graph of their own.
+    """
+    if any(step.kind in (StepKind.CAPTURE, StepKind.REPLAY, StepKind.DROP_GRAPH) for step in steps):
+        raise ValueError("the tasks have a graph of their own")
+    return (
+        Step(StepKind.CAPTURE),
+        *steps,
+        Step(StepKind.CAPTURED),
+        Step(StepKind.REPLAY, count=replays),
+        Step(StepKind.DROP_GRAPH),
+    )
+
+
+_SIZES = (1, 256, 4 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20)
+_COLLS = (Func.ALLREDUCE, Func.ALLREDUCE, Func.ALLGATHER, Func.REDUCESCATTER, Func.BROADCAST, Func.REDUCE)
+
+
+def generate(seed: int, ranks: int, groups: int = 3, tasks: int = 8) -> tuple[Step, ...]:
+    """A mix of collectives, sends and recvs, the same for the same arguments.
+
+    Collectives are in one order on all ranks; who sends to whom, and where between the collectives, differs.
+
+    Args:
+        seed: which mix.
+        ranks: how many.
+        groups: how many.
+        tasks: in a group; a send and its recv count as one.
+    """
+    if not 1 <= ranks <= MAX_RANKS:
+        raise ValueError(f"{ranks} ranks: 1 to {MAX_RANKS} are possible")
+    chance = random.Random(seed)
+    steps: list[Step] = []
+    for _ in range(groups):
+        for _ in range(tasks):
+            count = chance.choice(_SIZES)
+            if chance.random() < 0.5:
+                func = chance.choice(_COLLS)
+                root = chance.randrange(ranks) if func.rooted else 0
+                steps.append(Step(StepKind.TASK, Task(func, count, peer=root)))
+            else:
+                source, target = chance.randrange(ranks), chance.randrange(ranks)
+                pair = [
+                    Step(StepKind.TASK, Task(Func.SEND, count, peer=target), source),
+                    Step(StepKind.TASK, Task(Func.RECV, count, peer=source), target),
+                ]
+                chance.shuffle(pair)
+                steps.extend(pair)
+        steps.append(Step(StepKind.GROUP_END))
+    return tuple(steps)

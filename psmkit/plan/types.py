@@ -1,0 +1,576 @@
+"""What goes into plans and what comes out of them: tasks, plans, events, rules, breaches. Plain data."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from psmkit._native.psm import lib
+from psmkit.proxy.errors import Status
+
+__all__ = [
+    "MAX_CHANNELS",
+    "Breach",
+    "Config",
+    "DataType",
+    "Event",
+    "Func",
+    "Op",
+    "Plan",
+    "RedOp",
+    "Rule",
+    "Scheduler",
+    "Simulation",
+    "Step",
+    "StepKind",
+    "Task",
+    "Variant",
+    "What",
+    "Work",
+]
+
+#: Channels of a communicator, at most.
+MAX_CHANNELS = int(lib.PSM_PLAN_MAXCHANNELS)
+
+
+class Scheduler(enum.IntEnum):
+    """Which generation of NCCL cuts the plans."""
+
+    LEGACY = int(lib.PSM_PLAN_LEGACY)  #: up to 2.21: work FIFO in slots, least loaded channels
+    PLANNER = int(lib.PSM_PLAN_PLANNER)  #: from 2.22: task planner, budgets in bytes
+
+    @property
+    def label(self) -> str:
+        """As on the command line: ``legacy``."""
+        return self.name.lower()
+
+    @property
+    def bit(self) -> int:
+        """In the ``schedulers`` of a rule or a variant."""
+        return 1 << int(self)
+
+
+class Func(enum.IntEnum):
+    """What a task is, by NCCL's numbers."""
+
+    BROADCAST = int(lib.PSM_PLAN_BROADCAST)
+    REDUCE = int(lib.PSM_PLAN_REDUCE)
+    ALLGATHER = int(lib.PSM_PLAN_ALLGATHER)
+    REDUCESCATTER = int(lib.PSM_PLAN_REDUCESCATTER)
+    ALLREDUCE = int(lib.PSM_PLAN_ALLREDUCE)
+    SEND = int(lib.PSM_PLAN_SEND)
+    RECV = int(lib.PSM_PLAN_RECV)
+
+    @property
+    def label(self) -> str:
+        """As in a task file: ``allreduce``."""
+        return self.name.lower()
+
+    @property
+    def p2p(self) -> bool:
+        """A send or a recv: not collective."""
+        return self in (Func.SEND, Func.RECV)
+
+    @property
+    def rooted(self) -> bool:
+        """A collective with a root."""
+        return self in (Func.BROADCAST, Func.REDUCE)
+
+    @property
+    def reduces(self) -> bool:
+        """It has an operator."""
+        return self in (Func.REDUCE, Func.REDUCESCATTER, Func.ALLREDUCE)
+
+
+class DataType(enum.IntEnum):
+    """The type of elements, by NCCL's numbers."""
+
+    INT8 = 0
+    UINT8 = 1
+    INT32 = 2
+    UINT32 = 3
+    INT64 = 4
+    UINT64 = 5
+    FLOAT16 = 6
+    FLOAT32 = 7
+    FLOAT64 = 8
+    BFLOAT16 = 9
+    FLOAT8E4M3 = 10
+    FLOAT8E5M2 = 11
+
+    @property
+    def label(self) -> str:
+        """As in a task file: ``float32``."""
+        return self.name.lower()
+
+
+class RedOp(enum.IntEnum):
+    """How elements are reduced, by NCCL's numbers."""
+
+    SUM = 0
+    PROD = 1
+    MAX = 2
+    MIN = 3
+    AVG = 4
+
+    @property
+    def label(self) -> str:
+        """As in a task file: ``sum``."""
+        return self.name.lower()
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A task as the application enqueues it.
+
+    Args:
+        func: what it is.
+        count: elements, as NCCL's call has them.
+        datatype: of an element.
+        redop: of a reduction.
+        peer: of a send or recv the other rank, of a broadcast or reduce the root.
+    """
+
+    func: Func
+    count: int
+    datatype: DataType = DataType.FLOAT32
+    redop: RedOp = RedOp.SUM
+    peer: int = 0
+
+    def __str__(self) -> str:
+        words = [self.func.label, _short(self.count), self.datatype.label]
+        if self.func.reduces:
+            words.append(self.redop.label)
+        if self.func.rooted:
+            words.append(f"root={self.peer}")
+        if self.func.p2p:
+            words.append(f"{'to' if self.func is Func.SEND else 'from'}={self.peer}")
+        return " ".join(words)
+
+
+def _short(count: int) -> str:
+    """``64K`` for 65536."""
+    for scale, unit in ((30, "G"), (20, "M"), (10, "K")):
+        if count and count % (1 << scale) == 0:
+            return f"{count >> scale}{unit}"
+    return str(count)
+
+
+class StepKind(enum.IntEnum):
+    """What the main thread of a rank does."""
+
+    TASK = int(lib.PSM_PLAN_STEP_TASK)  #: enqueues a task
+    GROUP_END = int(lib.PSM_PLAN_STEP_GROUP_END)  #: launches what was enqueued
+    CAPTURE = int(lib.PSM_PLAN_STEP_CAPTURE)  #: groups go into a graph from now on
+    CAPTURED = int(lib.PSM_PLAN_STEP_CAPTURED)  #: no longer
+    REPLAY = int(lib.PSM_PLAN_STEP_REPLAY)  #: launches the graph, ``count`` times
+    DROP_GRAPH = int(lib.PSM_PLAN_STEP_DROP_GRAPH)  #: destroys the graph
+    POLL = int(lib.PSM_PLAN_STEP_POLL)  #: runs callbacks; ``count``: waits for one
+    ABORT = int(lib.PSM_PLAN_STEP_ABORT)  #: aborts the communicator
+
+    @property
+    def label(self) -> str:
+        """As in a task file: ``end``."""
+        return {"group_end": "end", "drop_graph": "drop"}.get(self.name.lower(), self.name.lower())
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A step of one rank, or of all.
+
+    Args:
+        kind: what is done.
+        task: of a TASK.
+        rank: None: every rank.
+        count: of a REPLAY how often, of a POLL whether it waits.
+    """
+
+    kind: StepKind
+    task: Task | None = None
+    rank: int | None = None
+    count: int = 0
+
+    def __str__(self) -> str:
+        text = str(self.task) if self.task is not None else self.kind.label
+        if self.kind is StepKind.REPLAY:
+            text += f" {self.count}"
+        if self.kind is StepKind.POLL and self.count:
+            text += " wait"
+        return text if self.rank is None else f"{self.rank}: {text}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """The communicators of a simulation: as many as ranks, all alike.
+
+    Args:
+        ranks: how many.
+        nodes: they are on; ranks are spread evenly.
+        scheduler: which generation cuts plans.
+        variant: which mistake is made; ``coll-first`` makes none.
+        channels: of collectives.
+        p2p_channels: of sends and recvs, a power of two.
+        p2p_channels_per_peer: a power of two.
+        pass_sm: sends and recvs go without a kernel: copies that the proxy drives.
+        launch_blocking: as CUDA_LAUNCH_BLOCKING: proxy ops are posted from the host stream.
+        work_fifo_depth: slots (legacy), a power of two; 0: 65536.
+        work_fifo_bytes: (planner) a power of two; 0: 1 MiB.
+        work_args_bytes: of kernel arguments (planner); 0: 4096.
+        p2p_chunk_bytes: 0: 131072.
+    """
+
+    ranks: int
+    nodes: int = 1
+    scheduler: Scheduler = Scheduler.LEGACY
+    variant: str = "coll-first"
+    channels: int = 4
+    p2p_channels: int = 4
+    p2p_channels_per_peer: int = 1
+    pass_sm: bool = True
+    launch_blocking: bool = False
+    work_fifo_depth: int = 0
+    work_fifo_bytes: int = 0
+    work_args_bytes: int = 0
+    p2p_chunk_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """A proxy op of a plan.
+
+    Attributes:
+        op_count: zero-based within the plan; bit 0: of a send or recv.
+        channel: it goes over.
+        func: of its task.
+        peer: the other rank.
+        decrements: its progress counts the sync condition off.
+        nbytes: it moves.
+        task: its task's place in the order of the rank's tasks.
+    """
+
+    op_count: int
+    channel: int
+    func: Func
+    peer: int
+    decrements: bool
+    nbytes: int
+    task: int
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Work of a channel, as the kernel runs it.
+
+    Attributes:
+        channel: that runs it.
+        func: of its task.
+        peer: of a send or recv.
+        first: it begins a slot (legacy) or a batch (planner).
+        kernel: a kernel runs it; else its ops move the data.
+        nbytes: it moves.
+        task: its task's place in the order of the rank's tasks.
+    """
+
+    channel: int
+    func: Func
+    peer: int
+    first: bool
+    kernel: bool
+    nbytes: int
+    task: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A kernel plan of a rank.
+
+    Attributes:
+        rank: whose it is.
+        id: its serial number in the communicator, from 1.
+        channel_mask: the channels that it uses.
+        channel_ubound: above the highest of them.
+        channel_count: how many.
+        has_proxy_ops: the proxy has a part in it.
+        persistent: it belongs to a graph.
+        kernel: it is launched with a kernel.
+        colls: collectives in it.
+        p2ps: sends and recvs in it.
+        sync_count: of its sync condition at the launch; None: it has none.
+        work_bytes: of its work structs.
+        tasks: that it has taken.
+        ops: for the proxy.
+        works: for the kernel.
+    """
+
+    rank: int
+    id: int
+    channel_mask: int
+    channel_ubound: int
+    channel_count: int
+    has_proxy_ops: bool
+    persistent: bool
+    kernel: bool
+    colls: int
+    p2ps: int
+    sync_count: int | None
+    work_bytes: int
+    tasks: int
+    ops: tuple[Op, ...]
+    works: tuple[Work, ...]
+
+    @property
+    def channels(self) -> tuple[int, ...]:
+        """The channels that it uses."""
+        return tuple(c for c in range(MAX_CHANNELS) if self.channel_mask >> c & 1)
+
+
+class What(enum.IntEnum):
+    """What happened: the kind of an event, and the meaning of its a, b and c."""
+
+    TASK = int(lib.PSM_PLAN_TASK)
+    PREPARE = int(lib.PSM_PLAN_PREPARE)
+    MADE = int(lib.PSM_PLAN_MADE)
+    PREPARED = int(lib.PSM_PLAN_PREPARED)
+    PREPARE_FAILED = int(lib.PSM_PLAN_PREPARE_FAILED)
+    ARMED = int(lib.PSM_PLAN_ARMED)
+    BARRIER = int(lib.PSM_PLAN_BARRIER)
+    CUDA = int(lib.PSM_PLAN_CUDA)
+    LAUNCHED = int(lib.PSM_PLAN_LAUNCHED)
+    KERNEL_DONE = int(lib.PSM_PLAN_KERNEL_DONE)
+    HOST_TASK = int(lib.PSM_PLAN_HOST_TASK)
+    OP_POSTED = int(lib.PSM_PLAN_OP_POSTED)
+    OP_DONE = int(lib.PSM_PLAN_OP_DONE)
+    COUNTED_OFF = int(lib.PSM_PLAN_COUNTED_OFF)
+    CALLBACK = int(lib.PSM_PLAN_CALLBACK)
+    CALLBACK_OVER = int(lib.PSM_PLAN_CALLBACK_OVER)
+    RECLAIMER = int(lib.PSM_PLAN_RECLAIMER)
+    RECLAIM = int(lib.PSM_PLAN_RECLAIM)
+    TOUCHED = int(lib.PSM_PLAN_TOUCHED)
+    REPLAY = int(lib.PSM_PLAN_REPLAY)
+    DESTRUCTOR = int(lib.PSM_PLAN_DESTRUCTOR)
+    REFS = int(lib.PSM_PLAN_REFS)
+    ABORT = int(lib.PSM_PLAN_ABORT)
+    FINISH = int(lib.PSM_PLAN_FINISH)
+    DESTROY = int(lib.PSM_PLAN_DESTROY)
+    STUCK = int(lib.PSM_PLAN_STUCK)
+    CANCELLED = int(lib.PSM_PLAN_CANCELLED)
+
+    @property
+    def label(self) -> str:
+        """``op posted``."""
+        return self.name.lower().replace("_", " ")
+
+
+_ENQUEUERS = {
+    int(lib.PSM_PLAN_BY_HOST_TASK): "host task",
+    int(lib.PSM_PLAN_BY_LAUNCH_AFTER): "launch after",
+    int(lib.PSM_PLAN_BY_DESTRUCTOR): "destructor",
+    int(lib.PSM_PLAN_BY_CANCEL): "failed group",
+}
+_TOUCHERS = {
+    int(lib.PSM_PLAN_MAIN): "the main thread",
+    int(lib.PSM_PLAN_PROXY): "the proxy",
+    int(lib.PSM_PLAN_HOST): "its host function",
+    int(lib.PSM_PLAN_KERNEL): "its kernel",
+}
+_CALLS = {
+    int(lib.PSM_PLAN_CALL_ACQUIRE): "acquires a stream",
+    int(lib.PSM_PLAN_CALL_WAIT): "lets a stream wait",
+    int(lib.PSM_PLAN_CALL_HOST_FUNC): "launches a host function",
+    int(lib.PSM_PLAN_CALL_COPY): "copies",
+    int(lib.PSM_PLAN_CALL_UPLOAD): "uploads work",
+    int(lib.PSM_PLAN_CALL_DESTRUCTOR): "adds a destructor",
+}
+_LAUNCHES = {1: "a kernel", 2: "a host function", 3: "a kernel and a host function"}
+_WAITS = {
+    int(lib.PSM_PLAN_WAIT_FIFO): ("main thread", "room in the work FIFO"),
+    int(lib.PSM_PLAN_WAIT_RECLAIM): ("main thread", "a plan to reclaim"),
+    int(lib.PSM_PLAN_WAIT_COUNT): ("host function", "the count of the sync condition to come to 0"),
+    int(lib.PSM_PLAN_WAIT_PEER): ("proxy", "the other end of an op"),
+    int(lib.PSM_PLAN_WAIT_CHANNEL): ("kernel", "all ranks to enter the channel of a collective"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened to a rank or to one of its plans.
+
+    Attributes:
+        order: its number in the trace of the rank, from 0.
+        rank: whose.
+        what: what.
+        plan: which plan; 0: none.
+        a: as ``psm/psm_plan.h`` says at each kind.
+        b: likewise.
+        c: likewise.
+    """
+
+    order: int
+    rank: int
+    what: What
+    plan: int
+    a: int
+    b: int
+    c: int
+
+    @property
+    def waits(self) -> tuple[str, str] | None:
+        """Of STUCK: who waits, and for what."""
+        return _WAITS.get(self.a) if self.what is What.STUCK else None
+
+    @property
+    def enqueuer(self) -> str:
+        """Of RECLAIMER: who enqueued it."""
+        return _ENQUEUERS.get(self.a, f"unknown ({self.a})")
+
+    def __str__(self) -> str:
+        tell = _TEXTS.get(self.what)
+        return tell(self) if tell is not None else self.what.label
+
+
+def _func(number: int) -> str:
+    return Func(number).label if number in Func.__members__.values() else f"task of kind {number}"
+
+
+def _op(e: Event) -> str:
+    return f"op {e.a} on channel {e.b}{', which counts off' if e.c else ''}"
+
+
+def _status(number: int) -> str:
+    return Status(number).c_name if number in Status.__members__.values() else str(number)
+
+
+def _stuck(e: Event) -> str:
+    who, what = e.waits or ("somebody", "something")
+    return f"{who} waits for {what}"
+
+
+_TEXTS: dict[What, Callable[[Event], str]] = {
+    What.TASK: lambda e: f"task {e.b}: {_func(e.a)}",
+    What.PREPARE: lambda e: f"prepare of {e.b} tasks, scoped stack at depth {e.a}{f', graph {e.c}' if e.c else ''}",
+    What.MADE: lambda e: f"made: {e.b} collectives, {e.c} p2p, channel mask {e.a & (1 << 64) - 1:#x}",
+    What.PREPARED: lambda e: f"prepared {e.b} plans, scoped stack at depth {e.a}",
+    What.PREPARE_FAILED: lambda e: f"prepare failed with {_status(e.b)}, scoped stack at depth {e.a}",
+    What.ARMED: lambda e: f"sync condition armed: count {e.a}, {e.b} ops count it off",
+    What.BARRIER: lambda e: "intra-process barrier passed",
+    What.CUDA: lambda e: f"uncaptured CUDA call: {_CALLS.get(e.a, e.a)}",
+    What.LAUNCHED: lambda e: f"launched{' into the graph' if e.b else ''}: {_LAUNCHES.get(e.a, 'nothing')}",
+    What.KERNEL_DONE: lambda e: "kernel done",
+    What.HOST_TASK: lambda e: f"hostStreamPlanTask on the {'host stream' if e.a else 'main thread'}",
+    What.OP_POSTED: lambda e: f"{_op(e)}: posted",
+    What.OP_DONE: lambda e: f"{_op(e)}: ended",
+    What.COUNTED_OFF: lambda e: f"counted off: {e.a} left",
+    What.CALLBACK: lambda e: f"host function begins, count {e.a}",
+    What.CALLBACK_OVER: lambda e: (
+        f"host function returns{', by abort' if e.a else ''}, count {e.b}{'; it frees the sync condition' if e.c else ''}"
+    ),
+    What.RECLAIMER: lambda e: f"reclaimer enqueued by {e.enqueuer}",
+    What.RECLAIM: lambda e: (
+        "reclaimed"
+        + "".join(
+            f", {count} {what}"
+            for count, what in ((e.a, "ops not ended"), (e.b, "kernels not ended"), (e.c, "host functions not over"))
+            if count
+        )
+    ),
+    What.TOUCHED: lambda e: f"what is freed of it is used by {_TOUCHERS.get(e.a, e.a)}",
+    What.REPLAY: lambda e: f"graph {e.a} is launched",
+    What.DESTRUCTOR: lambda e: f"destructor of graph {e.a} runs, {e.b} plans",
+    What.REFS: lambda e: f"persistentRefs {e.a} ({e.b:+d})",
+    What.ABORT: lambda e: "abort",
+    What.FINISH: lambda e: f"finish, scoped stack at depth {e.a}",
+    What.DESTROY: lambda e: f"destroyed; its pools miss {e.a} plans, {e.b} ops, {e.c} tasks",
+    What.STUCK: _stuck,
+    What.CANCELLED: lambda e: "cancelled: its group failed before its launch",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A rule that every trace is held against.
+
+    Attributes:
+        name: ``reclaim.early``.
+        text: what must hold.
+        schedulers: bit 0: legacy, bit 1: planner.
+    """
+
+    name: str
+    text: str
+    schedulers: int
+
+
+@dataclass(frozen=True, slots=True)
+class Breach:
+    """A rule that was broken.
+
+    Attributes:
+        rule: its name.
+        rank: where.
+        other: the rank that it differs from; None: none.
+        plan: which; 0: none.
+        order: of the event that breaks it; None: it was found by comparing ranks.
+        text: how.
+    """
+
+    rule: str
+    rank: int
+    other: int | None
+    plan: int
+    order: int | None
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A way to schedule, launch and reclaim: right, or with one mistake.
+
+    Attributes:
+        name: it is asked for by it.
+        summary: one line.
+        outcome: the rule that it breaks; empty: none.
+        wrong: it makes a mistake on purpose.
+        schedulers: bit 0: legacy, bit 1: planner.
+    """
+
+    name: str
+    summary: str
+    outcome: str
+    wrong: bool
+    schedulers: int
+
+
+@dataclass(frozen=True, slots=True)
+class Simulation:
+    """What a simulation did.
+
+    Attributes:
+        config: of the communicators.
+        seed: of the order in which agents ran.
+        steps: what the ranks did.
+        plans: of each rank, in order.
+        events: of all ranks, in the order in which they happened.
+        breaches: of rules, the first first.
+        stuck: it hung.
+    """
+
+    config: Config
+    seed: int
+    steps: tuple[Step, ...]
+    plans: tuple[tuple[Plan, ...], ...]
+    events: tuple[Event, ...]
+    breaches: tuple[Breach, ...]
+    stuck: bool
+
+    def events_of(self, rank: int) -> Iterator[Event]:
+        """The trace of a rank."""
+        return (event for event in self.events if event.rank == rank)
+
+    def waiting(self) -> tuple[Event, ...]:
+        """Who was stuck at the end."""
+        return tuple(event for event in self.events if event.what is What.STUCK)
+
+    def tasks_of(self, rank: int) -> tuple[Task, ...]:
+        """The tasks of a rank, in the order in which it enqueued them."""
+        return tuple(s.task for s in self.steps if s.task is not None and s.rank in (None, rank))
