@@ -31,9 +31,13 @@ psm_status psm_progress_init(psmProxyState *state)
     return PSM_OK;
 }
 
+static struct psm_args *own(struct psmProxyArgs *args)
+{
+    return (struct psm_args *)args;
+}
 static uint32_t *rows_of(struct psmProxyArgs *args)
 {
-    return ((struct psm_args *)args)->rows;
+    return own(args)->rows;
 }
 
 static void move_rows(const struct psm_progress *p, struct psmProxyArgs *args, enum psm_op_stand stand)
@@ -87,7 +91,10 @@ static void cancel_posted(const struct psm_progress *p, struct psm_posted *list,
         struct psmSyncCondition *sync = op->op.sync;
         psm_pool_end(p, op->row);
         atomic_fetch_sub(&op->connection->running, 1);
-        settle(sync, 1, status);
+        if (op->op.ended)
+            op->op.ended(op->op.cookie, status);
+        else
+            settle(sync, 1, status);
     }
     free_posted(list);
 }
@@ -101,7 +108,10 @@ static void release_args(psmProxyState *state, struct psmProxyArgs *args, psm_st
         psm_pool_end(p, rows_of(args)[i]);
         atomic_fetch_sub(&c->running, 1); /* the service may free it from now on */
     }
-    settle(args->sync, args->nsubs, status);
+    if (own(args)->ended)
+        own(args)->ended(own(args)->cookie, status);
+    else
+        settle(args->sync, args->nsubs, status);
     args->next = p->free_args;
     p->free_args = args;
     atomic_fetch_sub(&p->live, 1);
@@ -187,10 +197,10 @@ static bool append(psmProxyState *state, struct psm_posted *posted)
     if (busy && sub_done(busy, &c->pub)) busy = NULL;
     if (!busy) {
         /* The newest args takes it in if nothing of it has begun. */
-        struct psmProxyArgs *last = p->active;
+        struct psmProxyArgs *last = op->ended ? NULL : p->active;
         while (last && last->next) last = last->next;
         if (last && last->state == psmProxyOpReady && last->opCount == op->opCount && last->sync == op->sync &&
-            last->subs[0].connection->tcomm == c->pub.tcomm && last->nsubs < PSM_MAX_SUBS) {
+            !own(last)->ended && last->subs[0].connection->tcomm == c->pub.tcomm && last->nsubs < PSM_MAX_SUBS) {
             rows_of(last)[last->nsubs] = posted->row;
             fill_sub(&last->subs[last->nsubs++], c, op);
             c->pub.proxyAppend = last;
@@ -211,7 +221,10 @@ static bool append(psmProxyState *state, struct psm_posted *posted)
     args->state = psmProxyOpReady;
     args->opCount = op->opCount;
     args->progress = c->pub.tcomm->proxyProgress;
-    args->sync = op->sync;
+    args->sync = op->ended ? NULL : op->sync;
+    own(args)->ready = op->ended ? op->ready : NULL;
+    own(args)->ended = op->ended;
+    own(args)->cookie = op->cookie;
     c->pub.proxyAppend = args;
     if (busy) { /* behind those that wait for it already */
         struct psmProxyArgs **end = &busy->nextPeer;
@@ -246,6 +259,7 @@ static psm_status move_one(psmProxyState *state, struct psmProxyArgs *args)
 {
     args->idle = 1;
     if (args->sync && !__atomic_load_n(&args->sync->proxyReadyEvent, __ATOMIC_ACQUIRE)) return PSM_OK;
+    if (own(args)->ready && !__atomic_load_n(own(args)->ready, __ATOMIC_ACQUIRE)) return PSM_OK;
     if (args->state == psmProxyOpReady) {
         struct psm_fault fault;
         struct psm_fault_args here = psm_fault_here(state, args->subs[0].peer, 0);

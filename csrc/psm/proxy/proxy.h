@@ -230,6 +230,10 @@ struct psm_posted {
 struct psm_args {
     struct psmProxyArgs pub;     /* first: what the transport gets */
     uint32_t rows[PSM_MAX_SUBS]; /* of the pool, by sub */
+    /* psmProxyOp's, of its only sub */
+    const volatile uint32_t *ready;
+    void (*ended)(void *cookie, psm_status status);
+    void *cookie;
 };
 struct psm_progress {
     pthread_mutex_t lock;

@@ -85,6 +85,12 @@ struct psmProxyOp {
     uint64_t sendHandle, recvHandle; /* of psmRegister; 0: not registered */
     int peer, channel, reg;          /* reg: zero-copy */
     struct psmSyncCondition *sync;   /* may be NULL */
+    /* For who keeps count by himself: with `ended`, the proxy neither looks at sync nor counts it off. ready: NULL, or
+     * a word that is not 0 when the operation may be moved. ended: called once, mostly on the progress thread; it may
+     * save operations and start them, and must not wait. Such an operation is no other one's part. */
+    const volatile uint32_t *ready;
+    void (*ended)(void *cookie, psm_status status);
+    void *cookie;
 };
 
 struct psmProxySubArgs {
