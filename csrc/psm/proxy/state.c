@@ -154,6 +154,9 @@ void psm_thread_device(psmProxyState *state, const char *thread)
     else
         psm_msg_proxy_thread_progress(state->device, core);
     const struct psm_cuda *cuda = psm_cuda_get();
+    /* What a thread of the proxy allocates or asks is no part of what the application captures meanwhile. */
+    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    if (cuda && cuda->cudaThreadExchangeStreamCaptureMode) cuda->cudaThreadExchangeStreamCaptureMode(&mode);
     if (!cuda || cuda->cudaSetDevice(state->device) == 0) return;
     if (strcmp(thread, "Proxy Service UDS") == 0)
         psm_msg_proxy_thread_context_failed_5(state->device);
