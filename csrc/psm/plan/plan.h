@@ -58,6 +58,7 @@ struct plan_task {
     uint64_t nbytes; /* of a p2p; of a collective: what a rank's buffer has at most */
     uint64_t done;   /* legacy: p2p bytes that are in plans; chunk: how many pieces */
     uint32_t chunk;
+    uint8_t channels, warps; /* planner: that it is tuned for */
 };
 struct plan_task_queue {
     struct plan_task *head, *tail;

@@ -1,0 +1,49 @@
+/* The work FIFO: who fills it waits for kernels to give room back. Counters run over and are compared as differences.
+ */
+#include <sched.h>
+
+#include "plan/schedule.h"
+
+/* What all channels have given back. A channel that has nothing to run says nothing: it follows the others, so that its
+ * counter does not fall so far behind that it seems to be ahead. */
+static void look(struct plan_fifo *fifo)
+{
+    uint32_t done[MAXCHANNELS], least = fifo->sent;
+    for (int c = 0; c < MAXCHANNELS; c++) {
+        done[c] = atomic_load_explicit(&fifo->done[c], memory_order_acquire);
+        if (done[c] != fifo->channelSent[c] && fifo->sent - least < fifo->sent - done[c]) least = done[c];
+    }
+    for (int c = 0; c < MAXCHANNELS; c++)
+        if (done[c] == fifo->channelSent[c]) {
+            fifo->channelSent[c] = least;
+            atomic_store_explicit(&fifo->done[c], least, memory_order_relaxed);
+        }
+    fifo->acked = least;
+}
+
+psm_status plan_fifo_wait(psmPlanComm *comm, psmPlan *plan, uint32_t until)
+{
+    struct plan_fifo *fifo = &comm->fifo;
+    while (until - fifo->acked > fifo->depth) {
+        look(fifo);
+        if (until - fifo->acked <= fifo->depth) break;
+        if (atomic_load_explicit(&comm->aborted, memory_order_acquire))
+            return psm_fail(PSM_ERR_ABORTED, "launch", comm->config.rank, -1, 0,
+                            "plan %llu waited for room in the work FIFO when the communicator was aborted: %u of %u "
+                            "are taken; destroy it",
+                            (unsigned long long)plan->id, fifo->sent - fifo->acked, fifo->depth);
+        if (comm->engine.pause)
+            comm->engine.pause(comm->engine.self, PSM_PLAN_WAIT_FIFO, plan);
+        else
+            sched_yield();
+    }
+    return PSM_OK;
+}
+
+void plan_fifo_done(psmPlan *plan)
+{
+    for (uint64_t mask = plan->fifoMask; mask; mask &= mask - 1) {
+        int c = __builtin_ctzll(mask);
+        atomic_store_explicit(&plan->comm->fifo.done[c], plan->acks[c], memory_order_release);
+    }
+}

@@ -1,0 +1,343 @@
+/* The scheduler of NCCL up to 2.21: a work FIFO of slots, each with up to nine elements of a collective function or
+ * sixteen of p2p, and the least loaded channels for each collective. Collectives are rings with protocol Simple. */
+#include "plan/schedule.h"
+
+enum {
+    COLLS_OF_SLOT = 9,
+    SLOT_BYTES = 512,
+    AGGREGATE = 1 << 21,   /* bytes of a channel of neighbouring collectives, for each rank, 16 ranks at most */
+    LEAST_OF_CHANNEL = 512 /* bytes that a channel is worth at least */
+};
+
+/* Node by node (0, 1, -1, ... and from the far half), and on each node the ranks around the ring of local ranks. */
+static void order(psmPlanComm *comm)
+{
+    int nodes = comm->config.nNodes, locals = comm->config.nRanks / nodes;
+    int node = comm->config.rank / locals, local = comm->config.rank % locals, round = 0;
+    for (int d = 0; d <= nodes / 4; d++) {
+        int deltas[4] = {d, (nodes - d) % nodes, nodes / 2 - d, (nodes - (nodes / 2 - d)) % nodes};
+        for (int i = 0; i < 4; i++) {
+            bool seen = false;
+            for (int k = 0; k < i; k++) seen |= deltas[k] == deltas[i];
+            if (seen) continue;
+            int to = (node + deltas[i]) % nodes, from = (node + nodes - deltas[i]) % nodes;
+            for (int step = 0; step < locals && round < comm->config.nRanks; step++, round++) {
+                comm->sendOrder[round] = to * locals + (local + step) % locals;
+                comm->recvOrder[round] = from * locals + (local - step + locals) % locals;
+            }
+        }
+    }
+}
+
+static psm_status prepare(psmPlanComm *comm)
+{
+    (void)comm;
+    return PSM_OK;
+}
+
+static void budget(const psmPlanComm *comm, const psmPlan *plan, struct plan_budget *out)
+{
+    *out = (struct plan_budget){.slots = plan->persistent ? INT32_MAX : comm->config.workFifoDepth / 2};
+}
+
+static psm_status nothing(const psmPlanComm *comm, const psmPlan *plan)
+{
+    (void)plan;
+    return psm_fail(PSM_ERR_INVALID, "plan", comm->config.rank, -1, 0,
+                    "a plan may fill half of the work FIFO, %u of %u slots, and the next task needs more: give "
+                    "workFifoDepth (NCCL_WORK_FIFO_DEPTH) at least %d",
+                    comm->config.workFifoDepth / 2, comm->config.workFifoDepth, 2 * MAXCHANNELS);
+}
+
+/* ---- collectives ---- */
+
+/* The n channels with the least bytes; ties go to the lower numbers. As NCCL finds them: parts of a collective are
+ * numbered in this order. */
+static void least_loaded(psmPlanComm *comm, int n, int *least)
+{
+    int worst = 0;
+    for (int b = 0; b < n; b++) {
+        least[b] = b;
+        if (wip_channel(comm, b)->load > wip_channel(comm, worst)->load) worst = b;
+    }
+    for (int c = n; c < comm->config.nChannels; c++) {
+        if (wip_channel(comm, c)->load >= wip_channel(comm, least[worst])->load) continue;
+        least[worst] = c;
+        worst = 0;
+        for (int b = 1; b < n; b++)
+            if (wip_channel(comm, least[b])->load > wip_channel(comm, least[worst])->load) worst = b;
+    }
+}
+
+static psm_status add_coll(psmPlanComm *comm, psmPlan *plan, const struct plan_task *task, int nchannels, int warps,
+                           struct plan_budget *left)
+{
+    int least[MAXCHANNELS];
+    least_loaded(comm, nchannels, least);
+    uint64_t op_count = plan->collOpCount++ << 1;
+    uint64_t size = plan_type_size(task->task.datatype), count = task->task.count, n = (uint64_t)nchannels;
+    /* What the tuner tells apart by its warps is another kind. */
+    uint32_t kind = plan_kind(&task->task) << 6 | (uint32_t)warps;
+    for (uint64_t bid = 0; bid < n; bid++) {
+        struct wip_channel *channel = wip_channel(comm, least[bid]);
+        channel->load += task->nbytes / n;
+        bool joins = channel->kind == kind && channel->nelem < COLLS_OF_SLOT;
+        if (!joins) {
+            channel->kind = kind;
+            channel->nelem = 0;
+            channel->nwork++;
+            left->slots--;
+        }
+        channel->nelem++;
+        uint64_t from = count / n * bid + plan_min(bid, count % n), to = from + count / n + (bid < count % n);
+        /* An empty collective synchronises nobody, unlike p2p, and a ring of one has no neighbour. */
+        struct plan_part part = {.channel = least[bid],
+                                 .first = !joins,
+                                 .offset = from * size,
+                                 .nbytes = (to - from) * size,
+                                 .place = channel->nwork - 1,
+                                 .op = task->nbytes != 0 && comm->config.nRanks > 1,
+                                 .opCount = op_count};
+        PSM_TRY(plan_part(comm, plan, task, &part));
+    }
+    return PSM_OK;
+}
+
+static psm_status colls(psmPlanComm *comm, psmPlan *plan, struct plan_budget *left)
+{
+    uint64_t channels = (uint64_t)comm->config.nChannels;
+    uint64_t per_channel = AGGREGATE * plan_min(16, (uint64_t)comm->config.nRanks);
+    while (comm->collBytes < per_channel * channels && per_channel > LEAST_OF_CHANNEL) per_channel /= 2;
+    while (comm->ntasksColl != 0) {
+        struct plan_task *head = comm->collQueue.head, *end = head->next;
+        uint32_t kind = plan_kind(&head->task);
+        uint64_t bytes = head->nbytes, wanted = 0, size = plan_type_size(head->task.datatype);
+        for (; end && plan_kind(&end->task) == kind; end = end->next) {
+            bytes += end->nbytes;
+            uint64_t n = plan_div_up(end->task.count * size, per_channel);
+            wanted += plan_max(1, plan_min(n, channels));
+        }
+        bool joined = end != head->next;
+        int nchannels, warps;
+        plan_tune(bytes, (int)(joined ? plan_min(channels, wanted) : channels), &nchannels, &warps);
+        for (; head != end; head = comm->collQueue.head) {
+            if (joined) {
+                uint64_t n = plan_div_up(head->nbytes, per_channel);
+                nchannels = (int)plan_max(1, plan_min(n, channels));
+            }
+            if (left->slots < nchannels) return PSM_OK;
+            PSM_TRY(add_coll(comm, plan, head, nchannels, warps, left));
+            plan_take(comm, plan, &comm->collQueue);
+        }
+    }
+    return PSM_OK;
+}
+
+/* ---- p2p ---- */
+
+/* Steps from a peer to a peer around the ring; sender and receiver come to the same channel. Between nodes, eight peers
+ * share one: they are in one slot. */
+static int base_channel(const psmPlanComm *comm, int peer, bool send)
+{
+    int nodes = comm->config.nNodes, locals = comm->config.nRanks / nodes, rank = comm->config.rank;
+    int to = send ? peer : rank, from = send ? rank : peer;
+    int step = (locals + to % locals - from % locals) % locals;
+    int delta = (nodes + to / locals - from / locals) % nodes;
+    return nodes > 1 ? delta + step / P2P_OF_BATCH : step;
+}
+
+/* Whether the last slot takes one more: it is of p2p, has room in the direction, and has not this peer yet, whose
+ * connection two elements of a slot would use at the same time. */
+static bool joins_p2p(const struct wip_channel *channel, int peer, bool send, bool fuse)
+{
+    if (channel->kind != 1 || !fuse || channel->npeers[send] == P2P_OF_BATCH) return false;
+    for (uint32_t i = 0; i < channel->npeers[send]; i++)
+        if (channel->ids[send][i] == peer) return false;
+    return true;
+}
+
+struct direction { /* a p2p that is being cut into chunks */
+    struct plan_task_queue *queue;
+    struct plan_task *task;
+    bool send;
+    uint64_t chunk, left; /* bytes */
+    bool open;
+};
+
+static void begin(const psmPlanComm *comm, struct direction *at, struct plan_task_queue *queue, bool send, int min,
+                  int max)
+{
+    *at = (struct direction){.queue = queue, .task = queue->head, .send = send, .open = queue->head != NULL};
+    if (!at->open) return;
+    uint64_t least = comm->config.p2pChunkSize / 8;
+    uint64_t most = (uint64_t)comm->config.p2pChunkSize * (comm->config.nNodes > 1 ? 1 : 32);
+    uint64_t bytes = at->task->nbytes, chunk = plan_max(least, plan_div_up(bytes, (uint64_t)min));
+    for (int n = min; chunk > most && n <= max / 2;) {
+        n *= 2;
+        chunk = plan_div_up(bytes, (uint64_t)n);
+    }
+    at->chunk = plan_align_up(chunk, least);
+    at->left = bytes - at->task->done;
+}
+
+/* The next chunk; a task without bytes is one, too: it synchronises. */
+static psm_status next_chunk(psmPlanComm *comm, psmPlan *plan, struct direction *at, bool fuse,
+                             struct plan_budget *left)
+{
+    struct plan_task *task = at->task;
+    int peer = task->task.peer;
+    int part = (int)(task->chunk % (uint32_t)comm->config.p2pnChannelsPerPeer);
+    int c = plan_channel_of(comm, base_channel(comm, peer, at->send), part);
+    struct wip_channel *channel = wip_channel(comm, c);
+    bool joins = joins_p2p(channel, peer, at->send, fuse);
+    if (!joins) {
+        channel->kind = 1;
+        channel->npeers[0] = channel->npeers[1] = 0;
+        channel->nwork++;
+        left->slots--;
+    }
+    channel->ids[at->send][channel->npeers[at->send]++] = peer;
+    struct plan_part piece = {.channel = c,
+                              .first = !joins,
+                              .offset = task->done,
+                              .nbytes = plan_min(at->left, at->chunk),
+                              .place = channel->nwork - 1,
+                              .op = peer != comm->config.rank,
+                              .opCount = (uint64_t)channel->nwork << 1 | 1};
+    PSM_TRY(plan_part(comm, plan, task, &piece));
+    task->done += piece.nbytes;
+    task->chunk++;
+    at->left -= piece.nbytes;
+    if (at->left != 0) return PSM_OK;
+    at->open = false;
+    plan_take(comm, plan, at->queue);
+    return PSM_OK;
+}
+
+/* With PassSM no kernel moves what a rank sends itself: a copy on the launch stream does, which is never cut. */
+static psm_status self_copy(psmPlanComm *comm, psmPlan *plan, struct direction *recv, struct direction *send, bool fuse,
+                            struct plan_budget *left)
+{
+    recv->chunk = send->chunk = plan_max(1, send->task->nbytes);
+    PSM_TRY(plan_self_copy(comm, plan, send->task, recv->task));
+    PSM_TRY(next_chunk(comm, plan, recv, fuse, left));
+    return next_chunk(comm, plan, send, true, left);
+}
+
+static psm_status p2ps(psmPlanComm *comm, psmPlan *plan, struct plan_budget *left)
+{
+    int nranks = comm->config.nRanks, rank = comm->config.rank;
+    int max = comm->config.p2pnChannelsPerPeer, min = max;
+    if (comm->config.nNodes == 1) {
+        /* All channels, but one for each operation; and not more than eight operations on a channel. */
+        while (min * nranks > comm->config.p2pnChannels && min > 1) min /= 2;
+        while (max * nranks > comm->config.p2pnChannels * 4 && max > 1) max /= 2;
+    }
+    bool fuse = false;
+    while (comm->ntasksP2p != 0) {
+        for (int i = 0; i < nranks; i++) {
+            struct direction recv, send;
+            begin(comm, &send, &comm->peers[comm->sendOrder[i]].send, true, min, max);
+            begin(comm, &recv, &comm->peers[comm->recvOrder[i]].recv, false, min, max);
+            if (!recv.open && !send.open) continue;
+            if (comm->sendOrder[i] == rank) {
+                PSM_TRY(plan_self_check(comm, send.task, recv.task));
+                if (comm->config.passSm) {
+                    if (left->slots < 1) return PSM_OK;
+                    PSM_TRY(self_copy(comm, plan, &recv, &send, fuse && i % P2P_OF_BATCH != 0, left));
+                    fuse = true;
+                    continue;
+                }
+            }
+            while (recv.open || send.open) {
+                if (i % P2P_OF_BATCH == 0) fuse = false;
+                struct direction *both[] = {&recv, &send};
+                for (int d = 0; d < 2; d++) {
+                    if (!both[d]->open) continue;
+                    if (left->slots < 1) return PSM_OK;
+                    PSM_TRY(next_chunk(comm, plan, both[d], fuse, left));
+                    fuse = true;
+                }
+            }
+        }
+    }
+    return PSM_OK;
+}
+
+/* ---- the end of a plan ---- */
+
+static psm_status finish(psmPlanComm *comm, psmPlan *plan)
+{
+    struct wip *wip = comm->scheduling;
+    for (uint64_t mask = wip->used; mask; mask &= mask - 1) {
+        struct wip_channel *channel = &wip->channels[__builtin_ctzll(mask)];
+        if (channel->works) plan->nbatches += channel->nwork;
+        for (struct plan_op *op = channel->ops, *next; op; op = next) {
+            next = op->next;
+            plan_append_op(plan, op);
+        }
+        channel->ops = channel->lastop = NULL;
+    }
+    plan->workBytes = (uint64_t)plan->nbatches * SLOT_BYTES;
+    return PSM_OK;
+}
+
+/* Slots that a kernel reads: those of p2p that go without one take none. The first of each channel lie side by side in
+ * the order of channels, where each block looks for its own; the others behind them, channel by channel. */
+static uint32_t place(psmPlan *plan, uint32_t head, uint32_t mask, uint64_t *channels)
+{
+    struct plan_work_table *table = plan->works;
+    uint32_t firsts = 0, next, slot = 0;
+    *channels = 0;
+    for (uint64_t i = 0; i < table->nworks; i++)
+        if (table->works[i].kernel) *channels |= 1ull << table->works[i].channel;
+    next = head + (uint32_t)__builtin_popcountll(*channels);
+    int channel = -1;
+    for (uint64_t i = 0; i < table->nworks; i++) {
+        struct psmPlanWorkInfo *work = &table->works[i];
+        if (!work->kernel) continue;
+        if (work->channel != channel) {
+            channel = work->channel;
+            slot = head + firsts++;
+        } else if (work->first)
+            slot = next++;
+        work->place = slot & mask;
+        plan->acks[channel] = slot + 1;
+    }
+    return next;
+}
+
+static psm_status upload(psmPlanComm *comm, psmPlan *plan)
+{
+    if (!plan->kernel) return PSM_OK;
+    uint64_t channels;
+    if (plan->persistent) {
+        uint32_t slots = place(plan, 0, UINT32_MAX, &channels);
+        return comm->engine.alloc(comm->engine.self, plan->graph, (uint64_t)slots * SLOT_BYTES, &plan->persistentWork);
+    }
+    struct plan_fifo *fifo = &comm->fifo;
+    uint32_t mask = fifo->depth - 1, sent = fifo->sent;
+    uint32_t slots = place(plan, 0, mask, &channels), firsts = (uint32_t)__builtin_popcountll(channels);
+    /* The first slots lie side by side: they may not go over the end. What is skipped counts as sent. */
+    if (((sent + firsts - 1) & mask) < (sent & mask)) fifo->sent = sent = (sent + mask) & ~mask;
+    PSM_TRY(plan_fifo_wait(comm, plan, sent + slots));
+    fifo->sent = place(plan, sent, mask, &channels);
+    plan->fifoMask = channels;
+    for (; channels; channels &= channels - 1) {
+        int c = __builtin_ctzll(channels);
+        fifo->channelSent[c] = plan->acks[c];
+    }
+    return PSM_OK;
+}
+
+const struct plan_scheduler plan_legacy = {
+    .name = "legacy",
+    .order = order,
+    .prepare = prepare,
+    .budget = budget,
+    .colls = colls,
+    .p2ps = p2ps,
+    .finish = finish,
+    .upload = upload,
+    .nothing = nothing,
+};

@@ -1,0 +1,457 @@
+/* From tasks to plans: what both schedulers have in common, and the order in which kinds of tasks are taken out. */
+#include <string.h>
+
+#include "plan/schedule.h"
+
+/* ---- opening and closing ---- */
+
+static bool power_of_two(uint64_t n)
+{
+    return n != 0 && (n & (n - 1)) == 0;
+}
+
+static psm_status check(struct psmPlanConfig *c)
+{
+#define WANT(condition, ...)                                                                                           \
+    if (!(condition)) return psm_fail(PSM_ERR_INVALID, "plan", c->rank, -1, 0, __VA_ARGS__)
+    WANT(c->nRanks >= 1 && c->rank >= 0 && c->rank < c->nRanks,
+         "a communicator was asked for with rank %d of %d: ranks are numbered from 0", c->rank, c->nRanks);
+    if (c->nNodes == 0) c->nNodes = 1;
+    WANT(c->nNodes >= 1 && c->nRanks % c->nNodes == 0,
+         "a communicator was asked for with %d ranks on %d nodes: give each node the same number of ranks", c->nRanks,
+         c->nNodes);
+    WANT(c->scheduler == PSM_PLAN_LEGACY || c->scheduler == PSM_PLAN_PLANNER,
+         "a communicator was asked for with scheduler %d: it is 0 (legacy) or 1 (planner)", c->scheduler);
+    WANT(c->nChannels >= 1 && c->nChannels <= MAXCHANNELS,
+         "a communicator was asked for with %d channels: it may have 1 to %d", c->nChannels, MAXCHANNELS);
+    WANT(c->p2pnChannels >= 1 && c->p2pnChannels <= MAXCHANNELS && power_of_two((uint64_t)c->p2pnChannels),
+         "a communicator was asked for with %d p2p channels: give a power of two, %d at most", c->p2pnChannels,
+         MAXCHANNELS);
+    WANT(c->p2pnChannelsPerPeer >= 1 && c->p2pnChannelsPerPeer <= c->p2pnChannels &&
+             power_of_two((uint64_t)c->p2pnChannelsPerPeer),
+         "a communicator was asked for with %d p2p channels per peer of %d: give a power of two that is not more",
+         c->p2pnChannelsPerPeer, c->p2pnChannels);
+    if (c->workFifoDepth == 0) c->workFifoDepth = 65536;
+    if (c->workFifoBytes == 0) c->workFifoBytes = 1 << 20;
+    if (c->workArgsBytes == 0) c->workArgsBytes = 4096;
+    if (c->p2pChunkSize == 0) c->p2pChunkSize = 131072;
+    WANT(power_of_two(c->workFifoDepth) && c->workFifoDepth <= 1u << 30,
+         "a communicator was asked for with a work FIFO of %u slots: give a power of two, 2^30 at most",
+         c->workFifoDepth);
+    WANT(power_of_two(c->workFifoBytes) && c->workFifoBytes <= 1u << 30,
+         "a communicator was asked for with a work FIFO of %u bytes: give a power of two, 2^30 at most",
+         c->workFifoBytes);
+    WANT(c->workArgsBytes >= 64 && c->workArgsBytes <= 1u << 20,
+         "a communicator was asked for with %u bytes of kernel arguments: give 64 to 2^20", c->workArgsBytes);
+    WANT(c->p2pChunkSize >= 8 && c->p2pChunkSize <= 1u << 30 && c->p2pChunkSize % 8 == 0,
+         "a communicator was asked for with p2p chunks of %u bytes: give a multiple of 8, 2^30 at most",
+         c->p2pChunkSize);
+#undef WANT
+    return PSM_OK;
+}
+
+psm_status plan_scheduler_open(psmPlanComm *comm)
+{
+    PSM_TRY(check(&comm->config));
+    bool legacy = comm->config.scheduler == PSM_PLAN_LEGACY;
+    comm->scheduler = legacy ? &plan_legacy : &plan_planner;
+    comm->fifo.depth = legacy ? comm->config.workFifoDepth : comm->config.workFifoBytes;
+    struct {
+        struct plan_pool *pool;
+        size_t size;
+    } pools[] = {{&comm->plans, sizeof(psmPlan)},
+                 {&comm->ops, sizeof(struct plan_op)},
+                 {&comm->tasks, sizeof(struct plan_task)},
+                 {&comm->copies, sizeof(struct plan_copy)}};
+    for (size_t i = 0; i < sizeof pools / sizeof *pools; i++)
+        *pools[i].pool = (struct plan_pool){.stack = &comm->permanent, .size = pools[i].size};
+    for (int i = 0; i < PLAN_TABLES; i++)
+        comm->tables[i] = (struct plan_pool){.stack = &comm->permanent, .size = (size_t)1 << (PLAN_TABLE_MIN + i)};
+    size_t n = (size_t)comm->config.nRanks;
+    comm->peers = plan_stack_alloc(&comm->permanent, n * sizeof *comm->peers);
+    comm->sendOrder = plan_stack_alloc(&comm->permanent, n * sizeof *comm->sendOrder);
+    comm->recvOrder = plan_stack_alloc(&comm->permanent, n * sizeof *comm->recvOrder);
+    if (!comm->peers || !comm->sendOrder || !comm->recvOrder) {
+        plan_scheduler_close(comm);
+        return psm_fail(PSM_ERR_NO_MEMORY, "plan", comm->config.rank, -1, 0,
+                        "the p2p schedule of %d ranks could not be made: let the process have more memory",
+                        comm->config.nRanks);
+    }
+    comm->scheduler->order(comm);
+    return PSM_OK;
+}
+
+void plan_scheduler_close(psmPlanComm *comm)
+{
+    plan_stack_free(&comm->scoped);
+    plan_stack_free(&comm->permanent);
+    comm->peers = NULL;
+    comm->sendOrder = comm->recvOrder = NULL;
+}
+
+/* ---- what both do ---- */
+
+static psm_status no_memory(const psmPlanComm *comm, const char *what)
+{
+    return psm_fail(PSM_ERR_NO_MEMORY, "plan", comm->config.rank, -1, 0,
+                    "%s of plan %llu could not be made: let the process have more memory, or put fewer tasks into a "
+                    "group",
+                    what, (unsigned long long)comm->planId);
+}
+
+uint32_t plan_kind(const struct psmPlanTask *task)
+{
+    if (plan_is_p2p(task->func)) return 1;
+    /* NCCL's device operations: sum, prod, min and max, a factor before (avg of floats), a division behind (of
+     * integers). */
+    static const uint8_t ops[] = {0, 1, 2, 2, 3};
+    uint32_t op = ops[task->redop];
+    if (op == 3 && task->datatype < 6) op = 4;
+    return 2 + ((uint32_t)task->func * 5 + op) * 12 + (uint32_t)task->datatype;
+}
+
+void plan_tune(uint64_t bytes, int nchannels, int *channels, int *warps)
+{
+    enum { THREADS = 512, BYTES_OF_THREAD = 64, WARP = 32 };
+    uint64_t n = bytes / (THREADS * BYTES_OF_THREAD), threads = THREADS;
+    *channels = n < 1 ? 1 : n < (uint64_t)nchannels ? (int)n : nchannels;
+    while (*channels == 1 && bytes < threads * BYTES_OF_THREAD && threads % 128 == 0) threads /= 2;
+    threads += WARP; /* one to synchronise */
+    *warps = (int)(threads / WARP);
+    if (*warps < 3) *warps = 3;
+}
+
+int plan_channel_of(const psmPlanComm *comm, int base, int part)
+{
+    int n = comm->config.p2pnChannels, mirrored = 0;
+    for (int bit = 1, mirror = n / 2; bit < n; bit *= 2, mirror /= 2)
+        if (part & bit) mirrored |= mirror;
+    return (base + mirrored) & (n - 1);
+}
+
+psm_status plan_self_check(const psmPlanComm *comm, const struct plan_task *send, const struct plan_task *recv)
+{
+    int rank = comm->config.rank;
+    const struct plan_task *alone = send ? send : recv;
+    if (!send != !recv)
+        return psm_fail(PSM_ERR_INVALID, "plan", rank, rank, 0,
+                        "task %llu %s its own rank, and the group has no %s to match: put both into one group",
+                        (unsigned long long)alone->number, send ? "sends to" : "receives from", send ? "recv" : "send");
+    if (send->nbytes != recv->nbytes)
+        return psm_fail(PSM_ERR_INVALID, "plan", rank, rank, 0,
+                        "task %llu sends %llu bytes to its own rank, task %llu receives %llu: give both the same size",
+                        (unsigned long long)send->number, (unsigned long long)send->nbytes,
+                        (unsigned long long)recv->number, (unsigned long long)recv->nbytes);
+    return PSM_OK;
+}
+
+void plan_append_op(psmPlan *plan, struct plan_op *op)
+{
+    op->next = NULL;
+    if (plan->lastop)
+        plan->lastop->next = op;
+    else
+        plan->ops = op;
+    plan->lastop = op;
+}
+
+psm_status plan_part(psmPlanComm *comm, psmPlan *plan, const struct plan_task *task, const struct plan_part *part)
+{
+    struct wip_channel *channel = wip_channel(comm, part->channel);
+    const struct psmPlanTask *t = &task->task;
+    bool p2p = plan_is_p2p(t->func), without = p2p && comm->config.passSm;
+    int peer = p2p || t->func == PSM_PLAN_BROADCAST || t->func == PSM_PLAN_REDUCE ? t->peer : -1;
+    struct plan_work *work = plan_stack_alloc(&comm->scoped, sizeof *work);
+    if (!work) return no_memory(comm, "a work");
+    work->info = (struct psmPlanWorkInfo){.channel = part->channel,
+                                          .func = t->func,
+                                          .peer = peer,
+                                          .first = part->first,
+                                          .kernel = !without,
+                                          .datatype = t->datatype,
+                                          .redop = t->redop,
+                                          .offset = part->offset,
+                                          .nbytes = part->nbytes,
+                                          .task = task->number,
+                                          .sendbuff = t->sendbuff,
+                                          .recvbuff = t->recvbuff,
+                                          .place = part->place};
+    if (channel->last)
+        channel->last->next = work;
+    else
+        channel->works = work;
+    channel->last = work;
+    if (((struct wip *)comm->scheduling)->prescheduling) channel->load += part->nbytes;
+    if (!part->op) return PSM_OK;
+    struct plan_op *op = plan_pool_alloc(&comm->ops);
+    if (!op) return no_memory(comm, "a proxy op");
+    comm->counted.ops++;
+    op->plan = plan;
+    op->info = (struct psmPlanOpInfo){.opCount = part->opCount,
+                                      .channel = part->channel,
+                                      .func = t->func,
+                                      .peer = peer,
+                                      .decrements = without,
+                                      .offset = part->offset,
+                                      .nbytes = part->nbytes,
+                                      .task = task->number,
+                                      .sendbuff = t->sendbuff,
+                                      .recvbuff = t->recvbuff,
+                                      .datatype = t->datatype,
+                                      .redop = t->redop};
+    if (channel->lastop)
+        channel->lastop->next = op;
+    else
+        channel->ops = op;
+    channel->lastop = op;
+    return PSM_OK;
+}
+
+psm_status plan_self_copy(psmPlanComm *comm, psmPlan *plan, const struct plan_task *send, const struct plan_task *recv)
+{
+    if (send->nbytes == 0 || plan_in_place(send, recv)) return PSM_OK;
+    struct plan_copy *copy = plan_pool_alloc(&comm->copies), **end = &plan->selfCopies;
+    if (!copy) return no_memory(comm, "a copy");
+    copy->to = recv->task.recvbuff;
+    copy->from = send->task.sendbuff;
+    copy->nbytes = send->nbytes;
+    while (*end) end = &(*end)->next;
+    *end = copy;
+    return PSM_OK;
+}
+
+void plan_take(psmPlanComm *comm, psmPlan *plan, struct plan_task_queue *queue)
+{
+    struct plan_task *task = queue->head;
+    queue->head = task->next;
+    if (!queue->head) queue->tail = NULL;
+    task->next = NULL;
+    if (plan->tasks.tail)
+        plan->tasks.tail->next = task;
+    else
+        plan->tasks.head = task;
+    plan->tasks.tail = task;
+    plan->ntasks++;
+    if (plan_is_p2p(task->task.func)) {
+        comm->ntasksP2p--;
+        plan->np2ps++;
+    } else {
+        comm->ntasksColl--;
+        comm->collBytes -= task->nbytes;
+        plan->ncolls++;
+    }
+}
+
+/* ---- plans ---- */
+
+static psmPlan *new_plan(psmPlanComm *comm, bool persistent)
+{
+    psmPlan *plan = plan_pool_alloc(&comm->plans);
+    if (!plan) return NULL;
+    plan->comm = comm;
+    plan->id = ++comm->planId;
+    comm->counted.plans++;
+    plan->persistent = persistent;
+    plan->graph = persistent ? comm->graph : 0;
+    plan->storage = persistent ? PSM_PLAN_PERSISTENT : PSM_PLAN_FIFO;
+    plan->syncCount = -1;
+    return plan;
+}
+
+void plan_give_back(psmPlanComm *comm, psmPlan *plan)
+{
+    for (struct plan_op *op = plan->ops, *next; op; op = next) {
+        next = op->next;
+        plan_pool_free(&comm->ops, op);
+    }
+    for (struct plan_task *task = plan->tasks.head, *next; task; task = next) {
+        next = task->next;
+        plan_pool_free(&comm->tasks, task);
+    }
+    for (struct plan_copy *copy = plan->selfCopies, *next; copy; copy = next) {
+        next = copy->next;
+        plan_pool_free(&comm->copies, copy);
+    }
+    if (plan->works) plan_pool_free(&comm->tables[plan->works->order], plan->works);
+    plan_pool_free(&comm->plans, plan);
+}
+
+void plan_plans_drop(psmPlanComm *comm)
+{
+    for (psmPlan *plan = comm->planHead, *next; plan; plan = next) {
+        next = plan->next;
+        plan_give_back(comm, plan);
+    }
+    if (comm->prescheduled) plan_give_back(comm, comm->prescheduled);
+    comm->planHead = comm->planTail = comm->unlaunched = comm->prescheduled = NULL;
+    comm->nplans = 0;
+}
+
+static void queue_plan(psmPlanComm *comm, psmPlan *plan)
+{
+    if (comm->planTail)
+        comm->planTail->next = plan;
+    else
+        comm->planHead = comm->unlaunched = plan;
+    comm->planTail = plan;
+    comm->nplans++;
+}
+
+/* Ops of a plan that does not come to its end go with it. */
+static void collect_ops(struct wip *wip, psmPlan *plan)
+{
+    for (uint64_t mask = wip->used; mask; mask &= mask - 1) {
+        struct wip_channel *channel = &wip->channels[__builtin_ctzll(mask)];
+        for (struct plan_op *op = channel->ops, *next; op; op = next) {
+            next = op->next;
+            plan_append_op(plan, op);
+        }
+        channel->ops = channel->lastop = NULL;
+    }
+}
+
+static struct plan_work_table *new_table(psmPlanComm *comm, uint64_t nworks, uint64_t nops)
+{
+    struct plan_work_table *table;
+    size_t bytes = sizeof *table + nworks * sizeof *table->works + nops * sizeof *table->ops;
+    int order = 0;
+    while (order < PLAN_TABLES && comm->tables[order].size < bytes) order++;
+    if (order == PLAN_TABLES || !(table = plan_pool_alloc(&comm->tables[order]))) return NULL;
+    table->order = order;
+    table->works = (struct psmPlanWorkInfo *)(table + 1);
+    table->ops = (struct psmPlanOpInfo *)(table->works + nworks);
+    table->nworks = nworks;
+    return table;
+}
+
+static psm_status finish(psmPlanComm *comm, psmPlan *plan)
+{
+    struct wip *wip = comm->scheduling;
+    PSM_TRY(comm->scheduler->finish(comm, plan)); /* moves the ops from the channels into the plan */
+    uint64_t nworks = 0;
+    for (uint64_t mask = wip->used; mask; mask &= mask - 1) {
+        int c = __builtin_ctzll(mask);
+        for (struct plan_work *work = wip->channels[c].works; work; work = work->next) nworks++;
+        if (!wip->channels[c].works) continue;
+        plan->channelMask |= 1ull << c;
+        plan->channelUbound = c + 1;
+        plan->channelCount++;
+    }
+    for (struct plan_op *op = plan->ops; op; op = op->next) {
+        plan->nops++;
+        plan->ndecrement += op->info.decrements != 0;
+    }
+    plan->hasProxyOps = plan->nops != 0;
+    if (plan->ndecrement != 0)
+        plan->syncCount = (int32_t)(comm->variant && comm->variant->count_all_ops ? plan->nops : plan->ndecrement);
+    struct plan_work_table *table = new_table(comm, nworks, plan->nops);
+    if (!table) return no_memory(comm, "the table");
+    plan->works = table;
+    struct psmPlanWorkInfo *work = table->works;
+    for (uint64_t mask = plan->channelMask; mask; mask &= mask - 1) {
+        struct wip_channel *channel = &wip->channels[__builtin_ctzll(mask)];
+        channel->last->info.last = 1;
+        for (struct plan_work *at = channel->works; at; at = at->next, work++) {
+            *work = at->info;
+            plan->kernel |= at->info.kernel;
+        }
+        channel->works = channel->last = NULL;
+    }
+    struct psmPlanOpInfo *info = table->ops;
+    for (struct plan_op *op = plan->ops; op; op = op->next) *info++ = op->info;
+    return PSM_OK;
+}
+
+static void reset(struct wip *wip)
+{
+    for (uint64_t mask = wip->used; mask; mask &= mask - 1)
+        wip->channels[__builtin_ctzll(mask)] = (struct wip_channel){0};
+    wip->used = 0;
+}
+
+/* Collectives first, and p2p only when none is left: every rank has the same collectives, but not the same p2p, and a
+ * plan is cut where its budget ends. */
+static psm_status fill(psmPlanComm *comm, psmPlan *plan, enum plan_order order)
+{
+    const struct plan_scheduler *scheduler = comm->scheduler;
+    struct plan_budget budget;
+    scheduler->budget(comm, plan, &budget);
+    if (order == PLAN_P2P_FIRST) {
+        if (comm->ntasksP2p) PSM_TRY(scheduler->p2ps(comm, plan, &budget));
+        if (comm->ntasksP2p == 0 && comm->ntasksColl) PSM_TRY(scheduler->colls(comm, plan, &budget));
+        return PSM_OK;
+    }
+    if (comm->ntasksColl) PSM_TRY(scheduler->colls(comm, plan, &budget));
+    if (comm->ntasksColl == 0 && comm->ntasksP2p) PSM_TRY(scheduler->p2ps(comm, plan, &budget));
+    return PSM_OK;
+}
+
+/* The seed's: all p2p goes into a plan before the first, without a budget, because no kernel has to run it. What it
+ * puts on the channels weighs when the first plan picks channels for its collectives; and when there are any, it is in
+ * no queue, so that nobody launches it. */
+static psm_status preschedule(psmPlanComm *comm, bool persistent)
+{
+    struct wip *wip = comm->scheduling;
+    psmPlan *plan = new_plan(comm, persistent);
+    if (!plan) return no_memory(comm, "the record");
+    struct plan_budget budget = {.slots = INT32_MAX, .args_bytes = 0, .out_bytes = 1 << 30};
+    budget.args_bytes = INT32_MAX;
+    wip->prescheduling = true;
+    psm_status status = comm->scheduler->p2ps(comm, plan, &budget);
+    wip->prescheduling = false;
+    if (status >= 0) status = finish(comm, plan);
+    if (status < 0) {
+        collect_ops(wip, plan);
+        plan_give_back(comm, plan);
+        return status;
+    }
+    if (comm->ntasksColl)
+        comm->prescheduled = plan;
+    else
+        queue_plan(comm, plan);
+    return PSM_OK;
+}
+
+static psm_status cut(psmPlanComm *comm, bool persistent)
+{
+    struct wip *wip = plan_stack_alloc(&comm->scoped, sizeof *wip);
+    if (!wip) return no_memory(comm, "the channels");
+    comm->scheduling = wip;
+    enum plan_order order = comm->variant ? comm->variant->order : PLAN_COLL_FIRST;
+    PSM_TRY(comm->scheduler->prepare(comm));
+    bool keep = order == PLAN_P2P_PRESCHEDULED && comm->config.passSm && comm->ntasksP2p;
+    if (keep) PSM_TRY(preschedule(comm, persistent));
+    for (; comm->ntasksColl + comm->ntasksP2p != 0; keep = false) {
+        if (!keep) reset(wip);
+        psmPlan *plan = new_plan(comm, persistent);
+        if (!plan) return no_memory(comm, "the record");
+        psm_status status = fill(comm, plan, order);
+        uint64_t used = 0;
+        for (uint64_t mask = wip->used; mask; mask &= mask - 1)
+            used |= wip->channels[__builtin_ctzll(mask)].works != NULL;
+        if (status >= 0 && !used && plan->ntasks == 0) status = comm->scheduler->nothing(comm, plan);
+        if (status >= 0 && used) status = finish(comm, plan);
+        if (status >= 0 && used) {
+            queue_plan(comm, plan);
+            continue;
+        }
+        /* A failure, or all that it took are sends in place to the own rank. */
+        collect_ops(wip, plan);
+        plan_give_back(comm, plan);
+        comm->planId--;
+        comm->counted.plans--;
+        PSM_TRY(status);
+    }
+    return PSM_OK;
+}
+
+psm_status plan_schedule(psmPlanComm *comm, bool persistent)
+{
+    psm_status status = cut(comm, persistent);
+    comm->scheduling = NULL;
+    if (status < 0) {
+        plan_plans_drop(comm);
+        plan_tasks_drop(comm);
+    }
+    return status;
+}

@@ -1,0 +1,90 @@
+/* What the two schedulers share: the plan that is being made, channel by channel. */
+#ifndef PSM_PLAN_SCHEDULE_H
+#define PSM_PLAN_SCHEDULE_H
+
+#include "plan/plan.h"
+
+enum { P2P_OF_BATCH = 8 }; /* of one direction in a slot (legacy), or rounds in a batch (planner) */
+
+struct plan_work { /* from the scoped stack */
+    struct plan_work *next;
+    struct psmPlanWorkInfo info;
+};
+struct wip_channel {
+    struct plan_work *works, *last;
+    struct plan_op *ops, *lastop;
+    uint64_t load;  /* legacy: collBytes */
+    uint32_t nwork; /* legacy: slots; planner: batches of p2p */
+    /* the last slot or batch: who may be put into it */
+    uint32_t kind;                /* 0: none */
+    uint32_t nelem;               /* legacy: collectives; planner: p2p */
+    uint32_t npeers[2];           /* legacy: p2p, by direction */
+    int32_t ids[2][P2P_OF_BATCH]; /* legacy: their peers; planner: [0]: rounds of the p2p schedule */
+    uint32_t bytes, base;         /* planner */
+};
+struct wip {       /* comm->scheduling */
+    uint64_t used; /* channels that are not zero */
+    bool prescheduling;
+    struct wip_channel channels[MAXCHANNELS];
+};
+static inline struct wip_channel *wip_channel(psmPlanComm *comm, int channel)
+{
+    struct wip *wip = comm->scheduling;
+    wip->used |= 1ull << channel;
+    return &wip->channels[channel];
+}
+
+/* A piece of a task on a channel. */
+struct plan_part {
+    int channel;
+    int first; /* as in psmPlanWorkInfo */
+    uint64_t offset, nbytes;
+    uint32_t place;
+    bool op; /* the proxy has to do something for it */
+    uint64_t opCount;
+};
+psm_status plan_part(psmPlanComm *comm, psmPlan *plan, const struct plan_task *task, const struct plan_part *part);
+psm_status plan_self_copy(psmPlanComm *comm, psmPlan *plan, const struct plan_task *send, const struct plan_task *recv);
+/* The head of the queue becomes the plan's. */
+void plan_take(psmPlanComm *comm, psmPlan *plan, struct plan_task_queue *queue);
+void plan_append_op(psmPlan *plan, struct plan_op *op);
+/* Both or none: INVALID. */
+psm_status plan_self_check(const psmPlanComm *comm, const struct plan_task *send, const struct plan_task *recv);
+/* Tasks whose works one kernel function runs; never 0. */
+uint32_t plan_kind(const struct psmPlanTask *task);
+/* How a ring with protocol Simple is tuned: channels and warps that so many bytes are worth. */
+void plan_tune(uint64_t bytes, int nchannels, int *channels, int *warps);
+/* The channel of a part of a p2p whose first part is on channel `base`: parts lie as far from each other as they can.
+ */
+int plan_channel_of(const psmPlanComm *comm, int base, int part);
+
+/* fifo.c: waits until the FIFO may be filled up to `until`, and is lent to it. ABORTED. */
+psm_status plan_fifo_wait(psmPlanComm *comm, psmPlan *plan, uint32_t until);
+
+static inline bool plan_is_p2p(int func)
+{
+    return func == PSM_PLAN_SEND || func == PSM_PLAN_RECV;
+}
+/* Of a send and a recv of one rank. A simulation has no buffers. */
+static inline bool plan_in_place(const struct plan_task *send, const struct plan_task *recv)
+{
+    return send->task.sendbuff && send->task.sendbuff == recv->task.recvbuff;
+}
+static inline uint64_t plan_div_up(uint64_t a, uint64_t b)
+{
+    return (a + b - 1) / b;
+}
+static inline uint64_t plan_align_up(uint64_t a, uint64_t b)
+{
+    return plan_div_up(a, b) * b;
+}
+static inline uint64_t plan_min(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+static inline uint64_t plan_max(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
+#endif
