@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 
 from psmkit.plan import view
 from psmkit.plan.picture import draw
@@ -49,7 +50,7 @@ def render(simulation: Simulation, rules: Mapping[str, Rule], *, rank: int | Non
         f'<div class="wide">{draw(simulation, shown)}</div>',
         _lives(simulation, shown),
         "<h2>Tasks</h2>",
-        _details("steps", (str(step) for step in simulation.steps[:_STEPS]), len(simulation.steps)),
+        _details("steps", islice(view.step_lines(simulation), _STEPS), len(simulation.steps)),
         f"<h2>Trace of rank {shown}</h2>",
         _trace(simulation, shown),
     ]
@@ -136,11 +137,6 @@ def _trace(simulation: Simulation, rank: int) -> str:
 
 
 def _details(what: str, lines: Iterable[str], count: int) -> str:
-    text = html_text_lines(lines)
+    text = "\n".join(map(html_text, lines))
     more = f"\n… {count - _STEPS} more" if count > _STEPS else ""
     return f"<details open><summary>{count} {what}</summary><pre>{text}{more}</pre></details>"
-
-
-def html_text_lines(lines: Iterable[str]) -> str:
-    """Lines, escaped one by one."""
-    return "\n".join(html_text(line) for line in lines)

@@ -59,11 +59,13 @@ def _verdict(page: Page, simulation: Simulation) -> None:
 def _tasks(page: Page, simulation: Simulation, verbose: bool) -> None:
     page.blank()
     page.add(Span("Tasks", "heading"))
-    steps = simulation.steps if verbose else simulation.steps[:_TASKS]
-    for step in steps:
-        page.cut(str(step), indent="  ")
-    if len(simulation.steps) > len(steps):
-        page.add(Span(f"  … {len(simulation.steps) - len(steps)} more steps (-v shows all)", "dim"))
+    lines = list(view.step_lines(simulation))
+    shown = lines if verbose else lines[:_TASKS]
+    for line in shown:
+        text, mark, comment = line.partition("  #")
+        page.add("  ", Span(text), Span(mark + comment, "dim"))
+    if len(lines) > len(shown):
+        page.add(Span(f"  … {len(lines) - len(shown)} more steps (-v shows all)", "dim"))
 
 
 def _plans(page: Page, simulation: Simulation, verbose: bool) -> None:

@@ -441,6 +441,11 @@ def _status(number: int) -> str:
     return Status(number).c_name if number in Status.__members__.values() else str(number)
 
 
+def _reclaimed(e: Event) -> str:
+    left = ((e.a, "op"), (e.b, "kernel"), (e.c, "host function"))
+    return "reclaimed" + "".join(f", {n} {what}{'s' if n > 1 else ''} not ended" for n, what in left if n)
+
+
 def _stuck(e: Event) -> str:
     who, what = e.waits or ("somebody", "something")
     return f"{who} waits for {what}"
@@ -466,14 +471,7 @@ _TEXTS: dict[What, Callable[[Event], str]] = {
         f"host function returns{', by abort' if e.a else ''}, count {e.b}{'; it frees the sync condition' if e.c else ''}"
     ),
     What.RECLAIMER: lambda e: f"reclaimer enqueued by {e.enqueuer}",
-    What.RECLAIM: lambda e: (
-        "reclaimed"
-        + "".join(
-            f", {count} {what}"
-            for count, what in ((e.a, "ops not ended"), (e.b, "kernels not ended"), (e.c, "host functions not over"))
-            if count
-        )
-    ),
+    What.RECLAIM: _reclaimed,
     What.TOUCHED: lambda e: f"what is freed of it is used by {_TOUCHERS.get(e.a, e.a)}",
     What.REPLAY: lambda e: f"graph {e.a} is launched",
     What.DESTRUCTOR: lambda e: f"destructor of graph {e.a} runs, {e.b} plans",

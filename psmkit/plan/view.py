@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from psmkit.plan.types import Breach, Event, Op, Plan, Simulation, What, Work
@@ -22,6 +22,7 @@ __all__ = [
     "lives",
     "place",
     "sentence",
+    "step_lines",
     "title",
 ]
 
@@ -122,12 +123,24 @@ def columns(simulation: Simulation) -> list[Column]:
 
 
 def _collectives(simulation: Simulation, rank: int) -> dict[int, int]:
-    """Which collective of the communicator a task is, from 1: the same number on all ranks."""
+    """Which collective of the communicator a task is, from 0: the same number on all ranks, as breaches name it."""
     out: dict[int, int] = {}
     for number, task in enumerate(simulation.tasks_of(rank)):
         if not task.func.p2p:
-            out[number] = len(out) + 1
+            out[number] = len(out)
     return out
+
+
+def step_lines(simulation: Simulation) -> Iterator[str]:
+    """The steps as a task file; a comment numbers collectives that are every rank's."""
+    number = 0
+    everywhere = all(s.rank is None for s in simulation.steps if s.task is not None and not s.task.func.p2p)
+    for step in simulation.steps:
+        if everywhere and step.task is not None and not step.task.func.p2p:
+            yield f"{step}  # {number}"
+            number += 1
+        else:
+            yield str(step)
 
 
 def _cell(plan: Plan, numbers: dict[int, int]) -> tuple[str, ...]:
@@ -142,7 +155,7 @@ def _cell(plan: Plan, numbers: dict[int, int]) -> tuple[str, ...]:
             peers.add(item.peer)
         else:
             colls.setdefault(item.task, (item.func.label, set()))[1].add(item.channel)
-    lines = [f"{label} {numbers.get(task, '?')}: ch {ranges(used)}" for task, (label, used) in sorted(colls.items())]
+    lines = [f"#{numbers.get(task, '?')} {label}: ch {ranges(used)}" for task, (label, used) in sorted(colls.items())]
     for label, (tasks, used, peers) in sorted(sides.items(), reverse=True):
         single = f"{label} {'to' if label == 'send' else 'from'} {next(iter(peers))}"
         lines.append(f"{single if len(tasks) == 1 else f'{len(tasks)} {label}s'}: ch {ranges(used)}")
