@@ -1,5 +1,6 @@
-/* The scheduler of NCCL up to 2.21: a work FIFO of slots, each with up to nine elements of a collective function or
- * sixteen of p2p, and the least loaded channels for each collective. Collectives are rings with protocol Simple. */
+/* The scheduler of NCCL up to 2.21, with the figures of 2.19 (2.20 lays collectives otherwise): a work FIFO of slots,
+ * each with up to nine elements of a collective function or sixteen of p2p, and the least loaded channels for each
+ * collective. Collectives are rings with protocol Simple. */
 #include "plan/schedule.h"
 
 enum {
@@ -9,10 +10,23 @@ enum {
     LEAST_OF_CHANNEL = 512 /* bytes that a channel is worth at least */
 };
 
-/* Node by node (0, 1, -1, ... and from the far half), and on each node the ranks around the ring of local ranks. */
+/* Rounds of a node: eight are fused into a slot, so that a node has a multiple or a divisor of eight. */
+static int steps(const psmPlanComm *comm)
+{
+    int locals = comm->config.nRanks / comm->config.nNodes;
+    return locals > P2P_OF_BATCH ? (int)plan_align_up((uint64_t)locals, P2P_OF_BATCH)
+                                 : P2P_OF_BATCH / (P2P_OF_BATCH / locals);
+}
+static int32_t rounds(const psmPlanComm *comm)
+{
+    return comm->config.nNodes * steps(comm);
+}
+
+/* Node by node (0, 1, -1, ... and from the far half), and the ranks of each around a ring, in which some may be
+ * missing. */
 static void order(psmPlanComm *comm)
 {
-    int nodes = comm->config.nNodes, locals = comm->config.nRanks / nodes;
+    int nodes = comm->config.nNodes, locals = comm->config.nRanks / nodes, nsteps = steps(comm);
     int node = comm->config.rank / locals, local = comm->config.rank % locals, round = 0;
     for (int d = 0; d <= nodes / 4; d++) {
         int deltas[4] = {d, (nodes - d) % nodes, nodes / 2 - d, (nodes - (nodes / 2 - d)) % nodes};
@@ -21,9 +35,10 @@ static void order(psmPlanComm *comm)
             for (int k = 0; k < i; k++) seen |= deltas[k] == deltas[i];
             if (seen) continue;
             int to = (node + deltas[i]) % nodes, from = (node + nodes - deltas[i]) % nodes;
-            for (int step = 0; step < locals && round < comm->config.nRanks; step++, round++) {
-                comm->sendOrder[round] = to * locals + (local + step) % locals;
-                comm->recvOrder[round] = from * locals + (local - step + locals) % locals;
+            for (int step = 0; step < nsteps && round < comm->nrounds; step++, round++) {
+                int send = (local + step) % nsteps, recv = (local - step + nsteps) % nsteps;
+                comm->sendOrder[round] = send < locals ? to * locals + send : -1;
+                comm->recvOrder[round] = recv < locals ? from * locals + recv : -1;
             }
         }
     }
@@ -164,10 +179,13 @@ struct direction { /* a p2p that is being cut into chunks */
     bool open;
 };
 
-static void begin(const psmPlanComm *comm, struct direction *at, struct plan_task_queue *queue, bool send, int min,
-                  int max)
+static void begin(const psmPlanComm *comm, struct direction *at, int peer, bool send, int min, int max)
 {
-    *at = (struct direction){.queue = queue, .task = queue->head, .send = send, .open = queue->head != NULL};
+    *at = (struct direction){.send = send};
+    if (peer < 0) return;
+    at->queue = send ? &comm->peers[peer].send : &comm->peers[peer].recv;
+    at->task = at->queue->head;
+    at->open = at->task != NULL;
     if (!at->open) return;
     uint64_t least = comm->config.p2pChunkSize / 8;
     uint64_t most = (uint64_t)comm->config.p2pChunkSize * (comm->config.nNodes > 1 ? 1 : 32);
@@ -187,7 +205,7 @@ static psm_status next_chunk(psmPlanComm *comm, psmPlan *plan, struct direction 
     struct plan_task *task = at->task;
     int peer = task->task.peer;
     int part = (int)(task->chunk % (uint32_t)comm->config.p2pnChannelsPerPeer);
-    int c = plan_channel_of(comm, base_channel(comm, peer, at->send), part);
+    int c = (plan_mirror(comm, base_channel(comm, peer, at->send)) + part) & (comm->config.p2pnChannels - 1);
     struct wip_channel *channel = wip_channel(comm, c);
     bool joins = joins_p2p(channel, peer, at->send, fuse);
     if (!joins) {
@@ -235,10 +253,10 @@ static psm_status p2ps(psmPlanComm *comm, psmPlan *plan, struct plan_budget *lef
     }
     bool fuse = false;
     while (comm->ntasksP2p != 0) {
-        for (int i = 0; i < nranks; i++) {
+        for (int i = 0; i < comm->nrounds; i++) {
             struct direction recv, send;
-            begin(comm, &send, &comm->peers[comm->sendOrder[i]].send, true, min, max);
-            begin(comm, &recv, &comm->peers[comm->recvOrder[i]].recv, false, min, max);
+            begin(comm, &send, comm->sendOrder[i], true, min, max);
+            begin(comm, &recv, comm->recvOrder[i], false, min, max);
             if (!recv.open && !send.open) continue;
             if (comm->sendOrder[i] == rank) {
                 PSM_TRY(plan_self_check(comm, send.task, recv.task));
@@ -332,6 +350,7 @@ static psm_status upload(psmPlanComm *comm, psmPlan *plan)
 
 const struct plan_scheduler plan_legacy = {
     .name = "legacy",
+    .rounds = rounds,
     .order = order,
     .prepare = prepare,
     .budget = budget,

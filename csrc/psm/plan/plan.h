@@ -153,7 +153,8 @@ struct plan_budget {
 };
 struct plan_scheduler {
     const char *name;
-    /* At creation: the order of p2p (comm->sendOrder, recvOrder). */
+    /* At creation: rounds of p2p, and who sends to whom in each. */
+    int32_t (*rounds)(const psmPlanComm *comm);
     void (*order)(psmPlanComm *comm);
     /* Once a group, before the first plan: sorts and joins tasks (planner). */
     psm_status (*prepare)(psmPlanComm *comm);
@@ -189,7 +190,8 @@ struct psmPlanComm {
     struct plan_peer {
         struct plan_task_queue send, recv;
     } *peers;
-    int32_t *sendOrder, *recvOrder; /* p2p schedule: round -> rank */
+    int32_t *sendOrder, *recvOrder; /* p2p schedule: round -> rank; -1: nobody */
+    int32_t nrounds;
     uint64_t ntasksColl, ntasksP2p, collBytes, taskNumber;
     struct plan_streams streams;
     uint64_t graph; /* that the group is captured into */

@@ -24,6 +24,11 @@ static uint32_t round_up_to_power(uint32_t n)
     return power;
 }
 
+static int32_t rounds(const psmPlanComm *comm)
+{
+    return comm->config.nRanks;
+}
+
 /* Distances 0, 1, 3, 6, 10, ... modulo the next power of two, which come to each once; those that are too far are left
  * out. Node by node, and rank by rank on each. */
 static void order(psmPlanComm *comm)
@@ -305,7 +310,7 @@ static psm_status add_p2p(psmPlanComm *comm, psmPlan *plan, int round, int min, 
     uint32_t offset = (uint32_t)plan->workBytes;
     plan->workBytes += P2P_BYTES;
     for (int part = 0; part < parts[0] || part < parts[1]; part++) {
-        int c = plan_channel_of(comm, base_channel(comm, round), part);
+        int c = (base_channel(comm, round) + plan_mirror(comm, part)) & (comm->config.p2pnChannels - 1);
         int first = batch(comm, plan, c, NULL, offset, round);
         for (int d = 0; d < 2; d++) {
             if (part >= parts[d]) continue;
@@ -415,6 +420,7 @@ static psm_status upload(psmPlanComm *comm, psmPlan *plan)
 
 const struct plan_scheduler plan_planner = {
     .name = "planner",
+    .rounds = rounds,
     .order = order,
     .prepare = prepare,
     .budget = budget,

@@ -67,8 +67,9 @@ psm_status plan_scheduler_open(psmPlanComm *comm)
         *pools[i].pool = (struct plan_pool){.stack = &comm->permanent, .size = pools[i].size};
     for (int i = 0; i < PLAN_TABLES; i++)
         comm->tables[i] = (struct plan_pool){.stack = &comm->permanent, .size = (size_t)1 << (PLAN_TABLE_MIN + i)};
-    size_t n = (size_t)comm->config.nRanks;
-    comm->peers = plan_stack_alloc(&comm->permanent, n * sizeof *comm->peers);
+    comm->nrounds = comm->scheduler->rounds(comm);
+    size_t n = (size_t)comm->nrounds;
+    comm->peers = plan_stack_alloc(&comm->permanent, (size_t)comm->config.nRanks * sizeof *comm->peers);
     comm->sendOrder = plan_stack_alloc(&comm->permanent, n * sizeof *comm->sendOrder);
     comm->recvOrder = plan_stack_alloc(&comm->permanent, n * sizeof *comm->recvOrder);
     if (!comm->peers || !comm->sendOrder || !comm->recvOrder) {
@@ -121,12 +122,12 @@ void plan_tune(uint64_t bytes, int nchannels, int *channels, int *warps)
     if (*warps < 3) *warps = 3;
 }
 
-int plan_channel_of(const psmPlanComm *comm, int base, int part)
+int plan_mirror(const psmPlanComm *comm, int number)
 {
     int n = comm->config.p2pnChannels, mirrored = 0;
     for (int bit = 1, mirror = n / 2; bit < n; bit *= 2, mirror /= 2)
-        if (part & bit) mirrored |= mirror;
-    return (base + mirrored) & (n - 1);
+        if (number & bit) mirrored |= mirror;
+    return mirrored;
 }
 
 psm_status plan_self_check(const psmPlanComm *comm, const struct plan_task *send, const struct plan_task *recv)

@@ -54,9 +54,8 @@ psm_status plan_self_check(const psmPlanComm *comm, const struct plan_task *send
 uint32_t plan_kind(const struct psmPlanTask *task);
 /* How a ring with protocol Simple is tuned: channels and warps that so many bytes are worth. */
 void plan_tune(uint64_t bytes, int nchannels, int *channels, int *warps);
-/* The channel of a part of a p2p whose first part is on channel `base`: parts lie as far from each other as they can.
- */
-int plan_channel_of(const psmPlanComm *comm, int base, int part);
+/* The number with its bits reversed within those of p2p channels: numbers that are near come to lie far apart. */
+int plan_mirror(const psmPlanComm *comm, int number);
 
 /* fifo.c: waits until the FIFO may be filled up to `until`, and is lent to it. ABORTED. */
 psm_status plan_fifo_wait(psmPlanComm *comm, psmPlan *plan, uint32_t until);

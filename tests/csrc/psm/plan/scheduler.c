@@ -218,7 +218,7 @@ static int obey(const char *verb, const char *rest)
     } else if (!strcmp(verb, "order")) {
         for (int k = 0; k < 2; k++) {
             printf(k ? "], \"recv\": [" : "{\"send\": [");
-            for (int i = 0; i < comm.config.nRanks; i++)
+            for (int i = 0; i < comm.nrounds; i++)
                 printf("%s%d", i ? ", " : "", (k ? comm.recvOrder : comm.sendOrder)[i]);
         }
         printf("]}\n");
