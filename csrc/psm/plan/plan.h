@@ -124,6 +124,7 @@ struct psmPlan {
     _Atomic uint32_t syncFreed;     /* free-in-callback */
     _Atomic uint32_t callbacks;     /* host functions launched and not over */
     bool made, committed, hostFunc; /* told as MADE; a stream or a graph knows it; its launch has a host function */
+    int onStream;                   /* what of it was put on the launch stream: 1: kernel, 2: host function */
     struct plan_callback second;    /* reclaim-twice: an intrusive node can be in the queue once */
 };
 
@@ -209,10 +210,11 @@ struct psmPlanComm {
     _Atomic uint64_t openWork;  /* kernels, ops, host tasks and functions, destructors that may still use it */
     _Atomic uint64_t hostTasks; /* of plans that are not persistent, on the host stream and not run yet */
     bool prepared, acquired;    /* a frame of the scoped stack is pushed; the device stream is held */
-    bool hostPath;              /* of the group: proxy ops are posted from the host stream */
-    bool quarantine;            /* wrong variants: what is freed is kept, so that its use can be told */
-    void *graveyard;            /* sync conditions that are kept */
-    struct plan_trace *trace;   /* trace.c: numbers events, keeps the last, hands them to the rules and the record */
+    void *deviceStream;
+    bool hostPath;            /* of the group: proxy ops are posted from the host stream */
+    bool quarantine;          /* wrong variants: what is freed is kept, so that its use can be told */
+    void *graveyard;          /* sync conditions that are kept */
+    struct plan_trace *trace; /* trace.c: numbers events, keeps the last, hands them to the rules and the record */
     struct psmPlanCounters counted;
     void *scheduling; /* the scheduler's own state for a group, on the scoped stack */
 };

@@ -1,0 +1,210 @@
+/* Reclaim: who may enqueue a plan's reclaimer, when the main thread runs it, and what it gives back. Callbacks run in
+ * the order in which they were enqueued: one whose plan has not ended holds up those behind it. */
+#include <inttypes.h>
+#include <stddef.h>
+#include <stdlib.h>
+
+#include "plan/launch.h"
+#include "psm_lib_messages.h"
+
+/* Sync conditions of wrong variants, kept behind the sync condition in its own allocation. */
+struct grave {
+    struct psmSyncCondition sync;
+    struct grave *next;
+};
+_Static_assert(sizeof(struct grave) <= 192, "launch.c leaves room for it");
+
+/* ---- enqueueing ---- */
+
+void plan_enqueue_reclaimer(psmPlan *plan, struct plan_callback *callback, enum psm_plan_enqueuer by)
+{
+    psmPlanComm *comm = plan->comm;
+    atomic_fetch_add(&plan->enqueued, 1);
+    /* With the trace locked: reclaimers are told in the order in which they are in the queue. */
+    plan_trace_lock(comm);
+    plan_event_locked(comm, PSM_PLAN_RECLAIMER, plan, by, 0, 0);
+    plan_mpsc_push(&comm->callbacks, callback);
+    plan_trace_unlock(comm);
+    plan_wake(comm);
+}
+
+/* On a thread of the engine, which may not call it. */
+void plan_destructor(void *arg)
+{
+    psmPlan *plan = arg;
+    psmPlanComm *comm = plan->comm;
+    uint64_t plans = 0;
+    atomic_fetch_add(&comm->openWork, 1);
+    for (const psmPlan *p = plan; p; p = p->next) plans++;
+    plan_event(comm, PSM_PLAN_DESTRUCTOR, NULL, (int64_t)plan->graph, (int64_t)plans, 0);
+    for (psmPlan *next; plan; plan = next) {
+        next = plan->next; /* the plan may be gone right behind its enqueueing */
+        plan_meet(comm, PSM_PLAN_POINT_DESTRUCTOR);
+        plan_enqueue_reclaimer(plan, &plan->reclaimer, PSM_PLAN_BY_DESTRUCTOR);
+    }
+    plan_work_over(comm);
+}
+
+void plan_cancel(psmPlan *plan)
+{
+    psmPlanComm *comm = plan->comm;
+    atomic_store(&plan->cancelled, 1);
+    plan_event(comm, PSM_PLAN_CANCELLED, plan, 0, 0, 0);
+    if (plan->persistent) { /* its graph has it; the launches that it was made for do not come */
+        if (!plan->committed) plan_enqueue_reclaimer(plan, &plan->reclaimer, PSM_PLAN_BY_CANCEL);
+        return;
+    }
+    /* What would have ended with its kernel and its host function. */
+    uint64_t never = 0;
+    if (plan->kernel && !(plan->onStream & 1)) {
+        plan_fifo_done(plan);
+        never += atomic_exchange(&plan->kernelRuns, 0);
+    }
+    if (!(plan->onStream & 2)) never += atomic_exchange(&plan->callbacks, 0);
+    atomic_fetch_sub(&plan->open, (int64_t)never);
+    /* Ops may be posted already, and wait for the host function. */
+    if (plan->sync) __atomic_store_n(&plan->sync->proxyReadyEvent, 1, __ATOMIC_RELEASE);
+    if (!plan->hostCbEnq) plan_enqueue_reclaimer(plan, &plan->reclaimer, PSM_PLAN_BY_CANCEL);
+    plan_wake(comm);
+    for (; never > 0; never--) plan_work_over(comm);
+}
+
+/* ---- giving back ---- */
+
+void plan_free_sync(psmPlan *plan)
+{
+    struct grave *grave = (struct grave *)plan->sync;
+    if (!grave) return;
+    if (!plan->comm->quarantine) {
+        plan->sync = NULL;
+        free(grave);
+        return;
+    }
+    if (atomic_exchange(&plan->syncFreed, 1)) return;
+    plan_trace_lock(plan->comm); /* host functions bury, too */
+    grave->next = plan->comm->graveyard;
+    plan->comm->graveyard = grave;
+    plan_trace_unlock(plan->comm);
+}
+
+void plan_graveyard_free(psmPlanComm *comm)
+{
+    while (comm->graveyard) {
+        struct grave *grave = comm->graveyard;
+        comm->graveyard = grave->next;
+        free(grave);
+    }
+}
+
+/* As plan_give_back does, but nothing is used again: who touches it is told, and does no harm. */
+static void bury(psmPlanComm *comm, psmPlan *plan)
+{
+    bool lose = comm->variant->lose_ops;
+    for (struct plan_op *op = plan->ops; op && !lose; op = op->next) comm->ops.live--;
+    for (struct plan_task *task = plan->tasks.head; task; task = task->next) comm->tasks.live--;
+    for (struct plan_copy *copy = plan->selfCopies; copy; copy = copy->next) comm->copies.live--;
+    if (plan->works) comm->tables[plan->works->order].live--;
+    comm->plans.live--;
+}
+
+static int64_t open_ops(const psmPlan *plan)
+{
+    int64_t n = 0;
+    for (const struct plan_op *op = plan->ops; op; op = op->next)
+        n += atomic_load_explicit(&op->open, memory_order_relaxed);
+    return n;
+}
+
+psm_status plan_reclaim(psmPlanComm *comm, struct plan_callback *callback)
+{
+    psmPlan *plan = (psmPlan *)callback;
+    plan_meet(comm, PSM_PLAN_POINT_RECLAIM);
+    bool ended = atomic_load_explicit(&plan->open, memory_order_acquire) == 0;
+    plan_event(comm, PSM_PLAN_RECLAIM, plan, ended ? 0 : open_ops(plan), atomic_load(&plan->kernelRuns),
+               atomic_load(&plan->callbacks));
+    if (atomic_exchange(&plan->reclaimed, 1)) return PSM_OK; /* only where nothing is used again */
+    psm_status status = PSM_OK;
+    if (plan->persistent) {
+        if (!comm->variant->unbalanced_refs) {
+            comm->persistentRefs--;
+            plan_event(comm, PSM_PLAN_REFS, NULL, comm->persistentRefs, -1, 0);
+        }
+        if (plan->persistentWork) status = comm->engine.free(comm->engine.self, plan->persistentWork);
+        plan->persistentWork = NULL;
+    }
+    plan_free_sync(plan);
+    uint64_t left = atomic_fetch_sub(&comm->openPlans, 1) - 1;
+    if (!plan_trace_quiet(comm)) psm_msg_libpsm_plan_reclaimed(plan->id, comm->config.rank, left);
+    if (comm->quarantine)
+        bury(comm, plan);
+    else
+        plan_give_back(comm, plan);
+    return status;
+}
+
+/* NULL: it is no reclaimer. */
+static psmPlan *plan_of(struct plan_callback *callback)
+{
+    if (callback && callback->fn == plan_reclaim) return (psmPlan *)callback;
+    if (callback && callback->fn == plan_reclaim_second)
+        return (psmPlan *)((char *)callback - offsetof(psmPlan, second));
+    return NULL;
+}
+
+psm_status plan_reclaim_second(psmPlanComm *comm, struct plan_callback *callback)
+{
+    return plan_reclaim(comm, &plan_of(callback)->reclaimer);
+}
+
+/* ---- polling ---- */
+
+static void take(psmPlanComm *comm)
+{
+    struct plan_callback *callback = plan_mpsc_take(&comm->callbacks);
+    while (callback) {
+        struct plan_callback *next = callback->next;
+        callback->next = NULL;
+        if (comm->variant->newest_first) {
+            callback->next = comm->waiting;
+            comm->waiting = callback;
+        } else if (comm->waiting)
+            comm->waitingTail->next = callback;
+        else
+            comm->waiting = callback;
+        if (!callback->next) comm->waitingTail = callback;
+        callback = next;
+    }
+}
+
+static bool may_run(const psmPlanComm *comm, struct plan_callback *callback)
+{
+    psmPlan *plan = plan_of(callback);
+    if (!plan || comm->variant->reclaim_early) return true;
+    return atomic_load_explicit(&plan->open, memory_order_acquire) == 0;
+}
+
+psmPlan *plan_waiting(psmPlanComm *comm)
+{
+    return plan_of(comm->waiting);
+}
+
+psm_status plan_poll(psmPlanComm *comm, bool wait, uint64_t *ran)
+{
+    psm_status status = PSM_OK;
+    uint64_t n = 0;
+    while (true) {
+        plan_meet(comm, PSM_PLAN_POINT_POLL);
+        take(comm);
+        while (comm->waiting && may_run(comm, comm->waiting)) {
+            struct plan_callback *callback = comm->waiting;
+            comm->waiting = callback->next;
+            psm_status one = callback->fn(comm, callback); /* its memory may be gone */
+            if (status == PSM_OK) status = one;
+            n++;
+        }
+        if (n > 0 || !wait || atomic_load(&comm->aborted) || atomic_load(&comm->openPlans) == 0) break;
+        plan_pause(comm, PSM_PLAN_WAIT_RECLAIM, plan_waiting(comm));
+    }
+    if (ran) *ran = n;
+    return status;
+}
