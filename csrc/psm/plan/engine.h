@@ -1,0 +1,114 @@
+/* Inside of the CUDA engine: streams and graphs (engine.c), launches and operations (engine_run.c), rings (coll.c). */
+#ifndef PSM_PLAN_ENGINE_H
+#define PSM_PLAN_ENGINE_H
+
+#include <pthread.h>
+
+#include "plan/plan.h"
+#include "psm/psm_plan_cuda.h"
+#include "psm_cuda.h"
+
+enum { RING_CHUNK = 128 << 10 }; /* bytes that a step of a ring moves at most, and a scratch buffer has */
+
+/* A device or host stream: one for what is not captured, one more for each capture that goes on. */
+struct engine_stream {
+    cudaStream_t live;
+    /* Behind the last work on it, captured or not: launches of graphs and what is launched beside them keep the order
+     * of the calls. Recorded from the first capture on. */
+    cudaEvent_t serial;
+};
+
+struct engine_graph {
+    struct engine_graph *next;
+    struct engine *engine;
+    uint64_t id;
+    cudaGraph_t graph;
+    cudaStream_t origin; /* of the capture: what is captured beside it has to end there */
+    struct engine_spare *streams[2];
+    struct engine_run *runs; /* of its plans */
+    uint32_t destructors;
+};
+struct engine_destructor { /* the last that a graph does: one for each group that it has */
+    struct engine_graph *graph;
+    void (*fn)(void *arg); /* NULL: the graph did not take it */
+    void *arg;
+};
+
+struct engine_spare { /* a stream that takes part in a capture, or has */
+    struct engine_spare *next;
+    cudaStream_t stream;
+    uint64_t graph;
+};
+
+/* The launches of a plan that has a kernel. Held by its kernel (until it has run, or the graph goes) and by each of its
+ * operations that are posted. */
+struct engine_run {
+    struct engine_run *next; /* of its graph */
+    struct engine *engine;
+    psmPlan *plan;
+    uint64_t graph; /* 0: launched once */
+    _Atomic uint32_t refs;
+    uint32_t gate;     /* 1: the kernel runs; its operations may be moved. Others load it atomically */
+    uint32_t expected; /* operations in a launch */
+    _Atomic uint32_t ended;
+};
+
+struct ring_channel {
+    struct ring *first, *last; /* in the order in which kernels run them; the first one moves */
+    char *scratch[2];
+};
+
+struct engine {
+    struct psmPlanEngine pub; /* first */
+    psmProxyState *state;
+    const struct psm_cuda *cuda;
+    struct psmPlanConnectors connectors;
+    int rank, nranks, device;
+    uint32_t spin_us;
+    /* main thread */
+    struct engine_stream streams[2];
+    cudaEvent_t between; /* for a wait of one stream for another; used again at once */
+    bool captured;       /* something was, once */
+    struct engine_spare *spares;
+    char *scratch;
+    /* any thread */
+    _Atomic(psmPlanComm *) comm; /* whose plans it runs; NULL: none yet */
+    _Atomic uint32_t changes;    /* a futex: something that somebody may wait for */
+    _Atomic uint32_t sleepers;
+    _Atomic uint32_t inside;  /* other threads that are in the engine */
+    _Atomic uint32_t stopped; /* an operation has failed: no more are posted */
+    pthread_mutex_t lock;     /* graphs, runs of plans, rings */
+    struct engine_graph *graphs;
+    struct ring_channel rings[MAXCHANNELS];
+};
+
+static inline struct engine *engine_of(void *self)
+{
+    return self;
+}
+
+/* ---- engine.c ---- */
+
+struct engine_graph *engine_graph_find(struct engine *engine, uint64_t id); /* the lock is held */
+void engine_wake(void *self);
+
+/* ---- engine_run.c ---- */
+
+psm_status engine_kernel(void *self, void *stream, psmPlan *plan);
+psm_status engine_save(void *self, psmPlan *plan, const struct psmPlanOpInfo *op, struct psmSyncCondition *sync,
+                       void *cookie);
+psm_status engine_start(void *self);
+void engine_pause(void *self, int why, psmPlan *plan);
+/* The connection of a connector, for psmProxyOp; 0: none, and the failure is noted. */
+uint64_t engine_connection(struct engine *engine, int channel, int peer, int send, int connIndex);
+void engine_run_ended(struct engine_run *run, void *cookie, psm_status status); /* one of its operations has */
+void engine_run_drop(struct engine_run *run);
+void engine_graph_drop_runs(struct engine_graph *graph);
+
+/* ---- coll.c ---- */
+
+/* Queues it; it moves when those before it on the channel have ended, and its run's kernel runs. UNSUPPORTED: a type or
+ * a reduction that rings have not. */
+psm_status ring_save(struct engine_run *run, const struct psmPlanOpInfo *op, void *cookie);
+
+#endif
