@@ -1,4 +1,4 @@
-"""Write the generated parts of docs/: the page of findings, the table of the catalogue, what hostcuda provides.
+"""Write the generated parts of docs/: the page of findings, the table of the catalogue, what hostcuda provides, plugins.
 
 Usage: python scripts/docs.py [--check]
 
@@ -15,6 +15,7 @@ from pathlib import Path
 from psmkit.catalogue import Message, load
 from psmkit.lab.coverage import areas
 from psmkit.model import CODES
+from psmkit.plugins.abi import tables
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 
@@ -27,6 +28,7 @@ _GROUPS = {
     "6": "Settings and environment",
     "7": "Limits of the evidence",
     "8": "Harmless",
+    "9": "Plugins",
 }
 _LINES = 8
 
@@ -100,10 +102,23 @@ def coverage() -> str:
     return "\n".join(rows)
 
 
+def plugin_tables() -> str:
+    """Which releases look for which table of a plugin."""
+    rows = ["| table | NCCL releases | bytes | members |", "|---|---|---:|---:|"]
+    for table in tables():
+        since = f"{table.first} to {table.last}" if table.first else "none: in headers alone"
+        if table.first and not table.dropped:
+            since = f"{table.first} and later"
+        known = (f"{table.size}", f"{len(table.slots)}") if table.size else ("not known", "")
+        rows.append(f"| `{table.symbol}` | {since} | {' | '.join(known)} |")
+    return "\n".join(rows)
+
+
 PARTS: dict[str, tuple[str, Callable[[], str]]] = {
     "findings": ("findings.md", findings),
     "subsystems": ("catalogue.md", subsystems),
     "coverage": ("hostcuda.md", coverage),
+    "plugin-tables": ("plugins.md", plugin_tables),
 }
 
 

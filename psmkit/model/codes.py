@@ -1,7 +1,7 @@
 """The registry of finding codes. A code, once published, keeps its meaning.
 
 PSM1xx control plane (proxy calls, fd exchanges, connections), PSM2xx start-up, PSM3xx collectives and send/recv, PSM4xx errors
-and deaths, PSM5xx memory and handles, PSM6xx settings and environment, PSM7xx limits of the evidence, PSM8xx harmless.
+and deaths, PSM5xx memory and handles, PSM6xx settings and environment, PSM7xx limits of the evidence, PSM8xx harmless, PSM9xx plugins.
 """
 
 from __future__ import annotations
@@ -159,6 +159,41 @@ _TABLE: tuple[tuple[str, str, Severity, str, str], ...] = (
         _E,
         "A send and its recv have not moved for longer than a stall takes to be reported. What both ends recorded says which of them has to act; it is an error only where the two records prove it.",
         "Look at the progress thread of the rank that is named: its stack, the stream that its copies are on, whether its process runs at all.",
+    ),
+    (
+        "PSM308",
+        "plan freed twice, or used after it was freed",
+        _E,
+        "A kernel plan, or the sync condition of its launch, was given back while something still had it: its reclaimer was enqueued twice, or a thread or a replayed graph met what was freed.",
+        "One place enqueues a reclaimer, once: hostStreamPlanTask, LaunchKernelAfter (not persistent, no proxy ops) or the graph's destructor. What a callback uses is freed with its plan, never by the callback.",
+    ),
+    (
+        "PSM309",
+        "sync condition that does not come to 0",
+        _E,
+        "The count of a plan's sync condition is not that of the ops that count it off: its host function waits for ever, or comes back while data moves.",
+        "Count the ops whose progress decrements, and no other: not those of collectives in the same group.",
+    ),
+    (
+        "PSM310",
+        "host function of a plan that never ran",
+        _E,
+        "A plan was put on a stream and its callback did not run: proxy ops that wait for it never move, and nobody takes the plan back.",
+        "A plan without a kernel is launched too: its host function goes on the launch stream, after the copies to self.",
+    ),
+    (
+        "PSM311",
+        "plan that is never reclaimed",
+        _W,
+        "A communicator was destroyed and plans, their ops or references of graphs were not given back.",
+        "See which plan was made and not reclaimed, and who should have enqueued its reclaimer; a plan that is taken out early must be launched as well.",
+    ),
+    (
+        "PSM312",
+        "launch of a plan out of its order",
+        _W,
+        "CUDA was called between the intra-process barrier and the launch, or launch finish left frames on the scoped memory stack.",
+        "Call CUDA before the barrier or behind the launch; pop the scoped stack in launch finish and in a prepare that fails.",
     ),
     (
         "PSM401",
@@ -397,6 +432,62 @@ _TABLE: tuple[tuple[str, str, Severity, str, str], ...] = (
         _I,
         "A warning that does not matter by itself.",
         "Nothing.",
+    ),
+    (
+        "PSM901",
+        "plugin library cannot be loaded",
+        _E,
+        "The loader refuses the library, or a process that loads it dies: NCCL prints a line at INFO and goes on without it.",
+        "Build a shared library for this machine (-shared -fPIC), and see with NCCL_DEBUG=INFO what NCCL says of it.",
+    ),
+    (
+        "PSM902",
+        "plugin table that NCCL cannot find",
+        _E,
+        "A library has no symbol that any release looks for, or a table whose name, linkage or visibility hides it.",
+        "Export the table as data of its own type by its exact name, such as ncclNetPlugin_v8: not static, in C++ extern \"C\", visibility default.",
+    ),
+    (
+        "PSM903",
+        "slot of a plugin table is empty",
+        _E,
+        "A function or the name that NCCL uses without asking whether it is there is NULL: the process dies by a signal when NCCL comes to it.",
+        "Fill the slot. A table of this version is taken before older ones that are complete: leave it out until it is.",
+    ),
+    (
+        "PSM904",
+        "symbol is not the table that its name promises",
+        _E,
+        "The symbol is a function, a pointer, or as large as a table of another version: NCCL reads it by the layout of the version in its name.",
+        "Define the table itself, not a pointer to it, with the type of that version; psm_abi declares each symbol with its type.",
+    ),
+    (
+        "PSM905",
+        "plugin library needs what nothing provides",
+        _E,
+        "A library that it needs is not found, or a symbol is in none of them. NCCL binds all symbols at once, so it does not load.",
+        "Link the plugin with the libraries that it calls (-Wl,-z,defs tells at build time), or make them found (RUNPATH, LD_LIBRARY_PATH).",
+    ),
+    (
+        "PSM906",
+        "release does not load the plugin",
+        _E,
+        "The release that was asked about opens no library by this name and these settings, or finds none of its versions in it.",
+        "Set the variable as the table shows, rename the library, or add a table of a version that the release looks for.",
+    ),
+    (
+        "PSM907",
+        "plugin table whose layout is not known",
+        _I,
+        "Releases are known to look for this symbol; what its table holds is published nowhere, so nothing in it can be checked.",
+        "Keep a table of the version before beside it for older releases.",
+    ),
+    (
+        "PSM908",
+        "plugin table that no release uses",
+        _W,
+        "The table is there, and no release takes it from such a library: CollNet without net, or a version from before plugins.",
+        "Add what it needs, or leave it out.",
     ),
 )
 

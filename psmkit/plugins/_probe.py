@@ -1,0 +1,36 @@
+"""Loads a library in a process of its own and says what its tables hold then. Started as a script: it imports nothing of psmkit.
+
+Standard input: {"path", "tables": {symbol: [size, [offset, ...]]}}. File descriptor argv[1]: {"error"} or {"tables": {symbol: {"name",
+"slots": [set or not, ...]}}}.
+"""
+
+import ctypes
+import json
+import os
+import sys
+
+
+def main() -> None:
+    task = json.load(sys.stdin)
+    answer = os.fdopen(int(sys.argv[1]), "w")
+    try:
+        library = ctypes.CDLL(task["path"], mode=os.RTLD_NOW | os.RTLD_LOCAL)
+    except OSError as error:
+        json.dump({"error": str(error)}, answer)
+        answer.close()
+        return
+    found = {}
+    for symbol, (size, offsets) in task["tables"].items():
+        data = bytes((ctypes.c_char * size).in_dll(library, symbol))
+        slots = [data[offset : offset + 8] for offset in offsets]
+        name = None
+        if slots and any(slots[0]):
+            text = ctypes.cast(int.from_bytes(slots[0], sys.byteorder), ctypes.c_char_p).value or b""
+            name = os.fsdecode(text[:256])
+        found[symbol] = {"name": name, "slots": [any(slot) for slot in slots]}
+    json.dump({"tables": found}, answer)
+    answer.close()
+    os._exit(0)  # destructors of the library are of no interest
+
+
+main()

@@ -1,0 +1,389 @@
+"""What a library that claims to be a plugin holds, which releases would load it, and what is wrong with it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from psmkit.model import CODES, Finding, Severity
+from psmkit.plugins import elf, loader, lookup
+from psmkit.plugins.abi import KINDS, Table, family, table_of, tables
+from psmkit.plugins.elf import Library, Symbol
+
+__all__ = ["Check", "Found", "Use", "check"]
+
+_NEAR = re.compile(r"(?:_ZL?[\w]*?\d+)?nccl(?:Net|CollNet|Tuner|Profiler|Env|Gin|Rma)\w*")
+_NAMES = 12  # of symbols that are listed
+_TITLE = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A table in the library."""
+
+    table: Table
+    name: str | None  # its name member: what NCCL_NET is compared with
+    empty: tuple[str, ...] = ()  # slots that must not be NULL
+    lacking: tuple[tuple[str, str], ...] = ()  # slots that may be NULL, and for what they are needed
+    sound: bool = True  # a table of its kind and size
+    known: bool = True  # its layout
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """What a release does with the library: the table of each kind that it takes, and by which settings it finds it."""
+
+    release: lookup.Release
+    taken: Mapping[str, Table]
+    settings: Mapping[str, tuple[tuple[str, str | None], ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """The result."""
+
+    path: Path
+    machine: str
+    needed: tuple[str, ...]
+    loaded: bool | None  # by a process of this machine; None: not tried
+    tables: tuple[Found, ...]
+    uses: tuple[Use, ...]
+    unresolved: tuple[str, ...]
+    missing: tuple[str, ...]
+    findings: tuple[Finding, ...]
+
+    @property
+    def loadable(self) -> bool:
+        """No loader would refuse it, as far as was seen."""
+        return not any(finding.code in ("PSM901", "PSM905") for finding in self.findings)
+
+    @property
+    def clean(self) -> bool:
+        """Nothing was found that matters."""
+        return all(finding.severity is Severity.INFO for finding in self.findings)
+
+
+def _finding(code: str, title: str, explanation: str, severity: Severity | None = None, sure: float = 1.0) -> Finding:
+    kind = CODES[code]
+    return Finding(code, title, severity or kind.severity, sure, explanation, kind.next_step)
+
+
+def check(
+    path: Path, asked: Sequence[lookup.Release] = (), settings: Mapping[str, str] | None = None, load: bool = True
+) -> Check:
+    """Check a library.
+
+    Args:
+        path: the library.
+        asked: releases that must load it; none: all that are known are looked at, and none must.
+        settings: NCCL_NET_PLUGIN and the like, when it must be found by them.
+        load: let a child process load it, too.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    releases = asked or lookup.all_releases()
+    try:
+        library = elf.read(path)
+    except elf.NotLoadable as error:
+        text = f"{error}: no release can load it."
+        finding = _finding("PSM901", f"plugin library cannot be loaded: {error}", text[0].upper() + text[1:])
+        uses = tuple(Use(release, {}, {}) for release in releases)
+        return Check(path, "", (), False, (), uses, (), (), (finding,))
+
+    findings: list[Finding] = []
+    found = list(_tables(library, findings))
+    unresolved: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+    loaded: bool | None = None
+    if not library.native:
+        findings.append(_foreign(library))
+    elif load:
+        traced = loader.trace(path)
+        if traced is not None:
+            unresolved, missing = traced.symbols, (*traced.libraries, *traced.versions)
+        seen = loader.load(path, {f.table.symbol: _wanted(f.table) for f in found if f.sound and f.known})
+        loaded = seen.error is None
+        if seen.tables is not None:
+            found = [_refreshed(f, seen.tables[f.table.symbol]) if f.table.symbol in seen.tables else f for f in found]
+        if unresolved or missing:
+            findings.append(_unprovided(library, unresolved, missing))
+        elif seen.error is not None:
+            findings.append(
+                _finding(
+                    "PSM901", "plugin library cannot be loaded", f"A process that loaded it as NCCL does: {seen.error}"
+                )
+            )
+    for one in found:
+        findings += _judge(one, library, final=bool(loaded))
+    findings += _hidden(library, found)
+    findings += _unused(found)
+    uses = tuple(_use(release, found, path, settings or {}) for release in releases)
+    if asked:
+        findings += _refused(uses, found, path, settings or {})
+    order = {"error": 0, "warning": 1, "info": 2}
+    findings.sort(key=lambda f: (order[f.severity.value], f.code))
+    return Check(
+        path, library.machine, library.needed, loaded, tuple(found), uses, unresolved, missing, tuple(findings)
+    )
+
+
+def _wanted(table: Table) -> tuple[int, list[int]]:
+    return table.size, [slot.offset for slot in table.slots]
+
+
+def _tables(library: Library, findings: list[Finding]) -> Iterable[Found]:
+    for table in tables():
+        symbol = library.symbols.get(table.symbol)
+        if symbol is None or not symbol.defined:
+            continue
+        wrong = _wrong(library, symbol, table)
+        if wrong:
+            findings.append(_finding("PSM904", f"{table.symbol} is not the table that its name promises", wrong))
+            yield Found(table, None, sound=False, known=bool(table.size))
+        elif not table.size:
+            yield Found(table, None, known=False)
+        else:
+            words = [library.word(symbol.value + slot.offset) for slot in table.slots]
+            name = library.text(words[0].address) if words[0].address else None
+            yield _filled(table, name, [bool(word.address or word.symbol) for word in words])
+    # Versions that are newer than all that is known here.
+    for name in sorted(library.symbols):
+        kind = next((kind for kind in KINDS if family(kind, name)), None)
+        if kind is not None and table_of(name) is None and library.symbols[name].defined:
+            version = int(name.rpartition("_v")[2][:4])
+            yield Found(Table(kind, version, name, 0, (), None, None, None), None, known=False)
+
+
+def _filled(table: Table, name: str | None, there: Sequence[bool]) -> Found:
+    slots = list(zip(table.slots, there, strict=True))
+    return Found(
+        table,
+        name,
+        tuple(slot.name for slot, is_there in slots if slot.required and not is_there),
+        tuple((slot.name, slot.when) for slot, is_there in slots if not slot.required and not is_there),
+    )
+
+
+def _refreshed(before: Found, seen: tuple[str | None, tuple[bool, ...]]) -> Found:
+    name, there = seen
+    return _filled(before.table, name, there) if len(there) == len(before.table.slots) else before
+
+
+def _wrong(library: Library, symbol: Symbol, table: Table) -> str:
+    """What keeps a symbol from being a table of its version."""
+    if symbol.kind not in ("object", "notype"):
+        what = {"func": "a function", "gnu_ifunc": "a function", "tls": "data of each thread"}.get(
+            symbol.kind, symbol.kind
+        )
+        return f"{symbol.name} is {what}; NCCL takes the address of the symbol for that of the table."
+    if not library.mapped(symbol.value):
+        return f"{symbol.name} has the address 0x{symbol.value:x}, which is outside of the library."
+    if not table.size or not symbol.size or symbol.size == table.size:
+        return ""
+    if symbol.size == 8:
+        return f"{symbol.name} is as large as a pointer, the table {table.size} bytes: NCCL takes the address of the symbol for that of the table."
+    same = [t.symbol for t in tables() if t.kind == table.kind and t.size == symbol.size]
+    like = f", as {same[0]} would be" if same else ""
+    return f"{symbol.name} is {symbol.size} bytes long{like}; a table of version {table.version} has {table.size}."
+
+
+def _judge(found: Found, library: Library, final: bool) -> Iterable[Finding]:
+    table = found.table
+    if not found.known:
+        who = f"NCCL {table.first} and later look for it" if table.first else "no release that is known looks for it"
+        yield _finding("PSM907", f"{table.symbol} is known by name only", f"{who}; its layout is not known.")
+    if not found.empty:
+        return
+    count = len(found.empty)
+    everything = len(table.slots) == count + len(found.lacking)
+    what = (
+        "all slots are"
+        if everything
+        else f"{count} slots are"
+        if count > _TITLE
+        else f"{_list(found.empty)} {'is' if count == 1 else 'are'}"
+    )
+    text = f"NULL in {table.symbol}: {_list(found.empty)}. NCCL uses {'it' if count == 1 else 'them'} without a check."
+    if _older(found):
+        text += " A release that knows this version takes it before older ones, which may be complete."
+    finding = _finding("PSM903", f"{table.symbol}: {what} NULL", text)
+    if not final and not library.constant(library.symbols[table.symbol].value):
+        text += " The table is writable: code that runs when the library is loaded may fill it."
+        finding = replace(finding, severity=Severity.WARNING, confidence=0.5, explanation=text)
+    yield finding
+
+
+def _older(found: Found) -> bool:
+    return any(t.kind == found.table.kind and t.version < found.table.version for t in tables())
+
+
+def _list(names: Sequence[str], most: int = _NAMES) -> str:
+    shown = list(names[:most])
+    if len(names) > most:
+        return f"{', '.join(shown)} and {len(names) - most} more"
+    return " and ".join([", ".join(shown[:-1]), shown[-1]]) if len(shown) > 1 else shown[0]
+
+
+def _foreign(library: Library) -> Finding:
+    return _finding(
+        "PSM901",
+        f"plugin library is built for {library.machine}",
+        f"The library is built for {library.machine}; this machine is another. Its tables were read, and nothing of it was loaded.",
+    )
+
+
+def _unprovided(library: Library, symbols: Sequence[str], libraries: Sequence[str]) -> Finding:
+    parts = []
+    if libraries:
+        parts.append(f"Not found: {_list(libraries)}.")
+    if symbols:
+        parts.append(f"In no library that it is linked with: {_list(symbols)}.")
+        if any(name.startswith(("nccl", "cuda", "cu", "hip")) for name in symbols):
+            parts.append(
+                "The program that loads NCCL may have them, but only a library of its own that it is linked with counts."
+            )
+    title = f"needs {_list([*libraries, *symbols], 3)}, which nothing provides"
+    return _finding("PSM905", f"plugin library {title}", " ".join(parts))
+
+
+def _hidden(library: Library, found: Sequence[Found]) -> Iterable[Finding]:
+    """Symbols that are nearly those of tables."""
+    there = {one.table.symbol for one in found}
+    for name in sorted(library.local):
+        plain = re.sub(r"^_Z\w*?\d+(?=nccl)", "", name)
+        plain = plain if table_of(plain) else plain.removesuffix("E")
+        if table_of(plain) is not None and plain not in there:
+            how = (
+                "a constant of C++ has internal linkage"
+                if name.startswith("_Z")
+                else "it is static, or its visibility is hidden"
+            )
+            yield _finding(
+                "PSM902",
+                f"{plain} is not seen outside of the library",
+                f"The library has {name}, but not as a dynamic symbol: {how}.",
+            )
+            there.add(plain)
+    for name in sorted(library.symbols):
+        symbol = library.symbols[name]
+        if not symbol.defined or name in there or table_of(name) or not _NEAR.fullmatch(name):
+            continue
+        meant = _meant(name)
+        if meant is not None and meant not in there:
+            yield _finding(
+                "PSM902", f"{name} is not a name that NCCL looks for", f"Should it be {meant}?", Severity.WARNING, 0.8
+            )
+    if not found:
+        kinds = "ncclNetPlugin_v8, ncclTunerPlugin_v4, ncclProfiler_v4"
+        yield _finding(
+            "PSM902",
+            "no plugin table in the library",
+            f"It has none of the symbols that NCCL looks for, such as {kinds}.",
+        )
+
+
+def _meant(name: str) -> str | None:
+    """The table whose symbol is nearly this one: other case, with or without "Plugin", named by C++."""
+    plain = re.sub(r"^_Z\w*?\d+(?=nccl)", "", name)
+    key = _blurred(plain.removesuffix("E") if plain != name else plain)
+    return next((table.symbol for table in tables() if _blurred(table.symbol) == key), None)
+
+
+def _blurred(name: str) -> str:
+    return name.lower().replace("plugin", "").replace("_", "")
+
+
+def _unused(found: Sequence[Found]) -> Iterable[Finding]:
+    kinds = {one.table.kind for one in found}
+    colls = [one.table.symbol for one in found if one.table.kind == "collnet"]
+    if colls and "net" not in kinds:
+        yield _finding(
+            "PSM908",
+            "CollNet tables without a net table",
+            f"{_list(colls)}: NCCL looks for CollNet only in a library with a net table.",
+        )
+    for one in found:
+        if one.known and one.table.first is None:
+            yield _finding(
+                "PSM908",
+                f"{one.table.symbol} is used by no release",
+                "It stands in headers alone: no release that is known looks for it.",
+            )
+
+
+def _use(release: lookup.Release, found: Sequence[Found], path: Path, settings: Mapping[str, str]) -> Use:
+    there = {one.table.symbol for one in found}
+    taken: dict[str, Table] = {}
+    for kind in KINDS:
+        first = next((table for table in release.tables(kind) if table.symbol in there), None)
+        if first is not None and not (kind == "collnet" and "net" not in taken):
+            taken[kind] = first
+    # RMA v13 is GIN v13 by another name.
+    if "rma" not in taken and release.number >= (2, 30, 3) and "ncclGinPlugin_v13" in there:
+        gin = table_of("ncclGinPlugin_v13")
+        assert gin is not None
+        taken["rma"] = gin
+    ways: dict[str, tuple[tuple[str, str | None], ...]] = {}
+    for kind in taken:
+        if settings:
+            name = lookup.variable(kind)
+            opened = lookup.opening(release, kind, settings.get(name), settings.get("NCCL_NET_PLUGIN"))
+            ways[kind] = ((name, settings.get(name)),) if lookup.choose(opened, str(path)) else ()
+        else:
+            ways[kind] = tuple(lookup.settings(release, kind, str(path)))
+    return Use(release, taken, ways)
+
+
+def _refused(uses: Sequence[Use], found: Sequence[Found], path: Path, settings: Mapping[str, str]) -> Iterable[Finding]:
+    sound = [one for one in found if one.sound]
+    for use in uses:
+        if not sound:
+            continue
+        if not use.taken:
+            kinds = list(dict.fromkeys(one.table.kind for one in sound))
+            wants = [f"{kind} {_versions(use.release.tables(kind))}" for kind in kinds]
+            has = [f"{kind} {_versions([o.table for o in sound if o.table.kind == kind])}" for kind in kinds]
+            yield _finding(
+                "PSM906",
+                f"{use.release} finds no table of the plugin",
+                f"{use.release} looks for {'; '.join(wants)}. The library has {'; '.join(has)}.",
+            )
+        elif not any(use.settings.values()):
+            if settings:
+                shown = " ".join(f"{name}={value}" for name, value in settings.items())
+                text = f"With {shown} it opens another name: {_opened(use, settings)}."
+            else:
+                text = f"It opens {_opened(use, settings)}, and no setting makes it {path.name}."
+            yield _finding("PSM906", f"{use.release} does not find the library", text)
+        wanted = settings.get("NCCL_NET")
+        if wanted is not None and "net" in use.taken and use.release.number >= (2, 12, 7):
+            name = next((o.name for o in found if o.table == use.taken["net"]), None)
+            if name is not None and name.lower() != wanted.lower():
+                yield _finding(
+                    "PSM906",
+                    f"{use.release} does not choose the plugin: NCCL_NET={wanted}",
+                    f"NCCL_NET is compared with the name in the table, which is {name!r}, and not with the name of the library.",
+                )
+
+
+def _opened(use: Use, settings: Mapping[str, str]) -> str:
+    kind = next(iter(use.taken))
+    opened = lookup.opening(use.release, kind, settings.get(lookup.variable(kind)), settings.get("NCCL_NET_PLUGIN"))
+    names = [name for plugin in opened.plugins for name in lookup.names(plugin)]
+    return _list(names, 4) if names else opened.why or "nothing"
+
+
+def _versions(some: Iterable[Table]) -> str:
+    numbers = sorted({table.version for table in some})
+    if not numbers:
+        return "in no version"
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ", ".join(f"v{a}" if a == b else f"v{a} to v{b}" for a, b in runs)

@@ -1,0 +1,138 @@
+"""What the loader makes of a library, in processes of their own: psmkit itself never loads a foreign library."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from psmkit.plugins.elf import NotLoadable, interpreter
+
+__all__ = ["Loaded", "Trace", "load", "trace"]
+
+_PATIENCE = 60.0  # seconds for code of the library that runs when it is loaded
+_MOST = 1 << 20  # bytes of what a child says
+_MISSING = re.compile(r"^\s*(\S.*?) => not found$", re.M)
+_UNDEFINED = re.compile(r"undefined symbol: (\S+?)(?:, version (\S+))?\s+\((.*)\)\s*$", re.M)
+_VERSION = re.compile(r"^.*version [`'](\S+)' not found \(required by (.*)\)\s*$", re.M)
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """What keeps a library from being loaded: libraries that are not found, symbols that nothing provides."""
+
+    libraries: tuple[str, ...] = ()
+    symbols: tuple[str, ...] = ()
+    versions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What a process that loaded the library saw. ``tables``: symbol -> (name, whether each slot is set)."""
+
+    error: str | None = None
+    tables: Mapping[str, tuple[str | None, tuple[bool, ...]]] | None = None
+
+
+def trace(path: Path) -> Trace | None:
+    """Let the loader of this system list what the library needs. None where there is no such loader."""
+    program = interpreter(Path(sys.executable))
+    if program is None:
+        return None
+    settings = {
+        **os.environ,
+        "LD_TRACE_LOADED_OBJECTS": "1",
+        "LD_WARN": "1",
+        "LD_BIND_NOW": "1",
+    }
+    settings.pop("LD_PRELOAD", None)
+    try:
+        _, said = _run([program, str(path.absolute())], env=settings)
+    except NotLoadable:
+        return None
+    own = {str(path), str(path.absolute())}
+    undefined = {name for name, _, user in _UNDEFINED.findall(said) if user in own}
+    return Trace(
+        tuple(dict.fromkeys(_MISSING.findall(said))),
+        tuple(sorted(undefined)),
+        tuple(dict.fromkeys(version for version, user in _VERSION.findall(said) if user in own)),
+    )
+
+
+def load(path: Path, tables: Mapping[str, tuple[int, Sequence[int]]]) -> Loaded:
+    """Load the library as NCCL does, in a child, and look at its tables: symbol -> (bytes to read, offsets of slots)."""
+    task = json.dumps({"path": str(path.absolute()), "tables": {name: list(what) for name, what in tables.items()}})
+    reader, writer = os.pipe()
+    script = Path(__file__).with_name("_probe.py")
+    try:
+        status, said = _run(
+            [sys.executable, "-I", "-S", str(script), str(writer)],
+            stdin=task.encode("utf-8", "surrogateescape"),
+            fd=writer,
+        )
+    except NotLoadable as error:
+        os.close(reader)
+        return Loaded(str(error))
+    finally:
+        os.close(writer)
+    with os.fdopen(reader, "rb") as pipe:
+        os.set_blocking(pipe.fileno(), False)
+        answer = pipe.read(_MOST) or b""  # a child of the library's may still hold the other end
+    try:
+        found: dict[str, Any] = json.loads(answer)
+        if "error" in found:
+            return Loaded(str(found["error"]))
+        return Loaded(tables={str(symbol): _entry(entry) for symbol, entry in found["tables"].items()})
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return Loaded(_death(status, said))  # code of the library may even have written there
+
+
+def _entry(entry: dict[str, Any]) -> tuple[str | None, tuple[bool, ...]]:
+    name = entry["name"]
+    return (None if name is None else str(name)), tuple(bool(slot) for slot in entry["slots"])
+
+
+def _death(status: int, said: str) -> str:
+    last = (said.strip().splitlines() or [""])[-1][:200]
+    how = f"by {signal.Signals(-status).name}" if status < 0 else f"with status {status}"
+    return f"a process that loaded it ended {how}{': ' + last if last else ''}"
+
+
+def _run(
+    command: list[str], stdin: bytes = b"", fd: int | None = None, env: dict[str, str] | None = None
+) -> tuple[int, str]:
+    """Status and output of a child that gets no terminal, in a session of its own.
+
+    Raises:
+        NotLoadable: it did not end.
+    """
+    with tempfile.TemporaryFile() as out:
+        child = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            pass_fds=() if fd is None else (fd,),
+            env=env,
+            start_new_session=True,
+        )
+        try:
+            child.communicate(stdin, timeout=_PATIENCE)
+        except subprocess.TimeoutExpired:
+            raise NotLoadable(f"a process that loads it did not end within {_PATIENCE:.0f} s") from None
+        finally:
+            # What the library has started goes with it.
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+        out.seek(0)
+        return child.returncode, out.read(_MOST).decode("utf-8", "surrogateescape")
