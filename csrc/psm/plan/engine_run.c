@@ -121,7 +121,7 @@ static psm_status copy_to_self(struct engine *engine, cudaStream_t stream, const
 {
     uint64_t to = 0;
     for (uint64_t i = 0; i < table->nworks; i++) {
-        const struct psmPlanWorkInfo *send = &table->works[i], *recv;
+        const struct psmPlanWorkInfo *send = &table->works[i], *recv = send;
         if (!send->kernel || send->func != PSM_PLAN_SEND || send->peer != engine->rank) continue;
         for (; to < table->nworks; to++) {
             recv = &table->works[to];
