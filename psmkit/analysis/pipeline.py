@@ -42,6 +42,7 @@ RULES = (
     "collectives",
     "sendrecv",
     "plan",
+    "plan_trace",
     "start",
     "progress",
     "foreign",

@@ -18,14 +18,14 @@ __all__ = ["FAILING", "HANGING", "LEAKING", "judge", "overall"]
 
 #: An error finding of these codes says that something broke.
 FAILING = frozenset(
-    "PSM104 PSM105 PSM107 PSM203 PSM204 PSM401 PSM402 PSM405 PSM406 PSM408 PSM501 PSM502 PSM503 PSM504 PSM507 PSM508 PSM509 PSM510 PSM511".split()
+    "PSM104 PSM105 PSM107 PSM203 PSM204 PSM308 PSM401 PSM402 PSM405 PSM406 PSM408 PSM501 PSM502 PSM503 PSM504 PSM507 PSM508 PSM509 PSM510 PSM511".split()
 )
 #: An error finding of these codes says that somebody waits for ever.
 HANGING = frozenset(
-    "PSM101 PSM102 PSM103 PSM106 PSM201 PSM202 PSM301 PSM302 PSM303 PSM304 PSM305 PSM306 PSM307 PSM407 PSM601".split()
+    "PSM101 PSM102 PSM103 PSM106 PSM201 PSM202 PSM301 PSM302 PSM303 PSM304 PSM305 PSM306 PSM307 PSM309 PSM310 PSM407 PSM601".split()
 )
 #: Warnings that make a run that is otherwise done ``leaking``.
-LEAKING = frozenset({"PSM505", "PSM506"})
+LEAKING = frozenset({"PSM311", "PSM505", "PSM506"})
 #: Codes whose class depends on what happened to the process: a death fails the run, a silence hangs it.
 _EITHER = frozenset({"PSM108", "PSM403", "PSM404"})
 # Of findings that are equally sure, the one that names the exchange says more than one that only names the rank.
@@ -50,6 +50,8 @@ _MOST_UNNAMED = 2
 _MARGIN = 0.15
 #: Warnings of these codes are worth a look where the evidence does not reach for a verdict.
 _SUSPECT = FAILING | HANGING | _EITHER | {"PSM515", "PSM605"}
+#: Stage of findings that a trace of plans proves.
+_RULES = "plan rules"
 #: Deaths that a watchdog or a launcher brings about: they follow from a hang and are not its origin.
 _BROUGHT_ABOUT = frozenset({"PSM402", "PSM408"})
 
@@ -276,7 +278,9 @@ def judge(job: Job, findings: Sequence[Finding]) -> list[Run]:
 def _judge(job: Job, run: RunInfo, findings: Sequence[Finding]) -> Run:
     end = _end(job, run)
     # Who was torn down to the last rank did not wait for ever, whatever looked like it on the way.
-    verdict, chosen = _pick([f for f in findings if not end.done or _failing(f)])
+    verdict, chosen = _pick([f for f in findings if not end.done or _failing(f) or f.stage == _RULES])
+    if end.done and verdict is Verdict.HUNG:
+        verdict = Verdict.FAILED  # a rule that a trace breaks is broken, however the run ended
     pending = _pending(job, run)
     confidence = 0.5
     if verdict is not None and chosen is not None:

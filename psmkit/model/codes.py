@@ -445,7 +445,7 @@ _TABLE: tuple[tuple[str, str, Severity, str, str], ...] = (
         "plugin table that NCCL cannot find",
         _E,
         "A library has no symbol that any release looks for, or a table whose name, linkage or visibility hides it.",
-        "Export the table as data of its own type by its exact name, such as ncclNetPlugin_v8: not static, in C++ extern \"C\", visibility default.",
+        'Export the table as data of its own type by its exact name, such as ncclNetPlugin_v8: not static, in C++ extern "C", visibility default.',
     ),
     (
         "PSM903",

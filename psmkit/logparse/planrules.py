@@ -1,0 +1,115 @@
+"""The rules of plans (csrc/planrules), which come with the scanner: traces and ranks are held against them without libpsm."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from psmkit._native.logscan import ffi, lib
+
+__all__ = ["DESTROY", "MADE", "PREPARE", "PlanBreach", "PlanEvent", "PlanSummary", "check", "compare", "rules"]
+
+#: Kinds of events that a reader of traces has to know.
+PREPARE = int(lib.PSM_PLAN_PREPARE)
+MADE = int(lib.PSM_PLAN_MADE)
+DESTROY = int(lib.PSM_PLAN_DESTROY)
+_NOWHERE = (1 << 64) - 1
+_MOST = 64
+
+
+@dataclass(frozen=True, slots=True)
+class PlanEvent:
+    """An event of a communicator's trace: ``struct psmPlanEvent``. ``what`` is its kind, ``plan`` 0: of no plan."""
+
+    order: int
+    plan: int
+    a: int
+    b: int
+    c: int
+    what: int
+    rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlanSummary:
+    """What is known of a plan where ranks are compared. ``group`` 0: not known."""
+
+    plan: int
+    group: int
+    channels: int
+    colls: int
+    p2ps: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlanBreach:
+    """A broken rule. ``other``: the rank that it differs from; ``order``: of the event that breaks it; None: none."""
+
+    rule: str
+    rank: int
+    other: int | None
+    plan: int
+    order: int | None
+    text: str
+
+
+def rules() -> dict[str, str]:
+    """What must hold, by the name of the rule."""
+    table = ffi.new("const struct psmPlanRule **")
+    count = int(lib.plan_rules_table(table))
+    return {_text(table[0][i].name): _text(table[0][i].text) for i in range(count)}
+
+
+def check(events: Iterable[PlanEvent], *, scheduler: int = -1, ended: bool = False) -> list[PlanBreach]:
+    """Hold the trace of a communicator against the rules.
+
+    Args:
+        events: by their order; they may begin in the middle of the trace.
+        scheduler: that cut the plans; -1: not known.
+        ended: the communicator was destroyed: what is open stays open.
+
+    Raises:
+        MemoryError: there was no memory.
+    """
+    checker = lib.plan_rules_new(scheduler)
+    if checker == ffi.NULL:
+        raise MemoryError("no memory for the rules of plans")
+    checker = ffi.gc(checker, lib.plan_rules_free)
+    row = ffi.new("struct psmPlanEvent *")
+    for event in events:
+        row.order, row.plan, row.what, row.rank = event.order, event.plan, event.what, event.rank
+        row.a, row.b, row.c = event.a, event.b, event.c
+        lib.plan_rules_feed(checker, row)
+    if ended:
+        lib.plan_rules_end(checker)
+    table, kept = ffi.new("const struct psmPlanBreach **"), ffi.new("size_t *")
+    lib.plan_rules_breaches(checker, table, kept)
+    return [_breach(table[0][i]) for i in range(kept[0])]
+
+
+def compare(ranks: Sequence[tuple[int, Sequence[PlanSummary]]]) -> list[PlanBreach]:
+    """Hold the plans of the ranks of a communicator against each other: (rank, its plans in order), the first is the measure."""
+    keep = []
+    rows = ffi.new("struct plan_rules_rank[]", max(len(ranks), 1))
+    for row, (rank, plans) in zip(rows, ranks, strict=False):
+        table = ffi.new("struct plan_rules_plan[]", max(len(plans), 1))
+        for one, plan in zip(table, plans, strict=False):
+            one.plan, one.group, one.channelMask = plan.plan, plan.group, plan.channels
+            one.ncolls, one.np2ps = plan.colls, plan.p2ps
+        keep.append(table)
+        row.rank, row.plans, row.nplans = rank, table, len(plans)
+    out = ffi.new("struct psmPlanBreach[]", _MOST)
+    count = int(lib.plan_rules_compare(rows, len(ranks), out, _MOST))
+    return [_breach(out[i]) for i in range(min(count, _MOST))]
+
+
+def _text(pointer: Any) -> str:
+    return bytes(ffi.string(pointer)).decode("utf-8", "replace")
+
+
+def _breach(b: Any) -> PlanBreach:
+    order = None if b.order == _NOWHERE else int(b.order)
+    return PlanBreach(
+        _text(b.rule), int(b.rank), None if b.other < 0 else int(b.other), int(b.plan), order, _text(b.text)
+    )
