@@ -45,9 +45,21 @@ def _variables(_ctx: click.Context, _param: click.Parameter, values: tuple[str, 
     help="With this setting, such as NCCL_NET_PLUGIN=psm or NCCL_NET=PSM. Repeatable.",
 )
 @click.option("--no-load", is_flag=True, help="Only read the file: no process loads it, none of its code runs.")
+@click.option(
+    "--preload",
+    metavar="LIB",
+    multiple=True,
+    help="The program has this library, such as libcudart.so.12: its symbols are there for all. Repeatable.",
+)
 @click.option("--format", "form", type=click.Choice(("text", "json")), default="text", help="How to write it.  [text]")
 def command(
-    lib: Path, nccl: tuple[str, ...], rccl: tuple[str, ...], settings: dict[str, str], no_load: bool, form: str
+    lib: Path,
+    nccl: tuple[str, ...],
+    rccl: tuple[str, ...],
+    settings: dict[str, str],
+    no_load: bool,
+    preload: tuple[str, ...],
+    form: str,
 ) -> int:
     """Check a plugin library: its tables and their slots, what it needs, which releases of NCCL and RCCL take which table of it.
 
@@ -59,7 +71,7 @@ def command(
     from psmkit import plugins
 
     asked = [plugins.release("NCCL", text) for text in nccl] + [plugins.release("RCCL", text) for text in rccl]
-    result = plugins.check(lib, asked, settings, load=not no_load)
+    result = plugins.check(lib, asked, settings, load=not no_load, preload=preload)
     if form == "json":
         show(json.dumps(_plain(result, asked, settings), indent=2) + "\n")
     else:
@@ -93,7 +105,8 @@ def _head(page: Page, result: Check, asked: list[Release]) -> None:
         page.wrap("no release can load it as it is")
     elif not asked:
         ranges = list(_ranges(use.release for use in result.uses if use.taken and any(use.settings.values())))
-        page.wrap(f"loaded by {', '.join(ranges)}" if ranges else "loaded by no release that is known")
+        how = "taken, once it can be loaded, by" if result.loaded is False else "loaded by"
+        page.wrap(f"{how} {', '.join(ranges) or 'no release that is known'}")
 
 
 def _ranges(releases: Iterable[Release]) -> Iterator[str]:

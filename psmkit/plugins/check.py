@@ -15,6 +15,10 @@ from psmkit.plugins.elf import Library, Symbol
 __all__ = ["Check", "Found", "Use", "check"]
 
 _NEAR = re.compile(r"(?:_ZL?[\w]*?\d+)?nccl(?:Net|CollNet|Tuner|Profiler|Env|Gin|Rma)\w*")
+# What a program that uses NCCL has anyhow.
+_OF_THE_PROGRAM = re.compile(
+    r"(?:cuda[A-Z]|__cuda|cu[A-Z]|nvml[A-Z]|nccl[A-Z]|hip[A-Z]|__hip)\w*$|lib(?:cudart|cuda|nvidia-ml|nccl|amdhip64|rccl)\.so"
+)
 _NAMES = 12  # of symbols that are listed
 _TITLE = 3
 
@@ -57,7 +61,7 @@ class Check:
     @property
     def loadable(self) -> bool:
         """No loader would refuse it, as far as was seen."""
-        return not any(finding.code in ("PSM901", "PSM905") for finding in self.findings)
+        return not any(f.code in ("PSM901", "PSM905") and f.severity is Severity.ERROR for f in self.findings)
 
     @property
     def clean(self) -> bool:
@@ -71,7 +75,11 @@ def _finding(code: str, title: str, explanation: str, severity: Severity | None 
 
 
 def check(
-    path: Path, asked: Sequence[lookup.Release] = (), settings: Mapping[str, str] | None = None, load: bool = True
+    path: Path,
+    asked: Sequence[lookup.Release] = (),
+    settings: Mapping[str, str] | None = None,
+    load: bool = True,
+    preload: Sequence[str] = (),
 ) -> Check:
     """Check a library.
 
@@ -80,6 +88,7 @@ def check(
         asked: releases that must load it; none: all that are known are looked at, and none must.
         settings: NCCL_NET_PLUGIN and the like, when it must be found by them.
         load: let a child process load it, too.
+        preload: libraries that the program has which loads NCCL: their symbols are there for all.
 
     Raises:
         InputError: it cannot be read.
@@ -101,15 +110,15 @@ def check(
     if not library.native:
         findings.append(_foreign(library))
     elif load:
-        traced = loader.trace(path)
+        traced = loader.trace(path, preload)
         if traced is not None:
             unresolved, missing = traced.symbols, (*traced.libraries, *traced.versions)
-        seen = loader.load(path, {f.table.symbol: _wanted(f.table) for f in found if f.sound and f.known})
+        seen = loader.load(path, {f.table.symbol: _wanted(f.table) for f in found if f.sound and f.known}, preload)
         loaded = seen.error is None
         if seen.tables is not None:
             found = [_refreshed(f, seen.tables[f.table.symbol]) if f.table.symbol in seen.tables else f for f in found]
         if unresolved or missing:
-            findings.append(_unprovided(library, unresolved, missing))
+            findings.append(_unprovided(unresolved, missing))
         elif seen.error is not None:
             findings.append(
                 _finding(
@@ -139,9 +148,12 @@ def _tables(library: Library, findings: list[Finding]) -> Iterable[Found]:
         symbol = library.symbols.get(table.symbol)
         if symbol is None or not symbol.defined:
             continue
-        wrong = _wrong(library, symbol, table)
+        wrong, readable = _wrong(library, symbol, table)
         if wrong:
-            findings.append(_finding("PSM904", f"{table.symbol} is not the table that its name promises", wrong))
+            severity = Severity.WARNING if readable else None
+            title = f"{table.symbol} is not the table that its name promises"
+            findings.append(_finding("PSM904", title, wrong, severity, 0.5 if readable else 1.0))
+        if not readable:
             yield Found(table, None, sound=False, known=bool(table.size))
         elif not table.size:
             yield Found(table, None, known=False)
@@ -172,22 +184,23 @@ def _refreshed(before: Found, seen: tuple[str | None, tuple[bool, ...]]) -> Foun
     return _filled(before.table, name, there) if len(there) == len(before.table.slots) else before
 
 
-def _wrong(library: Library, symbol: Symbol, table: Table) -> str:
-    """What keeps a symbol from being a table of its version."""
+def _wrong(library: Library, symbol: Symbol, table: Table) -> tuple[str, bool]:
+    """What keeps a symbol from being a table of its version, and whether it may be one all the same."""
     if symbol.kind not in ("object", "notype"):
-        what = {"func": "a function", "gnu_ifunc": "a function", "tls": "data of each thread"}.get(
-            symbol.kind, symbol.kind
-        )
-        return f"{symbol.name} is {what}; NCCL takes the address of the symbol for that of the table."
+        kinds = {"func": "a function", "gnu_ifunc": "a function", "tls": "data of each thread"}
+        what = kinds.get(symbol.kind, symbol.kind)
+        return f"{symbol.name} is {what}; NCCL takes the address of the symbol for that of the table.", False
     if not library.mapped(symbol.value):
-        return f"{symbol.name} has the address 0x{symbol.value:x}, which is outside of the library."
+        return f"{symbol.name} has the address 0x{symbol.value:x}, which is outside of the library.", False
     if not table.size or not symbol.size or symbol.size == table.size:
-        return ""
+        return "", True
+    size = f"{symbol.name} is {symbol.size} bytes long"
     if symbol.size == 8:
-        return f"{symbol.name} is as large as a pointer, the table {table.size} bytes: NCCL takes the address of the symbol for that of the table."
+        text = f"{size}, as a pointer is, the table {table.size}: NCCL takes the address of the symbol for that of the table."
+        return text, False
     same = [t.symbol for t in tables() if t.kind == table.kind and t.size == symbol.size]
-    like = f", as {same[0]} would be" if same else ""
-    return f"{symbol.name} is {symbol.size} bytes long{like}; a table of version {table.version} has {table.size}."
+    like = f", as {same[-1]} would be" if same else ""
+    return f"{size}{like}; a table of version {table.version} has {table.size}.", symbol.size > table.size and not same
 
 
 def _judge(found: Found, library: Library, final: bool) -> Iterable[Finding]:
@@ -235,18 +248,21 @@ def _foreign(library: Library) -> Finding:
     )
 
 
-def _unprovided(library: Library, symbols: Sequence[str], libraries: Sequence[str]) -> Finding:
+def _unprovided(symbols: Sequence[str], libraries: Sequence[str]) -> Finding:
     parts = []
     if libraries:
         parts.append(f"Not found: {_list(libraries)}.")
     if symbols:
         parts.append(f"In no library that it is linked with: {_list(symbols)}.")
-        if any(name.startswith(("nccl", "cuda", "cu", "hip")) for name in symbols):
-            parts.append(
-                "The program that loads NCCL may have them, but only a library of its own that it is linked with counts."
-            )
-    title = f"needs {_list([*libraries, *symbols], 3)}, which nothing provides"
-    return _finding("PSM905", f"plugin library {title}", " ".join(parts))
+    title = f"plugin library needs {_list([*libraries, *symbols], _TITLE)}, which nothing provides"
+    finding = _finding("PSM905", title, " ".join(parts))
+    if all(_OF_THE_PROGRAM.match(name) for name in (*libraries, *symbols)):
+        # What RTLD_LOCAL is about is what the plugin itself brings; what the program has is seen by all.
+        parts.append(
+            "It loads only where the program has them: linked with them, or loaded for all. --preload tries that."
+        )
+        finding = replace(finding, severity=Severity.WARNING, confidence=0.5, explanation=" ".join(parts))
+    return finding
 
 
 def _hidden(library: Library, found: Sequence[Found]) -> Iterable[Finding]:

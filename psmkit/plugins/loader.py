@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from psmkit.model.errors import InputError
 from psmkit.plugins.elf import NotLoadable, interpreter
 
 __all__ = ["Loaded", "Trace", "load", "trace"]
@@ -23,6 +24,7 @@ _PATIENCE = 60.0  # seconds for code of the library that runs when it is loaded
 _MOST = 1 << 20  # bytes of what a child says
 _MISSING = re.compile(r"^\s*(\S.*?) => not found$", re.M)
 _UNDEFINED = re.compile(r"undefined symbol: (\S+?)(?:, version (\S+))?\s+\((.*)\)\s*$", re.M)
+_REFUSED = re.compile(r"object '(.*)' from LD_PRELOAD cannot be preloaded \((.*)\)")
 _VERSION = re.compile(r"^.*version [`'](\S+)' not found \(required by (.*)\)\s*$", re.M)
 
 
@@ -43,22 +45,25 @@ class Loaded:
     tables: Mapping[str, tuple[str | None, tuple[bool, ...]]] | None = None
 
 
-def trace(path: Path) -> Trace | None:
-    """Let the loader of this system list what the library needs. None where there is no such loader."""
+def trace(path: Path, preload: Sequence[str] = ()) -> Trace | None:
+    """Let the loader of this system list what the library needs. None where there is no such loader.
+
+    ``preload`` are libraries that the program has, as in LD_PRELOAD.
+
+    Raises:
+        InputError: one of them is not there.
+    """
     program = interpreter(Path(sys.executable))
     if program is None:
         return None
-    settings = {
-        **os.environ,
-        "LD_TRACE_LOADED_OBJECTS": "1",
-        "LD_WARN": "1",
-        "LD_BIND_NOW": "1",
-    }
-    settings.pop("LD_PRELOAD", None)
+    settings = {**_environment(preload), "LD_TRACE_LOADED_OBJECTS": "1", "LD_WARN": "1", "LD_BIND_NOW": "1"}
     try:
         _, said = _run([program, str(path.absolute())], env=settings)
     except NotLoadable:
         return None
+    refused = _REFUSED.search(said)
+    if refused is not None:
+        raise InputError(refused.group(1), f"it cannot be preloaded: {refused.group(2)}")
     own = {str(path), str(path.absolute())}
     undefined = {name for name, _, user in _UNDEFINED.findall(said) if user in own}
     return Trace(
@@ -68,7 +73,17 @@ def trace(path: Path) -> Trace | None:
     )
 
 
-def load(path: Path, tables: Mapping[str, tuple[int, Sequence[int]]]) -> Loaded:
+def _environment(preload: Sequence[str]) -> dict[str, str]:
+    settings = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+    for name in preload:
+        if re.search(r"[:\s]", name):
+            raise InputError(name, "a library whose name has blanks or colons cannot be preloaded")
+    if preload:
+        settings["LD_PRELOAD"] = ":".join(preload)
+    return settings
+
+
+def load(path: Path, tables: Mapping[str, tuple[int, Sequence[int]]], preload: Sequence[str] = ()) -> Loaded:
     """Load the library as NCCL does, in a child, and look at its tables: symbol -> (bytes to read, offsets of slots)."""
     task = json.dumps({"path": str(path.absolute()), "tables": {name: list(what) for name, what in tables.items()}})
     reader, writer = os.pipe()
@@ -78,6 +93,7 @@ def load(path: Path, tables: Mapping[str, tuple[int, Sequence[int]]]) -> Loaded:
             [sys.executable, "-I", "-S", str(script), str(writer)],
             stdin=task.encode("utf-8", "surrogateescape"),
             fd=writer,
+            env=_environment(preload),
         )
     except NotLoadable as error:
         os.close(reader)

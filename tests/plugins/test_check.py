@@ -126,7 +126,42 @@ def test_symbols_that_nothing_provides_are_all_named(tmp_path: Path) -> None:
         result = check(build(tmp_path, source, "libnccl-net.so", *more))
         assert codes(result) == ["PSM905"]
         assert result.unresolved == ("cudaFree", "data_missing", "ibv_missing") and result.loaded is False
-        assert "the program that loads NCCL may have them" in text(result).replace("The program", "the program")
+
+
+def test_symbols_of_cuda_may_be_the_programs(tmp_path: Path) -> None:
+    source = (
+        table("ncclNetPlugin_v8")
+        + "extern int cudaFree(void *);\nint use(void);\nint use(void) { return cudaFree(0); }\n"
+    )
+    library = build(tmp_path, source)
+    (finding,) = check(library).findings
+    assert finding.code == "PSM905" and finding.severity is Severity.WARNING and "cudaFree" in finding.title
+    program = build(tmp_path, "int cudaFree(void *p) { return 0; }\n", "libcudart-psm-test.so", head="")
+    assert check(library, preload=[str(program)]).findings == ()
+    for wrong in ("/missing/libcudart.so", "a b.so", "a:b.so"):
+        with pytest.raises(InputError):
+            check(library, preload=[wrong])
+
+
+def test_a_table_with_more_than_its_version_has_is_judged_by_its_version(tmp_path: Path) -> None:
+    rows = table("ncclNetPlugin_v8").partition("{")[2].rpartition("}")[0]
+    head = HEAD.replace("#include", "#define ncclNetPlugin_v8 declared\n#include", 1).replace(
+        "static nccl", "#undef ncclNetPlugin_v8\nstatic nccl"
+    )
+    result = check(
+        build(
+            tmp_path,
+            f"const struct {{ ncclNet_v8_t t; void *more[2]; }} ncclNetPlugin_v8 = {{{{{rows}}}}};\n",
+            head=head,
+        )
+    )
+    (finding,) = result.findings
+    assert (
+        finding.code == "PSM904"
+        and finding.severity is Severity.WARNING
+        and "168 bytes long; a table of version 8 has 152" in text(result)
+    )
+    assert result.tables[0].name == "psm" and result.tables[0].sound and not result.tables[0].empty
 
 
 def test_a_weak_symbol_that_is_not_there_is_no_finding_but_an_empty_slot_of_it_is(tmp_path: Path) -> None:
@@ -185,9 +220,9 @@ def test_a_name_that_is_nearly_right_is_told(wrong: str, right: str | None, tmp_
 
 
 WRONG = {
-    "const ncclNet_v8_t table = {\"x\"}; const ncclNet_v8_t *const ncclNetPlugin_v8 = &table;": "as large as a pointer",
+    "const ncclNet_v8_t table = {\"x\"}; const ncclNet_v8_t *const ncclNetPlugin_v8 = &table;": "as a pointer is",
     "void ncclNetPlugin_v8(void) {}": "is a function",
-    "const ncclNet_v9_t ncclNetPlugin_v8 = {\"x\"};": "160 bytes long, as ncclNetPlugin_v10 would be; a table of version 8 has 152",
+    "const ncclNet_v9_t ncclNetPlugin_v8 = {\"x\"};": "160 bytes long, as ncclNetPlugin_v9 would be; a table of version 8 has 152",
     "__thread int ncclNetPlugin_v8;": "data of each thread",
 }  # fmt: skip
 
