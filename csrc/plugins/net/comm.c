@@ -1,0 +1,140 @@
+/* What the comms of all backends have: requests, and how they end. */
+#define _GNU_SOURCE
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "front.h"
+#include "net.h"
+#include "say.h"
+
+void *net_comm_new(size_t size, const struct net_backend *backend, bool sends, int dev, int max_recvs)
+{
+    struct net_comm *c = calloc(1, size);
+    if (!c) return NULL;
+    uint32_t parts = sends ? 1 : (uint32_t)max_recvs;
+    c->magic = sends ? NET_SENDER : NET_RECEIVER;
+    c->sends = sends;
+    c->backend = backend;
+    c->dev = dev;
+    c->max_recvs = max_recvs;
+    c->rank = psm_proc_self()->rank;
+    c->peer_rank = c->peer_dev = -1;
+    c->capacity = NET_REQUESTS * (sends ? (uint32_t)max_recvs : 1);
+    c->request = calloc(c->capacity, sizeof *c->request);
+    c->parts = calloc((size_t)c->capacity * parts, sizeof *c->parts);
+    c->free = calloc(c->capacity, sizeof *c->free);
+    if (!c->request || !c->parts || !c->free) {
+        free(c->request);
+        free(c->parts);
+        free(c->free);
+        free(c);
+        return NULL;
+    }
+    for (uint32_t i = 0; i < c->capacity; i++) {
+        c->request[i].comm = c;
+        c->request[i].part = c->parts + i * parts;
+        c->free[i] = &c->request[i];
+    }
+    c->nfree = c->capacity;
+    pthread_mutex_init(&c->lock, NULL);
+    return c;
+}
+
+void net_comm_free(struct net_comm *c)
+{
+    if (!c) return;
+    while (c->registrations) {
+        struct net_registration *next = c->registrations->next;
+        free(c->registrations);
+        c->registrations = next;
+    }
+    for (uint32_t i = 0; i < c->capacity; i++) free(c->request[i].copy);
+    pthread_mutex_destroy(&c->lock);
+    c->magic = 0;
+    free(c->request);
+    free(c->parts);
+    free(c->free);
+    free(c);
+}
+
+const char *net_role(const struct net_comm *c)
+{
+    return c->sends ? "send" : "recv";
+}
+
+ncclResult_t net_fail(struct net_comm *c, ncclResult_t result)
+{
+    if (c->failed == ncclSuccess) c->failed = result;
+    return c->failed;
+}
+
+ncclResult_t net_peer_gone(struct net_comm *c, const char *what)
+{
+    NET_SAY(PSM_NET_PEER_GONE, psm_net_peer_gone, NCCL_NET, c->backend->name, c->id, net_role(c), c->rank, c->dev,
+            c->peer_rank, c->address, what, c->open);
+    return net_fail(c, ncclRemoteError);
+}
+
+ncclResult_t net_too_large(struct net_comm *c, size_t got, size_t posted, int tag)
+{
+    NET_SAY(PSM_NET_TOO_LARGE, psm_net_too_large, NCCL_NET, c->backend->name, c->id, net_role(c), c->rank, c->dev,
+            c->peer_rank, c->address, got, tag, posted);
+    return net_fail(c, ncclInvalidUsage);
+}
+
+ncclResult_t net_protocol(struct net_comm *c, const char *what, uint64_t seen, uint64_t meant)
+{
+    NET_SAY(PSM_NET_PROTOCOL, psm_net_protocol, NCCL_NET, c->backend->name, c->id, net_role(c), c->rank, c->dev,
+            c->peer_rank, c->address, what, seen, meant);
+    return net_fail(c, ncclInternalError);
+}
+
+ncclResult_t net_system(const char *what, int number)
+{
+    const char *name = strerrorname_np(number), *text = strerrordesc_np(number);
+    NET_SAY(PSM_NET_SYSTEM, psm_net_system, NCCL_NET, what, text ? text : "unknown error", name ? name : "?");
+    return ncclSystemError;
+}
+
+ncclResult_t net_no_memory(const char *what, size_t bytes)
+{
+    char text[128];
+    snprintf(text, sizeof text, "%zu bytes for %s", bytes, what);
+    return net_system(text, 12 /* ENOMEM */);
+}
+
+struct net_request *net_request_take(struct net_comm *c)
+{
+    if (c->nfree == 0) return NULL;
+    /* The one that was free longest: the rows of the record keep as much of the past as there are requests. */
+    struct net_request *r = c->free[c->taken++ % c->capacity];
+    c->nfree--;
+    c->open++;
+    r->number = c->next++;
+    r->started = r->lost = false;
+    r->inner = NULL;
+    return r;
+}
+
+/* It was not begun: as if it had never been taken. */
+void net_request_untake(struct net_request *r)
+{
+    struct net_comm *c = r->comm;
+    r->kind = NET_FREE;
+    c->taken--;
+    c->nfree++;
+    c->open--;
+    c->next--;
+}
+
+void net_request_give_back(struct net_request *r)
+{
+    struct net_comm *c = r->comm;
+    r->kind = NET_FREE;
+    free(r->copy);
+    r->copy = NULL;
+    c->free[(c->taken + c->nfree) % c->capacity] = r;
+    c->nfree++;
+    c->open--;
+}

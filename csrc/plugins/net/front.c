@@ -1,0 +1,499 @@
+/* The plugin in the shape of its newest table, over whatever backend PSM_NET names. */
+#define _GNU_SOURCE
+#include "front.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "fault.h"
+#include "say.h"
+
+#define CAN_STALL (PSM_FAULT_CAN_CALL | PSM_FAULT_CAN(PSM_FAULT_DROP))
+PSM_FAULT_SITE(site_listen, "net.listen", "The net plugin listens.");
+PSM_FAULT_SITE_OF(site_connect, "net.connect", "A call of connect; drop: it is not established.", CAN_STALL);
+PSM_FAULT_SITE_OF(site_accept, "net.accept", "A call of accept; drop: nobody came.", CAN_STALL);
+PSM_FAULT_SITE_OF(site_isend, "net.isend", "A message is posted; drop: it is lost, short: the peer gets less.",
+                  PSM_FAULT_CAN_ALL);
+PSM_FAULT_SITE_OF(site_irecv, "net.irecv", "A receive is posted; drop: it never ends.", CAN_STALL);
+PSM_FAULT_SITE_OF(site_test, "net.test", "A call of test; drop: not done yet, and nothing moves.", CAN_STALL);
+PSM_FAULT_SITE_OF(site_connection, "net.connection",
+                  "Each isend and irecv; drop: the connection is lost, as when a network or the peer died.",
+                  PSM_FAULT_CAN(PSM_FAULT_DROP));
+
+static const struct net_backend *const backends[] = {&net_socket};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static const struct net_backend *backend; /* while there are contexts */
+static unsigned contexts;
+static struct net_context process_context = {NET_CONTEXT, 0, NCCL_NET_TRAFFIC_CLASS_UNDEF};
+static bool process_is_in;
+static _Atomic(ncclProfilerCallback_t) profiler;
+
+static ncclResult_t misuse(const char *call, const char *what)
+{
+    NET_SAY(PSM_NET_MISUSE, psm_net_misuse, NCCL_NET, call, what);
+    return ncclInternalError;
+}
+
+/* ---- faults ---- */
+
+static const char *const result_names[] = {"ncclSuccess",       "ncclUnhandledCudaError", "ncclSystemError",
+                                           "ncclInternalError", "ncclInvalidArgument",    "ncclInvalidUsage",
+                                           "ncclRemoteError",   "ncclInProgress",         "ncclTimeout"};
+
+static bool number_of(const char *site, const char *name, int64_t *value)
+{
+    bool ours = strncmp(site, "net.", 4) == 0;
+    for (int i = 1; ours && i < (int)(sizeof result_names / sizeof *result_names); i++)
+        if (strcmp(name, result_names[i]) == 0) return *value = i, true;
+    for (int i = 1; !ours && i < 134; i++) {
+        const char *known = strerrorname_np(i);
+        if (known && strcmp(known, name) == 0) return *value = i, true;
+    }
+    return false;
+}
+
+/* What a fault asks for before the work is done here, and an error is returned. *fault: what is left to do. */
+static ncclResult_t before(struct psm_site *site, const struct net_comm *c, struct psm_fault *fault)
+{
+    struct psm_fault_args args = {
+        .rank = PSM_FAULT_UNKNOWN, .peer = c ? c->peer_rank : PSM_FAULT_UNKNOWN, .op = c ? net_role(c) : NULL};
+    if (!psm_fault_hit(site, &args, fault)) {
+        fault->action = PSM_FAULT_NONE;
+        return ncclSuccess;
+    }
+    if (psm_fault_act_before(fault)) return ncclInternalError;
+    if (fault->action != PSM_FAULT_ERROR) return ncclSuccess;
+    bool known = fault->value > 0 && fault->value < ncclNumResults;
+    return known ? (ncclResult_t)fault->value : ncclSystemError;
+}
+
+/* ---- init ---- */
+
+static ncclResult_t choose(void)
+{
+    ncclResult_t result = net_settings_read();
+    if (result != ncclSuccess) return result;
+    psm_proc_refresh_rank();
+    psm_fault_set_resolver(number_of);
+    for (size_t i = 0; i < sizeof backends / sizeof *backends; i++) {
+        if (strcmp(net_settings.backend, backends[i]->name) != 0) continue;
+        result = backends[i]->init();
+        if (result == ncclSuccess) backend = backends[i];
+        return result;
+    }
+    NET_SAY(PSM_NET_SETTING_WRONG, psm_net_setting_wrong, NCCL_NET, "PSM_NET", net_settings.backend,
+            "socket or shm is meant");
+    return ncclInvalidUsage;
+}
+
+static ncclResult_t enter(ncclDebugLogger_t logger, ncclProfilerCallback_t callback)
+{
+    if (logger) net_say_set(logger);
+    ncclResult_t result = contexts == 0 ? choose() : ncclSuccess;
+    if (result != ncclSuccess) return result;
+    contexts++;
+    if (callback) atomic_store(&profiler, callback);
+    return ncclSuccess;
+}
+
+ncclResult_t net_init(void **context, uint64_t comm_id, int traffic_class, ncclDebugLogger_t logger,
+                      ncclProfilerCallback_t callback)
+{
+    struct net_context *made = malloc(sizeof *made);
+    if (!made) return net_no_memory("a context", sizeof *made);
+    *made = (struct net_context){NET_CONTEXT, comm_id, traffic_class};
+    pthread_mutex_lock(&lock);
+    ncclResult_t result = enter(logger, callback);
+    pthread_mutex_unlock(&lock);
+    if (result != ncclSuccess)
+        free(made);
+    else
+        *context = made;
+    return result;
+}
+
+/* Up to v10 nothing is ever finalized; an init that comes again changes nothing. */
+ncclResult_t net_init_process(ncclDebugLogger_t logger, ncclProfilerCallback_t callback)
+{
+    pthread_mutex_lock(&lock);
+    ncclResult_t result = process_is_in ? ncclSuccess : enter(logger, callback);
+    if (result == ncclSuccess) process_is_in = true;
+    pthread_mutex_unlock(&lock);
+    return result;
+}
+
+ncclResult_t net_finalize(void *opaque)
+{
+    struct net_context *context = opaque;
+    if (!context || context->magic != NET_CONTEXT) return misuse("finalize", "this is no context of init");
+    context->magic = 0;
+    free(context);
+    pthread_mutex_lock(&lock);
+    if (--contexts == 0) {
+        backend->fini();
+        backend = NULL;
+        /* NCCL may unload the profiler and itself from here on. */
+        atomic_store(&profiler, NULL);
+        net_say_set(NULL);
+    }
+    pthread_mutex_unlock(&lock);
+    return ncclSuccess;
+}
+
+ncclResult_t net_devices(int *ndev)
+{
+    if (!backend) return misuse("devices", "init was not called, or failed");
+    *ndev = backend->devices();
+    return ncclSuccess;
+}
+
+static ncclResult_t check_device(const char *call, int dev)
+{
+    if (!backend) return misuse(call, "init was not called, or failed");
+    if (dev < 0 || dev >= backend->devices()) return misuse(call, "there is no device of this number");
+    return ncclSuccess;
+}
+
+ncclResult_t net_properties(int dev, ncclNetProperties_v12_t *props)
+{
+    ncclResult_t result = check_device("getProperties", dev);
+    if (result != ncclSuccess) return result;
+    /* What holds for host memory and every backend. */
+    *props = (ncclNetProperties_v12_t){
+        .guid = (uint64_t)dev,
+        .ptrSupport = NCCL_PTR_HOST,
+        .maxComms = 65536,
+        .maxRecvs = 1,
+        .netDeviceType = NCCL_NET_DEVICE_HOST,
+        .netDeviceVersion = NCCL_NET_DEVICE_INVALID_VERSION,
+        .vProps = {1, {dev}},
+        .maxP2pBytes = NCCL_MAX_NET_SIZE_BYTES,
+        .maxCollBytes = NCCL_MAX_NET_SIZE_BYTES,
+        .maxMultiRequestSize = 1,
+        .railId = NCCL_NET_ID_UNDEF,
+        .planeId = NCCL_NET_ID_UNDEF,
+    };
+    backend->properties(dev, props);
+    return ncclSuccess;
+}
+
+/* ---- connections ---- */
+
+static const struct net_context *context_of(void *opaque)
+{
+    struct net_context *context = opaque ? opaque : &process_context;
+    return context->magic == NET_CONTEXT ? context : NULL;
+}
+
+ncclResult_t net_listen(void *opaque, int dev, void *handle, void **out)
+{
+    const struct net_context *context = context_of(opaque);
+    ncclResult_t result = check_device("listen", dev);
+    if (result != ncclSuccess) return result;
+    if (!context) return misuse("listen", "the context is none of init");
+    struct psm_fault fault;
+    if ((result = before(&site_listen, NULL, &fault)) != ncclSuccess) return result;
+    memset(handle, 0, NET_HANDLE);
+    struct net_listener *listener = NULL;
+    result = backend->listen(context, dev, handle, &listener);
+    if (result != ncclSuccess) return result;
+    listener->magic = NET_LISTENER;
+    listener->backend = backend;
+    listener->dev = dev;
+    *out = listener;
+    psm_fault_act_after(&fault);
+    return ncclSuccess;
+}
+
+static void established(struct net_comm *c, void **out)
+{
+    net_record_comm(c);
+    *out = c;
+}
+
+ncclResult_t net_connect(void *opaque, int dev, int traffic_class, void *handle, void **out)
+{
+    *out = NULL;
+    const struct net_context *context = context_of(opaque);
+    ncclResult_t result = check_device("connect", dev);
+    if (result != ncclSuccess) return result;
+    if (!context) return misuse("connect", "the context is none of init");
+    struct psm_fault fault;
+    if ((result = before(&site_connect, NULL, &fault)) != ncclSuccess) return result;
+    if (fault.action == PSM_FAULT_DROP) return ncclSuccess;
+    /* Up to v10 the class comes with each connection. */
+    struct net_context own = *context;
+    if (traffic_class != NCCL_NET_TRAFFIC_CLASS_UNDEF) own.traffic_class = traffic_class;
+    struct net_comm *c = NULL;
+    result = backend->connect(&own, dev, handle, &c);
+    if (result != ncclSuccess || !c) return result;
+    established(c, out);
+    psm_fault_act_after(&fault);
+    return ncclSuccess;
+}
+
+ncclResult_t net_accept(void *opaque, void **out)
+{
+    *out = NULL;
+    struct net_listener *listener = opaque;
+    if (!listener || listener->magic != NET_LISTENER) return misuse("accept", "this is no open listener");
+    struct psm_fault fault;
+    ncclResult_t result = before(&site_accept, NULL, &fault);
+    if (result != ncclSuccess || fault.action == PSM_FAULT_DROP) return result;
+    struct net_comm *c = NULL;
+    result = listener->backend->accept(listener, &c);
+    if (result != ncclSuccess || !c) return result;
+    established(c, out);
+    psm_fault_act_after(&fault);
+    return ncclSuccess;
+}
+
+ncclResult_t net_close_listen(void *opaque)
+{
+    struct net_listener *listener = opaque;
+    if (!listener) return ncclSuccess;
+    if (listener->magic != NET_LISTENER) return misuse("closeListen", "this is no open listener");
+    listener->magic = 0;
+    listener->backend->close_listen(listener);
+    return ncclSuccess;
+}
+
+static ncclResult_t close_comm(void *opaque, uint32_t magic, const char *call)
+{
+    struct net_comm *c = opaque;
+    if (!c) return ncclSuccess;
+    if (c->magic != magic) return misuse(call, "this is no open comm of that kind");
+    NET_SAY(PSM_NET_CLOSED, psm_net_closed, NCCL_NET, c->backend->name, c->id, net_role(c), c->messages, c->bytes,
+            c->open);
+    net_record_comm_end(c);
+    c->magic = 0;
+    c->backend->close(c);
+    return ncclSuccess;
+}
+
+ncclResult_t net_close_send(void *comm)
+{
+    return close_comm(comm, NET_SENDER, "closeSend");
+}
+
+ncclResult_t net_close_recv(void *comm)
+{
+    return close_comm(comm, NET_RECEIVER, "closeRecv");
+}
+
+/* ---- memory ---- */
+
+static struct net_comm *comm_of(void *opaque)
+{
+    struct net_comm *c = opaque;
+    return c && (c->magic == NET_SENDER || c->magic == NET_RECEIVER) ? c : NULL;
+}
+
+ncclResult_t net_reg(void *comm, void *data, size_t size, int type, void **out)
+{
+    *out = NULL;
+    struct net_comm *c = comm_of(comm);
+    if (!c) return misuse("regMr", "this is no open comm");
+    if (type != NCCL_PTR_HOST) return misuse("regMr", "memory of this type is not supported: ptrSupport says host");
+    struct net_registration *g = calloc(1, sizeof *g);
+    if (!g) return net_no_memory("a registration", sizeof *g);
+    g->comm = c;
+    g->data = data;
+    g->size = size;
+    pthread_mutex_lock(&c->lock);
+    g->next = c->registrations;
+    if (g->next) g->next->previous = g;
+    c->registrations = g;
+    pthread_mutex_unlock(&c->lock);
+    *out = g;
+    return ncclSuccess;
+}
+
+ncclResult_t net_dereg(void *comm, void *registration)
+{
+    struct net_comm *c = comm_of(comm);
+    struct net_registration *g = registration;
+    if (!c) return misuse("deregMr", "this is no open comm");
+    if (!g) return ncclSuccess;
+    pthread_mutex_lock(&c->lock);
+    struct net_registration *at = c->registrations;
+    while (at && at != g) at = at->next;
+    if (at) {
+        if (g->previous) g->previous->next = g->next;
+        if (g->next) g->next->previous = g->previous;
+        if (c->registrations == g) c->registrations = g->next;
+    }
+    pthread_mutex_unlock(&c->lock);
+    if (!at) return misuse("deregMr", "this is no registration of the comm, or it was given back already");
+    free(g);
+    return ncclSuccess;
+}
+
+/* Another network would write into other memory: a registration that does not hold the buffer is a bug of the caller.
+ */
+static bool holds(const struct net_registration *g, const struct net_comm *c, const char *data, size_t size)
+{
+    if (!g || size == 0) return true;
+    return g->comm == c && data >= g->data && size <= g->size && (size_t)(data - g->data) <= g->size - size;
+}
+
+/* ---- requests ---- */
+
+static void tell_profiler(struct net_request *r, int i, void *phandle)
+{
+    ncclProfilerCallback_t callback = atomic_load_explicit(&profiler, memory_order_relaxed);
+    r->event[i] = NULL;
+    if (!callback || !phandle) return;
+    struct net_comm *c = r->comm;
+    struct net_profiler_event_v1 about = {c->sends, c->dev,    c->peer_rank,   r->part[i].tag,
+                                          c->id,    r->number, r->part[i].room};
+    callback(&r->event[i], ncclProfilerNetEventStart, phandle, NET_PROFILER_ID, &about);
+    r->started = true;
+}
+
+static void end_events(struct net_request *r)
+{
+    ncclProfilerCallback_t callback = atomic_load_explicit(&profiler, memory_order_relaxed);
+    for (int i = 0; callback && i < r->n; i++)
+        if (r->event[i]) callback(&r->event[i], ncclProfilerNetEventStop, NULL, NET_PROFILER_ID, NULL);
+}
+
+static ncclResult_t post(struct net_request *r, void **phandles, void **request)
+{
+    struct net_comm *c = r->comm;
+    bool taken = r->lost;
+    r->left = r->lost && c->sends ? 0 : r->n;
+    ncclResult_t result = taken ? ncclSuccess : c->backend->post(c, r, &taken);
+    if (result != ncclSuccess || !taken) {
+        free(r->copy);
+        r->copy = NULL;
+        net_request_untake(r);
+        return result;
+    }
+    for (int i = 0; phandles && i < r->n; i++) tell_profiler(r, i, phandles[i]);
+    net_record_posted(r);
+    *request = r;
+    return ncclSuccess;
+}
+
+/* Damage that a receiver can see and that no checksum of TCP does: the bytes are wrong before they are sent. */
+static ncclResult_t corrupt(struct net_request *r)
+{
+    size_t size = r->part[0].size;
+    if (size == 0) return ncclSuccess;
+    r->copy = malloc(size);
+    if (!r->copy) return net_no_memory("a damaged message", size);
+    memcpy(r->copy, r->part[0].data, size);
+    r->copy[size / 2] ^= 0x55;
+    r->part[0].data = r->copy;
+    return ncclSuccess;
+}
+
+static ncclResult_t strike_connection(struct net_comm *c)
+{
+    struct psm_fault fault;
+    ncclResult_t result = before(&site_connection, c, &fault);
+    if (result == ncclSuccess && fault.action == PSM_FAULT_DROP) c->backend->cut(c);
+    return result;
+}
+
+ncclResult_t net_isend(void *comm, void *data, size_t size, int tag, void *registration, void *phandle, void **request)
+{
+    *request = NULL;
+    struct net_comm *c = comm;
+    if (!c || c->magic != NET_SENDER) return misuse("isend", "this is no open send comm");
+    if (!holds(registration, c, data, size)) return misuse("isend", "the buffer is not in the memory of its mhandle");
+    if (size > NCCL_MAX_NET_SIZE_BYTES) return misuse("isend", "the message is larger than maxP2pBytes");
+    struct psm_fault fault;
+    ncclResult_t result = strike_connection(c);
+    if (result == ncclSuccess && c->failed == ncclSuccess) result = before(&site_isend, c, &fault);
+    if (result != ncclSuccess || c->failed != ncclSuccess) return result != ncclSuccess ? result : c->failed;
+    struct net_request *r = net_request_take(c);
+    if (!r) return ncclSuccess;
+    if (fault.action == PSM_FAULT_SHORT && (uint64_t)fault.value < size) size = (size_t)fault.value;
+    r->kind = NET_SEND;
+    r->n = 1;
+    r->part[0] = (struct net_part){.data = data, .room = size, .size = size, .tag = tag};
+    r->lost = fault.action == PSM_FAULT_DROP;
+    if (fault.action == PSM_FAULT_CORRUPT && (result = corrupt(r)) != ncclSuccess) {
+        net_request_untake(r);
+        return result;
+    }
+    result = post(r, phandle ? &phandle : NULL, request);
+    psm_fault_act_after(&fault);
+    return result;
+}
+
+ncclResult_t net_irecv(void *comm, int n, void **data, size_t *sizes, int *tags, void **registrations, void **phandles,
+                       void **request)
+{
+    *request = NULL; /* it may have been NCCL_NET_OPTIONAL_RECV_COMPLETION */
+    struct net_comm *c = comm;
+    if (!c || c->magic != NET_RECEIVER) return misuse("irecv", "this is no open recv comm");
+    if (n < 1 || n > c->max_recvs) return misuse("irecv", "so many receives cannot be grouped: see maxRecvs");
+    for (int i = 0; i < n; i++)
+        if (registrations && !holds(registrations[i], c, data[i], sizes[i]))
+            return misuse("irecv", "a buffer is not in the memory of its mhandle");
+    struct psm_fault fault;
+    ncclResult_t result = strike_connection(c);
+    if (result == ncclSuccess && c->failed == ncclSuccess) result = before(&site_irecv, c, &fault);
+    if (result != ncclSuccess || c->failed != ncclSuccess) return result != ncclSuccess ? result : c->failed;
+    struct net_request *r = net_request_take(c);
+    if (!r) return ncclSuccess;
+    r->kind = NET_RECV;
+    r->n = (uint8_t)n;
+    r->lost = fault.action == PSM_FAULT_DROP;
+    for (int i = 0; i < n; i++) r->part[i] = (struct net_part){.data = data[i], .room = sizes[i], .tag = tags[i]};
+    result = post(r, phandles, request);
+    psm_fault_act_after(&fault);
+    return result;
+}
+
+/* Of host memory: what test has said to be there is seen by everybody. */
+ncclResult_t net_iflush(void *comm, int n, void **data, int *sizes, void **registrations, void **request)
+{
+    (void)n, (void)data, (void)sizes, (void)registrations;
+    *request = NULL;
+    struct net_comm *c = comm;
+    if (!c || c->magic != NET_RECEIVER) return misuse("iflush", "this is no open recv comm");
+    struct net_request *r = net_request_take(c);
+    if (!r) return ncclSuccess;
+    c->next--; /* a flush is no message */
+    r->kind = NET_FLUSH;
+    r->n = 0;
+    r->left = 0;
+    *request = r;
+    return ncclSuccess;
+}
+
+ncclResult_t net_test(void *request, int *done, int *sizes)
+{
+    *done = 0;
+    struct net_request *r = request;
+    if (!r) return misuse("test", "the request is NULL");
+    struct net_comm *c = r->comm;
+    if (r->kind == NET_FREE) return misuse("test", "the request was said to be done already");
+    struct psm_fault fault;
+    ncclResult_t result = before(&site_test, c, &fault);
+    if (result == ncclSuccess && fault.action == PSM_FAULT_DROP) return ncclSuccess;
+    if (result == ncclSuccess && r->left > 0) {
+        if (c->failed == ncclSuccess) result = c->backend->progress(c, r);
+        /* What had come whole before the failure is good. */
+        if (c->failed != ncclSuccess) result = r->left > 0 ? c->failed : ncclSuccess;
+        if (result == ncclSuccess && r->left > 0) return ncclSuccess;
+    }
+    if (result == ncclSuccess) {
+        *done = 1;
+        for (int i = 0; i < r->n; i++) {
+            if (sizes) sizes[i] = (int)r->part[i].size;
+            c->bytes += r->part[i].size;
+        }
+        c->messages += r->n;
+    }
+    if (r->started) end_events(r);
+    if (r->n) net_record_done(r, result);
+    if (result == ncclSuccess) net_request_give_back(r); /* a failed one stays until its comm is closed */
+    psm_fault_act_after(&fault);
+    return result;
+}

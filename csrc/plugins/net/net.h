@@ -1,0 +1,201 @@
+/* The net plugin inside: what a backend does, and what stands in front of all of them.
+ *
+ * NCCL's tables (tables.c, one a version) call the front (front.c), which has the shape of the newest: it checks
+ * arguments, keeps requests, puts faults, records and tells the profiler. A backend moves bytes. Nothing here waits: a
+ * call that cannot go on answers "not yet" and is made again. One comm is used by one thread at a time, registrations
+ * excepted. */
+#ifndef PSM_NET_H
+#define PSM_NET_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+
+#include "base.h"
+#include "psm_abi/net.h"
+#include "record.h"
+
+enum {
+    NET_RECVS = 8,                        /* receives of a group at most */
+    NET_REQUESTS = NCCL_NET_MAX_REQUESTS, /* groups, or messages for each receive of a group, that are in flight */
+    NET_ADDRESS = 72,                     /* "10.0.0.2<45001>", "pid 4711" */
+    NET_HANDLE = NCCL_NET_HANDLE_MAXSIZE_V4,
+    NET_SECRET = 16
+};
+
+struct net_backend;
+struct net_comm;
+
+/* One buffer: of a send, or a slot of a grouped receive. */
+struct net_part {
+    char *data;
+    size_t room; /* posted */
+    size_t size; /* of the message; set when it is known */
+    int tag;
+    bool matched;  /* of a receive: a message has it */
+    uint32_t left; /* pieces of it that are not moved yet */
+};
+
+enum net_kind { NET_FREE, NET_SEND, NET_RECV, NET_FLUSH };
+
+struct net_request {
+    struct net_comm *comm;
+    struct net_part *part;  /* n of them */
+    void *inner;            /* of a chained plugin */
+    uint64_t number;        /* order on its comm, from 0 */
+    char *copy;             /* what is sent in place of the caller's data, where a fault damages it */
+    void *event[NET_RECVS]; /* of the profiler */
+    uint32_t left;          /* parts that are not done */
+    uint32_t row;           /* of the record */
+    uint8_t kind, n;
+    bool started; /* event[] is */
+    bool lost;    /* a fault has it: no backend knows of it */
+    bool has_row;
+};
+
+struct net_registration {
+    struct net_registration *next, *previous;
+    struct net_comm *comm;
+    char *data;
+    size_t size;
+    void *inner;
+};
+
+/* What every backend's comm begins with. */
+struct net_comm {
+    uint32_t magic;
+    bool sends;
+    const struct net_backend *backend;
+    uint64_t id; /* the same number on both ends */
+    int dev, max_recvs;
+    int rank, peer_rank, peer_dev; /* -1: no launcher told it */
+    char address[NET_ADDRESS];     /* of the peer */
+    ncclResult_t failed;           /* what every call answers from then on */
+    /* requests */
+    struct net_request *request;
+    struct net_part *parts;
+    struct net_request **free;
+    uint32_t capacity, nfree;
+    uint32_t open;  /* given to the caller, not yet said to be done */
+    uint64_t taken; /* in all; free[] is a ring that begins there */
+    uint64_t next;  /* number of the next request */
+    uint64_t messages, bytes;
+    pthread_mutex_t lock; /* of registrations */
+    struct net_registration *registrations;
+    psm_section *comms, *rows; /* of the record; NULL: none */
+    uint32_t row;
+    bool has_row;
+};
+
+struct net_listener {
+    uint32_t magic;
+    const struct net_backend *backend;
+    int dev;
+    bool cleared; /* of a chained plugin */
+};
+
+/* One of NCCL's communicators (v11 and later), or the process. */
+struct net_context {
+    uint32_t magic;
+    uint64_t comm_id;
+    int traffic_class; /* NCCL_NET_TRAFFIC_CLASS_UNDEF */
+};
+
+struct net_backend {
+    const char *name;
+    /* Find the devices. What it says on failure is in the log. */
+    ncclResult_t (*init)(void);
+    void (*fini)(void);
+    int (*devices)(void);
+    void (*properties)(int dev, ncclNetProperties_v12_t *props);
+    /* handle: NET_HANDLE bytes of zeros */
+    ncclResult_t (*listen)(const struct net_context *context, int dev, void *handle, struct net_listener **listener);
+    void (*close_listen)(struct net_listener *listener);
+    /* *comm stays NULL: not yet. The handle is the caller's copy and the same at each call. */
+    ncclResult_t (*connect)(const struct net_context *context, int dev, void *handle, struct net_comm **comm);
+    ncclResult_t (*accept)(struct net_listener *listener, struct net_comm **comm);
+    /* *taken stays false: not yet, nothing was done. */
+    ncclResult_t (*post)(struct net_comm *comm, struct net_request *request, bool *taken);
+    /* Go on with all requests of the comm; request->left is 0 when that one is done. */
+    ncclResult_t (*progress)(struct net_comm *comm, struct net_request *request);
+    /* A fault: lose the peer, as a network that died does. */
+    void (*cut)(struct net_comm *comm);
+    /* The descriptors of the comm, and its memory. Requests that are open end. */
+    void (*close)(struct net_comm *comm);
+};
+
+extern const struct net_backend net_socket;
+
+/* ---- the front, in the shape of v12 ---- */
+
+ncclResult_t net_init(void **context, uint64_t comm_id, int traffic_class, ncclDebugLogger_t logger,
+                      ncclProfilerCallback_t profiler);
+ncclResult_t net_init_process(ncclDebugLogger_t logger, ncclProfilerCallback_t profiler); /* up to v10 */
+ncclResult_t net_finalize(void *context);
+ncclResult_t net_devices(int *ndev);
+ncclResult_t net_properties(int dev, ncclNetProperties_v12_t *props);
+/* context NULL: that of the process */
+ncclResult_t net_listen(void *context, int dev, void *handle, void **listener);
+ncclResult_t net_connect(void *context, int dev, int traffic_class, void *handle, void **comm);
+ncclResult_t net_accept(void *listener, void **comm);
+ncclResult_t net_reg(void *comm, void *data, size_t size, int type, void **registration);
+ncclResult_t net_dereg(void *comm, void *registration);
+ncclResult_t net_isend(void *comm, void *data, size_t size, int tag, void *registration, void *phandle, void **request);
+ncclResult_t net_irecv(void *comm, int n, void **data, size_t *sizes, int *tags, void **registrations, void **phandles,
+                       void **request);
+ncclResult_t net_iflush(void *comm, int n, void **data, int *sizes, void **registrations, void **request);
+ncclResult_t net_test(void *request, int *done, int *sizes);
+ncclResult_t net_close_send(void *comm);
+ncclResult_t net_close_recv(void *comm);
+ncclResult_t net_close_listen(void *listener);
+
+/* ---- for backends ---- */
+
+/* Memory for a backend's comm that begins with struct net_comm, with its requests. NULL: no memory. */
+void *net_comm_new(size_t size, const struct net_backend *backend, bool sends, int dev, int max_recvs);
+void net_comm_free(struct net_comm *comm); /* not its descriptors */
+/* The comm cannot go on: every request ends with this, and every call. Returns it. Whoever calls it says why. */
+ncclResult_t net_fail(struct net_comm *comm, ncclResult_t result);
+/* The peer is gone. what: "closed the connection", "reset it (ECONNRESET)". */
+ncclResult_t net_peer_gone(struct net_comm *comm, const char *what);
+ncclResult_t net_too_large(struct net_comm *comm, size_t got, size_t posted, int tag);
+/* What the peer sent is not what is agreed on. */
+ncclResult_t net_protocol(struct net_comm *comm, const char *what, uint64_t seen, uint64_t meant);
+/* A call of the system failed; number is its errno. */
+ncclResult_t net_system(const char *what, int number);
+ncclResult_t net_no_memory(const char *what, size_t bytes);
+/* A part of a request is moved. */
+static inline void net_part_done(struct net_request *r)
+{
+    r->left--;
+}
+
+/* ---- settings, read once by the first init ---- */
+
+enum net_congestion { NET_CONGESTION_AUTO, NET_CONGESTION_SYSTEM, NET_CONGESTION_NAMED };
+struct net_settings {
+    char backend[256];              /* PSM_NET */
+    char ifname[256];               /* PSM_NET_IFNAME, NCCL_SOCKET_IFNAME */
+    int family;                     /* PSM_NET_FAMILY, NCCL_SOCKET_FAMILY: AF_UNSPEC, AF_INET, AF_INET6 */
+    uint64_t streams;               /* PSM_NET_STREAMS */
+    uint64_t min_share;             /* PSM_NET_MIN_SHARE */
+    uint64_t max_recvs;             /* PSM_NET_MAX_RECVS; 0: the backend's */
+    uint64_t buffer;                /* PSM_NET_SOCKET_BUFFER; 0: the kernel's */
+    uint64_t speed;                 /* PSM_NET_SPEED, Mbit/s; 0: what the device says */
+    uint64_t timeout_ms;            /* PSM_TIMEOUT */
+    uint64_t shm_slots;             /* PSM_NET_SHM_SLOTS */
+    uint64_t shm_size;              /* PSM_NET_SHM_SIZE, of a slot */
+    enum net_congestion congestion; /* PSM_NET_CONGESTION */
+    char congestion_name[16];
+};
+extern struct net_settings net_settings;
+ncclResult_t net_settings_read(void);
+
+/* ---- the record ---- */
+
+void net_record_comm(struct net_comm *comm);
+void net_record_comm_end(struct net_comm *comm);
+void net_record_posted(struct net_request *request);
+void net_record_done(struct net_request *request, ncclResult_t result);
+
+#endif

@@ -1,0 +1,75 @@
+"""The net plugin and the driver that uses it, compiled with options."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.csrc.base import compiled
+
+ROOT = compiled.ROOT
+NET = ROOT / "csrc" / "plugins" / "net"
+HERE = Path(__file__).parent
+VERSIONS = range(4, 13)
+
+
+@dataclass(frozen=True)
+class Built:
+    """The library, the driver, and the folder of records."""
+
+    library: Path
+    driver: Path
+    records: Path
+
+    def start(self, scenario: str, version: int = 12, **env: str) -> subprocess.Popen[str]:
+        """Both processes of a scenario; the loopback interface unless ``env`` says another."""
+        settings = {"PSM_RECORD_DIR": str(self.records), "NCCL_SOCKET_IFNAME": "=lo", "NCCL_DEBUG": "INFO"}
+        return subprocess.Popen(
+            [self.driver, self.library, str(version), scenario],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=compiled.environment(**{**settings, **env}),
+        )
+
+    def run(self, scenario: str, version: int = 12, **env: str) -> tuple[str, str]:
+        """A scenario to its end: what it printed, and its log. A failed check or a report of a sanitizer is an error."""
+        process = self.start(scenario, version, **env)
+        try:
+            out, log = process.communicate(timeout=120)
+        finally:
+            process.kill()
+            process.wait()
+        assert process.returncode == 0, out + log
+        assert "Sanitizer" not in log and "runtime error" not in log, log
+        return out, log
+
+
+def build(folder: Path, sanitizers: str) -> Built:
+    """Compile both, with sanitizers."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for catalogue, header in (
+        (compiled.CATALOGUE, "psm_messages.h"),
+        (ROOT / "psmkit/catalogue/psm_net.toml", "psm_net_messages.h"),
+    ):
+        command = [sys.executable, compiled.BASE / "messages.py", catalogue, folder / header]
+        subprocess.run(command, check=True, timeout=60)
+    options = [f"-fsanitize={sanitizers}", "-fno-sanitize-recover=all", f"-I{ROOT / 'csrc' / 'abi'}"]
+    if sanitizers == "thread":
+        options.append("-Wno-tsan")
+    library = [*sorted(NET.rglob("*.c")), *sorted(compiled.BASE.glob("*.c"))]
+    shared = ["-shared", "-fPIC", "-fvisibility=hidden", f"-I{NET}", f"-I{compiled.BASE}", f"-I{folder}"]
+    built = Built(folder / "libnccl-net-psm.so", folder / "driver", folder / "records")
+    _compile(built.library, library, [*options, *shared])
+    _compile(built.driver, [HERE / "driver.c"], options)
+    return built
+
+
+def _compile(output: Path, sources: Sequence[Path], options: Sequence[str]) -> None:
+    command = [compiled.compiler(), *compiled.WARNINGS, *options, *sources, "-o", output, "-lpthread", "-ldl"]
+    done = subprocess.run(command, capture_output=True, text=True, env=compiled.environment(), timeout=300)
+    assert done.returncode == 0, done.stderr
