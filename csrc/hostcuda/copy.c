@@ -39,6 +39,11 @@ int hc_side_of(uintptr_t address, size_t span, bool write, int device, struct hc
         *side = (struct hc_side){HC_PAGEABLE, -1};
         return freed ? PSM_CUDA_INVALID_VALUE : 0;
     }
+    /* Another process may have it: it comes while the call is checked and queued. */
+    if (write)
+        hc_fetch_own(place.host);
+    else
+        __builtin_prefetch(place.host);
     *side = (struct hc_side){place.space, place.device};
     if (place.origin == HC_FROM_VMM) {
         /* Access was granted device by device, and it is the stream's device that copies. Without access the copy
@@ -136,7 +141,7 @@ static int copy_row(struct hc_cursor *to, struct hc_cursor *from, uintptr_t dst,
         if (rc) return rc;
         if (here > room) here = room;
         if (here > n) here = n;
-        memmove(out, in, here); /* as quick as memcpy, and defined when an application lets operands overlap */
+        hc_bytes_move(out, in, here);
         dst += here, src += here, n -= here;
     }
     return 0;

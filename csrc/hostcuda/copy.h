@@ -1,6 +1,7 @@
 /* Inside the rooms of copies, fills and pointers. */
 #ifndef HC_COPY_H
 #define HC_COPY_H
+#include "bytes.h"
 #include "hc.h"
 
 /* What a call promises about its host memory and its own end. */

@@ -146,6 +146,7 @@ struct hc_place {
     unsigned flags;  /* of cudaHostAlloc / cudaHostRegister / cudaIpcOpenMemHandle */
     int memfd;       /* -1 for host memory and what was opened by IPC; stays owned by the allocation */
     uint64_t offset; /* of base in the memfd */
+    void *host;      /* where the host reaches the address that was asked for */
     uintptr_t
         device_address; /* of base as devices see it: same number except for registered memory without UVA (never) */
 };

@@ -304,11 +304,13 @@ bool hc_place_of(uintptr_t address, struct hc_place *place, bool *freed)
         place->memfd = range->memfd;
         place->offset = range->offset + (place->base - range->base);
         place->device_address = place->base;
+        place->host = range->alias + (address - range->base);
     }
     pthread_rwlock_unlock(&hc_ranges_lock);
     if (freed) *freed = !range && hc_in_region(address);
     if (range) return true;
-    *place = (struct hc_place){.base = address, .space = HC_PAGEABLE, .device = -1, .memfd = -1};
+    *place =
+        (struct hc_place){.base = address, .host = (void *)address, .space = HC_PAGEABLE, .device = -1, .memfd = -1};
     return false;
 }
 
