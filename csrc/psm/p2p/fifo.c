@@ -37,7 +37,7 @@ struct psmFifo {
     uint32_t count, left, capacity, back, used;
 };
 
-enum { IN_LINE = sizeof((struct psm_fifo_slot *)0)->data };
+enum { IN_LINE = sizeof((struct psm_fifo_slot *)0)->data, LARGE = 4096, AHEAD = 1024 };
 
 static uint64_t stride_of(uint32_t slot_bytes)
 {
@@ -150,6 +150,18 @@ size_t psmFifoTrySend(psmFifo *fifo, const void *data, size_t bytes)
     return bytes;
 }
 
+/* Out of lines that another processor has written: it takes longer to get them from there than from memory, and memcpy
+ * asks for too few at once. */
+static void fetch(uint8_t *to, const uint8_t *from, size_t bytes)
+{
+    for (; bytes >= PSM_LINE; bytes -= PSM_LINE, to += PSM_LINE, from += PSM_LINE) {
+        psm_line_fetch(from + AHEAD);
+        psm_line_fetch_own(to + AHEAD);
+        memcpy(to, from, PSM_LINE);
+    }
+    memcpy(to, from, bytes);
+}
+
 size_t psmFifoTryReceive(psmFifo *fifo, void *buffer, size_t capacity)
 {
     struct psm_fifo_slot *slot = (struct psm_fifo_slot *)fifo->at;
@@ -163,7 +175,10 @@ size_t psmFifoTryReceive(psmFifo *fifo, void *buffer, size_t capacity)
     }
     size_t got = bytes - fifo->used;
     if (got > capacity) got = capacity;
-    memcpy(buffer, slot->data + fifo->used, got);
+    if (got < LARGE)
+        memcpy(buffer, slot->data + fifo->used, got);
+    else
+        fetch(buffer, slot->data + fifo->used, got);
     fifo->used += (uint32_t)got;
     if (fifo->used < bytes) return got;
     fifo->used = 0;

@@ -44,6 +44,7 @@ struct psmP2pLocalInfo {
     uint64_t step;             /* steps ended: base of the next operation */
     struct psm_import *import; /* send, zero-copy: where the data goes */
     uint64_t import_offset;
+    uint64_t now_ns;                          /* when this turn began */
     uint64_t moved_ns, looked_ns, stalled_ns; /* last progress; last look at the peer; last report */
     int suspect;                              /* looks in a row that found the peer gone and nothing to do */
     void *recorder;                           /* psm_step_recorder's */
@@ -77,8 +78,12 @@ psm_status psm_p2p_progress(struct psmProxyArgs *args, psm_p2p_step *step);
 psm_status psm_p2p_copy(struct psmP2pLocalInfo *local, void *to, const void *from, uint64_t bytes, int slot);
 /* 1: the event of the slot has come; 0: not yet; else the failure. */
 int psm_p2p_copied(struct psmP2pLocalInfo *local, int slot, psm_status *status);
+/* To the step recorder and the log. */
 void psm_p2p_moved(struct psmP2pLocalInfo *local, const struct psmProxySubArgs *sub, enum psm_step_what what,
                    uint64_t step);
+/* To the log alone: the recorder keeps the last transition, and another one follows at once. */
+void psm_p2p_passed(const struct psmP2pLocalInfo *local, const struct psmProxySubArgs *sub, enum psm_step_what what,
+                    uint64_t step);
 static inline uint64_t psm_p2p_nsteps(uint64_t nbytes, uint32_t chunk)
 {
     return nbytes == 0 ? 1 : (nbytes + chunk - 1) / chunk; /* an operation without bytes is one step without a copy */

@@ -40,7 +40,7 @@ static void record(struct psmP2pLocalInfo *local, const struct psmProxySubArgs *
     const struct psm_step_recorder *recorder = atomic_load_explicit(&psm_step_recorder, memory_order_acquire);
     if (!recorder) return;
     const struct psm_p2p_control *shared = local->shared;
-    struct psm_step now = {.at_ns = local->moved_ns,
+    struct psm_step now = {.at_ns = local->now_ns,
                            .seq = local->seq,
                            .nbytes = sub->nbytes,
                            .base = sub->base,
@@ -61,17 +61,23 @@ static void record(struct psmP2pLocalInfo *local, const struct psmProxySubArgs *
     recorder->step(local->recorder, &now);
 }
 
-void psm_p2p_moved(struct psmP2pLocalInfo *local, const struct psmProxySubArgs *sub, enum psm_step_what what,
-                   uint64_t step)
+void psm_p2p_passed(const struct psmP2pLocalInfo *local, const struct psmProxySubArgs *sub, enum psm_step_what what,
+                    uint64_t step)
 {
     static const char *const names[] = {"",        "begin",     "offered", "taken",   "declined",
                                         "copying", "published", "ended",   "stalled", "failed"};
-    if (__builtin_expect(local->recorder != NULL, 1)) record(local, sub, what, step);
     if (__builtin_expect(psm_log_on(PSM_LEVEL_TRACE, PSM_SUB_P2P | PSM_SUB_PROXY), 0))
         psm_msg_libpsm_p2p_step(local->role ? "send" : "recv", local->rank, local->peer, (uint64_t)local->channel,
                                 names[what], step, step % local->steps, psm_line_load(&local->shared->recvTail),
                                 psm_line_load(&local->shared->sendHead), sub->posted, sub->transmitted, sub->done,
                                 can_send(local, sub) ? "YES" : "NO");
+}
+
+void psm_p2p_moved(struct psmP2pLocalInfo *local, const struct psmProxySubArgs *sub, enum psm_step_what what,
+                   uint64_t step)
+{
+    if (__builtin_expect(local->recorder != NULL, 1)) record(local, sub, what, step);
+    psm_p2p_passed(local, sub, what, step);
 }
 
 psm_status psm_p2p_copy(struct psmP2pLocalInfo *local, void *to, const void *from, uint64_t bytes, int slot)
@@ -161,8 +167,7 @@ static psm_status peer_gone(struct psmP2pLocalInfo *local, uint64_t ended)
 
 static psm_status look(struct psmP2pLocalInfo *local, struct psmProxySubArgs *sub)
 {
-    uint64_t now = tick_ns();
-    if (local->moved_ns == 0) local->moved_ns = now;
+    uint64_t now = local->now_ns;
     if (now - local->looked_ns < LOOK_NS) return PSM_OK;
     local->looked_ns = now;
     const struct psm_host *host = local->host;
@@ -209,32 +214,56 @@ static void fail_operation(struct psmP2pLocalInfo *local, struct psmProxySubArgs
     psm_fail_again(&error);
 }
 
+/* What an operation begins with, the other end had last. Only once: later looks do not take a line away from who is
+ * about to write it. */
+static void fetch(const struct psmP2pLocalInfo *local)
+{
+    struct psm_p2p_control *shared = local->shared;
+    psm_line_fetch_own(&shared->offer);
+    if (local->role) {
+        psm_line_fetch(&shared->offered);
+        psm_line_fetch(&shared->recvTail);
+    } else {
+        psm_line_fetch_own(&shared->offered);
+        psm_line_fetch_own(&shared->recvTail);
+    }
+}
+
 static psm_status run(struct psmProxySubArgs *sub, psm_p2p_step *step, bool *moved, bool *ended)
 {
     struct psmP2pLocalInfo *local = sub->connection->transportResources;
     if (!local || !local->connected)
         return psm_fail(PSM_ERR_INVALID, "progress", -1, sub->peer, 0, "an operation on a connection that is not %s",
                         local ? "connected" : "set up");
-    if (!local->active) {
+    bool begins = !local->active;
+    local->now_ns = tick_ns();
+    if (begins) {
         uint64_t over = psm_line_own(local->role ? &local->shared->sendEnded : &local->shared->recvEnded);
         if (over)
             return psm_fail(PSM_ERR_INVALID, "progress", local->rank, local->peer, 0,
                             "the connection to rank %d ended with %s; free it and make another", local->peer,
                             psm_status_name((psm_status) - (int)(over & UINT32_MAX)));
+        fetch(local);
         local->active = sub;
         local->seq++;
         local->stage = PSM_STAGE_OFFER;
         local->suspect = 0;
-        local->moved_ns = tick_ns();
+        local->moved_ns = local->now_ns;
         sub->base = local->step;
         sub->chunkSize = local->chunk;
         sub->offset = sub->posted = sub->transmitted = sub->done = 0;
         sub->nsteps = psm_p2p_nsteps(sub->nbytes, local->chunk);
-        psm_p2p_moved(local, sub, PSM_STEP_BEGIN, sub->base);
+        if (local->role) /* mostly the offer is there, and taken at once */
+            psm_p2p_passed(local, sub, PSM_STEP_BEGIN, sub->base);
+        else
+            psm_p2p_moved(local, sub, PSM_STEP_BEGIN, sub->base);
     }
     if (local->active != sub) return PSM_OK; /* its turn comes when the other one has ended */
     psm_status status = step(local, sub, moved, ended);
-    if (status == PSM_OK && !*moved && !*ended) status = look(local, sub);
+    if (status == PSM_OK && !*moved && !*ended) {
+        if (begins && local->role && local->recorder) record(local, sub, PSM_STEP_BEGIN, sub->base);
+        status = look(local, sub);
+    }
     if (status == PSM_OK && *moved) {
         local->moved_ns = tick_ns();
         local->suspect = 0;

@@ -109,7 +109,11 @@ static psm_status give_back(struct psmP2pLocalInfo *local, struct psmProxySubArg
     uint64_t damage = fault.action == PSM_FAULT_CORRUPT ? PSM_P2P_DAMAGE : 0;
     if (fault.action != PSM_FAULT_DROP)
         psm_line_store(&local->shared->recvTail, (sub->base + sub->done + local->steps) ^ damage);
-    psm_p2p_moved(local, sub, PSM_STEP_PUBLISHED, sub->base + sub->done - 1);
+    bool ends = sub->done == sub->nsteps && fault.action == PSM_FAULT_NONE;
+    if (ends)
+        psm_p2p_passed(local, sub, PSM_STEP_PUBLISHED, sub->base + sub->done - 1);
+    else
+        psm_p2p_moved(local, sub, PSM_STEP_PUBLISHED, sub->base + sub->done - 1);
     psm_fault_act_after(&fault);
     return PSM_OK;
 }
@@ -150,6 +154,9 @@ static psm_status recv_step(struct psmP2pLocalInfo *local, struct psmProxySubArg
                             " are possible: the control segment was written by something else",
                             local->peer, head, local->seq, first, last);
         if (head <= sub->base + sub->transmitted) break;
+        /* Used when the copy is made, and for the next offer; the sender has had them last. */
+        psm_line_fetch_own(&local->shared->recvTail);
+        psm_line_fetch_own(&local->shared->offer);
         PSM_TRY(copy_out(local, sub, (int)((sub->base + sub->transmitted) % local->steps)));
         *moved = true;
         PSM_TRY(give_back_copied(local, sub, moved));

@@ -20,9 +20,9 @@ static psm_status take(struct psmP2pLocalInfo *local, struct psmProxySubArgs *su
 {
     struct psm_p2p_control *shared = local->shared;
     if (psm_line_load(&shared->offer) == 0) return PSM_OK;
-    /* The receiver wrote all three; fetched at once they take the time of one. The exchange orders what is read. */
-    __builtin_prefetch(&shared->offered);
-    __builtin_prefetch(&shared->recvTail);
+    /* Where it was not there when the operation began. The exchange orders what is read. */
+    psm_line_fetch(&shared->offered);
+    psm_line_fetch(&shared->recvTail);
     uint64_t flag = psm_line_swap(&shared->offer, 0);
     int kind = psm_flag_what(flag);
     if (psm_flag_seq(flag) != local->seq || (kind != PSM_FLAG_FIFO && kind != PSM_FLAG_ZERO_COPY))
@@ -90,7 +90,11 @@ static psm_status publish(struct psmP2pLocalInfo *local, struct psmProxySubArgs 
         if (local->stage == PSM_STAGE_ZERO_COPY)
             psm_line_store(&local->shared->answer, psm_flag(local->seq, PSM_FLAG_DONE) ^ damage);
     }
-    psm_p2p_moved(local, sub, PSM_STEP_PUBLISHED, sub->base + sub->done - 1);
+    bool ends = sub->done == sub->nsteps && fault.action == PSM_FAULT_NONE;
+    if (ends)
+        psm_p2p_passed(local, sub, PSM_STEP_PUBLISHED, sub->base + sub->done - 1);
+    else
+        psm_p2p_moved(local, sub, PSM_STEP_PUBLISHED, sub->base + sub->done - 1);
     psm_fault_act_after(&fault);
     return PSM_OK;
 }

@@ -27,7 +27,7 @@ struct psm_step_connection {
 };
 
 struct psm_step {
-    uint64_t at_ns; /* of the last progress: CLOCK_MONOTONIC; 0 where none was read */
+    uint64_t at_ns; /* CLOCK_MONOTONIC, as it is read without a system call: some ms coarse */
     uint64_t seq, nbytes;
     uint64_t base, step, nsteps;
     uint64_t sendHead, recvTail;

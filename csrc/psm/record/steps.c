@@ -56,7 +56,7 @@ struct recorder {
     uint64_t copied_at[PSM_P2P_MAX_STEPS]; /* when the copy of the slot was put on the stream */
 };
 
-/* All steps are told apart by it, and reading it takes less than the step: the clock of the last tick. */
+/* The clock of the steps. */
 static uint64_t tick_ns(void)
 {
     struct timespec t;
@@ -104,7 +104,7 @@ static void *open_row(const struct psm_step_connection *about)
 static void record_step(void *user, const struct psm_step *now)
 {
     struct recorder *recorder = user;
-    uint64_t tick = tick_ns();
+    uint64_t tick = now->at_ns;
     struct row *row = psm_table_update(recorder->section, recorder->number);
     if (!row) return; /* a child of fork */
     if (now->what == PSM_STEP_COPYING) recorder->copied_at[now->slot % PSM_P2P_MAX_STEPS] = tick;

@@ -36,6 +36,21 @@ static inline uint64_t psm_line_swap(struct psm_line *line, uint64_t value)
     return atomic_exchange_explicit(&line->value, value, memory_order_acq_rel);
 }
 
+/* To have a line here by the time it is used: lines that are fetched together take the time of one. */
+static inline void psm_line_fetch(const void *line)
+{
+    __builtin_prefetch(line);
+}
+/* For writing. On x86 the compiler takes the fetch for reading where it is not told of a processor with another one. */
+static inline void psm_line_fetch_own(void *line)
+{
+#if defined(__x86_64__)
+    __asm__ __volatile__("prefetchw %0" : : "m"(*(const char *)line));
+#else
+    __builtin_prefetch(line, 1);
+#endif
+}
+
 static inline void psm_cpu_relax(void)
 {
 #if defined(__x86_64__) || defined(__i386__)

@@ -42,7 +42,7 @@ def ask(fifo: Path, tmp_path: Path, *arguments: object) -> str:
 
 
 @pytest.mark.parametrize("kind", [ground.MEMFD, ground.POSIX], ids=["memfd", "posix"])
-@pytest.mark.parametrize(("slots", "slot_bytes"), [(1, 1), (1, 48), (2, 49), (3, 100), (8, 4096), (64, 8)])
+@pytest.mark.parametrize(("slots", "slot_bytes"), [(1, 1), (1, 48), (2, 49), (3, 100), (8, 4096), (3, 70_001), (64, 8)])
 def test_bytes_arrive_in_order(fifo: Path, tmp_path: Path, kind: int, slots: int, slot_bytes: int) -> None:
     total = 3000 if slot_bytes == 1 else 200_000
     assert ask(fifo, tmp_path, "stream", slots, slot_bytes, total, kind) == "0 wrong, empty 1"
