@@ -173,7 +173,7 @@ static psm_status do_it(struct psm_service *service, struct psm_request *r)
                         psm_proxy_type_name(r->type), (unsigned long long)r->connection, peer, state->rank);
     if (r->type == psmProxyMsgClose) return do_close(service, r, c);
     /* What a handler does not explain is not explained by an older error. */
-    psm_fail_again(&psm_no_error);
+    if (psm_last_error()->status != PSM_OK) psm_fail_again(&psm_no_error);
     psm_status status = handle(state, c, r, &done);
     if (status < 0) {
         if (psm_last_error()->status != status)

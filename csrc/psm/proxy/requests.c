@@ -78,7 +78,8 @@ static void respond(struct psm_service *service, struct psm_request *r, psm_stat
 {
     psmProxyState *state = service->state;
     struct psm_peer *peer = r->peer;
-    struct psm_error error = *psm_last_error();
+    struct psm_error error;
+    if (status < 0) error = *psm_last_error();
     struct psm_fault fault = {.action = PSM_FAULT_NONE};
     struct psm_fault_args here = psm_fault_here(state, peer->rank, r->type);
     if (r->direct) /* inside a process the answer is no message */
@@ -100,11 +101,7 @@ static void respond(struct psm_service *service, struct psm_request *r, psm_stat
         /* a failed call has no payload */
         size_t size = psm_wire_encode_response(bytes, r->op_id, status < 0 ? &error : NULL, r->resp,
                                                status < 0 ? 0 : r->resp_size);
-        r->direct = NULL;
-        request_free(r);
-        send_answer(service, peer, bytes, size, fault.action);
-        psm_fault_act_after(&fault);
-        return;
+        send_answer(service, peer, bytes, size, fault.action); /* before anything that it need not wait for */
     }
     request_free(r);
     psm_fault_act_after(&fault);

@@ -161,11 +161,13 @@ static void request_from(struct psm_service *service, struct psm_peer *peer, con
 {
     const struct psm_wire_request *w = &m->request;
     size_t aligned = (w->req_size + 15) / 16 * 16;
-    struct psm_request *r = calloc(1, sizeof *r + 16 + aligned + w->resp_size);
+    /* Not calloc, which does without the thread's own free blocks. */
+    struct psm_request *r = malloc(sizeof *r + 16 + aligned + w->resp_size);
     if (!r) {
         psm_peer_lost(service, peer, "no memory for its request");
         return;
     }
+    memset(r, 0, sizeof *r);
     service->hot = peer;
     r->peer = peer;
     r->type = w->type;
@@ -176,6 +178,7 @@ static void request_from(struct psm_service *service, struct psm_peer *peer, con
     r->req = (uint8_t *)(((uintptr_t)(r + 1) + 15) / 16 * 16);
     r->resp = r->req + aligned;
     if (m->payload_size) memcpy(r->req, m->payload, m->payload_size);
+    memset(r->req + w->req_size, 0, aligned - w->req_size + w->resp_size);
     psm_service_begin(service, r);
 }
 

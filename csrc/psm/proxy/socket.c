@@ -71,10 +71,22 @@ int psm_socket_pidfd(int fd, uint32_t pid)
     return pid ? (int)syscall(SYS_pidfd_open, (pid_t)pid, 0) : -1;
 }
 
+/* The C library's send and recv are points where a thread can be cancelled, for which they exchange a word before and
+ * after the call. These never wait: they are none. */
+static ssize_t send_now(int fd, const void *bytes, size_t size)
+{
+    return syscall(SYS_sendto, fd, bytes, size, MSG_NOSIGNAL | MSG_DONTWAIT, NULL, 0);
+}
+static ssize_t recv_now(int fd, void *bytes, size_t capacity)
+{
+    /* MSG_TRUNC: the true size, so that a message that is too long is refused with it */
+    return syscall(SYS_recvfrom, fd, bytes, capacity, MSG_DONTWAIT | MSG_TRUNC, NULL, NULL);
+}
+
 psm_status psm_socket_send(int fd, const void *bytes, size_t size, int *number)
 {
     ssize_t n;
-    do n = send(fd, bytes, size, MSG_NOSIGNAL | MSG_DONTWAIT);
+    do n = send_now(fd, bytes, size);
     while (n < 0 && errno == EINTR);
     if (n == (ssize_t)size) return PSM_OK;
     *number = n < 0 ? errno : EMSGSIZE;
@@ -85,10 +97,9 @@ psm_status psm_socket_send(int fd, const void *bytes, size_t size, int *number)
 psm_status psm_socket_recv(int fd, void *bytes, size_t capacity, size_t *size, int *number)
 {
     ssize_t n;
-    /* MSG_TRUNC: the true size, so that a message that is too long is refused with it */
     bool again = true;
     do {
-        n = recv(fd, bytes, capacity, MSG_DONTWAIT | MSG_TRUNC);
+        n = recv_now(fd, bytes, capacity);
         /* The other end closed before it had read all: said once, ahead of its last words. */
         if (n < 0 && errno == ECONNRESET && again) {
             again = false;
