@@ -2,7 +2,8 @@
  * and its p2p path beside what the machine gives. One line a turn: NAME SECONDS.
  *
  *   fifo bare|fifo TURNS              one way of 8 bytes: a word on a cache line, and psm_fifo.h
- *   fifo bandwidth BYTES TURNS        memcpy, psm_fifo.h, a bare FIFO in a memfd, process_vm_readv
+ *   fifo bandwidth BYTES TURNS        memcpy, process_vm_readv; psm_fifo.h and a bare FIFO in a memfd, of 8 x 256 KiB
+ *                                     and, -128, of 8 x 128 KiB, which a processor's own cache holds beside the rest
  *
  * Turns of different ways alternate in one process, so that other work on the machine disturbs all of them. */
 #define _GNU_SOURCE
@@ -10,6 +11,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,7 +24,7 @@
 
 #include "psm/psm_fifo.h"
 
-enum { SLOTS = 8, SLOT = 256 << 10, SMALL = 8, SMALL_ROUNDS = 500, LINE = 64 };
+enum { SLOTS = 8, SLOT = 256 << 10, LESS = 128 << 10, SMALL = 8, SMALL_ROUNDS = 500, LINE = 64 };
 
 static double now(void)
 {
@@ -184,22 +186,24 @@ struct bare_fifo {
     _Alignas(4096) uint8_t slots[SLOTS][SLOT];
 };
 
-static void bare_send(struct bare_fifo *fifo, uint64_t *step, const uint8_t *data, size_t bytes)
+static void bare_send(struct bare_fifo *fifo, uint64_t *step, size_t slot, const uint8_t *data, size_t bytes)
 {
-    for (size_t at = 0; at < bytes; at += SLOT) {
+    uint8_t *slots = fifo->slots[0];
+    for (size_t at = 0; at < bytes; at += slot) {
         unsigned turns = 0;
         while (atomic_load_explicit(&fifo->tail, memory_order_acquire) + SLOTS <= *step) relax(&turns);
-        memcpy(fifo->slots[*step % SLOTS], data + at, bytes - at < SLOT ? bytes - at : SLOT);
+        memcpy(slots + *step % SLOTS * slot, data + at, bytes - at < slot ? bytes - at : slot);
         atomic_store_explicit(&fifo->head, ++*step, memory_order_release);
     }
 }
 
-static void bare_receive(struct bare_fifo *fifo, uint64_t *step, uint8_t *data, size_t bytes)
+static void bare_receive(struct bare_fifo *fifo, uint64_t *step, size_t slot, uint8_t *data, size_t bytes)
 {
-    for (size_t at = 0; at < bytes; at += SLOT) {
+    const uint8_t *slots = fifo->slots[0];
+    for (size_t at = 0; at < bytes; at += slot) {
         unsigned turns = 0;
         while (atomic_load_explicit(&fifo->head, memory_order_acquire) <= *step) relax(&turns);
-        memcpy(data + at, fifo->slots[*step % SLOTS], bytes - at < SLOT ? bytes - at : SLOT);
+        memcpy(data + at, slots + *step % SLOTS * slot, bytes - at < slot ? bytes - at : slot);
         atomic_store_explicit(&fifo->tail, ++*step, memory_order_release);
     }
 }
@@ -224,25 +228,43 @@ struct page {
     _Alignas(LINE) _Atomic uint64_t vm_at;
 };
 
+/* One of the ways: what the child sends by, and the parent receives by. */
+static const struct way {
+    const char *name;
+    bool bare;
+    uint32_t slot;
+} ways[] = {{"fifo", false, SLOT}, {"bare-fifo", true, SLOT}, {"fifo-128", false, LESS}, {"bare-fifo-128", true, LESS}};
+enum { WAYS = sizeof ways / sizeof *ways };
+
+static void send_for_ever(struct page *page, psmFifo *const *fifos, struct bare_fifo *plain, size_t bytes)
+{
+    psmFifo *out[WAYS] = {NULL};
+    uint64_t step = 0, asked = 0;
+    for (int i = 0; i < WAYS; i++)
+        if (!ways[i].bare) out[i] = attach(fifos[i], ways[i].slot);
+    uint8_t *data = buffer(bytes, 7);
+    atomic_store(&page->vm_at, (uint64_t)(uintptr_t)data);
+    for (;;) {
+        for (int i = 0; i < WAYS; i++) {
+            wait_for(&page->ask, ++asked);
+            if (ways[i].bare)
+                bare_send(plain, &step, ways[i].slot, data, bytes);
+            else
+                send_all(out[i], data, bytes);
+        }
+    }
+}
+
 static void bandwidth(size_t bytes, int turns)
 {
-    psmFifo *fifo = make(SLOT);
+    psmFifo *fifos[WAYS] = {NULL};
     struct bare_fifo *plain = shared(sizeof *plain);
     struct page *page = shared(sizeof *page);
     uint64_t step = 0, asked = 0;
+    for (int i = 0; i < WAYS; i++)
+        if (!ways[i].bare) fifos[i] = make(ways[i].slot);
     pid_t child = other();
-    if (child == 0) {
-        psmFifo *out = attach(fifo, SLOT);
-        uint8_t *data = buffer(bytes, 7);
-        atomic_store(&page->vm_at, (uint64_t)(uintptr_t)data);
-        for (int turn = 0; turn < turns + 1; turn++) {
-            wait_for(&page->ask, ++asked);
-            send_all(out, data, bytes);
-            wait_for(&page->ask, ++asked);
-            bare_send(plain, &step, data, bytes);
-        }
-        pause();
-    }
+    if (child == 0) send_for_ever(page, fifos, plain, bytes);
     uint8_t *in = buffer(bytes, 1), *own = buffer(bytes, 7);
     while (atomic_load(&page->vm_at) == 0) sched_yield();
     for (int turn = -1; turn < turns; turn++) { /* the first one is not counted */
@@ -250,20 +272,18 @@ static void bandwidth(size_t bytes, int turns)
         memcpy(in, own, bytes);
         end = now();
         if (turn >= 0) report("memcpy", end - begin);
-        memset(in, 0, bytes);
-        begin = now();
-        atomic_store(&page->ask, ++asked);
-        receive_all(fifo, in, bytes);
-        end = now();
-        check("psm_fifo.h", in, bytes, 7);
-        if (turn >= 0) report("fifo", end - begin);
-        memset(in, 0, bytes);
-        begin = now();
-        atomic_store(&page->ask, ++asked);
-        bare_receive(plain, &step, in, bytes);
-        end = now();
-        check("the bare FIFO", in, bytes, 7);
-        if (turn >= 0) report("bare-fifo", end - begin);
+        for (int i = 0; i < WAYS; i++) {
+            memset(in, 0, bytes);
+            begin = now();
+            atomic_store(&page->ask, ++asked);
+            if (ways[i].bare)
+                bare_receive(plain, &step, ways[i].slot, in, bytes);
+            else
+                receive_all(fifos[i], in, bytes);
+            end = now();
+            check(ways[i].name, in, bytes, 7);
+            if (turn >= 0) report(ways[i].name, end - begin);
+        }
         struct iovec to = {in, bytes}, from = {(void *)(uintptr_t)atomic_load(&page->vm_at), bytes};
         begin = now();
         if (process_vm_readv(child, &to, 1, &from, 1, 0) != (ssize_t)bytes) continue; /* not allowed everywhere */
@@ -272,7 +292,7 @@ static void bandwidth(size_t bytes, int turns)
     }
     kill(child, SIGKILL);
     waitpid(child, NULL, 0);
-    psmFifoClose(fifo);
+    for (int i = 0; i < WAYS; i++) psmFifoClose(fifos[i]);
     free(in);
     free(own);
 }

@@ -4,8 +4,9 @@
  *   fifo_p2p LIBCUDART small TURNS          8 bytes: hostcuda's own copy and event, there and back; one way by the
  *                                           transport's progress functions, without a proxy's threads
  *   fifo_p2p LIBCUDART group TURNS          8 bytes one way: a group on a stream at both ends, to the end of both
- *   fifo_p2p LIBCUDART move BYTES TURNS     through the FIFO and by zero-copy, memcpy beside it
- *   fifo_p2p LIBCUDART idle SECONDS         processor seconds of a connected pair that has nothing to do
+ *   fifo_p2p LIBCUDART move BYTES TURNS     through the FIFO and by zero-copy; beside it, in one process, memcpy
+ * between memory of the same kind, and hostcuda's own copy fifo_p2p LIBCUDART idle SECONDS         processor seconds of
+ * a connected pair that has nothing to do
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -301,6 +302,7 @@ static void move(size_t bytes, int turns)
     void *buffer = device(bytes, rank == 0 ? 7 : 0);
     void *from, *to; /* memory of the same kind, for memcpy */
     uint64_t handle;
+    void *twin = device(bytes, 0);
     CUDA(cudaHostAlloc(&from, bytes, 0));
     CUDA(cudaHostAlloc(&to, bytes, 0));
     memset(from, 1, bytes);
@@ -310,6 +312,10 @@ static void move(size_t bytes, int turns)
         double begin = now();
         if (rank == 0) memcpy(to, from, bytes);
         if (rank == 0 && turn >= 0) report("memcpy", now() - begin);
+        begin = now();
+        if (rank == 0) CUDA(cudaMemcpyAsync(twin, buffer, bytes, cudaMemcpyDefault, stream));
+        CUDA(cudaStreamSynchronize(stream));
+        if (rank == 0 && turn >= 0) report("copy", now() - begin);
         double seconds = one_way(buffer, bytes, 0);
         if (rank == 0 && turn >= 0) report("p2p-fifo", seconds);
         if (rank == 1) compare("wrong bytes by the FIFO", buffer, to, bytes, 7);
