@@ -339,6 +339,7 @@ static void of_plan(struct plan_rules *rules, const struct psmPlanEvent *e)
         break;
     case PSM_PLAN_CANCELLED:
         s->cancelled = true;
+        rules->barrier = false; /* no launch comes */
         break;
     default:
         break;

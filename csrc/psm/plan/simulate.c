@@ -316,9 +316,27 @@ static void judge_traces(struct world *world)
     }
 }
 
+/* Ranks do not come equally far when somebody aborts: what only some of them have planned is not compared. */
+static void cut_to_common(struct plan_rules_rank *ranks, size_t n)
+{
+    size_t common = SIZE_MAX;
+    for (size_t r = 0; r < n; r++) {
+        size_t colls = 0;
+        for (size_t i = 0; i < ranks[r].nplans; i++) colls += ranks[r].plans[i].ncolls != 0;
+        if (colls < common) common = colls;
+    }
+    for (size_t r = 0; r < n; r++) {
+        size_t i = 0;
+        for (size_t colls = 0; i < ranks[r].nplans; i++)
+            if (ranks[r].plans[i].ncolls != 0 && ++colls > common) break;
+        ranks[r].nplans = i;
+    }
+}
+
 static bool judge_ranks(struct world *world)
 {
     size_t nplans = 0, n = (size_t)world->nranks;
+    bool aborted = false;
     for (size_t r = 0; r < n; r++) nplans += world->ranks[r].nplans;
     struct plan_rules_rank *ranks = calloc(n, sizeof *ranks);
     struct plan_rules_plan *plans = calloc(nplans + 1, sizeof *plans), *at = plans;
@@ -326,6 +344,7 @@ static bool judge_ranks(struct world *world)
     bool good = ranks && plans && breaches;
     for (size_t r = 0; r < n && good; r++) {
         const struct sim_rank *rank = &world->ranks[r];
+        aborted |= psmPlanAborted(rank->comm) != 0;
         ranks[r] = (struct plan_rules_rank){.rank = (int32_t)r, .plans = at, .nplans = rank->nplans};
         for (size_t i = 0; i < rank->nplans; i++) {
             const struct sim_plan *plan = &rank->plans[i];
@@ -340,6 +359,7 @@ static bool judge_ranks(struct world *world)
                                              .collTask = plan->collTask};
         }
     }
+    if (good && aborted) cut_to_common(ranks, n);
     size_t found = good ? plan_rules_compare(ranks, n, breaches, 3 * n) : 0;
     for (size_t i = 0; i < found && good; i++) good = add_breach(world, &breaches[i]);
     free(ranks);
