@@ -2,8 +2,8 @@
 # C code under sanitizers, in builds and copies of the tree of their own, so that the usual build stays as it is.
 #   sanitize.sh VENV_BIN test [pytest arguments]     ASan and UBSan: the tests that reach C code (SANITIZE_TESTS)
 #   sanitize.sh VENV_BIN lab                         ASan and UBSan: ranks of the lab, well and under faults, for LAB_SECONDS (60)
-#   sanitize.sh VENV_BIN thread                      TSan: the stress programs of tests/csrc/hostcuda, plans in permuted orders, the interpreter
-#                                               of kernels
+#   sanitize.sh VENV_BIN thread                      TSan: the stress programs of tests/csrc/hostcuda, plans in permuted orders,
+#                                                    the interpreter of kernels
 #   sanitize.sh VENV_BIN thread-lab                  TSan: ranks of the lab, and ranks that are threads
 #   sanitize.sh VENV_BIN fuzz                        ASan and UBSan: every decoder with damaged input, for FUZZ_SECONDS (60) in all
 set -eu
@@ -62,7 +62,7 @@ thread)
     # Plans over real threads, in orders that seeds decide.
     "$bin/python" -m tests.csrc.psm.plan.permuted build/thread/permuted
     for program in build/thread/permuted/traced build/thread/permuted/untraced; do
-        PSM_RECORD_DIR=build/thread/permuted timeout 600 "$program" 1 "${PERMUTED_SEEDS:-3000}"
+        PSM_RECORD_DIR=build/thread/permuted timeout 600 "$program" 1 "${PERMUTED_SEEDS:-1000}"
     done
     # Ranks that are threads. TSan wants addresses where it expects them: no randomisation.
     unset LD_LIBRARY_PATH
