@@ -1,0 +1,271 @@
+/* Main: groups of tasks, captured or not, replays, polls, the end of the graph, destroy. Part of reclaim.pml. */
+
+/* What main may do next. */
+#ifdef TRACE
+#define MORE_GROUPS nextWhat == PREPARE
+#define MAY_FAIL nextWhat == PREPARE
+#define MAY_REPLAY(g) nextWhat == REPLAY && nextA == g
+#define MAY_DROP(g) G[g].used && !G[g].dropped
+#define MORE_PLANS nextWhat == MADE && nplans < PLANS
+#define ENOUGH_PLANS nextWhat != MADE
+#else
+#define MORE_GROUPS nplans < plans
+#define MAY_FAIL nfailures < failures
+#define MAY_REPLAY(g) G[g].used && !G[g].dropped && nreplays < replays
+#define MAY_DROP(g) G[g].used && !G[g].dropped
+#define MORE_PLANS nplans < plans
+#define ENOUGH_PLANS nplans > first
+#endif
+
+/* finishPlan: what the scheduler has made of tasks. first: of its group. */
+inline makePlan()
+{
+    atomic {
+#ifdef TRACE
+        EV(MADE, ID(nplans), ANY, ANY, ANY);
+        P[nplans].kernel = kindKernel;
+        P[nplans].ncolls = kindColls;
+        P[nplans].ndec = kindDec;
+#else
+        if
+        :: kinds & 1 -> P[nplans].kernel = true                                             /* inside of a node */
+        :: kinds & 2 -> P[nplans].kernel = true; P[nplans].ncolls = 1                       /* over the network */
+        :: kinds & 4 -> P[nplans].ndec = 2                                                  /* p2p without a kernel */
+        :: kinds & 8 -> P[nplans].kernel = true; P[nplans].ncolls = 1; P[nplans].ndec = 1   /* both in a group */
+        :: kinds & 16                                                                       /* copies to itself */
+        fi;
+        EV(MADE, ID(nplans), ANY, ANY, ANY);
+#endif
+        P[nplans].made = true;
+        P[nplans].graph = graph;
+        P[nplans].first = first;
+        poolOps = poolOps + OPS(nplans);
+        if
+        :: P[nplans].ndec > 0 -> P[nplans].sync = SYNC
+        :: else
+        fi;
+        nplans++
+    }
+}
+
+/* Onto the launch stream, in the order of launches: also what a replay does. */
+inline put(p)
+{
+    atomic {
+        if
+        :: P[p].kernel -> onLaunch ! KERNEL_OF, p
+        :: else
+        fi;
+        if
+        :: P[p].ndec > 0 ->
+           P[p].due++;
+           if
+           :: variant != LOST_CALLBACK -> onLaunch ! HOST_OF, p
+           :: else
+           fi
+        :: else
+        fi
+    }
+}
+
+inline launchWaitsForHost()
+{
+    if
+    :: variant != UNORDERED_STREAMS -> onHost ! SIGNAL, 0; onLaunch ! WAIT, 0
+    :: else
+    fi
+}
+
+inline prepare()
+{
+    atomic {
+        /* The graph that its stream is captured into, or none. */
+#ifdef TRACE
+        graph = nextC;
+#else
+        if
+        :: graph = 0
+        :: !closed -> graph = 1
+        fi;
+#endif
+        EV(PREPARE, 0, depth, ANY, graph);
+        G[graph].used = true;
+        first = nplans
+    };
+    do
+    :: poll()
+    :: break
+    od;
+    atomic {
+        depth++;
+        onStream = graph != 0 || refs != 0 || blocking || (hostsPending != 0 && variant != MAIN_POSTS);
+        do
+        :: MORE_PLANS -> makePlan()
+        :: ENOUGH_PLANS -> break
+        od;
+        acquired = false;
+        p = first;
+        do
+        :: p < nplans ->
+           if
+           :: OPS(p) > 0 && onStream && graph == 0 -> acquired = true; hostsPending++; onHost ! TASK_OF, p
+           :: P[p].ndec > 0 && !onStream && variant != ARM_LATE -> arm(p)
+           :: else
+           fi;
+           p++
+        :: else -> break
+        od;
+        if
+        :: acquired -> launchWaitsForHost()
+        :: else
+        fi;
+        if
+        :: graph != 0 && nplans > first ->
+           EV(REFS, 0, refs + nplans - first, nplans - first, ANY);
+           refs = refs + nplans - first
+        :: else
+        fi;
+        p = 0;
+        EV(PREPARED, 0, depth, nplans - first, ANY)
+    }
+}
+
+inline launchPlan()
+{
+    atomic {
+        EV(BARRIER, 0, ANY, ANY, ANY);
+        inBarrier = true;
+        if
+        :: variant == CUDA_IN_BARRIER ->
+           EV(CUDA, 0, ANY, ANY, ANY);
+           RULE(!inBarrier, "! barrier.cuda %d\n", p)
+        :: else
+        fi;
+        EV(LAUNCHED, ID(p), P[p].kernel + 2 * (P[p].ndec > 0), (graph != 0), ANY);
+        inBarrier = false;
+        if
+        :: graph == 0 ->
+           P[p].kernels = P[p].kernels + P[p].kernel;
+           P[p].hosts = P[p].hosts + (P[p].ndec > 0);
+           put(p)
+        :: else
+        fi
+    };
+    if
+    :: graph == 0 && !onStream -> hostStreamPlanTask(p, 0, MAIN)
+    :: graph == 0 && onStream && (OPS(p) == 0 || variant == AFTER_ENQUEUES) -> enqueue(p, BY_LAUNCH_AFTER)
+    :: else
+    fi;
+    if
+    :: variant == RECLAIM_TWICE && graph == 0 -> enqueue(p, BY_LAUNCH_AFTER)
+    :: else
+    fi
+}
+
+inline finish()
+{
+    atomic {
+        if
+        :: variant != KEEP_SCOPE -> depth--
+        :: else
+        fi;
+        EV(FINISH, 0, depth, ANY, ANY);
+        RULE(depth == 0, "! scope.kept %d\n", p);
+        first = 0;
+        graph = 0;
+        onStream = false;
+        acquired = false
+    }
+}
+
+/* A prepare that finds no room or no memory gives back what it has taken. */
+inline failPrepare()
+{
+    atomic {
+        EV(PREPARE, 0, depth, ANY, ANY);
+        depth++;
+        depth--;
+        EV(PREPARE_FAILED, 0, depth, ANY, ANY);
+        RULE(depth == 0, "! scope.kept %d\n", p)
+    }
+}
+
+inline replay(g)
+{
+    atomic {
+        EV(REPLAY, 0, g, ANY, ANY);
+        G[g].runs++;
+        onLaunch ! SIGNAL, 0;
+        onHost ! WAIT, 0;
+        p = 0;
+        do
+        :: p < nplans && P[p].graph == g ->
+           if
+           :: P[p].first == p ->
+              m = p;
+              acquired = false;
+              do
+              :: m < nplans && P[m].graph == g && P[m].first == p ->
+                 if
+                 :: OPS(m) > 0 -> acquired = true; onHost ! TASK_OF, m
+                 :: else
+                 fi;
+                 m++
+              :: else -> break
+              od;
+              if
+              :: acquired -> launchWaitsForHost()
+              :: else
+              fi
+           :: else
+           fi;
+           put(p);
+           p++
+        :: p < nplans && P[p].graph != g -> p++
+        :: else -> break
+        od;
+        acquired = false;
+        m = 0;
+        p = 0;
+        onLaunch ! GRAPH_END, g
+    }
+}
+
+proctype mainThread()
+{
+    NUM p, m, n, colls, decs;
+    xs onHost;
+    xs onLaunch;
+    byte graph, first, nreplays, nfailures;
+    bool onStream, acquired, captured;
+    do
+    :: MORE_GROUPS ->
+       prepare();
+       p = first;
+       do
+       :: p < nplans -> launchPlan(); p++
+       :: else -> p = 0; finish(); break
+       od
+    :: MAY_FAIL -> nfailures++; failPrepare()
+    :: poll()
+    :: atomic { MAY_REPLAY(1) -> nreplays++; closed = true; replay(1) }
+    :: MAY_DROP(1) -> closed = true; G[1].dropped = true
+#ifdef TRACE
+    :: MAY_REPLAY(2) -> replay(2)
+    :: MAY_REPLAY(3) -> replay(3)
+    :: MAY_DROP(2) -> G[2].dropped = true
+    :: MAY_DROP(3) -> G[3].dropped = true
+#endif
+    :: (!G[1].used || G[1].dropped) -> break
+    od;
+    do
+    :: nreclaimed == nplans -> break
+    :: poll()
+    od;
+    atomic {
+        EV(DESTROY, 0, nplans - nreclaimed, poolOps, ANY);
+        RULE(poolOps == 0, "! pool.lost %d\n", p);
+        RULE(refs == 0, "! refs.unbalanced %d\n", p);
+        destroyed = true
+    }
+}

@@ -1,0 +1,552 @@
+"""The reclaim protocol as a Promela model: verified by spin in every order, and traces of libpsm held against it.
+
+The model lies in csrc/psm/plan/model; docs/plan_model.md tells it. spin and a C compiler are needed: spin makes a verifier
+of the model, the compiler a program of the verifier, which is kept in the user's cache.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from psmkit.model.errors import PsmkitError
+
+__all__ = [
+    "Admission",
+    "ModelError",
+    "ModelResult",
+    "ModelStep",
+    "ModelVariant",
+    "Scope",
+    "TraceEvent",
+    "admit",
+    "find_spin",
+    "model_variants",
+    "right_scopes",
+    "verify",
+]
+
+_ROOT = Path(__file__).parents[2]
+_SOURCES = ("reclaim.pml", "main.pml", "run.h")
+_EVENTS = "psm_plan_events.h"
+_ENUMS = ("what", "enqueuer", "toucher", "wait")
+_ANY = -9  # as in reclaim.pml
+_THREADS = ("init", "main", "proxy", "host stream", "launch stream", "destructor", "abort", "nobody")
+_ENQUEUERS = {1: "hostStreamPlanTask", 2: "LaunchKernelAfter", 3: "the graph's destructor", 4: "its cancelling"}
+#: Plans of a trace that drives the model, at most: what a byte of the model counts.
+MOST_PLANS = 120
+_DEADLINE = 1800.0
+
+
+class ModelError(PsmkitError):
+    """The model cannot be run: no spin, no compiler, or one of them failed. ``str()`` says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelVariant:
+    """A variant of the model.
+
+    Attributes:
+        name: as libpsm's, where it has the same.
+        rule: that it breaks; empty for the right one.
+        summary: what is done.
+    """
+
+    name: str
+    rule: str
+    summary: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """The bounds within which everything is looked at.
+
+    Attributes:
+        plans: of the communicator, in as many groups as there may be.
+        replays: of the graph.
+        failures: prepares that fail.
+        abort: there is a run for each moment of an abort.
+        blocking: CUDA_LAUNCH_BLOCKING: host tasks go over the host stream.
+        kinds: of plans, bits: 1 kernel, 2 kernel and a network op, 4 p2p without a kernel, 8 both, 16 copies to itself.
+    """
+
+    plans: int
+    replays: int = 0
+    failures: int = 0
+    abort: bool = False
+    blocking: bool = False
+    kinds: int = 31
+
+    def __str__(self) -> str:
+        words = [f"{self.plans} plans" if self.plans != 1 else "1 plan", f"{self.replays} replays"]
+        words += ["1 failed prepare"] * bool(self.failures) + ["abort"] * self.abort + ["blocking"] * self.blocking
+        kinds = ("kernel", "network", "p2p", "mixed", "self copies")
+        if self.kinds != 31:
+            words.append(" or ".join(kind for i, kind in enumerate(kinds) if self.kinds >> i & 1))
+        return ", ".join(words)
+
+    def setting(self, variant: int) -> str:
+        """As run.h reads it."""
+        numbers = (variant, self.plans, self.replays, self.failures, self.abort, self.blocking, self.kinds)
+        return " ".join(str(int(number)) for number in numbers)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelStep:
+    """An event of a counterexample, with the names and numbers of psm_plan_events.h.
+
+    Attributes:
+        thread: who did it: main, proxy, host stream, launch stream, destructor, abort.
+        what: ``RECLAIM``.
+        plan: 0: none.
+        a, b, c: as the event has them; None: the model does not speak of it.
+    """
+
+    thread: str
+    what: str
+    plan: int
+    a: int | None = None
+    b: int | None = None
+    c: int | None = None
+
+    def __str__(self) -> str:
+        words = self.what + (f" plan {self.plan}" if self.plan else "")
+        detail = _detail(self)
+        return f"{self.thread:<13} {words}{': ' + detail if detail else ''}"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelResult:
+    """What spin found for a variant within a scope.
+
+    Attributes:
+        rule: that breaks, ``stuck`` for a hang; empty: none.
+        plan: that it breaks for; 0: none.
+        states: that were looked at.
+        complete: all of them were; a counterexample ends the search.
+        steps: the counterexample, in order.
+    """
+
+    variant: str
+    scope: Scope
+    rule: str
+    plan: int
+    states: int
+    transitions: int
+    depth: int
+    seconds: float
+    complete: bool
+    steps: tuple[ModelStep, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TraceEvent:
+    """An event of a communicator's trace, by number: of psmPlanEvent."""
+
+    what: int
+    plan: int
+    a: int
+    b: int
+    c: int
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """Whether the model admits a trace.
+
+    Attributes:
+        admitted: some order of the steps between the events leads to the end of the trace.
+        events: of the trace, that the model speaks of.
+        reached: how many of them it can follow, at most.
+        event: place in the trace of the first that it cannot follow; None: admitted.
+        rule: that the event before it breaks; empty: it just cannot happen there.
+    """
+
+    admitted: bool
+    events: int
+    reached: int
+    event: int | None = None
+    rule: str = ""
+
+
+def right_scopes(thorough: bool = False) -> tuple[Scope, ...]:
+    """Within which the right variant is verified: seconds each; thorough: minutes and 8 GB."""
+    quick = (
+        Scope(2, 1, abort=True),
+        Scope(2, 1, abort=True, blocking=True, kinds=14),
+        Scope(2, 2, failures=1),
+        Scope(1, 3, abort=True),
+        Scope(3, 1, kinds=4),
+        Scope(3, 0, kinds=10),
+    )
+    more = (Scope(2, 2, abort=True), Scope(2, 2, abort=True, blocking=True), Scope(3, 1, kinds=14))
+    return quick + more if thorough else quick
+
+
+#: Where a counterexample of a wrong variant is looked for: the smallest first.
+LADDER = (
+    Scope(1),
+    Scope(1, blocking=True),
+    Scope(1, 1),
+    Scope(1, 2),
+    Scope(1, 2, abort=True),
+    Scope(2, 0),
+    Scope(2, 1),
+    Scope(3, 0, kinds=6),
+)
+
+
+def find_spin() -> Path:
+    """spin: the one on PATH, or the one that scripts/debian_tool.sh has put into build/tools.
+
+    Raises:
+        ModelError: there is none.
+    """
+    asked = os.environ.get("PSM_SPIN")
+    places = [Path(asked)] if asked else [_ROOT / "build" / "tools" / "usr" / "bin" / "spin"]
+    found = None if asked else shutil.which("spin")
+    for place in [*([Path(found)] if found else []), *places]:
+        if os.access(place, os.X_OK):
+            return place
+    raise ModelError(
+        f"no spin at {asked}: name its program by PSM_SPIN"
+        if asked
+        else "no spin: install Debian's package spin, or let scripts/debian_tool.sh spin bring it into build/tools without root"
+    )
+
+
+def model_variants() -> dict[str, ModelVariant]:
+    """All variants of the model by name, the right one first."""
+    text = (_folder() / "reclaim.pml").read_text()
+    rows = re.findall(r"^#define ([A-Z_]+) (\d+) +/\* ([\w.]+)(?:: (.*?))? \*/$", text, re.M)
+    named = {
+        name.lower().replace("_", "-"): ModelVariant(
+            name.lower().replace("_", "-"), "" if rule == "right" else rule, summary, int(number)
+        )
+        for name, number, rule, summary in rows
+        if rule == "right" or summary
+    }
+    return dict(sorted(named.items(), key=lambda row: row[1].number))
+
+
+def verify(variant: str = "coll-first", scope: Scope | None = None, *, hang: bool = False) -> ModelResult:
+    """Look at every order in which the threads can run.
+
+    Args:
+        variant: of :func:`model_variants`.
+        scope: None: the smallest that has a counterexample, else the last of them; for the right variant the first of
+            :func:`right_scopes`.
+        hang: go on behind broken rules, to where nobody can go on.
+
+    Raises:
+        ModelError: no such variant, no spin, or it failed.
+    """
+    known = model_variants()
+    if variant not in known:
+        raise ModelError(f"the model has no variant {variant!r}: it has {', '.join(known)}")
+    found = known[variant]
+    if scope is not None:
+        return _explore(found, scope, hang)
+    if not found.rule:
+        return _explore(found, right_scopes()[0], hang)
+    result = None
+    for step in LADDER:
+        result = _explore(found, step, hang)
+        if result.rule:
+            break
+    assert result is not None
+    return result
+
+
+def admit(traces: Sequence[Sequence[TraceEvent]]) -> tuple[Admission, ...]:
+    """Hold traces, each of one communicator from its first plan on, against the right variant: all in one run of the verifier.
+
+    Raises:
+        ModelError: no spin, or it failed; a trace has more than MOST_PLANS plans.
+    """
+    if not traces:
+        return ()
+    what = {name: number for name, number in _names().items()}
+    prepared = [_projected(trace, what) for trace in traces]
+    most = max((prepared_trace.plans for prepared_trace in prepared), default=0)
+    if most > MOST_PLANS:
+        raise ModelError(
+            f"a trace has {most} plans, the model is made for {MOST_PLANS}: cut it, or simulate fewer groups"
+        )
+    program = _program(_Kind(trace=True, plans=16 if most <= 16 else MOST_PLANS))
+    numbers = [len(traces)]
+    for trace in prepared:
+        numbers.append(len(trace.rows))
+        for row in trace.rows:
+            numbers += row
+    with tempfile.TemporaryDirectory(prefix="psmkit-model-") as work:
+        file = Path(work, "traces")
+        file.write_text(" ".join(map(str, numbers)))
+        done = _run([str(program), "-m1000000", "-E"], Path(work), {"PSM_TRACES": str(file)})
+    _fail_unless_searched(done)
+    answers = re.findall(r"^trace (\d+): (\d+) of (\d+) (?:! (\S+)|-)", done, re.M)
+    if len(answers) != len(traces):
+        raise ModelError(f"the model judged {len(answers)} of {len(traces)} traces: {done[-500:]}")
+    return tuple(_admission(prepared[int(i)], int(best), int(n), rule) for i, best, n, rule in answers)
+
+
+# ---- verification ----
+
+
+def _explore(variant: ModelVariant, scope: Scope, hang: bool) -> ModelResult:
+    plans = 2 if scope.plans < 3 else scope.plans
+    breadth = bool(variant.rule)  # the shortest counterexample
+    program = _program(_Kind(plans=plans, breadth=breadth))
+    setting = {"PSM_MODEL": scope.setting(variant.number)}
+    with tempfile.TemporaryDirectory(prefix="psmkit-model-") as work:
+        options = ["-w22" if breadth else "-w24", *([] if breadth else ["-m1000000"]), *(["-A"] if hang else [])]
+        out = _run([str(program), *options], Path(work), setting)
+        trail = next(Path(work).glob("*.trail"), None)
+        # The replay looks for the trail by the name of the model.
+        again = _run([str(program), "-r", str(trail)], Path(work), setting) if trail else ""
+    _fail_unless_searched(out)
+    rule, plan, steps = _replayed(again)
+    if trail and not rule:
+        raise ModelError(f"the counterexample of {variant.name} names no rule: {out[:300]}")
+    if "out of memory" in out or "max search depth too small" in out:
+        raise ModelError(f"{variant.name}, {scope}: not all states were looked at: {out[:300]}")
+    return ModelResult(
+        variant=variant.name,
+        scope=scope,
+        rule=rule,
+        plan=plan,
+        states=_number(out, r"^\s*(\d+) states, stored"),
+        transitions=_number(out, r"^\s*(\d+) transitions"),
+        depth=_number(out, r"depth reached (\d+)"),
+        seconds=float((re.search(r"elapsed time ([\d.e+-]+)", out) or ["", "0"])[1]),
+        complete="Search not completed" not in out,
+        steps=steps,
+    )
+
+
+def _fail_unless_searched(out: str) -> None:
+    if "Full statespace search" not in out:
+        raise ModelError(f"the verifier of the model failed: {out.strip()[-500:]}")
+
+
+def _number(out: str, pattern: str) -> int:
+    match = re.search(pattern, out, re.M)
+    return int(float(match[1])) if match else 0
+
+
+def _replayed(out: str) -> tuple[str, int, tuple[ModelStep, ...]]:
+    """The last rule that is named, its plan, and the events. spin prints them between its own lines."""
+    what = {number: name for name, number in reversed(_names().items())}
+    rule, plan, steps = "", 0, []
+    for line in out.splitlines():
+        if event := re.fullmatch(r"\s*@ (\d+) (\d+) (\d+) (-?\d+) (-?\d+) (-?\d+)", line):
+            thread, kind, number, *rest = map(int, event.groups())
+            values = [None if value == _ANY else value for value in rest]
+            steps.append(ModelStep(_THREADS[thread], what[kind], number, *values))
+        elif broken := re.fullmatch(r"\s*! ([\w.]+) (\d+)", line):
+            rule, plan = broken[1], int(broken[2])
+    return rule, plan, tuple(steps)
+
+
+def _detail(step: ModelStep) -> str:
+    """What the numbers of an event say."""
+    a, b, c = step.a, step.b, step.c
+    texts = {
+        "ARMED": f"count {a}, {b} ops decrement it",
+        "LAUNCHED": ("nothing", "its kernel", "its host function", "its kernel and its host function")[(a or 0) & 3]
+        + (", into the graph" if b else ""),
+        "HOST_TASK": "on the host stream" if a else "by main",
+        "OP_POSTED": "decrements" if c else "",
+        "OP_DONE": "decrements" if c else "",
+        "COUNTED_OFF": f"{a} left",
+        "CALLBACK": f"count {a}",
+        "CALLBACK_OVER": f"count {b}" + (", by abort" if a else "") + (", it freed the sync condition" if c else ""),
+        "RECLAIMER": f"by {_ENQUEUERS.get(a or 0, a)}",
+        "RECLAIM": f"{a} ops, {b} kernels, {c} host functions have not ended" if a or b or c else "all has ended",
+        "REFS": f"persistentRefs {a}",
+        "REPLAY": f"graph {a}",
+        "DESTRUCTOR": f"graph {a}",
+        "PREPARE": f"depth {a}" + (f", captured into graph {c}" if c else ""),
+        "PREPARE_FAILED": f"depth {a}",
+        "FINISH": f"depth {a}",
+        "DESTROY": f"its pools miss {a} plans and {b} ops",
+    }
+    return texts.get(step.what, "")
+
+
+# ---- traces ----
+
+
+@dataclass(slots=True)
+class _Projected:
+    """A trace as the model reads it: plans and graphs numbered from 1, kinds of plans beside their MADE."""
+
+    rows: list[tuple[int, ...]] = field(default_factory=list)
+    places: list[int] = field(default_factory=list)  # of the rows, in the trace
+    plans: int = 0
+
+
+def _projected(trace: Sequence[TraceEvent], what: dict[str, int]) -> _Projected:
+    out = _Projected()
+    ids: dict[int, int] = {}
+    for event in trace:
+        if event.what == what["MADE"]:
+            ids.setdefault(event.plan, len(ids) + 1)
+    graphs: dict[int, int] = {}
+    kinds = _kinds(trace, what)
+    in_graph = {what["REPLAY"]: "a", what["DESTRUCTOR"]: "a", what["PREPARE"]: "c"}
+    for place, event in enumerate(trace):
+        values = {"a": event.a, "b": event.b, "c": event.c}
+        if (where := in_graph.get(event.what)) and values[where]:
+            values[where] = graphs.setdefault(values[where], len(graphs) + 1)
+        plan = ids.get(event.plan, len(ids) + 1) if event.plan else 0  # one that was not made is none of the model's
+        kind = kinds[event.plan] if event.what == what["MADE"] else (0, 0, 0)
+        hint = 0
+        if event.what == what["DESTRUCTOR"]:
+            ends = (e for e in trace[place:] if e.what == what["RECLAIMER"] and e.a == what["BY_DESTRUCTOR"])
+            hint = next((ids.get(e.plan, 0) for e in ends), 0)
+        out.rows.append((event.what, plan, values["a"], values["b"], values["c"], *kind, hint))
+        out.places.append(place)
+    out.plans = len(ids)
+    return out
+
+
+def _kinds(trace: Iterable[TraceEvent], what: dict[str, int]) -> dict[int, tuple[int, int, int]]:
+    """Of each plan: whether it has a kernel, how many ops of collectives, how many that decrement: as one launch shows."""
+    kernel: dict[int, int] = {}
+    ops: dict[int, list[int]] = {}
+    open_tasks: set[int] = set()
+    posts: dict[int, list[int]] = {}
+    made: list[int] = []
+    for event in trace:
+        plan = event.plan
+        if event.what == what["MADE"]:
+            made.append(plan)
+        elif event.what == what["LAUNCHED"]:
+            kernel[plan] = event.a & 1
+        elif event.what == what["HOST_TASK"]:
+            open_tasks.add(plan)
+            posts[plan] = [0, 0]
+        elif event.what == what["OP_POSTED"] and plan in open_tasks:
+            posts[plan][int(event.c != 0)] += 1
+            ops[plan] = [max(old, new) for old, new in zip(ops.get(plan, [0, 0]), posts[plan], strict=True)]
+        elif event.what == what["ARMED"]:
+            ops[plan] = [ops.get(plan, [0, 0])[0], max(event.b, ops.get(plan, [0, 0])[1])]
+    return {plan: (kernel.get(plan, 0), *ops.get(plan, [0, 0])) for plan in made}
+
+
+def _admission(trace: _Projected, reached: int, events: int, rule: str) -> Admission:
+    if reached == events:
+        return Admission(True, events, reached)
+    return Admission(False, events, reached, trace.places[reached], rule)
+
+
+# ---- spin and the compiler ----
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    plans: int
+    trace: bool = False
+    breadth: bool = False
+
+
+def _folder() -> Path:
+    """Where the model lies: the tree, or what was installed with libpsm."""
+    for place in (
+        _ROOT / "csrc" / "psm" / "plan" / "model",
+        Path(__file__).parents[1] / "psm" / "share" / "psm" / "model",
+    ):
+        if (place / _SOURCES[0]).exists():
+            return place
+    raise ModelError("the model is not installed: psmkit was built without csrc/psm/plan/model")
+
+
+def _header() -> Path:
+    for place in (
+        _ROOT / "csrc" / "psm" / "include" / "psm" / _EVENTS,
+        Path(__file__).parents[1] / "psm" / "include" / "psm" / _EVENTS,
+    ):
+        if place.exists():
+            return place
+    raise ModelError(f"{_EVENTS} is not installed: psmkit was built without libpsm")
+
+
+def _names() -> dict[str, int]:
+    """Numbers of events, enqueuers, touchers and waits, as C has them, by their names without PSM_PLAN_."""
+    text = re.sub(r"/\*.*?\*/", "", _header().read_text(), flags=re.S)
+    names: dict[str, int] = {}
+    for enum in _ENUMS:
+        body = re.search(rf"enum psm_plan_{enum}\s*\{{(.*?)\}}", text, re.S)
+        if not body:
+            raise ModelError(f"{_EVENTS} has no enum psm_plan_{enum}")
+        number = 0
+        for name, value in re.findall(r"PSM_PLAN_(\w+)(?:\s*=\s*(\d+))?", body[1]):
+            number = int(value) if value else number + 1
+            names[name] = number
+    return names
+
+
+def _program(kind: _Kind) -> Path:
+    """The verifier, made when there is none of these sources by this spin."""
+    spin, compiler, folder = find_spin(), shutil.which("cc") or shutil.which("gcc"), _folder()
+    if not compiler:
+        raise ModelError("no C compiler: the verifier that spin makes of the model is a C program; install gcc")
+    sources = {name: (folder / name).read_text() for name in _SOURCES}
+    sources["names.pml"] = "".join(f"#define {name} {number}\n" for name, number in _names().items())
+    define = [f"-DPLANS={kind.plans}", *(["-DTRACE"] if kind.trace else [])]
+    flags = ["-O1", "-w", "-DSAFETY", "-DMEMLIM=12000"]
+    flags += ["-DTRACES", "-DNOREDUCE"] if kind.trace else ["-DBFS"] if kind.breadth else []
+    digest = hashlib.sha256(repr((sorted(sources.items()), define, flags, str(spin), spin.stat().st_mtime_ns)).encode())
+    base = os.environ.get("XDG_CACHE_HOME")
+    cache = (Path(base) if base else Path.home() / ".cache") / "psmkit" / "model"
+    program = cache / digest.hexdigest()[:24]
+    if program.exists():
+        return program
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ModelError(
+            f"{cache} cannot be made ({error.strerror}): let XDG_CACHE_HOME name a folder for it"
+        ) from None
+    with tempfile.TemporaryDirectory(prefix="make-", dir=cache) as work:
+        for name, text in sources.items():
+            Path(work, name).write_text(text)
+        made = _run([str(spin), "-a", *define, "reclaim.pml"], Path(work))
+        if not Path(work, "pan.c").exists() or "Error" in made:
+            raise ModelError(f"spin does not read the model: {made.strip()[:500]}")
+        built = _run([compiler, *flags, "-o", "pan", "pan.c"], Path(work))
+        if not Path(work, "pan").exists():
+            raise ModelError(f"the verifier of the model does not compile: {built.strip()[:500]}")
+        os.replace(Path(work, "pan"), program)
+    return program
+
+
+def _run(command: list[str], folder: Path, setting: dict[str, str] | None = None) -> str:
+    try:
+        done = subprocess.run(
+            command,
+            cwd=folder,
+            env={**os.environ, "LC_ALL": "C", **(setting or {})},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            timeout=_DEADLINE,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise ModelError(
+            f"{Path(command[0]).name} did not end within {_DEADLINE:.0f} s: ask for a smaller scope"
+        ) from None
+    except OSError as error:
+        raise ModelError(f"{command[0]} does not run: {error.strerror}") from None
+    return done.stdout
