@@ -83,7 +83,7 @@ $(KERNELS)/.built: $(STOCK)/.fetched $(wildcard csrc/nccl/interpreter/* csrc/ncc
 
 test-nccl: setup $(KERNELS)/.built
 	PSM_TEST_NCCL=$(CURDIR)/$(STOCK)/nvidia/nccl PSM_TEST_NCCL_KERNELS=$(CURDIR)/$(KERNELS)/libpsm_nccl_kernels.so \
-		$(BIN)/python -m pytest -q tests/lab/test_nccl_stock.py $(PYTEST_ARGS)
+		$(BIN)/python -m pytest -q tests/lab/test_nccl_stock.py tests/plugins/test_real_nccl.py $(PYTEST_ARGS)
 
 check: setup
 	$(BIN)/ruff check .
