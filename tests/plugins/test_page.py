@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,6 +19,21 @@ def block(name: str) -> str:
     found = re.search(rf"<!-- example: {re.escape(name)} -->\n```\w*\n(.*?)```", PAGE.read_text(), re.S)
     assert found is not None
     return found.group(1)
+
+
+def test_the_headers_are_where_the_page_looks_for_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", "--cflags"]) == 0
+    flags = capsys.readouterr().out.split()
+    source = tmp_path / "plugin.c"
+    source.write_text(block("plugin.c"))
+    strict = ("-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Werror")
+    done = subprocess.run(
+        ["cc", "-shared", "-fPIC", *strict, *flags, str(source), "-o", str(tmp_path / "libnccl-net-mine.so")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def shown(folder: Path, capture: Callable[[], str]) -> str:
