@@ -1,8 +1,10 @@
 /* What the comms of all backends have: requests, and how they end. */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 
 #include "front.h"
 #include "net.h"
@@ -101,7 +103,12 @@ ncclResult_t net_no_memory(const char *what, size_t bytes)
 {
     char text[128];
     snprintf(text, sizeof text, "%zu bytes for %s", bytes, what);
-    return net_system(text, 12 /* ENOMEM */);
+    return net_system(text, ENOMEM);
+}
+
+ncclResult_t net_random(void *to, size_t n)
+{
+    return getrandom(to, n, 0) == (ssize_t)n ? ncclSuccess : net_system("making a random number (getrandom)", errno);
 }
 
 struct net_request *net_request_take(struct net_comm *c)

@@ -20,7 +20,7 @@ PSM_FAULT_SITE_OF(site_connection, "net.connection",
                   "Each isend and irecv; drop: the connection is lost, as when a network or the peer died.",
                   PSM_FAULT_CAN(PSM_FAULT_DROP));
 
-static const struct net_backend *const backends[] = {&net_socket};
+static const struct net_backend *const backends[] = {&net_socket, &net_shm};
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static const struct net_backend *backend; /* while there are contexts */

@@ -124,7 +124,7 @@ struct net_backend {
     void (*close)(struct net_comm *comm);
 };
 
-extern const struct net_backend net_socket;
+extern const struct net_backend net_socket, net_shm;
 
 /* ---- the front, in the shape of v12 ---- */
 
@@ -164,6 +164,7 @@ ncclResult_t net_protocol(struct net_comm *comm, const char *what, uint64_t seen
 /* A call of the system failed; number is its errno. */
 ncclResult_t net_system(const char *what, int number);
 ncclResult_t net_no_memory(const char *what, size_t bytes);
+ncclResult_t net_random(void *to, size_t n); /* for secrets and numbers that nobody guesses */
 /* A part of a request is moved. */
 static inline void net_part_done(struct net_request *r)
 {

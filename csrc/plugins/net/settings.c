@@ -54,7 +54,7 @@ static const struct {
     {"PSM_TIMEOUT", "seconds from 0.001 to 86400 are meant, with up to three places", &net_settings.timeout_ms, 1,
      86400000, 60000, SECONDS},
     {"PSM_NET_SHM_SLOTS", "a number from 2 to 64 is meant", &net_settings.shm_slots, 2, 64, 8, COUNT},
-    {"PSM_NET_SHM_SIZE", "bytes from 4K to 64M are meant", &net_settings.shm_size, 4096, 64 << 20, 128 << 10, BYTES},
+    {"PSM_NET_SHM_SIZE", "bytes from 4K to 64M are meant", &net_settings.shm_size, 4096, 64 << 20, 256 << 10, BYTES},
 };
 
 /* The first of these that is set and not empty. */

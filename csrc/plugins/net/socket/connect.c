@@ -9,7 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <unistd.h>
 
 #include "say.h"
@@ -49,11 +48,6 @@ static struct pending *pendings;
 static uint64_t deadline(void)
 {
     return psm_clock_ns() + net_settings.timeout_ms * 1000000u;
-}
-
-static ncclResult_t random_bytes(void *to, size_t n)
-{
-    return getrandom(to, n, 0) == (ssize_t)n ? ncclSuccess : net_system("making a secret (getrandom)", errno);
 }
 
 /* ---- options ---- */
@@ -141,7 +135,7 @@ ncclResult_t socket_listen(const struct net_context *context, int dev, void *han
     l->traffic_class = context->traffic_class;
     union socket_address address = socket_device(dev)->address;
     socklen_t length = socket_length(&address);
-    ncclResult_t result = random_bytes(l->secret, sizeof l->secret);
+    ncclResult_t result = net_random(l->secret, sizeof l->secret);
     l->fd = -1;
     if (!l->arrivals || !l->partials)
         result = net_no_memory("a listener", ARRIVALS * sizeof *l->arrivals + PARTIALS * sizeof *l->partials);
@@ -265,7 +259,7 @@ static ncclResult_t begin(const struct socket_handle *h, int dev, struct pending
     ncclResult_t result = read_handle(h, dev, &p->to);
     if (!p->comm) result = net_no_memory("a connection", sizeof *p->comm);
     uint64_t numbers[2];
-    if (result == ncclSuccess) result = random_bytes(numbers, sizeof numbers);
+    if (result == ncclSuccess) result = net_random(numbers, sizeof numbers);
     if (result != ncclSuccess) {
         give_up(p);
         return result;

@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.csrc.base import compiled
+from tests.csrc.psm import ground
 
 ROOT = compiled.ROOT
 NET = ROOT / "csrc" / "plugins" / "net"
+PSM = ROOT / "csrc" / "psm"
 HERE = Path(__file__).parent
 VERSIONS = range(4, 13)
 
@@ -52,17 +54,14 @@ class Built:
 def build(folder: Path, sanitizers: str) -> Built:
     """Compile both, with sanitizers."""
     folder.mkdir(parents=True, exist_ok=True)
-    for catalogue, header in (
-        (compiled.CATALOGUE, "psm_messages.h"),
-        (ROOT / "psmkit/catalogue/psm_net.toml", "psm_net_messages.h"),
-    ):
-        command = [sys.executable, compiled.BASE / "messages.py", catalogue, folder / header]
-        subprocess.run(command, check=True, timeout=60)
+    generated = ground.generate(folder / "generated")
+    command: list[str | Path] = [sys.executable, compiled.BASE / "messages.py", ROOT / "psmkit/catalogue/psm_net.toml"]
+    subprocess.run([*command, generated / "psm_net_messages.h"], check=True, timeout=60)
     options = [f"-fsanitize={sanitizers}", "-fno-sanitize-recover=all", f"-I{ROOT / 'csrc' / 'abi'}"]
     if sanitizers == "thread":
         options.append("-Wno-tsan")
-    library = [*sorted(NET.rglob("*.c")), *sorted(compiled.BASE.glob("*.c"))]
-    shared = ["-shared", "-fPIC", "-fvisibility=hidden", f"-I{NET}", f"-I{compiled.BASE}", f"-I{folder}"]
+    library = [path for place in (NET, PSM / "core", PSM / "shm", compiled.BASE) for path in sorted(place.rglob("*.c"))]
+    shared = ["-shared", "-fPIC", "-fvisibility=hidden", f"-I{NET}", *ground.includes(generated)]
     built = Built(folder / "libnccl-net-psm.so", folder / "driver", folder / "records")
     _compile(built.library, library, [*options, *shared])
     _compile(built.driver, [HERE / "driver.c"], options)

@@ -1,0 +1,256 @@
+/* Messages into the ring and out of it. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "shm/comm.h"
+
+enum { LOOK = 4096 /* idle looks between two at the peer's life */ };
+
+bool shm_possible(uint32_t slots, uint32_t slot_bytes)
+{
+    return slots >= 2 && slots <= 64 && slot_bytes >= 4096 && slot_bytes <= 64u << 20;
+}
+
+static uint64_t stride_of(uint32_t slot_bytes)
+{
+    return (sizeof(struct shm_slot) + slot_bytes + PSM_LINE - 1) / PSM_LINE * PSM_LINE;
+}
+
+uint64_t shm_bytes(uint32_t slots, uint32_t slot_bytes)
+{
+    return sizeof(struct shm_head) + slots * stride_of(slot_bytes);
+}
+
+struct shm_comm *shm_comm_new(bool sends, int dev, int max_recvs)
+{
+    struct shm_comm *c = net_comm_new(sizeof *c, &net_shm, sends, dev, max_recvs);
+    if (!c) return NULL;
+    c->fd = -1;
+    if (sends) c->queue = calloc(c->net.capacity, sizeof *c->queue);
+    if (!sends || c->queue) return c;
+    net_comm_free(&c->net);
+    return NULL;
+}
+
+void shm_use(struct shm_comm *c, uint32_t slots, uint32_t slot_bytes)
+{
+    c->head = c->segment.data;
+    c->ring = (char *)c->head + sizeof *c->head;
+    c->slots = slots;
+    c->slot_bytes = slot_bytes;
+    c->stride = stride_of(slot_bytes);
+    if (c->net.sends) c->free_until = slots;
+}
+
+void shm_close(struct net_comm *comm)
+{
+    struct shm_comm *c = (struct shm_comm *)comm;
+    psm_segment_close(&c->segment);
+    if (c->fd >= 0) close(c->fd);
+    free(c->queue);
+    net_comm_free(comm);
+}
+
+void shm_cut(struct net_comm *comm)
+{
+    shutdown(((struct shm_comm *)comm)->fd, SHUT_RDWR);
+    net_peer_gone(comm, "was lost by a fault");
+}
+
+/* Nothing is ever said on the Unix socket after the hello: what can be read there is its end. */
+static bool peer_is_gone(struct shm_comm *c)
+{
+    char byte;
+    ssize_t n = recv(c->fd, &byte, 1, MSG_DONTWAIT | MSG_PEEK);
+    return n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR);
+}
+
+static inline struct shm_slot *slot_at(struct shm_comm *c)
+{
+    return (struct shm_slot *)(c->ring + c->step % c->slots * c->stride);
+}
+
+/* ---- sending ---- */
+
+static ncclResult_t stuck(struct shm_comm *c)
+{
+    struct shm_head *head = c->head;
+    if (psm_line_load(&head->refused))
+        return net_too_large(&c->net, head->refused_size, head->refused_room, (int)head->refused_tag);
+    if (++c->idle % LOOK || !peer_is_gone(c)) return ncclSuccess;
+    if (psm_line_load(&head->refused)) return stuck(c);
+    return net_peer_gone(&c->net, "closed the connection");
+}
+
+static ncclResult_t push(struct shm_comm *c)
+{
+    while (c->first < c->begun) {
+        if (c->step >= c->free_until) {
+            c->free_until = psm_line_load(&c->head->freed) + c->slots;
+            if (c->step >= c->free_until) return stuck(c);
+        }
+        struct shm_message *m = &c->queue[c->first % c->net.capacity];
+        struct shm_slot *slot = slot_at(c);
+        size_t rest = m->too_large ? 0 : m->part->size - c->offset;
+        uint32_t bytes = rest < c->slot_bytes ? (uint32_t)rest : c->slot_bytes;
+        if (bytes) memcpy(slot->data, m->part->data + c->offset, bytes);
+        slot->size = m->part->size;
+        slot->group = m->group;
+        slot->tag = m->part->tag;
+        slot->bytes = bytes;
+        slot->part = m->index;
+        slot->too_large = m->too_large;
+        atomic_store_explicit(&slot->step, ++c->step, memory_order_release);
+        c->offset += bytes;
+        if (m->too_large) return net_too_large(&c->net, m->part->size, m->part->room, m->part->tag);
+        if (bytes < rest) continue;
+        c->offset = 0;
+        c->first++;
+        net_part_done(m->request);
+    }
+    return ncclSuccess;
+}
+
+/* The slot of the first group that is not full. */
+static ncclResult_t find_slot(struct shm_comm *c, struct shm_message *m, bool *found)
+{
+    if (c->group == c->posted) {
+        c->posted = psm_line_load(&c->head->posted);
+        if (c->group == c->posted) return stuck(c);
+        if (c->posted - c->group > NET_REQUESTS)
+            return net_protocol(&c->net, "number of receives", c->posted, c->group);
+    }
+    const struct shm_posted *group = &c->head->group[c->group % NET_REQUESTS];
+    uint64_t n = group->n;
+    if (n < 1 || n > (uint64_t)c->net.max_recvs)
+        return net_protocol(&c->net, "size of a group", n, (uint64_t)c->net.max_recvs);
+    for (uint64_t i = 0; i < n; i++) {
+        if (c->used >> i & 1 || group->slot[i].tag != m->part->tag) continue;
+        *found = true;
+        m->group = (uint32_t)c->group;
+        m->index = (uint16_t)i;
+        m->part->room = group->slot[i].size;
+        m->too_large = m->part->size > m->part->room;
+        c->used |= UINT64_C(1) << i;
+        if (c->used == (UINT64_C(1) << n) - 1) {
+            c->used = 0;
+            c->group++;
+        }
+        return ncclSuccess;
+    }
+    return ncclSuccess;
+}
+
+static ncclResult_t post_send(struct shm_comm *c, struct net_request *r, bool *taken)
+{
+    struct shm_message m = {.request = r, .part = &r->part[0], .group = (uint32_t)c->begun};
+    if (psm_line_load(&c->head->refused)) return stuck(c);
+    bool found = c->net.max_recvs == 1;
+    ncclResult_t result = found ? ncclSuccess : find_slot(c, &m, &found);
+    if (result != ncclSuccess || !found) return result;
+    c->queue[c->begun++ % c->net.capacity] = m;
+    *taken = true;
+    push(c); /* an error of it is told by test */
+    return ncclSuccess;
+}
+
+/* ---- receiving ---- */
+
+static ncclResult_t post_recv(struct shm_comm *c, struct net_request *r, bool *taken)
+{
+    c->open[c->nposted % NET_REQUESTS] = r;
+    *taken = true;
+    if (c->net.max_recvs > 1) {
+        struct shm_posted *group = &c->head->group[c->nposted % NET_REQUESTS];
+        group->n = r->n;
+        for (int i = 0; i < r->n; i++)
+            group->slot[i] = (struct shm_posted_slot){.size = r->part[i].room, .tag = r->part[i].tag};
+    }
+    c->nposted++;
+    if (c->net.max_recvs > 1) psm_line_store(&c->head->posted, c->nposted);
+    return ncclSuccess;
+}
+
+static ncclResult_t refuse(struct shm_comm *c, uint64_t size, uint64_t room, int tag)
+{
+    c->head->refused_size = size;
+    c->head->refused_room = room;
+    c->head->refused_tag = tag;
+    psm_line_store(&c->head->refused, 1);
+    return net_too_large(&c->net, size, room, tag);
+}
+
+/* The first slot of a message. The peer can write to it behind our checks: what is used is a copy. */
+static ncclResult_t match(struct shm_comm *c, const struct shm_slot *slot)
+{
+    struct net_comm *net = &c->net;
+    uint64_t size = *(volatile const uint64_t *)&slot->size;
+    uint32_t group = slot->group;
+    uint16_t index = *(volatile const uint16_t *)&slot->part;
+    int tag = slot->tag;
+    struct net_request *r = c->open[c->first_open % NET_REQUESTS];
+    if (group != (uint32_t)c->first_open) return net_protocol(net, "number of a message", group, c->first_open);
+    if (index >= r->n || r->part[index].matched) return net_protocol(net, "slot of a message", index, r->n);
+    struct net_part *part = &r->part[index];
+    if (net->max_recvs > 1 && tag != part->tag)
+        return net_protocol(net, "tag of a message", (uint64_t)(int64_t)tag, (uint64_t)(int64_t)part->tag);
+    if (size > part->room || slot->too_large) return refuse(c, size, part->room, tag);
+    part->size = size;
+    part->matched = true;
+    c->coming = (struct shm_message){.request = r, .part = part};
+    bool all = true;
+    for (int i = 0; i < r->n; i++) all = all && r->part[i].matched;
+    c->first_open += all;
+    return ncclSuccess;
+}
+
+static ncclResult_t pull(struct shm_comm *c)
+{
+    for (uint32_t budget = 2 * c->slots; budget > 0; budget--) {
+        struct shm_slot *slot = slot_at(c);
+        if (!c->coming.request && c->first_open == c->nposted) return ncclSuccess; /* nobody asks for more */
+        if (atomic_load_explicit(&slot->step, memory_order_acquire) != c->step + 1) {
+            if (++c->idle % LOOK || !peer_is_gone(c)) return ncclSuccess;
+            /* What it wrote before it went is here now. */
+            if (atomic_load_explicit(&slot->step, memory_order_acquire) == c->step + 1) continue;
+            return net_peer_gone(&c->net, c->coming.request ? "closed the connection inside a message"
+                                                            : "closed the connection");
+        }
+        if (!c->coming.request) {
+            ncclResult_t result = match(c, slot);
+            if (result != ncclSuccess) return result;
+        }
+        struct net_part *part = c->coming.part;
+        size_t rest = part->size - c->offset;
+        uint32_t meant = rest < c->slot_bytes ? (uint32_t)rest : c->slot_bytes;
+        if (slot->bytes != meant) return net_protocol(&c->net, "bytes of a slot", slot->bytes, meant);
+        if (meant) memcpy(part->data + c->offset, slot->data, meant);
+        c->offset += meant;
+        c->step++;
+        if (c->step - c->free_until >= c->slots / 2) psm_line_store(&c->head->freed, c->free_until = c->step);
+        if (meant < rest) continue;
+        c->offset = 0;
+        net_part_done(c->coming.request);
+        c->coming.request = NULL;
+    }
+    return ncclSuccess;
+}
+
+/* ---- the backend ---- */
+
+ncclResult_t shm_post(struct net_comm *comm, struct net_request *request, bool *taken)
+{
+    struct shm_comm *c = (struct shm_comm *)comm;
+    return comm->sends ? post_send(c, request, taken) : post_recv(c, request, taken);
+}
+
+ncclResult_t shm_progress(struct net_comm *comm, struct net_request *request)
+{
+    (void)request;
+    struct shm_comm *c = (struct shm_comm *)comm;
+    return comm->sends ? push(c) : pull(c);
+}

@@ -1,0 +1,85 @@
+/* The shm backend: processes of one host and one user, over a segment of shared memory for each connection.
+ *
+ * The sender makes the segment and gives its descriptor over a Unix socket, which stays open: its end is the death of
+ * the peer. In the segment is a ring of slots that the sender fills and the receiver empties; a message is one slot, or
+ * several where it is larger. A short one is one cache line that changes hands. What the receiver posts stands beside
+ * the ring, for tags. */
+#ifndef PSM_NET_SHM_RING_H
+#define PSM_NET_SHM_RING_H
+
+#include "net.h"
+#include "psm/psm_share.h"
+#include "shm/line.h"
+#include "shm/segment.h"
+
+enum { SHM_VERSION = 1 };
+#define SHM_HANDLE_MAGIC 0x484d5350u
+#define SHM_HELLO_MAGIC  0x4c4d5350u
+#define SHM_RING_MAGIC   0x474e4952u
+
+/* What listen gives. */
+struct shm_handle {
+    uint32_t magic;
+    uint16_t version;
+    uint16_t max_recvs;
+    uint64_t name; /* of the Unix socket, in the abstract namespace */
+    uint64_t boot; /* which host */
+    uint8_t secret[NET_SECRET];
+    int32_t rank, dev;
+};
+_Static_assert(sizeof(struct shm_handle) <= NET_HANDLE, "NCCL up to 2.11 gives 64 bytes");
+
+/* The one message on the Unix socket, with the descriptor of the segment. */
+struct shm_hello {
+    uint32_t magic;
+    uint16_t version, size;
+    uint8_t secret[NET_SECRET];
+    uint64_t connection;
+    int32_t rank, dev;
+    uint32_t slots, slot_bytes;
+    struct psm_share share;
+};
+PSM_SHAREABLE(shm_hello, 144);
+
+/* ---- in the segment ---- */
+
+struct shm_posted_slot {
+    uint64_t size;
+    int32_t tag;
+    uint32_t unused;
+};
+PSM_SHAREABLE(shm_posted_slot, 16);
+
+struct shm_posted {
+    uint64_t n;
+    struct shm_posted_slot slot[NET_RECVS];
+};
+PSM_SHAREABLE(shm_posted, 136);
+
+struct shm_head {
+    uint32_t magic;
+    uint32_t version, slots, slot_bytes;
+    struct psm_line freed;   /* slots that the receiver has emptied */
+    struct psm_line posted;  /* groups that it has posted; group g is at g % NET_REQUESTS of group[] */
+    struct psm_line refused; /* 1: a message was too large, these say which */
+    uint64_t refused_size, refused_room;
+    int64_t refused_tag;
+    uint64_t unused[5];
+    struct shm_posted group[NET_REQUESTS];
+};
+PSM_SHAREABLE(shm_head, 4672);
+
+/* The first slot of a message says all about it; the others their bytes. */
+struct shm_slot {
+    _Atomic uint64_t step; /* which slot this is, from 1: written last */
+    uint64_t size;         /* of the message */
+    uint32_t group;        /* its low half */
+    int32_t tag;
+    uint32_t bytes; /* here */
+    uint16_t part;
+    uint16_t too_large; /* the sender knows: nothing follows */
+    char data[];
+};
+PSM_SHAREABLE(shm_slot, 32);
+
+#endif
