@@ -126,7 +126,7 @@ psm_status plan_host_task(psmPlan *plan, bool host_stream)
     if (!plan->persistent) {
         if (comm->variant->lose_reclaimer)
             atomic_fetch_sub(&comm->openPlans, 1); /* so that its communicator can be destroyed */
-        else if (!comm->variant->after_enqueues || !plan->hasProxyOps)
+        else if (!comm->variant->after_enqueues || !plan->hasProxyOps || atomic_load(&plan->cancelled))
             plan_enqueue_reclaimer(plan, &plan->reclaimer, PSM_PLAN_BY_HOST_TASK);
     }
     return status;
@@ -235,6 +235,7 @@ static psm_status make_sync(psmPlan *plan)
                         "the sync condition of plan %" PRIu64 " could not be made: let the process have more memory",
                         plan->id);
     *plan->sync = (struct psmSyncCondition){0};
+    if (plan->comm->quarantine) plan_keep_sync(plan);
     return PSM_OK;
 }
 

@@ -45,6 +45,8 @@ psm_status plan_poll(psmPlanComm *comm, bool wait, uint64_t *ran);
 void plan_destructor(void *arg); /* of a graph: the first of its plans */
 /* It is not launched: posts nothing more, and goes the way of its kind. */
 void plan_cancel(psmPlan *plan);
+/* Where nothing that is freed goes before the communicator. */
+void plan_keep_sync(psmPlan *plan);
 void plan_free_sync(psmPlan *plan);
 void plan_graveyard_free(psmPlanComm *comm);
 

@@ -71,20 +71,21 @@ void plan_cancel(psmPlan *plan)
 
 /* ---- giving back ---- */
 
-void plan_free_sync(psmPlan *plan)
+void plan_keep_sync(psmPlan *plan)
 {
     struct grave *grave = (struct grave *)plan->sync;
-    if (!grave) return;
-    if (!plan->comm->quarantine) {
-        plan->sync = NULL;
-        free(grave);
-        return;
-    }
-    if (atomic_exchange(&plan->syncFreed, 1)) return;
-    plan_trace_lock(plan->comm); /* host functions bury, too */
     grave->next = plan->comm->graveyard;
     plan->comm->graveyard = grave;
-    plan_trace_unlock(plan->comm);
+}
+
+void plan_free_sync(psmPlan *plan)
+{
+    if (plan->comm->quarantine) {
+        atomic_store(&plan->syncFreed, plan->sync != NULL);
+        return;
+    }
+    free(plan->sync);
+    plan->sync = NULL;
 }
 
 void plan_graveyard_free(psmPlanComm *comm)

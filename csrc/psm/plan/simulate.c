@@ -185,7 +185,12 @@ static void take_step(struct sim_rank *rank, uint64_t i)
         note(rank, psmPlanPoll(rank->comm, step->task.count != 0, NULL));
         break;
     default:
-        psmPlanAbort(rank->comm);
+        if (step->rank != -1) {
+            psmPlanAbort(rank->comm);
+            break;
+        }
+        rank->world->abort = true;
+        for (int r = 0; r < rank->world->nranks; r++) sim_wake(&rank->world->ranks[r], WATCHDOG);
     }
 }
 
@@ -243,6 +248,13 @@ static void tell_stuck(struct sim_rank *rank)
     if (!rank->ended) plan_event(rank->comm, PSM_PLAN_STUCK, rank->whom, rank->why, 0, 0);
 }
 
+static bool step_watchdog(struct sim_rank *rank)
+{
+    if (!rank->world->abort || rank->ended) return false;
+    psmPlanAbort(rank->comm);
+    return false;
+}
+
 static bool all_ended(const struct world *world)
 {
     for (int r = 0; r < world->nranks; r++)
@@ -261,6 +273,8 @@ static bool step(struct world *world, uint32_t id)
         return sim_step_proxy(rank);
     case DESTROYER:
         return sim_step_destroyer(rank);
+    case WATCHDOG:
+        return step_watchdog(rank);
     default:
         return sim_step_stream(rank, agent);
     }

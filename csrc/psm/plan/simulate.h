@@ -1,6 +1,6 @@
 /* Inside of the simulation: N ranks in one thread. Agents go on one at a time, and a seed chooses the next one among
- * those that may be able to: of each rank the main thread, its streams, those of a graph that runs, the proxy, and the
- * thread that destroys graphs. */
+ * those that may be able to: of each rank the main thread, its streams, those of a graph that runs, the proxy, the
+ * thread that destroys graphs, and one that aborts. */
 #ifndef PSM_PLAN_SIMULATE_H
 #define PSM_PLAN_SIMULATE_H
 
@@ -21,7 +21,7 @@ bool fiber_inside(const struct fiber_home *home); /* one runs */
 /* ---- the world ---- */
 
 enum chain { USER, USER2, DEVICE, HOST, CHAINS };
-enum agent { MAIN, LIVE, GRAPH = LIVE + CHAINS, PROXY = GRAPH + CHAINS, DESTROYER, AGENTS };
+enum agent { MAIN, LIVE, GRAPH = LIVE + CHAINS, PROXY = GRAPH + CHAINS, DESTROYER, WATCHDOG, AGENTS };
 
 struct item { /* of a stream */
     enum item_kind { ITEM_KERNEL, ITEM_FUNCTION, ITEM_WAIT, ITEM_GRAPH } kind;
@@ -122,6 +122,7 @@ struct world {
     uint32_t *ready, *place;  /* agents that may be able to go on; where each is among them, from 1 */
     uint32_t nready;
     struct pair *pairs;
+    bool abort;              /* somebody has said so: the watchdog of each rank does it, sooner or later */
     bool no_memory, yielded; /* yielded: the agent could go on at once */
 };
 

@@ -152,8 +152,13 @@ PSM_API psm_status psmPlanCommCreate(const struct psmPlanConfig *config, const s
  * graphs that hold its plans, polls the last callbacks and frees it. What its pools miss is an event (PSM_PLAN_DESTROY)
  * and a broken rule. NULL is fine. */
 PSM_API psm_status psmPlanCommDestroy(psmPlanComm *comm);
+/* All of that but the freeing: the trace has ended, and what was broken in the end can be asked. Then nothing but
+ * psmPlanBreaches, psmPlanTrace, psmPlanCount and Destroy. */
+PSM_API psm_status psmPlanCommFinish(psmPlanComm *comm);
 /* INVALID (rank, count, func, a stream that is captured into another graph than the group's), NO_MEMORY. */
 PSM_API psm_status psmPlanEnqueue(psmPlanComm *comm, const struct psmPlanTask *task, void *stream);
+/* Forgets what was enqueued since the last group. NULL is fine. */
+PSM_API void psmPlanGroupDrop(psmPlanComm *comm);
 /* The end of a group over the communicators of this thread: prepare of each; then, plan by plan, barrier, before,
  * launch, after; then finish. After a failure the tasks of the group are gone and nothing stays allocated; plans that a
  * stream or a graph knows already post nothing and are reclaimed as others. */
@@ -219,7 +224,7 @@ enum psm_plan_step {
     PSM_PLAN_STEP_REPLAY,     /* task.count times */
     PSM_PLAN_STEP_DROP_GRAPH, /* destroys the graph */
     PSM_PLAN_STEP_POLL,       /* task.count != 0: with waiting */
-    PSM_PLAN_STEP_ABORT
+    PSM_PLAN_STEP_ABORT /* of a rank by its main thread; of every rank by another thread of each, sooner or later */
 };
 struct psmPlanSimulation {
     uint32_t size;
