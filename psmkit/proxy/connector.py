@@ -165,7 +165,7 @@ class Connector:
         """Free the connection at the proxy; again: nothing.
 
         Raises:
-            PsmError: that proxy did not answer. What its Free says goes to its log.
+            PsmError: that proxy did not answer, or its Free failed (which is in its log, too). The connection is gone.
         """
         if self.proxy.closed or not self.pointer.initialized:
             return

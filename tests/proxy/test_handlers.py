@@ -23,6 +23,7 @@ from psmkit.proxy import (
     Operation,
     ProtocolError,
     Proxy,
+    PsmError,
     RefusedError,
     Running,
     Settings,
@@ -195,14 +196,16 @@ def test_handler_that_would_wait_is_told_so_at_once() -> None:
             c.call_blocking(MessageType.SETUP)
 
 
-def test_failure_of_free_is_logged_and_the_connection_is_gone(capfd: pytest.CaptureFixture[str]) -> None:
+def test_failure_of_free_is_logged_and_raised_and_the_connection_is_gone(capfd: pytest.CaptureFixture[str]) -> None:
     def free(connection: Connection) -> None:
         raise OSError("will not")
 
     table = Handlers(setup=lambda c, r, n: b"", free=free)
     with Proxy(0, 1, transports={NUMBER: Transport(send=table)}) as proxy:
-        with proxy.connect(proxy.address, NUMBER, send=True) as connector:
-            pass
+        connector = proxy.connect(proxy.address, NUMBER, send=True)
+        with pytest.raises(PsmError, match="the Python handler of Free raised OSError: will not") as raised:
+            connector.close()
+        assert raised.value.stage == "free"
         connector.close()
         assert proxy.counters().connections == 0
     assert "the Python handler of Free raised OSError: will not" in capfd.readouterr().out

@@ -40,18 +40,30 @@ static struct psm_site *site_of(int type)
     }
 }
 
-void psm_service_free_connection(struct psm_service *service, struct psm_connection *c)
+/* The connection is gone, whatever its transport says. */
+static psm_status free_now(struct psm_service *service, struct psm_connection *c)
 {
-    if (atomic_load(&c->running)) {
-        c->next_freed = service->freed;
-        service->freed = c;
-        return;
-    }
+    psm_status status = PSM_OK;
+    if (psm_last_error()->status != PSM_OK) psm_fail_again(&psm_no_error);
     if (c->pub.tcomm && c->pub.tcomm->proxyFree && c->pub.connState > 0)
-        if (c->pub.tcomm->proxyFree(&c->pub, service->state) < 0)
-            psm_msg_libpsm_proxy_free_failed(c->pub.id, c->pub.rank, psm_last_error()->text);
+        status = c->pub.tcomm->proxyFree(&c->pub, service->state);
+    if (status < 0 && psm_last_error()->status != status)
+        psm_fail(status, "close", service->state->rank, c->pub.rank, 0, "proxyFree of transport %d answered %s",
+                 c->pub.transport, psm_status_name(status));
+    if (status < 0) psm_msg_libpsm_proxy_free_failed(c->pub.id, c->pub.rank, psm_last_error()->text);
     psm_msg_libpsm_proxy_freed(c->pub.id, c->pub.rank);
     psm_connection_release(service->state, c);
+    return status < 0 ? status : PSM_OK;
+}
+
+void psm_service_free_connection(struct psm_service *service, struct psm_connection *c)
+{
+    if (!atomic_load(&c->running)) {
+        free_now(service, c);
+        return;
+    }
+    c->next_freed = service->freed;
+    service->freed = c;
 }
 
 void psm_service_free_later(struct psm_service *service)
@@ -105,9 +117,9 @@ static psm_status do_close(struct psm_service *service, struct psm_request *r, s
         r->closing = c;
     }
     if (atomic_load(&r->closing->running)) return PSM_IN_PROGRESS;
-    psm_service_free_connection(service, r->closing);
     r->closing = NULL;
-    return PSM_OK;
+    psm_status status = free_now(service, c);
+    return status < 0 ? psm_fail_at("close", service->state->rank, r->peer->rank, r->op_id) : PSM_OK;
 }
 
 static psm_status handle(psmProxyState *state, struct psm_connection *c, struct psm_request *r, int *done)

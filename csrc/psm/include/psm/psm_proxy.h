@@ -173,7 +173,8 @@ PSM_API psm_status psmProxyStart(psmProxyState *state);
  * that sets proxyReadyEvent). Any thread; cheap when the thread is awake. */
 PSM_API void psmProxyWake(psmProxyState *state);
 /* Frees one connection: the handler's proxyFree runs on the service thread, after the connection's operations have
- * ended. The socket stays for the others. Also when the peer is gone (then there is nothing left to free). */
+ * ended; what it answers is returned, and the connection is gone all the same. The socket stays for the others. Also
+ * when the peer is gone (then there is nothing left to free). */
 PSM_API psm_status psmProxyDisconnect(psmProxyConnector *connector);
 /* Where the proxies of all ranks are, by rank; copied. Set it after bootstrap: the host provider finds ranks here. */
 PSM_API psm_status psmProxySetAddresses(psmProxyState *state, const struct psmProxyAddress *addresses, int nranks);
