@@ -118,7 +118,7 @@ def check(
         if seen.tables is not None:
             found = [_refreshed(f, seen.tables[f.table.symbol]) if f.table.symbol in seen.tables else f for f in found]
         if unresolved or missing:
-            findings.append(_unprovided(unresolved, missing))
+            findings.append(_unprovided(unresolved, missing, loaded))
         elif seen.error is not None:
             findings.append(
                 _finding(
@@ -248,7 +248,7 @@ def _foreign(library: Library) -> Finding:
     )
 
 
-def _unprovided(symbols: Sequence[str], libraries: Sequence[str]) -> Finding:
+def _unprovided(symbols: Sequence[str], libraries: Sequence[str], loaded: bool) -> Finding:
     parts = []
     if libraries:
         parts.append(f"Not found: {_list(libraries)}.")
@@ -256,11 +256,10 @@ def _unprovided(symbols: Sequence[str], libraries: Sequence[str]) -> Finding:
         parts.append(f"In no library that it is linked with: {_list(symbols)}.")
     title = f"plugin library needs {_list([*libraries, *symbols], _TITLE)}, which nothing provides"
     finding = _finding("PSM905", title, " ".join(parts))
-    if all(_OF_THE_PROGRAM.match(name) for name in (*libraries, *symbols)):
-        # What RTLD_LOCAL is about is what the plugin itself brings; what the program has is seen by all.
-        parts.append(
-            "It loads only where the program has them: linked with them, or loaded for all. --preload tries that."
-        )
+    if loaded or all(_OF_THE_PROGRAM.match(name) for name in (*libraries, *symbols)):
+        # RTLD_LOCAL hides what a plugin brings; what the program has is seen by all.
+        where = "It loads only where the program has them, as it is linked with them or has loaded them for all"
+        parts.append(f"{where}; the process that loaded it here did." if loaded else f"{where}: --preload tries that.")
         finding = replace(finding, severity=Severity.WARNING, confidence=0.5, explanation=" ".join(parts))
     return finding
 

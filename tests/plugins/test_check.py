@@ -143,6 +143,22 @@ def test_symbols_of_cuda_may_be_the_programs(tmp_path: Path) -> None:
             check(library, preload=[wrong])
 
 
+def test_symbols_that_were_there_by_chance_are_a_warning(tmp_path: Path) -> None:
+    source = (
+        table("ncclNetPlugin_v8")
+        + "extern void *malloc(unsigned long);\nvoid *use(void);\nvoid *use(void) { return malloc(7); }\n"
+    )
+    result = check(build(tmp_path, source, "libnccl-net.so", "-nostdlib"))
+    (finding,) = result.findings
+    assert (
+        finding.code == "PSM905"
+        and finding.severity is Severity.WARNING
+        and result.loaded
+        and result.unresolved == ("malloc",)
+    )
+    assert "the process that loaded it here did" in finding.explanation
+
+
 def test_a_table_with_more_than_its_version_has_is_judged_by_its_version(tmp_path: Path) -> None:
     rows = table("ncclNetPlugin_v8").partition("{")[2].rpartition("}")[0]
     head = HEAD.replace("#include", "#define ncclNetPlugin_v8 declared\n#include", 1).replace(
