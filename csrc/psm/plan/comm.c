@@ -107,8 +107,16 @@ void plan_comm_free(psmPlanComm *comm)
 psm_status psmPlanCommDestroy(psmPlanComm *comm)
 {
     if (!comm) return PSM_OK;
-    plan_comm_close(comm);
+    if (!comm->finished) plan_comm_close(comm);
     plan_comm_free(comm);
+    return PSM_OK;
+}
+
+psm_status psmPlanCommFinish(psmPlanComm *comm)
+{
+    if (!comm) return psm_fail(PSM_ERR_INVALID, "plan", -1, -1, 0, "finish: the communicator is NULL");
+    if (!comm->finished) plan_comm_close(comm);
+    comm->finished = true;
     return PSM_OK;
 }
 
@@ -150,6 +158,14 @@ psm_status psmPlanEnqueue(psmPlanComm *comm, const struct psmPlanTask *task, voi
     PSM_TRY(plan_task_add(comm, task));
     plan_event(comm, PSM_PLAN_TASK, NULL, task->func, (int64_t)number, 0);
     return PSM_OK;
+}
+
+void psmPlanGroupDrop(psmPlanComm *comm)
+{
+    if (!comm) return;
+    plan_tasks_drop(comm);
+    comm->streams.n = 0;
+    comm->graph = 0;
 }
 
 /* ---- any thread ---- */

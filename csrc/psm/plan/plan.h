@@ -209,6 +209,7 @@ struct psmPlanComm {
     _Atomic uint32_t aborted;
     _Atomic uint64_t openWork;  /* kernels, ops, host tasks and functions, destructors that may still use it */
     _Atomic uint64_t hostTasks; /* of plans that are not persistent, on the host stream and not run yet */
+    bool finished;              /* its trace has ended */
     bool prepared, acquired;    /* a frame of the scoped stack is pushed; the device stream is held */
     void *deviceStream;
     bool hostPath;            /* of the group: proxy ops are posted from the host stream */

@@ -155,8 +155,13 @@ PSM_API psm_status psmPlanCommDestroy(psmPlanComm *comm);
 /* All of that but the freeing: the trace has ended, and what was broken in the end can be asked. Then nothing but
  * psmPlanBreaches, psmPlanTrace, psmPlanCount and Destroy. */
 PSM_API psm_status psmPlanCommFinish(psmPlanComm *comm);
+/* All of that but the freeing: the trace has ended, and what was broken in the end can be asked. Then nothing but
+ * psmPlanBreaches, psmPlanTrace, psmPlanCount and Destroy. */
+PSM_API psm_status psmPlanCommFinish(psmPlanComm *comm);
 /* INVALID (rank, count, func, a stream that is captured into another graph than the group's), NO_MEMORY. */
 PSM_API psm_status psmPlanEnqueue(psmPlanComm *comm, const struct psmPlanTask *task, void *stream);
+/* Forgets what was enqueued since the last group. NULL is fine. */
+PSM_API void psmPlanGroupDrop(psmPlanComm *comm);
 /* Forgets what was enqueued since the last group. NULL is fine. */
 PSM_API void psmPlanGroupDrop(psmPlanComm *comm);
 /* The end of a group over the communicators of this thread: prepare of each; then, plan by plan, barrier, before,
