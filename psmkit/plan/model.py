@@ -12,9 +12,10 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from psmkit.model.errors import PsmkitError
 
@@ -24,6 +25,7 @@ __all__ = [
     "ModelResult",
     "ModelStep",
     "ModelVariant",
+    "PlanKind",
     "Scope",
     "TraceEvent",
     "admit",
@@ -147,15 +149,34 @@ class ModelResult:
     steps: tuple[ModelStep, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class TraceEvent:
-    """An event of a communicator's trace, by number: of psmPlanEvent."""
+class TraceEvent(Protocol):
+    """An event of a communicator's trace: of psmPlanEvent, :class:`psmkit.plan.Event`."""
 
-    what: int
-    plan: int
-    a: int
-    b: int
-    c: int
+    @property
+    def what(self) -> int: ...
+    @property
+    def plan(self) -> int: ...
+    @property
+    def a(self) -> int: ...
+    @property
+    def b(self) -> int: ...
+    @property
+    def c(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class PlanKind:
+    """What the model has to know of a plan.
+
+    Attributes:
+        kernel: it has one.
+        colls: proxy ops that do not decrement a sync condition.
+        decrementing: proxy ops that do.
+    """
+
+    kernel: bool
+    colls: int
+    decrementing: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,17 +287,24 @@ def verify(variant: str = "coll-first", scope: Scope | None = None, *, hang: boo
     return result
 
 
-def admit(traces: Sequence[Sequence[TraceEvent]]) -> tuple[Admission, ...]:
-    """Hold traces, each of one communicator from its first plan on, against the right variant: all in one run of the verifier.
+def admit(
+    traces: Sequence[Sequence[TraceEvent]], kinds: Sequence[Mapping[int, PlanKind]] | None = None
+) -> tuple[Admission, ...]:
+    """Hold traces against the right variant: all in one run of the verifier.
+
+    Args:
+        traces: each of one communicator, from its beginning.
+        kinds: of the plans of each trace, by id; what is not given is seen in the trace.
 
     Raises:
         ModelError: no spin, or it failed; a trace has more than MOST_PLANS plans.
     """
     if not traces:
         return ()
-    what = {name: number for name, number in _names().items()}
-    prepared = [_projected(trace, what) for trace in traces]
-    most = max((prepared_trace.plans for prepared_trace in prepared), default=0)
+    what = _names()
+    known = kinds if kinds is not None else [{}] * len(traces)
+    prepared = [_projected(trace, what, given) for trace, given in zip(traces, known, strict=True)]
+    most = max(trace.plans for trace in prepared)
     if most > MOST_PLANS:
         raise ModelError(
             f"a trace has {most} plans, the model is made for {MOST_PLANS}: cut it, or simulate fewer groups"
@@ -292,6 +320,8 @@ def admit(traces: Sequence[Sequence[TraceEvent]]) -> tuple[Admission, ...]:
         file.write_text(" ".join(map(str, numbers)))
         done = _run([str(program), "-m1000000", "-E"], Path(work), {"PSM_TRACES": str(file)})
     _fail_unless_searched(done)
+    if "errors: 0" not in done:
+        raise ModelError(f"the verifier of the model stopped: {done.strip()[:300]}")
     answers = re.findall(r"^trace (\d+): (\d+) of (\d+) (?:! (\S+)|-)", done, re.M)
     if len(answers) != len(traces):
         raise ModelError(f"the model judged {len(answers)} of {len(traces)} traces: {done[-500:]}")
@@ -394,21 +424,24 @@ class _Projected:
     plans: int = 0
 
 
-def _projected(trace: Sequence[TraceEvent], what: dict[str, int]) -> _Projected:
+def _projected(trace: Sequence[TraceEvent], what: dict[str, int], given: Mapping[int, PlanKind]) -> _Projected:
     out = _Projected()
     ids: dict[int, int] = {}
     for event in trace:
         if event.what == what["MADE"]:
             ids.setdefault(event.plan, len(ids) + 1)
     graphs: dict[int, int] = {}
-    kinds = _kinds(trace, what)
+    kinds = {**_kinds(trace, what), **given}
     in_graph = {what["REPLAY"]: "a", what["DESTRUCTOR"]: "a", what["PREPARE"]: "c"}
     for place, event in enumerate(trace):
         values = {"a": event.a, "b": event.b, "c": event.c}
         if (where := in_graph.get(event.what)) and values[where]:
             values[where] = graphs.setdefault(values[where], len(graphs) + 1)
         plan = ids.get(event.plan, len(ids) + 1) if event.plan else 0  # one that was not made is none of the model's
-        kind = kinds[event.plan] if event.what == what["MADE"] else (0, 0, 0)
+        kind = (0, 0, 0)
+        if event.what == what["MADE"]:
+            made = kinds[event.plan]
+            kind = (int(made.kernel), made.colls, made.decrementing)
         hint = 0
         if event.what == what["DESTRUCTOR"]:
             ends = (e for e in trace[place:] if e.what == what["RECLAIMER"] and e.a == what["BY_DESTRUCTOR"])
@@ -419,28 +452,30 @@ def _projected(trace: Sequence[TraceEvent], what: dict[str, int]) -> _Projected:
     return out
 
 
-def _kinds(trace: Iterable[TraceEvent], what: dict[str, int]) -> dict[int, tuple[int, int, int]]:
-    """Of each plan: whether it has a kernel, how many ops of collectives, how many that decrement: as one launch shows."""
-    kernel: dict[int, int] = {}
+def _kinds(trace: Iterable[TraceEvent], what: dict[str, int]) -> dict[int, PlanKind]:
+    """Of each plan, as its launches show: the most ops that a host task has posted."""
+    kernel: dict[int, bool] = {}
     ops: dict[int, list[int]] = {}
-    open_tasks: set[int] = set()
-    posts: dict[int, list[int]] = {}
-    made: list[int] = []
+    posted: dict[int, list[int]] = {}
     for event in trace:
         plan = event.plan
         if event.what == what["MADE"]:
-            made.append(plan)
+            ops[plan] = [0, 0]
+        elif plan not in ops:
+            continue
         elif event.what == what["LAUNCHED"]:
-            kernel[plan] = event.a & 1
-        elif event.what == what["HOST_TASK"]:
-            open_tasks.add(plan)
-            posts[plan] = [0, 0]
-        elif event.what == what["OP_POSTED"] and plan in open_tasks:
-            posts[plan][int(event.c != 0)] += 1
-            ops[plan] = [max(old, new) for old, new in zip(ops.get(plan, [0, 0]), posts[plan], strict=True)]
+            kernel[plan] = event.a & 1 != 0
+            ops[plan][1] = max(ops[plan][1], event.a >> 1 & 1)
         elif event.what == what["ARMED"]:
-            ops[plan] = [ops.get(plan, [0, 0])[0], max(event.b, ops.get(plan, [0, 0])[1])]
-    return {plan: (kernel.get(plan, 0), *ops.get(plan, [0, 0])) for plan in made}
+            ops[plan][1] = max(ops[plan][1], event.b)
+        elif event.what == what["HOST_TASK"]:
+            posted[plan] = [0, 0]
+            if event.a and ops[plan] == [0, 0]:
+                ops[plan][0] = 1  # only plans with ops have a host task there; an abort may keep it from posting
+        elif event.what == what["OP_POSTED"] and plan in posted:
+            posted[plan][int(event.c != 0)] += 1
+            ops[plan] = [max(pair) for pair in zip(ops[plan], posted[plan], strict=True)]
+    return {plan: PlanKind(kernel.get(plan, False), *counts) for plan, counts in ops.items()}
 
 
 def _admission(trace: _Projected, reached: int, events: int, rule: str) -> Admission:
@@ -504,7 +539,7 @@ def _program(kind: _Kind) -> Path:
     sources["names.pml"] = "".join(f"#define {name} {number}\n" for name, number in _names().items())
     define = [f"-DPLANS={kind.plans}", *(["-DTRACE"] if kind.trace else [])]
     flags = ["-O1", "-w", "-DSAFETY", "-DMEMLIM=12000"]
-    flags += ["-DTRACES", "-DNOREDUCE"] if kind.trace else ["-DBFS"] if kind.breadth else []
+    flags += ["-DTRACES", "-DNOREDUCE", "-DVECTORSZ=32000"] if kind.trace else ["-DBFS"] if kind.breadth else []
     digest = hashlib.sha256(repr((sorted(sources.items()), define, flags, str(spin), spin.stat().st_mtime_ns)).encode())
     base = os.environ.get("XDG_CACHE_HOME")
     cache = (Path(base) if base else Path.home() / ".cache") / "psmkit" / "model"

@@ -22,7 +22,6 @@ inline makePlan()
 {
     atomic {
 #ifdef TRACE
-        EV(MADE, ID(nplans), ANY, ANY, ANY);
         P[nplans].kernel = kindKernel;
         P[nplans].ncolls = kindColls;
         P[nplans].ndec = kindDec;
@@ -34,8 +33,8 @@ inline makePlan()
         :: kinds & 8 -> P[nplans].kernel = true; P[nplans].ncolls = 1; P[nplans].ndec = 1   /* both in a group */
         :: kinds & 16                                                                       /* copies to itself */
         fi;
-        EV(MADE, ID(nplans), ANY, ANY, ANY);
 #endif
+        EV(MADE, ID(nplans), ANY, ANY, ANY);
         P[nplans].made = true;
         P[nplans].graph = graph;
         P[nplans].first = first;

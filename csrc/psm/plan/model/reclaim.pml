@@ -122,6 +122,7 @@ bool dead; /* a rule was broken on this way: it leads nowhere */
      ((c) == ANY || nextC == (c))) -> trace_step()
 #define SHOW(w, p, a, b, c) skip
 #define MAY_ABORT true
+#define KERNEL_MAY_END(p) true /* an engine need not move data */
 #define POST_ANY(colls) true
 #define CALLBACK_IS_DUE nextWhat == RECLAIM && nextPlan > 0 && nextPlan <= nplans && IS_DUE(nextPlan - 1)
 #define BROKEN(text, p) dead = true; c_code { trace_broke(now.which, now.pos, text); }
@@ -129,6 +130,7 @@ bool dead; /* a rule was broken on this way: it leads nowhere */
 #define EV(w, p, a, b, c) printf("@ %d %d %d %d %d %d\n", _pid, w, p, a, b, c)
 #define SHOW(w, p, a, b, c) EV(w, p, a, b, c)
 #define MAY_ABORT mayAbort
+#define KERNEL_MAY_END(p) (OPS(p) == 0 || P[p].fed > 0 || aborted) /* data comes by the proxy */
 #define POST_ANY(colls) colls == 0 /* in any order it would be the same: nobody looks between */
 #define OR_IS_DUE(p) || IS_DUE(p)
 #define CALLBACK_IS_DUE false ANY_PLAN(OR_IS_DUE)
@@ -352,8 +354,7 @@ end:
     :: atomic { onLaunch ? WAIT, _ -> hostSignals > 0 -> hostSignals-- }
     :: atomic { onLaunch ? KERNEL_OF, p -> start(p, P[p].kernels) };
        atomic {
-           /* Data comes by the proxy: without its ops it would not end. */
-           (OPS(p) == 0 || P[p].fed > 0 || aborted) -> EV(KERNEL_DONE, ID(p), ANY, ANY, ANY);
+           KERNEL_MAY_END(p) -> EV(KERNEL_DONE, ID(p), ANY, ANY, ANY);
            TOUCH(p, KERNEL);
            P[p].kernels--;
            if
@@ -498,6 +499,10 @@ init
         :: break
         od;
         c_code { trace_load(now.which, 0, &now.nextWhat); };
+        if
+        :: blocking = false
+        :: blocking = true
+        fi;
 #else
         c_code {
             now.variant = setting(0);
