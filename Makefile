@@ -11,13 +11,14 @@ NATIVE := $(shell find CMakeLists.txt csrc psmkit/lab/apidef.py -type f 2>/dev/n
 C_CODE := $(shell find csrc tests -name '*.c' -o -name '*.h' -o -name '*.cc' 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-gpu test-nccl check format bench matrix wheel sanitize fuzz clean
+.PHONY: help setup demo test test-gpu test-nccl model check format bench matrix wheel sanitize fuzz clean
 
 help:
 	@echo 'make demo      set up, analyse a real 8-GPU log and one with a fault; run 4 ranks that work and 4 that hang'
 	@echo 'make test      set up and run all tests'
 	@echo 'make test-gpu  the tests of the emulated CUDA over a real one (CUDART=, CUDA=, NVML= name libraries)'
 	@echo 'make test-nccl a stock NCCL binary, which it fetches (148 MB), over the emulated driver'
+	@echo 'make model     spin verifies the reclaim protocol of plans: the right variant, and every wrong one'
 	@echo 'make check     ruff, mypy --strict, clang-format'
 	@echo 'make format    let ruff and clang-format rewrite the code'
 	@echo 'make bench     measure the analysis on 100 MB and 1 GB of generated logs'
@@ -52,7 +53,9 @@ demo: setup
 	@echo
 	@sh examples/seed_bug.sh $(BIN)
 
+# Tests of the model of plans need spin, and are skipped where no package of it can be had.
 test: setup
+	@sh scripts/debian_tool.sh spin > /dev/null || true
 	$(BIN)/python -m pytest -q $(PYTEST_ARGS)
 
 # The tests of the emulated CUDA over a real one, where there is a GPU: what fails is where the two differ.
@@ -84,6 +87,10 @@ $(KERNELS)/.built: $(STOCK)/.fetched $(wildcard csrc/nccl/interpreter/* csrc/ncc
 test-nccl: setup $(KERNELS)/.built
 	PSM_TEST_NCCL=$(CURDIR)/$(STOCK)/nvidia/nccl PSM_TEST_NCCL_KERNELS=$(CURDIR)/$(KERNELS)/libpsm_nccl_kernels.so \
 		$(BIN)/python -m pytest -q tests/lab/test_nccl_stock.py tests/plugins/test_real_nccl.py $(PYTEST_ARGS)
+
+model: setup
+	@sh scripts/debian_tool.sh spin > /dev/null
+	$(BIN)/psmkit plan model $(MODEL_ARGS)
 
 check: setup
 	$(BIN)/ruff check .

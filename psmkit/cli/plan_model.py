@@ -1,0 +1,73 @@
+"""``psmkit plan model``: the reclaim protocol, verified by spin in every order in which its threads can run."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from psmkit.cli.output import show, show_page, width
+
+if TYPE_CHECKING:
+    from psmkit.plan.model import ModelResult
+
+__all__ = ["command"]
+
+
+@click.command("model")
+@click.option("--variant", metavar="NAME", help="One of them, with its counterexample.  [all, in a table]")
+@click.option("--thorough", is_flag=True, help="The right variant within larger bounds: minutes, and 8 GB of memory.")
+@click.option("--hang", is_flag=True, help="With --variant: go on behind broken rules, to where nobody can go on.")
+@click.option("--format", "form", type=click.Choice(("text", "json")), default="text", help="How to write it.  [text]")
+def command(variant: str | None, thorough: bool, hang: bool, form: str) -> int:
+    """Verify the reclaim protocol with spin: every order of main, proxy, streams, destructor and abort.
+
+    The right variant breaks no rule within its bounds; for each wrong one the shortest way to its broken rule is found. Needs spin
+    (Debian's package, or scripts/debian_tool.sh) and a C compiler. docs/plan_model.md tells what the model says and what it leaves out.
+
+    Exit status: 0 all is as it should be; 1 with --variant, a rule breaks; without, one breaks that should not, or none where one
+    should; 2 it could not be run.
+    """
+    from psmkit.plan.model import model_variants, right_scopes, verify
+
+    if hang and variant is None:
+        raise click.UsageError("--hang needs --variant: what should be looked at?")
+    known = model_variants()
+    results: list[ModelResult] = []
+    for name in known if variant is None else (variant,):
+        if name in known and not known[name].rule:
+            results += (verify(name, scope, hang=hang) for scope in right_scopes(thorough))
+        else:
+            results.append(verify(name, hang=hang))
+    if form == "json":
+        rows = [{"expected": known[r.variant].rule, **dataclasses.asdict(r)} for r in results]
+        show(json.dumps(rows, indent=2) + "\n")
+    else:
+        _write(results, steps=variant is not None)
+    if variant is not None:
+        return int(any(result.rule for result in results))
+    return int(any(result.rule != known[result.variant].rule for result in results))
+
+
+def _write(results: list[ModelResult], steps: bool) -> None:
+    from psmkit.report.layout import Page, Span
+    from psmkit.report.ranktable import fit
+
+    page = Page(width(sys.stdout))
+    head = ["variant", "breaks", "states", "within"]
+    lines = fit(head, [[r.variant, r.rule or "-", f"{r.states:,}", str(r.scope)] for r in results], page.width)
+    page.add(Span(lines[0], "dim"))
+    for line in lines[1:]:
+        page.add(line)
+    for result in results if steps else ():
+        if not result.rule:
+            continue
+        page.add("")
+        about = f" for plan {result.plan}" if result.plan else ""
+        page.add(f"The shortest way to {result.rule}{about}, {len(result.steps)} events:")
+        for number, step in enumerate(result.steps, 1):
+            page.add(f"{number:4}  {step}")
+    show_page(page)
