@@ -284,20 +284,14 @@ static psm_status p2ps(psmPlanComm *comm, psmPlan *plan, struct plan_budget *lef
 
 /* ---- the end of a plan ---- */
 
-static psm_status finish(psmPlanComm *comm, psmPlan *plan)
+static void finish(psmPlanComm *comm, psmPlan *plan)
 {
     struct wip *wip = comm->scheduling;
     for (uint64_t mask = wip->used; mask; mask &= mask - 1) {
-        struct wip_channel *channel = &wip->channels[__builtin_ctzll(mask)];
-        if (channel->works) plan->nbatches += channel->nwork;
-        for (struct plan_op *op = channel->ops, *next; op; op = next) {
-            next = op->next;
-            plan_append_op(plan, op);
-        }
-        channel->ops = channel->lastop = NULL;
+        const struct wip_channel *channel = &wip->channels[__builtin_ctzll(mask)];
+        if (channel->first) plan->nbatches += channel->nwork;
     }
     plan->workBytes = (uint64_t)plan->nbatches * SLOT_BYTES;
-    return PSM_OK;
 }
 
 /* Slots that a kernel reads: those of p2p that go without one take none. The first of each channel lie side by side in

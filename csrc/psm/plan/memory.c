@@ -32,7 +32,7 @@ static void *take(struct plan_block *block, size_t bytes)
     void *memory = block->bytes + block->used;
     block->used += bytes;
     ALLOW(memory, bytes);
-    return memset(memory, 0, bytes);
+    return memory;
 }
 
 /* A block with room for `bytes`, behind the top: one that an earlier frame left, or a new one. */
@@ -60,7 +60,7 @@ static struct plan_block *next_block(struct plan_stack *stack, size_t bytes)
     return *place = block;
 }
 
-void *plan_stack_alloc(struct plan_stack *stack, size_t bytes)
+void *plan_stack_alloc_raw(struct plan_stack *stack, size_t bytes)
 {
     if (bytes > SIZE_MAX - ALIGNMENT) return NULL;
     bytes = (bytes + ALIGNMENT - 1) & ~(size_t)(ALIGNMENT - 1);
@@ -70,6 +70,12 @@ void *plan_stack_alloc(struct plan_stack *stack, size_t bytes)
         stack->top = block;
     }
     return take(stack->top, bytes);
+}
+
+void *plan_stack_alloc(struct plan_stack *stack, size_t bytes)
+{
+    void *memory = plan_stack_alloc_raw(stack, bytes);
+    return memory ? memset(memory, 0, bytes) : NULL;
 }
 
 psm_status plan_stack_push(struct plan_stack *stack)
@@ -118,19 +124,24 @@ void plan_stack_free(struct plan_stack *stack)
 
 /* ---- pools ---- */
 
-void *plan_pool_alloc(struct plan_pool *pool)
+void *plan_pool_alloc_raw(struct plan_pool *pool)
 {
     void *object = pool->free;
     if (object) {
         ALLOW(object, pool->size);
         memcpy(&pool->free, object, sizeof pool->free);
-        memset(object, 0, pool->size);
     } else {
-        if (!(object = plan_stack_alloc(pool->stack, pool->size))) return NULL;
+        if (!(object = plan_stack_alloc_raw(pool->stack, pool->size))) return NULL;
         pool->total++;
     }
     pool->live++;
     return object;
+}
+
+void *plan_pool_alloc(struct plan_pool *pool)
+{
+    void *object = plan_pool_alloc_raw(pool);
+    return object ? memset(object, 0, pool->size) : NULL;
 }
 
 void plan_pool_free(struct plan_pool *pool, void *object)

@@ -22,8 +22,9 @@ struct plan_stack {
 };
 psm_status plan_stack_push(struct plan_stack *stack);
 void plan_stack_pop(struct plan_stack *stack);
-void *plan_stack_alloc(struct plan_stack *stack, size_t bytes); /* zeroed, aligned to 16; NULL: no memory */
-void plan_stack_free(struct plan_stack *stack);                 /* all of it, and all frames */
+void *plan_stack_alloc(struct plan_stack *stack, size_t bytes);     /* zeroed, aligned to 16; NULL: no memory */
+void *plan_stack_alloc_raw(struct plan_stack *stack, size_t bytes); /* not zeroed */
+void plan_stack_free(struct plan_stack *stack);                     /* all of it, and all frames */
 
 /* Objects of one size, from a stack that lives as long as the communicator; a free list. */
 struct plan_pool {
@@ -32,7 +33,8 @@ struct plan_pool {
     void *free;
     uint64_t live, total;
 };
-void *plan_pool_alloc(struct plan_pool *pool); /* zeroed; NULL: no memory */
+void *plan_pool_alloc(struct plan_pool *pool);     /* zeroed; NULL: no memory */
+void *plan_pool_alloc_raw(struct plan_pool *pool); /* not zeroed */
 /* Under ASan, what is freed may not be touched. */
 void plan_pool_free(struct plan_pool *pool, void *object);
 
@@ -163,8 +165,8 @@ struct plan_scheduler {
     /* Moves tasks into the plan until none is left or the budget is. */
     psm_status (*colls)(psmPlanComm *comm, psmPlan *plan, struct plan_budget *budget);
     psm_status (*p2ps)(psmPlanComm *comm, psmPlan *plan, struct plan_budget *budget);
-    /* Before the plan is closed: where its works lie, the order of its ops. */
-    psm_status (*finish)(psmPlanComm *comm, psmPlan *plan);
+    void (*finish)(psmPlanComm *comm, psmPlan *plan); /* before the plan is closed: where its works lie */
+    bool merges; /* ops: collectives before p2p, each by opCount; else channel by channel */
     /* Its works into the FIFO (waits for room by engine->pause) or, persistent, into memory of its own. ABORTED. */
     psm_status (*upload)(psmPlanComm *comm, psmPlan *plan);
     psm_status (*nothing)(const psmPlanComm *comm, const psmPlan *plan); /* the error of a plan that takes nothing */

@@ -1,8 +1,6 @@
 /* The scheduler of NCCL from 2.22: collectives sorted by size and laid one behind the other over the channels, works of
  * bytes in batches, send and recv of a round in one work, budgets in bytes. Figures are those of 2.26; collectives are
  * rings with protocol Simple, p2p has protocol Simple. */
-#include <string.h>
-
 #include "plan/schedule.h"
 
 enum {
@@ -364,38 +362,10 @@ static psm_status p2ps(psmPlanComm *comm, psmPlan *plan, struct plan_budget *lef
 
 /* ---- the end of a plan ---- */
 
-/* Ops of all channels in one queue: collectives before p2p, each by opCount, channels of one opCount in their order. */
-static psm_status finish(psmPlanComm *comm, psmPlan *plan)
+static void finish(psmPlanComm *comm, psmPlan *plan)
 {
-    struct wip *wip = comm->scheduling;
-    struct wip_channel *heads[MAXCHANNELS];
-    int n = 0;
-    for (uint64_t mask = wip->used; mask; mask &= mask - 1) {
-        struct wip_channel *channel = &wip->channels[__builtin_ctzll(mask)];
-        if (channel->ops) heads[n++] = channel;
-    }
-    while (n != 0) {
-        int first = 0;
-        uint64_t least = UINT64_MAX;
-        for (int i = 0; i < n; i++) {
-            uint64_t id = heads[i]->ops->info.opCount;
-            id = id >> 1 | id << 63;
-            if (id < least) {
-                first = i;
-                least = id;
-            }
-        }
-        struct wip_channel *channel = heads[first];
-        struct plan_op *op = channel->ops;
-        channel->ops = op->next;
-        plan_append_op(plan, op);
-        if (channel->ops) continue;
-        channel->lastop = NULL;
-        memmove(&heads[first], &heads[first + 1], sizeof *heads * (size_t)(--n - first));
-    }
     if (ARGS_BYTES + (uint64_t)plan->nbatches * BATCH_BYTES + plan->workBytes <= comm->config.workArgsBytes)
         plan->storage = PSM_PLAN_ARGS;
-    return PSM_OK;
 }
 
 static psm_status upload(psmPlanComm *comm, psmPlan *plan)
@@ -427,6 +397,7 @@ const struct plan_scheduler plan_planner = {
     .colls = colls,
     .p2ps = p2ps,
     .finish = finish,
+    .merges = true,
     .upload = upload,
     .nothing = nothing,
 };

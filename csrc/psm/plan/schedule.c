@@ -146,65 +146,52 @@ psm_status plan_self_check(const psmPlanComm *comm, const struct plan_task *send
     return PSM_OK;
 }
 
-void plan_append_op(psmPlan *plan, struct plan_op *op)
+static struct wip_work *append_work(psmPlanComm *comm, struct wip_channel *channel)
 {
-    op->next = NULL;
-    if (plan->lastop)
-        plan->lastop->next = op;
-    else
-        plan->ops = op;
-    plan->lastop = op;
+    enum { FEW = 2, MANY = 64 };
+    struct wip_chunk *chunk = channel->last;
+    if (!chunk || chunk->n == chunk->room) {
+        uint32_t room = !chunk ? FEW : chunk->room < MANY ? chunk->room * 2 : MANY;
+        chunk = plan_stack_alloc_raw(&comm->scoped, sizeof *chunk + room * sizeof *chunk->works);
+        if (!chunk) return NULL;
+        *chunk = (struct wip_chunk){.room = room};
+        if (channel->last)
+            channel->last->next = chunk;
+        else
+            channel->first = chunk;
+        channel->last = chunk;
+    }
+    return &chunk->works[chunk->n++];
 }
 
 psm_status plan_part(psmPlanComm *comm, psmPlan *plan, const struct plan_task *task, const struct plan_part *part)
 {
+    (void)plan;
+    struct wip *wip = comm->scheduling;
     struct wip_channel *channel = wip_channel(comm, part->channel);
     const struct psmPlanTask *t = &task->task;
-    bool p2p = plan_is_p2p(t->func), without = p2p && comm->config.passSm;
+    bool p2p = plan_is_p2p(t->func);
     int peer = p2p || t->func == PSM_PLAN_BROADCAST || t->func == PSM_PLAN_REDUCE ? t->peer : -1;
-    struct plan_work *work = plan_stack_alloc(&comm->scoped, sizeof *work);
+    struct wip_work *work = append_work(comm, channel);
     if (!work) return no_memory(comm, "a work");
-    work->info = (struct psmPlanWorkInfo){.channel = part->channel,
-                                          .func = t->func,
-                                          .peer = peer,
-                                          .first = part->first,
-                                          .kernel = !without,
-                                          .datatype = t->datatype,
-                                          .redop = t->redop,
-                                          .offset = part->offset,
-                                          .nbytes = part->nbytes,
-                                          .task = task->number,
-                                          .sendbuff = t->sendbuff,
-                                          .recvbuff = t->recvbuff,
-                                          .place = part->place};
-    if (channel->last)
-        channel->last->next = work;
-    else
-        channel->works = work;
-    channel->last = work;
-    if (((struct wip *)comm->scheduling)->prescheduling) channel->load += part->nbytes;
-    if (!part->op) return PSM_OK;
-    struct plan_op *op = plan_pool_alloc(&comm->ops);
-    if (!op) return no_memory(comm, "a proxy op");
-    comm->counted.ops++;
-    op->plan = plan;
-    op->info = (struct psmPlanOpInfo){.opCount = part->opCount,
-                                      .channel = part->channel,
-                                      .func = t->func,
-                                      .peer = peer,
-                                      .decrements = without,
-                                      .offset = part->offset,
-                                      .nbytes = part->nbytes,
-                                      .task = task->number,
-                                      .sendbuff = t->sendbuff,
-                                      .recvbuff = t->recvbuff,
-                                      .datatype = t->datatype,
-                                      .redop = t->redop};
-    if (channel->lastop)
-        channel->lastop->next = op;
-    else
-        channel->ops = op;
-    channel->lastop = op;
+    *work = (struct wip_work){.info = {.channel = part->channel,
+                                       .func = t->func,
+                                       .peer = peer,
+                                       .first = part->first,
+                                       .kernel = !(p2p && comm->config.passSm),
+                                       .datatype = t->datatype,
+                                       .redop = t->redop,
+                                       .offset = part->offset,
+                                       .nbytes = part->nbytes,
+                                       .task = task->number,
+                                       .sendbuff = t->sendbuff,
+                                       .recvbuff = t->recvbuff,
+                                       .place = part->place},
+                              .opCount = part->opCount,
+                              .op = part->op};
+    wip->nworks++;
+    wip->nops += part->op;
+    if (wip->prescheduling) channel->load += part->nbytes;
     return PSM_OK;
 }
 
@@ -298,68 +285,141 @@ static void queue_plan(psmPlanComm *comm, psmPlan *plan)
     comm->nplans++;
 }
 
-/* Ops of a plan that does not come to its end go with it. */
-static void collect_ops(struct wip *wip, psmPlan *plan)
-{
-    for (uint64_t mask = wip->used; mask; mask &= mask - 1) {
-        struct wip_channel *channel = &wip->channels[__builtin_ctzll(mask)];
-        for (struct plan_op *op = channel->ops, *next; op; op = next) {
-            next = op->next;
-            plan_append_op(plan, op);
-        }
-        channel->ops = channel->lastop = NULL;
-    }
-}
-
 static struct plan_work_table *new_table(psmPlanComm *comm, uint64_t nworks, uint64_t nops)
 {
     struct plan_work_table *table;
     size_t bytes = sizeof *table + nworks * sizeof *table->works + nops * sizeof *table->ops;
     int order = 0;
     while (order < PLAN_TABLES && comm->tables[order].size < bytes) order++;
-    if (order == PLAN_TABLES || !(table = plan_pool_alloc(&comm->tables[order]))) return NULL;
-    table->order = order;
-    table->works = (struct psmPlanWorkInfo *)(table + 1);
-    table->ops = (struct psmPlanOpInfo *)(table->works + nworks);
-    table->nworks = nworks;
+    if (order == PLAN_TABLES || !(table = plan_pool_alloc_raw(&comm->tables[order]))) return NULL;
+    struct psmPlanWorkInfo *works = (struct psmPlanWorkInfo *)(table + 1);
+    *table = (struct plan_work_table){
+        .works = works, .ops = (struct psmPlanOpInfo *)(works + nworks), .nworks = nworks, .order = order};
     return table;
+}
+
+static psm_status add_op(psmPlanComm *comm, psmPlan *plan, const struct wip_work *work)
+{
+    const struct psmPlanWorkInfo *w = &work->info;
+    struct plan_op *op = plan_pool_alloc_raw(&comm->ops);
+    if (!op) return no_memory(comm, "a proxy op");
+    *op = (struct plan_op){.plan = plan,
+                           .info = {.opCount = work->opCount,
+                                    .channel = w->channel,
+                                    .func = w->func,
+                                    .peer = w->peer,
+                                    .decrements = !w->kernel,
+                                    .offset = w->offset,
+                                    .nbytes = w->nbytes,
+                                    .task = w->task,
+                                    .sendbuff = w->sendbuff,
+                                    .recvbuff = w->recvbuff,
+                                    .datatype = w->datatype,
+                                    .redop = w->redop}};
+    if (plan->lastop)
+        plan->lastop->next = op;
+    else
+        plan->ops = op;
+    plan->lastop = op;
+    plan->works->ops[plan->nops++] = op->info;
+    plan->ndecrement += !w->kernel;
+    comm->counted.ops++;
+    return PSM_OK;
+}
+
+struct cursor {
+    const struct wip_chunk *chunk;
+    uint32_t i;
+};
+/* The next work that has an op; NULL: none is left. */
+static const struct wip_work *next_op(struct cursor *at)
+{
+    while (at->chunk) {
+        while (at->i < at->chunk->n) {
+            const struct wip_work *work = &at->chunk->works[at->i++];
+            if (work->op) return work;
+        }
+        *at = (struct cursor){.chunk = at->chunk->next};
+    }
+    return NULL;
+}
+
+static psm_status ops_by_channel(psmPlanComm *comm, psmPlan *plan)
+{
+    struct wip *wip = comm->scheduling;
+    for (uint64_t mask = plan->channelMask; mask; mask &= mask - 1) {
+        struct cursor at = {.chunk = wip->channels[__builtin_ctzll(mask)].first};
+        for (const struct wip_work *work; (work = next_op(&at));) PSM_TRY(add_op(comm, plan, work));
+    }
+    return PSM_OK;
+}
+
+/* Collectives before p2p, each by opCount, channels of one opCount in their order. */
+static psm_status ops_merged(psmPlanComm *comm, psmPlan *plan)
+{
+    struct wip *wip = comm->scheduling;
+    struct cursor cursors[MAXCHANNELS];
+    const struct wip_work *heads[MAXCHANNELS];
+    uint64_t ids[MAXCHANNELS];
+    int n = 0;
+#define ID(work) ((work)->opCount >> 1 | (work)->opCount << 63)
+    for (uint64_t mask = plan->channelMask; mask; mask &= mask - 1) {
+        cursors[n] = (struct cursor){.chunk = wip->channels[__builtin_ctzll(mask)].first};
+        heads[n] = next_op(&cursors[n]);
+        if (!heads[n]) continue;
+        ids[n] = ID(heads[n]);
+        n++;
+    }
+    while (n != 0) {
+        int first = 0;
+        for (int i = 1; i < n; i++)
+            if (ids[i] < ids[first]) first = i;
+        PSM_TRY(add_op(comm, plan, heads[first]));
+        heads[first] = next_op(&cursors[first]);
+        if (heads[first]) {
+            ids[first] = ID(heads[first]);
+            continue;
+        }
+        n--;
+        for (int i = first; i < n; i++) {
+            cursors[i] = cursors[i + 1];
+            heads[i] = heads[i + 1];
+            ids[i] = ids[i + 1];
+        }
+    }
+#undef ID
+    return PSM_OK;
 }
 
 static psm_status finish(psmPlanComm *comm, psmPlan *plan)
 {
     struct wip *wip = comm->scheduling;
-    PSM_TRY(comm->scheduler->finish(comm, plan)); /* moves the ops from the channels into the plan */
-    uint64_t nworks = 0;
+    comm->scheduler->finish(comm, plan);
+    struct plan_work_table *table = plan->works = new_table(comm, wip->nworks, wip->nops);
+    if (!table) return no_memory(comm, "the table");
+    struct psmPlanWorkInfo *work = table->works;
     for (uint64_t mask = wip->used; mask; mask &= mask - 1) {
         int c = __builtin_ctzll(mask);
-        for (struct plan_work *work = wip->channels[c].works; work; work = work->next) nworks++;
-        if (!wip->channels[c].works) continue;
+        if (!wip->channels[c].first) continue;
         plan->channelMask |= 1ull << c;
         plan->channelUbound = c + 1;
         plan->channelCount++;
+        for (const struct wip_chunk *chunk = wip->channels[c].first; chunk; chunk = chunk->next)
+            for (uint32_t i = 0; i < chunk->n; i++) {
+                *work = chunk->works[i].info;
+                plan->kernel |= work++->kernel;
+            }
+        work[-1].last = 1;
     }
-    for (struct plan_op *op = plan->ops; op; op = op->next) {
-        plan->nops++;
-        plan->ndecrement += op->info.decrements != 0;
-    }
+    PSM_TRY(comm->scheduler->merges ? ops_merged(comm, plan) : ops_by_channel(comm, plan));
     plan->hasProxyOps = plan->nops != 0;
     if (plan->ndecrement != 0)
         plan->syncCount = (int32_t)(comm->variant && comm->variant->count_all_ops ? plan->nops : plan->ndecrement);
-    struct plan_work_table *table = new_table(comm, nworks, plan->nops);
-    if (!table) return no_memory(comm, "the table");
-    plan->works = table;
-    struct psmPlanWorkInfo *work = table->works;
     for (uint64_t mask = plan->channelMask; mask; mask &= mask - 1) {
         struct wip_channel *channel = &wip->channels[__builtin_ctzll(mask)];
-        channel->last->info.last = 1;
-        for (struct plan_work *at = channel->works; at; at = at->next, work++) {
-            *work = at->info;
-            plan->kernel |= at->info.kernel;
-        }
-        channel->works = channel->last = NULL;
+        channel->first = channel->last = NULL;
     }
-    struct psmPlanOpInfo *info = table->ops;
-    for (struct plan_op *op = plan->ops; op; op = op->next) *info++ = op->info;
+    wip->nworks = wip->nops = 0;
     return PSM_OK;
 }
 
@@ -367,7 +427,7 @@ static void reset(struct wip *wip)
 {
     for (uint64_t mask = wip->used; mask; mask &= mask - 1)
         wip->channels[__builtin_ctzll(mask)] = (struct wip_channel){0};
-    wip->used = 0;
+    wip->used = wip->nworks = wip->nops = 0;
 }
 
 /* Collectives first, and p2p only when none is left: every rank has the same collectives, but not the same p2p, and a
@@ -402,7 +462,6 @@ static psm_status preschedule(psmPlanComm *comm, bool persistent)
     wip->prescheduling = false;
     if (status >= 0) status = finish(comm, plan);
     if (status < 0) {
-        collect_ops(wip, plan);
         plan_give_back(comm, plan);
         return status;
     }
@@ -427,9 +486,7 @@ static psm_status cut(psmPlanComm *comm, bool persistent)
         psmPlan *plan = new_plan(comm, persistent);
         if (!plan) return no_memory(comm, "the record");
         psm_status status = fill(comm, plan, order);
-        uint64_t used = 0;
-        for (uint64_t mask = wip->used; mask; mask &= mask - 1)
-            used |= wip->channels[__builtin_ctzll(mask)].works != NULL;
+        bool used = wip->nworks != 0;
         if (status >= 0 && !used && plan->ntasks == 0) status = comm->scheduler->nothing(comm, plan);
         if (status >= 0 && used) status = finish(comm, plan);
         if (status >= 0 && used) {
@@ -437,7 +494,6 @@ static psm_status cut(psmPlanComm *comm, bool persistent)
             continue;
         }
         /* A failure, or all that it took are sends in place to the own rank. */
-        collect_ops(wip, plan);
         plan_give_back(comm, plan);
         comm->planId--;
         comm->counted.plans--;

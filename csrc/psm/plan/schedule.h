@@ -6,13 +6,20 @@
 
 enum { P2P_OF_BATCH = 8 }; /* of one direction in a slot (legacy), or rounds in a batch (planner) */
 
-struct plan_work { /* from the scoped stack */
-    struct plan_work *next;
+/* Works of a channel, and their ops, in chunks from the scoped stack: a plan is written task by task and read channel
+ * by channel, and either should find neighbours in memory. */
+struct wip_work {
     struct psmPlanWorkInfo info;
+    uint64_t opCount;
+    bool op;
+};
+struct wip_chunk {
+    struct wip_chunk *next;
+    uint32_t n, room;
+    struct wip_work works[];
 };
 struct wip_channel {
-    struct plan_work *works, *last;
-    struct plan_op *ops, *lastop;
+    struct wip_chunk *first, *last;
     uint64_t load;  /* legacy: collBytes */
     uint32_t nwork; /* legacy: slots; planner: batches of p2p */
     /* the last slot or batch: who may be put into it */
@@ -22,7 +29,8 @@ struct wip_channel {
     int32_t ids[2][P2P_OF_BATCH]; /* legacy: their peers; planner: [0]: rounds of the p2p schedule */
     uint32_t bytes, base;         /* planner */
 };
-struct wip {       /* comm->scheduling */
+struct wip { /* comm->scheduling */
+    uint64_t nworks, nops;
     uint64_t used; /* channels that are not zero */
     bool prescheduling;
     struct wip_channel channels[MAXCHANNELS];
@@ -47,7 +55,6 @@ psm_status plan_part(psmPlanComm *comm, psmPlan *plan, const struct plan_task *t
 psm_status plan_self_copy(psmPlanComm *comm, psmPlan *plan, const struct plan_task *send, const struct plan_task *recv);
 /* The head of the queue becomes the plan's. */
 void plan_take(psmPlanComm *comm, psmPlan *plan, struct plan_task_queue *queue);
-void plan_append_op(psmPlan *plan, struct plan_op *op);
 /* Both or none: INVALID. */
 psm_status plan_self_check(const psmPlanComm *comm, const struct plan_task *send, const struct plan_task *recv);
 /* Tasks whose works one kernel function runs; never 0. */
