@@ -296,46 +296,41 @@ static void finish(psmPlanComm *comm, psmPlan *plan)
 
 /* Slots that a kernel reads: those of p2p that go without one take none. The first of each channel lie side by side in
  * the order of channels, where each block looks for its own; the others behind them, channel by channel. */
-static uint32_t place(psmPlan *plan, uint32_t head, uint32_t mask, uint64_t *channels)
+static void place(psmPlan *plan, uint32_t head, uint32_t mask)
 {
     struct plan_work_table *table = plan->works;
-    uint32_t firsts = 0, next, slot = 0;
-    *channels = 0;
-    for (uint64_t i = 0; i < table->nworks; i++)
-        if (table->works[i].kernel) *channels |= 1ull << table->works[i].channel;
-    next = head + (uint32_t)__builtin_popcountll(*channels);
+    uint32_t next = head + (uint32_t)__builtin_popcountll(plan->kernelMask), slot = 0;
     int channel = -1;
     for (uint64_t i = 0; i < table->nworks; i++) {
         struct psmPlanWorkInfo *work = &table->works[i];
         if (!work->kernel) continue;
         if (work->channel != channel) {
             channel = work->channel;
-            slot = head + firsts++;
+            slot = head++;
         } else if (work->first)
             slot = next++;
         work->place = slot & mask;
         plan->acks[channel] = slot + 1;
     }
-    return next;
 }
 
 static psm_status upload(psmPlanComm *comm, psmPlan *plan)
 {
     if (!plan->kernel) return PSM_OK;
-    uint64_t channels;
+    uint32_t slots = plan->kernelBatches, firsts = (uint32_t)__builtin_popcountll(plan->kernelMask);
     if (plan->persistent) {
-        uint32_t slots = place(plan, 0, UINT32_MAX, &channels);
+        place(plan, 0, UINT32_MAX);
         return comm->engine.alloc(comm->engine.self, plan->graph, (uint64_t)slots * SLOT_BYTES, &plan->persistentWork);
     }
     struct plan_fifo *fifo = &comm->fifo;
     uint32_t mask = fifo->depth - 1, sent = fifo->sent;
-    uint32_t slots = place(plan, 0, mask, &channels), firsts = (uint32_t)__builtin_popcountll(channels);
     /* The first slots lie side by side: they may not go over the end. What is skipped counts as sent. */
     if (((sent + firsts - 1) & mask) < (sent & mask)) fifo->sent = sent = (sent + mask) & ~mask;
     PSM_TRY(plan_fifo_wait(comm, plan, sent + slots));
-    fifo->sent = place(plan, sent, mask, &channels);
-    plan->fifoMask = channels;
-    for (; channels; channels &= channels - 1) {
+    place(plan, sent, mask);
+    fifo->sent = sent + slots;
+    plan->fifoMask = plan->kernelMask;
+    for (uint64_t channels = plan->fifoMask; channels; channels &= channels - 1) {
         int c = __builtin_ctzll(channels);
         fifo->channelSent[c] = plan->acks[c];
     }

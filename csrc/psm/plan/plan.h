@@ -94,9 +94,11 @@ struct psmPlan {
     psmPlan *next; /* of the group */
     uint64_t id, channelMask, workBytes, graph /* 0: not persistent */;
     int32_t channelUbound, channelCount, ncolls, np2ps;
-    int32_t syncCount; /* that its sync condition is armed with; -1: it needs none */
-    int32_t storage;   /* enum psm_plan_storage */
-    uint32_t nbatches; /* legacy: slots */
+    int32_t syncCount;   /* that its sync condition is armed with; -1: it needs none */
+    int32_t storage;     /* enum psm_plan_storage */
+    uint32_t nbatches;   /* legacy: slots */
+    uint64_t kernelMask; /* channels, and batches, that a kernel runs */
+    uint32_t kernelBatches;
     bool hasProxyOps, persistent, kernel, hostCbEnq;
     uint64_t collOpCount;         /* collectives that it counts */
     struct plan_op *ops, *lastop; /* planner: merged by opCount; legacy: channel by channel */

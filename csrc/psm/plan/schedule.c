@@ -407,12 +407,17 @@ static psm_status finish(psmPlanComm *comm, psmPlan *plan)
         for (const struct wip_chunk *chunk = wip->channels[c].first; chunk; chunk = chunk->next)
             for (uint32_t i = 0; i < chunk->n; i++) {
                 *work = chunk->works[i].info;
-                plan->kernel |= work++->kernel;
+                if (work->kernel) {
+                    plan->kernelMask |= 1ull << c;
+                    plan->kernelBatches += work->first != 0;
+                }
+                work++;
             }
         work[-1].last = 1;
     }
     PSM_TRY(comm->scheduler->merges ? ops_merged(comm, plan) : ops_by_channel(comm, plan));
     plan->hasProxyOps = plan->nops != 0;
+    plan->kernel = plan->kernelMask != 0;
     if (plan->ndecrement != 0)
         plan->syncCount = (int32_t)(comm->variant && comm->variant->count_all_ops ? plan->nops : plan->ndecrement);
     for (uint64_t mask = plan->channelMask; mask; mask &= mask - 1) {
