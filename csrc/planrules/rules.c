@@ -28,7 +28,7 @@ struct last { /* of the ops of a channel */
 
 struct plan_rules {
     int32_t rank;
-    bool begun, destroyed, barrier, prepared;
+    bool barrier, prepared;
     uint64_t firstMade, lastMade;
     struct state *states; /* by id: open addressing */
     size_t room, nstates;
@@ -298,7 +298,6 @@ static void of_plan(struct plan_rules *rules, const struct psmPlanEvent *e)
         break;
     case PSM_PLAN_LAUNCHED:
         s->launched = (uint8_t)e->a;
-        rules->barrier = false;
         break;
     case PSM_PLAN_HOST_TASK:
         s->hostTasks++;
@@ -339,7 +338,6 @@ static void of_plan(struct plan_rules *rules, const struct psmPlanEvent *e)
         break;
     case PSM_PLAN_CANCELLED:
         s->cancelled = true;
-        rules->barrier = false; /* no launch comes */
         break;
     default:
         break;
@@ -418,7 +416,6 @@ static void of_comm(struct plan_rules *rules, const struct psmPlanEvent *e)
         if (e->a < 0) broken(rules, REFS_UNBALANCED, e, "persistentRefs is %" PRId64, e->a);
         break;
     case PSM_PLAN_DESTROY:
-        rules->destroyed = true;
         if (rules->refs != 0)
             broken(rules, REFS_UNBALANCED, e,
                    "persistentRefs is %" PRId64 " when the communicator is destroyed: the host stream is used for ever",
@@ -441,7 +438,8 @@ size_t plan_rules_feed(struct plan_rules *rules, const struct psmPlanEvent *even
 {
     size_t before = rules->nbreaches;
     rules->rank = event->rank;
-    rules->begun = true;
+    /* Behind it the launch is there, or will not come. */
+    if (event->what == PSM_PLAN_LAUNCHED || event->what == PSM_PLAN_CANCELLED) rules->barrier = false;
     if (event->plan && event->what != PSM_PLAN_STUCK)
         of_plan(rules, event);
     else
