@@ -230,6 +230,7 @@ class Communicator:
         self._engine: Any = None
         self._ends: list[End] = []
         self._kept: list[Any] = []
+        self._last: tuple[Counters, tuple[Event, ...], tuple[Breach, ...]] | None = None
         try:
             self._connect(peers, exchange)
             self._make()
@@ -296,6 +297,9 @@ class Communicator:
     def _free(self) -> None:
         with self.proxy.use(waits=True) as state:
             on_device(state)
+            if self._comm is not None:
+                check(lib.psmPlanCommFinish(self._comm))
+                self._last = self.counters(), self.trace(), self.breaches()
             comm, self._comm = self._comm, None
             if comm is not None:
                 check(lib.psmPlanCommDestroy(comm))
@@ -357,8 +361,12 @@ class Communicator:
         with self.proxy.use(waits=True) as state:
             on_device(state)
             self._kept += group._kept
-            for task, on in group._tasks:
-                check(lib.psmPlanEnqueue(comm, task, ffi.cast("void *", on)))
+            try:
+                for task, on in group._tasks:
+                    check(lib.psmPlanEnqueue(comm, task, ffi.cast("void *", on)))
+            except PsmError:
+                lib.psmPlanGroupDrop(comm)
+                raise
             check(lib.psmPlanGroupEnd(ffi.new("psmPlanComm *[]", [comm]), 1))
 
     def poll(self) -> int:
@@ -419,7 +427,9 @@ class Communicator:
     # ---- what happened ----
 
     def counters(self) -> Counters:
-        """What it has counted."""
+        """What it has counted; also when it is closed, as ``trace`` and ``breaches``."""
+        if self._comm is None and self._last is not None:
+            return self._last[0]
         record = ffi.new("struct psmPlanCounters *")
         record.size = ffi.sizeof("struct psmPlanCounters")
         check(lib.psmPlanCount(self._alive(), record))
@@ -427,6 +437,8 @@ class Communicator:
 
     def trace(self) -> tuple[Event, ...]:
         """The last events, oldest first."""
+        if self._comm is None and self._last is not None:
+            return self._last[1]
         rows = ffi.new("struct psmPlanEvent[]", _TRACE)
         count = int(lib.psmPlanTrace(self._alive(), rows, _TRACE))
         return tuple(
@@ -435,7 +447,9 @@ class Communicator:
         )
 
     def breaches(self) -> tuple[Breach, ...]:
-        """The rules that were broken so far, the first first."""
+        """The rules that were broken so far, the first first; when it is closed, those that show only then, too."""
+        if self._comm is None and self._last is not None:
+            return self._last[2]
         rows = ffi.new("struct psmPlanBreach[]", _MOST_BREACHES)
         count = int(lib.psmPlanBreaches(self._alive(), rows, _MOST_BREACHES))
         return tuple(_breach(rows[i]) for i in range(min(count, _MOST_BREACHES)))

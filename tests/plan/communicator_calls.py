@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+import pickle
+import signal
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,9 +14,10 @@ import numpy as np
 
 from psmkit import transport
 from psmkit.lab.cuda import Face
-from psmkit.plan.communicator import Communicator, Counters
-from psmkit.plan.types import Config, RedOp
-from psmkit.proxy import Proxy, Settings
+from psmkit.lab.runner import RankOutcome
+from psmkit.plan.communicator import Communicator, Counters, Group
+from psmkit.plan.types import Config, DataType, Event, RedOp
+from psmkit.proxy import Proxy, PsmError, Settings
 from psmkit.testing import Rank
 from psmkit.transport import P2P, Memory
 from tests.transport.calls import infos
@@ -21,7 +25,7 @@ from tests.transport.calls import infos
 
 @contextmanager
 def communicator(rank: Rank, config: Config) -> Iterator[Communicator]:
-    """One of the ranks' communicator. All have done what they do when it is closed."""
+    """One of the ranks' communicator."""
     settings = Settings.read(buffer_size=65536)
     with Proxy(
         rank.number, rank.ranks, device=rank.number, settings=settings, transports={P2P: transport.variant()}
@@ -29,8 +33,6 @@ def communicator(rank: Rank, config: Config) -> Iterator[Communicator]:
         peers = infos(rank, proxy)
         with Communicator(proxy, peers, lambda parts: rank.exchange(parts, "connect"), config) as comm:
             yield comm
-            rank.barrier("done")
-        rank.barrier("freed")
 
 
 @dataclass
@@ -138,21 +140,25 @@ def whole(counters: Counters) -> bool:
 
 @dataclass
 class Result:
-    """What a rank saw."""
+    """What a rank saw, when all was closed."""
 
     wrong: list[str]
-    breaches: list[str]
-    whole: bool
-    plans: int
-    kinds: set[str]
+    said: list[str] = field(default_factory=list)
+    breaches: list[str] = field(default_factory=list)
+    whole: bool = False
+    counters: Counters | None = None
+    trace: tuple[Event, ...] = ()
 
+    def close(self, comm: Communicator) -> Result:
+        comm.close()
+        self.breaches = [breach.rule for breach in comm.breaches()]
+        self.counters, self.trace = comm.counters(), comm.trace()
+        self.whole = whole(self.counters)
+        return self
 
-def result(comm: Communicator, wrong: list[str]) -> Result:
-    counters = comm.counters()
-    return Result(
-        wrong, [f"{b.rule}: {b.text}" for b in comm.breaches()], whole(counters), counters.plans,
-        {event.what.name for event in comm.trace()},
-    )  # fmt: skip
+    @property
+    def kinds(self) -> set[str]:
+        return {event.what.name for event in self.trace}
 
 
 def mixed_groups(rank: Rank, config: Config, groups: int, several_streams: bool) -> Result:
@@ -160,7 +166,6 @@ def mixed_groups(rank: Rank, config: Config, groups: int, several_streams: bool)
     with communicator(rank, config) as comm, ExitStack() as stack:
         streams = Streams()
         one, two = streams.new(), streams.new()
-        wrong = []
         buffers = [Mixed(comm, stack, seed) for seed in range(groups)]
         for i, mixed in enumerate(buffers):
             if several_streams:
@@ -168,6 +173,189 @@ def mixed_groups(rank: Rank, config: Config, groups: int, several_streams: bool)
             else:
                 mixed.enqueue(one)
         comm.wait()
-        for mixed in buffers:
-            wrong += mixed.wrong()
-        return result(comm, wrong)
+        got = Result([name for mixed in buffers for name in mixed.wrong()])
+        rank.barrier("over")
+        return got.close(comm)
+
+
+def on_the_legacy_stream(rank: Rank, config: Config) -> Result:
+    with communicator(rank, config) as comm, ExitStack() as stack:
+        mixed = Mixed(comm, stack, 5)
+        mixed.enqueue(0)
+        comm.wait()
+        got = Result(mixed.wrong())
+        rank.barrier("over")
+        return got.close(comm)
+
+
+def many_groups(rank: Rank, config: Config, groups: int) -> tuple[Result, list[Counters]]:
+    """Small ones; what is counted after a tenth of them, and at the end."""
+    with communicator(rank, config) as comm:
+        stream, counted = Streams().new(), []
+        number = np.zeros(10, np.int64)
+        note, got = np.zeros(3, np.uint8), np.zeros(3, np.uint8)
+        wrong = []
+        for i in range(groups):
+            number[:] = i + comm.rank
+            note[:] = i % 256
+            with comm.group(stream) as group:
+                group.all_reduce(number)
+                group.send(note, (comm.rank + 1) % comm.ranks)
+                group.recv(got, (comm.rank - 1) % comm.ranks)
+            comm.wait()
+            if not (number == comm.ranks * i + 6).all() or not (got == i % 256).all():
+                wrong.append(f"group {i}")
+            if i in (groups // 10, groups - 1):
+                counted.append(comm.counters())
+        rank.barrier("over")
+        return Result(wrong).close(comm), counted
+
+
+def long_group(rank: Rank, config: Config, tasks: int) -> Result:
+    """More than the work FIFO holds: plans wait until kernels have made room."""
+    with communicator(rank, config) as comm:
+        stream, me, n = Streams().new(), comm.rank, comm.ranks
+        sums = np.arange(tasks * 16, dtype=np.float64).reshape(tasks, 16) + me
+        sent = np.arange(tasks * 4, dtype=np.int32).reshape(tasks, 4) + me
+        got = np.zeros_like(sent)
+        right = n * (sums - me) + n * (n - 1) / 2
+        with comm.group(stream) as group:
+            for i in range(tasks):
+                group.all_reduce(sums[i])
+                group.send(sent[i], (me + 1 + i % (n - 1)) % n)
+                group.recv(got[i], (me - 1 - i % (n - 1)) % n)
+        comm.wait()
+        source = np.array([(me - 1 - i % (n - 1)) % n for i in range(tasks)])
+        wrong = [] if np.array_equal(sums, right) else ["sums"]
+        wrong += [] if np.array_equal(got, sent - me + source[:, None]) else ["p2p"]
+        rank.barrier("over")
+        return Result(wrong).close(comm)
+
+
+# ---- graphs ----
+
+
+def replayed(rank: Rank, config: Config, mode: int) -> tuple[Result, Result]:
+    """A group is captured, launched three times with a group beside it, and its graph destroyed. What was broken and open before
+    that, and in the end."""
+    with communicator(rank, config) as comm, ExitStack() as stack:
+        streams = Streams()
+        rt = streams.rt
+        one, two = streams.new(), streams.new()
+        mixed, beside = Mixed(comm, stack, 1), Mixed(comm, stack, 2)
+        graph, executable = rt.new("cudaGraph_t *"), rt.new("cudaGraphExec_t *")
+        rt.ok.cudaStreamBeginCapture(streams.at(one), mode)
+        mixed.enqueue(one)
+        small = np.full(3, comm.rank, np.int64)
+        with comm.group(one) as group:  # another one into the same graph
+            group.all_reduce(small)
+        rt.ok.cudaStreamEndCapture(streams.at(one), graph)
+        rt.ok.cudaGraphInstantiate(executable, graph[0], 0)
+        wrong = []
+        for i in range(3):
+            mixed.clear()
+            beside.clear()
+            small[:] = comm.rank + i
+            rank.barrier(f"clear-{i}")
+            rt.ok.cudaGraphLaunch(executable[0], streams.at(one))
+            beside.enqueue(two, one)
+            rt.ok.cudaStreamSynchronize(streams.at(one))
+            comm.wait()
+            wrong += [f"replay {i}: {name}" for name in mixed.wrong()]
+            wrong += [f"beside {i}: {name}" for name in beside.wrong()]
+            wrong += [] if (small == comm.ranks * i + 6).all() else [f"replay {i}: small"]
+        held = Result(wrong, breaches=[b.rule for b in comm.breaches()], counters=comm.counters())
+        rank.barrier("over")
+        rt.ok.cudaGraphExecDestroy(executable[0])
+        rt.ok.cudaGraphDestroy(graph[0])
+        return held, Result([]).close(comm)
+
+
+# ---- trouble ----
+
+
+def said_by(act: Callable[[], object]) -> str:
+    try:
+        act()
+    except PsmError as error:
+        return f"{type(error).__name__}: {error.text}"
+    return "nothing"
+
+
+def ended_by_abort(rank: Rank, config: Config) -> Result:
+    """What hangs until rank 0 has seen that, and aborts."""
+    with communicator(rank, config) as comm, ExitStack() as stack:
+        mixed = Mixed(comm, stack, 3)
+        mixed.enqueue(Streams().new())
+        said = [said_by(lambda: comm.wait(0.3))]
+        before = [breach.rule for breach in comm.breaches()]
+        rank.barrier("hung")
+        if comm.rank == 0:
+            comm.abort("it hangs")
+        said.append(said_by(comm.wait))
+        rank.barrier("over")
+        got = Result(before, said).close(comm)
+        assert comm.proxy.aborted
+    return got
+
+
+def killed(rank: Rank, config: Config) -> Result:
+    """Rank 3 dies where the others wait for its part."""
+    with communicator(rank, config) as comm:
+        stream, numbers = Streams().new(), np.arange(100_000, dtype=np.float32)
+        with comm.group(stream) as group:
+            group.all_reduce(numbers)
+        comm.wait()
+        rank.barrier("one-is-over")
+        if comm.rank == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        with comm.group(stream) as group:
+            group.all_reduce(numbers)
+            group.send(numbers, (comm.rank + 1) % comm.ranks)
+            group.recv(np.empty_like(numbers), (comm.rank - 1) % comm.ranks)
+        return Result([], [said_by(comm.wait)]).close(comm)
+
+
+def refused(rank: Rank, config: Config) -> tuple[list[str], Result]:
+    """What cannot be launched, and that a group after it can."""
+    said = []
+    with communicator(rank, config) as comm, ExitStack() as stack:
+        streams, ten = Streams(), np.zeros(10, np.float32)
+        stream = streams.new()
+        attempts: list[Callable[[Group], None]] = [
+            lambda g: g.send(ten, 4),
+            lambda g: g.recv(b"cannot be written to", 0),
+            lambda g: g.all_reduce(ten, np.zeros(9, np.float32)),
+            lambda g: g.all_gather(ten, np.zeros(10, np.float32)),
+            lambda g: g.all_reduce(np.zeros(3, np.complex64)),
+            lambda g: g.all_reduce(np.zeros(3, np.uint8), datatype=DataType.FLOAT16),
+        ]
+        for attempt in attempts:
+            try:
+                with comm.group(stream) as group:
+                    group.all_reduce(ten)
+                    attempt(group)
+            except (ValueError, TypeError, BufferError) as error:
+                said.append(type(error).__name__)
+        # Two streams, one of which is captured: the first task is forgotten, too.
+        graph, other = streams.rt.new("cudaGraph_t *"), streams.new()
+        streams.rt.ok.cudaStreamBeginCapture(streams.at(other), 2)
+        try:
+            with comm.group(stream) as group:
+                group.all_reduce(ten)
+                group.all_reduce(ten, stream=other)
+        except PsmError as error:
+            said.append(type(error).__name__)
+        streams.rt.ok.cudaStreamEndCapture(streams.at(other), graph)
+        streams.rt.ok.cudaGraphDestroy(graph[0])
+        mixed = Mixed(comm, stack, 7)
+        mixed.enqueue(stream)
+        comm.wait()
+        got = Result(mixed.wrong())
+        rank.barrier("over")
+        return said, got.close(comm)
+
+
+def value_of(outcome: RankOutcome) -> Any:
+    """What a rank's call returned, of a run in which another one failed."""
+    return pickle.loads(bytes.fromhex(outcome.reports[0]["value"]))
