@@ -39,6 +39,7 @@ SIZES = {
     "psm_wire_fd_answer": 168,
     "psm_wire_init": 16,
     "psm_wire_inited": 8,
+    "psmPlanEvent": 48,
 }
 
 
