@@ -211,22 +211,24 @@ def many_groups(rank: Rank, config: Config, groups: int) -> tuple[Result, list[C
         return Result(wrong).close(comm), counted
 
 
-def long_group(rank: Rank, config: Config, tasks: int) -> Result:
+def long_group(rank: Rank, config: Config, collectives: int, pairs: int) -> Result:
     """More than the work FIFO holds: plans wait until kernels have made room."""
     with communicator(rank, config) as comm:
         stream, me, n = Streams().new(), comm.rank, comm.ranks
-        sums = np.arange(tasks * 16, dtype=np.float64).reshape(tasks, 16) + me
-        sent = np.arange(tasks * 4, dtype=np.int32).reshape(tasks, 4) + me
+        # Of two kinds in turn, so that each takes a slot of its own.
+        sums = [np.arange(16, dtype=(np.float64, np.int32)[i % 2]) + i + me for i in range(collectives)]
+        right = [n * (s - me) + n * (n - 1) // 2 for s in sums]
+        sent = np.arange(pairs * 4, dtype=np.int32).reshape(pairs, 4) + me
         got = np.zeros_like(sent)
-        right = n * (sums - me) + n * (n - 1) / 2
         with comm.group(stream) as group:
-            for i in range(tasks):
-                group.all_reduce(sums[i])
+            for array in sums:
+                group.all_reduce(array)
+            for i in range(pairs):
                 group.send(sent[i], (me + 1 + i % (n - 1)) % n)
                 group.recv(got[i], (me - 1 - i % (n - 1)) % n)
         comm.wait()
-        source = np.array([(me - 1 - i % (n - 1)) % n for i in range(tasks)])
-        wrong = [] if np.array_equal(sums, right) else ["sums"]
+        source = np.array([(me - 1 - i % (n - 1)) % n for i in range(pairs)])
+        wrong = [f"sum {i}" for i in range(collectives) if not np.array_equal(sums[i], right[i])]
         wrong += [] if np.array_equal(got, sent - me + source[:, None]) else ["p2p"]
         rank.barrier("over")
         return Result(wrong).close(comm)

@@ -75,9 +75,12 @@ def test_group_of_more_work_than_the_fifo_holds_goes_over_several_plans(
     ranks: Ranks, scheduler: Scheduler, pass_sm: bool
 ) -> None:
     config = replace(
-        CONFIG, scheduler=scheduler, pass_sm=pass_sm, work_fifo_depth=128, work_fifo_bytes=4096, work_args_bytes=512
+        CONFIG, scheduler=scheduler, pass_sm=pass_sm, work_fifo_depth=16, work_fifo_bytes=4096, work_args_bytes=512
     )
-    for got in ranks.run(calls.long_group, config, 150):
+    # The generation that fills slots may cut a plan between the recv and the send of a round, as NCCL 2.19 does: all ranks then wait
+    # for sends of plans that come behind.
+    pairs = 0 if scheduler is Scheduler.LEGACY else 150
+    for got in ranks.run(calls.long_group, config, 150, pairs):
         assert good(got)
         assert got.counters is not None and got.counters.plans > 2
 
