@@ -140,7 +140,7 @@ def cuda_coverage(lib: Path | None, form: str) -> int:
 @_LIB
 @_FORMAT
 def faults(lib: Path | None, form: str) -> None:
-    """Show the sites at which PSM_FAULTS can put a fault: those of LIB, or of libpsm, its rank program and emulated CUDA."""
+    """Show the sites at which PSM_FAULTS can put a fault: those of LIB, or of libpsm, the net plugin, the rank programs and emulated CUDA."""
     from psmkit.lab import elf, transfer
     from psmkit.lab.cuda import folder, functions
 
@@ -150,6 +150,7 @@ def faults(lib: Path | None, form: str) -> None:
         program = transfer.program()
         binaries = (
             program.parents[1] / "lib" / "libpsm.so.0",
+            program.parents[1] / "lib" / "libnccl-net-psm.so",
             program,
             program.with_name("psm_nccl_rank"),
             folder() / "libpsm_hostcuda.so",

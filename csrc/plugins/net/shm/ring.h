@@ -27,6 +27,7 @@ struct shm_handle {
     uint8_t secret[NET_SECRET];
     int32_t rank, dev;
 };
+PSM_SHAREABLE(shm_handle, 48);
 _Static_assert(sizeof(struct shm_handle) <= NET_HANDLE, "NCCL up to 2.11 gives 64 bytes");
 
 /* The one message on the Unix socket, with the descriptor of the segment. */

@@ -11,7 +11,11 @@
 
 #include "socket/socket.h"
 
-enum { BUDGET = 16 /* system calls on a stream */, LOOK_BACK = 32 /* tries of a full stream */ };
+enum {
+    BUDGET = 16,    /* system calls on a stream */
+    LOOK_BACK = 32, /* tries of a full stream */
+    SMALL = 512     /* bytes */
+};
 
 struct socket_comm *socket_comm_new(bool sends, int dev, int max_recvs, uint32_t streams)
 {
@@ -155,8 +159,16 @@ static ncclResult_t push_first(struct socket_comm *c)
             skip = 0;
         }
         for (int i = 0; i < n; i++) wanted += iov[i].iov_len;
-        struct msghdr message = {.msg_iov = iov, .msg_iovlen = (size_t)n};
-        ssize_t sent = sendmsg(s->fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+        ssize_t sent;
+        if (wanted <= SMALL) { /* a copy is cheaper than a vector of two */
+            char whole[SMALL];
+            size_t at = 0;
+            for (int i = 0; i < n; at += iov[i++].iov_len) memcpy(whole + at, iov[i].iov_base, iov[i].iov_len);
+            sent = send(s->fd, whole, wanted, MSG_DONTWAIT | MSG_NOSIGNAL);
+        } else {
+            struct msghdr message = {.msg_iov = iov, .msg_iovlen = (size_t)n};
+            sent = sendmsg(s->fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+        }
         if (sent < 0) return send_failed(c, errno);
         size_t left = (size_t)sent;
         while (s->at < c->begun) {
@@ -349,7 +361,8 @@ static ncclResult_t match(struct socket_comm *c, const struct socket_message *m,
 /* *ended: nothing comes any more on stream 0. */
 static ncclResult_t read_first(struct socket_comm *c, struct iovec *iov, int n, size_t *got)
 {
-    ssize_t bytes = readv(c->stream[0].fd, iov, n);
+    ssize_t bytes = n == 1 ? recv(c->stream[0].fd, iov->iov_base, iov->iov_len, MSG_DONTWAIT)
+                           : readv(c->stream[0].fd, iov, n);
     *got = bytes > 0 ? (size_t)bytes : 0;
     if (bytes > 0) return ncclSuccess;
     if (bytes < 0 && (errno == EAGAIN || errno == EINTR)) return ncclSuccess;
@@ -359,11 +372,12 @@ static ncclResult_t read_first(struct socket_comm *c, struct iovec *iov, int n, 
     return ncclSuccess;
 }
 
-static ncclResult_t pull_first(struct socket_comm *c)
+/* Until wanted is done: what comes after it is for the next call. */
+static ncclResult_t pull_first(struct socket_comm *c, const struct net_request *wanted)
 {
     struct socket_stream *s = &c->stream[0];
     ncclResult_t result = ncclSuccess;
-    for (int budget = BUDGET; budget > 0 && result == ncclSuccess;) {
+    for (int budget = BUDGET; budget > 0 && result == ncclSuccess && wanted->left > 0;) {
         struct socket_moving *m = next_of(c, 0);
         size_t got = 0;
         if (m) {
@@ -427,10 +441,10 @@ static ncclResult_t pull_other(struct socket_comm *c, uint32_t i)
     return ncclSuccess;
 }
 
-static ncclResult_t pull(struct socket_comm *c)
+static ncclResult_t pull(struct socket_comm *c, const struct net_request *wanted)
 {
     ncclResult_t result = c->notice_n ? flush_notices(c) : ncclSuccess;
-    if (result == ncclSuccess) result = pull_first(c);
+    if (result == ncclSuccess) result = pull_first(c, wanted);
     for (uint32_t i = 1; i < c->streams && result == ncclSuccess; i++) result = pull_other(c, i);
     if (result == ncclSuccess && c->ended && c->first_open < c->posted && all_moved(c))
         result = net_peer_gone(&c->net, "closed the connection");
@@ -447,9 +461,8 @@ ncclResult_t socket_post(struct net_comm *comm, struct net_request *request, boo
 
 ncclResult_t socket_progress(struct net_comm *comm, struct net_request *request)
 {
-    (void)request;
     struct socket_comm *c = (struct socket_comm *)comm;
-    return comm->sends ? push(c) : pull(c);
+    return comm->sends ? push(c) : pull(c, request);
 }
 
 static void fini(void)

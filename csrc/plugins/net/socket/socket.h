@@ -10,6 +10,7 @@
 #include <netinet/in.h>
 
 #include "net.h"
+#include "psm/psm.h"
 
 enum {
     SOCKET_VERSION = 1,
@@ -62,7 +63,7 @@ struct socket_handle {
     uint32_t zero;
     uint64_t pending;
 };
-_Static_assert(sizeof(struct socket_handle) <= NET_HANDLE, "NCCL up to 2.11 gives 64 bytes");
+PSM_SHAREABLE(socket_handle, NET_HANDLE); /* NCCL up to 2.11 gives no more */
 
 /* The first bytes on each stream. */
 struct socket_hello {
@@ -76,7 +77,7 @@ struct socket_hello {
     uint32_t max_recvs;
     uint32_t unused[2];
 };
-_Static_assert(sizeof(struct socket_hello) == 64, "crosses hosts");
+PSM_SHAREABLE(socket_hello, 64);
 
 struct socket_message {
     uint32_t magic;
@@ -86,7 +87,7 @@ struct socket_message {
     int32_t tag;
     uint32_t unused;
 };
-_Static_assert(sizeof(struct socket_message) == 32, "crosses hosts");
+PSM_SHAREABLE(socket_message, 32);
 
 /* A grouped receive is posted. n slots follow. */
 struct socket_posted {
@@ -94,12 +95,13 @@ struct socket_posted {
     uint32_t n;
     uint64_t group;
 };
+PSM_SHAREABLE(socket_posted, 16);
 struct socket_slot {
     uint64_t size;
     int32_t tag;
     uint32_t unused;
 };
-_Static_assert(sizeof(struct socket_posted) == 16 && sizeof(struct socket_slot) == 16, "crosses hosts");
+PSM_SHAREABLE(socket_slot, 16);
 
 /* The receiver cannot take a message; on stream 0, against its direction. Then it closes. */
 struct socket_refused {
@@ -107,7 +109,7 @@ struct socket_refused {
     int32_t tag;
     uint64_t size, room;
 };
-_Static_assert(sizeof(struct socket_refused) == 24, "crosses hosts");
+PSM_SHAREABLE(socket_refused, 24);
 
 /* ---- a connection ---- */
 

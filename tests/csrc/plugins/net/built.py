@@ -61,7 +61,14 @@ def build(folder: Path, sanitizers: str) -> Built:
     if sanitizers == "thread":
         options.append("-Wno-tsan")
     library = [path for place in (NET, PSM / "core", PSM / "shm", compiled.BASE) for path in sorted(place.rglob("*.c"))]
-    shared = ["-shared", "-fPIC", "-fvisibility=hidden", f"-I{NET}", *ground.includes(generated)]
+    shared = [
+        "-shared",
+        "-fPIC",
+        "-fvisibility=hidden",
+        "-fno-eliminate-unused-debug-types",
+        f"-I{NET}",
+        *ground.includes(generated),
+    ]
     built = Built(folder / "libnccl-net-psm.so", folder / "driver", folder / "records")
     _compile(built.library, library, [*options, *shared])
     _compile(built.driver, [HERE / "driver.c"], options)

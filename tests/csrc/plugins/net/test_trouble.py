@@ -10,6 +10,7 @@ import pytest
 from psmkit.lab import elf
 from psmkit.logparse.records import open_record
 from tests.csrc.plugins.net.built import Built
+from tests.psm import dwarf
 
 ENDED = re.compile(r"(\w+) (\d+): result (\d+) done (\d) size (\d+) (.)(.)")
 
@@ -63,6 +64,15 @@ def test_a_test_that_stalls_says_not_done(net: Built) -> None:
 def test_sites_are_listed_in_the_library(net: Built) -> None:
     names = {site.name for site in elf.read(net.library).sites}
     assert names >= {f"net.{n}" for n in "listen connect accept isend irecv test connection".split()}
+
+
+def test_nothing_of_one_process_is_given_to_another(net: Built) -> None:
+    marked = dwarf.shareable(net.library)
+    assert {name for name in marked if name.startswith(("socket_", "shm_"))} == {
+        *(f"socket_{name}" for name in "handle hello message posted slot refused".split()),
+        *(f"shm_{name}" for name in "handle hello posted_slot posted head slot".split()),
+    }
+    assert [fault for _, faults in marked.values() for fault in faults] == []
 
 
 def test_the_record_of_a_killed_process_tells_its_requests(net: Built, tmp_path: Path) -> None:
