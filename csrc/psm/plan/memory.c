@@ -46,9 +46,9 @@ static struct plan_block *next_block(struct plan_stack *stack, size_t bytes)
             break;
         }
     if (!block) {
-        /* In proportion to what is held: the number of blocks stays small. */
+        /* As much again as is held: there are few blocks. */
         size_t size = bytes > BLOCK ? bytes : BLOCK;
-        if (size < stack->bytes / 4) size = stack->bytes / 4;
+        if (size < stack->bytes) size = stack->bytes;
         size = (size + ALIGNMENT - 1) & ~(size_t)(ALIGNMENT - 1);
         if (size > SIZE_MAX - sizeof *block || !(block = malloc(sizeof *block + size))) return NULL;
         block->size = size;

@@ -10,12 +10,20 @@
  *   abort
  *   count                   {"plans": [live, total], ...}
  *   order                   {"send": [...], "recv": [...]}
+ *   fail N                  the N-th block of memory from now on is refused, and no other
  */
+#undef malloc /* in the other sources, it is limited_malloc */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "plan/plan.h"
+
+static int blocks_left;
+void *limited_malloc(size_t size)
+{
+    return blocks_left > 0 && --blocks_left == 0 ? NULL : malloc(size);
+}
 
 static psmPlanComm comm;
 static struct plan_variant variant;
@@ -133,9 +141,13 @@ static void schedule(bool persistent)
 {
     comm.graph = persistent ? 7 : 0;
     comm.planHead = comm.planTail = comm.unlaunched = NULL;
-    if (plan_stack_push(&comm.scoped) < 0) exit(1);
-    psm_status status = plan_schedule(&comm, persistent);
-    plan_stack_pop(&comm.scoped);
+    psm_status status = plan_stack_push(&comm.scoped);
+    if (status < 0)
+        plan_tasks_drop(&comm);
+    else {
+        status = plan_schedule(&comm, persistent);
+        plan_stack_pop(&comm.scoped);
+    }
     if (status < 0) {
         failed(status);
         return;
@@ -209,6 +221,8 @@ static int obey(const char *verb, const char *rest)
         atomic_store(&comm.aborted, 1);
     else if (!strcmp(verb, "count"))
         count();
+    else if (!strcmp(verb, "fail"))
+        blocks_left = atoi(rest);
     else if (!strcmp(verb, "fifo")) {
         comm.fifo.sent = comm.fifo.acked = (uint32_t)strtoul(rest, NULL, 0);
         for (int c = 0; c < MAXCHANNELS; c++) {

@@ -80,7 +80,7 @@ def build(folder: Path) -> Path:
     sources = [*sorted(compiled.BASE.glob("*.c")), *sorted((ground.PSM / "core").glob("*.c"))]
     sources += [ground.PSM / "plan" / f"{part}.c" for part in PARTS]
     program = folder / "scheduler"
-    options = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+    options = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-Dmalloc=limited_malloc"]
     command = [compiled.compiler(), *compiled.WARNINGS, *options, *ground.includes(generated), *sources]
     done = subprocess.run(
         [*command, HERE / "scheduler.c", "-o", program, "-lpthread", "-ldl"],

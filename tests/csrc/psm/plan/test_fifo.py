@@ -173,6 +173,42 @@ def test_a_table_that_is_large_and_one_that_is_small_take_turns_without_growing(
     assert counts[0] == counts[1]
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("nth", range(1, 9))
+def test_memory_that_is_refused_leaves_nothing_and_the_next_group_is_whole(
+    scheduler: Driver, kind: int, nth: int
+) -> None:
+    """The group's tasks are enqueued without a failure, or with it: blocks are asked for now and then only."""
+    comm = Comm(scheduler=kind, nchannels=4, pass_sm=1)
+    tasks = [*alternating(600), *[send(1 + i % 7, 8) for i in range(300)], send(0, 8, at=64), recv(0, 8, at=128)]
+    fresh = scheduler.obey(*groups(comm, *tasks, "schedule 0", "drop"))[0]
+    for parts in ((*tasks, f"fail {nth}", "schedule 0"), (f"fail {nth}", *tasks, "schedule 0")):
+        answers = scheduler.obey(*groups(comm, *parts, "drop", "fail 0", "count", *tasks, "schedule 0", "drop"))
+        *failed, left, again = answers
+        assert {answer["status"] for answer in failed if "status" in answer} <= {"PSM_ERR_NO_MEMORY"}
+        assert [left[name][0] for name in POOLS] == [0] * 5 and left["depth"] == 0
+        for plan in (plan for answer in (fresh, again) for plan in answer["plans"]):
+            plan["id"] = 0
+            for item in (*plan["works"], *plan["ops"]):
+                item["task"] = 0
+        assert again["plans"] == fresh["plans"]
+
+
+def test_refused_memory_is_told(scheduler: Driver) -> None:
+    comm = Comm(nchannels=4)
+    found = set()
+    for nth in range(1, 12):
+        for answer in scheduler.obey(*groups(comm, *alternating(3000), f"fail {nth}", "schedule 0", "drop")):
+            found.add(answer.get("error", "").split(":")[0])
+    assert found >= {
+        "",
+        "a work of plan 1 could not be made",
+        "a proxy op of plan 1 could not be made",
+        "the table of plan 1 could not be made",
+        "a frame of 24 bytes could not be pushed on a stack that holds 0 bytes",
+    }
+
+
 # ---- what is refused ----
 
 
