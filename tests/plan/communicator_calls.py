@@ -35,16 +35,25 @@ def communicator(rank: Rank, config: Config) -> Iterator[Communicator]:
             yield comm
 
 
-@dataclass
 class Streams:
-    """CUDA streams of the application."""
+    """CUDA streams of the application; they are destroyed behind the communicator."""
 
-    rt: Any = field(default_factory=lambda: Face("cudart13"))
+    def __init__(self, comm: Communicator) -> None:
+        self.rt = Face("cudart13")
+        self._made: list[Any] = []
+        comm.proxy.adopt(self)
+        self._proxy = comm.proxy
 
     def new(self) -> int:
         handle = self.rt.new("cudaStream_t *")
         self.rt.ok.cudaStreamCreateWithFlags(handle, 1)
+        self._made.append(handle[0])
         return int(self.rt.ffi.cast("uintptr_t", handle[0]))
+
+    def close(self) -> None:
+        self._proxy.release(self)
+        for stream in self._made:
+            self.rt.ok.cudaStreamDestroy(stream)
 
     def at(self, stream: int) -> Any:
         return self.rt.ffi.cast("cudaStream_t", stream)
@@ -164,7 +173,7 @@ class Result:
 def mixed_groups(rank: Rank, config: Config, groups: int, several_streams: bool) -> Result:
     """Groups in a row, one over the other."""
     with communicator(rank, config) as comm, ExitStack() as stack:
-        streams = Streams()
+        streams = Streams(comm)
         one, two = streams.new(), streams.new()
         buffers = [Mixed(comm, stack, seed) for seed in range(groups)]
         for i, mixed in enumerate(buffers):
@@ -191,7 +200,7 @@ def on_the_legacy_stream(rank: Rank, config: Config) -> Result:
 def many_groups(rank: Rank, config: Config, groups: int) -> tuple[Result, list[Counters]]:
     """Small ones; what is counted after a tenth of them, and at the end."""
     with communicator(rank, config) as comm:
-        stream, counted = Streams().new(), []
+        stream, counted = Streams(comm).new(), []
         number = np.zeros(10, np.int64)
         note, got = np.zeros(3, np.uint8), np.zeros(3, np.uint8)
         wrong = []
@@ -214,7 +223,7 @@ def many_groups(rank: Rank, config: Config, groups: int) -> tuple[Result, list[C
 def long_group(rank: Rank, config: Config, collectives: int, pairs: int) -> Result:
     """More than the work FIFO holds: plans wait until kernels have made room."""
     with communicator(rank, config) as comm:
-        stream, me, n = Streams().new(), comm.rank, comm.ranks
+        stream, me, n = Streams(comm).new(), comm.rank, comm.ranks
         # Of two kinds in turn, so that each takes a slot of its own.
         sums = [np.arange(16, dtype=(np.float64, np.int32)[i % 2]) + i + me for i in range(collectives)]
         right = [n * (s - me) + n * (n - 1) // 2 for s in sums]
@@ -241,7 +250,7 @@ def replayed(rank: Rank, config: Config, mode: int) -> tuple[Result, Result]:
     """A group is captured, launched three times with a group beside it, and its graph destroyed. What was broken and open before
     that, and in the end."""
     with communicator(rank, config) as comm, ExitStack() as stack:
-        streams = Streams()
+        streams = Streams(comm)
         rt = streams.rt
         one, two = streams.new(), streams.new()
         mixed, beside = Mixed(comm, stack, 1), Mixed(comm, stack, 2)
@@ -288,7 +297,7 @@ def ended_by_abort(rank: Rank, config: Config) -> Result:
     """What hangs until rank 0 has seen that, and aborts."""
     with communicator(rank, config) as comm, ExitStack() as stack:
         mixed = Mixed(comm, stack, 3)
-        mixed.enqueue(Streams().new())
+        mixed.enqueue(Streams(comm).new())
         said = [said_by(lambda: comm.wait(0.3))]
         before = [breach.rule for breach in comm.breaches()]
         rank.barrier("hung")
@@ -304,7 +313,7 @@ def ended_by_abort(rank: Rank, config: Config) -> Result:
 def killed(rank: Rank, config: Config) -> Result:
     """Rank 3 dies where the others wait for its part."""
     with communicator(rank, config) as comm:
-        stream, numbers = Streams().new(), np.arange(100_000, dtype=np.float32)
+        stream, numbers = Streams(comm).new(), np.arange(100_000, dtype=np.float32)
         with comm.group(stream) as group:
             group.all_reduce(numbers)
         comm.wait()
@@ -322,7 +331,7 @@ def refused(rank: Rank, config: Config) -> tuple[list[str], Result]:
     """What cannot be launched, and that a group after it can."""
     said = []
     with communicator(rank, config) as comm, ExitStack() as stack:
-        streams, ten = Streams(), np.zeros(10, np.float32)
+        streams, ten = Streams(comm), np.zeros(10, np.float32)
         stream = streams.new()
         attempts: list[Callable[[Group], None]] = [
             lambda g: g.send(ten, 4),
