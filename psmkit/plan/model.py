@@ -45,6 +45,8 @@ _THREADS = ("init", "main", "proxy", "host stream", "launch stream", "destructor
 _ENQUEUERS = {1: "hostStreamPlanTask", 2: "LaunchKernelAfter", 3: "the graph's destructor", 4: "its cancelling"}
 #: Plans of a trace that drives the model, at most: what a byte of the model counts.
 MOST_PLANS = 120
+#: Likewise graphs.
+MOST_GRAPHS = 15
 _DEADLINE = 1800.0
 
 
@@ -308,7 +310,7 @@ def admit(
         kinds: of the plans of each trace, by id; what is not given is seen in the trace.
 
     Raises:
-        ModelError: no spin, or it failed; a trace has more than MOST_PLANS plans.
+        ModelError: no spin, or it failed; a trace has more than MOST_PLANS plans or MOST_GRAPHS graphs.
     """
     if not traces:
         return ()
@@ -320,7 +322,9 @@ def admit(
         raise ModelError(
             f"a trace has {most} plans, the model is made for {MOST_PLANS}: cut it, or simulate fewer groups"
         )
-    program = _program(_Kind(trace=True, plans=16 if most <= 16 else MOST_PLANS))
+    if (graphs := max(trace.graphs for trace in prepared)) > MOST_GRAPHS:
+        raise ModelError(f"a trace has {graphs} graphs, the model is made for {MOST_GRAPHS}: cut it")
+    program = _program(_Kind(trace=True, plans=8 if most <= 8 else MOST_PLANS))
     numbers = [len(traces)]
     for trace in prepared:
         numbers.append(len(trace.rows))
@@ -435,6 +439,7 @@ class _Projected:
     rows: list[tuple[int, ...]] = field(default_factory=list)
     places: list[int] = field(default_factory=list)  # of the rows, in the trace
     plans: int = 0
+    graphs: int = 0
 
 
 def _projected(trace: Sequence[TraceEvent], what: dict[str, int], given: Mapping[int, PlanKind]) -> _Projected:
@@ -461,7 +466,7 @@ def _projected(trace: Sequence[TraceEvent], what: dict[str, int], given: Mapping
             hint = next((ids.get(e.plan, 0) for e in ends), 0)
         out.rows.append((event.what, plan, values["a"], values["b"], values["c"], *kind, hint))
         out.places.append(place)
-    out.plans = len(ids)
+    out.plans, out.graphs = len(ids), len(graphs)
     return out
 
 

@@ -4,15 +4,17 @@
 #ifdef TRACE
 #define MORE_GROUPS nextWhat == PREPARE
 #define MAY_FAIL nextWhat == PREPARE
-#define MAY_REPLAY(g) nextWhat == REPLAY && nextA == g
-#define MAY_DROP(g) G[g].used && !G[g].dropped
+#define GRAPH nextA
+#define MAY_REPLAY nextWhat == REPLAY && IS_GRAPH(nextA) && !G[nextA].dropped
+#define MAY_DROP false
 #define MORE_PLANS nextWhat == MADE && nplans < PLANS
 #define ENOUGH_PLANS nextWhat != MADE
 #else
 #define MORE_GROUPS nplans < plans
 #define MAY_FAIL nfailures < failures
-#define MAY_REPLAY(g) G[g].used && !G[g].dropped && nreplays < replays
-#define MAY_DROP(g) G[g].used && !G[g].dropped
+#define GRAPH 1
+#define MAY_REPLAY G[1].used && !G[1].dropped && nreplays < replays
+#define MAY_DROP G[1].used && !G[1].dropped
 #define MORE_PLANS nplans < plans
 #define ENOUGH_PLANS nplans > first
 #endif
@@ -247,14 +249,8 @@ proctype mainThread()
        od
     :: MAY_FAIL -> nfailures++; failPrepare()
     :: poll()
-    :: atomic { MAY_REPLAY(1) -> nreplays++; closed = true; replay(1) }
-    :: MAY_DROP(1) -> closed = true; G[1].dropped = true
-#ifdef TRACE
-    :: MAY_REPLAY(2) -> replay(2)
-    :: MAY_REPLAY(3) -> replay(3)
-    :: MAY_DROP(2) -> G[2].dropped = true
-    :: MAY_DROP(3) -> G[3].dropped = true
-#endif
+    :: atomic { MAY_REPLAY -> graph = GRAPH; nreplays++; closed = true; replay(graph); graph = 0 }
+    :: MAY_DROP -> closed = true; G[1].dropped = true
     :: (!G[1].used || G[1].dropped) -> break
     od;
     do

@@ -23,7 +23,11 @@
 #define ANY_PLAN(what) what(0) what(1) what(2) what(3)
 #endif
 #endif
-#define GRAPHS 4
+#ifdef TRACE
+#define GRAPHS 16
+#else
+#define GRAPHS 2
+#endif
 #define ANY -9 /* in an event: what the model does not speak of */
 
 #ifdef TRACE
@@ -90,6 +94,7 @@ typedef Graph {
     byte runs;
 };
 Graph G[GRAPHS];
+#define IS_GRAPH(g) ((g) > 0 && (g) < GRAPHS && G[g].used)
 
 #define ID(p) ((p) + 1)
 #define OPS(p) (P[p].ncolls + P[p].ndec)
@@ -396,9 +401,14 @@ end:
 
 /* ---- CUDA destroys what a graph owns once nothing of it runs ---- */
 
+#ifdef TRACE
+#define IS_DROPPED(g) true /* which no event tells: the destructor does */
+#else
+#define IS_DROPPED(g) G[g].dropped
+#endif
+#define MAY_GO(g) (IS_DROPPED(g) && (G[g].runs == 0 || variant == DESTROY_EARLY))
 #define FIRST_OF_DROPPED(p) \
-    (P[p].made && P[p].graph != 0 && P[p].first == p && P[p].enqueued == 0 && G[P[p].graph].dropped && \
-     (G[P[p].graph].runs == 0 || variant == DESTROY_EARLY))
+    (P[p].made && P[p].graph != 0 && P[p].first == p && P[p].enqueued == 0 && MAY_GO(P[p].graph))
 #define DESTRUCT(f) \
     :: atomic { FIRST_OF_DROPPED(f) -> p = f; group = f; EV(DESTRUCTOR, 0, P[f].graph, ANY, ANY) }
 
@@ -414,8 +424,10 @@ end:
               nextWhat == DESTRUCTOR && hint > 0 && hint <= nplans && FIRST_OF_DROPPED(hint - 1) ->
               p = hint - 1;
               group = p;
+              G[P[p].graph].dropped = true;
               EV(DESTRUCTOR, 0, P[p].graph, ANY, ANY)
           }
+       :: atomic { nextWhat == DESTRUCTOR && hint == 0 && IS_GRAPH(nextA) && MAY_GO(nextA) -> trace_step(); false }
 #else
        ANY_PLAN(DESTRUCT)
 #endif
