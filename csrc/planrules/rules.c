@@ -13,7 +13,8 @@ enum { KEPT = 64, CHANNELS = 64, START = 32 };
 
 struct state { /* of a plan that is not reclaimed */
     uint64_t id;
-    uint64_t reclaimer;         /* place of its reclaimer in their order, from 1; 0: not enqueued */
+    uint64_t reclaimer; /* place of its reclaimer in their order, from 1; 0: not enqueued */
+    int64_t holds;
     int64_t open, callbacks;    /* ops posted and not ended; host functions that run */
     uint64_t posted;            /* ops, of all launches */
     uint64_t hostTasks, called; /* launches that came so far; host functions that began */
@@ -253,6 +254,10 @@ static void reclaim(struct plan_rules *rules, struct state *s, const struct psmP
                e->plan, e->a > s->open ? e->a : s->open, e->b, e->c > s->callbacks ? e->c : s->callbacks);
     else
         lost(rules, s, e);
+    if (s->holds > 0)
+        broken(rules, HOLD_LOST, e,
+               "plan %" PRIu64 " is freed, and %" PRId64 " registrations that it holds are not given back", e->plan,
+               s->holds);
     if (!s->reclaimer)
         broken(rules, RECLAIM_ENQUEUER, e, "plan %" PRIu64 " is freed, and nobody has enqueued its reclaimer", e->plan);
     else if (s->reclaimer < rules->reclaimed)
@@ -335,6 +340,13 @@ static void of_plan(struct plan_rules *rules, const struct psmPlanEvent *e)
         break;
     case PSM_PLAN_RECLAIM:
         reclaim(rules, s, e);
+        break;
+    case PSM_PLAN_REGISTERED:
+        s->holds++;
+        break;
+    case PSM_PLAN_DEREGISTERED:
+        if (--s->holds < 0)
+            broken(rules, HOLD_LOST, e, "plan %" PRIu64 " gives back a registration that it does not hold", e->plan);
         break;
     case PSM_PLAN_CANCELLED:
         s->cancelled = true;

@@ -23,6 +23,7 @@ enum plan_rule {
     CUT_DIFFERS,
     CHANNEL_DIFFERS,
     P2P_FIRST,
+    HOLD_LOST,
     STUCK,
     PLAN_RULES
 };

@@ -45,6 +45,11 @@ const struct psmPlanRule plan_rule_table[PLAN_RULES] = {
     [CHANNEL_DIFFERS] = {"channel.differs",
                          "All ranks give a collective the same channels, and its ops the same opCount.", BOTH},
     [P2P_FIRST] = {"p2p.first", "In a group, no p2p is planned before the last collective is.", BOTH},
+    [HOLD_LOST] =
+        {"hold.lost",
+         "What a plan holds for its launches (IPC, NVLS and CollNet registrations) is given back once, before it "
+         "is freed.",
+         BOTH},
     [STUCK] = {"stuck", "Some thread, stream or proxy can always go on until all plans have ended.", BOTH},
 };
 

@@ -35,6 +35,7 @@ CODES_OF_RULES = {
     "stuck": "PSM309",
     "reclaim.never": "PSM311",
     "pool.lost": "PSM311",
+    "hold.lost": "PSM311",
     "refs.unbalanced": "PSM311",
     "barrier.cuda": "PSM312",
     "scope.kept": "PSM312",

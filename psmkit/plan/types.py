@@ -355,6 +355,8 @@ class What(enum.IntEnum):
     DESTROY = int(lib.PSM_PLAN_DESTROY)
     STUCK = int(lib.PSM_PLAN_STUCK)
     CANCELLED = int(lib.PSM_PLAN_CANCELLED)
+    REGISTERED = int(lib.PSM_PLAN_REGISTERED)
+    DEREGISTERED = int(lib.PSM_PLAN_DEREGISTERED)
 
     @property
     def label(self) -> str:
@@ -451,6 +453,7 @@ def _stuck(e: Event) -> str:
     return f"{who} waits for {what}"
 
 
+_HOLDS = {0: "IPC", 1: "NVLS", 2: "CollNet"}
 _TEXTS: dict[What, Callable[[Event], str]] = {
     What.TASK: lambda e: f"task {e.b}: {_func(e.a)}",
     What.PREPARE: lambda e: f"prepare of {e.b} tasks, scoped stack at depth {e.a}{f', graph {e.c}' if e.c else ''}",
@@ -481,6 +484,8 @@ _TEXTS: dict[What, Callable[[Event], str]] = {
     What.DESTROY: lambda e: f"destroyed; its pools miss {e.a} plans, {e.b} ops, {e.c} tasks",
     What.STUCK: _stuck,
     What.CANCELLED: lambda e: "cancelled: its group failed before its launch",
+    What.REGISTERED: lambda e: f"holds a registration ({_HOLDS.get(e.a, e.a)}), {e.b} now",
+    What.DEREGISTERED: lambda e: f"gives a registration back ({_HOLDS.get(e.a, e.a)}), {e.b} are left",
 }
 
 

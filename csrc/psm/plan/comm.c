@@ -52,6 +52,7 @@ static psm_status fill(psmPlanComm *comm, const struct psmPlanConfig *config, co
                         comm->variant->name.name);
     comm->quarantine = comm->variant->name.wrong;
     PSM_TRY(plan_scheduler_open(comm));
+    comm->holds = (struct plan_pool){.stack = &comm->permanent, .size = sizeof(struct plan_hold)};
     return plan_trace_open(comm, watch);
 }
 

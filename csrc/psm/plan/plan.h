@@ -116,6 +116,12 @@ struct psmPlan {
         const void *from;
         uint64_t nbytes;
     } *selfCopies;
+    struct plan_hold { /* a registration, by enum psm_plan_holds */
+        struct plan_hold *next;
+        psm_status (*fn)(void *arg);
+        void *arg;
+    } *holds[3];
+    int64_t nholds;
     /* Once uploaded into the FIFO: what its counter of each of these channels has when the kernel has run the plan. */
     uint64_t fifoMask;
     uint32_t acks[MAXCHANNELS];
@@ -145,7 +151,7 @@ struct plan_variant {
     enum plan_order order;
     bool reclaim_early, reclaim_twice, lose_callback, count_all_ops, free_in_callback, cuda_in_barrier, keep_scope,
         unbalanced_refs, lose_ops;
-    bool lose_reclaimer, after_enqueues, leave_early, count_twice, newest_first, keep_opcount;
+    bool lose_reclaimer, after_enqueues, leave_early, count_twice, newest_first, keep_opcount, keep_holds;
 };
 extern const struct plan_variant plan_variants[];
 extern const size_t plan_nvariants;
@@ -188,7 +194,7 @@ struct psmPlanComm {
     const struct plan_scheduler *scheduler;
     const struct plan_variant *variant;
     struct plan_stack permanent, scoped;
-    struct plan_pool plans, ops, tasks, copies;
+    struct plan_pool plans, ops, tasks, copies, holds;
     struct plan_pool tables[PLAN_TABLES];
     /* tasks of the group */
     struct plan_task_queue collQueue;

@@ -108,6 +108,40 @@ static void bury(psmPlanComm *comm, psmPlan *plan)
     comm->plans.live--;
 }
 
+psm_status psmPlanHold(psmPlan *plan, int what, psm_status (*fn)(void *arg), void *arg)
+{
+    if (!plan || !fn || what < PSM_PLAN_HOLDS_IPC || what > PSM_PLAN_HOLDS_COLLNET)
+        return psm_fail(PSM_ERR_INVALID, "plan", -1, -1, 0, "hold: no plan, no function, or no such registration (%d)",
+                        what);
+    psmPlanComm *comm = plan->comm;
+    struct plan_hold *hold = plan_pool_alloc(&comm->holds), **end = &plan->holds[what];
+    if (!hold)
+        return psm_fail(PSM_ERR_NO_MEMORY, "plan", comm->config.rank, -1, 0,
+                        "a registration of plan %" PRIu64 " could not be kept: let the process have more memory",
+                        plan->id);
+    *hold = (struct plan_hold){.fn = fn, .arg = arg};
+    while (*end) end = &(*end)->next;
+    *end = hold;
+    plan_event(comm, PSM_PLAN_REGISTERED, plan, what, ++plan->nholds, 0);
+    return PSM_OK;
+}
+
+static psm_status give_holds_back(psmPlan *plan)
+{
+    psmPlanComm *comm = plan->comm;
+    psm_status status = PSM_OK;
+    for (int what = PSM_PLAN_HOLDS_IPC; what <= PSM_PLAN_HOLDS_COLLNET && !comm->variant->keep_holds; what++)
+        while (plan->holds[what]) {
+            struct plan_hold *hold = plan->holds[what];
+            plan->holds[what] = hold->next;
+            psm_status one = hold->fn(hold->arg);
+            if (status >= 0) status = one;
+            plan_pool_free(&comm->holds, hold);
+            plan_event(comm, PSM_PLAN_DEREGISTERED, plan, what, --plan->nholds, 0);
+        }
+    return status;
+}
+
 static int64_t open_ops(const psmPlan *plan)
 {
     int64_t n = 0;
@@ -120,17 +154,20 @@ psm_status plan_reclaim(psmPlanComm *comm, struct plan_callback *callback)
 {
     psmPlan *plan = (psmPlan *)callback;
     plan_meet(comm, PSM_PLAN_POINT_RECLAIM);
+    psm_status status = give_holds_back(plan);
     bool ended = atomic_load_explicit(&plan->open, memory_order_acquire) == 0;
     plan_event(comm, PSM_PLAN_RECLAIM, plan, ended ? 0 : open_ops(plan), atomic_load(&plan->kernelRuns),
                atomic_load(&plan->callbacks));
     if (atomic_exchange(&plan->reclaimed, 1)) return PSM_OK; /* only where nothing is used again */
-    psm_status status = PSM_OK;
     if (plan->persistent) {
         if (!comm->variant->unbalanced_refs) {
             comm->persistentRefs--;
             plan_event(comm, PSM_PLAN_REFS, NULL, comm->persistentRefs, -1, 0);
         }
-        if (plan->persistentWork) status = comm->engine.free(comm->engine.self, plan->persistentWork);
+        if (plan->persistentWork) {
+            psm_status freed = comm->engine.free(comm->engine.self, plan->persistentWork);
+            if (status >= 0) status = freed;
+        }
         plan->persistentWork = NULL;
     }
     plan_free_sync(plan);

@@ -91,6 +91,7 @@ struct sim_rank {
     struct stream streams[CHAINS];
     struct sim_graph *graphs, *capturing, *running;
     uint64_t ngraphs;
+    int64_t registered; /* buffers */
     struct sim_op *saved, **saved_end, *posted, **posted_end;
     size_t nposted;
     uint64_t at[MAXCHANNELS]; /* the collective that its kernel is in, from 1; 0: none */

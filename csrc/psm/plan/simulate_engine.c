@@ -84,9 +84,27 @@ static psm_status copy(void *self, void *stream, void *to, const void *from, uin
     return PSM_OK;
 }
 
+static psm_status deregister(void *arg)
+{
+    ((struct sim_rank *)arg)->registered--;
+    return PSM_OK;
+}
+
+/* Buffers of a graph are registered, as NCCL does: some by IPC, some for NVLS or CollNet. */
+static psm_status register_buffers(struct sim_rank *rank, psmPlan *plan)
+{
+    for (int i = 0; i < 3; i++) {
+        if (plan->id % 4 < (uint64_t)i) continue;
+        PSM_TRY(psmPlanHold(plan, (int)((plan->id + (uint64_t)i) % 3), deregister, rank));
+        rank->registered++;
+    }
+    return PSM_OK;
+}
+
 static psm_status kernel(void *self, void *stream, psmPlan *plan)
 {
     struct sim_rank *rank = self;
+    if (rank->capturing) PSM_TRY(register_buffers(rank, plan));
     push(rank, resolve(rank, stream), (struct item){.kind = ITEM_KERNEL, .plan = plan});
     return PSM_OK;
 }

@@ -51,6 +51,9 @@ const struct plan_variant plan_variants[] = {
      .newest_first = true},
     {.name = {"keep-opcount", "the history of p2p opCounts is not advanced behind a plan", "op.order", 1, BOTH},
      .keep_opcount = true},
+    {.name = {"keep-holds", "registrations of buffers that a plan holds are not given back with it", "hold.lost", 1,
+              BOTH},
+     .keep_holds = true},
 };
 const size_t plan_nvariants = sizeof plan_variants / sizeof *plan_variants;
 

@@ -155,13 +155,8 @@ PSM_API psm_status psmPlanCommDestroy(psmPlanComm *comm);
 /* All of that but the freeing: the trace has ended, and what was broken in the end can be asked. Then nothing but
  * psmPlanBreaches, psmPlanTrace, psmPlanCount and Destroy. */
 PSM_API psm_status psmPlanCommFinish(psmPlanComm *comm);
-/* All of that but the freeing: the trace has ended, and what was broken in the end can be asked. Then nothing but
- * psmPlanBreaches, psmPlanTrace, psmPlanCount and Destroy. */
-PSM_API psm_status psmPlanCommFinish(psmPlanComm *comm);
 /* INVALID (rank, count, func, a stream that is captured into another graph than the group's), NO_MEMORY. */
 PSM_API psm_status psmPlanEnqueue(psmPlanComm *comm, const struct psmPlanTask *task, void *stream);
-/* Forgets what was enqueued since the last group. NULL is fine. */
-PSM_API void psmPlanGroupDrop(psmPlanComm *comm);
 /* Forgets what was enqueued since the last group. NULL is fine. */
 PSM_API void psmPlanGroupDrop(psmPlanComm *comm);
 /* The end of a group over the communicators of this thread: prepare of each; then, plan by plan, barrier, before,
@@ -177,6 +172,10 @@ PSM_API int psmPlanAborted(const psmPlanComm *comm);
 /* For engines. Any thread. */
 PSM_API void psmPlanInfoOf(const psmPlan *plan, struct psmPlanInfo *info);
 PSM_API psmPlanComm *psmPlanCommOf(const psmPlan *plan);
+/* Main thread, in kernel(): the plan's launches need this registration of a buffer for as long as the plan lives. fn
+ * gives it back, once, on the main thread when the plan is reclaimed: IPC mappings first, then NVLS and CollNet.
+ * NO_MEMORY, INVALID: it is not held. */
+PSM_API psm_status psmPlanHold(psmPlan *plan, int what, psm_status (*fn)(void *arg), void *arg);
 PSM_API void psmPlanKernelDone(psmPlan *plan);
 PSM_API void psmPlanOpDone(void *cookie, psm_status status);
 

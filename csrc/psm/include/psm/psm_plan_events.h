@@ -35,11 +35,13 @@ enum psm_plan_what {
     PSM_PLAN_DESTRUCTOR, /* a: graph; its destructor runs, b: plans */
     PSM_PLAN_REFS,       /* a: persistentRefs, b: change */
     PSM_PLAN_ABORT,
-    PSM_PLAN_FINISH,   /* launch finish: a: depth of the scoped stack */
-    PSM_PLAN_DESTROY,  /* of the communicator: a: plans, b: ops, c: tasks that its pools miss */
-    PSM_PLAN_STUCK,    /* simulation: nobody can go on; plan: whom it waits for; a: enum psm_plan_wait, b: ops (count,
-                          peer) or mask of channels (channel) that it waits for */
-    PSM_PLAN_CANCELLED /* plan: made, and the group failed before its launch; it posts nothing more */
+    PSM_PLAN_FINISH,     /* launch finish: a: depth of the scoped stack */
+    PSM_PLAN_DESTROY,    /* of the communicator: a: plans, b: ops, c: tasks that its pools miss */
+    PSM_PLAN_STUCK,      /* simulation: nobody can go on; plan: whom it waits for; a: enum psm_plan_wait, b: ops (count,
+                            peer) or mask of channels (channel) that it waits for */
+    PSM_PLAN_CANCELLED,  /* plan: made, and the group failed before its launch; it posts nothing more */
+    PSM_PLAN_REGISTERED, /* plan: it holds a registration; a: enum psm_plan_holds, b: how many it holds now */
+    PSM_PLAN_DEREGISTERED /* plan: it gave one back, before its RECLAIM; a: enum psm_plan_holds, b: how many are left */
 };
 enum psm_plan_enqueuer {
     PSM_PLAN_BY_HOST_TASK = 1,
@@ -48,6 +50,7 @@ enum psm_plan_enqueuer {
     PSM_PLAN_BY_CANCEL = 4
 };
 enum psm_plan_toucher { PSM_PLAN_MAIN = 1, PSM_PLAN_PROXY = 2, PSM_PLAN_HOST = 3, PSM_PLAN_KERNEL = 4 };
+enum psm_plan_holds { PSM_PLAN_HOLDS_IPC = 0, PSM_PLAN_HOLDS_NVLS = 1, PSM_PLAN_HOLDS_COLLNET = 2 };
 enum psm_plan_call {
     PSM_PLAN_CALL_ACQUIRE = 1,
     PSM_PLAN_CALL_WAIT,

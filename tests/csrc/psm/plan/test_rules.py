@@ -78,11 +78,13 @@ GRAPH = [
     event("PREPARED", a=1, b=1),
     event("BARRIER"),
     event("LAUNCHED", 1, FUNCTION, 1),
+    event("REGISTERED", 1, 1, 1),
     event("FINISH"),
     *replayed(1, 0),
     *replayed(1, 1),
     event("DESTRUCTOR", a=7, b=1),
     event("RECLAIMER", 1, DESTRUCTOR),
+    event("DEREGISTERED", 1, 1, 0),
     event("RECLAIM", 1),
     event("REFS", a=0, b=-1),
     event("DESTROY"),
@@ -242,6 +244,10 @@ BROKEN: dict[str, list[Callable[[], list[Event]]]] = {
             event("RECLAIM", 1),
             event("RECLAIM", 2),
         ]
+    ],
+    "hold.lost": [
+        lambda: behind(RIGHT, "LAUNCHED", event("REGISTERED", 1, 0, 1)),
+        lambda: behind(RIGHT, "LAUNCHED", event("DEREGISTERED", 1, 0, 0)),
     ],
     "stuck": [lambda: behind(ABORTED, "CALLBACK", event("STUCK", 1, lib.PSM_PLAN_WAIT_COUNT, 1))],
 }
