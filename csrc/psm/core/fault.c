@@ -30,14 +30,9 @@ __attribute__((constructor)) static void set_resolver(void)
     psm_fault_set_resolver(number_of);
 }
 
-psm_status psm_fault_before(struct psm_site *site, const struct psm_fault_args *args, const char *stage,
+psm_status psm_fault_strike(struct psm_site *site, const struct psm_fault_args *args, const char *stage,
                             struct psm_fault *fault)
 {
-    fault->action = PSM_FAULT_NONE;
-    if (!psm_fault_hit(site, args, fault)) {
-        fault->action = PSM_FAULT_NONE; /* a hit that is not taken may have filled it */
-        return PSM_OK;
-    }
     int rank = args ? args->rank : -1, peer = args ? args->peer : -1;
     if (psm_fault_act_before(fault))
         return psm_fail(PSM_ERR_ABORTED, stage, rank, peer, 0, "%s: aborted in a hang that a fault asked for",

@@ -46,11 +46,19 @@ psm_status psm_fail_at(const char *stage, int rank, int peer, uint64_t op_id);
 
 /* ---- faults ---- */
 
+/* The rest of psm_fault_before, where a fault strikes. */
+psm_status psm_fault_strike(struct psm_site *site, const struct psm_fault_args *args, const char *stage,
+                            struct psm_fault *fault);
 /* What a fault at this site asks for before the work: hang, be slow or die. An error is noted and returned;
  * error=ENOSPC and error=TIMEOUT are known. PSM_OK: go on; *fault says what is left to do: the caller drops, shortens
  * or damages what it moves, and calls psm_fault_act_after when the work is done. args may be NULL. */
-psm_status psm_fault_before(struct psm_site *site, const struct psm_fault_args *args, const char *stage,
-                            struct psm_fault *fault);
+static inline psm_status psm_fault_before(struct psm_site *site, const struct psm_fault_args *args, const char *stage,
+                                          struct psm_fault *fault)
+{
+    if (__builtin_expect(psm_fault_hit(site, args, fault), 0)) return psm_fault_strike(site, args, stage, fault);
+    fault->action = PSM_FAULT_NONE; /* a hit that is not taken may have filled it */
+    return PSM_OK;
+}
 
 /* ---- time ---- */
 

@@ -130,11 +130,11 @@ void psm_calls_store(psmProxyState *state, int peer, const struct psm_wire_messa
     const uint8_t *resp = NULL;
     if (known && !twice) {
         struct psm_error *e = &call->error;
-        memset(e, 0, sizeof *e);
-        e->rank = state->rank;
-        e->peer = peer;
-        e->op_id = id;
         fits = m->payload_size == call->resp_size;
+        if (m->response.status < 0 || !fits)
+            *e = (struct psm_error){.rank = state->rank, .peer = peer, .op_id = id};
+        else
+            e->status = PSM_OK;
         if (m->response.status < 0) {
             e->status = (psm_status)m->response.status;
             e->sys_errno = m->response.sys_errno;
@@ -190,7 +190,7 @@ static void take_direct(psmProxyState *state, struct psm_call *call, psmOpId id)
 
 psm_status psm_calls_fetch(psmProxyState *state, psmOpId id, void *resp, size_t resp_size)
 {
-    struct psm_error error = {.status = PSM_OK};
+    struct psm_error error;
     pthread_mutex_lock(&state->calls.lock);
     struct psm_call *call = psm_calls_find(state, id);
     if (!call) {
@@ -213,7 +213,8 @@ psm_status psm_calls_fetch(psmProxyState *state, psmOpId id, void *resp, size_t 
         pthread_mutex_unlock(&state->calls.lock);
         return PSM_IN_PROGRESS;
     }
-    if (call->error.status < 0)
+    bool failed = call->error.status < 0;
+    if (failed)
         error = call->error;
     else if (resp_size)
         memcpy(resp, call->resp, resp_size);
@@ -224,7 +225,7 @@ psm_status psm_calls_fetch(psmProxyState *state, psmOpId id, void *resp, size_t 
         psm_msg_proxy_call_received(id);
         psm_msg_proxy_call_matched(id, id);
     }
-    return error.status < 0 ? psm_fail_again(&error) : PSM_OK;
+    return failed ? psm_fail_again(&error) : PSM_OK;
 }
 
 void psm_calls_free(psmProxyState *state)

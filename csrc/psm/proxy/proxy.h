@@ -311,7 +311,14 @@ bool psm_state_ended(const psmProxyState *state); /* aborted, by whichever flag 
 void psm_state_abort(psmProxyState *state, const struct psm_error *error);
 void psm_state_lost(psmProxyState *state, int rank);
 void psm_thread_device(psmProxyState *state, const char *thread);
-struct psm_fault_args psm_fault_here(psmProxyState *state, int peer, int type);
+/* Made where it is asked for: without a fault nobody reads it. */
+static inline struct psm_fault_args psm_fault_here(psmProxyState *state, int peer, int type)
+{
+    return (struct psm_fault_args){.rank = state->rank,
+                                   .peer = peer,
+                                   .op = type ? psm_proxy_type_name(type) : NULL,
+                                   .abort_flag = (const volatile uint32_t *)&state->aborted};
+}
 
 /* The stage of an error: the type's name in small letters. */
 const char *psm_proxy_stage(int type);

@@ -306,14 +306,6 @@ psm_status psmProxyDestroy(psmProxyState *state)
 
 /* ---- what others ask ---- */
 
-struct psm_fault_args psm_fault_here(psmProxyState *state, int peer, int type)
-{
-    return (struct psm_fault_args){.rank = state->rank,
-                                   .peer = peer,
-                                   .op = type ? psm_proxy_type_name(type) : NULL,
-                                   .abort_flag = (const volatile uint32_t *)&state->aborted};
-}
-
 int psmProxyRank(const psmProxyState *state)
 {
     return state->rank;

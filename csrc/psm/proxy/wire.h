@@ -127,6 +127,6 @@ size_t psm_wire_encode_response(uint8_t *out, uint64_t op_id, const struct psm_e
                                 size_t resp_size);
 
 /* NCCL's name of a message type; "Unknown" for others. */
-const char *psm_proxy_type_name(int type);
+__attribute__((const)) const char *psm_proxy_type_name(int type);
 
 #endif
