@@ -495,7 +495,7 @@ proctype observer()
 {
 end:
     do
-    :: atomic { nextWhat == TASK -> trace_step() }
+    :: atomic { nextWhat == TASK || nextWhat == REGISTERED || nextWhat == DEREGISTERED -> trace_step() }
     :: atomic { nextWhat == CUDA && !inBarrier -> trace_step() }
     od
 }
