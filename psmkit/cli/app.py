@@ -30,6 +30,7 @@ COMMANDS = {
     "segments": "Shared memory and records that dead processes have left: list, remove.",
     "run": "Run a program with its CUDA handles checked.",
     "variants": "The variants of the transport, right and wrong.",
+    "plan": "How tasks become plans and what becomes of those: simulate, check.",
     "plugin": "What a plugin of NCCL holds, and which releases load it.",
     "lab": "Run ranks on pretended GPUs, and break them on purpose.",
 }

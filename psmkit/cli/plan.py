@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,6 +12,7 @@ from psmkit.cli.output import check_output, show, show_page, width
 from psmkit.model.errors import PsmkitError
 
 if TYPE_CHECKING:
+    from psmkit.model import Finding
     from psmkit.plan import Config, Simulation, Step
 
 __all__ = ["command"]
@@ -172,6 +173,80 @@ def variants_(form: str) -> None:
         ["variant", "", "breaks", "schedulers", "what it does"],
         [[v.name, "wrong" if v.wrong else "right", v.outcome or "-", _both(v.schedulers), v.summary] for v in found],
     )
+
+
+@command.command("check")
+@click.argument("paths", nargs=-1, required=True, metavar="RECORD|DIR...")
+@_TABLE
+def check_(paths: tuple[str, ...], form: str) -> int:
+    """Hold what processes recorded of their plans against the rules, and their ranks against each other.
+
+    Record files have the ring psm.plan; logs are read, too: there libpsm says which plans it made and which rules it saw broken.
+
+    Exit status: 0 no rule is broken, 1 one is, 2 there is no trace of plans in it.
+    """
+    from psmkit.analysis import plan_trace
+    from psmkit.analysis.job import Job
+    from psmkit.logparse import scan
+    from psmkit.model.errors import NothingToAnalyse
+
+    with scan(paths) as result:
+        job = Job(result)
+        traces = plan_trace.traces(job)
+        if not traces and not job.events("libpsm.plan."):
+            raise NothingToAnalyse(
+                f"no trace of plans in {', '.join(paths[:3])}: give the record files of a program that ran plans over libpsm "
+                "(PSM_RECORD_DIR says where they go, PSM_RECORD_KEEP=1 keeps them), or its log with NCCL_DEBUG=INFO"
+            )
+        findings = job.quoted(plan_trace.find(job))
+        rows = [
+            {
+                "rank": trace.rank,
+                "process": job.process(trace.proc).name,
+                "plans": sum(1 for _ in trace.plans()),
+                "events": len(trace.events),
+                "first_event": trace.events[0].order,
+                "destroyed": trace.ended,
+            }
+            for trace in sorted(traces, key=lambda t: (t.rank, t.proc))
+        ]
+    if form == "json":
+        from psmkit.report.data import finding_dict
+
+        found = [finding_dict(f) for f in findings]
+        show(json.dumps({"schema": "psmkit.plan-check/1", "traces": rows, "findings": found}, indent=2) + "\n")
+    else:
+        _checked(rows, findings)
+    return 1 if findings else 0
+
+
+def _checked(rows: list[dict[str, Any]], findings: list[Finding]) -> None:
+    from psmkit.report.layout import Page, Span
+    from psmkit.report.ranktable import fit
+
+    page = Page(width(sys.stdout))
+    what = f"{len(rows)} trace{'' if len(rows) == 1 else 's'} of plans" if rows else "lines of plans"
+    if findings:
+        page.wrap(findings[0].title, "heading", hang="  ", lead=Span("broken: ", "failed"))
+    else:
+        page.add(Span("right: ", "healthy"), Span(f"no rule is broken in {what}", "heading"))
+    if rows:
+        page.blank()
+        heads = ["rank", "process", "plans", "events", "begins at", "communicator"]
+        names = ("rank", "process", "plans", "events", "first_event", "destroyed")
+        cells = [
+            [str(row[name]) for name in names[:-1]] + ["destroyed" if row["destroyed"] else "open"] for row in rows
+        ]
+        for number, line in enumerate(fit(heads, cells, page.width)):
+            page.add(Span(line, "" if number else "dim"))
+    for finding in findings:
+        page.blank()
+        page.wrap(finding.title, "heading", hang="    ", lead=Span(f"{finding.code} ", finding.severity.value))
+        for item in finding.evidence:
+            page.add("    ", Span(str(item), "place"))
+            page.cut(item.text.partition("NCCL ")[2] or item.text, indent="      | ")
+        page.wrap(finding.next_step, indent="    ", hang="      ", lead=Span("next: ", "code"))
+    show_page(page)
 
 
 def _libpsm() -> None:

@@ -182,7 +182,7 @@ def _breaches(page: Page, simulation: Simulation, rules: Mapping[str, Rule], ver
     by_rule: dict[str, list[Breach]] = {}
     for breach in simulation.breaches:
         by_rule.setdefault(breach.rule, []).append(breach)
-    for name, found in by_rule.items():
+    for name, found in sorted(by_rule.items(), key=lambda item: item[0] == "stuck"):  # it follows from the others
         text = rules[name].text if name in rules else ""
         page.wrap(text, indent="  ", hang="      ", lead=Span(f"{name}: ", "error"))
         for number, breach in enumerate(found if verbose else found[:_ALIKE]):

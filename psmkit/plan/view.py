@@ -17,6 +17,7 @@ __all__ = [
     "configuration",
     "divergence",
     "evidence",
+    "first_breach",
     "focus",
     "life_cells",
     "lives",
@@ -88,12 +89,18 @@ def configuration(simulation: Simulation) -> str:
 
 def sentence(simulation: Simulation) -> str:
     """What came of it, in one line: the rule that breaks first, or that none does."""
-    first = next(iter(simulation.breaches), None)
+    first = first_breach(simulation)
     if first is not None:
         return f"broken: {first.rule}: {place(first)}: {first.text}"
     if simulation.stuck:
         return "stuck: nobody can go on, and no rule is broken"
     return "right: no rule is broken"
+
+
+def first_breach(simulation: Simulation) -> Breach | None:
+    """The first breach that is not only a consequence: to be stuck follows from another, where there is one."""
+    found = simulation.breaches
+    return next((b for b in found if b.rule != "stuck"), next(iter(found), None))
 
 
 def place(breach: Breach) -> str:
@@ -108,8 +115,9 @@ def divergence(simulation: Simulation) -> Breach | None:
 
 def focus(simulation: Simulation) -> int:
     """The rank to look at first."""
-    for breach in simulation.breaches:
-        return breach.rank
+    first = first_breach(simulation)
+    if first is not None:
+        return first.rank
     return next((event.rank for event in simulation.waiting()), 0)
 
 

@@ -1,0 +1,105 @@
+"""Run the commands that docs/plan.md shows, and put what they print, the tables and the pictures into it.
+
+Usage: python scripts/plan_docs.py [--check]
+
+A block that begins with ``$ psmkit plan`` holds the output of that command; a comment ``picture: ARGUMENTS`` stands above an image that
+``psmkit plan simulate ARGUMENTS`` draws; tables stand between ``<!-- generated: NAME -->`` and ``<!-- end of NAME -->``.
+``--check`` changes nothing and fails when something is not current.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import shlex
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from psmkit import plan
+from psmkit.cli.app import main as psmkit
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "plan.md"
+EXAMPLES = "examples/plans"
+
+_SESSION = re.compile(r"```\n\$ (psmkit plan [^\n]*)\n.*?```", re.DOTALL)
+_PICTURE = re.compile(r"<!-- picture: ([^\n]*) -->\n!\[[^\]]*\]\(([^)]+)\)")
+_PART = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end of \2 -->)", re.DOTALL)
+
+
+def run(command: str) -> str:
+    """What a command prints, 100 columns wide, without blanks at line ends."""
+    out = io.StringIO()
+    before, where = os.environ.get("COLUMNS"), os.getcwd()
+    os.environ["COLUMNS"] = "100"
+    os.chdir(ROOT)
+    try:
+        with contextlib.redirect_stdout(out):
+            status = psmkit(shlex.split(command, comments=True)[1:])
+    finally:
+        os.chdir(where)
+        if before is None:
+            del os.environ["COLUMNS"]
+        else:
+            os.environ["COLUMNS"] = before
+    if status not in (0, 1):
+        raise SystemExit(f"{command}: exit status {status}")
+    return "".join(f"{line.rstrip()}\n" for line in out.getvalue().splitlines())
+
+
+def _cell(text: str) -> str:
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace("|", "\\|")
+
+
+def _schedulers(bits: int) -> str:
+    return {1: "legacy", 2: "planner", 3: "both"}[bits]
+
+
+def rules() -> str:
+    """The table of rules."""
+    rows = [f"| `{r.name}` | {_schedulers(r.schedulers)} | {_cell(r.text)} |" for r in plan.rules()]
+    return "\n".join(["| rule | schedulers | what must hold |", "|---|---|---|", *rows])
+
+
+def variants() -> str:
+    """The table of variants, with the example that shows each wrong one."""
+    rows = []
+    for v in plan.variants().values():
+        example = f"[{v.name}.tasks](../{EXAMPLES}/{v.name}.tasks)" if v.wrong else ""
+        rows.append(f"| `{v.name}` | {f'`{v.outcome}`' if v.outcome else 'right'} | {_cell(v.summary)} | {example} |")
+    return "\n".join(["| variant | breaks | what it does | example |", "|---|---|---|---|", *rows])
+
+
+PARTS: dict[str, Callable[[], str]] = {"rules": rules, "variants": variants}
+
+
+def current() -> dict[Path, str]:
+    """The page and its pictures, made anew."""
+    text = PAGE.read_text("utf-8")
+    pictures = {
+        PAGE.parent / name: run(f"psmkit plan simulate {arguments} --format svg")
+        for arguments, name in _PICTURE.findall(text)
+    }
+    text = _SESSION.sub(lambda m: f"```\n$ {m[1]}\n{run(m[1])}```", text)
+    text = _PART.sub(lambda m: f"{m[1]}\n{PARTS[m[2]]()}\n\n{m[3]}", text)
+    return {PAGE: text, **pictures}
+
+
+def main(args: list[str]) -> int:
+    """Write what is not current, or tell of it."""
+    stale = [path for path, text in current().items() if not path.exists() or path.read_text("utf-8") != text]
+    if "--check" in args:
+        for path in stale:
+            print(f"not current, run python scripts/plan_docs.py: {path.relative_to(ROOT)}", file=sys.stderr)
+        return 1 if stale else 0
+    for path, text in current().items() if stale else ():
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, "utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,59 @@
+"""``psmkit plan check``: recorded traces and logs that tell of plans."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.analysis.test_plan_trace import GOOD, MADE, logs, rows
+from tests.cli.conftest import Result
+
+Cli = Callable[..., Result]
+
+
+def written(folder: Path, *lines: list[str]) -> Path:
+    folder.mkdir(exist_ok=True)
+    for log in logs(*lines):
+        (folder / f"rank{log.rank}.log").write_text("".join(f"{line}\n" for line in log.lines))
+    return folder
+
+
+def test_right_traces_are_a_table_and_exit_0(psmkit_cli: Cli, tmp_path: Path) -> None:
+    done = psmkit_cli("plan", "check", written(tmp_path / "logs", rows(0, *GOOD), rows(1, *GOOD)))
+    assert (done.status, done.err) == (0, "")
+    lines = done.out.splitlines()
+    assert lines[0] == "right: no rule is broken in 2 traces of plans"
+    assert lines[2].split() == ["rank", "process", "plans", "events", "begins", "at", "communicator"]
+    assert lines[3].split() == ["0", "node0:7001", "1", "13", "0", "destroyed"]
+
+
+def test_a_broken_rule_is_told_with_its_lines_and_exit_1(psmkit_cli: Cli, tmp_path: Path) -> None:
+    early = [*GOOD[:9], "reclaim 1", *GOOD[9:11], GOOD[12]]
+    done = psmkit_cli("plan", "check", written(tmp_path / "logs", rows(0, *early), rows(1, *GOOD)))
+    assert done.status == 1
+    assert done.out.startswith("broken: reclaim.early: rank 0: plan 1 is freed with 1 proxy ops")
+    assert "PSM306 reclaim.early" in done.out and "rank0.log:" in done.out and "| INFO psm event 9 " in done.out
+    assert max(map(len, done.out.splitlines())) <= 100 + len(str(tmp_path))
+
+
+def test_json_has_traces_and_findings(psmkit_cli: Cli, tmp_path: Path) -> None:
+    other = [e.replace(MADE, "made 1 15 2 0") for e in GOOD]
+    done = psmkit_cli("plan", "check", "--format", "json", written(tmp_path / "logs", rows(0, *GOOD), rows(1, *other)))
+    found = json.loads(done.out)
+    assert done.status == 1 and found["schema"] == "psmkit.plan-check/1"
+    assert [t["rank"] for t in found["traces"]] == [0, 1] and found["traces"][0]["destroyed"] is True
+    assert [f["code"] for f in found["findings"]] == ["PSM306"] and found["findings"][0]["ranks"] == [0, 1]
+
+
+def test_input_without_plans_is_one_line_and_exit_2(psmkit_cli: Cli, tmp_path: Path) -> None:
+    done = psmkit_cli("plan", "check", written(tmp_path / "logs", [], []))
+    assert done.status == 2 and done.out == ""
+    assert done.err.startswith("psmkit: no trace of plans in ") and "PSM_RECORD_DIR" in done.err
+    assert psmkit_cli("plan", "check", tmp_path / "none").status == 2
+
+
+def test_hostile_text_of_a_log_does_not_reach_the_terminal(psmkit_cli: Cli, tmp_path: Path) -> None:
+    line = "psm rule x\x1b[31m broken by rank 0 plan 1: \x1b]0;owned\x07 text"
+    done = psmkit_cli("plan", "check", written(tmp_path / "logs", [line, *rows(0, *GOOD)], rows(1, *GOOD)))
+    assert "\x1b" not in done.out and "\x07" not in done.out

@@ -1,0 +1,67 @@
+"""docs/plan.md shows what psmkit prints, and the examples break the rules that they are for."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from psmkit.analysis.plan_trace import CODES_OF_RULES
+from psmkit.plan import variants
+from psmkit.plan.tasks import _WORDS
+from tests.cli.conftest import Result, psmkit_cli  # noqa: F401 - a fixture
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = sorted((ROOT / "examples" / "plans").glob("*.tasks"))
+
+
+@pytest.fixture(scope="module")
+def generator() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("psmkit_plan_docs", ROOT / "scripts" / "plan_docs.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_page_shows_what_the_commands_print(generator: ModuleType) -> None:
+    for path, text in generator.current().items():
+        assert path.read_text("utf-8") == text, "run python scripts/plan_docs.py"
+
+
+def test_the_page_names_every_step_of_a_task_file_and_every_rule_with_its_code() -> None:
+    page = (ROOT / "docs" / "plan.md").read_text("utf-8")
+    for word in _WORDS:
+        assert f"`{word}" in page, word
+    for rule, code in CODES_OF_RULES.items():
+        assert re.search(rf"^\|.*`{re.escape(rule)}`.*\| \[{code}\]", page, re.MULTILINE), rule
+
+
+def test_every_wrong_variant_has_its_example() -> None:
+    assert {v.name for v in variants().values() if v.wrong} <= {path.stem for path in EXAMPLES}
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda p: p.stem)
+def test_an_example_does_what_its_variant_declares(path: Path, psmkit_cli, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]  # noqa: F811
+    monkeypatch.chdir(ROOT)
+    command = path.read_text("utf-8").splitlines()[1].removeprefix("# psmkit ").split()
+    assert command[:4] == ["plan", "simulate", "--tasks", f"examples/plans/{path.name}"]
+    variant = variants()[command[command.index("--variant") + 1]]
+    done: Result = psmkit_cli(*command)
+    if path.stem == "legacy-limit":
+        assert done.status == 1 and done.out.startswith("broken: stuck: ")
+        return
+    assert done.status == int(variant.wrong)
+    assert f"  {variant.outcome}: " in done.out if variant.wrong else done.out.startswith("right: ")
+    right = ["coll-first" if word == variant.name else word for word in command]
+    assert psmkit_cli(*right).status == 0
+
+
+def test_the_python_of_the_page_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (ROOT / "docs" / "plan.md").read_text("utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    exec(code, {})
+    assert capsys.readouterr().out.startswith("1 (")
