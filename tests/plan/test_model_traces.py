@@ -16,7 +16,7 @@ Trace = list[Event]
 Kinds = dict[int, PlanKind]
 
 # What may stand where it likes, or as often.
-FREE = (What.TASK, What.CUDA)
+FREE = (What.TASK, What.REGISTERED, What.DEREGISTERED, What.CUDA)
 
 
 @pytest.fixture(autouse=True)
