@@ -16,6 +16,7 @@ static psm_status check(struct psmPlanConfig *c)
     if (!(condition)) return psm_fail(PSM_ERR_INVALID, "plan", c->rank, -1, 0, __VA_ARGS__)
     WANT(c->nRanks >= 1 && c->rank >= 0 && c->rank < c->nRanks,
          "a communicator was asked for with rank %d of %d: ranks are numbered from 0", c->rank, c->nRanks);
+    WANT(c->nRanks <= 1 << 20, "a communicator was asked for with %d ranks: it may have 2^20", c->nRanks);
     if (c->nNodes == 0) c->nNodes = 1;
     WANT(c->nNodes >= 1 && c->nRanks % c->nNodes == 0,
          "a communicator was asked for with %d ranks on %d nodes: give each node the same number of ranks", c->nRanks,
