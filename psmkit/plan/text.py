@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import zip_longest
 
 from psmkit.plan import view
@@ -91,7 +91,9 @@ def _plans(page: Page, simulation: Simulation, verbose: bool) -> None:
         heads = "  ".join(shorten(column.title, size).ljust(size) for column in block)
         page.add("    ", Span(" " * number + heads, "dim"))
         for row in rows:
-            _row(page, block, row, size, number, differing, verbose)
+            alike = set.intersection(*(set(c.cells[row][:-1]) for c in found if row in c.cells))
+            fold = not verbose and max(len(c.cells[row]) for c in found if row in c.cells) > _LINES + 1
+            _row(page, block, row, alike, size, number, differing, fold)
         if len(rows) < len(plans):
             page.add(Span(f"    … {len(plans) - len(rows)} more plans (-v shows all)", "dim"))
 
@@ -107,12 +109,13 @@ def _row(
     page: Page,
     block: Sequence[view.Column],
     row: int,
+    alike: Collection[str],
     size: int,
     number: int,
     differing: Breach | None,
-    verbose: bool,
+    fold: bool,
 ) -> None:
-    cells = [_cell(column.cells.get(row, ("-",)), size, verbose) for column in block]
+    cells = [_cell(column.cells.get(row, ("-",)), alike, size, fold) for column in block]
     here = differing is not None and differing.plan == row
     for i, parts in enumerate(zip_longest(*cells, fillvalue="")):
         mark = Span("  > ", "failed") if here and i == 0 else Span("    ")
@@ -124,10 +127,18 @@ def _row(
         page.add(*spans)
 
 
-def _cell(lines: Sequence[str], size: int, verbose: bool) -> list[str]:
+def _cell(lines: Sequence[str], alike: Collection[str], size: int, fold: bool) -> list[str]:
     *items, facts = lines
-    if len(items) > _LINES and not verbose:
-        items = [*items[: _LINES - 1], f"… {len(items) - _LINES + 1} more"]
+    if fold:
+        # What differs between ranks is what one looks for.
+        common = [line for line in items if line in alike]
+        others = [line for line in items if line not in alike]
+        if len(common) > 2:
+            common = [*common[:1], f"… {len(common) - 1} more as on all ranks"]
+        room = _LINES + 2 - len(common)
+        if len(others) > room:
+            others = [*others[: room - 1], f"… {len(others) - room + 1} more"]
+        items = common + others
     out: list[str] = []
     for line in (*items, facts):
         out += textwrap.wrap(line, size, subsequent_indent="  ") or [""]

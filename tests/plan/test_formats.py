@@ -79,6 +79,18 @@ def test_many_plans_are_folded_and_verbose_unfolds_them() -> None:
     assert "Trace of rank 0" in page(many, verbose=True)
 
 
+def test_what_many_collectives_have_in_common_is_folded_and_what_differs_is_not() -> None:
+    made = simulation(False)
+    first = made.plans[0][0]
+    works = tuple(replace(first.works[0], task=task) for task in range(40))
+    steps = tuple(s for s in made.steps if s.rank is None and s.task is not None)[:1] * 40
+    plans = tuple((replace(first, rank=r, ops=(), works=works if r else works[:-1]),) for r in range(4))
+    lines = section("Plans", page(replace(made, steps=steps, plans=plans)))
+    assert lines[0].split("  ")[-1].strip() == "ranks 1-3"
+    assert lines[2].count("… 38 more as on all ranks") == 2
+    assert "#39 allreduce: ch 0" in lines[3] and lines[3].startswith("      kernel ")
+
+
 def test_json_has_all_of_it() -> None:
     made = simulation()
     found = json.loads(data.render(made))
