@@ -383,6 +383,8 @@ static psm_status upload(psmPlanComm *comm, psmPlan *plan)
         work->place = at & (fifo->depth - 1);
         if (!work->kernel) continue;
         plan->fifoMask |= 1ull << work->channel;
+        /* NCCL 2.22 to 2.26 does not note what each channel was sent: one that has run and then stands still seems to
+         * be behind for ever, and 1 MiB later nobody gets room. */
         plan->acks[work->channel] = fifo->channelSent[work->channel] = at + bytes;
     }
     return PSM_OK;
