@@ -423,6 +423,8 @@ def _detail(step: ModelStep) -> str:
         "DESTRUCTOR": f"graph {a}",
         "PREPARE": f"depth {a}" + (f", captured into graph {c}" if c else ""),
         "PREPARE_FAILED": f"depth {a}",
+        "REGISTERED": f"it holds {b}",
+        "DEREGISTERED": f"it holds {b}",
         "FINISH": f"depth {a}",
         "DESTROY": f"its pools miss {a} plans and {b} ops",
     }

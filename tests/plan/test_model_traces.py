@@ -9,14 +9,27 @@ from functools import cache
 
 import pytest
 
-from psmkit.plan import Config, Event, Plan, Scheduler, Simulation, Step, StepKind, What, generate, graph, simulate
+from psmkit.plan import (
+    Config,
+    Event,
+    Plan,
+    Scheduler,
+    Simulation,
+    Step,
+    StepKind,
+    What,
+    generate,
+    graph,
+    simulate,
+    variants,
+)
 from psmkit.plan.model import Admission, ModelError, PlanKind, TraceEvent, admit, find_spin, model_variants
 
 Trace = list[Event]
 Kinds = dict[int, PlanKind]
 
 # What may stand where it likes, or as often.
-FREE = (What.TASK, What.REGISTERED, What.DEREGISTERED, What.CUDA)
+FREE = (What.TASK, What.CUDA)
 
 
 @pytest.fixture(autouse=True)
@@ -103,7 +116,7 @@ def test_the_beginning_of_a_trace_is_admitted() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [v for v, known in model_variants().items() if known.rule and known.number < 15 and v != "destroy-early"]
+    "name", [name for name, known in model_variants().items() if known.rule and name in variants()]
 )
 def test_the_right_model_refuses_traces_of_a_wrong_variant(name: str) -> None:
     cases = [one for seed in range(12) for one in traces(run(seed, name))]

@@ -37,6 +37,12 @@ inline makePlan()
         fi;
 #endif
         EV(MADE, ID(nplans), ANY, ANY, ANY);
+#ifndef TRACE
+        if
+        :: P[nplans].ncolls > 0 -> EV(REGISTERED, ID(nplans), ANY, 1, ANY); P[nplans].holds = 1
+        :: else
+        fi;
+#endif
         P[nplans].made = true;
         P[nplans].graph = graph;
         P[nplans].first = first;

@@ -61,6 +61,7 @@ c_decl {
 #define UNORDERED_STREAMS 16 /* stuck: the launch stream does not wait for the host stream */
 #define MAIN_POSTS 17       /* op.order: main posts ops while the host stream still has some to post */
 #define ARM_AFTER_ABORT 19  /* count.below: a host task after an abort arms again, while ops of the last replay count off */
+#define KEEP_HOLDS 20       /* hold.lost: what a plan has registered for its launches is not given back with it */
 #define DESTROY_EARLY 18    /* freed.touched: the destructor of a graph does not wait for its last replay */
 byte variant, plans, replays, failures, kinds;
 bool mayAbort, blocking; /* blocking: CUDA_LAUNCH_BLOCKING */
@@ -76,6 +77,7 @@ typedef Plan {
     NUM kernels, hosts;                           /* launched and not ended */
     short count;
     NUM due; /* host functions that have to run */
+    NUM holds; /* registrations of buffers */
 };
 #define NO_SYNC 0
 #define SYNC 1
@@ -246,9 +248,16 @@ inline hostStreamPlanTask(p, onStream, by)
 inline reclaim(p)
 {
     atomic {
+#ifndef TRACE
+        if
+        :: P[p].holds > 0 && variant != KEEP_HOLDS -> EV(DEREGISTERED, ID(p), ANY, 0, ANY); P[p].holds = 0
+        :: else
+        fi;
+#endif
         EV(RECLAIM, ID(p), OPEN_OPS(p), P[p].kernels, P[p].hosts);
         RULE(!P[p].reclaimed, "! reclaim.twice %d\n", p);
         RULE(ENDED(p), "! reclaim.early %d\n", p);
+        RULE(P[p].holds == 0, "! hold.lost %d\n", p);
         RULE(P[p].order == reclaims, "! fifo.order %d\n", p);
         P[p].reclaimed = true;
         if
@@ -490,12 +499,15 @@ over:
     skip
 }
 #else
-/* Events that change nothing here, but have their place. */
+/* Events of main that stand where they like, within bounds. */
+#define IS_HELD(n) nextPlan > 0 && nextPlan <= nplans && !P[nextPlan - 1].reclaimed && P[nextPlan - 1].holds == n
 proctype observer()
 {
 end:
     do
-    :: atomic { nextWhat == TASK || nextWhat == REGISTERED || nextWhat == DEREGISTERED -> trace_step() }
+    :: atomic { nextWhat == TASK -> trace_step() }
+    :: atomic { nextWhat == REGISTERED && IS_HELD(nextB - 1) -> P[nextPlan - 1].holds++; trace_step() }
+    :: atomic { nextWhat == DEREGISTERED && nextB >= 0 && IS_HELD(nextB + 1) -> P[nextPlan - 1].holds--; trace_step() }
     :: atomic { nextWhat == CUDA && !inBarrier -> trace_step() }
     od
 }
