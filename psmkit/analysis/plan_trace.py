@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from psmkit.analysis.job import Job, number
+from psmkit.analysis.job import Job, number, words
 from psmkit.logparse.planrules import DESTROY, MADE, PREPARE, PlanBreach, PlanEvent, PlanSummary, check, compare
 from psmkit.logparse.types import Event, Ref
 from psmkit.model import Finding
@@ -74,7 +74,7 @@ class Trace:
             if event.what == PREPARE:
                 group += 1
             elif event.what == MADE:
-                yield PlanSummary(event.plan, group, event.a % (1 << 64), event.b, event.c)
+                yield PlanSummary(event.plan, group, event.a % (1 << 64), max(event.b, 0), max(event.c, 0))
 
     def evidence(self, breach: PlanBreach) -> list[Ref]:
         """The lines of a breach: the event that breaks the rule and those of its plan before it, the last one first."""
@@ -126,7 +126,8 @@ def traces(job: Job) -> list[Trace]:
 def _event(event: Event) -> PlanEvent | None:
     values = [number(event.fields, name) for name in ("order", "plan", "a", "b", "c", "code", "rank")]
     known = [value for value in values if value is not None]
-    return PlanEvent(*known) if len(known) == len(values) else None
+    made = PlanEvent(*known) if len(known) == len(values) else None
+    return made if made is not None and made.possible else None
 
 
 def _of_traces(job: Job) -> Iterator[_Found]:
@@ -204,10 +205,24 @@ def _made(job: Job) -> list[Trace]:
         comms[event.proc] += plan == 1  # the plans of each communicator are numbered from 1
         trace = by_comm.setdefault((event.proc, comms[event.proc]), Trace(event.proc, job.run_of(event.proc), rank, -1))
         order = len(trace.events)
-        trace.events.append(PlanEvent(order, plan, mask, colls, p2ps, MADE, rank))
+        made = PlanEvent(order, plan, mask - (1 << 64) * (mask >> 63 & 1), colls, p2ps, MADE, rank)
+        if not made.possible:
+            continue
+        trace.events.append(made)
         trace.refs[order] = event.ref
     return [
         trace for trace in by_comm.values() if [e.plan for e in trace.events] == list(range(1, len(trace.events) + 1))
+    ]
+
+
+def _told(found: Sequence[_Found]) -> list[str]:
+    """What happened, once where it happened to several ranks."""
+    by_text: dict[str, list[int]] = defaultdict(list)
+    for one in found:
+        by_text[one.breach.text].append(one.breach.rank)
+    return [
+        f"rank{'s' if len(set(ranks)) > 1 else ''} {words(map(str, sorted(set(ranks))))}: {text}"
+        for text, ranks in list(by_text.items())[:_FIRST]
     ]
 
 
@@ -220,7 +235,7 @@ def _finding(job: Job, run: int | None, rule: str, found: Sequence[_Found]) -> F
         run=run,
         title=f"{rule}: rank {first.rank}: {first.text}{others}",
         confidence=0.95,
-        explanation=". ".join(f"rank {f.breach.rank}: {f.breach.text}" for f in found[:_FIRST]) + ".",
+        explanation=". ".join(_told(found)) + ".",
         refs=[ref for f in found[:_FIRST] for ref in f.refs[: _EVIDENCE if f is found[0] else 1]],
         ranks=ranks,
         procs=[f.proc for f in found],

@@ -30,6 +30,13 @@ class PlanEvent:
     what: int
     rank: int
 
+    @property
+    def possible(self) -> bool:
+        """It fits into the struct: a line of a log can hold any number."""
+        large = all(-(1 << 63) <= value < 1 << 63 for value in (self.a, self.b, self.c))
+        small = all(-(1 << 31) <= value < 1 << 31 for value in (self.what, self.rank))
+        return large and small and all(0 <= value < 1 << 64 for value in (self.order, self.plan))
+
 
 @dataclass(frozen=True, slots=True)
 class PlanSummary:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from psmkit.analysis.pipeline import analyse_job
 from psmkit.analysis.plan_trace import CODES_OF_RULES
@@ -171,3 +173,36 @@ def test_a_rule_that_a_log_tells_of_fails_the_run_by_its_own_code(tmp_path: Path
     report = analyse_job(job_of(tmp_path, job))
     assert report.verdict is Verdict.FAILED and report.reason.startswith("reclaim.early: rank 1: plan 3 is freed")
     assert {f.code for f in report.findings if f.severity is Severity.ERROR} == {"PSM306"}
+
+
+def test_numbers_that_no_event_can_have_are_passed_over(tmp_path: Path) -> None:
+    line = "psm event {} of communicator abc0 rank {}: made plan {} a={} b={} c={} code=3 scheduler=0"
+    huge = [line.format(n, 0, 1, n, n, n) for n in (1 << 63, 1 << 64, -(1 << 63) - 1)] + [
+        line.format(0, 1 << 31, 1, 0, 0, 0)
+    ]
+    made = "psm plan {} rank 0 made: {} collectives, {} p2p on channels 0xffffffffffffffff, 0 proxy ops, graph 0"
+    assert told(tmp_path, [*huge, made.format(1, 1 << 63, 1), *rows(0, *GOOD)], rows(1, *GOOD)) == []
+
+
+_SMALL = st.integers(-2, 5)
+_NUMBERS = st.one_of(_SMALL, st.integers(-(1 << 63), (1 << 63) - 1))
+_EVENTS = st.builds(
+    planrules.PlanEvent,
+    order=st.integers(0, 40),
+    plan=st.one_of(st.integers(0, 5), st.integers(0, (1 << 64) - 1)),
+    a=_NUMBERS,
+    b=_NUMBERS,
+    c=_NUMBERS,
+    what=st.one_of(st.integers(0, 30), st.integers(-(1 << 31), (1 << 31) - 1)),
+    rank=_SMALL,
+)
+
+
+@given(events=st.lists(_EVENTS, max_size=60), ended=st.booleans())
+@settings(max_examples=200, deadline=None, derandomize=True)
+def test_any_trace_can_be_judged(events: list[planrules.PlanEvent], ended: bool) -> None:
+    for breach in planrules.check(events, ended=ended):
+        assert breach.rule in CODES_OF_RULES and breach.text
+    plans = [planrules.PlanSummary(e.plan, e.order, e.a % (1 << 64), abs(e.b) % 7, abs(e.c) % 7) for e in events]
+    for breach in planrules.compare([(0, plans), (1, plans[1:]), (2, plans)]):
+        assert breach.rule in CODES_OF_RULES

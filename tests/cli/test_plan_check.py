@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +13,7 @@ from tests.analysis.test_plan_trace import GOOD, MADE, logs, rows
 from tests.cli.conftest import Result
 
 Cli = Callable[..., Result]
+ROOT = Path(__file__).parents[2]
 
 
 def written(folder: Path, *lines: list[str]) -> Path:
@@ -57,3 +61,20 @@ def test_hostile_text_of_a_log_does_not_reach_the_terminal(psmkit_cli: Cli, tmp_
     line = "psm rule x\x1b[31m broken by rank 0 plan 1: \x1b]0;owned\x07 text"
     done = psmkit_cli("plan", "check", written(tmp_path / "logs", [line, *rows(0, *GOOD)], rows(1, *GOOD)))
     assert "\x1b" not in done.out and "\x07" not in done.out
+
+
+def recorded(folder: Path, variant: str) -> Path:
+    """The records of four processes that launched a mixed group."""
+    folder.mkdir(mode=0o700)
+    command = [sys.executable, "examples/mixed_group.py", "--variant", variant]
+    env = {**os.environ, "PSM_RECORD_DIR": str(folder), "PSM_RECORD_KEEP": "1"}
+    subprocess.run(command, cwd=ROOT, env=env, capture_output=True, timeout=120, check=True)
+    return folder
+
+
+def test_records_of_processes_that_ran_plans_are_checked(psmkit_cli: Cli, tmp_path: Path) -> None:
+    right = psmkit_cli("plan", "check", recorded(tmp_path / "right", "coll-first"))
+    assert right.status == 0 and right.out.startswith("right: no rule is broken in 4 traces of plans")
+    wrong = psmkit_cli("plan", "check", "--format", "json", recorded(tmp_path / "wrong", "count-all-ops"))
+    (found,) = json.loads(wrong.out)["findings"]
+    assert wrong.status == 1 and found["code"] == "PSM309" and found["ranks"] == [0, 1, 2, 3]
