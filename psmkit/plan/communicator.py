@@ -16,7 +16,7 @@ from typing import Any, Self
 from psmkit._native.psm import ffi, lib
 from psmkit.plan.simulation import _breach, _configure
 from psmkit.plan.types import Breach, Config, DataType, Event, Func, RedOp, What
-from psmkit.proxy.errors import AbortedError, InvalidError, PsmError, WaitTimeoutError, check
+from psmkit.proxy.errors import AbortedError, InvalidError, PsmError, UnsupportedError, WaitTimeoutError, check
 from psmkit.proxy.service import Proxy
 from psmkit.transport.ends import End, recv_setup, send_setup
 from psmkit.transport.memory import Buffer, Memory, Raw, on_device, place_of
@@ -33,6 +33,7 @@ _FORMATS = {
     "L": DataType.UINT64, "q": DataType.INT64, "Q": DataType.UINT64, "e": DataType.FLOAT16, "f": DataType.FLOAT32,
     "d": DataType.FLOAT64,
 }  # fmt: skip
+_REDUCED = frozenset(DataType) - {DataType.FLOAT16, DataType.BFLOAT16, DataType.FLOAT8E4M3, DataType.FLOAT8E5M2}
 _RING, _P2P = 0, 1  # connIndex
 _MOST_BREACHES = 100
 _TRACE = 1 << 16  # events
@@ -190,6 +191,12 @@ class Group:
     ) -> None:  # fmt: skip
         if not 0 <= peer < self._ranks:
             raise ValueError(f"rank {peer} of {self._ranks}")
+        if func.reduces and (op is RedOp.AVG or kind not in _REDUCED):
+            raise UnsupportedError(
+                f"{func.label} of {kind.label} by {op.label}: rings on the host know sum, product, maximum and minimum of integers, "
+                "float32 and float64",
+                stage="plan",
+            )
         task = ffi.new("struct psmPlanTask *")
         task.func, task.peer, task.datatype, task.redop, task.count = int(func), peer, int(kind), int(op), count
         task.sendbuff, task.recvbuff = source, target
@@ -209,7 +216,7 @@ class Communicator:
         config: which scheduler cuts plans, how many channels, and so on; the same on all ranks. None: that of ``Config``.
 
     Raises:
-        InvalidError: it cannot be: one rank alone, values that are no powers of two.
+        InvalidError: it cannot be: too few infos, values that are no powers of two.
         NotFoundError: there is no such variant.
         PsmError: the ranks could not be connected.
     """
@@ -219,10 +226,10 @@ class Communicator:
     ) -> None:
         self.proxy, self.rank, self.ranks = proxy, proxy.rank, proxy.ranks
         self.config = config or Config(ranks=self.ranks)
-        if self.config.ranks != self.ranks or len(peers) != self.ranks or self.ranks < 2:
+        if self.config.ranks != self.ranks or len(peers) != self.ranks:
             raise InvalidError(
-                f"a communicator of {self.config.ranks} ranks, with {len(peers)} infos, for a proxy of {self.ranks}: at least 2 "
-                "ranks are meant, and all of them",
+                f"a communicator of {self.config.ranks} ranks, with {len(peers)} infos, for a proxy of {self.ranks}: all of them "
+                "are meant",
                 rank=self.rank,
                 stage="plan",
             )
@@ -243,7 +250,7 @@ class Communicator:
 
     def _keys(self) -> Iterator[tuple[int, int, int, int]]:
         """Peer, send, index, channel of all ends of this rank."""
-        for channel in range(self.config.channels):
+        for channel in range(self.config.channels if self.ranks > 1 else 0):
             yield (self.rank + 1) % self.ranks, 1, _RING, channel
             yield (self.rank - 1) % self.ranks, 0, _RING, channel
         for channel in range(self.config.p2p_channels):

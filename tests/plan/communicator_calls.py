@@ -103,7 +103,7 @@ class Mixed:
             group.all_gather(self.bytes[me], self.gathered)
             group.all_reduce(self.summed)
             group.reduce_scatter(self.blocks[me], self.scattered)
-            group.send(self.memory[0], (me + 1) % n)
+            group.send(self.memory[0], (me + 1) % n)  # of one rank: behind what it sends itself above
             group.recv(self.memory[1], (me - 1) % n)
             group.reduce(self.doubles[me], self.collected, self.root, RedOp.PROD, stream=other)
             group.all_reduce(self.doubles[me], self.largest, RedOp.MAX)
@@ -243,6 +243,15 @@ def long_group(rank: Rank, config: Config, collectives: int, pairs: int) -> Resu
         return Result(wrong).close(comm)
 
 
+def alone(rank: Rank, config: Config) -> Result:
+    """All tasks of a communicator of one rank are copies."""
+    with communicator(rank, config) as comm, ExitStack() as stack:
+        mixed = Mixed(comm, stack, 4)
+        mixed.enqueue(Streams(comm).new())
+        comm.wait()
+        return Result(mixed.wrong()).close(comm)
+
+
 # ---- graphs ----
 
 
@@ -340,13 +349,15 @@ def refused(rank: Rank, config: Config) -> tuple[list[str], Result]:
             lambda g: g.all_gather(ten, np.zeros(10, np.float32)),
             lambda g: g.all_reduce(np.zeros(3, np.complex64)),
             lambda g: g.all_reduce(np.zeros(3, np.uint8), datatype=DataType.FLOAT16),
+            lambda g: g.all_reduce(np.zeros(3, np.float16)),
+            lambda g: g.all_reduce(ten, None, RedOp.AVG),
         ]
         for attempt in attempts:
             try:
                 with comm.group(stream) as group:
                     group.all_reduce(ten)
                     attempt(group)
-            except (ValueError, TypeError, BufferError) as error:
+            except (ValueError, TypeError, BufferError, PsmError) as error:
                 said.append(type(error).__name__)
         # Two streams, one of which is captured: the first task is forgotten, too.
         graph, other = streams.rt.new("cudaGraph_t *"), streams.new()

@@ -74,6 +74,14 @@ def test_group_on_the_legacy_stream_completes(ranks: Ranks, pass_sm: bool) -> No
     assert all(map(good, ranks.run(calls.on_the_legacy_stream, replace(CONFIG, pass_sm=pass_sm))))
 
 
+@pytest.mark.ranks(1, deadline=60, cuda=True)
+@PASS_SM
+@BOTH
+def test_communicator_of_one_rank_copies(ranks: Ranks, scheduler: Scheduler, pass_sm: bool) -> None:
+    config = replace(CONFIG, ranks=1, scheduler=scheduler, pass_sm=pass_sm)
+    assert all(map(good, ranks.run(calls.alone, config)))
+
+
 @BOTH
 def test_pools_do_not_grow_with_the_number_of_groups(ranks: Ranks, scheduler: Scheduler) -> None:
     for got, (first, last) in ranks.run(calls.many_groups, replace(CONFIG, scheduler=scheduler), 100):
@@ -154,6 +162,8 @@ def test_what_cannot_be_launched_leaves_nothing_behind(ranks: Ranks) -> None:
             "ValueError",
             "TypeError",
             "ValueError",
+            "UnsupportedError",
+            "UnsupportedError",
             "InvalidError",
         ]
         assert good(got)

@@ -116,28 +116,30 @@ static void run_kernel(void *arg)
     atomic_fetch_sub(&engine->inside, 1);
 }
 
-/* What a rank sends to itself: the k-th send and the k-th recv of a channel belong together. */
+/* What goes from the rank to itself: the k-th send and the k-th recv of a channel belong together. A collective of one
+ * rank is a copy, too. */
 static psm_status copy_to_self(struct engine *engine, cudaStream_t stream, const struct plan_work_table *table)
 {
     uint64_t to = 0;
     for (uint64_t i = 0; i < table->nworks; i++) {
         const struct psmPlanWorkInfo *send = &table->works[i], *recv = send;
-        if (!send->kernel || send->func != PSM_PLAN_SEND || send->peer != engine->rank) continue;
-        for (; to < table->nworks; to++) {
+        bool alone = engine->nranks == 1 && send->func < PSM_PLAN_SEND;
+        if (!alone && (!send->kernel || send->func != PSM_PLAN_SEND || send->peer != engine->rank)) continue;
+        for (; !alone && to < table->nworks; to++) {
             recv = &table->works[to];
             if (recv->kernel && recv->func == PSM_PLAN_RECV && recv->peer == engine->rank &&
                 recv->channel >= send->channel)
                 break;
         }
-        if (to == table->nworks || recv->channel != send->channel || recv->nbytes != send->nbytes)
+        if (!alone && (to++ >= table->nworks || recv->channel != send->channel || recv->nbytes != send->nbytes))
             return psm_fail(PSM_ERR_MISMATCH, "plan", engine->rank, engine->rank, 0,
                             "a send of %" PRIu64 " bytes to the rank itself on channel %d has no recv of as many there",
                             send->nbytes, send->channel);
-        to++;
-        if (send->nbytes > 0)
+        char *into = (char *)recv->recvbuff + recv->offset;
+        const char *from = (const char *)send->sendbuff + send->offset;
+        if (send->nbytes > 0 && into != from)
             PSM_CUDA(engine->cuda, "plan", engine->rank, engine->rank,
-                     cudaMemcpyAsync((char *)recv->recvbuff + recv->offset, (const char *)send->sendbuff + send->offset,
-                                     send->nbytes, cudaMemcpyDefault, stream));
+                     cudaMemcpyAsync(into, from, send->nbytes, cudaMemcpyDefault, stream));
     }
     return PSM_OK;
 }
