@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from psmkit.cli import plan_model
 from psmkit.cli.output import check_output, show, show_page, width
 from psmkit.model.errors import PsmkitError
 
@@ -34,6 +35,9 @@ def command() -> None:
 
     The scheduler is libpsm's, in C. docs/plan.md tells the story.
     """
+
+
+command.add_command(plan_model.command)
 
 
 @command.command("simulate")

@@ -6,6 +6,7 @@ of the model, the compiler a program of the verifier, which is kept in the user'
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import re
@@ -91,7 +92,7 @@ class Scope:
     kinds: int = 31
 
     def __str__(self) -> str:
-        words = [f"{self.plans} plans" if self.plans != 1 else "1 plan", f"{self.replays} replays"]
+        words = [f"{n} {what}{'s' if n != 1 else ''}" for n, what in ((self.plans, "plan"), (self.replays, "replay"))]
         words += ["1 failed prepare"] * bool(self.failures) + ["abort"] * self.abort + ["blocking"] * self.blocking
         kinds = ("kernel", "network", "p2p", "mixed", "self copies")
         if self.kinds != 31:
@@ -391,7 +392,7 @@ def _number(out: str, pattern: str) -> int:
 
 def _replayed(out: str) -> tuple[str, int, tuple[ModelStep, ...]]:
     """The last rule that is named, its plan, and the events. spin prints them between its own lines."""
-    what = {number: name for name, number in reversed(_names().items())}
+    what = {number: name for name, number in reversed(list(_names().items()))}
     rule, plan, steps = "", 0, []
     for line in out.splitlines():
         if event := re.fullmatch(r"\s*@ (\d+) (\d+) (\d+) (-?\d+) (-?\d+) (-?\d+)", line):
@@ -426,6 +427,7 @@ def _detail(step: ModelStep) -> str:
         "REGISTERED": f"it holds {b}",
         "DEREGISTERED": f"it holds {b}",
         "FINISH": f"depth {a}",
+        "STUCK": f"its host function waits, count {b}" if a == _names()["WAIT_COUNT"] else "it is waited for in vain",
         "DESTROY": f"its pools miss {a} plans and {b} ops",
     }
     return texts.get(step.what, "")
@@ -444,7 +446,7 @@ class _Projected:
     graphs: int = 0
 
 
-def _projected(trace: Sequence[TraceEvent], what: dict[str, int], given: Mapping[int, PlanKind]) -> _Projected:
+def _projected(trace: Sequence[TraceEvent], what: Mapping[str, int], given: Mapping[int, PlanKind]) -> _Projected:
     out = _Projected()
     ids: dict[int, int] = {}
     for event in trace:
@@ -472,7 +474,7 @@ def _projected(trace: Sequence[TraceEvent], what: dict[str, int], given: Mapping
     return out
 
 
-def _kinds(trace: Iterable[TraceEvent], what: dict[str, int]) -> dict[int, PlanKind]:
+def _kinds(trace: Iterable[TraceEvent], what: Mapping[str, int]) -> dict[int, PlanKind]:
     """Of each plan, as its launches show: the most ops that a host task has posted."""
     kernel: dict[int, bool] = {}
     ops: dict[int, list[int]] = {}
@@ -536,7 +538,8 @@ def _header() -> Path:
     raise ModelError(f"{_EVENTS} is not installed: psmkit was built without libpsm")
 
 
-def _names() -> dict[str, int]:
+@functools.cache
+def _names() -> Mapping[str, int]:
     """Numbers of events, enqueuers, touchers and waits, as C has them, by their names without PSM_PLAN_."""
     text = re.sub(r"/\*.*?\*/", "", _header().read_text(), flags=re.S)
     names: dict[str, int] = {}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from psmkit.plan import What, rules, variants
+from psmkit.plan import What, model, rules, variants
 from psmkit.plan.model import (
     ModelError,
     ModelResult,
@@ -59,9 +59,9 @@ def test_a_wrong_variant_breaks_the_rule_that_it_is_made_for(name: str) -> None:
 
 
 def test_variants_of_the_model_and_of_libpsm_with_one_name_break_the_same_rule() -> None:
-    model, library = model_variants(), variants()
-    shared = model.keys() & library.keys()
-    assert {name: model[name].rule for name in shared} == {name: library[name].outcome for name in shared}
+    modelled, library = model_variants(), variants()
+    shared = modelled.keys() & library.keys()
+    assert {name: modelled[name].rule for name in shared} == {name: library[name].outcome for name in shared}
     # What those do, other ranks or opCounts see, which the model has not.
     assert library.keys() - shared == {"p2p-first", "prescheduled-p2p", "keep-opcount"}
 
@@ -121,6 +121,12 @@ def test_main_posts_beside_the_host_stream_once_the_graph_is_gone() -> None:
 
 def test_the_same_scope_gives_the_same_counterexample() -> None:
     assert verify("reclaim-twice").steps == verify("reclaim-twice").steps
+
+
+def test_an_installed_psmkit_has_the_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    before = model_variants()
+    monkeypatch.setattr(model, "_ROOT", tmp_path)
+    assert model_variants() == before
 
 
 def test_an_unknown_variant_is_named_with_those_that_there_are() -> None:
