@@ -21,8 +21,8 @@ body{font:14px/1.45 system-ui,sans-serif;margin:24px auto;max-width:1180px;paddi
 h1{font-size:19px;margin:0 0 4px}h2{font-size:15px;margin:26px 0 8px}
 p{margin:4px 0}.dim{color:#667}.bad{color:#b00020}.good{color:#0a6b3d}
 table{border-collapse:collapse;font:12px/1.4 ui-monospace,monospace}th{text-align:left;color:#556;font-weight:600}
-th,td{padding:4px 10px;border:1px solid #dde;vertical-align:top}tr.odd td{background:#fdf0f1}td.odd,tr.odd td.odd{background:#f9cdd3}tr.odd>td:first-child{border-left:4px solid #b00020}
-.facts{color:#667}.wide{overflow-x:auto;border:1px solid #dde;padding:4px}pre{font:12px/1.4 ui-monospace,monospace;background:#f6f7f9;padding:8px;overflow-x:auto}
+th,td{padding:4px 10px;border:1px solid #dde;vertical-align:top}.plans td{white-space:nowrap}tr.odd td{background:#fdf0f1}td.odd,tr.odd td.odd{background:#f9cdd3}tr.odd>td:first-child{border-left:4px solid #b00020}
+.wide{overflow-x:auto;border:1px solid #dde;padding:4px}pre{font:12px/1.4 ui-monospace,monospace;background:#f6f7f9;padding:8px;overflow-x:auto}
 details>summary{cursor:pointer;color:#335}
 """
 
@@ -46,7 +46,7 @@ def render(simulation: Simulation, rules: Mapping[str, Rule], *, rank: int | Non
         _plans(simulation),
         f"<h2>Streams and reclaim on rank {shown}</h2>",
         '<p class="dim">Triangle: a plan is launched. Square: hostStreamPlanTask posts its proxy ops. Circle: it is freed. '
-        "A bar of the reclaim queue begins where its reclaimer is enqueued. Dashed: not ended. Red: a rule breaks.</p>",
+        "A bar of the reclaim queue begins where its reclaimer is enqueued. Dashed: not ended. Red: a rule breaks. Cross: what is freed is used.</p>",
         f'<div class="wide">{draw(simulation, shown)}</div>',
         _lives(simulation, shown),
         "<h2>Tasks</h2>",
@@ -66,10 +66,10 @@ def _cell(text: str, style: str = "") -> str:
     return f"<td{f' class={style!r}'.replace(chr(39), chr(34)) if style else ''}>{text}</td>"
 
 
-def _table(heads: Sequence[str], rows: Iterable[tuple[str, Sequence[str]]]) -> str:
+def _table(heads: Sequence[str], rows: Iterable[tuple[str, Sequence[str]]], name: str = "facts") -> str:
     head = "".join(f"<th>{html_text(text)}</th>" for text in heads)
     body = "".join(f"<tr{' class=odd' if odd else ''}>{''.join(cells)}</tr>\n" for odd, cells in rows)
-    return f'<div class="wide"><table><tr>{head}</tr>\n{body}</table></div>'
+    return f'<div class="wide"><table class="{name}"><tr>{head}</tr>\n{body}</table></div>'
 
 
 def _plans(simulation: Simulation) -> str:
@@ -83,10 +83,10 @@ def _plans(simulation: Simulation) -> str:
         for column in found:
             *items, facts = column.cells.get(plan, ("-",))
             odd = here and differing is not None and differing.rank in column.ranks
-            text = "<br>".join([*map(html_text, items), f'<span class="facts">{html_text(facts)}</span>'])
+            text = "<br>".join([*map(html_text, items), f'<span class="dim">{html_text(facts)}</span>'])
             cells.append(_cell(text, "odd" if odd else ""))
         rows.append(("odd" if here else "", cells))
-    return _table(["plan", *(column.title for column in found)], rows)
+    return _table(["plan", *(column.title for column in found)], rows, "plans")
 
 
 def _lives(simulation: Simulation, rank: int) -> str:
@@ -100,12 +100,10 @@ def _lives(simulation: Simulation, rank: int) -> str:
 
 
 def _stuck(simulation: Simulation) -> Iterable[str]:
-    found = simulation.waiting()
+    found = view.stuck(simulation)
     if found:
         yield "<h2>Stuck</h2>"
-        for event in found:
-            plan = f", plan {event.plan}" if event.plan else ""
-            yield f"<p><b>rank {event.rank}{plan}</b>: {html_text(str(event))}</p>"
+        yield from (f"<p><b>{html_text(who)}</b>: {html_text(what)}</p>" for who, what in found)
 
 
 def _breaches(simulation: Simulation, rules: Mapping[str, Rule]) -> Iterable[str]:
@@ -113,12 +111,13 @@ def _breaches(simulation: Simulation, rules: Mapping[str, Rule]) -> Iterable[str
         return
     yield "<h2>Rules that are broken</h2>"
     rows = []
-    for breach in simulation.breaches:
-        text = rules[breach.rule].text if breach.rule in rules else ""
-        event = "-" if breach.order is None else str(breach.order)
-        cells = (breach.rule, view.place(breach), event, breach.text, text)
-        rows.append(("", [_cell(html_text(cell)) for cell in cells]))
-    yield _table(["rule", "where", "event", "what happened", "what must hold"], rows)
+    for name, found in view.by_rule(simulation).items():
+        text = rules[name].text if name in rules else ""
+        rows.append(("odd", [f'<td colspan="3"><b>{html_text(name)}</b>: {html_text(text)}</td>']))
+        for breach in found:
+            event = "-" if breach.order is None else str(breach.order)
+            rows.append(("", [_cell(html_text(cell)) for cell in (view.place(breach), event, breach.text)]))
+    yield _table(["where", "event", "what happened"], rows)
 
 
 def _trace(simulation: Simulation, rank: int) -> str:

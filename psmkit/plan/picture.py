@@ -68,6 +68,7 @@ class _Reader:
         self.group: int | None = None
         self.launched: dict[int, int] = {}
         self.replay = 0
+        self.begins: dict[int, int] = {}
         self.functions: dict[int, _Bar] = {}
         self.ops: dict[int, tuple[_Bar, int]] = {}  # bar, ops not ended
         self.queued: dict[int, list[_Bar]] = {}
@@ -102,7 +103,9 @@ class _Reader:
             if event.a & 1 and not event.b:
                 self.launched[plan] = at
         elif event.what is What.KERNEL_DONE:
-            self.bar(_KERNELS, plan, self.launched.pop(plan, self.replay), at)
+            # In a graph it follows the host stream's task of the same launch, and the kernel of the launch before.
+            self.bar(_KERNELS, plan, self.launched.pop(plan, max(self.replay, self.begins.get(plan, 0))), at)
+            self.begins[plan] = at
         else:
             self.read_ends(at, event)
 
@@ -115,6 +118,7 @@ class _Reader:
         elif event.what is What.HOST_TASK:
             self.mark(_HOST if event.a else _MAIN, event, at, "task")
             self.ops.pop(plan, None)
+            self.begins[plan] = at
         elif event.what is What.OP_POSTED:
             if plan not in self.ops:
                 self.ops[plan] = (self.bar(_OPS, plan, at, self.last, open=True), 0)

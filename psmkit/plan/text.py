@@ -172,14 +172,13 @@ def _lives(page: Page, simulation: Simulation, rank: int, verbose: bool) -> None
 
 
 def _stuck(page: Page, simulation: Simulation, verbose: bool) -> None:
-    found = simulation.waiting()
+    found = view.stuck(simulation)
     if not found:
         return
     page.blank()
     page.add(Span("Stuck", "heading"))
-    for event in found if verbose else found[:_STUCK]:
-        plan = f", plan {event.plan}" if event.plan else ""
-        page.wrap(str(event), indent="  ", hang="      ", lead=Span(f"rank {event.rank}{plan}: ", "hung"))
+    for who, what in found if verbose else found[:_STUCK]:
+        page.wrap(what, indent="  ", hang="      ", lead=Span(f"{who}: ", "hung"))
     if len(found) > _STUCK and not verbose:
         page.add(Span(f"  … {len(found) - _STUCK} more (-v shows all)", "dim"))
 
@@ -190,10 +189,7 @@ def _breaches(page: Page, simulation: Simulation, rules: Mapping[str, Rule], ver
         page.add(Span("Rules: none is broken", "heading"))
         return
     page.add(Span("Rules that are broken", "heading"))
-    by_rule: dict[str, list[Breach]] = {}
-    for breach in simulation.breaches:
-        by_rule.setdefault(breach.rule, []).append(breach)
-    for name, found in sorted(by_rule.items(), key=lambda item: item[0] == "stuck"):  # it follows from the others
+    for name, found in view.by_rule(simulation).items():
         text = rules[name].text if name in rules else ""
         page.wrap(text, indent="  ", hang="      ", lead=Span(f"{name}: ", "error"))
         for number, breach in enumerate(found if verbose else found[:_ALIKE]):

@@ -13,6 +13,7 @@ __all__ = [
     "LIFE_HEADS",
     "Column",
     "Life",
+    "by_rule",
     "columns",
     "configuration",
     "divergence",
@@ -24,6 +25,7 @@ __all__ = [
     "place",
     "sentence",
     "step_lines",
+    "stuck",
     "title",
 ]
 
@@ -222,6 +224,26 @@ def _span(orders: Sequence[int]) -> str:
     if not orders:
         return "-"
     return str(orders[0]) if len(orders) == 1 else f"{min(orders)}-{max(orders)}"
+
+
+def stuck(simulation: Simulation) -> list[tuple[str, str]]:
+    """(who, what it waits for), ranks that wait for the same together; the main thread, which waits for the rest, last."""
+    groups: dict[tuple[int, str], list[int]] = defaultdict(list)
+    for event in simulation.waiting():
+        groups[(event.plan, str(event))].append(event.rank)
+    found = sorted(groups.items(), key=lambda item: item[0][1].startswith("main thread"))
+    return [
+        (f"rank{'s' if len(ranks) > 1 else ''} {ranges(ranks)}" + (f", plan {plan}" if plan else ""), text)
+        for (plan, text), ranks in found
+    ]
+
+
+def by_rule(simulation: Simulation) -> dict[str, list[Breach]]:
+    """The breaches by rule; to be stuck follows from the others and comes last."""
+    out: dict[str, list[Breach]] = {}
+    for breach in simulation.breaches:
+        out.setdefault(breach.rule, []).append(breach)
+    return dict(sorted(out.items(), key=lambda item: item[0] == "stuck"))
 
 
 def evidence(trace: Sequence[Event], breach: Breach, most: int = _EVIDENCE) -> list[Event]:

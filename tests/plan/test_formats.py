@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from psmkit.plan import Simulation, data, html, picture, text, view
+from psmkit.plan import Simulation, What, data, html, picture, text, view
 from tests.plan.made import RULES, simulation
 
 HOSTILE = 'x</script><svg onload=alert(1)>"\x1b[31m\u202e & <b>'
@@ -59,6 +59,16 @@ def test_the_rank_of_the_first_breach_is_followed() -> None:
 def test_who_is_stuck_is_told_with_what_it_waits_for() -> None:
     assert section("Stuck", page(simulation())) == [
         "  rank 2, plan 1: kernel waits for all ranks to enter the channel of a collective"
+    ]
+
+
+def test_ranks_that_wait_for_the_same_are_told_once_and_the_main_thread_last() -> None:
+    made = simulation()
+    ends = [e for e in made.events if e.what is What.STUCK]
+    waits = tuple(replace(ends[0], rank=r, a=a) for r in (0, 1, 3) for a in (2, 5))
+    assert section("Stuck", page(replace(made, events=made.events + waits))) == [
+        "  ranks 0-3, plan 1: kernel waits for all ranks to enter the channel of a collective",
+        "  ranks 0, 1, 3, plan 1: main thread waits for a plan to reclaim",
     ]
 
 
@@ -133,7 +143,11 @@ def test_hostile_text_is_text_in_every_format() -> None:
     made = simulation(text=HOSTILE)
     made = replace(made, config=replace(made.config, variant=HOSTILE))
     shown = html.render(made, RULES)
-    assert "<b>" not in shown.replace("<b>rank", "") and "alert(1)>" not in shown and "\x1b" not in shown
+    assert (
+        "<b>" not in shown.replace("<b>rank", "").replace("<b>cut", "").replace("<b>reclaim", "")
+        and "alert(1)>" not in shown
+        and "\x1b" not in shown
+    )
     assert [tag for tag, _ in _Page(shown).tags].count("svg") == 1
     assert "\x1b" not in page(made) and "\u202e" not in page(made)
     assert "\x1b" not in picture.draw(made, 1)
