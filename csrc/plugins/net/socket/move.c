@@ -1,5 +1,10 @@
 /* Bytes: messages out of requests, and into them. Every call is non-blocking and goes as far as the kernel takes or has
- * bytes, within a budget: the caller's thread has other connections to look after. */
+ * bytes, within a budget: the caller's thread has other connections to look after.
+ *
+ * Messages go one way, so the receiver's TCP has nothing to send its acknowledgement with: it sends one when a read
+ * empties the socket, before the read returns, and half of the latency of a small message is that. So there is a byte
+ * behind a small message, which the receiver leaves where it is; its next look, which has nothing else to do, takes it.
+ */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stdio.h>
@@ -14,7 +19,8 @@
 enum {
     BUDGET = 16,    /* system calls on a stream */
     LOOK_BACK = 32, /* tries of a full stream */
-    SMALL = 512     /* bytes */
+    SMALL = 512,    /* bytes: a copy is cheaper than a vector */
+    PADDED = 1024
 };
 
 struct socket_comm *socket_comm_new(bool sends, int dev, int max_recvs, uint32_t streams)
@@ -144,23 +150,26 @@ static ncclResult_t send_failed(struct socket_comm *c, int number)
 /* Headers and bytes of as many messages as there are, in one call. */
 static ncclResult_t push_first(struct socket_comm *c)
 {
+    static char pad;
     struct socket_stream *s = &c->stream[0];
     for (int budget = BUDGET; budget > 0 && s->at < c->begun; budget--) {
         struct iovec iov[SOCKET_IOV];
         int n = 0;
         size_t wanted = 0, skip = s->offset;
-        for (uint64_t k = s->at; k < c->begun && n + 2 <= SOCKET_IOV; k++) {
+        for (uint64_t k = s->at; k < c->begun && n + 3 <= SOCKET_IOV; k++) {
             struct socket_moving *m = moving(c, k);
             struct share share = share_of(&m->header, 0);
             size_t header = sizeof m->header;
             if (skip < header) iov[n++] = (struct iovec){(char *)&m->header + skip, header - skip};
             skip = skip > header ? skip - header : 0;
             if (share.size > skip) iov[n++] = (struct iovec){m->part->data + skip, share.size - skip};
+            skip = skip > share.size ? skip - share.size : 0;
+            if (m->header.pad > skip) iov[n++] = (struct iovec){&pad, 1};
             skip = 0;
         }
         for (int i = 0; i < n; i++) wanted += iov[i].iov_len;
         ssize_t sent;
-        if (wanted <= SMALL) { /* a copy is cheaper than a vector of two */
+        if (wanted <= SMALL) {
             char whole[SMALL];
             size_t at = 0;
             for (int i = 0; i < n; at += iov[i++].iov_len) memcpy(whole + at, iov[i].iov_base, iov[i].iov_len);
@@ -173,7 +182,7 @@ static ncclResult_t push_first(struct socket_comm *c)
         size_t left = (size_t)sent;
         while (s->at < c->begun) {
             struct socket_moving *m = moving(c, s->at);
-            size_t whole = sizeof m->header + share_of(&m->header, 0).size;
+            size_t whole = sizeof m->header + share_of(&m->header, 0).size + m->header.pad;
             if (left < whole - s->offset) break;
             left -= whole - s->offset;
             if (m->header.shares == 0) return net_too_large(&c->net, m->header.size, m->part->room, m->header.tag);
@@ -256,7 +265,7 @@ static ncclResult_t find_slot(struct socket_comm *c, struct net_part *part, stru
         header->group = known->group;
         header->part = (uint16_t)i;
         part->room = known->slot[i].size;
-        if (part->size > part->room) header->shares = 0;
+        if (part->size > part->room) header->shares = header->pad = 0;
         known->used |= 1u << i;
         if (known->used == (1u << known->n) - 1) {
             c->known_first++;
@@ -275,7 +284,8 @@ static ncclResult_t post_send(struct socket_comm *c, struct net_request *r, bool
                                     .shares = (uint16_t)shares_for(c, part->size),
                                     .group = c->begun,
                                     .size = part->size,
-                                    .tag = part->tag};
+                                    .tag = part->tag,
+                                    .pad = part->size <= PADDED};
     bool found = c->net.max_recvs == 1;
     ncclResult_t result = found ? ncclSuccess : find_slot(c, part, &header, &found);
     if (result != ncclSuccess || !found) return result;
@@ -345,6 +355,7 @@ static ncclResult_t match(struct socket_comm *c, const struct socket_message *m,
     struct net_part *part = &r->part[m->part];
     if (net->max_recvs > 1 && m->tag != part->tag)
         return net_protocol(net, "tag of a message", (uint64_t)(int64_t)m->tag, (uint64_t)(int64_t)part->tag);
+    if (m->pad > 1) return net_protocol(net, "padding of a message", m->pad, 1);
     if (m->shares > c->streams) return net_protocol(net, "number of shares", m->shares, c->streams);
     if (m->size > part->room || m->shares == 0) return refuse(c, m, part);
     part->size = m->size;
@@ -361,8 +372,8 @@ static ncclResult_t match(struct socket_comm *c, const struct socket_message *m,
 /* *ended: nothing comes any more on stream 0. */
 static ncclResult_t read_first(struct socket_comm *c, struct iovec *iov, int n, size_t *got)
 {
-    ssize_t bytes = n == 1 ? recv(c->stream[0].fd, iov->iov_base, iov->iov_len, MSG_DONTWAIT)
-                           : readv(c->stream[0].fd, iov, n);
+    ssize_t bytes =
+        n == 1 ? recv(c->stream[0].fd, iov->iov_base, iov->iov_len, MSG_DONTWAIT) : readv(c->stream[0].fd, iov, n);
     *got = bytes > 0 ? (size_t)bytes : 0;
     if (bytes > 0) return ncclSuccess;
     if (bytes < 0 && (errno == EAGAIN || errno == EINTR)) return ncclSuccess;
@@ -370,6 +381,14 @@ static ncclResult_t read_first(struct socket_comm *c, struct iovec *iov, int n, 
     c->ended = true;
     if (c->ahead_n > 0 || next_of(c, 0)) return net_peer_gone(&c->net, "closed the connection inside a message");
     return ncclSuccess;
+}
+
+/* Where the next message can only be a small one: up to the byte behind it. */
+static size_t length_to_read(const struct socket_comm *c)
+{
+    const struct net_request *next = c->group[c->first_open % NET_REQUESTS];
+    if (next->n > 1 || next->part[0].room > PADDED) return sizeof c->ahead;
+    return c->pads + sizeof(struct socket_message) + next->part[0].room;
 }
 
 /* Until wanted is done: what comes after it is for the next call. */
@@ -399,7 +418,13 @@ static ncclResult_t pull_first(struct socket_comm *c, const struct net_request *
                 got -= c->ahead_n;
             }
             s->offset += got;
-            if (got == rest) share_moved(c, 0);
+            if (got < rest) continue;
+            c->pads = m->header.pad;
+            share_moved(c, 0);
+        } else if (c->pads && c->ahead_n) {
+            c->ahead_at++;
+            c->ahead_n--;
+            c->pads = 0;
         } else if (c->ahead_n >= sizeof(struct socket_message)) {
             struct socket_message header;
             bool matched = false;
@@ -412,7 +437,7 @@ static ncclResult_t pull_first(struct socket_comm *c, const struct net_request *
             if (c->first_open == c->posted || c->ended) return ncclSuccess; /* nobody asks for more */
             memmove(c->ahead, c->ahead + c->ahead_at, c->ahead_n);
             c->ahead_at = 0;
-            struct iovec iov = {c->ahead + c->ahead_n, sizeof c->ahead - c->ahead_n};
+            struct iovec iov = {c->ahead + c->ahead_n, length_to_read(c) - c->ahead_n};
             budget--;
             result = read_first(c, &iov, 1, &got);
             if (got == 0) return result;

@@ -85,7 +85,7 @@ struct socket_message {
     uint64_t group;
     uint64_t size;
     int32_t tag;
-    uint32_t unused;
+    uint32_t pad; /* bytes behind a small one, 0 or 1: see move.c */
 };
 PSM_SHAREABLE(socket_message, 32);
 
@@ -145,6 +145,7 @@ struct socket_comm {
     struct net_request *group[NET_REQUESTS]; /* posted, by number; those whose slots are all taken are passed */
     uint64_t first_open, posted;
     uint32_t ahead_at, ahead_n; /* bytes of stream 0 that are read already */
+    uint32_t pads;              /* of those that come next */
     bool ended;                 /* stream 0 */
     char ahead[SOCKET_AHEAD];
     /* notices, as they are written or read */
