@@ -9,7 +9,10 @@ import click
 __all__ = ["command"]
 
 # Subcommand -> what it does; each is imported when it is used, from psmkit.cli.plugin_<name>.
-_COMMANDS = {"check": "What a plugin library holds, which releases load it, and what is wrong with it."}
+_COMMANDS = {
+    "check": "What a plugin library holds, which releases load it, and what is wrong with it.",
+    "drive": "Drive a net plugin as NCCL does, without NCCL, and check each call and each byte.",
+}
 
 
 class _Commands(click.Group):

@@ -489,6 +489,55 @@ _TABLE: tuple[tuple[str, str, Severity, str, str], ...] = (
         "The table is there, and no release takes it from such a library: CollNet without net, or a version from before plugins.",
         "Add what it needs, or leave it out.",
     ),
+    (
+        "PSM911",
+        "net plugin breaks the contract of a call",
+        _E,
+        "A net plugin that was driven as NCCL does answered what NCCL cannot go on with: an error, a value out of bounds, a request that is none.",
+        "The finding names the check, the call and the release that relies on it; `psmkit plugin drive LIB --only CHECK` runs it alone.",
+    ),
+    (
+        "PSM912",
+        "net plugin delivers wrong data",
+        _E,
+        "Bytes, sizes or the order of messages differ from what was sent, or memory beyond a receive was written.",
+        "Run the check alone with two ranks; it names the message and the first byte that differs, and the same message differs each time.",
+    ),
+    (
+        "PSM913",
+        "process dies in a net plugin",
+        _E,
+        "A process that drove the plugin as NCCL does ended in one of its calls, or when it was unloaded.",
+        "Run the check alone under a debugger or with the plugin built with AddressSanitizer; the call is named.",
+    ),
+    (
+        "PSM914",
+        "call of a net plugin does not come back",
+        _E,
+        "NCCL serves all connections by one thread: a call that waits, for the other side or for a lock, stops all of them.",
+        "Make the call answer at once: a NULL comm, a NULL request, or done 0, and go on in the next call.",
+    ),
+    (
+        "PSM915",
+        "net plugin does not go on",
+        _E,
+        "Its calls come back, and still a connection, a send or a receive that both sides called for does not end.",
+        "See what the plugin waits for on both ranks. Where the machine was very busy, give it more time with --timeout.",
+    ),
+    (
+        "PSM916",
+        "net plugin leaves something behind",
+        _E,
+        "Descriptors, threads or processes are there after all connections were closed; a long job runs out of them.",
+        "Close what the closed connection had; the finding lists what is open.",
+    ),
+    (
+        "PSM917",
+        "net plugin cuts off a message without an error",
+        _W,
+        "A message longer than its receive arrives in part, and no call says so. A bug of the program is then seen as wrong results.",
+        "Compare the sizes when the message is matched, log both, and answer an error.",
+    ),
 )
 
 CODES: dict[str, Code] = {row[0]: Code(*row) for row in _TABLE}

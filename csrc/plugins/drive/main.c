@@ -1,0 +1,246 @@
+/* psm_net_drive LIB VERSION CHECK...: a rank. Its runner is psmkit, by PSM_LAB_SOCKET; the ranks map the file
+   PSM_DRIVE_STATE. --list names the checks, --tables LIB the versions that the library has. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "drive.h"
+#include "rank.h"
+
+struct driver d;
+static char said[800]; /* of the check that runs: a note, or why it was skipped */
+static bool skipping;
+
+uint64_t now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/* ---- reports ---- */
+
+static char *put_text(char *out, char *limit, const char *text)
+{
+    *out++ = '"';
+    for (; *text && out < limit - 8; text++) {
+        unsigned char c = (unsigned char)*text;
+        if (c < 32 || c > 126 || c == '"' || c == '\\')
+            out += sprintf(out, "\\u%04x", c);
+        else
+            *out++ = (char)c;
+    }
+    *out++ = '"';
+    return out;
+}
+
+static void send_report(const char *outcome, const char *kind, const char *text, uint64_t took)
+{
+    char line[8192], *limit = line + sizeof line - 256, *at = line;
+    struct slot *slot = d.slots + d.rank;
+    at += sprintf(at, "report {\"check\": \"%s\", \"outcome\": \"%s\", \"kind\": \"%s\", \"seconds\": %.6f, \"call\": ",
+                  slot->check, outcome, kind, (double)took * 1e-9);
+    at = put_text(at, limit, slot->call);
+    at += sprintf(at, ", \"text\": ");
+    at = put_text(at, limit, text);
+    at += sprintf(at, "}\n");
+    lab_send_line(line, (size_t)(at - line));
+}
+
+_Noreturn void failed(const char *kind, const char *format, ...)
+{
+    char text[1000];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    /* First this: who waits for this rank then looks no further. */
+    atomic_store(&d.slots[d.rank].failed, 1);
+    send_report("failed", kind, text, 0);
+    /* No destructors and no exit handlers: the plugin is in the middle of something. */
+    _exit(1);
+}
+
+_Noreturn void left(void)
+{
+    send_report("left", "", "another rank failed", 0);
+    _exit(1);
+}
+
+void skipped(const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(said, sizeof said, format, arguments);
+    va_end(arguments);
+    skipping = true;
+}
+
+void note(const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(said, sizeof said, format, arguments);
+    va_end(arguments);
+}
+
+void report_check(uint64_t begun)
+{
+    send_report(skipping ? "skipped" : "passed", "", said, now_ns() - begun);
+    skipping = false;
+    said[0] = 0;
+}
+
+const char *result_name(ncclResult_t result)
+{
+    static const char *const names[] = {"ncclSuccess",       "ncclUnhandledCudaError", "ncclSystemError",
+                                        "ncclInternalError", "ncclInvalidArgument",    "ncclInvalidUsage",
+                                        "ncclRemoteError",   "ncclInProgress",         "ncclTimeout"};
+    static char other[32];
+    if ((unsigned)result < sizeof names / sizeof names[0]) return names[result];
+    snprintf(other, sizeof other, "result %d", (int)result);
+    return other;
+}
+
+/* ---- the other ranks ---- */
+
+void meet(void)
+{
+    if (lab_meet(d.slots[d.rank].check, false) > 0) left();
+}
+
+void look_at_others(void)
+{
+    for (int r = 0; r < d.ranks; r++)
+        if (r != d.rank && (atomic_load(&d.slots[r].failed) || (kill(d.slots[r].pid, 0) != 0 && errno == ESRCH)))
+            left();
+}
+
+struct patience patience(void)
+{
+    return (struct patience){.last = now_ns()};
+}
+
+bool too_long(struct patience *p)
+{
+    sched_yield();
+    if (++p->turns % 64 != 0) return false;
+    look_at_others();
+    return now_ns() - p->last > d.timeout_ns;
+}
+
+/* ---- start ---- */
+
+static const struct check *const all_checks[] = {setup_checks, data_checks, more_checks};
+
+static const struct check *find(const char *name)
+{
+    for (size_t i = 0; i < sizeof all_checks / sizeof all_checks[0]; i++)
+        for (const struct check *c = all_checks[i]; c->name; c++)
+            if (strcmp(c->name, name) == 0) return c;
+    return NULL;
+}
+
+static long setting(const char *name, long low, long high)
+{
+    const char *text = getenv(name);
+    char *rest;
+    long value = text ? strtol(text, &rest, 10) : -1;
+    if (!text || !*text || *rest || value < low || value > high) {
+        fprintf(stderr, "psm_net_drive: %s is %s; a number from %ld to %ld is meant. psmkit plugin drive starts this\n",
+                name, text ? text : "not set", low, high);
+        exit(2);
+    }
+    return value;
+}
+
+static void map_state(void)
+{
+    const char *path = getenv("PSM_DRIVE_STATE");
+    int fd = path ? open(path, O_RDWR | O_CLOEXEC) : -1;
+    void *at =
+        fd < 0 ? MAP_FAILED : mmap(NULL, (size_t)d.ranks * SLOT_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (at == MAP_FAILED) {
+        fprintf(stderr, "psm_net_drive: PSM_DRIVE_STATE, %s: %s\n", path ? path : "not set", strerror(errno));
+        exit(2);
+    }
+    close(fd);
+    d.slots = at;
+}
+
+/* Which versions there are, as a process that loads the library sees it. */
+static int tables(const char *path)
+{
+    d.path = path;
+    d.library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!d.library) {
+        printf("error %s\n", dlerror());
+        return 0;
+    }
+    for (d.version = 12; d.version >= 4; d.version--)
+        if (table_find()) printf("table %d\n", d.version);
+    printf("end\n");
+    fflush(stdout);
+    _exit(0);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc == 2 && strcmp(argv[1], "--list") == 0) {
+        for (size_t i = 0; i < sizeof all_checks / sizeof all_checks[0]; i++)
+            for (const struct check *c = all_checks[i]; c->name; c++) printf("%s %d\n", c->name, c->since);
+        return 0;
+    }
+    if (argc == 3 && strcmp(argv[1], "--tables") == 0) return tables(argv[2]);
+    if (argc < 4) {
+        fprintf(stderr, "psm_net_drive: LIB VERSION CHECK... are meant. psmkit plugin drive starts this\n");
+        return 2;
+    }
+    _Static_assert(sizeof(struct slot) <= SLOT_BYTES, "psmkit reads slots of this size");
+    setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0});
+    d.path = argv[1];
+    d.version = atoi(argv[2]);
+    d.cuda = getenv("PSM_DRIVE_CUDA");
+    d.rank = (int)setting("PSM_RANK", 0, MAX_RANKS - 1);
+    d.ranks = (int)setting("PSM_RANKS", 2, MAX_RANKS);
+    d.timeout_ns = (uint64_t)setting("PSM_DRIVE_TIMEOUT_MS", 1, 3600000) * 1000000u;
+    int fd = (int)setting("PSM_LAB_SOCKET", 0, 1 << 20);
+    unsetenv("PSM_LAB_SOCKET"); /* for processes that the plugin may start */
+    map_state();
+    lab_connect(fd, d.rank, d.ranks);
+    d.slots[d.rank].pid = getpid();
+    watch_start();
+    lab_meet("start", false);
+    for (int i = 3; i < argc; i++) {
+        const struct check *c = find(argv[i]);
+        struct slot *slot = d.slots + d.rank;
+        if (!c) {
+            fprintf(stderr, "psm_net_drive: there is no check %s\n", argv[i]);
+            return 2;
+        }
+        strncpy(slot->check, c->name, sizeof slot->check - 1);
+        memset(slot->call, 0, sizeof slot->call);
+        lab_stage(c->name);
+        uint64_t begun = now_ns();
+        if (d.version < c->since)
+            skipped("from version %d on", c->since);
+        else
+            c->run();
+        forget_requests();
+        report_check(begun);
+        meet();
+    }
+    memset(d.slots[d.rank].check, 0, sizeof d.slots[d.rank].check);
+    return 0;
+}

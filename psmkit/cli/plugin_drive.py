@@ -1,0 +1,224 @@
+"""``psmkit plugin drive``: a net plugin is driven as NCCL does, without NCCL."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from psmkit.cli.output import show, show_page, width
+
+if TYPE_CHECKING:
+    from psmkit.plugins.drive import Drive, Result
+    from psmkit.report.layout import Page
+
+__all__ = ["command"]
+
+SCHEMA = "psmkit.plugin-drive/1"
+
+
+def _variables(_ctx: click.Context, _param: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+    pairs = [value.partition("=") for value in values]
+    for (name, equal, _), value in zip(pairs, values, strict=True):
+        if not name or not equal:
+            raise click.BadParameter(f"{value!r}: NAME=VALUE is meant")
+    return {name: text for name, _, text in pairs}
+
+
+def _versions(_ctx: click.Context, _param: click.Parameter, value: str | None) -> list[int] | str | None:
+    if value is None or value == "all":
+        return value
+    words = [word.strip().removeprefix("v") for word in value.split(",")]
+    if not all(word.isdecimal() and 4 <= int(word) <= 12 for word in words):
+        raise click.BadParameter(f"{value!r}: versions from 4 to 12, as 8 or 8,12, or all")
+    return [int(word) for word in words]
+
+
+@click.command("drive")
+@click.argument("lib", metavar="LIB", required=False, type=click.Path(path_type=Path))
+@click.option("--ranks", type=click.IntRange(2, 64), default=2, help="Processes.  [2]")
+@click.option(
+    "--version",
+    "versions",
+    metavar="N[,...]|all",
+    callback=_versions,
+    help="Versions of the table.  [the newest that it has]",
+)
+@click.option("--only", metavar="CHECK", multiple=True, help="This check alone. Repeatable; --list names them.")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(0.1),
+    default=20.0,
+    help="Seconds that a call may take, and that may pass without progress.  [20]",
+)
+@click.option(
+    "--env", "settings", metavar="NAME=VALUE", multiple=True, callback=_variables, help="Set in the ranks. Repeatable."
+)
+@click.option(
+    "--cuda",
+    metavar="LIB",
+    help="A CUDA runtime, such as libcudart.so.12, for plugins that move a GPU's memory; 'emulated' for the lab's.",
+)
+@click.option("--list", "listing", is_flag=True, help="Name the checks, what they ask for, and who relies on it.")
+@click.option("--format", "form", type=click.Choice(("text", "json")), default="text", help="How to write it.  [text]")
+def command(
+    lib: Path | None,
+    ranks: int,
+    versions: list[int] | str | None,
+    only: tuple[str, ...],
+    timeout: float,
+    settings: dict[str, str],
+    cuda: str | None,
+    listing: bool,
+    form: str,
+) -> int:
+    """Drive a net plugin as NCCL does, in several processes, and check each call, each byte, and what is left.
+
+    No NCCL, no GPU and no network card of a kind is needed. psmkit itself never loads the library.
+
+    Exit status: 0 all checks passed or were skipped, 1 findings, 2 the library cannot be driven.
+    """
+    from psmkit.plugins import drive as driver
+
+    if listing:
+        return _list(form)
+    if lib is None:
+        raise click.UsageError("Missing argument 'LIB'.")
+    _known(only)
+    chosen = driver.versions_of(lib, settings) if isinstance(versions, str) else versions
+    if cuda == "emulated":
+        from psmkit.lab.cuda import folder
+
+        cuda = str(folder() / "libcudart.so.12")
+    done = driver.drive(lib, ranks=ranks, versions=chosen, only=only, timeout=timeout, environment=settings, cuda=cuda)
+    if form == "json":
+        show(json.dumps(_plain(done), indent=2) + "\n")
+    else:
+        from psmkit.report.layout import Page
+
+        page = Page(width(sys.stdout))
+        _head(page, done)
+        _table(page, done)
+        _skipped(page, done)
+        _findings(page, done)
+        show_page(page)
+    return 0 if done.clean else 1
+
+
+def _known(names: tuple[str, ...]) -> None:
+    from psmkit.plugins.drive_checks import CHECKS
+
+    known = [check.name for check in CHECKS]
+    for name in names:
+        if name not in known:
+            raise click.BadParameter(f"{name!r}; there are {', '.join(known)}", param_hint="--only")
+
+
+def _list(form: str) -> int:
+    from psmkit.plugins.drive_checks import CHECKS
+    from psmkit.report.layout import Page, Span
+
+    if form == "json":
+        rows = [{"check": c.name, "since": c.since, "text": c.text, "source": c.source} for c in CHECKS]
+        show(json.dumps(rows, indent=2) + "\n")
+        return 0
+    page = Page(width(sys.stdout))
+    for check in CHECKS:
+        page.add(Span(check.name, "heading"), f"  from v{check.since}" if check.since > 4 else "")
+        page.wrap(check.text, indent="  ")
+        page.wrap(f"source: {check.source}", indent="  ")
+    show_page(page)
+    return 0
+
+
+def _head(page: Page, done: Drive) -> None:
+    from psmkit.report.layout import Span
+
+    failed = sum(result.outcome == "failed" for result in done.results)
+    passed = sum(result.outcome == "passed" for result in done.results)
+    skipped = sum(result.outcome == "skipped" for result in done.results)
+    versions = ", ".join(f"v{version}" for version in done.versions)
+    head = Span(f"{failed} failed", "error") if failed else Span("green", "healthy")
+    page.add(head, Span(f": {done.path.name}", "heading"))
+    page.wrap(f"net {versions}; {done.ranks} ranks; {passed} passed, {failed} failed, {skipped} skipped")
+    page.blank()
+
+
+_WORDS = {"passed": "ok", "failed": "FAILED", "skipped": "-"}
+
+
+def _table(page: Page, done: Drive) -> None:
+    from psmkit.plugins.drive_checks import CHECKS
+    from psmkit.report.layout import Span
+    from psmkit.report.ranktable import fit
+
+    of = {(result.check, result.version): result for result in done.results}
+    one = len(done.versions) == 1
+    rows = []
+    for check in CHECKS:
+        mine = [of.get((check.name, version)) for version in done.versions]
+        if not any(mine):
+            continue
+        row = [check.name, *("" if r is None else _WORDS[r.outcome] for r in mine)]
+        if one and mine[0] is not None:
+            row.append(mine[0].text if mine[0].outcome != "failed" else f"{mine[0].kind} in {mine[0].call or 'exit'}")
+        rows.append(row)
+    lines = fit(["check", *(f"v{version}" for version in done.versions), *([""] if one else [])], rows, page.width - 2)
+    page.add("  ", Span(lines[0], "dim"))
+    for line in lines[1:]:
+        page.add("  ", line)
+
+
+def _skipped(page: Page, done: Drive) -> None:
+    if len(done.versions) == 1:
+        return
+    reasons: dict[tuple[str, str], list[Result]] = {}
+    for result in done.results:
+        if result.outcome == "skipped":
+            reasons.setdefault((result.check, result.text), []).append(result)
+    if reasons:
+        page.blank()
+        page.add("skipped")
+    for (check, why), same in reasons.items():
+        page.wrap(f"{check} with {', '.join(f'v{r.version}' for r in same)}: {why}", indent="  ", hang="  ")
+
+
+def _findings(page: Page, done: Drive) -> None:
+    from psmkit.report.layout import Span
+
+    for finding in done.findings:
+        page.blank()
+        lead = Span(f"{finding.severity.value} {finding.code} ", finding.severity.value)
+        page.wrap(finding.title, "heading", hang="  ", lead=lead)
+        page.wrap(finding.explanation, indent="  ")
+        page.wrap(f"next: {finding.next_step}", indent="  ")
+
+
+def _plain(done: Drive) -> dict[str, Any]:
+    from psmkit.report.data import finding_dict
+
+    return {
+        "schema": SCHEMA,
+        "library": str(done.path).encode("utf-8", "backslashreplace").decode("utf-8"),
+        "ranks": done.ranks,
+        "versions": list(done.versions),
+        "clean": done.clean,
+        "results": [
+            {
+                "check": result.check,
+                "version": result.version,
+                "outcome": result.outcome,
+                "text": result.text,
+                "kind": result.kind or None,
+                "call": result.call or None,
+                "rank": result.rank,
+                "seconds": result.seconds,
+                "warning": result.warning or None,
+            }
+            for result in done.results
+        ],
+        "findings": [finding_dict(finding) for finding in done.findings],
+    }

@@ -1,0 +1,353 @@
+"""Drives a net plugin as NCCL does, in processes of their own, and says where it breaks the contract.
+
+The ranks are psm_net_drive (csrc/plugins/drive). They run the checks one after the other; where one fails, or a rank dies or hangs, the rest
+goes on in fresh processes.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import subprocess
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from psmkit.lab import runner
+from psmkit.lab.cuda import LabError
+from psmkit.model import CODES, Finding, Severity
+from psmkit.model.errors import InputError, PsmkitError
+from psmkit.plugins.drive_checks import CHECKS, Check, check
+
+__all__ = ["VERSIONS", "Drive", "DriveError", "Result", "drive", "program", "versions_of"]
+
+VERSIONS = tuple(range(12, 3, -1))
+# What every run begins with: the rank knows the devices after these.
+_SETUP = ("load", "slots", "init", "devices")
+_CODES = {
+    "contract": "PSM911",
+    "data": "PSM912",
+    "died": "PSM913",
+    "blocked": "PSM914",
+    "late": "PSM915",
+    "leak": "PSM916",
+    "truncated": "PSM917",
+}
+# Where ranks fail in several ways, the first of these is the cause: one that waits for a message tells of that later.
+_FIRST = ("died", "blocked", "data", "contract", "truncated", "leak", "late")
+_SLOT = struct.Struct("=QIi40s24s")  # struct slot of drive.h
+_SLOT_BYTES = 256
+_PATIENCE = 60.0  # seconds for code that runs when the library is loaded
+_TAIL = 1 << 16
+
+
+class DriveError(PsmkitError):
+    """The driver could not be run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What became of a check with one version of the table.
+
+    ``outcome`` is ``passed``, ``failed`` or ``skipped``; ``text`` a note, what is wrong, or why it was skipped. Of a failure: ``kind`` is what
+    was broken, ``call`` the last call of the plugin on ``rank``, ``warning`` the last that the plugin wrote there with NCCL's logger.
+    """
+
+    check: str
+    version: int
+    outcome: str
+    text: str = ""
+    kind: str = ""
+    call: str = ""
+    rank: int | None = None
+    seconds: float = 0.0
+    warning: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Drive:
+    """The result of all checks with all versions."""
+
+    path: Path
+    ranks: int
+    versions: tuple[int, ...]
+    results: tuple[Result, ...]
+    findings: tuple[Finding, ...]
+
+    @property
+    def clean(self) -> bool:
+        """No finding but notes."""
+        return not any(finding.severity.weight for finding in self.findings)
+
+
+def program() -> Path:
+    """psm_net_drive.
+
+    Raises:
+        LabError: it is not there.
+    """
+    place = Path(os.environ.get("PSM_DIR") or Path(__file__).parents[1] / "psm").absolute() / "bin" / "psm_net_drive"
+    if not place.is_file():
+        raise LabError(f"{place} is not there; `make setup` builds it, and the wheel has it")
+    return place
+
+
+def versions_of(path: Path, environment: Mapping[str, str] | None = None) -> tuple[int, ...]:
+    """The versions of the net table that the library has, the newest first, as a process of its own sees them.
+
+    Raises:
+        InputError: no process can load it, or it has none.
+    """
+    if not path.is_file():
+        raise InputError(str(path), "no such file")
+    try:
+        done = subprocess.run(
+            [str(program()), "--tables", str(path.absolute())],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_PATIENCE,
+            env={**os.environ, **(environment or {})},
+            start_new_session=True,
+        )
+    except subprocess.TimeoutExpired:
+        raise InputError(str(path), f"a process that loads it did not end within {_PATIENCE:.0f} s") from None
+    lines = done.stdout.decode(errors="replace").splitlines()
+    for line in lines:
+        if line.startswith("error "):
+            raise InputError(str(path), f"{line[6:]}; `psmkit plugin check` says more")
+    if "end" not in lines:
+        how = f"by signal {-done.returncode}" if done.returncode < 0 else f"with status {done.returncode}"
+        raise InputError(str(path), f"a process that loads it ended {how}; `psmkit plugin check` says more")
+    found = tuple(int(line[6:]) for line in lines if line.startswith("table "))
+    if not found:
+        raise InputError(str(path), "no table of a net plugin, v4 to v12; `psmkit plugin check` says what it has")
+    return found
+
+
+def drive(
+    path: Path,
+    *,
+    ranks: int = 2,
+    versions: Sequence[int] | None = None,
+    only: Sequence[str] = (),
+    timeout: float = 20.0,
+    environment: Mapping[str, str] | None = None,
+    cuda: str | None = None,
+    watch: Callable[[int, str], None] | None = None,
+) -> Drive:
+    """Run the checks on a library.
+
+    Args:
+        path: the library.
+        ranks: processes.
+        versions: of the table; None: the newest that it has.
+        only: names of checks; none: all.
+        timeout: seconds that a call may take, and that may pass without progress.
+        environment: added to that of the ranks.
+        cuda: a CUDA runtime whose memory is used in the checks that need a GPU's.
+        watch: is told of each version and check when it begins.
+
+    Raises:
+        InputError: no process can load it, or it does not have the version.
+        DriveError: the ranks could not be run.
+    """
+    there = versions_of(path, environment)
+    wanted = tuple(versions) if versions is not None else there[:1]
+    for version in wanted:
+        if version not in there:
+            have = ", ".join(f"v{one}" for one in there)
+            raise InputError(str(path), f"no ncclNetPlugin_v{version}; it has {have}")
+    results: list[Result] = []
+    for version in wanted:
+        one = _Version(path.absolute(), version, ranks, timeout, dict(environment or {}), cuda, watch)
+        results += one.run([c.name for c in CHECKS if not only or c.name in only])
+    return Drive(path, ranks, wanted, tuple(results), tuple(_findings(path, ranks, results)))
+
+
+class _Version:
+    """The checks with one version of the table."""
+
+    def __init__(
+        self,
+        path: Path,
+        version: int,
+        ranks: int,
+        timeout: float,
+        environment: dict[str, str],
+        cuda: str | None,
+        watch: Callable[[int, str], None] | None,
+    ) -> None:
+        self.path, self.version, self.ranks, self.timeout = path, version, ranks, timeout
+        self.environment, self.cuda, self.watch = environment, cuda, watch
+        self.results: dict[str, Result] = {}
+
+    def run(self, names: Sequence[str]) -> list[Result]:
+        pending = list(dict.fromkeys([*_SETUP, *names]))
+        while pending:
+            self._batch([*(name for name in _SETUP if name not in pending), *pending])
+            pending = [name for name in pending if name not in self.results]
+            for name in list(pending):
+                if cause := self._lacks(name):
+                    self._skip(name, f"needs {cause}, which failed")
+                    pending.remove(name)
+        return [self.results[c.name] for c in CHECKS if c.name in self.results]
+
+    def _skip(self, name: str, why: str) -> None:
+        self.results[name] = Result(name, self.version, "skipped", why)
+
+    def _lacks(self, name: str) -> str | None:
+        """A check that failed, without which this one says nothing."""
+        needs = check(name).needs
+        while needs is not None:
+            found = self.results.get(needs)
+            if found is not None and found.outcome == "failed":
+                return needs
+            needs = check(needs).needs
+        return None
+
+    def _batch(self, names: list[str]) -> None:
+        """Run until a check fails. At least one more has a result then."""
+        with tempfile.TemporaryDirectory(prefix="psmkit-drive-") as name:
+            folder = Path(name)
+            state = folder / "state"
+            state.write_bytes(bytes(self.ranks * _SLOT_BYTES))
+            outcome = runner.run(self._job(folder, state, names), self._stage)
+            slots = [_SLOT.unpack_from(state.read_bytes(), rank * _SLOT_BYTES)[3:] for rank in range(self.ranks)]
+            self._judge(names, outcome, [(_text(c), _text(call)) for c, call in slots])
+
+    def _job(self, folder: Path, state: Path, names: list[str]) -> runner.Job:
+        settings = {
+            **os.environ,
+            **self.environment,
+            "PSM_DRIVE_STATE": str(state),
+            "PSM_DRIVE_TIMEOUT_MS": str(max(1, round(self.timeout * 1000))),
+            "PSM_DRIVE_CUDA": self.cuda or "",
+        }
+        shared = folder / "shared"  # /dev/shm is everybody's: what is new there need not be the plugin's
+        shared.mkdir()
+        return runner.Job(
+            self.ranks,
+            lambda _rank: [str(program()), str(self.path), str(self.version), *names],
+            lambda _rank: settings,
+            folder,
+            # Each rank watches its own calls; this is for one whose watcher has no chance.
+            deadline=self.timeout * (2 + len(names)) + 10.0,
+            stacks=False,
+            shared_memory=shared,
+        )
+
+    def _stage(self, rank: int, stage: str) -> None:
+        if self.watch is not None and rank == 0 and stage != "ended":
+            self.watch(self.version, stage)
+
+    def _judge(self, names: list[str], outcome: runner.Outcome, slots: list[tuple[str, str]]) -> None:
+        told: list[dict[str, dict[str, Any]]] = [
+            {str(report["check"]): report for report in rank.reports} for rank in outcome.ranks
+        ]
+        for name in names:
+            reports = [of_rank.get(name) for of_rank in told]
+            good = [report for report in reports if report is not None and report["outcome"] in ("passed", "skipped")]
+            if len(good) == self.ranks:
+                first = next((report for report in good if report["outcome"] == "skipped"), good[0])
+                seconds = max(float(report["seconds"]) for report in good)
+                self.results.setdefault(
+                    name, Result(name, self.version, first["outcome"], first["text"], seconds=seconds)
+                )
+                continue
+            self._fail(name, outcome, slots, reports)
+            return
+        # All said that they were done: what is left is the end of the processes.
+        for rank in outcome.ranks:
+            if rank.state != "good":
+                text = f"after the last check, at the end of the process: {rank.text}"
+                self.results[names[-1]] = Result(
+                    names[-1], self.version, "failed", text, "died", "exit", rank.rank, warning=_warning(rank)
+                )
+                return
+        if outcome.processes:
+            text = f"processes are left behind: {', '.join(outcome.processes)}"
+            self.results[names[-1]] = Result(names[-1], self.version, "failed", text, "leak")
+
+    def _fail(
+        self,
+        name: str,
+        outcome: runner.Outcome,
+        slots: list[tuple[str, str]],
+        reports: list[dict[str, Any] | None],
+    ) -> None:
+        found: list[Result] = []
+        for rank, report in zip(outcome.ranks, reports, strict=True):
+            _, call = slots[rank.rank]
+            if report is not None and report["outcome"] == "failed":
+                kind, text, call = str(report["kind"]), str(report["text"]), str(report["call"])
+            elif report is None and rank.state in ("hung", "waiting"):
+                if rank.state == "waiting":
+                    continue
+                kind, text = "blocked", f"{call or name} did not return within {outcome.deadline:g} s"
+            elif report is None and rank.signal is not None:
+                kind, text = "died", f"the process died by {_signal(rank)} in {call or 'no call of the plugin'}"
+            elif report is None and rank.exit_status is not None and slots[rank.rank][0] == name:
+                kind, text = "died", f"the process ended with status {rank.exit_status} in {call}"
+                if rank.exit_status == 2 and not call:
+                    raise DriveError(f"psm_net_drive: {rank.text}")
+            else:
+                continue
+            found.append(Result(name, self.version, "failed", text, kind, call, rank.rank, warning=_warning(rank)))
+        if not found:
+            said = "; ".join(rank.text for rank in outcome.ranks if rank.text) or "no rank says why"
+            raise DriveError(f"psm_net_drive ended in {name}: {said}")
+        self.results[name] = min(found, key=lambda result: _FIRST.index(result.kind))
+
+
+def _text(data: bytes) -> str:
+    return data.split(b"\0", 1)[0].decode(errors="replace")
+
+
+def _signal(rank: runner.RankOutcome) -> str:
+    words = rank.text.split()
+    return words[2] if rank.text.startswith("killed by") and len(words) > 2 else f"signal {rank.signal}"
+
+
+def _warning(rank: runner.RankOutcome) -> str:
+    """The last that the plugin said with NCCL's logger at WARN."""
+    try:
+        with open(rank.output, "rb") as file:
+            file.seek(max(0, os.path.getsize(rank.output) - _TAIL))
+            lines = file.read().decode(errors="replace").splitlines()
+    except OSError:
+        return ""
+    return next((line[5:].strip() for line in reversed(lines) if line.startswith("WARN ")), "")
+
+
+def _findings(path: Path, ranks: int, results: Sequence[Result]) -> list[Finding]:
+    """One for each check and kind: versions that fail in the same way are told together."""
+    grouped: dict[tuple[str, str], list[Result]] = {}
+    for result in results:
+        if result.outcome == "failed":
+            grouped.setdefault((result.check, result.kind), []).append(result)
+    findings = [_finding(check(name), same, ranks) for (name, _), same in grouped.items()]
+    return sorted(findings, key=lambda finding: -finding.severity.weight)
+
+
+def _finding(one: Check, same: Sequence[Result], ranks: int) -> Finding:
+    first = same[0]
+    code = CODES[_CODES[first.kind]]
+    versions = ", ".join(f"v{result.version}" for result in same)
+    parts = [f"Check {one.name} with {versions}, {ranks} ranks. {one.text} Source: {one.source}."]
+    if first.call:
+        parts.append(f"The last call on rank {first.rank} was {first.call}.")
+    if first.warning:
+        parts.append(f"The plugin's last warning there: {first.warning}")
+    return Finding(
+        code.code,
+        f"{one.name} (v{first.version}): {first.text}",
+        Severity(code.severity),
+        1.0,
+        " ".join(parts),
+        one.next_step,
+        ranks=() if first.rank is None else (first.rank,),
+        stage=first.call or None,
+        culprits=() if first.rank is None else (first.rank,),
+    )
