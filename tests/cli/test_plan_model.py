@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from psmkit.cli.plan import command
 from psmkit.plan.model import ModelError, find_spin, model_variants
+
+PAGE = Path(__file__).parents[2] / "docs" / "plan_model.md"
 
 
 @pytest.fixture(autouse=True)
@@ -17,6 +21,10 @@ def _spin() -> None:
         find_spin()
     except ModelError as error:
         pytest.skip(str(error))
+
+
+def _without_counts(line: str) -> str:
+    return re.sub(r" +", " ", re.sub(r"\d{3,}|\d{1,3}(,\d{3})+", "N", line))
 
 
 def test_a_wrong_variant_is_shown_with_the_shortest_way_to_its_rule() -> None:
@@ -50,6 +58,12 @@ def test_all_variants_do_what_they_are_made_for() -> None:
     assert done.return_value == 0, done.output
     shown = {line.split()[0]: line.split()[1] for line in done.output.splitlines()[1:]}
     assert shown == {name: known.rule or "-" for name, known in model_variants().items()}
+    # Another spin may count other states.
+    page = re.search(r"```\n\$ psmkit plan model\n(.*?)```", PAGE.read_text(), re.S)
+    assert page is not None
+    assert [_without_counts(line) for line in page[1].splitlines()] == [
+        _without_counts(line) for line in done.output.splitlines()
+    ]
 
 
 def test_a_hang_needs_a_variant() -> None:
