@@ -308,8 +308,28 @@ static psm_status commit(psmPlanComm *comm)
     return status < 0 ? status : released;
 }
 
+/* A capture that begins or ends within a group: kernels would be launched with a graph that does not hold their plans.
+ */
+static psm_status check_capture(psmPlanComm *comm)
+{
+    for (uint32_t i = 0; i < comm->streams.n; i++) {
+        uint64_t graph = 0;
+        PSM_TRY(comm->engine.capturing(comm->engine.self, comm->streams.stream[i], &graph));
+        if (graph != comm->graph)
+            return psm_fail(PSM_ERR_INVALID, "plan", comm->config.rank, -1, 0,
+                            "the group was enqueued while stream %p was %scaptured, and ends while it is %s: begin and "
+                            "end a capture outside of groups",
+                            comm->streams.stream[i], comm->graph ? "" : "not ",
+                            !graph        ? "not"
+                            : comm->graph ? "captured into another graph"
+                                          : "captured");
+    }
+    return PSM_OK;
+}
+
 static psm_status cut(psmPlanComm *comm)
 {
+    PSM_TRY(check_capture(comm));
     PSM_TRY(plan_schedule(comm, comm->graph != 0));
     comm->unlaunched = comm->planHead;
     if (comm->prescheduled) { /* the seed's: it is in no queue, and nobody will have it */

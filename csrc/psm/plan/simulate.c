@@ -6,7 +6,7 @@
 #include "plan/simulate.h"
 #include "planrules.h"
 
-enum { RANKS = 4096 };
+enum { RANKS = 256 }; /* pairs of them have a place for each channel */
 
 bool sim_room(struct world *world, void **list, size_t n, size_t *room, size_t size)
 {

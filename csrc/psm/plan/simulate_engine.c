@@ -45,6 +45,10 @@ static psm_status acquire(void *self, int which, uint64_t graph, void **stream)
 {
     struct sim_rank *rank = self;
     int chain = which == PSM_PLAN_HOST_STREAM ? HOST : DEVICE;
+    if (graph && (!rank->capturing || rank->capturing->id != graph))
+        return psm_fail(
+            PSM_ERR_INVALID, "plan", rank->rank, -1, 0,
+            "the tasks of a group were captured, and the capture ended before the group: end the group first");
     *stream = graph ? &rank->capturing->streams[chain] : &rank->streams[chain];
     return PSM_OK;
 }

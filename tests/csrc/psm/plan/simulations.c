@@ -1,6 +1,8 @@
 /* Simulations of task mixes that seeds make: what rules break, how often. Under sanitizers.
  *
- *   simulations VARIANT SCHEDULER SEEDS [abort=1] [ranks=N] [first=SEED]
+ *   simulations VARIANT SCHEDULER SEEDS [abort=1] [wild=1] [ranks=N] [first=SEED]
+ *
+ * wild: steps that nobody would take, in any order; what hangs or is refused is one more end.
  *
  * Prints JSON: runs, stuck, events, and for each rule in how many runs it broke; "first": the first breach of all. */
 #include <inttypes.h>
@@ -69,6 +71,26 @@ static void make_steps(int ranks, int tasks, int abort_at)
     if (abort_at == 5) add(PSM_PLAN_STEP_ABORT, -1, 0, 0, 0);
 }
 
+static void wild_steps(int ranks)
+{
+    nsteps = 0;
+    for (uint64_t i = 5 + random_of(60); i > 0; i--) {
+        int kind = random_of(3) ? PSM_PLAN_STEP_TASK : (int)random_of(PSM_PLAN_STEP_ABORT + (random_of(20) == 0));
+        int rank = random_of(4) ? -1 : (int)random_of((uint64_t)ranks), peer = (int)random_of((uint64_t)ranks);
+        static const int funcs[] = {PSM_PLAN_BROADCAST, PSM_PLAN_REDUCE,    PSM_PLAN_ALLGATHER, PSM_PLAN_REDUCESCATTER,
+                                    PSM_PLAN_ALLREDUCE, PSM_PLAN_ALLREDUCE, PSM_PLAN_SEND,      PSM_PLAN_RECV};
+        uint64_t count = kind == PSM_PLAN_STEP_TASK ? random_of(3) * 100000 : random_of(3);
+        int func = funcs[random_of(8)];
+        if (func >= PSM_PLAN_SEND && random_of(50)) { /* to the own rank there have to be both, or it is refused */
+            rank = (int)random_of((uint64_t)ranks);
+            peer = (rank + 1 + (int)random_of((uint64_t)ranks - 1)) % ranks;
+        }
+        if (kind == PSM_PLAN_STEP_CAPTURE && random_of(10)) add(PSM_PLAN_STEP_GROUP_END, -1, 0, 0, 0);
+        add(kind, rank, func, peer, count);
+        if (random_of(10) == 0) add(PSM_PLAN_STEP_GROUP_END, -1, 0, 0, 0);
+    }
+}
+
 static uint64_t option(int argc, char **argv, const char *name, uint64_t otherwise)
 {
     for (int i = 4; i < argc; i++)
@@ -84,11 +106,15 @@ int main(int argc, char **argv)
     size_t nrules = psmPlanRules(&rules);
     uint64_t broken[RULES] = {0}, stuck = 0, events = 0, seeds = strtoull(argv[3], NULL, 10);
     uint64_t from = option(argc, argv, "first", 0), aborts = option(argc, argv, "abort", 0);
+    uint64_t wild = option(argc, argv, "wild", 0), refused = 0;
     char first[400] = "";
     for (uint64_t seed = from; seed < from + seeds; seed++) {
         state = seed * 7919 + 1;
         int ranks = (int)option(argc, argv, "ranks", 2 + random_of(4));
-        make_steps(ranks, 2 + (int)random_of(8), aborts ? (int)random_of(6) : -1);
+        if (wild)
+            wild_steps(ranks);
+        else
+            make_steps(ranks, 2 + (int)random_of(8), aborts ? (int)random_of(6) : -1);
         struct psmPlanSimulation what = {.size = sizeof what, .seed = seed, .steps = steps, .nsteps = nsteps};
         what.config = (struct psmPlanConfig){.size = sizeof what.config,
                                              .nRanks = ranks,
@@ -97,7 +123,7 @@ int main(int argc, char **argv)
                                              .nChannels = 1 + (int)random_of(4),
                                              .p2pnChannels = 4,
                                              .p2pnChannelsPerPeer = 2,
-                                             .passSm = 1,
+                                             .passSm = wild ? (int)random_of(2) : 1,
                                              .launchBlocking = (int)random_of(2),
                                              .workFifoDepth = 32,
                                              .workFifoBytes = 1024,
@@ -105,6 +131,8 @@ int main(int argc, char **argv)
                                              .variant = argv[1]};
         psmPlanResult *result;
         if (psmPlanSimulate(&what, &result) < 0) {
+            refused++;
+            if (wild && psm_last_error()->status == PSM_ERR_INVALID) continue;
             fprintf(stderr, "seed %" PRIu64 ": %s\n", seed, psm_last_error()->text);
             return 1;
         }
@@ -123,8 +151,8 @@ int main(int argc, char **argv)
         events += psmPlanResultOrder(result, &(const int32_t *){NULL});
         psmPlanResultFree(result);
     }
-    printf("{\"runs\": %" PRIu64 ", \"stuck\": %" PRIu64 ", \"events\": %" PRIu64 ", \"broken\": {", seeds, stuck,
-           events);
+    printf("{\"runs\": %" PRIu64 ", \"refused\": %" PRIu64 ", \"stuck\": %" PRIu64, seeds, refused, stuck);
+    printf(", \"events\": %" PRIu64 ", \"broken\": {", events);
     const char *comma = "";
     for (size_t k = 0; k < nrules; k++)
         if (broken[k]) {

@@ -22,6 +22,13 @@ def variants() -> dict[str, tuple[str, bool]]:
     return {ffi.string(row.name).decode(): (ffi.string(row.outcome).decode(), bool(row.wrong)) for row in rows}
 
 
+def exchange(count: int = 1000) -> list[tuple[int, int, int, int, int]]:
+    return [(TASK, -1, ALLREDUCE, 0, count), (TASK, 0, SEND, 1, count), (TASK, 1, RECV, 0, count)]
+
+
+END = (GROUP_END, -1, 0, 0, 0)
+
+
 @pytest.fixture(scope="module")
 def simulations(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return programs.build(tmp_path_factory.getbasetemp(), "simulations")
@@ -47,6 +54,14 @@ def test_an_abort_at_any_point_unblocks_everybody(simulations: Path, scheduler: 
 
 
 @pytest.mark.parametrize("scheduler", [LEGACY, PLANNER])
+def test_whatever_an_application_does_a_rank_keeps_its_rules(simulations: Path, scheduler: int) -> None:
+    """Ranks that enqueue different things hang, and differ; what a communicator does with its plans is right."""
+    done = run(simulations, "coll-first", scheduler, 400, "wild=1")
+    assert set(done["broken"]) <= {"cut.differs", "channel.differs", "stuck"}, done["first"]
+    assert done["stuck"] < 300 and done["refused"] < 300
+
+
+@pytest.mark.parametrize("scheduler", [LEGACY, PLANNER])
 @pytest.mark.parametrize("variant", [name for name, (_, wrong) in variants().items() if wrong])
 def test_wrong_variants_break_the_rule_that_they_declare(simulations: Path, variant: str, scheduler: int) -> None:
     outcome = variants()[variant][0]
@@ -55,6 +70,7 @@ def test_wrong_variants_break_the_rule_that_they_declare(simulations: Path, vari
     assert done["broken"].get(outcome, 0) >= 30, done
     # What is freed too early is told and used by nobody: sanitizers are quiet, also when somebody aborts.
     run(simulations, variant, scheduler, 60, "abort=1")
+    run(simulations, variant, scheduler, 60, "wild=1")
 
 
 def test_what_only_hangs_is_told_as_stuck(simulations: Path) -> None:
@@ -109,13 +125,6 @@ class Simulation:
     def order(self) -> list[int]:
         out = ffi.new("int32_t **")
         return [out[0][i] for i in range(lib.psmPlanResultOrder(self.result, out))]
-
-
-def exchange(count: int = 1000) -> list[tuple[int, int, int, int, int]]:
-    return [(TASK, -1, ALLREDUCE, 0, count), (TASK, 0, SEND, 1, count), (TASK, 1, RECV, 0, count)]
-
-
-END = (GROUP_END, -1, 0, 0, 0)
 
 
 def test_the_seed_decides_the_order_and_nothing_else_does() -> None:
@@ -186,6 +195,8 @@ def test_without_pass_sm_kernels_do_it_all() -> None:
         ([(TASK, 0, SEND, 7, 8), END], {}, "7"),
         ([(11, 0, 0, 0, 0)], {}, "step 0 has kind 11"),
         ([(TASK, 5, SEND, 0, 8)], {}, "rank 5"),
+        ([(TASK, -1, ALLREDUCE, 0, 8), (CAPTURE, -1, 0, 0, 0), END], {}, "not captured, and ends while it is captured"),
+        ([(CAPTURE, -1, 0, 0, 0), *exchange(), (CAPTURED, -1, 0, 0, 0), END], {}, "captured, and ends while it is not"),
         ([], {"nRanks": 0}, "0 ranks"),
         ([], {"nChannels": 99}, "99 channels"),
     ],
