@@ -13,6 +13,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -328,7 +329,7 @@ def admit(
     program = _program(_Kind(trace=True, plans=8 if most <= 8 else MOST_PLANS))
     numbers = [len(traces)]
     for trace in prepared:
-        numbers.append(len(trace.rows))
+        numbers += (len(trace.rows), trace.untold)
         for row in trace.rows:
             numbers += row
     with tempfile.TemporaryDirectory(prefix="psmkit-model-") as work:
@@ -444,6 +445,9 @@ class _Projected:
     places: list[int] = field(default_factory=list)  # of the rows, in the trace
     plans: int = 0
     graphs: int = 0
+    untold: int = (
+        0  # launches of the graph, where no event tells them: what CUDA does not say a real communicator does not know
+    )
 
 
 def _projected(trace: Sequence[TraceEvent], what: Mapping[str, int], given: Mapping[int, PlanKind]) -> _Projected:
@@ -471,7 +475,25 @@ def _projected(trace: Sequence[TraceEvent], what: Mapping[str, int], given: Mapp
         out.rows.append((event.what, plan, values["a"], values["b"], values["c"], *kind, hint))
         out.places.append(place)
     out.plans, out.graphs = len(ids), len(graphs)
+    if graphs and not any(event.what == what["REPLAY"] for event in trace):
+        out.untold = _untold(trace, what)
+        if out.untold and len(graphs) > 1:
+            raise ModelError(
+                f"a trace has {len(graphs)} graphs and does not tell their launches: cut it behind the first"
+            )
     return out
+
+
+def _untold(trace: Iterable[TraceEvent], what: Mapping[str, int]) -> int:
+    """How often a graph was launched: as often as what happens once a launch to one of its plans."""
+    captured: set[int] = set()
+    launches: Counter[tuple[int, int]] = Counter()
+    for event in trace:
+        if event.what == what["LAUNCHED"] and event.b:
+            captured.add(event.plan)
+        elif event.plan in captured and event.what in (what["HOST_TASK"], what["KERNEL_DONE"], what["CALLBACK"]):
+            launches[event.plan, event.what] += 1
+    return max(launches.values(), default=0)
 
 
 def _kinds(trace: Iterable[TraceEvent], what: Mapping[str, int]) -> dict[int, PlanKind]:

@@ -200,7 +200,6 @@ inline failPrepare()
 inline replay(g)
 {
     atomic {
-        EV(REPLAY, 0, g, ANY, ANY);
         G[g].runs++;
         onLaunch ! SIGNAL, 0;
         onHost ! WAIT, 0;
@@ -255,7 +254,18 @@ proctype mainThread()
        od
     :: MAY_FAIL -> nfailures++; failPrepare()
     :: poll()
-    :: atomic { MAY_REPLAY -> graph = GRAPH; nreplays++; closed = true; replay(graph); graph = 0 }
+    :: atomic {
+           MAY_REPLAY -> graph = GRAPH;
+           EV(REPLAY, 0, graph, ANY, ANY);
+           nreplays++;
+           closed = true;
+           replay(graph);
+           graph = 0
+       }
+#ifdef TRACE
+    /* CUDA does not tell NCCL when a graph is launched, so traces of a real communicator do not either. */
+    :: atomic { untold > 0 && G[1].used && !G[1].dropped -> untold--; replay(1) }
+#endif
     :: MAY_DROP -> closed = true; G[1].dropped = true
     :: (!G[1].used || G[1].dropped) -> break
     od;

@@ -121,7 +121,7 @@ chan callbacks = [PLANS * 2] of { byte };
 /* ---- events and rules ---- */
 
 #ifdef TRACE
-short pos, which;
+short pos, which, untold;
 int nextWhat, nextPlan, nextA, nextB, nextC, kindKernel, kindColls, kindDec, hint; /* hint: the plan that a destructor begins with */
 bool dead; /* a rule was broken on this way: it leads nowhere */
 #define EV(w, p, a, b, c) \
@@ -522,7 +522,7 @@ init
         :: c_expr { now.which + 1 < trace_count } -> which++
         :: break
         od;
-        c_code { trace_load(now.which, 0, &now.nextWhat); };
+        c_code { now.untold = traces[now.which].untold; trace_load(now.which, 0, &now.nextWhat); };
         if
         :: blocking = false
         :: blocking = true

@@ -15,11 +15,12 @@ static int setting(int i)
 }
 
 #ifdef TRACES
-/* A file of numbers: how many traces, then of each how many events, then of each event what, plan, a, b, c; kernel, ops
+/* A file of numbers: how many traces, then of each how many events and how many launches of its graph
+ * that no event tells, then of each event what, plan, a, b, c; kernel, ops
  * of collectives, ops that decrement (of the plan that is made); the plan that a destructor begins with. */
 enum { TRACE_EVENT = 9 };
 static struct trace {
-    int n, best, admitted;
+    int n, untold, best, admitted;
     const char *broken;
     int *event;
 } *traces;
@@ -51,6 +52,7 @@ __attribute__((constructor)) static void trace_read(void)
     traces = calloc((size_t)trace_count + 1, sizeof *traces);
     for (int i = 0; i < trace_count; i++) {
         traces[i].n = trace_number(file);
+        traces[i].untold = trace_number(file);
         traces[i].event = calloc((size_t)traces[i].n + 1, TRACE_EVENT * sizeof(int));
         for (int j = 0; j < traces[i].n * TRACE_EVENT; j++) traces[i].event[j] = trace_number(file);
     }
