@@ -119,7 +119,7 @@ case $what in
 test)
     # Those with C code below them: the rules of the analysis have none but the scanner, whose tests are here.
     # tests/psm look at symbols, types and linking of the library as it is delivered.
-    [ $# -gt 0 ] || set -- ${SANITIZE_TESTS:-tests/csrc tests/hostcuda tests/conformance tests/proxy tests/transport \
+    [ $# -gt 0 ] || set -- ${SANITIZE_TESTS:-tests/csrc tests/hostcuda tests/conformance tests/proxy tests/transport tests/plan/test_communicator.py \
         tests/lab tests/testing tests/logparse tests/test_mutilated.py tests/test_scenarios.py}
     exec "$python" -m pytest -q -p no:cacheprovider -m 'not slow' "$@"
     ;;
