@@ -19,7 +19,7 @@ __all__ = ["command"]
 
 @click.command("model")
 @click.option("--variant", metavar="NAME", help="One of them, with its counterexample.  [all, in a table]")
-@click.option("--thorough", is_flag=True, help="The right variant within larger bounds: minutes, and 8 GB of memory.")
+@click.option("--thorough", is_flag=True, help="The right variant within larger bounds: a minute, and 2 GB of memory.")
 @click.option("--hang", is_flag=True, help="With --variant: go on behind broken rules, to where nobody can go on.")
 @click.option("--format", "form", type=click.Choice(("text", "json")), default="text", help="How to write it.  [text]")
 def command(variant: str | None, thorough: bool, hang: bool, form: str) -> int:

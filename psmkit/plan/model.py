@@ -204,7 +204,7 @@ class Admission:
 
 
 def right_scopes(thorough: bool = False) -> tuple[Scope, ...]:
-    """Within which the right variant is verified: seconds each; thorough: minutes and 8 GB."""
+    """Within which the right variant is verified: seconds each; thorough: a minute and 2 GB."""
     quick = (
         Scope(2, 1, abort=True),
         Scope(2, 1, abort=True, blocking=True, kinds=12),
