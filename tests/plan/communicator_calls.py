@@ -291,6 +291,23 @@ def replayed(rank: Rank, config: Config, mode: int) -> tuple[Result, Result]:
         return held, Result([]).close(comm)
 
 
+def abandoned(rank: Rank, config: Config) -> Result:
+    """A capture that comes to nothing: its graph goes, and what the group had with it. A group after it completes."""
+    with communicator(rank, config) as comm, ExitStack() as stack:
+        streams = Streams(comm)
+        rt, one, two = streams.rt, streams.new(), streams.new()
+        mixed, graph, memory = Mixed(comm, stack, 6), rt.new("cudaGraph_t *"), rt.new("void **")
+        rt.ok.cudaStreamBeginCapture(streams.at(one), 0)
+        mixed.enqueue(one)
+        said = [str(rt.cudaMalloc(memory, 1)), str(rt.cudaStreamEndCapture(streams.at(one), graph))]
+        rank.barrier("abandoned")
+        mixed.enqueue(two)
+        comm.wait()
+        got = Result(mixed.wrong(), said)
+        rank.barrier("over")
+        return got.close(comm)
+
+
 # ---- trouble ----
 
 

@@ -122,6 +122,13 @@ def test_captured_group_runs_at_each_launch_and_is_reclaimed_with_its_graph(
     assert nothing_misused_or_left(ranks)
 
 
+@PASS_SM
+def test_capture_that_fails_gives_back_what_its_group_had(ranks: Ranks, pass_sm: bool) -> None:
+    for got in ranks.run(calls.abandoned, replace(CONFIG, pass_sm=pass_sm)):
+        assert got.said == ["900", "901"]  # cudaErrorStreamCaptureUnsupported, cudaErrorStreamCaptureInvalidated
+        assert good(got)
+
+
 @BOTH
 def test_counting_all_operations_hangs_a_mixed_group_and_an_abort_ends_it(ranks: Ranks, scheduler: Scheduler) -> None:
     for got in ranks.run(calls.ended_by_abort, replace(CONFIG, scheduler=scheduler, variant="count-all-ops")):
