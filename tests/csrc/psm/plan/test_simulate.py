@@ -73,6 +73,21 @@ def test_wrong_variants_break_the_rule_that_they_declare(simulations: Path, vari
     run(simulations, variant, scheduler, 60, "wild=1")
 
 
+@pytest.mark.parametrize("site", ["plan.prepare", "plan.launch", "plan.host_task", "plan.callback"])
+@pytest.mark.parametrize("scheduler", [LEGACY, PLANNER])
+def test_ranks_whose_groups_fail_keep_their_rules_and_give_everything_back(
+    simulations: Path, scheduler: int, site: str
+) -> None:
+    """The others wait for them, which is a hang, and plan more than they do."""
+    out = programs.run(
+        simulations, ("coll-first", scheduler, 60, "abort=1"), PSM_FAULTS=f"{site}:error=NO_MEMORY:p=0.2"
+    )
+    done = json.loads(out.splitlines()[-1])
+    assert f"PSM_FAULTS: error at {site}" in out
+    assert set(done["broken"]) <= {"cut.differs", "channel.differs", "stuck"}, done["first"]
+    assert done["runs"] == 60 and done["refused"] == 0
+
+
 def test_what_only_hangs_is_told_as_stuck(simulations: Path) -> None:
     for variant in ("lost-callback", "count-all-ops"):
         done = run(simulations, variant, PLANNER, 20)
