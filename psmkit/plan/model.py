@@ -241,7 +241,7 @@ def find_spin() -> Path:
     places = [Path(asked)] if asked else [_ROOT / "build" / "tools" / "usr" / "bin" / "spin"]
     found = None if asked else shutil.which("spin")
     for place in [*([Path(found)] if found else []), *places]:
-        if os.access(place, os.X_OK):
+        if place.is_file() and os.access(place, os.X_OK):
             return place
     raise ModelError(
         f"no spin at {asked}: name its program by PSM_SPIN"
