@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -132,7 +136,9 @@ def simulate_(
         p2p_chunk_bytes=chunk_bytes,
     )
     _known(config)
-    done = simulate(config, _steps(tasks, seed, ranks, groups or 3, group_tasks or 8, graph), order_seed)
+    steps = _steps(tasks, seed, ranks, groups or 3, group_tasks or 8, graph)
+    with _interruptible():
+        done = simulate(config, steps, order_seed)
     _write(done, form, output, rank, verbose)
     return 1 if done.breaches or done.stuck else 0
 
@@ -251,6 +257,19 @@ def _checked(rows: list[dict[str, Any]], findings: list[Finding]) -> None:
             page.cut(item.text.partition("NCCL ")[2] or item.text, indent="      | ")
         page.wrap(finding.next_step, indent="    ", hang="      ", lead=Span("next: ", "code"))
     show_page(page)
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """A simulation is one call of C, and Python's handler would wait for its end: let an interrupt end the process."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _libpsm() -> None:

@@ -14,6 +14,7 @@ __all__ = ["render"]
 
 _TRACE = 2000  # events of the rank that is shown
 _STEPS = 500
+_PLANS = 300
 
 _STYLE = """
 :root{color-scheme:light}
@@ -77,7 +78,7 @@ def _plans(simulation: Simulation) -> str:
     differing = view.divergence(simulation)
     plans = sorted({plan for column in found for plan in column.cells})
     rows = []
-    for plan in plans:
+    for plan in _around(plans, differing.plan if differing is not None else 0):
         here = differing is not None and differing.plan == plan
         cells = [_cell(str(plan))]
         for column in found:
@@ -86,17 +87,31 @@ def _plans(simulation: Simulation) -> str:
             text = "<br>".join([*map(html_text, items), f'<span class="dim">{html_text(facts)}</span>'])
             cells.append(_cell(text, "odd" if odd else ""))
         rows.append(("odd" if here else "", cells))
-    return _table(["plan", *(column.title for column in found)], rows, "plans")
+    return _table(["plan", *(column.title for column in found)], rows, "plans") + _left_out(len(plans) - len(rows))
+
+
+def _around(plans: Sequence[int], wanted: int) -> Sequence[int]:
+    """Of many plans those around the one that is to be seen."""
+    at = plans.index(wanted) if wanted in plans else 0
+    first = max(0, min(at - _PLANS // 2, len(plans) - _PLANS))
+    return plans[first : first + _PLANS]
+
+
+def _left_out(count: int) -> str:
+    return f'<p class="dim">{count} more plans are left out.</p>' if count else ""
 
 
 def _lives(simulation: Simulation, rank: int) -> str:
     broken = {b.plan for b in simulation.breaches if b.rank == rank}
     found = view.lives(simulation.events_of(rank))
+    count = len(found)
+    shown = _around([life.plan for life in found], min(broken, default=0))
+    found = [life for life in found if life.plan in shown]
     rows = [
         ("odd" if life.plan in broken else "", [_cell(html_text(text)) for text in view.life_cells(life)])
         for life in found
     ]
-    return _table(view.LIFE_HEADS, rows) if rows else ""
+    return _table(view.LIFE_HEADS, rows) + _left_out(count - len(rows)) if rows else ""
 
 
 def _stuck(simulation: Simulation) -> Iterable[str]:

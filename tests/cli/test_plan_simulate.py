@@ -5,6 +5,10 @@ from __future__ import annotations
 import io
 import json
 import re
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -112,6 +116,30 @@ def test_a_task_that_libpsm_refuses_is_exit_2(psmkit_cli: Cli, tmp_path: Path) -
     path.write_text("0: send 1 to=0\n")
     done = psmkit_cli("plan", "simulate", "--tasks", path, "--ranks", 2)
     assert done.status == 2 and "PSM_ERR_INVALID" in done.err
+
+
+def test_an_interrupt_ends_a_long_simulation(tmp_path: Path) -> None:
+    path = tmp_path / "long.tasks"
+    path.write_text("send 64K to=+1\nrecv 64K from=-1\n" * 40_000)
+    command = [sys.executable, "-m", "psmkit", "plan", "simulate", "--ranks", "2", "--tasks", str(path)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE)
+    try:
+        deadline = time.monotonic() + 60
+        for wanted in (True, False):  # Python's handler is there until the simulation begins
+            while _handles_interrupts(process.pid) is not wanted:
+                assert time.monotonic() < deadline and process.poll() is None
+                time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=60) == -signal.SIGINT
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def _handles_interrupts(pid: int) -> bool:
+    mask = re.search(r"SigCgt:\s*(\w+)", Path(f"/proc/{pid}/status").read_text())
+    assert mask is not None
+    return bool(int(mask[1], 16) >> (signal.SIGINT - 1) & 1)
 
 
 def test_rules_and_variants_are_listed(psmkit_cli: Cli) -> None:
