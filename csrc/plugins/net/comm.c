@@ -23,9 +23,11 @@ void *net_comm_new(size_t size, const struct net_backend *backend, bool sends, i
     c->rank = psm_proc_self()->rank;
     c->peer_rank = c->peer_dev = -1;
     c->capacity = NET_REQUESTS * (sends ? (uint32_t)max_recvs : 1);
+    c->mask = 1;
+    while (c->mask + 1 < c->capacity) c->mask = c->mask * 2 + 1;
     c->request = calloc(c->capacity, sizeof *c->request);
     c->parts = calloc((size_t)c->capacity * parts, sizeof *c->parts);
-    c->free = calloc(c->capacity, sizeof *c->free);
+    c->free = calloc(c->mask + 1, sizeof *c->free);
     if (!c->request || !c->parts || !c->free) {
         free(c->request);
         free(c->parts);
@@ -115,7 +117,7 @@ struct net_request *net_request_take(struct net_comm *c)
 {
     if (c->nfree == 0) return NULL;
     /* The one that was free longest: the rows of the record keep as much of the past as there are requests. */
-    struct net_request *r = c->free[c->taken++ % c->capacity];
+    struct net_request *r = c->free[c->taken++ & c->mask];
     c->nfree--;
     c->open++;
     r->number = c->next++;
@@ -141,7 +143,7 @@ void net_request_give_back(struct net_request *r)
     r->kind = NET_FREE;
     free(r->copy);
     r->copy = NULL;
-    c->free[(c->taken + c->nfree) % c->capacity] = r;
+    c->free[(c->taken + c->nfree) & c->mask] = r;
     c->nfree++;
     c->open--;
 }

@@ -492,6 +492,7 @@ ncclResult_t net_test(void *request, int *done, int *sizes)
         c->messages += r->n;
     }
     if (r->started) end_events(r);
+    r->started = false;
     if (r->n) net_record_done(r, result);
     if (result == ncclSuccess) net_request_give_back(r); /* a failed one stays until its comm is closed */
     psm_fault_act_after(&fault);

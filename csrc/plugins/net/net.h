@@ -76,6 +76,7 @@ struct net_comm {
     struct net_part *parts;
     struct net_request **free;
     uint32_t capacity, nfree;
+    uint32_t mask;  /* of rings that hold as many as capacity: their size, a power of two, less one */
     uint32_t open;  /* given to the caller, not yet said to be done */
     uint64_t taken; /* in all; free[] is a ring that begins there */
     uint64_t next;  /* number of the next request */

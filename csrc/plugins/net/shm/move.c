@@ -30,7 +30,7 @@ struct shm_comm *shm_comm_new(bool sends, int dev, int max_recvs)
     struct shm_comm *c = net_comm_new(sizeof *c, &net_shm, sends, dev, max_recvs);
     if (!c) return NULL;
     c->fd = -1;
-    if (sends) c->queue = calloc(c->net.capacity, sizeof *c->queue);
+    if (sends) c->queue = calloc(c->net.mask + 1, sizeof *c->queue);
     if (!sends || c->queue) return c;
     net_comm_free(&c->net);
     return NULL;
@@ -43,6 +43,8 @@ void shm_use(struct shm_comm *c, uint32_t slots, uint32_t slot_bytes)
     c->slots = slots;
     c->slot_bytes = slot_bytes;
     c->stride = stride_of(slot_bytes);
+    c->at = c->ring;
+    c->end = c->ring + slots * c->stride;
     if (c->net.sends) c->free_until = slots;
 }
 
@@ -69,9 +71,12 @@ static bool peer_is_gone(struct shm_comm *c)
     return n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR);
 }
 
-static inline struct shm_slot *slot_at(struct shm_comm *c)
+/* This end is through with the slot at hand. */
+static inline void advance(struct shm_comm *c)
 {
-    return (struct shm_slot *)(c->ring + c->step % c->slots * c->stride);
+    c->step++;
+    c->at += c->stride;
+    if (c->at == c->end) c->at = c->ring;
 }
 
 /* ---- sending ---- */
@@ -93,8 +98,8 @@ static ncclResult_t push(struct shm_comm *c)
             c->free_until = psm_line_load(&c->head->freed) + c->slots;
             if (c->step >= c->free_until) return stuck(c);
         }
-        struct shm_message *m = &c->queue[c->first % c->net.capacity];
-        struct shm_slot *slot = slot_at(c);
+        struct shm_message *m = &c->queue[c->first & c->net.mask];
+        struct shm_slot *slot = (struct shm_slot *)c->at;
         size_t rest = m->too_large ? 0 : m->part->size - c->offset;
         uint32_t bytes = rest < c->slot_bytes ? (uint32_t)rest : c->slot_bytes;
         if (bytes) memcpy(slot->data, m->part->data + c->offset, bytes);
@@ -104,7 +109,8 @@ static ncclResult_t push(struct shm_comm *c)
         slot->bytes = bytes;
         slot->part = m->index;
         slot->too_large = m->too_large;
-        atomic_store_explicit(&slot->step, ++c->step, memory_order_release);
+        atomic_store_explicit(&slot->step, c->step + 1, memory_order_release);
+        advance(c);
         c->offset += bytes;
         if (m->too_large) return net_too_large(&c->net, m->part->size, m->part->room, m->part->tag);
         if (bytes < rest) continue;
@@ -152,7 +158,7 @@ static ncclResult_t post_send(struct shm_comm *c, struct net_request *r, bool *t
     bool found = c->net.max_recvs == 1;
     ncclResult_t result = found ? ncclSuccess : find_slot(c, &m, &found);
     if (result != ncclSuccess || !found) return result;
-    c->queue[c->begun++ % c->net.capacity] = m;
+    c->queue[c->begun++ & c->net.mask] = m;
     *taken = true;
     push(c); /* an error of it is told by test */
     return ncclSuccess;
@@ -211,7 +217,7 @@ static ncclResult_t match(struct shm_comm *c, const struct shm_slot *slot)
 static ncclResult_t pull(struct shm_comm *c)
 {
     for (uint32_t budget = 2 * c->slots; budget > 0; budget--) {
-        struct shm_slot *slot = slot_at(c);
+        struct shm_slot *slot = (struct shm_slot *)c->at;
         if (!c->coming.request && c->first_open == c->nposted) return ncclSuccess; /* nobody asks for more */
         if (atomic_load_explicit(&slot->step, memory_order_acquire) != c->step + 1) {
             if (++c->idle % LOOK || !peer_is_gone(c)) return ncclSuccess;
@@ -230,7 +236,7 @@ static ncclResult_t pull(struct shm_comm *c)
         if (slot->bytes != meant) return net_protocol(&c->net, "bytes of a slot", slot->bytes, meant);
         if (meant) memcpy(part->data + c->offset, slot->data, meant);
         c->offset += meant;
-        c->step++;
+        advance(c);
         if (c->step - c->free_until >= c->slots / 2) psm_line_store(&c->head->freed, c->free_until = c->step);
         if (meant < rest) continue;
         c->offset = 0;

@@ -30,7 +30,9 @@ struct socket_comm *socket_comm_new(bool sends, int dev, int max_recvs, uint32_t
     c->streams = streams;
     for (int i = 0; i < SOCKET_STREAMS; i++) c->stream[i].fd = -1;
     c->notices = -1;
-    c->capacity = NET_REQUESTS * (uint32_t)max_recvs;
+    /* A receiver has a place for each part of its requests. */
+    c->capacity = 1;
+    while (c->capacity < NET_REQUESTS * (uint32_t)max_recvs) c->capacity *= 2;
     c->moving = calloc(c->capacity, sizeof *c->moving);
     if (c->moving) return c;
     net_comm_free(&c->net);
@@ -85,7 +87,7 @@ static uint32_t shares_for(const struct socket_comm *c, size_t size)
 
 static inline struct socket_moving *moving(struct socket_comm *c, uint64_t number)
 {
-    return &c->moving[number % c->capacity];
+    return &c->moving[number & (c->capacity - 1)];
 }
 
 /* The next message that has a share on this stream; NULL: none. */
