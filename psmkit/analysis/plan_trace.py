@@ -11,11 +11,26 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from psmkit.analysis.job import Job, number, words
-from psmkit.logparse.planrules import DESTROY, MADE, PREPARE, PlanBreach, PlanEvent, PlanSummary, check, compare
+from psmkit.logparse.planrules import (
+    CALLBACK,
+    CALLBACK_OVER,
+    COUNTED_OFF,
+    DESTROY,
+    MADE,
+    OP_DONE,
+    OP_POSTED,
+    PREPARE,
+    RECLAIM,
+    PlanBreach,
+    PlanEvent,
+    PlanSummary,
+    check,
+    compare,
+)
 from psmkit.logparse.types import Event, Ref
 from psmkit.model import Finding
 
-__all__ = ["CODES_OF_RULES", "Trace", "find", "traces"]
+__all__ = ["CODES_OF_RULES", "Open", "Trace", "find", "traces"]
 
 #: Rule -> code of the finding that it is.
 CODES_OF_RULES = {
@@ -44,6 +59,24 @@ _KNOWN_ISSUES = {"count.mismatch": "sii-research/VCCL#24"}
 _OTHERS = "PSM306"  # for a rule of a later library
 _EVIDENCE = 6
 _FIRST = 4  # breaches that a finding tells
+
+
+_OPEN = frozenset({OP_POSTED, OP_DONE, COUNTED_OFF, CALLBACK, CALLBACK_OVER})
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """A plan that had not ended: its proxy ops and host functions that are open, and what was left of the sync condition's count."""
+
+    plan: int
+    ops: int = 0
+    functions: int = 0
+    count: int | None = None
+
+    def __str__(self) -> str:
+        ops = [f"{self.ops} proxy op{'s' if self.ops > 1 else ''} not ended"] if self.ops > 0 else []
+        function = "its host function has not come back" + (f", {self.count} left of the count" if self.count else "")
+        return f"plan {self.plan}: " + "; ".join([*ops, *([function] if self.functions > 0 else [])])
 
 
 @dataclass(slots=True)
@@ -75,6 +108,22 @@ class Trace:
                 group += 1
             elif event.what == MADE:
                 yield PlanSummary(event.plan, group, event.a % (1 << 64), max(event.b, 0), max(event.c, 0))
+
+    def open(self) -> list[Open]:
+        """What had not ended where the trace does; nothing where the communicator was destroyed."""
+        found: dict[int, Open] = {}
+        for event in () if self.ended else self.events:
+            if event.what == RECLAIM:
+                found.pop(event.plan, None)
+            elif event.what in _OPEN:
+                known = found.get(event.plan, Open(event.plan))
+                ops, functions, count = known.ops, known.functions, known.count
+                ops += {OP_POSTED: 1, OP_DONE: -1}.get(event.what, 0)
+                functions += {CALLBACK: 1, CALLBACK_OVER: -1}.get(event.what, 0)
+                if event.what in (CALLBACK, COUNTED_OFF):
+                    count = event.a
+                found[event.plan] = Open(event.plan, ops, functions, count)
+        return [plan for plan in found.values() if plan.ops > 0 or plan.functions > 0]
 
     def evidence(self, breach: PlanBreach) -> list[Ref]:
         """The lines of a breach: the event that breaks the rule and those of its plan before it, the last one first."""

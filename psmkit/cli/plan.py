@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 _WHOLE = 1000
+_OPEN = 16
 _SCHEDULERS = ("legacy", "planner")
 _TABLE = click.option(
     "--format", "form", type=click.Choice(("text", "json")), default="text", help="How to write it.  [text]"
@@ -209,6 +211,7 @@ def check_(paths: tuple[str, ...], form: str) -> int:
                 "(PSM_RECORD_DIR says where they go, PSM_RECORD_KEEP=1 keeps them), or its log with NCCL_DEBUG=INFO"
             )
         findings = job.quoted(plan_trace.find(job))
+        open_plans = [f"rank {trace.rank}: {plan}" for trace in traces for plan in trace.open()]
         rows = [
             {
                 "rank": trace.rank,
@@ -217,6 +220,7 @@ def check_(paths: tuple[str, ...], form: str) -> int:
                 "events": len(trace.events),
                 "first_event": trace.events[0].order,
                 "destroyed": trace.ended,
+                "open": [asdict(plan) for plan in trace.open()],
             }
             for trace in sorted(traces, key=lambda t: (t.rank, t.proc))
         ]
@@ -226,11 +230,11 @@ def check_(paths: tuple[str, ...], form: str) -> int:
         found = [finding_dict(f) for f in findings]
         show(json.dumps({"schema": "psmkit.plan-check/1", "traces": rows, "findings": found}, indent=2) + "\n")
     else:
-        _checked(rows, findings)
+        _checked(rows, findings, sorted(open_plans))
     return 1 if findings else 0
 
 
-def _checked(rows: list[dict[str, Any]], findings: list[Finding]) -> None:
+def _checked(rows: list[dict[str, Any]], findings: list[Finding], open_plans: list[str]) -> None:
     from psmkit.report.layout import Page, Span
     from psmkit.report.ranktable import fit
 
@@ -249,6 +253,13 @@ def _checked(rows: list[dict[str, Any]], findings: list[Finding]) -> None:
         ]
         for number, line in enumerate(fit(heads, cells, page.width)):
             page.add(Span(line, "" if number else "dim"))
+    if open_plans:
+        page.blank()
+        page.add(Span("Open where the trace ends", "heading"))
+        for line in open_plans[:_OPEN]:
+            page.wrap(line, indent="  ", hang="      ")
+        if len(open_plans) > _OPEN:
+            page.add(Span(f"  … {len(open_plans) - _OPEN} more plans", "dim"))
     for finding in findings:
         page.blank()
         page.wrap(finding.title, "heading", hang="    ", lead=Span(f"{finding.code} ", finding.severity.value))

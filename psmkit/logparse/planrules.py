@@ -8,12 +8,34 @@ from typing import Any
 
 from psmkit._native.logscan import ffi, lib
 
-__all__ = ["DESTROY", "MADE", "PREPARE", "PlanBreach", "PlanEvent", "PlanSummary", "check", "compare", "rules"]
+__all__ = [
+    "CALLBACK",
+    "CALLBACK_OVER",
+    "COUNTED_OFF",
+    "DESTROY",
+    "MADE",
+    "OP_DONE",
+    "OP_POSTED",
+    "PREPARE",
+    "RECLAIM",
+    "PlanBreach",
+    "PlanEvent",
+    "PlanSummary",
+    "check",
+    "compare",
+    "rules",
+]
 
 #: Kinds of events that a reader of traces has to know.
 PREPARE = int(lib.PSM_PLAN_PREPARE)
 MADE = int(lib.PSM_PLAN_MADE)
 DESTROY = int(lib.PSM_PLAN_DESTROY)
+OP_POSTED = int(lib.PSM_PLAN_OP_POSTED)
+OP_DONE = int(lib.PSM_PLAN_OP_DONE)
+COUNTED_OFF = int(lib.PSM_PLAN_COUNTED_OFF)
+CALLBACK = int(lib.PSM_PLAN_CALLBACK)
+CALLBACK_OVER = int(lib.PSM_PLAN_CALLBACK_OVER)
+RECLAIM = int(lib.PSM_PLAN_RECLAIM)
 _NOWHERE = (1 << 64) - 1
 _MOST = 64
 

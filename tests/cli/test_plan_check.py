@@ -41,6 +41,19 @@ def test_a_broken_rule_is_told_with_its_lines_and_exit_1(psmkit_cli: Cli, tmp_pa
     assert max(map(len, done.out.splitlines())) <= 100 + len(str(tmp_path))
 
 
+def test_what_is_open_where_a_trace_ends_is_told_and_is_no_finding(psmkit_cli: Cli, tmp_path: Path) -> None:
+    hung = [*GOOD[:7], "op-posted 1 1 2 1", GOOD[7], "callback 1 2", "counted-off 1 1"]
+    folder = written(tmp_path / "logs", rows(0, *hung), rows(1, *GOOD))
+    done = psmkit_cli("plan", "check", folder)
+    assert done.status == 0
+    assert (
+        "  rank 0: plan 1: 2 proxy ops not ended; its host function has not come back, 1 left of the count\n"
+        in done.out
+    )
+    (mine, other) = json.loads(psmkit_cli("plan", "check", "--format", "json", folder).out)["traces"]
+    assert mine["open"] == [{"plan": 1, "ops": 2, "functions": 1, "count": 1}] and other["open"] == []
+
+
 def test_json_has_traces_and_findings(psmkit_cli: Cli, tmp_path: Path) -> None:
     other = [e.replace(MADE, "made 1 15 2 0") for e in GOOD]
     done = psmkit_cli("plan", "check", "--format", "json", written(tmp_path / "logs", rows(0, *GOOD), rows(1, *other)))
