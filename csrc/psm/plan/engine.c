@@ -84,7 +84,11 @@ static void destroyed(void *arg)
     if (last) *at = graph->next;
     pthread_mutex_unlock(&engine->lock);
     if (last) {
-        engine_graph_drop_runs(graph);
+        while (graph->runs) {
+            struct engine_run *run = graph->runs;
+            graph->runs = run->next;
+            engine_run_drop(run);
+        }
         free(graph);
     }
     destructor.fn(destructor.arg);
@@ -341,8 +345,12 @@ void psmPlanCudaEngineFree(const struct psmPlanEngine *pub)
     while (engine->graphs) { /* a capture that came to nothing */
         struct engine_graph *graph = engine->graphs;
         engine->graphs = graph->next;
-        engine_graph_drop_runs(graph);
         free(graph);
+    }
+    while (engine->runs) { /* of launches that were aborted, or never came */
+        struct engine_run *run = engine->runs;
+        engine->runs = run->after;
+        free(run);
     }
     while (engine->spares) {
         struct engine_spare *spare = engine->spares;

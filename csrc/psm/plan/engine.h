@@ -43,7 +43,8 @@ struct engine_spare { /* a stream that takes part in a capture, or has */
 /* The launches of a plan that has a kernel. Held by its kernel (until it has run, or the graph goes) and by each of its
  * operations that are posted. */
 struct engine_run {
-    struct engine_run *next; /* of its graph */
+    struct engine_run *next;        /* of its graph */
+    struct engine_run *after, **at; /* among all of the engine */
     struct engine *engine;
     psmPlan *plan;
     uint64_t graph; /* 0: launched once */
@@ -79,6 +80,7 @@ struct engine {
     _Atomic uint32_t stopped; /* an operation has failed: no more are posted */
     pthread_mutex_t lock;     /* graphs, runs of plans, rings */
     struct engine_graph *graphs;
+    struct engine_run *runs;
     struct ring_channel rings[MAXCHANNELS];
 };
 
@@ -103,7 +105,6 @@ void engine_pause(void *self, int why, psmPlan *plan);
 uint64_t engine_connection(struct engine *engine, int channel, int peer, int send, int connIndex);
 void engine_run_ended(struct engine_run *run, void *cookie, psm_status status); /* one of its operations has */
 void engine_run_drop(struct engine_run *run);
-void engine_graph_drop_runs(struct engine_graph *graph);
 
 /* ---- coll.c ---- */
 

@@ -51,17 +51,13 @@ void engine_pause(void *self, int why, psmPlan *plan)
 
 void engine_run_drop(struct engine_run *run)
 {
+    struct engine *engine = run->engine;
     if (atomic_fetch_sub(&run->refs, 1) != 1) return;
+    pthread_mutex_lock(&engine->lock);
+    *run->at = run->after;
+    if (run->after) run->after->at = run->at;
+    pthread_mutex_unlock(&engine->lock);
     free(run);
-}
-
-void engine_graph_drop_runs(struct engine_graph *graph)
-{
-    while (graph->runs) {
-        struct engine_run *run = graph->runs;
-        graph->runs = run->next;
-        engine_run_drop(run);
-    }
 }
 
 /* The first to come makes it: the launch, or the host stream's thread, which may be before it. */
@@ -76,6 +72,10 @@ static psm_status run_of(struct engine *engine, psmPlan *plan, struct engine_run
             run->engine = engine;
             run->plan = plan;
             run->graph = plan->graph;
+            run->at = &engine->runs;
+            run->after = engine->runs;
+            if (run->after) run->after->at = &run->after;
+            engine->runs = run;
             atomic_init(&run->refs, 1); /* its kernel's */
             for (const struct plan_op *op = plan->ops; op; op = op->next) run->expected += !op->info.decrements;
         } else {
@@ -104,15 +104,17 @@ static void run_kernel(void *arg)
     atomic_fetch_add(&engine->inside, 1);
     __atomic_store_n(&run->gate, 1, __ATOMIC_RELEASE);
     psmProxyWake(engine->state);
-    while (atomic_load(&run->ended) < run->expected && !psmPlanAborted(comm)) engine_pause(engine, 0, plan);
-    if (run->graph && !psmPlanAborted(comm)) { /* for the next launch of the graph */
+    bool ended;
+    while (!(ended = atomic_load(&run->ended) >= run->expected) && !psmPlanAborted(comm)) engine_pause(engine, 0, plan);
+    if (run->graph && ended) { /* for the next launch of the graph */
         __atomic_store_n(&run->gate, 0, __ATOMIC_RELAXED);
         atomic_fetch_sub(&run->ended, run->expected);
     }
     bool once = !run->graph;
     psmPlanKernelDone(plan);
-    /* A graph's run may be gone with it now, and a plan reclaimed. */
-    if (once) engine_run_drop(run);
+    /* A graph's run may be gone with it now, and a plan reclaimed. After an abort operations may still be on their way
+     * here: the run goes with the engine. */
+    if (once && ended) engine_run_drop(run);
     atomic_fetch_sub(&engine->inside, 1);
 }
 
@@ -158,11 +160,6 @@ psm_status engine_kernel(void *self, void *stream, psmPlan *plan)
     }
     /* Operations that the host stream has posted may go on: nobody will open their gate. */
     __atomic_store_n(&run->gate, 1, __ATOMIC_RELEASE);
-    if (run->graph) return status;
-    pthread_mutex_lock(&engine->lock);
-    plan->run = NULL;
-    pthread_mutex_unlock(&engine->lock);
-    engine_run_drop(run);
     return status;
 }
 

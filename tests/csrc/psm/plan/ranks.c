@@ -1,13 +1,14 @@
 /* Ranks that are threads of one process, and launch groups by plans over emulated CUDA and libpsm's proxy: for
  * ThreadSanitizer, which sees what main threads, streams, proxies and destructors of graphs share.
  *
- *   ranks RANKS SCHEDULER PASSSM GROUPS [graph] [abort] */
+ *   ranks RANKS SCHEDULER PASSSM GROUPS [graph] [abort] [race=MICROSECONDS] */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "psm/psm_plan_cuda.h"
 #include "psm_cuda.h"
@@ -15,7 +16,8 @@
 enum { MOST = 8, CHANNELS = 2, NUMBERS = 50000, BYTES = 30000 };
 
 static int nranks, scheduler, pass_sm, groups;
-static bool with_graph, with_abort;
+static bool with_graph, with_abort, with_race;
+static long race_us;
 static pthread_barrier_t barrier;
 static struct psmProxyAddress addresses[MOST];
 static struct psm_peer_info infos[MOST];
@@ -221,6 +223,18 @@ static void *run(void *arg)
         meet();
         psmPlanAbort(comms[(r->me + 1) % nranks]);
     }
+    if (with_race) { /* aborted while it launches */
+        meet();
+        if (r->me % 2) {
+            usleep((useconds_t)race_us);
+            psmPlanAbort(comms[r->me - 1]);
+        }
+        psm_status status;
+        for (int i = 0; i < 20 && (status = group(r, i % 2 ? other : stream)) == PSM_OK; i++) {
+        }
+        if (status != PSM_ERR_ABORTED && status != PSM_OK) must(status, "group in a race");
+        psmPlanAbort(r->comm);
+    }
     must(psmPlanCommFinish(r->comm), "finish");
     struct psmPlanBreach breach;
     if (psmPlanBreaches(r->comm, &breach, 1) > 0) {
@@ -254,6 +268,7 @@ int main(int argc, char **argv)
     for (int i = 5; i < argc; i++) {
         with_graph |= !strcmp(argv[i], "graph");
         with_abort |= !strcmp(argv[i], "abort");
+        with_race |= sscanf(argv[i], "race=%ld", &race_us) == 1;
     }
     pthread_barrier_init(&barrier, NULL, (unsigned)nranks);
     for (int i = 0; i < nranks; i++) {

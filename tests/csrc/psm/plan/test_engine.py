@@ -28,7 +28,12 @@ JOBS = [
     "4 1 1 1 abort",
     "4 0 0 1 abort",
     "4 0 1 1 graph abort",
+    "4 1 1 0 race=10000",
+    "4 0 0 0 race=10000",
+    "4 1 0 0 race=0",
 ]
+# A kernel that an abort ends is gone before its operations are posted.
+LATE = "plan.host_task:slow=30ms"
 
 
 @pytest.fixture(scope="module", params=["address", pytest.param("thread", marks=pytest.mark.slow)])
@@ -57,6 +62,8 @@ def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 def test_ranks_get_right_data_and_end_whole(program: Path, tmp_path: Path, job: str) -> None:
     env = cuda.environment(compiled.environment(PSM_TOPOLOGY=str(FOUR), PSM_HOSTCUDA_BANNER="0"))
     env |= {"PSM_RECORD_DIR": str(tmp_path), "ASAN_OPTIONS": "detect_leaks=1"}
+    if "race" in job:
+        env["PSM_FAULTS"] = LATE
     done = subprocess.run([program, *job.split()], env=env, capture_output=True, text=True, timeout=300)
     assert "Sanitizer" not in done.stderr and "runtime error" not in done.stderr, done.stderr
     assert done.returncode == 0, done.stdout + done.stderr
