@@ -83,32 +83,33 @@ def parse(text: str, ranks: int, name: str = "tasks") -> tuple[Step, ...]:
     if not 1 <= ranks <= MAX_RANKS:
         raise TaskFileError(name, 0, f"{ranks} ranks: 1 to {MAX_RANKS} are possible")
     steps: list[Step] = []
+    graph = ""  # a graph of all ranks: capture, while it is captured, captured, when it is there
     number = 0
     for number, line in enumerate(text.splitlines(), 1):
         words = line.partition("#")[0].strip()
         if not words:
             continue
         try:
-            steps.extend(_Line(words, ranks).steps())
+            one = _Line(words, ranks)
+            steps.extend(one.steps())
+            graph = one.graph(graph)
         except ValueError as error:
             raise TaskFileError(name, number, str(error)) from None
         if len(steps) > MAX_STEPS:
             raise TaskFileError(name, number, f"more than {MAX_STEPS:,} steps")
     if not any(step.kind is StepKind.TASK for step in steps):
         raise TaskFileError(name, 0, "there is no task in it")
-    return tuple(_closed(steps, name, number))
+    if graph == "capture":
+        raise TaskFileError(name, number, "the file ends while a graph is captured: a line 'captured' is missing")
+    return tuple(_closed(steps))
 
 
-def _closed(steps: list[Step], name: str, last: int) -> Iterator[Step]:
+def _closed(steps: list[Step]) -> Iterator[Step]:
     """The steps with the end of the last group."""
-    capturing = 0
     open_group = False
     for step in steps:
-        capturing += {StepKind.CAPTURE: 1, StepKind.CAPTURED: -1}.get(step.kind, 0) if step.rank is None else 0
         open_group = step.kind is StepKind.TASK or (open_group and step.kind is not StepKind.GROUP_END)
         yield step
-    if capturing > 0:
-        raise TaskFileError(name, last, "the file ends while a graph is captured: a line 'captured' is missing")
     if open_group:
         yield Step(StepKind.GROUP_END)
 
@@ -147,6 +148,16 @@ class _Line:
             yield from self._each(StepKind.POLL, int(bool(self.rest)))
         else:
             raise ValueError(f"{_short(self.word)}: no such step; there are {', '.join(_WORDS)}")
+
+    def graph(self, before: str) -> str:
+        """What becomes of the graph of all ranks."""
+        needs = {"capture": ("", "captured"), "captured": ("capture",), "replay": ("captured",), "drop": ("captured",)}
+        if self.ranks is not None or self.word not in needs:
+            return before
+        if before not in needs[self.word]:
+            missing = {"capture": "a graph is captured already", "captured": "no graph is captured"}
+            raise ValueError(f"{self.word}: {missing.get(self.word, 'there is no graph that was captured before')}")
+        return {"drop": "", "replay": before}.get(self.word, self.word)
 
     def _each(self, kind: StepKind, count: int = 0) -> Iterator[Step]:
         for rank in (None,) if self.ranks is None else self.ranks:

@@ -93,6 +93,11 @@ def test_a_group_that_is_open_at_the_end_is_ended() -> None:
         ("alltoall 1 sum", 1, "alltoall reduces nothing"),
         ("\x1b[31m", 1, "a line is [RANKS:] WORD"),
         ("capture\nallreduce 1\nend\n\n", 4, "a line 'captured' is missing"),
+        ("capture\nallreduce 1\nend\ncapture", 4, "a graph is captured already"),
+        ("allreduce 1\nend\ncaptured", 3, "no graph is captured"),
+        ("allreduce 1\nend\nreplay", 3, "there is no graph that was captured before"),
+        ("capture\nallreduce 1\nend\nreplay", 4, "there is no graph that was captured before"),
+        ("capture\nallreduce 1\nend\ncaptured\ndrop\ndrop", 6, "there is no graph that was captured before"),
         ("# nothing", 0, "there is no task in it"),
     ],
 )
