@@ -353,6 +353,24 @@ def killed(rank: Rank, config: Config) -> Result:
         return Result([], [said_by(comm.wait)]).close(comm)
 
 
+def one_fails(rank: Rank, config: Config) -> Result:
+    """A rank cannot launch its part, and says so."""
+    with communicator(rank, config) as comm:
+        stream, numbers = Streams(comm).new(), np.arange(100_000, dtype=np.float32)
+        rank.barrier("connected")
+
+        def act() -> None:
+            with comm.group(stream) as group:
+                group.all_reduce(numbers)
+                group.send(numbers, (comm.rank + 1) % comm.ranks)
+                group.recv(np.empty_like(numbers), (comm.rank - 1) % comm.ranks)
+            comm.wait()
+
+        said = said_by(act)
+        comm.abort(said)
+        return Result([], [said]).close(comm)
+
+
 def refused(rank: Rank, config: Config) -> tuple[list[str], Result]:
     """What cannot be launched, and that a group after it can."""
     said = []

@@ -160,6 +160,18 @@ def test_killed_rank_ends_the_others_with_its_reason(ranks: Ranks, pass_sm: bool
     assert not any(text == "nothing" for text in said)
 
 
+@PASS_SM
+@pytest.mark.parametrize("site", ["plan.prepare", "plan.launch", "plan.host_task", "cudaLaunchHostFunc"])
+def test_rank_that_cannot_launch_ends_the_others_with_its_reason(ranks: Ranks, site: str, pass_sm: bool) -> None:
+    error = "801" if site.startswith("cuda") else "ENOSPC"
+    fault = {"PSM_FAULTS": f"{site}:error={error}:rank=1:nth=1"}
+    got = ranks.run(calls.one_fails, replace(CONFIG, pass_sm=pass_sm), environment=fault)
+    assert all(result.whole and result.breaches == [] for result in got)
+    said = [result.said[0] for result in got]
+    assert said.pop(1).startswith("CudaCallError: " if site.startswith("cuda") else "NoResourceError: ")
+    assert all(text.startswith("AbortedError: ") and site in text for text in said), said
+
+
 def test_what_cannot_be_launched_leaves_nothing_behind(ranks: Ranks) -> None:
     for said, got in ranks.run(calls.refused, CONFIG):
         assert said == [
