@@ -1,0 +1,184 @@
+"""Measure libnccl-net-psm.so against TCP alone, and its shared memory against libpsm's FIFO.
+
+    python benchmarks/net.py [--quick] [--library FOLDER] [--output benchmarks/net.md]
+
+The work is done by benchmarks/net.c and fifo.c, compiled with $CC (cc) over the libraries of psmkit (--library: a folder with lib and
+include). Two processes are pinned to processors 0 and 1 and use the loopback interface. All ways take turns; a turn takes some
+milliseconds, and a figure is the best turn: what the way can do where nothing else runs. The middle one beside it tells how much did.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import platform
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import fifo
+
+MIB = 1 << 20
+LIMIT = 120.0  # seconds a program may take
+CONGESTION = Path("/proc/sys/net/ipv4")
+
+
+@dataclass
+class Way:
+    """One way of moving messages: how it is run, and nanoseconds of its turns."""
+
+    text: str
+    command: list[str]
+    env: dict[str, str] = field(default_factory=dict)
+    turns: list[float] = field(default_factory=list)
+
+    @property
+    def best(self) -> float:
+        return min(self.turns)
+
+
+def build(place: Path, target: Path) -> Path:
+    """Compile the C side."""
+    program = target / "net"
+    include = fifo.ROOT / "csrc" / "abi"
+    command = [
+        os.environ.get("CC", "cc"),
+        "-O2",
+        "-std=gnu11",
+        f"-I{include}",
+        fifo.HERE / "net.c",
+        "-o",
+        program,
+        "-ldl",
+    ]
+    subprocess.run(command, check=True)
+    return program
+
+
+def measure(ways: list[Way], size: int, rounds: int, env: dict[str, str], turns: int) -> None:
+    """All ways in turn, ``rounds`` times."""
+    for _ in range(rounds):
+        for way in ways:
+            command = [*way.command, str(size), str(turns)]
+            done = subprocess.run(
+                command, env={**env, **way.env}, capture_output=True, text=True, timeout=LIMIT, check=False
+            )
+            if done.returncode:
+                raise SystemExit(f"{' '.join(command)} ended with {done.returncode}: {done.stderr.strip()}")
+            # The way without a record has a warning, too.
+            way.turns += [float(line) for line in done.stdout.splitlines() if line[:1].isdigit()]
+
+
+def tcp_ways(program: Path, kind: str) -> list[Way]:
+    """TCP with each congestion control that a user may take."""
+    available = (CONGESTION / "tcp_available_congestion_control").read_text().split()
+    system = (CONGESTION / "tcp_congestion_control").read_text().strip()
+    names = []
+    for name in sorted(available):
+        with socket.socket() as trial, contextlib.suppress(OSError):  # not every one is for every user
+            trial.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name.encode())
+            names.append(name)
+    return [
+        Way(f"TCP, {name}{' (the default here)' if name == system else ''}, {text}", [str(program), name, what])
+        for name in names
+        for what, text in ((f"tcp-{kind}", "blocking calls"), (f"tcp-spin-{kind}", "polled"))
+    ]
+
+
+def plugin_ways(program: Path, library: Path, kind: str) -> list[Way]:
+    """The plugin as it is set by default, and otherwise."""
+    command = [str(program), str(library), f"plugin-{kind}"]
+    ways = [
+        Way("plugin, socket", command),
+        Way("plugin, socket, maxRecvs 8", command, {"PSM_NET_MAX_RECVS": "8"}),
+        Way("plugin, shm", command, {"PSM_NET": "shm"}),
+        Way("plugin, shm, no record", command, {"PSM_NET": "shm", "PSM_RECORD_DIR": "/proc/no-such-folder"}),
+    ]
+    if kind == "stream":
+        ways[2:2] = [
+            Way("plugin, socket, 4 streams", command, {"PSM_NET_STREAMS": "4"}),
+            Way("plugin, socket, the system's congestion control", command, {"PSM_NET_CONGESTION": "system"}),
+        ]
+    return ways
+
+
+def table(ways: list[Way], size: int, kind: str) -> list[str]:
+    """The best bare way is what the plugin is compared with; its shared memory with libpsm's FIFO."""
+    tcp = min(way.best for way in ways if way.text.startswith("TCP"))
+    own = [way.best for way in ways if way.text.startswith("libpsm")]
+    small = kind == "pingpong"
+    unit = "best ns, one way | median ns" if small else "best GB/s | median GB/s"
+    title = "8 bytes" if small else f"{size // MIB} MiB, 4 in flight"
+    lines = [f"| {title} | {unit} | |", "|---|---:|---:|---|"]
+    for way in ways:
+        base = own[0] if "shm" in way.text and own else tcp
+        ratio = way.best / base if small else base / way.best
+        name = "libpsm's FIFO" if base != tcp else "the best of TCP"
+        note = f"{ratio:.2f} x {name}" if way.text.startswith("plugin") else ""
+        middle = statistics.median(way.turns)
+        figures = (way.best, middle) if small else (size / way.best, size / middle)
+        shown = [f"{figure:.0f}" if small else f"{figure:.1f}" for figure in figures]
+        lines.append(f"| {way.text} | {shown[0]} | {shown[1]} | {note} |")
+    return lines
+
+
+def own_fifo(made: dict[str, Path], size: int, rounds: int, env: dict[str, str]) -> Way:
+    """libpsm's FIFO, by the program of benchmarks/fifo.py."""
+    way = Way("libpsm's FIFO, 8 x 256 KiB", [])
+    found: dict[str, list[float]] = defaultdict(list)
+    for _ in range(rounds):
+        arguments = ("fifo", 20) if size == 8 else ("bandwidth", size, 5)
+        for name, seconds in fifo.run([made["fifo"], *arguments], env).items():
+            found[name] += seconds
+    way.turns = [seconds * 1e9 for seconds in found["fifo"]]
+    return way
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="fewer turns")
+    parser.add_argument("--library", type=Path, default=None, help="a folder with lib and include")
+    parser.add_argument("--output", type=Path, help="write the tables there")
+    arguments = parser.parse_args()
+    place = (arguments.library or fifo.tree()).resolve()
+    rounds = 2 if arguments.quick else 6
+    before = os.getloadavg()[0]
+    with tempfile.TemporaryDirectory() as name:
+        target = Path(name)
+        program, made = build(place, target), fifo.build(place, target)
+        (target / "records").mkdir(mode=0o700)
+        env = {n: v for n, v in os.environ.items() if not n.startswith(("PSM_", "NCCL_"))}
+        env |= {"PSM_RECORD_DIR": str(target / "records"), "NCCL_SOCKET_IFNAME": "=lo"}
+        library = place / "lib" / "libnccl-net-psm.so"
+        sections = []
+        for kind, size, turns in (("stream", MIB, 40), ("stream", 64 * MIB, 8), ("pingpong", 8, 60)):
+            ways = [*tcp_ways(program, kind), *plugin_ways(program, library, kind)]
+            measure(ways, size, rounds, env, turns)
+            ways.append(own_fifo(made, size, rounds, env))
+            sections.append(table(ways, size, kind))
+    model = next(
+        (line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
+        platform.machine(),
+    )
+    text = "\n\n".join(
+        [
+            "# The net plugin beside TCP alone",
+            f"`python benchmarks/net.py`, on {os.cpu_count()} processors ({model}), Linux {platform.release()}, loopback.\n"
+            f"Load of the machine before: {before:.1f}, after: {os.getloadavg()[0]:.1f}.",
+            *("\n".join(lines) for lines in sections),
+        ]
+    )
+    if arguments.output:
+        arguments.output.write_text(text + "\n")
+    else:
+        print(text)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
