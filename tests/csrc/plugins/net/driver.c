@@ -407,15 +407,21 @@ static void stranger(bool sender)
     struct sockaddr_in to = {.sin_family = AF_INET};
     memcpy(&to.sin_port, handle + 8, 2);
     memcpy(&to.sin_addr, handle + 16, 4);
-    int fd[3];
-    for (int i = 0; i < 3; i++) {
+    int fd[4];
+    for (int i = 0; i < 4; i++) {
         char noise[100];
         memset(noise, 'x', sizeof noise);
         fd[i] = socket(AF_INET, SOCK_STREAM, 0);
         CHECK(connect(fd[i], (struct sockaddr *)&to, sizeof to) == 0, "%s", strerror(errno));
         if (i == 0) CHECK(write(fd[i], noise, sizeof noise) == sizeof noise);
         if (i == 1) close(fd[i]); /* without a word */
-        /* the third says nothing and stays */
+        struct {
+            uint32_t magic;
+            uint16_t version, size;
+            char rest[56];
+        } hello = {0x4c4e5350, 1, 64, "not the secret"};
+        if (i == 2) CHECK(write(fd[i], &hello, sizeof hello) == sizeof hello);
+        /* the fourth says nothing and stays */
     }
     if (version > 4) OK(t_accept(listener, &comm));
     CHECK(!comm);
@@ -429,9 +435,10 @@ static void stranger(bool sender)
     OK(t_close_recv(comm));
     OK(t_close_listen(listener));
     char c;
-    CHECK(read(fd[0], &c, 1) <= 0, "a stranger is let in");
+    CHECK(read(fd[0], &c, 1) <= 0 && read(fd[2], &c, 1) <= 0, "a stranger is let in");
     close(fd[0]);
     close(fd[2]);
+    close(fd[3]);
 }
 
 static void devices(bool sender)

@@ -71,6 +71,7 @@ def test_strangers_are_turned_away(net: Built, settings: dict[str, str]) -> None
     _, log = net.run("stranger", **settings)
     assert "it does not speak our protocol" in log
     assert "it closed before it said who it is" in log
+    assert "it does not have the secret of this listener's handle" in log
 
 
 def test_ipv6(net: Built) -> None:
