@@ -1,0 +1,70 @@
+/* The recorder: the last decisions, with the line of the file that made each. */
+#include <string.h>
+
+#include "tuner.h"
+
+enum { DECISIONS = 4096 };
+
+/* line 0: no rule; passed: the line of the first rule that matched and could not be had. */
+struct decision_row {
+    uint64_t comm_id, call, bytes;
+    uint32_t ranks, nodes, line, passed;
+    int32_t pipe_ops, registered, channels, version;
+    char op[16], algorithm[16], protocol[8], note[TUNER_NOTE];
+};
+static const struct psm_field fields[] = {
+    PSM_FIELD(struct decision_row, PSM_HEX64, comm_id),  PSM_FIELD(struct decision_row, PSM_U64, call),
+    PSM_FIELD(struct decision_row, PSM_U64, bytes),      PSM_FIELD(struct decision_row, PSM_U32, ranks),
+    PSM_FIELD(struct decision_row, PSM_U32, nodes),      PSM_FIELD(struct decision_row, PSM_U32, line),
+    PSM_FIELD(struct decision_row, PSM_U32, passed),     PSM_FIELD(struct decision_row, PSM_I32, pipe_ops),
+    PSM_FIELD(struct decision_row, PSM_I32, registered), PSM_FIELD(struct decision_row, PSM_I32, channels),
+    PSM_FIELD(struct decision_row, PSM_I32, version),    PSM_FIELD(struct decision_row, PSM_STR, op),
+    PSM_FIELD(struct decision_row, PSM_STR, algorithm),  PSM_FIELD(struct decision_row, PSM_STR, protocol),
+    PSM_FIELD(struct decision_row, PSM_STR, note),
+};
+static const struct psm_schema schema = {.name = "psm.tuner",
+                                         .version = 1,
+                                         .record_size = sizeof(struct decision_row),
+                                         .fields = fields,
+                                         .nfields = sizeof fields / sizeof *fields,
+                                         .selector = -1};
+
+psm_section *tuner_record(void)
+{
+    return psm_record_section(psm_record_self(), &schema, PSM_RING, DECISIONS);
+}
+
+static void name(char *to, size_t size, const char *from)
+{
+    size_t n = strlen(from);
+    memset(to, 0, size);
+    memcpy(to, from, n < size ? n : size);
+}
+
+void tuner_record_decision(const struct tuner_context *c, uint64_t call, const struct tuner_query *q,
+                           const struct tuner_choice *choice)
+{
+    uint64_t ticket;
+    struct decision_row *row = psm_ring_begin(c->rows, &ticket);
+    if (!row) return;
+    const struct tuner_rule *rule = choice->rule;
+    row->comm_id = c->comm_id;
+    row->call = call;
+    row->bytes = q->bytes;
+    row->ranks = (uint32_t)c->ranks;
+    row->nodes = (uint32_t)c->nodes;
+    row->line = rule ? rule->line : 0;
+    row->passed = choice->passed ? choice->passed->line : 0;
+    row->pipe_ops = (int32_t)q->pipe_ops;
+    row->registered = q->registered;
+    row->channels = rule ? rule->channels : 0;
+    row->version = c->version;
+    name(row->op, sizeof row->op, q->op >= 0 && q->op < TUNER_OPS ? tuner_ops[q->op] : "other");
+    name(row->algorithm, sizeof row->algorithm, tuner_algorithm_name(choice->algorithm));
+    name(row->protocol, sizeof row->protocol, tuner_protocol_name(choice->protocol));
+    if (rule)
+        memcpy(row->note, rule->note, sizeof row->note);
+    else
+        row->note[0] = 0;
+    psm_ring_commit(c->rows, ticket);
+}

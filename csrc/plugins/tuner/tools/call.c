@@ -1,0 +1,151 @@
+#define _GNU_SOURCE
+#include "call.h"
+
+#include <dlfcn.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#define V1 ((const ncclTuner_v1_t *)t->table)
+#define V2 ((const ncclTuner_v2_t *)t->table)
+#define V3 ((const ncclTuner_v3_t *)t->table)
+#define V4 ((const ncclTuner_v4_t *)t->table)
+#define V5 ((const ncclTuner_v5_t *)t->table)
+#define V6 ((const ncclTuner_v6_t *)t->table)
+
+enum { GUARD = 16, MARK = 0x5ca1ab1e };
+
+/* What the tuner says goes to standard error in NCCL's form, filtered as NCCL_DEBUG=INFO would. */
+static __attribute__((format(printf, 5, 6))) void logger(ncclDebugLogLevel level, unsigned long flags, const char *file,
+                                                         int line, const char *format, ...)
+{
+    char text[2048];
+    va_list arguments;
+    (void)flags, (void)file, (void)line;
+    if (level > NCCL_LOG_INFO) return;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    fprintf(stderr, "NCCL %s %s\n", level == NCCL_LOG_WARN ? "WARN" : "INFO", text);
+}
+
+const char *tuner_open(struct tuner *t, const char *path, int version)
+{
+    char symbol[40];
+    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!library) return dlerror();
+    snprintf(symbol, sizeof symbol, "ncclTunerPlugin_v%d", version);
+    *t = (struct tuner){version, dlsym(library, symbol)};
+    return t->table ? NULL : "no table of this version";
+}
+
+const char *tuner_name(const struct tuner *t)
+{
+    return V1->name; /* the first slot of all */
+}
+
+const char *tuner_missing(const struct tuner *t)
+{
+    if (!V1->name) return "name";
+    if (!V1->init) return "init";
+    if (!V1->getCollInfo) return "getCollInfo";
+    if (!V1->destroy) return t->version < 5 ? "destroy" : "finalize";
+    return NULL;
+}
+
+ncclResult_t tuner_begin(const struct tuner *t, void **context, uint64_t id, size_t ranks, size_t nodes, int domains,
+                         ncclTunerConstants_v5_t *constants)
+{
+    int each = domains > 0 ? (int)ranks / domains : (int)ranks;
+    ncclNvlDomainInfo_v5_t info = {domains, each, each};
+    *context = NULL;
+    switch (t->version) {
+    case 1:
+        return V1->init(ranks, nodes, logger);
+    case 2:
+        return V2->init(ranks, nodes, logger, context);
+    case 3:
+        return V3->init(ranks, nodes, logger, context);
+    case 4:
+        return V4->init(ranks, nodes, logger, context);
+    case 5:
+        return V5->init(context, id, ranks, nodes, logger, &info, constants);
+    default:
+        return V6->init(context, id, ranks, nodes, logger, &info, constants);
+    }
+}
+
+/* As topoGetAlgoInfo reads the table: -1 is not offered, the first of the lowest wins, what is negative never does. */
+static void pick(const struct question *q, struct reply *r)
+{
+    float best = 3.4e38f;
+    r->algorithm = r->protocol = -1;
+    for (int i = 0; i < q->algorithms * PROTOCOLS; i++)
+        if (r->costs[i] >= 0 && r->costs[i] < best) {
+            best = r->costs[i];
+            r->algorithm = i / PROTOCOLS;
+            r->protocol = i % PROTOCOLS;
+        }
+}
+
+void tuner_ask(const struct tuner *t, void *context, const struct question *q, struct reply *r)
+{
+    struct {
+        uint32_t before[GUARD];
+        float costs[PAIRS];
+        uint32_t after[GUARD];
+    } table;
+    struct {
+        uint32_t before, value, after;
+    } algorithm = {MARK, (uint32_t)-1, MARK}, protocol = algorithm, channels = {MARK, 0, MARK};
+    int *a = (int *)&algorithm.value, *p = (int *)&protocol.value, *c = (int *)&channels.value;
+    float **costs = (float **)(void *)table.costs;
+    ncclFunc_t op = (ncclFunc_t)q->op;
+    size_t used = sizeof(float) * (size_t)(q->algorithms * PROTOCOLS);
+    for (int i = 0; i < GUARD; i++) table.before[i] = table.after[i] = MARK;
+    memset(table.costs, 0x5c, sizeof table.costs);
+    memcpy(table.costs, q->costs, used);
+    memset(r, 0, sizeof *r);
+    switch (t->version) {
+    case 1:
+        r->result = V1->getCollInfo(op, q->bytes, q->collnet, q->nvls, q->pipe_ops, a, p, c);
+        break;
+    case 2:
+        r->result = V2->getCollInfo(context, op, q->bytes, q->collnet, q->nvls, q->pipe_ops, a, p, c);
+        break;
+    case 3:
+        r->result = V3->getCollInfo(context, op, q->bytes, q->pipe_ops, costs, q->algorithms, PROTOCOLS, c);
+        break;
+    default: /* the same slot, with the same signature, in v4, v5 and v6 */
+        r->result =
+            V4->getCollInfo(context, op, q->bytes, q->pipe_ops, costs, q->algorithms, PROTOCOLS, q->registered, c);
+    }
+    for (int i = 0; i < GUARD; i++) r->outside |= table.before[i] != MARK || table.after[i] != MARK;
+    for (size_t i = used; i < sizeof table.costs; i++) r->outside |= ((unsigned char *)table.costs)[i] != 0x5c;
+    r->outside |= algorithm.before != MARK || algorithm.after != MARK || protocol.before != MARK ||
+                  protocol.after != MARK || channels.before != MARK || channels.after != MARK;
+    memcpy(r->costs, table.costs, used);
+    r->channels = *c;
+    if (t->version > 2) {
+        pick(q, r);
+    } else {
+        r->algorithm = *a;
+        r->protocol = *p;
+    }
+}
+
+bool tuner_has_chunk(const struct tuner *t)
+{
+    return t->version >= 6 && V6->getChunkSize;
+}
+
+ncclResult_t tuner_ask_chunk(const struct tuner *t, void *context, int op, size_t bytes, int algorithm, int protocol,
+                             int channels, size_t *chunk)
+{
+    return V6->getChunkSize(context, (ncclFunc_t)op, bytes, algorithm, protocol, channels, chunk);
+}
+
+ncclResult_t tuner_end(const struct tuner *t, void *context)
+{
+    return t->version == 1 ? V1->destroy() : V2->destroy(context);
+}
