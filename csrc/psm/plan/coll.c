@@ -328,6 +328,8 @@ static void go_on(struct ring *ring, bool step_ended)
         }
         psm_status status = (psm_status)atomic_load(&ring->failed);
         if (status < 0) atomic_store(&engine->stopped, 1);
+        if (status < 0 && status != PSM_ERR_ABORTED)
+            psmProxyFail(engine->state, status, NULL); /* the reason, if first */
         pthread_mutex_lock(&engine->lock);
         struct ring_channel *channel = &engine->rings[ring->op.channel];
         struct ring *next = channel->first = ring->next;
