@@ -369,7 +369,8 @@ def test_visible_devices_are_chosen_and_ordered_by_the_environment(
 
 @emulated
 def test_visible_device_can_be_named_by_uuid(child: Child, rt: Face) -> None:
-    uuid = bytes(rt.ffi.buffer(properties(rt, 3).uuid.bytes)).hex()
+    fourth = properties(rt, 3)  # a member does not keep its struct alive
+    uuid = bytes(rt.ffi.buffer(fourth.uuid.bytes)).hex()
     done = child(
         "n = new('int *'); b = new('char[32]'); print(rt.cudaGetDeviceCount(n), n[0], rt.cudaDeviceGetPCIBusId(b, 32, 0), ffi.string(b).decode())",
         env={"CUDA_VISIBLE_DEVICES": f"GPU-{uuid[:8]}"},
