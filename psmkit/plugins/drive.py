@@ -188,8 +188,10 @@ class _Version:
         while pending:
             self._batch([*(name for name in _SETUP if name not in pending), *pending])
             pending = [name for name in pending if name not in self.results]
+            # A run cannot begin without the first of them.
+            broken = next((name for name in _SETUP if self._failed(name)), None)
             for name in list(pending):
-                if cause := self._lacks(name):
+                if cause := broken or self._lacks(name):
                     self._skip(name, f"needs {cause}, which failed")
                     pending.remove(name)
         return [self.results[c.name] for c in CHECKS if c.name in self.results]
@@ -197,12 +199,14 @@ class _Version:
     def _skip(self, name: str, why: str) -> None:
         self.results[name] = Result(name, self.version, "skipped", why)
 
+    def _failed(self, name: str) -> bool:
+        return name in self.results and self.results[name].outcome == "failed"
+
     def _lacks(self, name: str) -> str | None:
         """A check that failed, without which this one says nothing."""
         needs = check(name).needs
         while needs is not None:
-            found = self.results.get(needs)
-            if found is not None and found.outcome == "failed":
+            if self._failed(needs):
                 return needs
             needs = check(needs).needs
         return None
@@ -277,7 +281,7 @@ class _Version:
         slots: list[tuple[str, str]],
         reports: list[dict[str, Any] | None],
     ) -> None:
-        found: list[Result] = []
+        found: list[tuple[bool, int, Result]] = []
         for rank, report in zip(outcome.ranks, reports, strict=True):
             _, call = slots[rank.rank]
             if report is not None and report["outcome"] == "failed":
@@ -294,11 +298,14 @@ class _Version:
                     raise DriveError(f"psm_net_drive: {rank.text}")
             else:
                 continue
-            found.append(Result(name, self.version, "failed", text, kind, call, rank.rank, warning=_warning(rank)))
+            # The end of a rank is an error for those that talk with it; a call that blocks is its own cause.
+            after = report is not None and bool(report["after"]) and kind != "blocked"
+            result = Result(name, self.version, "failed", text, kind, call, rank.rank, warning=_warning(rank))
+            found.append((after, _FIRST.index(kind), result))
         if not found:
             said = "; ".join(rank.text for rank in outcome.ranks if rank.text) or "no rank says why"
             raise DriveError(f"psm_net_drive ended in {name}: {said}")
-        self.results[name] = min(found, key=lambda result: _FIRST.index(result.kind))
+        self.results[name] = min(found, key=lambda one: one[:2])[2]
 
 
 def _text(data: bytes) -> str:

@@ -145,18 +145,24 @@ CHECKS: tuple[Check, ...] = (
         "One irecv of 1 to maxRecvs buffers: each send goes to the slot of its tag, in any order, and test gives each slot its size.",
         "2.12 and later group receives of several channels on a shared connection",
         "Match by tag, write n sizes, and call it done when all slots are.",
+        "message",
+        5,
     ),
     Check(
         "first-group",
         "Tags are matched inside the oldest irecv that is posted; a send for a later one waits, or is refused with NULL.",
         "2.12 and later; the built-in transports match the head of the queue alone",
         "Look in the first irecv that is not full; keep or refuse what does not match there.",
+        "message",
+        5,
     ),
     Check(
         "same-tags",
         "Groups with the same tags one after another: each send goes to the oldest whose slot is free.",
         "2.12 and later: a connection has the same tags in each step",
         "Mark a slot as taken when its message is matched, and go to the next irecv only when the first is full.",
+        "message",
+        5,
     ),
     Check(
         "in-flight",
@@ -262,7 +268,7 @@ CHECKS: tuple[Check, ...] = (
         "finalize answers success, and init works again after it.",
         "2.28 and later: the next communicator",
         "Put back what init set.",
-        "init",
+        "connect",
         11,
     ),
     Check(
@@ -270,7 +276,7 @@ CHECKS: tuple[Check, ...] = (
         "The library can be unloaded; no thread of it runs on.",
         "2.19 and later close the library with the last communicator",
         "End threads in finalize or close, at the latest in a destructor.",
-        "init",
+        "devices",
     ),
 )
 

@@ -65,7 +65,7 @@ static void check_offset(void)
 static void check_global(void)
 {
     if (!d.props.regIsGlobal) {
-        skipped(d.version < 8 ? "from version 8 on" : "regIsGlobal is 0");
+        skipped("regIsGlobal is 0");
         return;
     }
     enum { ROOM = 1 << 19, AT = 4096 * 5, SIZE = 70000 };
@@ -199,13 +199,18 @@ static void check_cuda(void)
 
 static void check_dmabuf(void)
 {
-    if (d.version < 6 || !(d.props.ptrSupport & NCCL_PTR_DMABUF)) {
+    if (!(d.props.ptrSupport & NCCL_PTR_DMABUF)) {
         skipped("ptrSupport 0x%x has no NCCL_PTR_DMABUF", d.props.ptrSupport);
         return;
     }
     if (!cuda_there()) return;
-    if (!cuda.driver && (cuda.driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL)))
-        *(void **)&cuda.range = dlsym(cuda.driver, "cuMemGetHandleForAddressRange");
+    /* Beside the runtime, for the emulated one; the real one is where the system has it. */
+    char beside[4096];
+    const char *slash = strrchr(d.cuda, '/');
+    snprintf(beside, sizeof beside, "%.*slibcuda.so.1", slash ? (int)(slash + 1 - d.cuda) : 0, d.cuda);
+    if (!cuda.driver) cuda.driver = dlopen(beside, RTLD_NOW | RTLD_GLOBAL);
+    if (!cuda.driver) cuda.driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL);
+    if (cuda.driver) *(void **)&cuda.range = dlsym(cuda.driver, "cuMemGetHandleForAddressRange");
     if (!cuda.range) {
         skipped("no cuMemGetHandleForAddressRange in libcuda.so.1");
         return;
@@ -293,6 +298,8 @@ static void check_contexts(void)
         compare(&ops[0].piece[0], 4000, seed_of(first.from, d.rank, 30), "after another communicator has ended");
         lane_close(&first);
         free(ops);
+        first = lane_open(0, 4096);
+        lane_close(&first);
         meet();
     }
     if (t_has_net_attr()) ok(t_set_net_attr(), "setNetAttr with nothing set");
@@ -374,7 +381,7 @@ static void check_close_after_send(void)
     ok(t_close_listen(l.listener), "closeListen");
 }
 
-static int entries(const char *folder)
+int entries(const char *folder)
 {
     int n = 0;
     DIR *dir = opendir(folder);
@@ -443,6 +450,16 @@ static void check_finalize(void)
     d.finalized = true;
 }
 
+static bool still_mapped(void)
+{
+    char line[4400];
+    bool found = false;
+    FILE *maps = fopen("/proc/self/maps", "re");
+    while (maps && !found && fgets(line, sizeof line, maps)) found = strstr(line, d.path) != NULL;
+    if (maps) fclose(maps);
+    return found;
+}
+
 /* NCCL closes the library when its last communicator is gone. Threads of the plugin must have ended by then. */
 static void check_unload(void)
 {
@@ -450,14 +467,24 @@ static void check_unload(void)
     strcpy(d.slots[d.rank].call, "dlclose");
     if (dlclose(d.library) != 0) failed("contract", "dlclose: %s", dlerror());
     d.library = d.table = NULL;
+    if (still_mapped()) {
+        note("it stays loaded");
+        return;
+    }
+    /* What a CUDA runtime has started is not the plugin's. */
+    struct patience p = patience();
+    while (!cuda.runtime && entries("/proc/self/task") > d.threads)
+        if (too_long(&p))
+            failed("leak", "%d threads of the library run on, and their code is gone",
+                   entries("/proc/self/task") - d.threads);
 }
 
 const struct check more_checks[] = {
     {"reg", check_reg, 4},
     {"offset", check_offset, 4},
-    {"global", check_global, 4},
+    {"global", check_global, 8},
     {"cuda", check_cuda, 4},
-    {"dmabuf", check_dmabuf, 4},
+    {"dmabuf", check_dmabuf, 6},
     {"threads", check_threads, 4},
     {"contexts", check_contexts, 11},
     {"close", check_close, 4},

@@ -11,6 +11,7 @@ enum { MOST_RECVS = 64, MOST_DEVICES = 256 };
 
 static void check_load(void)
 {
+    d.threads = entries("/proc/self/task");
     strcpy(d.slots[d.rank].call, "dlopen");
     d.library = dlopen(d.path, RTLD_NOW | RTLD_LOCAL);
     if (!d.library) failed("contract", "dlopen: %s", dlerror());

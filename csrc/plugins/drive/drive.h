@@ -36,6 +36,7 @@ struct driver {
     ncclNetProperties_v12_t props; /* of device 0; what the version does not have is as NCCL's adapters fill it in */
     int devices;
     bool finalized;
+    int threads;                 /* before the library was loaded */
     int max_requests, max_recvs; /* max_recvs: what the plugin says, kept within 1 and MAX_PIECES */
 };
 extern struct driver d;
@@ -68,7 +69,6 @@ bool too_long(struct patience *p);
 /* ---- the table: any version in the shape of the newest. Each call is watched ---- */
 
 void watch_start(void);
-int watch_threads(void); /* threads of the driver itself */
 bool table_find(void);
 const char *table_name(void);
 const char *table_empty(bool cuda, bool dmabuf); /* the first slot that is NULL and must not be, or NULL */
@@ -142,9 +142,6 @@ void forget_requests(void);
 
 /* ---- connections ---- */
 
-struct link { /* one connection, as this rank sees it: to[] or from[] */
-    void *listener, *comm;
-};
 /* Each rank sends to the next and receives from the one before. */
 struct lane {
     void *listener, *send, *recv;
@@ -159,6 +156,8 @@ void exchange_handles(const char *name, int to, int from, const void *mine, void
 /* Where one is NULL it is not wanted. */
 void connect_both(int which, int dev, void *handle, void **send, void *listener, void **recv);
 void loopback(void **listener, void **send, void **recv);
+/* In a folder of /proc. */
+int entries(const char *folder);
 uint64_t seed_of(int from, int to, uint64_t number);
 
 /* ---- the checks ---- */

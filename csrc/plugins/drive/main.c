@@ -52,7 +52,10 @@ static void send_report(const char *outcome, const char *kind, const char *text,
     at += sprintf(at, "report {\"check\": \"%s\", \"outcome\": \"%s\", \"kind\": \"%s\", \"seconds\": %.6f, \"call\": ",
                   slot->check, outcome, kind, (double)took * 1e-9);
     at = put_text(at, limit, slot->call);
-    at += sprintf(at, ", \"text\": ");
+    /* An error after another rank has gone is most often its consequence. */
+    bool after = false;
+    for (int r = 0; r < d.ranks; r++) after |= r != d.rank && atomic_load(&d.slots[r].failed);
+    at += sprintf(at, ", \"after\": %s, \"text\": ", after ? "true" : "false");
     at = put_text(at, limit, text);
     at += sprintf(at, "}\n");
     lab_send_line(line, (size_t)(at - line));

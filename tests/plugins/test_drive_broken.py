@@ -1,0 +1,153 @@
+"""``psmkit plugin drive`` finds what is wrong with a plugin that is broken in one way."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from psmkit.lab.cuda import folder as emulated
+from psmkit.plugins.drive import Drive, drive
+from tests.plugins import drive_libraries
+
+# The way (see broken/net.c and tables.c), the check that finds it, and as what.
+BROKEN = (
+    ("accept-blocks", "connect-early", "PSM914"),
+    ("accept-early", "connect-early", "PSM911"),
+    ("close-busy", "close", "PSM911"),
+    ("close-order", "close", "PSM913"),
+    ("close-waits", "close", "PSM914"),
+    ("connect-blocks", "connect", "PSM914"),
+    ("connect-fails", "connect", "PSM911"),
+    ("connect-never", "connect", "PSM915"),
+    ("context", "contexts", "PSM911"),
+    ("crash-large", "sizes", "PSM913"),
+    ("dereg-all", "reg", "PSM911"),
+    ("device-type", "properties", "PSM911"),
+    ("dmabuf-fails", "dmabuf", "PSM911"),
+    ("done-twice", "order", "PSM912"),
+    ("fd-leak", "leaks", "PSM916"),
+    ("few-requests", "in-flight", "PSM915"),
+    ("few-sends", "in-flight", "PSM915"),
+    ("finalize-fails", "finalize", "PSM911"),
+    ("flush-never", "cuda", "PSM915"),
+    ("hint-answered", "hint", "PSM911"),
+    ("hint-is-request", "hint", "PSM913"),
+    ("hint-left", "hint", "PSM911"),
+    ("init-exits", "init", "PSM913"),
+    ("init-fails", "init", "PSM911"),
+    ("init-thread", "unload", "PSM916"),
+    ("keeps-handle", "connect", "PSM913"),
+    ("long-handle", "listen", "PSM911"),
+    ("lost-retry", "retry", "PSM915"),
+    ("no-bytes", "properties", "PSM911"),
+    ("no-comms", "properties", "PSM911"),
+    ("no-devices", "devices", "PSM911"),
+    ("no-host", "properties", "PSM911"),
+    ("no-listener", "listen", "PSM911"),
+    ("no-name", "slots", "PSM911"),
+    ("no-recvs", "properties", "PSM911"),
+    ("no-such-device", "properties", "PSM911"),
+    ("null-flush", "properties", "PSM911"),
+    ("null-slot", "slots", "PSM911"),
+    ("one-size", "group", "PSM911"),
+    ("overflows", "longer", "PSM912"),
+    ("posted-size", "shorter", "PSM912"),
+    ("recv-early", "message", "PSM912"),
+    ("reg-aligned", "reg", "PSM911"),
+    ("reg-local", "global", "PSM911"),
+    ("reg-offset", "offset", "PSM912"),
+    ("reorder", "order", "PSM912"),
+    ("same-request", "in-flight", "PSM911"),
+    ("sizes-overrun", "message", "PSM911"),
+    ("speed-unset", "properties", "PSM911"),
+    ("tag-ignored", "group", "PSM912"),
+    ("tags-anywhere", "first-group", "PSM911"),
+    ("test-blocks", "message", "PSM914"),
+    ("test-never", "zero", "PSM915"),
+    ("thread-leak", "leaks", "PSM916"),
+    ("truncates", "longer", "PSM917"),
+    ("wrong-data", "sizes", "PSM912"),
+    ("zero-swallowed", "zero", "PSM911"),
+)
+# These are found when the patience of the driver ends: little of it, for they end in no other way.
+LATE = ("PSM914", "PSM915", "PSM916")
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return drive_libraries.plugin(tmp_path_factory.mktemp("broken"))
+
+
+@pytest.fixture(scope="module")
+def runtime(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return drive_libraries.cuda(tmp_path_factory.mktemp("runtime"))
+
+
+def _failures(done: Drive) -> list[str]:
+    return [f"{result.check} v{result.version}: {result.text}" for result in done.results if result.outcome == "failed"]
+
+
+def test_the_plugin_is_right_when_it_is_not_broken(library: Path, runtime: Path) -> None:
+    done = drive(library, versions=range(4, 13), cuda=str(runtime))
+    assert _failures(done) == []
+    assert done.clean
+    newest = {result.check: result.outcome for result in done.results if result.version == 12}
+    # It has one device; nothing else is left out.
+    assert [name for name, outcome in newest.items() if outcome != "passed"] == ["each-device"]
+
+
+def test_the_plugin_is_right_between_more_processes(library: Path) -> None:
+    done = drive(library, ranks=5, versions=(4, 12))
+    assert _failures(done) == []
+
+
+def test_memory_of_the_emulated_gpu_is_sent_and_flushed(library: Path) -> None:
+    done = drive(library, only=("cuda",), cuda=str(emulated() / "libcudart.so.12"))
+    assert {result.check: result.outcome for result in done.results}["cuda"] == "passed"
+
+
+@pytest.mark.parametrize(("way", "check", "code"), BROKEN, ids=[row[0] for row in BROKEN])
+def test_a_broken_plugin_is_found(library: Path, runtime: Path, way: str, check: str, code: str) -> None:
+    timeout = 1.5 if code in LATE else 20.0
+    done = drive(library, only=(check,), timeout=timeout, environment={"BROKEN": way}, cuda=str(runtime))
+    assert not done.clean
+    assert [(finding.code, finding.title.partition(" ")[0]) for finding in done.findings] == [(code, check)]
+    (finding,) = done.findings
+    assert finding.next_step
+    assert "Source: " in finding.explanation
+
+
+def test_every_way_of_being_broken_is_tried() -> None:
+    source = "".join(path.read_text() for path in drive_libraries.SOURCES.glob("*.c"))
+    ways = set(re.findall(r'broken\("([a-z0-9-]+)"\)', source))
+    assert ways == {row[0] for row in BROKEN}
+
+
+def test_what_follows_a_failure_goes_on_in_fresh_processes(library: Path) -> None:
+    done = drive(library, environment={"BROKEN": "crash-large"})
+    outcomes = {result.check: result.outcome for result in done.results}
+    assert [name for name, outcome in outcomes.items() if outcome == "failed"] == ["sizes"]
+    assert outcomes["order"] == outcomes["leaks"] == outcomes["unload"] == "passed"
+    (failed,) = (result for result in done.results if result.outcome == "failed")
+    assert (failed.kind, failed.call, failed.text) == ("died", "isend", "the process died by SIGSEGV in isend")
+
+
+def test_checks_that_say_nothing_any_more_are_left_out(library: Path) -> None:
+    done = drive(library, environment={"BROKEN": "connect-fails"})
+    outcomes = {result.check: (result.outcome, result.text) for result in done.results}
+    assert outcomes["connect"][0] == "failed"
+    assert outcomes["order"] == ("skipped", "needs connect, which failed")
+    assert len(done.findings) == 1
+
+
+def test_the_plugins_own_warning_is_shown(library: Path) -> None:
+    done = drive(library, environment={"BROKEN": "init-fails"}, only=("init",))
+    assert "NET/Broken : there is no network" in done.findings[0].explanation
+
+
+def test_versions_that_fail_alike_are_one_finding(library: Path) -> None:
+    done = drive(library, versions=(8, 9), environment={"BROKEN": "no-devices"}, only=("devices",))
+    (finding,) = done.findings
+    assert "with v8, v9" in finding.explanation
