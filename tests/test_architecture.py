@@ -27,7 +27,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "lab": {"logparse", "transport", "proxy", "model"},
     "testing": {"lab", "model"},
     "plugins": {"model"},
-    "cli": {"report", "analysis", "logparse", "catalogue", "lab", "plugins", "plan", "transport", "model"},
+    "tune": {"model"},
+    "cli": {"report", "analysis", "logparse", "catalogue", "lab", "plugins", "tune", "plan", "transport", "model"},
 }
 # What only its own command may load, and no analysis.
 HEAVY = (

@@ -32,6 +32,7 @@ COMMANDS = {
     "variants": "The variants of the transport, right and wrong.",
     "plan": "How tasks become plans and what becomes of those: simulate, check.",
     "plugin": "What a plugin of NCCL holds, and which releases load it.",
+    "tune": "Rules for NCCL's tuner: why one decides, and rules made from measurements.",
     "lab": "Run ranks on pretended GPUs, and break them on purpose.",
 }
 

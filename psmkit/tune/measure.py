@@ -1,0 +1,173 @@
+"""Measurements of collectives: from the tables of nccl-tests, and from CSV."""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from psmkit.model.errors import InputError
+
+__all__ = ["ALGORITHMS", "OPS", "PROTOCOLS", "Sample", "parse_csv", "parse_nccl_tests", "read_samples"]
+
+OPS = ("broadcast", "reduce", "allgather", "reducescatter", "allreduce")
+ALGORITHMS = ("tree", "ring", "collnet_direct", "collnet_chain", "nvls", "nvls_tree", "pat")
+PROTOCOLS = ("ll", "ll128", "simple")
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One measured time. ``channels`` 0: NCCL's choice."""
+
+    op: str
+    bytes: int
+    ranks: int
+    nodes: int
+    algorithm: str
+    protocol: str
+    microseconds: float
+    channels: int = 0
+
+
+def read_samples(path: str | Path, given: Mapping[str, str] | None = None) -> list[Sample]:
+    """The measurements of a file: CSV with a line of names, or what a program of nccl-tests printed.
+
+    ``given`` has what the file does not say: op, algorithm, protocol, ranks, nodes, channels.
+
+    Raises:
+        InputError: there is none, or a value is missing or wrong.
+    """
+    try:
+        text = Path(path).read_text("utf-8", "replace")
+    except OSError as error:
+        raise InputError(str(path), error.strerror or str(error)) from None
+    first = next((line for line in text.splitlines() if line.strip() and not line.startswith("#")), "")
+    names = {cell.strip().lower() for cell in first.split(",")}
+    source = parse_csv if names & set(_NAMES) and "," in first else parse_nccl_tests
+    found = list(source(text, str(path), given or {}))
+    if not found:
+        raise InputError(str(path), "no measurement is in it: a table of nccl-tests or CSV with names is meant")
+    return found
+
+
+# ---- CSV ----
+
+_NAMES = {
+    "op": "op",
+    "collective": "op",
+    "collective_type": "op",
+    "bytes": "bytes",
+    "size": "bytes",
+    "size_bytes": "bytes",
+    "ranks": "ranks",
+    "nranks": "ranks",
+    "nodes": "nodes",
+    "nnodes": "nodes",
+    "algorithm": "algorithm",
+    "protocol": "protocol",
+    "channels": "channels",
+    "us": "microseconds",
+    "time_us": "microseconds",
+    "latency_us": "microseconds",
+    "microseconds": "microseconds",
+}
+
+
+def parse_csv(text: str, path: str, given: Mapping[str, str]) -> Iterator[Sample]:
+    """Measurements of CSV with a line of names; others than the known columns are left out."""
+    lines = [(n, line) for n, line in enumerate(text.splitlines(), 1) if line.strip() and not line.startswith("#")]
+    rows = csv.reader(line for _, line in lines)
+    head = [_NAMES.get(cell.strip().lower(), "") for cell in next(rows)]
+    for (number, _), row in zip(lines[1:], rows, strict=False):
+        cells = {name: cell.strip() for name, cell in zip(head, row, strict=False) if name}
+        yield _sample({**given, **cells}, f"{path}:{number}")
+
+
+def _sample(cells: Mapping[str, str], place: str) -> Sample:
+    def number(name: str, least: float, otherwise: str | None = None) -> float:
+        text = cells.get(name, otherwise)
+        if text is None:
+            raise InputError(place, f"{name} is not told: a column, or --{name}")
+        try:
+            value = float(text)
+        except ValueError:
+            raise InputError(place, f'{name} is "{text}": a number is meant') from None
+        if not math.isfinite(value) or value < least:
+            raise InputError(place, f'{name} is "{text}": at least {least:g} is meant')
+        return value
+
+    def word(name: str, known: Iterable[str]) -> str:
+        text = cells.get(name, "").lower()
+        if text not in known:
+            raise InputError(place, f'{name} is "{text}": one of {", ".join(known)} is meant (a column, or --{name})')
+        return text
+
+    microseconds = number("microseconds", 0)
+    if microseconds == 0:
+        raise InputError(place, "a time of 0 is no measurement")
+    return Sample(
+        word("op", OPS),
+        int(number("bytes", 0)),
+        int(number("ranks", 1)),
+        int(number("nodes", 1)),
+        word("algorithm", ALGORITHMS),
+        word("protocol", PROTOCOLS),
+        microseconds,
+        max(0, int(number("channels", -1, "0"))),
+    )
+
+
+# ---- nccl-tests ----
+
+_RANK = re.compile(r"#\s+Rank\s+\d+\s.*?\bon\s+(\S+)\s+device")
+_PROGRAM = re.compile(r"\b(all_reduce|all_gather|reduce_scatter|broadcast|reduce)_perf\b")
+_SETTING = re.compile(r"\bNCCL_(ALGO|PROTO)\s*(?:=|set by environment to)\s*(\w+)", re.I)
+_ALGO = {"collnetdirect": "collnet_direct", "collnetchain": "collnet_chain", "nvlstree": "nvls_tree"}
+_NUMBER = re.compile(r"\d+(?:\.\d+)?\Z")
+_COLUMNS = 4  # time, algbw, busbw, #wrong
+
+
+def parse_nccl_tests(text: str, path: str, given: Mapping[str, str]) -> Iterator[Sample]:
+    """Both times of each line, out of place and in place.
+
+    Ranks and nodes are counted from the lines that name ranks; the operation is that of the program's name, algorithm and protocol
+    those of NCCL_ALGO and NCCL_PROTO, where the text has them.
+    """
+    told: dict[str, str] = dict(given)
+    hosts: list[str] = []
+    wrong: list[str] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        rank = _RANK.search(line)
+        if rank:
+            hosts.append(rank[1])
+            told.setdefault("ranks", "0")
+            if "ranks" not in given:
+                told["ranks"] = str(len(hosts))
+            if "nodes" not in given:
+                told["nodes"] = str(len(set(hosts)))
+            continue
+        if line.lstrip().startswith("# nThread"):
+            hosts = []  # another program begins
+        name = _PROGRAM.search(line)
+        if name and "op" not in given:
+            told["op"] = name[1].replace("_", "")
+        for kind, value in _SETTING.findall(line):
+            key = "algorithm" if kind.upper() == "ALGO" else "protocol"
+            if key not in given:
+                told[key] = _ALGO.get(value.lower(), value.lower())
+        words = line.split()
+        # size, count, type, redop, root, then four columns twice; a # wrong of N/A is one word.
+        if len(words) < 5 + _COLUMNS or not words[0].isdecimal() or not words[1].isdecimal() or words[2].isdecimal():
+            continue
+        columns = words[-2 * _COLUMNS :] if len(words) >= 5 + 2 * _COLUMNS else words[-_COLUMNS:]
+        for at in range(0, len(columns), _COLUMNS):
+            time, bad = columns[at], columns[at + _COLUMNS - 1]
+            if bad not in ("0", "N/A", "0e+00"):
+                wrong.append(f"{path}:{number}")
+            elif _NUMBER.match(time) and float(time) > 0:
+                yield _sample({**told, "bytes": words[0], "microseconds": time}, f"{path}:{number}")
+    if wrong:
+        raise InputError(wrong[0], f"nccl-tests counted wrong results ({len(wrong)} times): such a run is not measured")
