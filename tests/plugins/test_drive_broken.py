@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from psmkit.cli.app import main
 from psmkit.lab.cuda import folder as emulated
 from psmkit.plugins.drive import Drive, drive
+from psmkit.plugins.drive_checks import CHECKS
 from tests.plugins import drive_libraries
 
 # The way (see broken/net.c and tables.c), the check that finds it, and as what.
@@ -151,3 +153,19 @@ def test_versions_that_fail_alike_are_one_finding(library: Path) -> None:
     done = drive(library, versions=(8, 9), environment={"BROKEN": "no-devices"}, only=("devices",))
     (finding,) = done.findings
     assert "with v8, v9" in finding.explanation
+
+
+def test_the_page_shows_what_is_printed_and_every_check(
+    library: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = (drive_libraries.ROOT / "docs" / "plugins_drive.md").read_text()
+    for one in CHECKS:
+        assert f"| `{one.name}` | {one.text} | {one.source} |\n" in page
+    found = re.search(r"<!-- example: output -->\n```\n\$ psmkit (.*)\n((?:.*\n)*?)```\n", page)
+    assert found is not None
+    monkeypatch.setenv("BROKEN", "posted-size")
+    monkeypatch.setenv("COLUMNS", "100")
+    assert main(found[1].replace("libnccl-net-broken.so", str(library)).split()) == 1
+    # Both ranks see it; which is first differs.
+    shown, printed = (re.sub(r"on rank \d", "on rank N", text) for text in (found[2], capsys.readouterr().out))
+    assert shown == printed, "put this into docs/plugins_drive.md"
