@@ -32,8 +32,8 @@ def _versions(_ctx: click.Context, _param: click.Parameter, value: str | None) -
     if value is None or value == "all":
         return value
     words = [word.strip().removeprefix("v") for word in value.split(",")]
-    if not all(word.isdecimal() and 4 <= int(word) <= 12 for word in words):
-        raise click.BadParameter(f"{value!r}: versions from 4 to 12, as 8 or 8,12, or all")
+    if not all(word.isdecimal() and 1 <= int(word) <= 12 for word in words):
+        raise click.BadParameter(f"{value!r}: versions from 4 to 12, as 8 or 8,12, or all; of a tuner from 1 to 6")
     return [int(word) for word in words]
 
 
@@ -77,6 +77,8 @@ def command(
 ) -> int:
     """Drive a net plugin as NCCL does, in several processes, and check each call, each byte, and what is left.
 
+    A library with tables of a tuner is driven as a tuner: contract, latency, equal answers on all ranks.
+
     No NCCL, no GPU and no network card of a kind is needed. psmkit itself never loads the library.
 
     Exit status: 0 all checks passed or were skipped, 1 findings, 2 the library cannot be driven.
@@ -87,6 +89,12 @@ def command(
         return _list(form)
     if lib is None:
         raise click.UsageError("Missing argument 'LIB'.")
+    from psmkit.cli import plugin_drive_tuner as tuner
+
+    if tuner.is_tuner(lib):
+        return tuner.run(lib, ranks=ranks, versions=versions, timeout=3 * timeout, settings=settings, form=form)
+    if isinstance(versions, list) and min(versions) < 4:
+        raise click.BadParameter(f"v{min(versions)}: net plugins are driven from v4 on", param_hint="--version")
     _known(only)
     chosen = driver.versions_of(lib, settings) if isinstance(versions, str) else versions
     if cuda == "emulated":

@@ -100,10 +100,13 @@ static struct question question(uint64_t *seed)
 static void *begin_at(int shape)
 {
     void *context = NULL;
-    ncclTunerConstants_v5_t constants;
-    memset(&constants, 0, sizeof constants);
+    struct {
+        ncclTunerConstants_v5_t constants;
+        double after[16]; /* check_constants looks at what is written there */
+    } room;
+    memset(&room, 0, sizeof room);
     ncclResult_t result = tuner_begin(&tuner, &context, 0xabcdef0000u + (uint64_t)shape, shapes[shape].ranks,
-                                      shapes[shape].nodes, shapes[shape].domains, &constants);
+                                      shapes[shape].nodes, shapes[shape].domains, &room.constants);
     if (result != ncclSuccess) fail("init for %zu ranks returned %d", shapes[shape].ranks, (int)result);
     return context;
 }
@@ -322,7 +325,7 @@ static bool check_memory(void)
         if (!end_all(&context, 1)) return false;
     }
     calls = mallinfo2().uordblks;
-    return calls <= before + 200 * 32 || fail("200 communicators left %zu bytes", calls - before);
+    return calls <= before + 200 * 16 || fail("200 communicators left %zu bytes", calls - before);
 }
 
 static double fastest; /* ns a call */

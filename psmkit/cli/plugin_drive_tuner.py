@@ -1,0 +1,82 @@
+"""``psmkit plugin drive`` of a tuner: what the drive found, as a table or JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from psmkit.cli.output import show, show_page, width
+from psmkit.model.errors import InputError
+from psmkit.plugins.drive_tuner import CHECKS, TunerDrive, drive_tuner, tuner_versions
+
+__all__ = ["is_tuner", "run"]
+
+SCHEMA = "psmkit.plugin-drive-tuner/1"
+_WORDS = {"passed": "ok", "failed": "FAILED", "skipped": "-"}
+
+
+def is_tuner(lib: Path) -> bool:
+    """Whether the library has tables of a tuner. False also for what cannot be read: the drive for net plugins says why."""
+    try:
+        return bool(tuner_versions(lib))
+    except InputError:
+        return False
+
+
+def run(
+    lib: Path,
+    *,
+    ranks: int,
+    versions: Sequence[int] | str | None,
+    timeout: float,
+    settings: Mapping[str, str],
+    form: str,
+) -> int:
+    """Drive it, show what was found; the exit status."""
+    chosen = tuner_versions(lib) if isinstance(versions, str) else versions
+    done = drive_tuner(lib, ranks=ranks, versions=chosen, timeout=timeout, environment=settings)
+    if form == "json":
+        show(json.dumps(_plain(done), indent=2) + "\n")
+    else:
+        _text(done)
+    return 1 if done.failed else 0
+
+
+def _plain(done: TunerDrive) -> dict[str, object]:
+    return {
+        "schema": SCHEMA,
+        "library": str(done.path).encode("utf-8", "backslashreplace").decode("utf-8"),
+        "ranks": done.ranks,
+        "versions": list(done.versions),
+        "clean": not done.failed,
+        "nanoseconds": {str(version): ns for version, ns in done.nanoseconds.items()},
+        "results": [asdict(result) for result in done.results],
+    }
+
+
+def _text(done: TunerDrive) -> None:
+    from psmkit.report.layout import Page, Span
+    from psmkit.report.ranktable import fit
+
+    page = Page(width(sys.stdout))
+    head = Span(f"{len(done.failed)} failed", "error") if done.failed else Span("green", "healthy")
+    page.add(head, Span(f": {done.path.name}", "heading"))
+    page.wrap(f"tuner {', '.join(f'v{version}' for version in done.versions)}; {done.ranks} ranks")
+    page.blank()
+    of = {(result.check, result.version): result for result in done.results}
+    rows = [[name, *(_WORDS[of[name, version].outcome] for version in done.versions)] for name in CHECKS]
+    times = [f"{done.nanoseconds[v]:.0f} ns" if v in done.nanoseconds else "" for v in done.versions]
+    lines = fit(["check", *(f"v{version}" for version in done.versions)], [*rows, ["a call", *times]], page.width - 2)
+    page.add("  ", Span(lines[0], "dim"))
+    for line in lines[1:]:
+        page.add("  ", line)
+    for result in done.failed:
+        page.blank()
+        page.wrap(
+            f"{result.check} (v{result.version}), {result.kind}: {result.text}", "heading", lead=Span("error ", "error")
+        )
+        page.wrap(CHECKS[result.check], indent="  ")
+    show_page(page)

@@ -1,0 +1,239 @@
+"""Drives a tuner as NCCL does, in several processes, and says where it breaks the contract.
+
+psm_tuner_drive (csrc/plugins/tuner/tools) makes communicators, asks for thousands of collectives, ordinary and strange, and looks at every
+output. Here its reports are read, also of one that died or did not end, and the answers of the processes are compared: ranks that decide
+differently hang.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from psmkit.model.errors import InputError, PsmkitError
+
+__all__ = ["CHECKS", "VERSIONS", "TunerDrive", "TunerResult", "drive_tuner", "tuner_versions"]
+
+VERSIONS = tuple(range(6, 0, -1))
+_MOST = 1 << 20  # bytes of a report
+# What each check asks for, in order.
+CHECKS: dict[str, str] = {
+    "load": "The library is loaded and has the table of this version.",
+    "slots": "No slot is NULL that NCCL calls without a look, and the table has a name.",
+    "init": "init answers success for shapes from one rank to 1000 on 125 nodes, and destroy or finalize ends each.",
+    "constants": "From v5: init leaves finite constants, and nothing is written behind their 1152 bytes.",
+    "answers": "getCollInfo answers success, leaves alone what NCCL does not offer, and writes to its outputs alone.",
+    "stable": "The same question has the same answer whatever other communicators the process has.",
+    "strange": "Sizes, functions and group sizes that are rare or new do no harm.",
+    "chunk": "From v6: getChunkSize answers success and a chunk that is not rounded to nothing.",
+    "threads": "Threads may ask at the same time, each for its communicator.",
+    "memory": "Neither calls nor communicators that end leave memory behind.",
+    "latency": "getCollInfo takes no longer than the limit (NCCL calls it for each collective).",
+    "ranks": "All processes get the same answers: NCCL takes them without asking the other ranks.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TunerResult:
+    """A check with one version: ``passed``, ``failed`` or ``skipped``. ``kind`` of a failure: contract, died, blocked, late, leak or differ."""
+
+    check: str
+    version: int
+    outcome: str
+    text: str = ""
+    kind: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TunerDrive:
+    """All checks of all versions; ``nanoseconds`` is the least that a call took, by version."""
+
+    path: Path
+    ranks: int
+    versions: tuple[int, ...]
+    results: tuple[TunerResult, ...]
+    nanoseconds: dict[int, float]
+
+    @property
+    def failed(self) -> tuple[TunerResult, ...]:
+        """What failed."""
+        return tuple(result for result in self.results if result.outcome == "failed")
+
+
+def _program() -> Path:
+    place = Path(os.environ.get("PSM_DIR") or Path(__file__).parents[1] / "psm").absolute() / "bin" / "psm_tuner_drive"
+    if not place.is_file():
+        raise PsmkitError(f"{place} is not there; `make setup` builds it, and the wheel has it")
+    return place
+
+
+def tuner_versions(path: Path) -> tuple[int, ...]:
+    """The versions of the tuner table in the library's symbols, the newest first.
+
+    Raises:
+        InputError: it is no library.
+    """
+    from elftools.common.exceptions import ELFError
+    from elftools.elf.elffile import ELFFile
+
+    try:
+        with path.open("rb") as file:
+            symbols: Any = ELFFile(file).get_section_by_name(".dynsym")
+            names = {s.name for s in symbols.iter_symbols() if s["st_shndx"] != "SHN_UNDEF"} if symbols else set()
+    except OSError as error:
+        raise InputError(str(path), error.strerror or str(error)) from None
+    except ELFError as error:
+        raise InputError(str(path), f"it is no shared library: {error}") from None
+    return tuple(version for version in VERSIONS if f"ncclTunerPlugin_v{version}" in names)
+
+
+def drive_tuner(
+    path: Path,
+    *,
+    ranks: int = 3,
+    versions: Sequence[int] | None = None,
+    timeout: float = 60.0,
+    limit_ns: float = 20_000.0,
+    environment: Mapping[str, str] | None = None,
+) -> TunerDrive:
+    """Run all checks.
+
+    Args:
+        path: the library.
+        ranks: processes whose answers have to be the same.
+        versions: of the table; None for the newest that the library has.
+        timeout: seconds for all checks of one version.
+        limit_ns: what a call may take.
+        environment: variables to set in the processes.
+
+    Raises:
+        InputError: it has no such table.
+    """
+    has = tuner_versions(path)
+    chosen = tuple(versions) if versions is not None else has[:1]
+    missing = [f"v{version}" for version in chosen if version not in has]
+    if missing or not chosen:
+        tables = ", ".join(f"v{version}" for version in has) or "none"
+        raise InputError(str(path), f"no tuner table {', '.join(missing) or 'at all'}; it has {tables}")
+    results: list[TunerResult] = []
+    times: dict[int, float] = {}
+    for version in chosen:
+        found, nanoseconds = _version(path, version, ranks, timeout, limit_ns, environment or {})
+        results += found
+        if nanoseconds is not None:
+            times[version] = nanoseconds
+    return TunerDrive(path, ranks, chosen, tuple(results), times)
+
+
+def _version(
+    path: Path, version: int, ranks: int, timeout: float, limit_ns: float, environment: Mapping[str, str]
+) -> tuple[list[TunerResult], float | None]:
+    with contextlib.ExitStack() as stack:
+        runs = [_start(stack, path, version, rank, ranks, environment) for rank in range(ranks)]
+        end = time.monotonic() + timeout
+        reports = [_finish(process, out, end) for process, out in runs]
+    found: dict[str, TunerResult] = {}
+    digests = set()
+    fastest = None
+    for rank, (lines, death) in enumerate(reports):
+        begun = ""
+        for line in lines:
+            begun = line.get("begin", begun)
+            if "error" in line:
+                found["load"] = TunerResult("load", version, "failed", str(line["error"]), "contract")
+            elif "check" in line and not line["good"]:
+                name = str(line["check"])
+                kind = "leak" if name == "memory" else "contract"
+                found.setdefault(name, TunerResult(name, version, "failed", str(line["text"]), kind))
+            elif "digest" in line:
+                digests.add(line["digest"])
+                fastest = min(float(line["ns"]), fastest or float(line["ns"]))
+        if death:
+            name = begun or "load"
+            kind = "blocked" if "did not end" in death else "died"
+            found[name] = TunerResult(name, version, "failed", f"rank {rank} {death}", kind)
+    if len(digests) > 1:
+        text = f"{ranks} processes that were asked the same gave {len(digests)} different answers: their collectives would hang"
+        found["ranks"] = TunerResult("ranks", version, "failed", text, "differ")
+    done = {str(line["check"]) for lines, _ in reports for line in lines if line.get("good")}
+    whole = len(digests) >= 1 and not any(death for _, death in reports)
+    if fastest and fastest > limit_ns and "latency" in done:
+        text = f"a call takes {fastest:.0f} ns at best, {limit_ns:.0f} are allowed"
+        found["latency"] = TunerResult("latency", version, "failed", text, "late")
+    results = []
+    for name in CHECKS:
+        if name in found:
+            results.append(found[name])
+        elif (name == "constants" and version < 5) or (name == "chunk" and version < 6):
+            results.append(TunerResult(name, version, "skipped", "this version has none"))
+        elif name in done or (name == "load" and done | found.keys() != {"load"}) or (name == "ranks" and whole):
+            text = f"{fastest:.0f} ns a call at best" if name == "latency" and fastest else ""
+            results.append(TunerResult(name, version, "passed", text))
+        else:
+            results.append(TunerResult(name, version, "skipped", "a check before it failed"))
+    return results, fastest
+
+
+def _start(
+    stack: contextlib.ExitStack, path: Path, version: int, rank: int, ranks: int, environment: Mapping[str, str]
+) -> tuple[subprocess.Popen[bytes], IO[bytes]]:
+    # As a launcher sets them: a tuner that looks at its rank shows itself.
+    launcher = {
+        "RANK": rank,
+        "LOCAL_RANK": rank,
+        "WORLD_SIZE": ranks,
+        "OMPI_COMM_WORLD_RANK": rank,
+        "SLURM_PROCID": rank,
+        "CUDA_VISIBLE_DEVICES": rank,
+    }
+    out = stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115 - the stack closes it
+    process = subprocess.Popen(
+        [_program(), path.absolute(), str(version)],
+        stdin=subprocess.DEVNULL,
+        stdout=out,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, **{k: str(v) for k, v in launcher.items()}, **environment},
+        start_new_session=True,
+    )
+    stack.callback(_kill, process)
+    return process, out
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)  # also what the library has started
+    process.wait()
+
+
+def _finish(process: subprocess.Popen[bytes], out: IO[bytes], end: float) -> tuple[list[dict[str, Any]], str]:
+    death = ""
+    try:
+        status = process.wait(max(0.1, end - time.monotonic()))
+        if status < 0:
+            death = f"died by {signal.Signals(-status).name}"
+        elif status != 0:
+            death = f"ended with status {status}"
+    except subprocess.TimeoutExpired:
+        death = "did not end in time: a call waits"
+        _kill(process)
+    out.seek(0)
+    lines = []
+    for text in out.read(_MOST).decode("utf-8", "replace").splitlines():
+        try:
+            line = json.loads(text)
+        except ValueError:
+            continue  # the library may print to standard output, too
+        if isinstance(line, dict):
+            lines.append(line)
+    if any("error" in line for line in lines):
+        death = ""
+    return lines, death
