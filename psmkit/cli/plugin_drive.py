@@ -77,7 +77,7 @@ def command(
 ) -> int:
     """Drive a net plugin as NCCL does, in several processes, and check each call, each byte, and what is left.
 
-    A library with tables of a tuner is driven as a tuner: contract, latency, equal answers on all ranks.
+    A library with tables of a tuner, and none of a net plugin, is driven as a tuner: contract, latency, equal answers on all ranks.
 
     No NCCL, no GPU and no network card of a kind is needed. psmkit itself never loads the library.
 
@@ -89,12 +89,16 @@ def command(
         return _list(form)
     if lib is None:
         raise click.UsageError("Missing argument 'LIB'.")
-    from psmkit.cli import plugin_drive_tuner as tuner
+    from psmkit.plugins.drive_tuner import tuner_alone
 
-    if tuner.is_tuner(lib):
-        return tuner.run(lib, ranks=ranks, versions=versions, timeout=3 * timeout, settings=settings, form=form)
+    if tuner_alone(lib):
+        from psmkit.cli import plugin_drive_tuner
+
+        return plugin_drive_tuner.run(
+            lib, ranks=ranks, versions=versions, timeout=3 * timeout, settings=settings, form=form
+        )
     if isinstance(versions, list) and min(versions) < 4:
-        raise click.BadParameter(f"v{min(versions)}: net plugins are driven from v4 on", param_hint="--version")
+        raise click.BadParameter(f"v{min(versions)}: versions from 4 to 12 of a net plugin", param_hint="--version")
     _known(only)
     chosen = driver.versions_of(lib, settings) if isinstance(versions, str) else versions
     if cuda == "emulated":

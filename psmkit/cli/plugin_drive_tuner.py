@@ -9,21 +9,12 @@ from dataclasses import asdict
 from pathlib import Path
 
 from psmkit.cli.output import show, show_page, width
-from psmkit.model.errors import InputError
 from psmkit.plugins.drive_tuner import CHECKS, TunerDrive, drive_tuner, tuner_versions
 
-__all__ = ["is_tuner", "run"]
+__all__ = ["run"]
 
 SCHEMA = "psmkit.plugin-drive-tuner/1"
 _WORDS = {"passed": "ok", "failed": "FAILED", "skipped": "-"}
-
-
-def is_tuner(lib: Path) -> bool:
-    """Whether the library has tables of a tuner. False also for what cannot be read: the drive for net plugins says why."""
-    try:
-        return bool(tuner_versions(lib))
-    except InputError:
-        return False
 
 
 def run(

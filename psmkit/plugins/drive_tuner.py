@@ -21,7 +21,7 @@ from typing import IO, Any
 
 from psmkit.model.errors import InputError, PsmkitError
 
-__all__ = ["CHECKS", "VERSIONS", "TunerDrive", "TunerResult", "drive_tuner", "tuner_versions"]
+__all__ = ["CHECKS", "VERSIONS", "TunerDrive", "TunerResult", "drive_tuner", "tuner_alone", "tuner_versions"]
 
 VERSIONS = tuple(range(6, 0, -1))
 _MOST = 1 << 20  # bytes of a report
@@ -82,18 +82,32 @@ def tuner_versions(path: Path) -> tuple[int, ...]:
     Raises:
         InputError: it is no library.
     """
+    names = _symbols(path)
+    return tuple(version for version in VERSIONS if f"ncclTunerPlugin_v{version}" in names)
+
+
+def tuner_alone(path: Path) -> bool:
+    """Whether the library has tables of a tuner and none of a net plugin. False for what cannot be read, too."""
+    try:
+        names = _symbols(path)
+    except InputError:
+        return False
+    kinds = {name.partition("_v")[0] for name in names}
+    return "ncclTunerPlugin" in kinds and "ncclNetPlugin" not in kinds
+
+
+def _symbols(path: Path) -> set[str]:
     from elftools.common.exceptions import ELFError
     from elftools.elf.elffile import ELFFile
 
     try:
         with path.open("rb") as file:
             symbols: Any = ELFFile(file).get_section_by_name(".dynsym")
-            names = {s.name for s in symbols.iter_symbols() if s["st_shndx"] != "SHN_UNDEF"} if symbols else set()
+            return {s.name for s in symbols.iter_symbols() if s["st_shndx"] != "SHN_UNDEF"} if symbols else set()
     except OSError as error:
         raise InputError(str(path), error.strerror or str(error)) from None
     except ELFError as error:
         raise InputError(str(path), f"it is no shared library: {error}") from None
-    return tuple(version for version in VERSIONS if f"ncclTunerPlugin_v{version}" in names)
 
 
 def drive_tuner(

@@ -83,7 +83,7 @@ def test_a_finding_sets_the_status(tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 def test_what_cannot_be_driven_is_no_finding(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    tuner = build(tmp_path / "tuner", table("ncclTunerPlugin_v3"))
+    other = build(tmp_path / "profiler", table("ncclProfiler_v4"))
     v8 = build(tmp_path / "v8", table("ncclNetPlugin_v8"))
     text = tmp_path / "text.so"
     text.write_text("no library\n")
@@ -91,7 +91,7 @@ def test_what_cannot_be_driven_is_no_finding(tmp_path: Path, capsys: pytest.Capt
     for arguments, complaint in (
         ([tmp_path / "none.so"], "no such file"),
         ([text], "`psmkit plugin check` says more"),
-        ([tuner], "no table of a net plugin"),
+        ([other], "no table of a net plugin"),
         ([dies], "ended by signal 6"),
         ([v8, "--version", "12"], "no ncclNetPlugin_v12; it has v8"),
         ([v8, "--version", "3"], "versions from 4 to 12"),
