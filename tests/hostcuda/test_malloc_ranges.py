@@ -5,7 +5,9 @@ These are calls between the rooms of hostcuda (csrc/hostcuda/hc.h), not CUDA's.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import cffi
@@ -21,15 +23,21 @@ pytestmark = emulated
 INVALID_VALUE, ILLEGAL_ADDRESS = 1, 700
 PAGEABLE, PINNED, DEVICE, MANAGED = range(4)
 
-_CDEF = """
-struct hc_place { uintptr_t base; size_t size; int space; int origin; int device; uint64_t id; unsigned flags; int memfd;
-                  uint64_t offset; uintptr_t device_address; };
-struct hc_piece { void *host; size_t n; int space; int device; void *pin; };
-bool hc_place_of(uintptr_t address, struct hc_place *place, bool *freed);
-int hc_piece_of(uintptr_t address, size_t n, int device, bool write, struct hc_piece *piece);
-void hc_piece_end(struct hc_piece *piece);
-int hc_span_check(uintptr_t address, size_t n, int device, bool write);
-"""
+
+def declared() -> str:
+    """What hc.h declares of these, as it stands there: a copy would go stale."""
+    text = re.sub(r"/\*.*?\*/", "", (Path(__file__).parents[2] / "csrc/hostcuda/hc.h").read_text(), flags=re.DOTALL)
+    wanted = (
+        r"struct hc_place \{.*?\};",
+        r"struct hc_piece \{.*?\};",
+        r"bool hc_place_of\(.*?\);",
+        r"int hc_piece_of\(.*?\);",
+        r"void hc_piece_end\(.*?\);",
+        r"int hc_span_check\(.*?\);",
+    )
+    found = [re.search(pattern, text, re.DOTALL) for pattern in wanted]
+    assert all(found), dict(zip(wanted, found, strict=True))
+    return re.sub(r"\benum \w+", "int", "\n".join(match[0] for match in found if match))
 
 
 @pytest.fixture
@@ -50,7 +58,7 @@ class Core:
 
     def __init__(self) -> None:
         self.ffi = cffi.FFI()
-        self.ffi.cdef(_CDEF)
+        self.ffi.cdef(declared())
         self.lib = self.ffi.dlopen(str(folder() / "libpsm_hostcuda.so"))
 
     def place(self, address: int) -> tuple[Any, bool]:
