@@ -1,6 +1,7 @@
 /* The recorder: the last decisions, with the line of the file that made each. */
 #include <string.h>
 
+#include "say.h"
 #include "tuner.h"
 
 enum { DECISIONS = 4096 };
@@ -22,11 +23,14 @@ static const struct psm_field fields[] = {
     PSM_FIELD(struct decision_row, PSM_STR, algorithm),  PSM_FIELD(struct decision_row, PSM_STR, protocol),
     PSM_FIELD(struct decision_row, PSM_STR, note),
 };
+static const struct psm_record_message lines[] = {PSM_MESSAGE_PSM_TUNER_RECORD};
 static const struct psm_schema schema = {.name = "psm.tuner",
                                          .version = 1,
                                          .record_size = sizeof(struct decision_row),
                                          .fields = fields,
                                          .nfields = sizeof fields / sizeof *fields,
+                                         .messages = lines,
+                                         .nmessages = 1,
                                          .selector = -1};
 
 psm_section *tuner_record(void)

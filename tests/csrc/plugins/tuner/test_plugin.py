@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.csrc.plugins.tuner.built import VERSIONS, Built
+from tests.csrc.plugins.tuner.built import ROOT, VERSIONS, Built
 
 RULES = """\
 op,bytes,nodes,ranks,algorithm,protocol,channels,chunk,note
@@ -250,3 +251,23 @@ def test_readers_race_with_new_rules(tuner_threads: Built, rules: Path, tmp_path
         process.kill()
     assert process.returncode == 0 and "ThreadSanitizer" not in log.read_text(), log.read_text()[-4000:]
     assert "1 new rules from" in log.read_text()
+
+
+def test_each_decision_is_in_the_record_with_its_line(tuner: Built, rules: Path, tmp_path: Path) -> None:
+    records = tmp_path / "records"
+    session = tuner.session(5, PSM_TUNER_CONFIG=str(rules), PSM_RECORD_DIR=str(records))
+    c = session.begin()
+    for _ in range(3):
+        session.get(c, size=65537)
+    shown = subprocess.run(
+        [sys.executable, "-m", "psmkit", "records", "show", next(records.iterdir())],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=tuner.environment(),
+        cwd=ROOT,
+    ).stdout
+    session.close()
+    said = "allreduce of 65537 bytes, 16 ranks on 2 nodes: ring ll128, channels 8, by line 3, passed over line 0"
+    for call in range(3):
+        assert f"decision {call} of communicator 1234: {said}" in shown
