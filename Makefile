@@ -86,7 +86,7 @@ $(KERNELS)/.built: $(STOCK)/.fetched $(wildcard csrc/nccl/interpreter/* csrc/ncc
 
 test-nccl: setup $(KERNELS)/.built
 	PSM_TEST_NCCL=$(CURDIR)/$(STOCK)/nvidia/nccl PSM_TEST_NCCL_KERNELS=$(CURDIR)/$(KERNELS)/libpsm_nccl_kernels.so \
-		$(BIN)/python -m pytest -q tests/lab/test_nccl_stock.py tests/plugins/test_real_nccl.py $(PYTEST_ARGS)
+		$(BIN)/python -m pytest -q tests/lab/test_nccl_stock.py tests/plugins/test_real_nccl.py tests/tune/test_real_nccl.py $(PYTEST_ARGS)
 
 model: setup
 	@sh scripts/debian_tool.sh spin > /dev/null
