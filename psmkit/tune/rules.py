@@ -130,6 +130,7 @@ def _run(path: str | Path, lines: Iterable[str]) -> tuple[Rules, list[Decision]]
         capture_output=True,
         text=True,
         encoding="utf-8",
+        errors="replace",  # a word that is quoted may be cut within a letter
         timeout=_PATIENCE,
     )
     answers: list[dict[str, Any]] = [json.loads(line) for line in done.stdout.splitlines()]

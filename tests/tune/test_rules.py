@@ -121,7 +121,7 @@ RULES = st.builds(
 
 
 @given(rules=st.lists(RULES, max_size=6))
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_what_is_written_is_read_again(tmp_path: Path, rules: list[Rule]) -> None:
     def plain(found: tuple[Rule, ...]) -> list[Rule]:
         return [Rule(**{n: getattr(r, n) for n in Rule.__slots__ if n != "line"}) for r in found]
@@ -137,7 +137,9 @@ WORDS = st.sampled_from(
 
 
 @given(words=st.lists(WORDS, max_size=20), blanks=st.booleans())
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=150, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 def test_toml_that_is_taken_is_toml_to_others(tmp_path: Path, words: list[str], blanks: bool) -> None:
     text = "[[rule]]\n" + (" " if blanks else "").join(words)
     try:
@@ -152,7 +154,7 @@ def test_toml_that_is_taken_is_toml_to_others(tmp_path: Path, words: list[str], 
 
 
 @given(data=st.binary(max_size=200))
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_bytes_are_read_or_refused(tmp_path: Path, data: bytes) -> None:
     for name in ("a.csv", "a.toml"):
         try:
@@ -203,7 +205,7 @@ SMALL = st.tuples(st.integers(0, 6), st.integers(0, 6)).map(lambda p: (min(p), m
     ),
     offered=st.sampled_from([(), ("ring/ll",), ("tree/simple", "ring/ll")]),
 )
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=80, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_the_first_rule_that_holds_decides(tmp_path: Path, rules: list[Rule], offered: tuple[str, ...]) -> None:
     queries = [
         Query("reduce", size, ranks, 1, 1, pipe_ops, registered, offered)
