@@ -169,7 +169,8 @@ def test_rank_that_cannot_launch_ends_the_others_with_its_reason(ranks: Ranks, s
     assert all(result.whole and result.breaches == [] for result in got)
     said = [result.said[0] for result in got]
     assert said.pop(1).startswith("CudaCallError: " if site.startswith("cuda") else "NoResourceError: ")
-    assert all(text.startswith("AbortedError: ") and site in text for text in said), said
+    # The rank gives its connections up when it has said why; a neighbour may see that first, and names the rank.
+    assert all(text.startswith("AbortedError: ") and (site in text or "rank 1" in text) for text in said), said
 
 
 def test_what_cannot_be_launched_leaves_nothing_behind(ranks: Ranks) -> None:
