@@ -9,7 +9,6 @@ from pathlib import Path
 
 import cffi
 
-LATER: set[str] = set()  # headers that are declared and not all there yet
 VARIANTS = 16  # written in Python, in one process
 # Callbacks have no argument of their own: which handlers are meant is told by connection->tcomm, for the caller's side of a
 # variant by the number of the function.
@@ -42,7 +41,7 @@ def declarations(text: str) -> str:
 
 
 def main(include: Path, face: Path, output: str) -> None:
-    headers = sorted(header for header in (include / "psm").glob("*.h") if header.name not in LATER)
+    headers = sorted((include / "psm").glob("*.h"))
     done: set[Path] = set()
 
     def read(header: Path) -> str:  # after what it includes
