@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import os
+import sys
 from collections.abc import Mapping
 from multiprocessing.connection import Connection
 
@@ -66,7 +67,8 @@ def run(rank: int, bootstrap: Bootstrap, config: Config) -> str:
 
 
 def rank_main(rank: int, parent: Connection, config: Config) -> None:
-    print(f"rank {rank}: {run(rank, Bootstrap(parent), config)}", flush=True)
+    sys.stdout.write(f"rank {rank}: {run(rank, Bootstrap(parent), config)}\n")  # at once, for the ranks share the output
+    sys.stdout.flush()
 
 
 def pass_on(pipes: list[Connection]) -> None:

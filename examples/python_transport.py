@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import os
+import sys
 from multiprocessing.connection import Connection
 
 import numpy as np
@@ -51,6 +52,11 @@ def run(rank: int, other: Connection, variant: transport.Variant) -> str:
         return f"{came.nbytes} bytes from rank {peer} over {recv.info.mode.name}, all of them right"
 
 
+def say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")  # as one, for the ranks share the output
+    sys.stdout.flush()
+
+
 def rank_main(rank: int, other: Connection, name: str) -> None:
     if name == "stubborn":
         outcome = "PSM401: Connect is refused with the modes of both sides"
@@ -60,11 +66,11 @@ def rank_main(rank: int, other: Connection, name: str) -> None:
     else:
         variant = transport.variant(name)
     try:
-        print(f"rank {rank}: {run(rank, other, variant)}", flush=True)
+        say(f"rank {rank}: {run(rank, other, variant)}")
     except PsmError as error:
-        print(f"rank {rank}: {error}", flush=True)
+        say(f"rank {rank}: {error}")
     except EOFError:
-        print(f"rank {rank}: the other rank is gone", flush=True)
+        say(f"rank {rank}: the other rank is gone")
 
 
 def main() -> None:
