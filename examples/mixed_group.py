@@ -67,7 +67,8 @@ def run(rank: int, bootstrap: Bootstrap, config: Config) -> str:
 
 
 def rank_main(rank: int, parent: Connection, config: Config) -> None:
-    sys.stdout.write(f"rank {rank}: {run(rank, Bootstrap(parent), config)}\n")  # at once, for the ranks share the output
+    # The ranks share the output: each line at once.
+    sys.stdout.write(f"rank {rank}: {run(rank, Bootstrap(parent), config)}\n")
     sys.stdout.flush()
 
 

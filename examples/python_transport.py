@@ -52,11 +52,6 @@ def run(rank: int, other: Connection, variant: transport.Variant) -> str:
         return f"{came.nbytes} bytes from rank {peer} over {recv.info.mode.name}, all of them right"
 
 
-def say(text: str) -> None:
-    sys.stdout.write(f"{text}\n")  # as one, for the ranks share the output
-    sys.stdout.flush()
-
-
 def rank_main(rank: int, other: Connection, name: str) -> None:
     if name == "stubborn":
         outcome = "PSM401: Connect is refused with the modes of both sides"
@@ -71,6 +66,11 @@ def rank_main(rank: int, other: Connection, name: str) -> None:
         say(f"rank {rank}: {error}")
     except EOFError:
         say(f"rank {rank}: the other rank is gone")
+
+
+def say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")  # as one, for the ranks share the output
+    sys.stdout.flush()
 
 
 def main() -> None:
