@@ -6,12 +6,7 @@ of the model, the compiler a program of the verifier, which is kept in the user'
 
 from __future__ import annotations
 
-import functools
-import hashlib
-import os
 import re
-import shutil
-import subprocess
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,7 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from psmkit.model.errors import PsmkitError
+from psmkit.plan import spin
+from psmkit.plan.spin import ModelError, find_spin
 
 __all__ = [
     "Admission",
@@ -38,10 +34,6 @@ __all__ = [
     "verify_ends",
 ]
 
-_ROOT = Path(__file__).parents[2]
-_SOURCES = ("reclaim.pml", "main.pml", "run.h")
-_EVENTS = "psm_plan_events.h"
-_ENUMS = ("what", "enqueuer", "toucher", "wait")
 _ANY = -9  # as in reclaim.pml
 _THREADS = ("init", "main", "proxy", "host stream", "launch stream", "destructor", "abort", "nobody")
 _ENQUEUERS = {1: "hostStreamPlanTask", 2: "LaunchKernelAfter", 3: "the graph's destructor", 4: "its cancelling"}
@@ -49,11 +41,6 @@ _ENQUEUERS = {1: "hostStreamPlanTask", 2: "LaunchKernelAfter", 3: "the graph's d
 MOST_PLANS = 120
 #: Likewise graphs.
 MOST_GRAPHS = 15
-_DEADLINE = 1800.0
-
-
-class ModelError(PsmkitError):
-    """The model cannot be run: no spin, no compiler, or one of them failed. ``str()`` says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,28 +218,9 @@ LADDER = (
 )
 
 
-def find_spin() -> Path:
-    """spin: the one on PATH, or the one that scripts/debian_tool.sh has put into build/tools.
-
-    Raises:
-        ModelError: there is none.
-    """
-    asked = os.environ.get("PSM_SPIN")
-    places = [Path(asked)] if asked else [_ROOT / "build" / "tools" / "usr" / "bin" / "spin"]
-    found = None if asked else shutil.which("spin")
-    for place in [*([Path(found)] if found else []), *places]:
-        if place.is_file() and os.access(place, os.X_OK):
-            return place
-    raise ModelError(
-        f"no spin at {asked}: name its program by PSM_SPIN"
-        if asked
-        else "no spin: install Debian's package spin, or let scripts/debian_tool.sh spin bring it into build/tools without root"
-    )
-
-
 def model_variants() -> dict[str, ModelVariant]:
     """All variants of the model by name, the right one first."""
-    text = (_folder() / "reclaim.pml").read_text()
+    text = (spin.folder() / "reclaim.pml").read_text()
     rows = re.findall(r"^#define ([A-Z_]+) (\d+) +/\* ([\w.]+)(?:: (.*?))? \*/$", text, re.M)
     named = {
         name.lower().replace("_", "-"): ModelVariant(
@@ -316,7 +284,7 @@ def admit(
     """
     if not traces:
         return ()
-    what = _names()
+    what = spin.names()
     known = kinds if kinds is not None else [{}] * len(traces)
     prepared = [_projected(trace, what, given) for trace, given in zip(traces, known, strict=True)]
     most = max(trace.plans for trace in prepared)
@@ -326,7 +294,7 @@ def admit(
         )
     if (graphs := max(trace.graphs for trace in prepared)) > MOST_GRAPHS:
         raise ModelError(f"a trace has {graphs} graphs, the model is made for {MOST_GRAPHS}: cut it")
-    program = _program(_Kind(trace=True, plans=8 if most <= 8 else MOST_PLANS))
+    program = spin.verifier(spin.Kind(trace=True, plans=8 if most <= 8 else MOST_PLANS))
     numbers = [len(traces)]
     for trace in prepared:
         numbers += (len(trace.rows), trace.untold)
@@ -335,7 +303,7 @@ def admit(
     with tempfile.TemporaryDirectory(prefix="psmkit-model-") as work:
         file = Path(work, "traces")
         file.write_text(" ".join(map(str, numbers)))
-        done = _run([str(program), "-m1000000", "-E"], Path(work), {"PSM_TRACES": str(file)})
+        done = spin.run([str(program), "-m1000000", "-E"], Path(work), {"PSM_TRACES": str(file)})
     _fail_unless_searched(done)
     if "errors: 0" not in done:
         raise ModelError(f"the verifier of the model stopped: {done.strip()[:300]}")
@@ -350,15 +318,15 @@ def admit(
 
 def _explore(variant: ModelVariant, scope: Scope, hang: bool, endless: bool = False) -> ModelResult:
     breadth = bool(variant.rule)  # the shortest counterexample
-    program = _program(_Kind(plans=3, breadth=breadth, endless=endless))
+    program = spin.verifier(spin.Kind(plans=3, breadth=breadth, endless=endless))
     setting = {"PSM_MODEL": scope.setting(variant.number)}
     with tempfile.TemporaryDirectory(prefix="psmkit-model-") as work:
         ignored = ["-A"] if hang else []
         options = ["-w22", *([] if breadth else ["-m100000"]), *(["-l"] if endless else [])]
-        out = _run([str(program), *options, *ignored], Path(work), setting)
+        out = spin.run([str(program), *options, *ignored], Path(work), setting)
         trail = next(Path(work).glob("*.trail"), None)
         # The replay looks for the trail by the name of the model.
-        again = _run([str(program), *ignored, "-r", str(trail)], Path(work), setting) if trail else ""
+        again = spin.run([str(program), *ignored, "-r", str(trail)], Path(work), setting) if trail else ""
     _fail_unless_searched(out)
     rule, plan, steps = _replayed(again)
     if endless and trail and not rule:
@@ -393,7 +361,7 @@ def _number(out: str, pattern: str) -> int:
 
 def _replayed(out: str) -> tuple[str, int, tuple[ModelStep, ...]]:
     """The last rule that is named, its plan, and the events. spin prints them between its own lines."""
-    what = {number: name for name, number in reversed(list(_names().items()))}
+    what = {number: name for name, number in reversed(list(spin.names().items()))}
     rule, plan, steps = "", 0, []
     for line in out.splitlines():
         if event := re.fullmatch(r"\s*@ (\d+) (\d+) (\d+) (-?\d+) (-?\d+) (-?\d+)", line):
@@ -428,7 +396,9 @@ def _detail(step: ModelStep) -> str:
         "REGISTERED": f"it holds {b}",
         "DEREGISTERED": f"it holds {b}",
         "FINISH": f"depth {a}",
-        "STUCK": f"its host function waits, count {b}" if a == _names()["WAIT_COUNT"] else "it is waited for in vain",
+        "STUCK": f"its host function waits, count {b}"
+        if a == spin.names()["WAIT_COUNT"]
+        else "it is waited for in vain",
         "DESTROY": f"its pools miss {a} plans and {b} ops",
     }
     return texts.get(step.what, "")
@@ -526,109 +496,3 @@ def _admission(trace: _Projected, reached: int, events: int, rule: str) -> Admis
     if reached == events:
         return Admission(True, events, reached)
     return Admission(False, events, reached, trace.places[reached], rule)
-
-
-# ---- spin and the compiler ----
-
-
-@dataclass(frozen=True, slots=True)
-class _Kind:
-    plans: int
-    trace: bool = False
-    breadth: bool = False
-    endless: bool = False
-
-
-def _folder() -> Path:
-    """Where the model lies: the tree, or what was installed with libpsm."""
-    for place in (
-        _ROOT / "csrc" / "psm" / "plan" / "model",
-        Path(__file__).parents[1] / "psm" / "share" / "psm" / "model",
-    ):
-        if (place / _SOURCES[0]).exists():
-            return place
-    raise ModelError("the model is not installed: psmkit was built without csrc/psm/plan/model")
-
-
-def _header() -> Path:
-    for place in (
-        _ROOT / "csrc" / "psm" / "include" / "psm" / _EVENTS,
-        Path(__file__).parents[1] / "psm" / "include" / "psm" / _EVENTS,
-    ):
-        if place.exists():
-            return place
-    raise ModelError(f"{_EVENTS} is not installed: psmkit was built without libpsm")
-
-
-@functools.cache
-def _names() -> Mapping[str, int]:
-    """Numbers of events, enqueuers, touchers and waits, as C has them, by their names without PSM_PLAN_."""
-    text = re.sub(r"/\*.*?\*/", "", _header().read_text(), flags=re.S)
-    names: dict[str, int] = {}
-    for enum in _ENUMS:
-        body = re.search(rf"enum psm_plan_{enum}\s*\{{(.*?)\}}", text, re.S)
-        if not body:
-            raise ModelError(f"{_EVENTS} has no enum psm_plan_{enum}")
-        number = 0
-        for name, value in re.findall(r"PSM_PLAN_(\w+)(?:\s*=\s*(\d+))?", body[1]):
-            number = int(value) if value else number + 1
-            names[name] = number
-    return names
-
-
-def _program(kind: _Kind) -> Path:
-    """The verifier, made when there is none of these sources by this spin."""
-    spin, compiler, folder = find_spin(), shutil.which("cc") or shutil.which("gcc"), _folder()
-    if not compiler:
-        raise ModelError("no C compiler: the verifier that spin makes of the model is a C program; install gcc")
-    sources = {name: (folder / name).read_text() for name in _SOURCES}
-    sources["names.pml"] = "".join(f"#define {name} {number}\n" for name, number in _names().items())
-    define = [f"-DPLANS={kind.plans}", *(["-DTRACE"] if kind.trace else [])]
-    # NP: a search for cycles without a progress label, which the model has none of: for any run without an end.
-    flags = ["-O1", "-w", "-DMEMLIM=12000", "-DNP" if kind.endless else "-DSAFETY"]
-    flags += ["-DTRACES", "-DNOREDUCE", "-DVECTORSZ=32000"] if kind.trace else ["-DBFS"] if kind.breadth else []
-    digest = hashlib.sha256(repr((sorted(sources.items()), define, flags, str(spin), spin.stat().st_mtime_ns)).encode())
-    base = os.environ.get("XDG_CACHE_HOME")
-    cache = (Path(base) if base else Path.home() / ".cache") / "psmkit" / "model"
-    program = cache / digest.hexdigest()[:24]
-    if program.exists():
-        return program
-    try:
-        cache.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ModelError(
-            f"{cache} cannot be made ({error.strerror}): let XDG_CACHE_HOME name a folder for it"
-        ) from None
-    with tempfile.TemporaryDirectory(prefix="make-", dir=cache) as work:
-        for name, text in sources.items():
-            Path(work, name).write_text(text)
-        made = _run([str(spin), "-a", *define, "reclaim.pml"], Path(work))
-        if not Path(work, "pan.c").exists() or "Error" in made:
-            raise ModelError(f"spin does not read the model: {made.strip()[:500]}")
-        built = _run([compiler, *flags, "-o", "pan", "pan.c"], Path(work))
-        if not Path(work, "pan").exists():
-            raise ModelError(f"the verifier of the model does not compile: {built.strip()[:500]}")
-        os.replace(Path(work, "pan"), program)
-    return program
-
-
-def _run(command: list[str], folder: Path, setting: dict[str, str] | None = None) -> str:
-    try:
-        done = subprocess.run(
-            command,
-            cwd=folder,
-            env={**os.environ, "LC_ALL": "C", **(setting or {})},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            timeout=_DEADLINE,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        raise ModelError(
-            f"{Path(command[0]).name} did not end within {_DEADLINE:.0f} s: ask for a smaller scope"
-        ) from None
-    except OSError as error:
-        raise ModelError(f"{command[0]} does not run: {error.strerror}") from None
-    return done.stdout

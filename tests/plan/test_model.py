@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from psmkit.plan import What, model, rules, variants
+from psmkit.plan import What, rules, spin, variants
 from psmkit.plan.model import (
     ModelError,
     ModelResult,
@@ -125,7 +125,7 @@ def test_the_same_scope_gives_the_same_counterexample() -> None:
 
 def test_an_installed_psmkit_has_the_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     before = model_variants()
-    monkeypatch.setattr(model, "_ROOT", tmp_path)
+    monkeypatch.setattr(spin, "_ROOT", tmp_path)
     assert model_variants() == before
 
 
