@@ -37,6 +37,8 @@ def run(
 
 
 def _plain(done: TunerDrive) -> dict[str, object]:
+    from psmkit.report.data import finding_dict
+
     return {
         "schema": SCHEMA,
         "library": str(done.path).encode("utf-8", "backslashreplace").decode("utf-8"),
@@ -45,6 +47,7 @@ def _plain(done: TunerDrive) -> dict[str, object]:
         "clean": not done.failed,
         "nanoseconds": {str(version): ns for version, ns in done.nanoseconds.items()},
         "results": [asdict(result) for result in done.results],
+        "findings": [finding_dict(finding) for finding in done.findings],
     }
 
 
@@ -64,10 +67,10 @@ def _text(done: TunerDrive) -> None:
     page.add("  ", Span(lines[0], "dim"))
     for line in lines[1:]:
         page.add("  ", line)
-    for result in done.failed:
+    for finding in done.findings:
         page.blank()
-        page.wrap(
-            f"{result.check} (v{result.version}), {result.kind}: {result.text}", "heading", lead=Span("error ", "error")
-        )
-        page.wrap(CHECKS[result.check], indent="  ")
+        lead = Span(f"{finding.severity.value} {finding.code} ", finding.severity.value)
+        page.wrap(finding.title, "heading", hang="  ", lead=lead)
+        page.wrap(finding.explanation, indent="  ")
+        page.wrap(f"next: {finding.next_step}", indent="  ")
     show_page(page)

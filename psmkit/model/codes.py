@@ -538,6 +538,48 @@ _TABLE: tuple[tuple[str, str, Severity, str, str], ...] = (
         "A message longer than its receive arrives in part, and no call says so. A bug of the program is then seen as wrong results.",
         "Compare the sizes when the message is matched, log both, and answer an error.",
     ),
+    (
+        "PSM941",
+        "tuner breaks the contract of a call",
+        _E,
+        "A tuner that was driven as NCCL does answered what NCCL cannot go on with: an error, which fails the collective or the communicator; a pair that was not offered; a value out of bounds.",
+        "The finding names the check and what the call gave; `psmkit tune why` tells what psmkit's own tuner decides for the same question.",
+    ),
+    (
+        "PSM942",
+        "process dies in a tuner",
+        _E,
+        "A process that asked the tuner as NCCL does ended in it. The cost table is one array of floats, also where its type says an array of pointers.",
+        "Drive it built with AddressSanitizer, or run its driver under a debugger; the check is named.",
+    ),
+    (
+        "PSM943",
+        "call of a tuner does not come back",
+        _E,
+        "NCCL asks within the enqueueing of a collective, by the thread of the program: a call that waits stops it.",
+        "Read files and wait for others in init only, or in a thread of the tuner's own.",
+    ),
+    (
+        "PSM944",
+        "tuner decides differently on ranks of one communicator",
+        _E,
+        "Each rank asks for itself, and NCCL compares nothing: ranks that take different algorithms, protocols or channels hang, or mix up data.",
+        "Decide by what all ranks have in common: the function, the size, ranks, nodes, the communicator's id. Not by rank, host, time or what was asked before.",
+    ),
+    (
+        "PSM945",
+        "tuner leaves memory behind",
+        _W,
+        "Calls or communicators that ended left memory behind; a long job asks millions of times.",
+        "Free in finalize what init made, and allocate nothing in getCollInfo.",
+    ),
+    (
+        "PSM946",
+        "tuner is slow",
+        _W,
+        "A call takes longer than the limit, and is made for each collective.",
+        "Look up in a table made by init, without locks, files or logs.",
+    ),
 )
 
 CODES: dict[str, Code] = {row[0]: Code(*row) for row in _TABLE}

@@ -19,12 +19,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from psmkit.model import CODES, Finding
 from psmkit.model.errors import InputError, PsmkitError
 
 __all__ = ["CHECKS", "VERSIONS", "TunerDrive", "TunerResult", "drive_tuner", "tuner_alone", "tuner_versions"]
 
 VERSIONS = tuple(range(6, 0, -1))
 _MOST = 1 << 20  # bytes of a report
+_CODES = {
+    "contract": "PSM941",
+    "died": "PSM942",
+    "blocked": "PSM943",
+    "differ": "PSM944",
+    "leak": "PSM945",
+    "late": "PSM946",
+}
 # What each check asks for, in order.
 CHECKS: dict[str, str] = {
     "load": "The library is loaded and has the table of this version.",
@@ -67,6 +76,30 @@ class TunerDrive:
     def failed(self) -> tuple[TunerResult, ...]:
         """What failed."""
         return tuple(result for result in self.results if result.outcome == "failed")
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """One for each check and kind: versions that fail in the same way are told together. Errors first."""
+        grouped: dict[tuple[str, str], list[TunerResult]] = {}
+        for result in self.failed:
+            grouped.setdefault((result.check, result.kind), []).append(result)
+        findings = [_finding(same, self.ranks) for same in grouped.values()]
+        return tuple(sorted(findings, key=lambda finding: -finding.severity.weight))
+
+
+def _finding(same: Sequence[TunerResult], ranks: int) -> Finding:
+    first = same[0]
+    code = CODES[_CODES[first.kind]]
+    versions = ", ".join(f"v{result.version}" for result in same)
+    return Finding(
+        code.code,
+        f"{first.check} (v{first.version}): {first.text}",
+        code.severity,
+        1.0,
+        f"Check {first.check} with {versions}, {ranks} processes. {CHECKS[first.check]}",
+        code.next_step,
+        stage="getCollInfo" if first.check in ("answers", "stable", "strange", "latency", "ranks") else None,
+    )
 
 
 def _program() -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from pathlib import Path
 
@@ -92,13 +93,16 @@ def test_a_tuner_that_does_nothing_is_right(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_broken_tuner_is_found(tmp_path: Path, name: str) -> None:
     place, code, check, kind, words = BROKEN[name]
-    timeout = 3.0 if kind == "blocked" else 60.0
+    timeout = 5.0 if kind == "blocked" else 60.0
     done = drive_tuner(
         build(tmp_path, place, code), ranks=2, timeout=timeout, limit_ns=1000.0 if kind == "late" else float("inf")
     )
     found = [r for r in done.failed if r.check == check]
     assert found, done.results
     assert found[0].kind == kind and words in found[0].text
+    codes = {"contract": 41, "died": 42, "blocked": 43, "differ": 44, "leak": 45, "late": 46}
+    told = [(finding.code, finding.title) for finding in done.findings]
+    assert (f"PSM9{codes[kind]}", f"{check} (v6): {found[0].text}") in told
 
 
 def test_ours_is_right_in_every_version(tmp_path: Path) -> None:
@@ -126,4 +130,7 @@ def test_the_command_takes_tuners_too(tmp_path: Path, capsys: pytest.CaptureFixt
     out = capsys.readouterr().out
     assert out.startswith("green: libnccl-tuner-example.so\ntuner v6; 2 ranks\n")
     assert main(["plugin", "drive", "--format", "json", str(build(tmp_path, "GET", "*channels = 99;"))]) == 1
-    assert '"clean": false' in capsys.readouterr().out
+    plain = json.loads(capsys.readouterr().out)
+    assert (plain["clean"], {finding["code"] for finding in plain["findings"]}) == (False, {"PSM941"})
+    assert main(["plugin", "drive", str(build(tmp_path, "GET", "*channels = 99;"))]) == 1
+    assert "error PSM941 answers (v6): " in capsys.readouterr().out
