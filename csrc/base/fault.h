@@ -105,14 +105,20 @@ struct psm_fault {
 };
 
 extern __attribute__((
-    visibility("hidden"))) _Atomic uint32_t psm_fault_state; /* 0: no faults. Read it by psm_fault_hit only. */
+    visibility("hidden"))) _Atomic uint32_t psm_fault_state; /* 0: no faults. Read it by the functions below only. */
 int psm_fault_hit_slow(struct psm_site *site, const struct psm_fault_args *args, struct psm_fault *out);
+
+/* False: no fault is set, and psm_fault_hit says no. For callers that would have to gather what it wants to know. */
+static inline bool psm_fault_any(void)
+{
+    return __builtin_expect(atomic_load_explicit(&psm_fault_state, memory_order_relaxed) != 0, 0);
+}
 
 /* Whether a fault strikes this call; then it is logged, and *out says which. args may be NULL. One relaxed load where
  * no fault is set. */
 static inline int psm_fault_hit(struct psm_site *site, const struct psm_fault_args *args, struct psm_fault *out)
 {
-    if (__builtin_expect(atomic_load_explicit(&psm_fault_state, memory_order_relaxed) == 0, 1)) return 0;
+    if (!psm_fault_any()) return 0;
     return psm_fault_hit_slow(site, args, out);
 }
 

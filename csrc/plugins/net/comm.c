@@ -62,11 +62,6 @@ void net_comm_free(struct net_comm *c)
     free(c);
 }
 
-const char *net_role(const struct net_comm *c)
-{
-    return c->sends ? "send" : "recv";
-}
-
 ncclResult_t net_fail(struct net_comm *c, ncclResult_t result)
 {
     if (c->failed == ncclSuccess) c->failed = result;
@@ -113,37 +108,8 @@ ncclResult_t net_random(void *to, size_t n)
     return getrandom(to, n, 0) == (ssize_t)n ? ncclSuccess : net_system("making a random number (getrandom)", errno);
 }
 
-struct net_request *net_request_take(struct net_comm *c)
+void net_request_forget_copy(struct net_request *r)
 {
-    if (c->nfree == 0) return NULL;
-    /* The one that was free longest: the rows of the record keep as much of the past as there are requests. */
-    struct net_request *r = c->free[c->taken++ & c->mask];
-    c->nfree--;
-    c->open++;
-    r->number = c->next++;
-    r->started = r->lost = false;
-    r->inner = NULL;
-    return r;
-}
-
-/* It was not begun: as if it had never been taken. */
-void net_request_untake(struct net_request *r)
-{
-    struct net_comm *c = r->comm;
-    r->kind = NET_FREE;
-    c->taken--;
-    c->nfree++;
-    c->open--;
-    c->next--;
-}
-
-void net_request_give_back(struct net_request *r)
-{
-    struct net_comm *c = r->comm;
-    r->kind = NET_FREE;
     free(r->copy);
     r->copy = NULL;
-    c->free[(c->taken + c->nfree) & c->mask] = r;
-    c->nfree++;
-    c->open--;
 }

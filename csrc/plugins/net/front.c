@@ -53,8 +53,8 @@ static bool number_of(const char *site, const char *name, int64_t *value)
     return false;
 }
 
-/* What a fault asks for before the work is done here, and an error is returned. *fault: what is left to do. */
-static ncclResult_t before(struct psm_site *site, const struct net_comm *c, struct psm_fault *fault)
+static __attribute__((noinline)) ncclResult_t before_slow(struct psm_site *site, const struct net_comm *c,
+                                                          struct psm_fault *fault)
 {
     struct psm_fault_args args = {
         .rank = PSM_FAULT_UNKNOWN, .peer = c ? c->peer_rank : PSM_FAULT_UNKNOWN, .op = c ? net_role(c) : NULL};
@@ -66,6 +66,18 @@ static ncclResult_t before(struct psm_site *site, const struct net_comm *c, stru
     if (fault->action != PSM_FAULT_ERROR) return ncclSuccess;
     bool known = fault->value > 0 && fault->value < ncclNumResults;
     return known ? (ncclResult_t)fault->value : ncclSystemError;
+}
+
+/* What a fault asks for before the work is done here, and an error is returned. *fault: what is left to do. */
+static inline ncclResult_t before(struct psm_site *site, const struct net_comm *c, struct psm_fault *fault)
+{
+    fault->action = PSM_FAULT_NONE;
+    return psm_fault_any() ? before_slow(site, c, fault) : ncclSuccess;
+}
+
+static inline void after(const struct psm_fault *fault)
+{
+    if (__builtin_expect(fault->action != PSM_FAULT_NONE, 0)) psm_fault_act_after(fault);
 }
 
 /* ---- init ---- */
@@ -202,7 +214,7 @@ ncclResult_t net_listen(void *opaque, int dev, void *handle, void **out)
     listener->backend = backend;
     listener->dev = dev;
     *out = listener;
-    psm_fault_act_after(&fault);
+    after(&fault);
     return ncclSuccess;
 }
 
@@ -229,7 +241,7 @@ ncclResult_t net_connect(void *opaque, int dev, int traffic_class, void *handle,
     result = backend->connect(&own, dev, handle, &c);
     if (result != ncclSuccess || !c) return result;
     established(c, out);
-    psm_fault_act_after(&fault);
+    after(&fault);
     return ncclSuccess;
 }
 
@@ -245,7 +257,7 @@ ncclResult_t net_accept(void *opaque, void **out)
     result = listener->backend->accept(listener, &c);
     if (result != ncclSuccess || !c) return result;
     established(c, out);
-    psm_fault_act_after(&fault);
+    after(&fault);
     return ncclSuccess;
 }
 
@@ -421,7 +433,7 @@ ncclResult_t net_isend(void *comm, void *data, size_t size, int tag, void *regis
         return result;
     }
     result = post(r, phandle ? &phandle : NULL, request);
-    psm_fault_act_after(&fault);
+    after(&fault);
     return result;
 }
 
@@ -446,7 +458,7 @@ ncclResult_t net_irecv(void *comm, int n, void **data, size_t *sizes, int *tags,
     r->lost = fault.action == PSM_FAULT_DROP;
     for (int i = 0; i < n; i++) r->part[i] = (struct net_part){.data = data[i], .room = sizes[i], .tag = tags[i]};
     result = post(r, phandles, request);
-    psm_fault_act_after(&fault);
+    after(&fault);
     return result;
 }
 
@@ -495,6 +507,6 @@ ncclResult_t net_test(void *request, int *done, int *sizes)
     r->started = false;
     if (r->n) net_record_done(r, result);
     if (result == ncclSuccess) net_request_give_back(r); /* a failed one stays until its comm is closed */
-    psm_fault_act_after(&fault);
+    after(&fault);
     return result;
 }

@@ -17,9 +17,46 @@ struct net_profiler_event_v1 {
     uint64_t connection, number, size;
 };
 
-const char *net_role(const struct net_comm *comm);
-struct net_request *net_request_take(struct net_comm *comm); /* NULL: all are open */
-void net_request_untake(struct net_request *request);        /* the last one that was taken */
-void net_request_give_back(struct net_request *request);
+void net_request_forget_copy(struct net_request *request); /* of what a fault damaged */
+
+static inline const char *net_role(const struct net_comm *c)
+{
+    return c->sends ? "send" : "recv";
+}
+
+/* NULL: all are open. */
+static inline struct net_request *net_request_take(struct net_comm *c)
+{
+    if (c->nfree == 0) return NULL;
+    /* The one that was free longest: the rows of the record keep as much of the past as there are requests. */
+    struct net_request *r = c->free[c->taken++ & c->mask];
+    c->nfree--;
+    c->open++;
+    r->number = c->next++;
+    r->started = r->lost = false;
+    r->inner = NULL;
+    return r;
+}
+
+/* The last one that was taken was not begun: as if it had never been. */
+static inline void net_request_untake(struct net_request *r)
+{
+    struct net_comm *c = r->comm;
+    r->kind = NET_FREE;
+    c->taken--;
+    c->nfree++;
+    c->open--;
+    c->next--;
+}
+
+static inline void net_request_give_back(struct net_request *r)
+{
+    struct net_comm *c = r->comm;
+    r->kind = NET_FREE;
+    if (r->copy) net_request_forget_copy(r);
+    c->free[(c->taken + c->nfree) & c->mask] = r;
+    c->nfree++;
+    c->open--;
+}
 
 #endif

@@ -10,6 +10,9 @@
 
 enum { LOOK = 4096 /* idle looks between two at the peer's life */ };
 
+/* The receiver that this thread last looked at in vain. */
+static _Thread_local const struct shm_comm *waits_for;
+
 bool shm_possible(uint32_t slots, uint32_t slot_bytes)
 {
     return slots >= 2 && slots <= 64 && slot_bytes >= 4096 && slot_bytes <= 64u << 20;
@@ -79,6 +82,15 @@ static inline void advance(struct shm_comm *c)
     if (c->at == c->end) c->at = c->ring;
 }
 
+/* Few bytes without a call: what stands in the line of the slot's header. */
+static inline void copy(char *to, const char *from, size_t n)
+{
+    if (n == sizeof(uint64_t))
+        memcpy(to, from, sizeof(uint64_t));
+    else if (n > 0)
+        memcpy(to, from, n);
+}
+
 /* ---- sending ---- */
 
 static ncclResult_t stuck(struct shm_comm *c)
@@ -102,7 +114,7 @@ static ncclResult_t push(struct shm_comm *c)
         struct shm_slot *slot = (struct shm_slot *)c->at;
         size_t rest = m->too_large ? 0 : m->part->size - c->offset;
         uint32_t bytes = rest < c->slot_bytes ? (uint32_t)rest : c->slot_bytes;
-        if (bytes) memcpy(slot->data, m->part->data + c->offset, bytes);
+        copy(slot->data, m->part->data + c->offset, bytes);
         slot->size = m->part->size;
         slot->group = m->group;
         slot->tag = m->part->tag;
@@ -209,7 +221,7 @@ static ncclResult_t match(struct shm_comm *c, const struct shm_slot *slot)
     part->matched = true;
     c->coming = (struct shm_message){.request = r, .part = part};
     bool all = true;
-    for (int i = 0; i < r->n; i++) all = all && r->part[i].matched;
+    for (int i = 0; i < r->n && r->n > 1; i++) all = all && r->part[i].matched;
     c->first_open += all;
     return ncclSuccess;
 }
@@ -220,7 +232,13 @@ static ncclResult_t pull(struct shm_comm *c)
         struct shm_slot *slot = (struct shm_slot *)c->at;
         if (!c->coming.request && c->first_open == c->nposted) return ncclSuccess; /* nobody asks for more */
         if (atomic_load_explicit(&slot->step, memory_order_acquire) != c->step + 1) {
-            if (++c->idle % LOOK || !peer_is_gone(c)) return ncclSuccess;
+            if (++c->idle % LOOK || !peer_is_gone(c)) {
+                /* A thread that asks for nothing else reads the line less often, so that the sender gets it sooner;
+                 * with more connections each look is that rare anyway. */
+                if (waits_for == c) psm_cpu_relax();
+                waits_for = c;
+                return ncclSuccess;
+            }
             /* What it wrote before it went is here now. */
             if (atomic_load_explicit(&slot->step, memory_order_acquire) == c->step + 1) continue;
             return net_peer_gone(&c->net, c->coming.request ? "closed the connection inside a message"
@@ -234,7 +252,7 @@ static ncclResult_t pull(struct shm_comm *c)
         size_t rest = part->size - c->offset;
         uint32_t meant = rest < c->slot_bytes ? (uint32_t)rest : c->slot_bytes;
         if (slot->bytes != meant) return net_protocol(&c->net, "bytes of a slot", slot->bytes, meant);
-        if (meant) memcpy(part->data + c->offset, slot->data, meant);
+        copy(part->data + c->offset, slot->data, meant);
         c->offset += meant;
         advance(c);
         if (c->step - c->free_until >= c->slots / 2) psm_line_store(&c->head->freed, c->free_until = c->step);
