@@ -53,9 +53,10 @@ demo: setup
 	@echo
 	@sh examples/seed_bug.sh $(BIN)
 
-# Tests of the model of plans need spin, and are skipped where no package of it can be had.
+# Tests of the model of plans need spin, one of the telemetry needs Prometheus: they are skipped where no package of it can be had.
 test: setup
 	@sh scripts/debian_tool.sh spin > /dev/null || true
+	@sh scripts/debian_tool.sh prometheus > /dev/null || true
 	$(BIN)/python -m pytest -q $(PYTEST_ARGS)
 
 # The tests of the emulated CUDA over a real one, where there is a GPU: what fails is where the two differ.

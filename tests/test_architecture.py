@@ -28,7 +28,20 @@ MAY_IMPORT: dict[str, set[str]] = {
     "testing": {"lab", "model"},
     "plugins": {"lab", "model"},  # its driver runs ranks, by the one runner
     "tune": {"model"},
-    "cli": {"report", "analysis", "logparse", "catalogue", "lab", "plugins", "tune", "plan", "transport", "model"},
+    "telemetry": {"logparse", "_native", "model"},
+    "cli": {
+        "report",
+        "analysis",
+        "logparse",
+        "catalogue",
+        "lab",
+        "plugins",
+        "telemetry",
+        "tune",
+        "plan",
+        "transport",
+        "model",
+    },
 }
 # What only its own command may load, and no analysis.
 HEAVY = (

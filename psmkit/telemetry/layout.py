@@ -1,0 +1,155 @@
+"""The structs of csrc/telemetry (window.h, telemetry.cdef.h) as numpy types, and the words for their numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = [
+    "ALGORITHMS",
+    "API",
+    "BUCKETS",
+    "CE",
+    "COLL",
+    "COMM",
+    "DATATYPES",
+    "EVENT",
+    "EVENT_TYPES",
+    "FUNCTIONS",
+    "KERNEL",
+    "LINK",
+    "NET",
+    "OP",
+    "P2P",
+    "PROTOCOLS",
+    "PROXY_CTRL",
+    "PROXY_OP",
+    "PROXY_STEP",
+    "ROW",
+    "STAT",
+    "TIME",
+    "member",
+]
+
+BUCKETS = 48
+
+
+def _struct(
+    *fields: tuple[str, str] | tuple[str, str | np.dtype[np.void], tuple[int, ...]] | tuple[str, np.dtype[np.void]],
+) -> np.dtype[np.void]:
+    return np.dtype(list(fields), align=True)
+
+
+# ---- what the consumer gives: telemetry.cdef.h ----
+
+COMM = _struct(
+    *((name, "u8") for name in (
+        "comm_hash", "begin_ns", "end_ns", "windows", "forced", "events", "begun", "dropped_full", "dropped_memory",
+        "overwritten", "carried", "incomplete", "bad_handle", "stale_handle", "stopped_twice", "state_after_stop",
+        "never_stopped", "foreign_parents", "torn", "last_ns",
+    )),
+    *((name, "i4") for name in ("rank", "nranks", "nnodes", "pid")),
+    *((name, "u4") for name in ("abi", "mask", "context", "owner", "busy", "id")),
+    ("name", "S64"), ("host", "S64"), ("file", "S256"),
+)  # fmt: skip
+
+STAT = _struct(
+    ("count", "u8"), ("sum", "f8"), ("squares", "f8"), ("least", "u8"), ("most", "u8"), ("bucket", "u4", (BUCKETS,))
+)  # fmt: skip
+
+OP = _struct(
+    ("comm", "u4"), ("type", "u4"),
+    *((name, "u1") for name in ("func", "algo", "proto", "datatype")),
+    ("peer", "i4"),
+    *((name, "u4") for name in ("by_proxy", "by_kernel", "by_ce", "by_enqueue", "incomplete", "channels", "other", "pad")),
+    *((name, STAT) for name in ("bytes", "duration", "transfers", "transfer_bytes", "transfer_time")),
+)  # fmt: skip
+
+LINK = _struct(
+    ("comm", "u4"), ("rank", "i4"), ("peer", "i4"), ("channel", "i4"), ("sends", "u4"), ("other", "u4"),
+    ("count", "u8"), ("bytes", "u8"), ("time", "u8"),
+    *((name, "f8") for name in ("sx", "sy", "sxx", "sxy", "syy", "mx", "my", "mxx", "mxy", "myy")),
+    ("mcount", "u8"), ("wait", "u8", (4,)), ("latency", STAT),
+)  # fmt: skip
+
+TIME = _struct(("comm", "u4"), ("what", "u4"), ("sub", "i8"), ("bytes", "u8"), ("duration", STAT))
+
+# ---- a row of a window: window.h ----
+
+EVENT = _struct(
+    ("parent", "u8"), ("stop_ns", "u8"), ("type", "u1"), ("abi", "u1"), ("flags", "u1"), ("state", "u1"),
+    ("reserved", "u4"), ("u", "u1", (80,)),
+)  # fmt: skip
+
+ROW = _struct(
+    ("handle", "u8"), ("start_ns", "u8"), ("comm", "u4"), ("root", "u4"), ("tid", "i4"), ("why", "u4"), ("event", EVENT)
+)  # fmt: skip
+
+
+def _member(*fields: tuple[str, str] | tuple[str, str, tuple[int, ...]]) -> np.dtype[np.void]:
+    """A member of the union: as long as the union is."""
+    plain = np.dtype(list(fields), align=True)
+    names = plain.names or ()
+    assert plain.fields is not None
+    return np.dtype(
+        {
+            "names": list(names),
+            "formats": [plain.fields[n][0] for n in names],
+            "offsets": [plain.fields[n][1] for n in names],
+            "itemsize": 80,
+        }
+    )
+
+
+COLL = _member(
+    ("seq", "u8"), ("count", "u8"), ("group", "u8"), ("done_ns", "u8"), ("root", "i4"),
+    *((name, "u1") for name in ("func", "datatype", "algo", "proto", "channels", "warps")),
+    *((name, "u2") for name in ("ops_begun", "ops_ended", "kernels_begun", "kernels_ended")),
+)  # fmt: skip
+P2P = _member(
+    ("count", "u8"), ("group", "u8"), ("done_ns", "u8"), ("pad", "u8"), ("peer", "i4"), ("func", "u1"), ("datatype", "u1"),
+    ("pad2", "u1", (2,)), ("channels", "u1"), ("pad3", "u1"),
+    *((name, "u2") for name in ("ops_begun", "ops_ended", "kernels_begun", "kernels_ended")),
+)  # fmt: skip
+PROXY_OP = _member(
+    ("pid", "i4"), ("peer", "i4"), ("steps", "i4"), ("chunk", "i4"), ("channel", "u1"), ("pad", "u1", (3,)),
+    ("steps_ended", "u4"), ("bytes", "u8"), ("progress_ns", "u8"), ("wait_ns", "u8", (4,)),
+)  # fmt: skip
+PROXY_STEP = _member(
+    ("step", "i4"), ("peer", "i4"), ("bytes", "u8"), ("gpu_ns", "u8"), ("peer_ns", "u8"), ("net_ns", "u8"), ("flush_ns", "u8"),
+    ("channel", "u1"),
+)  # fmt: skip
+PROXY_CTRL = _member(("appended", "i4"), ("pad", "u4"), ("idle_ns", "u8"), ("sleep_ns", "u8"), ("append_ns", "u8"))
+KERNEL = _member(("gpu_begin_ns", "u8"), ("gpu_end_ns", "u8"), ("channel", "u1"))
+NET = _member(("id", "i8"), ("size", "u4"), ("updates", "u4"), ("data", "u1", (48,)))
+API = _member(
+    ("count", "u8"), ("stream", "u8"), ("mark1_ns", "u8"), ("mark2_ns", "u8"), ("root", "i4"), ("depth", "i4"), ("func", "u1"),
+    ("datatype", "u1"),
+)  # fmt: skip
+CE = _member(
+    ("seq", "u8"), ("count", "u8"), ("stream", "u8"), ("bytes", "u8"), ("begin_ns", "u8"), ("end_ns", "u8"), ("root", "i4"),
+    ("ops", "i4"), ("func", "u1"), ("datatype", "u1"), ("complete", "u1"), ("intra", "u1"), ("batches", "u4"),
+)  # fmt: skip
+
+
+def member(rows: npt.NDArray[np.void], kind: np.dtype[np.void]) -> npt.NDArray[np.void]:
+    """The union of rows (of ROW) as one of its members."""
+    return np.ascontiguousarray(rows["event"]["u"]).view(kind).reshape(len(rows))
+
+
+# ---- words ----
+
+EVENT_TYPES = (
+    "group", "coll", "p2p", "proxy_op", "proxy_step", "proxy_ctrl", "kernel_ch", "net", "group_api", "coll_api", "p2p_api",
+    "kernel_launch", "ce_coll", "ce_sync", "ce_batch",
+)  # fmt: skip
+FUNCTIONS = (
+    "Broadcast", "Reduce", "AllGather", "ReduceScatter", "AllReduce", "SendRecv", "Send", "Recv", "AlltoAll", "Scatter",
+    "Gather",
+)  # fmt: skip
+ALGORITHMS = ("tree", "ring", "collnet_direct", "collnet_chain", "nvls", "nvls_tree", "pat")
+PROTOCOLS = ("ll", "ll128", "simple")
+DATATYPES = (
+    "int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64", "bfloat16", "float8e4m3",
+    "float8e5m2",
+)  # fmt: skip
