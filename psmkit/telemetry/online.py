@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from psmkit.model import CODES, Finding
+from psmkit.telemetry.layout import CE, COLL, FUNCTIONS, P2P, PROXY_OP, PROXY_STEP
 
 __all__ = ["Limits", "Watch", "wait_of"]
 
 # enum psm_prof_type and psm_prof_flag of csrc/telemetry/window.h.
 _COLL, _P2P, _PROXY_OP, _PROXY_STEP, _CE_COLL = 1, 2, 3, 4, 12
 _STOPPED, _SENDS, _COMPLETE = 1, 4, 16
-_OTHER = 128
 _NO_PEER = -1
 # States of NCCL that an event is left in (csrc/abi/psm_abi/profiler.h): what it waits for there, and whether that is the peer's business.
 _STATES: Mapping[int, tuple[str, str, bool]] = {
@@ -30,9 +30,6 @@ _STATES: Mapping[int, tuple[str, str, bool]] = {
     11: ("RecvFlushWait", "the flush of what came", False),
     12: ("RecvGPUWait", "its GPU to take what came", False),
 }
-_FUNCS = (
-    "Broadcast", "Reduce", "AllGather", "ReduceScatter", "AllReduce", "SendRecv", "Send", "Recv", "AlltoAll", "Scatter", "Gather",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +74,7 @@ class _Period:
     links: dict[tuple[int, int, int], list[float]] = field(default_factory=dict)
 
 
-def wait_of(event: Any, flags: int, state: int, peer: int) -> tuple[str, str, int | None]:
+def wait_of(flags: int, state: int, peer: int) -> tuple[str, str, int | None]:
     """The stage an open proxy step stands at, what it waits for, and the rank that it waits for (None: nobody but itself)."""
     sends = bool(flags & _SENDS)
     known = _STATES.get(state)
@@ -133,8 +130,18 @@ class Watch:
         for number, lost in dead.items():
             yield _ended(by_id[number], lost)
         gone = {(int(by_id[n]["comm_hash"]), int(by_id[n]["rank"])) for n in dead}
+        busy: dict[str, list[tuple[int, _Wait]]] = defaultdict(list)  # process -> where it waits
+        processes = {(int(c["comm_hash"]), int(c["rank"])): _process(c) for c in by_id.values()}
         for comm_hash, of_rank in waits.items():
-            yield self._stuck_comm(by_id, comm_hash, of_rank, gone, now_ns)
+            for rank, wait in of_rank.items():
+                busy[processes[comm_hash, rank]].append((comm_hash, wait))
+        for comm_hash, of_rank in waits.items():
+            elsewhere = {
+                rank: f"its process waits in communicator {busy[process][0][0]:#x} for {busy[process][0][1].text}"
+                for (number, rank), process in processes.items()
+                if number == comm_hash and rank not in of_rank and busy[process]
+            }
+            yield self._stuck_comm(by_id, comm_hash, of_rank, gone, elsewhere, now_ns)
 
     def _stuck_comm(
         self,
@@ -142,6 +149,7 @@ class Watch:
         comm_hash: int,
         of_rank: dict[int, _Wait],
         gone: set[tuple[int, int]],
+        elsewhere: Mapping[int, str],
         now_ns: int,
     ) -> Finding:
         here = {int(comm["rank"]) for comm in by_id.values() if int(comm["comm_hash"]) == comm_hash}
@@ -152,11 +160,11 @@ class Watch:
             path = [rank]
             while (wait := of_rank.get(path[-1])) and wait.peer is not None:
                 if wait.peer in path:
-                    circle = path[path.index(wait.peer) :]
+                    circle = sorted(path[path.index(wait.peer) :])
                     break
                 path.append(wait.peer)
             ends[rank] = path[-1]
-        roots = sorted(set(ends.values())) if not circle else sorted(circle)
+        roots = circle or sorted(set(ends.values()))
         oldest = min(of_rank.values(), key=lambda wait: wait.since)
         seconds = (now_ns - oldest.since) / 1e9
         said = [
@@ -166,7 +174,9 @@ class Watch:
         if circle:
             why = f"ranks {_list(circle)} wait for each other"
         else:
-            why = "; ".join(_root(root, of_rank, here, (comm_hash, root) in gone) for root in roots)
+            why = "; ".join(
+                _root(root, of_rank, here, (comm_hash, root) in gone, elsewhere.get(root)) for root in roots
+            )
         more = f" and {len(said) - 8} more" if len(said) > 8 else ""
         code = CODES["PSM931"]
         return Finding(
@@ -190,8 +200,8 @@ class Watch:
     def _late(self, by_id: Mapping[int, Any]) -> Iterable[Finding]:
         sums: dict[tuple[int, tuple[int, ...]], dict[int, list[float]]] = defaultdict(dict)
         for period in self._periods:
-            for key, of_rank in period.ops.items():
-                for rank, (count, ns) in of_rank.items():
+            for key, durations in period.ops.items():
+                for rank, (count, ns) in durations.items():
                     both = sums[key].setdefault(rank, [0.0, 0.0])
                     both[0] += count
                     both[1] += ns
@@ -236,8 +246,8 @@ class Watch:
     def _slow(self, by_id: Mapping[int, Any]) -> Iterable[Finding]:
         sums: dict[tuple[int, int, int], list[float]] = {}
         for period in self._periods:
-            for link, values in period.links.items():
-                total = sums.setdefault(link, [0.0] * len(values))
+            for ends, values in period.links.items():
+                total = sums.setdefault(ends, [0.0] * len(values))
                 for i, value in enumerate(values):
                     total[i] += value
         of_comm: dict[int, dict[tuple[int, int], list[float]]] = defaultdict(dict)
@@ -350,20 +360,20 @@ def _waiting(row: Any, comm: Any) -> _Wait | None:
     kind, flags, state = int(event["type"]), int(event["flags"]), int(event["state"])
     rank, since = int(comm["rank"]), int(row["start_ns"])
     if kind == _PROXY_STEP:
-        step = event["u_proxy_step"]
-        stage, text, peer = wait_of(event, flags, state, int(step["peer"]))
+        step = _union(event, PROXY_STEP)
+        stage, text, peer = wait_of(flags, state, int(step["peer"]))
         entered = max(int(step[name]) for name in ("gpu_ns", "peer_ns", "net_ns", "flush_ns"))
         return _Wait(
             rank, max(since, entered), stage, f"{text} (channel {int(step['channel'])}, step {int(step['step'])})", peer
         )
     if kind == _PROXY_OP:
-        op = event["u_proxy_op"]
+        op = _union(event, PROXY_OP)
         peer = int(op["peer"])
         side = "send" if flags & _SENDS else "receive"
         text = f"its {side} with rank {peer} to begin (channel {int(op['channel'])}, {int(op['steps'])} steps)"
         return _Wait(rank, since, f"proxy op, {side}", text, None)
     if kind in (_COLL, _P2P, _CE_COLL) and not flags & _COMPLETE:
-        u = event["u_coll"] if kind == _COLL else event["u_p2p"] if kind == _P2P else event["u_ce"]
+        u = _union(event, {_COLL: COLL, _P2P: P2P}.get(kind, CE))
         peer = int(u["peer"]) if kind == _P2P else _NO_PEER
         what = _func(int(u["func"]))
         text = f"the end of its {what}" + (
@@ -373,14 +383,20 @@ def _waiting(row: Any, comm: Any) -> _Wait | None:
     return None
 
 
+def _union(event: Any, kind: Any) -> Any:
+    return event["u"].view(kind)[0]
+
+
 def _depth(wait: _Wait) -> int:
     """The deeper event tells more: a step before its proxy op before the collective."""
     return 0 if wait.stage == "enqueued" else 1 if wait.stage.startswith("proxy op") else 2
 
 
-def _root(root: int, of_rank: Mapping[int, _Wait], here: set[int], dead: bool) -> str:
+def _root(root: int, of_rank: Mapping[int, _Wait], here: set[int], dead: bool, elsewhere: str | None) -> str:
     if dead:
         return f"rank {root} is dead"
+    if elsewhere is not None:
+        return f"rank {root} has nothing open here: {elsewhere}"
     wait = of_rank.get(root)
     if wait is not None:
         return f"rank {root} waits for {wait.text}"
@@ -457,7 +473,7 @@ def _slow_link(
 
 
 def _func(code: int) -> str:
-    return _FUNCS[code] if code < len(_FUNCS) else "operation"
+    return FUNCTIONS[code] if code < len(FUNCTIONS) else "operation"
 
 
 def _text(value: Any) -> str:
