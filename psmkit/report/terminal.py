@@ -7,9 +7,9 @@ from typing import TextIO
 from rich.console import Console
 from rich.text import Text
 
-from psmkit.report.layout import Page
+from psmkit.report.layout import Page, Span
 
-__all__ = ["STYLES", "paint"]
+__all__ = ["STYLES", "paint", "text_of"]
 
 STYLES = {
     "failed": "bold red",
@@ -33,7 +33,16 @@ def paint(page: Page, stream: TextIO) -> None:
     """Write ``page`` to the terminal behind ``stream``. Nothing in the text is taken for markup."""
     console = Console(file=stream, force_terminal=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
     for line in page.lines:
-        text = Text()
-        for span in line:
-            text.append(span.text, STYLES.get(span.style, ""))
-        console.print(text, crop=False, overflow="ignore")
+        console.print(_line(line), crop=False, overflow="ignore")
+
+
+def text_of(page: Page) -> Text:
+    """``page`` as one text, for a screen that is redrawn."""
+    return Text("\n").join(_line(line) for line in page.lines)
+
+
+def _line(line: list[Span]) -> Text:
+    text = Text()
+    for span in line:
+        text.append(span.text, STYLES.get(span.style, ""))
+    return text

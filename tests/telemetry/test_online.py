@@ -206,6 +206,7 @@ def link(
     y = latency + x / rate
     row["comm"], row["rank"], row["peer"], row["channel"], row["sends"] = sender, sender, receiver, -1, 1
     row["count"], row["sx"], row["sy"], row["sxx"], row["sxy"] = len(x), x.sum(), y.sum(), (x * x).sum(), (x * y).sum()
+    row["syy"] = (y * y).sum()
     return row
 
 
