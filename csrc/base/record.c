@@ -1,4 +1,4 @@
-/* The record of this process: the file, its sections, rings and tables. */
+/* The records of this process: the files, their sections, rings and tables. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -10,6 +10,7 @@
 #include <strings.h>
 #include <sys/mman.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -25,6 +26,8 @@ struct psm_section {
     unsigned char *data;
     char name[REC_NAME];
     uint32_t version;
+    uint64_t data_offset;
+    const psm_record *record;
 };
 
 struct psm_record {
@@ -37,13 +40,18 @@ struct psm_record {
     char name[128];
     char path[PATH_MAX + 130];
     psm_section section[REC_SECTIONS];
-    psm_record *parent; /* of the parent process: its pointers are still around */
+    bool keep;        /* at a clean exit: for a reader that comes later */
+    psm_record *next; /* in `others` or `ended` */
 };
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic int owner; /* the thread that holds the mutex */
 static psm_record *_Atomic current;
 static bool tried;
+/* Under the mutex: further records, and what is left of those that ended: their address range, for the next of the
+ * size.
+ */
+static psm_record *others, *ended;
 
 static bool lock(void)
 {
@@ -66,21 +74,37 @@ static void close_sections(psm_record *record)
         atomic_store_explicit(&record->section[i].open, false, memory_order_release);
 }
 
-/* The child must not write into the parent's file, whatever pointers it holds: its pages become memory of its own. */
+/* Whatever pointers are still around: what they write goes to memory of this process alone, and the file is let go. */
+static void detach(psm_record *record)
+{
+    close_sections(record);
+    mmap(record->header, record->size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE,
+         -1, 0);
+    close(record->fd);
+    record->fd = -1;
+}
+
+/* The child must not write into the parent's files, whatever pointers it holds. */
 static void after_fork(void)
 {
     pthread_mutex_t fresh = PTHREAD_MUTEX_INITIALIZER;
     mutex = fresh;
     atomic_store(&owner, 0);
     psm_record *record = atomic_load(&current);
-    if (record) {
-        close_sections(record);
-        mmap(record->header, record->size, PROT_READ | PROT_WRITE,
-             MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
-        close(record->fd);
-    }
+    if (record) detach(record);
+    for (record = others; record; record = record->next) detach(record);
+    /* Not to be given again: the parent's threads may have been about to change the lists. */
+    others = ended = NULL;
     atomic_store(&current, NULL);
     tried = false;
+}
+
+static void end_file(psm_record *record)
+{
+    const char *keep = getenv("PSM_RECORD_KEEP");
+    atomic_store(&record->header->state, REC_CLEAN);
+    close_sections(record);
+    if (!record->keep && (!keep || strcmp(keep, "1") != 0)) unlink(record->path);
 }
 
 /* The last of the destructors of the object that links this: theirs may still write records. */
@@ -88,11 +112,11 @@ __attribute__((destructor(101))) static void clean_exit(void)
 {
     psm_record *record = atomic_load(&current);
     /* Asked of the kernel: a child made by clone() itself ran no handler of fork. */
-    if (!record || record->pid != (int)getpid()) return;
-    const char *keep = getenv("PSM_RECORD_KEEP");
-    atomic_store(&record->header->state, REC_CLEAN);
-    close_sections(record);
-    if (!keep || strcmp(keep, "1") != 0) unlink(record->path);
+    if (record && record->pid == (int)getpid()) end_file(record);
+    if (!lock()) return;
+    for (record = others; record; record = record->next)
+        if (record->pid == (int)getpid()) end_file(record);
+    unlock();
 }
 
 static void complain(const char *what, const char *why)
@@ -177,10 +201,16 @@ static bool open_file(psm_record *r, int folder)
         complain(r->directory, strerror(errno));
         return false;
     }
-    int error = fchmod(r->fd, 0600) != 0 || ftruncate(r->fd, (off_t)r->size) != 0 ? errno : 0;
+    /* Beyond that limit there is a signal that ends the process. */
+    struct rlimit limit = {RLIM_INFINITY, RLIM_INFINITY};
+    getrlimit(RLIMIT_FSIZE, &limit);
+    int error = limit.rlim_cur < r->size ? EFBIG : 0;
+    if (!error && (fchmod(r->fd, 0600) != 0 || ftruncate(r->fd, (off_t)r->size) != 0)) error = errno;
     /* A hole is filled when it is written to: on a full disk that is a SIGBUS. So blocks are taken before. */
     if (!error) error = posix_fallocate(r->fd, 0, REC_HEADER);
-    void *at = error ? MAP_FAILED : mmap(NULL, r->size, PROT_READ | PROT_WRITE, MAP_SHARED, r->fd, 0);
+    /* The range of a record that ended is taken again. */
+    void *old = r->header, *at = MAP_FAILED;
+    if (!error) at = mmap(old, r->size, PROT_READ | PROT_WRITE, MAP_SHARED | (old ? MAP_FIXED : 0), r->fd, 0);
     if (at == MAP_FAILED) {
         if (!error) error = errno;
     } else {
@@ -188,7 +218,10 @@ static bool open_file(psm_record *r, int folder)
         write_header(r->header, r->size);
         if (renameat(folder, hidden, folder, r->name) == 0) return true;
         error = errno;
-        munmap(at, r->size);
+        if (old)
+            mmap(old, r->size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
+        else
+            munmap(at, r->size);
     }
     complain(r->directory, strerror(error));
     unlinkat(folder, hidden, 0);
@@ -196,26 +229,51 @@ static bool open_file(psm_record *r, int folder)
     return false;
 }
 
-static psm_record *make_record(void)
+/* One that ended, of this size, or a new one. */
+static psm_record *get_record(uint64_t size)
 {
-    uint64_t size = largest();
+    psm_record **at = &ended, *r;
+    while ((r = *at) && r->size != size) at = &r->next;
+    if (!r) return calloc(1, sizeof *r);
+    *at = r->next;
+    struct rec_header *header = r->header;
+    memset(r, 0, sizeof *r);
+    r->header = header;
+    return r;
+}
+
+static void put_record(psm_record *r, uint64_t size)
+{
+    if (!r->header) {
+        free(r);
+        return;
+    }
+    r->size = size;
+    r->next = ended;
+    ended = r;
+}
+
+static psm_record *make_record(uint64_t size)
+{
     if (!size) return NULL;
-    psm_record *r = calloc(1, sizeof *r);
+    psm_record *r = get_record(size);
     if (!r) return NULL;
+    void *old = r->header;
     const char *why;
     int folder = psm_record_directory(true, r->directory, sizeof r->directory, &why);
-    if (folder < 0) {
+    bool good = folder >= 0;
+    if (good) {
+        r->pid = psm_proc_self()->pid;
+        r->size = size;
+        r->used = REC_HEADER;
+        good = open_file(r, folder);
+        close(folder);
+    } else {
         complain(r->directory, why);
-        free(r);
-        return NULL;
     }
-    r->pid = psm_proc_self()->pid;
-    r->size = size;
-    r->used = REC_HEADER;
-    bool good = open_file(r, folder);
-    close(folder);
     if (good) return r;
-    free(r);
+    r->header = old;
+    put_record(r, size);
     return NULL;
 }
 
@@ -232,7 +290,7 @@ psm_record *psm_record_self(void)
     record = atomic_load(&current);
     if (!record && !tried) {
         tried = true;
-        record = make_record();
+        record = make_record(largest());
         atomic_store_explicit(&current, record, memory_order_release);
     }
     unlock();
@@ -244,89 +302,47 @@ const char *psm_record_path(const psm_record *record)
     return record ? record->path : NULL;
 }
 
-const char *psm_record_own_name(void)
+psm_record *psm_record_more(uint64_t most)
+{
+    uint64_t size = most & ~(uint64_t)(REC_ALIGN - 1);
+    if (size > REC_LARGEST) size = REC_LARGEST;
+    if (size < 2 * REC_HEADER || !largest() || !lock()) return NULL;
+    psm_record *record = make_record(size);
+    if (record) {
+        record->next = others;
+        others = record;
+    }
+    unlock();
+    return record;
+}
+
+void psm_record_keep(psm_record *record, bool keep)
+{
+    if (record) record->keep = keep;
+}
+
+void psm_record_end(psm_record *record)
+{
+    if (!record || !lock()) return;
+    psm_record **at = &others;
+    while (*at && *at != record) at = &(*at)->next;
+    if (*at) {
+        *at = record->next;
+        end_file(record);
+        detach(record);
+        put_record(record, record->size);
+    }
+    unlock();
+}
+
+bool psm_record_is_own(const char *name)
 {
     const psm_record *record = atomic_load(&current);
-    return record ? record->name : "";
-}
-
-/* ---- schemas ---- */
-
-static const char *const types[] = {
-    [PSM_U8] = "u8",   [PSM_U16] = "u16", [PSM_U32] = "u32",     [PSM_U64] = "u64", [PSM_I32] = "i32",
-    [PSM_I64] = "i64", [PSM_F64] = "f64", [PSM_HEX64] = "hex64", [PSM_STR] = "str", [PSM_TIME] = "time",
-};
-static const uint32_t type_size[] = {
-    [PSM_U8] = 1,  [PSM_U16] = 2, [PSM_U32] = 4,   [PSM_U64] = 8, [PSM_I32] = 4,
-    [PSM_I64] = 8, [PSM_F64] = 8, [PSM_HEX64] = 8, [PSM_STR] = 0, [PSM_TIME] = 8,
-};
-
-static void put(struct psm_text *t, const char *s)
-{
-    psm_text_literal(t, s, strlen(s));
-}
-
-static void put_json(struct psm_text *t, const char *s)
-{
-    put(t, "\"");
-    for (; *s; s++) {
-        char escape[8];
-        if (*s == '"' || *s == '\\' || (unsigned char)*s < 0x20) {
-            snprintf(escape, sizeof escape, "\\u%04x", (unsigned char)*s);
-            put(t, escape);
-        } else {
-            psm_text_literal(t, s, 1);
-        }
-    }
-    put(t, "\"");
-}
-
-static size_t schema_json(const struct psm_schema *schema, char *buffer, size_t size)
-{
-    struct psm_text t = {buffer, 0, size, 0};
-    put(&t, "{\"name\": ");
-    put_json(&t, schema->name);
-    put(&t, ", \"version\": ");
-    psm_text_uint(&t, schema->version);
-    put(&t, ", \"selector\": ");
-    psm_text_int(&t, schema->selector);
-    put(&t, ", \"fields\": [");
-    for (uint32_t i = 0; i < schema->nfields; i++) {
-        const struct psm_field *f = &schema->fields[i];
-        put(&t, i ? ", [" : "[");
-        put_json(&t, f->name);
-        put(&t, ", ");
-        put_json(&t, types[f->type]);
-        put(&t, ", ");
-        psm_text_uint(&t, f->offset);
-        put(&t, ", ");
-        psm_text_uint(&t, f->size);
-        put(&t, "]");
-    }
-    put(&t, "], \"messages\": [");
-    for (uint32_t i = 0; i < schema->nmessages; i++) {
-        const struct psm_record_message *m = &schema->messages[i];
-        put(&t, i ? ", [" : "[");
-        put_json(&t, m->name);
-        put(&t, m->level == PSM_LEVEL_WARN ? ", \"WARN\", " : ", \"INFO\", ");
-        put_json(&t, m->pattern);
-        put(&t, "]");
-    }
-    put(&t, "]}");
-    return t.lost ? 0 : t.n;
-}
-
-static bool good_schema(const struct psm_schema *schema)
-{
-    if (!schema->name || strlen(schema->name) >= REC_NAME || !*schema->name) return false;
-    if (schema->record_size == 0 || schema->record_size > REC_LARGEST_RECORD) return false;
-    for (uint32_t i = 0; i < schema->nfields; i++) {
-        const struct psm_field *f = &schema->fields[i];
-        if (f->type < PSM_U8 || f->type > PSM_TIME || f->size == 0 || f->size > schema->record_size) return false;
-        if (f->offset > schema->record_size - f->size) return false;
-        if (type_size[f->type] && type_size[f->type] != f->size) return false;
-    }
-    return schema->selector >= -1 && (schema->selector < 0 || (uint32_t)schema->selector < schema->nfields);
+    bool found = record && strcmp(record->name, name) == 0;
+    if (found || !lock()) return found;
+    for (record = others; record && !found; record = record->next) found = strcmp(record->name, name) == 0;
+    unlock();
+    return found;
 }
 
 /* ---- sections ---- */
@@ -345,15 +361,17 @@ static psm_section *find_section(psm_record *r, const struct psm_schema *schema)
 }
 
 static psm_section *make_section(psm_record *r, const struct psm_schema *schema, enum psm_section_kind kind,
-                                 uint64_t capacity)
+                                 uint64_t capacity, bool sparse)
 {
     char json[REC_LARGEST_SCHEMA / 4];
-    size_t n = schema_json(schema, json, sizeof json);
+    size_t n = psm_schema_json(schema, json, sizeof json);
     if (!n || r->sections == REC_SECTIONS) return NULL;
     uint32_t slot_size = (uint32_t)round_up(sizeof(struct rec_slot) + schema->record_size, 8);
     uint64_t begin = round_up(r->used, REC_ALIGN), control = begin + round_up(n, 64), data = control + REC_CONTROL;
-    uint64_t end = data + capacity * slot_size;
-    if (begin > r->size || end > r->size || posix_fallocate(r->fd, (off_t)begin, (off_t)(end - begin)) != 0) {
+    /* Blocks that are taken one by one: none is shared with what is before. */
+    if (sparse) data = round_up(data, REC_ALIGN);
+    uint64_t end = data + capacity * slot_size, taken = sparse ? data : end;
+    if (begin > r->size || end > r->size || posix_fallocate(r->fd, (off_t)begin, (off_t)(taken - begin)) != 0) {
         psm_msg_record_no_room(schema->name, end - begin, r->size > begin ? r->size - begin : 0);
         return NULL;
     }
@@ -380,27 +398,50 @@ static psm_section *make_section(psm_record *r, const struct psm_schema *schema,
     s->data = base + data;
     s->version = schema->version;
     memcpy(s->name, e->name, sizeof s->name);
+    s->data_offset = data;
+    s->record = r;
+    /* Readers look at as many slots as there are tickets; who writes rows himself draws none. */
+    if (sparse) atomic_store(&s->control->tickets, capacity);
     atomic_store_explicit(&s->open, true, memory_order_release);
     r->sections++;
     r->used = end;
     return s;
 }
 
-psm_section *psm_record_section(psm_record *record, const struct psm_schema *schema, enum psm_section_kind kind,
-                                uint32_t capacity)
+static bool is_ours(const psm_record *record)
 {
-    if (!record || !capacity || !good_schema(schema)) return NULL;
+    const psm_record *at = atomic_load(&current);
+    if (record == at) return true;
+    for (at = others; at && at != record; at = at->next) continue;
+    return at != NULL;
+}
+
+static psm_section *get_section(psm_record *record, const struct psm_schema *schema, enum psm_section_kind kind,
+                                uint32_t capacity, bool sparse)
+{
+    if (!record || !capacity || !psm_schema_good(schema)) return NULL;
     uint64_t slots = 1;
     while (kind == PSM_RING && slots < capacity) slots *= 2;
     if (kind != PSM_RING) slots = capacity;
     if (!lock()) return NULL;
     psm_section *s = NULL;
-    if (record == atomic_load(&current)) {
+    if (is_ours(record)) {
         s = find_section(record, schema);
-        if (!s) s = make_section(record, schema, kind, slots);
+        if (!s) s = make_section(record, schema, kind, slots, sparse);
     }
     unlock();
     return s;
+}
+
+psm_section *psm_record_section(psm_record *record, const struct psm_schema *schema, enum psm_section_kind kind,
+                                uint32_t capacity)
+{
+    return get_section(record, schema, kind, capacity, false);
+}
+
+psm_section *psm_record_sparse(psm_record *record, const struct psm_schema *schema, uint32_t capacity)
+{
+    return get_section(record, schema, PSM_TABLE, capacity, true);
 }
 
 static struct rec_slot *slot_at(const psm_section *s, uint64_t i)
@@ -411,6 +452,20 @@ static struct rec_slot *slot_at(const psm_section *s, uint64_t i)
 static bool is_open(const psm_section *s)
 {
     return s && atomic_load_explicit(&s->open, memory_order_relaxed);
+}
+
+int psm_section_take(psm_section *section, uint32_t first, uint32_t count)
+{
+    if (!is_open(section) || first > section->capacity || count > section->capacity - first || !count) return EINVAL;
+    uint64_t at = section->data_offset + (uint64_t)first * section->slot_size;
+    return posix_fallocate(section->record->fd, (off_t)at, (off_t)((uint64_t)count * section->slot_size));
+}
+
+void *psm_section_rows(psm_section *section, size_t *slot_size)
+{
+    if (!is_open(section) || section->kind != PSM_TABLE) return NULL;
+    *slot_size = section->slot_size;
+    return section->data;
 }
 
 static void note_writer(struct rec_slot *slot)

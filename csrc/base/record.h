@@ -59,11 +59,28 @@ enum psm_section_kind { PSM_RING = 1, PSM_TABLE = 2 };
 psm_record *psm_record_self(void);
 const char *psm_record_path(const psm_record *record);
 
+/* A further file of this process, of at most so many bytes: for what has an end before the process has. NULL as above,
+ * and with PSM_RECORD_MAX=0. psm_record_keep: a reader will come for it, so that a clean end does not remove it.
+ * psm_record_end ends it as an exit does: it is marked, and removed unless it is to be kept. Calls that are still on
+ * their way into its sections write to nowhere; no further ones may be made, as a later record may take the memory
+ * over. */
+psm_record *psm_record_more(uint64_t most);
+void psm_record_keep(psm_record *record, bool keep);
+void psm_record_end(psm_record *record);
+
 /* The section of this schema, made at the first call with room for capacity records (a ring rounds up to a power of
  * two); the same one at later calls. NULL: no room, or no record: psm_ring_* and psm_table_* take NULL. Keep the
  * pointer; it stays valid, and in a child of fork it takes no records any more. */
 psm_section *psm_record_section(psm_record *record, const struct psm_schema *schema, enum psm_section_kind kind,
                                 uint32_t capacity);
+
+/* A table whose slots have no blocks on the disk until psm_section_take has taken them: what was not taken reads as
+ * zeros, which are free slots, and is not to be written to. take answers 0 or an error number (ENOSPC: the disk is
+ * full); it may be called by any thread, and again. psm_section_rows is slot 0 (record_format.h: struct rec_slot) for
+ * callers that manage the slots by themselves. */
+psm_section *psm_record_sparse(psm_record *record, const struct psm_schema *schema, uint32_t capacity);
+int psm_section_take(psm_section *section, uint32_t first, uint32_t count);
+void *psm_section_rows(psm_section *section, size_t *slot_size);
 
 /* Rings: the last records. begin gives the place to write to (NULL: none, or the slot is still being written); then
  * commit. Any thread, signal handlers too. Time, thread and device are noted by begin. */

@@ -95,7 +95,11 @@ _Static_assert(sizeof(struct rec_slot) == REC_SLOT_HEADER, "readers know the lay
  * missing and make is true. */
 int psm_record_directory(bool make, char *path, size_t size, const char **why);
 
-/* The name of the own file, "" when there is none. */
-const char *psm_record_own_name(void);
+/* Whether a file of that name is one of this process's. */
+bool psm_record_is_own(const char *name);
+
+/* The text of the file's schema (its length, 0: too long), and whether the file can hold such records. */
+size_t psm_schema_json(const struct psm_schema *schema, char *buffer, size_t size);
+bool psm_schema_good(const struct psm_schema *schema);
 
 #endif

@@ -89,7 +89,7 @@ static int foreach_view(int folder, int (*each)(const psm_view *view, void *cont
     struct dirent *e;
     int answer = 0;
     while (view && !answer && (e = readdir(dir))) {
-        if (!is_record(e->d_name) || strcmp(e->d_name, psm_record_own_name()) == 0) continue;
+        if (!is_record(e->d_name) || psm_record_is_own(e->d_name)) continue;
         if (!open_view(dirfd(dir), e->d_name, view)) continue;
         answer = each(view, context);
         close(view->fd);

@@ -29,6 +29,7 @@ enum {
     PSM_PROF_SHARDS = 16,
     PSM_PROF_NAME = 32,
     PSM_PROF_NAMES = 64,         /* names that are not among the known ones */
+    PSM_PROF_PAIRS = 64,         /* of clocks */
     PSM_PROF_MAX_SLOTS = 1 << 18 /* of a window */
 };
 
@@ -147,6 +148,12 @@ struct psm_prof_comm {
     _Atomic uint64_t foreign_parents; /* PXN */
     char name[64];                    /* commName */
     char other[PSM_PROF_NAMES][PSM_PROF_NAME];
+    /* The last clocks that a kernel channel's event came with, both read at nearly the same moment: pair[n % 64] is the
+     * n-th, `pairs` how many there were. A pair that is being written can be torn: compare it with its neighbours. */
+    _Atomic uint64_t pairs;
+    struct {
+        _Atomic uint64_t cpu_ns, gpu_ns;
+    } pair[PSM_PROF_PAIRS];
 };
 
 /* ---- events ---- */

@@ -11,7 +11,7 @@
 
 #include "fault.h"
 #include "psm_messages.h"
-#include "record.h"
+#include "record_format.h"
 
 struct event {
     uint64_t handle;
@@ -253,6 +253,61 @@ static int forked(void)
     return 0;
 }
 
+/* ---- further records ---- */
+
+/* A row by hand, as who manages a sparse table does. */
+static void put_row(psm_section *s, uint32_t slot, uint64_t handle)
+{
+    size_t size;
+    unsigned char *rows = psm_section_rows(s, &size);
+    if (!rows) return;
+    struct rec_slot *at = (struct rec_slot *)(rows + slot * size);
+    fill((struct event *)at->record, handle, 0, "row");
+    atomic_store(&at->sequence, SLOT_LIVE);
+}
+
+static const char *path_of(psm_record *record)
+{
+    const char *path = psm_record_path(record);
+    return path ? path : "(null)";
+}
+
+/* more SIZE COMMAND...: a further record with a sparse table of 100,000 rows, of which 2 are used; then end, keep,
+ * kill, fork (the child writes to both), again (ends it, and makes another) or wait. */
+static int more(char **argument)
+{
+    psm_record *r = psm_record_more(strtoull(argument[0], NULL, 10));
+    psm_section *s = psm_record_sparse(r, &table_schema, 100000);
+    printf("%s\n%d %d %d\n", path_of(r), psm_section_take(s, 0, 1), psm_section_take(s, 50000, 1000),
+           psm_section_take(s, 99999, 2) != 0);
+    put_row(s, 0, 1);
+    put_row(s, 50999, 2);
+    for (char **command = argument + 1; *command; command++) {
+        if (strcmp(*command, "keep") == 0) psm_record_keep(r, true);
+        if (strcmp(*command, "end") == 0) psm_record_end(r);
+        if (strcmp(*command, "kill") == 0) raise(SIGKILL);
+        if (strcmp(*command, "again") == 0) {
+            psm_record *next = psm_record_more(strtoull(argument[0], NULL, 10));
+            psm_section *t = psm_record_sparse(next, &table_schema, 100000);
+            printf("%s %d\n", path_of(next), psm_section_take(t, 0, 1));
+            put_row(t, 0, 3);
+        }
+        if (strcmp(*command, "fork") == 0 && fork() == 0) {
+            put_row(s, 0, 99);
+            printf("%d\n", psm_section_take(s, 0, 1) != 0);
+            printf("%s\n", path_of(psm_record_more(1 << 16)));
+            fflush(stdout);
+            raise(SIGKILL);
+        }
+        if (strcmp(*command, "fork") == 0) wait(NULL);
+        if (strcmp(*command, "wait") == 0) {
+            fflush(stdout);
+            wait_for_end();
+        }
+    }
+    return 0;
+}
+
 static int print_slot(const struct psm_slot *slot, void *context)
 {
     const struct event *e = slot->record;
@@ -387,6 +442,7 @@ int main(int count, char **argument)
     if (strcmp(command, "full") == 0) return full();
     if (strcmp(command, "scene") == 0) return scene(rest);
     if (strcmp(command, "forked") == 0) return forked();
+    if (strcmp(command, "more") == 0) return more(rest);
     if (strcmp(command, "views") == 0) return psm_record_foreach_process(print_view, NULL);
     if (strcmp(command, "prune") == 0) return printf("%d\n", psm_record_prune()) < 0;
     if (strcmp(command, "log") == 0) return log_lines(rest);

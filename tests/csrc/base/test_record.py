@@ -233,6 +233,68 @@ def test_pruning_takes_the_dead_only(driver: Path, tmp_path: Path) -> None:
         assert (tmp_path / "psm-x-1-0.rec").exists()
 
 
+# ---- further records ----
+
+
+def rows_of(path: Path) -> list[object]:
+    (section,) = open_record(str(path)).sections
+    return [section.values(i)["handle"] for i in range(len(section))]
+
+
+def test_a_further_record_takes_blocks_as_they_are_wanted(driver: Path, tmp_path: Path) -> None:
+    with process(driver, tmp_path, "more", "16000000", "wait") as (child, path):
+        assert child.stdout is not None and child.stdout.readline() == "0 0 1\n"
+        assert re.fullmatch(rf"psm-[A-Za-z0-9_-]+-{child.pid}-[0-9a-f]{{16}}\.rec", path.name)
+        assert path.stat().st_blocks * 512 < 1 << 18 < path.stat().st_size
+        assert rows_of(path) == [1, 2]
+        found = open_record(str(path))
+        assert found.owner == "alive" and not found.notes and found.sections[0].torn == 0
+        assert f"{path.name} pid {child.pid}" in run(driver, tmp_path, "views").stdout
+        assert "  1 1 row\n  2 2 row\n" in run(driver, tmp_path, "views").stdout
+    assert not path.exists(), "a clean exit removes it"
+
+
+def test_a_further_record_stays_where_a_reader_will_come(driver: Path, tmp_path: Path) -> None:
+    with process(driver, tmp_path, "more", "16000000", "keep") as (_, path):
+        pass
+    assert open_record(str(path)).owner == "clean" and rows_of(path) == [1, 2]
+    assert run(driver, tmp_path, "prune").stdout == "1\n" and not path.exists()
+
+
+def test_a_further_record_outlives_a_death(driver: Path, tmp_path: Path) -> None:
+    with process(driver, tmp_path, "more", "16000000", "wait") as (child, path):
+        os.kill(child.pid, signal.SIGKILL)
+        child.wait(timeout=60)
+        assert open_record(str(path)).owner == "dead" and rows_of(path) == [1, 2]
+
+
+def test_a_record_that_ended_is_gone_and_the_next_is_clean(driver: Path, tmp_path: Path) -> None:
+    with process(driver, tmp_path, "more", "16000000", "end", "again", "wait") as (child, path):
+        assert child.stdout is not None and child.stdout.readline()
+        next_path, took = child.stdout.readline().split()
+        assert took == "0" and next_path != str(path) and not path.exists()
+        assert rows_of(Path(next_path)) == [3], "nothing of the first is in the second"
+
+
+def test_child_of_fork_leaves_a_further_record_alone(driver: Path, tmp_path: Path) -> None:
+    with process(driver, tmp_path, "more", "16000000", "fork", "wait") as (child, path):
+        assert child.stdout is not None and child.stdout.readline()
+        # What the child printed comes first: the parent prints nothing before it waits.
+        assert child.stdout.readline() == "1\n", "no blocks of the parent's file for the child"
+        own = Path(child.stdout.readline().strip())
+        assert own.exists() and own != path
+        assert rows_of(path) == [1, 2]
+
+
+def test_a_limit_of_file_sizes_is_no_death(driver: Path, tmp_path: Path) -> None:
+    env = compiled.environment(PSM_RECORD_DIR=str(tmp_path))
+    command = ["sh", "-c", 'ulimit -f 64; exec "$0" more 16000000', str(driver)]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and "(null)" in done.stdout and "File too large" in done.stdout + done.stderr
+    assert not list(tmp_path.iterdir())
+    assert run(driver, tmp_path, "more", "16000000", PSM_RECORD_MAX="0").stdout.startswith("(null)\n")
+
+
 # ---- where records may lie ----
 
 
