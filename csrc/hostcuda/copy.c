@@ -19,40 +19,20 @@
 
 /* ---- operands */
 
-/* Whether a span that begins in a mapping ends in the same reservation: what lies behind it is another allocation. */
-static bool in_reservation(uintptr_t address, size_t span)
-{
-    pthread_rwlock_rdlock(&hc_ranges_lock);
-    const struct hc_range *range = hc_range_at(address);
-    const struct hc_range *all = range && range->reserved ? range->reserved : range;
-    bool in = all && span <= all->size - (address - all->base);
-    pthread_rwlock_unlock(&hc_ranges_lock);
-    return in;
-}
-
 int hc_side_of(uintptr_t address, size_t span, bool write, int device, struct hc_side *side)
 {
     struct hc_place place;
-    bool freed = false;
     if (address < HC_PAGE || address + span < address) return PSM_CUDA_INVALID_VALUE; /* NULL, and what is near it */
-    if (!hc_place_of(address, &place, &freed)) {
-        *side = (struct hc_side){HC_PAGEABLE, -1};
-        return freed ? PSM_CUDA_INVALID_VALUE : 0;
-    }
+    int rc = hc_operand_of(address, span, device, write, &place);
     /* Another process may have it: it comes while the call is checked and queued. */
-    if (write)
-        hc_fetch_own(place.host);
-    else
-        __builtin_prefetch(place.host);
-    *side = (struct hc_side){place.space, place.device};
-    if (place.origin == HC_FROM_VMM) {
-        /* Access was granted device by device, and it is the stream's device that copies. Without access the copy
-           fails when it runs, as on a GPU. */
-        side->device = -1;
-        if (!in_reservation(address, span)) return PSM_CUDA_INVALID_VALUE;
-        return hc_span_check(address, span, device, write) == PSM_CUDA_INVALID_VALUE ? PSM_CUDA_INVALID_VALUE : 0;
+    if (place.space != HC_PAGEABLE) {
+        if (write)
+            hc_fetch_own(place.host);
+        else
+            __builtin_prefetch(place.host);
     }
-    return span <= place.size - (address - place.base) ? 0 : PSM_CUDA_INVALID_VALUE;
+    *side = (struct hc_side){place.space, place.origin == HC_FROM_VMM ? -1 : place.device};
+    return rc;
 }
 
 bool hc_box_span(size_t width, size_t height, size_t depth, size_t pitch, size_t slice, size_t *span)

@@ -149,6 +149,10 @@ struct hc_range *hc_range_new(size_t bytes, size_t alignment, uintptr_t at);
 void hc_range_publish(struct hc_range *range);
 /* Under the lock: the live or reserved range around an address, or NULL. */
 struct hc_range *hc_range_at(uintptr_t address);
+/* Takes the lock, once for all that the call of a copy asks of an operand: where it is, and whether a copy of a device
+ * that begins there may touch the whole span. INVALID_VALUE where not, or where what was there is freed. Pageable
+ * memory is not looked at. */
+int hc_operand_of(uintptr_t address, size_t span, int device, bool write, struct hc_place *place);
 bool hc_in_region(uintptr_t address);
 /* No lookup finds it from now on. Under the write lock; the caller releases its hold afterwards, without the lock. */
 void hc_range_retire(struct hc_range *range);

@@ -292,9 +292,9 @@ static struct hc_range *allocation_around(uintptr_t address, uintptr_t *base, si
     return address - *base < *size ? range : NULL;
 }
 
-bool hc_place_of(uintptr_t address, struct hc_place *place, bool *freed)
+/* Under the lock; NULL: no allocation. */
+static const struct hc_range *place_at(uintptr_t address, struct hc_place *place)
 {
-    pthread_rwlock_rdlock(&hc_ranges_lock);
     const struct hc_range *range = allocation_around(address, &place->base, &place->size, &place->id);
     if (range) {
         place->space = range->space;
@@ -306,6 +306,13 @@ bool hc_place_of(uintptr_t address, struct hc_place *place, bool *freed)
         place->device_address = place->base;
         place->host = range->alias + (address - range->base);
     }
+    return range;
+}
+
+bool hc_place_of(uintptr_t address, struct hc_place *place, bool *freed)
+{
+    pthread_rwlock_rdlock(&hc_ranges_lock);
+    const struct hc_range *range = place_at(address, place);
     pthread_rwlock_unlock(&hc_ranges_lock);
     if (freed) *freed = !range && hc_in_region(address);
     if (range) return true;
@@ -367,10 +374,10 @@ void hc_piece_end(struct hc_piece *piece)
     piece->pin = NULL;
 }
 
-int hc_span_check(uintptr_t address, size_t n, int device, bool write)
+/* Under the lock. */
+static int check_span(uintptr_t address, size_t n, int device, bool write)
 {
     int rc = 0;
-    pthread_rwlock_rdlock(&hc_ranges_lock);
     while (n && rc == 0) {
         struct hc_range *range;
         void *host;
@@ -379,6 +386,35 @@ int hc_span_check(uintptr_t address, size_t n, int device, bool write)
         address += part;
         n -= part;
     }
+    return rc;
+}
+
+int hc_span_check(uintptr_t address, size_t n, int device, bool write)
+{
+    pthread_rwlock_rdlock(&hc_ranges_lock);
+    int rc = check_span(address, n, device, write);
     pthread_rwlock_unlock(&hc_ranges_lock);
     return rc;
+}
+
+int hc_operand_of(uintptr_t address, size_t span, int device, bool write, struct hc_place *place)
+{
+    pthread_rwlock_rdlock(&hc_ranges_lock);
+    const struct hc_range *range = place_at(address, place);
+    int rc = 0;
+    if (range && range->origin == HC_FROM_VMM) {
+        /* Whether a span that begins in a mapping ends in the same reservation: what lies behind it is another
+           allocation. Access was granted device by device, and it is the stream's device that copies. Without access
+           the copy fails when it runs, as on a GPU. */
+        const struct hc_range *all = range->reserved ? range->reserved : range;
+        bool in = span <= all->size - (address - all->base);
+        if (!in || check_span(address, span, device, write) == PSM_CUDA_INVALID_VALUE) rc = PSM_CUDA_INVALID_VALUE;
+    } else if (range) {
+        rc = span <= place->size - (address - place->base) ? 0 : PSM_CUDA_INVALID_VALUE;
+    }
+    pthread_rwlock_unlock(&hc_ranges_lock);
+    if (range) return rc;
+    *place =
+        (struct hc_place){.base = address, .host = (void *)address, .space = HC_PAGEABLE, .device = -1, .memfd = -1};
+    return hc_in_region(address) ? PSM_CUDA_INVALID_VALUE : 0; /* freed, or never allocated */
 }
