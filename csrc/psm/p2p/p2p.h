@@ -75,9 +75,18 @@ psm_status psm_p2p_recv_progress(psmProxyState *state, struct psmProxyArgs *args
 /* progress.c: what both directions do around their steps. */
 typedef psm_status psm_p2p_step(struct psmP2pLocalInfo *local, struct psmProxySubArgs *sub, bool *moved, bool *ended);
 psm_status psm_p2p_progress(struct psmProxyArgs *args, psm_p2p_step *step);
-psm_status psm_p2p_copy(struct psmP2pLocalInfo *local, void *to, const void *from, uint64_t bytes, int slot);
-/* 1: the event of the slot has come; 0: not yet; else the failure. */
-int psm_p2p_copied(struct psmP2pLocalInfo *local, int slot, psm_status *status);
+psm_status psm_p2p_copy(struct psmP2pLocalInfo *local, void *to, const void *from, uint64_t bytes, int event);
+/* 1: the copy of that event is done; 0: not yet; else the failure. */
+int psm_p2p_copied(struct psmP2pLocalInfo *local, int event, psm_status *status);
+/* Which event tells of the copy of a step: that of its slot. PSM_NO_EVENT where an operation has one slot: that copy is
+ * alone on the stream, which is asked itself. A short message has neither to record an event nor to wait for it. */
+enum { PSM_NO_EVENT = -1 };
+static inline int psm_p2p_event_of(const struct psmP2pLocalInfo *local, const struct psmProxySubArgs *sub,
+                                   uint64_t step)
+{
+    if (sub->nsteps == 1 && local->stage == PSM_STAGE_FIFO) return PSM_NO_EVENT;
+    return (int)(step % local->steps);
+}
 /* To the step recorder and the log. */
 void psm_p2p_moved(struct psmP2pLocalInfo *local, const struct psmProxySubArgs *sub, enum psm_step_what what,
                    uint64_t step);

@@ -80,7 +80,7 @@ void psm_p2p_moved(struct psmP2pLocalInfo *local, const struct psmProxySubArgs *
     psm_p2p_passed(local, sub, what, step);
 }
 
-psm_status psm_p2p_copy(struct psmP2pLocalInfo *local, void *to, const void *from, uint64_t bytes, int slot)
+psm_status psm_p2p_copy(struct psmP2pLocalInfo *local, void *to, const void *from, uint64_t bytes, int event)
 {
     struct psm_fault fault;
     PSM_TRY(psm_fault_before(&site_copy, &(struct psm_fault_args){.rank = local->rank, .peer = local->peer}, "copy",
@@ -92,17 +92,22 @@ psm_status psm_p2p_copy(struct psmP2pLocalInfo *local, void *to, const void *fro
     }
     PSM_CUDA(cuda, "copy", local->rank, local->peer,
              cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, local->stream));
-    PSM_CUDA(cuda, "copy", local->rank, local->peer, cudaEventRecord(local->events[slot], local->stream));
+    if (event != PSM_NO_EVENT)
+        PSM_CUDA(cuda, "copy", local->rank, local->peer, cudaEventRecord(local->events[event], local->stream));
     psm_fault_act_after(&fault);
     return PSM_OK;
 }
 
-int psm_p2p_copied(struct psmP2pLocalInfo *local, int slot, psm_status *status)
+int psm_p2p_copied(struct psmP2pLocalInfo *local, int event, psm_status *status)
 {
-    int code = (int)local->cuda->cudaEventQuery(local->events[slot]);
+    const struct psm_cuda *cuda = local->cuda;
+    int code = (int)(event == PSM_NO_EVENT ? cuda->cudaStreamQuery(local->stream)
+                                           : cuda->cudaEventQuery(local->events[event]));
     if (code == 0) return 1;
     if (code == PSM_CUDA_NOT_READY) return 0;
-    *status = psm_cuda_fail(code, "copy", local->rank, local->peer, "cudaEventQuery of slot %d", slot);
+    *status = event == PSM_NO_EVENT
+                  ? psm_cuda_fail(code, "copy", local->rank, local->peer, "cudaStreamQuery")
+                  : psm_cuda_fail(code, "copy", local->rank, local->peer, "cudaEventQuery of slot %d", event);
     return -1;
 }
 

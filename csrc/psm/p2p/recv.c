@@ -84,19 +84,20 @@ static psm_status take_answer(struct psmP2pLocalInfo *local, struct psmProxySubA
     }
 }
 
-static psm_status copy_out(struct psmP2pLocalInfo *local, struct psmProxySubArgs *sub, int slot)
+static psm_status copy_out(struct psmP2pLocalInfo *local, struct psmProxySubArgs *sub, uint64_t step)
 {
     struct psm_fault fault;
     PSM_TRY(strike(local, &site_step, &fault));
     uint64_t left = sub->nbytes - sub->offset, bytes = left < local->chunk ? left : local->chunk, copied = bytes;
     if (fault.action == PSM_FAULT_DROP) copied = 0;
     if (fault.action == PSM_FAULT_SHORT && (uint64_t)fault.value < bytes) copied = (uint64_t)fault.value;
-    const char *from = (const char *)local->fifo.ptr + (uint64_t)slot * local->chunk;
+    const char *from = (const char *)local->fifo.ptr + step % local->steps * local->chunk;
     if (fault.action == PSM_FAULT_CORRUPT && bytes > 1) copied = bytes - 1, from++;
-    if (bytes > 0) PSM_TRY(psm_p2p_copy(local, sub->recvbuff + sub->offset, from, copied, slot));
+    if (bytes > 0)
+        PSM_TRY(psm_p2p_copy(local, sub->recvbuff + sub->offset, from, copied, psm_p2p_event_of(local, sub, step)));
     sub->transmitted++;
     sub->offset += bytes;
-    psm_p2p_moved(local, sub, PSM_STEP_COPYING, sub->base + sub->transmitted - 1);
+    psm_p2p_moved(local, sub, PSM_STEP_COPYING, step);
     psm_fault_act_after(&fault);
     return PSM_OK;
 }
@@ -124,7 +125,7 @@ static psm_status give_back_copied(struct psmP2pLocalInfo *local, struct psmProx
     while (sub->done < sub->transmitted) {
         psm_status status = PSM_OK;
         int copied =
-            sub->nbytes == 0 ? 1 : psm_p2p_copied(local, (int)((sub->base + sub->done) % local->steps), &status);
+            sub->nbytes == 0 ? 1 : psm_p2p_copied(local, psm_p2p_event_of(local, sub, sub->base + sub->done), &status);
         if (copied < 0) return status;
         if (copied == 0) break;
         PSM_TRY(give_back(local, sub));
@@ -157,7 +158,7 @@ static psm_status recv_step(struct psmP2pLocalInfo *local, struct psmProxySubArg
         /* Used when the copy is made, and for the next offer; the sender has had them last. */
         psm_line_fetch_own(&local->shared->recvTail);
         psm_line_fetch_own(&local->shared->offer);
-        PSM_TRY(copy_out(local, sub, (int)((sub->base + sub->transmitted) % local->steps)));
+        PSM_TRY(copy_out(local, sub, sub->base + sub->transmitted));
         *moved = true;
         PSM_TRY(give_back_copied(local, sub, moved));
     }

@@ -63,7 +63,7 @@ static psm_status strike(const struct psmP2pLocalInfo *local, struct psm_site *s
     return psm_fault_before(site, &(struct psm_fault_args){.rank = local->rank, .peer = local->peer}, "send", fault);
 }
 
-static psm_status copy(struct psmP2pLocalInfo *local, struct psmProxySubArgs *sub, void *to, uint64_t bytes, int slot)
+static psm_status copy(struct psmP2pLocalInfo *local, struct psmProxySubArgs *sub, void *to, uint64_t bytes, int event)
 {
     struct psm_fault fault;
     PSM_TRY(strike(local, &site_step, &fault));
@@ -71,7 +71,7 @@ static psm_status copy(struct psmP2pLocalInfo *local, struct psmProxySubArgs *su
     if (fault.action == PSM_FAULT_DROP) copied = 0;
     if (fault.action == PSM_FAULT_SHORT && (uint64_t)fault.value < bytes) copied = (uint64_t)fault.value;
     if (fault.action == PSM_FAULT_CORRUPT && bytes > 1) copied = bytes - 1, from = sub->offset + 1;
-    if (bytes > 0) PSM_TRY(psm_p2p_copy(local, to, sub->sendbuff + from, copied, slot));
+    if (bytes > 0) PSM_TRY(psm_p2p_copy(local, to, sub->sendbuff + from, copied, event));
     sub->transmitted++;
     sub->offset += bytes;
     psm_p2p_moved(local, sub, PSM_STEP_COPYING, sub->base + sub->transmitted - 1);
@@ -105,7 +105,7 @@ static psm_status publish_copied(struct psmP2pLocalInfo *local, struct psmProxyS
     while (sub->done < sub->transmitted) {
         psm_status status = PSM_OK;
         int copied =
-            sub->nbytes == 0 ? 1 : psm_p2p_copied(local, (int)((sub->base + sub->done) % local->steps), &status);
+            sub->nbytes == 0 ? 1 : psm_p2p_copied(local, psm_p2p_event_of(local, sub, sub->base + sub->done), &status);
         if (copied < 0) return status;
         if (copied == 0) break;
         PSM_TRY(publish(local, sub));
@@ -121,7 +121,7 @@ static psm_status send_step(struct psmP2pLocalInfo *local, struct psmProxySubArg
     bool zero_copy = local->stage == PSM_STAGE_ZERO_COPY;
     if (zero_copy && sub->transmitted == 0) {
         PSM_TRY(copy(local, sub, psm_import_at(local->import, local->import_offset, sub->nbytes), sub->nbytes,
-                     (int)(sub->base % local->steps)));
+                     psm_p2p_event_of(local, sub, sub->base)));
         *moved = true;
     }
     while (!zero_copy && sub->transmitted < sub->nsteps && sub->transmitted < sub->done + local->steps) {
@@ -134,10 +134,9 @@ static psm_status send_step(struct psmP2pLocalInfo *local, struct psmProxySubArg
                             " are possible: the control segment was written by something else",
                             local->peer, tail, local->seq, first, last);
         if (tail <= step) break; /* canSend = NO */
-        int slot = (int)(step % local->steps);
         uint64_t left = sub->nbytes - sub->offset;
-        PSM_TRY(copy(local, sub, (char *)local->fifo.ptr + (uint64_t)slot * local->chunk,
-                     left < local->chunk ? left : local->chunk, slot));
+        PSM_TRY(copy(local, sub, (char *)local->fifo.ptr + step % local->steps * local->chunk,
+                     left < local->chunk ? left : local->chunk, psm_p2p_event_of(local, sub, step)));
         *moved = true;
         /* Between two copies, not after all of them: the receiver empties a slot while the next one is filled, also
          * where a copy takes this thread's time. */

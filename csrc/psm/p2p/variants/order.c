@@ -3,7 +3,8 @@
 
 #include "p2p/variants/variants.h"
 
-/* ---- stale-event: the event that is asked is not the one that was recorded behind the copy ---- */
+/* ---- stale-event: the event that is asked is not the one that was recorded behind the copy. From two slots on: an
+ * operation of one asks none ---- */
 
 enum { SPARE = PSM_P2P_MAX_STEPS / 2 }; /* of the slots beyond: events of an earlier use */
 
