@@ -62,31 +62,37 @@ void net_comm_free(struct net_comm *c)
     free(c);
 }
 
-ncclResult_t net_fail(struct net_comm *c, ncclResult_t result)
+static ncclResult_t fail(struct net_comm *c, const char *cause, ncclResult_t result)
 {
+    net_record_error(c, "", cause, result);
     if (c->failed == ncclSuccess) c->failed = result;
     return c->failed;
+}
+
+ncclResult_t net_fail(struct net_comm *c, ncclResult_t result)
+{
+    return fail(c, "system", result);
 }
 
 ncclResult_t net_peer_gone(struct net_comm *c, const char *what)
 {
     NET_SAY(PSM_NET_PEER_GONE, psm_net_peer_gone, NCCL_NET, c->backend->name, c->id, net_role(c), c->rank, c->dev,
             c->peer_rank, c->address, what, c->open);
-    return net_fail(c, ncclRemoteError);
+    return fail(c, "peer", ncclRemoteError);
 }
 
 ncclResult_t net_too_large(struct net_comm *c, size_t got, size_t posted, int tag)
 {
     NET_SAY(PSM_NET_TOO_LARGE, psm_net_too_large, NCCL_NET, c->backend->name, c->id, net_role(c), c->rank, c->dev,
             c->peer_rank, c->address, got, tag, posted);
-    return net_fail(c, ncclInvalidUsage);
+    return fail(c, "size", ncclInvalidUsage);
 }
 
 ncclResult_t net_protocol(struct net_comm *c, const char *what, uint64_t seen, uint64_t meant)
 {
     NET_SAY(PSM_NET_PROTOCOL, psm_net_protocol, NCCL_NET, c->backend->name, c->id, net_role(c), c->rank, c->dev,
             c->peer_rank, c->address, what, seen, meant);
-    return net_fail(c, ncclInternalError);
+    return fail(c, "protocol", ncclInternalError);
 }
 
 ncclResult_t net_system(const char *what, int number)

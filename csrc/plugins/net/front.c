@@ -53,7 +53,7 @@ static bool number_of(const char *site, const char *name, int64_t *value)
     return false;
 }
 
-static __attribute__((noinline)) ncclResult_t before_slow(struct psm_site *site, const struct net_comm *c,
+static __attribute__((noinline)) ncclResult_t before_slow(struct psm_site *site, struct net_comm *c,
                                                           struct psm_fault *fault)
 {
     struct psm_fault_args args = {
@@ -65,11 +65,13 @@ static __attribute__((noinline)) ncclResult_t before_slow(struct psm_site *site,
     if (psm_fault_act_before(fault)) return ncclInternalError;
     if (fault->action != PSM_FAULT_ERROR) return ncclSuccess;
     bool known = fault->value > 0 && fault->value < ncclNumResults;
-    return known ? (ncclResult_t)fault->value : ncclSystemError;
+    ncclResult_t result = known ? (ncclResult_t)fault->value : ncclSystemError;
+    if (c) net_record_error(c, strchr(site->name, '.') + 1, "fault", result);
+    return result;
 }
 
 /* What a fault asks for before the work is done here, and an error is returned. *fault: what is left to do. */
-static inline ncclResult_t before(struct psm_site *site, const struct net_comm *c, struct psm_fault *fault)
+static inline ncclResult_t before(struct psm_site *site, struct net_comm *c, struct psm_fault *fault)
 {
     fault->action = PSM_FAULT_NONE;
     return psm_fault_any() ? before_slow(site, c, fault) : ncclSuccess;
@@ -402,11 +404,14 @@ static ncclResult_t corrupt(struct net_request *r)
     return ncclSuccess;
 }
 
-static ncclResult_t strike_connection(struct net_comm *c)
+static inline ncclResult_t strike_connection(struct net_comm *c)
 {
     struct psm_fault fault;
     ncclResult_t result = before(&site_connection, c, &fault);
-    if (result == ncclSuccess && fault.action == PSM_FAULT_DROP) c->backend->cut(c);
+    if (result == ncclSuccess && fault.action == PSM_FAULT_DROP) {
+        net_record_error(c, "connection", "fault", ncclRemoteError);
+        c->backend->cut(c);
+    }
     return result;
 }
 
@@ -433,6 +438,8 @@ ncclResult_t net_isend(void *comm, void *data, size_t size, int tag, void *regis
         return result;
     }
     result = post(r, phandle ? &phandle : NULL, request);
+    if (__builtin_expect(c->says_later == (*request != NULL), 0) && result == ncclSuccess)
+        net_record_later(c, !*request, size, tag);
     after(&fault);
     return result;
 }
@@ -493,7 +500,10 @@ ncclResult_t net_test(void *request, int *done, int *sizes)
         if (c->failed == ncclSuccess) result = c->backend->progress(c, r);
         /* What had come whole before the failure is good. */
         if (c->failed != ncclSuccess) result = r->left > 0 ? c->failed : ncclSuccess;
-        if (result == ncclSuccess && r->left > 0) return ncclSuccess;
+        if (result == ncclSuccess && r->left > 0) {
+            net_record_idle(c);
+            return ncclSuccess;
+        }
     }
     if (result == ncclSuccess) {
         *done = 1;

@@ -32,7 +32,8 @@ static inline struct net_request *net_request_take(struct net_comm *c)
     struct net_request *r = c->free[c->taken++ & c->mask];
     c->nfree--;
     c->open++;
-    r->number = c->next++;
+    r->number = r->message = c->next++;
+    r->slot = 0;
     r->started = r->lost = false;
     r->inner = NULL;
     return r;

@@ -43,14 +43,23 @@ struct net_request {
     struct net_part *part;  /* n of them */
     void *inner;            /* of a chained plugin */
     uint64_t number;        /* order on its comm, from 0 */
+    uint64_t message;       /* the receive of the connection that it is or goes into, which a backend may know better */
     char *copy;             /* what is sent in place of the caller's data, where a fault damages it */
     void *event[NET_RECVS]; /* of the profiler */
     uint32_t left;          /* parts that are not done */
-    uint32_t row;           /* of the record */
-    uint8_t kind, n;
-    bool started; /* event[] is */
-    bool lost;    /* a fault has it: no backend knows of it */
-    bool has_row;
+    uint32_t row_number;    /* of the record */
+    void *row;
+    uint8_t kind, n, slot; /* slot: of that receive */
+    bool started;          /* event[] is */
+    bool lost;             /* a fault has it: no backend knows of it */
+};
+
+/* An estimate of the monotonic clock, for the thread of a comm: see record.c. */
+struct net_clock {
+    uint64_t tick, ns, last, rate;
+    uint64_t window; /* ticks from tick on in which it is good; 0: it is not */
+    uint64_t kernel; /* tick of the kernel's clock at last */
+    unsigned fresh;  /* stamps that may be taken from last */
 };
 
 struct net_registration {
@@ -84,8 +93,10 @@ struct net_comm {
     pthread_mutex_t lock; /* of registrations */
     struct net_registration *registrations;
     psm_section *comms, *rows; /* of the record; NULL: none */
+    struct net_clock clock;
     uint32_t row;
-    bool has_row;
+    uint32_t looks, next_look; /* tests in vain since the last one that was noted, and when the next one is */
+    bool has_row, said_error, says_later;
 };
 
 struct net_listener {
@@ -199,5 +210,17 @@ void net_record_comm(struct net_comm *comm);
 void net_record_comm_end(struct net_comm *comm);
 void net_record_posted(struct net_request *request);
 void net_record_done(struct net_request *request, ncclResult_t result);
+/* The first error of the comm. call: of NCCL's that answers it, cause: "peer", "size", "system", "fault", ... */
+void net_record_error(struct net_comm *comm, const char *call, const char *cause, ncclResult_t result);
+void net_record_look(struct net_comm *comm);
+/* isend says "later" to this message, or does not any more. */
+void net_record_later(struct net_comm *comm, bool later, size_t size, int tag);
+/* A thread that asks for nothing else looks at a receive in vain: a moment to pass, in which the time is read. */
+void net_record_wait(struct net_comm *comm);
+/* A test in vain. */
+static inline void net_record_idle(struct net_comm *comm)
+{
+    if (++comm->looks >= comm->next_look) net_record_look(comm);
+}
 
 #endif

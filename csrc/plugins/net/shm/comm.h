@@ -15,7 +15,7 @@ struct shm_message {
 struct shm_comm {
     struct net_comm net;
     int fd; /* the Unix socket */
-    uint32_t slots, slot_bytes;
+    uint32_t slots, half, slot_bytes;
     uint64_t stride;
     struct psm_segment segment;
     struct shm_head *head;
@@ -27,7 +27,7 @@ struct shm_comm {
     /* sender: messages from the first that is not through; receiver: the one that is coming, if request is not NULL */
     struct shm_message *queue, coming;
     uint64_t first, begun;
-    uint64_t group, used, posted; /* sender: the first open group and its slots; posted: that are known */
+    uint64_t group, used; /* sender: the first open group and its slots */
     /* receiver */
     struct net_request *open[NET_REQUESTS];
     uint64_t first_open, nposted;

@@ -48,6 +48,7 @@ void shm_use(struct shm_comm *c, uint32_t slots, uint32_t slot_bytes)
     c->stride = stride_of(slot_bytes);
     c->at = c->ring;
     c->end = c->ring + slots * c->stride;
+    c->half = slots / 2;
     if (c->net.sends) c->free_until = slots;
 }
 
@@ -136,13 +137,8 @@ static ncclResult_t push(struct shm_comm *c)
 /* The slot of the first group that is not full. */
 static ncclResult_t find_slot(struct shm_comm *c, struct shm_message *m, bool *found)
 {
-    if (c->group == c->posted) {
-        c->posted = psm_line_load(&c->head->posted);
-        if (c->group == c->posted) return stuck(c);
-        if (c->posted - c->group > NET_REQUESTS)
-            return net_protocol(&c->net, "number of receives", c->posted, c->group);
-    }
     const struct shm_posted *group = &c->head->group[c->group % NET_REQUESTS];
+    if (atomic_load_explicit(&group->number, memory_order_acquire) != c->group + 1) return stuck(c);
     uint64_t n = group->n;
     if (n < 1 || n > (uint64_t)c->net.max_recvs)
         return net_protocol(&c->net, "size of a group", n, (uint64_t)c->net.max_recvs);
@@ -151,6 +147,8 @@ static ncclResult_t find_slot(struct shm_comm *c, struct shm_message *m, bool *f
         *found = true;
         m->group = (uint32_t)c->group;
         m->index = (uint16_t)i;
+        m->request->message = c->group;
+        m->request->slot = (uint8_t)i;
         m->part->room = group->slot[i].size;
         m->too_large = m->part->size > m->part->room;
         c->used |= UINT64_C(1) << i;
@@ -163,15 +161,37 @@ static ncclResult_t find_slot(struct shm_comm *c, struct shm_message *m, bool *f
     return ncclSuccess;
 }
 
+/* A message that fits one slot, where none is before it: what push does, without its queue. */
+static inline bool push_whole(struct shm_comm *c, const struct shm_message *m)
+{
+    const struct net_part *part = m->part;
+    if (c->first < c->begun || c->step >= c->free_until || part->size > c->slot_bytes || m->too_large) return false;
+    struct shm_slot *slot = (struct shm_slot *)c->at;
+    copy(slot->data, part->data, part->size);
+    slot->size = part->size;
+    slot->group = m->group;
+    slot->tag = part->tag;
+    slot->bytes = (uint32_t)part->size;
+    slot->part = m->index;
+    slot->too_large = 0;
+    atomic_store_explicit(&slot->step, c->step + 1, memory_order_release);
+    advance(c);
+    c->first = ++c->begun;
+    net_part_done(m->request);
+    return true;
+}
+
 static ncclResult_t post_send(struct shm_comm *c, struct net_request *r, bool *taken)
 {
     struct shm_message m = {.request = r, .part = &r->part[0], .group = (uint32_t)c->begun};
     if (psm_line_load(&c->head->refused)) return stuck(c);
+    r->message = c->begun;
     bool found = c->net.max_recvs == 1;
     ncclResult_t result = found ? ncclSuccess : find_slot(c, &m, &found);
     if (result != ncclSuccess || !found) return result;
-    c->queue[c->begun++ & c->net.mask] = m;
     *taken = true;
+    if (push_whole(c, &m)) return ncclSuccess;
+    c->queue[c->begun++ & c->net.mask] = m;
     push(c); /* an error of it is told by test */
     return ncclSuccess;
 }
@@ -180,6 +200,7 @@ static ncclResult_t post_send(struct shm_comm *c, struct net_request *r, bool *t
 
 static ncclResult_t post_recv(struct shm_comm *c, struct net_request *r, bool *taken)
 {
+    r->message = c->nposted;
     c->open[c->nposted % NET_REQUESTS] = r;
     *taken = true;
     if (c->net.max_recvs > 1) {
@@ -187,9 +208,9 @@ static ncclResult_t post_recv(struct shm_comm *c, struct net_request *r, bool *t
         group->n = r->n;
         for (int i = 0; i < r->n; i++)
             group->slot[i] = (struct shm_posted_slot){.size = r->part[i].room, .tag = r->part[i].tag};
+        atomic_store_explicit(&group->number, c->nposted + 1, memory_order_release);
     }
     c->nposted++;
-    if (c->net.max_recvs > 1) psm_line_store(&c->head->posted, c->nposted);
     return ncclSuccess;
 }
 
@@ -226,6 +247,31 @@ static ncclResult_t match(struct shm_comm *c, const struct shm_slot *slot)
     return ncclSuccess;
 }
 
+/* This end is through with the slot, and tells the sender once in half a round. */
+static inline void emptied(struct shm_comm *c)
+{
+    advance(c);
+    if (c->step - c->free_until >= c->half) psm_line_store(&c->head->freed, c->free_until = c->step);
+}
+
+/* A message in one slot for a receive of one buffer: what match and pull do. False: it is another one, or wrong. */
+static inline bool pull_whole(struct shm_comm *c, const struct shm_slot *slot)
+{
+    struct net_request *r = c->open[c->first_open % NET_REQUESTS];
+    struct net_part *part = &r->part[0];
+    uint64_t size = *(volatile const uint64_t *)&slot->size;
+    if (r->n != 1 || size > part->room || size > c->slot_bytes || slot->bytes != size || slot->too_large ||
+        slot->group != (uint32_t)c->first_open || slot->part != 0 || (slot->tag != part->tag && c->net.max_recvs > 1))
+        return false;
+    part->size = size;
+    part->matched = true;
+    copy(part->data, slot->data, size);
+    emptied(c);
+    c->first_open++;
+    net_part_done(r);
+    return true;
+}
+
 static ncclResult_t pull(struct shm_comm *c)
 {
     for (uint32_t budget = 2 * c->slots; budget > 0; budget--) {
@@ -235,7 +281,7 @@ static ncclResult_t pull(struct shm_comm *c)
             if (++c->idle % LOOK || !peer_is_gone(c)) {
                 /* A thread that asks for nothing else reads the line less often, so that the sender gets it sooner;
                  * with more connections each look is that rare anyway. */
-                if (waits_for == c) psm_cpu_relax();
+                if (waits_for == c) net_record_wait(&c->net);
                 waits_for = c;
                 return ncclSuccess;
             }
@@ -245,6 +291,7 @@ static ncclResult_t pull(struct shm_comm *c)
                                                             : "closed the connection");
         }
         if (!c->coming.request) {
+            if (pull_whole(c, slot)) continue;
             ncclResult_t result = match(c, slot);
             if (result != ncclSuccess) return result;
         }
@@ -254,8 +301,7 @@ static ncclResult_t pull(struct shm_comm *c)
         if (slot->bytes != meant) return net_protocol(&c->net, "bytes of a slot", slot->bytes, meant);
         copy(part->data + c->offset, slot->data, meant);
         c->offset += meant;
-        advance(c);
-        if (c->step - c->free_until >= c->slots / 2) psm_line_store(&c->head->freed, c->free_until = c->step);
+        emptied(c);
         if (meant < rest) continue;
         c->offset = 0;
         net_part_done(c->coming.request);

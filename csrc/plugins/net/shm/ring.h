@@ -12,7 +12,7 @@
 #include "shm/line.h"
 #include "shm/segment.h"
 
-enum { SHM_VERSION = 1 };
+enum { SHM_VERSION = 2 };
 #define SHM_HANDLE_MAGIC 0x484d5350u
 #define SHM_HELLO_MAGIC  0x4c4d5350u
 #define SHM_RING_MAGIC   0x474e4952u
@@ -51,24 +51,26 @@ struct shm_posted_slot {
 };
 PSM_SHAREABLE(shm_posted_slot, 16);
 
+/* The first receives are on one line with what tells that they are there. */
 struct shm_posted {
+    PSM_ALIGNED(64) _Atomic uint64_t number; /* of the group, from 1: written last */
     uint64_t n;
     struct shm_posted_slot slot[NET_RECVS];
+    uint64_t unused[6];
 };
-PSM_SHAREABLE(shm_posted, 136);
+PSM_SHAREABLE(shm_posted, 192);
 
 struct shm_head {
     uint32_t magic;
     uint32_t version, slots, slot_bytes;
     struct psm_line freed;   /* slots that the receiver has emptied */
-    struct psm_line posted;  /* groups that it has posted; group g is at g % NET_REQUESTS of group[] */
     struct psm_line refused; /* 1: a message was too large, these say which */
     uint64_t refused_size, refused_room;
     int64_t refused_tag;
     uint64_t unused[5];
-    struct shm_posted group[NET_REQUESTS];
+    struct shm_posted group[NET_REQUESTS]; /* what it has posted: group g is at g % NET_REQUESTS */
 };
-PSM_SHAREABLE(shm_head, 4672);
+PSM_SHAREABLE(shm_head, 6400);
 
 /* The first slot of a message says all about it; the others their bytes. */
 struct shm_slot {

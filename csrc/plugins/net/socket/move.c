@@ -291,6 +291,8 @@ static ncclResult_t post_send(struct socket_comm *c, struct net_request *r, bool
     bool found = c->net.max_recvs == 1;
     ncclResult_t result = found ? ncclSuccess : find_slot(c, part, &header, &found);
     if (result != ncclSuccess || !found) return result;
+    r->message = header.group;
+    r->slot = (uint8_t)header.part;
     part->left = header.shares ? header.shares : 1;
     *moving(c, c->begun) = (struct socket_moving){r, part, header};
     c->begun++;
@@ -317,6 +319,7 @@ static ncclResult_t flush_notices(struct socket_comm *c)
 static ncclResult_t post_recv(struct socket_comm *c, struct net_request *r, bool *taken)
 {
     struct socket_posted posted = {SOCKET_POSTED_MAGIC, r->n, c->posted};
+    r->message = c->posted;
     c->group[c->posted++ % NET_REQUESTS] = r;
     *taken = true;
     if (c->net.max_recvs == 1) return ncclSuccess;
