@@ -37,6 +37,7 @@ static bool set(struct lab_case *c, const char *key, const char *value)
     uint64_t at;
 #define IS(name) (strcmp(key, name) == 0)
     if (IS("name")) return word(value, c->name, sizeof c->name);
+    if (IS("variant") && strncmp(value, "net/", 4) == 0) return word(value + 4, c->net_variant, sizeof c->net_variant);
     if (IS("variant")) return word(value, c->variant, sizeof c->variant);
     if (IS("pattern")) return lab_choice(value, patterns, &n) && (c->pattern = (enum pattern)n, true);
     if (IS("app_stream")) return lab_choice(value, streams, &n) && (c->stream = (enum app_stream)n, true);
@@ -78,7 +79,8 @@ int lab_case_read(struct lab_case *c, char *text, size_t size)
             return -1;
         }
     } while (line[strspn(line, " \t\n")] == 0 || line[0] == '#');
-    *c = (struct lab_case){.iters = 1, .channels = 1, .stream = STREAM_NONBLOCKING, .variant = "split"};
+    *c = (struct lab_case){
+        .iters = 1, .channels = 1, .stream = STREAM_NONBLOCKING, .variant = "split", .net_variant = "split"};
     snprintf(c->name, sizeof c->name, "%u", count++);
     c->settings.size = sizeof c->settings;
     if (psm_settings_read(&c->settings) != PSM_OK) {

@@ -115,21 +115,32 @@ static int number(const char *name, int low)
 }
 
 /* The lines go to standard output. */
+static void list_variant(const char *transport, const char *name, const char *summary, const char *outcome, int wrong,
+                         const char *faults)
+{
+    struct out out = {.n = 0};
+    char full[96];
+    snprintf(full, sizeof full, "%s%s", transport, name);
+    put(&out, "{\"protocol\":1");
+    put_text(&out, "name", full);
+    put_text(&out, "summary", summary);
+    put_text(&out, "outcome", outcome);
+    put_int(&out, "wrong", wrong);
+    put_text(&out, "faults", faults ? faults : "");
+    printf("%.*s}\n", (int)out.n, out.text);
+}
+
 static int list_variants(void)
 {
     const struct psmP2pVariant *all[64];
-    size_t n = psmP2pVariants(all, 64);
+    const struct psmNetVariant *net[64];
+    size_t n = psmP2pVariants(all, 64), nets = psmNetVariants(net, 64);
     for (size_t i = 0; i < n && i < 64; i++) {
-        struct out out = {.n = 0};
-        bool tells = all[i]->size >= offsetof(struct psmP2pVariant, faults) + sizeof all[i]->faults && all[i]->faults;
-        put(&out, "{\"protocol\":1");
-        put_text(&out, "name", all[i]->name);
-        put_text(&out, "summary", all[i]->summary);
-        put_text(&out, "outcome", all[i]->outcome);
-        put_int(&out, "wrong", all[i]->wrong);
-        put_text(&out, "faults", tells ? all[i]->faults : "");
-        printf("%.*s}\n", (int)out.n, out.text);
+        bool tells = all[i]->size >= offsetof(struct psmP2pVariant, faults) + sizeof all[i]->faults;
+        list_variant("", all[i]->name, all[i]->summary, all[i]->outcome, all[i]->wrong, tells ? all[i]->faults : NULL);
     }
+    for (size_t i = 0; i < nets && i < 64; i++)
+        list_variant("net/", net[i]->name, net[i]->summary, net[i]->outcome, net[i]->wrong, net[i]->faults);
     return 0;
 }
 

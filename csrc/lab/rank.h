@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #include "psm/psm_launch.h"
+#include "psm/psm_net.h"
 #include "psm_cuda.h"
 
 enum pattern { PATTERN_PAIR, PATTERN_RING, PATTERN_ALLTOALL, PATTERN_RANDOM };
@@ -16,7 +17,7 @@ enum skip { SKIP_NONE, SKIP_SEND, SKIP_RECV };
 
 /* One line of the list. */
 struct lab_case {
-    char name[64], variant[64];
+    char name[64], variant[64], net_variant[64]; /* of p2p; of the net transport */
     enum pattern pattern;
     enum app_stream stream;
     enum skip skip; /* leaves its sends or its recvs out of the last iteration */

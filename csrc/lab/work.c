@@ -21,13 +21,20 @@ PSM_FAULT_SITE_OF(site_data, "lab.data", "a rank of the lab has written what it 
 
 enum { GUARD = 64, UNTOUCHED = 0xa5, PIECE = 1 << 20 };
 
+union info {
+    struct psm_p2p_connect p2p;
+    struct psm_net_connect net;
+};
 struct side {
     psmP2pConnector *connector;
-    struct psm_p2p_connect mine, theirs;
+    psmNetConnector *net; /* one of the two */
+    union info mine, theirs;
+    bool connected;
     uint64_t handle;
 };
 struct peer {
     bool sends, recvs;        /* this rank to it, it to this rank */
+    bool net;                 /* the two have no way in shared memory */
     uint8_t *out, *in;        /* device memory */
     struct side *send, *recv; /* a channel each */
 };
@@ -40,6 +47,7 @@ struct run {
     struct psm_host host;
     const struct psm_cuda *cuda;
     const struct psmP2pVariant *variant;
+    const struct psmNetVariant *net_variant;
     struct psm_peer_info info, *infos;
     bool *present;
     struct peer *peers;
@@ -125,7 +133,8 @@ static bool begin(struct run *run)
 {
     const struct lab_case *c = run->c;
     run->variant = psmP2pFindVariant(c->variant);
-    if (!run->variant) return fail(run, "libpsm", psm_last_error());
+    run->net_variant = psmNetFindVariant(c->net_variant);
+    if (!run->variant || !run->net_variant) return fail(run, "libpsm", psm_last_error());
     struct psmProxyOptions options = {.size = sizeof options,
                                       .rank = run->rank,
                                       .nranks = run->ranks,
@@ -133,6 +142,8 @@ static bool begin(struct run *run)
                                       .settings = &c->settings};
     options.transports[PSM_TRANSPORT_P2P][0] = run->variant->recv;
     options.transports[PSM_TRANSPORT_P2P][1] = run->variant->send;
+    options.transports[PSM_TRANSPORT_NET][0] = run->net_variant->recv;
+    options.transports[PSM_TRANSPORT_NET][1] = run->net_variant->send;
     if (!ok(run, psmProxyInit(&run->state, &options))) return false;
     run->host = psm_host_of(run->state);
     run->cuda = run->host.ops->cuda(run->host.self);
@@ -175,6 +186,11 @@ static void meet_peers(struct run *run)
     }
     if (!run->failed) say_communicator(run, run->state, "Init START", true);
     if (!run->failed) ok(run, psmProxySetAddresses(run->state, addresses, run->ranks));
+    for (int r = 0; !run->failed && r < run->ranks; r++) {
+        int mode = PSM_P2P_NONE;
+        ok(run, psmP2pCanConnect(&run->info, &run->infos[r], &mode));
+        run->peers[r].net = r != run->rank && mode == PSM_P2P_NONE;
+    }
     free(addresses);
 }
 
@@ -214,12 +230,17 @@ static bool set_up(struct run *run)
     if (HAS(recvSetup)) recv = run->variant->recvSetup;
     for (int r = 0; r < run->ranks; r++) {
         struct peer *peer = &run->peers[r];
-        for (uint64_t k = 0; r != run->rank && k < run->c->channels; k++) {
-            if (peer->sends && !ok(run, psmP2pSendSetup(&run->host, &run->info, &run->infos[r], (int)k, 0,
-                                                        &peer->send[k].mine, &peer->send[k].connector)))
+        const struct psm_peer_info *it = &run->infos[r];
+        for (int k = 0; r != run->rank && k < (int)run->c->channels; k++) {
+            struct side *out = &peer->send[k], *in = &peer->recv[k];
+            if (peer->sends &&
+                !ok(run, peer->net
+                             ? psmNetSendSetup(&run->host, &run->info, it, k, 0, &out->mine.net, &out->net)
+                             : psmP2pSendSetup(&run->host, &run->info, it, k, 0, &out->mine.p2p, &out->connector)))
                 return false;
-            if (peer->recvs && !ok(run, recv(&run->host, &run->info, &run->infos[r], (int)k, 0, &peer->recv[k].mine,
-                                             &peer->recv[k].connector)))
+            if (peer->recvs &&
+                !ok(run, peer->net ? psmNetRecvSetup(&run->host, &run->info, it, k, 0, &in->mine.net, &in->net)
+                                   : recv(&run->host, &run->info, it, k, 0, &in->mine.p2p, &in->connector)))
                 return false;
         }
     }
@@ -230,12 +251,13 @@ static bool set_up(struct run *run)
  * way round: its recv ends answer our send ends. */
 static void swap_infos(struct run *run)
 {
-    size_t ranks = (unsigned)run->ranks, each = sizeof(struct psm_p2p_connect), channels = run->c->channels;
+    size_t ranks = (unsigned)run->ranks, channels = run->c->channels;
     void **out = calloc(ranks, sizeof *out), **in = calloc(ranks, sizeof *in);
     size_t *n = calloc(ranks, sizeof *n), *got = calloc(ranks, sizeof *got);
     for (int r = 0; r < run->ranks; r++) {
         struct peer *peer = &run->peers[r];
         if (r == run->rank || !(peer->sends || peer->recvs)) continue;
+        size_t each = peer->net ? sizeof(struct psm_net_connect) : sizeof(struct psm_p2p_connect);
         n[r] = channels * each * (size_t)(peer->sends + peer->recvs);
         in[r] = calloc(1, n[r]);
         if (run->failed) continue;
@@ -247,6 +269,7 @@ static void swap_infos(struct run *run)
     for (int r = 0; r < run->ranks; r++) {
         struct peer *peer = &run->peers[r];
         const char *at = in[r];
+        size_t each = peer->net ? sizeof(struct psm_net_connect) : sizeof(struct psm_p2p_connect);
         /* Nothing: it has failed or is dead, and the meeting that follows says so. */
         if (at && got[r] != 0 && got[r] != n[r])
             failed(run, "lab", PSM_ERR_PEER_DEAD, "rank %d sent %zu bytes of connect info, %zu are meant", r, got[r],
@@ -262,17 +285,35 @@ static void swap_infos(struct run *run)
     free(got);
 }
 
-static bool connect_all(struct run *run)
+/* p2p waits for proxies alone. A net end waits for the peer's, which may wait for another of this rank: all in turn,
+ * until the last one is done. */
+static bool connect_side(struct run *run, const struct peer *peer, struct side *side, bool sends, bool *all)
 {
     psm_status (*send)(psmP2pConnector *, const struct psm_p2p_connect *) = psmP2pSendConnect;
     psm_status (*recv)(psmP2pConnector *, const struct psm_p2p_connect *) = psmP2pRecvConnect;
     if (HAS(sendConnect)) send = run->variant->sendConnect;
     if (HAS(recvConnect)) recv = run->variant->recvConnect;
-    for (int r = 0; r < run->ranks; r++) {
-        struct peer *peer = &run->peers[r];
-        for (uint64_t k = 0; r != run->rank && k < run->c->channels; k++) {
-            if (peer->sends && !ok(run, send(peer->send[k].connector, &peer->send[k].theirs))) return false;
-            if (peer->recvs && !ok(run, recv(peer->recv[k].connector, &peer->recv[k].theirs))) return false;
+    if (side->connected) return true;
+    psm_status status = peer->net ? (sends ? psmNetSendConnect : psmNetRecvConnect)(side->net, &side->theirs.net)
+                                  : (sends ? send : recv)(side->connector, &side->theirs.p2p);
+    side->connected = status == PSM_OK;
+    if (status == PSM_IN_PROGRESS)
+        *all = false;
+    else if (!ok(run, status))
+        return false;
+    return true;
+}
+
+static bool connect_all(struct run *run)
+{
+    for (bool all = false; !all;) {
+        all = true;
+        for (int r = 0; r < run->ranks; r++) {
+            struct peer *peer = &run->peers[r];
+            for (uint64_t k = 0; r != run->rank && k < run->c->channels; k++) {
+                if (peer->sends && !connect_side(run, peer, &peer->send[k], true, &all)) return false;
+                if (peer->recvs && !connect_side(run, peer, &peer->recv[k], false, &all)) return false;
+            }
         }
     }
     return true;
@@ -289,7 +330,7 @@ static bool register_all(struct run *run)
 {
     for (int r = 0; r < run->ranks; r++) {
         struct peer *peer = &run->peers[r];
-        for (uint64_t k = 0; r != run->rank && k < run->c->channels; k++) {
+        for (uint64_t k = 0; r != run->rank && !peer->net && k < run->c->channels; k++) {
             if (peer->sends && !register_one(run, &peer->send[k], peer->out)) return false;
             if (peer->recvs && !register_one(run, &peer->recv[k], peer->in)) return false;
         }
@@ -342,6 +383,8 @@ static size_t list_ops(struct run *run, uint64_t iter)
             }
             if (peer->sends && skip != SKIP_SEND)
                 run->ops[n++] = (struct psmGroupOp){.connector = peer->send[k].connector,
+                                                    .connection = psmNetConnection(peer->send[k].net),
+                                                    .send = 1,
                                                     .sendbuff = peer->out + at,
                                                     .nbytes = bytes - (c->shorter < bytes ? c->shorter : bytes),
                                                     .handle = peer->send[k].handle,
@@ -350,6 +393,7 @@ static size_t list_ops(struct run *run, uint64_t iter)
             bytes = lab_part(c, r, run->rank, iter, k, &at);
             if (peer->recvs && skip != SKIP_RECV)
                 run->ops[n++] = (struct psmGroupOp){.connector = peer->recv[k].connector,
+                                                    .connection = psmNetConnection(peer->recv[k].net),
                                                     .recvbuff = peer->in + at,
                                                     .nbytes = bytes,
                                                     .handle = peer->recv[k].handle,
@@ -425,6 +469,7 @@ static void move_all(struct run *run)
 
 static void free_side(struct run *run, struct side *side, bool send)
 {
+    if (side->net) ok(run, send ? psmNetSendFree(side->net) : psmNetRecvFree(side->net));
     if (!side->connector) return;
     if (side->handle) ok(run, psmP2pDeregister(side->connector, side->handle));
     ok(run, send ? psmP2pSendFree(side->connector) : psmP2pRecvFree(side->connector));

@@ -42,13 +42,14 @@ def _lists(function: Callable[..., int]) -> Callable[..., int]:
 
 @click.command("run")
 @click.option("--ranks", type=click.IntRange(1, 64), default=2, help="Processes.  [2]")
+@click.option("--nodes", type=click.IntRange(1, 64), default=1, help="Pretended nodes.  [1]")
 @_lists
 @click.option("--size", default="64K", metavar="BYTES[,...]", help="Bytes per peer, with K, M or G.  [64K]")
 @click.option("--iters", type=click.IntRange(1), default=2, help="Groups of sends and recvs a case.  [2]")
 @click.option("--channels", type=click.IntRange(1, 64), default=1, help="Connections a peer.  [1]")
 @click.option("--steps", type=click.IntRange(1, 64), help="Slots of a FIFO.")
 @click.option("--buffer-size", metavar="BYTES", help="Bytes of a FIFO.")
-@click.option("--variant", default="split", help="Of the transport.  [split]")
+@click.option("--variant", default="split", help="Of the transport; net/NAME: of the one between nodes.  [split]")
 @click.option("--seed", type=int, default=1, help="Of the data, and of the pattern random.  [1]")
 @click.option(
     "--fault", "faults", multiple=True, metavar="FAULT", help="As PSM_FAULTS takes it (docs/faults.md). Repeatable."
@@ -60,7 +61,9 @@ def _lists(function: Callable[..., int]) -> Callable[..., int]:
     metavar="rank=N,KEY=VALUE",
     help="What one rank does otherwise: steps=4, shorter=100, skip=recv, ... Repeatable.",
 )
-@click.option("--gpus", type=click.IntRange(1, 64), default=8, help="Emulated GPUs; ranks take them in turn.  [8]")
+@click.option(
+    "--gpus", type=click.IntRange(1, 64), default=8, help="Emulated GPUs a node; ranks take them in turn.  [8]"
+)
 @click.option(
     "--link", type=click.Choice(("nvswitch", "nvlink", "pcie")), default="nvswitch", help="What joins them.  [nvswitch]"
 )
@@ -79,7 +82,7 @@ def _lists(function: Callable[..., int]) -> Callable[..., int]:
     help="A new folder for the evidence.",
 )
 @_FORMAT
-def run(ranks: int, size: str, folder: Path, form: str, **given: Any) -> int:
+def run(ranks: int, nodes: int, size: str, folder: Path, form: str, **given: Any) -> int:
     """Run ranks that send each other data through libpsm, and check every byte.
 
     Each rank is a process on emulated CUDA. Lists, such as --size 1,64K,4M, make a case of each; the same processes run them one after the
@@ -105,6 +108,7 @@ def run(ranks: int, size: str, folder: Path, form: str, **given: Any) -> int:
         differs=transfer.differ(given["differs"]),
         emulation=Emulation(folder, faults=";".join(given["faults"]), stall_report=stall, leaks=True),
         machine=machine,
+        nodes=nodes,
         debug=given["debug"],
     )
     return _show(done, form)

@@ -136,7 +136,7 @@ def differ(texts: Iterable[str]) -> dict[int, dict[str, Any]]:
             elif key in _NUMBERS and key != "rank":
                 changes[key] = size(value)
             elif (key in _CHOICES and value in _CHOICES[key]) or (
-                key == "variant" and re.fullmatch(r"[\w-]{1,60}", value)
+                key == "variant" and re.fullmatch(r"(net/)?[\w-]{1,60}", value)
             ):
                 changes[key] = value
             else:
@@ -266,6 +266,7 @@ def start(
     differs: Mapping[int, Mapping[str, Any]] | None = None,
     emulation: Emulation | None = None,
     machine: Machine | None = None,
+    nodes: int = 1,
     debug: str = "INFO",
     subsystems: str = "ALL",
     environment: Mapping[str, str] | None = None,
@@ -281,6 +282,7 @@ def start(
         differs: by rank, what it does otherwise in all cases.
         emulation: how the ranks see CUDA; its folder is ``folder / "records"``. None: as ``Emulation`` has it.
         machine: the GPUs, which the ranks take in turn; None: what ``emulation`` names, and 8 GPUs.
+        nodes: how many are pretended, with as many ranks each. Between them the net transport moves data.
         debug: level of the log.
         subsystems: of the log.
         environment: further variables of the ranks.
@@ -292,6 +294,8 @@ def start(
     changes = dict(differs or {})
     if ranks < 1 or not cases:
         raise LabError(f"{ranks} ranks with {len(cases)} cases: one of each is the least")
+    if ranks % nodes:
+        raise LabError(f"{ranks} ranks on {nodes} nodes: as many ranks on each node are meant")
     if beyond := [rank for rank in changes if rank >= ranks]:
         raise LabError(f"rank {beyond[0]} is to differ, and there are {ranks} ranks")
     executable = program()
@@ -301,12 +305,14 @@ def start(
     lab = replace(lab, faults=";".join(text for text in (lab.faults, mistakes) if text))
     for name in ("cases", "logs"):
         (folder / name).mkdir()
-    devices = machine.gpus if machine else 8
+    if nodes > 1:
+        machine = replace(machine or Machine(8), nodes=nodes)
+    devices, each = machine.gpus if machine else 8, ranks // nodes
     if machine:
         lab = replace(lab, topology=folder / "topology.toml")
         (folder / "topology.toml").write_text(machine.toml())
     for rank in range(ranks):
-        mine = [_of_rank(case, rank, devices, changes.get(rank, {})) for case in cases]
+        mine = [_of_rank(case, rank % each, devices, changes.get(rank, {})) for case in cases]
         (folder / "cases" / f"rank-{rank}.txt").write_text("".join(case.line() + "\n" for case in mine))
 
     # Of this run alone, so that what is left in it is the ranks'.
@@ -315,7 +321,7 @@ def start(
     def of_rank(rank: int) -> dict[str, str]:
         log = str((folder / "logs" / f"rank-{rank}.log").absolute())
         return (
-            lab.environment(rank)
+            replace(lab, node=rank // each).environment(rank)
             | {"PSM_LOG_FILE": log, "NCCL_DEBUG_FILE": log, "PSM_DEBUG": debug, "NCCL_DEBUG": debug}
             | {"PSM_DEBUG_SUBSYS": subsystems, "NCCL_DEBUG_SUBSYS": subsystems}
             | {"PSM_SHM_DIR": str(shared)}
@@ -346,6 +352,7 @@ def start(
     (folder / "logs" / words.FILE).write_text("".join(line + "\n" for line in words.lines(outcome)))
     settings = {
         "ranks": ranks,
+        "nodes": nodes,
         "deadline": deadline,
         "faults": lab.faults,
         "differs": {str(k): v for k, v in changes.items()},

@@ -40,6 +40,12 @@ SIZES = {
     "psm_wire_init": 16,
     "psm_wire_inited": 8,
     "psmPlanEvent": 48,
+    "psm_net_connect": 248,
+    "psmNetShareInfo": 240,
+    "psm_net_head": 64,
+    "psm_net_credit": 64,
+    "psm_net_setup": 32,
+    "psm_net_connected": 8,
 }
 
 

@@ -84,9 +84,14 @@ static void wait_for_ops(void *user)
     futex_wake(&group->over);
 }
 
+static bool is_copy(const struct psmGroupOp *op)
+{
+    return !op->connector && op->connection == 0;
+}
+
 static psm_status check(const struct psmGroupOp *op, size_t i, int *role)
 {
-    *role = op->connector ? psm_p2p_connector_role(op->connector) : -1;
+    *role = op->connector ? psm_p2p_connector_role(op->connector) : op->connection ? op->send != 0 : -1;
     if (op->connector && *role < 0)
         return psm_fail(PSM_ERR_INVALID, "launch", -1, op->peer, 0, "op %zu: its connector was freed, or never made",
                         i);
@@ -111,7 +116,7 @@ static uint64_t register_now(struct psmGroup *group, const struct psmGroupOp *op
 
 static psm_status save(struct psmGroup *group, const struct psmGroupOp *op, uint64_t handle, int role)
 {
-    struct psmProxyOp saved = {.connection = psmP2pConnection(op->connector),
+    struct psmProxyOp saved = {.connection = op->connector ? psmP2pConnection(op->connector) : op->connection,
                                .opCount = group->id,
                                .nbytes = op->nbytes,
                                .sendbuff = role ? op->sendbuff : NULL,
@@ -130,8 +135,8 @@ static psm_status post(struct psmGroup *group, const struct psmGroupOp *ops, con
 {
     psm_status status = PSM_OK;
     for (size_t i = 0; i < nops; i++) {
-        if (!ops[i].connector) continue;
-        int role = psm_p2p_connector_role(ops[i].connector);
+        if (is_copy(&ops[i])) continue;
+        int role = ops[i].connector ? psm_p2p_connector_role(ops[i].connector) : ops[i].send != 0;
         if (status == PSM_OK) status = save(group, &ops[i], handles[i], role);
         if (status != PSM_OK) count_off(&group->sync, 1, status);
     }
@@ -176,7 +181,7 @@ static psm_status begin(struct psmGroup *group, void *stream, const struct psmGr
     group->spin_us = settings->spin_us;
     group->sync.proxyOpCount = (int32_t)(count[0] + count[1]);
     for (size_t i = 0; i < nops; i++)
-        if (!ops[i].connector && ops[i].nbytes > 0)
+        if (is_copy(&ops[i]) && ops[i].nbytes > 0)
             PSM_CUDA(group->cuda, "launch", group->rank, group->rank,
                      cudaMemcpyAsync(ops[i].recvbuff, ops[i].sendbuff, ops[i].nbytes, cudaMemcpyDefault,
                                      (cudaStream_t)stream));

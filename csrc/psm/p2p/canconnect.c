@@ -37,6 +37,8 @@ static uint64_t host_hash(void)
 {
     const struct psm_proc *self = psm_proc_self();
     uint64_t hash = mix(HASH_BEGIN, self->boot_id, strnlen(self->boot_id, sizeof self->boot_id));
+    const char *node = getenv("PSM_NODE"); /* of emulated CUDA: a host of its own, but for the first */
+    if (node && strcmp(node, "0") != 0) hash = mix(hash, node, strlen(node));
     hash = mix_namespace(hash, "/proc/self/ns/ipc");
     hash = mix_namespace(hash, "/proc/self/ns/mnt");
     return mix_namespace(hash, "/proc/self/ns/net");
@@ -124,7 +126,8 @@ psm_status psmP2pPeerInfo(const struct psm_host *host, const struct psmProxyAddr
         PSM_CUDA(cuda, "init", rank, -1, cudaDeviceCanAccessPeer(&reaches, device, d));
         if (reaches) info->peer_access |= UINT32_C(1) << d;
     }
-    uint32_t can = wanted(settings->share);
+    const char *disable = getenv("PSM_P2P_DISABLE");
+    uint32_t can = disable && strcmp(disable, "1") == 0 ? 0 : wanted(settings->share);
     if ((can & PSM_CAN_CUMEM_FD) && !has_cumem(cuda, device)) can &= ~(uint32_t)PSM_CAN_CUMEM_FD;
     if ((can & PSM_CAN_CUDA_IPC) && !has_ipc(cuda)) can &= ~(uint32_t)PSM_CAN_CUDA_IPC;
     if (info->peer_access) can |= PSM_CAN_PEER_ACCESS;

@@ -19,6 +19,7 @@ ROOT = Path(__file__).parents[3]
 PSM = ROOT / "csrc" / "psm"
 CUDA = ROOT / "csrc" / "cuda"
 RULES = ROOT / "csrc" / "planrules"
+ABI = ROOT / "csrc" / "abi"
 HERE = Path(__file__).parent
 MEMFD, POSIX = 2, 3
 DEADLINE = 60.0
@@ -45,7 +46,7 @@ def generate(folder: Path) -> Path:
 
 def includes(generated: Path) -> list[str]:
     """Where the sources of libpsm look for headers."""
-    return [f"-I{place}" for place in (PSM, PSM / "include", CUDA, RULES, compiled.BASE, generated)]
+    return [f"-I{place}" for place in (PSM, PSM / "include", CUDA, RULES, ABI, compiled.BASE, generated)]
 
 
 def build(folder: Path, options: Sequence[str]) -> Path:

@@ -17,12 +17,15 @@ struct psmSyncCondition {
 };
 
 struct psmGroupOp {
-    psmP2pConnector *connector; /* NULL: a copy to self, from sendbuff to recvbuff */
+    psmP2pConnector *connector; /* NULL: see connection; a copy to self is from sendbuff to recvbuff */
     const void *sendbuff;
     void *recvbuff;
     uint64_t nbytes;
     uint64_t handle; /* registration of the buffer; 0: FIFO */
     int peer, channel;
+    /* connector NULL: the connection of another transport, such as psmNetConnection says; 0: a copy to self. */
+    uint64_t connection;
+    int send; /* of `connection` */
 };
 
 typedef struct psmGroup psmGroup;

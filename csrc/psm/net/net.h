@@ -1,0 +1,159 @@
+/* The net transport's own types: the network, the local info of a connection's proxy end, and the functions of the
+ * right variant, `split`, of which the wrong ones are made. */
+#ifndef PSM_NET_NET_H
+#define PSM_NET_NET_H
+
+#include "core/internal.h"
+#include "net/wire.h"
+#include "p2p/step.h"
+#include "psm/psm_launch.h"
+#include "psm/psm_net.h"
+#include "psm_abi/net.h"
+#include "psm_cuda.h"
+
+/* ---- the network: a plugin's table, whatever its version ---- */
+
+/* Functions that have one shape from v8 to v12 are the plugin's own; the others are called by psm_net_... below. */
+struct psm_net {
+    int version;
+    const char *name;
+    void *context; /* v11 and later */
+    ncclResult_t (*devices)(int *ndev);
+    ncclResult_t (*accept)(void *listener, void **comm, ncclNetDeviceHandle_v12_t **device);
+    ncclResult_t (*reg)(void *comm, void *data, size_t size, int type, void **registration);
+    ncclResult_t (*dereg)(void *comm, void *registration);
+    ncclResult_t (*test)(void *request, int *done, int *sizes);
+    ncclResult_t (*close_send)(void *comm), (*close_recv)(void *comm), (*close_listen)(void *listener);
+    const void *table;
+};
+/* What is asked of a device's properties. */
+struct psm_net_device {
+    char name[32];
+    int types;    /* NCCL_PTR_... */
+    size_t most;  /* bytes of a message */
+    bool unpacks; /* data comes to the GPU in pieces that a kernel has to put together */
+};
+
+/* The network of this process, initialised; give it back as often as it was got. NOT_FOUND, UNSUPPORTED, SYSTEM. */
+psm_status psm_net_get(const struct psm_net **net);
+void psm_net_put(const struct psm_net *net); /* NULL is fine */
+ncclResult_t psm_net_properties(const struct psm_net *net, int dev, struct psm_net_device *device);
+ncclResult_t psm_net_listen(const struct psm_net *net, int dev, void *handle, void **listener);
+ncclResult_t psm_net_connect(const struct psm_net *net, int dev, void *handle, void **comm);
+/* *request NULL: not now. */
+ncclResult_t psm_net_isend(const struct psm_net *net, void *comm, void *data, size_t size, int tag, void *registration,
+                           void **request);
+ncclResult_t psm_net_irecv(const struct psm_net *net, void *comm, void *data, size_t size, int tag, void *registration,
+                           void **request);
+/* The failure of a call of the plugin: its name, the result's name. PEER_DEAD, PROTOCOL, INVALID, TIMEOUT, SYSTEM. */
+psm_status psm_net_fail(const struct psm_net *net, ncclResult_t result, const char *call, const char *stage, int rank,
+                        int peer);
+
+/* ---- the proxy's end of a connection ---- */
+
+/* Numbers of the step recorder's stages. */
+enum psm_net_stage {
+    PSM_NET_IDLE = 0,
+    PSM_NET_OFFER = 1, /* send: the receiver has not posted yet; recv: nothing is posted */
+    PSM_NET_FIFO = 2,  /* data goes through the slots */
+    PSM_NET_OVER = 4
+};
+enum { PSM_NET_MODE = 6 /* behind those of psm_p2p_mode */ };
+
+/* Local: it never leaves the process, nor does a part of it. */
+struct psmNetLocalInfo {
+    cudaStream_t stream;
+    cudaEvent_t events[PSM_NET_MAX_STEPS];
+    const struct psm_net *net;
+    void *listener, *to, *from; /* the network's; to: the peer, from: the peer */
+    void *to_registration, *from_registration;
+    uint8_t *memory; /* pinned: slots, the ring of credits, a farewell */
+    size_t memory_size;
+
+    const struct psm_host *host;
+    const struct psm_cuda *cuda;
+    uint64_t connection, id, pair;
+    int rank, peer, channel, connIndex, dev;
+    int role;             /* 1: send */
+    uint32_t steps, made; /* slots; events that were made */
+    uint32_t chunk, stall_ms;
+    uint64_t stride;                  /* bytes of a slot */
+    uint64_t until_ns, call_until_ns; /* Connect: when it is given up; when this call of it answers */
+    bool to_registered, from_registered, connecting, connected, used;
+    uint8_t peer_handle[PSM_NET_HANDLE];
+    struct psm_fault late; /* of what takes several calls: Connect, posting a step */
+
+    /* progress thread only */
+    struct psmProxySubArgs *active; /* the operation that has the connection */
+    enum psm_net_stage stage;
+    uint64_t seq;                      /* operations begun */
+    uint64_t step;                     /* steps ended: base of the next operation */
+    uint64_t passed;                   /* of the operation. send: given to the network; recv: come from it */
+    void *requests[PSM_NET_MAX_STEPS]; /* of the slots; NULL: none is open */
+    void *credit_requests[PSM_NET_CREDITS];
+    uint64_t credits;                /* send: taken; recv: sent */
+    uint64_t tail;                   /* send: recvTail that has come; recv: that was sent last */
+    uint64_t offered, offered_bytes; /* send: operation of the newest credit, and what it expects */
+    uint64_t lost;                   /* recv: slots that a fault has lost in this operation */
+    bool told;                       /* recv: the operation was offered */
+    bool again;                      /* the network had no place for the step that is next */
+    bool over;                       /* the connection has ended with an error */
+    psm_status theirs;               /* the peer's end, as it told; 0: none */
+    uint32_t theirs_cuda;
+    struct psm_error broken; /* the way back is lost: status 0: no */
+    uint64_t now_ns;         /* when this turn began */
+    uint64_t moved_ns, looked_ns, stalled_ns;
+    int suspect;    /* looks in a row that found the peer gone and nothing to do */
+    void *recorder; /* psm_step_recorder's */
+    void *variant;  /* a wrong one's own */
+};
+
+static inline uint8_t *psm_net_slot(const struct psmNetLocalInfo *local, uint64_t step)
+{
+    return local->memory + step % local->steps * local->stride;
+}
+static inline struct psm_net_credit *psm_net_ring(const struct psmNetLocalInfo *local, uint64_t n)
+{
+    return (struct psm_net_credit *)(local->memory + local->steps * local->stride) + n % PSM_NET_CREDITS;
+}
+static inline uint8_t *psm_net_farewell(const struct psmNetLocalInfo *local)
+{
+    return (uint8_t *)psm_net_ring(local, 0) + PSM_NET_CREDITS * sizeof(struct psm_net_credit);
+}
+static inline uint64_t psm_net_nsteps(uint64_t nbytes, uint32_t chunk)
+{
+    return nbytes == 0 ? 1 : (nbytes + chunk - 1) / chunk; /* an operation without bytes is one step without a copy */
+}
+
+/* ---- handlers of `split`, on the service thread ---- */
+
+extern const struct psmTransportComm psm_net_split_send, psm_net_split_recv;
+psm_status psm_net_proxy_setup(psmProxyConnection *connection, psmProxyState *state, const void *req, int reqSize,
+                               void *resp, int respSize, int *done);
+psm_status psm_net_proxy_connect(psmProxyConnection *connection, psmProxyState *state, const void *req, int reqSize,
+                                 void *resp, int respSize, int *done);
+psm_status psm_net_proxy_free(psmProxyConnection *connection, psmProxyState *state);
+/* Stream and events of this end, made in this process and used in no other. */
+psm_status psm_net_make_stream(struct psmNetLocalInfo *local);
+
+/* ---- progress; as p2p's ---- */
+
+psm_status psm_net_send_progress(psmProxyState *state, struct psmProxyArgs *args);
+psm_status psm_net_recv_progress(psmProxyState *state, struct psmProxyArgs *args);
+
+typedef psm_status psm_net_step(struct psmNetLocalInfo *local, struct psmProxySubArgs *sub, bool *moved, bool *ended);
+psm_status psm_net_progress(struct psmProxyArgs *args, psm_net_step *step);
+psm_status psm_net_copy(struct psmNetLocalInfo *local, void *to, const void *from, uint64_t bytes, uint64_t step);
+/* 1: the event of the step's slot has come; 0: not yet; else the failure. */
+int psm_net_copied(struct psmNetLocalInfo *local, uint64_t step, psm_status *status);
+/* 1: the request has ended, with *size bytes; 0: not yet; else the failure. */
+int psm_net_tested(struct psmNetLocalInfo *local, void *request, const char *call, int *size, psm_status *status);
+/* To the step recorder and the log. */
+void psm_net_moved(struct psmNetLocalInfo *local, const struct psmProxySubArgs *sub, enum psm_step_what what,
+                   uint64_t step);
+/* send.c: posts the receives of the ring of credits, in Connect. */
+psm_status psm_net_open_ring(struct psmNetLocalInfo *local);
+/* Tells the peer that this end has ended, as far as that can be done without waiting long. */
+void psm_net_say_end(struct psmNetLocalInfo *local, psm_status status, int cuda);
+
+#endif

@@ -1,0 +1,211 @@
+/* The receiver's steps. Posts receives for its slots and tells the sender; copies what comes into the application's
+ * memory; posts a slot again when its copy is done. */
+#include <inttypes.h>
+
+#include "net/net.h"
+
+PSM_FAULT_SITE_OF(site_step, "net.recv.step", "the receiver copies a chunk out of its slot", PSM_FAULT_CAN_ALL);
+PSM_FAULT_SITE_OF(site_post, "net.recv.post", "the receiver posts a slot: the receive, and its credit",
+                  PSM_FAULT_CAN_CALL | PSM_FAULT_CAN(PSM_FAULT_DROP));
+PSM_FAULT_SITE_OF(site_credit, "net.recv.credit", "the receiver tells the sender how many steps may be filled",
+                  PSM_FAULT_CAN_CALL | PSM_FAULT_CAN(PSM_FAULT_DROP) | PSM_FAULT_CAN(PSM_FAULT_CORRUPT));
+
+/* What PSM_FAULT_CORRUPT does to a number: far beyond every bound. */
+#define DAMAGE (UINT64_C(1) << 60)
+
+static psm_status strike(const struct psmNetLocalInfo *local, struct psm_site *site, struct psm_fault *fault)
+{
+    return psm_fault_before(site, &(struct psm_fault_args){.rank = local->rank, .peer = local->peer}, "recv", fault);
+}
+
+/* ---- receives and credits ---- */
+
+/* posted counts receives. Slots of a post that a fault drops are lost for good. */
+static psm_status post(struct psmNetLocalInfo *local, struct psmProxySubArgs *sub, bool *moved)
+{
+    while (sub->posted < sub->nsteps && sub->posted + local->lost < sub->done + local->steps) {
+        uint64_t step = sub->base + sub->posted;
+        void **request = &local->requests[step % local->steps];
+        if (!local->again) PSM_TRY(strike(local, &site_post, &local->late)); /* once for a step */
+        if (local->late.action == PSM_FAULT_DROP) {
+            local->lost++;
+            continue;
+        }
+        ncclResult_t result =
+            psm_net_irecv(local->net, local->from, psm_net_slot(local, step),
+                          sizeof(struct psm_net_head) + local->chunk, 0, local->from_registration, request);
+        if (result != ncclSuccess) return psm_net_fail(local->net, result, "irecv", "recv", local->rank, local->peer);
+        local->again = !*request;
+        if (local->again) return PSM_OK; /* the network has no place for it now */
+        sub->posted++;
+        *moved = true;
+        psm_fault_act_after(&local->late);
+    }
+    return PSM_OK;
+}
+
+/* The way back is lost. The sender may have gone because it has sent all: look says when that is too long. */
+static void lose_way_back(struct psmNetLocalInfo *local)
+{
+    local->broken = *psm_last_error();
+}
+
+/* A credit is on its way when its request has ended: a network may move bytes in test alone. */
+static void push_credits(struct psmNetLocalInfo *local)
+{
+    for (int i = 0; i < PSM_NET_CREDITS && local->broken.status == PSM_OK; i++) {
+        void **request = &local->credit_requests[i];
+        int size;
+        psm_status status = PSM_OK;
+        if (!*request) continue;
+        int done = psm_net_tested(local, *request, "isend of a credit", &size, &status);
+        if (done != 0) *request = NULL;
+        if (done < 0) lose_way_back(local);
+    }
+}
+
+/* One message says it all: where there is no place for it now, a later one has it, too. */
+static psm_status tell(struct psmNetLocalInfo *local, struct psmProxySubArgs *sub)
+{
+    uint64_t tail = sub->base + sub->posted;
+    void **request = &local->credit_requests[local->credits % PSM_NET_CREDITS];
+    if (sub->posted == 0 || (local->told && tail == local->tail)) return PSM_OK;
+    if (*request || local->broken.status != PSM_OK) return PSM_OK;
+    struct psm_fault fault;
+    PSM_TRY(strike(local, &site_credit, &fault));
+    struct psm_net_credit *credit = psm_net_ring(local, local->credits);
+    *credit = (struct psm_net_credit){.magic = PSM_NET_MAGIC,
+                                      .version = PSM_WIRE_VERSION,
+                                      .kind = PSM_NET_CREDIT,
+                                      .seq = local->seq,
+                                      .nbytes = sub->nbytes,
+                                      .recvTail = tail};
+    if (fault.action == PSM_FAULT_CORRUPT) credit->nbytes ^= DAMAGE;
+    if (fault.action != PSM_FAULT_DROP) {
+        ncclResult_t result =
+            psm_net_isend(local->net, local->to, credit, sizeof *credit, 0, local->to_registration, request);
+        if (result != ncclSuccess) {
+            psm_net_fail(local->net, result, "isend of a credit", "recv", local->rank, local->peer);
+            lose_way_back(local);
+            return PSM_OK;
+        }
+        if (!*request) return PSM_OK;
+        local->credits++;
+    }
+    bool first = !local->told;
+    local->told = true;
+    local->tail = tail;
+    if (first) psm_net_moved(local, sub, PSM_STEP_OFFERED, sub->base);
+    psm_fault_act_after(&fault);
+    return PSM_OK;
+}
+
+/* ---- messages ---- */
+
+static psm_status check(struct psmNetLocalInfo *local, const struct psmProxySubArgs *sub,
+                        const struct psm_net_head *head, int size)
+{
+    uint64_t n = local->passed, step = sub->base + n, left = sub->nbytes - n * local->chunk;
+    uint64_t bytes = left < local->chunk ? left : local->chunk;
+    if (size < (int)sizeof *head || head->magic != PSM_NET_MAGIC || head->version != PSM_WIRE_VERSION)
+        return psm_fail(PSM_ERR_PROTOCOL, "recv", local->rank, local->peer, 0,
+                        "the message with step %" PRIu64
+                        " from rank %d has %d bytes, magic 0x%08x, version %u; %" PRIu64 ", 0x%08x, %d are meant",
+                        step, local->peer, size, head->magic, head->version, sizeof *head + bytes, PSM_NET_MAGIC,
+                        PSM_WIRE_VERSION);
+    if (head->kind == PSM_NET_ENDED) {
+        local->theirs = head->status ? (psm_status) - (int)head->status : PSM_ERR_PEER_CLOSED;
+        local->theirs_cuda = head->cuda;
+        return PSM_IN_PROGRESS;
+    }
+    if (head->seq != local->seq || head->step != step || head->nbytes != sub->nbytes)
+        return psm_fail(PSM_ERR_PROTOCOL, "recv", local->rank, local->peer, 0,
+                        "rank %d sent step %" PRIu64 " of operation %" PRIu64 " with %" PRIu64
+                        " bytes in all; step %" PRIu64 " of operation %" PRIu64 " with %" PRIu64
+                        " is meant: a message was lost, or damaged",
+                        local->peer, head->step, head->seq, head->nbytes, step, local->seq, sub->nbytes);
+    if (head->bytes != bytes || (uint64_t)size != sizeof *head + bytes)
+        return psm_fail(PSM_ERR_PROTOCOL, "recv", local->rank, local->peer, 0,
+                        "step %" PRIu64 " of operation %" PRIu64
+                        ": rank %d sent a message of %d bytes that says %" PRIu64 "; %zu and %" PRIu64
+                        " bytes are meant",
+                        step, local->seq, local->peer, size, head->bytes, (size_t)(sizeof *head + bytes), bytes);
+    return PSM_OK;
+}
+
+static psm_status copy_out(struct psmNetLocalInfo *local, struct psmProxySubArgs *sub, uint64_t step)
+{
+    struct psm_fault fault;
+    PSM_TRY(strike(local, &site_step, &fault));
+    uint64_t left = sub->nbytes - sub->offset, bytes = left < local->chunk ? left : local->chunk, size = bytes;
+    if (fault.action == PSM_FAULT_DROP) size = 0;
+    if (fault.action == PSM_FAULT_SHORT && (uint64_t)fault.value < bytes) size = (uint64_t)fault.value;
+    const uint8_t *from = psm_net_slot(local, step) + sizeof(struct psm_net_head);
+    if (fault.action == PSM_FAULT_CORRUPT && bytes > 1) size = bytes - 1, from++;
+    if (bytes > 0) PSM_TRY(psm_net_copy(local, sub->recvbuff + sub->offset, from, size, step));
+    sub->transmitted++;
+    sub->offset += bytes;
+    psm_net_moved(local, sub, PSM_STEP_COPYING, step);
+    psm_fault_act_after(&fault);
+    return PSM_OK;
+}
+
+static psm_status take_messages(struct psmNetLocalInfo *local, struct psmProxySubArgs *sub, bool *moved)
+{
+    while (local->passed < sub->posted && local->theirs == PSM_OK) {
+        uint64_t step = sub->base + local->passed;
+        void **request = &local->requests[step % local->steps];
+        int size;
+        psm_status status = PSM_OK;
+        int done = psm_net_tested(local, *request, "irecv", &size, &status);
+        if (done == 0) return PSM_OK;
+        *request = NULL;
+        if (done < 0) return status;
+        /* Read once: what is checked is what is used. */
+        struct psm_net_head head = *(const struct psm_net_head *)psm_net_slot(local, step);
+        status = check(local, sub, &head, size);
+        if (status != PSM_OK) return status < 0 ? status : PSM_OK;
+        local->passed++;
+        PSM_TRY(copy_out(local, sub, step));
+        *moved = true;
+    }
+    return PSM_OK;
+}
+
+/* A slot is free when its bytes are out, in order. */
+static psm_status end_copies(struct psmNetLocalInfo *local, struct psmProxySubArgs *sub, bool *moved)
+{
+    while (sub->done < sub->transmitted) {
+        psm_status status = PSM_OK;
+        uint64_t step = sub->base + sub->done;
+        int copied = sub->nbytes == 0 ? 1 : psm_net_copied(local, step, &status);
+        if (copied < 0) return status;
+        if (copied == 0) return PSM_OK;
+        sub->done++;
+        psm_net_moved(local, sub, PSM_STEP_PUBLISHED, step);
+        *moved = true;
+    }
+    return PSM_OK;
+}
+
+static psm_status recv_step(struct psmNetLocalInfo *local, struct psmProxySubArgs *sub, bool *moved, bool *ended)
+{
+    if (local->stage == PSM_NET_OFFER) {
+        local->stage = PSM_NET_FIFO;
+        local->lost = 0;
+        *moved = true;
+    }
+    PSM_TRY(post(local, sub, moved));
+    push_credits(local);
+    PSM_TRY(tell(local, sub));
+    PSM_TRY(take_messages(local, sub, moved));
+    PSM_TRY(end_copies(local, sub, moved));
+    *ended = sub->done == sub->nsteps;
+    return PSM_OK;
+}
+
+psm_status psm_net_recv_progress(psmProxyState *state, struct psmProxyArgs *args)
+{
+    (void)state;
+    return psm_net_progress(args, recv_step);
+}

@@ -1,0 +1,216 @@
+/* The sender's steps. Takes the receiver's credits; copies the application's memory into slots, gives each to the
+ * network when its copy is done, and uses it again when the network has let go of it. */
+#include <inttypes.h>
+
+#include "net/net.h"
+
+PSM_FAULT_SITE_OF(site_step, "net.send.step", "the sender copies a chunk into its slot", PSM_FAULT_CAN_ALL);
+PSM_FAULT_SITE_OF(site_post, "net.send.post", "the sender gives a slot to the network", PSM_FAULT_CAN_ALL);
+
+static psm_status strike(const struct psmNetLocalInfo *local, struct psm_site *site, struct psm_fault *fault)
+{
+    return psm_fault_before(site, &(struct psm_fault_args){.rank = local->rank, .peer = local->peer}, "send", fault);
+}
+
+/* ---- credits ---- */
+
+/* The receive of credit n; a plugin that has no place for it now is asked again with the next look. */
+static psm_status post_credit(struct psmNetLocalInfo *local, uint64_t n)
+{
+    void **request = &local->credit_requests[n % PSM_NET_CREDITS];
+    ncclResult_t result = psm_net_irecv(local->net, local->from, psm_net_ring(local, n), sizeof(struct psm_net_credit),
+                                        0, local->from_registration, request);
+    return result == ncclSuccess
+               ? PSM_OK
+               : psm_net_fail(local->net, result, "irecv of a credit", "send", local->rank, local->peer);
+}
+
+psm_status psm_net_open_ring(struct psmNetLocalInfo *local)
+{
+    for (uint64_t n = 0; n < PSM_NET_CREDITS; n++) PSM_TRY(post_credit(local, n));
+    return PSM_OK;
+}
+
+static psm_status read_credit(struct psmNetLocalInfo *local, const struct psm_net_credit *credit, int size)
+{
+    if (size != (int)sizeof *credit || credit->magic != PSM_NET_MAGIC || credit->version != PSM_WIRE_VERSION)
+        return psm_fail(PSM_ERR_PROTOCOL, "send", local->rank, local->peer, 0,
+                        "a credit of rank %d has %d bytes, magic 0x%08x, version %u; %zu, 0x%08x, %d are meant",
+                        local->peer, size, credit->magic, credit->version, sizeof *credit, PSM_NET_MAGIC,
+                        PSM_WIRE_VERSION);
+    if (credit->kind == PSM_NET_ENDED) {
+        local->theirs = credit->status ? (psm_status) - (int)credit->status : PSM_ERR_PEER_CLOSED;
+        local->theirs_cuda = credit->cuda;
+        return PSM_OK;
+    }
+    if (credit->kind != PSM_NET_CREDIT || credit->recvTail < local->tail || credit->seq < local->offered)
+        return psm_fail(PSM_ERR_PROTOCOL, "send", local->rank, local->peer, 0,
+                        "a credit of rank %d, of kind %u, is for operation %" PRIu64 " with recvTail %" PRIu64
+                        "; not before %" PRIu64 " and %" PRIu64 " are possible",
+                        local->peer, credit->kind, credit->seq, credit->recvTail, local->offered, local->tail);
+    local->offered = credit->seq;
+    local->offered_bytes = credit->nbytes;
+    local->tail = credit->recvTail;
+    return PSM_OK;
+}
+
+static psm_status take_credits(struct psmNetLocalInfo *local, bool *moved)
+{
+    while (local->broken.status == PSM_OK && local->theirs == PSM_OK) {
+        uint64_t n = local->credits;
+        void **request = &local->credit_requests[n % PSM_NET_CREDITS];
+        int size;
+        psm_status status = PSM_OK;
+        if (!*request) {
+            PSM_TRY(post_credit(local, n));
+            if (!*request) return PSM_OK;
+        }
+        int done = psm_net_tested(local, *request, "the receive of a credit", &size, &status);
+        if (done == 0) return PSM_OK;
+        *request = NULL;
+        if (done < 0) {
+            /* It may have gone because it has all that it wants: look says when that is too long. */
+            local->broken = *psm_last_error();
+            return PSM_OK;
+        }
+        struct psm_net_credit credit = *psm_net_ring(local, n);
+        local->credits++;
+        PSM_TRY(post_credit(local, n));
+        PSM_TRY(read_credit(local, &credit, size));
+        *moved = true;
+    }
+    return PSM_OK;
+}
+
+static psm_status take_offer(struct psmNetLocalInfo *local, struct psmProxySubArgs *sub, bool *moved)
+{
+    if (local->offered < local->seq) return PSM_OK;
+    if (local->offered != local->seq)
+        return psm_fail(PSM_ERR_PROTOCOL, "send", local->rank, local->peer, 0,
+                        "rank %d offered operation %" PRIu64 " where operation %" PRIu64 " begins", local->peer,
+                        local->offered, local->seq);
+    if (local->offered_bytes != sub->nbytes)
+        return psm_fail(PSM_ERR_MISMATCH, "send", local->rank, local->peer, 0,
+                        "operation %" PRIu64 ": this rank sends %" PRIu64 " bytes, rank %d expects %" PRIu64
+                        "; both ends have to name the same size",
+                        local->seq, sub->nbytes, local->peer, local->offered_bytes);
+    *moved = true;
+    sub->posted = sub->nsteps;
+    local->stage = PSM_NET_FIFO;
+    psm_net_moved(local, sub, PSM_STEP_TAKEN, sub->base);
+    return PSM_OK;
+}
+
+/* ---- slots ---- */
+
+static uint64_t bytes_of(const struct psmNetLocalInfo *local, const struct psmProxySubArgs *sub, uint64_t n)
+{
+    uint64_t left = sub->nbytes - n * local->chunk;
+    return left < local->chunk ? left : local->chunk;
+}
+
+static psm_status fill(struct psmNetLocalInfo *local, struct psmProxySubArgs *sub)
+{
+    struct psm_fault fault;
+    PSM_TRY(strike(local, &site_step, &fault));
+    uint64_t n = sub->transmitted, step = sub->base + n, bytes = bytes_of(local, sub, n), size = bytes;
+    uint64_t from = n * local->chunk;
+    if (fault.action == PSM_FAULT_DROP) size = 0;
+    if (fault.action == PSM_FAULT_SHORT && (uint64_t)fault.value < bytes) size = (uint64_t)fault.value;
+    if (fault.action == PSM_FAULT_CORRUPT && bytes > 1) size = bytes - 1, from++;
+    if (bytes > 0)
+        PSM_TRY(psm_net_copy(local, psm_net_slot(local, step) + sizeof(struct psm_net_head), sub->sendbuff + from, size,
+                             step));
+    sub->transmitted++;
+    sub->offset += bytes;
+    psm_net_moved(local, sub, PSM_STEP_COPYING, step);
+    psm_fault_act_after(&fault);
+    return PSM_OK;
+}
+
+/* local->again: the network has no place for it now. */
+static psm_status post(struct psmNetLocalInfo *local, struct psmProxySubArgs *sub)
+{
+    uint64_t n = local->passed, step = sub->base + n, bytes = bytes_of(local, sub, n);
+    struct psm_net_head *head = (struct psm_net_head *)psm_net_slot(local, step);
+    void **request = &local->requests[step % local->steps];
+    if (!local->again) PSM_TRY(strike(local, &site_post, &local->late)); /* once for a step */
+    const struct psm_fault fault = local->late;
+    size_t size = sizeof *head + bytes;
+    *head = (struct psm_net_head){.magic = PSM_NET_MAGIC,
+                                  .version = PSM_WIRE_VERSION,
+                                  .kind = PSM_NET_DATA,
+                                  .seq = local->seq,
+                                  .step = step,
+                                  .nbytes = sub->nbytes,
+                                  .bytes = bytes};
+    if (fault.action == PSM_FAULT_SHORT && (uint64_t)fault.value < size) size = (size_t)fault.value;
+    if (fault.action == PSM_FAULT_CORRUPT) head->step = ~step;
+    local->again = false;
+    *request = NULL;
+    if (fault.action != PSM_FAULT_DROP) {
+        ncclResult_t result = psm_net_isend(local->net, local->to, head, size, 0, local->to_registration, request);
+        if (result != ncclSuccess) return psm_net_fail(local->net, result, "isend", "send", local->rank, local->peer);
+        local->again = !*request;
+        if (local->again) return PSM_OK;
+    }
+    local->passed++;
+    psm_net_moved(local, sub, PSM_STEP_PUBLISHED, step);
+    psm_fault_act_after(&fault);
+    return PSM_OK;
+}
+
+/* Give what is in its slot to the network, in order. */
+static psm_status post_copied(struct psmNetLocalInfo *local, struct psmProxySubArgs *sub, bool *moved)
+{
+    while (local->passed < sub->transmitted) {
+        psm_status status = PSM_OK;
+        int copied = sub->nbytes == 0 ? 1 : psm_net_copied(local, sub->base + local->passed, &status);
+        if (copied < 0) return status;
+        if (copied == 0) return PSM_OK;
+        PSM_TRY(post(local, sub));
+        if (local->again) return PSM_OK;
+        *moved = true;
+    }
+    return PSM_OK;
+}
+
+/* The network lets go of slots in their order. A slot without a request was lost on purpose, and is free. */
+static psm_status take_back(struct psmNetLocalInfo *local, struct psmProxySubArgs *sub, bool *moved)
+{
+    while (sub->done < local->passed) {
+        void **request = &local->requests[(sub->base + sub->done) % local->steps];
+        int size;
+        psm_status status = PSM_OK;
+        int done = *request ? psm_net_tested(local, *request, "isend", &size, &status) : 1;
+        if (done < 0) return status;
+        if (done == 0) return PSM_OK;
+        *request = NULL;
+        sub->done++;
+        *moved = true;
+    }
+    return PSM_OK;
+}
+
+static psm_status send_step(struct psmNetLocalInfo *local, struct psmProxySubArgs *sub, bool *moved, bool *ended)
+{
+    PSM_TRY(take_credits(local, moved));
+    if (local->stage == PSM_NET_OFFER) PSM_TRY(take_offer(local, sub, moved));
+    if (local->stage == PSM_NET_OFFER) return PSM_OK;
+    while (sub->transmitted < sub->nsteps && sub->transmitted < sub->done + local->steps &&
+           sub->base + sub->transmitted < local->tail) {
+        PSM_TRY(fill(local, sub));
+        *moved = true;
+        PSM_TRY(post_copied(local, sub, moved));
+    }
+    PSM_TRY(post_copied(local, sub, moved));
+    PSM_TRY(take_back(local, sub, moved));
+    *ended = sub->done == sub->nsteps;
+    return PSM_OK;
+}
+
+psm_status psm_net_send_progress(psmProxyState *state, struct psmProxyArgs *args)
+{
+    (void)state;
+    return psm_net_progress(args, send_step);
+}

@@ -1,0 +1,61 @@
+/* What goes through the network, and what the caller asks of its own proxy.
+ *
+ * A connection has two comms: data from the sender to the receiver, credits back. A message of data is a slot: a head,
+ * then the chunk's bytes. A credit says which operation the receiver has posted, how many bytes it expects, and how
+ * many steps may be filled (recvTail): the receives of those are posted. So both agree before a byte moves, a message
+ * never finds no receive, and each end always has a receive open that ends when the peer is gone. */
+#ifndef PSM_NET_WIRE_H
+#define PSM_NET_WIRE_H
+
+#include "psm/psm_net.h"
+
+#define PSM_NET_MAGIC 0x50534d4eu /* "PSMN" */
+enum { PSM_NET_MAX_STEPS = 64, PSM_NET_CREDITS = 4 };
+#define PSM_NET_MAX_BUFFER (UINT64_C(1) << 32) /* as of PSM_BUFFER_SIZE */
+
+enum psm_net_kind { PSM_NET_DATA = 1, PSM_NET_CREDIT = 2, PSM_NET_ENDED = 3 };
+
+/* Before the bytes of each message. */
+struct psm_net_head {
+    uint32_t magic;
+    uint16_t version, kind;
+    uint64_t seq;    /* operation, from 1 */
+    uint64_t step;   /* of the connection */
+    uint64_t nbytes; /* of the operation */
+    uint64_t bytes;  /* behind the head */
+    uint32_t status; /* PSM_NET_ENDED: a psm_status, negated */
+    uint32_t cuda;   /* its CUDA code */
+    uint64_t unused[2];
+};
+PSM_SHAREABLE(psm_net_head, 64);
+
+struct psm_net_credit {
+    uint32_t magic;
+    uint16_t version, kind;
+    uint64_t seq;
+    uint64_t nbytes;   /* that the receiver expects */
+    uint64_t recvTail; /* steps below it have a receive */
+    uint32_t status, cuda;
+    uint64_t unused[3];
+};
+PSM_SHAREABLE(psm_net_credit, 64);
+
+/* Request of Setup, from the caller to its own proxy. */
+struct psm_net_setup {
+    uint32_t magic;
+    uint16_t version;
+    uint8_t role, unused;
+    int32_t peer;
+    uint16_t channel, connIndex;
+    uint32_t steps, chunk;
+    uint64_t buffer_size;
+};
+PSM_SHAREABLE(psm_net_setup, 32);
+
+/* Response of Connect, whose request is the peer's psm_net_connect. Not connected: the peer has not come yet. */
+struct psm_net_connected {
+    uint32_t connected, unused;
+};
+PSM_SHAREABLE(psm_net_connected, 8);
+
+#endif
