@@ -11,7 +11,7 @@ import json
 import os
 import re
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, BinaryIO, cast
@@ -279,18 +279,23 @@ def _raw(section: Section, row: int) -> dict[str, int | float | bytes]:
 # ---- reading ----
 
 
-def open_record(path: str, raw: BinaryIO | None = None) -> RecordFile:
+def open_record(path: str, raw: BinaryIO | None = None, only: Collection[str] | None = None) -> RecordFile:
     """Read a record file. What is damaged is left out and noted.
+
+    Args:
+        path: the file.
+        raw: the file, if it is open.
+        only: names of the sections to read. None: all.
 
     Raises:
         OSError: the file cannot be opened.
     """
     found = RecordFile(path)
     if raw is not None:
-        _read(found, raw)
+        _read(found, raw, only)
     else:
         with open(path, "rb", buffering=0) as file:
-            _read(found, cast(BinaryIO, file))
+            _read(found, cast(BinaryIO, file), only)
     return found
 
 
@@ -307,7 +312,7 @@ def _at(raw: BinaryIO, offset: int, n: int) -> bytes:
     return b"".join(parts)
 
 
-def _read(found: RecordFile, raw: BinaryIO) -> None:
+def _read(found: RecordFile, raw: BinaryIO, only: Collection[str] | None) -> None:
     try:
         size = os.fstat(raw.fileno()).st_size
     except (OSError, ValueError):
@@ -324,7 +329,9 @@ def _read(found: RecordFile, raw: BinaryIO) -> None:
             size = _LARGEST
         for number in range(_MOST_SECTIONS):
             at = _FIRST_SECTION + number * _SECTION_SIZE
-            _section(found, raw, number, head[at : at + _SECTION_SIZE], size)
+            entry = head[at : at + _SECTION_SIZE]
+            if only is None or _text(_SECTION_LAYOUT.unpack_from(entry)[2]) in only:
+                _section(found, raw, number, entry, size)
 
 
 def _header(found: RecordFile, head: bytes) -> bool:

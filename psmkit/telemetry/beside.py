@@ -1,0 +1,69 @@
+"""What stands in record files beside the windows: libpsm's steps, and how a process's clock stands to the time of day."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from psmkit.logparse.recordfiles import record_names
+from psmkit.logparse.records import open_record
+from psmkit.telemetry.take import OFFSET, STEP, Array, empty, text
+
+__all__ = ["Clocks", "read_steps"]
+
+_STEPS = "psm.steps"
+
+
+class Clocks:
+    """What is added to a communicator's times to make them of the epoch, from the header of its file, where the process noted both clocks."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, int] = {}
+
+    def offsets(self, comms: Array) -> Array:
+        """The offset of each communicator; where its file is gone, that of this process."""
+        own = time.time_ns() - time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+        ids = comms["id"].tolist()
+        for number, file in zip(ids, comms["file"].tolist(), strict=True):
+            if number not in self._known:
+                self._known[number] = self._read(text(file, 256), own)
+        self._known = {number: self._known[number] for number in ids}
+        return np.array(list(self._known.items()), OFFSET)
+
+    @staticmethod
+    def _read(path: str, own: int) -> int:
+        try:
+            found = open_record(path, only=())
+        except (OSError, ValueError):
+            return own
+        return found.wall_ns - found.clock_ns if found.valid and found.wall_ns else own
+
+
+def read_steps(folder: str, clock_ns: int) -> Array:
+    """The rows of psm.steps of the living processes of a folder."""
+    rows: list[tuple[object, ...]] = []
+    try:
+        names = record_names(folder)
+    except OSError:
+        return empty(STEP)
+    for path in names:
+        try:
+            with open(path, "rb", buffering=0) as file:
+                # Most files have no such section, and some are large.
+                if _STEPS.encode() not in file.read(4096):
+                    continue
+                found = open_record(path, file, only=(_STEPS,))
+        except OSError:
+            continue
+        if found.owner == "clean":
+            continue
+        for section in found.sections:
+            for number in range(len(section)):
+                v = section.values(number)
+                rows.append(
+                    (found.pid, v["rank"], v["peer"], v["channel"], v["connection"], v["seq"], v["nbytes"], v["nsteps"],
+                     v["posted"], v["transmitted"], v["done"], max(0, clock_ns - int(v["moved"])), str(v["role"]).encode(),
+                     str(v["what"]).encode(), str(v["stage"]).encode())
+                )  # fmt: skip
+    return np.array(rows, STEP) if rows else empty(STEP)

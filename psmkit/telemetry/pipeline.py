@@ -1,0 +1,111 @@
+"""From a take to everything that is exported of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from psmkit.model import Finding
+from psmkit.telemetry.take import Take
+from psmkit.telemetry.totals import Point, Totals
+
+if TYPE_CHECKING:
+    from psmkit.telemetry.online import Watch
+    from psmkit.telemetry.outbox import Outbox
+    from psmkit.telemetry.recording import Recorder
+
+__all__ = ["Pipeline", "Settings"]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How much is exported: ``spans`` an interval, ``series`` of a metric."""
+
+    spans: int = 2000
+    series: int = 1000
+
+
+class Pipeline:
+    """Takes go in; metrics, spans and log records go to the outbox, rows to the recorder, and :attr:`points` is what Prometheus sees."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        since_ns: int,
+        *,
+        outbox: Outbox | None = None,
+        recorder: Recorder | None = None,
+        watch: Watch | None = None,
+        own: bool = True,
+    ) -> None:
+        self._settings = settings
+        self._totals = Totals(since_ns, settings.series)
+        self._outbox = outbox
+        self._recorder = recorder
+        self._watch = watch
+        self._own = own  # metrics of the sidecar itself, too
+        self._built = self._dropped = self._rows_dropped = 0
+        self._said: dict[tuple[object, ...], int] = {}
+        self._resource: Any = None
+        self.points: Sequence[Point] = ()
+        self.findings: list[Finding] = []
+        self.takes = 0
+
+    def feed(self, take: Take, findings: Sequence[Finding] = ()) -> None:
+        """Export a take. ``findings`` are those of logs; what the watch finds in the take joins them."""
+        self.takes += 1
+        self._totals.add(take)
+        self._rows_dropped += take.rows_dropped
+        spans: list[Any] = []
+        if self._outbox is not None:
+            from psmkit.telemetry import otlp
+            from psmkit.telemetry import spans as making
+
+            if self._resource is None:
+                self._resource = otlp.resource()
+            if len(take.spans):
+                built = making.build(take, self._resource, self._settings.spans)
+                spans = built.spans
+                self._built += len(spans)
+                self._dropped += built.dropped
+        if self._recorder is not None:
+            self._recorder.add(take)
+        found = [*findings, *self._new(self._verdict(take))]
+        self.findings += found
+        if self._own:
+            self._about_itself()
+        self.points = self._totals.points()
+        if self._outbox is not None:
+            self._outbox.put("metrics", otlp.metrics_data(self.points, self._resource), len(self.points))
+            self._outbox.put("traces", spans, len(spans))
+            self._outbox.put("logs", otlp.log_records(found, self._resource, take.wall_ns), len(found))
+
+    def _verdict(self, take: Take) -> list[Finding]:
+        """What the online verdict says of a take."""
+        if self._watch is None:
+            return []
+        return self._watch.update(take.comms, take.ops, take.links, take.open_rows, take.clock_ns)
+
+    def _new(self, found: list[Finding]) -> list[Finding]:
+        # A state that lasts is found again with each take; it is news once, and again after it was away.
+        now = {(f.code, f.comm, f.ranks, f.culprits, f.stage): f for f in found}
+        news = [f for key, f in now.items() if self._said.get(key, -2) < self.takes - 1]
+        self._said |= dict.fromkeys(now, self.takes)
+        self._said = {key: at for key, at in self._said.items() if at >= self.takes - 1}
+        return news
+
+    def _about_itself(self) -> None:
+        totals = self._totals
+        totals.total("psmkit.telemetry.cpu", (), time.process_time())
+        for name, value in (("built", self._built), ("dropped", self._dropped)):
+            totals.total("psmkit.telemetry.spans", (name,), value)
+        if self._recorder is not None:
+            totals.total("psmkit.telemetry.rows", ("recorded",), self._recorder.rows)
+            totals.total("psmkit.telemetry.rows", ("dropped",), self._recorder.dropped + self._rows_dropped)
+        if self._outbox is not None:
+            for (signal, outcome), items in self._outbox.counts().items():
+                totals.total("psmkit.telemetry.export.items", (signal, outcome), items)
+            for signal, batches in self._outbox.waiting().items():
+                totals.gauge("psmkit.telemetry.export.queue", (signal,), batches)

@@ -1,0 +1,306 @@
+"""Recordings of takes in Parquet or as an Arrow stream, written by pyarrow and read again. Load it late.
+
+One table: ``take`` and ``time_ns`` say when, ``kind`` which of the columns of structs holds the row: comm, op, link, time, span, row, open, step,
+offset (the structs of csrc/telemetry), operation (finished collectives, sends and receives, one a row) or take.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+from collections.abc import Iterator
+from typing import Any, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from psmkit.telemetry.errors import TelemetryError
+from psmkit.telemetry.layout import (
+    ALGORITHMS,
+    CE,
+    COLL,
+    COMM,
+    DATATYPES,
+    FUNCTIONS,
+    LINK,
+    OP,
+    P2P,
+    PROTOCOLS,
+    ROW,
+    TIME,
+    member,
+)
+from psmkit.telemetry.take import OFFSET, STEP, Array, Take, word
+
+__all__ = ["Recorder", "operations", "read"]
+
+_TABLES = {
+    "comm": ("comms", COMM),
+    "op": ("ops", OP),
+    "link": ("links", LINK),
+    "time": ("times", TIME),
+    "span": ("spans", ROW),
+    "row": ("rows", ROW),
+    "open": ("open_rows", ROW),
+    "step": ("steps", STEP),
+    "offset": ("offsets", OFFSET),
+}
+_TAKE = np.dtype([("clock_ns", "i8"), ("rows_dropped", "u8")])
+_BUFFERED = 50_000  # rows of a row group, unless it is older than this:
+_OLD_NS = 60 * 10**9
+_SIZES = dict(zip(DATATYPES, (1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1), strict=True))
+
+_OPERATION = pa.struct(
+    [
+        *((name, pa.uint64()) for name in ("comm_hash", "handle", "seq", "count", "bytes", "start_ns", "duration_ns")),
+        *((name, pa.int32()) for name in ("rank", "nranks", "nnodes", "peer", "channels")),
+        *((name, pa.string()) for name in ("func", "algo", "proto", "datatype", "completion")),
+    ]
+)
+
+
+def _type(kind: np.dtype[Any]) -> Any:
+    if kind.subdtype is not None:
+        base, shape = kind.subdtype
+        return pa.binary(shape[0]) if base == np.dtype("u1") else pa.list_(_type(base), shape[0])
+    if kind.fields is not None:
+        return pa.struct([(name, _type(kind.fields[name][0])) for name in kind.names or ()])
+    return pa.string() if kind.kind == "S" else pa.from_numpy_dtype(kind)
+
+
+_SCHEMA = pa.schema(
+    [
+        ("take", pa.uint32()),
+        ("time_ns", pa.int64()),
+        ("kind", pa.string()),
+        *((name, _type(kind)) for name, (_, kind) in _TABLES.items()),
+        ("operation", _OPERATION),
+        ("about", _type(_TAKE)),
+    ],
+    metadata={"psmkit.recording": "1"},
+)
+
+
+def _to_arrow(array: Array, kind: Any) -> Any:
+    """A numpy array as one of arrow."""
+    if pa.types.is_struct(kind):
+        fields = [kind.field(i) for i in range(kind.num_fields)]
+        return pa.StructArray.from_arrays([_to_arrow(array[f.name], f.type) for f in fields], fields=fields)
+    if pa.types.is_fixed_size_binary(kind):
+        data = pa.py_buffer(np.ascontiguousarray(array).tobytes())
+        return pa.Array.from_buffers(kind, len(array), [None, data])
+    if pa.types.is_fixed_size_list(kind):
+        flat = _to_arrow(np.ascontiguousarray(array).reshape(-1), kind.value_type)
+        return pa.FixedSizeListArray.from_arrays(flat, kind.list_size)
+    if pa.types.is_string(kind):
+        return pa.array([bytes(v).split(b"\0", 1)[0].decode("utf-8", "replace") for v in array], kind)
+    return pa.array(np.ascontiguousarray(array), kind)
+
+
+def _to_numpy(found: Any, kind: np.dtype[Any]) -> Array:
+    """And back. What the file lacks is 0."""
+    if kind.fields is not None:
+        out = np.zeros(len(found), kind)
+        for name in kind.names or ():
+            if found.type.get_field_index(name) >= 0:
+                out[name] = _to_numpy(found.field(name), kind.fields[name][0])
+        return out
+    if kind.subdtype is not None:
+        base, shape = kind.subdtype
+        if base == np.dtype("u1"):
+            return np.frombuffer(b"".join(found.to_pylist()), "u1").reshape(-1, shape[0])
+        return _to_numpy(found.flatten(), base).reshape(-1, shape[0])
+    if kind.kind == "S":
+        return np.array([(v or "").encode()[: kind.itemsize] for v in found.to_pylist()], kind)
+    return cast("Array", found.to_numpy(zero_copy_only=False).astype(kind, copy=False))
+
+
+def operations(take: Take) -> list[dict[str, Any]]:
+    """The finished collectives, sends and receives among the rows of a take. ``bytes`` is count times the size of the type."""
+    comms = {int(c["id"]): c for c in take.comms}
+    seen: set[tuple[int, int, int]] = set()
+    out = []
+    for rows in (take.spans, take.rows):
+        kinds = rows["event"]["type"]
+        for number, layout in ((1, COLL), (2, P2P), (12, CE)):
+            mine = rows[kinds == number]
+            for row, u in zip(mine, member(mine, layout), strict=True):
+                key = (int(row["comm"]), int(row["handle"]), int(row["start_ns"]))
+                found = _operation(number, row, u)
+                comm = comms.get(key[0])
+                if comm is None or found is None or key in seen:
+                    continue
+                seen.add(key)
+                start = take.epoch(key[0], key[2])
+                out.append(
+                    found
+                    | {name: int(comm[name]) for name in ("comm_hash", "rank", "nranks", "nnodes")}
+                    | {"handle": key[1], "start_ns": start}
+                )
+    return out
+
+
+def _operation(kind: int, row: Any, u: Any) -> dict[str, Any] | None:
+    end = int(u["end_ns"] if kind == 12 else u["done_ns"])
+    completion = "copy_engine" if kind == 12 else "proxy" if u["ops_ended"] else "kernel"
+    if not end:
+        end, completion = int(row["event"]["stop_ns"]), "enqueue"
+    if not end:
+        return None
+    datatype = word(DATATYPES, int(u["datatype"]))
+    count = int(u["count"])
+    return {
+        "seq": 0 if kind == 2 else int(u["seq"]),
+        "count": count,
+        "bytes": int(u["bytes"]) if kind == 12 else count * _SIZES.get(datatype, 0),
+        "duration_ns": max(0, end - int(row["start_ns"])),
+        "peer": int(u["peer"]) if kind == 2 else -1,
+        "channels": 0 if kind == 12 else int(u["channels"]),
+        "func": word(FUNCTIONS, int(u["func"])),
+        "algo": word(ALGORITHMS, int(u["algo"])) if kind == 1 else "copy_engine" if kind == 12 else "none",
+        "proto": word(PROTOCOLS, int(u["proto"])) if kind == 1 else "none",
+        "datatype": datatype,
+        "completion": completion,
+    }
+
+
+class Recorder:
+    """Writes takes to a file: Parquet where its name ends so, else an Arrow stream, which can be read whatever became of its writer. When it
+    has ``most`` bytes no more is written, and :attr:`dropped` counts the rows."""
+
+    def __init__(self, path: str, most: int) -> None:
+        self.path = path
+        self.rows = 0
+        self.dropped = 0
+        self._most = most
+        self._number = 0
+        self._batches: list[Any] = []
+        self._first_ns = 0
+        try:
+            self._file = open(path, "wb")  # noqa: SIM115 - closed by close()
+        except OSError as error:
+            raise TelemetryError(f"{path}: cannot be recorded to: {(error.strerror or str(error)).lower()}") from None
+        os.fchmod(self._file.fileno(), 0o600)
+        self._stream = not path.endswith(".parquet")
+        self._writer: Any = (
+            pa.ipc.new_stream(self._file, _SCHEMA)
+            if self._stream
+            else pq.ParquetWriter(self._file, _SCHEMA, compression="zstd")
+        )
+
+    @property
+    def full(self) -> bool:
+        """Whether the file has all the bytes that it may have."""
+        return self._file.tell() >= self._most
+
+    def add(self, take: Take) -> None:
+        """Write a take."""
+        parts = [("about", _to_arrow(np.array([(take.clock_ns, take.rows_dropped)], _TAKE), _type(_TAKE)))]
+        for name, (attribute, kind) in _TABLES.items():
+            array = getattr(take, attribute)
+            if len(array):
+                parts.append((name, _to_arrow(array, _type(kind))))
+        if done := operations(take):
+            parts.append(("operation", pa.array(done, _OPERATION)))
+        count = sum(len(array) for _, array in parts)
+        if self.full:
+            self.dropped += count
+            return
+        self.rows += count
+        self._batches += [self._batch(name, array, take) for name, array in parts]
+        self._number += 1
+        self._first_ns = self._first_ns or take.wall_ns
+        old = take.wall_ns - self._first_ns >= _OLD_NS
+        if self._stream or old or sum(b.num_rows for b in self._batches) >= _BUFFERED:
+            self._flush()
+
+    def _batch(self, name: str, array: Any, take: Take) -> Any:
+        n = len(array)
+        columns = {
+            "take": pa.array(np.full(n, self._number, "u4")),
+            "time_ns": pa.array(np.full(n, take.wall_ns, "i8")),
+            "kind": pa.array([name] * n, pa.string()),
+            name: array,
+        }
+        return pa.record_batch(
+            [columns[f.name] if f.name in columns else pa.nulls(n, f.type) for f in _SCHEMA], schema=_SCHEMA
+        )
+
+    def _flush(self) -> None:
+        if self._batches:
+            table = pa.Table.from_batches(self._batches).combine_chunks()
+            if self._stream:
+                self._writer.write_table(table)
+                self._file.flush()
+            else:
+                self._writer.write_table(table, row_group_size=max(1, table.num_rows))
+        self._batches, self._first_ns = [], 0
+
+    def close(self) -> None:
+        """Write what is left."""
+        self._flush()
+        self._writer.close()
+        self._file.close()
+
+
+def _batches(path: str) -> Iterator[Any]:
+    with open(path, "rb") as file:
+        magic = file.read(4)
+        file.seek(0)
+        if magic == b"PAR1":
+            yield from pq.ParquetFile(file).iter_batches(batch_size=_BUFFERED)
+            return
+        stream = pa.ipc.open_stream(file)
+        # The last batch of a writer that was killed may be cut.
+        with contextlib.suppress(pa.ArrowInvalid, OSError):
+            yield from stream
+
+
+def read(path: str) -> Iterator[Take]:
+    """The takes of a recording, in order.
+
+    Raises:
+        TelemetryError: the file is none, or damaged.
+    """
+    number = -1
+    take: Take | None = None
+    try:
+        for batch in _batches(path):
+            if "take" not in batch.schema.names or "about" not in batch.schema.names:
+                raise TelemetryError(f"{path}: no recording of psmkit telemetry")
+            column = batch.column("take").to_numpy()
+            edges = [0, *(np.flatnonzero(np.diff(column)) + 1).tolist(), len(column)]
+            for first, end in itertools.pairwise(edges):
+                if end == first:
+                    continue
+                if take is None or int(column[first]) != number:
+                    if take is not None:
+                        yield take
+                    number = int(column[first])
+                    take = Take(int(batch.column("time_ns")[first].as_py()), 0)
+                _fill(take, batch.slice(first, end - first))
+    except OSError as error:
+        raise TelemetryError(f"{path}: {(error.strerror or str(error)).lower()}") from None
+    except (pa.ArrowException, ValueError) as error:
+        why = str(error).partition("\n")[0]
+        raise TelemetryError(
+            f"{path}: no recording, or a damaged one (a Parquet file is whole only once it is closed): {why}"
+        ) from None
+    if take is not None:
+        yield take
+
+
+def _fill(take: Take, batch: Any) -> None:
+    kinds = np.array(batch.column("kind").to_pylist())
+    for name in dict.fromkeys(kinds.tolist()):
+        rows = np.flatnonzero(kinds == name)
+        if name == "about":
+            about = _to_numpy(batch.column("about").take(pa.array(rows)), _TAKE)[0]
+            take.clock_ns, take.rows_dropped = int(about["clock_ns"]), int(about["rows_dropped"])
+        elif name in _TABLES:
+            attribute, kind = _TABLES[name]
+            found = _to_numpy(batch.column(name).take(pa.array(rows)), kind)
+            before = getattr(take, attribute)
+            setattr(take, attribute, np.concatenate([before, found]) if len(before) else found)
