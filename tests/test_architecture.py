@@ -27,7 +27,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "lab": {"logparse", "transport", "proxy", "model"},
     "testing": {"lab", "model"},
     "plugins": {"lab", "model"},  # its driver runs ranks, by the one runner
-    "tune": {"model"},
+    "tune": {"telemetry", "model"},  # fits what was recorded
     "telemetry": {"logparse", "_native", "model"},
     "cli": {
         "report",

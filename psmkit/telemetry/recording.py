@@ -34,7 +34,7 @@ from psmkit.telemetry.layout import (
 )
 from psmkit.telemetry.take import OFFSET, STEP, Array, Take, word
 
-__all__ = ["Recorder", "operations", "read"]
+__all__ = ["Recorder", "finished", "operations", "read"]
 
 _TABLES = {
     "comm": ("comms", COMM),
@@ -245,6 +245,19 @@ class Recorder:
         self._file.close()
 
 
+def finished(path: str) -> Iterator[dict[str, Any]]:
+    """The finished operations of a recording: the rows of its column ``operation``.
+
+    Raises:
+        TelemetryError: the file is none, or damaged.
+    """
+    for batch in _checked(path):
+        at = batch.schema.get_field_index("operation")
+        rows = np.flatnonzero(np.array(batch.column("kind").to_pylist()) == "operation")
+        if at >= 0 and len(rows):
+            yield from batch.column(at).take(pa.array(rows)).to_pylist()
+
+
 def _batches(path: str) -> Iterator[Any]:
     with open(path, "rb") as file:
         magic = file.read(4)
@@ -266,21 +279,28 @@ def read(path: str) -> Iterator[Take]:
     """
     number = -1
     take: Take | None = None
+    for batch in _checked(path):
+        column = batch.column("take").to_numpy()
+        edges = [0, *(np.flatnonzero(np.diff(column)) + 1).tolist(), len(column)]
+        for first, end in itertools.pairwise(edges):
+            if end == first:
+                continue
+            if take is None or int(column[first]) != number:
+                if take is not None:
+                    yield take
+                number = int(column[first])
+                take = Take(int(batch.column("time_ns")[first].as_py()), 0)
+            _fill(take, batch.slice(first, end - first))
+    if take is not None:
+        yield take
+
+
+def _checked(path: str) -> Iterator[Any]:
     try:
         for batch in _batches(path):
-            if "take" not in batch.schema.names or "about" not in batch.schema.names:
+            if not {"take", "kind", "about"} <= set(batch.schema.names):
                 raise TelemetryError(f"{path}: no recording of psmkit telemetry")
-            column = batch.column("take").to_numpy()
-            edges = [0, *(np.flatnonzero(np.diff(column)) + 1).tolist(), len(column)]
-            for first, end in itertools.pairwise(edges):
-                if end == first:
-                    continue
-                if take is None or int(column[first]) != number:
-                    if take is not None:
-                        yield take
-                    number = int(column[first])
-                    take = Take(int(batch.column("time_ns")[first].as_py()), 0)
-                _fill(take, batch.slice(first, end - first))
+            yield batch
     except OSError as error:
         raise TelemetryError(f"{path}: {(error.strerror or str(error)).lower()}") from None
     except (pa.ArrowException, ValueError) as error:
@@ -288,8 +308,6 @@ def read(path: str) -> Iterator[Take]:
         raise TelemetryError(
             f"{path}: no recording, or a damaged one (a Parquet file is whole only once it is closed): {why}"
         ) from None
-    if take is not None:
-        yield take
 
 
 def _fill(take: Take, batch: Any) -> None:

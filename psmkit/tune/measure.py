@@ -11,7 +11,16 @@ from pathlib import Path
 
 from psmkit.model.errors import InputError
 
-__all__ = ["ALGORITHMS", "OPS", "PROTOCOLS", "Sample", "parse_csv", "parse_nccl_tests", "read_samples"]
+__all__ = [
+    "ALGORITHMS",
+    "OPS",
+    "PROTOCOLS",
+    "Sample",
+    "parse_csv",
+    "parse_nccl_tests",
+    "parse_recording",
+    "read_samples",
+]
 
 OPS = ("broadcast", "reduce", "allgather", "reducescatter", "allreduce")
 ALGORITHMS = ("tree", "ring", "collnet_direct", "collnet_chain", "nvls", "nvls_tree", "pat")
@@ -33,14 +42,18 @@ class Sample:
 
 
 def read_samples(path: str | Path, given: Mapping[str, str] | None = None) -> list[Sample]:
-    """The measurements of a file: CSV with a line of names, or what a program of nccl-tests printed.
+    """The measurements of a file: CSV with a line of names, what a program of nccl-tests printed, or a recording of ``psmkit telemetry``.
 
-    ``given`` has what the file does not say: op, algorithm, protocol, ranks, nodes, channels.
+    ``given`` has what the file does not say: op, algorithm, protocol, ranks, nodes, channels. A recording says all of it.
 
     Raises:
         InputError: there is none, or a value is missing or wrong.
     """
     try:
+        with open(path, "rb") as file:
+            recorded = file.read(4) in _RECORDINGS
+        if recorded:
+            return parse_recording(str(path))
         text = Path(path).read_text("utf-8", "replace")
     except OSError as error:
         raise InputError(str(path), error.strerror or str(error)) from None
@@ -51,6 +64,54 @@ def read_samples(path: str | Path, given: Mapping[str, str] | None = None) -> li
     if not found:
         raise InputError(str(path), "no measurement is in it: a table of nccl-tests or CSV with names is meant")
     return found
+
+
+# ---- recordings ----
+
+_RECORDINGS = (b"PAR1", b"\xff\xff\xff\xff")  # Parquet; a stream of Arrow
+# Their size is that of all ranks together: what nccl-tests prints, and what NCCL asks a tuner with.
+_OF_ALL_RANKS = ("allgather", "reducescatter")
+
+
+def parse_recording(path: str) -> list[Sample]:
+    """One measurement of each collective: the least time of the ranks that were recorded.
+
+    A rank that comes late waits least, so its time is that of the collective; the others' times hold the wait for it, too. Collectives of
+    which only the enqueueing is known are left out, and those whose algorithm is none that a tuner can choose.
+
+    Raises:
+        InputError: the file is damaged, there is no pyarrow, or no such collective is in it.
+    """
+    try:
+        from psmkit.telemetry.recording import finished
+    except ImportError as error:
+        raise InputError(path, f"reading a recording needs {error.name}: install psmkit[telemetry]") from None
+    from psmkit.telemetry.errors import TelemetryError
+
+    least: dict[tuple[int, int, str], Sample] = {}
+    seen = left = 0
+    try:
+        for row in finished(path):
+            op, algorithm, protocol = (str(row[name]).lower() for name in ("func", "algo", "proto"))
+            if op not in OPS or not row["duration_ns"]:
+                continue
+            seen += 1
+            if row["completion"] == "enqueue" or algorithm not in ALGORITHMS or protocol not in PROTOCOLS:
+                left += 1
+                continue
+            size = int(row["bytes"]) * (int(row["nranks"]) if op in _OF_ALL_RANKS else 1)
+            key = (int(row["comm_hash"]), int(row["seq"]), op)
+            time = int(row["duration_ns"]) / 1e3
+            old = least.get(key)
+            if old is None or time < old.microseconds:
+                shape = (max(1, int(row["nranks"])), max(1, int(row["nnodes"])))
+                least[key] = Sample(op, size, *shape, algorithm, protocol, time)  # channels: NCCL chose
+    except TelemetryError as error:
+        raise InputError(path, str(error).removeprefix(f"{path}: ")) from None
+    if not least:
+        why = f"all {left} that it has were only seen being enqueued, or by other algorithms" if seen else "it has none"
+        raise InputError(path, f"no collective can be taken as a measurement: {why}")
+    return list(least.values())
 
 
 # ---- CSV ----
