@@ -1,0 +1,453 @@
+/* The profiler's calls in any version, each watched and told to the checker. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "profiler.h"
+
+enum { PAGE = 4096, PAGES = 32 };
+
+/* What each thread is in; read by the watcher and by the handler of faults. */
+struct slot {
+    _Atomic(const char *) call;
+    _Atomic uint64_t since;
+    char event[120];
+};
+static struct slot slots[MAX_THREADS];
+static _Atomic int nslots;
+static _Thread_local struct slot *mine;
+/* Descriptors on pages that are closed after the call. */
+static _Thread_local char *pages;
+static _Thread_local unsigned page;
+
+static struct slot *slot(void)
+{
+    if (!mine) mine = &slots[atomic_fetch_add(&nslots, 1) % MAX_THREADS];
+    return mine;
+}
+
+static void enter(const char *call, const struct event *e)
+{
+    struct slot *s = slot();
+    if (e)
+        event_text(e, s->event, sizeof s->event);
+    else
+        s->event[0] = 0;
+    atomic_store(&s->since, now_ns());
+    atomic_store(&s->call, call);
+}
+
+static void leave(void)
+{
+    atomic_store(&slot()->call, NULL);
+}
+
+static const char *of_event(const struct slot *s)
+{
+    static _Thread_local char text[140];
+    snprintf(text, sizeof text, "%s%s", s->event[0] ? " of " : "", s->event);
+    return text;
+}
+
+static void *watch(void *unused)
+{
+    (void)unused;
+    for (;;) {
+        usleep(20000);
+        uint64_t now = now_ns();
+        for (int i = 0; i < MAX_THREADS; i++) {
+            const char *call = atomic_load(&slots[i].call);
+            uint64_t since = atomic_load(&slots[i].since);
+            if (call && since < now && now - since > d.timeout_ns)
+                failed("blocked", "%s%s did not come back within %.3g s", call, of_event(&slots[i]),
+                       (double)d.timeout_ns * 1e-9);
+        }
+    }
+    return NULL;
+}
+
+/* ---- memory that nobody may touch ---- */
+
+static struct {
+    char *parents, *contexts, *buffer;
+    size_t size;
+} closed;
+
+static void close_memory(void)
+{
+    closed.size = (size_t)1 << 20;
+    closed.parents = mmap(NULL, closed.size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    closed.contexts = mmap(NULL, closed.size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    closed.buffer = mmap(NULL, closed.size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (closed.parents == MAP_FAILED || closed.contexts == MAP_FAILED || closed.buffer == MAP_FAILED) abort();
+}
+
+void *foreign_parent(unsigned n)
+{
+    return closed.parents + (size_t)n % 4096 * 64;
+}
+
+void *foreign_context(void)
+{
+    return closed.contexts + 64;
+}
+
+void *user_buffer(void)
+{
+    return closed.buffer;
+}
+
+/* Pages of all threads, to know them in a fault. */
+static _Atomic(char *) traps[MAX_THREADS];
+
+static const char *place(const char *address)
+{
+    if (address >= closed.parents && address < closed.parents + closed.size)
+        return ": it touched the parent of an operation of another process (proxyOp.pid is not this process)";
+    if (address >= closed.contexts && address < closed.contexts + closed.size)
+        return ": it touched the context of an operation of another process (proxyOp.pid is not this process)";
+    if (address >= closed.buffer && address < closed.buffer + closed.size)
+        return ": it touched the user's buffer, which is the GPU's";
+    for (int i = 0; i < MAX_THREADS; i++)
+        if (traps[i] && address >= traps[i] && address < traps[i] + (size_t)PAGE * PAGES)
+            return ": it touched a descriptor, or a string of one, after the call that it was for";
+    return address && address < (char *)PAGE ? ": it followed a NULL pointer" : "";
+}
+
+static void fault(int number, siginfo_t *info, void *unused)
+{
+    (void)unused;
+    signal(number, SIG_DFL);
+    const char *call = mine ? atomic_load(&mine->call) : NULL;
+    const char *where = number == SIGSEGV || number == SIGBUS ? place(info->si_addr) : "";
+    if (!*where && number == SIGSEGV && !info->si_addr) where = ": it followed a NULL pointer";
+    if (call) failed("died", "SIG%s in %s%s%s", sigabbrev_np(number), call, of_event(mine), where);
+    failed("died", "SIG%s in a thread of the profiler, or outside of its calls%s", sigabbrev_np(number), where);
+}
+
+void watch_start(void)
+{
+    close_memory();
+    static char stack[1 << 16];
+    stack_t alternate = {.ss_sp = stack, .ss_size = sizeof stack};
+    sigaltstack(&alternate, NULL);
+    struct sigaction action = {.sa_sigaction = fault, .sa_flags = SA_SIGINFO | SA_ONSTACK};
+    const int signals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
+    for (size_t i = 0; i < sizeof signals / sizeof *signals; i++) sigaction(signals[i], &action, NULL);
+    pthread_t thread;
+    if (pthread_create(&thread, NULL, watch, NULL) == 0) pthread_detach(thread);
+}
+
+/* Room for a descriptor, its strings or arguments. */
+struct room {
+    union event_record *record;
+    char (*words)[EVENT_WORD];
+    void *page;
+};
+static _Thread_local union event_record plain_record;
+static char (*lasting_words(const struct event *e))[EVENT_WORD];
+
+static struct room take(const struct event *e)
+{
+    if (!d.trap) return (struct room){&plain_record, lasting_words(e), NULL};
+    if (!pages) {
+        pages = mmap(NULL, (size_t)PAGE * PAGES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (pages == MAP_FAILED) abort();
+        atomic_store(&traps[slot() - slots], pages);
+    }
+    char *at = pages + (size_t)(page++ % PAGES) * PAGE;
+    mprotect(at, PAGE, PROT_READ | PROT_WRITE);
+    return (struct room){(void *)at, (void *)(at + PAGE / 2), at};
+}
+
+static void give(const struct room *r)
+{
+    if (r->page) mprotect(r->page, PAGE, PROT_NONE);
+}
+
+/* NCCL's strings are constants: where nothing is tried with them, they last. */
+static char (*lasting_words(const struct event *e)) [EVENT_WORD] {
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    static char known[64][5][EVENT_WORD];
+    static int n;
+    pthread_mutex_lock(&lock);
+    int i = 0;
+    while (i < n &&
+           (memcmp(known[i][0], e->func, EVENT_WORD) != 0 || memcmp(known[i][1], e->datatype, EVENT_WORD) != 0 ||
+            memcmp(known[i][2], e->algo, EVENT_WORD) != 0 || memcmp(known[i][3], e->proto, EVENT_WORD) != 0))
+        i++;
+    if (i == n && n < 63) {
+        memcpy(known[n][0], e->func, EVENT_WORD);
+        memcpy(known[n][1], e->datatype, EVENT_WORD);
+        memcpy(known[n][2], e->algo, EVENT_WORD);
+        memcpy(known[n++][3], e->proto, EVENT_WORD);
+    }
+    pthread_mutex_unlock(&lock);
+    return known[i];
+}
+
+/* ---- the table ---- */
+
+bool table_find(int version)
+{
+    char symbol[32];
+    snprintf(symbol, sizeof symbol, "ncclProfiler_v%d", version);
+    d.table = dlsym(d.library, symbol);
+    return d.table != NULL;
+}
+
+const char *table_name(void)
+{
+    return ((const ncclProfiler_v1_t *)d.table)->name;
+}
+
+const char *table_empty(void)
+{
+    /* All versions have the same slots in the same order. */
+    const ncclProfiler_v6_t *t = d.table;
+    return !t->init               ? "init"
+           : !t->startEvent       ? "startEvent"
+           : !t->stopEvent        ? "stopEvent"
+           : !t->recordEventState ? "recordEventState"
+           : !t->finalize         ? "finalize"
+                                  : NULL;
+}
+
+/* The checker is told, unless it is left out. */
+#define TELL(call)                                                                                                     \
+    do {                                                                                                               \
+        if (!d.unchecked) call;                                                                                        \
+    } while (0)
+#define T(n) ((const ncclProfiler_v##n##_t *)d.table)
+#define EACH(call)                                                                                                     \
+    switch (d.version) {                                                                                               \
+    case 1:                                                                                                            \
+        call(1);                                                                                                       \
+        break;                                                                                                         \
+    case 2:                                                                                                            \
+        call(2);                                                                                                       \
+        break;                                                                                                         \
+    case 3:                                                                                                            \
+        call(3);                                                                                                       \
+        break;                                                                                                         \
+    case 4:                                                                                                            \
+        call(4);                                                                                                       \
+        break;                                                                                                         \
+    case 5:                                                                                                            \
+        call(5);                                                                                                       \
+        break;                                                                                                         \
+    default:                                                                                                           \
+        call(6);                                                                                                       \
+        break;                                                                                                         \
+    }
+
+bool p_init(struct comm *c)
+{
+    ncclResult_t result;
+    const char *name = c->unnamed ? NULL : c->name;
+    enter("init", NULL);
+    switch (d.version) {
+    case 1:
+        result = T(1)->init(&c->context, &d.mask);
+        break;
+    case 2:
+        result = T(2)->init(&c->context, &d.mask);
+        break;
+    case 3:
+        result = T(3)->init(&c->context, &d.mask);
+        break;
+    case 4:
+        result = T(4)->init(&c->context, &d.mask, name, c->hash, c->nodes, c->ranks, c->rank, logger);
+        break;
+    case 5:
+        result = T(5)->init(&c->context, c->hash, &d.mask, name, c->nodes, c->ranks, c->rank, logger);
+        break;
+    default:
+        result = T(6)->init(&c->context, c->hash, &d.mask, name, c->nodes, c->ranks, c->rank, logger);
+        break;
+    }
+    leave();
+    /* NCCL's adapter for v5. */
+    if (d.version == 5) d.mask &= ~(ncclProfileCeColl | ncclProfileCeSync | ncclProfileCeBatch);
+    TELL(contract_init(d.contract, result, c->context, &d.mask, c->hash, c->rank));
+    return result == ncclSuccess;
+}
+
+void p_finalize(struct comm *c)
+{
+    /* From 2.28, which v5 came with, on: only where there is a context. */
+    if (d.version >= 5 && !c->context) return;
+    ncclResult_t result = ncclSuccess;
+    TELL(contract_finalizing(d.contract, c->context));
+    enter("finalize", NULL);
+#define CALL(n) result = T(n)->finalize(c->context)
+    EACH(CALL)
+#undef CALL
+    leave();
+    TELL(contract_result(d.contract, "finalize", result));
+    c->context = NULL;
+}
+
+void p_start(void *context, void **handle, const struct event *e)
+{
+    ncclResult_t result = ncclSuccess;
+    union event_record copy;
+    struct room room = take(e);
+    event_write(d.version, e, room.record, room.words);
+    memcpy(&copy, room.record, sizeof copy);
+    void *before = *handle;
+    struct contract_start s = {.kind = 0};
+    TELL(s = contract_starting(d.contract, context, e));
+    enter("startEvent", e);
+#define CALL(n) result = T(n)->startEvent(context, handle, &room.record->v##n)
+    EACH(CALL)
+#undef CALL
+    leave();
+    bool changed = memcmp(&copy, room.record, event_record_size(d.version)) != 0;
+    give(&room);
+    void *given = *handle;
+    if (before && given == before && result == ncclSuccess)
+        failed(
+            "contract",
+            "startEvent of %s answered success and left *eHandle as it was: NCCL has the handle of an older event, or "
+            "anything, there, and goes on with it",
+            event_kind_name(event_kind(e->type)));
+    TELL(contract_started(d.contract, &s, e, result, before, given, changed));
+    d.starts++;
+    if (!given) d.nulls++;
+}
+
+void p_stop(void *handle)
+{
+    ncclResult_t result = ncclSuccess;
+    TELL(contract_stopping(d.contract, handle));
+    enter(handle ? "stopEvent" : "stopEvent with NULL", NULL);
+#define CALL(n) result = T(n)->stopEvent(handle)
+    EACH(CALL)
+#undef CALL
+    leave();
+    if (handle) TELL(contract_result(d.contract, "stopEvent", result));
+}
+
+void p_state(void *handle, int state, const struct event_args *args)
+{
+    ncclResult_t result = ncclSuccess;
+    struct event_args none = {.none = true};
+    struct event nothing = {.type = 0};
+    struct room room = take(&nothing);
+    union event_args_record *record = (void *)room.record;
+    if (args) event_args_write(d.version, state, args, record);
+    TELL(contract_stating(d.contract, handle, state, args ? args : &none));
+    enter(handle ? args ? "recordEventState" : "recordEventState with eStateArgs NULL" : "recordEventState with NULL",
+          NULL);
+#define CALL(n)                                                                                                        \
+    result = T(n)->recordEventState(handle, (ncclProfilerEventState_v##n##_t)state, args ? &record->v##n : NULL)
+    EACH(CALL)
+#undef CALL
+    leave();
+    give(&room);
+    if (handle) TELL(contract_result(d.contract, "recordEventState", result));
+}
+
+/* ---- time ---- */
+
+/* What is timed is below whatever the profiler asks for. */
+struct timed {
+    struct plan plan;
+    struct op ops[64];
+    int n;
+    void *op; /* sends */
+};
+
+static bool timed_op(struct comm *c, struct timed *t)
+{
+    memset(t, 0, sizeof *t);
+    plan_begin(&t->plan, c);
+    plan_coll(&t->plan, "AllReduce", 1 << 20, 1);
+    int i = 0, n = t->n = plan_launch(&t->plan, t->ops, 64);
+    while (i < n && !(t->ops[i].is_send && !t->ops[i].kernel)) i++;
+    struct event e = {.type = ncclProfileProxyOp,
+                      .rank = c->rank,
+                      .pid = getpid(),
+                      .peer = 1,
+                      .steps = TIMED,
+                      .chunk = 1 << 19,
+                      .is_send = true,
+                      .parent = i < n ? t->ops[i].parent : NULL};
+    if (asked((uint32_t)d.mask, event_kind(e.type))) p_start(c->context, &t->op, &e);
+    return t->op && asked((uint32_t)d.mask, event_kind(ncclProfileProxyStep));
+}
+
+static void timed_end(struct timed *t)
+{
+    if (t->op) p_stop(t->op);
+    /* A collective is over, and its place in a pool free, when all of it is. */
+    ops_run(t->ops, t->n);
+    plan_end(&t->plan);
+}
+
+/* In tenths of ns; 0: there are no steps. */
+uint64_t p_time_pairs(struct comm *c)
+{
+    static struct timed t;
+    uint64_t best = UINT64_MAX;
+    for (int run = 0; run < 9; run++) {
+        if (!timed_op(c, &t)) best = 0;
+        struct event e = {.type = ncclProfileProxyStep, .parent = t.op, .rank = c->rank};
+        union event_record record;
+        void *handle;
+        event_write(d.version, &e, &record, lasting_words(&e));
+        enter("startEvent", &e);
+        uint64_t begun = now_ns();
+#define CALL(n)                                                                                                        \
+    for (int i = 0; best && i < TIMED; i++) {                                                                          \
+        handle = NULL;                                                                                                 \
+        record.v##n.proxyStep.step = i;                                                                                \
+        T(n)->startEvent(c->context, &handle, &record.v##n);                                                           \
+        if (handle) T(n)->stopEvent(handle);                                                                           \
+    }
+        EACH(CALL)
+#undef CALL
+        uint64_t took = now_ns() - begun;
+        leave();
+        timed_end(&t);
+        if (took < best) best = took;
+    }
+    return best * 10 / TIMED;
+}
+
+uint64_t p_time_states(struct comm *c)
+{
+    static struct timed t;
+    uint64_t best = UINT64_MAX;
+    void *step = NULL;
+    if (timed_op(c, &t)) {
+        struct event e = {.type = ncclProfileProxyStep, .parent = t.op, .rank = c->rank};
+        p_start(c->context, &step, &e);
+    }
+    /* One that may come again. */
+    void *handle = d.version <= 3 ? t.op : step;
+    const int state = d.version <= 3 ? ncclProfilerProxyOpSendPosted : ncclProfilerProxyStepSendPeerWait_v4;
+    union event_args_record record = {0};
+    for (int run = 0; handle && run < 9; run++) {
+        enter("recordEventState", NULL);
+        uint64_t begun = now_ns();
+#define CALL(n)                                                                                                        \
+    for (int i = 0; i < TIMED; i++) T(n)->recordEventState(handle, (ncclProfilerEventState_v##n##_t)state, &record.v##n)
+        EACH(CALL)
+#undef CALL
+        uint64_t took = now_ns() - begun;
+        leave();
+        if (took < best) best = took;
+    }
+    if (step) p_stop(step);
+    timed_end(&t);
+    return handle ? best * 10 / TIMED : 0;
+}

@@ -1,0 +1,569 @@
+/* The checks, in the order in which they run; each in a process of its own. */
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <dlfcn.h>
+#include <malloc.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "profiler.h"
+
+enum { OPS = 4096, COMMS = 4 };
+
+static struct comm comm_of(int number, int rank, int ranks)
+{
+    struct comm c = {.hash = UINT64_C(0x9f3c11d2a0b40000) + (uint64_t)number, .rank = rank, .ranks = ranks, .nodes = 1};
+    snprintf(c.name, sizeof c.name, "comm-%d", number);
+    c.unnamed = number % 2 != 0; /* most users give no name */
+    return c;
+}
+
+static struct comm opened(int number)
+{
+    struct comm c = comm_of(number, 0, 4);
+    if (!p_init(&c)) failed("contract", "init answered an error: NCCL goes on without the profiler");
+    return c;
+}
+
+static void need(uint64_t kinds, const char *what)
+{
+    for (int i = 0; i < EVENT_TYPES; i++)
+        if (kinds >> i & 1 && asked((uint32_t)d.mask, i)) return;
+    skipped("the mask, 0x%x, does not ask for %s", (unsigned)d.mask, what);
+}
+
+static struct op *room(void)
+{
+    static struct op *ops;
+    if (!ops) ops = calloc(OPS, sizeof *ops);
+    if (!ops) abort();
+    return ops;
+}
+
+/* A group call with colls and p2ps, and its proxy operations, one after the other. */
+static void whole(struct comm *c, int colls, int p2ps, struct op *ops)
+{
+    static _Thread_local struct plan plan;
+    plan_begin(&plan, c);
+    for (int i = 0; i < colls; i++) plan_coll(&plan, i % 3 ? "AllReduce" : "AllGather", (uint64_t)1 << (i % 20 + 4), 2);
+    for (int i = 0; i < p2ps; i++) plan_p2p(&plan, i % 2 == 0, 1 + i % 3, 4096);
+    if (d.version >= 6) plan_ce(&plan, 1 << 20);
+    memset(ops, 0, sizeof *ops * OPS);
+    int n = plan_launch(&plan, ops, OPS);
+    plan_end(&plan);
+    control(c, true, 0);
+    control(c, false, n);
+    ops_run(ops, n);
+}
+
+/* ---- loading ---- */
+
+static void load(void)
+{
+    note("%s", table_name() ? table_name() : "");
+}
+
+static void slots(void)
+{
+    const char *empty = table_empty();
+    if (empty) failed("contract", "%s is NULL, and NCCL calls it without a look", empty);
+    if (!table_name() || !*table_name()) failed("contract", "the table has no name, which NCCL prints");
+}
+
+static void init(void)
+{
+    const struct {
+        int rank, ranks, nodes;
+    } shapes[] = {{0, 1, 1}, {3, 8, 1}, {1023, 1024, 128}};
+    struct comm c[3];
+    for (int i = 0; i < 3; i++) {
+        c[i] = comm_of(i, shapes[i].rank, shapes[i].ranks);
+        c[i].nodes = shapes[i].nodes;
+        if (!p_init(&c[i]))
+            failed("contract", "init answered an error for rank %d of %d: NCCL goes on without the profiler", c[i].rank,
+                   c[i].ranks);
+    }
+    for (int i = 0; i < 3; i++) {
+        if (!c[i].context) weak("init answered no context; from 2.28 on NCCL calls finalize only where there is one");
+        p_finalize(&c[i]);
+    }
+}
+
+static void mask(void)
+{
+    struct comm c = opened(0);
+    uint64_t now = (uint32_t)d.mask, known = event_known(d.version);
+    char kinds[300] = "";
+    size_t at = 0;
+    for (int i = 0; i < EVENT_TYPES; i++)
+        if (now >> i & 1)
+            at += (size_t)snprintf(kinds + at, sizeof kinds - at, "%s%s", at ? " " : "", event_kind_name(i));
+    if (now & ~known)
+        weak("the mask is 0x%lx; v%d has no events for the bits 0x%lx", (unsigned long)now, d.version,
+             (unsigned long)(now & ~known));
+    else if (!now)
+        note("asks for nothing: set what makes it ask, or no event is tried");
+    else
+        note("%s", kinds);
+    p_finalize(&c);
+}
+
+/* ---- events ---- */
+
+static void collective(void)
+{
+    struct comm c = opened(0);
+    need(ncclProfileColl | ncclProfileProxyCtrl | ncclProfileKernelLaunch | ncclProfileGroupApi, "collectives");
+    for (int i = 0; i < 4; i++) whole(&c, 1, 0, room());
+    p_finalize(&c);
+}
+
+static void p2p(void)
+{
+    struct comm c = opened(0);
+    need(ncclProfileP2p, "sends and receives");
+    for (int i = 0; i < 4; i++) whole(&c, 0, 2, room());
+    p_finalize(&c);
+}
+
+static void group(void)
+{
+    struct comm c = opened(0);
+    need(ncclProfileColl | ncclProfileP2p, "operations");
+    for (int i = 0; i < 3; i++) whole(&c, 64, 96, room());
+    p_finalize(&c);
+}
+
+static void descriptor(void)
+{
+    d.trap = true;
+    struct comm c = opened(0);
+    need(event_known(d.version), "anything");
+    for (int i = 0; i < 3; i++) whole(&c, 3, 4, room());
+    p_finalize(&c);
+}
+
+/* Operations of the proxy begin when the events of the operations are long stopped, and newer ones are there. */
+static void order(void)
+{
+    static struct plan plans[8];
+    struct comm c = opened(0);
+    need(ncclProfileProxyOp | ncclProfileKernelCh, "what the proxy does");
+    struct op *ops = room();
+    int ends[8], n = 0;
+    for (int i = 0; i < 8; i++) {
+        plan_begin(&plans[i], &c);
+        plan_coll(&plans[i], "AllReduce", 1 << 20, 2);
+        n += plan_launch(&plans[i], ops + n, OPS - n);
+        plan_end(&plans[i]);
+        ends[i] = n;
+    }
+    /* Those of the last first, and two plans at a time. */
+    for (int i = 7; i > 0; i -= 2) ops_run(ops + (i > 1 ? ends[i - 2] : 0), ends[i] - (i > 1 ? ends[i - 2] : 0));
+    p_finalize(&c);
+}
+
+/* A captured graph: its operations run again and again, and their API events are of the capture. */
+static void graph(void)
+{
+    static struct plan plan;
+    struct comm c = opened(0);
+    need(ncclProfileColl, "collectives");
+    plan_begin(&plan, &c);
+    plan_coll(&plan, "AllReduce", 1 << 20, 1);
+    plan_p2p(&plan, true, 1, 1 << 20);
+    plan_end(&plan);
+    for (int i = 0; i < 5; i++) {
+        int n = plan_launch(&plan, room(), OPS);
+        ops_run(room(), n);
+        memset(room(), 0, sizeof *room() * OPS);
+    }
+    p_finalize(&c);
+}
+
+/* NULL is what NCCL has where the profiler gave none; and in v5 where no call of the API is behind an operation. */
+static void null_parent(void)
+{
+    struct comm c = opened(0);
+    const uint64_t kinds[] = {ncclProfileColl,         ncclProfileP2p,       ncclProfileProxyOp, ncclProfileProxyStep,
+                              ncclProfileKernelCh,     ncclProfileNetPlugin, ncclProfileCollApi, ncclProfileP2pApi,
+                              ncclProfileKernelLaunch, ncclProfileCeColl};
+    need(event_known(d.version), "anything");
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        if (!asked((uint32_t)d.mask, event_kind(kinds[i]))) continue;
+        void *handle = NULL;
+        struct event e = {.type = kinds[i],
+                          .func = "Broadcast",
+                          .datatype = "ncclInt8",
+                          .algo = "RING",
+                          .proto = "LL",
+                          .pid = getpid(),
+                          .steps = 1,
+                          .is_send = true,
+                          .channels = 1};
+        p_start(c.context, &handle, &e);
+        if (handle) p_stop(handle);
+    }
+    p_finalize(&c);
+}
+
+/* NCCL stops what a net plugin did not get a handle for; up to 2.25 tasks, too. */
+static void null_handle(void)
+{
+    struct comm c = opened(0);
+    p_stop(NULL);
+    struct event_args args = {.bytes = 0};
+    if (d.version >= 4) p_state(NULL, ncclProfilerNetPluginUpdate, &args);
+    p_stop(NULL);
+    p_finalize(&c);
+}
+
+/* PXN: the proxy of this process serves another one. Parent and context are addresses of that. */
+static void pxn(void)
+{
+    struct comm c = opened(0);
+    need(ncclProfileProxyOp, "proxy operations");
+    static struct plan plan;
+    struct op *ops = room();
+    plan_begin(&plan, &c);
+    plan_coll(&plan, "AllReduce", 1 << 20, 4);
+    int n = plan_launch(&plan, ops, OPS);
+    plan_end(&plan);
+    for (int i = 0; i < n; i++) {
+        if (ops[i].kernel || ops[i].channel % 2) continue;
+        ops[i].pid = getpid() + 1 + i;
+        ops[i].parent = foreign_parent((unsigned)i);
+        ops[i].context = foreign_context();
+        ops[i].rank = 5;
+    }
+    ops_run(ops, n);
+    /* And after the local communicator is gone, where another one keeps the proxy. */
+    struct comm other = opened(1);
+    p_finalize(&c);
+    struct op late = {.context = foreign_context(),
+                      .parent = foreign_parent(77),
+                      .mask = (uint32_t)d.mask,
+                      .rank = 6,
+                      .pid = getpid() + 9,
+                      .peer = 1,
+                      .steps = 4,
+                      .is_send = true};
+    op_run(&late);
+    p_finalize(&other);
+}
+
+/* The profiler changes its mask while NCCL runs: what was called before goes on as it was asked for. */
+static void mask_off(void)
+{
+    struct comm c = opened(0);
+    static struct plan plan;
+    struct op *ops = room();
+    int all = d.mask;
+    if (!all) skipped("the mask asks for nothing");
+    plan_begin(&plan, &c);
+    plan_coll(&plan, "AllReduce", 1 << 20, 2);
+    plan_p2p(&plan, true, 1, 100);
+    __atomic_store_n(&d.mask, 0, __ATOMIC_RELAXED);
+    plan_coll(&plan, "AllGather", 1 << 20, 2); /* of the same group, and not asked for */
+    int n = plan_launch(&plan, ops, OPS);
+    plan_end(&plan);
+    ops_run(ops, n);
+    for (int bit = 0; bit < EVENT_TYPES; bit++) {
+        if (!(all >> bit & 1)) continue;
+        __atomic_store_n(&d.mask, 1 << bit, __ATOMIC_RELAXED);
+        whole(&c, 1, 2, ops);
+    }
+    __atomic_store_n(&d.mask, all, __ATOMIC_RELAXED);
+    whole(&c, 2, 2, ops);
+    p_finalize(&c);
+}
+
+/* ---- many ---- */
+
+static void communicators(void)
+{
+    struct comm c[COMMS];
+    for (int i = 0; i < COMMS; i++) c[i] = opened(i);
+    need(event_known(d.version), "anything");
+    for (int i = 0; i < 3 * COMMS; i++) whole(&c[i % COMMS], 2, 2, room());
+    /* The first ends, the others go on; its hash comes again. */
+    p_finalize(&c[0]);
+    for (int i = 1; i < COMMS; i++) whole(&c[i], 1, 2, room());
+    c[0] = opened(0);
+    for (int i = 0; i < COMMS; i++) whole(&c[i], 1, 0, room());
+    for (int i = COMMS; i-- > 0;) p_finalize(&c[i]);
+}
+
+static void one_thread(void *argument)
+{
+    struct comm *c = argument;
+    struct op *ops = calloc(OPS, sizeof *ops);
+    if (!ops) abort();
+    for (int i = 0; i < 20; i++) whole(c, 2, 3, ops);
+    free(ops);
+}
+
+/* The application's thread gives work to the proxy's: events of one communicator from both. */
+struct pair {
+    struct comm c;
+    struct op ops[8][64];
+    int n[8];
+    _Atomic int posted;
+};
+
+static void proxy_thread(void *argument)
+{
+    struct pair *p = argument;
+    for (int i = 0; i < 8; i++) {
+        while (p->posted <= i) usleep(50);
+        control(&p->c, false, p->n[i]);
+        ops_run(p->ops[i], p->n[i]);
+    }
+}
+
+static void application_thread(void *argument)
+{
+    struct pair *p = argument;
+    struct plan *plan = calloc(1, sizeof *plan);
+    if (!plan) abort();
+    for (int i = 0; i < 8; i++) {
+        plan_begin(plan, &p->c);
+        plan_coll(plan, "AllReduce", 1 << 20, 4);
+        plan_p2p(plan, true, 1, 1 << 10);
+        p->n[i] = plan_launch(plan, p->ops[i], 64);
+        p->posted = i + 1;
+        plan_end(plan);
+    }
+    free(plan);
+}
+
+static void threads(void)
+{
+    struct comm c[COMMS];
+    static struct pair pairs[2];
+    for (int i = 0; i < COMMS; i++) c[i] = opened(i);
+    for (int i = 0; i < 2; i++) pairs[i].c = opened(COMMS + i);
+    for (int i = 0; i < COMMS; i++) in_thread(one_thread, &c[i]);
+    for (int i = 0; i < 2; i++) {
+        in_thread(application_thread, &pairs[i]);
+        in_thread(proxy_thread, &pairs[i]);
+    }
+    join_all();
+    for (int i = 0; i < COMMS; i++) p_finalize(&c[i]);
+    for (int i = 0; i < 2; i++) p_finalize(&pairs[i].c);
+}
+
+/* More open events than any pool has: NULL or a handle, each its own. */
+static void pool(void)
+{
+    enum { MANY = 30000 };
+    static void *handles[MANY];
+    struct comm c = opened(0);
+    need(ncclProfileColl, "collectives");
+    struct event e = {.type = ncclProfileColl,
+                      .func = "AllReduce",
+                      .datatype = "ncclFloat32",
+                      .algo = "RING",
+                      .proto = "SIMPLE",
+                      .channels = 1,
+                      .warps = 16};
+    void *group = NULL, *group_api = NULL, *api = NULL;
+    struct event g = {.type = ncclProfileGroup};
+    if (d.version >= 5) {
+        struct event a = {.type = ncclProfileGroupApi, .depth = 1};
+        p_start(c.context, &group_api, &a);
+        a = (struct event){
+            .type = ncclProfileCollApi, .parent = group_api, .func = "AllReduce", .datatype = "ncclFloat32"};
+        p_start(c.context, &api, &a);
+        if (api) p_stop(api);
+    }
+    p_start(c.context, &group, &g);
+    e.parent = d.version >= 5 ? api : group;
+    e.group = d.version >= 5 ? group : NULL;
+    int taken = 0;
+    for (int i = 0; i < MANY; i++) {
+        e.seq = (uint64_t)i;
+        p_start(c.context, &handles[i], &e);
+        taken += handles[i] != NULL;
+    }
+    for (int i = 0; i < MANY; i++)
+        if (handles[i]) p_stop(handles[i]);
+    if (group) p_stop(group);
+    if (group_api) p_stop(group_api);
+    p_finalize(&c);
+    note("%d of %d open at a time", taken, MANY);
+}
+
+static void open_end(void)
+{
+    d.open_at_end = true;
+    for (int round = 0; round < 3; round++) {
+        static struct plan plan;
+        struct comm c = opened(round);
+        plan_begin(&plan, &c);
+        plan_coll(&plan, "AllReduce", 1 << 20, 2);
+        int n = plan_launch(&plan, room(), OPS);
+        /* An abort: the group, operations and steps of the proxy stay open. */
+        struct event e = {.type = ncclProfileProxyOp, .rank = c.rank, .pid = getpid(), .steps = 4, .is_send = true};
+        void *op = NULL, *step = NULL;
+        if (n && room()[0].parent) e.parent = room()[0].parent;
+        if (asked((uint32_t)d.mask, event_kind(e.type))) p_start(c.context, &op, &e);
+        struct event s = {.type = ncclProfileProxyStep, .parent = op};
+        if (op && asked((uint32_t)d.mask, event_kind(s.type))) p_start(c.context, &step, &s);
+        p_finalize(&c);
+    }
+    struct comm c = opened(9);
+    whole(&c, 1, 1, room());
+    p_finalize(&c);
+}
+
+/* ---- what is left ---- */
+
+static int entries(const char *folder)
+{
+    DIR *dir = opendir(folder);
+    int n = 0;
+    if (!dir) return 0;
+    while (readdir(dir)) n++;
+    closedir(dir);
+    return n;
+}
+
+static void rounds_of(int n)
+{
+    for (int i = 0; i < n; i++) {
+        struct comm c = opened(i);
+        whole(&c, 1, 2, room());
+        p_finalize(&c);
+    }
+}
+
+static size_t in_use(void)
+{
+    struct mallinfo2 info = mallinfo2();
+    return info.uordblks + info.hblkhd;
+}
+
+static size_t resident(void)
+{
+    unsigned long size = 0, pages = 0;
+    FILE *file = fopen("/proc/self/statm", "re");
+    if (!file) return 0;
+    if (fscanf(file, "%lu %lu", &size, &pages) != 2) pages = 0;
+    fclose(file);
+    return pages * (size_t)sysconf(_SC_PAGESIZE);
+}
+
+static size_t risen(size_t now, size_t before)
+{
+    return now > before ? now - before : 0;
+}
+
+static void leaks(void)
+{
+    enum { ROUNDS = 50, PARTS = 4 };
+    d.unchecked = true;
+    /* One communicator stays, so that what the process has once is not counted. */
+    struct comm stays = opened(1000);
+    size_t heap = SIZE_MAX, pages = SIZE_MAX;
+    int fds = ROUNDS, tasks = ROUNDS;
+    rounds_of(ROUNDS);
+    /* What goes on growing is lost: the least of several parts is taken. */
+    for (int part = 0; part < PARTS; part++) {
+        int had_fds = entries("/proc/self/fd"), had_tasks = entries("/proc/self/task");
+        size_t had_heap = in_use(), had_pages = resident();
+        rounds_of(ROUNDS);
+        size_t more_heap = risen(in_use(), had_heap), more_pages = risen(resident(), had_pages);
+        int more_fds = entries("/proc/self/fd") - had_fds, more_tasks = entries("/proc/self/task") - had_tasks;
+        if (more_heap < heap) heap = more_heap;
+        if (more_pages < pages) pages = more_pages;
+        if (more_fds < fds) fds = more_fds;
+        if (more_tasks < tasks) tasks = more_tasks;
+    }
+    p_finalize(&stays);
+    /* One in two is no chance. */
+    if (fds >= ROUNDS / 2) failed("leak", "%d descriptors more for each %d communicators", fds, ROUNDS);
+    if (tasks >= ROUNDS / 2) failed("leak", "%d threads more for each %d communicators", tasks, ROUNDS);
+    if (heap >= ROUNDS * 16u) failed("leak", "%zu bytes of the heap more for each communicator", heap / ROUNDS);
+    if (pages >= ROUNDS * 4096u) failed("leak", "%zu KiB of memory more for each communicator", pages / ROUNDS / 1024);
+    note("%zu bytes more after %d communicators", heap, ROUNDS);
+}
+
+/* Memory that grows with each group call for as long as a communicator lives. */
+static void growth(void)
+{
+    enum { CALLS = 400 };
+    d.unchecked = true;
+    struct comm c = opened(0);
+    need(event_known(d.version), "anything");
+    size_t more[4];
+    /* Pools that are filled once may grow at first; what goes on growing is lost. */
+    for (int part = 0; part < 4; part++) {
+        size_t memory = in_use();
+        for (int i = 0; i < CALLS; i++) whole(&c, 1, 1, room());
+        more[part] = in_use() > memory ? in_use() - memory : 0;
+    }
+    p_finalize(&c);
+    size_t least = more[0];
+    for (int part = 1; part < 4; part++)
+        if (more[part] < least) least = more[part];
+    if (least >= CALLS * 16u)
+        failed("leak", "%zu bytes of the heap more for each group call, while the communicator lives", least / CALLS);
+    note("%zu bytes more after %d group calls", more[3], CALLS);
+}
+
+static void unload(void)
+{
+    int before = entries("/proc/self/task");
+    for (int i = 0; i < 3; i++) {
+        rounds_of(2);
+        dlclose(d.library);
+        load_again();
+    }
+    int more = entries("/proc/self/task") - before;
+    dlclose(d.library);
+    usleep(50000); /* a thread that runs on dies now */
+    if (more > 0 && entries("/proc/self/task") > before)
+        failed("leak", "%d threads are there after the library was unloaded 3 times", more);
+}
+
+static void latency(void)
+{
+    struct comm c = opened(0);
+    need(ncclProfileProxyStep, "steps of the proxy");
+    uint64_t pair = p_time_pairs(&c), state = p_time_states(&c);
+    p_finalize(&c);
+    if (!pair) skipped("the profiler took no operation of the proxy");
+    note("startEvent and stopEvent %.1f ns, recordEventState %.1f ns", (double)pair / 10, (double)state / 10);
+    if (pair > 50000)
+        weak("startEvent and stopEvent take %.0f ns at best, for each step of each transfer", (double)pair / 10);
+}
+
+const struct check checks[] = {
+    {"load", load, 1},
+    {"slots", slots, 1},
+    {"init", init, 1},
+    {"mask", mask, 1},
+    {"collective", collective, 1},
+    {"p2p", p2p, 1},
+    {"group", group, 1},
+    {"order", order, 1},
+    {"graph", graph, 1},
+    {"null-parent", null_parent, 1},
+    {"null-handle", null_handle, 1},
+    {"descriptor", descriptor, 1},
+    {"pxn", pxn, 1},
+    {"mask-off", mask_off, 1},
+    {"communicators", communicators, 1},
+    {"threads", threads, 1},
+    {"pool", pool, 1},
+    {"open-end", open_end, 1},
+    {"leaks", leaks, 1},
+    {"growth", growth, 1},
+    {"unload", unload, 1},
+    {"latency", latency, 1},
+    {"stream", play_stream, 1},
+    {NULL, NULL, 0},
+};

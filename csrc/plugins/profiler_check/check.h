@@ -1,0 +1,36 @@
+/* libnccl-profiler-check.so inside: the profiler that it wraps, and what it says of breaches. */
+#ifndef PSM_PROFILER_CHECK_H
+#define PSM_PROFILER_CHECK_H
+
+#include "contract.h"
+#include "stream.h"
+
+/* Whether a table of this version can be given to NCCL. */
+bool check_has(int version);
+/* The table of the wrapped profiler; NULL: there is none to wrap, NCCL alone is checked. */
+const void *check_wrapped(int version);
+/* Why PSM_PROFILER_WRAP cannot be used, or NULL. */
+const char *check_trouble(void);
+const char *check_path(void);
+const char *check_name(int version);
+struct contract *check_contract(int version);
+
+void check_logger(ncclDebugLogger_t logger);
+void check_say_begin(int version, const char *name);
+void check_say_trouble(const char *why);
+void check_say_end(int version, struct contract *c);
+contract_report check_say_breach;
+void check_record(const struct contract_breach *breach);
+
+/* The recorder of streams: PSM_PROFILER_STREAM. context and handle find their numbers. */
+bool check_streams(void);
+void check_stream_init(int version, const void *context, const struct stream_line *line);
+void check_stream_finalize(const void *context);
+void check_stream_start(uint64_t id, const void *context, const struct event *e, uint64_t parent, uint64_t group);
+void check_stream_state(uint64_t id, int state, const struct event_args *args);
+void check_stream_stop(uint64_t id);
+
+/* A profiler of its own, where none is wrapped. */
+void *check_own(void); /* a handle or context that is given once */
+
+#endif

@@ -1,0 +1,648 @@
+/* The checker: all events by their handles, open ones and those that were stopped last. */
+#define _GNU_SOURCE
+#include "contract.h"
+
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Stopped events are kept so that their handles are known again: children name them for long. */
+enum { BUCKETS = 1 << 14, KEPT = 1 << 12, ENDED = 64 };
+
+/* A communicator: what init gave. Contexts need not differ. */
+struct member {
+    struct member *next;
+    void *context;
+    uint64_t comm;
+    int rank;
+    unsigned refs; /* events, and calls of startEvent that are under way */
+};
+
+/* An event. Referred to by its bucket and by each event below it. */
+struct entry {
+    struct entry *next;            /* of the bucket */
+    struct entry *older, *younger; /* of the stopped ones */
+    struct entry *parent;
+    struct member *member;
+    void *handle;
+    struct event e;
+    uint64_t id;
+    uint64_t past; /* kinds that the handle had before */
+    unsigned refs;
+    unsigned holders; /* open events with this handle: more than 1 is the profiler's fault */
+    int kind, place;  /* place: of the last state */
+    bool open, foreign, kept;
+};
+
+struct contract {
+    pthread_mutex_t lock;
+    int version, pid;
+    contract_report *report;
+    void *report_context;
+    struct entry *buckets[BUCKETS];
+    struct entry *oldest, *youngest, *spare;
+    struct member *members, *ended; /* ended: the last that were finalized first */
+    const int *mask;
+    uint64_t asked; /* every bit that the mask ever had */
+    uint64_t counts[RULES], open, events, forgotten, stopped, serial;
+    uint32_t told[RULES]; /* by kind: bit 31 for no event */
+};
+
+static const struct {
+    const char *name;
+    bool plugin, note;
+} rules[RULES] = {
+    [RULE_STOP_TWICE] = {"stop-twice", false, false},
+    [RULE_STATE_AFTER_STOP] = {"state-after-stop", false, false},
+    [RULE_UNKNOWN_HANDLE] = {"unknown-handle", false, false},
+    [RULE_NULL_HANDLE] = {"null-handle", false, true},
+    [RULE_NEVER_STOPPED] = {"never-stopped", false, false},
+    [RULE_UNKNOWN_PARENT] = {"unknown-parent", false, false},
+    [RULE_PARENT_KIND] = {"parent-kind", false, false},
+    [RULE_PARENT_CONTEXT] = {"parent-context", false, false},
+    [RULE_STATE_KIND] = {"state-kind", false, false},
+    [RULE_STATE_SIDE] = {"state-side", false, false},
+    [RULE_STATE_ORDER] = {"state-order", false, false},
+    [RULE_ARGUMENTS] = {"arguments", false, false},
+    [RULE_KIND] = {"kind", false, false},
+    [RULE_NOT_ASKED] = {"not-asked", false, false},
+    [RULE_CONTEXT] = {"context", false, false},
+    [RULE_FINALIZE] = {"finalize", false, false},
+    [RULE_RESULT] = {"result", true, false},
+    [RULE_HANDLE_TWICE] = {"handle-twice", true, false},
+    [RULE_HANDLE_AGAIN] = {"handle-again", true, false},
+    [RULE_HANDLE_ON_ERROR] = {"handle-on-error", true, false},
+    [RULE_DESCRIPTOR] = {"descriptor", true, false},
+    [RULE_MASK] = {"mask", true, true},
+    [RULE_NO_CONTEXT] = {"no-context", true, true},
+};
+
+const char *contract_rule_name(enum contract_rule rule)
+{
+    return rules[rule].name;
+}
+
+bool contract_rule_of_plugin(enum contract_rule rule)
+{
+    return rules[rule].plugin;
+}
+
+struct contract *contract_new(int version, contract_report *report, void *context)
+{
+    struct contract *c = calloc(1, sizeof *c);
+    if (!c) return NULL;
+    pthread_mutex_init(&c->lock, NULL);
+    c->version = version;
+    c->pid = getpid();
+    c->report = report;
+    c->report_context = context;
+    return c;
+}
+
+/* ---- entries ---- */
+
+static struct entry **bucket(struct contract *c, const void *handle)
+{
+    uint64_t h = (uint64_t)(uintptr_t)handle * UINT64_C(0x9e3779b97f4a7c15);
+    return &c->buckets[h >> (64 - 14)];
+}
+
+static struct entry *find(struct contract *c, const void *handle)
+{
+    struct entry *e = *bucket(c, handle);
+    while (e && e->handle != handle) e = e->next;
+    return e;
+}
+
+static void release(struct contract *c, struct entry *e)
+{
+    while (e && --e->refs == 0) {
+        struct entry *parent = e->parent;
+        if (e->member) e->member->refs--;
+        e->next = c->spare;
+        c->spare = e;
+        e = parent;
+    }
+}
+
+/* Out of its bucket, and of the stopped ones. */
+static void forget(struct contract *c, struct entry *e)
+{
+    struct entry **at = bucket(c, e->handle);
+    while (*at != e) at = &(*at)->next;
+    *at = e->next;
+    if (e->kept) {
+        *(e->older ? &e->older->younger : &c->oldest) = e->younger;
+        *(e->younger ? &e->younger->older : &c->youngest) = e->older;
+        e->kept = false;
+        c->stopped--;
+    }
+    release(c, e);
+}
+
+static void keep(struct contract *c, struct entry *e)
+{
+    e->kept = true;
+    e->younger = NULL;
+    e->older = c->youngest;
+    *(c->youngest ? &c->youngest->younger : &c->oldest) = e;
+    c->youngest = e;
+    if (++c->stopped > KEPT) {
+        c->forgotten++;
+        forget(c, c->oldest);
+    }
+}
+
+static void free_members(struct member *m)
+{
+    while (m) {
+        struct member *next = m->next;
+        free(m);
+        m = next;
+    }
+}
+
+void contract_free(struct contract *c)
+{
+    if (!c) return;
+    for (size_t i = 0; i < BUCKETS; i++)
+        while (c->buckets[i]) {
+            struct entry *e = c->buckets[i];
+            e->kept = false;
+            c->buckets[i] = e->next;
+            release(c, e);
+        }
+    while (c->spare) {
+        struct entry *e = c->spare;
+        c->spare = e->next;
+        free(e);
+    }
+    free_members(c->members);
+    free_members(c->ended);
+    pthread_mutex_destroy(&c->lock);
+    free(c);
+}
+
+/* ---- breaches ---- */
+
+static size_t put(char *out, size_t size, size_t at, const char *text)
+{
+    size_t n = strlen(text);
+    if (at + n >= size) n = at < size ? size - at - 1 : 0;
+    memcpy(out + at, text, n);
+    out[at + n] = 0;
+    return at + n;
+}
+
+static void ancestry_of(const struct event *self, const struct entry *parent, const struct member *m, char *out,
+                        size_t size)
+{
+    char one[80];
+    size_t at = 0;
+    out[0] = 0;
+    if (self) {
+        event_text(self, one, sizeof one);
+        at = put(out, size, at, one);
+        /* A parent of another process has no entry here. */
+        if (self->type == ncclProfileProxyOp && !parent && self->parent) {
+            snprintf(one, sizeof one, " of process %d", self->pid);
+            at = put(out, size, at, one);
+        }
+    }
+    for (int depth = 0; parent && depth < 8; parent = parent->parent, depth++) {
+        event_text(&parent->e, one, sizeof one);
+        if (at) at = put(out, size, at, " < ");
+        at = put(out, size, at, one);
+    }
+    if (m) {
+        if (at) at = put(out, size, at, " < ");
+        if (m->comm)
+            snprintf(one, sizeof one, "communicator %" PRIx64 " rank %d", m->comm, m->rank);
+        else
+            snprintf(one, sizeof one, "communicator of context %p", m->context);
+        at = put(out, size, at, one);
+    }
+    if (!at) put(out, size, at, "no event");
+}
+
+/* Breaches of one call; reported when the lock is free. */
+struct found {
+    int n;
+    struct contract_breach all[4];
+};
+
+/* Of an event that has an entry (entry), or that is being started (self, below parent). */
+__attribute__((format(printf, 9, 10))) static void broke(struct contract *c, struct found *f, enum contract_rule rule,
+                                                         const char *call, const struct entry *entry,
+                                                         const struct event *self, const struct entry *parent,
+                                                         const struct member *m, const char *format, ...)
+{
+    if (entry) {
+        self = &entry->e;
+        parent = entry->parent;
+        m = entry->member;
+    }
+    int kind = self ? event_kind(self->type) : -1;
+    uint32_t bit = UINT32_C(1) << (kind < 0 ? 31 : kind);
+    c->counts[rule]++;
+    if (f->n == 4) return;
+    struct contract_breach *b = &f->all[f->n++];
+    *b = (struct contract_breach){.rule = rule,
+                                  .name = rules[rule].name,
+                                  .call = call,
+                                  .by_plugin = rules[rule].plugin,
+                                  .note = rules[rule].note,
+                                  .first = (c->told[rule] & bit) == 0,
+                                  .version = c->version,
+                                  .kind = kind,
+                                  .comm = m ? m->comm : 0,
+                                  .rank = m ? m->rank : -1};
+    c->told[rule] |= bit;
+    if (!b->first) return;
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(b->text, sizeof b->text, format, arguments);
+    va_end(arguments);
+    ancestry_of(self, parent, m, b->ancestry, sizeof b->ancestry);
+}
+
+static void leave(struct contract *c, const struct found *f)
+{
+    pthread_mutex_unlock(&c->lock);
+    for (int i = 0; i < f->n; i++) c->report(c->report_context, &f->all[i]);
+}
+
+static void look_at_mask(struct contract *c, struct found *f, const char *call)
+{
+    if (!c->mask) return;
+    uint64_t now = (uint32_t)__atomic_load_n(c->mask, __ATOMIC_RELAXED);
+    uint64_t strange = now & ~event_known(PROFILER_VERSIONS) & ~c->asked;
+    if (strange)
+        broke(c, f, RULE_MASK, call, NULL, NULL, NULL, NULL,
+              "the mask 0x%" PRIx64 " has bits that stand for no kind of event: 0x%" PRIx64, now, strange);
+    c->asked |= now;
+}
+
+/* ---- communicators ---- */
+
+static struct member *member_of(struct member *m, const void *context)
+{
+    while (m && m->context != context) m = m->next;
+    return m;
+}
+
+/* The last are kept to be known again, and those that have events. */
+static void end_member(struct contract *c, struct member *m)
+{
+    struct member **at = &c->members;
+    while (*at != m) at = &(*at)->next;
+    *at = m->next;
+    m->next = c->ended;
+    c->ended = m;
+    int n = 0;
+    for (at = &c->ended; *at;) {
+        struct member *one = *at;
+        if (++n <= ENDED || one->refs) {
+            at = &one->next;
+        } else {
+            *at = one->next;
+            free(one);
+        }
+    }
+}
+
+void contract_init(struct contract *c, ncclResult_t result, void *context, const int *mask, uint64_t comm, int rank)
+{
+    struct found f = {.n = 0};
+    pthread_mutex_lock(&c->lock);
+    if (result == ncclSuccess) {
+        struct member *m = calloc(1, sizeof *m);
+        if (m) {
+            *m = (struct member){.next = c->members, .context = context, .comm = comm, .rank = rank};
+            c->members = m;
+        }
+        if (!context)
+            broke(c, &f, RULE_NO_CONTEXT, "init", NULL, NULL, NULL, m,
+                  "init answered no context: NCCL 2.28 and later never call finalize then");
+        c->mask = mask;
+    }
+    look_at_mask(c, &f, "init");
+    leave(c, &f);
+}
+
+void contract_finalizing(struct contract *c, void *context)
+{
+    struct found f = {.n = 0};
+    pthread_mutex_lock(&c->lock);
+    look_at_mask(c, &f, "finalize");
+    struct member *m = member_of(c->members, context);
+    if (!m) {
+        m = member_of(c->ended, context);
+        /* Up to 2.27 finalize is called also where init failed, with whatever the context was. */
+        if (m || context)
+            broke(c, &f, RULE_FINALIZE, "finalize", NULL, NULL, NULL, m, "finalize of context %p, which %s", context,
+                  m ? "was finalized before" : "init never gave");
+        leave(c, &f);
+        return;
+    }
+    end_member(c, m);
+    /* Another communicator with the same context may own the events. */
+    if (!member_of(c->members, context)) {
+        uint64_t open = 0;
+        const struct entry *one = NULL;
+        for (size_t i = 0; i < BUCKETS; i++)
+            for (const struct entry *e = c->buckets[i]; e; e = e->next)
+                if (e->open && e->member == m) {
+                    open += e->holders;
+                    /* The one that is farthest down tells most. */
+                    if (!one || (e->parent && e->parent == one)) one = e;
+                }
+        if (one) {
+            broke(c, &f, RULE_NEVER_STOPPED, "finalize", one, NULL, NULL, NULL,
+                  "%" PRIu64 " events were not stopped before finalize, among them this", open);
+            c->counts[RULE_NEVER_STOPPED] += open - 1;
+        }
+        /* The handles are the profiler's again. */
+        for (size_t i = 0; i < BUCKETS && open; i++)
+            for (struct entry *e = c->buckets[i], *following; e; e = following) {
+                following = e->next;
+                if (!e->open || e->member != m) continue;
+                e->open = false;
+                c->open -= e->holders;
+                open -= e->holders;
+                e->holders = 0;
+                keep(c, e);
+            }
+    }
+    leave(c, &f);
+}
+
+/* ---- startEvent ---- */
+
+static void look_at_parent(struct contract *c, struct found *f, const struct event *e, void *named, uint64_t allowed,
+                           struct contract_start *s, bool is_group)
+{
+    const char *which = is_group ? "parentGroup" : "parentObj";
+    if (!named) return;
+    if (!allowed) {
+        broke(c, f, RULE_PARENT_KIND, "startEvent", NULL, e, NULL, s->member, "%s is %p, and this kind has none", which,
+              named);
+        return;
+    }
+    struct entry *p = find(c, named);
+    if (!p) {
+        /* It may have been stopped long ago: then nothing is known. */
+        if (!c->forgotten)
+            broke(c, f, RULE_UNKNOWN_PARENT, "startEvent", NULL, e, NULL, s->member,
+                  "%s is %p, a handle that the profiler never gave", which, named);
+        return;
+    }
+    uint64_t kind = UINT64_C(1) << p->kind;
+    if (!(kind & allowed)) {
+        if (p->past & allowed)
+            broke(c, f, RULE_HANDLE_AGAIN, "startEvent", NULL, e, p, s->member,
+                  "%s is %p, and the profiler gave this handle to an event of kind %s since: what comes later for the "
+                  "event before cannot be told from it",
+                  which, named, event_kind_name(p->kind));
+        else
+            broke(c, f, RULE_PARENT_KIND, "startEvent", NULL, e, p, s->member, "%s is of kind %s", which,
+                  event_kind_name(p->kind));
+        return;
+    }
+    /* A group of the API holds the operations of several communicators. */
+    if (p->member != s->member && p->kind != event_kind(ncclProfileGroupApi) && !p->foreign && s->member && p->member &&
+        p->member->context != s->member->context)
+        broke(c, f, RULE_PARENT_CONTEXT, "startEvent", NULL, e, p, s->member,
+              "%s is an event of another communicator, %" PRIx64 " rank %d", which, p->member->comm, p->member->rank);
+    if (!is_group) {
+        s->parent = p;
+        p->refs++;
+    }
+}
+
+struct contract_start contract_starting(struct contract *c, void *context, const struct event *e)
+{
+    struct contract_start s = {.kind = event_kind(e->type)};
+    struct found f = {.n = 0};
+    pthread_mutex_lock(&c->lock);
+    look_at_mask(c, &f, "startEvent");
+    s.member = member_of(c->members, context);
+    if (s.kind < 0 || !(event_known(c->version) & e->type)) {
+        broke(c, &f, RULE_KIND, "startEvent", NULL, e, NULL, s.member, "v%d has no event of type 0x%" PRIx64,
+              c->version, e->type);
+        s.kind = -1;
+        if (s.member) s.member->refs++;
+        leave(c, &f);
+        return s;
+    }
+    if (!(c->asked & event_asked_by(c->version, s.kind)))
+        broke(c, &f, RULE_NOT_ASKED, "startEvent", NULL, e, NULL, s.member,
+              "the mask never asked for %s, nor for anything below it: it has been 0x%" PRIx64 " at most",
+              event_kind_name(s.kind), c->asked);
+    /* With PXN an operation comes from another process: its parent and its context are addresses there. */
+    s.foreign = e->type == ncclProfileProxyOp && e->pid != c->pid;
+    if (!s.foreign) {
+        look_at_parent(c, &f, e, e->parent, event_parents(c->version, s.kind), &s, false);
+        look_at_parent(c, &f, e, e->group, ncclProfileGroup, &s, true);
+        s.foreign = s.parent && s.parent->foreign;
+    }
+    if (s.foreign)
+        s.member = NULL;
+    else if (!s.member)
+        broke(c, &f, RULE_CONTEXT, "startEvent", NULL, e, s.parent, NULL,
+              "context %p is of no communicator that init was called for and finalize was not", context);
+    if (s.member) s.member->refs++;
+    leave(c, &f);
+    return s;
+}
+
+/* What is not followed gives back what it held. */
+static void drop(struct contract *c, const struct contract_start *s)
+{
+    release(c, s->parent);
+    if (s->member) s->member->refs--;
+}
+
+uint64_t contract_started(struct contract *c, struct contract_start *s, const struct event *e, ncclResult_t result,
+                          void *before, void *handle, bool changed)
+{
+    struct found f = {.n = 0};
+    pthread_mutex_lock(&c->lock);
+    uint64_t id = ++c->serial;
+    if (changed)
+        broke(c, &f, RULE_DESCRIPTOR, "startEvent", NULL, e, s->parent, s->member,
+              "the profiler wrote into the descriptor, which is NCCL's");
+    if (result != ncclSuccess)
+        broke(c, &f, RULE_RESULT, "startEvent", NULL, e, s->parent, s->member,
+              "startEvent answered %d, which NCCL does not look at", (int)result);
+    if (result != ncclSuccess && handle && handle != before)
+        broke(c, &f, RULE_HANDLE_ON_ERROR, "startEvent", NULL, e, s->parent, s->member,
+              "startEvent answered %d and gave handle %p, which NCCL takes for an event", (int)result, handle);
+    struct entry *old = handle && s->kind >= 0 ? find(c, handle) : NULL;
+    if (!handle || s->kind < 0) {
+        drop(c, s);
+        leave(c, &f);
+        return id;
+    }
+    c->events++;
+    c->open++;
+    uint64_t past = 0;
+    if (old && old->open) {
+        broke(c, &f, RULE_HANDLE_TWICE, "startEvent", NULL, e, s->parent, s->member,
+              "handle %p is that of an open event, too: %s; stopEvent names one by its handle alone", handle,
+              event_kind_name(old->kind));
+        old->holders++;
+        drop(c, s);
+        leave(c, &f);
+        return id;
+    }
+    if (old) {
+        past = old->past | UINT64_C(1) << old->kind;
+        forget(c, old);
+    }
+    struct entry *entry = c->spare;
+    if (entry)
+        c->spare = entry->next;
+    else
+        entry = malloc(sizeof *entry);
+    if (!entry) { /* then it is not followed */
+        drop(c, s);
+        leave(c, &f);
+        return id;
+    }
+    struct entry **at = bucket(c, handle);
+    *entry = (struct entry){.next = *at,
+                            .parent = s->parent,
+                            .member = s->member,
+                            .handle = handle,
+                            .e = *e,
+                            .id = id,
+                            .past = past,
+                            .refs = 1,
+                            .holders = 1,
+                            .kind = s->kind,
+                            .open = true,
+                            .foreign = s->foreign};
+    *at = entry;
+    leave(c, &f);
+    return id;
+}
+
+/* ---- stopEvent and recordEventState ---- */
+
+/* The open event of this handle; else the breach is told. */
+static struct entry *open_event(struct contract *c, struct found *f, void *handle, const char *call,
+                                enum contract_rule after, const char *what)
+{
+    struct entry *e = handle ? find(c, handle) : NULL;
+    if (!handle)
+        broke(c, f, RULE_NULL_HANDLE, call, NULL, NULL, NULL, NULL,
+              "the handle is NULL: NCCL does that for events of net plugins that the profiler did not take");
+    else if (!e)
+        broke(c, f, RULE_UNKNOWN_HANDLE, call, NULL, NULL, NULL, NULL, "handle %p was never given%s", handle,
+              c->forgotten ? ", or stopped long ago" : "");
+    else if (!e->open)
+        broke(c, f, after, call, e, NULL, NULL, NULL, "%s, and was stopped before%s", what,
+              e->holders ? "" : ", or ended with its communicator");
+    return e && e->open ? e : NULL;
+}
+
+void contract_stopping(struct contract *c, void *handle)
+{
+    struct found f = {.n = 0};
+    pthread_mutex_lock(&c->lock);
+    look_at_mask(c, &f, "stopEvent");
+    struct entry *e = open_event(c, &f, handle, "stopEvent", RULE_STOP_TWICE, "the event is stopped");
+    if (e) {
+        c->open--;
+        /* Before the profiler is called: it may give the handle to another thread at once. */
+        if (e->holders > 1) {
+            e->holders--;
+        } else {
+            e->open = false;
+            keep(c, e);
+        }
+    }
+    leave(c, &f);
+}
+
+void contract_stating(struct contract *c, void *handle, int state, const struct event_args *args)
+{
+    static const char call[] = "recordEventState";
+    struct found f = {.n = 0};
+    pthread_mutex_lock(&c->lock);
+    look_at_mask(c, &f, call);
+    char what[80];
+    snprintf(what, sizeof what, "the event gets state %s", event_state_name(state));
+    struct entry *e = open_event(c, &f, handle, call, RULE_STATE_AFTER_STOP, what);
+    if (e && !event_has_state(c->version, e->kind, state)) {
+        /* Of events with one handle nothing can be told. */
+        if (e->holders == 1)
+            broke(c, &f, RULE_STATE_KIND, call, e, NULL, NULL, NULL, "v%d has no state %s (%d) of %s", c->version,
+                  event_state_name(state), state, event_kind_name(e->kind));
+    } else if (e) {
+        const struct event *op = e->kind == event_kind(ncclProfileProxyOp)                  ? &e->e
+                                 : e->kind == event_kind(ncclProfileProxyStep) && e->parent ? &e->parent->e
+                                                                                            : NULL;
+        int side = event_state_side(state), place = event_state_place(state);
+        if (op && side >= 0 && op->is_send != (side == 1))
+            broke(c, &f, RULE_STATE_SIDE, call, e, NULL, NULL, NULL, "state %s is of the %s side",
+                  event_state_name(state), side ? "sending" : "receiving");
+        else if (place && e->holders == 1 && (place < e->place || (place == e->place && !event_repeats(state))))
+            broke(c, &f, RULE_STATE_ORDER, call, e, NULL, NULL, NULL, "state %s comes %s", event_state_name(state),
+                  place < e->place ? "after a later one" : "twice, or beside one that excludes it");
+        else if (place)
+            e->place = place;
+        if (args->none && !event_args_optional(c->version, state))
+            broke(c, &f, RULE_ARGUMENTS, call, e, NULL, NULL, NULL, "state %s comes without its arguments",
+                  event_state_name(state));
+    }
+    leave(c, &f);
+}
+
+void contract_result(struct contract *c, const char *call, ncclResult_t result)
+{
+    if (result == ncclSuccess) return;
+    struct found f = {.n = 0};
+    pthread_mutex_lock(&c->lock);
+    broke(c, &f, RULE_RESULT, call, NULL, NULL, NULL, NULL, "%s answered %d, which NCCL does not look at", call,
+          (int)result);
+    leave(c, &f);
+}
+
+/* ---- counts ---- */
+
+#define READ(type, name, what)                                                                                         \
+    type name                                                                                                          \
+    {                                                                                                                  \
+        pthread_mutex_lock(&c->lock);                                                                                  \
+        uint64_t n = what;                                                                                             \
+        pthread_mutex_unlock(&c->lock);                                                                                \
+        return n;                                                                                                      \
+    }
+READ(uint64_t, contract_count(struct contract *c, enum contract_rule rule), c->counts[rule])
+uint64_t contract_id(struct contract *c, const void *handle)
+{
+    pthread_mutex_lock(&c->lock);
+    const struct entry *e = handle ? find(c, handle) : NULL;
+    uint64_t id = e ? e->id : 0;
+    pthread_mutex_unlock(&c->lock);
+    return id;
+}
+
+READ(uint64_t, contract_open(struct contract *c), c->open)
+READ(uint64_t, contract_events(struct contract *c), c->events)
+
+uint64_t contract_total(struct contract *c)
+{
+    uint64_t n = 0;
+    pthread_mutex_lock(&c->lock);
+    for (int i = 0; i < RULES; i++)
+        if (!rules[i].note) n += c->counts[i];
+    pthread_mutex_unlock(&c->lock);
+    return n;
+}

@@ -1,0 +1,86 @@
+/* Events of a profiler in one shape for all versions of the table: what NCCL describes, and the rules that hold for
+   each kind of event. profiler_check wraps a profiler and reads descriptors into it; psm_profiler_drive plays NCCL and
+   writes descriptors from it. */
+#ifndef PSM_PROFILER_EVENT_H
+#define PSM_PROFILER_EVENT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "psm_abi/profiler.h"
+
+enum { PROFILER_VERSIONS = 6, EVENT_TYPES = 15, EVENT_STATES = 31, EVENT_WORD = 24 };
+
+/* A descriptor. Strings are copies. parent is parentObj, group is parentGroup of v5 and later. */
+struct event {
+    uint64_t type;
+    void *parent, *group;
+    int rank;
+    char func[EVENT_WORD], datatype[EVENT_WORD], algo[EVENT_WORD], proto[EVENT_WORD];
+    uint64_t seq, count, ptimer, bytes;
+    int64_t net_id;
+    const void *send, *recv;
+    void *data, *stream;
+    int root, peer, pid, steps, chunk, step, depth, ops;
+    uint8_t channels, warps, channel;
+    bool is_send, captured, flag;
+};
+
+/* A descriptor of any version, as NCCL lays it out. */
+union event_record {
+    ncclProfilerEventDescr_v1_t v1;
+    ncclProfilerEventDescr_v2_t v2;
+    ncclProfilerEventDescr_v3_t v3;
+    ncclProfilerEventDescr_v4_t v4;
+    ncclProfilerEventDescr_v5_t v5;
+    ncclProfilerEventDescr_v6_t v6;
+};
+/* What goes with a state. */
+struct event_args {
+    bool none; /* NULL */
+    size_t bytes;
+    int steps, appended;
+    uint64_t ptimer;
+    void *data;
+};
+union event_args_record {
+    ncclProfilerEventStateArgs_v1_t v1;
+    ncclProfilerEventStateArgs_v2_t v2;
+    ncclProfilerEventStateArgs_v3_t v3;
+    ncclProfilerEventStateArgs_v4_t v4;
+    ncclProfilerEventStateArgs_v5_t v5;
+    ncclProfilerEventStateArgs_v6_t v6;
+};
+
+/* Strings are read here, which the caller has to be sure of: they are NCCL's own, valid during startEvent. */
+void event_read(int version, const void *record, struct event *e);
+/* words: room for 5 strings of EVENT_WORD bytes that the record points into. */
+void event_write(int version, const struct event *e, union event_record *record, char (*words)[EVENT_WORD]);
+size_t event_record_size(int version);
+void event_args_read(int version, int state, const void *record, struct event_args *a);
+void event_args_write(int version, int state, const struct event_args *a, union event_args_record *record);
+size_t event_args_size(int version);
+
+/* ---- the rules ---- */
+
+/* The number of a kind: the place of its only bit; -1 for anything else. */
+int event_kind(uint64_t type);
+const char *event_kind_name(int kind); /* "Coll" */
+const char *event_state_name(int state);
+uint64_t event_known(int version);              /* the bits of all kinds that a version has */
+uint64_t event_asked_by(int version, int kind); /* the bits of the mask any of which makes NCCL start this kind */
+uint64_t event_parents(int version, int kind);  /* the kinds that parentObj may be; 0: it is NULL */
+bool event_has_state(int version, int kind, int state);
+/* Whether a state without arguments may come with NULL in their place. */
+bool event_args_optional(int version, int state);
+/* The place of a state among those of its event, from 1; 0: any time. The same one may come again: event_repeats. */
+int event_state_place(int state);
+bool event_repeats(int state);
+/* 1: of the sending side only, 0: of the receiving side, -1: of both. */
+int event_state_side(int state);
+
+/* "ProxyOp send channel 2 peer 5" */
+void event_text(const struct event *e, char *out, size_t size);
+
+#endif

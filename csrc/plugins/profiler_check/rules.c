@@ -1,0 +1,200 @@
+/* What holds for each kind of event and each state, by version, as NCCL 2.23 to 2.30 call profilers. */
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+#include "event.h"
+
+enum {
+    GROUP = ncclProfileGroup,
+    COLL = ncclProfileColl,
+    P2P = ncclProfileP2p,
+    OP = ncclProfileProxyOp,
+    STEP = ncclProfileProxyStep,
+    KERNEL = ncclProfileKernelCh,
+    NET = ncclProfileNetPlugin,
+    CE = ncclProfileCeColl | ncclProfileCeSync | ncclProfileCeBatch
+};
+
+/* asked: NCCL starts an event, too, where only what is below it is asked for. */
+static const struct kind {
+    const char *name;
+    int since;
+    uint64_t asked, parents, parents_v5;
+} kinds[EVENT_TYPES] = {
+    {"Group", 1, GROUP | COLL | P2P | OP | STEP | KERNEL | NET, 0, 0},
+    {"Coll", 1, COLL | OP | STEP | KERNEL | NET, GROUP, ncclProfileCollApi},
+    {"P2p", 1, P2P | OP | STEP | KERNEL | NET, GROUP, ncclProfileP2pApi},
+    {"ProxyOp", 1, OP | STEP | NET, COLL | P2P, COLL | P2P},
+    {"ProxyStep", 1, STEP | NET, OP, OP},
+    {"ProxyCtrl", 1, ncclProfileProxyCtrl, 0, 0},
+    {"KernelCh", 3, KERNEL, COLL | P2P, COLL | P2P},
+    {"NetPlugin", 3, NET, STEP, STEP},
+    {"GroupApi", 5,
+     ncclProfileGroupApi | ncclProfileCollApi | ncclProfileP2pApi | ncclProfileKernelLaunch | GROUP | COLL | P2P | OP |
+         STEP | KERNEL | NET | CE,
+     0, 0},
+    {"CollApi", 5, ncclProfileCollApi | COLL | OP | STEP | KERNEL | NET | CE, 0, ncclProfileGroupApi},
+    {"P2pApi", 5, ncclProfileP2pApi | P2P | OP | STEP | KERNEL | NET, 0, ncclProfileGroupApi},
+    {"KernelLaunch", 5, ncclProfileKernelLaunch, 0, ncclProfileGroupApi},
+    {"CeColl", 6, CE, 0, ncclProfileCollApi},
+    {"CeSync", 6, ncclProfileCeSync, 0, ncclProfileCeColl},
+    {"CeBatch", 6, ncclProfileCeBatch, 0, ncclProfileCeColl},
+};
+
+/* place 0: it may come at any time, and again. */
+static const struct state {
+    const char *name;
+    uint64_t kind;
+    int since, last, place, side;
+} states[EVENT_STATES] = {
+    {"ProxyOpSendPosted", OP, 1, 3, 0, 1},
+    {"ProxyOpSendRemFifoWait", OP, 1, 3, 0, 1},
+    {"ProxyOpSendTransmitted", OP, 1, 3, 0, 1},
+    {"ProxyOpSendDone", OP, 1, 3, 0, 1},
+    {"ProxyOpRecvPosted", OP, 1, 3, 0, 0},
+    {"ProxyOpRecvReceived", OP, 1, 3, 0, 0},
+    {"ProxyOpRecvTransmitted", OP, 1, 3, 0, 0},
+    {"ProxyOpRecvDone", OP, 1, 3, 0, 0},
+    {"ProxyStepSendGPUWait", STEP, 1, 6, 1, 1},
+    {"ProxyStepSendWait", STEP, 1, 6, 3, 1},
+    {"ProxyStepRecvWait", STEP, 1, 6, 1, 0},
+    {"ProxyStepRecvFlushWait", STEP, 1, 6, 2, 0},
+    {"ProxyStepRecvGPUWait", STEP, 1, 6, 3, 0},
+    {"ProxyCtrlIdle", ncclProfileProxyCtrl, 1, 6, 1, -1},
+    {"ProxyCtrlActive", ncclProfileProxyCtrl, 1, 6, 1, -1},
+    {"ProxyCtrlSleep", ncclProfileProxyCtrl, 1, 6, 1, -1},
+    {"ProxyCtrlWakeup", ncclProfileProxyCtrl, 1, 6, 2, -1},
+    {"ProxyCtrlAppend", ncclProfileProxyCtrl, 1, 6, 1, -1},
+    {"ProxyCtrlAppendEnd", ncclProfileProxyCtrl, 1, 6, 2, -1},
+    {"ProxyOpInProgress", OP, 4, 6, 1, -1},
+    {"ProxyStepSendPeerWait", STEP, 4, 6, 2, 1},
+    {"NetPluginUpdate", NET, 4, 6, 0, -1},
+    {"KernelChStop", KERNEL, 4, 6, 1, -1},
+    {"GroupStartApiStop", ncclProfileGroupApi, 5, 6, 1, -1},
+    {"GroupEndApiStart", ncclProfileGroupApi, 5, 6, 2, -1},
+    {"CeCollStart", ncclProfileCeColl, 6, 6, 1, -1},
+    {"CeCollComplete", ncclProfileCeColl, 6, 6, 2, -1},
+    {"CeSyncStart", ncclProfileCeSync, 6, 6, 1, -1},
+    {"CeSyncComplete", ncclProfileCeSync, 6, 6, 2, -1},
+    {"CeBatchStart", ncclProfileCeBatch, 6, 6, 1, -1},
+    {"CeBatchComplete", ncclProfileCeBatch, 6, 6, 2, -1},
+};
+
+static const struct state *state_of(int state)
+{
+    return state >= 0 && state < EVENT_STATES ? &states[state] : NULL;
+}
+
+int event_kind(uint64_t type)
+{
+    if (type == 0 || (type & (type - 1)) != 0) return -1;
+    int place = __builtin_ctzll(type);
+    return place < EVENT_TYPES ? place : -1;
+}
+
+const char *event_kind_name(int kind)
+{
+    return kind >= 0 && kind < EVENT_TYPES ? kinds[kind].name : "?";
+}
+
+const char *event_state_name(int state)
+{
+    return state_of(state) ? states[state].name : "?";
+}
+
+uint64_t event_known(int version)
+{
+    uint64_t known = 0;
+    for (int i = 0; i < EVENT_TYPES; i++)
+        if (kinds[i].since <= version) known |= UINT64_C(1) << i;
+    return known;
+}
+
+uint64_t event_asked_by(int version, int kind)
+{
+    /* 2.23 to 2.25 ask one question for the tasks of both kinds. */
+    uint64_t more = version <= 2 && kinds[kind].parents == GROUP ? COLL | P2P : 0;
+    /* Adapters hand on what a newer NCCL starts for a bit that the version does not have. */
+    return kinds[kind].asked | more;
+}
+
+uint64_t event_parents(int version, int kind)
+{
+    return version >= 5 ? kinds[kind].parents_v5 : kinds[kind].parents;
+}
+
+bool event_has_state(int version, int kind, int state)
+{
+    const struct state *s = state_of(state);
+    return s && kind >= 0 && s->kind == UINT64_C(1) << kind && s->since <= version && version <= s->last;
+}
+
+bool event_args_optional(int version, int state)
+{
+    const struct state *s = state_of(state);
+    if (!s) return false;
+    /* Up to 2.26 states of steps carry nothing; from 2.28 those of groups do. */
+    if (version <= 3) return s->kind == STEP;
+    return s->kind == ncclProfileGroupApi || (s->kind & CE) != 0;
+}
+
+int event_state_place(int state)
+{
+    return state_of(state) ? states[state].place : 0;
+}
+
+bool event_repeats(int state)
+{
+    /* isend answered NULL: it is tried again. */
+    return state == ncclProfilerProxyStepSendPeerWait_v4;
+}
+
+int event_state_side(int state)
+{
+    return state_of(state) ? states[state].side : -1;
+}
+
+__attribute__((format(printf, 4, 5))) static size_t put(char *out, size_t size, size_t at, const char *format, ...)
+{
+    if (at >= size) return at;
+    va_list arguments;
+    va_start(arguments, format);
+    int n = vsnprintf(out + at, size - at, format, arguments);
+    va_end(arguments);
+    return n < 0 ? at : at + (size_t)n;
+}
+
+void event_text(const struct event *e, char *out, size_t size)
+{
+    int kind = event_kind(e->type);
+    size_t at =
+        kind >= 0 ? put(out, size, 0, "%s", kinds[kind].name) : put(out, size, 0, "event of type 0x%" PRIx64, e->type);
+    if (e->func[0]) at = put(out, size, at, " %s", e->func);
+    switch (e->type) {
+    case ncclProfileColl:
+    case ncclProfileCeColl:
+        put(out, size, at, " seq %" PRIu64, e->seq);
+        break;
+    case ncclProfileP2p:
+        put(out, size, at, " peer %d", e->peer);
+        break;
+    case ncclProfileProxyOp:
+        put(out, size, at, " %s channel %d peer %d", e->is_send ? "send" : "recv", e->channel, e->peer);
+        break;
+    case ncclProfileProxyStep:
+        put(out, size, at, " step %d", e->step);
+        break;
+    case ncclProfileKernelCh:
+        put(out, size, at, " channel %d", e->channel);
+        break;
+    case ncclProfileNetPlugin:
+        put(out, size, at, " id 0x%" PRIx64, (uint64_t)e->net_id);
+        break;
+    case ncclProfileCeBatch:
+        put(out, size, at, " of %d ops", e->ops);
+        break;
+    default:
+        break;
+    }
+}

@@ -1,0 +1,134 @@
+/* Lines of the log, made from the catalogue and given to NCCL's logger where there is one (v4 and later), and the
+   record. */
+#define _GNU_SOURCE
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "check.h"
+#include "psm_profiler_check_messages.h"
+#include "record.h"
+
+enum { BREACHES = 1024 };
+
+static _Atomic(ncclDebugLogger_t) the_logger;
+
+void check_logger(ncclDebugLogger_t logger)
+{
+    the_logger = logger;
+}
+
+static void put(const struct psm_record_message *message, const char *function, int line, const struct psm_text *text)
+{
+    ncclDebugLogger_t logger = the_logger;
+    if (!logger) {
+        if (psm_log_enabled(message->level)) psm_log_write(message->level, text->at, text->n);
+        return;
+    }
+    bool warn = message->level == PSM_LEVEL_WARN;
+    logger(warn ? NCCL_LOG_WARN : NCCL_LOG_INFO, warn ? (unsigned long)NCCL_ALL : (unsigned long)NCCL_INIT, function,
+           line, "%.*s", (int)text->n, text->at);
+}
+
+/* SAY(PSM_PROFILER_CHECK_USING, psm_profiler_check_using, arguments...) */
+#define SAY(MESSAGE, name, ...)                                                                                        \
+    do {                                                                                                               \
+        static const struct psm_record_message message_ = PSM_MESSAGE_##MESSAGE;                                       \
+        char line_[PSM_LINE_SIZE];                                                                                     \
+        struct psm_text text_ = {line_, 0, sizeof line_, 0};                                                           \
+        psm_text_of_##name(&text_, __VA_ARGS__);                                                                       \
+        put(&message_, __func__, __LINE__, &text_);                                                                    \
+    } while (0)
+
+void check_say_begin(int version, const char *name)
+{
+    static _Atomic unsigned said;
+    if (said & 1u << version) return;
+    said |= 1u << version;
+    if (check_wrapped(version))
+        SAY(PSM_PROFILER_CHECK_USING, psm_profiler_check_using, name, version, check_path());
+    else
+        SAY(PSM_PROFILER_CHECK_ALONE, psm_profiler_check_alone, version);
+}
+
+void check_say_trouble(const char *why)
+{
+    SAY(PSM_PROFILER_CHECK_TROUBLE, psm_profiler_check_trouble, check_path(), why);
+}
+
+void check_say_breach(void *context, const struct contract_breach *b)
+{
+    (void)context;
+    if (!b->first) return;
+    check_record(b);
+    if (b->note)
+        SAY(PSM_PROFILER_CHECK_NOTE, psm_profiler_check_note, b->call, b->version, b->name, b->text, b->ancestry);
+    else if (b->by_plugin)
+        SAY(PSM_PROFILER_CHECK_PLUGIN, psm_profiler_check_plugin, b->call, b->version, b->name, b->text, b->ancestry);
+    else
+        SAY(PSM_PROFILER_CHECK_CALLER, psm_profiler_check_caller, b->call, b->version, b->name, b->text, b->ancestry);
+}
+
+void check_say_end(int version, struct contract *c)
+{
+    char which[600] = "";
+    size_t at = 0;
+    for (int i = 0; i < RULES; i++) {
+        uint64_t n = contract_count(c, (enum contract_rule)i);
+        if (n && at < sizeof which)
+            at += (size_t)snprintf(which + at, sizeof which - at, "%s%s %" PRIu64, at ? ", " : "",
+                                   contract_rule_name((enum contract_rule)i), n);
+    }
+    SAY(PSM_PROFILER_CHECK_END, psm_profiler_check_end, contract_events(c), version, contract_open(c),
+        contract_total(c), at ? which : "none");
+}
+
+/* ---- the record ---- */
+
+/* which: the message, in the order of messages. */
+struct breach_row {
+    uint64_t comm;
+    int32_t version, rank;
+    uint32_t which;
+    char rule[20], call[20], what[200], event[240];
+};
+static const struct psm_field fields[] = {
+    PSM_FIELD(struct breach_row, PSM_HEX64, comm), PSM_FIELD(struct breach_row, PSM_I32, version),
+    PSM_FIELD(struct breach_row, PSM_I32, rank),   PSM_FIELD(struct breach_row, PSM_U32, which),
+    PSM_FIELD(struct breach_row, PSM_STR, rule),   PSM_FIELD(struct breach_row, PSM_STR, call),
+    PSM_FIELD(struct breach_row, PSM_STR, what),   PSM_FIELD(struct breach_row, PSM_STR, event),
+};
+static const struct psm_record_message messages[] = {
+    PSM_MESSAGE_PSM_PROFILER_CHECK_CALLER, PSM_MESSAGE_PSM_PROFILER_CHECK_PLUGIN, PSM_MESSAGE_PSM_PROFILER_CHECK_NOTE};
+static const struct psm_schema schema = {.name = "psm.profiler_check",
+                                         .version = 1,
+                                         .record_size = sizeof(struct breach_row),
+                                         .fields = fields,
+                                         .nfields = sizeof fields / sizeof *fields,
+                                         .messages = messages,
+                                         .nmessages = 3,
+                                         .selector = 3};
+
+static void text(char *to, size_t size, const char *from)
+{
+    size_t n = strlen(from);
+    memset(to, 0, size);
+    memcpy(to, from, n < size ? n : size);
+}
+
+void check_record(const struct contract_breach *b)
+{
+    psm_section *rows = psm_record_section(psm_record_self(), &schema, PSM_RING, BREACHES);
+    uint64_t ticket;
+    struct breach_row *row = psm_ring_begin(rows, &ticket);
+    if (!row) return;
+    row->comm = b->comm;
+    row->version = b->version;
+    row->rank = b->rank;
+    row->which = b->note ? 2 : b->by_plugin;
+    text(row->rule, sizeof row->rule, b->name);
+    text(row->call, sizeof row->call, b->call);
+    text(row->what, sizeof row->what, b->text);
+    text(row->event, sizeof row->event, b->ancestry);
+    psm_ring_commit(rows, ticket);
+}
