@@ -18,6 +18,7 @@ __all__ = [
     "FUNCTIONS",
     "KERNEL",
     "LINK",
+    "LOSSES",
     "NET",
     "OP",
     "P2P",
@@ -73,6 +74,8 @@ LINK = _struct(
 )  # fmt: skip
 
 TIME = _struct(("comm", "u4"), ("what", "u4"), ("sub", "i8"), ("bytes", "u8"), ("duration", STAT))
+
+LOSSES = _struct(*((name, "u8") for name in ("spans", "span_rows", "rows", "other", "held", "files", "orphans")))
 
 # ---- a row of a window: window.h ----
 

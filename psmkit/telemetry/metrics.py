@@ -101,6 +101,7 @@ _TABLE = (
     ("psmkit.telemetry.export.items", "{item}", "counter", ("psmkit.signal", "psmkit.outcome"), "Metric points, spans and log records by what became of them: sent, failed (the collector refused them, or did not answer), dropped (the queue was full), unsent (at the end)."),
     ("psmkit.telemetry.export.queue", "{batch}", "gauge", ("psmkit.signal",), "Batches that wait for the collector."),
     ("psmkit.telemetry.spans", "{span}", "counter", ("psmkit.outcome",), "Spans that were made: built, or dropped because the budget of the interval was spent."),
+    ("psmkit.telemetry.lost", "{item}", "counter", ("psmkit.lost",), "What the reader of windows could not tell: spans (operations for which there was no room), span_rows, rows, other (events summed under other), held (open events that found no place to wait), files (damaged), orphans (transfers without their operation)."),
     ("psmkit.telemetry.rows", "{event}", "counter", ("psmkit.outcome",), "Raw rows for --record: recorded, or dropped."),
     ("psmkit.telemetry.series", "{series}", "gauge", ("psmkit.metric",), "Series of each metric; only of those that have 100 or more."),
     ("psmkit.telemetry.series.overflow", "{point}", "counter", ("psmkit.metric",), "Updates that found no series and went to the one called other; of gauges: that were left out."),
@@ -119,8 +120,8 @@ _DURATION_SHIFTS = range(10, 35)
 _SIZE_SHIFTS = range(6, 35, 2)
 _COUNT_SHIFTS = range(1, 17)
 SHIFTS = {"s": _DURATION_SHIFTS, "By": _SIZE_SHIFTS, "{transfer}": _COUNT_SHIFTS}
-SCALE = {"s": 1e-9, "By": 1, "{transfer}": 1}
-BOUNDS = {unit: tuple(((1 << s) - 1) * SCALE[unit] for s in shifts) for unit, shifts in SHIFTS.items()}
+UNIT = {"s": 1e9, "By": 1, "{transfer}": 1}  # of what C counts, in one of the metric
+BOUNDS = {unit: tuple(((1 << s) - 1) / UNIT[unit] for s in shifts) for unit, shifts in SHIFTS.items()}
 
 
 # ---- Prometheus ----

@@ -57,7 +57,9 @@ def resource(host: str | None = None) -> Resource:
         "host.name": name,
     }
     given = Resource.create()
-    told = {k: v for k, v in given.attributes.items() if k != "service.name" or v != "unknown_service"}
+    told = {
+        k: v for k, v in given.attributes.items() if k != "service.name" or not str(v).startswith("unknown_service")
+    }
     return Resource({**own, **told}, given.schema_url)
 
 

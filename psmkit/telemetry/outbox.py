@@ -69,6 +69,12 @@ class Outbox:
                 self._count(self._queue.popleft(), "dropped")
             self._changed.notify_all()
 
+    def wait_for_room(self) -> None:
+        """Wait until at least half of the queue is free, for whoever can wait: every batch leaves the queue in the end, sent or not."""
+        with self._changed:
+            while len(self._queue) > self._most // 2:
+                self._changed.wait()
+
     def counts(self) -> dict[tuple[str, str], int]:
         """Items by (signal, outcome)."""
         with self._changed:

@@ -33,7 +33,6 @@ class Pipeline:
     def __init__(
         self,
         settings: Settings,
-        since_ns: int,
         *,
         outbox: Outbox | None = None,
         recorder: Recorder | None = None,
@@ -41,7 +40,7 @@ class Pipeline:
         own: bool = True,
     ) -> None:
         self._settings = settings
-        self._totals = Totals(since_ns, settings.series)
+        self._totals = Totals(settings.series)
         self._outbox = outbox
         self._recorder = recorder
         self._watch = watch

@@ -1,7 +1,8 @@
 """Recordings of takes in Parquet or as an Arrow stream, written by pyarrow and read again. Load it late.
 
 One table: ``take`` and ``time_ns`` say when, ``kind`` which of the columns of structs holds the row: comm, op, link, time, span, row, open, step,
-offset (the structs of csrc/telemetry), operation (finished collectives, sends and receives, one a row) or take.
+offset,
+loss (the structs of csrc/telemetry), operation (finished collectives, sends and receives, one a row) or take.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from psmkit.telemetry.layout import (
     DATATYPES,
     FUNCTIONS,
     LINK,
+    LOSSES,
     OP,
     P2P,
     PROTOCOLS,
@@ -46,8 +48,9 @@ _TABLES = {
     "open": ("open_rows", ROW),
     "step": ("steps", STEP),
     "offset": ("offsets", OFFSET),
+    "loss": ("losses", LOSSES),
 }
-_TAKE = np.dtype([("clock_ns", "i8"), ("rows_dropped", "u8")])
+_TAKE = np.dtype([("clock_ns", "i8"), ("since_ns", "i8"), ("rows_dropped", "u8")])
 _BUFFERED = 50_000  # rows of a row group, unless it is older than this:
 _OLD_NS = 60 * 10**9
 _SIZES = dict(zip(DATATYPES, (1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1), strict=True))
@@ -197,7 +200,9 @@ class Recorder:
 
     def add(self, take: Take) -> None:
         """Write a take."""
-        parts = [("about", _to_arrow(np.array([(take.clock_ns, take.rows_dropped)], _TAKE), _type(_TAKE)))]
+        parts = [
+            ("about", _to_arrow(np.array([(take.clock_ns, take.since_ns, take.rows_dropped)], _TAKE), _type(_TAKE)))
+        ]
         for name, (attribute, kind) in _TABLES.items():
             array = getattr(take, attribute)
             if len(array):
@@ -316,7 +321,7 @@ def _fill(take: Take, batch: Any) -> None:
         rows = np.flatnonzero(kinds == name)
         if name == "about":
             about = _to_numpy(batch.column("about").take(pa.array(rows)), _TAKE)[0]
-            take.clock_ns, take.rows_dropped = int(about["clock_ns"]), int(about["rows_dropped"])
+            take.clock_ns, take.since_ns, take.rows_dropped = (int(about[name]) for name in _TAKE.names or ())
         elif name in _TABLES:
             attribute, kind = _TABLES[name]
             found = _to_numpy(batch.column(name).take(pa.array(rows)), kind)

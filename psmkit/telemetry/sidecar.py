@@ -35,6 +35,7 @@ class Source(Protocol):
     def take_spans(self) -> Array: ...
     def take_rows(self) -> tuple[Array, int]: ...
     def open_now(self) -> Array: ...
+    def losses(self) -> Array: ...
 
 
 def interval_of(given: float | None, environ: Mapping[str, str]) -> float:
@@ -61,6 +62,7 @@ class Taker:
         self._reader = reader
         self._folder = folder or default_directory()
         self._clocks = Clocks()
+        self._since = time.time_ns()
 
     def take(self) -> Take:
         """All that was gathered since the last one."""
@@ -68,7 +70,9 @@ class Taker:
         wall, clock = time.time_ns(), time.clock_gettime_ns(time.CLOCK_MONOTONIC)
         rows, dropped = reader.take_rows()
         comms = reader.comms()
+        since, self._since = self._since, wall
         return Take(
+            since_ns=since,
             wall_ns=wall,
             clock_ns=clock,
             comms=comms,
@@ -80,6 +84,7 @@ class Taker:
             open_rows=reader.open_now(),
             steps=read_steps(self._folder, clock),
             offsets=self._clocks.offsets(comms),
+            losses=reader.losses(),
             rows_dropped=dropped,
         )
 

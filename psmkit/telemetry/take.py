@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from psmkit.telemetry.layout import COMM, LINK, OP, ROW, TIME
+from psmkit.telemetry.layout import COMM, LINK, LOSSES, OP, ROW, TIME
 
 __all__ = ["OFFSET", "STEP", "Array", "Take", "empty", "text", "word"]
 
@@ -38,7 +38,8 @@ def empty(kind: np.dtype[Any]) -> Array:
 
 @dataclass(slots=True)
 class Take:
-    """What was taken at one time. ``wall_ns`` is of the epoch, ``clock_ns`` of the monotonic clock of this host. ``rows`` are raw rows (kept
+    """What was taken at one time. ``wall_ns`` is of the epoch, ``clock_ns`` of the monotonic clock of this host; sums are since ``since_ns``,
+    of the epoch. ``rows`` are raw rows (kept
     for recordings only), ``rows_dropped`` those beyond their limit; ``open_rows`` are events that have not ended."""
 
     wall_ns: int
@@ -52,7 +53,9 @@ class Take:
     open_rows: Array = field(default_factory=lambda: empty(ROW))
     steps: Array = field(default_factory=lambda: empty(STEP))
     offsets: Array = field(default_factory=lambda: empty(OFFSET))
+    losses: Array = field(default_factory=lambda: empty(LOSSES))
     rows_dropped: int = 0
+    since_ns: int = 0
 
     def epoch(self, comm: int, clock_ns: int) -> int:
         """A time of a communicator's clock in ns of the epoch."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from psmkit.telemetry.layout import ALGORITHMS, BUCKETS, DATATYPES, EVENT_TYPES, FUNCTIONS, PROTOCOLS
-from psmkit.telemetry.metrics import METRICS, OVERFLOW, SCALE, SHIFTS, Metric
+from psmkit.telemetry.metrics import METRICS, OVERFLOW, SHIFTS, UNIT, Metric
 from psmkit.telemetry.take import Array, Take, text, word
 
 __all__ = ["Distribution", "Point", "Totals"]
@@ -19,6 +19,7 @@ Values = tuple[str, ...]
 SERIES = 1000  # of a metric
 FORGET = 60  # takes after which the series of a communicator that is gone are dropped
 _CE_COLL = 12
+_OTHER_COMM = 0xFFFFFFFF  # of rows that sum up what had no key
 _WAITS = ("gpu", "peer", "network", "flush")
 _PROXY_STATES = ("idle", "active", "sleep", "append")
 _OWNERS = ("alive", "dead", "unknown", "ended")
@@ -90,11 +91,11 @@ class _Series:
 
 
 class Totals:
-    """Adds up takes. ``since_ns`` is when taking began. Of each metric at most ``series`` are kept: what is beyond them goes, counted, to one
+    """Adds up takes. Of each metric at most ``series`` are kept: what is beyond them goes, counted, to one
     series with the value ``other`` in all attributes; gauges are left out instead, as they cannot be added."""
 
-    def __init__(self, since_ns: int, series: int = SERIES) -> None:
-        self._since = since_ns
+    def __init__(self, series: int = SERIES) -> None:
+        self._since = 0
         self._most = series
         self._series: dict[str, dict[Values, _Series]] = {name: {} for name in METRICS}
         self._overflow: dict[str, int] = {}
@@ -102,7 +103,7 @@ class Totals:
         self._fits: dict[Values, Array] = {}
         self._keys: dict[int, Values] = {}  # id -> (hash, rank)
         self._gone: dict[int, int] = {}  # id -> takes since it went
-        self._time = since_ns
+        self._time = 0
 
     # ---- series ----
 
@@ -155,7 +156,7 @@ class Totals:
         for name, metric in METRICS.items():
             if metric.kind == "gauge" and name != "nccl.collective.channels":
                 self._series[name].clear()
-        self._time = take.wall_ns
+        self._time, self._since = take.wall_ns, take.since_ns or take.wall_ns
         self._comms(take)
         for row in take.ops:
             self._op(row)
@@ -164,10 +165,12 @@ class Totals:
             self._times(row)
         self._open(take)
         self._steps(take.steps)
-        self._since = take.wall_ns
+        for row in take.losses:
+            for column in take.losses.dtype.names or ():
+                self.total("psmkit.telemetry.lost", (column,), int(row[column]))
 
     def _key(self, comm: int, other: int = 0) -> Values:
-        if other and comm not in self._keys:
+        if comm == _OTHER_COMM or (other and comm not in self._keys):
             return (OVERFLOW, OVERFLOW)
         return self._keys.get(comm, ("unknown", "-1"))
 
@@ -299,7 +302,7 @@ class Totals:
 
     def _times(self, row: Any) -> None:
         key, what = self._key(int(row["comm"])), int(row["what"])
-        kind = word(EVENT_TYPES, what)
+        kind = OVERFLOW if what == _OTHER_COMM else word(EVENT_TYPES, what)
         if kind == "proxy_ctrl":
             self._merge("nccl.proxy.state.duration", (*key, word(_PROXY_STATES, int(row["sub"]))), row["duration"])
         elif kind == "kernel_ch":
@@ -363,11 +366,11 @@ class Totals:
 
 
 def _distribution(metric: Metric, series: _Series) -> Distribution:
-    shifts, scale = SHIFTS[metric.unit], SCALE[metric.unit]
+    shifts, unit = SHIFTS[metric.unit], UNIT[metric.unit]
     assert series.bucket is not None
     counts = np.add.reduceat(series.bucket, [0, *shifts])
     return Distribution(
-        series.count, series.number * scale, series.least * scale, series.most * scale, tuple(counts.tolist())
+        series.count, series.number / unit, series.least / unit, series.most / unit, tuple(counts.tolist())
     )
 
 

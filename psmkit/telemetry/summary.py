@@ -1,0 +1,132 @@
+"""What a look at the windows found, as tables for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tabulate import tabulate
+
+from psmkit.model import Finding
+from psmkit.telemetry.metrics import BOUNDS
+from psmkit.telemetry.totals import Distribution, Point
+
+__all__ = ["summary"]
+
+
+def _size(value: float) -> str:
+    for unit, letter in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if value >= unit:
+            return f"{value / unit:.3g} {letter}"
+    return f"{value:.0f} B"
+
+
+def _time(value: float) -> str:
+    for unit, letter in ((1.0, "s"), (1e-3, "ms")):
+        if value >= unit:
+            return f"{value / unit:.3g} {letter}"
+    return f"{value * 1e6:.3g} us"
+
+
+def _median(found: Distribution, unit: str) -> float:
+    """The upper bound of the bucket in which the median is, no more than the greatest value."""
+    running = 0
+    for bound, count in zip((*BOUNDS[unit], found.most), found.counts, strict=True):
+        running += count
+        if 2 * running >= found.count:
+            return min(bound, found.most)
+    return found.most
+
+
+def _table(title: str, head: Sequence[str], rows: list[tuple[str, ...]]) -> list[str]:
+    return [title, tabulate(rows, head, tablefmt="plain", disable_numparse=True), ""] if rows else []
+
+
+def summary(points: Sequence[Point], findings: Sequence[Finding]) -> str:
+    """Communicators, operations, links, losses, connections and findings."""
+    by_name: dict[str, dict[tuple[str, ...], Point]] = {}
+    for point in points:
+        by_name.setdefault(point.metric.name, {})[point.values] = point
+
+    def number(name: str, values: tuple[str, ...]) -> float:
+        point = by_name.get(name, {}).get(values)
+        return 0.0 if point is None or isinstance(point.value, Distribution) else point.value
+
+    comms = []
+    for values in by_name.get("nccl.comm.info", {}):
+        key = values[:2]
+        lost = sum(number("nccl.profiler.dropped", (*key, why)) for why in ("full", "memory"))
+        lost += number("nccl.profiler.overwritten", key)
+        comms.append(
+            (
+                key[0], f"{key[1]} of {values[3]}", values[5], values[7], f"{number('nccl.profiler.events', key):.0f}", f"{lost:.0f}",
+                f"{number('nccl.profiler.incomplete', key):.0f}", values[2],
+            )
+        )  # fmt: skip
+    operations = []
+    for of, where in (("nccl.collective", ("nccl.algorithm", "nccl.protocol")), ("nccl.p2p", ("nccl.peer",))):
+        for values, point in by_name.get(f"{of}.duration", {}).items():
+            found, about = point.value, point.attributes
+            size = by_name.get(f"{of}.size", {}).get(values)
+            assert isinstance(found, Distribution)
+            mean = size.value.sum / size.value.count if size and isinstance(size.value, Distribution) else 0
+            how = "/".join(("rank " if name == "nccl.peer" else "") + about[name] for name in where)
+            operations.append(
+                (
+                    about["nccl.comm.hash"], about["nccl.rank"], about["nccl.operation"], how, str(found.count), _size(mean),
+                    _time(found.sum / found.count), f"<= {_time(_median(found, 's'))}", _time(found.most),
+                )
+            )  # fmt: skip
+    links = []
+    for values, point in by_name.get("nccl.transfer.io", {}).items():
+        count = number("nccl.transfer.count", values)
+        fit = (*values, "avg")
+        rate = number("nccl.link.rate", fit)
+        assert not isinstance(point.value, Distribution)
+        links.append(
+            (
+                values[0], values[1], ("to " if values[3] == "send" else "from ") + values[2], f"{count:.0f}", _size(point.value),
+                _time(number("nccl.link.latency", fit)) if rate else "", f"{rate / 1e9:.3g} GB/s" if rate else "",
+                f"{number('nccl.link.r_squared', fit):.3f}" if rate else "",
+            )
+        )  # fmt: skip
+    steps = []
+    for values in by_name.get("psm.step.stage", {}):
+        key = values[:6]
+        done, total = (f"{number(f'psm.step.{name}', key):.0f}" for name in ("done", "total"))
+        steps.append(
+            (
+                values[0], values[1], ("to " if values[5] == "send" else "from ") + values[2], values[3], values[6], f"{done} of {total}",
+                _size(number("psm.step.size", key)), f"{_time(number('psm.step.age', key))} ago",
+            )
+        )  # fmt: skip
+    out = [
+        *_table(
+            "Communicators",
+            ("communicator", "rank", "pid", "owner", "events", "lost", "incomplete", "name"),
+            sorted(comms),
+        ),
+        *_table(
+            "Operations",
+            ("communicator", "rank", "operation", "how", "count", "size", "mean", "median", "most"),
+            sorted(operations),
+        ),
+        *_table(
+            "Links",
+            ("communicator", "rank", "peer", "transfers", "bytes", "latency", "rate", "R squared"),
+            sorted(links),
+        ),
+        *_table(
+            "libpsm's connections",
+            ("pid", "rank", "peer", "channel", "stage", "steps", "bytes", "moved"),
+            sorted(steps),
+        ),
+    ]
+    for finding in findings:
+        out.append(f"{finding.severity.value} {finding.code}: {finding.title}")
+        out.append(f"  {finding.explanation}")
+        out += [f"  {evidence}" for evidence in finding.evidence[:3]]
+    return (
+        "\n".join(out).rstrip("\n") + "\n"
+        if out
+        else "no windows of the profiler plugin, and no connections of libpsm\n"
+    )
