@@ -97,7 +97,10 @@ def test_dependencies_point_one_way(path: Path) -> None:
     assert found <= MAY_IMPORT[own], f"{own} must not import {sorted(found - MAY_IMPORT[own])}"
 
 
-@pytest.mark.parametrize(("module", "place"), [("_logscan", "_native/logscan.py"), ("_psm", "_native/psm.py")])
+@pytest.mark.parametrize(
+    ("module", "place"),
+    [("_logscan", "_native/logscan.py"), ("_psm", "_native/psm.py"), ("_telemetry", "_native/telemetry.py")],
+)
 def test_native_module_is_imported_in_one_place(module: str, place: str) -> None:
     users = {
         str(path.relative_to(PACKAGE))
@@ -116,6 +119,16 @@ def test_libpsm_is_used_by_proxy_transport_and_plan_alone() -> None:
         if name.startswith("psmkit._native.psm")
     }
     assert users <= {"_native", "proxy", "transport", "plan"}
+
+
+def test_windows_are_read_by_their_reader_alone() -> None:
+    users = {
+        str(path.relative_to(PACKAGE))
+        for path in modules()
+        for name in imports(path)
+        if name.startswith("psmkit._native.telemetry")
+    }
+    assert users == {"telemetry/reader.py"}
 
 
 def test_analyze_loads_the_scanner_and_nothing_heavy() -> None:

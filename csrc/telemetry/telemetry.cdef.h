@@ -31,7 +31,7 @@ int psm_tel_poll(struct psm_tel *tel, int final);
 struct psm_tel_comm {
     uint64_t comm_hash, begin_ns, end_ns;
     uint64_t windows, forced;     /* taken since the start */
-    uint64_t events;              /* rows taken since the start */
+    uint64_t events;              /* rows taken since the start, but for PSM_PROF_LATE: begun less what was lost */
     uint64_t begun, dropped_full, dropped_memory, overwritten, carried, incomplete;
     uint64_t bad_handle, stale_handle, stopped_twice, state_after_stop, never_stopped, foreign_parents;
     uint64_t torn;                /* rows that changed while they were copied, in the end not taken */
@@ -45,10 +45,25 @@ struct psm_tel_comm {
     char file[256];
 };
 /* Those that there are; at most n are written, the number there are is returned. Those that ended are told once more by the
- * next call after their last window, then forgotten. */
-size_t psm_tel_comms(const struct psm_tel *tel, struct psm_tel_comm *out, size_t n);
+ * next call that has room for all after their last window, then forgotten. */
+size_t psm_tel_comms(struct psm_tel *tel, struct psm_tel_comm *out, size_t n);
+
+/* What was not told, since the start. */
+struct psm_tel_losses {
+    uint64_t spans;      /* operations that were to be kept, and found no place */
+    uint64_t span_rows;  /* rows of kept operations beyond the most of one */
+    uint64_t rows;       /* raw rows beyond settings.rows */
+    uint64_t other;      /* events that were summed under "other" */
+    uint64_t held;       /* open events that found no place to wait for their end */
+    uint64_t files;      /* record files that are damaged */
+    uint64_t orphans;    /* transfers whose operation is not known: they are in the links only */
+};
+void psm_tel_losses(const struct psm_tel *tel, struct psm_tel_losses *out);
 
 /* ---- aggregates ---- */
+
+/* All psm_tel_take_* and psm_tel_open_now: n is the room; how many there are is returned, and where that is more than n,
+ * nothing is written and nothing is taken. The one that is the sum of those without a key has comm UINT32_MAX. */
 
 /* count, sum, least, most, sum of squares (about 0) and buckets: bucket i counts values of 2^i .. 2^(i+1)-1; 0 is in bucket 0. */
 struct psm_tel_stat {
@@ -69,8 +84,10 @@ struct psm_tel_op {
     uint32_t channels;       /* most */
     uint32_t other;          /* 1: the sum of those for which there was no key */
     uint32_t pad;
-    struct psm_tel_stat bytes, duration; /* START -> completion */
-    struct psm_tel_stat transfers, transfer_bytes, transfer_time; /* steps of an op; of each step */
+    struct psm_tel_stat bytes; /* count times the size of the type; nothing where the type is not known */
+    struct psm_tel_stat duration; /* START -> completion */
+    /* Steps of an op; of each step. Of the sending side; of the receiving one where the op is a Recv. */
+    struct psm_tel_stat transfers, transfer_bytes, transfer_time;
 };
 size_t psm_tel_take_ops(struct psm_tel *tel, struct psm_tel_op *out, size_t n);
 
@@ -97,8 +114,10 @@ struct psm_tel_fit {
 };
 void psm_tel_fit(double n, double sx, double sy, double sxx, double sxy, double syy, struct psm_tel_fit *fit);
 
-/* Proxy thread, kernel channels, network events, API events: how long, how often. what: enum psm_prof_type; sub: for proxy
- * ctrl 0 idle, 1 active, 2 sleep, 3 append; for net the id; else 0. */
+/* Proxy thread, kernel channels, network events, groups, API events: how long, how often. what: enum psm_prof_type
+ * (UINT32_MAX: other); sub: for proxy ctrl 0 idle, 1 active, 2 sleep, 3 append; for net the id; else 0. NCCL marks only when the
+ * proxy thread becomes idle and active: their times are those between the marks. Kernel channels: by the GPU's timer, where
+ * it was given. bytes: of network events of NCCL's own plugins; what was appended for append. */
 struct psm_tel_span_stat {
     uint32_t comm, what;
     int64_t sub;

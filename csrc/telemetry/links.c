@@ -1,0 +1,173 @@
+/* Transfers between two ranks: steps of proxy ops, of both ends. */
+#include <math.h>
+#include <string.h>
+
+#include "internal.h"
+
+/* Sizes in eighths of powers of two; below 8 each is its own. */
+static uint32_t size_class(uint64_t bytes)
+{
+    if (bytes < 8) return (uint32_t)bytes;
+    unsigned bit = 63u - (unsigned)__builtin_clzll(bytes);
+    return bit * 8 + (uint32_t)(bytes >> (bit - 3) & 7);
+}
+
+/* Time in each state: from when it was entered to when the next one was, or to the stop. */
+static void add_waits(const struct psm_prof_event *e, uint64_t *wait)
+{
+    uint64_t at[4] = {e->u.proxy_step.gpu_ns, e->u.proxy_step.peer_ns, e->u.proxy_step.net_ns,
+                      e->u.proxy_step.flush_ns};
+    int order[4], n = 0;
+    for (int i = 0; i < 4; i++) {
+        if (!at[i]) continue;
+        int k = n++;
+        for (; k > 0 && at[order[k - 1]] > at[i]; k--) order[k] = order[k - 1];
+        order[k] = i;
+    }
+    for (int k = 0; k < n; k++) {
+        uint64_t end = k + 1 < n ? at[order[k + 1]] : e->stop_ns;
+        if (end > at[order[k]]) wait[order[k]] += end - at[order[k]];
+    }
+}
+
+static struct tel_key link_key(const struct tel_comm *c, int32_t peer, uint32_t channel, bool sends)
+{
+    return (struct tel_key){(uint64_t)c->seen.id << 32 | (uint32_t)peer, (uint64_t)channel << 1 | sends};
+}
+
+enum { ALL_CHANNELS = 0xffff };
+
+static uint32_t place_link(struct psm_tel *tel, struct tel_comm *c, struct tel_key key, int32_t peer, int32_t channel,
+                           bool sends, bool *fresh)
+{
+    uint32_t at = tel_table_place(&tel->links, key, fresh);
+    if (at == TEL_NONE || !*fresh) return at;
+    struct tel_link *l = tel_table_at(&tel->links, at);
+    l->face.comm = c->seen.id;
+    l->face.rank = c->head.rank;
+    l->face.peer = peer;
+    l->face.channel = channel;
+    l->face.sends = sends;
+    return at;
+}
+
+static uint32_t link_of(struct psm_tel *tel, struct tel_comm *c, const struct psm_prof_event *e)
+{
+    bool sends = e->flags & PSM_PROF_SENDS, fresh;
+    int32_t peer = e->u.proxy_step.peer;
+    struct tel_key key = link_key(c, peer, e->u.proxy_step.channel, sends);
+    if (tel->links.n && key.a == tel->last_link.a && key.b == tel->last_link.b && tel->last_link_at != TEL_NONE)
+        return tel->last_link_at;
+    /* The sum over all channels has its place before the first of them, so that it is whole when there is no room. */
+    uint32_t total = place_link(tel, c, link_key(c, peer, ALL_CHANNELS, sends), peer, -1, sends, &fresh);
+    uint32_t at = total;
+    if (total != TEL_NONE) {
+        uint32_t own = place_link(tel, c, key, peer, e->u.proxy_step.channel, sends, &fresh);
+        if (own != TEL_NONE) {
+            at = own;
+            ((struct tel_link *)tel_table_at(&tel->links, at))->total = total + 1;
+        }
+    }
+    tel->last_link = key;
+    tel->last_link_at = at;
+    return at;
+}
+
+static void note_least(struct psm_tel *tel, uint32_t place, struct tel_link *l, uint64_t bytes, uint64_t time)
+{
+    uint32_t class = size_class(bytes);
+    bool fresh = false;
+    if (!l->least_at || l->bucket != class) {
+        uint32_t at = tel_table_place(&tel->leasts, (struct tel_key){place, class}, &fresh);
+        if (at == TEL_NONE) return;
+        l->bucket = class;
+        l->least_at = at + 1;
+    }
+    struct tel_least *least = tel_table_at(&tel->leasts, l->least_at - 1);
+    if (fresh || time < least->time) *least = (struct tel_least){bytes, time, place, class};
+}
+
+void tel_count_step(struct psm_tel *tel, struct tel_comm *c, const struct psm_prof_event *e, uint64_t *time)
+{
+    uint32_t place = link_of(tel, c, e);
+    struct tel_link *l = place == TEL_NONE ? &tel->other_link : tel_table_at(&tel->links, place);
+    struct psm_tel_link *f = &l->face;
+    add_waits(e, f->wait);
+    uint64_t begin = e->u.proxy_step.net_ns, bytes = e->u.proxy_step.bytes;
+    *time = UINT64_MAX;
+    if (place == TEL_NONE) tel->losses.other++;
+    if (!begin || e->stop_ns < begin) return;
+    *time = e->stop_ns - begin;
+    double x = (double)bytes, y = (double)*time;
+    f->count++;
+    f->bytes += bytes;
+    f->time += *time;
+    f->sx += x;
+    f->sy += y;
+    f->sxx += x * x;
+    f->sxy += x * y;
+    f->syy += y * y;
+    tel_stat_add(&f->latency, *time);
+    if (place != TEL_NONE) note_least(tel, place, l, bytes, *time);
+}
+
+static void add_link(struct psm_tel_link *to, const struct psm_tel_link *from)
+{
+    to->count += from->count;
+    to->bytes += from->bytes;
+    to->time += from->time;
+    to->sx += from->sx;
+    to->sy += from->sy;
+    to->sxx += from->sxx;
+    to->sxy += from->sxy;
+    to->syy += from->syy;
+    for (int i = 0; i < 4; i++) to->wait[i] += from->wait[i];
+    tel_stat_merge(&to->latency, &from->latency);
+}
+
+/* Once before links are taken: the sums over channels, and those over the least times. */
+void tel_links_total(struct psm_tel *tel)
+{
+    for (uint32_t i = 0; i < tel->links.n; i++) {
+        const struct tel_link *l = tel_table_at(&tel->links, i);
+        if (l->total) add_link(&((struct tel_link *)tel_table_at(&tel->links, l->total - 1))->face, &l->face);
+    }
+    uint32_t n = tel->leasts.n;
+    for (uint32_t i = 0; i < n; i++) {
+        const struct tel_least *own = tel_table_at(&tel->leasts, i);
+        uint32_t total = ((struct tel_link *)tel_table_at(&tel->links, own->link))->total;
+        if (!total) continue;
+        bool fresh;
+        uint32_t at = tel_table_place(&tel->leasts, (struct tel_key){total - 1, own->bucket}, &fresh);
+        if (at == TEL_NONE) continue;
+        struct tel_least *least = tel_table_at(&tel->leasts, at);
+        if (fresh || own->time < least->time)
+            *least = (struct tel_least){own->bytes, own->time, total - 1, own->bucket};
+    }
+    for (uint32_t i = 0; i < tel->leasts.n; i++) {
+        const struct tel_least *least = tel_table_at(&tel->leasts, i);
+        struct psm_tel_link *f = &((struct tel_link *)tel_table_at(&tel->links, least->link))->face;
+        double x = (double)least->bytes, y = (double)least->time;
+        f->mcount++;
+        f->mx += x;
+        f->my += y;
+        f->mxx += x * x;
+        f->mxy += x * y;
+        f->myy += y * y;
+    }
+}
+
+void psm_tel_fit(double n, double sx, double sy, double sxx, double sxy, double syy, struct psm_tel_fit *fit)
+{
+    *fit = (struct psm_tel_fit){0};
+    double across = n * sxx - sx * sx, up = n * syy - sy * sy, both = n * sxy - sx * sy;
+    /* All of one size: what is left of the difference is rounding. */
+    if (!(n >= 2) || !(across > 1e-12 * n * sxx) || !(both > 0)) return;
+    double slope = both / across;
+    fit->latency = (sy - slope * sx) / n;
+    fit->rate = 1 / slope;
+    fit->r2 = up > 0 ? both * both / (across * up) : 1;
+    if (fit->r2 > 1) fit->r2 = 1;
+    fit->good = isfinite(fit->rate) && isfinite(fit->latency);
+    if (!fit->good) *fit = (struct psm_tel_fit){0};
+}

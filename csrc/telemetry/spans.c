@@ -1,0 +1,217 @@
+/* Which operations are kept whole, as trees: the slowest of each kind, those that are open for too long, those that
+ * failed, and a few at random. What has no place is counted. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "internal.h"
+
+enum { DEPTH = 6 };
+#define SEED UINT64_C(0x2545f4914f6cdd1d)
+
+static int rank_of(uint32_t why)
+{
+    return why == TEL_INCOMPLETE ? 3 : why == TEL_OPEN ? 2 : why == TEL_SLOWEST ? 1 : 0;
+}
+
+static uint32_t random_quota(const struct psm_tel *tel)
+{
+    return tel->settings.spans < 4 ? tel->settings.spans > 0 : tel->settings.spans / 4;
+}
+
+/* Of the random ones those with the least hashes are kept: the same whatever the order. */
+static struct tel_tree *most_random(struct psm_tel *tel, uint32_t *n)
+{
+    struct tel_tree *found = NULL;
+    *n = 0;
+    for (uint32_t i = 0; i < tel->ntrees; i++) {
+        struct tel_tree *t = &tel->trees[i];
+        if (t->why != TEL_RANDOM) continue;
+        ++*n;
+        if (!found || t->score > found->score) found = t;
+    }
+    return found;
+}
+
+static struct tel_tree *weakest(struct psm_tel *tel)
+{
+    struct tel_tree *found = NULL;
+    for (uint32_t i = 0; i < tel->ntrees; i++) {
+        struct tel_tree *t = &tel->trees[i];
+        if (!found || rank_of(t->why) < rank_of(found->why) ||
+            (rank_of(t->why) == rank_of(found->why) && t->score < found->score))
+            found = t;
+    }
+    return found;
+}
+
+static struct tel_tree *same_kind(struct psm_tel *tel, uint64_t kind)
+{
+    for (uint32_t i = 0; i < tel->ntrees; i++)
+        if (tel->trees[i].why == TEL_SLOWEST && tel->trees[i].kind == kind) return &tel->trees[i];
+    return NULL;
+}
+
+/* An empty tree to fill; NULL: others are worth more. */
+static struct tel_tree *place_tree(struct psm_tel *tel, uint32_t why, uint64_t kind, uint64_t score)
+{
+    struct tel_tree *t = NULL;
+    if (why == TEL_SLOWEST && (t = same_kind(tel, kind)) && t->score >= score) return NULL;
+    if (why == TEL_RANDOM) {
+        uint32_t n;
+        struct tel_tree *last = most_random(tel, &n);
+        if (n >= random_quota(tel)) {
+            if (!last || last->score <= score) return NULL;
+            t = last;
+        }
+    }
+    if (!t && tel->ntrees < tel->settings.spans) t = &tel->trees[tel->ntrees++];
+    if (!t) {
+        tel->losses.spans++;
+        t = weakest(tel);
+        if (!t || rank_of(t->why) > rank_of(why)) return NULL;
+        if (rank_of(t->why) == rank_of(why) && t->score >= score) return NULL;
+    }
+    t->why = why;
+    t->kind = kind;
+    t->score = score;
+    t->n = 0;
+    return t;
+}
+
+static bool push(struct psm_tel *tel, struct tel_tree *t, const struct tel_comm *c, uint64_t handle, uint64_t start_ns,
+                 int32_t tid, const struct psm_prof_event *e)
+{
+    if (t->n == TEL_TREE_ROWS) {
+        tel->losses.span_rows++;
+        return false;
+    }
+    if (t->n == t->room) {
+        uint32_t room = t->room ? t->room * 2 : 16;
+        struct psm_tel_row *rows = realloc(t->rows, room * sizeof *rows);
+        if (!rows) return false;
+        t->rows = rows;
+        t->room = room;
+    }
+    struct psm_tel_row *row = &t->rows[t->n++];
+    *row = (struct psm_tel_row){.handle = handle, .start_ns = start_ns, .comm = c->seen.id, .tid = tid, .why = t->why};
+    memcpy(row->event, e, sizeof row->event);
+    return true;
+}
+
+static void push_row(struct psm_tel *tel, struct tel_tree *t, const struct tel_batch *b, uint32_t i)
+{
+    push(tel, t, b->c, tel_handle(b, i), b->rows[i].start_ns, b->rows[i].tid, &b->rows[i].event);
+}
+
+/* Children by parent, when the first tree of a window is made. */
+static void link_children(struct psm_tel *tel, struct tel_batch *b)
+{
+    if (tel->linked == tel->batch) return;
+    tel->linked = tel->batch;
+    for (uint32_t i = b->n; i-- > 0;) {
+        const struct psm_prof_event *e = &b->rows[i].event;
+        if (!tel_live(b, i) || e->type == PSM_PROF_LATE || e->flags & PSM_PROF_FOREIGN) continue;
+        uint32_t parent = tel_local(b, e->parent);
+        if (parent == TEL_NONE || parent == i) continue;
+        b->side[i].next = b->side[parent].first;
+        b->side[parent].first = i + 1;
+    }
+}
+
+/* Parents before children. A damaged file may have circles: the depth ends them. */
+static void push_children(struct psm_tel *tel, struct tel_tree *t, const struct tel_batch *b, uint32_t parent,
+                          int depth)
+{
+    for (uint32_t at = b->side[parent].first; at; at = b->side[at - 1].next) {
+        push_row(tel, t, b, at - 1);
+        if (depth < DEPTH) push_children(tel, t, b, at - 1, depth + 1);
+    }
+}
+
+static void fill_tree(struct psm_tel *tel, struct tel_tree *t, struct tel_batch *b, uint32_t i)
+{
+    uint32_t above[DEPTH];
+    int n = 0;
+    const struct psm_prof_event *e = &b->rows[i].event;
+    link_children(tel, b);
+    uint64_t group = e->type == PSM_PROF_COLL ? e->u.coll.group : e->type == PSM_PROF_P2P ? e->u.p2p.group : 0;
+    for (uint64_t parent = e->parent; parent && n < DEPTH; n++) {
+        above[n] = tel_local(b, parent);
+        if (above[n] == TEL_NONE) break;
+        parent = b->rows[above[n]].event.parent;
+        if (tel_handle(b, above[n]) == group) group = 0;
+    }
+    while (n > 0) push_row(tel, t, b, above[--n]);
+    uint32_t together = group ? tel_local(b, group) : TEL_NONE;
+    if (together != TEL_NONE) push_row(tel, t, b, together);
+    push_row(tel, t, b, i);
+    push_children(tel, t, b, i, 0);
+}
+
+void tel_span_op(struct psm_tel *tel, struct tel_batch *b, uint32_t i, uint32_t place, uint64_t duration, uint32_t why)
+{
+    if (!tel->settings.spans) return;
+    if (why != TEL_SLOWEST) {
+        struct tel_tree *t = place_tree(tel, why, 0, duration);
+        if (t) fill_tree(tel, t, b, i);
+        return;
+    }
+    if (place != TEL_NONE) {
+        struct tel_pick *pick = &tel->picks[place];
+        if (pick->window != tel->batch || duration > pick->duration) *pick = (struct tel_pick){duration, i, tel->batch};
+    }
+    uint64_t score = tel_mix(tel_handle(b, i) ^ SEED ^ tel_mix(b->rows[i].start_ns));
+    if (score >= tel->random_bar) return;
+    struct tel_tree *t = place_tree(tel, TEL_RANDOM, 0, score);
+    if (t) fill_tree(tel, t, b, i);
+    uint32_t n;
+    const struct tel_tree *last = most_random(tel, &n);
+    if (last && n >= random_quota(tel)) tel->random_bar = last->score;
+}
+
+void tel_spans_of_batch(struct psm_tel *tel, struct tel_batch *b)
+{
+    if (!tel->settings.spans) return;
+    for (uint32_t place = 0; place < tel->ops.n; place++) {
+        const struct tel_pick *pick = &tel->picks[place];
+        if (pick->window != tel->batch) continue;
+        const struct tel_key *key = &tel->ops.keys[place];
+        struct tel_tree *t = place_tree(tel, TEL_SLOWEST, tel_mix(key->a ^ tel_mix(key->b)), pick->duration);
+        if (t) fill_tree(tel, t, b, pick->at);
+    }
+}
+
+void tel_span_held(struct psm_tel *tel, struct tel_comm *c, const struct tel_held *h, uint32_t why)
+{
+    if (!tel->settings.spans) return;
+    uint64_t now = tel_now(), end = tel_stopped(&h->event) ? h->event.stop_ns : now;
+    struct tel_tree *t = place_tree(tel, why, 0, end > h->start_ns ? end - h->start_ns : 0);
+    if (t) push(tel, t, c, h->handle, h->start_ns, h->tid, &h->event);
+}
+
+size_t psm_tel_take_spans(struct psm_tel *tel, struct psm_tel_row *out, size_t n)
+{
+    size_t there = 0, at = 0;
+    for (uint32_t i = 0; i < tel->ntrees; i++) there += tel->trees[i].n;
+    if (there > n) return there;
+    for (uint32_t i = 0; i < tel->ntrees; i++) {
+        struct tel_tree *t = &tel->trees[i];
+        for (uint32_t k = 0; k < t->n; k++) {
+            out[at + k] = t->rows[k];
+            out[at + k].root = (uint32_t)at;
+        }
+        at += t->n;
+        t->n = 0;
+    }
+    tel->ntrees = 0;
+    tel->random_bar = UINT64_MAX;
+    return there;
+}
+
+void tel_spans_free(struct psm_tel *tel)
+{
+    for (uint32_t i = 0; tel->trees && i < TEL_MOST_SPANS; i++) free(tel->trees[i].rows);
+    free(tel->trees);
+    tel->trees = NULL;
+    tel->ntrees = 0;
+}
