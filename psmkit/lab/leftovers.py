@@ -74,9 +74,10 @@ def used_by(pid: int, folder: str) -> set[str]:
         with open(f"/proc/{pid}/maps", errors="replace") as maps:
             used.update(line.partition(prefix)[2].strip() for line in maps if prefix in line)
         for link in os.scandir(f"/proc/{pid}/fd"):
-            target = os.readlink(link.path)
-            if target.startswith(prefix):
-                used.add(target.removeprefix(prefix))
+            with contextlib.suppress(OSError):  # closed meanwhile: those after it count
+                target = os.readlink(link.path)
+                if target.startswith(prefix):
+                    used.add(target.removeprefix(prefix))
     return used
 
 
