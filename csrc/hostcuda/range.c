@@ -406,8 +406,8 @@ int hc_operand_of(uintptr_t address, size_t span, int device, bool write, struct
         /* Whether a span that begins in a mapping ends in the same reservation: what lies behind it is another
            allocation. Access was granted device by device, and it is the stream's device that copies. Without access
            the copy fails when it runs, as on a GPU. */
-        const struct hc_range *all = range->reserved ? range->reserved : range;
-        bool in = span <= all->size - (address - all->base);
+        const struct hc_range *around = range->reserved ? range->reserved : range;
+        bool in = span <= around->size - (address - around->base);
         if (!in || check_span(address, span, device, write) == PSM_CUDA_INVALID_VALUE) rc = PSM_CUDA_INVALID_VALUE;
     } else if (range) {
         rc = span <= place->size - (address - place->base) ? 0 : PSM_CUDA_INVALID_VALUE;
