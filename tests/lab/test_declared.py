@@ -15,7 +15,8 @@ from psmkit.lab.runner import Outcome, RankOutcome
 
 SEED = 11
 STILL, ENDS = 4.0, 90.0  # deadlines of runs that stand still, and of those that end by themselves
-TIMEOUT_MS = 1000
+TIMEOUT_MS = 1000  # of calls that a fault may leave without an answer
+PATIENT_MS = 30_000  # of those that are answered, however busy the machine is
 
 
 def some() -> list[matrix.Strike]:
@@ -42,7 +43,7 @@ def look(run: transfer.LabRun) -> declared.Found:
 
 def go(folder: Path, case: transfer.Case, faults: str, stands_still: bool) -> transfer.LabRun:
     emulation = Emulation(folder / "records", faults=faults, stall_report=1.0, leaks=True)
-    case = replace(case, timeout_ms=TIMEOUT_MS, stall_report_ms=1000)
+    case = replace(case, timeout_ms=TIMEOUT_MS if faults else PATIENT_MS, stall_report_ms=1000)
     deadline = STILL if stands_still else ENDS
     return transfer.start([case], 2, folder / "run", deadline=deadline, emulation=emulation, stacks=False)
 

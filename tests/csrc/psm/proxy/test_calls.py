@@ -82,7 +82,7 @@ def test_a_handlers_failure_comes_back_with_its_reason(job: Job, there: int, mod
 
 def test_an_answer_that_comes_late_is_dropped_and_counted(start: Start) -> None:
     # The first Setup waits longer than its caller.
-    made = [start(PSM_TIMEOUT="0.3"), start(PSM_FAULTS="proxy.setup:slow=700ms:nth=1")]
+    made = [start(PSM_TIMEOUT="1"), start(PSM_FAULTS="proxy.setup:slow=1500ms:nth=1")]
     ranks.start_proxies(made)
     made[0].ask("connect", 1, 1, 1)
     with pytest.raises(GroundError) as caught:

@@ -79,7 +79,7 @@ def test_a_lost_datagram_is_sent_once_more_and_answered_once(start: Start, site:
 
 
 def test_an_answer_that_never_comes_is_an_error_at_the_deadline(start: Start) -> None:
-    made = pair(start, asker={"PSM_TIMEOUT": "0.5"}, owner={"PSM_FAULTS": "proxy.getfd:drop"})
+    made = pair(start, asker={"PSM_TIMEOUT": "1"}, owner={"PSM_FAULTS": "proxy.getfd:drop"})
     made[1].ask("offer", 5)
     with pytest.raises(GroundError) as caught:
         made[0].ask("getfd", 1, 5, 1)
