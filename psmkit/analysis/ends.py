@@ -17,7 +17,14 @@ from psmkit.model import Finding, Severity
 
 __all__ = ["find"]
 
-_SAID = ("libpsm.proxy.peer_gone", "libpsm.proxy.aborted", "libpsm.p2p.failed", "libpsm.p2p.refused")
+_SAID = (
+    "libpsm.proxy.peer_gone",
+    "libpsm.proxy.aborted",
+    "libpsm.p2p.failed",
+    "libpsm.p2p.refused",
+    "libpsm.net.failed",
+    "libpsm.net.refused",
+)
 _MOST_SAID = 3
 
 

@@ -279,7 +279,7 @@ def _leads(cascade: Cascade, fault: Fault) -> bool:
     """Whether another warning of the same thread can follow from this cascade."""
     if cascade.severity == "harmless":
         return False
-    if fault.event.name in ("libpsm.p2p.refused", "libpsm.p2p.failed"):
+    if fault.event.name in ("libpsm.p2p.refused", "libpsm.p2p.failed", "libpsm.net.refused", "libpsm.net.failed"):
         return False  # libpsm's answer to its caller: it says what failed, whoever is blamed above it
     if cascade.last.event.name.startswith("plugin.") and fault.event.name.startswith("plugin."):
         return True  # a plugin warns at each of its functions, and returns through none of NCCL's

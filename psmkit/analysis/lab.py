@@ -23,7 +23,13 @@ _STANDS_STILL = 1.0
 _PART = 0.25
 _DEADLINE = re.compile(r"deadline of ([\d.]+) s\b")
 #: Lines that show that nothing moved for the time that a stall takes to be reported.
-_STALLS = ("libpsm.p2p.stalled", "hostcuda.stall", "hostcuda.stall_host_function", "hostcuda.stall_thread")
+_STALLS = (
+    "libpsm.p2p.stalled",
+    "libpsm.net.stalled",
+    "hostcuda.stall",
+    "hostcuda.stall_host_function",
+    "hostcuda.stall_thread",
+)
 #: Words of a rank that failed because of another one.
 _FOLLOWS = re.compile(
     r"\brank \d+ (?:ended the operation|\(process \d+\)|.{0,40}\bdied\b)|closed (?:the socket|its connections)|nobody listens"

@@ -22,6 +22,7 @@ _STREAM_0 = (
     "Let the proxy copy on a stream of its own (cudaStreamNonBlocking), made by the process that uses it. Look at what Setup and Connect write "
     "into the connection's local info: a stream that was copied from the peer, or never made, is 0 here."
 )
+_NETWORK = "Look at the network between the two: the lines of its plugin on both ranks, its record (psm.net), the state of its device."
 #: Findings of one run: an all-to-all of many ranks stands still on all its connections at once.
 _MOST = 8
 
@@ -140,6 +141,7 @@ def _both(send: _End, recv: _End) -> _Stop | None:
         _copies(send, recv)
         or _unpublished(send, recv)
         or _lost_flag(send, recv)
+        or _on_its_way(send, recv)
         or _idle_sender(send, recv)
         or _idle_receiver(send, recv)
         or _not_posted(send, recv)
@@ -193,6 +195,22 @@ def _lost_flag(send: _End, recv: _End) -> _Stop | None:
             return _Stop(recv, f"the answer to operation {send['seq']} stands there and it does not take it", True)
         what = f"the answer to operation {send['seq']} is lost: {send.who} has written it, {recv.who} waits for it, and the flag is clear"
         return _Stop(None, what, True)
+    return None
+
+
+def _on_its_way(send: _End, recv: _End) -> _Stop | None:
+    """What one end has said and the other does not know: between them is a network, where shared memory has one word for both."""
+    sent = recv.text("stage") == "fifo" and not recv.copies and recv["send_head"] <= recv.at < send["send_head"]
+    if sent and recv.saw(send):
+        what = f"step {recv.at} was given to the network by {send.who} and has not come to {recv.who}"
+        return _Stop(None, what, True, _NETWORK)
+    waits = send.text("stage") == "fifo" and not send.copies and send["transmitted"] < send["nsteps"]
+    if waits and send["recv_tail"] <= send.at < recv["recv_tail"] and send.saw(recv):
+        what = (
+            f"{recv.who} lets steps below {recv['recv_tail']} be filled, and {send.who} knows of those below {send['recv_tail']}: "
+            "what it was told is lost on the way"
+        )
+        return _Stop(None, what, True, _NETWORK)
     return None
 
 

@@ -119,7 +119,7 @@ psm_status psm_net_proxy_setup(psmProxyConnection *connection, psmProxyState *st
                                       .channel = want.channel,
                                       .connIndex = want.connIndex,
                                       .role = want.role,
-                                      .steps = want.steps,
+                                      .steps = want.steps < NCCL_NET_MAX_REQUESTS ? want.steps : NCCL_NET_MAX_REQUESTS,
                                       .chunk = want.chunk,
                                       .stride = sizeof(struct psm_net_head) + ((uint64_t)want.chunk + 63) / 64 * 64,
                                       .stall_ms = host->ops->settings(host->self)->stall_report_ms};
@@ -246,7 +246,6 @@ static psm_status complete(struct psmNetLocalInfo *local, const struct psm_net_c
 {
     PSM_TRY(make_slots(local));
     PSM_TRY(psm_net_make_stream(local));
-    if (local->role) PSM_TRY(psm_net_open_ring(local));
     local->net->close_listen(local->listener);
     local->listener = NULL;
     local->pair = local->role ? local->id : peer->id;
@@ -344,7 +343,6 @@ psm_status psm_net_proxy_free(psmProxyConnection *connection, psmProxyState *sta
     connection->transportResources = NULL;
     const struct psm_host *host = local->host;
     local->cuda->cudaSetDevice(host->ops->device(host->self));
-    if (local->connected && !local->over) psm_net_say_end(local, PSM_ERR_PEER_CLOSED, 0);
     if (local->recorder) {
         const struct psm_step_recorder *recorder = atomic_load_explicit(&psm_step_recorder, memory_order_acquire);
         if (recorder) recorder->close(local->recorder);

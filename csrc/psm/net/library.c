@@ -191,7 +191,7 @@ psm_status psm_net_fail(const struct psm_net *net, ncclResult_t result, const ch
     switch (result) {
     case ncclRemoteError:
         status = PSM_ERR_PEER_DEAD;
-        hint = "the peer died, or the network to it was lost";
+        hint = "the peer died or freed its end, or the network to it was lost";
         break;
     case ncclInvalidUsage:
         status = PSM_ERR_PROTOCOL;

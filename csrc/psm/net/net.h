@@ -75,7 +75,7 @@ struct psmNetLocalInfo {
     uint64_t connection, id, pair;
     int rank, peer, channel, connIndex, dev;
     int role;             /* 1: send */
-    uint32_t steps, made; /* slots; events that were made */
+    uint32_t steps, made; /* slots: no more than a comm can hold requests; events that were made */
     uint32_t chunk, stall_ms;
     uint64_t stride;                  /* bytes of a slot */
     uint64_t until_ns, call_until_ns; /* Connect: when it is given up; when this call of it answers */
@@ -91,7 +91,9 @@ struct psmNetLocalInfo {
     uint64_t passed;                   /* of the operation. send: given to the network; recv: come from it */
     void *requests[PSM_NET_MAX_STEPS]; /* of the slots; NULL: none is open */
     void *credit_requests[PSM_NET_CREDITS];
-    uint64_t credits;                /* send: taken; recv: sent */
+    uint64_t credits;                /* of the connection. send: taken; recv: sent */
+    uint64_t credits_posted;         /* send: receives of credits */
+    uint64_t credits_end;            /* those of the connection when this operation has had all of its own */
     uint64_t tail;                   /* send: recvTail that has come; recv: that was sent last */
     uint64_t offered, offered_bytes; /* send: operation of the newest credit, and what it expects */
     uint64_t lost;                   /* recv: slots that a fault has lost in this operation */
@@ -120,6 +122,11 @@ static inline uint8_t *psm_net_farewell(const struct psmNetLocalInfo *local)
 {
     return (uint8_t *)psm_net_ring(local, 0) + PSM_NET_CREDITS * sizeof(struct psm_net_credit);
 }
+/* Steps whose receives are posted before the first credit. */
+static inline uint64_t psm_net_first(const struct psmNetLocalInfo *local, const struct psmProxySubArgs *sub)
+{
+    return sub->nsteps < local->steps ? sub->nsteps : local->steps;
+}
 static inline uint64_t psm_net_nsteps(uint64_t nbytes, uint32_t chunk)
 {
     return nbytes == 0 ? 1 : (nbytes + chunk - 1) / chunk; /* an operation without bytes is one step without a copy */
@@ -146,13 +153,13 @@ psm_status psm_net_progress(struct psmProxyArgs *args, psm_net_step *step);
 psm_status psm_net_copy(struct psmNetLocalInfo *local, void *to, const void *from, uint64_t bytes, uint64_t step);
 /* 1: the event of the step's slot has come; 0: not yet; else the failure. */
 int psm_net_copied(struct psmNetLocalInfo *local, uint64_t step, psm_status *status);
+/* psm_net_fail of what an operation asked for. */
+psm_status psm_net_failed(const struct psmNetLocalInfo *local, ncclResult_t result, const char *call);
 /* 1: the request has ended, with *size bytes; 0: not yet; else the failure. */
 int psm_net_tested(struct psmNetLocalInfo *local, void *request, const char *call, int *size, psm_status *status);
 /* To the step recorder and the log. */
 void psm_net_moved(struct psmNetLocalInfo *local, const struct psmProxySubArgs *sub, enum psm_step_what what,
                    uint64_t step);
-/* send.c: posts the receives of the ring of credits, in Connect. */
-psm_status psm_net_open_ring(struct psmNetLocalInfo *local);
 /* Tells the peer that this end has ended, as far as that can be done without waiting long. */
 void psm_net_say_end(struct psmNetLocalInfo *local, psm_status status, int cuda);
 

@@ -120,12 +120,19 @@ int psm_net_copied(struct psmNetLocalInfo *local, uint64_t step, psm_status *sta
     return -1;
 }
 
+psm_status psm_net_failed(const struct psmNetLocalInfo *local, ncclResult_t result, const char *call)
+{
+    char what[96];
+    snprintf(what, sizeof what, "%s in operation %" PRIu64 ", stage %s,", call, local->seq, stage_name(local->stage));
+    return psm_net_fail(local->net, result, what, role_of(local), local->rank, local->peer);
+}
+
 int psm_net_tested(struct psmNetLocalInfo *local, void *request, const char *call, int *size, psm_status *status)
 {
     int done = 0, sizes[8] = {0}; /* of one receive; a plugin with groups may write more */
     ncclResult_t result = local->net->test(request, &done, sizes);
     if (result != ncclSuccess) {
-        *status = psm_net_fail(local->net, result, call, role_of(local), local->rank, local->peer);
+        *status = psm_net_failed(local, result, call);
         return -1;
     }
     *size = sizes[0];
@@ -171,10 +178,6 @@ static void report_stall(struct psmNetLocalInfo *local, struct psmProxySubArgs *
 static psm_status peer_gone(const struct psmNetLocalInfo *local)
 {
     const char *role = local->role ? "receiver" : "sender", *stage = role_of(local);
-    if (local->theirs == PSM_ERR_PEER_CLOSED)
-        return psm_fail(PSM_ERR_PEER_CLOSED, stage, local->rank, local->peer, 0,
-                        "rank %d, the %s, freed the connection in operation %" PRIu64 ", stage %s", local->peer, role,
-                        local->seq, stage_name(local->stage));
     if (local->theirs != PSM_OK)
         return psm_fail(PSM_ERR_PEER_CLOSED, stage, local->rank, local->peer, 0,
                         "rank %d, the %s, ended operation %" PRIu64 " with %s (CUDA %u): see its log", local->peer,
@@ -288,6 +291,7 @@ static psm_status begin(struct psmNetLocalInfo *local, struct psmProxySubArgs *s
     sub->chunkSize = local->chunk;
     sub->offset = sub->posted = sub->transmitted = sub->done = 0;
     sub->nsteps = psm_net_nsteps(sub->nbytes, local->chunk);
+    local->credits_end += 1 + sub->nsteps - psm_net_first(local, sub);
     psm_net_moved(local, sub, PSM_STEP_BEGIN, sub->base);
     return PSM_OK;
 }

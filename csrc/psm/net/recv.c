@@ -34,7 +34,7 @@ static psm_status post(struct psmNetLocalInfo *local, struct psmProxySubArgs *su
         ncclResult_t result =
             psm_net_irecv(local->net, local->from, psm_net_slot(local, step),
                           sizeof(struct psm_net_head) + local->chunk, 0, local->from_registration, request);
-        if (result != ncclSuccess) return psm_net_fail(local->net, result, "irecv", "recv", local->rank, local->peer);
+        if (result != ncclSuccess) return psm_net_failed(local, result, "irecv");
         local->again = !*request;
         if (local->again) return PSM_OK; /* the network has no place for it now */
         sub->posted++;
@@ -50,10 +50,11 @@ static void lose_way_back(struct psmNetLocalInfo *local)
     local->broken = *psm_last_error();
 }
 
-/* A credit is on its way when its request has ended: a network may move bytes in test alone. */
-static void push_credits(struct psmNetLocalInfo *local)
+/* A credit is on its way when its request has ended: a network may move bytes in test alone. *open: some have not. */
+static void push_credits(struct psmNetLocalInfo *local, bool *open)
 {
-    for (int i = 0; i < PSM_NET_CREDITS && local->broken.status == PSM_OK; i++) {
+    *open = false;
+    for (int i = 0; i < PSM_NET_CREDITS; i++) {
         void **request = &local->credit_requests[i];
         int size;
         psm_status status = PSM_OK;
@@ -61,17 +62,16 @@ static void push_credits(struct psmNetLocalInfo *local)
         int done = psm_net_tested(local, *request, "isend of a credit", &size, &status);
         if (done != 0) *request = NULL;
         if (done < 0) lose_way_back(local);
+        if (done == 0) *open = true;
     }
 }
 
-/* One message says it all: where there is no place for it now, a later one has it, too. */
-static psm_status tell(struct psmNetLocalInfo *local, struct psmProxySubArgs *sub)
+static psm_status tell_once(struct psmNetLocalInfo *local, struct psmProxySubArgs *sub, uint64_t tail, bool *told)
 {
-    uint64_t tail = sub->base + sub->posted;
-    void **request = &local->credit_requests[local->credits % PSM_NET_CREDITS];
-    if (sub->posted == 0 || (local->told && tail == local->tail)) return PSM_OK;
-    if (*request || local->broken.status != PSM_OK) return PSM_OK;
     struct psm_fault fault;
+    void **request = &local->credit_requests[local->credits % PSM_NET_CREDITS];
+    *told = false;
+    if (*request || local->broken.status != PSM_OK) return PSM_OK; /* later */
     PSM_TRY(strike(local, &site_credit, &fault));
     struct psm_net_credit *credit = psm_net_ring(local, local->credits);
     *credit = (struct psm_net_credit){.magic = PSM_NET_MAGIC,
@@ -85,18 +85,30 @@ static psm_status tell(struct psmNetLocalInfo *local, struct psmProxySubArgs *su
         ncclResult_t result =
             psm_net_isend(local->net, local->to, credit, sizeof *credit, 0, local->to_registration, request);
         if (result != ncclSuccess) {
-            psm_net_fail(local->net, result, "isend of a credit", "recv", local->rank, local->peer);
+            psm_net_failed(local, result, "isend of a credit");
             lose_way_back(local);
             return PSM_OK;
         }
-        if (!*request) return PSM_OK;
-        local->credits++;
+        if (!*request) return PSM_OK; /* the network has no place for it now */
     }
-    bool first = !local->told;
-    local->told = true;
+    *told = true;
+    local->credits++;
     local->tail = tail;
-    if (first) psm_net_moved(local, sub, PSM_STEP_OFFERED, sub->base);
     psm_fault_act_after(&fault);
+    return PSM_OK;
+}
+
+/* One message for the first lap, then one for each receive that was posted again. */
+static psm_status tell(struct psmNetLocalInfo *local, struct psmProxySubArgs *sub)
+{
+    uint64_t first = psm_net_first(local, sub), before = local->credits_end - (1 + sub->nsteps - first);
+    while (sub->posted >= first && local->credits - before < 1 + sub->posted - first) {
+        bool told;
+        PSM_TRY(tell_once(local, sub, sub->base + first + local->credits - before, &told));
+        if (!told) return PSM_OK;
+        if (!local->told) psm_net_moved(local, sub, PSM_STEP_OFFERED, sub->base);
+        local->told = true;
+    }
     return PSM_OK;
 }
 
@@ -172,10 +184,11 @@ static psm_status take_messages(struct psmNetLocalInfo *local, struct psmProxySu
     return PSM_OK;
 }
 
-/* A slot is free when its bytes are out, in order. */
-static psm_status end_copies(struct psmNetLocalInfo *local, struct psmProxySubArgs *sub, bool *moved)
+/* A slot is free when its bytes are out, in order. The last one, and with it the operation, ends when the network has
+ * let go of the credits: *open. */
+static psm_status end_copies(struct psmNetLocalInfo *local, struct psmProxySubArgs *sub, bool open, bool *moved)
 {
-    while (sub->done < sub->transmitted) {
+    while (sub->done < sub->transmitted && !(open && sub->done + 1 == sub->nsteps)) {
         psm_status status = PSM_OK;
         uint64_t step = sub->base + sub->done;
         int copied = sub->nbytes == 0 ? 1 : psm_net_copied(local, step, &status);
@@ -195,11 +208,12 @@ static psm_status recv_step(struct psmNetLocalInfo *local, struct psmProxySubArg
         local->lost = 0;
         *moved = true;
     }
+    bool open;
     PSM_TRY(post(local, sub, moved));
-    push_credits(local);
     PSM_TRY(tell(local, sub));
+    push_credits(local, &open);
     PSM_TRY(take_messages(local, sub, moved));
-    PSM_TRY(end_copies(local, sub, moved));
+    PSM_TRY(end_copies(local, sub, open, moved));
     *ended = sub->done == sub->nsteps;
     return PSM_OK;
 }

@@ -14,20 +14,18 @@ static psm_status strike(const struct psmNetLocalInfo *local, struct psm_site *s
 
 /* ---- credits ---- */
 
-/* The receive of credit n; a plugin that has no place for it now is asked again with the next look. */
-static psm_status post_credit(struct psmNetLocalInfo *local, uint64_t n)
+/* As many receives as there are credits to come, and room in the ring. */
+static psm_status post_credits(struct psmNetLocalInfo *local)
 {
-    void **request = &local->credit_requests[n % PSM_NET_CREDITS];
-    ncclResult_t result = psm_net_irecv(local->net, local->from, psm_net_ring(local, n), sizeof(struct psm_net_credit),
-                                        0, local->from_registration, request);
-    return result == ncclSuccess
-               ? PSM_OK
-               : psm_net_fail(local->net, result, "irecv of a credit", "send", local->rank, local->peer);
-}
-
-psm_status psm_net_open_ring(struct psmNetLocalInfo *local)
-{
-    for (uint64_t n = 0; n < PSM_NET_CREDITS; n++) PSM_TRY(post_credit(local, n));
+    while (local->credits_posted < local->credits_end && local->credits_posted < local->credits + PSM_NET_CREDITS) {
+        uint64_t n = local->credits_posted;
+        void **request = &local->credit_requests[n % PSM_NET_CREDITS];
+        ncclResult_t result = psm_net_irecv(local->net, local->from, psm_net_ring(local, n),
+                                            sizeof(struct psm_net_credit), 0, local->from_registration, request);
+        if (result != ncclSuccess) return psm_net_failed(local, result, "irecv of a credit");
+        if (!*request) return PSM_OK; /* the network has no place for it now */
+        local->credits_posted++;
+    }
     return PSM_OK;
 }
 
@@ -57,26 +55,20 @@ static psm_status read_credit(struct psmNetLocalInfo *local, const struct psm_ne
 static psm_status take_credits(struct psmNetLocalInfo *local, bool *moved)
 {
     while (local->broken.status == PSM_OK && local->theirs == PSM_OK) {
-        uint64_t n = local->credits;
-        void **request = &local->credit_requests[n % PSM_NET_CREDITS];
         int size;
         psm_status status = PSM_OK;
-        if (!*request) {
-            PSM_TRY(post_credit(local, n));
-            if (!*request) return PSM_OK;
-        }
-        int done = psm_net_tested(local, *request, "the receive of a credit", &size, &status);
+        PSM_TRY(post_credits(local));
+        if (local->credits == local->credits_posted) return PSM_OK;
+        void *request = local->credit_requests[local->credits % PSM_NET_CREDITS];
+        int done = psm_net_tested(local, request, "the receive of a credit", &size, &status);
         if (done == 0) return PSM_OK;
-        *request = NULL;
         if (done < 0) {
             /* It may have gone because it has all that it wants: look says when that is too long. */
             local->broken = *psm_last_error();
             return PSM_OK;
         }
-        struct psm_net_credit credit = *psm_net_ring(local, n);
+        PSM_TRY(read_credit(local, psm_net_ring(local, local->credits), size));
         local->credits++;
-        PSM_TRY(post_credit(local, n));
-        PSM_TRY(read_credit(local, &credit, size));
         *moved = true;
     }
     return PSM_OK;
@@ -150,7 +142,7 @@ static psm_status post(struct psmNetLocalInfo *local, struct psmProxySubArgs *su
     *request = NULL;
     if (fault.action != PSM_FAULT_DROP) {
         ncclResult_t result = psm_net_isend(local->net, local->to, head, size, 0, local->to_registration, request);
-        if (result != ncclSuccess) return psm_net_fail(local->net, result, "isend", "send", local->rank, local->peer);
+        if (result != ncclSuccess) return psm_net_failed(local, result, "isend");
         local->again = !*request;
         if (local->again) return PSM_OK;
     }

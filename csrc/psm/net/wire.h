@@ -1,16 +1,17 @@
 /* What goes through the network, and what the caller asks of its own proxy.
  *
  * A connection has two comms: data from the sender to the receiver, credits back. A message of data is a slot: a head,
- * then the chunk's bytes. A credit says which operation the receiver has posted, how many bytes it expects, and how
- * many steps may be filled (recvTail): the receives of those are posted. So both agree before a byte moves, a message
- * never finds no receive, and each end always has a receive open that ends when the peer is gone. */
+ * then the chunk's bytes. The first credit of an operation says how many bytes the receiver expects, and that the
+ * receives of its first lap of slots are posted; then there is one for each receive that is posted again. So both agree
+ * before a byte moves, a message never finds no receive, both ends know how many messages an operation has, and none is
+ * open between two of them. */
 #ifndef PSM_NET_WIRE_H
 #define PSM_NET_WIRE_H
 
 #include "psm/psm_net.h"
 
 #define PSM_NET_MAGIC 0x50534d4eu /* "PSMN" */
-enum { PSM_NET_MAX_STEPS = 64, PSM_NET_CREDITS = 4 };
+enum { PSM_NET_MAX_STEPS = 64, PSM_NET_CREDITS = 8 };
 #define PSM_NET_MAX_BUFFER (UINT64_C(1) << 32) /* as of PSM_BUFFER_SIZE */
 
 enum psm_net_kind { PSM_NET_DATA = 1, PSM_NET_CREDIT = 2, PSM_NET_ENDED = 3 };

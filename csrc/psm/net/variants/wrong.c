@@ -1,0 +1,204 @@
+/* Wrong variants of the net transport, each the right one with one mistake, and what must be seen of it. They stand
+ * here so that tests, the lab and the analysis can be held against them; nobody gets one who does not ask for it by
+ * name. */
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "net/net.h"
+
+#define PARTS(setup, connect, free, progress)                                                                          \
+    {.proxySetup = (setup), .proxyConnect = (connect), .proxyFree = (free), .proxyProgress = (progress)}
+
+static struct psmNetLocalInfo *local_of(struct psmProxyArgs *args, int s)
+{
+    struct psmNetLocalInfo *local = args->subs[s].connection->transportResources;
+    return local && local->active == &args->subs[s] ? local : NULL;
+}
+
+/* ---- whole-struct: Setup's answer carries the local info, and the peer writes it over its own ---- */
+
+static psm_status setup_whole(psmProxyConnection *connection, psmProxyState *state, const void *req, int reqSize,
+                              void *resp, int respSize, int *done)
+{
+    PSM_TRY(psm_net_proxy_setup(connection, state, req, reqSize, resp, respSize, done));
+    if (!*done) return PSM_OK;
+    PSM_TRY(psm_net_make_stream(connection->transportResources));
+    memcpy(((struct psmNetShareInfo *)resp)->more, connection->transportResources, PSM_NET_MORE);
+    return PSM_OK;
+}
+
+static psm_status connect_whole(psmProxyConnection *connection, psmProxyState *state, const void *req, int reqSize,
+                                void *resp, int respSize, int *done)
+{
+    struct psm_net_connect peer;
+    if (connection->transportResources && reqSize == (int)sizeof peer) { /* else the right handler refuses it */
+        memcpy(&peer, req, sizeof peer);
+        memcpy(connection->transportResources, peer.more, PSM_NET_MORE);
+    }
+    return psm_net_proxy_connect(connection, state, req, reqSize, resp, respSize, done);
+}
+
+/* ---- early-send: a slot goes to the network when its copy was put on the stream, not when it is done ---- */
+
+enum { SPARE = PSM_NET_MAX_STEPS / 2 }; /* of the slots beyond: events that nobody records */
+
+static psm_status connect_early(psmProxyConnection *connection, psmProxyState *state, const void *req, int reqSize,
+                                void *resp, int respSize, int *done)
+{
+    struct psmNetLocalInfo *local = connection->transportResources;
+    if (local && local->steps > SPARE)
+        return psm_fail(PSM_ERR_UNSUPPORTED, "connect", local->rank, local->peer, 0,
+                        "early-send has room for %d steps: set PSM_STEPS", SPARE);
+    PSM_TRY(psm_net_proxy_connect(connection, state, req, reqSize, resp, respSize, done));
+    for (uint32_t i = 0; local->connected && i < local->steps; i++)
+        PSM_CUDA(local->cuda, "connect", local->rank, local->peer,
+                 cudaEventCreateWithFlags(&local->events[SPARE + i], cudaEventDisableTiming));
+    return PSM_OK;
+}
+
+static psm_status free_early(psmProxyConnection *connection, psmProxyState *state)
+{
+    struct psmNetLocalInfo *local = connection->transportResources;
+    for (uint32_t i = 0; local && local->connected && i < local->steps; i++)
+        local->cuda->cudaEventDestroy(local->events[SPARE + i]);
+    return psm_net_proxy_free(connection, state);
+}
+
+/* The copies that are under way are asked by the other events. */
+static psm_status progress_early(psmProxyState *state, struct psmProxyArgs *args)
+{
+    PSM_TRY(psm_net_send_progress(state, args));
+    for (int s = 0; s < args->nsubs; s++) {
+        struct psmNetLocalInfo *local = local_of(args, s);
+        for (uint64_t n = local ? local->passed : 0; local && n < args->subs[s].transmitted; n++) {
+            uint64_t slot = (args->subs[s].base + n) % local->steps;
+            cudaEvent_t recorded = local->events[slot];
+            local->events[slot] = local->events[SPARE + slot];
+            local->events[SPARE + slot] = recorded;
+        }
+    }
+    return PSM_OK;
+}
+
+/* ---- early-reuse: a slot is free when it was given to the network, not when that has let go of it ---- */
+
+enum { OPEN = 2 * PSM_NET_MAX_STEPS };
+struct open {
+    void *requests[OPEN];
+    uint64_t first, next;
+};
+
+static psm_status end_open(struct psmNetLocalInfo *local, struct open *open)
+{
+    for (; open->first < open->next; open->first++) {
+        int size;
+        psm_status status = PSM_OK;
+        int done = psm_net_tested(local, open->requests[open->first % OPEN], "isend", &size, &status);
+        if (done < 0) return status;
+        if (done == 0) break;
+    }
+    return PSM_OK;
+}
+
+static psm_status progress_reuse(psmProxyState *state, struct psmProxyArgs *args)
+{
+    for (int s = 0; s < args->nsubs; s++) {
+        struct psmNetLocalInfo *local = local_of(args, s);
+        if (!local) continue;
+        if (!local->variant && !(local->variant = calloc(1, sizeof(struct open)))) continue;
+        struct open *open = local->variant;
+        PSM_TRY(end_open(local, open));
+        for (uint64_t n = args->subs[s].done; n < local->passed && open->next - open->first < OPEN; n++) {
+            void **request = &local->requests[(args->subs[s].base + n) % local->steps];
+            if (*request) open->requests[open->next++ % OPEN] = *request;
+            *request = NULL; /* what has none is taken for done */
+        }
+    }
+    return psm_net_send_progress(state, args);
+}
+
+/* ---- lost-credit: a slot that was emptied is not posted again ---- */
+
+static psm_status progress_lost(psmProxyState *state, struct psmProxyArgs *args)
+{
+    for (int s = 0; s < args->nsubs; s++) {
+        struct psmNetLocalInfo *local = local_of(args, s);
+        if (local) local->lost = args->subs[s].done;
+    }
+    return psm_net_recv_progress(state, args);
+}
+
+/* ---- no-free ---- */
+
+static psm_status free_nothing(psmProxyConnection *connection, psmProxyState *state)
+{
+    (void)state;
+    connection->transportResources = NULL;
+    return PSM_OK;
+}
+
+static const struct psmTransportComm whole_send =
+    PARTS(setup_whole, connect_whole, psm_net_proxy_free, psm_net_send_progress);
+static const struct psmTransportComm whole_recv =
+    PARTS(setup_whole, connect_whole, psm_net_proxy_free, psm_net_recv_progress);
+static const struct psmTransportComm early_send = PARTS(psm_net_proxy_setup, connect_early, free_early, progress_early);
+static const struct psmTransportComm reuse_send =
+    PARTS(psm_net_proxy_setup, psm_net_proxy_connect, psm_net_proxy_free, progress_reuse);
+static const struct psmTransportComm lost_recv =
+    PARTS(psm_net_proxy_setup, psm_net_proxy_connect, psm_net_proxy_free, progress_lost);
+static const struct psmTransportComm leaks_send =
+    PARTS(psm_net_proxy_setup, psm_net_proxy_connect, free_nothing, psm_net_send_progress);
+static const struct psmTransportComm leaks_recv =
+    PARTS(psm_net_proxy_setup, psm_net_proxy_connect, free_nothing, psm_net_recv_progress);
+
+static const struct psmNetVariant variants[] = {
+    {.size = sizeof(struct psmNetVariant),
+     .name = "whole-struct",
+     .summary = "Setup's answer carries the local info, and the peer writes it over its own",
+     .outcome = "PSM507: the first copy fails with an invalid resource handle; own handles are left",
+     .wrong = 1,
+     .send = &whole_send,
+     .recv = &whole_recv},
+    {.size = sizeof(struct psmNetVariant),
+     .name = "early-send",
+     .summary = "a slot goes to the network before its copy is done: an event that nobody recorded is asked",
+     .outcome = "PSM513: an event is asked that was not recorded; data differs, with luck it does not",
+     .wrong = 1,
+     .send = &early_send,
+     .recv = &psm_net_split_recv},
+    {.size = sizeof(struct psmNetVariant),
+     .name = "early-reuse",
+     .summary = "a slot is filled again before the network has let go of it",
+     .outcome = "PSM401: a message has another step or other bytes than are meant; with luck it does not",
+     .wrong = 1,
+     .send = &reuse_send,
+     .recv = &psm_net_split_recv},
+    {.size = sizeof(struct psmNetVariant),
+     .name = "wrong-size",
+     .summary = "messages are cut: their size leaves out a part of the slot",
+     .outcome = "PSM401: the receiver refuses the first message, with both sizes",
+     .wrong = 1,
+     .send = &psm_net_split_send,
+     .recv = &psm_net_split_recv,
+     .faults = "net.send.post:short=64"},
+    {.size = sizeof(struct psmNetVariant),
+     .name = "lost-credit",
+     .summary = "a slot that was emptied is not posted again",
+     .outcome = "PSM307: hangs when all slots were used once",
+     .wrong = 1,
+     .send = &psm_net_split_send,
+     .recv = &lost_recv},
+    {.size = sizeof(struct psmNetVariant),
+     .name = "no-free",
+     .summary = "Free forgets the connection and gives nothing back",
+     .outcome = "PSM505: data is right; stream, events and memory are left to the end of the process",
+     .wrong = 1,
+     .send = &leaks_send,
+     .recv = &leaks_recv},
+};
+
+__attribute__((constructor)) static void register_variants(void)
+{
+    for (size_t i = 0; i < sizeof variants / sizeof *variants; i++) psmNetRegisterVariant(&variants[i]);
+}
