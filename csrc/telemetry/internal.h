@@ -238,7 +238,8 @@ void tel_links_total(struct psm_tel *tel);
 enum { TEL_SLOWEST = 1, TEL_OPEN, TEL_RANDOM, TEL_INCOMPLETE };
 struct tel_tree {
     uint32_t why, n, room;
-    uint64_t score, kind;
+    uint64_t score, kind, op; /* op: its handle */
+    uint32_t comm;
     struct psm_tel_row *rows;
 };
 struct tel_pick { /* candidates of one window: the slowest of each kind */

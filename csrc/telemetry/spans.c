@@ -144,6 +144,8 @@ static void fill_tree(struct psm_tel *tel, struct tel_tree *t, struct tel_batch 
     while (n > 0) push_row(tel, t, b, above[--n]);
     uint32_t together = group ? tel_local(b, group) : TEL_NONE;
     if (together != TEL_NONE) push_row(tel, t, b, together);
+    t->op = tel_handle(b, i);
+    t->comm = b->c->seen.id;
     push_row(tel, t, b, i);
     push_children(tel, t, b, i, 0);
 }
@@ -186,12 +188,28 @@ void tel_span_held(struct psm_tel *tel, struct tel_comm *c, const struct tel_hel
     if (!tel->settings.spans) return;
     uint64_t now = tel_now(), end = tel_stopped(&h->event) ? h->event.stop_ns : now;
     struct tel_tree *t = place_tree(tel, why, 0, end > h->start_ns ? end - h->start_ns : 0);
-    if (t) push(tel, t, c, h->handle, h->start_ns, h->tid, &h->event);
+    if (!t) return;
+    t->op = h->handle;
+    t->comm = c->seen.id;
+    push(tel, t, c, h->handle, h->start_ns, h->tid, &h->event);
+}
+
+/* One that was drawn is kept for another reason, too. */
+static void drop_doubles(struct psm_tel *tel)
+{
+    for (uint32_t i = 0; i < tel->ntrees; i++) {
+        struct tel_tree *drawn = &tel->trees[i];
+        for (uint32_t k = 0; drawn->why == TEL_RANDOM && k < tel->ntrees; k++) {
+            const struct tel_tree *t = &tel->trees[k];
+            if (t->why != TEL_RANDOM && t->op == drawn->op && t->comm == drawn->comm) drawn->n = 0;
+        }
+    }
 }
 
 size_t psm_tel_take_spans(struct psm_tel *tel, struct psm_tel_row *out, size_t n)
 {
     size_t there = 0, at = 0;
+    drop_doubles(tel);
     for (uint32_t i = 0; i < tel->ntrees; i++) there += tel->trees[i].n;
     if (there > n) return there;
     for (uint32_t i = 0; i < tel->ntrees; i++) {
