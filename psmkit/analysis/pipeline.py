@@ -36,6 +36,7 @@ RULES = (
     "stalls",
     "injected",
     "steps",
+    "net_requests",
     "rpc",
     "fd",
     "connections",
