@@ -4,6 +4,7 @@
 #   sanitize.sh VENV_BIN lab                         ASan and UBSan: ranks of the lab, well and under faults, for LAB_SECONDS (60)
 #   sanitize.sh VENV_BIN thread                      TSan: the stress programs of tests/csrc/hostcuda, plans in permuted orders,
 #                                                    the interpreter of kernels
+#   sanitize.sh VENV_BIN thread-stress               the first of these alone, for `make test`, which has the others elsewhere
 #   sanitize.sh VENV_BIN thread-lab                  TSan: ranks of the lab, and ranks that are threads
 #   sanitize.sh VENV_BIN fuzz                        ASan and UBSan: every decoder with damaged input, for FUZZ_SECONDS (60) in all
 set -eu
@@ -45,7 +46,7 @@ thread-lab)
     PSM_HOSTCUDA_DIR=$root/build/thread/csrc/hostcuda/lib \
         exec "$bin/python" -m pytest -q -p no:cacheprovider tests/csrc/psm/p2p/test_threads.py
     ;;
-thread)
+thread | thread-stress)
     libraries=$root/build/thread/csrc/hostcuda/lib
     configure build/thread -DPSMKIT_SANITIZE_THREAD=ON
     build build/thread hostcuda_cudart13 hostcuda_cuda
@@ -59,6 +60,7 @@ thread)
             env "$setting" timeout 300 "$program" "${STRESS_ROUNDS:-400}"
         done
     done
+    [ "$what" = thread ] || exit 0
     # Plans over real threads, in orders that seeds decide.
     "$bin/python" -m tests.csrc.psm.plan.permuted build/thread/permuted
     for program in build/thread/permuted/traced build/thread/permuted/untraced; do
@@ -71,7 +73,7 @@ thread)
     ;;
 test | fuzz) ;;
 *)
-    echo "sanitize.sh: test, lab, thread, thread-lab or fuzz, not $what" >&2
+    echo "sanitize.sh: test, lab, thread, thread-stress, thread-lab or fuzz, not $what" >&2
     exit 2
     ;;
 esac
