@@ -438,7 +438,7 @@ ncclResult_t net_isend(void *comm, void *data, size_t size, int tag, void *regis
         return result;
     }
     result = post(r, phandle ? &phandle : NULL, request);
-    if (__builtin_expect(c->says_later == (*request != NULL), 0) && result == ncclSuccess)
+    if (__builtin_expect(c->says_later || !*request, 0) && result == ncclSuccess)
         net_record_later(c, !*request, size, tag);
     after(&fault);
     return result;

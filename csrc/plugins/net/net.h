@@ -96,7 +96,7 @@ struct net_comm {
     struct net_clock clock;
     uint32_t row;
     uint32_t looks, next_look; /* tests in vain since the last one that was noted, and when the next one is */
-    bool has_row, said_error, says_later;
+    bool has_row, said_error, says_later, lost_any; /* of what is recorded: lost_any: by a fault */
 };
 
 struct net_listener {

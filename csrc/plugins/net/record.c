@@ -111,9 +111,9 @@ static inline uint64_t soon(struct net_comm *c)
 
 /* ---- what there is ---- */
 
-/* looked: the last test that was noted to be in vain. later: since when isend says "later", and to which message; 0: it
- * does not. error: the first that a call answered or that befell the connection, and by what. closed: when, with so
- * many requests open. unseen: requests that found no row. Times 0: never. */
+/* looked: the last test, or isend, that was noted to be in vain. later: since when isend says "later", and to which
+ * message; 0: it does not. error: the first that a call answered or that befell the connection, and by what. closed:
+ * when, with so many requests open. unseen: requests that found no row. Times 0: never. */
 struct comm_row {
     uint64_t connection;
     int32_t rank, device, peer, peer_device;
@@ -212,7 +212,7 @@ void net_record_comm(struct net_comm *c)
 void net_record_comm_end(struct net_comm *c)
 {
     static _Atomic unsigned kept;
-    bool bad = c->failed != ncclSuccess || c->open > 0 || c->said_error;
+    bool bad = c->failed != ncclSuccess || c->open > 0 || c->said_error || c->lost_any;
     struct comm_row *row =
         c->has_row && bad && atomic_fetch_add(&kept, 1) < KEPT ? psm_table_update(c->comms, c->row) : NULL;
     if (row) {
@@ -251,7 +251,13 @@ void net_record_look(struct net_comm *c)
 
 void net_record_later(struct net_comm *c, bool later, size_t size, int tag)
 {
+    if (later && c->says_later) {
+        net_record_idle(c);
+        return;
+    }
     c->says_later = later;
+    c->looks = 0;
+    c->next_look = FIRST_LOOK;
     struct comm_row *row = c->has_row ? psm_table_update(c->comms, c->row) : NULL;
     if (!row) return;
     row->later = later ? now(c) : 0;
@@ -329,6 +335,7 @@ void net_record_posted(struct net_request *r)
     row->error = 0;
     row->n = r->n;
     row->message = r->lost ? -1 : (int64_t)r->message;
+    if (__builtin_expect(r->lost, 0)) c->lost_any = true;
     row->slot = r->slot;
     if (r->n > 1) other_tags(row, r);
     publish(row, sequence);

@@ -495,10 +495,12 @@ static void profiler(bool sender)
     link_down(&l, sender);
 }
 
-/* Ten messages, under whatever faults are set; prints what became of each. */
+/* Ten messages, under whatever faults are set; prints what became of each. DRIVER_WAIT: seconds to wait for one. */
 static void faults(bool sender)
 {
     struct link l = link_up(sender);
+    const char *wait = getenv("DRIVER_WAIT");
+    double most = wait ? atof(wait) : 1;
     for (int i = 0; i < 10; i++) {
         unsigned char byte[64];
         void *request = NULL;
@@ -506,7 +508,7 @@ static void faults(bool sender)
         memset(byte, sender ? 'a' + i : 0, sizeof byte);
         ncclResult_t result = sender ? send_one(l.comm, byte, sizeof byte, 0, &request)
                                      : receive_one(l.comm, byte, sizeof byte, 0, &request);
-        for (double until = now() + 1; result == ncclSuccess && !done && now() < until;)
+        for (double until = now() + most; result == ncclSuccess && !done && now() < until;)
             result = t_test(request, &done, &size);
         printf("%s %d: result %d done %d size %d %c%c\n", who, i, result, done, size, byte[0] ? byte[0] : '-',
                byte[32] ? byte[32] : '-');
