@@ -11,7 +11,7 @@ __all__ = ["command"]
 # Subcommand -> what it does; each is imported when it is used, from psmkit.cli.plugin_<name>.
 _COMMANDS = {
     "check": "What a plugin library holds, which releases load it, and what is wrong with it.",
-    "drive": "Drive a net plugin as NCCL does, without NCCL, and check each call and each byte.",
+    "drive": "Drive a net plugin, a tuner or a profiler as NCCL does, without NCCL, and check each call and each byte.",
 }
 
 

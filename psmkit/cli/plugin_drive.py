@@ -12,7 +12,10 @@ import click
 from psmkit.cli.output import show, show_page, width
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from psmkit.plugins.drive import Drive, Result
+    from psmkit.plugins.drive_checks import Check
     from psmkit.report.layout import Page
 
 __all__ = ["command"]
@@ -33,7 +36,9 @@ def _versions(_ctx: click.Context, _param: click.Parameter, value: str | None) -
         return value
     words = [word.strip().removeprefix("v") for word in value.split(",")]
     if not all(word.isdecimal() and 1 <= int(word) <= 12 for word in words):
-        raise click.BadParameter(f"{value!r}: versions from 4 to 12, as 8 or 8,12, or all; of a tuner from 1 to 6")
+        raise click.BadParameter(
+            f"{value!r}: versions from 4 to 12, as 8 or 8,12, or all; of a tuner or profiler from 1 to 6"
+        )
     return [int(word) for word in words]
 
 
@@ -62,6 +67,17 @@ def _versions(_ctx: click.Context, _param: click.Parameter, value: str | None) -
     metavar="LIB",
     help="A CUDA runtime, such as libcudart.so.12, for plugins that move a GPU's memory; 'emulated' for the lab's.",
 )
+@click.option(
+    "--kind",
+    type=click.Choice(("net", "tuner", "profiler")),
+    help="As what to drive a library with tables of several kinds.  [net, else tuner, else profiler]",
+)
+@click.option(
+    "--stream",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Play these calls, too: a stream that libnccl-profiler-check.so recorded. For profilers.",
+)
 @click.option("--list", "listing", is_flag=True, help="Name the checks, what they ask for, and who relies on it.")
 @click.option("--format", "form", type=click.Choice(("text", "json")), default="text", help="How to write it.  [text]")
 def command(
@@ -72,12 +88,15 @@ def command(
     timeout: float,
     settings: dict[str, str],
     cuda: str | None,
+    kind: str | None,
+    stream: Path | None,
     listing: bool,
     form: str,
 ) -> int:
     """Drive a net plugin as NCCL does, in several processes, and check each call, each byte, and what is left.
 
     A library with tables of a tuner, and none of a net plugin, is driven as a tuner: contract, latency, equal answers on all ranks.
+    One with tables of a profiler alone is driven as a profiler: events as NCCL starts, states and stops them, from several threads.
 
     No NCCL, no GPU and no network card of a kind is needed. psmkit itself never loads the library.
 
@@ -86,12 +105,17 @@ def command(
     from psmkit.plugins import drive as driver
 
     if listing:
-        return _list(form)
+        return _list(form, kind)
     if lib is None:
         raise click.UsageError("Missing argument 'LIB'.")
+    from psmkit.plugins.drive_profiler import profiler_alone
     from psmkit.plugins.drive_tuner import tuner_alone
 
-    if tuner_alone(lib):
+    if kind == "profiler" or (kind is None and profiler_alone(lib)):
+        return _profiler(lib, versions, only, timeout, settings, stream, form)
+    if stream is not None:
+        raise click.BadParameter("streams are for profilers", param_hint="--stream")
+    if kind == "tuner" or (kind is None and tuner_alone(lib)):
         from psmkit.cli import plugin_drive_tuner
 
         return plugin_drive_tuner.run(
@@ -99,89 +123,124 @@ def command(
         )
     if isinstance(versions, list) and min(versions) < 4:
         raise click.BadParameter(f"v{min(versions)}: versions from 4 to 12 of a net plugin", param_hint="--version")
-    _known(only)
+    from psmkit.plugins.drive_checks import CHECKS
+
+    _known(only, CHECKS)
     chosen = driver.versions_of(lib, settings) if isinstance(versions, str) else versions
     if cuda == "emulated":
         from psmkit.lab.cuda import folder
 
         cuda = str(folder() / "libcudart.so.12")
     done = driver.drive(lib, ranks=ranks, versions=chosen, only=only, timeout=timeout, environment=settings, cuda=cuda)
+    return _present(done, f"net {_names(done)}; {done.ranks} ranks", CHECKS, form)
+
+
+def _profiler(
+    lib: Path,
+    versions: list[int] | str | None,
+    only: tuple[str, ...],
+    timeout: float,
+    settings: dict[str, str],
+    stream: Path | None,
+    form: str,
+) -> int:
+    from psmkit.plugins.drive_profiler import drive_profiler, profiler_versions
+    from psmkit.plugins.drive_profiler_checks import PROFILER_CHECKS
+
+    if isinstance(versions, list) and max(versions) > 6:
+        raise click.BadParameter(f"v{max(versions)}: versions from 1 to 6 of a profiler", param_hint="--version")
+    _known(only, PROFILER_CHECKS)
+    chosen = profiler_versions(lib, settings) if isinstance(versions, str) else versions
+    done = drive_profiler(lib, versions=chosen, only=only, timeout=timeout, environment=settings, stream=stream)
+    return _present(done, f"profiler {_names(done)}", PROFILER_CHECKS, form)
+
+
+def _present(done: Drive, what: str, checks: Sequence[Check], form: str) -> int:
+    """Shows what was found; the exit status."""
     if form == "json":
         show(json.dumps(_plain(done), indent=2) + "\n")
     else:
         from psmkit.report.layout import Page
 
         page = Page(width(sys.stdout))
-        _head(page, done)
-        _table(page, done)
+        _head(page, done, what)
+        _table(page, done, checks)
         _skipped(page, done)
         _findings(page, done)
         show_page(page)
     return 0 if done.clean else 1
 
 
-def _known(names: tuple[str, ...]) -> None:
-    from psmkit.plugins.drive_checks import CHECKS
+def _names(done: Drive) -> str:
+    return ", ".join(f"v{version}" for version in done.versions)
 
-    known = [check.name for check in CHECKS]
+
+def _known(names: tuple[str, ...], checks: Sequence[Check]) -> None:
+    known = [check.name for check in checks]
     for name in names:
         if name not in known:
             raise click.BadParameter(f"{name!r}; there are {', '.join(known)}", param_hint="--only")
 
 
-def _list(form: str) -> int:
+def _list(form: str, kind: str | None) -> int:
     from psmkit.plugins.drive_checks import CHECKS
+    from psmkit.plugins.drive_profiler_checks import PROFILER_CHECKS
     from psmkit.report.layout import Page, Span
 
+    checks, first = (PROFILER_CHECKS, 1) if kind == "profiler" else (CHECKS, 4)
     if form == "json":
-        rows = [{"check": c.name, "since": c.since, "text": c.text, "source": c.source} for c in CHECKS]
+        rows = [{"check": c.name, "since": c.since, "text": c.text, "source": c.source} for c in checks]
         show(json.dumps(rows, indent=2) + "\n")
         return 0
     page = Page(width(sys.stdout))
-    for check in CHECKS:
-        page.add(Span(check.name, "heading"), f"  from v{check.since}" if check.since > 4 else "")
+    for check in checks:
+        page.add(Span(check.name, "heading"), f"  from v{check.since}" if check.since > first else "")
         page.wrap(check.text, indent="  ")
         page.wrap(f"source: {check.source}", indent="  ")
     show_page(page)
     return 0
 
 
-def _head(page: Page, done: Drive) -> None:
+def _head(page: Page, done: Drive, what: str) -> None:
     from psmkit.report.layout import Span
 
     failed = sum(result.outcome == "failed" for result in done.results)
     passed = sum(result.outcome == "passed" for result in done.results)
     skipped = sum(result.outcome == "skipped" for result in done.results)
-    versions = ", ".join(f"v{version}" for version in done.versions)
     head = Span(f"{failed} failed", "error") if failed else Span("green", "healthy")
     page.add(head, Span(f": {done.path.name}", "heading"))
-    page.wrap(f"net {versions}; {done.ranks} ranks; {passed} passed, {failed} failed, {skipped} skipped")
+    page.wrap(f"{what}; {passed} passed, {failed} failed, {skipped} skipped")
     page.blank()
 
 
 _WORDS = {"passed": "ok", "failed": "FAILED", "skipped": "-"}
 
 
-def _table(page: Page, done: Drive) -> None:
-    from psmkit.plugins.drive_checks import CHECKS
+def _table(page: Page, done: Drive, checks: Sequence[Check]) -> None:
     from psmkit.report.layout import Span
     from psmkit.report.ranktable import fit
 
     of = {(result.check, result.version): result for result in done.results}
     one = len(done.versions) == 1
     rows = []
-    for check in CHECKS:
+    for check in checks:
         mine = [of.get((check.name, version)) for version in done.versions]
         if not any(mine):
             continue
         row = [check.name, *("" if r is None else _WORDS[r.outcome] for r in mine)]
         if one and mine[0] is not None:
-            row.append(mine[0].text if mine[0].outcome != "failed" else f"{mine[0].kind} in {mine[0].call or 'exit'}")
+            row.append(mine[0].text if mine[0].outcome != "failed" else _failure(mine[0]))
         rows.append(row)
     lines = fit(["check", *(f"v{version}" for version in done.versions), *([""] if one else [])], rows, page.width - 2)
     page.add("  ", Span(lines[0], "dim"))
     for line in lines[1:]:
         page.add("  ", line)
+
+
+def _failure(result: Result) -> str:
+    if result.kind in ("leak", "weak"):
+        return result.kind
+    return f"{result.kind} in {result.call or 'exit'}"
 
 
 def _skipped(page: Page, done: Drive) -> None:

@@ -22,7 +22,16 @@ from typing import IO, Any
 from psmkit.model import CODES, Finding
 from psmkit.model.errors import InputError, PsmkitError
 
-__all__ = ["CHECKS", "VERSIONS", "TunerDrive", "TunerResult", "drive_tuner", "tuner_alone", "tuner_versions"]
+__all__ = [
+    "CHECKS",
+    "VERSIONS",
+    "TunerDrive",
+    "TunerResult",
+    "drive_tuner",
+    "symbols",
+    "tuner_alone",
+    "tuner_versions",
+]
 
 VERSIONS = tuple(range(6, 0, -1))
 _MOST = 1 << 20  # bytes of a report
@@ -115,28 +124,33 @@ def tuner_versions(path: Path) -> tuple[int, ...]:
     Raises:
         InputError: it is no library.
     """
-    names = _symbols(path)
+    names = symbols(path)
     return tuple(version for version in VERSIONS if f"ncclTunerPlugin_v{version}" in names)
 
 
 def tuner_alone(path: Path) -> bool:
     """Whether the library has tables of a tuner and none of a net plugin. False for what cannot be read, too."""
     try:
-        names = _symbols(path)
+        names = symbols(path)
     except InputError:
         return False
     kinds = {name.partition("_v")[0] for name in names}
     return "ncclTunerPlugin" in kinds and "ncclNetPlugin" not in kinds
 
 
-def _symbols(path: Path) -> set[str]:
+def symbols(path: Path) -> set[str]:
+    """The names of all dynamic symbols that the library defines.
+
+    Raises:
+        InputError: it is no library.
+    """
     from elftools.common.exceptions import ELFError
     from elftools.elf.elffile import ELFFile
 
     try:
         with path.open("rb") as file:
-            symbols: Any = ELFFile(file).get_section_by_name(".dynsym")
-            return {s.name for s in symbols.iter_symbols() if s["st_shndx"] != "SHN_UNDEF"} if symbols else set()
+            table: Any = ELFFile(file).get_section_by_name(".dynsym")
+            return {s.name for s in table.iter_symbols() if s["st_shndx"] != "SHN_UNDEF"} if table else set()
     except OSError as error:
         raise InputError(str(path), error.strerror or str(error)) from None
     except ELFError as error:

@@ -476,12 +476,12 @@ uint64_t contract_started(struct contract *c, struct contract_start *s, const st
     if (changed)
         broke(c, &f, RULE_DESCRIPTOR, "startEvent", NULL, e, s->parent, s->member,
               "the profiler wrote into the descriptor, which is NCCL's");
-    if (result != ncclSuccess)
-        broke(c, &f, RULE_RESULT, "startEvent", NULL, e, s->parent, s->member,
-              "startEvent answered %d, which NCCL does not look at", (int)result);
     if (result != ncclSuccess && handle && handle != before)
         broke(c, &f, RULE_HANDLE_ON_ERROR, "startEvent", NULL, e, s->parent, s->member,
               "startEvent answered %d and gave handle %p, which NCCL takes for an event", (int)result, handle);
+    if (result != ncclSuccess)
+        broke(c, &f, RULE_RESULT, "startEvent", NULL, e, s->parent, s->member,
+              "startEvent answered %d, which NCCL does not look at", (int)result);
     struct entry *old = handle && s->kind >= 0 ? find(c, handle) : NULL;
     if (!handle || s->kind < 0) {
         drop(c, s);

@@ -170,7 +170,8 @@ void event_text(const struct event *e, char *out, size_t size)
     int kind = event_kind(e->type);
     size_t at =
         kind >= 0 ? put(out, size, 0, "%s", kinds[kind].name) : put(out, size, 0, "event of type 0x%" PRIx64, e->type);
-    if (e->func[0]) at = put(out, size, at, " %s", e->func);
+    const uint64_t named = COLL | P2P | ncclProfileCollApi | ncclProfileP2pApi | ncclProfileCeColl;
+    if (e->func[0] && e->type & named) at = put(out, size, at, " %s", e->func);
     switch (e->type) {
     case ncclProfileColl:
     case ncclProfileCeColl:

@@ -1,0 +1,231 @@
+"""Drives a profiler as NCCL does, and says where it breaks the contract.
+
+psm_profiler_drive (csrc/plugins/drive/profiler) plays NCCL: one process for each check, which reports one line. Here the lines are read, also
+those of a process that died or did not end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from psmkit.model import CODES, Finding, Severity
+from psmkit.model.errors import InputError, PsmkitError
+from psmkit.plugins.drive import Drive, DriveError, Result
+from psmkit.plugins.drive_checks import Check
+from psmkit.plugins.drive_profiler_checks import PROFILER_CHECKS
+from psmkit.plugins.drive_tuner import symbols
+
+__all__ = ["PROFILER_VERSIONS", "drive_profiler", "profiler_alone", "profiler_versions"]
+
+PROFILER_VERSIONS = tuple(range(6, 0, -1))
+_SETUP = ("load", "slots", "init")
+_CODES = {"contract": "PSM921", "died": "PSM923", "blocked": "PSM924", "leak": "PSM925", "weak": "PSM926"}
+_PATIENCE = 60.0  # seconds for code that runs when the library is loaded, and for a check beyond its calls
+_MOST = 1 << 16  # bytes of a report
+
+
+def _program() -> Path:
+    place = (
+        Path(os.environ.get("PSM_DIR") or Path(__file__).parents[1] / "psm").absolute() / "bin" / "psm_profiler_drive"
+    )
+    if not place.is_file():
+        raise PsmkitError(f"{place} is not there; `make setup` builds it, and the wheel has it")
+    return place
+
+
+def profiler_alone(path: Path) -> bool:
+    """Whether the library has tables of a profiler and none of a net plugin or tuner. False for what cannot be read, too."""
+    try:
+        names = symbols(path)
+    except InputError:
+        return False
+    kinds = {name.partition("_v")[0] for name in names}
+    return "ncclProfiler" in kinds and not kinds & {"ncclNetPlugin", "ncclTunerPlugin"}
+
+
+def profiler_versions(path: Path, environment: Mapping[str, str] | None = None) -> tuple[int, ...]:
+    """The versions of the profiler's table that the library has, the newest first, as a process of its own sees them.
+
+    Raises:
+        InputError: no process can load it, or it has none.
+    """
+    if not path.is_file():
+        raise InputError(str(path), "no such file")
+    try:
+        done = subprocess.run(
+            [_program(), "--tables", path.absolute()],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_PATIENCE,
+            env={**os.environ, **(environment or {})},
+            start_new_session=True,
+        )
+    except subprocess.TimeoutExpired:
+        raise InputError(str(path), f"a process that loads it did not end within {_PATIENCE:.0f} s") from None
+    lines = done.stdout.decode(errors="replace").splitlines()
+    for line in lines:
+        if line.startswith("error "):
+            raise InputError(str(path), f"{line[6:]}; `psmkit plugin check` says more")
+    if "end" not in lines:
+        raise InputError(str(path), f"a process that loads it {_end(done.returncode)}; `psmkit plugin check` says more")
+    found = tuple(int(line[6:]) for line in lines if line.startswith("table "))
+    if not found:
+        raise InputError(str(path), "no table of a profiler, v1 to v6; `psmkit plugin check` says what it has")
+    return found
+
+
+def drive_profiler(
+    path: Path,
+    *,
+    versions: Sequence[int] | None = None,
+    only: Sequence[str] = (),
+    timeout: float = 20.0,
+    environment: Mapping[str, str] | None = None,
+    stream: Path | None = None,
+    watch: Callable[[int, str], None] | None = None,
+) -> Drive:
+    """Run the checks on a library.
+
+    Args:
+        path: the library.
+        versions: of the table; None: the newest that it has.
+        only: names of checks; none: all.
+        timeout: seconds that a call may take.
+        environment: added to that of the processes.
+        stream: a recorded stream to be played, too.
+        watch: is told of each version and check when it begins.
+
+    Raises:
+        InputError: no process can load it, it does not have the version, or the stream cannot be read.
+        DriveError: the checks could not be run.
+    """
+    there = profiler_versions(path, environment)
+    wanted = tuple(versions) if versions is not None else there[:1]
+    for version in wanted:
+        if version not in there:
+            have = ", ".join(f"v{one}" for one in there)
+            raise InputError(str(path), f"no ncclProfiler_v{version}; it has {have}")
+    if stream is not None and not stream.is_file():
+        raise InputError(str(stream), "no such file")
+    settings = {**os.environ, **(environment or {}), "PSM_DRIVE_TIMEOUT_MS": str(max(1, round(timeout * 1000)))}
+    results: list[Result] = []
+    for version in wanted:
+        broken = ""
+        for check in PROFILER_CHECKS:
+            if only and check.name not in only and check.name not in _SETUP:
+                continue
+            if check.name == "stream" and stream is None and "stream" not in only:
+                continue
+            if broken:
+                results.append(Result(check.name, version, "skipped", f"needs {broken}, which failed"))
+                continue
+            if watch is not None:
+                watch(version, check.name)
+            result = _run(path.absolute(), version, check, timeout, settings, stream)
+            results.append(result)
+            if check.name in _SETUP and result.outcome == "failed" and result.kind != "weak":
+                broken = check.name
+    return Drive(path, 1, wanted, tuple(results), tuple(_findings(results)))
+
+
+def _run(
+    path: Path, version: int, check: Check, timeout: float, settings: Mapping[str, str], stream: Path | None
+) -> Result:
+    command = [str(_program()), str(path), str(version), check.name, *([str(stream.absolute())] if stream else [])]
+    late = False
+    with tempfile.TemporaryFile() as out:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.DEVNULL,
+            env=settings,
+            start_new_session=True,
+        )
+        try:
+            status = process.wait(timeout + _PATIENCE)
+        except subprocess.TimeoutExpired:
+            late, status = True, 0
+        finally:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)  # also what the library has started
+            process.wait()
+        out.seek(0)
+        report = _report(out.read(_MOST))
+    return _judge(report, version, check, status, timeout + _PATIENCE if late else None)
+
+
+def _judge(report: dict[str, Any], version: int, check: Check, status: int, late: float | None) -> Result:
+    seconds, warning = float(report.get("seconds", 0.0)), str(report.get("warning", ""))
+
+    def failed(kind: str, text: str) -> Result:
+        call = "" if kind in ("leak", "weak") else text.partition(" in ")[2].partition(" ")[0].rstrip(":,;")
+        named = call if call in ("init", "startEvent", "stopEvent", "recordEventState", "finalize") else ""
+        return Result(check.name, version, "failed", text, kind, named, None, seconds, warning)
+
+    if report and report["outcome"] == "failed":
+        kind, text = str(report["kind"]), str(report["text"])
+        if kind == "stream":
+            raise InputError("stream", text)
+        if kind not in _CODES:
+            raise DriveError(text)
+        return failed(kind, text)
+    if late is not None:
+        where = "after the check, at the end of the process" if report else "outside of its calls"
+        return failed("blocked", f"the process did not end within {late:.0f} s, {where}")
+    if status != 0:
+        where = "after the check, at its exit" if report else "in the check"
+        return failed("died", f"the process {_end(status)} {where}")
+    if not report:
+        return failed("died", "the process ended in the check, as by exit(0)")
+    return Result(check.name, version, str(report["outcome"]), str(report["text"]), seconds=seconds)
+
+
+def _end(status: int) -> str:
+    return f"ended by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
+
+
+def _report(data: bytes) -> dict[str, Any]:
+    for line in data.decode("utf-8", "replace").splitlines():
+        with contextlib.suppress(ValueError):
+            found = json.loads(line)
+            if isinstance(found, dict) and "outcome" in found:
+                return found
+    return {}
+
+
+def _findings(results: Sequence[Result]) -> list[Finding]:
+    """One for each check and kind: versions that fail in the same way are told together."""
+    of = {check.name: check for check in PROFILER_CHECKS}
+    grouped: dict[tuple[str, str], list[Result]] = {}
+    for result in results:
+        if result.outcome == "failed":
+            grouped.setdefault((result.check, result.kind), []).append(result)
+    findings = []
+    for (name, kind), same in grouped.items():
+        first, check, code = same[0], of[name], CODES[_CODES[kind]]
+        parts = [
+            f"Check {name} with {', '.join(f'v{one.version}' for one in same)}. {check.text} Source: {check.source}."
+        ]
+        if first.warning:
+            parts.append(f"The profiler's last warning there: {first.warning}")
+        findings.append(
+            Finding(
+                code.code,
+                f"{name} (v{first.version}): {first.text}",
+                Severity(code.severity),
+                1.0,
+                " ".join(parts),
+                check.next_step,
+                stage=first.call or None,
+            )
+        )
+    return sorted(findings, key=lambda finding: -finding.severity.weight)

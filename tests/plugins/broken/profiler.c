@@ -1,0 +1,284 @@
+/* A profiler that is right, and wrong in one way where BROKEN names it. It keeps the last events in a ring; a handle is
+   a number that is given once. */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define PSM_ABI_CONST /* a table is changed when the library is loaded */
+#include "psm_abi/profiler.h"
+
+static int broken(const char *way)
+{
+    const char *set = getenv("BROKEN");
+    return set && strcmp(set, way) == 0;
+}
+
+struct event {
+    uintptr_t id, parent;
+    uint64_t type;
+    int pid, children;
+    void *context;
+    const char *func;
+    const void *descriptor;
+    pthread_t thread;
+};
+enum { KEPT = 1 << 17, CONTEXT = 0x70726f66 };
+static struct event events[KEPT];
+static uintptr_t last;
+static int open_events;
+static void *volatile lost;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+struct context {
+    int magic;
+    int *mask;
+};
+static struct context *newest;
+static int *the_mask;
+static pthread_t helper;
+
+static struct event *find(const void *handle)
+{
+    uintptr_t id = (uintptr_t)handle >> 4;
+    struct event *e = &events[id % KEPT];
+    return handle && e->id == id ? e : NULL;
+}
+
+/* Handles that go to the next event as soon as one is stopped. */
+static char slots[1 << 12];
+
+static void *take_slot(void)
+{
+    char *slot = memchr(slots, 0, sizeof slots);
+    if (slot) *slot = 1;
+    return slot;
+}
+
+static void free_slot(char *slot)
+{
+    if (slot) *slot = 0;
+}
+
+static void *run(void *unused)
+{
+    for (;;) usleep(1000);
+    return unused;
+}
+
+static ncclResult_t init(void **context, int *mask, int known)
+{
+    if (broken("init-fails")) return ncclInternalError;
+    if (broken("init-crashes")) abort();
+    struct context *c = calloc(1, sizeof *c);
+    if (!c) return ncclSystemError;
+    c->magic = CONTEXT;
+    c->mask = the_mask = mask;
+    *mask = broken("mask-bits") ? -1 : known;
+    newest = c;
+    *context = broken("no-context") ? NULL : c;
+    if (broken("leaks-descriptor") && open("/dev/null", O_RDONLY) < 0) abort();
+    if (broken("leaks-thread") || (broken("thread-runs") && !helper)) {
+        pthread_create(&helper, NULL, run, NULL);
+        pthread_detach(helper);
+    }
+    return ncclSuccess;
+}
+
+static ncclResult_t finalize(void *context)
+{
+    struct context *c = context;
+    while (broken("finalize-waits") && open_events) usleep(100);
+    if (broken("one-context")) newest = NULL;
+    if (c && !broken("leaks-context")) {
+        c->magic = 0;
+        free(c);
+    }
+    return broken("finalize-fails") ? ncclInternalError : ncclSuccess;
+}
+
+static void spin(long ns)
+{
+    struct timespec begun, now;
+    clock_gettime(CLOCK_MONOTONIC, &begun);
+    do clock_gettime(CLOCK_MONOTONIC, &now);
+    while ((now.tv_sec - begun.tv_sec) * 1000000000L + now.tv_nsec - begun.tv_nsec < ns);
+}
+
+/* The parts of a descriptor that this profiler reads. */
+struct told {
+    uint64_t type;
+    void *parent;
+    int pid;
+    const char *func;
+    void *descriptor;
+};
+
+static void look(void *context, const struct told *t, struct event *parent)
+{
+    int foreign = t->type == ncclProfileProxyOp && t->pid != getpid();
+    struct event *above = foreign ? NULL : parent;
+    if (broken("pxn-parent") && t->parent && foreign) (void)*(volatile char *)t->parent;
+    if (broken("pxn-context") && ((struct context *)context)->magic != CONTEXT) abort();
+    if (broken("pxn-step-context") && !foreign && ((struct context *)context)->magic != CONTEXT) abort();
+    if (broken("follows-parent") && t->type == ncclProfileProxyStep && parent->pid == 0) abort();
+    if (broken("one-context") && !newest) abort();
+    if (broken("asked-only") && !(*the_mask & (int)t->type) && *the_mask) abort();
+    if (broken("own-thread") && above && !pthread_equal(above->thread, pthread_self())) abort();
+    if (broken("newest-parent") && above && above->type == ncclProfileColl)
+        for (uintptr_t id = above->id + 1; id <= last; id++)
+            if (events[id % KEPT].type == ncclProfileColl) abort();
+    if (broken("one-child") && above && above->type == ncclProfileCollApi && ++above->children > 1) abort();
+    if (broken("reads-buffer") && t->func) (void)*(volatile char *)t->func;
+}
+
+static ncclResult_t start(void *context, void **handle, const struct told *t)
+{
+    static char everyone;
+    if (broken("leaves-handle") && t->type == ncclProfileProxyCtrl) return ncclSuccess;
+    *handle = NULL;
+    if (broken("start-fails")) return ncclInternalError;
+    if (broken("start-blocks")) pause();
+    if (broken("start-exits")) exit(0);
+    if (broken("slow")) spin(60000);
+    if (broken("writes-descriptor")) ((char *)t->descriptor)[sizeof(uint64_t) + sizeof(void *)] ^= 1;
+    if (broken("same-handle")) {
+        *handle = &everyone;
+        return ncclSuccess;
+    }
+    if (broken("leaks-events")) lost = malloc(40);
+    pthread_mutex_lock(&lock);
+    look(context, t, t->type == ncclProfileProxyOp && t->pid != getpid() ? NULL : find(t->parent));
+    if (broken("full-crashes") && open_events > 20000) abort();
+    struct event *e = &events[++last % KEPT];
+    *e = (struct event){.id = last,
+                        .parent = (uintptr_t)t->parent,
+                        .type = t->type,
+                        .pid = t->pid,
+                        .context = context,
+                        .func = t->func,
+                        .descriptor = t->descriptor,
+                        .thread = pthread_self()};
+    open_events++;
+    *handle = (void *)(e->id << 4);
+    pthread_mutex_unlock(&lock);
+    if (broken("reuses-handle")) *handle = take_slot();
+    if (broken("fails-with-handle")) return ncclSystemError;
+    return ncclSuccess;
+}
+
+static ncclResult_t stop(void *handle)
+{
+    if (broken("stop-follows-null")) (void)*(volatile char *)handle;
+    if (broken("reuses-handle")) {
+        free_slot(handle);
+        return ncclSuccess;
+    }
+    pthread_mutex_lock(&lock);
+    struct event *e = find(handle);
+    if (e && broken("keeps-string") && e->func) (void)*(volatile const char *)e->func;
+    if (e && broken("keeps-descriptor")) (void)*(volatile const char *)e->descriptor;
+    if (e) open_events--;
+    pthread_mutex_unlock(&lock);
+    return broken("stop-fails") ? ncclInternalError : ncclSuccess;
+}
+
+static ncclResult_t state(void *handle, int number, const void *args)
+{
+    if (broken("state-follows-null") && !handle) (void)*(volatile char *)handle;
+    if (broken("state-follows-arguments")) (void)*(volatile const char *)args;
+    (void)number;
+    return broken("state-fails") ? ncclInternalError : ncclSuccess;
+}
+
+#define TOLD(d)                                                                                                        \
+    struct told t = {.type = (d)->type, .parent = (d)->parentObj, .descriptor = (d)};                                  \
+    if (t.type == ncclProfileProxyOp) t.pid = (d)->proxyOp.pid
+#define VERSION(v)                                                                                                     \
+    static ncclResult_t start_v##v(void *context, void **handle, ncclProfilerEventDescr_v##v##_t *d)                   \
+    {                                                                                                                  \
+        TOLD(d);                                                                                                       \
+        if (t.type == ncclProfileColl) t.func = FUNC_##v(d);                                                           \
+        return start(context, handle, &t);                                                                             \
+    }                                                                                                                  \
+    static ncclResult_t state_v##v(void *handle, ncclProfilerEventState_v##v##_t number,                               \
+                                   ncclProfilerEventStateArgs_v##v##_t *args)                                          \
+    {                                                                                                                  \
+        return state(handle, (int)number, args);                                                                       \
+    }
+#define FUNC_1(d) (broken("reads-buffer") ? (const char *)(d)->coll.sendBuff : NULL)
+#define FUNC_2(d) (broken("reads-buffer") ? (const char *)(d)->coll.sendBuff : (d)->coll.func)
+#define FUNC_3    FUNC_2
+#define FUNC_4    FUNC_2
+#define FUNC_5    FUNC_2
+#define FUNC_6    FUNC_2
+VERSION(1)
+VERSION(2)
+VERSION(3)
+VERSION(4)
+VERSION(5)
+VERSION(6)
+
+static ncclResult_t init_old(void **context, int *mask)
+{
+    return init(context, mask, 0x3f);
+}
+
+static ncclResult_t init_v3(void **context, int *mask)
+{
+    return init(context, mask, 0xff);
+}
+
+static ncclResult_t init_v4(void **context, int *mask, const char *name, uint64_t hash, int nodes, int ranks, int rank,
+                            ncclDebugLogger_t logger)
+{
+    (void)name, (void)hash, (void)nodes, (void)ranks, (void)rank;
+    if (broken("init-fails"))
+        logger(NCCL_LOG_WARN, NCCL_INIT, __func__, __LINE__, "PROFILER/Broken : there is no %s", "pool");
+    return init(context, mask, 0xff);
+}
+
+static ncclResult_t init_new(void **context, uint64_t id, int *mask, const char *name, int nodes, int ranks, int rank,
+                             ncclDebugLogger_t logger, int known)
+{
+    (void)id, (void)name, (void)nodes, (void)ranks, (void)rank;
+    if (broken("init-fails"))
+        logger(NCCL_LOG_WARN, NCCL_INIT, __func__, __LINE__, "PROFILER/Broken : there is no %s", "pool");
+    return init(context, mask, known);
+}
+
+static ncclResult_t init_v5(void **context, uint64_t id, int *mask, const char *name, int nodes, int ranks, int rank,
+                            ncclDebugLogger_t logger)
+{
+    return init_new(context, id, mask, name, nodes, ranks, rank, logger, 0xfff);
+}
+
+static ncclResult_t init_v6(void **context, uint64_t id, int *mask, const char *name, int nodes, int ranks, int rank,
+                            ncclDebugLogger_t logger)
+{
+    return init_new(context, id, mask, name, nodes, ranks, rank, logger, 0x7fff);
+}
+
+#define TABLE(v, begin)                                                                                                \
+    ncclProfiler_v##v##_t ncclProfiler_v##v = {.name = "Broken",                                                       \
+                                               .init = begin,                                                          \
+                                               .startEvent = start_v##v,                                               \
+                                               .stopEvent = stop,                                                      \
+                                               .recordEventState = state_v##v,                                         \
+                                               .finalize = finalize};
+TABLE(1, init_old)
+TABLE(2, init_old)
+TABLE(3, init_v3)
+TABLE(5, init_v5)
+TABLE(6, init_v6)
+TABLE(4, init_v4)
+
+__attribute__((constructor)) static void loaded(void)
+{
+    if (broken("null-slot")) ncclProfiler_v6.recordEventState = NULL;
+    if (broken("no-name")) ncclProfiler_v6.name = NULL;
+    (void)init_v4;
+}
