@@ -32,9 +32,14 @@ COMMANDS = {
     "variants": "The variants of the transport, right and wrong.",
     "plan": "How tasks become plans and what becomes of those: simulate, check.",
     "plugin": "What a plugin of NCCL holds, and which releases load it.",
+    "telemetry": "What the profiler plugin saw, to OpenTelemetry, Prometheus, or a file.",
     "tune": "Rules for NCCL's tuner: why one decides, and rules made from measurements.",
+    "top": "What the ranks of this host do now: rates, links, what is stuck.",
     "lab": "Run ranks on pretended GPUs, and break them on purpose.",
 }
+
+#: Other names that a user may think of.
+_ALSO = {"recorder": "records"}
 
 
 class _Commands(click.Group):
@@ -44,6 +49,7 @@ class _Commands(click.Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        cmd_name = _ALSO.get(cmd_name, cmd_name)
         if cmd_name not in COMMANDS:
             return None
         command = import_module(f"psmkit.cli.{cmd_name}").command

@@ -10,6 +10,7 @@ import numpy as np
 
 from psmkit.telemetry.layout import ALGORITHMS, BUCKETS, DATATYPES, EVENT_TYPES, FUNCTIONS, PROTOCOLS
 from psmkit.telemetry.metrics import METRICS, OVERFLOW, SHIFTS, UNIT, Metric
+from psmkit.telemetry.reader import fit
 from psmkit.telemetry.take import Array, Take, text, word
 
 __all__ = ["Distribution", "Point", "Totals"]
@@ -292,13 +293,13 @@ class Totals:
             average = fit(*sums[:6])
             if len(values) == 5:
                 if average is not None:
-                    self.gauge("nccl.channel.latency", values, average[0])
+                    self.gauge("nccl.channel.latency", values, average.latency / 1e9)
                 continue
             for mode, found in (("avg", average), ("min", fit(*sums[6:]))):
                 if found is not None:
-                    self.gauge("nccl.link.latency", (*values, mode), found[0])
-                    self.gauge("nccl.link.rate", (*values, mode), found[1])
-                    self.gauge("nccl.link.r_squared", (*values, mode), found[2])
+                    self.gauge("nccl.link.latency", (*values, mode), found.latency / 1e9)
+                    self.gauge("nccl.link.rate", (*values, mode), found.rate * 1e9)
+                    self.gauge("nccl.link.r_squared", (*values, mode), found.r2)
 
     def _times(self, row: Any) -> None:
         key, what = self._key(int(row["comm"])), int(row["what"])
@@ -372,16 +373,3 @@ def _distribution(metric: Metric, series: _Series) -> Distribution:
     return Distribution(
         series.count, series.number / unit, series.least / unit, series.most / unit, tuple(counts.tolist())
     )
-
-
-def fit(n: float, sx: float, sy: float, sxx: float, sxy: float, syy: float) -> tuple[float, float, float] | None:
-    """Latency in seconds, bytes a second and R squared of the line through sizes (bytes) and times (ns) with these sums; None: there is none."""
-    across = n * sxx - sx * sx
-    if n <= 0 or across <= 1e-9 * max(n * sxx, 1.0):
-        return None
-    slope = (n * sxy - sx * sy) / across
-    if not slope > 0:
-        return None
-    up = n * syy - sy * sy
-    squared = (n * sxy - sx * sy) ** 2 / (across * up) if up > 0 else 1.0
-    return float((sy - slope * sx) / n / 1e9), float(1e9 / slope), float(min(1.0, squared))
