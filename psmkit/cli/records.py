@@ -50,7 +50,8 @@ def list_(folder: str | None, form: str) -> None:
 def show_(paths: tuple[str, ...], form: str) -> None:
     """The records in files or folders: as the log lines they stand for, or with --format json all their fields.
 
-    The lines have the numbers that `psmkit analyze` quotes.
+    The lines have the numbers that `psmkit analyze` quotes. Connections of the net plugin follow as tables: each send beside its receive,
+    where the files of both ends are given.
     """
     files = [file for path in paths for file in (_files(path) if os.path.isdir(path) else [_open(path)])]
     if form == "json":
@@ -73,6 +74,13 @@ def show_(paths: tuple[str, ...], form: str) -> None:
             page.add(f"  damaged: {note}")
         for number, line in enumerate(file.lines(), 1):
             page.add(f"{number:6}  {line.decode('utf-8', 'replace').rstrip()}")
+    from psmkit.cli.records_net import connections
+
+    for number, text in enumerate(connections(files, _UNCUT)):
+        if number == 0:
+            page.blank()
+            page.add(Span("connections of the net plugin", "heading"))
+        page.add(text)
     show_page(page)
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from psmkit.analysis.pipeline import analyze
+from psmkit.cli.app import main
 from psmkit.model import Finding
 from psmkit.model.errors import InputError, NothingToAnalyse
 from tests.csrc.base import compiled
@@ -92,6 +93,17 @@ def test_fault_is_named(
     (found,) = after(net, folder, "faults", PSM_FAULTS=fault, **settings)
     assert (found.code, found.culprits) == (code, (culprit,)), found
     assert said in found.title
+
+
+def test_requests_are_shown_side_by_side(net: Built, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    after(net, folder, "faults", PSM_FAULTS="net.isend:drop:nth=3")
+    main(["recorder", "show", str(folder)])
+    shown = capsys.readouterr().out.split("connections of the net plugin\n")[1]
+    lines = [line.split() for line in shown.splitlines()]
+    assert shown.startswith("socket connection ") and "rank 0 -> rank 1, maxRecvs 1\n" in shown
+    assert [line[0] for line in lines[4:]] == ["0", "1", "lost", *map(str, range(2, 10))]
+    assert [line[2:4] for line in lines[4:6]] == [["done", "64"]] * 2 and lines[4].count("done") == 2
+    assert lines[-1][2:4] == ["open", "64"] and "asked in vain at" in shown
 
 
 @pytest.mark.parametrize("settings", [{}, GROUPED], ids=["plain", "grouped"])
