@@ -1,0 +1,23 @@
+/* Lines of the log: made from the catalogue, given to NCCL's logger, which adds its prefix and has its own filter. */
+#ifndef PSM_PROFILER_SAY_H
+#define PSM_PROFILER_SAY_H
+
+#include "psm_abi/common.h"
+#include "psm_profiler_messages.h"
+#include "record.h"
+
+/* logger NULL: psm_base writes the line. */
+void prof_say_put(ncclDebugLogger_t logger, const struct psm_record_message *message, const char *function, int line,
+                  const struct psm_text *text);
+
+/* PROF_SAY(logger, PSM_PROFILER_USING, psm_profiler_using, arguments...) */
+#define PROF_SAY(logger, MESSAGE, name, ...)                                                                           \
+    do {                                                                                                               \
+        static const struct psm_record_message message_ = PSM_MESSAGE_##MESSAGE;                                       \
+        char line_[PSM_LINE_SIZE];                                                                                     \
+        struct psm_text text_ = {line_, 0, sizeof line_, 0};                                                           \
+        psm_text_of_##name(&text_, __VA_ARGS__);                                                                       \
+        prof_say_put((logger), &message_, __func__, __LINE__, &text_);                                                 \
+    } while (0)
+
+#endif

@@ -1,0 +1,147 @@
+/* Settings from the environment. Names that other profilers have for the same thing hold where ours is not given. */
+#define _GNU_SOURCE
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "profiler.h"
+#include "say.h"
+
+/* Names of kinds, by the number of their bit. */
+static const char *const kinds[] = {"group",     "coll",         "p2p",    "proxyop",  "proxystep",
+                                    "proxyctrl", "kernelch",     "net",    "groupapi", "collapi",
+                                    "p2papi",    "kernellaunch", "cecoll", "cesync",   "cebatch"};
+enum { KINDS = sizeof kinds / sizeof *kinds, ALL = (1 << KINDS) - 1 };
+
+/* proxyCtrl comes with each turn of an idle proxy thread. With kernelCh NCCL gives each operation to the proxy, those
+ * without a network too. Network events double what a step costs. */
+enum { DEFAULT = ALL & ~(ncclProfileProxyCtrl | ncclProfileKernelCh | ncclProfileNetPlugin) };
+
+uint32_t prof_mask_closed(uint32_t mask)
+{
+    if (mask & ncclProfileNetPlugin) mask |= ncclProfileProxyStep;
+    if (mask & ncclProfileProxyStep) mask |= ncclProfileProxyOp;
+    if (mask & (ncclProfileProxyOp | ncclProfileKernelCh)) mask |= ncclProfileColl | ncclProfileP2p;
+    if (mask & (ncclProfileCeSync | ncclProfileCeBatch)) mask |= ncclProfileCeColl;
+    return mask & ALL;
+}
+
+static bool wrong(ncclDebugLogger_t logger, const char *name, const char *value, const char *meant)
+{
+    PROF_SAY(logger, PSM_PROFILER_SETTING, psm_profiler_setting, name, value, meant);
+    return false;
+}
+
+/* The first of the names that is set. */
+static const char *setting(const char **name, const char *other)
+{
+    const char *value = getenv(*name);
+    if (value && *value) return value;
+    value = other ? getenv(other) : NULL;
+    if (!value || !*value) return NULL;
+    *name = other;
+    return value;
+}
+
+static bool number(ncclDebugLogger_t logger, const char *name, uint64_t least, uint64_t most, const char *meant,
+                   uint64_t *value)
+{
+    const char *text = setting(&name, NULL);
+    if (!text) return true;
+    char *end;
+    unsigned long long n = strtoull(text, &end, 10);
+    if (*end || *text < '0' || *text > '9' || n < least || n > most) return wrong(logger, name, text, meant);
+    *value = n;
+    return true;
+}
+
+static bool seconds(ncclDebugLogger_t logger, const char *name, const char *other, uint64_t *ns)
+{
+    const char *text = setting(&name, other);
+    if (!text) return true;
+    char *end;
+    double n = strtod(text, &end);
+    if (*end || end == text || !(n >= 0.001 && n <= 86400))
+        return wrong(logger, name, text, "seconds from 0.001 to 86400 are meant");
+    *ns = (uint64_t)(n * 1e9);
+    return true;
+}
+
+static bool bytes(ncclDebugLogger_t logger, uint64_t *value)
+{
+    const char *name = "PSM_PROFILER_MAX_BYTES", *text = setting(&name, NULL);
+    static const char *const units[] = {"", "KiB", "MiB", "GiB", "", "k", "m", "g"};
+    if (!text) return true;
+    char *end;
+    unsigned long long n = strtoull(text, &end, 10);
+    for (int i = 0; i < 8; i++)
+        if (*text >= '0' && *text <= '9' && strcasecmp(end, units[i]) == 0 && n <= UINT64_MAX >> (10 * (i % 4) + 1)) {
+            *value = n << (10 * (i % 4));
+            return true;
+        }
+    return wrong(logger, name, text, "a size such as 268435456 or 256MiB is meant");
+}
+
+static bool add_kind(const char *word, size_t n, uint32_t *mask)
+{
+    bool less = n && *word == '-';
+    uint32_t bits = 0;
+    if (less) word++, n--;
+    for (int i = 0; i < KINDS; i++)
+        if (strlen(kinds[i]) == n && strncasecmp(kinds[i], word, n) == 0) bits = 1u << i;
+    if (n == 3 && strncasecmp(word, "all", n) == 0) bits = ALL;
+    if (n == 7 && strncasecmp(word, "default", n) == 0) bits = DEFAULT;
+    if (!bits && !(n == 4 && strncasecmp(word, "none", n) == 0)) return false;
+    *mask = less ? *mask & ~bits : *mask | bits;
+    return true;
+}
+
+/* A number, or names with commas between them, "-" before one that is to be left out: all,-kernelch */
+static bool events(ncclDebugLogger_t logger, uint32_t *mask)
+{
+    const char *name = "PSM_PROFILER_EVENTS", *text = setting(&name, "NCCL_PROFILE_EVENT_MASK");
+    if (!text) return true;
+    char *end;
+    unsigned long long n = strtoull(text, &end, 0);
+    uint32_t found = 0;
+    if (!*end && *text >= '0' && *text <= '9') {
+        /* Kinds that a later NCCL has are none of ours. */
+        *mask = (uint32_t)(n & ALL);
+        return true;
+    }
+    if (*text == '-') found = DEFAULT;
+    for (const char *word = text; *word;) {
+        size_t length = strcspn(word, ",");
+        if (!add_kind(word, length, &found))
+            return wrong(
+                logger, name, text,
+                "a mask, or names of group, coll, p2p, proxyop, proxystep, proxyctrl, kernelch, net, groupapi, "
+                "collapi, p2papi, kernellaunch, cecoll, cesync, cebatch, all, default, none are meant");
+        word += length;
+        if (*word) word++;
+    }
+    *mask = found;
+    return true;
+}
+
+bool prof_settings_read(struct prof_settings *settings, ncclDebugLogger_t logger)
+{
+    uint64_t slots = 100000, trigger = 0, force_ms = 2000;
+    *settings = (struct prof_settings){
+        .mask = DEFAULT, .interval_ns = 5000000000, .most_bytes = (uint64_t)256 << 20, .tsc = true};
+    const char *name = "PSM_PROFILER_CLOCK", *clock = setting(&name, NULL);
+    if (clock && strcmp(clock, "tsc") != 0 && strcmp(clock, "monotonic") != 0)
+        return wrong(logger, name, clock, "tsc or monotonic is meant");
+    settings->tsc = !clock || *clock == 't';
+    if (!number(logger, "PSM_PROFILER_SLOTS", 64, PSM_PROF_MAX_SLOTS, "64 to 262144 slots are meant", &slots) ||
+        !number(logger, "PSM_PROFILER_TRIGGER", 1, PSM_PROF_MAX_SLOTS, "1 to 262144 events are meant", &trigger) ||
+        !number(logger, "PSM_PROFILER_FORCE_MS", 1, 86400000, "milliseconds from 1 to 86400000 are meant", &force_ms) ||
+        !seconds(logger, "PSM_PROFILER_INTERVAL_SEC", "NCCL_PROFILER_OTEL_TELEMETRY_INTERVAL_SEC",
+                 &settings->interval_ns) ||
+        !bytes(logger, &settings->most_bytes) || !events(logger, &settings->mask))
+        return false;
+    settings->slots = (uint32_t)slots;
+    settings->trigger = trigger && trigger < slots ? (uint32_t)trigger : (uint32_t)(trigger ? slots : slots / 2);
+    settings->force_ns = force_ms * 1000000;
+    return true;
+}

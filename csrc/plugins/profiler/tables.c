@@ -1,0 +1,53 @@
+/* NCCL's tables, v1 to v6. None of the functions but init answers anything but success. */
+#include <string.h>
+
+#include "profiler.h"
+
+static ncclResult_t stop(void *handle)
+{
+    prof_stop((uint64_t)(uintptr_t)handle);
+    return ncclSuccess;
+}
+
+static inline uint8_t number(unsigned value, unsigned n)
+{
+    return value < n ? (uint8_t)value : PSM_PROF_NAME_NONE;
+}
+
+/* Before the row is published: nobody else has it. */
+static inline void set_flag(struct psm_prof_event *event, unsigned flag)
+{
+    atomic_store_explicit(&event->flags, atomic_load_explicit(&event->flags, memory_order_relaxed) | flag,
+                          memory_order_relaxed);
+}
+
+/* Up to v3 init does not say which communicator it is; its operations do. From 2.27 on NCCL does not tell these
+ * versions at all. */
+static void identify(struct prof_comm *comm, uint64_t hash, const char *name, int rank)
+{
+    struct psm_prof_comm *shared = comm->shared;
+    if (PROF_GET(shared->rank) < 0) PROF_SET(shared->rank, rank);
+    if (PROF_GET(shared->comm_hash) || !hash) return;
+    PROF_SET(shared->comm_hash, hash);
+    if (!name || atomic_exchange(&comm->naming, 1)) return;
+    memcpy(shared->name, name, strnlen(name, sizeof shared->name - 1));
+    atomic_store(&comm->naming, 0);
+}
+
+#define VERSION 1
+#include "version.inc.h"
+#undef VERSION
+#define VERSION 2
+#include "version.inc.h"
+#undef VERSION
+#define VERSION 3
+#include "version.inc.h"
+#undef VERSION
+#define VERSION 4
+#include "version.inc.h"
+#undef VERSION
+#define VERSION 5
+#include "version.inc.h"
+#undef VERSION
+#define VERSION 6
+#include "version.inc.h"
