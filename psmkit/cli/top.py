@@ -27,10 +27,11 @@ _LINKS = 6
 
 @click.command("top")
 @click.option(
-    "--records",
+    "--dir",
+    "records",
     metavar="DIR",
     type=click.Path(path_type=Path),
-    help="The record directory of the ranks (their PSM_RECORD_DIR).  [that of this user]",
+    help="The record directory of the ranks (their PSM_RECORD_DIR).  [PSM_RECORD_DIR]",
 )
 @click.option("--interval", type=click.FloatRange(0.1, 3600), default=2.0, help="Seconds between looks.  [2]")
 @click.option("--count", type=click.IntRange(1), help="End after this many looks.  [none: until interrupted]")
@@ -60,7 +61,7 @@ def command(records: Path | None, interval: float, count: int | None, stall: flo
             reader.poll()
             now, now_ns = time.monotonic(), time.clock_gettime_ns(time.CLOCK_MONOTONIC)
             comms, ops, links, rows = reader.comms(), reader.take_ops(), reader.take_links(), reader.open_now()
-            views = overview.update(comms, ops, links, rows, now_ns, now - last if done else interval)
+            views = overview.update(comms, ops, links, rows, now_ns, now - last if done else None)
             found = watch.update(comms, ops, links, rows, now_ns)
             last = now
             if form == "json":
@@ -123,7 +124,7 @@ def frame(views: Sequence[CommunicatorView], found: Sequence[Finding], columns: 
     page.add(Span(words, worst), Span(head, "heading"))
     if not views:
         page.wrap(
-            "no rank of this host runs with libnccl-profiler-psm.so (NCCL_PROFILER_PLUGIN=psm), or its record directory is another (--records)"
+            "no rank of this host runs with libnccl-profiler-psm.so (NCCL_PROFILER_PLUGIN=psm), or its record directory is another (--dir)"
         )
     for finding in found:
         page.blank()

@@ -61,7 +61,8 @@ class CommunicatorView:
 
 @dataclass(slots=True)
 class _Look:
-    seconds: float
+    seconds: float | None  # None: the first look, which has all that there is since each communicator began
+    begun: dict[int, float] = field(default_factory=dict)  # seconds since then
     ops: dict[int, list[Any]] = field(default_factory=lambda: defaultdict(list))
     links: dict[tuple[int, int, int], Any] = field(default_factory=dict)
     waits: dict[int, Any] = field(default_factory=lambda: defaultdict(lambda: np.zeros(4)))
@@ -78,10 +79,18 @@ class Overview:
         self._looks: deque[_Look] = deque(maxlen=looks)
 
     def update(
-        self, comms: Any, ops: Any, links: Any, open_rows: Any, now_ns: int, seconds: float
+        self, comms: Any, ops: Any, links: Any, open_rows: Any, now_ns: int, seconds: float | None
     ) -> list[CommunicatorView]:
-        """Take in a look of ``seconds`` since the one before; what there is to show, the biggest communicator first."""
-        look = _Look(max(seconds, 1e-3))
+        """Take in a look of ``seconds`` since the one before; what there is to show, the biggest communicator first.
+
+        The first look has ``seconds`` None: its rates are of the time since each communicator began, and it is forgotten at the next.
+        """
+        look = _Look(None if seconds is None else max(seconds, 1e-3))
+        if self._looks and self._looks[0].seconds is None:
+            self._looks.popleft()
+        for comm in comms:
+            end = int(comm["last_ns"]) if int(comm["owner"]) else now_ns
+            look.begun[int(comm["id"])] = max((end - int(comm["begin_ns"])) / 1e9, 1e-3)
         for op in ops:
             look.ops[int(op["comm"])].append(op)
         for link in links:
@@ -113,7 +122,8 @@ class Overview:
             for (number, sender, receiver), link in look.links.items():
                 if number in numbers:
                     links[sender, receiver].append(link)
-        found = [self._link(sender, receiver, parts) for (sender, receiver), parts in links.items()]
+        seconds = max(self._seconds(number) for number in numbers)
+        found = [self._link(sender, receiver, parts, seconds) for (sender, receiver), parts in links.items()]
         return CommunicatorView(
             comm_hash,
             _text(first["name"]),
@@ -123,8 +133,8 @@ class Overview:
             tuple(sorted(found, key=lambda link: -link.mean_ns)),
         )
 
-    def _seconds(self) -> float:
-        return sum(look.seconds for look in self._looks)
+    def _seconds(self, number: int) -> float:
+        return sum(look.begun.get(number, 1.0) if look.seconds is None else look.seconds for look in self._looks)
 
     def _rank(self, comm: Any, waiting: Mapping[int, tuple[int, int]], now_ns: int) -> RankView:
         number = int(comm["id"])
@@ -133,24 +143,29 @@ class Overview:
         buckets = sum((op["duration"]["bucket"].astype(np.int64) for op in ops), np.zeros(48, np.int64))
         waits = sum((look.waits[number] for look in self._looks if number in look.waits), np.zeros(4))
         total = float(waits.sum())
+        seconds = self._seconds(number)
+        least = min((int(op["duration"]["least"]) for op in ops if op["duration"]["count"]), default=0)
+        most = max((int(op["duration"]["most"]) for op in ops), default=0)
+        median = quantile(buckets, 0.5)
         opened, oldest = waiting.get(number, (0, now_ns))
         return RankView(
             rank=int(comm["rank"]),
             host=_text(comm["host"]),
             pid=int(comm["pid"]),
             state=_OWNERS[int(comm["owner"])] if int(comm["owner"]) < len(_OWNERS) else "unknown",
-            ops=count / self._seconds(),
-            bytes=sum(float(op["bytes"]["sum"]) for op in ops) / self._seconds(),
-            median_ns=quantile(buckets, 0.5),
-            worst_ns=float(max(int(op["duration"]["most"]) for op in ops)) if count else None,
+            ops=count / seconds,
+            bytes=sum(float(op["bytes"]["sum"]) for op in ops) / seconds,
+            median_ns=None if median is None else min(max(median, least), most),
+            worst_ns=float(most) if count else None,
             waits={name: float(part) / total for name, part in zip(_WAITS, waits, strict=True)} if total else {},
-            transfers=sum(float(op["transfers"]["sum"]) for op in ops) / self._seconds(),
+            transfers=sum(float(op["transfers"]["sum"]) for op in ops) / seconds,
             open=opened,
             oldest_ns=max(now_ns - oldest, 0),
             lost=sum(int(comm[name]) for name in ("dropped_full", "dropped_memory", "overwritten")),
         )
 
-    def _link(self, sender: int, receiver: int, parts: Sequence[Any]) -> LinkView:
+    @staticmethod
+    def _link(sender: int, receiver: int, parts: Sequence[Any], seconds: float) -> LinkView:
         n, total, time, sx, sy, sxx, sxy, syy = (
             sum(float(part[name]) for part in parts)
             for name in ("count", "bytes", "time", "sx", "sy", "sxx", "sxy", "syy")
@@ -161,7 +176,7 @@ class Overview:
         return LinkView(
             sender,
             receiver,
-            total / self._seconds(),
+            total / seconds,
             time / n,
             1 / slope if fits else None,
             (sy - slope * sx) / n if fits else None,
