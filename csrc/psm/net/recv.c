@@ -106,8 +106,9 @@ static psm_status tell(struct psmNetLocalInfo *local, struct psmProxySubArgs *su
         bool told;
         PSM_TRY(tell_once(local, sub, sub->base + first + local->credits - before, &told));
         if (!told) return PSM_OK;
-        if (!local->told) psm_net_moved(local, sub, PSM_STEP_OFFERED, sub->base);
+        bool begins = !local->told;
         local->told = true;
+        if (begins) psm_net_moved(local, sub, PSM_STEP_OFFERED, sub->base);
     }
     return PSM_OK;
 }

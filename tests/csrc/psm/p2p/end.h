@@ -17,6 +17,7 @@ struct end {
     struct psm_host host;
 };
 extern const char *end_variant;
+extern const struct psmTransportComm *end_net[2]; /* handlers of PSM_TRANSPORT_NET, [send]; NULL: none */
 /* Makes a state whose handlers are those of the variant; its place is written. */
 psm_status end_open(int rank, int nranks, int device, const struct psm_settings *settings, struct end_place *place,
                     struct end *end);

@@ -1,7 +1,9 @@
 /* A rank's end with libpsm's own proxy. */
 #include "core/internal.h"
 #include "end.h"
-#include "psm/psm_p2p.h"
+#include "psm/psm_net.h"
+
+const struct psmTransportComm *end_net[2];
 
 const char *end_kind(void)
 {
@@ -16,6 +18,8 @@ psm_status end_open(int rank, int nranks, int device, const struct psm_settings 
         .size = sizeof options, .rank = rank, .nranks = nranks, .device = device, .settings = settings};
     options.transports[PSM_TRANSPORT_P2P][0] = variant->recv;
     options.transports[PSM_TRANSPORT_P2P][1] = variant->send;
+    options.transports[PSM_TRANSPORT_NET][0] = end_net[0];
+    options.transports[PSM_TRANSPORT_NET][1] = end_net[1];
     *place = (struct end_place){.pid = psm_proc_self()->pid, .start_time = psm_proc_self()->start_time};
     psm_status status = psmProxyInit(&end->state, &options);
     if (status == PSM_OK) status = psmProxyCreate(end->state);

@@ -15,6 +15,9 @@
 #include "core/internal.h"
 #include "end.h"
 #include "p2p/p2p.h"
+#include "psm/psm_net.h"
+
+const struct psmTransportComm *end_net[2];
 
 enum { CLIENTS = 128, CONNECTIONS = 128, OFFERS = 128, OPS = 256, OP_INIT = 100, OP_FREE, OP_GETFD, OP_QUERYFD };
 
@@ -142,7 +145,9 @@ static psm_status add(psmProxyState *state, const struct request *r, int socket,
                               .connState = socket,
                               .id = psm_random64(),
                               .host = &state->host,
-                              .tcomm = r->send ? variant->send : variant->recv};
+                              .tcomm = r->transport == PSM_TRANSPORT_NET ? end_net[r->send]
+                                       : r->send                         ? variant->send
+                                                                         : variant->recv};
     pthread_mutex_lock(&state->lock);
     int i = 0;
     while (i < CONNECTIONS && state->connections[i]) i++;
