@@ -16,7 +16,7 @@ from psmkit.telemetry.take import Array, Take, text, word
 __all__ = ["timeline"]
 
 _WIDTH, _LEFT, _RIGHT, _TOP = 1000, 130, 16, 62
-_LANE, _GAP = 15, 16
+_LANE, _GAP, _CUT = 15, 16, 14
 _OPERATIONS = 4  # shown, the first of those that all ranks have
 _KINDS = {
     "operation": ("#3b6fb6", "collective, send or receive: call to completion"),
@@ -180,9 +180,43 @@ def _bar(rank: int, lane: tuple[int, int, str], kind: str, begin: int, end: int,
     return _Bar(rank, lane, kind, begin, max(begin, end) if end else 0, label, f"rank {rank}: {title}, {took}")
 
 
+class _Axis:
+    """Time to x. Where nothing happens for long the axis is cut: what matters is inside the operations."""
+
+    def __init__(self, bars: list[_Bar], right: int) -> None:
+        pieces: list[list[int]] = []
+        for begin, end in sorted((b.begin, b.end) for b in bars):
+            if pieces and begin <= pieces[-1][1]:
+                pieces[-1][1] = max(pieces[-1][1], end)
+            else:
+                pieces.append([begin, end])
+        busy = max(1, sum(end - begin for begin, end in pieces))
+        longest = busy / 2  # gap that is drawn as it is
+        self.pieces: list[tuple[int, int]] = []
+        for begin, end in pieces:
+            if self.pieces and begin - self.pieces[-1][1] <= longest:
+                self.pieces[-1] = (self.pieces[-1][0], end)
+            else:
+                self.pieces.append((begin, end))
+        self.shown = max(1, sum(end - begin for begin, end in self.pieces))
+        self._scale = (right - _LEFT - _CUT * (len(self.pieces) - 1)) / self.shown
+
+    def __call__(self, at: int) -> float:
+        x = float(_LEFT)
+        for begin, end in self.pieces:
+            if at <= end:
+                return x + max(0, at - begin) * self._scale
+            x += (end - begin) * self._scale + _CUT
+        return x - _CUT
+
+    def grid(self) -> tuple[int, list[int]]:
+        """Distance of the lines, in ns, and where they are: they count from the begin of each piece."""
+        step = 10 ** max(0, math.floor(math.log10(self.shown / 4)))
+        step *= next(f for f in (1, 2, 5, 10) if self.shown / (step * f) <= 10)
+        return step, [at for begin, end in self.pieces for at in range(begin, end + 1, step)]
+
+
 def _draw(bars: list[_Bar], title: str) -> str:
-    low, high = min(b.begin for b in bars), max(b.end for b in bars)
-    span = max(1, high - low)
     lanes: dict[tuple[int, tuple[int, int, str]], int] = {}
     bands: dict[int, tuple[int, int]] = {}
     y = _TOP
@@ -195,10 +229,7 @@ def _draw(bars: list[_Bar], title: str) -> str:
         y += _GAP
     height = y + 30
     right = _WIDTH - _RIGHT
-
-    def x(at: int) -> float:
-        return _LEFT + (at - low) / span * (right - _LEFT)
-
+    x = _Axis(bars, right)
     out = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" font-family="sans-serif" font-size="10" '
         f'role="img" aria-label="{escape(title, quote=True)}">',
@@ -212,22 +243,22 @@ def _draw(bars: list[_Bar], title: str) -> str:
                 f'<rect x="{at}" y="32" width="12" height="9" fill="{colour}"/><text x="{at + 16}" y="40">{escape(words)}</text>'
             )
             at += 34 + 6 * len(words)
-    step = 10 ** math.floor(math.log10(span / 4))
-    step *= next(f for f in (1, 2, 5, 10) if span / (step * f) <= 8)
-    tick = 0
-    while tick <= span:
-        out.append(
-            f'<line x1="{x(low + tick):.1f}" x2="{x(low + tick):.1f}" y1="{_TOP - 6}" y2="{y - _GAP + 4}" stroke="#e5e5e5"/>'
-        )
-        out.append(f'<text x="{x(low + tick):.1f}" y="{y + 4}" text-anchor="middle">{tick / 1e3:g} us</text>')
-        tick += step
-    for rank, (top, bottom) in bands.items():
-        out.append(
-            f'<text x="12" y="{(top + bottom) / 2 + 4:.0f}" font-size="12" font-weight="bold">rank {rank}</text>'
-        )
-        out.append(
-            f'<line x1="12" x2="{right}" y1="{bottom + _GAP / 2:.0f}" y2="{bottom + _GAP / 2:.0f}" stroke="#cccccc"/>'
-        )
+    step, lines = x.grid()
+    bottom = y - _GAP + 4
+    out += [f'<line x1="{x(t):.1f}" x2="{x(t):.1f}" y1="{_TOP - 6}" y2="{bottom}" stroke="#ececec"/>' for t in lines]
+    first = x.pieces[0][0]
+    for begin, _ in x.pieces:
+        out.append(f'<text x="{x(begin):.1f}" y="{y + 4}">{(begin - first) / 1e3:,.0f} us</text>')
+        if begin != first:
+            middle = x(begin) - _CUT / 2
+            out.append(
+                f'<line x1="{middle:.1f}" x2="{middle:.1f}" y1="{_TOP - 6}" y2="{bottom}" stroke="#999999" stroke-dasharray="2 3"/>'
+            )
+    note = f"lines are {step / 1e3:g} us apart" + ("; time without events is cut out" if len(x.pieces) > 1 else "")
+    out.append(f'<text x="{_LEFT}" y="{y + 20}" fill="#555555">{note}</text>')
+    for rank, (top, low) in bands.items():
+        out.append(f'<text x="12" y="{(top + low) / 2 + 4:.0f}" font-size="12" font-weight="bold">rank {rank}</text>')
+        out.append(f'<line x1="12" x2="{right}" y1="{low + _GAP / 2:.0f}" y2="{low + _GAP / 2:.0f}" stroke="#cccccc"/>')
     for (_, lane), top in lanes.items():
         out.append(f'<text x="{_LEFT - 6}" y="{top + 10}" text-anchor="end" fill="#555555">{escape(lane[2])}</text>')
     for bar in bars:
