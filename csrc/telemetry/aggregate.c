@@ -77,7 +77,7 @@ static void count_transfer(struct psm_tel *tel, struct tel_comm *c, struct tel_b
                            bool again)
 {
     uint64_t time = UINT64_MAX;
-    struct tel_sink sink;
+    struct tel_sink sink = {.again = again};
     if (!again) tel_count_step(tel, c, e, &time);
     bool sends = e->flags & PSM_PROF_SENDS, moved = e->u.proxy_step.net_ns && e->stop_ns >= e->u.proxy_step.net_ns;
     if (!moved) return;
@@ -158,7 +158,7 @@ static void meet_early(struct psm_tel *tel, struct tel_batch *b)
         struct tel_held *h = tel_held_find(tel, b->c, tel_handle(b, i));
         if (!h || !h->early) continue;
         struct tel_early early = tel->holding.early[h->early - 1];
-        struct tel_sink sink;
+        struct tel_sink sink = {0};
         tel_held_drop(tel, b->c, h);
         if (!tel_sink_of(tel, b->c, b, tel_handle(b, i), &sink)) {
             tel->losses.orphans += (uint64_t)early.transfers[0] + early.transfers[1];

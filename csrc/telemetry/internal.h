@@ -193,6 +193,7 @@ struct tel_sink {
     uint32_t *transfers;
     struct tel_early *early;
     bool receives; /* the op counts the receiving side: it is a Recv */
+    bool again;    /* set by the caller: only how many transfers there were is asked for, op stays NULL */
 };
 bool tel_sink_of(struct psm_tel *tel, struct tel_comm *c, struct tel_batch *b, uint64_t parent, struct tel_sink *sink);
 /* The row of this window that a handle means; TEL_NONE: it is not of this window. */

@@ -113,9 +113,10 @@ static bool is_receive(const struct psm_prof_event *e)
 
 static void sink_in_batch(struct psm_tel *tel, struct tel_batch *b, uint32_t at, struct tel_sink *sink)
 {
+    bool counts = !sink->again;
     struct tel_side *side = &b->side[at];
     const struct psm_prof_event *e = &b->rows[at].event;
-    if (!side->key) {
+    if (counts && !side->key) {
         uint32_t place;
         tel_op_of_key(tel, b->c, e, &place);
         side->key = place == TEL_NONE ? TEL_NONE : place + 1;
@@ -145,7 +146,8 @@ bool tel_sink_of(struct psm_tel *tel, struct tel_comm *c, struct tel_batch *b, u
         if (at != TEL_NONE) {
             const struct psm_prof_event *e = &b->rows[at].event;
             if (e->type == PSM_PROF_COLL || e->type == PSM_PROF_P2P) return sink_in_batch(tel, b, at, sink), true;
-            if (e->type != PSM_PROF_PROXY_OP) return false;
+            /* The parent that another process gave may look like a handle of ours. */
+            if (e->type != PSM_PROF_PROXY_OP || e->flags & PSM_PROF_FOREIGN) return false;
             struct tel_side *side = &b->side[at];
             if (side->proxied && side->proxied != TEL_NONE) return sink_in_batch(tel, b, side->proxied - 1, sink), true;
             if (!side->proxied) {
@@ -155,7 +157,6 @@ bool tel_sink_of(struct psm_tel *tel, struct tel_comm *c, struct tel_batch *b, u
                 side->proxied = known ? op + 1 : TEL_NONE;
                 if (known) return sink_in_batch(tel, b, op, sink), true;
             }
-            if (e->flags & PSM_PROF_FOREIGN) return false;
             parent = e->parent;
             continue;
         }
