@@ -10,11 +10,13 @@ ROOT = Path(__file__).parents[2]
 SOURCES = Path(__file__).parent / "broken"
 
 
-def _compile(library: Path, *sources: str) -> Path:
+def _compile(library: Path, *sources: str, only: bool = False) -> Path:
+    """A library, or an object of one source."""
+    named = (name if name.startswith(("/", "-")) else str(SOURCES / name) for name in sources)
     done = subprocess.run(
         [
             *(shutil.which("gcc") or "gcc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-g"),
-            *("-shared", "-fPIC", f"-I{ROOT / 'csrc' / 'abi'}", *(str(SOURCES / name) for name in sources)),
+            *("-c" if only else "-shared", "-fPIC", f"-I{ROOT / 'csrc' / 'abi'}", *named),
             *("-o", str(library), "-pthread", "-ldl"),
         ],
         capture_output=True,
@@ -30,8 +32,31 @@ def plugin(folder: Path) -> Path:
     return _compile(folder / "libnccl-net-broken.so", "net.c", "tables.c")
 
 
+def plugin_of(folder: Path, version: int) -> Path:
+    """The plugin with one version of the table alone."""
+    names = folder / f"v{version}.map"
+    names.write_text(f"{{ global: ncclNetPlugin_v{version}; local: *; }};\n")
+    objects = [folder / "net.o", folder / "tables.o"]
+    for made in objects:
+        if not made.exists():
+            _compile(made, f"{made.stem}.c", only=True)
+    return _compile(folder / f"libnccl-net-broken-v{version}.so", *map(str, objects), f"-Wl,--version-script={names}")
+
+
 def cuda(folder: Path) -> Path:
     """A CUDA runtime, with a driver beside it, whose memory has DMA-BUF descriptors."""
     runtime = _compile(folder / "libcudart.so", "cuda.c")
     shutil.copy(runtime, folder / "libcuda.so.1")
     return runtime
+
+
+def profiler(folder: Path) -> Path:
+    """The profiler: BROKEN in the environment says how, and without it, it is right."""
+    return _compile(folder / "libnccl-profiler-broken.so", "profiler.c")
+
+
+def profiler_of(folder: Path, version: int) -> Path:
+    """The profiler with one version of the table alone."""
+    names = folder / f"profiler_v{version}.map"
+    names.write_text(f"{{ global: ncclProfiler_v{version}; local: *; }};\n")
+    return _compile(folder / f"libnccl-profiler-v{version}.so", "profiler.c", f"-Wl,--version-script={names}")

@@ -33,9 +33,9 @@ struct entry {
     uint64_t id;
     uint64_t past; /* kinds that the handle had before */
     unsigned refs;
-    unsigned holders; /* open events with this handle: more than 1 is the profiler's fault */
-    int kind, place;  /* place: of the last state */
-    bool open, foreign, kept;
+    unsigned holders;                 /* open events with this handle: more than 1 is the profiler's fault */
+    int kind, place;                  /* place: of the last state */
+    bool open, foreign, kept, shared; /* shared: several open events had the handle */
 };
 
 struct contract {
@@ -198,8 +198,8 @@ static size_t put(char *out, size_t size, size_t at, const char *text)
     return at + n;
 }
 
-static void ancestry_of(const struct event *self, const struct entry *parent, const struct member *m, char *out,
-                        size_t size)
+static void ancestry_of(const struct event *self, const struct entry *parent, const struct member *m, int pid,
+                        char *out, size_t size)
 {
     char one[80];
     size_t at = 0;
@@ -208,7 +208,7 @@ static void ancestry_of(const struct event *self, const struct entry *parent, co
         event_text(self, one, sizeof one);
         at = put(out, size, at, one);
         /* A parent of another process has no entry here. */
-        if (self->type == ncclProfileProxyOp && !parent && self->parent) {
+        if (self->type == ncclProfileProxyOp && self->pid != pid) {
             snprintf(one, sizeof one, " of process %d", self->pid);
             at = put(out, size, at, one);
         }
@@ -267,7 +267,7 @@ __attribute__((format(printf, 9, 10))) static void broke(struct contract *c, str
     va_start(arguments, format);
     vsnprintf(b->text, sizeof b->text, format, arguments);
     va_end(arguments);
-    ancestry_of(self, parent, m, b->ancestry, sizeof b->ancestry);
+    ancestry_of(self, parent, m, c->pid, b->ancestry, sizeof b->ancestry);
 }
 
 static void leave(struct contract *c, const struct found *f)
@@ -327,7 +327,7 @@ void contract_init(struct contract *c, ncclResult_t result, void *context, const
         }
         if (!context)
             broke(c, &f, RULE_NO_CONTEXT, "init", NULL, NULL, NULL, m,
-                  "init answered no context: NCCL 2.28 and later never call finalize then");
+                  "init answered no context: finalize is never called then, from 2.28 on");
         c->mask = mask;
     }
     look_at_mask(c, &f, "init");
@@ -401,7 +401,7 @@ static void look_at_parent(struct contract *c, struct found *f, const struct eve
                   "%s is %p, a handle that the profiler never gave", which, named);
         return;
     }
-    uint64_t kind = UINT64_C(1) << p->kind;
+    uint64_t kind = p->shared ? allowed : UINT64_C(1) << p->kind;
     if (!(kind & allowed)) {
         if (p->past & allowed)
             broke(c, f, RULE_HANDLE_AGAIN, "startEvent", NULL, e, p, s->member,
@@ -414,8 +414,8 @@ static void look_at_parent(struct contract *c, struct found *f, const struct eve
         return;
     }
     /* A group of the API holds the operations of several communicators. */
-    if (p->member != s->member && p->kind != event_kind(ncclProfileGroupApi) && !p->foreign && s->member && p->member &&
-        p->member->context != s->member->context)
+    if (!p->shared && p->member != s->member && p->kind != event_kind(ncclProfileGroupApi) && !p->foreign &&
+        s->member && p->member && p->member->context != s->member->context)
         broke(c, f, RULE_PARENT_CONTEXT, "startEvent", NULL, e, p, s->member,
               "%s is an event of another communicator, %" PRIx64 " rank %d", which, p->member->comm, p->member->rank);
     if (!is_group) {
@@ -475,13 +475,13 @@ uint64_t contract_started(struct contract *c, struct contract_start *s, const st
     uint64_t id = ++c->serial;
     if (changed)
         broke(c, &f, RULE_DESCRIPTOR, "startEvent", NULL, e, s->parent, s->member,
-              "the profiler wrote into the descriptor, which is NCCL's");
+              "the profiler wrote into the descriptor, which is the caller's");
     if (result != ncclSuccess && handle && handle != before)
         broke(c, &f, RULE_HANDLE_ON_ERROR, "startEvent", NULL, e, s->parent, s->member,
-              "startEvent answered %d and gave handle %p, which NCCL takes for an event", (int)result, handle);
+              "startEvent answered %d and gave handle %p, which is taken for that of an event", (int)result, handle);
     if (result != ncclSuccess)
         broke(c, &f, RULE_RESULT, "startEvent", NULL, e, s->parent, s->member,
-              "startEvent answered %d, which NCCL does not look at", (int)result);
+              "startEvent answered %d, which nobody looks at", (int)result);
     struct entry *old = handle && s->kind >= 0 ? find(c, handle) : NULL;
     if (!handle || s->kind < 0) {
         drop(c, s);
@@ -496,6 +496,7 @@ uint64_t contract_started(struct contract *c, struct contract_start *s, const st
               "handle %p is that of an open event, too: %s; stopEvent names one by its handle alone", handle,
               event_kind_name(old->kind));
         old->holders++;
+        old->shared = true; /* nothing can be told of them any more */
         drop(c, s);
         leave(c, &f);
         return id;
@@ -541,7 +542,7 @@ static struct entry *open_event(struct contract *c, struct found *f, void *handl
     struct entry *e = handle ? find(c, handle) : NULL;
     if (!handle)
         broke(c, f, RULE_NULL_HANDLE, call, NULL, NULL, NULL, NULL,
-              "the handle is NULL: NCCL does that for events of net plugins that the profiler did not take");
+              "the handle is NULL: releases do that for events of net plugins that were not taken");
     else if (!e)
         broke(c, f, RULE_UNKNOWN_HANDLE, call, NULL, NULL, NULL, NULL, "handle %p was never given%s", handle,
               c->forgotten ? ", or stopped long ago" : "");
@@ -580,11 +581,10 @@ void contract_stating(struct contract *c, void *handle, int state, const struct 
     snprintf(what, sizeof what, "the event gets state %s", event_state_name(state));
     struct entry *e = open_event(c, &f, handle, call, RULE_STATE_AFTER_STOP, what);
     if (e && !event_has_state(c->version, e->kind, state)) {
-        /* Of events with one handle nothing can be told. */
-        if (e->holders == 1)
+        if (!e->shared)
             broke(c, &f, RULE_STATE_KIND, call, e, NULL, NULL, NULL, "v%d has no state %s (%d) of %s", c->version,
                   event_state_name(state), state, event_kind_name(e->kind));
-    } else if (e) {
+    } else if (e && !e->shared) {
         const struct event *op = e->kind == event_kind(ncclProfileProxyOp)                  ? &e->e
                                  : e->kind == event_kind(ncclProfileProxyStep) && e->parent ? &e->parent->e
                                                                                             : NULL;
@@ -592,7 +592,7 @@ void contract_stating(struct contract *c, void *handle, int state, const struct 
         if (op && side >= 0 && op->is_send != (side == 1))
             broke(c, &f, RULE_STATE_SIDE, call, e, NULL, NULL, NULL, "state %s is of the %s side",
                   event_state_name(state), side ? "sending" : "receiving");
-        else if (place && e->holders == 1 && (place < e->place || (place == e->place && !event_repeats(state))))
+        else if (place && (place < e->place || (place == e->place && !event_repeats(state))))
             broke(c, &f, RULE_STATE_ORDER, call, e, NULL, NULL, NULL, "state %s comes %s", event_state_name(state),
                   place < e->place ? "after a later one" : "twice, or beside one that excludes it");
         else if (place)
@@ -609,8 +609,7 @@ void contract_result(struct contract *c, const char *call, ncclResult_t result)
     if (result == ncclSuccess) return;
     struct found f = {.n = 0};
     pthread_mutex_lock(&c->lock);
-    broke(c, &f, RULE_RESULT, call, NULL, NULL, NULL, NULL, "%s answered %d, which NCCL does not look at", call,
-          (int)result);
+    broke(c, &f, RULE_RESULT, call, NULL, NULL, NULL, NULL, "%s answered %d, which nobody looks at", call, (int)result);
     leave(c, &f);
 }
 

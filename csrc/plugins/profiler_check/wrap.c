@@ -2,6 +2,7 @@
    tries no other after it, so only those that the wrapped one has may be found (exports.c). */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <link.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -39,19 +40,19 @@ __attribute__((constructor)) static void load(void)
     void *library = open_as_nccl(name);
     if (!library) return;
     wrap.trouble[0] = 0;
-    Dl_info self, other;
+    Dl_info self;
+    struct link_map *map;
+    if (dlinfo(library, RTLD_DI_LINKMAP, &map) == 0 && dladdr((void *)(uintptr_t)&load, &self) &&
+        (uintptr_t)self.dli_fbase == map->l_addr) {
+        snprintf(wrap.trouble, sizeof wrap.trouble, "it is this library itself");
+        return;
+    }
     int found = 0;
     for (int v = 1; v <= PROFILER_VERSIONS; v++) {
         char symbol[32];
         snprintf(symbol, sizeof symbol, "ncclProfiler_v%d", v);
         wrap.tables[v] = dlsym(library, symbol);
         found += wrap.tables[v] != NULL;
-        if (wrap.tables[v] && dladdr((void *)(uintptr_t)&load, &self) && dladdr(wrap.tables[v], &other) &&
-            self.dli_fbase == other.dli_fbase) {
-            snprintf(wrap.trouble, sizeof wrap.trouble, "it is this library itself");
-            memset(wrap.tables, 0, sizeof wrap.tables);
-            return;
-        }
     }
     if (!found) snprintf(wrap.trouble, sizeof wrap.trouble, "it has no table ncclProfiler_v1 to _v6");
 }

@@ -141,7 +141,7 @@ void play_stream(void)
     fclose(s.file);
     free(s.handles);
     if (theirs)
-        note("%" PRIu64 " lines; NCCL broke the contract in it %" PRIu64 " times", s.number, theirs);
+        note("%" PRIu64 " lines; breaches of the contract by NCCL: %" PRIu64, s.number, theirs);
     else
         note("%" PRIu64 " lines", s.number);
 }

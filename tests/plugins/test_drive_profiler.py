@@ -1,0 +1,227 @@
+"""``psmkit plugin drive`` of profilers: right ones, and what it finds in one that is broken in one way."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from psmkit.cli.app import main
+from psmkit.model.errors import InputError
+from psmkit.plugins.drive import Drive
+from psmkit.plugins.drive_profiler import PROFILER_VERSIONS, drive_profiler, profiler_alone, profiler_versions
+from psmkit.plugins.drive_profiler_checks import PROFILER_CHECKS
+from tests.csrc.base import compiled
+from tests.plugins import drive_libraries
+
+CHECKER = Path(os.environ.get("PSM_DIR") or compiled.ROOT / "psmkit" / "psm") / "lib" / "libnccl-profiler-check.so"
+# The way (see broken/profiler.c), the check that finds it, as what, and words of what it says.
+BROKEN = (
+    ("asked-only", "mask-off", "PSM923", "SIGABRT in startEvent"),
+    ("fails-with-handle", "collective", "PSM921", "handle-on-error in startEvent"),
+    ("finalize-fails", "init", "PSM921", "finalize answered 3"),
+    ("finalize-waits", "open-end", "PSM924", "finalize did not come back"),
+    ("follows-parent", "null-parent", "PSM923", "startEvent of ProxyStep step 0: it followed a NULL pointer"),
+    ("full-crashes", "pool", "PSM923", "SIGABRT in startEvent of Coll AllReduce"),
+    ("init-crashes", "init", "PSM923", "SIGABRT in init"),
+    ("init-fails", "init", "PSM921", "init answered an error"),
+    ("keeps-descriptor", "descriptor", "PSM923", "touched a descriptor, or a string of one, after the call"),
+    ("keeps-string", "descriptor", "PSM923", "touched a descriptor, or a string of one, after the call"),
+    ("leaks-context", "leaks", "PSM925", "bytes of the heap more for each communicator"),
+    ("leaks-descriptor", "leaks", "PSM925", "descriptors more"),
+    ("leaks-events", "growth", "PSM925", "more for each group call"),
+    ("leaks-thread", "leaks", "PSM925", "threads more"),
+    ("leaves-handle", "collective", "PSM921", "left *eHandle as it was"),
+    ("mask-bits", "mask", "PSM926", "v6 has no events for the bits 0xffff8000"),
+    ("newest-parent", "order", "PSM923", "SIGABRT in startEvent of ProxyOp"),
+    ("no-context", "init", "PSM926", "init answered no context"),
+    ("no-name", "slots", "PSM921", "no name"),
+    ("null-slot", "slots", "PSM921", "recordEventState is NULL"),
+    ("one-child", "graph", "PSM923", "SIGABRT in startEvent of Coll"),
+    ("one-context", "communicators", "PSM923", "SIGABRT in startEvent"),
+    ("own-thread", "threads", "PSM923", "SIGABRT in startEvent"),
+    ("pxn-context", "pxn", "PSM923", "startEvent of ProxyOp recv channel 0 peer 3: it touched the context"),
+    ("pxn-parent", "pxn", "PSM923", "startEvent of ProxyOp recv channel 0 peer 3: it touched the parent"),
+    ("pxn-step-context", "pxn", "PSM923", "startEvent of ProxyStep step 0: it touched the context"),
+    ("reads-buffer", "collective", "PSM923", "it touched the user's buffer"),
+    ("reuses-handle", "collective", "PSM921", "handle-again in startEvent"),
+    ("same-handle", "collective", "PSM921", "handle-twice in startEvent"),
+    ("slow", "latency", "PSM926", "for each step of each transfer"),
+    ("start-blocks", "collective", "PSM924", "startEvent of GroupApi did not come back"),
+    ("start-exits", "collective", "PSM923", "as by exit(0)"),
+    ("start-fails", "collective", "PSM921", "result in startEvent"),
+    ("state-fails", "collective", "PSM921", "recordEventState answered 3"),
+    ("state-follows-arguments", "collective", "PSM923", "recordEventState with eStateArgs NULL"),
+    ("state-follows-null", "null-handle", "PSM923", "recordEventState with NULL: it followed a NULL pointer"),
+    ("stop-fails", "collective", "PSM921", "stopEvent answered 3"),
+    ("stop-follows-null", "null-handle", "PSM923", "stopEvent with NULL: it followed a NULL pointer"),
+    ("thread-runs", "unload", "PSM923", "in a thread of the profiler"),
+    ("writes-descriptor", "collective", "PSM921", "wrote into the descriptor"),
+)
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return drive_libraries.profiler(tmp_path_factory.mktemp("broken"))
+
+
+def _failures(done: Drive) -> list[str]:
+    return [f"{result.check} v{result.version}: {result.text}" for result in done.results if result.outcome == "failed"]
+
+
+def test_the_profiler_is_right_when_it_is_not_broken(library: Path) -> None:
+    assert profiler_versions(library) == PROFILER_VERSIONS
+    done = drive_profiler(library, versions=PROFILER_VERSIONS)
+    assert _failures(done) == []
+    assert done.clean
+    assert {(result.check, result.version) for result in done.results if result.outcome != "passed"} == set()
+    assert [result.check for result in done.results if result.version == 6] == [
+        check.name for check in PROFILER_CHECKS if check.name != "stream"
+    ]
+
+
+def test_the_checker_is_a_profiler_itself(tmp_path: Path) -> None:
+    done = drive_profiler(
+        CHECKER, versions=(6, 3), environment={"PSM_RECORD_DIR": str(tmp_path), "PSM_PROFILER_WRAP": ""}
+    )
+    assert _failures(done) == []
+
+
+@pytest.mark.parametrize(("way", "check", "code", "words"), BROKEN, ids=[row[0] for row in BROKEN])
+def test_a_broken_profiler_is_found(library: Path, way: str, check: str, code: str, words: str) -> None:
+    timeout = 1.0 if code == "PSM924" else 20.0
+    done = drive_profiler(library, only=(check,), timeout=timeout, environment={"BROKEN": way})
+    assert not done.clean
+    assert [(finding.code, finding.title.partition(" ")[0]) for finding in done.findings] == [(code, check)]
+    (finding,) = done.findings
+    assert words in finding.title
+    assert finding.next_step
+    assert "Source: " in finding.explanation
+
+
+def test_every_way_of_being_broken_is_tried() -> None:
+    source = (drive_libraries.SOURCES / "profiler.c").read_text()
+    assert set(re.findall(r'broken\("([a-z0-9-]+)"\)', source)) == {row[0] for row in BROKEN}
+
+
+def test_what_follows_a_failure_goes_on(library: Path) -> None:
+    done = drive_profiler(library, environment={"BROKEN": "pxn-parent"})
+    assert _failures(done) == [
+        "pxn v6: SIGSEGV in startEvent of ProxyOp recv channel 0 peer 3: it touched the parent of an operation of another process"
+        " (proxyOp.pid is not this process)"
+    ]
+
+
+def test_checks_that_say_nothing_any_more_are_left_out(library: Path) -> None:
+    done = drive_profiler(library, environment={"BROKEN": "init-fails"}, only=("init", "pxn"))
+    outcomes = {result.check: (result.outcome, result.text) for result in done.results}
+    assert outcomes["pxn"] == ("skipped", "needs init, which failed")
+    (finding,) = done.findings
+    assert "PROFILER/Broken : there is no pool" in finding.explanation
+
+
+def test_versions_that_fail_alike_are_one_finding(library: Path) -> None:
+    done = drive_profiler(library, versions=(6, 4, 1), environment={"BROKEN": "stop-fails"}, only=("p2p",))
+    (finding,) = done.findings
+    assert "with v6, v4, v1" in finding.explanation
+
+
+def test_a_stream_is_recorded_and_played_to_another_profiler(library: Path, tmp_path: Path) -> None:
+    stream = tmp_path / "calls.txt"
+    recorded = drive_profiler(
+        CHECKER,
+        only=("threads",),
+        environment={"PSM_PROFILER_STREAM": str(tmp_path / "%p.txt"), "PSM_RECORD_DIR": str(tmp_path / "records")},
+    )
+    assert recorded.clean
+    # One file for each process that had a communicator: init's and that of the check.
+    largest = max(tmp_path.glob("*.txt"), key=lambda path: path.stat().st_size)
+    largest.rename(stream)
+    text = stream.read_text()
+    assert text.startswith("psmkit-profiler-stream 1 v6\ninit 0 1 comm=9f3c11d2a0b40000 nodes=1 ranks=4 name=comm-0\n")
+    assert len({line.split()[1] for line in text.splitlines()[1:]}) == 9
+    for version in (6, 4, 1):
+        done = drive_profiler(library, versions=(version,), only=("stream",), stream=stream)
+        assert done.clean, done.findings
+        (played,) = (result for result in done.results if result.check == "stream")
+        assert played.text == f"{len(text.splitlines())} lines"
+    (tmp_path / "wrong.txt").write_text("".join(text.splitlines(keepends=True)[:5]) + "start 0 1 5 Nothing\n")
+    with pytest.raises(InputError, match=r"line 6 of .*wrong.txt: a kind of event is meant"):
+        drive_profiler(library, only=("stream",), stream=tmp_path / "wrong.txt")
+
+
+def test_a_breach_of_nccls_in_a_stream_is_counted_and_survived(library: Path, tmp_path: Path) -> None:
+    stream = tmp_path / "calls.txt"
+    stream.write_text(
+        "psmkit-profiler-stream 1 v4\n"
+        "init 0 1 comm=5 nodes=1 ranks=2\n"
+        "start 0 1 1 Group\n"
+        "start 0 1 2 Coll parent=1 func=AllReduce datatype=ncclInt8 algo=RING proto=LL seq=7\n"
+        "stop 0 2\n"
+        "start 1 1 3 ProxyOp parent=2 send=1 steps=4\n"
+        "stop 1 3\n"
+        "state 1 3 19\n"
+        "stop 1 3\n"
+        "start 1 0 4 ProxyOp foreign=1 channel=3\n"
+        "stop 1 4\n"
+        "stop 0 1\n"
+        "finalize 0 1\n"
+    )
+    done = drive_profiler(library, versions=(4,), only=("stream",), stream=stream)
+    (played,) = (result for result in done.results if result.check == "stream")
+    assert (played.outcome, played.text) == ("passed", "13 lines; breaches of the contract by NCCL: 2")
+
+
+def test_only_profilers_are_taken_for_profilers(library: Path, tmp_path: Path) -> None:
+    assert profiler_alone(library)
+    assert profiler_alone(CHECKER)
+    assert not profiler_alone(compiled.ROOT / "psmkit" / "psm" / "lib" / "libnccl-tuner-psm.so")
+    assert not profiler_alone(compiled.ROOT / "psmkit" / "psm" / "lib" / "libnccl-net-psm.so")
+    (tmp_path / "text.so").write_text("no library")
+    assert not profiler_alone(tmp_path / "text.so")
+    with pytest.raises(InputError, match="no such file"):
+        profiler_versions(tmp_path / "nothing.so")
+
+
+def test_a_version_that_the_library_lacks_is_refused(tmp_path: Path) -> None:
+    old = drive_libraries.profiler_of(tmp_path, 4)
+    assert profiler_versions(old) == (4,)
+    with pytest.raises(InputError, match="no ncclProfiler_v6; it has v4"):
+        drive_profiler(old, versions=(6,))
+
+
+def test_the_command_shows_it_as_text_and_json(
+    library: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["plugin", "drive", str(library), "--only", "p2p", "--version", "6,3"]) == 0
+    assert capsys.readouterr().out.startswith(
+        "green: libnccl-profiler-broken.so\nprofiler v6, v3; 8 passed, 0 failed, 0 skipped\n"
+    )
+    monkeypatch.setenv("BROKEN", "same-handle")
+    assert main(["plugin", "drive", str(library), "--only", "p2p", "--format", "json"]) == 1
+    data = json.loads(capsys.readouterr().out)
+    assert data["schema"] == "psmkit.plugin-drive/1"
+    assert not data["clean"]
+    assert data["findings"][0]["code"] == "PSM921"
+    assert [row["call"] for row in data["results"] if row["outcome"] == "failed"] == ["startEvent"]
+    assert main(["plugin", "drive", "--list", "--kind", "profiler"]) == 0
+    assert "pxn\n" in capsys.readouterr().out
+
+
+def test_the_page_shows_what_is_printed_and_every_check(
+    library: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = (drive_libraries.ROOT / "docs" / "plugins_drive.md").read_text()
+    for one in PROFILER_CHECKS:
+        assert f"| `{one.name}` | {one.text} | {one.source} |\n" in page
+    found = re.search(r"<!-- example: profiler -->\n```\n\$ psmkit (.*)\n((?:.*\n)*?)```\n", page)
+    assert found is not None
+    monkeypatch.setenv("BROKEN", "reuses-handle")
+    monkeypatch.setenv("COLUMNS", "100")
+    assert main(found[1].replace("libnccl-profiler-broken.so", str(library)).split()) == 1
+    # Handles are addresses.
+    shown, printed = (re.sub(r"0x[0-9a-f]+", "0xADDRESS", text) for text in (found[2], capsys.readouterr().out))
+    assert shown == printed, "put this into docs/plugins_drive.md"
