@@ -9,6 +9,7 @@ import pytest
 
 from psmkit.logparse.records import open_record
 from psmkit.model import Severity, Verdict
+from psmkit.telemetry.beside import read_steps
 from tests.conformance.conftest import Runner
 
 #: 37 steps of 8192 bytes.
@@ -33,6 +34,15 @@ def test_end_that_was_killed_leaves_its_last_step(run: Runner, tmp_path: Path, s
     assert row["seq"] == 1 and row["stage"] == "fifo" and row["steps"] == 8 and row["nsteps"] == 37
     # Killed before the 20th: 19 steps were published, or taken from their slots.
     assert row["done" if victim == "send" else "transmitted"] == 19
+    # The telemetry exports the same.
+    (told,) = (
+        t for at in {p.parent for p in tmp_path.rglob("*.rec")} for t in read_steps(str(at), int(str(row["moved"])) + 7)
+    )
+    assert [told[name] for name in ("rank", "peer", "seq", "nsteps", "done", "age_ns")] == [
+        *(row[name] for name in ("rank", "peer", "seq", "nsteps", "done")),
+        7,
+    ]
+    assert (told["role"].decode(), told["stage"]) == (victim, b"fifo")
     assert row["send_head" if victim == "send" else "recv_tail"] == (
         19 if victim == "send" else 8 + int(str(row["done"]))
     )
