@@ -262,19 +262,24 @@ def _counted(c: _Connection) -> bool:
     return all(end.row.text("backend") in _COUNTED and end.whole for end in c.ends)
 
 
-def _broken(c: _Connection) -> Finding | None:
-    """An error that a call answered: which side began."""
+def _failed(c: _Connection) -> Finding | None:
+    """An error of an end's own: that side began."""
+    own = [end for end in c.ends if end.row["error"] and end.row.text("cause") != "peer"]
+    if not own:
+        return None
+    side = min(own, key=lambda end: end.row["error_at"]) if c.one_clock or len(own) == 1 else own[0]
+    call, cause = side.row.text("call"), side.row.text("cause")
+    of = "" if call in ("-", "") else f" in {call}" if call != "connection" else " of the connection"
+    by = {"fault": "put there by PSM_FAULTS", "protocol": "as what came is not what was agreed on"}.get(cause, "")
+    text = f"{side.who} began with {_error(side.row['error'])}{of}{', ' + by if by else ''}"
+    return c.finding("PSM956", text, side=side, rows=tuple(side.pending[:1]), why="The other end only followed")
+
+
+def _left(c: _Connection) -> Finding | None:
+    """A peer that was gone while requests were open: did it die, or close?"""
     failed = [end for end in c.ends if end.row["error"]]
     if not failed:
         return None
-    own = [end for end in failed if end.row.text("cause") != "peer"]
-    if own:
-        side = min(own, key=lambda end: end.row["error_at"]) if c.one_clock or len(own) == 1 else own[0]
-        call, cause = side.row.text("call"), side.row.text("cause")
-        of = "" if call in ("-", "") else f" in {call}" if call != "connection" else " of the connection"
-        by = {"fault": "put there by PSM_FAULTS", "protocol": "as what came is not what was agreed on"}.get(cause, "")
-        text = f"{side.who} began with {_error(side.row['error'])}{of}{', ' + by if by else ''}"
-        return c.finding("PSM956", text, side=side, rows=tuple(side.pending[:1]), why="The other end only followed")
     victim = min(failed, key=lambda end: end.row["error_at"])
     other = c.other(victim)
     rows = tuple(victim.pending[:1])
@@ -301,7 +306,7 @@ def _lost(c: _Connection) -> Finding | None:
     if c.recv is not None and (lost := [r for r in c.recv.pending if r.lost]):
         text = f"{c.recv.who}'s receive {lost[0]['number']} never came to the network: its plugin lost it"
         return c.finding("PSM952", text, side=c.recv, rows=tuple(lost[:2]), why="No send can fill it")
-    if c.send is not None and (lost := [r for r in c.send.requests if r.lost]) and not (c.recv and not c.recv.pending):
+    if c.send is not None and (lost := [r for r in c.send.requests if r.lost]):
         text = f"{c.send.who} said that {lost[0].told()} is sent, and its plugin lost it"
         waits = tuple(c.recv.pending[:1]) if c.recv is not None else ()
         return c.finding(
@@ -476,18 +481,23 @@ def _unclosed(c: _Connection) -> Finding | None:
     return c.finding("PSM958", text, why="The communicator was neither destroyed nor aborted before the process ended")
 
 
+#: What stops a job by itself: beside one of them others wait, break off, and are waited for.
+_ROOTS = (_too_large, _failed, _lost)
 #: The first that has something to say of a connection tells it: what comes later may follow from that.
-_RULES = (_too_large, _broken, _lost, _tags, _silent, _still, _slow, _unposted, _unsent, _unclosed)
+_RULES = (*_ROOTS, _left, _tags, _silent, _still, _slow, _unposted, _unsent, _unclosed)
 
 
 def find(job: Job) -> list[Finding]:
     """PSM951 to PSM958 from the rows of the net plugin's recorder."""
-    found: list[Finding] = []
+    found: list[tuple[bool, Finding]] = []
     for connection in _connections(job):
-        told = next((finding for rule in _RULES if (finding := rule(connection)) is not None), None)
-        if told is not None:
-            found.append(told)
-    return _fewer(job, found)
+        for rule in _RULES:
+            finding = rule(connection)
+            if finding is not None:
+                found.append((rule in _ROOTS, finding))
+                break
+    rooted = {finding.run for root, finding in found if root}
+    return _fewer([finding for root, finding in found if root or finding.run not in rooted])
 
 
 def _connections(job: Job) -> list[_Connection]:
@@ -517,7 +527,7 @@ def _connections(job: Job) -> list[_Connection]:
     return list(out.values())
 
 
-def _fewer(job: Job, found: list[Finding]) -> list[Finding]:
+def _fewer(found: list[Finding]) -> list[Finding]:
     """The worst and surest of each code and run."""
     by_code: dict[tuple[str, int | None], list[Finding]] = defaultdict(list)
     for finding in sorted(found, key=lambda f: (-f.severity.weight, -f.confidence)):

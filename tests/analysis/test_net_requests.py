@@ -156,6 +156,15 @@ def test_a_send_that_was_lost_in_its_plugin(tmp_path: Path) -> None:
     )
 
 
+def test_beside_what_was_lost_nobody_else_is_named(tmp_path: Path) -> None:
+    """The other direction waits, because the data of this one is not what it should be."""
+    lost = working().send(10, 11, 11.1, message=-1).end(0).end(1)
+    back = Rows("77", (1, 0)).recv(0, 11).end(0).end(1, looked=15)
+    lost.logs[0].lines += [line for line in back.logs[1].lines if "psm net" in line]
+    lost.logs[1].lines += [line for line in back.logs[0].lines if "psm net" in line]
+    assert one(tmp_path, lost.died(), "PSM952").culprits == (0,)
+
+
 def test_a_receive_that_was_lost_in_its_plugin(tmp_path: Path) -> None:
     rows = working().recv(10, 11, message=-1).end(0).end(1, looked=12).died()
     found = one(tmp_path, rows, "PSM952")
