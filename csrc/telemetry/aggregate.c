@@ -73,9 +73,25 @@ static void count_kernel(struct psm_tel *tel, struct tel_comm *c, struct tel_bat
     if (end > side->gpu_end) side->gpu_end = end;
 }
 
+/* The plugin could not see the proxy op of this step any more, as its window was taken. It is held here. */
+static void adopt(struct psm_tel *tel, const struct tel_comm *c, struct psm_prof_event *step)
+{
+    const struct tel_held *h = tel_held_find(tel, c, step->parent);
+    if (!h || h->early || h->event.type != PSM_PROF_PROXY_OP) return;
+    step->flags |= h->event.flags & PSM_PROF_SENDS;
+    step->u.proxy_step.peer = h->event.u.proxy_op.peer;
+    step->u.proxy_step.channel = h->event.u.proxy_op.channel;
+}
+
 static void count_transfer(struct psm_tel *tel, struct tel_comm *c, struct tel_batch *b, const struct psm_prof_event *e,
                            bool again)
 {
+    struct psm_prof_event adopted;
+    if (__builtin_expect(e->flags & PSM_PROF_ORPHAN && c->held, 0)) {
+        adopted = *e;
+        adopt(tel, c, &adopted);
+        e = &adopted;
+    }
     uint64_t time = UINT64_MAX;
     struct tel_sink sink = {.again = again};
     if (!again) tel_count_step(tel, c, e, &time);
@@ -261,11 +277,12 @@ static void count_one(struct psm_tel *tel, struct tel_batch *b, uint32_t i)
 
 void tel_aggregate(struct psm_tel *tel, struct tel_batch *b)
 {
-    uint32_t ops = 0;
+    uint32_t ops = 0, late = 0; /* both in one list, from its two ends */
     uint64_t last = b->c->seen.last_ns;
     bool kernels = false;
     memset(b->side, 0, (size_t)b->n * sizeof *b->side);
     tel->batch++;
+    meet_early(tel, b);
     for (uint32_t i = 0; i < b->n; i++) {
         if (!tel_live(b, i)) continue;
         const struct psm_prof_event *e = &b->rows[i].event;
@@ -273,8 +290,7 @@ void tel_aggregate(struct psm_tel *tel, struct tel_batch *b)
         if (e->stop_ns > last) last = e->stop_ns;
         kernels |= e->type == PSM_PROF_KERNEL_CH;
         if (e->type == PSM_PROF_LATE) {
-            if (!was_counted(b, i)) tel_late(tel, b->c, e, b->now);
-            if (b->counted) b->counted[i / 64] |= UINT64_C(1) << (i % 64);
+            tel->ops_at[b->n - ++late] = i;
         } else if (tel_is_op(e)) {
             tel->ops_at[ops++] = i;
         } else {
@@ -283,7 +299,12 @@ void tel_aggregate(struct psm_tel *tel, struct tel_batch *b)
     }
     b->c->seen.last_ns = last;
     if (kernels) pair_clocks(b);
-    meet_early(tel, b);
+    /* Behind the others: children of what has ended are among them. */
+    for (uint32_t k = 1; k <= late; k++) {
+        uint32_t i = tel->ops_at[b->n - k];
+        if (!was_counted(b, i)) tel_late(tel, b->c, &b->rows[i].event, b->now);
+        if (b->counted) b->counted[i / 64] |= UINT64_C(1) << (i % 64);
+    }
     count_ops(tel, b, ops);
     tel_spans_of_batch(tel, b);
 }
