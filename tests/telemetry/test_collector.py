@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import urllib.request
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from psmkit.model import Evidence, Finding, Severity
 from psmkit.telemetry.errors import TelemetryError
 from psmkit.telemetry.metrics import METRICS, prometheus_name, prometheus_names
 from psmkit.telemetry.outputs import Outputs, Wanted
-from tests.telemetry.collectors import Prometheus, Rotel, prometheus, rotel
+from tests.telemetry.collectors import ROOT, Prometheus, Rotel, prometheus, rotel
 from tests.telemetry.receiver import DEADLINE, attributes
 from tests.telemetry.takes import comm, joined, made
 
@@ -84,6 +85,22 @@ def test_names_from_shared_memory_cannot_forge_metrics(server: Prometheus) -> No
     found = server.wait('nccl_comm_info{nccl_rank="0"}')
     assert found[0]["metric"]["nccl_comm_name"] == 'evil"} 1\ufffdx{a="\ufffd'
     assert not server.query("x")
+
+
+def test_prometheus_understands_what_dashboards_ask(server: Prometheus) -> None:
+    server.wait("rate(nccl_profiler_events_total[1m])")  # two scrapes
+    asked = [
+        target["expr"]
+        for path in sorted((ROOT / "psmkit" / "telemetry" / "dashboards").glob("*.json"))
+        for panel in json.loads(path.read_text())["panels"]
+        for target in panel.get("targets", ())
+    ]
+    answered = 0
+    for expression in asked:
+        for name, value in (("$__rate_interval", "1m"), ("$__range", "1m"), ("$comm", ".*"), ("$rank", ".*")):
+            expression = expression.replace(name, value)
+        answered += bool(server.query(expression))  # which fails when it is no expression
+    assert answered >= len(asked) // 3
 
 
 def test_every_series_of_the_endpoint_is_in_the_table(endpoint: Outputs) -> None:
