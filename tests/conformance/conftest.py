@@ -18,6 +18,7 @@ from psmkit.lab import cuda
 from psmkit.model import Finding, Report, Severity
 from tests.csrc.base import compiled
 from tests.csrc.psm import ground
+from tests.csrc.psm.net import conftest as net
 from tests.csrc.psm.p2p.conftest import SANITIZERS, build
 
 DEADLINE = 60.0
@@ -74,6 +75,22 @@ def driver(end: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def variants(driver: Path) -> dict[str, Declared]:
     """All that are registered, by name."""
+    return _declared(driver)
+
+
+@pytest.fixture(scope="session")
+def net_driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """That of the net transport, over the stand-in."""
+    return net.build(tmp_path_factory.getbasetemp() / "net-driver")
+
+
+@pytest.fixture(scope="session")
+def net_variants(net_driver: Path) -> dict[str, Declared]:
+    """All variants of the net transport, by name."""
+    return _declared(net_driver)
+
+
+def _declared(driver: Path) -> dict[str, Declared]:
     done = subprocess.run([driver, "variants"], capture_output=True, text=True, check=True, timeout=60)
     rows = [line.split("|") for line in done.stdout.splitlines()]
     return {name: Declared(name, wrong == "1", outcome, faults) for name, wrong, outcome, faults in rows}
@@ -81,7 +98,7 @@ def variants(driver: Path) -> dict[str, Declared]:
 
 def _stood_still(text: str, ends: set[str]) -> bool:
     """Whether these ends have told of a second without a step."""
-    told = re.findall(r"psm p2p (send|recv) rank .* stalled for (\d+) ms", text)
+    told = re.findall(r"psm (?:p2p|net) (send|recv) rank .* stalled for (\d+) ms", text)
     return ends <= {role for role, ms in told if int(ms) >= 1000}
 
 
@@ -91,7 +108,16 @@ Runner = Callable[..., Run]
 @pytest.fixture
 def run(driver: Path, variants: dict[str, Declared], tmp_path: Path) -> Runner:
     """Runs two ranks of a variant, one sending to the other, and analyses what they left."""
+    return _runner(driver, variants, tmp_path)
 
+
+@pytest.fixture
+def net_run(net_driver: Path, net_variants: dict[str, Declared], tmp_path: Path) -> Runner:
+    """The same for the net transport."""
+    return _runner(net_driver, net_variants, tmp_path)
+
+
+def _runner(driver: Path, variants: dict[str, Declared], tmp_path: Path) -> Runner:
     def one(variant: str, *arguments: str, hangs: bool = False, until: str = "", **settings: str) -> Run:
         ends = {until} if until else {"send", "recv"} if hangs else set()
         folder = tmp_path / "run"
@@ -110,8 +136,11 @@ def run(driver: Path, variants: dict[str, Declared], tmp_path: Path) -> Runner:
             "PSM_TIMEOUT": "2" if variants[variant].faults else "60",
             "PSM_STALL_REPORT": "0.3" if ends else "10",
             "PSM_FAULTS": variants[variant].faults,
+            "PSM_NET_PLUGIN": str(net.PLUGIN),
+            "PSM_NET_IFNAME": "lo",
+            "ASAN_OPTIONS": "detect_leaks=0",
             "NCCL_DEBUG": "INFO",
-            "NCCL_DEBUG_SUBSYS": "INIT,P2P,PROXY,COLL,REG",
+            "NCCL_DEBUG_SUBSYS": "INIT,P2P,PROXY,COLL,REG,NET",
             **settings,
         }
         log = folder / "job.log"

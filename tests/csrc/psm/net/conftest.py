@@ -1,4 +1,4 @@
-"""Two ranks that send each other data by the net transport: the driver, over libpsm's proxy and over the stand-in, on the emulated CUDA in strict mode."""
+"""Two ranks that send each other data by the net transport: the driver, over the stand-in for a proxy, on the emulated CUDA in strict mode."""
 
 from __future__ import annotations
 
@@ -21,15 +21,17 @@ PLUGIN = Path(os.environ.get("PSM_DIR") or ground.ROOT / "psmkit" / "psm") / "li
 DEADLINE = 120.0
 
 
-def build(folder: Path, end: str, options: list[str]) -> Path:
-    """The driver with one of the two ends."""
+def build(folder: Path, end: str = "standin") -> Path:
+    """The driver under ASan and UBSan with one of the two ends; once for all who use the folder."""
+    program = folder / f"driver-{end}"
+    if program.exists():
+        return program
     generated = ground.generate(folder / "generated")
     sources = [*compiled.BASE.glob("*.c"), HERE / "driver.c", HERE.parent / "p2p" / f"end_{end}.c"]
     parts = ("core", "shm", "p2p", "launch", "net", "net/variants", "record", *(["proxy"] if end == "proxy" else []))
     for part in parts:
         sources += (ground.PSM / part).glob("*.c")
-    program = folder / f"driver-{end}"
-    command = [compiled.compiler(), *compiled.WARNINGS, *ground.includes(generated), f"-I{HERE.parent}", *options]
+    command = [compiled.compiler(), *compiled.WARNINGS, *ground.includes(generated), f"-I{HERE.parent}", "-O0", *SANITIZERS]
     done = subprocess.run(
         [*command, *sorted(sources), "-o", program, "-lpthread", "-ldl"],
         capture_output=True,
@@ -42,15 +44,9 @@ def build(folder: Path, end: str, options: list[str]) -> Path:
 
 
 @pytest.fixture(scope="session")
-def end() -> str:
-    """The provider of psm_host_ops. The lab runs the transport over libpsm's proxy."""
-    return "standin"
-
-
-@pytest.fixture(scope="session")
-def driver(end: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The driver under ASan and UBSan."""
-    return build(tmp_path_factory.mktemp("net"), end, SANITIZERS)
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The driver over the stand-in. The lab runs the transport over libpsm's proxy."""
+    return build(tmp_path_factory.getbasetemp() / "net-driver")
 
 
 Runner = Callable[..., Job]

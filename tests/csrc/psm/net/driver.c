@@ -288,9 +288,19 @@ static int work(int rank)
     return status != PSM_OK;
 }
 
+static int list_variants(void)
+{
+    const struct psmNetVariant *all[SIZES];
+    size_t n = psmNetVariants(all, SIZES);
+    for (size_t i = 0; i < n; i++)
+        printf("%s|%d|%s|%s\n", all[i]->name, all[i]->wrong, all[i]->outcome, all[i]->faults ? all[i]->faults : "");
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
     const char *name = NULL;
+    if (argc == 2 && strcmp(argv[1], "variants") == 0) return list_variants();
     for (int i = 1; i < argc; i++) {
         char *value = strchr(argv[i], '=');
         if (!value) return 2;
