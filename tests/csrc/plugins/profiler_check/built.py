@@ -59,7 +59,7 @@ def build(folder: Path, sanitizers: str) -> Built:
         drive_libraries.profiler_of(folder, 4),
         folder / "records",
     )
-    shared = [*options, "-shared", "-fPIC", "-fvisibility=hidden"]
+    shared = [*options, "-shared", "-fPIC", "-fvisibility=hidden", "-Wl,-z,nodelete"]
     _compile(built.library, [*sorted(CHECK.glob("*.c")), *sorted(compiled.BASE.glob("*.c"))], shared)
     _compile(built.caller, [HERE / "caller.c", CHECK / "event.c", CHECK / "rules.c"], options)
     return built
