@@ -170,7 +170,7 @@ def _run(wanted: Wanted, interval: float, given: dict[str, Any]) -> int:
                 logs.stop()
             lost = outputs.close(given["deadline"])
     if once and not (wanted.exports or wanted.record):
-        show(summary(outputs.pipeline.points, outputs.pipeline.findings))
+        show(summary(outputs.pipeline.all_points(), outputs.pipeline.findings))
     return _end(lost)
 
 
@@ -221,7 +221,7 @@ def replay(file: str, **given: Any) -> int:
     if not outputs.pipeline.takes:
         raise InputError(file, "nothing was recorded there")
     if not wanted.exports:
-        show(summary(outputs.pipeline.points, outputs.pipeline.findings))
+        show(summary(outputs.pipeline.all_points(), outputs.pipeline.findings))
     return _end(lost)
 
 

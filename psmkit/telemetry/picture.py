@@ -176,8 +176,15 @@ def _rank(rank: int, rows: Array, tops: Array) -> list[_Bar]:
 
 
 def _bar(rank: int, lane: tuple[int, int, str], kind: str, begin: int, end: int, label: str, title: str) -> _Bar:
-    took = f"{(end - begin) / 1e3:.1f} us" if end else ""
+    took = _time(end - begin) if end else ""
     return _Bar(rank, lane, kind, begin, max(begin, end) if end else 0, label, f"rank {rank}: {title}, {took}")
+
+
+def _time(ns: int) -> str:
+    for unit, word_ in ((10**9, "s"), (10**6, "ms")):
+        if ns >= unit:
+            return f"{ns / unit:.4g} {word_}"
+    return f"{ns / 1e3:.4g} us"
 
 
 class _Axis:
@@ -248,13 +255,13 @@ def _draw(bars: list[_Bar], title: str) -> str:
     out += [f'<line x1="{x(t):.1f}" x2="{x(t):.1f}" y1="{_TOP - 6}" y2="{bottom}" stroke="#ececec"/>' for t in lines]
     first = x.pieces[0][0]
     for begin, _ in x.pieces:
-        out.append(f'<text x="{x(begin):.1f}" y="{y + 4}">{(begin - first) / 1e3:,.0f} us</text>')
+        out.append(f'<text x="{x(begin):.1f}" y="{y + 4}">{_time(begin - first)}</text>')
         if begin != first:
             middle = x(begin) - _CUT / 2
             out.append(
                 f'<line x1="{middle:.1f}" x2="{middle:.1f}" y1="{_TOP - 6}" y2="{bottom}" stroke="#999999" stroke-dasharray="2 3"/>'
             )
-    note = f"lines are {step / 1e3:g} us apart" + ("; time without events is cut out" if len(x.pieces) > 1 else "")
+    note = f"lines are {_time(step)} apart" + ("; time without events is cut out" if len(x.pieces) > 1 else "")
     out.append(f'<text x="{_LEFT}" y="{y + 20}" fill="#555555">{note}</text>')
     for rank, (top, low) in bands.items():
         out.append(f'<text x="12" y="{(top + low) / 2 + 4:.0f}" font-size="12" font-weight="bold">rank {rank}</text>')

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Pipeline", "Settings"]
 
+_INFO = "nccl.comm.info"
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -51,6 +53,7 @@ class Pipeline:
         self.points: Sequence[Point] = ()
         self.findings: list[Finding] = []
         self.takes = 0
+        self._seen: dict[tuple[str, ...], Point] = {}
 
     def feed(self, take: Take, findings: Sequence[Finding] = ()) -> None:
         """Export a take. ``findings`` are those of logs; what the watch finds in the take joins them."""
@@ -76,10 +79,15 @@ class Pipeline:
         if self._own:
             self._about_itself()
         self.points = self._totals.points()
+        self._seen |= {p.values[:2]: p for p in self.points if p.metric.name == _INFO}
         if self._outbox is not None:
             self._outbox.put("metrics", otlp.metrics_data(self.points, self._resource), len(self.points))
             self._outbox.put("traces", spans, len(spans))
             self._outbox.put("logs", otlp.log_records(found, self._resource, take.wall_ns), len(found))
+
+    def all_points(self) -> list[Point]:
+        """The points as they stand, and the communicators that have ended."""
+        return [*(p for p in self.points if p.metric.name != _INFO), *self._seen.values()]
 
     def _verdict(self, take: Take) -> list[Finding]:
         """What the online verdict says of a take."""
