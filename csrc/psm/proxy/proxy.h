@@ -309,6 +309,8 @@ extern const struct psm_error psm_no_error;
 bool psm_state_ended(const psmProxyState *state); /* aborted, by whichever flag */
 /* The first call counts: notes why, and wakes everything. */
 void psm_state_abort(psmProxyState *state, const struct psm_error *error);
+/* What the others are told at the end: PSM_OK, or PSM_ERR_ABORTED with the reason. */
+struct psm_error psm_state_ending(psmProxyState *state);
 void psm_state_lost(psmProxyState *state, int rank);
 void psm_thread_device(psmProxyState *state, const char *thread);
 /* Made where it is asked for: without a fault nobody reads it. */

@@ -393,6 +393,15 @@ static void say_bye(struct psm_service *service, psm_status status, const char *
     psm_service_sweep(service, NULL);
 }
 
+/* Once. An abort is told as one, also where the stop comes right behind it: the others would else wait for what this
+ * rank has given up. */
+static void say_ending(struct psm_service *service)
+{
+    if (service->said_bye) return;
+    struct psm_error ending = psm_state_ending(service->state);
+    say_bye(service, ending.status, ending.text);
+}
+
 static uint64_t sleep_ns(const struct psm_service *service, uint64_t now)
 {
     uint64_t until = now + UINT64_C(500000000); /* flags that nobody signals are looked at twice a second */
@@ -418,7 +427,7 @@ static void look_at_clock(struct psm_service *service, uint64_t now)
 static void finish(struct psm_service *service)
 {
     psmProxyState *state = service->state;
-    if (!service->said_bye) say_bye(service, PSM_OK, "the proxy has stopped");
+    say_ending(service);
     for (size_t i = 0; i < service->npeers; i++) {
         struct psm_peer *peer = service->peers[i];
         if (peer->fd >= 0) close(peer->fd);
@@ -447,12 +456,7 @@ void *psm_service_main(void *argument)
             psm_service_free_later(&service);
             psm_service_retry(&service);
         }
-        if (psm_state_ended(state) && !service.said_bye) {
-            pthread_mutex_lock(&state->lock);
-            struct psm_error error = state->async_error;
-            pthread_mutex_unlock(&state->lock);
-            say_bye(&service, PSM_ERR_ABORTED, error.status < 0 ? error.text : "the operation was aborted");
-        }
+        if (psm_state_ended(state)) say_ending(&service);
         if (busy || now < spin_until) {
             /* One recv(2) costs less than a poll(2) of all. */
             bool socket = service.hot && !service.hot->gone && service.hot->fd >= 0;

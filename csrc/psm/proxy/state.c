@@ -230,6 +230,18 @@ void psm_state_abort(psmProxyState *state, const struct psm_error *error)
     wake_all(state);
 }
 
+struct psm_error psm_state_ending(psmProxyState *state)
+{
+    struct psm_error error = {.status = PSM_OK, .text = "the proxy has stopped"};
+    if (!psm_state_ended(state)) return error;
+    pthread_mutex_lock(&state->lock);
+    error = state->async_error;
+    pthread_mutex_unlock(&state->lock);
+    if (error.status == PSM_OK) strcpy(error.text, "the operation was aborted");
+    error.status = PSM_ERR_ABORTED;
+    return error;
+}
+
 void psm_state_lost(psmProxyState *state, int rank)
 {
     if (rank < 0 || rank >= state->nranks) return;
@@ -281,7 +293,8 @@ psm_status psmProxyStop(psmProxyState *state)
             psm_msg_proxy_call_begun("Stop", 0);
             pthread_join(state->service, NULL);
         } else {
-            psm_clients_close(state, PSM_OK, "the proxy has stopped");
+            struct psm_error ending = psm_state_ending(state);
+            psm_clients_close(state, ending.status, ending.text);
             psm_direct_forget(state->direct);
         }
         if (state->have_uds) pthread_join(state->uds_thread, NULL);

@@ -100,6 +100,23 @@ def test_an_abort_reaches_all_ranks_with_its_reason(job: Job) -> None:
         assert rank.held()[1] == 1
 
 
+def test_an_abort_right_before_the_stop_is_told_as_one(start: Start) -> None:
+    """Both come while the service is at work in a handler; it looks when that is over, and has ended by then."""
+    made = [start(PSM_FAULTS="proxy.setup:slow=60s:nth=1"), start()]
+    ranks.start_proxies(made)
+    ranks.connect_all(made)
+    made[1].send("call", 0, SETUP, NEVER, 0, 0, 0)
+    end = time.monotonic() + ranks.DEADLINE
+    while "slow at proxy.setup" not in made[0].lines():
+        assert time.monotonic() < end
+    for word in (("abort", "the disk is on fire"), ("stop",)):
+        made[0].send(*word)
+    with pytest.raises(GroundError) as caught:
+        made[1].answer()
+    assert caught.value.status == "PSM_ERR_ABORTED" and "the disk is on fire" in caught.value.text
+    assert [made[0].answer() for _ in range(2)] == [[], []]
+
+
 @pytest.mark.parametrize("step", ["connected", "pending", "half-hello", "storm"])
 @pytest.mark.parametrize("role", ["caller", "service"])
 def test_a_killed_process_leaves_nothing(job: Job, step: str, role: str) -> None:
