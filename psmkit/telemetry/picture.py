@@ -240,6 +240,12 @@ def _draw(bars: list[_Bar], title: str) -> str:
     out = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" font-family="sans-serif" font-size="10" '
         f'role="img" aria-label="{escape(title, quote=True)}">',
+        "<style>"
+        + "".join(
+            f".{kind} {{fill: {colour}; fill-opacity: {1 if kind == 'transfer' else 0.75}; stroke: #fff; stroke-width: .4}} "
+            for kind, (colour, _) in _KINDS.items()
+        )
+        + "</style>",
         f'<rect width="{_WIDTH}" height="{height}" fill="#ffffff"/>',
         f'<text x="12" y="20" font-size="14" font-weight="bold">{escape(title)}</text>',
     ]
@@ -272,10 +278,9 @@ def _draw(bars: list[_Bar], title: str) -> str:
         top = lanes[bar.rank, bar.lane]
         thin = bar.kind == "transfer"
         width = max(0.8, x(bar.end) - x(bar.begin))
-        colour = _KINDS[bar.kind][0]
         out.append(
-            f'<rect x="{x(bar.begin):.1f}" y="{top + (4 if thin else 1)}" width="{width:.1f}" height="{5 if thin else _LANE - 3}" '
-            f'fill="{colour}" fill-opacity="{1 if thin else 0.75}" stroke="#ffffff" stroke-width="0.4"><title>{escape(bar.title)}</title></rect>'
+            f'<rect class="{bar.kind}" x="{x(bar.begin):.1f}" y="{top + (4 if thin else 1)}" width="{width:.1f}" '
+            f'height="{5 if thin else _LANE - 3}"><title>{escape(bar.title)}</title></rect>'
         )
         if bar.label and width > 6.5 * len(bar.label):
             out.append(f'<text x="{x(bar.begin) + 3:.1f}" y="{top + 10}" fill="#ffffff">{escape(bar.label)}</text>')
