@@ -73,23 +73,25 @@ static void count_kernel(struct psm_tel *tel, struct tel_comm *c, struct tel_bat
     if (end > side->gpu_end) side->gpu_end = end;
 }
 
-/* The plugin could not see the proxy op of this step any more, as its window was taken. It is held here. */
-static void adopt(struct psm_tel *tel, const struct tel_comm *c, struct psm_prof_event *step)
+/* The plugin could not see the proxy op of this step, as its window was taken. It is held here, or among these rows. */
+static void adopt(struct psm_tel *tel, const struct tel_comm *c, const struct tel_batch *b, struct psm_prof_event *step)
 {
-    const struct tel_held *h = tel_held_find(tel, c, step->parent);
-    if (!h || h->early || h->event.type != PSM_PROF_PROXY_OP) return;
-    step->flags |= h->event.flags & PSM_PROF_SENDS;
-    step->u.proxy_step.peer = h->event.u.proxy_op.peer;
-    step->u.proxy_step.channel = h->event.u.proxy_op.channel;
+    uint32_t at = b ? tel_local(b, step->parent) : TEL_NONE;
+    const struct tel_held *h = at == TEL_NONE ? tel_held_find(tel, c, step->parent) : NULL;
+    const struct psm_prof_event *op = at != TEL_NONE ? &b->rows[at].event : h && !h->early ? &h->event : NULL;
+    if (!op || op->type != PSM_PROF_PROXY_OP) return;
+    step->flags |= op->flags & PSM_PROF_SENDS;
+    step->u.proxy_step.peer = op->u.proxy_op.peer;
+    step->u.proxy_step.channel = op->u.proxy_op.channel;
 }
 
 static void count_transfer(struct psm_tel *tel, struct tel_comm *c, struct tel_batch *b, const struct psm_prof_event *e,
                            bool again)
 {
     struct psm_prof_event adopted;
-    if (__builtin_expect(e->flags & PSM_PROF_ORPHAN && c->held, 0)) {
+    if (__builtin_expect(e->u.proxy_step.peer == -1, 0)) {
         adopted = *e;
-        adopt(tel, c, &adopted);
+        adopt(tel, c, b, &adopted);
         e = &adopted;
     }
     uint64_t time = UINT64_MAX;

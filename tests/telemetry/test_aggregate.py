@@ -108,7 +108,7 @@ def random_rows(seed: int, operations: int, comm: made.Comm) -> Rows:
         done_ns=lambda k: np.where(draw.random(k) < 0.3, 0, p2p + 10_000))  # fmt: skip
     put(made.PROXY_OP_T, PROXY_OP, channel=some(0, 3))
     step = starts[made.STEP_T]
-    put(made.STEP_T, PROXY_STEP, peer=some(-1, 3), bytes=some(0, 1 << 22), channel=some(0, 3), gpu_ns=lambda k: step,
+    put(made.STEP_T, PROXY_STEP, peer=some(0, 3), bytes=some(0, 1 << 22), channel=some(0, 3), gpu_ns=lambda k: step,
         net_ns=lambda k: np.where(draw.random(k) < 0.1, 0, step + draw.integers(0, 900_000, k)),
         peer_ns=lambda k: np.where(draw.random(k) < 0.5, 0, step + draw.integers(0, 900_000, k)))  # fmt: skip
     put(made.KERNEL_T, KERNEL, channel=some(0, 3))
