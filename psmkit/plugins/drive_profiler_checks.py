@@ -113,7 +113,7 @@ PROFILER_CHECKS: tuple[Check, ...] = (
     ),
     Check(
         "pxn",
-        "Of an operation of another process (proxyOp.pid) neither parentObj nor the context are touched, nor the context for its steps.",
+        "Of an operation of another process (proxyOp.pid) neither parentObj nor the context are touched, nor the context for its steps, which have NULL as their parent if it was not taken.",
         "PXN: the proxy of one process serves another; both pointers are addresses there (NVIDIA/nccl#1586)",
         "Compare proxyOp.pid with getpid() before anything of the call is followed; find the operation of a step by its parent.",
         "init",

@@ -1,6 +1,7 @@
-/* The checker: all events by their handles, open ones and those that were stopped last. */
+/* The checker: who broke which rule. */
 #define _GNU_SOURCE
 #include "contract.h"
+#include "known.h"
 
 #include <inttypes.h>
 #include <pthread.h>
@@ -10,45 +11,15 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Stopped events are kept so that their handles are known again: children name them for long. */
-enum { BUCKETS = 1 << 14, KEPT = 1 << 12, ENDED = 64 };
-
-/* A communicator: what init gave. Contexts need not differ. */
-struct member {
-    struct member *next;
-    void *context;
-    uint64_t comm;
-    int rank;
-    unsigned refs; /* events, and calls of startEvent that are under way */
-};
-
-/* An event. Referred to by its bucket and by each event below it. */
-struct entry {
-    struct entry *next;            /* of the bucket */
-    struct entry *older, *younger; /* of the stopped ones */
-    struct entry *parent;
-    struct member *member;
-    void *handle;
-    struct event e;
-    uint64_t id;
-    uint64_t past; /* kinds that the handle had before */
-    unsigned refs;
-    unsigned holders;                 /* open events with this handle: more than 1 is the profiler's fault */
-    int kind, place;                  /* place: of the last state */
-    bool open, foreign, kept, shared; /* shared: several open events had the handle */
-};
-
 struct contract {
     pthread_mutex_t lock;
     int version, pid;
     contract_report *report;
     void *report_context;
-    struct entry *buckets[BUCKETS];
-    struct entry *oldest, *youngest, *spare;
-    struct member *members, *ended; /* ended: the last that were finalized first */
+    struct known known;
     const int *mask;
     uint64_t asked; /* every bit that the mask ever had */
-    uint64_t counts[RULES], open, events, forgotten, stopped, serial;
+    uint64_t counts[RULES], open, events, serial;
     uint32_t told[RULES]; /* by kind: bit 31 for no event */
 };
 
@@ -103,86 +74,10 @@ struct contract *contract_new(int version, contract_report *report, void *contex
     return c;
 }
 
-/* ---- entries ---- */
-
-static struct entry **bucket(struct contract *c, const void *handle)
-{
-    uint64_t h = (uint64_t)(uintptr_t)handle * UINT64_C(0x9e3779b97f4a7c15);
-    return &c->buckets[h >> (64 - 14)];
-}
-
-static struct entry *find(struct contract *c, const void *handle)
-{
-    struct entry *e = *bucket(c, handle);
-    while (e && e->handle != handle) e = e->next;
-    return e;
-}
-
-static void release(struct contract *c, struct entry *e)
-{
-    while (e && --e->refs == 0) {
-        struct entry *parent = e->parent;
-        if (e->member) e->member->refs--;
-        e->next = c->spare;
-        c->spare = e;
-        e = parent;
-    }
-}
-
-/* Out of its bucket, and of the stopped ones. */
-static void forget(struct contract *c, struct entry *e)
-{
-    struct entry **at = bucket(c, e->handle);
-    while (*at != e) at = &(*at)->next;
-    *at = e->next;
-    if (e->kept) {
-        *(e->older ? &e->older->younger : &c->oldest) = e->younger;
-        *(e->younger ? &e->younger->older : &c->youngest) = e->older;
-        e->kept = false;
-        c->stopped--;
-    }
-    release(c, e);
-}
-
-static void keep(struct contract *c, struct entry *e)
-{
-    e->kept = true;
-    e->younger = NULL;
-    e->older = c->youngest;
-    *(c->youngest ? &c->youngest->younger : &c->oldest) = e;
-    c->youngest = e;
-    if (++c->stopped > KEPT) {
-        c->forgotten++;
-        forget(c, c->oldest);
-    }
-}
-
-static void free_members(struct member *m)
-{
-    while (m) {
-        struct member *next = m->next;
-        free(m);
-        m = next;
-    }
-}
-
 void contract_free(struct contract *c)
 {
     if (!c) return;
-    for (size_t i = 0; i < BUCKETS; i++)
-        while (c->buckets[i]) {
-            struct entry *e = c->buckets[i];
-            e->kept = false;
-            c->buckets[i] = e->next;
-            release(c, e);
-        }
-    while (c->spare) {
-        struct entry *e = c->spare;
-        c->spare = e->next;
-        free(e);
-    }
-    free_members(c->members);
-    free_members(c->ended);
+    known_free(&c->known);
     pthread_mutex_destroy(&c->lock);
     free(c);
 }
@@ -289,32 +184,6 @@ static void look_at_mask(struct contract *c, struct found *f, const char *call)
 
 /* ---- communicators ---- */
 
-static struct member *member_of(struct member *m, const void *context)
-{
-    while (m && m->context != context) m = m->next;
-    return m;
-}
-
-/* The last are kept to be known again, and those that have events. */
-static void end_member(struct contract *c, struct member *m)
-{
-    struct member **at = &c->members;
-    while (*at != m) at = &(*at)->next;
-    *at = m->next;
-    m->next = c->ended;
-    c->ended = m;
-    int n = 0;
-    for (at = &c->ended; *at;) {
-        struct member *one = *at;
-        if (++n <= ENDED || one->refs) {
-            at = &one->next;
-        } else {
-            *at = one->next;
-            free(one);
-        }
-    }
-}
-
 void contract_init(struct contract *c, ncclResult_t result, void *context, const int *mask, uint64_t comm, int rank)
 {
     struct found f = {.n = 0};
@@ -322,8 +191,8 @@ void contract_init(struct contract *c, ncclResult_t result, void *context, const
     if (result == ncclSuccess) {
         struct member *m = calloc(1, sizeof *m);
         if (m) {
-            *m = (struct member){.next = c->members, .context = context, .comm = comm, .rank = rank};
-            c->members = m;
+            *m = (struct member){.next = c->known.members, .context = context, .comm = comm, .rank = rank};
+            c->known.members = m;
         }
         if (!context)
             broke(c, &f, RULE_NO_CONTEXT, "init", NULL, NULL, NULL, m,
@@ -339,9 +208,9 @@ void contract_finalizing(struct contract *c, void *context)
     struct found f = {.n = 0};
     pthread_mutex_lock(&c->lock);
     look_at_mask(c, &f, "finalize");
-    struct member *m = member_of(c->members, context);
+    struct member *m = known_member(c->known.members, context);
     if (!m) {
-        m = member_of(c->ended, context);
+        m = known_member(c->known.ended, context);
         /* Up to 2.27 finalize is called also where init failed, with whatever the context was. */
         if (m || context)
             broke(c, &f, RULE_FINALIZE, "finalize", NULL, NULL, NULL, m, "finalize of context %p, which %s", context,
@@ -349,13 +218,13 @@ void contract_finalizing(struct contract *c, void *context)
         leave(c, &f);
         return;
     }
-    end_member(c, m);
+    known_end(&c->known, m);
     /* Another communicator with the same context may own the events. */
-    if (!member_of(c->members, context)) {
+    if (!known_member(c->known.members, context)) {
         uint64_t open = 0;
         const struct entry *one = NULL;
         for (size_t i = 0; i < BUCKETS; i++)
-            for (const struct entry *e = c->buckets[i]; e; e = e->next)
+            for (const struct entry *e = c->known.buckets[i]; e; e = e->next)
                 if (e->open && e->member == m) {
                     open += e->holders;
                     /* The one that is farthest down tells most. */
@@ -368,14 +237,14 @@ void contract_finalizing(struct contract *c, void *context)
         }
         /* The handles are the profiler's again. */
         for (size_t i = 0; i < BUCKETS && open; i++)
-            for (struct entry *e = c->buckets[i], *following; e; e = following) {
+            for (struct entry *e = c->known.buckets[i], *following; e; e = following) {
                 following = e->next;
                 if (!e->open || e->member != m) continue;
                 e->open = false;
                 c->open -= e->holders;
                 open -= e->holders;
                 e->holders = 0;
-                keep(c, e);
+                known_keep(&c->known, e);
             }
     }
     leave(c, &f);
@@ -393,10 +262,10 @@ static void look_at_parent(struct contract *c, struct found *f, const struct eve
               named);
         return;
     }
-    struct entry *p = find(c, named);
+    struct entry *p = known_find(&c->known, named);
     if (!p) {
         /* It may have been stopped long ago: then nothing is known. */
-        if (!c->forgotten)
+        if (!c->known.forgotten)
             broke(c, f, RULE_UNKNOWN_PARENT, "startEvent", NULL, e, NULL, s->member,
                   "%s is %p, a handle that the profiler never gave", which, named);
         return;
@@ -430,7 +299,7 @@ struct contract_start contract_starting(struct contract *c, void *context, const
     struct found f = {.n = 0};
     pthread_mutex_lock(&c->lock);
     look_at_mask(c, &f, "startEvent");
-    s.member = member_of(c->members, context);
+    s.member = known_member(c->known.members, context);
     if (s.kind < 0 || !(event_known(c->version) & e->type)) {
         broke(c, &f, RULE_KIND, "startEvent", NULL, e, NULL, s.member, "v%d has no event of type 0x%" PRIx64,
               c->version, e->type);
@@ -448,7 +317,10 @@ struct contract_start contract_starting(struct contract *c, void *context, const
     if (!s.foreign) {
         look_at_parent(c, &f, e, e->parent, event_parents(c->version, s.kind), &s, false);
         look_at_parent(c, &f, e, e->group, ncclProfileGroup, &s, true);
-        s.foreign = s.parent && s.parent->foreign;
+        /* Where the profiler did not take such an operation its steps come with no parent and that context, from 2.28
+           on. */
+        const uint64_t below = ncclProfileProxyStep | ncclProfileNetPlugin;
+        s.foreign = s.parent ? s.parent->foreign : !e->parent && !s.member && (e->type & below);
     }
     if (s.foreign)
         s.member = NULL;
@@ -463,7 +335,7 @@ struct contract_start contract_starting(struct contract *c, void *context, const
 /* What is not followed gives back what it held. */
 static void drop(struct contract *c, const struct contract_start *s)
 {
-    release(c, s->parent);
+    known_release(&c->known, s->parent);
     if (s->member) s->member->refs--;
 }
 
@@ -482,7 +354,7 @@ uint64_t contract_started(struct contract *c, struct contract_start *s, const st
     if (result != ncclSuccess)
         broke(c, &f, RULE_RESULT, "startEvent", NULL, e, s->parent, s->member,
               "startEvent answered %d, which nobody looks at", (int)result);
-    struct entry *old = handle && s->kind >= 0 ? find(c, handle) : NULL;
+    struct entry *old = handle && s->kind >= 0 ? known_find(&c->known, handle) : NULL;
     if (!handle || s->kind < 0) {
         drop(c, s);
         leave(c, &f);
@@ -503,11 +375,11 @@ uint64_t contract_started(struct contract *c, struct contract_start *s, const st
     }
     if (old) {
         past = old->past | UINT64_C(1) << old->kind;
-        forget(c, old);
+        known_forget(&c->known, old);
     }
-    struct entry *entry = c->spare;
+    struct entry *entry = c->known.spare;
     if (entry)
-        c->spare = entry->next;
+        c->known.spare = entry->next;
     else
         entry = malloc(sizeof *entry);
     if (!entry) { /* then it is not followed */
@@ -515,7 +387,7 @@ uint64_t contract_started(struct contract *c, struct contract_start *s, const st
         leave(c, &f);
         return id;
     }
-    struct entry **at = bucket(c, handle);
+    struct entry **at = known_bucket(&c->known, handle);
     *entry = (struct entry){.next = *at,
                             .parent = s->parent,
                             .member = s->member,
@@ -539,13 +411,13 @@ uint64_t contract_started(struct contract *c, struct contract_start *s, const st
 static struct entry *open_event(struct contract *c, struct found *f, void *handle, const char *call,
                                 enum contract_rule after, const char *what)
 {
-    struct entry *e = handle ? find(c, handle) : NULL;
+    struct entry *e = handle ? known_find(&c->known, handle) : NULL;
     if (!handle)
         broke(c, f, RULE_NULL_HANDLE, call, NULL, NULL, NULL, NULL,
               "the handle is NULL: releases do that for events of net plugins that were not taken");
     else if (!e)
         broke(c, f, RULE_UNKNOWN_HANDLE, call, NULL, NULL, NULL, NULL, "handle %p was never given%s", handle,
-              c->forgotten ? ", or stopped long ago" : "");
+              c->known.forgotten ? ", or stopped long ago" : "");
     else if (!e->open)
         broke(c, f, after, call, e, NULL, NULL, NULL, "%s, and was stopped before%s", what,
               e->holders ? "" : ", or ended with its communicator");
@@ -565,7 +437,7 @@ void contract_stopping(struct contract *c, void *handle)
             e->holders--;
         } else {
             e->open = false;
-            keep(c, e);
+            known_keep(&c->known, e);
         }
     }
     leave(c, &f);
@@ -627,7 +499,7 @@ READ(uint64_t, contract_count(struct contract *c, enum contract_rule rule), c->c
 uint64_t contract_id(struct contract *c, const void *handle)
 {
     pthread_mutex_lock(&c->lock);
-    const struct entry *e = handle ? find(c, handle) : NULL;
+    const struct entry *e = handle ? known_find(&c->known, handle) : NULL;
     uint64_t id = e ? e->id : 0;
     pthread_mutex_unlock(&c->lock);
     return id;

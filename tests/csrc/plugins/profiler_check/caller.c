@@ -126,14 +126,18 @@ static void sequence(void *context, void *other)
     if (coll) table.stop(coll);
     if (is("stop-twice") && coll) table.stop(coll);
     struct event told = op_of(is("unknown-parent") ? &mask : coll);
-    if (is("pxn")) {
+    if (is("pxn") || is("pxn-refused")) {
         told.pid++;
         told.parent = &mask;
     }
-    void *op = start(is("parent-context") ? other : is("pxn") ? &mask : context, told);
+    void *op = start(is("parent-context") ? other : is("pxn") || is("pxn-refused") ? &mask : context, told);
+    if (is("pxn-refused")) { /* as if the profiler had no room */
+        table.stop(op);
+        op = NULL;
+    }
     if (version >= 4 && op) state(op, ncclProfilerProxyOpInProgress_v4);
     struct event e = {.type = ncclProfileProxyStep, .parent = op, .step = 3, .rank = 3};
-    void *step = start(is("pxn") ? &mask : is("parent-context") ? other : context, e);
+    void *step = start(is("pxn") || is("pxn-refused") ? &mask : is("parent-context") ? other : context, e);
     if (step) {
         if (is("state-order")) state(step, ncclProfilerProxyStepSendWait);
         state(step, ncclProfilerProxyStepSendGPUWait);

@@ -124,7 +124,8 @@ def test_a_breach_is_told_once_and_counted_always(check: Built) -> None:
 
 def test_pxn_operations_are_left_alone(check: Built) -> None:
     for version in (1, 4, 6):
-        assert breaches(check.run("pxn", version, PSM_PROFILER_WRAP=str(check.profiler))) == []
+        for way in ("pxn", "pxn-refused"):
+            assert breaches(check.run(way, version, PSM_PROFILER_WRAP=str(check.profiler))) == []
 
 
 def test_versions_that_the_wrapped_profiler_lacks_are_not_found(check: Built) -> None:
