@@ -19,7 +19,8 @@ enum {
 
 /* What is known of each rank outside of it, in a file that all ranks map: psmkit reads it when a rank is dead. */
 struct slot {
-    _Atomic uint64_t turn; /* odd: inside a call of the plugin; TURN_EXPIRED: that call did not come back */
+    _Alignas(SLOT_BYTES) _Atomic uint64_t
+        turn; /* odd: inside a call of the plugin; TURN_EXPIRED: that call did not come back */
     _Atomic uint32_t failed;
     int32_t pid;
     char check[40];

@@ -210,7 +210,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "psm_net_drive: LIB VERSION CHECK... are meant. psmkit plugin drive starts this\n");
         return 2;
     }
-    _Static_assert(sizeof(struct slot) <= SLOT_BYTES, "psmkit reads slots of this size");
+    _Static_assert(sizeof(struct slot) == SLOT_BYTES, "psmkit reads slots of this size, one behind the other");
     setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0});
     d.path = argv[1];
     d.version = atoi(argv[2]);

@@ -53,7 +53,10 @@ void net_comm_free(struct net_comm *c)
         free(c->registrations);
         c->registrations = next;
     }
-    for (uint32_t i = 0; i < c->capacity; i++) free(c->request[i].copy);
+    for (uint32_t i = 0; i < c->capacity; i++) {
+        free(c->request[i].copy);
+        free(c->request[i].copy_registration);
+    }
     pthread_mutex_destroy(&c->lock);
     c->magic = 0;
     free(c->request);
@@ -116,6 +119,8 @@ ncclResult_t net_random(void *to, size_t n)
 
 void net_request_forget_copy(struct net_request *r)
 {
+    if (r->copy_registration) net_registration_drop(r->copy_registration);
     free(r->copy);
+    r->copy_registration = NULL;
     r->copy = NULL;
 }

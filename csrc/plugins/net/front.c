@@ -20,12 +20,12 @@ PSM_FAULT_SITE_OF(site_connection, "net.connection",
                   "Each isend and irecv; drop: the connection is lost, as when a network or the peer died.",
                   PSM_FAULT_CAN(PSM_FAULT_DROP));
 
-static const struct net_backend *const backends[] = {&net_socket, &net_shm};
+static const struct net_backend *const backends[] = {&net_socket, &net_shm, &net_chain};
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static const struct net_backend *backend; /* while there are contexts */
 static unsigned contexts;
-static struct net_context process_context = {NET_CONTEXT, 0, NCCL_NET_TRAFFIC_CLASS_UNDEF};
+static struct net_context process_context = {.magic = NET_CONTEXT, .traffic_class = NCCL_NET_TRAFFIC_CLASS_UNDEF};
 static bool process_is_in;
 static _Atomic(ncclProfilerCallback_t) profiler;
 
@@ -91,21 +91,34 @@ static ncclResult_t choose(void)
     psm_proc_refresh_rank();
     psm_fault_set_resolver(number_of);
     for (size_t i = 0; i < sizeof backends / sizeof *backends; i++) {
-        if (strcmp(net_settings.backend, backends[i]->name) != 0) continue;
+        size_t n = strlen(backends[i]->name);
+        /* What is behind a colon is the backend's own: chain:/path. */
+        if (strncmp(net_settings.backend, backends[i]->name, n) != 0) continue;
+        if (net_settings.backend[n] != (backends[i] == &net_chain ? ':' : 0)) continue;
         result = backends[i]->init();
         if (result == ncclSuccess) backend = backends[i];
         return result;
     }
     NET_SAY(PSM_NET_SETTING_WRONG, psm_net_setting_wrong, NCCL_NET, "PSM_NET", net_settings.backend,
-            "socket or shm is meant");
+            "socket, shm or chain:/path/to/a/net/plugin.so is meant");
     return ncclInvalidUsage;
 }
 
-static ncclResult_t enter(ncclDebugLogger_t logger, ncclProfilerCallback_t callback)
+static void leave_backend(void)
+{
+    backend->fini();
+    backend = NULL;
+}
+
+static ncclResult_t enter(struct net_context *context, ncclDebugLogger_t logger, ncclProfilerCallback_t callback)
 {
     if (logger) net_say_set(logger);
     ncclResult_t result = contexts == 0 ? choose() : ncclSuccess;
     if (result != ncclSuccess) return result;
+    if (backend->enter && (result = backend->enter(context, logger, callback)) != ncclSuccess) {
+        if (contexts == 0) leave_backend();
+        return result;
+    }
     contexts++;
     if (callback) atomic_store(&profiler, callback);
     return ncclSuccess;
@@ -116,9 +129,9 @@ ncclResult_t net_init(void **context, uint64_t comm_id, int traffic_class, ncclD
 {
     struct net_context *made = malloc(sizeof *made);
     if (!made) return net_no_memory("a context", sizeof *made);
-    *made = (struct net_context){NET_CONTEXT, comm_id, traffic_class};
+    *made = (struct net_context){.magic = NET_CONTEXT, .comm_id = comm_id, .traffic_class = traffic_class};
     pthread_mutex_lock(&lock);
-    ncclResult_t result = enter(logger, callback);
+    ncclResult_t result = enter(made, logger, callback);
     pthread_mutex_unlock(&lock);
     if (result != ncclSuccess)
         free(made);
@@ -131,7 +144,7 @@ ncclResult_t net_init(void **context, uint64_t comm_id, int traffic_class, ncclD
 ncclResult_t net_init_process(ncclDebugLogger_t logger, ncclProfilerCallback_t callback)
 {
     pthread_mutex_lock(&lock);
-    ncclResult_t result = process_is_in ? ncclSuccess : enter(logger, callback);
+    ncclResult_t result = process_is_in ? ncclSuccess : enter(&process_context, logger, callback);
     if (result == ncclSuccess) process_is_in = true;
     pthread_mutex_unlock(&lock);
     return result;
@@ -142,17 +155,17 @@ ncclResult_t net_finalize(void *opaque)
     struct net_context *context = opaque;
     if (!context || context->magic != NET_CONTEXT) return misuse("finalize", "this is no context of init");
     context->magic = 0;
-    free(context);
     pthread_mutex_lock(&lock);
+    ncclResult_t result = backend->leave ? backend->leave(context) : ncclSuccess;
+    free(context);
     if (--contexts == 0) {
-        backend->fini();
-        backend = NULL;
+        leave_backend();
         /* NCCL may unload the profiler and itself from here on. */
         atomic_store(&profiler, NULL);
         net_say_set(NULL);
     }
     pthread_mutex_unlock(&lock);
-    return ncclSuccess;
+    return result;
 }
 
 ncclResult_t net_devices(int *ndev)
@@ -160,6 +173,11 @@ ncclResult_t net_devices(int *ndev)
     if (!backend) return misuse("devices", "init was not called, or failed");
     *ndev = backend->devices();
     return ncclSuccess;
+}
+
+int net_physical_devices(void)
+{
+    return backend ? backend->devices() : 0;
 }
 
 static ncclResult_t check_device(const char *call, int dev)
@@ -226,7 +244,7 @@ static void established(struct net_comm *c, void **out)
     *out = c;
 }
 
-ncclResult_t net_connect(void *opaque, int dev, int traffic_class, void *handle, void **out)
+ncclResult_t net_connect(void *opaque, int dev, int traffic_class, void *handle, void **out, void **device)
 {
     *out = NULL;
     const struct net_context *context = context_of(opaque);
@@ -239,6 +257,7 @@ ncclResult_t net_connect(void *opaque, int dev, int traffic_class, void *handle,
     /* Up to v10 the class comes with each connection. */
     struct net_context own = *context;
     if (traffic_class != NCCL_NET_TRAFFIC_CLASS_UNDEF) own.traffic_class = traffic_class;
+    own.device = device;
     struct net_comm *c = NULL;
     result = backend->connect(&own, dev, handle, &c);
     if (result != ncclSuccess || !c) return result;
@@ -247,7 +266,7 @@ ncclResult_t net_connect(void *opaque, int dev, int traffic_class, void *handle,
     return ncclSuccess;
 }
 
-ncclResult_t net_accept(void *opaque, void **out)
+ncclResult_t net_accept(void *opaque, void **out, void **device)
 {
     *out = NULL;
     struct net_listener *listener = opaque;
@@ -256,6 +275,7 @@ ncclResult_t net_accept(void *opaque, void **out)
     ncclResult_t result = before(&site_accept, NULL, &fault);
     if (result != ncclSuccess || fault.action == PSM_FAULT_DROP) return result;
     struct net_comm *c = NULL;
+    listener->device = device;
     result = listener->backend->accept(listener, &c);
     if (result != ncclSuccess || !c) return result;
     established(c, out);
@@ -304,17 +324,39 @@ static struct net_comm *comm_of(void *opaque)
     return c && (c->magic == NET_SENDER || c->magic == NET_RECEIVER) ? c : NULL;
 }
 
-ncclResult_t net_reg(void *comm, void *data, size_t size, int type, void **out)
+ncclResult_t net_registration_make(struct net_comm *c, void *data, size_t size, int type,
+                                   const struct net_dmabuf *dmabuf, struct net_registration **out)
 {
-    *out = NULL;
-    struct net_comm *c = comm_of(comm);
-    if (!c) return misuse("regMr", "this is no open comm");
-    if (type != NCCL_PTR_HOST) return misuse("regMr", "memory of this type is not supported: ptrSupport says host");
     struct net_registration *g = calloc(1, sizeof *g);
     if (!g) return net_no_memory("a registration", sizeof *g);
-    g->comm = c;
-    g->data = data;
-    g->size = size;
+    *g = (struct net_registration){.comm = c, .data = data, .size = size, .type = type};
+    ncclResult_t result = c->backend->reg ? c->backend->reg(c, g, dmabuf) : ncclSuccess;
+    if (result == ncclSuccess)
+        *out = g;
+    else
+        free(g);
+    return result;
+}
+
+ncclResult_t net_registration_drop(struct net_registration *g)
+{
+    struct net_comm *c = g->comm;
+    ncclResult_t result = c->backend->dereg ? c->backend->dereg(c, g) : ncclSuccess;
+    free(g);
+    return result;
+}
+
+static ncclResult_t reg(void *comm, void *data, size_t size, int type, const struct net_dmabuf *dmabuf, void **out)
+{
+    const char *call = dmabuf ? "regMrDmaBuf" : "regMr";
+    *out = NULL;
+    struct net_comm *c = comm_of(comm);
+    if (!c) return misuse(call, "this is no open comm");
+    if (type != NCCL_PTR_HOST && !c->backend->reg)
+        return misuse(call, "memory of this type is not supported: ptrSupport says host");
+    struct net_registration *g = NULL;
+    ncclResult_t result = net_registration_make(c, data, size, type, dmabuf, &g);
+    if (result != ncclSuccess) return result;
     pthread_mutex_lock(&c->lock);
     g->next = c->registrations;
     if (g->next) g->next->previous = g;
@@ -322,6 +364,16 @@ ncclResult_t net_reg(void *comm, void *data, size_t size, int type, void **out)
     pthread_mutex_unlock(&c->lock);
     *out = g;
     return ncclSuccess;
+}
+
+ncclResult_t net_reg(void *comm, void *data, size_t size, int type, void **out)
+{
+    return reg(comm, data, size, type, NULL, out);
+}
+
+ncclResult_t net_reg_dmabuf(void *comm, void *data, size_t size, int type, uint64_t offset, int fd, void **out)
+{
+    return reg(comm, data, size, type, &(struct net_dmabuf){offset, fd}, out);
 }
 
 ncclResult_t net_dereg(void *comm, void *registration)
@@ -340,8 +392,15 @@ ncclResult_t net_dereg(void *comm, void *registration)
     }
     pthread_mutex_unlock(&c->lock);
     if (!at) return misuse("deregMr", "this is no registration of the comm, or it was given back already");
-    free(g);
-    return ncclSuccess;
+    return net_registration_drop(g);
+}
+
+ncclResult_t net_device_memory(void *comm, void *registration, void **out)
+{
+    struct net_comm *c = comm_of(comm);
+    if (!c) return misuse("getDeviceMr", "this is no open comm");
+    if (!c->backend->device_memory) return misuse("getDeviceMr", "netDeviceType is host: no GPU uses this network");
+    return c->backend->device_memory(c, registration, out);
 }
 
 /* Another network would write into other memory: a registration that does not hold the buffer is a bug of the caller.
@@ -349,13 +408,15 @@ ncclResult_t net_dereg(void *comm, void *registration)
 static bool holds(const struct net_registration *g, const struct net_comm *c, const char *data, size_t size)
 {
     if (!g || size == 0) return true;
-    return g->comm == c && data >= g->data && size <= g->size && (size_t)(data - g->data) <= g->size - size;
+    return (g->comm == c || c->any_registration) && data >= g->data && size <= g->size &&
+           (size_t)(data - g->data) <= g->size - size;
 }
 
 /* ---- requests ---- */
 
-static void tell_profiler(struct net_request *r, int i, void *phandle)
+static void tell_profiler(struct net_request *r, int i)
 {
+    void *phandle = r->part[i].phandle;
     ncclProfilerCallback_t callback = atomic_load_explicit(&profiler, memory_order_relaxed);
     r->event[i] = NULL;
     if (!callback || !phandle) return;
@@ -373,19 +434,17 @@ static void end_events(struct net_request *r)
         if (r->event[i]) callback(&r->event[i], ncclProfilerNetEventStop, NULL, NET_PROFILER_ID, NULL);
 }
 
-static ncclResult_t post(struct net_request *r, void **phandles, void **request)
+static ncclResult_t post(struct net_request *r, void **request)
 {
     struct net_comm *c = r->comm;
     bool taken = r->lost;
     r->left = r->lost && c->sends ? 0 : r->n;
     ncclResult_t result = taken ? ncclSuccess : c->backend->post(c, r, &taken);
     if (result != ncclSuccess || !taken) {
-        free(r->copy);
-        r->copy = NULL;
         net_request_untake(r);
         return result;
     }
-    for (int i = 0; phandles && i < r->n; i++) tell_profiler(r, i, phandles[i]);
+    for (int i = 0; i < r->n; i++) tell_profiler(r, i);
     net_record_posted(r);
     *request = r;
     return ncclSuccess;
@@ -395,13 +454,19 @@ static ncclResult_t post(struct net_request *r, void **phandles, void **request)
 static ncclResult_t corrupt(struct net_request *r)
 {
     size_t size = r->part[0].size;
+    const struct net_registration *g = r->part[0].registration;
+    if (g && g->type != NCCL_PTR_HOST) return misuse("isend", "a fault cannot damage the memory of a GPU");
     if (size == 0) return ncclSuccess;
     r->copy = malloc(size);
     if (!r->copy) return net_no_memory("a damaged message", size);
     memcpy(r->copy, r->part[0].data, size);
     r->copy[size / 2] ^= 0x55;
     r->part[0].data = r->copy;
-    return ncclSuccess;
+    struct net_comm *c = r->comm;
+    if (!c->backend->reg || !g) return ncclSuccess;
+    ncclResult_t result = net_registration_make(c, r->copy, size, NCCL_PTR_HOST, NULL, &r->copy_registration);
+    r->part[0].registration = r->copy_registration;
+    return result;
 }
 
 static inline ncclResult_t strike_connection(struct net_comm *c)
@@ -415,6 +480,14 @@ static inline ncclResult_t strike_connection(struct net_comm *c)
     return result;
 }
 
+static inline ncclResult_t before_isend(struct net_comm *c, struct psm_fault *fault)
+{
+    if (__builtin_expect(!c->has_fault, 1)) return before(&site_isend, c, fault);
+    *fault = c->fault;
+    c->has_fault = false;
+    return ncclSuccess;
+}
+
 ncclResult_t net_isend(void *comm, void *data, size_t size, int tag, void *registration, void *phandle, void **request)
 {
     *request = NULL;
@@ -424,22 +497,27 @@ ncclResult_t net_isend(void *comm, void *data, size_t size, int tag, void *regis
     if (size > NCCL_MAX_NET_SIZE_BYTES) return misuse("isend", "the message is larger than maxP2pBytes");
     struct psm_fault fault;
     ncclResult_t result = strike_connection(c);
-    if (result == ncclSuccess && c->failed == ncclSuccess) result = before(&site_isend, c, &fault);
+    if (result == ncclSuccess && c->failed == ncclSuccess) result = before_isend(c, &fault);
     if (result != ncclSuccess || c->failed != ncclSuccess) return result != ncclSuccess ? result : c->failed;
     struct net_request *r = net_request_take(c);
     if (!r) return ncclSuccess;
     if (fault.action == PSM_FAULT_SHORT && (uint64_t)fault.value < size) size = (size_t)fault.value;
     r->kind = NET_SEND;
     r->n = 1;
-    r->part[0] = (struct net_part){.data = data, .room = size, .size = size, .tag = tag};
+    r->part[0] = (struct net_part){
+        .data = data, .room = size, .size = size, .tag = tag, .registration = registration, .phandle = phandle};
     r->lost = fault.action == PSM_FAULT_DROP;
     if (fault.action == PSM_FAULT_CORRUPT && (result = corrupt(r)) != ncclSuccess) {
         net_request_untake(r);
         return result;
     }
-    result = post(r, phandle ? &phandle : NULL, request);
-    if (__builtin_expect(c->says_later || !*request, 0) && result == ncclSuccess)
+    result = post(r, request);
+    if (__builtin_expect(c->says_later == (*request != NULL), 0) && result == ncclSuccess)
         net_record_later(c, !*request, size, tag);
+    if (__builtin_expect(fault.action != PSM_FAULT_NONE, 0)) {
+        c->has_fault = result == ncclSuccess && !*request;
+        c->fault = fault;
+    }
     after(&fault);
     return result;
 }
@@ -447,7 +525,8 @@ ncclResult_t net_isend(void *comm, void *data, size_t size, int tag, void *regis
 ncclResult_t net_irecv(void *comm, int n, void **data, size_t *sizes, int *tags, void **registrations, void **phandles,
                        void **request)
 {
-    *request = NULL; /* it may have been NCCL_NET_OPTIONAL_RECV_COMPLETION */
+    bool optional = *request == (void *)NCCL_NET_OPTIONAL_RECV_COMPLETION;
+    *request = NULL;
     struct net_comm *c = comm;
     if (!c || c->magic != NET_RECEIVER) return misuse("irecv", "this is no open recv comm");
     if (n < 1 || n > c->max_recvs) return misuse("irecv", "so many receives cannot be grouped: see maxRecvs");
@@ -463,8 +542,14 @@ ncclResult_t net_irecv(void *comm, int n, void **data, size_t *sizes, int *tags,
     r->kind = NET_RECV;
     r->n = (uint8_t)n;
     r->lost = fault.action == PSM_FAULT_DROP;
-    for (int i = 0; i < n; i++) r->part[i] = (struct net_part){.data = data[i], .room = sizes[i], .tag = tags[i]};
-    result = post(r, phandles, request);
+    for (int i = 0; i < n; i++)
+        r->part[i] = (struct net_part){.data = data[i],
+                                       .room = sizes[i],
+                                       .tag = tags[i],
+                                       .registration = registrations ? registrations[i] : NULL,
+                                       .phandle = phandles ? phandles[i] : NULL};
+    r->optional = optional;
+    result = post(r, request);
     after(&fault);
     return result;
 }
@@ -472,18 +557,44 @@ ncclResult_t net_irecv(void *comm, int n, void **data, size_t *sizes, int *tags,
 /* Of host memory: what test has said to be there is seen by everybody. */
 ncclResult_t net_iflush(void *comm, int n, void **data, int *sizes, void **registrations, void **request)
 {
-    (void)n, (void)data, (void)sizes, (void)registrations;
     *request = NULL;
     struct net_comm *c = comm;
     if (!c || c->magic != NET_RECEIVER) return misuse("iflush", "this is no open recv comm");
     struct net_request *r = net_request_take(c);
     if (!r) return ncclSuccess;
-    c->next--; /* a flush is no message */
     r->kind = NET_FLUSH;
     r->n = 0;
     r->left = 0;
+    if (c->backend->flush) {
+        ncclResult_t result = c->backend->flush(c, r, n, data, sizes, (struct net_registration **)registrations);
+        if (result != ncclSuccess || r->left == 0) {
+            net_request_untake(r);
+            return result;
+        }
+    }
+    c->next--; /* a flush is no message */
     *request = r;
     return ncclSuccess;
+}
+
+/* After test has said that it is done: the request is free, and nobody else has it yet, as the one that was free
+ * longest is taken first. */
+ncclResult_t net_consumed(void *comm, int n, void *request)
+{
+    struct net_comm *c = comm;
+    if (!c || c->magic != NET_RECEIVER) return misuse("irecvConsumed", "this is no open recv comm");
+    if (!c->backend->consumed) return ncclSuccess;
+    struct net_request *r = request;
+    if (r < c->request || r >= c->request + c->capacity)
+        return misuse("irecvConsumed", "this is no request of the comm");
+    return c->backend->consumed(c, n, r);
+}
+
+ncclResult_t net_attributes(void *opaque, const ncclNetAttr_v12_t *attributes)
+{
+    struct net_context *context = opaque;
+    if (!context || context->magic != NET_CONTEXT) return misuse("setNetAttr", "this is no context of init");
+    return backend->attributes ? backend->attributes(context, attributes) : ncclSuccess;
 }
 
 ncclResult_t net_test(void *request, int *done, int *sizes)

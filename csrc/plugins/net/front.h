@@ -44,6 +44,7 @@ static inline void net_request_untake(struct net_request *r)
 {
     struct net_comm *c = r->comm;
     r->kind = NET_FREE;
+    if (r->copy) net_request_forget_copy(r);
     c->taken--;
     c->nfree++;
     c->open--;

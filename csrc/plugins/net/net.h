@@ -12,6 +12,7 @@
 #include <stdbool.h>
 
 #include "base.h"
+#include "fault.h"
 #include "psm_abi/net.h"
 #include "record.h"
 
@@ -25,6 +26,7 @@ enum {
 
 struct net_backend;
 struct net_comm;
+struct net_registration;
 
 /* One buffer: of a send, or a slot of a grouped receive. */
 struct net_part {
@@ -34,17 +36,20 @@ struct net_part {
     int tag;
     bool matched;  /* of a receive: a message has it */
     uint32_t left; /* pieces of it that are not moved yet */
+    struct net_registration *registration;
+    void *phandle; /* of the profiler */
 };
 
 enum net_kind { NET_FREE, NET_SEND, NET_RECV, NET_FLUSH };
 
 struct net_request {
     struct net_comm *comm;
-    struct net_part *part;  /* n of them */
-    void *inner;            /* of a chained plugin */
-    uint64_t number;        /* order on its comm, from 0 */
-    uint64_t message;       /* the receive of the connection that it is or goes into, which a backend may know better */
-    char *copy;             /* what is sent in place of the caller's data, where a fault damages it */
+    struct net_part *part; /* n of them */
+    void *inner;           /* of a chained plugin, or of a virtual device */
+    uint64_t number;       /* order on its comm, from 0 */
+    uint64_t message;      /* the receive of the connection that it is or goes into, which a backend may know better */
+    char *copy;            /* what is sent in place of the caller's data, where a fault damages it */
+    struct net_registration *copy_registration;
     void *event[NET_RECVS]; /* of the profiler */
     uint32_t left;          /* parts that are not done */
     uint32_t row_number;    /* of the record */
@@ -52,6 +57,7 @@ struct net_request {
     uint8_t kind, n, slot; /* slot: of that receive */
     bool started;          /* event[] is */
     bool lost;             /* a fault has it: no backend knows of it */
+    bool optional;         /* NCCL_NET_OPTIONAL_RECV_COMPLETION came with it */
 };
 
 /* An estimate of the monotonic clock, for the thread of a comm: see record.c. */
@@ -62,18 +68,26 @@ struct net_clock {
     unsigned fresh;  /* stamps that may be taken from last */
 };
 
+/* A descriptor of a GPU's memory; fd -1: there is none. */
+struct net_dmabuf {
+    uint64_t offset;
+    int fd;
+};
+
 struct net_registration {
     struct net_registration *next, *previous;
     struct net_comm *comm;
     char *data;
     size_t size;
-    void *inner;
+    int type;
+    void *inner; /* of a chained plugin, or of a virtual device */
 };
 
 /* What every backend's comm begins with. */
 struct net_comm {
     uint32_t magic;
     bool sends;
+    bool any_registration; /* regIsGlobal: those of other comms serve, too */
     const struct net_backend *backend;
     uint64_t id; /* the same number on both ends */
     int dev, max_recvs;
@@ -97,13 +111,15 @@ struct net_comm {
     uint32_t row;
     uint32_t looks, next_look; /* tests in vain since the last one that was noted, and when the next one is */
     bool has_row, said_error, says_later, lost_any; /* of what is recorded: lost_any: by a fault */
+    bool has_fault;
+    struct psm_fault fault; /* of an isend that was not taken: it strikes when that comes again */
 };
 
 struct net_listener {
     uint32_t magic;
     const struct net_backend *backend;
     int dev;
-    bool cleared; /* of a chained plugin */
+    void **device; /* of accept, as in struct net_context */
 };
 
 /* One of NCCL's communicators (v11 and later), or the process. */
@@ -111,6 +127,8 @@ struct net_context {
     uint32_t magic;
     uint64_t comm_id;
     int traffic_class; /* NCCL_NET_TRAFFIC_CLASS_UNDEF */
+    void *inner;       /* of a chained plugin */
+    void **device;     /* of connect: where NCCL wants a device handle, or NULL */
 };
 
 struct net_backend {
@@ -134,9 +152,23 @@ struct net_backend {
     void (*cut)(struct net_comm *comm);
     /* The descriptors of the comm, and its memory. Requests that are open end. */
     void (*close)(struct net_comm *comm);
+
+    /* What may be NULL: a backend for host memory alone needs none of it. */
+    /* Each communicator, after init of the first. */
+    ncclResult_t (*enter)(struct net_context *context, ncclDebugLogger_t logger, ncclProfilerCallback_t profiler);
+    ncclResult_t (*leave)(struct net_context *context);
+    ncclResult_t (*make_device)(int *dev, const ncclNetVDeviceProps_v12_t *props);
+    ncclResult_t (*reg)(struct net_comm *comm, struct net_registration *registration, const struct net_dmabuf *dmabuf);
+    ncclResult_t (*dereg)(struct net_comm *comm, struct net_registration *registration);
+    /* request->left stays 0: there is nothing to wait for. */
+    ncclResult_t (*flush)(struct net_comm *comm, struct net_request *request, int n, void **data, int *sizes,
+                          struct net_registration **registrations);
+    ncclResult_t (*device_memory)(struct net_comm *comm, struct net_registration *registration, void **out);
+    ncclResult_t (*consumed)(struct net_comm *comm, int n, struct net_request *request);
+    ncclResult_t (*attributes)(struct net_context *context, const ncclNetAttr_v12_t *attributes);
 };
 
-extern const struct net_backend net_socket, net_shm;
+extern const struct net_backend net_socket, net_shm, net_chain;
 
 /* ---- the front, in the shape of v12 ---- */
 
@@ -148,9 +180,12 @@ ncclResult_t net_devices(int *ndev);
 ncclResult_t net_properties(int dev, ncclNetProperties_v12_t *props);
 /* context NULL: that of the process */
 ncclResult_t net_listen(void *context, int dev, void *handle, void **listener);
-ncclResult_t net_connect(void *context, int dev, int traffic_class, void *handle, void **comm);
-ncclResult_t net_accept(void *listener, void **comm);
+/* device: NULL, or where NCCL wants a device handle */
+ncclResult_t net_connect(void *context, int dev, int traffic_class, void *handle, void **comm, void **device);
+ncclResult_t net_accept(void *listener, void **comm, void **device);
 ncclResult_t net_reg(void *comm, void *data, size_t size, int type, void **registration);
+ncclResult_t net_reg_dmabuf(void *comm, void *data, size_t size, int type, uint64_t offset, int fd,
+                            void **registration);
 ncclResult_t net_dereg(void *comm, void *registration);
 ncclResult_t net_isend(void *comm, void *data, size_t size, int tag, void *registration, void *phandle, void **request);
 ncclResult_t net_irecv(void *comm, int n, void **data, size_t *sizes, int *tags, void **registrations, void **phandles,
@@ -160,8 +195,19 @@ ncclResult_t net_test(void *request, int *done, int *sizes);
 ncclResult_t net_close_send(void *comm);
 ncclResult_t net_close_recv(void *comm);
 ncclResult_t net_close_listen(void *listener);
+ncclResult_t net_device_memory(void *comm, void *registration, void **out);
+ncclResult_t net_consumed(void *comm, int n, void *request);
+ncclResult_t net_make_device(int *dev, const ncclNetVDeviceProps_v12_t *props);
+ncclResult_t net_attributes(void *context, const ncclNetAttr_v12_t *attributes);
+int net_physical_devices(void); /* those that are not merged of others */
 
 /* ---- for backends ---- */
+
+const struct net_backend *net_backend_of(int dev); /* that of the devices below, for one that is merged */
+/* A registration of this comm; the caller's locks and lists are left alone. */
+ncclResult_t net_registration_make(struct net_comm *comm, void *data, size_t size, int type,
+                                   const struct net_dmabuf *dmabuf, struct net_registration **out);
+ncclResult_t net_registration_drop(struct net_registration *registration);
 
 /* Memory for a backend's comm that begins with struct net_comm, with its requests. NULL: no memory. */
 void *net_comm_new(size_t size, const struct net_backend *backend, bool sends, int dev, int max_recvs);
@@ -187,7 +233,7 @@ static inline void net_part_done(struct net_request *r)
 
 enum net_congestion { NET_CONGESTION_AUTO, NET_CONGESTION_SYSTEM, NET_CONGESTION_NAMED };
 struct net_settings {
-    char backend[256];              /* PSM_NET */
+    char backend[4352];             /* PSM_NET */
     char ifname[256];               /* PSM_NET_IFNAME, NCCL_SOCKET_IFNAME */
     int family;                     /* PSM_NET_FAMILY, NCCL_SOCKET_FAMILY: AF_UNSPEC, AF_INET, AF_INET6 */
     uint64_t streams;               /* PSM_NET_STREAMS */

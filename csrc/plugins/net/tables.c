@@ -24,17 +24,28 @@ static ncclResult_t init_v11(void **ctx, uint64_t id, ncclNetCommConfig_v11_t *c
     return net_init(ctx, id, config ? config->trafficClass : NCCL_NET_TRAFFIC_CLASS_UNDEF, logger, profiler);
 }
 
-/* The device handle of connect and accept is for networks that unpack on the GPU: it is left alone. */
+/* The device handle of connect and accept is for networks that unpack on the GPU: a chained plugin may have one. */
 static ncclResult_t connect_v12(void *ctx, int dev, void *handle, void **comm, ncclNetDeviceHandle_v12_t **device)
 {
-    (void)device;
-    return net_connect(ctx, dev, NCCL_NET_TRAFFIC_CLASS_UNDEF, handle, comm);
+    return net_connect(ctx, dev, NCCL_NET_TRAFFIC_CLASS_UNDEF, handle, comm, (void **)device);
 }
 
 static ncclResult_t accept_v12(void *listener, void **comm, ncclNetDeviceHandle_v12_t **device)
 {
-    (void)device;
-    return net_accept(listener, comm);
+    return net_accept(listener, comm, (void **)device);
+}
+
+static ncclResult_t attributes_v12(void *ctx, ncclNetAttr_v12_t *attributes)
+{
+    return net_attributes(ctx, attributes);
+}
+
+_Static_assert(sizeof(ncclNetAttr_v11_t) == sizeof(ncclNetAttr_v12_t), "one layout");
+static ncclResult_t attributes_v11(void *ctx, ncclNetAttr_v11_t *attributes)
+{
+    ncclNetAttr_v12_t copy;
+    memcpy(&copy, attributes, sizeof copy);
+    return net_attributes(ctx, &copy);
 }
 
 /* ---- v10 and before: one context, that of the process ---- */
@@ -47,8 +58,8 @@ static ncclResult_t listen_v10(int dev, void *handle, void **listener)
 static ncclResult_t connect_v10(int dev, ncclNetCommConfig_v10_t *config, void *handle, void **comm,
                                 ncclNetDeviceHandle_v10_t **device)
 {
-    (void)device;
-    return net_connect(NULL, dev, config ? config->trafficClass : NCCL_NET_TRAFFIC_CLASS_UNDEF, handle, comm);
+    return net_connect(NULL, dev, config ? config->trafficClass : NCCL_NET_TRAFFIC_CLASS_UNDEF, handle, comm,
+                       (void **)device);
 }
 
 /* ---- v9: no profiler, no configuration ---- */
@@ -109,7 +120,12 @@ static ncclResult_t reg_v7(void *comm, void *data, int size, int type, void **mh
 
 static ncclResult_t connect_v6(int dev, void *handle, void **comm)
 {
-    return net_connect(NULL, dev, NCCL_NET_TRAFFIC_CLASS_UNDEF, handle, comm);
+    return net_connect(NULL, dev, NCCL_NET_TRAFFIC_CLASS_UNDEF, handle, comm, NULL);
+}
+
+static ncclResult_t accept_v6(void *listener, void **comm)
+{
+    return net_accept(listener, comm, NULL);
 }
 
 /* ---- v4: connect and accept wait; no tags, no groups ---- */
@@ -126,7 +142,7 @@ static ncclResult_t accept_v4(void *listener, void **comm)
 {
     ncclResult_t result;
     uint64_t until = psm_clock_ns() + net_settings.timeout_ms * 1000000u;
-    while ((result = net_accept(listener, comm)) == ncclSuccess && !*comm) {
+    while ((result = accept_v6(listener, comm)) == ncclSuccess && !*comm) {
         if (psm_clock_ns() > until) return net_system("waiting for a peer to connect (PSM_TIMEOUT)", ETIMEDOUT);
         sched_yield();
     }
@@ -205,6 +221,8 @@ PROPERTIES(4, COMMON_V4)
 
 #define CLOSES   .closeSend = net_close_send, .closeRecv = net_close_recv, .closeListen = net_close_listen
 #define SINCE_V5 .deregMr = net_dereg, .iflush = net_iflush, .test = net_test, .devices = net_devices, CLOSES
+#define SINCE_V6 SINCE_V5, .regMrDmaBuf = net_reg_dmabuf
+#define SINCE_V7 SINCE_V6, .getDeviceMr = net_device_memory, .irecvConsumed = net_consumed
 
 const ncclNet_v12_t ncclNetPlugin_v12 = {
     .name = NAME,
@@ -217,7 +235,8 @@ const ncclNet_v12_t ncclNetPlugin_v12 = {
     .isend = net_isend,
     .irecv = net_irecv,
     .finalize = net_finalize,
-    SINCE_V5,
+    .setNetAttr = attributes_v12,
+    SINCE_V7,
 };
 
 const ncclNet_v11_t ncclNetPlugin_v11 = {
@@ -231,7 +250,8 @@ const ncclNet_v11_t ncclNetPlugin_v11 = {
     .isend = net_isend,
     .irecv = net_irecv,
     .finalize = net_finalize,
-    SINCE_V5,
+    .setNetAttr = attributes_v11,
+    SINCE_V7,
 };
 
 const ncclNet_v10_t ncclNetPlugin_v10 = {
@@ -244,7 +264,7 @@ const ncclNet_v10_t ncclNetPlugin_v10 = {
     .regMr = net_reg,
     .isend = net_isend,
     .irecv = net_irecv,
-    SINCE_V5,
+    SINCE_V7,
 };
 
 const ncclNet_v9_t ncclNetPlugin_v9 = {
@@ -257,7 +277,7 @@ const ncclNet_v9_t ncclNetPlugin_v9 = {
     .regMr = net_reg,
     .isend = isend_v9,
     .irecv = irecv_v9,
-    SINCE_V5,
+    SINCE_V7,
 };
 
 const ncclNet_v8_t ncclNetPlugin_v8 = {
@@ -270,7 +290,7 @@ const ncclNet_v8_t ncclNetPlugin_v8 = {
     .regMr = net_reg,
     .isend = isend_v8,
     .irecv = irecv_v8,
-    SINCE_V5,
+    SINCE_V7,
 };
 
 const ncclNet_v7_t ncclNetPlugin_v7 = {
@@ -283,7 +303,7 @@ const ncclNet_v7_t ncclNetPlugin_v7 = {
     .regMr = reg_v7,
     .isend = isend_v8,
     .irecv = irecv_v8,
-    SINCE_V5,
+    SINCE_V7,
 };
 
 const ncclNet_v6_t ncclNetPlugin_v6 = {
@@ -292,11 +312,11 @@ const ncclNet_v6_t ncclNetPlugin_v6 = {
     .getProperties = properties_v6,
     .listen = listen_v10,
     .connect = connect_v6,
-    .accept = net_accept,
+    .accept = accept_v6,
     .regMr = reg_v7,
     .isend = isend_v8,
     .irecv = irecv_v8,
-    SINCE_V5,
+    SINCE_V6,
 };
 
 const ncclNet_v5_t ncclNetPlugin_v5 = {
@@ -305,7 +325,7 @@ const ncclNet_v5_t ncclNetPlugin_v5 = {
     .getProperties = properties_v6,
     .listen = listen_v10,
     .connect = connect_v6,
-    .accept = net_accept,
+    .accept = accept_v6,
     .regMr = reg_v7,
     .isend = isend_v8,
     .irecv = irecv_v8,

@@ -288,6 +288,7 @@ ncclResult_t net_dereg(void *comm, void *mhandle)
 static ncclResult_t within(struct comm *c, void *mhandle, uint8_t **data, size_t size)
 {
     struct mr *m = mhandle;
+    if (!m) return ncclSuccess;
     if (m->dead || *data < m->base || *data + size > m->base + m->size)
         return fail(ncclInvalidArgument, "memory that is not registered");
     if (broken("reg-local") && m->comm != c) return fail(ncclInvalidArgument, "memory of another connection");
@@ -301,7 +302,7 @@ static ncclResult_t within(struct comm *c, void *mhandle, uint8_t **data, size_t
 static int (*copy_gpu)(void *, const void *, size_t, int);
 static uint8_t *staged(void *mhandle, uint8_t *data, size_t size, bool read_it)
 {
-    if (((struct mr *)mhandle)->type != NCCL_PTR_CUDA) return NULL;
+    if (!mhandle || ((struct mr *)mhandle)->type != NCCL_PTR_CUDA) return NULL;
     if (!copy_gpu) *(void **)&copy_gpu = dlsym(RTLD_DEFAULT, "cudaMemcpy");
     uint8_t *buffer = malloc(size + 1);
     if (read_it && copy_gpu(buffer, data, size, 4) != 0) abort();

@@ -1,0 +1,658 @@
+/* Each rank has a connection to the next and one from the one before. A collective is a walk of blocks around that
+ * ring: a step sends the block at hand, and receives another, to which this rank adds its own part. All collectives of
+ * a comm come in the same order on all ranks, one at a time; the first message of each says which it is. */
+#define _GNU_SOURCE
+#include "collnet/collnet.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "collnet/reduce.h"
+#include "say.h"
+
+#define COLL_COMM     0x43434e50u /* "PNCC" */
+#define COLL_LISTENER 0x4c434e50u
+
+enum { REQUESTS = NCCL_NET_MAX_REQUESTS, PARTS = 64 };
+enum kind { ALLREDUCE, ALLGATHER, REDUCESCATTER };
+static const char *const kinds[] = {"iallreduce", "iallgather", "ireducescatter"};
+
+/* What all ranks have to agree on. */
+struct coll_header {
+    uint64_t number;
+    uint32_t kind, ranks;
+    uint32_t type, op;
+    uint64_t count, share, offset, bytes;
+};
+
+struct coll_listener {
+    uint32_t magic;
+    int dev;
+    void *context, *inner;
+};
+
+struct coll_registration {
+    struct coll_registration *next;
+    struct coll_comm *comm;
+    char *data;
+    size_t size;
+};
+
+struct coll_request {
+    struct coll_comm *comm;
+    struct coll_header is;
+    bool used, queued, done;
+    ncclResult_t result;
+    const char *send; /* allreduce, allgather */
+    char *recv;       /* allreduce, reducescatter */
+    int nparts;
+    ncclNetSGE_v12_t part[PARTS]; /* the window, of allgather and reducescatter */
+    size_t total;                 /* bytes that test tells of */
+    /* the walk */
+    int step, steps, reduces, puts, first; /* steps below `reduces` add, those from `puts` on give */
+};
+
+/* A message of either direction. */
+struct coll_move {
+    void *request;
+    size_t size;
+    bool posted, done;
+};
+
+/* Memory that both connections know. */
+struct coll_buffer {
+    char *data;
+    size_t size;
+    void *for_send, *for_recv;
+};
+
+struct coll_comm {
+    uint32_t magic;
+    int ranks, rank;
+    void *context; /* its own: of versions that have one */
+    void *send, *recv;
+    ncclResult_t failed;
+    uint64_t number; /* of the next collective */
+    struct coll_request request[REQUESTS], *queue[REQUESTS];
+    uint64_t first, last;                     /* of the queue */
+    struct coll_buffer mine, theirs, out, in; /* headers; the block that is sent and the one that comes */
+    struct coll_move sends, receives;
+    bool begun, agreed;
+    pthread_mutex_t lock; /* of registrations */
+    struct coll_registration *registrations;
+};
+
+static bool enabled;
+static char none; /* the context where it is switched off */
+
+static ncclResult_t misuse(const char *call, const char *what)
+{
+    NET_SAY(PSM_NET_MISUSE, psm_net_misuse, NCCL_NET, call, what);
+    return ncclInternalError;
+}
+
+/* ---- init ---- */
+
+static ncclResult_t read_setting(ncclDebugLogger_t logger)
+{
+    const char *text = getenv("PSM_NET_COLLNET");
+    enabled = text && strcmp(text, "1") == 0;
+    if (!text || !*text || enabled || strcmp(text, "0") == 0) return ncclSuccess;
+    if (logger) net_say_set(logger);
+    NET_SAY(PSM_NET_SETTING_WRONG, psm_net_setting_wrong, NCCL_NET, "PSM_NET_COLLNET", text, "0 or 1 is meant");
+    return ncclInvalidUsage;
+}
+
+ncclResult_t coll_init(void **context, uint64_t comm_id, ncclDebugLogger_t logger)
+{
+    ncclResult_t result = read_setting(logger);
+    *context = &none;
+    if (result != ncclSuccess || !enabled) return result;
+    return net_init(context, comm_id, NCCL_NET_TRAFFIC_CLASS_UNDEF, logger, NULL);
+}
+
+ncclResult_t coll_init_process(ncclDebugLogger_t logger)
+{
+    ncclResult_t result = read_setting(logger);
+    return result != ncclSuccess || !enabled ? result : net_init_process(logger, NULL);
+}
+
+ncclResult_t coll_finalize(void *context)
+{
+    return context == &none ? ncclSuccess : net_finalize(context);
+}
+
+/* None where it is switched off: NCCL goes on without CollNet. */
+ncclResult_t coll_devices(int *ndev)
+{
+    *ndev = enabled ? net_physical_devices() : 0;
+    return ncclSuccess;
+}
+
+ncclResult_t coll_properties(int dev, ncclNetProperties_v12_t *props)
+{
+    if (!enabled) return misuse("getProperties", "CollNet is off: PSM_NET_COLLNET=1 switches it on");
+    ncclResult_t result = net_properties(dev, props);
+    if (result != ncclSuccess) return result;
+    props->ptrSupport = NCCL_PTR_HOST; /* the processor reduces */
+    props->regIsGlobal = 0;
+    props->maxRecvs = 1;
+    props->netDeviceType = NCCL_NET_DEVICE_HOST;
+    props->netDeviceVersion = NCCL_NET_DEVICE_INVALID_VERSION;
+    if (props->maxCollBytes > MAX_COLLNET_SIZE) props->maxCollBytes = MAX_COLLNET_SIZE;
+    return ncclSuccess;
+}
+
+ncclResult_t coll_support(ncclDataType_t type, ncclRedOp_t op, int *supported)
+{
+    *supported = reduce_supported(type, op);
+    return ncclSuccess;
+}
+
+/* ---- connections ---- */
+
+ncclResult_t coll_listen(void *context, int dev, void *handle, void **out)
+{
+    struct coll_listener *l = calloc(1, sizeof *l);
+    if (!l) return net_no_memory("a listener", sizeof *l);
+    *l = (struct coll_listener){.magic = COLL_LISTENER, .dev = dev, .context = context};
+    ncclResult_t result = net_listen(context, dev, handle, &l->inner);
+    if (result == ncclSuccess)
+        *out = l;
+    else
+        free(l);
+    return result;
+}
+
+ncclResult_t coll_close_listen(void *listener)
+{
+    struct coll_listener *l = listener;
+    if (!l) return ncclSuccess;
+    if (l->magic != COLL_LISTENER) return misuse("closeListen", "this is no open listener of CollNet");
+    ncclResult_t result = net_close_listen(l->inner);
+    l->magic = 0;
+    free(l);
+    return result;
+}
+
+static void buffer_forget(struct coll_comm *c, struct coll_buffer *b)
+{
+    if (b->for_send) net_dereg(c->send, b->for_send);
+    if (b->for_recv) net_dereg(c->recv, b->for_recv);
+    free(b->data);
+    *b = (struct coll_buffer){0};
+}
+
+static ncclResult_t buffer_grow(struct coll_comm *c, struct coll_buffer *b, size_t size)
+{
+    ncclResult_t result = ncclSuccess;
+    if (b->size >= size) return ncclSuccess;
+    buffer_forget(c, b);
+    *b = (struct coll_buffer){.data = malloc(size), .size = size};
+    if (!b->data) return net_no_memory("a block of a collective", size);
+    if ((result = net_reg(c->send, b->data, size, NCCL_PTR_HOST, &b->for_send)) != ncclSuccess) return result;
+    return net_reg(c->recv, b->data, size, NCCL_PTR_HOST, &b->for_recv);
+}
+
+ncclResult_t coll_close(void *comm)
+{
+    struct coll_comm *c = comm;
+    if (!c) return ncclSuccess;
+    if (c->magic != COLL_COMM) return misuse("closeColl", "this is no open comm of CollNet");
+    c->magic = 0;
+    struct coll_buffer *const buffers[] = {&c->mine, &c->theirs, &c->out, &c->in};
+    ncclResult_t result = ncclSuccess, closed;
+    /* Requests that are open end with their connection, and their memory and its registrations after that. */
+    for (size_t i = 0; i < sizeof buffers / sizeof *buffers && !c->begun; i++) buffer_forget(c, buffers[i]);
+    if (c->send && (closed = net_close_send(c->send)) != ncclSuccess) result = closed;
+    if (c->recv && (closed = net_close_recv(c->recv)) != ncclSuccess) result = closed;
+    for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++) free(buffers[i]->data);
+    while (c->registrations) {
+        struct coll_registration *next = c->registrations->next;
+        free(c->registrations);
+        c->registrations = next;
+    }
+    pthread_mutex_destroy(&c->lock);
+    free(c);
+    return result;
+}
+
+/* NCCL takes a NULL comm for a failure and closes the listener after this call: it ends with the ring, or an error. */
+static ncclResult_t join(struct coll_comm *c, struct coll_listener *l, void *next)
+{
+    uint64_t until = psm_clock_ns() + net_settings.timeout_ms * 1000000u;
+    while (!c->send || !c->recv) {
+        ncclResult_t result = ncclSuccess;
+        void *device = NULL;
+        if (!c->send) result = net_connect(l->context, l->dev, NCCL_NET_TRAFFIC_CLASS_UNDEF, next, &c->send, &device);
+        if (result == ncclSuccess && !c->recv) result = net_accept(l->inner, &c->recv, &device);
+        if (result != ncclSuccess) return result;
+        if (c->send && c->recv) break;
+        if (psm_clock_ns() > until)
+            return net_system("joining the ring of a CollNet communicator (PSM_TIMEOUT)", ETIMEDOUT);
+        sched_yield();
+    }
+    ncclResult_t result = buffer_grow(c, &c->mine, sizeof(struct coll_header));
+    return result == ncclSuccess ? buffer_grow(c, &c->theirs, sizeof(struct coll_header)) : result;
+}
+
+ncclResult_t coll_connect(void **handles, int nranks, int rank, void *listener, void **out)
+{
+    struct coll_listener *l = listener;
+    *out = NULL;
+    if (!l || l->magic != COLL_LISTENER) return misuse("connect", "this is no open listener of CollNet");
+    if (nranks < 1 || rank < 0 || rank >= nranks) return misuse("connect", "there is no such rank");
+    struct coll_comm *c = calloc(1, sizeof *c);
+    if (!c) return net_no_memory("a comm of CollNet", sizeof *c);
+    *c = (struct coll_comm){.magic = COLL_COMM, .ranks = nranks, .rank = rank, .context = l->context};
+    pthread_mutex_init(&c->lock, NULL);
+    ncclResult_t result = nranks > 1 ? join(c, l, handles[(rank + 1) % nranks]) : ncclSuccess;
+    if (result == ncclSuccess)
+        *out = c;
+    else
+        coll_close(c);
+    return result;
+}
+
+/* ---- memory: blocks are copied, so a registration only says what may be named ---- */
+
+static struct coll_comm *comm_of(void *comm)
+{
+    struct coll_comm *c = comm;
+    return c && c->magic == COLL_COMM ? c : NULL;
+}
+
+ncclResult_t coll_reg(void *comm, void *data, size_t size, int type, void **mhandle)
+{
+    *mhandle = NULL;
+    struct coll_comm *c = comm_of(comm);
+    if (!c) return misuse("regMr", "this is no open comm of CollNet");
+    if (type != NCCL_PTR_HOST) return misuse("regMr", "memory of this type is not supported: ptrSupport says host");
+    struct coll_registration *g = calloc(1, sizeof *g);
+    if (!g) return net_no_memory("a registration", sizeof *g);
+    pthread_mutex_lock(&c->lock);
+    *g = (struct coll_registration){c->registrations, c, data, size};
+    c->registrations = g;
+    pthread_mutex_unlock(&c->lock);
+    *mhandle = g;
+    return ncclSuccess;
+}
+
+ncclResult_t coll_dereg(void *comm, void *mhandle)
+{
+    struct coll_comm *c = comm_of(comm);
+    if (!c) return misuse("deregMr", "this is no open comm of CollNet");
+    if (!mhandle) return ncclSuccess;
+    pthread_mutex_lock(&c->lock);
+    struct coll_registration **at = &c->registrations, *g;
+    while ((g = *at) && g != mhandle) at = &g->next;
+    if (g) *at = g->next;
+    pthread_mutex_unlock(&c->lock);
+    if (!g) return misuse("deregMr", "this is no registration of the comm, or it was given back already");
+    free(g);
+    return ncclSuccess;
+}
+
+static bool holds(const void *mhandle, const struct coll_comm *c, const void *data, size_t size)
+{
+    const struct coll_registration *g = mhandle;
+    const char *at = data;
+    if (!g || size == 0) return true;
+    return g->comm == c && at >= g->data && size <= g->size && (size_t)(at - g->data) <= g->size - size;
+}
+
+/* ---- blocks ---- */
+
+static uint64_t larger(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+static uint64_t smaller(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* A rank's block: where it begins, of the buffer of an allreduce, or in the window; and its bytes. */
+static size_t block_of(const struct coll_request *r, int rank, uint64_t *begin)
+{
+    const struct coll_header *h = &r->is;
+    uint64_t n = h->ranks, at = (uint64_t)rank;
+    if (h->kind == ALLREDUCE) {
+        size_t element = reduce_size((ncclDataType_t)h->type);
+        uint64_t each = h->count / n, more = h->count % n, from = each * at + smaller(at, more);
+        *begin = from * element;
+        return (each + (at < more)) * element;
+    }
+    uint64_t low = larger(at * h->share, h->offset), high = smaller((at + 1) * h->share, h->offset + h->bytes);
+    *begin = low - h->offset;
+    return low < high ? high - low : 0;
+}
+
+enum use { TAKE, ADD, GIVE };
+
+/* Bytes of the window, which is in parts: copied from there, reduced with, or copied there. */
+static void in_window(const struct coll_request *r, enum use use, uint64_t begin, size_t size, char *block)
+{
+    for (int i = 0; i < r->nparts && size; i++) {
+        uint64_t part = r->part[i].size;
+        if (begin >= part) {
+            begin -= part;
+            continue;
+        }
+        size_t n = smaller(size, part - begin);
+        char *at = (char *)r->part[i].address + begin;
+        if (use == TAKE)
+            memcpy(block, at, n);
+        else if (use == GIVE)
+            memcpy(at, block, n);
+        else
+            reduce_into(block, at, n, (ncclDataType_t)r->is.type, (ncclRedOp_t)r->is.op);
+        begin = 0;
+        size -= n;
+        block += n;
+    }
+}
+
+/* This rank's own contribution to a block. */
+static void own(const struct coll_request *r, enum use use, int rank, char *block)
+{
+    uint64_t begin;
+    size_t size = block_of(r, rank, &begin);
+    if (size == 0) return;
+    if (r->is.kind == REDUCESCATTER)
+        in_window(r, use, begin, size, block);
+    else if (use == ADD)
+        reduce_into(block, r->send + begin, size, (ncclDataType_t)r->is.type, (ncclRedOp_t)r->is.op);
+    else
+        memcpy(block, r->send + (r->is.kind == ALLREDUCE ? begin : 0), size);
+}
+
+static void give(const struct coll_request *r, int rank, char *block)
+{
+    uint64_t begin;
+    size_t size = block_of(r, rank, &begin);
+    if (size == 0) return;
+    if (r->is.kind == ALLGATHER)
+        in_window(r, GIVE, begin, size, block);
+    else
+        memcpy(r->recv + (r->is.kind == ALLREDUCE ? begin : 0), block, size);
+}
+
+/* ---- the walk ---- */
+
+static ncclResult_t move(struct coll_comm *c, struct coll_move *m, bool sends, const struct coll_buffer *b)
+{
+    ncclResult_t result = ncclSuccess;
+    if (m->done) return ncclSuccess;
+    if (m->size == 0) return m->done = true, ncclSuccess; /* both ends know that it is empty */
+    if (!m->posted) {
+        void *data = b->data, *mhandle = b->for_recv;
+        int tag = 0;
+        m->request = NULL;
+        result = sends ? net_isend(c->send, data, m->size, 0, b->for_send, NULL, &m->request)
+                       : net_irecv(c->recv, 1, &data, &m->size, &tag, &mhandle, NULL, &m->request);
+        m->posted = m->request != NULL;
+        if (result != ncclSuccess || !m->posted) return result;
+    }
+    int done = 0, got = (int)m->size;
+    result = net_test(m->request, &done, &got);
+    m->done = result == ncclSuccess && done;
+    if (m->done && (size_t)got != m->size)
+        return misuse("test", "a block of a collective has another size than it should have");
+    return result;
+}
+
+/* Both messages of a step. True: they are through. */
+static bool exchanged(struct coll_comm *c, const struct coll_buffer *out, size_t out_size, const struct coll_buffer *in,
+                      size_t in_size, ncclResult_t *result)
+{
+    if (!c->begun) {
+        c->receives = (struct coll_move){.size = in_size};
+        c->sends = (struct coll_move){.size = out_size};
+        c->begun = true;
+    }
+    *result = move(c, &c->receives, false, in);
+    if (*result == ncclSuccess) *result = move(c, &c->sends, true, out);
+    if (*result != ncclSuccess || !c->receives.done || !c->sends.done) return false;
+    c->begun = false;
+    return true;
+}
+
+static ncclResult_t differs(const struct coll_comm *c, const struct coll_header *a, const struct coll_header *b)
+{
+    NET_SAY(PSM_NET_COLLNET_DIFFERS, psm_net_collnet_differs, NCCL_NET | NCCL_COLL, a->number, c->rank, kinds[a->kind],
+            a->count, a->bytes, a->type, a->op, (c->rank + c->ranks - 1) % c->ranks, b->kind < 3 ? kinds[b->kind] : "?",
+            b->count, b->bytes, b->type, b->op);
+    return ncclInvalidUsage;
+}
+
+/* The header, then the first block. */
+static bool agree(struct coll_comm *c, struct coll_request *r, ncclResult_t *result)
+{
+    struct coll_header theirs;
+    if (!c->begun) memcpy(c->mine.data, &r->is, sizeof r->is);
+    if (!exchanged(c, &c->mine, sizeof r->is, &c->theirs, sizeof r->is, result)) return false;
+    memcpy(&theirs, c->theirs.data, sizeof theirs);
+    if (memcmp(&theirs, &r->is, sizeof theirs) != 0) {
+        *result = differs(c, &r->is, &theirs);
+        return false;
+    }
+    size_t most = 0;
+    for (int rank = 0; rank < c->ranks; rank++) {
+        uint64_t begin;
+        most = larger(most, block_of(r, rank, &begin));
+    }
+    if ((*result = buffer_grow(c, &c->out, most)) != ncclSuccess) return false;
+    if ((*result = buffer_grow(c, &c->in, most)) != ncclSuccess) return false;
+    own(r, TAKE, r->first, c->out.data);
+    if (r->is.kind == ALLGATHER) give(r, r->first, c->out.data);
+    return c->agreed = true;
+}
+
+static int block_at(const struct coll_request *r, int step)
+{
+    int n = (int)r->is.ranks;
+    return ((r->first - step) % n + n) % n;
+}
+
+/* True: it is done. */
+static bool walk(struct coll_comm *c, struct coll_request *r, ncclResult_t *result)
+{
+    *result = ncclSuccess;
+    if (!c->agreed && !agree(c, r, result)) return false;
+    while (r->step < r->steps) {
+        int sent = block_at(r, r->step), got = block_at(r, r->step + 1);
+        uint64_t begin;
+        if (!exchanged(c, &c->out, block_of(r, sent, &begin), &c->in, block_of(r, got, &begin), result)) return false;
+        if (r->step < r->reduces) own(r, ADD, got, c->in.data);
+        if (r->step >= r->puts) give(r, got, c->in.data);
+        struct coll_buffer held = c->out;
+        c->out = c->in;
+        c->in = held;
+        r->step++;
+    }
+    c->agreed = false;
+    return true;
+}
+
+static void progress(struct coll_comm *c)
+{
+    while (c->first < c->last && c->failed == ncclSuccess) {
+        struct coll_request *r = c->queue[c->first % REQUESTS];
+        if (walk(c, r, &c->failed)) {
+            r->done = true;
+            c->first++;
+        } else if (c->failed == ncclSuccess) {
+            return;
+        }
+    }
+}
+
+/* ---- requests ---- */
+
+static struct coll_request *request_take(struct coll_comm *c)
+{
+    for (int i = 0; i < REQUESTS; i++)
+        if (!c->request[i].used) {
+            c->request[i] = (struct coll_request){.comm = c, .used = true};
+            return &c->request[i];
+        }
+    return NULL;
+}
+
+static ncclResult_t begin(struct coll_comm *c, struct coll_request *r, enum kind kind)
+{
+    int n = c->ranks;
+    r->is.number = c->number++;
+    r->is.kind = kind;
+    r->is.ranks = (uint32_t)n;
+    r->steps = kind == ALLREDUCE ? 2 * (n - 1) : n - 1;
+    r->reduces = kind == ALLGATHER ? 0 : n - 1;
+    r->puts = kind == ALLGATHER ? 0 : n - 2;
+    r->first = kind == REDUCESCATTER ? (c->rank + n - 1) % n : c->rank;
+    if (n == 1) {
+        uint64_t from;
+        char *block = malloc(block_of(r, 0, &from) + 1);
+        if (!block) return net_no_memory("a block of a collective", block_of(r, 0, &from) + 1);
+        own(r, TAKE, 0, block);
+        give(r, 0, block);
+        free(block);
+        r->done = true;
+        return ncclSuccess;
+    }
+    c->queue[c->last++ % REQUESTS] = r;
+    progress(c);
+    return c->failed;
+}
+
+static ncclResult_t begun(struct coll_request *r, ncclResult_t result, void **request)
+{
+    if (result == ncclSuccess)
+        *request = r;
+    else
+        r->used = false;
+    return result;
+}
+
+ncclResult_t coll_allreduce(void *comm, void *send, void *recv, size_t count, ncclDataType_t type, ncclRedOp_t op,
+                            void *send_mhandle, void *recv_mhandle, void **request)
+{
+    *request = NULL;
+    struct coll_comm *c = comm_of(comm);
+    if (!c) return misuse("iallreduce", "this is no open comm of CollNet");
+    if (!reduce_supported(type, op)) return misuse("iallreduce", "reduceSupport says that this is not done");
+    if (c->failed != ncclSuccess) return c->failed;
+    size_t size = count * reduce_size(type);
+    if (!holds(send_mhandle, c, send, size) || !holds(recv_mhandle, c, recv, size))
+        return misuse("iallreduce", "a buffer is not in the memory of its mhandle");
+    struct coll_request *r = request_take(c);
+    if (!r) return ncclSuccess;
+    r->is = (struct coll_header){.type = type, .op = op, .count = count, .bytes = size};
+    r->send = send;
+    r->recv = recv;
+    r->total = size;
+    return begun(r, begin(c, r, ALLREDUCE), request);
+}
+
+/* What both have to say about a window. */
+static ncclResult_t window(const char *call, struct coll_comm *c, struct coll_request *r, int n,
+                           const ncclNetSGE_v12_t *parts, size_t share, size_t offset, size_t bytes, size_t element)
+{
+    size_t room = 0;
+    if (n < 1 || n > PARTS) return misuse(call, "so many parts are not taken");
+    for (int i = 0; i < n; i++) {
+        if (!holds(parts[i].mhandle, c, parts[i].address, parts[i].size))
+            return misuse(call, "a part is not in the memory of its mhandle");
+        if (parts[i].size % element) return misuse(call, "a part ends within an element");
+        room += parts[i].size;
+    }
+    if (room < bytes) return misuse(call, "the parts are smaller than the window");
+    if (offset > share * (size_t)c->ranks || bytes > share * (size_t)c->ranks - offset)
+        return misuse(call, "the window is larger than what the ranks have");
+    if (share % element || offset % element || bytes % element) return misuse(call, "a size is none of whole elements");
+    r->is.share = share;
+    r->is.offset = offset;
+    r->is.bytes = bytes;
+    r->nparts = n;
+    memcpy(r->part, parts, (size_t)n * sizeof *parts);
+    return ncclSuccess;
+}
+
+ncclResult_t coll_allgather(void *comm, void *send, int n, const ncclNetSGE_v12_t *parts, size_t share, size_t offset,
+                            size_t bytes, void *send_mhandle, void **request)
+{
+    *request = NULL;
+    struct coll_comm *c = comm_of(comm);
+    if (!c) return misuse("iallgather", "this is no open comm of CollNet");
+    if (c->failed != ncclSuccess) return c->failed;
+    struct coll_request *r = request_take(c);
+    if (!r) return ncclSuccess;
+    ncclResult_t result = window("iallgather", c, r, n, parts, share, offset, bytes, 1);
+    if (result == ncclSuccess) {
+        uint64_t from;
+        r->is.kind = ALLGATHER;
+        r->is.ranks = (uint32_t)c->ranks;
+        if (!holds(send_mhandle, c, send, block_of(r, c->rank, &from)))
+            result = misuse("iallgather", "the buffer is not in the memory of its mhandle");
+    }
+    r->send = send;
+    r->total = bytes;
+    return begun(r, result == ncclSuccess ? begin(c, r, ALLGATHER) : result, request);
+}
+
+ncclResult_t coll_reducescatter(void *comm, int n, const ncclNetSGE_v12_t *parts, void *recv, size_t share,
+                                size_t offset, size_t bytes, ncclDataType_t type, ncclRedOp_t op, void *recv_mhandle,
+                                void **request)
+{
+    *request = NULL;
+    struct coll_comm *c = comm_of(comm);
+    if (!c) return misuse("ireducescatter", "this is no open comm of CollNet");
+    if (!reduce_supported(type, op)) return misuse("ireducescatter", "reduceSupport says that this is not done");
+    if (c->failed != ncclSuccess) return c->failed;
+    struct coll_request *r = request_take(c);
+    if (!r) return ncclSuccess;
+    r->is.type = type;
+    r->is.op = op;
+    ncclResult_t result = window("ireducescatter", c, r, n, parts, share, offset, bytes, reduce_size(type));
+    if (result == ncclSuccess) {
+        uint64_t from;
+        r->is.kind = REDUCESCATTER;
+        r->is.ranks = (uint32_t)c->ranks;
+        r->total = block_of(r, c->rank, &from);
+        if (!holds(recv_mhandle, c, recv, r->total))
+            result = misuse("ireducescatter", "the buffer is not in the memory of its mhandle");
+    }
+    r->recv = recv;
+    return begun(r, result == ncclSuccess ? begin(c, r, REDUCESCATTER) : result, request);
+}
+
+/* Of host memory: there is nothing to wait for. */
+ncclResult_t coll_flush(void *comm, void *data, int size, void *mhandle, void **request)
+{
+    (void)data, (void)size, (void)mhandle;
+    *request = NULL;
+    struct coll_comm *c = comm_of(comm);
+    if (!c) return misuse("iflush", "this is no open comm of CollNet");
+    struct coll_request *r = request_take(c);
+    if (!r) return ncclSuccess;
+    r->done = true;
+    *request = r;
+    return ncclSuccess;
+}
+
+ncclResult_t coll_test(void *request, int *done, int *size)
+{
+    *done = 0;
+    struct coll_request *r = request;
+    if (!r || !r->used) return misuse("test", "this is no open request of CollNet");
+    struct coll_comm *c = r->comm;
+    if (!r->done) progress(c);
+    if (!r->done) return c->failed;
+    *done = 1;
+    if (size) *size = (int)r->total;
+    r->used = false;
+    return ncclSuccess;
+}
