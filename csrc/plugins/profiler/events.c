@@ -142,8 +142,9 @@ bool prof_begin(struct prof_new *made, void *context, unsigned abi, uint64_t typ
 static void child_ends(struct prof_comm *comm, struct rec_slot *slot, uint64_t parent, bool kernel, uint64_t now)
 {
     struct psm_prof_event *event = event_of(slot);
-    bool coll = event->type == PSM_PROF_COLL;
-    if (!coll && event->type != PSM_PROF_P2P) return;
+    unsigned type = PROF_GET(event->type);
+    bool coll = type == PSM_PROF_COLL;
+    if (!coll && type != PSM_PROF_P2P) return;
     _Atomic uint16_t *begun = kernel ? &event->u.coll.kernels_begun : &event->u.coll.ops_begun;
     _Atomic uint16_t *ended = kernel ? &event->u.coll.kernels_ended : &event->u.coll.ops_ended;
     _Atomic uint64_t *done = coll ? &event->u.coll.done_ns : &event->u.p2p.done_ns;
@@ -178,7 +179,8 @@ void *prof_commit(struct prof_new *made)
         else
             set_flags(event, PSM_PROF_ORPHAN);
     }
-    bool operation = parent && (parent->type == PSM_PROF_COLL || parent->type == PSM_PROF_P2P);
+    unsigned above = parent ? PROF_GET(parent->type) : PSM_PROF_GROUP;
+    bool operation = above == PSM_PROF_COLL || above == PSM_PROF_P2P;
     switch (event->type) {
     case PSM_PROF_COLL:
     case PSM_PROF_P2P:
@@ -198,7 +200,7 @@ void *prof_commit(struct prof_new *made)
         break;
     case PSM_PROF_PROXY_STEP:
         event->u.proxy_step.peer = -1;
-        if (parent && parent->type == PSM_PROF_PROXY_OP) {
+        if (above == PSM_PROF_PROXY_OP) {
             event->u.proxy_step.peer = parent->u.proxy_op.peer;
             event->u.proxy_step.channel = parent->u.proxy_op.channel;
             set_flags(event, atomic_load_explicit(&parent->flags, memory_order_relaxed) & PSM_PROF_SENDS);
@@ -297,7 +299,7 @@ static void end_step(const struct psm_prof_event *event, struct psm_prof_event *
 static void tell_parent(struct prof_comm *comm, struct prof_local *local, uint32_t w,
                         const struct psm_prof_event *event, uint64_t now)
 {
-    unsigned type = event->type;
+    unsigned type = PROF_GET(event->type);
     uint64_t handle = event->parent;
     if (type != PSM_PROF_PROXY_STEP && type != PSM_PROF_PROXY_OP && type != PSM_PROF_KERNEL_CH) return;
     if (atomic_load_explicit(&event->flags, memory_order_relaxed) & PSM_PROF_FOREIGN || !is_ours(comm, handle)) return;
@@ -307,7 +309,7 @@ static void tell_parent(struct prof_comm *comm, struct prof_local *local, uint32
     if (!slot) return;
     if (type != PSM_PROF_PROXY_STEP)
         child_ends(comm, slot, handle, type == PSM_PROF_KERNEL_CH, now);
-    else if (event_of(slot)->type == PSM_PROF_PROXY_OP)
+    else if (PROF_GET(event_of(slot)->type) == PSM_PROF_PROXY_OP)
         end_step(event, event_of(slot), now);
 }
 
@@ -380,7 +382,7 @@ _Static_assert(offsetof(struct psm_prof_event, u.net.data) % 8 == 0, "whole word
 /* The moment at which a state was entered, NULL: another event's state, or one without a moment. */
 static _Atomic uint64_t *moment(struct psm_prof_event *event, int state)
 {
-    switch (event->type << 8 | state) {
+    switch (PROF_GET(event->type) << 8 | state) {
     case PSM_PROF_PROXY_OP << 8 | ncclProfilerProxyOpInProgress_v4:
         return &event->u.proxy_op.progress_ns;
     case PSM_PROF_PROXY_STEP << 8 | ncclProfilerProxyStepSendGPUWait:
@@ -418,7 +420,7 @@ static _Atomic uint64_t *moment(struct psm_prof_event *event, int state)
 
 static void take_args(struct psm_prof_event *event, int state, const struct prof_args *args)
 {
-    switch (event->type) {
+    switch (PROF_GET(event->type)) {
     case PSM_PROF_PROXY_STEP:
         if (args->bytes) PROF_SET(event->u.proxy_step.bytes, args->bytes);
         break;

@@ -7,7 +7,7 @@
 #include "profiler.h"
 #include "say.h"
 
-enum tried { GOT, CLOSED, FULL, NO_MEMORY };
+enum tried { GOT, CLOSED, ENOUGH, FULL, NO_MEMORY };
 
 static bool blocks(struct prof_comm *comm, uint32_t first, uint32_t end, uint64_t now)
 {
@@ -19,7 +19,8 @@ static bool blocks(struct prof_comm *comm, uint32_t first, uint32_t end, uint64_
 }
 
 /* Slots for this thread. The window stays what it is meanwhile: the caller counted itself as started. */
-static enum tried refill(struct prof_comm *comm, struct prof_local *local, uint32_t w, uint32_t cycle, uint64_t now)
+static enum tried refill(struct prof_comm *comm, struct prof_local *local, uint32_t w, uint32_t cycle, uint64_t now,
+                         bool closing)
 {
     struct psm_prof_window *window = comm->window[w];
     struct prof_batch *batch = &local->batch[w];
@@ -27,10 +28,11 @@ static enum tried refill(struct prof_comm *comm, struct prof_local *local, uint3
     atomic_fetch_add_explicit(&comm->shared->begun, begun - local->told, memory_order_relaxed);
     local->told = begun;
     /* Looked at first: a full window is asked again and again, and the counter must not come round. */
-    if (atomic_load_explicit(&window->next, memory_order_relaxed) >= comm->slots) return FULL;
+    uint32_t next = atomic_load_explicit(&window->next, memory_order_relaxed);
+    if (next >= comm->slots) return FULL;
+    if (next >= comm->trigger && !closing) return ENOUGH;
     if (now - atomic_load_explicit(&comm->no_memory_ns, memory_order_relaxed) < 1000000) {
-        uint32_t row = w * comm->slots + atomic_load_explicit(&window->next, memory_order_relaxed);
-        if (!prof_row_there(comm, row)) return NO_MEMORY;
+        if (!prof_row_there(comm, w * comm->slots + next)) return NO_MEMORY;
     }
     uint32_t first = atomic_fetch_add_explicit(&window->next, PROF_BATCH, memory_order_relaxed);
     if (first >= comm->slots) return FULL;
@@ -60,10 +62,8 @@ static enum tried try_window(struct prof_comm *comm, struct prof_local *local, u
     if (state == PSM_PROF_FILLING || (closing && state == PSM_PROF_CLOSING)) {
         result = GOT;
         if (__builtin_expect(
-                batch->next >= batch->end || atomic_load_explicit(&batch->cycle, memory_order_relaxed) != cycle, 0)) {
-            result = refill(comm, local, w, cycle, now);
-            place->rotate = result == GOT && batch->end >= comm->trigger;
-        }
+                batch->next >= batch->end || atomic_load_explicit(&batch->cycle, memory_order_relaxed) != cycle, 0))
+            result = refill(comm, local, w, cycle, now, closing);
     }
     if (__builtin_expect(result != GOT, 0)) {
         atomic_fetch_add(&shard->stopped, 1);
@@ -140,8 +140,8 @@ bool prof_take_slot(struct prof_comm *comm, struct prof_local *local, uint64_t p
         if (__builtin_expect(tried == GOT, 1)) return true;
         if (prof_rotate(comm, local, w, now, tried == NO_MEMORY)) continue;
         if (atomic_load_explicit(&comm->current, memory_order_acquire) != w) continue;
-        /* Nowhere else: a window that waits for its events may as well have one more. */
-        if (tried == CLOSED && (tried = try_window(comm, local, w, now, true, counted, place)) == GOT) {
+        /* Nowhere else: a window that has enough, or waits for its events, may as well have one more. */
+        if (tried <= ENOUGH && (tried = try_window(comm, local, w, now, true, counted, place)) == GOT) {
             place->rotate = false;
             return true;
         }
@@ -203,18 +203,16 @@ enum prof_fate prof_fate_of(const struct prof_comm *comm, uint32_t w, uint32_t c
 static bool open_window(struct prof_comm *comm, const struct prof_local *self, uint32_t w, uint64_t now)
 {
     struct psm_prof_window *window = comm->window[w];
-    atomic_store(&window->cycle, atomic_load_explicit(&window->cycle, memory_order_relaxed) + 1);
-    if (anybody_inside(comm, self, w)) return false;
     uint32_t used = comm->history[w].cycle;
     uint64_t forced = atomic_load_explicit(&window->forced, memory_order_relaxed);
-    if (comm->history[w].owed) {
-        atomic_fetch_add_explicit(&comm->shared->overwritten, rows_of(comm, w, used), memory_order_relaxed);
-        remember(comm, w, PROF_CYCLE(used) | OVERWRITTEN);
-    } else if (forced != comm->history[w].forced_seen) {
-        remember(comm, w, PROF_CYCLE(used));
-    }
-    comm->history[w].owed = false;
+    /* Before the cycle changes: from then on handles of the old one are asked for what became of it. */
+    if (forced != comm->history[w].forced_seen) remember(comm, w, PROF_CYCLE(used));
     comm->history[w].forced_seen = forced;
+    atomic_store(&window->cycle, atomic_load_explicit(&window->cycle, memory_order_relaxed) + 1);
+    if (anybody_inside(comm, self, w)) return false;
+    if (comm->history[w].owed)
+        atomic_fetch_add_explicit(&comm->shared->overwritten, rows_of(comm, w, used), memory_order_relaxed);
+    comm->history[w].owed = false;
     comm->history[w].cycle = atomic_load_explicit(&window->cycle, memory_order_relaxed);
     for (int i = 0; i < PSM_PROF_SHARDS; i++) {
         atomic_store_explicit(&window->shard[i].started, 0, memory_order_relaxed);
@@ -284,6 +282,7 @@ static int open_next(struct prof_comm *comm, const struct prof_local *self, uint
         passed |= 1u << w;
         if (!atomic_compare_exchange_strong(&comm->window[w]->state, &closing, PSM_PROF_READY)) continue;
         comm->history[w].owed = true;
+        remember(comm, (uint32_t)w, PROF_CYCLE(comm->history[w].cycle) | OVERWRITTEN);
         if (open_window(comm, self, (uint32_t)w, now)) return w;
     }
     return -1;
