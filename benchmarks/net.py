@@ -128,6 +128,34 @@ def table(ways: list[Way], size: int, kind: str) -> list[str]:
     return lines
 
 
+def calls(target: Path, library: Path, rounds: int, env: dict[str, str]) -> list[str]:
+    """What this plugin and its record add to a call of another that answers at once (net_null.c), which is called directly in the same turn."""
+    null, program = target / "libnccl-net-null.so", target / "net_calls"
+    compiler = [os.environ.get("CC", "cc"), "-O2", "-std=gnu11", f"-I{fifo.ROOT / 'csrc' / 'abi'}"]
+    subprocess.run([*compiler, "-shared", "-fPIC", fifo.HERE / "net_null.c", "-o", null], check=True)
+    subprocess.run([*compiler, fifo.HERE / "net_calls.c", "-o", program, "-ldl"], check=True)
+    chained = {"PSM_NET": f"chain:{null}"}
+    ways: dict[str, tuple[Path, dict[str, str]]] = {
+        "the other plugin alone": (null, {}),
+        "chain, no record": (library, {**chained, "PSM_RECORD_DIR": "/proc/no-such-folder"}),
+        "chain": (library, chained),
+    }
+    turns: dict[str, list[list[float]]] = defaultdict(list)
+    for _ in range(rounds):
+        for name, (path, more) in ways.items():
+            done = subprocess.run(
+                [program, path, "10"], env={**env, **more}, capture_output=True, text=True, timeout=LIMIT, check=True
+            )
+            turns[name] += [[float(n) for n in line.split()] for line in done.stdout.splitlines() if line[:1].isdigit()]
+    best = {name: [min(column) for column in zip(*rows, strict=True)] for name, rows in turns.items()}
+    bare, plain, full = best.values()
+    lines = ["| a call, best ns | isend | irecv | test |", "|---|---:|---:|---:|"]
+    lines += [f"| {name} | " + " | ".join(f"{ns:.1f}" for ns in row) + " |" for name, row in best.items()]
+    for text, low, high in (("chain adds, with the record", bare, full), ("of that the record", plain, full)):
+        lines.append(f"| {text} | " + " | ".join(f"{b - a:.1f}" for a, b in zip(low, high, strict=True)) + " |")
+    return lines
+
+
 def own_fifo(made: dict[str, Path], size: int, rounds: int, env: dict[str, str]) -> Way:
     """libpsm's FIFO, by the program of benchmarks/fifo.py."""
     way = Way("libpsm's FIFO, 8 x 256 KiB", [])
@@ -162,6 +190,7 @@ def main() -> None:
             measure(ways, size, rounds, env, turns)
             ways.append(own_fifo(made, size, rounds, env))
             sections.append(table(ways, size, kind))
+        sections.append(calls(target, library, rounds, env))
     model = next(
         (line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
         platform.machine(),
