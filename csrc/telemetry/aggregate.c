@@ -282,6 +282,7 @@ void tel_aggregate(struct psm_tel *tel, struct tel_batch *b)
     uint32_t ops = 0, late = 0; /* both in one list, from its two ends */
     uint64_t last = b->c->seen.last_ns;
     bool kernels = false;
+    if (!b->n) return;
     memset(b->side, 0, (size_t)b->n * sizeof *b->side);
     tel->batch++;
     meet_early(tel, b);

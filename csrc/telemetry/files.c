@@ -29,6 +29,14 @@ bool tel_read_at(int fd, void *to, size_t n, uint64_t offset)
     return true;
 }
 
+static void copy_text(char *to, size_t size, const char *from, size_t n)
+{
+    if (n > size - 1) n = size - 1;
+    n = strnlen(from, n);
+    memcpy(to, from, n);
+    memset(to + n, 0, size - n);
+}
+
 static bool good_header(const struct rec_header *h)
 {
     return memcmp(h->magic, REC_MAGIC, sizeof h->magic) == 0 && h->order == REC_ORDER && h->version == REC_VERSION &&
@@ -85,14 +93,6 @@ static enum found place_sections(struct tel_comm *c, const struct rec_header *h,
     return c->need <= size ? GOOD : BAD;
 }
 
-static void copy_text(char *to, size_t size, const char *from, size_t n)
-{
-    if (n > size - 1) n = size - 1;
-    n = strnlen(from, n);
-    memcpy(to, from, n);
-    memset(to + n, 0, size - n);
-}
-
 static void note_process(struct psm_tel *tel, struct tel_comm *c, const struct rec_header *h)
 {
     c->proc.pid = h->pid;
@@ -118,7 +118,7 @@ static enum found open_file(struct psm_tel *tel, const char *name, struct tel_co
         return BAD;
     c->dev = st.st_dev;
     c->ino = st.st_ino;
-    snprintf(c->name, sizeof c->name, "%s", name);
+    copy_text(c->name, sizeof c->name, name, sizeof c->name);
     enum found found = place_sections(c, &h, (uint64_t)st.st_size);
     if (found == GOOD) note_process(tel, c, &h);
     return found;
