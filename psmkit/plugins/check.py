@@ -32,6 +32,7 @@ class Found:
     empty: tuple[str, ...] = ()  # slots that must not be NULL
     lacking: tuple[tuple[str, str], ...] = ()  # slots that may be NULL, and for what they are needed
     sound: bool = True  # a table of its kind and size
+    resolved: bool = False  # found by code of the library when it is looked for (an indirect function)
     known: bool = True  # its layout
 
 
@@ -116,7 +117,11 @@ def check(
         seen = loader.load(path, {f.table.symbol: _wanted(f.table) for f in found if f.sound and f.known}, preload)
         loaded = seen.error is None
         if seen.tables is not None:
-            found = [_refreshed(f, seen.tables[f.table.symbol]) if f.table.symbol in seen.tables else f for f in found]
+            found = [
+                _refreshed(f, seen.tables[f.table.symbol]) if f.table.symbol in seen.tables else f
+                for f in found
+                if not f.resolved or f.table.symbol in seen.tables
+            ]
         if unresolved or missing:
             findings.append(_unprovided(unresolved, missing, loaded))
         elif seen.error is not None:
@@ -143,10 +148,17 @@ def _wanted(table: Table) -> tuple[int, list[int]]:
     return table.size, [slot.offset for slot in table.slots]
 
 
+# STT_GNU_IFUNC: dlsym gives what the library's code answers.
+_RESOLVED = ("gnu_ifunc", "loos")
+
+
 def _tables(library: Library, findings: list[Finding]) -> Iterable[Found]:
     for table in tables():
         symbol = library.symbols.get(table.symbol)
         if symbol is None or not symbol.defined:
+            continue
+        if symbol.kind in _RESOLVED and table.size:
+            yield Found(table, None, resolved=True)
             continue
         wrong, readable = _wrong(library, symbol, table)
         if wrong:
@@ -187,7 +199,7 @@ def _refreshed(before: Found, seen: tuple[str | None, tuple[bool, ...]]) -> Foun
 def _wrong(library: Library, symbol: Symbol, table: Table) -> tuple[str, bool]:
     """What keeps a symbol from being a table of its version, and whether it may be one all the same."""
     if symbol.kind not in ("object", "notype"):
-        kinds = {"func": "a function", "gnu_ifunc": "a function", "tls": "data of each thread"}
+        kinds = {"func": "a function", "tls": "data of each thread"}
         what = kinds.get(symbol.kind, symbol.kind)
         return f"{symbol.name} is {what}; NCCL takes the address of the symbol for that of the table.", False
     if not library.mapped(symbol.value):

@@ -394,3 +394,24 @@ def test_the_library_is_never_in_the_process_that_checks_it(whole: Path, tmp_pat
     shutil.copy(whole, copy)
     assert check(copy).loaded
     assert copy.name not in Path("/proc/self/maps").read_text()
+
+
+RESOLVED = """
+static int wanted;
+__attribute__((constructor)) static void look(void) { wanted = 4; }
+static const ncclProfiler_v4_t four = {"psm", (void *)nothing, (void *)nothing, (void *)nothing, (void *)nothing, (void *)nothing};
+#define EXPORT(v) \\
+    static void (*resolve_##v(void))(void) { return wanted == v ? (void (*)(void))&four : 0; } \\
+    __attribute__((ifunc("resolve_" #v), visibility("default"))) void table_##v(void) __asm__("ncclProfiler_v" #v);
+EXPORT(4)
+EXPORT(5)
+"""
+
+
+def test_tables_that_the_library_finds_itself_are_those_that_it_gives(tmp_path: Path) -> None:
+    library = build(tmp_path, RESOLVED, "libnccl-profiler-psm.so")
+    result = check(library)
+    assert [(one.table.symbol, one.name) for one in result.tables] == [("ncclProfiler_v4", "psm")]
+    assert not codes(result)
+    # What its code would answer is not known where none of it runs.
+    assert len(check(library, load=False).tables) == 2
