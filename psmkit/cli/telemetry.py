@@ -144,6 +144,7 @@ def command(ctx: click.Context, /, **given: Any) -> int | None:
 
 
 def _run(wanted: Wanted, interval: float, given: dict[str, Any]) -> int:
+    from psmkit.logparse.recordfiles import default_directory
     from psmkit.telemetry.online import Watch
     from psmkit.telemetry.outputs import Outputs
     from psmkit.telemetry.reader import Reader
@@ -152,6 +153,9 @@ def _run(wanted: Wanted, interval: float, given: dict[str, Any]) -> int:
 
     once: bool = given["once"]
     logs = _log_findings(given["logs"])
+    if given["folder"] is None and not os.path.exists(where := default_directory()):
+        # No rank has run yet: they make it so, too.
+        os.mkdir(where, 0o700)
     with _until_signal() as stop, Reader(given["folder"], consume=not given["look"]) as reader:
         reader.set(spans=max(8, given["spans"] // _ROWS_OF_A_TREE), rows=given["record_rows"] if wanted.record else 0)
         outputs = Outputs(wanted, _say, watch=None if given["no_verdict"] else Watch())

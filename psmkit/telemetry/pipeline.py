@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["Pipeline", "Settings"]
 
 _INFO = "nccl.comm.info"
+_TOGETHER = 2000  # spans of a request: collectors take 4 MiB
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +83,11 @@ class Pipeline:
         self._seen |= {p.values[:2]: p for p in self.points if p.metric.name == _INFO}
         if self._outbox is not None:
             self._outbox.put("metrics", otlp.metrics_data(self.points, self._resource), len(self.points))
-            self._outbox.put("traces", spans, len(spans))
-            self._outbox.put("logs", otlp.log_records(found, self._resource, take.wall_ns), len(found))
+            records = otlp.log_records(found, self._resource, take.wall_ns)
+            for signal, items in (("traces", spans), ("logs", records)):
+                for first in range(0, len(items), _TOGETHER):
+                    part = items[first : first + _TOGETHER]
+                    self._outbox.put(signal, part, len(part))
 
     def all_points(self) -> list[Point]:
         """The points as they stand, and the communicators that have ended."""

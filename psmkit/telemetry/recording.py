@@ -182,7 +182,8 @@ class Recorder:
         self._batches: list[Any] = []
         self._first_ns = 0
         try:
-            self._file = open(path, "wb")  # noqa: SIM115 - closed by close()
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+            self._file = os.fdopen(os.open(path, flags, 0o600), "wb")
         except OSError as error:
             raise TelemetryError(f"{path}: cannot be recorded to: {(error.strerror or str(error)).lower()}") from None
         os.fchmod(self._file.fileno(), 0o600)

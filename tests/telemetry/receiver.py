@@ -59,7 +59,8 @@ class Receiver:
             receiver = self
 
             class Handler(BaseHTTPRequestHandler):
-                protocol_version = "HTTP/1.1"
+                # Of one request for each connection: none outlives the server.
+                protocol_version = "HTTP/1.0"
 
                 def do_POST(self) -> None:
                     receiver._http(self)

@@ -187,6 +187,15 @@ def test_a_folder_that_cannot_be_read_is_named(tmp_path: Path, capsys: pytest.Ca
     assert str(tmp_path / "none") in capsys.readouterr().err
 
 
+def test_a_sidecar_may_run_before_the_first_rank(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PSM_RECORD_DIR", str(tmp_path / "later"))
+    assert telemetry("--once") == 0
+    assert "no windows" in capsys.readouterr().out
+    assert (tmp_path / "later").stat().st_mode & 0o777 == 0o700
+
+
 def test_the_interval_comes_from_option_or_variables() -> None:
     theirs = {"NCCL_PROFILER_OTEL_TELEMETRY_INTERVAL_SEC": "7"}
     assert interval_of(None, {}) == 5

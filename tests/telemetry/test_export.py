@@ -129,22 +129,30 @@ def test_one_signal_alone_can_have_an_endpoint(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_collector_that_starts_late_gets_what_was_kept(protocol: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    probe = Receiver(protocol)
-    probe.close()
+def test_a_collector_that_goes_and_comes_back_gets_what_was_kept(
+    protocol: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("psmkit.telemetry.outbox._PAUSE", 0.05)
-    with sending(protocol, probe.endpoint, timeout=0.3) as (outputs, said):
-        outputs.pipeline.feed(made())
+    first = Receiver(protocol)
+    with sending(protocol, first.endpoint, timeout=0.3) as (outputs, said):
+        outputs.pipeline.feed(made(0))
+        first.wait(lambda: bool(first.got["metrics"] and first.got["traces"]))
+        first.close()
+        outputs.pipeline.feed(made(1))
         until = time.monotonic() + DEADLINE
         while not said and time.monotonic() < until:
             time.sleep(0.01)
         assert "did not take metrics" in said[0]
-        receiver = Receiver(protocol, probe.port)
-        receiver.wait(lambda: bool(receiver.got["metrics"] and receiver.got["traces"]))
+        second = Receiver(protocol, first.port)
+        second.wait(lambda: bool(second.got["metrics"] and second.got["traces"]))
         assert outputs.close(DEADLINE) == 0
-    receiver.close()
+    second.close()
     assert "answers again" in said[-1]
+    assert "0 items were lost" in said[-1]
     assert len(said) == 2
+    assert [len(first.spans()), len(second.spans())] == [12, 12]
+    counts = {p.count for k, p in second.points().items() if k[0] == "nccl.collective.duration"}
+    assert counts == {6}  # cumulative: what the first one got is in it
 
 
 def test_what_a_collector_refuses_is_counted_and_the_rest_goes_on() -> None:
@@ -222,6 +230,22 @@ def test_the_end_does_not_wait_for_a_collector_that_hangs(protocol: str) -> None
     assert lost > 100
     go.set()
     receiver.close()
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_large_exports_go_in_several_requests(protocol: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("psmkit.telemetry.otlp._POINTS", 50)
+    monkeypatch.setattr("psmkit.telemetry.pipeline._TOGETHER", 5)
+    receiver = Receiver(protocol)
+    with sending(protocol, receiver.endpoint) as (outputs, _):
+        outputs.pipeline.feed(made(), [FOUND])
+        count = len(outputs.pipeline.points)
+        assert outputs.close(DEADLINE) == 0
+    receiver.close()
+    parts = [receiver.points(i) for i in range(len(receiver.got["metrics"]))]
+    assert len(parts) == -(-count // 50)
+    assert len({key for part in parts for key in part}) == count
+    assert [len(r.resource_spans[0].scope_spans[0].spans) for r in receiver.got["traces"]] == [5, 5, 2]
 
 
 def test_a_budget_of_spans_is_kept_and_what_is_beyond_is_counted() -> None:
