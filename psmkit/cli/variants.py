@@ -1,14 +1,18 @@
-"""``psmkit variants``: the variants of the transport that libpsm has registered."""
+"""``psmkit variants``: the variants of the transports that libpsm has registered."""
 
 from __future__ import annotations
 
 import json
 import sys
+from typing import TYPE_CHECKING
 
 import click
 
 from psmkit.cli.output import show, show_page, width
 from psmkit.model.errors import PsmkitError
+
+if TYPE_CHECKING:
+    from psmkit.transport import NetVariant, Variant
 
 __all__ = ["command"]
 
@@ -22,29 +26,30 @@ class _NotBuiltError(PsmkitError):
 @click.command("variants")
 @click.option("--format", "form", type=click.Choice(("text", "json")), default="text", help="How to write it.  [text]")
 def command(form: str) -> None:
-    """Show the variants of the p2p transport: the right one, and wrong ones with what must be seen of them.
+    """Show the variants of the transports: the right ones, and wrong ones with what must be seen of them. Those of the net transport are net/NAME.
 
-    `psmkit lab run --variant NAME` runs ranks by one of them.
+    `psmkit lab run --variant NAME` runs ranks by one of them, with `--nodes 2` where it is one of the net transport.
     """
     try:
-        from psmkit.transport import variants
+        from psmkit.transport import net_variants, variants
     except ImportError as error:
         raise _NotBuiltError(
             f"no libpsm for this Python: build it with `make setup`, or install a psmkit wheel for this system ({error})"
         ) from None
 
-    found = list(variants().values())
+    found: dict[str, Variant | NetVariant] = dict(variants())
+    found |= {f"net/{name}": one for name, one in net_variants().items()}
     if form == "json":
         rows = [
             {
-                "name": v.name,
+                "name": name,
                 "wrong": v.wrong,
                 "summary": v.summary,
                 "code": v.code or None,
                 "outcome": v.outcome.removeprefix(f"{v.code}:").strip(),
                 "faults": v.faults or None,
             }
-            for v in found
+            for name, v in found.items()
         ]
         show(json.dumps(rows, indent=2) + "\n")
         return
@@ -55,13 +60,13 @@ def command(form: str) -> None:
     head = ["name", "", "finding", "what it does", "what must be seen"]
     table = [
         [
-            v.name,
+            name,
             "wrong" if v.wrong else "right",
             v.code or "-",
             v.summary,
             v.outcome.removeprefix(f"{v.code}:").strip() or "-",
         ]
-        for v in found
+        for name, v in found.items()
     ]
     lines = fit(head, table, page.width)
     page.add(Span(lines[0], "dim"))

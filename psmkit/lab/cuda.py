@@ -71,6 +71,11 @@ def environment(base: Mapping[str, str] | None = None) -> dict[str, str]:
     env = dict(os.environ if base is None else base)
     rest = env.get("LD_LIBRARY_PATH")
     env["LD_LIBRARY_PATH"] = str(folder()) + (f":{rest}" if rest else "")
+    # These libraries keep thread-local data where the loader has little room for what is loaded late: a net plugin behind them would not
+    # fit into an interpreter.
+    tunables = env.get("GLIBC_TUNABLES")
+    if "glibc.rtld.optional_static_tls" not in (tunables or ""):
+        env["GLIBC_TUNABLES"] = (f"{tunables}:" if tunables else "") + "glibc.rtld.optional_static_tls=4096"
     return env
 
 

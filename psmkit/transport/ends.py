@@ -15,7 +15,7 @@ from psmkit.transport.variants import Variant
 if TYPE_CHECKING:
     from psmkit.transport.launch import Group
 
-__all__ = ["P2P", "End", "Registration", "peer_info", "recv_setup", "send_setup"]
+__all__ = ["P2P", "BaseEnd", "End", "Registration", "peer_info", "recv_setup", "send_setup"]
 
 #: The transport's number.
 P2P = int(lib.PSM_TRANSPORT_P2P)
@@ -32,6 +32,65 @@ def peer_info(proxy: Proxy) -> PeerInfo:
     with proxy.use(waits=True) as state:
         check(lib.psmP2pPeerInfo(on_device(state), address._c, info))
     return PeerInfo.of(info)
+
+
+class BaseEnd:
+    """What the ends of all transports have: who they belong to, groups that use them, how they are freed."""
+
+    def __init__(self, proxy: Proxy, me: PeerInfo, peer: PeerInfo, *, send: bool, channel: int) -> None:
+        self.proxy, self.me, self.peer, self.send, self.channel = proxy, me, peer, send, channel
+        self.pointer: Any = None
+        self.groups: list[Group] = []
+
+    def _free(self, pointer: Any) -> int:
+        raise NotImplementedError
+
+    def fill(self, op: Any) -> None:
+        """Name the connection in a ``struct psmGroupOp``."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Free it; again: nothing.
+
+        Raises:
+            InvalidError: a group that uses it has not ended.
+            PsmError: what was freed made trouble; it is freed.
+        """
+        if self.pointer is None or self.proxy.closed:
+            return
+        if any(not group.ended for group in self.groups):
+            raise InvalidError(
+                f"the end to rank {self.peer.rank} is in use: wait for its group, or abort the proxy",
+                rank=self.me.rank,
+                peer=self.peer.rank,
+                stage="free",
+            )
+        with self.proxy.use(waits=True) as state:
+            on_device(state)
+            pointer, self.pointer = self.pointer, None
+            self.proxy.release(self)
+            check(self._free(pointer))
+
+    def _alive(self) -> Any:
+        if self.pointer is None:
+            raise ValueError("the end was freed")
+        return self.pointer
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if error is None or self.proxy.closed:
+            self.close()
+            return
+        # Who waits for this rank would wait for ever.
+        for group in self.groups:
+            if not group.ended:
+                group.close()
+        try:
+            self.close()
+        except Exception as second:
+            error.add_note(f"freeing the end to rank {self.peer.rank} failed, too: {second}")
 
 
 class Registration:
@@ -73,7 +132,7 @@ class Registration:
         self.close()
 
 
-class End:
+class End(BaseEnd):
     """One end of a connection to another rank; ``send_setup`` and ``recv_setup`` make it. By one thread at a time.
 
     It is freed by ``close``, at the end of ``with``, or with its proxy.
@@ -85,9 +144,7 @@ class End:
     def __init__(
         self, proxy: Proxy, me: PeerInfo, peer: PeerInfo, *, send: bool, channel: int, index: int, via: PeerInfo | None
     ) -> None:
-        self.proxy, self.me, self.peer, self.send, self.channel = proxy, me, peer, send, channel
-        self.pointer: Any = None
-        self.groups: list[Group] = []
+        super().__init__(proxy, me, peer, send=send, channel=channel)
         used = proxy.transports.get(P2P)
         self._variant = used if isinstance(used, Variant) else None
         info, out = ffi.new("struct psm_p2p_connect *"), ffi.new("psmP2pConnector **")
@@ -134,48 +191,12 @@ class End:
         with self.proxy.use():
             return int(lib.psmP2pConnection(self._alive()))
 
-    def close(self) -> None:
-        """Free it; again: nothing.
+    def _free(self, pointer: Any) -> int:
+        return int(lib.psmP2pSendFree(pointer) if self.send else lib.psmP2pRecvFree(pointer))
 
-        Raises:
-            InvalidError: a group that uses it has not ended.
-            PsmError: what was freed made trouble; it is freed.
-        """
-        if self.pointer is None or self.proxy.closed:
-            return
-        if any(not group.ended for group in self.groups):
-            raise InvalidError(
-                f"the end to rank {self.peer.rank} is in use: wait for its group, or abort the proxy",
-                rank=self.me.rank,
-                peer=self.peer.rank,
-                stage="free",
-            )
-        with self.proxy.use(waits=True) as state:
-            on_device(state)
-            pointer, self.pointer = self.pointer, None
-            self.proxy.release(self)
-            check(lib.psmP2pSendFree(pointer) if self.send else lib.psmP2pRecvFree(pointer))
-
-    def _alive(self) -> Any:
-        if self.pointer is None:
-            raise ValueError("the end was freed")
-        return self.pointer
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if error is None or self.proxy.closed:
-            self.close()
-            return
-        # Who waits for this rank would wait for ever.
-        for group in self.groups:
-            if not group.ended:
-                group.close()
-        try:
-            self.close()
-        except Exception as second:
-            error.add_note(f"freeing the end to rank {self.peer.rank} failed, too: {second}")
+    def fill(self, op: Any) -> None:
+        """Name the connection in a ``struct psmGroupOp``."""
+        op.connector = self._alive()
 
     def __repr__(self) -> str:
         way = "->" if self.send else "<-"

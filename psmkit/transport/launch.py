@@ -11,7 +11,7 @@ from typing import Any, Self
 from psmkit._native.psm import ffi, lib
 from psmkit.proxy.errors import InternalError, InvalidError, PsmError, WaitTimeoutError, check
 from psmkit.proxy.service import Proxy
-from psmkit.transport.ends import End, Registration
+from psmkit.transport.ends import BaseEnd, Registration
 from psmkit.transport.memory import Buffer, on_device, place_of
 
 __all__ = ["CopyToSelf", "Group", "Recv", "Send", "launch"]
@@ -30,7 +30,7 @@ class Send:
         registration: of the buffer, for zero-copy; the receiver's has to be registered, too.
     """
 
-    end: End
+    end: BaseEnd
     buffer: Buffer
     size: int | None = None
     registration: Registration | None = None
@@ -47,7 +47,7 @@ class Recv:
         registration: of the buffer, for zero-copy.
     """
 
-    end: End
+    end: BaseEnd
     buffer: Buffer
     size: int | None = None
     registration: Registration | None = None
@@ -71,7 +71,7 @@ class CopyToSelf:
 class Group:
     """Sends and recvs that were launched together. ``launch`` makes it; it keeps its buffers until it has ended."""
 
-    def __init__(self, proxy: Proxy, pointer: Any, kept: list[Any], ends: list[End]) -> None:
+    def __init__(self, proxy: Proxy, pointer: Any, kept: list[Any], ends: list[BaseEnd]) -> None:
         self.proxy, self._c, self._kept, self._ends = proxy, pointer, kept, ends
         self._error: PsmError | None = None
         for end in ends:
@@ -180,7 +180,7 @@ def launch(proxy: Proxy, operations: Sequence[Send | Recv | CopyToSelf], *, stre
     """
     table = ffi.new("struct psmGroupOp[]", max(1, len(operations)))
     kept: list[Any] = []
-    ends: list[End] = []
+    ends: list[BaseEnd] = []
     for op, operation in zip(table, operations, strict=False):
         _fill(op, operation, kept)
         if not isinstance(operation, CopyToSelf):
@@ -220,7 +220,8 @@ def _fill(op: Any, operation: Send | Recv | CopyToSelf, kept: list[Any]) -> None
         op.sendbuff = pointer
     else:
         op.recvbuff = pointer
-    op.connector, op.peer, op.channel = end.pointer, end.peer.rank, end.channel
+    end.fill(op)
+    op.peer, op.channel = end.peer.rank, end.channel
     if operation.registration is not None:
         if operation.registration.handle == 0 or operation.registration.end is not end:
             raise ValueError("the registration was given up, or is another end's")

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "net/net.h"
 #include "psm_lib_messages.h"
@@ -242,24 +243,21 @@ static void *load(char *path, size_t size)
         library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     } else {
         Dl_info here = {0};
-        const char *slash =
-            dladdr((const void *)psm_net_put, &here) && here.dli_fname ? strrchr(here.dli_fname, '/') : NULL;
-        if (slash) {
-            snprintf(path, size, "%.*s/libnccl-net-%s.so", (int)(slash - here.dli_fname), here.dli_fname, wanted);
+        bool known = dladdr((const void *)psm_net_put, &here) && here.dli_fname && strrchr(here.dli_fname, '/');
+        int folder = known ? (int)(strrchr(here.dli_fname, '/') - here.dli_fname) : 0;
+        if (known) snprintf(path, size, "%.*s/libnccl-net-%s.so", folder, here.dli_fname, wanted);
+        if (known && access(path, F_OK) == 0) {
             library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-        }
-        if (!library) {
+        } else {
             snprintf(path, size, "libnccl-net-%s.so", wanted);
             library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
         }
     }
-    if (!library) {
-        snprintf(why, sizeof why, "%s", dlerror());
-        psm_fail(PSM_ERR_NOT_FOUND, "net", -1, -1, 0,
-                 "no network: PSM_NET_PLUGIN is \"%.60s\", a path or a name of libnccl-net-NAME.so: %.120s", wanted,
-                 why);
-    }
-    return library;
+    if (library) return library;
+    snprintf(why, sizeof why, "%s", dlerror());
+    psm_fail(PSM_ERR_NOT_FOUND, "net", -1, -1, 0,
+             "no network: PSM_NET_PLUGIN is \"%.60s\", a path or a name of libnccl-net-NAME.so: %.120s", wanted, why);
+    return NULL;
 }
 
 static psm_status find(int *version, const void **table)

@@ -1,0 +1,208 @@
+"""The net transport: connections through a net plugin, for ranks that share no memory."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from psmkit._native.psm import ffi, lib
+from psmkit.proxy.errors import check, text_of
+from psmkit.proxy.handlers import HandlerTable, Transport
+from psmkit.proxy.service import Proxy
+from psmkit.proxy.types import Shareable
+from psmkit.transport.ends import BaseEnd
+from psmkit.transport.memory import on_device
+from psmkit.transport.types import PeerInfo
+
+__all__ = [
+    "NET",
+    "NetConnectInfo",
+    "NetEnd",
+    "NetVariant",
+    "connect_net",
+    "net_recv_setup",
+    "net_send_setup",
+    "net_variant",
+    "net_variants",
+]
+
+#: The transport's number.
+NET = int(lib.PSM_TRANSPORT_NET)
+_CODE = re.compile(r"PSM\d{3}(?=:)")
+
+
+class NetVariant(Transport):
+    """A variant of the net transport; ``Proxy(..., transports={NET: net_variant()})`` makes a rank use it.
+
+    Attributes:
+        name: it is asked for by it.
+        summary: one line: what it does, and of a wrong one its mistake.
+        outcome: declared: what must be seen of a wrong one; empty: nothing.
+        wrong: it makes a mistake on purpose.
+        faults: those that make the mistake, to be set as PSM_FAULTS before the processes begin; empty: none.
+    """
+
+    def __init__(self, pointer: Any) -> None:
+        self.name, self.summary = text_of(pointer.name), text_of(pointer.summary)
+        self.outcome, self.wrong = text_of(pointer.outcome), bool(pointer.wrong)
+        self.faults = "" if pointer.faults == ffi.NULL else text_of(pointer.faults)
+        super().__init__(HandlerTable(pointer.send), HandlerTable(pointer.recv))
+
+    @property
+    def code(self) -> str:
+        """The finding that an analysis of a run of it must name: ``PSM507``; empty: none."""
+        found = _CODE.match(self.outcome)
+        return found[0] if found else ""
+
+    def __repr__(self) -> str:
+        return f"<NetVariant {self.name}{', wrong' if self.wrong else ''}>"
+
+
+def net_variants() -> dict[str, NetVariant]:
+    """All that libpsm has, by name, in order."""
+    count = int(lib.psmNetVariants(ffi.NULL, 0))
+    table = ffi.new("const struct psmNetVariant *[]", count)
+    lib.psmNetVariants(table, count)
+    return {one.name: one for one in map(NetVariant, table)}
+
+
+def net_variant(name: str = "split") -> NetVariant:
+    """The variant of a name; the right one where none is given.
+
+    Raises:
+        NotFoundError: there is none.
+    """
+    pointer = lib.psmNetFindVariant(name.encode())
+    if pointer == ffi.NULL:
+        check(lib.psm_last_error().status)
+    return NetVariant(pointer)
+
+
+class NetConnectInfo(Shareable):
+    """What the two sides of a connection tell each other at Setup; 248 bytes."""
+
+    __slots__ = ()
+    _type = "struct psm_net_connect"
+
+    @property
+    def rank(self) -> int:
+        """Whose it is."""
+        return int(self._c.rank)
+
+    @property
+    def send(self) -> bool:
+        """It is the sender's."""
+        return bool(self._c.role)
+
+    @property
+    def channel(self) -> int:
+        """Of the connection."""
+        return int(self._c.channel)
+
+    @property
+    def network(self) -> str:
+        """The network's name, as far as it fits into 16 bytes."""
+        return bytes(ffi.buffer(self._c.net)).partition(b"\0")[0].decode(errors="replace")
+
+    @property
+    def steps(self) -> int:
+        """Slots, by the settings."""
+        return int(self._c.steps)
+
+    @property
+    def chunk(self) -> int:
+        """Bytes of a slot."""
+        return int(self._c.chunk)
+
+    def __repr__(self) -> str:
+        role = "send" if self.send else "recv"
+        return f"NetConnectInfo({role} of rank {self.rank}, channel {self.channel}, {self.network}, {self.steps} x {self.chunk} bytes)"
+
+
+class NetEnd(BaseEnd):
+    """One end of a connection through a network; ``net_send_setup`` and ``net_recv_setup`` make it. By one thread at a time.
+
+    It is freed by ``close``, at the end of ``with``, or with its proxy. Groups take it as any other end.
+
+    Attributes:
+        info: what the peer has to be told (bootstrap), for its ``connect``.
+    """
+
+    def __init__(self, proxy: Proxy, me: PeerInfo, peer: PeerInfo, *, send: bool, channel: int, index: int) -> None:
+        super().__init__(proxy, me, peer, send=send, channel=channel)
+        info, out = ffi.new("struct psm_net_connect *"), ffi.new("psmNetConnector **")
+        setup = lib.psmNetSendSetup if send else lib.psmNetRecvSetup
+        with proxy.use(waits=True) as state:
+            check(setup(on_device(state), me._c, peer._c, channel, index, info, out))
+        self.pointer = out[0]
+        self.info = NetConnectInfo.of(info)
+        proxy.adopt(self)
+
+    def connect(self, peer: NetConnectInfo) -> bool:
+        """Look whether the peer's end has come; once both have called this, again and again, it is connected. See ``connect_net``.
+
+        Raises:
+            MismatchError: the two sides assume different things; the text has both values.
+            WaitTimeoutError: it did not come within the deadline of the settings.
+            PsmError: the network failed. The end is to be closed.
+        """
+        function = lib.psmNetSendConnect if self.send else lib.psmNetRecvConnect
+        with self.proxy.use(waits=True) as state:
+            on_device(state)
+            status = int(function(self._alive(), peer._c))
+        if status < 0:
+            check(status)
+        return status == int(lib.PSM_OK)
+
+    @property
+    def connection(self) -> int:
+        """The service's name of it, for ``Operation``."""
+        with self.proxy.use():
+            return int(lib.psmNetConnection(self._alive()))
+
+    def fill(self, op: Any) -> None:
+        """Name the connection in a ``struct psmGroupOp``."""
+        op.connection, op.send = self.connection, int(self.send)
+
+    def _free(self, pointer: Any) -> int:
+        return int(lib.psmNetSendFree(pointer) if self.send else lib.psmNetRecvFree(pointer))
+
+    def __repr__(self) -> str:
+        way = "->" if self.send else "<-"
+        return (
+            f"<NetEnd of rank {self.me.rank} {way} rank {self.peer.rank}, channel {self.channel}, {self.info.network}>"
+        )
+
+
+def connect_net(ends: Iterable[tuple[NetEnd, NetConnectInfo]]) -> None:
+    """Connect ends, each with what its peer has told: all in turn, as peers may wait for any of them.
+
+    Raises:
+        PsmError: one of them was refused, or its peer did not come in time. All are to be closed.
+    """
+    left = list(ends)
+    while left:
+        left = [(end, info) for end, info in left if not end.connect(info)]
+
+
+def net_send_setup(proxy: Proxy, me: PeerInfo, peer: PeerInfo, *, channel: int = 0, index: int = 0) -> NetEnd:
+    """The sending end of a connection: its proxy opens the network (PSM_NET_PLUGIN) and listens.
+
+    Args:
+        proxy: of this rank.
+        me: this rank's own info.
+        peer: the receiver's.
+        channel: both sides name the same, 0 to 65535.
+        index: of the connection, likewise.
+
+    Raises:
+        NotFoundError: there is no network.
+        PsmError: the network failed, the proxy does not answer.
+    """
+    return NetEnd(proxy, me, peer, send=True, channel=channel, index=index)
+
+
+def net_recv_setup(proxy: Proxy, me: PeerInfo, peer: PeerInfo, *, channel: int = 0, index: int = 0) -> NetEnd:
+    """The receiving end of a connection. As ``net_send_setup``; ``peer`` is the sender."""
+    return NetEnd(proxy, me, peer, send=False, channel=channel, index=index)
