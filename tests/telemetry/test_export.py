@@ -136,13 +136,16 @@ def test_a_collector_that_goes_and_comes_back_gets_what_was_kept(
     first = Receiver(protocol)
     with sending(protocol, first.endpoint, timeout=0.3) as (outputs, said):
         outputs.pipeline.feed(made(0))
-        first.wait(lambda: bool(first.got["metrics"] and first.got["traces"]))
+        assert outputs.outbox is not None
+        until = time.monotonic() + DEADLINE
+        while any(outputs.outbox.waiting().values()) and time.monotonic() < until:
+            time.sleep(0.01)  # until all was acknowledged
         first.close()
         outputs.pipeline.feed(made(1))
         until = time.monotonic() + DEADLINE
         while not said and time.monotonic() < until:
             time.sleep(0.01)
-        assert "did not take metrics" in said[0]
+        assert "did not take " in said[0]
         second = Receiver(protocol, first.port)
         second.wait(lambda: bool(second.got["metrics"] and second.got["traces"]))
         assert outputs.close(DEADLINE) == 0
