@@ -172,7 +172,7 @@ static bool strikes(const struct psm_rule *rule, uint64_t call)
 
 int psm_fault_hit_slow(struct psm_site *site, const struct psm_fault_args *args, struct psm_fault *out)
 {
-    static const struct psm_fault_args nothing = {PSM_FAULT_UNKNOWN, PSM_FAULT_UNKNOWN, NULL, NULL, 0};
+    static const struct psm_fault_args nothing = {PSM_FAULT_UNKNOWN, PSM_FAULT_UNKNOWN, NULL, NULL, 0, 0};
     if (atomic_load_explicit(&psm_fault_state, memory_order_acquire) == STATE_UNREAD) psm_fault_load();
     if (atomic_load_explicit(&psm_fault_state, memory_order_acquire) != STATE_ON) return 0;
     struct psm_fault_hooks *hooks = hooks_of(site);
@@ -185,6 +185,7 @@ int psm_fault_hit_slow(struct psm_site *site, const struct psm_fault_args *args,
         const struct psm_rule *rule = hook->rule;
         if (rule->rank >= 0 && rule->rank != rank) continue;
         if (rule->peer >= 0 && rule->peer != args->peer) continue;
+        if (rule->comm >= 0 && (uint32_t)rule->comm + 1 != args->comm) continue;
         if (args->cannot & PSM_FAULT_CAN(rule->action)) continue;
         if (*rule->op && (!args->op || strcmp(rule->op, args->op) != 0)) continue;
         /* Counted by every rule, also when an earlier one strikes: nth does not depend on the others. */

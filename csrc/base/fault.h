@@ -17,6 +17,8 @@ enum psm_fault_action {
     PSM_FAULT_CORRUPT,   /* the caller damages what it moves */
     PSM_FAULT_DUPLICATE, /* the caller sends its message twice */
     PSM_FAULT_REORDER,   /* the caller sends it behind the next one; PSM_FAULT_HELD_NS when there is none */
+    PSM_FAULT_CLOSE,     /* the caller loses its connection */
+    PSM_FAULT_STALL,     /* nothing moves on the connection from then on; value: nanoseconds, or 0: for ever */
     PSM_FAULT_ACTIONS
 };
 
@@ -93,6 +95,7 @@ struct psm_fault_args {
     const char *op;
     const volatile uint32_t *abort_flag;
     uint32_t cannot; /* PSM_FAULT_CAN(...) */
+    uint32_t comm;   /* communicator of the process, from 1; 0: not known */
 };
 
 struct psm_fault {

@@ -14,8 +14,14 @@ static const char *const actions[PSM_FAULT_ACTIONS] = {
     [PSM_FAULT_NONE] = "none",           [PSM_FAULT_ERROR] = "error",     [PSM_FAULT_HANG] = "hang",
     [PSM_FAULT_SLOW] = "slow",           [PSM_FAULT_LATE] = "late",       [PSM_FAULT_KILL] = "kill",
     [PSM_FAULT_DROP] = "drop",           [PSM_FAULT_SHORT] = "short",     [PSM_FAULT_CORRUPT] = "corrupt",
-    [PSM_FAULT_DUPLICATE] = "duplicate", [PSM_FAULT_REORDER] = "reorder",
+    [PSM_FAULT_DUPLICATE] = "duplicate", [PSM_FAULT_REORDER] = "reorder", [PSM_FAULT_CLOSE] = "close",
+    [PSM_FAULT_STALL] = "stall",
 };
+/* The same by the words that are common for networks. */
+static const struct {
+    const char *name;
+    enum psm_fault_action action;
+} also[] = {{"delay", PSM_FAULT_SLOW}, {"truncate", PSM_FAULT_SHORT}};
 
 static const struct {
     const char *name;
@@ -155,16 +161,19 @@ static bool read_action(const struct parser *p, struct part name, struct part va
 {
     int action = PSM_FAULT_NONE + 1;
     while (action < PSM_FAULT_ACTIONS && !is(name, actions[action])) action++;
+    for (size_t i = 0; i < sizeof also / sizeof *also; i++)
+        if (is(name, also[i].name)) action = also[i].action;
     if (action == PSM_FAULT_ACTIONS)
-        return fail(p, name.s,
-                    "expected an action (error=, hang, slow=, late=, kill, drop, short=, corrupt, duplicate, reorder), "
-                    "found '%.*s'",
-                    shown(name), name.s);
+        return fail(
+            p, name.s,
+            "expected an action (error=, hang, slow=, late=, kill, drop, short=, corrupt, duplicate, reorder, close, "
+            "stall), found '%.*s'",
+            shown(name), name.s);
     rule->action = (enum psm_fault_action)action;
     bool wants =
         action == PSM_FAULT_ERROR || action == PSM_FAULT_SLOW || action == PSM_FAULT_LATE || action == PSM_FAULT_SHORT;
     if (wants && !has_value) return fail(p, name.s + name.n, "expected '=' and a value after %s", actions[action]);
-    if (has_value && !wants && action != PSM_FAULT_KILL)
+    if (has_value && !wants && action != PSM_FAULT_KILL && action != PSM_FAULT_STALL)
         return fail(p, value.s, "%s takes no value, found '%.*s'", actions[action], shown(value), value.s);
     switch (rule->action) {
     case PSM_FAULT_ERROR:
@@ -172,6 +181,8 @@ static bool read_action(const struct parser *p, struct part name, struct part va
     case PSM_FAULT_SLOW:
     case PSM_FAULT_LATE:
         return read_duration(p, value, &rule->value);
+    case PSM_FAULT_STALL:
+        return !has_value || read_duration(p, value, &rule->value);
     case PSM_FAULT_KILL:
         rule->value = SIGKILL;
         return !has_value || read_signal(p, value, &rule->value);
@@ -225,8 +236,8 @@ static bool read_p(const struct parser *p, struct part part, struct psm_rule *ru
     return true;
 }
 
-enum key { KEY_RANK, KEY_PEER, KEY_NTH, KEY_P, KEY_SEED, KEY_OP, KEYS };
-static const char *const keys[KEYS] = {"rank", "peer", "nth", "p", "seed", "op"};
+enum key { KEY_RANK, KEY_PEER, KEY_COMM, KEY_NTH, KEY_P, KEY_SEED, KEY_OP, KEYS };
+static const char *const keys[KEYS] = {"rank", "peer", "comm", "nth", "p", "seed", "op"};
 
 static bool read_key(const struct parser *p, struct part name, struct part value, bool has_value, unsigned *seen,
                      struct psm_rule *rule)
@@ -234,7 +245,7 @@ static bool read_key(const struct parser *p, struct part name, struct part value
     int key = 0;
     while (key < KEYS && !is(name, keys[key])) key++;
     if (key == KEYS)
-        return fail(p, name.s, "expected a key (rank=, peer=, nth=, p=, seed=, op=), found '%.*s'", shown(name),
+        return fail(p, name.s, "expected a key (rank=, peer=, comm=, nth=, p=, seed=, op=), found '%.*s'", shown(name),
                     name.s);
     if (*seen & 1u << key) return fail(p, name.s, "%s= stands here for the second time", keys[key]);
     *seen |= 1u << key;
@@ -246,6 +257,12 @@ static bool read_key(const struct parser *p, struct part name, struct part value
         if (!read_uint(value, INT32_MAX, &number))
             return fail(p, value.s, "expected the number of a rank, found '%.*s'", shown(value), value.s);
         *(key == KEY_RANK ? &rule->rank : &rule->peer) = (int)number;
+        return true;
+    case KEY_COMM:
+        if (!read_uint(value, INT32_MAX, &number))
+            return fail(p, value.s, "expected the number of a communicator, from 0, found '%.*s'", shown(value),
+                        value.s);
+        rule->comm = (int)number;
         return true;
     case KEY_SEED:
         if (!read_uint(value, UINT64_MAX, &rule->seed))
@@ -264,7 +281,7 @@ static bool read_fault(const struct parser *p, struct part fault, struct psm_rul
 {
     const char *s = fault.s, *end = fault.s + fault.n;
     unsigned seen = 0;
-    *rule = (struct psm_rule){.rank = PSM_FAULT_UNKNOWN, .peer = PSM_FAULT_UNKNOWN};
+    *rule = (struct psm_rule){.rank = PSM_FAULT_UNKNOWN, .peer = PSM_FAULT_UNKNOWN, .comm = PSM_FAULT_UNKNOWN};
     for (int number = 0; number == 0 || s <= end; number++) {
         const char *e = s;
         while (e < end && *e != ':' && *e != ',') e++;
@@ -344,13 +361,14 @@ size_t psm_fault_format(const struct psm_fault_set *set, size_t i, char *buffer,
         ADD("=%s", r->error);
     else if (r->action == PSM_FAULT_ERROR || r->action == PSM_FAULT_SHORT || r->action == PSM_FAULT_KILL)
         ADD("=%lld", (long long)r->value);
-    else if (r->action == PSM_FAULT_SLOW || r->action == PSM_FAULT_LATE) {
+    else if (r->action == PSM_FAULT_SLOW || r->action == PSM_FAULT_LATE || (r->action == PSM_FAULT_STALL && r->value)) {
         size_t unit = sizeof units / sizeof *units - 1;
         while (unit && r->value % units[unit].ns) unit--;
         ADD("=%lld%s", (long long)(r->value / units[unit].ns), units[unit].name);
     }
     if (r->rank >= 0) ADD(":rank=%d", r->rank);
     if (r->peer >= 0) ADD(":peer=%d", r->peer);
+    if (r->comm >= 0) ADD(":comm=%d", r->comm);
     if (*r->op) ADD(":op=%s", r->op);
     if (r->nth) ADD(":nth=%llu", (unsigned long long)r->nth);
     if (r->every == 1) ADD("+");

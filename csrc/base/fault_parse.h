@@ -12,7 +12,7 @@ struct psm_rule {
     enum psm_fault_action action;
     int64_t value;
     char error[PSM_FAULT_NAME]; /* error=NAME, "" for a number */
-    int rank, peer;             /* PSM_FAULT_UNKNOWN: any */
+    int rank, peer, comm;       /* PSM_FAULT_UNKNOWN: any */
     char op[PSM_FAULT_NAME];    /* "": any */
     uint64_t nth, every;        /* nth 0: each call; every 0: only the nth */
     bool has_p;

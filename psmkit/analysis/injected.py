@@ -18,6 +18,8 @@ _DID = {
     "corrupt": "was made to damage what it moves",
     "slow": "was slowed down",
     "late": "was made to come back late",
+    "close": "was made to lose its connection",
+    "stall": "was made to stand still",
 }
 #: These change how long a call takes, and nothing else.
 _DELAYS = frozenset({"slow", "late"})

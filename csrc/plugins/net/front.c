@@ -9,16 +9,19 @@
 #include "say.h"
 
 #define CAN_STALL (PSM_FAULT_CAN_CALL | PSM_FAULT_CAN(PSM_FAULT_DROP))
+/* Of a connection that is made. */
+#define CAN_BREAK (PSM_FAULT_CAN(PSM_FAULT_CLOSE) | PSM_FAULT_CAN(PSM_FAULT_STALL))
 PSM_FAULT_SITE(site_listen, "net.listen", "The net plugin listens.");
 PSM_FAULT_SITE_OF(site_connect, "net.connect", "A call of connect; drop: it is not established.", CAN_STALL);
 PSM_FAULT_SITE_OF(site_accept, "net.accept", "A call of accept; drop: nobody came.", CAN_STALL);
 PSM_FAULT_SITE_OF(site_isend, "net.isend", "A message is posted; drop: it is lost, short: the peer gets less.",
-                  PSM_FAULT_CAN_ALL);
-PSM_FAULT_SITE_OF(site_irecv, "net.irecv", "A receive is posted; drop: it never ends.", CAN_STALL);
-PSM_FAULT_SITE_OF(site_test, "net.test", "A call of test; drop: not done yet, and nothing moves.", CAN_STALL);
+                  PSM_FAULT_CAN_ALL | CAN_BREAK);
+PSM_FAULT_SITE_OF(site_irecv, "net.irecv", "A receive is posted; drop: it never ends.", CAN_STALL | CAN_BREAK);
+PSM_FAULT_SITE_OF(site_test, "net.test", "A call of test; drop: not done yet, and nothing moves.",
+                  CAN_STALL | CAN_BREAK);
 PSM_FAULT_SITE_OF(site_connection, "net.connection",
-                  "Each isend and irecv; drop: the connection is lost, as when a network or the peer died.",
-                  PSM_FAULT_CAN(PSM_FAULT_DROP));
+                  "Each isend and irecv; drop, close: the connection is lost, as when a network or the peer died.",
+                  PSM_FAULT_CAN(PSM_FAULT_DROP) | CAN_BREAK);
 
 static const struct net_backend *const backends[] = {&net_socket, &net_shm, &net_chain};
 
@@ -27,6 +30,7 @@ static const struct net_backend *backend; /* while there are contexts */
 static unsigned contexts;
 static struct net_context process_context = {.magic = NET_CONTEXT, .traffic_class = NCCL_NET_TRAFFIC_CLASS_UNDEF};
 static bool process_is_in;
+static unsigned communicators; /* that there were */
 static _Atomic(ncclProfilerCallback_t) profiler;
 
 static ncclResult_t misuse(const char *call, const char *what)
@@ -53,20 +57,33 @@ static bool number_of(const char *site, const char *name, int64_t *value)
     return false;
 }
 
+static void break_off(struct net_comm *c, const char *call)
+{
+    net_record_error(c, call, "fault", ncclRemoteError);
+    c->backend->cut(c);
+}
+
 static __attribute__((noinline)) ncclResult_t before_slow(struct psm_site *site, struct net_comm *c,
                                                           struct psm_fault *fault)
 {
     struct psm_fault_args args = {
         .rank = PSM_FAULT_UNKNOWN, .peer = c ? c->peer_rank : PSM_FAULT_UNKNOWN, .op = c ? net_role(c) : NULL};
+    args.comm = c ? c->number : 0;
+    const char *call = strchr(site->name, '.') + 1;
     if (!psm_fault_hit(site, &args, fault)) {
-        fault->action = PSM_FAULT_NONE;
+        bool stalled = c && c->stalled_until && psm_clock_ns() < c->stalled_until;
+        fault->action = stalled ? PSM_FAULT_STALL : PSM_FAULT_NONE;
         return ncclSuccess;
     }
     if (psm_fault_act_before(fault)) return ncclInternalError;
+    if (c && (fault->action == PSM_FAULT_CLOSE || (fault->action == PSM_FAULT_DROP && site == &site_connection)))
+        break_off(c, call);
+    if (c && fault->action == PSM_FAULT_STALL)
+        c->stalled_until = fault->value ? psm_clock_ns() + (uint64_t)fault->value : UINT64_MAX;
     if (fault->action != PSM_FAULT_ERROR) return ncclSuccess;
     bool known = fault->value > 0 && fault->value < ncclNumResults;
     ncclResult_t result = known ? (ncclResult_t)fault->value : ncclSystemError;
-    if (c) net_record_error(c, strchr(site->name, '.') + 1, "fault", result);
+    if (c) net_record_error(c, call, "fault", result);
     return result;
 }
 
@@ -132,6 +149,7 @@ ncclResult_t net_init(void **context, uint64_t comm_id, int traffic_class, ncclD
     *made = (struct net_context){.magic = NET_CONTEXT, .comm_id = comm_id, .traffic_class = traffic_class};
     pthread_mutex_lock(&lock);
     ncclResult_t result = enter(made, logger, callback);
+    if (result == ncclSuccess) made->number = ++communicators;
     pthread_mutex_unlock(&lock);
     if (result != ncclSuccess)
         free(made);
@@ -146,6 +164,7 @@ ncclResult_t net_init_process(ncclDebugLogger_t logger, ncclProfilerCallback_t c
     pthread_mutex_lock(&lock);
     ncclResult_t result = process_is_in ? ncclSuccess : enter(&process_context, logger, callback);
     if (result == ncclSuccess) process_is_in = true;
+    process_context.number = 1;
     pthread_mutex_unlock(&lock);
     return result;
 }
@@ -233,6 +252,7 @@ ncclResult_t net_listen(void *opaque, int dev, void *handle, void **out)
     listener->magic = NET_LISTENER;
     listener->backend = backend;
     listener->dev = dev;
+    listener->number = context->number;
     *out = listener;
     after(&fault);
     return ncclSuccess;
@@ -261,6 +281,7 @@ ncclResult_t net_connect(void *opaque, int dev, int traffic_class, void *handle,
     struct net_comm *c = NULL;
     result = backend->connect(&own, dev, handle, &c);
     if (result != ncclSuccess || !c) return result;
+    c->number = own.number;
     established(c, out);
     after(&fault);
     return ncclSuccess;
@@ -278,6 +299,7 @@ ncclResult_t net_accept(void *opaque, void **out, void **device)
     listener->device = device;
     result = listener->backend->accept(listener, &c);
     if (result != ncclSuccess || !c) return result;
+    c->number = listener->number;
     established(c, out);
     after(&fault);
     return ncclSuccess;
@@ -469,17 +491,6 @@ static ncclResult_t corrupt(struct net_request *r)
     return result;
 }
 
-static inline ncclResult_t strike_connection(struct net_comm *c)
-{
-    struct psm_fault fault;
-    ncclResult_t result = before(&site_connection, c, &fault);
-    if (result == ncclSuccess && fault.action == PSM_FAULT_DROP) {
-        net_record_error(c, "connection", "fault", ncclRemoteError);
-        c->backend->cut(c);
-    }
-    return result;
-}
-
 static inline ncclResult_t before_isend(struct net_comm *c, struct psm_fault *fault)
 {
     if (__builtin_expect(!c->has_fault, 1)) return before(&site_isend, c, fault);
@@ -496,10 +507,10 @@ ncclResult_t net_isend(void *comm, void *data, size_t size, int tag, void *regis
     if (!holds(registration, c, data, size)) return misuse("isend", "the buffer is not in the memory of its mhandle");
     if (size > NCCL_MAX_NET_SIZE_BYTES) return misuse("isend", "the message is larger than maxP2pBytes");
     struct psm_fault fault;
-    ncclResult_t result = strike_connection(c);
+    ncclResult_t result = before(&site_connection, c, &fault);
     if (result == ncclSuccess && c->failed == ncclSuccess) result = before_isend(c, &fault);
     if (result != ncclSuccess || c->failed != ncclSuccess) return result != ncclSuccess ? result : c->failed;
-    struct net_request *r = net_request_take(c);
+    struct net_request *r = fault.action == PSM_FAULT_STALL ? NULL : net_request_take(c);
     if (!r) return ncclSuccess;
     if (fault.action == PSM_FAULT_SHORT && (uint64_t)fault.value < size) size = (size_t)fault.value;
     r->kind = NET_SEND;
@@ -512,7 +523,7 @@ ncclResult_t net_isend(void *comm, void *data, size_t size, int tag, void *regis
         return result;
     }
     result = post(r, request);
-    if (__builtin_expect(c->says_later == (*request != NULL), 0) && result == ncclSuccess)
+    if (__builtin_expect(c->says_later || !*request, 0) && result == ncclSuccess)
         net_record_later(c, !*request, size, tag);
     if (__builtin_expect(fault.action != PSM_FAULT_NONE, 0)) {
         c->has_fault = result == ncclSuccess && !*request;
@@ -534,10 +545,10 @@ ncclResult_t net_irecv(void *comm, int n, void **data, size_t *sizes, int *tags,
         if (registrations && !holds(registrations[i], c, data[i], sizes[i]))
             return misuse("irecv", "a buffer is not in the memory of its mhandle");
     struct psm_fault fault;
-    ncclResult_t result = strike_connection(c);
+    ncclResult_t result = before(&site_connection, c, &fault);
     if (result == ncclSuccess && c->failed == ncclSuccess) result = before(&site_irecv, c, &fault);
     if (result != ncclSuccess || c->failed != ncclSuccess) return result != ncclSuccess ? result : c->failed;
-    struct net_request *r = net_request_take(c);
+    struct net_request *r = fault.action == PSM_FAULT_STALL ? NULL : net_request_take(c);
     if (!r) return ncclSuccess;
     r->kind = NET_RECV;
     r->n = (uint8_t)n;
@@ -606,7 +617,8 @@ ncclResult_t net_test(void *request, int *done, int *sizes)
     if (r->kind == NET_FREE) return misuse("test", "the request was said to be done already");
     struct psm_fault fault;
     ncclResult_t result = before(&site_test, c, &fault);
-    if (result == ncclSuccess && fault.action == PSM_FAULT_DROP) return ncclSuccess;
+    if (result == ncclSuccess && (fault.action == PSM_FAULT_DROP || fault.action == PSM_FAULT_STALL))
+        return ncclSuccess;
     if (result == ncclSuccess && r->left > 0) {
         if (c->failed == ncclSuccess) result = c->backend->progress(c, r);
         /* What had come whole before the failure is good. */

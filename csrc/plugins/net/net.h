@@ -107,6 +107,8 @@ struct net_comm {
     pthread_mutex_t lock; /* of registrations */
     struct net_registration *registrations;
     psm_section *comms, *rows; /* of the record; NULL: none */
+    uint64_t stalled_until;    /* by a fault; 0: it is not */
+    uint32_t number;           /* of the communicator, from 1 */
     struct net_clock clock;
     uint32_t row;
     uint32_t looks, next_look; /* tests in vain since the last one that was noted, and when the next one is */
@@ -116,7 +118,7 @@ struct net_comm {
 };
 
 struct net_listener {
-    uint32_t magic;
+    uint32_t magic, number;
     const struct net_backend *backend;
     int dev;
     void **device; /* of accept, as in struct net_context */
@@ -124,7 +126,7 @@ struct net_listener {
 
 /* One of NCCL's communicators (v11 and later), or the process. */
 struct net_context {
-    uint32_t magic;
+    uint32_t magic, number; /* number: of the communicator, from 1 */
     uint64_t comm_id;
     int traffic_class; /* NCCL_NET_TRAFFIC_CLASS_UNDEF */
     void *inner;       /* of a chained plugin */

@@ -379,7 +379,7 @@ static int hits(char **argument)
     if (strcmp(argument[0], "test.alpha") == 0) site = &alpha;
     if (strcmp(argument[0], "test.beta") == 0) site = &beta;
     struct psm_fault_args args = {atoi(argument[2]), atoi(argument[3]), argument[4], NULL,
-                                  argument[5] ? (uint32_t)strtoul(argument[5], NULL, 0) : 0};
+                                  argument[5] ? (uint32_t)strtoul(argument[5], NULL, 0) : 0, 0};
     psm_fault_set_resolver(resolve);
     int count = atoi(argument[1]);
     for (int i = 1; i <= count; i++) {
@@ -418,7 +418,7 @@ static int act(void)
     signal(SIGUSR1, count_signal);
     signal(SIGUSR2, end_waits);
     signal(SIGHUP, raise_flag);
-    struct psm_fault_args args = {3, PSM_FAULT_UNKNOWN, NULL, &flag, 0};
+    struct psm_fault_args args = {3, PSM_FAULT_UNKNOWN, NULL, &flag, 0, 0};
     struct psm_fault fault;
     uint64_t begun = psm_clock_ns();
     int aborted = 0, struck = psm_fault_hit(&alpha, &args, &fault);
