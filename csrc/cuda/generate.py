@@ -6,6 +6,7 @@ generate.py impl OUT.h              prototypes of what csrc/hostcuda defines
 generate.py table OUT.h OUT.c       numbers and names of all functions
 generate.py shim OUT.c OUT.map      the functions that the sanitizer's shim stands in for
 generate.py psm-cuda OUT.h          struct psm_cuda: pointers to the functions that psm_cuda.list names
+generate.py face OUT.py...          what psmkit.lab.cuda calls libraries by, ready to load: face_LIBRARY.py each
 generate.py mark                    writes the provider column of api.def
 """
 
@@ -229,6 +230,18 @@ def write(path: str, text: str) -> None:
         target.write_text(text)
 
 
+def face(api: Api, out: Path) -> None:
+    """The declarations as cffi has parsed them; they are of use while api.def and its types are the same."""
+    import cffi  # what makes C does without
+
+    types = apidef.types(HERE.joinpath)
+    ffi = cffi.FFI()
+    ffi.cdef("\n".join([types, *apidef.declarations(api.functions, types, out.stem.removeprefix("face_"))]))
+    ffi.set_source(out.stem, None)
+    ffi.emit_python_code(str(out))
+    out.write_text(f"{out.read_text()}\nDIGEST = {apidef.digest(HERE.joinpath)}\n")
+
+
 def main(arguments: list[str]) -> None:
     api = Api()
     match arguments:
@@ -246,6 +259,9 @@ def main(arguments: list[str]) -> None:
                 write(out, text)
         case ["psm-cuda", out]:
             write(out, psm_cuda(api, (HERE / "psm_cuda.list").read_text()))
+        case ["face", *out]:
+            for path in map(Path, out):
+                face(api, path)
         case ["mark"]:
             mark(api)
         case _:

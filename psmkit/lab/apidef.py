@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+import zlib
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Function", "Parameter", "parse", "read"]
+__all__ = ["Function", "Parameter", "declarations", "digest", "parse", "read", "types"]
 
 _LINE = re.compile(r"(rt|drv|nvml)\s+(\S+)\s+(-|ptsz|ptds)\s+(\S+)\s+(.+)")
 _PROTOTYPE = re.compile(r"(?P<result>.*?[\s*])(?P<name>\w+)\s*\((?P<parameters>.*)\)", re.DOTALL)
@@ -132,3 +133,48 @@ def parse(text: str, name: str = "api.def") -> list[Function]:
 def read(path: Path) -> list[Function]:
     """The functions of a file in the format of csrc/cuda/api.def."""
     return parse(path.read_text(), str(path))
+
+
+_AREAS = ("", "_device", "_device_launch", "_memory", "_copy", "_stream", "_graph", "_nvml")
+_COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
+_WORD = re.compile(r"[A-Za-z_]\w*")
+_BUILTIN = {"void", "int", "unsigned", "char", "long", "short", "float", "double", "const", "size_t", "struct", "enum"} | {
+    "union", "signed", "uint64_t", "uint32_t", "int64_t", "int32_t", "uint8_t", "uint16_t", "intptr_t", "uintptr_t",
+}  # fmt: skip
+
+
+def _headers(place: Callable[[str], Path]) -> list[Path]:
+    return [place(f"types{area}.h") for area in _AREAS]
+
+
+def types(place: Callable[[str], Path]) -> str:
+    """The C types and constants of the headers beside api.def, as cffi reads them. ``place`` gives the path of a file."""
+    lines: list[str] = []
+    for path in _headers(place):
+        for line in _COMMENT.sub("", path.read_text()).splitlines():
+            if not line.startswith("#") or re.fullmatch(r"#define \w+ +-?\w+", line.strip()):
+                lines.append(line)
+    return "\n".join(line for line in lines if line.strip())
+
+
+def declarations(functions: Iterable[Function], known_types: str, library: str) -> Iterator[str]:
+    """C declarations of what can be called in cudart12, cudart13, cuda or nvml: functions whose types are known."""
+    known = set(_WORD.findall(known_types)) | _BUILTIN
+    kind = {"cuda": "drv", "nvml": "nvml"}.get(library, "rt")
+    soname = int(library.removeprefix("cudart")) if kind == "rt" else None
+    for f in functions:
+        if f.library != kind or f.result is None or (soname and soname not in f.versions):
+            continue
+        used = set(_WORD.findall(f.result)) | {word for p in f.parameters for word in _WORD.findall(p.type)}
+        if used <= known:
+            yield f.prototype + ";"
+            if f.default_stream:
+                yield f.prototype.replace(f.name + "(", f"{f.name}_{f.default_stream}(", 1) + ";"
+
+
+def digest(place: Callable[[str], Path]) -> int:
+    """Of all that declarations are made of."""
+    value = 0
+    for path in (place("api.def"), *_headers(place)):
+        value = zlib.crc32(path.read_bytes(), value)
+    return value

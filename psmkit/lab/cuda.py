@@ -5,14 +5,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
-import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
-
-import cffi
 
 from psmkit.lab import apidef
 from psmkit.model.errors import PsmkitError
@@ -25,7 +23,6 @@ LIBRARIES = {
     "cuda": "libcuda.so.1",
     "nvml": "libnvidia-ml.so.1",
 }
-_AREAS = ("", "_device", "_device_launch", "_memory", "_copy", "_stream", "_graph", "_nvml")
 _TREE = Path(__file__).parents[2] / "csrc" / "cuda"
 
 
@@ -79,43 +76,33 @@ def environment(base: Mapping[str, str] | None = None) -> dict[str, str]:
     return env
 
 
-_COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
-_WORD = re.compile(r"[A-Za-z_]\w*")
-_BUILTIN = {"void", "int", "unsigned", "char", "long", "short", "float", "double", "const", "size_t", "struct", "enum"} | {
-    "union", "signed", "uint64_t", "uint32_t", "int64_t", "int32_t", "uint8_t", "uint16_t", "intptr_t", "uintptr_t",
-}  # fmt: skip
-
-
-@cache
-def _types() -> str:
-    lines: list[str] = []
-    for area in _AREAS:
-        for line in _COMMENT.sub("", _data(f"types{area}.h").read_text()).splitlines():
-            if not line.startswith("#") or re.fullmatch(r"#define \w+ +-?\w+", line.strip()):
-                lines.append(line)
-    return "\n".join(line for line in lines if line.strip())
-
-
 def declarations(library: str) -> Iterator[str]:
     """C declarations of what can be called in one of LIBRARIES: functions whose types are known."""
-    types = _types()
-    known = set(_WORD.findall(types)) | _BUILTIN
-    kind = {"cuda": "drv", "nvml": "nvml"}.get(library, "rt")
-    soname = int(library.removeprefix("cudart")) if kind == "rt" else None
-    for f in functions():
-        if f.library != kind or f.result is None or (soname and soname not in f.versions):
-            continue
-        used = set(_WORD.findall(f.result)) | {word for p in f.parameters for word in _WORD.findall(p.type)}
-        if used <= known:
-            yield f.prototype + ";"
-            if f.default_stream:
-                yield f.prototype.replace(f.name + "(", f"{f.name}_{f.default_stream}(", 1) + ";"
+    return apidef.declarations(functions(), apidef.types(_data), library)
+
+
+def _made(library: str) -> Any:
+    """What the build has made of the declarations, which takes a seventh of a second; None: nothing, or of others."""
+    try:
+        path = folder() / f"face_{library}.py"
+    except LabError:
+        return None
+    spec = importlib.util.spec_from_file_location(path.stem, path) if path.exists() else None
+    if spec is None or spec.loader is None:
+        return None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.ffi if apidef.digest(_data) == module.DIGEST else None
 
 
 @cache
 def _ffi(library: str) -> Any:
-    ffi = cffi.FFI()
-    ffi.cdef(_types() + "\n" + "\n".join(declarations(library)))
+    ffi = _made(library)
+    if ffi is None:
+        import cffi  # late: it brings its parser of C
+
+        ffi = cffi.FFI()
+        ffi.cdef(apidef.types(_data) + "\n" + "\n".join(declarations(library)))
     return ffi
 
 
@@ -135,7 +122,10 @@ class Face:
         self.ok = _Checked(self)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._lib, name)
+        try:
+            return getattr(self._lib, name)
+        except getattr(self.ffi, "error", AttributeError) as error:  # of the build's: declared, and not in the library
+            raise AttributeError(str(error)) from None
 
     def new(self, kind: str, value: Any = None) -> Any:
         """A C object, as ``ffi.new``."""

@@ -47,7 +47,7 @@ def test_wheel_holds_catalogue_and_scanner_and_no_tests(wheel: Path) -> None:
 def test_wheel_holds_the_emulated_cuda(wheel: Path) -> None:
     inside = {n.removeprefix("psmkit/lab/hostcuda/") for n in zipfile.ZipFile(wheel).namelist() if "/hostcuda/" in n}
     libraries = {"libcudart.so.12", "libcudart.so.13", "libcuda.so.1", "libnvidia-ml.so.1", "libpsm_hostcuda.so"}
-    assert libraries | {"api.def", "types.h"} <= inside
+    assert libraries | {"api.def", "types.h", "face_cudart13.py"} <= inside
 
 
 def test_a_program_is_compiled_against_the_libpsm_of_a_wheel(wheel: Path, tmp_path: Path) -> None:
