@@ -118,22 +118,21 @@ bool prof_comm_take(struct prof_comm *comm, uint32_t chunk, uint64_t now)
     uint8_t none = PROF_CHUNK_NONE;
     bool mine = atomic_compare_exchange_strong(&comm->chunk[chunk], &none, PROF_CHUNK_TAKING);
     if (!mine && none == PROF_CHUNK_THERE) return true;
-    /* Another thread is taking it and has counted it: twice does no harm, and waiting would. */
+    /* Another thread is taking it and has counted it: twice does no harm, and waiting would. Whoever has it first says
+     * so, as rows are used from then on. */
     bool good = !mine || atomic_fetch_add(&bytes_taken, bytes) + bytes <= most_bytes;
     bool room = good && psm_section_take(comm->events, first, count) == 0;
-    if (mine && !room) {
+    uint8_t taking = PROF_CHUNK_TAKING;
+    if (room && !atomic_compare_exchange_strong(&comm->chunk[chunk], &taking, PROF_CHUNK_THERE))
+        room = taking == PROF_CHUNK_THERE; /* else the other was refused, and took its count back */
+    if (!room) atomic_store_explicit(&comm->no_memory_ns, now, memory_order_relaxed);
+    taking = PROF_CHUNK_TAKING;
+    /* Refused here, and given to the other in the meantime: it counts as it is. */
+    if (mine && !room && atomic_compare_exchange_strong(&comm->chunk[chunk], &taking, PROF_CHUNK_NONE))
         atomic_fetch_sub(&bytes_taken, bytes);
-        atomic_store(&comm->chunk[chunk], PROF_CHUNK_NONE);
-    }
-    if (!room) {
-        atomic_store_explicit(&comm->no_memory_ns, now, memory_order_relaxed);
-        return false;
-    }
-    if (mine) {
-        comm->bytes += bytes;
-        atomic_store(&comm->chunk[chunk], PROF_CHUNK_THERE);
-    }
-    return true;
+    else if (mine)
+        atomic_fetch_add(&comm->bytes, bytes);
+    return room;
 }
 
 bool prof_consumer_lives(const struct psm_prof_comm *shared, uint64_t now)
@@ -189,9 +188,18 @@ static uint64_t folded(uint64_t hash)
 
 /* ---- the mask ---- */
 
-/* One kind stays on at NCCL, as a plugin that is never called learns of no wish. */
-static void set_mask(struct prof_comm *comm, uint32_t mask)
+/* Kinds that a version has. */
+static uint32_t known(uint32_t abi)
 {
+    static const uint32_t kinds[] = {0, 0x3f, 0x3f, 0xff, 0xff, 0xfff, 0x7fff};
+    return kinds[abi < 6 ? abi : 6];
+}
+
+/* One kind stays on at NCCL, as a plugin that is never called learns of no wish. */
+static void set_mask(struct prof_comm *comm, uint32_t wanted)
+{
+    uint32_t mask = prof_mask_closed(wanted) & known(comm->shared->abi);
+    if (mask == atomic_load_explicit(&comm->mask, memory_order_relaxed)) return;
     atomic_store(&comm->mask, mask);
     atomic_store(&comm->shared->mask, mask);
     if (comm->nccl_mask) __atomic_store_n(comm->nccl_mask, (int)(mask ? mask : ncclProfileGroup), __ATOMIC_RELAXED);
@@ -201,8 +209,7 @@ void prof_comm_tick(struct prof_comm *comm)
 {
     uint32_t wanted = atomic_load_explicit(&comm->shared->mask_wanted, memory_order_relaxed);
     if (wanted == UINT32_MAX || !atomic_load_explicit(&comm->context, memory_order_relaxed)) return;
-    wanted = prof_mask_closed(wanted);
-    if (wanted != atomic_load_explicit(&comm->mask, memory_order_relaxed)) set_mask(comm, wanted);
+    set_mask(comm, wanted);
 }
 
 /* ---- begin ---- */
@@ -249,9 +256,9 @@ static ncclResult_t begin(struct prof_comm *comm, const struct prof_init *init)
     comm->trigger = settings.trigger;
     comm->interval_ns = settings.interval_ns;
     comm->logger = init->logger;
-    comm->bytes = FIXED_BYTES;
-    if (atomic_fetch_add(&bytes_taken, comm->bytes) + comm->bytes > most_bytes || !make_file(comm)) {
-        atomic_fetch_sub(&bytes_taken, comm->bytes);
+    atomic_store(&comm->bytes, FIXED_BYTES);
+    if (atomic_fetch_add(&bytes_taken, FIXED_BYTES) + FIXED_BYTES > most_bytes || !make_file(comm)) {
+        atomic_fetch_sub(&bytes_taken, atomic_load(&comm->bytes));
         PROF_SAY(comm->logger, PSM_PROFILER_NO_FILE, psm_profiler_no_file, init->comm_hash, init->rank, most_bytes);
         return ncclSystemError;
     }
@@ -292,7 +299,8 @@ ncclResult_t prof_comm_init(void **context, int *mask, const struct prof_init *i
     ncclResult_t result = !settled ? ncclInvalidUsage : comm ? begin(comm, init) : ncclSystemError;
     if (result == ncclSuccess) {
         comm->nccl_mask = mask;
-        set_mask(comm, prof_mask_closed(settings.mask));
+        atomic_store(&comm->mask, UINT32_MAX);
+        set_mask(comm, settings.mask);
         uint64_t value = (uint64_t)CONTEXT_TAG << 56 | (uint64_t)psm_proc_self()->tag << 40 |
                          folded(init->comm_hash) << 28 | (uint64_t)comm->number << 16 |
                          (atomic_load(&comm->generation) & 0xffff);
@@ -364,7 +372,7 @@ ncclResult_t prof_comm_finalize(void *context)
         atomic_fetch_add(&comm->shared->bad_handle, atomic_exchange(&prof_lost_handles, 0));
         report(comm);
         PROF_SET(comm->shared->end_ns, now);
-        atomic_fetch_sub(&bytes_taken, comm->bytes);
+        atomic_fetch_sub(&bytes_taken, atomic_load(&comm->bytes));
         comm->nccl_mask = NULL;
         psm_record_keep(comm->record, prof_consumer_lives(comm->shared, now));
         psm_record_end(comm->record);

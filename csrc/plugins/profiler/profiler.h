@@ -139,7 +139,8 @@ struct prof_comm {
     _Atomic bool said_full, said_memory;
     _Atomic uint32_t naming; /* a thread adds a name */
     _Atomic uint32_t threads;
-    uint64_t interval_ns, bytes;
+    uint64_t interval_ns;
+    _Atomic uint64_t bytes; /* of the process's cap, that it has */
     int *nccl_mask;
     ncclDebugLogger_t logger;
     bool forked;
