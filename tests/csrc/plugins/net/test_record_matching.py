@@ -84,6 +84,8 @@ def test_good_runs_are_no_finding(net: Built, folder: Path, settings: dict[str, 
         ("net.connection:drop:rank=0:nth=4", {}, "PSM956", 0, "rank 0 began with ncclRemoteError of the connection"),
         ("net.connection:drop:rank=1:nth=4", SHM, "PSM956", 1, "rank 1 began with ncclRemoteError of the connection"),
         ("net.test:drop:rank=1:nth=1+", SHM, "PSM957", 1, "rank 1 stands still"),
+        ("net.isend:close:comm=0:nth=4", SHM, "PSM956", 0, "rank 0 began with ncclRemoteError in isend"),
+        ("net.test:stall:rank=1:nth=1", {}, "PSM957", 1, "rank 1 stands still"),
         ("net.test:drop:rank=0:nth=1+", {}, "PSM955", 0, "rank 0 has not asked since whether it is sent"),
     ],
 )
@@ -93,6 +95,12 @@ def test_fault_is_named(
     (found,) = after(net, folder, "faults", PSM_FAULTS=fault, **settings)
     assert (found.code, found.culprits) == (code, (culprit,)), found
     assert said in found.title
+
+
+def test_what_passes_is_no_finding(net: Built, folder: Path) -> None:
+    """A stall that ends, a delay, and a fault of a communicator that there is not."""
+    faults = "net.connection:stall=20ms:nth=3;net.isend:delay=5ms:nth=5;net.isend:drop:comm=1"
+    assert after(net, folder, "faults", PSM_FAULTS=faults) == []
 
 
 def test_requests_are_shown_side_by_side(net: Built, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -139,9 +147,15 @@ def test_rank_that_died_is_named(net: Built, folder: Path, scenario: str, dead: 
             "rank 1 waits for message 3 (64 bytes, tag 0), and rank 0 has not sent it",
             {},
         ),
+        (
+            "net.isend:stall:nth=4",
+            "PSM952",
+            "rank 1 waits for message 3 (64 bytes, tag 0), and rank 0 has not sent it",
+            SHM,
+        ),
         ("net.test:hang:rank=1:nth=1", "PSM957", "rank 1 stands still: message 0 (64 bytes, tag 0) is sent", SHM),
     ],
-    ids=["irecv", "irecv-grouped", "isend", "test"],
+    ids=["irecv", "irecv-grouped", "isend", "isend-stalls", "test"],
 )
 def test_rank_that_hangs_is_named_while_it_does(
     net: Built, folder: Path, fault: str, code: str, said: str, settings: dict[str, str]
