@@ -37,6 +37,11 @@ static_assert(sizeof(ConnectInfo) <= sizeof(struct ncclConnect),
 
 class Provider;
 
+/* How far NCCL's profiler has been told of an operation's steps. */
+struct Told {
+    uint64_t begun = 0, moving = 0, ended = 0;
+};
+
 /* NCCL's ops of one group on one connection, while they run. */
 struct Operation {
     Provider *provider;
@@ -45,6 +50,7 @@ struct Operation {
     int nsubs = 0;
     bool begun = false;               /* the stream has come so far: sync->proxyReadyEvent was seen */
     std::atomic<bool> counted{false}; /* off sync->proxyOpCount; sync may be gone */
+    std::vector<Told> told;           /* of each sub; empty: nobody wants to know */
 };
 
 /* A buffer of the application that one peer can reach. */
@@ -140,6 +146,12 @@ struct psm_host host_of(Provider *provider);
 /* The last error as NCCL's result, with one line in the log. */
 ncclResult_t refuse(const char *what, psm_status status);
 ncclResult_t result_of(psm_status status);
+
+/* ---- NCCL's profiler ---- */
+
+void profile_begin(struct ncclProxyArgs *args, Operation *operation);
+void profile_moved(struct ncclProxyArgs *args, Operation *operation);
+void profile_end(struct ncclProxyArgs *args, Operation *operation);
 
 /* ---- NCCL's tables ---- */
 

@@ -141,7 +141,9 @@ ncclResult_t proxy_progress(struct ncclProxyState *, struct ncclProxyArgs *args)
 {
     void **place = &args->subs[0].requests[0]; /* the transport's own */
     if (args->state == ncclProxyOpReady) {
-        *place = begin(args);
+        Operation *begun = begin(args);
+        *place = begun;
+        profile_begin(args, begun);
         args->state = ncclProxyOpProgress;
     }
     args->idle = 1;
@@ -155,7 +157,9 @@ ncclResult_t proxy_progress(struct ncclProxyState *, struct ncclProxyArgs *args)
         if (!part.idle) args->idle = 0;
         if (part.state != psmProxyOpNone) ended = false;
     }
+    if (!ended) profile_moved(args, operation);
     if (ended) {
+        profile_end(args, operation);
         args->done = args->nsubs;
         args->state = ncclProxyOpNone;
         *place = nullptr;

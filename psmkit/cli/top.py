@@ -150,7 +150,8 @@ def _communicator(page: Page, view: CommunicatorView, culprits: set[tuple[str | 
     name = f" {view.name}" if view.name else ""
     where = f", {view.nnodes} nodes" if view.nnodes > 1 else ""
     page.cut(
-        f"communicator {view.comm_hash:#x}{name}: {len(view.ranks)} of {view.nranks} ranks are here{where}", "heading"
+        f"communicator {view.comm_hash:#x}{name}: {len(view.ranks)} of {view.nranks if view.nranks > 0 else '?'} ranks are here{where}",
+        "heading",
     )
     rows = [
         [
