@@ -9,13 +9,14 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 import importlib
 import socket
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
 from opentelemetry._logs import LogRecord, SeverityNumber
 from opentelemetry.sdk._logs import ReadableLogRecord
+from opentelemetry.sdk.metrics import Exemplar
 from opentelemetry.sdk.metrics.export import (
     AggregationTemporality,
     Gauge,
@@ -39,6 +40,7 @@ from psmkit.telemetry.totals import Distribution, Point
 __all__ = ["PROTOCOLS", "SCOPE", "Exporter", "exporters", "log_records", "metrics_data", "place", "resource", "signals"]
 
 PROTOCOLS = ("grpc", "http/protobuf")
+Exemplars = Mapping[tuple[str, tuple[str, ...]], Sequence[Exemplar]]
 SIGNALS = ("metrics", "traces", "logs")
 SCOPE = InstrumentationScope("psmkit.telemetry")
 _EVIDENCE = 20  # lines of a finding that go into its log record
@@ -67,20 +69,20 @@ def resource(host: str | None = None) -> Resource:
 # ---- metrics ----
 
 
-def metrics_data(points: Iterable[Point], of: Resource) -> MetricsData:
-    """Points as cumulative metrics."""
+def metrics_data(points: Iterable[Point], of: Resource, exemplars: Exemplars | None = None) -> MetricsData:
+    """Points as cumulative metrics, with those exemplars that they have."""
     grouped: dict[str, list[Point]] = {}
     for point in points:
         grouped.setdefault(point.metric.name, []).append(point)
-    scope = ScopeMetrics(SCOPE, [_metric(found) for found in grouped.values()], "")
+    scope = ScopeMetrics(SCOPE, [_metric(found, exemplars or {}) for found in grouped.values()], "")
     return MetricsData([ResourceMetrics(of, [scope], of.schema_url or "")])
 
 
-def _metric(points: list[Point]) -> Metric:
+def _metric(points: list[Point], exemplars: Exemplars) -> Metric:
     about = points[0].metric
     data: Gauge | Sum | Histogram
     if about.kind == "histogram":
-        data = Histogram([_histogram(point) for point in points], AggregationTemporality.CUMULATIVE)
+        data = Histogram([_histogram(point, exemplars) for point in points], AggregationTemporality.CUMULATIVE)
     else:
         numbers = [_number(point) for point in points]
         data = Gauge(numbers) if about.kind == "gauge" else Sum(numbers, AggregationTemporality.CUMULATIVE, True)
@@ -92,7 +94,7 @@ def _number(point: Point) -> NumberDataPoint:
     return NumberDataPoint(point.attributes, point.start_ns, point.time_ns, point.value)
 
 
-def _histogram(point: Point) -> HistogramDataPoint:
+def _histogram(point: Point, exemplars: Exemplars) -> HistogramDataPoint:
     found = point.value
     assert isinstance(found, Distribution)
     return HistogramDataPoint(
@@ -105,6 +107,7 @@ def _histogram(point: Point) -> HistogramDataPoint:
         BOUNDS[point.metric.unit],
         found.least,
         found.most,
+        exemplars.get((point.metric.name, point.values), ()),
     )
 
 

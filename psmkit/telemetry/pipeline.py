@@ -62,6 +62,7 @@ class Pipeline:
         self._totals.add(take)
         self._rows_dropped += take.rows_dropped
         spans: list[Any] = []
+        exemplars: Any = None
         if self._outbox is not None:
             from psmkit.telemetry import otlp
             from psmkit.telemetry import spans as making
@@ -70,7 +71,7 @@ class Pipeline:
                 self._resource = otlp.resource()
             if len(take.spans):
                 built = making.build(take, self._resource, self._settings.spans)
-                spans = built.spans
+                spans, exemplars = built.spans, built.exemplars
                 self._built += len(spans)
                 self._dropped += built.dropped
         if self._recorder is not None:
@@ -82,7 +83,7 @@ class Pipeline:
         self.points = self._totals.points()
         self._seen |= {p.values[:2]: p for p in self.points if p.metric.name == _INFO}
         if self._outbox is not None:
-            self._outbox.put("metrics", otlp.metrics_data(self.points, self._resource), len(self.points))
+            self._outbox.put("metrics", otlp.metrics_data(self.points, self._resource, exemplars), len(self.points))
             records = otlp.log_records(found, self._resource, take.wall_ns)
             for signal, items in (("traces", spans), ("logs", records)):
                 for first in range(0, len(items), _TOGETHER):

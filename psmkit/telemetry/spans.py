@@ -8,11 +8,12 @@ no sequence number that both ends know: their traces are of one rank, and their 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from opentelemetry.sdk.metrics import Exemplar
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import Event, ReadableSpan
 from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
@@ -35,8 +36,9 @@ from psmkit.telemetry.layout import (
 )
 from psmkit.telemetry.otlp import SCOPE
 from psmkit.telemetry.take import Take, text, word
+from psmkit.telemetry.totals import operation_key
 
-__all__ = ["Spans", "build"]
+__all__ = ["Exemplars", "Spans", "build"]
 
 _GROUP, _COLL, _P2P, _OP, _STEP, _CTRL, _KERNEL, _NET, _CE_COLL = 0, 1, 2, 3, 4, 5, 6, 7, 12
 _OPERATIONS = (_COLL, _P2P, _CE_COLL)
@@ -50,12 +52,18 @@ _MEMBERS = {
 _STATES = (("gpu_ns", "gpu wait"), ("peer_ns", "peer wait"), ("net_ns", "network wait"), ("flush_ns", "flush wait"))
 
 
+Exemplars = dict[tuple[str, tuple[str, ...]], list[Exemplar]]
+_EXEMPLARS = 4  # of a series
+
+
 @dataclass(slots=True)
 class Spans:
-    """What became of the rows of a take. ``dropped`` are those for which the budget had no room."""
+    """What became of the rows of a take. ``dropped`` are those for which the budget had no room. ``exemplars`` of durations lead from
+    a series, by metric and attributes, to traces."""
 
     spans: list[ReadableSpan] = field(default_factory=list)
     dropped: int = 0
+    exemplars: Exemplars = field(default_factory=dict)
 
 
 @dataclass(slots=True, eq=False)
@@ -100,6 +108,11 @@ def build(take: Take, of: Resource, budget: int) -> Spans:
     if len(out.spans) > budget:
         out.dropped += len(out.spans) - budget
         del out.spans[budget:]
+    for tree in kept:
+        for metric, values, exemplar in maker.exemplars(tree):
+            there = out.exemplars.setdefault((metric, values), [])
+            if len(there) < _EXEMPLARS:
+                there.append(exemplar)
     return out
 
 
@@ -281,6 +294,20 @@ class _Maker:
                 operation = _operation(row) or (_operation(other) if other is not None else None)
                 out.append(self._make(row, operation, self._trace(operation, top)))
         return out
+
+    def exemplars(self, tree: list[_Row]) -> Iterator[tuple[str, tuple[str, ...], Exemplar]]:
+        """The operations of a tree that have ended, as the durations they are in the metrics."""
+        for row in tree:
+            if row.type not in _OPERATIONS or not _ended(row):
+                continue
+            key = (f"{int(row.comm['comm_hash']):016x}", str(int(row.comm["rank"])))
+            names = row.member.dtype.names
+            more = {name: int(row.member[name]) for name in ("algo", "proto", "peer") if name in names}
+            of, values = operation_key(key, row.type, int(row.member["func"]), int(row.member["datatype"]), **more)
+            trace = self._trace(row, row)
+            seconds = (self._end(row) - self._begin(row)) / 1e9
+            span = self._span(row, row, trace)
+            yield f"{of}.duration", values, Exemplar({}, seconds, self._end(row), span, trace)
 
     def _foreign(self, row: _Row) -> _Row | None:
         """The operation of another process for which a proxy operation is done (PXN), when it is here."""

@@ -13,13 +13,13 @@ from psmkit.telemetry.metrics import METRICS, OVERFLOW, SHIFTS, UNIT, Metric
 from psmkit.telemetry.reader import fit
 from psmkit.telemetry.take import Array, Take, text, word
 
-__all__ = ["Distribution", "Point", "Totals"]
+__all__ = ["Distribution", "Point", "Totals", "operation_key"]
 
 Values = tuple[str, ...]
 
 SERIES = 1000  # of a metric
 FORGET = 60  # takes after which the series of a communicator that is gone are dropped
-_CE_COLL = 12
+_P2P, _CE_COLL = 2, 12
 _OTHER_COMM = 0xFFFFFFFF  # of rows that sum up what had no key
 _WAITS = ("gpu", "peer", "network", "flush")
 _PROXY_STATES = ("idle", "active", "sleep", "append")
@@ -66,6 +66,17 @@ class Point:
     def attributes(self) -> dict[str, str]:
         """Attributes by name."""
         return dict(zip(self.metric.attributes, self.values, strict=True))
+
+
+def operation_key(
+    key: Values, kind: int, func: int, datatype: int, algo: int = 255, proto: int = 255, peer: int = -1
+) -> tuple[str, Values]:
+    """How the metrics of an operation begin, and their attributes: ``key`` is that of the communicator's rank, ``kind`` the type of event."""
+    function, type_ = word(FUNCTIONS, func), word(DATATYPES, datatype)
+    if kind == _P2P:
+        return "nccl.p2p", (*key, function, str(peer), type_)
+    algorithm = word(ALGORITHMS, algo, "copy_engine" if kind == _CE_COLL else "none")
+    return "nccl.collective", (*key, function, algorithm, word(PROTOCOLS, proto), type_)
 
 
 class _Series:
@@ -230,19 +241,14 @@ class Totals:
 
     def _op(self, row: Any) -> None:
         key = self._key(int(row["comm"]), int(row["other"]))
-        rest = bool(row["other"])
-
-        def name(names: tuple[str, ...], field: str, none: str = "none") -> str:
-            return OVERFLOW if rest else word(names, int(row[field]), none)
-
-        function, datatype = name(FUNCTIONS, "func"), name(DATATYPES, "datatype")
-        if row["type"] == 2:
-            of = "nccl.p2p"
-            values: Values = (*key, function, OVERFLOW if rest else str(int(row["peer"])), datatype)
+        if row["other"]:
+            of = "nccl.p2p" if row["type"] == _P2P else "nccl.collective"
+            values: Values = (*key, *(OVERFLOW,) * (len(METRICS[f"{of}.duration"].attributes) - len(key)))
         else:
-            of = "nccl.collective"
-            ce = "copy_engine" if row["type"] == _CE_COLL else "none"
-            values = (*key, function, name(ALGORITHMS, "algo", ce), name(PROTOCOLS, "proto"), datatype)
+            of, values = operation_key(
+                key, *(int(row[name]) for name in ("type", "func", "datatype", "algo", "proto", "peer"))
+            )
+        if row["type"] != _P2P:
             channels = self._find("nccl.collective.channels", values)
             if channels is not None:
                 channels.number = max(channels.number, int(row["channels"]))

@@ -70,6 +70,9 @@ def test_metrics_spans_and_findings_reach_the_collector(protocol: str) -> None:
         assert (point.min, point.max) == pytest.approx((0.0009, 0.07))
         assert sum(point.bucket_counts) == 3
         assert point.time_unix_nano == WALL
+        (exemplar,) = point.exemplars
+        assert exemplar.as_double == pytest.approx(880e-6)
+        assert (exemplar.trace_id, exemplar.span_id) in {(s.trace_id, s.span_id) for s in receiver.spans()}
     assert {name for name, _ in points} <= set(METRICS)
     metrics = receiver.got["metrics"][-1].resource_metrics[0]
     assert attributes(metrics.resource)["service.name"] == "psmkit"
