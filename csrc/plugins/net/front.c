@@ -123,6 +123,7 @@ static ncclResult_t choose(void)
 
 static void leave_backend(void)
 {
+    net_merged_forget();
     backend->fini();
     backend = NULL;
 }
@@ -190,8 +191,18 @@ ncclResult_t net_finalize(void *opaque)
 ncclResult_t net_devices(int *ndev)
 {
     if (!backend) return misuse("devices", "init was not called, or failed");
-    *ndev = backend->devices();
+    *ndev = backend->devices() + net_merged_count();
     return ncclSuccess;
+}
+
+const struct net_backend *net_physical(void)
+{
+    return backend;
+}
+
+static const struct net_backend *backend_of(int dev)
+{
+    return net_merged_count() && dev >= backend->devices() ? &net_merged : backend;
 }
 
 int net_physical_devices(void)
@@ -202,7 +213,8 @@ int net_physical_devices(void)
 static ncclResult_t check_device(const char *call, int dev)
 {
     if (!backend) return misuse(call, "init was not called, or failed");
-    if (dev < 0 || dev >= backend->devices()) return misuse(call, "there is no device of this number");
+    if (dev < 0 || dev >= backend->devices() + net_merged_count())
+        return misuse(call, "there is no device of this number");
     return ncclSuccess;
 }
 
@@ -225,8 +237,16 @@ ncclResult_t net_properties(int dev, ncclNetProperties_v12_t *props)
         .railId = NCCL_NET_ID_UNDEF,
         .planeId = NCCL_NET_ID_UNDEF,
     };
-    backend->properties(dev, props);
+    backend_of(dev)->properties(dev, props);
     return ncclSuccess;
+}
+
+/* A chained plugin that merges devices does it itself. */
+ncclResult_t net_make_device(int *dev, const ncclNetVDeviceProps_v12_t *props)
+{
+    if (!backend) return misuse("makeVDevice", "init was not called, or failed");
+    ncclResult_t result = backend->make_device ? backend->make_device(dev, props) : ncclInProgress;
+    return result == ncclInProgress ? net_merged_make(dev, props) : result;
 }
 
 /* ---- connections ---- */
@@ -247,10 +267,12 @@ ncclResult_t net_listen(void *opaque, int dev, void *handle, void **out)
     if ((result = before(&site_listen, NULL, &fault)) != ncclSuccess) return result;
     memset(handle, 0, NET_HANDLE);
     struct net_listener *listener = NULL;
-    result = backend->listen(context, dev, handle, &listener);
+    /* What is left in NCCL's memory of another handle is none of this. */
+    if (net_merged_count()) net_merged_unmark(handle);
+    result = backend_of(dev)->listen(context, dev, handle, &listener);
     if (result != ncclSuccess) return result;
     listener->magic = NET_LISTENER;
-    listener->backend = backend;
+    listener->backend = backend_of(dev);
     listener->dev = dev;
     listener->number = context->number;
     *out = listener;
@@ -279,7 +301,9 @@ ncclResult_t net_connect(void *opaque, int dev, int traffic_class, void *handle,
     if (traffic_class != NCCL_NET_TRAFFIC_CLASS_UNDEF) own.traffic_class = traffic_class;
     own.device = device;
     struct net_comm *c = NULL;
-    result = backend->connect(&own, dev, handle, &c);
+    /* Only tables with handles of that size come with a device. */
+    bool merged = backend_of(dev) == &net_merged || (device && net_merged_handle(handle));
+    result = (merged ? &net_merged : backend)->connect(&own, dev, handle, &c);
     if (result != ncclSuccess || !c) return result;
     c->number = own.number;
     established(c, out);
@@ -336,93 +360,6 @@ ncclResult_t net_close_send(void *comm)
 ncclResult_t net_close_recv(void *comm)
 {
     return close_comm(comm, NET_RECEIVER, "closeRecv");
-}
-
-/* ---- memory ---- */
-
-static struct net_comm *comm_of(void *opaque)
-{
-    struct net_comm *c = opaque;
-    return c && (c->magic == NET_SENDER || c->magic == NET_RECEIVER) ? c : NULL;
-}
-
-ncclResult_t net_registration_make(struct net_comm *c, void *data, size_t size, int type,
-                                   const struct net_dmabuf *dmabuf, struct net_registration **out)
-{
-    struct net_registration *g = calloc(1, sizeof *g);
-    if (!g) return net_no_memory("a registration", sizeof *g);
-    *g = (struct net_registration){.comm = c, .data = data, .size = size, .type = type};
-    ncclResult_t result = c->backend->reg ? c->backend->reg(c, g, dmabuf) : ncclSuccess;
-    if (result == ncclSuccess)
-        *out = g;
-    else
-        free(g);
-    return result;
-}
-
-ncclResult_t net_registration_drop(struct net_registration *g)
-{
-    struct net_comm *c = g->comm;
-    ncclResult_t result = c->backend->dereg ? c->backend->dereg(c, g) : ncclSuccess;
-    free(g);
-    return result;
-}
-
-static ncclResult_t reg(void *comm, void *data, size_t size, int type, const struct net_dmabuf *dmabuf, void **out)
-{
-    const char *call = dmabuf ? "regMrDmaBuf" : "regMr";
-    *out = NULL;
-    struct net_comm *c = comm_of(comm);
-    if (!c) return misuse(call, "this is no open comm");
-    if (type != NCCL_PTR_HOST && !c->backend->reg)
-        return misuse(call, "memory of this type is not supported: ptrSupport says host");
-    struct net_registration *g = NULL;
-    ncclResult_t result = net_registration_make(c, data, size, type, dmabuf, &g);
-    if (result != ncclSuccess) return result;
-    pthread_mutex_lock(&c->lock);
-    g->next = c->registrations;
-    if (g->next) g->next->previous = g;
-    c->registrations = g;
-    pthread_mutex_unlock(&c->lock);
-    *out = g;
-    return ncclSuccess;
-}
-
-ncclResult_t net_reg(void *comm, void *data, size_t size, int type, void **out)
-{
-    return reg(comm, data, size, type, NULL, out);
-}
-
-ncclResult_t net_reg_dmabuf(void *comm, void *data, size_t size, int type, uint64_t offset, int fd, void **out)
-{
-    return reg(comm, data, size, type, &(struct net_dmabuf){offset, fd}, out);
-}
-
-ncclResult_t net_dereg(void *comm, void *registration)
-{
-    struct net_comm *c = comm_of(comm);
-    struct net_registration *g = registration;
-    if (!c) return misuse("deregMr", "this is no open comm");
-    if (!g) return ncclSuccess;
-    pthread_mutex_lock(&c->lock);
-    struct net_registration *at = c->registrations;
-    while (at && at != g) at = at->next;
-    if (at) {
-        if (g->previous) g->previous->next = g->next;
-        if (g->next) g->next->previous = g->previous;
-        if (c->registrations == g) c->registrations = g->next;
-    }
-    pthread_mutex_unlock(&c->lock);
-    if (!at) return misuse("deregMr", "this is no registration of the comm, or it was given back already");
-    return net_registration_drop(g);
-}
-
-ncclResult_t net_device_memory(void *comm, void *registration, void **out)
-{
-    struct net_comm *c = comm_of(comm);
-    if (!c) return misuse("getDeviceMr", "this is no open comm");
-    if (!c->backend->device_memory) return misuse("getDeviceMr", "netDeviceType is host: no GPU uses this network");
-    return c->backend->device_memory(c, registration, out);
 }
 
 /* Another network would write into other memory: a registration that does not hold the buffer is a bug of the caller.

@@ -170,7 +170,7 @@ struct net_backend {
     ncclResult_t (*attributes)(struct net_context *context, const ncclNetAttr_v12_t *attributes);
 };
 
-extern const struct net_backend net_socket, net_shm, net_chain;
+extern const struct net_backend net_socket, net_shm, net_chain, net_merged;
 
 /* ---- the front, in the shape of v12 ---- */
 
@@ -205,11 +205,20 @@ int net_physical_devices(void); /* those that are not merged of others */
 
 /* ---- for backends ---- */
 
-const struct net_backend *net_backend_of(int dev); /* that of the devices below, for one that is merged */
+const struct net_backend *net_physical(void); /* what PSM_NET names */
 /* A registration of this comm; the caller's locks and lists are left alone. */
 ncclResult_t net_registration_make(struct net_comm *comm, void *data, size_t size, int type,
                                    const struct net_dmabuf *dmabuf, struct net_registration **out);
 ncclResult_t net_registration_drop(struct net_registration *registration);
+
+/* ---- virtual devices, which are numbered after the physical ones ---- */
+
+int net_merged_count(void);
+void net_merged_forget(void);
+ncclResult_t net_merged_make(int *dev, const ncclNetVDeviceProps_v12_t *props);
+/* Of handles with NCCL_NET_HANDLE_MAXSIZE bytes: whether listen of a virtual device made it; that it is none. */
+bool net_merged_handle(const void *handle);
+void net_merged_unmark(void *handle);
 
 /* Memory for a backend's comm that begins with struct net_comm, with its requests. NULL: no memory. */
 void *net_comm_new(size_t size, const struct net_backend *backend, bool sends, int dev, int max_recvs);

@@ -35,6 +35,24 @@ static ncclResult_t accept_v12(void *listener, void **comm, ncclNetDeviceHandle_
     return net_accept(listener, comm, (void **)device);
 }
 
+/* NCCL 2.30 gives its own, longer record to older tables, too; their room is what counts. */
+#define MAKE(version)                                                                                                  \
+    static ncclResult_t make_v##version(int *dev, ncclNetVDeviceProps_v##version##_t *props)                           \
+    {                                                                                                                  \
+        ncclNetVDeviceProps_v12_t wide = {.ndevs = props->ndevs};                                                      \
+        if (props->ndevs > (int)(sizeof props->devs / sizeof *props->devs)) {                                          \
+            NET_SAY(PSM_NET_MISUSE, psm_net_misuse, NCCL_NET, "makeVDevice",                                           \
+                    "so many devices have no room in v" #version);                                                     \
+            return ncclInvalidUsage;                                                                                   \
+        }                                                                                                              \
+        for (int i = 0; i < props->ndevs; i++) wide.devs[i] = props->devs[i];                                          \
+        return net_make_device(dev, &wide);                                                                            \
+    }
+MAKE(12)
+MAKE(11)
+MAKE(10)
+MAKE(9)
+
 static ncclResult_t attributes_v12(void *ctx, ncclNetAttr_v12_t *attributes)
 {
     return net_attributes(ctx, attributes);
@@ -187,7 +205,7 @@ static ncclResult_t iflush_v4(void *comm, void *data, int size, void *mhandle, v
 #define COMMON_V8                                                                                                      \
     COMMON_V7                                                                                                          \
     props->regIsGlobal = p.regIsGlobal;
-/* A virtual device of more than four would not fit: we make none. */
+/* A virtual device has no more than fit: those of this table are made through it. */
 #define COMMON_V9                                                                                                      \
     COMMON_V8                                                                                                          \
     props->forceFlush = p.forceFlush;                                                                                  \
@@ -236,6 +254,7 @@ const ncclNet_v12_t ncclNetPlugin_v12 = {
     .irecv = net_irecv,
     .finalize = net_finalize,
     .setNetAttr = attributes_v12,
+    .makeVDevice = make_v12,
     SINCE_V7,
 };
 
@@ -251,6 +270,7 @@ const ncclNet_v11_t ncclNetPlugin_v11 = {
     .irecv = net_irecv,
     .finalize = net_finalize,
     .setNetAttr = attributes_v11,
+    .makeVDevice = make_v11,
     SINCE_V7,
 };
 
@@ -264,6 +284,7 @@ const ncclNet_v10_t ncclNetPlugin_v10 = {
     .regMr = net_reg,
     .isend = net_isend,
     .irecv = net_irecv,
+    .makeVDevice = make_v10,
     SINCE_V7,
 };
 
@@ -277,6 +298,7 @@ const ncclNet_v9_t ncclNetPlugin_v9 = {
     .regMr = net_reg,
     .isend = isend_v9,
     .irecv = irecv_v9,
+    .makeVDevice = make_v9,
     SINCE_V7,
 };
 

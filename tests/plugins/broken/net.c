@@ -128,7 +128,8 @@ ncclResult_t net_finalize(void *context)
 
 ncclResult_t net_devices(int *n)
 {
-    *n = broken("no-devices") ? 0 : 1;
+    const char *text = getenv("DEVICES"); /* all are the loopback interface */
+    *n = broken("no-devices") ? 0 : text ? atoi(text) : 1;
     return ncclSuccess;
 }
 

@@ -118,7 +118,7 @@ static ncclResult_t make_device(int *dev, const ncclNetVDeviceProps_v12_t *props
         memcpy(narrow.devs, props->devs, sizeof narrow.devs);
         result = chain.make_device_v9(dev, &narrow);
     } else {
-        return refused("makeVDevice", "the chained plugin has no makeVDevice");
+        return ncclInProgress; /* it has none: ours is taken */
     }
     return result == ncclSuccess ? result : chain_failed("makeVDevice", result);
 }

@@ -226,9 +226,8 @@ static ncclResult_t join(struct coll_comm *c, struct coll_listener *l, void *nex
     uint64_t until = psm_clock_ns() + net_settings.timeout_ms * 1000000u;
     while (!c->send || !c->recv) {
         ncclResult_t result = ncclSuccess;
-        void *device = NULL;
-        if (!c->send) result = net_connect(l->context, l->dev, NCCL_NET_TRAFFIC_CLASS_UNDEF, next, &c->send, &device);
-        if (result == ncclSuccess && !c->recv) result = net_accept(l->inner, &c->recv, &device);
+        if (!c->send) result = net_connect(l->context, l->dev, NCCL_NET_TRAFFIC_CLASS_UNDEF, next, &c->send, NULL);
+        if (result == ncclSuccess && !c->recv) result = net_accept(l->inner, &c->recv, NULL);
         if (result != ncclSuccess) return result;
         if (c->send && c->recv) break;
         if (psm_clock_ns() > until)

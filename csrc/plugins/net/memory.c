@@ -1,0 +1,97 @@
+/* Registrations: each belongs to a comm, which knows all that it has. */
+#define _GNU_SOURCE
+#include <stdlib.h>
+
+#include "front.h"
+#include "say.h"
+
+static ncclResult_t misuse(const char *call, const char *what)
+{
+    NET_SAY(PSM_NET_MISUSE, psm_net_misuse, NCCL_NET, call, what);
+    return ncclInternalError;
+}
+
+static struct net_comm *comm_of(void *opaque)
+{
+    struct net_comm *c = opaque;
+    return c && (c->magic == NET_SENDER || c->magic == NET_RECEIVER) ? c : NULL;
+}
+
+ncclResult_t net_registration_make(struct net_comm *c, void *data, size_t size, int type,
+                                   const struct net_dmabuf *dmabuf, struct net_registration **out)
+{
+    struct net_registration *g = calloc(1, sizeof *g);
+    if (!g) return net_no_memory("a registration", sizeof *g);
+    *g = (struct net_registration){.comm = c, .data = data, .size = size, .type = type};
+    ncclResult_t result = c->backend->reg ? c->backend->reg(c, g, dmabuf) : ncclSuccess;
+    if (result == ncclSuccess)
+        *out = g;
+    else
+        free(g);
+    return result;
+}
+
+ncclResult_t net_registration_drop(struct net_registration *g)
+{
+    struct net_comm *c = g->comm;
+    ncclResult_t result = c->backend->dereg ? c->backend->dereg(c, g) : ncclSuccess;
+    free(g);
+    return result;
+}
+
+static ncclResult_t reg(void *comm, void *data, size_t size, int type, const struct net_dmabuf *dmabuf, void **out)
+{
+    const char *call = dmabuf ? "regMrDmaBuf" : "regMr";
+    *out = NULL;
+    struct net_comm *c = comm_of(comm);
+    if (!c) return misuse(call, "this is no open comm");
+    if (type != NCCL_PTR_HOST && !c->backend->reg)
+        return misuse(call, "memory of this type is not supported: ptrSupport says host");
+    struct net_registration *g = NULL;
+    ncclResult_t result = net_registration_make(c, data, size, type, dmabuf, &g);
+    if (result != ncclSuccess) return result;
+    pthread_mutex_lock(&c->lock);
+    g->next = c->registrations;
+    if (g->next) g->next->previous = g;
+    c->registrations = g;
+    pthread_mutex_unlock(&c->lock);
+    *out = g;
+    return ncclSuccess;
+}
+
+ncclResult_t net_reg(void *comm, void *data, size_t size, int type, void **out)
+{
+    return reg(comm, data, size, type, NULL, out);
+}
+
+ncclResult_t net_reg_dmabuf(void *comm, void *data, size_t size, int type, uint64_t offset, int fd, void **out)
+{
+    return reg(comm, data, size, type, &(struct net_dmabuf){offset, fd}, out);
+}
+
+ncclResult_t net_dereg(void *comm, void *registration)
+{
+    struct net_comm *c = comm_of(comm);
+    struct net_registration *g = registration;
+    if (!c) return misuse("deregMr", "this is no open comm");
+    if (!g) return ncclSuccess;
+    pthread_mutex_lock(&c->lock);
+    struct net_registration *at = c->registrations;
+    while (at && at != g) at = at->next;
+    if (at) {
+        if (g->previous) g->previous->next = g->next;
+        if (g->next) g->next->previous = g->previous;
+        if (c->registrations == g) c->registrations = g->next;
+    }
+    pthread_mutex_unlock(&c->lock);
+    if (!at) return misuse("deregMr", "this is no registration of the comm, or it was given back already");
+    return net_registration_drop(g);
+}
+
+ncclResult_t net_device_memory(void *comm, void *registration, void **out)
+{
+    struct net_comm *c = comm_of(comm);
+    if (!c) return misuse("getDeviceMr", "this is no open comm");
+    if (!c->backend->device_memory) return misuse("getDeviceMr", "netDeviceType is host: no GPU uses this network");
+    return c->backend->device_memory(c, registration, out);
+}
