@@ -72,6 +72,14 @@ PROFILER_CHECKS: tuple[Check, ...] = (
         1,
     ),
     Check(
+        "adapter",
+        "The same as NCCL 2.30 calls a table of v1 to v5: no states of proxy operations in v1 to v3, arguments with all states, no communicator's name.",
+        "adapters of newer releases, which call the newest table that the library has",
+        "Take states and members that a release leaves out as not told.",
+        "collective",
+        1,
+    ),
+    Check(
         "order",
         "Proxy operations of older collectives start after newer ones have come and gone; their parents are stopped by then.",
         "the events of operations are stopped when these are enqueued, those of the proxy start when there is data",

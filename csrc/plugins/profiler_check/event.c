@@ -58,6 +58,9 @@ static uint8_t number_of(const char *const *names, size_t n, const char *name)
     word(e->datatype, (r)->coll.datatype);                                                                             \
     word(e->algo, (r)->coll.algo);                                                                                     \
     word(e->proto, (r)->coll.proto)
+#define READ_COMM(r, member)                                                                                           \
+    word(e->name, (r)->member.name);                                                                                   \
+    e->hash = (r)->member.commHash
 #define READ_P2P(r)                                                                                                    \
     e->recv = (r)->p2p.buff;                                                                                           \
     e->count = (r)->p2p.count;                                                                                         \
@@ -81,6 +84,7 @@ static void read_v1(const ncclProfilerEventDescr_v1_t *r, struct event *e)
     switch (r->type) {
     case ncclProfileColl:
         READ_TASK(r);
+        READ_COMM(r, coll);
         e->channels = r->coll.nMaxChannels;
         name_of(e->func, functions, COUNT(functions), r->coll.func);
         name_of(e->datatype, datatypes, COUNT(datatypes), r->coll.datatype);
@@ -89,6 +93,7 @@ static void read_v1(const ncclProfilerEventDescr_v1_t *r, struct event *e)
         break;
     case ncclProfileP2p:
         READ_P2P(r);
+        READ_COMM(r, p2p);
         name_of(e->func, functions, COUNT(functions), r->p2p.func);
         name_of(e->datatype, datatypes, COUNT(datatypes), r->p2p.datatype);
         break;
@@ -104,11 +109,13 @@ static void read_v2(const ncclProfilerEventDescr_v2_t *r, struct event *e)
     switch (r->type) {
     case ncclProfileColl:
         READ_TASK(r);
+        READ_COMM(r, coll);
         READ_STRINGS(r);
         e->channels = r->coll.nMaxChannels;
         break;
     case ncclProfileP2p:
         READ_P2P(r);
+        READ_COMM(r, p2p);
         READ_P2P_STRINGS(r);
         break;
         READ_PROXY(r)
@@ -123,11 +130,13 @@ static void read_v3(const ncclProfilerEventDescr_v3_t *r, struct event *e)
     switch (r->type) {
     case ncclProfileColl:
         READ_TASK(r);
+        READ_COMM(r, coll);
         READ_STRINGS(r);
         e->channels = r->coll.nMaxChannels;
         break;
     case ncclProfileP2p:
         READ_P2P(r);
+        READ_COMM(r, p2p);
         READ_P2P_STRINGS(r);
         break;
         READ_PROXY(r)
@@ -277,6 +286,9 @@ void event_read(int version, const void *record, struct event *e)
     (r)->coll.datatype = w[1];                                                                                         \
     (r)->coll.algo = w[2];                                                                                             \
     (r)->coll.proto = w[3]
+#define WRITE_COMM(r, member)                                                                                          \
+    (r)->member.name = e->name[0] ? w[4] : NULL;                                                                       \
+    (r)->member.commHash = e->hash
 #define WRITE_P2P(r)                                                                                                   \
     (r)->p2p.buff = (void *)(uintptr_t)e->recv;                                                                        \
     (r)->p2p.count = e->count;                                                                                         \
@@ -302,12 +314,13 @@ void event_read(int version, const void *record, struct event *e)
         (r)->netPlugin.data = e->data;                                                                                 \
         break;
 
-static void write_v1(const struct event *e, ncclProfilerEventDescr_v1_t *r)
+static void write_v1(const struct event *e, ncclProfilerEventDescr_v1_t *r, char (*w)[EVENT_WORD])
 {
     WRITE_HEAD(r);
     switch (e->type) {
     case ncclProfileColl:
         WRITE_TASK(r);
+        WRITE_COMM(r, coll);
         r->coll.nMaxChannels = e->channels;
         r->coll.func = number_of(functions, COUNT(functions), e->func);
         r->coll.datatype = number_of(datatypes, COUNT(datatypes), e->datatype);
@@ -316,6 +329,7 @@ static void write_v1(const struct event *e, ncclProfilerEventDescr_v1_t *r)
         break;
     case ncclProfileP2p:
         WRITE_P2P(r);
+        WRITE_COMM(r, p2p);
         r->p2p.func = number_of(functions, COUNT(functions), e->func);
         r->p2p.datatype = number_of(datatypes, COUNT(datatypes), e->datatype);
         break;
@@ -331,11 +345,13 @@ static void write_v2(const struct event *e, ncclProfilerEventDescr_v2_t *r, char
     switch (e->type) {
     case ncclProfileColl:
         WRITE_TASK(r);
+        WRITE_COMM(r, coll);
         WRITE_STRINGS(r);
         r->coll.nMaxChannels = e->channels;
         break;
     case ncclProfileP2p:
         WRITE_P2P(r);
+        WRITE_COMM(r, p2p);
         WRITE_P2P_STRINGS(r);
         break;
         WRITE_PROXY(r)
@@ -350,11 +366,13 @@ static void write_v3(const struct event *e, ncclProfilerEventDescr_v3_t *r, char
     switch (e->type) {
     case ncclProfileColl:
         WRITE_TASK(r);
+        WRITE_COMM(r, coll);
         WRITE_STRINGS(r);
         r->coll.nMaxChannels = e->channels;
         break;
     case ncclProfileP2p:
         WRITE_P2P(r);
+        WRITE_COMM(r, p2p);
         WRITE_P2P_STRINGS(r);
         break;
         WRITE_PROXY(r)
@@ -472,9 +490,10 @@ void event_write(int version, const struct event *e, union event_record *record,
     memcpy(words[1], e->datatype, EVENT_WORD);
     memcpy(words[2], e->algo, EVENT_WORD);
     memcpy(words[3], e->proto, EVENT_WORD);
+    memcpy(words[4], e->name, EVENT_WORD);
     switch (version) {
     case 1:
-        write_v1(e, &record->v1);
+        write_v1(e, &record->v1, words);
         break;
     case 2:
         write_v2(e, &record->v2, words);

@@ -18,7 +18,8 @@ struct event {
     void *parent, *group;
     int rank;
     char func[EVENT_WORD], datatype[EVENT_WORD], algo[EVENT_WORD], proto[EVENT_WORD];
-    uint64_t seq, count, ptimer, bytes;
+    char name[EVENT_WORD]; /* of the communicator, up to v3, with its hash; empty: NULL */
+    uint64_t hash, seq, count, ptimer, bytes;
     int64_t net_id;
     const void *send, *recv;
     void *data, *stream;

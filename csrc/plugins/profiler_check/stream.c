@@ -24,6 +24,8 @@ static const struct member members[] = {
     MEMBER("datatype", WORD, e.datatype, STREAM_START),
     MEMBER("algo", WORD, e.algo, STREAM_START),
     MEMBER("proto", WORD, e.proto, STREAM_START),
+    MEMBER("name", WORD, e.name, STREAM_START),
+    MEMBER("comm", HEX, e.hash, STREAM_START),
     MEMBER("seq", U64, e.seq, STREAM_START),
     MEMBER("count", U64, e.count, STREAM_START),
     MEMBER("root", INT, e.root, STREAM_START),

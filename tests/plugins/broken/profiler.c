@@ -203,6 +203,7 @@ static ncclResult_t state(void *handle, int number, const void *args)
     {                                                                                                                  \
         TOLD(d);                                                                                                       \
         if (t.type == ncclProfileColl) t.func = FUNC_##v(d);                                                           \
+        if (t.type == ncclProfileColl && broken("needs-name")) (void)*(volatile const char *)NAME_##v(d);              \
         return start(context, handle, &t);                                                                             \
     }                                                                                                                  \
     static ncclResult_t state_v##v(void *handle, ncclProfilerEventState_v##v##_t number,                               \
@@ -210,6 +211,12 @@ static ncclResult_t state(void *handle, int number, const void *args)
     {                                                                                                                  \
         return state(handle, (int)number, args);                                                                       \
     }
+#define NAME_1(d) (d)->coll.name
+#define NAME_2    NAME_1
+#define NAME_3    NAME_1
+#define NAME_4(d) ""
+#define NAME_5    NAME_4
+#define NAME_6    NAME_4
 #define FUNC_1(d) (broken("reads-buffer") ? (const char *)(d)->coll.sendBuff : NULL)
 #define FUNC_2(d) (broken("reads-buffer") ? (const char *)(d)->coll.sendBuff : (d)->coll.func)
 #define FUNC_3    FUNC_2

@@ -181,13 +181,15 @@ static char (*lasting_words(const struct event *e)) [EVENT_WORD] {
     int i = 0;
     while (i < n &&
            (memcmp(known[i][0], e->func, EVENT_WORD) != 0 || memcmp(known[i][1], e->datatype, EVENT_WORD) != 0 ||
-            memcmp(known[i][2], e->algo, EVENT_WORD) != 0 || memcmp(known[i][3], e->proto, EVENT_WORD) != 0))
+            memcmp(known[i][2], e->algo, EVENT_WORD) != 0 || memcmp(known[i][3], e->proto, EVENT_WORD) != 0 ||
+            memcmp(known[i][4], e->name, EVENT_WORD) != 0))
         i++;
     if (i == n && n < 63) {
         memcpy(known[n][0], e->func, EVENT_WORD);
         memcpy(known[n][1], e->datatype, EVENT_WORD);
         memcpy(known[n][2], e->algo, EVENT_WORD);
-        memcpy(known[n++][3], e->proto, EVENT_WORD);
+        memcpy(known[n][3], e->proto, EVENT_WORD);
+        memcpy(known[n++][4], e->name, EVENT_WORD);
     }
     pthread_mutex_unlock(&lock);
     return known[i];
@@ -283,7 +285,7 @@ bool p_init(struct comm *c)
 void p_finalize(struct comm *c)
 {
     /* From 2.28, which v5 came with, on: only where there is a context. */
-    if (d.version >= 5 && !c->context) return;
+    if ((d.version >= 5 || d.adapted) && !c->context) return;
     ncclResult_t result = ncclSuccess;
     TELL(contract_finalizing(d.contract, c->context));
     enter("finalize", NULL);

@@ -145,6 +145,17 @@ static void descriptor(void)
     p_finalize(&c);
 }
 
+/* Tables of older versions are called by adapters in newer releases, which leave out and add. */
+static void adapter(void)
+{
+    d.adapted = true;
+    if (d.version == PROFILER_VERSIONS) skipped("no release that is known has an adapter for v%d", d.version);
+    struct comm c = opened(0);
+    need(event_known(d.version), "anything");
+    for (int i = 0; i < 4; i++) whole(&c, 3, 4, room());
+    p_finalize(&c);
+}
+
 /* Operations of the proxy begin when the events of the operations are long stopped, and newer ones are there. */
 static void order(void)
 {
@@ -557,6 +568,7 @@ const struct check checks[] = {
     {"collective", collective, 1},
     {"p2p", p2p, 1},
     {"group", group, 1},
+    {"adapter", adapter, 1},
     {"order", order, 1},
     {"graph", graph, 1},
     {"null-parent", null_parent, 1},

@@ -41,7 +41,7 @@ static void stop(void **handle)
 static void name(char *to, const char *from)
 {
     memset(to, 0, EVENT_WORD);
-    strncpy(to, from, EVENT_WORD - 1);
+    for (size_t i = 0; i < EVENT_WORD - 1 && from[i]; i++) to[i] = from[i];
 }
 
 /* ---- the application's thread ---- */
@@ -53,13 +53,20 @@ void plan_begin(struct plan *p, struct comm *c)
     p->api = d.version >= 5;
 }
 
+/* The states of a group carry nothing; NCCL's adapter for v5 gives room all the same. */
+static void group_state(void *group, int state)
+{
+    struct event_args args = {.bytes = 0};
+    if (group) p_state(group, state, d.adapted ? &args : NULL);
+}
+
 /* The first operation of a group call starts the event of the group. */
 static void open_group(struct plan *p, uint64_t mask)
 {
     if (!p->api || p->group_api || !is_asked(mask, ncclProfileGroupApi)) return;
     struct event e = {.type = ncclProfileGroupApi, .depth = 1};
     p_start(p->comm->context, &p->group_api, &e);
-    if (p->group_api) p_state(p->group_api, ncclProfilerGroupStartApiStop, NULL);
+    group_state(p->group_api, ncclProfilerGroupStartApiStop);
 }
 
 static struct task *add(struct plan *p, uint64_t kind)
@@ -70,6 +77,10 @@ static struct task *add(struct plan *p, uint64_t kind)
     t->e.type = kind;
     t->e.rank = p->comm->rank;
     name(t->e.datatype, "ncclFloat32");
+    if (d.version <= 3 && !d.adapted) {
+        t->e.hash = p->comm->hash;
+        if (!p->comm->unnamed) name(t->e.name, p->comm->name);
+    }
     open_group(p, t->mask);
     t->group_api = p->group_api;
     return t;
@@ -109,7 +120,7 @@ void plan_p2p(struct plan *p, bool send, int peer, uint64_t count)
     t->e.count = count;
     t->e.recv = user_buffer();
     t->e.peer = peer;
-    t->e.channels = 1;
+    t->e.channels = d.adapted && d.version == 4 ? 0xa5 : 1; /* the adapter forgets it */
     t->channels = 1;
     t->e.is_send = send;
     api_event(p, t, ncclProfileP2pApi);
@@ -178,7 +189,7 @@ int plan_launch(struct plan *p, struct op *ops, int most)
     int n = 0;
     for (int i = 0; i < p->n && !mask; i++)
         if (!p->tasks[i].ce) mask = p->tasks[i].mask;
-    if (p->group_api) p_state(p->group_api, ncclProfilerGroupEndApiStart, NULL);
+    group_state(p->group_api, ncclProfilerGroupEndApiStart);
     for (int i = 0; i < p->n; i++)
         if (p->tasks[i].ce) run_ce(p, &p->tasks[i]);
     if (p->api && mask & ncclProfileKernelLaunch) {
@@ -193,7 +204,7 @@ int plan_launch(struct plan *p, struct op *ops, int most)
         struct task *t = &p->tasks[i];
         t->handle = NULL;
         /* Up to 2.27, which v4 came with, no task has an event where the group has none. */
-        if (t->ce || !is_asked(t->mask, t->e.type) || (d.version <= 4 && !group)) continue;
+        if (t->ce || !is_asked(t->mask, t->e.type) || (d.version <= 4 && !d.adapted && !group)) continue;
         t->e.parent = p->api ? t->api : group;
         t->e.group = p->api ? group : NULL;
         if (t->e.type == ncclProfileColl) t->e.seq = p->comm->seq++;
@@ -230,7 +241,7 @@ static void step_states(struct op *op, int from, int to)
         for (int i = 0; i < n; i++) {
             if (d.version <= 3 && states[i] == ncclProfilerProxyStepSendPeerWait_v4) continue;
             /* 2.23 to 2.26, which v1 to v3 came with, give nothing with these. */
-            p_state(step, states[i], d.version <= 3 ? NULL : &args);
+            p_state(step, states[i], d.version <= 3 && !d.adapted ? NULL : &args);
         }
     }
 }
@@ -293,14 +304,14 @@ static void op_step(struct op *op, int s)
 {
     void **step = &op->step[s % MAX_STEPS];
     /* Up to 2.27 no step has an event where its operation has none. */
-    if (is_asked(op->mask, ncclProfileProxyStep) && (op->handle || d.version >= 5)) {
+    if (is_asked(op->mask, ncclProfileProxyStep) && (op->handle || d.version >= 5 || d.adapted)) {
         struct event e = {.type = ncclProfileProxyStep, .parent = op->handle, .rank = op->rank, .step = s};
         p_start(op->context, step, &e);
     }
     net_event(op, *step);
     step_states(op, s, s + 1);
     /* States of the operation itself ended with 2.26. */
-    if (op->handle && d.version <= 3) {
+    if (op->handle && d.version <= 3 && !d.adapted) {
         const int first = op->is_send ? ncclProfilerProxyOpSendPosted : ncclProfilerProxyOpRecvPosted;
         for (int i = 0; i < 4; i++) {
             struct event_args args = {.bytes = 1 << 19, .steps = s + 1};
