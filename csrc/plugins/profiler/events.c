@@ -45,10 +45,10 @@ static bool is_ours(const struct prof_comm *comm, uint64_t handle)
 }
 
 /* The caller is inside of its window. The row stays what it is until he leaves. */
-static inline struct rec_slot *row_of(const struct prof_comm *comm, uint64_t handle)
+static inline struct rec_slot *row_of(const struct prof_comm *comm, uint64_t handle, uint32_t w)
 {
     uint32_t row = PSM_PROF_HANDLE_ROW(handle), cycle = PSM_PROF_HANDLE_CYCLE(handle);
-    const struct psm_prof_window *window = comm->window[prof_window_of(comm, row)];
+    const struct psm_prof_window *window = comm->window[w];
     if (PROF_CYCLE(atomic_load(&window->cycle)) != cycle) return NULL;
     struct rec_slot *slot = prof_slot(comm, row);
     uint64_t sequence = atomic_load_explicit(&slot->sequence, memory_order_acquire);
@@ -173,7 +173,7 @@ void *prof_commit(struct prof_new *made)
     struct prof_comm *comm = made->comm;
     struct psm_prof_event *event = made->event, *parent = NULL;
     if (made->parent) {
-        struct rec_slot *slot = row_of(comm, made->parent);
+        struct rec_slot *slot = row_of(comm, made->parent, prof_window_of(comm, PSM_PROF_HANDLE_ROW(made->parent)));
         if (slot)
             parent = event_of(slot);
         else
@@ -305,7 +305,7 @@ static void tell_parent(struct prof_comm *comm, struct prof_local *local, uint32
     if (atomic_load_explicit(&event->flags, memory_order_relaxed) & PSM_PROF_FOREIGN || !is_ours(comm, handle)) return;
     uint32_t its = prof_window_of(comm, PSM_PROF_HANDLE_ROW(handle));
     if (its != w) atomic_store(&local->inside, 1u << w | 1u << its);
-    struct rec_slot *slot = row_of(comm, handle);
+    struct rec_slot *slot = row_of(comm, handle, its);
     if (!slot) return;
     if (type != PSM_PROF_PROXY_STEP)
         child_ends(comm, slot, handle, type == PSM_PROF_KERNEL_CH, now);
@@ -326,7 +326,7 @@ void prof_stop(uint64_t handle)
     atomic_store_explicit(&local->inside, 1u << w, memory_order_relaxed);
     /* Here rather than when it is needed: the processor reads it beside the rest. */
     uint64_t now = prof_now(&thread->clock, &thread->tick);
-    bool there = row_of(comm, handle);
+    bool there = row_of(comm, handle, w);
     uint32_t life = there ? end_life(event, cycle << 1) : 0;
     if (__builtin_expect(there && life == (cycle << 1 | 1), 0)) {
         prof_count(&comm->shared->stopped_twice);
@@ -451,8 +451,9 @@ void prof_record(uint64_t handle, int state, const struct prof_args *args)
     struct prof_thread *thread = comm ? prof_thread() : NULL;
     struct prof_local *local = thread ? prof_local(thread, comm) : NULL;
     if (!local || state < 0 || state > ncclProfilerCeBatchComplete) return;
-    atomic_store(&local->inside, 1u << prof_window_of(comm, PSM_PROF_HANDLE_ROW(handle)));
-    struct rec_slot *slot = row_of(comm, handle);
+    uint32_t w = prof_window_of(comm, PSM_PROF_HANDLE_ROW(handle));
+    atomic_store(&local->inside, 1u << w);
+    struct rec_slot *slot = row_of(comm, handle, w);
     if (__builtin_expect(!slot, 0)) {
         gone(comm, thread, local, handle, false);
         return;
