@@ -6,6 +6,7 @@ import os
 
 # gRPC's C core writes to standard error what its callers are told anyway.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # children here are started by exec
 
 import importlib
 import socket

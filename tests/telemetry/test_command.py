@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -243,3 +244,24 @@ def test_dashboards_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[st
     written = capsys.readouterr().out.splitlines()
     assert [Path(w).name for w in written] == ["links.json", "operations.json", "telemetry.json"]
     assert all(json.loads(Path(w).read_text())["panels"] for w in written)
+
+
+def test_logs_that_grow_are_read_again_and_each_finding_is_told_once(tmp_path: Path) -> None:
+    from psmkit.cli.telemetry_logs import LogFindings
+
+    source = LOGS / "fault_a2_n4_sigstop_rank1_in_setup"
+    said: list[str] = []
+    logs = LogFindings([str(tmp_path / "logs")], said.append)
+    shutil.copytree(source, tmp_path / "logs")
+    logs.read()
+    first = logs.new()
+    assert first
+    logs.read()
+    assert logs.new() == []
+    with open(tmp_path / "logs" / "nccl.rank0.vm.20405.log", "a") as file:
+        file.write("vm:20405:20405 [0] NCCL INFO one more line\n")
+    logs.read()
+    assert logs.new() == []
+    logs.start()  # by a thread, which an end does not wait for
+    logs.stop()
+    assert said == []
