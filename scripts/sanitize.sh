@@ -122,7 +122,7 @@ test)
     # Those with C code below them: the rules of the analysis have none but the scanner, whose tests are here.
     # tests/psm look at symbols, types and linking of the library as it is delivered.
     [ $# -gt 0 ] || set -- ${SANITIZE_TESTS:-tests/csrc tests/hostcuda tests/conformance tests/proxy tests/transport tests/plan/test_communicator.py \
-        tests/lab tests/testing tests/logparse tests/test_mutilated.py tests/test_scenarios.py}
+        tests/lab tests/testing tests/telemetry/test_reader.py tests/telemetry/test_aggregate.py tests/logparse tests/test_mutilated.py tests/test_scenarios.py}
     exec "$python" -m pytest -q -p no:cacheprovider -m 'not slow' "$@"
     ;;
 fuzz) exec "$python" scripts/fuzz.py $((seconds / 2)) "${FUZZ_SEED:-1}" ;;

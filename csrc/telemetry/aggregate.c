@@ -308,6 +308,7 @@ void tel_aggregate(struct psm_tel *tel, struct tel_batch *b)
         if (!was_counted(b, i)) tel_late(tel, b->c, &b->rows[i].event, b->now);
         if (b->counted) b->counted[i / 64] |= UINT64_C(1) << (i % 64);
     }
+    tel->nops = ops;
     count_ops(tel, b, ops);
     tel_spans_of_batch(tel, b);
 }

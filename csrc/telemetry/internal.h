@@ -15,7 +15,7 @@ enum {
     TEL_DEFAULT_KEYS = 4096,
     TEL_DEFAULT_SPANS = 64,
     TEL_MOST_KEYS = 1 << 16,
-    TEL_MOST_SPANS = 4096,
+    TEL_MOST_SPANS = 1024,
     TEL_TREE_ROWS = 1024, /* of one operation that is kept */
     TEL_MOST_COMMS = 4096,
     TEL_MOST_HELD = 1 << 16,
@@ -99,9 +99,10 @@ struct tel_comm {
     uint32_t taken_cycle[PSM_PROF_WINDOWS]; /* the last one that was taken; 0: none */
     uint64_t awaited[PSM_PROF_WINDOWS]; /* since when it is PROCESSING, for a start that is on its way; 0: it is not */
     uint32_t looked_cycle[PSM_PROF_WINDOWS];
-    uint64_t *looked[PSM_PROF_WINDOWS]; /* bits of rows that were counted, when we only look */
-    uint32_t held, early;               /* of its events, in tables of the consumer */
-    int64_t gpu_offset;                 /* CLOCK_MONOTONIC less the GPU's timer */
+    uint32_t looked_ready[PSM_PROF_WINDOWS]; /* the cycle of a READY one that was looked at: it does not change */
+    uint64_t *looked[PSM_PROF_WINDOWS];      /* bits of rows that were counted, when we only look */
+    uint32_t held, early;                    /* of its events, in tables of the consumer */
+    int64_t gpu_offset;                      /* CLOCK_MONOTONIC less the GPU's timer */
     bool paired;
     uint64_t mark_ns; /* of the proxy thread: the last idle or active */
     int32_t mark_tid, mark;
@@ -240,6 +241,7 @@ enum { TEL_SLOWEST = 1, TEL_OPEN, TEL_RANDOM, TEL_INCOMPLETE };
 struct tel_tree {
     uint32_t why, n, room;
     uint64_t score, kind, op; /* op: its handle */
+    uint64_t group, seq;      /* of a collective: its kind over all ranks, and which one it is */
     uint32_t comm;
     struct psm_tel_row *rows;
 };
@@ -274,6 +276,7 @@ struct psm_tel {
     uint32_t rows_room;
     struct tel_side *side;
     uint32_t *ops_at; /* rows of operations in it */
+    uint32_t nops;
     struct tel_holding holding;
     struct tel_tree *trees;
     uint32_t ntrees;

@@ -13,23 +13,54 @@ static int rank_of(uint32_t why)
     return why == TEL_INCOMPLETE ? 3 : why == TEL_OPEN ? 2 : why == TEL_SLOWEST ? 1 : 0;
 }
 
+/* How many are drawn: an operation of all ranks is one, whose trees are as many as there are ranks. */
 static uint32_t random_quota(const struct psm_tel *tel)
 {
-    return tel->settings.spans < 4 ? tel->settings.spans > 0 : tel->settings.spans / 4;
+    uint32_t trees = tel->settings.spans / 4, ranks = tel->ncomms ? tel->ncomms : 1;
+    return trees / ranks ? trees / ranks : 1;
 }
 
-/* Of the random ones those with the least hashes are kept: the same whatever the order. */
-static struct tel_tree *most_random(struct psm_tel *tel, uint32_t *n)
+/* Those with the least hashes are kept: the same whatever the order. The most of them; how many there are. */
+static uint64_t most_random(const struct psm_tel *tel, uint32_t *n, bool *there, uint64_t score)
 {
-    struct tel_tree *found = NULL;
+    uint64_t most = 0;
     *n = 0;
+    *there = false;
     for (uint32_t i = 0; i < tel->ntrees; i++) {
-        struct tel_tree *t = &tel->trees[i];
-        if (t->why != TEL_RANDOM) continue;
-        ++*n;
-        if (!found || t->score > found->score) found = t;
+        if (tel->trees[i].why != TEL_RANDOM) continue;
+        bool first = true;
+        for (uint32_t k = 0; k < i && first; k++)
+            first = tel->trees[k].why != TEL_RANDOM || tel->trees[k].score != tel->trees[i].score;
+        *n += first;
+        *there |= tel->trees[i].score == score;
+        if (tel->trees[i].score > most) most = tel->trees[i].score;
     }
-    return found;
+    return most;
+}
+
+static void drop_random(struct psm_tel *tel, uint64_t score)
+{
+    for (uint32_t i = tel->ntrees; i-- > 0;) {
+        if (tel->trees[i].why != TEL_RANDOM || tel->trees[i].score != score) continue;
+        struct tel_tree last = tel->trees[--tel->ntrees];
+        tel->trees[tel->ntrees] = tel->trees[i];
+        tel->trees[i] = last;
+    }
+}
+
+/* Whether one with this hash is drawn; another that is not any more makes room. */
+static bool draw(struct psm_tel *tel, uint64_t score)
+{
+    uint32_t n;
+    bool there;
+    uint64_t most = most_random(tel, &n, &there, score);
+    if (there || n < random_quota(tel)) return true;
+    if (score > most) {
+        tel->random_bar = most;
+        return false;
+    }
+    drop_random(tel, most);
+    return true;
 }
 
 static struct tel_tree *weakest(struct psm_tel *tel)
@@ -56,14 +87,7 @@ static struct tel_tree *place_tree(struct psm_tel *tel, uint32_t why, uint64_t k
 {
     struct tel_tree *t = NULL;
     if (why == TEL_SLOWEST && (t = same_kind(tel, kind)) && t->score >= score) return NULL;
-    if (why == TEL_RANDOM) {
-        uint32_t n;
-        struct tel_tree *last = most_random(tel, &n);
-        if (n >= random_quota(tel)) {
-            if (!last || last->score <= score) return NULL;
-            t = last;
-        }
-    }
+    if (why == TEL_RANDOM && !draw(tel, score)) return NULL;
     if (!t && tel->ntrees < tel->settings.spans) t = &tel->trees[tel->ntrees++];
     if (!t) {
         tel->losses.spans++;
@@ -162,24 +186,64 @@ void tel_span_op(struct psm_tel *tel, struct tel_batch *b, uint32_t i, uint32_t 
         struct tel_pick *pick = &tel->picks[place];
         if (pick->window != tel->batch || duration > pick->duration) *pick = (struct tel_pick){duration, i, tel->batch};
     }
-    uint64_t score = tel_mix(tel_handle(b, i) ^ SEED ^ tel_mix(b->rows[i].start_ns));
-    if (score >= tel->random_bar) return;
+    /* A collective is drawn on all ranks or on none, so that the two ends of its transfers are there. */
+    const struct psm_prof_event *e = &b->rows[i].event;
+    bool coll = e->type == PSM_PROF_COLL && e->u.coll.seq;
+    uint64_t which = coll ? b->c->head.comm_hash ^ tel_mix(e->u.coll.seq << 8 | e->u.coll.func)
+                          : tel_handle(b, i) ^ tel_mix(b->rows[i].start_ns);
+    uint64_t score = tel_mix(which ^ SEED);
+    if (score > tel->random_bar) return;
     struct tel_tree *t = place_tree(tel, TEL_RANDOM, 0, score);
     if (t) fill_tree(tel, t, b, i);
-    uint32_t n;
-    const struct tel_tree *last = most_random(tel, &n);
-    if (last && n >= random_quota(tel)) tel->random_bar = last->score;
+}
+
+/* A kind of collectives over all ranks; 0: it is none. */
+static uint64_t group_of(const struct tel_batch *b, const struct psm_prof_event *e)
+{
+    if (e->type != PSM_PROF_COLL) return 0;
+    uint64_t kind = (uint64_t)e->u.coll.func << 24 | (uint64_t)e->u.coll.algo << 16 | (uint64_t)e->u.coll.proto << 8 |
+                    e->u.coll.datatype;
+    return tel_mix(b->c->head.comm_hash ^ tel_mix(kind | UINT64_C(1) << 32)) | 1;
+}
+
+/* Where another rank of this host has the slowest of a kind, ours of the same collective is worth more than another one
+ * that is hardly slower: the two are to be looked at together. */
+static void follow(struct psm_tel *tel, struct tel_batch *b, uint64_t group, struct tel_pick *pick)
+{
+    const struct tel_tree *leader = NULL;
+    for (uint32_t i = 0; i < tel->ntrees; i++) {
+        const struct tel_tree *t = &tel->trees[i];
+        if (t->why == TEL_SLOWEST && t->group == group && t->comm != b->c->seen.id &&
+            (!leader || t->score > leader->score))
+            leader = t;
+    }
+    for (uint32_t k = 0; leader && k < tel->nops; k++) {
+        uint32_t i = tel->ops_at[k];
+        const struct psm_prof_event *e = &b->rows[i].event;
+        uint64_t start = b->rows[i].start_ns, done = e->u.coll.done_ns ? e->u.coll.done_ns : e->stop_ns;
+        if (e->type != PSM_PROF_COLL || e->u.coll.seq != leader->seq || tel_is_open(e) || done < start ||
+            group_of(b, e) != group)
+            continue;
+        if (pick->duration / 3 < (done - start) / 2) *pick = (struct tel_pick){done - start, i, pick->window};
+        return;
+    }
 }
 
 void tel_spans_of_batch(struct psm_tel *tel, struct tel_batch *b)
 {
     if (!tel->settings.spans) return;
     for (uint32_t place = 0; place < tel->ops.n; place++) {
-        const struct tel_pick *pick = &tel->picks[place];
+        struct tel_pick *pick = &tel->picks[place];
         if (pick->window != tel->batch) continue;
         const struct tel_key *key = &tel->ops.keys[place];
+        const struct psm_prof_event *e = &b->rows[pick->at].event;
+        uint64_t group = group_of(b, e);
+        if (group) follow(tel, b, group, pick);
         struct tel_tree *t = place_tree(tel, TEL_SLOWEST, tel_mix(key->a ^ tel_mix(key->b)), pick->duration);
-        if (t) fill_tree(tel, t, b, pick->at);
+        if (!t) continue;
+        t->group = group;
+        t->seq = b->rows[pick->at].event.u.coll.seq;
+        fill_tree(tel, t, b, pick->at);
     }
 }
 

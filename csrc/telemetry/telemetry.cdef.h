@@ -15,16 +15,18 @@ void psm_tel_close(struct psm_tel *tel);
 struct psm_tel_settings {
     uint64_t interval_ns; /* a FILLING window that is older is closed; 0: as the plugin's setting */
     uint64_t force_ns;    /* a CLOSING one that is older is taken as it is; 0: as the plugin's setting */
-    uint32_t
-        spans; /* operations that are kept for spans, a take; the slowest of their kind, failing and open ones first */
+    /* Operations that are kept for spans, a take (at most 1024): the slowest of their kind, failing and open ones
+     * first; a quarter of them at random. Of a collective all ranks of this host are kept where that can be. */
+    uint32_t spans;
     uint32_t rows; /* raw rows that are kept, a take (psm_tel_take_rows); 0: none */
-    uint32_t keys; /* most keys of each aggregate; what is beyond them is summed under the key "other" */
+    uint32_t keys; /* most keys of each aggregate; what is beyond them is summed under the key "other"; 0: 4096 */
     uint32_t reserved;
 };
 void psm_tel_set(struct psm_tel *tel, const struct psm_tel_settings *settings);
 
 /* Looks for new files, dead owners and windows that are ready, and takes them. final 1: takes all that is there, by
- * force. Returns how many windows were taken, -1: no memory. Never blocks. */
+ * force. Returns how many windows were taken, -1: no memory. Never blocks; final 1 waits up to 0.2 s for a thread that
+ * is starting an event in a window that is taken by force. */
 int psm_tel_poll(struct psm_tel *tel, int final);
 
 /* ---- communicators ---- */
@@ -35,7 +37,7 @@ struct psm_tel_comm {
     uint64_t events;          /* rows taken since the start, but for PSM_PROF_LATE: begun less what was lost */
     uint64_t begun, dropped_full, dropped_memory, overwritten, carried, incomplete;
     uint64_t bad_handle, stale_handle, stopped_twice, state_after_stop, never_stopped, foreign_parents;
-    uint64_t torn;    /* rows that changed while they were copied, in the end not taken */
+    uint64_t torn;    /* rows that were being begun when their window was taken: their process died, or did not run */
     uint64_t last_ns; /* the newest start or stop that was seen */
     int32_t rank, nranks, nnodes, pid;
     uint32_t abi, mask, context, owner; /* owner: 0 alive, 1 dead, 2 unknown, 3 ended and closed its record */

@@ -197,7 +197,8 @@ static int look_window(struct psm_tel *tel, struct tel_comm *c, uint32_t w, cons
                        bool final, uint64_t now)
 {
     uint32_t next = window->next, room = next < c->slots ? next : c->slots;
-    if (!window->cycle || !room) return 0;
+    if (!window->cycle || !room || c->looked_ready[w] == window->cycle) return 0;
+    if (window->state == PSM_PROF_READY) c->looked_ready[w] = window->cycle;
     size_t words = ((size_t)c->slots + 63) / 64;
     if (!c->looked[w]) c->looked[w] = calloc(words, sizeof(uint64_t));
     if (!c->looked[w] || !tel_rows_room(tel, room)) {

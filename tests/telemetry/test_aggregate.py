@@ -422,6 +422,49 @@ def test_the_same_operations_are_drawn_whenever_their_windows_are_taken(folder: 
     assert drawn[0] <= drawn[2] | drawn[3]
 
 
+@pytest.mark.parametrize("outlier", [False, True])
+def test_ranks_of_a_host_keep_the_same_collectives(folder: Callable[[], Path], outlier: bool) -> None:
+    """The slowest ones differ a little from rank to rank: those of one are followed, unless another is much slower."""
+    path = folder()
+    for rank in range(3):
+        comm = made.Comm(rank, 3, context=rank + 1, slots=8192)
+        for i in range(200):
+            slow = 3000 if i == 50 else 3001 if i == 60 + rank else 0
+            slow = 90_000 if outlier and (rank, i) == (2, 70) else slow
+            comm.collective(10**6 * (i + 1), seq=i + 1, channels=1, steps=1, latency=5000 + slow)
+        comm.write(path)
+    with Reader(path) as reader:
+        reader.set(spans=16)
+        assert reader.poll() == 3
+        ranks = {int(c["id"]): int(c["rank"]) for c in reader.comms()}
+        spans = reader.take_spans()
+    colls = spans[spans["event"]["type"] == made.COLL_T]
+    kept: dict[tuple[int, int], set[int]] = {}
+    for row in colls:
+        seq = int(np.ascontiguousarray(row["event"]["u"]).view(COLL)[0]["seq"])
+        kept.setdefault((int(row["why"]), ranks[int(row["comm"])]), set()).add(seq)
+    slowest = [kept[1, rank] for rank in range(3)]
+    if outlier:
+        assert slowest[2] == {71}, "ten times as slow as any other"
+    else:
+        assert slowest[0] == slowest[1] == slowest[2], "one leads, though their own were a little slower"
+    drawn = [kept.get((3, rank), set()) for rank in range(3)]
+    for a in range(3):
+        assert all(drawn[b] <= drawn[a] | slowest[a] for b in range(3)), "drawn on all ranks, or on none"
+
+
+def test_step_whose_proxy_op_the_plugin_could_not_see_has_its_peer_and_side(folder: Callable[[], Path]) -> None:
+    comm = made.Comm()
+    coll = comm.collective(1000, channels=1, steps=1, peers=(1, 1))
+    op = comm.add(made.PROXY_OP_T, 5000, 9000, parent=coll, flags=made.SENDS, peer=1, channel=5)
+    comm.add(made.STEP_T, 6000, 7000, parent=op, flags=made.ORPHAN, peer=-1, net_ns=6500, bytes=10)
+    path = folder()
+    comm.write(path)
+    ops, links, _ = take(path)
+    assert ops["transfers"]["sum"] == [2]
+    assert -1 not in links["peer"] and links["count"][links["channel"] == 5] == [1]
+
+
 def test_rows_are_given_as_they_came_up_to_the_limit(folder: Callable[[], Path]) -> None:
     comm = made.Comm()
     rows = random_rows(3, 30, comm)

@@ -98,6 +98,8 @@ def test_what_the_plugin_was_told_is_taken_or_counted(
     """Nothing is lost that is not counted, whatever was open when a window was taken."""
     assert PLUGIN.exists(), "make setup builds the profiler plugin"
     env = compiled.environment(PSM_RECORD_DIR=str(folder), **settings)
+    if "LD_PRELOAD" in os.environ:  # a plugin under a sanitizer wants its runtime first
+        env["LD_PRELOAD"] = os.environ["LD_PRELOAD"]
     with subprocess.Popen(
         [programs / "rank", PLUGIN, "2", "1500", "3", str(left_open)],
         stdin=subprocess.PIPE,
