@@ -73,13 +73,23 @@ static void count_kernel(struct psm_tel *tel, struct tel_comm *c, struct tel_bat
     if (end > side->gpu_end) side->gpu_end = end;
 }
 
-/* The plugin could not see the proxy op of this step, as its window was taken. It is held here, or among these rows. */
+/* Steps of tables before v4 have no size: their op says how much they moved together. */
+static bool lacks_size(const struct psm_prof_event *step)
+{
+    return step->abi && step->abi < 4 && !step->u.proxy_step.bytes;
+}
+
+/* What a step does not tell itself, from its proxy op, among these rows or held: its size, and where the plugin could
+ * not see the op any more, as its window was taken, whose it is. */
 static void adopt(struct psm_tel *tel, const struct tel_comm *c, const struct tel_batch *b, struct psm_prof_event *step)
 {
     uint32_t at = b ? tel_local(b, step->parent) : TEL_NONE;
     const struct tel_held *h = at == TEL_NONE ? tel_held_find(tel, c, step->parent) : NULL;
     const struct psm_prof_event *op = at != TEL_NONE ? &b->rows[at].event : h && !h->early ? &h->event : NULL;
     if (!op || op->type != PSM_PROF_PROXY_OP) return;
+    if (lacks_size(step) && op->u.proxy_op.steps_ended)
+        step->u.proxy_step.bytes = op->u.proxy_op.bytes / op->u.proxy_op.steps_ended;
+    if (step->u.proxy_step.peer != -1) return;
     step->flags |= op->flags & PSM_PROF_SENDS;
     step->u.proxy_step.peer = op->u.proxy_op.peer;
     step->u.proxy_step.channel = op->u.proxy_op.channel;
@@ -89,7 +99,7 @@ static void count_transfer(struct psm_tel *tel, struct tel_comm *c, struct tel_b
                            bool again)
 {
     struct psm_prof_event adopted;
-    if (__builtin_expect(e->u.proxy_step.peer == -1, 0)) {
+    if (__builtin_expect(e->u.proxy_step.peer == -1 || lacks_size(e), 0)) {
         adopted = *e;
         adopt(tel, c, b, &adopted);
         e = &adopted;

@@ -465,6 +465,20 @@ def test_step_whose_proxy_op_the_plugin_could_not_see_has_its_peer_and_side(fold
     assert -1 not in links["peer"] and links["count"][links["channel"] == 5] == [1]
 
 
+def test_steps_of_old_tables_have_their_share_of_what_the_op_moved(folder: Callable[[], Path]) -> None:
+    comm = made.Comm()
+    coll = comm.add(made.COLL_T, 1000, 2000, func=4, datatype=0, count=1, ops_begun=1, ops_ended=1, done_ns=9000)
+    op = comm.add(made.PROXY_OP_T, 2000, 9000, parent=coll, flags=made.SENDS, peer=1, steps_ended=2, bytes=6000)
+    for _ in range(2):
+        comm.add(made.STEP_T, 3000, 4000, parent=op, flags=made.SENDS, peer=1, net_ns=3500)
+    comm.rows[0]["event"]["abi"] = 3
+    path = folder()
+    comm.write(path)
+    ops, links, _ = take(path)
+    check_stat(ops["transfer_bytes"][0], np.array([3000, 3000]))
+    assert set(links["bytes"]) == {6000}
+
+
 def test_rows_are_given_as_they_came_up_to_the_limit(folder: Callable[[], Path]) -> None:
     comm = made.Comm()
     rows = random_rows(3, 30, comm)
