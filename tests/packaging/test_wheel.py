@@ -35,7 +35,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_wheel_holds_catalogue_and_scanner_and_no_tests(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
-    for module in ("_logscan", "_psm"):
+    for module in ("_logscan", "_psm", "_telemetry"):
         assert any(n.startswith(f"psmkit/_native/{module}") and n.endswith(".so") for n in names)
     assert {Path(n).name for n in names if n.endswith(".toml")} == {
         p.name for p in (ROOT / "psmkit" / "catalogue").glob("*.toml")
