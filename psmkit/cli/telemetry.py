@@ -23,6 +23,7 @@ __all__ = ["command"]
 
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _LEAST_RECORD = 1 << 16
+_MOST_TREES = 1024
 _ROWS_OF_A_TREE = 32  # about, of an operation that is kept for spans
 
 
@@ -157,7 +158,10 @@ def _run(wanted: Wanted, interval: float, given: dict[str, Any]) -> int:
         # No rank has run yet: they make it so, too.
         os.mkdir(where, 0o700)
     with _until_signal() as stop, Reader(given["folder"], consume=not given["look"]) as reader:
-        reader.set(spans=max(8, given["spans"] // _ROWS_OF_A_TREE), rows=given["record_rows"] if wanted.record else 0)
+        reader.set(
+            spans=min(max(8, given["spans"] // _ROWS_OF_A_TREE), _MOST_TREES),
+            rows=given["record_rows"] if wanted.record else 0,
+        )
         outputs = Outputs(wanted, _say, watch=None if given["no_verdict"] else Watch())
         lost = 0
         try:

@@ -58,7 +58,7 @@ def summary(points: Sequence[Point], findings: Sequence[Finding]) -> str:
         lost += number("nccl.profiler.overwritten", key)
         comms.append(
             (
-                key[0], f"{key[1]} of {values[3]}", values[5], values[7], f"{number('nccl.profiler.events', key):.0f}", f"{lost:.0f}",
+                key[0], f"{key[1]} of {values[3]}".replace("-1", "?"), values[5], values[7], f"{number('nccl.profiler.events', key):.0f}", f"{lost:.0f}",
                 f"{number('nccl.profiler.incomplete', key):.0f}", values[2],
             )
         )  # fmt: skip
