@@ -52,11 +52,11 @@ def cuda(folder: Path) -> Path:
 
 def profiler(folder: Path) -> Path:
     """The profiler: BROKEN in the environment says how, and without it, it is right."""
-    return _compile(folder / "libnccl-profiler-broken.so", "profiler.c")
+    return _compile(folder / "libnccl-profiler-broken.so", "profiler/profiler.c")
 
 
 def profiler_of(folder: Path, version: int) -> Path:
     """The profiler with one version of the table alone."""
     names = folder / f"profiler_v{version}.map"
     names.write_text(f"{{ global: ncclProfiler_v{version}; local: *; }};\n")
-    return _compile(folder / f"libnccl-profiler-v{version}.so", "profiler.c", f"-Wl,--version-script={names}")
+    return _compile(folder / f"libnccl-profiler-v{version}.so", "profiler/profiler.c", f"-Wl,--version-script={names}")

@@ -18,7 +18,7 @@ from tests.csrc.base import compiled
 from tests.plugins import drive_libraries
 
 CHECKER = Path(os.environ.get("PSM_DIR") or compiled.ROOT / "psmkit" / "psm") / "lib" / "libnccl-profiler-check.so"
-# The way (see broken/profiler.c), the check that finds it, as what, and words of what it says.
+# The way (see broken/profiler), the check that finds it, as what, and words of what it says.
 BROKEN = (
     ("asked-only", "mask-off", "PSM923", "SIGABRT in startEvent"),
     ("fails-with-handle", "collective", "PSM921", "handle-on-error in startEvent"),
@@ -103,7 +103,7 @@ def test_a_broken_profiler_is_found(library: Path, way: str, check: str, code: s
 
 
 def test_every_way_of_being_broken_is_tried() -> None:
-    source = (drive_libraries.SOURCES / "profiler.c").read_text()
+    source = (drive_libraries.SOURCES / "profiler" / "profiler.c").read_text()
     assert set(re.findall(r'broken\("([a-z0-9-]+)"\)', source)) == {"needs-name", *(row[0] for row in BROKEN)}
 
 
