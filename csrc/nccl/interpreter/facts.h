@@ -69,7 +69,8 @@ struct ncclDevComm {
     int *collNetDenseToUserRank;
     volatile uint32_t *abortFlag;
     ncclDevChannel *channels;
-    void *others[3];
+    int *rankToLocalRank;
+    uint64_t *workStarted, *workCompleted; /* of each channel, where a profiler waits */
 };
 enum ncclDevWorkStorageType : uint8_t {
     ncclDevWorkStorageTypeArgs,

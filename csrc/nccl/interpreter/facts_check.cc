@@ -117,6 +117,8 @@ PLACE(ncclDevComm, p2pChunkSize);
 PLACE(ncclDevComm, workConsumed);
 PLACE(ncclDevComm, abortFlag);
 PLACE(ncclDevComm, channels);
+PLACE(ncclDevComm, workStarted);
+PLACE(ncclDevComm, workCompleted);
 SIZE(ncclDevKernelArgs);
 PLACE(ncclDevKernelArgs, workStorageType);
 PLACE(ncclDevKernelArgs, workMask);

@@ -98,6 +98,7 @@ struct Run {
         Stage &stage = channel->stages.front();
         bool moved = !begun, all = true;
         if (!begun) {
+            if (!stage.begins.empty()) channel->tell(stage.begins, false);
             for (const Copy &copy : stage.copies)
                 if (copy.n) memmove(copy.to, copy.from, copy.n);
             for (Lane &lane : stage.lanes) lane.begin();
@@ -110,6 +111,7 @@ struct Run {
         }
         if (!all) return moved;
         for (Lane &lane : stage.lanes) lane.end();
+        if (!stage.ends.empty()) channel->tell(stage.ends, true);
         channel->stages.pop_front();
         begun = false;
         return true;

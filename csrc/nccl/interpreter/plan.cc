@@ -3,6 +3,10 @@
 
 #include <cstring>
 
+extern "C" {
+#include "base.h"
+}
+
 namespace psm
 {
 
@@ -24,8 +28,6 @@ struct Lists : Reader {
 void read_p2p(Reader &r, const Place &place, ncclDevWorkP2p work, Stage &stage)
 {
     if (work.sendNetReg || work.recvNetReg || work.sendIpcReg || work.recvIpcReg) refuse_registered("SendRecv");
-    if (work.profilerEnabled)
-        refuse(NOT_SUPPORTED, "SendRecv with counters for a profiler is not interpreted: unset NCCL_PROFILER_PLUGIN");
     const int part = ncclP2pChannelToPart(work.nP2pChannels, work.channelBase, place.number);
     const bool sends = part < work.nSendChannels, receives = part < work.nRecvChannels;
     size_t send_begin = 0, send_end = 0, recv_begin = 0, recv_end = 0;
@@ -56,8 +58,6 @@ void read_p2p(Reader &r, const Place &place, ncclDevWorkP2p work, Stage &stage)
 void read_collective(Reader &r, const Place &place, Function f, ncclDevWorkColl work, Stage &stage)
 {
     if (work.regUsed || work.netRegUsed) refuse_registered(f.name);
-    if (work.profilerEnabled)
-        refuse(NOT_SUPPORTED, "%s with counters for a profiler is not interpreted: unset NCCL_PROFILER_PLUGIN", f.name);
     if (place.number < static_cast<int>(work.channelLo) || place.number > static_cast<int>(work.channelHi))
         refuse(LAUNCH_FAILURE, "%s has no part for channel %d", f.name, place.number);
     f.reduction.argument = argument_of(r, work.redOpArg, work.redOpArgIsPtr, f.reduction);
@@ -88,7 +88,11 @@ void read_work(const Lists &r, size_t offset, void *out, size_t n)
     }
 }
 
-void read_batch(Lists &r, const Place &place, const ncclDevWorkBatch &batch, Channel &channel, Stage *together)
+/* Works of a batch, and of those that extend it, that a profiler waits for. */
+using Marks = std::vector<uint64_t>;
+
+void read_batch(Lists &r, const Place &place, const ncclDevWorkBatch &batch, Channel &channel, Stage *together,
+                Marks *marks)
 {
     const Function f = function_of(batch.funcId);
     const bool p2p = batch.workType == ncclDevWorkTypeP2p;
@@ -107,15 +111,37 @@ void read_batch(Lists &r, const Place &place, const ncclDevWorkBatch &batch, Cha
             ncclDevWorkP2p work;
             read_work(r, batch.offsetBase + i * sizeof work, &work, sizeof work);
             read_p2p(r, place, work, *together);
+            if (work.profilerEnabled) marks->push_back(channel.works);
             channel.consumed_to = batch.offsetBase + (i + 1) * static_cast<uint32_t>(sizeof work);
         } else {
             ncclDevWorkColl work;
             read_work(r, batch.offsetBase + i * sizeof work, &work, sizeof work);
             channel.stages.emplace_back();
             read_collective(r, place, f, work, channel.stages.back());
+            if (work.profilerEnabled) marks->push_back(channel.works);
             channel.consumed_to = batch.offsetBase + (i + 1) * static_cast<uint32_t>(sizeof work);
         }
     }
+}
+
+/* The counters that NCCL's proxy polls for its profiler: kernels write them before and after the works of a batch. */
+void tell_profiler(Reader &r, int number, Channel &channel)
+{
+    auto *begun = r.memory.of(r.comm.workStarted + number, "the profiler's counter of begun work", true);
+    auto *ended = r.memory.of(r.comm.workCompleted + number, "the profiler's counter of ended work", true);
+    const uint64_t *counter = channel.work_counter;
+    channel.tell = [begun, ended, counter](const Marks &works, bool are_done) {
+        auto *told = are_done ? ended : begun;
+        for (uint64_t work : works) {
+#if PSM_NCCL_WORK_TIMES
+            auto &entry = told->data[(*counter + work) % MAX_PROFILER_EVENTS_PER_CHANNEL];
+            __atomic_store_n(&entry.timestamp, psm_wall_ns(), __ATOMIC_RELAXED);
+            __atomic_store_n(&entry.counter, *counter + work, __ATOMIC_RELEASE);
+#else
+            __atomic_store_n(told, *counter + work, __ATOMIC_RELEASE);
+#endif
+        }
+    };
 }
 
 void read_channel(Lists &r, int number, size_t first, Channel &channel)
@@ -129,14 +155,28 @@ void read_channel(Lists &r, int number, size_t first, Channel &channel)
 #endif
     const size_t batches = (r.size - sizeof r.args) / sizeof(ncclDevWorkBatch);
     Stage together;
+    Marks marks;
+    size_t begins = 0; /* stage that the batch begins with */
     for (size_t at = first;;) {
         ncclDevWorkBatch batch;
         if (at >= batches) refuse(LAUNCH_FAILURE, "channel %d: batch %zu lies outside of the arguments", number, at);
         memcpy(&batch, r.bytes + sizeof r.args + at * sizeof batch, sizeof batch);
-        read_batch(r, place, batch, channel, &together);
-        if (!batch.nextExtends && (!together.lanes.empty() || !together.copies.empty())) {
-            channel.stages.push_back(std::move(together));
-            together = Stage();
+        read_batch(r, place, batch, channel, &together, &marks);
+        if (!batch.nextExtends) {
+            if (!together.lanes.empty() || !together.copies.empty() ||
+                (!marks.empty() && begins == channel.stages.size())) {
+                channel.stages.push_back(std::move(together));
+                together = Stage();
+            }
+            if (!marks.empty()) {
+                if (!channel.tell) tell_profiler(r, number, channel);
+                /* One counter a channel tells of the whole batch. */
+                if (!PSM_NCCL_WORK_TIMES) marks = {channel.works};
+                channel.stages[begins].begins = marks;
+                channel.stages.back().ends = marks;
+                marks.clear();
+            }
+            begins = channel.stages.size();
         }
         if (batch.nextExtends && !batch.nextJump)
             refuse(LAUNCH_FAILURE, "channel %d: the last batch says that it goes on", number);

@@ -21,12 +21,16 @@ struct Copy {
 struct Stage {
     std::vector<Lane> lanes;
     std::vector<Copy> copies;
+    /* Works that a profiler waits for, by their number in the launch, from 1: told when the stage begins, and when it
+     * has ended. */
+    std::vector<uint64_t> begins, ends;
 };
 
 struct Channel {
     std::deque<Stage> stages;
     uint64_t *work_counter = nullptr; /* NULL: the release has none */
     uint64_t works = 0;
+    std::function<void(const std::vector<uint64_t> &works, bool ended)> tell; /* set where a profiler waits */
     uint32_t *consumed = nullptr; /* where the position in the work FIFO is told */
     uint32_t consumed_to = 0;
 };

@@ -102,6 +102,8 @@ class World
             memcpy(c.buffSizes, sizes, sizeof sizes);
             c.p2pChunkSize = 4096;
             c.workConsumed = make<uint32_t>(MAXCHANNELS);
+            c.workStarted = make<uint64_t>(MAXCHANNELS);
+            c.workCompleted = make<uint64_t>(MAXCHANNELS);
             c.abortFlag = abort_;
             c.channels = make<ncclDevChannel>(MAXCHANNELS);
             for (int i = 0; i < s.channels; i++) {
@@ -158,6 +160,8 @@ class World
     int launch(int rank, char *send, char *recv);
     uint32_t *abort_flag() { return abort_; }
     uint64_t works(int rank) const { return comms_[rank].channels[0].workCounter; }
+    uint64_t begun(int rank) const { return comms_[rank].workStarted[0]; }
+    uint64_t ended(int rank) const { return comms_[rank].workCompleted[0]; }
     uint32_t consumed(int rank) const { return comms_[rank].workConsumed[0]; }
 
   private:
@@ -318,7 +322,8 @@ __attribute__((visibility("default"))) int run_case(const spec *s, char **send, 
         for (int code : codes)
             if (code) result = code;
         more = world.untouched() ? "|untouched" : "|moved";
-        more += " works " + std::to_string(world.works(0)) + " consumed " + std::to_string(world.consumed(0));
+        more += " works " + std::to_string(world.works(0)) + " consumed " + std::to_string(world.consumed(0)) +
+                " begun " + std::to_string(world.begun(0)) + " ended " + std::to_string(world.ended(0));
     }
     snprintf(text, room, "%s%s", said.c_str(), more.c_str());
     return result;

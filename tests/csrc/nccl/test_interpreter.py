@@ -165,6 +165,21 @@ def test_what_the_host_may_choose_otherwise(interpreter: Interpreter, twist: str
     assert f"consumed {3 * 1024 - 32 + 96 if twist == 'work FIFO' else 0}" in said
 
 
+@pytest.mark.parametrize(
+    ("function", "count", "works"), [("SendRecv", 3000, 3), ("AllReduce Sum f32 RING SIMPLE", 9000, 1)]
+)
+def test_the_counters_of_a_profiler_tell_of_the_work_that_began_and_ended(
+    interpreter: Interpreter, function: str, count: int, works: int
+) -> None:
+    dtype = np.uint8 if function == "SendRecv" else np.float32
+    send = data(3, 9000, dtype)
+    rc, said = interpreter.launch(function, send, empty(3, 9000, dtype), count, twist="profiler")
+    assert rc == 0, said
+    assert f"works {works} consumed 0 begun {works} ended {works}" in said
+    rc, said = interpreter.launch(function, send, empty(3, 9000, dtype), count)
+    assert rc == 0 and f"works {works} consumed 0 begun 0 ended 0" in said
+
+
 def test_a_launch_that_is_aborted_ends(interpreter: Interpreter) -> None:
     send, recv = data(2, 100, np.float32), empty(2, 100, np.float32)
     assert interpreter.launch("AllReduce Sum f32 RING SIMPLE", send, recv, 100, twist="aborted")[0] == 0
@@ -178,7 +193,6 @@ REFUSED = {
     "registered work": ("AllReduce Sum f32 RING SIMPLE", 801, "NCCL_LOCAL_REGISTER=0"),
     "unknown work": ("AllReduce Sum f32 RING SIMPLE", 801, "work of type 3"),
     "wrong work": ("AllReduce Sum f32 RING SIMPLE", 719, "is given work of type 0"),
-    "profiler": ("AllReduce Sum f32 RING SIMPLE", 801, "NCCL_PROFILER_PLUGIN"),
     "NVLS": ("AllReduce Sum f32 RING SIMPLE", 801, "NCCL_NVLS_ENABLE=0"),
     "unpack": ("AllReduce Sum f32 RING SIMPLE", 801, "net plugin"),
     "proxy by address": ("AllReduce Sum f32 RING SIMPLE", 801, "by address"),
