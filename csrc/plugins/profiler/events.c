@@ -445,6 +445,27 @@ static void take_args(struct psm_prof_event *event, int state, const struct prof
     }
 }
 
+static bool is_sends(unsigned type, int state)
+{
+    if (type == PSM_PROF_PROXY_OP) return state <= ncclProfilerProxyOpSendDone;
+    return type == PSM_PROF_PROXY_STEP &&
+           (state == ncclProfilerProxyStepSendGPUWait || state == ncclProfilerProxyStepSendWait ||
+            state == ncclProfilerProxyStepSendPeerWait_v4);
+}
+
+/* NCCL says of no operation but those of its own network transport that it sends; states of a step tell it of all. */
+static void learn_side(struct prof_comm *comm, struct prof_local *local, uint32_t w, struct psm_prof_event *event)
+{
+    atomic_fetch_or_explicit(&event->flags, PSM_PROF_SENDS, memory_order_relaxed);
+    uint64_t handle = event->parent;
+    if (PROF_GET(event->type) != PSM_PROF_PROXY_STEP || !is_ours(comm, handle)) return;
+    uint32_t its = prof_window_of(comm, PSM_PROF_HANDLE_ROW(handle));
+    if (its != w) atomic_store(&local->inside, 1u << w | 1u << its);
+    struct rec_slot *slot = row_of(comm, handle, its);
+    if (slot && PROF_GET(event_of(slot)->type) == PSM_PROF_PROXY_OP)
+        atomic_fetch_or_explicit(&event_of(slot)->flags, PSM_PROF_SENDS, memory_order_relaxed);
+}
+
 void prof_record(uint64_t handle, int state, const struct prof_args *args)
 {
     struct prof_comm *comm = handle ? comm_of_handle(handle) : NULL;
@@ -465,6 +486,9 @@ void prof_record(uint64_t handle, int state, const struct prof_args *args)
         _Atomic uint64_t *time = moment(event, state);
         if (time) set_once(time, prof_now(&thread->clock, &thread->tick));
         if (args) take_args(event, state, args);
+        if (is_sends(PROF_GET(event->type), state) &&
+            !(atomic_load_explicit(&event->flags, memory_order_relaxed) & PSM_PROF_SENDS))
+            learn_side(comm, local, w, event);
         atomic_store_explicit(&event->state, (uint8_t)state, memory_order_relaxed);
     }
     atomic_store_explicit(&local->inside, 0, memory_order_release);

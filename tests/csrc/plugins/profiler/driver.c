@@ -81,7 +81,7 @@ static void say_file(void)
         START(group, ncclProfileGroup, NULL, (void)d);                                                                 \
         START(coll, ncclProfileColl, group, COLL);                                                                     \
         START(p2p, ncclProfileP2p, group, P2P);                                                                        \
-        START(op, ncclProfileProxyOp, coll, OP(getpid(), 1));                                                          \
+        START(op, ncclProfileProxyOp, coll, OP(getpid(), 0));                                                          \
         START(foreign, ncclProfileProxyOp, (void *)0x7fff12345678, OP(getpid() + 1, 0));                               \
         START(step, ncclProfileProxyStep, op, d.proxyStep.step = 2);                                                   \
         START(ctrl, ncclProfileProxyCtrl, NULL, (void)d);                                                              \
@@ -117,13 +117,13 @@ static void say_file(void)
 #define NUMBERS(c) c.seqNumber = 7, c.count = 1000, c.root = 2, c.nWarps = 16, c.sendBuff = c.recvBuff = NULL
 #define NAMES(c)   c.func = "AllReduce", c.datatype = "ncclFloat32", c.algo = "RING", c.proto = "SIMPLE"
 #define OLD(c)     c.commHash = 0xfeed, c.name = "old"
-#define SENDS(p)   p.func = "Send", p.datatype = "ncclInt8", p.count = 77, p.peer = 3
+#define SENDS(p)   p.func = "Send", p.datatype = "Unknown", p.count = 77, p.peer = 3
 
 #define SIZED NULL
 PLAY(1,
      (NUMBERS(d.coll), OLD(d.coll), d.coll.func = 4, d.coll.datatype = 7, d.coll.algo = 1, d.coll.proto = 2,
       d.coll.nMaxChannels = 1),
-     (OLD(d.p2p), d.p2p.func = 6, d.p2p.datatype = 0, d.p2p.count = 77, d.p2p.peer = 3), )
+     (OLD(d.p2p), d.p2p.func = 6, d.p2p.datatype = 1, d.p2p.count = 77, d.p2p.peer = 3), )
 PLAY(2, (NUMBERS(d.coll), OLD(d.coll), NAMES(d.coll), d.coll.nMaxChannels = 1), (OLD(d.p2p), SENDS(d.p2p)), )
 PLAY(3, (NUMBERS(d.coll), OLD(d.coll), NAMES(d.coll), d.coll.nMaxChannels = 1), (OLD(d.p2p), SENDS(d.p2p)), )
 #undef SIZED
