@@ -42,7 +42,7 @@ class Clocks:
 
 def read_steps(folder: str, clock_ns: int) -> Array:
     """The rows of psm.steps of the living processes of a folder."""
-    rows: list[tuple[object, ...]] = []
+    parts = []
     try:
         names = record_names(folder)
     except OSError:
@@ -58,12 +58,15 @@ def read_steps(folder: str, clock_ns: int) -> Array:
             continue
         if found.owner == "clean":
             continue
-        for section in found.sections:
-            for number in range(len(section)):
-                v = section.values(number)
-                rows.append(
-                    (found.pid, v["rank"], v["peer"], v["channel"], v["connection"], v["seq"], v["nbytes"], v["nsteps"],
-                     v["posted"], v["transmitted"], v["done"], max(0, clock_ns - int(v["moved"])), str(v["role"]).encode(),
-                     str(v["what"]).encode(), str(v["stage"]).encode())
-                )  # fmt: skip
-    return np.array(rows, STEP) if rows else empty(STEP)
+        parts += [_steps(section.rows, found.pid, clock_ns) for section in found.sections if len(section)]
+    return np.concatenate(parts) if parts else empty(STEP)
+
+
+def _steps(rows: Array, pid: int, clock_ns: int) -> Array:
+    out = np.zeros(len(rows), STEP)
+    out["pid"] = pid
+    for name in STEP.names or ():
+        if "f_" + name in (rows.dtype.names or ()):
+            out[name] = rows["f_" + name]
+    out["age_ns"] = np.maximum(0, clock_ns - rows["f_moved"].astype("i8"))
+    return out

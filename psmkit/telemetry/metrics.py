@@ -89,7 +89,8 @@ _TABLE = (
     ("nccl.profiler.handle.errors", "{error}", "counter", (*_COMM, "nccl.profiler.error"), "Calls of NCCL with a handle that is bad, stale, stopped_twice, state_after_stop, never_stopped."),
     ("nccl.profiler.foreign_parents", "{event}", "counter", _COMM, "Proxy operations for another process (PXN)."),
     # ---- libpsm's connections: copies inside the host ----
-    ("psm.step.stage", "{connection}", "gauge", (*_STEP, "psm.stage", "psm.what"), "1 for the stage in which the connection's operation is, and what last happened."),
+    ("psm.step.connections", "{connection}", "gauge", ("process.pid", "nccl.rank", "nccl.direction", "psm.stage"), "Connections by the stage in which their operation is."),
+    ("psm.step.stage", "{connection}", "gauge", (*_STEP, "psm.stage", "psm.what"), "1 for the stage in which the connection's operation is, and what last happened. This and the following: of the 128 connections at work that have not moved for longest."),
     ("psm.step.operation", "{operation}", "gauge", _STEP, "Number of the connection's operation."),
     ("psm.step.size", "By", "gauge", _STEP, "Bytes of that operation."),
     ("psm.step.total", "{step}", "gauge", _STEP, "Steps that it has."),

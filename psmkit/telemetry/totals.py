@@ -18,6 +18,7 @@ __all__ = ["Distribution", "Point", "Totals", "operation_key"]
 Values = tuple[str, ...]
 
 SERIES = 1000  # of a metric
+_CONNECTIONS = 128  # of libpsm that are told one by one
 FORGET = 60  # takes after which the series of a communicator that is gone are dropped
 _P2P, _CE_COLL = 2, 12
 _OTHER_COMM = 0xFFFFFFFF  # of rows that sum up what had no key
@@ -333,7 +334,18 @@ class Totals:
                 self.gauge("nccl.operation.open.age", values, max(0, take.clock_ns - int(mine.min())) / 1e9)
 
     def _steps(self, steps: Array) -> None:
-        for row in steps:
+        for group in np.unique(steps[["pid", "rank", "role", "stage"]]):
+            mine = steps[["pid", "rank", "role", "stage"]] == group
+            side = "send" if group["role"] == b"send" else "receive"
+            values: Values = (str(int(group["pid"])), str(int(group["rank"])), side, text(group["stage"]))
+            self.gauge("psm.step.connections", values, int(np.count_nonzero(mine)))
+        # One by one only those that may be stuck: a host of eight ranks has thousands.
+        idle = np.isin(steps["stage"], (b"idle", b"ended"))
+        working = steps[~idle & (steps["seq"] > 0)]
+        oldest = np.argsort(-working["age_ns"], kind="stable")
+        if len(working) > _CONNECTIONS:
+            self._overflow["psm.step.stage"] = self._overflow.get("psm.step.stage", 0) + len(working) - _CONNECTIONS
+        for row in working[oldest[:_CONNECTIONS]]:
             values = (
                 str(int(row["pid"])),
                 str(int(row["rank"])),

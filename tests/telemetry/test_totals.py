@@ -10,7 +10,7 @@ import pytest
 from psmkit.telemetry import totals as module
 from psmkit.telemetry.layout import COMM, LINK, OP
 from psmkit.telemetry.metrics import BOUNDS, METRICS, prometheus_name
-from psmkit.telemetry.take import Take
+from psmkit.telemetry.take import STEP, Take
 from psmkit.telemetry.totals import FORGET, Distribution, Totals
 from tests.telemetry.takes import CLOCK, HASH, WALL, comm, joined, link, made, op
 
@@ -155,3 +155,19 @@ def test_the_table_is_sound() -> None:
     assert prometheus_name(METRICS["nccl.collective.duration"]) == "nccl_collective_duration_seconds"
     assert prometheus_name(METRICS["nccl.transfer.io"]) == "nccl_transfer_io_bytes_total"
     assert prometheus_name(METRICS["nccl.link.r_squared"]) == "nccl_link_r_squared_ratio"
+
+
+def test_connections_are_counted_by_stage_and_told_one_by_one_where_they_may_be_stuck() -> None:
+    steps = np.zeros(500, STEP)
+    steps["pid"], steps["role"], steps["seq"] = 4000, b"send", 1
+    steps["connection"] = steps["age_ns"] = np.arange(500)
+    steps["stage"][:300], steps["stage"][300:400], steps["stage"][400:] = b"fifo", b"idle", b"zero-copy"
+    steps["seq"][250:300] = 0
+    totals = Totals()
+    totals.add(take(0, steps=steps))
+    now = found(totals)
+    stages = {v[3]: count for v, count in now["psm.step.connections"].items()}
+    assert stages == {"fifo": 300, "idle": 100, "zero-copy": 100}
+    told = {int(v[4], 16) for v in now["psm.step.age"]}
+    assert told == {*range(400, 500), *range(222, 250)}
+    assert now["psmkit.telemetry.series.overflow"]["psm.step.stage",] == 350 - 128
