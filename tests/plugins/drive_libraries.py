@@ -29,7 +29,7 @@ def _compile(library: Path, *sources: str, only: bool = False) -> Path:
 
 def plugin(folder: Path) -> Path:
     """The plugin: BROKEN in the environment says how, and without it, it is right."""
-    return _compile(folder / "libnccl-net-broken.so", "net.c", "tables.c")
+    return _compile(folder / "libnccl-net-broken.so", "net.c", "tables.c", "collnet.c")
 
 
 def plugin_of(folder: Path, version: int) -> Path:

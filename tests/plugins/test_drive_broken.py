@@ -20,15 +20,29 @@ BROKEN = (
     ("close-busy", "close", "PSM911"),
     ("close-order", "close", "PSM913"),
     ("close-waits", "close", "PSM914"),
+    ("coll-fails", "collnet-reduce", "PSM911"),
+    ("coll-later", "collnet", "PSM911"),
+    ("coll-max", "collnet-reduce", "PSM912"),
+    ("coll-never", "collnet-many", "PSM915"),
+    ("coll-no-bytes", "collnet", "PSM911"),
+    ("coll-slot", "collnet", "PSM911"),
+    ("coll-supports", "collnet", "PSM911"),
+    ("coll-window", "collnet-gather", "PSM912"),
     ("connect-blocks", "connect", "PSM914"),
     ("connect-fails", "connect", "PSM911"),
     ("connect-never", "connect", "PSM915"),
+    ("consumed-fails", "consumed", "PSM911"),
     ("context", "contexts", "PSM911"),
     ("crash-large", "sizes", "PSM913"),
     ("dereg-all", "reg", "PSM911"),
     ("device-type", "properties", "PSM911"),
     ("dmabuf-fails", "dmabuf", "PSM911"),
     ("done-twice", "order", "PSM912"),
+    ("events-handle", "events", "PSM911"),
+    ("events-id", "events", "PSM911"),
+    ("events-open", "events", "PSM911"),
+    ("events-parent", "events", "PSM911"),
+    ("events-twice", "events", "PSM911"),
     ("fd-leak", "leaks", "PSM916"),
     ("few-requests", "in-flight", "PSM915"),
     ("few-sends", "in-flight", "PSM915"),
@@ -62,6 +76,7 @@ BROKEN = (
     ("reg-offset", "offset", "PSM912"),
     ("reorder", "order", "PSM912"),
     ("same-request", "in-flight", "PSM911"),
+    ("second-dies", "message", "PSM913"),
     ("sizes-overrun", "message", "PSM911"),
     ("speed-unset", "properties", "PSM911"),
     ("tag-ignored", "group", "PSM912"),
@@ -70,9 +85,15 @@ BROKEN = (
     ("test-never", "zero", "PSM915"),
     ("thread-leak", "leaks", "PSM916"),
     ("truncates", "longer", "PSM917"),
+    ("vdevice-index", "vdevice", "PSM911"),
+    ("vdevice-none", "vdevice", "PSM911"),
+    ("vdevice-props", "vdevice", "PSM911"),
+    ("vdevice-uncounted", "vdevice", "PSM911"),
     ("wrong-data", "sizes", "PSM912"),
     ("zero-swallowed", "zero", "PSM911"),
 )
+# What the plugin has beside a network with one device: a CollNet, and devices that it merges.
+MORE = {"COLLNET": "1", "DEVICES": "2", "MERGES": "1"}
 # These are found when the patience of the driver ends: little of it, for they end in no other way.
 LATE = ("PSM914", "PSM915", "PSM916")
 
@@ -92,12 +113,11 @@ def _failures(done: Drive) -> list[str]:
 
 
 def test_the_plugin_is_right_when_it_is_not_broken(library: Path, runtime: Path) -> None:
-    done = drive(library, versions=range(4, 13), cuda=str(runtime))
+    done = drive(library, versions=range(4, 13), cuda=str(runtime), environment=MORE)
     assert _failures(done) == []
     assert done.clean
     newest = {result.check: result.outcome for result in done.results if result.version == 12}
-    # It has one device; nothing else is left out.
-    assert [name for name, outcome in newest.items() if outcome != "passed"] == ["each-device"]
+    assert [name for name, outcome in newest.items() if outcome != "passed"] == []
 
 
 def test_the_plugin_is_right_between_more_processes(library: Path) -> None:
@@ -113,7 +133,8 @@ def test_memory_of_the_emulated_gpu_is_sent_and_flushed(library: Path) -> None:
 @pytest.mark.parametrize(("way", "check", "code"), BROKEN, ids=[row[0] for row in BROKEN])
 def test_a_broken_plugin_is_found(library: Path, runtime: Path, way: str, check: str, code: str) -> None:
     timeout = 1.5 if code in LATE else 20.0
-    done = drive(library, only=(check,), timeout=timeout, environment={"BROKEN": way}, cuda=str(runtime))
+    more = MORE if check == "vdevice" or check.startswith("collnet") else {}
+    done = drive(library, only=(check,), timeout=timeout, environment={"BROKEN": way, **more}, cuda=str(runtime))
     assert not done.clean
     assert [(finding.code, finding.title.partition(" ")[0]) for finding in done.findings] == [(code, check)]
     (finding,) = done.findings
@@ -134,6 +155,12 @@ def test_what_follows_a_failure_goes_on_in_fresh_processes(library: Path) -> Non
     assert outcomes["order"] == outcomes["leaks"] == outcomes["unload"] == "passed"
     (failed,) = (result for result in done.results if result.outcome == "failed")
     assert (failed.kind, failed.call, failed.text) == ("died", "isend", "the process died by SIGSEGV in isend")
+
+
+def test_the_call_in_which_any_rank_died_is_named(library: Path) -> None:
+    done = drive(library, environment={"BROKEN": "second-dies"}, only=("message",))
+    failed = done.results[-1]
+    assert (failed.rank, failed.call, failed.text) == (1, "isend", "the process died by SIGABRT in isend")
 
 
 def test_checks_that_say_nothing_any_more_are_left_out(library: Path) -> None:

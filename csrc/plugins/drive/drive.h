@@ -91,8 +91,17 @@ ncclResult_t t_test(void *request, int *done, int *sizes);
 ncclResult_t t_close_send(void *comm);
 ncclResult_t t_close_recv(void *comm);
 ncclResult_t t_close_listen(void *comm);
+bool t_has_consumed(void), t_has_device_memory(void), t_has_make_device(void);
+ncclResult_t t_consumed(void *comm, int n, void *request);
+ncclResult_t t_make_device(int *dev, const ncclNetVDeviceProps_v12_t *props);
 bool t_has_net_attr(void);
 ncclResult_t t_set_net_attr(void);
+/* What the plugin's calls of the profiler go to, and the phandles of isend and irecv, if they are set. */
+extern ncclProfilerCallback_t event_hook;
+extern void *event_parents[MAX_PIECES];
+/* For calls of other tables: what stands between is watched as a call of that name. */
+void watch_begin(const char *call);
+ncclResult_t watch_end(ncclResult_t result);
 void logger(ncclDebugLogLevel level, unsigned long flags, const char *file, int line, const char *format, ...)
     __attribute__((format(printf, 5, 6)));
 
@@ -168,6 +177,6 @@ struct check {
     void (*run)(void);
     int since; /* the first version that it is for */
 };
-extern const struct check setup_checks[], data_checks[], more_checks[];
+extern const struct check setup_checks[], data_checks[], device_checks[], coll_checks[], more_checks[];
 
 #endif

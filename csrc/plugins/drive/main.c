@@ -145,7 +145,7 @@ bool too_long(struct patience *p)
 
 /* ---- start ---- */
 
-static const struct check *const all_checks[] = {setup_checks, data_checks, more_checks};
+static const struct check *const all_checks[] = {setup_checks, data_checks, device_checks, coll_checks, more_checks};
 
 static const struct check *find(const char *name)
 {

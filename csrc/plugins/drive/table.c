@@ -53,6 +53,16 @@ static void *watch(void *unused)
     return NULL;
 }
 
+void watch_begin(const char *call)
+{
+    begin(call);
+}
+
+ncclResult_t watch_end(ncclResult_t result)
+{
+    return end(result);
+}
+
 void watch_start(void)
 {
     pthread_t thread;
@@ -75,11 +85,13 @@ void logger(ncclDebugLogLevel level, unsigned long flags, const char *file, int 
     fprintf(stderr, "%s %s:%d %s\n", word, file ? file : "?", line, text);
 }
 
+ncclProfilerCallback_t event_hook;
+void *event_parents[MAX_PIECES];
+
 /* NCCL's own answers success when no profiler is loaded, and leaves the handle alone. */
 static ncclResult_t profiler(void **handle, int type, void *parent, int64_t plugin, void *descriptor)
 {
-    (void)handle, (void)type, (void)parent, (void)plugin, (void)descriptor;
-    return ncclSuccess;
+    return event_hook ? event_hook(handle, type, parent, plugin, descriptor) : ncclSuccess;
 }
 
 /* ---- versions ---- */
@@ -269,13 +281,13 @@ ncclResult_t t_isend(void *comm, void *data, size_t size, int tag, void *mhandle
     CALL("isend", CASE(4, t->isend(comm, data, (int)size, mhandle, request))
                       V5_6(t->isend(comm, data, (int)size, tag, mhandle, request))
                           V7_9(t->isend(comm, data, size, tag, mhandle, request))
-                              CASE(10, t->isend(comm, data, size, tag, mhandle, NULL, request))
-                                  V11_12(t->isend(comm, data, size, tag, mhandle, NULL, request)))}
+                              CASE(10, t->isend(comm, data, size, tag, mhandle, event_parents[0], request))
+                                  V11_12(t->isend(comm, data, size, tag, mhandle, event_parents[0], request)))}
 
 ncclResult_t t_irecv(void *comm, int n, void **data, size_t *sizes, int *tags, void **mhandles, void **request)
 {
     int narrow[MAX_PIECES];
-    void *parents[MAX_PIECES] = {NULL};
+    void **parents = event_parents;
     for (int i = 0; i < n; i++) narrow[i] = (int)sizes[i];
     CALL("irecv", CASE(4, t->irecv(comm, data[0], narrow[0], mhandles[0], request))
                       V5_6(t->irecv(comm, n, data, narrow, tags, mhandles, request))
@@ -316,4 +328,50 @@ ncclResult_t t_set_net_attr(void)
     ncclNetAttr_v11_t a11 = {{none, none, none, none}, {none, none, none, none}, 0, 0, 0};
     ncclNetAttr_v12_t a12 = {{none, none, none, none}, {none, none, none, none}, 0, 0, 0};
     CALL("setNetAttr", CASE(11, t->setNetAttr(d.context[0], &a11)) CASE(12, t->setNetAttr(d.context[0], &a12)))
+}
+
+#define HAS(v, slot)                                                                                                   \
+    case v:                                                                                                            \
+        return ((const ncclNet_v##v##_t *)d.table)->slot != NULL;
+#define HAS_V9(slot) HAS(9, slot) HAS(10, slot) HAS(11, slot) HAS(12, slot)
+
+bool t_has_consumed(void)
+{
+    switch (d.version) {
+        HAS(7, irecvConsumed)
+        HAS(8, irecvConsumed)
+        HAS_V9(irecvConsumed)
+    }
+    return false;
+}
+
+bool t_has_device_memory(void)
+{
+    switch (d.version) {
+        HAS(7, getDeviceMr)
+        HAS(8, getDeviceMr)
+        HAS_V9(getDeviceMr)
+    }
+    return false;
+}
+
+bool t_has_make_device(void)
+{
+    switch (d.version) {
+        HAS_V9(makeVDevice)
+    }
+    return false;
+}
+
+ncclResult_t t_consumed(void *comm, int n, void *request){
+    CALL("irecvConsumed", V7_9(t -> irecvConsumed(comm, n, request)) CASE(10, t->irecvConsumed(comm, n, request))
+                              V11_12(t->irecvConsumed(comm, n, request)))}
+
+ncclResult_t t_make_device(int *dev, const ncclNetVDeviceProps_v12_t *props)
+{
+    /* As NCCL 2.30 does it: its own record, which is longer than that of older tables. */
+    ncclNetVDeviceProps_v12_t own = *props;
+    void *any = &own;
+    CALL("makeVDevice", CASE(9, t->makeVDevice(dev, any)) CASE(10, t->makeVDevice(dev, any))
+                            CASE(11, t->makeVDevice(dev, any)) CASE(12, t->makeVDevice(dev, any)))
 }

@@ -52,6 +52,8 @@ struct request {
     size_t posted[MAX_RECVS], got[MAX_RECVS];
     struct header header;
     size_t sent; /* of header and data */
+    void *event[MAX_RECVS];
+    bool eventful[MAX_RECVS];
 };
 
 struct comm {
@@ -78,6 +80,8 @@ struct handle {
 static ncclDebugLogger_t log_line;
 static struct mr *registered;
 static int lives; /* contexts */
+static int virtuals;
+static ncclProfilerCallback_t profiler;
 static bool torn; /* BROKEN=context */
 
 bool broken(const char *name)
@@ -130,6 +134,7 @@ ncclResult_t net_devices(int *n)
 {
     const char *text = getenv("DEVICES"); /* all are the loopback interface */
     *n = broken("no-devices") ? 0 : text ? atoi(text) : 1;
+    if (!broken("vdevice-uncounted")) *n += virtuals;
     return ncclSuccess;
 }
 
@@ -453,7 +458,9 @@ static int match(struct comm *c, int tag, uint32_t *group)
 ncclResult_t net_isend(void *comm, void *data, size_t size, int tag, void *mhandle, void **request)
 {
     static unsigned calls;
+    const char *rank = getenv("PSM_RANK");
     struct comm *c = comm;
+    if (broken("second-dies") && rank && strcmp(rank, "1") == 0) abort();
     uint8_t *bytes = data;
     uint32_t group;
     *request = NULL;
@@ -543,6 +550,59 @@ ncclResult_t net_iflush(void *comm, void **request)
     return ncclSuccess;
 }
 
+/* ---- what may be left out ---- */
+
+ncclResult_t net_make_device(int *dev, int n)
+{
+    int devices;
+    if (n < 1 && !broken("vdevice-none")) return ncclInvalidUsage;
+    net_devices(&devices);
+    *dev = broken("vdevice-index") ? 0 : devices;
+    virtuals++;
+    return ncclSuccess;
+}
+
+bool net_is_virtual(int dev)
+{
+    int devices;
+    net_devices(&devices);
+    return dev >= devices - virtuals;
+}
+
+ncclResult_t net_consumed(void *comm, int n, void *request)
+{
+    (void)comm, (void)n, (void)request;
+    return broken("consumed-fails") ? fail(ncclInternalError, "irecvConsumed") : ncclSuccess;
+}
+
+enum { EVENT_ID = 0x42 << 16 | 1 };
+
+void net_profiler(ncclProfilerCallback_t callback)
+{
+    profiler = callback;
+}
+
+void net_event(void *request, int i, void *parent)
+{
+    struct request *r = request;
+    char other = 0;
+    if (!profiler || !r) return;
+    if (broken("events-parent") && parent) parent = &other;
+    r->event[i] = NULL;
+    r->eventful[i] = true;
+    profiler(&r->event[i], ncclProfilerNetEventStart, parent, broken("events-id") ? 1 : EVENT_ID, NULL);
+}
+
+static void stop(struct request *r, int i)
+{
+    void *other = &profiler;
+    if (!r->eventful[i]) return;
+    r->eventful[i] = broken("events-twice");
+    profiler(broken("events-handle") ? &other : &r->event[i], ncclProfilerNetEventStop, NULL, EVENT_ID, NULL);
+    if (broken("events-twice")) profiler(&r->event[i], ncclProfilerNetEventStop, NULL, EVENT_ID, NULL);
+    r->eventful[i] = false;
+}
+
 ncclResult_t net_test(void *request, int *done, int *sizes)
 {
     struct request *r = request;
@@ -553,6 +613,8 @@ ncclResult_t net_test(void *request, int *done, int *sizes)
         if (result != ncclSuccess) return result;
     } while (broken("test-blocks") && !r->done);
     if (!r->done) return ncclSuccess;
+    if (!broken("events-open"))
+        for (int i = 0; i < MAX_RECVS; i++) stop(r, i);
     if (broken("test-never") && !c->sending && r->got[0] == 77) return ncclSuccess;
     *done = 1;
     for (int i = 0; i < r->n && sizes; i++) {

@@ -23,6 +23,11 @@ ncclResult_t net_dereg(void *comm, void *mhandle);
 ncclResult_t net_isend(void *comm, void *data, size_t size, int tag, void *mhandle, void **request);
 ncclResult_t net_irecv(void *comm, int n, void **data, const size_t *sizes, const int *tags, void **mhandles,
                        void **request);
+ncclResult_t net_make_device(int *dev, int n);
+bool net_is_virtual(int dev);
+ncclResult_t net_consumed(void *comm, int n, void *request);
+void net_profiler(ncclProfilerCallback_t callback);
+void net_event(void *request, int i, void *parent); /* begins one */
 ncclResult_t net_iflush(void *comm, void **request);
 ncclResult_t net_test(void *request, int *done, int *sizes);
 ncclResult_t net_close_send(void *comm);

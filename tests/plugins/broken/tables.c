@@ -1,4 +1,5 @@
 /* The tables of net.c, v12 to v4, and what is broken in tables and properties. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "net.h"
@@ -10,21 +11,23 @@ static ncclResult_t init_v4(ncclDebugLogger_t logger)
 
 static ncclResult_t init_v10(ncclDebugLogger_t logger, ncclProfilerCallback_t profiler)
 {
-    (void)profiler;
+    net_profiler(profiler);
     return net_init(NULL, logger);
 }
 
 static ncclResult_t init_v11(void **context, uint64_t id, ncclNetCommConfig_v11_t *config, ncclDebugLogger_t logger,
                              ncclProfilerCallback_t profiler)
 {
-    (void)id, (void)config, (void)profiler;
+    (void)id, (void)config;
+    net_profiler(profiler);
     return net_init(context, logger);
 }
 
 static ncclResult_t init_v12(void **context, uint64_t id, ncclNetCommConfig_v12_t *config, ncclDebugLogger_t logger,
                              ncclProfilerCallback_t profiler)
 {
-    (void)id, (void)config, (void)profiler;
+    (void)id, (void)config;
+    net_profiler(profiler);
     return net_init(context, logger);
 }
 
@@ -47,8 +50,9 @@ static ncclResult_t init_v12(void **context, uint64_t id, ncclNetCommConfig_v12_
 #define V8(p) V7(p)(p)->regIsGlobal = 1;
 #define V9(p)                                                                                                          \
     V8(p)(p)->forceFlush = 0;                                                                                          \
-    (p)->vProps.ndevs = 1;                                                                                             \
-    (p)->vProps.devs[0] = broken("no-such-device") ? 4 : dev;                                                          \
+    (p)->vProps.ndevs = net_is_virtual(dev) && !broken("vdevice-props") ? 2 : 1;                                       \
+    (p)->vProps.devs[0] = broken("no-such-device") ? 4 : net_is_virtual(dev) ? 0 : dev;                                \
+    (p)->vProps.devs[1] = 1;                                                                                           \
     (p)->maxP2pBytes = broken("no-bytes") ? 0 : MAX_NET_SIZE;                                                          \
     (p)->maxCollBytes = MAX_COLLNET_SIZE;
 #define V11(p) V9(p)(p)->maxMultiRequestSize = 1;
@@ -142,8 +146,9 @@ static ncclResult_t isend_v5(void *comm, void *data, int size, int tag, void *mh
 
 static ncclResult_t isend_v10(void *comm, void *data, size_t size, int tag, void *mhandle, void *parent, void **request)
 {
-    (void)parent;
-    return net_isend(comm, data, size, tag, mhandle, request);
+    ncclResult_t result = net_isend(comm, data, size, tag, mhandle, request);
+    if (result == ncclSuccess && *request) net_event(*request, 0, parent);
+    return result;
 }
 
 static ncclResult_t irecv_v4(void *comm, void *data, int size, void *mhandle, void **request)
@@ -169,8 +174,10 @@ static ncclResult_t irecv_v9(void *comm, int n, void **data, size_t *sizes, int 
 static ncclResult_t irecv_v10(void *comm, int n, void **data, size_t *sizes, int *tags, void **mhandles, void **parents,
                               void **request)
 {
-    (void)parents;
-    return net_irecv(comm, n, data, sizes, tags, mhandles, request);
+    ncclResult_t result = net_irecv(comm, n, data, sizes, tags, mhandles, request);
+    for (int i = 0; i < n && result == ncclSuccess && *request && *request != (void *)1; i++)
+        net_event(*request, i, parents[i]);
+    return result;
 }
 
 static ncclResult_t iflush_v4(void *comm, void *data, int size, void *mhandle, void **request)
@@ -183,6 +190,24 @@ static ncclResult_t iflush_v5(void *comm, int n, void **data, int *sizes, void *
 {
     (void)n, (void)data, (void)sizes, (void)mhandles;
     return net_iflush(comm, request);
+}
+
+/* MERGES=1 */
+static ncclResult_t make_v9(int *dev, ncclNetVDeviceProps_v9_t *props)
+{
+    return net_make_device(dev, props->ndevs);
+}
+static ncclResult_t make_v10(int *dev, ncclNetVDeviceProps_v10_t *props)
+{
+    return net_make_device(dev, props->ndevs);
+}
+static ncclResult_t make_v11(int *dev, ncclNetVDeviceProps_v11_t *props)
+{
+    return net_make_device(dev, props->ndevs);
+}
+static ncclResult_t make_v12(int *dev, ncclNetVDeviceProps_v12_t *props)
+{
+    return net_make_device(dev, props->ndevs);
 }
 
 #define COMMON(version)                                                                                                \
@@ -216,6 +241,13 @@ ncclNet_v12_t ncclNetPlugin_v12 = {OF_11(12)};
 
 __attribute__((constructor)) static void break_tables(void)
 {
+    if (getenv("MERGES")) {
+        ncclNetPlugin_v9.makeVDevice = make_v9, ncclNetPlugin_v10.makeVDevice = make_v10;
+        ncclNetPlugin_v11.makeVDevice = make_v11, ncclNetPlugin_v12.makeVDevice = make_v12;
+    }
+    ncclNetPlugin_v7.irecvConsumed = ncclNetPlugin_v8.irecvConsumed = ncclNetPlugin_v9.irecvConsumed =
+        ncclNetPlugin_v10.irecvConsumed = ncclNetPlugin_v11.irecvConsumed = ncclNetPlugin_v12.irecvConsumed =
+            net_consumed;
     if (broken("null-slot")) ncclNetPlugin_v12.isend = NULL;
     if (broken("null-flush")) ncclNetPlugin_v12.iflush = NULL;
     if (broken("no-name")) ncclNetPlugin_v12.name = "";
