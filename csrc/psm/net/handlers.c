@@ -367,10 +367,12 @@ const struct psmTransportComm psm_net_split_send = {
     .proxyConnect = psm_net_proxy_connect,
     .proxyFree = psm_net_proxy_free,
     .proxyProgress = psm_net_send_progress,
+    .proxyAbort = psm_net_proxy_abort,
 };
 const struct psmTransportComm psm_net_split_recv = {
     .proxySetup = psm_net_proxy_setup,
     .proxyConnect = psm_net_proxy_connect,
     .proxyFree = psm_net_proxy_free,
     .proxyProgress = psm_net_recv_progress,
+    .proxyAbort = psm_net_proxy_abort,
 };

@@ -79,7 +79,8 @@ struct psmNetLocalInfo {
     uint32_t chunk, stall_ms;
     uint64_t stride;                  /* bytes of a slot */
     uint64_t until_ns, call_until_ns; /* Connect: when it is given up; when this call of it answers */
-    bool to_registered, from_registered, connecting, connected, used;
+    bool to_registered, from_registered, connecting, used;
+    _Atomic bool connected;
     uint8_t peer_handle[PSM_NET_HANDLE];
     struct psm_fault late; /* of what takes several calls: Connect, posting a step */
 
@@ -160,6 +161,8 @@ int psm_net_tested(struct psmNetLocalInfo *local, void *request, const char *cal
 /* To the step recorder and the log. */
 void psm_net_moved(struct psmNetLocalInfo *local, const struct psmProxySubArgs *sub, enum psm_step_what what,
                    uint64_t step);
+/* proxyAbort: this rank ends its operations, also those that have not begun. */
+void psm_net_proxy_abort(psmProxyConnection *connection, psmProxyState *state);
 /* Tells the peer that this end has ended, as far as that can be done without waiting long. */
 void psm_net_say_end(struct psmNetLocalInfo *local, psm_status status, int cuda);
 

@@ -243,6 +243,15 @@ void psm_net_say_end(struct psmNetLocalInfo *local, psm_status status, int cuda)
         if (local->net->test(request, &done, NULL) != ncclSuccess) return;
 }
 
+void psm_net_proxy_abort(psmProxyConnection *connection, psmProxyState *state)
+{
+    (void)state;
+    struct psmNetLocalInfo *local = connection->transportResources;
+    if (!local || !local->connected || local->over) return;
+    psm_net_say_end(local, PSM_ERR_ABORTED, 0);
+    local->over = true;
+}
+
 /* Who is told of the end may free its buffers: what is on the stream has to be done. A stream that hangs is not waited
  * for long. */
 static void finish_copies(const struct psmNetLocalInfo *local)

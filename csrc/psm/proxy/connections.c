@@ -38,6 +38,7 @@ struct psm_connection *psm_connection_new(psmProxyState *state, uint64_t owner)
         found->host = psm_host_of(state);
         found->pub.host = &found->host;
         atomic_store(&found->running, 0);
+        atomic_store(&found->connected, false);
         found->freeing = false;
         found->owner = owner;
         found->taken = true;
@@ -69,6 +70,21 @@ struct psm_connection *psm_connection_enter(psmProxyState *state, uint64_t id)
     struct psm_connection *found = look(&state->connections, id);
     if (found) atomic_fetch_add(&found->running, 1);
     pthread_mutex_unlock(&state->connections.lock);
+    return found;
+}
+
+struct psm_connection *psm_connection_enter_next(psmProxyState *state, uint32_t *slot)
+{
+    struct psm_connections *all = &state->connections;
+    struct psm_connection *found = NULL;
+    pthread_mutex_lock(&all->lock);
+    for (; *slot < all->count && !found; (*slot)++) {
+        struct psm_connection *c = all->slots[*slot];
+        if (!c->taken || c->freeing || !atomic_load(&c->connected)) continue;
+        atomic_fetch_add(&c->running, 1);
+        found = c;
+    }
+    pthread_mutex_unlock(&all->lock);
     return found;
 }
 

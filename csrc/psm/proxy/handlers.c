@@ -204,6 +204,7 @@ static psm_status do_it(struct psm_service *service, struct psm_request *r)
     }
     static const int after[] = {[psmProxyMsgSharedInit] = 2, [psmProxyMsgSetup] = 3, [psmProxyMsgConnect] = 4};
     if (r->type <= psmProxyMsgConnect) c->pub.connState = after[r->type];
+    if (r->type == psmProxyMsgConnect) atomic_store(&c->connected, true);
     return PSM_OK;
 }
 

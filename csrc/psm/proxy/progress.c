@@ -156,6 +156,18 @@ void psm_progress_cancel(psmProxyState *state)
     cancel_posted(p, take_posted(p, true, true), PSM_ERR_ABORTED);
 }
 
+/* Peers that this rank's proxy has no socket to learn of it by the connections themselves. */
+static void tell_abort(psmProxyState *state)
+{
+    if (state->progress.told) return;
+    state->progress.told = true;
+    uint32_t slot = 0;
+    for (struct psm_connection *c; (c = psm_connection_enter_next(state, &slot));) {
+        if (c->pub.tcomm->proxyAbort) c->pub.tcomm->proxyAbort(&c->pub, state);
+        atomic_fetch_sub(&c->running, 1);
+    }
+}
+
 /* ---- append ---- */
 
 static void activate(struct psm_progress *p, struct psmProxyArgs *args)
@@ -353,6 +365,7 @@ void *psm_progress_main(void *argument)
         uint32_t word = atomic_load(&p->word);
         bool idle = true;
         if (psm_state_ended(state)) {
+            tell_abort(state);
             psm_progress_cancel(state);
         } else {
             if (take_in(state)) idle = false;

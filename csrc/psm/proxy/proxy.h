@@ -122,6 +122,7 @@ struct psm_connection {
     bool taken;
     _Atomic uint32_t running; /* operations that were posted and have not ended */
     bool freeing;             /* no more operations */
+    _Atomic bool connected;   /* Connect was answered */
     uint64_t owner;           /* id of the service's peer that made it */
     struct psm_connection *next_freed;
 };
@@ -135,6 +136,8 @@ struct psm_connection *psm_connection_new(psmProxyState *state, uint64_t owner);
 struct psm_connection *psm_connection_find(psmProxyState *state, uint64_t id);
 /* Counts one operation in; psm_connection_ended counts it out. NULL: no such connection, or it is being freed. */
 struct psm_connection *psm_connection_enter(psmProxyState *state, uint64_t id);
+/* The same for the next one from *slot on that was connected; NULL: there is no more. */
+struct psm_connection *psm_connection_enter_next(psmProxyState *state, uint32_t *slot);
 /* Any live connection of an owner (0: of anybody) that is not in the state of being freed, marked so now. */
 struct psm_connection *psm_connection_begin_free(psmProxyState *state, uint64_t owner);
 void psm_connection_begin_free_one(psmProxyState *state, struct psm_connection *connection);
@@ -241,6 +244,7 @@ struct psm_progress {
     _Atomic uint32_t word; /* a futex: changes when there is something new */
     _Atomic uint32_t sleeping, live;
     struct psmProxyArgs *active, **active_end, *free_args; /* progress thread */
+    bool told;                                             /* that the state was aborted; progress thread */
     struct psm_section *_Atomic pool;                      /* NULL: no operation yet, or no record */
     _Atomic bool pool_made;
 };

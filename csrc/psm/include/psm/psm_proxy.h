@@ -128,6 +128,10 @@ struct psmTransportComm {
                                 void *resp, int respSize, int *done);
     psm_status (*proxyDeregister)(psmProxyConnection *connection, psmProxyState *state, const void *req, int reqSize,
                                   int *done);
+    /* May be NULL. The state was aborted: tell the peer, which may wait for what does not come, and do not wait long.
+       Once for each connection that Connect was called for, on the progress thread, before its operations are dropped.
+     */
+    void (*proxyAbort)(psmProxyConnection *connection, psmProxyState *state);
 };
 enum { PSM_TRANSPORTS = 8, PSM_TRANSPORT_P2P = 5 /* NCCL's numbers end at 4; PSM_P2P is 5 in the field */ };
 

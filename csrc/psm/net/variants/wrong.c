@@ -8,7 +8,11 @@
 #include "net/net.h"
 
 #define PARTS(setup, connect, free, progress)                                                                          \
-    {.proxySetup = (setup), .proxyConnect = (connect), .proxyFree = (free), .proxyProgress = (progress)}
+    {.proxySetup = (setup),                                                                                            \
+     .proxyConnect = (connect),                                                                                        \
+     .proxyFree = (free),                                                                                              \
+     .proxyProgress = (progress),                                                                                      \
+     .proxyAbort = psm_net_proxy_abort}
 
 static struct psmNetLocalInfo *local_of(struct psmProxyArgs *args, int s)
 {
