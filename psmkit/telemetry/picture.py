@@ -17,7 +17,7 @@ __all__ = ["timeline"]
 
 _WIDTH, _LEFT, _RIGHT, _TOP = 1000, 130, 16, 62
 _LANE, _GAP, _CUT = 15, 16, 14
-_OPERATIONS = 4  # shown, the first of those that all ranks have
+_OPERATIONS = 4  # shown, the last of those that the most ranks have: the first ones wait for the job to begin
 _KINDS = {
     "operation": ("#3b6fb6", "collective, send or receive: call to completion"),
     "send": ("#c2543c", "proxy send"),
@@ -40,7 +40,7 @@ class _Bar:
 
 
 def timeline(takes: Sequence[Take], comm: str | None = None) -> str:
-    """Draw the first operations that were recorded on the most ranks.
+    """Draw the last operations that were recorded on the most ranks.
 
     Args:
         takes: of a recording.
@@ -113,14 +113,14 @@ def _once(parts: list[Array]) -> Array:
 
 
 def _bars(ranks: dict[int, Array]) -> list[_Bar]:
-    """The bars of the first operations: by sequence number those that the most ranks have, else the earliest."""
+    """The bars of the last operations: by sequence number those that the most ranks have, else the latest of each rank."""
     sequences: dict[int, int] = {}
     for rows in ranks.values():
         colls = rows[rows["event"]["type"] == 1]
         for seq in set(member(colls, COLL)["seq"].tolist()) if len(colls) else ():
             sequences[seq] = sequences.get(seq, 0) + 1
     most = max(sequences.values(), default=0)
-    chosen = sorted(seq for seq, n in sequences.items() if n == most)[:_OPERATIONS]
+    chosen = sorted(seq for seq, n in sequences.items() if n == most)[-_OPERATIONS:]
     out = []
     for rank, rows in sorted(ranks.items()):
         tops = _tops(rows, set(chosen))
@@ -132,7 +132,7 @@ def _tops(rows: Array, chosen: set[int]) -> Array:
     kinds = rows["event"]["type"]
     tops: Array = rows[kinds == (1 if chosen else 2)]
     if not chosen:
-        return tops[:_OPERATIONS]
+        return tops[np.argsort(tops["start_ns"])][-_OPERATIONS:]
     return tops[np.isin(member(tops, COLL)["seq"], list(chosen))] if len(tops) else tops
 
 
@@ -144,7 +144,9 @@ def _rank(rank: int, rows: Array, tops: Array) -> list[_Bar]:
         end = int(u["done_ns"]) or int(top["event"]["stop_ns"])
         name = word(FUNCTIONS, int(u["func"]), "operation")
         label = f"{name} {int(u['seq'])}" if top["event"]["type"] == 1 else f"{name} {int(u['peer'])}"
-        out.append(_bar(rank, (0, 0, ""), "operation", int(top["start_ns"]), end, label, label))
+        # A send and a receive of one group overlap.
+        lane = (0, 0, "") if top["event"]["type"] == 1 else (0, int(u["func"]), name)
+        out.append(_bar(rank, lane, "operation", int(top["start_ns"]), end, label, label))
     ops = rows[(rows["event"]["type"] == 3) & np.isin(rows["event"]["parent"], list(inside))]
     channels: dict[int, int] = {}
     if len(ops):
