@@ -117,7 +117,8 @@ static const char *place(const char *address)
         return ": it touched the user's buffer, which is the GPU's";
     for (int i = 0; i < MAX_THREADS; i++)
         if (traps[i] && address >= traps[i] && address < traps[i] + (size_t)PAGE * PAGES)
-            return ": it touched a descriptor, or a string of one, after the call that it was for";
+            return d.trap_strings ? ": it read a string of a descriptor after the call that it was for"
+                                  : ": it touched a descriptor, or arguments, after the call that they were for";
     return address && address < (char *)PAGE ? ": it followed a NULL pointer" : "";
 }
 
@@ -128,7 +129,9 @@ static void fault(int number, siginfo_t *info, void *unused)
     const char *call = mine ? atomic_load(&mine->call) : NULL;
     const char *where = number == SIGSEGV || number == SIGBUS ? place(info->si_addr) : "";
     if (!*where && number == SIGSEGV && !info->si_addr) where = ": it followed a NULL pointer";
-    if (call) failed("died", "SIG%s in %s%s%s", sigabbrev_np(number), call, of_event(mine), where);
+    /* So far NCCL's strings are constants. */
+    bool string = d.trap_strings && strstr(where, "string") != NULL;
+    if (call) failed(string ? "weak" : "died", "SIG%s in %s%s%s", sigabbrev_np(number), call, of_event(mine), where);
     failed("died", "SIG%s in a thread of the profiler, or outside of its calls%s", sigabbrev_np(number), where);
 }
 
@@ -156,7 +159,7 @@ static char (*lasting_words(const struct event *e))[EVENT_WORD];
 
 static struct room take(const struct event *e)
 {
-    if (!d.trap) return (struct room){&plain_record, lasting_words(e), NULL};
+    if (!d.trap && !d.trap_strings) return (struct room){&plain_record, lasting_words(e), NULL};
     if (!pages) {
         pages = mmap(NULL, (size_t)PAGE * PAGES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (pages == MAP_FAILED) abort();
@@ -164,7 +167,9 @@ static struct room take(const struct event *e)
     }
     char *at = pages + (size_t)(page++ % PAGES) * PAGE;
     mprotect(at, PAGE, PROT_READ | PROT_WRITE);
-    return (struct room){(void *)at, (void *)(at + PAGE / 2), at};
+    /* On one page there is the one or the other. */
+    if (d.trap_strings) return (struct room){&plain_record, (void *)at, at};
+    return (struct room){(void *)at, lasting_words(e), at};
 }
 
 static void give(const struct room *r)

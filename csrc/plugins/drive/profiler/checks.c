@@ -156,6 +156,15 @@ static void adapter(void)
     p_finalize(&c);
 }
 
+static void strings(void)
+{
+    d.trap_strings = true;
+    struct comm c = opened(0);
+    need(event_known(d.version), "anything");
+    for (int i = 0; i < 3; i++) whole(&c, 3, 4, room());
+    p_finalize(&c);
+}
+
 /* Operations of the proxy begin when the events of the operations are long stopped, and newer ones are there. */
 static void order(void)
 {
@@ -575,6 +584,7 @@ const struct check checks[] = {
     {"null-parent", null_parent, 1},
     {"null-handle", null_handle, 1},
     {"descriptor", descriptor, 1},
+    {"strings", strings, 1},
     {"pxn", pxn, 1},
     {"mask-off", mask_off, 1},
     {"communicators", communicators, 1},

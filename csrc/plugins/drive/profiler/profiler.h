@@ -20,7 +20,8 @@ struct drive {
     uint64_t timeout_ns, begun;
     int mask;           /* NCCL's int, of the process */
     bool adapted;       /* as NCCL 2.30 calls an older version, and not the release that brought it */
-    bool trap;          /* descriptors and strings are gone after the call */
+    bool trap;          /* descriptors and arguments are gone after the call */
+    bool trap_strings;  /* the strings of descriptors are */
     bool open_at_end;   /* this check leaves events open */
     bool foreign_calls; /* what is played need not be right */
     bool unchecked;     /* the checker is left out: it takes memory itself */

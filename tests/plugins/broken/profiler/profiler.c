@@ -161,7 +161,7 @@ static ncclResult_t start(void *context, void **handle, const struct told *t)
                         .pid = t->pid,
                         .context = context,
                         .func = t->func,
-                        .descriptor = t->descriptor,
+                        .descriptor = broken("keeps-arguments") ? NULL : t->descriptor,
                         .thread = pthread_self()};
     open_events++;
     *handle = (void *)(e->id << 4);
@@ -181,7 +181,8 @@ static ncclResult_t stop(void *handle)
     pthread_mutex_lock(&lock);
     struct event *e = find(handle);
     if (e && broken("keeps-string") && e->func) (void)*(volatile const char *)e->func;
-    if (e && broken("keeps-descriptor")) (void)*(volatile const char *)e->descriptor;
+    if (e && e->descriptor && (broken("keeps-descriptor") || broken("keeps-arguments")))
+        (void)*(volatile const char *)e->descriptor;
     if (e) open_events--;
     pthread_mutex_unlock(&lock);
     return broken("stop-fails") ? ncclInternalError : ncclSuccess;
@@ -192,6 +193,7 @@ static ncclResult_t state(void *handle, int number, const void *args)
     if (broken("state-follows-null") && !handle) (void)*(volatile char *)handle;
     if (broken("state-follows-arguments")) (void)*(volatile const char *)args;
     (void)number;
+    if (broken("keeps-arguments") && find(handle)) find(handle)->descriptor = args;
     return broken("state-fails") ? ncclInternalError : ncclSuccess;
 }
 
