@@ -207,6 +207,11 @@ static void meet_early(struct psm_tel *tel, struct tel_batch *b)
     }
 }
 
+static uint64_t done_of(uint8_t type, const struct psm_prof_event *e)
+{
+    return type == PSM_PROF_COLL ? e->u.coll.done_ns : type == PSM_PROF_P2P ? e->u.p2p.done_ns : 0;
+}
+
 static struct tel_held *hold_row(struct psm_tel *tel, struct tel_batch *b, uint32_t i, uint64_t until)
 {
     struct tel_held *h = tel_hold(tel, b->c, tel_handle(b, i));
@@ -216,6 +221,7 @@ static struct tel_held *hold_row(struct psm_tel *tel, struct tel_batch *b, uint3
     h->event = b->rows[i].event;
     h->transfers = b->side[i].transfers;
     h->deadline = until;
+    h->taken_done = done_of(h->event.type, &h->event);
     return h;
 }
 
@@ -287,42 +293,6 @@ static void count_one(struct psm_tel *tel, struct tel_batch *b, uint32_t i)
     tel_count_row(tel, b->c, b, i, b->rows[i].start_ns, b->rows[i].tid, e, again);
 }
 
-void tel_aggregate(struct psm_tel *tel, struct tel_batch *b)
-{
-    uint32_t ops = 0, late = 0; /* both in one list, from its two ends */
-    uint64_t last = b->c->seen.last_ns;
-    bool kernels = false;
-    if (!b->n) return;
-    memset(b->side, 0, (size_t)b->n * sizeof *b->side);
-    tel->batch++;
-    meet_early(tel, b);
-    for (uint32_t i = 0; i < b->n; i++) {
-        if (!tel_live(b, i)) continue;
-        const struct psm_prof_event *e = &b->rows[i].event;
-        if (b->rows[i].start_ns > last) last = b->rows[i].start_ns;
-        if (e->stop_ns > last) last = e->stop_ns;
-        kernels |= e->type == PSM_PROF_KERNEL_CH;
-        if (e->type == PSM_PROF_LATE) {
-            tel->ops_at[b->n - ++late] = i;
-        } else if (tel_is_op(e)) {
-            tel->ops_at[ops++] = i;
-        } else {
-            count_one(tel, b, i);
-        }
-    }
-    b->c->seen.last_ns = last;
-    if (kernels) pair_clocks(b);
-    /* Behind the others: children of what has ended are among them. */
-    for (uint32_t k = 1; k <= late; k++) {
-        uint32_t i = tel->ops_at[b->n - k];
-        if (!was_counted(b, i)) tel_late(tel, b->c, &b->rows[i].event, b->now);
-        if (b->counted) b->counted[i / 64] |= UINT64_C(1) << (i % 64);
-    }
-    tel->nops = ops;
-    count_ops(tel, b, ops);
-    tel_spans_of_batch(tel, b);
-}
-
 /* ---- what was open, and has ended now ---- */
 
 static uint16_t most(uint16_t a, uint16_t b)
@@ -355,28 +325,45 @@ static void end_held_op(struct psm_tel *tel, struct tel_comm *c, struct tel_held
     tel_held_drop(tel, c, h);
 }
 
-/* A child of an operation that is held has ended. */
-static void end_child(struct psm_tel *tel, struct tel_comm *c, const struct psm_prof_event *e)
+/* Whether an operation that is held has ended now. Where fewer of its channels did than it said, others may come: not
+ * for ever, as what it said may be wrong. */
+static void settle(struct psm_tel *tel, struct tel_comm *c, struct tel_held *h, uint64_t now)
+{
+    const struct psm_prof_event *e = &h->event;
+    if (tel_is_open(e)) return;
+    bool whole = e->type == PSM_PROF_CE_COLL || e->flags & PSM_PROF_COMPLETE ||
+                 e->u.coll.ops_ended >= e->u.coll.channels || e->u.coll.kernels_ended >= e->u.coll.channels;
+    if (whole)
+        end_held_op(tel, c, h);
+    else
+        h->deadline = now + c->head.force_ns;
+}
+#define SAME_PLACE(member)                                                                                             \
+    (offsetof(struct psm_prof_event, u.coll.member) == offsetof(struct psm_prof_event, u.p2p.member))
+_Static_assert(SAME_PLACE(ops_begun) && SAME_PLACE(ops_ended) && SAME_PLACE(kernels_begun) &&
+                   SAME_PLACE(kernels_ended) && SAME_PLACE(channels),
+               "one is taken for the other");
+
+static bool is_child(const struct psm_prof_event *e)
+{
+    return (e->type == PSM_PROF_PROXY_OP || e->type == PSM_PROF_KERNEL_CH) && !(e->flags & PSM_PROF_FOREIGN);
+}
+
+/* A proxy op or kernel channel of an operation that is held: it has come, or (late) it has ended. The operation counts
+ * what began as long as the plugin could see its row, and what ended until it was taken. */
+static void join_child(struct psm_tel *tel, struct tel_comm *c, const struct psm_prof_event *e, bool late, uint64_t now)
 {
     struct tel_held *h = tel_held_find(tel, c, e->parent);
-    if (!h || h->early || e->flags & PSM_PROF_FOREIGN) return;
-    bool kernel = e->type == PSM_PROF_KERNEL_CH;
-    if (h->event.type == PSM_PROF_COLL) {
-        if (kernel)
-            h->event.u.coll.kernels_ended++;
-        else
-            h->event.u.coll.ops_ended++;
-        if (e->stop_ns > h->event.u.coll.done_ns) h->event.u.coll.done_ns = e->stop_ns;
-    } else if (h->event.type == PSM_PROF_P2P) {
-        if (kernel)
-            h->event.u.p2p.kernels_ended++;
-        else
-            h->event.u.p2p.ops_ended++;
-        if (e->stop_ns > h->event.u.p2p.done_ns) h->event.u.p2p.done_ns = e->stop_ns;
-    } else {
-        return;
+    if (!h || h->early || (h->event.type != PSM_PROF_COLL && h->event.type != PSM_PROF_P2P)) return;
+    bool kernel = e->type == PSM_PROF_KERNEL_CH, unseen = e->flags & PSM_PROF_ORPHAN;
+    struct psm_prof_event *op = &h->event;
+    if (unseen && !late) ++*(kernel ? &op->u.coll.kernels_begun : &op->u.coll.ops_begun);
+    if (tel_stopped(e) && (unseen || e->stop_ns > h->taken_done)) {
+        _Atomic uint64_t *done = op->type == PSM_PROF_COLL ? &op->u.coll.done_ns : &op->u.p2p.done_ns;
+        ++*(kernel ? &op->u.coll.kernels_ended : &op->u.coll.ops_ended);
+        if (e->stop_ns > *done) *done = e->stop_ns;
     }
-    if (!tel_is_open(&h->event)) end_held_op(tel, c, h);
+    settle(tel, c, h, now);
 }
 
 /* The row was given again before the stop came: nothing is known but when. */
@@ -386,23 +373,70 @@ static bool tells_nothing(const struct psm_prof_event *late)
     return memcmp(&late->u, nothing, sizeof nothing) == 0;
 }
 
-void tel_late(struct psm_tel *tel, struct tel_comm *c, const struct psm_prof_event *late, uint64_t now)
+static void end_late(struct psm_tel *tel, struct tel_comm *c, const struct psm_prof_event *late, uint64_t now)
 {
     struct tel_held *h = tel_held_find(tel, c, late->parent);
-    (void)now;
     if (!h || h->early) return;
     h->event.stop_ns = late->stop_ns;
     h->event.state = late->state;
     h->event.flags |= late->flags | PSM_PROF_STOPPED;
     if (tel_is_op(&h->event)) {
-        if (!tells_nothing(late)) update_op(&h->event, late);
-        if (!tel_is_open(&h->event)) end_held_op(tel, c, h);
+        if (!tells_nothing(late)) {
+            uint64_t done = done_of(h->event.type, late);
+            if (done > h->taken_done) h->taken_done = done;
+            update_op(&h->event, late);
+        }
+        settle(tel, c, h, now);
         return;
     }
     if (!tells_nothing(late)) h->event.u = late->u;
     struct tel_held ended = *h;
     tel_held_drop(tel, c, h);
     tel_count_row(tel, c, NULL, 0, ended.start_ns, ended.tid, &ended.event, false);
-    if (ended.event.type == PSM_PROF_PROXY_OP || ended.event.type == PSM_PROF_KERNEL_CH)
-        end_child(tel, c, &ended.event);
+    if (is_child(&ended.event)) join_child(tel, c, &ended.event, true, now);
+}
+
+/* ---- a window ---- */
+
+void tel_aggregate(struct psm_tel *tel, struct tel_batch *b)
+{
+    uint32_t ops = 0, late = 0; /* both in one list, from its two ends */
+    uint64_t last = b->c->seen.last_ns;
+    bool kernels = false;
+    if (!b->n) return;
+    memset(b->side, 0, (size_t)b->n * sizeof *b->side);
+    tel->batch++;
+    meet_early(tel, b);
+    for (uint32_t i = 0; i < b->n; i++) {
+        if (!tel_live(b, i)) continue;
+        const struct psm_prof_event *e = &b->rows[i].event;
+        if (b->rows[i].start_ns > last) last = b->rows[i].start_ns;
+        if (e->stop_ns > last) last = e->stop_ns;
+        kernels |= e->type == PSM_PROF_KERNEL_CH;
+        if (e->type == PSM_PROF_LATE) {
+            tel->ops_at[b->n - ++late] = i;
+        } else if (tel_is_op(e)) {
+            tel->ops_at[ops++] = i;
+        } else {
+            count_one(tel, b, i);
+            if (b->c->held && is_child(e) && !b->counted && tel_local(b, e->parent) == TEL_NONE)
+                tel->ops_at[b->n - ++late] = i;
+        }
+    }
+    b->c->seen.last_ns = last;
+    if (kernels) pair_clocks(b);
+    /* Behind the others: children of what has ended are among them. */
+    for (uint32_t k = 1; k <= late; k++) {
+        uint32_t i = tel->ops_at[b->n - k];
+        const struct psm_prof_event *e = &b->rows[i].event;
+        if (e->type != PSM_PROF_LATE) {
+            join_child(tel, b->c, e, false, b->now);
+            continue;
+        }
+        if (!was_counted(b, i)) end_late(tel, b->c, e, b->now);
+        if (b->counted) b->counted[i / 64] |= UINT64_C(1) << (i % 64);
+    }
+    tel->nops = ops;
+    count_ops(tel, b, ops);
+    tel_spans_of_batch(tel, b);
 }

@@ -125,6 +125,7 @@ bool tel_read_at(int fd, void *to, size_t n, uint64_t offset);
 /* An event that was open when its window was taken: it waits for its LATE row, or for its children. */
 struct tel_held {
     uint64_t handle, start_ns, deadline;
+    uint64_t taken_done;               /* done_ns when it was taken: children that ended until then are counted in it */
     uint32_t comm, next, newer, older; /* next of its chain; in the order of their coming */
     uint32_t transfers;
     int32_t tid;
@@ -187,7 +188,6 @@ uint64_t tel_count_op(struct psm_tel *tel, struct tel_comm *c, struct psm_tel_op
 bool tel_is_op(const struct psm_prof_event *e);
 /* Whether some of what belongs to it has begun and not ended. */
 bool tel_is_open(const struct psm_prof_event *e);
-void tel_late(struct psm_tel *tel, struct tel_comm *c, const struct psm_prof_event *late, uint64_t now);
 /* Where transfers of a step with this parent are counted. */
 struct tel_sink {
     struct psm_tel_op *op;

@@ -77,8 +77,8 @@ struct psm_tel_stat {
     uint32_t bucket[48];
 };
 
-/* Collectives and p2p. How their end was known: by proxy ops, kernel channels, CE events, libpsm's steps, or only that
- * they were enqueued. */
+/* Collectives and p2p. How their end was known: by proxy ops (libpsm tells its copies as such), kernel channels, CE
+ * events, or only that they were enqueued. */
 struct psm_tel_op {
     uint32_t comm, type;                             /* 1 coll, 2 p2p, 12 CE coll */
     uint8_t func, algo, proto, datatype;             /* enum psm_prof_func ...; 255: not given */

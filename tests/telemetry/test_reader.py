@@ -430,6 +430,61 @@ def test_operation_taken_by_force_waits_for_children_when_others_have_some(folde
         assert reader.take_ops()["by_enqueue"] == [1], "none came"
 
 
+def test_children_that_come_after_their_operation_was_taken_end_it(folder: Path) -> None:
+    """It was slow: taken by force before the proxy thread had begun with it. The plugin cannot count them in its row any more."""
+    comm = made.Comm(force_ns=3600 * SECOND)
+    comm.collective(1000)
+    coll = comm.add(made.COLL_T, 50_000, 50_100, func=4, datatype=7, count=1, channels=2, algo=1, proto=2)
+    comm.window["pending"][0] = 1
+    comm.write(folder)
+    with Reader(folder) as reader:
+        reader.set(force_ns=1)
+        assert reader.poll() == 1
+        reader.take_ops()
+        comm.window["state"][0] = made.READY
+        comm.open_window(1)
+        first = comm.add(made.PROXY_OP_T, 60_000, 90_000, w=1, parent=coll, flags=made.ORPHAN | made.SENDS, peer=1)
+        comm.add(made.STEP_T, 61_000, 62_000, w=1, parent=first, flags=made.SENDS, peer=1, net_ns=61_500, bytes=7)
+        comm.write(folder)
+        assert reader.poll() == 1
+        found = reader.take_ops()
+        assert found["duration"]["count"] == [0] and found["transfer_bytes"]["sum"] == [7], "another one is to come"
+        comm.window["state"][1] = made.READY
+        comm.open_window(2)
+        second = comm.add(made.PROXY_OP_T, 60_000, w=2, parent=coll, flags=made.ORPHAN | made.SENDS, peer=1)
+        comm.write(folder)
+        assert reader.poll() == 1
+        assert coll in reader.open_now()["handle"] and second in reader.open_now()["handle"]
+        comm.window["state"][2] = made.READY
+        comm.open_window(3)
+        comm.add(made.LATE, 95_000, 95_000, w=3, parent=second)
+        comm.write(folder)
+        assert reader.poll() == 1
+        (op,) = reader.take_ops()
+        assert (op["by_proxy"], op["duration"]["sum"], op["transfers"]["sum"]) == (1, 45_000, 1)
+        assert reader.comms()["incomplete"] == [0] and len(reader.open_now()) == 0
+
+
+def test_children_that_the_operation_counted_before_it_was_taken_are_not_counted_again(folder: Path) -> None:
+    """One of its proxy ops is in a later window, and had ended when the row was taken; another had not."""
+    comm = made.Comm(force_ns=3600 * SECOND)
+    coll = comm.add(
+        made.COLL_T, 1000, 1100, func=4, datatype=7, count=1, channels=2, ops_begun=2, ops_ended=1, done_ns=7000
+    )
+    comm.window["pending"][0] = 1
+    comm.open_window(1)
+    comm.add(made.GROUP, 1000, w=1)
+    comm.add(made.PROXY_OP_T, 2000, 7000, w=1, parent=coll, peer=1)
+    comm.add(made.PROXY_OP_T, 2000, 9000, w=1, parent=coll, peer=1)
+    comm.write(folder)
+    with Reader(folder) as reader:
+        assert reader.poll() == 0
+        reader.set(force_ns=1)
+        assert reader.poll() == 2
+        (op,) = reader.take_ops()
+        assert (op["by_proxy"], op["duration"]["sum"]) == (1, 8000)
+
+
 # ---- damage ----
 
 
