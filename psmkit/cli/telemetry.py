@@ -166,6 +166,11 @@ def _run(wanted: Wanted, interval: float, given: dict[str, Any]) -> int:
         lost = 0
         try:
             taker = Taker(reader, given["folder"])
+            if not once:
+                where = f" to {', '.join(outputs.places)}" if outputs.places else ""
+                _say(
+                    f"takes the windows in {given['folder'] or default_directory()}, exports{where} every {interval:g} s"
+                )
             if once:
                 stop.set()
                 if logs is not None:

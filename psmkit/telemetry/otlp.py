@@ -176,7 +176,11 @@ def place(endpoint: str) -> str:
     """An endpoint without what may be secret in it."""
     parts = urlsplit(endpoint if "//" in endpoint else "//" + endpoint)
     host = parts.hostname or "?"
-    where = f"{host}:{parts.port}" if parts.port else host
+    host = f"[{host}]" if ":" in host else host
+    try:
+        where = f"{host}:{parts.port}" if parts.port else host
+    except ValueError:
+        where = f"{host}:?"
     return f"{parts.scheme}://{where}{parts.path}" if parts.scheme else where
 
 
@@ -196,7 +200,7 @@ def exporters(endpoint: str | None, protocol: str, wanted: Sequence[str], timeou
         try:
             urlsplit(endpoint).port  # noqa: B018
         except ValueError as error:
-            raise TelemetryError(f"endpoint {place(endpoint.rpartition(':')[0])}: {error}") from None
+            raise TelemetryError(f"endpoint {place(endpoint)}: {error}") from None
         if package == "grpc" and "//" not in endpoint:
             endpoint = "http://" + endpoint
     out = []

@@ -52,6 +52,7 @@ class Outputs:
         self.outbox: Outbox | None = None
         self.recorder: Recorder | None = None
         self.endpoint: Endpoint | None = None
+        self.places: list[str] = []
         self._hearing: Hearing | None = None
         self._exporters: list[Exporter] = []
         self._say = say
@@ -96,6 +97,9 @@ class Outputs:
                 told = os.environ.get(named) or os.environ.get("OTEL_EXPORTER_OTLP_PROTOCOL")
                 protocol = wanted.protocol or told or "grpc"
                 self._exporters += otlp.exporters(wanted.endpoint, protocol, (signal,), wanted.timeout)
+                one = os.environ.get(f"OTEL_EXPORTER_OTLP_{signal.upper()}_ENDPOINT")
+                where = wanted.endpoint or one or os.environ["OTEL_EXPORTER_OTLP_ENDPOINT"]
+                self.places = list(dict.fromkeys([*self.places, f"{otlp.place(where)} ({protocol})"]))
             self.outbox = Outbox(
                 {e.signal: e.send for e in self._exporters}, self._say, status=self._hearing.status, queue=wanted.queue
             )
