@@ -53,17 +53,8 @@ def build(folder: Path, options: Sequence[str]) -> Path:
     """The driver, with compiler options."""
     generated = generate(folder / "generated")
     sources = [*compiled.BASE.glob("*.c"), *PSM.glob("core/*.c"), *PSM.glob("shm/*.c"), HERE / "ground.c"]
-    program = folder / "ground"
-    command = [compiled.compiler(), *compiled.WARNINGS, *includes(generated), *options, *sorted(sources)]
-    done = subprocess.run(
-        [*command, "-o", program, "-lpthread", "-ldl"],
-        capture_output=True,
-        text=True,
-        env=compiled.environment(),
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    return program
+    options = [*compiled.WARNINGS, *includes(generated), *options]
+    return compiled.link(folder / "ground", sources, options, ["-lpthread", "-ldl"])
 
 
 @dataclass(eq=False)

@@ -28,17 +28,8 @@ def build(folder: Path, end: str, options: list[str], more: tuple[str, ...] = ()
     sources = [*compiled.BASE.glob("*.c"), HERE / "driver.c", HERE / f"end_{end}.c"]
     for part in ("core", "shm", "p2p", "launch", *(["proxy"] if end == "proxy" else []), *more):
         sources += [path for path in (ground.PSM / part).glob("*.c") if not path.name.startswith("fuzz")]
-    program = folder / f"driver-{end}"
-    command = [compiled.compiler(), *compiled.WARNINGS, *ground.includes(generated), *options, *sorted(sources)]
-    done = subprocess.run(
-        [*command, "-o", program, "-lpthread", "-ldl"],
-        capture_output=True,
-        text=True,
-        env=compiled.environment(),
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stderr
-    return program
+    options = [*compiled.WARNINGS, *ground.includes(generated), *options]
+    return compiled.link(folder / f"driver-{end}", sources, options, ["-lpthread", "-ldl"])
 
 
 @pytest.fixture(scope="session", params=["standin", "proxy"])

@@ -44,18 +44,9 @@ def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     sources = [*compiled.BASE.glob("*.c"), *rules.glob("*.c"), HERE / "ranks.c"]
     for part in PARTS:
         sources += [path for path in (ground.PSM / part).glob("*.c") if not path.name.startswith("fuzz")]
-    command = [compiled.compiler(), *compiled.WARNINGS, *includes, *KINDS[request.param], *sorted(sources)]
     # Of graphs libpsm's table has no more than libpsm needs.
     libraries = [f"-L{cuda.folder()}", f"-l:{cuda.LIBRARIES['cudart13']}", "-lpthread", "-ldl"]
-    done = subprocess.run(
-        [*command, "-o", folder / "ranks", *libraries],
-        capture_output=True,
-        text=True,
-        env=compiled.environment(),
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stderr
-    return folder / "ranks"
+    return compiled.link(folder / "ranks", sources, [*compiled.WARNINGS, *includes, *KINDS[request.param]], libraries)
 
 
 @pytest.mark.parametrize("job", JOBS, ids=lambda job: job.replace(" ", "-"))

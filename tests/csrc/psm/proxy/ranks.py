@@ -25,17 +25,8 @@ def build(folder: Path, options: Sequence[str]) -> Path:
     generated = ground.generate(folder / "generated")
     proxy = [source for source in PROXY.glob("*.c") if not source.name.startswith("fuzz_")]
     sources = [*compiled.BASE.glob("*.c"), *ground.PSM.glob("core/*.c"), *proxy, HERE / "rank.c"]
-    program = folder / "rank"
-    command = [compiled.compiler(), *compiled.WARNINGS, *ground.includes(generated), *options, *sorted(sources)]
-    done = subprocess.run(
-        [*command, "-o", program, "-lpthread", "-ldl"],
-        capture_output=True,
-        text=True,
-        env=compiled.environment(),
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    return program
+    options = [*compiled.WARNINGS, *ground.includes(generated), *options]
+    return compiled.link(folder / "rank", sources, options, ["-lpthread", "-ldl"])
 
 
 class Rank:
