@@ -32,10 +32,13 @@ _STALLS = (
 )
 #: Words of a rank that failed because of another one.
 _FOLLOWS = re.compile(
-    r"\brank \d+ (?:ended the operation|\(process \d+\)|.{0,40}\bdied\b)|closed (?:the socket|its connections)|nobody listens"
+    r"\brank \d+ (?:ended the operation|\(process \d+\)|.{0,40}\bdied\b)|\brank \d+, the \w+, ended operation|returned ncclRemoteError"
+    r"|closed (?:the socket|its connections)|nobody listens"
 )
 #: The words of a failure that name the rank that did not do its part.
-_NAMED = re.compile(r"\brank (\d+)\b.{0,60}(?:\bdied\b|closed|did not answer|has not answered|no answer)")
+_NAMED = re.compile(
+    r"\brank (\d+)\b(?:.{0,60}(?:\bdied\b|closed|did not answer|has not answered|no answer)|, the \w+, ended operation|.{0,80}ncclRemoteError)"
+)
 #: Wrong data tells where the first of it is from.
 _FROM = re.compile(r"the first is from rank (\d+):")
 _BY_ANOTHER = "lab"  # told by: the rank itself had nothing to tell

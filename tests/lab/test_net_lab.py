@@ -51,6 +51,14 @@ def test_rank_that_dies_is_named_and_the_others_end(tmp_path: Path, fault: str) 
     assert not done.outcome.processes and not done.outcome.shared_memory
 
 
+def test_rank_that_does_not_begin_ends_those_beyond_the_network(tmp_path: Path) -> None:
+    """They wait for operations that it never began, and share no proxy with it."""
+    done = start(tmp_path, 4, transfer.Case(pattern="alltoall", size=300001), faults="launch.group:error=EIO,rank=0")
+    assert {rank.state for rank in done.outcome.ranks} == {"failed"}
+    found, reason = verdict(done)
+    assert found is Verdict.FAILED and reason.startswith("rank 0 failed in stage move: PSM_ERR_SYSTEM"), reason
+
+
 def test_rank_that_stops_posting_is_named(tmp_path: Path) -> None:
     case = transfer.Case(pattern="ring", size=300001, steps=8, buffer_size=65536, stall_report_ms=300)
     done = start(tmp_path, 2, case, faults="net.recv.post:drop,rank=1,nth=9+", deadline=2.5)
