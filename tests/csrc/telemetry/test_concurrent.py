@@ -111,8 +111,8 @@ def test_what_the_plugin_was_told_is_taken_or_counted(
         assert child.stdout.readline().startswith("ready")
         with Reader(folder) as reader:
             reader.set(rows=10**6)
-            while not len(reader.comms()):
-                reader.poll()
+            reader.poll()
+            assert len(reader.comms()) == 1, "its file is there before init returns"
             child.stdin.write("\n")
             child.stdin.close()
             last, _, sums = drain(reader, child)
