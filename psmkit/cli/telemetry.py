@@ -238,15 +238,16 @@ def replay(file: str, **given: Any) -> int:
     return _end(lost)
 
 
-@command.command("mask")
+@command.command("mask", context_settings={"ignore_unknown_options": True})  # EVENTS may begin with a -
 @click.argument("process", metavar="PID|all")
 @click.argument("events", metavar="EVENTS")
 @click.option("--dir", "folder", metavar="DIR", help="Where the record files lie.  [PSM_RECORD_DIR]")
 def mask(process: str, events: str, folder: str | None) -> None:
     """Say which events NCCL shall tell the plugin from now on.
 
-    EVENTS are names with commas between them (group, coll, p2p, proxy_op, proxy_step, proxy_ctrl, kernel_ch, net, group_api, coll_api, p2p_api,
-    kernel_launch, ce_coll, ce_sync, ce_batch), all, none, or a number such as 0x1f. Parents that an event needs are not added.
+    EVENTS is what PSM_PROFILER_EVENTS takes: names with commas between them (group, coll, p2p, proxy_op, proxy_step, proxy_ctrl, kernel_ch, net,
+    group_api, coll_api, p2p_api, kernel_launch, ce_coll, ce_sync, ce_batch), a - before what is to be left out, default, all, none, or a number
+    such as 0x1f. The plugin adds the parents that they need.
     """
     from psmkit.telemetry.errors import TelemetryError
     from psmkit.telemetry.masks import mask_of

@@ -7,25 +7,40 @@ from psmkit.telemetry.layout import EVENT_TYPES
 
 __all__ = ["mask_of"]
 
-_ALL = (1 << len(EVENT_TYPES)) - 1
+_NAMES = tuple(name.replace("_", "") for name in EVENT_TYPES)
+_ALL = (1 << len(_NAMES)) - 1
+_WORDS = {
+    "all": _ALL,
+    "none": 0,
+    # What the plugin asks for on its own: neither proxy_ctrl, nor kernel_ch, nor net.
+    "default": _ALL & ~(1 << 5 | 1 << 6 | 1 << 7),
+}
 
 
 def mask_of(text: str) -> int:
-    """The mask that a list of event names, ``all``, ``none`` or a number stands for."""
-    wanted = 0
+    """The mask that a text stands for, in the grammar of PSM_PROFILER_EVENTS: event names with commas between them, with a ``-`` before what is to
+    be left out, ``default``, ``all``, ``none``, or a number. Underscores in names do not matter."""
+    wanted: int | None = None
     for part in text.split(","):
-        name = part.strip().lower().replace("-", "_").replace(" ", "_")
-        if name in ("all", "none"):
-            wanted |= _ALL if name == "all" else 0
-        elif name in EVENT_TYPES:
-            wanted |= 1 << EVENT_TYPES.index(name)
-        else:
-            try:
-                number = int(name, 0)
-            except ValueError:
-                known = ", ".join(EVENT_TYPES)
-                raise TelemetryError(f"event {part.strip()!r}: {known}, all, none, or a number are meant") from None
-            if not 0 <= number <= _ALL:
-                raise TelemetryError(f"mask {name}: bits 0 to {len(EVENT_TYPES) - 1} are events, {_ALL:#x} all of them")
-            wanted |= number
-    return wanted
+        name = part.strip().lower()
+        out, name = name.startswith("-"), name.removeprefix("-").replace("_", "")
+        bits = _WORDS.get(name)
+        if bits is None and name in _NAMES:
+            bits = 1 << _NAMES.index(name)
+        if bits is None:
+            bits = _number(part.strip(), name)
+        # What begins with an exception is an exception from the default.
+        before = (_WORDS["default"] if out else 0) if wanted is None else wanted
+        wanted = before & ~bits if out else before | bits
+    return wanted or 0
+
+
+def _number(part: str, name: str) -> int:
+    try:
+        number = int(name, 0)
+    except ValueError:
+        known = ", ".join(EVENT_TYPES)
+        raise TelemetryError(f"event {part!r}: {known}, default, all, none, or a number are meant") from None
+    if not 0 <= number <= _ALL:
+        raise TelemetryError(f"mask {part}: bits 0 to {len(_NAMES) - 1} are events, {_ALL:#x} all of them")
+    return number

@@ -164,6 +164,8 @@ def test_the_mask_of_a_process_is_set_by_names(folder: Path, capsys: pytest.Capt
     assert telemetry("mask", str(os.getpid()), "coll,proxy_op", "--dir", folder) == 0
     assert capsys.readouterr().out.count("0xa\n") == 2
     assert [c.read_head()["mask_wanted"] for c in comms] == [0xA, 0xA]
+    assert telemetry("mask", "all", "-net,-coll", "--dir", folder) == 0
+    assert [c.read_head()["mask_wanted"] for c in comms] == [0x7F1D, 0x7F1D]
     assert telemetry("mask", "all", "none", "--dir", folder) == 0
     assert [c.read_head()["mask_wanted"] for c in comms] == [0, 0]
     capsys.readouterr()
@@ -184,7 +186,10 @@ def test_masks_are_names_numbers_all_and_none() -> None:
     assert mask_of("all") == 0x7FFF
     assert mask_of("none") == 0
     assert mask_of("0x1f") == 31
-    assert mask_of("group, Proxy-Step") == 0x11
+    assert mask_of("group, ProxyStep") == mask_of("group,proxy_step") == 0x11
+    assert mask_of("default") == 0x7F1F
+    assert mask_of("-group_api") == 0x7E1F
+    assert mask_of("all,-net,-coll") == 0x7F7D
     with pytest.raises(TelemetryError, match="bits 0 to 14"):
         mask_of("0x10000")
 
