@@ -84,6 +84,27 @@ static const struct net_backend *physical(void)
     return net_physical();
 }
 
+/* No error: NCCL asks for what it thinks possible, and goes on with the devices as they are. */
+static ncclResult_t leave_apart(const char *why)
+{
+    NET_SAY(PSM_NET_UNMERGED, psm_net_unmerged, NCCL_INIT | NCCL_NET, why);
+    return ncclInvalidUsage;
+}
+
+/* NCCL 2.30 finds no path from a GPU to a virtual device of NICs that are on no bus, and its init fails. Where merging
+ * is refused it goes on with the physical ones. */
+static ncclResult_t on_a_bus(const ncclNetVDeviceProps_v12_t *props)
+{
+    if (net_settings.merge == NET_MERGE_NEVER) return leave_apart("PSM_NET_MERGE=0");
+    for (int i = 0; i < props->ndevs && net_settings.merge == NET_MERGE_AUTO; i++) {
+        ncclNetProperties_v12_t p = {.pciPath = NULL};
+        physical()->properties(props->devs[i], &p);
+        if (!p.pciPath || !*p.pciPath)
+            return leave_apart("one is on no bus, where a virtual one is not found (PSM_NET_MERGE=1: merge)");
+    }
+    return ncclSuccess;
+}
+
 ncclResult_t net_merged_make(int *dev, const ncclNetVDeviceProps_v12_t *props)
 {
     int most = physical()->devices();
@@ -94,6 +115,8 @@ ncclResult_t net_merged_make(int *dev, const ncclNetVDeviceProps_v12_t *props)
         for (int k = 0; k < i; k++)
             if (props->devs[k] == props->devs[i]) return refuse("a device is named twice");
     }
+    ncclResult_t allowed = on_a_bus(props);
+    if (allowed != ncclSuccess) return allowed;
     pthread_mutex_lock(&lock);
     struct virtual_device *v = nmade < DEVICES ? &made[nmade] : NULL;
     if (v) {

@@ -242,6 +242,7 @@ static inline void net_part_done(struct net_request *r)
 
 /* ---- settings, read once by the first init ---- */
 
+enum net_merge { NET_MERGE_AUTO, NET_MERGE_NEVER, NET_MERGE_ALWAYS };
 enum net_congestion { NET_CONGESTION_AUTO, NET_CONGESTION_SYSTEM, NET_CONGESTION_NAMED };
 struct net_settings {
     char backend[4352];             /* PSM_NET */
@@ -255,6 +256,7 @@ struct net_settings {
     uint64_t timeout_ms;            /* PSM_TIMEOUT */
     uint64_t shm_slots;             /* PSM_NET_SHM_SLOTS */
     uint64_t shm_size;              /* PSM_NET_SHM_SIZE, of a slot */
+    enum net_merge merge;           /* PSM_NET_MERGE */
     enum net_congestion congestion; /* PSM_NET_CONGESTION */
     char congestion_name[16];
 };

@@ -103,6 +103,10 @@ ncclResult_t net_settings_read(void)
         else
             return wrong(name, text, "AF_INET or AF_INET6 is meant");
     }
+    text = text_of("PSM_NET_MERGE", NULL, &name);
+    if (text && strcmp(text, "0") != 0 && strcmp(text, "1") != 0 && strcmp(text, "auto") != 0)
+        return wrong(name, text, "0, 1 or auto is meant");
+    if (text && strcmp(text, "auto") != 0) net_settings.merge = *text == '1' ? NET_MERGE_ALWAYS : NET_MERGE_NEVER;
     text = text_of("PSM_NET_CONGESTION", NULL, &name);
     if (!text || strcmp(text, "auto") == 0) return ncclSuccess;
     net_settings.congestion = strcmp(text, "system") == 0 ? NET_CONGESTION_SYSTEM : NET_CONGESTION_NAMED;

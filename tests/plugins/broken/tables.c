@@ -33,7 +33,7 @@ static ncclResult_t init_v12(void **context, uint64_t id, ncclNetCommConfig_v12_
 
 #define V4(p, dmabuf)                                                                                                  \
     (p)->name = "lo";                                                                                                  \
-    (p)->pciPath = NULL;                                                                                               \
+    (p)->pciPath = getenv("PCI_PATH");                                                                                 \
     (p)->guid = 1;                                                                                                     \
     (p)->ptrSupport = NCCL_PTR_HOST | NCCL_PTR_CUDA | dmabuf;                                                          \
     if (broken("no-host")) (p)->ptrSupport = NCCL_PTR_CUDA;                                                            \

@@ -31,7 +31,12 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(several: Built, other: Path, version: int, sender: int, receiver: int, **env: str) -> str:
-    settings = {"PSM_RECORD_DIR": str(several.records), "PSM_NET": f"chain:{other}", "DEVICES": "4"}
+    settings = {
+        "PSM_RECORD_DIR": str(several.records),
+        "PSM_NET": f"chain:{other}",
+        "DEVICES": "4",
+        "PSM_NET_MERGE": "1",
+    }
     done = subprocess.run(
         [several.driver, several.library, str(version), str(sender), str(receiver)],
         capture_output=True,
@@ -61,7 +66,7 @@ def test_interfaces_are_merged(several: Built, other: Path) -> None:
     names = [path.name for path in Path("/sys/class/net").iterdir() if (path / "operstate").read_text() != "down\n"]
     if len(names) < 2:
         pytest.skip("one interface")
-    settings = {"PSM_NET": "socket", "NCCL_SOCKET_IFNAME": "=" + ",".join(sorted(names)[:2])}
+    settings = {"PSM_NET": "socket", "PSM_NET_MERGE": "1", "NCCL_SOCKET_IFNAME": "=" + ",".join(sorted(names)[:2])}
     process = subprocess.run(
         [several.driver, several.library, "12", "2", "2"],
         capture_output=True,
@@ -72,3 +77,16 @@ def test_interfaces_are_merged(several: Built, other: Path) -> None:
     if "no interface is up that fits" in process.stderr or "devices) ==" in process.stderr:
         pytest.skip("one interface has an address")
     assert process.returncode == 0, process.stderr
+
+
+@pytest.mark.parametrize(
+    ("setting", "why"),
+    [
+        ("auto", "devices are not merged: one is on no bus"),
+        ("0", "devices are not merged: PSM_NET_MERGE=0"),
+        ("yes", "0, 1 or auto is meant"),
+    ],
+)
+def test_devices_that_nccl_would_not_find_are_not_merged(several: Built, other: Path, setting: str, why: str) -> None:
+    with pytest.raises(AssertionError, match=why):
+        run(several, other, 12, 2, 2, PSM_NET_MERGE=setting)
