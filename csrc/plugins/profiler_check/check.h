@@ -18,6 +18,7 @@ struct contract *check_contract(int version);
 void check_logger(ncclDebugLogger_t logger);
 void check_say_begin(int version, const char *name);
 void check_say_trouble(const char *why);
+void check_say_no_stream(const char *path, const char *why);
 void check_say_end(int version, struct contract *c);
 contract_report check_say_breach;
 void check_record(const struct contract_breach *breach);

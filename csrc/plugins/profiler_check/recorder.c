@@ -40,10 +40,10 @@ static FILE *open_file(const char *pattern)
     path[n] = 0;
     int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (fd < 0) {
-        char why[4400];
-        snprintf(why, sizeof why, "PSM_PROFILER_STREAM, %s: %s%s", path, strerror(errno),
+        char why[200];
+        snprintf(why, sizeof why, "%s%s", strerror(errno),
                  errno == EEXIST ? "; %p in the name stands for the process" : "");
-        check_say_trouble(why);
+        check_say_no_stream(path, why);
         return NULL;
     }
     return fdopen(fd, "w");

@@ -56,6 +56,11 @@ void check_say_trouble(const char *why)
     SAY(PSM_PROFILER_CHECK_TROUBLE, psm_profiler_check_trouble, check_path(), why);
 }
 
+void check_say_no_stream(const char *path, const char *why)
+{
+    SAY(PSM_PROFILER_CHECK_NO_STREAM, psm_profiler_check_no_stream, path, why);
+}
+
 void check_say_breach(void *context, const struct contract_breach *b)
 {
     (void)context;

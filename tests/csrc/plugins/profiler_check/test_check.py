@@ -155,6 +155,23 @@ def test_a_library_that_cannot_be_wrapped_is_a_failed_init_with_the_reason(check
         assert lines[-1] == "init 5"
 
 
+def test_a_stream_is_written_for_each_process_and_never_over_another(check: Built, tmp_path: Path) -> None:
+    stream = tmp_path / "calls.txt"
+    check.run("stop-twice", 4, PSM_PROFILER_STREAM=str(stream))
+    first = stream.read_text()
+    assert first.startswith(
+        "psmkit-profiler-stream 1 v4\ninit 0 1 comm=9f3c11d2a0b47e65 nodes=1 ranks=8 rank=3 name=four\n"
+    )
+    assert "start 0 1 3 ProxyOp parent=2 rank=3 peer=5 channel=2 steps=4 send=1\n" in first
+    assert first.count("stop 0 2\n") == 2
+    lines = check.run("good", 4, PSM_PROFILER_STREAM=str(stream))
+    told = (
+        f"WARN PROFILER/Check : no stream is recorded to {stream}: File exists; %p in the name stands for the process"
+    )
+    assert told in lines
+    assert stream.read_text() == first
+
+
 def test_before_v4_standard_error_is_told(check: Built) -> None:
     (line,) = breaches(check.run("state-side", 3))
     assert line.startswith("NCCL broke the contract in recordEventState of v3, rule state-side")
