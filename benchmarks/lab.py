@@ -85,7 +85,9 @@ def run_faults(only: str | None, actions: str | None) -> list[str]:
         folder = Path(tempfile.mkdtemp(prefix="psm-fault-"))
         emulation = Emulation(folder, faults=strike.text, stall_report=1.0, leaks=True)
         case = replace(strike.case, timeout_ms=round(TIMEOUT * 1000), stall_report_ms=1000)
-        run = transfer.start([case], 2, folder / "run", deadline=DEADLINE, emulation=emulation, stacks=False)
+        run = transfer.start(
+            [case], 2, folder / "run", deadline=DEADLINE, emulation=emulation, nodes=strike.nodes, stacks=False
+        )
         outcome = run.outcome
         struck = run.struck()
         state = ("" if struck else "not reached: ") + " ".join(rank.state for rank in outcome.ranks)
@@ -117,7 +119,10 @@ def run_variants() -> list[str]:
             case = transfer.Case(size=1 << 20, iters=4, app_stream=stream, zero_copy=zero_copy, variant=variant.name)
             case = replace(case, timeout_ms=round(TIMEOUT * 1000), stall_report_ms=1000)
             emulation = Emulation(folder, stall_report=1.0, leaks=True)
-            run = transfer.start([case], 2, folder / "run", deadline=DEADLINE, emulation=emulation, stacks=False)
+            nodes = 2 if variant.name.startswith("net/") else 1
+            run = transfer.start(
+                [case], 2, folder / "run", deadline=DEADLINE, emulation=emulation, nodes=nodes, stacks=False
+            )
             found = look(run)
             missing = declared.of_variant(variant, case, run.outcome.good).missing(found, run.outcome)
             wrong += bool(missing)

@@ -28,6 +28,8 @@ def main(seconds: float, seed: int) -> int:
     end = time.monotonic() + seconds
     for case in _cases():
         _check(case.line(), _run([case], ""))
+    apart = transfer.Case(pattern="alltoall", size=300001, channels=2, steps=8, buffer_size=65536)
+    _check(f"two nodes: {apart.line()}", _run([apart], "", nodes=2))
     program = transfer.program()
     sites = [s for b in (program.parents[1] / "lib" / "libpsm.so.0", program) for s in elf.read(b).sites]
     strikes = [s for s in matrix.strikes(sites, RANKS) if _ends(s)]
@@ -37,7 +39,7 @@ def main(seconds: float, seed: int) -> int:
         if struck >= LEAST and time.monotonic() > end:
             break
         case = replace(strike.case, pattern="alltoall", timeout_ms=TIMEOUT_MS, stall_report_ms=500)
-        _check(strike.text, _run([case, replace(case, name="after")], strike.text))
+        _check(strike.text, _run([case, replace(case, name="after")], strike.text, strike.nodes))
         struck += 1
     print(f"{struck} of {len(strikes)} faults, {RANKS} ranks each: no report of a sanitizer")
     return 0
@@ -45,7 +47,7 @@ def main(seconds: float, seed: int) -> int:
 
 def _ends(strike: matrix.Strike) -> bool:
     # Nobody but the deadline of a run notices a lost flag of the data plane.
-    lost = strike.action == "drop" and strike.site.startswith("p2p.")
+    lost = strike.action == "drop" and strike.site.startswith(("p2p.", "net."))
     return strike.action.startswith(ENDING) and "SIGSTOP" not in strike.action and not lost
 
 
@@ -54,12 +56,14 @@ def _cases() -> list[transfer.Case]:
     return [transfer.Case(name=str(number), **row) for number, row in enumerate(rows)]
 
 
-def _run(cases: list[transfer.Case], fault: str) -> list[str]:
+def _run(cases: list[transfer.Case], fault: str, nodes: int = 1) -> list[str]:
     """What sanitizers said. A run without a fault has to be good, too."""
     with tempfile.TemporaryDirectory(prefix="psm-sanitize-") as name:
         folder = Path(name)
         emulation = Emulation(folder / "records", faults=fault, leaks=True)
-        run = transfer.start(cases, RANKS, folder / "run", deadline=DEADLINE, emulation=emulation, stacks=False)
+        run = transfer.start(
+            cases, RANKS, folder / "run", deadline=DEADLINE, emulation=emulation, nodes=nodes, stacks=False
+        )
         texts = [path.read_text(errors="replace") for path in (folder / "run" / "output").iterdir()]
         said = [text for text in texts if any(sign in text for sign in SIGNS)]
         if not fault and not run.outcome.good:

@@ -59,6 +59,7 @@ class Strike:
     action: str
     rank: int
     case: Case
+    nodes: int = 1
 
     @property
     def text(self) -> str:
@@ -87,4 +88,4 @@ def strikes(sites: Sequence[Site], ranks: int = 2) -> Iterator[Strike]:
             actions = ["error=5" if action.startswith("error=") else action for action in actions]
         for action in [*actions, *([_STOP] if "kill" in actions else [])]:
             for rank in range(ranks):
-                yield Strike(site.name, action, rank, case)
+                yield Strike(site.name, action, rank, case, 2 if site.name.startswith("net.") else 1)

@@ -41,18 +41,18 @@ def look(run: transfer.LabRun) -> declared.Found:
     )
 
 
-def go(folder: Path, case: transfer.Case, faults: str, stands_still: bool) -> transfer.LabRun:
+def go(folder: Path, case: transfer.Case, faults: str, stands_still: bool, nodes: int = 1) -> transfer.LabRun:
     emulation = Emulation(folder / "records", faults=faults, stall_report=1.0, leaks=True)
     case = replace(case, timeout_ms=TIMEOUT_MS if faults else PATIENT_MS, stall_report_ms=1000)
     deadline = STILL if stands_still else ENDS
-    return transfer.start([case], 2, folder / "run", deadline=deadline, emulation=emulation, stacks=False)
+    return transfer.start([case], 2, folder / "run", deadline=deadline, emulation=emulation, nodes=nodes, stacks=False)
 
 
 @pytest.mark.parametrize("strike", some(), ids=lambda s: s.text)
 def test_fault_is_found_as_declared(tmp_path: Path, strike: matrix.Strike) -> None:
     # A lost or doubled message may end in either way.
     still = strike.action in ("hang", "kill=SIGSTOP", "drop", "duplicate", "reorder")
-    run = go(tmp_path, strike.case, strike.text, still)
+    run = go(tmp_path, strike.case, strike.text, still, strike.nodes)
     expected = declared.of_strike(strike)
     assert not expected.missing(look(run), run.outcome, run.struck()), run.outcome
 
