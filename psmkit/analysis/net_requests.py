@@ -243,8 +243,15 @@ def _too_large(c: _Connection) -> Finding | None:
             return c.finding("PSM954", text, rows=(send, recv), confidence=0.95)
     for end in c.ends:
         if end.row.text("cause") == "size":
-            said = f"{end.who} says in its log how large it was"
-            return c.finding("PSM954", "a message is larger than its receive", rows=tuple(end.pending[:1]), why=said)
+            mine = next((r for r in end.requests if not r.done), None)
+            text = "a message is larger than its receive"
+            if mine is not None:
+                text = f"message {mine['message']} " + (
+                    f"of {mine['total']} bytes is larger than its receive"
+                    if end.sends
+                    else f"is larger than the {mine['room']} bytes of its receive"
+                )
+            return c.finding("PSM954", text, rows=(mine,), why=f"{end.who} says both sizes in its log")
     return None
 
 

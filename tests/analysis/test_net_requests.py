@@ -198,6 +198,12 @@ def test_message_larger_than_its_receive(tmp_path: Path) -> None:
     assert "message 0 has 1000 bytes, and the receive that is posted for it has room for 999" in found.title
 
 
+def test_message_larger_than_its_receive_by_one_end_alone(tmp_path: Path) -> None:
+    rows = Rows().recv(3, 10, room=999, size=999).end(1, error=5, cause="size", at=10.1)
+    found = one(tmp_path, rows.died(1), "PSM954")
+    assert "message 3 is larger than the 999 bytes of its receive" in found.title
+
+
 def test_done_here_and_lost_on_the_way(tmp_path: Path) -> None:
     rows = working().send(10, 11, 11.1).recv(10, 11).end(0, looked=11).end(1, looked=15)
     found = one(tmp_path, rows.lives(), "PSM955")
