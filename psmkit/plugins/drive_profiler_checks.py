@@ -144,6 +144,14 @@ PROFILER_CHECKS: tuple[Check, ...] = (
         1,
     ),
     Check(
+        "stale-stop",
+        "From v5: the event of a collective of the API is stopped again and again once the mask is cleared, and nothing comes of it.",
+        "2.28.3 to 2.30.7 do not forget that handle; each further collective stops it (an error of NCCL's)",
+        "Mark an event as stopped, and return success where it is stopped again; give its handle to no other event soon.",
+        "collective",
+        1,
+    ),
+    Check(
         "communicators",
         "Four communicators at the same time; the first ends, the others go on, its hash comes again.",
         "each communicator has a context; stopEvent and recordEventState have none",

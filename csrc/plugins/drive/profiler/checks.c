@@ -307,6 +307,30 @@ static void mask_off(void)
     p_finalize(&c);
 }
 
+/* 2.28 to 2.30 do not forget the handle of the last collective's event of the API: once the mask is cleared each
+   further collective stops it again. */
+static void stale_stop(void)
+{
+    static struct plan plan;
+    struct comm c = opened(0);
+    const int all = d.mask;
+    if (d.version < 5) skipped("v%d has no events of the API", d.version);
+    need(ncclProfileCollApi, "collectives");
+    plan_begin(&plan, &c);
+    plan_coll(&plan, "AllReduce", 1 << 20, 2);
+    int n = plan_launch(&plan, room(), OPS);
+    plan_end(&plan);
+    void *stale = plan.tasks[0].api;
+    if (!stale) skipped("the profiler took no event of the API");
+    d.foreign_calls = true;
+    __atomic_store_n(&d.mask, 0, __ATOMIC_RELAXED);
+    for (int i = 0; i < 3; i++) p_stop(stale);
+    ops_run(room(), n);
+    __atomic_store_n(&d.mask, all, __ATOMIC_RELAXED);
+    for (int i = 0; i < 3; i++) whole(&c, 2, 2, room());
+    p_finalize(&c);
+}
+
 /* ---- many ---- */
 
 static void communicators(void)
@@ -587,6 +611,7 @@ const struct check checks[] = {
     {"strings", strings, 1},
     {"pxn", pxn, 1},
     {"mask-off", mask_off, 1},
+    {"stale-stop", stale_stop, 1},
     {"communicators", communicators, 1},
     {"threads", threads, 1},
     {"pool", pool, 1},

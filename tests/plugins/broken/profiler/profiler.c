@@ -183,6 +183,10 @@ static ncclResult_t stop(void *handle)
     if (e && broken("keeps-string") && e->func) (void)*(volatile const char *)e->func;
     if (e && e->descriptor && (broken("keeps-descriptor") || broken("keeps-arguments")))
         (void)*(volatile const char *)e->descriptor;
+    if (e && broken("stop-once")) {
+        if (e->children < 0) abort();
+        e->children = -1;
+    }
     if (e) open_events--;
     pthread_mutex_unlock(&lock);
     return broken("stop-fails") ? ncclInternalError : ncclSuccess;
