@@ -46,7 +46,6 @@ SIGNALS = ("metrics", "traces", "logs")
 SCOPE = InstrumentationScope("psmkit.telemetry")
 _EVIDENCE = 20  # lines of a finding that go into its log record
 _LONGEST = 4096  # characters of an attribute
-_POINTS = 4000  # of a request, of up to about 800 bytes: collectors take 4 MiB
 
 
 def resource(host: str | None = None) -> Resource:
@@ -218,8 +217,7 @@ def exporters(endpoint: str | None, protocol: str, wanted: Sequence[str], timeou
         where = endpoint
         if where is not None and package == "http":
             where = f"{where.rstrip('/')}/v1/{signal}"
-        more = {"max_export_batch_size": _POINTS} if signal == "metrics" else {}
-        made = getattr(found, name)(endpoint=where, timeout=timeout, **more)
+        made = getattr(found, name)(endpoint=where, timeout=timeout)
         out.append(_exporter(signal, made))
     return out
 

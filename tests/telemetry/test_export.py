@@ -240,7 +240,7 @@ def test_the_end_does_not_wait_for_a_collector_that_hangs(protocol: str) -> None
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_large_exports_go_in_several_requests(protocol: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("psmkit.telemetry.otlp._POINTS", 50)
+    monkeypatch.setattr("psmkit.telemetry.pipeline._POINTS", 50)
     monkeypatch.setattr("psmkit.telemetry.pipeline._TOGETHER", 5)
     receiver = Receiver(protocol)
     with sending(protocol, receiver.endpoint) as (outputs, _):
