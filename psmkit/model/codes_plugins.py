@@ -230,7 +230,7 @@ PLUGIN_CODES: tuple[tuple[str, str, Severity, str, str], ...] = (
         "PSM933",
         "link is slow",
         _W,
-        "Transfers between these two ranks take at least twice as long as those of the other links of the communicator, by a fit of time over size.",
+        "Transfers between these two ranks take at least three times as long as those of the other links of the communicator, by a fit of time over size.",
         "Compare cable, port, PCI link width and settings of the two ends with those of a good link. A receiver that is slow makes all links to it slow, and is told as a rank.",
     ),
     (

@@ -48,7 +48,7 @@ class Limits:
     stall: float = 10.0
     periods: int = 6
     late: float = 0.3
-    slow: float = 2.0
+    slow: float = 3.0
     least: int = 32
     least_us: float = 50.0
 
