@@ -30,6 +30,8 @@ _MEMORY = re.compile(
 _CUDA_OOM = 2  # cudaErrorMemoryAllocation, CUDA_ERROR_OUT_OF_MEMORY
 #: Lines that look like warnings of a process and are a reader's words about it, with a rule of their own.
 _OF_OTHER_RULES = frozenset({"record.died"})
+#: What an end of a connection says of a word that it shares with the other one, and that cannot be: it noticed, no more.
+_DAMAGED = "the control segment was written by something else"
 _IMPORT = re.compile(r"cuMemImport|IpcOpenMemHandle|import(?:ing|ed)? .*(?:handle|mem|buffer)", re.IGNORECASE)
 #: Reasons of failed system calls that have a code of their own.
 _REASONS = (("No space left on device", "PSM503"), ("Too many open files", "PSM504"))
@@ -228,6 +230,8 @@ def _guilty(job: Job, group: Sequence[Cascade], named: Sequence[int]) -> list[in
     known = group[0].first.known
     if known is None or faults.unknown(group[0].first.event):
         return sorted(set(named))
+    if _DAMAGED in faults.body(job, group[0].first.event):
+        return []
     if known.finding == "PSM406" and known.blames != "self":
         run = job.run_of(group[0].proc)
         down = sorted({r for p in _links_down(job, run) for r in _ranks(job, p)})

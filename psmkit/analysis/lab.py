@@ -39,6 +39,8 @@ _FOLLOWS = re.compile(
 _NAMED = re.compile(
     r"\brank (\d+)\b(?:.{0,60}(?:\bdied\b|closed|did not answer|has not answered|no answer)|, the \w+, ended operation|.{0,80}ncclRemoteError)"
 )
+#: The words of who noticed that what it shares with another rank is damaged: either of them may have done that.
+_DAMAGED = re.compile(r"\brank (\d+) published (\w+) \d+ .*\bwritten by something else")
 #: Wrong data tells where the first of it is from.
 _FROM = re.compile(r"the first is from rank (\d+):")
 _BY_ANOTHER = "lab"  # told by: the rank itself had nothing to tell
@@ -246,7 +248,8 @@ def _failures(job: Job, run: int, failed: Sequence[Event], consequence: bool) ->
     if first is not None:
         rank, reason = _rank(first), str(first.fields.get("reason"))
         named = _NAMED.search(reason)
-        blamed = int(named[1]) if named else rank
+        damaged = _DAMAGED.search(reason)
+        blamed = [] if damaged else [int(named[1]) if named else rank]
         out.append(
             job.finding(
                 "PSM401",
@@ -256,10 +259,18 @@ def _failures(job: Job, run: int, failed: Sequence[Event], consequence: bool) ->
                 # What NCCL answered to its caller is the last word of what its log tells.
                 confidence=0.6 if consequence or first not in own or first.fields.get("by") == "nccl" else 0.75,
                 explanation="The first failure that a rank of the lab told of"
-                + (": a consequence of what else is found." if consequence else ", which the others follow from."),
+                + (": a consequence of what else is found." if consequence else ", which the others follow from.")
+                + (
+                    f" It noticed the damage, which is not to say that it did it: {damaged[2]} has one writer, rank {damaged[1]}."
+                    if damaged
+                    else ""
+                ),
+                next_step=f"Look at what writes to the memory that rank {rank} and rank {damaged[1]} share: a wrong {damaged[2]} of rank {damaged[1]}, or a stray write of either."
+                if damaged
+                else None,
                 refs=[first.ref, *(e.ref for e in own if e is not first)][:4],
-                ranks=[rank],
-                culprits=[] if consequence or first not in own else [blamed],
+                ranks=[rank, *([int(damaged[1])] if damaged else [])],
+                culprits=[] if consequence or first not in own else blamed,
                 stage=str(first.fields.get("stage")),
             )
         )
