@@ -230,7 +230,7 @@ def _guilty(job: Job, group: Sequence[Cascade], named: Sequence[int]) -> list[in
     known = group[0].first.known
     if known is None or faults.unknown(group[0].first.event):
         return sorted(set(named))
-    if _DAMAGED in faults.body(job, group[0].first.event):
+    if any(_DAMAGED in str(value) for value in group[0].first.event.fields.values()):
         return []
     if known.finding == "PSM406" and known.blames != "self":
         run = job.run_of(group[0].proc)
