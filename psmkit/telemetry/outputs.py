@@ -82,7 +82,7 @@ class Outputs:
                 from psmkit.telemetry.recording import Recorder
             except ImportError as error:
                 raise missing("--record", error) from None
-            self.recorder = Recorder(wanted.record, wanted.record_max)
+            self.recorder = Recorder(wanted.record, wanted.record_max, self._say)
         if wanted.exports:
             try:
                 from psmkit.telemetry import otlp
@@ -126,7 +126,7 @@ class Outputs:
         if self.recorder is not None:
             self.recorder.close()
             if self.recorder.dropped:
-                self._say(f"{self.recorder.path} has its full size: {self.recorder.dropped} rows were not recorded")
+                self._say(f"{self.recorder.path}: {self.recorder.dropped} rows were not recorded")
             self.recorder = None
         if self._hearing is not None:
             self._hearing.close()

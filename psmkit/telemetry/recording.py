@@ -10,7 +10,8 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-from collections.abc import Iterator
+import stat
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import numpy as np
@@ -171,10 +172,12 @@ def _operation(kind: int, row: Any, u: Any) -> dict[str, Any] | None:
 
 class Recorder:
     """Writes takes to a file: Parquet where its name ends so, else an Arrow stream, which can be read whatever became of its writer. When it
-    has ``most`` bytes no more is written, and :attr:`dropped` counts the rows."""
+    has ``most`` bytes, or the disk is full, no more is written: ``say`` gets a line, and :attr:`dropped` counts the rows."""
 
-    def __init__(self, path: str, most: int) -> None:
+    def __init__(self, path: str, most: int, say: Callable[[str], None] = lambda text: None) -> None:
         self.path = path
+        self._say = say
+        self._ended = False
         self.rows = 0
         self.dropped = 0
         self._most = most
@@ -186,7 +189,8 @@ class Recorder:
             self._file = os.fdopen(os.open(path, flags, 0o600), "wb")
         except OSError as error:
             raise TelemetryError(f"{path}: cannot be recorded to: {(error.strerror or str(error)).lower()}") from None
-        os.fchmod(self._file.fileno(), 0o600)
+        if stat.S_ISREG(os.fstat(self._file.fileno()).st_mode):
+            os.fchmod(self._file.fileno(), 0o600)  # of a file that was there
         self._stream = not path.endswith(".parquet")
         self._writer: Any = (
             pa.ipc.new_stream(self._file, _SCHEMA)
@@ -211,7 +215,9 @@ class Recorder:
         if done := operations(take):
             parts.append(("operation", pa.array(done, _OPERATION)))
         count = sum(len(array) for _, array in parts)
-        if self.full:
+        if not self._ended and self.full:
+            self._end(f"it has its {self._most} bytes")
+        if self._ended:
             self.dropped += count
             return
         self.rows += count
@@ -220,7 +226,23 @@ class Recorder:
         self._first_ns = self._first_ns or take.wall_ns
         old = take.wall_ns - self._first_ns >= _OLD_NS
         if self._stream or old or sum(b.num_rows for b in self._batches) >= _BUFFERED:
-            self._flush()
+            self._guarded(self._flush)
+
+    def _end(self, why: str) -> None:
+        self._ended = True
+        self._say(f"{self.path}: nothing more is recorded: {why}")
+
+    def _guarded(self, write: Callable[[], None]) -> None:
+        """What is exported must not end because a disk is full."""
+        waiting = sum(b.num_rows for b in self._batches)
+        try:
+            write()
+        except OSError as error:
+            self._batches = []
+            self.rows -= waiting
+            self.dropped += waiting
+            if not self._ended:
+                self._end((error.strerror or str(error)).lower())
 
     def _batch(self, name: str, array: Any, take: Take) -> Any:
         n = len(array)
@@ -246,9 +268,8 @@ class Recorder:
 
     def close(self) -> None:
         """Write what is left."""
-        self._flush()
-        self._writer.close()
-        self._file.close()
+        for write in (self._flush, self._writer.close, self._file.close):
+            self._guarded(write)
 
 
 def finished(path: str) -> Iterator[dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,20 @@ def test_a_recording_is_bounded_and_what_is_beyond_is_counted(tmp_path: Path) ->
     assert 0 < len(list(read(str(path)))) < 20
     assert recorder.dropped > 0
     assert path.stat().st_size < 900_000
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_full_disk_ends_the_recording_and_nothing_else(tmp_path: Path, form: str) -> None:
+    path = tmp_path / form
+    path.symlink_to("/dev/full")
+    said: list[str] = []
+    outputs = Outputs(Wanted(record=str(path)), said.append)
+    for number in range(3):
+        outputs.pipeline.feed(made(number))
+    assert len(outputs.pipeline.points) > 100
+    outputs.close(0)
+    assert [line for line in said if "no space left on device" in line] == said[:1]
+    assert re.search(r"[1-9]\d* rows were not recorded$", said[-1])
 
 
 def test_finished_operations_are_a_column_of_their_own(tmp_path: Path) -> None:
