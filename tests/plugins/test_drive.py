@@ -83,7 +83,7 @@ def test_a_finding_sets_the_status(tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 def test_what_cannot_be_driven_is_no_finding(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    other = build(tmp_path / "profiler", table("ncclProfiler_v4"))
+    other = build(tmp_path / "env", table("ncclEnvPlugin_v1"))
     v8 = build(tmp_path / "v8", table("ncclNetPlugin_v8"))
     text = tmp_path / "text.so"
     text.write_text("no library\n")
