@@ -281,10 +281,10 @@ def _draw(bars: list[_Bar], title: str) -> str:
         thin = bar.kind == "transfer"
         width = max(0.8, x(bar.end) - x(bar.begin))
         out.append(
-            f'<rect class="{bar.kind}" x="{x(bar.begin):.1f}" y="{top + (4 if thin else 1)}" width="{width:.1f}" '
-            f'height="{5 if thin else _LANE - 3}"><title>{escape(bar.title)}</title></rect>'
+            f'<rect class="{bar.kind}" x="{x(bar.begin):.1f}" y="{top + (_LANE - 6 if thin else 1)}" width="{width:.1f}" '
+            f'height="{3 if thin else _LANE - 3}"><title>{escape(bar.title)}</title></rect>'
         )
         if bar.label and width > 6.5 * len(bar.label):
-            out.append(f'<text x="{x(bar.begin) + 3:.1f}" y="{top + 10}" fill="#ffffff">{escape(bar.label)}</text>')
+            out.append(f'<text x="{x(bar.begin) + 3:.1f}" y="{top + 9}" fill="#ffffff">{escape(bar.label)}</text>')
     out.append("</svg>")
     return "\n".join(out) + "\n"
