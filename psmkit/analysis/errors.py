@@ -230,7 +230,7 @@ def _guilty(job: Job, group: Sequence[Cascade], named: Sequence[int]) -> list[in
     known = group[0].first.known
     if known is None or faults.unknown(group[0].first.event):
         return sorted(set(named))
-    if any(_DAMAGED in str(value) for value in group[0].first.event.fields.values()):
+    if _noticed(group):
         return []
     if known.finding == "PSM406" and known.blames != "self":
         run = job.run_of(group[0].proc)
@@ -243,9 +243,15 @@ def _guilty(job: Job, group: Sequence[Cascade], named: Sequence[int]) -> list[in
     return sorted({at.rank for at in found if at is not None and at.rank is not None})
 
 
+def _noticed(group: Sequence[Cascade]) -> bool:
+    return any(_DAMAGED in str(value) for value in group[0].first.event.fields.values())
+
+
 def _to_blame(job: Job, group: Sequence[Cascade], procs: list[int]) -> list[int]:
     """The processes to look at where no rank is known: those that failed, unless their lines tell of a peer."""
     known = group[0].first.known
+    if _noticed(group):
+        return []
     if known is None or faults.unknown(group[0].first.event) or not _elsewhere(known):
         return procs
     found = [blame.target(job, c.first.event) for c in group]
