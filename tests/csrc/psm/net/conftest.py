@@ -31,7 +31,14 @@ def build(folder: Path, end: str = "standin") -> Path:
     parts = ("core", "shm", "p2p", "launch", "net", "net/variants", "record", *(["proxy"] if end == "proxy" else []))
     for part in parts:
         sources += (ground.PSM / part).glob("*.c")
-    command = [compiled.compiler(), *compiled.WARNINGS, *ground.includes(generated), f"-I{HERE.parent}", "-O0", *SANITIZERS]
+    command = [
+        compiled.compiler(),
+        *compiled.WARNINGS,
+        *ground.includes(generated),
+        f"-I{HERE.parent}",
+        "-O0",
+        *SANITIZERS,
+    ]
     done = subprocess.run(
         [*command, *sorted(sources), "-o", program, "-lpthread", "-ldl"],
         capture_output=True,
