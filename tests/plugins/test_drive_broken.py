@@ -132,7 +132,7 @@ def test_memory_of_the_emulated_gpu_is_sent_and_flushed(library: Path) -> None:
 
 @pytest.mark.parametrize(("way", "check", "code"), BROKEN, ids=[row[0] for row in BROKEN])
 def test_a_broken_plugin_is_found(library: Path, runtime: Path, way: str, check: str, code: str) -> None:
-    timeout = 1.5 if code in LATE else 20.0
+    timeout = 1.5 if code in LATE else 90.0  # what ends by itself may take its time on a busy machine
     more = MORE if check == "vdevice" or check.startswith("collnet") else {}
     done = drive(library, only=(check,), timeout=timeout, environment={"BROKEN": way, **more}, cuda=str(runtime))
     assert not done.clean
