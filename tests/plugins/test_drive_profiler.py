@@ -97,7 +97,7 @@ def test_the_checker_is_a_profiler_itself(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("way", "check", "code", "words"), BROKEN, ids=[row[0] for row in BROKEN])
 def test_a_broken_profiler_is_found(library: Path, way: str, check: str, code: str, words: str) -> None:
-    timeout = 1.0 if code == "PSM924" else 20.0
+    timeout = 1.0 if code == "PSM924" else 60.0
     done = drive_profiler(library, only=(check,), timeout=timeout, environment={"BROKEN": way})
     assert not done.clean
     assert [(finding.code, finding.title.partition(" ")[0]) for finding in done.findings] == [(code, check)]
