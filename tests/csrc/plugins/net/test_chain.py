@@ -74,12 +74,15 @@ def test_faults_strike_above_the_other_plugin(net: Built, others: dict[int, Path
 
 
 def test_the_record_tells_the_requests_of_a_killed_process(net: Built, others: dict[int, Path], tmp_path: Path) -> None:
-    net.run("sender_dies", PSM_RECORD_DIR=str(tmp_path), **chained(others[12]))
-    (left,) = tmp_path.glob("*.rec")
-    sections = {section.name: section for section in open_record(str(left)).sections}
+    faults = {"PSM_RECORD_DIR": str(tmp_path), "PSM_FAULTS": "net.test:kill:nth=5:rank=0"}
+    process = net.start("faults", **faults, **chained(others[12]))
+    process.communicate(timeout=100)
+    assert process.returncode != 0, "the receiver misses its peer"
+    found = [{s.name: s for s in open_record(str(path)).sections} for path in tmp_path.glob("*.rec")]
+    (sections,) = (one for one in found if one["psm.net.comm"].values(0)["role"] == "send")
     comm, request = sections["psm.net.comm"].values(0), sections["psm.net"].values(0)
-    assert (comm["backend"], comm["role"]) == ("chain", "send")
-    assert (request["connection"], request["op"], request["size"]) == (comm["connection"], "send", 100)
+    assert comm["backend"] == "chain"
+    assert (request["connection"], request["op"], request["size"]) == (comm["connection"], "send", 64)
 
 
 def library(folder: Path, name: str, code: str) -> Path:
