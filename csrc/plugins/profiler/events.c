@@ -422,7 +422,11 @@ static void take_args(struct psm_prof_event *event, int state, const struct prof
 {
     switch (PROF_GET(event->type)) {
     case PSM_PROF_PROXY_STEP:
-        if (args->bytes) PROF_SET(event->u.proxy_step.bytes, args->bytes);
+        /* NCCL gives with each state the size of the operation's last transfer: it is this step's only when the transfer
+         * begins, or has come. A transport without a flush tells it when the GPU may take the data. */
+        if (state == ncclProfilerProxyStepSendWait || state == ncclProfilerProxyStepRecvFlushWait ||
+            (state == ncclProfilerProxyStepRecvGPUWait && PROF_GET(event->u.proxy_step.flush_ns) == 0))
+            PROF_SET(event->u.proxy_step.bytes, args->bytes);
         break;
     case PSM_PROF_PROXY_OP:
         if (state > ncclProfilerProxyOpRecvDone) break; /* v1 to v3 in NCCL up to 2.26 */
