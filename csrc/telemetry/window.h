@@ -196,7 +196,7 @@ struct psm_prof_event {
     uint8_t abi;
     _Atomic uint8_t flags;
     _Atomic uint8_t state; /* the last one of recordEventState, 255: none */
-    uint32_t reserved;
+    uint32_t reserved;     /* the plugin's own, and so is bit 7 of flags */
     union {
         struct {
             uint64_t seq, count, group; /* group: parentGroup of v5 and later, 0 else */

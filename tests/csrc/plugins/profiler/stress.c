@@ -143,6 +143,7 @@ int stress(char **argument)
     begin_v6();
     struct prof_comm *comm = comm_now();
     printf("%s\n", psm_record_path(comm->record));
+    fflush(stdout);
     atomic_store(&comm->shared->heartbeat_ns, psm_clock_ns());
     pthread_t thread[16], consumer;
     bool consumes = force <= 100; /* more than that: nobody takes anything */

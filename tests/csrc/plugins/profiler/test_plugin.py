@@ -8,6 +8,7 @@ import resource
 import signal
 import struct
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -311,6 +312,28 @@ def test_a_child_of_fork_has_events_of_its_own(driver: Driver) -> None:
     assert [r.stop_ns for r in mine] == [0], "the child's stop was of no event of its own"
     assert len(its) == 1 and its[0].stop_ns > 0 and its[0].tid != mine[0].tid
     assert child.returncode == 0
+
+
+def test_threads_that_are_killed_leave_all_but_what_they_were_writing(driver: Driver) -> None:
+    # 101: no consumer; without an end of its own.
+    with driver.process("stress", "3", "1000000000", "1", "101", PSM_PROFILER_SLOTS="4000") as child:
+        assert child.stdout is not None
+        try:
+            path = Path(next(line.strip() for line in child.stdout if line.endswith(".rec\n")))
+            until = time.monotonic() + 60
+            while len(read(path)) < 4000:
+                assert child.poll() is None and time.monotonic() < until
+        finally:
+            child.kill()
+            child.wait(timeout=60)
+    rows = read(path)
+    # Each thread has at most one event whose start or stop it was writing, and keeps few open otherwise.
+    stopped = [r for r in rows if r.flags & STOPPED]
+    assert sum(r.stop_ns == 0 for r in stopped) <= 3
+    assert all(r.start_ns <= r.stop_ns for r in stopped if r.stop_ns) and {r.abi for r in rows} == {6}
+    events = next(s for s in open_record(str(path)).sections if s.name == "psm.prof.events")
+    used = sum(1 for state, _ in windows(path) if state)
+    assert used >= 2 and events.torn <= 3 and len(rows) > 2000
 
 
 def test_a_killed_process_leaves_its_events(driver: Driver) -> None:
