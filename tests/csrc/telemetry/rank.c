@@ -1,7 +1,8 @@
 /* A rank as a profiler sees it: threads that run operations with proxy ops and steps, as NCCL would tell of them.
  *   rank LIBRARY THREADS OPERATIONS STEPS LEFT_OPEN
  * LEFT_OPEN operations of each thread are open at any time, and end in turn. Prints what was told; with "wait" behind,
- * waits for a line on its input before finalize. */
+ * waits for a line on its input before finalize. PSM_RANK_RATE: at most so many events a second, of all threads
+ * together. */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -9,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "psm_abi/profiler.h"
@@ -16,6 +18,7 @@
 static const ncclProfiler_v4_t *profiler;
 static void *context;
 static int steps, left_open, operations;
+static double operation_ns; /* that an operation of a thread may take; 0: as little as it does */
 static _Atomic uint64_t started, refused, sent_bytes, sent_steps, colls;
 
 enum { CHANNELS = 2, MOST_OPEN = 64 };
@@ -85,8 +88,16 @@ static void end(struct operation *o)
     }
 }
 
+static double now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec * 1e9 + (double)t.tv_nsec;
+}
+
 static void *run(void *unused)
 {
+    double begun = now_ns();
     struct operation open[MOST_OPEN];
     int n = 0;
     for (int i = 0; i < operations; i++) {
@@ -94,6 +105,7 @@ static void *run(void *unused)
             end(&open[0]);
             memmove(open, open + 1, (size_t)--n * sizeof *open);
         }
+        while (operation_ns > 0 && now_ns() < begun + i * operation_ns) usleep(50);
         begin(&open[n++], i);
         if (left_open == 1) end(&open[--n]);
     }
@@ -111,6 +123,8 @@ int main(int argc, char **argv)
     operations = atoi(argv[3]);
     steps = atoi(argv[4]);
     left_open = atoi(argv[5]);
+    const char *rate = getenv("PSM_RANK_RATE");
+    if (rate && atof(rate) > 0) operation_ns = 1e9 * (1 + CHANNELS * (1 + steps)) * threads / atof(rate);
     if (!profiler || threads < 1 || threads > 32 || left_open < 1 || left_open > MOST_OPEN) return 2;
     if (profiler->init(&context, &mask, "world", 0xabcdef, 1, 2, 0, say) != ncclSuccess) return 1;
     printf("ready %d\n", mask);
