@@ -88,6 +88,30 @@ ncclResult_t ncclProxyConnect(ncclComm *, int transport, int send, int rank, ncc
 ncclResult_t ncclProxyCallBlocking(ncclComm *, ncclProxyConnector *, int type, void *, int, void *, int);
 ncclResult_t ncclRegFind(ncclComm *, const void *, size_t, ncclReg **);
 ncclResult_t ncclRegLocalIsValid(ncclReg *, bool *);
+typedef enum {
+    ncclProfilerProxyOpSendTransmitted = 2,
+    ncclProfilerProxyOpSendDone = 3,
+    ncclProfilerProxyOpRecvTransmitted = 6,
+    ncclProfilerProxyOpRecvDone = 7,
+    ncclProfilerProxyStepSendWait = 9,
+    ncclProfilerProxyStepRecvWait = 10,
+    ncclProfilerProxyStepRecvGPUWait = 12,
+    ncclProfilerProxyOpInProgress_v4 = 19,
+    ncclProfilerProxyStepSendPeerWait_v4 = 20
+} ncclProfilerEventState_t;
+#if NCCL_MINOR >= 30
+ncclResult_t ncclProfilerRecordProxyOpEventState(int sub, ncclProxyArgs *, ncclProfilerEventState_t);
+#else
+ncclResult_t ncclProfilerStartSendProxyOpEvent(int sub, ncclProxyArgs *);
+ncclResult_t ncclProfilerStartRecvProxyOpEvent(int sub, ncclProxyArgs *);
+ncclResult_t ncclProfilerRecordProxyOpEventState(int sub, ncclProxyArgs *, int steps, size_t bytes,
+                                                 ncclProfilerEventState_t);
+#endif
+ncclResult_t ncclProfilerStopProxyOpEvent(int sub, ncclProxyArgs *);
+ncclResult_t ncclProfilerStartSendProxyStepEvent(int sub, ncclProxyArgs *, int step);
+ncclResult_t ncclProfilerStartRecvProxyStepEvent(int sub, ncclProxyArgs *, int step);
+ncclResult_t ncclProfilerRecordProxyStepEventState(int sub, ncclProxyArgs *, int step, ncclProfilerEventState_t);
+ncclResult_t ncclProfilerStopProxyStepEvent(int sub, ncclProxyArgs *, int step);
 extern struct ncclTransport p2pTransport, psmP2pTransport;
 #if NCCL_TREE_HOOKED
 ncclResult_t psmIpcLocalRegisterBuffer(ncclComm *, const void *, size_t, int *, int, ncclIpcRegType, int *, uintptr_t *,

@@ -17,7 +17,7 @@ from elftools.dwarf.die import DIE
 from elftools.elf.elffile import ELFFile
 
 HERE = Path(__file__).parent
-HEADERS = ("comm.h", "graph.h", "proxy.h", "register.h", "shmutils.h", "transport.h", "utils.h")
+HEADERS = ("comm.h", "graph.h", "profiler.h", "proxy.h", "register.h", "shmutils.h", "transport.h", "utils.h")
 
 # What csrc/nccl reads or writes. Members that a release does not have are left out of its facts.
 USED = {
@@ -32,8 +32,8 @@ USED = {
     " proxyDeregister",
     "ncclTransport": "name canConnect send recv",
     "ncclProxyConnection": "send transport sameProcess proxyAppend proxyAppendPtr transportResources",
-    "ncclProxySubArgs": "connection sendMhandle recvMhandle sendbuff recvbuff channelId nbytes peer requests",
-    "ncclProxyArgs": "subs nsubs done opCount state reg idle syncCond",
+    "ncclProxySubArgs": "connection sendMhandle recvMhandle sendbuff recvbuff channelId nbytes peer requests opEventHandle transSize",
+    "ncclProxyArgs": "subs nsubs done opCount sliceSteps state reg idle syncCond",
     "ncclProxyOp": "nbytes opCount nsteps channelId reg sendMhandle recvMhandle sendbuff recvbuff",
     "ncclProxyState": "tpRank tpnRanks cudaDev abortFlag stop asyncResult",
     "ncclRegCache": "pageSize",
