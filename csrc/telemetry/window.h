@@ -56,9 +56,9 @@ enum {
  * New events go to the FILLING window; a child of an event that is open in a CLOSING window goes there, while there is
  * room. A starting thread counts `started` of its shard up first (sequentially consistent), then looks at the state; if
  * the window is not one to write to, it counts `stopped` up and goes to another. So a consumer may take a CLOSING
- * window when it has read the sum of stopped, then that of started, and both are equal, and `pending` is 0; it sets
- * PROCESSING, reads the sums again, and goes back to CLOSING if they differ. After close_ns + force_ns it takes it as
- * it is: what is open then is carried (PSM_PROF_LATE) or counted as incomplete.
+ * window when it has read the sum of stopped, then that of started, and both are equal, and likewise completed and
+ * awaited, and `pending` is 0; it sets PROCESSING, reads the sums again, and goes back to CLOSING if they differ. After
+ * close_ns + force_ns it takes it as it is: what is open then is carried (PSM_PROF_LATE) or counted as incomplete.
  *
  * Without a living consumer (heartbeat_ns older than PSM_PROF_CONSUMER_NS) the plugin takes the oldest CLOSING window
  * for FILLING when it needs one: its events were overwritten, and are counted. With one, it drops what finds no place.
@@ -68,14 +68,16 @@ enum psm_prof_window_state { PSM_PROF_READY, PSM_PROF_FILLING, PSM_PROF_CLOSING,
 
 struct psm_prof_shard {
     _Atomic uint64_t started, stopped;
-    uint64_t pad[6]; /* a cache line each */
+    /* coll and p2p events, and those of them whose proxy ops and kernel channels have all ended */
+    _Atomic uint64_t awaited, completed;
+    uint64_t pad[4]; /* a cache line each */
 };
 
 struct psm_prof_window {
     _Atomic uint32_t state;   /* enum psm_prof_window_state */
     _Atomic uint32_t cycle;   /* grows each time it becomes FILLING, from 1; modulo 2^24 it is in handles */
     _Atomic uint32_t next;    /* slots that were handed out, in batches to threads; may pass `slots` */
-    _Atomic uint32_t pending; /* coll and p2p events whose proxy ops and kernel channels have not all ended */
+    _Atomic uint32_t pending; /* further ones that are awaited: 0 by the plugin, which counts in shards */
     _Atomic uint64_t open_ns; /* when it became FILLING */
     _Atomic uint64_t close_ns;
     _Atomic uint64_t forced; /* how often it was taken by force, since the start */

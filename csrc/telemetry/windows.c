@@ -21,13 +21,19 @@ bool tel_rows_room(struct psm_tel *tel, uint32_t n)
 }
 
 /* What happened in a window, as two sums: equal when all that begun has stopped. Stopped first: what begins between the
- * two is seen, what stops is not. */
+ * two is seen, what stops is not. Likewise what is awaited of operations, and has come. */
 static bool is_quiet(struct psm_prof_window *w)
 {
-    uint64_t started = 0, stopped = 0;
-    for (int i = 0; i < PSM_PROF_SHARDS; i++) stopped += atomic_load(&w->shard[i].stopped);
-    for (int i = 0; i < PSM_PROF_SHARDS; i++) started += atomic_load(&w->shard[i].started);
-    return started == stopped && atomic_load(&w->pending) == 0;
+    uint64_t started = 0, stopped = 0, awaited = 0, completed = 0;
+    for (int i = 0; i < PSM_PROF_SHARDS; i++) {
+        stopped += atomic_load(&w->shard[i].stopped);
+        completed += atomic_load(&w->shard[i].completed);
+    }
+    for (int i = 0; i < PSM_PROF_SHARDS; i++) {
+        started += atomic_load(&w->shard[i].started);
+        awaited += atomic_load(&w->shard[i].awaited);
+    }
+    return started == stopped && awaited == completed && atomic_load(&w->pending) == 0;
 }
 
 static bool older(uint64_t now, uint64_t since, uint64_t age)

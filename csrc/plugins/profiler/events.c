@@ -10,7 +10,7 @@ _Static_assert(WORD % 8 == 0 && offsetof(struct psm_prof_event, reserved) == WOR
                    offsetof(struct psm_prof_event, flags) < WORD + 4 && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
                "end_life takes them as one");
 
-/* Of flags, the plugin's own: the event is one of its window's `pending`. */
+/* Of flags, the plugin's own: the event is one that its window awaits. */
 enum { COUNTED = 1 << 7 }; /* beyond those of window.h */
 
 /* The descriptor of psmkit's own net plugin. */
@@ -139,7 +139,8 @@ bool prof_begin(struct prof_new *made, void *context, unsigned abi, uint64_t typ
 }
 
 /* The op is complete when all have ended that have begun, and as many as it has channels. */
-static void child_ends(struct prof_comm *comm, struct rec_slot *slot, uint64_t parent, bool kernel, uint64_t now)
+static void child_ends(struct prof_comm *comm, const struct prof_local *local, struct rec_slot *slot, uint64_t parent,
+                       bool kernel, uint64_t now)
 {
     struct psm_prof_event *event = event_of(slot);
     unsigned type = PROF_GET(event->type);
@@ -153,7 +154,8 @@ static void child_ends(struct prof_comm *comm, struct rec_slot *slot, uint64_t p
     if (n < event->u.coll.channels || n < atomic_load_explicit(begun, memory_order_relaxed)) return;
     uint8_t before = atomic_fetch_or_explicit(&event->flags, PSM_PROF_COMPLETE, memory_order_relaxed);
     if (before & PSM_PROF_COMPLETE || !(before & COUNTED)) return;
-    atomic_fetch_sub(&comm->window[prof_window_of(comm, PSM_PROF_HANDLE_ROW(parent))]->pending, 1);
+    struct psm_prof_window *window = comm->window[prof_window_of(comm, PSM_PROF_HANDLE_ROW(parent))];
+    atomic_fetch_add_explicit(&window->shard[local->shard].completed, 1, memory_order_release);
 }
 #define SAME_PLACE(member)                                                                                             \
     (offsetof(struct psm_prof_event, u.coll.member) == offsetof(struct psm_prof_event, u.p2p.member))
@@ -187,7 +189,8 @@ void *prof_commit(struct prof_new *made)
         /* Without these nobody tells when it has ended. */
         if (atomic_load_explicit(&comm->mask, memory_order_relaxed) & (ncclProfileProxyOp | ncclProfileKernelCh)) {
             set_flags(event, COUNTED);
-            atomic_fetch_add(&comm->window[made->place.window]->pending, 1);
+            atomic_fetch_add_explicit(&comm->window[made->place.window]->shard[made->local->shard].awaited, 1,
+                                      memory_order_relaxed);
         }
         break;
     case PSM_PROF_PROXY_OP:
@@ -308,7 +311,7 @@ static void tell_parent(struct prof_comm *comm, struct prof_local *local, uint32
     struct rec_slot *slot = row_of(comm, handle, its);
     if (!slot) return;
     if (type != PSM_PROF_PROXY_STEP)
-        child_ends(comm, slot, handle, type == PSM_PROF_KERNEL_CH, now);
+        child_ends(comm, local, slot, handle, type == PSM_PROF_KERNEL_CH, now);
     else if (PROF_GET(event_of(slot)->type) == PSM_PROF_PROXY_OP)
         end_step(event, event_of(slot), now);
 }
@@ -422,8 +425,8 @@ static void take_args(struct psm_prof_event *event, int state, const struct prof
 {
     switch (PROF_GET(event->type)) {
     case PSM_PROF_PROXY_STEP:
-        /* NCCL gives with each state the size of the operation's last transfer: it is this step's only when the transfer
-         * begins, or has come. A transport without a flush tells it when the GPU may take the data. */
+        /* NCCL gives with each state the size of the operation's last transfer: it is this step's only when the
+         * transfer begins, or has come. A transport without a flush tells it when the GPU may take the data. */
         if (state == ncclProfilerProxyStepSendWait || state == ncclProfilerProxyStepRecvFlushWait ||
             (state == ncclProfilerProxyStepRecvGPUWait && PROF_GET(event->u.proxy_step.flush_ns) == 0))
             PROF_SET(event->u.proxy_step.bytes, args->bytes);

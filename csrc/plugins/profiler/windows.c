@@ -217,6 +217,8 @@ static bool open_window(struct prof_comm *comm, const struct prof_local *self, u
     for (int i = 0; i < PSM_PROF_SHARDS; i++) {
         atomic_store_explicit(&window->shard[i].started, 0, memory_order_relaxed);
         atomic_store_explicit(&window->shard[i].stopped, 0, memory_order_relaxed);
+        atomic_store_explicit(&window->shard[i].awaited, 0, memory_order_relaxed);
+        atomic_store_explicit(&window->shard[i].completed, 0, memory_order_relaxed);
     }
     atomic_store_explicit(&window->next, 0, memory_order_relaxed);
     atomic_store_explicit(&window->pending, 0, memory_order_relaxed);

@@ -69,6 +69,14 @@ static uint64_t sum(const struct psm_prof_window *window, bool stopped)
     return n;
 }
 
+static bool awaits(const struct psm_prof_window *window)
+{
+    uint64_t completed = 0, awaited = 0;
+    for (int i = 0; i < PSM_PROF_SHARDS; i++) completed += atomic_load(&window->shard[i].completed);
+    for (int i = 0; i < PSM_PROF_SHARDS; i++) awaited += atomic_load(&window->shard[i].awaited);
+    return awaited != completed;
+}
+
 static uint64_t walk(const struct prof_comm *comm, uint32_t w, bool count)
 {
     const struct psm_prof_window *window = comm->window[w];
@@ -95,7 +103,7 @@ static bool take(struct prof_comm *comm, uint32_t w, bool by_force)
 {
     struct psm_prof_window *window = comm->window[w];
     uint32_t closing = PSM_PROF_CLOSING;
-    if (!by_force && (sum(window, true) != sum(window, false) || atomic_load(&window->pending))) return false;
+    if (!by_force && (sum(window, true) != sum(window, false) || awaits(window))) return false;
     if (!atomic_compare_exchange_strong(&window->state, &closing, PSM_PROF_PROCESSING)) return false;
     if (!by_force && sum(window, true) != sum(window, false)) {
         atomic_store(&window->state, PSM_PROF_CLOSING);
