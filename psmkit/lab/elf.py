@@ -14,7 +14,21 @@ __all__ = ["Binary", "Site", "read"]
 # struct psm_site_entry of csrc/base/fault.h.
 _SITE = struct.Struct("<4I64s176s")
 _SITE_MAGIC = 0x45544953
-_ACTIONS = ("none", "error", "hang", "slow", "late", "kill", "drop", "short", "corrupt", "duplicate", "reorder", "close", "stall")
+_ACTIONS = (
+    "none",
+    "error",
+    "hang",
+    "slow",
+    "late",
+    "kill",
+    "drop",
+    "short",
+    "corrupt",
+    "duplicate",
+    "reorder",
+    "close",
+    "stall",
+)
 
 
 @dataclass(frozen=True, slots=True)
