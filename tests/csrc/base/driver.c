@@ -378,8 +378,12 @@ static int hits(char **argument)
     psm_site_init(&made, argument[0], "Made at run time.", PSM_FAULT_CAN_ALL);
     if (strcmp(argument[0], "test.alpha") == 0) site = &alpha;
     if (strcmp(argument[0], "test.beta") == 0) site = &beta;
-    struct psm_fault_args args = {atoi(argument[2]), atoi(argument[3]), argument[4], NULL,
-                                  argument[5] ? (uint32_t)strtoul(argument[5], NULL, 0) : 0, 0};
+    struct psm_fault_args args = {atoi(argument[2]),
+                                  atoi(argument[3]),
+                                  argument[4],
+                                  NULL,
+                                  argument[5] ? (uint32_t)strtoul(argument[5], NULL, 0) : 0,
+                                  0};
     psm_fault_set_resolver(resolve);
     int count = atoi(argument[1]);
     for (int i = 1; i <= count; i++) {
