@@ -121,9 +121,10 @@ def test_who_is_killed_at_a_step_is_noticed_by_the_other(run: Runner, where: str
     victim = 1 if "recv" in where else 0
     job = run("sizes=1000000", "iters=2", "one_way=1", PSM_FAULTS=f"{where}:kill,rank={victim},nth=20")
     assert f"rank {victim} killed by signal 9" in job.text
-    assert job.results == {1 - victim: "PSM_ERR_PEER_DEAD"}, job.text
-    ((_, status, _, text),) = job.said("group")
-    assert status == "PSM_ERR_PEER_DEAD" and f"in operation 1, stage fifo, with rank {victim} over network PSM" in text
+    # Whichever of its connections is seen to end first; what it had sent before may end the first operation.
+    assert job.results.keys() == {1 - victim} and job.results[1 - victim] in ENDED, job.text
+    _, status, _, text = job.said("group")[-1]
+    assert status in ENDED and f"rank {victim}" in text, job.text
 
 
 @pytest.mark.parametrize("where", ["net.copy", "net.send.step", "net.recv.step", "net.recv.credit"])
