@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -34,7 +35,7 @@ def peer_info(proxy: Proxy) -> PeerInfo:
     return PeerInfo.of(info)
 
 
-class BaseEnd:
+class BaseEnd(ABC):
     """What the ends of all transports have: who they belong to, groups that use them, how they are freed."""
 
     def __init__(self, proxy: Proxy, me: PeerInfo, peer: PeerInfo, *, send: bool, channel: int) -> None:
@@ -42,12 +43,13 @@ class BaseEnd:
         self.pointer: Any = None
         self.groups: list[Group] = []
 
+    @abstractmethod
     def _free(self, pointer: Any) -> int:
-        raise NotImplementedError
+        """Give the connector back; libpsm's status."""
 
+    @abstractmethod
     def fill(self, op: Any) -> None:
         """Name the connection in a ``struct psmGroupOp``."""
-        raise NotImplementedError
 
     def close(self) -> None:
         """Free it; again: nothing.
