@@ -240,7 +240,7 @@ def _table(page: Page, done: Drive, checks: Sequence[Check]) -> None:
 def _failure(result: Result) -> str:
     if result.kind in ("leak", "weak"):
         return result.kind
-    return f"{result.kind} in {result.call or 'exit'}"
+    return f"{result.kind} in {result.call}" if result.call else result.kind
 
 
 def _skipped(page: Page, done: Drive) -> None:

@@ -27,6 +27,7 @@ __all__ = ["PROFILER_VERSIONS", "drive_profiler", "profiler_alone", "profiler_ve
 
 PROFILER_VERSIONS = tuple(range(6, 0, -1))
 _SETUP = ("load", "slots", "init")
+_CALLS = ("init", "startEvent", "stopEvent", "recordEventState", "finalize")
 _CODES = {"contract": "PSM921", "died": "PSM923", "blocked": "PSM924", "leak": "PSM925", "weak": "PSM926"}
 _PATIENCE = 60.0  # seconds for code that runs when the library is loaded, and for a check beyond its calls
 _MOST = 1 << 16  # bytes of a report
@@ -167,8 +168,8 @@ def _judge(report: dict[str, Any], version: int, check: Check, status: int, late
     seconds, warning = float(report.get("seconds", 0.0)), str(report.get("warning", ""))
 
     def failed(kind: str, text: str) -> Result:
-        call = "" if kind in ("leak", "weak") else text.partition(" in ")[2].partition(" ")[0].rstrip(":,;")
-        named = call if call in ("init", "startEvent", "stopEvent", "recordEventState", "finalize") else ""
+        words = [] if kind in ("leak", "weak") else [*text.partition(" in ")[2].split()[:1], *text.split()[:1]]
+        named = next((call for word in words if (call := word.rstrip(":,;")) in _CALLS), "")
         return Result(check.name, version, "failed", text, kind, named, None, seconds, warning)
 
     if report and report["outcome"] == "failed":
