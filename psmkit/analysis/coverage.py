@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from psmkit.analysis.job import Job
+from psmkit.analysis.facts.job import Job
 from psmkit.catalogue import Message, load
 from psmkit.logparse.types import CommInstance
 from psmkit.model import (

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from psmkit import logparse
 from psmkit.analysis import coverage, verdict
-from psmkit.analysis.job import Job
+from psmkit.analysis.facts.job import Job
 from psmkit.logparse import ScanResult
 from psmkit.logparse.types import Ref
 from psmkit.model import Finding, Report
@@ -18,37 +18,37 @@ __all__ = ["RULES", "analyse_job", "analyze"]
 
 #: Rule modules in the order in which they run; each has ``find(job) -> list[Finding]`` and knows nothing of the others.
 RULES = (
-    "errors",
-    "unnamed",
-    "crashes",
-    "ends",
-    "lab",
-    "watchdog",
-    "network",
-    "foreign_client",
-    "ras",
-    "blame",
-    "swallowed",
-    "settings",
-    "memory",
-    "handles",
-    "sanitizer",
-    "stalls",
-    "injected",
-    "steps",
-    "net_requests",
-    "rpc",
-    "fd",
-    "connections",
-    "collectives",
-    "sendrecv",
-    "plan",
-    "plan_trace",
-    "start",
-    "progress",
-    "foreign",
-    "harmless",
-    "hints",
+    "rules.errors",
+    "rules.unnamed",
+    "rules.crashes",
+    "rules.ends",
+    "rules.lab",
+    "rules.watchdog",
+    "rules.network",
+    "rules.foreign_client",
+    "rules.ras",
+    "inference.blame",
+    "rules.swallowed",
+    "rules.settings",
+    "rules.memory",
+    "rules.handles",
+    "rules.sanitizer",
+    "rules.stalls",
+    "rules.injected",
+    "rules.steps",
+    "rules.net_requests",
+    "rules.rpc",
+    "rules.fd",
+    "rules.connections",
+    "rules.collectives",
+    "rules.sendrecv",
+    "rules.plan",
+    "rules.plan_trace",
+    "rules.start",
+    "rules.progress",
+    "rules.foreign",
+    "rules.harmless",
+    "rules.hints",
 )
 #: Of a line that is no log of NCCL, so many characters are shown.
 _QUOTED = 80

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from psmkit.analysis import proof
-from psmkit.analysis.job import Job, RunInfo
+from psmkit.analysis.facts.job import Job, RunInfo
+from psmkit.analysis.inference import proof
 from psmkit.logparse.types import CommInstance
 from psmkit.model import Culprit, Finding, Run, Severity, Verdict
 

@@ -10,7 +10,7 @@ import click
 from psmkit.cli.output import check_output, progress_bar, show, show_page, width
 
 if TYPE_CHECKING:
-    from psmkit.analysis.diff import Difference, SettingDifference, StepDifference
+    from psmkit.analysis.views.diff import Difference, SettingDifference, StepDifference
     from psmkit.report.layout import Page
 
 __all__ = ["command"]
@@ -52,8 +52,8 @@ def command(
     check_output(output)
 
     from psmkit import logparse
-    from psmkit.analysis.diff import compare
-    from psmkit.analysis.job import Job
+    from psmkit.analysis.facts.job import Job
+    from psmkit.analysis.views.diff import compare
 
     with progress_bar() as progress:
         left = logparse.scan([good], catalogue=catalogues or None, keep_calls=True, progress=progress)

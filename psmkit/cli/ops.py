@@ -11,7 +11,7 @@ import click
 from psmkit.cli.output import check_output, progress_bar, show
 
 if TYPE_CHECKING:
-    from psmkit.analysis.ops import OpRow
+    from psmkit.analysis.views.ops import OpRow
     from psmkit.logparse.types import Ref
 
 __all__ = ["command"]
@@ -55,7 +55,7 @@ def command(
     check_output(output)
 
     from psmkit import logparse
-    from psmkit.analysis import ops
+    from psmkit.analysis.views import ops
 
     with progress_bar() as progress:
         scan = logparse.scan(paths, catalogue=catalogues or None, keep_calls=True, progress=progress)

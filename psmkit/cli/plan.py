@@ -197,8 +197,8 @@ def check_(paths: tuple[str, ...], form: str) -> int:
 
     Exit status: 0 no rule is broken, 1 one is, 2 there is no trace of plans in it.
     """
-    from psmkit.analysis import plan_trace
-    from psmkit.analysis.job import Job
+    from psmkit.analysis.facts.job import Job
+    from psmkit.analysis.rules import plan_trace
     from psmkit.logparse import scan
     from psmkit.model.errors import NothingToAnalyse
 

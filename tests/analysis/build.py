@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from psmkit.analysis.job import Job
+from psmkit.analysis.facts.job import Job
 from psmkit.logparse.types import (
     Call,
     CommInstance,

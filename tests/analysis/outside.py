@@ -7,7 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 from psmkit import logparse
-from psmkit.analysis.job import Job
+from psmkit.analysis.facts.job import Job
 from psmkit.model import Finding, Severity
 
 __all__ = ["coded", "errors", "nccl", "run_rule"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from psmkit.analysis import collectives
+from psmkit.analysis.rules import collectives
 from psmkit.logparse.types import Ref, SeqDivergence
 from psmkit.model import Finding
 from tests.analysis.build import Scan

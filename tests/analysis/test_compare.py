@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from psmkit.analysis import diff, ops
-from psmkit.analysis.job import Job
+from psmkit.analysis.facts.job import Job
+from psmkit.analysis.views import diff, ops
 from psmkit.logparse.types import Call, FdExchange
 from tests.analysis.build import Scan
 

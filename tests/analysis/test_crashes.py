@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from psmkit.analysis.crashes import find
-from psmkit.analysis.deaths import signal_name
+from psmkit.analysis.facts.deaths import signal_name
+from psmkit.analysis.rules.crashes import find
 from psmkit.model import Finding, Severity
 from tests.analysis.outside import coded, errors, nccl, run_rule
 from tests.analysis.test_watchdog import status, timeout

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from psmkit.analysis import errors, fd
+from psmkit.analysis.rules import errors, fd
 from psmkit.logparse.types import FdExchange
 from psmkit.model import Finding
 from tests.analysis.build import Scan

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import psmkit
-from psmkit.analysis.foreign import find
+from psmkit.analysis.rules.foreign import find
 from psmkit.model import Finding, Severity
 from tests.analysis.outside import coded, errors, nccl, run_rule
 from tests.analysis.test_watchdog import status, timeout

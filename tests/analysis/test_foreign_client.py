@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from psmkit.analysis.foreign_client import decode
+from psmkit.analysis.rules.foreign_client import decode
 from psmkit.model import Severity
 from tests.analysis.texts import find, ranks
 

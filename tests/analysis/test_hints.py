@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from psmkit.analysis import hints
+from psmkit.analysis.rules import hints
 from psmkit.logparse.types import Call, MessageCount, ServiceTally
 from psmkit.model import Finding
 from tests.analysis.build import Scan

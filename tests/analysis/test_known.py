@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from psmkit.analysis.known import issue_of_text
+from psmkit.analysis.inference.known import issue_of_text
 
 
 @pytest.mark.parametrize(

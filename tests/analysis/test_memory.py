@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from psmkit.analysis import handles, memory
+from psmkit.analysis.rules import handles, memory
 from psmkit.logparse.types import LedgerEntry
 from psmkit.model import Finding
 from tests.analysis.build import Scan

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from psmkit.analysis.pipeline import analyse_job
-from psmkit.analysis.plan_trace import CODES_OF_RULES
+from psmkit.analysis.rules.plan_trace import CODES_OF_RULES
 from psmkit.logparse import planrules
 from psmkit.model import CODES, Finding, Severity, Verdict
 from tests.analysis.texts import Rank, find, job_of, ranks

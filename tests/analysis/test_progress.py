@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from psmkit.analysis import connections, hints, progress, start
-from psmkit.analysis.owed import owed
+from psmkit.analysis.facts.owed import owed
+from psmkit.analysis.rules import connections, hints, progress, start
 from psmkit.logparse.types import ServiceTally
 from psmkit.model import Finding
 from tests.analysis.build import Scan
@@ -137,6 +137,6 @@ def test_a_pair_without_a_transport() -> None:
     scan.event(proc, "transport.none", level="WARN", rank=0, peer=3)
     scan.noise(proc, 3)
     job = scan.job()
-    from psmkit.analysis import errors
+    from psmkit.analysis.rules import errors
 
     assert [f.code for f in (*start.find(job), *errors.find(job))] == ["PSM204"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from psmkit import logparse
-from psmkit.analysis import rpc
-from psmkit.analysis.job import Job
+from psmkit.analysis.facts.job import Job
+from psmkit.analysis.rules import rpc
 from psmkit.logparse.types import Call, ServiceTally
 from psmkit.model import Finding
 from tests.analysis.build import Scan

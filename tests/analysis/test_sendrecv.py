@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from psmkit.analysis import plan, sendrecv
+from psmkit.analysis.rules import plan, sendrecv
 from psmkit.logparse.types import PairQueue
 from psmkit.model import Finding
 from tests.analysis.build import Scan

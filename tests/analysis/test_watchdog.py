@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import psmkit
-from psmkit.analysis.watchdog import find
+from psmkit.analysis.rules.watchdog import find
 from tests.analysis.outside import coded, nccl, run_rule
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from psmkit.analysis.job import Job
+from psmkit.analysis.facts.job import Job
 from psmkit.logparse import scan
 from psmkit.model import Finding, Severity
 
@@ -127,7 +127,8 @@ def job_of(tmp_path: Path, logs: Iterable[Rank], merged: bool = False) -> Job:
 
 def find(rule: str, tmp_path: Path, logs: Iterable[Rank], merged: bool = False) -> list[Finding]:
     """What one rule module finds in these logs."""
-    found = importlib.import_module(f"psmkit.analysis.{rule}").find(job_of(tmp_path, logs, merged))
+    room = "inference" if rule == "blame" else "rules"
+    found = importlib.import_module(f"psmkit.analysis.{room}.{rule}").find(job_of(tmp_path, logs, merged))
     assert all(isinstance(f, Finding) for f in found)
     return list(found)
 

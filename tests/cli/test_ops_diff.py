@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from psmkit.analysis.diff import Difference, SettingDifference, StepDifference
-from psmkit.analysis.ops import OpRow
+from psmkit.analysis.views.diff import Difference, SettingDifference, StepDifference
+from psmkit.analysis.views.ops import OpRow
 from psmkit.cli import diff, ops
 from psmkit.logparse.types import Ref
 from psmkit.model import Evidence

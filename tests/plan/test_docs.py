@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from psmkit.analysis.plan_trace import CODES_OF_RULES
+from psmkit.analysis.rules.plan_trace import CODES_OF_RULES
 from psmkit.plan import variants
 from psmkit.plan.tasks import _WORDS
 from tests.cli.conftest import Result, psmkit_cli  # noqa: F401 - a fixture

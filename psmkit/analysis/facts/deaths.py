@@ -1,0 +1,307 @@
+"""What launchers, kernels and crash handlers say about processes that ended, put together by process."""
+
+from __future__ import annotations
+
+import re
+import signal as signals
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from psmkit.analysis.facts import outside
+from psmkit.analysis.facts.job import Job
+from psmkit.logparse.types import Event
+
+__all__ = ["Death", "collect", "signal_name", "told_by_lab"]
+
+#: Signals that a process brings upon itself; the others are sent by somebody.
+FAULTS = frozenset({signals.SIGSEGV, signals.SIGBUS, signals.SIGILL, signals.SIGFPE, signals.SIGSYS, signals.SIGTRAP})
+
+_SLURM = {
+    "killed": signals.SIGKILL,
+    "segmentation fault": signals.SIGSEGV,
+    "aborted": signals.SIGABRT,
+    "bus error": signals.SIGBUS,
+    "illegal instruction": signals.SIGILL,
+    "floating point exception": signals.SIGFPE,
+    "terminated": signals.SIGTERM,
+    "out of memory": signals.SIGKILL,
+}
+# Events whose order in the stream tells which block they belong to.
+_BLOCK = (
+    "launch.elastic.root_cause",
+    "launch.elastic.host",
+    "launch.elastic.rank",
+    "launch.elastic.exitcode",
+    "launch.elastic.signal",
+)
+
+
+@dataclass(slots=True)
+class Death:
+    """The end of one process. Unknown parts are None. ``signal`` is a number, ``code`` an exit code that is none.
+
+    ``oom`` says that memory ran out, ``root`` that the launcher calls it the first failure, ``where`` names a library or the
+    text that was printed last, ``events`` are the lines about it.
+    """
+
+    events: list[Event] = field(default_factory=list)
+    rank: int | None = None
+    proc: int | None = None
+    pid: int | None = None
+    host: str | None = None
+    signal: int | None = None
+    code: int | None = None
+    oom: bool = False
+    root: bool = False
+    where: str | None = None
+
+    @property
+    def sent(self) -> bool:
+        """Whether somebody ended it on purpose, as launchers do with the ranks that are left."""
+        return self.signal in (signals.SIGTERM, signals.SIGINT, signals.SIGHUP)
+
+    def take(self, other: Death) -> None:
+        """Add what another line says about the same process; what is known stays."""
+        self.events.extend(e for e in other.events if e not in self.events)
+        for name in ("rank", "proc", "pid", "host", "code", "where"):
+            if getattr(self, name) is None:
+                setattr(self, name, getattr(other, name))
+        # A handler catches SIGSEGV and then aborts: the fault is the cause.
+        if self.signal is None or (self.signal == signals.SIGABRT and other.signal in FAULTS):
+            self.signal = other.signal
+        self.oom |= other.oom
+        self.root |= other.root
+
+
+def told_by_lab(job: Job, event: Event) -> bool:
+    """Whether `psmkit lab run` says how the process of a record ended: by itself, or with the run."""
+    pid = event.fields.get("pid")
+    names = ("lab.rank.hung", "lab.rank.stopped", "lab.rank.waits", "lab.rank.died")
+    return any(e.fields.get("pid") == pid for e in job.events(*names))
+
+
+def signal_name(number: int) -> str:
+    """``SIGKILL`` for 9; ``signal 99`` for what has no name."""
+    try:
+        return signals.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def collect(job: Job, run: int | None) -> list[Death]:
+    """The deaths of a run, one a process, in the order in which they are told."""
+    found: list[Death] = []
+    events = [e for e in job.events("launch.", "sys.") if job.run_of_event(e) == run]
+    for death in (*_blocks(job, events), *_singles(job, run, events)):
+        _place(job, run, death)
+        same = next((d for d in found if _same(d, death)), None)
+        if same is not None:
+            same.take(death)
+        else:
+            found.append(death)
+    _stray(found)
+    return sorted(found, key=lambda d: (not d.root, min((e.stream, e.ref.seq) for e in d.events)))
+
+
+def _same(one: Death, other: Death) -> bool:
+    if one.rank is not None and other.rank is not None:
+        return one.rank == other.rank
+    if one.pid is not None and other.pid is not None:
+        return one.pid == other.pid and (one.host is None or other.host is None or one.host == other.host)
+    return False
+
+
+def _stray(found: list[Death]) -> None:
+    """A line that names no process goes with the one death that it can be about."""
+    for death in [d for d in found if d.rank is None and d.pid is None]:
+        fits = [
+            d
+            for d in found
+            if d is not death
+            and (d.rank is not None or d.pid is not None)
+            and (death.signal is None or d.signal is None or d.signal == death.signal or d.signal == signals.SIGABRT)
+            and not d.sent
+        ]
+        if len(fits) == 1:
+            fits[0].take(death)
+            found.remove(death)
+
+
+def _place(job: Job, run: int | None, death: Death) -> None:
+    """Join with the processes that NCCL lines show."""
+    if death.proc is None and run is not None and run < len(job.runs):
+        if death.pid:
+            death.proc = outside.proc_of_pid(job, run, death.pid, death.host)
+            if death.proc is None and death.host is not None:
+                death.proc = outside.proc_of_pid(job, run, death.pid)
+        if death.proc is None and death.rank is not None:
+            death.proc = job.proc_of(run, death.rank)
+    if death.rank is None and death.proc is not None:
+        death.rank = job.rank_of(death.proc)
+    if death.proc is not None:
+        process = job.process(death.proc)
+        death.pid, death.host = death.pid or process.pid, death.host or process.host
+
+
+def _split(death: Death, value: object) -> None:
+    """An exit code: minus a signal, 128 plus a signal, or the program's own."""
+    if not isinstance(value, int):
+        return
+    if value < 0:
+        death.signal = -value
+    elif 128 < value < 128 + 65:
+        death.signal = value - 128
+    else:
+        death.code = value
+
+
+def _blocks(job: Job, events: Iterable[Event]) -> list[Death]:
+    """torchrun's summary: host, rank, exit code and signal of each failed worker on lines of their own."""
+    out: list[Death] = []
+    root, host, current = False, None, None
+    for event in events:
+        if event.name not in _BLOCK:
+            continue
+        if event.name == "launch.elastic.root_cause":
+            root, host, current = True, None, None
+            root_event = event
+        elif event.name == "launch.elastic.host":
+            host, current = event, None
+        elif event.name == "launch.elastic.rank":
+            current = Death(root=root, host=str(host.fields["host"]) if host is not None else None)
+            current.events = [*([root_event] if root else []), event]
+            rank = event.fields.get("rank")
+            current.rank = rank if isinstance(rank, int) else None
+            root = False
+            out.append(current)
+        elif current is not None:
+            current.events.append(event)
+            if event.name == "launch.elastic.exitcode":
+                _split(current, event.fields.get("exitcode"))
+                pid = event.fields.get("pid")
+                current.pid = pid if isinstance(pid, int) else None
+    return [d for d in out if d.signal is not None or d.code]
+
+
+def _singles(job: Job, run: int | None, events: Iterable[Event]) -> list[Death]:
+    out: list[Death] = []
+    for event in events:
+        made = _single(job, run, event)
+        for death in made if isinstance(made, list) else [made] if made is not None else []:
+            death.events.append(event)
+            out.append(death)
+    return out
+
+
+def _single(job: Job, run: int | None, event: Event) -> Death | list[Death] | None:
+    fields = event.fields
+    pid = fields.get("pid")
+    host = fields.get("host")
+    death = Death(
+        pid=pid if isinstance(pid, int) and pid > 0 else None,
+        # A launcher's tag may stand before the bracket that holds the host.
+        host=re.split(r"[\[\]<>:\s]", str(host))[-1] or None if host is not None else None,
+    )
+    name = event.name
+    if name == "launch.elastic.failed":
+        _split(death, fields.get("exitcode"))
+        return death if death.signal is not None or death.code else None
+    if name == "launch.spawn.exited":
+        return _spawn(job, run, event, death)
+    if name in ("launch.mpi.signal", "launch.mpi.abort"):
+        rank, number = fields.get("rank"), fields.get("signal")
+        death.rank = rank if isinstance(rank, int) else None
+        death.signal = number if isinstance(number, int) else None
+        if name == "launch.mpi.abort":
+            death.where = "MPI_Abort"
+        return death
+    if name == "launch.slurm.task":
+        return _slurm(event)
+    if name == "launch.ray.worker_died":
+        detail = str(fields.get("detail", ""))
+        if "INTENDED" in str(fields.get("exit", "")):
+            return None
+        death.where = detail.split(". ")[0][:120]
+        return death
+    if name == "launch.deepspeed.exit":
+        _split(death, fields.get("exitcode"))
+        return death if death.signal is not None or death.code else None
+    if name in ("launch.slurm.oom", "launch.k8s.oom_killed", "launch.ray.oom"):
+        death.signal, death.oom = signals.SIGKILL, True
+        return death
+    if name == "launch.k8s.exit_code":
+        _split(death, fields.get("exitcode"))
+        return death if death.signal is not None else None
+    if name == "sys.kernel.oom":
+        death.signal, death.oom = signals.SIGKILL, True
+        return death
+    if name == "sys.kernel.segfault":
+        death.signal = signals.SIGSEGV
+        library = fields.get("library")
+        death.where = str(library).split("[", 1)[0] if library is not None else None
+        return death
+    return _handler(job, event, death)
+
+
+def _handler(job: Job, event: Event, death: Death) -> Death | None:
+    """Lines that the dying process prints itself."""
+    fields, name = event.fields, event.name
+    number = fields.get("signal")
+    if name in ("sys.ompi.signal", "sys.ompi.signal_name", "sys.ucx.signal"):
+        death.signal = number if isinstance(number, int) else None
+        detail = fields.get("detail")
+        death.where = str(detail) if detail is not None else None
+    elif name in ("sys.terminate", "sys.glibc.abort", "sys.assert", "sys.python.fatal"):
+        death.signal = signals.SIGABRT
+        told = fields.get("type", fields.get("what"))
+        death.where = str(told) if told is not None else None
+        if name == "sys.python.fatal" and "Segmentation" in str(told):
+            death.signal = signals.SIGSEGV
+    elif name == "sys.shell.signal":
+        text = "".join(e.text for e in job.evidence(event.ref)).lower()
+        death.signal = next((number for word, number in _SLURM.items() if word in text), None)
+    else:
+        return None
+    death.rank = outside.global_rank(job, event)
+    return death
+
+
+def _spawn(job: Job, run: int | None, event: Event, death: Death) -> Death | None:
+    name, code = event.fields.get("signame"), event.fields.get("exitcode")
+    if isinstance(name, str):
+        death.signal = getattr(signals, name, None) if name.startswith("SIG") else None
+    _split(death, code)
+    local = event.fields.get("local_rank")
+    if isinstance(local, int) and run is not None and run < len(job.runs) and job.single_node(run):
+        death.rank = local
+    return death if death.signal is not None or death.code else None
+
+
+def _slurm(event: Event) -> list[Death]:
+    """srun names tasks, which are ranks where a task is a rank, as it is in most jobs."""
+    what = str(event.fields.get("what", "")).strip()
+    low = what.lower()
+    number = next((int(value) for word, value in _SLURM.items() if low.startswith(word)), None)
+    exited = re.match(r"exited with exit code (\d+)", low)
+    out = []
+    for task in _tasks(str(event.fields.get("tasks", ""))):
+        death = Death(
+            rank=task,
+            host=str(event.fields.get("host", "")) or None,
+            signal=number,
+            oom=low.startswith("out of memory"),
+        )
+        if exited:
+            _split(death, int(exited.group(1)))
+        if death.signal is not None or death.code:
+            out.append(death)
+    return out
+
+
+def _tasks(text: str, most: int = 4096) -> list[int]:
+    out: list[int] = []
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        if first.isdigit() and (not last or last.isdigit()):
+            out.extend(range(int(first), min(int(last or first), int(first) + most) + 1))
+    return out[:most]

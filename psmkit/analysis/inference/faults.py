@@ -1,0 +1,353 @@
+"""Lines that report trouble, put together: a warning, the chain of returns below it, and what the process did next.
+
+One failing call prints one WARN and then a line ``file.cc:NNN -> code`` for each function it returns through; the last of these
+tells how far the error travelled. A chain goes on in another thread of the process where an asynchronous job is joined.
+"""
+
+from __future__ import annotations
+
+import bisect
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
+
+from psmkit.analysis.facts.job import Job
+from psmkit.catalogue import Message, load
+from psmkit.logparse.types import Event, Ref
+
+__all__ = ["Cascade", "Fault", "body", "cascades", "follows", "message", "place", "refs", "unknown"]
+
+#: Names under which a scan hands over WARN lines that no entry knows.
+_UNKNOWN = frozenset({"unmatched.warn"})
+#: The last step of a chain in a progress thread, which stores it as the communicator's asynchronous error.
+_THREAD_ENDS = frozenset({"proxy.thread_result", "gin.progress.failed", "rma.progress.failed"})
+#: Files whose functions are called by the user: an error that returns through them has reached the application.
+_API = frozenset(
+    {"group.cc", "enqueue.cc", "init.cc", "collectives.cc", "register/register.cc", "dev_runtime.cc", "init_nvtx.cc"}
+)
+#: What a rank says when another rank, or the user's abort, is the reason; such a line is never a first cause.
+_FOLLOWS = re.compile(
+    r"clos(?:ed|ing)|\bpeer\b|remote|abort|reset|refused|broken pipe|timed? ?out|unreachable|previous (?:error|operation)|async error|"
+    r"terminat|fail(?:ed|ure) .*: *[1-7]$|in error state|res=[1-7]\b|retcode",
+    re.IGNORECASE,
+)
+#: Failed system calls of any kind: whose fault they are stands in the reason.
+_CALLS = frozenset({"debug.syscall_failed", "sys.call.failed"})
+_OTHER_END = re.compile(
+    r"reset by peer|refused|broken pipe|timed out|no route|unreachable|not connected|connection abort", re.IGNORECASE
+)
+_HEAD = re.compile(r"NCCL (?:WARN|INFO|ABORT|TRACE|ERROR) ?")
+#: The folder of the build, which hipified sources print.
+_BUILD = re.compile(r"^/.*/(?:hipify/)?src/")
+#: Where the next record begins, on a line that holds two.
+_NEXT = re.compile(
+    r"(?:\[\d+,\d+\]<std\w+>: ?)?[\w.-]+:\d+:\d+ (?:\[-?\d+\] )?(?:\S+ )?NCCL (?:WARN|INFO|ABORT|TRACE|CALL)\b"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One line that reports trouble. ``known`` is its catalogue entry, None where there is none."""
+
+    event: Event
+    known: Message | None
+    chain: bool
+
+    @property
+    def ref(self) -> Ref:
+        return self.event.ref
+
+    @property
+    def code(self) -> int | None:
+        """The ``ncclResult_t`` of a step of a chain."""
+        value = self.event.fields.get("code")
+        return value if self.chain and isinstance(value, int) else None
+
+
+@dataclass(slots=True)
+class Cascade:
+    """Trouble in one process: the first line is where it began there, the others follow from it."""
+
+    proc: int
+    faults: list[Fault]
+    survived: bool = False  # work or init went on over it
+    destroyed: bool = False  # the process was torn down in an orderly way later
+    last_words: bool = False  # its thread printed nothing after it
+    bare: bool = False  # the log holds warnings only, so that chains are not to be had
+    threads: set[int] = field(default_factory=set)
+
+    @property
+    def first(self) -> Fault:
+        return self.faults[0]
+
+    @property
+    def last(self) -> Fault:
+        return self.faults[-1]
+
+    @property
+    def chain(self) -> list[Fault]:
+        return [f for f in self.faults if f.chain]
+
+    @property
+    def severity(self) -> str:
+        """``error``, ``warning``, ``info``, ``harmless`` as the catalogue says of the first line, ``unknown`` for a line it does not know."""
+        if self.first.chain or self.first.known is None or self.first.event.name in _UNKNOWN:
+            return "unknown"
+        return self.first.known.severity or "unknown"
+
+    @property
+    def code(self) -> int | None:
+        """The code that was returned last."""
+        return next((f.code for f in reversed(self.faults) if f.code is not None), None)
+
+    @property
+    def reached_api(self) -> bool:
+        """Whether the error was returned to the application or noted as the communicator's asynchronous error."""
+        return any(_api(f.event) for f in self.chain)
+
+    @property
+    def fatal(self) -> bool:
+        """Whether this ended the job, as far as one process can tell."""
+        if self.survived or (self.severity in ("harmless", "info") and (self.destroyed or not self.reached_api)):
+            return False
+        if self.own is False and not self.chain and not self.bare:
+            # a peer went away, as it does at the end of many jobs, and no call returned an error for it
+            return False
+        if self.severity == "error":
+            return not (self.destroyed and not self.reached_api)
+        if self.reached_api:
+            return not (self.destroyed and self.severity == "warning")
+        # a line nobody knows, with nothing after it: its thread may have died with it
+        unknown_warn = self.severity == "unknown" and not self.first.chain
+        return unknown_warn and self.last_words and bool(self.chain) and not self.destroyed
+
+    @property
+    def own(self) -> bool | None:
+        """Whether this process caused it: True, False (another one did), None when the line does not tell."""
+        first = self.first
+        if first.chain:
+            if str(first.event.fields.get("file", "")).endswith("group.cc") and first.code not in (4, 5):
+                return False  # only the end of a chain is there, which tells of no cause
+            return {1: True, 4: True, 5: True, 6: False}.get(first.code or 0)
+        known = first.known
+        if known is None or first.event.name in _UNKNOWN:
+            return None
+        if self.severity in ("harmless", "info"):
+            return True  # what elsewhere means nothing was returned to the application here
+        if known.origin is False:
+            return False
+        # a failed system call may be this process's own trouble or the other end's
+        if known.name in _CALLS and _OTHER_END.search(" ".join(str(v) for v in first.event.fields.values())):
+            return False
+        # a refused connection may be the first cause (a firewall) or follow from a death
+        if known.blames in ("peer", "unknown"):
+            return None
+        return True if known.origin is True or known.blames == "self" else None
+
+
+def _step(event: Event) -> bool:
+    """Whether this is a step of a chain of returns, ``file.cc:NNN -> code``."""
+    return event.name in _THREAD_ENDS or event.name.startswith("debug.chain")
+
+
+def _api(event: Event) -> bool:
+    if event.name in _THREAD_ENDS:
+        return True
+    name = str(event.fields.get("file", ""))
+    # hipified sources print the path of the build
+    name = name.rsplit("src/", 1)[-1]
+    return name in _API
+
+
+_CASCADES: WeakKeyDictionary[Job, list[Cascade]] = WeakKeyDictionary()
+
+
+def message(job: Job, name: str) -> Message | None:
+    """The catalogue entry of an event, the user's own included."""
+    catalogue = getattr(job.scan, "catalogue", None) or load()
+    found = catalogue.by_name.get(name)
+    return found if isinstance(found, Message) else None
+
+
+def unknown(event: Event) -> bool:
+    """Whether this is a WARN that no catalogue entry knows."""
+    return event.name in _UNKNOWN
+
+
+def body(job: Job, event: Event, most: int = 160) -> str:
+    """What a line says, without its prefix."""
+    text = str(event.fields.get("text", "")) if event.name in _UNKNOWN else ""
+    if not text:
+        evidence = job.evidence(event.ref)
+        text = evidence[0].text if evidence else ""
+        parts = _HEAD.split(text, maxsplit=1)
+        text = parts[1] if len(parts) == 2 else text
+        glued = _NEXT.search(text)
+        text = text[: glued.start()] if glued is not None and glued.start() > 0 else text
+    text = " ".join(text.split())
+    return text if len(text) <= most else text[: most - 1] + "\N{HORIZONTAL ELLIPSIS}"
+
+
+def place(event: Event) -> str | None:
+    """``file.cc:NNN`` of a line that has it."""
+    if event.where:
+        return _BUILD.sub("", event.where)
+    name, line = event.fields.get("file"), event.fields.get("line")
+    return f"{name}:{line}" if name is not None and line is not None else None
+
+
+def follows(job: Job, event: Event) -> bool:
+    """Whether the words of an unknown line say that something else came first."""
+    return _FOLLOWS.search(body(job, event)) is not None
+
+
+def _faults(job: Job) -> tuple[dict[int, list[Fault]], dict[int, list[int]]]:
+    """The faults of each process, and for each thread where it printed something else."""
+    found: dict[int, list[Fault]] = defaultdict(list)
+    other: dict[int, list[int]] = defaultdict(list)
+    entries: dict[str, Message | None] = {}
+    for event in job.scan.events:
+        if event.proc < 0:
+            continue
+        if event.name not in entries:
+            entries[event.name] = message(job, event.name)
+        known = entries[event.name]
+        chain = _step(event)
+        if chain or _reports(event, known):
+            found[event.proc].append(Fault(event, known, chain))
+            continue
+        # lines of the RAS thread and counted repetitions say nothing about the thread that failed
+        other[event.thread].append(event.ref.seq)
+        if event.last is not None:
+            other[event.thread].append(event.last.seq)
+    for faults in found.values():
+        faults.sort(key=lambda f: f.ref.seq)
+    for seqs in other.values():
+        seqs.sort()
+    return found, other
+
+
+def _reports(event: Event, known: Message | None) -> bool:
+    if event.name in _CALLS and (event.where or "").startswith("ras/"):
+        # RAS serves queries only: where its sockets fail, for example because another process has its port, work goes on without it
+        return False
+    if event.name in _UNKNOWN:
+        return True
+    if event.name.startswith("ras."):
+        return event.level == "WARN" and known is not None and known.severity == "error"
+    if known is None:
+        return event.level in ("WARN", "ABORT")
+    if event.level in ("WARN", "ABORT"):
+        return known.severity in ("error", "warning", "harmless", None)
+    return known.severity == "error" and known.origin is True
+
+
+def _between(seqs: Sequence[int], low: int, high: int) -> bool:
+    at = bisect.bisect_right(seqs, low)
+    return at < len(seqs) and seqs[at] < high
+
+
+def _build(faults: Sequence[Fault], other: dict[int, list[int]]) -> list[Cascade]:
+    done: list[Cascade] = []
+    current: dict[int, Cascade] = {}  # by thread
+    newest: Cascade | None = None
+    for fault in faults:
+        thread = fault.event.thread
+        cascade = current.get(thread)
+        if (
+            cascade is not None
+            and _between(other.get(thread, ()), cascade.last.ref.seq, fault.ref.seq)
+            and (not fault.chain or (cascade.severity == "harmless" and cascade.code != fault.code))
+        ):
+            cascade = None  # the thread did something else in between: this is new trouble
+        if cascade is not None and not fault.chain and not _leads(cascade, fault):
+            cascade = None
+        if cascade is None and fault.chain and newest is not None and _joins(newest, fault):
+            cascade = newest
+        if cascade is None:
+            cascade = Cascade(fault.event.proc, [])
+            done.append(cascade)
+        cascade.faults.append(fault)
+        cascade.threads.add(thread)
+        current[thread] = newest = cascade
+    return done
+
+
+def _leads(cascade: Cascade, fault: Fault) -> bool:
+    """Whether another warning of the same thread can follow from this cascade."""
+    if cascade.severity == "harmless":
+        return False
+    if fault.event.name in ("libpsm.p2p.refused", "libpsm.p2p.failed", "libpsm.net.refused", "libpsm.net.failed"):
+        return False  # libpsm's answer to its caller: it says what failed, whoever is blamed above it
+    if cascade.last.event.name.startswith("plugin.") and fault.event.name.startswith("plugin."):
+        return True  # a plugin warns at each of its functions, and returns through none of NCCL's
+    return bool(cascade.chain) or cascade.severity == "error"
+
+
+def _joins(cascade: Cascade, step: Fault) -> bool:
+    """Whether a step of a chain in one thread goes on with the trouble of another: an async job that was joined."""
+    if not cascade.chain or cascade.code != step.code or cascade.severity == "harmless":
+        return False
+    # or the rank's own call of its proxy service, which hands the error back
+    return _api(step.event) or (_transport(cascade.chain[-1].event) and _transport(step.event))
+
+
+def _transport(event: Event) -> bool:
+    """Whether a step of a chain stands in a transport or in the proxy."""
+    name = str(event.fields.get("file", "")).rsplit("src/", 1)[-1]
+    return name.startswith(("transport/", "transport.cc", "proxy.cc"))
+
+
+def _judge(job: Job, cascade: Cascade, other: dict[int, list[int]], speaking: set[int]) -> None:
+    first, last = cascade.first.ref.seq, cascade.last.ref.seq
+    went_on = any(_between(other.get(t, ()), last, 1 << 62) for t in cascade.threads)
+    cascade.last_words = not went_on
+    cascade.bare = cascade.proc not in speaking
+    for instance in job.instances_of.get(cascade.proc, ()):
+        if (
+            instance.complete is not None
+            and instance.start is not None
+            and instance.start.seq < first
+            and instance.complete.seq > last
+        ):
+            cascade.survived = True
+        if (
+            instance.start is None
+            and instance.complete is not None
+            and instance.complete.seq > last
+            and not cascade.reached_api
+        ):
+            cascade.survived = True
+        if instance.last_op is not None and instance.last_op.seq > last and went_on:
+            cascade.survived = True
+    ends = [i.end for i in job.instances_of.get(cascade.proc, ()) if i.end is not None and i.end.seq > last]
+    aborted = any(
+        e.proc == cascade.proc and e.ref.seq > first
+        for e in job.events("comm.end.abort", "comm.abort.start", "comm.revoke.")
+    )
+    cascade.destroyed = bool(ends) and not aborted and job.torn_down(cascade.proc)
+
+
+def cascades(job: Job) -> list[Cascade]:
+    """All trouble of a job, process by process in order of reading."""
+    if job not in _CASCADES:
+        found, other = _faults(job)
+        out: list[Cascade] = []
+        for proc in sorted(found):
+            out.extend(_build(found[proc], other))
+        speaking = {job.scan.threads[thread].proc for thread in other if thread >= 0}
+        for cascade in out:
+            _judge(job, cascade, other, speaking)
+        _CASCADES[job] = out
+    return _CASCADES[job]
+
+
+def refs(items: Iterable[Cascade], most: int = 6) -> list[Ref]:
+    """Lines that show several cascades: the first of each, then the end of the first one's chain."""
+    chosen = list(items)
+    out = [c.first.ref for c in chosen]
+    if chosen:
+        out += [f.ref for f in chosen[0].chain[-1:]]
+    return out[:most]

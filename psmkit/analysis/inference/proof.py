@@ -1,0 +1,167 @@
+"""Proof of waiting: what tells a hang from a log that was cut.
+
+The last lines of any log show exchanges that are open, because a log is cut at some place. That somebody waits for ever is shown only by
+
+- lines from outside the exchange which say that time passed: RAS keep-alive timeouts, a framework's watchdog;
+- age: the exchange is open for far longer, in lines of the stream, than any completed one of its kind was;
+- silence: in a stream that several processes write to, one of them falls silent while the others go on with work that needs it;
+- a hole: later members of a sequence are complete and an earlier one is not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
+
+from psmkit.analysis.facts.job import Job
+from psmkit.analysis.inference import blame, faults
+from psmkit.logparse.types import Event, Process, Ref
+
+__all__ = ["Proof", "aged", "done", "of", "reopened", "silence", "went_on"]
+
+#: Lines that say that a peer or an operation was waited for in vain, for seconds or minutes.
+_LASTING = (
+    "ras.keepalive.error",
+    "ras.connect.retry_timeout",
+    "ras.send.stuck",
+    "ras.peer.declared_dead",
+    "torch.watchdog.timeout",
+    "torch.watchdog.status",
+    "torch.dump.timeout_signal",
+    "torch.heartbeat.stuck",
+    "torch.heartbeat.timeout",
+    "torch.desync.lagging",
+    "torch.desync.joined",
+    "torch.barrier.monitored",
+    "torch.store.timeout",
+)
+#: An open exchange is old when this many times the greatest age of a completed one went by, and at least so many lines.
+_AGE_FACTOR, _AGE_LEAST = 4, 200
+#: A process is silent when it owes this many lines by its own pace, and its stream and a peer printed so many after it.
+_OWED, _STREAM_LINES = 64, 400
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """What is known about the end of a run.
+
+    ``lasting`` are the lines from outside that show a wait; ``suspects`` the processes that such lines point at, with those lines;
+    ``missing`` the ranks without a log that they point at. ``failed`` tells that a rank reported an error of its own that
+    ended the job: what is open then is a consequence. ``done`` tells that all ranks were torn down.
+    """
+
+    run: int
+    lasting: tuple[Event, ...]
+    suspects: dict[int, tuple[Event, ...]]
+    missing: dict[int, tuple[Event, ...]]
+    failed: bool
+    done: bool
+
+    @property
+    def refs(self) -> tuple[Ref, ...]:
+        """A few lines of each kind of proof, those that point at somebody first."""
+        pointed = [event.ref for events in (*self.suspects.values(), *self.missing.values()) for event in events[:2]]
+        return tuple(dict.fromkeys([*pointed[:4], *(event.ref for event in self.lasting[:2])]))
+
+
+_PROOFS: WeakKeyDictionary[Job, dict[int, Proof]] = WeakKeyDictionary()
+
+
+def of(job: Job, run: int) -> Proof:
+    """The proof of a run, made once."""
+    found = _PROOFS.setdefault(job, {})
+    if run not in found:
+        found[run] = _make(job, run)
+    return found[run]
+
+
+def done(job: Job, run: int) -> bool:
+    """Whether all ranks of the run's communicators that were seen were torn down."""
+    info = job.runs[run]
+    ours = [i for i in job.scan.instances if i.proc in info.procs]
+    if info.world is not None:
+        ours = [i for i in ours if i.group == info.world]
+    if not ours or any(i.end is None for i in ours) or reopened(job, run):
+        return False
+    # frameworks abort their communicators at every exit, and after a watchdog's timeout as well
+    return not (job.events("comm.end.abort", run=run) and job.events("torch.watchdog.", "torch.heartbeat.", run=run))
+
+
+def reopened(job: Job, run: int) -> bool:
+    """Whether a process began another communicator after its world was torn down, and that one has no end in the log."""
+    info = job.runs[run]
+    ended = {i.proc: i.end.seq for i in job.scan.instances if i.group == info.world and i.end is not None}
+    return any(
+        i.end is None and i.start is not None and i.start.seq > ended.get(i.proc, i.start.seq)
+        for i in job.scan.instances
+        if i.proc in info.procs
+    )
+
+
+def _make(job: Job, run: int) -> Proof:
+    lasting = [e for e in job.events(*_LASTING, run=run) if not _recovered(job, e)]
+    suspects: dict[int, list[Event]] = {}
+    missing: dict[int, list[Event]] = {}
+    for one in blame.graph(job, run).blames:
+        if one.event.name not in _LASTING or _recovered(job, one.event):
+            continue
+        if one.at.proc is not None:
+            if not went_on(job, one.at.proc, one.event):
+                suspects.setdefault(one.at.proc, []).append(one.event)
+        elif one.at.rank is not None:
+            missing.setdefault(one.at.rank, []).append(one.event)
+    failed = any(c.fatal and c.own is not False and job.run_of(c.proc) == run for c in faults.cascades(job))
+    return Proof(
+        run,
+        tuple(lasting),
+        {proc: tuple(events) for proc, events in suspects.items()},
+        {rank: tuple(events) for rank, events in missing.items()},
+        failed,
+        done(job, run),
+    )
+
+
+def _recovered(job: Job, event: Event) -> bool:
+    """Whether the process that complains went on to work, or to an orderly end, after it."""
+    if event.proc < 0:
+        return False
+    for instance in job.instances_of.get(event.proc, []):
+        for later in (instance.last_op, instance.complete):
+            if later is not None and later.seq > event.ref.seq and instance.end is not None:
+                return True
+    return job.torn_down(event.proc)
+
+
+def went_on(job: Job, proc: int, event: Event) -> bool:
+    """Whether a process printed something after a line of the same stream that calls it silent."""
+    process = job.process(proc)
+    return process.stream == event.stream and process.last.seq > event.ref.seq + _STREAM_LINES
+
+
+def aged(age: int, most: int) -> bool:
+    """Whether an exchange is open for much longer than the slowest completed one of its kind took."""
+    return age > max(_AGE_FACTOR * most, _AGE_LEAST)
+
+
+def silence(job: Job, proc: int) -> float:
+    """How many lines a process owes its stream by its own pace, 0 where that says nothing.
+
+    Only a stream that several processes of the run write to at the same time has a common order. A process that printed a
+    burst at start-up and is idle owes lines as well, so a rule asks this only of one whose peers went on with shared work.
+    """
+    run = job.run_of(proc)
+    if run is None:
+        return 0.0
+    ours = job.process(proc)
+    peers = [p for p in (job.process(q) for q in job.runs[run].procs) if p.stream == ours.stream and p.index != proc]
+    going = [p for p in peers if _beside(p, ours) and p.last.seq - ours.last.seq >= _STREAM_LINES]
+    if not going or 2 * len(going) < len(peers):
+        return 0.0
+    span = ours.last.seq - ours.first.seq + 1
+    after = max(p.last.seq for p in going) - ours.last.seq
+    owed = ours.lines * after / span
+    return owed if owed >= _OWED else 0.0
+
+
+def _beside(one: Process, other: Process) -> bool:
+    return one.first.seq < other.last.seq and other.first.seq < one.last.seq

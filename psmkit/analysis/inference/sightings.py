@@ -1,0 +1,46 @@
+"""Lines that support a code by themselves, as the catalogue says."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from weakref import WeakKeyDictionary
+
+from psmkit.analysis.facts.job import Job
+from psmkit.analysis.inference import faults
+from psmkit.logparse.types import Event
+
+__all__ = ["by_run", "sightings", "told_by_errors"]
+
+_FOUND: WeakKeyDictionary[Job, dict[str, list[Event]]] = WeakKeyDictionary()
+
+
+def sightings(job: Job, code: str) -> list[Event]:
+    """Events whose catalogue entry names this code as its finding."""
+    if job not in _FOUND:
+        found: dict[str, list[Event]] = defaultdict(list)
+        codes: dict[str, str | None] = {}
+        for event in job.scan.events:
+            if event.name not in codes:
+                entry = faults.message(job, event.name)
+                codes[event.name] = entry.finding if entry is not None else None
+            known = codes[event.name]
+            if known is not None:
+                found[known].append(event)
+        _FOUND[job] = found
+    return _FOUND[job].get(code, [])
+
+
+def by_run(job: Job, events: Iterable[Event]) -> dict[int | None, list[Event]]:
+    """Events by the run they belong to."""
+    out: dict[int | None, list[Event]] = defaultdict(list)
+    for event in events:
+        out[job.run_of_event(event)].append(event)
+    return out
+
+
+def told_by_errors(job: Job, event: Event) -> bool:
+    """Whether this line belongs to trouble that ended the job, which the rule of errors reports with its origin."""
+    return any(
+        c.fatal and any(f.event is event for f in c.faults) for c in faults.cascades(job) if c.proc == event.proc
+    )

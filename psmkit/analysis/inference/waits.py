@@ -1,0 +1,367 @@
+"""Who waits for whom: one list over all kinds of pending exchanges, for blame and for the verdict."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
+
+from psmkit.analysis.facts.job import Job
+from psmkit.analysis.inference import proof
+from psmkit.analysis.rules.connections import age_of, owes
+from psmkit.logparse.types import Call, FdExchange, Ref, SeqGroup, ServiceTally, Thread
+
+__all__ = ["Wait", "call_wait", "caller_of", "fd_stage", "fd_wait", "find"]
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """One process waits for another.
+
+    ``waiter`` and ``target`` are process indices; ``rank`` and ``target_rank`` are ranks of ``group`` where that is
+    known, else global ranks (a target whose log is missing has a rank and no process). ``kind`` is "proxy call", "connection",
+    "fd", "collective" or "sendrecv"; ``stage`` is what is waited for ("Setup", "answered", "AllReduce", ...). ``proven`` is
+    True when the log shows that the waiting lasted, False when it only ends there.
+    """
+
+    run: int | None
+    kind: str
+    stage: str
+    waiter: int | None
+    target: int | None
+    rank: int | None
+    target_rank: int | None
+    group: int | None
+    op: int | None
+    refs: tuple[Ref, ...]
+    age: int
+    proven: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Index:
+    """What is looked up for every open exchange, gathered once: a damaged log has thousands of them."""
+
+    ends: dict[int, int]  # stream -> its last line
+    last_read: dict[int, Ref]  # process -> its last answer that was read
+    clients: dict[int, set[int]]  # process -> local ranks that its service worked for
+    threads: dict[tuple[int, int, int], Thread]  # (process, file, line) -> the thread whose last line this is
+    orphans: bool  # some answers have no service
+
+
+_INDEXES: WeakKeyDictionary[Job, _Index] = WeakKeyDictionary()
+
+
+def _index(job: Job) -> _Index:
+    if job not in _INDEXES:
+        scan = job.scan
+        index = _Index({}, {}, defaultdict(set), {}, any(call.state == "received" for call in scan.calls))
+        for process in scan.processes:
+            # a process that two files tell of has one of them as its home, and its last line may stand in the other
+            stream = scan.files[process.last.file].stream
+            index.ends[stream] = max(index.ends.get(stream, 0), process.last.seq)
+        for count in scan.counts:
+            if count.name in ("proxy.call.matched", "proxy.call.dequeued"):
+                known = index.last_read.get(count.proc)
+                if known is None or known.seq < count.last.seq:
+                    index.last_read[count.proc] = count.last
+        for tally in scan.services:
+            index.clients[tally.proc].update(rank for _, _, rank in tally.opened)
+        for thread in scan.threads:
+            index.threads[(thread.proc, thread.last.file, thread.last.line)] = thread
+        _INDEXES[job] = index
+    return _INDEXES[job]
+
+
+def _run(job: Job, *procs: int | None) -> int | None:
+    return next((job.run_of(p) for p in procs if p is not None), None)
+
+
+def _rank(job: Job, proc: int | None) -> int | None:
+    return None if proc is None else job.rank_of(proc)
+
+
+def call_wait(job: Job, call: Call) -> Wait | None:
+    """The wait behind a call that is not complete; None where the log shows that it was completed and a line is lost."""
+    if call.state not in ("begun", "served"):
+        return None
+    caller = caller_of(job, call)
+    run = _run(job, caller, call.service)
+    refs = tuple(r for r in (call.begun, call.served, call.received) if r is not None)
+    if run is None or not refs or proof.of(job, run).done:
+        return None
+    if call.state == "begun" and call.op == 0 and not _may_be_open(job, call):
+        return None
+    if caller is not None and (
+        job.torn_down(caller) or _thread_went_on(job, call, refs[-1]) or _worked_since(job, caller, refs[-1])
+    ):
+        return None
+    waiter, target, stage = caller, call.service, call.stage or "a proxy call"
+    if call.state == "served":
+        # the answer is there; who does not fetch it is the caller, and nobody waits but those that wait for the caller
+        waiter, target = None, caller
+    ours = proof.of(job, run)
+    age = call_age(job, call, caller)
+    proven = proof.aged(age, job.scan.totals.max_call_age)
+    # who did not fetch its answer stands still, and the lines from outside name those that do
+    idle = call.state != "served" or not ours.suspects or caller in ours.suspects
+    proven = proven or (bool(ours.lasting) and not ours.failed and idle)
+    if call.state == "served" and not (
+        caller is not None and (_beside(job, caller, refs[-1]) or (ours.lasting and idle))
+    ):
+        proven = False  # the line that is missing belongs into another file, which may have been cut sooner
+    return Wait(
+        run,
+        "proxy call",
+        stage,
+        waiter,
+        target,
+        _rank(job, waiter),
+        _rank(job, target),
+        None,
+        call.op,
+        refs,
+        age,
+        proven,
+    )
+
+
+#: What a handler may leave in progress. Init and SharedInit are done at once.
+_IN_PROGRESS = frozenset({"Setup", "Connect", "Register", "Deregister"})
+
+
+def _may_be_open(job: Job, call: Call) -> bool:
+    """Whether a call of which only the begin was printed can be in progress: without an id, a lost line of its end looks alike.
+
+    Such a line leaves a second trace, an answer that no service is seen to send.
+    """
+    if call.stage not in _IN_PROGRESS:
+        return False
+    return not _index(job).orphans
+
+
+def caller_of(job: Job, call: Call) -> int | None:
+    """Who made a call. Where no line says so, it is the only rank that the service ever worked for, if there is one."""
+    if call.caller is not None or call.service is None:
+        return call.caller
+    clients = _index(job).clients.get(call.service, set())
+    if call.peer_local_rank is not None:
+        clients = {call.peer_local_rank}
+    if len(clients) != 1:
+        return None
+    return job.by_local_rank(call.service, next(iter(clients)))
+
+
+def call_age(job: Job, call: Call, caller: int | None) -> int:
+    """Lines of the stream since the newest line of a call, or since its caller last read another answer.
+
+    A process whose calls go on being answered has other threads than the one that waits, if one waits at all.
+    """
+    if caller is None or call.caller_thread is not None:
+        return call.age
+    age = call.age
+    read, newest = _index(job).last_read.get(caller), call.served or call.begun
+    if read is not None and newest is not None and _same_stream(job, read, newest):
+        age = min(age, max(_index(job).ends.get(job.scan.files[read.file].stream, read.seq) - read.seq, 0))
+    return age
+
+
+def _worked_since(job: Job, proc: int, newest: Ref) -> bool:
+    """Whether a process went on to work, or finished an init, after a line: then what it waited for came, and a line is lost."""
+    return any(
+        later is not None and _same_stream(job, later, newest) and later.seq > newest.seq
+        for i in job.instances_of.get(proc, [])
+        for later in (i.complete, i.last_op)
+    )
+
+
+def _thread_went_on(job: Job, call: Call, newest: Ref) -> bool:
+    """Whether the thread that waits for an answer printed something after it: calls block, so the line of the answer is lost."""
+    if call.caller_thread is None:
+        return False
+    last = job.scan.threads[call.caller_thread].last
+    return call.state == "served" and last.seq > newest.seq and _same_stream(job, last, newest)
+
+
+def _beside(job: Job, proc: int, ref: Ref) -> bool:
+    """Whether a process writes to the stream of a line."""
+    return job.process(proc).stream == job.scan.files[ref.file].stream
+
+
+def _same_stream(job: Job, one: Ref, other: Ref) -> bool:
+    files = job.scan.files
+    return files[one.file].stream == files[other.file].stream
+
+
+def fd_stage(fd: FdExchange) -> str:
+    """The first stage of an exchange that was not reached: "received", "answered" or "done"."""
+    if fd.answered is not None:
+        return "done"
+    return "answered" if fd.received is not None else "received"
+
+
+def fd_wait(job: Job, fd: FdExchange) -> Wait | None:
+    """The wait behind an fd exchange that is not done; None where the log shows that it was, and a line is lost."""
+    if fd.done is not None or fd.asked is None:
+        return None
+    run = _run(job, fd.client, fd.server)
+    if run is None or proof.of(job, run).done:
+        return None
+    thread = asking_thread(job, fd)
+    if thread is None:
+        # the request blocks its thread: whatever that thread printed later was printed after the answer came
+        return None
+    target = fd.server
+    if target is None and fd.client is not None and fd.peer is not None:
+        target = job.proc_of(run, fd.peer)
+    refs = tuple(r for r in (fd.asked, fd.received, fd.answered) if r is not None)
+    ours = proof.of(job, run)
+    age = fd_age(job, fd)
+    proven = (
+        proof.aged(age, job.scan.totals.max_fd_age)
+        or _overtaken(job, fd, target)
+        or (bool(ours.lasting) and not ours.failed)
+    )
+    rank = fd.rank if fd.rank is not None else _rank(job, fd.client)
+    peer = fd.peer if fd.peer is not None else _rank(job, target)
+    return Wait(run, "fd", fd_stage(fd), fd.client, target, rank, peer, None, fd.op, refs, age, proven)
+
+
+def fd_age(job: Job, fd: FdExchange) -> int:
+    """Lines of the stream since the newest line of an exchange. Where writers are buffered the newest need not be the last stage.
+
+    Where the two sides write to different files, only that of the side that waits shows how long it does: the other may have been
+    cut later, or belong to a process that had more to say.
+    """
+    refs = [r for r in (fd.asked, fd.received, fd.answered) if r is not None]
+    streams = {job.scan.files[r.file].stream for r in refs}
+    if len(streams) != 1:
+        if fd.asked is None:
+            return fd.age
+        refs, streams = [fd.asked], {job.scan.files[fd.asked.file].stream}
+    end = _index(job).ends.get(streams.pop(), 0)
+    return min(fd.age, max(end - max(r.seq for r in refs), 0)) if end else fd.age
+
+
+def asking_thread(job: Job, fd: FdExchange) -> Thread | None:
+    """The thread that asks, when the request is the last thing it printed."""
+    if fd.asked is None or fd.client is None:
+        return None
+    return _index(job).threads.get((fd.client, fd.asked.file, fd.asked.line))
+
+
+def _overtaken(job: Job, fd: FdExchange, target: int | None) -> bool:
+    """Whether the service read later requests and not this one: a socket hands its messages over in order.
+
+    Two lines of different processes may change places, so one later request is not enough.
+    """
+    if fd.received is not None or fd.asked is None or target is None:
+        return False
+    later = [
+        other
+        for other in job.scan.fds
+        if other.server == target and other.asked is not None and other.received is not None
+        and _same_stream(job, other.asked, fd.asked) and other.asked.seq > fd.asked.seq + 20
+    ]  # fmt: skip
+    return len(later) >= 2
+
+
+def lagging(job: Job, group: SeqGroup) -> tuple[int, dict[int, int]]:
+    """The greatest number of collectives that a member called, and how many those behind it lack, by rank."""
+    seen = list(group.ranks)
+    if len(seen) < 2:
+        return 0, {}
+    most = max(r.ops for r in seen)
+    return most, {r.rank: most - r.ops for r in seen if r.ops < most}
+
+
+def find(job: Job) -> list[Wait]:
+    """All waits of a job, proven ones first, oldest first."""
+    out: list[Wait] = []
+    for call in job.scan.calls:
+        wait = call_wait(job, call)
+        if wait is not None:
+            out.append(wait)
+    for fd in job.scan.fds:
+        wait = fd_wait(job, fd)
+        if wait is not None:
+            out.append(wait)
+    for tally in job.scan.services:
+        wait = _connection(job, tally)
+        if wait is not None:
+            out.append(wait)
+    for group in job.scan.groups:
+        out.extend(_collectives(job, group))
+    out.extend(_pairs(job))
+    return sorted(out, key=lambda w: (not w.proven, -w.age))
+
+
+def _connection(job: Job, tally: ServiceTally) -> Wait | None:
+    """A connection that owes its next message: the client is the rank that opened it, and waits in the same process."""
+    message, run = owes(job, tally), job.run_of(tally.proc)
+    if message is None or run is None or tally.opened_as is None or proof.of(job, run).done:
+        return None
+    ours, age = proof.of(job, run), age_of(job, tally)
+    client = job.by_local_rank(tally.proc, tally.opened_as[2])
+    refs = tuple(r for r in (tally.last_opened, tally.last_served) if r is not None)
+    proven = (tally.proc in ours.suspects or proof.aged(age, job.scan.totals.max_call_age)) and not ours.failed
+    ranks = (_rank(job, client), _rank(job, tally.proc))
+    return Wait(run, "connection", message, client, tally.proc, *ranks, None, None, refs, age, proven)
+
+
+def _collectives(job: Job, group: SeqGroup) -> list[Wait]:
+    most, behind = lagging(job, group)
+    members = {i.rank: i for i in job.members.get(group.group, [])}
+    if not behind or any(i.end is not None for i in members.values()):
+        return []
+    ahead = [r for r in group.ranks if r.ops == most]
+    first = ahead[0]
+    run = _run(job, *(i.proc for i in members.values()))
+    if run is None:
+        return []
+    ours = proof.of(job, run)
+    name = str(first.last_op.get("coll", "a collective")) if first.last_op is not None else "a collective"
+    out = []
+    for rank, lack in sorted(behind.items()):
+        target = job.proc_in(group.group, rank)
+        quiet = target is not None and proof.silence(job, target) > 0
+        proven = quiet or (bool(ours.lasting) and not ours.failed)
+        ref = next((r.last for r in group.ranks if r.rank == rank), None)
+        refs = tuple(r for r in (first.last, ref) if r is not None)
+        waiter = job.proc_in(group.group, first.rank)
+        out.append(
+            Wait(run, "collective", name, waiter, target, first.rank, rank, group.group, most - 1, refs, lack, proven)
+        )
+    return out
+
+
+def _pairs(job: Job) -> list[Wait]:
+    out = []
+    ended = {i.group for i in job.scan.instances if i.end is not None}
+    for pair in job.scan.pairs:
+        if not pair.pending_sends and not pair.pending_recvs:
+            continue
+        src, dst = job.proc_in(pair.group, pair.src), job.proc_in(pair.group, pair.dst)
+        run = _run(job, src, dst)
+        if run is None or pair.group in ended:
+            continue
+        ours = proof.of(job, run)
+        sending = pair.pending_sends > 0
+        waiter, target = (src, dst) if sending else (dst, src)
+        ranks = (pair.src, pair.dst) if sending else (pair.dst, pair.src)
+        out.append(
+            Wait(
+                run,
+                "sendrecv",
+                "Recv" if sending else "Send",
+                waiter,
+                target,
+                *ranks,
+                pair.group,
+                None,
+                (pair.sends if sending else pair.recvs)[:3],
+                pair.pending_sends or pair.pending_recvs,
+                bool(ours.lasting) and not ours.failed,
+            )
+        )
+    return out

@@ -1,0 +1,277 @@
+"""Collectives of one communicator: what differs between its members, and who is behind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from psmkit.analysis.facts.job import Job, words
+from psmkit.analysis.inference import blame, proof
+from psmkit.analysis.inference.sightings import by_run, sightings
+from psmkit.analysis.inference.waits import lagging
+from psmkit.logparse.types import Ref, SeqDivergence, SeqGroup, SeqRank, Value
+from psmkit.model import Finding, Severity
+
+__all__ = ["differing", "find"]
+
+# What two members of a communicator must agree on. Pointers, streams and the opCount are each one's own.
+_EQUAL = ("coll", "count", "datatype", "op", "root")
+_TYPES = (
+    "int8",
+    "uint8",
+    "int32",
+    "uint32",
+    "int64",
+    "uint64",
+    "half",
+    "float",
+    "double",
+    "bfloat16",
+    "float8e4m3",
+    "float8e5m2",
+)
+_OPS = ("sum", "prod", "max", "min", "avg")
+#: In a real mismatch the members come to a stop soon after it; this many more calls are left to launches that do not wait.
+_AFTER = 32
+#: What the library calls its collectives. Another name is a damaged line.
+_NAMES = frozenset(
+    """AllReduce AllGather ReduceScatter Reduce Broadcast Bcast AlltoAll AllToAll AllToAllPivot AllToAllv Gather Scatter AllGatherV
+    ReduceScatterV PutSignal Signal WaitSignal""".split()
+)
+
+
+def find(job: Job) -> list[Finding]:
+    """PSM301 for calls that differ, PSM302 for members that are behind."""
+    out: list[Finding] = []
+    for group in job.scan.groups:
+        if group.divergence is not None:
+            found = _mismatch(job, group, group.divergence)
+            if found is not None:
+                out.append(found)
+                continue
+        lag = _lag(job, group)
+        if lag is not None:
+            out.append(lag)
+    return [*out, *_reported(job)]
+
+
+def differing(one: Mapping[str, Value], other: Mapping[str, Value]) -> list[str]:
+    """The fields in which two calls differ, those that ranks must agree on."""
+    return [name for name in _EQUAL if one.get(name) != other.get(name)]
+
+
+def _value(name: str, value: Value | None) -> str:
+    table = {"datatype": _TYPES, "op": _OPS}.get(name)
+    if table is not None and isinstance(value, int) and 0 <= value < len(table):
+        return f"{table[value]} ({value})"
+    return str(value)
+
+
+def _call(op: Mapping[str, Value]) -> str:
+    parts = [f"{name} {_value(name, op[name])}" for name in ("count", "datatype", "op", "root") if name in op]
+    return f"{op.get('coll', 'a collective')}({', '.join(parts)})"
+
+
+def _mismatch(job: Job, group: SeqGroup, div: SeqDivergence) -> Finding | None:
+    run = _run(job, group)
+    if len(div.ranks) < 2 or min(div.ranks) < 0 or any(op.get("coll") not in _NAMES for op in div.ops):
+        return None
+    if run is None or _survived(job, run, group):
+        return None  # ranks that called different things do not come to an orderly end: a line is lost
+    first = div.ops[0]
+    other = next((op for op in div.ops if differing(first, op)), None)
+    if other is None:
+        return None
+    fields = sorted({name for op in div.ops for name in differing(first, op)}, key=_EQUAL.index)
+    lost = (_line_lost(group, div) or _damaged(job)) and not proof.of(job, run).lasting
+    parties = _parties(group, div)
+    sizes = sorted((len(ranks) for _, ranks in parties), reverse=True)
+    # the smaller party is the odd one; of equal ones neither is
+    odd = [r for _, ranks in parties if len(ranks) < sizes[0] for r in ranks] if sizes[0] > sizes[-1] else []
+    sides = [f"{_ranks(ranks)} called {_call(op)}" for op, ranks in parties]
+    name = job.comm_name(group.group)
+    procs = [p for _, ranks in parties for r in ranks if (p := job.proc_in(group.group, r)) is not None]
+    what = words([{"coll": "operation", "datatype": "type"}.get(f, f) for f in fields])
+    return job.finding(
+        "PSM301",
+        run=run,
+        title=f"collective mismatch in {name} at call {div.index + 1}: {words(sides, 3)}",
+        severity=Severity.WARNING if lost else None,
+        confidence=0.5 if lost else 0.9,
+        explanation=(
+            f"The members of {name} called the same {div.index} collectives, then calls that differ in {what}. "
+            "Such ranks wait for each other for ever, or exchange wrong data."
+            + (" A lost line of the log would look alike." if lost else "")
+        ),
+        refs=div.refs[:8],
+        comm=name,
+        ranks=sorted({r for _, ranks in parties for r in ranks}),
+        procs=procs,
+        culprits=odd if not lost else [],
+        stage=str(first.get("coll", "collective")),
+    )
+
+
+def _parties(group: SeqGroup, div: SeqDivergence) -> list[tuple[Mapping[str, Value], list[int]]]:
+    """What was called at the place of the divergence, and by whom. Members that are not listed there called what the first did."""
+    out: dict[tuple[Value | None, ...], tuple[Mapping[str, Value], list[int]]] = {}
+    for op, rank in zip(div.ops, div.ranks, strict=True):
+        out.setdefault(tuple(op.get(name) for name in _EQUAL), (op, []))[1].append(rank)
+    parties = list(out.values())
+    parties[0][1].extend(r.rank for r in group.ranks if r.ops > div.index and r.rank not in div.ranks)
+    return parties
+
+
+def _survived(job: Job, run: int, group: SeqGroup) -> bool:
+    """Whether the job, or a member of this communicator, came to an orderly end."""
+    if proof.done(job, run):
+        return True
+    return not proof.of(job, run).lasting and any(i.end is not None for i in job.members.get(group.group, []))
+
+
+def _line_lost(group: SeqGroup, div: SeqDivergence) -> bool:
+    """Whether the difference is what a log shows that lost a line: one member's calls are shifted against the others'."""
+    counts = [op.get("opcount") for op in div.ops]
+    numbered = all(isinstance(c, int) for c in counts) and any(counts)
+    if numbered:
+        return len(set(counts)) > 1
+    ops = [r.ops for r in group.ranks]
+    return min(ops) - div.index > _AFTER
+
+
+def _damaged(job: Job) -> bool:
+    """Whether other exchanges show that lines of this log are lost: an answer without its request, a stage without the one before."""
+    if any(call.state == "received" for call in job.scan.calls):
+        return True
+    return any(
+        (fd.received is None and fd.answered is not None) or (fd.asked is None and fd.client is not None)
+        for fd in job.scan.fds
+    )
+
+
+def _ranks(ranks: list[int]) -> str:
+    return f"rank {ranks[0]}" if len(ranks) == 1 else "ranks " + words([str(r) for r in sorted(ranks)], 8)
+
+
+def _run(job: Job, group: SeqGroup) -> int | None:
+    return next((job.run_of(i.proc) for i in job.members.get(group.group, [])), None)
+
+
+def _lag(job: Job, group: SeqGroup) -> Finding | None:
+    most, behind = lagging(job, group)
+    run = _run(job, group)
+    if (
+        not behind
+        or run is None
+        or proof.done(job, run)
+        or any(i.end is not None for i in job.members.get(group.group, []))
+    ):
+        return None
+    ours = proof.of(job, run)
+    if ours.failed:
+        return None  # a rank that failed stops calling, and why is told with the error
+    name = job.comm_name(group.group)
+    last = {r.rank: r for r in group.ranks}
+    ahead = sorted(r.rank for r in group.ranks if r.ops == most)
+    least = max(behind.values())
+    # who is furthest behind holds the others up; those in between may wait for it as well
+    rear = sorted(rank for rank, lack in behind.items() if lack == least)
+    procs = [p for r in rear if (p := job.proc_in(group.group, r)) is not None]
+    # who is behind here because it waits in another communicator is a victim, too
+    victims = {r for r in rear if (p := job.proc_in(group.group, r)) is not None and _waits_elsewhere(job, group, p)}
+    quiet = max((proof.silence(job, p) for p in procs), default=0.0)
+    outside = bool(ours.lasting)
+    left = _left(job, group, rear)
+    proven = outside or quiet > 0 or left
+    if not proven and (len(rear) > 1 or not _at_rest(job, group, rear, most)):
+        return None  # the log is cut while its ranks work, which shows nothing
+    waiting = next((r for r in group.ranks if r.rank == ahead[0]), None)
+    op = _last(waiting)
+    at = f"call {most} ({op})" if op else f"call {most}"
+    many = len(ahead) > 1
+    refs: list[Ref | None] = [last[r].last for r in rear[:3]] + [last[r].last for r in ahead[:2]]
+    refs += [job.process(p).last for p in procs[:2]] + list(ours.refs[:2])
+    return job.finding(
+        "PSM302",
+        run=run,
+        title=(
+            f"{_ranks(rear)} never came to call {most - least + 1} of {name}: {_ranks(ahead)} {'are' if many else 'is'} at {at} "
+            f"and {'wait' if many else 'waits'} for it"
+        ),
+        severity=None if proven else Severity.WARNING,
+        confidence=0.85 if outside else 0.75 if proven else 0.5,
+        explanation=(
+            f"{_ranks(rear)} called {most - least} collectives of {name}, {_ranks(ahead)} called {most}. "
+            + (
+                "Lines from outside show that the wait lasted."
+                if outside
+                else "It went to its teardown, so the call will never come."
+                if left
+                else "It printed nothing while its peers went on."
+                if quiet
+                else "The others stand at the same call, as they do when they wait; a log that is cut can look alike."
+            )
+        ),
+        refs=refs,
+        comm=name,
+        ranks=[*rear, *ahead],
+        procs=procs,
+        culprits=[r for r in rear if r not in victims] if proven else [],
+        stage=op or "collective",
+    )
+
+
+def _waits_elsewhere(job: Job, group: SeqGroup, proc: int) -> bool:
+    """Whether a process is one of those that are ahead in another communicator in which somebody is behind."""
+    for mine in job.instances_of.get(proc, []):
+        other = job.groups.get(mine.group)
+        if other is None or other.group == group.group or mine.end is not None:
+            continue
+        most, behind = lagging(job, other)
+        if behind and mine.rank not in behind and most:
+            return True
+    return False
+
+
+def _left(job: Job, group: SeqGroup, rear: list[int]) -> bool:
+    """Whether all who are behind began their teardown after their last call."""
+    stops = blame.leaving(job)
+    for rank in rear:
+        proc = job.proc_in(group.group, rank)
+        last = next((r.last for r in group.ranks if r.rank == rank), None)
+        if proc is None or last is None or stops.get(proc, -1) < last.seq:
+            return False
+    return bool(rear) and not _damaged(job)
+
+
+def _last(rank: SeqRank | None) -> str:
+    return str(rank.last_op.get("coll", "")) if rank is not None and rank.last_op is not None else ""
+
+
+def _at_rest(job: Job, group: SeqGroup, rear: list[int], most: int) -> bool:
+    """Whether all members but the rear stand at the same call and every file ends with a whole line."""
+    if len(group.ranks) < group.nranks or any(r.ops != most for r in group.ranks if r.rank not in rear):
+        return False
+    files = {r.last.file for r in group.ranks if r.last is not None}
+    return all(job.scan.files[f].complete_end for f in files)
+
+
+def _reported(job: Job) -> list[Finding]:
+    """A framework's own comparison of the ranks, which proves the difference or the lag by itself."""
+    out = []
+    for code, title in (
+        ("PSM301", "the framework found ranks that called different collectives"),
+        ("PSM302", "the framework names ranks that did not join a collective"),
+    ):
+        for run, events in by_run(job, sightings(job, code)).items():
+            out.append(
+                job.finding(
+                    code,
+                    run=run,
+                    title=title,
+                    confidence=0.9,
+                    refs=[e.ref for e in events[:4]],
+                    procs=sorted({e.proc for e in events if e.proc >= 0}),
+                    stage="collective",
+                )
+            )
+    return out

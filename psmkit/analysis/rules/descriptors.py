@@ -1,0 +1,81 @@
+"""File descriptors of a process: running out of them, and numbers that keep growing."""
+
+from __future__ import annotations
+
+import re
+
+from psmkit.analysis.facts.job import Job, number
+from psmkit.analysis.inference.sightings import by_run, sightings
+from psmkit.logparse.types import Event
+from psmkit.model import Finding, Severity
+
+__all__ = ["growth"]
+
+# Descriptors are closed after an import, so their numbers stay where they are. The usual limit of a process is 1024.
+_NEAR_LIMIT = 900
+_GROWN = 400
+_FD = re.compile(r"\bfd (\d+)")
+
+
+def growth(job: Job) -> list[Finding]:
+    """PSM504."""
+    out = []
+    for run, events in by_run(job, sightings(job, "PSM504")).items():
+        procs = sorted({e.proc for e in events if e.proc >= 0})
+        if not procs:
+            continue
+        out.append(
+            job.finding(
+                "PSM504",
+                run=run,
+                title=f"{job.whos(procs)} ran out of file descriptors or connections",
+                confidence=0.9,
+                refs=[e.ref for e in events[:6]],
+                procs=procs,
+                culprits=[r for p in procs if (r := job.rank_of(p)) is not None],
+                stage="file descriptors",
+            )
+        )
+    prefetch = getattr(job.scan, "prefetch", None)
+    if prefetch is not None:
+        prefetch(e.last for e in job.events("proxy.fd.returned", "memory.p2p.fd") if e.last is not None and e.count > 1)
+    told = {p for f in out for p in f.processes}
+    for proc in range(len(job.scan.processes)):
+        finding = _grown(job, proc)
+        if finding is not None and not told.intersection(finding.processes):
+            out.append(finding)
+    return out
+
+
+def _grown(job: Job, proc: int) -> Finding | None:
+    """Compares the first with the last descriptor of each kind of exchange. The last is read from its line: a scan keeps the fields of the first."""
+    events = [e for e in job.events("proxy.fd.returned", "memory.p2p.fd") if e.proc == proc]
+    seen = [(fd, e) for e in events if (fd := number(e.fields, "fd")) is not None and fd >= 0]
+    if not seen:
+        return None
+    low, first = min(seen, key=lambda item: item[1].ref.seq)
+    newest = max((e for _, e in seen), key=lambda e: e.last.seq if e.last is not None else e.ref.seq)
+    high = _last_fd(job, newest)
+    count = sum(e.count for e in events)
+    if high is None or high < _NEAR_LIMIT or high - low < _GROWN:
+        return None
+    return job.finding(
+        "PSM504",
+        run=job.run_of(proc),
+        title=f"the descriptors of {job.who(proc)} grew from {low} to {high} in {count} exchanges",
+        severity=Severity.WARNING,
+        confidence=0.75,
+        explanation="A descriptor that was imported is closed, and its number is used again. Here the numbers only grow.",
+        refs=[first.ref, newest.last or newest.ref],
+        procs=[proc],
+        culprits=[],
+        stage="file descriptors",
+    )
+
+
+def _last_fd(job: Job, event: Event) -> int | None:
+    if event.last is None or event.count == 1:
+        return number(event.fields, "fd")
+    evidence = job.evidence(event.last)
+    found = _FD.findall(evidence[0].text) if evidence else []
+    return int(found[-1]) if found else None

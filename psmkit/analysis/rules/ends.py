@@ -1,0 +1,97 @@
+"""Processes whose record has no clean end: who died, and who was only ended with the rest.
+
+A record alone shows that its process was killed, crashed, or called ``_exit``. That it died, and stopped the others, is shown where these
+came to an end of their own without it: in the middle of an init, or with words of a peer that is gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from psmkit.analysis.facts.deaths import told_by_lab
+from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.outside import joined, ranks_text
+from psmkit.analysis.inference import faults
+from psmkit.logparse.types import Event
+from psmkit.model import Finding, Severity
+
+__all__ = ["find"]
+
+_SAID = (
+    "libpsm.proxy.peer_gone",
+    "libpsm.proxy.aborted",
+    "libpsm.p2p.failed",
+    "libpsm.p2p.refused",
+    "libpsm.net.failed",
+    "libpsm.net.refused",
+)
+_MOST_SAID = 3
+
+
+def find(job: Job) -> list[Finding]:
+    """PSM402 for processes that ended without closing their record."""
+    out: list[Finding] = []
+    by_run: dict[int | None, dict[int, Event]] = {}
+    for event in job.events("record.died"):
+        if event.proc >= 0 and not told_by_lab(job, event):
+            by_run.setdefault(job.run_of_event(event), {}).setdefault(event.proc, event)
+    for run, died in by_run.items():
+        records = {e.proc for e in job.events("record.process") if e.proc >= 0 and job.run_of(e.proc) == run}
+        unclosed = {e.proc for e in job.events("record.unclosed")}
+        survivors = sorted(records - set(died) - unclosed)
+        said = [e for e in job.events(*_SAID) if e.proc in survivors]
+        alone = [p for p in died if run is not None and survivors and _was_needed(job, p, bool(said))]
+        if alone:
+            out.append(_died(job, run, {p: died[p] for p in alone}, said))
+        if rest := {p: e for p, e in died.items() if p not in alone}:
+            out.append(_unclean(job, run, rest))
+    return out
+
+
+def _was_needed(job: Job, proc: int, trouble: bool) -> bool:
+    """Whether the others could not go on without it: it was in the middle of an init, or they said so."""
+    ours = job.instances_of.get(proc, [])
+    if job.torn_down(proc):
+        return False
+    return trouble or any(i.start is not None and i.complete is None for i in ours)
+
+
+def _died(job: Job, run: int | None, died: dict[int, Event], said: Sequence[Event]) -> Finding:
+    ranks = sorted(r for p in died if (r := job.rank_of(p)) is not None)
+    who = job.whos(sorted(died))
+    where = "; ".join(f"{job.who(p)} in stage {job.stage_of(p)}" for p in sorted(died))
+    words = joined(f"{job.who(e.proc)}: {faults.body(job, e)}" for e in said[:_MOST_SAID])
+    return job.finding(
+        "PSM402",
+        run=run,
+        title=f"{who} died: the record has no clean end, and the others ended by themselves",
+        confidence=0.9,
+        explanation=f"Last seen: {where}."
+        + (
+            f" What the others said: {words}."
+            if words
+            else f" The others gave up without {ranks_text(ranks) if ranks else 'it'}."
+        ),
+        refs=[r for p, e in sorted(died.items())[:3] for r in (e.ref, job.process(p).last)]
+        + [e.ref for e in said[:_MOST_SAID]],
+        procs=sorted(died),
+        culprits=ranks,
+        stage="died",
+    )
+
+
+def _unclean(job: Job, run: int | None, died: dict[int, Event]) -> Finding:
+    many = len(died) > 1
+    return job.finding(
+        "PSM402",
+        run=run,
+        title=f"{job.whos(sorted(died))} ended without closing {'their records' if many else 'its record'}",
+        severity=Severity.WARNING,
+        confidence=0.5,
+        explanation="They were killed, crashed, or called _exit, together with the rest of the job for all that is known: launchers end a job like this."
+        if many
+        else "It was killed, crashed, or called _exit. Nothing shows that it stopped anybody.",
+        next_step="Look at the last records of these processes, and at what the launcher and the kernel say about them.",
+        refs=[e.ref for _, e in sorted(died.items())[:6]],
+        procs=sorted(died),
+    )

@@ -1,0 +1,392 @@
+"""The first cause of the errors of a run, across all ranks: not the first line printed, and not the loudest one.
+
+A rank that fails takes its peers with it, and theirs may be the only log with a time stamp or the first in the file. What is
+said of a peer (closed, refused, remote error) is never a cause while some rank reports a failure of its own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from psmkit.analysis.facts.job import Job, number
+from psmkit.analysis.inference import blame, faults
+from psmkit.analysis.inference.faults import Cascade
+from psmkit.analysis.inference.known import issue_of
+from psmkit.analysis.rules import settings
+from psmkit.catalogue import Message
+from psmkit.logparse.types import Ref
+from psmkit.model import CODES, Finding, Severity
+
+__all__ = ["find", "origins"]
+
+#: Codes that a line gives its origin. Shared memory, descriptors and sizes have rules of their own, which say more about the line;
+#: here they are the origin of a chain.
+_SPECIFIC = frozenset("PSM107 PSM203 PSM204 PSM405 PSM406 PSM507 PSM508 PSM509".split())
+_MEMORY = re.compile(
+    r"out of memory|\b(?:cuda|hip)(?:error)?memoryallocation\b|cannot allocate memory|failed to (?:malloc|alloc)",
+    re.IGNORECASE,
+)
+_CUDA_OOM = 2  # cudaErrorMemoryAllocation, CUDA_ERROR_OUT_OF_MEMORY
+#: Lines that look like warnings of a process and are a reader's words about it, with a rule of their own.
+_OF_OTHER_RULES = frozenset({"record.died"})
+#: What an end of a connection says of a word that it shares with the other one, and that cannot be: it noticed, no more.
+_DAMAGED = "the control segment was written by something else"
+_IMPORT = re.compile(r"cuMemImport|IpcOpenMemHandle|import(?:ing|ed)? .*(?:handle|mem|buffer)", re.IGNORECASE)
+#: Reasons of failed system calls that have a code of their own.
+_REASONS = (("No space left on device", "PSM503"), ("Too many open files", "PSM504"))
+_RESULTS = {
+    1: "unhandled CUDA error",
+    2: "system error",
+    3: "internal error",
+    4: "invalid argument",
+    5: "invalid usage",
+    6: "remote error",
+}
+
+
+def origins(job: Job, run: int) -> tuple[list[Cascade], list[Cascade]]:
+    """The first causes of a run, most probable first, and the fatal trouble that follows from them."""
+    fatal = [c for c in faults.cascades(job) if c.fatal and job.run_of(c.proc) == run and not _foreign(c)]
+    given_up = _given_up(fatal)
+    own = [c for c in fatal if c.own is True and c.first.ref.seq <= given_up.get(c.proc, c.first.ref.seq)]
+    vague = [c for c in fatal if c.own is None and not _follows(job, c)]
+    if not own and blame.suspect(job, run) is not None:
+        # somebody is known whom the others lost: what points at a peer follows from that
+        vague = [c for c in vague if not blame.lost(c)]
+    chosen = own or vague
+    # of one process only its first trouble can be a cause
+    first: dict[int, Cascade] = {}
+    for cascade in chosen:
+        first.setdefault(cascade.proc, cascade)
+    causes = sorted(first.values(), key=lambda c: _order(job, run, c, chosen))
+    return causes, [c for c in fatal if c not in causes]
+
+
+def _given_up(fatal: Iterable[Cascade]) -> dict[int, int]:
+    """Where each process told its application of an error. What fails there later is the way out, of what was made by half."""
+    told: dict[int, int] = {}
+    for cascade in fatal:
+        if cascade.reached_api:
+            end = cascade.last.ref.seq
+            told[cascade.proc] = min(told.get(cascade.proc, end), end)
+    return told
+
+
+def _foreign(cascade: Cascade) -> bool:
+    """Whether a client that is not NCCL is at the bottom of it, which has a rule of its own."""
+    return cascade.first.known is not None and cascade.first.known.finding == "PSM106"
+
+
+def _follows(job: Job, cascade: Cascade) -> bool:
+    """Whether an unknown line says by its words that something else came first."""
+    return (
+        not cascade.first.chain
+        and (cascade.first.known is None or faults.unknown(cascade.first.event))
+        and faults.follows(job, cascade.first.event)
+    )
+
+
+def _order(job: Job, run: int, cascade: Cascade, among: Sequence[Cascade]) -> tuple[object, ...]:
+    """Blamed by more of its peers, then earlier by the clock where all have one, then less advanced."""
+    against = blame.graph(job, run).against(blame.Target(cascade.proc, job.rank_of(cascade.proc)))
+    blamers = {b.by for b in against}
+    # a warning above its chain says more than a bare return code
+    bare = cascade.first.chain
+    times = [c.first.event.time for c in among]
+    stamp = (cascade.first.event.time or "") if all(times) else ""
+    # a rank whose own error is not the last link of somebody else's
+    return (bare, -len(blamers), stamp, job.progress_of(cascade.proc), job.rank_of(cascade.proc) or 0, cascade.proc)
+
+
+def _code(job: Job, cascade: Cascade) -> str:
+    event, known = cascade.first.event, cascade.first.known
+    if cascade.first.chain:
+        return "PSM401"
+    text = faults.body(job, event)
+    cuda = known is not None and known.finding == "PSM405"
+    if _MEMORY.search(text) or (cuda and _cuda_number(cascade) == _CUDA_OOM):
+        return "PSM509"
+    if _IMPORT.search(text) and (known is None or known.finding in (None, "PSM405")):
+        return "PSM508"
+    if known is not None and known.finding == "PSM401":
+        for words, code in _REASONS:
+            if words in text:
+                return code
+    if known is not None and known.finding in _SPECIFIC:
+        return str(known.finding)
+    return "PSM401"
+
+
+def _cuda_number(cascade: Cascade) -> int | None:
+    fields = cascade.first.event.fields
+    return next((n for key in ("code", "err", "error", "res") if (n := number(fields, key)) is not None), None)
+
+
+def _signature(job: Job, cascade: Cascade) -> tuple[object, ...]:
+    """Equal for ranks that fail alike: the same message, but for numbers and names in it."""
+    # A bus id stands in brackets, without 0x.
+    text = re.sub(r"0x[0-9a-f]+|\[[0-9a-f]+\]|\d+", "#", faults.body(job, cascade.first.event))
+    return (cascade.first.event.name, text)
+
+
+def _evidence(causes: Sequence[Cascade], after: Sequence[Cascade], most: int = 8) -> list[Ref]:
+    out: list[Ref] = []
+    lead = causes[0]
+    out.append(lead.first.ref)
+    steps = [f.ref for f in lead.chain if f is not lead.first]
+    out += steps[:1] + steps[-1:] if len(steps) > 1 else steps
+    out += [c.first.ref for c in causes[1:4]]
+    # one line of each rank that was dragged along
+    for cascade in after:
+        if cascade.proc not in {c.proc for c in causes}:
+            out.append(cascade.first.ref)
+    return list(dict.fromkeys(out))[:most]
+
+
+def _route(cascade: Cascade) -> str:
+    """The way of an error through the library, in words."""
+    steps = [p for f in cascade.chain if (p := faults.place(f.event)) is not None]
+    if not steps:
+        return ""
+    code = cascade.code
+    name = f"{code} ({_RESULTS[code]})" if code in _RESULTS else str(code)
+    way = " -> ".join(steps if len(steps) <= 4 else [*steps[:2], "...", steps[-1]])
+    end = "was returned to the application" if cascade.reached_api else "goes no further in this log"
+    return f" The error {name} came back through {way} and {end}."
+
+
+def _finding(
+    job: Job, run: int, group: Sequence[Cascade], after: Sequence[Cascade], lead: bool, rivals: int
+) -> Finding:
+    cascade = group[0]
+    event, known = cascade.first.event, cascade.first.known
+    code = _code(job, cascade)
+    where = faults.place(event)
+    said = faults.body(job, event)
+    procs = [c.proc for c in group]
+    victims = sorted({c.proc for c in after if c.proc not in procs})
+    if cascade.first.chain:
+        what = (
+            f"returned {_RESULTS.get(cascade.first.code or 0, 'an error')} without a warning, first at {where or said}"
+        )
+    else:
+        what = f"failed at {where}: {said}" if where and where not in said else f"failed: {said}"
+    named = [r for p in procs for r in _ranks(job, p)]
+    # messages of the wrong size come from ranks that were set up otherwise than their peers
+    odd = _set_apart(job, run, cascade, code)
+    guilty = odd or _guilty(job, group, named)
+    if not guilty and known is not None and known.name == "bootstrap.truncated" and len(set(named)) == 1:
+        # who expects less than its peer sends has fewer connections to make: a send or recv of its own is missing
+        guilty = list(named)
+    explanation = f"{job.whos(procs)} reported this first cause."
+    # what is harmless as a rule was not so here
+    sure = known is not None and known.severity not in ("harmless", "info") and not faults.unknown(event)
+    if known is not None and known.meaning and sure:
+        explanation += f" {known.meaning}"
+    explanation += _route(cascade)
+    if victims:
+        explanation += f" The errors of {job.whos(victims)} follow from it."
+    confidence = 0.95 if cascade.own is True else 0.7
+    if cascade.first.chain:
+        confidence = 0.75
+    if not lead:
+        confidence = max(0.5, confidence - 0.25)
+    elif rivals:
+        confidence -= 0.1
+    step = known.next_step if known is not None and known.next_step and sure else None
+    return job.finding(
+        code,
+        run=run,
+        title=f"{job.whos(procs)} {what}",
+        severity=Severity.ERROR,
+        confidence=round(confidence, 2),
+        explanation=explanation,
+        next_step=step or CODES[code].next_step,
+        refs=_evidence(group, after),
+        ranks=sorted({*named, *guilty, *(r for p in victims for r in _ranks(job, p))}),
+        # where no rank is known the processes alone say who it was
+        procs=[*procs, *victims] if named else _to_blame(job, group, procs),
+        culprits=guilty,
+        stage="error",
+        known_issue=issue_of(job, event, said),
+    )
+
+
+def _set_apart(job: Job, run: int, cascade: Cascade, code: str) -> list[int]:
+    """Ranks that were set up otherwise than most, where that breaks what this line complains about."""
+    known = cascade.first.known
+    if known is not None and known.finding == "PSM105":
+        return settings.odd_ranks(job, run)
+    where = faults.place(cascade.first.event) or ""
+    if code in ("PSM405", "PSM508", "PSM501", "PSM502") and where.startswith(("transport/", "transport.cc")):
+        # the handle of a peer that allocates in another way cannot be opened
+        return settings.odd_ranks(job, run, "NCCL_CUMEM_")
+    return []
+
+
+def _guilty(job: Job, group: Sequence[Cascade], named: Sequence[int]) -> list[int]:
+    """The reporting ranks, or the peer that a line of theirs points at; nobody where it points at one who cannot be named."""
+    known = group[0].first.known
+    if known is None or faults.unknown(group[0].first.event):
+        return sorted(set(named))
+    if _noticed(group):
+        return []
+    if known.finding == "PSM406" and known.blames != "self":
+        run = job.run_of(group[0].proc)
+        down = sorted({r for p in _links_down(job, run) for r in _ranks(job, p)})
+        if down:
+            return down
+    if not _elsewhere(known):
+        return sorted(set(named))
+    found = [blame.target(job, c.first.event) for c in group]
+    return sorted({at.rank for at in found if at is not None and at.rank is not None})
+
+
+def _noticed(group: Sequence[Cascade]) -> bool:
+    return any(_DAMAGED in str(value) for value in group[0].first.event.fields.values())
+
+
+def _to_blame(job: Job, group: Sequence[Cascade], procs: list[int]) -> list[int]:
+    """The processes to look at where no rank is known: those that failed, unless their lines tell of a peer."""
+    known = group[0].first.known
+    if _noticed(group):
+        return []
+    if known is None or faults.unknown(group[0].first.event) or not _elsewhere(known):
+        return procs
+    found = [blame.target(job, c.first.event) for c in group]
+    aimed = {at.proc for at in found if at is not None and at.proc is not None}
+    return _links_down(job, job.run_of(group[0].proc)) or sorted(aimed)
+
+
+def _elsewhere(known: Message) -> bool:
+    """Whether a line tells of a peer, whoever that is, rather than of the rank that prints it."""
+    return known.blames == "peer" or (known.finding == "PSM203" and known.blames == "unknown")
+
+
+def _links_down(job: Job, run: int | None) -> list[int]:
+    """Processes whose own network device reported trouble: the errors of their peers come from it."""
+    procs = {
+        c.proc
+        for c in faults.cascades(job)
+        if c.first.known is not None
+        and c.first.known.finding == "PSM406"
+        and c.first.known.blames == "self"
+        and c.severity in ("warning", "error")
+        and job.run_of(c.proc) == run
+        and not job.torn_down(c.proc)
+    }
+    return sorted(procs)
+
+
+def _ranks(job: Job, proc: int) -> list[int]:
+    rank = job.rank_of(proc)
+    return [] if rank is None else [rank]
+
+
+def _grouped(job: Job, causes: Iterable[Cascade]) -> list[list[Cascade]]:
+    groups: dict[tuple[object, ...], list[Cascade]] = {}
+    for cascade in causes:
+        groups.setdefault(_signature(job, cascade), []).append(cascade)
+    return list(groups.values())
+
+
+def find(job: Job) -> list[Finding]:
+    """One finding for each first cause of each run, and a word about errors that the job survived."""
+    out: list[Finding] = []
+    for info in job.runs:
+        causes, after = origins(job, info.index)
+        groups = _grouped(job, causes)
+        for at, group in enumerate(groups):
+            rest = after if at == 0 else []
+            out.append(_finding(job, info.index, group, rest, at == 0, len(groups) - 1))
+        if not causes and after:
+            out.append(_consequences(job, info.index, after))
+        out.extend(_survived(job, info.index))
+    return out
+
+
+def _consequences(job: Job, run: int, after: Sequence[Cascade]) -> Finding:
+    """Only victims speak: the error is real, its cause stands in no log."""
+    at = blame.suspect(job, run)
+    lead = max(after, key=lambda c: (len(c.faults), -c.proc))
+    procs = sorted({c.proc for c in after})
+    said = faults.body(job, lead.first.event)
+    known = lead.first.known
+    named = [at.rank] if at is not None and at.rank is not None else []
+    whom = f"; it points at rank {named[0]}" if named else ""
+    code = known.finding if known is not None and known.finding in ("PSM203", "PSM406", "PSM108") else "PSM401"
+    # nobody to follow the blame to: the reporting rank's own link may be the broken one
+    unclear = not named and known is not None and known.blames == "unknown"
+    peer = not lead.first.chain and (known is None or faults.unknown(lead.first.event) or _elsewhere(known))
+    return job.finding(
+        "PSM401" if code == "PSM108" else str(code),
+        run=run,
+        title=f"{job.who(lead.proc)} {'failed because of a peer' if peer else 'failed'}: {said}{whom}",
+        severity=Severity.ERROR,
+        confidence=0.65,
+        explanation=(
+            f"{job.whos(procs)} report errors that {'another process caused' if peer else 'follow from something else'}, and no log holds the cause."
+            f"{_route(lead)}"
+            + (
+                f" {known.meaning}"
+                if known is not None and known.meaning and not faults.unknown(lead.first.event)
+                else ""
+            )
+        ),
+        next_step=known.next_step if known is not None and known.next_step else None,
+        refs=_evidence([lead], after),
+        ranks=sorted({r for p in procs for r in _ranks(job, p)} | set(named)),
+        # where no rank is known the processes alone say who is to blame, and here it is none of them
+        procs=procs if not peer or unclear or any(_ranks(job, p) for p in procs) else [],
+        culprits=named or (_ranks(job, lead.proc) if unclear else []),
+        stage="error",
+        known_issue=issue_of(job, lead.first.event, said),
+    )
+
+
+def _survived(job: Job, run: int) -> list[Finding]:
+    """Errors over which the job went on: a warning where the catalogue knows the line as bad, else only a remark."""
+    groups: dict[tuple[object, ...], list[Cascade]] = {}
+    for cascade in faults.cascades(job):
+        if (
+            cascade.fatal
+            or job.run_of(cascade.proc) != run
+            or cascade.severity in ("harmless", "info")
+            or cascade.first.chain
+            or cascade.first.event.name in _OF_OTHER_RULES
+        ):
+            continue
+        groups.setdefault(_signature(job, cascade), []).append(cascade)
+    out = []
+    for group in groups.values():
+        first = group[0]
+        known = first.first.known
+        bad = first.severity in ("warning", "error")
+        went_on = first.survived or first.destroyed
+        procs = sorted({c.proc for c in group})
+        times = Counter(c.proc for c in group).total()
+        code = known.finding if bad and known is not None and known.finding in CODES else "PSM401"
+        if code in ("PSM801", "PSM108", "PSM407"):
+            continue
+        out.append(
+            job.finding(
+                str(code),
+                run=run,
+                title=f"{job.whos(procs)} warned {times} time{'s' if times > 1 else ''}{', and the job went on' if went_on else ''}: {faults.body(job, first.first.event)}",
+                severity=Severity.WARNING if bad else Severity.INFO,
+                confidence=0.6 if bad else 0.4,
+                explanation=(
+                    known.meaning
+                    if known is not None and known.meaning and not faults.unknown(first.first.event)
+                    else "A warning that no catalogue entry knows."
+                )
+                + (" The process went on after it." if went_on else " Nothing shows that it stopped anything."),
+                next_step=known.next_step if known is not None and known.next_step else None,
+                refs=[c.first.ref for c in group[:4]],
+                procs=procs,
+                known_issue=issue_of(job, first.first.event, faults.body(job, first.first.event)),
+            )
+        )
+    return out

@@ -1,0 +1,138 @@
+"""File descriptors that are handed over a Unix domain socket: asked, received, answered, done.
+
+The four stages are printed by two processes, and the id is a random 64-bit number, so it identifies the exchange by itself.
+The stage that is missing names the side that lost it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from psmkit.analysis.facts.job import Job, words
+from psmkit.analysis.inference import proof
+from psmkit.analysis.inference.sightings import by_run, sightings, told_by_errors
+from psmkit.analysis.inference.waits import Wait, fd_wait
+from psmkit.logparse.types import FdExchange, Ref
+from psmkit.model import Finding
+
+__all__ = ["find"]
+
+_ISSUE = "NVIDIA/nccl#2379"
+
+
+def find(job: Job) -> list[Finding]:
+    """PSM102 for exchanges that are shown to be lost, PSM701 for those that are open where the log ends."""
+    out = []
+    lost: dict[tuple[int | None, str, int | None, int | None], list[tuple[FdExchange, Wait]]] = defaultdict(list)
+    open_: dict[int | None, list[Wait]] = defaultdict(list)
+    for fd in job.scan.fds:
+        wait = fd_wait(job, fd)
+        if wait is None:
+            continue
+        if wait.proven:
+            lost[(wait.run, wait.stage, wait.target, wait.target_rank)].append((fd, wait))
+        else:
+            open_[wait.run].append(wait)
+    for items in lost.values():
+        out.append(_lost(job, items))
+    for run, waits in open_.items():
+        pairs = words([f"{_rank(w.rank)} from {_rank(w.target_rank)}" for w in waits], 4)
+        number = "1 fd exchange" if len(waits) == 1 else f"{len(waits)} fd exchanges"
+        out.append(
+            job.finding(
+                "PSM701",
+                run=run,
+                title=f"the log ends with {number} open ({pairs})",
+                explanation="Any log that is cut ends like this: nothing in it shows that somebody waited in vain.",
+                refs=[ref for w in waits[:4] for ref in w.refs],
+                procs=[p for w in waits for p in (w.waiter, w.target) if p is not None],
+                stage="fd exchange",
+            )
+        )
+    return [*out, *_reported(job)]
+
+
+def _rank(rank: int | None) -> str:
+    return "an unknown rank" if rank is None else f"rank {rank}"
+
+
+def _lost(job: Job, items: list[tuple[FdExchange, Wait]]) -> Finding:
+    items.sort(key=lambda item: -item[1].age)
+    fd, wait = items[0]
+    client = job.who(fd.client) if fd.client is not None else _rank(wait.rank)
+    server = job.who(wait.target) if wait.target is not None else _rank(wait.target_rank)
+    more = f", and {len(items) - 1} more like it" if len(items) > 1 else ""
+    # the log of the service must be there to say that it did not read the request
+    blind = wait.target is None
+    if wait.stage == "received":
+        what = f"the fd service of {server} never read the request"
+        side = f"{server} lost it" if not blind else f"the log of {server} was not given"
+        why = "The request was sent and its receipt is in no log: the UDS service thread of that rank stands still, is gone, or dropped it."
+        culprit = wait.target_rank
+    elif wait.stage == "answered":
+        what = f"the fd service of {server} read the request and never answered"
+        side = f"{server} lost it"
+        why = "The service read the request and its handler did not finish: exporting the handle failed or blocks, and the error is dropped there."
+        culprit = wait.target_rank
+    else:
+        what = f"{server} answered and the descriptor never arrived at {client}"
+        side = f"it was lost between {server} and {client}"
+        why = "Both sides of the service did their part; the answer was lost on the socket, or the thread that asked stands still."
+        culprit = wait.rank if _stopped(job, fd.client) else None
+    step = (
+        "Look at the UDS service thread of that rank (gdb: ncclProxyServiceUDS)."
+        if wait.stage != "done"
+        else "Look at the thread that waits in ncclIpcSocketRecvMsg, and at errors of sendmsg on the answering side."
+    )
+    refs: list[Ref | None] = [r for _, w in items[:3] for r in w.refs]
+    if wait.run is not None:
+        refs += proof.of(job, wait.run).refs[:2]
+    sure = proof.aged(wait.age, job.scan.totals.max_fd_age)
+    return job.finding(
+        "PSM102",
+        run=wait.run,
+        title=f"{client} waits for a file descriptor from {server} (opId 0x{fd.op:x}{more}): {what}",
+        confidence=0.6 if blind else 0.9 if sure else 0.8,
+        explanation=f"Stages reached: {_stages(fd)}; {side}. {why} {wait.age} more lines were read after its newest one.",
+        next_step=f"{step} NCCL_CUMEM_ENABLE=0 avoids the exchange; compare with {_ISSUE}.",
+        refs=refs,
+        procs=[p for p in (wait.target, fd.client) if p is not None],
+        ranks=sorted({r for _, w in items for r in (w.rank, w.target_rank) if r is not None}),
+        culprits=[r for r in (culprit,) if r is not None and not blind],
+        stage=f"fd {wait.stage}",
+        known_issue=_ISSUE,
+    )
+
+
+def _stages(fd: FdExchange) -> str:
+    seen = [name for name in ("asked", "received", "answered", "done") if getattr(fd, name) is not None]
+    return words(seen)
+
+
+def _stopped(job: Job, proc: int | None) -> bool:
+    run = job.run_of(proc) if proc is not None else None
+    return run is not None and proc in proof.of(job, run).suspects
+
+
+def _reported(job: Job) -> list[Finding]:
+    """Exchanges that failed with a message; the rule of errors has those that ended the job."""
+    out = []
+    events = [e for e in sightings(job, "PSM102") if e.proc >= 0 and not told_by_errors(job, e)]
+    for run, ours in by_run(job, events).items():
+        if run is not None and proof.done(job, run):
+            continue
+        procs = sorted({e.proc for e in ours})
+        out.append(
+            job.finding(
+                "PSM102",
+                run=run,
+                title=f"an fd exchange of {job.whos(procs)} failed",
+                confidence=0.7,
+                explanation="A rank reports that a request for a file descriptor, or the socket it goes over, failed.",
+                refs=[e.ref for e in ours[:6]],
+                procs=procs,
+                stage="fd exchange",
+                known_issue=_ISSUE,
+            )
+        )
+    return out

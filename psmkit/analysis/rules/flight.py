@@ -1,0 +1,378 @@
+"""Flight recorder dumps of several ranks compared: where their collectives part, and who is behind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from psmkit.analysis.facts import outside
+from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.outside import ranks_text
+from psmkit.logparse.foreign.types import FlightDump, FlightEntry
+from psmkit.model import Evidence, Finding, Severity
+
+__all__ = ["find_flight"]
+
+# Operations that all ranks call with as many elements.
+_EVEN = frozenset(
+    {
+        "all_reduce",
+        "allreduce",
+        "allreduce_coalesced",
+        "broadcast",
+        "reduce",
+        "_all_gather_base",
+        "_allgather_base",
+        "all_gather_base",
+    }
+    | {"_reduce_scatter_base", "all_gather_into_tensor", "reduce_scatter_tensor", "reduce_scatter_tensor_coalesced"}
+)
+_SHOWN = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A dump with the path it was read from."""
+
+    path: str
+    dump: FlightDump
+
+
+@dataclass(slots=True)
+class _Member:
+    """One rank in one process group. ``enqueued`` is its last collective, -1 for none; ``first`` the oldest one that the ring still holds."""
+
+    rank: int
+    path: str
+    collectives: dict[int, FlightEntry] = field(default_factory=dict)
+    p2p: list[FlightEntry] = field(default_factory=list)
+    enqueued: int = -1
+    completed: int = -1
+
+    @property
+    def first(self) -> int:
+        return min(self.collectives, default=self.enqueued + 1)
+
+    def open(self) -> int | None:
+        """Its oldest collective that is not completed."""
+        pending = [seq for seq, entry in self.collectives.items() if entry.state != "completed"]
+        return min(pending) if pending else None
+
+
+@dataclass(slots=True)
+class _Group:
+    name: str
+    desc: str
+    ranks: tuple[int, ...]
+    members: dict[int, _Member] = field(default_factory=dict)
+
+    @property
+    def title(self) -> str:
+        if self.name == "0" or self.desc == "default_pg":
+            return "the default process group"
+        return f"process group {self.name}" + (f" ({self.desc})" if self.desc and self.desc != "undefined" else "")
+
+
+def find_flight(job: Job, recorded: Sequence[Recorded], run: int | None, lasting: bool) -> list[Finding]:
+    """What the dumps show; ``lasting`` tells that lines of the job prove that it waited."""
+    out: list[Finding] = []
+    for group in _groups(recorded):
+        out.extend(_collectives(job, group, run, lasting))
+        out.extend(_pairs(job, group, run))
+    nameless = [r for r in recorded if r.dump.rank is None]
+    if nameless and len(recorded) > 1:
+        out.append(
+            _with(
+                job.finding(
+                    "PSM604",
+                    run=run,
+                    title=f"{len(nameless)} flight recorder dumps do not tell their rank and were left out",
+                    next_step="Name the files after their ranks (nccl_trace_rank_3.json), or put the dumps into one object with the ranks as keys.",
+                ),
+                [Evidence(r.path, 1, "") for r in nameless[:_SHOWN]],
+            )
+        )
+    return out
+
+
+def _groups(recorded: Sequence[Recorded]) -> list[_Group]:
+    out: dict[tuple[str, tuple[int, ...]], _Group] = {}
+    for index, item in enumerate(recorded):
+        dump = item.dump
+        rank = dump.rank if dump.rank is not None else (index if len(recorded) == 1 else None)
+        if rank is None:
+            continue
+        names = dict.fromkeys([*dump.groups, *dump.status, *(e.group for e in dump.entries)])
+        for name in names:
+            known = dump.groups.get(name)
+            # Groups of one name and other members are other groups: names are counted per process in some releases.
+            ranks = known.ranks if known is not None else ()
+            group = out.setdefault((name, ranks), _Group(name, known.desc if known is not None else "", ranks))
+            member = group.members.setdefault(rank, _Member(rank, item.path))
+            status = dump.status.get(name)
+            if status is not None:
+                member.enqueued, member.completed = (
+                    max(member.enqueued, status.enqueued),
+                    max(member.completed, status.completed),
+                )
+        for entry in dump.entries:
+            known = dump.groups.get(entry.group)
+            member = out[(entry.group, known.ranks if known is not None else ())].members[rank]
+            if entry.is_p2p:
+                member.p2p.append(entry)
+            elif entry.seq >= 0:
+                # Several operations of one coalesced call share a number; the first one stands for it.
+                member.collectives.setdefault(entry.seq, entry)
+                member.enqueued = max(member.enqueued, entry.seq)
+    return list(out.values())
+
+
+def _numel(shapes: Iterable[Sequence[int]]) -> int:
+    total = 0
+    for shape in shapes:
+        size = 1
+        for dim in shape:
+            size *= dim
+        total += size
+    return total
+
+
+def _same(one: FlightEntry, other: FlightEntry) -> bool:
+    if one.op != other.op:
+        return False
+    if one.op in _EVEN and one.input_sizes and other.input_sizes:
+        return _numel(one.input_sizes) == _numel(other.input_sizes) and (
+            not one.dtypes or not other.dtypes or one.dtypes == other.dtypes
+        )
+    return True
+
+
+def _describe(entry: FlightEntry) -> str:
+    size = f" of {_numel(entry.input_sizes)} elements" if entry.input_sizes else ""
+    kind = f" ({entry.dtypes[0]})" if entry.dtypes else ""
+    return f"{entry.op}{size}{kind}"
+
+
+def _line(member: _Member, entry: FlightEntry) -> Evidence:
+    place = f", called in {entry.frame}" if entry.frame else ""
+    return Evidence(
+        member.path,
+        1,
+        f"rank {member.rank}: {_describe(entry)}, number {entry.seq} of group {entry.group}: {entry.state}{place}",
+    )
+
+
+def _with(finding: Finding, evidence: Iterable[Evidence]) -> Finding:
+    return replace(finding, evidence=(*finding.evidence, *evidence))
+
+
+def _procs(job: Job, run: int | None, ranks: Iterable[int]) -> list[int]:
+    if run is None or run >= len(job.runs):
+        return []
+    return [p for r in ranks if (p := job.proc_of(run, r)) is not None]
+
+
+def _collectives(job: Job, group: _Group, run: int | None, lasting: bool) -> list[Finding]:
+    members = group.members
+    mismatch = _divergence(job, group, run)
+    if mismatch is not None:
+        return [mismatch]
+    opened = {m.rank: seq for m in members.values() if (seq := m.open()) is not None}
+    if not opened:
+        return []
+    work = min(opened.values())
+    waiting = [m for m in members.values() if opened.get(m.rank) == work]
+    entry = waiting[0].collectives[work]
+    what = f"{_describe(entry)}, number {work} of {group.title}"
+    behind = sorted((m for m in members.values() if m.enqueued < work), key=lambda m: m.rank)
+    evidence = [_line(m, m.collectives[work]) for m in waiting[:_SHOWN]]
+    absent = sorted(set(group.ranks) - members.keys())
+    if behind:
+        return [_behind(job, group, run, lasting, what, waiting, behind, evidence)]
+    late = [m for m in waiting if m.collectives[work].state == "scheduled"]
+    started = [m for m in waiting if m.collectives[work].state == "started"]
+    if late and started and 2 * len(late) < len(members):
+        return [_scheduled(job, run, lasting, what, late, started, evidence)]
+    note = f" There is no dump of {ranks_text(absent)}." if absent else ""
+    proven = lasting or bool(absent)
+    return [
+        _with(
+            job.finding(
+                "PSM305",
+                run=run,
+                title=f"{what} was called by {'all ranks' if not absent else 'all ranks that left a dump'} and is not complete on {ranks_text(m.rank for m in waiting)}"
+                + (f"; no dump of {ranks_text(absent)}" if absent else ""),
+                severity=Severity.ERROR if proven else Severity.WARNING,
+                confidence=0.8 if lasting else 0.6,
+                explanation=f"The flight recorders agree on the collectives up to {work}, so the program's order is not the fault."
+                + note
+                + (
+                    ""
+                    if lasting
+                    else " A dump of a job that works looks like this too, where it was not taken after a timeout."
+                ),
+                next_step="Look at the ranks without a dump first: did they die, do they hang outside torch?"
+                if absent
+                else "Look below torch: stacks of the proxy threads, RAS, link counters, Xid messages.",
+                ranks=sorted({m.rank for m in waiting} | set(absent)),
+                procs=_procs(job, run, (m.rank for m in waiting)),
+                culprits=absent if absent and 2 * len(absent) < len(group.ranks) else [],
+            ),
+            evidence,
+        )
+    ]
+
+
+def _behind(
+    job: Job,
+    group: _Group,
+    run: int | None,
+    lasting: bool,
+    what: str,
+    waiting: Sequence[_Member],
+    behind: Sequence[_Member],
+    evidence: Sequence[Evidence],
+) -> Finding:
+    ranks = [m.rank for m in behind]
+    last = []
+    for member in behind[:_SHOWN]:
+        entry = member.collectives.get(member.enqueued)
+        if entry is not None:
+            last.append(_line(member, entry))
+        else:
+            last.append(
+                Evidence(
+                    member.path, 1, f"rank {member.rank}: last collective of group {group.name} is {member.enqueued}"
+                )
+            )
+    numbers = outside.joined(str(n) for n in sorted({m.enqueued for m in behind}))
+    return _with(
+        job.finding(
+            "PSM302",
+            run=run,
+            title=f"{ranks_text(ranks)} never called {what}: {ranks_text(m.rank for m in waiting)} wait{'s' if len(waiting) == 1 else ''} there",
+            confidence=0.93 if lasting else 0.85,
+            explanation=f"The last collective that {ranks_text(ranks)} called in {group.title} is {numbers}; the others called the next one and wait.",
+            ranks=ranks,
+            procs=_procs(job, run, ranks),
+            culprits=ranks if 2 * len(ranks) <= len(group.members) or len(group.members) == 2 else [],
+        ),
+        [*last, *evidence],
+    )
+
+
+def _scheduled(
+    job: Job,
+    run: int | None,
+    lasting: bool,
+    what: str,
+    late: Sequence[_Member],
+    started: Sequence[_Member],
+    evidence: Sequence[Evidence],
+) -> Finding:
+    ranks = [m.rank for m in late]
+    return _with(
+        job.finding(
+            "PSM302",
+            run=run,
+            title=f"{what} has started on {ranks_text(m.rank for m in started)} and not on {ranks_text(ranks)}",
+            severity=Severity.ERROR if lasting else Severity.WARNING,
+            confidence=0.8 if lasting else 0.6,
+            explanation="All ranks called it; on these the GPU has not begun it, so something earlier on their streams does not end.",
+            next_step="See what runs on the GPU of these ranks: an endless kernel, another communicator's collective, a copy that waits.",
+            ranks=ranks,
+            procs=_procs(job, run, ranks),
+            culprits=ranks,
+        ),
+        evidence,
+    )
+
+
+def _divergence(job: Job, group: _Group, run: int | None) -> Finding | None:
+    """The first number under which ranks called different collectives, if it is not complete everywhere."""
+    members = [m for m in group.members.values() if m.collectives]
+    if len(members) < 2:
+        return None
+    start = max(m.first for m in members)
+    for seq in sorted({s for m in members for s in m.collectives if s >= start}):
+        here = [(m, e) for m in members if (e := m.collectives.get(seq)) is not None]
+        kinds: list[list[tuple[_Member, FlightEntry]]] = []
+        for item in here:
+            kind = next((k for k in kinds if _same(k[0][1], item[1])), None)
+            if kind is None:
+                kinds.append([item])
+            else:
+                kind.append(item)
+        if len(kinds) < 2 or all(e.state == "completed" for _, e in here):
+            continue
+        kinds.sort(key=len, reverse=True)
+        odd = [m.rank for kind in kinds[1:] for m, _ in kind]
+        parts = [f"{ranks_text(m.rank for m, _ in kind)} called {_describe(kind[0][1])}" for kind in kinds[:_SHOWN]]
+        return _with(
+            job.finding(
+                "PSM301",
+                run=run,
+                title=f"collective mismatch at number {seq} of {group.title}: {outside.joined(parts)}",
+                confidence=0.93,
+                explanation=f"The flight recorders of {group.title} agree up to number {seq - 1} and part there: {outside.joined(parts)}.",
+                ranks=sorted(m.rank for m, _ in here),
+                procs=_procs(job, run, (m.rank for m, _ in here)),
+                culprits=sorted(odd) if len(kinds[0]) > len(odd) else [],
+            ),
+            [_line(*kind[0]) for kind in kinds[:_SHOWN]],
+        )
+    return None
+
+
+def _pairs(job: Job, group: _Group, run: int | None) -> list[Finding]:
+    """Sends and recvs that are open on one side and were never called on the other."""
+    sent: dict[tuple[int, int], list[tuple[_Member, FlightEntry]]] = {}
+    received: dict[tuple[int, int], list[tuple[_Member, FlightEntry]]] = {}
+    for member in group.members.values():
+        for entry in member.p2p:
+            if entry.state == "completed":
+                continue
+            kind, _, pair = entry.op.partition(" ")
+            one, arrow, other = pair.partition("->") if "->" in pair else pair.partition("<-")
+            if not (one.strip().isdigit() and other.strip().isdigit()):
+                continue
+            ours, theirs = int(one), int(other)
+            if arrow == "->" and kind == "send":
+                sent.setdefault((ours, theirs), []).append((member, entry))
+            elif arrow == "<-" and kind == "recv":
+                received.setdefault((theirs, ours), []).append((member, entry))
+    out = []
+    for (src, dst), here, there, side in _open(sent, received):
+        waits, owes = (src, dst) if side == "send" else (dst, src)
+        peer = group.ranks[owes] if owes < len(group.ranks) else owes
+        if peer not in group.members:
+            continue
+        member, entry = here[0]
+        out.append(
+            _with(
+                job.finding(
+                    "PSM303",
+                    run=run,
+                    title=f"{len(here) - there} {side}{'s' if len(here) - there > 1 else ''} between ranks {src} and {dst} of {group.title} wait: rank {owes} never called the other side",
+                    confidence=0.75,
+                    explanation=f"Rank {waits} has {len(here)} open, rank {owes} has {there} open towards it.",
+                    ranks=[member.rank, peer],
+                    procs=_procs(job, run, [member.rank, peer]),
+                    culprits=[peer],
+                ),
+                [_line(member, entry)],
+            )
+        )
+    return out
+
+
+def _open(
+    sent: Mapping[tuple[int, int], list[tuple[_Member, FlightEntry]]],
+    received: Mapping[tuple[int, int], list[tuple[_Member, FlightEntry]]],
+) -> Iterable[tuple[tuple[int, int], list[tuple[_Member, FlightEntry]], int, str]]:
+    for pair in sorted({*sent, *received}):
+        sends, recvs = sent.get(pair, []), received.get(pair, [])
+        if len(sends) > len(recvs):
+            yield pair, sends, len(recvs), "send"
+        elif len(recvs) > len(sends):
+            yield pair, recvs, len(sends), "recv"

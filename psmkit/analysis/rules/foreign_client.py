@@ -1,0 +1,117 @@
+"""Clients that are not NCCL on NCCL's ports: the wrong magic is the first eight bytes they sent, and tells who they are."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from psmkit.analysis.facts.job import Job
+from psmkit.analysis.inference import faults
+from psmkit.analysis.inference.known import issue_of
+from psmkit.logparse.types import Event, Ref
+from psmkit.model import Finding, Severity
+
+__all__ = ["decode", "find"]
+
+_HTTP = ("GET ", "HEAD ", "POST ", "PUT ", "DELETE ", "OPTIONS ", "PATCH ", "TRACE ", "CONNECT ")
+_MASK = (1 << 64) - 1
+
+
+def decode(magic: int) -> tuple[str, str]:
+    """The bytes of a wrong magic as text, and what protocol they begin. NCCL compares little-endian integers."""
+    raw = (magic & _MASK).to_bytes(8, "little")
+    shown = "".join(chr(b) if 32 <= b < 127 else "." for b in raw)
+    text = raw.decode("latin-1")
+    if raw == bytes(8):
+        return shown, "zeros: a port scan, a health check, or a peer that closed at once"
+    if text.startswith("GET /met"):
+        return shown, "an HTTP request for /metrics: a Prometheus scraper"
+    if text.startswith(("GET /hea", "GET /rea", "GET /liv")):
+        return shown, "an HTTP health check"
+    if text.startswith(_HTTP):
+        return shown, "an HTTP request"
+    if text.startswith("PRI * HT"):
+        return shown, "HTTP/2 or gRPC"
+    if text.startswith("SSH-"):
+        return shown, "SSH"
+    if raw[0] in (0x16, 0x15) and raw[1] == 3 and raw[2] <= 4:
+        return shown, "a TLS handshake"
+    if raw[0] & 0x80 and raw[2] == 1 and raw[3] in (0, 3):
+        return shown, "an old SSL hello"
+    if text.startswith(("*1\r\n", "*2\r\n", "*3\r\n", "PING", "INFO\r")):
+        return shown, "Redis"
+    if text.startswith(("EHLO", "HELO", "QUIT", "HELP")):
+        return shown, "a mail client or a port scanner"
+    if text.startswith("RFB "):
+        return shown, "VNC"
+    if raw[:4] == b"\x03\x00\x00" + raw[3:4] and raw[5:6] == b"\xe0":
+        return shown, "a remote desktop client or a port scanner"
+    if raw[:4] == b"\x00\x00\x00\x00":
+        return shown, "bytes that no known protocol begins with"
+    if all(32 <= b < 127 or b in (9, 10, 13) for b in raw):
+        return shown, "text of an unknown protocol"
+    return shown, "another NCCL job or another release, or an unknown binary protocol"
+
+
+def find(job: Job) -> list[Finding]:
+    """PSM106, one finding for each process that a foreign client reached."""
+    found: dict[int, list[Event]] = defaultdict(list)
+    for event in job.events("socket.magic.wrong"):
+        if isinstance(event.fields.get("magic"), int) and event.proc >= 0:
+            found[event.proc].append(event)
+    return [_finding(job, proc, events) for proc, events in sorted(found.items())]
+
+
+def _finding(job: Job, proc: int, events: list[Event]) -> Finding:
+    first = events[0]
+    shown, protocol = decode(int(first.fields["magic"]))
+    run = job.run_of(proc)
+    # the thread that accepted it may be lost to the ranks it serves
+    after, silence = _afterwards(job, first)
+    survived = job.torn_down(proc) or (run is not None and _went_on(job, proc, events[-1]))
+    rank = job.rank_of(proc)
+    times = len(events)
+    sender = first.fields.get("addr")
+    source = f" from {sender}" if isinstance(sender, str) else ""
+    return job.finding(
+        "PSM106",
+        run=run,
+        title=f'a client that is not NCCL{source} reached a port of {job.who(proc)}: "{shown}" is {protocol}',
+        severity=Severity.WARNING if survived else Severity.ERROR,
+        confidence=0.7 if survived else 0.85,
+        explanation=(
+            f"The first eight bytes of a new connection were {int(first.fields['magic']) & _MASK:#x}, little-endian "
+            f'"{shown}"{f", {times} times" if times > 1 else ""}. Releases up to 2.29 leave the listening thread in an error after that, '
+            f"so that calls to it stay unanswered. {after}"
+        ),
+        refs=[first.ref, silence, *(e.ref for e in events[1:3])],
+        procs=[proc],
+        culprits=[rank] if rank is not None and not survived else (),
+        stage="error" if not survived else None,
+        known_issue=issue_of(job, first) or "NVIDIA/nccl#1808",
+    )
+
+
+def _afterwards(job: Job, event: Event) -> tuple[str, Ref | None]:
+    if not 0 <= event.thread < len(job.scan.threads):
+        return "", None
+    thread = job.scan.threads[event.thread]
+    # the return codes below the warning are still its own
+    own = [
+        f.ref.seq
+        for c in faults.cascades(job)
+        if c.proc == event.proc
+        for f in c.faults
+        if f.event.thread == event.thread
+    ]
+    if thread.last.seq > max(own, default=event.ref.seq):
+        return "The thread that accepted it printed more lines later.", thread.last
+    return "The thread that accepted it printed nothing more.", None
+
+
+def _went_on(job: Job, proc: int, event: Event) -> bool:
+    """Whether this process finished an init or called something after the client came."""
+    for instance in job.instances_of.get(proc, ()):
+        done = (instance.complete, instance.end)
+        if any(ref is not None and ref.seq > event.ref.seq for ref in done):
+            return True
+    return False

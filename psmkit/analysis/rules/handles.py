@@ -1,0 +1,55 @@
+"""Handles of one process in the hands of another.
+
+An equal number in two processes proves nothing: allocators give the same addresses everywhere. It takes a birth in one process, a use in
+another, and no birth of that number there; or CUDA's own word that the handle is not one of this process.
+"""
+
+from __future__ import annotations
+
+from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.ledgers import foreign
+from psmkit.analysis.inference import proof
+from psmkit.analysis.inference.sightings import by_run, sightings, told_by_errors
+from psmkit.model import Finding, Severity
+
+__all__ = ["find"]
+
+
+def find(job: Job) -> list[Finding]:
+    """PSM507."""
+    out = []
+    for used, born in foreign(job):
+        key = " ".join(f"0x{k:x}" if isinstance(k, int) and k > 4096 else str(k) for k in used.key)
+        rank = job.rank_of(used.proc)
+        out.append(
+            job.finding(
+                "PSM507",
+                run=job.run_of(used.proc),
+                title=f"{job.who(used.proc)} uses {used.ledger.removeprefix('handle.')} {key}, which was born in {job.who(born.proc)}",
+                confidence=0.9,
+                explanation="It was made by the one process and used by the other, which never made one of that value: a struct with local handles crossed the border.",
+                refs=[born.opened, used.imported],
+                procs=[used.proc, born.proc],
+                culprits=[rank] if rank is not None else [],
+                stage="handles",
+            )
+        )
+    for run, events in by_run(job, sightings(job, "PSM507")).items():
+        ours = [e for e in events if e.proc >= 0 and not told_by_errors(job, e)]
+        if not ours:
+            continue
+        procs = sorted({e.proc for e in ours})
+        done = run is not None and proof.done(job, run)
+        out.append(
+            job.finding(
+                "PSM507",
+                run=run,
+                title=f"{job.whos(procs)} used a handle that is not its own, or no longer valid",
+                severity=Severity.INFO if done else Severity.WARNING,
+                confidence=0.6,
+                refs=[e.ref for e in ours[:6]],
+                procs=procs,
+                stage="handles",
+            )
+        )
+    return out

@@ -1,0 +1,94 @@
+"""Warnings and error codes that look bad and mean nothing: named, so that nobody follows them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from psmkit.analysis.facts.job import Job
+from psmkit.analysis.inference import faults
+from psmkit.analysis.inference.known import issue_of
+from psmkit.logparse.types import Event, Ref
+from psmkit.model import Finding, Severity
+
+__all__ = ["find"]
+
+
+def find(job: Job) -> list[Finding]:
+    """PSM801, one finding for each kind of line in each run."""
+    groups: dict[tuple[int | None, str], list[Event]] = defaultdict(list)
+    steps: dict[tuple[int | None, str], Event] = {}
+    inside: set[Ref] = set()
+    for cascade in faults.cascades(job):
+        run = job.run_of(cascade.proc)
+        inside.update(f.ref for f in cascade.faults)
+        if cascade.severity == "harmless" and not cascade.fatal:
+            groups[(run, cascade.first.event.name)].append(cascade.first.event)
+            for step in cascade.chain[:1]:
+                steps.setdefault((run, cascade.first.event.name), step.event)
+        elif cascade.first.chain and not cascade.fatal and (cascade.survived or cascade.destroyed):
+            groups[(run, cascade.first.event.name)].append(cascade.first.event)
+    harmless: dict[str, bool] = {}
+    for event in job.scan.events:
+        if event.name not in harmless:
+            known = faults.message(job, event.name)
+            harmless[event.name] = known is not None and known.severity == "harmless" and known.finding == "PSM801"
+        if harmless[event.name] and event.ref not in inside:
+            groups[(job.run_of_event(event), event.name)].append(event)
+    out: list[Finding] = []
+    small: dict[int | None, list[list[Event]]] = defaultdict(list)
+    for (run, name), events in groups.items():
+        if events[0].level == "WARN" or events[0].ref in inside:
+            out.append(_finding(job, run, events, steps.get((run, name))))
+        else:
+            small[run].append(events)
+    return out + [_remarks(job, run, kinds) for run, kinds in small.items()]
+
+
+def _remarks(job: Job, run: int | None, kinds: list[list[Event]]) -> Finding:
+    """All that is said at the level INFO about things that are not there and not needed, in one finding."""
+    procs = sorted({e.proc for events in kinds for e in events if e.proc >= 0})
+    first = kinds[0][0]
+    more = f" and {len(kinds) - 1} more kind{'s' if len(kinds) > 2 else ''} of such lines" if len(kinds) > 1 else ""
+    meanings = [
+        known.meaning
+        for events in kinds
+        if (known := faults.message(job, events[0].name)) is not None and known.meaning
+    ]
+    return job.finding(
+        "PSM801",
+        run=run,
+        title=f"harmless: {faults.body(job, first)}{more}",
+        severity=Severity.INFO,
+        confidence=0.8,
+        explanation=" ".join(meanings) or None,
+        refs=[events[0].ref for events in kinds],
+        procs=procs,
+    )
+
+
+def _finding(job: Job, run: int | None, events: list[Event], step: Event | None) -> Finding:
+    first = events[0]
+    known = faults.message(job, first.name)
+    procs = sorted({e.proc for e in events if e.proc >= 0})
+    times = sum(e.count for e in events)
+    if known is not None and known.severity == "harmless":
+        meaning = known.meaning or "It does not matter by itself."
+        title = f"harmless: {faults.body(job, first)}"
+    else:
+        meaning = "A function returned an error that its caller expected: the process went on after it."
+        title = f"harmless return code: {faults.body(job, first)}"
+    if step is not None:
+        meaning += " The chain of return codes below it belongs to it."
+    return job.finding(
+        "PSM801",
+        run=run,
+        title=title,
+        severity=Severity.INFO,
+        confidence=0.8,
+        explanation=f"{meaning} Seen {times} time{'s' if times > 1 else ''}{f' on {job.whos(procs)}' if procs else ''}.",
+        next_step=(known.next_step if known is not None and known.next_step and known.severity == "harmless" else "")
+        or None,
+        refs=[first.ref, step.ref if step is not None else None, *(e.ref for e in events[1:2])],
+        procs=procs,
+        known_issue=issue_of(job, first) if known is not None and known.severity == "harmless" else None,
+    )

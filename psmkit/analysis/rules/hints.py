@@ -1,0 +1,144 @@
+"""What the evidence cannot tell, and what is worth a look: findings that never make a verdict worse."""
+
+from __future__ import annotations
+
+from psmkit.analysis.facts.job import Job, words
+from psmkit.analysis.inference import proof
+from psmkit.analysis.inference.sightings import by_run, sightings
+from psmkit.analysis.rules.start import past_bootstrap
+from psmkit.logparse.types import MessageCount, Ref
+from psmkit.model import Finding
+
+__all__ = ["find"]
+
+
+def find(job: Job) -> list[Finding]:
+    """PSM702, PSM703, PSM704, PSM705 and PSM604."""
+    return [*_missing(job), *_data_plane(job), *_response_sizes(job), *_torn(job), *_mute_dumps(job)]
+
+
+def _missing(job: Job) -> list[Finding]:
+    out = []
+    for run in job.runs:
+        missing = [str(r) for r in job.missing_ranks(run.index)]
+        if not missing or not past_bootstrap(job, run):
+            continue
+        starts = [i.start or i.complete for i in job.members.get(run.world, [])[:2]] if run.world is not None else []
+        many = len(missing) > 1
+        out.append(
+            job.finding(
+                "PSM702",
+                run=run.index,
+                title=f"the {'logs' if many else 'log'} of rank{'s' if many else ''} {words(missing, 10)} of {run.nranks} {'are' if many else 'is'} missing",
+                explanation=(
+                    "The others came past the point where all ranks meet, so these ranks ran as well. What they printed last may be what matters."
+                ),
+                refs=starts,
+                ranks=[int(r) for r in missing],
+                stage="evidence",
+            )
+        )
+    return out
+
+
+def _data_plane(job: Job) -> list[Finding]:
+    """A log whose control plane is complete and that ends without a teardown says nothing about what moves the data."""
+    out = []
+    for run in job.runs:
+        ours = proof.of(job, run.index)
+        if ours.done or ours.failed or ours.lasting or job.missing_ranks(run.index):
+            continue
+        if any(w.run == run.index for w in job.waits()):
+            continue
+        calls = _counts(job, run.procs, "proxy.call.matched", "proxy.call.dequeued")
+        fds = _counts(job, run.procs, "proxy.fd.done")
+        answered = sum(c.count for c in calls)
+        if not answered:
+            continue
+        descriptors = sum(c.count for c in fds)
+        also = f" and {descriptors} fd {'exchange' if descriptors == 1 else 'exchanges'}" if descriptors else ""
+        out.append(
+            job.finding(
+                "PSM703",
+                run=run.index,
+                title=f"the control plane is clean ({answered} proxy calls{also} complete), and the data plane is not in the log",
+                refs=[max((c.last for c in group), key=lambda r: (r.file, r.line)) for group in (calls, fds) if group],
+                stage="data plane",
+            )
+        )
+    return out
+
+
+def _counts(job: Job, procs: frozenset[int], *names: str) -> list[MessageCount]:
+    return [c for c in job.scan.counts if c.name in names and c.proc in procs]
+
+
+def _response_sizes(job: Job) -> list[Finding]:
+    """Setup answers that differ by role: the larger is what a whole private struct looks like, in healthy builds too."""
+    out = []
+    for run in job.runs:
+        sizes: dict[str, set[int]] = {}
+        refs: dict[tuple[str, int], Ref] = {}
+        for tally in job.scan.services:
+            if tally.proc not in run.procs:
+                continue
+            for (role, size), ref in tally.setups.items():
+                sizes.setdefault(role, set()).add(size)
+                refs.setdefault((role, size), ref)
+        send, recv = sizes.get("send", set()), sizes.get("recv", set())
+        if len(send) != 1 or len(recv) != 1:
+            continue
+        sent, received = next(iter(send)), next(iter(recv))
+        if sent < 2 * received - 32 or sent < 128:
+            continue
+        out.append(
+            job.finding(
+                "PSM704",
+                run=run.index,
+                title=f"send-side Setup answers have {sent} bytes and recv-side ones {received}: as large as a whole private struct",
+                confidence=0.3,
+                refs=[refs[("send", sent)], refs[("recv", received)]],
+                stage="proxy Setup",
+            )
+        )
+    return out
+
+
+def _torn(job: Job) -> list[Finding]:
+    totals = job.scan.totals
+    if not totals.torn and not totals.glued:
+        return []
+    parts = [f"{n} {what}" for n, what in ((totals.torn, "torn"), (totals.glued, "glued")) if n]
+    return [
+        job.finding(
+            "PSM705",
+            run=0 if len(job.runs) == 1 else None,
+            title=f"{' and '.join(parts)} {'line' if totals.torn + totals.glued == 1 else 'lines'} in the log",
+            confidence=0.9,
+            stage="evidence",
+        )
+    ]
+
+
+def _mute_dumps(job: Job) -> list[Finding]:
+    """A proxy dump shows one communicator's progress state and leaves out the others."""
+    out = []
+    for run, events in by_run(job, sightings(job, "PSM604")).items():
+        groups = len(job.runs[run].groups) if run is not None else 0
+        shown = [e for e in sightings(job, "PSM304") if e.name.startswith("proxydump.") and job.run_of_event(e) == run]
+        if shown:
+            continue
+        out.append(
+            job.finding(
+                "PSM604",
+                run=run,
+                title="a proxy dump shows no operation: it prints the state of one communicator only"
+                + (f", and this run has {groups}" if groups > 1 else ""),
+                confidence=0.8,
+                refs=[e.ref for e in events[:4]],
+                procs=sorted({e.proc for e in events if e.proc >= 0}),
+                stage="proxy dump",
+                known_issue="NVIDIA/nccl#1930",
+            )
+        )
+    return out

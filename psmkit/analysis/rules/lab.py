@@ -1,0 +1,304 @@
+"""What `psmkit lab run` saw of its ranks from outside: who died, who was stopped, who stood still and who waited for that, who failed first.
+
+The lab ended the ranks that were left at its deadline, so their records have no clean end; its words come before what these look like.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+
+from psmkit.analysis.facts.job import Job, number
+from psmkit.analysis.facts.outside import joined, ranks_text
+from psmkit.analysis.rules import steps
+from psmkit.logparse.types import Event, Ref
+from psmkit.model import Finding, Severity
+
+__all__ = ["find"]
+
+#: A stage that lasts shorter than this when a deadline passes may be on its way.
+_STANDS_STILL = 1.0
+#: Of the time that a run was given.
+_PART = 0.25
+_DEADLINE = re.compile(r"deadline of ([\d.]+) s\b")
+#: Lines that show that nothing moved for the time that a stall takes to be reported.
+_STALLS = (
+    "libpsm.p2p.stalled",
+    "libpsm.net.stalled",
+    "hostcuda.stall",
+    "hostcuda.stall_host_function",
+    "hostcuda.stall_thread",
+)
+#: Words of a rank that failed because of another one.
+_FOLLOWS = re.compile(
+    r"\brank \d+ (?:ended the operation|\(process \d+\)|.{0,40}\bdied\b)|\brank \d+, the \w+, ended operation|returned ncclRemoteError"
+    r"|closed (?:the socket|its connections)|nobody listens"
+)
+#: The words of a failure that name the rank that did not do its part.
+_NAMED = re.compile(
+    r"\brank (\d+)\b(?:.{0,60}(?:\bdied\b|closed|did not answer|has not answered|no answer)|, the \w+, ended operation|.{0,80}ncclRemoteError)"
+)
+#: The words of who noticed that what it shares with another rank is damaged: either of them may have done that.
+_DAMAGED = re.compile(r"\brank (\d+) published (\w+) \d+ .*\bwritten by something else")
+#: Wrong data tells where the first of it is from.
+_FROM = re.compile(r"the first is from rank (\d+):")
+_BY_ANOTHER = "lab"  # told by: the rank itself had nothing to tell
+
+
+def find(job: Job) -> list[Finding]:
+    """PSM402 for ranks that died, PSM304 for those that stand still, PSM401 for the first that failed, PSM505 for what is left."""
+    out: list[Finding] = []
+    for run in sorted({r for e in job.events("lab.") if (r := job.run_of_event(e)) is not None}):
+        words: dict[str, list[Event]] = defaultdict(list)
+        for event in job.events("lab.", run=None):
+            if job.run_of_event(event) == run:
+                words[event.name].append(event)
+        died = words["lab.rank.died"]
+        out += _deaths(job, run, died, words["lab.rank.failed"])
+        still = _standing(job, run, words)
+        out += still
+        origin = bool(died) or any(f.stage == "stopped" for f in still)
+        out += _failures(job, run, words["lab.rank.failed"], consequence=origin)
+        out += _left(job, run, words)
+    return out
+
+
+def _rank(event: Event) -> int:
+    return number(event.fields, "rank") or 0
+
+
+def _told(event: Event) -> str:
+    return f"{event.fields.get('status')}: {event.fields.get('reason')}"
+
+
+def _deaths(job: Job, run: int, died: Sequence[Event], failed: Sequence[Event]) -> list[Finding]:
+    out = []
+    own = [e for e in failed if e.fields.get("by") != _BY_ANOTHER]
+    for place, event in enumerate(died):
+        rank, stage = _rank(event), str(event.fields.get("stage"))
+        survivors = joined(f"rank {_rank(e)} in stage {e.fields.get('stage')}: {_told(e)}" for e in (own or failed)[:3])
+        out.append(
+            job.finding(
+                "PSM402",
+                run=run,
+                title=f"rank {rank} died by {event.fields.get('signame')} in stage {stage}",
+                confidence=0.97 if place == 0 else 0.9,
+                explanation=f"The lab saw process {event.fields.get('pid')} end {event.fields.get('after')} s after the start, and did not end it itself."
+                + (f" What the others said: {survivors}." if survivors else ""),
+                next_step=f"Look at the last lines of rank {rank}, and at its record: they tell where it was.",
+                refs=[event.ref, *_last_line(job, run, rank), *(e.ref for e in (own or failed)[:3])],
+                ranks=[rank],
+                culprits=[rank],
+                stage=stage,
+            )
+        )
+    return out
+
+
+def _last_line(job: Job, run: int, rank: int) -> list[Ref]:
+    proc = job.proc_of(run, rank)
+    return [job.process(proc).last] if proc is not None else []
+
+
+def _standing(job: Job, run: int, words: dict[str, list[Event]]) -> list[Finding]:
+    stopped, hung, waits = words["lab.rank.stopped"], words["lab.rank.hung"], words["lab.rank.waits"]
+    out = []
+    if stopped:
+        ranks = sorted(map(_rank, stopped))
+        others = sorted(_rank(e) for e in (*hung, *waits))
+        stage = str(stopped[0].fields.get("stage"))
+        state = stopped[0].fields.get("state")
+        many = len(ranks) > 1
+        out.append(
+            job.finding(
+                "PSM304",
+                run=run,
+                title=f"{ranks_text(ranks)} {'are' if many else 'is'} stopped (process state {state}) in stage {stage}"
+                + (f"; {ranks_text(others)} cannot go on without {'them' if many else 'it'}" if others else ""),
+                confidence=0.97,
+                explanation="When the deadline of the run passed the kernel said that the process is stopped: by SIGSTOP, by a terminal, or by a debugger.",
+                next_step=f"See who stopped process {stopped[0].fields.get('pid')}; SIGCONT lets it go on.",
+                refs=[e.ref for e in (*stopped[:3], *waits[:2], *hung[:2])],
+                ranks=[*ranks, *others],
+                culprits=ranks,
+                stage="stopped",
+            )
+        )
+    elif hung:
+        out.append(_hung(job, run, hung, waits, words["lab.rank.failed"], _long(words["lab.run.expired"])))
+    elif waits and words["lab.run.expired"]:
+        out.append(
+            job.finding(
+                "PSM304",
+                run=run,
+                title=f"{ranks_text(map(_rank, waits))} wait, and not for the same: {words['lab.run.expired'][0].fields.get('why')}",
+                confidence=0.9,
+                refs=[e.ref for e in (*waits[:4], *words["lab.run.expired"])],
+                ranks=map(_rank, waits),
+                stage="waiting",
+            )
+        )
+    return out
+
+
+def _long(expired: Sequence[Event]) -> float:
+    """Seconds after which a stage stands still: those of a run with much to do in a long time may take some."""
+    given = [float(m[1]) for e in expired if (m := _DEADLINE.search(str(e.fields.get("why"))))]
+    return max([_STANDS_STILL, *(seconds * _PART for seconds in given)])
+
+
+def _hung(
+    job: Job, run: int, hung: Sequence[Event], waits: Sequence[Event], failed: Sequence[Event], long: float
+) -> Finding:
+    """Ranks that were at work in a stage when the deadline passed. It is an error where that is shown to be no slow work."""
+    ranks = sorted(map(_rank, hung))
+    stage = str(hung[0].fields.get("stage"))
+    longest = max(float(str(e.fields.get("since"))) for e in hung)
+    stalls = [e for e in job.events(*_STALLS) if job.run_of_event(e) == run]
+    proven = bool(stalls) or (stage != "move" and longest >= long)
+    suspects = _held_up(job, run, hung)
+    if not suspects and stage == "move":
+        # Data stands still because of one of the two ends, and that need not be the one that shows it.
+        suspects = steps.suspects(job, run) or _lacking(job, run, waits)
+    culprits = sorted(suspects) if len(suspects) == 1 else ranks if waits and stage != "move" else []
+    title = f"{ranks_text(ranks)} {'stand' if len(ranks) > 1 else 'stands'} still in stage {stage}"
+    if len(suspects) == 1:
+        title += f"; rank {culprits[0]} has to act: {suspects[culprits[0]]}"
+    elif waits:
+        first = waits[0].fields
+        title += f"; {ranks_text(map(_rank, waits))} {'wait' if len(waits) > 1 else 'waits'} for that in {first.get('what')} {first.get('name')}"
+    said = joined(f"rank {_rank(e)}: {_told(e)}" for e in failed[:3])
+    return job.finding(
+        "PSM304",
+        run=run,
+        title=title,
+        severity=Severity.ERROR if proven else Severity.WARNING,
+        confidence=0.85 if proven and culprits else 0.75 if proven else 0.5,
+        explanation=f"When the deadline of the run passed {ranks_text(ranks)} had been in stage {stage} for {longest:.1f} s."
+        + (
+            ""
+            if proven
+            else " Nothing shows that they would not have come to its end: the deadline may have been too short."
+        )
+        + (f" Before that they had said: {said}." if said else ""),
+        next_step=f"Look at the stacks of {ranks_text(culprits or ranks)}: the folder stacks of the run has them.",
+        refs=[e.ref for e in (*hung[:3], *waits[:3], *stalls[:2], *failed[:2])],
+        ranks=[*ranks, *map(_rank, waits)],
+        culprits=culprits,
+        stage=stage,
+    )
+
+
+def _held_up(job: Job, run: int, hung: Sequence[Event]) -> dict[int, str]:
+    """The rank that a fault on purpose holds for ever, by its words."""
+    over = {(e.proc, e.fields.get("site")) for e in job.events("fault.aborted", run=run)}
+    fired = [
+        e
+        for e in job.events("fault.fired", run=run)
+        if e.fields.get("action") == "hang" and (e.proc, e.fields.get("site")) not in over
+    ]
+    ranks = set(map(_rank, hung))
+    found = {rank: e for e in fired if (rank := job.rank_of(e.proc)) is not None and rank in ranks}
+    return {rank: f"PSM_FAULTS holds it in {e.fields.get('site')}" for rank, e in found.items()}
+
+
+def _lacking(job: Job, run: int, waits: Sequence[Event]) -> dict[int, str]:
+    """The one rank that has come to the end, and called less on its way there than each of those that have not."""
+    if len(waits) != 1:
+        return {}
+    rank = _rank(waits[0])
+    calls: dict[int, dict[int, int]] = defaultdict(dict)
+    for instance in job.scan.instances:
+        if job.run_of(instance.proc) == run:
+            calls[instance.group][instance.rank] = instance.ops + instance.sends + instance.recvs
+    for counts in calls.values():
+        most = set(counts.values()) - {counts.get(rank)}
+        if rank in counts and len(counts) > 2 and len(most) == 1 and counts[rank] < min(most):
+            lack = min(most) - counts[rank]
+            return {rank: f"it has made {lack} call{'s' if lack != 1 else ''} less than every other rank"}
+    return {}
+
+
+def _failures(job: Job, run: int, failed: Sequence[Event], consequence: bool) -> list[Finding]:
+    """The first failure that is no consequence of another one; wrong data, whoever says it."""
+    out = []
+    wrong = [e for e in failed if e.fields.get("by") == "data"]
+    left = [e for e in failed if e.fields.get("by") == "left"]
+    own = [e for e in failed if e not in wrong and e not in left and e.fields.get("by") != _BY_ANOTHER]
+    if wrong:
+        sender = _sender(wrong)
+        out.append(
+            job.finding(
+                "PSM401",
+                run=run,
+                title=f"data that arrived at {ranks_text(map(_rank, wrong))} is wrong: {wrong[0].fields.get('reason')}",
+                confidence=0.95,
+                explanation="The operations ended without an error, and the bytes are not those that were sent.",
+                next_step="Look at the findings about events, slots and steps: a step was published before its copy was done, or went to another place.",
+                refs=[e.ref for e in wrong[:4]],
+                ranks=[*map(_rank, wrong), *sender],
+                culprits=sender,
+                stage="data",
+            )
+        )
+    first = next((e for e in own if not _FOLLOWS.search(str(e.fields.get("reason")))), own[0] if own else None)
+    if first is None and not (wrong or left or consequence) and failed:
+        first = failed[0]  # only consequences are told: something failed all the same
+    if first is not None:
+        rank, reason = _rank(first), str(first.fields.get("reason"))
+        named = _NAMED.search(reason)
+        damaged = _DAMAGED.search(reason)
+        blamed = [] if damaged else [int(named[1]) if named else rank]
+        out.append(
+            job.finding(
+                "PSM401",
+                run=run,
+                title=f"rank {rank} failed in stage {first.fields.get('stage')}: {_told(first)}",
+                severity=Severity.WARNING if consequence else Severity.ERROR,
+                # What NCCL answered to its caller is the last word of what its log tells.
+                confidence=0.6 if consequence or first not in own or first.fields.get("by") == "nccl" else 0.75,
+                explanation="The first failure that a rank of the lab told of"
+                + (": a consequence of what else is found." if consequence else ", which the others follow from.")
+                + (
+                    f" It noticed the damage, which is not to say that it did it: {damaged[2]} has one writer, rank {damaged[1]}."
+                    if damaged
+                    else ""
+                ),
+                next_step=f"Look at what writes to the memory that rank {rank} and rank {damaged[1]} share: a wrong {damaged[2]} of rank {damaged[1]}, or a stray write of either."
+                if damaged
+                else None,
+                refs=[first.ref, *(e.ref for e in own if e is not first)][:4],
+                ranks=[rank, *([int(damaged[1])] if damaged else [])],
+                culprits=[] if consequence or first not in own else blamed,
+                stage=str(first.fields.get("stage")),
+            )
+        )
+    if left:
+        out.append(_kept(job, run, left, f"{ranks_text(map(_rank, left))}: {left[0].fields.get('reason')}"))
+    return out
+
+
+def _sender(wrong: Sequence[Event]) -> list[int]:
+    """The rank whose data is wrong wherever it arrived, where at least two received some and it has no complaint itself."""
+    named = {int(m[1]) if (m := _FROM.search(str(e.fields.get("reason")))) else None for e in wrong}
+    receivers = set(map(_rank, wrong))
+    rank = named.pop() if len(named) == 1 else None
+    return [rank] if rank is not None and len(receivers) > 1 and rank not in receivers else []
+
+
+def _left(job: Job, run: int, words: dict[str, list[Event]]) -> list[Finding]:
+    left = words["lab.run.left"]
+    return [_kept(job, run, [e], f"left behind, {e.fields.get('what')}: {e.fields.get('names')}") for e in left]
+
+
+def _kept(job: Job, run: int, events: Sequence[Event], title: str) -> Finding:
+    return job.finding(
+        "PSM505",
+        run=run,
+        title=title,
+        confidence=0.9,
+        refs=[e.ref for e in events[:4]],
+        ranks=[_rank(e) for e in events if "rank" in e.fields],
+        stage="teardown",
+    )

@@ -1,0 +1,290 @@
+"""Memory: shared memory segments, descriptors, buffers and registrations that are missing, too big, mixed up or left over."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+from psmkit.analysis.facts.job import Job, number
+from psmkit.analysis.facts.ledgers import unbalanced
+from psmkit.analysis.inference import proof
+from psmkit.analysis.inference.sightings import by_run, sightings, told_by_errors
+from psmkit.analysis.rules.descriptors import growth
+from psmkit.logparse.types import Event, Ref
+from psmkit.model import Finding, Severity
+
+__all__ = ["find"]
+
+_CREATED = ("memory.shm.allocated", "memory.shm.mmap.allocated")
+_CUMEM = ("memory.shm.cumem.allocated", "memory.shm.cumem.imported")
+_MMAP = ("memory.shm.mmap.allocated", "memory.shm.mmap.imported")
+_FALLBACK = ("memory.cumem_host.unusable", "cuda.cumem_host.fallback")
+_ISSUE = "NVIDIA/nccl#2190"
+
+
+def find(job: Job) -> list[Finding]:
+    """PSM501 to PSM508, and PSM105 for sizes on which two sides disagree."""
+    return [
+        *_attach(job),
+        *_split(job),
+        *_full(job),
+        *growth(job),
+        *unbalanced(job),
+        *_reported(job, "PSM508", "memory of a peer could not be imported"),
+        *_reported(job, "PSM509", "an allocation failed"),
+        *_sizes(job),
+    ]
+
+
+def _ranks(job: Job, procs: Iterable[int]) -> list[int]:
+    return [r for p in procs if (r := job.rank_of(p)) is not None]
+
+
+def _modes(job: Job, run: int, host: str) -> tuple[set[int], set[int]]:
+    """The processes of a host that share host memory by cuMem, and those that do by files."""
+    here = {p for p in job.runs[run].procs if job.process(p).host == host}
+    cumem = {e.proc for e in job.events(*_CUMEM, run=run)} & here
+    files = {e.proc for e in job.events(*_MMAP, *_FALLBACK, run=run)} & here
+    return cumem, files
+
+
+def _broken(event: Event) -> bool:
+    """Whether the name or the size is what a descriptor of another kind looks like when it is read as a name."""
+    name = str(event.fields.get("name", ""))
+    garbled = event.name.endswith("open_garbled") or number(event.fields, "size") == 0
+    return garbled or not name.isascii() or not name.isprintable()
+
+
+def _attaches(job: Job) -> list[Event]:
+    """Attempts to attach that failed. The catalogue tells those with a garbled name apart: they are a sign of PSM502 as well."""
+    return [*sightings(job, "PSM501"), *(e for e in sightings(job, "PSM502") if e.name == "memory.shm.open_garbled")]
+
+
+def _attach(job: Job) -> list[Finding]:
+    out = []
+    created: dict[tuple[int | None, str, str], int] = {}
+    for event in job.events(*_CREATED):
+        if event.proc >= 0:
+            key = (job.run_of(event.proc), job.process(event.proc).host, str(event.fields.get("name", "")))
+            created[key] = event.proc
+    for run, events in by_run(job, _attaches(job)).items():
+        ours = [e for e in events if e.proc >= 0]
+        if run is None or not ours or proof.done(job, run):
+            continue
+        event = ours[0]
+        name, host = str(event.fields.get("name", "")), job.process(event.proc).host
+        owner = created.get((run, host, name))
+        procs = sorted({e.proc for e in ours})
+        cumem, files = _modes(job, run, host)
+        broken = _broken(event)
+        if broken:
+            why = "The name is not one that NCCL makes, or the size is 0: a descriptor of cuMem memory was read as the name of a file. "
+            if cumem and files:
+                why += f"On {host} {job.whos(cumem)} share host memory by cuMem and {job.whos(files)} by files in /dev/shm."
+            else:
+                why += "Some rank of this host shares host memory in another way than this one."
+        elif owner is not None:
+            why = (
+                f"{job.who(owner)} created it: it was removed since, or the two processes do not see the same /dev/shm."
+            )
+        else:
+            why = "No rank whose log is here created that name: its creator failed, has no log here, or has another /dev/shm."
+        out.append(
+            job.finding(
+                "PSM501",
+                run=run,
+                title=f"{job.whos(procs)} could not attach to shared memory {_shown(name)}"
+                + (
+                    ", which is no segment name: the mode of sharing differs"
+                    if broken
+                    else ""
+                    if owner is not None
+                    else ", which nobody created"
+                ),
+                confidence=0.9 if broken or owner is None else 0.75,
+                explanation=why,
+                refs=[e.ref for e in ours[:4]],
+                procs=procs,
+                culprits=_ranks(job, files) if broken and len(files) < len(cumem) else [],
+                stage="shared memory",
+                known_issue=_ISSUE if broken else None,
+            )
+        )
+    return out
+
+
+def _shown(name: str) -> str:
+    return name if name.isascii() and name.isprintable() else ascii(name)
+
+
+def _split(job: Job) -> list[Finding]:
+    out = []
+    attaches = _attaches(job)
+    failed = {job.run_of(e.proc) for e in attaches if e.proc >= 0}
+    for run in job.runs:
+        for host in job.hosts(run.index):
+            cumem, files = _modes(job, run.index, host)
+            if not cumem or not files or cumem == files:
+                continue
+            only = (cumem - files, files - cumem)
+            if not only[0] or not only[1]:
+                continue  # one and the same process uses both, which is its own affair
+            hurt = run.index in failed
+            done = proof.done(job, run.index)
+            refs = [_first(job, _CUMEM, run.index, only[0]), _first(job, (*_FALLBACK, *_MMAP), run.index, only[1])]
+            small = only[1] if len(only[1]) <= len(only[0]) else only[0]
+            out.append(
+                job.finding(
+                    "PSM502",
+                    run=run.index,
+                    title=f"shared memory mode split on {host or 'one host'}: {job.whos(only[0])} by cuMem, {job.whos(only[1])} by files in /dev/shm",
+                    severity=None if hurt else Severity.INFO if done else Severity.WARNING,
+                    confidence=0.95 if hurt else 0.7,
+                    explanation=(
+                        "Each process decides alone whether cuMem host memory works. Where two of them decide differently, the descriptor "
+                        "that one writes is read by the other as the wrong kind."
+                    ),
+                    next_step=f"Set NCCL_CUMEM_HOST_ENABLE=0 on all ranks ({_ISSUE}).",
+                    refs=[*refs, *(e.ref for e in attaches[:2])],
+                    procs=sorted(only[0] | only[1]),
+                    culprits=_ranks(job, sorted(small)) if hurt and len(only[0]) != len(only[1]) else [],
+                    stage="shared memory",
+                    known_issue=_ISSUE,
+                )
+            )
+    return out
+
+
+def _first(job: Job, names: tuple[str, ...], run: int, procs: set[int]) -> Ref | None:
+    return next((e.ref for e in job.events(*names, run=run) if e.proc in procs), None)
+
+
+def _full(job: Job) -> list[Finding]:
+    out = []
+    for run, events in by_run(job, sightings(job, "PSM503")).items():
+        ours = [e for e in events if e.proc >= 0]
+        if run is None or not ours:
+            continue
+        per_host: dict[str, list[Event]] = defaultdict(list)
+        for event in ours:
+            per_host[job.process(event.proc).host].append(event)
+        for host, failed in per_host.items():
+            out.append(_full_on(job, run, host, failed))
+    return out
+
+
+def _full_on(job: Job, run: int, host: str, failed: list[Event]) -> Finding:
+    sizes: dict[str, int] = {}
+    for event in job.events(*_CREATED, run=run):
+        size = number(event.fields, "size")
+        if job.process(event.proc).host == host and size is not None:
+            sizes[str(event.fields.get("name", ""))] = size
+    made = sum(sizes.values())
+    wanted: dict[str, int] = {}
+    for event in failed:
+        size = number(event.fields, "size")
+        if size is not None:
+            name = str(event.fields.get("name", ""))
+            wanted[name] = max(size, wanted.get(name, 0))
+    needed = made + sum(wanted.values())
+    procs = sorted({e.proc for e in failed})
+    reason = next((str(e.fields["reason"]) for e in failed if "reason" in e.fields), None)
+    ranks = len([p for p in job.runs[run].procs if job.process(p).host == host])
+    each = max([*sizes.values(), *wanted.values()], default=0)
+    full = reason is None or "space" in reason.lower()
+    done = proof.done(job, run)
+    return job.finding(
+        "PSM503",
+        run=run,
+        title=f"{job.whos(procs)} could not make a shared memory segment of {_size(max(wanted.values(), default=0))} on {host or 'its host'}"
+        + (": /dev/shm is full" if full else f": {reason}"),
+        severity=Severity.WARNING if done else None,
+        confidence=0.95 if full else 0.85,
+        explanation=(
+            f"The log shows {len(sizes)} segments of together {_size(made)} on this host, and {_size(sum(wanted.values()))} that could not be had: "
+            f"at least {_size(needed)} are needed"
+            + (
+                f", and about {_size(each * ranks)} when each of its {ranks} ranks makes one as large."
+                if each * ranks > needed
+                else "."
+            )
+        ),
+        next_step=f"Give the container at least --shm-size={_round(max(needed, each * ranks))} and remove /dev/shm/nccl-* of dead processes.",
+        refs=[e.ref for e in failed[:6]],
+        procs=procs,
+        culprits=_ranks(job, procs) if not done else [],
+        stage="shared memory",
+        known_issue="NVIDIA/nccl#290" if full else None,
+    )
+
+
+def _size(value: int) -> str:
+    for unit, scale in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if value >= scale:
+            return f"{value / scale:.1f} {unit}"
+    return f"{value} bytes"
+
+
+def _round(value: int) -> str:
+    """The next power of two of MiB or GiB, at least 64 MiB."""
+    mib = 64
+    while mib * (1 << 20) < value:
+        mib *= 2
+    return f"{mib // 1024}g" if mib >= 1024 else f"{mib}m"
+
+
+def _reported(job: Job, code: str, what: str) -> list[Finding]:
+    """What a rank reports and the job survived, as far as the log tells; an error that ended the job is told with its origin."""
+    out = []
+    for run, events in by_run(job, sightings(job, code)).items():
+        ours = [e for e in events if e.proc >= 0 and not told_by_errors(job, e)]
+        if not ours or run is None:
+            continue
+        procs = sorted({e.proc for e in ours})
+        out.append(
+            job.finding(
+                code,
+                run=run,
+                title=f"{job.whos(procs)}: {what}",
+                severity=Severity.INFO if proof.done(job, run) else Severity.WARNING,
+                confidence=0.7,
+                refs=[e.ref for e in ours[:6]],
+                procs=procs,
+                stage="memory",
+            )
+        )
+    return out
+
+
+def _sizes(job: Job) -> list[Finding]:
+    out = []
+    for run, events in by_run(job, sightings(job, "PSM105")).items():
+        ours = [e for e in events if e.proc >= 0]
+        if not ours or run is None or proof.done(job, run):
+            continue
+        event = ours[0]
+        got, want = (
+            _field(event, *names) for names in (("got", "received", "recv_size"), ("expected", "want", "size"))
+        )
+        procs = sorted({e.proc for e in ours})
+        sizes = f" ({got} bytes instead of {want})" if got is not None and want is not None else ""
+        out.append(
+            job.finding(
+                "PSM105",
+                run=run,
+                title=f"{job.whos(procs)} got a message of another size than expected{sizes}",
+                confidence=0.85,
+                explanation=(
+                    "The peer sent what belongs to another step: it skipped or added a call (a recv that was not posted when connections were made), "
+                    "or it runs with other settings (NCCL_PASS_SM, buffer sizes) or another library."
+                ),
+                refs=[e.ref for e in ours[:6]],
+                procs=procs,
+                stage="connect",
+            )
+        )
+    return out
+
+
+def _field(event: Event, *names: str) -> int | None:
+    return next((n for name in names if (n := number(event.fields, name)) is not None), None)

@@ -1,0 +1,542 @@
+"""Sends and receives of the net plugin, matched across ranks by the rows of its recorder: who was not there, and who broke off first.
+
+A connection has one number on both ends, and each counts its receives alike, so that a send is matched with the buffer it went into. A row
+is what one end knew when it last wrote; times of one host are those of one clock. What is only young is no finding: see ``_PATIENCE_NS``.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from psmkit.analysis.facts.job import Job, number
+from psmkit.logparse.types import Event
+from psmkit.model import Finding, Severity
+
+__all__ = ["find"]
+
+#: A request that is open for less may simply be under way.
+_PATIENCE_NS = 1_000_000_000
+#: Between an act and the look that missed it.
+_SLACK_NS = 100_000_000
+#: Findings of one code: an all-to-all of many ranks stands still on all its connections at once.
+_MOST = 8
+#: Whose messages both ends count alike. Another plugin behind ours may use the receives of a group in another order.
+_COUNTED = frozenset({"socket", "shm"})
+_MISSING = ". There is no row of the other end: its process left no record, or closed the connection in good order"
+#: ncclResult_t.
+_RESULTS = {
+    1: "ncclUnhandledCudaError",
+    2: "ncclSystemError",
+    3: "ncclInternalError",
+    4: "ncclInvalidArgument",
+    5: "ncclInvalidUsage",
+    6: "ncclRemoteError",
+    7: "ncclInProgress",
+    8: "ncclTimeout",
+}
+
+
+class _Row:
+    """A row, by the names of its fields."""
+
+    def __init__(self, event: Event) -> None:
+        self.event = event
+
+    def __getitem__(self, name: str) -> int:
+        return number(self.event.fields, name) or 0
+
+    def text(self, name: str) -> str:
+        return str(self.event.fields.get(name, "?"))
+
+
+class _Request(_Row):
+    """A send, or a receive of ``n`` buffers."""
+
+    @property
+    def open(self) -> bool:
+        return self["completed"] == 0
+
+    @property
+    def lost(self) -> bool:
+        """A fault kept it from the network."""
+        return self["message"] < 0
+
+    @property
+    def done(self) -> bool:
+        return not self.open and self["error"] == 0
+
+    @cached_property
+    def tags(self) -> tuple[int, ...]:
+        return tuple(self["tag" + (str(i) if i else "")] for i in range(max(self["n"], 1)))
+
+    def told(self) -> str:
+        """``message 7 (64 bytes, tag 3)``."""
+        tags = " ".join(map(str, self.tags))
+        name = f"request {self['number']}" if self.lost else f"message {self['message']}"
+        return f"{name} ({self['total']} bytes, {'tags' if len(self.tags) > 1 else 'tag'} {tags})"
+
+
+@dataclass
+class _End:
+    """One end of a connection: its row, and those of its requests by number."""
+
+    row: _Row
+    job: Job
+    requests: list[_Request] = field(default_factory=list)
+
+    @property
+    def proc(self) -> int:
+        return self.row.event.proc
+
+    @property
+    def sends(self) -> bool:
+        return self.row.text("role") == "send"
+
+    @property
+    def rank(self) -> int | None:
+        told = self.row["rank"]
+        return told if told >= 0 else self.job.rank_of(self.proc)
+
+    @property
+    def who(self) -> str:
+        return f"rank {self.rank}" if self.rank is not None else self.job.who(self.proc)
+
+    @property
+    def peer(self) -> str:
+        """What this end calls the other one."""
+        return f"rank {self.row['peer']}" if self.row["peer"] >= 0 else f"the peer at {self.row.text('address')}"
+
+    @property
+    def closed(self) -> bool:
+        return self.row["closed"] > 0
+
+    @property
+    def whole(self) -> bool:
+        """Whether each request has a row."""
+        return self.row["unseen"] == 0
+
+    @cached_property
+    def pending(self) -> list[_Request]:
+        """What is under way, in order."""
+        return [r for r in self.requests if r.open]
+
+    @cached_property
+    def beyond(self) -> int:
+        """The number of the first message that this end has not begun, as far as its rows tell."""
+        return max((r["message"] + 1 for r in self.requests), default=0)
+
+    def of(self, message: int) -> _Request | None:
+        """The row of a message."""
+        return next((r for r in self.requests if r["message"] == message), None)
+
+    @cached_property
+    def newest(self) -> int:
+        """When this end last did anything that a row tells."""
+        times = [max(r["posted"], r["completed"]) for r in self.requests]
+        return max([*times, *(self.row[name] for name in ("looked", "later", "error_at", "closed"))])
+
+
+@dataclass
+class _Connection:
+    """Both ends, as far as there are rows. ``died``: processes that ended without closing their record; ``clean``: those that closed it."""
+
+    number: int
+    job: Job
+    died: set[int]
+    clean: set[int]
+    send: _End | None = None
+    recv: _End | None = None
+    #: The newest time of each process, and those that wait on some connection for others.
+    newest: dict[int, int] = field(default_factory=dict)
+    waiting: set[int] = field(default_factory=set)
+
+    @property
+    def ends(self) -> list[_End]:
+        return [end for end in (self.send, self.recv) if end is not None]
+
+    def other(self, end: _End) -> _End | None:
+        return self.recv if end.sends else self.send
+
+    @cached_property
+    def one_clock(self) -> bool:
+        return len({self.job.process(end.proc).host for end in self.ends}) == 1
+
+    def stuck(self, end: _End, since: int) -> bool:
+        """Whether what stands since then is more than under way: the end gave it up, or time has gone by."""
+        ends = self.ends if self.one_clock else [end]
+        return end.closed or max(self.newest.get(e.proc, 0) for e in ends) - since >= _PATIENCE_NS
+
+    def owes(self, end: _End | None) -> bool:
+        """Whether nothing excuses an end that has not come: its process is gone, and waited for nobody."""
+        return end is not None and end.proc in self.died and end.proc not in self.waiting
+
+    def whose(self, sends: bool) -> str:
+        """Whoever has that end."""
+        mine, theirs = (self.send, self.recv) if sends else (self.recv, self.send)
+        return mine.who if mine is not None else theirs.peer if theirs is not None else "a rank"
+
+    @property
+    def title(self) -> str:
+        return f"{self.whose(True)} -> {self.whose(False)}"
+
+    def finding(
+        self,
+        code: str,
+        what: str,
+        *,
+        side: _End | None = None,
+        rows: tuple[_Row | None, ...] = (),
+        severity: Severity | None = None,
+        confidence: float = 0.9,
+        why: str = "",
+    ) -> Finding:
+        """``side`` is the end that is to blame, where it is known."""
+        first = self.ends[0]
+        refs = [row.event.ref for row in rows if row is not None] + [end.row.event.ref for end in self.ends]
+        known = {r for end in self.ends if (r := end.rank) is not None}
+        known |= {p for end in self.ends if (p := end.row["peer"]) >= 0}
+        alone = _MISSING if len(self.ends) == 1 else ""
+        return self.job.finding(
+            code,
+            run=self.job.run_of_event(first.row.event),
+            title=f"net {self.title}: {what}",
+            severity=severity,
+            confidence=confidence,
+            explanation=f"{why or 'The rows of both ends tell it'}{alone}. {'; '.join(map(_told, self.ends))}.",
+            refs=list(dict.fromkeys(refs))[:6],
+            ranks=sorted(known),
+            procs=[end.proc for end in self.ends],
+            culprits=[side.rank] if side is not None and side.rank is not None else (),
+            stage="net",
+        )
+
+
+def _told(end: _End) -> str:
+    kind = "sends" if end.sends else "receives"
+    failed = f", {_error(end.row['error'])} by {end.row.text('cause')}" if end.row["error"] else ""
+    shut = f", closed with {end.row['open']} open" if end.closed else ""
+    return (
+        f"{end.who} ({end.row.text('backend')} connection {end.row['connection']:016x}): "
+        f"{end.beyond} {kind} begun, {len(end.pending)} open{failed}{shut}"
+    )
+
+
+def _error(value: int) -> str:
+    return _RESULTS.get(value, f"error {value}")
+
+
+def _seconds(ns: int) -> str:
+    return f"{max(ns, 0) / 1e9:.1f} s"
+
+
+# ---- the rules: each says what is wrong with a connection, or nothing ----
+
+
+def _too_large(c: _Connection) -> Finding | None:
+    """A message that its receive has no room for: both ends refuse it."""
+    for send, recv in _pairs(c):
+        if recv["n"] == 1 and send["total"] > recv["room"]:
+            text = f"message {send['message']} has {send['total']} bytes, and the receive that is posted for it has room for {recv['room']}"
+            return c.finding("PSM954", text, rows=(send, recv), confidence=0.95)
+    for end in c.ends:
+        if end.row.text("cause") == "size":
+            mine = next((r for r in end.requests if not r.done), None)
+            text = "a message is larger than its receive"
+            if mine is not None:
+                text = f"message {mine['message']} " + (
+                    f"of {mine['total']} bytes is larger than its receive"
+                    if end.sends
+                    else f"is larger than the {mine['room']} bytes of its receive"
+                )
+            return c.finding("PSM954", text, rows=(mine,), why=f"{end.who} says both sizes in its log")
+    return None
+
+
+def _pairs(c: _Connection) -> Iterator[tuple[_Request, _Request]]:
+    """Sends with the receives that they went into."""
+    if c.send is None or c.recv is None or not _counted(c):
+        return
+    receives = {r["message"]: r for r in c.recv.requests if not r.lost}
+    for send in c.send.requests:
+        if not send.lost and (recv := receives.get(send["message"])) is not None:
+            yield send, recv
+
+
+def _counted(c: _Connection) -> bool:
+    return all(end.row.text("backend") in _COUNTED and end.whole for end in c.ends)
+
+
+def _failed(c: _Connection) -> Finding | None:
+    """An error of an end's own: that side began."""
+    own = [end for end in c.ends if end.row["error"] and end.row.text("cause") != "peer"]
+    if not own:
+        return None
+    side = min(own, key=lambda end: end.row["error_at"]) if c.one_clock or len(own) == 1 else own[0]
+    call, cause = side.row.text("call"), side.row.text("cause")
+    of = "" if call in ("-", "") else f" in {call}" if call != "connection" else " of the connection"
+    by = {"fault": "put there by PSM_FAULTS", "protocol": "as what came is not what was agreed on"}.get(cause, "")
+    text = f"{side.who} began with {_error(side.row['error'])}{of}{', ' + by if by else ''}"
+    return c.finding("PSM956", text, side=side, rows=tuple(side.pending[:1]), why="The other end only followed")
+
+
+def _left(c: _Connection) -> Finding | None:
+    """A peer that was gone while requests were open: did it die, or close?"""
+    failed = [end for end in c.ends if end.row["error"]]
+    if not failed:
+        return None
+    victim = min(failed, key=lambda end: end.row["error_at"])
+    other = c.other(victim)
+    rows = tuple(victim.pending[:1])
+    if other is None:
+        text = f"{victim.peer} ended or closed the connection while {victim.who} had {_open(victim)}"
+        return c.finding("PSM956", text, rows=rows, severity=Severity.WARNING, confidence=0.7)
+    if other.proc in c.died and not other.closed:
+        text = f"{other.who} died, with {_open(other)}, and {victim.who} lost the connection"
+        return c.finding("PSM956", text, side=other, rows=rows, why=f"The record of {other.who} has no clean end")
+    if other.closed and (not c.one_clock or other.row["closed"] <= victim.row["error_at"] + _SLACK_NS):
+        text = f"{other.who} closed the connection, with {_open(other)}, while {victim.who} had {_open(victim)}"
+        return c.finding("PSM956", text, side=other, rows=rows)
+    text = f"{victim.who} lost the connection, and {other.who} knows of no reason"
+    return c.finding("PSM956", text, rows=rows, severity=Severity.WARNING, confidence=0.6)
+
+
+def _open(end: _End) -> str:
+    count = end.row["open"] if end.closed else len(end.pending)
+    return f"{count} request{'s' if count != 1 else ''} open"
+
+
+def _lost(c: _Connection) -> Finding | None:
+    """What a fault kept from the network, where somebody waits for it."""
+    if c.recv is not None and (lost := [r for r in c.recv.pending if r.lost]):
+        text = f"{c.recv.who}'s receive {lost[0]['number']} never came to the network: its plugin lost it"
+        return c.finding("PSM952", text, side=c.recv, rows=tuple(lost[:2]), why="No send can fill it")
+    if c.send is not None and (lost := [r for r in c.send.requests if r.lost]):
+        text = f"{c.send.who} said that {lost[0].told()} is sent, and its plugin lost it"
+        waits = tuple(c.recv.pending[:1]) if c.recv is not None else ()
+        return c.finding(
+            "PSM952", text, side=c.send, rows=(lost[0], *waits), why="Each later message goes one receive too early"
+        )
+    return None
+
+
+def _free(c: _Connection) -> tuple[_Request, list[int]] | None:
+    """The first posted receive with buffers that no send has taken, and their tags."""
+    assert c.send is not None and c.recv is not None
+    for recv in sorted((r for r in c.recv.pending if not r.lost), key=lambda r: r["message"]):
+        taken = {r["slot"] for r in c.send.requests if r["message"] == recv["message"]}
+        if free := [tag for slot, tag in enumerate(recv.tags) if slot not in taken]:
+            return recv, free
+    return None
+
+
+def _tags(c: _Connection) -> Finding | None:
+    """A send whose tag no receive has: told "later" again and again, or, without groups, taken for another one."""
+    if c.send is None or c.recv is None:
+        return None
+    if c.send.row["later"]:
+        first = _free(c)
+        tag = c.send.row["later_tag"]
+        if first is None or tag in first[1] or not c.stuck(c.send, c.send.row["later"]) or not _counted(c):
+            return None
+        recv, free = first
+        text = f"{c.send.who} sends with tag {tag}, and {c.recv.who} waits with {'tags' if len(free) > 1 else 'tag'} {' '.join(map(str, free))}: neither goes on"
+        return c.finding(
+            "PSM953", text, rows=(recv,), why=f"The send waits for {_seconds(c.send.newest - c.send.row['later'])}"
+        )
+    for send, recv in _pairs(c):
+        if recv["n"] == 1 and send["tag"] != recv["tag"]:
+            text = f"message {send['message']} has tag {send['tag']}, and went into the receive of tag {recv['tag']}"
+            return c.finding(
+                "PSM953",
+                text,
+                rows=(send, recv),
+                severity=Severity.WARNING,
+                confidence=0.7,
+                why="With maxRecvs 1 the order alone decides: the two ranks call in another order, or count tags in another way",
+            )
+    return None
+
+
+def _silent(c: _Connection) -> Finding | None:
+    """A sender that was told to ask again, and has not, though there is a receive now."""
+    if c.send is None or c.recv is None or not c.send.row["later"] or not _counted(c) or not c.one_clock:
+        return None
+    first = _free(c)
+    if first is None or c.send.row["later_tag"] not in first[1]:
+        return None
+    since = max(c.send.newest, first[0]["posted"])
+    if c.recv.row["looked"] - since < _PATIENCE_NS:
+        return None
+    text = f"{c.send.who} stands still: {c.recv.who} has posted a receive with tag {c.send.row['later_tag']}, and it has not come back to send"
+    return c.finding("PSM957", text, side=c.send, rows=(first[0],), confidence=0.85)
+
+
+def _unposted(c: _Connection) -> Finding | None:
+    """A send for which there is no receive."""
+    send = c.send
+    if send is None or not _counted(c):
+        return None
+    dead = c.owes(c.recv)
+    severity = None if dead else Severity.WARNING
+    if send.row["later"] and (c.recv is None or _free(c) is None):
+        if not c.stuck(send, send.row["later"]):
+            return None
+        text = f"{send.who} sends {send.row['later_size']} bytes with tag {send.row['later_tag']}, and {c.whose(False)} has posted no receive"
+    else:
+        ahead = [r for r in send.requests if not r.lost and r["message"] >= (c.recv.beyond if c.recv else 0)]
+        waits = [r for r in ahead if c.recv is not None or r.open]
+        if not waits or not c.stuck(send, waits[0]["posted"]) or (c.recv is not None and c.recv.closed):
+            return None
+        text = f"{send.who} sent {waits[0].told()}, and {c.whose(False)} has posted no receive for it"
+        return c.finding(
+            "PSM951", text, side=c.recv if dead else None, rows=(waits[0],), severity=severity, confidence=0.7
+        )
+    return c.finding("PSM951", text, side=c.recv if dead else None, severity=severity, confidence=0.7)
+
+
+def _unsent(c: _Connection) -> Finding | None:
+    """A receive for which there is no send."""
+    recv = c.recv
+    if recv is None or not _counted(c) or (c.send is not None and c.send.row["later"]):
+        return None
+    for waits in recv.pending:
+        if waits.lost or (c.send is not None and c.send.beyond > waits["message"]):
+            continue
+        if not c.stuck(recv, waits["posted"]) or not _asked(recv, waits):
+            return None
+        dead = c.owes(c.send)
+        text = f"{recv.who} waits for {waits.told()}, and {c.whose(True)} has not sent it"
+        return c.finding(
+            "PSM952",
+            text,
+            side=c.send if dead else None,
+            rows=(waits,),
+            severity=None if dead or recv.closed else Severity.WARNING,
+            confidence=0.7,
+            why=f"It was tested in vain for {_seconds(recv.row['looked'] - waits['posted'])}",
+        )
+    return None
+
+
+def _asked(end: _End, request: _Request) -> bool:
+    """Whether the end has tested in vain since then."""
+    return end.row["looked"] > request["posted"]
+
+
+def _still(c: _Connection) -> Finding | None:
+    """A side that does not ask for its requests, while the other one has done its part."""
+    if not _counted(c):
+        return None
+    if c.recv is not None:
+        for recv in c.recv.pending:
+            sends = [r for r in c.send.requests if r["message"] == recv["message"]] if c.send is not None else []
+            send = sends[0] if sends else None
+            sent = len([r for r in sends if r.done]) == recv["n"]
+            since = max([recv["posted"], *(r["completed"] for r in sends)])
+            if recv.lost or (c.send is not None and send is None) or not c.stuck(c.recv, since):
+                continue
+            if c.recv.row["looked"] <= recv["posted"]:
+                text = f"{c.recv.who} stands still: {recv.told()} is {'sent' if sent else 'posted'}, and it has not asked for it"
+                done = (
+                    f"All that {c.whose(True)} sent is done there" if sent else "Its tests do not come to the network"
+                )
+                return c.finding(
+                    "PSM957", text, side=c.recv, rows=(recv, send), confidence=0.85 if sent else 0.7, why=done
+                )
+            if sent and c.one_clock and c.recv.row["looked"] > since + _SLACK_NS:
+                text = (
+                    f"{recv.told()} is sent, and {c.recv.who} asks for it in vain: it is lost, or stands in the network"
+                )
+                return c.finding("PSM955", text, rows=(recv, send), confidence=0.8)
+    if c.send is not None:
+        for mine in c.send.pending:
+            theirs = c.recv.of(mine["message"]) if c.recv is not None else None
+            if theirs is None or not theirs.done or theirs["n"] != 1 or not c.stuck(c.send, theirs["completed"]):
+                continue
+            text = f"{mine.told()} is received, and {c.send.who} has not asked since whether it is sent"
+            if c.send.row["looked"] <= theirs["completed"]:
+                return c.finding("PSM955", text, side=c.send, rows=(mine, theirs), confidence=0.85)
+    return None
+
+
+def _slow(c: _Connection) -> Finding | None:
+    """A message that both ends have under way, and that does not go on."""
+    for send, recv in _pairs(c):
+        assert c.send is not None and c.recv is not None
+        since = max(send["posted"], recv["posted"])
+        if not (send.open and recv.open) or not c.one_clock or not c.stuck(c.send, since):
+            continue
+        asks = [end for end in (c.send, c.recv) if end.row["looked"] > since + _SLACK_NS]
+        if len(asks) == 1:
+            side = c.recv if asks[0] is c.send else c.send
+            text = f"{side.who} stands still inside {send.told()}: it has not asked for it, and {asks[0].who} has"
+            return c.finding("PSM957", text, side=side, rows=(send, recv), confidence=0.8)
+        text = f"{send.told()} is under way on both ends for {_seconds(c.send.newest - since)}, and does not end"
+        return c.finding("PSM955", text, rows=(send, recv), severity=Severity.WARNING, confidence=0.5)
+    return None
+
+
+def _unclosed(c: _Connection) -> Finding | None:
+    """An end that was open when its process ended in good order."""
+    left = [end for end in c.ends if end.proc in c.clean and not end.closed]
+    if not left:
+        return None
+    text = f"{' and '.join(end.who for end in left)} ended without closing the connection"
+    return c.finding("PSM958", text, why="The communicator was neither destroyed nor aborted before the process ended")
+
+
+#: What stops a job by itself: beside one of them others wait, break off, and are waited for.
+_ROOTS = (_too_large, _failed, _lost)
+#: The first that has something to say of a connection tells it: what comes later may follow from that.
+_RULES = (*_ROOTS, _left, _tags, _silent, _still, _slow, _unposted, _unsent, _unclosed)
+
+
+def find(job: Job) -> list[Finding]:
+    """PSM951 to PSM958 from the rows of the net plugin's recorder."""
+    found: list[tuple[bool, Finding]] = []
+    for connection in _connections(job):
+        for rule in _RULES:
+            finding = rule(connection)
+            if finding is not None:
+                found.append((rule in _ROOTS, finding))
+                break
+    rooted = {finding.run for root, finding in found if root}
+    return _fewer([finding for root, finding in found if root or finding.run not in rooted])
+
+
+def _connections(job: Job) -> list[_Connection]:
+    requests: dict[tuple[int, int, str], dict[int, _Request]] = defaultdict(dict)
+    for event in job.events("psm_net.request"):
+        row = _Request(event)
+        requests[(event.proc, row["connection"], row.text("op"))][row["number"]] = row
+    died = {event.proc for event in job.events("record.died")}
+    unclosed = {event.proc for event in job.events("record.unclosed")}
+    clean = {event.proc for event in job.events("record.process")} - died - unclosed
+    out: dict[int, _Connection] = {}
+    newest: dict[int, int] = defaultdict(int)
+    waiting: set[int] = set()
+    for event in job.events("psm_net.end"):
+        end = _End(_Row(event), job)
+        mine = requests.get((event.proc, end.row["connection"], end.row.text("role")), {})
+        end.requests = [mine[n] for n in sorted(mine)]
+        name = end.row["connection"]
+        at = out.setdefault(name, _Connection(name, job, died, clean, newest=newest, waiting=waiting))
+        if end.sends:
+            at.send = end
+        else:
+            at.recv = end
+        newest[end.proc] = max(newest[end.proc], end.newest)
+        if end.row["later"] or any(not r.lost and _asked(end, r) for r in end.pending):
+            waiting.add(end.proc)
+    return list(out.values())
+
+
+def _fewer(found: list[Finding]) -> list[Finding]:
+    """The worst and surest of each code and run."""
+    by_code: dict[tuple[str, int | None], list[Finding]] = defaultdict(list)
+    for finding in sorted(found, key=lambda f: (-f.severity.weight, -f.confidence)):
+        by_code[(finding.code, finding.run)].append(finding)
+    return [finding for findings in by_code.values() for finding in findings[:_MOST]]

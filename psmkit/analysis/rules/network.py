@@ -1,0 +1,122 @@
+"""Network trouble that is not an error of its own yet: links that go down, connects that are tried again and again, descriptors that run out.
+
+Network errors that ended the job are found as origins by :mod:`psmkit.analysis.rules.errors`; here are the lines beside them.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from psmkit.analysis.facts.job import Job, number
+from psmkit.analysis.inference import blame, faults
+from psmkit.analysis.inference.known import issue_of
+from psmkit.logparse.types import Event
+from psmkit.model import Finding, Severity
+
+__all__ = ["find"]
+
+_CODES = frozenset({"PSM203", "PSM406", "PSM504"})
+#: So many attempts to connect take longer than any healthy start needs.
+_ATTEMPTS = 10
+
+
+def find(job: Job) -> list[Finding]:
+    """PSM203, PSM406 and PSM504 from lines that no error chain holds."""
+    out: list[Finding] = []
+    for info in job.runs:
+        out.extend(_retries(job, info.index))
+        out.extend(_signs(job, info.index))
+    return out
+
+
+def _retries(job: Job, run: int) -> list[Finding]:
+    """Ranks that try in vain to reach an address at start-up."""
+    tries: dict[tuple[int, str], list[Event]] = defaultdict(list)
+    for event in job.events("socket.connect.retry", run=run):
+        tries[(event.proc, str(event.fields.get("addr", "")))].append(event)
+    by_addr: dict[str, list[Event]] = defaultdict(list)
+    for (proc, addr), events in tries.items():
+        most = _tries(events)
+        last = max(events, key=lambda e: e.ref.seq)
+        if most >= _ATTEMPTS and not _moved(job, proc, last) and not _failed(job, proc):
+            by_addr[addr].append(last)
+    out = []
+    for addr, events in sorted(by_addr.items()):
+        procs = sorted({e.proc for e in events})
+        at = blame.target(job, events[0])
+        whom = f"the process at {addr}" if addr else "a peer"
+        if at is not None and at.rank is not None:
+            whom = job.who(at.proc) if at.proc is not None else f"rank {at.rank}"
+        why = str(events[-1].fields.get("err", "")) or "an error"
+        out.append(
+            job.finding(
+                "PSM203",
+                run=run,
+                title=f"{job.whos(procs)} cannot reach {whom}: {why}, again and again",
+                confidence=0.75,
+                explanation=(
+                    f"The last attempt in the log is number {_tries(events)}, and nothing else was printed after it. "
+                    "Refused means that nobody listens there (the process ended, or never started); a timeout or no route means that the network between the hosts does not carry it."
+                ),
+                refs=[e.ref for e in events[:4]],
+                procs=procs,
+                culprits=[at.rank] if at is not None and at.rank is not None else (),
+                stage="bootstrap",
+            )
+        )
+    return out
+
+
+def _tries(events: list[Event]) -> int:
+    """The number of the last attempt: printed by some releases, else counted."""
+    return max(max(number(e.fields, "retries") or 0, e.count) for e in events)
+
+
+def _failed(job: Job, proc: int) -> bool:
+    return any(c.proc == proc and c.fatal for c in faults.cascades(job))
+
+
+def _moved(job: Job, proc: int, last: Event) -> bool:
+    """Whether a process did something else after its last attempt to connect."""
+    newest = last.last.seq if last.last is not None else last.ref.seq
+    for instance in job.instances_of.get(proc, ()):
+        if any(ref is not None and ref.seq > newest for ref in (instance.complete, instance.last_op, instance.end)):
+            return True
+    if not 0 <= last.thread < len(job.scan.threads):
+        return True
+    return job.scan.threads[last.thread].last.seq > newest
+
+
+def _signs(job: Job, run: int) -> list[Finding]:
+    """Lines of the level INFO that the catalogue knows as bad signs."""
+    inside = {f.ref for c in faults.cascades(job) for f in c.faults}
+    groups: dict[tuple[str, str], list[Event]] = defaultdict(list)
+    wanted: dict[str, str | None] = {}
+    for event in job.scan.events:
+        if event.name not in wanted:
+            known = faults.message(job, event.name)
+            bad = known is not None and known.severity in ("warning", "error") and known.finding in _CODES
+            wanted[event.name] = known.finding if known is not None and bad else None
+        code = wanted[event.name]
+        if code is not None and event.proc >= 0 and event.ref not in inside and job.run_of(event.proc) == run:
+            groups[(event.name, code)].append(event)
+    out = []
+    for (name, code), events in groups.items():
+        known = faults.message(job, name)
+        procs = sorted({e.proc for e in events})
+        times = sum(e.count for e in events)
+        out.append(
+            job.finding(
+                code,
+                run=run,
+                title=f"{job.whos(procs)} saw network trouble {times} time{'s' if times > 1 else ''}: {faults.body(job, events[0])}",
+                severity=Severity.WARNING,
+                confidence=0.6,
+                explanation=(known.meaning if known is not None and known.meaning else "") or None,
+                next_step=(known.next_step if known is not None and known.next_step else "") or None,
+                refs=[e.ref for e in events[:4]],
+                procs=procs,
+                known_issue=issue_of(job, events[0]),
+            )
+        )
+    return out

@@ -1,0 +1,137 @@
+"""A rank that stops while its peers go on, judged by logical progress: stages, collectives, sends, calls; never by lines or clocks alone."""
+
+from __future__ import annotations
+
+from psmkit.analysis.facts.job import Job, RunInfo, collectives
+from psmkit.analysis.inference import blame, proof
+from psmkit.analysis.inference.sightings import by_run, sightings
+from psmkit.analysis.inference.waits import Wait
+from psmkit.logparse.types import Ref
+from psmkit.model import Finding
+
+__all__ = ["find", "roots"]
+
+
+def find(job: Job) -> list[Finding]:
+    """PSM304."""
+    out: list[Finding] = []
+    for run in job.runs:
+        ours = proof.of(job, run.index)
+        if ours.done or ours.failed:
+            continue
+        stopped = _stopped(job, run, ours)
+        out.extend(_finding(job, run, ours, proc) for proc in stopped)
+        if not stopped:
+            out.extend(_silent(job, run))
+    return [*out, *_host(job)]
+
+
+def _stopped(job: Job, run: RunInfo, ours: proof.Proof) -> list[int]:
+    """Those that lines from outside call silent and that call nobody silent themselves: a stopped process complains about nobody."""
+    complaining = {e.proc for e in ours.lasting if e.name.startswith("ras.")}
+    suspects = [p for p in ours.suspects if p not in complaining]
+    graph = blame.graph(job, run.index)
+    ends = {t.proc for t in graph.ends()}
+    stopped = sorted(p for p in suspects if p in ends or len(suspects) == 1)
+    # a process that stands still keeps its sockets: one whose connections closed is gone, which is told as such
+    return [p for p in stopped if not blame.died(job, graph, p)]
+
+
+def _finding(job: Job, run: RunInfo, ours: proof.Proof, proc: int) -> Finding:
+    against = ours.suspects[proc]
+    peers = sorted({e.proc for e in against if e.proc >= 0})
+    stage = job.stage_of(proc)
+    rank = job.rank_of(proc)
+    waiting = sorted({w.waiter for w in job.waits() if w.target == proc and w.waiter is not None} | set(peers))
+    return job.finding(
+        "PSM304",
+        run=run.index,
+        title=f"{job.who(proc)} stopped at {stage} while {job.whos(peers)} went on and {'wait' if len(peers) > 1 else 'waits'} for it",
+        confidence=0.9,
+        explanation=(
+            f"The last line of {job.who(proc)} is at stage {stage}, with no error of its own. {job.whos(peers)} "
+            f"{'were' if len(peers) > 1 else 'was'} alive after it and could not reach it."
+        ),
+        next_step=f"Look at {job.who(proc)}: its state (ps, a T is stopped, a D hangs in the kernel), its stack (gdb, py-spy dump), dmesg of its host.",
+        refs=[job.process(proc).last, *(e.ref for e in against[:5])],
+        procs=[proc, *(p for p in waiting if p != proc)],
+        culprits=[rank] if rank is not None else [],
+        stage=stage,
+    )
+
+
+def _silent(job: Job, run: RunInfo) -> list[Finding]:
+    """In a stream that all write to, one falls silent while the others go on with work that needs it."""
+    found = []
+    for proc in sorted(run.procs):
+        owed = proof.silence(job, proc)
+        if not owed or job.torn_down(proc):
+            continue
+        ahead = _ahead(job, run, proc)
+        if not ahead:
+            continue
+        found.append((owed, proc, ahead))
+    if len(found) != 1:
+        return []  # several fell silent: who was first is not to be told from this
+    owed, proc, ahead = found[0]
+    rank = job.rank_of(proc)
+    stage = job.stage_of(proc)
+    last: list[Ref | None] = [job.process(proc).last, *(job.process(p).last for p in ahead[:2])]
+    return [
+        job.finding(
+            "PSM304",
+            run=run.index,
+            title=f"{job.who(proc)} fell silent at {stage} while {job.whos(ahead)} went on",
+            confidence=0.75,
+            explanation=(
+                f"By its own pace {job.who(proc)} would have printed {owed:.0f} more lines. {job.whos(ahead)} "
+                "came further in work that all of them share."
+            ),
+            refs=last,
+            procs=[proc, *ahead],
+            culprits=[rank] if rank is not None else [],
+            stage=stage,
+        )
+    ]
+
+
+def _ahead(job: Job, run: RunInfo, proc: int) -> list[int]:
+    """The processes that share a communicator with this one and did more in it."""
+    out = set()
+    for mine in job.instances_of.get(proc, []):
+        if mine.end is not None:
+            continue
+        for other in job.members.get(mine.group, []):
+            if other.proc == proc or other.end is not None:
+                continue
+            if (other.complete is not None) > (mine.complete is not None) or collectives(other) > collectives(mine) + 1:
+                out.add(other.proc)
+    return sorted(out & run.procs)
+
+
+def roots(job: Job, run: int) -> set[int]:
+    """Those that are waited for and wait for nobody, over all kinds of waits of a run."""
+    waits: list[Wait] = [w for w in job.waits() if w.run == run]
+    waiting = {w.waiter for w in waits if w.waiter is not None and w.waiter != w.target}
+    return {w.target for w in waits if w.target is not None and w.target not in waiting}
+
+
+def _host(job: Job) -> list[Finding]:
+    """The kernel's own word that a task hangs."""
+    out = []
+    for run, events in by_run(job, sightings(job, "PSM304")).items():
+        ours = [e for e in events if e.name.startswith("sys.")]
+        if not ours:
+            continue
+        out.append(
+            job.finding(
+                "PSM304",
+                run=run,
+                title="the kernel of a host reports a task that hangs",
+                confidence=0.7,
+                refs=[e.ref for e in ours[:5]],
+                procs=sorted({e.proc for e in ours if e.proc >= 0}),
+                stage="hung task",
+            )
+        )
+    return out

@@ -1,0 +1,154 @@
+"""Ranks that the RAS network misses. Its lines name a socket address, which the RAS peer lines join with a process."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+from psmkit.analysis.facts.job import Job, words
+from psmkit.analysis.inference import faults
+from psmkit.logparse.types import Event, Ref
+from psmkit.model import Finding, Severity
+
+__all__ = ["find"]
+
+#: A complaint that its waiting lasted (20 s and more), or that RAS gave the peer up.
+_LASTING = (
+    "ras.keepalive.error",
+    "ras.peer.declared_dead",
+    "ras.send.stuck",
+    "ras.init.timeout",
+    "ras.connect.retry_timeout",
+)
+#: A first sign: 5 s without an answer, or an attempt to connect again.
+_EARLY = ("ras.keepalive.warning", "ras.connect.warning", "ras.reconnect", "ras.peer.dead", "ras.peer.dead_notice")
+_CLOSED = ("ras.closed_on_receive", "ras.closed_on_send")
+
+
+@dataclass(slots=True)
+class _Missed:
+    """What is said about one address."""
+
+    addr: str
+    proc: int | None
+    lasting: list[Event] = field(default_factory=list)
+    early: list[Event] = field(default_factory=list)
+    closed: list[Event] = field(default_factory=list)
+    recovered: set[int] = field(default_factory=set)
+
+    def complainers(self) -> set[int]:
+        return {e.proc for e in (*self.lasting, *self.early)} - self.recovered
+
+    def events(self) -> list[Event]:
+        return [e for e in (*self.lasting, *self.early) if e.proc not in self.recovered]
+
+
+def _missed(job: Job, run: int) -> list[_Missed]:
+    found: dict[str, _Missed] = {}
+    for names, kind in ((_LASTING, "lasting"), (_EARLY, "early"), (_CLOSED, "closed")):
+        for event in job.events(*names, run=run):
+            addr = str(event.fields.get("addr", ""))
+            # the thread that prints is the RAS thread: its device tells nothing, its process does
+            if not addr or job.torn_down(event.proc):
+                continue
+            entry = found.setdefault(addr, _Missed(addr, job.by_socket(addr, run)))
+            getattr(entry, kind).append(event)
+    last: dict[tuple[int, str], int] = defaultdict(int)
+    for entry in found.values():
+        for event in entry.events():
+            last[(event.proc, entry.addr)] = max(last[(event.proc, entry.addr)], event.ref.seq)
+    for event in job.events("ras.established", run=run):
+        addr = str(event.fields.get("addr", ""))
+        newest = event.last.seq if event.last is not None else event.ref.seq
+        if addr in found and (event.proc, addr) in last and newest > last[(event.proc, addr)]:
+            found[addr].recovered.add(event.proc)
+    return [entry for entry in found.values() if entry.complainers()]
+
+
+def find(job: Job) -> list[Finding]:
+    """PSM407: a process that its peers on the RAS network miss; an error where the missing lasts, a warning where it only began."""
+    out: list[Finding] = []
+    for info in job.runs:
+        missed = [m for m in _missed(job, info.index) if m.proc is None or not job.torn_down(m.proc)]
+        if not missed:
+            continue
+        broken = any(c.fatal and job.run_of(c.proc) == info.index for c in faults.cascades(job))
+        # one that complains itself lives; the silent one that most miss comes first
+        speakers = {p for m in missed for p in m.complainers()}
+        missed.sort(key=lambda m: (m.proc in speakers, not _lasts(m), -len(m.complainers()), m.addr))
+        for at, entry in enumerate(missed):
+            out.append(_finding(job, info.index, entry, broken, suspect=at == 0 or entry.proc not in speakers))
+    return out
+
+
+def _lasts(entry: _Missed) -> bool:
+    return any(e.proc not in entry.recovered for e in entry.lasting)
+
+
+def _finding(job: Job, run: int, entry: _Missed, broken: bool, suspect: bool) -> Finding:
+    complainers = sorted(entry.complainers())
+    lasting = _lasts(entry)
+    gone = bool(entry.closed) and not any(e.name == "ras.keepalive.error" for e in entry.lasting)
+    # a peer whose connection closed has ended, and why is another rule's business; after an error silence is no news
+    error = lasting and suspect and not gone and not broken
+    rank = job.rank_of(entry.proc) if entry.proc is not None else job.missing_at(entry.addr, run)
+    name = f"the process at {entry.addr}" if rank is None else f"rank {rank} ({entry.addr}, its log was not given)"
+    name = job.who(entry.proc) if entry.proc is not None else name
+    secs = max((int(v) for e in entry.events() if isinstance(v := e.fields.get("secs"), int)), default=0)
+    how = f"does not answer for {secs} s" if secs else "does not answer"
+    if gone:
+        how = "closed its connection and cannot be reached again"
+    stage = job.stage_of(entry.proc) if entry.proc is not None else None
+    where = f"; its last stage is {stage}" if stage else ""
+    said = [*(e for e in entry.lasting if e.proc not in entry.recovered), *entry.early]
+    refs = [*(e.ref for e in said[:4]), _peer_line(job, run, entry)]
+    if entry.proc is not None:
+        refs.append(job.process(entry.proc).last)
+    confidence = 0.6
+    if error:
+        confidence = 0.9 if len(complainers) > 1 else 0.85
+        if entry.proc is None:
+            confidence = 0.7
+    return job.finding(
+        "PSM407",
+        run=run,
+        title=f"{name} {how} on the RAS network{where}",
+        severity=Severity.ERROR if error else Severity.INFO if broken and gone else Severity.WARNING,
+        confidence=confidence,
+        explanation=(
+            f"{job.whos(complainers)} {'lost' if lasting else 'miss'} the RAS thread of {entry.addr}"
+            + (
+                f", which the RAS peer lines give to {name}"
+                if entry.proc is not None or rank is not None
+                else ", which no RAS peer line gives to a rank"
+            )
+            + ". RAS threads answer on their own, whatever the application does: a process without RAS is stopped, starved or dead."
+            + (
+                f" Its peers wait for it: {words(_waiting(job, entry.proc), 3)}."
+                if entry.proc is not None and _waiting(job, entry.proc)
+                else ""
+            )
+        ),
+        next_step=f"Look at {name}: is it stopped (state T in ps), under a debugger, swapped out, or is its host lost? Take its stacks with gdb or py-spy.",
+        refs=refs,
+        ranks=[rank] if rank is not None else (),
+        procs=[p for p in (entry.proc, *complainers) if p is not None]
+        if rank is not None or entry.proc is None
+        else [entry.proc],
+        culprits=[rank] if rank is not None and (error or (suspect and not broken and not gone)) else (),
+        stage=stage,
+    )
+
+
+def _peer_line(job: Job, run: int, entry: _Missed) -> Ref | None:
+    """The line that joins the address with a process."""
+    for event in job.events("ras.peer", "ras.peer.multi", "ras.listen", run=run):
+        if event.fields.get("addr") == entry.addr:
+            return event.ref
+    return None
+
+
+def _waiting(job: Job, proc: int | None) -> list[str]:
+    return [
+        f"{job.who(w.waiter)} for {w.stage}" for w in job.waits() if w.target == proc and w.waiter not in (None, proc)
+    ]

@@ -1,0 +1,347 @@
+"""Answers of ncclras: ranks that RAS misses, ranks that are behind, and answers that say less than they seem to."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from psmkit.analysis.facts import outside
+from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.outside import ranks_text
+from psmkit.logparse.foreign.ras_text import parse_ras_text
+from psmkit.logparse.foreign.types import RasComm, RasIssue, RasProcess, RasRank, RasReport
+from psmkit.model import Evidence, Finding, Severity
+
+__all__ = ["Answer", "answers_in_logs", "find_answers"]
+
+_RESULTS = {
+    1: "unhandled CUDA error",
+    2: "system error",
+    3: "internal error",
+    4: "invalid argument",
+    5: "invalid usage",
+    6: "remote process error",
+}
+_MOST = 8
+# Where a line of an answer begins, behind what a launcher put before it.
+_BEGIN = re.compile(
+    r"Job summary|#\d+-\d+ \(|Rank \d+ |Process \d+ |\d+ ranks |\d+ job process|Communicator ranks|The missing|Missing comm"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One RAS answer with the path it was read from; ``lines`` are those of an answer in the middle of a log."""
+
+    path: str
+    report: RasReport
+    lines: tuple[Evidence, ...] = ()
+
+    def line(self, number: int, text: str) -> Evidence:
+        if 0 < number <= len(self.lines):
+            return self.lines[number - 1]
+        return Evidence(self.path, max(number, 1), text)
+
+
+@dataclass(frozen=True, slots=True)
+class _Lag:
+    """Ranks of a communicator that launched fewer operations than others, from one answer."""
+
+    operation: str
+    ranks: tuple[int, ...]
+    counts: tuple[tuple[int, int], ...]  # (rank, operations) of those that lag
+    most: int
+    evidence: Evidence
+    behind: int = 0  # how many lag, listed or not
+
+
+def find_answers(job: Job, answers: Sequence[Answer], run: int | None, lasting: bool) -> list[Finding]:
+    """What the answers show; ``lasting`` tells that lines of the job prove that it waited."""
+    out: list[Finding] = []
+    out.extend(_lost(job, answers, run))
+    out.extend(_errors(job, answers, run))
+    out.extend(_lags(job, answers, run, lasting))
+    if not out:
+        out.extend(_healthy(job, answers, run))
+    return out
+
+
+def answers_in_logs(job: Job) -> list[Answer]:
+    """The answers that stand in the middle of logs, read by the parser of whole answers."""
+    out: list[Answer] = []
+    streams: dict[int, list[Evidence]] = {}
+    for event in job.events("rastext."):
+        lines = streams.setdefault(event.stream, [])
+        (found,) = job.evidence(event.ref)
+        begin = _BEGIN.search(found.text)
+        if begin is None:
+            continue
+        heading = {"rastext.dead": "DEAD", "rastext.missing": "INCOMPLETE"}.get(event.name)
+        if heading is not None and "rank" not in found.text[begin.start() :]:
+            # The heading itself is too plain a word to be looked for in a log.
+            lines.append(Evidence(found.file, found.line, heading))
+        lines.append(Evidence(found.file, found.line, found.text[begin.start() :]))
+    for lines in streams.values():
+        starts = [i for i, line in enumerate(lines) if line.text.startswith("Job summary")] or [0]
+        for start, end in zip(starts, [*starts[1:], len(lines)], strict=True):
+            part = tuple(lines[start:end])
+            reports = parse_ras_text("\n".join(line.text for line in part))
+            out.extend(Answer(part[0].file, report, part) for report in reports if report.issues or report.dead)
+    return out
+
+
+def _with(finding: Finding, evidence: Iterable[Evidence]) -> Finding:
+    return replace(finding, evidence=(*finding.evidence, *evidence))
+
+
+def _comm(hash_: int | None) -> str | None:
+    return f"0x{hash_:x}" if hash_ is not None else None
+
+
+def _proc(job: Job, run: int | None, host: str | None, pid: int | None) -> int | None:
+    """RAS names hosts by address, so the process id has to be enough where it is unique."""
+    if run is None or pid is None:
+        return None
+    found = outside.proc_of_pid(job, run, pid, host)
+    return found if found is not None else outside.proc_of_pid(job, run, pid)
+
+
+def _lost(job: Job, answers: Sequence[Answer], run: int | None) -> list[Finding]:
+    """Processes that RAS cannot reach or has given up; the newest answer counts."""
+    found: dict[tuple[str, int], tuple[Answer, RasProcess, bool]] = {}
+    ranks: dict[tuple[str | None, int], tuple[Answer, RasRank, bool]] = {}
+    for answer in answers:
+        report = answer.report
+        for process in report.missing:
+            found.setdefault((process.host, process.pid), (answer, process, False))
+        for process in report.dead:
+            found[(process.host, process.pid)] = (answer, process, True)
+        for event in report.events:
+            if event.process is not None and "DEAD" in event.event:
+                found[(event.process.host, event.process.pid)] = (answer, replace(event.process, line=event.line), True)
+        for comm in report.comms:
+            for rank in comm.ranks:
+                if rank.missing and (rank.unresponsive or rank.dead):
+                    ranks[(_comm(comm.hash), rank.rank)] = (answer, rank, rank.dead)
+        for issue in report.issues:
+            for number in issue.missing if issue.kind == "INCOMPLETE" else ():
+                detail = next(
+                    (r for v in issue.values for r in v.ranks if r.rank == number), RasRank(number, line=issue.line)
+                )
+                ranks.setdefault((_comm(issue.hash), number), (answer, detail, False))
+    out: list[Finding] = []
+    by_rank: dict[tuple[str | None, int], list[tuple[str | None, int]]] = {}
+    for comm_name, number in ranks:
+        rank = ranks[(comm_name, number)][1]
+        # One process is missing from each of its communicators: one finding, on the first of them.
+        key = (rank.host, rank.pid) if rank.pid is not None else (comm_name, number)
+        by_rank.setdefault(key, []).append((comm_name, number))
+    named: set[int] = set()
+    for places in by_rank.values():
+        answer, rank, dead = ranks[places[0]]
+        dead = dead or (
+            rank.pid is not None and any(pid == rank.pid and gone for (_, pid), (_, _, gone) in found.items())
+        )
+        dead = dead or (rank.pid is None and len(found) == 1 and next(iter(found.values()))[2])
+        if rank.pid is not None:
+            named.add(rank.pid)
+        elif len(found) == len(by_rank) == 1:
+            process = next(iter(found.values()))[1]
+            rank = replace(rank, host=process.host, pid=process.pid)
+            named.add(process.pid)
+        out.append(_gone(job, run, answer, rank, places[0][0], dead, len(places)))
+    for (host, pid), (answer, process, dead) in found.items():
+        if pid in named or (ranks and not dead):
+            continue
+        out.append(_gone_process(job, run, answer, process, dead, _proc(job, run, host, pid)))
+    return out
+
+
+def _gone(
+    job: Job, run: int | None, answer: Answer, rank: RasRank, comm: str | None, dead: bool, comms: int
+) -> Finding:
+    proc = _proc(job, run, rank.host, rank.pid)
+    place = f" (process {rank.pid} on {rank.host})" if rank.pid is not None else ""
+    what = "is considered dead by RAS" if dead else "does not answer RAS"
+    return _with(
+        job.finding(
+            "PSM407",
+            run=run,
+            comm=comm,
+            title=f"rank {rank.rank} of {comm or 'a communicator'}{place} {what}",
+            severity=Severity.ERROR,
+            confidence=0.9 if dead else 0.85,
+            explanation="RAS could not reach this process: it is stopped, overloaded or gone, or its host is."
+            + (f" It is missing from {comms} communicators." if comms > 1 else ""),
+            next_step=f"Look at process {rank.pid} on {rank.host}: is it there, stopped, in a driver call (/proc/PID/stack)?"
+            if rank.pid is not None
+            else "Look at the process of this rank: is it there, stopped, in a driver call (/proc/PID/stack)?",
+            ranks=[rank.rank],
+            procs=[proc] if proc is not None else [],
+            culprits=[rank.rank],
+            stage="unresponsive",
+        ),
+        [answer.line(rank.line, f"rank {rank.rank} of {comm or 'a communicator'}{place}: {what}")],
+    )
+
+
+def _gone_process(
+    job: Job, run: int | None, answer: Answer, process: RasProcess, dead: bool, proc: int | None
+) -> Finding:
+    rank = job.rank_of(proc) if proc is not None else None
+    what = "is considered dead by RAS" if dead else "did not answer RAS"
+    name = job.who(proc) if proc is not None else f"process {process.pid} on {process.host}"
+    return _with(
+        job.finding(
+            "PSM407",
+            run=run,
+            title=f"{name} {what}",
+            severity=Severity.ERROR,
+            confidence=0.9 if dead else 0.8,
+            ranks=[rank] if rank is not None else [],
+            procs=[proc] if proc is not None else [],
+            culprits=[rank] if rank is not None else [],
+            stage="unresponsive",
+        ),
+        [answer.line(process.line, f"process {process.pid} on node {process.host}: {what}")],
+    )
+
+
+def _errors(job: Job, answers: Sequence[Answer], run: int | None) -> list[Finding]:
+    """Errors that ranks report through RAS. Who reports a remote error points at another."""
+    out: list[Finding] = []
+    for answer in answers[-1:]:
+        for comm in answer.report.comms:
+            failed = [(r, c) for r in comm.ranks if (c := _error(r)) is not None]
+            if failed:
+                own = [r.rank for r, c in failed if c != 6]
+                texts = outside.joined(f"rank {r.rank}: {_RESULTS.get(c, f'error {c}')}" for r, c in failed[:_MOST])
+                out.append(
+                    _error_finding(job, run, answer, _comm(comm.hash), [r.rank for r, _ in failed], own, texts, 1)
+                )
+        for issue in answer.report.issues:
+            if issue.kind == "ERROR":
+                ranks = [r.rank for v in issue.values for r in v.ranks]
+                own = [r.rank for v in issue.values if "Remote" not in v.value for r in v.ranks]
+                texts = outside.joined(f"{v.count} x {v.value}" for v in issue.values) or issue.what
+                out.append(_error_finding(job, run, answer, _comm(issue.hash), ranks, own, texts, issue.line))
+    return out
+
+
+def _error(rank: RasRank) -> int | None:
+    return next((c for c in (rank.async_error, rank.init_state) if c is not None and c not in (0, 7)), None)
+
+
+def _error_finding(
+    job: Job, run: int | None, answer: Answer, comm: str | None, ranks: list[int], own: list[int], texts: str, line: int
+) -> Finding:
+    return _with(
+        job.finding(
+            "PSM401",
+            run=run,
+            comm=comm,
+            title=f"RAS: errors in {comm or 'a communicator'}: {texts}",
+            confidence=0.85,
+            explanation="RAS shows errors that ranks returned or noted; a remote process error points at another rank.",
+            ranks=ranks,
+            culprits=own if len(own) == 1 else [],
+            stage="error",
+        ),
+        [answer.line(line, texts)],
+    )
+
+
+def _lag_of_comm(answer: Answer, comm: RasComm) -> list[_Lag]:
+    present = [r for r in comm.ranks if not r.missing and r.counts]
+    out = []
+    for operation in dict.fromkeys(name for r in present for name in r.counts):
+        counts = {r.rank: r.counts.get(operation, 0) for r in present}
+        most = max(counts.values(), default=0)
+        behind = tuple((r, n) for r, n in sorted(counts.items()) if n < most)
+        if behind:
+            text = (
+                f"{operation}: " + ", ".join(f"rank {r} at {n}" for r, n in behind[:_MOST]) + f", the others at {most}"
+            )
+            out.append(_Lag(operation, tuple(r for r, _ in behind), behind, most, answer.line(1, text), len(behind)))
+    return out
+
+
+def _lag_of_issue(answer: Answer, issue: RasIssue) -> _Lag | None:
+    if issue.kind != "MISMATCH" or "operation counts" not in issue.what:
+        return None
+    numbers = [(int(v.value), v) for v in issue.values if v.value.lstrip("-").isdigit()]
+    most = max((n for n, _ in numbers), default=0)
+    behind = tuple((r.rank, n) for n, v in numbers if n < most for r in v.ranks)
+    if not any(n < most for n, _ in numbers):
+        return None
+    text = f"{issue.operation or 'collective'}: " + ", ".join(f"{v.count} at {v.value}" for _, v in numbers)
+    count = sum(v.count for n, v in numbers if n < most)
+    count = sum(v.count for n, v in numbers if n < most)
+    ranks = tuple(r for r, _ in behind)
+    return _Lag(issue.operation or "collective", ranks, behind, most, answer.line(issue.line, text), count)
+
+
+def _lags(job: Job, answers: Sequence[Answer], run: int | None, lasting: bool) -> list[Finding]:
+    """Ranks with fewer operations. In one answer that is what work looks like; the same figures twice are not."""
+    history: dict[tuple[str | None, str], list[_Lag]] = {}
+    for answer in answers:
+        for comm in answer.report.comms:
+            for lag in _lag_of_comm(answer, comm):
+                history.setdefault((_comm(comm.hash), lag.operation), []).append(lag)
+        for issue in answer.report.issues:
+            found = _lag_of_issue(answer, issue)
+            if found is not None:
+                history.setdefault((_comm(issue.hash), found.operation), []).append(found)
+    out = []
+    for (name, operation), lags in history.items():
+        last = lags[-1]
+        same = len(lags) > 1 and lags[-2].counts == last.counts and lags[-2].most == last.most
+        if not same and len(lags) > 1:
+            continue  # the figures move: it works
+        proven = same or lasting
+        who = ranks_text(last.ranks) if len(last.ranks) == last.behind else f"{last.behind} ranks"
+        out.append(
+            _with(
+                job.finding(
+                    "PSM304",
+                    run=run,
+                    comm=name,
+                    title=f"{who} of {name or 'a communicator'} {'are' if last.behind != 1 else 'is'} behind in {operation}: others launched {last.most}"
+                    + (", unchanged between two RAS answers" if same else ""),
+                    severity=Severity.ERROR if proven else Severity.INFO,
+                    confidence=0.9 if same else 0.8 if lasting else 0.4,
+                    explanation="RAS counts the operations that each rank launched; the ranks behind have not called what their peers wait for."
+                    if proven
+                    else "RAS counts the operations that each rank launched. In one answer a difference is what a working job shows.",
+                    next_step="Look at the ranks behind: stacks, last lines."
+                    if proven
+                    else "Ask RAS again a few seconds later: the same figures mean a hang.",
+                    ranks=last.ranks,
+                    culprits=last.ranks if proven else [],
+                ),
+                [lag.evidence for lag in lags[-2:]],
+            )
+        )
+    return out
+
+
+def _healthy(job: Job, answers: Sequence[Answer], run: int | None) -> list[Finding]:
+    """An answer without a complaint does not see an operation that all ranks launched and none completes."""
+    last = answers[-1]
+    if not last.report.comms or not last.report.complete:
+        return []
+    count = sum(c.comms for c in last.report.comms)
+    return [
+        _with(
+            job.finding(
+                "PSM604",
+                run=run,
+                title=f"the RAS answer about {count} communicator{'s' if count != 1 else ''} shows nothing wrong, which does not rule out a hang",
+                explanation="RAS knows which operations were launched, not which are complete: a collective that all ranks launched and that hangs looks healthy.",
+                next_step="Compare the counts of two answers; take stacks of the proxy threads or a proxy dump.",
+                known_issue="NVIDIA/nccl#1730",
+            ),
+            [last.line(1, f"{count} communicators, no errors")],
+        )
+    ]

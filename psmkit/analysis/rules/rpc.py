@@ -1,0 +1,176 @@
+"""Proxy calls: those that are never answered, answers nobody waits for, handlers that fail."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from psmkit.analysis.facts.job import Job, words
+from psmkit.analysis.inference import faults, proof
+from psmkit.analysis.inference.sightings import by_run, sightings, told_by_errors
+from psmkit.analysis.inference.waits import Wait, call_wait, caller_of
+from psmkit.logparse.types import Call, Ref
+from psmkit.model import Finding, Severity
+
+__all__ = ["find"]
+
+
+def find(job: Job) -> list[Finding]:
+    """PSM101, PSM104 and PSM107; PSM701 for calls that are open where the log ends."""
+    return [*_pending(job), *_orphans(job), *_failed(job)]
+
+
+def _pending(job: Job) -> list[Finding]:
+    proven: dict[tuple[int | None, str, int | None], list[tuple[Call, Wait]]] = defaultdict(list)
+    open_: dict[int | None, list[Call]] = defaultdict(list)
+    for call in job.scan.calls:
+        wait = call_wait(job, call)
+        if wait is None:
+            continue
+        if wait.proven:
+            proven[(wait.run, call.state, wait.target)].append((call, wait))
+        else:
+            open_[wait.run].append(call)
+    out = []
+    for (run, state, _), items in proven.items():
+        items.sort(key=lambda item: -item[1].age)
+        out.append(_unanswered(job, run, items) if state == "begun" else _unread(job, run, items))
+    for run, calls in open_.items():
+        stages = words(sorted({call.stage or "unknown" for call in calls}))
+        out.append(
+            job.finding(
+                "PSM701",
+                run=run,
+                title=f"the log ends with {_count(len(calls))} open ({stages})",
+                confidence=0.9,
+                explanation="Any log that is cut ends like this: nothing in it shows that somebody waited in vain.",
+                refs=[r for call in calls[:4] for r in (call.begun, call.served)],
+                procs=[p for call in calls for p in (call.caller, call.service) if p is not None],
+                stage="proxy call",
+            )
+        )
+    return out
+
+
+def _count(number: int) -> str:
+    return "1 proxy call" if number == 1 else f"{number} proxy calls"
+
+
+def _unanswered(job: Job, run: int | None, items: list[tuple[Call, Wait]]) -> Finding:
+    """The service began a call and its handler never finished."""
+    call, wait = items[0]
+    service = job.who(call.service) if call.service is not None else "a proxy service whose log is missing"
+    asking = caller_of(job, call)
+    caller = job.who(asking) if asking is not None else _local(job, call)
+    op = f"opId 0x{call.op:x}" if call.op else "an opId that the log does not name"
+    more = f", and {_count(len(items) - 1)} more" if len(items) > 1 else ""
+    culprits = [r for r in (wait.target_rank,) if r is not None]
+    return job.finding(
+        "PSM101",
+        run=run,
+        title=f"{caller} waits for {service}: {wait.stage} ({op}) was begun and never answered{more}",
+        confidence=_confidence(job, wait),
+        explanation=(
+            f"The proxy service of {service} took {wait.stage} from {caller} and its handler is not done; "
+            f"{wait.age} more lines of this stream were read after it, and no completed call took more than "
+            f"{job.scan.totals.max_call_age}."
+        ),
+        next_step=f"Attach gdb to the proxy service thread of {service} and see what its {wait.stage} handler waits for.",
+        refs=[r for c, _ in items[:4] for r in (c.begun, c.served)] + _proof(job, run),
+        procs=[p for c, _ in items for p in (c.service, c.caller) if p is not None],
+        ranks=sorted({r for _, w in items for r in (w.rank, w.target_rank) if r is not None}),
+        culprits=culprits,
+        stage=wait.stage,
+    )
+
+
+def _unread(job: Job, run: int | None, items: list[tuple[Call, Wait]]) -> Finding:
+    """The service answered and the caller never read the answer: the caller is the one that stands still."""
+    call, wait = items[0]
+    asking = caller_of(job, call)
+    caller = job.who(asking) if asking is not None else "the caller"
+    more = f", and of {_count(len(items) - 1)} more" if len(items) > 1 else ""
+    return job.finding(
+        "PSM101",
+        run=run,
+        title=f"{caller} never read the answer to {wait.stage} (opId 0x{call.op:x}){more}: served, not received",
+        confidence=round(_confidence(job, wait) - 0.1, 2),
+        explanation=(
+            f"{job.who(call.service) if call.service is not None else 'The proxy service'} served the call and the "
+            f"thread of {caller} that asked for it printed nothing since: it is stopped, dead, or the answer was lost."
+        ),
+        next_step=f"Look at {caller}: is its process alive, and where does the thread stand that waits in ncclPollProxyResponse?",
+        refs=[r for c, _ in items[:4] for r in (c.begun, c.served)] + _proof(job, run),
+        procs=[p for c, _ in items for p in (caller_of(job, c), c.service) if p is not None],
+        culprits=[r for r in (wait.target_rank,) if r is not None],
+        stage=wait.stage,
+    )
+
+
+def _local(job: Job, call: Call) -> str:
+    if call.peer_local_rank is None:
+        return "a rank that the log does not name"
+    proc = job.by_local_rank(call.service, call.peer_local_rank) if call.service is not None else None
+    return job.who(proc) if proc is not None else f"local rank {call.peer_local_rank}"
+
+
+def _proof(job: Job, run: int | None) -> list[Ref | None]:
+    return list(proof.of(job, run).refs[:2]) if run is not None else []
+
+
+def _confidence(job: Job, wait: Wait) -> float:
+    aged = proof.aged(wait.age, job.scan.totals.max_call_age)
+    outside = wait.run is not None and bool(proof.of(job, wait.run).lasting)
+    return 0.95 if aged and outside else 0.85 if aged else 0.75
+
+
+def _orphans(job: Job) -> list[Finding]:
+    """Only NCCL's own complaint proves it: where the line of a served call is lost, its answer looks unasked for as well."""
+    out = []
+    for run, events in by_run(job, sightings(job, "PSM104")).items():
+        procs = sorted({e.proc for e in events if e.proc >= 0})
+        entries = [faults.message(job, e.name) for e in events]
+        refused = all(entry is not None and entry.severity == "warning" for entry in entries)
+        senders = sorted({int(str(e.fields["peer"])) for e in events if "peer" in e.fields})
+        out.append(
+            job.finding(
+                "PSM104",
+                run=run,
+                title=f"{job.whos(procs)} got an answer from {'a' if len(procs) > 1 else 'its'} proxy that nobody waits for"
+                + (f", from rank {', '.join(map(str, senders))}, and dropped it" if refused and senders else ""),
+                severity=Severity.WARNING if refused else None,
+                confidence=0.95,
+                refs=[e.ref for e in events[:6]],
+                procs=procs,
+                culprits=[],
+                stage="proxy call",
+            )
+        )
+    return out
+
+
+def _failed(job: Job) -> list[Finding]:
+    """Handlers that returned an error; where that ended the job, the rule of errors tells it."""
+    out = []
+    events = [e for e in sightings(job, "PSM107") if not told_by_errors(job, e)]
+    failed = [t for t in job.scan.services if t.begun_res not in (None, 0, 7)]
+    told = {e.proc for e in sightings(job, "PSM107") if told_by_errors(job, e)}
+    for proc in sorted({e.proc for e in events} | {t.proc for t in failed} - told):
+        ours = [e for e in events if e.proc == proc]
+        tallies = [t for t in failed if t.proc == proc]
+        names = [str(e.fields["operation"]) for e in ours if "operation" in e.fields] + [
+            t.begun_operation for t in tallies if t.begun_operation is not None
+        ]
+        out.append(
+            job.finding(
+                "PSM107",
+                run=job.run_of(proc),
+                title=f"the proxy service of {job.who(proc)} failed to handle {names[0] if names else 'a request'}",
+                severity=Severity.WARNING if not tallies else None,
+                confidence=0.8,
+                refs=[*(e.ref for e in ours[:4]), *(t.last_begun for t in tallies)],
+                procs=[proc],
+                culprits=[r for r in (job.rank_of(proc),) if r is not None] if tallies else [],
+                stage=names[0] if names else None,
+            )
+        )
+    return out

@@ -1,0 +1,355 @@
+"""Sends and recvs of each ordered pair of ranks: which do not pair, and whose byte counts differ."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+from psmkit.analysis.facts.job import Job, words
+from psmkit.analysis.inference import blame, proof
+from psmkit.analysis.rules import plan
+from psmkit.logparse.types import CommInstance, PairQueue, Ref
+from psmkit.model import Finding, Severity
+
+__all__ = ["find"]
+
+
+#: What a connection that is being made prints. Where it follows the calls of a group, the group was closed.
+_CONNECTING = ("transport.channel", "proxy.connected", "psm.buffer")
+#: So many findings of one job are enough to see what is wrong.
+_MOST = 20
+
+
+@dataclass(slots=True)
+class _Queues:
+    """The pairs of each rank of a communicator, by (communicator, rank); all-to-all exchanges have very many."""
+
+    sent: dict[tuple[int, int], list[PairQueue]] = field(default_factory=lambda: defaultdict(list))
+    received: dict[tuple[int, int], list[PairQueue]] = field(default_factory=lambda: defaultdict(list))
+
+
+def find(job: Job) -> list[Finding]:
+    """PSM303 for what does not pair, PSM302 for a rank that left or is behind.
+
+    What a teardown follows was complete: an end that is missing there is a lost line of the log. Byte counts that differ before an abort are
+    the reason for it, or what it hides.
+    """
+    out: list[Finding] = []
+    queues = _Queues()
+    for pair in job.scan.pairs:
+        queues.sent[(pair.group, pair.src)].append(pair)
+        queues.received[(pair.group, pair.dst)].append(pair)
+    ended = {i.group for i in job.scan.instances if i.end is not None}
+    aborts = {e.ref for e in job.events("comm.end.abort")}
+    destroyed = {i.group for i in job.scan.instances if i.end is not None and i.end not in aborts}
+    left = _leavers(job, ended)
+    clashes: dict[int, list[PairQueue]] = defaultdict(list)
+    for pair in job.scan.pairs:
+        run = _run(job, pair)
+        if run is None or pair.group in destroyed or (pair.group, _owing(pair)) in left:
+            continue
+        over = pair.group in ended or proof.of(job, run).done
+        if over and (pair.mismatch is None or pair.pending_sends or pair.pending_recvs):
+            continue
+        if len(out) >= _MOST:
+            break
+        if pair.mismatch is not None:
+            clashes[run].append(pair)
+        elif pair.pending_sends or pair.pending_recvs:
+            found = _unpaired(job, run, pair, queues)
+            if found is not None:
+                out.append(found)
+    for run, pairs in clashes.items():
+        common = _common(pairs)
+        out.extend(_sizes(job, run, pair, common) for pair in pairs[: _MOST if common is None else 2])
+    out.extend(_left(job, instance, pairs) for instance, pairs in left.values())
+    out.extend(_behind_all(job, {f.run for f in out}))
+    return out
+
+
+def _owing(pair: PairQueue) -> int:
+    return pair.dst if pair.pending_sends else pair.src
+
+
+def _leavers(job: Job, ended: set[int]) -> dict[tuple[int, int], tuple[CommInstance, list[PairQueue]]]:
+    """Ranks that began their teardown while a call of theirs is missing, by communicator and rank: they will never make it.
+
+    The lines of a teardown do not tell the communicator, so this holds for a process that has one only.
+    """
+    stops = blame.leaving(job)
+    found: dict[tuple[int, int], tuple[CommInstance, list[PairQueue]]] = {}
+    if not stops or _damaged(job):
+        return found
+    for pair in job.scan.pairs:
+        owing = _owing(pair)
+        if not (pair.pending_sends or pair.pending_recvs) or pair.mismatch is not None or pair.group in ended:
+            continue
+        proc = job.proc_in(pair.group, owing)
+        run = job.run_of(proc) if proc is not None else None
+        if proc is None or run is None or proc not in stops or proof.of(job, run).failed:
+            continue
+        ours = job.instances_of.get(proc, [])
+        if len(ours) != 1 or ours[0].last_op is None or ours[0].last_op.seq > stops[proc]:
+            continue
+        found.setdefault((pair.group, owing), (ours[0], []))[1].append(pair)
+    # one that left last is not the one that is missed
+    return {
+        key: item for key, item in found.items() if key[1] not in {_waiting(p) for _, ps in found.values() for p in ps}
+    }
+
+
+def _waiting(pair: PairQueue) -> int:
+    return pair.src if pair.pending_sends else pair.dst
+
+
+def _damaged(job: Job) -> bool:
+    """Whether stages without the one before show that lines of this log are lost. What another file holds may be cut sooner."""
+    if any(fd.received is None and fd.answered is not None for fd in job.scan.fds):
+        return True
+    streams = {process.stream for process in job.scan.processes}
+    return len(streams) == 1 and any(call.state == "received" for call in job.scan.calls)
+
+
+def _left(job: Job, instance: CommInstance, pairs: list[PairQueue]) -> Finding:
+    peers = sorted({p.src if p.pending_sends else p.dst for p in pairs} - {instance.rank})
+    lack = max(max(p.pending_sends, p.pending_recvs) for p in pairs)
+    name = job.comm_name(instance.group)
+    refs = [r for p in pairs[:3] for r in (p.sends or p.recvs)[:1]]
+    procs = [instance.proc, *(p for r in peers if (p := job.proc_in(instance.group, r)) is not None)]
+    return job.finding(
+        "PSM302",
+        run=job.run_of(instance.proc),
+        title=(
+            f"rank {instance.rank} went to its teardown {lack} {'round' if lack == 1 else 'rounds'} of sends and recvs before "
+            f"{_ranks(peers)}, {'which wait' if len(peers) > 1 else 'which waits'} for it in {name}"
+        ),
+        confidence=0.85,
+        explanation=(
+            f"Rank {instance.rank} stopped its proxy after {instance.sends} sends and {instance.recvs} recvs. "
+            f"What {_ranks(peers)} called beyond that will never have a counterpart: the rank made fewer iterations, or left its loop early."
+        ),
+        refs=[instance.last_op, *refs],
+        comm=name,
+        ranks=[instance.rank, *peers],
+        procs=procs,
+        culprits=[instance.rank],
+        stage="send/recv",
+    )
+
+
+def _ranks(ranks: list[int]) -> str:
+    return f"rank {ranks[0]}" if len(ranks) == 1 else "ranks " + words([str(r) for r in ranks], 8)
+
+
+def _behind_all(job: Job, told: set[int | None]) -> list[Finding]:
+    """The one rank that is behind while all others made the same number of calls. A cut log can look alike: a hint, no proof."""
+    out = []
+    members: dict[int, list[CommInstance]] = defaultdict(list)
+    for instance in job.scan.instances:
+        members[instance.group].append(instance)
+    for group, ours in members.items():
+        run = job.run_of(ours[0].proc)
+        if run is None or run in told or len(ours) < max(ours[0].nranks, 3) or any(i.end is not None for i in ours):
+            continue
+        state = proof.of(job, run)
+        if state.failed or state.suspects or plan.of(job, run).odd_half() is not None:
+            continue
+        calls = sorted((i.sends + i.recvs, i.rank) for i in ours)
+        (least, rank), most = calls[0], calls[-1][0]
+        whole = all(job.scan.files[job.process(i.proc).last.file].complete_end for i in ours)
+        if not least or least == most or calls[1][0] != most or not whole:
+            continue
+        rear = next(i for i in ours if i.rank == rank)
+        lines: list[Ref | None] = [rear.last_op, *(i.last_op for i in ours if i.rank != rank)]
+        still = _standing_still(job)
+        proven = rear.proc not in still and all(i.proc in still for i in ours if i is not rear)
+        if proven:
+            lines[1:1] = [still[i.proc] for i in ours if i is not rear][:2]
+        out.append(
+            job.finding(
+                "PSM302",
+                run=run,
+                title=f"rank {rank} made {most - least} sends and recvs less than every other rank of {job.comm_name(group)}",
+                severity=None if proven else Severity.WARNING,
+                confidence=0.8 if proven else 0.5,
+                explanation="The others stand at the same call, as they do when they wait for it"
+                + (", and their streams have not moved since." if proven else "; a log that is cut can look alike."),
+                refs=lines[:5],
+                comm=job.comm_name(group),
+                ranks=[rank],
+                procs=[rear.proc],
+                culprits=[rank] if proven else (),
+                stage="send/recv",
+            )
+        )
+    return out
+
+
+def _standing_still(job: Job) -> dict[int, Ref]:
+    """Processes with a stream that was told to stand still, and not to move again, with the line."""
+    found = {
+        e.proc: e.ref for e in job.events("hostcuda.stall", "hostcuda.stall_host_function", "hostcuda.stall_thread")
+    }
+    for event in job.events("hostcuda.stall_over"):
+        if event.proc in found and event.ref.seq > found[event.proc].seq:
+            del found[event.proc]
+    return found
+
+
+def _run(job: Job, pair: PairQueue) -> int | None:
+    procs = (job.proc_in(pair.group, pair.src), job.proc_in(pair.group, pair.dst))
+    return next((job.run_of(p) for p in procs if p is not None), None)
+
+
+def _procs(job: Job, pair: PairQueue, *ranks: int) -> list[int]:
+    return [p for r in ranks if (p := job.proc_in(pair.group, r)) is not None]
+
+
+def _common(pairs: list[PairQueue]) -> int | None:
+    """The rank that has a part in all pairs whose sizes differ, where there are several: its sizes are the wrong ones."""
+    shared = set.intersection(*({p.src, p.dst} for p in pairs)) if len(pairs) > 1 else set()
+    return next(iter(shared)) if len(shared) == 1 else None
+
+
+def _sizes(job: Job, run: int, pair: PairQueue, common: int | None) -> Finding:
+    assert pair.mismatch is not None
+    send, recv, sent, received = pair.mismatch
+    # a lost line shifts the two queues against each other, and then one of them has a rest
+    odd, sure = _planned(job, run, pair)
+    shifted = pair.pending_sends != pair.pending_recvs and not sure
+    name = job.comm_name(pair.group)
+    return job.finding(
+        "PSM303",
+        run=run,
+        title=f"rank {pair.src} sends {sent} bytes to rank {pair.dst}, which expects {received}, in {name}",
+        severity=Severity.WARNING if shifted else None,
+        confidence=0.5 if shifted else 0.9,
+        explanation=(
+            f"Of the sends from rank {pair.src} to rank {pair.dst}, {pair.matched} had a recv of their own size before this one."
+            + (" One side has more calls than the other, so a lost line could be the reason." if shifted else "")
+        ),
+        refs=[send, recv],
+        comm=name,
+        ranks=[pair.src, pair.dst],
+        procs=_procs(job, pair, pair.src, pair.dst),
+        culprits=odd if common is None or shifted else [common],
+        stage="send/recv",
+    )
+
+
+def _planned(job: Job, run: int, pair: PairQueue) -> tuple[list[int], bool]:
+    """The rank whose size is not that of the job, and whether the plans of both ends show the same two sizes."""
+    assert pair.mismatch is not None
+    _, _, sent, received = pair.mismatch
+    plans = plan.of(job, run)
+    ours, theirs = plans.sends.get((pair.src, pair.dst)), plans.recvs.get((pair.src, pair.dst))
+    if ours is None or theirs is None:
+        return [], False
+    sure = sent in ours.sizes and received in theirs.sizes and (sent not in theirs.sizes or received not in ours.sizes)
+    # a Send or Recv whose line is lost is in the plan all the same
+    sure = (
+        sure and theirs.total == pair.matched + pair.pending_recvs and ours.total == pair.matched + pair.pending_sends
+    )
+    return plans.odd_of((pair.src, sent), (pair.dst, received)), sure
+
+
+def _unpaired(job: Job, run: int, pair: PairQueue, queues: _Queues) -> Finding | None:
+    sending = pair.pending_sends > 0
+    lack = pair.pending_sends if sending else pair.pending_recvs
+    waiter, owing = (pair.src, pair.dst) if sending else (pair.dst, pair.src)
+    if job.proc_in(pair.group, owing) is None:
+        return None  # its log is missing: what it called is not known
+    ours = proof.of(job, run)
+    if ours.failed:
+        return None
+    hole = _hole(queues, pair, sending)
+    outside = bool(ours.lasting)
+    if not hole and not outside:
+        return None  # one rank is ahead of the other, as at the end of any log
+    if not hole and _behind(queues, pair, owing):
+        return None  # it stopped before it came here, which is told as such
+    proven = outside or lack > 1 or (hole and (_closed(job, run, pair, owing) or _whole_round(job, run, pair, owing)))
+    what, counter = ("sends", "recv") if sending else ("recvs", "send")
+    name = job.comm_name(pair.group)
+    done = "sent to" if sending else "expects from"
+    refs = (pair.sends if sending else pair.recvs)[:3]
+    return job.finding(
+        "PSM303",
+        run=run,
+        title=f"{lack} of the {what} that rank {waiter} {done} rank {owing} {'has' if lack == 1 else 'have'} no {counter} there, in {name}",
+        severity=None if proven else Severity.WARNING,
+        confidence=0.85 if proven and hole else 0.7 if proven else 0.5,
+        explanation=(
+            f"Rank {owing} called every {counter} that its other peers have for it, and {lack} too few for rank {waiter}."
+            if hole
+            else f"{pair.matched} of them paired before, and lines from outside show that the wait lasts."
+        ),
+        refs=[*refs, *ours.refs[:2]],
+        comm=name,
+        ranks=[waiter, owing],
+        procs=_procs(job, pair, owing, waiter),
+        culprits=[owing] if proven else [],
+        stage="send/recv",
+    )
+
+
+def _behind(queues: _Queues, pair: PairQueue, owing: int) -> bool:
+    """Whether the rank that owes a call owes calls to others too."""
+    waiters = {p.src for p in queues.received[(pair.group, owing)] if p.pending_sends}
+    waiters |= {p.dst for p in queues.sent[(pair.group, owing)] if p.pending_recvs}
+    return len(waiters) > 1
+
+
+def _closed(job: Job, run: int, pair: PairQueue, owing: int) -> bool:
+    """Whether the group in which a call is missing was closed: connections are made for it, and no plan says otherwise."""
+    proc = job.proc_in(pair.group, owing)
+    if proc is None or plan.of(job, run).planned.get(owing) or _damaged(job):
+        return False
+    last = next((i.last_op for i in job.instances_of.get(proc, []) if i.group == pair.group), None)
+    return last is not None and any(
+        e.proc == proc and (e.last or e.ref).seq > last.seq for e in job.events(*_CONNECTING)
+    )
+
+
+_CALL = re.compile(r"(Send|Recv): .* root (\d+) comm")
+
+
+def _whole_round(job: Job, run: int, pair: PairQueue, owing: int) -> bool:
+    """Whether the rank printed its round to the end: its last call is the one that is the last of all its peers.
+
+    A log that was cut lacks the end of a round and nothing from the middle of it.
+    """
+    if plan.of(job, run).planned.get(owing) or _damaged(job):
+        return False
+    ends: dict[int, tuple[str, int]] = {}
+    for instance in job.members.get(pair.group, []):
+        texts = job.evidence(instance.last_op)
+        found = _CALL.search(texts[0].text) if texts else None
+        if found is None or not job.scan.files[job.process(instance.proc).last.file].complete_end:
+            return False
+        ends[instance.rank] = (found.group(1), int(found.group(2)))
+    size = len(ends)
+    if (
+        size < 3
+        or owing not in ends
+        or (ends[owing][0] == ("Recv" if pair.pending_sends else "Send") and ends[owing][1] == _waiting(pair))
+    ):
+        return False
+    # peers are called in the order of their ranks, or beginning with the next one
+    return (
+        len(set(ends.values())) == 1 or len({(what, (peer - rank) % size) for rank, (what, peer) in ends.items()}) == 1
+    )
+
+
+def _hole(queues: _Queues, pair: PairQueue, sending: bool) -> bool:
+    """Whether the rank has called its counterparts for all other peers, as often as this one needs them.
+
+    Only an exchange in which all peers do the same shows it: in a pipeline one neighbour is ahead of the other by nature.
+    """
+    need = pair.matched + (pair.pending_sends if sending else pair.pending_recvs)
+    ours = queues.received[(pair.group, pair.dst)] if sending else queues.sent[(pair.group, pair.src)]
+    others = [p for p in ours if p is not pair]
+    if len(others) < 2:
+        return False
+    return all(p.matched == need and not p.pending_sends and not p.pending_recvs for p in others)

@@ -1,0 +1,81 @@
+"""Streams that stood still when hostcuda last looked: who waits for whom, by CUDA's rules of order."""
+
+from __future__ import annotations
+
+from psmkit.analysis.facts.job import Job, number
+from psmkit.logparse.types import Event
+from psmkit.model import Finding
+
+__all__ = ["find"]
+
+_STALLS = ("hostcuda.stall_host_function", "hostcuda.stall_thread", "hostcuda.stall")
+_OVER = "hostcuda.stall_over"
+_FOR_EVER = "this is a deadlock that CUDA does not report."
+
+
+def find(job: Job) -> list[Finding]:
+    """PSM515 for each stream that stood still and that nothing moved again."""
+    open_stalls: dict[tuple[int, str, int | None], Event] = {}
+    for event in sorted(job.events(*_STALLS, _OVER), key=lambda e: e.ref.seq):
+        key = (event.proc, str(event.fields.get("stream")), number(event.fields, "device"))
+        if event.name == _OVER:
+            open_stalls.pop(key, None)
+        else:
+            open_stalls[key] = event
+    return [_finding(job, event) for event in open_stalls.values()]
+
+
+def _finding(job: Job, event: Event) -> Finding:
+    title, explanation = (_thread if event.name == "hostcuda.stall_thread" else _queue)(event)
+    return job.finding(
+        "PSM515",
+        run=job.run_of(event.proc),
+        title=f"{job.who(event.proc)}: {title}",
+        # What is no host function may be a copy that takes long.
+        confidence=0.7 if "function" in event.fields else 0.5,
+        explanation=explanation,
+        refs=[event.ref],
+        procs=[event.proc],
+        stage="streams",
+    )
+
+
+def _thread(event: Event) -> tuple[str, str]:
+    """A thread that waits for a stream in which nothing is queued."""
+    fields = event.fields
+    function = fields.get("function")
+    stream = number(fields, "stream") or 0
+    waits = (
+        f"thread {fields.get('thread')} waits in {fields.get('call')} for the {fields.get('kind')} stream 0x{stream:x}"
+    )
+    if function is None:
+        return (
+            f"{waits}, whose last work has not ended after {fields.get('seconds')} s",
+            f"Nothing else is queued in that stream. Where its work, a wait for a memory value say, waits for this thread, {_FOR_EVER}",
+        )
+    return (
+        f"{waits}, whose host function {function} has not returned after {fields.get('seconds')} s",
+        f"The thread goes on when the host function has returned. Where that function waits for this thread, {_FOR_EVER}",
+    )
+
+
+def _queue(event: Event) -> tuple[str, str]:
+    """Work that is queued behind other work."""
+    fields = event.fields
+    call, function = fields.get("call", "work"), fields.get("function")
+    same = fields.get("stream") == fields.get("other")
+    where = (
+        f"in front of it on the same {fields.get('kind')} stream"
+        if same
+        else f"on the {fields.get('otherkind')} stream"
+    )
+    what, until = (
+        ("work that has not ended", "that work has ended, and it had not")
+        if function is None
+        else (f"the host function {function}", "the host function has returned, and it had not")
+    )
+    return (
+        f"{call} on the {fields.get('kind')} stream waits for {what} {where}",
+        f"Thread {fields.get('thread')} queued {call}; CUDA starts it when {until} for {fields.get('seconds')} s. "
+        f"Where it waits for {call}, {_FOR_EVER}",
+    )

@@ -1,0 +1,257 @@
+"""Ranks that never started, that never finished init, and pairs of ranks without a transport."""
+
+from __future__ import annotations
+
+from psmkit.analysis.facts.job import STAGES, Job, RunInfo, words
+from psmkit.analysis.inference import proof
+from psmkit.analysis.inference.sightings import by_run, sightings, told_by_errors
+from psmkit.logparse.types import CommInstance, Ref, Thread
+from psmkit.model import Finding, Severity
+
+__all__ = ["find", "past_bootstrap"]
+
+#: Messages that a rank prints only after all ranks of its communicator have met in the bootstrap.
+_MET = (
+    "bootstrap.timings",
+    "comm.shape",
+    "init.timings",
+    "transport.channel",
+    "proxy.conn.new",
+    "graph.",
+    "topo.",
+    "tuning.",
+)
+
+
+def find(job: Job) -> list[Finding]:
+    """PSM201, PSM202, PSM204."""
+    out: list[Finding] = []
+    for run in job.runs:
+        if proof.done(job, run.index):
+            continue
+        never = _never_started(job, run)
+        if never is not None:
+            out.append(never)
+        else:
+            out.extend(_never_finished(job, run))
+    return [*out, *_no_transport(job), *_reported(job)]
+
+
+def past_bootstrap(job: Job, run: RunInfo) -> bool:
+    """Whether any rank came past the point where all ranks must have met."""
+    instances = [i for i in job.scan.instances if i.proc in run.procs]
+    if any(i.complete is not None or i.ops or i.sends or i.recvs for i in instances):
+        return True
+    return any(job.count(p, *_MET) for p in run.procs)
+
+
+def _rank_words(ranks: list[int]) -> str:
+    return f"rank {ranks[0]}" if len(ranks) == 1 else "ranks " + words([str(r) for r in ranks], 8)
+
+
+def main_thread(job: Job, instance: CommInstance) -> Thread | None:
+    """The thread that printed the begin of a communicator's init."""
+    if instance.start is None:
+        return None
+    for event in job.events("comm.start", "comm.start.split"):
+        if event.proc == instance.proc and event.ref.seq == instance.start.seq and event.thread >= 0:
+            return job.scan.threads[event.thread]
+    return None
+
+
+def _at_rest(job: Job, members: list[CommInstance]) -> bool:
+    """Whether the threads that initialise all stand at the same message, and no file was cut within a line."""
+    names = set()
+    for instance in members:
+        thread = main_thread(job, instance)
+        if thread is None or thread.last_name is None:
+            return False
+        names.add(thread.last_name)
+        if not job.scan.files[job.process(instance.proc).last.file].complete_end:
+            return False
+    return len(names) == 1
+
+
+def _never_started(job: Job, run: RunInfo) -> Finding | None:
+    missing = list(job.missing_ranks(run.index))
+    if not missing or run.world is None or run.nranks is None:
+        return None
+    ours = proof.of(job, run.index)
+    members = job.members.get(run.world, [])
+    if ours.failed or past_bootstrap(job, run) or not members:
+        return None  # they did start: only their logs are missing
+    outside = bool(ours.lasting) or bool(sightings(job, "PSM201"))
+    rest = _at_rest(job, members)
+    if not outside and not rest:
+        return None
+    waiting = sorted({i.proc for i in members})
+    last: list[Ref | None] = [t.last for i in members[:2] if (t := main_thread(job, i)) is not None]
+    many = len(missing) > 1
+    wait = (
+        f"{job.whos(waiting)} {'wait' if len(waiting) > 1 else 'waits'} for {'them' if many else 'it'} in the bootstrap"
+    )
+    # a process that stopped before its first Init START has no rank: where there are as many of them as ranks, it is they
+    known = {i.proc for i in members}
+    unnamed = [p for p in sorted(run.procs - known) if not job.instances_of.get(p)]
+    where = f" (it can only be {job.whos(unnamed)}, whose log ends before)" if 0 < len(unnamed) == len(missing) else ""
+    if unnamed and not where and not outside:
+        return None  # some of them are seen before their init, and the log may end before they come to it
+    return job.finding(
+        "PSM201",
+        run=run.index,
+        title=f"{_rank_words(missing)} of {run.nranks} never {'came to init' if where else 'started'}{where}: {wait}",
+        severity=None if 2 * len(missing) < run.nranks or outside else Severity.WARNING,
+        confidence=0.85 if outside else 0.6,
+        explanation=(
+            f"The communicator {job.comm_name(run.world)} has {run.nranks} ranks. {len(waiting)} printed Init START and all of them stand at the "
+            f"same place, before the bootstrap is complete; {_rank_words(missing)} printed no Init START."
+            + ("" if outside or where else " If their logs exist, give them too.")
+        ),
+        refs=[*(i.start for i in members[:3]), *last, *ours.refs[:2]],
+        comm=job.comm_name(run.world),
+        ranks=missing,
+        culprits=missing,
+        stage="bootstrap",
+    )
+
+
+def _never_finished(job: Job, run: RunInfo) -> list[Finding]:
+    """Init START without COMPLETE is what a log shows that is cut; it takes a proof that time went by."""
+    ours = proof.of(job, run.index)
+    if ours.failed:
+        return []
+    out: list[Finding] = []
+    for group in sorted(run.groups):
+        members = job.members.get(group, [])
+        open_ = [i for i in members if i.start is not None and i.complete is None and i.end is None]
+        if not open_:
+            continue
+        guilty = [i for i in open_ if i.proc in ours.suspects]
+        if not guilty and ours.lasting:
+            guilty = _rearmost(job, open_)
+        # where a framework's watchdog speaks, the ranks work already, and this communicator is another one's affair
+        if not guilty:
+            out.extend(_straggler(job, run, open_) if len(open_) == open_[0].nranks else ())
+            continue
+        procs = [i.proc for i in guilty]
+        ranks = [i.rank for i in guilty]
+        others = sorted({i.proc for i in open_} - set(procs))
+        name = job.comm_name(group)
+        stage = job.stage_of(procs[0])
+        waits = f", and {job.whos(others)} {'wait' if len(others) > 1 else 'waits'} for it" if others else ""
+        out.append(
+            job.finding(
+                "PSM202",
+                run=run.index,
+                title=f"{job.whos(procs)} never finished init of {name}: it stands at {stage}{waits}",
+                confidence=0.8 if procs[0] in ours.suspects else 0.6,
+                explanation=f"{len(open_)} of {len(members)} members printed Init START of {name} and not Init COMPLETE. {job.whos(procs)} came least far.",
+                refs=[*(i.start for i in guilty[:2]), *(job.process(p).last for p in procs[:2]), *ours.refs[:3]],
+                comm=name,
+                ranks=[*ranks, *(i.rank for i in open_ if i.proc in others)],
+                procs=[*procs, *others],
+                culprits=ranks,
+                stage=stage,
+            )
+        )
+    return out
+
+
+def _straggler(job: Job, run: RunInfo, open_: list[CommInstance]) -> list[Finding]:
+    """All but one stand at the same message, which that one never came to. A cut log can look alike: a hint, no proof."""
+    if len(open_) < 3 or any(not job.scan.files[job.process(i.proc).last.file].complete_end for i in open_):
+        return []
+    at: dict[str, list[CommInstance]] = {}
+    for instance in open_:
+        thread = main_thread(job, instance)
+        if thread is None or thread.last_name is None:
+            return []
+        at.setdefault(thread.last_name, []).append(instance)
+    if len(at) != 2:
+        return []
+    (_, few), (place, most) = sorted(at.items(), key=lambda item: len(item[1]))
+    behind = few[0]
+    if len(few) != 1 or len(most) < 2 or job.count(behind.proc, place):
+        return []
+    stage = job.stage_of(behind.proc)
+    name = job.comm_name(behind.group)
+    return [
+        job.finding(
+            "PSM202",
+            run=run.index,
+            title=f"{job.who(behind.proc)} is behind in the init of {name}: all others stand at one place, which it never reached",
+            severity=Severity.WARNING,
+            confidence=0.5,
+            explanation=f"Its last line is at stage {stage}. The others wait for it, or all logs were cut at that moment.",
+            refs=[job.process(i.proc).last for i in (behind, *most[:2])],
+            comm=name,
+            ranks=[behind.rank],
+            procs=[behind.proc],
+            stage=stage,
+        )
+    ]
+
+
+def _rearmost(job: Job, members: list[CommInstance]) -> list[CommInstance]:
+    """Those that came least far, when they are the exception."""
+    stages = {i.index: STAGES.index(job.base_stage_of(i.proc)) for i in members}
+    least = min(stages.values())
+    rear = [i for i in members if stages[i.index] == least]
+    return rear if 2 * len(rear) < len(members) else []
+
+
+def _no_transport(job: Job) -> list[Finding]:
+    out = []
+    for run, events in by_run(job, sightings(job, "PSM204")).items():
+        ours = [
+            e
+            for e in events
+            if e.proc >= 0 and e.name in ("transport.none", "proxy.no_transport") and not told_by_errors(job, e)
+        ]
+        if not ours or (run is not None and proof.done(job, run)):
+            continue
+        pairs = sorted(
+            {(e.fields["rank"], e.fields["peer"]) for e in ours if "rank" in e.fields and "peer" in e.fields}, key=str
+        )
+        named = words([f"rank {a} and rank {b}" for a, b in pairs], 4) or "two ranks"
+        out.append(
+            job.finding(
+                "PSM204",
+                run=run,
+                title=f"no transport between {named}",
+                refs=[e.ref for e in ours[:6]],
+                ranks=sorted({r for pair in pairs for r in pair if isinstance(r, int)}),
+                procs=sorted({e.proc for e in ours}),
+                stage="connect",
+            )
+        )
+    return out
+
+
+def _reported(job: Job) -> list[Finding]:
+    """Ranks that NCCL's root or a framework's store waited for in vain."""
+    out = []
+    for run, events in by_run(job, sightings(job, "PSM201")).items():
+        ours = [e for e in events if e.proc < 0 or not told_by_errors(job, e)]
+        if not ours or (run is not None and (proof.done(job, run) or proof.of(job, run).failed)):
+            continue
+        missing = list(job.missing_ranks(run)) if run is not None else []
+        who = (
+            f": {_rank_words(missing)} of {job.runs[run].nranks} {'are' if len(missing) > 1 else 'is'} not in the log"
+            if missing and run is not None
+            else ""
+        )
+        out.append(
+            job.finding(
+                "PSM201",
+                run=run,
+                title=f"a rank did not join in time{who}",
+                severity=Severity.WARNING,
+                confidence=0.7,
+                refs=[e.ref for e in ours[:5]],
+                ranks=missing,
+                procs=sorted({e.proc for e in ours if e.proc >= 0}),
+                stage="bootstrap",
+            )
+        )
+    return out

@@ -1,0 +1,129 @@
+"""Errors that a progress or service thread returned and nobody noticed: the communicator is not aborted, and the peers wait.
+
+Every function of the library returns its error to the caller, but the loop of a progress thread is the last caller. Where it
+drops the error, the log shows a chain that begins in a transport and ends there, and no abort after it.
+"""
+
+from __future__ import annotations
+
+from psmkit.analysis.facts.job import Job
+from psmkit.analysis.inference import faults
+from psmkit.analysis.inference.faults import Cascade
+from psmkit.logparse.types import Ref
+from psmkit.model import Finding, Severity
+
+__all__ = ["find"]
+
+_FILES = ("transport/", "transport.cc", "proxy.cc", "misc/socket.cc", "misc/ipcsocket.cc", "net_ib", "net.cc")
+#: Start-up tries networks and devices one after the other, and a failed try returns an error that is meant to be dropped.
+_PROBES = (
+    "net_ib/init.cc",
+    "net_ib/gdr.cc",
+    "ibvwrap",
+    "gdrwrap",
+    "nvmlwrap",
+    "cudawrap",
+    "plugin",
+    "net_ib/common.cc",
+)
+
+
+def find(job: Job) -> list[Finding]:
+    """PSM404 for each process whose progress or service thread dropped an error."""
+    out: list[Finding] = []
+    done: set[int] = set()
+    for cascade in faults.cascades(job):
+        if cascade.proc in done or not _dropped(job, cascade):
+            continue
+        done.add(cascade.proc)
+        out.append(_finding(job, cascade))
+    return out
+
+
+def _dropped(job: Job, cascade: Cascade) -> bool:
+    steps = cascade.chain
+    if (
+        not steps
+        and cascade.severity == "error"
+        and not cascade.survived
+        and cascade.threads <= _progressing(job, cascade.proc)
+    ):
+        # the loop of a progress thread is the direct caller of a transport: not even a return code is printed
+        return not _noticed(job, cascade)
+    if not steps or cascade.reached_api or cascade.survived or cascade.severity in ("harmless", "info"):
+        return False
+    # a service that closes the connection of the rank that asked has told it
+    if any(not f.chain and f.known is not None and f.known.finding == "PSM107" for f in cascade.faults):
+        return False
+    names = [str(f.event.fields.get("file", "")) for f in steps]
+    # sockets return an internal error, and print nothing, when the communicator is told to abort: nothing is lost then
+    if cascade.first.chain and cascade.code == 3 and all("misc/socket.cc" in name for name in names):
+        return False
+    if not any(part in names[-1] for part in _FILES) or any(part in name for name in names for part in _PROBES):
+        return False
+    if not cascade.threads.isdisjoint(_callers(job, cascade.proc)):
+        return False
+    # an init that has not finished drops nothing yet: its own thread returns the error
+    if not any(
+        i.complete is not None and i.complete.seq < cascade.first.ref.seq
+        for i in job.instances_of.get(cascade.proc, ())
+    ):
+        return False
+    return not _noticed(job, cascade)
+
+
+def _progressing(job: Job, proc: int) -> set[int]:
+    """The threads of a process that drive its operations."""
+    return {e.thread for e in job.events("proxy.thread.progress") if e.proc == proc}
+
+
+def _callers(job: Job, proc: int) -> set[int]:
+    """Threads on which the application calls the library, and those that run its asynchronous jobs."""
+    pid = job.process(proc).pid
+    out = {index for index, thread in enumerate(job.scan.threads) if thread.proc == proc and thread.tid == pid}
+    for event in job.events("comm.", "coll.", "init.", "group."):
+        if event.proc == proc:
+            out.add(event.thread)
+    return out
+
+
+def _noticed(job: Job, cascade: Cascade) -> bool:
+    """Whether the process aborted, failed aloud or ended after it."""
+    seq = cascade.last.ref.seq
+    if any(
+        e.proc == cascade.proc and e.ref.seq > seq
+        for e in job.events("comm.end.", "comm.abort.", "comm.revoke.", "proxy.thread_result")
+    ):
+        return True
+    return any(
+        other is not cascade and other.proc == cascade.proc and other.reached_api and other.last.ref.seq > seq
+        for other in faults.cascades(job)
+    )
+
+
+def _finding(job: Job, cascade: Cascade) -> Finding:
+    rank = job.rank_of(cascade.proc)
+    first, last = cascade.first, cascade.last
+    where = faults.place(last.event) or "a transport"
+    cause = "" if first.chain else f" after the warning: {faults.body(job, first.event)}"
+    error = f"error {cascade.code}" if cascade.code is not None else "an error"
+    # what a peer brought about by going away is dropped like any other, but the peer is the one to look at
+    followed = cascade.own is False
+    refs: list[Ref] = [first.ref, last.ref, *(w.refs[0] for w in job.waits() if w.target == cascade.proc and w.refs)]
+    returned = f" with {cascade.code}" if cascade.code is not None else ""
+    return job.finding(
+        "PSM404",
+        run=job.run_of(cascade.proc),
+        title=f"{job.who(cascade.proc)} dropped {error} of {where} in a progress or service thread; its peers wait for ever",
+        severity=Severity.WARNING if followed else Severity.ERROR,
+        confidence=0.6 if followed else 0.85,
+        explanation=(
+            f"The thread returned through {where}{returned}{cause}. The chain ends there: no line shows that the error was given to "
+            "the communicator, and no abort follows, so neither this rank nor its peers will notice."
+        ),
+        refs=list(dict.fromkeys(refs))[:6],
+        procs=[cascade.proc],
+        culprits=[rank] if rank is not None and not followed else (),
+        stage="error",
+        known_issue="NVIDIA/nccl#1822",
+    )

@@ -1,0 +1,57 @@
+"""Errors in lines whose process cannot be told: excerpts from which host names and pids were cut, prefixes of other dialects.
+
+Such a line belongs to no rank, so no chain can be followed and nobody be blamed; it says all the same that something failed.
+"""
+
+from __future__ import annotations
+
+from psmkit.analysis.facts.job import Job
+from psmkit.analysis.inference import faults
+from psmkit.analysis.inference.known import issue_of
+from psmkit.catalogue import Message
+from psmkit.logparse.types import Event
+from psmkit.model import CODES, Finding, Severity
+
+__all__ = ["find"]
+
+_ENDS = ("comm.end.", "nccltests.ok")
+
+
+def find(job: Job) -> list[Finding]:
+    """A finding for each kind of warning that no process can be given, the first one being the most probable cause."""
+    kinds: dict[str, list[Event]] = {}
+    entries: dict[str, Message] = {}
+    for event in job.scan.events:
+        if event.proc >= 0 or event.level not in ("WARN", "ABORT") or (event.where or "").startswith("ras/"):
+            continue
+        known = faults.message(job, event.name)
+        if known is not None and not faults.unknown(event) and known.severity in ("error", "warning"):
+            kinds.setdefault(event.name, []).append(event)
+            entries[event.name] = known
+    if not kinds:
+        return []
+    ends = max((e.ref.seq for e in job.events(*_ENDS)), default=-1)
+    told = any(c.fatal for c in faults.cascades(job))
+    out: list[Finding] = []
+    for name, events in sorted(kinds.items(), key=lambda item: item[1][0].ref.seq):
+        known, first = entries[name], events[0]
+        fails = known.severity == "error" and not told and first.ref.seq > ends
+        # what another line follows from is no second cause
+        cause = fails and not any(f.severity is Severity.ERROR for f in out)
+        said, where = faults.body(job, first), faults.place(first)
+        code = known.finding if known.finding in CODES and known.finding != "PSM801" else "PSM401"
+        out.append(
+            job.finding(
+                str(code) if cause else "PSM401",
+                run=job.run_of_event(first),
+                title=f"a rank that its line does not name {'failed' if cause else 'warned'}{f' at {where}' if where else ''}: {said}",
+                severity=Severity.ERROR if cause else Severity.WARNING,
+                confidence=0.7 if cause else 0.5,
+                explanation=f"{known.meaning} The line carries no host and process in a form that psmkit knows, so it cannot be laid to a rank.",
+                next_step=known.next_step,
+                refs=[e.ref for e in events[:4]],
+                stage="error",
+                known_issue=issue_of(job, first, said),
+            )
+        )
+    return out

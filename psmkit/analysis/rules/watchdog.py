@@ -1,0 +1,434 @@
+"""Framework watchdogs: which collective did not finish, and which rank never joined it.
+
+The ranks that report a timeout are those that wait; the one to look at is behind them: its last enqueued work is smaller than the
+one that timed out, it does another operation under the same number, or it reports nothing at all.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from psmkit.analysis.facts import outside
+from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.outside import ranks_text
+from psmkit.logparse.types import Event
+from psmkit.model import Finding
+
+__all__ = ["find"]
+
+_STATUS = ("torch.watchdog.status", "torch.dump.timeout_signal")
+_HEARTBEAT = ("torch.heartbeat.stuck", "torch.heartbeat.timeout")
+# Operations that all ranks call with as many elements; others may rightly differ from rank to rank.
+_EVEN = frozenset({"ALLREDUCE", "BROADCAST", "REDUCE", "_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE", "BARRIER"})
+# Some ranks are done with these before others: who reports nothing may have left it behind.
+_ROOTED = frozenset({"BROADCAST", "_BROADCAST_OOP", "REDUCE", "_REDUCE_OOP", "SCATTER", "GATHER"})
+# Their numbers count apart from those of collectives, or stand for several operations.
+_UNORDERED = frozenset({"SEND", "RECV", "COALESCED", "UNKNOWN", "RECVANYSOURCE"})
+
+
+@dataclass(slots=True)
+class _Member:
+    """What one rank of a process group says of itself. ``enqueued`` and ``completed`` are its last works, -1 for none."""
+
+    rank: int
+    timeout: Event | None = None
+    status: Event | None = None
+    enqueued: int | None = None
+    completed: int | None = None
+
+    @property
+    def seq(self) -> int | None:
+        """The work that timed out here."""
+        value = self.timeout.fields.get("seq") if self.timeout is not None else None
+        return value if isinstance(value, int) else None
+
+    @property
+    def op(self) -> str | None:
+        value = self.timeout.fields.get("op") if self.timeout is not None else None
+        return str(value) if value is not None else None
+
+    @property
+    def size(self) -> int | None:
+        value = self.timeout.fields.get("numel_in") if self.timeout is not None else None
+        return value if isinstance(value, int) and self.op in _EVEN else None
+
+
+@dataclass(slots=True)
+class _Group:
+    """A process group as its watchdogs show it; ``name`` None where the lines do not tell one. Ranks are global ones where
+    ``world`` is set, those of the group otherwise."""
+
+    name: str | None
+    members: dict[int, _Member] = field(default_factory=dict)
+    first: Event | None = None
+    signalled: set[int] = field(default_factory=set)
+
+    def member(self, rank: int) -> _Member:
+        return self.members.setdefault(rank, _Member(rank))
+
+    @property
+    def reporters(self) -> list[_Member]:
+        return [m for m in self.members.values() if m.timeout is not None]
+
+
+def find(job: Job) -> list[Finding]:
+    """Watchdog and heartbeat timeouts, ranks that lag, collectives that differ."""
+    out: list[Finding] = []
+    names = ("torch.watchdog.timeout", *_STATUS)
+    for run, events in outside.runs_of(job, *names).items():
+        for group in _groups(job, events):
+            out.extend(_judge(job, run, group))
+    out.extend(_heartbeats(job, timed_out={f.run for f in out}))
+    out.extend(_reports(job))
+    return out
+
+
+def _key(event: Event) -> str | None:
+    """The name of the process group, the same for all spellings of it."""
+    group = event.fields.get("group")
+    if group is None:
+        return None
+    text = str(group)
+    if not text[:1].isdigit() and isinstance(event.fields.get("pg"), int):
+        return str(event.fields["pg"])
+    return text.split("(", 1)[0] or text
+
+
+def _who(job: Job, event: Event) -> int | None:
+    rank = outside.global_rank(job, event)
+    if rank is None:
+        own = event.fields.get("rank")
+        return own if isinstance(own, int) else None
+    return rank
+
+
+def _groups(job: Job, events: list[Event]) -> list[_Group]:
+    """Timeouts name no group: each is joined with the status line of the same rank about the same work."""
+    out: dict[str | None, _Group] = {}
+    group_of: dict[tuple[int, int], str | None] = {}
+    for event in events:
+        rank, work = _who(job, event), event.fields.get("work")
+        if event.name == "torch.watchdog.status" and rank is not None and isinstance(work, int):
+            group_of[(rank, work)] = _key(event)
+    names = set(group_of.values())
+    only = next(iter(names)) if len(names) == 1 else None
+    for event in events:
+        rank = _who(job, event)
+        if rank is None:
+            continue
+        if event.name == "torch.watchdog.timeout":
+            seq = event.fields.get("seq")
+            key = group_of.get((rank, seq), only) if isinstance(seq, int) else only
+            group = out.setdefault(key, _Group(key))
+            member = group.member(rank)
+            if member.timeout is None or (member.seq or 0) > (seq if isinstance(seq, int) else 0):
+                member.timeout = event
+            group.first = group.first or event
+            continue
+        key = _key(event)
+        group = out.setdefault(key, _Group(key))
+        member = group.member(rank)
+        enqueued, completed = event.fields.get("enqueued"), event.fields.get("completed")
+        if isinstance(enqueued, int) and (member.enqueued is None or enqueued >= member.enqueued):
+            member.enqueued, member.status = enqueued, event
+            member.completed = completed if isinstance(completed, int) else None
+        source = event.fields.get("from_rank")
+        if event.name == "torch.dump.timeout_signal":
+            group.signalled.add(source if isinstance(source, int) else rank)
+    # Timeouts of a release that prints no status line stand beside status lines of other ranks: one group holds both.
+    loose = out.get(None)
+    if loose is not None and len(out) == 2:
+        key = next(k for k in out if k is not None)
+        for rank, member in loose.members.items():
+            if member.timeout is not None:
+                out[key].member(rank).timeout = out[key].member(rank).timeout or member.timeout
+        out[key].first = out[key].first or loose.first
+        del out[None]
+    return list(out.values())
+
+
+def _judge(job: Job, run: int | None, group: _Group) -> list[Finding]:
+    reporters = group.reporters
+    if not reporters:
+        return _signalled(job, run, group)
+    numbered = [m for m in reporters if m.seq is not None]
+    # Most wait in the work that hangs; fewer that give up on an earlier one stand behind it. With equal numbers the earlier.
+    at = Counter(m.seq for m in numbered if m.seq is not None)
+    work = min((seq for seq in at if at[seq] == max(at.values())), default=None)
+    waiting = [m for m in numbered if m.seq == work] if work is not None else reporters
+    first = next((m for m in waiting if m.timeout is group.first), waiting[0])
+    op = first.op or "collective"
+    what = f"{op} {work}" if work is not None else op
+    name = "" if group.name in (None, "0") else f" of process group {group.name}"
+    out: list[Finding] = []
+
+    differing = _differing(job, run, group, waiting, what + name)
+    out.extend(differing)
+    for member in numbered:
+        member.enqueued = member.seq if member.enqueued is None else member.enqueued
+    behind = [m for m in group.members.values() if work is not None and m.enqueued is not None and m.enqueued < work]
+    ahead = work is not None and any(m.enqueued is not None and m.enqueued >= work for m in group.members.values())
+    if not ahead and len(behind) == len(group.members):
+        behind = []  # the numbers count something else than the one that timed out
+    silent, seen = _silent(job, run, group) if not behind and not differing and op not in _ROOTED else (set(), True)
+    lagging = {m.rank for m in behind} | silent
+    blamed = lagging or {r for f in differing for r in f.culprits}
+    seconds = first.timeout.fields.get("timeout") if first.timeout is not None else None
+    limit = f" in {seconds // 1000} s" if isinstance(seconds, int) else ""
+    # who gave up on another work is told apart: it does not wait in this one
+    stuck = [m for m in waiting if m.rank not in lagging]
+    reporting = ranks_text(m.rank for m in stuck or waiting)
+    refs = [first.timeout.ref if first.timeout else None, first.status.ref if first.status else None]
+    refs += [m.status.ref for m in behind[:3] if m.status]
+    if behind:
+        why = (
+            f"{ranks_text(m.rank for m in behind)} never joined it: last enqueued work "
+            f"{outside.joined(str(n) for n in sorted({m.enqueued for m in behind if m.enqueued is not None}))}"
+        )
+        earlier = sorted({f"{m.op or 'collective'} {m.seq}" for m in behind if m.seq is not None})
+        if earlier:
+            why += f", and {'waits' if len(behind) == 1 else 'wait'} in {outside.joined(earlier)}"
+    elif silent:
+        why = f"{ranks_text(silent)} {'reports' if len(silent) == 1 else 'report'} nothing and most likely never joined it"
+    elif differing:
+        why = "the ranks do not run the same operation under this number"
+    elif _diverge(job, run):
+        why = "all that report joined under this number, but their NCCL lines show different calls"
+    else:
+        why = "no rank is seen to lag, so the operation hangs inside NCCL, the network or a GPU"
+    out.insert(
+        0,
+        job.finding(
+            "PSM305",
+            run=run,
+            title=f"watchdog timeout: {what}{name} did not finish{limit} on {reporting}; {why}",
+            confidence=0.95 if behind or differing else 0.9,
+            explanation=(
+                f"The first to give up on {what}{name} was rank {first.rank}, the reporters are {reporting}. {_sentence(why)} "
+                "The ranks that report are those that wait."
+            ),
+            next_step=(
+                f"See what {ranks_text(blamed)} did instead: py-spy dump and gdb of that process, its last lines."
+                if blamed
+                else "Take stacks of the proxy threads and a RAS answer of the hung job; look at link counters and Xid messages of all hosts."
+            ),
+            refs=refs,
+            ranks=sorted({m.rank for m in reporters} | blamed),
+            procs=_procs(job, run, (m.rank for m in reporters)),
+            culprits=sorted(blamed),
+        ),
+    )
+    if lagging:
+        out.append(
+            job.finding(
+                "PSM302",
+                run=run,
+                title=f"{ranks_text(lagging)} {'lags' if len(lagging) == 1 else 'lag'} behind: {reporting} wait in {what}{name}, which {'it' if len(lagging) == 1 else 'they'} never joined",
+                confidence=0.93 if behind else 0.75 if seen else 0.6,
+                explanation=_sentence(why) + " Its peers enqueued that work and wait for it.",
+                refs=[*(m.status.ref for m in behind[:4] if m.status), *refs[:2]],
+                ranks=sorted(lagging),
+                procs=_procs(job, run, lagging),
+                culprits=sorted(lagging),
+            )
+        )
+    return out
+
+
+def _diverge(job: Job, run: int | None) -> bool:
+    """Whether the NCCL lines of the run show a mismatch, which another rule tells."""
+    groups = job.runs[run].groups if run is not None and run < len(job.runs) else frozenset()
+    return any(g.divergence is not None for g in job.scan.groups if g.group in groups)
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:] + "."
+
+
+def _procs(job: Job, run: int | None, ranks: Iterable[int]) -> list[int]:
+    if run is None:
+        return []
+    return [p for r in sorted(set(ranks)) if (p := job.proc_of(run, r)) is not None]
+
+
+def _differing(job: Job, run: int | None, group: _Group, waiting: list[_Member], what: str) -> list[Finding]:
+    """Ranks that run another operation, or another size, under the same number."""
+    kinds: dict[tuple[str | None, int | None], list[_Member]] = {}
+    for member in waiting:
+        if member.seq is not None and member.op is not None and member.op not in _UNORDERED:
+            kinds.setdefault((member.op, member.size), []).append(member)
+    if len(kinds) < 2:
+        return []
+    # An operation whose sizes may differ and one that is not known to be even cannot be told apart by size.
+    ordered = sorted(kinds.items(), key=lambda item: -len(item[1]))
+    odd = [m for _, members in ordered[1:] for m in members]
+    culprits = [m.rank for m in odd] if len(ordered[0][1]) > len(odd) else []
+    parts = [
+        f"{ranks_text(m.rank for m in members)} {op}" + (f" of {size} elements" if size is not None else "")
+        for (op, size), members in ordered
+    ]
+    return [
+        job.finding(
+            "PSM301",
+            run=run,
+            title=f"collective mismatch at {what}: {outside.joined(parts)}",
+            confidence=0.93,
+            explanation=f"Under the number of {what} the ranks called different operations: {outside.joined(parts)}.",
+            refs=[members[0].timeout.ref for _, members in ordered[:4] if members[0].timeout is not None],
+            ranks=[m.rank for m in waiting],
+            procs=_procs(job, run, (m.rank for m in waiting)),
+            culprits=culprits,
+        )
+    ]
+
+
+def _silent(job: Job, run: int | None, group: _Group) -> tuple[set[int], bool]:
+    """Ranks that should have reported and did not, and whether their own logs were seen.
+
+    Known for the default group only, whose ranks are those of the job; half of the ranks and more being silent says nothing.
+    """
+    if group.name not in (None, "0"):
+        return set(), True
+    known = job.runs[run].nranks if run is not None and run < len(job.runs) else None
+    nranks = known if known is not None else max(group.members) + 1
+    if len(group.members) < 2 or any(r >= nranks for r in group.members):
+        return set(), True
+    silent = set(range(nranks)) - group.members.keys()
+    if not silent or 2 * len(silent) >= nranks:
+        return set(), True
+    seen = run is not None and all(job.proc_of(run, r) is not None for r in silent)
+    return silent, seen
+
+
+def _signalled(job: Job, run: int | None, group: _Group) -> list[Finding]:
+    """Only the requests to dump are there: they name who timed out, and each rank's last works."""
+    if not group.signalled:
+        return []
+    states = {m.rank: m for m in group.members.values() if m.enqueued is not None}
+    most = max((m.enqueued or -1 for m in states.values()), default=-1)
+    least = [m for m in states.values() if m.enqueued is not None and m.enqueued < most]
+    clear = least if 2 * len(least) < len(states) else []
+    who = ranks_text(group.signalled)
+    return [
+        job.finding(
+            "PSM305",
+            run=run,
+            title=f"watchdog timeout: {who} gave up on a collective"
+            + (f"; {ranks_text(m.rank for m in clear)} had enqueued fewer than the others" if clear else ""),
+            confidence=0.85,
+            explanation=f"The other ranks were asked to dump because a collective timed out on {who}; the timeout's own line is not in the log.",
+            refs=[m.status.ref for m in [*clear[:3], *list(states.values())[:2]] if m.status is not None],
+            ranks=sorted({*states, *group.signalled}),
+            procs=_procs(job, run, states),
+            culprits=sorted(m.rank for m in clear),
+        )
+    ]
+
+
+def _heartbeats(job: Job, timed_out: set[int | None]) -> list[Finding]:
+    out = []
+    for run, events in outside.runs_of(job, *_HEARTBEAT).items():
+        ranks: dict[int, Event] = {}
+        for event in events:
+            rank = _who(job, event)
+            if rank is not None:
+                ranks.setdefault(rank, event)
+        first = events[0]
+        seconds = next((e.fields["seconds"] for e in events if "seconds" in e.fields), None)
+        who = ranks_text(ranks) if ranks else "a rank"
+        # A watchdog that times out too was not stuck from the start: its stuck siblings follow from that.
+        culprits = sorted(ranks) if len(ranks) == 1 and run not in timed_out else []
+        out.append(
+            job.finding(
+                "PSM305",
+                run=run,
+                title=f"the watchdog thread of {who} stood still"
+                + (f" for {seconds} s" if seconds is not None else ""),
+                confidence=0.6 if run in timed_out else 0.8,
+                explanation=(
+                    "The heartbeat monitor saw no progress of torch's watchdog: the thread stands in a NCCL or CUDA call, or waits for the GIL "
+                    "that another thread holds inside one. The process is ended by its own monitor."
+                ),
+                next_step="Attach gdb to the process and see where the watchdog, the main thread and the proxy threads stand.",
+                refs=[first.ref, *(e.ref for e in list(ranks.values())[1:3])],
+                ranks=sorted(ranks),
+                procs=_procs(job, run, ranks),
+                culprits=culprits,
+            )
+        )
+    return out
+
+
+def _reports(job: Job) -> list[Finding]:
+    """Lines by which torch itself names who lags or differs."""
+    out: list[Finding] = []
+    for run, events in outside.runs_of(job, "torch.desync.joined", "torch.desync.lagging").items():
+        lagging: Counter[int] = Counter()
+        used = []
+        for event in events:
+            if "missing" in event.fields or (event.name.endswith("lagging") and "ranks" in event.fields):
+                lagging.update(int(r) for r in re.findall(r"\d+", str(event.fields.get("ranks", ""))))
+                used.append(event)
+        if lagging:
+            ranks = sorted(lagging)
+            out.append(
+                job.finding(
+                    "PSM302",
+                    run=run,
+                    title=f"torch's desync report names {ranks_text(ranks)}: finished collectives and did not join the next one",
+                    confidence=0.9,
+                    refs=[e.ref for e in used[:4]],
+                    ranks=ranks,
+                    procs=_procs(job, run, ranks),
+                    culprits=ranks,
+                )
+            )
+    for event in job.events("torch.barrier.monitored"):
+        run = job.run_of_event(event)
+        named = event.fields.get("from_rank", event.fields.get("rank"))
+        rank = named if isinstance(named, int) else None
+        out.append(
+            job.finding(
+                "PSM302",
+                run=run,
+                title=f"rank {rank} did not reach a monitored barrier in time",
+                refs=[event.ref],
+                ranks=[rank] if rank is not None else [],
+                procs=_procs(job, run, [rank] if rank is not None else []),
+                culprits=[rank] if rank is not None else [],
+            )
+        )
+    for event in job.events("torch.fingerprint.mismatch"):
+        run = job.run_of_event(event)
+        pair = [r for r in (event.fields.get("rank"), event.fields.get("other")) if isinstance(r, int)]
+        out.append(
+            job.finding(
+                "PSM301",
+                run=run,
+                title=f"collective mismatch between {ranks_text(pair)}: {event.fields.get('mine')} against {event.fields.get('theirs')}",
+                refs=[event.ref],
+                ranks=pair,
+                procs=_procs(job, run, pair),
+            )
+        )
+    for event in job.events("torch.store.timeout"):
+        out.append(_store(job, event))
+    return out
+
+
+def _store(job: Job, event: Event) -> Finding:
+    """A rank waited in vain at the store."""
+    run = job.run_of_event(event)
+    joined, total = event.fields.get("joined"), event.fields.get("total")
+    source = event.fields.get("from_rank")
+    if isinstance(joined, int) and isinstance(total, int):
+        title = f"{total - joined} of {total} processes never reached torch's store"
+    elif isinstance(source, int):
+        title = f"rank {event.fields.get('rank')} never got the communicator id from rank {source} of its group"
+    else:
+        title = "a rank waited in vain for torch's store"
+    # The rank in this line is that of the group, which is the job's for the default group only: it names nobody for sure.
+    return job.finding("PSM201", run=run, title=title, confidence=0.75, refs=[event.ref])

@@ -1,0 +1,294 @@
+"""The comparison of ``psmkit diff GOOD BAD``: the first protocol step that differs, per rank, and what else differs.
+
+Threads of a process interleave as they like, so two healthy runs of one program never print the same order of lines. What is
+compared is the order within a track: init and topology, connections, proxy calls of the rank, fd exchanges, collectives. Steps
+hold a message's name and the fields that a rerun repeats; addresses, ids, process numbers, sockets and times are left out.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from psmkit.analysis.facts.job import Job, collectives
+from psmkit.logparse.types import Event, Ref, Value
+from psmkit.model import Evidence
+
+__all__ = ["Difference", "SettingDifference", "StepDifference", "compare"]
+
+
+@dataclass(frozen=True, slots=True)
+class StepDifference:
+    """The first protocol step of a rank that differs. ``good`` and ``bad`` say the step in words, None: the log ends there.
+
+    ``index`` counts steps of the track from 0; ``common`` steps before it are equal. ``good_at`` and ``bad_at`` are the lines.
+    """
+
+    rank: int | None
+    process: str | None
+    index: int
+    common: int
+    good: str | None
+    bad: str | None
+    good_at: Evidence | None
+    bad_at: Evidence | None
+    track: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SettingDifference:
+    """A setting or a fact of the topology that differs; ``kind`` is "setting", "version", "topology" or "network". None: not in that log."""
+
+    kind: str
+    name: str
+    good: str | None
+    bad: str | None
+    ranks: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """What differs between two jobs. ``missing`` and ``extra`` are ranks that only GOOD or only BAD has."""
+
+    steps: tuple[StepDifference, ...]
+    settings: tuple[SettingDifference, ...]
+    missing: tuple[int, ...]
+    extra: tuple[int, ...]
+    equal_ranks: tuple[int, ...]
+
+    @property
+    def same(self) -> bool:
+        """Whether nothing differs."""
+        return not (self.steps or self.settings or self.missing or self.extra)
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    text: str
+    ref: Ref | None
+    total: bool = False  # says how much was done in all, and has no place of its own
+
+
+#: Tracks in the order in which a process passes them, each with the begins of the names that belong to it.
+_TRACKS = (
+    ("init", ("init.", "bootstrap.", "graph.", "topo.", "tuning.")),
+    ("connections", ("transport.", "net.channel.", "psm.")),
+    ("errors", ("error.", "unmatched.", "warn.", "cuda.", "memory.shm.", "socket.")),
+)
+# Messages whose place or number hangs on the weather.
+_UNSTEADY = frozenset(
+    {"init.timings", "bootstrap.timings", "init.cuda_driver", "init.version", "init.version_line", "graph.system"}
+)
+_VOLATILE = frozenset(
+    """op comm ptr handle pid addr conn fd commid hash pid_hash hostname stream sendbuff recvbuff seconds core mine peer_addr name
+    req resp desc buffer magic time bus host file line code_line opcount respbuff dev_ptr total""".split()
+)
+_BIG = 1 << 24  # an integer from here on is an address or a hash
+
+
+def compare(good: Job, bad: Job) -> Difference:
+    """Compare the last run of two jobs (scans made with ``keep_calls=True``), rank by rank."""
+    ours, theirs = _ranks(good), _ranks(bad)
+    steps = []
+    equal = []
+    for rank in sorted(set(ours) & set(theirs)):
+        found = _first(good, ours[rank], bad, theirs[rank], rank)
+        if found is None:
+            equal.append(rank)
+        else:
+            steps.append(found)
+    return Difference(
+        steps=tuple(steps),
+        settings=tuple(_settings(good, ours, bad, theirs)),
+        missing=tuple(sorted(set(ours) - set(theirs))),
+        extra=tuple(sorted(set(theirs) - set(ours))),
+        equal_ranks=tuple(equal),
+    )
+
+
+def _ranks(job: Job) -> dict[int, int]:
+    """The processes by rank, of the run that began last."""
+    if not job.runs:
+        return {}
+    return {rank: p for p in sorted(job.runs[-1].procs) if (rank := job.rank_of(p)) is not None}
+
+
+def _words(name: str, fields: Mapping[str, Value]) -> str:
+    kept = []
+    for key, value in fields.items():
+        if key in _VOLATILE or (isinstance(value, int) and not -_BIG < value < _BIG) or isinstance(value, float):
+            continue
+        if isinstance(value, str) and (value.startswith(("0x", "/dev/shm/", "/tmp/")) or "<" in value):
+            continue
+        kept.append(f"{key}={value}")
+    return f"{name} {' '.join(kept)}".strip()
+
+
+def _tracks(job: Job, proc: int) -> dict[str, list[_Step]]:
+    out: dict[str, list[_Step]] = {name: [] for name, _ in _TRACKS}
+    events = sorted((e for e in job.scan.events if e.proc == proc), key=lambda e: e.ref.seq)
+    for event in events:
+        track = _track(event)
+        if track is not None:
+            out[track].append(_Step(_words(event.name, event.fields), event.ref))
+    out["proxy calls"] = _calls(job, proc)
+    out["fd exchanges"] = _fds(job, proc)
+    out["work"] = _work(job, proc)
+    return out
+
+
+def _track(event: Event) -> str | None:
+    if event.name in _UNSTEADY:
+        return None
+    for track, begins in _TRACKS:
+        if event.name.startswith(begins):
+            # the errors track has only what complains
+            return track if track != "errors" or event.level in ("WARN", "ABORT") else None
+    return "errors" if event.level in ("WARN", "ABORT") else None
+
+
+def _calls(job: Job, proc: int) -> list[_Step]:
+    """The calls that a process made, thread by thread in the order in which they were answered; an open one comes last."""
+    by_thread: dict[int, list[tuple[int, _Step]]] = defaultdict(list)
+    for call in job.scan.calls:
+        if call.caller != proc:
+            continue
+        end = call.matched or call.received or call.served or call.begun
+        if end is None:
+            continue
+        # which peer is linked first is a matter of time, that it is a peer's service is not
+        text = f"proxy {call.stage or call.type}" + (" of a peer" if call.service not in (None, proc) else "")
+        if call.resp_size:
+            text += f" ({call.resp_size} bytes)"
+        if call.state != "matched":
+            text += f", only {call.state}"
+        order = end.seq if call.state == "matched" else (1 << 60) + end.seq
+        by_thread[call.caller_thread if call.caller_thread is not None else -1].append((order, _Step(text, end)))
+    out: list[_Step] = []
+    for _, steps in sorted(by_thread.items(), key=lambda item: min(order for order, _ in item[1])):
+        out.extend(step for _, step in sorted(steps, key=lambda item: item[0]))
+    return out
+
+
+def _fds(job: Job, proc: int) -> list[_Step]:
+    done = sum(c.count for c in job.scan.counts if c.proc == proc and c.name == "proxy.fd.done")
+    last = next((c.last for c in job.scan.counts if c.proc == proc and c.name == "proxy.fd.done"), None)
+    out = [_Step(f"{done} fd exchanges done", last, total=True)] if done else []
+    for fd in job.scan.fds:
+        if fd.client == proc and fd.done is None:
+            out.append(
+                _Step(f"an fd exchange with rank {fd.peer} that is not done", fd.answered or fd.received or fd.asked)
+            )
+    return out
+
+
+def _work(job: Job, proc: int) -> list[_Step]:
+    """What was called in each communicator, in order of creation: how often, and its last call."""
+    out = []
+    for instance in sorted(job.instances_of.get(proc, []), key=lambda i: i.start.seq if i.start is not None else 0):
+        size = f"of {instance.nranks} as {instance.rank}"
+        for what, ref in (("Init START", instance.start), ("Init COMPLETE", instance.complete)):
+            if ref is not None:
+                out.append(_Step(f"{what} {size}", ref))
+        for what, number in (
+            ("collectives", collectives(instance)),
+            ("sends", instance.sends),
+            ("recvs", instance.recvs),
+        ):
+            if number:
+                out.append(_Step(f"{number} {what} {size}", instance.last_op, total=True))
+        if instance.end is not None:
+            out.append(_Step(f"Destroy COMPLETE {size}", instance.end))
+    return out
+
+
+def _first(good: Job, ours: int, bad: Job, theirs: int, rank: int) -> StepDifference | None:
+    """The first difference over all tracks: a step that is another in the bad log, else one it lacks, else how much was done."""
+    one, other = _tracks(good, ours), _tracks(bad, theirs)
+    found: list[tuple[tuple[int, int], StepDifference]] = []
+    for place, track in enumerate(one):
+        a, b = one[track], other[track]
+        common = next((n for n, (x, y) in enumerate(zip(a, b, strict=False)) if x.text != y.text), min(len(a), len(b)))
+        if common == len(a) == len(b):
+            continue
+        left = a[common] if common < len(a) else None
+        right = b[common] if common < len(b) else None
+        if right is not None and right.ref is not None:
+            at = right.ref.seq
+        else:
+            # of steps that the bad log lacks, the one that comes first in the good log
+            at = (1 << 60) + (left.ref.seq if left is not None and left.ref is not None else 0)
+        if any(step is not None and step.total for step in (left, right)):
+            at = 1 << 61
+        found.append(
+            (
+                (at, place),
+                StepDifference(
+                    rank=rank,
+                    process=bad.process(theirs).name,
+                    index=common,
+                    common=common,
+                    good=left.text if left is not None else None,
+                    bad=right.text if right is not None else None,
+                    good_at=_line(good, left),
+                    bad_at=_line(bad, right),
+                    track=track,
+                ),
+            )
+        )
+    return min(found, key=lambda item: item[0])[1] if found else None
+
+
+def _line(job: Job, step: _Step | None) -> Evidence | None:
+    found = job.evidence(step.ref) if step is not None else ()
+    return found[0] if found else None
+
+
+# What is compared as a fact: kind, message, field that names it (None: the message does), fields that are its value.
+_FACTS: tuple[tuple[str, str, str | None, tuple[str, ...]], ...] = (
+    ("setting", "param.env", "name", ("value",)),
+    ("version", "init.version", None, ("version",)),
+    ("version", "init.cuda_driver", None, ("driver",)),
+    ("network", "net.using", None, ("net", "name", "network", "value")),
+    ("topology", "comm.shape", None, ("nranks", "nodes", "local_ranks", "mnnvl")),
+    ("topology", "graph.pattern", "pattern", ("channels", "bw_intra", "bw_inter", "type_intra", "type_inter")),
+    ("topology", "init.channels", None, ("coll", "collnet", "nvls", "p2p", "p2p_peer")),
+    ("topology", "init.p2p_chunk", None, ("chunk",)),
+    ("topology", "transport.p2p.type", None, ("direct", "direct_mode", "cuda")),
+)
+
+
+def _facts(job: Job, ranks: Mapping[int, int]) -> dict[tuple[str, str], dict[int, str]]:
+    procs = {proc: rank for rank, proc in ranks.items()}
+    out: dict[tuple[str, str], dict[int, str]] = defaultdict(dict)
+    for kind, message, naming, fields in _FACTS:
+        for event in job.events(message):
+            rank = procs.get(event.proc)
+            if rank is None:
+                continue
+            name = str(event.fields.get(naming, message)) if naming is not None else message
+            if kind == "topology" and naming is not None:
+                name = f"{message} {name}"
+            value = " ".join(
+                f"{f}={event.fields[f]}" if len(fields) > 1 else str(event.fields[f])
+                for f in fields
+                if f in event.fields
+            )
+            out[(kind, name)].setdefault(rank, value.rstrip("."))
+    return out
+
+
+def _settings(good: Job, ours: Mapping[int, int], bad: Job, theirs: Mapping[int, int]) -> list[SettingDifference]:
+    one, other = _facts(good, ours), _facts(bad, theirs)
+    both = set(ours) & set(theirs)
+    out = []
+    for kind, name in sorted(set(one) | set(other)):
+        a, b = one.get((kind, name), {}), other.get((kind, name), {})
+        by_values: dict[tuple[str | None, str | None], list[int]] = defaultdict(list)
+        for rank in sorted(both):
+            if a.get(rank) != b.get(rank):
+                by_values[(a.get(rank), b.get(rank))].append(rank)
+        for (left, right), ranks in by_values.items():
+            out.append(SettingDifference(kind, name, left, right, tuple(ranks)))
+    return out
