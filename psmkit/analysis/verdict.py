@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from psmkit.analysis.facts.job import Job, RunInfo
+from psmkit.analysis.facts.job import Job, RunInfo, words
 from psmkit.analysis.inference import proof
 from psmkit.logparse.types import CommInstance
 from psmkit.model import Culprit, Finding, Run, Severity, Verdict
@@ -147,6 +147,10 @@ def _end(job: Job, run: RunInfo) -> _Evidence:
         )
     instances = _instances(job, run)
     if not instances:
+        if job.unaccounted(run.index):
+            names = words(sorted(job.process(p).name for p in run.procs), 8)
+            how = "how they ended" if len(run.procs) > 1 else "how it ended"
+            return _Evidence(False, f"no communicator line names {names}, so the logs do not show {how}")
         return _Evidence(False, "no communicator was seen")
     world = run.world
     members = [i for i in instances if i.group == world] if world is not None else instances
@@ -169,6 +173,9 @@ def _end(job: Job, run: RunInfo) -> _Evidence:
         return _Evidence(False, f"the log ends while {_ranks(starting)} initialise{'s' if len(starting) == 1 else ''}")
     if len(ended) == nranks and proof.reopened(job, run.index):
         return _Evidence(False, "a communicator that was made after the first one was torn down has no end in the log")
+    others = {i.proc for i in instances} - {i.proc for i in members}
+    if len(ended) == nranks and (still := sorted(p for p in others if not job.torn_down(p))):
+        return _Evidence(False, f"the teardown of {job.whos(still)} is not in the log")
     if len(ended) == nranks:
         return _Evidence(True, f"all {nranks} ranks were torn down" if nranks > 1 else "the rank was torn down")
     if ended:

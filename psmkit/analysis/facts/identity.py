@@ -3,6 +3,9 @@
 Processes that share a communicator belong together. Parts that share none are one run as well (the logs of one job may
 hold two tensor-parallel groups and no world), unless they contradict each other: the same GPU or the same slot of a
 launcher used by two processes is a job that was started twice.
+
+A process without a communicator line joins a run only where something ties it to that run: its name, the stream that both
+write to, or a rank of the run that no other process has. Processes that nothing ties to a run form a run of their own.
 """
 
 from __future__ import annotations
@@ -15,6 +18,24 @@ from dataclasses import dataclass
 from psmkit.logparse.types import CommInstance, Process, ScanData, SeqGroup
 
 __all__ = ["Identity", "RunInfo", "resolve"]
+
+# Messages of the work that a rank does for a communicator: a process that prints them is a rank of one.
+_OF_A_COMMUNICATOR = (
+    "coll.",
+    "proxy.",
+    "rpc.",
+    "transport.",
+    "p2p.",
+    "psm.",
+    "shm.",
+    "topo.",
+    "graph.",
+    "tuning.",
+    "uds.",
+    "psm_net.",
+)
+#: A process of at most so many lines, none of them its first, is what a damaged prefix looks like.
+_DAMAGED = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +140,9 @@ def _runs_of_parts(
     scan: ScanData, parts: list[list[int]], gpus: dict[int, frozenset[tuple[str, str]]]
 ) -> list[list[int]]:
     """Parts put together, in order of their begin, unless a part contradicts the run it would join."""
-    known = [part for part in parts if any(i.proc in set(part) for i in scan.instances)] if len(parts) > 1 else parts
-    known_ids = {p for part in known for p in part}
+    members = {i.proc for i in scan.instances}
+    known = [part for part in parts if not members.isdisjoint(part)]
+    loose = [part for part in parts if members.isdisjoint(part)]
     runs: list[list[int]] = []
     for part in sorted(known, key=lambda part: _begin(scan, part)):
         # the newest run that does not contradict: a later start of the job follows the ones before it
@@ -134,16 +156,78 @@ def _runs_of_parts(
                 break
         else:
             runs.append(list(part))
-    # processes without a communicator line: the run they overlap with, else the newest that began before them
-    for process in scan.processes:
-        if process.index in known_ids:
-            continue
-        fit = [run for run in runs if not _conflict(scan, run, [process.index], gpus)]
-        if not fit:
-            runs.append([process.index])
-            continue
-        max(fit, key=lambda run: _overlap(scan, run, process)).append(process.index)
-    return runs
+    rest = _place(scan, runs, loose, gpus) if runs else loose
+    own: list[list[int]] = []
+    for part in sorted(rest, key=lambda part: _begin(scan, part)):
+        fit = [run for run in own if not _conflict(scan, run, part, gpus)]
+        if fit:
+            max(fit, key=lambda run: _overlap(scan, run, part)).extend(part)
+        else:
+            own.append(list(part))
+    return runs + own
+
+
+def _place(
+    scan: ScanData, runs: list[list[int]], loose: list[list[int]], gpus: dict[int, frozenset[tuple[str, str]]]
+) -> list[list[int]]:
+    """Put parts without a communicator line into the runs that they are tied to; the parts that are left."""
+    working = {c.proc for c in scan.counts if c.name.startswith(_OF_A_COMMUNICATOR)}
+    free = [_free_ranks(scan, run) for run in runs]
+    left: list[list[int]] = []
+    candidates: list[list[list[int]]] = [[] for _ in runs]
+    for part in sorted(loose, key=lambda part: _begin(scan, part)):
+        fit = [at for at, run in enumerate(runs) if not _conflict(scan, run, part, gpus)]
+        fit.sort(key=lambda at: _overlap(scan, runs[at], part), reverse=True)
+        quiet = working.isdisjoint(part)
+        tied = next((at for at in fit if _tied(scan, runs[at], part, quiet or free[at] >= len(part))), None)
+        roomy = next((at for at in fit if free[at] >= len(part)), None)
+        if tied is not None:
+            runs[tied].extend(part)
+            free[tied] -= 0 if quiet else len(part)
+        elif roomy is not None:
+            candidates[roomy].append(part)
+        else:
+            left.append(part)
+    for run, room, some in zip(runs, free, candidates, strict=True):
+        hosts = {scan.processes[p].host for p in run}
+        # of more candidates than free ranks, those on the hosts of the run come first
+        near = [part for part in some if all(scan.processes[p].host in hosts for p in part)]
+        chosen = next((these for these in (some, near) if sum(map(len, these)) <= room), [])
+        left += [part for part in some if part not in chosen]
+        for part in chosen:
+            run.extend(part)
+    return left
+
+
+def _free_ranks(scan: ScanData, run: list[int]) -> int:
+    """How many ranks of the run's largest communicator have no process in view."""
+    ours = set(run)
+    members = [i for i in scan.instances if i.proc in ours]
+    most = max((i.nranks for i in members), default=0)
+    groups: dict[int, set[tuple[bool, int]]] = defaultdict(set)
+    for i in members:
+        if i.nranks == most:
+            groups[i.group].add((True, i.rank) if i.rank >= 0 else (False, i.proc))
+    return most - max(map(len, groups.values()), default=0)
+
+
+def _tied(scan: ScanData, run: list[int], part: list[int], quiet: bool) -> bool:
+    """Whether a part belongs to a run by its names, or by a stream that both write to.
+
+    A process that does the work of a rank is a rank, so a stream does not tie it to a run that has all its ranks: ``quiet`` is False then.
+    """
+    names = {(scan.processes[p].host, scan.processes[p].pid) for p in run}
+    if any((scan.processes[p].host, scan.processes[p].pid) in names for p in part):
+        return True
+    ours = [scan.processes[p] for p in run]
+    for process in (scan.processes[p] for p in part):
+        same = [p for p in ours if p.stream == process.stream]
+        # a line whose prefix is damaged looks like a process of its own
+        if same and process.lines <= _DAMAGED and not process.births:
+            return True
+        if quiet and any(p.first.seq < process.last.seq and process.first.seq < p.last.seq for p in same):
+            return True
+    return False
 
 
 def _after(scan: ScanData, run: list[int], part: list[int]) -> bool:
@@ -151,13 +235,15 @@ def _after(scan: ScanData, run: list[int], part: list[int]) -> bool:
     return any(scan.processes[p].stream in streams for p in part) and _begin(scan, part) > _begin(scan, run)
 
 
-def _overlap(scan: ScanData, run: list[int], process: Process) -> tuple[bool, int, bool, int]:
-    same = [scan.processes[p] for p in run if scan.processes[p].stream == process.stream]
+def _overlap(scan: ScanData, run: list[int], part: list[int]) -> tuple[bool, int, bool, int]:
+    others = [scan.processes[p] for p in part]
+    same = [scan.processes[p] for p in run if any(scan.processes[p].stream == other.stream for other in others)]
     shared = 0
     if same:
+        beside = [p for p in others if any(p.stream == q.stream for q in same)]
         begin, end = min(p.first.seq for p in same), max(p.last.seq for p in same)
-        shared = min(end, process.last.seq) - max(begin, process.first.seq)
-    host = any(scan.processes[p].host == process.host for p in run)
+        shared = min(end, max(p.last.seq for p in beside)) - max(begin, min(p.first.seq for p in beside))
+    host = any(scan.processes[p].host == other.host for p in run for other in others)
     return (bool(same), shared, host, -_begin(scan, run)[0])
 
 

@@ -303,7 +303,15 @@ class Job:
             distance = max(process.first.seq - event.ref.seq, event.ref.seq - process.last.seq, 0)
             if best is None or (distance, run) < best:
                 best = (distance, run)
-        return best[1] if best is not None else None
+        if best is not None:
+            return best[1]
+        # a stream of its own, a launcher's for example: it tells of the one run that has communicators
+        members = [run.index for run in self.runs if run.groups]
+        return members[0] if len(members) == 1 else None
+
+    def unaccounted(self, run: int) -> bool:
+        """Whether no communicator line names the processes of a run, while other runs of the job have theirs."""
+        return not self.runs[run].groups and any(other.groups for other in self.runs)
 
     def count(self, proc: int, *names: str) -> int:
         """How often a process printed these messages (exact names, or begins that end with a dot)."""

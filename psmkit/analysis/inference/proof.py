@@ -80,7 +80,9 @@ def done(job: Job, run: int) -> bool:
     info = job.runs[run]
     ours = [i for i in job.scan.instances if i.proc in info.procs]
     if info.world is not None:
-        ours = [i for i in ours if i.group == info.world]
+        # a process outside the largest communicator has others to end
+        inside = {i.proc for i in ours if i.group == info.world}
+        ours = [i for i in ours if i.group == info.world or i.proc not in inside]
     if not ours or any(i.end is None for i in ours) or reopened(job, run):
         return False
     # frameworks abort their communicators at every exit, and after a watchdog's timeout as well
