@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from psmkit.analysis.facts.job import Job, RunInfo
+from psmkit.analysis.facts.stages import stage_of
 from psmkit.analysis.inference import proof
 from psmkit.logparse.types import CommInstance
 from psmkit.model import Culprit, Finding, Run, Severity, Verdict
@@ -233,7 +234,7 @@ def _culprits(job: Job, run: RunInfo, findings: Sequence[Finding], chosen: Findi
                     host=info.host if info else None,
                     pid=info.pid if info else None,
                     device=_device(job, proc),
-                    stage=finding.stage or (job.stage_of(proc) if proc is not None else None),
+                    stage=finding.stage or (stage_of(job, proc) if proc is not None else None),
                 ),
             )
     if not out and not chosen.ranks:

@@ -10,11 +10,13 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from psmkit.analysis.facts import settings
 from psmkit.analysis.facts.job import Job, number
 from psmkit.analysis.inference import blame, faults
 from psmkit.analysis.inference.faults import Cascade
 from psmkit.analysis.inference.known import issue_of
-from psmkit.analysis.rules import settings
+from psmkit.analysis.inference.suspects import suspect
+from psmkit.analysis.registry import rule
 from psmkit.catalogue import Message
 from psmkit.logparse.types import Ref
 from psmkit.model import CODES, Finding, Severity
@@ -52,7 +54,7 @@ def origins(job: Job, run: int) -> tuple[list[Cascade], list[Cascade]]:
     given_up = _given_up(fatal)
     own = [c for c in fatal if c.own is True and c.first.ref.seq <= given_up.get(c.proc, c.first.ref.seq)]
     vague = [c for c in fatal if c.own is None and not _follows(job, c)]
-    if not own and blame.suspect(job, run) is not None:
+    if not own and suspect(job, run) is not None:
         # somebody is known whom the others lost: what points at a peer follows from that
         vague = [c for c in vague if not blame.lost(c)]
     chosen = own or vague
@@ -292,6 +294,7 @@ def _grouped(job: Job, causes: Iterable[Cascade]) -> list[list[Cascade]]:
     return list(groups.values())
 
 
+@rule(order=10)
 def find(job: Job) -> list[Finding]:
     """One finding for each first cause of each run, and a word about errors that the job survived."""
     out: list[Finding] = []
@@ -309,7 +312,7 @@ def find(job: Job) -> list[Finding]:
 
 def _consequences(job: Job, run: int, after: Sequence[Cascade]) -> Finding:
     """Only victims speak: the error is real, its cause stands in no log."""
-    at = blame.suspect(job, run)
+    at = suspect(job, run)
     lead = max(after, key=lambda c: (len(c.faults), -c.proc))
     procs = sorted({c.proc for c in after})
     said = faults.body(job, lead.first.event)
