@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -180,6 +181,23 @@ def test_modules_of_the_analysis_import_at_their_top() -> None:
     assert not late
 
 
+def test_no_set_of_codes_stands_in_the_analysis() -> None:
+    """What a code means for the verdict stands at the code."""
+    code = re.compile(r"PSM\d{3}")
+    found = []
+    for path in (PACKAGE / "analysis").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Set):
+                named = [e for e in node.elts if isinstance(e, ast.Constant) and code.fullmatch(str(e.value))]
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "split":
+                named = [*code.finditer(ast.unparse(node.func.value))]
+            else:
+                continue
+            if len(named) > 1:
+                found.append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    assert not found
+
+
 @pytest.mark.parametrize(
     ("module", "place"),
     [("_logscan", "_native/logscan.py"), ("_psm", "_native/psm.py"), ("_telemetry", "_native/telemetry.py")],
@@ -250,8 +268,6 @@ def test_files_stay_readable() -> None:
 
 def test_pages_name_files_that_exist() -> None:
     """Links of the pages at the top and in docs/ lead somewhere."""
-    import re
-
     for page in [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "changelog").glob("*.md")]:
         for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"

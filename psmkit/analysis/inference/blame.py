@@ -12,7 +12,9 @@ from weakref import WeakKeyDictionary
 
 from psmkit.analysis.facts.job import Job, number
 from psmkit.analysis.inference import faults
+from psmkit.catalogue import Message
 from psmkit.logparse.types import Event
+from psmkit.model import CODES
 
 __all__ = ["Blame", "Graph", "Target", "death", "died", "graph", "leaving", "lost", "target"]
 
@@ -34,8 +36,6 @@ _MISSED = (
 )
 #: A process without a rank and with fewer lines is the damaged prefix of another one's lines.
 _LEAST = 10
-#: Errors by which a process could not reach a peer, for whatever reason.
-_UNREACHED = frozenset({"PSM108", "PSM203", "PSM406"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +224,11 @@ def _came_through(job: Job, event: Event) -> bool:
 def lost(cascade: faults.Cascade) -> bool:
     """Whether a process could not reach a peer, which is the peer's end or the network between them."""
     known = cascade.first.known
-    return cascade.own is None and known is not None and known.blames == "peer" and known.finding in _UNREACHED
+    return cascade.own is None and known is not None and known.blames == "peer" and _loses_peer(known)
+
+
+def _loses_peer(known: Message) -> bool:
+    return known.finding is not None and CODES[known.finding].loses_peer
 
 
 def _starting(job: Job, proc: int) -> bool:

@@ -23,9 +23,6 @@ from psmkit.model import CODES, Finding, Severity
 
 __all__ = ["find", "origins"]
 
-#: Codes that a line gives its origin. Shared memory, descriptors and sizes have rules of their own, which say more about the line;
-#: here they are the origin of a chain.
-_SPECIFIC = frozenset("PSM107 PSM203 PSM204 PSM405 PSM406 PSM507 PSM508 PSM509".split())
 _MEMORY = re.compile(
     r"out of memory|\b(?:cuda|hip)(?:error)?memoryallocation\b|cannot allocate memory|failed to (?:malloc|alloc)",
     re.IGNORECASE,
@@ -116,8 +113,8 @@ def _code(job: Job, cascade: Cascade) -> str:
         for words, code in _REASONS:
             if words in text:
                 return code
-    if known is not None and known.finding in _SPECIFIC:
-        return str(known.finding)
+    if known is not None and known.finding is not None and CODES[known.finding].names_origin:
+        return known.finding
     return "PSM401"
 
 
@@ -222,7 +219,7 @@ def _set_apart(job: Job, run: int, cascade: Cascade, code: str) -> list[int]:
     if known is not None and known.finding == "PSM105":
         return settings.odd_ranks(job, run)
     where = faults.place(cascade.first.event) or ""
-    if code in ("PSM405", "PSM508", "PSM501", "PSM502") and where.startswith(("transport/", "transport.cc")):
+    if code in ("PSM405", "PSM508") and where.startswith(("transport/", "transport.cc")):
         # the handle of a peer that allocates in another way cannot be opened
         return settings.odd_ranks(job, run, "NCCL_CUMEM_")
     return []
@@ -319,12 +316,19 @@ def _consequences(job: Job, run: int, after: Sequence[Cascade]) -> Finding:
     known = lead.first.known
     named = [at.rank] if at is not None and at.rank is not None else []
     whom = f"; it points at rank {named[0]}" if named else ""
-    code = known.finding if known is not None and known.finding in ("PSM203", "PSM406", "PSM108") else "PSM401"
+    code = "PSM401"
+    if (
+        known is not None
+        and known.finding is not None
+        and CODES[known.finding].names_origin
+        and CODES[known.finding].loses_peer
+    ):
+        code = known.finding
     # nobody to follow the blame to: the reporting rank's own link may be the broken one
     unclear = not named and known is not None and known.blames == "unknown"
     peer = not lead.first.chain and (known is None or faults.unknown(lead.first.event) or _elsewhere(known))
     return job.finding(
-        "PSM401" if code == "PSM108" else str(code),
+        code,
         run=run,
         title=f"{job.who(lead.proc)} {'failed because of a peer' if peer else 'failed'}: {said}{whom}",
         severity=Severity.ERROR,
@@ -370,12 +374,12 @@ def _survived(job: Job, run: int) -> list[Finding]:
         went_on = first.survived or first.destroyed
         procs = sorted({c.proc for c in group})
         times = Counter(c.proc for c in group).total()
-        code = known.finding if bad and known is not None and known.finding in CODES else "PSM401"
-        if code in ("PSM801", "PSM108", "PSM407"):
+        code = known.finding if bad and known is not None and known.finding is not None else "PSM401"
+        if not CODES[code].survived:
             continue
         out.append(
             job.finding(
-                str(code),
+                code,
                 run=run,
                 title=f"{job.whos(procs)} warned {times} time{'s' if times > 1 else ''}{', and the job went on' if went_on else ''}: {faults.body(job, first.first.event)}",
                 severity=Severity.WARNING if bad else Severity.INFO,

@@ -16,7 +16,8 @@ from psmkit.model import Finding, Severity
 
 __all__ = ["find"]
 
-_CODES = frozenset({"PSM203", "PSM406", "PSM504"})
+#: What this rule reports.
+_CODES = ("PSM203", "PSM406", "PSM504")
 #: So many attempts to connect take longer than any healthy start needs.
 _ATTEMPTS = 10
 
