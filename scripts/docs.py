@@ -19,17 +19,6 @@ from psmkit.plugins.abi import tables
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 
-_GROUPS = {
-    "1": "Control plane: proxy calls, descriptors, connections",
-    "2": "Start-up",
-    "3": "Collectives, sends and recvs, progress",
-    "4": "Errors and deaths",
-    "5": "Memory and handles",
-    "6": "Settings and environment",
-    "7": "Limits of the evidence",
-    "8": "Harmless",
-    "9": "Plugins",
-}
 _LINES = 8
 
 
@@ -50,11 +39,11 @@ def findings() -> str:
     """All codes, with an anchor each."""
     messages = load().messages
     out: list[str] = []
-    group = ""
+    family = None
     for code in CODES.values():
-        if code.code[3] != group:
-            group = code.code[3]
-            out += [f"## PSM{group}xx: {_GROUPS[group]}", ""]
+        if code.family is not family:
+            family = code.family
+            out += [f"## PSM{family.digit}xx: {family.title}", ""]
         out += [f'<a id="{code.code.lower()}"></a>', "", f"### {code.code}: {_cell(code.title)}", ""]
         out += [
             f"Severity: usually **{code.severity.value}**. {_cell(code.meaning)}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -82,6 +83,46 @@ def room(name: str) -> str | None:
     return parts[1] if parts[0] == "psmkit" and len(parts) > 1 else None
 
 
+# The rooms inside the analysis, the modules above them, and what each may import. Only rules are kept from each other.
+LEAVES = {"logparse", "catalogue", "model"}
+ANALYSIS: dict[str, set[str]] = {
+    "facts": {"facts", *LEAVES},
+    "inference": {"facts", "inference", *LEAVES},
+    "rules": {"facts", "inference", "registry", *LEAVES},
+    "views": {"facts", "inference", *LEAVES},
+    "registry": {"facts", "model"},
+    "coverage": {"facts", "inference", *LEAVES},
+    "verdict": {"facts", "inference", "logparse", "model"},
+    "pipeline": {"facts", "registry", "coverage", "verdict", *LEAVES},
+}
+
+
+def name_of(path: Path) -> str:
+    """The dotted name of a module or package."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports_of_psmkit() -> dict[str, set[str]]:
+    """The modules that each module of psmkit imports, wherever in it. A package counts only where its own names are imported."""
+    paths = {name_of(path): path for path in modules()}
+    packages = {name for name, path in paths.items() if path.name == "__init__.py"}
+    out = {}
+    for name, path in paths.items():
+        found = [n for n in imports(path) if n.startswith("psmkit")]
+        # `from a.b import c` gives a.b and a.b.c: of the two the package does not count where c is a module of it
+        parents = {n.rpartition(".")[0] for n in found if n in paths}
+        own = {n.rpartition(".")[0] for n in found if n not in paths}
+        out[name] = {n for n in found if n in paths and not (n in packages and n in parents and n not in own)} - {name}
+    return out
+
+
+def part(name: str) -> str:
+    """The room of a module, one level deeper in the analysis."""
+    parts = name.split(".")
+    return parts[2] if parts[1:2] == ["analysis"] and len(parts) > 2 else ".".join(parts[1:2])
+
+
 def test_every_room_is_known() -> None:
     rooms = {p.name for p in PACKAGE.iterdir() if p.is_dir() and any(p.glob("*.py"))}
     assert rooms <= set(MAY_IMPORT)
@@ -95,6 +136,66 @@ def test_dependencies_point_one_way(path: Path) -> None:
     own = inside[0]
     found = {target for target in map(room, imports(path)) if target in MAY_IMPORT and target != own}
     assert found <= MAY_IMPORT[own], f"{own} must not import {sorted(found - MAY_IMPORT[own])}"
+
+
+def test_rooms_of_the_analysis_point_one_way() -> None:
+    wrong = [
+        f"{name} imports {target}"
+        for name, targets in imports_of_psmkit().items()
+        if name.startswith("psmkit.analysis.")
+        for target in sorted(targets)
+        if part(target) not in ANALYSIS[part(name)] and target != "psmkit.analysis.rules"
+    ]
+    assert not wrong
+
+
+def test_rules_never_import_each_other() -> None:
+    wrong = [
+        f"{name} imports {target}"
+        for name, targets in imports_of_psmkit().items()
+        if name.startswith("psmkit.analysis.rules.")
+        for target in targets
+        if target.startswith("psmkit.analysis.rules")
+    ]
+    assert not wrong
+
+
+def test_modules_of_the_analysis_import_in_no_circle() -> None:
+    """Imports within functions count: they are how a circle hides."""
+    graph = {name: targets for name, targets in imports_of_psmkit().items() if name.startswith("psmkit.analysis.")}
+    left = {name: {t for t in targets if t in graph} for name, targets in graph.items()}
+    while done := {name for name, targets in left.items() if not targets}:
+        left = {name: targets - done for name, targets in left.items() if name not in done}
+    assert not left, f"in a circle, or above one: {sorted(left)}"
+
+
+def test_modules_of_the_analysis_import_at_their_top() -> None:
+    late = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in (PACKAGE / "analysis").rglob("*.py")
+        for function in ast.walk(ast.parse(path.read_text()))
+        if isinstance(function, ast.FunctionDef)
+        for node in ast.walk(function)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+    ]
+    assert not late
+
+
+def test_no_set_of_codes_stands_in_the_analysis() -> None:
+    """What a code means for the verdict stands at the code."""
+    code = re.compile(r"PSM\d{3}")
+    found = []
+    for path in (PACKAGE / "analysis").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Set):
+                named = [e for e in node.elts if isinstance(e, ast.Constant) and code.fullmatch(str(e.value))]
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "split":
+                named = [*code.finditer(ast.unparse(node.func.value))]
+            else:
+                continue
+            if len(named) > 1:
+                found.append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    assert not found
 
 
 @pytest.mark.parametrize(
@@ -167,8 +268,6 @@ def test_files_stay_readable() -> None:
 
 def test_pages_name_files_that_exist() -> None:
     """Links of the pages at the top and in docs/ lead somewhere."""
-    import re
-
     for page in [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "changelog").glob("*.md")]:
         for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"

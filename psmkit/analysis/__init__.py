@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from psmkit.analysis.pipeline import RULES, analyse_job, analyze
+from psmkit.analysis.pipeline import analyse_job, analyze
 
-__all__ = ["RULES", "analyse_job", "analyze"]
+__all__ = ["analyse_job", "analyze"]

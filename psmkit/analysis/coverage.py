@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.stages import stage_of
+from psmkit.analysis.inference.waits import waits
 from psmkit.catalogue import Message, load
 from psmkit.logparse.types import CommInstance
 from psmkit.model import (
@@ -110,7 +112,7 @@ def rank_rows(job: Job, runs: Sequence[Run], findings: Sequence[Finding]) -> tup
     for run, info in zip(runs, job.runs, strict=True):
         blamed = {c.global_rank if c.global_rank is not None else c.rank for c in run.culprits}
         errors = [f for f in findings if f.run in (None, run.index) and f.severity is Severity.ERROR]
-        waiting = {w.waiter for w in job.waits() if w.run == run.index and w.proven}
+        waiting = {w.waiter for w in waits(job) if w.run == run.index and w.proven}
         for proc in sorted(info.procs, key=lambda p: (_or(job.rank_of(p)), p)):
             process = job.process(proc)
             rank = job.rank_of(proc)
@@ -121,7 +123,7 @@ def rank_rows(job: Job, runs: Sequence[Run], findings: Sequence[Finding]) -> tup
                     host=process.host or None,
                     pid=process.pid,
                     device=next((i.dev for i in job.instances_of.get(proc, ()) if i.dev is not None), None),
-                    stage=job.stage_of(proc),
+                    stage=stage_of(job, proc),
                     state=_state(job, run, proc, rank, blamed, errors, waiting),
                     lines=process.lines,
                     last=f"{job.scan.files[process.last.file].path}:{process.last.line}",

@@ -2,54 +2,19 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 from collections.abc import Callable, Iterable, Sequence
 
 from psmkit import logparse
-from psmkit.analysis import coverage, verdict
+from psmkit.analysis import coverage, registry, verdict
 from psmkit.analysis.facts.job import Job
 from psmkit.logparse import ScanResult
 from psmkit.logparse.types import Ref
 from psmkit.model import Finding, Report
 from psmkit.model.errors import NothingToAnalyse
 
-__all__ = ["RULES", "analyse_job", "analyze"]
+__all__ = ["analyse_job", "analyze"]
 
-#: Rule modules in the order in which they run; each has ``find(job) -> list[Finding]`` and knows nothing of the others.
-RULES = (
-    "rules.errors",
-    "rules.unnamed",
-    "rules.crashes",
-    "rules.ends",
-    "rules.lab",
-    "rules.watchdog",
-    "rules.network",
-    "rules.foreign_client",
-    "rules.ras",
-    "inference.blame",
-    "rules.swallowed",
-    "rules.settings",
-    "rules.memory",
-    "rules.handles",
-    "rules.sanitizer",
-    "rules.stalls",
-    "rules.injected",
-    "rules.steps",
-    "rules.net_requests",
-    "rules.rpc",
-    "rules.fd",
-    "rules.connections",
-    "rules.collectives",
-    "rules.sendrecv",
-    "rules.plan",
-    "rules.plan_trace",
-    "rules.start",
-    "rules.progress",
-    "rules.foreign",
-    "rules.harmless",
-    "rules.hints",
-)
 #: Of a line that is no log of NCCL, so many characters are shown.
 _QUOTED = 80
 
@@ -103,9 +68,8 @@ def _instead(result: ScanResult) -> str:
 def analyse_job(job: Job) -> Report:
     """Run all rules over a job and judge it."""
     findings: list[Finding] = []
-    for name in RULES:
-        module = importlib.import_module(f"psmkit.analysis.{name}")
-        findings.extend(module.find(job))
+    for rule in registry.registered():
+        findings.extend(rule.find(job))
     findings = _ordered(job.quoted(findings))
     runs = verdict.judge(job, findings)
     worst, reason, confidence = verdict.overall(runs)

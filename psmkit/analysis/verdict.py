@@ -10,50 +10,19 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from psmkit.analysis.facts.job import Job, RunInfo, words
+from psmkit.analysis.facts.stages import stage_of
 from psmkit.analysis.inference import proof
 from psmkit.logparse.types import CommInstance
-from psmkit.model import Culprit, Finding, Run, Severity, Verdict
+from psmkit.model import CODES, Culprit, Effect, Finding, Run, Severity, Verdict
 
-__all__ = ["FAILING", "HANGING", "LEAKING", "judge", "overall"]
+__all__ = ["judge", "overall"]
 
-#: An error finding of these codes says that something broke.
-FAILING = frozenset(
-    "PSM104 PSM105 PSM107 PSM203 PSM204 PSM308 PSM401 PSM402 PSM405 PSM406 PSM408 PSM501 PSM502 PSM503 PSM504 PSM507 PSM508 PSM509 PSM510 PSM511".split()
-)
-#: An error finding of these codes says that somebody waits for ever.
-HANGING = frozenset(
-    "PSM101 PSM102 PSM103 PSM106 PSM201 PSM202 PSM301 PSM302 PSM303 PSM304 PSM305 PSM306 PSM307 PSM309 PSM310 PSM407 PSM601".split()
-)
-#: Warnings that make a run that is otherwise done ``leaking``.
-LEAKING = frozenset({"PSM311", "PSM505", "PSM506"})
-#: Codes whose class depends on what happened to the process: a death fails the run, a silence hangs it.
-_EITHER = frozenset({"PSM108", "PSM403", "PSM404"})
-# Of findings that are equally sure, the one that names the exchange says more than one that only names the rank.
-_SAYS_MORE = (
-    "PSM102",
-    "PSM101",
-    "PSM103",
-    "PSM301",
-    "PSM307",
-    "PSM303",
-    "PSM302",
-    "PSM404",
-    "PSM304",
-    "PSM201",
-    "PSM202",
-    "PSM407",
-    "PSM403",
-)
 # Processes without a rank that a finding may blame: more are a crowd of victims.
 _MOST_UNNAMED = 2
 # How much surer a vaguer finding must be to come first.
 _MARGIN = 0.15
-#: Warnings of these codes are worth a look where the evidence does not reach for a verdict.
-_SUSPECT = FAILING | HANGING | _EITHER | {"PSM515", "PSM605"}
 #: Stage of findings that a trace of plans proves.
 _RULES = "plan rules"
-#: Deaths that a watchdog or a launcher brings about: they follow from a hang and are not its origin.
-_BROUGHT_ABOUT = frozenset({"PSM402", "PSM408"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +38,8 @@ def _is_death(finding: Finding) -> bool:
 
 
 def _failing(finding: Finding) -> bool:
-    return finding.code in FAILING or (finding.code in _EITHER and _is_death(finding))
+    effect = CODES[finding.code].effect
+    return effect is Effect.FAILS or (effect is Effect.AS_IT_ENDED and _is_death(finding))
 
 
 def _ranked(findings: Iterable[Finding]) -> list[Finding]:
@@ -81,9 +51,9 @@ def _pick(findings: Sequence[Finding]) -> tuple[Verdict | None, Finding | None]:
     errors = _ranked(f for f in findings if f.severity is Severity.ERROR)
     failing = [f for f in errors if _failing(f)]
     hanging = [f for f in errors if not _failing(f)]
-    if hanging and failing and any(f.code == "PSM305" for f in hanging):
+    if hanging and failing and any(CODES[f.code].reported_by_watchdog for f in hanging):
         # A watchdog ends a hung job by killing it: those deaths are the end of the story, not its beginning.
-        failing = [f for f in failing if f.code not in _BROUGHT_ABOUT or f.stage == "killed"]
+        failing = [f for f in failing if not CODES[f.code].caused_by_watchdog or f.stage == "killed"]
     if (stopped := [f for f in hanging if f.stage == "stopped"]) and not any(f.code == "PSM402" for f in failing):
         # What the others said of one that was stopped from outside follows from that.
         return Verdict.HUNG, stopped[0]
@@ -91,11 +61,9 @@ def _pick(findings: Sequence[Finding]) -> tuple[Verdict | None, Finding | None]:
         return Verdict.FAILED, failing[0]
     if hanging:
         # A watchdog tells that something hung; any other finding tells what.
-        named = [f for f in hanging if f.culprits and f.code != "PSM305"] or hanging
+        named = [f for f in hanging if f.culprits and not CODES[f.code].reported_by_watchdog] or hanging
         near = [f for f in named if f.confidence >= named[0].confidence - _MARGIN]
-        return Verdict.HUNG, min(
-            near, key=lambda f: _SAYS_MORE.index(f.code) if f.code in _SAYS_MORE else len(_SAYS_MORE)
-        )
+        return Verdict.HUNG, max(near, key=lambda f: CODES[f.code].precedence)
     return None, None
 
 
@@ -240,7 +208,7 @@ def _culprits(job: Job, run: RunInfo, findings: Sequence[Finding], chosen: Findi
                     host=info.host if info else None,
                     pid=info.pid if info else None,
                     device=_device(job, proc),
-                    stage=finding.stage or (job.stage_of(proc) if proc is not None else None),
+                    stage=finding.stage or (stage_of(job, proc) if proc is not None else None),
                 ),
             )
     if not out and not chosen.ranks:
@@ -293,7 +261,9 @@ def _judge(job: Job, run: RunInfo, findings: Sequence[Finding]) -> Run:
     if verdict is not None and chosen is not None:
         reason, confidence = chosen.title, chosen.confidence
     elif end.done:
-        leak = next((f for f in findings if f.code in LEAKING and f.severity is not Severity.INFO), None)
+        leak = next(
+            (f for f in findings if CODES[f.code].effect is Effect.LEAKS and f.severity is not Severity.INFO), None
+        )
         if leak is not None:
             verdict, reason, confidence, chosen = Verdict.LEAKING, leak.title, leak.confidence, leak
         else:
@@ -302,7 +272,7 @@ def _judge(job: Job, run: RunInfo, findings: Sequence[Finding]) -> Run:
             reason = end.why + ("" if not pending else f" ({' and '.join(pending)} lost a line)")
     else:
         verdict, reason = Verdict.INCONCLUSIVE, _why_open(job, run, end, pending)
-        suspect = next((f for f in _ranked(findings) if f.severity is Severity.WARNING and f.code in _SUSPECT), None)
+        suspect = next((f for f in _ranked(findings) if f.severity is Severity.WARNING and CODES[f.code].suspect), None)
         if suspect is not None:
             reason += f"; look first at this: {suspect.title}"
     seen = sorted({r for p in run.procs if (r := job.rank_of(p)) is not None})

@@ -6,8 +6,9 @@ the audits all report through :class:`Finding`; :mod:`psmkit.report` turns a :cl
 
 from __future__ import annotations
 
-from psmkit.model.codes import CODES, Code, code
+from psmkit.model.codes import CODES, code
 from psmkit.model.findings import Evidence, Finding, Severity
+from psmkit.model.kinds import Code, Effect, Family
 from psmkit.model.report import (
     Communicator,
     Coverage,
@@ -27,7 +28,9 @@ __all__ = [
     "Communicator",
     "Coverage",
     "Culprit",
+    "Effect",
     "Evidence",
+    "Family",
     "Finding",
     "MatchCount",
     "Matching",

@@ -9,10 +9,15 @@ from typing import Any
 import pytest
 
 import psmkit
-from psmkit.analysis.rules.foreign import find
+from psmkit.analysis.facts.job import Job
+from psmkit.analysis.rules import flight, foreign, proxy_dumps, ras_answers, stacks
 from psmkit.model import Finding, Severity
 from tests.analysis.outside import coded, errors, nccl, run_rule
 from tests.analysis.test_watchdog import status, timeout
+
+
+def find(job: Job) -> list[Finding]:
+    return [f for rule in (foreign, flight, ras_answers, stacks, proxy_dumps) for f in rule.find(job)]
 
 
 def entry(seq: int, state: str = "completed", op: str = "all_reduce", size: int = 8, **more: Any) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from psmkit.analysis.facts.stages import stage_of
 from psmkit.logparse.types import FdExchange, ServiceTally
 from tests.analysis.build import Scan
 
@@ -91,7 +92,7 @@ def test_stages_and_progress() -> None:
     scan.comm(procs[:2], ops={0: 5, 1: 3}, end=False)
     scan.comm([procs[2]], complete=False)
     job = scan.job()
-    assert [job.stage_of(p) for p in procs] == ["working", "working", "init"]
+    assert [stage_of(job, p) for p in procs] == ["working", "working", "init"]
     assert job.progress_of(procs[0]) > job.progress_of(procs[1]) > job.progress_of(procs[2])
     assert not job.torn_down(procs[0])
     assert job.worked(procs[1])

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from psmkit.analysis.rules import handles, memory
+from psmkit.analysis.rules import descriptors, handles, leaks, memory
 from psmkit.logparse.types import LedgerEntry
 from psmkit.model import Finding
 from tests.analysis.build import Scan
@@ -120,7 +120,7 @@ def _fds(last: int, count: int) -> list[Finding]:
     from dataclasses import replace
 
     scan.events[-1] = replace(first, count=count, last=line)
-    return memory.find(scan.job())
+    return descriptors.find(scan.job())
 
 
 def test_descriptors_that_only_grow() -> None:
@@ -137,7 +137,7 @@ def test_too_many_open_files() -> None:
     scan = Scan()
     proc = scan.proc()
     scan.event(proc, "proxy.too_many_connections", level="WARN")
-    assert "PSM504" in _codes(memory.find(scan.job()))
+    assert "PSM504" in _codes(descriptors.find(scan.job()))
 
 
 def _ledger(name: str, totals: tuple[int, int, int], *, end: bool = True, **change: Any) -> list[Finding]:
@@ -148,7 +148,7 @@ def _ledger(name: str, totals: tuple[int, int, int], *, end: bool = True, **chan
     entry = {"opens": 1, "closes": 0, "imports": 0, "opened": opened, "closed": None, "imported": None, **change}
     scan.ledger.append(LedgerEntry(name, (0x7F00,), proc, **entry))
     scan.totals.ledgers[name] = totals
-    return memory.find(scan.job())
+    return leaks.find(scan.job())
 
 
 @pytest.mark.parametrize(("ledger", "code"), [("shm", "PSM505"), ("ipc", "PSM505"), ("ipc_reg", "PSM506")])

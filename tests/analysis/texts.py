@@ -127,8 +127,7 @@ def job_of(tmp_path: Path, logs: Iterable[Rank], merged: bool = False) -> Job:
 
 def find(rule: str, tmp_path: Path, logs: Iterable[Rank], merged: bool = False) -> list[Finding]:
     """What one rule module finds in these logs."""
-    room = "inference" if rule == "blame" else "rules"
-    found = importlib.import_module(f"psmkit.analysis.{room}.{rule}").find(job_of(tmp_path, logs, merged))
+    found = importlib.import_module(f"psmkit.analysis.rules.{rule}").find(job_of(tmp_path, logs, merged))
     assert all(isinstance(f, Finding) for f in found)
     return list(found)
 

@@ -7,14 +7,10 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 from psmkit.analysis.facts.identity import RunInfo, resolve
 from psmkit.logparse.types import CommInstance, Event, Process, Ref, ScanData, SeqGroup, Value
 from psmkit.model import CODES, Evidence, Finding, Severity
-
-if TYPE_CHECKING:
-    from psmkit.analysis.inference.waits import Wait
 
 __all__ = ["STAGES", "Job", "RunInfo", "collectives", "number", "words"]
 
@@ -54,7 +50,6 @@ class Job:
         for event in scan.events:
             self._by_name[event.name].append(event)
         self._names = sorted(self._by_name)
-        self._waits: list[Wait] | None = None
         self._cache: dict[Ref, Evidence] = {}
         # A compressed input is read from its begin for every step back: its lines are quoted in the end, in one go.
         self._late = any(source.kind != "log" for source in getattr(scan, "inputs", ()))
@@ -411,35 +406,6 @@ class Job:
 
     # --- progress ---------------------------------------------------------------------------------------------
 
-    def stage_of(self, proc: int) -> str:
-        """How far a process came: one of :data:`STAGES`, or ``proxy Setup`` and the like while a call of it is open, or owed.
-
-        A process that connects again after work has begun stands at ``connect``.
-        """
-        stage = self.base_stage_of(proc)
-        if stage in ("teardown", "done"):
-            return stage
-        pending = [
-            c for c in self.scan.calls if c.caller == proc and c.state in ("begun", "served") and c.stage is not None
-        ]
-        if pending:
-            return f"proxy {pending[-1].stage}"
-        return self._connecting.get(proc, stage)
-
-    @cached_property
-    def _connecting(self) -> dict[int, str]:
-        from psmkit.analysis.rules.connections import owes  # here: that module builds on this one
-
-        out: dict[int, str] = {}
-        for tally in self.scan.services:
-            message = owes(self, tally)
-            ops = [i.last_op.seq for i in self.instances_of.get(tally.proc, []) if i.last_op is not None]
-            if message is not None:
-                out[tally.proc] = f"proxy {message}"
-            elif tally.last_opened is not None and ops and tally.last_opened.seq > max(ops):
-                out.setdefault(tally.proc, "connect")
-        return out
-
     def base_stage_of(self, proc: int) -> str:
         """The furthest of :data:`STAGES` that a process reached."""
         return STAGES[self._stages.get(proc, 0)]
@@ -492,14 +458,6 @@ class Job:
     def worked(self, proc: int) -> bool:
         """Whether a process was seen to call a collective, a send or a recv."""
         return any(i.ops or i.sends or i.recvs for i in self.instances_of.get(proc, []))
-
-    def waits(self) -> list[Wait]:
-        """Who waits for whom, at which stage, and which lines show it."""
-        if self._waits is None:
-            from psmkit.analysis.inference.waits import find  # here: that module builds on this one
-
-            self._waits = find(self)
-        return self._waits
 
 
 def collectives(instance: CommInstance) -> int:

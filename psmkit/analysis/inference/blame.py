@@ -7,16 +7,16 @@ never came, silence on the RAS network. The rank at the end of the blame is the 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
-from psmkit.analysis.facts.job import Job, number, words
+from psmkit.analysis.facts.job import Job, number
 from psmkit.analysis.inference import faults
-from psmkit.logparse.types import Event, Ref
-from psmkit.model import Finding, Severity
+from psmkit.catalogue import Message
+from psmkit.logparse.types import Event
+from psmkit.model import CODES
 
-__all__ = ["Blame", "Graph", "died", "find", "graph", "leaving", "lost", "suspect", "target"]
+__all__ = ["Blame", "Graph", "Target", "death", "died", "graph", "leaving", "lost", "target"]
 
 #: The peer of these lines is a local rank: its number on the host of the process that prints.
 _LOCAL = frozenset({"proxy.closed_by_peer", "proxy.recv_type_failed", "proxy.unknown_command"})
@@ -36,8 +36,6 @@ _MISSED = (
 )
 #: A process without a rank and with fewer lines is the damaged prefix of another one's lines.
 _LEAST = 10
-#: Errors by which a process could not reach a peer, for whatever reason.
-_UNREACHED = frozenset({"PSM108", "PSM203", "PSM406"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +224,11 @@ def _came_through(job: Job, event: Event) -> bool:
 def lost(cascade: faults.Cascade) -> bool:
     """Whether a process could not reach a peer, which is the peer's end or the network between them."""
     known = cascade.first.known
-    return cascade.own is None and known is not None and known.blames == "peer" and known.finding in _UNREACHED
+    return cascade.own is None and known is not None and known.blames == "peer" and _loses_peer(known)
+
+
+def _loses_peer(known: Message) -> bool:
+    return known.finding is not None and CODES[known.finding].loses_peer
 
 
 def _starting(job: Job, proc: int) -> bool:
@@ -234,16 +236,7 @@ def _starting(job: Job, proc: int) -> bool:
     return any(i.start is not None and i.complete is None for i in job.instances_of.get(proc, ()))
 
 
-def _name(job: Job, at: Target) -> str:
-    return job.who(at.proc) if at.proc is not None else f"rank {at.rank}"
-
-
-def _spoke(job: Job, at: Target) -> bool:
-    """Whether the blamed process printed an error of its own, which is then the finding."""
-    return any(c.proc == at.proc and c.fatal and c.own is not False for c in faults.cascades(job))
-
-
-def _death(job: Job, run: int, graph_: Graph, at: Target) -> tuple[bool, float]:
+def death(job: Job, run: int, graph_: Graph, at: Target) -> tuple[bool, float]:
     """Whether the blame against a process shows that it died before its time, and how sure that is."""
     against = graph_.against(at)
     blamers = {b.by for b in against}
@@ -275,165 +268,8 @@ def died(job: Job, graph_: Graph, proc: int) -> bool:
     """Whether the peers of a process saw its connections close, and it is told to be gone for that."""
     at = Target(proc, job.rank_of(proc))
     against = graph_.against(at)
-    return any(b.event.name in _CLOSURES for b in against) and _death(job, graph_.run, graph_, at)[0]
+    return any(b.event.name in _CLOSURES for b in against) and death(job, graph_.run, graph_, at)[0]
 
 
 def _more(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
     return one[1:3] > other[1:3]
-
-
-def _lines(items: Iterable[Blame], most: int = 5) -> list[Ref]:
-    """The strongest line of each blamer, then others."""
-    ranked = sorted(items, key=lambda b: -b.weight)
-    first = list({b.by: b for b in reversed(ranked)}.values())
-    rest = [b for b in ranked if b not in first]
-    return [b.event.ref for b in sorted(first, key=lambda b: -b.weight) + rest][:most]
-
-
-def suspect(job: Job, run: int) -> Target | None:
-    """The one that blame leads to: blamed and blaming nobody, else the only one that does not complain."""
-    ours = graph(job, run)
-    ends = ours.ends()
-    if ends:
-        return ends[0]
-    if not ours.victims:
-        return next(iter(ours.targets()), None)
-    info = job.runs[run]
-    quiet = [Target(p, job.rank_of(p)) for p in sorted(info.procs) if p not in ours.victims and not job.torn_down(p)]
-    if len(quiet) > 1:
-        # one that is seen to wait for a rank which failed has a reason to be quiet
-        excused = {w.waiter for w in job.waits() if w.target in ours.victims}
-        quiet = [at for at in quiet if at.proc not in excused] or quiet
-    quiet += [Target(None, rank) for rank in job.missing_ranks(run)]
-    # of two ranks one complaint is enough; of more, several must leave the same one over
-    enough = len(ours.victims) >= 2 or (info.nranks == 2 and not ours.unsure)
-    return quiet[0] if len(quiet) == 1 and enough else None
-
-
-def find(job: Job) -> list[Finding]:
-    """PSM403 for a silent rank that its peers blame, PSM108 for connections that closed without more proof."""
-    out: list[Finding] = []
-    for info in job.runs:
-        ours = graph(job, info.index)
-        out.extend(_unfinished(job, info.index))
-        if not ours.blames and not ours.victims:
-            continue
-        # where somebody says what broke, that is the origin: the blame only confirms it
-        explained = any(c.fatal and c.own is True and job.run_of(c.proc) == info.index for c in faults.cascades(job))
-        out.extend(_silent(job, info.index, ours) if not explained else [])
-        named = {c for f in out if f.run == info.index for c in f.culprits}
-        out.extend(_closed(job, info.index, ours, named, Severity.INFO if explained else Severity.WARNING))
-    return out
-
-
-def _unfinished(job: Job, run: int) -> list[Finding]:
-    """A rank whose connections broke while all others came through their teardown: it ended before its own was complete."""
-    ours = [i for i in job.scan.instances if i.proc in job.runs[run].procs and i.group == job.runs[run].world]
-    open_ = [i for i in ours if i.end is None]
-    if len(open_) != 1 or len(ours) < 2 or job.events("comm.end.abort", run=run):
-        return []
-    lone = open_[0]
-    at = Target(lone.proc, job.rank_of(lone.proc))
-    told = [e for e in job.events("proxy.closed_by_peer", run=run) if e.proc != lone.proc and target(job, e) == at]
-    if not told:
-        return []
-    return [
-        job.finding(
-            "PSM403",
-            run=run,
-            title=f"{job.who(lone.proc)} went away before its teardown was complete, and that of all other ranks was",
-            confidence=0.65,
-            explanation=(
-                "A rank that is destroyed takes leave of the proxies of its peers; this one's connections just closed. It was killed, "
-                "crashed, or ended without destroying its communicator, which the others did."
-            ),
-            refs=[*(e.ref for e in told[:4]), job.process(lone.proc).last],
-            ranks=[lone.rank],
-            procs=[lone.proc],
-            culprits=[r for r in (at.rank,) if r is not None],
-            stage="died",
-        )
-    ]
-
-
-def _silent(job: Job, run: int, ours: Graph) -> list[Finding]:
-    found = []
-    chosen = ours.ends()
-    last_one = suspect(job, run)
-    if not chosen and last_one is not None:
-        chosen = [last_one]
-    for at in chosen:
-        if _spoke(job, at):
-            continue
-        against = ours.against(at)
-        died, confidence = _death(job, run, ours, at) if against else (True, 0.65)
-        if not died:
-            continue
-        blamers = sorted({b.by for b in against} or ours.victims)
-        said = [faults.body(job, b.event, 90) for b in against] or [
-            faults.body(job, c.first.event, 90) for c in faults.cascades(job) if c.proc in ours.victims and c.fatal
-        ]
-        quiet = "its log was not given" if at.proc is None else "its own log ends without a word about it"
-        last = [job.process(at.proc).last] if at.proc is not None else []
-        lines = _lines(against) or [c.first.ref for c in faults.cascades(job) if c.proc in ours.victims and c.fatal][:5]
-        gone = "gone or cut off" if ours.victims and ours.victims <= ours.unsure else "gone"
-        whom = "point at" if against else "fail because of a peer, which can only be"
-        found.append(
-            job.finding(
-                "PSM403",
-                run=run,
-                title=f"{_name(job, at)} is {gone}: {job.whos(blamers)} lost the connection to it, and {quiet}",
-                confidence=confidence,
-                explanation=(
-                    f"{job.whos(blamers)} {whom} {_name(job, at)} ({words(sorted(set(said)), 3)}), and {_name(job, at)} blames nobody. "
-                    "A process that is killed, or whose host is lost, prints nothing itself."
-                ),
-                refs=[*lines, *last],
-                ranks=[r for r in (at.rank,) if r is not None],
-                procs=[p for p in (at.proc,) if p is not None],
-                culprits=[r for r in (at.rank,) if r is not None],
-                stage="died",
-            )
-        )
-    if len(found) > 1:
-        # the most blamed one comes first; whoever lost its peers by it may be blamed as well
-        found = [found[0], *(replace(f, confidence=round(f.confidence - 0.2, 2)) for f in found[1:])]
-    return found
-
-
-def _idle(job: Job, proc: int) -> bool:
-    """Whether a process that uses libpsm has ended all that it launched: its peers may go."""
-    launched = job.count(proc, "libpsm.group.launched")
-    return launched > 0 and launched == job.count(proc, "libpsm.group.ended")
-
-
-def _closed(job: Job, run: int, ours: Graph, done: set[int], severity: Severity) -> list[Finding]:
-    """Connections that closed: worth a line where the processes were still at work."""
-    closers: dict[Target, list[Blame]] = defaultdict(list)
-    for blame in ours.blames:
-        if blame.weight != 2:
-            closers[blame.at].append(blame)
-    # one that says why it ended is no riddle
-    spoke = {c.proc for c in faults.cascades(job) if c.fatal}
-    out = []
-    for at, blames in closers.items():
-        if at.rank in done:
-            continue
-        blamers = sorted({b.by for b in blames})
-        if all(_idle(job, by) for by in blamers):
-            continue
-        out.append(
-            job.finding(
-                "PSM108",
-                run=run,
-                title=f"{_name(job, at)} closed its connections to {job.whos(blamers)} before the communicators were torn down",
-                severity=Severity.INFO if at.proc in spoke else severity,
-                confidence=0.6,
-                refs=_lines(blames),
-                ranks=sorted({r for r in (at.rank, *(job.rank_of(p) for p in blamers)) if r is not None}),
-                procs=[p for p in (at.proc, *blamers) if p is not None],
-                culprits=(),
-                known_issue=None,
-            )
-        )
-    return out

@@ -6,12 +6,12 @@ from collections import defaultdict
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
+from psmkit.analysis.facts.connections import age_of, owes
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.inference import proof
-from psmkit.analysis.rules.connections import age_of, owes
 from psmkit.logparse.types import Call, FdExchange, Ref, SeqGroup, ServiceTally, Thread
 
-__all__ = ["Wait", "call_wait", "caller_of", "fd_stage", "fd_wait", "find"]
+__all__ = ["Wait", "call_wait", "caller_of", "fd_stage", "fd_wait", "waits"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +49,7 @@ class _Index:
     orphans: bool  # some answers have no service
 
 
+_WAITS: WeakKeyDictionary[Job, list[Wait]] = WeakKeyDictionary()
 _INDEXES: WeakKeyDictionary[Job, _Index] = WeakKeyDictionary()
 
 
@@ -275,8 +276,14 @@ def lagging(job: Job, group: SeqGroup) -> tuple[int, dict[int, int]]:
     return most, {r.rank: most - r.ops for r in seen if r.ops < most}
 
 
-def find(job: Job) -> list[Wait]:
-    """All waits of a job, proven ones first, oldest first."""
+def waits(job: Job) -> list[Wait]:
+    """All waits of a job, proven ones first, oldest first. They are looked for once."""
+    if job not in _WAITS:
+        _WAITS[job] = _find(job)
+    return _WAITS[job]
+
+
+def _find(job: Job) -> list[Wait]:
     out: list[Wait] = []
     for call in job.scan.calls:
         wait = call_wait(job, call)

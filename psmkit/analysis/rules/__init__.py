@@ -1,1 +1,1 @@
-"""The rules: one module a kind of finding, each with ``find(job) -> list[Finding]``."""
+"""The rules: one module a kind of finding. They never import each other; what two of them need stands in facts or inference."""

@@ -8,6 +8,7 @@ from psmkit.analysis.facts.job import Job, words
 from psmkit.analysis.inference import blame, proof
 from psmkit.analysis.inference.sightings import by_run, sightings
 from psmkit.analysis.inference.waits import lagging
+from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Ref, SeqDivergence, SeqGroup, SeqRank, Value
 from psmkit.model import Finding, Severity
 
@@ -39,6 +40,7 @@ _NAMES = frozenset(
 )
 
 
+@rule(order=250)
 def find(job: Job) -> list[Finding]:
     """PSM301 for calls that differ, PSM302 for members that are behind."""
     out: list[Finding] = []

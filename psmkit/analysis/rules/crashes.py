@@ -16,6 +16,7 @@ from psmkit.analysis.facts.deaths import FAULTS, Death, collect, signal_name
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.outside import ranks_text
 from psmkit.analysis.inference import faults
+from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Event
 from psmkit.model import Finding, Severity
 
@@ -51,6 +52,7 @@ _WENT_ON = 20
 _STACK_LINES = 400
 
 
+@rule(order=30)
 def find(job: Job) -> list[Finding]:
     """Deaths of ranks, GPU errors, uncaught exceptions, and who ended the job."""
     out: list[Finding] = []

@@ -6,10 +6,11 @@ import re
 
 from psmkit.analysis.facts.job import Job, number
 from psmkit.analysis.inference.sightings import by_run, sightings
+from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Event
 from psmkit.model import Finding, Severity
 
-__all__ = ["growth"]
+__all__ = ["find"]
 
 # Descriptors are closed after an import, so their numbers stay where they are. The usual limit of a process is 1024.
 _NEAR_LIMIT = 900
@@ -17,7 +18,8 @@ _GROWN = 400
 _FD = re.compile(r"\bfd (\d+)")
 
 
-def growth(job: Job) -> list[Finding]:
+@rule(order=140)
+def find(job: Job) -> list[Finding]:
     """PSM504."""
     out = []
     for run, events in by_run(job, sightings(job, "PSM504")).items():

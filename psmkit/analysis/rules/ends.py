@@ -11,7 +11,9 @@ from collections.abc import Sequence
 from psmkit.analysis.facts.deaths import told_by_lab
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.outside import joined, ranks_text
+from psmkit.analysis.facts.stages import stage_of
 from psmkit.analysis.inference import faults
+from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Event
 from psmkit.model import Finding, Severity
 
@@ -28,6 +30,7 @@ _SAID = (
 _MOST_SAID = 3
 
 
+@rule(order=40)
 def find(job: Job) -> list[Finding]:
     """PSM402 for processes that ended without closing their record."""
     out: list[Finding] = []
@@ -59,7 +62,7 @@ def _was_needed(job: Job, proc: int, trouble: bool) -> bool:
 def _died(job: Job, run: int | None, died: dict[int, Event], said: Sequence[Event]) -> Finding:
     ranks = sorted(r for p in died if (r := job.rank_of(p)) is not None)
     who = job.whos(sorted(died))
-    where = "; ".join(f"{job.who(p)} in stage {job.stage_of(p)}" for p in sorted(died))
+    where = "; ".join(f"{job.who(p)} in stage {stage_of(job, p)}" for p in sorted(died))
     words = joined(f"{job.who(e.proc)}: {faults.body(job, e)}" for e in said[:_MOST_SAID])
     return job.finding(
         "PSM402",

@@ -10,20 +10,19 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from psmkit.analysis.facts import settings
 from psmkit.analysis.facts.job import Job, number
 from psmkit.analysis.inference import blame, faults
 from psmkit.analysis.inference.faults import Cascade
 from psmkit.analysis.inference.known import issue_of
-from psmkit.analysis.rules import settings
+from psmkit.analysis.inference.suspects import suspect
+from psmkit.analysis.registry import rule
 from psmkit.catalogue import Message
 from psmkit.logparse.types import Ref
 from psmkit.model import CODES, Finding, Severity
 
 __all__ = ["find", "origins"]
 
-#: Codes that a line gives its origin. Shared memory, descriptors and sizes have rules of their own, which say more about the line;
-#: here they are the origin of a chain.
-_SPECIFIC = frozenset("PSM107 PSM203 PSM204 PSM405 PSM406 PSM507 PSM508 PSM509".split())
 _MEMORY = re.compile(
     r"out of memory|\b(?:cuda|hip)(?:error)?memoryallocation\b|cannot allocate memory|failed to (?:malloc|alloc)",
     re.IGNORECASE,
@@ -52,7 +51,7 @@ def origins(job: Job, run: int) -> tuple[list[Cascade], list[Cascade]]:
     given_up = _given_up(fatal)
     own = [c for c in fatal if c.own is True and c.first.ref.seq <= given_up.get(c.proc, c.first.ref.seq)]
     vague = [c for c in fatal if c.own is None and not _follows(job, c)]
-    if not own and blame.suspect(job, run) is not None:
+    if not own and suspect(job, run) is not None:
         # somebody is known whom the others lost: what points at a peer follows from that
         vague = [c for c in vague if not blame.lost(c)]
     chosen = own or vague
@@ -114,8 +113,8 @@ def _code(job: Job, cascade: Cascade) -> str:
         for words, code in _REASONS:
             if words in text:
                 return code
-    if known is not None and known.finding in _SPECIFIC:
-        return str(known.finding)
+    if known is not None and known.finding is not None and CODES[known.finding].names_origin:
+        return known.finding
     return "PSM401"
 
 
@@ -220,7 +219,7 @@ def _set_apart(job: Job, run: int, cascade: Cascade, code: str) -> list[int]:
     if known is not None and known.finding == "PSM105":
         return settings.odd_ranks(job, run)
     where = faults.place(cascade.first.event) or ""
-    if code in ("PSM405", "PSM508", "PSM501", "PSM502") and where.startswith(("transport/", "transport.cc")):
+    if code in ("PSM405", "PSM508") and where.startswith(("transport/", "transport.cc")):
         # the handle of a peer that allocates in another way cannot be opened
         return settings.odd_ranks(job, run, "NCCL_CUMEM_")
     return []
@@ -292,6 +291,7 @@ def _grouped(job: Job, causes: Iterable[Cascade]) -> list[list[Cascade]]:
     return list(groups.values())
 
 
+@rule(order=10)
 def find(job: Job) -> list[Finding]:
     """One finding for each first cause of each run, and a word about errors that the job survived."""
     out: list[Finding] = []
@@ -309,19 +309,26 @@ def find(job: Job) -> list[Finding]:
 
 def _consequences(job: Job, run: int, after: Sequence[Cascade]) -> Finding:
     """Only victims speak: the error is real, its cause stands in no log."""
-    at = blame.suspect(job, run)
+    at = suspect(job, run)
     lead = max(after, key=lambda c: (len(c.faults), -c.proc))
     procs = sorted({c.proc for c in after})
     said = faults.body(job, lead.first.event)
     known = lead.first.known
     named = [at.rank] if at is not None and at.rank is not None else []
     whom = f"; it points at rank {named[0]}" if named else ""
-    code = known.finding if known is not None and known.finding in ("PSM203", "PSM406", "PSM108") else "PSM401"
+    code = "PSM401"
+    if (
+        known is not None
+        and known.finding is not None
+        and CODES[known.finding].names_origin
+        and CODES[known.finding].loses_peer
+    ):
+        code = known.finding
     # nobody to follow the blame to: the reporting rank's own link may be the broken one
     unclear = not named and known is not None and known.blames == "unknown"
     peer = not lead.first.chain and (known is None or faults.unknown(lead.first.event) or _elsewhere(known))
     return job.finding(
-        "PSM401" if code == "PSM108" else str(code),
+        code,
         run=run,
         title=f"{job.who(lead.proc)} {'failed because of a peer' if peer else 'failed'}: {said}{whom}",
         severity=Severity.ERROR,
@@ -367,12 +374,12 @@ def _survived(job: Job, run: int) -> list[Finding]:
         went_on = first.survived or first.destroyed
         procs = sorted({c.proc for c in group})
         times = Counter(c.proc for c in group).total()
-        code = known.finding if bad and known is not None and known.finding in CODES else "PSM401"
-        if code in ("PSM801", "PSM108", "PSM407"):
+        code = known.finding if bad and known is not None and known.finding is not None else "PSM401"
+        if not CODES[code].survived:
             continue
         out.append(
             job.finding(
-                str(code),
+                code,
                 run=run,
                 title=f"{job.whos(procs)} warned {times} time{'s' if times > 1 else ''}{', and the job went on' if went_on else ''}: {faults.body(job, first.first.event)}",
                 severity=Severity.WARNING if bad else Severity.INFO,

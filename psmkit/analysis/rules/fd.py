@@ -12,6 +12,7 @@ from psmkit.analysis.facts.job import Job, words
 from psmkit.analysis.inference import proof
 from psmkit.analysis.inference.sightings import by_run, sightings, told_by_errors
 from psmkit.analysis.inference.waits import Wait, fd_wait
+from psmkit.analysis.registry import rule
 from psmkit.logparse.types import FdExchange, Ref
 from psmkit.model import Finding
 
@@ -20,6 +21,7 @@ __all__ = ["find"]
 _ISSUE = "NVIDIA/nccl#2379"
 
 
+@rule(order=230)
 def find(job: Job) -> list[Finding]:
     """PSM102 for exchanges that are shown to be lost, PSM701 for those that are open where the log ends."""
     out = []

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from psmkit.analysis.facts import outside
+from psmkit.analysis.facts import foreign, outside
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.outside import ranks_text
+from psmkit.analysis.registry import rule
 from psmkit.logparse.foreign.types import FlightDump, FlightEntry
 from psmkit.model import Evidence, Finding, Severity
 
-__all__ = ["find_flight"]
+__all__ = ["find"]
 
 # Operations that all ranks call with as many elements.
 _EVEN = frozenset(
@@ -73,8 +74,11 @@ class _Group:
         return f"process group {self.name}" + (f" ({self.desc})" if self.desc and self.desc != "undefined" else "")
 
 
-def find_flight(job: Job, recorded: Sequence[Recorded], run: int | None, lasting: bool) -> list[Finding]:
-    """What the dumps show; ``lasting`` tells that lines of the job prove that it waited."""
+@rule(order=320)
+def find(job: Job) -> list[Finding]:
+    """PSM301 to PSM303 and PSM305 for what the dumps show, PSM604 for dumps without a rank."""
+    recorded = [Recorded(item.path, dump) for item in foreign.inputs(job) for dump in item.flights]
+    run, lasting = foreign.newest_run(job), foreign.lasting(job)
     out: list[Finding] = []
     for group in _groups(recorded):
         out.extend(_collectives(job, group, run, lasting))

@@ -7,6 +7,7 @@ from collections import defaultdict
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.inference import faults
 from psmkit.analysis.inference.known import issue_of
+from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Event, Ref
 from psmkit.model import Finding, Severity
 
@@ -52,6 +53,7 @@ def decode(magic: int) -> tuple[str, str]:
     return shown, "another NCCL job or another release, or an unknown binary protocol"
 
 
+@rule(order=80)
 def find(job: Job) -> list[Finding]:
     """PSM106, one finding for each process that a foreign client reached."""
     found: dict[int, list[Event]] = defaultdict(list)

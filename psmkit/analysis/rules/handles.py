@@ -10,11 +10,13 @@ from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.ledgers import foreign
 from psmkit.analysis.inference import proof
 from psmkit.analysis.inference.sightings import by_run, sightings, told_by_errors
+from psmkit.analysis.registry import rule
 from psmkit.model import Finding, Severity
 
 __all__ = ["find"]
 
 
+@rule(order=160)
 def find(job: Job) -> list[Finding]:
     """PSM507."""
     out = []

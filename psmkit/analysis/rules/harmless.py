@@ -7,12 +7,14 @@ from collections import defaultdict
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.inference import faults
 from psmkit.analysis.inference.known import issue_of
+from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Event, Ref
 from psmkit.model import Finding, Severity
 
 __all__ = ["find"]
 
 
+@rule(order=360)
 def find(job: Job) -> list[Finding]:
     """PSM801, one finding for each kind of line in each run."""
     groups: dict[tuple[int | None, str], list[Event]] = defaultdict(list)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from psmkit.analysis.facts.job import Job, words
+from psmkit.analysis.facts.start import past_bootstrap
 from psmkit.analysis.inference import proof
 from psmkit.analysis.inference.sightings import by_run, sightings
-from psmkit.analysis.rules.start import past_bootstrap
+from psmkit.analysis.inference.waits import waits
+from psmkit.analysis.registry import rule
 from psmkit.logparse.types import MessageCount, Ref
 from psmkit.model import Finding
 
 __all__ = ["find"]
 
 
+@rule(order=370)
 def find(job: Job) -> list[Finding]:
     """PSM702, PSM703, PSM704, PSM705 and PSM604."""
     return [*_missing(job), *_data_plane(job), *_response_sizes(job), *_torn(job), *_mute_dumps(job)]
@@ -48,7 +51,7 @@ def _data_plane(job: Job) -> list[Finding]:
         ours = proof.of(job, run.index)
         if ours.done or ours.failed or ours.lasting or job.missing_ranks(run.index):
             continue
-        if any(w.run == run.index for w in job.waits()):
+        if any(w.run == run.index for w in waits(job)):
             continue
         calls = _counts(job, run.procs, "proxy.call.matched", "proxy.call.dequeued")
         fds = _counts(job, run.procs, "proxy.fd.done")

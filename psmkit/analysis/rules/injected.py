@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from psmkit.analysis.facts.job import Job, number
+from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Event
 from psmkit.model import Finding, Severity
 
@@ -25,6 +26,7 @@ _DID = {
 _DELAYS = frozenset({"slow", "late"})
 
 
+@rule(order=190)
 def find(job: Job) -> list[Finding]:
     """PSM605 for each process, site and action."""
     struck: dict[tuple[int, str, str], list[Event]] = {}

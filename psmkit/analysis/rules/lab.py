@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 from psmkit.analysis.facts.job import Job, number
 from psmkit.analysis.facts.outside import joined, ranks_text
-from psmkit.analysis.rules import steps
+from psmkit.analysis.inference import steps
+from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Event, Ref
 from psmkit.model import Finding, Severity
 
@@ -46,6 +47,7 @@ _FROM = re.compile(r"the first is from rank (\d+):")
 _BY_ANOTHER = "lab"  # told by: the rank itself had nothing to tell
 
 
+@rule(order=50)
 def find(job: Job) -> list[Finding]:
     """PSM402 for ranks that died, PSM304 for those that stand still, PSM401 for the first that failed, PSM505 for what is left."""
     out: list[Finding] = []

@@ -6,10 +6,9 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from psmkit.analysis.facts.job import Job, number
-from psmkit.analysis.facts.ledgers import unbalanced
 from psmkit.analysis.inference import proof
 from psmkit.analysis.inference.sightings import by_run, sightings, told_by_errors
-from psmkit.analysis.rules.descriptors import growth
+from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Event, Ref
 from psmkit.model import Finding, Severity
 
@@ -22,14 +21,13 @@ _FALLBACK = ("memory.cumem_host.unusable", "cuda.cumem_host.fallback")
 _ISSUE = "NVIDIA/nccl#2190"
 
 
+@rule(order=130)
 def find(job: Job) -> list[Finding]:
-    """PSM501 to PSM508, and PSM105 for sizes on which two sides disagree."""
+    """PSM501 to PSM503, PSM508, PSM509, and PSM105 for sizes on which two sides disagree."""
     return [
         *_attach(job),
         *_split(job),
         *_full(job),
-        *growth(job),
-        *unbalanced(job),
         *_reported(job, "PSM508", "memory of a peer could not be imported"),
         *_reported(job, "PSM509", "an allocation failed"),
         *_sizes(job),

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from psmkit.analysis.facts.job import Job, number
+from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Event
 from psmkit.model import Finding, Severity
 
@@ -494,14 +495,15 @@ _ROOTS = (_too_large, _failed, _lost)
 _RULES = (*_ROOTS, _left, _tags, _silent, _still, _slow, _unposted, _unsent, _unclosed)
 
 
+@rule(order=210)
 def find(job: Job) -> list[Finding]:
     """PSM951 to PSM958 from the rows of the net plugin's recorder."""
     found: list[tuple[bool, Finding]] = []
     for connection in _connections(job):
-        for rule in _RULES:
-            finding = rule(connection)
+        for judge in _RULES:
+            finding = judge(connection)
             if finding is not None:
-                found.append((rule in _ROOTS, finding))
+                found.append((judge in _ROOTS, finding))
                 break
     rooted = {finding.run for root, finding in found if root}
     return _fewer([finding for root, finding in found if root or finding.run not in rooted])

@@ -10,16 +10,19 @@ from collections import defaultdict
 from psmkit.analysis.facts.job import Job, number
 from psmkit.analysis.inference import blame, faults
 from psmkit.analysis.inference.known import issue_of
+from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Event
 from psmkit.model import Finding, Severity
 
 __all__ = ["find"]
 
-_CODES = frozenset({"PSM203", "PSM406", "PSM504"})
+#: What this rule reports.
+_CODES = ("PSM203", "PSM406", "PSM504")
 #: So many attempts to connect take longer than any healthy start needs.
 _ATTEMPTS = 10
 
 
+@rule(order=70)
 def find(job: Job) -> list[Finding]:
     """PSM203, PSM406 and PSM504 from lines that no error chain holds."""
     out: list[Finding] = []

@@ -6,119 +6,17 @@ pair must plan the same, equally often. Bytes below zero say that there is nothi
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from dataclasses import dataclass, field
-from weakref import WeakKeyDictionary
-
-from psmkit.analysis.facts.job import Job, number
+from psmkit.analysis.facts.job import Job
 from psmkit.analysis.inference import proof
+from psmkit.analysis.inference.plans import OddHalf, Plans, Side, of
 from psmkit.analysis.inference.sightings import by_run, sightings
-from psmkit.logparse.types import Event, Ref
+from psmkit.analysis.registry import rule
 from psmkit.model import Finding, Severity
 
-__all__ = ["Plans", "find", "of"]
+__all__ = ["find"]
 
 
-@dataclass(slots=True)
-class Side:
-    """What one end of a pair planned: how often each size, and where."""
-
-    sizes: dict[int, int] = field(default_factory=lambda: defaultdict(int))
-    empty: int = 0
-    refs: dict[int, Ref] = field(default_factory=dict)
-    last: dict[int, int] = field(default_factory=dict)
-    first_empty: Ref | None = None
-
-    def add(self, size: int, event: Event) -> None:
-        if size < 0:
-            self.empty += event.count
-            self.first_empty = self.first_empty or event.ref
-            return
-        self.sizes[size] += event.count
-        self.refs.setdefault(size, event.ref)
-        self.last[size] = max(self.last.get(size, 0), (event.last or event.ref).seq)
-
-    @property
-    def total(self) -> int:
-        return sum(self.sizes.values())
-
-
-@dataclass(frozen=True, slots=True)
-class OddHalf:
-    """A rank that left the half of a round out in an exchange that is regular otherwise. ``what`` is "send" or "recv"."""
-
-    rank: int
-    peer: int
-    what: str
-    lacks: Side
-    has: Side
-
-
-@dataclass(slots=True)
-class Plans:
-    """The plans of a run: by (source, destination), what the source planned to send and the destination to receive."""
-
-    sends: dict[tuple[int, int], Side] = field(default_factory=lambda: defaultdict(Side))
-    recvs: dict[tuple[int, int], Side] = field(default_factory=lambda: defaultdict(Side))
-    planned: dict[int, int] = field(default_factory=lambda: defaultdict(int))
-
-    def usual(self) -> int | None:
-        """The size that most halves have, None where none stands out."""
-        sizes: Counter[int] = Counter()
-        for side in (*self.sends.values(), *self.recvs.values()):
-            sizes.update(side.sizes)
-        best = sizes.most_common(2)
-        return best[0][0] if best and (len(best) == 1 or best[0][1] > 2 * best[1][1]) else None
-
-    def odd_of(self, one: tuple[int, int], other: tuple[int, int]) -> list[int]:
-        """Of two (rank, size) the rank whose size is the strange one: what few halves of the job have."""
-        halves = [s.sizes.keys() for s in (*self.sends.values(), *self.recvs.values())]
-        seen = {size: sum(size in sizes for sizes in halves) for _, size in (one, other)}
-        if one[0] == other[0] or seen[one[1]] == seen[other[1]]:
-            return []
-        return [min(one, other, key=lambda end: seen[end[1]])[0]]
-
-    def odd_half(self) -> OddHalf | None:
-        """The one place where an exchange of all with all has a hole.
-
-        Jobs whose ranks send one way only have empty halves everywhere, and of those it is not known which are meant.
-        """
-        empty = [(src, dst, "send") for (src, dst), side in self.sends.items() if side.empty]
-        empty += [(src, dst, "recv") for (src, dst), side in self.recvs.items() if side.empty]
-        if len(empty) != 1:
-            return None
-        src, dst, what = empty[0]
-        mine, theirs = (self.recvs, self.sends) if what == "recv" else (self.sends, self.recvs)
-        owing, peer = (dst, src) if what == "recv" else (src, dst)
-        lacks, has = mine[(src, dst)], theirs[(src, dst)]
-        if owing not in self.planned or peer not in self.planned or not has.total:
-            return None
-        # the rank took part in as many rounds with each of its other peers, itself among them
-        rounds = lacks.total + lacks.empty
-        others = [
-            side.total
-            for pair, side in mine.items()
-            if pair != (src, dst) and pair[1 if what == "recv" else 0] == owing
-        ]
-        if not others or any(total != rounds for total in others):
-            return None
-        # and the peer planned its half every time: a cut may have come between two lines of one round
-        reach = [s.total for pair, s in theirs.items() if pair[0 if what == "recv" else 1] == peer]
-        if max(reach) - has.total > 1 or has.total + 1 < lacks.total:
-            return None
-        return OddHalf(owing, peer, what, lacks, has)
-
-
-_PLANS: WeakKeyDictionary[Job, dict[int, Plans]] = WeakKeyDictionary()
-
-
-def of(job: Job, run: int) -> Plans:
-    """The plans of a run, read once."""
-    if job not in _PLANS:
-        _PLANS[job] = {i: _read(job, events) for i, events in by_run(job, _rounds(job)).items() if i is not None}
-    return _PLANS[job].get(run) or Plans()
-
-
+@rule(order=270)
 def find(job: Job) -> list[Finding]:
     """PSM303 for rounds that do not pair, PSM306 for what NCCL itself found wrong with a plan."""
     out: list[Finding] = []
@@ -141,37 +39,6 @@ def find(job: Job) -> list[Finding]:
             )
         )
     return out
-
-
-def _rounds(job: Job) -> list[Event]:
-    wanted = {"send_rank", "send_bytes", "recv_rank", "recv_bytes"}
-    return [e for e in job.scan.events if e.proc >= 0 and wanted <= e.fields.keys()]
-
-
-def _read(job: Job, events: list[Event]) -> Plans:
-    plans = Plans()
-    kept: Counter[tuple[int, str]] = Counter()
-    for event in events:
-        kept[(event.proc, event.name)] += event.count
-    # a scan keeps so many different lines of a process and no more: where some are missing the sums mean nothing
-    partial = {proc for (proc, name), count in kept.items() if 0 < count < job.count(proc, name)}
-    for event in events:
-        rank = number(event.fields, "rank")
-        rank = job.rank_of(event.proc) if rank is None else rank
-        if rank is None or event.proc in partial:
-            continue
-        plans.planned[rank] += event.count
-        sizes = (number(event.fields, "send_bytes"), number(event.fields, "recv_bytes"))
-        peers = (number(event.fields, "send_rank"), number(event.fields, "recv_rank"))
-        if sizes[0] is not None and peers[0] is not None and peers[0] >= 0:
-            plans.sends[(rank, peers[0])].add(_signed(sizes[0]), event)
-        if sizes[1] is not None and peers[1] is not None and peers[1] >= 0:
-            plans.recvs[(peers[1], rank)].add(_signed(sizes[1]), event)
-    return plans
-
-
-def _signed(value: int) -> int:
-    return value - (1 << 64) if value >= 1 << 63 else value
 
 
 def _compare(job: Job, run: int, plans: Plans) -> list[Finding]:

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from psmkit.analysis.facts.job import Job, number, words
+from psmkit.analysis.registry import rule
 from psmkit.logparse.planrules import (
     CALLBACK,
     CALLBACK_OVER,
@@ -141,6 +142,7 @@ class _Found:
     refs: tuple[Ref, ...]
 
 
+@rule(order=280)
 def find(job: Job) -> list[Finding]:
     """PSM306 and PSM308 to PSM312 for rules of plans that are broken: one finding for each rule and run."""
     found: dict[tuple[int | None, str], list[_Found]] = defaultdict(list)

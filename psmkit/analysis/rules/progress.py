@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from psmkit.analysis.facts.job import Job, RunInfo, collectives
+from psmkit.analysis.facts.stages import stage_of
 from psmkit.analysis.inference import blame, proof
 from psmkit.analysis.inference.sightings import by_run, sightings
-from psmkit.analysis.inference.waits import Wait
+from psmkit.analysis.inference.waits import waits
+from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Ref
 from psmkit.model import Finding
 
 __all__ = ["find", "roots"]
 
 
+@rule(order=300)
 def find(job: Job) -> list[Finding]:
     """PSM304."""
     out: list[Finding] = []
@@ -40,9 +43,9 @@ def _stopped(job: Job, run: RunInfo, ours: proof.Proof) -> list[int]:
 def _finding(job: Job, run: RunInfo, ours: proof.Proof, proc: int) -> Finding:
     against = ours.suspects[proc]
     peers = sorted({e.proc for e in against if e.proc >= 0})
-    stage = job.stage_of(proc)
+    stage = stage_of(job, proc)
     rank = job.rank_of(proc)
-    waiting = sorted({w.waiter for w in job.waits() if w.target == proc and w.waiter is not None} | set(peers))
+    waiting = sorted({w.waiter for w in waits(job) if w.target == proc and w.waiter is not None} | set(peers))
     return job.finding(
         "PSM304",
         run=run.index,
@@ -75,7 +78,7 @@ def _silent(job: Job, run: RunInfo) -> list[Finding]:
         return []  # several fell silent: who was first is not to be told from this
     owed, proc, ahead = found[0]
     rank = job.rank_of(proc)
-    stage = job.stage_of(proc)
+    stage = stage_of(job, proc)
     last: list[Ref | None] = [job.process(proc).last, *(job.process(p).last for p in ahead[:2])]
     return [
         job.finding(
@@ -111,9 +114,9 @@ def _ahead(job: Job, run: RunInfo, proc: int) -> list[int]:
 
 def roots(job: Job, run: int) -> set[int]:
     """Those that are waited for and wait for nobody, over all kinds of waits of a run."""
-    waits: list[Wait] = [w for w in job.waits() if w.run == run]
-    waiting = {w.waiter for w in waits if w.waiter is not None and w.waiter != w.target}
-    return {w.target for w in waits if w.target is not None and w.target not in waiting}
+    ours = [w for w in waits(job) if w.run == run]
+    waiting = {w.waiter for w in ours if w.waiter is not None and w.waiter != w.target}
+    return {w.target for w in ours if w.target is not None and w.target not in waiting}
 
 
 def _host(job: Job) -> list[Finding]:

@@ -6,7 +6,10 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 
 from psmkit.analysis.facts.job import Job, words
+from psmkit.analysis.facts.stages import stage_of
 from psmkit.analysis.inference import faults
+from psmkit.analysis.inference.waits import waits
+from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Event, Ref
 from psmkit.model import Finding, Severity
 
@@ -65,6 +68,7 @@ def _missed(job: Job, run: int) -> list[_Missed]:
     return [entry for entry in found.values() if entry.complainers()]
 
 
+@rule(order=90)
 def find(job: Job) -> list[Finding]:
     """PSM407: a process that its peers on the RAS network miss; an error where the missing lasts, a warning where it only began."""
     out: list[Finding] = []
@@ -98,7 +102,7 @@ def _finding(job: Job, run: int, entry: _Missed, broken: bool, suspect: bool) ->
     how = f"does not answer for {secs} s" if secs else "does not answer"
     if gone:
         how = "closed its connection and cannot be reached again"
-    stage = job.stage_of(entry.proc) if entry.proc is not None else None
+    stage = stage_of(job, entry.proc) if entry.proc is not None else None
     where = f"; its last stage is {stage}" if stage else ""
     said = [*(e for e in entry.lasting if e.proc not in entry.recovered), *entry.early]
     refs = [*(e.ref for e in said[:4]), _peer_line(job, run, entry)]
@@ -150,5 +154,5 @@ def _peer_line(job: Job, run: int, entry: _Missed) -> Ref | None:
 
 def _waiting(job: Job, proc: int | None) -> list[str]:
     return [
-        f"{job.who(w.waiter)} for {w.stage}" for w in job.waits() if w.target == proc and w.waiter not in (None, proc)
+        f"{job.who(w.waiter)} for {w.stage}" for w in waits(job) if w.target == proc and w.waiter not in (None, proc)
     ]

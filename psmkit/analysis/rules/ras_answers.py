@@ -6,14 +6,15 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from psmkit.analysis.facts import outside
+from psmkit.analysis.facts import foreign, outside
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.outside import ranks_text
+from psmkit.analysis.registry import rule
 from psmkit.logparse.foreign.ras_text import parse_ras_text
 from psmkit.logparse.foreign.types import RasComm, RasIssue, RasProcess, RasRank, RasReport
 from psmkit.model import Evidence, Finding, Severity
 
-__all__ = ["Answer", "answers_in_logs", "find_answers"]
+__all__ = ["find"]
 
 _RESULTS = {
     1: "unhandled CUDA error",
@@ -56,8 +57,14 @@ class _Lag:
     behind: int = 0  # how many lag, listed or not
 
 
-def find_answers(job: Job, answers: Sequence[Answer], run: int | None, lasting: bool) -> list[Finding]:
-    """What the answers show; ``lasting`` tells that lines of the job prove that it waited."""
+@rule(order=330)
+def find(job: Job) -> list[Finding]:
+    """What the answers show: files of them, and those that stand in the middle of logs."""
+    answers = _in_logs(job) + [Answer(item.path, report) for item in foreign.inputs(job) for report in item.ras]
+    if not answers:
+        return []
+    answers.sort(key=lambda a: a.report.time or "")
+    run, lasting = foreign.newest_run(job), foreign.lasting(job)
     out: list[Finding] = []
     out.extend(_lost(job, answers, run))
     out.extend(_errors(job, answers, run))
@@ -67,7 +74,7 @@ def find_answers(job: Job, answers: Sequence[Answer], run: int | None, lasting: 
     return out
 
 
-def answers_in_logs(job: Job) -> list[Answer]:
+def _in_logs(job: Job) -> list[Answer]:
     """The answers that stand in the middle of logs, read by the parser of whole answers."""
     out: list[Answer] = []
     streams: dict[int, list[Evidence]] = {}

@@ -8,12 +8,14 @@ from psmkit.analysis.facts.job import Job, words
 from psmkit.analysis.inference import faults, proof
 from psmkit.analysis.inference.sightings import by_run, sightings, told_by_errors
 from psmkit.analysis.inference.waits import Wait, call_wait, caller_of
+from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Call, Ref
 from psmkit.model import Finding, Severity
 
 __all__ = ["find"]
 
 
+@rule(order=220)
 def find(job: Job) -> list[Finding]:
     """PSM101, PSM104 and PSM107; PSM701 for calls that are open where the log ends."""
     return [*_pending(job), *_orphans(job), *_failed(job)]

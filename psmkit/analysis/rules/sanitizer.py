@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from psmkit.analysis.facts.job import Job, number
 from psmkit.analysis.inference import faults
+from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Event, Ref
 from psmkit.model import Finding, Severity
 
@@ -42,6 +43,7 @@ class _Report:
         return next((text for kind, text, _ in self.stacks if kind == which), None)
 
 
+@rule(order=170)
 def find(job: Job) -> list[Finding]:
     """PSM507 and PSM510 to PSM514 for reports, PSM505 for what was left at the end."""
     out: list[Finding] = []

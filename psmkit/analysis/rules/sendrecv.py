@@ -7,8 +7,8 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 
 from psmkit.analysis.facts.job import Job, words
-from psmkit.analysis.inference import blame, proof
-from psmkit.analysis.rules import plan
+from psmkit.analysis.inference import blame, plans, proof
+from psmkit.analysis.registry import rule
 from psmkit.logparse.types import CommInstance, PairQueue, Ref
 from psmkit.model import Finding, Severity
 
@@ -29,6 +29,7 @@ class _Queues:
     received: dict[tuple[int, int], list[PairQueue]] = field(default_factory=lambda: defaultdict(list))
 
 
+@rule(order=260)
 def find(job: Job) -> list[Finding]:
     """PSM303 for what does not pair, PSM302 for a rank that left or is behind.
 
@@ -153,7 +154,7 @@ def _behind_all(job: Job, told: set[int | None]) -> list[Finding]:
         if run is None or run in told or len(ours) < max(ours[0].nranks, 3) or any(i.end is not None for i in ours):
             continue
         state = proof.of(job, run)
-        if state.failed or state.suspects or plan.of(job, run).odd_half() is not None:
+        if state.failed or state.suspects or plans.of(job, run).odd_half() is not None:
             continue
         calls = sorted((i.sends + i.recvs, i.rank) for i in ours)
         (least, rank), most = calls[0], calls[-1][0]
@@ -242,8 +243,8 @@ def _planned(job: Job, run: int, pair: PairQueue) -> tuple[list[int], bool]:
     """The rank whose size is not that of the job, and whether the plans of both ends show the same two sizes."""
     assert pair.mismatch is not None
     _, _, sent, received = pair.mismatch
-    plans = plan.of(job, run)
-    ours, theirs = plans.sends.get((pair.src, pair.dst)), plans.recvs.get((pair.src, pair.dst))
+    planned = plans.of(job, run)
+    ours, theirs = planned.sends.get((pair.src, pair.dst)), planned.recvs.get((pair.src, pair.dst))
     if ours is None or theirs is None:
         return [], False
     sure = sent in ours.sizes and received in theirs.sizes and (sent not in theirs.sizes or received not in ours.sizes)
@@ -251,7 +252,7 @@ def _planned(job: Job, run: int, pair: PairQueue) -> tuple[list[int], bool]:
     sure = (
         sure and theirs.total == pair.matched + pair.pending_recvs and ours.total == pair.matched + pair.pending_sends
     )
-    return plans.odd_of((pair.src, sent), (pair.dst, received)), sure
+    return planned.odd_of((pair.src, sent), (pair.dst, received)), sure
 
 
 def _unpaired(job: Job, run: int, pair: PairQueue, queues: _Queues) -> Finding | None:
@@ -304,7 +305,7 @@ def _behind(queues: _Queues, pair: PairQueue, owing: int) -> bool:
 def _closed(job: Job, run: int, pair: PairQueue, owing: int) -> bool:
     """Whether the group in which a call is missing was closed: connections are made for it, and no plan says otherwise."""
     proc = job.proc_in(pair.group, owing)
-    if proc is None or plan.of(job, run).planned.get(owing) or _damaged(job):
+    if proc is None or plans.of(job, run).planned.get(owing) or _damaged(job):
         return False
     last = next((i.last_op for i in job.instances_of.get(proc, []) if i.group == pair.group), None)
     return last is not None and any(
@@ -320,7 +321,7 @@ def _whole_round(job: Job, run: int, pair: PairQueue, owing: int) -> bool:
 
     A log that was cut lacks the end of a round and nothing from the middle of it.
     """
-    if plan.of(job, run).planned.get(owing) or _damaged(job):
+    if plans.of(job, run).planned.get(owing) or _damaged(job):
         return False
     ends: dict[int, tuple[str, int]] = {}
     for instance in job.members.get(pair.group, []):

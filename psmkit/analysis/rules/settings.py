@@ -8,121 +8,19 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
 from psmkit.analysis.facts.job import Job, words
+from psmkit.analysis.facts.settings import UNSET, WIRE, Difference, differences
 from psmkit.analysis.inference import faults
-from psmkit.logparse.types import Event, Ref
+from psmkit.analysis.inference.waits import waits
+from psmkit.analysis.registry import rule
+from psmkit.logparse.types import Event
 from psmkit.model import Finding, Severity
 
-__all__ = ["Difference", "differences", "find", "odd_ranks"]
-
-#: Both ends of a connection, or all ranks of a communicator, compute with these.
-_STRICT = frozenset(
-    """NCCL_PASS_SM NCCL_ALGO NCCL_PROTO NCCL_BUFFSIZE NCCL_LL_BUFFSIZE NCCL_LL128_BUFFSIZE NCCL_CUMEM_ENABLE NCCL_CUMEM_HOST_ENABLE
-    NCCL_P2P_DISABLE NCCL_P2P_DIRECT_DISABLE NCCL_P2P_USE_CUDA_MEMCPY NCCL_P2P_NET_CHUNKSIZE NCCL_P2P_PCI_CHUNKSIZE NCCL_P2P_NVL_CHUNKSIZE
-    NCCL_SHM_DISABLE NCCL_SHM_USE_CUDA_MEMCPY NCCL_SHM_MEMCPY_MODE NCCL_NVLS_ENABLE NCCL_NVLS_CHUNKSIZE NCCL_COLLNET_ENABLE
-    NCCL_MAX_NCHANNELS NCCL_MIN_NCHANNELS NCCL_MAX_CTAS NCCL_MIN_CTAS NCCL_NRINGS NCCL_NET_SHARED_BUFFERS NCCL_NET_SHARED_COMMS
-    NCCL_PXN_DISABLE NCCL_P2P_PXN_LEVEL NCCL_NTHREADS NCCL_LL128_NTHREADS NCCL_CHUNK_SIZE NCCL_IB_DISABLE NCCL_NET NCCL_MNNVL_ENABLE
-    NCCL_NVB_DISABLE NCCL_CROSS_NIC NCCL_DMABUF_ENABLE NCCL_RUNTIME_CONNECT NCCL_GRAPH_FILE NCCL_SOCKET_MAGIC NCCL_NCHANNELS_PER_NET_PEER
-    NCCL_LOCAL_REGISTER NCCL_GRAPH_REGISTER NCCL_IB_SPLIT_DATA_ON_QPS NCCL_IB_QPS_PER_CONNECTION NCCL_IB_ADAPTIVE_ROUTING""".split()
-)
-_PREFIXES = ("NCCL_PSM_", "NCCL_P2P_", "NCCL_SHM_")
-#: Of these a missing line is looked into: the default of a rank that lacks them contradicts the others.
-_ABSENCE = frozenset(
-    "NCCL_PASS_SM NCCL_ALGO NCCL_PROTO NCCL_BUFFSIZE NCCL_CUMEM_ENABLE NCCL_CUMEM_HOST_ENABLE NCCL_P2P_DISABLE NCCL_SHM_DISABLE".split()
-)
-#: Settings by which a wrong value alone breaks the exchange of connect messages.
-_WIRE = (
-    "NCCL_PASS_SM",
-    "NCCL_PSM_",
-    "NCCL_CUMEM_",
-    "NCCL_BUFFSIZE",
-    "NCCL_P2P_NET_CHUNKSIZE",
-    "NCCL_ALGO",
-    "NCCL_PROTO",
-    "NCCL_SHM_",
-    "NCCL_P2P_",
-)
-_UNSET = "not set"
-#: How many kinds of lines that its peers print after a setting a rank must have printed to have passed it.
-_MARKERS = 2
+__all__ = ["find"]
 
 
-@dataclass(slots=True)
-class Difference:
-    """A setting with the processes that hold each of its values."""
-
-    name: str
-    values: dict[str, list[int]]
-    refs: dict[int, Ref] = field(default_factory=dict)
-
-    @property
-    def odd(self) -> list[int]:
-        """The processes that differ from most, empty where no value is most common."""
-        ranked = sorted(self.values.items(), key=lambda item: -len(item[1]))
-        if len(ranked) < 2 or len(ranked[0][1]) <= len(ranked[1][1]):
-            return []
-        return sorted(p for _, procs in ranked[1:] for p in procs)
-
-
-def _must_agree(name: str) -> bool:
-    return name in _STRICT or name.startswith(_PREFIXES)
-
-
-def _value(event: Event) -> str:
-    return str(event.fields.get("value", "")).strip().rstrip(".")
-
-
-def differences(job: Job, run: int) -> list[Difference]:
-    """The settings of a run that must be equal and are not."""
-    seen: dict[str, dict[int, Event]] = defaultdict(dict)
-    for event in job.events("param.env", run=run):
-        name = str(event.fields.get("name", ""))
-        # a line that was cut in its value says nothing
-        if event.proc >= 0 and _must_agree(name) and _value(event):
-            seen[name][event.proc] = event
-    out = []
-    for name, events in sorted(seen.items()):
-        values: dict[str, list[int]] = defaultdict(list)
-        for proc, event in events.items():
-            values[_value(event)].append(proc)
-        lacking = _lacking(job, run, events) if name in _ABSENCE or name.startswith("NCCL_PSM_") else []
-        if lacking:
-            values[_UNSET].extend(lacking)
-        if len(values) > 1:
-            out.append(Difference(name, dict(values), {p: e.ref for p, e in events.items()}))
-    return out
-
-
-def _lacking(job: Job, run: int, events: Mapping[int, Event]) -> list[int]:
-    """Processes that passed the place where the others printed a setting, without printing it."""
-    others = [p for p in job.runs[run].procs if p not in events and job.rank_of(p) is not None]
-    if not others or not events:
-        return []
-    firsts = _firsts(job)
-    after: set[str] | None = None
-    for proc, event in events.items():
-        later = {name for name, seq in firsts.get(proc, {}).items() if seq > event.ref.seq}
-        after = later if after is None else after & later
-    return sorted(p for p in others if len((after or set()) & firsts.get(p, {}).keys()) >= _MARKERS)
-
-
-def _firsts(job: Job) -> dict[int, dict[str, int]]:
-    """Where each process first printed each start-up message of its main path."""
-    out: dict[int, dict[str, int]] = defaultdict(dict)
-    for event in job.scan.events:
-        if event.proc >= 0 and event.name.startswith(("init.", "comm.", "coll.", "plan.", "psm.", "p2p.", "net.")):
-            out[event.proc].setdefault(event.name, event.ref.seq)
-    return out
-
-
-def odd_ranks(job: Job, run: int, *names: str) -> list[int]:
-    """Ranks whose settings differ from those of most, where the difference breaks what two ranks exchange."""
-    procs = {p for d in differences(job, run) if d.name.startswith(names or _WIRE) for p in d.odd}
-    return sorted({r for p in procs if (r := job.rank_of(p)) is not None})
-
-
+@rule(order=120)
 def find(job: Job) -> list[Finding]:
     """PSM601 for settings, PSM602 for releases, PSM603 for networks and plugins."""
     out: list[Finding] = []
@@ -138,7 +36,7 @@ def _trouble(job: Job, run: int) -> bool:
     """Whether this run is shown to fail or to wait."""
     if any(c.fatal and job.run_of(c.proc) == run for c in faults.cascades(job)):
         return True
-    if any(w.proven and w.run == run for w in job.waits()):
+    if any(w.proven and w.run == run for w in waits(job)):
         return True
     lasting = job.events("ras.keepalive.error", "ras.peer.declared_dead", "torch.watchdog.timeout", run=run)
     return any(e.proc < 0 or not job.torn_down(e.proc) for e in lasting)
@@ -166,8 +64,8 @@ def _spread(job: Job, values: Mapping[str, Sequence[int]]) -> str:
 
 def _setting(job: Job, run: int, difference: Difference, trouble: bool) -> Finding:
     odd = difference.odd
-    inferred = _UNSET in difference.values
-    wire = difference.name.startswith(_WIRE)
+    inferred = UNSET in difference.values
+    wire = difference.name.startswith(WIRE)
     # a line that is not there may be lost: it takes trouble of the kind that the setting makes
     error = trouble and wire and (not inferred or _sizes_clash(job, run))
     ended = _ended(job, run, 1 if inferred else len(job.runs[run].procs))

@@ -6,13 +6,14 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from psmkit.analysis.facts import outside
+from psmkit.analysis.facts import foreign, outside
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.outside import ranks_text
+from psmkit.analysis.registry import rule
 from psmkit.logparse.foreign.types import Frame, StackDump, StackThread
 from psmkit.model import Evidence, Finding, Severity
 
-__all__ = ["Place", "find_stacks", "place_of", "role_of"]
+__all__ = ["find"]
 
 # Roles by the functions that a thread runs under, the most telling first; names of threads where symbols lack.
 _ROLES: tuple[tuple[str, str], ...] = (
@@ -132,11 +133,13 @@ def _main(dump: StackDump) -> StackThread | None:
     return next((t for t in dump.threads if t.frames and role_of(t) is None), None)
 
 
-def find_stacks(job: Job, dumps: Sequence[tuple[str, StackDump]], run: int | None, lasting: bool) -> list[Finding]:
-    """Where the threads stand, and who stands elsewhere than the others; ``lasting``: lines prove that the job waited."""
+@rule(order=340)
+def find(job: Job) -> list[Finding]:
+    """Where the threads stand, and who stands elsewhere than the others."""
+    run, lasting = foreign.newest_run(job), foreign.lasting(job)
     out: list[Finding] = []
     mains: list[_Main] = []
-    for path, dump in dumps:
+    for path, dump in ((item.path, dump) for item in foreign.inputs(job) for dump in item.stacks):
         proc = outside.proc_of_pid(job, run, dump.pid) if run is not None and dump.pid is not None else None
         rank = job.rank_of(proc) if proc is not None else outside.tag_rank(_in_command(dump))
         out.append(_where(job, run, path, dump, proc, rank))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from psmkit.analysis.facts.job import Job, number
+from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Event
 from psmkit.model import Finding
 
@@ -13,6 +14,7 @@ _OVER = "hostcuda.stall_over"
 _FOR_EVER = "this is a deadlock that CUDA does not report."
 
 
+@rule(order=180)
 def find(job: Job) -> list[Finding]:
     """PSM515 for each stream that stood still and that nothing moved again."""
     open_stalls: dict[tuple[int, str, int | None], Event] = {}

@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 from psmkit.analysis.facts.job import STAGES, Job, RunInfo, words
+from psmkit.analysis.facts.stages import stage_of
+from psmkit.analysis.facts.start import main_thread, past_bootstrap
 from psmkit.analysis.inference import proof
 from psmkit.analysis.inference.sightings import by_run, sightings, told_by_errors
-from psmkit.logparse.types import CommInstance, Ref, Thread
+from psmkit.analysis.registry import rule
+from psmkit.logparse.types import CommInstance, Ref
 from psmkit.model import Finding, Severity
 
-__all__ = ["find", "past_bootstrap"]
-
-#: Messages that a rank prints only after all ranks of its communicator have met in the bootstrap.
-_MET = (
-    "bootstrap.timings",
-    "comm.shape",
-    "init.timings",
-    "transport.channel",
-    "proxy.conn.new",
-    "graph.",
-    "topo.",
-    "tuning.",
-)
+__all__ = ["find"]
 
 
+@rule(order=290)
 def find(job: Job) -> list[Finding]:
     """PSM201, PSM202, PSM204."""
     out: list[Finding] = []
@@ -37,26 +29,8 @@ def find(job: Job) -> list[Finding]:
     return [*out, *_no_transport(job), *_reported(job)]
 
 
-def past_bootstrap(job: Job, run: RunInfo) -> bool:
-    """Whether any rank came past the point where all ranks must have met."""
-    instances = [i for i in job.scan.instances if i.proc in run.procs]
-    if any(i.complete is not None or i.ops or i.sends or i.recvs for i in instances):
-        return True
-    return any(job.count(p, *_MET) for p in run.procs)
-
-
 def _rank_words(ranks: list[int]) -> str:
     return f"rank {ranks[0]}" if len(ranks) == 1 else "ranks " + words([str(r) for r in ranks], 8)
-
-
-def main_thread(job: Job, instance: CommInstance) -> Thread | None:
-    """The thread that printed the begin of a communicator's init."""
-    if instance.start is None:
-        return None
-    for event in job.events("comm.start", "comm.start.split"):
-        if event.proc == instance.proc and event.ref.seq == instance.start.seq and event.thread >= 0:
-            return job.scan.threads[event.thread]
-    return None
 
 
 def _at_rest(job: Job, members: list[CommInstance]) -> bool:
@@ -137,7 +111,7 @@ def _never_finished(job: Job, run: RunInfo) -> list[Finding]:
         ranks = [i.rank for i in guilty]
         others = sorted({i.proc for i in open_} - set(procs))
         name = job.comm_name(group)
-        stage = job.stage_of(procs[0])
+        stage = stage_of(job, procs[0])
         waits = f", and {job.whos(others)} {'wait' if len(others) > 1 else 'waits'} for it" if others else ""
         out.append(
             job.finding(
@@ -173,7 +147,7 @@ def _straggler(job: Job, run: RunInfo, open_: list[CommInstance]) -> list[Findin
     behind = few[0]
     if len(few) != 1 or len(most) < 2 or job.count(behind.proc, place):
         return []
-    stage = job.stage_of(behind.proc)
+    stage = stage_of(job, behind.proc)
     name = job.comm_name(behind.group)
     return [
         job.finding(

@@ -6,270 +6,30 @@ saw, long after the other had acted, that nothing came of it. Times are those of
 
 from __future__ import annotations
 
-from collections import defaultdict
-from dataclasses import dataclass
-
-from psmkit.analysis.facts.job import Job, number
-from psmkit.logparse.types import Event
+from psmkit.analysis.facts.job import Job
+from psmkit.analysis.inference.steps import End, Stop, pairs, stop_of
+from psmkit.analysis.registry import rule
 from psmkit.model import Finding, Severity
 
-__all__ = ["find", "suspects"]
+__all__ = ["find"]
 
-#: What lies between an act and the look that missed it: much longer than the coarse clock and a turn of the processor take.
-_SLACK_NS = 100_000_000
-#: How a proxy comes to copy on stream 0.
-_STREAM_0 = (
-    "Let the proxy copy on a stream of its own (cudaStreamNonBlocking), made by the process that uses it. Look at what Setup and Connect write "
-    "into the connection's local info: a stream that was copied from the peer, or never made, is 0 here."
-)
-_NETWORK = "Look at the network between the two: the lines of its plugin on both ranks, its record (psm.net), the state of its device."
 #: Findings of one run: an all-to-all of many ranks stands still on all its connections at once.
 _MOST = 8
 
 
-@dataclass(frozen=True, slots=True)
-class _End:
-    """One row."""
-
-    event: Event
-
-    def __getitem__(self, name: str) -> int:
-        return number(self.event.fields, name) or 0
-
-    def text(self, name: str) -> str:
-        return str(self.event.fields.get(name, "?"))
-
-    @property
-    def sends(self) -> bool:
-        return self.text("role") == "send"
-
-    @property
-    def stalled(self) -> bool:
-        return self.text("what") == "stalled"
-
-    @property
-    def at(self) -> int:
-        """The step that comes next."""
-        return self["base"] + self["transmitted"]
-
-    @property
-    def copies(self) -> int:
-        """Copies on its stream that are not done."""
-        return self["transmitted"] - self["done"]
-
-    @property
-    def seconds(self) -> float:
-        return max(self["seen"] - self["moved"], 0) / 1e9
-
-    @property
-    def who(self) -> str:
-        return f"rank {self['rank']}"
-
-    def saw(self, other: _End) -> bool:
-        """Whether this end looked, and found nothing, long after the other had last moved."""
-        return self.stalled and self["seen"] > other["moved"] + _SLACK_NS
-
-    def told(self) -> str:
-        side = "the sender" if self.sends else "the receiver"
-        return (
-            f"{self.who}, {side}: {self.text('what')} in stage {self.text('stage')}, step={self['step']} recvTail={self['recv_tail']} "
-            f"sendHead={self['send_head']} canSend={self.text('can_send')} transmitted={self['transmitted']} done={self['done']} "
-            f"of {self['nsteps']}{self._why()}"
-        )
-
-    def _why(self) -> str:
-        """What the numbers mean, in the stage where data moves."""
-        if self.text("stage") != "fifo" or not self["nsteps"]:
-            return ""
-        if self.sends and self["transmitted"] >= self["nsteps"]:
-            return f" (no step is left to send; {self.copies} are in copies that have not ended)" if self.copies else ""
-        if self.sends:
-            return " (a slot is free)" if self["recv_tail"] > self.at else " (no slot is free)"
-        if self["send_head"] > self.at:
-            return f" (step {self.at} is there)"
-        return f" (step {self.at} has not come: the sender has published those below {self['send_head']})"
-
-
-@dataclass(frozen=True, slots=True)
-class _Stop:
-    """What is known of a connection that stands still. side None: neither end can be named."""
-
-    side: _End | None
-    what: str
-    proven: bool
-    next_step: str | None = None
-
-
+@rule(order=200)
 def find(job: Job) -> list[Finding]:
     """PSM307 for each connection of which an end reported a stall and has not moved since."""
     out: list[Finding] = []
-    for send, recv in _pairs(job):
-        stop = _both(send, recv) if send and recv else _one(send or recv)
+    for send, recv in pairs(job):
+        stop = stop_of(send, recv)
         if stop is not None:
             out.append(_finding(job, send, recv, stop))
     out.sort(key=lambda f: -f.severity.weight)
     return out[:_MOST]
 
 
-def suspects(job: Job, run: int) -> dict[int, str]:
-    """The ranks that have to act on connections of a run that stand still, also where it is not proven, and what each has to do."""
-    out: dict[int, str] = {}
-    for send, recv in _pairs(job):
-        stop = _both(send, recv) if send and recv else _one(send or recv)
-        if stop is not None and stop.side is not None and job.run_of_event(stop.side.event) == run:
-            out.setdefault(stop.side["rank"], stop.what)
-    return out
-
-
-def _pairs(job: Job) -> list[tuple[_End | None, _End | None]]:
-    """The two ends of each connection. Of several copies of a row the last one counts."""
-    ends: dict[tuple[int, bool], _End] = {}
-    for event in job.events("libpsm.steps.row"):
-        end = _End(event)
-        key = (end["pair"], end.sends)
-        known = ends.get(key)
-        if known is None or end["seen"] >= known["seen"]:
-            ends[key] = end
-    pairs: dict[int, list[_End | None]] = defaultdict(lambda: [None, None])
-    for (pair, sends), end in ends.items():
-        pairs[pair][0 if sends else 1] = end
-    return [(send, recv) for send, recv in pairs.values() if (send and send.stalled) or (recv and recv.stalled)]
-
-
-def _both(send: _End, recv: _End) -> _Stop | None:
-    return (
-        _copies(send, recv)
-        or _unpublished(send, recv)
-        or _lost_flag(send, recv)
-        or _on_its_way(send, recv)
-        or _idle_sender(send, recv)
-        or _idle_receiver(send, recv)
-        or _not_posted(send, recv)
-        or _silent(send, recv)
-        or _one(send if send.stalled else recv)
-    )
-
-
-def _copies(send: _End, recv: _End) -> _Stop | None:
-    """A side whose copies do not end, while the other one waits for nothing but these."""
-    for end, other in ((send, recv), (recv, send)):
-        if not end.stalled or end.copies <= 0 or other.copies > 0:
-            continue
-        age = max(end["seen"] - end["event"], 0) / 1e9
-        what = f"{end.copies} copies on its stream 0x{end['stream']:x} are not done after {age:.1f} s"
-        if end["stream"] == 0:
-            # Its own streams are never 0: this is the legacy stream, behind the application's host function.
-            what += ": this is the legacy stream, which waits for the application's"
-            return _Stop(end, what, True, _STREAM_0)
-        return _Stop(end, what, False)
-    return None
-
-
-def _unpublished(send: _End, recv: _End) -> _Stop | None:
-    """A side that has done more than the word tells that it alone writes."""
-    if (
-        recv.stalled
-        and send.text("stage") in ("fifo", "idle", "ended")
-        and send["send_head"] < send["base"] + send["done"]
-    ):
-        return _Stop(
-            send, f"it has done {send['done']} steps from {send['base']} and published {send['send_head']}", True
-        )
-    offered = recv["base"] + recv["done"] + recv["steps"]
-    if send.stalled and recv.text("stage") == "fifo" and recv["steps"] and recv["recv_tail"] < offered:
-        return _Stop(recv, f"it lets steps below {offered} be filled and published {recv['recv_tail']}", True)
-    return None
-
-
-def _lost_flag(send: _End, recv: _End) -> _Stop | None:
-    """A flag that one end has written, the other waits for, and that is clear. Who erased it is not told."""
-    if send["seq"] != recv["seq"]:
-        return None
-    if send.text("stage") == "offer" and recv.text("stage") in ("fifo", "zero-copy") and send.saw(recv):
-        if send["offer"] == recv["seq"]:
-            return _Stop(send, f"the offer of operation {recv['seq']} stands there and it does not take it", True)
-        what = f"the offer of operation {recv['seq']} is lost: {recv.who} has published it, {send.who} waits for it, and the flag is clear"
-        return _Stop(None, what, True)
-    if recv.text("stage") == "zero-copy" and send.text("stage") in ("idle", "ended") and recv.saw(send):
-        if recv["answer"] == send["seq"]:
-            return _Stop(recv, f"the answer to operation {send['seq']} stands there and it does not take it", True)
-        what = f"the answer to operation {send['seq']} is lost: {send.who} has written it, {recv.who} waits for it, and the flag is clear"
-        return _Stop(None, what, True)
-    return None
-
-
-def _on_its_way(send: _End, recv: _End) -> _Stop | None:
-    """What one end has said and the other does not know: between them is a network, where shared memory has one word for both."""
-    sent = recv.text("stage") == "fifo" and not recv.copies and recv["send_head"] <= recv.at < send["send_head"]
-    if sent and recv.saw(send):
-        what = f"step {recv.at} was given to the network by {send.who} and has not come to {recv.who}"
-        return _Stop(None, what, True, _NETWORK)
-    waits = send.text("stage") == "fifo" and not send.copies and send["transmitted"] < send["nsteps"]
-    if waits and send["recv_tail"] <= send.at < recv["recv_tail"] and send.saw(recv):
-        what = (
-            f"{recv.who} lets steps below {recv['recv_tail']} be filled, and {send.who} knows of those below {send['recv_tail']}: "
-            "what it was told is lost on the way"
-        )
-        return _Stop(None, what, True, _NETWORK)
-    return None
-
-
-def _idle_sender(send: _End, recv: _End) -> _Stop | None:
-    """A slot is free, nothing is under way, and no step comes."""
-    if (
-        send.text("stage") != "fifo"
-        or send.copies
-        or send["transmitted"] >= send["nsteps"]
-        or recv["recv_tail"] <= send.at
-    ):
-        return None
-    # Seen by itself, or by the receiver, to whom no more came than the sender's row tells.
-    if send.saw(recv) or (recv.saw(recv) and recv["send_head"] == send["send_head"] and recv.saw(send)):
-        what = f"it has room for step {send.at} (recvTail={recv['recv_tail']}, canSend=YES), no copy is under way, and it does not post"
-        return _Stop(send, what, True)
-    return None
-
-
-def _idle_receiver(send: _End, recv: _End) -> _Stop | None:
-    """A slot is full, nothing is under way, and it is not emptied."""
-    if recv.text("stage") != "fifo" or recv.copies or send["send_head"] <= recv.at:
-        return None
-    if recv.saw(send) or (send.saw(send) and send["recv_tail"] == recv["recv_tail"] and send.saw(recv)):
-        what = (
-            f"step {recv.at} is there (sendHead={send['send_head']}), no copy is under way, and it does not consume it"
-        )
-        return _Stop(recv, what, True)
-    return None
-
-
-def _not_posted(send: _End, recv: _End) -> _Stop | None:
-    """An end that waits for the other to begin the operation: rightly, if the application is late."""
-    if send["seq"] > recv["seq"] and send.saw(recv):
-        return _Stop(recv, f"it has not begun operation {send['seq']}: its application has not posted the recv", False)
-    if recv["seq"] > send["seq"] and recv.saw(send):
-        return _Stop(send, f"it has not begun operation {recv['seq']}: its application has not posted the send", False)
-    return None
-
-
-def _silent(send: _End, recv: _End) -> _Stop | None:
-    """An end that neither moved nor looked while the other one did: its progress thread, or its process, does not run."""
-    for end, other in ((send, recv), (recv, send)):
-        if other.saw(end) and not end.stalled and end.text("stage") != "idle":
-            return _Stop(end, "it has neither moved nor reported a stall since: see whether its process runs", False)
-    return None
-
-
-def _one(end: _End | None) -> _Stop | None:
-    """What a single row can say: a hint."""
-    if end is None:
-        return None
-    if end.copies > 0:
-        return _Stop(end, f"{end.copies} copies on its stream 0x{end['stream']:x} are not done", False)
-    other = "receiver" if end.sends else "sender"
-    return _Stop(None, f"{end.who} waits for rank {end['peer']}, the {other}", False)
-
-
-def _finding(job: Job, send: _End | None, recv: _End | None, stop: _Stop) -> Finding:
+def _finding(job: Job, send: End | None, recv: End | None, stop: Stop) -> Finding:
     ends = [end for end in (send, recv) if end is not None]
     first = ends[0]
     source, target = (first["rank"], first["peer"]) if first.sends else (first["peer"], first["rank"])

@@ -9,6 +9,8 @@ from __future__ import annotations
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.inference import faults
 from psmkit.analysis.inference.faults import Cascade
+from psmkit.analysis.inference.waits import waits
+from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Ref
 from psmkit.model import Finding, Severity
 
@@ -28,6 +30,7 @@ _PROBES = (
 )
 
 
+@rule(order=110)
 def find(job: Job) -> list[Finding]:
     """PSM404 for each process whose progress or service thread dropped an error."""
     out: list[Finding] = []
@@ -109,7 +112,7 @@ def _finding(job: Job, cascade: Cascade) -> Finding:
     error = f"error {cascade.code}" if cascade.code is not None else "an error"
     # what a peer brought about by going away is dropped like any other, but the peer is the one to look at
     followed = cascade.own is False
-    refs: list[Ref] = [first.ref, last.ref, *(w.refs[0] for w in job.waits() if w.target == cascade.proc and w.refs)]
+    refs: list[Ref] = [first.ref, last.ref, *(w.refs[0] for w in waits(job) if w.target == cascade.proc and w.refs)]
     returned = f" with {cascade.code}" if cascade.code is not None else ""
     return job.finding(
         "PSM404",

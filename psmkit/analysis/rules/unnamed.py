@@ -8,6 +8,7 @@ from __future__ import annotations
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.inference import faults
 from psmkit.analysis.inference.known import issue_of
+from psmkit.analysis.registry import rule
 from psmkit.catalogue import Message
 from psmkit.logparse.types import Event
 from psmkit.model import CODES, Finding, Severity
@@ -17,6 +18,7 @@ __all__ = ["find"]
 _ENDS = ("comm.end.", "nccltests.ok")
 
 
+@rule(order=20)
 def find(job: Job) -> list[Finding]:
     """A finding for each kind of warning that no process can be given, the first one being the most probable cause."""
     kinds: dict[str, list[Event]] = {}

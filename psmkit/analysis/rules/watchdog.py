@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from psmkit.analysis.facts import outside
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.outside import ranks_text
+from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Event
 from psmkit.model import Finding
 
@@ -74,6 +75,7 @@ class _Group:
         return [m for m in self.members.values() if m.timeout is not None]
 
 
+@rule(order=60)
 def find(job: Job) -> list[Finding]:
     """Watchdog and heartbeat timeouts, ranks that lag, collectives that differ."""
     out: list[Finding] = []
