@@ -6,7 +6,7 @@ The entries are in ``*.toml`` beside this file; :func:`load` reads and checks th
 
 from __future__ import annotations
 
-from psmkit.catalogue.entries import Message, Sample
+from psmkit.catalogue.entries import Message, Phrase, Sample
 from psmkit.catalogue.loader import Catalogue, load
 
-__all__ = ["Catalogue", "Message", "Sample", "load"]
+__all__ = ["Catalogue", "Message", "Phrase", "Sample", "load"]

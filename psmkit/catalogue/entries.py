@@ -9,7 +9,7 @@ from typing import Any
 from psmkit.model.codes import CODES
 from psmkit.model.errors import CatalogueError
 
-__all__ = ["KEEPS", "LEVELS", "ROLES", "Message", "Sample", "Value", "read_file"]
+__all__ = ["KEEPS", "LEVELS", "ROLES", "Message", "Phrase", "Sample", "Value", "read_file", "read_phrases"]
 
 Value = int | float | str
 
@@ -95,19 +95,87 @@ class Message:
     file: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Phrase:
+    """Words that mean something wherever they stand in a text.
+
+    ``says`` is the meaning that a rule asks for; phrases may share one. ``patterns`` are in lower case and are found anywhere in the text;
+    ``\\n`` is its end. ``within`` bounds integer fields, both ends included. ``finding`` and ``issue`` are what the words prove or resemble.
+    ``samples`` are texts that hold the phrase, ``others`` texts that do not.
+    """
+
+    says: str
+    patterns: tuple[str, ...]
+    within: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    finding: str | None = None
+    issue: str | None = None
+    meaning: str = ""
+    samples: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
+    file: str = ""
+
+
 def read_file(file: str, table: Mapping[str, Any]) -> list[Message]:
     """The entries of one parsed TOML file.
 
     Raises:
         CatalogueError: an entry is wrong; the error names file, entry and reason.
     """
-    unknown = sorted(set(table) - {"subsystem", "message"})
+    unknown = sorted(set(table) - {"subsystem", "message", "phrase"})
     if unknown:
         raise CatalogueError(f"unknown key {unknown[0]!r} at the top of the file", file=file)
     entries = table.get("message", [])
     if not isinstance(entries, list) or not all(isinstance(e, Mapping) for e in entries):
         raise CatalogueError("messages are written as [[message]]", file=file)
     return [_message(file, str(table.get("subsystem", "user")), entry) for entry in entries]
+
+
+def read_phrases(file: str, table: Mapping[str, Any]) -> list[Phrase]:
+    """The phrases of one parsed TOML file.
+
+    Raises:
+        CatalogueError: an entry is wrong; the error names file, entry and reason.
+    """
+    entries = table.get("phrase", [])
+    if not isinstance(entries, list) or not all(isinstance(e, Mapping) for e in entries):
+        raise CatalogueError("phrases are written as [[phrase]]", file=file)
+    return [_phrase(file, entry) for entry in entries]
+
+
+def _phrase(file: str, entry: Mapping[str, Any]) -> Phrase:
+    def fail(reason: str) -> CatalogueError:
+        return CatalogueError(reason, file=file, entry=str(entry.get("says", "")) or None)
+
+    for key, value in entry.items():
+        if key not in ("says", "patterns", "within", "finding", "issue", "meaning", "sample", "other"):
+            raise fail(f"unknown key {key!r}")
+        if key in ("patterns", "sample", "other"):
+            if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
+                raise fail(f"{key} is a list of texts")
+        elif key != "within" and not isinstance(value, str):
+            raise fail(f"{key} is a text")
+    if not entry.get("says") or not entry.get("patterns"):
+        raise fail("a phrase needs says and patterns")
+    if any(p != p.lower() for p in entry["patterns"]):
+        raise fail("patterns of a phrase are in lower case")
+    if entry.get("finding") is not None and entry["finding"] not in CODES:
+        raise fail(f"no such finding {entry['finding']!r}")
+    within = entry.get("within", {})
+    if not isinstance(within, Mapping) or not all(
+        isinstance(v, list) and len(v) == 2 and all(isinstance(n, int) for n in v) for v in within.values()
+    ):
+        raise fail("within gives two integers a field: within = {code = [1, 7]}")
+    return Phrase(
+        says=entry["says"],
+        patterns=tuple(entry["patterns"]),
+        within={name: (low, high) for name, (low, high) in within.items()},
+        finding=entry.get("finding"),
+        issue=entry.get("issue"),
+        meaning=entry.get("meaning", ""),
+        samples=tuple(entry.get("sample", ())),
+        others=tuple(entry.get("other", ())),
+        file=file,
+    )
 
 
 def _message(file: str, subsystem: str, entry: Mapping[str, Any]) -> Message:

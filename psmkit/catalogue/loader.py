@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from psmkit._native.logscan import ffi, lib
-from psmkit.catalogue.entries import KEEPS, LEVELS, ROLES, Message, Value, read_file
+from psmkit.catalogue.entries import KEEPS, LEVELS, ROLES, Message, Phrase, Value, read_file, read_phrases
 from psmkit.model.errors import CatalogueError
 
 __all__ = ["UNMATCHED_WARN", "Catalogue", "load"]
@@ -42,8 +42,10 @@ class Catalogue:
         CatalogueError: two entries have the same name, or (from :attr:`native`) a pattern is wrong.
     """
 
-    def __init__(self, messages: Sequence[Message]) -> None:
+    def __init__(self, messages: Sequence[Message], phrases: Sequence[Phrase] = ()) -> None:
         self.messages: tuple[Message, ...] = tuple(messages)
+        self.phrases: tuple[Phrase, ...] = tuple(phrases)
+        self._phrases: dict[str, list[tuple[Phrase, Catalogue]]] = {}
         self.by_name: dict[str, Message] = {}
         for message in self.messages:
             other = self.by_name.setdefault(message.name, message)
@@ -82,6 +84,27 @@ class Catalogue:
             out.append(tuple(names))
         return tuple(out)
 
+    def phrase(self, says: str, text: str) -> Phrase | None:
+        """The first phrase of this meaning in a text, None where there is none. Case does not count.
+
+        Raises:
+            KeyError: no phrase has this meaning.
+        """
+        if says not in self._phrases:
+            found = [(p, Catalogue([_as_message(p)])) for p in self.phrases if p.says == says]
+            if not found:
+                raise KeyError(says)
+            self._phrases[says] = found
+        for phrase, engine in self._phrases[says]:
+            match = engine.match(f" {text.lower()}\n", where="line")
+            if match is not None and all(
+                low <= value <= high
+                for name, (low, high) in phrase.within.items()
+                if isinstance(value := match[1].get(name), int)
+            ):
+                return phrase
+        return None
+
     def match(self, text: str | bytes, *, where: str = "nccl") -> tuple[Message, dict[str, Value]] | None:
         """The entry that a message (for ``nccl``, without its prefix) or a line fits, and its fields. None: no entry."""
         data = text.encode() if isinstance(text, str) else text
@@ -104,6 +127,13 @@ def decode(kind: int, value: int) -> int | float:
         packed = ffi.new("uint64_t *", value)
         return float(ffi.cast("double *", packed)[0])
     return value - (1 << 64) if kind == _INT and value >> 63 else value
+
+
+def _as_message(phrase: Phrase) -> Message:
+    """A phrase as the engine takes it: a message that is found anywhere in a line."""
+    return Message(
+        name=phrase.says, subsystem="phrase", patterns=phrase.patterns, level="NONE", where="line", file=phrase.file
+    )
 
 
 def _compile(cat: Any, number: int, message: Message, catalogue: Catalogue) -> None:
@@ -153,9 +183,11 @@ def _characters(raw: bytes, column: int) -> int:
 @lru_cache(maxsize=1)
 def _own() -> Catalogue:
     messages: list[Message] = []
+    phrases: list[Phrase] = []
     for file, table in _tables(sorted(_HERE.glob("*.toml"))):
         messages += read_file(file, table)
-    return Catalogue(messages)
+        phrases += read_phrases(file, table)
+    return Catalogue(messages, phrases)
 
 
 def load(extra: Sequence[str | os.PathLike[str]] = ()) -> Catalogue:
@@ -167,14 +199,16 @@ def load(extra: Sequence[str | os.PathLike[str]] = ()) -> Catalogue:
     own = _own()
     if not extra:
         return own
-    messages = list(own.messages)
+    messages, phrases = list(own.messages), list(own.phrases)
     for path in extra:
         try:
             data = Path(path).read_bytes()
         except OSError as error:
             raise CatalogueError(error.strerror or str(error), file=os.fspath(path)) from None
-        messages += read_file(os.fspath(path), _parse(os.fspath(path), data))
-    catalogue = Catalogue(messages)
+        table = _parse(os.fspath(path), data)
+        messages += read_file(os.fspath(path), table)
+        phrases += read_phrases(os.fspath(path), table)
+    catalogue = Catalogue(messages, phrases)
     _ = catalogue.native
     return catalogue
 

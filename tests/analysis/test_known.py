@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from psmkit.analysis.inference.known import issue_of_text
+from psmkit.catalogue import load
 
 
 @pytest.mark.parametrize(
@@ -26,4 +26,5 @@ from psmkit.analysis.inference.known import issue_of_text
     ],
 )
 def test_issue_is_recognised_by_its_words(text: str, issue: str | None) -> None:
-    assert issue_of_text(text) == issue
+    phrase = load().phrase("issue", text)
+    assert (phrase.issue if phrase is not None else None) == issue

@@ -10,11 +10,11 @@ write to, or a rank of the run that no other process has. Processes that nothing
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from psmkit.analysis.facts.tags import slot_of_tag
 from psmkit.logparse.types import CommInstance, Process, ScanData, SeqGroup
 
 __all__ = ["Identity", "RunInfo", "resolve"]
@@ -93,16 +93,6 @@ def _gpus(scan: ScanData) -> dict[int, frozenset[tuple[str, str]]]:
     return {proc: frozenset(gpus) for proc, gpus in out.items()}
 
 
-# mpirun's `[1,5]<stdout>:`, srun's `5:`, torch's `[rank5]:` and torchrun's `[5]:`; names of pods and Ray's process ids number no ranks
-_SLOT = re.compile(r"^(?:\[?\d+,(\d+)\]?(?:<\w+>)?|\[?(?:rank *)?(\d+)\]?):?$")
-
-
-def _slot(tag: str | None) -> int | None:
-    """The number that a launcher gave a process, None where its tag is the name of something else."""
-    found = _SLOT.match((tag or "").strip())
-    return int(found.group(1) or found.group(2)) if found else None
-
-
 def _slots(process: Process) -> tuple[object, ...]:
     return (process.stream, process.tag, process.host, process.pid)
 
@@ -123,7 +113,9 @@ def _conflict(scan: ScanData, one: list[int], other: list[int], gpus: dict[int, 
         if seen is not None and seen != process.incarnation:
             return True
     # several processes may share the name of a pod, but not the slot of a launcher
-    tags = {(scan.processes[p].stream, scan.processes[p].tag) for p in one if _slot(scan.processes[p].tag) is not None}
+    tags = {
+        (scan.processes[p].stream, scan.processes[p].tag) for p in one if slot_of_tag(scan.processes[p].tag) is not None
+    }
     return any((scan.processes[p].stream, scan.processes[p].tag) in tags for p in other) and _apart(scan, one, other)
 
 
@@ -282,7 +274,7 @@ def _hints(scan: ScanData) -> dict[int, int]:
     # one task may start a process for each GPU of its host: its number is that of no rank then
     sharing = Counter((p.stream, p.tag, p.incarnation) for p in scan.processes)
     for process in scan.processes:
-        slot = _slot(process.tag)
+        slot = slot_of_tag(process.tag)
         if sharing[process.stream, process.tag, process.incarnation] > 1:
             continue
         if process.index not in seen and slot is not None:

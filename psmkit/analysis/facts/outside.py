@@ -2,33 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from weakref import WeakKeyDictionary
 
+from psmkit.analysis.facts import lines
 from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.tags import rank_in_line, rank_of_tag
 from psmkit.logparse.types import Event, Ref, Value
 
-__all__ = ["global_rank", "joined", "proc_of_event", "proc_of_pid", "ranks_text", "runs_of", "tag_rank"]
-
-# A tag that torch prints itself (`[rank5]:`), mpirun's (`[1,5]<stdout>:`) and srun's (`5: `) carry the global rank.
-_TAGS = (re.compile(r"\brank\s*(\d+)"), re.compile(r"^\[?\d+,(\d+)\]?(?:<\w+>)?:?$"))
-_BARE_TAG = re.compile(r"^(\d+):?$")
-# The same in the line itself, where another launcher's tag stands before it.
-_IN_LINE = (re.compile(r"\[rank(\d+)\]:"), re.compile(r"^\s*\[\d+,(\d+)\]<std(?:out|err)>:"))
+__all__ = ["global_rank", "joined", "proc_of_event", "proc_of_pid", "ranks_text", "runs_of"]
 
 _MOST_LINES = 4000
 _LINE_RANKS: WeakKeyDictionary[Job, dict[Ref, int]] = WeakKeyDictionary()
-
-
-def tag_rank(tag: str | None) -> int | None:
-    """The global rank in a launcher tag, None where the tag holds none; ``[2]:`` is a local rank and so no answer."""
-    text = (tag or "").strip()
-    for pattern in (*_TAGS, _BARE_TAG):
-        match = pattern.search(text)
-        if match:
-            return int(match.group(1))
-    return None
 
 
 def is_default_group(fields: Mapping[str, Value]) -> bool:
@@ -41,7 +26,7 @@ def global_rank(job: Job, event: Event) -> int | None:
     """The global rank of who printed a line: by its process, its launcher tag, the rank in torch's default group, or its stream."""
     if event.proc >= 0:
         return job.rank_of(event.proc)
-    tagged = tag_rank(event.tag)
+    tagged = rank_of_tag(event.tag)
     if tagged is not None:
         return tagged
     told = _line_rank(job, event)
@@ -64,16 +49,14 @@ def _line_rank(job: Job, event: Event) -> int | None:
 
 def _read_ranks(job: Job) -> dict[Ref, int]:
     """The ranks that stand in the lines themselves, read in one pass: a compressed input is slow to go back in."""
-    events = [e for e in job.events("torch.", "sys.") if e.proc < 0 and tag_rank(e.tag) is None][:_MOST_LINES]
-    prefetch = getattr(job.scan, "prefetch", None)
-    if prefetch is not None:
-        prefetch([e.ref for e in events])
+    events = [e for e in job.events("torch.", "sys.") if e.proc < 0 and rank_of_tag(e.tag) is None][:_MOST_LINES]
+    lines.prefetch(job, (e.ref for e in events))
     out: dict[Ref, int] = {}
     for event in events:
         text = "".join(e.text for e in job.evidence(event.ref))
-        match = next((m for pattern in _IN_LINE if (m := pattern.search(text))), None)
-        if match is not None:
-            out[event.ref] = int(match.group(1))
+        rank = rank_in_line(text)
+        if rank is not None:
+            out[event.ref] = rank
     return out
 
 

@@ -13,11 +13,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
+from psmkit.analysis.facts import lines
 from psmkit.analysis.facts.job import Job
-from psmkit.catalogue import Message, load
+from psmkit.catalogue import Message, Phrase
 from psmkit.logparse.types import Event, Ref
 
-__all__ = ["Cascade", "Fault", "body", "cascades", "follows", "message", "place", "refs", "unknown"]
+__all__ = ["Cascade", "Fault", "body", "cascades", "follows", "message", "phrase", "place", "refs", "unknown"]
 
 #: Names under which a scan hands over WARN lines that no entry knows.
 _UNKNOWN = frozenset({"unmatched.warn"})
@@ -27,24 +28,10 @@ _THREAD_ENDS = frozenset({"proxy.thread_result", "gin.progress.failed", "rma.pro
 _API = frozenset(
     {"group.cc", "enqueue.cc", "init.cc", "collectives.cc", "register/register.cc", "dev_runtime.cc", "init_nvtx.cc"}
 )
-#: What a rank says when another rank, or the user's abort, is the reason; such a line is never a first cause.
-_FOLLOWS = re.compile(
-    r"clos(?:ed|ing)|\bpeer\b|remote|abort|reset|refused|broken pipe|timed? ?out|unreachable|previous (?:error|operation)|async error|"
-    r"terminat|fail(?:ed|ure) .*: *[1-7]$|in error state|res=[1-7]\b|retcode",
-    re.IGNORECASE,
-)
 #: Failed system calls of any kind: whose fault they are stands in the reason.
 _CALLS = frozenset({"debug.syscall_failed", "sys.call.failed"})
-_OTHER_END = re.compile(
-    r"reset by peer|refused|broken pipe|timed out|no route|unreachable|not connected|connection abort", re.IGNORECASE
-)
-_HEAD = re.compile(r"NCCL (?:WARN|INFO|ABORT|TRACE|ERROR) ?")
 #: The folder of the build, which hipified sources print.
 _BUILD = re.compile(r"^/.*/(?:hipify/)?src/")
-#: Where the next record begins, on a line that holds two.
-_NEXT = re.compile(
-    r"(?:\[\d+,\d+\]<std\w+>: ?)?[\w.-]+:\d+:\d+ (?:\[-?\d+\] )?(?:\S+ )?NCCL (?:WARN|INFO|ABORT|TRACE|CALL)\b"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +41,7 @@ class Fault:
     event: Event
     known: Message | None
     chain: bool
+    other_end: bool = False  # a failed system call whose reason lies at the other end of a connection
 
     @property
     def ref(self) -> Ref:
@@ -139,7 +127,7 @@ class Cascade:
         if known.origin is False:
             return False
         # a failed system call may be this process's own trouble or the other end's
-        if known.name in _CALLS and _OTHER_END.search(" ".join(str(v) for v in first.event.fields.values())):
+        if known.name in _CALLS and first.other_end:
             return False
         # a refused connection may be the first cause (a firewall) or follow from a death
         if known.blames in ("peer", "unknown"):
@@ -166,9 +154,12 @@ _CASCADES: WeakKeyDictionary[Job, list[Cascade]] = WeakKeyDictionary()
 
 def message(job: Job, name: str) -> Message | None:
     """The catalogue entry of an event, the user's own included."""
-    catalogue = getattr(job.scan, "catalogue", None) or load()
-    found = catalogue.by_name.get(name)
-    return found if isinstance(found, Message) else None
+    return lines.catalogue(job).by_name.get(name)
+
+
+def phrase(job: Job, says: str, text: str) -> Phrase | None:
+    """The catalogue's phrase of this meaning in a text, the user's own included; None where there is none."""
+    return lines.catalogue(job).phrase(says, text)
 
 
 def unknown(event: Event) -> bool:
@@ -180,12 +171,7 @@ def body(job: Job, event: Event, most: int = 160) -> str:
     """What a line says, without its prefix."""
     text = str(event.fields.get("text", "")) if event.name in _UNKNOWN else ""
     if not text:
-        evidence = job.evidence(event.ref)
-        text = evidence[0].text if evidence else ""
-        parts = _HEAD.split(text, maxsplit=1)
-        text = parts[1] if len(parts) == 2 else text
-        glued = _NEXT.search(text)
-        text = text[: glued.start()] if glued is not None and glued.start() > 0 else text
+        text = lines.message_at(job, event.ref)
     text = " ".join(text.split())
     return text if len(text) <= most else text[: most - 1] + "\N{HORIZONTAL ELLIPSIS}"
 
@@ -200,7 +186,7 @@ def place(event: Event) -> str | None:
 
 def follows(job: Job, event: Event) -> bool:
     """Whether the words of an unknown line say that something else came first."""
-    return _FOLLOWS.search(body(job, event)) is not None
+    return phrase(job, "something came first", body(job, event)) is not None
 
 
 def _faults(job: Job) -> tuple[dict[int, list[Fault]], dict[int, list[int]]]:
@@ -216,7 +202,9 @@ def _faults(job: Job) -> tuple[dict[int, list[Fault]], dict[int, list[int]]]:
         known = entries[event.name]
         chain = _step(event)
         if chain or _reports(event, known):
-            found[event.proc].append(Fault(event, known, chain))
+            reason = " ".join(str(v) for v in event.fields.values()) if event.name in _CALLS else ""
+            other_end = bool(reason) and phrase(job, "the other end did it", reason) is not None
+            found[event.proc].append(Fault(event, known, chain, other_end))
             continue
         # lines of the RAS thread and counted repetitions say nothing about the thread that failed
         other[event.thread].append(event.ref.seq)

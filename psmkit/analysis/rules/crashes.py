@@ -7,7 +7,6 @@ consequences. What is left over is a crash.
 from __future__ import annotations
 
 import bisect
-import re
 import signal as signals
 from collections.abc import Mapping, Sequence
 
@@ -37,15 +36,13 @@ _GIVES_UP = (
     "torch.fingerprint.mismatch",
     "nccltests.failure",
 )
-# An exception whose text speaks of the others is not where the trouble began.
-_OF_OTHERS = re.compile(
-    r"NCCL|distributed|c10d|socket|[Cc]onnect|[Ss]tore|[Tt]imed? ?out|[Bb]roken pipe|rendezvous|ChildFailed|barrier|peer"
-)
 # Xid numbers after which the GPU or its link is not to be trusted, and those that an application's own fault raises.
 _HARD_XIDS = frozenset(
     {48, 62, 64, 74, 79, 92, 94, 95, 109, 119, 120, 121, 136, 137, 140, 143, 144, 145, 149, 150, 154}
 )
 _OWN_XIDS = frozenset({13, 31, 32, 43, 68, 69})
+# Functions by which the C library raises and handles a signal.
+_C_LIBRARY = ("sigaction", "killpg", "gsignal", "raise", "abort", "funlockfile", "pthread_", "restore_rt")
 # So many lines of a process after an exception show that it went on.
 _WENT_ON = 20
 # The exception's text stands so close behind the head of its traceback, other ranks' lines between them.
@@ -237,13 +234,11 @@ def _frames(job: Job, death: Death) -> str | None:
             continue
         if event.name == "sys.ucx.frame":
             function = str(event.fields.get("fn", ""))
-            if function and not re.search(
-                r"sigaction|killpg|gsignal|raise|abort|funlockfile|pthread_|restore_rt", function
-            ):
+            if function and not any(name in function for name in _C_LIBRARY):
                 return f"{function}()"
             continue
         where = str(event.fields.get("where", ""))
-        if where and not re.search(r"lib(?:c|pthread)[.-]", where):
+        if where and not any(name in where for name in ("libc.", "libc-", "libpthread.", "libpthread-")):
             return where.split("[", 1)[0].strip()
     return None
 
@@ -300,7 +295,9 @@ def _raised(job: Job, run: int | None) -> dict[int | None, Event]:
         begins.setdefault((stack.stream, stack.tag), []).append(stack.ref.seq)
     out: dict[int | None, Event] = {}
     for event in job.events("sys.python.exception", "sys.python.memory"):
-        if job.run_of_event(event) != run or _OF_OTHERS.search(str(event.fields.get("what", ""))):
+        if job.run_of_event(event) != run or faults.phrase(
+            job, "the others are named", str(event.fields.get("what", ""))
+        ):
             continue
         places = begins.get((event.stream, event.tag), [])
         at = bisect.bisect_left(places, event.ref.seq)
@@ -410,7 +407,7 @@ def _cuda(job: Job, run: int | None) -> list[Finding]:
 
 def _bus_number(text: str) -> int | None:
     """A PCI address as NCCL prints it: its hex digits as one number, with a function where it lacks one."""
-    digits = re.sub(r"[:.]", "", text)
+    digits = text.replace(":", "").replace(".", "")
     try:
         return int(digits if "." in text else digits + "0", 16) if ":" in text else int(digits, 16)
     except ValueError:
@@ -488,13 +485,13 @@ def _torch_errors(job: Job, run: int | None) -> list[Finding]:
     if not events or any(e.level == "WARN" and e.proc >= 0 and job.run_of(e.proc) == run for e in job.scan.events):
         return []
     texts = {str(e.fields.get("error", "")) for e in events}
-    peer = [t for t in texts if re.search(r"remote process|network error|closed|aborted", t)]
+    peer = [t for t in texts if faults.phrase(job, "a peer failed", t)]
     ranks = sorted({r for e in events if (r := outside.global_rank(job, e)) is not None})
     told = next(iter(sorted(texts - set(peer))), None) or next(iter(sorted(texts)), "")
     torch = events[0].name.startswith("torch.")
     last = [e for e in job.events("torch.last_error") if job.run_of_event(e) == run]
     told = faults.body(job, last[0]) if last else told
-    own = bool(texts - set(peer)) and len(ranks) == 1 and not re.search(r"\bpeer\b|Connect to|connecting to", told)
+    own = bool(texts - set(peer)) and len(ranks) == 1 and not faults.phrase(job, "a peer is named", told)
     events = [*last[:2], *events]
     return [
         job.finding(

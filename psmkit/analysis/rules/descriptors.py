@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-
+from psmkit.analysis.facts import lines
 from psmkit.analysis.facts.job import Job, number
 from psmkit.analysis.inference.sightings import by_run, sightings
 from psmkit.analysis.registry import rule
@@ -15,7 +14,6 @@ __all__ = ["find"]
 # Descriptors are closed after an import, so their numbers stay where they are. The usual limit of a process is 1024.
 _NEAR_LIMIT = 900
 _GROWN = 400
-_FD = re.compile(r"\bfd (\d+)")
 
 
 @rule(order=140)
@@ -38,9 +36,10 @@ def find(job: Job) -> list[Finding]:
                 stage="file descriptors",
             )
         )
-    prefetch = getattr(job.scan, "prefetch", None)
-    if prefetch is not None:
-        prefetch(e.last for e in job.events("proxy.fd.returned", "memory.p2p.fd") if e.last is not None and e.count > 1)
+    lines.prefetch(
+        job,
+        (e.last for e in job.events("proxy.fd.returned", "memory.p2p.fd") if e.last is not None and e.count > 1),
+    )
     told = {p for f in out for p in f.processes}
     for proc in range(len(job.scan.processes)):
         finding = _grown(job, proc)
@@ -78,6 +77,4 @@ def _grown(job: Job, proc: int) -> Finding | None:
 def _last_fd(job: Job, event: Event) -> int | None:
     if event.last is None or event.count == 1:
         return number(event.fields, "fd")
-    evidence = job.evidence(event.last)
-    found = _FD.findall(evidence[0].text) if evidence else []
-    return int(found[-1]) if found else None
+    return number(lines.fields_at(job, event.last), "fd")

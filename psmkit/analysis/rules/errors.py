@@ -23,18 +23,11 @@ from psmkit.model import CODES, Finding, Severity
 
 __all__ = ["find", "origins"]
 
-_MEMORY = re.compile(
-    r"out of memory|\b(?:cuda|hip)(?:error)?memoryallocation\b|cannot allocate memory|failed to (?:malloc|alloc)",
-    re.IGNORECASE,
-)
 _CUDA_OOM = 2  # cudaErrorMemoryAllocation, CUDA_ERROR_OUT_OF_MEMORY
 #: Lines that look like warnings of a process and are a reader's words about it, with a rule of their own.
 _OF_OTHER_RULES = frozenset({"record.died"})
 #: What an end of a connection says of a word that it shares with the other one, and that cannot be: it noticed, no more.
 _DAMAGED = "the control segment was written by something else"
-_IMPORT = re.compile(r"cuMemImport|IpcOpenMemHandle|import(?:ing|ed)? .*(?:handle|mem|buffer)", re.IGNORECASE)
-#: Reasons of failed system calls that have a code of their own.
-_REASONS = (("No space left on device", "PSM503"), ("Too many open files", "PSM504"))
 _RESULTS = {
     1: "unhandled CUDA error",
     2: "system error",
@@ -105,14 +98,17 @@ def _code(job: Job, cascade: Cascade) -> str:
         return "PSM401"
     text = faults.body(job, event)
     cuda = known is not None and known.finding == "PSM405"
-    if _MEMORY.search(text) or (cuda and _cuda_number(cascade) == _CUDA_OOM):
+    memory = faults.phrase(job, "out of memory", text)
+    if memory is not None or (cuda and _cuda_number(cascade) == _CUDA_OOM):
         return "PSM509"
-    if _IMPORT.search(text) and (known is None or known.finding in (None, "PSM405")):
-        return "PSM508"
+    if known is None or known.finding in (None, "PSM405"):
+        imported = faults.phrase(job, "import of a buffer", text)
+        if imported is not None and imported.finding is not None:
+            return imported.finding
     if known is not None and known.finding == "PSM401":
-        for words, code in _REASONS:
-            if words in text:
-                return code
+        used_up = faults.phrase(job, "used up", text)
+        if used_up is not None and used_up.finding is not None:
+            return used_up.finding
     if known is not None and known.finding is not None and CODES[known.finding].names_origin:
         return known.finding
     return "PSM401"

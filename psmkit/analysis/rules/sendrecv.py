@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from psmkit.analysis.facts.job import Job, words
+from psmkit.analysis.facts import lines
+from psmkit.analysis.facts.job import Job, number, words
 from psmkit.analysis.inference import blame, plans, proof
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import CommInstance, PairQueue, Ref
@@ -313,9 +313,6 @@ def _closed(job: Job, run: int, pair: PairQueue, owing: int) -> bool:
     )
 
 
-_CALL = re.compile(r"(Send|Recv): .* root (\d+) comm")
-
-
 def _whole_round(job: Job, run: int, pair: PairQueue, owing: int) -> bool:
     """Whether the rank printed its round to the end: its last call is the one that is the last of all its peers.
 
@@ -325,11 +322,15 @@ def _whole_round(job: Job, run: int, pair: PairQueue, owing: int) -> bool:
         return False
     ends: dict[int, tuple[str, int]] = {}
     for instance in job.members.get(pair.group, []):
-        texts = job.evidence(instance.last_op)
-        found = _CALL.search(texts[0].text) if texts else None
-        if found is None or not job.scan.files[job.process(instance.proc).last.file].complete_end:
+        call = lines.fields_at(job, instance.last_op)
+        what, peer = str(call.get("coll", "")), number(call, "root")
+        if (
+            what not in ("Send", "Recv")
+            or peer is None
+            or not job.scan.files[job.process(instance.proc).last.file].complete_end
+        ):
             return False
-        ends[instance.rank] = (found.group(1), int(found.group(2)))
+        ends[instance.rank] = (what, peer)
     size = len(ends)
     if (
         size < 3

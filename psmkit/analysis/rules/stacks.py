@@ -141,7 +141,7 @@ def find(job: Job) -> list[Finding]:
     mains: list[_Main] = []
     for path, dump in ((item.path, dump) for item in foreign.inputs(job) for dump in item.stacks):
         proc = outside.proc_of_pid(job, run, dump.pid) if run is not None and dump.pid is not None else None
-        rank = job.rank_of(proc) if proc is not None else outside.tag_rank(_in_command(dump))
+        rank = job.rank_of(proc) if proc is not None else _in_command(dump)
         out.append(_where(job, run, path, dump, proc, rank))
         thread = _main(dump)
         if thread is not None:
@@ -152,9 +152,9 @@ def find(job: Job) -> list[Finding]:
     return out
 
 
-def _in_command(dump: StackDump) -> str | None:
+def _in_command(dump: StackDump) -> int | None:
     match = re.search(r"(?:--(?:global[_-])?rank[= ]|\bRANK=)(\d+)", dump.command or "")
-    return f"rank{match.group(1)}" if match else None
+    return int(match.group(1)) if match else None
 
 
 def _who(job: Job, dump: StackDump, proc: int | None, rank: int | None) -> str:

@@ -1,0 +1,46 @@
+"""Lines read again: what one says behind its prefix, and its fields, which a scan keeps of the first of equal lines only."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+from psmkit.analysis.facts.job import Job
+from psmkit.catalogue import Catalogue, load
+from psmkit.logparse.types import Ref, Value
+
+__all__ = ["catalogue", "fields_at", "message_at", "prefetch"]
+
+_HEAD = re.compile(r"NCCL (?:WARN|INFO|ABORT|TRACE|ERROR) ?")
+#: Where the next record begins, on a line that holds two.
+_NEXT = re.compile(
+    r"(?:\[\d+,\d+\]<std\w+>: ?)?[\w.-]+:\d+:\d+ (?:\[-?\d+\] )?(?:\S+ )?NCCL (?:WARN|INFO|ABORT|TRACE|CALL)\b"
+)
+
+
+def catalogue(job: Job) -> Catalogue:
+    """The catalogue that the scan used, the user's entries included."""
+    return getattr(job.scan, "catalogue", None) or load()
+
+
+def message_at(job: Job, ref: Ref | None) -> str:
+    """The text of a line without its prefix and without a second record behind it; empty where there is no line."""
+    evidence = job.evidence(ref)
+    text = evidence[0].text if evidence else ""
+    parts = _HEAD.split(text, maxsplit=1)
+    text = parts[1] if len(parts) == 2 else text
+    glued = _NEXT.search(text)
+    return text[: glued.start()] if glued is not None and glued.start() > 0 else text
+
+
+def fields_at(job: Job, ref: Ref | None) -> Mapping[str, Value]:
+    """The fields of the message in a line, as the catalogue reads them; empty where it knows none."""
+    found = catalogue(job).match(message_at(job, ref).strip())
+    return found[1] if found is not None else {}
+
+
+def prefetch(job: Job, refs: Iterable[Ref]) -> None:
+    """Announces lines that will be read again: a compressed input is slow to go back in."""
+    fetch = getattr(job.scan, "prefetch", None)
+    if fetch is not None:
+        fetch(list(refs))
