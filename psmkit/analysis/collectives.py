@@ -11,7 +11,7 @@ from psmkit.analysis.waits import lagging
 from psmkit.logparse.types import Ref, SeqDivergence, SeqGroup, SeqRank, Value
 from psmkit.model import Finding, Severity
 
-__all__ = ["differing", "find"]
+__all__ = ["differing", "find", "retyped"]
 
 # What two members of a communicator must agree on. Pointers, streams and the opCount are each one's own.
 _EQUAL = ("coll", "count", "datatype", "op", "root")
@@ -29,6 +29,9 @@ _TYPES = (
     "float8e4m3",
     "float8e5m2",
 )
+_SIZES = (1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1)  # bytes of each type
+#: Collectives that move bytes and compute nothing: another type of as many bytes is the same call.
+_MOVING = frozenset("AllGather Broadcast Bcast AlltoAll AllToAll AllToAllPivot Gather Scatter".split())
 _OPS = ("sum", "prod", "max", "min", "avg")
 #: In a real mismatch the members come to a stop soon after it; this many more calls are left to launches that do not wait.
 _AFTER = 32
@@ -59,6 +62,26 @@ def differing(one: Mapping[str, Value], other: Mapping[str, Value]) -> list[str]
     return [name for name in _EQUAL if one.get(name) != other.get(name)]
 
 
+def retyped(div: SeqDivergence) -> bool:
+    """Whether all calls of a divergence move the same bytes and differ only in their type."""
+    first = div.ops[0] if div.ops else {}
+    return (
+        first.get("coll") in _MOVING
+        and _bytes(first) is not None
+        and all(
+            op.get("coll") == first.get("coll") and op.get("root") == first.get("root") and _bytes(op) == _bytes(first)
+            for op in div.ops
+        )
+    )
+
+
+def _bytes(op: Mapping[str, Value]) -> int | None:
+    count, datatype = op.get("count"), op.get("datatype")
+    if not isinstance(count, int) or not isinstance(datatype, int) or not 0 <= datatype < len(_SIZES):
+        return None
+    return count * _SIZES[datatype]
+
+
 def _value(name: str, value: Value | None) -> str:
     table = {"datatype": _TYPES, "op": _OPS}.get(name)
     if table is not None and isinstance(value, int) and 0 <= value < len(table):
@@ -75,14 +98,19 @@ def _mismatch(job: Job, group: SeqGroup, div: SeqDivergence) -> Finding | None:
     run = _run(job, group)
     if len(div.ranks) < 2 or min(div.ranks) < 0 or any(op.get("coll") not in _NAMES for op in div.ops):
         return None
-    if run is None or _survived(job, run, group):
-        return None  # ranks that called different things do not come to an orderly end: a line is lost
+    if run is None:
+        return None
     first = div.ops[0]
     other = next((op for op in div.ops if differing(first, op)), None)
     if other is None:
         return None
     fields = sorted({name for op in div.ops for name in differing(first, op)}, key=_EQUAL.index)
-    lost = (_line_lost(group, div) or _damaged(job)) and not proof.of(job, run).lasting
+    ended = _survived(job, run, group)
+    if retyped(div):
+        return None if _damaged(job) or _shifted(div) else _retyped(job, run, group, div, first, other)
+    if ended and not _intact(job, run, group, div):
+        return None  # a lost line looks the same, and most ranks that call different things do not end
+    lost = not ended and (_line_lost(group, div) or _damaged(job)) and not proof.of(job, run).lasting
     parties = _parties(group, div)
     sizes = sorted((len(ranks) for _, ranks in parties), reverse=True)
     # the smaller party is the odd one; of equal ones neither is
@@ -99,7 +127,11 @@ def _mismatch(job: Job, group: SeqGroup, div: SeqDivergence) -> Finding | None:
         confidence=0.5 if lost else 0.9,
         explanation=(
             f"The members of {name} called the same {div.index} collectives, then calls that differ in {what}. "
-            "Such ranks wait for each other for ever, or exchange wrong data."
+            + (
+                "NCCL does not compare the calls of ranks: the communicator ended in order, and the data of this call is wrong."
+                if ended
+                else "Such ranks wait for each other for ever, or exchange wrong data."
+            )
             + (" A lost line of the log would look alike." if lost else "")
         ),
         refs=div.refs[:8],
@@ -108,6 +140,29 @@ def _mismatch(job: Job, group: SeqGroup, div: SeqDivergence) -> Finding | None:
         procs=procs,
         culprits=odd if not lost else [],
         stage=str(first.get("coll", "collective")),
+    )
+
+
+def _retyped(
+    job: Job, run: int, group: SeqGroup, div: SeqDivergence, one: Mapping[str, Value], other: Mapping[str, Value]
+) -> Finding:
+    name = job.comm_name(group.group)
+    at = div.ops.index(other)
+    return job.finding(
+        "PSM301",
+        run=run,
+        title=(
+            f"members of {name} call {one.get('coll')} with different types of the same size in bytes, at call {div.index + 1}: "
+            f"rank {div.ranks[0]} called {_call(one)}, rank {div.ranks[at]} called {_call(other)}"
+        ),
+        severity=Severity.INFO,
+        confidence=0.8,
+        explanation=f"{one.get('coll')} moves bytes and computes nothing, so the data is right if the receiver reads it as the sender's type.",
+        next_step="Use the same type on all ranks, so that a real mismatch stands out.",
+        refs=[div.refs[0], div.refs[at]],
+        comm=name,
+        ranks=sorted({div.ranks[0], div.ranks[at]}),
+        stage=str(one.get("coll")),
     )
 
 
@@ -128,12 +183,37 @@ def _survived(job: Job, run: int, group: SeqGroup) -> bool:
     return not proof.of(job, run).lasting and any(i.end is not None for i in job.members.get(group.group, []))
 
 
+def _intact(job: Job, run: int, group: SeqGroup, div: SeqDivergence) -> bool:
+    """Whether a communicator that ended shows no sign of a lost line: all members made as many calls, and no exchange is open."""
+    totals = job.scan.totals
+    if totals.torn or totals.glued or _shifted(div) or _damaged(job):
+        return False
+    if len(group.ranks) < group.nranks or len({r.ops for r in group.ranks}) > 1:
+        return False
+    procs = job.runs[run].procs
+    if any(call.state != "matched" and (call.caller in procs or call.service in procs) for call in job.scan.calls):
+        return False
+    if any(fd.done is None and (fd.client in procs or fd.server in procs) for fd in job.scan.fds):
+        return False
+    groups = job.runs[run].groups
+    return not any(p.group in groups and (p.pending_sends or p.pending_recvs) for p in job.scan.pairs)
+
+
+def _shifted(div: SeqDivergence) -> bool:
+    """Whether the numbers that NCCL gave to the calls differ: they are not the same call of each member."""
+    counts = [op.get("opcount") for op in div.ops]
+    return _numbered(div) and len(set(counts)) > 1
+
+
+def _numbered(div: SeqDivergence) -> bool:
+    counts = [op.get("opcount") for op in div.ops]
+    return all(isinstance(c, int) for c in counts) and any(counts)
+
+
 def _line_lost(group: SeqGroup, div: SeqDivergence) -> bool:
     """Whether the difference is what a log shows that lost a line: one member's calls are shifted against the others'."""
-    counts = [op.get("opcount") for op in div.ops]
-    numbered = all(isinstance(c, int) for c in counts) and any(counts)
-    if numbered:
-        return len(set(counts)) > 1
+    if _numbered(div):
+        return _shifted(div)
     ops = [r.ops for r in group.ranks]
     return min(ops) - div.index > _AFTER
 

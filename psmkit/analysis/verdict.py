@@ -52,6 +52,8 @@ _MARGIN = 0.15
 _SUSPECT = FAILING | HANGING | _EITHER | {"PSM515", "PSM605"}
 #: Stage of findings that a trace of plans proves.
 _RULES = "plan rules"
+#: Errors that an orderly end does not refute: the run ended, and its data is wrong.
+_OUTLASTING = frozenset({"PSM301"})
 #: Deaths that a watchdog or a launcher brings about: they follow from a hang and are not its origin.
 _BROUGHT_ABOUT = frozenset({"PSM402", "PSM408"})
 
@@ -66,6 +68,10 @@ class _Evidence:
 
 def _is_death(finding: Finding) -> bool:
     return finding.stage in {"died", "killed", "crashed", "error"}
+
+
+def _outlasts(finding: Finding) -> bool:
+    return finding.stage == _RULES or finding.code in _OUTLASTING
 
 
 def _failing(finding: Finding) -> bool:
@@ -285,9 +291,9 @@ def judge(job: Job, findings: Sequence[Finding]) -> list[Run]:
 def _judge(job: Job, run: RunInfo, findings: Sequence[Finding]) -> Run:
     end = _end(job, run)
     # Who was torn down to the last rank did not wait for ever, whatever looked like it on the way.
-    verdict, chosen = _pick([f for f in findings if not end.done or _failing(f) or f.stage == _RULES])
+    verdict, chosen = _pick([f for f in findings if not end.done or _failing(f) or _outlasts(f)])
     if end.done and verdict is Verdict.HUNG:
-        verdict = Verdict.FAILED  # a rule that a trace breaks is broken, however the run ended
+        verdict = Verdict.FAILED  # nobody waits any more, and what the finding says is wrong all the same
     pending = _pending(job, run)
     confidence = 0.5
     if verdict is not None and chosen is not None:
