@@ -28,6 +28,8 @@ struct ls_group_state {
     uint32_t place_cap, head, n;
     uint64_t base;       /* index of the first place */
     uint64_t divergence; /* index */
+    bool retyped;        /* members moved the same bytes as different types; the first two such calls: */
+    ls_divergent as[2];
 };
 
 struct ls_instance_state {

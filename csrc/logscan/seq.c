@@ -35,22 +35,28 @@ static uint64_t size_of(int64_t datatype)
     return datatype >= 0 && datatype < (int64_t)sizeof sizes ? sizes[datatype] : 0;
 }
 
+static ls_divergent divergent(uint32_t group, uint64_t index, uint32_t instance, const struct ls_call_sig *sig,
+                              const ls_ref *ref)
+{
+    return (ls_divergent){.group = group,
+                          .instance = instance,
+                          .index = index,
+                          .coll = sig->coll,
+                          .opcount = sig->opcount,
+                          .count = sig->count,
+                          .datatype = sig->datatype,
+                          .redop = sig->redop,
+                          .root = sig->root,
+                          .ref = *ref};
+}
+
 static void diverges(struct ls_comms *c, uint32_t group, uint64_t index, uint32_t instance,
                      const struct ls_call_sig *sig, const ls_ref *ref)
 {
     struct ls_group_state *g = &c->groups.at[group];
     if (g->out.diverged > MOST_DIVERGENT) return;
     g->out.diverged++;
-    *ls_push(&c->divergents) = (ls_divergent){.group = group,
-                                              .instance = instance,
-                                              .index = index,
-                                              .coll = sig->coll,
-                                              .opcount = sig->opcount,
-                                              .count = sig->count,
-                                              .datatype = sig->datatype,
-                                              .redop = sig->redop,
-                                              .root = sig->root,
-                                              .ref = *ref};
+    *ls_push(&c->divergents) = divergent(group, index, instance, sig, ref);
 }
 
 static struct ls_place *place_at(struct ls_group_state *g, uint32_t k)
@@ -90,8 +96,16 @@ static bool same_call(const struct ls_call_sig *a, const struct ls_call_sig *b)
            a->root == b->root;
 }
 
+/* Whether two calls of a collective that computes nothing move the same bytes. */
+static bool same_bytes(const struct ls_call_sig *a, const struct ls_call_sig *b)
+{
+    uint64_t ours = size_of(a->datatype), theirs = size_of(b->datatype);
+    return a->coll == b->coll && a->root == b->root && ours && theirs &&
+           (uint64_t)a->count * ours == (uint64_t)b->count * theirs;
+}
+
 static void on_collective(struct ls_scan *scan, const struct ls_record *rec, uint32_t instance,
-                          const struct ls_call_sig *printed, bool rooted)
+                          const struct ls_call_sig *printed, bool rooted, bool moves)
 {
     enum { USER_OP = 5 };
     struct ls_comms *c = scan->comms;
@@ -118,7 +132,15 @@ static void on_collective(struct ls_scan *scan, const struct ls_record *rec, uin
         return;
     }
     struct ls_place *p = place_at(g, (uint32_t)k);
-    if (!same_call(&p->sig, &sig)) {
+    bool same = same_call(&p->sig, &sig);
+    if (!same && moves && same_bytes(&p->sig, &sig)) {
+        if (!g->retyped) {
+            g->as[0] = divergent(group, index, p->instance, &p->sig, &p->ref);
+            g->as[1] = divergent(group, index, instance, printed, &rec->ref);
+        }
+        g->retyped = same = true;
+    }
+    if (!same) {
         if (g->ambiguous) {
             g->unaligned = true;
             return;
@@ -238,15 +260,23 @@ void ls_seq_call(struct ls_scan *scan, const struct ls_record *rec, const struct
     i->last_datatype = sig.datatype;
     i->last_redop = sig.redop;
     i->last_root = sig.root;
-    bool rooted = is(name, n, "Broadcast") || is(name, n, "Bcast") || is(name, n, "Reduce") || is(name, n, "Gather") ||
-                  is(name, n, "Scatter");
-    on_collective(scan, rec, instance, &sig, rooted);
+    bool rooted_move =
+        is(name, n, "Broadcast") || is(name, n, "Bcast") || is(name, n, "Gather") || is(name, n, "Scatter");
+    bool moves = rooted_move || is(name, n, "AllGather") || is(name, n, "AlltoAll") || is(name, n, "AllToAll") ||
+                 is(name, n, "AllToAllPivot");
+    on_collective(scan, rec, instance, &sig, rooted_move || is(name, n, "Reduce"), moves);
 }
 
 void ls_seq_finish(struct ls_scan *scan)
 {
     struct ls_comms *c = scan->comms;
-    for (uint32_t i = 0; i < c->groups.n; i++) scan->totals.seq_matched += c->groups.at[i].out.matched;
+    for (uint32_t i = 0; i < c->groups.n; i++) {
+        const struct ls_group_state *g = &c->groups.at[i];
+        scan->totals.seq_matched += g->out.matched;
+        if (!g->retyped || g->out.diverged || g->ambiguous) continue;
+        *ls_push(&c->divergents) = g->as[0];
+        *ls_push(&c->divergents) = g->as[1];
+    }
     for (uint32_t i = 0; i < c->queues.n; i++) {
         struct ls_queue *q = &c->queues.at[i];
         if (c->groups.at[q->out.group].ambiguous) continue; /* who sends to whom is not known */

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from psmkit.analysis.facts.job import Job, RunInfo, words
 from psmkit.analysis.facts.stages import stage_of
 from psmkit.analysis.inference import proof
-from psmkit.logparse.types import CommInstance
+from psmkit.logparse.types import CommInstance, Event
 from psmkit.model import CODES, Culprit, Effect, Finding, Run, Severity, Verdict
 
 __all__ = ["judge", "overall"]
@@ -35,6 +35,10 @@ class _Evidence:
 
 def _is_death(finding: Finding) -> bool:
     return finding.stage in {"died", "killed", "crashed", "error"}
+
+
+def _outlasts(finding: Finding) -> bool:
+    return finding.stage == _RULES or CODES[finding.code].outlasts_end
 
 
 def _failing(finding: Finding) -> bool:
@@ -106,10 +110,14 @@ def _instances(job: Job, run: RunInfo) -> list[CommInstance]:
 
 def _end(job: Job, run: RunInfo) -> _Evidence:
     """Whether this run shows that its work or its teardown is complete."""
-    if any(e for e in job.events("nccltests.ok", run=run.index)):
+    if _tests_ended_well(job, run):
         return _Evidence(True, "the benchmark finished and its values are right")
     told = job.events("lab.rank.", run=run.index)
-    if told and all(e.name == "lab.rank.ended" for e in told):
+    if told and not run.procs:
+        hosts = [f"{host}:" if (host := e.fields.get("host")) else "process " for e in told]
+        names = words((f"{host}{e.fields['pid']}" for host, e in zip(hosts, told, strict=True)), 8)
+        return _Evidence(False, f"the logs of the processes that the lab names are not in view: {names}")
+    if told and _lab_ended_well(job, run, told):
         return _Evidence(
             True, f"the lab's {_count(len(told), 'rank')} ended well, and every byte that it checked was right"
         )
@@ -159,6 +167,38 @@ def _end(job: Job, run: RunInfo) -> _Evidence:
     if any(i.ops or i.sends or i.recvs for i in members):
         return _Evidence(False, "the log ends while the job works")
     return _Evidence(False, "all ranks initialised, and neither work nor teardown is in the log")
+
+
+def _members(job: Job, run: RunInfo) -> set[int]:
+    """The processes that a statement about the end of the run has to name: those in communicators, else all."""
+    return {p for p in run.procs if p in job.instances_of} or set(run.procs)
+
+
+def _lab_ended_well(job: Job, run: RunInfo, told: Sequence[Event]) -> bool:
+    """Whether the lab says of every process of the run that it ended well, and of no other process."""
+    named = [job.named_by(e) for e in told]
+    whole = run.nranks is None or len(set(named)) >= run.nranks
+    return (
+        whole and all(e.name == "lab.rank.ended" for e in told) and None not in named and _members(job, run) <= {*named}
+    )
+
+
+def _tests_ended_well(job: Job, run: RunInfo) -> bool:
+    """Whether nccl-tests found every value right, in an output that names no other processes than those of the run."""
+    for event in job.events("nccltests.ok", run=run.index):
+        ranks = [e for e in job.events("nccltests.rank") if e.stream == event.stream]
+        if not ranks or _members(job, run) <= {job.named_by(e) for e in ranks}:
+            return True
+    return False
+
+
+def _torn_down(job: Job, run: RunInfo) -> bool:
+    """Whether all ranks were torn down and none gave up: none of them waited for ever, whatever looked like it on the way."""
+    instances = _instances(job, run)
+    aborts = {e.ref for e in job.events("comm.end.abort", run=run.index)}
+    seen = {i.rank for i in instances if i.group == run.world}
+    whole = run.nranks is not None and len(seen) >= run.nranks
+    return whole and proof.done(job, run.index) and not any(i.end in aborts for i in instances)
 
 
 def _rank(job: Job, instance: CommInstance) -> int | None:
@@ -252,10 +292,10 @@ def judge(job: Job, findings: Sequence[Finding]) -> list[Run]:
 
 def _judge(job: Job, run: RunInfo, findings: Sequence[Finding]) -> Run:
     end = _end(job, run)
-    # Who was torn down to the last rank did not wait for ever, whatever looked like it on the way.
-    verdict, chosen = _pick([f for f in findings if not end.done or _failing(f) or f.stage == _RULES])
-    if end.done and verdict is Verdict.HUNG:
-        verdict = Verdict.FAILED  # a rule that a trace breaks is broken, however the run ended
+    refuted = _torn_down(job, run)
+    verdict, chosen = _pick([f for f in findings if not refuted or _failing(f) or _outlasts(f)])
+    if end.done and verdict is Verdict.HUNG and chosen is not None and _outlasts(chosen):
+        verdict = Verdict.FAILED  # nobody waits any more, and what the finding says is wrong all the same
     pending = _pending(job, run)
     confidence = 0.5
     if verdict is not None and chosen is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+import socket
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -35,7 +36,7 @@ def _when(rank: RankOutcome) -> float:
 
 
 def _lines(rank: RankOutcome, outcome: Outcome) -> Iterator[str]:
-    who = f"psm lab: rank {rank.rank}, process {rank.pid},"
+    who = f"psm lab: rank {rank.rank}, process {_host()}:{rank.pid},"
     stage = rank.stage or "start"
     if rank.state == "good":
         yield f"{who} ended well after {rank.ended:.3f} s"
@@ -54,6 +55,11 @@ def _lines(rank: RankOutcome, outcome: Outcome) -> Iterator[str]:
         late = [r.rank for r in outcome.ranks if r.state == "hung" or (r.state == "waiting" and r.waits != rank.waits)]
         others = f"rank{'s' if len(late) > 1 else ''} {', '.join(map(str, late))}" if late else "the others"
         yield f"{who} waits in {rank.waits or 'barrier -'} for {others}"
+
+
+def _host() -> str:
+    """The host as the ranks print it: pids alone recur in every container."""
+    return socket.gethostname().split(".")[0] or "-"
 
 
 def _bad(report: Mapping[str, Any]) -> bool:

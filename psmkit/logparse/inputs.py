@@ -153,16 +153,18 @@ def _damage() -> tuple[type[Exception], ...]:
     return tuple(found)
 
 
-def discover(paths: Iterable[str | os.PathLike[str]]) -> list[Input]:
+def discover(paths: Iterable[str | os.PathLike[str]], notes: list[str] | None = None) -> list[Input]:
     """The inputs that ``paths`` stand for, each file once, in the order given.
 
     A path is a file, a glob, a folder (searched with its folders, hidden files and binary files left out) or ``-`` for
-    standard input, which is kept in a temporary file so that its lines can be quoted later.
+    standard input, which is kept in a temporary file so that its lines can be quoted later. A folder without a log adds a line
+    to ``notes``, as long as another path has one.
 
     Raises:
-        InputError: a path does not exist, holds no file, or cannot be read.
+        InputError: a path does not exist or cannot be read, or there is nothing to read in any of them.
     """
     out: dict[str, Input] = {}
+    empty: list[str] = []
     for given in paths:
         path = os.fspath(given)
         if path == "-":
@@ -173,7 +175,7 @@ def discover(paths: Iterable[str | os.PathLike[str]]) -> list[Input]:
         elif os.path.isdir(path):
             found = [i for i in map(_inspect, _walk(path)) if i is not None]
             if not found:
-                raise InputError(path, "no log in this folder")
+                empty.append(path)
         elif os.path.exists(path):
             found = [_inspect(path, named=True)]  # type: ignore[list-item]
         elif glob.has_magic(path):
@@ -186,6 +188,10 @@ def discover(paths: Iterable[str | os.PathLike[str]]) -> list[Input]:
         for item in found:
             key = item.path if item.path.startswith("/proc/self/fd/") else os.path.realpath(item.path)
             out.setdefault(key, item)
+    if empty and not out:
+        raise InputError(", ".join(empty), "no log in this folder" if len(empty) == 1 else "no log in these folders")
+    if notes is not None:
+        notes += [f"{path}: no log in this folder" for path in empty]
     return list(out.values())
 
 

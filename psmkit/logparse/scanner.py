@@ -43,7 +43,8 @@ class Feed:
     @classmethod
     def start(cls, paths: Paths, catalogue: Catalogue, mode: int) -> Feed:
         """Find the inputs of ``paths`` and make ready to read them."""
-        found = discover([paths] if isinstance(paths, str | os.PathLike) else paths)
+        notes: list[str] = []
+        found = discover([paths] if isinstance(paths, str | os.PathLike) else paths, notes)
         logs = [i for i in found if i.foreign is None]
         foreign = [ForeignInput(i.path, i.foreign) for i in found if i.foreign is not None]
         native = ffi.gc(lib.ls_scan_new(catalogue.native, mode), lib.ls_scan_free)
@@ -55,7 +56,7 @@ class Feed:
         for stream, host, pid, home in arrangement.homes:
             name = host.encode("utf-8", "surrogateescape")
             lib.ls_scan_home(native, stream, name, len(name), pid, home)
-        return cls(catalogue, logs, foreign, arrangement, native)
+        return cls(catalogue, logs, foreign, arrangement, native, notes)
 
     def run(self, chunk: int, progress: Progress | None) -> Iterator[None]:
         """Read everything: a chunk of each stream in turn, so that the ranks advance together. Yields after each chunk."""

@@ -58,6 +58,7 @@ class Code:
         names_origin: the first line of a chain of errors gives the whole chain this code. Lines of the other codes have
             rules of their own; a chain that begins with one is PSM401.
         loses_peer: a process could not reach a peer, or lost it.
+        outlasts_end: an orderly end of the run does not refute it: the run ended, and its data is wrong.
         survived: whether an error line of this code is worth a finding where the job survived it.
     """
 
@@ -72,6 +73,7 @@ class Code:
     caused_by_watchdog: bool = False
     names_origin: bool = False
     loses_peer: bool = False
+    outlasts_end: bool = False
     survived: bool = True
     meaning: str
     next_step: str

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+import psmkit
 from psmkit.analysis.pipeline import analyse_job
 from psmkit.model import Finding, Report, Severity, Verdict
 from tests.analysis.texts import Rank, job_of, ranks
 
+LOGS = Path(__file__).parents[1] / "data" / "logs"
 STALLED = (
     "psm p2p send rank 0 peer 1 channel 0 stalled for 1000 ms in stage fifo: step=320 recvTail=320 sendHead=320 transmitted=320 done=320 "
     "nsteps=512 canSend=NO; waits for rank 1, the receiver, to empty a slot"
@@ -20,6 +24,16 @@ def pid(rank: int) -> int:
 
 def said(rank: int, text: str) -> str:
     return f"psm lab: rank {rank}, process {pid(rank)}, {text}"
+
+
+def ended(*processes: tuple[int, str]) -> list[str]:
+    return [f"psm lab: rank {rank}, process {name}, ended well after 0.3 s" for rank, name in processes]
+
+
+def proven_hang(folder: Path) -> None:
+    """Four ranks of the host vm, 20405 to 20408, of which rank 1 was stopped."""
+    for path in (LOGS / "fault_a2_n4_sigstop_rank1_in_setup").iterdir():
+        (folder / path.name).write_bytes(path.read_bytes())
 
 
 def report(tmp_path: Path, logs: list[Rank], *words: str) -> Report:
@@ -218,3 +232,103 @@ def test_record_of_a_rank_that_the_lab_ended_is_no_death(tmp_path: Path) -> None
         said(1, "is at work in stage setup, which it entered 3.9 s ago"),
     )
     assert not [f for f in found.findings if f.code == "PSM402"]
+
+
+@pytest.mark.parametrize("form", ["{}", "vm:{}", "elsewhere:{}"])
+def test_lab_log_of_another_job_does_not_end_a_run_that_hangs(form: str, tmp_path: Path) -> None:
+    proven_hang(tmp_path)
+    words = ended(*((rank, form.format(31000 + rank)) for rank in range(4)))
+    (tmp_path / "lab.log").write_text("\n".join(words) + "\n")
+    found = psmkit.analyze([str(tmp_path)])
+    assert found.verdict is Verdict.HUNG and [c.rank for c in found.culprits] == [1], found.reason
+    assert [run.verdict for run in found.runs] == [Verdict.HUNG, Verdict.INCONCLUSIVE]
+    assert "31003" in found.runs[1].reason and "not in view" in found.runs[1].reason
+
+
+@pytest.mark.parametrize("first", [20405, 31000])
+def test_lines_of_the_lab_in_the_log_of_a_rank_do_not_end_a_run_that_hangs(first: int, tmp_path: Path) -> None:
+    proven_hang(tmp_path)
+    path = next(tmp_path.glob("nccl.rank0.*"))
+    words = ended((0, f"{first}"), (1, f"{first + 1}"))
+    path.write_text(path.read_text() + "\n".join(words) + "\n")
+    found = psmkit.analyze([str(tmp_path)])
+    assert found.verdict is Verdict.HUNG and [c.rank for c in found.culprits] == [1], found.reason
+
+
+def test_ranks_that_ended_well_do_not_outweigh_a_proven_hang(tmp_path: Path) -> None:
+    """The lab names all four processes, and their own lines prove the opposite."""
+    proven_hang(tmp_path)
+    words = ended(*((rank, f"vm:{20405 + rank}") for rank in range(4)))
+    (tmp_path / "lab.log").write_text("\n".join(words) + "\n")
+    found = psmkit.analyze([str(tmp_path)])
+    assert (found.verdict, len(found.runs)) == (Verdict.HUNG, 1), found.reason
+
+
+@pytest.mark.parametrize("form", ["{}", "node0:{}"])
+def test_lab_speaks_for_the_processes_that_it_names(form: str, tmp_path: Path) -> None:
+    words = ended(*((rank, form.format(pid(rank))) for rank in range(2)))
+    found = report(tmp_path, ranks(2), *words)
+    assert (found.verdict, len(found.runs)) == (Verdict.HEALTHY, 1), found.reason
+
+
+def test_same_pids_on_another_host_are_other_processes(tmp_path: Path) -> None:
+    words = ended(*((rank, f"other:{pid(rank)}") for rank in range(2)))
+    assert report(tmp_path, ranks(2), *words).verdict is Verdict.INCONCLUSIVE
+
+
+def test_lab_that_names_some_of_the_processes_does_not_end_the_run(tmp_path: Path) -> None:
+    found = report(tmp_path, ranks(3), *ended((0, f"{pid(0)}"), (1, f"{pid(1)}")))
+    assert found.verdict is Verdict.INCONCLUSIVE, found.reason
+
+
+def test_lab_that_names_a_process_without_a_log_does_not_end_the_run(tmp_path: Path) -> None:
+    words = ended(*((rank, f"{pid(rank)}") for rank in range(3)))
+    found = report(tmp_path, ranks(2), *words)
+    assert (found.verdict, len(found.runs)) == (Verdict.INCONCLUSIVE, 1), found.reason
+
+
+def test_rank_that_died_before_it_wrote_a_log_counts_for_the_run_of_the_others(tmp_path: Path) -> None:
+    found = report(
+        tmp_path, ranks(3)[:2], said(2, "died by SIGKILL in stage start after 0.1 s"), *ended((0, f"{pid(0)}"))
+    )
+    assert (found.verdict, len(found.runs)) == (Verdict.FAILED, 1), found.reason
+    assert [c.rank for c in found.culprits] == [2]
+
+
+def test_failure_of_another_labs_rank_is_a_run_of_its_own(tmp_path: Path) -> None:
+    logs = [log.destroy() for log in ranks(2)]
+    found = report(tmp_path, logs, "psm lab: rank 1, process other:9, died by SIGKILL in stage setup after 0.1 s")
+    assert [run.verdict for run in found.runs] == [Verdict.HEALTHY, Verdict.FAILED], found.reason
+
+
+def output_of_tests(host: str, first: int, n: int) -> str:
+    lines = [
+        f"#  Rank  {r} Group  0 Pid {first + 100 * r} on  {host} device  {r} [0000:0{r}:00] NVIDIA H100"
+        for r in range(n)
+    ]
+    return "\n".join([*lines, "# Out of bounds values : 0 OK", ""])
+
+
+@pytest.mark.parametrize(
+    ("host", "first", "n", "verdict"),
+    [
+        ("node0", 7001, 4, Verdict.HEALTHY),
+        ("node0", 9001, 4, Verdict.INCONCLUSIVE),
+        ("node7", 7001, 4, Verdict.INCONCLUSIVE),
+        ("node0", 7001, 3, Verdict.INCONCLUSIVE),
+    ],
+)
+def test_nccl_tests_speaks_for_the_processes_that_it_names(
+    host: str, first: int, n: int, verdict: Verdict, tmp_path: Path
+) -> None:
+    job_of(tmp_path, [log.work() for log in ranks(4)])
+    (tmp_path / "logs" / "tests.out").write_text(output_of_tests(host, first, n))
+    found = psmkit.analyze([str(tmp_path / "logs")])
+    assert found.verdict is verdict, found.reason
+
+
+def test_right_values_do_not_outweigh_a_proven_hang(tmp_path: Path) -> None:
+    proven_hang(tmp_path)
+    (tmp_path / "tests.out").write_text("# Out of bounds values : 0 OK\n")
+    found = psmkit.analyze([str(tmp_path)])
+    assert found.verdict is Verdict.HUNG and [c.rank for c in found.culprits] == [1], found.reason

@@ -143,6 +143,19 @@ def test_folders_are_searched_and_other_files_left_out(tmp_path: Path, messages:
     assert len(discover([deep / "a.log", tmp_path, deep / "a.log"])) == 1
 
 
+def test_empty_folder_beside_good_inputs_is_a_note(tmp_path: Path, messages: Catalogue) -> None:
+    logs, records, more = (tmp_path / name for name in ("logs", "records", "more"))
+    for folder in (logs, records, more):
+        folder.mkdir()
+    (logs / "a.log").write_text(rank(1))
+    for order in ([logs, records], [records, logs]):
+        result = scan(order, catalogue=messages)
+        assert [p.pid for p in result.processes] == [1]
+        assert result.notes == [f"{records}: no log in this folder"]
+    with pytest.raises(InputError, match=r"records, .*more: no log in these folders"):
+        discover([records, more])
+
+
 @pytest.mark.parametrize(
     ("name", "reason"), [("missing.log", "no such"), ("*.nothing", "no file matches"), ("empty", "no log")]
 )

@@ -75,9 +75,8 @@ class Death:
 
 def told_by_lab(job: Job, event: Event) -> bool:
     """Whether `psmkit lab run` says how the process of a record ended: by itself, or with the run."""
-    pid = event.fields.get("pid")
     names = ("lab.rank.hung", "lab.rank.stopped", "lab.rank.waits", "lab.rank.died")
-    return any(e.fields.get("pid") == pid for e in job.events(*names))
+    return any(job.named_by(e) == event.proc for e in job.events(*names))
 
 
 def signal_name(number: int) -> str:

@@ -50,6 +50,9 @@ class Job:
         for event in scan.events:
             self._by_name[event.name].append(event)
         self._names = sorted(self._by_name)
+        if any(self._lab_run(event) is None for event in self.events("lab.")):
+            # The lab speaks of processes that are in no log: they are a run that is not in view.
+            self.runs.append(RunInfo(len(self.runs), frozenset(), frozenset(), None, None))
         self._cache: dict[Ref, Evidence] = {}
         # A compressed input is read from its begin for every step back: its lines are quoted in the end, in one go.
         self._late = any(source.kind != "log" for source in getattr(scan, "inputs", ()))
@@ -288,6 +291,9 @@ class Job:
         """The run of an event; a line outside NCCL's belongs to the run that its stream was in when it was read."""
         if event.proc >= 0:
             return self.run_of(event.proc)
+        if event.name.startswith("lab."):
+            run = self._lab_run(event)
+            return len(self.runs) - 1 if run is None else run
         if len(self.runs) <= 1:
             return 0 if self.runs else None
         best: tuple[int, int] | None = None
@@ -301,8 +307,46 @@ class Job:
         if best is not None:
             return best[1]
         # a stream of its own, a launcher's for example: it tells of the one run that has communicators
-        members = [run.index for run in self.runs if run.groups]
-        return members[0] if len(members) == 1 else None
+        likely = [run.index for run in self.runs if run.groups] or [run.index for run in self.runs if run.procs]
+        return likely[0] if len(likely) == 1 else None
+
+    def named_by(self, event: Event) -> int | None:
+        """The process that a line names by host and pid, or by pid and rank; None where no log of it is in view.
+
+        Raises:
+            KeyError: the line names no pid.
+        """
+        host, rank = event.fields.get("host"), event.fields.get("rank")
+        for process in self._by_pid.get(event.fields["pid"], ()):
+            # a pid alone recurs on other hosts, and in every container
+            if process.host == host or (host is None and self.rank_of(process.index) in (None, rank)):
+                return process.index
+        return None
+
+    @cached_property
+    def _by_pid(self) -> dict[Value, list[Process]]:
+        out: dict[Value, list[Process]] = defaultdict(list)
+        for process in self.scan.processes:
+            out[process.pid].append(process)
+        return out
+
+    def _lab_run(self, event: Event) -> int | None:
+        """The run that a line of the lab is about, None where none of the processes that its stream names is in view."""
+        if not self.scan.processes:
+            return 0 if self.runs else None
+        proc = self.named_by(event) if "pid" in event.fields else None
+        return self.run_of(proc) if proc is not None else self._lab_streams.get(event.stream)
+
+    @cached_property
+    def _lab_streams(self) -> dict[int, int]:
+        """The run that the lab's lines of a stream name most processes of: the others there died before they wrote a log."""
+        votes: dict[int, Counter[int]] = defaultdict(Counter)
+        for event in self.events("lab.rank."):
+            proc = self.named_by(event)
+            run = self.run_of(proc) if proc is not None else None
+            if run is not None:
+                votes[event.stream][run] += 1
+        return {stream: runs.most_common(1)[0][0] for stream, runs in votes.items()}
 
     def unaccounted(self, run: int) -> bool:
         """Whether no communicator line names the processes of a run, while other runs of the job have theirs."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from psmkit.analysis.facts import calls
 from psmkit.analysis.facts.job import Job, words
 from psmkit.analysis.inference import blame, proof
 from psmkit.analysis.inference.sightings import by_run, sightings
@@ -77,14 +78,19 @@ def _mismatch(job: Job, group: SeqGroup, div: SeqDivergence) -> Finding | None:
     run = _run(job, group)
     if len(div.ranks) < 2 or min(div.ranks) < 0 or any(op.get("coll") not in _NAMES for op in div.ops):
         return None
-    if run is None or _survived(job, run, group):
-        return None  # ranks that called different things do not come to an orderly end: a line is lost
+    if run is None:
+        return None
     first = div.ops[0]
     other = next((op for op in div.ops if differing(first, op)), None)
     if other is None:
         return None
     fields = sorted({name for op in div.ops for name in differing(first, op)}, key=_EQUAL.index)
-    lost = (_line_lost(group, div) or _damaged(job)) and not proof.of(job, run).lasting
+    ended = _survived(job, run, group)
+    if calls.retyped(div):
+        return None if _damaged(job) or _shifted(div) else _retyped(job, run, group, div, first, other)
+    if ended and not _intact(job, run, group, div):
+        return None  # a lost line looks the same, and most ranks that call different things do not end
+    lost = not ended and (_line_lost(group, div) or _damaged(job)) and not proof.of(job, run).lasting
     parties = _parties(group, div)
     sizes = sorted((len(ranks) for _, ranks in parties), reverse=True)
     # the smaller party is the odd one; of equal ones neither is
@@ -101,7 +107,11 @@ def _mismatch(job: Job, group: SeqGroup, div: SeqDivergence) -> Finding | None:
         confidence=0.5 if lost else 0.9,
         explanation=(
             f"The members of {name} called the same {div.index} collectives, then calls that differ in {what}. "
-            "Such ranks wait for each other for ever, or exchange wrong data."
+            + (
+                "NCCL does not compare the calls of ranks: the communicator ended in order, and the data of this call is wrong."
+                if ended
+                else "Such ranks wait for each other for ever, or exchange wrong data."
+            )
             + (" A lost line of the log would look alike." if lost else "")
         ),
         refs=div.refs[:8],
@@ -110,6 +120,29 @@ def _mismatch(job: Job, group: SeqGroup, div: SeqDivergence) -> Finding | None:
         procs=procs,
         culprits=odd if not lost else [],
         stage=str(first.get("coll", "collective")),
+    )
+
+
+def _retyped(
+    job: Job, run: int, group: SeqGroup, div: SeqDivergence, one: Mapping[str, Value], other: Mapping[str, Value]
+) -> Finding:
+    name = job.comm_name(group.group)
+    at = div.ops.index(other)
+    return job.finding(
+        "PSM301",
+        run=run,
+        title=(
+            f"members of {name} call {one.get('coll')} with different types of the same size in bytes, at call {div.index + 1}: "
+            f"rank {div.ranks[0]} called {_call(one)}, rank {div.ranks[at]} called {_call(other)}"
+        ),
+        severity=Severity.INFO,
+        confidence=0.8,
+        explanation=f"{one.get('coll')} moves bytes and computes nothing, so the data is right if the receiver reads it as the sender's type.",
+        next_step="Use the same type on all ranks, so that a real mismatch stands out.",
+        refs=[div.refs[0], div.refs[at]],
+        comm=name,
+        ranks=sorted({div.ranks[0], div.ranks[at]}),
+        stage=str(one.get("coll")),
     )
 
 
@@ -130,12 +163,37 @@ def _survived(job: Job, run: int, group: SeqGroup) -> bool:
     return not proof.of(job, run).lasting and any(i.end is not None for i in job.members.get(group.group, []))
 
 
+def _intact(job: Job, run: int, group: SeqGroup, div: SeqDivergence) -> bool:
+    """Whether a communicator that ended shows no sign of a lost line: all members made as many calls, and no exchange is open."""
+    totals = job.scan.totals
+    if totals.torn or totals.glued or _shifted(div) or _damaged(job):
+        return False
+    if len(group.ranks) < group.nranks or len({r.ops for r in group.ranks}) > 1:
+        return False
+    procs = job.runs[run].procs
+    if any(call.state != "matched" and (call.caller in procs or call.service in procs) for call in job.scan.calls):
+        return False
+    if any(fd.done is None and (fd.client in procs or fd.server in procs) for fd in job.scan.fds):
+        return False
+    groups = job.runs[run].groups
+    return not any(p.group in groups and (p.pending_sends or p.pending_recvs) for p in job.scan.pairs)
+
+
+def _shifted(div: SeqDivergence) -> bool:
+    """Whether the numbers that NCCL gave to the calls differ: they are not the same call of each member."""
+    counts = [op.get("opcount") for op in div.ops]
+    return _numbered(div) and len(set(counts)) > 1
+
+
+def _numbered(div: SeqDivergence) -> bool:
+    counts = [op.get("opcount") for op in div.ops]
+    return all(isinstance(c, int) for c in counts) and any(counts)
+
+
 def _line_lost(group: SeqGroup, div: SeqDivergence) -> bool:
     """Whether the difference is what a log shows that lost a line: one member's calls are shifted against the others'."""
-    counts = [op.get("opcount") for op in div.ops]
-    numbered = all(isinstance(c, int) for c in counts) and any(counts)
-    if numbered:
-        return len(set(counts)) > 1
+    if _numbered(div):
+        return _shifted(div)
     ops = [r.ops for r in group.ranks]
     return min(ops) - div.index > _AFTER
 

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from psmkit.analysis.facts import outside
+from psmkit.analysis.facts import calls, outside
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.outside import ranks_text
 from psmkit.analysis.registry import rule
@@ -243,7 +243,9 @@ def _judge(job: Job, run: int | None, group: _Group) -> list[Finding]:
 def _diverge(job: Job, run: int | None) -> bool:
     """Whether the NCCL lines of the run show a mismatch, which another rule tells."""
     groups = job.runs[run].groups if run is not None and run < len(job.runs) else frozenset()
-    return any(g.divergence is not None for g in job.scan.groups if g.group in groups)
+    return any(
+        g.divergence is not None and not calls.retyped(g.divergence) for g in job.scan.groups if g.group in groups
+    )
 
 
 def _sentence(text: str) -> str:

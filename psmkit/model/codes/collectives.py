@@ -15,6 +15,7 @@ TABLE = (
         severity=Severity.ERROR,
         effect=Effect.HANGS,
         precedence=100,
+        outlasts_end=True,
         meaning="Ranks of one communicator called different collectives, or the same with another count, type, op or root, at the same place of their order.",
         next_step="Compare the code paths of the ranks at this call; data-dependent branches are the usual cause.",
     ),

@@ -1,0 +1,33 @@
+"""What the calls of the members of a communicator have in common where they differ."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from psmkit.logparse.types import SeqDivergence, Value
+
+__all__ = ["retyped"]
+
+_SIZES = (1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1)  # bytes of each ncclDataType_t
+#: Collectives that move bytes and compute nothing: another type of as many bytes is the same call.
+_MOVING = frozenset("AllGather Broadcast Bcast AlltoAll AllToAll AllToAllPivot Gather Scatter".split())
+
+
+def retyped(div: SeqDivergence) -> bool:
+    """Whether all calls of a divergence move the same bytes and differ only in their type."""
+    first = div.ops[0] if div.ops else {}
+    return (
+        first.get("coll") in _MOVING
+        and _bytes(first) is not None
+        and all(
+            op.get("coll") == first.get("coll") and op.get("root") == first.get("root") and _bytes(op) == _bytes(first)
+            for op in div.ops
+        )
+    )
+
+
+def _bytes(op: Mapping[str, Value]) -> int | None:
+    count, datatype = op.get("count"), op.get("datatype")
+    if not isinstance(count, int) or not isinstance(datatype, int) or not 0 <= datatype < len(_SIZES):
+        return None
+    return count * _SIZES[datatype]
