@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from psmkit.analysis.facts.job import Job, RunInfo
+from psmkit.analysis.facts.naming import comm_name
 from psmkit.analysis.facts.stages import stage_of
 from psmkit.analysis.inference import proof
 from psmkit.logparse.types import CommInstance
@@ -227,7 +228,7 @@ def _process(job: Job, run: RunInfo, rank: int, comm: str | None) -> int | None:
     """The process behind a rank of a communicator, or behind a global rank where the finding names none."""
     if comm is not None:
         for group in run.groups:
-            if job.comm_name(group) == comm and (proc := job.proc_in(group, rank)) is not None:
+            if comm_name(job, group) == comm and (proc := job.proc_in(group, rank)) is not None:
                 return proc
     return job.proc_of(run.index, rank)
 

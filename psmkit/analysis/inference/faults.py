@@ -11,9 +11,10 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from weakref import WeakKeyDictionary
 
 from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.once import once
+from psmkit.analysis.facts.progress import torn_down
 from psmkit.catalogue import Message, load
 from psmkit.logparse.types import Event, Ref
 
@@ -161,9 +162,6 @@ def _api(event: Event) -> bool:
     return name in _API
 
 
-_CASCADES: WeakKeyDictionary[Job, list[Cascade]] = WeakKeyDictionary()
-
-
 def message(job: Job, name: str) -> Message | None:
     """The catalogue entry of an event, the user's own included."""
     catalogue = getattr(job.scan, "catalogue", None) or load()
@@ -180,7 +178,7 @@ def body(job: Job, event: Event, most: int = 160) -> str:
     """What a line says, without its prefix."""
     text = str(event.fields.get("text", "")) if event.name in _UNKNOWN else ""
     if not text:
-        evidence = job.evidence(event.ref)
+        evidence = job.quotes.of(event.ref)
         text = evidence[0].text if evidence else ""
         parts = _HEAD.split(text, maxsplit=1)
         text = parts[1] if len(parts) == 2 else text
@@ -327,21 +325,20 @@ def _judge(job: Job, cascade: Cascade, other: dict[int, list[int]], speaking: se
         e.proc == cascade.proc and e.ref.seq > first
         for e in job.events("comm.end.abort", "comm.abort.start", "comm.revoke.")
     )
-    cascade.destroyed = bool(ends) and not aborted and job.torn_down(cascade.proc)
+    cascade.destroyed = bool(ends) and not aborted and torn_down(job, cascade.proc)
 
 
+@once
 def cascades(job: Job) -> list[Cascade]:
     """All trouble of a job, process by process in order of reading."""
-    if job not in _CASCADES:
-        found, other = _faults(job)
-        out: list[Cascade] = []
-        for proc in sorted(found):
-            out.extend(_build(found[proc], other))
-        speaking = {job.scan.threads[thread].proc for thread in other if thread >= 0}
-        for cascade in out:
-            _judge(job, cascade, other, speaking)
-        _CASCADES[job] = out
-    return _CASCADES[job]
+    found, other = _faults(job)
+    out: list[Cascade] = []
+    for proc in sorted(found):
+        out.extend(_build(found[proc], other))
+    speaking = {job.scan.threads[thread].proc for thread in other if thread >= 0}
+    for cascade in out:
+        _judge(job, cascade, other, speaking)
+    return out
 
 
 def refs(items: Iterable[Cascade], most: int = 6) -> list[Ref]:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import re
 
-from psmkit.analysis.facts.job import Job, number
+from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.naming import name_of, names_of
+from psmkit.analysis.facts.printed import number
+from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.inference.sightings import by_run, sightings
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Event
@@ -27,10 +30,11 @@ def find(job: Job) -> list[Finding]:
         if not procs:
             continue
         out.append(
-            job.finding(
+            new_finding(
+                job,
                 "PSM504",
                 run=run,
-                title=f"{job.whos(procs)} ran out of file descriptors or connections",
+                title=f"{names_of(job, procs)} ran out of file descriptors or connections",
                 confidence=0.9,
                 refs=[e.ref for e in events[:6]],
                 procs=procs,
@@ -61,10 +65,11 @@ def _grown(job: Job, proc: int) -> Finding | None:
     count = sum(e.count for e in events)
     if high is None or high < _NEAR_LIMIT or high - low < _GROWN:
         return None
-    return job.finding(
+    return new_finding(
+        job,
         "PSM504",
         run=job.run_of(proc),
-        title=f"the descriptors of {job.who(proc)} grew from {low} to {high} in {count} exchanges",
+        title=f"the descriptors of {name_of(job, proc)} grew from {low} to {high} in {count} exchanges",
         severity=Severity.WARNING,
         confidence=0.75,
         explanation="A descriptor that was imported is closed, and its number is used again. Here the numbers only grow.",
@@ -78,6 +83,6 @@ def _grown(job: Job, proc: int) -> Finding | None:
 def _last_fd(job: Job, event: Event) -> int | None:
     if event.last is None or event.count == 1:
         return number(event.fields, "fd")
-    evidence = job.evidence(event.last)
+    evidence = job.quotes.of(event.last)
     found = _FD.findall(evidence[0].text) if evidence else []
     return int(found[-1]) if found else None
