@@ -57,6 +57,8 @@ class Code:
         caused_by_watchdog: a watchdog or a launcher may bring this death about, so it can follow from a hang.
         names_origin: the first line of a chain of errors gives the whole chain this code. Lines of the other codes have
             rules of their own; a chain that begins with one is PSM401.
+        words, refines: a regular expression in any case of letters. A line that it matches has this code where its message
+            names a code in ``refines`` (None: no code, or the line has no message); where ``refines`` is None, whatever it names.
         loses_peer: a process could not reach a peer, or lost it.
         survived: whether an error line of this code is worth a finding where the job survived it.
     """
@@ -71,6 +73,8 @@ class Code:
     reported_by_watchdog: bool = False
     caused_by_watchdog: bool = False
     names_origin: bool = False
+    words: str | None = None
+    refines: tuple[str | None, ...] | None = ()
     loses_peer: bool = False
     survived: bool = True
     meaning: str

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from psmkit.model import CODES, Code, Effect, Severity
@@ -35,3 +37,9 @@ def test_precedence_is_among_hangs(entry: Code) -> None:
 def test_no_two_codes_have_one_precedence() -> None:
     given = [entry.precedence for entry in ENTRIES if entry.precedence]
     assert len(given) == len(set(given))
+
+
+@pytest.mark.parametrize("entry", [entry for entry in ENTRIES if entry.words], ids=lambda entry: entry.code)
+def test_words_tell_more_than_the_codes_that_they_refine(entry: Code) -> None:
+    assert re.compile(entry.words or "")
+    assert set(entry.refines or ()) <= {None, *CODES} - {entry.code}

@@ -27,18 +27,16 @@ from psmkit.model import CODES, Finding, Severity
 
 __all__ = ["find", "origins"]
 
-_MEMORY = re.compile(
-    r"out of memory|\b(?:cuda|hip)(?:error)?memoryallocation\b|cannot allocate memory|failed to (?:malloc|alloc)",
-    re.IGNORECASE,
-)
 _CUDA_OOM = 2  # cudaErrorMemoryAllocation, CUDA_ERROR_OUT_OF_MEMORY
 #: Lines that look like warnings of a process and are a reader's words about it, with a rule of their own.
 _OF_OTHER_RULES = frozenset({"record.died"})
 #: What an end of a connection says of a word that it shares with the other one, and that cannot be: it noticed, no more.
 _DAMAGED = "the control segment was written by something else"
-_IMPORT = re.compile(r"cuMemImport|IpcOpenMemHandle|import(?:ing|ed)? .*(?:handle|mem|buffer)", re.IGNORECASE)
-#: Reasons of failed system calls that have a code of their own.
-_REASONS = (("No space left on device", "PSM503"), ("Too many open files", "PSM504"))
+#: Codes that the words of a line tell, those that hold whatever its message names first.
+_BY_WORDS = sorted(
+    ((re.compile(kind.words, re.IGNORECASE), kind) for kind in CODES.values() if kind.words),
+    key=lambda pair: pair[1].refines is not None,
+)
 _RESULTS = {
     1: "unhandled CUDA error",
     2: "system error",
@@ -107,19 +105,14 @@ def _code(job: Job, cascade: Cascade) -> str:
     event, known = cascade.first.event, cascade.first.known
     if cascade.first.chain:
         return "PSM401"
+    named = known.finding if known is not None else None
     text = faults.body(job, event)
-    cuda = known is not None and known.finding == "PSM405"
-    if _MEMORY.search(text) or (cuda and _cuda_number(cascade) == _CUDA_OOM):
+    if named == "PSM405" and _cuda_number(cascade) == _CUDA_OOM:
         return "PSM509"
-    if _IMPORT.search(text) and (known is None or known.finding in (None, "PSM405")):
-        return "PSM508"
-    if known is not None and known.finding == "PSM401":
-        for words, code in _REASONS:
-            if words in text:
-                return code
-    if known is not None and known.finding is not None and CODES[known.finding].names_origin:
-        return known.finding
-    return "PSM401"
+    for words, kind in _BY_WORDS:
+        if words.search(text) and (kind.refines is None or named in kind.refines):
+            return kind.code
+    return named if named is not None and CODES[named].names_origin else "PSM401"
 
 
 def _cuda_number(cascade: Cascade) -> int | None:
