@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.naming import comm_name
+from psmkit.analysis.facts.progress import torn_down
 from psmkit.analysis.facts.stages import stage_of
 from psmkit.analysis.inference.waits import waits
 from psmkit.catalogue import Message, load
@@ -91,7 +93,7 @@ def communicators(job: Job) -> tuple[Communicator, ...]:
             out.append(
                 Communicator(
                     run=run.index,
-                    name=job.comm_name(group),
+                    name=comm_name(job, group),
                     nranks=_size(members) or None,
                     ranks_seen=tuple(sorted({m.rank for m in members})),
                     init_started=sum(1 for m in members if m.start is not None),
@@ -127,7 +129,7 @@ def rank_rows(job: Job, runs: Sequence[Run], findings: Sequence[Finding]) -> tup
                     state=_state(job, run, proc, rank, blamed, errors, waiting),
                     lines=process.lines,
                     last=f"{job.scan.files[process.last.file].path}:{process.last.line}",
-                    communicators=tuple(dict.fromkeys(job.comm_name(i.group) for i in job.instances_of.get(proc, ()))),
+                    communicators=tuple(dict.fromkeys(comm_name(job, i.group) for i in job.instances_of.get(proc, ()))),
                 )
             )
         for rank in job.missing_ranks(info.index):
@@ -149,7 +151,7 @@ def _state(
     errors: Sequence[Finding],
     waiting: set[int | None],
 ) -> str:
-    if job.torn_down(proc):
+    if torn_down(job, proc):
         return "done"
     mine = [f for f in errors if rank is not None and rank in f.culprits]
     if any(f.code == "PSM402" or f.stage in ("killed", "died", "crashed") for f in mine):

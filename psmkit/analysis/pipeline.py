@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from psmkit import logparse
 from psmkit.analysis import coverage, registry, verdict
-from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.job import Job, make_job
 from psmkit.logparse import ScanResult
 from psmkit.logparse.types import Ref
 from psmkit.model import Finding, Report
@@ -47,7 +47,7 @@ def analyze(
                 "Give a log made with NCCL_DEBUG=INFO, or the folder PSM_RECORD_DIR of a program that ran over psmkit's libraries "
                 "(see 'psmkit analyze --help' for other inputs)."
             )
-        return analyse_job(Job(result))
+        return analyse_job(make_job(result))
     finally:
         result.close()
 
@@ -70,7 +70,7 @@ def analyse_job(job: Job) -> Report:
     findings: list[Finding] = []
     for rule in registry.registered():
         findings.extend(rule.find(job))
-    findings = _ordered(job.quoted(findings))
+    findings = _ordered(job.quotes.filled(findings))
     runs = verdict.judge(job, findings)
     worst, reason, confidence = verdict.overall(runs)
     return Report(

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from psmkit.analysis.facts.job import Job, RunInfo, words
+from psmkit.analysis.facts.job import Job, RunInfo
+from psmkit.analysis.facts.naming import comm_name, names_of, words
+from psmkit.analysis.facts.progress import torn_down
 from psmkit.analysis.facts.stages import stage_of
 from psmkit.analysis.inference import proof
 from psmkit.logparse.types import CommInstance, Event
@@ -150,8 +152,8 @@ def _end(job: Job, run: RunInfo) -> _Evidence:
     if len(ended) == nranks and proof.reopened(job, run.index):
         return _Evidence(False, "a communicator that was made after the first one was torn down has no end in the log")
     others = {i.proc for i in instances} - {i.proc for i in members}
-    if len(ended) == nranks and (still := sorted(p for p in others if not job.torn_down(p))):
-        return _Evidence(False, f"the teardown of {job.whos(still)} is not in the log")
+    if len(ended) == nranks and (still := sorted(p for p in others if not torn_down(job, p))):
+        return _Evidence(False, f"the teardown of {names_of(job, still)} is not in the log")
     if len(ended) == nranks:
         return _Evidence(True, f"all {nranks} ranks were torn down" if nranks > 1 else "the rank was torn down")
     if ended:
@@ -274,7 +276,7 @@ def _process(job: Job, run: RunInfo, rank: int, comm: str | None) -> int | None:
     """The process behind a rank of a communicator, or behind a global rank where the finding names none."""
     if comm is not None:
         for group in run.groups:
-            if job.comm_name(group) == comm and (proc := job.proc_in(group, rank)) is not None:
+            if comm_name(job, group) == comm and (proc := job.proc_in(group, rank)) is not None:
                 return proc
     return job.proc_of(run.index, rank)
 

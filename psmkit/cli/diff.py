@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from psmkit.analysis.facts.job import make_job
 from psmkit.cli.output import check_output, progress_bar, show, show_page, width
 
 if TYPE_CHECKING:
@@ -52,7 +53,6 @@ def command(
     check_output(output)
 
     from psmkit import logparse
-    from psmkit.analysis.facts.job import Job
     from psmkit.analysis.views.diff import compare
 
     with progress_bar() as progress:
@@ -60,7 +60,7 @@ def command(
         try:
             right = logparse.scan([bad], catalogue=catalogues or None, keep_calls=True, progress=progress)
             try:
-                difference = compare(Job(left), Job(right))
+                difference = compare(make_job(left), make_job(right))
             finally:
                 right.close()
         finally:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from psmkit.analysis.facts.job import make_job
 from psmkit.cli import plan_model
 from psmkit.cli.output import check_output, show, show_page, width
 from psmkit.model.errors import PsmkitError
@@ -197,20 +198,19 @@ def check_(paths: tuple[str, ...], form: str) -> int:
 
     Exit status: 0 no rule is broken, 1 one is, 2 there is no trace of plans in it.
     """
-    from psmkit.analysis.facts.job import Job
     from psmkit.analysis.rules import plan_trace
     from psmkit.logparse import scan
     from psmkit.model.errors import NothingToAnalyse
 
     with scan(paths) as result:
-        job = Job(result)
+        job = make_job(result)
         traces = plan_trace.traces(job)
         if not traces and not job.events("libpsm.plan."):
             raise NothingToAnalyse(
                 f"no trace of plans in {', '.join(paths[:3])}: give the record files of a program that ran plans over libpsm "
                 "(PSM_RECORD_DIR says where they go, PSM_RECORD_KEEP=1 keeps them), or its log with NCCL_DEBUG=INFO"
             )
-        findings = job.quoted(plan_trace.find(job))
+        findings = job.quotes.filled(plan_trace.find(job))
         open_plans = [f"rank {trace.rank}: {plan}" for trace in traces for plan in trace.open()]
         rows = [
             {

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.job import Job, make_job
 from psmkit.logparse.types import (
     Call,
     CommInstance,
@@ -158,4 +158,6 @@ class Scan:
             files, self.processes, self.threads, self.events, self.counts, self.calls, self.fds, self.instances, self.groups,
             self.pairs, self.ledger, [], self.totals, self.services,
         )  # fmt: skip
-        return Job(data, lambda ref: Evidence(self.files[ref.file].path, ref.line, self.texts[ref.file][ref.line - 1]))
+        return make_job(
+            data, lambda ref: Evidence(self.files[ref.file].path, ref.line, self.texts[ref.file][ref.line - 1])
+        )

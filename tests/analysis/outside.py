@@ -7,7 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 from psmkit import logparse
-from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.job import Job, make_job
 from psmkit.model import Finding, Severity
 
 __all__ = ["coded", "errors", "nccl", "run_rule"]
@@ -37,7 +37,7 @@ def run_rule(rule: Rule, folder: Path, **texts: str) -> list[Finding]:
         path.write_text(text)
         paths.append(str(path))
     with closing(logparse.scan(sorted(paths))) as scan:
-        return rule(Job(scan))
+        return rule(make_job(scan))
 
 
 def coded(findings: list[Finding], code: str) -> list[Finding]:

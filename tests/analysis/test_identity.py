@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from psmkit.analysis.facts.naming import comm_name, name_of
+from psmkit.analysis.facts.places import by_local_rank, by_socket
+from psmkit.analysis.facts.progress import progress_of, torn_down
 from psmkit.analysis.facts.stages import stage_of
 from psmkit.logparse.types import FdExchange, ServiceTally
 from tests.analysis.build import Scan
@@ -15,8 +18,8 @@ def test_processes_that_share_a_communicator_are_one_run() -> None:
     assert len(job.runs) == 1
     assert [job.rank_of(p) for p in procs] == [0, 1, 2, 3]
     assert job.runs[0].nranks == 4
-    assert job.who(procs[3]) == "rank 3 (h:103)"
-    assert job.comm_name(0) == "0xabc0"
+    assert name_of(job, procs[3]) == "rank 3 (h:103)"
+    assert comm_name(job, 0) == "0xabc0"
 
 
 def test_groups_without_a_common_world_are_one_run() -> None:
@@ -54,7 +57,7 @@ def test_the_world_numbers_the_ranks() -> None:
     scan.comm(procs)
     job = scan.job()
     assert (job.runs[0].world, job.rank_of(procs[3])) == (1, 3)
-    assert job.proc_of_rank(1, 0, job.comm_name(0)) == procs[3]
+    assert job.proc_in(0, 1) == procs[3]
 
 
 def test_an_fd_request_tells_the_rank_where_init_lines_are_missing() -> None:
@@ -71,9 +74,9 @@ def test_missing_ranks_and_local_ranks() -> None:
     scan.comm(procs, nranks=4)
     job = scan.job()
     assert job.missing_ranks(0) == (2,)
-    assert job.by_local_rank(procs[0], 1) is None, "with a rank missing the host's ranks cannot be counted off"
+    assert by_local_rank(job, procs[0], 1) is None, "with a rank missing the host's ranks cannot be counted off"
     scan.event(procs[0], "comm.shape", nranks=4, nodes=1, local_ranks=4, local_rank=0)
-    assert scan.job().by_local_rank(procs[0], 1) == procs[1]
+    assert by_local_rank(scan.job(), procs[0], 1) == procs[1]
 
 
 def test_ras_sockets_name_processes() -> None:
@@ -83,7 +86,7 @@ def test_ras_sockets_name_processes() -> None:
     scan.event(procs[0], "ras.listen", addr="10.0.0.1<5000>")
     scan.event(procs[0], "ras.peer", peer=1, addr="10.0.0.2<5001>", pid=101)
     job = scan.job()
-    assert (job.by_socket("10.0.0.1<5000>", 0), job.by_socket("10.0.0.2<5001>", 0)) == (procs[0], procs[1])
+    assert (by_socket(job, "10.0.0.1<5000>", 0), by_socket(job, "10.0.0.2<5001>", 0)) == (procs[0], procs[1])
 
 
 def test_stages_and_progress() -> None:
@@ -93,9 +96,8 @@ def test_stages_and_progress() -> None:
     scan.comm([procs[2]], complete=False)
     job = scan.job()
     assert [stage_of(job, p) for p in procs] == ["working", "working", "init"]
-    assert job.progress_of(procs[0]) > job.progress_of(procs[1]) > job.progress_of(procs[2])
-    assert not job.torn_down(procs[0])
-    assert job.worked(procs[1])
+    assert progress_of(job, procs[0]) > progress_of(job, procs[1]) > progress_of(job, procs[2])
+    assert not torn_down(job, procs[0])
 
 
 def test_own_proxies_name_ranks_where_no_communicator_line_is_seen() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from psmkit import logparse
-from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.job import make_job
 from psmkit.analysis.rules import rpc
 from psmkit.logparse.types import Call, ServiceTally
 from psmkit.model import Finding
@@ -98,7 +98,7 @@ def _text(lines: list[str], folder: Path) -> list[Finding]:
     path = folder / "job.log"
     path.write_text("".join(line + "\n" for line in lines))
     with logparse.scan([str(path)]) as scan:
-        return rpc.find(Job(scan))
+        return rpc.find(make_job(scan))
 
 
 def _calls(number: int, left: str) -> list[str]:

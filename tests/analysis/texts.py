@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.job import Job, make_job
 from psmkit.logparse import scan
 from psmkit.model import Finding, Severity
 
@@ -122,7 +122,7 @@ def job_of(tmp_path: Path, logs: Iterable[Rank], merged: bool = False) -> Job:
     else:
         for log in logs:
             (folder / f"nccl.rank{log.rank}.log").write_text("".join(line + "\n" for line in log.lines))
-    return Job(scan([str(folder)]))
+    return make_job(scan([str(folder)]))
 
 
 def find(rule: str, tmp_path: Path, logs: Iterable[Rank], merged: bool = False) -> list[Finding]:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.owed import owed
+from psmkit.analysis.facts.places import by_local_rank
+from psmkit.analysis.facts.progress import torn_down
+from psmkit.analysis.facts.releases import release_of
 from psmkit.logparse.types import ServiceTally
 
 __all__ = ["age_of", "owes"]
@@ -15,13 +18,13 @@ _INIT = 1
 def owes(job: Job, tally: ServiceTally) -> str | None:
     """The message that the newest connection of a service still owes, None when it owes nothing."""
     opened = tally.last_opened
-    if tally.opened_as is None or opened is None or job.torn_down(tally.proc):
+    if tally.opened_as is None or opened is None or torn_down(job, tally.proc):
         return None
     if tally.begun_operation in ("Close", "Stop", "Abort"):
         return None
     role, transport, local_rank = tally.opened_as
-    own = job.by_local_rank(tally.proc, local_rank) == tally.proc
-    _, messages = owed(transport, role, own=own, release=job.release(tally.proc))
+    own = by_local_rank(job, tally.proc, local_rank) == tally.proc
+    _, messages = owed(transport, role, own=own, release=release_of(job, tally.proc))
     # only what follows Init at once can be told from what comes later, when the peer has done its part
     if not messages:
         return None

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from psmkit.analysis.facts import outside
 from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.places import single_node
 from psmkit.logparse.types import Event
 
 __all__ = ["Death", "collect", "signal_name", "told_by_lab"]
@@ -257,7 +258,7 @@ def _handler(job: Job, event: Event, death: Death) -> Death | None:
         if name == "sys.python.fatal" and "Segmentation" in str(told):
             death.signal = signals.SIGSEGV
     elif name == "sys.shell.signal":
-        text = "".join(e.text for e in job.evidence(event.ref)).lower()
+        text = "".join(e.text for e in job.quotes.of(event.ref)).lower()
         death.signal = next((number for word, number in _SLURM.items() if word in text), None)
     else:
         return None
@@ -271,7 +272,7 @@ def _spawn(job: Job, run: int | None, event: Event, death: Death) -> Death | Non
         death.signal = getattr(signals, name, None) if name.startswith("SIG") else None
     _split(death, code)
     local = event.fields.get("local_rank")
-    if isinstance(local, int) and run is not None and run < len(job.runs) and job.single_node(run):
+    if isinstance(local, int) and run is not None and run < len(job.runs) and single_node(job, run):
         death.rank = local
     return death if death.signal is not None or death.code else None
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from weakref import WeakKeyDictionary
-
 from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.once import once
 from psmkit.logparse.foreign import Loaded, load
 
 __all__ = ["inputs", "lasting", "newest_run"]
@@ -17,14 +16,12 @@ _LASTING = (
     "ras.keepalive.error",
     "ras.peer.declared_dead",
 )
-_LOADED: WeakKeyDictionary[Job, tuple[Loaded, ...]] = WeakKeyDictionary()
 
 
+@once
 def inputs(job: Job) -> tuple[Loaded, ...]:
     """What the foreign inputs of a job hold, in the order in which they were given."""
-    if job not in _LOADED:
-        _LOADED[job] = tuple(load(str(i.path), str(i.kind)) for i in getattr(job.scan, "foreign", ()))
-    return _LOADED[job]
+    return tuple(load(str(i.path), str(i.kind)) for i in getattr(job.scan, "foreign", ()))
 
 
 def newest_run(job: Job) -> int | None:

@@ -25,7 +25,7 @@ def catalogue(job: Job) -> Catalogue:
 
 def message_at(job: Job, ref: Ref | None) -> str:
     """The text of a line without its prefix and without a second record behind it; empty where there is no line."""
-    evidence = job.evidence(ref)
+    evidence = job.quotes.of(ref)
     text = evidence[0].text if evidence else ""
     parts = _HEAD.split(text, maxsplit=1)
     text = parts[1] if len(parts) == 2 else text

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from weakref import WeakKeyDictionary
+from collections.abc import Mapping
 
 from psmkit.analysis.facts import lines
 from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.tags import rank_in_line, rank_of_tag
 from psmkit.logparse.types import Event, Ref, Value
 
-__all__ = ["global_rank", "joined", "proc_of_event", "proc_of_pid", "ranks_text", "runs_of"]
+__all__ = ["global_rank", "proc_of_event", "proc_of_pid", "runs_of"]
 
 _MOST_LINES = 4000
-_LINE_RANKS: WeakKeyDictionary[Job, dict[Ref, int]] = WeakKeyDictionary()
 
 
 def is_default_group(fields: Mapping[str, Value]) -> bool:
@@ -29,7 +28,7 @@ def global_rank(job: Job, event: Event) -> int | None:
     tagged = rank_of_tag(event.tag)
     if tagged is not None:
         return tagged
-    told = _line_rank(job, event)
+    told = _line_ranks(job).get(event.ref)
     if told is not None:
         return told
     rank = event.fields.get("rank")
@@ -41,19 +40,14 @@ def global_rank(job: Job, event: Event) -> int | None:
     return job.rank_of(alone) if alone is not None else None
 
 
-def _line_rank(job: Job, event: Event) -> int | None:
-    if job not in _LINE_RANKS:
-        _LINE_RANKS[job] = _read_ranks(job)
-    return _LINE_RANKS[job].get(event.ref)
-
-
-def _read_ranks(job: Job) -> dict[Ref, int]:
+@once
+def _line_ranks(job: Job) -> dict[Ref, int]:
     """The ranks that stand in the lines themselves, read in one pass: a compressed input is slow to go back in."""
     events = [e for e in job.events("torch.", "sys.") if e.proc < 0 and rank_of_tag(e.tag) is None][:_MOST_LINES]
     lines.prefetch(job, (e.ref for e in events))
     out: dict[Ref, int] = {}
     for event in events:
-        text = "".join(e.text for e in job.evidence(event.ref))
+        text = "".join(e.text for e in job.quotes.of(event.ref))
         rank = rank_in_line(text)
         if rank is not None:
             out[event.ref] = rank
@@ -104,20 +98,3 @@ def runs_of(job: Job, *names: str) -> dict[int | None, list[Event]]:
     for event in job.events(*names):
         out.setdefault(job.run_of_event(event), []).append(event)
     return out
-
-
-def joined(parts: Iterable[str]) -> str:
-    """``a``, ``a and b``, ``a, b and c``."""
-    texts = list(parts)
-    return " and ".join([", ".join(texts[:-1]), texts[-1]]) if len(texts) > 1 else "".join(texts)
-
-
-def ranks_text(ranks: Iterable[int], most: int = 8) -> str:
-    """``rank 3``, ``ranks 1 and 2``, ``ranks 0, 1, 2 and 13 more``."""
-    numbers = sorted(set(ranks))
-    if len(numbers) == 1:
-        return f"rank {numbers[0]}"
-    shown = [str(n) for n in numbers[:most]]
-    if len(numbers) > most:
-        shown.append(f"{len(numbers) - most} more")
-    return "ranks " + joined(shown)

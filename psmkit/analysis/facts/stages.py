@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from weakref import WeakKeyDictionary
-
 from psmkit.analysis.facts.connections import owes
 from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.once import once
+from psmkit.analysis.facts.progress import furthest_stage
 
 __all__ = ["stage_of"]
-
-_CONNECTING: WeakKeyDictionary[Job, dict[int, str]] = WeakKeyDictionary()
 
 
 def stage_of(job: Job, proc: int) -> str:
@@ -17,17 +15,16 @@ def stage_of(job: Job, proc: int) -> str:
 
     A process that connects again after work has begun stands at ``connect``.
     """
-    stage = job.base_stage_of(proc)
+    stage = furthest_stage(job, proc)
     if stage in ("teardown", "done"):
         return stage
     pending = [c for c in job.scan.calls if c.caller == proc and c.state in ("begun", "served") and c.stage is not None]
     if pending:
         return f"proxy {pending[-1].stage}"
-    if job not in _CONNECTING:
-        _CONNECTING[job] = _connecting(job)
-    return _CONNECTING[job].get(proc, stage)
+    return _connecting(job).get(proc, stage)
 
 
+@once
 def _connecting(job: Job) -> dict[int, str]:
     out: dict[int, str] = {}
     for tally in job.scan.services:

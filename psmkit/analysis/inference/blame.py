@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
-from weakref import WeakKeyDictionary
 
-from psmkit.analysis.facts.job import Job, number
+from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.once import once
+from psmkit.analysis.facts.places import by_local_rank, by_socket, hosts_of, missing_at, single_node
+from psmkit.analysis.facts.printed import number
+from psmkit.analysis.facts.progress import progress_of, torn_down
 from psmkit.analysis.inference import faults
 from psmkit.catalogue import Message
 from psmkit.logparse.types import Event
@@ -101,9 +104,6 @@ class Graph:
         return found
 
 
-_GRAPHS: WeakKeyDictionary[Job, dict[int, Graph]] = WeakKeyDictionary()
-
-
 def target(job: Job, event: Event) -> Target | None:
     """Whom a line of a process points at, None where it does not say or nothing joins it with a rank."""
     run = job.run_of(event.proc)
@@ -113,10 +113,10 @@ def target(job: Job, event: Event) -> Target | None:
     if peer is None and event.name in _LOCAL:
         peer = number(event.fields, "peer")
     if peer is not None:
-        proc = job.by_local_rank(event.proc, peer)
+        proc = by_local_rank(job, event.proc, peer)
         if proc is not None:
             return Target(proc, job.rank_of(proc))
-        return Target(None, peer) if job.single_node(run) or len(job.hosts(run)) == 1 else None
+        return Target(None, peer) if single_node(job, run) or len(hosts_of(job, run)) == 1 else None
     for name in _PEERS:
         rank = number(event.fields, name)
         nranks = job.runs[run].nranks
@@ -130,12 +130,12 @@ def target(job: Job, event: Event) -> Target | None:
     for name in _ADDRS:
         addr = event.fields.get(name)
         if isinstance(addr, str):
-            proc = job.by_socket(addr, run)
+            proc = by_socket(job, addr, run)
             if proc is None:
                 proc = _by_ip(job, addr, run)
             if proc is not None:
                 return Target(proc, job.rank_of(proc))
-            rank = job.missing_at(addr, run)
+            rank = missing_at(job, addr, run)
             if rank is not None:
                 return Target(None, rank)
     return None
@@ -163,42 +163,45 @@ def _weight(job: Job, event: Event) -> int:
 
 def graph(job: Job, run: int) -> Graph:
     """The blame of a run. Lines of a process that was torn down in order, or about one, do not count."""
-    if job not in _GRAPHS:
-        graphs = {info.index: Graph(info.index) for info in job.runs}
-        weights: dict[str, int] = {}
-        # an orderly end: communicators destroyed, or the RAS thread told to stop
-        ended = {e.proc for e in job.events("ras.terminate.local")}
-        ended |= {p.index for p in job.scan.processes if job.torn_down(p.index)}
-        gone = leaving(job)
-        for event in job.scan.events:
-            if event.proc < 0:
-                continue
-            if event.name not in weights:
-                weights[event.name] = _weight(job, event)
-            index = job.run_of(event.proc)
-            if not weights[event.name] or index is None:
-                continue
-            at = target(job, event)
-            if at is None or at.proc == event.proc or event.proc in ended or at.proc in ended:
-                continue
-            if event.name in _CLOSURES and (
-                gone.get(event.proc, event.ref.seq) < event.ref.seq or _came_through(job, event)
-            ):
-                continue  # it is on its way out itself, as its peers are
-            if job.process(event.proc).lines < _LEAST and job.rank_of(event.proc) is None:
-                continue
-            graphs[index].blames.append(Blame(event.proc, at, event, weights[event.name]))
-        for cascade in faults.cascades(job):
-            index = job.run_of(cascade.proc)
-            if index is None or not cascade.fatal:
-                continue
-            if cascade.own is False:
-                graphs[index].victims.add(cascade.proc)
-            elif lost(cascade):
-                graphs[index].victims.add(cascade.proc)
-                graphs[index].unsure.add(cascade.proc)
-        _GRAPHS[job] = graphs
-    return _GRAPHS[job].get(run, Graph(run))
+    return _graphs(job).get(run, Graph(run))
+
+
+@once
+def _graphs(job: Job) -> dict[int, Graph]:
+    graphs = {info.index: Graph(info.index) for info in job.runs}
+    weights: dict[str, int] = {}
+    # an orderly end: communicators destroyed, or the RAS thread told to stop
+    ended = {e.proc for e in job.events("ras.terminate.local")}
+    ended |= {p.index for p in job.scan.processes if torn_down(job, p.index)}
+    gone = leaving(job)
+    for event in job.scan.events:
+        if event.proc < 0:
+            continue
+        if event.name not in weights:
+            weights[event.name] = _weight(job, event)
+        index = job.run_of(event.proc)
+        if not weights[event.name] or index is None:
+            continue
+        at = target(job, event)
+        if at is None or at.proc == event.proc or event.proc in ended or at.proc in ended:
+            continue
+        if event.name in _CLOSURES and (
+            gone.get(event.proc, event.ref.seq) < event.ref.seq or _came_through(job, event)
+        ):
+            continue  # it is on its way out itself, as its peers are
+        if job.process(event.proc).lines < _LEAST and job.rank_of(event.proc) is None:
+            continue
+        graphs[index].blames.append(Blame(event.proc, at, event, weights[event.name]))
+    for cascade in faults.cascades(job):
+        index = job.run_of(cascade.proc)
+        if index is None or not cascade.fatal:
+            continue
+        if cascade.own is False:
+            graphs[index].victims.add(cascade.proc)
+        elif lost(cascade):
+            graphs[index].victims.add(cascade.proc)
+            graphs[index].unsure.add(cascade.proc)
+    return graphs
 
 
 def leaving(job: Job) -> dict[int, int]:
@@ -253,7 +256,7 @@ def death(job: Job, run: int, graph_: Graph, at: Target) -> tuple[bool, float]:
     if any(_starting(job, p) for p in closers):
         return True, 0.8
     everyone = {p for p in job.runs[run].procs if p not in blamers}
-    behind = at.proc is not None and any(_more(job.progress_of(p), job.progress_of(at.proc)) for p in blamers)
+    behind = at.proc is not None and any(_more(progress_of(job, p), progress_of(job, at.proc)) for p in blamers)
     silent = best >= 2 and any(b.weight == 2 for b in against)
     if behind:
         return True, 0.75

@@ -11,10 +11,11 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from weakref import WeakKeyDictionary
 
 from psmkit.analysis.facts import lines
 from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.once import once
+from psmkit.analysis.facts.progress import torn_down
 from psmkit.catalogue import Message, Phrase
 from psmkit.logparse.types import Event, Ref
 
@@ -147,9 +148,6 @@ def _api(event: Event) -> bool:
     # hipified sources print the path of the build
     name = name.rsplit("src/", 1)[-1]
     return name in _API
-
-
-_CASCADES: WeakKeyDictionary[Job, list[Cascade]] = WeakKeyDictionary()
 
 
 def message(job: Job, name: str) -> Message | None:
@@ -315,21 +313,20 @@ def _judge(job: Job, cascade: Cascade, other: dict[int, list[int]], speaking: se
         e.proc == cascade.proc and e.ref.seq > first
         for e in job.events("comm.end.abort", "comm.abort.start", "comm.revoke.")
     )
-    cascade.destroyed = bool(ends) and not aborted and job.torn_down(cascade.proc)
+    cascade.destroyed = bool(ends) and not aborted and torn_down(job, cascade.proc)
 
 
+@once
 def cascades(job: Job) -> list[Cascade]:
     """All trouble of a job, process by process in order of reading."""
-    if job not in _CASCADES:
-        found, other = _faults(job)
-        out: list[Cascade] = []
-        for proc in sorted(found):
-            out.extend(_build(found[proc], other))
-        speaking = {job.scan.threads[thread].proc for thread in other if thread >= 0}
-        for cascade in out:
-            _judge(job, cascade, other, speaking)
-        _CASCADES[job] = out
-    return _CASCADES[job]
+    found, other = _faults(job)
+    out: list[Cascade] = []
+    for proc in sorted(found):
+        out.extend(_build(found[proc], other))
+    speaking = {job.scan.threads[thread].proc for thread in other if thread >= 0}
+    for cascade in out:
+        _judge(job, cascade, other, speaking)
+    return out
 
 
 def refs(items: Iterable[Cascade], most: int = 6) -> list[Ref]:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
-from weakref import WeakKeyDictionary
 
-from psmkit.analysis.facts.job import Job, number
+from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.once import once
+from psmkit.analysis.facts.printed import number, printed
 from psmkit.analysis.inference.sightings import by_run
 from psmkit.logparse.types import Event, Ref
 
@@ -107,14 +108,14 @@ class Plans:
         return OddHalf(owing, peer, what, lacks, has)
 
 
-_PLANS: WeakKeyDictionary[Job, dict[int, Plans]] = WeakKeyDictionary()
-
-
 def of(job: Job, run: int) -> Plans:
     """The plans of a run, read once."""
-    if job not in _PLANS:
-        _PLANS[job] = {i: _read(job, events) for i, events in by_run(job, _rounds(job)).items() if i is not None}
-    return _PLANS[job].get(run) or Plans()
+    return _plans(job).get(run) or Plans()
+
+
+@once
+def _plans(job: Job) -> dict[int, Plans]:
+    return {i: _read(job, events) for i, events in by_run(job, _rounds(job)).items() if i is not None}
 
 
 def _rounds(job: Job) -> list[Event]:
@@ -128,7 +129,7 @@ def _read(job: Job, events: list[Event]) -> Plans:
     for event in events:
         kept[(event.proc, event.name)] += event.count
     # a scan keeps so many different lines of a process and no more: where some are missing the sums mean nothing
-    partial = {proc for (proc, name), count in kept.items() if 0 < count < job.count(proc, name)}
+    partial = {proc for (proc, name), count in kept.items() if 0 < count < printed(job, proc, name)}
     for event in events:
         rank = number(event.fields, "rank")
         rank = job.rank_of(event.proc) if rank is None else rank

@@ -11,9 +11,10 @@ The last lines of any log show exchanges that are open, because a log is cut at 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from weakref import WeakKeyDictionary
 
 from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.once import once
+from psmkit.analysis.facts.progress import torn_down
 from psmkit.analysis.inference import blame, faults
 from psmkit.logparse.types import Event, Process, Ref
 
@@ -64,15 +65,14 @@ class Proof:
         return tuple(dict.fromkeys([*pointed[:4], *(event.ref for event in self.lasting[:2])]))
 
 
-_PROOFS: WeakKeyDictionary[Job, dict[int, Proof]] = WeakKeyDictionary()
-
-
 def of(job: Job, run: int) -> Proof:
     """The proof of a run, made once."""
-    found = _PROOFS.setdefault(job, {})
-    if run not in found:
-        found[run] = _make(job, run)
-    return found[run]
+    return _proofs(job)[run]
+
+
+@once
+def _proofs(job: Job) -> dict[int, Proof]:
+    return {info.index: _make(job, info.index) for info in job.runs}
 
 
 def done(job: Job, run: int) -> bool:
@@ -131,7 +131,7 @@ def _recovered(job: Job, event: Event) -> bool:
         for later in (instance.last_op, instance.complete):
             if later is not None and later.seq > event.ref.seq and instance.end is not None:
                 return True
-    return job.torn_down(event.proc)
+    return torn_down(job, event.proc)
 
 
 def went_on(job: Job, proc: int, event: Event) -> bool:

@@ -4,31 +4,32 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from weakref import WeakKeyDictionary
 
 from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.once import once
 from psmkit.analysis.inference import faults
 from psmkit.logparse.types import Event
 
 __all__ = ["by_run", "sightings", "told_by_errors"]
 
-_FOUND: WeakKeyDictionary[Job, dict[str, list[Event]]] = WeakKeyDictionary()
-
 
 def sightings(job: Job, code: str) -> list[Event]:
     """Events whose catalogue entry names this code as its finding."""
-    if job not in _FOUND:
-        found: dict[str, list[Event]] = defaultdict(list)
-        codes: dict[str, str | None] = {}
-        for event in job.scan.events:
-            if event.name not in codes:
-                entry = faults.message(job, event.name)
-                codes[event.name] = entry.finding if entry is not None else None
-            known = codes[event.name]
-            if known is not None:
-                found[known].append(event)
-        _FOUND[job] = found
-    return _FOUND[job].get(code, [])
+    return _by_code(job).get(code, [])
+
+
+@once
+def _by_code(job: Job) -> dict[str, list[Event]]:
+    found: dict[str, list[Event]] = defaultdict(list)
+    codes: dict[str, str | None] = {}
+    for event in job.scan.events:
+        if event.name not in codes:
+            entry = faults.message(job, event.name)
+            codes[event.name] = entry.finding if entry is not None else None
+        known = codes[event.name]
+        if known is not None:
+            found[known].append(event)
+    return dict(found)
 
 
 def by_run(job: Job, events: Iterable[Event]) -> dict[int | None, list[Event]]:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
-from psmkit.analysis.facts.job import Job, number
+from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.printed import number
 from psmkit.logparse.types import Event
 
 __all__ = ["End", "Stop", "pairs", "stop_of", "suspects"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.progress import torn_down
 from psmkit.analysis.inference.blame import Target, graph
 from psmkit.analysis.inference.waits import waits
 
@@ -18,7 +19,7 @@ def suspect(job: Job, run: int) -> Target | None:
     if not ours.victims:
         return next(iter(ours.targets()), None)
     info = job.runs[run]
-    quiet = [Target(p, job.rank_of(p)) for p in sorted(info.procs) if p not in ours.victims and not job.torn_down(p)]
+    quiet = [Target(p, job.rank_of(p)) for p in sorted(info.procs) if p not in ours.victims and not torn_down(job, p)]
     if len(quiet) > 1:
         # one that is seen to wait for a rank which failed has a reason to be quiet
         excused = {w.waiter for w in waits(job) if w.target in ours.victims}

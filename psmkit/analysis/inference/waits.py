@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
-from weakref import WeakKeyDictionary
 
 from psmkit.analysis.facts.connections import age_of, owes
 from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.once import once
+from psmkit.analysis.facts.places import by_local_rank
+from psmkit.analysis.facts.progress import torn_down
 from psmkit.analysis.inference import proof
 from psmkit.logparse.types import Call, FdExchange, Ref, SeqGroup, ServiceTally, Thread
 
@@ -49,29 +51,24 @@ class _Index:
     orphans: bool  # some answers have no service
 
 
-_WAITS: WeakKeyDictionary[Job, list[Wait]] = WeakKeyDictionary()
-_INDEXES: WeakKeyDictionary[Job, _Index] = WeakKeyDictionary()
-
-
+@once
 def _index(job: Job) -> _Index:
-    if job not in _INDEXES:
-        scan = job.scan
-        index = _Index({}, {}, defaultdict(set), {}, any(call.state == "received" for call in scan.calls))
-        for process in scan.processes:
-            # a process that two files tell of has one of them as its home, and its last line may stand in the other
-            stream = scan.files[process.last.file].stream
-            index.ends[stream] = max(index.ends.get(stream, 0), process.last.seq)
-        for count in scan.counts:
-            if count.name in ("proxy.call.matched", "proxy.call.dequeued"):
-                known = index.last_read.get(count.proc)
-                if known is None or known.seq < count.last.seq:
-                    index.last_read[count.proc] = count.last
-        for tally in scan.services:
-            index.clients[tally.proc].update(rank for _, _, rank in tally.opened)
-        for thread in scan.threads:
-            index.threads[(thread.proc, thread.last.file, thread.last.line)] = thread
-        _INDEXES[job] = index
-    return _INDEXES[job]
+    scan = job.scan
+    index = _Index({}, {}, defaultdict(set), {}, any(call.state == "received" for call in scan.calls))
+    for process in scan.processes:
+        # a process that two files tell of has one of them as its home, and its last line may stand in the other
+        stream = scan.files[process.last.file].stream
+        index.ends[stream] = max(index.ends.get(stream, 0), process.last.seq)
+    for count in scan.counts:
+        if count.name in ("proxy.call.matched", "proxy.call.dequeued"):
+            known = index.last_read.get(count.proc)
+            if known is None or known.seq < count.last.seq:
+                index.last_read[count.proc] = count.last
+    for tally in scan.services:
+        index.clients[tally.proc].update(rank for _, _, rank in tally.opened)
+    for thread in scan.threads:
+        index.threads[(thread.proc, thread.last.file, thread.last.line)] = thread
+    return index
 
 
 def _run(job: Job, *procs: int | None) -> int | None:
@@ -94,7 +91,7 @@ def call_wait(job: Job, call: Call) -> Wait | None:
     if call.state == "begun" and call.op == 0 and not _may_be_open(job, call):
         return None
     if caller is not None and (
-        job.torn_down(caller) or _thread_went_on(job, call, refs[-1]) or _worked_since(job, caller, refs[-1])
+        torn_down(job, caller) or _thread_went_on(job, call, refs[-1]) or _worked_since(job, caller, refs[-1])
     ):
         return None
     waiter, target, stage = caller, call.service, call.stage or "a proxy call"
@@ -150,7 +147,7 @@ def caller_of(job: Job, call: Call) -> int | None:
         clients = {call.peer_local_rank}
     if len(clients) != 1:
         return None
-    return job.by_local_rank(call.service, next(iter(clients)))
+    return by_local_rank(job, call.service, next(iter(clients)))
 
 
 def call_age(job: Job, call: Call, caller: int | None) -> int:
@@ -276,14 +273,9 @@ def lagging(job: Job, group: SeqGroup) -> tuple[int, dict[int, int]]:
     return most, {r.rank: most - r.ops for r in seen if r.ops < most}
 
 
+@once
 def waits(job: Job) -> list[Wait]:
-    """All waits of a job, proven ones first, oldest first. They are looked for once."""
-    if job not in _WAITS:
-        _WAITS[job] = _find(job)
-    return _WAITS[job]
-
-
-def _find(job: Job) -> list[Wait]:
+    """All waits of a job, proven ones first, oldest first."""
     out: list[Wait] = []
     for call in job.scan.calls:
         wait = call_wait(job, call)
@@ -309,7 +301,7 @@ def _connection(job: Job, tally: ServiceTally) -> Wait | None:
     if message is None or run is None or tally.opened_as is None or proof.of(job, run).done:
         return None
     ours, age = proof.of(job, run), age_of(job, tally)
-    client = job.by_local_rank(tally.proc, tally.opened_as[2])
+    client = by_local_rank(job, tally.proc, tally.opened_as[2])
     refs = tuple(r for r in (tally.last_opened, tally.last_served) if r is not None)
     proven = (tally.proc in ours.suspects or proof.aged(age, job.scan.totals.max_call_age)) and not ours.failed
     ranks = (_rank(job, client), _rank(job, tally.proc))

@@ -6,9 +6,12 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
 
-from psmkit.analysis.facts.job import Job, words
+from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.naming import name_of, names_of, words
+from psmkit.analysis.facts.printed import printed
 from psmkit.analysis.inference import faults
 from psmkit.analysis.inference.blame import Blame, Graph, Target, death, graph, target
+from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.inference.suspects import suspect
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Ref
@@ -18,7 +21,7 @@ __all__ = ["find"]
 
 
 def _name(job: Job, at: Target) -> str:
-    return job.who(at.proc) if at.proc is not None else f"rank {at.rank}"
+    return name_of(job, at.proc) if at.proc is not None else f"rank {at.rank}"
 
 
 def _spoke(job: Job, at: Target) -> bool:
@@ -63,10 +66,11 @@ def _unfinished(job: Job, run: int) -> list[Finding]:
     if not told:
         return []
     return [
-        job.finding(
+        new_finding(
+            job,
             "PSM403",
             run=run,
-            title=f"{job.who(lone.proc)} went away before its teardown was complete, and that of all other ranks was",
+            title=f"{name_of(job, lone.proc)} went away before its teardown was complete, and that of all other ranks was",
             confidence=0.65,
             explanation=(
                 "A rank that is destroyed takes leave of the proxies of its peers; this one's connections just closed. It was killed, "
@@ -104,13 +108,14 @@ def _silent(job: Job, run: int, ours: Graph) -> list[Finding]:
         gone = "gone or cut off" if ours.victims and ours.victims <= ours.unsure else "gone"
         whom = "point at" if against else "fail because of a peer, which can only be"
         found.append(
-            job.finding(
+            new_finding(
+                job,
                 "PSM403",
                 run=run,
-                title=f"{_name(job, at)} is {gone}: {job.whos(blamers)} lost the connection to it, and {quiet}",
+                title=f"{_name(job, at)} is {gone}: {names_of(job, blamers)} lost the connection to it, and {quiet}",
                 confidence=confidence,
                 explanation=(
-                    f"{job.whos(blamers)} {whom} {_name(job, at)} ({words(sorted(set(said)), 3)}), and {_name(job, at)} blames nobody. "
+                    f"{names_of(job, blamers)} {whom} {_name(job, at)} ({words(sorted(set(said)), 3)}), and {_name(job, at)} blames nobody. "
                     "A process that is killed, or whose host is lost, prints nothing itself."
                 ),
                 refs=[*lines, *last],
@@ -128,8 +133,8 @@ def _silent(job: Job, run: int, ours: Graph) -> list[Finding]:
 
 def _idle(job: Job, proc: int) -> bool:
     """Whether a process that uses libpsm has ended all that it launched: its peers may go."""
-    launched = job.count(proc, "libpsm.group.launched")
-    return launched > 0 and launched == job.count(proc, "libpsm.group.ended")
+    launched = printed(job, proc, "libpsm.group.launched")
+    return launched > 0 and launched == printed(job, proc, "libpsm.group.ended")
 
 
 def _closed(job: Job, run: int, ours: Graph, done: set[int], severity: Severity) -> list[Finding]:
@@ -148,10 +153,11 @@ def _closed(job: Job, run: int, ours: Graph, done: set[int], severity: Severity)
         if all(_idle(job, by) for by in blamers):
             continue
         out.append(
-            job.finding(
+            new_finding(
+                job,
                 "PSM108",
                 run=run,
-                title=f"{_name(job, at)} closed its connections to {job.whos(blamers)} before the communicators were torn down",
+                title=f"{_name(job, at)} closed its connections to {names_of(job, blamers)} before the communicators were torn down",
                 severity=Severity.INFO if at.proc in spoke else severity,
                 confidence=0.6,
                 refs=_lines(blames),

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from psmkit.analysis.facts import calls
-from psmkit.analysis.facts.job import Job, words
+from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.naming import comm_name, words
 from psmkit.analysis.inference import blame, proof
+from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.inference.sightings import by_run, sightings
 from psmkit.analysis.inference.waits import lagging
 from psmkit.analysis.registry import rule
@@ -96,10 +98,11 @@ def _mismatch(job: Job, group: SeqGroup, div: SeqDivergence) -> Finding | None:
     # the smaller party is the odd one; of equal ones neither is
     odd = [r for _, ranks in parties if len(ranks) < sizes[0] for r in ranks] if sizes[0] > sizes[-1] else []
     sides = [f"{_ranks(ranks)} called {_call(op)}" for op, ranks in parties]
-    name = job.comm_name(group.group)
+    name = comm_name(job, group.group)
     procs = [p for _, ranks in parties for r in ranks if (p := job.proc_in(group.group, r)) is not None]
     what = words([{"coll": "operation", "datatype": "type"}.get(f, f) for f in fields])
-    return job.finding(
+    return new_finding(
+        job,
         "PSM301",
         run=run,
         title=f"collective mismatch in {name} at call {div.index + 1}: {words(sides, 3)}",
@@ -126,9 +129,10 @@ def _mismatch(job: Job, group: SeqGroup, div: SeqDivergence) -> Finding | None:
 def _retyped(
     job: Job, run: int, group: SeqGroup, div: SeqDivergence, one: Mapping[str, Value], other: Mapping[str, Value]
 ) -> Finding:
-    name = job.comm_name(group.group)
+    name = comm_name(job, group.group)
     at = div.ops.index(other)
-    return job.finding(
+    return new_finding(
+        job,
         "PSM301",
         run=run,
         title=(
@@ -229,7 +233,7 @@ def _lag(job: Job, group: SeqGroup) -> Finding | None:
     ours = proof.of(job, run)
     if ours.failed:
         return None  # a rank that failed stops calling, and why is told with the error
-    name = job.comm_name(group.group)
+    name = comm_name(job, group.group)
     last = {r.rank: r for r in group.ranks}
     ahead = sorted(r.rank for r in group.ranks if r.ops == most)
     least = max(behind.values())
@@ -250,7 +254,8 @@ def _lag(job: Job, group: SeqGroup) -> Finding | None:
     many = len(ahead) > 1
     refs: list[Ref | None] = [last[r].last for r in rear[:3]] + [last[r].last for r in ahead[:2]]
     refs += [job.process(p).last for p in procs[:2]] + list(ours.refs[:2])
-    return job.finding(
+    return new_finding(
+        job,
         "PSM302",
         run=run,
         title=(
@@ -324,7 +329,8 @@ def _reported(job: Job) -> list[Finding]:
     ):
         for run, events in by_run(job, sightings(job, code)).items():
             out.append(
-                job.finding(
+                new_finding(
+                    job,
                     code,
                     run=run,
                     title=title,

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from psmkit.analysis.facts.connections import age_of, owes
 from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.naming import name_of, names_of
 from psmkit.analysis.facts.owed import owed
 from psmkit.analysis.inference import proof
+from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import ServiceTally
 from psmkit.model import Finding
@@ -41,16 +43,17 @@ def find(job: Job) -> list[Finding]:
             continue
         rank = job.rank_of(tally.proc)
         out.append(
-            job.finding(
+            new_finding(
+                job,
                 "PSM103",
                 run=run,
-                title=f"{job.who(tally.proc)} stands after Init of a {name} {role} connection: its {message} never came, and {job.whos(waiting)} {'wait' if len(waiting) > 1 else 'waits'} for it",
+                title=f"{name_of(job, tally.proc)} stands after Init of a {name} {role} connection: its {message} never came, and {names_of(job, waiting)} {'wait' if len(waiting) > 1 else 'waits'} for it",
                 confidence=0.9,
                 explanation=(
-                    f"The proxy service of {job.who(tally.proc)} opened a {name} connection ({role}) and served its Init. "
-                    f"Such a connection owes {message} next, and {job.whos(waiting)} {'report' if len(waiting) > 1 else 'reports'} that this process does not answer."
+                    f"The proxy service of {name_of(job, tally.proc)} opened a {name} connection ({role}) and served its Init. "
+                    f"Such a connection owes {message} next, and {names_of(job, waiting)} {'report' if len(waiting) > 1 else 'reports'} that this process does not answer."
                 ),
-                next_step=f"Look at {job.who(tally.proc)}: is it stopped (ps shows T), or where do its threads stand?",
+                next_step=f"Look at {name_of(job, tally.proc)}: is it stopped (ps shows T), or where do its threads stand?",
                 refs=[
                     tally.last_opened,
                     tally.last_served,
@@ -68,8 +71,9 @@ def find(job: Job) -> list[Finding]:
 def _old(job: Job, tally: ServiceTally, run: int, message: str, kind: str, age: int) -> Finding:
     """The Setup follows the Init at once: one that did not come while so much else was printed does not come any more."""
     rank = job.rank_of(tally.proc)
-    who = job.who(tally.proc)
-    return job.finding(
+    who = name_of(job, tally.proc)
+    return new_finding(
+        job,
         "PSM103",
         run=run,
         title=f"the proxy service of {who} served Init of a {kind} connection and never its {message}",

@@ -13,8 +13,10 @@ from collections.abc import Mapping, Sequence
 from psmkit.analysis.facts import outside
 from psmkit.analysis.facts.deaths import FAULTS, Death, collect, signal_name
 from psmkit.analysis.facts.job import Job
-from psmkit.analysis.facts.outside import ranks_text
+from psmkit.analysis.facts.naming import name_of, ranks_text
+from psmkit.analysis.facts.progress import torn_down
 from psmkit.analysis.inference import faults
+from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Event
 from psmkit.model import Finding, Severity
@@ -84,7 +86,7 @@ def _runs(job: Job) -> list[int | None]:
 def _done(job: Job, run: int | None) -> bool:
     """Whether all processes of the run were torn down in good order."""
     procs = job.runs[run].procs if run is not None and run < len(job.runs) else frozenset()
-    return bool(procs) and all(job.torn_down(p) for p in procs)
+    return bool(procs) and all(torn_down(job, p) for p in procs)
 
 
 def _gave_up(job: Job, run: int | None) -> list[Event]:
@@ -118,7 +120,8 @@ def _deaths(job: Job, run: int | None, deaths: Sequence[Death]) -> list[Finding]
     broad = len(origins) > 2 and all(d.signal == signals.SIGKILL and not d.oom for d in origins)
     if broad:
         out.append(
-            job.finding(
+            new_finding(
+                job,
                 "PSM408",
                 run=run,
                 title=f"{ranks_text(d.rank for d in origins if d.rank is not None)} were killed together: the launcher or the scheduler ended the job",
@@ -165,7 +168,7 @@ def _plain_kill(death: Death) -> bool:
 
 def _name(job: Job, death: Death) -> str:
     if death.proc is not None:
-        return job.who(death.proc)
+        return name_of(job, death.proc)
     who = f"rank {death.rank}" if death.rank is not None else "a process"
     place = f"{death.host}:{death.pid}" if death.host and death.pid else f"pid {death.pid}" if death.pid else death.host
     return f"{who} ({place})" if place else who
@@ -184,7 +187,7 @@ def _how(death: Death) -> str:
 
 
 def _crash(job: Job, run: int | None, death: Death, followers: Sequence[Death], together: Sequence[Death]) -> Finding:
-    late = _done(job, run) or (death.proc is not None and job.torn_down(death.proc))
+    late = _done(job, run) or (death.proc is not None and torn_down(job, death.proc))
     where = _frames(job, death)
     ranks = [d.rank for d in (death, *together) if d.rank is not None]
     name = ranks_text(ranks) if together and ranks else _name(job, death)
@@ -203,7 +206,8 @@ def _crash(job: Job, run: int | None, death: Death, followers: Sequence[Death], 
         step = "Take the core dump or the stack that was printed; see which library the top frames are in."
     else:
         step = "Read the last lines of this process: the exception or message before its exit."
-    return job.finding(
+    return new_finding(
+        job,
         "PSM402",
         run=run,
         title=f"{name} {_how(death)}" + (f" in {where}" if where else ""),
@@ -244,7 +248,8 @@ def _frames(job: Job, death: Death) -> str | None:
 
 
 def _stranger(job: Job, run: int | None, death: Death) -> Finding:
-    return job.finding(
+    return new_finding(
+        job,
         "PSM402",
         run=run,
         title=f"the kernel's OOM killer ended process {death.pid}, which is none of the ranks seen",
@@ -261,7 +266,8 @@ def _consequence(job: Job, run: int | None, followers: Sequence[Death], given_up
     ranks = [d.rank for d in followers if d.rank is not None]
     who = ranks_text(ranks) if ranks else "the job"
     why = "after a collective failed or timed out" if given_up else "by a signal from outside"
-    return job.finding(
+    return new_finding(
+        job,
         "PSM408",
         run=run,
         title=f"{who} ended {why}: a consequence, not the cause",
@@ -281,7 +287,7 @@ def _went_on(job: Job, event: Event, proc: int | None, run: int | None) -> bool:
     """Whether whoever printed this line lived on: then it was caught."""
     if proc is None:
         return _done(job, run)
-    if job.torn_down(proc):
+    if torn_down(job, proc):
         return True
     process = job.process(proc)
     return process.stream == event.stream and process.last.seq > event.ref.seq + _WENT_ON
@@ -322,7 +328,8 @@ def _exceptions(
     shared = len(by_rank) > 1 and (nranks is None or 2 * len(by_rank) > nranks)
     what = str(next(iter(by_rank.values())).fields.get("what", ""))[:160]
     return [
-        job.finding(
+        new_finding(
+            job,
             "PSM402",
             run=run,
             title=f"{ranks_text(by_rank)} ended by an uncaught exception: {what}",
@@ -351,7 +358,8 @@ def _helpers(job: Job, run: int | None) -> list[Finding]:
         full = "Bus error" in how
         who = f"rank {rank}" if rank is not None else "a rank"
         out.append(
-            job.finding(
+            new_finding(
+                job,
                 "PSM503" if full else "PSM402",
                 run=run,
                 title=f"a data loader worker of {who} died: {how}" + (" (shared memory ran out)" if full else ""),
@@ -390,7 +398,8 @@ def _cuda(job: Job, run: int | None) -> list[Finding]:
             else [r for r in [outside.global_rank(job, first)] if r is not None]
         )
         out.append(
-            job.finding(
+            new_finding(
+                job,
                 code,
                 run=run,
                 title=f"{text} on {who}" + (f": {told}" if told else ""),
@@ -443,7 +452,8 @@ def _xids(job: Job, run: int | None) -> list[Finding]:
         rank = _rank_of_bus(job, run, bus, event.fields.get("pid"))
         hard = number in _HARD_XIDS
         out.append(
-            job.finding(
+            new_finding(
+                job,
                 "PSM405",
                 run=run,
                 title=f"the GPU at {bus}"
@@ -466,7 +476,8 @@ def _xids(job: Job, run: int | None) -> list[Finding]:
     for event in job.events("sys.kernel.gpu_lost"):
         if job.run_of_event(event) == run and not any(number in _HARD_XIDS for _, number in seen):
             out.append(
-                job.finding(
+                new_finding(
+                    job,
                     "PSM405",
                     run=run,
                     title="a GPU fell off the PCI bus",
@@ -494,7 +505,8 @@ def _torch_errors(job: Job, run: int | None) -> list[Finding]:
     own = bool(texts - set(peer)) and len(ranks) == 1 and not faults.phrase(job, "a peer is named", told)
     events = [*last[:2], *events]
     return [
-        job.finding(
+        new_finding(
+            job,
             "PSM401",
             run=run,
             title=f"NCCL returned an error to {'torch' if torch else 'the framework'} on {ranks_text(ranks) if ranks else 'a rank'}: {told[:160]}",
@@ -541,7 +553,8 @@ def _ended(job: Job, run: int | None) -> list[Finding]:
         if events:
             why = events[0].fields.get("why", events[0].fields.get("host"))
             out.append(
-                job.finding(
+                new_finding(
+                    job,
                     "PSM408",
                     run=run,
                     title=text + (f": {why}" if why is not None and "cancelled" not in names[0] else ""),
@@ -559,7 +572,8 @@ def _tests(job: Job, run: int | None) -> list[Finding]:
     for event in job.events("nccltests.wrong"):
         if job.run_of_event(event) == run:
             out.append(
-                job.finding(
+                new_finding(
+                    job,
                     "PSM401",
                     run=run,
                     title=f"nccl-tests found {event.fields.get('wrong')} wrong values: the data path corrupts data",
@@ -575,7 +589,8 @@ def _tests(job: Job, run: int | None) -> list[Finding]:
     if failures and not warned:
         told = str(failures[0].fields.get("error", "")).rstrip(" /'")
         out.append(
-            job.finding(
+            new_finding(
+                job,
                 "PSM401",
                 run=run,
                 title=f"nccl-tests stopped: {told}",

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from psmkit.analysis.facts import lines
-from psmkit.analysis.facts.job import Job, number
+from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.naming import name_of, names_of
+from psmkit.analysis.facts.printed import number
+from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.inference.sightings import by_run, sightings
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Event
@@ -25,10 +28,11 @@ def find(job: Job) -> list[Finding]:
         if not procs:
             continue
         out.append(
-            job.finding(
+            new_finding(
+                job,
                 "PSM504",
                 run=run,
-                title=f"{job.whos(procs)} ran out of file descriptors or connections",
+                title=f"{names_of(job, procs)} ran out of file descriptors or connections",
                 confidence=0.9,
                 refs=[e.ref for e in events[:6]],
                 procs=procs,
@@ -60,10 +64,11 @@ def _grown(job: Job, proc: int) -> Finding | None:
     count = sum(e.count for e in events)
     if high is None or high < _NEAR_LIMIT or high - low < _GROWN:
         return None
-    return job.finding(
+    return new_finding(
+        job,
         "PSM504",
         run=job.run_of(proc),
-        title=f"the descriptors of {job.who(proc)} grew from {low} to {high} in {count} exchanges",
+        title=f"the descriptors of {name_of(job, proc)} grew from {low} to {high} in {count} exchanges",
         severity=Severity.WARNING,
         confidence=0.75,
         explanation="A descriptor that was imported is closed, and its number is used again. Here the numbers only grow.",

@@ -10,9 +10,11 @@ from collections.abc import Sequence
 
 from psmkit.analysis.facts.deaths import told_by_lab
 from psmkit.analysis.facts.job import Job
-from psmkit.analysis.facts.outside import joined, ranks_text
+from psmkit.analysis.facts.naming import joined, name_of, names_of, ranks_text
+from psmkit.analysis.facts.progress import torn_down
 from psmkit.analysis.facts.stages import stage_of
 from psmkit.analysis.inference import faults
+from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Event
 from psmkit.model import Finding, Severity
@@ -54,17 +56,18 @@ def find(job: Job) -> list[Finding]:
 def _was_needed(job: Job, proc: int, trouble: bool) -> bool:
     """Whether the others could not go on without it: it was in the middle of an init, or they said so."""
     ours = job.instances_of.get(proc, [])
-    if job.torn_down(proc):
+    if torn_down(job, proc):
         return False
     return trouble or any(i.start is not None and i.complete is None for i in ours)
 
 
 def _died(job: Job, run: int | None, died: dict[int, Event], said: Sequence[Event]) -> Finding:
     ranks = sorted(r for p in died if (r := job.rank_of(p)) is not None)
-    who = job.whos(sorted(died))
-    where = "; ".join(f"{job.who(p)} in stage {stage_of(job, p)}" for p in sorted(died))
-    words = joined(f"{job.who(e.proc)}: {faults.body(job, e)}" for e in said[:_MOST_SAID])
-    return job.finding(
+    who = names_of(job, sorted(died))
+    where = "; ".join(f"{name_of(job, p)} in stage {stage_of(job, p)}" for p in sorted(died))
+    words = joined(f"{name_of(job, e.proc)}: {faults.body(job, e)}" for e in said[:_MOST_SAID])
+    return new_finding(
+        job,
         "PSM402",
         run=run,
         title=f"{who} died: the record has no clean end, and the others ended by themselves",
@@ -85,10 +88,11 @@ def _died(job: Job, run: int | None, died: dict[int, Event], said: Sequence[Even
 
 def _unclean(job: Job, run: int | None, died: dict[int, Event]) -> Finding:
     many = len(died) > 1
-    return job.finding(
+    return new_finding(
+        job,
         "PSM402",
         run=run,
-        title=f"{job.whos(sorted(died))} ended without closing {'their records' if many else 'its record'}",
+        title=f"{names_of(job, sorted(died))} ended without closing {'their records' if many else 'its record'}",
         severity=Severity.WARNING,
         confidence=0.5,
         explanation="They were killed, crashed, or called _exit, together with the rest of the job for all that is known: launchers end a job like this."

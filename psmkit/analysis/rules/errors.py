@@ -11,9 +11,13 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from psmkit.analysis.facts import settings
-from psmkit.analysis.facts.job import Job, number
+from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.naming import name_of, names_of
+from psmkit.analysis.facts.printed import number
+from psmkit.analysis.facts.progress import progress_of, torn_down
 from psmkit.analysis.inference import blame, faults
 from psmkit.analysis.inference.faults import Cascade
+from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.inference.known import issue_of
 from psmkit.analysis.inference.suspects import suspect
 from psmkit.analysis.registry import rule
@@ -89,29 +93,27 @@ def _order(job: Job, run: int, cascade: Cascade, among: Sequence[Cascade]) -> tu
     times = [c.first.event.time for c in among]
     stamp = (cascade.first.event.time or "") if all(times) else ""
     # a rank whose own error is not the last link of somebody else's
-    return (bare, -len(blamers), stamp, job.progress_of(cascade.proc), job.rank_of(cascade.proc) or 0, cascade.proc)
+    return (bare, -len(blamers), stamp, progress_of(job, cascade.proc), job.rank_of(cascade.proc) or 0, cascade.proc)
 
 
 def _code(job: Job, cascade: Cascade) -> str:
     event, known = cascade.first.event, cascade.first.known
     if cascade.first.chain:
         return "PSM401"
+    named = known.finding if known is not None else None
     text = faults.body(job, event)
-    cuda = known is not None and known.finding == "PSM405"
     memory = faults.phrase(job, "out of memory", text)
-    if memory is not None or (cuda and _cuda_number(cascade) == _CUDA_OOM):
+    if memory is not None or (named == "PSM405" and _cuda_number(cascade) == _CUDA_OOM):
         return "PSM509"
-    if known is None or known.finding in (None, "PSM405"):
+    if named in (None, "PSM405"):
         imported = faults.phrase(job, "import of a buffer", text)
         if imported is not None and imported.finding is not None:
             return imported.finding
-    if known is not None and known.finding == "PSM401":
+    if named == "PSM401":
         used_up = faults.phrase(job, "used up", text)
         if used_up is not None and used_up.finding is not None:
             return used_up.finding
-    if known is not None and known.finding is not None and CODES[known.finding].names_origin:
-        return known.finding
-    return "PSM401"
+    return named if named is not None and CODES[named].names_origin else "PSM401"
 
 
 def _cuda_number(cascade: Cascade) -> int | None:
@@ -175,14 +177,14 @@ def _finding(
     if not guilty and known is not None and known.name == "bootstrap.truncated" and len(set(named)) == 1:
         # who expects less than its peer sends has fewer connections to make: a send or recv of its own is missing
         guilty = list(named)
-    explanation = f"{job.whos(procs)} reported this first cause."
+    explanation = f"{names_of(job, procs)} reported this first cause."
     # what is harmless as a rule was not so here
     sure = known is not None and known.severity not in ("harmless", "info") and not faults.unknown(event)
     if known is not None and known.meaning and sure:
         explanation += f" {known.meaning}"
     explanation += _route(cascade)
     if victims:
-        explanation += f" The errors of {job.whos(victims)} follow from it."
+        explanation += f" The errors of {names_of(job, victims)} follow from it."
     confidence = 0.95 if cascade.own is True else 0.7
     if cascade.first.chain:
         confidence = 0.75
@@ -191,10 +193,11 @@ def _finding(
     elif rivals:
         confidence -= 0.1
     step = known.next_step if known is not None and known.next_step and sure else None
-    return job.finding(
+    return new_finding(
+        job,
         code,
         run=run,
-        title=f"{job.whos(procs)} {what}",
+        title=f"{names_of(job, procs)} {what}",
         severity=Severity.ERROR,
         confidence=round(confidence, 2),
         explanation=explanation,
@@ -270,7 +273,7 @@ def _links_down(job: Job, run: int | None) -> list[int]:
         and c.first.known.blames == "self"
         and c.severity in ("warning", "error")
         and job.run_of(c.proc) == run
-        and not job.torn_down(c.proc)
+        and not torn_down(job, c.proc)
     }
     return sorted(procs)
 
@@ -323,14 +326,15 @@ def _consequences(job: Job, run: int, after: Sequence[Cascade]) -> Finding:
     # nobody to follow the blame to: the reporting rank's own link may be the broken one
     unclear = not named and known is not None and known.blames == "unknown"
     peer = not lead.first.chain and (known is None or faults.unknown(lead.first.event) or _elsewhere(known))
-    return job.finding(
+    return new_finding(
+        job,
         code,
         run=run,
-        title=f"{job.who(lead.proc)} {'failed because of a peer' if peer else 'failed'}: {said}{whom}",
+        title=f"{name_of(job, lead.proc)} {'failed because of a peer' if peer else 'failed'}: {said}{whom}",
         severity=Severity.ERROR,
         confidence=0.65,
         explanation=(
-            f"{job.whos(procs)} report errors that {'another process caused' if peer else 'follow from something else'}, and no log holds the cause."
+            f"{names_of(job, procs)} report errors that {'another process caused' if peer else 'follow from something else'}, and no log holds the cause."
             f"{_route(lead)}"
             + (
                 f" {known.meaning}"
@@ -374,10 +378,11 @@ def _survived(job: Job, run: int) -> list[Finding]:
         if not CODES[code].survived:
             continue
         out.append(
-            job.finding(
+            new_finding(
+                job,
                 code,
                 run=run,
-                title=f"{job.whos(procs)} warned {times} time{'s' if times > 1 else ''}{', and the job went on' if went_on else ''}: {faults.body(job, first.first.event)}",
+                title=f"{names_of(job, procs)} warned {times} time{'s' if times > 1 else ''}{', and the job went on' if went_on else ''}: {faults.body(job, first.first.event)}",
                 severity=Severity.WARNING if bad else Severity.INFO,
                 confidence=0.6 if bad else 0.4,
                 explanation=(

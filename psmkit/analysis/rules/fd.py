@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from psmkit.analysis.facts.job import Job, words
+from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.naming import name_of, names_of, words
 from psmkit.analysis.inference import proof
+from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.inference.sightings import by_run, sightings, told_by_errors
 from psmkit.analysis.inference.waits import Wait, fd_wait
 from psmkit.analysis.registry import rule
@@ -41,7 +43,8 @@ def find(job: Job) -> list[Finding]:
         pairs = words([f"{_rank(w.rank)} from {_rank(w.target_rank)}" for w in waits], 4)
         number = "1 fd exchange" if len(waits) == 1 else f"{len(waits)} fd exchanges"
         out.append(
-            job.finding(
+            new_finding(
+                job,
                 "PSM701",
                 run=run,
                 title=f"the log ends with {number} open ({pairs})",
@@ -61,8 +64,8 @@ def _rank(rank: int | None) -> str:
 def _lost(job: Job, items: list[tuple[FdExchange, Wait]]) -> Finding:
     items.sort(key=lambda item: -item[1].age)
     fd, wait = items[0]
-    client = job.who(fd.client) if fd.client is not None else _rank(wait.rank)
-    server = job.who(wait.target) if wait.target is not None else _rank(wait.target_rank)
+    client = name_of(job, fd.client) if fd.client is not None else _rank(wait.rank)
+    server = name_of(job, wait.target) if wait.target is not None else _rank(wait.target_rank)
     more = f", and {len(items) - 1} more like it" if len(items) > 1 else ""
     # the log of the service must be there to say that it did not read the request
     blind = wait.target is None
@@ -90,7 +93,8 @@ def _lost(job: Job, items: list[tuple[FdExchange, Wait]]) -> Finding:
     if wait.run is not None:
         refs += proof.of(job, wait.run).refs[:2]
     sure = proof.aged(wait.age, job.scan.totals.max_fd_age)
-    return job.finding(
+    return new_finding(
+        job,
         "PSM102",
         run=wait.run,
         title=f"{client} waits for a file descriptor from {server} (opId 0x{fd.op:x}{more}): {what}",
@@ -125,10 +129,11 @@ def _reported(job: Job) -> list[Finding]:
             continue
         procs = sorted({e.proc for e in ours})
         out.append(
-            job.finding(
+            new_finding(
+                job,
                 "PSM102",
                 run=run,
-                title=f"an fd exchange of {job.whos(procs)} failed",
+                title=f"an fd exchange of {names_of(job, procs)} failed",
                 confidence=0.7,
                 explanation="A rank reports that a request for a file descriptor, or the socket it goes over, failed.",
                 refs=[e.ref for e in ours[:6]],

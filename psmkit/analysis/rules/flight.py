@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from psmkit.analysis.facts import foreign, outside
+from psmkit.analysis.facts import foreign
 from psmkit.analysis.facts.job import Job
-from psmkit.analysis.facts.outside import ranks_text
+from psmkit.analysis.facts.naming import joined, ranks_text
+from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.registry import rule
 from psmkit.logparse.foreign.types import FlightDump, FlightEntry
 from psmkit.model import Evidence, Finding, Severity
@@ -87,7 +88,8 @@ def find(job: Job) -> list[Finding]:
     if nameless and len(recorded) > 1:
         out.append(
             _with(
-                job.finding(
+                new_finding(
+                    job,
                     "PSM604",
                     run=run,
                     title=f"{len(nameless)} flight recorder dumps do not tell their rank and were left out",
@@ -201,7 +203,8 @@ def _collectives(job: Job, group: _Group, run: int | None, lasting: bool) -> lis
     proven = lasting or bool(absent)
     return [
         _with(
-            job.finding(
+            new_finding(
+                job,
                 "PSM305",
                 run=run,
                 title=f"{what} was called by {'all ranks' if not absent else 'all ranks that left a dump'} and is not complete on {ranks_text(m.rank for m in waiting)}"
@@ -249,9 +252,10 @@ def _behind(
                     member.path, 1, f"rank {member.rank}: last collective of group {group.name} is {member.enqueued}"
                 )
             )
-    numbers = outside.joined(str(n) for n in sorted({m.enqueued for m in behind}))
+    numbers = joined(str(n) for n in sorted({m.enqueued for m in behind}))
     return _with(
-        job.finding(
+        new_finding(
+            job,
             "PSM302",
             run=run,
             title=f"{ranks_text(ranks)} never called {what}: {ranks_text(m.rank for m in waiting)} wait{'s' if len(waiting) == 1 else ''} there",
@@ -276,7 +280,8 @@ def _scheduled(
 ) -> Finding:
     ranks = [m.rank for m in late]
     return _with(
-        job.finding(
+        new_finding(
+            job,
             "PSM302",
             run=run,
             title=f"{what} has started on {ranks_text(m.rank for m in started)} and not on {ranks_text(ranks)}",
@@ -313,12 +318,13 @@ def _divergence(job: Job, group: _Group, run: int | None) -> Finding | None:
         odd = [m.rank for kind in kinds[1:] for m, _ in kind]
         parts = [f"{ranks_text(m.rank for m, _ in kind)} called {_describe(kind[0][1])}" for kind in kinds[:_SHOWN]]
         return _with(
-            job.finding(
+            new_finding(
+                job,
                 "PSM301",
                 run=run,
-                title=f"collective mismatch at number {seq} of {group.title}: {outside.joined(parts)}",
+                title=f"collective mismatch at number {seq} of {group.title}: {joined(parts)}",
                 confidence=0.93,
-                explanation=f"The flight recorders of {group.title} agree up to number {seq - 1} and part there: {outside.joined(parts)}.",
+                explanation=f"The flight recorders of {group.title} agree up to number {seq - 1} and part there: {joined(parts)}.",
                 ranks=sorted(m.rank for m, _ in here),
                 procs=_procs(job, run, (m.rank for m, _ in here)),
                 culprits=sorted(odd) if len(kinds[0]) > len(odd) else [],
@@ -354,7 +360,8 @@ def _pairs(job: Job, group: _Group, run: int | None) -> list[Finding]:
         member, entry = here[0]
         out.append(
             _with(
-                job.finding(
+                new_finding(
+                    job,
                     "PSM303",
                     run=run,
                     title=f"{len(here) - there} {side}{'s' if len(here) - there > 1 else ''} between ranks {src} and {dst} of {group.title} wait: rank {owes} never called the other side",

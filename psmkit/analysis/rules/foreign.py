@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from psmkit.analysis.facts import foreign
 from psmkit.analysis.facts.job import Job
+from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.registry import rule
 from psmkit.model import Evidence, Finding
 
@@ -23,7 +24,8 @@ def find(job: Job) -> list[Finding]:
         why = item.error or (
             "it is larger than what is read of one input" if item.truncated else "nothing in it could be read"
         )
-        finding = job.finding(
+        finding = new_finding(
+            job,
             "PSM604",
             run=None,
             title=f"{item.path} ({item.kind}) was not read{' to its end' if item.truncated else ''}: {why}",

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 
 from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.naming import name_of
+from psmkit.analysis.facts.progress import torn_down
 from psmkit.analysis.inference import faults
+from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.inference.known import issue_of
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Event, Ref
@@ -69,15 +72,16 @@ def _finding(job: Job, proc: int, events: list[Event]) -> Finding:
     run = job.run_of(proc)
     # the thread that accepted it may be lost to the ranks it serves
     after, silence = _afterwards(job, first)
-    survived = job.torn_down(proc) or (run is not None and _went_on(job, proc, events[-1]))
+    survived = torn_down(job, proc) or (run is not None and _went_on(job, proc, events[-1]))
     rank = job.rank_of(proc)
     times = len(events)
     sender = first.fields.get("addr")
     source = f" from {sender}" if isinstance(sender, str) else ""
-    return job.finding(
+    return new_finding(
+        job,
         "PSM106",
         run=run,
-        title=f'a client that is not NCCL{source} reached a port of {job.who(proc)}: "{shown}" is {protocol}',
+        title=f'a client that is not NCCL{source} reached a port of {name_of(job, proc)}: "{shown}" is {protocol}',
         severity=Severity.WARNING if survived else Severity.ERROR,
         confidence=0.7 if survived else 0.85,
         explanation=(

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.ledgers import foreign
+from psmkit.analysis.facts.naming import name_of, names_of
 from psmkit.analysis.inference import proof
+from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.inference.sightings import by_run, sightings, told_by_errors
 from psmkit.analysis.registry import rule
 from psmkit.model import Finding, Severity
@@ -24,10 +26,11 @@ def find(job: Job) -> list[Finding]:
         key = " ".join(f"0x{k:x}" if isinstance(k, int) and k > 4096 else str(k) for k in used.key)
         rank = job.rank_of(used.proc)
         out.append(
-            job.finding(
+            new_finding(
+                job,
                 "PSM507",
                 run=job.run_of(used.proc),
-                title=f"{job.who(used.proc)} uses {used.ledger.removeprefix('handle.')} {key}, which was born in {job.who(born.proc)}",
+                title=f"{name_of(job, used.proc)} uses {used.ledger.removeprefix('handle.')} {key}, which was born in {name_of(job, born.proc)}",
                 confidence=0.9,
                 explanation="It was made by the one process and used by the other, which never made one of that value: a struct with local handles crossed the border.",
                 refs=[born.opened, used.imported],
@@ -43,10 +46,11 @@ def find(job: Job) -> list[Finding]:
         procs = sorted({e.proc for e in ours})
         done = run is not None and proof.done(job, run)
         out.append(
-            job.finding(
+            new_finding(
+                job,
                 "PSM507",
                 run=run,
-                title=f"{job.whos(procs)} used a handle that is not its own, or no longer valid",
+                title=f"{names_of(job, procs)} used a handle that is not its own, or no longer valid",
                 severity=Severity.INFO if done else Severity.WARNING,
                 confidence=0.6,
                 refs=[e.ref for e in ours[:6]],

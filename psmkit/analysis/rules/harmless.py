@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 
 from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.naming import names_of
 from psmkit.analysis.inference import faults
+from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.inference.known import issue_of
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Event, Ref
@@ -56,7 +58,8 @@ def _remarks(job: Job, run: int | None, kinds: list[list[Event]]) -> Finding:
         for events in kinds
         if (known := faults.message(job, events[0].name)) is not None and known.meaning
     ]
-    return job.finding(
+    return new_finding(
+        job,
         "PSM801",
         run=run,
         title=f"harmless: {faults.body(job, first)}{more}",
@@ -81,13 +84,14 @@ def _finding(job: Job, run: int | None, events: list[Event], step: Event | None)
         title = f"harmless return code: {faults.body(job, first)}"
     if step is not None:
         meaning += " The chain of return codes below it belongs to it."
-    return job.finding(
+    return new_finding(
+        job,
         "PSM801",
         run=run,
         title=title,
         severity=Severity.INFO,
         confidence=0.8,
-        explanation=f"{meaning} Seen {times} time{'s' if times > 1 else ''}{f' on {job.whos(procs)}' if procs else ''}.",
+        explanation=f"{meaning} Seen {times} time{'s' if times > 1 else ''}{f' on {names_of(job, procs)}' if procs else ''}.",
         next_step=(known.next_step if known is not None and known.next_step and known.severity == "harmless" else "")
         or None,
         refs=[first.ref, step.ref if step is not None else None, *(e.ref for e in events[1:2])],

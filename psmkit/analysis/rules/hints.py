@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from psmkit.analysis.facts.job import Job, words
+from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.naming import words
 from psmkit.analysis.facts.start import past_bootstrap
 from psmkit.analysis.inference import proof
+from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.inference.sightings import by_run, sightings
 from psmkit.analysis.inference.waits import waits
 from psmkit.analysis.registry import rule
@@ -29,7 +31,8 @@ def _missing(job: Job) -> list[Finding]:
         starts = [i.start or i.complete for i in job.members.get(run.world, [])[:2]] if run.world is not None else []
         many = len(missing) > 1
         out.append(
-            job.finding(
+            new_finding(
+                job,
                 "PSM702",
                 run=run.index,
                 title=f"the {'logs' if many else 'log'} of rank{'s' if many else ''} {words(missing, 10)} of {run.nranks} {'are' if many else 'is'} missing",
@@ -61,7 +64,8 @@ def _data_plane(job: Job) -> list[Finding]:
         descriptors = sum(c.count for c in fds)
         also = f" and {descriptors} fd {'exchange' if descriptors == 1 else 'exchanges'}" if descriptors else ""
         out.append(
-            job.finding(
+            new_finding(
+                job,
                 "PSM703",
                 run=run.index,
                 title=f"the control plane is clean ({answered} proxy calls{also} complete), and the data plane is not in the log",
@@ -95,7 +99,8 @@ def _response_sizes(job: Job) -> list[Finding]:
         if sent < 2 * received - 32 or sent < 128:
             continue
         out.append(
-            job.finding(
+            new_finding(
+                job,
                 "PSM704",
                 run=run.index,
                 title=f"send-side Setup answers have {sent} bytes and recv-side ones {received}: as large as a whole private struct",
@@ -113,7 +118,8 @@ def _torn(job: Job) -> list[Finding]:
         return []
     parts = [f"{n} {what}" for n, what in ((totals.torn, "torn"), (totals.glued, "glued")) if n]
     return [
-        job.finding(
+        new_finding(
+            job,
             "PSM705",
             run=0 if len(job.runs) == 1 else None,
             title=f"{' and '.join(parts)} {'line' if totals.torn + totals.glued == 1 else 'lines'} in the log",
@@ -132,7 +138,8 @@ def _mute_dumps(job: Job) -> list[Finding]:
         if shown:
             continue
         out.append(
-            job.finding(
+            new_finding(
+                job,
                 "PSM604",
                 run=run,
                 title="a proxy dump shows no operation: it prints the state of one communicator only"

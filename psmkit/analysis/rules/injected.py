@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from psmkit.analysis.facts.job import Job, number
+from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.naming import name_of
+from psmkit.analysis.facts.printed import number
+from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Event
 from psmkit.model import Finding, Severity
@@ -40,10 +43,11 @@ def find(job: Job) -> list[Finding]:
 def _finding(job: Job, proc: int, site: str, action: str, events: list[Event], over: Event | None) -> Finding:
     calls = [n for e in events if (n := number(e.fields, "nth")) is not None]
     when = f"call {calls[0]}" if len(events) == 1 and calls else f"{len(events)} calls, the first is number {calls[0]}"
-    return job.finding(
+    return new_finding(
+        job,
         "PSM605",
         run=job.run_of(proc),
-        title=f"{job.who(proc)}: {site} {_DID.get(action, f'met the fault {action}')} by PSM_FAULTS ({when})",
+        title=f"{name_of(job, proc)}: {site} {_DID.get(action, f'met the fault {action}')} by PSM_FAULTS ({when})",
         severity=Severity.INFO if action in _DELAYS else Severity.WARNING,
         # It is what was done; whether the rest follows from it is for the other findings to say.
         confidence=0.95,

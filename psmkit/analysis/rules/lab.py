@@ -9,9 +9,11 @@ import re
 from collections import defaultdict
 from collections.abc import Sequence
 
-from psmkit.analysis.facts.job import Job, number
-from psmkit.analysis.facts.outside import joined, ranks_text
+from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.naming import joined, ranks_text
+from psmkit.analysis.facts.printed import number
 from psmkit.analysis.inference import steps
+from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Event, Ref
 from psmkit.model import Finding, Severity
@@ -81,7 +83,8 @@ def _deaths(job: Job, run: int, died: Sequence[Event], failed: Sequence[Event]) 
         rank, stage = _rank(event), str(event.fields.get("stage"))
         survivors = joined(f"rank {_rank(e)} in stage {e.fields.get('stage')}: {_told(e)}" for e in (own or failed)[:3])
         out.append(
-            job.finding(
+            new_finding(
+                job,
                 "PSM402",
                 run=run,
                 title=f"rank {rank} died by {event.fields.get('signame')} in stage {stage}",
@@ -113,7 +116,8 @@ def _standing(job: Job, run: int, words: dict[str, list[Event]]) -> list[Finding
         state = stopped[0].fields.get("state")
         many = len(ranks) > 1
         out.append(
-            job.finding(
+            new_finding(
+                job,
                 "PSM304",
                 run=run,
                 title=f"{ranks_text(ranks)} {'are' if many else 'is'} stopped (process state {state}) in stage {stage}"
@@ -131,7 +135,8 @@ def _standing(job: Job, run: int, words: dict[str, list[Event]]) -> list[Finding
         out.append(_hung(job, run, hung, waits, words["lab.rank.failed"], _long(words["lab.run.expired"])))
     elif waits and words["lab.run.expired"]:
         out.append(
-            job.finding(
+            new_finding(
+                job,
                 "PSM304",
                 run=run,
                 title=f"{ranks_text(map(_rank, waits))} wait, and not for the same: {words['lab.run.expired'][0].fields.get('why')}",
@@ -171,7 +176,8 @@ def _hung(
         first = waits[0].fields
         title += f"; {ranks_text(map(_rank, waits))} {'wait' if len(waits) > 1 else 'waits'} for that in {first.get('what')} {first.get('name')}"
     said = joined(f"rank {_rank(e)}: {_told(e)}" for e in failed[:3])
-    return job.finding(
+    return new_finding(
+        job,
         "PSM304",
         run=run,
         title=title,
@@ -231,7 +237,8 @@ def _failures(job: Job, run: int, failed: Sequence[Event], consequence: bool) ->
     if wrong:
         sender = _sender(wrong)
         out.append(
-            job.finding(
+            new_finding(
+                job,
                 "PSM401",
                 run=run,
                 title=f"data that arrived at {ranks_text(map(_rank, wrong))} is wrong: {wrong[0].fields.get('reason')}",
@@ -253,7 +260,8 @@ def _failures(job: Job, run: int, failed: Sequence[Event], consequence: bool) ->
         damaged = _DAMAGED.search(reason)
         blamed = [] if damaged else [int(named[1]) if named else rank]
         out.append(
-            job.finding(
+            new_finding(
+                job,
                 "PSM401",
                 run=run,
                 title=f"rank {rank} failed in stage {first.fields.get('stage')}: {_told(first)}",
@@ -295,7 +303,8 @@ def _left(job: Job, run: int, words: dict[str, list[Event]]) -> list[Finding]:
 
 
 def _kept(job: Job, run: int, events: Sequence[Event], title: str) -> Finding:
-    return job.finding(
+    return new_finding(
+        job,
         "PSM505",
         run=run,
         title=title,

@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections import defaultdict
 
 from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.naming import name_of
+from psmkit.analysis.facts.progress import torn_down
+from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import LedgerEntry
 from psmkit.model import Finding
@@ -36,7 +39,7 @@ def find(job: Job) -> list[Finding]:
     """PSM505 and PSM506."""
     left: dict[tuple[int, str], list[LedgerEntry]] = defaultdict(list)
     for entry in job.scan.ledger:
-        if entry.opens > entry.closes and entry.opened is not None and job.torn_down(entry.proc):
+        if entry.opens > entry.closes and entry.opened is not None and torn_down(job, entry.proc):
             left[(entry.proc, entry.ledger)].append(entry)
     out = []
     for (proc, ledger), entries in sorted(left.items()):
@@ -49,10 +52,11 @@ def find(job: Job) -> list[Finding]:
         last = max(ends, key=lambda ref: ref.seq, default=None)
         verb = "was" if open_ == 1 else "were"
         out.append(
-            job.finding(
+            new_finding(
+                job,
                 "PSM506" if registration else "PSM505",
                 run=job.run_of(proc),
-                title=f"{open_} {_name(ledger, open_)} of {job.who(proc)} {verb} never {'released' if registration else 'freed'}, and its communicators are gone",
+                title=f"{open_} {_name(ledger, open_)} of {name_of(job, proc)} {verb} never {'released' if registration else 'freed'}, and its communicators are gone",
                 confidence=0.8,
                 explanation=f"This ledger has {opens} opened and {closes} closed in all, so its closing lines are in the log; these have none.",
                 refs=[*(e.opened for e in entries[:5]), last],

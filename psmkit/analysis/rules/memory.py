@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 
-from psmkit.analysis.facts.job import Job, number
+from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.naming import name_of, names_of
+from psmkit.analysis.facts.places import hosts_of
+from psmkit.analysis.facts.printed import number
 from psmkit.analysis.inference import proof
+from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.inference.sightings import by_run, sightings, told_by_errors
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Event, Ref
@@ -78,20 +82,19 @@ def _attach(job: Job) -> list[Finding]:
         if broken:
             why = "The name is not one that NCCL makes, or the size is 0: a descriptor of cuMem memory was read as the name of a file. "
             if cumem and files:
-                why += f"On {host} {job.whos(cumem)} share host memory by cuMem and {job.whos(files)} by files in /dev/shm."
+                why += f"On {host} {names_of(job, cumem)} share host memory by cuMem and {names_of(job, files)} by files in /dev/shm."
             else:
                 why += "Some rank of this host shares host memory in another way than this one."
         elif owner is not None:
-            why = (
-                f"{job.who(owner)} created it: it was removed since, or the two processes do not see the same /dev/shm."
-            )
+            why = f"{name_of(job, owner)} created it: it was removed since, or the two processes do not see the same /dev/shm."
         else:
             why = "No rank whose log is here created that name: its creator failed, has no log here, or has another /dev/shm."
         out.append(
-            job.finding(
+            new_finding(
+                job,
                 "PSM501",
                 run=run,
-                title=f"{job.whos(procs)} could not attach to shared memory {_shown(name)}"
+                title=f"{names_of(job, procs)} could not attach to shared memory {_shown(name)}"
                 + (
                     ", which is no segment name: the mode of sharing differs"
                     if broken
@@ -120,7 +123,7 @@ def _split(job: Job) -> list[Finding]:
     attaches = _attaches(job)
     failed = {job.run_of(e.proc) for e in attaches if e.proc >= 0}
     for run in job.runs:
-        for host in job.hosts(run.index):
+        for host in hosts_of(job, run.index):
             cumem, files = _modes(job, run.index, host)
             if not cumem or not files or cumem == files:
                 continue
@@ -132,10 +135,11 @@ def _split(job: Job) -> list[Finding]:
             refs = [_first(job, _CUMEM, run.index, only[0]), _first(job, (*_FALLBACK, *_MMAP), run.index, only[1])]
             small = only[1] if len(only[1]) <= len(only[0]) else only[0]
             out.append(
-                job.finding(
+                new_finding(
+                    job,
                     "PSM502",
                     run=run.index,
-                    title=f"shared memory mode split on {host or 'one host'}: {job.whos(only[0])} by cuMem, {job.whos(only[1])} by files in /dev/shm",
+                    title=f"shared memory mode split on {host or 'one host'}: {names_of(job, only[0])} by cuMem, {names_of(job, only[1])} by files in /dev/shm",
                     severity=None if hurt else Severity.INFO if done else Severity.WARNING,
                     confidence=0.95 if hurt else 0.7,
                     explanation=(
@@ -191,10 +195,11 @@ def _full_on(job: Job, run: int, host: str, failed: list[Event]) -> Finding:
     each = max([*sizes.values(), *wanted.values()], default=0)
     full = reason is None or "space" in reason.lower()
     done = proof.done(job, run)
-    return job.finding(
+    return new_finding(
+        job,
         "PSM503",
         run=run,
-        title=f"{job.whos(procs)} could not make a shared memory segment of {_size(max(wanted.values(), default=0))} on {host or 'its host'}"
+        title=f"{names_of(job, procs)} could not make a shared memory segment of {_size(max(wanted.values(), default=0))} on {host or 'its host'}"
         + (": /dev/shm is full" if full else f": {reason}"),
         severity=Severity.WARNING if done else None,
         confidence=0.95 if full else 0.85,
@@ -240,10 +245,11 @@ def _reported(job: Job, code: str, what: str) -> list[Finding]:
             continue
         procs = sorted({e.proc for e in ours})
         out.append(
-            job.finding(
+            new_finding(
+                job,
                 code,
                 run=run,
-                title=f"{job.whos(procs)}: {what}",
+                title=f"{names_of(job, procs)}: {what}",
                 severity=Severity.INFO if proof.done(job, run) else Severity.WARNING,
                 confidence=0.7,
                 refs=[e.ref for e in ours[:6]],
@@ -267,10 +273,11 @@ def _sizes(job: Job) -> list[Finding]:
         procs = sorted({e.proc for e in ours})
         sizes = f" ({got} bytes instead of {want})" if got is not None and want is not None else ""
         out.append(
-            job.finding(
+            new_finding(
+                job,
                 "PSM105",
                 run=run,
-                title=f"{job.whos(procs)} got a message of another size than expected{sizes}",
+                title=f"{names_of(job, procs)} got a message of another size than expected{sizes}",
                 confidence=0.85,
                 explanation=(
                     "The peer sent what belongs to another step: it skipped or added a call (a recv that was not posted when connections were made), "

@@ -11,7 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from psmkit.analysis.facts.job import Job, number
+from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.naming import name_of
+from psmkit.analysis.facts.printed import number
+from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Event
 from psmkit.model import Finding, Severity
@@ -103,7 +106,7 @@ class _End:
 
     @property
     def who(self) -> str:
-        return f"rank {self.rank}" if self.rank is not None else self.job.who(self.proc)
+        return f"rank {self.rank}" if self.rank is not None else name_of(self.job, self.proc)
 
     @property
     def peer(self) -> str:
@@ -200,7 +203,8 @@ class _Connection:
         known = {r for end in self.ends if (r := end.rank) is not None}
         known |= {p for end in self.ends if (p := end.row["peer"]) >= 0}
         alone = _MISSING if len(self.ends) == 1 else ""
-        return self.job.finding(
+        return new_finding(
+            self.job,
             code,
             run=self.job.run_of_event(first.row.event),
             title=f"net {self.title}: {what}",

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from psmkit.analysis.facts.job import Job, number
+from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.naming import name_of, names_of
+from psmkit.analysis.facts.printed import number
 from psmkit.analysis.inference import blame, faults
+from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.inference.known import issue_of
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Event
@@ -49,13 +52,14 @@ def _retries(job: Job, run: int) -> list[Finding]:
         at = blame.target(job, events[0])
         whom = f"the process at {addr}" if addr else "a peer"
         if at is not None and at.rank is not None:
-            whom = job.who(at.proc) if at.proc is not None else f"rank {at.rank}"
+            whom = name_of(job, at.proc) if at.proc is not None else f"rank {at.rank}"
         why = str(events[-1].fields.get("err", "")) or "an error"
         out.append(
-            job.finding(
+            new_finding(
+                job,
                 "PSM203",
                 run=run,
-                title=f"{job.whos(procs)} cannot reach {whom}: {why}, again and again",
+                title=f"{names_of(job, procs)} cannot reach {whom}: {why}, again and again",
                 confidence=0.75,
                 explanation=(
                     f"The last attempt in the log is number {_tries(events)}, and nothing else was printed after it. "
@@ -109,10 +113,11 @@ def _signs(job: Job, run: int) -> list[Finding]:
         procs = sorted({e.proc for e in events})
         times = sum(e.count for e in events)
         out.append(
-            job.finding(
+            new_finding(
+                job,
                 code,
                 run=run,
-                title=f"{job.whos(procs)} saw network trouble {times} time{'s' if times > 1 else ''}: {faults.body(job, events[0])}",
+                title=f"{names_of(job, procs)} saw network trouble {times} time{'s' if times > 1 else ''}: {faults.body(job, events[0])}",
                 severity=Severity.WARNING,
                 confidence=0.6,
                 explanation=(known.meaning if known is not None and known.meaning else "") or None,

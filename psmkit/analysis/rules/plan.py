@@ -7,7 +7,9 @@ pair must plan the same, equally often. Bytes below zero say that there is nothi
 from __future__ import annotations
 
 from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.naming import names_of
 from psmkit.analysis.inference import proof
+from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.inference.plans import OddHalf, Plans, Side, of
 from psmkit.analysis.inference.sightings import by_run, sightings
 from psmkit.analysis.registry import rule
@@ -26,10 +28,11 @@ def find(job: Job) -> list[Finding]:
     for index, events in by_run(job, (e for e in sightings(job, "PSM306") if e.proc >= 0)).items():
         procs = sorted({e.proc for e in events})
         out.append(
-            job.finding(
+            new_finding(
+                job,
                 "PSM306",
                 run=index,
-                title=f"the proxy of {job.whos(procs)} was given operations out of order",
+                title=f"the proxy of {names_of(job, procs)} was given operations out of order",
                 confidence=0.85,
                 explanation="NCCL complains about the list of operations that a plan gave to the proxy.",
                 refs=[e.ref for e in events[:6]],
@@ -58,7 +61,8 @@ def _compare(job: Job, run: int, plans: Plans) -> list[Finding]:
 def _odd(job: Job, run: int, odd: OddHalf) -> Finding:
     times = "once" if odd.lacks.empty == 1 else f"{odd.lacks.empty} times"
     other = f"rank {odd.peer} {'sends to it' if odd.what == 'recv' else 'expects it'}"
-    return job.finding(
+    return new_finding(
+        job,
         "PSM303",
         run=run,
         title=f"rank {odd.rank} left out a {odd.what} {'from' if odd.what == 'recv' else 'to'} rank {odd.peer} {times}: {other} in every round and waits for the one that is missing",
@@ -87,7 +91,8 @@ def _pair(job: Job, run: int, src: int, dst: int, plans: Plans) -> Finding | Non
         if str(one).startswith(str(other)) or str(other).startswith(str(one)):
             return None  # digits are lost: a torn line
         odd = plans.odd_of((src, one), (dst, other))
-        return job.finding(
+        return new_finding(
+            job,
             "PSM303",
             run=run,
             title=f"rank {src} plans to send {one} bytes to rank {dst}, which plans to receive {other}",
@@ -131,7 +136,8 @@ def _half(job: Job, run: int, src: int, dst: int, has: Side, lacks: Side, what: 
     owing, waiter = (dst, src) if what == "recv" else (src, dst)
     rounds = min(has.total, lacks.empty)
     sure = rounds > 1 or bool(proof.of(job, run).lasting)
-    return job.finding(
+    return new_finding(
+        job,
         "PSM303",
         run=run,
         title=f"rank {owing} planned its round with rank {waiter} without a {what}, and rank {waiter} planned the other half",

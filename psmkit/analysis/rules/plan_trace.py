@@ -10,7 +10,10 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from psmkit.analysis.facts.job import Job, number, words
+from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.naming import words
+from psmkit.analysis.facts.printed import number
+from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.registry import rule
 from psmkit.logparse.planrules import (
     CALLBACK,
@@ -281,7 +284,8 @@ def _finding(job: Job, run: int | None, rule: str, found: Sequence[_Found]) -> F
     first = found[0].breach
     ranks = sorted({f.breach.rank for f in found} | {f.breach.other for f in found if f.breach.other is not None})
     others = f", and {len(found) - 1} more like it" if len(found) > 1 else ""
-    return job.finding(
+    return new_finding(
+        job,
         CODES_OF_RULES.get(rule, _OTHERS),
         run=run,
         title=f"{rule}: rank {first.rank}: {first.text}{others}",

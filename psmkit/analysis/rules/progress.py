@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from psmkit.analysis.facts.job import Job, RunInfo, collectives
+from psmkit.analysis.facts.job import Job, RunInfo
+from psmkit.analysis.facts.naming import name_of, names_of
+from psmkit.analysis.facts.progress import collectives, torn_down
 from psmkit.analysis.facts.stages import stage_of
 from psmkit.analysis.inference import blame, proof
+from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.inference.sightings import by_run, sightings
 from psmkit.analysis.inference.waits import waits
 from psmkit.analysis.registry import rule
@@ -46,16 +49,17 @@ def _finding(job: Job, run: RunInfo, ours: proof.Proof, proc: int) -> Finding:
     stage = stage_of(job, proc)
     rank = job.rank_of(proc)
     waiting = sorted({w.waiter for w in waits(job) if w.target == proc and w.waiter is not None} | set(peers))
-    return job.finding(
+    return new_finding(
+        job,
         "PSM304",
         run=run.index,
-        title=f"{job.who(proc)} stopped at {stage} while {job.whos(peers)} went on and {'wait' if len(peers) > 1 else 'waits'} for it",
+        title=f"{name_of(job, proc)} stopped at {stage} while {names_of(job, peers)} went on and {'wait' if len(peers) > 1 else 'waits'} for it",
         confidence=0.9,
         explanation=(
-            f"The last line of {job.who(proc)} is at stage {stage}, with no error of its own. {job.whos(peers)} "
+            f"The last line of {name_of(job, proc)} is at stage {stage}, with no error of its own. {names_of(job, peers)} "
             f"{'were' if len(peers) > 1 else 'was'} alive after it and could not reach it."
         ),
-        next_step=f"Look at {job.who(proc)}: its state (ps, a T is stopped, a D hangs in the kernel), its stack (gdb, py-spy dump), dmesg of its host.",
+        next_step=f"Look at {name_of(job, proc)}: its state (ps, a T is stopped, a D hangs in the kernel), its stack (gdb, py-spy dump), dmesg of its host.",
         refs=[job.process(proc).last, *(e.ref for e in against[:5])],
         procs=[proc, *(p for p in waiting if p != proc)],
         culprits=[rank] if rank is not None else [],
@@ -68,7 +72,7 @@ def _silent(job: Job, run: RunInfo) -> list[Finding]:
     found = []
     for proc in sorted(run.procs):
         owed = proof.silence(job, proc)
-        if not owed or job.torn_down(proc):
+        if not owed or torn_down(job, proc):
             continue
         ahead = _ahead(job, run, proc)
         if not ahead:
@@ -81,13 +85,14 @@ def _silent(job: Job, run: RunInfo) -> list[Finding]:
     stage = stage_of(job, proc)
     last: list[Ref | None] = [job.process(proc).last, *(job.process(p).last for p in ahead[:2])]
     return [
-        job.finding(
+        new_finding(
+            job,
             "PSM304",
             run=run.index,
-            title=f"{job.who(proc)} fell silent at {stage} while {job.whos(ahead)} went on",
+            title=f"{name_of(job, proc)} fell silent at {stage} while {names_of(job, ahead)} went on",
             confidence=0.75,
             explanation=(
-                f"By its own pace {job.who(proc)} would have printed {owed:.0f} more lines. {job.whos(ahead)} "
+                f"By its own pace {name_of(job, proc)} would have printed {owed:.0f} more lines. {names_of(job, ahead)} "
                 "came further in work that all of them share."
             ),
             refs=last,
@@ -127,7 +132,8 @@ def _host(job: Job) -> list[Finding]:
         if not ours:
             continue
         out.append(
-            job.finding(
+            new_finding(
+                job,
                 "PSM304",
                 run=run,
                 title="the kernel of a host reports a task that hangs",

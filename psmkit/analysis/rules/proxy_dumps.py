@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 
 from psmkit.analysis.facts import outside
 from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.naming import name_of, ranks_text
+from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.registry import rule
 from psmkit.logparse.foreign import ProxyOp, parse_op
 from psmkit.logparse.foreign.proxydump import STATES
@@ -75,7 +77,7 @@ def find(job: Job) -> list[Finding]:
 
 def _waits(job: Job, run: int | None, dump: _Dump, waits: Sequence[tuple[Event, ProxyOp]], again: bool) -> Finding:
     proc = outside.proc_of_event(job, dump.begin)
-    who = job.who(proc) if proc is not None else "a proxy progress thread"
+    who = name_of(job, proc) if proc is not None else "a proxy progress thread"
     kinds: Counter[tuple[str, str | None, int | None]] = Counter()
     for _, op in waits:
         for sub in op.waiting:
@@ -87,7 +89,8 @@ def _waits(job: Job, run: int | None, dump: _Dump, waits: Sequence[tuple[Event, 
         parts.append(f"{kind}{with_peer}, {times}: {STATES.get(state or '', 'state not told')} ({state})")
     peers = sorted({p for _, state, p in kinds if p is not None and p >= 0 and state in ("R", "S")})
     rank = job.rank_of(proc) if proc is not None else None
-    return job.finding(
+    return new_finding(
+        job,
         "PSM304",
         run=run,
         title=f"proxy dump of {who}: {parts[0]}" + (", unchanged since an earlier dump" if again else ""),
@@ -97,7 +100,7 @@ def _waits(job: Job, run: int | None, dump: _Dump, waits: Sequence[tuple[Event, 
         + "; ".join(parts)
         + "."
         + ("" if again else " One dump is a moment: working operations look like this too."),
-        next_step=f"Look at what {outside.ranks_text(peers)} {'does' if len(peers) == 1 else 'do'} with the other end."
+        next_step=f"Look at what {ranks_text(peers)} {'does' if len(peers) == 1 else 'do'} with the other end."
         if peers
         else "The operation waits for this rank's own GPU: see what runs there.",
         refs=[dump.begin.ref, *(event.ref for event, _ in waits[:_MOST_OPS])],
@@ -109,7 +112,8 @@ def _waits(job: Job, run: int | None, dump: _Dump, waits: Sequence[tuple[Event, 
 def _empty(job: Job, run: int | None, dumps: Sequence[_Dump]) -> Finding:
     groups = len(job.runs[run].groups) if run is not None and run < len(job.runs) else 0
     many = f" although the job has {groups} communicators" if groups > 1 else ""
-    return job.finding(
+    return new_finding(
+        job,
         "PSM604",
         run=run,
         title=f"{len(dumps)} proxy dump{'s' if len(dumps) > 1 else ''} show{'s' if len(dumps) == 1 else ''} no operation{many}: this is not idleness",

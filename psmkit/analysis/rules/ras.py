@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from psmkit.analysis.facts.job import Job, words
+from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.naming import name_of, names_of, words
+from psmkit.analysis.facts.places import by_socket, missing_at
+from psmkit.analysis.facts.progress import torn_down
 from psmkit.analysis.facts.stages import stage_of
 from psmkit.analysis.inference import faults
+from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.inference.waits import waits
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Event, Ref
@@ -52,9 +56,9 @@ def _missed(job: Job, run: int) -> list[_Missed]:
         for event in job.events(*names, run=run):
             addr = str(event.fields.get("addr", ""))
             # the thread that prints is the RAS thread: its device tells nothing, its process does
-            if not addr or job.torn_down(event.proc):
+            if not addr or torn_down(job, event.proc):
                 continue
-            entry = found.setdefault(addr, _Missed(addr, job.by_socket(addr, run)))
+            entry = found.setdefault(addr, _Missed(addr, by_socket(job, addr, run)))
             getattr(entry, kind).append(event)
     last: dict[tuple[int, str], int] = defaultdict(int)
     for entry in found.values():
@@ -73,7 +77,7 @@ def find(job: Job) -> list[Finding]:
     """PSM407: a process that its peers on the RAS network miss; an error where the missing lasts, a warning where it only began."""
     out: list[Finding] = []
     for info in job.runs:
-        missed = [m for m in _missed(job, info.index) if m.proc is None or not job.torn_down(m.proc)]
+        missed = [m for m in _missed(job, info.index) if m.proc is None or not torn_down(job, m.proc)]
         if not missed:
             continue
         broken = any(c.fatal and job.run_of(c.proc) == info.index for c in faults.cascades(job))
@@ -95,9 +99,9 @@ def _finding(job: Job, run: int, entry: _Missed, broken: bool, suspect: bool) ->
     gone = bool(entry.closed) and not any(e.name == "ras.keepalive.error" for e in entry.lasting)
     # a peer whose connection closed has ended, and why is another rule's business; after an error silence is no news
     error = lasting and suspect and not gone and not broken
-    rank = job.rank_of(entry.proc) if entry.proc is not None else job.missing_at(entry.addr, run)
+    rank = job.rank_of(entry.proc) if entry.proc is not None else missing_at(job, entry.addr, run)
     name = f"the process at {entry.addr}" if rank is None else f"rank {rank} ({entry.addr}, its log was not given)"
-    name = job.who(entry.proc) if entry.proc is not None else name
+    name = name_of(job, entry.proc) if entry.proc is not None else name
     secs = max((int(v) for e in entry.events() if isinstance(v := e.fields.get("secs"), int)), default=0)
     how = f"does not answer for {secs} s" if secs else "does not answer"
     if gone:
@@ -113,14 +117,15 @@ def _finding(job: Job, run: int, entry: _Missed, broken: bool, suspect: bool) ->
         confidence = 0.9 if len(complainers) > 1 else 0.85
         if entry.proc is None:
             confidence = 0.7
-    return job.finding(
+    return new_finding(
+        job,
         "PSM407",
         run=run,
         title=f"{name} {how} on the RAS network{where}",
         severity=Severity.ERROR if error else Severity.INFO if broken and gone else Severity.WARNING,
         confidence=confidence,
         explanation=(
-            f"{job.whos(complainers)} {'lost' if lasting else 'miss'} the RAS thread of {entry.addr}"
+            f"{names_of(job, complainers)} {'lost' if lasting else 'miss'} the RAS thread of {entry.addr}"
             + (
                 f", which the RAS peer lines give to {name}"
                 if entry.proc is not None or rank is not None
@@ -154,5 +159,7 @@ def _peer_line(job: Job, run: int, entry: _Missed) -> Ref | None:
 
 def _waiting(job: Job, proc: int | None) -> list[str]:
     return [
-        f"{job.who(w.waiter)} for {w.stage}" for w in waits(job) if w.target == proc and w.waiter not in (None, proc)
+        f"{name_of(job, w.waiter)} for {w.stage}"
+        for w in waits(job)
+        if w.target == proc and w.waiter not in (None, proc)
     ]

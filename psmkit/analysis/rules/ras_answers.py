@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 
 from psmkit.analysis.facts import foreign, outside
 from psmkit.analysis.facts.job import Job
-from psmkit.analysis.facts.outside import ranks_text
+from psmkit.analysis.facts.naming import joined, name_of, ranks_text
+from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.registry import rule
 from psmkit.logparse.foreign.ras_text import parse_ras_text
 from psmkit.logparse.foreign.types import RasComm, RasIssue, RasProcess, RasRank, RasReport
@@ -80,7 +81,7 @@ def _in_logs(job: Job) -> list[Answer]:
     streams: dict[int, list[Evidence]] = {}
     for event in job.events("rastext."):
         lines = streams.setdefault(event.stream, [])
-        (found,) = job.evidence(event.ref)
+        (found,) = job.quotes.of(event.ref)
         begin = _BEGIN.search(found.text)
         if begin is None:
             continue
@@ -172,7 +173,8 @@ def _gone(
     place = f" (process {rank.pid} on {rank.host})" if rank.pid is not None else ""
     what = "is considered dead by RAS" if dead else "does not answer RAS"
     return _with(
-        job.finding(
+        new_finding(
+            job,
             "PSM407",
             run=run,
             comm=comm,
@@ -198,9 +200,10 @@ def _gone_process(
 ) -> Finding:
     rank = job.rank_of(proc) if proc is not None else None
     what = "is considered dead by RAS" if dead else "did not answer RAS"
-    name = job.who(proc) if proc is not None else f"process {process.pid} on {process.host}"
+    name = name_of(job, proc) if proc is not None else f"process {process.pid} on {process.host}"
     return _with(
-        job.finding(
+        new_finding(
+            job,
             "PSM407",
             run=run,
             title=f"{name} {what}",
@@ -223,7 +226,7 @@ def _errors(job: Job, answers: Sequence[Answer], run: int | None) -> list[Findin
             failed = [(r, c) for r in comm.ranks if (c := _error(r)) is not None]
             if failed:
                 own = [r.rank for r, c in failed if c != 6]
-                texts = outside.joined(f"rank {r.rank}: {_RESULTS.get(c, f'error {c}')}" for r, c in failed[:_MOST])
+                texts = joined(f"rank {r.rank}: {_RESULTS.get(c, f'error {c}')}" for r, c in failed[:_MOST])
                 out.append(
                     _error_finding(job, run, answer, _comm(comm.hash), [r.rank for r, _ in failed], own, texts, 1)
                 )
@@ -231,7 +234,7 @@ def _errors(job: Job, answers: Sequence[Answer], run: int | None) -> list[Findin
             if issue.kind == "ERROR":
                 ranks = [r.rank for v in issue.values for r in v.ranks]
                 own = [r.rank for v in issue.values if "Remote" not in v.value for r in v.ranks]
-                texts = outside.joined(f"{v.count} x {v.value}" for v in issue.values) or issue.what
+                texts = joined(f"{v.count} x {v.value}" for v in issue.values) or issue.what
                 out.append(_error_finding(job, run, answer, _comm(issue.hash), ranks, own, texts, issue.line))
     return out
 
@@ -244,7 +247,8 @@ def _error_finding(
     job: Job, run: int | None, answer: Answer, comm: str | None, ranks: list[int], own: list[int], texts: str, line: int
 ) -> Finding:
     return _with(
-        job.finding(
+        new_finding(
+            job,
             "PSM401",
             run=run,
             comm=comm,
@@ -310,7 +314,8 @@ def _lags(job: Job, answers: Sequence[Answer], run: int | None, lasting: bool) -
         who = ranks_text(last.ranks) if len(last.ranks) == last.behind else f"{last.behind} ranks"
         out.append(
             _with(
-                job.finding(
+                new_finding(
+                    job,
                     "PSM304",
                     run=run,
                     comm=name,
@@ -341,7 +346,8 @@ def _healthy(job: Job, answers: Sequence[Answer], run: int | None) -> list[Findi
     count = sum(c.comms for c in last.report.comms)
     return [
         _with(
-            job.finding(
+            new_finding(
+                job,
                 "PSM604",
                 run=run,
                 title=f"the RAS answer about {count} communicator{'s' if count != 1 else ''} shows nothing wrong, which does not rule out a hang",

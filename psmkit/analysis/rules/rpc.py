@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from psmkit.analysis.facts.job import Job, words
+from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.naming import name_of, names_of, words
+from psmkit.analysis.facts.places import by_local_rank
 from psmkit.analysis.inference import faults, proof
+from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.inference.sightings import by_run, sightings, told_by_errors
 from psmkit.analysis.inference.waits import Wait, call_wait, caller_of
 from psmkit.analysis.registry import rule
@@ -39,7 +42,8 @@ def _pending(job: Job) -> list[Finding]:
     for run, calls in open_.items():
         stages = words(sorted({call.stage or "unknown" for call in calls}))
         out.append(
-            job.finding(
+            new_finding(
+                job,
                 "PSM701",
                 run=run,
                 title=f"the log ends with {_count(len(calls))} open ({stages})",
@@ -60,13 +64,14 @@ def _count(number: int) -> str:
 def _unanswered(job: Job, run: int | None, items: list[tuple[Call, Wait]]) -> Finding:
     """The service began a call and its handler never finished."""
     call, wait = items[0]
-    service = job.who(call.service) if call.service is not None else "a proxy service whose log is missing"
+    service = name_of(job, call.service) if call.service is not None else "a proxy service whose log is missing"
     asking = caller_of(job, call)
-    caller = job.who(asking) if asking is not None else _local(job, call)
+    caller = name_of(job, asking) if asking is not None else _local(job, call)
     op = f"opId 0x{call.op:x}" if call.op else "an opId that the log does not name"
     more = f", and {_count(len(items) - 1)} more" if len(items) > 1 else ""
     culprits = [r for r in (wait.target_rank,) if r is not None]
-    return job.finding(
+    return new_finding(
+        job,
         "PSM101",
         run=run,
         title=f"{caller} waits for {service}: {wait.stage} ({op}) was begun and never answered{more}",
@@ -89,15 +94,16 @@ def _unread(job: Job, run: int | None, items: list[tuple[Call, Wait]]) -> Findin
     """The service answered and the caller never read the answer: the caller is the one that stands still."""
     call, wait = items[0]
     asking = caller_of(job, call)
-    caller = job.who(asking) if asking is not None else "the caller"
+    caller = name_of(job, asking) if asking is not None else "the caller"
     more = f", and of {_count(len(items) - 1)} more" if len(items) > 1 else ""
-    return job.finding(
+    return new_finding(
+        job,
         "PSM101",
         run=run,
         title=f"{caller} never read the answer to {wait.stage} (opId 0x{call.op:x}){more}: served, not received",
         confidence=round(_confidence(job, wait) - 0.1, 2),
         explanation=(
-            f"{job.who(call.service) if call.service is not None else 'The proxy service'} served the call and the "
+            f"{name_of(job, call.service) if call.service is not None else 'The proxy service'} served the call and the "
             f"thread of {caller} that asked for it printed nothing since: it is stopped, dead, or the answer was lost."
         ),
         next_step=f"Look at {caller}: is its process alive, and where does the thread stand that waits in ncclPollProxyResponse?",
@@ -111,8 +117,8 @@ def _unread(job: Job, run: int | None, items: list[tuple[Call, Wait]]) -> Findin
 def _local(job: Job, call: Call) -> str:
     if call.peer_local_rank is None:
         return "a rank that the log does not name"
-    proc = job.by_local_rank(call.service, call.peer_local_rank) if call.service is not None else None
-    return job.who(proc) if proc is not None else f"local rank {call.peer_local_rank}"
+    proc = by_local_rank(job, call.service, call.peer_local_rank) if call.service is not None else None
+    return name_of(job, proc) if proc is not None else f"local rank {call.peer_local_rank}"
 
 
 def _proof(job: Job, run: int | None) -> list[Ref | None]:
@@ -134,10 +140,11 @@ def _orphans(job: Job) -> list[Finding]:
         refused = all(entry is not None and entry.severity == "warning" for entry in entries)
         senders = sorted({int(str(e.fields["peer"])) for e in events if "peer" in e.fields})
         out.append(
-            job.finding(
+            new_finding(
+                job,
                 "PSM104",
                 run=run,
-                title=f"{job.whos(procs)} got an answer from {'a' if len(procs) > 1 else 'its'} proxy that nobody waits for"
+                title=f"{names_of(job, procs)} got an answer from {'a' if len(procs) > 1 else 'its'} proxy that nobody waits for"
                 + (f", from rank {', '.join(map(str, senders))}, and dropped it" if refused and senders else ""),
                 severity=Severity.WARNING if refused else None,
                 confidence=0.95,
@@ -163,10 +170,11 @@ def _failed(job: Job) -> list[Finding]:
             t.begun_operation for t in tallies if t.begun_operation is not None
         ]
         out.append(
-            job.finding(
+            new_finding(
+                job,
                 "PSM107",
                 run=job.run_of(proc),
-                title=f"the proxy service of {job.who(proc)} failed to handle {names[0] if names else 'a request'}",
+                title=f"the proxy service of {name_of(job, proc)} failed to handle {names[0] if names else 'a request'}",
                 severity=Severity.WARNING if not tallies else None,
                 confidence=0.8,
                 refs=[*(e.ref for e in ours[:4]), *(t.last_begun for t in tallies)],

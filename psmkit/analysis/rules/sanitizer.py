@@ -9,8 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from psmkit.analysis.facts.job import Job, number
+from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.naming import name_of
+from psmkit.analysis.facts.printed import number
 from psmkit.analysis.inference import faults
+from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Event, Ref
 from psmkit.model import Finding, Severity
@@ -86,10 +89,11 @@ def _finding(job: Job, code: str, report: _Report) -> Finding:
     what = faults.body(job, event, 300).partition(": ")[2]
     owner = _owner(job, event)
     refs = [event.ref, *(ref for _, _, ref in report.stacks)]
-    return job.finding(
+    return new_finding(
+        job,
         code,
         run=job.run_of(event.proc),
-        title=f"{job.who(event.proc)}: {what}",
+        title=f"{name_of(job, event.proc)}: {what}",
         confidence=0.98,
         explanation=_explanation(job, report, owner),
         refs=refs,
@@ -119,7 +123,7 @@ def _explanation(job: Job, report: _Report, owner: int | None) -> str:
     if pid:
         rank = number(report.event.fields, "owner_rank")
         told = f"rank {rank} (process {pid})" if rank is not None and rank >= 0 else f"process {pid}"
-        parts.append(f"Its owner is {job.who(owner) if owner is not None else told}.")
+        parts.append(f"Its owner is {name_of(job, owner) if owner is not None else told}.")
     for which, word in (("used", "Used at"), ("born", "Born at"), ("ended", "Ended at")):
         stack = report.stack(which)
         if stack:
@@ -142,10 +146,11 @@ def _leaks(job: Job) -> list[Finding]:
         kinds = ", ".join(f"{number(e.fields, 'count')} {e.fields.get('object')}" for e in events)
         rank = job.rank_of(proc)
         out.append(
-            job.finding(
+            new_finding(
+                job,
                 "PSM505",
                 run=job.run_of(proc),
-                title=f"{job.who(proc)} left {kinds} to the end of the process",
+                title=f"{name_of(job, proc)} left {kinds} to the end of the process",
                 severity=Severity.WARNING,
                 confidence=0.95,
                 explanation=" ".join(f"The first {e.fields.get('object')}: {e.fields.get('stack')}." for e in events),

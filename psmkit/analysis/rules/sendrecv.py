@@ -6,8 +6,11 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 
 from psmkit.analysis.facts import lines
-from psmkit.analysis.facts.job import Job, number, words
+from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.naming import comm_name, words
+from psmkit.analysis.facts.printed import number
 from psmkit.analysis.inference import blame, plans, proof
+from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import CommInstance, PairQueue, Ref
 from psmkit.model import Finding, Severity
@@ -115,10 +118,11 @@ def _damaged(job: Job) -> bool:
 def _left(job: Job, instance: CommInstance, pairs: list[PairQueue]) -> Finding:
     peers = sorted({p.src if p.pending_sends else p.dst for p in pairs} - {instance.rank})
     lack = max(max(p.pending_sends, p.pending_recvs) for p in pairs)
-    name = job.comm_name(instance.group)
+    name = comm_name(job, instance.group)
     refs = [r for p in pairs[:3] for r in (p.sends or p.recvs)[:1]]
     procs = [instance.proc, *(p for r in peers if (p := job.proc_in(instance.group, r)) is not None)]
-    return job.finding(
+    return new_finding(
+        job,
         "PSM302",
         run=job.run_of(instance.proc),
         title=(
@@ -168,16 +172,17 @@ def _behind_all(job: Job, told: set[int | None]) -> list[Finding]:
         if proven:
             lines[1:1] = [still[i.proc] for i in ours if i is not rear][:2]
         out.append(
-            job.finding(
+            new_finding(
+                job,
                 "PSM302",
                 run=run,
-                title=f"rank {rank} made {most - least} sends and recvs less than every other rank of {job.comm_name(group)}",
+                title=f"rank {rank} made {most - least} sends and recvs less than every other rank of {comm_name(job, group)}",
                 severity=None if proven else Severity.WARNING,
                 confidence=0.8 if proven else 0.5,
                 explanation="The others stand at the same call, as they do when they wait for it"
                 + (", and their streams have not moved since." if proven else "; a log that is cut can look alike."),
                 refs=lines[:5],
-                comm=job.comm_name(group),
+                comm=comm_name(job, group),
                 ranks=[rank],
                 procs=[rear.proc],
                 culprits=[rank] if proven else (),
@@ -219,8 +224,9 @@ def _sizes(job: Job, run: int, pair: PairQueue, common: int | None) -> Finding:
     # a lost line shifts the two queues against each other, and then one of them has a rest
     odd, sure = _planned(job, run, pair)
     shifted = pair.pending_sends != pair.pending_recvs and not sure
-    name = job.comm_name(pair.group)
-    return job.finding(
+    name = comm_name(job, pair.group)
+    return new_finding(
+        job,
         "PSM303",
         run=run,
         title=f"rank {pair.src} sends {sent} bytes to rank {pair.dst}, which expects {received}, in {name}",
@@ -272,10 +278,11 @@ def _unpaired(job: Job, run: int, pair: PairQueue, queues: _Queues) -> Finding |
         return None  # it stopped before it came here, which is told as such
     proven = outside or lack > 1 or (hole and (_closed(job, run, pair, owing) or _whole_round(job, run, pair, owing)))
     what, counter = ("sends", "recv") if sending else ("recvs", "send")
-    name = job.comm_name(pair.group)
+    name = comm_name(job, pair.group)
     done = "sent to" if sending else "expects from"
     refs = (pair.sends if sending else pair.recvs)[:3]
-    return job.finding(
+    return new_finding(
+        job,
         "PSM303",
         run=run,
         title=f"{lack} of the {what} that rank {waiter} {done} rank {owing} {'has' if lack == 1 else 'have'} no {counter} there, in {name}",

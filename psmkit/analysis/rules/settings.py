@@ -9,9 +9,12 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 
-from psmkit.analysis.facts.job import Job, words
+from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.naming import name_of, names_of, words
+from psmkit.analysis.facts.progress import torn_down
 from psmkit.analysis.facts.settings import UNSET, WIRE, Difference, differences
 from psmkit.analysis.inference import faults
+from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.inference.waits import waits
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Event
@@ -39,7 +42,7 @@ def _trouble(job: Job, run: int) -> bool:
     if any(w.proven and w.run == run for w in waits(job)):
         return True
     lasting = job.events("ras.keepalive.error", "ras.peer.declared_dead", "torch.watchdog.timeout", run=run)
-    return any(e.proc < 0 or not job.torn_down(e.proc) for e in lasting)
+    return any(e.proc < 0 or not torn_down(job, e.proc) for e in lasting)
 
 
 def _sizes_clash(job: Job, run: int) -> bool:
@@ -54,12 +57,12 @@ def _sizes_clash(job: Job, run: int) -> bool:
 
 def _ended(job: Job, run: int, least: int) -> bool:
     """Whether at least so many processes were torn down in order: the run worked with its settings as they are."""
-    return sum(job.torn_down(p) for p in job.runs[run].procs) >= max(least, 1)
+    return sum(torn_down(job, p) for p in job.runs[run].procs) >= max(least, 1)
 
 
 def _spread(job: Job, values: Mapping[str, Sequence[int]]) -> str:
     ranked = sorted(values.items(), key=lambda item: (len(item[1]), item[0]))
-    return words([f"{value or 'empty'} on {job.whos(procs)}" for value, procs in ranked], 4)
+    return words([f"{value or 'empty'} on {names_of(job, procs)}" for value, procs in ranked], 4)
 
 
 def _setting(job: Job, run: int, difference: Difference, trouble: bool) -> Finding:
@@ -72,7 +75,8 @@ def _setting(job: Job, run: int, difference: Difference, trouble: bool) -> Findi
     severity = Severity.ERROR if error else Severity.INFO if ended or (inferred and not wire) else Severity.WARNING
     shown = [*odd, *(p for procs in difference.values.values() for p in procs[:1])]
     guilty = sorted({r for p in odd if (r := job.rank_of(p)) is not None})
-    return job.finding(
+    return new_finding(
+        job,
         "PSM601",
         run=run,
         title=f"{difference.name} differs between ranks: {_spread(job, difference.values)}",
@@ -112,10 +116,12 @@ def _versions(job: Job, run: int) -> list[Finding]:
     if len(values) >= 2:
         title = "ranks run different NCCL releases: " + words(sorted(values), 4)
     else:
-        title = f"{job.who(said[0].proc)} met a peer of another NCCL release: {faults.body(job, said[0])}"
+        title = f"{name_of(job, said[0].proc)} met a peer of another NCCL release: {faults.body(job, said[0])}"
     refs = [events[0].ref for _, events in sorted(values.items())] + [e.ref for e in said[:2]]
     return [
-        job.finding("PSM602", run=run, title=title, severity=Severity.WARNING, confidence=0.8, refs=refs, procs=procs)
+        new_finding(
+            job, "PSM602", run=run, title=title, severity=Severity.WARNING, confidence=0.8, refs=refs, procs=procs
+        )
     ]
 
 
@@ -141,7 +147,8 @@ def _networks(job: Job, run: int, trouble: bool) -> list[Finding]:
         odd = Difference("", values).odd
         guilty = sorted({r for p in odd if (r := job.rank_of(p)) is not None})
         out.append(
-            job.finding(
+            new_finding(
+                job,
                 "PSM603",
                 run=run,
                 title=f"ranks use different networks: {_spread(job, values)}",
@@ -174,10 +181,11 @@ def _plugins(job: Job, run: int) -> list[Finding]:
         return []
     names = sorted({str(e.fields.get("name", "")) for e in loaded.values()})
     return [
-        job.finding(
+        new_finding(
+            job,
             "PSM603",
             run=run,
-            title=f"the network plugin {words(names)} is loaded by {job.whos(loaded)} and not found by {job.whos(without)}",
+            title=f"the network plugin {words(names)} is loaded by {names_of(job, loaded)} and not found by {names_of(job, without)}",
             severity=Severity.WARNING,
             confidence=0.8,
             refs=[missing[without[0]].ref, next(iter(loaded.values())).ref],

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 
 from psmkit.analysis.facts import foreign, outside
 from psmkit.analysis.facts.job import Job
-from psmkit.analysis.facts.outside import ranks_text
+from psmkit.analysis.facts.naming import joined, name_of, ranks_text
+from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.registry import rule
 from psmkit.logparse.foreign.types import Frame, StackDump, StackThread
 from psmkit.model import Evidence, Finding, Severity
@@ -159,7 +160,7 @@ def _in_command(dump: StackDump) -> int | None:
 
 def _who(job: Job, dump: StackDump, proc: int | None, rank: int | None) -> str:
     if proc is not None:
-        return job.who(proc)
+        return name_of(job, proc)
     if rank is not None:
         return f"rank {rank} (pid {dump.pid})"
     return f"process {dump.pid}" if dump.pid is not None else "a process"
@@ -189,7 +190,8 @@ def _where(job: Job, run: int | None, path: str, dump: StackDump, proc: int | No
     shown = [t for t in texts if t[0] is main] + [t for t in texts if t[2] and t[0] is not main]
     who = _who(job, dump, proc, rank)
     first = shown[0][1] if shown else "no thread could be told"
-    finding = job.finding(
+    finding = new_finding(
+        job,
         "PSM304",
         run=run,
         title=f"stack of {who}: {first}",
@@ -207,11 +209,10 @@ def _where(job: Job, run: int | None, path: str, dump: StackDump, proc: int | No
 
 def _odd(job: Job, run: int | None, lasting: bool, mains: Sequence[_Main], odd: Sequence[_Main]) -> Finding:
     ranks = [m.rank for m in odd if m.rank is not None]
-    who = (
-        ranks_text(ranks) if len(ranks) == len(odd) else outside.joined(_who(job, m.dump, m.proc, m.rank) for m in odd)
-    )
+    who = ranks_text(ranks) if len(ranks) == len(odd) else joined(_who(job, m.dump, m.proc, m.rank) for m in odd)
     waiting = [m for m in mains if m.place.kind in _WAITING]
-    finding = job.finding(
+    finding = new_finding(
+        job,
         "PSM304",
         run=run,
         title=f"{who} stand{'s' if len(odd) == 1 else ''} elsewhere than the {len(waiting)} others, which wait for {waiting[0].place.what}: {odd[0].place.what}",

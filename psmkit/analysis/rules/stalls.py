@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from psmkit.analysis.facts.job import Job, number
+from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.naming import name_of
+from psmkit.analysis.facts.printed import number
+from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Event
 from psmkit.model import Finding
@@ -29,10 +32,11 @@ def find(job: Job) -> list[Finding]:
 
 def _finding(job: Job, event: Event) -> Finding:
     title, explanation = (_thread if event.name == "hostcuda.stall_thread" else _queue)(event)
-    return job.finding(
+    return new_finding(
+        job,
         "PSM515",
         run=job.run_of(event.proc),
-        title=f"{job.who(event.proc)}: {title}",
+        title=f"{name_of(job, event.proc)}: {title}",
         # What is no host function may be a copy that takes long.
         confidence=0.7 if "function" in event.fields else 0.5,
         explanation=explanation,

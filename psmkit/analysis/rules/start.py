@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from psmkit.analysis.facts.job import STAGES, Job, RunInfo, words
+from psmkit.analysis.facts.job import Job, RunInfo
+from psmkit.analysis.facts.naming import comm_name, name_of, names_of, words
+from psmkit.analysis.facts.printed import printed
+from psmkit.analysis.facts.progress import STAGES, furthest_stage
 from psmkit.analysis.facts.stages import stage_of
 from psmkit.analysis.facts.start import main_thread, past_bootstrap
 from psmkit.analysis.inference import proof
+from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.inference.sightings import by_run, sightings, told_by_errors
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import CommInstance, Ref
@@ -61,28 +65,29 @@ def _never_started(job: Job, run: RunInfo) -> Finding | None:
     waiting = sorted({i.proc for i in members})
     last: list[Ref | None] = [t.last for i in members[:2] if (t := main_thread(job, i)) is not None]
     many = len(missing) > 1
-    wait = (
-        f"{job.whos(waiting)} {'wait' if len(waiting) > 1 else 'waits'} for {'them' if many else 'it'} in the bootstrap"
-    )
+    wait = f"{names_of(job, waiting)} {'wait' if len(waiting) > 1 else 'waits'} for {'them' if many else 'it'} in the bootstrap"
     # a process that stopped before its first Init START has no rank: where there are as many of them as ranks, it is they
     known = {i.proc for i in members}
     unnamed = [p for p in sorted(run.procs - known) if not job.instances_of.get(p)]
-    where = f" (it can only be {job.whos(unnamed)}, whose log ends before)" if 0 < len(unnamed) == len(missing) else ""
+    where = (
+        f" (it can only be {names_of(job, unnamed)}, whose log ends before)" if 0 < len(unnamed) == len(missing) else ""
+    )
     if unnamed and not where and not outside:
         return None  # some of them are seen before their init, and the log may end before they come to it
-    return job.finding(
+    return new_finding(
+        job,
         "PSM201",
         run=run.index,
         title=f"{_rank_words(missing)} of {run.nranks} never {'came to init' if where else 'started'}{where}: {wait}",
         severity=None if 2 * len(missing) < run.nranks or outside else Severity.WARNING,
         confidence=0.85 if outside else 0.6,
         explanation=(
-            f"The communicator {job.comm_name(run.world)} has {run.nranks} ranks. {len(waiting)} printed Init START and all of them stand at the "
+            f"The communicator {comm_name(job, run.world)} has {run.nranks} ranks. {len(waiting)} printed Init START and all of them stand at the "
             f"same place, before the bootstrap is complete; {_rank_words(missing)} printed no Init START."
             + ("" if outside or where else " If their logs exist, give them too.")
         ),
         refs=[*(i.start for i in members[:3]), *last, *ours.refs[:2]],
-        comm=job.comm_name(run.world),
+        comm=comm_name(job, run.world),
         ranks=missing,
         culprits=missing,
         stage="bootstrap",
@@ -110,16 +115,17 @@ def _never_finished(job: Job, run: RunInfo) -> list[Finding]:
         procs = [i.proc for i in guilty]
         ranks = [i.rank for i in guilty]
         others = sorted({i.proc for i in open_} - set(procs))
-        name = job.comm_name(group)
+        name = comm_name(job, group)
         stage = stage_of(job, procs[0])
-        waits = f", and {job.whos(others)} {'wait' if len(others) > 1 else 'waits'} for it" if others else ""
+        waits = f", and {names_of(job, others)} {'wait' if len(others) > 1 else 'waits'} for it" if others else ""
         out.append(
-            job.finding(
+            new_finding(
+                job,
                 "PSM202",
                 run=run.index,
-                title=f"{job.whos(procs)} never finished init of {name}: it stands at {stage}{waits}",
+                title=f"{names_of(job, procs)} never finished init of {name}: it stands at {stage}{waits}",
                 confidence=0.8 if procs[0] in ours.suspects else 0.6,
-                explanation=f"{len(open_)} of {len(members)} members printed Init START of {name} and not Init COMPLETE. {job.whos(procs)} came least far.",
+                explanation=f"{len(open_)} of {len(members)} members printed Init START of {name} and not Init COMPLETE. {names_of(job, procs)} came least far.",
                 refs=[*(i.start for i in guilty[:2]), *(job.process(p).last for p in procs[:2]), *ours.refs[:3]],
                 comm=name,
                 ranks=[*ranks, *(i.rank for i in open_ if i.proc in others)],
@@ -145,15 +151,16 @@ def _straggler(job: Job, run: RunInfo, open_: list[CommInstance]) -> list[Findin
         return []
     (_, few), (place, most) = sorted(at.items(), key=lambda item: len(item[1]))
     behind = few[0]
-    if len(few) != 1 or len(most) < 2 or job.count(behind.proc, place):
+    if len(few) != 1 or len(most) < 2 or printed(job, behind.proc, place):
         return []
     stage = stage_of(job, behind.proc)
-    name = job.comm_name(behind.group)
+    name = comm_name(job, behind.group)
     return [
-        job.finding(
+        new_finding(
+            job,
             "PSM202",
             run=run.index,
-            title=f"{job.who(behind.proc)} is behind in the init of {name}: all others stand at one place, which it never reached",
+            title=f"{name_of(job, behind.proc)} is behind in the init of {name}: all others stand at one place, which it never reached",
             severity=Severity.WARNING,
             confidence=0.5,
             explanation=f"Its last line is at stage {stage}. The others wait for it, or all logs were cut at that moment.",
@@ -168,7 +175,7 @@ def _straggler(job: Job, run: RunInfo, open_: list[CommInstance]) -> list[Findin
 
 def _rearmost(job: Job, members: list[CommInstance]) -> list[CommInstance]:
     """Those that came least far, when they are the exception."""
-    stages = {i.index: STAGES.index(job.base_stage_of(i.proc)) for i in members}
+    stages = {i.index: STAGES.index(furthest_stage(job, i.proc)) for i in members}
     least = min(stages.values())
     rear = [i for i in members if stages[i.index] == least]
     return rear if 2 * len(rear) < len(members) else []
@@ -189,7 +196,8 @@ def _no_transport(job: Job) -> list[Finding]:
         )
         named = words([f"rank {a} and rank {b}" for a, b in pairs], 4) or "two ranks"
         out.append(
-            job.finding(
+            new_finding(
+                job,
                 "PSM204",
                 run=run,
                 title=f"no transport between {named}",
@@ -216,7 +224,8 @@ def _reported(job: Job) -> list[Finding]:
             else ""
         )
         out.append(
-            job.finding(
+            new_finding(
+                job,
                 "PSM201",
                 run=run,
                 title=f"a rank did not join in time{who}",

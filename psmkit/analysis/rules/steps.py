@@ -7,6 +7,7 @@ saw, long after the other had acted, that nothing came of it. Times are those of
 from __future__ import annotations
 
 from psmkit.analysis.facts.job import Job
+from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.inference.steps import End, Stop, pairs, stop_of
 from psmkit.analysis.registry import rule
 from psmkit.model import Finding, Severity
@@ -36,7 +37,8 @@ def _finding(job: Job, send: End | None, recv: End | None, stop: Stop) -> Findin
     longest = max(end.seconds for end in ends if end.stalled)
     side = f"{stop.side.who}, {'the sender' if stop.side.sends else 'the receiver'}, stopped: " if stop.side else ""
     missing = "" if len(ends) == 2 else " There is no record of the other end."
-    return job.finding(
+    return new_finding(
+        job,
         "PSM307",
         run=job.run_of_event(first.event),
         title=f"rank {source} -> rank {target}, channel {first['channel']}: still for {longest:.1f} s at step {first.at}; {side}{stop.what}",

@@ -7,8 +7,10 @@ drops the error, the log shows a chain that begins in a transport and ends there
 from __future__ import annotations
 
 from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.naming import name_of
 from psmkit.analysis.inference import faults
 from psmkit.analysis.inference.faults import Cascade
+from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.inference.waits import waits
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Ref
@@ -114,10 +116,11 @@ def _finding(job: Job, cascade: Cascade) -> Finding:
     followed = cascade.own is False
     refs: list[Ref] = [first.ref, last.ref, *(w.refs[0] for w in waits(job) if w.target == cascade.proc and w.refs)]
     returned = f" with {cascade.code}" if cascade.code is not None else ""
-    return job.finding(
+    return new_finding(
+        job,
         "PSM404",
         run=job.run_of(cascade.proc),
-        title=f"{job.who(cascade.proc)} dropped {error} of {where} in a progress or service thread; its peers wait for ever",
+        title=f"{name_of(job, cascade.proc)} dropped {error} of {where} in a progress or service thread; its peers wait for ever",
         severity=Severity.WARNING if followed else Severity.ERROR,
         confidence=0.6 if followed else 0.85,
         explanation=(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.inference import faults
+from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.inference.known import issue_of
 from psmkit.analysis.registry import rule
 from psmkit.catalogue import Message
@@ -43,7 +44,8 @@ def find(job: Job) -> list[Finding]:
         said, where = faults.body(job, first), faults.place(first)
         code = known.finding if known.finding in CODES and known.finding != "PSM801" else "PSM401"
         out.append(
-            job.finding(
+            new_finding(
+                job,
                 str(code) if cause else "PSM401",
                 run=job.run_of_event(first),
                 title=f"a rank that its line does not name {'failed' if cause else 'warned'}{f' at {where}' if where else ''}: {said}",

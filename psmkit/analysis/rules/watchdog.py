@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 
 from psmkit.analysis.facts import calls, outside
 from psmkit.analysis.facts.job import Job
-from psmkit.analysis.facts.outside import ranks_text
+from psmkit.analysis.facts.naming import joined, ranks_text
+from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Event
 from psmkit.model import Finding
@@ -188,11 +189,11 @@ def _judge(job: Job, run: int | None, group: _Group) -> list[Finding]:
     if behind:
         why = (
             f"{ranks_text(m.rank for m in behind)} never joined it: last enqueued work "
-            f"{outside.joined(str(n) for n in sorted({m.enqueued for m in behind if m.enqueued is not None}))}"
+            f"{joined(str(n) for n in sorted({m.enqueued for m in behind if m.enqueued is not None}))}"
         )
         earlier = sorted({f"{m.op or 'collective'} {m.seq}" for m in behind if m.seq is not None})
         if earlier:
-            why += f", and {'waits' if len(behind) == 1 else 'wait'} in {outside.joined(earlier)}"
+            why += f", and {'waits' if len(behind) == 1 else 'wait'} in {joined(earlier)}"
     elif silent:
         why = f"{ranks_text(silent)} {'reports' if len(silent) == 1 else 'report'} nothing and most likely never joined it"
     elif differing:
@@ -203,7 +204,8 @@ def _judge(job: Job, run: int | None, group: _Group) -> list[Finding]:
         why = "no rank is seen to lag, so the operation hangs inside NCCL, the network or a GPU"
     out.insert(
         0,
-        job.finding(
+        new_finding(
+            job,
             "PSM305",
             run=run,
             title=f"watchdog timeout: {what}{name} did not finish{limit} on {reporting}; {why}",
@@ -225,7 +227,8 @@ def _judge(job: Job, run: int | None, group: _Group) -> list[Finding]:
     )
     if lagging:
         out.append(
-            job.finding(
+            new_finding(
+                job,
                 "PSM302",
                 run=run,
                 title=f"{ranks_text(lagging)} {'lags' if len(lagging) == 1 else 'lag'} behind: {reporting} wait in {what}{name}, which {'it' if len(lagging) == 1 else 'they'} never joined",
@@ -275,12 +278,13 @@ def _differing(job: Job, run: int | None, group: _Group, waiting: list[_Member],
         for (op, size), members in ordered
     ]
     return [
-        job.finding(
+        new_finding(
+            job,
             "PSM301",
             run=run,
-            title=f"collective mismatch at {what}: {outside.joined(parts)}",
+            title=f"collective mismatch at {what}: {joined(parts)}",
             confidence=0.93,
-            explanation=f"Under the number of {what} the ranks called different operations: {outside.joined(parts)}.",
+            explanation=f"Under the number of {what} the ranks called different operations: {joined(parts)}.",
             refs=[members[0].timeout.ref for _, members in ordered[:4] if members[0].timeout is not None],
             ranks=[m.rank for m in waiting],
             procs=_procs(job, run, (m.rank for m in waiting)),
@@ -317,7 +321,8 @@ def _signalled(job: Job, run: int | None, group: _Group) -> list[Finding]:
     clear = least if 2 * len(least) < len(states) else []
     who = ranks_text(group.signalled)
     return [
-        job.finding(
+        new_finding(
+            job,
             "PSM305",
             run=run,
             title=f"watchdog timeout: {who} gave up on a collective"
@@ -346,7 +351,8 @@ def _heartbeats(job: Job, timed_out: set[int | None]) -> list[Finding]:
         # A watchdog that times out too was not stuck from the start: its stuck siblings follow from that.
         culprits = sorted(ranks) if len(ranks) == 1 and run not in timed_out else []
         out.append(
-            job.finding(
+            new_finding(
+                job,
                 "PSM305",
                 run=run,
                 title=f"the watchdog thread of {who} stood still"
@@ -379,7 +385,8 @@ def _reports(job: Job) -> list[Finding]:
         if lagging:
             ranks = sorted(lagging)
             out.append(
-                job.finding(
+                new_finding(
+                    job,
                     "PSM302",
                     run=run,
                     title=f"torch's desync report names {ranks_text(ranks)}: finished collectives and did not join the next one",
@@ -395,7 +402,8 @@ def _reports(job: Job) -> list[Finding]:
         named = event.fields.get("from_rank", event.fields.get("rank"))
         rank = named if isinstance(named, int) else None
         out.append(
-            job.finding(
+            new_finding(
+                job,
                 "PSM302",
                 run=run,
                 title=f"rank {rank} did not reach a monitored barrier in time",
@@ -409,7 +417,8 @@ def _reports(job: Job) -> list[Finding]:
         run = job.run_of_event(event)
         pair = [r for r in (event.fields.get("rank"), event.fields.get("other")) if isinstance(r, int)]
         out.append(
-            job.finding(
+            new_finding(
+                job,
                 "PSM301",
                 run=run,
                 title=f"collective mismatch between {ranks_text(pair)}: {event.fields.get('mine')} against {event.fields.get('theirs')}",
@@ -435,4 +444,4 @@ def _store(job: Job, event: Event) -> Finding:
     else:
         title = "a rank waited in vain for torch's store"
     # The rank in this line is that of the group, which is the job's for the default group only: it names nobody for sure.
-    return job.finding("PSM201", run=run, title=title, confidence=0.75, refs=[event.ref])
+    return new_finding(job, "PSM201", run=run, title=title, confidence=0.75, refs=[event.ref])

@@ -11,7 +11,8 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from psmkit.analysis.facts.job import Job, collectives
+from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.progress import collectives
 from psmkit.logparse.types import Event, Ref, Value
 from psmkit.model import Evidence
 
@@ -241,7 +242,7 @@ def _first(good: Job, ours: int, bad: Job, theirs: int, rank: int) -> StepDiffer
 
 
 def _line(job: Job, step: _Step | None) -> Evidence | None:
-    found = job.evidence(step.ref) if step is not None else ()
+    found = job.quotes.of(step.ref) if step is not None else ()
     return found[0] if found else None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.job import Job, make_job
 from psmkit.logparse.types import Ref, ScanData
 
 __all__ = ["OpRow", "rows"]
@@ -39,7 +39,7 @@ class OpRow:
 
 def rows(scan: ScanData) -> list[OpRow]:
     """Every call and exchange of a scan made with ``keep_calls=True`` (only the incomplete ones otherwise), in order of first lines."""
-    job = Job(scan)
+    job = make_job(scan)
 
     def name(proc: int | None) -> str | None:
         return None if proc is None else job.process(proc).name

@@ -1,0 +1,61 @@
+"""Processes, ranks and communicators in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from psmkit.analysis.facts.job import Job
+
+__all__ = ["comm_name", "joined", "name_of", "names_of", "ranks_text", "words"]
+
+
+def name_of(job: Job, proc: int) -> str:
+    """``rank 3 (host:pid)``, or ``host:pid`` where the rank is not known."""
+    if not 0 <= proc < len(job.scan.processes):
+        return "an unknown process"
+    process, rank = job.scan.processes[proc], job.rank_of(proc)
+    return process.name if rank is None else f"rank {rank} ({process.name})"
+
+
+def names_of(job: Job, procs: Iterable[int], most: int = 4) -> str:
+    """Several processes in words: ``ranks 1, 2 and 5``."""
+    procs = sorted(set(procs), key=lambda p: (job.rank_of(p) is None, job.rank_of(p) or 0, p))
+    if len(procs) == 1:
+        return name_of(job, procs[0])
+    ranks = [job.rank_of(p) for p in procs]
+    if any(rank is None for rank in ranks):
+        return words([name_of(job, p) for p in procs], most)
+    return "ranks " + words([str(rank) for rank in ranks], 2 * most)
+
+
+def comm_name(job: Job, group: int) -> str:
+    """A communicator's commId in hex, or ``comm#N`` where the log has none."""
+    info = job.groups.get(group)
+    return f"0x{info.commid:x}" if info is not None and info.commid is not None else f"comm#{group}"
+
+
+def words(items: Iterable[str], most: int = 6) -> str:
+    """``a, b and c``; the tail of a long list is only counted."""
+    names = list(items)
+    if len(names) > most:
+        names = [*names[: most - 1], f"{len(names) - most + 1} more"]
+    if len(names) < 2:
+        return "".join(names)
+    return ", ".join(names[:-1]) + " and " + names[-1]
+
+
+def joined(parts: Iterable[str]) -> str:
+    """``a``, ``a and b``, ``a, b and c``."""
+    texts = list(parts)
+    return " and ".join([", ".join(texts[:-1]), texts[-1]]) if len(texts) > 1 else "".join(texts)
+
+
+def ranks_text(ranks: Iterable[int], most: int = 8) -> str:
+    """``rank 3``, ``ranks 1 and 2``, ``ranks 0, 1, 2 and 13 more``."""
+    numbers = sorted(set(ranks))
+    if len(numbers) == 1:
+        return f"rank {numbers[0]}"
+    shown = [str(n) for n in numbers[:most]]
+    if len(numbers) > most:
+        shown.append(f"{len(numbers) - most} more")
+    return "ranks " + joined(shown)

@@ -1,0 +1,45 @@
+"""What processes printed: how often, and the values in it."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+
+from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.once import once
+from psmkit.logparse.types import Value
+
+__all__ = ["counts", "number", "printed"]
+
+
+def number(fields: Mapping[str, Value] | None, name: str) -> int | None:
+    """An integer field, None when it is missing or of another type."""
+    value = fields.get(name) if fields is not None else None
+    return value if isinstance(value, int) else None
+
+
+def printed(job: Job, proc: int, *names: str) -> int:
+    """How often a process printed these messages (exact names, or begins that end with a dot)."""
+    total = 0
+    for name, times in counts(job).get(proc, {}).items():
+        if any(name == want or (want.endswith(".") and name.startswith(want)) for want in names):
+            total += times
+    return total
+
+
+@once
+def counts(job: Job) -> dict[int, Counter[str]]:
+    """How often each process printed each message."""
+    out: dict[int, Counter[str]] = defaultdict(Counter)
+    for count in job.scan.counts:
+        out[count.proc][count.name] += count.count
+    for event in job.scan.events:
+        # a message may be kept and counted: the larger figure holds
+        if event.name not in out[event.proc]:
+            out[event.proc][event.name] = 0
+    kept: dict[tuple[int, str], int] = Counter()
+    for event in job.scan.events:
+        kept[(event.proc, event.name)] += event.count
+    for (proc, name), times in kept.items():
+        out[proc][name] = max(out[proc][name], times)
+    return out

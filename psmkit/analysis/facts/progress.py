@@ -1,0 +1,87 @@
+"""How far each process came, by its communicators and by what it printed."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.once import once
+from psmkit.analysis.facts.printed import counts, printed
+from psmkit.logparse.types import CommInstance
+
+__all__ = ["STAGES", "collectives", "furthest_stage", "progress_of", "torn_down"]
+
+# The stages of a process in the order in which it passes them.
+STAGES = ("started", "bootstrap", "init", "topology", "connect", "ready", "working", "teardown", "done")
+
+# Which stage a message shows to be reached, by the begin of its name. Names of messages that a process may print at
+# any time (settings, RAS, memory) are not here.
+_STAGE_OF_NAME = (
+    ("bootstrap.", "bootstrap"),
+    ("topo.", "topology"),
+    ("graph.", "topology"),
+    ("tuning.", "topology"),
+    ("proxy.", "connect"),
+    ("transport.", "connect"),
+    ("p2p.", "connect"),
+    ("psm.", "connect"),
+    ("shm.", "connect"),
+)
+
+
+def furthest_stage(job: Job, proc: int) -> str:
+    """The furthest of :data:`STAGES` that a process reached."""
+    return STAGES[_stages(job).get(proc, 0)]
+
+
+@once
+def _stages(job: Job) -> dict[int, int]:
+    out: dict[int, int] = defaultdict(int)
+
+    def reach(proc: int, stage: str) -> None:
+        out[proc] = max(out[proc], STAGES.index(stage))
+
+    for proc, names in counts(job).items():
+        for name in names:
+            for begin, stage in _STAGE_OF_NAME:
+                if name.startswith(begin):
+                    reach(proc, stage)
+    for instance in job.scan.instances:
+        if instance.start is not None:
+            reach(instance.proc, "init")
+        if instance.complete is not None:
+            reach(instance.proc, "ready")
+        if instance.ops or instance.sends or instance.recvs:
+            reach(instance.proc, "working")
+        # the lines of a teardown do not tell which communicator it is: they count where there is one only
+        alone = len(job.instances_of.get(instance.proc, [])) == 1
+        if instance.end is not None or (alone and printed(job, instance.proc, "proxy.uds.exit")):
+            reach(instance.proc, "teardown")
+    for proc in range(len(job.scan.processes)):
+        if torn_down(job, proc):
+            reach(proc, "done")
+    return out
+
+
+def progress_of(job: Job, proc: int) -> tuple[int, ...]:
+    """Comparable logical progress: stage, collectives, sends and recvs. Never lines or time."""
+    ours = job.instances_of.get(proc, [])
+    return (
+        _stages(job).get(proc, 0),
+        sum(collectives(i) for i in ours),
+        sum(i.sends + i.recvs for i in ours),
+        sum(1 for i in ours if i.end is not None),
+    )
+
+
+def torn_down(job: Job, proc: int) -> bool:
+    """Whether every communicator of a process was destroyed."""
+    ours = job.instances_of.get(proc, [])
+    if ours:
+        return all(i.end is not None for i in ours)
+    return False
+
+
+def collectives(instance: CommInstance) -> int:
+    """How many collectives a member called; its ``ops`` count sends and recvs too."""
+    return max(instance.ops - instance.sends - instance.recvs, 0)

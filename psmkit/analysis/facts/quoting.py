@@ -1,0 +1,54 @@
+"""The text of lines, read when it is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from psmkit.logparse.types import Ref, ScanData
+from psmkit.model import Evidence, Finding
+
+__all__ = ["Quotes"]
+
+
+class Quotes:
+    """Lines by reference, each read once."""
+
+    def __init__(self, scan: ScanData, fetch: Callable[[Ref], Evidence] | None = None) -> None:
+        self._files = scan.files
+        self._fetch = fetch if fetch is not None else getattr(scan, "evidence", None)
+        self._cache: dict[Ref, Evidence] = {}
+        # A compressed input is read from its begin for every step back: its lines are quoted in the end, in one go.
+        self._late = any(source.kind != "log" for source in getattr(scan, "inputs", ()))
+        self._cited: dict[tuple[str, int], Ref] = {}
+
+    def of(self, *refs: Ref | None) -> tuple[Evidence, ...]:
+        """The lines behind references; None and repeated ones are left out."""
+        out: list[Evidence] = []
+        seen: set[tuple[int, int]] = set()
+        for ref in refs:
+            if ref is None or (ref.file, ref.line) in seen:
+                continue
+            seen.add((ref.file, ref.line))
+            if ref not in self._cache:
+                if self._fetch is not None:
+                    self._cache[ref] = self._fetch(ref)
+                else:
+                    self._cache[ref] = Evidence(self._files[ref.file].path, ref.line, "")
+            out.append(self._cache[ref])
+        return tuple(out)
+
+    def cite(self, *refs: Ref | None) -> tuple[Evidence, ...]:
+        """Evidence for a finding. Where reading is slow its text stays empty until :meth:`filled`."""
+        if not self._late:
+            return self.of(*refs)
+        places = {(self._files[ref.file].path, ref.line): ref for ref in refs if ref is not None}
+        self._cited.update(places)
+        return tuple(Evidence(path, line, "") for path, line in places)
+
+    def filled(self, findings: Iterable[Finding]) -> list[Finding]:
+        """The findings with the text of their evidence."""
+        if not self._late:
+            return list(findings)
+        texts = {(e.file, e.line): e for ref in sorted(set(self._cited.values())) for e in self.of(ref)}
+        return [replace(f, evidence=tuple(texts.get((e.file, e.line), e) for e in f.evidence)) for f in findings]

@@ -1,0 +1,33 @@
+"""Which release of the library each process loaded."""
+
+from __future__ import annotations
+
+from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.once import once
+
+__all__ = ["release_of"]
+
+
+def release_of(job: Job, proc: int) -> tuple[int, int] | None:
+    """The release (major, minor) of the library that a process loaded, None when the log does not say."""
+    return _releases(job).get(proc)
+
+
+@once
+def _releases(job: Job) -> dict[int, tuple[int, int]]:
+    out: dict[int, tuple[int, int]] = {}
+    by_run: dict[int, tuple[int, int]] = {}
+    for event in job.events("init.version", "init.version_line"):
+        parts = str(event.fields.get("version", "")).split("+")[0].split(".")
+        if len(parts) < 2 or not (parts[0].isdigit() and parts[1].isdigit()):
+            continue
+        release, run = (int(parts[0]), int(parts[1])), job.run_of_event(event)
+        if event.proc >= 0:
+            out[event.proc] = release
+        if run is not None:
+            by_run.setdefault(run, release)
+    # old releases print the version on rank 0 only
+    for proc, run in job.run_by_proc.items():
+        if proc not in out and run in by_run:
+            out[proc] = by_run[run]
+    return out

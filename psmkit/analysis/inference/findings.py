@@ -1,0 +1,53 @@
+"""How rules make their findings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from psmkit.analysis.facts.job import Job
+from psmkit.logparse.types import Ref
+from psmkit.model import CODES, Finding, Severity
+
+__all__ = ["new_finding"]
+
+
+def new_finding(
+    job: Job,
+    code: str,
+    *,
+    run: int | None,
+    title: str | None = None,
+    severity: Severity | None = None,
+    confidence: float = 0.9,
+    explanation: str | None = None,
+    next_step: str | None = None,
+    refs: Iterable[Ref | None] = (),
+    comm: str | None = None,
+    ranks: Iterable[int] = (),
+    procs: Iterable[int] = (),
+    culprits: Iterable[int] = (),
+    stage: str | None = None,
+    known_issue: str | None = None,
+) -> Finding:
+    """A finding with the defaults of its code. ``procs`` are process indices; without ``ranks`` theirs are taken."""
+    info = CODES[code]
+    places = list(dict.fromkeys(p for p in procs if 0 <= p < len(job.scan.processes)))
+    numbers = list(dict.fromkeys(ranks))
+    if not numbers:
+        numbers = sorted({rank for p in places if (rank := job.rank_of(p)) is not None})
+    return Finding(
+        code=code,
+        title=title or info.title,
+        severity=severity or info.severity,
+        confidence=confidence,
+        explanation=explanation or info.meaning,
+        next_step=next_step or info.next_step,
+        evidence=job.quotes.cite(*refs),
+        run=run,
+        comm=comm,
+        ranks=tuple(numbers),
+        processes=tuple(job.process(p).name for p in places),
+        stage=stage,
+        known_issue=known_issue,
+        culprits=tuple(dict.fromkeys(culprits)),
+    )
