@@ -151,7 +151,7 @@ def _end(job: Job, run: RunInfo) -> _Evidence:
         return _Evidence(False, f"the log ends while {_ranks(starting)} initialise{'s' if len(starting) == 1 else ''}")
     if len(ended) == nranks and proof.reopened(job, run.index):
         return _Evidence(False, "a communicator that was made after the first one was torn down has no end in the log")
-    others = {i.proc for i in instances} - {i.proc for i in members}
+    others = {i.proc for i in instances} - {i.proc for i in members} - job.phantoms
     if len(ended) == nranks and (still := sorted(p for p in others if not torn_down(job, p))):
         return _Evidence(False, f"the teardown of {names_of(job, still)} is not in the log")
     if len(ended) == nranks:
@@ -173,7 +173,8 @@ def _end(job: Job, run: RunInfo) -> _Evidence:
 
 def _members(job: Job, run: RunInfo) -> set[int]:
     """The processes that a statement about the end of the run has to name: those in communicators, else all."""
-    return {p for p in run.procs if p in job.instances_of} or set(run.procs)
+    procs = run.procs - job.phantoms
+    return {p for p in procs if p in job.instances_of} or set(procs)
 
 
 def _lab_ended_well(job: Job, run: RunInfo, told: Sequence[Event]) -> bool:

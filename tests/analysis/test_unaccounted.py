@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import psmkit
 from psmkit.cli.app import main
 from psmkit.model import Report
 from tests.loggen import Plan, generate
+from tests.mutilate import DAMAGE
 
 DATA = Path(__file__).parents[1] / "data"
 PROXY = re.compile(r"opId|proxy (?:send|recv) connection|operation=|Connected to proxy|ProxyCall UDS")
@@ -94,6 +96,16 @@ def test_damaged_prefix_does_not_make_another_run(tmp_path: Path) -> None:
     (tmp_path / "job.log").write_text("".join(lines))
     report = psmkit.analyze([str(tmp_path)])
     assert len(report.runs) == 1, report.reason
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_text_glued_to_a_prefix_does_not_make_another_run(seed: int, tmp_path: Path) -> None:
+    files = {name: text.encode() for name, text in generate("healthy_both", "2.27").files().items()}
+    for name, data in DAMAGE["glued"](files, random.Random(seed)).items():
+        (tmp_path / name).write_bytes(data)
+    report = psmkit.analyze([str(tmp_path)])
+    assert len(report.runs) == 1, report.reason
+    assert not [f for f in report.findings if f.severity == "error"]
 
 
 def test_rank_whose_log_lost_its_beginning_belongs_to_the_run_that_lacks_it(tmp_path: Path) -> None:

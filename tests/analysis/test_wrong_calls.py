@@ -145,6 +145,15 @@ def test_torn_or_glued_lines_are_no_mismatch(glue: bool, tmp_path: Path) -> None
     assert report.verdict is not Verdict.FAILED
 
 
+def test_communicators_that_share_an_id_are_not_compared(tmp_path: Path) -> None:
+    logs = ranks(2)
+    for log in logs:
+        call(log, "AllReduce").destroy().complete()
+        call(log, "AllReduce", op=2).destroy()
+    report = analyse_job(job_of(tmp_path, logs))
+    assert report.verdict is Verdict.HEALTHY and not of(report.findings, "PSM301")
+
+
 def test_call_that_is_missing_in_the_log_of_a_rank_that_is_missing_proves_nothing(tmp_path: Path) -> None:
     logs = ranks(3)
     for log in logs:

@@ -58,6 +58,7 @@ class Identity:
     rank_of: dict[int, int]
     gpus: dict[int, frozenset[tuple[str, str]]]
     stated: frozenset[int]  # processes whose rank stands in a communicator line, not only in a hint
+    phantoms: frozenset[int] = frozenset()  # what damaged prefixes look like: no processes
 
 
 class _Sets:
@@ -163,6 +164,7 @@ def _place(
     scan: ScanData, runs: list[list[int]], loose: list[list[int]], gpus: dict[int, frozenset[tuple[str, str]]]
 ) -> list[list[int]]:
     """Put parts without a communicator line into the runs that they are tied to; the parts that are left."""
+    phantoms = _phantoms(scan)
     working = {c.proc for c in scan.counts if c.name.startswith(_OF_A_COMMUNICATOR)}
     free = [_free_ranks(scan, run) for run in runs]
     left: list[list[int]] = []
@@ -170,8 +172,8 @@ def _place(
     for part in sorted(loose, key=lambda part: _begin(scan, part)):
         fit = [at for at, run in enumerate(runs) if not _conflict(scan, run, part, gpus)]
         fit.sort(key=lambda at: _overlap(scan, runs[at], part), reverse=True)
-        quiet = working.isdisjoint(part)
-        tied = next((at for at in fit if _tied(scan, runs[at], part, quiet or free[at] >= len(part))), None)
+        quiet = working.isdisjoint(part) or phantoms.issuperset(part)
+        tied = next((at for at in fit if _tied(scan, runs[at], part, phantoms, quiet or free[at] >= len(part))), None)
         roomy = next((at for at in fit if free[at] >= len(part)), None)
         if tied is not None:
             runs[tied].extend(part)
@@ -191,6 +193,25 @@ def _place(
     return left
 
 
+def _phantoms(scan: ScanData) -> frozenset[int]:
+    """What lines with a damaged prefix look like: a process with few lines, or with text glued to the host of another one, in a stream."""
+    streams: dict[int, list[Process]] = defaultdict(list)
+    for process in scan.processes:
+        streams[process.stream].append(process)
+    found: set[int] = set()
+    for ours in streams.values():
+        most = max(p.lines for p in ours)
+        hosts: dict[int, list[Process]] = defaultdict(list)
+        for p in ours:
+            hosts[p.pid].append(p)
+        for p in ours:
+            few = p.lines <= _DAMAGED < most and not p.births
+            glued = any(q.lines > p.lines and p.host != q.host and p.host.endswith(q.host or " ") for q in hosts[p.pid])
+            if few or glued:
+                found.add(p.index)
+    return frozenset(found)
+
+
 def _free_ranks(scan: ScanData, run: list[int]) -> int:
     """How many ranks of the run's largest communicator have no process in view."""
     ours = set(run)
@@ -203,7 +224,7 @@ def _free_ranks(scan: ScanData, run: list[int]) -> int:
     return most - max(map(len, groups.values()), default=0)
 
 
-def _tied(scan: ScanData, run: list[int], part: list[int], quiet: bool) -> bool:
+def _tied(scan: ScanData, run: list[int], part: list[int], phantoms: frozenset[int], quiet: bool) -> bool:
     """Whether a part belongs to a run by its names, or by a stream that both write to.
 
     A process that does the work of a rank is a rank, so a stream does not tie it to a run that has all its ranks: ``quiet`` is False then.
@@ -214,8 +235,7 @@ def _tied(scan: ScanData, run: list[int], part: list[int], quiet: bool) -> bool:
     ours = [scan.processes[p] for p in run]
     for process in (scan.processes[p] for p in part):
         same = [p for p in ours if p.stream == process.stream]
-        # a line whose prefix is damaged looks like a process of its own
-        if same and process.lines <= _DAMAGED and not process.births:
+        if same and process.index in phantoms:
             return True
         if quiet and any(p.first.seq < process.last.seq and process.first.seq < p.last.seq for p in same):
             return True
@@ -351,4 +371,4 @@ def resolve(scan: ScanData) -> Identity:
             if rank is not None and rank not in taken and (nranks is None or rank < nranks):
                 rank_of[p] = rank
                 taken.add(rank)
-    return Identity(tuple(runs), run_of, rank_of, gpus, frozenset(stated))
+    return Identity(tuple(runs), run_of, rank_of, gpus, frozenset(stated), _phantoms(scan))

@@ -34,6 +34,7 @@ class Job:
         instances_of: the communicator memberships of each process.
         events_by_name: events by their message, in order of reading.
         procs_by_pid: processes by their pid, which recurs on other hosts and in containers.
+        phantoms: processes that a damaged prefix made up.
         run_by_lab_stream: the run that the lab's lines of a stream are about.
         quotes: the text of lines.
     """
@@ -50,6 +51,7 @@ class Job:
     events_by_name: Mapping[str, list[Event]]
     names: Sequence[str]  # of messages, sorted
     procs_by_pid: Mapping[Value, list[Process]]
+    phantoms: frozenset[int]
     run_by_lab_stream: Mapping[int, int]
     quotes: Quotes
 
@@ -171,6 +173,7 @@ def make_job(scan: ScanData, fetch: Callable[[Ref], Evidence] | None = None) -> 
         events_by_name=events_by_name,
         names=sorted(events_by_name),
         procs_by_pid=_by(scan.processes, lambda process: process.pid),
+        phantoms=identity.phantoms,
         run_by_lab_stream={},
         quotes=Quotes(scan, fetch),
     )

@@ -81,7 +81,7 @@ def done(job: Job, run: int) -> bool:
     ours = [i for i in job.scan.instances if i.proc in info.procs]
     if info.world is not None:
         # a process outside the largest communicator has others to end
-        inside = {i.proc for i in ours if i.group == info.world}
+        inside = {i.proc for i in ours if i.group == info.world} | job.phantoms
         ours = [i for i in ours if i.group == info.world or i.proc not in inside]
     if not ours or any(i.end is None for i in ours) or reopened(job, run):
         return False

@@ -80,8 +80,8 @@ def _mismatch(job: Job, group: SeqGroup, div: SeqDivergence) -> Finding | None:
     run = _run(job, group)
     if len(div.ranks) < 2 or min(div.ranks) < 0 or any(op.get("coll") not in _NAMES for op in div.ops):
         return None
-    if run is None:
-        return None
+    if run is None or len({r.rank for r in group.ranks}) < len(group.ranks):
+        return None  # a rank that is in view twice: the log is there twice, or an id names several communicators
     first = div.ops[0]
     other = next((op for op in div.ops if differing(first, op)), None)
     if other is None:
