@@ -30,13 +30,11 @@ class RunInfo:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The runs of a scan, and of each process its run, its rank and the GPU it drives."""
+    """The runs of a scan, and the run and the rank of each process."""
 
     runs: tuple[RunInfo, ...]
     run_of: dict[int, int]
     rank_of: dict[int, int]
-    gpus: dict[int, frozenset[tuple[str, str]]]
-    stated: frozenset[int]  # processes whose rank stands in a communicator line, not only in a hint
 
 
 class _Sets:
@@ -273,4 +271,4 @@ def resolve(scan: ScanData) -> Identity:
             if rank is not None and rank not in taken and (nranks is None or rank < nranks):
                 rank_of[p] = rank
                 taken.add(rank)
-    return Identity(tuple(runs), run_of, rank_of, gpus, frozenset(stated))
+    return Identity(tuple(runs), run_of, rank_of)
