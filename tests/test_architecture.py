@@ -20,7 +20,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "_native": set(),
     "catalogue": {"_native", "model"},
     "logparse": {"catalogue", "_native", "model"},
-    "analysis": {"logparse", "catalogue", "model"},
+    "analysis": {"logparse", "catalogue", "_native", "model"},  # of _native the rules of plans, which the scanner has
     "report": {"model"},
     "proxy": {"_native", "model"},
     "transport": {"proxy", "_native", "model"},
@@ -87,7 +87,7 @@ def room(name: str) -> str | None:
 LEAVES = {"logparse", "catalogue", "model"}
 ANALYSIS: dict[str, set[str]] = {
     "facts": {"facts", *LEAVES},
-    "inference": {"facts", "inference", *LEAVES},
+    "inference": {"facts", "inference", "_native", *LEAVES},
     "rules": {"facts", "inference", "registry", *LEAVES},
     "views": {"facts", "inference", *LEAVES},
     "registry": {"facts", "model"},
@@ -220,6 +220,16 @@ def test_libpsm_is_used_by_proxy_transport_and_plan_alone() -> None:
         if name.startswith("psmkit._native.psm")
     }
     assert users <= {"_native", "proxy", "transport", "plan"}
+
+
+def test_analysis_takes_the_rules_of_plans_and_nothing_else_from_c() -> None:
+    users = {
+        str(path.relative_to(PACKAGE))
+        for path in (PACKAGE / "analysis").rglob("*.py")
+        for name in imports(path)
+        if name.startswith("psmkit._native")
+    }
+    assert users == {"analysis/inference/planrules.py"}
 
 
 def test_windows_are_read_by_their_reader_alone() -> None:

@@ -198,20 +198,21 @@ def check_(paths: tuple[str, ...], form: str) -> int:
 
     Exit status: 0 no rule is broken, 1 one is, 2 there is no trace of plans in it.
     """
+    from psmkit.analysis.inference.plan_traces import traces
     from psmkit.analysis.rules import plan_trace
     from psmkit.logparse import scan
     from psmkit.model.errors import NothingToAnalyse
 
     with scan(paths) as result:
         job = make_job(result)
-        traces = plan_trace.traces(job)
-        if not traces and not job.events("libpsm.plan."):
+        found_traces = traces(job)
+        if not found_traces and not job.events("libpsm.plan."):
             raise NothingToAnalyse(
                 f"no trace of plans in {', '.join(paths[:3])}: give the record files of a program that ran plans over libpsm "
                 "(PSM_RECORD_DIR says where they go, PSM_RECORD_KEEP=1 keeps them), or its log with NCCL_DEBUG=INFO"
             )
         findings = job.quotes.filled(plan_trace.find(job))
-        open_plans = [f"rank {trace.rank}: {plan}" for trace in traces for plan in trace.open()]
+        open_plans = [f"rank {trace.rank}: {plan}" for trace in found_traces for plan in trace.open()]
         rows = [
             {
                 "rank": trace.rank,
@@ -222,7 +223,7 @@ def check_(paths: tuple[str, ...], form: str) -> int:
                 "destroyed": trace.ended,
                 "open": [asdict(plan) for plan in trace.open()],
             }
-            for trace in sorted(traces, key=lambda t: (t.rank, t.proc))
+            for trace in sorted(found_traces, key=lambda t: (t.rank, t.proc))
         ]
     if form == "json":
         from psmkit.report.data import finding_dict

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from psmkit.analysis.inference import planrules
 from psmkit.analysis.pipeline import analyse_job
 from psmkit.analysis.rules.plan_trace import CODES_OF_RULES
-from psmkit.logparse import planrules
 from psmkit.model import CODES, Finding, Severity, Verdict
 from tests.analysis.texts import Rank, find, job_of, ranks
 

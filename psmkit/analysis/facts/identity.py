@@ -51,14 +51,12 @@ class RunInfo:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The runs of a scan, and of each process its run, its rank and the GPU it drives."""
+    """The runs of a scan, and the run and the rank of each process."""
 
     runs: tuple[RunInfo, ...]
     run_of: dict[int, int]
     rank_of: dict[int, int]
-    gpus: dict[int, frozenset[tuple[str, str]]]
-    stated: frozenset[int]  # processes whose rank stands in a communicator line, not only in a hint
-    phantoms: frozenset[int] = frozenset()  # what damaged prefixes look like: no processes
+    phantoms: frozenset[int]  # what damaged prefixes look like: no processes
 
 
 class _Sets:
@@ -371,4 +369,4 @@ def resolve(scan: ScanData) -> Identity:
             if rank is not None and rank not in taken and (nranks is None or rank < nranks):
                 rank_of[p] = rank
                 taken.add(rank)
-    return Identity(tuple(runs), run_of, rank_of, gpus, frozenset(stated), _phantoms(scan))
+    return Identity(tuple(runs), run_of, rank_of, _phantoms(scan))

@@ -170,12 +170,7 @@ def _judge(job: Job, run: int | None, group: _Group) -> list[Finding]:
 
     differing = _differing(job, run, group, waiting, what + name)
     out.extend(differing)
-    for member in numbered:
-        member.enqueued = member.seq if member.enqueued is None else member.enqueued
-    behind = [m for m in group.members.values() if work is not None and m.enqueued is not None and m.enqueued < work]
-    ahead = work is not None and any(m.enqueued is not None and m.enqueued >= work for m in group.members.values())
-    if not ahead and len(behind) == len(group.members):
-        behind = []  # the numbers count something else than the one that timed out
+    behind = _behind(group, work)
     silent, seen = _silent(job, run, group) if not behind and not differing and op not in _ROOTED else (set(), True)
     lagging = {m.rank for m in behind} | silent
     blamed = lagging or {r for f in differing for r in f.culprits}
@@ -186,22 +181,7 @@ def _judge(job: Job, run: int | None, group: _Group) -> list[Finding]:
     reporting = ranks_text(m.rank for m in stuck or waiting)
     refs = [first.timeout.ref if first.timeout else None, first.status.ref if first.status else None]
     refs += [m.status.ref for m in behind[:3] if m.status]
-    if behind:
-        why = (
-            f"{ranks_text(m.rank for m in behind)} never joined it: last enqueued work "
-            f"{joined(str(n) for n in sorted({m.enqueued for m in behind if m.enqueued is not None}))}"
-        )
-        earlier = sorted({f"{m.op or 'collective'} {m.seq}" for m in behind if m.seq is not None})
-        if earlier:
-            why += f", and {'waits' if len(behind) == 1 else 'wait'} in {joined(earlier)}"
-    elif silent:
-        why = f"{ranks_text(silent)} {'reports' if len(silent) == 1 else 'report'} nothing and most likely never joined it"
-    elif differing:
-        why = "the ranks do not run the same operation under this number"
-    elif _diverge(job, run):
-        why = "all that report joined under this number, but their NCCL lines show different calls"
-    else:
-        why = "no rank is seen to lag, so the operation hangs inside NCCL, the network or a GPU"
+    why = _reason(job, run, behind, silent, bool(differing))
     out.insert(
         0,
         new_finding(
@@ -241,6 +221,38 @@ def _judge(job: Job, run: int | None, group: _Group) -> list[Finding]:
             )
         )
     return out
+
+
+def _behind(group: _Group, work: int | None) -> list[_Member]:
+    """The ranks that enqueued less than the work that timed out."""
+    if work is None:
+        return []
+    for member in group.members.values():
+        member.enqueued = member.seq if member.enqueued is None and member.timeout is not None else member.enqueued
+    behind = [m for m in group.members.values() if m.enqueued is not None and m.enqueued < work]
+    ahead = any(m.enqueued is not None and m.enqueued >= work for m in group.members.values())
+    # else the numbers count something else than the one that timed out
+    return behind if ahead or len(behind) < len(group.members) else []
+
+
+def _reason(job: Job, run: int | None, behind: list[_Member], silent: set[int], differing: bool) -> str:
+    """Why the work did not finish, as far as the watchdogs tell."""
+    if behind:
+        why = (
+            f"{ranks_text(m.rank for m in behind)} never joined it: last enqueued work "
+            f"{joined(str(n) for n in sorted({m.enqueued for m in behind if m.enqueued is not None}))}"
+        )
+        earlier = sorted({f"{m.op or 'collective'} {m.seq}" for m in behind if m.seq is not None})
+        if earlier:
+            why += f", and {'waits' if len(behind) == 1 else 'wait'} in {joined(earlier)}"
+        return why
+    if silent:
+        return f"{ranks_text(silent)} {'reports' if len(silent) == 1 else 'report'} nothing and most likely never joined it"
+    if differing:
+        return "the ranks do not run the same operation under this number"
+    if _diverge(job, run):
+        return "all that report joined under this number, but their NCCL lines show different calls"
+    return "no rank is seen to lag, so the operation hangs inside NCCL, the network or a GPU"
 
 
 def _diverge(job: Job, run: int | None) -> bool:

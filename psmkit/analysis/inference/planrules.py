@@ -1,4 +1,4 @@
-"""The rules of plans (csrc/planrules), which come with the scanner: traces and ranks are held against them without libpsm."""
+"""The rules of plans (csrc/planrules), which come with the scanner: traces and ranks are checked without libpsm."""
 
 from __future__ import annotations
 

@@ -1,0 +1,156 @@
+"""What libpsm recorded of its plans: the ring psm.plan of record files, lines of plans in logs.
+
+A communicator has a random id in each process: which of them belong together is told by the order in which a process made them.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.printed import number
+from psmkit.analysis.inference.planrules import (
+    CALLBACK,
+    CALLBACK_OVER,
+    COUNTED_OFF,
+    DESTROY,
+    MADE,
+    OP_DONE,
+    OP_POSTED,
+    PREPARE,
+    RECLAIM,
+    PlanBreach,
+    PlanEvent,
+    PlanSummary,
+)
+from psmkit.logparse.types import Event, Ref
+
+__all__ = ["EVIDENCE", "Open", "Trace", "made_at", "made_by_lines", "traces"]
+
+#: Lines of a breach that are enough.
+EVIDENCE = 6
+
+_OPEN = frozenset({OP_POSTED, OP_DONE, COUNTED_OFF, CALLBACK, CALLBACK_OVER})
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """A plan that had not ended: its proxy ops and host functions that are open, and what was left of the sync condition's count."""
+
+    plan: int
+    ops: int = 0
+    functions: int = 0
+    count: int | None = None
+
+    def __str__(self) -> str:
+        ops = [f"{self.ops} proxy op{'s' if self.ops > 1 else ''} not ended"] if self.ops > 0 else []
+        function = "its host function has not come back" + (f", {self.count} left of the count" if self.count else "")
+        return f"plan {self.plan}: " + "; ".join([*ops, *([function] if self.functions > 0 else [])])
+
+
+@dataclass(slots=True)
+class Trace:
+    """The events of a communicator in a process, by their order, with the lines that tell them."""
+
+    proc: int
+    run: int | None
+    rank: int
+    scheduler: int
+    events: list[PlanEvent] = field(default_factory=list)
+    refs: dict[int, Ref] = field(default_factory=dict)
+
+    @property
+    def whole(self) -> bool:
+        """It begins with the communicator, and nothing in it is lost."""
+        return bool(self.events) and self.events[0].order == 0 and self.events[-1].order == len(self.events) - 1
+
+    @property
+    def ended(self) -> bool:
+        """The communicator was destroyed."""
+        return any(e.what == DESTROY for e in self.events[-2:])
+
+    def plans(self) -> Iterator[PlanSummary]:
+        """What it tells of plans, in the order in which they were made."""
+        group = 0
+        for event in self.events:
+            if event.what == PREPARE:
+                group += 1
+            elif event.what == MADE:
+                yield PlanSummary(event.plan, group, event.a % (1 << 64), max(event.b, 0), max(event.c, 0))
+
+    def open(self) -> list[Open]:
+        """What had not ended where the trace does; nothing where the communicator was destroyed."""
+        found: dict[int, Open] = {}
+        for event in () if self.ended else self.events:
+            if event.what == RECLAIM:
+                found.pop(event.plan, None)
+            elif event.what in _OPEN:
+                known = found.get(event.plan, Open(event.plan))
+                ops, functions, count = known.ops, known.functions, known.count
+                ops += {OP_POSTED: 1, OP_DONE: -1}.get(event.what, 0)
+                functions += {CALLBACK: 1, CALLBACK_OVER: -1}.get(event.what, 0)
+                if event.what in (CALLBACK, COUNTED_OFF):
+                    count = event.a
+                found[event.plan] = Open(event.plan, ops, functions, count)
+        return [plan for plan in found.values() if plan.ops > 0 or plan.functions > 0]
+
+    def evidence(self, breach: PlanBreach) -> list[Ref]:
+        """The lines of a breach: the event that breaks the rule and those of its plan before it, the last one first."""
+        last = breach.order if breach.order is not None else len(self.events)
+        mine = [e for e in self.events if e.order <= last and (e.plan == breach.plan or e.order == breach.order)]
+        return [self.refs[e.order] for e in reversed(mine[-EVIDENCE:])]
+
+
+def traces(job: Job) -> list[Trace]:
+    """The traces of all communicators that record files hold, those of a process in the order in which they were made."""
+    by_comm: dict[tuple[int, int], dict[int, tuple[PlanEvent, Event]]] = defaultdict(dict)
+    for event in job.events("libpsm.plan.event"):
+        made = _event(event)
+        if made is not None and event.proc >= 0:
+            by_comm[(event.proc, number(event.fields, "comm") or 0)].setdefault(made.order, (made, event))
+    out = []
+    for (proc, _), rows in by_comm.items():
+        ordered = [rows[order] for order in sorted(rows)]
+        first = ordered[0]
+        scheduler = number(first[1].fields, "scheduler")
+        trace = Trace(proc, job.run_of(proc), first[0].rank, -1 if scheduler is None else scheduler)
+        trace.events = [made for made, _ in ordered]
+        trace.refs = {made.order: event.ref for made, event in ordered}
+        out.append(trace)
+    return out
+
+
+def _event(event: Event) -> PlanEvent | None:
+    values = [number(event.fields, name) for name in ("order", "plan", "a", "b", "c", "code", "rank")]
+    known = [value for value in values if value is not None]
+    made = PlanEvent(*known) if len(known) == len(values) else None
+    return made if made is not None and made.possible else None
+
+
+def made_at(trace: Trace, plan: int) -> list[Ref]:
+    """The line that tells that a plan was made."""
+    return [trace.refs[e.order] for e in trace.events if e.what == MADE and e.plan == plan][:1]
+
+
+def made_by_lines(job: Job) -> list[Trace]:
+    """Traces of nothing but the lines that tell of plans that were made; groups are not told."""
+    by_comm: dict[tuple[int, int], Trace] = {}
+    comms: dict[int, int] = defaultdict(int)
+    for event in job.events("libpsm.plan.made"):
+        values = [number(event.fields, name) for name in ("plan", "mask", "colls", "p2ps", "rank")]
+        plan, mask, colls, p2ps, rank = (-1 if value is None else value for value in values)
+        if event.proc < 0 or plan < 0 or rank < 0:
+            continue
+        comms[event.proc] += plan == 1  # the plans of each communicator are numbered from 1
+        trace = by_comm.setdefault((event.proc, comms[event.proc]), Trace(event.proc, job.run_of(event.proc), rank, -1))
+        order = len(trace.events)
+        made = PlanEvent(order, plan, mask - (1 << 64) * (mask >> 63 & 1), colls, p2ps, MADE, rank)
+        if not made.possible:
+            continue
+        trace.events.append(made)
+        trace.refs[order] = event.ref
+    return [
+        trace for trace in by_comm.values() if [e.plan for e in trace.events] == list(range(1, len(trace.events) + 1))
+    ]
