@@ -1,9 +1,9 @@
-"""Write the generated parts of docs/: the page of findings, the table of the catalogue, what hostcuda provides, plugins.
+"""Write the generated parts of docs/: findings, the table of the catalogue, the coverage of hostcuda, plugin tables, commands.
 
 Usage: python scripts/docs.py [--check]
 
-The parts stand between ``<!-- generated: NAME -->`` and ``<!-- end of NAME -->``; ``--check`` changes nothing and fails when one is
-not current.
+A generated part lies between ``<!-- generated: NAME -->`` and ``<!-- end of NAME -->``. ``--check`` changes nothing and fails when a part
+is not current.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from psmkit.catalogue import Message, load
+from psmkit.cli.app import COMMANDS
 from psmkit.lab.coverage import areas
 from psmkit.model import CODES
 from psmkit.plugins.abi import tables
@@ -93,7 +94,7 @@ def _row(name: str, messages: list[Message]) -> str:
 
 
 def coverage() -> str:
-    """What hostcuda provides, by area, with the names of what is missing where little is."""
+    """How many functions of each area hostcuda provides."""
     rows = ["| library | area | provided | known |", "|---|---|---:|---:|"]
     for area in areas():
         rows.append(f"| {area.library} | {area.area} | {area.provided} | {area.known} |")
@@ -106,7 +107,7 @@ def plugin_tables() -> str:
     """Which releases look for which table of a plugin."""
     rows = ["| table | NCCL releases | bytes | members |", "|---|---|---:|---:|"]
     for table in tables():
-        since = f"{table.first} to {table.last}" if table.first else "none: in headers alone"
+        since = f"{table.first} to {table.last}" if table.first else "none, in headers only"
         if table.first and not table.dropped:
             since = f"{table.first} and later"
         known = (f"{table.size}", f"{len(table.slots)}") if table.size else ("not known", "")
@@ -114,16 +115,23 @@ def plugin_tables() -> str:
     return "\n".join(rows)
 
 
+def commands() -> str:
+    """What each command does."""
+    rows = [f"| `psmkit {name}` | {_cell(summary)} |" for name, summary in COMMANDS.items()]
+    return "\n".join(["| command | what it does |", "|---|---|", *rows])
+
+
 PARTS: dict[str, tuple[str, Callable[[], str]]] = {
     "findings": ("findings.md", findings),
     "subsystems": ("catalogue.md", subsystems),
     "coverage": ("hostcuda.md", coverage),
     "plugin-tables": ("plugins.md", plugin_tables),
+    "commands": ("operator.md", commands),
 }
 
 
 def current(name: str) -> tuple[Path, str]:
-    """The page of a part, and its text with that part made anew."""
+    """The page of a part, and its text with that part renewed."""
     file, make = PARTS[name]
     path = DOCS / file
     first, last = f"<!-- generated: {name} -->\n", f"<!-- end of {name} -->"

@@ -8,7 +8,7 @@ import pytest
 
 from scripts.refresh_readme import BLOCK, PAGE, SPEED, shown, speed
 
-SHOWN = {command: text for command, text in BLOCK.findall(PAGE.read_text("utf-8"))}
+SHOWN: dict[str, str] = dict(BLOCK.findall(PAGE.read_text("utf-8")))
 ANALYSES = [command for command in SHOWN if command.startswith("psmkit analyze")]
 LABS = [command for command in SHOWN if command.startswith("psmkit lab")]
 

@@ -1,4 +1,4 @@
-"""``psmkit analyze``: from logs to a verdict."""
+"""``psmkit analyze``: Report what happened to a job, and the lines that prove it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``psmkit diff``: the first protocol step that differs between two jobs."""
+"""``psmkit diff``: Find the first protocol step in which two runs differ."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``psmkit ops``: every matched proxy call and fd exchange as a table."""
+"""``psmkit ops``: List each matched proxy call and fd exchange."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``psmkit plugin``: the plugins of NCCL."""
+"""``psmkit plugin``: Check a plugin of NCCL, and drive it as NCCL does."""
 
 from __future__ import annotations
 
