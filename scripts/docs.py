@@ -1,4 +1,4 @@
-"""Write the generated parts of docs/: findings, the table of the catalogue, the coverage of hostcuda, plugin tables, commands.
+"""Write the generated parts of docs/: findings, the table of the catalogue, the coverage of hostcuda, plugin tables, commands, metrics.
 
 Usage: python scripts/docs.py [--check]
 
@@ -17,6 +17,7 @@ from psmkit.cli.app import COMMANDS
 from psmkit.lab.coverage import areas
 from psmkit.model import CODES
 from psmkit.plugins.abi import tables
+from psmkit.telemetry.metrics import METRICS
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 
@@ -121,12 +122,21 @@ def commands() -> str:
     return "\n".join(["| command | what it does |", "|---|---|", *rows])
 
 
+def metrics() -> str:
+    """The metrics of ``psmkit telemetry``."""
+    rows = [
+        f"| `{name}` | {m.unit} | {m.kind} | {' '.join(m.attributes)} | {m.meaning} |" for name, m in METRICS.items()
+    ]
+    return "\n".join(["| metric | unit | kind | attributes | meaning |", "|---|---|---|---|---|", *rows])
+
+
 PARTS: dict[str, tuple[str, Callable[[], str]]] = {
     "findings": ("findings.md", findings),
     "subsystems": ("catalogue.md", subsystems),
     "coverage": ("hostcuda.md", coverage),
     "plugin-tables": ("plugins.md", plugin_tables),
     "commands": ("operator.md", commands),
+    "metrics": ("telemetry.md", metrics),
 }
 
 

@@ -32,7 +32,7 @@ def generator() -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("part", ["findings", "subsystems", "coverage", "plugin-tables", "commands"])
+@pytest.mark.parametrize("part", ["findings", "subsystems", "coverage", "plugin-tables", "commands", "metrics"])
 def test_generated_pages_are_current(generator: ModuleType, part: str) -> None:
     path, text = generator.current(part)
     assert path.read_text("utf-8") == text, "run python scripts/docs.py"
