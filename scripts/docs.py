@@ -1,4 +1,4 @@
-"""Write the generated parts of docs/: findings, the table of the catalogue, the coverage of hostcuda, plugin tables, commands, metrics.
+"""Write the generated parts of docs/: findings, the table of the catalogue, the coverage of hostcuda, plugins, commands, metrics.
 
 Usage: python scripts/docs.py [--check]
 
@@ -17,6 +17,8 @@ from psmkit.cli.app import COMMANDS
 from psmkit.lab.coverage import areas
 from psmkit.model import CODES
 from psmkit.plugins.abi import tables
+from psmkit.plugins.drive_checks import CHECKS, Check
+from psmkit.plugins.drive_profiler_checks import PROFILER_CHECKS
 from psmkit.telemetry.metrics import METRICS
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
@@ -130,6 +132,21 @@ def metrics() -> str:
     return "\n".join(["| metric | unit | kind | attributes | meaning |", "|---|---|---|---|---|", *rows])
 
 
+def _checks(kind: str, checks: tuple[Check, ...]) -> str:
+    rows = [f"| `{one.name}` | {one.text} | {one.source} |" for one in checks]
+    return "\n".join([f"| check | the {kind} must | what relies on it |", "|---|---|---|", *rows])
+
+
+def net_checks() -> str:
+    """What ``psmkit plugin drive`` checks of a net plugin."""
+    return _checks("plugin", CHECKS)
+
+
+def profiler_checks() -> str:
+    """What it checks of a profiler."""
+    return _checks("profiler", PROFILER_CHECKS)
+
+
 PARTS: dict[str, tuple[str, Callable[[], str]]] = {
     "findings": ("findings.md", findings),
     "subsystems": ("catalogue.md", subsystems),
@@ -137,6 +154,8 @@ PARTS: dict[str, tuple[str, Callable[[], str]]] = {
     "plugin-tables": ("plugins.md", plugin_tables),
     "commands": ("operator.md", commands),
     "metrics": ("telemetry.md", metrics),
+    "net-checks": ("plugins_drive.md", net_checks),
+    "profiler-checks": ("plugins_drive.md", profiler_checks),
 }
 
 

@@ -1,4 +1,4 @@
-"""``psmkit analyze``: Report what happened to a job, and the lines that prove it."""
+"""``psmkit analyze``: Find out why a job hung or failed: verdict, ranks, and the lines that prove it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``psmkit diff``: Find the first protocol step in which two runs differ."""
+"""``psmkit diff``: Compare a good and a bad log: the first protocol step that differs, per rank."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``psmkit explain``: Explain a finding code, a message or a pasted log line."""
+"""``psmkit explain``: Explain a finding code, a message or a log line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``psmkit lab``: Run ranks on emulated GPUs, and break them on purpose."""
+"""``psmkit lab``: Run ranks on emulated GPUs, and inject faults."""
 
 from __future__ import annotations
 

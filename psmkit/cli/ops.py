@@ -1,4 +1,4 @@
-"""``psmkit ops``: List each matched proxy call and fd exchange."""
+"""``psmkit ops``: List every proxy call and fd exchange in a log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``psmkit plan``: Simulate and check how tasks become plans."""
+"""``psmkit plan``: Simulate and check kernel plans: from task to reclaim."""
 
 from __future__ import annotations
 

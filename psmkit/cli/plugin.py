@@ -1,4 +1,4 @@
-"""``psmkit plugin``: Check a plugin of NCCL, and drive it as NCCL does."""
+"""``psmkit plugin``: Check NCCL plugins, and run them without NCCL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``psmkit records``: List, show and prune the record files of processes."""
+"""``psmkit records``: List, show and remove the record files of processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``psmkit run``: Run a program and check its use of CUDA handles."""
+"""``psmkit run``: Run a program and check its CUDA calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``psmkit segments``: List and remove what dead processes left in shared memory."""
+"""``psmkit segments``: List and remove shared memory and records of dead processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``psmkit telemetry``: Export what the profiler plugin records."""
+"""``psmkit telemetry``: Export what the profiler plugin measures: OpenTelemetry, Prometheus, files."""
 
 from __future__ import annotations
 

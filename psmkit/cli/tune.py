@@ -1,4 +1,4 @@
-"""``psmkit tune``: Explain, fit and compare rules for NCCL's tuner."""
+"""``psmkit tune``: Explain, compare and generate rules for NCCL's tuner."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``psmkit variants``: List the variants of the transport, right and broken."""
+"""``psmkit variants``: List the variants of the transports, correct and broken."""
 
 from __future__ import annotations
 

@@ -31,4 +31,4 @@ def test_every_module_with_a_command_can_be_called_from_the_command_line() -> No
 
 @pytest.mark.parametrize(("name", "summary"), COMMANDS.items())
 def test_the_summary_of_a_command_fits_on_a_line_of_the_help(name: str, summary: str) -> None:
-    assert summary[0].isupper() and summary.endswith(".") and len(summary) <= 66
+    assert summary[0].isupper() and summary.endswith(".") and len(summary) <= 80
