@@ -38,12 +38,12 @@ _LINES = 8
 
 
 def _cell(text: str) -> str:
-    # Placeholders such as <name> are text, and a bar would end the cell.
+    # Placeholders such as <name> are not HTML, and a bar would end the cell.
     return text.replace("&", "&amp;").replace("<", "&lt;").replace("|", "\\|")
 
 
 def _issue(name: str) -> str:
-    """A link to ``owner/name#number``, the text itself if it has another form."""
+    """A link to ``owner/name#number``, or the text itself if it has another form."""
     repository, hash_, number = name.partition("#")
     if not hash_ or repository.count("/") != 1 or not number.isdigit():
         return name
@@ -51,7 +51,7 @@ def _issue(name: str) -> str:
 
 
 def findings() -> str:
-    """All codes, with an anchor each."""
+    """All codes, each with an anchor."""
     messages = load().messages
     out: list[str] = []
     group = ""
@@ -78,7 +78,7 @@ def findings() -> str:
 
 
 def subsystems() -> str:
-    """How many messages and samples each part of the catalogue has."""
+    """The numbers of messages and samples of each subsystem."""
     parts: dict[str, list[Message]] = {}
     for message in load().messages:
         parts.setdefault(message.subsystem, []).append(message)

@@ -43,6 +43,23 @@ def test_every_code_has_an_anchor() -> None:
     assert re.findall(r'<a id="(psm\d+)"></a>', page) == [code.lower() for code in CODES]
 
 
+def anchors(page: Path) -> set[str]:
+    """What a link into the page may name: its headings as hosts of code spell them, and its own marks."""
+    text = re.sub(r"^```.*?^```", "", page.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    names = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    return names | set(re.findall(r'<a id="([^"]+)">', text))
+
+
+def test_links_to_a_part_of_a_page_lead_to_it() -> None:
+    lost = []
+    for page in [*ROOT.glob("*.md"), *DOCS.glob("*.md"), *(ROOT / "changelog").glob("*.md")]:
+        for target, anchor in re.findall(r"\]\((?!https?:)([^)#]*)#([^)]+)\)", page.read_text("utf-8")):
+            if anchor not in anchors(page.parent / target if target else page):
+                lost.append(f"{page.name}: {target}#{anchor}")
+    assert lost == []
+
+
 def test_the_operator_page_names_every_command_and_option(psmkit_cli: Cli) -> None:
     page = (DOCS / "operator.md").read_text("utf-8")
     for command in COMMANDS:
