@@ -1,4 +1,4 @@
-/* A tour of CUDA's host side, as a transport uses it; no kernels. Runs on a GPU and over hostcuda alike:
+/* A tour of the host side of CUDA that a transport uses, without kernels. It runs on a GPU and over hostcuda:
 
        cc -std=gnu11 -I $CUDA/include examples/cuda_roundtrip.c -o cuda_roundtrip -L $CUDA/lib -l:libcudart.so.13
        ./cuda_roundtrip
@@ -90,7 +90,7 @@ static void streams_and_events(void)
     CHECK(cudaFreeHost(target));
 }
 
-/* ---- 2. memory for another process. The driver's functions are asked for by version, as NCCL does: no libcuda to
+/* ---- 2. memory for another process. The program asks for the driver's functions by version, as NCCL does: no libcuda to
  * link. */
 
 #define DRIVER(X)                                                                                                      \
@@ -153,7 +153,7 @@ static int receive_descriptor(int socket, size_t *size)
     return fd;
 }
 
-/* Gives an allocation an address that this process's device may use. */
+/* Map an allocation at an address that this process's device may use. */
 static CUdeviceptr map(CUmemGenericAllocationHandle memory, size_t size)
 {
     CUdeviceptr at;
@@ -214,7 +214,7 @@ static void memory_for_another_process(const char *program)
     CHECK(cudaDeviceSynchronize());
     CHECK(p_cuMemExportToShareableHandle(&fd, memory, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
 
-    /* A new program: CUDA does not work in a process that was only forked. */
+    /* Start a new program: CUDA does not work in a process that was only forked. */
     if (socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends)) perror("socketpair"), exit(1);
     snprintf(number, sizeof number, "%d", ends[1]);
     char *arguments[] = {(char *)program, number, NULL};

@@ -1,5 +1,5 @@
 #!/bin/sh
-# What `make demo` runs: two logs, two verdicts.
+# The first part of `make demo`: a hang that the log proves, and the log of an 8-GPU hang that prints too little to prove one.
 #   demo.sh PSMKIT LOGS
 set -eu
 psmkit=$1
@@ -7,9 +7,9 @@ logs=$2
 
 show() {
     printf '\n$ psmkit analyze %s\n' "$1"
-    # Findings make psmkit exit with 1; only "cannot analyse" (2) and worse ends the demo.
+    # Exit status 1 means findings. A higher one ends the demo.
     "$psmkit" analyze "$1" || [ $? -eq 1 ]
 }
 
-show "$logs/passsm-8gpu.log"
 show "$logs/fault_a2_n4_sigstop_rank1_in_setup"
+show "$logs/passsm-8gpu.log"

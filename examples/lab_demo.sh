@@ -1,13 +1,13 @@
 #!/bin/sh
-# The second half of `make demo`: 4 ranks on emulated CUDA that send each other data, and 4 with the mistake of the first log: the stream of
-# a proxy is overwritten by what the peer sent, and its copies wait behind the application.
+# The second part of `make demo`, on emulated CUDA. First 4 ranks send each other data. Then 4 ranks make the mistake of the 8-GPU log:
+# the proxy copies on the stream handle that the peer sent, and these copies wait for the application.
 #   lab_demo.sh PSMKIT
 set -eu
 psmkit=$1
 out=$(mktemp -d)
 trap 'rm -rf "$out"' EXIT
 
-# 1 says that something was found; only what is worse ends the demo.
+# Exit status 1 means findings. A higher one ends the demo.
 found() {
     printf '\n$ psmkit %s\n' "$*"
     "$psmkit" "$@" || [ $? -eq 1 ]

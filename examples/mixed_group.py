@@ -1,7 +1,7 @@
-"""Four processes launch a mixed group by plans: collectives, sends and recvs: python examples/mixed_group.py [--variant NAME].
+"""Four processes launch a mixed group (collectives, sends and recvs) through plans: python examples/mixed_group.py [--variant NAME].
 
-Without a GPU they see emulated CUDA. NAME is one of `psmkit plan variants`; a wrong one hangs, is aborted after a second, and the ranks
-tell which rule it has broken.
+Without a GPU they use emulated CUDA. NAME is one of `psmkit plan variants`. A broken variant hangs; each rank aborts it after one second and
+reports the rule that it broke.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ RANKS = 4
 
 
 class Bootstrap:
-    """The way to the other ranks: by the parent, which passes on what each has for each."""
+    """Exchanges data with the other ranks. The parent process forwards it."""
 
     def __init__(self, parent: Connection) -> None:
         self._parent = parent
@@ -67,13 +67,13 @@ def run(rank: int, bootstrap: Bootstrap, config: Config) -> str:
 
 
 def rank_main(rank: int, parent: Connection, config: Config) -> None:
-    # The ranks share the output: each line at once.
+    # The ranks share the output: write each line in one call.
     sys.stdout.write(f"rank {rank}: {run(rank, Bootstrap(parent), config)}\n")
     sys.stdout.flush()
 
 
 def pass_on(pipes: list[Connection]) -> None:
-    """Until the first rank has ended."""
+    """Forward data between the ranks until the first rank ends."""
     while True:
         try:
             parts = [pipe.recv() for pipe in pipes]
@@ -92,7 +92,7 @@ def main() -> None:
         ranks=RANKS, channels=2, p2p_channels=2, variant=options.variant, scheduler=Scheduler[options.scheduler.upper()]
     )
     if not os.path.exists("/proc/driver/nvidia/version"):
-        os.environ.update(cuda.environment())  # for the processes that begin now
+        os.environ.update(cuda.environment())  # for the child processes
     context = multiprocessing.get_context("spawn")
     pipes, ranks = [], []
     for rank in range(RANKS):

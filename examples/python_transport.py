@@ -1,7 +1,7 @@
-"""Two processes that send each other an array through libpsm, from Python: python examples/python_transport.py [--variant NAME].
+"""Two processes send each other an array through libpsm, from Python: python examples/python_transport.py [--variant NAME].
 
-Without a GPU they see emulated CUDA. NAME is one of `psmkit variants`, or `stubborn`, which is written below and makes a mistake:
-the ranks tell what they made of it.
+Without a GPU they use emulated CUDA. NAME is one of `psmkit variants`, or `stubborn`, a broken variant defined below. Each rank prints
+its result or its error.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from psmkit.transport import P2P, Capability, ConnectInfo, PeerInfo, Recv, Right
 
 
 def stubborn(setup: RightSetup, me: PeerInfo, peer: PeerInfo) -> ConnectInfo:
-    """The receiver's Setup of a wrong variant: it decides the mode from what it has not published."""
+    """The receiver's Setup of a broken variant: it chooses the mode from capabilities that it did not publish."""
     return setup(me.with_capabilities(remove=Capability.CUMEM_FD), peer)
 
 
@@ -69,7 +69,7 @@ def rank_main(rank: int, other: Connection, name: str) -> None:
 
 
 def say(text: str) -> None:
-    sys.stdout.write(f"{text}\n")  # as one, for the ranks share the output
+    sys.stdout.write(f"{text}\n")  # in one call: the ranks share the output
     sys.stdout.flush()
 
 
@@ -78,7 +78,7 @@ def main() -> None:
     parser.add_argument("--variant", default="split")
     name = parser.parse_args().variant
     if not os.path.exists("/proc/driver/nvidia/version"):
-        os.environ.update(cuda.environment())  # for the processes that begin now
+        os.environ.update(cuda.environment())  # for the child processes
     processes = multiprocessing.get_context("spawn")
     ends = processes.Pipe()
     ranks = [processes.Process(target=rank_main, args=(rank, ends[rank], name)) for rank in range(2)]

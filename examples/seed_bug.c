@@ -1,10 +1,10 @@
-/* The bug that psmkit comes from, in sixty lines. Two processes share a buffer. The owner sends its whole private struct, stream
-   handle and all, and the peer uses what it got: its proxy thread copies on that stream, and the application's stream waits in a host
-   function until the proxy is done.
+/* The bug that psmkit was written for, in sixty lines. Two processes share a buffer. The owner sends its whole private struct, stream
+   handle included. The peer uses the struct as it is: its proxy thread copies on that stream, while the application's stream waits in a
+   host function until the proxy is done.
 
-       seed_bug foreign legacy        the owner's handle: invalid in the peer, the copy fails
-       seed_bug zero legacy|blocking  no stream was made, so handle 0 was sent: the copy queues behind the host function that waits for it
-       seed_bug zero nonblocking      the same mistake, and it passes */
+       seed_bug foreign legacy        the owner's handle is invalid in the peer: the copy fails
+       seed_bug zero legacy|blocking  the owner has no stream and sends handle 0: the copy queues behind the host function that waits for it
+       seed_bug zero nonblocking      the same mistake, but it passes */
 #include <cuda_runtime_api.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -15,7 +15,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-struct resources { /* should be two types: what the peer needs, and what is mine */
+struct resources { /* should be two types: what the peer needs, and what is private */
     cudaIpcMemHandle_t buffer;
     size_t size;
     cudaStream_t stream;

@@ -1,5 +1,5 @@
 #!/bin/sh
-# The bug that psmkit comes from, on emulated CUDA: examples/seed_bug.c in its three cases, and what psmkit says of each.
+# The last part of `make demo`: examples/seed_bug.c on emulated CUDA, in three cases, and psmkit's verdict on each.
 #   seed_bug.sh VENV_BIN
 set -eu
 bin=$1

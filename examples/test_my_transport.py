@@ -1,8 +1,8 @@
-"""Tests of a transport of one's own with the `ranks` fixture: run `pytest examples/test_my_transport.py`.
+"""Test your own transport with the `ranks` fixture: run `pytest examples/test_my_transport.py`.
 
-The transport is small: the receiver makes a mailbox in shared memory and tells its name, the sender attaches it and writes. What the fixture adds is
-the rest of such a test: the processes, the exchange before there is a transport, barriers, a deadline with the stacks of all ranks when it passes, and
-a look at what was left in /dev/shm and which processes still run.
+The transport is small: the receiver creates a mailbox in shared memory and sends its name, the sender attaches it and writes. The fixture adds
+the rest: processes, an exchange before the transport exists, barriers, a deadline with the stacks of all ranks, and checks for files left in
+/dev/shm and for processes that still run.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SIZE = 4096
 
 
 class Mailbox:
-    """A page of shared memory: byte 0 says how many bytes of a message follow."""
+    """A page of shared memory: byte 0 is the length of the message that follows."""
 
     def __init__(self, name: str, *, create: bool) -> None:
         self.path = f"/dev/shm/{name}"
@@ -39,7 +39,7 @@ class Mailbox:
 
 
 def handshake(rank: Rank, message: bytes) -> bytes:
-    """Rank 0 receives what rank 1 sends. Runs in each process; what it returns comes back to the test."""
+    """Rank 0 receives what rank 1 sends. This runs in each process; the test gets the return values."""
     mine = Mailbox(f"my-transport-{secrets.token_hex(8)}", create=True) if rank.number == 0 else None
     rank.stage("tell")
     (name, *_) = rank.gather(mine.path.rpartition("/")[2].encode() if mine else b"")
@@ -47,7 +47,7 @@ def handshake(rank: Rank, message: bytes) -> bytes:
     box = mine or Mailbox(name.decode(), create=False)
     rank.barrier("attached")
     if mine:
-        os.unlink(mine.path)  # both have it: nothing is left, however this ends
+        os.unlink(mine.path)  # both ranks have it mapped: nothing is left behind, however this ends
     rank.stage("message")
     if rank.number == 1:
         box.post(message)
@@ -57,7 +57,7 @@ def handshake(rank: Rank, message: bytes) -> bytes:
 
 
 def without_an_answer(rank: Rank) -> None:
-    """Rank 0 forgets to post, so rank 1 waits for a message that does not come."""
+    """Rank 0 forgets to post, so rank 1 waits for ever."""
     path = f"/dev/shm/my-transport-{os.getppid()}-{rank.number}"
     box = Mailbox(os.path.basename(path), create=True)
     os.unlink(path)
@@ -72,7 +72,7 @@ def test_message_arrives(ranks: Ranks) -> None:
 
 
 @pytest.mark.ranks(2, deadline=2)
-def test_hang_is_told_with_the_stage_and_the_line(ranks: Ranks) -> None:
+def test_a_hang_is_reported_with_its_stage_and_line(ranks: Ranks) -> None:
     with pytest.raises(RanksFailedError, match="rank 1: hung, stage message") as caught:
         ranks.run(without_an_answer)
     assert "in without_an_answer" in str(caught.value)  # the stack of rank 1

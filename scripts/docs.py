@@ -1,9 +1,9 @@
-"""Write the generated parts of docs/: the page of findings, the table of the catalogue, what hostcuda provides, plugins.
+"""Write the generated parts of docs/: findings, the table of the catalogue, the coverage of hostcuda, plugins, commands, metrics.
 
 Usage: python scripts/docs.py [--check]
 
-The parts stand between ``<!-- generated: NAME -->`` and ``<!-- end of NAME -->``; ``--check`` changes nothing and fails when one is
-not current.
+A generated part lies between ``<!-- generated: NAME -->`` and ``<!-- end of NAME -->``. ``--check`` changes nothing and fails when a part
+is not current.
 """
 
 from __future__ import annotations
@@ -13,9 +13,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from psmkit.catalogue import Message, load
+from psmkit.cli.app import COMMANDS
 from psmkit.lab.coverage import areas
 from psmkit.model import CODES
 from psmkit.plugins.abi import tables
+from psmkit.plugins.drive_checks import CHECKS, Check
+from psmkit.plugins.drive_profiler_checks import PROFILER_CHECKS
+from psmkit.telemetry.metrics import METRICS
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 
@@ -23,12 +27,12 @@ _LINES = 8
 
 
 def _cell(text: str) -> str:
-    # Placeholders such as <name> are text, and a bar would end the cell.
+    # Placeholders such as <name> are not HTML, and a bar would end the cell.
     return text.replace("&", "&amp;").replace("<", "&lt;").replace("|", "\\|")
 
 
 def _issue(name: str) -> str:
-    """A link to ``owner/name#number``, the text itself if it has another form."""
+    """A link to ``owner/name#number``, or the text itself if it has another form."""
     repository, hash_, number = name.partition("#")
     if not hash_ or repository.count("/") != 1 or not number.isdigit():
         return name
@@ -36,7 +40,7 @@ def _issue(name: str) -> str:
 
 
 def findings() -> str:
-    """All codes, with an anchor each."""
+    """All codes, each with an anchor."""
     messages = load().messages
     out: list[str] = []
     family = None
@@ -63,7 +67,7 @@ def findings() -> str:
 
 
 def subsystems() -> str:
-    """How many messages and samples each part of the catalogue has."""
+    """The numbers of messages and samples of each subsystem."""
     parts: dict[str, list[Message]] = {}
     for message in load().messages:
         parts.setdefault(message.subsystem, []).append(message)
@@ -82,7 +86,7 @@ def _row(name: str, messages: list[Message]) -> str:
 
 
 def coverage() -> str:
-    """What hostcuda provides, by area, with the names of what is missing where little is."""
+    """How many functions of each area hostcuda provides."""
     rows = ["| library | area | provided | known |", "|---|---|---:|---:|"]
     for area in areas():
         rows.append(f"| {area.library} | {area.area} | {area.provided} | {area.known} |")
@@ -95,7 +99,7 @@ def plugin_tables() -> str:
     """Which releases look for which table of a plugin."""
     rows = ["| table | NCCL releases | bytes | members |", "|---|---|---:|---:|"]
     for table in tables():
-        since = f"{table.first} to {table.last}" if table.first else "none: in headers alone"
+        since = f"{table.first} to {table.last}" if table.first else "none, in headers only"
         if table.first and not table.dropped:
             since = f"{table.first} and later"
         known = (f"{table.size}", f"{len(table.slots)}") if table.size else ("not known", "")
@@ -103,16 +107,49 @@ def plugin_tables() -> str:
     return "\n".join(rows)
 
 
+def commands() -> str:
+    """What each command does."""
+    rows = [f"| `psmkit {name}` | {_cell(summary)} |" for name, summary in COMMANDS.items()]
+    return "\n".join(["| command | what it does |", "|---|---|", *rows])
+
+
+def metrics() -> str:
+    """The metrics of ``psmkit telemetry``."""
+    rows = [
+        f"| `{name}` | {m.unit} | {m.kind} | {' '.join(m.attributes)} | {m.meaning} |" for name, m in METRICS.items()
+    ]
+    return "\n".join(["| metric | unit | kind | attributes | meaning |", "|---|---|---|---|---|", *rows])
+
+
+def _checks(kind: str, checks: tuple[Check, ...]) -> str:
+    rows = [f"| `{one.name}` | {one.text} | {one.source} |" for one in checks]
+    return "\n".join([f"| check | the {kind} must | what relies on it |", "|---|---|---|", *rows])
+
+
+def net_checks() -> str:
+    """What ``psmkit plugin drive`` checks of a net plugin."""
+    return _checks("plugin", CHECKS)
+
+
+def profiler_checks() -> str:
+    """What it checks of a profiler."""
+    return _checks("profiler", PROFILER_CHECKS)
+
+
 PARTS: dict[str, tuple[str, Callable[[], str]]] = {
     "findings": ("findings.md", findings),
     "subsystems": ("catalogue.md", subsystems),
     "coverage": ("hostcuda.md", coverage),
     "plugin-tables": ("plugins.md", plugin_tables),
+    "commands": ("operator.md", commands),
+    "metrics": ("telemetry.md", metrics),
+    "net-checks": ("plugins_drive.md", net_checks),
+    "profiler-checks": ("plugins_drive.md", profiler_checks),
 }
 
 
 def current(name: str) -> tuple[Path, str]:
-    """The page of a part, and its text with that part made anew."""
+    """The page of a part, and its text with that part renewed."""
     file, make = PARTS[name]
     path = DOCS / file
     first, last = f"<!-- generated: {name} -->\n", f"<!-- end of {name} -->"

@@ -2,9 +2,9 @@
 
 Usage: python scripts/plan_docs.py [--check]
 
-A block that begins with ``$ psmkit plan`` holds the output of that command; a comment ``picture: ARGUMENTS`` stands above an image that
-``psmkit plan simulate ARGUMENTS`` draws; tables stand between ``<!-- generated: NAME -->`` and ``<!-- end of NAME -->``.
-``--check`` changes nothing and fails when something is not current.
+A block that begins with ``$ psmkit plan`` holds the output of that command. A comment ``picture: ARGUMENTS`` precedes an image that
+``psmkit plan simulate ARGUMENTS`` draws. Generated tables lie between ``<!-- generated: NAME -->`` and ``<!-- end of NAME -->``.
+``--check`` changes nothing and fails when something is stale.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _PART = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end of \2 -->)", re.D
 
 
 def run(command: str) -> str:
-    """What a command prints, 100 columns wide, without blanks at line ends."""
+    """The output of a command, 100 columns wide, without blanks at line ends."""
     out = io.StringIO()
     before, where = os.environ.get("COLUMNS"), os.getcwd()
     os.environ["COLUMNS"] = "100"
@@ -65,7 +65,7 @@ def rules() -> str:
 
 
 def variants() -> str:
-    """The table of variants, with the example that shows each wrong one."""
+    """The table of variants, with an example of each broken one."""
     rows = []
     for v in plan.variants().values():
         example = f"[{v.name}.tasks](../{EXAMPLES}/{v.name}.tasks)" if v.wrong else ""
@@ -77,7 +77,7 @@ PARTS: dict[str, Callable[[], str]] = {"rules": rules, "variants": variants}
 
 
 def current() -> dict[Path, str]:
-    """The page and its pictures, made anew."""
+    """The page and its pictures, renewed."""
     text = PAGE.read_text("utf-8")
     pictures = {
         PAGE.parent / name: run(f"psmkit plan simulate {arguments} --format svg")
@@ -89,7 +89,7 @@ def current() -> dict[Path, str]:
 
 
 def main(args: list[str]) -> int:
-    """Write what is not current, or tell of it."""
+    """Write what is stale, or report it."""
     stale = [path for path, text in current().items() if not path.exists() or path.read_text("utf-8") != text]
     if "--check" in args:
         for path in stale:

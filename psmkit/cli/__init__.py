@@ -1,1 +1,1 @@
-"""The command line: one module a command, registered in :mod:`psmkit.cli.app`."""
+"""The command line: one module a command, found by :mod:`psmkit.cli.app`."""

@@ -1,4 +1,4 @@
-"""``psmkit analyze``: from logs to a verdict."""
+"""``psmkit analyze``: Find out why a job hung or failed: verdict, ranks, and the lines that prove it."""
 
 from __future__ import annotations
 

@@ -1,11 +1,13 @@
-"""The ``psmkit`` command: registers the commands, and is the only place that turns errors into exit codes."""
+"""The ``psmkit`` command: finds the commands, and is the only place that turns errors into exit codes."""
 
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
 
 import click
 
@@ -17,26 +19,23 @@ EXIT_ERROR = 2
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as a shell would say
 EXIT_CLOSED_PIPE = 141  # 128 + SIGPIPE
 
-# Command -> what it does. The module psmkit.cli.<command> has the same name and is imported when the command runs: `--help` stays fast.
-COMMANDS = {
-    "analyze": "Say what became of a job: verdict, ranks, findings with the lines that prove them.",
-    "ops": "Every matched proxy call and fd exchange as a table.",
-    "diff": "The first protocol step that differs between a good and a bad log, per rank.",
-    "explain": "Explain a finding code, a catalogue message or a pasted log line.",
-    "codes": "The finding codes.",
-    "catalogue": "Search the messages that psmkit understands.",
-    "config": "How to compile and link against libpsm.",
-    "records": "What processes wrote down about themselves: list, show, prune.",
-    "segments": "Shared memory and records that dead processes have left: list, remove.",
-    "run": "Run a program with its CUDA handles checked.",
-    "variants": "The variants of the transport, right and wrong.",
-    "plan": "How tasks become plans and what becomes of those: simulate, check.",
-    "plugin": "What a plugin of NCCL holds, and which releases load it.",
-    "telemetry": "What the profiler plugin saw, to OpenTelemetry, Prometheus, or a file.",
-    "tune": "Rules for NCCL's tuner: why one decides, and rules made from measurements.",
-    "top": "What the ranks of this host do now: rates, links, what is stuck.",
-    "lab": "Run ranks on pretended GPUs, and break them on purpose.",
-}
+_HEAD = re.compile(r'"""``psmkit (\w+)``: (.+?)(?:""")?\n')
+
+
+def _commands() -> dict[str, str]:
+    # psmkit/cli/NAME.py is the command NAME when its docstring begins with "``psmkit NAME``: ", and the rest of that line is its
+    # summary. The line is read, not imported: the module is imported when the command runs, so `--help` stays fast.
+    found = {}
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        with path.open(encoding="utf-8") as file:
+            head = _HEAD.match(file.readline())
+        if head and head[1] == path.stem:
+            found[head[1]] = head[2]
+    return found
+
+
+#: Command -> what it does.
+COMMANDS = _commands()
 
 #: Other names that a user may think of.
 _ALSO = {"recorder": "records"}

@@ -1,4 +1,4 @@
-"""``psmkit catalogue``: search the messages that psmkit understands."""
+"""``psmkit catalogue``: Search the log messages that psmkit understands."""
 
 from __future__ import annotations
 

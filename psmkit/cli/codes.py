@@ -1,4 +1,4 @@
-"""``psmkit codes``: the table of finding codes."""
+"""``psmkit codes``: List the finding codes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``psmkit config``: how to compile and link against libpsm."""
+"""``psmkit config``: Print the options to compile and link against libpsm."""
 
 from __future__ import annotations
 

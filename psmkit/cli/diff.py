@@ -1,4 +1,4 @@
-"""``psmkit diff``: the first protocol step that differs between two jobs."""
+"""``psmkit diff``: Compare a good and a bad log: the first protocol step that differs, per rank."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``psmkit explain``: what a code, a message or a line means."""
+"""``psmkit explain``: Explain a finding code, a message or a log line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``psmkit lab``: pretended GPUs, and what can be made to fail."""
+"""``psmkit lab``: Run ranks on emulated GPUs, and inject faults."""
 
 from __future__ import annotations
 

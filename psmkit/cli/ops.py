@@ -1,4 +1,4 @@
-"""``psmkit ops``: every matched proxy call and fd exchange as a table."""
+"""``psmkit ops``: List every proxy call and fd exchange in a log."""
 
 from __future__ import annotations
 

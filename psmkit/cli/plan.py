@@ -1,4 +1,4 @@
-"""``psmkit plan``: how tasks become plans, in the right order and in wrong ones; traces that are held against the rules."""
+"""``psmkit plan``: Simulate and check kernel plans: from task to reclaim."""
 
 from __future__ import annotations
 

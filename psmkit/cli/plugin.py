@@ -1,4 +1,4 @@
-"""``psmkit plugin``: the plugins of NCCL."""
+"""``psmkit plugin``: Check NCCL plugins, and run them without NCCL."""
 
 from __future__ import annotations
 

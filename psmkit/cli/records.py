@@ -1,4 +1,4 @@
-"""``psmkit records``: the record files of processes, living and dead."""
+"""``psmkit records``: List, show and remove the record files of processes."""
 
 from __future__ import annotations
 

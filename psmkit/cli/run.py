@@ -1,4 +1,4 @@
-"""``psmkit run``: start a program under psmkit's checks."""
+"""``psmkit run``: Run a program and check its CUDA calls."""
 
 from __future__ import annotations
 

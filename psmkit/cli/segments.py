@@ -1,4 +1,4 @@
-"""``psmkit segments``: what processes that died have left, and what living ones have."""
+"""``psmkit segments``: List and remove shared memory and records of dead processes."""
 
 from __future__ import annotations
 

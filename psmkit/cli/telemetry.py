@@ -1,4 +1,4 @@
-"""``psmkit telemetry``: what the profiler plugin saw, to OpenTelemetry and Prometheus."""
+"""``psmkit telemetry``: Export what the profiler plugin measures: OpenTelemetry, Prometheus, files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``psmkit top``: what the ranks of this host do now, as the profiler's windows tell."""
+"""``psmkit top``: Show what the ranks of this host are doing: rates, links, stalls."""
 
 from __future__ import annotations
 

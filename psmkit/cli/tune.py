@@ -1,4 +1,4 @@
-"""``psmkit tune``: rules for NCCL's tuner."""
+"""``psmkit tune``: Explain, compare and generate rules for NCCL's tuner."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``psmkit variants``: the variants of the transports that libpsm has registered."""
+"""``psmkit variants``: List the variants of the transports, correct and broken."""
 
 from __future__ import annotations
 

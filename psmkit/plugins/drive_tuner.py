@@ -43,20 +43,20 @@ _CODES = {
     "leak": "PSM945",
     "late": "PSM946",
 }
-# What each check asks for, in order.
+# The text of each check, in order.
 CHECKS: dict[str, str] = {
     "load": "The library is loaded and has the table of this version.",
-    "slots": "No slot is NULL that NCCL calls without a look, and the table has a name.",
-    "init": "init answers success for shapes from one rank to 1000 on 125 nodes, and destroy or finalize ends each.",
-    "constants": "From v5: init leaves finite constants, and nothing is written behind their 1152 bytes.",
-    "answers": "getCollInfo answers success, leaves alone what NCCL does not offer, and writes to its outputs alone.",
+    "slots": "No slot is NULL that NCCL calls without a check, and the table has a name.",
+    "init": "init returns success for shapes from one rank to 1000 on 125 nodes, and destroy or finalize ends each.",
+    "constants": "From v5: init leaves finite constants, and writes nothing beyond their 1152 bytes.",
+    "answers": "getCollInfo returns success, does not choose what NCCL does not offer, and writes only to its outputs.",
     "stable": "The same question has the same answer whatever other communicators the process has.",
-    "strange": "Sizes, functions and group sizes that are rare or new do no harm.",
-    "chunk": "From v6: getChunkSize answers success and a chunk that is not rounded to nothing.",
-    "threads": "Threads may ask at the same time, each for its communicator.",
-    "memory": "Neither calls nor communicators that end leave memory behind.",
+    "strange": "Rare or new sizes, functions and group sizes do no harm.",
+    "chunk": "From v6: getChunkSize returns success and a chunk that does not round to 0.",
+    "threads": "Threads may call at the same time, each for its communicator.",
+    "memory": "Neither calls nor ended communicators leave memory behind.",
     "latency": "getCollInfo takes no longer than the limit (NCCL calls it for each collective).",
-    "ranks": "All processes get the same answers: NCCL takes them without asking the other ranks.",
+    "ranks": "All processes get the same answers: NCCL uses them without comparing ranks.",
 }
 
 
@@ -88,7 +88,7 @@ class TunerDrive:
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """One for each check and kind: versions that fail in the same way are told together. Errors first."""
+        """One for each check and kind: versions that fail in the same way share one. Errors first."""
         grouped: dict[tuple[str, str], list[TunerResult]] = {}
         for result in self.failed:
             grouped.setdefault((result.check, result.kind), []).append(result)

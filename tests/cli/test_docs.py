@@ -10,9 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
+import click
 import pytest
 
-from psmkit.cli.app import COMMANDS
+from psmkit.cli.app import COMMANDS, cli
 from psmkit.model import CODES
 from psmkit.report import data
 
@@ -32,15 +33,68 @@ def generator() -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("part", ["findings", "subsystems", "coverage"])
-def test_generated_pages_are_current(generator: ModuleType, part: str) -> None:
-    path, text = generator.current(part)
-    assert path.read_text("utf-8") == text, "run python scripts/docs.py"
+def test_generated_pages_are_current(generator: ModuleType) -> None:
+    pages = {part: generator.current(part) for part in generator.PARTS}
+    stale = [part for part, (path, text) in pages.items() if path.read_text("utf-8") != text]
+    assert stale == [], "run python scripts/docs.py"
 
 
 def test_every_code_has_an_anchor() -> None:
     page = (DOCS / "findings.md").read_text("utf-8")
     assert re.findall(r'<a id="(psm\d+)"></a>', page) == [code.lower() for code in CODES]
+
+
+def anchors(page: Path) -> set[str]:
+    """What a link into the page may name: its headings, as GitHub spells them, and its own marks."""
+    text = re.sub(r"^```.*?^```", "", page.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    names = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    return names | set(re.findall(r'<a id="([^"]+)">', text))
+
+
+def test_links_to_a_part_of_a_page_lead_to_it() -> None:
+    lost = []
+    for page in [*ROOT.glob("*.md"), *DOCS.glob("*.md"), *(ROOT / "changelog").glob("*.md")]:
+        for target, anchor in re.findall(r"\]\((?!https?:)([^)#]*)#([^)]+)\)", page.read_text("utf-8")):
+            if anchor not in anchors(page.parent / target if target else page):
+                lost.append(f"{page.name}: {target}#{anchor}")
+    assert lost == []
+
+
+def commands_of(page: Path) -> list[str]:
+    """Each command line of psmkit on a page, in a block or inside the text, without its comment."""
+    text = page.read_text("utf-8").replace("\\\n", " ").replace("\\|", "|")
+    fenced = "\n".join(re.findall(r"^```\w*\n(.*?)^```", text, re.DOTALL | re.MULTILINE))
+    lines = re.findall(r"^(?:\$ )?(psmkit .*)", fenced, re.MULTILINE) + re.findall(
+        r"^ {4,}(psmkit .*)", text, re.MULTILINE
+    )
+    inline = [" ".join(found.split()) for found in re.findall(r"`(psmkit [^`]*)`", text)]
+    return [re.split(r" {2,}| #| &| -- ", found)[0] for found in lines + inline]
+
+
+def unknown(command: click.Command, words: list[str], context: click.Context) -> list[str]:
+    """Options and subcommands in the words that the command does not have; ``a|b`` stands for both."""
+    if isinstance(command, click.Group) and words and re.fullmatch(r"\[?[a-z][a-z|-]*\]?", words[0]):
+        lost = []
+        for name in words[0].strip("[]").split("|"):
+            inner = command.get_command(context, name)
+            lost += [name] if inner is None else unknown(inner, words[1:], click.Context(inner, parent=context))
+        return lost
+    known = {name for option in command.params for name in (*option.opts, *option.secondary_opts)} | {"--help", "-h"}
+    named = [re.split(r"[=\]]", word.strip("[]"))[0] for word in words if re.match(r"\[?--?[a-z]", word)]
+    return [name for name in named if name not in known]
+
+
+def test_commands_on_the_pages_exist_with_their_options() -> None:
+    checked, wrong = 0, []
+    for page in [*ROOT.glob("*.md"), *DOCS.glob("*.md"), *(ROOT / "changelog").glob("*.md")]:
+        for line in commands_of(page):
+            words = line.split()[1:]
+            if words and re.fullmatch(r"[a-z|]+", words[0]):
+                checked += 1
+                wrong += [f"{page.name}: {line}: {name}" for name in unknown(cli, words, click.Context(cli))]
+    assert checked > 150
+    assert wrong == []
 
 
 def test_the_operator_page_names_every_command_and_option(psmkit_cli: Cli) -> None:
