@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from psmkit.analysis.facts.job import Job
 from psmkit.logparse.types import Ref
-from psmkit.model import CODES, Finding, Severity
+from psmkit.model import CODES, Evidence, Finding, Severity
 
-__all__ = ["new_finding"]
+__all__ = ["new_finding", "with_evidence"]
 
 
 def new_finding(
@@ -51,3 +52,8 @@ def new_finding(
         known_issue=known_issue,
         culprits=tuple(dict.fromkeys(culprits)),
     )
+
+
+def with_evidence(finding: Finding, evidence: Iterable[Evidence]) -> Finding:
+    """The finding with more evidence, from inputs that have no lines to refer to."""
+    return replace(finding, evidence=(*finding.evidence, *evidence))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from psmkit.analysis.facts import foreign
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import joined, ranks_text
-from psmkit.analysis.inference.findings import new_finding
+from psmkit.analysis.inference.findings import new_finding, with_evidence
 from psmkit.analysis.registry import rule
 from psmkit.logparse.foreign.types import FlightDump, FlightEntry
 from psmkit.model import Evidence, Finding, Severity
@@ -87,7 +87,7 @@ def find(job: Job) -> list[Finding]:
     nameless = [r for r in recorded if r.dump.rank is None]
     if nameless and len(recorded) > 1:
         out.append(
-            _with(
+            with_evidence(
                 new_finding(
                     job,
                     "PSM604",
@@ -168,10 +168,6 @@ def _line(member: _Member, entry: FlightEntry) -> Evidence:
     )
 
 
-def _with(finding: Finding, evidence: Iterable[Evidence]) -> Finding:
-    return replace(finding, evidence=(*finding.evidence, *evidence))
-
-
 def _procs(job: Job, run: int | None, ranks: Iterable[int]) -> list[int]:
     if run is None or run >= len(job.runs):
         return []
@@ -202,7 +198,7 @@ def _collectives(job: Job, group: _Group, run: int | None, lasting: bool) -> lis
     note = f" There is no dump of {ranks_text(absent)}." if absent else ""
     proven = lasting or bool(absent)
     return [
-        _with(
+        with_evidence(
             new_finding(
                 job,
                 "PSM305",
@@ -253,7 +249,7 @@ def _behind(
                 )
             )
     numbers = joined(str(n) for n in sorted({m.enqueued for m in behind}))
-    return _with(
+    return with_evidence(
         new_finding(
             job,
             "PSM302",
@@ -279,7 +275,7 @@ def _scheduled(
     evidence: Sequence[Evidence],
 ) -> Finding:
     ranks = [m.rank for m in late]
-    return _with(
+    return with_evidence(
         new_finding(
             job,
             "PSM302",
@@ -317,7 +313,7 @@ def _divergence(job: Job, group: _Group, run: int | None) -> Finding | None:
         kinds.sort(key=len, reverse=True)
         odd = [m.rank for kind in kinds[1:] for m, _ in kind]
         parts = [f"{ranks_text(m.rank for m, _ in kind)} called {_describe(kind[0][1])}" for kind in kinds[:_SHOWN]]
-        return _with(
+        return with_evidence(
             new_finding(
                 job,
                 "PSM301",
@@ -359,7 +355,7 @@ def _pairs(job: Job, group: _Group, run: int | None) -> list[Finding]:
             continue
         member, entry = here[0]
         out.append(
-            _with(
+            with_evidence(
                 new_finding(
                     job,
                     "PSM303",

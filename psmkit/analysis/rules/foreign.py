@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from psmkit.analysis.facts import foreign
 from psmkit.analysis.facts.job import Job
-from psmkit.analysis.inference.findings import new_finding
+from psmkit.analysis.inference.findings import new_finding, with_evidence
 from psmkit.analysis.registry import rule
 from psmkit.model import Evidence, Finding
 
@@ -31,5 +29,5 @@ def find(job: Job) -> list[Finding]:
             title=f"{item.path} ({item.kind}) was not read{' to its end' if item.truncated else ''}: {why}",
             next_step="Give the file again, whole; a flight recorder dump has to be exported as JSON.",
         )
-        out.append(replace(finding, evidence=(Evidence(item.path, 1, ""),)))
+        out.append(with_evidence(finding, [Evidence(item.path, 1, "")]))
     return out

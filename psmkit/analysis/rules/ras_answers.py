@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from psmkit.analysis.facts import foreign, outside
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import joined, name_of, ranks_text
-from psmkit.analysis.inference.findings import new_finding
+from psmkit.analysis.inference.findings import new_finding, with_evidence
 from psmkit.analysis.registry import rule
 from psmkit.logparse.foreign.ras_text import parse_ras_text
 from psmkit.logparse.foreign.types import RasComm, RasIssue, RasProcess, RasRank, RasReport
@@ -99,10 +99,6 @@ def _in_logs(job: Job) -> list[Answer]:
     return out
 
 
-def _with(finding: Finding, evidence: Iterable[Evidence]) -> Finding:
-    return replace(finding, evidence=(*finding.evidence, *evidence))
-
-
 def _comm(hash_: int | None) -> str | None:
     return f"0x{hash_:x}" if hash_ is not None else None
 
@@ -172,7 +168,7 @@ def _gone(
     proc = _proc(job, run, rank.host, rank.pid)
     place = f" (process {rank.pid} on {rank.host})" if rank.pid is not None else ""
     what = "is considered dead by RAS" if dead else "does not answer RAS"
-    return _with(
+    return with_evidence(
         new_finding(
             job,
             "PSM407",
@@ -201,7 +197,7 @@ def _gone_process(
     rank = job.rank_of(proc) if proc is not None else None
     what = "is considered dead by RAS" if dead else "did not answer RAS"
     name = name_of(job, proc) if proc is not None else f"process {process.pid} on {process.host}"
-    return _with(
+    return with_evidence(
         new_finding(
             job,
             "PSM407",
@@ -246,7 +242,7 @@ def _error(rank: RasRank) -> int | None:
 def _error_finding(
     job: Job, run: int | None, answer: Answer, comm: str | None, ranks: list[int], own: list[int], texts: str, line: int
 ) -> Finding:
-    return _with(
+    return with_evidence(
         new_finding(
             job,
             "PSM401",
@@ -313,7 +309,7 @@ def _lags(job: Job, answers: Sequence[Answer], run: int | None, lasting: bool) -
         proven = same or lasting
         who = ranks_text(last.ranks) if len(last.ranks) == last.behind else f"{last.behind} ranks"
         out.append(
-            _with(
+            with_evidence(
                 new_finding(
                     job,
                     "PSM304",
@@ -345,7 +341,7 @@ def _healthy(job: Job, answers: Sequence[Answer], run: int | None) -> list[Findi
         return []
     count = sum(c.comms for c in last.report.comms)
     return [
-        _with(
+        with_evidence(
             new_finding(
                 job,
                 "PSM604",
