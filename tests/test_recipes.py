@@ -1,0 +1,88 @@
+"""The recipes of CONTRIBUTING.md work in a copy of the tree, with the files that they name and no others."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+class Tree:
+    """A copy of what Python needs of the tree, and what has changed in it."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        unwanted = shutil.ignore_patterns("__pycache__")
+        for folder in ("psmkit", "docs", "scripts"):
+            shutil.copytree(ROOT / folder, root / folder, ignore=unwanted)
+        # Links from docs/ and what the generators read beside the package.
+        for name in ("csrc", "benchmarks", "examples"):
+            (root / name).symlink_to(ROOT / name)
+        self.before = self.contents()
+
+    def contents(self) -> dict[str, bytes]:
+        files = [path for path in self.root.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+        return {str(path.relative_to(self.root)): path.read_bytes() for path in files}
+
+    def changed(self) -> set[str]:
+        after = self.contents()
+        return {name for name in {*self.before, *after} if self.before.get(name) != after.get(name)}
+
+    def run(self, *arguments: str) -> str:
+        # Without -S the hook of the editable installation finds psmkit in the tree itself.
+        packages = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
+        done = subprocess.run(
+            [sys.executable, "-S", *arguments],
+            cwd=self.root,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(self.root), *packages])},
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Tree:
+    return Tree(tmp_path)
+
+
+def test_a_log_message_is_an_entry_of_one_file(tree: Tree) -> None:
+    text = "recipe test : rank 3 lost 17 bytes"
+    with (tree.root / "psmkit/catalogue/misc.toml").open("a", encoding="utf-8") as file:
+        file.write(
+            "\n[[message]]\n"
+            'name = "misc.recipe"\n'
+            'pattern = "recipe test : rank {rank:int} lost {bytes:uint} bytes"\n'
+            'level = "INFO"\n'
+            'meaning = "A message of a test."\n'
+            f'sample = [{{text = "{text}", kind = "constructed", fields = {{rank = 3, bytes = 17}}}}]\n'
+        )
+    shown = tree.run("-m", "psmkit", "explain", f"node0:1:1 [0] NCCL INFO {text}")
+    assert "misc.recipe" in shown and "A message of a test." in shown
+    tree.run("scripts/docs.py")
+    assert tree.changed() == {"psmkit/catalogue/misc.toml", "docs/catalogue.md"}
+
+
+def test_a_command_is_a_module(tree: Tree) -> None:
+    (tree.root / "psmkit/cli/recipe.py").write_text(
+        '"""``psmkit recipe``: Greet the reader."""\n\n'
+        "import click\n\n\n"
+        '@click.command("recipe")\n'
+        "def command() -> None:\n"
+        '    """Greet the reader."""\n'
+        '    click.echo("hello")\n',
+        "utf-8",
+    )
+    assert tree.run("-m", "psmkit", "recipe") == "hello\n"
+    assert "recipe     Greet the reader." in tree.run("-m", "psmkit", "--help")
+    tree.run("scripts/docs.py")
+    assert tree.changed() == {"psmkit/cli/recipe.py", "docs/operator.md"}
