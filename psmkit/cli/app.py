@@ -115,7 +115,7 @@ def _run(arguments: list[str]) -> int:
         from psmkit.model.errors import PsmkitError  # late: --help needs no model
 
         if isinstance(error, PsmkitError):
-            return _complain(str(error))
+            return _complain(str(error), getattr(error, "detail", ()))
         # A bug must not look like findings (1): scripts would take it for a verdict.
         if "-v" in arguments or "--verbose" in arguments:
             import traceback
@@ -124,11 +124,11 @@ def _run(arguments: list[str]) -> int:
         return _complain(f"internal error, please report it: {type(error).__name__}: {error} (-v shows where)")
 
 
-def _complain(message: str) -> int:
+def _complain(message: str, detail: Sequence[str] = ()) -> int:
     from psmkit.report.escape import visible
 
     line = visible(" ".join(message.split()))
-    print(f"psmkit: {line}", file=sys.stderr)
+    print("\n".join([f"psmkit: {line}", *map(visible, detail)]), file=sys.stderr)
     return EXIT_ERROR
 
 

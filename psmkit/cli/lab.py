@@ -141,26 +141,10 @@ def cuda_coverage(lib: Path | None, form: str) -> int:
 @_FORMAT
 def faults(lib: Path | None, form: str) -> None:
     """Show the sites at which PSM_FAULTS can put a fault: those of LIB, or of libpsm, the net plugin, the rank programs and emulated CUDA."""
-    from psmkit.lab import elf, transfer
-    from psmkit.lab.cuda import folder, functions
+    from psmkit.lab import elf
+    from psmkit.lab import faults as known
 
-    if lib is not None:
-        sites = list(elf.read(lib).sites)
-    else:
-        program = transfer.program()
-        binaries = (
-            program.parents[1] / "lib" / "libpsm.so.0",
-            program.parents[1] / "lib" / "libnccl-net-psm.so",
-            program,
-            program.with_name("psm_nccl_rank"),
-            folder() / "libpsm_hostcuda.so",
-        )
-        known: dict[str, elf.Site] = {}  # the rank programs have some in common
-        for site in (site for binary in binaries if binary.exists() for site in elf.read(binary).sites):
-            known.setdefault(site.name, site)
-        sites = list(known.values())
-        can = elf.actions(0b111110)  # PSM_FAULT_CAN_CALL
-        sites += [elf.Site(name, can, "a CUDA or NVML function") for name in sorted({f.name for f in functions()})]
+    sites = known.sites() if lib is None else list(elf.sites(lib))
     if form == "json":
         rows = [{"site": s.name, "actions": list(s.actions), "description": s.description} for s in sites]
         show(json.dumps(rows, indent=2) + "\n")

@@ -272,6 +272,8 @@ def _page(done: LabRun, library: Library, judged: tuple[int, str], report: Repor
     if len(reasons) > _REASONS:
         page.wrap(f"... and {len(reasons) - _REASONS} more ranks (--format json)")
     page.blank()
+    for text in done.idle:
+        page.wrap(f"never fired: {text}", hang="    ")
     for what, names in (
         ("left behind, shared memory", outcome.shared_memory),
         ("left behind, processes", outcome.processes),

@@ -196,6 +196,9 @@ def judge(done: LabRun, found: Report | None) -> tuple[int, str]:
         return DOUBT, "there is nothing to analyse"
     if found.verdict in (Verdict.FAILED, Verdict.HUNG):
         return 1, f"the analysis says {found.verdict.value}"
+    if done.idle:
+        count = len(done.idle)
+        return DOUBT, f"{count} fault{'s' if count > 1 else ''} that you asked for never fired"
     if found.verdict is Verdict.INCONCLUSIVE:
         return DOUBT, "the analysis cannot say that the run is healthy"
     if found.verdict is Verdict.LEAKING:
@@ -242,6 +245,8 @@ def _page(done: LabRun, status: int, doubt: str, found: Report | None) -> None:
     if len(reasons) > _REASONS:
         page.wrap(f"... and {len(reasons) - _REASONS} more ranks (--format json)")
     page.blank()
+    for text in done.idle:
+        page.wrap(f"never fired: {text}", hang="    ")
     for what, left in (("shared memory", outcome.shared_memory), ("processes", outcome.processes)):
         if left:
             page.wrap(f"left behind, {what}: {', '.join(left)}")

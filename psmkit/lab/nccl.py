@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from psmkit.lab import nccl_ras, runner, transfer, words
+from psmkit.lab import faults, nccl_ras, programs, runner, transfer, words
 from psmkit.lab.cuda import LabError
 from psmkit.lab.emulation import Emulation
 from psmkit.lab.nccl_library import Library
@@ -144,17 +144,12 @@ def differ(texts: Iterable[str]) -> dict[int, dict[str, str]]:
 
 
 def program() -> Path:
-    """The rank program. PSM_DIR points elsewhere, for other builds of it.
+    """The rank program of ``psmkit lab nccl``. PSM_DIR names another build.
 
     Raises:
         LabError: it was not built.
     """
-    place = Path(os.environ.get("PSM_DIR") or Path(__file__).parents[1] / "psm").absolute() / "bin" / "psm_nccl_rank"
-    if not os.access(place, os.X_OK):
-        raise LabError(
-            f"no rank program {place}: build it with `make setup`, or install a psmkit wheel for this system"
-        )
-    return place
+    return programs.find("psm_nccl_rank")
 
 
 def start(
@@ -205,6 +200,8 @@ def start(
     if each > host.gpus:
         raise LabError(f"{each} ranks on a node with {host.gpus} GPUs: NCCL wants a GPU for each rank")
     executable = program()
+    chosen = dict(environment or {})
+    asked = _asked(chosen, changes, emulation, library, ranks)
     transfer.fresh(folder)
     for name in ("cases", "logs"):
         (folder / name).mkdir()
@@ -230,7 +227,6 @@ def start(
         "NCCL_DEBUG_SUBSYS": "ALL",
     }
     given = {k: v for k, v in os.environ.items() if k.startswith("NCCL_")}
-    chosen = dict(environment or {})
 
     def of_rank(rank: int) -> dict[str, str]:
         env = replace(lab, node=rank // each).environment(rank) | common | given
@@ -285,11 +281,29 @@ def start(
         "faults": lab.faults,
         "differs": {str(k): dict(v) for k, v in changes.items()},
         "reaped": reaped,
+        "idle": faults.idle(asked, folder),
         "unknown": unknown if debug == "WARN" else [],  # from INFO on logs name all that is the run's
     }
     done = transfer.LabRun(folder, [case.line() for case in cases], outcome, settings)
     done.write()
     return done
+
+
+def _asked(
+    chosen: Mapping[str, str],
+    changes: Mapping[int, Mapping[str, str]],
+    emulation: Emulation | None,
+    library: Library,
+    ranks: int,
+) -> list[faults.Fault]:
+    """The faults of a run, which exist: of all ranks, then of single ones that have PSM_FAULTS of their own."""
+    common = chosen.get("PSM_FAULTS", emulation.faults if emulation else "")
+    texts = {common, *(own["PSM_FAULTS"] for own in changes.values() if "PSM_FAULTS" in own)} - {""}
+    if not texts:
+        return []
+    values = [v for k, v in (os.environ | chosen).items() if k.startswith("NCCL_") and k.endswith("_PLUGIN")]
+    known = faults.sites(library.path, *(Path(value) for value in values))
+    return [fault for text in sorted(texts) for fault in faults.check(text, known, ranks)]
 
 
 def _crashes(folder: Path, outcome: runner.Outcome, library: Library) -> None:

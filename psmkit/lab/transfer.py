@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from psmkit.lab import leftovers, runner, words
+from psmkit.lab import faults, leftovers, programs, runner, words
 from psmkit.lab.cuda import LabError
 from psmkit.lab.emulation import Emulation
 from psmkit.lab.topology import Machine
@@ -41,7 +41,6 @@ SHARES = ("auto", "same-process", "memfd", "posix", "cumem", "cuda-ipc")
 ZERO_COPIES = ("never", "registered", "always")
 RESULT = "result.json"
 VERSION = 2
-_STRUCK = re.compile(r"PSM_FAULTS: \w+ at ")
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
@@ -151,17 +150,12 @@ def differ(texts: Iterable[str]) -> dict[int, dict[str, Any]]:
 
 
 def program() -> Path:
-    """The rank program. PSM_DIR points elsewhere, for other builds of libpsm.
+    """The rank program of ``psmkit lab run``. PSM_DIR names another build.
 
     Raises:
         LabError: it was not built.
     """
-    place = Path(os.environ.get("PSM_DIR") or Path(__file__).parents[1] / "psm").absolute() / "bin" / "psm_rank"
-    if not os.access(place, os.X_OK):
-        raise LabError(
-            f"no rank program {place}: build it with `make setup`, or install a psmkit wheel for this system"
-        )
-    return place
+    return programs.find("psm_rank")
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,9 +200,13 @@ class LabRun:
         return [p for p in places if p.is_dir() and any(f.stat().st_size for f in p.iterdir() if f.is_file())]
 
     def struck(self) -> bool:
-        """Whether a fault struck: the logs say so."""
-        logs = self.folder / "logs"
-        return any(_STRUCK.search(path.read_text(errors="replace")) for path in logs.iterdir())
+        """Whether a fault fired in a rank, by the logs."""
+        return faults.fired(self.folder)
+
+    @property
+    def idle(self) -> list[str]:
+        """The faults that never fired, and why; empty for runs of psmkit 0.1, which did not look."""
+        return list(self.settings.get("idle", []))
 
     def write(self) -> None:
         """Write result.json."""
@@ -300,9 +298,11 @@ def start(
         raise LabError(f"rank {beyond[0]} is to differ, and there are {ranks} ranks")
     executable = program()
     mistakes = _mistakes([case.variant for case in cases] + [c["variant"] for c in changes.values() if "variant" in c])
-    fresh(folder)
     lab = replace(emulation, folder=folder / "records") if emulation else Emulation(folder / "records")
     lab = replace(lab, faults=";".join(text for text in (lab.faults, mistakes) if text))
+    extra = dict(environment or {})
+    asked = _asked(extra.get("PSM_FAULTS", lab.faults), extra, ranks)
+    fresh(folder)
     for name in ("cases", "logs"):
         (folder / name).mkdir()
     if nodes > 1:
@@ -325,7 +325,7 @@ def start(
             | {"PSM_LOG_FILE": log, "NCCL_DEBUG_FILE": log, "PSM_DEBUG": debug, "NCCL_DEBUG": debug}
             | {"PSM_DEBUG_SUBSYS": subsystems, "NCCL_DEBUG_SUBSYS": subsystems}
             | {"PSM_SHM_DIR": str(shared)}
-            | dict(environment or {})
+            | extra
         )
 
     job = runner.Job(
@@ -357,10 +357,19 @@ def start(
         "faults": lab.faults,
         "differs": {str(k): v for k, v in changes.items()},
         "reaped": reaped,
+        "idle": faults.idle(asked, folder),
     }
     done = LabRun(folder, [case.line() for case in cases], outcome, settings)
     done.write()
     return done
+
+
+def _asked(text: str, environment: Mapping[str, str], ranks: int) -> list[faults.Fault]:
+    """The faults of a run, which exist."""
+    if not text:
+        return []
+    plugin = Path(environment.get("PSM_NET_PLUGIN") or os.environ.get("PSM_NET_PLUGIN") or "psm")
+    return faults.check(text, faults.sites(plugin), ranks)
 
 
 def _reap(executable: Path, folder: Path) -> list[str]:
@@ -384,12 +393,12 @@ def _mistakes(names: Iterable[str]) -> str:
     known = variants()
     if unknown := sorted(wanted - set(known)):
         raise LabError(f"there is no variant {unknown[0]!r}: {', '.join(known)} are there")
-    faults = [known[name].faults for name in sorted(wanted) if known[name].faults]
-    if faults and len(wanted) > 1:
+    texts = [known[name].faults for name in sorted(wanted) if known[name].faults]
+    if texts and len(wanted) > 1:
         raise LabError(
             f"the variants {', '.join(sorted(wanted))} cannot be in one run: faults make the mistakes of one of them"
         )
-    return ";".join(faults)
+    return ";".join(texts)
 
 
 def _of_rank(case: Case, rank: int, devices: int, changes: Mapping[str, Any]) -> Case:

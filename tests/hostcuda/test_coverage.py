@@ -101,7 +101,7 @@ void *work(int n) { return n ? (void *)&one : (void *)&two; }
 def test_sites_are_read_from_the_binary(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     base = Path(__file__).parents[2] / "csrc" / "base"
     library = build(tmp_path, SITES, f"-I{base}")
-    assert set(elf.read(library).sites) == {
+    assert set(elf.sites(library)) == {
         elf.Site("demo.send", ("error", "hang", "slow", "late", "kill"), "before a message is sent"),
         elf.Site("demo.write", ("drop", "short"), "a write"),
     }

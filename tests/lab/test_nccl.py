@@ -185,6 +185,21 @@ def test_a_cuda_call_that_fails_is_the_ranks_own(lab: Lab) -> None:
     assert report(result, 1)["text"] == "the rank's own cudaMalloc returned cudaErrorMemoryAllocation"
 
 
+def test_wrong_fault_starts_no_rank(lab: Lab) -> None:
+    command = ["lab", "nccl", "--lib", str(lab.library), "--out", str(lab.folder)]
+    for wrong in (["--fault", "lab.stagee:hang"], ["--differ", "rank=1,PSM_FAULTS=lab.stagee:hang"]):
+        assert main([*command, *wrong]) == 2
+        said = lab.capsys.readouterr().err
+        assert "no site 'lab.stagee'; the nearest are lab.stage" in said and said.endswith("  lab.stagee:hang\n  ^\n")
+        assert not lab.folder.exists()
+
+
+def test_fault_that_never_fired_is_in_doubt(lab: Lab) -> None:
+    status, result = lab("--ranks", "2", "--size", "4K", "--fault", "cudaMalloc:slow=1ms;cudaMalloc:error=2:nth=999")
+    assert (status, states(result)) == (3, ["good", "good"])
+    assert result["settings"]["idle"] == ["cudaMalloc:error=2:nth=999: no call matched it"]
+
+
 def test_nodes_have_their_own_name_and_gpus(lab: Lab) -> None:
     status, result = lab("--ranks", "4", "--nodes", "2", "--size", "4K", "--iters", "1")
     assert (status, states(result)) == (0, ["good"] * 4)
