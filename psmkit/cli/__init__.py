@@ -1,1 +1,15 @@
-"""The command line: one module a command, registered in :mod:`psmkit.cli.app`."""
+"""The command line."""
+
+from __future__ import annotations
+
+__all__ = ["main"]
+
+
+def main() -> int:
+    """The console script: run the command line. An interrupt while modules are imported ends it quietly, too."""
+    try:
+        from psmkit.cli.app import main as run
+
+        return run()
+    except KeyboardInterrupt:
+        return 130  # as psmkit.cli.app has it

@@ -5,60 +5,58 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from importlib import import_module
 
 import click
+
+from psmkit.cli.command import LazyGroup
 
 __all__ = ["EXIT_CLEAN", "EXIT_ERROR", "EXIT_FINDINGS", "main"]
 
 EXIT_CLEAN = 0
 EXIT_FINDINGS = 1
 EXIT_ERROR = 2
-EXIT_INTERRUPTED = 130  # 128 + SIGINT, as a shell would say
+EXIT_INTERRUPTED = 130  # 128 + SIGINT, as a shell reports it
 EXIT_CLOSED_PIPE = 141  # 128 + SIGPIPE
 
 # Command -> what it does. The module psmkit.cli.<command> has the same name and is imported when the command runs: `--help` stays fast.
 COMMANDS = {
-    "analyze": "Say what became of a job: verdict, ranks, findings with the lines that prove them.",
-    "ops": "Every matched proxy call and fd exchange as a table.",
-    "diff": "The first protocol step that differs between a good and a bad log, per rank.",
-    "explain": "Explain a finding code, a catalogue message or a pasted log line.",
-    "codes": "The finding codes.",
-    "catalogue": "Search the messages that psmkit understands.",
-    "config": "How to compile and link against libpsm.",
-    "records": "What processes wrote down about themselves: list, show, prune.",
-    "segments": "Shared memory and records that dead processes have left: list, remove.",
-    "run": "Run a program with its CUDA handles checked.",
-    "variants": "The variants of the transport, right and wrong.",
-    "plan": "How tasks become plans and what becomes of those: simulate, check.",
-    "plugin": "What a plugin of NCCL holds, and which releases load it.",
-    "telemetry": "What the profiler plugin saw, to OpenTelemetry, Prometheus, or a file.",
-    "tune": "Rules for NCCL's tuner: why one decides, and rules made from measurements.",
-    "top": "What the ranks of this host do now: rates, links, what is stuck.",
-    "lab": "Run ranks on pretended GPUs, and break them on purpose.",
+    "analyze": "Find out why a job hung or failed: verdict, ranks, and the lines that prove it.",
+    "ops": "List every proxy call and fd exchange in a log.",
+    "diff": "Compare a good and a bad log: the first protocol step that differs, per rank.",
+    "explain": "Explain a finding code, a message or a log line.",
+    "codes": "List the finding codes.",
+    "catalogue": "Search the log messages that psmkit understands.",
+    "config": "Print the options to compile and link against libpsm.",
+    "records": "List, show and remove the record files of processes.",
+    "segments": "List and remove shared memory and records of dead processes.",
+    "run": "Run a program and check its CUDA calls.",
+    "variants": "List the variants of the transports, correct and broken.",
+    "plan": "Simulate and check kernel plans: from task to reclaim.",
+    "plugin": "Check NCCL plugins, and run them without NCCL.",
+    "telemetry": "Export what the profiler plugin measures: OpenTelemetry, Prometheus, files.",
+    "tune": "Explain, compare and generate rules for NCCL's tuner.",
+    "top": "Show what the ranks of this host are doing: rates, links, stalls.",
+    "lab": "Run ranks on emulated GPUs, and inject faults.",
 }
 
-#: Other names that a user may think of.
-_ALSO = {"recorder": "records"}
+# The package that a command needs and its extra: the first part of the module's name -> (package, extra).
+_EXTRAS = {
+    "elftools": ("pyelftools", "lab"),
+    "isal": ("isal", "isal"),
+    "opentelemetry": ("opentelemetry", "telemetry"),
+    "prometheus_client": ("prometheus-client", "telemetry"),
+    "pyarrow": ("pyarrow", "telemetry"),
+    "rich": ("rich", "terminal"),
+    "scipy": ("scipy", "tune"),
+    "zstandard": ("zstandard", "zstd"),
+}
 
 
-class _Commands(click.Group):
-    """Imports a command when it is used."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        cmd_name = _ALSO.get(cmd_name, cmd_name)
-        if cmd_name not in COMMANDS:
-            return None
-        command = import_module(f"psmkit.cli.{cmd_name}").command
-        assert isinstance(command, click.Command)
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+class _Commands(LazyGroup):
+    prefix = "psmkit.cli."
+    summaries = COMMANDS
+    #: Other names that a user may think of.
+    aliases = {"recorder": "records"}  # noqa: RUF012 - a ClassVar of the base
 
 
 def _version(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:
@@ -69,12 +67,21 @@ def _version(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:
         ctx.exit()
 
 
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(
+    cls=_Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    examples=(
+        "psmkit analyze logs/             # why did this job hang?",
+        "psmkit explain PSM102            # what does this finding mean?",
+        "psmkit lab run --out run1        # two ranks on emulated GPUs",
+    ),
+)
 @click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show the version.")
-def cli() -> None:
+@click.option("-v", "--verbose", is_flag=True, help="Show the traceback of an internal error.")
+def cli(verbose: bool) -> None:
     """A debugging toolkit for custom NCCL transports.
 
-    Start with `psmkit analyze PATH`: the logs of a job that hung or failed.
+    Start with `psmkit analyze PATH`, where PATH has the logs of a job that hung or failed.
     """
 
 
@@ -97,8 +104,10 @@ def main(args: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: list[str]) -> int:
+    # Some commands have a -v of their own: it does both.
+    verbose = "-v" in arguments or "--verbose" in arguments
     try:
-        with cli.make_context("psmkit", arguments) as ctx:
+        with cli.make_context("psmkit", arguments.copy()) as ctx:
             status = cli.invoke(ctx)
         return status if isinstance(status, int) else EXIT_CLEAN
     except click.exceptions.Exit as exit_:
@@ -116,12 +125,15 @@ def _run(arguments: list[str]) -> int:
 
         if isinstance(error, PsmkitError):
             return _complain(str(error), getattr(error, "detail", ()))
+        if isinstance(error, ModuleNotFoundError) and (extra := _EXTRAS.get((error.name or "").partition(".")[0])):
+            return _complain(f"this command needs {extra[0]}: pip install 'psmkit[{extra[1]}]'")
         # A bug must not look like findings (1): scripts would take it for a verdict.
-        if "-v" in arguments or "--verbose" in arguments:
+        if verbose:
             import traceback
 
             traceback.print_exc()
-        return _complain(f"internal error, please report it: {type(error).__name__}: {error} (-v shows where)")
+        where = "" if verbose else "; `psmkit -v COMMAND ...` shows the traceback"
+        return _complain(f"internal error, please report it: {type(error).__name__}: {error}{where}")
 
 
 def _complain(message: str, detail: Sequence[str] = ()) -> int:

@@ -94,7 +94,7 @@ class Bootstrap:
         try:
             text = line.decode("utf-8")
         except UnicodeDecodeError:
-            raise ProtocolError(f"no text: {line[:40]!r}") from None
+            raise ProtocolError(f"not UTF-8: {line[:40]!r}") from None
         word, _, rest = text.partition(" ")
         if state.waits is not None:
             raise ProtocolError(f"{word[:20]!r} while it waits in {state.waits}")
@@ -102,7 +102,7 @@ class Bootstrap:
             case "hello":
                 mine, _, pid = rest.partition(" ")
                 if mine != str(rank) or not pid.isdecimal() or len(pid) > 10:
-                    raise ProtocolError(f"it says hello as {rest[:40]!r}, it is rank {rank}")
+                    raise ProtocolError(f"bad hello {rest[:40]!r}, expected rank {rank}")
                 state.pid = int(pid)
             case "stage":
                 state.stage = self._name(rest)
@@ -113,7 +113,7 @@ class Bootstrap:
             case "barrier":
                 name, _, failed = rest.partition(" ")
                 if failed not in ("0", "1"):
-                    raise ProtocolError(f"barrier {name[:40]!r} with {failed[:20]!r}; 0 or 1 is meant")
+                    raise ProtocolError(f"barrier {name[:40]!r} with {failed[:20]!r}, expected 0 or 1")
                 state.failed = failed == "1"
                 state.waits = f"barrier {self._name(name)}"
                 return self._complete()
@@ -124,7 +124,7 @@ class Bootstrap:
                 state.waits = f"exchange {self._name(name)}"
                 return self._complete()
             case _:
-                raise ProtocolError(f"no message begins with {word[:20]!r}")
+                raise ProtocolError(f"unknown message {word[:20]!r}")
         return []
 
     def _complete(self) -> list[tuple[int, bytes]]:
@@ -149,13 +149,13 @@ class Bootstrap:
 
     def _name(self, text: str) -> str:
         if not _NAME.match(text):
-            raise ProtocolError(f"{text[:40]!r} is no name")
+            raise ProtocolError(f"bad name {text[:40]!r}")
         return text
 
     def _part(self, text: str) -> tuple[int, str]:
         found = _PART.match(text)
         if not found or int(found[1]) >= len(self.ranks):
-            raise ProtocolError(f"{text[:40]!r} is nothing for a rank: RANK:HEX is meant")
+            raise ProtocolError(f"bad part {text[:40]!r} of an exchange, expected RANK:HEX")
         return int(found[1]), found[2]
 
     @staticmethod
@@ -165,5 +165,7 @@ class Bootstrap:
         except ValueError:
             report = None
         if not isinstance(report, dict) or count >= MAX_REPORTS:
-            raise ProtocolError(f"a report that is no JSON object, or one too many: {text[:60]!r}")
+            raise ProtocolError(
+                f"a report that is not a JSON object, or more than {MAX_REPORTS} reports: {text[:60]!r}"
+            )
         return report

@@ -10,8 +10,9 @@ from typing import Any
 
 from psmkit.lab.cuda import LabError
 
-__all__ = ["Binary", "Site", "actions", "read", "sites"]
+__all__ = ["NO_PYELFTOOLS", "Binary", "Site", "actions", "read", "sites"]
 
+NO_PYELFTOOLS = "reading ELF files needs pyelftools: pip install 'psmkit[lab]'"
 # struct psm_site_entry of csrc/base/fault.h.
 _SITE = struct.Struct("<4I64s176s")
 _SITE_MAGIC = 0x45544953
@@ -124,7 +125,7 @@ def read(path: Path) -> Binary:
         from elftools.elf.elffile import ELFFile
         from elftools.elf.sections import SymbolTableSection
     except ImportError:
-        raise LabError("reading ELF files needs pyelftools: pip install 'psmkit[lab]'") from None
+        raise LabError(NO_PYELFTOOLS) from None
     try:
         with path.open("rb") as file:
             elf = ELFFile(file)

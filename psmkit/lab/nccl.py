@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -110,7 +110,7 @@ KEYS: dict[str, tuple[str, ...] | None] = {  # None: a number
 
 
 def differ(texts: Iterable[str]) -> dict[int, dict[str, str]]:
-    """What single ranks do otherwise, of texts such as ``rank=1,skip=recv`` or ``rank=1,NCCL_BUFFSIZE=65536``.
+    """The settings of single ranks, from texts such as ``rank=1,skip=recv`` or ``rank=1,NCCL_BUFFSIZE=65536``.
 
     Names in capitals are environment variables, others are keys of a case.
 
@@ -124,7 +124,7 @@ def differ(texts: Iterable[str]) -> dict[int, dict[str, str]]:
         for part in text.split(","):
             key, equal, value = (word.strip() for word in part.partition("="))
             if not equal:
-                raise LabError(f"--differ {text!r}: {part!r}; KEY=VALUE is meant")
+                raise LabError(f"--differ {text!r}: {part!r}, expected KEY=VALUE")
             if key == "rank" and value.isdecimal():
                 rank = int(value)
             elif _VARIABLE.match(key):
@@ -135,10 +135,10 @@ def differ(texts: Iterable[str]) -> dict[int, dict[str, str]]:
                 changes[key] = value
             else:
                 raise LabError(
-                    f"--differ {text!r}: {part!r} is not known; rank=N, an environment variable, and one of {', '.join(KEYS)} are meant"
+                    f"--differ {text!r}: unknown setting {part!r}, expected rank=N and an environment variable or one of {', '.join(KEYS)}"
                 )
         if rank is None or not changes:
-            raise LabError(f"--differ {text!r}: rank=N and what differs there are meant, such as rank=1,skip=recv")
+            raise LabError(f"--differ {text!r}: expected rank=N and a setting, such as rank=1,skip=recv")
         out.setdefault(rank, {}).update(changes)
     return out
 
@@ -167,6 +167,7 @@ def start(
     environment: Mapping[str, str] | None = None,
     debug: str = "INFO",
     stacks: bool = True,
+    watch: Callable[[int, str], None] | None = None,
 ) -> transfer.LabRun:
     """Run cases on so many ranks of a NCCL library, and write the result into a folder, as ``transfer.start`` does.
 
@@ -184,6 +185,7 @@ def start(
         environment: variables of the ranks, before ``differs``.
         debug: level of the logs.
         stacks: take stacks of the ranks that are there when the deadline passes.
+        watch: is called with the rank and the stage that it enters, or ``ended``.
 
     Raises:
         LabError: the run could not be begun.
@@ -191,14 +193,14 @@ def start(
     changes = dict(differs or {})
     if ranks < 1 or not cases or ranks % nodes:
         raise LabError(
-            f"{ranks} ranks on {nodes} nodes with {len(cases)} cases: as many ranks on each node, and a case, are meant"
+            f"{ranks} ranks on {nodes} nodes with {len(cases)} cases: a run needs a case, and every node the same number of ranks"
         )
     if beyond := [rank for rank in changes if rank >= ranks]:
-        raise LabError(f"rank {beyond[0]} is to differ, and there are {ranks} ranks")
+        raise LabError(f"--differ names rank {beyond[0]}, but the run has ranks 0 to {ranks - 1}")
     each = ranks // nodes
     host = machine or Machine(gpus or each, nodes)
     if each > host.gpus:
-        raise LabError(f"{each} ranks on a node with {host.gpus} GPUs: NCCL wants a GPU for each rank")
+        raise LabError(f"{each} ranks on a node with {host.gpus} GPUs: NCCL needs a GPU for each rank")
     executable = program()
     chosen = dict(environment or {})
     asked = _asked(chosen, changes, emulation, library, ranks)
@@ -259,7 +261,7 @@ def start(
         look=look,
     )
     try:
-        outcome = runner.run(job)
+        outcome = runner.run(job, watch)
     finally:
         shutil.rmtree(shared, ignore_errors=True)
         reaped, unknown = memory.reap((folder / "logs").iterdir())

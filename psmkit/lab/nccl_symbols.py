@@ -7,6 +7,7 @@ from bisect import bisect_right
 from pathlib import Path
 
 from psmkit.lab.cuda import LabError
+from psmkit.lab.elf import NO_PYELFTOOLS
 
 __all__ = ["Symbols", "crash"]
 
@@ -51,7 +52,7 @@ def _read(path: Path) -> list[tuple[int, int, str]]:
         from elftools.elf.elffile import ELFFile
         from elftools.elf.sections import SymbolTableSection
     except ImportError:
-        raise LabError("reading ELF files needs pyelftools: pip install 'psmkit[lab]'") from None
+        raise LabError(NO_PYELFTOOLS) from None
     try:
         with path.open("rb") as file:
             section = ELFFile(file).get_section_by_name(".symtab")

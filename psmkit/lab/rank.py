@@ -97,5 +97,5 @@ class Rank:
         said, _, rest = line.rstrip("\n").partition(" ")
         about, _, rest = rest.partition(" ")
         if (said, about) != (word, name):
-            raise RunnerGoneError(f"the runner says {line[:60]!r}; {word} {name} is meant")
+            raise RunnerGoneError(f"bad answer {line[:60]!r} of the runner, expected {word} {name}")
         return rest

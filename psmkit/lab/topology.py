@@ -1,4 +1,4 @@
-"""Pretended machines: the topology file of hostcuda (PSM_TOPOLOGY), and the same machine as NCCL's topology XML.
+"""Emulated machines: the topology file of hostcuda (PSM_TOPOLOGY), and the same machine as NCCL's topology XML.
 
 csrc/hostcuda/topology_read.c reads what ``Machine.toml`` writes; docs/hostcuda.md describes the file.
 """
@@ -74,14 +74,14 @@ class Machine:
             ("network cards", self.nics, 0, MAX_GPUS),
         ):
             if not least <= value <= most:
-                raise LabError(f"{value} {what}: there can be {least} to {most}")
+                raise LabError(f"{value} {what}: expected {least} to {most}")
         if self.compute not in _MODELS:
             known = ", ".join(f"{major}.{minor}" for major, minor in _MODELS)
-            raise LabError(f"compute capability {self.compute[0]}.{self.compute[1]}: one of {known} is meant")
+            raise LabError(f"compute capability {self.compute[0]}.{self.compute[1]}: expected one of {known}")
         if not _SIZE.fullmatch(self.memory):
-            raise LabError(f"memory {self.memory!r}: a size such as '80 GiB' is meant (KiB, MiB, GiB, TiB)")
+            raise LabError(f"memory {self.memory!r}: expected a size such as '80 GiB' (KiB, MiB, GiB, TiB)")
         if self.link == "nvlink" and self.gpus > MAX_NVLINKS + 1:
-            raise LabError(f"{self.gpus} GPUs joined in pairs: a GPU has {MAX_NVLINKS} NVLinks; use nvswitch")
+            raise LabError(f"{self.gpus} GPUs with direct links: a GPU has only {MAX_NVLINKS} NVLinks; use nvswitch")
         members = tuple(
             Gpu(i, f"{i // len(_BUSES):04x}:{_BUSES[i % len(_BUSES)]:02x}:00.0", i * self.numa_nodes // self.gpus)
             for i in range(self.gpus)

@@ -8,7 +8,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -112,12 +112,12 @@ def size(text: str) -> int:
     """
     found = re.fullmatch(r"(\d{1,15})([KMG]?)(?:i?B)?", text.strip(), re.IGNORECASE)
     if not found:
-        raise LabError(f"{text!r} is no size: bytes are meant, also as 64K, 4M or 1G")
+        raise LabError(f"bad size {text!r}, expected a number of bytes such as 4096, 64K, 4M or 1G")
     return int(found[1]) * _UNITS[found[2].upper()]
 
 
 def differ(texts: Iterable[str]) -> dict[int, dict[str, Any]]:
-    """What single ranks do otherwise, of texts such as ``rank=1,steps=4``.
+    """The settings of single ranks, from texts such as ``rank=1,steps=4``.
 
     Raises:
         LabError: no rank, a key that no case has, a value that it cannot have.
@@ -129,7 +129,7 @@ def differ(texts: Iterable[str]) -> dict[int, dict[str, Any]]:
         for part in text.split(","):
             key, equal, value = (word.strip() for word in part.partition("="))
             if not equal:
-                raise LabError(f"--differ {text!r}: {part!r}; KEY=VALUE is meant")
+                raise LabError(f"--differ {text!r}: {part!r}, expected KEY=VALUE")
             if key == "rank" and value.isdecimal():
                 rank = int(value)
             elif key in _NUMBERS and key != "rank":
@@ -141,10 +141,10 @@ def differ(texts: Iterable[str]) -> dict[int, dict[str, Any]]:
             else:
                 known = sorted(_NUMBERS | set(_CHOICES) | {"variant"})
                 raise LabError(
-                    f"--differ {text!r}: {part!r} is not known; rank=N and one of {', '.join(known)} are meant"
+                    f"--differ {text!r}: unknown setting {part!r}, expected rank=N and one of {', '.join(known)}"
                 )
         if rank is None or not changes:
-            raise LabError(f"--differ {text!r}: rank=N and what differs there are meant, such as rank=1,steps=4")
+            raise LabError(f"--differ {text!r}: expected rank=N and a setting, such as rank=1,steps=4")
         out.setdefault(rank, {}).update(changes)
     return out
 
@@ -160,7 +160,7 @@ def program() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A variant of the transport as libpsm has it. ``outcome``: what must be seen of a wrong one; ``faults``: those that make its mistake."""
+    """A variant of the transport in libpsm. ``outcome``: the expected symptom of a broken one; ``faults``: those that cause it."""
 
     name: str
     summary: str
@@ -230,15 +230,17 @@ def read(folder: Path) -> LabRun:
     try:
         data = json.loads(path.read_text())
         if data["version"] != VERSION:
-            raise LabError(f"{path} is of version {data['version']}; version {VERSION} is read here")
+            raise LabError(f"{path}: bad version {data['version']}, expected {VERSION}")
         ranks = [runner.RankOutcome(**rank) for rank in data["ranks"]]
         names = ("seconds", "expired", "shared_memory", "processes", "deadline", "complaint")
         outcome = runner.Outcome(ranks, **{name: data[name] for name in names})
         return LabRun(folder, data["cases"], outcome, data["settings"])
     except OSError as error:
-        raise LabError(f"{path}: {error.strerror}: no run of `psmkit lab run --out {folder}`") from None
+        raise LabError(
+            f"{path}: {error.strerror}: the folder is not that of a `psmkit lab run --out {folder}`"
+        ) from None
     except (ValueError, KeyError, TypeError) as error:
-        raise LabError(f"{path} is no result of `psmkit lab run`: {error!r}") from None
+        raise LabError(f"{path} is not a result of `psmkit lab run`: {error!r}") from None
 
 
 def fresh(folder: Path) -> None:
@@ -250,7 +252,7 @@ def fresh(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
-            raise LabError(f"{folder} is not empty: name a new folder, so that evidence of two runs does not mix")
+            raise LabError(f"{folder} is not empty: name a new folder, to keep the evidence of two runs apart")
     except OSError as error:
         raise LabError(f"{folder}: {error.strerror}") from None
 
@@ -269,6 +271,7 @@ def start(
     subsystems: str = "ALL",
     environment: Mapping[str, str] | None = None,
     stacks: bool = True,
+    watch: Callable[[int, str], None] | None = None,
 ) -> LabRun:
     """Run cases on so many ranks, and write the result into a folder.
 
@@ -285,17 +288,18 @@ def start(
         subsystems: of the log.
         environment: further variables of the ranks.
         stacks: take stacks of the ranks that are there when the deadline passes.
+        watch: is called with the rank and the stage that it enters, or ``ended``.
 
     Raises:
         LabError: the run could not be begun.
     """
     changes = dict(differs or {})
     if ranks < 1 or not cases:
-        raise LabError(f"{ranks} ranks with {len(cases)} cases: one of each is the least")
+        raise LabError(f"{ranks} ranks with {len(cases)} cases: a run needs at least one of each")
     if ranks % nodes:
-        raise LabError(f"{ranks} ranks on {nodes} nodes: as many ranks on each node are meant")
+        raise LabError(f"{ranks} ranks on {nodes} nodes: every node needs the same number of ranks")
     if beyond := [rank for rank in changes if rank >= ranks]:
-        raise LabError(f"rank {beyond[0]} is to differ, and there are {ranks} ranks")
+        raise LabError(f"--differ names rank {beyond[0]}, but the run has ranks 0 to {ranks - 1}")
     executable = program()
     mistakes = _mistakes([case.variant for case in cases] + [c["variant"] for c in changes.values() if "variant" in c])
     lab = replace(emulation, folder=folder / "records") if emulation else Emulation(folder / "records")
@@ -341,7 +345,7 @@ def start(
     )
     reaped: list[str] = []
     try:
-        outcome = runner.run(job)
+        outcome = runner.run(job, watch)
         if outcome.shared_memory:
             # What a killed rank cannot remove is the reaper's; what is there behind it was truly lost.
             reaped = _reap(executable, shared)
@@ -392,11 +396,11 @@ def _mistakes(names: Iterable[str]) -> str:
         return ""
     known = variants()
     if unknown := sorted(wanted - set(known)):
-        raise LabError(f"there is no variant {unknown[0]!r}: {', '.join(known)} are there")
+        raise LabError(f"unknown variant {unknown[0]!r}, expected one of {', '.join(known)}")
     texts = [known[name].faults for name in sorted(wanted) if known[name].faults]
     if texts and len(wanted) > 1:
         raise LabError(
-            f"the variants {', '.join(sorted(wanted))} cannot be in one run: faults make the mistakes of one of them"
+            f"the variants {', '.join(sorted(wanted))} cannot be in one run: one of them works by faults, which apply to all ranks"
         )
     return ";".join(texts)
 
