@@ -6,7 +6,7 @@ __all__ = ["main"]
 
 
 def main() -> int:
-    """The console script: run the command line. An interrupt while modules are imported ends it quietly, too."""
+    """The console script: run the command line. An interrupt during imports ends it quietly."""
     try:
         from psmkit.cli.app import main as run
 

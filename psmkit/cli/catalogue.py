@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
-_WHOLE = 4  # up to so many hits are shown with all that is known
+_WHOLE = 4  # up to this many messages are shown in full
 _UNCUT = 1000
 
 

@@ -134,7 +134,7 @@ def _page(difference: Difference, columns: int, verbose: bool) -> Page:
 
 
 def _weight(step: StepDifference) -> tuple[bool, int, bool, int]:
-    """A warning of its own says more than a step, and the rank that leaves the common way first more than the others."""
+    """Sort key: a warning first, then the rank that diverges first."""
     return (step.track != "errors", step.common, step.rank is None, step.rank or 0)
 
 

@@ -215,7 +215,7 @@ def _show(done: LabRun, form: str) -> int:
 
 
 def judge(done: LabRun, found: Report | None) -> tuple[int, str]:
-    """The exit status, and where all cases are good and it is not 0, what is wrong then."""
+    """The exit status, and what is in doubt when all cases are good and the status is not 0."""
     from psmkit import Verdict
 
     if not done.outcome.good:
@@ -231,7 +231,7 @@ def judge(done: LabRun, found: Report | None) -> tuple[int, str]:
         return DOUBT, "the analysis cannot say that the run is healthy"
     if found.verdict is Verdict.LEAKING:
         return DOUBT, "the analysis says leaking"
-    # Handles and memory misused: the data was right by luck. A stream that stood still for a while (PSM515) came to its end.
+    # Misuse of handles or memory: the data was correct by luck. A stream that stalled for a while (PSM515) still ended.
     misused = sorted(
         {f.code for f in found.findings if f.code.startswith("PSM5") and f.code != "PSM515" and f.severity.weight}
     )
@@ -284,7 +284,7 @@ def _page(done: LabRun, status: int, doubt: str, found: Report | None) -> None:
     if stacks:
         page.wrap(f"stacks: {', '.join(stacks)}")
     page.wrap(f"analysis: {found.verdict.value}: {found.reason}" if found else "analysis: the run left nothing to read")
-    # Why: in a run that stands still this is where both ends stand.
+    # The cause: for a hang, the state of both ends.
     first = next((f for f in found.findings if f.title == found.reason), None) if found else None
     if first is not None:
         page.wrap(first.explanation, indent="    ", hang="    ")

@@ -192,14 +192,14 @@ def _uses(page: Page, result: Check, asked: list[Release], settings: Mapping[str
         for use in result.uses:
             _asked(page, result, use, settings)
         return
-    told = [use for use in result.uses if use.taken]
-    if not told:
+    taken = [use for use in result.uses if use.taken]
+    if not taken:
         return
     page.blank()
     page.add("releases")
     rows = []
     key = _same
-    for _, group in groupby(told, key):
+    for _, group in groupby(taken, key):
         members = list(group)
         use = members[0]
         first, last = use.release, members[-1].release

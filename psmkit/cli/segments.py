@@ -86,7 +86,7 @@ def _shared_memory(folder: str) -> Iterator[None]:
 
 
 def _runs(prune: bool) -> Iterator[_Row]:
-    """Folders of runs of the lab. With that of a dead runner its ranks are gone, too: they die with it."""
+    """Folders of lab runs. The ranks of a dead runner are dead: they die with it."""
     from psmkit.lab import leftovers
 
     for path, pid, alive in leftovers.run_folders():

@@ -189,7 +189,7 @@ def _run(wanted: Wanted, interval: float, given: dict[str, Any]) -> int:
     once: bool = given["once"]
     logs = _log_findings(given["logs"])
     if given["folder"] is None and not os.path.exists(where := default_directory()):
-        # No rank has run yet: they make it so, too.
+        # No rank has run yet: it would create the folder with the same mode.
         os.mkdir(where, 0o700)
     with _until_signal() as stop, Reader(given["folder"], consume=not given["look"]) as reader:
         reader.set(

@@ -1,4 +1,4 @@
-"""What ranks ask of their runner: barriers, exchanges of bytes, reports. The state of it, without sockets.
+"""The runner's side of the bootstrap protocol: barriers, exchanges of bytes, reports. The state only, without sockets.
 
 Lines of text, from rank to runner and back; docs/lab.md has them all::
 
@@ -26,16 +26,16 @@ _PART = re.compile(r"(\d{1,6}):((?:[0-9a-f]{2})*)\Z")
 
 
 class ProtocolError(Exception):
-    """A rank sent what no rank sends, or at a moment when it may not."""
+    """A rank sent a message that is invalid, or invalid in its state."""
 
 
 @dataclass(slots=True)
 class RankState:
-    """What is known of a rank by what it has said."""
+    """The state of a rank, by its messages."""
 
     pid: int | None = None
     stage: str = ""
-    trouble: str = ""  # the first failure, told at once
+    trouble: str = ""  # the first failure, sent immediately
     waits: str | None = None  # "barrier connected": what it is blocked in
     failed: bool = False
     gone: bool = False
@@ -45,10 +45,10 @@ class RankState:
 
 
 class Bootstrap:
-    """Feeds on what ranks send and says what is sent to whom.
+    """Takes the messages of ranks and returns the answers.
 
     Args:
-        ranks: how many there are.
+        ranks: number of ranks.
     """
 
     def __init__(self, ranks: int) -> None:
@@ -61,7 +61,7 @@ class Bootstrap:
             Answers: to which rank, and the bytes.
 
         Raises:
-            ProtocolError: this is no message, or not its turn. The rank is as it was before the bad line.
+            ProtocolError: the message is invalid, or invalid in this state. The bad line leaves the state of the rank unchanged.
         """
         state = self.ranks[rank]
         state.buffer += data
@@ -75,7 +75,7 @@ class Bootstrap:
         return out
 
     def leave(self, rank: int) -> list[tuple[int, bytes]]:
-        """``rank`` takes part no longer: dead, ended, or turned away. Those who wait for it go on without it."""
+        """``rank`` has left: it died, ended, or was rejected. Ranks that wait for it continue without it."""
         state = self.ranks[rank]
         if state.gone:
             return []
@@ -83,7 +83,7 @@ class Bootstrap:
         return self._complete()
 
     def disagreement(self) -> str | None:
-        """What ranks wait for when nothing can come any more: all wait, and not for the same. None: all is well."""
+        """The deadlock when all ranks wait, and not for the same thing. None: there is no deadlock."""
         waiting = {i: s.waits for i, s in enumerate(self.ranks) if not s.gone}
         if not waiting or None in waiting.values() or len(set(waiting.values())) < 2:
             return None
@@ -128,7 +128,7 @@ class Bootstrap:
         return []
 
     def _complete(self) -> list[tuple[int, bytes]]:
-        """The answers, if all that are there wait for the same."""
+        """The answers, once all remaining ranks wait for the same thing."""
         here = [i for i, s in enumerate(self.ranks) if not s.gone]
         waits = {self.ranks[i].waits for i in here}
         if len(waits) != 1 or (what := waits.pop()) is None:

@@ -53,7 +53,7 @@ class Binary:
 
 
 def actions(mask: int) -> tuple[str, ...]:
-    """The names of fault actions in a mask of PSM_FAULT_CAN bits."""
+    """The names of the fault actions in a mask of PSM_FAULT_CAN bits."""
     return tuple(name for bit, name in enumerate(_ACTIONS) if bit and mask >> bit & 1)
 
 

@@ -42,27 +42,27 @@ OPS = ("sum", "prod", "max", "min", "avg")
 MEMORIES = ("cuda", "nccl")
 _VARIABLE = re.compile(r"[A-Z][A-Z0-9_]*\Z")
 _RAS_FILE = "ras.txt"
-_NAMES = 4  # functions of a crash that a line tells
+_NAMES = 4  # functions of a crash in one line
 
 
 @dataclass(frozen=True, slots=True)
 class NcclCase:
-    """One case: what all ranks do with a new communicator. The names are the keys that psm_nccl_rank reads.
+    """One case: what all ranks do with a new communicator. The fields are the keys that psm_nccl_rank reads.
 
     Args:
         name: in results; no blanks.
         pattern: who sends to whom, or which collective.
         size: bytes per peer; of a rank's part of a collective; with ``random`` the most.
-        iters: groups or collectives, one after the other. The first one sets connections up; 0: the communicator begins and ends.
+        iters: groups or collectives, in sequence. The first one sets up the connections; 0: the communicator is only created and destroyed.
         type: of the elements.
         op: of a reduction.
         root: of a broadcast or reduce.
         app_stream: the stream of the calls: ``legacy``, ``blocking``, ``nonblocking``.
         memory: where buffers are from: ``cuda`` (cudaMalloc), ``nccl`` (ncclMemAlloc).
         registered: 1: buffers are registered with the communicator.
-        blocking: 0: the communicator does not block; what it is about is asked for.
+        blocking: 0: the communicator does not block; the rank polls its state.
         seed: of data and of ``random``.
-        shorter: sends, or the part of a collective, have so many bytes less.
+        shorter: number of bytes by which sends, or the part of a collective, are shorter.
         skip: ``send`` or ``recv``: these, or the collective, are left out in the last iteration.
         device: of the rank; None: its number on its node.
         keep: 1: the communicator stays for the next case, which says the same of device and blocking.
@@ -169,26 +169,26 @@ def start(
     stacks: bool = True,
     watch: Callable[[int, str], None] | None = None,
 ) -> transfer.LabRun:
-    """Run cases on so many ranks of a NCCL library, and write the result into a folder, as ``transfer.start`` does.
+    """Run cases on ranks of a NCCL library, and write the result into a folder, as ``transfer.start`` does.
 
     Args:
         library: as ``nccl_library.find`` gives it.
         cases: one after the other, by the same processes.
-        ranks: how many, the same number on each node.
+        ranks: number of ranks, the same on each node.
         folder: where logs, output, records, stacks, the RAS answer and result.json go; new or empty.
-        gpus: a node; None: as many as ranks are on it.
-        nodes: how many are pretended (NCCL_HOSTID).
+        gpus: GPUs of a node; None: one for each of its ranks.
+        nodes: number of emulated nodes (NCCL_HOSTID).
         machine: the GPUs; None: ``gpus`` behind an NVSwitch.
-        deadline: seconds for all of it.
-        differs: by rank, keys of the case and environment variables that are different there.
-        emulation: how the ranks see CUDA; its folder, topology and node are set here.
+        deadline: seconds for the whole run.
+        differs: by rank, keys of the case and environment variables that differ on it.
+        emulation: how the ranks see CUDA; this function sets folder, topology and node.
         environment: variables of the ranks, before ``differs``.
         debug: level of the logs.
-        stacks: take stacks of the ranks that are there when the deadline passes.
+        stacks: collect the stacks of the ranks that have not ended when the deadline passes.
         watch: is called with the rank and the stage that it enters, or ``ended``.
 
     Raises:
-        LabError: the run could not be begun.
+        LabError: the run could not start.
     """
     changes = dict(differs or {})
     if ranks < 1 or not cases or ranks % nodes:
@@ -219,7 +219,7 @@ def start(
         (folder / "cases" / f"rank-{rank}.txt").write_text("".join(line + "\n" for line in mine))
     port = nccl_ras.free_port()
     common = {
-        # The pretended GPUs, and no hardware that the machine may have.
+        # The emulated GPUs, and none of the hardware of this machine.
         "NCCL_TOPO_FILE": str((folder / "topology.xml").absolute()),
         "NCCL_SOCKET_IFNAME": "lo",
         "NCCL_IB_DISABLE": "1",
@@ -246,7 +246,7 @@ def start(
             (folder / "ras").mkdir(exist_ok=True)
             (folder / "ras" / _RAS_FILE).write_text(text)
 
-    # What is named in the run's own folder is told exactly; NCCL's own files are looked at apart.
+    # Leftovers in the run's own folder are exact; NCCL's own files are checked separately.
     shared = Path(tempfile.mkdtemp(prefix="psm-lab-", dir="/dev/shm"))
     job = runner.Job(
         ranks,
@@ -268,7 +268,7 @@ def start(
     if all(rank.state == "good" for rank in outcome.ranks):
         outcome.shared_memory += reaped  # nobody died: NCCL has forgotten them
     _crashes(folder, outcome, library)
-    # Beside the logs: who reads these reads that, too.
+    # Beside the logs: an analysis of these reads it.
     (folder / "logs" / words.FILE).write_text("".join(line + "\n" for line in words.lines(outcome)))
     settings: dict[str, Any] = {
         "kind": "nccl",
@@ -309,24 +309,24 @@ def _asked(
 
 
 def _crashes(folder: Path, outcome: runner.Outcome, library: Library) -> None:
-    """Turn the stacks that crashed ranks wrote down themselves into what gdb would have told of them."""
+    """Turn the stacks that crashed ranks wrote into the format of gdb."""
     symbols: Symbols | None = None
     for rank in outcome.ranks:
         own = folder / "stacks" / f"rank-{rank.rank}.own.txt"
         if rank.state != "died" or not own.exists():
             continue
         symbols = symbols or Symbols(library.path)
-        told = folder / "stacks" / f"rank-{rank.rank}.crash.txt"
+        written = folder / "stacks" / f"rank-{rank.rank}.crash.txt"
         title = f"rank {rank.rank}, process {rank.pid}, stage {rank.stage or 'unknown'}: {rank.text}"
         stack = crash(own.read_text(errors="replace"), symbols, library.path, rank.pid)
-        told.write_text(f"{title}\n\n{stack}")
+        written.write_text(f"{title}\n\n{stack}")
         names = [name for name in re.findall(r" in (\w+) \(\)", stack) if name != "??"]
         if names:
             rank.text += f": {' < '.join(names[:_NAMES])}"
         own.unlink()
-        rank.stacks.append(str(told))
+        rank.stacks.append(str(written))
     with contextlib.suppress(OSError):
-        (folder / "stacks").rmdir()  # where nobody had anything to tell
+        (folder / "stacks").rmdir()  # if it is empty
 
 
 def _of_rank(case: NcclCase, device: int, changes: Mapping[str, str]) -> str:

@@ -1,4 +1,4 @@
-"""Which NCCL library a run is about, and whether emulated CUDA can serve it."""
+"""Finds the NCCL library of a run, and checks whether it can run on emulated CUDA."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _HOW = (
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """A NCCL library that emulated CUDA can serve.
+    """A NCCL library that can run on emulated CUDA.
 
     Attributes:
         path: the file.
-        version: of NCCL, as ``2.26.6``; empty where the file does not tell.
+        version: of NCCL, as ``2.26.6``; empty if it is unknown.
         cuda: of the CUDA that it was compiled with.
         cudart: how it has its CUDA runtime: ``shared 12``, ``static 11.0``.
         missing: functions that it is linked to, and that answer "not supported".
@@ -45,7 +45,7 @@ def find(place: Path) -> Library:
     """The NCCL library at ``place``: a file, or a folder with a libnccl.so.2 or libnccl.so.
 
     Raises:
-        LabError: there is none, or emulated CUDA cannot serve it; the text says what to do.
+        LabError: there is none, or it cannot run on emulated CUDA; the text says what to do.
     """
     path = _file(place)
     binary = elf.read(path)

@@ -1,4 +1,4 @@
-"""Names for places in a library: stacks of the sanitizer name what a library exports, and NCCL exports little of what it has."""
+"""Function names for addresses in a library. The sanitizer's stacks name exported functions only, and NCCL exports few."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Symbols:
     """The functions of an ELF file by address, as long as it is not stripped.
 
     Args:
-        path: the file, the name of which stands in the stacks.
+        path: the file that the stacks name.
     """
 
     def __init__(self, path: Path) -> None:

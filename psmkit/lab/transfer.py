@@ -46,14 +46,14 @@ _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One case: what all ranks do. The names are the keys that psm_rank reads; None leaves a setting to libpsm.
+    """One case: what all ranks do. The fields are the keys that psm_rank reads; None is the default of libpsm.
 
     Args:
         name: in results; no blanks.
         pattern: who sends to whom.
-        size: bytes per peer; with ``random`` up to so many.
-        iters: groups, one after the other.
-        channels: connections a peer; its bytes are divided among them.
+        size: bytes per peer; with ``random`` the maximum.
+        iters: groups, in sequence.
+        channels: connections of a peer; they share its bytes.
         app_stream: the stream that groups are launched on.
         variant: of the transport.
         seed: of data and of ``random``.
@@ -62,11 +62,11 @@ class Case:
         share: how memory is shared.
         zero_copy: ``registered``: the ranks register their buffers.
         timeout_ms: of the control plane.
-        stall_report_ms: when a connection that does not move is told.
-        shorter: sends have so many bytes less.
+        stall_report_ms: time after which a stalled connection is reported.
+        shorter: number of bytes by which sends are shorter.
         skip: ``send`` or ``recv``: these are left out of the last group.
-        shared_init: 1: each rank sends SharedInit to the next one's proxy, too.
-        device: of the rank; None: the rank's number, modulo the devices there are.
+        shared_init: 1: each rank also sends SharedInit to the proxy of the next one.
+        device: of the rank; None: the rank modulo the number of devices.
     """
 
     name: str = "0"
@@ -187,7 +187,7 @@ def variants() -> dict[str, Variant]:
 
 @dataclass(slots=True)
 class LabRun:
-    """A run of cases and what it left in ``folder``. ``cases`` are lines as psm_rank reads them."""
+    """A run of cases and its ``folder``. ``cases`` are lines in the format of psm_rank."""
 
     folder: Path
     cases: list[str]
@@ -221,10 +221,10 @@ class LabRun:
 
 
 def read(folder: Path) -> LabRun:
-    """A run of its folder.
+    """The run that wrote a folder.
 
     Raises:
-        LabError: there is none.
+        LabError: the folder has no result.
     """
     path = folder / RESULT
     try:
@@ -244,10 +244,10 @@ def read(folder: Path) -> LabRun:
 
 
 def fresh(folder: Path) -> None:
-    """Make a folder for a run, which does not mix with what another has left.
+    """Create a folder for a run, or take an empty one.
 
     Raises:
-        LabError: it is not empty, or cannot be made.
+        LabError: it is not empty, or cannot be created.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -273,25 +273,25 @@ def start(
     stacks: bool = True,
     watch: Callable[[int, str], None] | None = None,
 ) -> LabRun:
-    """Run cases on so many ranks, and write the result into a folder.
+    """Run cases on ranks, and write the result into a folder.
 
     Args:
-        cases: one after the other, by the same processes.
-        ranks: how many.
+        cases: run in order, by the same processes.
+        ranks: number of ranks.
         folder: where logs, output, records, stacks and result.json go; new or empty.
-        deadline: seconds for all of it.
-        differs: by rank, what it does otherwise in all cases.
+        deadline: seconds for the whole run.
+        differs: by rank, the settings that differ in all cases.
         emulation: how the ranks see CUDA; its folder is ``folder / "records"``. None: as ``Emulation`` has it.
-        machine: the GPUs, which the ranks take in turn; None: what ``emulation`` names, and 8 GPUs.
-        nodes: how many are pretended, with as many ranks each. Between them the net transport moves data.
+        machine: the GPUs, which the ranks use in turn; None: that of ``emulation``, with 8 GPUs.
+        nodes: number of emulated nodes, with the same number of ranks each. The net transport moves data between them.
         debug: level of the log.
         subsystems: of the log.
         environment: further variables of the ranks.
-        stacks: take stacks of the ranks that are there when the deadline passes.
+        stacks: collect the stacks of the ranks that have not ended when the deadline passes.
         watch: is called with the rank and the stage that it enters, or ``ended``.
 
     Raises:
-        LabError: the run could not be begun.
+        LabError: the run could not start.
     """
     changes = dict(differs or {})
     if ranks < 1 or not cases:
@@ -319,7 +319,7 @@ def start(
         mine = [_of_rank(case, rank % each, devices, changes.get(rank, {})) for case in cases]
         (folder / "cases" / f"rank-{rank}.txt").write_text("".join(case.line() + "\n" for case in mine))
 
-    # Of this run alone, so that what is left in it is the ranks'.
+    # For this run alone: whatever remains in it comes from its ranks.
     shared = Path(tempfile.mkdtemp(prefix=leftovers.run_folder(), dir="/dev/shm"))
 
     def of_rank(rank: int) -> dict[str, str]:
@@ -347,12 +347,12 @@ def start(
     try:
         outcome = runner.run(job, watch)
         if outcome.shared_memory:
-            # What a killed rank cannot remove is the reaper's; what is there behind it was truly lost.
+            # The reaper removes what killed ranks could not; what remains is a leak.
             reaped = _reap(executable, shared)
             outcome.shared_memory = [name for name in outcome.shared_memory if name not in reaped]
     finally:
         shutil.rmtree(shared, ignore_errors=True)
-    # Beside the logs: who reads these reads that, too.
+    # Beside the logs: an analysis of these reads it.
     (folder / "logs" / words.FILE).write_text("".join(line + "\n" for line in words.lines(outcome)))
     settings = {
         "ranks": ranks,
@@ -377,7 +377,7 @@ def _asked(text: str, environment: Mapping[str, str], ranks: int) -> list[faults
 
 
 def _reap(executable: Path, folder: Path) -> list[str]:
-    """Names of segments in ``folder`` whose owners are dead, and which libpsm's reaper has removed."""
+    """Remove the segments of dead owners from ``folder`` by libpsm's reaper, and return their names."""
     done = subprocess.run(
         [str(executable), "reap"],
         env=os.environ | {"PSM_SHM_DIR": str(folder)},
@@ -390,7 +390,7 @@ def _reap(executable: Path, folder: Path) -> list[str]:
 
 
 def _mistakes(names: Iterable[str]) -> str:
-    """The faults of variants; they hold for whole processes."""
+    """The faults of variants; they apply to whole processes."""
     wanted = set(names)
     if wanted <= {"split", "net/split"}:
         return ""
