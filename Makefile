@@ -1,36 +1,39 @@
-# `make demo` and `make test` need nothing but Debian's python3 (3.11), gcc, g++, cmake and a package registry.
-# Everything they make lies in .venv and build; stamps in .venv say what is up to date.
+# `make demo` and `make test` need only Debian's python3 (3.11), gcc, g++, cmake and a package registry.
+# They write to .venv and build only; stamp files in .venv tell what is up to date.
 
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 LOGS   := tests/data/logs
 
-# What the native module is made of. Python code is used from the tree and needs no rebuild.
-NATIVE := $(shell find CMakeLists.txt csrc psmkit/lab/apidef.py -type f 2>/dev/null)
+# The sources of the native modules; log messages of the C code are generated from the catalogue. Python code needs no rebuild.
+NATIVE := $(shell find CMakeLists.txt csrc psmkit/lab/apidef.py -type f 2>/dev/null) $(wildcard psmkit/catalogue/*.toml)
 C_CODE := $(shell find csrc tests -name '*.c' -o -name '*.h' -o -name '*.cc' 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-gpu test-nccl model check format bench matrix wheel sanitize fuzz clean
+.PHONY: help setup demo quick test test-gpu test-nccl model check format generated bench matrix wheel sanitize fuzz nightly clean
 
 help:
-	@echo 'make demo      set up, analyse a real 8-GPU log and one with a fault; run 4 ranks that work and 4 that hang'
-	@echo 'make test      set up and run all tests'
-	@echo 'make test-gpu  the tests of the emulated CUDA over a real one (CUDART=, CUDA=, NVML= name libraries)'
-	@echo 'make test-nccl a stock NCCL binary, which it fetches (148 MB), over the emulated driver'
-	@echo 'make model     spin verifies the reclaim protocol of plans: the right variant, and every wrong one'
-	@echo 'make check     ruff, mypy --strict, clang-format'
+	@echo 'make quick     the tests to run after each change: under a minute on two free cores'
+	@echo 'make check     ruff, mypy --strict, clang-format, and whether generated pages are current'
+	@echo 'make test      set up and run all tests (PYTEST_ARGS: options for pytest)'
 	@echo 'make format    let ruff and clang-format rewrite the code'
-	@echo 'make bench     measure the analysis on 100 MB and 1 GB of generated logs'
+	@echo 'make generated rewrite the generated parts of docs/'
+	@echo 'make demo      analyse a real 8-GPU log and one with a fault; run 4 ranks that work and 4 that hang'
+	@echo 'make fuzz      every decoder with damaged input for FUZZ_SECONDS (60) under ASan and UBSan'
+	@echo 'make sanitize  C code under ASan and UBSan, and under TSan: its tests, and ranks of the lab with and without faults'
+	@echo '               (SANITIZE="test lab thread thread-lab" selects parts; SANITIZE_TESTS the tests; LAB_SECONDS)'
+	@echo 'make nightly   everything that is too long for .ci/run; the summary goes to benchmarks/nightly.md'
+	@echo 'make model     spin verifies the reclaim protocol of plans: the correct variant, and every broken one'
 	@echo 'make matrix    2 to 16 ranks send each other data in every way; every byte is compared'
+	@echo 'make bench     measure the analysis on 100 MB and 1 GB of generated logs'
+	@echo 'make test-gpu  the tests of the emulated CUDA over a real one (CUDART=, CUDA=, NVML= name libraries)'
+	@echo 'make test-nccl a stock NCCL binary, which it downloads (148 MB), over the emulated driver'
 	@echo 'make wheel     build the wheel into dist/'
-	@echo 'make sanitize  C code under ASan and UBSan, and under TSan: its tests, and ranks of the lab, well and under faults'
-	@echo '               (SANITIZE="test lab thread thread-lab": some of it; SANITIZE_TESTS: the tests; LAB_SECONDS)'
-	@echo 'make fuzz      every decoder with damaged input for FUZZ_SECONDS (60) under the sanitizers'
 
 $(VENV)/.tools: pyproject.toml scripts/requirements.py
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@echo 'installing what pyproject.toml asks for into $(VENV)'
+	@echo 'installing the packages of pyproject.toml into $(VENV)'
 	@$(BIN)/python scripts/requirements.py build dev > $(VENV)/requirements.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r $(VENV)/requirements.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps \
@@ -53,19 +56,26 @@ demo: setup
 	@echo
 	@sh examples/seed_bug.sh $(BIN)
 
+# What a change breaks most often, in two processes. Tests of one file stay in one process: they share what they compile.
+QUICK := tests/logparse tests/analysis tests/cli tests/report tests/test_architecture.py \
+	tests/lab/test_lab_run.py::test_bytes_arrive_and_evidence_is_kept
+quick: setup
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m 'not slow' $(QUICK) $(PYTEST_ARGS)
+
 # Tests of the model of plans need spin, one of the telemetry needs Prometheus: they are skipped where no package of it can be had.
+# One process: many of these tests run several processes themselves, or look at all of /dev/shm.
 test: setup
 	@sh scripts/debian_tool.sh spin > /dev/null || true
 	@sh scripts/debian_tool.sh prometheus > /dev/null || true
 	$(BIN)/python -m pytest -q $(PYTEST_ARGS)
 
-# The tests of the emulated CUDA over a real one, where there is a GPU: what fails is where the two differ.
+# The tests of the emulated CUDA over a real one, on a machine with a GPU: a failure shows where the two differ.
 test-gpu: setup
 	@test -e /proc/driver/nvidia/version || { echo 'make test-gpu: no NVIDIA driver is loaded here'; exit 1; }
 	PSM_TEST_CUDART=$(or $(CUDART),libcudart.so.13) PSM_TEST_CUDA=$(or $(CUDA),libcuda.so.1) PSM_TEST_NVML=$(or $(NVML),libnvidia-ml.so.1) \
 		$(BIN)/python -m pytest -q tests/hostcuda $(PYTEST_ARGS)
 
-# The binary of NCCL 2.21.5 with its static CUDA 11.0 runtime, as it is distributed. Not part of `make test`, for its size.
+# The binary of NCCL 2.21.5 with its static CUDA 11.0 runtime. Too large for `make test`.
 STOCK := $(VENV)/nccl-2.21.5
 STOCK_WHEEL := nvidia-nccl-cu11==2.21.5 --hash=sha256:49d8350629c7888701d1fd200934942671cb5c728f49acc5a0b3a768820bed29
 KERNELS := build/stock-kernels
@@ -98,6 +108,12 @@ check: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(if $(C_CODE),$(BIN)/clang-format --dry-run -Werror $(C_CODE))
+	$(BIN)/python scripts/docs.py --check
+	$(BIN)/python scripts/plan_docs.py --check
+
+generated: setup
+	$(BIN)/python scripts/docs.py
+	$(BIN)/python scripts/plan_docs.py
 
 format: setup
 	$(BIN)/ruff check --fix .
@@ -120,6 +136,9 @@ sanitize: $(VENV)/.tools
 
 fuzz: $(VENV)/.tools
 	sh scripts/sanitize.sh $(BIN) fuzz
+
+nightly: setup
+	$(BIN)/python scripts/nightly.py $(NIGHTLY_ARGS)
 
 clean:
 	rm -rf build dist $(VENV)/.built $(VENV)/.tools

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from psmkit.cli.app import main
+from psmkit.cli import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -12,6 +12,9 @@ from hypothesis import HealthCheck, settings
 settings.register_profile("psmkit", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("psmkit")
 
+# Output is 100 columns wide where nobody says otherwise; pytest-xdist does.
+os.environ.pop("COLUMNS", None)
+
 # Started in the background, a shell's child ignores SIGINT, and so do its children: tests that interrupt them would wait.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -281,7 +281,10 @@ static bool read_fault(const struct parser *p, struct part fault, struct psm_rul
 {
     const char *s = fault.s, *end = fault.s + fault.n;
     unsigned seen = 0;
-    *rule = (struct psm_rule){.rank = PSM_FAULT_UNKNOWN, .peer = PSM_FAULT_UNKNOWN, .comm = PSM_FAULT_UNKNOWN};
+    *rule = (struct psm_rule){.position = (size_t)(fault.s - p->text),
+                              .rank = PSM_FAULT_UNKNOWN,
+                              .peer = PSM_FAULT_UNKNOWN,
+                              .comm = PSM_FAULT_UNKNOWN};
     for (int number = 0; number == 0 || s <= end; number++) {
         const char *e = s;
         while (e < end && *e != ':' && *e != ',') e++;

@@ -7,6 +7,7 @@
 enum { PSM_FAULT_NAME = 64 };
 
 struct psm_rule {
+    size_t position;           /* where the fault begins in its text */
     char site[PSM_FAULT_NAME]; /* without the star */
     bool prefix;               /* site ended in a star */
     enum psm_fault_action action;

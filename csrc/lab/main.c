@@ -1,7 +1,9 @@
 /* psm_rank: reads cases from standard input, runs them together with the other ranks, reports each as a line of JSON.
  *
  *   PSM_LAB_SOCKET=FD PSM_RANK=R PSM_RANKS=N psm_rank < CASES
- *   psm_rank variants      what variants there are, a line of JSON each
+ *   psm_rank variants      lists the variants, a line of JSON each
+ *   psm_rank faults TEXT   parses TEXT as PSM_FAULTS: a line of JSON for each fault, or one that says what is wrong
+ *   psm_rank reap          removes the segments that dead processes left in PSM_SHM_DIR, and lists them
  *
  * Exit status: 0 all cases good, 1 one failed, 2 it was called wrongly, 3 the runner is gone. */
 #define _GNU_SOURCE
@@ -12,6 +14,7 @@
 #include <string.h>
 #include <sys/prctl.h>
 
+#include "fault_parse.h"
 #include "psm/psm_segment.h"
 #include "rank.h"
 
@@ -144,6 +147,39 @@ static int list_variants(void)
     return 0;
 }
 
+static int list_faults(const char *text)
+{
+    struct psm_fault_error error;
+    struct psm_fault_set *set = psm_fault_parse(text, &error);
+    if (!set) {
+        struct out out = {.n = 0};
+        put(&out, "{\"protocol\":1");
+        put_int(&out, "position", (int64_t)error.position);
+        put_text(&out, "wrong", error.text);
+        printf("%.*s}\n", (int)out.n, out.text);
+        return 1;
+    }
+    for (size_t i = 0; i < set->n; i++) {
+        const struct psm_rule *rule = &set->rules[i];
+        struct out out = {.n = 0};
+        char normal[512];
+        psm_fault_format(set, i, normal, sizeof normal);
+        put(&out, "{\"protocol\":1");
+        put_int(&out, "position", (int64_t)rule->position);
+        put_text(&out, "text", normal);
+        put_text(&out, "site", rule->site);
+        put_int(&out, "prefix", rule->prefix);
+        put_text(&out, "action", psm_fault_action_name(rule->action));
+        put_int(&out, "rank", rule->rank);
+        put_int(&out, "peer", rule->peer);
+        put_int(&out, "nth", (int64_t)rule->nth);
+        put_int(&out, "every", (int64_t)rule->every);
+        printf("%.*s}\n", (int)out.n, out.text);
+    }
+    psm_fault_set_free(set);
+    return 0;
+}
+
 /* Removes from PSM_SHM_DIR what dead processes have left there, and says the names. */
 static int reap(void)
 {
@@ -166,6 +202,7 @@ static int reap(void)
 int main(int argc, char **argv)
 {
     if (argc == 2 && strcmp(argv[1], "variants") == 0) return list_variants();
+    if (argc == 3 && strcmp(argv[1], "faults") == 0) return list_faults(argv[2]);
     if (argc == 2 && strcmp(argv[1], "reap") == 0) return reap();
     int fd = number("PSM_LAB_SOCKET", 3), rank = number("PSM_RANK", 0), ranks = number("PSM_RANKS", 1);
     struct lab_case c;

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from psmkit.cli.command import Command
 from psmkit.cli.output import check_output, progress_bar, show, show_page, width
 
 __all__ = ["command"]
@@ -12,22 +13,38 @@ _FORMATS = ("text", "json", "markdown", "sarif", "junit")
 _LEVELS = ("error", "warning", "inconclusive", "never")
 
 
-@click.command("analyze")
+@click.command(
+    "analyze",
+    cls=Command,
+    examples=(
+        "psmkit analyze logs/                          # a folder: one file a rank, or all in one",
+        "psmkit analyze 'logs/rank-*.log' records/     # several inputs of one job",
+        "psmkit analyze - < train.log",
+        "psmkit analyze logs/ --format json --output report.json --fail-on inconclusive",
+    ),
+)
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
-@click.option("--format", "form", type=click.Choice(_FORMATS), default="text", help="How to write the report.  [text]")
+@click.option("--format", "form", type=click.Choice(_FORMATS), default="text", help="Output format.  [text]")
 @click.option("--output", metavar="FILE", help="Write the report to FILE.")
 @click.option(
     "--fail-on",
     type=click.Choice(_LEVELS),
     default="error",
-    help="Exit with 1 at this level or a worse one.  [error]",
+    help="Exit with status 1 at this level or a worse one.  [error]",
 )
-@click.option("--ranks", metavar="LIST", help="Show only these ranks, such as 0-3,7. The verdict stays.")
 @click.option(
-    "--catalogue", "catalogues", metavar="MY.toml", multiple=True, help="Know these messages too. Repeatable."
+    "--ranks", metavar="LIST", help="Show only these ranks, such as 0-3,7. The verdict is still that of the whole job."
 )
-@click.option("--redact", "redacted", is_flag=True, help="Replace hosts, addresses, paths, users and pids.")
-@click.option("-v", "--verbose", is_flag=True, help="Show what is folded, all evidence, and lines not understood.")
+@click.option(
+    "--catalogue", "catalogues", metavar="MY.toml", multiple=True, help="Add the messages of this file. Repeatable."
+)
+@click.option("--redact", "redacted", is_flag=True, help="Replace host names, addresses, paths, users and pids.")
+@click.option(
+    "-v",
+    "--verbose",
+    is_flag=True,
+    help="Show everything: folded parts, all evidence, and the lines that psmkit does not know.",
+)
 def command(
     paths: tuple[str, ...],
     form: str,
@@ -38,12 +55,13 @@ def command(
     redacted: bool,
     verbose: bool,
 ) -> int:
-    """Say what became of a job, and which lines prove it.
+    """Find out why a job hung or failed, and which lines prove it.
 
-    PATH is a file, a glob, a folder, or - for standard input; .gz, .zst and .xz are read as they are. Beside NCCL logs: the
-    output of ncclras, proxy dumps, PyTorch Flight Recorder dumps as JSON, stacks of gdb and py-spy, psmkit's record files.
+    PATH is a file, a glob, a folder, or - for standard input. Compressed files (.gz, .zst, .xz) are read directly. Beside NCCL logs,
+    psmkit reads the output of ncclras, proxy dumps, PyTorch Flight Recorder dumps in JSON, stacks of gdb and py-spy, and psmkit's record
+    files.
 
-    Exit status: 0 nothing at or above --fail-on, 1 something is, 2 cannot analyse.
+    Exit status: 0 no finding at or above --fail-on; 1 there is one; 2 the input cannot be analysed.
     """
     import sys
 

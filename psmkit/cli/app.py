@@ -6,17 +6,18 @@ import os
 import re
 import sys
 from collections.abc import Sequence
-from importlib import import_module
 from pathlib import Path
 
 import click
+
+from psmkit.cli.command import LazyGroup
 
 __all__ = ["EXIT_CLEAN", "EXIT_ERROR", "EXIT_FINDINGS", "main"]
 
 EXIT_CLEAN = 0
 EXIT_FINDINGS = 1
 EXIT_ERROR = 2
-EXIT_INTERRUPTED = 130  # 128 + SIGINT, as a shell would say
+EXIT_INTERRUPTED = 130  # 128 + SIGINT, as a shell reports it
 EXIT_CLOSED_PIPE = 141  # 128 + SIGPIPE
 
 _HEAD = re.compile(r'"""``psmkit (\w+)``: (.+?)(?:""")?\n')
@@ -37,27 +38,24 @@ def _commands() -> dict[str, str]:
 #: Command -> what it does.
 COMMANDS = _commands()
 
-#: Other names that a user may think of.
-_ALSO = {"recorder": "records"}
+# The package that a command needs and its extra: the first part of the module's name -> (package, extra).
+_EXTRAS = {
+    "elftools": ("pyelftools", "lab"),
+    "isal": ("isal", "isal"),
+    "opentelemetry": ("opentelemetry", "telemetry"),
+    "prometheus_client": ("prometheus-client", "telemetry"),
+    "pyarrow": ("pyarrow", "telemetry"),
+    "rich": ("rich", "terminal"),
+    "scipy": ("scipy", "tune"),
+    "zstandard": ("zstandard", "zstd"),
+}
 
 
-class _Commands(click.Group):
-    """Imports a command when it is used."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        cmd_name = _ALSO.get(cmd_name, cmd_name)
-        if cmd_name not in COMMANDS:
-            return None
-        command = import_module(f"psmkit.cli.{cmd_name}").command
-        assert isinstance(command, click.Command)
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+class _Commands(LazyGroup):
+    prefix = "psmkit.cli."
+    summaries = COMMANDS
+    #: Other names that a user may think of.
+    aliases = {"recorder": "records"}  # noqa: RUF012 - a ClassVar of the base
 
 
 def _version(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:
@@ -68,12 +66,21 @@ def _version(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:
         ctx.exit()
 
 
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(
+    cls=_Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    examples=(
+        "psmkit analyze logs/             # why did this job hang?",
+        "psmkit explain PSM102            # what does this finding mean?",
+        "psmkit lab run --out run1        # two ranks on emulated GPUs",
+    ),
+)
 @click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show the version.")
-def cli() -> None:
+@click.option("-v", "--verbose", is_flag=True, help="Show the traceback of an internal error.")
+def cli(verbose: bool) -> None:
     """A debugging toolkit for custom NCCL transports.
 
-    Start with `psmkit analyze PATH`: the logs of a job that hung or failed.
+    Start with `psmkit analyze PATH`, where PATH has the logs of a job that hung or failed.
     """
 
 
@@ -96,8 +103,10 @@ def main(args: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: list[str]) -> int:
+    # Some commands have a -v of their own: it does both.
+    verbose = "-v" in arguments or "--verbose" in arguments
     try:
-        with cli.make_context("psmkit", arguments) as ctx:
+        with cli.make_context("psmkit", arguments.copy()) as ctx:
             status = cli.invoke(ctx)
         return status if isinstance(status, int) else EXIT_CLEAN
     except click.exceptions.Exit as exit_:
@@ -114,20 +123,23 @@ def _run(arguments: list[str]) -> int:
         from psmkit.model.errors import PsmkitError  # late: --help needs no model
 
         if isinstance(error, PsmkitError):
-            return _complain(str(error))
+            return _complain(str(error), getattr(error, "detail", ()))
+        if isinstance(error, ModuleNotFoundError) and (extra := _EXTRAS.get((error.name or "").partition(".")[0])):
+            return _complain(f"this command needs {extra[0]}: pip install 'psmkit[{extra[1]}]'")
         # A bug must not look like findings (1): scripts would take it for a verdict.
-        if "-v" in arguments or "--verbose" in arguments:
+        if verbose:
             import traceback
 
             traceback.print_exc()
-        return _complain(f"internal error, please report it: {type(error).__name__}: {error} (-v shows where)")
+        where = "" if verbose else "; `psmkit -v COMMAND ...` shows the traceback"
+        return _complain(f"internal error, please report it: {type(error).__name__}: {error}{where}")
 
 
-def _complain(message: str) -> int:
+def _complain(message: str, detail: Sequence[str] = ()) -> int:
     from psmkit.report.escape import visible
 
     line = visible(" ".join(message.split()))
-    print(f"psmkit: {line}", file=sys.stderr)
+    print("\n".join([f"psmkit: {line}", *map(visible, detail)]), file=sys.stderr)
     return EXIT_ERROR
 
 

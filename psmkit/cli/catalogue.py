@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from psmkit.cli.command import Command
 from psmkit.cli.output import show, show_page, width
 from psmkit.model.errors import PsmkitError
 
@@ -15,21 +16,30 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
-_WHOLE = 4  # up to so many hits are shown with all that is known
+_WHOLE = 4  # up to this many messages are shown in full
 _UNCUT = 1000
 
 
-@click.command("catalogue")
-@click.argument("words", nargs=-1, metavar="[WORDS]...")
-@click.option("--format", "form", type=click.Choice(("text", "json")), default="text", help="How to write it.  [text]")
-@click.option(
-    "--catalogue", "catalogues", metavar="MY.toml", multiple=True, help="Know these messages too. Repeatable."
+@click.command(
+    "catalogue",
+    cls=Command,
+    examples=(
+        "psmkit catalogue                     # how many messages each subsystem has",
+        "psmkit catalogue proxy timeout       # messages with both words",
+        "psmkit catalogue PSM102 -v",
+    ),
 )
-@click.option("-v", "--verbose", is_flag=True, help="Show all that is known of every hit.")
+@click.argument("words", nargs=-1, metavar="[WORDS]...")
+@click.option("--format", "form", type=click.Choice(("text", "json")), default="text", help="Output format.  [text]")
+@click.option(
+    "--catalogue", "catalogues", metavar="MY.toml", multiple=True, help="Add the messages of this file. Repeatable."
+)
+@click.option("-v", "--verbose", is_flag=True, help="Show everything about each message.")
 def command(words: tuple[str, ...], form: str, catalogues: tuple[str, ...], verbose: bool) -> None:
-    """Search the catalogue of messages: all WORDS must stand in the name, subsystem, pattern, versions, meaning or code.
+    """Search the log messages that psmkit understands.
 
-    Without WORDS: how many messages each subsystem has.
+    A message is shown when its name, subsystem, pattern, versions, meaning or code contains all WORDS. Without WORDS, the command
+    counts the messages of each subsystem.
     """
     import sys
 
@@ -45,7 +55,7 @@ def command(words: tuple[str, ...], form: str, catalogues: tuple[str, ...], verb
         show(json.dumps([message_dict(message) for message in hits], indent=2) + "\n")
         return
     if not hits:
-        raise PsmkitError(f"no message of the catalogue has the words: {' '.join(words)}")
+        raise PsmkitError(f"no message in the catalogue contains all of these words: {' '.join(words)}")
     page = Page(width(sys.stdout) if sys.stdout.isatty() else _UNCUT)
     if not words and not verbose:
         _overview(page, messages)
@@ -69,7 +79,7 @@ def _table(page: Page, hits: list[Message]) -> None:
     page.add(Span(lines[0], "dim"))
     for line in lines[1:]:
         page.add(line)
-    page.add(Span(f"{len(hits)} messages; 'psmkit explain NAME' says all about one", "dim"))
+    page.add(Span(f"{len(hits)} messages; 'psmkit explain NAME' explains one", "dim"))
 
 
 def _overview(page: Page, messages: list[Message]) -> None:
@@ -88,4 +98,4 @@ def _overview(page: Page, messages: list[Message]) -> None:
     page.add(Span(lines[0], "dim"))
     for line in lines[1:]:
         page.add(line)
-    page.add(Span("'psmkit catalogue WORDS' searches them, 'psmkit explain NAME' says all about one", "dim"))
+    page.add(Span("'psmkit catalogue WORDS' searches them, 'psmkit explain NAME' explains one", "dim"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from psmkit.cli.command import Command
 from psmkit.cli.output import show, show_page, width
 
 __all__ = ["command"]
@@ -11,10 +12,12 @@ __all__ = ["command"]
 _WHOLE = 1000
 
 
-@click.command("codes")
-@click.option("--format", "form", type=click.Choice(("text", "json")), default="text", help="How to write it.  [text]")
+@click.command(
+    "codes", cls=Command, examples=("psmkit codes", "psmkit codes | grep hang", "psmkit codes --format json")
+)
+@click.option("--format", "form", type=click.Choice(("text", "json")), default="text", help="Output format.  [text]")
 def command(form: str) -> None:
-    """Show the finding codes, their usual severity and their meaning. `psmkit explain CODE` says more."""
+    """List the finding codes, their usual severity and their meaning. `psmkit explain CODE` explains one."""
     import sys
 
     from psmkit.model import CODES

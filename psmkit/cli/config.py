@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from psmkit.cli.command import Command
 from psmkit.model.errors import PsmkitError
 
 __all__ = ["command", "tree"]
@@ -17,7 +18,7 @@ class _NotBuiltError(PsmkitError):
 
 
 def tree() -> Path:
-    """The folder with ``lib`` and ``include`` of libpsm. PSM_DIR points elsewhere, for other builds of it.
+    """The folder with ``lib`` and ``include`` of libpsm. PSM_DIR names another build.
 
     Raises:
         PsmkitError: it was not built.
@@ -30,14 +31,28 @@ def tree() -> Path:
     return place
 
 
-@click.command("config")
-@click.option("--pkg-config", "what", flag_value="pkg-config", help="The folder for PKG_CONFIG_PATH.")
-@click.option("--cmake", "what", flag_value="cmake", help="The folder for psm_DIR, for find_package(psm).")
-@click.option("--cflags", "what", flag_value="cflags", help="Options for the compiler.")
-@click.option("--libs", "what", flag_value="libs", help="Options for the linker.")
-@click.option("--prefix", "what", flag_value="prefix", default=True, help="The folder with lib and include.  [default]")
+@click.command(
+    "config",
+    cls=Command,
+    examples=(
+        "psmkit config --cflags               # the options for cc",
+        "psmkit config --prefix",
+    ),
+)
+@click.option("--pkg-config", "what", flag_value="pkg-config", help="Print the folder for PKG_CONFIG_PATH.")
+@click.option(
+    "--cmake", "what", flag_value="cmake", help="Print the folder for psm_DIR, which find_package(psm) reads."
+)
+@click.option("--cflags", "what", flag_value="cflags", help="Print the options for the compiler.")
+@click.option("--libs", "what", flag_value="libs", help="Print the options for the linker.")
+@click.option(
+    "--prefix", "what", flag_value="prefix", default=True, help="Print the folder with lib and include.  [default]"
+)
 def command(what: str) -> None:
-    """Say where libpsm is: cc x.c $(PKG_CONFIG_PATH=$(psmkit config --pkg-config) pkg-config --cflags --libs psm)"""
+    """Print where libpsm is, and the options to compile and link against it.
+
+    With pkg-config: cc x.c $(PKG_CONFIG_PATH=$(psmkit config --pkg-config) pkg-config --cflags --libs psm)
+    """
     place = tree()
     lib = place / "lib"
     click.echo(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from psmkit.analysis.facts.job import make_job
+from psmkit.cli.command import Command
 from psmkit.cli.output import check_output, progress_bar, show, show_page, width
 
 if TYPE_CHECKING:
@@ -19,14 +19,18 @@ __all__ = ["command"]
 _FOLD = 8
 
 
-@click.command("diff")
+@click.command(
+    "diff",
+    cls=Command,
+    examples=("psmkit diff good.log bad.log", "psmkit diff run1/logs run2/logs --ranks 0-3 -v"),
+)
 @click.argument("good", metavar="GOOD")
 @click.argument("bad", metavar="BAD")
-@click.option("--format", "form", type=click.Choice(("text", "json")), default="text", help="How to write it.  [text]")
+@click.option("--format", "form", type=click.Choice(("text", "json")), default="text", help="Output format.  [text]")
 @click.option("--output", metavar="FILE", help="Write the comparison to FILE.")
 @click.option("--ranks", metavar="LIST", help="Show only these ranks, such as 0-3,7.")
 @click.option(
-    "--catalogue", "catalogues", metavar="MY.toml", multiple=True, help="Know these messages too. Repeatable."
+    "--catalogue", "catalogues", metavar="MY.toml", multiple=True, help="Add the messages of this file. Repeatable."
 )
 @click.option("-v", "--verbose", is_flag=True, help="Show every rank and every setting.")
 def command(
@@ -40,7 +44,9 @@ def command(
 ) -> int:
     """Compare a good and a bad log of the same job: the first protocol step that differs, per rank; settings; topology.
 
-    GOOD and BAD are a file, a folder or a glob each. Exit status: 0 nothing differs, 1 something does, 2 cannot compare.
+    GOOD and BAD are each a file, a folder or a glob.
+
+    Exit status: 0 nothing differs; 1 something differs; 2 the logs cannot be compared.
     """
     import sys
 
@@ -53,6 +59,7 @@ def command(
     check_output(output)
 
     from psmkit import logparse
+    from psmkit.analysis.facts.job import make_job
     from psmkit.analysis.views.diff import compare
 
     with progress_bar() as progress:
@@ -127,7 +134,7 @@ def _page(difference: Difference, columns: int, verbose: bool) -> Page:
 
 
 def _weight(step: StepDifference) -> tuple[bool, int, bool, int]:
-    """A warning of its own says more than a step, and the rank that leaves the common way first more than the others."""
+    """Sort key: a warning first, then the rank that diverges first."""
     return (step.track != "errors", step.common, step.rank is None, step.rank or 0)
 
 
@@ -138,7 +145,7 @@ def _headline(difference: Difference) -> str:
         step = min(difference.steps, key=_weight)
         who = f"rank {step.rank}" if step.rank is not None else step.process or "a process"
         if step.track == "errors" and step.bad is not None:
-            return f"{who} first, by a warning that the good log has not: {step.bad}"
+            return f"{who} first, by a warning that the good log does not have: {step.bad}"
         bad = "the bad log has no more steps" if step.bad is None else f"the bad log has {step.bad}"
         good = "the good log has no more" if step.good is None else f"the good one {step.good}"
         return f"{who} first, after {step.common} common steps: {bad}, {good}"
@@ -146,7 +153,7 @@ def _headline(difference: Difference) -> str:
         return f"ranks {ranges(difference.missing)} are only in the good log"
     if difference.extra:
         return f"ranks {ranges(difference.extra)} are only in the bad log"
-    return "the steps are the same, settings or topology are not"
+    return "the steps are the same, but settings or topology differ"
 
 
 def _step(page: Page, step: StepDifference) -> None:

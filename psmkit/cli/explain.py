@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from psmkit.cli.command import Command
 from psmkit.cli.output import show, show_page, width
 from psmkit.model.errors import PsmkitError
 
@@ -21,16 +22,26 @@ _MOST = 12
 _CODE = re.compile(r"(?i)psm\d+")
 
 
-@click.command("explain", context_settings={"ignore_unknown_options": True})
+@click.command(
+    "explain",
+    cls=Command,
+    context_settings={"ignore_unknown_options": True},
+    examples=(
+        "psmkit explain PSM102",
+        "psmkit explain proxy.call.done",
+        "psmkit explain 'NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/IPC'",
+        "psmkit explain - < lines.txt",
+    ),
+)
 @click.argument("what", nargs=-1, required=True, metavar="CODE|NAME|LINE...")
-@click.option("--format", "form", type=click.Choice(("text", "json")), default="text", help="How to write it.  [text]")
+@click.option("--format", "form", type=click.Choice(("text", "json")), default="text", help="Output format.  [text]")
 @click.option(
-    "--catalogue", "catalogues", metavar="MY.toml", multiple=True, help="Know these messages too. Repeatable."
+    "--catalogue", "catalogues", metavar="MY.toml", multiple=True, help="Add the messages of this file. Repeatable."
 )
 def command(what: tuple[str, ...], form: str, catalogues: tuple[str, ...]) -> None:
     """Explain a finding code (PSM102), a message of the catalogue (proxy.call.done), or a pasted log line.
 
-    A line may have its prefix or not; - reads lines from standard input.
+    A line can come with or without its prefix. With -, the command reads lines from standard input.
     """
     import sys
 

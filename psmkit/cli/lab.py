@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from psmkit.cli.command import Group
 from psmkit.cli.lab_nccl import nccl
 from psmkit.cli.lab_run import report, run
 from psmkit.cli.output import check_output, show, show_page, width
@@ -17,14 +18,21 @@ __all__ = ["command"]
 
 _WHOLE = 1000
 _FORMAT = click.option(
-    "--format", "form", type=click.Choice(("text", "json")), default="text", help="How to write it.  [text]"
+    "--format", "form", type=click.Choice(("text", "json")), default="text", help="Output format.  [text]"
 )
 _LIB = click.argument("lib", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 
 
-@click.group("lab", context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    "lab",
+    cls=Group,
+    examples=(
+        "psmkit lab run --ranks 4 --pattern alltoall --out run1",
+        "psmkit lab run --fault 'p2p.setup:error=ENOSPC,rank=0' --out run2",
+    ),
+)
 def command() -> None:
-    """Run what would need GPUs on a machine without one, and break it on purpose."""
+    """Run ranks on emulated GPUs, on a machine without one, and inject faults."""
 
 
 command.add_command(run)
@@ -47,25 +55,31 @@ def _table(head: list[str], rows: Iterable[list[str]]) -> None:
 def _compute(_ctx: click.Context, _param: click.Parameter, value: str) -> tuple[int, int]:
     major, dot, minor = value.partition(".")
     if not (dot and major.isdecimal() and minor.isdecimal()):
-        raise click.BadParameter(f"{value!r}: a compute capability such as 9.0 is meant")
+        raise click.BadParameter(f"{value!r}: expected a compute capability such as 9.0")
     return int(major), int(minor)
 
 
-@command.command("topology")
-@click.option("--gpus", type=int, default=8, help="GPUs a node.  [8]")
-@click.option("--nodes", type=int, default=1, help="Nodes; PSM_NODE picks the one of a process.  [1]")
+@command.command(
+    "topology",
+    examples=(
+        "psmkit lab topology --gpus 4 --link pcie -o machine.toml",
+        "psmkit lab topology --nodes 2 --nics 8 --xml topo.xml",
+    ),
+)
+@click.option("--gpus", type=int, default=8, help="GPUs of a node.  [8]")
+@click.option("--nodes", type=int, default=1, help="Nodes; PSM_NODE selects the node of a process.  [1]")
 @click.option(
     "--link",
     type=click.Choice(("nvswitch", "nvlink", "pcie")),
     default="nvswitch",
-    help="What joins the GPUs.  [nvswitch]",
+    help="Link between the GPUs.  [nvswitch]",
 )
 @click.option("--compute", default="9.0", callback=_compute, help="Compute capability.  [9.0]")
-@click.option("--memory", default="80 GiB", help="Memory of a GPU; it is pretended, not set aside.  [80 GiB]")
-@click.option("--numa-nodes", type=int, default=1, help="NUMA nodes that share the GPUs of a node.  [1]")
-@click.option("--nics", type=int, default=0, help="Network cards a node, for the XML.  [0]")
-@click.option("-o", "--output", metavar="FILE", help="Where the TOML goes.  [standard output]")
-@click.option("--xml", metavar="FILE", help="Write the same as NCCL's topology XML, too (NCCL_TOPO_FILE).")
+@click.option("--memory", default="80 GiB", help="Memory that a GPU reports; it is not allocated.  [80 GiB]")
+@click.option("--numa-nodes", type=int, default=1, help="NUMA nodes of a node; they share its GPUs.  [1]")
+@click.option("--nics", type=int, default=0, help="Network cards of a node, for the XML.  [0]")
+@click.option("-o", "--output", metavar="FILE", help="Write the TOML to FILE.  [standard output]")
+@click.option("--xml", metavar="FILE", help="Also write the topology as XML for NCCL (NCCL_TOPO_FILE).")
 def topology(
     gpus: int,
     nodes: int,
@@ -77,7 +91,7 @@ def topology(
     output: str | None,
     xml: str | None,
 ) -> None:
-    """Write the topology that hostcuda pretends (PSM_TOPOLOGY=FILE)."""
+    """Write a topology for emulated CUDA (PSM_TOPOLOGY=FILE)."""
     from psmkit.lab.topology import LINKS, Machine
 
     kind = next(k for k in LINKS if k == link)
@@ -89,13 +103,17 @@ def topology(
         show(machine.xml(), xml)
 
 
-@command.command("cuda-coverage")
+@command.command(
+    "cuda-coverage", examples=("psmkit lab cuda-coverage", "psmkit lab cuda-coverage build/lib/libnccl.so.2")
+)
 @_LIB
 @_FORMAT
 def cuda_coverage(lib: Path | None, form: str) -> int:
-    """Show what emulated CUDA provides, or which of what LIB needs is there.
+    """Show which CUDA functions emulated CUDA provides, or whether it provides those that LIB needs.
 
-    LIB is any ELF file, a libnccl.so for example. Exit status 1: it needs something that is missing.
+    LIB is any ELF file, such as a libnccl.so.
+
+    Exit status: 0 nothing is missing; 1 LIB needs a function that emulated CUDA does not provide; 2 LIB cannot be read.
     """
     from psmkit.lab import coverage
 
@@ -125,42 +143,35 @@ def cuda_coverage(lib: Path | None, form: str) -> int:
         show(json.dumps(data, indent=2) + "\n")
         return 1 if missing else 0
     linked = sum(n.how == "linked" for n in needs)
-    show(f"{lib}: {linked} CUDA functions linked, {len(needs) - linked} named for run time; {len(missing)} missing\n\n")
+    show(
+        f"{lib}: {linked} CUDA functions linked, {len(needs) - linked} looked up by name at run time; {len(missing)} missing\n\n"
+    )
     if needs:
         # What is missing first: it is what the reader came for.
         order = sorted(needs, key=lambda n: (n.provided, n.how != "linked", n.library, n.name))
         _table(
-            ["there", "how", "library", "function"],
+            ["provided", "how", "library", "function"],
             [["yes" if n.provided else "no", n.how, n.library, n.name] for n in order],
         )
     return 1 if missing else 0
 
 
-@command.command("faults")
+@command.command(
+    "faults",
+    examples=("psmkit lab faults", "psmkit lab faults --format json", "psmkit lab faults build/lib/libnccl.so.2"),
+)
 @_LIB
 @_FORMAT
 def faults(lib: Path | None, form: str) -> None:
-    """Show the sites at which PSM_FAULTS can put a fault: those of LIB, or of libpsm, the net plugin, the rank programs and emulated CUDA."""
-    from psmkit.lab import elf, transfer
-    from psmkit.lab.cuda import folder, functions
+    """List the sites where PSM_FAULTS can inject a fault, and the actions of each.
 
-    if lib is not None:
-        sites = list(elf.read(lib).sites)
-    else:
-        program = transfer.program()
-        binaries = (
-            program.parents[1] / "lib" / "libpsm.so.0",
-            program.parents[1] / "lib" / "libnccl-net-psm.so",
-            program,
-            program.with_name("psm_nccl_rank"),
-            folder() / "libpsm_hostcuda.so",
-        )
-        known: dict[str, elf.Site] = {}  # the rank programs have some in common
-        for site in (site for binary in binaries if binary.exists() for site in elf.read(binary).sites):
-            known.setdefault(site.name, site)
-        sites = list(known.values())
-        can = elf.actions(0b111110)  # PSM_FAULT_CAN_CALL
-        sites += [elf.Site(name, can, "a CUDA or NVML function") for name in sorted({f.name for f in functions()})]
+    The sites are those of LIB; without LIB, those of libpsm, the net plugin, the rank programs and emulated CUDA. docs/faults.md has the
+    grammar.
+    """
+    from psmkit.lab import elf
+    from psmkit.lab import faults as known
+
+    sites = known.sites() if lib is None else list(elf.sites(lib))
     if form == "json":
         rows = [{"site": s.name, "actions": list(s.actions), "description": s.description} for s in sites]
         show(json.dumps(rows, indent=2) + "\n")

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from psmkit.cli.command import Command
+from psmkit.cli.lab_progress import Progress
 from psmkit.cli.lab_run import DOUBT, judge
 from psmkit.cli.output import show, show_page, width
 
@@ -28,12 +30,12 @@ _LISTS: dict[str, tuple[str, str, str]] = {
     "pattern": (
         "alltoall",
         "PATTERNS",
-        "pair, ring, alltoall, random: groups of sends and recvs; allreduce, allgather, reducescatter, broadcast, reduce.",
+        "pair, ring, alltoall, random (sends and recvs); allreduce, allgather, reducescatter, broadcast, reduce.",
     ),
-    "type": ("uint8", "TYPES", "Of the elements: int8, uint8, ... float16, bfloat16, float32, float64."),
-    "op": ("sum", "OPS", "Of a reduction: sum, prod, max, min, avg."),
+    "type": ("uint8", "TYPES", "Type of the elements: int8, uint8, ... float16, bfloat16, float32, float64."),
+    "op": ("sum", "OPS", "Operation of a reduction: sum, prod, max, min, avg."),
     "app_stream": ("nonblocking", "STREAMS", "The application's stream: legacy, blocking, nonblocking."),
-    "memory": ("cuda", "MEMORIES", "Where buffers are from: cuda (cudaMalloc), nccl (ncclMemAlloc)."),
+    "memory": ("cuda", "MEMORIES", "Allocator of the buffers: cuda (cudaMalloc), nccl (ncclMemAlloc)."),
 }
 
 
@@ -50,76 +52,102 @@ def _variables(_ctx: click.Context, _param: click.Parameter, values: tuple[str, 
     pairs = [value.partition("=") for value in values]
     for (name, equal, _), value in zip(pairs, values, strict=True):
         if not (name and equal):
-            raise click.BadParameter(f"{value!r}: NAME=VALUE is meant")
+            raise click.BadParameter(f"{value!r}: expected NAME=VALUE")
     return {name: text for name, _, text in pairs}
 
 
-@click.command("nccl")
+@click.command(
+    "nccl",
+    cls=Command,
+    examples=(
+        "psmkit lab nccl --lib ~/nccl/build --ranks 4 --pattern alltoall --out run1",
+        "psmkit lab nccl --lib build/lib/libnccl.so.2 --env NCCL_P2P_USE_CUDA_MEMCPY=1 --out run2",
+        "psmkit lab nccl --lib ~/nccl/build --differ rank=1,skip=recv --deadline 10 --out run3   # a hang",
+    ),
+)
 @click.option(
     "--lib",
     "place",
     type=click.Path(exists=True, path_type=Path),
     required=True,
-    help="A libnccl.so, or the folder of one: a build of NCCL or of a fork that is linked to the shared CUDA runtime.",
+    help="A libnccl.so, or its folder: NCCL or a fork, linked to the shared CUDA runtime.",
 )
-@click.option("--ranks", type=click.IntRange(1, 64), default=2, help="Processes.  [2]")
-@click.option("--gpus", type=click.IntRange(1, 64), help="Emulated GPUs a node.  [one a rank]")
-@click.option("--nodes", type=click.IntRange(1, 64), default=1, help="Pretended nodes.  [1]")
+@click.option("--ranks", type=click.IntRange(1, 64), default=2, help="Number of ranks, each a process.  [2]")
+@click.option("--gpus", type=click.IntRange(1, 64), help="Emulated GPUs of a node.  [one for each rank]")
+@click.option("--nodes", type=click.IntRange(1, 64), default=1, help="Number of emulated nodes.  [1]")
 @click.option(
-    "--link", type=click.Choice(("nvswitch", "nvlink", "pcie")), default="nvswitch", help="What joins GPUs.  [nvswitch]"
+    "--link",
+    type=click.Choice(("nvswitch", "nvlink", "pcie")),
+    default="nvswitch",
+    help="Link between the GPUs.  [nvswitch]",
 )
 @_lists
-@click.option("--size", default="64K", metavar="BYTES[,...]", help="Bytes per peer, or of a rank's part.  [64K]")
-@click.option("--iters", type=click.IntRange(0), default=2, help="Groups or collectives a case; 0: begin and end.  [2]")
-@click.option("--root", type=click.IntRange(0), default=0, help="Of broadcast and reduce.  [0]")
+@click.option(
+    "--size", default="64K", metavar="BYTES[,...]", help="Bytes per peer, or of a rank's part of a collective.  [64K]"
+)
+@click.option(
+    "--iters",
+    type=click.IntRange(0),
+    default=2,
+    help="Groups or collectives of a case; 0: only create and destroy the communicator.  [2]",
+)
+@click.option("--root", type=click.IntRange(0), default=0, help="Root of broadcast and reduce.  [0]")
 @click.option("--register", is_flag=True, help="Register the buffers with the communicator.")
-@click.option("--nonblocking-comm", is_flag=True, help="Make communicators that do not block.")
-@click.option("--seed", type=int, default=1, help="Of the data, and of the pattern random.  [1]")
+@click.option("--nonblocking-comm", is_flag=True, help="Create communicators that do not block.")
+@click.option("--seed", type=int, default=1, help="Seed of the data and of the pattern random.  [1]")
 @click.option(
     "--env",
     "environment",
     multiple=True,
     metavar="NAME=VALUE",
     callback=_variables,
-    help="A variable of the ranks. Repeatable.",
+    help="Set an environment variable of the ranks. Repeatable.",
 )
 @click.option(
-    "--fault", "faults", multiple=True, metavar="FAULT", help="As PSM_FAULTS takes it (docs/faults.md). Repeatable."
+    "--fault",
+    "faults",
+    multiple=True,
+    metavar="FAULT",
+    help="Inject a fault: SITE:ACTION[,rank=N,...], see docs/faults.md and `psmkit lab faults`. Repeatable.",
 )
 @click.option(
     "--differ",
     "differs",
     multiple=True,
     metavar="rank=N,KEY=VALUE",
-    help="What one rank does otherwise: skip=recv, shorter=4K, NCCL_BUFFSIZE=65536, ... Repeatable.",
+    help="Give one rank other settings: skip=recv, shorter=4K, NCCL_BUFFSIZE=65536, ... Repeatable.",
 )
 @click.option(
     "--kernels",
     type=click.Path(exists=True, dir_okay=False, resolve_path=True),
     help="A library that runs NCCL's kernels on the host (PSM_HOSTCUDA_KERNELS).",
 )
-@click.option("--no-strict", is_flag=True, help="Let the host touch device memory, which crashes it otherwise.")
-@click.option("--deadline", "--timeout", type=click.FloatRange(0.1), default=60.0, help="Seconds for the run.  [60]")
+@click.option("--no-strict", is_flag=True, help="Allow the host to access device memory; by default that is a crash.")
 @click.option(
-    "--debug", type=click.Choice(("WARN", "INFO", "TRACE")), default="INFO", help="Level of the logs.  [INFO]"
+    "--deadline",
+    "--timeout",
+    type=click.FloatRange(0.1),
+    default=60.0,
+    help="Seconds until a run that has not ended is stopped.  [60]",
 )
+@click.option("--debug", type=click.Choice(("WARN", "INFO", "TRACE")), default="INFO", help="Log level.  [INFO]")
 @click.option(
     "--out",
     "folder",
     type=click.Path(file_okay=False, path_type=Path),
     required=True,
-    help="A new folder for the evidence.",
+    help="Write the evidence to this new folder.",
 )
-@click.option("--format", "form", type=click.Choice(("text", "json")), default="text", help="How to write it.  [text]")
+@click.option("--format", "form", type=click.Choice(("text", "json")), default="text", help="Output format.  [text]")
 def nccl(place: Path, ranks: int, size: str, folder: Path, form: str, **given: Any) -> int:
     """Run a real NCCL library in processes on emulated CUDA, and check every byte.
 
-    Each rank is a process that loads the library, joins a communicator, and sends or reduces data. DIR keeps logs, records, output, stacks of
-    ranks that did not end, what NCCL's RAS said then, and result.json; `psmkit lab report DIR` shows it again. NCCL_* of this shell hold for
-    the ranks, too.
+    Each rank is a process that loads the library, joins a communicator, and sends or reduces data. The folder of --out keeps logs, records,
+    output, the stacks of ranks that did not end, the answer of NCCL's RAS, and result.json. `psmkit lab report DIR` shows the result again.
+    The ranks inherit the NCCL_* variables of this shell.
 
-    Exit status: 0 all data is right, nothing is left, and the analysis of DIR says healthy; 1 something failed; 2 it could not be run; 3 all data is right, but
-    the analysis finds a leak or misuse of CUDA, or cannot say that the run is healthy.
+    Exit status: 0 all data is correct, nothing is left behind, and the analysis says healthy; 1 a rank failed or hung; 2 the run could not
+    start; 3 all data is correct, but the analysis finds a leak or misuse of CUDA, it is inconclusive, or a fault never fired.
     """
     from psmkit.lab import nccl as lab
     from psmkit.lab import nccl_library
@@ -133,25 +161,27 @@ def nccl(place: Path, ranks: int, size: str, folder: Path, form: str, **given: A
     environment: dict[str, str] = given["environment"]
     if given["kernels"]:
         environment = {"PSM_HOSTCUDA_KERNELS": given["kernels"]} | environment
-    done = lab.start(
-        library,
-        _cases(size, given),
-        ranks,
-        folder,
-        nodes=given["nodes"],
-        machine=machine,
-        deadline=deadline,
-        differs=lab.differ(given["differs"]),
-        emulation=Emulation(
+    with Progress(deadline) as progress:
+        done = lab.start(
+            library,
+            _cases(size, given),
+            ranks,
             folder,
-            strict=not given["no_strict"],
-            faults=";".join(given["faults"]),
-            stall_report=min(10.0, deadline / 4),
-            leaks=True,
-        ),
-        environment=environment,
-        debug=given["debug"],
-    )
+            nodes=given["nodes"],
+            machine=machine,
+            deadline=deadline,
+            differs=lab.differ(given["differs"]),
+            emulation=Emulation(
+                folder,
+                strict=not given["no_strict"],
+                faults=";".join(given["faults"]),
+                stall_report=min(10.0, deadline / 4),
+                leaks=True,
+            ),
+            environment=environment,
+            debug=given["debug"],
+            watch=progress.watch,
+        )
     return _show(done, library, form)
 
 
@@ -191,7 +221,7 @@ def _words(name: str, text: str) -> list[str]:
     for word in words:
         if word not in allowed:
             raise click.BadParameter(
-                f"{word!r}; one of {', '.join(allowed)} is meant", param_hint="--" + name.replace("_", "-")
+                f"{word!r}; expected one of {', '.join(allowed)}", param_hint="--" + name.replace("_", "-")
             )
     return words
 
@@ -272,18 +302,20 @@ def _page(done: LabRun, library: Library, judged: tuple[int, str], report: Repor
     if len(reasons) > _REASONS:
         page.wrap(f"... and {len(reasons) - _REASONS} more ranks (--format json)")
     page.blank()
+    for text in done.idle:
+        page.wrap(f"never fired: {text}", hang="    ")
     for what, names in (
         ("left behind, shared memory", outcome.shared_memory),
         ("left behind, processes", outcome.processes),
-        ("removed from /dev/shm, left by dead ranks", [] if outcome.shared_memory else settings.get("reaped", [])),
-        ("new in /dev/shm, in nobody's use, and not shown to be this run's", settings.get("unknown", [])),
+        ("left in /dev/shm by dead ranks, now removed", [] if outcome.shared_memory else settings.get("reaped", [])),
+        ("new and unused in /dev/shm, perhaps from this run", settings.get("unknown", [])),
         ("stacks", [path for rank in outcome.ranks for path in rank.stacks]),
     ):
         if names:
             more = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
             page.wrap(f"{what}: {', '.join(names[:_NAMES])}{more}", hang="    ")
     if (ras := done.folder / "ras").is_dir():
-        page.wrap(f"what NCCL's RAS said: {ras}")
+        page.wrap(f"answer of NCCL's RAS: {ras}")
     page.wrap(f"analysis: {report.verdict.value}: {report.reason}" if report else f"analysis: none: {why}")
     if report:
         _findings(page, library, report)

@@ -1,4 +1,4 @@
-"""``psmkit lab run`` and ``psmkit lab report``: ranks on emulated CUDA that send each other data through libpsm."""
+"""``psmkit lab run`` and ``psmkit lab report``: ranks on emulated CUDA that exchange data through libpsm."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from psmkit.cli.command import Command
+from psmkit.cli.lab_progress import Progress
 from psmkit.cli.output import show, show_page, width
 
 if TYPE_CHECKING:
@@ -19,14 +21,14 @@ if TYPE_CHECKING:
 __all__ = ["DOUBT", "judge", "report", "run"]
 
 _FORMAT = click.option(
-    "--format", "form", type=click.Choice(("text", "json")), default="text", help="How to write it.  [text]"
+    "--format", "form", type=click.Choice(("text", "json")), default="text", help="Output format.  [text]"
 )
 _REASONS = 8
 DOUBT = 3  # exit status
 _LISTS: dict[str, tuple[str, str, str]] = {
     "pattern": ("pair", "PATTERNS", "Who sends to whom: pair, ring, alltoall, random."),
-    "share": ("auto", "SHARES", "How memory is shared: auto, cumem, cuda-ipc, memfd, posix, same-process."),
-    "zero_copy": ("never", "ZERO_COPIES", "never: through the FIFO; registered, always: one copy."),
+    "share": ("auto", "SHARES", "How ranks share memory: auto, cumem, cuda-ipc, memfd, posix, same-process."),
+    "zero_copy": ("never", "ZERO_COPIES", "never: copy through the FIFO; registered, always: one copy."),
     "app_stream": ("nonblocking", "STREAMS", "The application's stream: legacy, blocking, nonblocking."),
 }
 
@@ -40,56 +42,80 @@ def _lists(function: Callable[..., int]) -> Callable[..., int]:
     return function
 
 
-@click.command("run")
-@click.option("--ranks", type=click.IntRange(1, 64), default=2, help="Processes.  [2]")
-@click.option("--nodes", type=click.IntRange(1, 64), default=1, help="Pretended nodes.  [1]")
+@click.command(
+    "run",
+    cls=Command,
+    examples=(
+        "psmkit lab run --out run1",
+        "psmkit lab run --ranks 4 --pattern alltoall,ring --size 1,64K,4M --out run2",
+        "psmkit lab run --fault 'p2p.setup:error=ENOSPC,rank=0' --out run3",
+        "psmkit lab run --size 8M --differ rank=1,skip=recv --deadline 5 --out run4   # a hang",
+    ),
+)
+@click.option("--ranks", type=click.IntRange(1, 64), default=2, help="Number of ranks, each a process.  [2]")
+@click.option("--nodes", type=click.IntRange(1, 64), default=1, help="Number of emulated nodes.  [1]")
 @_lists
 @click.option("--size", default="64K", metavar="BYTES[,...]", help="Bytes per peer, with K, M or G.  [64K]")
-@click.option("--iters", type=click.IntRange(1), default=2, help="Groups of sends and recvs a case.  [2]")
-@click.option("--channels", type=click.IntRange(1, 64), default=1, help="Connections a peer.  [1]")
-@click.option("--steps", type=click.IntRange(1, 64), help="Slots of a FIFO.")
-@click.option("--buffer-size", metavar="BYTES", help="Bytes of a FIFO.")
-@click.option("--variant", default="split", help="Of the transport; net/NAME: of the one between nodes.  [split]")
-@click.option("--seed", type=int, default=1, help="Of the data, and of the pattern random.  [1]")
+@click.option("--iters", type=click.IntRange(1), default=2, help="Groups of sends and recvs of a case.  [2]")
+@click.option("--channels", type=click.IntRange(1, 64), default=1, help="Connections of a pair of ranks.  [1]")
+@click.option("--steps", type=click.IntRange(1, 64), help="Slots of a FIFO.  [the default of libpsm]")
+@click.option("--buffer-size", metavar="BYTES", help="Bytes of a FIFO, with K, M or G.  [the default of libpsm]")
 @click.option(
-    "--fault", "faults", multiple=True, metavar="FAULT", help="As PSM_FAULTS takes it (docs/faults.md). Repeatable."
+    "--variant", default="split", help="Variant of the transport; net/NAME for the transport between nodes.  [split]"
+)
+@click.option("--seed", type=int, default=1, help="Seed of the data and of the pattern random.  [1]")
+@click.option(
+    "--fault",
+    "faults",
+    multiple=True,
+    metavar="FAULT",
+    help="Inject a fault: SITE:ACTION[,rank=N,...], see docs/faults.md and `psmkit lab faults`. Repeatable.",
 )
 @click.option(
     "--differ",
     "differs",
     multiple=True,
     metavar="rank=N,KEY=VALUE",
-    help="What one rank does otherwise: steps=4, shorter=100, skip=recv, ... Repeatable.",
+    help="Give one rank other settings: steps=4, shorter=100, skip=recv, ... Repeatable.",
 )
 @click.option(
-    "--gpus", type=click.IntRange(1, 64), default=8, help="Emulated GPUs a node; ranks take them in turn.  [8]"
+    "--gpus", type=click.IntRange(1, 64), default=8, help="Emulated GPUs of a node; ranks use them in turn.  [8]"
 )
 @click.option(
-    "--link", type=click.Choice(("nvswitch", "nvlink", "pcie")), default="nvswitch", help="What joins them.  [nvswitch]"
+    "--link",
+    type=click.Choice(("nvswitch", "nvlink", "pcie")),
+    default="nvswitch",
+    help="Link between the GPUs.  [nvswitch]",
 )
-@click.option("--deadline", type=click.FloatRange(0.1), default=60.0, help="Seconds for the whole run.  [60]")
 @click.option(
-    "--timeout", type=click.FloatRange(0.001), help="Seconds of a wait of the control plane.  [a third of --deadline]"
+    "--deadline",
+    type=click.FloatRange(0.1),
+    default=60.0,
+    help="Seconds until a run that has not ended is stopped.  [60]",
 )
 @click.option(
-    "--debug", type=click.Choice(("WARN", "INFO", "TRACE")), default="INFO", help="Level of the logs.  [INFO]"
+    "--timeout",
+    type=click.FloatRange(0.001),
+    help="Seconds that a wait of the control plane may take.  [a third of --deadline]",
 )
+@click.option("--debug", type=click.Choice(("WARN", "INFO", "TRACE")), default="INFO", help="Log level.  [INFO]")
 @click.option(
     "--out",
     "folder",
     type=click.Path(file_okay=False, path_type=Path),
     required=True,
-    help="A new folder for the evidence.",
+    help="Write the evidence to this new folder.",
 )
 @_FORMAT
 def run(ranks: int, nodes: int, size: str, folder: Path, form: str, **given: Any) -> int:
-    """Run ranks that send each other data through libpsm, and check every byte.
+    """Run ranks that exchange data through libpsm, and check every byte.
 
-    Each rank is a process on emulated CUDA. Lists, such as --size 1,64K,4M, make a case of each; the same processes run them one after the
-    other. DIR keeps logs, records, output, stacks of ranks that did not end, and result.json; `psmkit lab report DIR` shows it again.
+    Each rank is a process on emulated CUDA. A list such as --size 1,64K,4M makes a case of each entry; the same processes run the cases in
+    order. The folder of --out keeps logs, records, output, the stacks of ranks that did not end, and result.json. `psmkit lab report DIR`
+    shows the result again.
 
-    Exit status: 0 all data is right, nothing is left, and the analysis of DIR finds no failure, hang or leak, and no misuse of CUDA; 1 otherwise; 2 it could
-    not be run.
+    Exit status: 0 all data is correct, nothing is left behind, and the analysis says healthy; 1 a rank failed or hung; 2 the run could not
+    start; 3 all data is correct, but the analysis finds a leak or misuse of CUDA, it is inconclusive, or a fault never fired.
     """
     from psmkit.lab import transfer
     from psmkit.lab.emulation import Emulation
@@ -100,17 +126,19 @@ def run(ranks: int, nodes: int, size: str, folder: Path, form: str, **given: Any
         machine = Machine(given["gpus"], link=next(k for k in LINKS if k == given["link"]))
     deadline: float = given["deadline"]
     stall = min(10.0, deadline / 4)
-    done = transfer.start(
-        _cases(size, stall, given),
-        ranks,
-        folder,
-        deadline=deadline,
-        differs=transfer.differ(given["differs"]),
-        emulation=Emulation(folder, faults=";".join(given["faults"]), stall_report=stall, leaks=True),
-        machine=machine,
-        nodes=nodes,
-        debug=given["debug"],
-    )
+    with Progress(deadline) as progress:
+        done = transfer.start(
+            _cases(size, stall, given),
+            ranks,
+            folder,
+            deadline=deadline,
+            differs=transfer.differ(given["differs"]),
+            emulation=Emulation(folder, faults=";".join(given["faults"]), stall_report=stall, leaks=True),
+            machine=machine,
+            nodes=nodes,
+            debug=given["debug"],
+            watch=progress.watch,
+        )
     return _show(done, form)
 
 
@@ -151,16 +179,16 @@ def _words(name: str, text: str) -> list[str]:
     for word in words:
         if word not in allowed:
             raise click.BadParameter(
-                f"{word!r}; one of {', '.join(allowed)} is meant", param_hint="--" + name.replace("_", "-")
+                f"{word!r}; expected one of {', '.join(allowed)}", param_hint="--" + name.replace("_", "-")
             )
     return words
 
 
-@click.command("report")
+@click.command("report", cls=Command, examples=("psmkit lab report run1", "psmkit lab report run1 --format json"))
 @click.argument("folder", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @_FORMAT
 def report(folder: Path, form: str) -> int:
-    """Show again what `psmkit lab run` found, from its folder. The exit status is the same."""
+    """Show the result of `psmkit lab run` or `psmkit lab nccl` again, from its folder. The exit status is the same."""
     from psmkit.lab import transfer
 
     return _show(transfer.read(folder), form)
@@ -187,20 +215,23 @@ def _show(done: LabRun, form: str) -> int:
 
 
 def judge(done: LabRun, found: Report | None) -> tuple[int, str]:
-    """The exit status, and where all cases are good and it is not 0, what is wrong then."""
+    """The exit status, and what is in doubt when all cases are good and the status is not 0."""
     from psmkit import Verdict
 
     if not done.outcome.good:
         return 1, ""
     if found is None:
-        return DOUBT, "there is nothing to analyse"
+        return DOUBT, "the run left nothing to analyse"
     if found.verdict in (Verdict.FAILED, Verdict.HUNG):
         return 1, f"the analysis says {found.verdict.value}"
+    if done.idle:
+        count = len(done.idle)
+        return DOUBT, f"{count} fault{'s' if count > 1 else ''} that you asked for never fired"
     if found.verdict is Verdict.INCONCLUSIVE:
         return DOUBT, "the analysis cannot say that the run is healthy"
     if found.verdict is Verdict.LEAKING:
         return DOUBT, "the analysis says leaking"
-    # Handles and memory misused: the data was right by luck. A stream that stood still for a while (PSM515) came to its end.
+    # Misuse of handles or memory: the data was correct by luck. A stream that stalled for a while (PSM515) still ended.
     misused = sorted(
         {f.code for f in found.findings if f.code.startswith("PSM5") and f.code != "PSM515" and f.severity.weight}
     )
@@ -240,18 +271,20 @@ def _page(done: LabRun, status: int, doubt: str, found: Report | None) -> None:
     for reason in reasons[:_REASONS]:
         page.wrap(reason, hang="    ")
     if len(reasons) > _REASONS:
-        page.wrap(f"... and {len(reasons) - _REASONS} more ranks (--format json)")
+        page.wrap(f"and {len(reasons) - _REASONS} more ranks (--format json shows all)")
     page.blank()
+    for text in done.idle:
+        page.wrap(f"never fired: {text}", hang="    ")
     for what, left in (("shared memory", outcome.shared_memory), ("processes", outcome.processes)):
         if left:
             page.wrap(f"left behind, {what}: {', '.join(left)}")
     if reaped := done.settings.get("reaped"):
-        page.wrap(f"removed by the reaper, left by ranks that were killed: {', '.join(reaped)}")
+        page.wrap(f"left by killed ranks, removed by the reaper: {', '.join(reaped)}")
     stacks = [path for rank in outcome.ranks for path in rank.stacks]
     if stacks:
         page.wrap(f"stacks: {', '.join(stacks)}")
     page.wrap(f"analysis: {found.verdict.value}: {found.reason}" if found else "analysis: the run left nothing to read")
-    # Why: in a run that stands still this is where both ends stand.
+    # The cause: for a hang, the state of both ends.
     first = next((f for f in found.findings if f.title == found.reason), None) if found else None
     if first is not None:
         page.wrap(first.explanation, indent="    ", hang="    ")

@@ -1,4 +1,4 @@
-"""Catalogue messages for a reader: as data, as a page, and found by the line they stand for."""
+"""Catalogue messages: as data, as a page, and the lookup of a log line."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def recognise(line: str, known: Catalogue) -> list[tuple[Message, dict[str, Valu
 
 
 def _match(body: str, known: Catalogue) -> tuple[Message, dict[str, Value]] | None:
-    # Since 2.30 the place in the source stands before the message.
+    # Since 2.30 the source location precedes the message.
     for text in (body, _PLACE.sub("", body), *_without_tail(body)):
         hit = known.match(text)
         if hit is not None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from psmkit.cli.command import Command
 from psmkit.cli.output import check_output, progress_bar, show
 
 if TYPE_CHECKING:
@@ -23,16 +24,20 @@ _KEYS = (
 _SAMPLE = 1000  # rows whose widths make the columns
 
 
-@click.command("ops")
+@click.command(
+    "ops",
+    cls=Command,
+    examples=("psmkit ops logs/ --pending", "psmkit ops logs/ --ranks 3 --format csv --output calls.csv"),
+)
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @click.option(
-    "--format", "form", type=click.Choice(("text", "json", "csv")), default="text", help="How to write it.  [text]"
+    "--format", "form", type=click.Choice(("text", "json", "csv")), default="text", help="Output format.  [text]"
 )
 @click.option("--output", metavar="FILE", help="Write the table to FILE.")
-@click.option("--ranks", metavar="LIST", help="Only calls that these ranks ask or answer, such as 0-3,7.")
+@click.option("--ranks", metavar="LIST", help="Only calls that these ranks make or answer, such as 0-3,7.")
 @click.option("--pending", is_flag=True, help="Only calls that are not complete.")
 @click.option(
-    "--catalogue", "catalogues", metavar="MY.toml", multiple=True, help="Know these messages too. Repeatable."
+    "--catalogue", "catalogues", metavar="MY.toml", multiple=True, help="Add the messages of this file. Repeatable."
 )
 def command(
     paths: tuple[str, ...],
@@ -42,9 +47,9 @@ def command(
     pending: bool,
     catalogues: tuple[str, ...],
 ) -> None:
-    """List every proxy call and fd exchange: who asked, opId and generation, type, the stage it reached, and its lines.
+    """List every proxy call and fd exchange: caller, opId and generation, type, the last stage it reached, and its lines.
 
-    Lines are file:line of each stage that was seen. The files are numbered at the end.
+    Each line is FILE:LINE of a stage. The numbers of the files stand at the end of the table.
     """
     from psmkit.report.select import parse_ranks
 
@@ -127,7 +132,7 @@ def _text(rows: Iterable[OpRow], files: Sequence[str]) -> Iterator[str]:
     for row in iterator:
         count += 1
         yield line(cells(row))
-    yield f"{count:,} {'call' if count == 1 else 'calls'}; a stage with ! is not the last one\n"
+    yield f"{count:,} {'call' if count == 1 else 'calls'}; ! marks a call that is not complete\n"
     if len(files) > 1:
         for number, path in enumerate(files):
             yield f"file {number}: {visible(path)}\n"

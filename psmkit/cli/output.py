@@ -1,4 +1,4 @@
-"""Where output goes: a terminal in colour, a pipe in plain text, a file; and the progress of long reads."""
+"""Output: colour on a terminal, plain text in a pipe or a file; and the progress of long work."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def width(stream: TextIO) -> int:
 
 
 def check_output(path: str | None, what: str = "report") -> None:
-    """Complain now about an output file that cannot be written, not after a long analysis.
+    """Report an output file that cannot be written before a long analysis, not after it.
 
     Args:
         path: the file, None for standard output.
@@ -49,11 +49,11 @@ def check_output(path: str | None, what: str = "report") -> None:
         return
     folder = os.path.dirname(path) or "."
     if os.path.isdir(path):
-        raise InputError(path, f"cannot write the {what} there: it is a folder")
+        raise InputError(path, f"cannot write the {what}: it is a folder")
     if not os.path.isdir(folder):
-        raise InputError(path, f"cannot write the {what} there: no such folder: {folder}")
+        raise InputError(path, f"cannot write the {what}: no such folder: {folder}")
     if not os.access(path if os.path.exists(path) else folder, os.W_OK):
-        raise InputError(path, f"cannot write the {what} there: permission denied")
+        raise InputError(path, f"cannot write the {what}: permission denied")
 
 
 def show(parts: str | Iterable[str], path: str | None = None) -> None:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from psmkit.analysis.facts.job import make_job
 from psmkit.cli import plan_model
+from psmkit.cli.command import Group
 from psmkit.cli.output import check_output, show, show_page, width
 from psmkit.model.errors import PsmkitError
 
@@ -28,7 +28,7 @@ _WHOLE = 1000
 _OPEN = 16
 _SCHEDULERS = ("legacy", "planner")
 _TABLE = click.option(
-    "--format", "form", type=click.Choice(("text", "json")), default="text", help="How to write it.  [text]"
+    "--format", "form", type=click.Choice(("text", "json")), default="text", help="Output format.  [text]"
 )
 
 
@@ -36,51 +36,70 @@ class _NotBuiltError(PsmkitError):
     pass
 
 
-@click.group("plan")
+@click.group("plan", cls=Group, examples=("psmkit plan simulate --seed 1 --ranks 4", "psmkit plan check records/"))
 def command() -> None:
-    """Plans: how the tasks of a group are cut into kernel plans, launched and reclaimed, and which rules hold.
+    """Simulate and check kernel plans: how tasks become plans, when plans are launched and reclaimed, and which rules apply.
 
-    The scheduler is libpsm's, in C. docs/plan.md tells the story.
+    The scheduler is the C code of libpsm. docs/plan.md explains it.
     """
 
 
 command.add_command(plan_model.command)
 
 
-@command.command("simulate")
-@click.option("--ranks", type=click.IntRange(1, 1024), default=8, help="How many ranks.  [8]")
-@click.option("--tasks", "tasks", metavar="FILE", help="What the ranks do, a line a task; - is standard input.")
-@click.option("--seed", type=click.IntRange(0), help="Make a mix of tasks from this number instead.")
-@click.option("--groups", type=click.IntRange(1, 1000), help="With --seed: how many groups.  [3]")
-@click.option("--group-tasks", type=click.IntRange(1, 10_000), help="With --seed: tasks of a group.  [8]")
-@click.option("--variant", default="coll-first", metavar="NAME", help="See `psmkit plan variants`.  [coll-first]")
-@click.option("--scheduler", type=click.Choice(_SCHEDULERS), default="legacy", help="Which generation.  [legacy]")
+@command.command(
+    "simulate",
+    examples=(
+        "psmkit plan simulate --seed 1 --ranks 4",
+        "psmkit plan simulate --tasks tasks.txt --scheduler planner -v",
+        "psmkit plan simulate --seed 3 --variant reclaim-early --format html --output plan.html",
+    ),
+)
+@click.option("--ranks", type=click.IntRange(1, 1024), default=8, help="Number of ranks.  [8]")
 @click.option(
-    "--order-seed", type=click.IntRange(0), default=0, help="The order in which threads and streams run.  [0]"
+    "--tasks", "tasks", metavar="FILE", help="Read the tasks of the ranks, one on each line; - is standard input."
+)
+@click.option("--seed", type=click.IntRange(0), help="Generate a mix of tasks from this seed instead.")
+@click.option("--groups", type=click.IntRange(1, 1000), help="With --seed: number of groups.  [3]")
+@click.option("--group-tasks", type=click.IntRange(1, 10_000), help="With --seed: number of tasks of a group.  [8]")
+@click.option(
+    "--variant",
+    default="coll-first",
+    metavar="NAME",
+    help="Variant of the scheduler, see `psmkit plan variants`.  [coll-first]",
 )
 @click.option(
-    "--graph", type=click.IntRange(1, 10_000), metavar="N", help="Capture the tasks into a graph, launch it N times."
+    "--scheduler", type=click.Choice(_SCHEDULERS), default="legacy", help="Generation of the scheduler.  [legacy]"
 )
-@click.option("--nodes", type=click.IntRange(1), default=1, help="Nodes that the ranks are on.  [1]")
+@click.option(
+    "--order-seed", type=click.IntRange(0), default=0, help="Seed for the order in which threads and streams run.  [0]"
+)
+@click.option(
+    "--graph",
+    type=click.IntRange(1, 10_000),
+    metavar="N",
+    help="Capture the tasks into a graph, and launch it N times.",
+)
+@click.option("--nodes", type=click.IntRange(1), default=1, help="Number of nodes.  [1]")
 @click.option("--channels", type=int, default=4, help="Channels of collectives.  [4]")
 @click.option("--p2p-channels", type=int, default=4, help="Channels of sends and recvs, a power of two.  [4]")
-@click.option("--p2p-channels-per-peer", type=int, default=1, help="A power of two.  [1]")
-@click.option("--pass-sm/--kernels", default=True, help="Sends and recvs by the proxy, or by kernels.  [--pass-sm]")
-@click.option("--launch-blocking", is_flag=True, help="As CUDA_LAUNCH_BLOCKING.")
+@click.option("--p2p-channels-per-peer", type=int, default=1, help="Channels of a peer, a power of two.  [1]")
+@click.option("--pass-sm/--kernels", default=True, help="Send and receive by the proxy, or by kernels.  [--pass-sm]")
+@click.option("--launch-blocking", is_flag=True, help="Launch as with CUDA_LAUNCH_BLOCKING=1.")
 @click.option("--fifo-depth", type=click.IntRange(0), default=0, help="legacy: slots of the work FIFO.  [65536]")
 @click.option("--fifo-bytes", type=click.IntRange(0), default=0, help="planner: bytes of the work FIFO.  [1 MiB]")
-@click.option("--args-bytes", type=click.IntRange(0), default=0, help="planner: of kernel arguments.  [4096]")
-@click.option("--chunk-bytes", type=click.IntRange(0), default=0, help="Of a send's or recv's chunk.  [128 KiB]")
-@click.option("--rank", type=click.IntRange(0), help="Follow the plans of this rank.  [the one to look at]")
+@click.option("--args-bytes", type=click.IntRange(0), default=0, help="planner: bytes of the kernel arguments.  [4096]")
+@click.option("--chunk-bytes", type=click.IntRange(0), default=0, help="Bytes of a chunk of a send or recv.  [128 KiB]")
+@click.option("--rank", type=click.IntRange(0), help="Show the plans of this rank.  [the first with a problem]")
 @click.option(
     "--format",
     "form",
     type=click.Choice(("text", "json", "html", "svg")),
     default="text",
-    help="How to write it; svg is the picture alone.  [text]",
+    help="Output format; svg is the picture alone.  [text]",
 )
-@click.option("--output", metavar="FILE", help="Write it to FILE.")
-@click.option("-v", "--verbose", is_flag=True, help="Show everything, and the trace.")
+@click.option("--output", metavar="FILE", help="Write the result to FILE.  [standard output]")
+@click.option("-v", "--verbose", is_flag=True, help="Show everything, with the trace.")
 def simulate_(
     ranks: int,
     tasks: str | None,
@@ -106,23 +125,23 @@ def simulate_(
     output: str | None,
     verbose: bool,
 ) -> int:
-    """Let ranks, their streams and their proxies run through tasks, and hold what happens against the rules.
+    """Simulate ranks, their streams and their proxies, and check every step against the rules.
 
-    Shows the plans of all ranks side by side with the first difference, when each plan was launched, done and reclaimed, who is stuck
-    on what, and which rule breaks. The same arguments give the same run.
+    The command shows the plans of all ranks side by side and their first difference; when each plan is launched, done and reclaimed; which
+    rank is stuck, and on what; and which rule breaks. The same arguments give the same run.
 
-    Exit status: 0 no rule breaks, 1 one does, or nobody can go on; 2 bad input.
+    Exit status: 0 no rule breaks; 1 a rule breaks, or the ranks are deadlocked; 2 bad input.
     """
     check_output(output, "simulation")
     _libpsm()
     from psmkit.plan import Config, Scheduler, simulate
 
     if (tasks is None) == (seed is None):
-        raise click.UsageError("what should the ranks do? Give either --tasks FILE or --seed N")
+        raise click.UsageError("no tasks for the ranks: give either --tasks FILE or --seed N")
     if seed is None and (groups is not None or group_tasks is not None):
-        raise click.UsageError("--groups and --group-tasks are for --seed")
+        raise click.UsageError("--groups and --group-tasks need --seed")
     if rank is not None and rank >= ranks:
-        raise click.BadParameter(f"rank {rank}: there are {ranks}, from 0", param_hint="--rank")
+        raise click.BadParameter(f"rank {rank}, but the simulation has ranks 0 to {ranks - 1}", param_hint="--rank")
     config = Config(
         ranks=ranks,
         nodes=nodes,
@@ -146,10 +165,10 @@ def simulate_(
     return 1 if done.breaches or done.stuck else 0
 
 
-@command.command("rules")
+@command.command("rules", examples=("psmkit plan rules", "psmkit plan rules --format json"))
 @_TABLE
 def rules_(form: str) -> None:
-    """The rules that every trace is held against, and the schedulers that they are for."""
+    """List the rules for traces of plans, and the schedulers that they apply to."""
     _libpsm()
     from psmkit.plan import rules
 
@@ -158,13 +177,13 @@ def rules_(form: str) -> None:
         rows = [{"name": r.name, "text": r.text, "schedulers": _names(r.schedulers)} for r in found]
         show(json.dumps(rows, indent=2) + "\n")
         return
-    _table(["rule", "schedulers", "what must hold"], [[r.name, _both(r.schedulers), r.text] for r in found])
+    _table(["rule", "schedulers", "text"], [[r.name, _both(r.schedulers), r.text] for r in found])
 
 
-@command.command("variants")
+@command.command("variants", examples=("psmkit plan variants", "psmkit plan variants --format json"))
 @_TABLE
 def variants_(form: str) -> None:
-    """The ways to schedule, launch and reclaim: the right one, and wrong ones with the rule that each breaks."""
+    """List the variants of the scheduler: the correct one, and broken ones with the rule that each breaks."""
     _libpsm()
     from psmkit.plan import variants
 
@@ -188,16 +207,17 @@ def variants_(form: str) -> None:
     )
 
 
-@command.command("check")
+@command.command("check", examples=("psmkit plan check records/", "psmkit plan check logs/ records/ --format json"))
 @click.argument("paths", nargs=-1, required=True, metavar="RECORD|DIR...")
 @_TABLE
 def check_(paths: tuple[str, ...], form: str) -> int:
-    """Hold what processes recorded of their plans against the rules, and their ranks against each other.
+    """Check recorded plans against the rules, and compare the ranks.
 
-    Record files have the ring psm.plan; logs are read, too: there libpsm says which plans it made and which rules it saw broken.
+    Record files contain the trace in the ring psm.plan. Logs are read, too: libpsm logs the plans that it makes and the rules that break.
 
-    Exit status: 0 no rule is broken, 1 one is, 2 there is no trace of plans in it.
+    Exit status: 0 no rule breaks; 1 a rule breaks; 2 the input has no trace of plans.
     """
+    from psmkit.analysis.facts.job import make_job
     from psmkit.analysis.inference.plan_traces import traces
     from psmkit.analysis.rules import plan_trace
     from psmkit.logparse import scan
@@ -208,8 +228,8 @@ def check_(paths: tuple[str, ...], form: str) -> int:
         found_traces = traces(job)
         if not found_traces and not job.events("libpsm.plan."):
             raise NothingToAnalyse(
-                f"no trace of plans in {', '.join(paths[:3])}: give the record files of a program that ran plans over libpsm "
-                "(PSM_RECORD_DIR says where they go, PSM_RECORD_KEEP=1 keeps them), or its log with NCCL_DEBUG=INFO"
+                f"no trace of plans in {', '.join(paths[:3])}: give the record files of a program that runs plans over libpsm "
+                "(in PSM_RECORD_DIR, with PSM_RECORD_KEEP=1), or its log with NCCL_DEBUG=INFO"
             )
         findings = job.quotes.filled(plan_trace.find(job))
         open_plans = [f"rank {trace.rank}: {plan}" for trace in found_traces for plan in trace.open()]
@@ -256,7 +276,7 @@ def _checked(rows: list[dict[str, Any]], findings: list[Finding], open_plans: li
             page.add(Span(line, "" if number else "dim"))
     if open_plans:
         page.blank()
-        page.add(Span("Open where the trace ends", "heading"))
+        page.add(Span("Open at the end of the trace", "heading"))
         for line in open_plans[:_OPEN]:
             page.wrap(line, indent="  ", hang="      ")
         if len(open_plans) > _OPEN:
@@ -318,10 +338,10 @@ def _known(config: Config) -> None:
 
     known = variants()
     if config.variant not in known:
-        raise click.BadParameter(f"{config.variant!r}: there are {', '.join(known)}", param_hint="--variant")
+        raise click.BadParameter(f"{config.variant!r}; expected one of {', '.join(known)}", param_hint="--variant")
     if not known[config.variant].schedulers & config.scheduler.bit:
         raise click.BadParameter(
-            f"{config.variant} is of the scheduler {_both(known[config.variant].schedulers)} only",
+            f"{config.variant} exists only for the scheduler {_both(known[config.variant].schedulers)}",
             param_hint="--variant",
         )
 

@@ -1,4 +1,4 @@
-"""``psmkit plan model``: the reclaim protocol, verified by spin in every order in which its threads can run."""
+"""``psmkit plan model``: verifies the reclaim protocol with spin, for every order of its threads."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from psmkit.cli.command import Command
 from psmkit.cli.output import show, show_page, width
 
 if TYPE_CHECKING:
@@ -17,24 +18,25 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 
-@click.command("model")
-@click.option("--variant", metavar="NAME", help="One of them, with its counterexample.  [all, in a table]")
-@click.option("--thorough", is_flag=True, help="The right variant within larger bounds: a minute, and 2 GB of memory.")
-@click.option("--hang", is_flag=True, help="With --variant: go on behind broken rules, to where nobody can go on.")
-@click.option("--format", "form", type=click.Choice(("text", "json")), default="text", help="How to write it.  [text]")
+@click.command("model", cls=Command, examples=("psmkit plan model", "psmkit plan model --variant reclaim-early"))
+@click.option("--variant", metavar="NAME", help="Verify one variant, and show its counterexample.  [all, in a table]")
+@click.option(
+    "--thorough", is_flag=True, help="Verify the correct variant with larger bounds: takes a minute and 2 GB of memory."
+)
+@click.option("--hang", is_flag=True, help="With --variant: continue after a broken rule, until the threads deadlock.")
+@click.option("--format", "form", type=click.Choice(("text", "json")), default="text", help="Output format.  [text]")
 def command(variant: str | None, thorough: bool, hang: bool, form: str) -> int:
-    """Verify the reclaim protocol with spin: every order of main, proxy, streams, destructor and abort.
+    """Verify the reclaim protocol with spin, for every order of main, proxy, streams, destructor and abort.
 
-    The right variant breaks no rule within its bounds; for each wrong one the shortest way to its broken rule is found. Needs spin
-    (Debian's package, or scripts/debian_tool.sh) and a C compiler. docs/plan_model.md tells what the model says and what it leaves out.
+    The correct variant breaks no rule within its bounds. For each broken variant, spin finds the shortest path to the rule that it breaks.
+    This needs spin (Debian's package, or scripts/debian_tool.sh) and a C compiler. docs/plan_model.md explains what the model covers.
 
-    Exit status: 0 all is as it should be; 1 with --variant, a rule breaks; without, one breaks that should not, or none where one
-    should; 2 it could not be run.
+    Exit status: 0 every variant behaves as expected; 1 one does not, or with --variant, it breaks a rule; 2 spin could not run.
     """
     from psmkit.plan.model import model_variants, right_scopes, verify
 
     if hang and variant is None:
-        raise click.UsageError("--hang needs --variant: what should be looked at?")
+        raise click.UsageError("--hang needs --variant NAME")
     known = model_variants()
     results: list[ModelResult] = []
     for name in known if variant is None else (variant,):
@@ -67,7 +69,7 @@ def _write(results: list[ModelResult], steps: bool) -> None:
             continue
         page.add("")
         about = f" for plan {result.plan}" if result.plan else ""
-        page.add(f"The shortest way to {result.rule}{about}, {len(result.steps)} events:")
+        page.add(f"The shortest path to {result.rule}{about}, {len(result.steps)} events:")
         for number, step in enumerate(result.steps, 1):
             page.add(f"{number:4}  {step}")
     show_page(page)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from psmkit.cli.command import Command
 from psmkit.cli.output import show, show_page, width
 
 if TYPE_CHECKING:
@@ -28,30 +29,41 @@ def _variables(_ctx: click.Context, _param: click.Parameter, values: tuple[str, 
     pairs = [value.partition("=") for value in values]
     for (name, equal, _), value in zip(pairs, values, strict=True):
         if not equal or name not in _SETTINGS:
-            raise click.BadParameter(f"{value!r}: NAME=VALUE is meant, with a NAME of {', '.join(_SETTINGS)}")
+            raise click.BadParameter(f"{value!r}: expected NAME=VALUE with a NAME of {', '.join(_SETTINGS)}")
     return {name: text for name, _, text in pairs}
 
 
-@click.command("check")
+@click.command(
+    "check",
+    cls=Command,
+    examples=(
+        "psmkit plugin check libnccl-net-mine.so",
+        "psmkit plugin check libnccl-net-mine.so --nccl 2.26.6 --env NCCL_NET_PLUGIN=mine",
+    ),
+)
 @click.argument("lib", metavar="LIB", type=click.Path(path_type=Path))
-@click.option("--nccl", metavar="RELEASE", multiple=True, help="NCCL of this release must load it. Repeatable.")
-@click.option("--rccl", metavar="RELEASE", multiple=True, help="RCCL of this release must load it. Repeatable.")
+@click.option(
+    "--nccl", metavar="RELEASE", multiple=True, help="Show what this release of NCCL loads from LIB. Repeatable."
+)
+@click.option(
+    "--rccl", metavar="RELEASE", multiple=True, help="Show what this release of RCCL loads from LIB. Repeatable."
+)
 @click.option(
     "--env",
     "settings",
     metavar="NAME=VALUE",
     multiple=True,
     callback=_variables,
-    help="With this setting, such as NCCL_NET_PLUGIN=psm or NCCL_NET=PSM. Repeatable.",
+    help="Assume this setting, such as NCCL_NET_PLUGIN=psm or NCCL_NET=PSM. Repeatable.",
 )
-@click.option("--no-load", is_flag=True, help="Only read the file: no process loads it, none of its code runs.")
+@click.option("--no-load", is_flag=True, help="Only read the file: none of its code runs.")
 @click.option(
     "--preload",
     metavar="LIB",
     multiple=True,
-    help="The program has this library, such as libcudart.so.12: its symbols are there for all. Repeatable.",
+    help="Load this library first, such as libcudart.so.12, as the program would. Repeatable.",
 )
-@click.option("--format", "form", type=click.Choice(("text", "json")), default="text", help="How to write it.  [text]")
+@click.option("--format", "form", type=click.Choice(("text", "json")), default="text", help="Output format.  [text]")
 def command(
     lib: Path,
     nccl: tuple[str, ...],
@@ -61,10 +73,10 @@ def command(
     preload: tuple[str, ...],
     form: str,
 ) -> int:
-    """Check a plugin library: its tables and their slots, what it needs, which releases of NCCL and RCCL take which table of it.
+    """Check a plugin library: its tables and their slots, its dependencies, and the table that each release of NCCL and RCCL takes.
 
-    LIB is read as a file; then a process of its own loads it, as NCCL would. Of the names that a release tries it is taken that LIB's
-    folder is on the loader's path and holds no other plugin.
+    The command reads LIB as a file; then a separate process loads it, as NCCL would. It assumes that LIB's folder is on the loader's path
+    and holds no other plugin.
 
     Exit status: 0 nothing is wrong; 1 there are findings; 2 LIB cannot be read.
     """
@@ -95,14 +107,14 @@ def _head(page: Page, result: Check, asked: list[Release]) -> None:
     page.add(Span(wrong or "nothing wrong", style), Span(f": {result.path.name}", "heading"))
     if result.machine:
         loaded = {
-            True: "a process of this machine loaded it",
+            True: "a process on this machine loaded it",
             False: "it could not be loaded",
             None: "it was not loaded",
         }
         needs = f"needs {', '.join(result.needed)}" if result.needed else "needs no library"
         page.wrap(f"{result.machine}; {needs}; {loaded[result.loaded]}")
     if not result.loadable:
-        page.wrap("no release can load it as it is")
+        page.wrap("no release can load it")
     elif not asked:
         ranges = list(_ranges(use.release for use in result.uses if use.taken and any(use.settings.values())))
         how = "taken, once it can be loaded, by" if result.loaded is False else "loaded by"
@@ -136,7 +148,7 @@ def _state(found: Found) -> str:
         return "not a table"
     if not found.known:
         return "known by name only"
-    parts = [f"{len(found.empty)} NULL that must not be"] if found.empty else []
+    parts = [f"{len(found.empty)} required slots are NULL"] if found.empty else []
     if found.lacking:
         parts.append(f"without {', '.join(name for name, _ in found.lacking)}")
     return "; ".join(parts) or "complete"
@@ -180,14 +192,14 @@ def _uses(page: Page, result: Check, asked: list[Release], settings: Mapping[str
         for use in result.uses:
             _asked(page, result, use, settings)
         return
-    told = [use for use in result.uses if use.taken]
-    if not told:
+    taken = [use for use in result.uses if use.taken]
+    if not taken:
         return
     page.blank()
     page.add("releases")
     rows = []
     key = _same
-    for _, group in groupby(told, key):
+    for _, group in groupby(taken, key):
         members = list(group)
         use = members[0]
         first, last = use.release, members[-1].release

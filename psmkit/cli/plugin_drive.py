@@ -1,4 +1,4 @@
-"""``psmkit plugin drive``: a net plugin is driven as NCCL does, without NCCL."""
+"""``psmkit plugin drive``: calls a plugin as NCCL does, without NCCL."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from psmkit.cli.command import Command
 from psmkit.cli.output import show, show_page, width
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def _variables(_ctx: click.Context, _param: click.Parameter, values: tuple[str, 
     pairs = [value.partition("=") for value in values]
     for (name, equal, _), value in zip(pairs, values, strict=True):
         if not name or not equal:
-            raise click.BadParameter(f"{value!r}: NAME=VALUE is meant")
+            raise click.BadParameter(f"{value!r}: expected NAME=VALUE")
     return {name: text for name, _, text in pairs}
 
 
@@ -37,49 +38,63 @@ def _versions(_ctx: click.Context, _param: click.Parameter, value: str | None) -
     words = [word.strip().removeprefix("v") for word in value.split(",")]
     if not all(word.isdecimal() and 1 <= int(word) <= 12 for word in words):
         raise click.BadParameter(
-            f"{value!r}: versions from 4 to 12, as 8 or 8,12, or all; of a tuner or profiler from 1 to 6"
+            f"{value!r}: expected versions such as 8 or 8,12, or all; a net plugin has versions 4 to 12, a tuner or profiler 1 to 6"
         )
     return [int(word) for word in words]
 
 
-@click.command("drive")
+@click.command(
+    "drive",
+    cls=Command,
+    examples=(
+        "psmkit plugin drive libnccl-net-mine.so --ranks 4",
+        "psmkit plugin drive libnccl-net-mine.so --version all --env NCCL_SOCKET_IFNAME=lo",
+        "psmkit plugin drive libnccl-tuner-mine.so --format json",
+        "psmkit plugin drive --list --kind profiler",
+    ),
+)
 @click.argument("lib", metavar="LIB", required=False, type=click.Path(path_type=Path))
-@click.option("--ranks", type=click.IntRange(2, 64), default=2, help="Processes.  [2]")
+@click.option("--ranks", type=click.IntRange(2, 64), default=2, help="Number of processes.  [2]")
 @click.option(
     "--version",
     "versions",
     metavar="N[,...]|all",
     callback=_versions,
-    help="Versions of the table.  [the newest that it has]",
+    help="Versions of the table to use.  [the newest in LIB]",
 )
-@click.option("--only", metavar="CHECK", multiple=True, help="This check alone. Repeatable; --list names them.")
+@click.option("--only", metavar="CHECK", multiple=True, help="Run only this check; --list shows all. Repeatable.")
 @click.option(
     "--timeout",
     type=click.FloatRange(0.1),
     default=20.0,
-    help="Seconds that a call may take, and that may pass without progress.  [20]",
+    help="Seconds that a call may take, and that a transfer may make no progress.  [20]",
 )
 @click.option(
-    "--env", "settings", metavar="NAME=VALUE", multiple=True, callback=_variables, help="Set in the ranks. Repeatable."
+    "--env",
+    "settings",
+    metavar="NAME=VALUE",
+    multiple=True,
+    callback=_variables,
+    help="Set an environment variable of the processes. Repeatable.",
 )
 @click.option(
     "--cuda",
     metavar="LIB",
-    help="A CUDA runtime, such as libcudart.so.12, for plugins that move a GPU's memory; 'emulated' for the lab's.",
+    help="A CUDA runtime, such as libcudart.so.12, for plugins that move GPU memory; 'emulated' is that of the lab.",
 )
 @click.option(
     "--kind",
     type=click.Choice(("net", "tuner", "profiler")),
-    help="As what to drive a library with tables of several kinds.  [net, else tuner, else profiler]",
+    help="The kind to use when LIB has tables of several.  [net, else tuner, else profiler]",
 )
 @click.option(
     "--stream",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="Play these calls, too: a stream that libnccl-profiler-check.so recorded. For profilers.",
+    help="For profilers: also replay the calls that libnccl-profiler-check.so recorded in FILE.",
 )
-@click.option("--list", "listing", is_flag=True, help="Name the checks, what they ask for, and who relies on it.")
-@click.option("--format", "form", type=click.Choice(("text", "json")), default="text", help="How to write it.  [text]")
+@click.option("--list", "listing", is_flag=True, help="List the checks: what each requires, and who relies on it.")
+@click.option("--format", "form", type=click.Choice(("text", "json")), default="text", help="Output format.  [text]")
 def command(
     lib: Path | None,
     ranks: int,
@@ -93,14 +108,14 @@ def command(
     listing: bool,
     form: str,
 ) -> int:
-    """Drive a net plugin as NCCL does, in several processes, and check each call, each byte, and what is left.
+    """Call a plugin as NCCL does, in several processes, and check every call, every byte, and that everything is released.
 
-    A library with tables of a tuner, and none of a net plugin, is driven as a tuner: contract, latency, equal answers on all ranks.
-    One with tables of a profiler alone is driven as a profiler: events as NCCL starts, states and stops them, from several threads.
+    A net plugin transfers data. A tuner, if LIB has no net plugin, answers questions: contract, latency, and the same answers on all ranks.
+    A profiler, if LIB has nothing else, gets events as NCCL starts, updates and stops them, from several threads.
 
-    No NCCL, no GPU and no network card of a kind is needed. psmkit itself never loads the library.
+    This needs no NCCL, no GPU and no network card. psmkit itself never loads the library.
 
-    Exit status: 0 all checks passed or were skipped, 1 findings, 2 the library cannot be driven.
+    Exit status: 0 no check failed; 1 there are findings; 2 the library cannot be loaded or called.
     """
     from psmkit.plugins import drive as driver
 
@@ -114,7 +129,7 @@ def command(
     if kind == "profiler" or (kind is None and profiler_alone(lib)):
         return _profiler(lib, versions, only, timeout, settings, stream, form)
     if stream is not None:
-        raise click.BadParameter("streams are for profilers", param_hint="--stream")
+        raise click.BadParameter("only a profiler can replay a stream", param_hint="--stream")
     if kind == "tuner" or (kind is None and tuner_alone(lib)):
         from psmkit.cli import plugin_drive_tuner
 
@@ -122,7 +137,7 @@ def command(
             lib, ranks=ranks, versions=versions, timeout=3 * timeout, settings=settings, form=form
         )
     if isinstance(versions, list) and min(versions) < 4:
-        raise click.BadParameter(f"v{min(versions)}: versions from 4 to 12 of a net plugin", param_hint="--version")
+        raise click.BadParameter(f"v{min(versions)}: a net plugin has versions 4 to 12", param_hint="--version")
     from psmkit.plugins.drive_checks import CHECKS
 
     _known(only, CHECKS)
@@ -148,7 +163,7 @@ def _profiler(
     from psmkit.plugins.drive_profiler_checks import PROFILER_CHECKS
 
     if isinstance(versions, list) and max(versions) > 6:
-        raise click.BadParameter(f"v{max(versions)}: versions from 1 to 6 of a profiler", param_hint="--version")
+        raise click.BadParameter(f"v{max(versions)}: a profiler has versions 1 to 6", param_hint="--version")
     _known(only, PROFILER_CHECKS)
     chosen = profiler_versions(lib, settings) if isinstance(versions, str) else versions
     done = drive_profiler(lib, versions=chosen, only=only, timeout=timeout, environment=settings, stream=stream)
@@ -156,7 +171,7 @@ def _profiler(
 
 
 def _present(done: Drive, what: str, checks: Sequence[Check], form: str) -> int:
-    """Shows what was found; the exit status."""
+    """Show the findings, and return the exit status."""
     if form == "json":
         show(json.dumps(_plain(done), indent=2) + "\n")
     else:
@@ -179,7 +194,7 @@ def _known(names: tuple[str, ...], checks: Sequence[Check]) -> None:
     known = [check.name for check in checks]
     for name in names:
         if name not in known:
-            raise click.BadParameter(f"{name!r}; there are {', '.join(known)}", param_hint="--only")
+            raise click.BadParameter(f"{name!r}; expected one of {', '.join(known)}", param_hint="--only")
 
 
 def _list(form: str, kind: str | None) -> int:

@@ -1,4 +1,4 @@
-"""``psmkit plugin drive`` of a tuner: what the drive found, as a table or JSON."""
+"""``psmkit plugin drive`` of a tuner: its findings as a table or JSON."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def run(
     settings: Mapping[str, str],
     form: str,
 ) -> int:
-    """Drive it, show what was found; the exit status."""
+    """Call the tuner, show the findings, and return the exit status."""
     chosen = tuner_versions(lib) if isinstance(versions, str) else versions
     done = drive_tuner(lib, ranks=ranks, versions=chosen, timeout=timeout, environment=settings)
     if form == "json":

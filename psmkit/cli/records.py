@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from psmkit.cli.command import Group
 from psmkit.cli.output import show, show_page, width
 from psmkit.model.errors import InputError
 
@@ -18,23 +19,24 @@ __all__ = ["command"]
 
 _UNCUT = 1000
 _FORMAT = click.option(
-    "--format", "form", type=click.Choice(("text", "json")), default="text", help="How to write it.  [text]"
+    "--format", "form", type=click.Choice(("text", "json")), default="text", help="Output format.  [text]"
 )
 
 
-@click.group("records")
+@click.group("records", cls=Group, examples=("psmkit records list", "psmkit records show run1/records"))
 def command() -> None:
-    """Record files: what processes wrote down about themselves, readable after their death.
+    """List, show and remove record files. A process writes one about itself; it can be read after the process died.
 
-    They lie in PSM_RECORD_DIR, else in a folder of this user among the temporary files. `psmkit analyze` reads them beside logs.
+    Record files are in PSM_RECORD_DIR, by default a folder of this user below the temporary directory. `psmkit analyze` reads them beside
+    logs.
     """
 
 
-@command.command("list")
+@command.command("list", examples=("psmkit records list", "psmkit records list run1/records --format json"))
 @click.argument("folder", required=False, metavar="[DIR]")
 @_FORMAT
 def list_(folder: str | None, form: str) -> None:
-    """The record files in DIR, and whether their owners live."""
+    """List the record files in DIR, and whether their owners are alive."""
     files = _files(folder)
     if form == "json":
         import json
@@ -44,14 +46,16 @@ def list_(folder: str | None, form: str) -> None:
     _table(files, "no record files")
 
 
-@command.command("show")
+@command.command(
+    "show", examples=("psmkit records show run1/records", "psmkit records show psm-host-4711-0.rec --format json")
+)
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @_FORMAT
 def show_(paths: tuple[str, ...], form: str) -> None:
-    """The records in files or folders: as the log lines they stand for, or with --format json all their fields.
+    """Show the records in files or folders: as log lines, or with --format json all their fields.
 
-    The lines have the numbers that `psmkit analyze` quotes. Connections of the net plugin follow as tables: each send beside its receive,
-    where the files of both ends are given.
+    The lines have the numbers that `psmkit analyze` cites. Tables of the net plugin's connections follow: each send beside its receive, if
+    the files of both ends are given.
     """
     files = [file for path in paths for file in (_files(path) if os.path.isdir(path) else [_open(path)])]
     if form == "json":
@@ -84,12 +88,12 @@ def show_(paths: tuple[str, ...], form: str) -> None:
     show_page(page)
 
 
-@command.command("prune")
+@command.command("prune", examples=("psmkit records prune --dry-run", "psmkit records prune run1/records"))
 @click.argument("folder", required=False, metavar="[DIR]")
-@click.option("--unknown", is_flag=True, help="Also files of other hosts, boots and pid namespaces.")
-@click.option("--dry-run", is_flag=True, help="Say what would be removed, and remove nothing.")
+@click.option("--unknown", is_flag=True, help="Also remove files of other hosts, boots and pid namespaces.")
+@click.option("--dry-run", is_flag=True, help="Show what would be removed, and remove nothing.")
 def prune_(folder: str | None, unknown: bool, dry_run: bool) -> None:
-    """Remove the record files in DIR whose owners are gone. A file whose owner lives stays."""
+    """Remove the record files of dead processes from DIR. The files of living processes stay."""
     from psmkit.logparse.recordfiles import prune
 
     where = _folder(folder)
@@ -100,7 +104,7 @@ def prune_(folder: str | None, unknown: bool, dry_run: bool) -> None:
 
 
 def _folder(folder: str | None) -> str | None:
-    """The folder meant; None: the default one, and it does not exist because there was no record yet."""
+    """The folder; None: the default one, which does not exist before the first record."""
     from psmkit.logparse.recordfiles import default_directory
 
     where = folder or default_directory()
@@ -138,7 +142,7 @@ def _open(path: str) -> RecordFile:
 
 
 def _owner(file: RecordFile) -> str:
-    state = {"clean": "ended", "unknown": "not to be seen from here"}.get(file.owner, file.owner)
+    state = {"clean": "ended", "unknown": "cannot be seen from here"}.get(file.owner, file.owner)
     rank = f", rank {file.rank}" if file.rank >= 0 else ""
     return f"{file.host}:{file.pid} ({file.command}{rank}), {state}"
 

@@ -1,4 +1,4 @@
-"""The rows of the net plugin's recorder as a reader wants them: connection by connection, what each end sent and received."""
+"""The rows of the net plugin's recorder as tables: for each connection, what each end sent and received."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _state(end: _End) -> str:
     ]
     if row["later"]:
         parts.append(
-            f"told to send {row['later_size']} bytes with tag {row['later_tag']} later since {end.time(row['later'])}"
+            f"was asked to send {row['later_size']} bytes with tag {row['later_tag']} later since {end.time(row['later'])}"
         )
     if row["looked"]:
         parts.append(f"asked in vain at {end.time(row['looked'])}")

@@ -6,30 +6,42 @@ import os
 
 import click
 
+from psmkit.cli.command import Command
+
 __all__ = ["command"]
 
 
-@click.command("run", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.command(
+    "run",
+    cls=Command,
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    examples=(
+        "psmkit run --sanitize handles -- ./all_reduce_perf -g 2",
+        "psmkit run --sanitize handles --mode error --leaks -- python train.py",
+    ),
+)
 @click.option(
     "--sanitize",
     type=click.Choice(("handles",)),
     required=True,
-    help="handles: watch every CUDA stream, event, memory handle and pointer, and report misuse at the call that does it.",
+    help="handles: track every CUDA stream, event, memory handle and pointer, and report misuse at the offending call.",
 )
 @click.option(
     "--mode",
     type=click.Choice(("warn", "error")),
     default="warn",
-    help="warn: report and make the call; error: report and let the call fail.  [warn]",
+    help="warn: report, then make the call; error: report, then let the call fail.  [warn]",
 )
-@click.option("--leaks", is_flag=True, help="Report what is left at the end of the process, too.")
+@click.option("--leaks", is_flag=True, help="Also report what is not released at the end of the process.")
 @click.argument("program", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- CMD [ARG]...")
 def command(sanitize: str, mode: str, leaks: bool, program: tuple[str, ...]) -> None:
     """Run CMD with its CUDA calls checked.
 
-    Reports are lines in NCCL's log format, where NCCL_DEBUG_FILE says or on standard output; `psmkit analyze` reads them. They are kept
-    in the record file of the process, too (`psmkit records show`). Works over any CUDA 12 or 13, emulated or real; where the program has
-    the CUDA runtime linked into itself, only its calls of the driver are seen. The exit status is CMD's.
+    Reports are lines in NCCL's log format. They go to NCCL_DEBUG_FILE, or to standard output; `psmkit analyze` reads them. The record
+    file of the process keeps them, too (`psmkit records show`). The check works with CUDA 12 and 13, emulated or real. If the program
+    links the CUDA runtime statically, only its calls of the driver are checked.
+
+    The exit status is that of CMD.
     """
     from psmkit.lab.sanitizer import environment
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import click
 
+from psmkit.cli.command import Command
 from psmkit.cli.output import show, show_page, width
 
 __all__ = ["command"]
@@ -30,17 +31,19 @@ class _Row:
     removed: bool = False
 
 
-@click.command("segments")
-@click.option("--prune", is_flag=True, help="Remove those whose owner is dead, and only those.")
-@click.option("--dead", is_flag=True, help="Show only those whose owner is dead.")
-@click.option("--format", "form", type=click.Choice(("text", "json")), default="text", help="How to write it.  [text]")
+@click.command(
+    "segments", cls=Command, examples=("psmkit segments", "psmkit segments --dead", "psmkit segments --prune")
+)
+@click.option("--prune", is_flag=True, help="Remove those of dead owners, and no others.")
+@click.option("--dead", is_flag=True, help="Show only those of dead owners.")
+@click.option("--format", "form", type=click.Choice(("text", "json")), default="text", help="Output format.  [text]")
 def command(prune: bool, dead: bool, form: str) -> int:
-    """Shared memory segments, record files and folders of lab runs of this user, and whether their owners live.
+    """List this user's shared memory segments, record files and folders of lab runs, and whether their owners are alive.
 
-    Segments lie in PSM_SHM_DIR, else in /dev/shm; records in PSM_RECORD_DIR, else among the temporary files. A process that ends in good
-    order removes its own. Whose owner cannot be seen from here (another boot, pid namespace or host) is `unknown`, and stays.
+    Segments are in PSM_SHM_DIR, by default /dev/shm; records are in PSM_RECORD_DIR, by default a folder below the temporary directory. A
+    process that ends normally removes its own. An owner on another host, boot or pid namespace is `unknown`; its files stay.
 
-    Exit status: 0 no leftovers of dead owners, or all were removed; 1 there are some; 2 a folder cannot be read.
+    Exit status: 0 dead owners left nothing, or it was removed; 1 dead owners left something; 2 a folder cannot be read.
     """
     rows = [*_segments(prune), *_runs(prune), *_records(prune)]
     left = sum(r.owner == "dead" and not r.removed for r in rows)
@@ -83,7 +86,7 @@ def _shared_memory(folder: str) -> Iterator[None]:
 
 
 def _runs(prune: bool) -> Iterator[_Row]:
-    """Folders of runs of the lab. With that of a dead runner its ranks are gone, too: they die with it."""
+    """Folders of lab runs. The ranks of a dead runner are dead: they die with it."""
     from psmkit.lab import leftovers
 
     for path, pid, alive in leftovers.run_folders():

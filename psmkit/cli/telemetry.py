@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from psmkit.cli.command import Group
 from psmkit.cli.output import check_output, show
 from psmkit.model.errors import InputError
 
@@ -32,33 +33,46 @@ def _bytes(_ctx: click.Context, _param: click.Parameter, value: str) -> int:
     unit = _UNITS.get(text[-1:], 1)
     number = text[:-1] if unit > 1 else text
     if not (number.isdecimal() and number.isascii()) or int(number) * unit < _LEAST_RECORD:
-        raise click.BadParameter(f"{value!r}: bytes such as 64K, 100M or 1G are meant")
+        raise click.BadParameter(f"{value!r}: expected a number of bytes such as 64K, 100M or 1G")
     return int(number) * unit
 
 
 def _outputs(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The options that say where telemetry goes, and how much of it."""
+    """The options for where telemetry goes, and how much of it."""
     for option in reversed(
         (
-            click.option("--endpoint", metavar="URL", help="A collector.  [OTEL_EXPORTER_OTLP_ENDPOINT]"),
+            click.option(
+                "--endpoint", metavar="URL", help="Export to this OTLP collector.  [OTEL_EXPORTER_OTLP_ENDPOINT]"
+            ),
             click.option(
                 "--protocol",
                 type=click.Choice(("grpc", "http/protobuf")),
-                help="How it is spoken to.  [OTEL_EXPORTER_OTLP_PROTOCOL, grpc]",
+                help="Protocol of the collector.  [OTEL_EXPORTER_OTLP_PROTOCOL, grpc]",
             ),
-            click.option("--timeout", type=click.FloatRange(0.1, 600), help="Seconds an export may take.  [10]"),
+            click.option("--timeout", type=click.FloatRange(0.1, 600), help="Seconds that an export may take.  [10]"),
             click.option(
-                "--spans", type=click.IntRange(0, 1_000_000), default=2000, help="Most spans an interval.  [2000]"
+                "--spans",
+                type=click.IntRange(0, 1_000_000),
+                default=2000,
+                help="Maximum number of spans of an interval.  [2000]",
             ),
             click.option(
-                "--series", type=click.IntRange(2, 1_000_000), default=1000, help="Most series of a metric.  [1000]"
+                "--series",
+                type=click.IntRange(2, 1_000_000),
+                default=1000,
+                help="Maximum number of series of a metric.  [1000]",
             ),
-            click.option("--queue", type=click.IntRange(1, 100_000), default=64, help="Most batches that wait.  [64]"),
+            click.option(
+                "--queue",
+                type=click.IntRange(1, 100_000),
+                default=64,
+                help="Maximum number of batches that wait for export.  [64]",
+            ),
             click.option(
                 "--deadline",
                 type=click.FloatRange(0, 3600),
                 default=5.0,
-                help="Seconds to send the rest at the end.  [5]",
+                help="Seconds to export the rest at the end.  [5]",
             ),
         )
     ):
@@ -106,30 +120,50 @@ def _until_signal() -> Iterator[threading.Event]:
             signal.signal(one, handler)
 
 
-@click.group("telemetry", invoke_without_command=True)
-@click.option("--dir", "folder", metavar="DIR", help="Where the record files lie.  [PSM_RECORD_DIR]")
+@click.group(
+    "telemetry",
+    cls=Group,
+    invoke_without_command=True,
+    examples=(
+        "psmkit telemetry --endpoint http://localhost:4317",
+        "psmkit telemetry --prometheus 9400 --record run.parquet",
+        "psmkit telemetry --once                # show a table and exit",
+    ),
+)
+@click.option("--dir", "folder", metavar="DIR", help="Directory of the record files.  [PSM_RECORD_DIR]")
 @_outputs
-@click.option("--prometheus", metavar="[ADDR:]PORT", help="Serve Prometheus there.  [ADDR 127.0.0.1]")
+@click.option("--prometheus", metavar="[ADDR:]PORT", help="Serve metrics for Prometheus there.  [ADDR 127.0.0.1]")
 @click.option(
     "--interval", type=click.FloatRange(0.1, 3600), help="Seconds between exports.  [PSM_TELEMETRY_INTERVAL, 5]"
 )
-@click.option("--once", is_flag=True, help="Take what is there, export or show it, and end.")
-@click.option("--look", is_flag=True, help="Change nothing: windows stay for whoever takes them.")
-@click.option("--record", metavar="FILE", help="Keep all that was taken: .parquet, or any name for an Arrow stream.")
-@click.option("--record-max", default="1G", callback=_bytes, help="Most bytes of FILE.  [1G]")
+@click.option("--once", is_flag=True, help="Export or show the current data once, and exit.")
+@click.option("--look", is_flag=True, help="Only read: the data stays in the windows for another reader.")
 @click.option(
-    "--record-rows", type=click.IntRange(0, 10_000_000), default=20_000, help="Raw rows of FILE an interval.  [20000]"
+    "--record",
+    metavar="FILE",
+    help="Also record everything in FILE: Parquet if the name ends in .parquet, else an Arrow stream.",
+)
+@click.option("--record-max", default="1G", callback=_bytes, help="Maximum size of FILE.  [1G]")
+@click.option(
+    "--record-rows",
+    type=click.IntRange(0, 10_000_000),
+    default=20_000,
+    help="Maximum number of raw rows in FILE for each interval.  [20000]",
 )
 @click.option(
-    "--logs", "logs", metavar="PATH", multiple=True, help="Export what `psmkit analyze` finds there. Repeatable."
+    "--logs",
+    "logs",
+    metavar="PATH",
+    multiple=True,
+    help="Also export the findings of `psmkit analyze PATH`. Repeatable.",
 )
-@click.option("--no-verdict", is_flag=True, help="Do not judge the windows: no findings of slow or stuck ranks.")
+@click.option("--no-verdict", is_flag=True, help="Do not look for slow or stuck ranks.")
 @click.pass_context
 def command(ctx: click.Context, /, **given: Any) -> int | None:
-    """Export what the ranks of this host do: metrics, traces and findings.
+    """Export what the ranks of this host measure: metrics, traces and findings.
 
-    Reads the windows that libnccl-profiler-psm.so keeps for each communicator, and libpsm's connections. Give it a collector
-    (OTLP), --prometheus, --record, or --once, which shows tables. docs/telemetry.md lists the metrics.
+    The command reads the windows that libnccl-profiler-psm.so writes for each communicator, and the connections of libpsm. Give it an
+    OTLP collector (--endpoint), --prometheus or --record; --once alone shows tables. docs/telemetry.md lists the metrics.
     """
     if ctx.invoked_subcommand is not None:
         return None
@@ -155,7 +189,7 @@ def _run(wanted: Wanted, interval: float, given: dict[str, Any]) -> int:
     once: bool = given["once"]
     logs = _log_findings(given["logs"])
     if given["folder"] is None and not os.path.exists(where := default_directory()):
-        # No rank has run yet: they make it so, too.
+        # No rank has run yet: it would create the folder with the same mode.
         os.mkdir(where, 0o700)
     with _until_signal() as stop, Reader(given["folder"], consume=not given["look"]) as reader:
         reader.set(
@@ -169,7 +203,7 @@ def _run(wanted: Wanted, interval: float, given: dict[str, Any]) -> int:
             if not once:
                 where = f" to {', '.join(outputs.places)}" if outputs.places else ""
                 _say(
-                    f"takes the windows in {given['folder'] or default_directory()}, exports{where} every {interval:g} s"
+                    f"reads the windows in {given['folder'] or default_directory()}, exports{where} every {interval:g} s"
                 )
             if once:
                 stop.set()
@@ -204,14 +238,20 @@ def _log_findings(paths: Sequence[str]) -> LogFindings | None:
     return LogFindings(paths, _say)
 
 
-@command.command("replay")
+@command.command(
+    "replay",
+    examples=(
+        "psmkit telemetry replay run.parquet",
+        "psmkit telemetry replay run.parquet --endpoint http://localhost:4317",
+    ),
+)
 @click.argument("file", type=click.Path(exists=True, dir_okay=False))
 @_outputs
-@click.option("--no-verdict", is_flag=True, help="Do not judge the windows again.")
+@click.option("--no-verdict", is_flag=True, help="Do not look for slow or stuck ranks again.")
 def replay(file: str, **given: Any) -> int:
-    """Export a recording again, with the times it has; without a collector, show it.
+    """Export a recording again, with its original times. Without a collector, show it.
 
-    Metrics, spans and findings are the same as those of the run that was recorded, the sidecar's own metrics apart.
+    Metrics, spans and findings are those of the recorded run, except for the metrics of the exporter itself.
     """
     from psmkit.telemetry.errors import missing
     from psmkit.telemetry.online import Watch
@@ -232,29 +272,33 @@ def replay(file: str, **given: Any) -> int:
     finally:
         lost = outputs.close(given["deadline"])
     if not outputs.pipeline.takes:
-        raise InputError(file, "nothing was recorded there")
+        raise InputError(file, "the recording is empty")
     if not wanted.exports:
         show(summary(outputs.pipeline.all_points(), outputs.pipeline.findings))
     return _end(lost)
 
 
-@command.command("mask", context_settings={"ignore_unknown_options": True})  # EVENTS may begin with a -
+@command.command(
+    "mask",
+    context_settings={"ignore_unknown_options": True},  # EVENTS may begin with a -
+    examples=("psmkit telemetry mask all coll,p2p", "psmkit telemetry mask 4711 default,-proxy_step"),
+)
 @click.argument("process", metavar="PID|all")
 @click.argument("events", metavar="EVENTS")
-@click.option("--dir", "folder", metavar="DIR", help="Where the record files lie.  [PSM_RECORD_DIR]")
+@click.option("--dir", "folder", metavar="DIR", help="Directory of the record files.  [PSM_RECORD_DIR]")
 def mask(process: str, events: str, folder: str | None) -> None:
-    """Say which events NCCL shall tell the plugin from now on.
+    """Select the events that NCCL reports to the plugin, in running processes.
 
-    EVENTS is what PSM_PROFILER_EVENTS takes: names with commas between them (group, coll, p2p, proxy_op, proxy_step, proxy_ctrl, kernel_ch, net,
-    group_api, coll_api, p2p_api, kernel_launch, ce_coll, ce_sync, ce_batch), a - before what is to be left out, default, all, none, or a number
-    such as 0x1f. The plugin adds the parents that they need.
+    EVENTS has the syntax of PSM_PROFILER_EVENTS: a comma-separated list of names (group, coll, p2p, proxy_op, proxy_step, proxy_ctrl,
+    kernel_ch, net, group_api, coll_api, p2p_api, kernel_launch, ce_coll, ce_sync, ce_batch), default, all or none; a - before a name removes
+    it. A number such as 0x1f works, too. The plugin adds the parent events that they need.
     """
     from psmkit.telemetry.errors import TelemetryError
     from psmkit.telemetry.masks import mask_of
     from psmkit.telemetry.reader import Reader
 
     if process != "all" and not (process.isdecimal() and process.isascii()):
-        raise click.BadParameter(f"{process!r}: a process id or all is meant", param_hint="PID")
+        raise click.BadParameter(f"{process!r}: expected a process id, or all", param_hint="PID")
     wanted = mask_of(events)
     done = []
     with Reader(folder, consume=False) as reader:
@@ -267,17 +311,17 @@ def mask(process: str, events: str, folder: str | None) -> None:
                     f"process {int(comm['pid'])}, communicator {int(comm['comm_hash']):016x}, rank {int(comm['rank'])}"
                 )
     if not done:
-        who = "no process" if process == "all" else f"process {process} is not alive, or"
-        raise TelemetryError(f"{who} has no communicator with the profiler plugin here")
+        who = "no living process here" if process == "all" else f"process {process} is dead, or it"
+        raise TelemetryError(f"{who} has {'a' if process == 'all' else 'no'} communicator with the profiler plugin")
     show("".join(f"{line}: {wanted:#x}\n" for line in done))
 
 
-@command.command("metrics")
+@command.command("metrics", examples=("psmkit telemetry metrics", "psmkit telemetry metrics --format markdown"))
 @click.option(
-    "--format", "form", type=click.Choice(("text", "json", "markdown")), default="text", help="How to write it.  [text]"
+    "--format", "form", type=click.Choice(("text", "json", "markdown")), default="text", help="Output format.  [text]"
 )
 def metrics(form: str) -> None:
-    """All metrics that are exported: name, unit, kind, attributes, meaning."""
+    """List the exported metrics: name, unit, kind, attributes, meaning."""
     from psmkit.telemetry.metrics import METRICS, prometheus_name
 
     if form == "json":
@@ -296,10 +340,10 @@ def metrics(form: str) -> None:
         show(f"{m.name} ({m.kind}, {m.unit})\n    {m.meaning}\n    {', '.join(m.attributes) or 'no attributes'}\n")
 
 
-@command.command("dashboards")
+@command.command("dashboards", examples=("psmkit telemetry dashboards grafana/",))
 @click.argument("folder", type=click.Path(file_okay=False), metavar="DIR")
 def dashboards(folder: str) -> None:
-    """Write the dashboards for Grafana into DIR."""
+    """Write the Grafana dashboards to DIR."""
     from importlib.resources import files
 
     os.makedirs(folder, exist_ok=True)
@@ -310,12 +354,12 @@ def dashboards(folder: str) -> None:
             show(path + "\n")
 
 
-@command.command("picture")
+@command.command("picture", examples=("psmkit telemetry picture run.parquet -o run.svg",))
 @click.argument("file", type=click.Path(exists=True, dir_okay=False))
-@click.option("-o", "--output", metavar="FILE", help="Where the SVG goes.  [standard output]")
-@click.option("--comm", metavar="HASH", help="Of this communicator.  [the one with the most rows]")
+@click.option("-o", "--output", metavar="FILE", help="Write the SVG to FILE.  [standard output]")
+@click.option("--comm", metavar="HASH", help="Draw this communicator.  [the one with the most rows]")
 def picture(file: str, output: str | None, comm: str | None) -> None:
-    """Draw the operations of a recording on a time axis, a band for each rank."""
+    """Draw the operations of a recording on a time axis, with a band for each rank."""
     from psmkit.telemetry.errors import missing
     from psmkit.telemetry.picture import timeline
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from psmkit.cli.command import Command
 from psmkit.cli.output import coloured, show, show_page, width
 
 if TYPE_CHECKING:
@@ -25,7 +26,11 @@ SCHEMA = "psmkit.top/1"
 _LINKS = 6
 
 
-@click.command("top")
+@click.command(
+    "top",
+    cls=Command,
+    examples=("psmkit top", "psmkit top --interval 0.5 --stall 3", "psmkit top --count 1 --format json"),
+)
 @click.option(
     "--dir",
     "records",
@@ -33,20 +38,27 @@ _LINKS = 6
     type=click.Path(path_type=Path),
     help="The record directory of the ranks (their PSM_RECORD_DIR).  [PSM_RECORD_DIR]",
 )
-@click.option("--interval", type=click.FloatRange(0.1, 3600), default=2.0, help="Seconds between looks.  [2]")
-@click.option("--count", type=click.IntRange(1), help="End after this many looks.  [none: until interrupted]")
+@click.option("--interval", type=click.FloatRange(0.1, 3600), default=2.0, help="Seconds between updates.  [2]")
+@click.option("--count", type=click.IntRange(1), help="End after this many updates.  [run until interrupted]")
 @click.option(
-    "--stall", type=click.FloatRange(0.1), default=10.0, help="Seconds after which an open event is a stall.  [10]"
+    "--stall",
+    type=click.FloatRange(0.1),
+    default=10.0,
+    help="Report an event as stalled when it is open for so many seconds.  [10]",
 )
 @click.option(
-    "--format", "form", type=click.Choice(("text", "json")), default="text", help="json: a line for each look.  [text]"
+    "--format",
+    "form",
+    type=click.Choice(("text", "json")),
+    default="text",
+    help="Output format; json writes a line for each update.  [text]",
 )
 def command(records: Path | None, interval: float, count: int | None, stall: float, form: str) -> int:
-    """Show ranks, links and findings of the jobs of this host, again and again.
+    """Show the ranks, links and findings of the jobs on this host, and update them continuously.
 
-    The ranks run with libnccl-profiler-psm.so. Nothing is taken from them: `psmkit telemetry` may run beside it.
+    The ranks must run with libnccl-profiler-psm.so. The command only reads; `psmkit telemetry` can run at the same time.
 
-    Exit status: 0 nothing was found at the last look, 1 there were findings, 2 the records cannot be read.
+    Exit status: 0 the last update has no finding; 1 it has findings; 2 the records cannot be read.
     """
     from psmkit.telemetry.online import Limits, Watch
     from psmkit.telemetry.overview import Overview
@@ -124,7 +136,7 @@ def frame(views: Sequence[CommunicatorView], found: Sequence[Finding], columns: 
     page.add(Span(words, worst), Span(head, "heading"))
     if not views:
         page.wrap(
-            "no rank of this host runs with libnccl-profiler-psm.so (NCCL_PROFILER_PLUGIN=psm), or its record directory is another (--dir)"
+            "no rank on this host runs with libnccl-profiler-psm.so (NCCL_PROFILER_PLUGIN=psm), or the ranks use another record directory (--dir)"
         )
     for finding in found:
         page.blank()

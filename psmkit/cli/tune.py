@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from psmkit.cli.command import Group
 from psmkit.cli.output import check_output, show
 
 if TYPE_CHECKING:
@@ -21,19 +22,28 @@ __all__ = ["command"]
 _OPS = ("broadcast", "reduce", "allgather", "reducescatter", "allreduce")
 _FILE = click.Path(exists=True, dir_okay=False)
 _FORMAT = click.option(
-    "--format", "form", type=click.Choice(("text", "json")), default="text", help="How to write it.  [text]"
+    "--format", "form", type=click.Choice(("text", "json")), default="text", help="Output format.  [text]"
 )
-_OUTPUT = click.option("-o", "--output", metavar="FILE", help="Where it goes.  [standard output]")
-_EXTRAPOLATE = click.option("--extrapolate", is_flag=True, help="Guess beyond what was measured; it is marked.")
+_OUTPUT = click.option("-o", "--output", metavar="FILE", help="Write the result to FILE.  [standard output]")
+_EXTRAPOLATE = click.option(
+    "--extrapolate", is_flag=True, help="Also estimate sizes that were not measured; they are marked."
+)
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
-@click.group("tune", context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    "tune",
+    cls=Group,
+    examples=(
+        "psmkit tune check rules.csv",
+        "psmkit tune export all_reduce.txt --op allreduce -o rules.csv",
+    ),
+)
 def command() -> None:
-    """Rules for NCCL's tuner (libnccl-tuner-psm.so): why one decides, and rules made from measurements.
+    """Explain and compare the rules of NCCL's tuner (libnccl-tuner-psm.so), and generate rules from measurements.
 
-    DATA is what a program of nccl-tests printed, or CSV with the columns op, bytes, ranks, nodes, algorithm, protocol, us. What it does
-    not say, options say.
+    DATA is the output of a program of nccl-tests, or CSV with the columns op, bytes, ranks, nodes, algorithm, protocol, us. Options give the
+    columns that are missing.
     """
 
 
@@ -42,16 +52,16 @@ def _bytes(_ctx: click.Context, _param: click.Parameter, value: str) -> int:
     unit = _UNITS.get(text[-1:], 1)
     number = text[:-1] if unit > 1 else text
     if not (number.isdecimal() and number.isascii()):
-        raise click.BadParameter(f"{value!r}: bytes such as 4096, 64K or 4M are meant")
+        raise click.BadParameter(f"{value!r}: expected a number of bytes such as 4096, 64K or 4M")
     return int(number) * unit
 
 
 def _data(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The arguments that name measurements."""
+    """The arguments that select measurements."""
     for name in ("nodes", "ranks", "channels"):
-        function = click.option(f"--{name}", type=int, help="Where DATA does not say it.")(function)
+        function = click.option(f"--{name}", type=int, help=f"The {name} of DATA without that column.")(function)
     for name in ("protocol", "algorithm", "op"):
-        function = click.option(f"--{name}", help="Where DATA does not say it.")(function)
+        function = click.option(f"--{name}", help=f"The {name} of DATA without that column.")(function)
     return click.argument("data", nargs=-1, required=True, type=_FILE)(function)
 
 
@@ -65,10 +75,13 @@ def _samples(data: Sequence[str], given: dict[str, Any]) -> list[Sample]:
 # ---- rules ----
 
 
-@command.command("check")
+@command.command("check", examples=("psmkit tune check rules.csv",))
 @click.argument("file", type=_FILE)
 def check(file: str) -> int:
-    """Read a file of rules as the plugin does. Exit status 1: a line is wrong."""
+    """Read a file of rules as the plugin does.
+
+    Exit status: 0 all rules are valid; 1 a line is wrong; 2 the file cannot be read.
+    """
     from psmkit.tune import RulesError, read
 
     try:
@@ -90,21 +103,26 @@ def _misses(rule: Rule, query: Query) -> str:
         everything = low == 0 and high == 2**64 - 1
         if not everything and (value < 0 or not low <= value <= high):
             upper = "" if high == 2**64 - 1 else str(high)
-            return f"is for {name} {low}..{upper}" + (", which this version of the table does not tell" * (value < 0))
+            return f"is for {name} {low}..{upper}" + (", which this version of the table does not have" * (value < 0))
     if rule.registered not in (-1, query.registered):
         return f"is for registered {rule.registered}"
     return ""
 
 
-@command.command("why")
+@command.command("why", examples=("psmkit tune why --op allreduce --bytes 4M --ranks 16 --nodes 2 --config rules.csv",))
 @click.option("--op", required=True, type=click.Choice(_OPS), help="The collective.")
-@click.option("--bytes", "size", required=True, callback=_bytes, help="As 4194304 or 4M.")
-@click.option("--ranks", required=True, type=click.IntRange(1))
-@click.option("--nodes", default=1, type=click.IntRange(1), help="[1]")
-@click.option("--pipe-ops", default=1, type=int, help="Operations of the group.  [1]")
-@click.option("--registered", default="0", type=click.Choice(("0", "1", "-1")), help="-1: tuners before v4.  [0]")
-@click.option("--nvl-domains", default=-1, type=int, help="-1: tuners before v5.  [-1]")
-@click.option("--offered", default="", help="What NCCL offers, as ring/simple,tree/ll.  [all]")
+@click.option("--bytes", "size", required=True, callback=_bytes, help="Bytes of the collective, such as 4194304 or 4M.")
+@click.option("--ranks", required=True, type=click.IntRange(1), help="Number of ranks.")
+@click.option("--nodes", default=1, type=click.IntRange(1), help="Number of nodes.  [1]")
+@click.option("--pipe-ops", default=1, type=int, help="Number of operations of the group.  [1]")
+@click.option(
+    "--registered",
+    default="0",
+    type=click.Choice(("0", "1", "-1")),
+    help="Whether the buffers are registered; -1 for tuners before v4.  [0]",
+)
+@click.option("--nvl-domains", default=-1, type=int, help="Number of NVLink domains; -1 for tuners before v5.  [-1]")
+@click.option("--offered", default="", help="The pairs that NCCL offers, such as ring/simple,tree/ll.  [all]")
 @click.option("--config", required=True, type=_FILE, help="The file of rules.")
 @_FORMAT
 def why(
@@ -119,14 +137,14 @@ def why(
     config: str,
     form: str,
 ) -> None:
-    """Which line decides for a collective, and why those before it do not."""
+    """Show which rule decides for a collective, and why the rules before it do not match."""
     from psmkit.tune import ALGORITHMS, PROTOCOLS, Query, decide, read
 
     pairs = tuple(pair for pair in offered.split(",") if pair)
     for pair in pairs:
         algorithm, _, protocol = pair.partition("/")
         if algorithm not in ALGORITHMS or protocol not in PROTOCOLS:
-            raise click.BadParameter(f"{pair!r}: a pair such as ring/simple is meant", param_hint="--offered")
+            raise click.BadParameter(f"{pair!r}: expected a pair such as ring/simple", param_hint="--offered")
     query = Query(op, size, ranks, nodes, nvl_domains, pipe_ops, int(registered), pairs)
     decision = decide(config, [query])[0]
     rules = read(config).rules
@@ -135,7 +153,9 @@ def why(
     for rule in rules:
         if rule.line == decision.line:
             break
-        passed.append((rule.line, _misses(rule, query) or "matches, and NCCL cannot run what it asks for here"))
+        passed.append(
+            (rule.line, _misses(rule, query) or "matches, but NCCL does not offer its algorithm and protocol here")
+        )
     if form == "json":
         reasons = [{"line": line, "reason": reason} for line, reason in passed]
         show(json.dumps({**asdict(decision), "query": asdict(query), "passed_over": reasons}, indent=2) + "\n")
@@ -147,7 +167,7 @@ def why(
         chosen = "NCCL's choice" if decision.algorithm == "default" else f"{decision.algorithm} {decision.protocol}"
         out += [f"  {chosen}, {channels}{chunk}", f"  by {config}:{decision.line}: {lines[decision.line - 1].strip()}"]
     else:
-        out.append("  NCCL decides: no rule holds")
+        out.append("  NCCL decides: no rule matches")
     out += [f"  line {line} {reason}" for line, reason in passed]
     show("\n".join(out) + "\n")
 
@@ -175,20 +195,31 @@ def _differences(first: str, second: str, shapes: Sequence[tuple[int, int]]) -> 
     return found
 
 
-@command.command("compare")
+@command.command(
+    "compare", examples=("psmkit tune compare old.csv new.csv", "psmkit tune compare old.csv new.csv --shape 16,2")
+)
 @click.argument("a", type=_FILE)
 @click.argument("b", type=_FILE)
-@click.option("--shape", "shapes", multiple=True, metavar="RANKS,NODES", help="Also these.  [those of the rules]")
+@click.option(
+    "--shape",
+    "shapes",
+    multiple=True,
+    metavar="RANKS,NODES",
+    help="Also compare this shape. Repeatable.  [the shapes of the rules]",
+)
 @_FORMAT
 def compare(a: str, b: str, shapes: tuple[str, ...], form: str) -> int:
-    """Where two files of rules decide differently. Exit status 1: somewhere."""
+    """Show where two files of rules decide differently.
+
+    Exit status: 0 they decide alike; 1 they differ; 2 a file cannot be read.
+    """
     from psmkit.tune import read
 
     wanted: set[tuple[int, int]] = set()
     for text in shapes:
         ranks, _, nodes = text.partition(",")
         if not (ranks.isdecimal() and nodes.isdecimal()):
-            raise click.BadParameter(f"{text!r}: RANKS,NODES such as 16,2 is meant", param_hint="--shape")
+            raise click.BadParameter(f"{text!r}: expected RANKS,NODES such as 16,2", param_hint="--shape")
         wanted.add((int(ranks), int(nodes)))
     for rule in (*read(a).rules, *read(b).rules):
         for r in rule.ranks:
@@ -224,11 +255,14 @@ def _model(samples: list[Sample]) -> Model:
     return fitted(samples)
 
 
-@command.command("fit")
+@command.command(
+    "fit",
+    examples=("psmkit tune fit all_reduce.txt --op allreduce --nodes 2", "psmkit tune fit data.csv --format json"),
+)
 @_data
 @_FORMAT
 def fit(data: tuple[str, ...], form: str, **given: Any) -> None:
-    """Latency and bandwidth of each algorithm and protocol, how well they fit, and for which sizes they hold."""
+    """Fit latency and bandwidth of each algorithm and protocol, with the quality of the fit and the sizes that it covers."""
     model = _model(_samples(data, given))
     if form == "json":
         show(json.dumps({"fits": [asdict(f) for f in model.fits], "left_out": model.left_out}, indent=2) + "\n")
@@ -260,23 +294,31 @@ def _shape(_ctx: click.Context, _param: click.Parameter, values: tuple[str, ...]
     for value in values:
         ranks, _, nodes = value.partition(",")
         if not (ranks.isdecimal() and nodes.isdecimal()) or not int(nodes) or not int(ranks):
-            raise click.BadParameter(f"{value!r}: RANKS,NODES such as 16,2 is meant")
+            raise click.BadParameter(f"{value!r}: expected RANKS,NODES such as 16,2")
         found.append((int(ranks), int(nodes)))
     return found
 
 
-@command.command("export")
+@command.command(
+    "export",
+    examples=(
+        "psmkit tune export data.csv -o rules.csv",
+        "psmkit tune export data.csv --toml --confidence 0.9 -o rules.toml",
+    ),
+)
 @_data
-@click.option("--csv", "form", flag_value="csv", default=True, help="As CSV.")
-@click.option("--toml", "form", flag_value="toml", help="As TOML.")
-@click.option("--confidence", type=click.FloatRange(0, 1), default=0.0, help="Leave out what is less sure.  [0]")
+@click.option("--csv", "form", flag_value="csv", default=True, help="Write CSV.  [default]")
+@click.option("--toml", "form", flag_value="toml", help="Write TOML.")
+@click.option(
+    "--confidence", type=click.FloatRange(0, 1), default=0.0, help="Leave out rules with less confidence.  [0]"
+)
 @click.option(
     "--extrapolate",
     "shapes",
     multiple=True,
     callback=_shape,
     metavar="RANKS,NODES",
-    help="A shape that was not measured.",
+    help="Also write rules for this shape, which was not measured. Repeatable.",
 )
 @_OUTPUT
 def export(
@@ -287,7 +329,7 @@ def export(
     output: str | None,
     **given: Any,
 ) -> None:
-    """Write the rules that follow from measurements. Sizes and shapes that were not measured are left to NCCL."""
+    """Generate rules from measurements. NCCL decides for sizes and shapes that were not measured."""
     from psmkit.tune import rules_of, to_csv, to_toml
 
     check_output(output, "rules")
@@ -296,11 +338,11 @@ def export(
     show((to_toml if form == "toml" else to_csv)(rules, head), output)
 
 
-@command.command("plot")
+@command.command("plot", examples=("psmkit tune plot data.csv -o data.html",))
 @_data
 @_OUTPUT
 def plot(data: tuple[str, ...], output: str | None, **given: Any) -> None:
-    """Draw size against time: an SVG where FILE ends so and one operation and shape was measured, else a page of HTML."""
+    """Plot time over size: an HTML page, or an SVG if FILE ends in .svg and DATA has one operation and shape."""
     from psmkit.model.errors import InputError
     from psmkit.tune import rules_of
     from psmkit.tune.plot import html, svg
@@ -321,22 +363,25 @@ def plot(data: tuple[str, ...], output: str | None, **given: Any) -> None:
             )
         )
     if not pictures:
-        raise InputError(data[0], "nothing can be drawn: each kind needs three sizes")
+        raise InputError(data[0], "nothing to plot: an algorithm and protocol needs at least three sizes")
     if output and output.endswith(".svg"):
         if len(pictures) > 1:
-            raise InputError(output, f"{len(pictures)} operations and shapes were measured: name a page, .html")
+            raise InputError(
+                output,
+                f"an SVG shows one operation and shape, but DATA has {len(pictures)}: name a FILE that ends in .html",
+            )
         show(pictures[0], output)
     else:
         show(html(", ".join(Path(path).name for path in data), pictures), output)
 
 
-@command.command("simulate")
+@command.command("simulate", examples=("psmkit tune simulate data.csv --config rules.csv",))
 @_data
 @click.option("--config", required=True, type=_FILE, help="The file of rules.")
 @_EXTRAPOLATE
 @_FORMAT
 def simulate(data: tuple[str, ...], config: str, extrapolate: bool, form: str, **given: Any) -> None:
-    """What a file of rules would make of the measured sizes: its time, and that of the best choice, by the model."""
+    """Predict the time of a file of rules for the measured sizes, and compare it with the best choice."""
     from psmkit.tune import Query, decide
 
     model = _model(_samples(data, given))

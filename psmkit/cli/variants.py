@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from psmkit.cli.command import Command
 from psmkit.cli.output import show, show_page, width
 from psmkit.model.errors import PsmkitError
 
@@ -23,12 +24,12 @@ class _NotBuiltError(PsmkitError):
     pass
 
 
-@click.command("variants")
-@click.option("--format", "form", type=click.Choice(("text", "json")), default="text", help="How to write it.  [text]")
+@click.command("variants", cls=Command, examples=("psmkit variants", "psmkit variants --format json"))
+@click.option("--format", "form", type=click.Choice(("text", "json")), default="text", help="Output format.  [text]")
 def command(form: str) -> None:
-    """Show the variants of the transports: the right ones, and wrong ones with what must be seen of them. Those of the net transport are net/NAME.
+    """List the variants of the transports: the correct ones, and broken ones with their expected symptoms.
 
-    `psmkit lab run --variant NAME` runs ranks by one of them, with `--nodes 2` where it is one of the net transport.
+    `psmkit lab run --variant NAME` runs ranks with a variant. Variants of the net transport are named net/NAME and need `--nodes 2`.
     """
     try:
         from psmkit.transport import net_variants, variants
@@ -57,7 +58,7 @@ def command(form: str) -> None:
     from psmkit.report.ranktable import fit
 
     page = Page(width(sys.stdout) if sys.stdout.isatty() else _WHOLE)
-    head = ["name", "", "finding", "what it does", "what must be seen"]
+    head = ["name", "", "finding", "what it does", "expected symptom"]
     table = [
         [
             name,

@@ -1,4 +1,4 @@
-"""What ranks ask of their runner: barriers, exchanges of bytes, reports. The state of it, without sockets.
+"""The runner's side of the bootstrap protocol: barriers, exchanges of bytes, reports. The state only, without sockets.
 
 Lines of text, from rank to runner and back; docs/lab.md has them all::
 
@@ -26,16 +26,16 @@ _PART = re.compile(r"(\d{1,6}):((?:[0-9a-f]{2})*)\Z")
 
 
 class ProtocolError(Exception):
-    """A rank sent what no rank sends, or at a moment when it may not."""
+    """A rank sent a message that is invalid, or invalid in its state."""
 
 
 @dataclass(slots=True)
 class RankState:
-    """What is known of a rank by what it has said."""
+    """The state of a rank, by its messages."""
 
     pid: int | None = None
     stage: str = ""
-    trouble: str = ""  # the first failure, told at once
+    trouble: str = ""  # the first failure, sent immediately
     waits: str | None = None  # "barrier connected": what it is blocked in
     failed: bool = False
     gone: bool = False
@@ -45,10 +45,10 @@ class RankState:
 
 
 class Bootstrap:
-    """Feeds on what ranks send and says what is sent to whom.
+    """Takes the messages of ranks and returns the answers.
 
     Args:
-        ranks: how many there are.
+        ranks: number of ranks.
     """
 
     def __init__(self, ranks: int) -> None:
@@ -61,7 +61,7 @@ class Bootstrap:
             Answers: to which rank, and the bytes.
 
         Raises:
-            ProtocolError: this is no message, or not its turn. The rank is as it was before the bad line.
+            ProtocolError: the message is invalid, or invalid in this state. The bad line leaves the state of the rank unchanged.
         """
         state = self.ranks[rank]
         state.buffer += data
@@ -75,7 +75,7 @@ class Bootstrap:
         return out
 
     def leave(self, rank: int) -> list[tuple[int, bytes]]:
-        """``rank`` takes part no longer: dead, ended, or turned away. Those who wait for it go on without it."""
+        """``rank`` has left: it died, ended, or was rejected. Ranks that wait for it continue without it."""
         state = self.ranks[rank]
         if state.gone:
             return []
@@ -83,7 +83,7 @@ class Bootstrap:
         return self._complete()
 
     def disagreement(self) -> str | None:
-        """What ranks wait for when nothing can come any more: all wait, and not for the same. None: all is well."""
+        """The deadlock when all ranks wait, and not for the same thing. None: there is no deadlock."""
         waiting = {i: s.waits for i, s in enumerate(self.ranks) if not s.gone}
         if not waiting or None in waiting.values() or len(set(waiting.values())) < 2:
             return None
@@ -94,7 +94,7 @@ class Bootstrap:
         try:
             text = line.decode("utf-8")
         except UnicodeDecodeError:
-            raise ProtocolError(f"no text: {line[:40]!r}") from None
+            raise ProtocolError(f"not UTF-8: {line[:40]!r}") from None
         word, _, rest = text.partition(" ")
         if state.waits is not None:
             raise ProtocolError(f"{word[:20]!r} while it waits in {state.waits}")
@@ -102,7 +102,7 @@ class Bootstrap:
             case "hello":
                 mine, _, pid = rest.partition(" ")
                 if mine != str(rank) or not pid.isdecimal() or len(pid) > 10:
-                    raise ProtocolError(f"it says hello as {rest[:40]!r}, it is rank {rank}")
+                    raise ProtocolError(f"bad hello {rest[:40]!r}, expected rank {rank}")
                 state.pid = int(pid)
             case "stage":
                 state.stage = self._name(rest)
@@ -113,7 +113,7 @@ class Bootstrap:
             case "barrier":
                 name, _, failed = rest.partition(" ")
                 if failed not in ("0", "1"):
-                    raise ProtocolError(f"barrier {name[:40]!r} with {failed[:20]!r}; 0 or 1 is meant")
+                    raise ProtocolError(f"barrier {name[:40]!r} with {failed[:20]!r}, expected 0 or 1")
                 state.failed = failed == "1"
                 state.waits = f"barrier {self._name(name)}"
                 return self._complete()
@@ -124,11 +124,11 @@ class Bootstrap:
                 state.waits = f"exchange {self._name(name)}"
                 return self._complete()
             case _:
-                raise ProtocolError(f"no message begins with {word[:20]!r}")
+                raise ProtocolError(f"unknown message {word[:20]!r}")
         return []
 
     def _complete(self) -> list[tuple[int, bytes]]:
-        """The answers, if all that are there wait for the same."""
+        """The answers, once all remaining ranks wait for the same thing."""
         here = [i for i, s in enumerate(self.ranks) if not s.gone]
         waits = {self.ranks[i].waits for i in here}
         if len(waits) != 1 or (what := waits.pop()) is None:
@@ -149,13 +149,13 @@ class Bootstrap:
 
     def _name(self, text: str) -> str:
         if not _NAME.match(text):
-            raise ProtocolError(f"{text[:40]!r} is no name")
+            raise ProtocolError(f"bad name {text[:40]!r}")
         return text
 
     def _part(self, text: str) -> tuple[int, str]:
         found = _PART.match(text)
         if not found or int(found[1]) >= len(self.ranks):
-            raise ProtocolError(f"{text[:40]!r} is nothing for a rank: RANK:HEX is meant")
+            raise ProtocolError(f"bad part {text[:40]!r} of an exchange, expected RANK:HEX")
         return int(found[1]), found[2]
 
     @staticmethod
@@ -165,5 +165,7 @@ class Bootstrap:
         except ValueError:
             report = None
         if not isinstance(report, dict) or count >= MAX_REPORTS:
-            raise ProtocolError(f"a report that is no JSON object, or one too many: {text[:60]!r}")
+            raise ProtocolError(
+                f"a report that is not a JSON object, or more than {MAX_REPORTS} reports: {text[:60]!r}"
+            )
         return report

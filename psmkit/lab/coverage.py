@@ -1,4 +1,4 @@
-"""Which CUDA functions hostcuda provides, and which a library needs."""
+"""The CUDA functions that hostcuda provides, and those that a library needs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _AREAS = (
 
 @dataclass(frozen=True, slots=True)
 class Area:
-    """How many functions of an area of a library there are, and how many are provided."""
+    """The number of functions in an area of a library, and how many of them are provided."""
 
     library: str
     area: str
@@ -115,7 +115,7 @@ def needs(path: Path) -> list[Need]:
     known = _by_name(sonames)
     linked = {name for name in binary.undefined if name in known}
     found = [_need(name, "linked", known[name]) for name in sorted(linked)]
-    # A runtime function that is asked for by name is a rarity; its own name also stands in messages about it.
+    # Programs rarely look up a runtime function by name; its name is also part of messages about it.
     named = {t for t in _words(binary.texts) if t in known and any(f.library != "rt" for f in known[t])}
     found += [_need(name, "named", [f for f in known[name] if f.library != "rt"]) for name in sorted(named - linked)]
     return found

@@ -1,4 +1,4 @@
-"""The emulated CUDA for Python: where it lies, how a child process gets it, and a small cffi face for tests.
+"""The emulated CUDA for Python: its location, the environment of a child process that uses it, and a small cffi face for tests.
 
 ``Face`` calls the functions of any library with CUDA's ABI, emulated or real, by the prototypes of ``api.def``.
 """
@@ -27,7 +27,7 @@ _TREE = Path(__file__).parents[2] / "csrc" / "cuda"
 
 
 class LabError(PsmkitError):
-    """The lab cannot do what it was asked for."""
+    """The lab cannot do what the caller asks for."""
 
 
 class CudaError(Exception):
@@ -39,7 +39,7 @@ class CudaError(Exception):
 
 
 def folder() -> Path:
-    """Where the emulated libraries lie. PSM_HOSTCUDA_DIR points elsewhere, for other builds of them.
+    """The folder of the emulated libraries. PSM_HOSTCUDA_DIR names another build.
 
     Raises:
         LabError: they were not built.
@@ -77,12 +77,12 @@ def environment(base: Mapping[str, str] | None = None) -> dict[str, str]:
 
 
 def declarations(library: str) -> Iterator[str]:
-    """C declarations of what can be called in one of LIBRARIES: functions whose types are known."""
+    """C declarations of the functions in one of LIBRARIES whose types are known."""
     return apidef.declarations(functions(), apidef.types(_data), library)
 
 
 def _made(library: str) -> Any:
-    """What the build has made of the declarations, which takes a seventh of a second; None: nothing, or of others."""
+    """The declarations that the build compiled, which saves a seventh of a second; None: there are none, or outdated ones."""
     try:
         path = folder() / f"face_{library}.py"
     except LabError:
@@ -110,7 +110,7 @@ class Face:
     """The functions of one CUDA library as attributes; ``face.ok.cudaMalloc(...)`` raises CudaError unless it returns 0.
 
     Args:
-        library: a key of LIBRARIES, which says which prototypes hold.
+        library: a key of LIBRARIES; it selects the prototypes.
         path: the library to load, or the emulated one.
     """
 

@@ -1,7 +1,8 @@
-"""What the lab reads of ELF files: symbols, texts, fault sites."""
+"""Reads ELF files for the lab: symbols, texts, fault sites."""
 
 from __future__ import annotations
 
+import mmap
 import struct
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,8 +10,9 @@ from typing import Any
 
 from psmkit.lab.cuda import LabError
 
-__all__ = ["Binary", "Site", "read"]
+__all__ = ["NO_PYELFTOOLS", "Binary", "Site", "actions", "read", "sites"]
 
+NO_PYELFTOOLS = "reading ELF files needs pyelftools: pip install 'psmkit[lab]'"
 # struct psm_site_entry of csrc/base/fault.h.
 _SITE = struct.Struct("<4I64s176s")
 _SITE_MAGIC = 0x45544953
@@ -42,18 +44,51 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class Binary:
-    """An ELF file: names of needed libraries, undefined symbols, exported functions, constant data, fault sites."""
+    """An ELF file: names of needed libraries, undefined symbols, exported functions, constant data."""
 
     needed: tuple[str, ...]
     undefined: frozenset[str]
     defined: frozenset[str]
     texts: tuple[bytes, ...]
-    sites: tuple[Site, ...]
 
 
 def actions(mask: int) -> tuple[str, ...]:
-    """The names of fault actions in a mask of PSM_FAULT_CAN bits."""
+    """The names of the fault actions in a mask of PSM_FAULT_CAN bits."""
     return tuple(name for bit, name in enumerate(_ACTIONS) if bit and mask >> bit & 1)
+
+
+_NAME = b"psm_sites\0"
+# The fields of a 64-bit little-endian ELF file that lead to a section by its name.
+_SECTIONS = struct.Struct("<40xQ10x3H")  # offset of the table; size of an entry, number of entries, which has the names
+_SECTION = struct.Struct("<I20x2Q")  # name, offset, size
+
+
+def sites(path: Path) -> tuple[Site, ...]:
+    """The fault sites in an ELF file. Needs no pyelftools.
+
+    Raises:
+        LabError: it is no ELF file that psmkit can read, or it is damaged.
+    """
+    try:
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            return _sites_of(data, path)
+    except OSError as error:
+        raise LabError(f"cannot read the fault sites of {path}: {error.strerror}") from None
+    except ValueError:  # mmap, of an empty file
+        raise LabError(f"{path}: not an ELF file: it is empty") from None
+
+
+def _sites_of(data: mmap.mmap, path: Path) -> tuple[Site, ...]:
+    if data[:6] != b"\x7fELF\x02\x01" or len(data) < _SECTIONS.size:
+        raise LabError(f"{path}: not an ELF file of this machine, so it has no fault sites to read")
+    begin, size, count, names = _SECTIONS.unpack_from(data)
+    try:
+        table = [_SECTION.unpack_from(data, begin + number * size) for number in range(count)]
+        texts = table[names][1] if table else 0
+        found = [part for part in table if data[texts + part[0] : texts + part[0] + len(_NAME)] == _NAME]
+    except (struct.error, IndexError):
+        raise LabError(f"{path}: damaged: its table of sections ends beyond the file") from None
+    return tuple(site for _, at, length in found for site in _sites(data[at : at + length], path))
 
 
 def _sites(data: bytes, path: Path) -> list[Site]:
@@ -82,7 +117,7 @@ def read(path: Path) -> Binary:
     """Read an ELF file.
 
     Raises:
-        LabError: it is none, it is damaged, or pyelftools is missing.
+        LabError: it is no ELF file, it is damaged, or pyelftools is missing.
     """
     try:
         from elftools.common.exceptions import ELFError
@@ -90,7 +125,7 @@ def read(path: Path) -> Binary:
         from elftools.elf.elffile import ELFFile
         from elftools.elf.sections import SymbolTableSection
     except ImportError:
-        raise LabError("reading ELF files needs pyelftools: pip install 'psmkit[lab]'") from None
+        raise LabError(NO_PYELFTOOLS) from None
     try:
         with path.open("rb") as file:
             elf = ELFFile(file)
@@ -98,7 +133,6 @@ def read(path: Path) -> Binary:
             undefined: set[str] = set()
             defined: set[str] = set()
             texts: list[bytes] = []
-            sites: list[Site] = []
             for section in elf.iter_sections():
                 if isinstance(section, DynamicSection):
                     tags: list[Any] = list(section.iter_tags("DT_NEEDED"))
@@ -107,8 +141,6 @@ def read(path: Path) -> Binary:
                     undefined |= {s.name for s in section.iter_symbols() if s["st_shndx"] == "SHN_UNDEF" and s.name}
                     if section.name == ".dynsym":
                         defined |= {s.name for s in section.iter_symbols() if s["st_shndx"] != "SHN_UNDEF" and s.name}
-                elif section.name == "psm_sites":
-                    sites += _sites(section.data(), path)
                 elif (
                     section.name.startswith((".rodata", ".data.rel.ro", ".data"))
                     and section["sh_type"] == "SHT_PROGBITS"
@@ -116,4 +148,4 @@ def read(path: Path) -> Binary:
                     texts.append(section.data())
     except ELFError as error:
         raise LabError(f"{path}: not an ELF file that can be read: {error}") from None
-    return Binary(tuple(needed), frozenset(undefined), frozenset(defined), tuple(texts), tuple(sites))
+    return Binary(tuple(needed), frozenset(undefined), frozenset(defined), tuple(texts))

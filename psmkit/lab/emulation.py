@@ -1,4 +1,4 @@
-"""A child process on emulated CUDA: what it sees, what goes wrong in it on purpose, and what it leaves for the reader."""
+"""A child process on emulated CUDA: its environment, its faults, and the records that it leaves."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ class Calls:
 
 @dataclass(frozen=True, slots=True)
 class Emulation:
-    """How child processes see CUDA. Their records stay in ``folder`` after they ended, however they ended.
+    """How child processes see CUDA. Their records stay in ``folder`` after they end, in whatever way.
 
     Args:
-        folder: where the processes write their record files; made if need be, for this user only.
+        folder: where the processes write their record files; created for this user only.
         topology: a file as ``psmkit lab topology`` writes it; None: one node of 8 GPUs behind an NVSwitch.
         node: which node's GPUs the process has.
         strict: device memory cannot be touched by the host, as on a GPU.
         inline: short work on an idle stream runs in the calling thread.
         host_functions: how many host functions may run at a time; CUDA allows both.
-        sanitize: what is done about wrong handles and addresses: nothing, a report, a report and an error.
-        leaks: report what is left at the end of a process.
+        sanitize: the reaction to wrong handles and addresses: none, a report, a report and an error.
+        leaks: report what a process does not release.
         faults: faults on purpose, as PSM_FAULTS takes them (docs/faults.md).
-        stall_report: seconds after which a stream that does not move is told; 0: never.
+        stall_report: seconds after which a stalled stream is reported; 0: never.
     """
 
     folder: Path
@@ -110,5 +110,5 @@ class Emulation:
         return sorted(found, key=lambda c: (c.pid, c.function))
 
     def reports(self) -> list[Report]:
-        """What the handle sanitizer reported, in order of time for each process."""
+        """The reports of the handle sanitizer, in order of time for each process."""
         return reports(self.folder)

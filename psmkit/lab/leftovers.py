@@ -1,4 +1,4 @@
-"""What processes leave behind: files in /dev/shm, and processes they have started."""
+"""Leftovers of processes: files in /dev/shm, and processes that they started."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ __all__ = [
 STOPPED = frozenset("Tt")  # states of a process: by a signal, by a debugger
 _SHM = Path("/dev/shm")
 _RUN_FOLDER = re.compile(r"psm-lab-(\d{1,10})-(\d{1,20})-\w+")
-_PATIENCE = 0.5  # seconds that others have to clean up after themselves
+_PATIENCE = 0.5  # seconds for other processes to clean up
 
 
 class Memory:
-    """Files in /dev/shm as they are now; what comes later and is in nobody's use was left behind.
+    """A snapshot of /dev/shm; files that appear later and that no process uses are leftovers.
 
     Other jobs of the same user may run meanwhile. Their files are not taken for ours: a living process has them open or mapped,
     or they go away by themselves while those of dead ranks stay.
@@ -86,12 +86,12 @@ def _processes() -> Iterable[int]:
 
 
 def run_folder() -> str:
-    """How the folder of a run's named shared memory begins: it names the process that runs it."""
+    """The prefix of the folder for a run's shared memory: it names the process of the runner."""
     return f"psm-lab-{os.getpid()}-{_start_time(os.getpid())}-"
 
 
 def run_folders(folder: Path = _SHM) -> list[tuple[Path, int, bool]]:
-    """The folders of runs of this user: path, the process that runs it, whether that lives."""
+    """The folders of this user's runs: path, process of the runner, whether it is alive."""
     found = []
     with contextlib.suppress(OSError):
         for entry in sorted(os.scandir(folder), key=lambda e: e.name):
@@ -105,13 +105,13 @@ def run_folders(folder: Path = _SHM) -> list[tuple[Path, int, bool]]:
 
 
 def _start_time(pid: int) -> int:
-    """In clock ticks after the boot; 0: the process is gone."""
+    """The start time in clock ticks since boot; 0: the process is gone."""
     fields = _stat(pid)
     return int(fields[20]) if len(fields) > 20 and fields[1] not in "ZX" else 0
 
 
 def state_of(pid: int) -> str:
-    """The state of a process as /proc tells it, one letter; empty: it is gone."""
+    """The state of a process in /proc, one letter; empty: it is gone."""
     fields = _stat(pid)
     return fields[1] if fields else ""
 
@@ -122,7 +122,7 @@ def _stat(pid: int) -> list[str]:
         text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except OSError:
         return []
-    # The name stands in parentheses and may hold anything.
+    # The name is in parentheses and can contain anything.
     name, _, rest = text.partition("(")[2].rpartition(")")
     return [name, *rest.split()]
 
@@ -138,7 +138,7 @@ def in_sessions(sessions: Iterable[int]) -> list[tuple[int, int, str]]:
 
 
 def end_sessions(sessions: Iterable[int]) -> list[tuple[int, int, str]]:
-    """Kill what still lives in sessions that this process made, and say what it was."""
+    """Kill the living processes in sessions that this process created, and return them."""
     wanted = set(sessions)
     found = in_sessions(wanted)
     for pid, _, _ in found:

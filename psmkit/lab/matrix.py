@@ -1,4 +1,4 @@
-"""Which cases are run to show that data is right everywhere: all combinations of some axes, or a few that hold every pair."""
+"""Test cases for the data path: all combinations of some axes, or a few that cover every pair of values."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MOST = {16: 4 * M}  # bytes per peer, by ranks: memory is for 2 x ranks x ranks
 
 
 def all_cases(ranks: int, axes: Mapping[str, Sequence[Any]] = AXES, base: Case | None = None) -> list[Case]:
-    """Every combination of the axes that so many ranks have room for."""
+    """Every combination of the axes that fits into the memory of this number of ranks."""
     base = base or Case()
     rows = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
     fit = [row for row in rows if row.get("size", 0) <= _MOST.get(ranks, 1 << 40)]
@@ -33,7 +33,7 @@ def all_cases(ranks: int, axes: Mapping[str, Sequence[Any]] = AXES, base: Case |
 
 
 def pairwise(axes: Mapping[str, Sequence[Any]], seed: int) -> list[dict[str, Any]]:
-    """Rows such that every two values of two axes meet in one; the same for the same seed. Greedy: few rows, not the fewest."""
+    """Rows that cover every pair of values of two axes; the same for the same seed. Greedy: few rows, not the fewest."""
     chance, names = random.Random(seed), list(axes)
     open_pairs = {((a, va), (b, vb)) for a, b in itertools.combinations(names, 2) for va in axes[a] for vb in axes[b]}
 
@@ -63,7 +63,7 @@ class Strike:
 
     @property
     def text(self) -> str:
-        """As PSM_FAULTS takes it. What is published once is covered by the next: such a fault strikes always."""
+        """The text for PSM_FAULTS. The next publish hides a lost one, so a fault of publish fires always."""
         always = self.site.endswith(".publish") and self.action in ("drop", "corrupt")
         return f"{self.site}:{self.action},rank={self.rank},nth={'1+' if always else '1'}"
 
@@ -73,7 +73,7 @@ _STOP = "kill=SIGSTOP"
 
 
 def strikes(sites: Sequence[Site], ranks: int = 2) -> Iterator[Strike]:
-    """Every action at every site in each rank, once: with zero-copy where the site is on that way."""
+    """Every action at every site in each rank, once; with zero-copy for the sites on that path."""
     for site in sites:
         registered = "register" in site.name
         case = Case(size=256 * K, zero_copy="registered" if registered else "never")

@@ -7,12 +7,12 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from psmkit.lab import nccl_ras, runner, transfer, words
+from psmkit.lab import faults, nccl_ras, programs, runner, transfer, words
 from psmkit.lab.cuda import LabError
 from psmkit.lab.emulation import Emulation
 from psmkit.lab.nccl_library import Library
@@ -42,27 +42,27 @@ OPS = ("sum", "prod", "max", "min", "avg")
 MEMORIES = ("cuda", "nccl")
 _VARIABLE = re.compile(r"[A-Z][A-Z0-9_]*\Z")
 _RAS_FILE = "ras.txt"
-_NAMES = 4  # functions of a crash that a line tells
+_NAMES = 4  # functions of a crash in one line
 
 
 @dataclass(frozen=True, slots=True)
 class NcclCase:
-    """One case: what all ranks do with a new communicator. The names are the keys that psm_nccl_rank reads.
+    """One case: what all ranks do with a new communicator. The fields are the keys that psm_nccl_rank reads.
 
     Args:
         name: in results; no blanks.
         pattern: who sends to whom, or which collective.
         size: bytes per peer; of a rank's part of a collective; with ``random`` the most.
-        iters: groups or collectives, one after the other. The first one sets connections up; 0: the communicator begins and ends.
+        iters: groups or collectives, in sequence. The first one sets up the connections; 0: the communicator is only created and destroyed.
         type: of the elements.
         op: of a reduction.
         root: of a broadcast or reduce.
         app_stream: the stream of the calls: ``legacy``, ``blocking``, ``nonblocking``.
         memory: where buffers are from: ``cuda`` (cudaMalloc), ``nccl`` (ncclMemAlloc).
         registered: 1: buffers are registered with the communicator.
-        blocking: 0: the communicator does not block; what it is about is asked for.
+        blocking: 0: the communicator does not block; the rank polls its state.
         seed: of data and of ``random``.
-        shorter: sends, or the part of a collective, have so many bytes less.
+        shorter: number of bytes by which sends, or the part of a collective, are shorter.
         skip: ``send`` or ``recv``: these, or the collective, are left out in the last iteration.
         device: of the rank; None: its number on its node.
         keep: 1: the communicator stays for the next case, which says the same of device and blocking.
@@ -110,7 +110,7 @@ KEYS: dict[str, tuple[str, ...] | None] = {  # None: a number
 
 
 def differ(texts: Iterable[str]) -> dict[int, dict[str, str]]:
-    """What single ranks do otherwise, of texts such as ``rank=1,skip=recv`` or ``rank=1,NCCL_BUFFSIZE=65536``.
+    """The settings of single ranks, from texts such as ``rank=1,skip=recv`` or ``rank=1,NCCL_BUFFSIZE=65536``.
 
     Names in capitals are environment variables, others are keys of a case.
 
@@ -124,7 +124,7 @@ def differ(texts: Iterable[str]) -> dict[int, dict[str, str]]:
         for part in text.split(","):
             key, equal, value = (word.strip() for word in part.partition("="))
             if not equal:
-                raise LabError(f"--differ {text!r}: {part!r}; KEY=VALUE is meant")
+                raise LabError(f"--differ {text!r}: {part!r}, expected KEY=VALUE")
             if key == "rank" and value.isdecimal():
                 rank = int(value)
             elif _VARIABLE.match(key):
@@ -135,26 +135,21 @@ def differ(texts: Iterable[str]) -> dict[int, dict[str, str]]:
                 changes[key] = value
             else:
                 raise LabError(
-                    f"--differ {text!r}: {part!r} is not known; rank=N, an environment variable, and one of {', '.join(KEYS)} are meant"
+                    f"--differ {text!r}: unknown setting {part!r}, expected rank=N and an environment variable or one of {', '.join(KEYS)}"
                 )
         if rank is None or not changes:
-            raise LabError(f"--differ {text!r}: rank=N and what differs there are meant, such as rank=1,skip=recv")
+            raise LabError(f"--differ {text!r}: expected rank=N and a setting, such as rank=1,skip=recv")
         out.setdefault(rank, {}).update(changes)
     return out
 
 
 def program() -> Path:
-    """The rank program. PSM_DIR points elsewhere, for other builds of it.
+    """The rank program of ``psmkit lab nccl``. PSM_DIR names another build.
 
     Raises:
         LabError: it was not built.
     """
-    place = Path(os.environ.get("PSM_DIR") or Path(__file__).parents[1] / "psm").absolute() / "bin" / "psm_nccl_rank"
-    if not os.access(place, os.X_OK):
-        raise LabError(
-            f"no rank program {place}: build it with `make setup`, or install a psmkit wheel for this system"
-        )
-    return place
+    return programs.find("psm_nccl_rank")
 
 
 def start(
@@ -172,39 +167,43 @@ def start(
     environment: Mapping[str, str] | None = None,
     debug: str = "INFO",
     stacks: bool = True,
+    watch: Callable[[int, str], None] | None = None,
 ) -> transfer.LabRun:
-    """Run cases on so many ranks of a NCCL library, and write the result into a folder, as ``transfer.start`` does.
+    """Run cases on ranks of a NCCL library, and write the result into a folder, as ``transfer.start`` does.
 
     Args:
         library: as ``nccl_library.find`` gives it.
         cases: one after the other, by the same processes.
-        ranks: how many, the same number on each node.
+        ranks: number of ranks, the same on each node.
         folder: where logs, output, records, stacks, the RAS answer and result.json go; new or empty.
-        gpus: a node; None: as many as ranks are on it.
-        nodes: how many are pretended (NCCL_HOSTID).
+        gpus: GPUs of a node; None: one for each of its ranks.
+        nodes: number of emulated nodes (NCCL_HOSTID).
         machine: the GPUs; None: ``gpus`` behind an NVSwitch.
-        deadline: seconds for all of it.
-        differs: by rank, keys of the case and environment variables that are different there.
-        emulation: how the ranks see CUDA; its folder, topology and node are set here.
+        deadline: seconds for the whole run.
+        differs: by rank, keys of the case and environment variables that differ on it.
+        emulation: how the ranks see CUDA; this function sets folder, topology and node.
         environment: variables of the ranks, before ``differs``.
         debug: level of the logs.
-        stacks: take stacks of the ranks that are there when the deadline passes.
+        stacks: collect the stacks of the ranks that have not ended when the deadline passes.
+        watch: is called with the rank and the stage that it enters, or ``ended``.
 
     Raises:
-        LabError: the run could not be begun.
+        LabError: the run could not start.
     """
     changes = dict(differs or {})
     if ranks < 1 or not cases or ranks % nodes:
         raise LabError(
-            f"{ranks} ranks on {nodes} nodes with {len(cases)} cases: as many ranks on each node, and a case, are meant"
+            f"{ranks} ranks on {nodes} nodes with {len(cases)} cases: a run needs a case, and every node the same number of ranks"
         )
     if beyond := [rank for rank in changes if rank >= ranks]:
-        raise LabError(f"rank {beyond[0]} is to differ, and there are {ranks} ranks")
+        raise LabError(f"--differ names rank {beyond[0]}, but the run has ranks 0 to {ranks - 1}")
     each = ranks // nodes
     host = machine or Machine(gpus or each, nodes)
     if each > host.gpus:
-        raise LabError(f"{each} ranks on a node with {host.gpus} GPUs: NCCL wants a GPU for each rank")
+        raise LabError(f"{each} ranks on a node with {host.gpus} GPUs: NCCL needs a GPU for each rank")
     executable = program()
+    chosen = dict(environment or {})
+    asked = _asked(chosen, changes, emulation, library, ranks)
     transfer.fresh(folder)
     for name in ("cases", "logs"):
         (folder / name).mkdir()
@@ -220,7 +219,7 @@ def start(
         (folder / "cases" / f"rank-{rank}.txt").write_text("".join(line + "\n" for line in mine))
     port = nccl_ras.free_port()
     common = {
-        # The pretended GPUs, and no hardware that the machine may have.
+        # The emulated GPUs, and none of the hardware of this machine.
         "NCCL_TOPO_FILE": str((folder / "topology.xml").absolute()),
         "NCCL_SOCKET_IFNAME": "lo",
         "NCCL_IB_DISABLE": "1",
@@ -230,7 +229,6 @@ def start(
         "NCCL_DEBUG_SUBSYS": "ALL",
     }
     given = {k: v for k, v in os.environ.items() if k.startswith("NCCL_")}
-    chosen = dict(environment or {})
 
     def of_rank(rank: int) -> dict[str, str]:
         env = replace(lab, node=rank // each).environment(rank) | common | given
@@ -248,7 +246,7 @@ def start(
             (folder / "ras").mkdir(exist_ok=True)
             (folder / "ras" / _RAS_FILE).write_text(text)
 
-    # What is named in the run's own folder is told exactly; NCCL's own files are looked at apart.
+    # Leftovers in the run's own folder are exact; NCCL's own files are checked separately.
     shared = Path(tempfile.mkdtemp(prefix="psm-lab-", dir="/dev/shm"))
     job = runner.Job(
         ranks,
@@ -263,14 +261,14 @@ def start(
         look=look,
     )
     try:
-        outcome = runner.run(job)
+        outcome = runner.run(job, watch)
     finally:
         shutil.rmtree(shared, ignore_errors=True)
         reaped, unknown = memory.reap((folder / "logs").iterdir())
     if all(rank.state == "good" for rank in outcome.ranks):
         outcome.shared_memory += reaped  # nobody died: NCCL has forgotten them
     _crashes(folder, outcome, library)
-    # Beside the logs: who reads these reads that, too.
+    # Beside the logs: an analysis of these reads it.
     (folder / "logs" / words.FILE).write_text("".join(line + "\n" for line in words.lines(outcome)))
     settings: dict[str, Any] = {
         "kind": "nccl",
@@ -285,6 +283,7 @@ def start(
         "faults": lab.faults,
         "differs": {str(k): dict(v) for k, v in changes.items()},
         "reaped": reaped,
+        "idle": faults.idle(asked, folder),
         "unknown": unknown if debug == "WARN" else [],  # from INFO on logs name all that is the run's
     }
     done = transfer.LabRun(folder, [case.line() for case in cases], outcome, settings)
@@ -292,25 +291,42 @@ def start(
     return done
 
 
+def _asked(
+    chosen: Mapping[str, str],
+    changes: Mapping[int, Mapping[str, str]],
+    emulation: Emulation | None,
+    library: Library,
+    ranks: int,
+) -> list[faults.Fault]:
+    """The faults of a run, which exist: of all ranks, then of single ones that have PSM_FAULTS of their own."""
+    common = chosen.get("PSM_FAULTS", emulation.faults if emulation else "")
+    texts = {common, *(own["PSM_FAULTS"] for own in changes.values() if "PSM_FAULTS" in own)} - {""}
+    if not texts:
+        return []
+    values = [v for k, v in (os.environ | chosen).items() if k.startswith("NCCL_") and k.endswith("_PLUGIN")]
+    known = faults.sites(library.path, *(Path(value) for value in values))
+    return [fault for text in sorted(texts) for fault in faults.check(text, known, ranks)]
+
+
 def _crashes(folder: Path, outcome: runner.Outcome, library: Library) -> None:
-    """Turn the stacks that crashed ranks wrote down themselves into what gdb would have told of them."""
+    """Turn the stacks that crashed ranks wrote into the format of gdb."""
     symbols: Symbols | None = None
     for rank in outcome.ranks:
         own = folder / "stacks" / f"rank-{rank.rank}.own.txt"
         if rank.state != "died" or not own.exists():
             continue
         symbols = symbols or Symbols(library.path)
-        told = folder / "stacks" / f"rank-{rank.rank}.crash.txt"
+        written = folder / "stacks" / f"rank-{rank.rank}.crash.txt"
         title = f"rank {rank.rank}, process {rank.pid}, stage {rank.stage or 'unknown'}: {rank.text}"
         stack = crash(own.read_text(errors="replace"), symbols, library.path, rank.pid)
-        told.write_text(f"{title}\n\n{stack}")
+        written.write_text(f"{title}\n\n{stack}")
         names = [name for name in re.findall(r" in (\w+) \(\)", stack) if name != "??"]
         if names:
             rank.text += f": {' < '.join(names[:_NAMES])}"
         own.unlink()
-        rank.stacks.append(str(told))
+        rank.stacks.append(str(written))
     with contextlib.suppress(OSError):
-        (folder / "stacks").rmdir()  # where nobody had anything to tell
+        (folder / "stacks").rmdir()  # if it is empty
 
 
 def _of_rank(case: NcclCase, device: int, changes: Mapping[str, str]) -> str:

@@ -1,4 +1,4 @@
-"""Which NCCL library a run is about, and whether emulated CUDA can serve it."""
+"""Finds the NCCL library of a run, and checks whether it can run on emulated CUDA."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ _EMULATED = (12, 13)
 # From 11.7 on the static CUDA runtime runs a keyed self-test of the driver, which emulated CUDA does not imitate.
 _SELF_TEST = (11, 7)
 _HOW = (
-    "link NCCL to the shared CUDA runtime: `make -j src.build CUDARTLIB=cudart` in its tree (docs/linking.md), and give that "
-    "build/lib here"
+    "link NCCL to the shared CUDA runtime: `make -j src.build CUDARTLIB=cudart` in its tree (docs/linking.md), and give its "
+    "build/lib to --lib"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """A NCCL library that emulated CUDA can serve.
+    """A NCCL library that can run on emulated CUDA.
 
     Attributes:
         path: the file.
-        version: of NCCL, as ``2.26.6``; empty where the file does not tell.
+        version: of NCCL, as ``2.26.6``; empty if it is unknown.
         cuda: of the CUDA that it was compiled with.
         cudart: how it has its CUDA runtime: ``shared 12``, ``static 11.0``.
         missing: functions that it is linked to, and that answer "not supported".
@@ -45,12 +45,12 @@ def find(place: Path) -> Library:
     """The NCCL library at ``place``: a file, or a folder with a libnccl.so.2 or libnccl.so.
 
     Raises:
-        LabError: there is none, or emulated CUDA cannot serve it; the text says what to do.
+        LabError: there is none, or it cannot run on emulated CUDA; the text says what to do.
     """
     path = _file(place)
     binary = elf.read(path)
     if "ncclCommInitRank" not in binary.defined:
-        raise LabError(f"{path} is no NCCL library: it defines no ncclCommInitRank")
+        raise LabError(f"{path} is not a NCCL library: it does not define ncclCommInitRank")
     version, cuda = "", (0, 0)
     for text in binary.texts:
         if match := _VERSION.search(text):
@@ -65,13 +65,11 @@ def find(place: Path) -> Library:
     # A library that the loader finds cudart for by other means has its functions undefined.
     if not shared and not any(name.startswith("cudaMalloc") for name in binary.undefined):
         if not version:
-            raise LabError(
-                f"{path} has the CUDA runtime linked in statically, and does not tell of which version: {_HOW}"
-            )
+            raise LabError(f"{path} links the CUDA runtime statically, and its version is unknown: {_HOW}")
         if cuda >= _SELF_TEST:
             raise LabError(
-                f"{about} has the CUDA runtime linked in statically. From CUDA 11.7 on that runtime tests the driver in a way that emulated "
-                f"CUDA does not imitate, so stock binaries for CUDA 12 and 13 cannot run here: {_HOW}. The stock binary that runs is that of "
+                f"{about} links the CUDA runtime statically. From CUDA 11.7 on, that runtime runs a self-test of the driver that emulated "
+                f"CUDA does not support, so stock binaries for CUDA 12 and 13 cannot run here: {_HOW}. The stock binary that runs is that of "
                 "the package nvidia-nccl-cu11 2.21.5"
             )
         return Library(path, version, _dotted(cuda), f"static {_dotted(cuda)}", ())
@@ -89,9 +87,9 @@ def _file(place: Path) -> Path:
     if place.is_file():
         return place.absolute()
     if not place.is_dir():
-        raise LabError(f"{place}: there is no such file or folder; a libnccl.so, or the folder of one, is meant")
+        raise LabError(f"{place}: no such file or folder, expected a libnccl.so or its folder")
     for folder in (place, place / "lib", place / "build" / "lib"):
         for pattern in ("libnccl.so.2", "libnccl.so", "libnccl.so.*"):
             if found := sorted(folder.glob(pattern)):
                 return found[0].absolute()
-    raise LabError(f"{place}: there is no libnccl.so, neither in its lib nor in its build/lib")
+    raise LabError(f"{place}: no libnccl.so in it, in lib or in build/lib")

@@ -1,4 +1,4 @@
-"""What NCCL's RAS threads say of a job: the text that ncclras prints, asked for over the same socket."""
+"""The status of a job from NCCL's RAS threads: the text that ncclras prints, over the same socket."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _PIECE = 1 << 16
 
 
 def free_port() -> int:
-    """A TCP port of the loopback that nobody uses now."""
+    """A free TCP port of the loopback."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

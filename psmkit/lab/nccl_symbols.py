@@ -1,4 +1,4 @@
-"""Names for places in a library: stacks of the sanitizer name what a library exports, and NCCL exports little of what it has."""
+"""Function names for addresses in a library. The sanitizer's stacks name exported functions only, and NCCL exports few."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from bisect import bisect_right
 from pathlib import Path
 
 from psmkit.lab.cuda import LabError
+from psmkit.lab.elf import NO_PYELFTOOLS
 
 __all__ = ["Symbols", "crash"]
 
@@ -21,7 +22,7 @@ class Symbols:
     """The functions of an ELF file by address, as long as it is not stripped.
 
     Args:
-        path: the file, the name of which stands in the stacks.
+        path: the file that the stacks name.
     """
 
     def __init__(self, path: Path) -> None:
@@ -51,7 +52,7 @@ def _read(path: Path) -> list[tuple[int, int, str]]:
         from elftools.elf.elffile import ELFFile
         from elftools.elf.sections import SymbolTableSection
     except ImportError:
-        raise LabError("reading ELF files needs pyelftools: pip install 'psmkit[lab]'") from None
+        raise LabError(NO_PYELFTOOLS) from None
     try:
         with path.open("rb") as file:
             section = ELFFile(file).get_section_by_name(".symtab")

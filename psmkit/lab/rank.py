@@ -12,11 +12,11 @@ __all__ = ["OthersFailedError", "Rank", "RunnerGoneError"]
 
 
 class RunnerGoneError(Exception):
-    """The runner has closed the socket: the run is over."""
+    """The runner closed the socket: the run is over."""
 
 
 class OthersFailedError(Exception):
-    """Other ranks failed or died before they came to a barrier. ``count``: how many."""
+    """Other ranks failed or died before they reached a barrier. ``count``: how many."""
 
     def __init__(self, name: str, count: int) -> None:
         super().__init__(f"{count} other rank{'s' if count != 1 else ''} failed or died before barrier {name}")
@@ -28,7 +28,7 @@ class Rank:
 
     Args:
         number: this rank.
-        ranks: how many there are.
+        ranks: number of ranks.
         connection: the socket that was inherited from the runner.
     """
 
@@ -40,16 +40,16 @@ class Rank:
 
     @classmethod
     def of_environment(cls) -> Rank:
-        """This process, as its runner has set it up."""
+        """This process, from the environment that its runner set."""
         descriptor = int(os.environ["PSM_LAB_SOCKET"])
         return cls(int(os.environ["PSM_RANK"]), int(os.environ["PSM_RANKS"]), socket.socket(fileno=descriptor))
 
     def stage(self, name: str) -> None:
-        """Say what this rank does now; the result names it when the rank does not come back from there."""
+        """Set the stage of this rank; the result names it when the rank hangs or dies in it."""
         self._send(f"stage {name}")
 
     def trouble(self, text: str) -> None:
-        """Say what has failed as soon as it is known: this rank may not come to its report."""
+        """Send the first failure immediately: this rank may not reach its report."""
         self._send(f"trouble {' '.join(text.split())}")
 
     def barrier(self, name: str = "barrier", *, failed: bool = False) -> None:
@@ -64,19 +64,19 @@ class Rank:
             raise OthersFailedError(name, others)
 
     def exchange(self, parts: Mapping[int, bytes], name: str = "exchange") -> dict[int, bytes]:
-        """Give other ranks bytes, and get what they have for this one, by rank; who is gone gives nothing."""
+        """Send bytes to other ranks, and return the bytes from them, by rank; ranks that left are missing."""
         words = [f"{rank}:{data.hex()}" for rank, data in parts.items()]
         self._send(" ".join([f"exchange {name}", *words]))
         answers = (part.partition(":") for part in self._receive("exchanged", name).split())
         return {int(rank): bytes.fromhex(data) for rank, _, data in answers}
 
     def gather(self, data: bytes, name: str = "gather") -> list[bytes | None]:
-        """Everybody's bytes, by rank; None where a rank is gone."""
+        """The bytes of all ranks, by rank; None for a rank that left."""
         got = self.exchange(dict.fromkeys(range(self.ranks), data), name)
         return [got.get(rank) for rank in range(self.ranks)]
 
     def report(self, report: Mapping[str, Any]) -> None:
-        """Give the runner a result: what JSON can hold."""
+        """Send a result to the runner: a dict that JSON can represent."""
         self._send(f"report {json.dumps(dict(report))}")
 
     def close(self) -> None:
@@ -97,5 +97,5 @@ class Rank:
         said, _, rest = line.rstrip("\n").partition(" ")
         about, _, rest = rest.partition(" ")
         if (said, about) != (word, name):
-            raise RunnerGoneError(f"the runner says {line[:60]!r}; {word} {name} is meant")
+            raise RunnerGoneError(f"bad answer {line[:60]!r} of the runner, expected {word} {name}")
         return rest

@@ -1,4 +1,4 @@
-"""Runs N processes as the ranks of one job: one socket each, barriers, one deadline, their logs, and stacks when it passes."""
+"""Runs N processes as the ranks of one job: one socket each, barriers, one deadline, their output, and stacks when the deadline passes."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ _TICK = 0.05  # seconds between looks at processes where the system has no pidfd
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What is to be run.
+    """A job to run.
 
     Args:
-        ranks: how many processes.
+        ranks: number of processes.
         command: program and arguments of a rank.
         environment: of a rank; the runner adds PSM_LAB_SOCKET, PSM_RANK and PSM_RANKS.
-        folder: where output and stacks of the ranks go; made if need be.
-        deadline: seconds for the run, from the moment when all ranks have said hello: what a busy machine takes to start them is not theirs.
-        startup: where not all say hello the deadline counts from so many seconds after the start.
+        folder: where output and stacks of the ranks go; created if it is missing.
+        deadline: seconds for the run, from the moment when all ranks have said hello: the time to start them on a busy machine does not count.
+        startup: if not all ranks say hello, the deadline counts from this many seconds after the start.
         grace: seconds between the request to end and the kill.
         input: file for the standard input of a rank, None for none.
         stack_signal: a signal at which a rank writes its own stacks to the file that PSM_LAB_STACKS names.
-        stacks: take stacks of the ranks that are there when the deadline passes.
-        shared_memory: the folder where ranks keep named shared memory. One that the run does not share with others tells exactly what is left.
-        reports: how many reports make a rank complete; None: any number.
-        look: is called with the pids of the ranks that are still there when the run has to be ended, before their stacks are taken.
+        stacks: collect the stacks of the ranks that have not ended when the deadline passes.
+        shared_memory: the folder for named shared memory of the ranks. Leftovers are exact only in a folder that no other run uses.
+        reports: number of reports of a complete rank; None: any number.
+        look: called with the pids of the ranks that have not ended when the run is stopped, before their stacks are collected.
     """
 
     ranks: int
@@ -62,7 +62,7 @@ class Job:
 
 @dataclass(slots=True)
 class RankOutcome:
-    """What became of a rank.
+    """The outcome of a rank.
 
     ``state``: ``good``; ``failed``: it said so, or ended with another status than 0, or too early; ``died``: by a signal that was not the
     runner's; ``hung``: it was still at work when the deadline passed; ``waiting``: it waited for others then. Times are seconds since the
@@ -91,9 +91,9 @@ class RankOutcome:
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of a run. ``shared_memory`` and ``processes`` are what the ranks left behind; the processes were ended.
+    """The outcome of a run. ``shared_memory`` and ``processes`` are the leftovers of the ranks; the processes were ended.
 
-    ``deadline`` is what the run had; ``complaint`` why it could not go on before that.
+    ``deadline`` is that of the run; ``complaint`` says why it stopped earlier.
     """
 
     ranks: list[RankOutcome]
@@ -106,7 +106,7 @@ class Outcome:
 
     @property
     def good(self) -> bool:
-        """All ranks are good and nothing is left."""
+        """All ranks are good and nothing is left behind."""
         return all(r.state == "good" for r in self.ranks) and not self.shared_memory and not self.processes
 
 
@@ -132,10 +132,10 @@ def run(job: Job, watch: Callable[[int, str], None] | None = None) -> Outcome:
 
     Args:
         job: what to run.
-        watch: is told when a rank enters a stage, and of ``ended``.
+        watch: called with the rank and the stage that it enters, or ``ended``.
 
     Raises:
-        LabError: a rank could not be started. Those that were are gone.
+        LabError: a rank could not be started. The ranks that had started are ended.
     """
     return _Runner(job, watch).run()
 
@@ -147,7 +147,7 @@ class _Runner:
         self.selector = selectors.DefaultSelector()
         self.ranks: list[_Rank] = []
         self.begun = 0.0
-        self.complaint: str | None = None  # why the run cannot go on
+        self.complaint: str | None = None  # why the run cannot continue
 
     def run(self) -> Outcome:
         self.job.folder.mkdir(parents=True, exist_ok=True)
@@ -244,7 +244,7 @@ class _Runner:
             self.complaint = self.bootstrap.disagreement()
 
     def _receive(self, rank: _Rank) -> bool:
-        """Take what is there. False: nothing more now, or never."""
+        """Receive what has arrived. False: there is no more now, or the socket is closed."""
         try:
             data = rank.socket.recv(_PIECE)
         except BlockingIOError:
@@ -295,7 +295,7 @@ class _Runner:
             self.selector.modify(rank.socket, wanted, rank)
 
     def _leave(self, rank: _Rank) -> None:
-        """The socket is of no use any more; the process may live on."""
+        """Close the socket; the process may continue."""
         if rank.open:
             rank.open = False
             self.selector.unregister(rank.socket)
@@ -355,7 +355,7 @@ class _Runner:
             outcome.stacks.append(str(own))
 
     def _end_all(self) -> None:
-        """Terminate, wait, kill, wait; nothing of the run stays open."""
+        """Terminate, wait, kill, wait; close everything of the run."""
         living = [r for r in self.ranks if not r.ended() and r.process.poll() is None]
         # All are stopped before the first ends: none says in its log that a peer died, which is the lab's doing. A stopped process takes the
         # request when it goes on.

@@ -44,7 +44,7 @@ def environment(
         LabError: the shim was not built.
     """
     if mode not in MODES:
-        raise ValueError(f"mode {mode!r}; one of {', '.join(MODES)} is meant")
+        raise ValueError(f"bad mode {mode!r}, expected one of {', '.join(MODES)}")
     env = dict(os.environ if base is None else base)
     if leaks:
         env["PSM_SANITIZE_LEAKS"] = "1"

@@ -1,4 +1,4 @@
-"""Where the threads of a process stand: gdb's stacks where gdb may look, and what /proc tells everybody."""
+"""The stacks of the threads of a process: from gdb if it may attach, and the state in /proc."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _gdb(pid: int, timeout: float) -> str:
         f"thread apply all bt {_FRAMES}",
     ):
         command += ["-iex" if text.startswith("set debuginfod") else "-ex", text]
-    # A group of its own: what gdb starts ends with it. No library path of ours: gdb is not to load emulated CUDA.
+    # A process group of its own, so that the children of gdb end with it. No library path of ours: gdb must not load emulated CUDA.
     environment = {k: v for k, v in os.environ.items() if k not in ("LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH")}
     try:
         child = subprocess.Popen(

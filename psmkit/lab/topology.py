@@ -1,4 +1,4 @@
-"""Pretended machines: the topology file of hostcuda (PSM_TOPOLOGY), and the same machine as NCCL's topology XML.
+"""Emulated machines: the topology file of hostcuda (PSM_TOPOLOGY), and the same machine as NCCL's topology XML.
 
 csrc/hostcuda/topology_read.c reads what ``Machine.toml`` writes; docs/hostcuda.md describes the file.
 """
@@ -54,7 +54,7 @@ class Machine:
         nics: network cards a node, for the XML only.
 
     Raises:
-        LabError: a machine that hostcuda could not pretend.
+        LabError: hostcuda cannot emulate such a machine.
     """
 
     gpus: int = 8
@@ -74,14 +74,14 @@ class Machine:
             ("network cards", self.nics, 0, MAX_GPUS),
         ):
             if not least <= value <= most:
-                raise LabError(f"{value} {what}: there can be {least} to {most}")
+                raise LabError(f"{value} {what}: expected {least} to {most}")
         if self.compute not in _MODELS:
             known = ", ".join(f"{major}.{minor}" for major, minor in _MODELS)
-            raise LabError(f"compute capability {self.compute[0]}.{self.compute[1]}: one of {known} is meant")
+            raise LabError(f"compute capability {self.compute[0]}.{self.compute[1]}: expected one of {known}")
         if not _SIZE.fullmatch(self.memory):
-            raise LabError(f"memory {self.memory!r}: a size such as '80 GiB' is meant (KiB, MiB, GiB, TiB)")
+            raise LabError(f"memory {self.memory!r}: expected a size such as '80 GiB' (KiB, MiB, GiB, TiB)")
         if self.link == "nvlink" and self.gpus > MAX_NVLINKS + 1:
-            raise LabError(f"{self.gpus} GPUs joined in pairs: a GPU has {MAX_NVLINKS} NVLinks; use nvswitch")
+            raise LabError(f"{self.gpus} GPUs with direct links: a GPU has only {MAX_NVLINKS} NVLinks; use nvswitch")
         members = tuple(
             Gpu(i, f"{i // len(_BUSES):04x}:{_BUSES[i % len(_BUSES)]:02x}:00.0", i * self.numa_nodes // self.gpus)
             for i in range(self.gpus)
@@ -90,12 +90,12 @@ class Machine:
 
     @property
     def name(self) -> str:
-        """What the GPUs call themselves."""
+        """The name of the GPUs."""
         return _MODELS[self.compute][0]
 
     @property
     def links(self) -> int:
-        """NVLinks of a GPU, to all peers together."""
+        """The number of NVLinks of a GPU, to all peers together."""
         if self.link == "pcie" or self.gpus == 1:
             return 0
         usual = _MODELS[self.compute][2]
@@ -103,14 +103,14 @@ class Machine:
 
     @property
     def pair_links(self) -> int:
-        """NVLinks of a pair where no switch is between."""
+        """The number of NVLinks of a pair without a switch."""
         usual = _MODELS[self.compute][2]
         return max(usual // (self.gpus - 1), 1) if self.link == "nvlink" and self.gpus > 1 else 0
 
     def toml(self) -> str:
         """The file that PSM_TOPOLOGY names."""
         lines = [
-            "# The GPUs that hostcuda pretends (PSM_TOPOLOGY); PSM_NODE says which node a process is on.",
+            "# The GPUs of emulated CUDA (PSM_TOPOLOGY); PSM_NODE selects the node of a process.",
             f"nodes = {self.nodes}",
             f"gpus = {self.gpus}",
             f'link = "{self.link}"',
@@ -125,7 +125,7 @@ class Machine:
         return "\n".join(lines) + "\n"
 
     def xml(self) -> str:
-        """One node as NCCL_TOPO_FILE reads it. All nodes are equal, so one file serves them all."""
+        """One node in the format of NCCL_TOPO_FILE. All nodes are equal, so one file is enough."""
         lines = ['<system version="1">']
         for numa in range(self.numa_nodes):
             lines.append(
@@ -164,7 +164,7 @@ class Machine:
         ]
 
     def _nic(self, nic: int) -> list[str]:
-        # A card of its own PCI domain: no bus number can meet a GPU's.
+        # A card has its own PCI domain, so that its bus number differs from those of GPUs.
         busid = f"{0x1000 + nic:04x}:01:00.0"
         return [
             "    " + self._pci(busid, _NIC_CLASS, "0x15b3", "0x1021"),

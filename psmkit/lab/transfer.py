@@ -8,12 +8,12 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from psmkit.lab import leftovers, runner, words
+from psmkit.lab import faults, leftovers, programs, runner, words
 from psmkit.lab.cuda import LabError
 from psmkit.lab.emulation import Emulation
 from psmkit.lab.topology import Machine
@@ -41,20 +41,19 @@ SHARES = ("auto", "same-process", "memfd", "posix", "cumem", "cuda-ipc")
 ZERO_COPIES = ("never", "registered", "always")
 RESULT = "result.json"
 VERSION = 2
-_STRUCK = re.compile(r"PSM_FAULTS: \w+ at ")
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One case: what all ranks do. The names are the keys that psm_rank reads; None leaves a setting to libpsm.
+    """One case: what all ranks do. The fields are the keys that psm_rank reads; None is the default of libpsm.
 
     Args:
         name: in results; no blanks.
         pattern: who sends to whom.
-        size: bytes per peer; with ``random`` up to so many.
-        iters: groups, one after the other.
-        channels: connections a peer; its bytes are divided among them.
+        size: bytes per peer; with ``random`` the maximum.
+        iters: groups, in sequence.
+        channels: connections of a peer; they share its bytes.
         app_stream: the stream that groups are launched on.
         variant: of the transport.
         seed: of data and of ``random``.
@@ -63,11 +62,11 @@ class Case:
         share: how memory is shared.
         zero_copy: ``registered``: the ranks register their buffers.
         timeout_ms: of the control plane.
-        stall_report_ms: when a connection that does not move is told.
-        shorter: sends have so many bytes less.
+        stall_report_ms: time after which a stalled connection is reported.
+        shorter: number of bytes by which sends are shorter.
         skip: ``send`` or ``recv``: these are left out of the last group.
-        shared_init: 1: each rank sends SharedInit to the next one's proxy, too.
-        device: of the rank; None: the rank's number, modulo the devices there are.
+        shared_init: 1: each rank also sends SharedInit to the proxy of the next one.
+        device: of the rank; None: the rank modulo the number of devices.
     """
 
     name: str = "0"
@@ -113,12 +112,12 @@ def size(text: str) -> int:
     """
     found = re.fullmatch(r"(\d{1,15})([KMG]?)(?:i?B)?", text.strip(), re.IGNORECASE)
     if not found:
-        raise LabError(f"{text!r} is no size: bytes are meant, also as 64K, 4M or 1G")
+        raise LabError(f"bad size {text!r}, expected a number of bytes such as 4096, 64K, 4M or 1G")
     return int(found[1]) * _UNITS[found[2].upper()]
 
 
 def differ(texts: Iterable[str]) -> dict[int, dict[str, Any]]:
-    """What single ranks do otherwise, of texts such as ``rank=1,steps=4``.
+    """The settings of single ranks, from texts such as ``rank=1,steps=4``.
 
     Raises:
         LabError: no rank, a key that no case has, a value that it cannot have.
@@ -130,7 +129,7 @@ def differ(texts: Iterable[str]) -> dict[int, dict[str, Any]]:
         for part in text.split(","):
             key, equal, value = (word.strip() for word in part.partition("="))
             if not equal:
-                raise LabError(f"--differ {text!r}: {part!r}; KEY=VALUE is meant")
+                raise LabError(f"--differ {text!r}: {part!r}, expected KEY=VALUE")
             if key == "rank" and value.isdecimal():
                 rank = int(value)
             elif key in _NUMBERS and key != "rank":
@@ -142,31 +141,26 @@ def differ(texts: Iterable[str]) -> dict[int, dict[str, Any]]:
             else:
                 known = sorted(_NUMBERS | set(_CHOICES) | {"variant"})
                 raise LabError(
-                    f"--differ {text!r}: {part!r} is not known; rank=N and one of {', '.join(known)} are meant"
+                    f"--differ {text!r}: unknown setting {part!r}, expected rank=N and one of {', '.join(known)}"
                 )
         if rank is None or not changes:
-            raise LabError(f"--differ {text!r}: rank=N and what differs there are meant, such as rank=1,steps=4")
+            raise LabError(f"--differ {text!r}: expected rank=N and a setting, such as rank=1,steps=4")
         out.setdefault(rank, {}).update(changes)
     return out
 
 
 def program() -> Path:
-    """The rank program. PSM_DIR points elsewhere, for other builds of libpsm.
+    """The rank program of ``psmkit lab run``. PSM_DIR names another build.
 
     Raises:
         LabError: it was not built.
     """
-    place = Path(os.environ.get("PSM_DIR") or Path(__file__).parents[1] / "psm").absolute() / "bin" / "psm_rank"
-    if not os.access(place, os.X_OK):
-        raise LabError(
-            f"no rank program {place}: build it with `make setup`, or install a psmkit wheel for this system"
-        )
-    return place
+    return programs.find("psm_rank")
 
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A variant of the transport as libpsm has it. ``outcome``: what must be seen of a wrong one; ``faults``: those that make its mistake."""
+    """A variant of the transport in libpsm. ``outcome``: the expected symptom of a broken one; ``faults``: those that cause it."""
 
     name: str
     summary: str
@@ -193,7 +187,7 @@ def variants() -> dict[str, Variant]:
 
 @dataclass(slots=True)
 class LabRun:
-    """A run of cases and what it left in ``folder``. ``cases`` are lines as psm_rank reads them."""
+    """A run of cases and its ``folder``. ``cases`` are lines in the format of psm_rank."""
 
     folder: Path
     cases: list[str]
@@ -206,9 +200,13 @@ class LabRun:
         return [p for p in places if p.is_dir() and any(f.stat().st_size for f in p.iterdir() if f.is_file())]
 
     def struck(self) -> bool:
-        """Whether a fault struck: the logs say so."""
-        logs = self.folder / "logs"
-        return any(_STRUCK.search(path.read_text(errors="replace")) for path in logs.iterdir())
+        """Whether a fault fired in a rank, by the logs."""
+        return faults.fired(self.folder)
+
+    @property
+    def idle(self) -> list[str]:
+        """The faults that never fired, and why; empty for runs of psmkit 0.1, which did not look."""
+        return list(self.settings.get("idle", []))
 
     def write(self) -> None:
         """Write result.json."""
@@ -223,36 +221,38 @@ class LabRun:
 
 
 def read(folder: Path) -> LabRun:
-    """A run of its folder.
+    """The run that wrote a folder.
 
     Raises:
-        LabError: there is none.
+        LabError: the folder has no result.
     """
     path = folder / RESULT
     try:
         data = json.loads(path.read_text())
         if data["version"] != VERSION:
-            raise LabError(f"{path} is of version {data['version']}; version {VERSION} is read here")
+            raise LabError(f"{path}: bad version {data['version']}, expected {VERSION}")
         ranks = [runner.RankOutcome(**rank) for rank in data["ranks"]]
         names = ("seconds", "expired", "shared_memory", "processes", "deadline", "complaint")
         outcome = runner.Outcome(ranks, **{name: data[name] for name in names})
         return LabRun(folder, data["cases"], outcome, data["settings"])
     except OSError as error:
-        raise LabError(f"{path}: {error.strerror}: no run of `psmkit lab run --out {folder}`") from None
+        raise LabError(
+            f"{path}: {error.strerror}: the folder is not that of a `psmkit lab run --out {folder}`"
+        ) from None
     except (ValueError, KeyError, TypeError) as error:
-        raise LabError(f"{path} is no result of `psmkit lab run`: {error!r}") from None
+        raise LabError(f"{path} is not a result of `psmkit lab run`: {error!r}") from None
 
 
 def fresh(folder: Path) -> None:
-    """Make a folder for a run, which does not mix with what another has left.
+    """Create a folder for a run, or take an empty one.
 
     Raises:
-        LabError: it is not empty, or cannot be made.
+        LabError: it is not empty, or cannot be created.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
-            raise LabError(f"{folder} is not empty: name a new folder, so that evidence of two runs does not mix")
+            raise LabError(f"{folder} is not empty: name a new folder, to keep the evidence of two runs apart")
     except OSError as error:
         raise LabError(f"{folder}: {error.strerror}") from None
 
@@ -271,38 +271,42 @@ def start(
     subsystems: str = "ALL",
     environment: Mapping[str, str] | None = None,
     stacks: bool = True,
+    watch: Callable[[int, str], None] | None = None,
 ) -> LabRun:
-    """Run cases on so many ranks, and write the result into a folder.
+    """Run cases on ranks, and write the result into a folder.
 
     Args:
-        cases: one after the other, by the same processes.
-        ranks: how many.
+        cases: run in order, by the same processes.
+        ranks: number of ranks.
         folder: where logs, output, records, stacks and result.json go; new or empty.
-        deadline: seconds for all of it.
-        differs: by rank, what it does otherwise in all cases.
+        deadline: seconds for the whole run.
+        differs: by rank, the settings that differ in all cases.
         emulation: how the ranks see CUDA; its folder is ``folder / "records"``. None: as ``Emulation`` has it.
-        machine: the GPUs, which the ranks take in turn; None: what ``emulation`` names, and 8 GPUs.
-        nodes: how many are pretended, with as many ranks each. Between them the net transport moves data.
+        machine: the GPUs, which the ranks use in turn; None: that of ``emulation``, with 8 GPUs.
+        nodes: number of emulated nodes, with the same number of ranks each. The net transport moves data between them.
         debug: level of the log.
         subsystems: of the log.
         environment: further variables of the ranks.
-        stacks: take stacks of the ranks that are there when the deadline passes.
+        stacks: collect the stacks of the ranks that have not ended when the deadline passes.
+        watch: is called with the rank and the stage that it enters, or ``ended``.
 
     Raises:
-        LabError: the run could not be begun.
+        LabError: the run could not start.
     """
     changes = dict(differs or {})
     if ranks < 1 or not cases:
-        raise LabError(f"{ranks} ranks with {len(cases)} cases: one of each is the least")
+        raise LabError(f"{ranks} ranks with {len(cases)} cases: a run needs at least one of each")
     if ranks % nodes:
-        raise LabError(f"{ranks} ranks on {nodes} nodes: as many ranks on each node are meant")
+        raise LabError(f"{ranks} ranks on {nodes} nodes: every node needs the same number of ranks")
     if beyond := [rank for rank in changes if rank >= ranks]:
-        raise LabError(f"rank {beyond[0]} is to differ, and there are {ranks} ranks")
+        raise LabError(f"--differ names rank {beyond[0]}, but the run has ranks 0 to {ranks - 1}")
     executable = program()
     mistakes = _mistakes([case.variant for case in cases] + [c["variant"] for c in changes.values() if "variant" in c])
-    fresh(folder)
     lab = replace(emulation, folder=folder / "records") if emulation else Emulation(folder / "records")
     lab = replace(lab, faults=";".join(text for text in (lab.faults, mistakes) if text))
+    extra = dict(environment or {})
+    asked = _asked(extra.get("PSM_FAULTS", lab.faults), extra, ranks)
+    fresh(folder)
     for name in ("cases", "logs"):
         (folder / name).mkdir()
     if nodes > 1:
@@ -315,7 +319,7 @@ def start(
         mine = [_of_rank(case, rank % each, devices, changes.get(rank, {})) for case in cases]
         (folder / "cases" / f"rank-{rank}.txt").write_text("".join(case.line() + "\n" for case in mine))
 
-    # Of this run alone, so that what is left in it is the ranks'.
+    # For this run alone: whatever remains in it comes from its ranks.
     shared = Path(tempfile.mkdtemp(prefix=leftovers.run_folder(), dir="/dev/shm"))
 
     def of_rank(rank: int) -> dict[str, str]:
@@ -325,7 +329,7 @@ def start(
             | {"PSM_LOG_FILE": log, "NCCL_DEBUG_FILE": log, "PSM_DEBUG": debug, "NCCL_DEBUG": debug}
             | {"PSM_DEBUG_SUBSYS": subsystems, "NCCL_DEBUG_SUBSYS": subsystems}
             | {"PSM_SHM_DIR": str(shared)}
-            | dict(environment or {})
+            | extra
         )
 
     job = runner.Job(
@@ -341,14 +345,14 @@ def start(
     )
     reaped: list[str] = []
     try:
-        outcome = runner.run(job)
+        outcome = runner.run(job, watch)
         if outcome.shared_memory:
-            # What a killed rank cannot remove is the reaper's; what is there behind it was truly lost.
+            # The reaper removes what killed ranks could not; what remains is a leak.
             reaped = _reap(executable, shared)
             outcome.shared_memory = [name for name in outcome.shared_memory if name not in reaped]
     finally:
         shutil.rmtree(shared, ignore_errors=True)
-    # Beside the logs: who reads these reads that, too.
+    # Beside the logs: an analysis of these reads it.
     (folder / "logs" / words.FILE).write_text("".join(line + "\n" for line in words.lines(outcome)))
     settings = {
         "ranks": ranks,
@@ -357,14 +361,23 @@ def start(
         "faults": lab.faults,
         "differs": {str(k): v for k, v in changes.items()},
         "reaped": reaped,
+        "idle": faults.idle(asked, folder),
     }
     done = LabRun(folder, [case.line() for case in cases], outcome, settings)
     done.write()
     return done
 
 
+def _asked(text: str, environment: Mapping[str, str], ranks: int) -> list[faults.Fault]:
+    """The faults of a run, which exist."""
+    if not text:
+        return []
+    plugin = Path(environment.get("PSM_NET_PLUGIN") or os.environ.get("PSM_NET_PLUGIN") or "psm")
+    return faults.check(text, faults.sites(plugin), ranks)
+
+
 def _reap(executable: Path, folder: Path) -> list[str]:
-    """Names of segments in ``folder`` whose owners are dead, and which libpsm's reaper has removed."""
+    """Remove the segments of dead owners from ``folder`` by libpsm's reaper, and return their names."""
     done = subprocess.run(
         [str(executable), "reap"],
         env=os.environ | {"PSM_SHM_DIR": str(folder)},
@@ -377,19 +390,19 @@ def _reap(executable: Path, folder: Path) -> list[str]:
 
 
 def _mistakes(names: Iterable[str]) -> str:
-    """The faults of variants; they hold for whole processes."""
+    """The faults of variants; they apply to whole processes."""
     wanted = set(names)
     if wanted <= {"split", "net/split"}:
         return ""
     known = variants()
     if unknown := sorted(wanted - set(known)):
-        raise LabError(f"there is no variant {unknown[0]!r}: {', '.join(known)} are there")
-    faults = [known[name].faults for name in sorted(wanted) if known[name].faults]
-    if faults and len(wanted) > 1:
+        raise LabError(f"unknown variant {unknown[0]!r}, expected one of {', '.join(known)}")
+    texts = [known[name].faults for name in sorted(wanted) if known[name].faults]
+    if texts and len(wanted) > 1:
         raise LabError(
-            f"the variants {', '.join(sorted(wanted))} cannot be in one run: faults make the mistakes of one of them"
+            f"the variants {', '.join(sorted(wanted))} cannot be in one run: one of them works by faults, which apply to all ranks"
         )
-    return ";".join(faults)
+    return ";".join(texts)
 
 
 def _of_rank(case: Case, rank: int, devices: int, changes: Mapping[str, Any]) -> Case:

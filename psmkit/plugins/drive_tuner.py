@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from psmkit.lab.elf import NO_PYELFTOOLS
 from psmkit.model import CODES, Finding
 from psmkit.model.errors import InputError, PsmkitError
 
@@ -143,10 +144,13 @@ def symbols(path: Path) -> set[str]:
 
     Raises:
         InputError: it is no library.
+        PsmkitError: pyelftools is missing.
     """
-    from elftools.common.exceptions import ELFError
-    from elftools.elf.elffile import ELFFile
-
+    try:
+        from elftools.common.exceptions import ELFError
+        from elftools.elf.elffile import ELFFile
+    except ImportError:
+        raise PsmkitError(NO_PYELFTOOLS) from None
     try:
         with path.open("rb") as file:
             table: Any = ELFFile(file).get_section_by_name(".dynsym")
@@ -199,6 +203,9 @@ def _version(
     path: Path, version: int, ranks: int, timeout: float, limit_ns: float, environment: Mapping[str, str]
 ) -> tuple[list[TunerResult], float | None]:
     with contextlib.ExitStack() as stack:
+        if "PSM_RECORD_DIR" not in environment and (os.environ | dict(environment)).get("PSM_RECORD_KEEP") != "1":
+            # The processes end without the destructors of the library, which would remove its record file.
+            environment = {**environment, "PSM_RECORD_DIR": stack.enter_context(tempfile.TemporaryDirectory())}
         runs = [_start(stack, path, version, rank, ranks, environment) for rank in range(ranks)]
         end = time.monotonic() + timeout
         reports = [_finish(process, out, end) for process, out in runs]

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from psmkit.lab.elf import NO_PYELFTOOLS
 from psmkit.model.errors import InputError, PsmkitError
 
 __all__ = ["Library", "NotLoadable", "Symbol", "Word", "interpreter", "read"]
@@ -118,7 +119,7 @@ def read(path: Path) -> Library:
     try:
         from elftools.elf.elffile import ELFFile
     except ImportError:
-        raise _MissingError("reading ELF files needs pyelftools: pip install 'psmkit[lab]'") from None
+        raise _MissingError(NO_PYELFTOOLS) from None
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
             raise InputError(str(path), "not a file")

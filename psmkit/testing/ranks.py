@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from psmkit.lab import faults
 from psmkit.lab.emulation import Emulation
 from psmkit.lab.runner import Job, Outcome, RankOutcome, run
 
@@ -54,6 +55,7 @@ class Ranks:
             What the calls returned, by rank.
 
         Raises:
+            FaultError: PSM_FAULTS in ``environment`` is wrong; no process was started.
             RanksFailedError: a call raised, a process died or did not end in time, or something was left behind.
             TypeError: the function cannot be found by its name.
         """
@@ -86,6 +88,7 @@ class Ranks:
         The program may use barriers and exchanges over the socket PSM_LAB_SOCKET (docs/lab.md), or ignore it.
 
         Raises:
+            FaultError: PSM_FAULTS in ``environment`` is wrong; no process was started.
             RanksFailedError: one ended with another status than 0, died or did not end in time, or something was left behind.
         """
         __tracebackhide__ = True
@@ -103,6 +106,8 @@ class Ranks:
         # A program may never say hello; a function does when its module has been imported.
         startup = 0.0 if reports is None else 60.0
         __tracebackhide__ = True
+        if text := environment.get("PSM_FAULTS"):
+            faults.parse(text)  # the program may have sites that only it knows
         lab = Emulation(folder / "records") if self.cuda else None
 
         def of_rank(rank: int) -> dict[str, str]:

@@ -113,7 +113,7 @@ def test_few_hits_are_shown_whole_and_many_as_a_table(psmkit_cli: Cli) -> None:
     assert "\n  printed by: NCCL 2.18-" in psmkit_cli("catalogue", "proxyProgressAsync", "done").out
     table = psmkit_cli("catalogue", "proxy").out.splitlines()
     assert table[0].split() == ["name", "level", "code", "versions", "meaning"]
-    assert table[-1].endswith("messages; 'psmkit explain NAME' says all about one")
+    assert table[-1].endswith("messages; 'psmkit explain NAME' explains one")
 
 
 def test_without_words_there_is_an_overview(psmkit_cli: Cli) -> None:

@@ -49,7 +49,7 @@ def test_ops_as_text() -> None:
         lines[1].split() == "1 1 h:11 call 0x7f0215c09cc0 2 Setup matched 0 (h:10) 240 begun=0:10 matched=1:20".split()
     )
     assert "asked!" in lines[2]
-    assert lines[3] == "2 calls; a stage with ! is not the last one"
+    assert lines[3] == "2 calls; ! marks a call that is not complete"
     assert lines[5] == "file 1: a\\x1b[31m.log"
 
 

@@ -85,16 +85,16 @@ def test_html_and_svg_are_whole_files(psmkit_cli: Cli, tasks: Path, tmp_path: Pa
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ((), "Give either --tasks FILE or --seed N"),
-        (("--seed", 1, "--tasks", "x"), "Give either --tasks FILE or --seed N"),
+        ((), "give either --tasks FILE or --seed N"),
+        (("--seed", 1, "--tasks", "x"), "give either --tasks FILE or --seed N"),
         (("--tasks", "/none/of/it"), "/none/of/it: no such file"),
-        (("--seed", 1, "--variant", "x\x1b[1m"), "there are coll-first, p2p-first"),
+        (("--seed", 1, "--variant", "x\x1b[1m"), "expected one of coll-first, p2p-first"),
         (("--seed", 1, "--ranks", 0), "0 is not in the range"),
-        (("--seed", 1, "--rank", 8), "rank 8: there are 8, from 0"),
+        (("--seed", 1, "--rank", 8), "rank 8, but the simulation has ranks 0 to 7"),
         (("--seed", 1, "--channels", 65), "channels"),
         (("--seed", 1, "--p2p-channels", 3), "power"),
         (("--seed", 1, "--fifo-depth", 3), "power"),
-        (("--tasks", "x", "--groups", 2), "are for --seed"),
+        (("--tasks", "x", "--groups", 2), "need --seed"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_2(psmkit_cli: Cli, arguments: tuple[object, ...], told: str) -> None:

@@ -50,7 +50,7 @@ def test_why_names_the_line_and_those_before_it(rules: Path, capsys: pytest.Capt
     assert main(why(rules, "--nodes", "2", "--offered", "tree/ll,ring/simple", "--format", "json")) == 0
     answer = json.loads(capsys.readouterr().out)
     assert (answer["line"], answer["passed"]) == (4, 3)
-    assert answer["passed_over"][1]["reason"] == "matches, and NCCL cannot run what it asks for here"
+    assert answer["passed_over"][1]["reason"] == "matches, but NCCL does not offer its algorithm and protocol here"
 
 
 def test_wrong_rules_are_told_with_their_line(rules: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -66,7 +66,7 @@ def test_command_fails_and_names_what_is_missing(
         rows = json.loads(out)["needs"]
         assert [(r["name"], r["provided"]) for r in rows] == [("cuMemCreate", True), ("cuMulticastCreate", False)]
     else:
-        assert "0 CUDA functions linked, 2 named for run time; 1 missing" in out
+        assert "0 CUDA functions linked, 2 looked up by name at run time; 1 missing" in out
         lines = [line.split() for line in out.splitlines()[3:]]
         assert lines == [["no", "named", "libcuda", "cuMulticastCreate"], ["yes", "named", "libcuda", "cuMemCreate"]]
     monkeypatch.setattr(coverage, "needs", lambda path: [need])
@@ -101,7 +101,7 @@ void *work(int n) { return n ? (void *)&one : (void *)&two; }
 def test_sites_are_read_from_the_binary(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     base = Path(__file__).parents[2] / "csrc" / "base"
     library = build(tmp_path, SITES, f"-I{base}")
-    assert set(elf.read(library).sites) == {
+    assert set(elf.sites(library)) == {
         elf.Site("demo.send", ("error", "hang", "slow", "late", "kill"), "before a message is sent"),
         elf.Site("demo.write", ("drop", "short"), "a write"),
     }

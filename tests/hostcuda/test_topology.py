@@ -255,8 +255,8 @@ def test_command_writes_both_files(tmp_path: Path, capsys: pytest.CaptureFixture
         (["--compute", "1.0"], "9.0"),
         (["--compute", "x"], "9.0"),
         (["--numa-nodes", "9"], "1 to 8"),
-        (["-o", "/nowhere/x"], "cannot write the topology there: no such folder"),
-        (["--xml", "/nowhere/x"], "cannot write the topology XML there: no such folder"),
+        (["-o", "/nowhere/x"], "cannot write the topology: no such folder"),
+        (["--xml", "/nowhere/x"], "cannot write the topology XML: no such folder"),
     ],
 )
 def test_command_refuses_what_cannot_be_pretended(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from psmkit.cli import lab_progress
 from psmkit.cli.app import main
 from psmkit.lab import runner, transfer
 from psmkit.logparse.records import open_record
@@ -26,8 +28,8 @@ class Lab:
 
     def __call__(self, *arguments: str, deadline: tuple[str, str] = DEADLINE) -> tuple[int, dict[str, Any]]:
         status = main(["lab", "run", *arguments, *deadline, "--out", str(self.folder), "--format", "json"])
-        out, err = self.capsys.readouterr()
-        assert status != 2, err
+        out, self.err = self.capsys.readouterr()
+        assert status != 2, self.err
         return status, json.loads(out)
 
 
@@ -90,7 +92,8 @@ def test_short_send_is_told_with_both_sizes(lab: Lab) -> None:
     assert "sends 65436 bytes, rank 0 expects 65536" in reports(result, 1)[0]["text"]
 
 
-def test_missing_recv_hangs_the_sender_and_its_stacks_show_where(lab: Lab) -> None:
+def test_missing_recv_hangs_the_sender_and_its_stacks_show_where(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lab_progress, "_PATIENCE", 2.0)
     status, result = lab(RANKS, "2", "--size", "8M", "--differ", "rank=1,skip=recv", deadline=SHORT)
     assert status == 1 and result["expired"]
     assert [r["state"] for r in result["ranks"]] == ["hung", "waiting"]
@@ -99,6 +102,7 @@ def test_missing_recv_hangs_the_sender_and_its_stacks_show_where(lab: Lab) -> No
     assert "group_wait" in stacks or "psmGroupWait" in stacks or "no gdb" in stacks
     assert "rank 1" in result["analysis"]["reason"] and "has not posted the recv" in result["analysis"]["reason"]
     assert not result["shared_memory"] and not result["processes"]
+    assert re.match(r"psmkit lab: running for \d+ s, at most 4 s \(--deadline\); ranks: ", lab.err)
 
 
 def test_killed_rank_ends_the_others_with_its_number(lab: Lab) -> None:
@@ -193,12 +197,12 @@ def test_report_says_again_what_run_said(lab: Lab) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--size", "64X"), "'64X' is no size"),
-        (("--pattern", "star"), "'star'; one of pair"),
-        (("--variant", "nonsense"), "there is no variant 'nonsense': split, "),
-        (("--differ", "steps=4"), "rank=N and what differs"),
-        (("--differ", "rank=1,colour=4"), "'colour=4' is not known"),
-        (("--differ", "rank=7,steps=4"), "rank 7 is to differ, and there are 2 ranks"),
+        (("--size", "64X"), "bad size '64X'"),
+        (("--pattern", "star"), "'star'; expected one of pair"),
+        (("--variant", "nonsense"), "unknown variant 'nonsense', expected one of split, "),
+        (("--differ", "steps=4"), "expected rank=N and a setting"),
+        (("--differ", "rank=1,colour=4"), "unknown setting 'colour=4'"),
+        (("--differ", "rank=7,steps=4"), "--differ names rank 7, but the run has ranks 0 to 1"),
     ],
 )
 def test_wrong_options_are_one_line(
@@ -218,7 +222,7 @@ def test_report_of_no_run_is_refused(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert main(["lab", "report", str(tmp_path)]) == 2
     (tmp_path / "result.json").write_text("{}")
     assert main(["lab", "report", str(tmp_path)]) == 2
-    assert "is no result of `psmkit lab run`" in capsys.readouterr().err
+    assert "is not a result of `psmkit lab run`" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -185,6 +185,21 @@ def test_a_cuda_call_that_fails_is_the_ranks_own(lab: Lab) -> None:
     assert report(result, 1)["text"] == "the rank's own cudaMalloc returned cudaErrorMemoryAllocation"
 
 
+def test_wrong_fault_starts_no_rank(lab: Lab) -> None:
+    command = ["lab", "nccl", "--lib", str(lab.library), "--out", str(lab.folder)]
+    for wrong in (["--fault", "lab.stagee:hang"], ["--differ", "rank=1,PSM_FAULTS=lab.stagee:hang"]):
+        assert main([*command, *wrong]) == 2
+        said = lab.capsys.readouterr().err
+        assert "no site 'lab.stagee'; the nearest are lab.stage" in said and said.endswith("  lab.stagee:hang\n  ^\n")
+        assert not lab.folder.exists()
+
+
+def test_fault_that_never_fired_is_in_doubt(lab: Lab) -> None:
+    status, result = lab("--ranks", "2", "--size", "4K", "--fault", "cudaMalloc:slow=1ms;cudaMalloc:error=2:nth=999")
+    assert (status, states(result)) == (3, ["good", "good"])
+    assert result["settings"]["idle"] == ["cudaMalloc:error=2:nth=999: no call matched it"]
+
+
 def test_nodes_have_their_own_name_and_gpus(lab: Lab) -> None:
     status, result = lab("--ranks", "4", "--nodes", "2", "--size", "4K", "--iters", "1")
     assert (status, states(result)) == (0, ["good"] * 4)
@@ -254,7 +269,7 @@ def test_a_static_runtime_without_self_test_is_taken(bare: Callable[..., Path]) 
 
 
 def test_a_static_runtime_of_unknown_version_is_refused(bare: Callable[..., Path]) -> None:
-    with pytest.raises(LabError, match="does not tell of which version"):
+    with pytest.raises(LabError, match="its version is unknown"):
         nccl_library.find(bare(""))
 
 
@@ -276,17 +291,17 @@ def test_a_runtime_that_is_not_emulated_is_refused(bare: Callable[..., Path], tm
 
 
 def test_what_is_no_nccl_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(LabError, match=r"there is no libnccl\.so"):
+    with pytest.raises(LabError, match=r"no libnccl\.so in it"):
         nccl_library.find(tmp_path)
-    with pytest.raises(LabError, match="it defines no ncclCommInitRank"):
+    with pytest.raises(LabError, match="it does not define ncclCommInitRank"):
         nccl_library.find(folder() / LIBRARIES["cuda"])
 
 
 def test_a_run_that_cannot_be_is_refused(library: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     common = ["--lib", str(library), "--out", str(tmp_path / "out")]
-    assert "as many ranks on each node" in refusal([*common, "--ranks", "3", "--nodes", "2"], capsys)
+    assert "every node the same number of ranks" in refusal([*common, "--ranks", "3", "--nodes", "2"], capsys)
     assert "a GPU for each rank" in refusal([*common, "--ranks", "4", "--gpus", "2"], capsys)
-    assert "there are 2 ranks" in refusal([*common, "--differ", "rank=2,skip=recv"], capsys)
-    assert "is not known" in refusal([*common, "--differ", "rank=1,colour=red"], capsys)
+    assert "the run has ranks 0 to 1" in refusal([*common, "--differ", "rank=2,skip=recv"], capsys)
+    assert "unknown setting" in refusal([*common, "--differ", "rank=1,colour=red"], capsys)
     assert "NAME=VALUE" in refusal([*common, "--env", "NCCL_DEBUG"], capsys)
     assert not (tmp_path / "out").exists()

@@ -6,9 +6,14 @@ import os
 import subprocess
 import sys
 import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
+import click
 import pytest
+
+from psmkit.cli.app import cli
 
 ROOT = Path(__file__).parents[2]
 LOG = ROOT / "tests" / "data" / "logs" / "passsm-8gpu.log"
@@ -64,33 +69,144 @@ def test_a_program_is_compiled_against_the_libpsm_of_a_wheel(wheel: Path, tmp_pa
     assert run(tmp_path / "x") == "PSM_ERR_TIMEOUT\n"
 
 
-def test_installed_wheel_analyses_a_log_without_a_compiler(wheel: Path, tmp_path: Path) -> None:
-    run(sys.executable, "-m", "venv", tmp_path / "venv")
-    python = tmp_path / "venv" / "bin" / "python"
+@dataclass(frozen=True)
+class Installed:
+    """A wheel with its dependencies and no extra, in an environment of its own."""
+
+    folder: Path
+    env: dict[str, str]
+
+    @property
+    def python(self) -> Path:
+        return self.folder / "venv" / "bin" / "python"
+
+    def psmkit(self, *arguments: object) -> subprocess.CompletedProcess[str]:
+        command = [str(self.python.with_name("psmkit")), *map(str, arguments)]
+        return subprocess.run(
+            command, capture_output=True, text=True, env=self.env, cwd=self.folder, timeout=300, check=False
+        )
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    folder = tmp_path_factory.mktemp("installed")
+    run(sys.executable, "-m", "venv", folder / "venv")
     # An empty PATH: neither gcc nor cmake can be found, so nothing can be built. pip may take wheels only.
     bare = {
         **{k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "VIRTUAL_ENV", "PSM_"))},
-        "PATH": str(tmp_path / "nothing"),
+        "PATH": str(folder / "nothing"),
+        "PSM_RECORD_DIR": str(folder / "records"),
     }
-    run(
-        python,
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--disable-pip-version-check",
-        "--only-binary=:all:",
-        wheel,
-        env=bare,
-        cwd=tmp_path,
-    )
-    out = run(tmp_path / "venv" / "bin" / "psmkit", "analyze", LOG, env=bare, cwd=tmp_path)
-    assert out.startswith("inconclusive")
+    (folder / "records").mkdir(0o700)
+    options = ("--quiet", "--disable-pip-version-check", "--only-binary=:all:")
+    run(folder / "venv" / "bin" / "python", "-m", "pip", "install", *options, wheel, env=bare, cwd=folder)
+    return Installed(folder, bare)
+
+
+def test_installed_wheel_analyses_a_log_without_a_compiler(installed: Installed) -> None:
+    done = installed.psmkit("analyze", LOG)
+    assert done.stdout.startswith("inconclusive") and done.stderr == ""
     code = "from psmkit.lab.cuda import Face; rt = Face('cudart13'); n = rt.new('int *'); rt.ok.cudaGetDeviceCount(n); print(n[0])"
-    bare["PSM_HOSTCUDA_BANNER"] = "0"
-    assert run(python, "-c", code, env=bare, cwd=tmp_path) == "8\n"
+    env, folder = {**installed.env, "PSM_HOSTCUDA_BANNER": "0"}, installed.folder
+    assert run(installed.python, "-c", code, env=env, cwd=folder) == "8\n"
     # The module of libpsm finds the library of the wheel.
-    listed = run(tmp_path / "venv" / "bin" / "psmkit", "variants", env=bare, cwd=tmp_path)
-    assert any(line.startswith("whole-struct ") for line in listed.splitlines())
+    assert any(line.startswith("whole-struct ") for line in installed.psmkit("variants").stdout.splitlines())
     where = "import psmkit.proxy; print(*{l.split()[-1] for l in open('/proc/self/maps') if 'libpsm' in l})"
-    assert Path(run(python, "-c", where, env=bare, cwd=tmp_path).strip()).is_relative_to(tmp_path / "venv")
+    assert Path(run(installed.python, "-c", where, env=env, cwd=folder).strip()).is_relative_to(folder / "venv")
+
+
+# Each command of the command line: its arguments, and the statuses that it can end with where no extra is installed.
+# {lib} is the folder of psmkit's libraries.
+CLEAN, FOUND, MISSING = (0,), (0, 1), (2,)
+BARE: dict[str, tuple[str, tuple[int, ...]]] = {
+    "analyze": ("{log}", CLEAN),
+    "ops": ("{log}", CLEAN),
+    "diff": ("{log} {log}", CLEAN),
+    "explain": ("PSM102", CLEAN),
+    "codes": ("", CLEAN),
+    "catalogue": ("proxy", CLEAN),
+    "config": ("--cflags", CLEAN),
+    "records list": ("", CLEAN),
+    "records show": ("records", CLEAN),
+    "records prune": ("", CLEAN),
+    "segments": ("", FOUND),
+    "run": ("--sanitize handles -- /bin/true", CLEAN),
+    "variants": ("", CLEAN),
+    "plan simulate": ("--seed 1 --ranks 2", CLEAN),
+    "plan rules": ("", CLEAN),
+    "plan variants": ("", CLEAN),
+    "plan check": ("{log}", MISSING),  # it has no plans
+    "plan model": ("", MISSING),  # spin and a compiler
+    "plugin check": ("{lib}/libnccl-net-psm.so", MISSING),
+    "plugin drive": ("{lib}/libnccl-net-psm.so", MISSING),
+    "telemetry": ("--once", CLEAN),
+    "telemetry replay": ("{log}", MISSING),
+    "telemetry mask": ("all default", MISSING),  # no process
+    "telemetry metrics": ("", CLEAN),
+    "telemetry dashboards": ("dashboards", CLEAN),
+    "telemetry picture": ("{log}", MISSING),
+    "tune check": ("{rules}", CLEAN),
+    "tune why": ("--op allreduce --bytes 1M --ranks 8 --config {rules}", CLEAN),
+    "tune compare": ("{rules} {rules}", CLEAN),
+    "tune fit": ("{data}", MISSING),
+    "tune export": ("{data}", MISSING),
+    "tune plot": ("{data}", MISSING),
+    "tune simulate": ("{data} --config {rules}", MISSING),
+    "top": ("--count 1", CLEAN),
+    "lab run": ("--out lab", CLEAN),
+    "lab report": ("lab", CLEAN),
+    "lab nccl": ("--lib {lib}/libpsm.so.0 --out nccl", MISSING),
+    "lab topology": ("", CLEAN),
+    "lab cuda-coverage": ("", CLEAN),
+    "lab faults": ("", CLEAN),
+}
+#: What these name when they cannot work.
+EXTRAS = {
+    "plugin check": "psmkit[lab]",
+    "plugin drive": "psmkit[lab]",
+    "lab nccl": "psmkit[lab]",
+    "telemetry replay": "psmkit[telemetry]",
+    "telemetry picture": "psmkit[telemetry]",
+    "tune fit": "psmkit[tune]",
+    "tune export": "psmkit[tune]",
+    "tune plot": "psmkit[tune]",
+    "tune simulate": "psmkit[tune]",
+    "plan model": "spin",
+}
+DATA = "op,bytes,ranks,nodes,algorithm,protocol,us\n" + "".join(
+    f"allreduce,{1 << n},8,1,ring,simple,{10 + n}\n" for n in range(10, 24)
+)
+
+
+def leaves(command: click.Command, path: str = "") -> Iterator[str]:
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        if command.invoke_without_command:
+            yield path
+        for name in command.list_commands(context):
+            inner = command.get_command(context, name)
+            assert inner is not None
+            yield from leaves(inner, f"{path} {name}".strip())
+    else:
+        yield path
+
+
+def test_every_command_is_tried_without_extras() -> None:
+    assert set(BARE) == set(leaves(cli))
+
+
+@pytest.mark.parametrize("command", BARE)
+def test_command_works_without_extras_or_names_the_extra(installed: Installed, command: str) -> None:
+    folder = installed.folder
+    (folder / "rules.csv").write_text("op,bytes,ranks,algorithm,protocol\nallreduce,..64K,*,tree,ll\n")
+    (folder / "data.csv").write_text(DATA)
+    (lib,) = (folder / "venv").glob("lib/python*/site-packages/psmkit/psm/lib")
+    names = {"log": LOG, "lib": lib, "rules": folder / "rules.csv", "data": folder / "data.csv"}
+    arguments, statuses = BARE[command]
+    done = installed.psmkit(*command.split(), *arguments.format(**names).split())
+    said = f"{done.stdout}\n{done.stderr}"
+    assert done.returncode in statuses, said
+    assert "Traceback" not in said and "internal error" not in said
+    if done.returncode == 2:
+        assert done.stderr.startswith("psmkit: ") and len(done.stderr.splitlines()) == 1
+        assert EXTRAS.get(command, "") in done.stderr

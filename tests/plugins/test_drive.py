@@ -105,9 +105,9 @@ def test_what_cannot_be_driven_is_no_finding(tmp_path: Path, capsys: pytest.Capt
         ([other], "no table of a net plugin"),
         ([dies], "ended by signal 6"),
         ([v8, "--version", "12"], "no ncclNetPlugin_v12; it has v8"),
-        ([v8, "--version", "3"], "versions from 4 to 12"),
-        ([v8, "--only", "speed"], "there are load, slots"),
-        ([v8, "--env", "PSM_NET"], "NAME=VALUE is meant"),
+        ([v8, "--version", "3"], "a net plugin has versions 4 to 12"),
+        ([v8, "--only", "speed"], "expected one of load, slots"),
+        ([v8, "--env", "PSM_NET"], "expected NAME=VALUE"),
         ([], "Missing argument"),
     ):
         assert main(["plugin", "drive", *map(str, arguments)]) == 2

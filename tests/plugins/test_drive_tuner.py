@@ -117,6 +117,17 @@ def test_ours_is_right_in_every_version(tmp_path: Path) -> None:
     assert set(done.nanoseconds) == set(VERSIONS)
 
 
+def test_a_drive_leaves_no_record_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    records = tmp_path / "records"
+    records.mkdir(0o700)
+    monkeypatch.setenv("PSM_RECORD_DIR", str(records))
+    assert not drive_tuner(OURS, ranks=2, limit_ns=float("inf")).failed
+    assert list(records.iterdir()) == []
+    monkeypatch.setenv("PSM_RECORD_KEEP", "1")
+    assert not drive_tuner(OURS, ranks=2, limit_ns=float("inf")).failed
+    assert len(list(records.glob("*.rec"))) == 2
+
+
 def test_what_is_no_tuner_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no tuner table v2; it has v6"):
         drive_tuner(build(tmp_path), versions=[2])

@@ -92,7 +92,7 @@ def test_it_runs_beside_ranks_and_sends_the_rest_when_it_is_told_to_end(folder: 
     receiver.close()
     assert code == 0
     assert (
-        said == f"psmkit telemetry: takes the windows in {folder}, exports to {receiver.endpoint} (grpc) every 0.2 s\n"
+        said == f"psmkit telemetry: reads the windows in {folder}, exports to {receiver.endpoint} (grpc) every 0.2 s\n"
     )
     counts = {
         dict(k[1])["nccl.comm.hash"]: p.count

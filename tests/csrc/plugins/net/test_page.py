@@ -50,7 +50,7 @@ def test_the_page_names_every_setting() -> None:
 
 
 def test_the_page_names_every_fault_site(net: Built) -> None:
-    sites = [site.name for site in elf.read(net.library).sites if site.name.startswith("net.")]
+    sites = [site.name for site in elf.sites(net.library) if site.name.startswith("net.")]
     assert [name for name in sites if f"`{name}`" not in PAGE] == []
     assert set(re.findall(r"`(net\.[a-z]+)`", PAGE)) == set(sites)
 

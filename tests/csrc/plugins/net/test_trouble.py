@@ -62,7 +62,7 @@ def test_a_test_that_stalls_says_not_done(net: Built) -> None:
 
 
 def test_sites_are_listed_in_the_library(net: Built) -> None:
-    names = {site.name for site in elf.read(net.library).sites}
+    names = {site.name for site in elf.sites(net.library)}
     assert names >= {f"net.{n}" for n in "listen connect accept isend irecv test connection".split()}
 
 

@@ -1,0 +1,71 @@
+"""Commands with examples in their help, and groups that import a command when it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import Any, ClassVar
+
+import click
+
+__all__ = ["Command", "Group", "LazyGroup"]
+
+
+def _write(formatter: click.HelpFormatter, examples: Sequence[str]) -> None:
+    if not examples:
+        return
+    with formatter.section("Examples"):
+        for line in examples:  # whole: they are there to be copied
+            formatter.write(f"{'':>{formatter.current_indent}}{line}\n")
+
+
+class Command(click.Command):
+    """A command with ``examples``: lines of a shell, each complete; a comment may follow after ``#``."""
+
+    def __init__(self, *args: Any, examples: Sequence[str] = (), **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.examples = tuple(examples)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        _write(formatter, self.examples)
+        super().format_epilog(ctx, formatter)
+
+
+class Group(click.Group):
+    """A group whose commands are of :class:`Command`, and that has examples itself."""
+
+    command_class = Command
+
+    def __init__(self, *args: Any, examples: Sequence[str] = (), **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.examples = tuple(examples)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        _write(formatter, self.examples)
+        super().format_epilog(ctx, formatter)
+
+
+class LazyGroup(Group):
+    """A group that imports the module of a command, ``prefix`` and its name, when the command is used.
+
+    ``summaries`` are its commands, ``aliases`` further names of some.
+    """
+
+    prefix: ClassVar[str]
+    summaries: ClassVar[Mapping[str, str]]
+    aliases: ClassVar[Mapping[str, str]] = {}
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.summaries)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        name = self.aliases.get(cmd_name, cmd_name)
+        if name not in self.summaries:
+            return None
+        command = import_module(f"{self.prefix}{name}").command
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(self.summaries.items()))

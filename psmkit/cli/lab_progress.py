@@ -1,0 +1,59 @@
+"""Progress of a run of the lab, on standard error: a run that hangs lasts until its deadline."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections import Counter
+
+__all__ = ["Progress"]
+
+_PATIENCE = 5.0  # seconds before the first line; on a terminal less
+_PATIENCE_TERMINAL = 1.0
+_PERIOD = 10.0
+_STAGES = 4
+
+
+class Progress:
+    """Prints a line when a run takes long, and again from time to time. ``watch`` is for :func:`psmkit.lab.runner.run`."""
+
+    def __init__(self, deadline: float) -> None:
+        self._deadline = deadline
+        self._stages: dict[int, str] = {}
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="psmkit-progress", daemon=True)
+
+    def __enter__(self) -> Progress:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._done.set()
+        self._thread.join()
+
+    def watch(self, rank: int, stage: str) -> None:
+        """Take note of the stage that a rank enters."""
+        self._stages[rank] = stage
+
+    def _run(self) -> None:
+        begun = time.monotonic()
+        patience = _PATIENCE_TERMINAL if sys.stderr.isatty() else _PATIENCE
+        while not self._done.wait(patience):
+            self._say(time.monotonic() - begun)
+            patience = _PERIOD
+
+    def _say(self, seconds: float) -> None:
+        if seconds > self._deadline:
+            text = f"the deadline of {self._deadline:g} s passed; stopping the ranks and collecting their stacks"
+        else:
+            text = f"running for {seconds:.0f} s, at most {self._deadline:g} s (--deadline){self._where()}"
+        print(f"psmkit lab: {text}", file=sys.stderr, flush=True)
+
+    def _where(self) -> str:
+        counts = Counter(self._stages.copy().values()).most_common(_STAGES)
+        stages = ", ".join(
+            f"{count} {'has' if count == 1 else 'have'} ended" if stage == "ended" else f"{count} in {stage}"
+            for stage, count in counts
+        )
+        return f"; ranks: {stages}" if stages else ""

@@ -1,0 +1,47 @@
+"""The targets that the daily loop, continuous integration and the documentation name exist."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from scripts.nightly import STEPS, page
+
+ROOT = Path(__file__).parents[1]
+
+
+def named() -> set[str]:
+    pages = [ROOT / name for name in (".ci/run", "CONTRIBUTING.md", "README.md")]
+    found = {
+        target for path in pages for target in re.findall(r"(?:step |`| {4})make ([a-z][a-z-]*)", path.read_text())
+    }
+    help_text = subprocess.run(
+        ["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
+    ).stdout
+    return found | set(re.findall(r"^make ([a-z-]+)", help_text, re.MULTILINE)) | {a[0] for a, _ in STEPS.values()}
+
+
+@pytest.mark.parametrize("target", sorted(named()))
+def test_target_exists(target: str) -> None:
+    done = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+def test_quick_and_ci_name_tests_that_exist() -> None:
+    text = (
+        (ROOT / "Makefile").read_text()
+        + (ROOT / ".ci" / "run").read_text()
+        + (ROOT / "scripts/sanitize.sh").read_text()
+    )
+    found = re.findall(r"\btests/[\w/.]+", text)
+    assert len(found) > 15
+    assert [path for path in found if not (ROOT / path.rstrip(".")).exists()] == []
+
+
+def test_nightly_page_names_the_commit_and_what_failed() -> None:
+    text = page([("fuzz", True, 120, "3 decoders"), ("asan", False, 60, "1 failed, 2 passed")], "0123abc", dirty=True)
+    assert "commit: 0123abc with uncommitted changes" in text
+    assert "| asan | `make sanitize SANITIZE=test` | **failed** | 1.0 | 1 failed, 2 passed |" in text
