@@ -6,8 +6,9 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 LOGS   := tests/data/logs
 
-# What the native module is made of. Python code is used from the tree and needs no rebuild.
-NATIVE := $(shell find CMakeLists.txt csrc psmkit/lab/apidef.py -type f 2>/dev/null)
+# What the native modules are made of: messages of the C code are generated from the catalogue. Other Python code is used from the tree
+# and needs no rebuild.
+NATIVE := $(shell find CMakeLists.txt csrc psmkit/lab/apidef.py -type f 2>/dev/null) $(wildcard psmkit/catalogue/*.toml)
 C_CODE := $(shell find csrc tests -name '*.c' -o -name '*.h' -o -name '*.cc' 2>/dev/null)
 
 .DEFAULT_GOAL := help
