@@ -24,6 +24,10 @@ enum {
     NET_SECRET = 16
 };
 
+/* Who has not said who it is by then loses its place where others wait for one. A peer says it with its first bytes; it
+ * has until PSM_TIMEOUT where there is room. */
+#define NET_CROWDED_NS UINT64_C(1000000000)
+
 struct net_backend;
 struct net_comm;
 struct net_registration;

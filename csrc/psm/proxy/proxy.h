@@ -56,12 +56,8 @@ psm_status psm_socket_recv(int fd, void *bytes, size_t capacity, size_t *size, i
 void psm_socket_bye(int fd, psm_status status, bool refused, const char *text);
 void psm_hello_fill(struct psm_wire_hello *hello, int rank, int nranks, const char *service);
 
-/* ---- what other users send (stranger.c) ---- */
+/* ---- what is refused (refused.c) ---- */
 
-/* Removes the first datagram of a queue, with its descriptors. */
-void psm_stranger_drop(int socket);
-/* Closes a socket that may hold descriptors of other users which nobody received. */
-void psm_stranger_close(int fd);
 /* Counts and logs a datagram or a connection that is refused. The limit is the calling thread's. */
 void psm_refused(psmProxyState *state, struct psm_limit *limit, const char *what, const struct ucred *user,
                  const char *why);

@@ -441,6 +441,60 @@ static void stranger(bool sender)
     close(fd[3]);
 }
 
+static int knock(const char *handle)
+{
+    struct sockaddr_in to = {.sin_family = AF_INET};
+    memcpy(&to.sin_port, handle + 8, 2);
+    memcpy(&to.sin_addr, handle + 16, 4);
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    CHECK(connect(fd, (struct sockaddr *)&to, sizeof to) == 0, "%s", strerror(errno));
+    return fd;
+}
+
+/* More connections than a listener has places for say nothing and stay; a peer still gets through. */
+static void crowd(bool sender)
+{
+    enum { IDLE = 200 };
+    char handle[128], in[8];
+    int fd[IDLE];
+    void *request;
+    if (sender) {
+        hear(handle, sizeof handle);
+        void *comm = connecting(0, handle);
+        OK(send_one(comm, "hi", 2, 0, &request));
+        OK(finish(request, NULL));
+        meet();
+        OK(t_close_send(comm));
+        return;
+    }
+    void *listener = listening(0, handle), *comm = NULL;
+    for (int i = 0; i < IDLE; i++) fd[i] = knock(handle);
+    OK(t_accept(listener, &comm));
+    CHECK(!comm);
+    tell(handle, sizeof handle);
+    comm = accepting(listener);
+    OK(receive_one(comm, in, sizeof in, 0, &request));
+    OK(finish(request, NULL));
+    meet();
+    OK(t_close_recv(comm));
+    OK(t_close_listen(listener));
+    for (int i = 0; i < IDLE; i++) close(fd[i]);
+}
+
+/* Many come, one after the other, and go without a word. */
+static void knocks(bool sender)
+{
+    char handle[128];
+    if (sender) return;
+    void *listener = listening(0, handle), *comm = NULL;
+    for (int i = 0; i < 1000; i++) {
+        close(knock(handle));
+        OK(t_accept(listener, &comm));
+        CHECK(!comm);
+    }
+    OK(t_close_listen(listener));
+}
+
 /* Pointers that the plugin never gave, or that it has taken back. Most of them point nowhere. */
 static void invented(bool sender)
 {
@@ -643,6 +697,8 @@ static const struct {
     {"receiver_closes", receiver_closes},
     {"loopback", loopback},
     {"stranger", stranger},
+    {"crowd", crowd},
+    {"knocks", knocks},
     {"invented", invented},
     {"devices", devices},
     {"profiler", profiler},

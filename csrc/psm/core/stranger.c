@@ -12,14 +12,18 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
-#include "proxy/proxy.h"
-#include "psm_lib_messages.h"
+#include "core/internal.h"
+
+/* glibc's clone by its other name: ThreadSanitizer takes clone for a fork, and has the new process read its own words
+ * from the stack of a thread that has gone on. */
+int __clone(int (*run)(void *), void *stack, int flags, void *argument, ...);
 
 enum { STACK = 64 << 10, UNTOUCHED = -1 };
 #define PATIENCE_NS UINT64_C(2000000)    /* from the moment that the message or the descriptor is gone */
@@ -89,7 +93,7 @@ static void do_apart(int fd, bool datagram)
         c->message = (struct msghdr){.msg_iov = &c->part, .msg_iovlen = 1, .msg_flags = UNTOUCHED};
         if (!datagram) fstat(fd, &c->before);
         /* No signal at its end: the application does not see it, and does not reap it. */
-        pid = clone(do_chore, c->stack + STACK, CLONE_VM | CLONE_FILES | CLONE_UNTRACED, c);
+        pid = __clone(do_chore, c->stack + STACK, CLONE_VM | CLONE_FILES | CLONE_UNTRACED, c);
     }
     if (pid < 0) { /* no process is left on this machine, or a sandbox forbids it */
         char byte;
@@ -111,22 +115,4 @@ void psm_stranger_drop(int socket)
 void psm_stranger_close(int fd)
 {
     do_apart(fd, false);
-}
-
-void psm_refused_rest(struct psm_limit *limit)
-{
-    uint64_t skipped = psm_limit_take_skipped(limit);
-    if (skipped) psm_msg_libpsm_proxy_refused_more(skipped);
-}
-
-void psm_refused(psmProxyState *state, struct psm_limit *limit, const char *what, const struct ucred *user,
-                 const char *why)
-{
-    PSM_COUNT(state, refused);
-    if (!psm_limit_pass(limit, psm_clock_ns())) return;
-    psm_refused_rest(limit);
-    if (user->uid != geteuid())
-        psm_msg_libpsm_stranger(what, (uint32_t)user->pid, user->uid, geteuid());
-    else
-        psm_msg_libpsm_proxy_refused((uint32_t)user->pid, why);
 }
