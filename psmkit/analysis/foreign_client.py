@@ -76,7 +76,7 @@ def _stranger(job: Job, proc: int, events: list[Event]) -> Finding:
     who = (
         f"process {pids[0]} of uid {uids[0]}"
         if len(pids) == len(uids) == 1
-        else f"{len(pids)} processes of uid {words(uids)}"
+        else f"{len(pids)} processes of uid {words(map(str, uids))}"
     )
     # Version 0.1 closed the descriptors that came with it in the thread that answers.
     stopped = "what" not in first.fields and not job.torn_down(proc) and _unanswered(job, proc)

@@ -78,6 +78,13 @@ def test_process_of_another_user_is_named_and_fails_no_run(tmp_path: Path, text:
     assert "process 42 of uid 65534" in finding.title and "uid 0" in finding.title
 
 
+def test_processes_of_several_users_are_counted(tmp_path: Path) -> None:
+    logs = ranks()
+    logs[2].warn("", STRANGER, "service").warn("", STRANGER.replace("42", "43").replace("65534", "1001"), "service")
+    (finding,) = find("foreign_client", tmp_path, [log.work().destroy() for log in logs])
+    assert finding.title.startswith("2 processes of uid 1001 and 65534 reached the proxy of rank 2")
+
+
 def test_stop_by_a_descriptor_in_version_0_1_is_a_hang(tmp_path: Path) -> None:
     logs = ranks()
     logs[2].line(ASKED, "service").warn("", OLD_STRANGER, "service")
