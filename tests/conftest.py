@@ -21,6 +21,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # Under ASan (scripts/sanitize.sh) these are meant to end by the very signal that ASan takes for itself. Those of hostcuda: its conftest.
 _NOT_UNDER_ASAN = (
     "tests/lab/test_emulation.py::test_strict_mode_keeps_the_host_from_device_memory",
+    "tests/lab/test_lab_run.py::test_rank_that_is_sent_a_fatal_signal_dies_of_it",
     "tests/lab/test_nccl.py::test_a_crash_is_told_with_the_functions_that_it_was_in",
     "tests/testing/test_plugin.py::test_death_fails_the_test_with_the_signal",
 )

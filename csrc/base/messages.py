@@ -210,7 +210,9 @@ def main(arguments: list[str]) -> None:
             text = header(Path(file))
         case _:
             sys.exit(__doc__)
-    Path(out).write_text(text, "utf-8")
+    # A message of another file was edited: what includes this header need not be compiled again.
+    if not (file_out := Path(out)).exists() or file_out.read_text("utf-8") != text:
+        file_out.write_text(text, "utf-8")
 
 
 if __name__ == "__main__":

@@ -39,6 +39,7 @@ struct psm_record {
     char directory[PATH_MAX];
     char name[128];
     char path[PATH_MAX + 130];
+    bool disk_full; /* it was said */
     psm_section section[REC_SECTIONS];
     bool keep;        /* at a clean exit: for a reader that comes later */
     psm_record *next; /* in `others` or `ended` */
@@ -371,8 +372,15 @@ static psm_section *make_section(psm_record *r, const struct psm_schema *schema,
     /* Blocks that are taken one by one: none is shared with what is before. */
     if (sparse) data = round_up(data, REC_ALIGN);
     uint64_t end = data + capacity * slot_size, taken = sparse ? data : end;
-    if (begin > r->size || end > r->size || posix_fallocate(r->fd, (off_t)begin, (off_t)(taken - begin)) != 0) {
+    if (begin > r->size || end > r->size) {
         psm_msg_record_no_room(schema->name, end - begin, r->size > begin ? r->size - begin : 0);
+        return NULL;
+    }
+    int error = posix_fallocate(r->fd, (off_t)begin, (off_t)(taken - begin));
+    if (error) {
+        /* Once: a section that is not there is asked for again and again. */
+        if (!r->disk_full) psm_msg_record_no_space(schema->name, r->path, strerror(error));
+        r->disk_full = true;
         return NULL;
     }
     unsigned char *base = (unsigned char *)r->header;

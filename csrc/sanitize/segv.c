@@ -1,9 +1,11 @@
-/* A crash on device memory, told before the process dies of it. */
+/* A crash on device memory is reported before the process dies of it. */
 #define _GNU_SOURCE
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <ucontext.h>
+#include <unistd.h>
 
 #include "internal.h"
 #include "log.h"
@@ -32,6 +34,13 @@ static void *look_at(void *context, bool *write)
 #endif
 }
 
+/* Whether the instruction runs into it again once the handler has returned. A signal that a process sent does not come
+ * back by itself, nor does news of broken memory that nobody has touched yet. */
+static bool comes_back(int number, const siginfo_t *info)
+{
+    return info->si_code > 0 && !(number == SIGBUS && info->si_code == BUS_MCEERR_AO);
+}
+
 static void on_fault(int number, siginfo_t *info, void *context)
 {
     struct san_span span;
@@ -55,8 +64,10 @@ static void on_fault(int number, siginfo_t *info, void *context)
         san_report(&report);
         psm_log_flush();
     }
-    /* The instruction runs again, and whoever was there before decides. */
+    /* The handler that was there before decides. */
     sigaction(number, &before[slot_of(number)], NULL);
+    /* With the sender's pid and value. It stays blocked until this handler returns. */
+    if (!comes_back(number, info)) syscall(SYS_rt_tgsigqueueinfo, getpid(), gettid(), number, info);
 }
 
 void san_segv_start(void)

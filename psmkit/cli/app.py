@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import re
 import sys
@@ -118,7 +120,8 @@ def _run(arguments: list[str]) -> int:
     except BrokenPipeError:
         raise
     except OSError as error:
-        return _complain(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+        name = error.filename or _written_by(error)
+        return _complain(f"{name}: {error.strerror}" if name else str(error))
     except Exception as error:
         from psmkit.model.errors import PsmkitError  # late: --help needs no model
 
@@ -133,6 +136,18 @@ def _run(arguments: list[str]) -> int:
             traceback.print_exc()
         where = "" if verbose else "; `psmkit -v COMMAND ...` shows the traceback"
         return _complain(f"internal error, please report it: {type(error).__name__}: {error}{where}")
+
+
+def _written_by(error: OSError) -> str | None:
+    """The file of a failed write: write(2) does not say which it is, the innermost open file that the error came past does."""
+    name: str | None = None
+    step = error.__traceback__
+    while step is not None:
+        for value in step.tb_frame.f_locals.values():
+            if isinstance(value, io.IOBase) and isinstance(path := getattr(value, "name", None), str | os.PathLike):
+                name = os.fsdecode(path)
+        step = step.tb_next
+    return name or ("standard output" if error.errno == errno.ENOSPC else None)
 
 
 def _complain(message: str, detail: Sequence[str] = ()) -> int:

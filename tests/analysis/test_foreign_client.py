@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from psmkit.analysis import analyze
 from psmkit.analysis.rules.foreign_client import decode
-from psmkit.model import Severity
-from tests.analysis.texts import find, ranks
+from psmkit.model import Severity, Verdict
+from tests.analysis.texts import find, job_of, ranks
 
 WRONG = "socketFinalizeAccept: wrong magic {} != 7970663b906d70b9"
 
@@ -56,3 +57,39 @@ def test_scraper_that_did_no_harm_is_a_warning(tmp_path: Path) -> None:
 
 def test_peers_of_the_job_are_not_foreign(tmp_path: Path) -> None:
     assert not find("foreign_client", tmp_path, [log.work() for log in ranks()])
+
+
+STRANGER = "psm proxy refused a datagram of process 42, which runs as uid 65534: this process runs as uid 0; run all ranks as one user"
+OLD_STRANGER = (
+    "psm proxy refused process 42: a datagram of uid 65534 came, this process runs as uid 0: run all ranks as one user"
+)
+ASKED = "proxyUDSRecvReq::ncclProxyMsgGetFd rank 1 opId 0xe1f58731351f668e handle=983656cf1ff8245e"
+
+
+@pytest.mark.parametrize("text", [STRANGER, OLD_STRANGER])
+def test_process_of_another_user_is_named_and_fails_no_run(tmp_path: Path, text: str) -> None:
+    logs = ranks()
+    logs[2].warn("", text, "service")
+    job_of(tmp_path, [log.work().destroy() for log in logs])
+    report = analyze([tmp_path])
+    assert report.verdict is Verdict.HEALTHY
+    (finding,) = (f for f in report.findings if f.code == "PSM106")
+    assert finding.severity is Severity.WARNING and not finding.culprits
+    assert "process 42 of uid 65534" in finding.title and "uid 0" in finding.title
+
+
+def test_processes_of_several_users_are_counted(tmp_path: Path) -> None:
+    logs = ranks()
+    logs[2].warn("", STRANGER, "service").warn("", STRANGER.replace("42", "43").replace("65534", "1001"), "service")
+    (finding,) = find("foreign_client", tmp_path, [log.work().destroy() for log in logs])
+    assert finding.title.startswith("2 processes of uid 1001 and 65534 reached the proxy of rank 2")
+
+
+def test_stop_by_a_descriptor_in_version_0_1_is_a_hang(tmp_path: Path) -> None:
+    logs = ranks()
+    logs[2].line(ASKED, "service").warn("", OLD_STRANGER, "service")
+    logs[1].warn("proxy.cc:1", "ncclProxyCallBlockingUDS call to tpRank 2(1357d0b8e3547195) failed : -20")
+    job_of(tmp_path, logs)
+    report = analyze([tmp_path])
+    assert report.verdict is Verdict.HUNG
+    assert "uid 65534" in report.reason and "rank 2" in report.reason

@@ -64,6 +64,12 @@ def test_output_to_a_file(psmkit_cli: Cli, tmp_path: Path, form: str) -> None:
     assert file.read_text("utf-8") == psmkit_cli("analyze", "hung", "--format", form).out
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_full_disk_is_named_with_the_file(psmkit_cli: Cli) -> None:
+    result = psmkit_cli("analyze", "healthy", "--output", "/dev/full")
+    assert (result.status, result.err) == (2, "psmkit: /dev/full: No space left on device\n")
+
+
 def test_redacted_output_names_no_host(psmkit_cli: Cli) -> None:
     result = psmkit_cli("analyze", "hung", "--redact", "-v")
     assert "node-a" not in result.out

@@ -133,6 +133,7 @@ _NOT_UNDER_ASAN = (
     "test_example.py",
     "test_host_cannot_read_device_memory",
     "test_registering_what_is_not_mapped",
+    "test_fatal_signal_that_was_sent",
     "test_host_access_to_device_memory",
     "test_the_host_crashes_where_it_has_no_access",
     "test_outside_strict_mode_the_host_sees_device_memory",

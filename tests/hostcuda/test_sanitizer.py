@@ -5,8 +5,11 @@ Everything runs twice: checked inside hostcuda, and by the shim over hostcuda's 
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from pathlib import Path
+
+import pytest
 
 from psmkit.logparse.records import open_record
 from tests.hostcuda.conftest import emulated
@@ -350,3 +353,20 @@ def test_stream_of_a_destroyed_context_is_told_with_the_destroy(tmp_path: Path) 
     told = Program("cudart12", "inside", "warn", tmp_path, code, {}).end()
     assert told.one().startswith("cuStreamSynchronize got stream 0x") and "which was destroyed before" in told.one()
     assert [stack.split(", ")[1].split()[0] for stack in told.stacks] == ["used", "born", "ended"]
+
+
+# ---- signals ----
+
+
+@pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGBUS])
+@pytest.mark.parametrize("send", ["os.kill(os.getpid(), {})", "signal.raise_signal({})"])
+def test_fatal_signal_that_was_sent_ends_the_program(run: Run, number: signal.Signals, send: str) -> None:
+    told = run(MEMORY + send.format(int(number)) + "\nprint('still here')")
+    assert told.code == -number, told.text
+    assert not told.reports and "still here" not in told.text
+
+
+def test_fatal_signal_that_was_sent_reaches_the_handler_that_the_program_had(run: Run) -> None:
+    told = run(MEMORY + "os.kill(os.getpid(), signal.SIGSEGV)", PYTHONFAULTHANDLER="1")
+    assert told.code == -signal.SIGSEGV
+    assert "Fatal Python error: Segmentation fault" in told.text

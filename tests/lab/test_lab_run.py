@@ -119,6 +119,12 @@ def test_killed_rank_ends_the_others_with_its_number(lab: Lab) -> None:
     assert not result["shared_memory"]
 
 
+def test_rank_that_is_sent_a_fatal_signal_dies_of_it(lab: Lab) -> None:
+    status, result = lab(RANKS, "2", "--fault", "lab.stage:kill=SIGSEGV,rank=1,nth=2")
+    assert status == 1 and not result["expired"]
+    assert result["ranks"][1]["state"] == "died" and "SIGSEGV" in json.dumps(result["ranks"][1])
+
+
 def test_stopped_rank_is_told_at_the_deadline(lab: Lab) -> None:
     status, result = lab(RANKS, "2", "--fault", "lab.stage:kill=SIGSTOP,rank=1,op=move", deadline=SHORT)
     assert status == 1 and result["expired"]

@@ -126,7 +126,7 @@ void add_message(Reader &r, const Place &place, int peer, bool sends, Protocol p
     const Function f = {Collective::SendRecv, Algorithm::Ring, protocol, {Type::u8, Op::Sum, 0}, "SendRecv"};
     Flow flow = flow_of(f, 1, 1, r);
     flow.step_bytes = static_cast<size_t>(r.comm.p2pChunkSize);
-    if (!chunk) refuse(LAUNCH_FAILURE, "SendRecv has chunks of 0 bytes");
+    if (!chunk || chunk > MOST_BYTES) refuse_damaged("SendRecv has chunks of %zu bytes", chunk);
     (sends ? flow.to : flow.from).push_back(end_of(r, place, peer, sends, 1, protocol));
     flow.schedule = sends ? send(buffer, bytes, chunk) : receive(buffer, bytes, chunk);
     stage.lanes.emplace_back(std::move(flow), &r.memory);
@@ -178,10 +178,15 @@ void add_collective(Reader &r, const Place &place, const Function &f, Part part,
 {
     const bool rooted = f.collective == Collective::Broadcast || f.collective == Collective::Reduce;
     if (rooted && (part.root < 0 || part.root >= r.comm.nRanks))
-        refuse(LAUNCH_FAILURE, "%s has root %d of %d ranks", f.name, part.root, r.comm.nRanks);
+        refuse_damaged("%s has root %d of %d ranks", f.name, part.root, r.comm.nRanks);
     if (const char *fault = reduction_fault(f.reduction)) refuse(NOT_SUPPORTED, "%s: %s", f.name, fault);
-    if (!part.chunk) refuse(LAUNCH_FAILURE, "%s has chunks of 0 elements on channel %d", f.name, place.number);
     part.element = size_of(f.reduction.type);
+    const size_t most = MOST_BYTES / part.element / static_cast<size_t>(r.comm.nRanks);
+    if (!part.chunk || part.chunk > most)
+        refuse_damaged("%s has chunks of %zu elements on channel %d", f.name, part.chunk, place.number);
+    if (part.count > most || part.offset > most || part.n > most)
+        refuse_damaged("%s has %zu elements, and %zu from %zu on on channel %d", f.name, part.count, part.n,
+                       part.offset, place.number);
     part.rank = r.comm.rank;
     part.ranks = r.comm.nRanks;
     part.index = place.channel.ring.index;
@@ -190,6 +195,9 @@ void add_collective(Reader &r, const Place &place, const Function &f, Part part,
     const size_t each = part.count * part.element, all = each * static_cast<size_t>(part.ranks);
     const bool root = part.rank == part.root;
     const bool whole_in = f.collective == Collective::ReduceScatter, whole_out = f.collective == Collective::AllGather;
+    if ((whole_in || whole_out) && part.offset + part.n > part.count)
+        refuse_damaged("%s has elements %zu to %zu of %zu on channel %d", f.name, part.offset, part.offset + part.n,
+                       part.count, place.number);
     if (part.n && (f.collective != Collective::Broadcast || root))
         part.in = r.memory.window(sendbuff, whole_in ? 0 : begin, whole_in ? all : end, false, "the send buffer");
     if (part.n && (f.collective != Collective::Reduce || root))

@@ -49,6 +49,8 @@ uint64_t argument_of(Reader &r, uint64_t value, bool is_pointer, const Reduction
 void add_collective(Reader &r, const Place &place, const Function &f, Part part, const void *sendbuff, void *recvbuff,
                     Stage &stage);
 int number_of(Protocol protocol);
+/* No buffer has more. Sums and products of such sizes do not overflow. */
+constexpr size_t MOST_BYTES = size_t(1) << 48;
 
 } // namespace psm
 #endif

@@ -114,10 +114,9 @@ struct alignas(16) ncclDevWorkColl {
 /* Parts of a transfer are dealt out to channels by the reversed bits of their distance, and are whole pages. */
 inline int ncclP2pChannelToPart(int channels, int base, int channel)
 {
-    int part = 0;
-    for (int bit = 1, delta = (channel - base) & (channels - 1); bit < channels; bit <<= 1, delta >>= 1)
-        part = part << 1 | (delta & 1);
-    return part;
+    unsigned part = 0, last = static_cast<unsigned>(channels) - 1, delta = static_cast<unsigned>(channel - base) & last;
+    for (; last; last >>= 1, delta >>= 1) part = part << 1 | (delta & 1);
+    return static_cast<int>(part); /* negative where there are no channels */
 }
 inline void ncclP2pPartBounds(int parts, int part, size_t bytes, size_t *begin, size_t *end)
 {

@@ -16,6 +16,16 @@ void refuse(int code, const char *format, ...)
     throw Refusal{code, text};
 }
 
+void refuse_damaged(const char *format, ...)
+{
+    char text[1024];
+    va_list list;
+    va_start(list, format);
+    vsnprintf(text, sizeof text, format, list);
+    va_end(list);
+    throw Damage{{LAUNCH_FAILURE, text}};
+}
+
 Memory::~Memory()
 {
     for (psm_kernel_span &span : spans_) psm_hostcuda_unmap(&span);

@@ -18,9 +18,13 @@ struct Refusal {
     std::string text;
 };
 
+/* Work that no host code of NCCL leaves: its memory was written over. */
+struct Damage : Refusal {};
+
 enum { NOT_SUPPORTED = 801, LAUNCH_FAILURE = 719 };
 
 [[noreturn]] void refuse(int code, const char *format, ...) __attribute__((format(printf, 2, 3)));
+[[noreturn]] void refuse_damaged(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 class Memory
 {

@@ -25,13 +25,29 @@ struct Lists : Reader {
 
 /* ---- point to point ---- */
 
+/* Before anything is computed of it: NCCL's own functions divide by these numbers. */
+void check_p2p(const Reader &r, const ncclDevWorkP2p &work)
+{
+    const int channels = work.nP2pChannels;
+    if (channels < 1 || channels > MAXCHANNELS || channels & (channels - 1))
+        refuse_damaged("SendRecv is spread over %d channels", channels);
+    if (work.nSendChannels > channels || work.nRecvChannels > channels)
+        refuse_damaged("SendRecv has %d and %d of %d channels", work.nSendChannels, work.nRecvChannels, channels);
+    for (int peer : {work.nSendChannels ? work.sendRank : 0, work.nRecvChannels ? work.recvRank : 0})
+        if (peer < 0 || peer >= r.comm.nRanks)
+            refuse_damaged("SendRecv has no peer %d: there are %d ranks", peer, r.comm.nRanks);
+    for (size_t bytes : {work.sendBytes, work.recvBytes})
+        if (bytes > MOST_BYTES) refuse_damaged("SendRecv has a message of %zu bytes", bytes);
+}
+
 void read_p2p(Reader &r, const Place &place, ncclDevWorkP2p work, Stage &stage)
 {
+    check_p2p(r, work);
     if (work.sendNetReg || work.recvNetReg || work.sendIpcReg || work.recvIpcReg) refuse_registered("SendRecv");
     const int part = ncclP2pChannelToPart(work.nP2pChannels, work.channelBase, place.number);
     const bool sends = part < work.nSendChannels, receives = part < work.nRecvChannels;
     size_t send_begin = 0, send_end = 0, recv_begin = 0, recv_end = 0;
-    if (!sends && !receives) refuse(LAUNCH_FAILURE, "SendRecv has no part for channel %d", place.number);
+    if (!sends && !receives) refuse_damaged("SendRecv has no part for channel %d", place.number);
     if (sends) ncclP2pPartBounds(work.nSendChannels, part, work.sendBytes, &send_begin, &send_end);
     if (receives) ncclP2pPartBounds(work.nRecvChannels, part, work.recvBytes, &recv_begin, &recv_end);
     const char *from = r.memory.window(work.sendAddr, send_begin, send_end, false, "the buffer of ncclSend");
@@ -55,11 +71,20 @@ void read_p2p(Reader &r, const Place &place, ncclDevWorkP2p work, Stage &stage)
 
 /* ---- collectives ---- */
 
+void check_collective(const Function &f, const ncclDevWorkColl &work)
+{
+    const unsigned lo = work.channelLo, hi = work.channelHi;
+    if (lo > hi || hi >= MAXCHANNELS) refuse_damaged("%s is spread over channels %u to %u", f.name, lo, hi);
+    for (size_t count : {work.cbd.countLo, work.cbd.countMid, work.cbd.countHi})
+        if (count > MOST_BYTES / MAXCHANNELS) refuse_damaged("%s has %zu elements on a channel", f.name, count);
+}
+
 void read_collective(Reader &r, const Place &place, Function f, ncclDevWorkColl work, Stage &stage)
 {
+    check_collective(f, work);
     if (work.regUsed || work.netRegUsed) refuse_registered(f.name);
     if (place.number < static_cast<int>(work.channelLo) || place.number > static_cast<int>(work.channelHi))
-        refuse(LAUNCH_FAILURE, "%s has no part for channel %d", f.name, place.number);
+        refuse_damaged("%s has no part for channel %d", f.name, place.number);
     f.reduction.argument = argument_of(r, work.redOpArg, work.redOpArgIsPtr, f.reduction);
     Part part = {};
     part.root = static_cast<int>(work.root);
@@ -88,6 +113,16 @@ void read_work(const Lists &r, size_t offset, void *out, size_t n)
     }
 }
 
+/* A batch's work at an offset of it cannot be understood. */
+[[noreturn]] void refuse_work(const Lists &r, size_t offset, const Damage &damage)
+{
+    if (r.args.workStorageType != ncclDevWorkStorageTypeFifo) throw damage;
+    refuse(LAUNCH_FAILURE,
+           "the work FIFO of %zu bytes at %p was written over at offset %zu before the kernel has read it: %s. Raise "
+           "NCCL_WORK_FIFO_BYTES, or put fewer operations into a group",
+           static_cast<size_t>(r.args.workMask) + 1, r.args.workBuf, offset & r.args.workMask, damage.text.c_str());
+}
+
 /* Works of a batch, and of those that extend it, that a profiler waits for. */
 using Marks = std::vector<uint64_t>;
 
@@ -109,15 +144,25 @@ void read_batch(Lists &r, const Place &place, const ncclDevWorkBatch &batch, Cha
         channel.works++;
         if (p2p) {
             ncclDevWorkP2p work;
-            read_work(r, batch.offsetBase + i * sizeof work, &work, sizeof work);
-            read_p2p(r, place, work, *together);
+            const size_t offset = batch.offsetBase + i * sizeof work;
+            read_work(r, offset, &work, sizeof work);
+            try {
+                read_p2p(r, place, work, *together);
+            } catch (const Damage &damage) {
+                refuse_work(r, offset, damage);
+            }
             if (work.profilerEnabled) marks->push_back(channel.works);
             channel.consumed_to = batch.offsetBase + (i + 1) * static_cast<uint32_t>(sizeof work);
         } else {
             ncclDevWorkColl work;
-            read_work(r, batch.offsetBase + i * sizeof work, &work, sizeof work);
+            const size_t offset = batch.offsetBase + i * sizeof work;
+            read_work(r, offset, &work, sizeof work);
             channel.stages.emplace_back();
-            read_collective(r, place, f, work, channel.stages.back());
+            try {
+                read_collective(r, place, f, work, channel.stages.back());
+            } catch (const Damage &damage) {
+                refuse_work(r, offset, damage);
+            }
             if (work.profilerEnabled) marks->push_back(channel.works);
             channel.consumed_to = batch.offsetBase + (i + 1) * static_cast<uint32_t>(sizeof work);
         }

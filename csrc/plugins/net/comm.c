@@ -15,7 +15,6 @@ void *net_comm_new(size_t size, const struct net_backend *backend, bool sends, i
     struct net_comm *c = calloc(1, size);
     if (!c) return NULL;
     uint32_t parts = sends ? 1 : (uint32_t)max_recvs;
-    c->magic = sends ? NET_SENDER : NET_RECEIVER;
     c->sends = sends;
     c->backend = backend;
     c->dev = dev;
@@ -50,6 +49,7 @@ void net_comm_free(struct net_comm *c)
     if (!c) return;
     while (c->registrations) {
         struct net_registration *next = c->registrations->next;
+        net_take_back(c->registrations, 1, 0, NET_GIVEN_REGISTRATION);
         free(c->registrations);
         c->registrations = next;
     }
@@ -58,7 +58,6 @@ void net_comm_free(struct net_comm *c)
         free(c->request[i].copy_registration);
     }
     pthread_mutex_destroy(&c->lock);
-    c->magic = 0;
     free(c->request);
     free(c->parts);
     free(c->free);

@@ -28,7 +28,7 @@ static const struct net_backend *const backends[] = {&net_socket, &net_shm, &net
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static const struct net_backend *backend; /* while there are contexts */
 static unsigned contexts;
-static struct net_context process_context = {.magic = NET_CONTEXT, .traffic_class = NCCL_NET_TRAFFIC_CLASS_UNDEF};
+static struct net_context process_context = {.traffic_class = NCCL_NET_TRAFFIC_CLASS_UNDEF};
 static bool process_is_in;
 static unsigned communicators; /* that there were */
 static _Atomic(ncclProfilerCallback_t) profiler;
@@ -142,16 +142,35 @@ static ncclResult_t enter(struct net_context *context, ncclDebugLogger_t logger,
     return ncclSuccess;
 }
 
+static ncclResult_t leave(struct net_context *context)
+{
+    pthread_mutex_lock(&lock);
+    ncclResult_t result = backend->leave ? backend->leave(context) : ncclSuccess;
+    free(context);
+    if (--contexts == 0) {
+        leave_backend();
+        /* NCCL may unload the profiler and itself from here on. */
+        atomic_store(&profiler, NULL);
+        net_say_set(NULL);
+    }
+    pthread_mutex_unlock(&lock);
+    return result;
+}
+
 ncclResult_t net_init(void **context, uint64_t comm_id, int traffic_class, ncclDebugLogger_t logger,
                       ncclProfilerCallback_t callback)
 {
     struct net_context *made = malloc(sizeof *made);
     if (!made) return net_no_memory("a context", sizeof *made);
-    *made = (struct net_context){.magic = NET_CONTEXT, .comm_id = comm_id, .traffic_class = traffic_class};
+    *made = (struct net_context){.comm_id = comm_id, .traffic_class = traffic_class};
     pthread_mutex_lock(&lock);
     ncclResult_t result = enter(made, logger, callback);
     if (result == ncclSuccess) made->number = ++communicators;
     pthread_mutex_unlock(&lock);
+    if (result == ncclSuccess && !net_give(made, 1, 0, NET_GIVEN_CONTEXT)) {
+        leave(made);
+        return net_no_memory("a context", sizeof *made);
+    }
     if (result != ncclSuccess)
         free(made);
     else
@@ -172,20 +191,9 @@ ncclResult_t net_init_process(ncclDebugLogger_t logger, ncclProfilerCallback_t c
 
 ncclResult_t net_finalize(void *opaque)
 {
-    struct net_context *context = opaque;
-    if (!context || context->magic != NET_CONTEXT) return misuse("finalize", "this is no context of init");
-    context->magic = 0;
-    pthread_mutex_lock(&lock);
-    ncclResult_t result = backend->leave ? backend->leave(context) : ncclSuccess;
-    free(context);
-    if (--contexts == 0) {
-        leave_backend();
-        /* NCCL may unload the profiler and itself from here on. */
-        atomic_store(&profiler, NULL);
-        net_say_set(NULL);
-    }
-    pthread_mutex_unlock(&lock);
-    return result;
+    if (!net_is_given(opaque, NET_GIVEN_CONTEXT)) return misuse("finalize", "this is no context of init");
+    net_take_back(opaque, 1, 0, NET_GIVEN_CONTEXT);
+    return leave(opaque);
 }
 
 ncclResult_t net_devices(int *ndev)
@@ -253,8 +261,8 @@ ncclResult_t net_make_device(int *dev, const ncclNetVDeviceProps_v12_t *props)
 
 static const struct net_context *context_of(void *opaque)
 {
-    struct net_context *context = opaque ? opaque : &process_context;
-    return context->magic == NET_CONTEXT ? context : NULL;
+    if (!opaque) return &process_context;
+    return net_is_given(opaque, NET_GIVEN_CONTEXT) ? opaque : NULL;
 }
 
 ncclResult_t net_listen(void *opaque, int dev, void *handle, void **out)
@@ -271,19 +279,30 @@ ncclResult_t net_listen(void *opaque, int dev, void *handle, void **out)
     if (net_merged_count()) net_merged_unmark(handle);
     result = backend_of(dev)->listen(context, dev, handle, &listener);
     if (result != ncclSuccess) return result;
-    listener->magic = NET_LISTENER;
     listener->backend = backend_of(dev);
     listener->dev = dev;
     listener->number = context->number;
+    if (!net_give(listener, 1, 0, NET_GIVEN_LISTENER)) {
+        listener->backend->close_listen(listener);
+        return net_no_memory("a listener", sizeof *listener);
+    }
     *out = listener;
     after(&fault);
     return ncclSuccess;
 }
 
-static void established(struct net_comm *c, void **out)
+static ncclResult_t established(struct net_comm *c, uint32_t number, void **out)
 {
+    c->number = number;
+    bool given = net_give(c, 1, 0, NET_GIVEN_COMM);
+    if (!given || !net_give(c->request, c->capacity, sizeof *c->request, NET_GIVEN_REQUEST)) {
+        if (given) net_take_back(c, 1, 0, NET_GIVEN_COMM);
+        c->backend->close(c);
+        return net_no_memory("a connection", sizeof *c);
+    }
     net_record_comm(c);
     *out = c;
+    return ncclSuccess;
 }
 
 ncclResult_t net_connect(void *opaque, int dev, int traffic_class, void *handle, void **out, void **device)
@@ -305,17 +324,16 @@ ncclResult_t net_connect(void *opaque, int dev, int traffic_class, void *handle,
     bool merged = backend_of(dev) == &net_merged || (device && net_merged_handle(handle));
     result = (merged ? &net_merged : backend)->connect(&own, dev, handle, &c);
     if (result != ncclSuccess || !c) return result;
-    c->number = own.number;
-    established(c, out);
+    result = established(c, own.number, out);
     after(&fault);
-    return ncclSuccess;
+    return result;
 }
 
 ncclResult_t net_accept(void *opaque, void **out, void **device)
 {
     *out = NULL;
     struct net_listener *listener = opaque;
-    if (!listener || listener->magic != NET_LISTENER) return misuse("accept", "this is no open listener");
+    if (!net_is_given(listener, NET_GIVEN_LISTENER)) return misuse("accept", "this is no open listener");
     struct psm_fault fault;
     ncclResult_t result = before(&site_accept, NULL, &fault);
     if (result != ncclSuccess || fault.action == PSM_FAULT_DROP) return result;
@@ -323,50 +341,52 @@ ncclResult_t net_accept(void *opaque, void **out, void **device)
     listener->device = device;
     result = listener->backend->accept(listener, &c);
     if (result != ncclSuccess || !c) return result;
-    c->number = listener->number;
-    established(c, out);
+    result = established(c, listener->number, out);
     after(&fault);
-    return ncclSuccess;
+    return result;
 }
 
 ncclResult_t net_close_listen(void *opaque)
 {
     struct net_listener *listener = opaque;
     if (!listener) return ncclSuccess;
-    if (listener->magic != NET_LISTENER) return misuse("closeListen", "this is no open listener");
-    listener->magic = 0;
+    if (!net_is_given(listener, NET_GIVEN_LISTENER)) return misuse("closeListen", "this is no open listener");
+    net_take_back(listener, 1, 0, NET_GIVEN_LISTENER);
     listener->backend->close_listen(listener);
     return ncclSuccess;
 }
 
-static ncclResult_t close_comm(void *opaque, uint32_t magic, const char *call)
+static ncclResult_t close_comm(void *opaque, bool sends, const char *call)
 {
     struct net_comm *c = opaque;
     if (!c) return ncclSuccess;
-    if (c->magic != magic) return misuse(call, "this is no open comm of that kind");
+    if (!net_is_comm(c, sends)) return misuse(call, "this is no open comm of that kind");
+    net_take_back(c->request, c->capacity, sizeof *c->request, NET_GIVEN_REQUEST);
+    net_take_back(c, 1, 0, NET_GIVEN_COMM);
     NET_SAY(PSM_NET_CLOSED, psm_net_closed, NCCL_NET, c->backend->name, c->id, net_role(c), c->messages, c->bytes,
             c->open);
     net_record_comm_end(c);
-    c->magic = 0;
     c->backend->close(c);
     return ncclSuccess;
 }
 
 ncclResult_t net_close_send(void *comm)
 {
-    return close_comm(comm, NET_SENDER, "closeSend");
+    return close_comm(comm, true, "closeSend");
 }
 
 ncclResult_t net_close_recv(void *comm)
 {
-    return close_comm(comm, NET_RECEIVER, "closeRecv");
+    return close_comm(comm, false, "closeRecv");
 }
 
 /* Another network would write into other memory: a registration that does not hold the buffer is a bug of the caller.
  */
 static bool holds(const struct net_registration *g, const struct net_comm *c, const char *data, size_t size)
 {
-    if (!g || size == 0) return true;
+    if (!g) return true;
+    if (!net_is_given(g, NET_GIVEN_REGISTRATION)) return false;
+    if (size == 0) return true;
     return (g->comm == c || c->any_registration) && data >= g->data && size <= g->size &&
            (size_t)(data - g->data) <= g->size - size;
 }
@@ -440,7 +460,7 @@ ncclResult_t net_isend(void *comm, void *data, size_t size, int tag, void *regis
 {
     *request = NULL;
     struct net_comm *c = comm;
-    if (!c || c->magic != NET_SENDER) return misuse("isend", "this is no open send comm");
+    if (!net_is_comm(c, true)) return misuse("isend", "this is no open send comm");
     if (!holds(registration, c, data, size)) return misuse("isend", "the buffer is not in the memory of its mhandle");
     if (size > NCCL_MAX_NET_SIZE_BYTES) return misuse("isend", "the message is larger than maxP2pBytes");
     struct psm_fault fault;
@@ -476,7 +496,7 @@ ncclResult_t net_irecv(void *comm, int n, void **data, size_t *sizes, int *tags,
     bool optional = *request == (void *)NCCL_NET_OPTIONAL_RECV_COMPLETION;
     *request = NULL;
     struct net_comm *c = comm;
-    if (!c || c->magic != NET_RECEIVER) return misuse("irecv", "this is no open recv comm");
+    if (!net_is_comm(c, false)) return misuse("irecv", "this is no open recv comm");
     if (n < 1 || n > c->max_recvs) return misuse("irecv", "so many receives cannot be grouped: see maxRecvs");
     for (int i = 0; i < n; i++)
         if (registrations && !holds(registrations[i], c, data[i], sizes[i]))
@@ -507,7 +527,9 @@ ncclResult_t net_iflush(void *comm, int n, void **data, int *sizes, void **regis
 {
     *request = NULL;
     struct net_comm *c = comm;
-    if (!c || c->magic != NET_RECEIVER) return misuse("iflush", "this is no open recv comm");
+    if (!net_is_comm(c, false)) return misuse("iflush", "this is no open recv comm");
+    for (int i = 0; registrations && i < n; i++)
+        if (!holds(registrations[i], c, NULL, 0)) return misuse("iflush", "this is no mhandle of an open comm");
     struct net_request *r = net_request_take(c);
     if (!r) return ncclSuccess;
     r->kind = NET_FLUSH;
@@ -530,10 +552,10 @@ ncclResult_t net_iflush(void *comm, int n, void **data, int *sizes, void **regis
 ncclResult_t net_consumed(void *comm, int n, void *request)
 {
     struct net_comm *c = comm;
-    if (!c || c->magic != NET_RECEIVER) return misuse("irecvConsumed", "this is no open recv comm");
+    if (!net_is_comm(c, false)) return misuse("irecvConsumed", "this is no open recv comm");
     if (!c->backend->consumed) return ncclSuccess;
     struct net_request *r = request;
-    if (r < c->request || r >= c->request + c->capacity)
+    if (!net_is_given(r, NET_GIVEN_REQUEST) || r->comm != c)
         return misuse("irecvConsumed", "this is no request of the comm");
     return c->backend->consumed(c, n, r);
 }
@@ -541,7 +563,7 @@ ncclResult_t net_consumed(void *comm, int n, void *request)
 ncclResult_t net_attributes(void *opaque, const ncclNetAttr_v12_t *attributes)
 {
     struct net_context *context = opaque;
-    if (!context || context->magic != NET_CONTEXT) return misuse("setNetAttr", "this is no context of init");
+    if (!net_is_given(context, NET_GIVEN_CONTEXT)) return misuse("setNetAttr", "this is no context of init");
     return backend->attributes ? backend->attributes(context, attributes) : ncclSuccess;
 }
 
@@ -550,6 +572,7 @@ ncclResult_t net_test(void *request, int *done, int *sizes)
     *done = 0;
     struct net_request *r = request;
     if (!r) return misuse("test", "the request is NULL");
+    if (!net_is_given(r, NET_GIVEN_REQUEST)) return misuse("test", "this is no request of an open comm");
     struct net_comm *c = r->comm;
     if (r->kind == NET_FREE) return misuse("test", "the request was said to be done already");
     struct psm_fault fault;

@@ -2,12 +2,8 @@
 #ifndef PSM_NET_FRONT_H
 #define PSM_NET_FRONT_H
 
+#include "given.h"
 #include "net.h"
-
-#define NET_SENDER   0x53544e50u /* "PNTS" */
-#define NET_RECEIVER 0x52544e50u
-#define NET_LISTENER 0x4c544e50u
-#define NET_CONTEXT  0x43544e50u
 
 /* How the net plugin names its events to a profiler, and what they carry: the descriptor of version 1. */
 enum { NET_PROFILER_ID = 0x5053 << 16 | 1 };
@@ -18,6 +14,12 @@ struct net_profiler_event_v1 {
 };
 
 void net_request_forget_copy(struct net_request *request); /* of what a fault damaged */
+
+/* Whether it is an open comm of that end. */
+static inline bool net_is_comm(const void *comm, bool sends)
+{
+    return net_is_given(comm, NET_GIVEN_COMM) && ((const struct net_comm *)comm)->sends == sends;
+}
 
 static inline const char *net_role(const struct net_comm *c)
 {

@@ -13,8 +13,7 @@ static ncclResult_t misuse(const char *call, const char *what)
 
 static struct net_comm *comm_of(void *opaque)
 {
-    struct net_comm *c = opaque;
-    return c && (c->magic == NET_SENDER || c->magic == NET_RECEIVER) ? c : NULL;
+    return net_is_given(opaque, NET_GIVEN_COMM) ? opaque : NULL;
 }
 
 ncclResult_t net_registration_make(struct net_comm *c, void *data, size_t size, int type,
@@ -50,6 +49,10 @@ static ncclResult_t reg(void *comm, void *data, size_t size, int type, const str
     struct net_registration *g = NULL;
     ncclResult_t result = net_registration_make(c, data, size, type, dmabuf, &g);
     if (result != ncclSuccess) return result;
+    if (!net_give(g, 1, 0, NET_GIVEN_REGISTRATION)) {
+        net_registration_drop(g);
+        return net_no_memory("a registration", sizeof *g);
+    }
     pthread_mutex_lock(&c->lock);
     g->next = c->registrations;
     if (g->next) g->next->previous = g;
@@ -85,6 +88,7 @@ ncclResult_t net_dereg(void *comm, void *registration)
     }
     pthread_mutex_unlock(&c->lock);
     if (!at) return misuse("deregMr", "this is no registration of the comm, or it was given back already");
+    net_take_back(g, 1, 0, NET_GIVEN_REGISTRATION);
     return net_registration_drop(g);
 }
 
@@ -93,5 +97,7 @@ ncclResult_t net_device_memory(void *comm, void *registration, void **out)
     struct net_comm *c = comm_of(comm);
     if (!c) return misuse("getDeviceMr", "this is no open comm");
     if (!c->backend->device_memory) return misuse("getDeviceMr", "netDeviceType is host: no GPU uses this network");
+    if (!net_is_given(registration, NET_GIVEN_REGISTRATION))
+        return misuse("getDeviceMr", "this is no mhandle of an open comm");
     return c->backend->device_memory(c, registration, out);
 }

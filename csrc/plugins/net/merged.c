@@ -360,7 +360,7 @@ static ncclResult_t listen_merged(const struct net_context *context, int dev, vo
 static ncclResult_t accept_step(struct merged_listener *l, struct making *m, bool *done)
 {
     const struct net_backend *backend = physical();
-    const struct net_context context = {.magic = NET_CONTEXT, .traffic_class = NCCL_NET_TRAFFIC_CLASS_UNDEF};
+    const struct net_context context = {.traffic_class = NCCL_NET_TRAFFIC_CLASS_UNDEF};
     ncclResult_t result;
     if (!m->rail[0]) {
         result = backend->accept(l->rail[0], &m->rail[0]);

@@ -24,6 +24,10 @@ enum {
     NET_SECRET = 16
 };
 
+/* Who has not said who it is by then loses its place where others wait for one. A peer says it with its first bytes; it
+ * has until PSM_TIMEOUT where there is room. */
+#define NET_CROWDED_NS UINT64_C(1000000000)
+
 struct net_backend;
 struct net_comm;
 struct net_registration;
@@ -85,7 +89,6 @@ struct net_registration {
 
 /* What every backend's comm begins with. */
 struct net_comm {
-    uint32_t magic;
     bool sends;
     bool any_registration; /* regIsGlobal: those of other comms serve, too */
     const struct net_backend *backend;
@@ -118,7 +121,7 @@ struct net_comm {
 };
 
 struct net_listener {
-    uint32_t magic, number;
+    uint32_t number; /* of the communicator */
     const struct net_backend *backend;
     int dev;
     void **device; /* of accept, as in struct net_context */
@@ -126,7 +129,7 @@ struct net_listener {
 
 /* One of NCCL's communicators (v11 and later), or the process. */
 struct net_context {
-    uint32_t magic, number; /* number: of the communicator, from 1 */
+    uint32_t number; /* of the communicator, from 1 */
     uint64_t comm_id;
     int traffic_class; /* NCCL_NET_TRAFFIC_CLASS_UNDEF */
     void *inner;       /* of a chained plugin */

@@ -2,6 +2,7 @@
 #ifndef PSM_NET_SAY_H
 #define PSM_NET_SAY_H
 
+#include "limit.h"
 #include "psm_abi/common.h"
 #include "psm_net_messages.h"
 #include "record.h"
@@ -10,6 +11,11 @@
 void net_say_set(ncclDebugLogger_t logger);
 void net_say_put(const struct psm_record_message *message, unsigned long subsystems, const char *function, int line,
                  const struct psm_text *text);
+
+/* Somebody who connected to a listener is turned away. At a limited rate, for all listeners of the process. */
+void net_say_refused(int dev, const char *address, const char *why);
+/* How many of them were not said. */
+void net_say_refused_rest(void);
 
 /* NET_SAY(PSM_NET_CONNECTED, psm_net_connected, NCCL_NET, arguments...) */
 #define NET_SAY(MESSAGE, name, subsystems, ...)                                                                        \

@@ -75,6 +75,13 @@ int psm_deadline_left_ms(struct psm_deadline deadline);
 
 uint64_t psm_random64(void); /* from getrandom, never 0: for ids and names */
 
+/* ---- what other users send (stranger.c): neither waits for the descriptors that come with it ---- */
+
+/* Removes the first datagram of a queue. */
+void psm_stranger_drop(int socket);
+/* Closes a socket, with what came over it and nobody received. */
+void psm_stranger_close(int fd);
+
 /* ---- the log ---- */
 
 /* NCCL's subsystems and bits. */

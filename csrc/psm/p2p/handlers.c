@@ -16,8 +16,7 @@ PSM_FAULT_SITE(site_register, "p2p.proxy.register", "the proxy maps a peer's reg
 
 const struct psm_step_recorder *_Atomic psm_step_recorder;
 
-static psm_status begin(psmProxyConnection *connection, struct psm_site *site, const char *stage, int peer,
-                        struct psm_fault *fault)
+static psm_status begin(psmProxyConnection *connection, const char *stage, int peer)
 {
     const struct psm_host *host = connection->host;
     if (!host) return psm_fail(PSM_ERR_INTERNAL, stage, -1, peer, 0, "the proxy gave its handler no psm_host");
@@ -26,6 +25,13 @@ static psm_status begin(psmProxyConnection *connection, struct psm_site *site, c
     if (!cuda) return psm_fail_at(stage, rank, peer, 0);
     /* A service thread may serve more than one rank. */
     PSM_CUDA(cuda, stage, rank, peer, cudaSetDevice(host->ops->device(host->self)));
+    return PSM_OK;
+}
+
+static psm_status strike(const psmProxyConnection *connection, struct psm_site *site, const char *stage, int peer,
+                         struct psm_fault *fault)
+{
+    int rank = connection->host->ops->rank(connection->host->self);
     return psm_fault_before(site, &(struct psm_fault_args){.rank = rank, .peer = peer}, stage, fault);
 }
 
@@ -78,7 +84,7 @@ psm_status psm_p2p_proxy_setup(psmProxyConnection *connection, psmProxyState *st
 {
     (void)state;
     struct psm_fault fault;
-    PSM_TRY(begin(connection, &site_setup, "setup", -1, &fault));
+    PSM_TRY(begin(connection, "setup", -1));
     const struct psm_host *host = connection->host;
     int rank = host->ops->rank(host->self);
     struct psm_p2p_setup want;
@@ -87,6 +93,7 @@ psm_status psm_p2p_proxy_setup(psmProxyConnection *connection, psmProxyState *st
         return wrong_size("setup", rank, reqSize, sizeof want, respSize, sizeof info);
     memcpy(&want, req, sizeof want);
     PSM_TRY(check_setup(&want, rank));
+    PSM_TRY(strike(connection, &site_setup, "setup", want.peer, &fault));
     if (connection->transportResources)
         return psm_fail(PSM_ERR_INVALID, "setup", rank, want.peer, 0, "setup of a connection that is set up already");
     struct psmP2pLocalInfo *local = calloc(1, sizeof *local);
@@ -191,7 +198,9 @@ psm_status psm_p2p_proxy_connect(psmProxyConnection *connection, psmProxyState *
     (void)resp;
     struct psmP2pLocalInfo *local = connection->transportResources;
     struct psm_fault fault;
-    PSM_TRY(begin(connection, &site_connect, "connect", local ? local->peer : -1, &fault));
+    int peer = local ? local->peer : -1;
+    PSM_TRY(begin(connection, "connect", peer));
+    PSM_TRY(strike(connection, &site_connect, "connect", peer, &fault));
     int rank = connection->host->ops->rank(connection->host->self);
     struct psm_p2p_attach want;
     if (reqSize != (int)sizeof want || respSize != 0)
@@ -306,7 +315,8 @@ psm_status psm_p2p_proxy_register(psmProxyConnection *connection, psmProxyState 
     (void)state;
     (void)resp;
     struct psm_fault fault;
-    PSM_TRY(begin(connection, &site_register, "register", connection->rank, &fault));
+    PSM_TRY(begin(connection, "register", connection->rank));
+    PSM_TRY(strike(connection, &site_register, "register", connection->rank, &fault));
     const struct psm_host *host = connection->host;
     struct psm_p2p_registration want;
     PSM_TRY(read_registration(connection, req, reqSize, respSize, &want));
@@ -325,7 +335,8 @@ psm_status psm_p2p_proxy_deregister(psmProxyConnection *connection, psmProxyStat
 {
     (void)state;
     struct psm_fault fault;
-    PSM_TRY(begin(connection, &site_register, "register", connection->rank, &fault));
+    PSM_TRY(begin(connection, "register", connection->rank));
+    PSM_TRY(strike(connection, &site_register, "register", connection->rank, &fault));
     struct psm_p2p_registration want;
     PSM_TRY(read_registration(connection, req, reqSize, 0, &want));
     bool found = false; /* id 0 would mean all */

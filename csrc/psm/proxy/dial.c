@@ -15,7 +15,7 @@ static psm_status dial(psmProxyState *state, const struct psmProxyAddress *to, s
 {
     struct sockaddr_un address;
     socklen_t size;
-    uint32_t pid;
+    struct ucred user;
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0) {
         psm_msg_uds_create_failed(strerrordesc_np(errno), errno);
@@ -51,9 +51,9 @@ static psm_status dial(psmProxyState *state, const struct psmProxyAddress *to, s
         ppoll(&fds, 1, &(struct timespec){0, (long)pause}, NULL);
         if (pause < 5000000) pause *= 2;
     }
-    if (status == PSM_OK) status = psm_socket_check_user(fd, state->rank, to->rank, &pid);
+    if (status == PSM_OK) status = psm_socket_check_user(fd, state->rank, to->rank, &user);
     if (status < 0) {
-        close(fd);
+        psm_stranger_close(fd);
         return status;
     }
     *out = fd;

@@ -14,6 +14,7 @@
 #include <sys/un.h>
 
 #include "core/internal.h"
+#include "limit.h"
 #include "proxy/wire.h"
 #include "psm/psm_host_ops.h"
 #include "psm/psm_launch.h"
@@ -44,8 +45,9 @@ void psm_event_clear(int event);
 /* A bound abstract socket, non-blocking, with a random name. */
 psm_status psm_socket_listen(int type, int rank, char name[24], int *fd);
 void psm_socket_address(struct sockaddr_un *address, socklen_t *size, const char *name);
+struct ucred; /* of GNU's <sys/socket.h> */
 /* Who is at the other end of a connected socket. PSM_ERR_DENIED: another user; both uids are in the text. */
-psm_status psm_socket_check_user(int fd, int rank, int peer, uint32_t *pid);
+psm_status psm_socket_check_user(int fd, int rank, int peer, struct ucred *user);
 int psm_socket_pidfd(int fd, uint32_t pid); /* -1: there is none */
 /* One whole message. PSM_IN_PROGRESS: not now. PSM_ERR_PEER_CLOSED: the other end has closed, *number has an errno. */
 psm_status psm_socket_send(int fd, const void *bytes, size_t size, int *number);
@@ -53,6 +55,14 @@ psm_status psm_socket_recv(int fd, void *bytes, size_t capacity, size_t *size, i
 /* The last message of a connection: as well as it can be done. */
 void psm_socket_bye(int fd, psm_status status, bool refused, const char *text);
 void psm_hello_fill(struct psm_wire_hello *hello, int rank, int nranks, const char *service);
+
+/* ---- what is refused (refused.c) ---- */
+
+/* Counts and logs a datagram or a connection that is refused. The limit is the calling thread's. */
+void psm_refused(psmProxyState *state, struct psm_limit *limit, const char *what, const struct ucred *user,
+                 const char *why);
+/* Logs how many were only counted. */
+void psm_refused_rest(struct psm_limit *limit);
 
 /* ---- messages that a fault holds back (held.c) ---- */
 
@@ -220,6 +230,7 @@ struct psm_uds {
     unsigned ngotten;
     struct psm_held *held_ask, *held_answer;
     _Atomic uint32_t generation;
+    struct psm_limit refusals; /* UDS thread */
 };
 
 /* ---- operations (progress.c, pool.c) ---- */

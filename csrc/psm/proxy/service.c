@@ -86,8 +86,8 @@ static void peers_drop(struct psm_service *service)
 
 static void refuse(struct psm_service *service, struct psm_peer *peer, psm_status status, const char *text)
 {
-    psm_msg_libpsm_proxy_refused(peer->pid, text);
-    PSM_COUNT(service->state, refused);
+    struct ucred user = {.pid = (pid_t)peer->pid, .uid = geteuid()};
+    psm_refused(service->state, &service->refusals, "connection", &user, text);
     psm_socket_bye(peer->fd, status, true, text);
     psm_peer_lost(service, peer, text);
 }
@@ -104,15 +104,14 @@ static void accept_all(struct psm_service *service)
         }
         struct psm_fault fault;
         struct psm_fault_args here = psm_fault_here(state, PSM_FAULT_UNKNOWN, 0);
-        uint32_t pid = 0;
+        struct ucred user = {.uid = geteuid()};
         psm_status status = psm_fault_before(&accept_site, &here, "accept", &fault);
-        if (status == PSM_OK) status = psm_socket_check_user(fd, state->rank, -1, &pid);
+        if (status == PSM_OK) status = psm_socket_check_user(fd, state->rank, -1, &user);
         if (status < 0) {
-            psm_msg_libpsm_proxy_refused(pid, psm_last_error()->text);
-            PSM_COUNT(state, refused);
+            psm_refused(state, &service->refusals, "connection", &user, psm_last_error()->text);
             psm_socket_bye(fd, status, true, psm_last_error()->text);
-            close(fd);
-            continue;
+            psm_stranger_close(fd);
+            return; /* it may have taken a while: others have their turn */
         }
         struct psm_peer *peer = service->npeers < PSM_SERVICE_PEERS ? peer_new(service, fd) : NULL;
         if (!peer) {
@@ -121,8 +120,8 @@ static void accept_all(struct psm_service *service)
             close(fd);
             continue;
         }
-        peer->pid = pid;
-        peer->pidfd = psm_socket_pidfd(fd, pid);
+        peer->pid = (uint32_t)user.pid;
+        peer->pidfd = psm_socket_pidfd(fd, peer->pid);
         peer->hello_until = psm_clock_ns() + state->settings.timeout_ms * UINT64_C(1000000);
     }
 }
@@ -438,6 +437,7 @@ static void finish(struct psm_service *service)
     peers_drop(service);
     for (struct psm_connection *c; (c = psm_connection_begin_free(state, 0));) psm_service_free_connection(service, c);
     psm_service_free_later(service);
+    psm_refused_rest(&service->refusals);
     free(service->peers);
 }
 

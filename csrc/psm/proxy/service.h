@@ -51,6 +51,7 @@ struct psm_service {
     uint64_t retry_ns, next_retry;
     bool said_bye;
     bool lost; /* a peer is to be dropped */
+    struct psm_limit refusals;
 };
 
 /* handlers.c: do what a request asks. PSM_IN_PROGRESS: call it again. A failure's detail is in psm_last_error(). */

@@ -48,17 +48,15 @@ psm_status psm_socket_listen(int type, int rank, char name[24], int *out)
     return psm_fail_errno(number, "init", rank, -1, "cannot bind the proxy's socket to @%s", name);
 }
 
-psm_status psm_socket_check_user(int fd, int rank, int peer, uint32_t *pid)
+psm_status psm_socket_check_user(int fd, int rank, int peer, struct ucred *user)
 {
-    struct ucred user = {0};
-    socklen_t size = sizeof user;
-    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &user, &size) != 0)
+    socklen_t size = sizeof *user;
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, user, &size) != 0)
         return psm_fail_errno(errno, "init", rank, peer, "cannot ask who is at the other end of a proxy's socket");
-    *pid = (uint32_t)user.pid;
-    if (user.uid != geteuid())
+    if (user->uid != geteuid())
         return psm_fail(PSM_ERR_DENIED, "init", rank, peer, 0,
                         "process %d at the other end runs as uid %u, this process as uid %u: run all ranks as one user",
-                        (int)user.pid, user.uid, geteuid());
+                        (int)user->pid, user->uid, geteuid());
     return PSM_OK;
 }
 

@@ -48,7 +48,7 @@ static void destroy(psmProxyState *state)
     psm_progress_free(state);
     psm_uds_free(state);
     psm_direct_drop(state->direct);
-    if (state->listen_fd >= 0) close(state->listen_fd);
+    if (state->listen_fd >= 0) psm_stranger_close(state->listen_fd);
     if (state->abort_event >= 0) close(state->abort_event);
     pthread_mutex_destroy(&state->connections.lock);
     pthread_mutex_destroy(&state->calls.lock);
@@ -300,7 +300,7 @@ psm_status psmProxyStop(psmProxyState *state)
         if (state->have_uds) pthread_join(state->uds_thread, NULL);
         psm_progress_cancel(state); /* what was saved meanwhile */
         psm_uds_stop(state);
-        close(state->listen_fd);
+        psm_stranger_close(state->listen_fd);
         state->listen_fd = -1;
         state->have_service = state->have_uds = state->have_progress = false;
         state->phase = PSM_PHASE_STOPPED;

@@ -44,7 +44,7 @@ void psm_uds_stop(psmProxyState *state)
         if (!uds->given[i].taken) close(uds->given[i].fd);
     uds->ngiven = 0;
     /* Nobody answers any more: who asks is to learn it at once. */
-    if (uds->fd >= 0) close(uds->fd);
+    if (uds->fd >= 0) psm_stranger_close(uds->fd);
     uds->fd = -1;
     pthread_mutex_unlock(&uds->lock);
 }
@@ -102,11 +102,35 @@ struct datagram {
     size_t size;
     char from[24]; /* "": it has no abstract name */
     struct ucred user;
-    bool have_user, cut;
+    bool cut;
     int fd;
 };
 
-/* False: there is none. Descriptors beyond the first are closed. */
+enum sender { NOBODY, SAME_USER, STRANGER };
+
+/* Who sent the first datagram of the queue, and whether descriptors come with it. It stays where it is. */
+static enum sender look(int socket, struct ucred *user, bool *descriptors)
+{
+    char byte;
+    struct iovec part = {&byte, 1};
+    union {
+        struct cmsghdr align;
+        char bytes[CMSG_SPACE(sizeof *user)]; /* no room for a descriptor, so that none is received */
+    } control;
+    struct msghdr message = {
+        .msg_iov = &part, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof control.bytes};
+    ssize_t n;
+    do n = recvmsg(socket, &message, MSG_DONTWAIT | MSG_PEEK);
+    while (n < 0 && errno == EINTR);
+    if (n < 0) return NOBODY;
+    *user = (struct ucred){.pid = 0, .uid = (uid_t)-1, .gid = (gid_t)-1};
+    *descriptors = (message.msg_flags & MSG_CTRUNC) != 0;
+    struct cmsghdr *c = CMSG_FIRSTHDR(&message);
+    if (c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_CREDENTIALS) memcpy(user, CMSG_DATA(c), sizeof *user);
+    return user->uid == geteuid() ? SAME_USER : STRANGER;
+}
+
+/* Of this user: look() says so. False: there is none. Descriptors beyond the first are closed. */
 static bool receive(int socket, struct datagram *d)
 {
     struct sockaddr_un address = {0};
@@ -127,7 +151,7 @@ static bool receive(int socket, struct datagram *d)
     if (n < 0) return false;
     d->size = (size_t)n;
     d->fd = -1;
-    d->have_user = false;
+    d->user = (struct ucred){.pid = 0, .uid = (uid_t)-1, .gid = (gid_t)-1};
     d->cut = (message.msg_flags & MSG_CTRUNC) != 0;
     memset(d->from, 0, sizeof d->from);
     size_t name = message.msg_namelen > offsetof(struct sockaddr_un, sun_path)
@@ -138,7 +162,6 @@ static bool receive(int socket, struct datagram *d)
         if (c->cmsg_level != SOL_SOCKET) continue;
         if (c->cmsg_type == SCM_CREDENTIALS && c->cmsg_len >= CMSG_LEN(sizeof d->user)) {
             memcpy(&d->user, CMSG_DATA(c), sizeof d->user);
-            d->have_user = true;
         } else if (c->cmsg_type == SCM_RIGHTS) {
             size_t count = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
             for (size_t i = 0; i < count; i++) {
@@ -287,11 +310,7 @@ static void handle(psmProxyState *state, struct datagram *d)
     char text[PSM_WIRE_TEXT];
     struct psm_wire_message m;
     psm_status status = PSM_OK;
-    if (!d->have_user || d->user.uid != geteuid()) {
-        status = PSM_ERR_DENIED;
-        snprintf(text, sizeof text, "a datagram of uid %d came, this process runs as uid %u: run all ranks as one user",
-                 d->have_user ? (int)d->user.uid : -1, geteuid());
-    } else if (d->from[0] == 0) {
+    if (d->from[0] == 0) {
         status = PSM_ERR_PROTOCOL;
         snprintf(text, sizeof text, "a datagram without a sender's name came");
     } else {
@@ -299,8 +318,7 @@ static void handle(psmProxyState *state, struct datagram *d)
                                  1u << PSM_WIRE_FD_ASK | 1u << PSM_WIRE_FD_ANSWER, &m, text);
     }
     if (status < 0) {
-        psm_msg_libpsm_proxy_refused(d->have_user ? (uint32_t)d->user.pid : 0, text);
-        PSM_COUNT(state, refused);
+        psm_refused(state, &state->uds.refusals, "datagram", &d->user, text);
     } else if (m.kind == PSM_WIRE_FD_ANSWER) {
         psm_fetch_answered(state, d->from, &m.fd_answer, &d->fd, d->cut);
     } else if (m.fd_ask.type == psmProxyMsgGetFd) {
@@ -312,6 +330,29 @@ static void handle(psmProxyState *state, struct datagram *d)
         PSM_COUNT(state, refused);
     }
     if (d->fd >= 0) close(d->fd);
+}
+
+/* Whether to look for another datagram at once. */
+static bool next_datagram(psmProxyState *state)
+{
+    struct psm_uds *uds = &state->uds;
+    struct datagram d;
+    bool descriptors;
+    char byte;
+    switch (look(uds->fd, &d.user, &descriptors)) {
+    case NOBODY:
+        return false;
+    case SAME_USER:
+        if (receive(uds->fd, &d)) handle(state, &d);
+        return true;
+    default:
+        psm_refused(state, &uds->refusals, "datagram", &d.user, NULL);
+        if (descriptors)
+            psm_stranger_drop(uds->fd);
+        else
+            recv(uds->fd, &byte, 1, MSG_DONTWAIT);
+        return false; /* it may have taken a while: this rank's own questions have their turn */
+    }
 }
 
 void *psm_uds_main(void *argument)
@@ -327,12 +368,11 @@ void *psm_uds_main(void *argument)
         if (ready < 0 && errno != EINTR) psm_msg_proxy_poll_failed_2(strerrordesc_np(errno));
         if (ready <= 0) continue;
         if (fds[1].revents) psm_event_clear(uds->event);
-        if (fds[0].revents) {
-            struct datagram d;
-            for (int i = 0; i < 64 && receive(uds->fd, &d); i++) handle(state, &d);
+        for (int i = 0; i < 64 && fds[0].revents && next_datagram(state); i++) {
         }
     }
     psm_fetch_end_all(state);
+    psm_refused_rest(&uds->refusals);
     psm_msg_proxy_uds_exit((int)atomic_load(&state->stop), psm_state_ended(state));
     return NULL;
 }

@@ -1,11 +1,13 @@
-"""Clients that are not NCCL on NCCL's ports: the wrong magic is the first eight bytes they sent, and tells who they are."""
+"""Clients that are no rank of the job. On NCCL's ports the wrong magic is the first eight bytes that they sent, and tells who they are; at
+libpsm's proxy the kernel names their process and user."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 
 from psmkit.analysis.facts.job import Job
-from psmkit.analysis.facts.naming import name_of
+from psmkit.analysis.facts.naming import name_of, words
+from psmkit.analysis.facts.printed import number
 from psmkit.analysis.facts.progress import torn_down
 from psmkit.analysis.inference import faults
 from psmkit.analysis.inference.findings import new_finding
@@ -63,7 +65,57 @@ def find(job: Job) -> list[Finding]:
     for event in job.events("socket.magic.wrong"):
         if isinstance(event.fields.get("magic"), int) and event.proc >= 0:
             found[event.proc].append(event)
-    return [_finding(job, proc, events) for proc, events in sorted(found.items())]
+    strangers: dict[int, list[Event]] = defaultdict(list)
+    for event in job.events("libpsm.stranger"):
+        if event.proc >= 0:
+            strangers[event.proc].append(event)
+    return [_finding(job, proc, events) for proc, events in sorted(found.items())] + [
+        _stranger(job, proc, events) for proc, events in sorted(strangers.items())
+    ]
+
+
+def _stranger(job: Job, proc: int, events: list[Event]) -> Finding:
+    """A process of another user at the proxy of a rank."""
+    first = events[0]
+    uids = sorted({uid for e in events if (uid := number(e.fields, "uid")) is not None})
+    pids = sorted({pid for e in events if (pid := number(e.fields, "pid")) is not None})
+    who = (
+        f"process {pids[0]} of uid {uids[0]}"
+        if len(pids) == len(uids) == 1
+        else f"{len(pids)} processes of uid {words(map(str, uids))}"
+    )
+    # Version 0.1 closed the descriptors that came with it in the thread that answers.
+    stopped = "what" not in first.fields and not torn_down(job, proc) and _unanswered(job, proc)
+    explanation = "The proxy refused it and went on."
+    if "what" not in first.fields:
+        explanation = (
+            "The proxy refused it. Version 0.1 of libpsm closes the descriptors that come with a refused message in the thread that answers the "
+            "ranks, and the descriptor of a socket with SO_LINGER stops that thread."
+        )
+    if stopped:
+        explanation += f" Questions to {name_of(job, proc)} have no answer."
+    return new_finding(
+        job,
+        "PSM106",
+        run=job.run_of(proc),
+        title=f"{who} reached the proxy of {name_of(job, proc)}, which runs as uid {first.fields.get('own')}"
+        + (", and stopped it" if stopped else ", and was refused"),
+        severity=Severity.ERROR if stopped else Severity.WARNING,
+        confidence=0.85 if stopped else 0.7,
+        explanation=explanation,
+        next_step="Run all ranks as one user. If it is no rank of this job, ask that user what it is"
+        + (", and use a newer libpsm." if stopped else "."),
+        refs=[e.ref for e in events[:3]],
+        procs=[proc],
+        # What the others say of this rank follows from it.
+        stage="stopped" if stopped else None,
+    )
+
+
+def _unanswered(job: Job, proc: int) -> bool:
+    """Whether a rank asked this process for something and has no answer in its log."""
+    calls = any(c.service == proc and c.state not in ("received", "matched") for c in job.scan.calls)
+    return calls or any(x.server == proc and x.done is None for x in job.scan.fds)
 
 
 def _finding(job: Job, proc: int, events: list[Event]) -> Finding:

@@ -348,6 +348,26 @@ def test_shared_memory_is_no_place_for_records(driver: Path, tmp_path: Path) -> 
         assert "is kept" in refusal(driver, PSM_RECORD_DIR=str(tmp_path / "link"))
 
 
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 64 KiB."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k,mode=700", "psm-test", disk], capture_output=True)
+    if mounted.returncode != 0:
+        pytest.skip("a file system cannot be mounted here")
+    yield disk
+    subprocess.run(["umount", disk], check=True)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a file system")
+def test_full_disk_is_named_with_the_file(driver: Path, small_disk: Path) -> None:
+    done = run(driver, small_disk, "ring", "65536", "1", "1")
+    assert re.search(
+        rf"goes on without test\.ring: {re.escape(str(small_disk))}/psm-\S+\.rec: No space left on device", done.stdout
+    ), done.stdout
+
+
 def test_size_is_bounded_and_can_be_nothing(driver: Path, tmp_path: Path) -> None:
     with process(driver, tmp_path, "scene", "wait", PSM_RECORD_MAX="1MiB") as (_, path):
         assert path.stat().st_size == 1 << 20

@@ -203,7 +203,8 @@ class World
 
 int World::launch(int rank, char *send, char *recv)
 {
-    const bool fifo = twisted("work FIFO");
+    /* What NCCL does where a group is larger than the FIFO: other work lies where the batch says. */
+    const bool overwritten = strncmp(s_.twist, "overwritten", 11) == 0, fifo = overwritten || twisted("work FIFO");
     const size_t channels = static_cast<size_t>(s_.channels),
                  each = s_.p2p ? sizeof(ncclDevWorkP2p) : sizeof(ncclDevWorkColl);
     const size_t works = s_.p2p ? static_cast<size_t>(s_.ranks) : 1;
@@ -241,7 +242,12 @@ int World::launch(int rank, char *send, char *recv)
             p.sendProtoLL = p.recvProtoLL = s_.protocol == 0;
             p.sendIpcReg = twisted("registered");
             p.profilerEnabled = twisted("profiler");
-            if (twisted("peer")) p.sendRank = 99;
+            if (twisted("peer") || twisted("overwritten peer")) p.sendRank = 99;
+            if (twisted("overwritten channels")) {
+                p.nP2pChannels = p.nSendChannels = p.nRecvChannels = 0;
+                p.channelBase = 1;
+            }
+            if (twisted("overwritten bytes")) p.sendBytes = ~size_t(0) - 5;
             if (twisted("own message") && w == 0) p.recvBytes--;
             put(&p, w);
         } else {
@@ -266,7 +272,16 @@ int World::launch(int rank, char *send, char *recv)
             c.netRegUsed = twisted("registered with the net");
             c.profilerEnabled = twisted("profiler");
             if (twisted("another channel")) c.channelLo = 1;
+            if (twisted("overwritten count")) c.cbd.countLo = ~size_t(0) / 8;
+            if (twisted("overwritten chunk")) c.cbd.chunkGrainsLo = 0;
             put(&c, w);
+        }
+    }
+    if (const char *noise = strstr(s_.twist, "noise ")) {
+        uint64_t x = strtoull(noise + 6, nullptr, 10) * UINT64_C(0x9e3779b97f4a7c15);
+        for (int i = 0; i < 1024; i++) { /* mostly zeros, so that some of it looks right */
+            x = x * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+            static_cast<char *>(args.workBuf)[i] = x >> 61 ? 0 : static_cast<char>(x >> 40);
         }
     }
     for (size_t i = 0; i < channels; i++) {

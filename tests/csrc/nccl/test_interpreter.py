@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -199,7 +200,7 @@ REFUSED = {
     "no connection": ("AllReduce Sum f32 RING SIMPLE", 719, "no connection to rank"),
     "no buffer": ("AllReduce Sum f32 RING SIMPLE", 719, "buffer is NULL"),
     "no memory": ("AllReduce Sum f32 RING SIMPLE", 700, "the send buffer: device 0 cannot read 400 bytes"),
-    "another channel": ("AllReduce Sum f32 RING SIMPLE", 719, "no part for channel 0"),
+    "another channel": ("AllReduce Sum f32 RING SIMPLE", 719, "spread over channels 1 to 0"),
     "root": ("Reduce Sum f32 RING SIMPLE", 719, "root 99 of 2"),
     "no work": ("AllReduce Sum f32 RING SIMPLE", 719, "no work"),
     "work outside": ("AllReduce Sum f32 RING SIMPLE", 719, "outside of the arguments"),
@@ -223,6 +224,39 @@ def test_what_is_not_understood_is_refused_before_anything_moves(interpreter: In
     assert "is refused" in said and words in said
     assert "|untouched" in said
     assert all((out == UNTOUCHED).all() for out in recv)
+
+
+OVERWRITTEN = {
+    "channels": ("SendRecv", "SendRecv is spread over 0 channels"),
+    "peer": ("SendRecv", "no peer 99: there are 2 ranks"),
+    "bytes": ("SendRecv", "a message of 18446744073709551610 bytes"),
+    "count": ("ReduceScatter Sum f32 RING SIMPLE", "2305843009213693951 elements on a channel"),
+    "chunk": ("AllGather RING SIMPLE", "chunks of 0 elements"),
+}
+
+
+@pytest.mark.parametrize("what", OVERWRITTEN)
+def test_work_that_was_written_over_is_refused_by_the_name_of_its_fifo(interpreter: Interpreter, what: str) -> None:
+    function, words = OVERWRITTEN[what]
+    dtype = np.float32 if "f32" in function else np.uint8
+    send, recv = data(2, 100, dtype), empty(2, 100, dtype)
+    rc, said = interpreter.launch(function, send, recv, 50, twist=f"overwritten {what}")
+    assert rc == 719, said
+    assert re.search(r"is refused: the work FIFO of 1024 bytes at 0x\w+ was written over at offset 992 ", said), said
+    assert words in said and "NCCL_WORK_FIFO_BYTES" in said and "|untouched" in said
+
+
+@pytest.mark.parametrize(
+    "function", ["SendRecv", "AllReduce Sum f32 RING LL", "AllGather RING SIMPLE", "Reduce Sum f32 RING SIMPLE"]
+)
+def test_noise_in_the_work_fifo_moves_nothing(interpreter: Interpreter, function: str) -> None:
+    dtype = np.float32 if "f32" in function else np.uint8
+    for seed in range(150):
+        send, recv = data(2, 100, dtype), empty(2, 100, dtype)
+        rc, said = interpreter.launch(function, send, recv, 50, twist=f"overwritten noise {seed}")
+        # Work of no elements looks right.
+        assert "|untouched" in said and (rc == 0 or "is refused" in said), (seed, said)
+        assert all((out == UNTOUCHED).all() for out in recv)
 
 
 @pytest.mark.parametrize(

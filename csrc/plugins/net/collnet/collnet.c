@@ -11,10 +11,8 @@
 #include <string.h>
 
 #include "collnet/reduce.h"
+#include "given.h"
 #include "say.h"
-
-#define COLL_COMM     0x43434e50u /* "PNCC" */
-#define COLL_LISTENER 0x4c434e50u
 
 enum { REQUESTS = NCCL_NET_MAX_REQUESTS, PARTS = 64 };
 enum kind { ALLREDUCE, ALLGATHER, REDUCESCATTER };
@@ -29,7 +27,6 @@ struct coll_header {
 };
 
 struct coll_listener {
-    uint32_t magic;
     int dev;
     void *context, *inner;
 };
@@ -70,7 +67,6 @@ struct coll_buffer {
 };
 
 struct coll_comm {
-    uint32_t magic;
     int ranks, rank;
     void *context; /* its own: of versions that have one */
     void *send, *recv;
@@ -97,8 +93,12 @@ ncclResult_t coll_listen(void *context, int dev, void *handle, void **out)
 {
     struct coll_listener *l = calloc(1, sizeof *l);
     if (!l) return net_no_memory("a listener", sizeof *l);
-    *l = (struct coll_listener){.magic = COLL_LISTENER, .dev = dev, .context = context};
+    *l = (struct coll_listener){.dev = dev, .context = context};
     ncclResult_t result = net_listen(context, dev, handle, &l->inner);
+    if (result == ncclSuccess && !net_give(l, 1, 0, NET_GIVEN_COLL_LISTENER)) {
+        net_close_listen(l->inner);
+        result = net_no_memory("a listener", sizeof *l);
+    }
     if (result == ncclSuccess)
         *out = l;
     else
@@ -110,9 +110,9 @@ ncclResult_t coll_close_listen(void *listener)
 {
     struct coll_listener *l = listener;
     if (!l) return ncclSuccess;
-    if (l->magic != COLL_LISTENER) return misuse("closeListen", "this is no open listener of CollNet");
+    if (!net_is_given(l, NET_GIVEN_COLL_LISTENER)) return misuse("closeListen", "this is no open listener of CollNet");
+    net_take_back(l, 1, 0, NET_GIVEN_COLL_LISTENER);
     ncclResult_t result = net_close_listen(l->inner);
-    l->magic = 0;
     free(l);
     return result;
 }
@@ -136,12 +136,8 @@ static ncclResult_t buffer_grow(struct coll_comm *c, struct coll_buffer *b, size
     return net_reg(c->recv, b->data, size, NCCL_PTR_HOST, &b->for_recv);
 }
 
-ncclResult_t coll_close(void *comm)
+static ncclResult_t give_up(struct coll_comm *c)
 {
-    struct coll_comm *c = comm;
-    if (!c) return ncclSuccess;
-    if (c->magic != COLL_COMM) return misuse("closeColl", "this is no open comm of CollNet");
-    c->magic = 0;
     struct coll_buffer *const buffers[] = {&c->mine, &c->theirs, &c->out, &c->in};
     ncclResult_t result = ncclSuccess, closed;
     /* Requests that are open end with their connection, and their memory and its registrations after that. */
@@ -151,12 +147,32 @@ ncclResult_t coll_close(void *comm)
     for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++) free(buffers[i]->data);
     while (c->registrations) {
         struct coll_registration *next = c->registrations->next;
+        net_take_back(c->registrations, 1, 0, NET_GIVEN_COLL_REGISTRATION);
         free(c->registrations);
         c->registrations = next;
     }
     pthread_mutex_destroy(&c->lock);
     free(c);
     return result;
+}
+
+static ncclResult_t give_out(struct coll_comm *c)
+{
+    if (net_give(c, 1, 0, NET_GIVEN_COLL_COMM)) {
+        if (net_give(c->request, REQUESTS, sizeof *c->request, NET_GIVEN_COLL_REQUEST)) return ncclSuccess;
+        net_take_back(c, 1, 0, NET_GIVEN_COLL_COMM);
+    }
+    return net_no_memory("a comm of CollNet", sizeof *c);
+}
+
+ncclResult_t coll_close(void *comm)
+{
+    struct coll_comm *c = comm;
+    if (!c) return ncclSuccess;
+    if (!net_is_given(c, NET_GIVEN_COLL_COMM)) return misuse("closeColl", "this is no open comm of CollNet");
+    net_take_back(c->request, REQUESTS, sizeof *c->request, NET_GIVEN_COLL_REQUEST);
+    net_take_back(c, 1, 0, NET_GIVEN_COLL_COMM);
+    return give_up(c);
 }
 
 /* NCCL takes a NULL comm for a failure and closes the listener after this call: it ends with the ring, or an error. */
@@ -181,17 +197,18 @@ ncclResult_t coll_connect(void **handles, int nranks, int rank, void *listener, 
 {
     struct coll_listener *l = listener;
     *out = NULL;
-    if (!l || l->magic != COLL_LISTENER) return misuse("connect", "this is no open listener of CollNet");
+    if (!net_is_given(l, NET_GIVEN_COLL_LISTENER)) return misuse("connect", "this is no open listener of CollNet");
     if (nranks < 1 || rank < 0 || rank >= nranks) return misuse("connect", "there is no such rank");
     struct coll_comm *c = calloc(1, sizeof *c);
     if (!c) return net_no_memory("a comm of CollNet", sizeof *c);
-    *c = (struct coll_comm){.magic = COLL_COMM, .ranks = nranks, .rank = rank, .context = l->context};
+    *c = (struct coll_comm){.ranks = nranks, .rank = rank, .context = l->context};
     pthread_mutex_init(&c->lock, NULL);
     ncclResult_t result = nranks > 1 ? join(c, l, handles[(rank + 1) % nranks]) : ncclSuccess;
+    if (result == ncclSuccess) result = give_out(c);
     if (result == ncclSuccess)
         *out = c;
     else
-        coll_close(c);
+        give_up(c);
     return result;
 }
 
@@ -199,8 +216,7 @@ ncclResult_t coll_connect(void **handles, int nranks, int rank, void *listener, 
 
 static struct coll_comm *comm_of(void *comm)
 {
-    struct coll_comm *c = comm;
-    return c && c->magic == COLL_COMM ? c : NULL;
+    return net_is_given(comm, NET_GIVEN_COLL_COMM) ? comm : NULL;
 }
 
 ncclResult_t coll_reg(void *comm, void *data, size_t size, int type, void **mhandle)
@@ -210,7 +226,10 @@ ncclResult_t coll_reg(void *comm, void *data, size_t size, int type, void **mhan
     if (!c) return misuse("regMr", "this is no open comm of CollNet");
     if (type != NCCL_PTR_HOST) return misuse("regMr", "memory of this type is not supported: ptrSupport says host");
     struct coll_registration *g = calloc(1, sizeof *g);
-    if (!g) return net_no_memory("a registration", sizeof *g);
+    if (!g || !net_give(g, 1, 0, NET_GIVEN_COLL_REGISTRATION)) {
+        free(g);
+        return net_no_memory("a registration", sizeof *g);
+    }
     pthread_mutex_lock(&c->lock);
     *g = (struct coll_registration){c->registrations, c, data, size};
     c->registrations = g;
@@ -230,6 +249,7 @@ ncclResult_t coll_dereg(void *comm, void *mhandle)
     if (g) *at = g->next;
     pthread_mutex_unlock(&c->lock);
     if (!g) return misuse("deregMr", "this is no registration of the comm, or it was given back already");
+    net_take_back(g, 1, 0, NET_GIVEN_COLL_REGISTRATION);
     free(g);
     return ncclSuccess;
 }
@@ -239,7 +259,8 @@ static bool holds(const void *mhandle, const struct coll_comm *c, const void *da
     const struct coll_registration *g = mhandle;
     const char *at = data;
     if (!g || size == 0) return true;
-    return g->comm == c && at >= g->data && size <= g->size && (size_t)(at - g->data) <= g->size - size;
+    return net_is_given(g, NET_GIVEN_COLL_REGISTRATION) && g->comm == c && at >= g->data && size <= g->size &&
+           (size_t)(at - g->data) <= g->size - size;
 }
 
 /* ---- blocks ---- */
@@ -585,7 +606,8 @@ ncclResult_t coll_test(void *request, int *done, int *size)
 {
     *done = 0;
     struct coll_request *r = request;
-    if (!r || !r->used) return misuse("test", "this is no open request of CollNet");
+    if (!net_is_given(r, NET_GIVEN_COLL_REQUEST) || !r->used)
+        return misuse("test", "this is no open request of CollNet");
     struct coll_comm *c = r->comm;
     if (!r->done) progress(c);
     if (!r->done) return c->failed;

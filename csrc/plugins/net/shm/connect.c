@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <inttypes.h>
+#include <poll.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,6 +12,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "core/internal.h"
 #include "say.h"
 #include "shm/comm.h"
 
@@ -23,7 +25,7 @@ struct shm_listener {
     uint8_t secret[NET_SECRET];
     struct shm_arrival {
         int fd;
-        uint64_t deadline;
+        uint64_t since, deadline;
     } *arrivals;
     uint32_t narrivals;
 };
@@ -80,7 +82,8 @@ static void close_listen(struct net_listener *listener)
 {
     struct shm_listener *l = (struct shm_listener *)listener;
     for (uint32_t i = 0; i < l->narrivals; i++) close(l->arrivals[i].fd);
-    if (l->fd >= 0) close(l->fd);
+    if (l->fd >= 0) psm_stranger_close(l->fd);
+    net_say_refused_rest();
     free(l->arrivals);
     free(l);
 }
@@ -298,25 +301,29 @@ static ncclResult_t make_receiver(struct shm_listener *l, const struct shm_hello
     return ncclSuccess;
 }
 
+static void turn_away(const struct shm_listener *l, int fd, const char *why)
+{
+    char who[24];
+    uint32_t uid;
+    snprintf(who, sizeof who, "pid-%d", peer_pid(fd, &uid));
+    net_say_refused(l->net.dev, who, why);
+}
+
 /* Whether the arrival is through with. */
 static bool hear(struct shm_listener *l, struct shm_arrival *a, struct net_comm **out, ncclResult_t *result)
 {
     struct shm_hello hello;
     int segment;
-    uint32_t uid = 0;
     const char *why = NULL;
-    int pid = peer_pid(a->fd, &uid);
     ssize_t n = take(a->fd, &hello, &segment);
     if (n < 0 && (errno == EAGAIN || errno == EINTR)) {
         if (psm_clock_ns() < a->deadline) return false;
         why = "it did not say who it is in time";
     } else {
-        why = pid < 0 || uid != geteuid() ? "it runs as another user" : wrong_hello(l, &hello, n < 0 ? 0 : n, segment);
+        why = wrong_hello(l, &hello, n < 0 ? 0 : n, segment);
     }
     if (why) {
-        char who[24];
-        snprintf(who, sizeof who, "pid-%d", pid);
-        NET_SAY(PSM_NET_REFUSED, psm_net_refused, NCCL_NET, l->net.dev, who, why);
+        turn_away(l, a->fd, why);
         close(a->fd);
     } else {
         *result = make_receiver(l, &hello, a->fd, segment, out);
@@ -325,15 +332,38 @@ static bool hear(struct shm_listener *l, struct shm_arrival *a, struct net_comm 
     return true;
 }
 
+/* A place for one that waits. What has not said who it is for the longest time gives it up. */
+static bool has_place(struct shm_listener *l)
+{
+    struct pollfd waits = {l->fd, POLLIN, 0};
+    if (l->narrivals < ARRIVALS) return true;
+    if (poll(&waits, 1, 0) <= 0) return false;
+    struct shm_arrival *oldest = l->arrivals;
+    for (uint32_t i = 1; i < l->narrivals; i++)
+        if (l->arrivals[i].since < oldest->since) oldest = &l->arrivals[i];
+    if (psm_clock_ns() - oldest->since < NET_CROWDED_NS) return false;
+    turn_away(l, oldest->fd, "it did not say who it is, and others wait for its place");
+    close(oldest->fd);
+    *oldest = l->arrivals[--l->narrivals];
+    return true;
+}
+
 static ncclResult_t accept_shm(struct net_listener *listener, struct net_comm **out)
 {
     struct shm_listener *l = (struct shm_listener *)listener;
     ncclResult_t result = ncclSuccess;
-    while (l->narrivals < ARRIVALS) {
+    while (has_place(l)) {
         int fd = accept4(l->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
         if (fd < 0 && (errno == EAGAIN || errno == EINTR)) break;
         if (fd < 0) return net_system("accepting a connection", errno);
-        l->arrivals[l->narrivals++] = (struct shm_arrival){fd, psm_clock_ns() + net_settings.timeout_ms * 1000000u};
+        uint32_t uid = 0;
+        if (peer_pid(fd, &uid) < 0 || uid != geteuid()) { /* before its descriptors are received */
+            turn_away(l, fd, "it runs as another user");
+            psm_stranger_close(fd);
+            continue;
+        }
+        uint64_t now = psm_clock_ns();
+        l->arrivals[l->narrivals++] = (struct shm_arrival){fd, now, now + net_settings.timeout_ms * 1000000u};
     }
     for (uint32_t i = 0; i < l->narrivals && !*out && result == ncclSuccess;)
         if (hear(l, &l->arrivals[i], out, &result))

@@ -19,7 +19,7 @@ enum { ARRIVALS = 64, PARTIALS = 64, BACKLOG = 1024 };
 struct socket_arrival {
     int fd;
     uint32_t got;
-    uint64_t deadline;
+    uint64_t since, deadline;
     union socket_address from;
     struct socket_hello hello;
 };
@@ -184,6 +184,7 @@ void socket_close_listen(struct net_listener *listener)
         for (int k = 0; k <= SOCKET_STREAMS; k++)
             if (l->partials[i].fd[k] >= 0) close(l->partials[i].fd[k]);
     if (l->fd >= 0) close(l->fd);
+    net_say_refused_rest();
     free(l->arrivals);
     free(l->partials);
     free(l);
@@ -365,7 +366,7 @@ static void turn_away(const struct socket_listener *l, int fd, const union socke
 {
     char text[NET_ADDRESS];
     socket_text(from, text);
-    NET_SAY(PSM_NET_REFUSED, psm_net_refused, NCCL_NET, l->net.dev, text, why);
+    net_say_refused(l->net.dev, text, why);
     close(fd);
 }
 
@@ -423,9 +424,33 @@ static bool hear(struct socket_listener *l, struct socket_arrival *a)
     return true;
 }
 
+static void hear_all(struct socket_listener *l)
+{
+    for (uint32_t i = 0; i < l->narrivals;)
+        if (hear(l, &l->arrivals[i]))
+            l->arrivals[i] = l->arrivals[--l->narrivals];
+        else
+            i++;
+}
+
+/* A place for one that waits. What has not said who it is for the longest time gives it up. */
+static bool has_place(struct socket_listener *l)
+{
+    struct pollfd waits = {l->fd, POLLIN, 0};
+    if (l->narrivals < ARRIVALS) return true;
+    if (poll(&waits, 1, 0) <= 0) return false;
+    struct socket_arrival *oldest = l->arrivals;
+    for (uint32_t i = 1; i < l->narrivals; i++)
+        if (l->arrivals[i].since < oldest->since) oldest = &l->arrivals[i];
+    if (psm_clock_ns() - oldest->since < NET_CROWDED_NS) return false;
+    turn_away(l, oldest->fd, &oldest->from, "it did not say who it is, and others wait for its place");
+    *oldest = l->arrivals[--l->narrivals];
+    return true;
+}
+
 static ncclResult_t let_in(struct socket_listener *l)
 {
-    while (l->narrivals < ARRIVALS) {
+    while (has_place(l)) {
         struct socket_arrival *a = &l->arrivals[l->narrivals];
         *a = (struct socket_arrival){.fd = -1};
         socklen_t n = sizeof a->from;
@@ -433,6 +458,7 @@ static ncclResult_t let_in(struct socket_listener *l)
         if (a->fd < 0 && (errno == EAGAIN || errno == EINTR)) return ncclSuccess;
         if (a->fd < 0 && errno == ECONNABORTED) continue;
         if (a->fd < 0) return net_system("accepting a connection", errno);
+        a->since = psm_clock_ns();
         a->deadline = deadline();
         l->narrivals++;
     }
@@ -462,12 +488,10 @@ static ncclResult_t make(struct socket_listener *l, struct socket_partial *p, st
 ncclResult_t socket_accept(struct net_listener *listener, struct net_comm **out)
 {
     struct socket_listener *l = (struct socket_listener *)listener;
+    /* Those that are here first: what they have said makes room. */
+    hear_all(l);
     ncclResult_t result = let_in(l);
-    for (uint32_t i = 0; i < l->narrivals;)
-        if (hear(l, &l->arrivals[i]))
-            l->arrivals[i] = l->arrivals[--l->narrivals];
-        else
-            i++;
+    hear_all(l);
     for (uint32_t i = 0; i < l->npartials && result == ncclSuccess && !*out;) {
         struct socket_partial *p = &l->partials[i];
         bool whole = p->have == p->hello.streams;

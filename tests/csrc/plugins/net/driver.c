@@ -441,6 +441,112 @@ static void stranger(bool sender)
     close(fd[3]);
 }
 
+static int knock(const char *handle)
+{
+    struct sockaddr_in to = {.sin_family = AF_INET};
+    memcpy(&to.sin_port, handle + 8, 2);
+    memcpy(&to.sin_addr, handle + 16, 4);
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    CHECK(connect(fd, (struct sockaddr *)&to, sizeof to) == 0, "%s", strerror(errno));
+    return fd;
+}
+
+/* More connections than a listener has places for say nothing and stay; a peer still gets through. */
+static void crowd(bool sender)
+{
+    enum { IDLE = 200 };
+    char handle[128], in[8];
+    int fd[IDLE];
+    void *request;
+    if (sender) {
+        hear(handle, sizeof handle);
+        void *comm = connecting(0, handle);
+        OK(send_one(comm, "hi", 2, 0, &request));
+        OK(finish(request, NULL));
+        meet();
+        OK(t_close_send(comm));
+        return;
+    }
+    void *listener = listening(0, handle), *comm = NULL;
+    for (int i = 0; i < IDLE; i++) fd[i] = knock(handle);
+    OK(t_accept(listener, &comm));
+    CHECK(!comm);
+    tell(handle, sizeof handle);
+    comm = accepting(listener);
+    OK(receive_one(comm, in, sizeof in, 0, &request));
+    OK(finish(request, NULL));
+    meet();
+    OK(t_close_recv(comm));
+    OK(t_close_listen(listener));
+    for (int i = 0; i < IDLE; i++) close(fd[i]);
+}
+
+/* Many come, one after the other, and go without a word. */
+static void knocks(bool sender)
+{
+    char handle[128];
+    if (sender) return;
+    void *listener = listening(0, handle), *comm = NULL;
+    for (int i = 0; i < 1000; i++) {
+        close(knock(handle));
+        OK(t_accept(listener, &comm));
+        CHECK(!comm);
+    }
+    OK(t_close_listen(listener));
+}
+
+/* Pointers that the plugin never gave, or that it has taken back. Most of them point nowhere. */
+static void invented(bool sender)
+{
+    struct link l = link_up(sender);
+    static char inside[4096];
+    char buffer[64], handle[128], *gone = malloc(64);
+    void *const wrong[] = {(void *)8,          (void *)0x7fff0000dead0, inside + 8, handle,
+                           (char *)l.comm + 8, (void *)~7ull,           gone};
+    void *request = NULL, *comm = NULL, *data = buffer;
+    size_t size = sizeof buffer;
+    int done, tag = 0;
+    free(gone);
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        void *w = wrong[i], *mhandle = w;
+        CHECK(t_test(w, &done, NULL) != ncclSuccess);
+        CHECK(t_dereg(l.comm, w) != ncclSuccess);
+        CHECK(t_reg(w, buffer, sizeof buffer, NCCL_PTR_HOST, &mhandle) != ncclSuccess);
+        mhandle = w;
+        CHECK(t_isend(w, buffer, size, tag, NULL, &request) != ncclSuccess);
+        CHECK(t_irecv(w, 1, &data, &size, &tag, NULL, &request) != ncclSuccess);
+        if (sender)
+            CHECK(t_isend(l.comm, buffer, size, tag, w, &request) != ncclSuccess);
+        else
+            CHECK(t_irecv(l.comm, 1, &data, &size, &tag, &mhandle, &request) != ncclSuccess &&
+                  t_iflush(l.comm, buffer, 8, w, &request) != ncclSuccess);
+        CHECK(t_accept(w, &comm) != ncclSuccess && t_close_listen(w) != ncclSuccess);
+        CHECK(t_close_send(w) != ncclSuccess && t_close_recv(w) != ncclSuccess);
+        CHECK((sender ? t_close_recv : t_close_send)(l.comm) != ncclSuccess);
+    }
+    /* Each is of one kind, and of one life. */
+    void *listener = listening(0, handle), *mhandle = NULL;
+    CHECK(t_test(listener, &done, NULL) != ncclSuccess && t_test(l.comm, &done, NULL) != ncclSuccess);
+    CHECK(t_accept(l.comm, &comm) != ncclSuccess);
+    OK(t_close_listen(listener));
+    CHECK(t_close_listen(listener) != ncclSuccess);
+    OK(t_reg(l.comm, buffer, sizeof buffer, NCCL_PTR_HOST, &mhandle));
+    CHECK(t_test(mhandle, &done, NULL) != ncclSuccess);
+    OK(t_dereg(l.comm, mhandle));
+    CHECK(t_dereg(l.comm, mhandle) != ncclSuccess);
+    if (sender)
+        OK(send_one(l.comm, buffer, sizeof buffer, 0, &request));
+    else
+        OK(receive_one(l.comm, buffer, sizeof buffer, 0, &request));
+    OK(finish(request, NULL));
+    CHECK(t_test(request, &done, NULL) != ncclSuccess, "it was said to be done");
+    meet();
+    comm = l.comm;
+    link_down(&l, sender);
+    CHECK(t_test(request, &done, NULL) != ncclSuccess, "its comm is closed");
+    CHECK((sender ? t_close_send : t_close_recv)(comm) != ncclSuccess);
+}
+
 static void devices(bool sender)
 {
     if (sender) return;
@@ -591,6 +697,9 @@ static const struct {
     {"receiver_closes", receiver_closes},
     {"loopback", loopback},
     {"stranger", stranger},
+    {"crowd", crowd},
+    {"knocks", knocks},
+    {"invented", invented},
     {"devices", devices},
     {"profiler", profiler},
     {"faults", faults},

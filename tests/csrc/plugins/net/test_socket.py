@@ -74,6 +74,19 @@ def test_strangers_are_turned_away(net: Built, settings: dict[str, str]) -> None
     assert "it does not have the secret of this listener's handle" in log
 
 
+@pytest.mark.parametrize("settings", SETTINGS, ids=NAMES)
+def test_a_crowd_that_says_nothing_does_not_keep_a_peer_out(net: Built, settings: dict[str, str]) -> None:
+    _, log = net.run("crowd", **settings)
+    assert "away: it did not say who it is, and others wait for its place" in log
+
+
+def test_refusals_are_logged_at_a_limited_rate_and_counted(net: Built) -> None:
+    _, log = net.run("knocks")
+    named = log.count("away: it closed before it said who it is")
+    more = sum(int(n) for n in re.findall(r"NET/PSM : (\d+) more connections were turned away", log))
+    assert 0 < named < 100 and named + more == 1000
+
+
 def test_ipv6(net: Built) -> None:
     _, log = net.run("data", NCCL_SOCKET_FAMILY="AF_INET6")
     assert "peer rank 0 at ::1<" in log

@@ -9,7 +9,7 @@ import pytest
 
 from psmkit.lab import elf
 from psmkit.logparse.records import open_record
-from tests.csrc.plugins.net.built import Built
+from tests.csrc.plugins.net.built import VERSIONS, Built
 from tests.psm import dwarf
 
 ENDED = re.compile(r"(\w+) (\d+): result (\d+) done (\d) size (\d+) (.)(.)")
@@ -88,3 +88,14 @@ def test_the_record_of_a_killed_process_tells_its_requests(net: Built, tmp_path:
     assert request["connection"] == comm["connection"]
     assert (request["op"], request["size"], request["n"], request["error"]) == ("send", 100, 1, 0)
     assert 0 < int(request["posted"]) <= int(request["completed"])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_pointers_that_were_never_given_are_refused(net: Built, version: int) -> None:
+    _, log = net.run("invented", version)
+    for call, what in {
+        "test": "this is no request of an open comm",
+        "isend": "the buffer is not in the memory of its mhandle",
+        "accept": "this is no open listener",
+    }.items():
+        assert f"NET/PSM : {call}: {what}" in log

@@ -109,6 +109,12 @@ def test_a_control_step_that_fails_leaves_nothing(run: Runner, where: str) -> No
     assert job.results[0] == "PSM_ERR_NO_RESOURCE", job.text
 
 
+@pytest.mark.parametrize("where", ["p2p.proxy.setup", "p2p.proxy.connect"])
+def test_a_fault_of_the_proxy_strikes_the_connection_to_the_peer_that_it_names(run: Runner, where: str) -> None:
+    job = run("ranks=3", "sizes=1", PSM_FAULTS=f"{where}:error=NO_RESOURCE,rank=0,peer=1")
+    assert job.results[0] == "PSM_ERR_NO_RESOURCE", job.text
+
+
 @pytest.mark.parametrize("where", ["p2p.register", "p2p.proxy.register"])
 def test_a_registration_that_fails_leaves_nothing(run: Runner, where: str) -> None:
     job = run("ranks=2", "sizes=1", "registered=both", PSM_FAULTS=f"{where}:error=NO_RESOURCE,rank=1")

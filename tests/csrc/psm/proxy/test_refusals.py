@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import array
 import os
+import re
+import signal
 import socket
+import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 
 import pytest
 
@@ -157,3 +161,84 @@ def test_a_datagram_of_another_user_gets_no_descriptor(job: Job) -> None:
     assert os.waitpid(child, 0)[1] == 0
     made[0].until(refused=1)
     logged(made[0], f"uid {NOBODY}", "uid 0")
+
+
+@contextmanager
+def lingering() -> Iterator[socket.socket]:
+    """A TCP socket whose last close(2) waits for an hour: its peer does not read what it has to send."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        sender = socket.create_connection(server.getsockname())
+        receiver, _ = server.accept()
+    with sender, receiver:
+        sender.setblocking(False)
+        with suppress(BlockingIOError):
+            while True:
+                sender.send(bytes(65536))
+        sender.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 3600))
+        yield sender
+        # Whoever has the last reference now is free to close it.
+        receiver.close()
+
+
+def send_as_nobody(kind: socket.SocketKind, name: str, fd: int) -> None:
+    child = os.fork()
+    if child == 0:
+        os.setuid(NOBODY)
+        sender = socket.socket(socket.AF_UNIX, kind)
+        sender.connect("\0" + name)
+        sender.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd] * 3))])
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+@pytest.mark.parametrize("kind", [socket.SOCK_DGRAM, socket.SOCK_SEQPACKET])
+def test_descriptors_of_another_user_block_no_thread(job: Job, kind: socket.SocketKind) -> None:
+    made = job(2)
+    inode, _ = made[0].ask("offer", 5)
+    address = wire.Address(made[0].address)
+    before = made[0].held()
+    with ExitStack() as stack:
+        # Stopped, it holds the only reference to each of them when it goes on.
+        made[0].child.send_signal(signal.SIGSTOP)
+        for _ in range(4):
+            one = stack.enter_context(lingering())
+            send_as_nobody(kind, address.uds if kind == socket.SOCK_DGRAM else address.service, one.fileno())
+            one.close()
+        made[0].child.send_signal(signal.SIGCONT)
+        made[0].until(refused=4)
+        assert made[1].ask("call", 0, SETUP, ECHO, 0, 1, 0)[0] == "3"
+        assert made[1].ask("getfd", 0, 5, 1) == [inode]
+        what = "datagram" if kind == socket.SOCK_DGRAM else "connection"
+        logged(made[0], f"psm proxy refused a {what} of process", f"uid {NOBODY}", "uid 0")
+        assert made[0].held() == before
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_descriptors_of_another_user_do_not_hold_up_the_end(job: Job) -> None:
+    made = job(1)
+    address = wire.Address(made[0].address)
+    with ExitStack() as stack:
+        made[0].child.send_signal(signal.SIGSTOP)
+        made[0].send("stop")
+        for kind, name in ((socket.SOCK_DGRAM, address.uds), (socket.SOCK_SEQPACKET, address.service)):
+            one = stack.enter_context(lingering())
+            send_as_nobody(kind, name, one.fileno())
+            one.close()
+        made[0].child.send_signal(signal.SIGCONT)
+        made[0].answer()
+
+
+def test_refusals_are_logged_at_a_limited_rate(job: Job) -> None:
+    made = job(1)
+    name = "\0" + wire.Address(made[0].address).uds
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        sender.bind("")
+        for _ in range(300):
+            sender.sendto(b"hello", name)
+        made[0].until(refused=300)
+    made[0].ask("stop")
+    lines = made[0].lines().splitlines()
+    named = sum("psm proxy refused process" in line for line in lines)
+    more = sum(int(found[1]) for line in lines if (found := re.search(r"psm proxy refused (\d+) more", line)))
+    assert named < 100 and more > 0 and named + more == 300
