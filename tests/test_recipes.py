@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -86,3 +87,35 @@ def test_a_command_is_a_module(tree: Tree) -> None:
     assert "recipe     Greet the reader." in tree.run("-m", "psmkit", "--help")
     tree.run("scripts/docs.py")
     assert tree.changed() == {"psmkit/cli/recipe.py", "docs/operator.md"}
+
+
+def test_a_finding_is_an_entry_of_its_family_and_a_module(tree: Tree) -> None:
+    codes = tree.root / "psmkit/model/codes/surroundings.py"
+    entry = (
+        '    Code(\n        code="PSM699",\n        title="recipe",\n        family=Family.SETTINGS,\n'
+        "        severity=Severity.ERROR,\n        effect=Effect.FAILS,\n"
+        '        meaning="A finding of a test.",\n        next_step="Nothing.",\n    ),\n'
+    )
+    head, start, rest = codes.read_text("utf-8").partition("TABLE = (\n")
+    codes.write_text(head + start + entry + rest, "utf-8")
+    (tree.root / "psmkit/analysis/rules/recipe.py").write_text(
+        '"""A rule of a test."""\n\n'
+        "from psmkit.analysis.facts.job import Job\n"
+        "from psmkit.analysis.inference.findings import new_finding\n"
+        "from psmkit.analysis.registry import rule\n"
+        "from psmkit.model import Finding\n\n\n"
+        "@rule(order=9999)\n"
+        "def find(job: Job) -> list[Finding]:\n"
+        '    return [new_finding(job, "PSM699", run=0, procs=[0])]\n',
+        "utf-8",
+    )
+    log = ROOT / "tests/data/logs/passsm-8gpu.log"
+    report = json.loads(tree.run("-m", "psmkit", "analyze", str(log), "--format", "json", "--fail-on", "never"))
+    assert report["verdict"] == "failed" and "PSM699" in {found["code"] for found in report["findings"]}
+    assert "A finding of a test." in tree.run("-m", "psmkit", "explain", "PSM699")
+    tree.run("scripts/docs.py")
+    assert tree.changed() == {
+        "psmkit/model/codes/surroundings.py",
+        "psmkit/analysis/rules/recipe.py",
+        "docs/findings.md",
+    }
