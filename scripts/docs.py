@@ -1,4 +1,4 @@
-"""Write the generated parts of docs/: the page of findings, the table of the catalogue, what hostcuda provides, plugins.
+"""Write the generated parts of docs/: the page of findings, the table of the catalogue, what hostcuda provides, plugins, variants.
 
 Usage: python scripts/docs.py [--check]
 
@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from psmkit.catalogue import Message, load
+from psmkit.lab import transfer
 from psmkit.lab.coverage import areas
 from psmkit.model import CODES
 from psmkit.plugins.abi import tables
@@ -114,11 +115,22 @@ def plugin_tables() -> str:
     return "\n".join(rows)
 
 
+def variants() -> str:
+    """The variants of both transports with what they declare."""
+    rows = ["| variant | what it does | verdict | finding | shows | leaks |", "|---|---|---|---|---|---|"]
+    for one in transfer.variants().values():
+        s = one.symptoms
+        cells = (s.verdict or "", " ".join(s.codes), s.condition or ("always" if one.wrong else ""), s.left)
+        rows.append(f"| `{one.name}` | {_cell(one.summary)} | {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
 PARTS: dict[str, tuple[str, Callable[[], str]]] = {
     "findings": ("findings.md", findings),
     "subsystems": ("catalogue.md", subsystems),
     "coverage": ("hostcuda.md", coverage),
     "plugin-tables": ("plugins.md", plugin_tables),
+    "variants": ("transport.md", variants),
 }
 
 

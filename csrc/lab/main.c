@@ -116,7 +116,7 @@ static int number(const char *name, int low)
 
 /* The lines go to standard output. */
 static void list_variant(const char *transport, const char *name, const char *summary, const char *outcome, int wrong,
-                         const char *faults)
+                         const char *faults, const struct psmDeclared *declared)
 {
     struct out out = {.n = 0};
     char full[96];
@@ -127,6 +127,13 @@ static void list_variant(const char *transport, const char *name, const char *su
     put_text(&out, "outcome", outcome);
     put_int(&out, "wrong", wrong);
     put_text(&out, "faults", faults ? faults : "");
+    if (declared && declared->size >= sizeof *declared) {
+        put_int(&out, "verdict", declared->verdict);
+        put_int(&out, "shows", declared->shows);
+        put_int(&out, "leaves", declared->leaves);
+        put_text(&out, "status", declared->status == PSM_OK ? "" : psm_status_name(declared->status));
+        put_text(&out, "codes", declared->codes ? declared->codes : "");
+    }
     printf("%.*s}\n", (int)out.n, out.text);
 }
 
@@ -135,12 +142,16 @@ static int list_variants(void)
     const struct psmP2pVariant *all[64];
     const struct psmNetVariant *net[64];
     size_t n = psmP2pVariants(all, 64), nets = psmNetVariants(net, 64);
-    for (size_t i = 0; i < n && i < 64; i++) {
-        bool tells = all[i]->size >= offsetof(struct psmP2pVariant, faults) + sizeof all[i]->faults;
-        list_variant("", all[i]->name, all[i]->summary, all[i]->outcome, all[i]->wrong, tells ? all[i]->faults : NULL);
-    }
+/* A table of an older release ends before its later members. */
+#define MEMBER(table, type, member)                                                                                    \
+    ((table)->size >= offsetof(struct type, member) + sizeof(table)->member ? (table)->member : NULL)
+    for (size_t i = 0; i < n && i < 64; i++)
+        list_variant("", all[i]->name, all[i]->summary, all[i]->outcome, all[i]->wrong,
+                     MEMBER(all[i], psmP2pVariant, faults), MEMBER(all[i], psmP2pVariant, declared));
     for (size_t i = 0; i < nets && i < 64; i++)
-        list_variant("net/", net[i]->name, net[i]->summary, net[i]->outcome, net[i]->wrong, net[i]->faults);
+        list_variant("net/", net[i]->name, net[i]->summary, net[i]->outcome, net[i]->wrong, net[i]->faults,
+                     MEMBER(net[i], psmNetVariant, declared));
+#undef MEMBER
     return 0;
 }
 

@@ -26,12 +26,12 @@ class _NotBuiltError(PsmkitError):
 @click.command("variants")
 @click.option("--format", "form", type=click.Choice(("text", "json")), default="text", help="How to write it.  [text]")
 def command(form: str) -> None:
-    """Show the variants of the transports: the right ones, and wrong ones with what must be seen of them. Those of the net transport are net/NAME.
+    """Show the variants of the transports: right ones, and wrong ones with their symptoms. Those of the net transport are net/NAME.
 
-    `psmkit lab run --variant NAME` runs ranks by one of them, with `--nodes 2` where it is one of the net transport.
+    `psmkit lab run --variant NAME` runs ranks with one of them; a net variant needs `--nodes 2`.
     """
     try:
-        from psmkit.transport import net_variants, variants
+        from psmkit.transport import Leaves, Shows, net_variants, variants
     except ImportError as error:
         raise _NotBuiltError(
             f"no libpsm for this Python: build it with `make setup`, or install a psmkit wheel for this system ({error})"
@@ -47,6 +47,11 @@ def command(form: str) -> None:
                 "summary": v.summary,
                 "code": v.code or None,
                 "outcome": v.outcome.removeprefix(f"{v.code}:").strip(),
+                "verdict": v.symptoms.verdict,
+                "codes": list(v.symptoms.codes),
+                "status": v.symptoms.status or None,
+                "shows": [str(flag.name).lower() for flag in Shows if flag in v.symptoms.shows],
+                "leaves": [str(flag.name).lower() for flag in Leaves if flag in v.symptoms.leaves],
                 "faults": v.faults or None,
             }
             for name, v in found.items()
@@ -57,12 +62,13 @@ def command(form: str) -> None:
     from psmkit.report.ranktable import fit
 
     page = Page(width(sys.stdout) if sys.stdout.isatty() else _WHOLE)
-    head = ["name", "", "finding", "what it does", "what must be seen"]
+    head = ["name", "", "verdict", "finding", "what it does", "symptoms"]
     table = [
         [
             name,
             "wrong" if v.wrong else "right",
-            v.code or "-",
+            v.symptoms.verdict or "-",
+            " ".join(v.symptoms.codes) or "-",
             v.summary,
             v.outcome.removeprefix(f"{v.code}:").strip() or "-",
         ]

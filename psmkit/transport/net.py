@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -14,6 +13,7 @@ from psmkit.proxy.types import Shareable
 from psmkit.transport.ends import BaseEnd
 from psmkit.transport.memory import on_device
 from psmkit.transport.types import PeerInfo
+from psmkit.transport.variants import symptoms_of
 
 __all__ = [
     "NET",
@@ -29,16 +29,16 @@ __all__ = [
 
 #: The transport's number.
 NET = int(lib.PSM_TRANSPORT_NET)
-_CODE = re.compile(r"PSM\d{3}(?=:)")
 
 
 class NetVariant(Transport):
     """A variant of the net transport; ``Proxy(..., transports={NET: net_variant()})`` makes a rank use it.
 
     Attributes:
-        name: it is asked for by it.
+        name: to find it by.
         summary: one line: what it does, and of a wrong one its mistake.
-        outcome: declared: what must be seen of a wrong one; empty: nothing.
+        outcome: what a run of a wrong one shows, for people; empty for right ones.
+        symptoms: the same as typed fields: verdict, codes, status, when it shows, what it leaves.
         wrong: it makes a mistake on purpose.
         faults: those that make the mistake, to be set as PSM_FAULTS before the processes begin; empty: none.
     """
@@ -46,14 +46,14 @@ class NetVariant(Transport):
     def __init__(self, pointer: Any) -> None:
         self.name, self.summary = text_of(pointer.name), text_of(pointer.summary)
         self.outcome, self.wrong = text_of(pointer.outcome), bool(pointer.wrong)
+        self.symptoms = symptoms_of(pointer, "struct psmNetVariant")
         self.faults = "" if pointer.faults == ffi.NULL else text_of(pointer.faults)
         super().__init__(HandlerTable(pointer.send), HandlerTable(pointer.recv))
 
     @property
     def code(self) -> str:
-        """The finding that an analysis of a run of it must name: ``PSM507``; empty: none."""
-        found = _CODE.match(self.outcome)
-        return found[0] if found else ""
+        """The finding that an analysis of a run must name: ``PSM507``; empty: none."""
+        return self.symptoms.codes[0] if self.symptoms.codes else ""
 
     def __repr__(self) -> str:
         return f"<NetVariant {self.name}{', wrong' if self.wrong else ''}>"

@@ -2,6 +2,7 @@
  * loaded.
  */
 #include <pthread.h>
+#include <stddef.h>
 #include <string.h>
 
 #include "net/net.h"
@@ -13,6 +14,7 @@ static const struct psmNetVariant split = {
     .name = "split",
     .summary = "slots are sent when their copies are done, and used again when the network has let go of them",
     .outcome = "",
+    .declared = PSM_DECLARED(.verdict = PSM_VERDICT_HEALTHY, .codes = ""),
     .send = &psm_net_split_send,
     .recv = &psm_net_split_recv,
 };
@@ -30,8 +32,8 @@ static const struct psmNetVariant *find(const char *name)
 
 psm_status psmNetRegisterVariant(const struct psmNetVariant *variant)
 {
-    if (!variant || variant->size < sizeof *variant || !variant->name || !*variant->name || !variant->send ||
-        !variant->recv || !variant->outcome)
+    if (!variant || variant->size < offsetof(struct psmNetVariant, declared) || !variant->name || !*variant->name ||
+        !variant->send || !variant->recv || !variant->outcome)
         return psm_fail(PSM_ERR_INVALID, "variant", -1, -1, 0,
                         "a variant has a size, a name, an outcome and the handlers of both directions");
     psm_status status = PSM_OK;

@@ -12,6 +12,7 @@ static const struct psmP2pVariant split = {
     .name = "split",
     .summary = "share info and local info apart; each process makes its own stream and events",
     .outcome = "",
+    .declared = PSM_DECLARED(.verdict = PSM_VERDICT_HEALTHY, .codes = ""),
     .send = &psm_p2p_split_send,
     .recv = &psm_p2p_split_recv,
 };
