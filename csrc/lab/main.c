@@ -58,10 +58,14 @@ static void put_seconds(struct out *out, const char *key, double value)
     put(out, text);
 }
 
-void lab_report(const struct lab_result *r)
+/* What became of a case, or what has failed in it so far. */
+static void send_result(const char *word, const struct lab_result *r)
 {
     struct out out = {.n = 0};
-    put(&out, "report {\"protocol\":1");
+    const struct psm_error none = {.status = PSM_OK, .rank = -1, .peer = -1};
+    const struct psm_error *error = r->status == PSM_OK ? &none : &r->error;
+    put(&out, word);
+    put(&out, " {\"protocol\":1");
     put_text(&out, "name", r->c->name);
     put_int(&out, "rank", r->rank);
     put_text(&out, "status", psm_status_name(r->status));
@@ -69,7 +73,10 @@ void lab_report(const struct lab_result *r)
     put_text(&out, "by", r->by);
     put_text(&out, "text", r->error.text);
     put_text(&out, "error_stage", r->error.stage);
-    put_int(&out, "peer", r->status == PSM_OK ? -1 : r->error.peer);
+    put_int(&out, "peer", error->peer);
+    put_text(&out, "cause", psm_cause_name(psm_error_cause(error)));
+    put_int(&out, "named", psm_error_names(error));
+    put_int(&out, "op_id", (int64_t)error->op_id);
     put_int(&out, "sys_errno", r->error.sys_errno);
     put_int(&out, "cuda", r->error.cuda);
     put_int(&out, "wrong", (int64_t)r->wrong);
@@ -86,21 +93,14 @@ void lab_report(const struct lab_result *r)
     lab_send_line(out.text, out.n);
 }
 
+void lab_report(const struct lab_result *r)
+{
+    send_result("report", r);
+}
+
 void lab_trouble(const struct lab_result *r)
 {
-    struct out out = {.n = 0};
-    char text[sizeof r->error.text];
-    snprintf(text, sizeof text, "%s", r->error.text);
-    for (char *c = text; *c; c++)
-        if (*c < 0x20 || *c >= 0x7f) *c = '?';
-    put(&out, "trouble ");
-    put(&out, psm_status_name(r->status));
-    put(&out, " at ");
-    put(&out, r->stage);
-    put(&out, ": ");
-    put(&out, text);
-    out.text[out.n++] = '\n';
-    lab_send_line(out.text, out.n);
+    send_result("trouble", r);
 }
 
 static int number(const char *name, int low)

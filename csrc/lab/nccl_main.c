@@ -36,13 +36,14 @@ static void put_text(FILE *out, const char *key, const char *text)
     fputc('"', out);
 }
 
-void nccl_report(const struct nccl_outcome *o)
+/* What became of a case, or what has failed in it so far. */
+static void send_outcome(const char *word, const struct nccl_outcome *o)
 {
     char *line = NULL;
     size_t n = 0;
     FILE *out = open_memstream(&line, &n);
     if (!out) return;
-    fprintf(out, "report {\"protocol\":1");
+    fprintf(out, "%s {\"protocol\":1", word);
     put_text(out, "name", o->c->name);
     fprintf(out, ",\"rank\":%d", o->rank);
     put_text(out, "status", o->status);
@@ -59,16 +60,14 @@ void nccl_report(const struct nccl_outcome *o)
     free(line);
 }
 
+void nccl_report(const struct nccl_outcome *o)
+{
+    send_outcome("report", o);
+}
+
 void nccl_trouble(const struct nccl_outcome *o)
 {
-    char line[800];
-    int n = snprintf(line, sizeof line - 1, "trouble %s at %s: %s", o->status, o->stage, o->text);
-    if (n < 0) return;
-    if ((size_t)n > sizeof line - 2) n = sizeof line - 2;
-    for (char *c = line; c < line + n; c++)
-        if (*c < 0x20 || *c >= 0x7f) *c = '?';
-    line[n++] = '\n';
-    lab_send_line(line, (size_t)n);
+    send_outcome("trouble", o);
 }
 
 /* ---- where it crashed ---- */

@@ -27,6 +27,7 @@ _MEMORY = re.compile(
     r"out of memory|\b(?:cuda|hip)(?:error)?memoryallocation\b|cannot allocate memory|failed to (?:malloc|alloc)",
     re.IGNORECASE,
 )
+_WHOLE = 4096
 _CUDA_OOM = 2  # cudaErrorMemoryAllocation, CUDA_ERROR_OUT_OF_MEMORY
 #: Lines that look like warnings of a process and are a reader's words about it, with a rule of their own.
 _OF_OTHER_RULES = frozenset({"record.died"})
@@ -103,7 +104,7 @@ def _code(job: Job, cascade: Cascade) -> str:
     event, known = cascade.first.event, cascade.first.known
     if cascade.first.chain:
         return "PSM401"
-    text = faults.body(job, event)
+    text = faults.body(job, event, most=_WHOLE)  # the reason stands at the end of the line
     cuda = known is not None and known.finding == "PSM405"
     if _MEMORY.search(text) or (cuda and _cuda_number(cascade) == _CUDA_OOM):
         return "PSM509"

@@ -152,8 +152,13 @@ def _characters(raw: bytes, column: int) -> int:
 
 @lru_cache(maxsize=1)
 def _own() -> Catalogue:
+    return read_tables(sorted(_HERE.glob("*.toml")))
+
+
+def read_tables(paths: Sequence[Path]) -> Catalogue:
+    """The catalogue of these files of psmkit's own."""
     messages: list[Message] = []
-    for file, table in _tables(sorted(_HERE.glob("*.toml"))):
+    for file, table in _tables(paths):
         messages += read_file(file, table)
     return Catalogue(messages)
 

@@ -105,6 +105,7 @@ static psm_status say_refused(const struct psmNetConnector *c, const char *stage
 {
     psm_status status = psm_fail_at(stage, c->me.rank, c->peer.rank, 0);
     psm_msg_libpsm_net_refused(role_of(c), c->me.rank, c->peer.rank, c->info.channel, stage, psm_status_name(status),
+                               psm_cause_name(psm_error_cause(psm_last_error())), psm_error_names(psm_last_error()),
                                psm_last_error()->text);
     return status;
 }

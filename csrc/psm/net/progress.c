@@ -179,9 +179,10 @@ static psm_status peer_gone(const struct psmNetLocalInfo *local)
 {
     const char *role = local->role ? "receiver" : "sender", *stage = role_of(local);
     if (local->theirs != PSM_OK)
-        return psm_fail(PSM_ERR_PEER_CLOSED, stage, local->rank, local->peer, 0,
-                        "rank %d, the %s, ended operation %" PRIu64 " with %s (CUDA %u): see its log", local->peer,
-                        role, local->seq, psm_status_name(local->theirs), local->theirs_cuda);
+        return psm_because(psm_fail(PSM_ERR_PEER_CLOSED, stage, local->rank, local->peer, 0,
+                                    "rank %d, the %s, ended operation %" PRIu64 " with %s (CUDA %u): see its log",
+                                    local->peer, role, local->seq, psm_status_name(local->theirs), local->theirs_cuda),
+                           PSM_CAUSE_PEER_FAILED, local->peer);
     if (local->broken.status != PSM_OK) return psm_fail_again(&local->broken);
     return psm_fail(PSM_ERR_PEER_DEAD, stage, local->rank, local->peer, 0,
                     "rank %d, the %s, died or closed its connections in operation %" PRIu64 ", stage %s", local->peer,
@@ -275,7 +276,8 @@ static void fail_operation(struct psmNetLocalInfo *local, struct psmProxySubArgs
     if (sub->transmitted > copied(local, sub)) finish_copies(local);
     psm_net_moved(local, sub, PSM_STEP_FAILED, sub->base + sub->transmitted);
     psm_msg_libpsm_net_failed(role_of(local), local->rank, local->peer, (uint64_t)local->channel, local->seq,
-                              sub->base + sub->transmitted, psm_status_name(status), error.text);
+                              sub->base + sub->transmitted, psm_status_name(status),
+                              psm_cause_name(psm_error_cause(&error)), psm_error_names(&error), error.text);
     psm_net_say_end(local, status, error.cuda);
     if (status != PSM_ERR_ABORTED) local->host->ops->async_error(local->host->self, status, error.text);
     leave(local);

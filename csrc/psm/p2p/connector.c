@@ -100,7 +100,8 @@ static psm_status say_refused(const struct psmP2pConnector *c, const char *stage
 {
     psm_status status = psm_fail_at(stage, c->me.rank, c->peer.rank, 0);
     psm_msg_libpsm_p2p_refused(c->info.role ? "send" : "recv", c->me.rank, c->peer.rank, c->info.channel, stage,
-                               psm_status_name(status), psm_last_error()->text);
+                               psm_status_name(status), psm_cause_name(psm_error_cause(psm_last_error())),
+                               psm_error_names(psm_last_error()), psm_last_error()->text);
     return status;
 }
 

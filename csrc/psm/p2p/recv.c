@@ -150,10 +150,12 @@ static psm_status recv_step(struct psmP2pLocalInfo *local, struct psmProxySubArg
         uint64_t first = sub->base + sub->transmitted, last = sub->base + sub->nsteps, free = sub->done + local->steps;
         if (last > sub->base + free) last = sub->base + free; /* no more slots than were given back */
         if (__builtin_expect(head < first || head > last, 0))
-            return psm_fail(PSM_ERR_PROTOCOL, "recv", local->rank, local->peer, 0,
-                            "rank %d published sendHead %" PRIu64 " in operation %" PRIu64 "; %" PRIu64 " to %" PRIu64
-                            " are possible: the control segment was written by something else",
-                            local->peer, head, local->seq, first, last);
+            return psm_because(psm_fail(PSM_ERR_PROTOCOL, "recv", local->rank, local->peer, 0,
+                                        "rank %d published sendHead %" PRIu64 " in operation %" PRIu64 "; %" PRIu64
+                                        " to %" PRIu64
+                                        " are possible: the control segment was written by something else",
+                                        local->peer, head, local->seq, first, last),
+                               PSM_CAUSE_DAMAGED_HEAD, local->peer);
         if (head <= sub->base + sub->transmitted) break;
         /* Used when the copy is made, and for the next offer; the sender has had them last. */
         psm_line_fetch_own(&local->shared->recvTail);

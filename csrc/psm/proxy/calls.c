@@ -139,6 +139,7 @@ void psm_calls_store(psmProxyState *state, int peer, const struct psm_wire_messa
             e->status = (psm_status)m->response.status;
             e->sys_errno = m->response.sys_errno;
             e->cuda = m->response.cuda;
+            e->detail = m->response.head.detail;
             memcpy(e->stage, m->reason.stage, sizeof e->stage);
             memcpy(e->text, m->reason.text, sizeof e->text);
         } else if (!fits) {

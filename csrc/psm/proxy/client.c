@@ -22,9 +22,11 @@ psm_status psm_client_aborted(psmProxyState *state, int type, int peer, psmOpId 
     pthread_mutex_lock(&state->lock);
     struct psm_error error = state->async_error;
     pthread_mutex_unlock(&state->lock);
-    return psm_fail(PSM_ERR_ABORTED, psm_proxy_stage(type), state->rank, peer, id,
-                    "%s to the proxy of rank %d: %s%.200s", psm_proxy_type_name(type), peer,
-                    error.status < 0 ? "" : "the operation was aborted", error.status < 0 ? error.text : "");
+    psm_status status =
+        psm_fail(PSM_ERR_ABORTED, psm_proxy_stage(type), state->rank, peer, id, "%s to the proxy of rank %d: %s%.200s",
+                 psm_proxy_type_name(type), peer, error.status < 0 ? "" : "the operation was aborted",
+                 error.status < 0 ? error.text : "");
+    return psm_because(status, psm_error_cause(&error), psm_error_names(&error));
 }
 
 psm_status psm_client_timed_out(psmProxyState *state, int type, const struct psm_client *client, psmOpId id,
@@ -61,12 +63,16 @@ static void ended_by(psmProxyState *state, struct psm_client *client, const stru
         error.status = bye->refused ? (psm_status)bye->status : PSM_ERR_ABORTED;
         snprintf(error.text, sizeof error.text, "the proxy of rank %d %s: %.200s", client->rank,
                  bye->refused ? "refused this rank" : "ended the operation", bye->text);
+        error.detail = bye->refused ? psm_detail_of(error.status, client->rank)
+                                    : psm_error_detail(PSM_CAUSE_PEER_FAILED, client->rank);
     } else if (bye) {
         error.status = PSM_ERR_PEER_CLOSED;
+        error.detail = psm_detail_of(error.status, client->rank);
         snprintf(error.text, sizeof error.text, "the proxy of rank %d (process %u) has stopped: it was closed there",
                  client->rank, client->address.pid);
     } else {
         error.status = PSM_ERR_PEER_DEAD;
+        error.detail = psm_detail_of(error.status, client->rank);
         snprintf(
             error.text, sizeof error.text,
             "the proxy of rank %d (process %u) closed the socket without a word: the process has died; look at the "
@@ -498,6 +504,7 @@ void psm_clients_close(psmProxyState *state, psm_status status, const char *text
                                   .rank = state->rank,
                                   .peer = i,
                                   .stage = "call"};
+        error.detail = psm_detail_of(error.status, state->rank);
         snprintf(error.text, sizeof error.text, "%.250s", status < 0 ? text : "this rank's proxy was stopped");
         if (client->direct) {
             struct psm_direct_call *bye = psm_direct_call_make(0, 0);

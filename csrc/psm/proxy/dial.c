@@ -36,6 +36,7 @@ static psm_status dial(psmProxyState *state, const struct psmProxyAddress *to, s
             if (number == ECONNREFUSED) {
                 struct psm_error error = *psm_last_error();
                 error.status = PSM_ERR_PEER_DEAD;
+                error.detail = psm_detail_of(error.status, to->rank);
                 status = psm_fail_again(&error);
             }
             break;

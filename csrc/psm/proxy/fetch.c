@@ -29,6 +29,7 @@ static void end(struct psmProxyFetch *job, psm_status status, int number, const 
     job->done = true;
     job->error = (struct psm_error){.status = status, .sys_errno = number, .rank = job->state->rank, .peer = job->rank};
     job->error.op_id = job->op_id;
+    job->error.detail = psm_detail_of(status, job->rank);
     snprintf(job->error.stage, sizeof job->error.stage, "%s", stage_of(job));
     snprintf(job->error.text, sizeof job->error.text, "%.255s", text);
     if (job->give >= 0) close(job->give);
@@ -50,6 +51,7 @@ static void ask(psmProxyState *state, struct psmProxyFetch *job, uint64_t now)
     if (psm_fault_before(&ask_site, &here, stage_of(job), &fault) < 0) {
         struct psm_error error = *psm_last_error();
         end(job, error.status, error.sys_errno, error.text);
+        job->error.detail = error.detail;
         return;
     }
     if (fault.action == PSM_FAULT_CORRUPT) message.head.magic ^= 0xff;
@@ -141,6 +143,7 @@ void psm_fetch_answered(psmProxyState *state, const char *from, const struct psm
     } else if (a->status < 0) {
         snprintf(text, sizeof text, "rank %d answered: %s", job->rank, a->text);
         end(job, (psm_status)a->status, a->sys_errno, text);
+        job->error.detail = 0; /* the status is of what that rank did */
     } else if (job->type == psmProxyMsgGetFd && *fd < 0) {
         psm_msg_uds_recv_failed(from);
         snprintf(text, sizeof text, "the answer of rank %d came without its descriptor: %s", job->rank,

@@ -149,7 +149,10 @@ static void hello(struct psm_service *service, struct psm_peer *peer, const stru
 
 static void ended_by_peer(struct psm_service *service, struct psm_peer *peer, psm_status status, const char *text)
 {
-    struct psm_error error = {.status = PSM_ERR_ABORTED, .rank = service->state->rank, .peer = peer->rank};
+    struct psm_error error = {.status = PSM_ERR_ABORTED,
+                              .rank = service->state->rank,
+                              .peer = peer->rank,
+                              .detail = psm_error_detail(PSM_CAUSE_PEER_FAILED, peer->rank)};
     int rank = peer->rank;
     strcpy(error.stage, "service");
     snprintf(error.text, sizeof error.text, "rank %d ended the operation: %.200s", rank, text);

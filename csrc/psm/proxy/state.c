@@ -226,7 +226,8 @@ void psm_state_abort(psmProxyState *state, const struct psm_error *error)
     }
     pthread_mutex_unlock(&state->lock);
     if (!first) return;
-    psm_msg_libpsm_proxy_aborted(state->rank, psm_status_name(error->status), error->text);
+    psm_msg_libpsm_proxy_aborted(state->rank, psm_status_name(error->status), psm_cause_name(psm_error_cause(error)),
+                                 psm_error_names(error), error->text);
     wake_all(state);
 }
 

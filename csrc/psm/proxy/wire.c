@@ -134,17 +134,20 @@ size_t psm_wire_encode_response(uint8_t *out, uint64_t op_id, const struct psm_e
     struct psm_wire_response response = {.op_id = op_id, .resp_size = (uint32_t)resp_size};
     size_t size = sizeof response + resp_size;
     if (resp_size > PSM_PROXY_PAYLOAD) return 0;
+    uint32_t detail = 0;
     if (error && error->status < 0) {
         struct psm_wire_reason reason = {{0}, {0}};
         response.status = error->status;
         response.sys_errno = error->sys_errno;
         response.cuda = error->cuda;
+        detail = error->detail;
         memcpy(reason.stage, error->stage, sizeof reason.stage);
         memcpy(reason.text, error->text, sizeof reason.text);
         memcpy(out + size, &reason, sizeof reason);
         size += sizeof reason;
     }
     psm_wire_begin(&response.head, PSM_WIRE_RESPONSE, size);
+    response.head.detail = detail;
     memcpy(out, &response, sizeof response);
     if (resp_size) memcpy(out + sizeof response, resp, resp_size);
     return size;
