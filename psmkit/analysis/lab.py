@@ -87,8 +87,8 @@ def _origin(first: Event, own: Sequence[Event]) -> int | None:
         failures.setdefault(_rank(event), event)
     rank, seen = _rank(first), {_rank(first)}
     failures[rank] = first
-    while (event := failures.get(rank)) is not None:
-        cause, named = _cause(event)
+    while (failure := failures.get(rank)) is not None:
+        cause, named = _cause(failure)
         if cause not in _FOLLOWS or named is None or named == rank:
             return rank
         if named in seen:
