@@ -109,7 +109,7 @@ static int number(const char *name, int low)
     char *end;
     long value = text ? strtol(text, &end, 10) : -1;
     if (text && *text && !*end && value >= low && value <= 1 << 20) return (int)value;
-    fprintf(stderr, "psm_rank: %s is \"%s\"; a number from %d is meant. `psmkit lab run` starts this program\n", name,
+    fprintf(stderr, "psm_rank: %s is \"%s\"; expected a number from %d. `psmkit lab run` starts this program\n", name,
             text ? text : "", low);
     exit(2);
 }

@@ -83,7 +83,7 @@ static void crashed(int signal_number)
     raise(signal_number);
 }
 
-/* The runner names a file for what a rank tells of its own stack. */
+/* The runner names a file for the rank's own stack. */
 static void tell_of_crashes(void)
 {
     static const int numbers[] = {SIGSEGV, SIGBUS, SIGABRT, SIGFPE, SIGILL};
@@ -109,7 +109,7 @@ static int number(const char *name, int low)
     char *end;
     long value = text ? strtol(text, &end, 10) : -1;
     if (text && *text && !*end && value >= low && value <= 1 << 20) return (int)value;
-    fprintf(stderr, "psm_nccl_rank: %s is \"%s\"; a number from %d is meant. `psmkit lab nccl` starts this program\n",
+    fprintf(stderr, "psm_nccl_rank: %s is \"%s\"; expected a number from %d. `psmkit lab nccl` starts this program\n",
             name, text ? text : "", low);
     exit(2);
 }
@@ -117,7 +117,7 @@ static int number(const char *name, int low)
 int main(int argc, char **argv)
 {
     if (argc != 2) {
-        fprintf(stderr, "psm_nccl_rank: a libnccl.so is meant. `psmkit lab nccl` starts this program\n");
+        fprintf(stderr, "psm_nccl_rank: expected the path of a libnccl.so. `psmkit lab nccl` starts this program\n");
         return 2;
     }
     int fd = number("PSM_LAB_SOCKET", 3), rank = number("PSM_RANK", 0), ranks = number("PSM_RANKS", 1);

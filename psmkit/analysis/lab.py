@@ -1,6 +1,6 @@
-"""What `psmkit lab run` saw of its ranks from outside: who died, who was stopped, who stood still and who waited for that, who failed first.
+"""What `psmkit lab run` saw of its ranks from outside: which died, were stopped, hung, waited for those, or failed first.
 
-The lab ended the ranks that were left at its deadline, so their records have no clean end; its words come before what these look like.
+The lab ends the remaining ranks at its deadline, so their records have no clean end: the lines of lab.log explain these records.
 """
 
 from __future__ import annotations

@@ -164,7 +164,7 @@ class Bootstrap:
 
     @staticmethod
     def _failure(text: str) -> dict[str, Any] | None:
-        """The fields of a failure; None: it was told as a text."""
+        """The fields of a failure; None: it is a text."""
         try:
             found = json.loads(text)
         except ValueError:

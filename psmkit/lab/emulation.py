@@ -43,7 +43,7 @@ class Emulation:
         sanitize: what is done about wrong handles and addresses: nothing, a report, a report and an error.
         leaks: report what is left at the end of a process.
         faults: faults on purpose, as PSM_FAULTS takes them (docs/faults.md).
-        stall_report: seconds after which a stream that does not move is told; 0: never.
+        stall_report: seconds after which a stream that does not move is reported; 0: never.
     """
 
     folder: Path

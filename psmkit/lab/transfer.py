@@ -53,7 +53,7 @@ class Case:
     Args:
         name: in results; no blanks.
         pattern: who sends to whom.
-        size: bytes per peer; with ``random`` up to so many.
+        size: bytes per peer; with ``random`` the most.
         iters: groups, one after the other.
         channels: connections a peer; its bytes are divided among them.
         app_stream: the stream that groups are launched on.
@@ -64,9 +64,9 @@ class Case:
         share: how memory is shared.
         zero_copy: ``registered``: the ranks register their buffers.
         timeout_ms: of the control plane.
-        stall_report_ms: when a connection that does not move is told.
-        shorter: sends have so many bytes less.
-        skip: ``send`` or ``recv``: these are left out of the last group.
+        stall_report_ms: milliseconds without a step after which a connection reports a stall.
+        shorter: bytes by which sends are shorter.
+        skip: ``send`` or ``recv``: the last group has none.
         shared_init: 1: each rank sends SharedInit to the next one's proxy, too.
         device: of the rank; None: the rank's number, modulo the devices there are.
     """
@@ -114,7 +114,7 @@ def size(text: str) -> int:
     """
     found = re.fullmatch(r"(\d{1,15})([KMG]?)(?:i?B)?", text.strip(), re.IGNORECASE)
     if not found:
-        raise LabError(f"{text!r} is no size: bytes are meant, also as 64K, 4M or 1G")
+        raise LabError(f"bad size {text!r}, expected bytes, such as 65536, 64K, 4M or 1G")
     return int(found[1]) * _UNITS[found[2].upper()]
 
 
@@ -131,7 +131,7 @@ def differ(texts: Iterable[str]) -> dict[int, dict[str, Any]]:
         for part in text.split(","):
             key, equal, value = (word.strip() for word in part.partition("="))
             if not equal:
-                raise LabError(f"--differ {text!r}: {part!r}; KEY=VALUE is meant")
+                raise LabError(f"--differ {text!r}: bad {part!r}, expected KEY=VALUE")
             if key == "rank" and value.isdecimal():
                 rank = int(value)
             elif key in _NUMBERS and key != "rank":
@@ -142,11 +142,9 @@ def differ(texts: Iterable[str]) -> dict[int, dict[str, Any]]:
                 changes[key] = value
             else:
                 known = sorted(_NUMBERS | set(_CHOICES) | {"variant"})
-                raise LabError(
-                    f"--differ {text!r}: {part!r} is not known; rank=N and one of {', '.join(known)} are meant"
-                )
+                raise LabError(f"--differ {text!r}: unknown {part!r}, expected rank=N and one of {', '.join(known)}")
         if rank is None or not changes:
-            raise LabError(f"--differ {text!r}: rank=N and what differs there are meant, such as rank=1,steps=4")
+            raise LabError(f"--differ {text!r}: expected rank=N and what differs there, such as rank=1,steps=4")
         out.setdefault(rank, {}).update(changes)
     return out
 
@@ -314,7 +312,7 @@ def start(
     if ranks < 1 or not cases:
         raise LabError(f"{ranks} ranks with {len(cases)} cases: one of each is the least")
     if ranks % nodes:
-        raise LabError(f"{ranks} ranks on {nodes} nodes: as many ranks on each node are meant")
+        raise LabError(f"{ranks} ranks on {nodes} nodes: expected equally many ranks on each node")
     if beyond := [rank for rank in changes if rank >= ranks]:
         raise LabError(f"rank {beyond[0]} is to differ, and there are {ranks} ranks")
     executable = program()

@@ -1,4 +1,4 @@
-"""What the lab says of a run when it is over, in lines that an analysis reads beside the logs of the ranks."""
+"""The lines of lab.log: what became of each rank of a run. An analysis reads them beside the logs of the ranks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MOST = 900  # characters of a reason: a line of a log
 
 
 def lines(outcome: Outcome) -> Iterator[str]:
-    """The lines of a run: what happened to ranks, in order of time, then who was there at the end, and what is left."""
+    """The lines of a run: what happened to its ranks, in order of time, then which were ended at the deadline, then what is left."""
     for rank in sorted(outcome.ranks, key=lambda r: (_when(r), r.rank)):
         yield from _lines(rank, outcome)
     ended = [rank for rank in outcome.ranks if rank.state in ("hung", "waiting")]

@@ -89,7 +89,7 @@ class PsmError(PsmkitError):
     Args:
         text: what was attempted, what was seen, what to do.
         status: None: that of the class.
-        rank: the rank that tells it; None: not known.
+        rank: the rank that reports it; None: not known.
         peer: the rank that it is about; None: none.
         op_id: of a proxy call, as the log prints it; 0: none.
         stage: init, setup, connect, getfd, queryfd, register, send, recv, free, ...; empty: none.
@@ -246,7 +246,7 @@ def bytes_of(text: str, room: int) -> bytes:
 
 
 class _Raised(threading.local):
-    """What a callback raised while this thread was in a call of libpsm: it is raised again when the call comes back."""
+    """What a callback raised while this thread was in a call of libpsm: it is raised again when the call returns."""
 
     exception: BaseException | None = None
 
@@ -297,7 +297,7 @@ def fail() -> NoReturn:
 
 
 def check(status: int) -> int:
-    """Give back what a call answered.
+    """Return the status of a call.
 
     Raises:
         PsmError: it was a failure.

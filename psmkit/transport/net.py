@@ -71,7 +71,7 @@ def net_variant(name: str = "split") -> NetVariant:
     """The variant of a name; the right one where none is given.
 
     Raises:
-        NotFoundError: there is none.
+        NotFoundError: no variant has this name.
     """
     pointer = lib.psmNetFindVariant(name.encode())
     if pointer == ffi.NULL:
@@ -102,7 +102,7 @@ class NetConnectInfo(Shareable):
 
     @property
     def network(self) -> str:
-        """The network's name, as far as it fits into 16 bytes."""
+        """The network's name, cut to 16 bytes."""
         return bytes(ffi.buffer(self._c.net)).partition(b"\0")[0].decode(errors="replace")
 
     @property
@@ -126,7 +126,7 @@ class NetEnd(BaseEnd):
     It is freed by ``close``, at the end of ``with``, or with its proxy. Groups take it as any other end.
 
     Attributes:
-        info: what the peer has to be told (bootstrap), for its ``connect``.
+        info: send it to the peer (bootstrap), for its ``connect``.
     """
 
     def __init__(self, proxy: Proxy, me: PeerInfo, peer: PeerInfo, *, send: bool, channel: int, index: int) -> None:
@@ -140,7 +140,7 @@ class NetEnd(BaseEnd):
         proxy.adopt(self)
 
     def connect(self, peer: NetConnectInfo) -> bool:
-        """Look whether the peer's end has come; once both have called this, again and again, it is connected. See ``connect_net``.
+        """Poll for the peer's end: call this on both ends until it returns True. See ``connect_net``.
 
         Raises:
             MismatchError: the two sides assume different things; the text has both values.
@@ -176,7 +176,7 @@ class NetEnd(BaseEnd):
 
 
 def connect_net(ends: Iterable[tuple[NetEnd, NetConnectInfo]]) -> None:
-    """Connect ends, each with what its peer has told: all in turn, as peers may wait for any of them.
+    """Connect ends, each with the info of its peer: all in turn, as peers may wait for any of them.
 
     Raises:
         PsmError: one of them was refused, or its peer did not come in time. All are to be closed.

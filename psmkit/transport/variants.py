@@ -107,7 +107,7 @@ class RightConnect:
         self._function, self._connector = function, connector
 
     def __call__(self, peer: ConnectInfo) -> None:
-        """Connect to who told this.
+        """Connect to the end that published this info.
 
         Raises:
             PsmError: it failed.
@@ -116,7 +116,7 @@ class RightConnect:
 
 
 def variants() -> dict[str, Variant]:
-    """All that are registered, by name, in order."""
+    """All registered variants by name, in the order of registration."""
     count = int(lib.psmP2pVariants(ffi.NULL, 0))
     table = ffi.new("const struct psmP2pVariant *[]", count)
     lib.psmP2pVariants(table, count)
@@ -150,7 +150,7 @@ def register_variant(
     send_connect: Callable[[RightConnect, ConnectInfo], None] | None = None,
     recv_connect: Callable[[RightConnect, ConnectInfo], None] | None = None,
 ) -> Variant:
-    """Make a variant known to this process, by name; it stays until the process ends.
+    """Register a variant of this process by name; it stays until the process ends.
 
     Args:
         name: of letters, digits, - and _.
@@ -161,8 +161,8 @@ def register_variant(
         wrong: it makes a mistake on purpose; it has an outcome then.
         faults: those that make the mistake.
         symptoms: what a run shows, as typed fields; None: the code that the outcome begins with.
-        recv_setup: (the right one, this rank, the peer) -> what the peer is told. On the caller's thread, as the next two.
-        send_connect: (the right one, what the peer has told).
+        recv_setup: (the right one, this rank, the peer) -> the info for the peer. On the caller's thread, as the next two.
+        send_connect: (the right one, the peer's info).
         recv_connect: the same.
 
     Raises:

@@ -74,5 +74,5 @@ def test_p2p_that_is_disabled_leaves_the_network(tmp_path: Path) -> None:
 
 
 def test_nodes_have_as_many_ranks_each(tmp_path: Path) -> None:
-    with pytest.raises(LabError, match="3 ranks on 2 nodes: as many ranks on each node are meant"):
+    with pytest.raises(LabError, match="3 ranks on 2 nodes: expected equally many ranks"):
         start(tmp_path, 3, transfer.Case())

@@ -129,7 +129,7 @@ psm_status psm_because(psm_status status, enum psm_cause cause, int names)
     return status;
 }
 
-/* The arguments may point into the record that is written: an error is often told again with more around it. */
+/* The arguments may point into the record that is written: a caller often adds words to the text of an error. */
 static void set(psm_status status, const char *stage, int rank, int peer, uint64_t op_id, const char *format,
                 va_list arguments)
 {

@@ -30,9 +30,9 @@ psm_status psm_cuda_fail(int code, const char *stage, int rank, int peer, const 
 uint32_t psm_detail_of(psm_status status, int names);
 /* Say the cause of the failure that was just noted: return psm_because(psm_fail(...), PSM_CAUSE_PEER_FAILED, peer). */
 psm_status psm_because(psm_status status, enum psm_cause cause, int names);
-/* Make another thread's failure this thread's own. Returns its status. */
+/* Make another thread's failure that of this thread. Returns its status. */
 psm_status psm_fail_again(const struct psm_error *error);
-/* Fill in what a lower level did not know: rank, peer, opId and stage where they are empty. Returns the status. */
+/* Fill in what a lower level did not know: rank, peer, opId and stage, where they are empty. Returns the status. */
 psm_status psm_fail_at(const char *stage, int rank, int peer, uint64_t op_id);
 
 /* Leave the function with the status of a call that failed (and noted why). */

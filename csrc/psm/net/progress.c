@@ -1,6 +1,6 @@
 /* What sender and receiver do around their steps: one operation at a time on a connection, copies and their events,
  * peers that are gone, stalls, errors that end the operation at both ends. On the progress thread. As p2p's, but that
- * nothing is shared: what an end knows of the other has come through the network. */
+ * nothing is shared: an end learns of the other only through the network. */
 #define _GNU_SOURCE
 #include <inttypes.h>
 #include <stdio.h>
@@ -33,7 +33,7 @@ static const char *role_of(const struct psmNetLocalInfo *local)
     return local->role ? "send" : "recv";
 }
 
-/* Steps that may be filled, as this end knows. A sender's slot is free when the network has let go of it, too. The
+/* Steps that may be filled, as this end knows. A sender's slot is free only when the network is done with it. The
  * receiver owes no more receives than the operation has steps. */
 static uint64_t recv_tail(const struct psmNetLocalInfo *local, const struct psmProxySubArgs *sub)
 {
@@ -52,7 +52,7 @@ static bool can_send(const struct psmNetLocalInfo *local, const struct psmProxyS
     return local->stage == PSM_NET_FIFO && recv_tail(local, sub) > sub->base + sub->transmitted;
 }
 
-/* Copies that are done. The sender counts a slot as done later, when the network has let go of it. */
+/* Copies that are done. The sender counts a slot as done later, when the network is done with it. */
 static uint64_t copied(const struct psmNetLocalInfo *local, const struct psmProxySubArgs *sub)
 {
     return local->role ? local->passed : sub->done;
@@ -222,7 +222,7 @@ void psm_net_say_end(struct psmNetLocalInfo *local, psm_status status, int cuda)
     uint8_t *at = psm_net_farewell(local);
     uint64_t end = psm_clock_ns() + FAREWELL_NS;
     size_t size = sizeof(struct psm_net_credit);
-    if (local->theirs != PSM_OK || local->broken.status != PSM_OK) return; /* nobody is there to hear it */
+    if (local->theirs != PSM_OK || local->broken.status != PSM_OK) return; /* the peer is gone */
     if (local->role)
         *(struct psm_net_head *)at = (struct psm_net_head){.magic = PSM_NET_MAGIC,
                                                            .version = PSM_WIRE_VERSION,
@@ -253,8 +253,8 @@ void psm_net_proxy_abort(psmProxyConnection *connection, psmProxyState *state)
     local->over = true;
 }
 
-/* Who is told of the end may free its buffers: what is on the stream has to be done. A stream that hangs is not waited
- * for long. */
+/* A rank that learns of the end may free its buffers: copies on the stream must be done. A stream that hangs is not
+ * waited for long. */
 static void finish_copies(const struct psmNetLocalInfo *local)
 {
     uint64_t end = psm_clock_ns() + FINISH_NS;

@@ -1,6 +1,5 @@
-/* The variants of the net transport by name. The right one is always there; others are added when the library is
- * loaded.
- */
+/* The variants of the net transport by name. The right one is always registered; others register when the library
+ * loads. */
 #include <pthread.h>
 #include <stddef.h>
 #include <string.h>
@@ -12,7 +11,7 @@ enum { VARIANTS = 64 };
 static const struct psmNetVariant split = {
     .size = sizeof split,
     .name = "split",
-    .summary = "slots are sent when their copies are done, and used again when the network has let go of them",
+    .summary = "a slot is sent when its copy is done, and used again when the network is done with it",
     .outcome = "",
     .declared = PSM_DECLARED(.verdict = PSM_VERDICT_HEALTHY, .codes = ""),
     .send = &psm_net_split_send,

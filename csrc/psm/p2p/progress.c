@@ -195,8 +195,8 @@ static psm_status look(struct psmP2pLocalInfo *local, struct psmProxySubArgs *su
 
 /* ---- operations ---- */
 
-/* Who is told of the end may free its buffers: what is on the stream has to be done. A stream that hangs is not waited
- * for long. */
+/* A rank that learns of the end may free its buffers: copies on the stream must be done. A stream that hangs is not
+ * waited for long. */
 static void finish_copies(const struct psmP2pLocalInfo *local)
 {
     uint64_t end = psm_clock_ns() + FINISH_NS;

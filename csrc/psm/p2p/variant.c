@@ -1,4 +1,4 @@
-/* The variants of the transport by name. The right one is always there; others are added when the library is loaded. */
+/* The variants of the transport by name. The right one is always registered; others register when the library loads. */
 #include <pthread.h>
 #include <stddef.h>
 #include <string.h>

@@ -270,8 +270,8 @@ static psm_status check_call(const psmProxyConnector *connector, int type, const
     if (type != 0 && type != psmProxyMsgSharedInit && type != psmProxyMsgSetup && type != psmProxyMsgConnect &&
         type != psmProxyMsgRegister && type != psmProxyMsgDeregister)
         return psm_fail(PSM_ERR_INVALID, "call", -1, -1, 0,
-                        "a call of type %d (%s): SharedInit, Setup, Connect, Register or Deregister is meant", type,
-                        psm_proxy_type_name(type));
+                        "bad type of a call, %d (%s), expected SharedInit, Setup, Connect, Register or Deregister",
+                        type, psm_proxy_type_name(type));
     if (!connector || !connector->state || !connector->initialized || req_size < 0 || resp_size < 0 ||
         req_size > PSM_PROXY_PAYLOAD || resp_size > PSM_PROXY_PAYLOAD || (req_size && !req))
         return psm_fail(PSM_ERR_INVALID, psm_proxy_stage(type), -1, -1, 0,
@@ -443,11 +443,11 @@ psm_status psmProxyConnect(psmProxyState *state, int transport, int send, const 
     if (!state || !address || !connector || transport < 0 || transport >= PSM_TRANSPORTS)
         return psm_fail(
             PSM_ERR_INVALID, "init", state ? state->rank : -1, -1, 0,
-            "psmProxyConnect: transport %d; a state, an address, a connector and a transport below %d are meant",
+            "psmProxyConnect: transport %d; expected a state, an address, a connector and a transport below %d",
             transport, PSM_TRANSPORTS);
     if (address->rank < 0 || address->rank >= state->nranks) {
         psm_msg_proxy_connect_out_of_bounds(address->rank, state->nranks);
-        return psm_fail(PSM_ERR_INVALID, "init", state->rank, address->rank, 0, "rank %d; 0 to %d are meant",
+        return psm_fail(PSM_ERR_INVALID, "init", state->rank, address->rank, 0, "bad rank %d, expected 0 to %d",
                         address->rank, state->nranks - 1);
     }
     if (psm_state_ended(state)) return psm_client_aborted(state, psmProxyMsgInit, address->rank, 0);

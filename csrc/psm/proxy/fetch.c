@@ -257,9 +257,8 @@ psm_status psmProxyFetchFd(psmProxyState *state, const struct psmProxyAddress *o
                            psmProxyFetch **fetch)
 {
     if (!state || !owner || !fetch || id == 0)
-        return psm_fail(
-            PSM_ERR_INVALID, "getfd", state ? state->rank : -1, -1, 0,
-            "psmProxyFetchFd: a state, an address, an id that is not 0 and a place for the fetch are meant");
+        return psm_fail(PSM_ERR_INVALID, "getfd", state ? state->rank : -1, -1, 0,
+                        "psmProxyFetchFd: expected a state, an address, an id that is not 0 and a place for the fetch");
     return psm_fetch_begin(state, psmProxyMsgGetFd, owner, id, -1, true, fetch);
 }
 
@@ -290,7 +289,7 @@ psm_status psmProxyClientGetFdBlocking(psmProxyConnector *connector, uint64_t id
     struct psmProxyFetch *job = NULL;
     if (!connector || !connector->initialized || id == 0 || !fd)
         return psm_fail(PSM_ERR_INVALID, "getfd", -1, -1, 0,
-                        "GetFd: a connector that is connected, an id that is not 0 and a place for the fd are meant");
+                        "GetFd: expected a connected connector, an id that is not 0 and a place for the fd");
     psmProxyState *state = connector->state;
     struct psm_client *client = atomic_load(&state->clients[connector->peer]);
     PSM_TRY(psm_fetch_begin(state, psmProxyMsgGetFd, &client->address, id, -1, false, &job));
@@ -302,7 +301,7 @@ psm_status psmProxyClientQueryFdBlocking(psmProxyConnector *connector, int fd, i
     struct psmProxyFetch *job = NULL;
     if (!connector || !connector->initialized || fd < 0 || !remote)
         return psm_fail(PSM_ERR_INVALID, "queryfd", -1, -1, 0,
-                        "QueryFd: a connector that is connected, an open fd and a place for its number are meant");
+                        "QueryFd: expected a connected connector, an open fd and a place for its number");
     psmProxyState *state = connector->state;
     struct psm_client *client = atomic_load(&state->clients[connector->peer]);
     PSM_TRY(psm_fetch_begin(state, psmProxyMsgQueryFd, &client->address, 0, fd, false, &job));
