@@ -16,6 +16,7 @@ from psmkit.proxy import (
     LATER,
     AbortedError,
     Address,
+    Cause,
     InvalidError,
     MessageType,
     NotFoundError,
@@ -262,6 +263,12 @@ def test_exception_of_a_handler_comes_over_the_socket(ranks: Ranks) -> None:
     assert after == b"still here"
 
 
+@pytest.mark.ranks(2)
+def test_cause_of_a_handlers_failure_comes_with_its_answer(ranks: Ranks) -> None:
+    """The rank that it names is neither end of the call."""
+    assert ranks.run(calls.cause_across) == [None, (Cause.PEER_DIED, 7, 0)]
+
+
 @pytest.mark.ranks(2, deadline=60)
 def test_handler_fetches_a_descriptor_without_waiting(ranks: Ranks) -> None:
     assert ranks.run(calls.descriptor_by_a_handler) == [b"from rank 1", None]
@@ -269,4 +276,7 @@ def test_handler_fetches_a_descriptor_without_waiting(ranks: Ranks) -> None:
 
 @pytest.mark.ranks(2, deadline=60)
 def test_proxy_that_was_closed_is_told_to_who_asks_it(ranks: Ranks) -> None:
-    assert ranks.run(calls.closed_beside) == [None, ("PeerClosedError", "setup", 0)]
+    assert ranks.run(calls.closed_beside) == [
+        None,
+        ("PeerClosedError", "setup", 0, Cause.PEER_CLOSED, 0),
+    ]
