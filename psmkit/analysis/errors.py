@@ -15,6 +15,7 @@ from psmkit.analysis.faults import Cascade
 from psmkit.analysis.job import Job, number
 from psmkit.analysis.known import issue_of
 from psmkit.catalogue import Message
+from psmkit.catalogue.reasons import DAMAGED, about
 from psmkit.logparse.types import Ref
 from psmkit.model import CODES, Finding, Severity
 
@@ -31,8 +32,6 @@ _WHOLE = 4096
 _CUDA_OOM = 2  # cudaErrorMemoryAllocation, CUDA_ERROR_OUT_OF_MEMORY
 #: Lines that look like warnings of a process and are a reader's words about it, with a rule of their own.
 _OF_OTHER_RULES = frozenset({"record.died"})
-#: What an end of a connection says of a word that it shares with the other one, and that cannot be: it noticed, no more.
-_DAMAGED = "the control segment was written by something else"
 _IMPORT = re.compile(r"cuMemImport|IpcOpenMemHandle|import(?:ing|ed)? .*(?:handle|mem|buffer)", re.IGNORECASE)
 #: Reasons of failed system calls that have a code of their own.
 _REASONS = (("No space left on device", "PSM503"), ("Too many open files", "PSM504"))
@@ -245,7 +244,8 @@ def _guilty(job: Job, group: Sequence[Cascade], named: Sequence[int]) -> list[in
 
 
 def _noticed(group: Sequence[Cascade]) -> bool:
-    return any(_DAMAGED in str(value) for value in group[0].first.event.fields.values())
+    """Whether the first line reports a damaged word of shared memory, which does not say who damaged it."""
+    return about(group[0].first.event.fields)[0] in DAMAGED
 
 
 def _to_blame(job: Job, group: Sequence[Cascade], procs: list[int]) -> list[int]:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from psmkit.analysis import steps
 from psmkit.analysis.job import Job, number
 from psmkit.analysis.outside import joined, ranks_text
-from psmkit.catalogue.reasons import cause_of
+from psmkit.catalogue.reasons import DAMAGED, FOLLOWS, about
 from psmkit.logparse.types import Event, Ref
 from psmkit.model import Finding, Severity
 
@@ -29,10 +29,6 @@ _STALLS = (
     "hostcuda.stall_host_function",
     "hostcuda.stall_thread",
 )
-#: Causes of a failure that follows from another rank, which it names.
-_FOLLOWS = frozenset({"peer-died", "peer-closed", "peer-failed", "deadline"})
-#: Causes that say which word of shared memory is damaged: either rank may have done that.
-_DAMAGED = {"damaged-recvTail": "recvTail", "damaged-sendHead": "sendHead"}
 _BY_ANOTHER = "lab"  # reported by: the rank itself had nothing to report
 
 
@@ -68,15 +64,6 @@ def _why(event: Event) -> str:
     return str(why) if why is not None else f"the deadline of {float(str(event.fields.get('deadline', 0))):g} s passed"
 
 
-def _cause(failure: Event) -> tuple[str, int | None]:
-    """What a failure was about, and the rank that it names."""
-    cause = failure.fields.get("cause")
-    if cause is None:
-        return cause_of(str(failure.fields.get("reason")))
-    named = number(failure.fields, "named")
-    return str(cause), named if named is not None and named >= 0 else None
-
-
 def _origin(first: Event, own: Sequence[Event]) -> int | None:
     """The rank that a failure comes from: the one that it names, or the one that this rank's own failure names, and so on.
 
@@ -88,8 +75,8 @@ def _origin(first: Event, own: Sequence[Event]) -> int | None:
     rank, seen = _rank(first), {_rank(first)}
     failures[rank] = first
     while (failure := failures.get(rank)) is not None:
-        cause, named = _cause(failure)
-        if cause not in _FOLLOWS or named is None or named == rank:
+        cause, named = about(failure.fields)
+        if cause not in FOLLOWS or named is None or named == rank:
             return rank
         if named in seen:
             return None
@@ -268,13 +255,13 @@ def _failures(job: Job, run: int, failed: Sequence[Event], consequence: bool) ->
                 stage="data",
             )
         )
-    first = next((e for e in own if _cause(e)[0] not in _FOLLOWS), own[0] if own else None)
+    first = next((e for e in own if about(e.fields)[0] not in FOLLOWS), own[0] if own else None)
     if first is None and not (wrong or left or consequence) and failed:
         first = failed[0]  # only consequences are reported: something failed all the same
     if first is not None:
         rank = _rank(first)
-        cause, other = _cause(first)
-        damaged = _DAMAGED.get(cause)
+        cause, other = about(first.fields)
+        damaged = DAMAGED.get(cause)
         origin = None if damaged else _origin(first, own)
         blamed = [origin] if origin is not None else []
         out.append(
@@ -308,7 +295,7 @@ def _failures(job: Job, run: int, failed: Sequence[Event], consequence: bool) ->
 
 def _sender(wrong: Sequence[Event]) -> list[int]:
     """The rank whose data is wrong wherever it arrived, where at least two received some and it has no complaint itself."""
-    named = {_cause(e)[1] for e in wrong}
+    named = {about(e.fields)[1] for e in wrong}
     receivers = set(map(_rank, wrong))
     rank = named.pop() if len(named) == 1 else None
     return [rank] if rank is not None and len(receivers) > 1 and rank not in receivers else []

@@ -6,14 +6,20 @@ a field of several messages, and a field cannot be matched as part of a line and
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 
+from psmkit.catalogue.entries import Value
 from psmkit.catalogue.loader import Catalogue, read_tables
 
-__all__ = ["OTHER", "cause_of"]
+__all__ = ["DAMAGED", "FOLLOWS", "OTHER", "about", "cause_of"]
 
 OTHER = "other"
+#: Causes of a failure that follows from another rank, which it names.
+FOLLOWS = frozenset({"peer-died", "peer-closed", "peer-failed", "deadline"})
+#: Causes that say which word of shared memory is damaged. Either rank may have done that.
+DAMAGED = {"damaged-recvTail": "recvTail", "damaged-sendHead": "sendHead"}
 _FOLDER = Path(__file__).parent / "v01"
 _NESTED, _DEEPEST = "nested", 4
 
@@ -21,6 +27,15 @@ _NESTED, _DEEPEST = "nested", 4
 @lru_cache(maxsize=1)
 def _reasons() -> Catalogue:
     return read_tables(sorted(_FOLDER.glob("*.toml")))
+
+
+def about(fields: Mapping[str, Value]) -> tuple[str, int | None]:
+    """The cause of a failure and the rank that it names, of a line of either version."""
+    cause = fields.get("cause")
+    if cause is None:
+        return cause_of(str(fields.get("reason", "")))
+    named = fields.get("named")
+    return str(cause), named if isinstance(named, int) and named >= 0 else None
 
 
 def cause_of(reason: str) -> tuple[str, int | None]:
