@@ -1,4 +1,4 @@
-"""Write the generated parts of docs/: findings, the table of the catalogue, the coverage of hostcuda, plugins, commands, metrics.
+"""Write the generated parts of docs/: findings, the table of the catalogue, the coverage of hostcuda, plugins, variants, commands, metrics.
 
 Usage: python scripts/docs.py [--check]
 
@@ -14,6 +14,7 @@ from pathlib import Path
 
 from psmkit.catalogue import Message, load
 from psmkit.cli.app import COMMANDS
+from psmkit.lab import transfer
 from psmkit.lab.coverage import areas
 from psmkit.model import CODES
 from psmkit.plugins.abi import tables
@@ -136,6 +137,16 @@ def profiler_checks() -> str:
     return _checks("profiler", PROFILER_CHECKS)
 
 
+def variants() -> str:
+    """The variants of both transports with what they declare."""
+    rows = ["| variant | what it does | verdict | finding | shows | leaks |", "|---|---|---|---|---|---|"]
+    for one in transfer.variants().values():
+        s = one.symptoms
+        cells = (s.verdict or "", " ".join(s.codes), s.condition or ("always" if one.wrong else ""), s.left)
+        rows.append(f"| `{one.name}` | {_cell(one.summary)} | {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
 PARTS: dict[str, tuple[str, Callable[[], str]]] = {
     "findings": ("findings.md", findings),
     "subsystems": ("catalogue.md", subsystems),
@@ -145,6 +156,7 @@ PARTS: dict[str, tuple[str, Callable[[], str]]] = {
     "metrics": ("telemetry.md", metrics),
     "net-checks": ("plugins_drive.md", net_checks),
     "profiler-checks": ("plugins_drive.md", profiler_checks),
+    "variants": ("transport.md", variants),
 }
 
 

@@ -68,7 +68,7 @@ static char *answer(const char *word, const char *name)
     if (strncmp(text, word, n) == 0 && text[n] == ' ' && strncmp(text + n + 1, name, m) == 0 &&
         (text[n + 1 + m] == ' ' || text[n + 1 + m] == 0))
         return text + n + 1 + m;
-    fprintf(stderr, "psm_rank: rank %d: the runner says \"%.80s\"; \"%s %s\" is meant\n", me, text, word, name);
+    fprintf(stderr, "psm_rank: rank %d: the runner says \"%.80s\", expected \"%s %s\"\n", me, text, word, name);
     exit(3);
 }
 

@@ -61,10 +61,14 @@ static void put_seconds(struct out *out, const char *key, double value)
     put(out, text);
 }
 
-void lab_report(const struct lab_result *r)
+/* What became of a case, or what has failed in it so far. */
+static void send_result(const char *word, const struct lab_result *r)
 {
     struct out out = {.n = 0};
-    put(&out, "report {\"protocol\":1");
+    const struct psm_error none = {.status = PSM_OK, .rank = -1, .peer = -1};
+    const struct psm_error *error = r->status == PSM_OK ? &none : &r->error;
+    put(&out, word);
+    put(&out, " {\"protocol\":1");
     put_text(&out, "name", r->c->name);
     put_int(&out, "rank", r->rank);
     put_text(&out, "status", psm_status_name(r->status));
@@ -72,7 +76,10 @@ void lab_report(const struct lab_result *r)
     put_text(&out, "by", r->by);
     put_text(&out, "text", r->error.text);
     put_text(&out, "error_stage", r->error.stage);
-    put_int(&out, "peer", r->status == PSM_OK ? -1 : r->error.peer);
+    put_int(&out, "peer", error->peer);
+    put_text(&out, "cause", psm_cause_name(psm_error_cause(error)));
+    put_int(&out, "named", psm_error_names(error));
+    put_int(&out, "op_id", (int64_t)error->op_id);
     put_int(&out, "sys_errno", r->error.sys_errno);
     put_int(&out, "cuda", r->error.cuda);
     put_int(&out, "wrong", (int64_t)r->wrong);
@@ -89,21 +96,14 @@ void lab_report(const struct lab_result *r)
     lab_send_line(out.text, out.n);
 }
 
+void lab_report(const struct lab_result *r)
+{
+    send_result("report", r);
+}
+
 void lab_trouble(const struct lab_result *r)
 {
-    struct out out = {.n = 0};
-    char text[sizeof r->error.text];
-    snprintf(text, sizeof text, "%s", r->error.text);
-    for (char *c = text; *c; c++)
-        if (*c < 0x20 || *c >= 0x7f) *c = '?';
-    put(&out, "trouble ");
-    put(&out, psm_status_name(r->status));
-    put(&out, " at ");
-    put(&out, r->stage);
-    put(&out, ": ");
-    put(&out, text);
-    out.text[out.n++] = '\n';
-    lab_send_line(out.text, out.n);
+    send_result("trouble", r);
 }
 
 static int number(const char *name, int low)
@@ -112,14 +112,14 @@ static int number(const char *name, int low)
     char *end;
     long value = text ? strtol(text, &end, 10) : -1;
     if (text && *text && !*end && value >= low && value <= 1 << 20) return (int)value;
-    fprintf(stderr, "psm_rank: %s is \"%s\"; a number from %d is meant. `psmkit lab run` starts this program\n", name,
+    fprintf(stderr, "psm_rank: %s is \"%s\"; expected a number from %d. `psmkit lab run` starts this program\n", name,
             text ? text : "", low);
     exit(2);
 }
 
 /* The lines go to standard output. */
 static void list_variant(const char *transport, const char *name, const char *summary, const char *outcome, int wrong,
-                         const char *faults)
+                         const char *faults, const struct psmDeclared *declared)
 {
     struct out out = {.n = 0};
     char full[96];
@@ -130,6 +130,13 @@ static void list_variant(const char *transport, const char *name, const char *su
     put_text(&out, "outcome", outcome);
     put_int(&out, "wrong", wrong);
     put_text(&out, "faults", faults ? faults : "");
+    if (declared && declared->size >= sizeof *declared) {
+        put_int(&out, "verdict", declared->verdict);
+        put_int(&out, "shows", declared->shows);
+        put_int(&out, "leaves", declared->leaves);
+        put_text(&out, "status", declared->status == PSM_OK ? "" : psm_status_name(declared->status));
+        put_text(&out, "codes", declared->codes ? declared->codes : "");
+    }
     printf("%.*s}\n", (int)out.n, out.text);
 }
 
@@ -138,12 +145,16 @@ static int list_variants(void)
     const struct psmP2pVariant *all[64];
     const struct psmNetVariant *net[64];
     size_t n = psmP2pVariants(all, 64), nets = psmNetVariants(net, 64);
-    for (size_t i = 0; i < n && i < 64; i++) {
-        bool tells = all[i]->size >= offsetof(struct psmP2pVariant, faults) + sizeof all[i]->faults;
-        list_variant("", all[i]->name, all[i]->summary, all[i]->outcome, all[i]->wrong, tells ? all[i]->faults : NULL);
-    }
+/* A table of an older release ends before its later members. */
+#define MEMBER(table, type, member)                                                                                    \
+    ((table)->size >= offsetof(struct type, member) + sizeof(table)->member ? (table)->member : NULL)
+    for (size_t i = 0; i < n && i < 64; i++)
+        list_variant("", all[i]->name, all[i]->summary, all[i]->outcome, all[i]->wrong,
+                     MEMBER(all[i], psmP2pVariant, faults), MEMBER(all[i], psmP2pVariant, declared));
     for (size_t i = 0; i < nets && i < 64; i++)
-        list_variant("net/", net[i]->name, net[i]->summary, net[i]->outcome, net[i]->wrong, net[i]->faults);
+        list_variant("net/", net[i]->name, net[i]->summary, net[i]->outcome, net[i]->wrong, net[i]->faults,
+                     MEMBER(net[i], psmNetVariant, declared));
+#undef MEMBER
     return 0;
 }
 

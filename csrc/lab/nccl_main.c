@@ -36,13 +36,14 @@ static void put_text(FILE *out, const char *key, const char *text)
     fputc('"', out);
 }
 
-void nccl_report(const struct nccl_outcome *o)
+/* What became of a case, or what has failed in it so far. */
+static void send_outcome(const char *word, const struct nccl_outcome *o)
 {
     char *line = NULL;
     size_t n = 0;
     FILE *out = open_memstream(&line, &n);
     if (!out) return;
-    fprintf(out, "report {\"protocol\":1");
+    fprintf(out, "%s {\"protocol\":1", word);
     put_text(out, "name", o->c->name);
     fprintf(out, ",\"rank\":%d", o->rank);
     put_text(out, "status", o->status);
@@ -59,16 +60,14 @@ void nccl_report(const struct nccl_outcome *o)
     free(line);
 }
 
+void nccl_report(const struct nccl_outcome *o)
+{
+    send_outcome("report", o);
+}
+
 void nccl_trouble(const struct nccl_outcome *o)
 {
-    char line[800];
-    int n = snprintf(line, sizeof line - 1, "trouble %s at %s: %s", o->status, o->stage, o->text);
-    if (n < 0) return;
-    if ((size_t)n > sizeof line - 2) n = sizeof line - 2;
-    for (char *c = line; c < line + n; c++)
-        if (*c < 0x20 || *c >= 0x7f) *c = '?';
-    line[n++] = '\n';
-    lab_send_line(line, (size_t)n);
+    send_outcome("trouble", o);
 }
 
 /* ---- where it crashed ---- */
@@ -84,7 +83,7 @@ static void crashed(int signal_number)
     raise(signal_number);
 }
 
-/* The runner names a file for what a rank tells of its own stack. */
+/* The runner names a file for the rank's own stack. */
 static void tell_of_crashes(void)
 {
     static const int numbers[] = {SIGSEGV, SIGBUS, SIGABRT, SIGFPE, SIGILL};
@@ -110,7 +109,7 @@ static int number(const char *name, int low)
     char *end;
     long value = text ? strtol(text, &end, 10) : -1;
     if (text && *text && !*end && value >= low && value <= 1 << 20) return (int)value;
-    fprintf(stderr, "psm_nccl_rank: %s is \"%s\"; a number from %d is meant. `psmkit lab nccl` starts this program\n",
+    fprintf(stderr, "psm_nccl_rank: %s is \"%s\"; expected a number from %d. `psmkit lab nccl` starts this program\n",
             name, text ? text : "", low);
     exit(2);
 }
@@ -118,7 +117,7 @@ static int number(const char *name, int low)
 int main(int argc, char **argv)
 {
     if (argc != 2) {
-        fprintf(stderr, "psm_nccl_rank: a libnccl.so is meant. `psmkit lab nccl` starts this program\n");
+        fprintf(stderr, "psm_nccl_rank: expected the path of a libnccl.so. `psmkit lab nccl` starts this program\n");
         return 2;
     }
     int fd = number("PSM_LAB_SOCKET", 3), rank = number("PSM_RANK", 0), ranks = number("PSM_RANKS", 1);

@@ -1,4 +1,4 @@
-/* The rank program of `psmkit lab nccl`: one process of a job, which drives a NCCL library that it is told of. It is
+/* The rank program of `psmkit lab nccl`: one process of a job, which drives the NCCL library that it is given. It is
  * compiled without NCCL's headers: what is declared here is NCCL's public API, which has not changed since 2.14. */
 #ifndef PSM_LAB_NCCL_RANK_H
 #define PSM_LAB_NCCL_RANK_H
@@ -108,7 +108,7 @@ struct nccl_case {
     unsigned type;           /* ncclDataType_t */
     uint64_t size;           /* bytes per peer, or of a rank's part of a collective */
     uint64_t iters, seed, device, root;
-    uint64_t shorter; /* its sends, or its part, have so many bytes less */
+    uint64_t shorter; /* its sends, or its part, have this many bytes less */
     bool registered;  /* buffers are registered with the communicator */
     bool blocking;    /* communicator */
     bool keep;        /* the communicator stays for the next case, which has to be of the same device */

@@ -137,13 +137,13 @@ static bool begin(struct run *run)
     if (present[0])
         id = ids[0];
     else
-        fail(run, "lab", "no unique id", "rank 0 gave no ncclUniqueId");
+        fail(run, "lab", "no unique id", "rank 0 sent no ncclUniqueId");
     free(ids);
     free(present);
     if (run->failed || !CUDA(cudaGetDeviceCount, &devices)) return false;
     if (run->c->device >= (uint64_t)devices)
-        return fail(run, "lab", "no device", "device %llu is meant, there are %d", (unsigned long long)run->c->device,
-                    devices);
+        return fail(run, "lab", "no device", "the case needs device %llu, and there are %d",
+                    (unsigned long long)run->c->device, devices);
     if (!CUDA(cudaSetDevice, (int)run->c->device)) return false;
     if (run->c->blocking) return NCCL(ncclCommInitRank, &run->comm, run->ranks, id, run->rank);
     if (!api->ncclCommInitRankConfig) return fail(run, "lab", "too old", "there is no ncclCommInitRankConfig");
@@ -390,7 +390,7 @@ static bool move_all(struct run *run)
     if (o->wrong_from >= 0) snprintf(whose, sizeof whose, "from rank %d: ", o->wrong_from);
     return o->wrong == 0 ||
            fail(run, "data", "wrong data",
-                "%llu wrong byte(s); the first is %sbyte %llu of iteration %llu is 0x%02x, 0x%02x is meant",
+                "%llu wrong byte(s); the first is %sbyte %llu of iteration %llu is 0x%02x, expected 0x%02x",
                 (unsigned long long)o->wrong, whose, (unsigned long long)o->wrong_offset,
                 (unsigned long long)o->wrong_iter, o->wrong_seen, o->wrong_meant);
 }

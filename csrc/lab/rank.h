@@ -23,7 +23,7 @@ struct lab_case {
     enum skip skip; /* leaves its sends or its recvs out of the last iteration */
     uint64_t size;  /* bytes per peer */
     uint64_t iters, channels, seed, device;
-    uint64_t shorter; /* its sends have so many bytes less */
+    uint64_t shorter; /* bytes by which its sends are shorter */
     bool registered;  /* buffers are registered on their connectors */
     bool shared_init; /* each rank sends SharedInit to the next one's proxy, as transports with shared buffers do */
     struct psm_settings settings;
@@ -45,7 +45,7 @@ void lab_connect(int fd, int rank, int ranks);
 void lab_stage(const char *name);
 /* Waits for all ranks. Answers how many of them have failed or are dead. */
 int lab_meet(const char *name, bool failed);
-/* Every rank gives `size` bytes and gets everybody's; present[r]: rank r gave some. */
+/* All-gather of `size` bytes a rank; present[r]: rank r sent its part. */
 void lab_gather(const char *name, const void *mine, size_t size, void *all, bool *present);
 /* out[r], n[r]: what is for rank r. in[r] gets what rank r has for this one, up to n[r] bytes; got[r]: how much. */
 void lab_exchange(const char *name, void *const *out, void *const *in, const size_t *n, size_t *got);

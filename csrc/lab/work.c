@@ -272,7 +272,7 @@ static void swap_infos(struct run *run)
         size_t each = peer->net ? sizeof(struct psm_net_connect) : sizeof(struct psm_p2p_connect);
         /* Nothing: it has failed or is dead, and the meeting that follows says so. */
         if (at && got[r] != 0 && got[r] != n[r])
-            failed(run, "lab", PSM_ERR_PEER_DEAD, "rank %d sent %zu bytes of connect info, %zu are meant", r, got[r],
+            failed(run, "lab", PSM_ERR_PEER_DEAD, "rank %d sent %zu bytes of connect info, expected %zu", r, got[r],
                    n[r]);
         for (size_t k = 0; at && peer->recvs && k < channels; k++, at += each) memcpy(&peer->recv[k].theirs, at, each);
         for (size_t k = 0; at && peer->sends && k < channels; k++, at += each) memcpy(&peer->send[k].theirs, at, each);
@@ -462,7 +462,7 @@ static void move_all(struct run *run)
     const struct lab_result *r = run->result;
     if (r->wrong > 0)
         failed(run, "data", PSM_ERR_INTERNAL,
-               "%llu wrong byte(s); the first is from rank %d: byte %llu of iteration %llu is 0x%02x, 0x%02x is meant",
+               "%llu wrong byte(s); the first is from rank %d: byte %llu of iteration %llu is 0x%02x, expected 0x%02x",
                (unsigned long long)r->wrong, r->wrong_from, (unsigned long long)r->wrong_offset,
                (unsigned long long)r->wrong_iter, r->wrong_seen, r->wrong_meant);
 }

@@ -182,9 +182,14 @@ def _characters(raw: bytes, column: int) -> int:
 
 @lru_cache(maxsize=1)
 def _own() -> Catalogue:
+    return read_tables(sorted(_HERE.glob("*.toml")))
+
+
+def read_tables(paths: Sequence[Path]) -> Catalogue:
+    """The catalogue of these files of psmkit's own."""
     messages: list[Message] = []
     phrases: list[Phrase] = []
-    for file, table in _tables(sorted(_HERE.glob("*.toml"))):
+    for file, table in _tables(paths):
         messages += read_file(file, table)
         phrases += read_phrases(file, table)
     return Catalogue(messages, phrases)

@@ -32,7 +32,7 @@ def command(form: str) -> None:
     `psmkit lab run --variant NAME` runs ranks with a variant. Variants of the net transport are named net/NAME and need `--nodes 2`.
     """
     try:
-        from psmkit.transport import net_variants, variants
+        from psmkit.transport import Leaves, Shows, net_variants, variants
     except ImportError as error:
         raise _NotBuiltError(
             f"no libpsm for this Python: build it with `make setup`, or install a psmkit wheel for this system ({error})"
@@ -48,6 +48,11 @@ def command(form: str) -> None:
                 "summary": v.summary,
                 "code": v.code or None,
                 "outcome": v.outcome.removeprefix(f"{v.code}:").strip(),
+                "verdict": v.symptoms.verdict,
+                "codes": list(v.symptoms.codes),
+                "status": v.symptoms.status or None,
+                "shows": [str(flag.name).lower() for flag in Shows if flag in v.symptoms.shows],
+                "leaves": [str(flag.name).lower() for flag in Leaves if flag in v.symptoms.leaves],
                 "faults": v.faults or None,
             }
             for name, v in found.items()
@@ -58,12 +63,13 @@ def command(form: str) -> None:
     from psmkit.report.ranktable import fit
 
     page = Page(width(sys.stdout) if sys.stdout.isatty() else _WHOLE)
-    head = ["name", "", "finding", "what it does", "expected symptom"]
+    head = ["name", "", "verdict", "finding", "what it does", "symptoms"]
     table = [
         [
             name,
             "wrong" if v.wrong else "right",
-            v.code or "-",
+            v.symptoms.verdict or "-",
+            " ".join(v.symptoms.codes) or "-",
             v.summary,
             v.outcome.removeprefix(f"{v.code}:").strip() or "-",
         ]

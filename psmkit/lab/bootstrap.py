@@ -4,7 +4,7 @@ Lines of text, from rank to runner and back; docs/lab.md has them all::
 
     hello RANK PID
     stage NAME
-    trouble TEXT
+    trouble JSON or TEXT
     barrier NAME FAILED            ->  go NAME HOW_MANY_OTHERS_FAILED
     exchange NAME TO:HEX ...       ->  exchanged NAME FROM:HEX ...
     report JSON
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,6 +37,7 @@ class RankState:
     pid: int | None = None
     stage: str = ""
     trouble: str = ""  # the first failure, sent immediately
+    failure: dict[str, Any] | None = None  # its fields
     waits: str | None = None  # "barrier connected": what it is blocked in
     failed: bool = False
     gone: bool = False
@@ -107,7 +109,9 @@ class Bootstrap:
             case "stage":
                 state.stage = self._name(rest)
             case "trouble":
-                state.trouble = state.trouble or rest[:1000]
+                if not state.trouble:
+                    state.failure = self._failure(rest)
+                    state.trouble = self._trouble(state.failure) if state.failure else rest[:1000]
             case "report":
                 state.reports.append(self._report(rest, len(state.reports)))
             case "barrier":
@@ -157,6 +161,19 @@ class Bootstrap:
         if not found or int(found[1]) >= len(self.ranks):
             raise ProtocolError(f"bad part {text[:40]!r} of an exchange, expected RANK:HEX")
         return int(found[1]), found[2]
+
+    @staticmethod
+    def _failure(text: str) -> dict[str, Any] | None:
+        """The fields of a failure; None: it is a text."""
+        try:
+            found = json.loads(text)
+        except ValueError:
+            return None
+        return found if isinstance(found, dict) else None
+
+    @staticmethod
+    def _trouble(failure: Mapping[str, Any]) -> str:
+        return f"{failure.get('status')} at {failure.get('stage')}: {failure.get('text')}"[:1000]
 
     @staticmethod
     def _report(text: str, count: int) -> dict[str, Any]:

@@ -1,23 +1,45 @@
-"""What must be seen of a fault or of a variant of the transport, said before it is run, and whether an analysis has seen it."""
+"""What a fault or a variant of the transport must show, declared before the run, and whether an analysis has found it."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from psmkit.lab.matrix import Strike
 from psmkit.lab.runner import Outcome
 from psmkit.lab.transfer import Case, Variant
+from psmkit.model import Verdict
+from psmkit.model.symptoms import Shows
 
-__all__ = ["Declared", "Found", "of_strike", "of_variant"]
+__all__ = ["Declared", "Found", "found", "of_strike", "of_variant"]
 
-#: Verdicts that say that something broke or stood still.
-_TROUBLE = frozenset({"failed", "hung"})
-_HEALTHY = frozenset({"healthy"})
-_LEAKING = frozenset({"leaking"})
-_ANY_ERROR = frozenset("PSM101 PSM102 PSM107 PSM401 PSM402 PSM403 PSM501 PSM503 PSM504 PSM507 PSM508 PSM509".split())
-_STILL = frozenset({"PSM304", "PSM307"})
+#: The verdicts that say that something broke or stands still.
+_TROUBLE = frozenset({Verdict.FAILED, Verdict.HUNG})
+_HEALTHY = frozenset({Verdict.HEALTHY})
+#: Codes that say that an operation failed or stands still, with the verdict that each asks for. To be replaced by the verdict class of
+#: psmkit.model.Code.
+_VERDICT_OF = dict.fromkeys(
+    (
+        "PSM101",
+        "PSM102",
+        "PSM107",
+        "PSM401",
+        "PSM402",
+        "PSM403",
+        "PSM501",
+        "PSM503",
+        "PSM504",
+        "PSM507",
+        "PSM508",
+        "PSM509",
+    ),
+    Verdict.FAILED,
+) | dict.fromkeys(("PSM304", "PSM307"), Verdict.HUNG)
+_LEAK = "PSM505"
+
+
+def _codes(*verdicts: Verdict) -> frozenset[str]:
+    return frozenset(code for code, verdict in _VERDICT_OF.items() if verdict in verdicts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,15 +53,15 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """What must be found.
+    """What an analysis must find.
 
     Args:
-        verdicts: one of these; empty: the one that the ranks' states ask for (``good``: healthy; else: trouble).
-        codes: at least one of these, where the ranks did not all end well; empty: any.
-        culprits: at least one of these ranks, and no other, where somebody is blamed and the verdict is one of trouble.
+        verdicts: one of these; empty: healthy where the ranks ended well, else failed or hung.
+        codes: at least one of these; empty: any.
+        culprits: no other rank is blamed, where the verdict is failed or hung; empty: any may be.
     """
 
-    verdicts: frozenset[str] = frozenset()
+    verdicts: frozenset[Verdict] = frozenset()
     codes: frozenset[str] = frozenset()
     culprits: frozenset[int] = frozenset()
 
@@ -50,18 +72,17 @@ class Declared:
         return " ".join(part for part in ("/".join(sorted(self.verdicts)) or "as the ranks end", codes, who) if part)
 
     def missing(self, found: Found, outcome: Outcome, struck: bool = True) -> str:
-        """What was not found as declared; empty: all was."""
-        good = outcome.good
-        wanted = self.verdicts or (_HEALTHY if good else _TROUBLE)
+        """What was not found as declared; empty: all was. A fault that did not strike declares a healthy run."""
+        wanted = self.verdicts or (_HEALTHY if outcome.good else _TROUBLE)
         if not struck:
             wanted = _HEALTHY
         if found.verdict not in wanted:
-            return f"verdict {found.verdict}, {'/'.join(sorted(wanted))} is meant"
-        if not struck or found.verdict not in _TROUBLE:
+            return f"verdict {found.verdict}, expected {'/'.join(sorted(wanted))}"
+        if not struck:
             return ""
         if self.codes and not self.codes & found.codes:
             return f"none of {' '.join(sorted(self.codes))}"
-        if self.culprits and not found.culprits <= self.culprits:
+        if self.culprits and found.verdict in _TROUBLE and not found.culprits <= self.culprits:
             return f"rank {', '.join(map(str, sorted(found.culprits - self.culprits)))} is blamed"
         return ""
 
@@ -73,29 +94,37 @@ def of_strike(strike: Strike) -> Declared:
     if action in ("slow", "late"):
         return Declared(_HEALTHY)
     if action == "kill" and value == "SIGSTOP":
-        return Declared(frozenset({"hung"}), frozenset({"PSM304"}), here)
+        return Declared(frozenset({Verdict.HUNG}), frozenset({"PSM304"}), here)
     if action == "kill":
-        return Declared(frozenset({"failed"}), frozenset({"PSM402"}), here)
+        return Declared(frozenset({Verdict.FAILED}), frozenset({"PSM402"}), here)
     if action == "hang":
         # In the control plane the peer's wait has a deadline, and fails.
-        return Declared(_TROUBLE, _STILL | _ANY_ERROR)
+        return Declared(_TROUBLE, _codes(Verdict.HUNG, Verdict.FAILED))
     if action == "error":
-        return Declared(frozenset({"failed"}), _ANY_ERROR)
+        return Declared(frozenset({Verdict.FAILED}), _codes(Verdict.FAILED))
     return Declared()
 
 
 def of_variant(variant: Variant, case: Case, good: bool) -> Declared:
-    """Of a run of a variant; ``good``: its ranks ended well, which several do with luck, or by the application's stream."""
-    codes = frozenset(re.findall(r"\bPSM\d{3}\b", variant.outcome))
-    if not variant.wrong:
-        return Declared(_HEALTHY)
-    leaves = "leaves" in variant.outcome or "are left to" in variant.outcome
-    if good or codes == {"PSM505"}:
-        # What is left is left in each run, whatever else is seen of it.
-        return Declared(_LEAKING if leaves else _HEALTHY, codes)
-    if codes == {"PSM307"}:
-        return Declared(frozenset({"hung"}), codes)
-    return Declared(frozenset({"failed"}), codes)
+    """Of a run of a variant. ``good``: its ranks ended well, which counts where timing decides whether the mistake shows."""
+    declared = variant.symptoms
+    if declared.verdict is None:  # of an older release
+        return Declared(_HEALTHY if good else _TROUBLE)
+    if _shows(declared.shows, case, good):
+        return Declared(frozenset({declared.verdict}), frozenset(declared.codes))
+    if declared.leaves:
+        return Declared(frozenset({Verdict.LEAKING}), frozenset({_LEAK}))
+    return Declared(_HEALTHY)
+
+
+def _shows(when: Shows, case: Case, good: bool) -> bool:
+    if Shows.SYNC_STREAM in when and case.app_stream == "nonblocking":
+        return False
+    if Shows.ZERO_COPY in when and (case.zero_copy in (None, "never") or case.iters < 2):
+        return False
+    # The settings of the ranks may have as many slots as the case has steps.
+    reused = case.buffer_size is not None and case.size * case.iters > case.buffer_size
+    return not good or not (Shows.BY_LUCK in when or (Shows.REUSE in when and not reused))
 
 
 def found(verdict: str, codes: Iterable[str], culprits: Collection[int | None]) -> Found:

@@ -67,7 +67,7 @@ class RankOutcome:
     ``state``: ``good``; ``failed``: it said so, or ended with another status than 0, or too early; ``died``: by a signal that was not the
     runner's; ``hung``: it was still at work when the deadline passed; ``waiting``: it waited for others then. Times are seconds since the
     start of the run. ``signal`` is the one that ended it, ``text`` says what is known of the reason, ``trouble`` is the first failure that the
-    rank told of, and ``trouble_at`` when. Of ranks that were there when the run was ended: ``process_state`` is what /proc says (``T``:
+    rank reported, ``failure`` its fields, as those of a report, and ``trouble_at`` when. Of ranks that were there when the run was ended: ``process_state`` is what /proc says (``T``:
     stopped), ``in_stage`` the seconds that the last stage had lasted.
     """
 
@@ -82,6 +82,7 @@ class RankOutcome:
     ended: float = 0.0
     trouble: str = ""
     trouble_at: float | None = None
+    failure: dict[str, Any] | None = None
     process_state: str = ""
     in_stage: float | None = None
     reports: list[dict[str, Any]] = field(default_factory=list)
@@ -268,6 +269,7 @@ class _Runner:
                 report["at"] = now
             if state.trouble and rank.outcome.trouble_at is None:
                 rank.outcome.trouble, rank.outcome.trouble_at = state.trouble, now
+                rank.outcome.failure = state.failure
         if state.stage != stage:
             rank.entered = time.monotonic()
             if self.watch is not None:

@@ -17,6 +17,7 @@ from psmkit.lab import faults, leftovers, programs, runner, words
 from psmkit.lab.cuda import LabError
 from psmkit.lab.emulation import Emulation
 from psmkit.lab.topology import Machine
+from psmkit.model.symptoms import Symptoms
 
 __all__ = [
     "PATTERNS",
@@ -129,7 +130,7 @@ def differ(texts: Iterable[str]) -> dict[int, dict[str, Any]]:
         for part in text.split(","):
             key, equal, value = (word.strip() for word in part.partition("="))
             if not equal:
-                raise LabError(f"--differ {text!r}: {part!r}, expected KEY=VALUE")
+                raise LabError(f"--differ {text!r}: bad {part!r}, expected KEY=VALUE")
             if key == "rank" and value.isdecimal():
                 rank = int(value)
             elif key in _NUMBERS and key != "rank":
@@ -158,15 +159,28 @@ def program() -> Path:
     return programs.find("psm_rank")
 
 
+_UNDECLARED = Symptoms()
+
+
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A variant of the transport in libpsm. ``outcome``: the expected symptom of a broken one; ``faults``: those that cause it."""
+    """A variant of the transport as libpsm has it.
+
+    Args:
+        name: those of the net transport begin with ``net/``.
+        summary: what it does, and of a wrong one its mistake.
+        outcome: what a run of a wrong one shows, for people.
+        wrong: it makes a mistake on purpose.
+        faults: those that make its mistake.
+        symptoms: what a run shows, as typed fields.
+    """
 
     name: str
     summary: str
     outcome: str
     wrong: bool
     faults: str
+    symptoms: Symptoms = _UNDECLARED
 
 
 def variants() -> dict[str, Variant]:
@@ -181,8 +195,13 @@ def variants() -> dict[str, Variant]:
         rows = [json.loads(line) for line in done.stdout.splitlines()]
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         raise LabError(f"{' '.join(command)}: {error}") from None
-    found = [Variant(r["name"], r["summary"], r["outcome"], bool(r["wrong"]), r["faults"]) for r in rows]
+    found = [Variant(r["name"], r["summary"], r["outcome"], bool(r["wrong"]), r["faults"], _symptoms(r)) for r in rows]
     return {variant.name: variant for variant in found}
+
+
+def _symptoms(row: Mapping[str, Any]) -> Symptoms:
+    names = ("verdict", "codes", "status", "shows", "leaves")
+    return Symptoms.of_c(*(row[name] for name in names)) if "verdict" in row else _UNDECLARED
 
 
 @dataclass(slots=True)

@@ -1,8 +1,7 @@
-"""What the lab says of a run when it is over, in lines that an analysis reads beside the logs of the ranks."""
+"""The lines of lab.log: what became of each rank of a run. An analysis reads them beside the logs of the ranks."""
 
 from __future__ import annotations
 
-import re
 import signal
 import socket
 from collections.abc import Iterator, Mapping
@@ -15,17 +14,17 @@ __all__ = ["FILE", "lines"]
 
 FILE = "lab.log"
 _MOST = 900  # characters of a reason: a line of a log
-_TROUBLE = re.compile(r"(\w+) at (\w+): (.*)", re.DOTALL)
 
 
 def lines(outcome: Outcome) -> Iterator[str]:
-    """The lines of a run: what happened to ranks, in order of time, then who was there at the end, and what is left."""
+    """The lines of a run: what happened to its ranks, in order of time, then which were ended at the deadline, then what is left."""
     for rank in sorted(outcome.ranks, key=lambda r: (_when(r), r.rank)):
         yield from _lines(rank, outcome)
     ended = [rank for rank in outcome.ranks if rank.state in ("hung", "waiting")]
     if ended:
         why = outcome.complaint or f"the deadline of {outcome.deadline:g} s passed"
-        yield f"psm lab: {len(ended)} ranks were ended after {max(r.ended for r in ended):.3f} s: {_plain(why)}"
+        after = max(r.ended for r in ended)
+        yield f"psm lab: {len(ended)} ranks were ended after {after:.3f} s of {outcome.deadline:g} s: {_plain(why)}"
     for what, names in (("shared memory", outcome.shared_memory), ("processes", outcome.processes)):
         if names:
             yield f"psm lab: left behind by the ranks, {what}: {_plain(', '.join(names))}"
@@ -67,16 +66,33 @@ def _bad(report: Mapping[str, Any]) -> bool:
 
 
 def _failure(rank: RankOutcome) -> str:
-    bad = next((r for r in rank.reports if _bad(r)), None)
+    bad = next((r for r in rank.reports if _bad(r)), None) or rank.failure
     after = f"{_when(rank):.3f} s"
-    if bad is not None:
-        stage, case, by = (_word(bad.get(key)) for key in ("stage", "name", "by"))
-        return f"{stage} of case {case} after {after}, told by {by}: {_word(bad.get('status'))}: {_plain(str(bad.get('text')))}"
-    status, text = f"EXIT_{rank.exit_status}", rank.text
-    by, stage = "exit", rank.stage or "start"
-    if told := _TROUBLE.match(rank.trouble):
-        by, status, stage, text = "trouble", told[1], told[2], told[3]
-    return f"{stage} of case {len(rank.reports)} after {after}, told by {by}: {_word(status)}: {_plain(text)}"
+    if bad is None:
+        stage = _word(rank.stage or "start")
+        by = "trouble" if rank.trouble else "exit"
+        return _said(stage, len(rank.reports), after, by, f"EXIT_{rank.exit_status}", {}, rank.trouble or rank.text)
+    stage, case, by = (_word(bad.get(key)) for key in ("stage", "name", "by"))
+    return _said(stage, case, after, by, _word(bad.get("status")), bad, str(bad.get("text")))
+
+
+def _said(stage: str, case: object, after: str, by: str, status: str, fields: Mapping[str, Any], text: str) -> str:
+    """The line's end: lab.rank.failed of the catalogue."""
+    cause, named = _word(fields.get("cause", "other")), fields.get("named")
+    if by == "data":
+        cause, named = "wrong-data", fields.get("wrong_from")
+    about = (
+        f"cause {cause}, rank {_rank(named)}, peer {_rank(fields.get('peer'))}, opId {_number(fields.get('op_id')):x}"
+    )
+    return f"{stage} of case {case} after {after}, reported by {by}: {status} ({about}): {_plain(text)}"
+
+
+def _rank(value: object) -> int:
+    return value if isinstance(value, int) and 0 <= value < 1 << 31 else -1
+
+
+def _number(value: object) -> int:
+    return value & (1 << 64) - 1 if isinstance(value, int) else 0
 
 
 def _word(value: object) -> str:

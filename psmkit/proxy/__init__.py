@@ -5,6 +5,7 @@ from __future__ import annotations
 from psmkit.proxy.connector import Call, Connector
 from psmkit.proxy.errors import (
     AbortedError,
+    Cause,
     CudaCallError,
     DeniedError,
     InternalError,
@@ -35,6 +36,7 @@ __all__ = [
     "Address",
     "Base",
     "Call",
+    "Cause",
     "Connection",
     "Connector",
     "Counters",

@@ -11,6 +11,7 @@ from psmkit.model.errors import PsmkitError
 
 __all__ = [
     "AbortedError",
+    "Cause",
     "CudaCallError",
     "DeniedError",
     "InternalError",
@@ -63,18 +64,39 @@ class Status(enum.IntEnum):
         return text_of(lib.psm_status_name(int(self)))
 
 
+class Cause(enum.IntEnum):
+    """``enum psm_cause``: what kind of failure it is, where more is known than its status."""
+
+    OTHER = int(lib.PSM_CAUSE_OTHER)
+    PEER_DIED = int(lib.PSM_CAUSE_PEER_DIED)
+    PEER_CLOSED = int(lib.PSM_CAUSE_PEER_CLOSED)
+    PEER_FAILED = int(lib.PSM_CAUSE_PEER_FAILED)
+    DEADLINE = int(lib.PSM_CAUSE_DEADLINE)
+    MISMATCH = int(lib.PSM_CAUSE_MISMATCH)
+    DAMAGED_TAIL = int(lib.PSM_CAUSE_DAMAGED_TAIL)
+    DAMAGED_HEAD = int(lib.PSM_CAUSE_DAMAGED_HEAD)
+    WRONG_DATA = int(lib.PSM_CAUSE_WRONG_DATA)
+
+    @property
+    def c_name(self) -> str:
+        """As in logs: ``peer-died``."""
+        return text_of(lib.psm_cause_name(int(self)))
+
+
 class PsmError(PsmkitError):
     """A call of libpsm failed. A handler in Python raises one to answer with a status of its choice.
 
     Args:
         text: what was attempted, what was seen, what to do.
         status: None: that of the class.
-        rank: the rank that tells it; None: not known.
+        rank: the rank that reports it; None: not known.
         peer: the rank that it is about; None: none.
         op_id: of a proxy call, as the log prints it; 0: none.
         stage: init, setup, connect, getfd, queryfd, register, send, recv, free, ...; empty: none.
         sys_errno: of the system call that failed; 0: none.
         cuda: what the CUDA call returned that failed; 0: none.
+        cause: what kind of failure it is.
+        names: the rank that the cause is about, which may be another one than the peer of the call; None: none.
     """
 
     default_status = Status.INTERNAL
@@ -90,10 +112,12 @@ class PsmError(PsmkitError):
         stage: str = "",
         sys_errno: int = 0,
         cuda: int = 0,
+        cause: Cause = Cause.OTHER,
+        names: int | None = None,
     ) -> None:
         self.status = self.default_status if status is None else status
         self.text, self.rank, self.peer, self.op_id, self.stage = text, rank, peer, op_id, stage
-        self.sys_errno, self.cuda = sys_errno, cuda
+        self.sys_errno, self.cuda, self.cause, self.names = sys_errno, cuda, cause, names
         super().__init__(text)
 
     def __str__(self) -> str:
@@ -222,7 +246,7 @@ def bytes_of(text: str, room: int) -> bytes:
 
 
 class _Raised(threading.local):
-    """What a callback raised while this thread was in a call of libpsm: it is raised again when the call comes back."""
+    """What a callback raised while this thread was in a call of libpsm: it is raised again when the call returns."""
 
     exception: BaseException | None = None
 
@@ -236,6 +260,7 @@ def error_of(record: Any) -> PsmError:
         status = Status(record.status)
     except ValueError:  # of a later library
         status = Status.INTERNAL
+    names = int(lib.psm_error_names(record))
     return CLASSES[status](
         text_of(record.text),
         rank=None if record.rank < 0 else int(record.rank),
@@ -244,6 +269,8 @@ def error_of(record: Any) -> PsmError:
         stage=text_of(record.stage),
         sys_errno=int(record.sys_errno),
         cuda=int(record.cuda),
+        cause=Cause(lib.psm_error_cause(record)),
+        names=None if names < 0 else names,
     )
 
 
@@ -254,6 +281,7 @@ def record_of(error: PsmError, stage: str = "") -> Any:
     record.rank = -1 if error.rank is None else error.rank
     record.peer = -1 if error.peer is None else error.peer
     record.op_id = error.op_id
+    record.detail = lib.psm_error_detail(int(error.cause), -1 if error.names is None else error.names)
     record.stage = bytes_of(error.stage or stage, 23)
     record.text = bytes_of(error.text, 255)
     return record
@@ -269,7 +297,7 @@ def fail() -> NoReturn:
 
 
 def check(status: int) -> int:
-    """Give back what a call answered.
+    """Return the status of a call.
 
     Raises:
         PsmError: it was a failure.

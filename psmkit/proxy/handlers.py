@@ -44,7 +44,7 @@ class HandlerTable:
 
 
 class _Gone:
-    """Stands where a C object was: who has kept its Python face is told, and does not read freed memory."""
+    """Replaces a C object that is gone: using its Python face raises an error instead of reading freed memory."""
 
     def __init__(self, why: str) -> None:
         object.__setattr__(self, "why", why)
@@ -264,7 +264,7 @@ class Handlers(HandlerTable):
         base: HandlerTable | None = None,
     ) -> None:
         if isinstance(base, Handlers):
-            raise TypeError("the base is in Python, too: handlers in C are meant, call Python's own functions by name")
+            raise TypeError("bad base, it is in Python: expected handlers in C; call functions in Python by name")
         self.functions: dict[str, Callable[..., Any] | None] = {
             "SharedInit": shared_init,
             "Setup": setup,
@@ -384,7 +384,7 @@ def _answer(name: str, connection: Any, req: Any, req_size: int, resp: Any, resp
             return
         if not isinstance(answer, (bytes, bytearray, memoryview)) or len(answer) != resp_size:
             got = f"{len(answer)} bytes" if hasattr(answer, "__len__") else repr(answer)[:60]
-            raise ProtocolError(f"the Python handler of {name} answered {got}; {resp_size} bytes or LATER are meant")
+            raise ProtocolError(f"the Python handler of {name} answered {got}, expected {resp_size} bytes or LATER")
         if resp_size:
             ffi.memmove(resp, bytes(answer), resp_size)
         done[0] = 1

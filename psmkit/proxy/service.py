@@ -99,7 +99,7 @@ class Proxy:
         options.settings = given
         for number, transport in self.transports.items():
             if not 0 <= number < lib.PSM_TRANSPORTS:
-                raise InvalidError(f"transport {number}; 0 to {lib.PSM_TRANSPORTS - 1} are meant", rank=rank)
+                raise InvalidError(f"bad transport {number}, expected 0 to {lib.PSM_TRANSPORTS - 1}", rank=rank)
             for send, table in enumerate((transport.recv, transport.send)):
                 options.transports[number][send] = _pointer(table)
         out = ffi.new("psmProxyState **")

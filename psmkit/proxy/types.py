@@ -67,7 +67,7 @@ class Settings:
 
     Args:
         timeout_ms: milliseconds that a wait of the control plane may take (PSM_TIMEOUT has seconds).
-        stall_report_ms: milliseconds without a step after which a connection tells of it; 0: never.
+        stall_report_ms: milliseconds without a step after which a connection reports a stall; 0: never.
         steps: slots of a FIFO, 1 to 64.
         buffer_size: bytes of a FIFO, all slots; a multiple of steps.
         share: how memory is shared.
@@ -131,7 +131,7 @@ class Shareable:
     def __init__(self, data: bytes) -> None:
         self._c: Any = ffi.new(f"{self._type} *")
         if len(data) != ffi.sizeof(self._c[0]):
-            raise ValueError(f"{len(data)} bytes for a {self._type}, {ffi.sizeof(self._c[0])} are meant")
+            raise ValueError(f"{len(data)} bytes for a {self._type}, expected {ffi.sizeof(self._c[0])}")
         ffi.memmove(self._c, data, len(data))
 
     @classmethod
@@ -225,7 +225,7 @@ class Operation:
         recv_handle: of its registration; 0: none.
         peer: the other rank.
         channel: of the connection.
-        registered: zero-copy is meant.
+        registered: the buffer is used for zero-copy.
     """
 
     connection: int

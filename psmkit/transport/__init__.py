@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from psmkit.model.symptoms import Leaves, Shows, Symptoms
 from psmkit.transport.ends import P2P, End, Registration, peer_info, recv_setup, send_setup
 from psmkit.transport.launch import CopyToSelf, Group, Recv, Send, launch
 from psmkit.transport.memory import Buffer, Memory, Raw, copy, synchronize
@@ -29,6 +30,7 @@ __all__ = [
     "CopyToSelf",
     "End",
     "Group",
+    "Leaves",
     "Memory",
     "Mode",
     "NetConnectInfo",
@@ -42,6 +44,8 @@ __all__ = [
     "RightSetup",
     "Segment",
     "Send",
+    "Shows",
+    "Symptoms",
     "Variant",
     "can_connect",
     "connect_net",

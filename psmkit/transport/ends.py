@@ -140,7 +140,7 @@ class End(BaseEnd):
     It is freed by ``close``, at the end of ``with``, or with its proxy.
 
     Attributes:
-        info: what the peer has to be told (bootstrap), for its ``connect``.
+        info: send it to the peer (bootstrap), for its ``connect``.
     """
 
     def __init__(

@@ -38,7 +38,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Recv:
-    """Receive into a buffer; as many bytes as are sent are meant.
+    """Receive into a buffer; its size is that of the peer's send.
 
     Args:
         end: a receiving end that is connected.
@@ -121,7 +121,7 @@ class Group:
         """
         if self._c is None or self.proxy.closed:
             return
-        self.proxy.abort("a group was given up")
+        self.proxy.abort("a group was abandoned")
         try:
             self.wait(self.proxy.settings.timeout_ms / 1000)
         except PsmError as error:
@@ -165,7 +165,7 @@ class Group:
 
 
 def launch(proxy: Proxy, operations: Sequence[Send | Recv | CopyToSelf], *, stream: int = 0) -> Group:
-    """Launch sends and recvs as one group. Data moves when the stream has come to it; the stream goes on when all have ended.
+    """Launch sends and recvs as one group. Data moves when the stream reaches it; the stream continues when all have ended.
 
     Both ends of a connection name its operations in the same order.
 
@@ -192,7 +192,7 @@ def launch(proxy: Proxy, operations: Sequence[Send | Recv | CopyToSelf], *, stre
         on_device(state)
         check(lib.psmGroupLaunch(state, ffi.cast("void *", stream), table, len(operations), out))
         if out[0] == ffi.NULL:
-            raise InternalError("psmGroupLaunch gave no group", rank=proxy.rank, stage="launch")
+            raise InternalError("psmGroupLaunch returned no group", rank=proxy.rank, stage="launch")
         return Group(proxy, out[0], [*kept, *operations], ends)
 
 
@@ -224,5 +224,5 @@ def _fill(op: Any, operation: Send | Recv | CopyToSelf, kept: list[Any]) -> None
     op.peer, op.channel = end.peer.rank, end.channel
     if operation.registration is not None:
         if operation.registration.handle == 0 or operation.registration.end is not end:
-            raise ValueError("the registration was given up, or is another end's")
+            raise ValueError("the registration is closed, or belongs to another end")
         op.handle = operation.registration.handle

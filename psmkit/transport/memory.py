@@ -60,7 +60,7 @@ def place_of(buffer: Buffer, *, writable: bool) -> tuple[Any, int, Any]:
     """
     if isinstance(buffer, (Memory, Raw)):
         if buffer.address == 0:
-            raise ValueError("the memory was given back")
+            raise ValueError("the memory is closed")
         return ffi.cast("void *", buffer.address), buffer.size, buffer
     if isinstance(buffer, _CudaArray):
         about = buffer.__cuda_array_interface__
@@ -106,7 +106,7 @@ def synchronize(proxy: Proxy, stream: int = 0) -> None:
 class Memory:
     """Memory that can be registered whatever the mode: of the rank's device, or pinned host memory.
 
-    It is given back by ``close``, at the end of ``with``, or with its proxy.
+    It is released by ``close``, at the end of ``with``, or with its proxy.
 
     Args:
         proxy: of the rank.
@@ -147,7 +147,7 @@ class Memory:
         self._part(0, 0)
         if not self.on_host:
             raise TypeError("device memory cannot be looked at by the host: use read and write")
-        # Views and arrays keep this alive, and it tells when the last of them has gone.
+        # Views and arrays keep this alive; its end is that of the last of them.
         self._views += 1
         held = ffi.gc(ffi.cast("char *", self.address), self._unseen)
         return memoryview(ffi.buffer(held, self.size)).cast("B")
@@ -164,7 +164,7 @@ class Memory:
         if self.address == 0:
             return
         if self._views:
-            raise BufferError(f"{self!r} cannot be given back: views or arrays over it are still there")
+            raise BufferError(f"{self!r} cannot be closed: views or arrays over it still exist")
         with self.proxy.use(waits=True) as state:
             address, self.address = self.address, 0
             self.proxy.release(self)
@@ -172,7 +172,7 @@ class Memory:
 
     def _part(self, offset: int, size: int) -> Raw:
         if self.address == 0:
-            raise ValueError("the memory was given back")
+            raise ValueError("the memory is closed")
         if offset < 0 or size < 0 or offset + size > self.size:
             raise ValueError(f"{size} bytes from {offset} of {self.size}")
         return Raw(self.address + offset, size)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -14,6 +13,7 @@ from psmkit.proxy.types import Shareable
 from psmkit.transport.ends import BaseEnd
 from psmkit.transport.memory import on_device
 from psmkit.transport.types import PeerInfo
+from psmkit.transport.variants import symptoms_of
 
 __all__ = [
     "NET",
@@ -29,16 +29,16 @@ __all__ = [
 
 #: The transport's number.
 NET = int(lib.PSM_TRANSPORT_NET)
-_CODE = re.compile(r"PSM\d{3}(?=:)")
 
 
 class NetVariant(Transport):
     """A variant of the net transport; ``Proxy(..., transports={NET: net_variant()})`` makes a rank use it.
 
     Attributes:
-        name: it is asked for by it.
+        name: to find it by.
         summary: one line: what it does, and of a wrong one its mistake.
-        outcome: declared: what must be seen of a wrong one; empty: nothing.
+        outcome: what a run of a wrong one shows, for people; empty for right ones.
+        symptoms: the same as typed fields: verdict, codes, status, when it shows, what it leaves.
         wrong: it makes a mistake on purpose.
         faults: those that make the mistake, to be set as PSM_FAULTS before the processes begin; empty: none.
     """
@@ -46,14 +46,14 @@ class NetVariant(Transport):
     def __init__(self, pointer: Any) -> None:
         self.name, self.summary = text_of(pointer.name), text_of(pointer.summary)
         self.outcome, self.wrong = text_of(pointer.outcome), bool(pointer.wrong)
+        self.symptoms = symptoms_of(pointer, "struct psmNetVariant")
         self.faults = "" if pointer.faults == ffi.NULL else text_of(pointer.faults)
         super().__init__(HandlerTable(pointer.send), HandlerTable(pointer.recv))
 
     @property
     def code(self) -> str:
-        """The finding that an analysis of a run of it must name: ``PSM507``; empty: none."""
-        found = _CODE.match(self.outcome)
-        return found[0] if found else ""
+        """The finding that an analysis of a run must name: ``PSM507``; empty: none."""
+        return self.symptoms.codes[0] if self.symptoms.codes else ""
 
     def __repr__(self) -> str:
         return f"<NetVariant {self.name}{', wrong' if self.wrong else ''}>"
@@ -71,7 +71,7 @@ def net_variant(name: str = "split") -> NetVariant:
     """The variant of a name; the right one where none is given.
 
     Raises:
-        NotFoundError: there is none.
+        NotFoundError: no variant has this name.
     """
     pointer = lib.psmNetFindVariant(name.encode())
     if pointer == ffi.NULL:
@@ -102,7 +102,7 @@ class NetConnectInfo(Shareable):
 
     @property
     def network(self) -> str:
-        """The network's name, as far as it fits into 16 bytes."""
+        """The network's name, cut to 16 bytes."""
         return bytes(ffi.buffer(self._c.net)).partition(b"\0")[0].decode(errors="replace")
 
     @property
@@ -126,7 +126,7 @@ class NetEnd(BaseEnd):
     It is freed by ``close``, at the end of ``with``, or with its proxy. Groups take it as any other end.
 
     Attributes:
-        info: what the peer has to be told (bootstrap), for its ``connect``.
+        info: send it to the peer (bootstrap), for its ``connect``.
     """
 
     def __init__(self, proxy: Proxy, me: PeerInfo, peer: PeerInfo, *, send: bool, channel: int, index: int) -> None:
@@ -140,7 +140,7 @@ class NetEnd(BaseEnd):
         proxy.adopt(self)
 
     def connect(self, peer: NetConnectInfo) -> bool:
-        """Look whether the peer's end has come; once both have called this, again and again, it is connected. See ``connect_net``.
+        """Poll for the peer's end: call this on both ends until it returns True. See ``connect_net``.
 
         Raises:
             MismatchError: the two sides assume different things; the text has both values.
@@ -176,7 +176,7 @@ class NetEnd(BaseEnd):
 
 
 def connect_net(ends: Iterable[tuple[NetEnd, NetConnectInfo]]) -> None:
-    """Connect ends, each with what its peer has told: all in turn, as peers may wait for any of them.
+    """Connect ends, each with the info of its peer: all in turn, as peers may wait for any of them.
 
     Raises:
         PsmError: one of them was refused, or its peer did not come in time. All are to be closed.

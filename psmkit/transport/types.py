@@ -1,4 +1,4 @@
-"""What ranks publish and tell each other: peer infos, connect infos, modes."""
+"""What ranks publish and exchange: peer infos, connect infos, modes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Capability(enum.IntFlag):
 
 
 class PeerInfo(Shareable):
-    """What a rank publishes at bootstrap; 120 bytes. ``psmkit.transport.peer_info`` makes that of a rank."""
+    """What a rank publishes at bootstrap; 120 bytes. ``psmkit.transport.peer_info`` returns it."""
 
     __slots__ = ()
     _type = "struct psm_peer_info"
@@ -69,7 +69,7 @@ class PeerInfo(Shareable):
     @property
     def capabilities(self) -> Capability:
         """What the rank can do."""
-        # Above these are bits that tell which devices the process sees.
+        # Higher bits say which devices the process sees.
         return Capability(self._c.capabilities & sum(Capability))
 
     @property
@@ -83,7 +83,7 @@ class PeerInfo(Shareable):
         return Address.of(ffi.addressof(self._c, "proxy"))
 
     def with_capabilities(self, *, add: int = 0, remove: int = 0) -> PeerInfo:
-        """A rank that can do more, or less: for variants, and for tests of ``can_connect``."""
+        """A copy with other capabilities: for variants, and for tests of ``can_connect``."""
         copy = PeerInfo(self.pack())
         copy._c.capabilities = (self._c.capabilities | add) & ~remove
         return copy
@@ -93,7 +93,7 @@ class PeerInfo(Shareable):
 
 
 class ConnectInfo(Shareable):
-    """What the two sides of a connection tell each other at Setup; 128 bytes."""
+    """What the two ends of a connection exchange after Setup; 128 bytes."""
 
     __slots__ = ()
     _type = "struct psm_p2p_connect"

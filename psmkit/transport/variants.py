@@ -7,22 +7,46 @@ from collections.abc import Callable
 from typing import Any
 
 from psmkit._native.psm import ffi, lib
+from psmkit.model import CODES
+from psmkit.model.symptoms import Symptoms
 from psmkit.proxy.errors import InternalError, InvalidError, Status, check, raised, text_of
 from psmkit.proxy.handlers import HandlerTable, Transport, fail_with
 from psmkit.transport.types import ConnectInfo, PeerInfo
 
 __all__ = ["RightConnect", "RightSetup", "Variant", "register_variant", "variant", "variants"]
 
+# A variant of version 0.1 declares its finding by the beginning of its outcome.
 _CODE = re.compile(r"PSM\d{3}(?=:)")
+
+
+def symptoms_of(pointer: Any, struct: str) -> Symptoms:
+    """What a table of a variant declares; of one without the member, the code that its outcome begins with."""
+    declared = member(pointer, struct, "declared")
+    if declared is None:
+        found = _CODE.match(text_of(pointer.outcome))
+        return Symptoms(codes=(found[0],)) if found else Symptoms()
+    status = "" if declared.status == lib.PSM_OK else text_of(lib.psm_status_name(declared.status))
+    codes = "" if declared.codes == ffi.NULL else text_of(declared.codes)
+    return Symptoms.of_c(declared.verdict, codes, status, declared.shows, declared.leaves)
+
+
+def member(pointer: Any, struct: str, name: str) -> Any:
+    """A member of a C table; None: it is NULL, or the table is of an older library."""
+    field = dict(ffi.typeof(struct).fields)[name]
+    if pointer.size < field.offset + ffi.sizeof(field.type):
+        return None
+    value = getattr(pointer, name)
+    return None if value == ffi.NULL else value
 
 
 class Variant(Transport):
     """A variant of the transport; ``Proxy(..., transports={P2P: variant})`` makes a rank use it, its caller's side too.
 
     Attributes:
-        name: it is asked for by it.
+        name: to find it by.
         summary: one line: what it does, and of a wrong one its mistake.
-        outcome: declared: what must be seen of a wrong one; empty: nothing.
+        outcome: what a run of a wrong one shows, for people; empty for right ones.
+        symptoms: the same as typed fields: verdict, codes, status, when it shows, what it leaves.
         wrong: it makes a mistake on purpose.
         faults: those that make the mistake, to be set as PSM_FAULTS before the processes begin; empty: none.
     """
@@ -31,6 +55,7 @@ class Variant(Transport):
         self.pointer = pointer
         self.name, self.summary = text_of(pointer.name), text_of(pointer.summary)
         self.outcome, self.wrong = text_of(pointer.outcome), bool(pointer.wrong)
+        self.symptoms = symptoms_of(pointer, "struct psmP2pVariant")
         faults = self.member("faults")
         self.faults = "" if faults is None else text_of(faults)
         self._handlers = send or HandlerTable(pointer.send), recv or HandlerTable(pointer.recv)
@@ -48,17 +73,12 @@ class Variant(Transport):
 
     @property
     def code(self) -> str:
-        """The finding that an analysis of a run of it must name: ``PSM507``; empty: none."""
-        found = _CODE.match(self.outcome)
-        return found[0] if found else ""
+        """The finding that an analysis of a run must name: ``PSM507``; empty: none."""
+        return self.symptoms.codes[0] if self.symptoms.codes else ""
 
     def member(self, name: str) -> Any:
         """A member of the C table; None: it is NULL, or the table is of an older library."""
-        fields = dict(ffi.typeof("struct psmP2pVariant").fields)
-        if self.pointer.size < fields[name].offset + ffi.sizeof(fields[name].type):
-            return None
-        value = getattr(self.pointer, name)
-        return None if value == ffi.NULL else value
+        return member(self.pointer, "struct psmP2pVariant", name)
 
     def __repr__(self) -> str:
         return f"<Variant {self.name}{', wrong' if self.wrong else ''}>"
@@ -87,7 +107,7 @@ class RightConnect:
         self._function, self._connector = function, connector
 
     def __call__(self, peer: ConnectInfo) -> None:
-        """Connect to who told this.
+        """Connect to the end that published this info.
 
         Raises:
             PsmError: it failed.
@@ -96,7 +116,7 @@ class RightConnect:
 
 
 def variants() -> dict[str, Variant]:
-    """All that are registered, by name, in order."""
+    """All registered variants by name, in the order of registration."""
     count = int(lib.psmP2pVariants(ffi.NULL, 0))
     table = ffi.new("const struct psmP2pVariant *[]", count)
     lib.psmP2pVariants(table, count)
@@ -125,51 +145,70 @@ def register_variant(
     outcome: str = "",
     wrong: bool = False,
     faults: str = "",
+    symptoms: Symptoms | None = None,
     recv_setup: Callable[[RightSetup, PeerInfo, PeerInfo], ConnectInfo] | None = None,
     send_connect: Callable[[RightConnect, ConnectInfo], None] | None = None,
     recv_connect: Callable[[RightConnect, ConnectInfo], None] | None = None,
 ) -> Variant:
-    """Make a variant known to this process, by name; it stays until the process ends.
+    """Register a variant of this process by name; it stays until the process ends.
 
     Args:
         name: of letters, digits, - and _.
         summary: one line.
         send: handlers of the sender's proxy, most often ``Handlers(..., base=variant().send)``; None: the right ones.
         recv: of the receiver's.
-        outcome: what must be seen of a wrong one: ``PSM401: what happens``.
+        outcome: what a run of a wrong one shows, for people: ``PSM401: what happens``.
         wrong: it makes a mistake on purpose; it has an outcome then.
         faults: those that make the mistake.
-        recv_setup: (the right one, this rank, the peer) -> what the peer is told. On the caller's thread, as the next two.
-        send_connect: (the right one, what the peer has told).
+        symptoms: what a run shows, as typed fields; None: the code that the outcome begins with.
+        recv_setup: (the right one, this rank, the peer) -> the info for the peer. On the caller's thread, as the next two.
+        send_connect: (the right one, the peer's info).
         recv_connect: the same.
 
     Raises:
-        InvalidError: there is one of this name; the name or the outcome is missing.
+        InvalidError: there is one of this name; the name or the outcome is missing; a symptom is unknown.
         PsmError: no more fit.
     """
-    if not re.fullmatch(r"[\w-]{1,60}", name) or wrong != bool(outcome):
-        raise InvalidError(
-            f"variant {name!r}: a name of letters, digits, - and _ is meant, and an outcome for a wrong one and no other"
-        )
+    if not re.fullmatch(r"[\w-]{1,60}", name):
+        raise InvalidError(f"variant {name!r}: bad name, expected 1 to 60 letters, digits, - and _")
+    if wrong != bool(outcome):
+        raise InvalidError(f"variant {name!r}: expected an outcome for a wrong variant, and none for a right one")
+    declared = _declared(name, symptoms) if symptoms else ffi.NULL
     right = variant()
     sides = send or right.send, recv or right.recv
     number = len(_registered)
     caller = (recv_setup, send_connect, recv_connect)
     if any(caller) and number >= _SLOTS:
-        raise InvalidError(f"variant {name!r}: {_SLOTS} variants in Python are possible in a process")
+        raise InvalidError(f"variant {name!r}: a process can have {_SLOTS} variants in Python")
     strings = {key: ffi.new("char[]", text.encode()) for key, text in _texts(name, summary, outcome, faults).items()}
     table = ffi.new("struct psmP2pVariant *", strings)
     table.size, table.wrong = ffi.sizeof("struct psmP2pVariant"), int(wrong)
-    table.send, table.recv = sides[0].pointer, sides[1].pointer
+    table.send, table.recv, table.declared = sides[0].pointer, sides[1].pointer, declared
     for member, function in zip(("recvSetup", "sendConnect", "recvConnect"), caller, strict=True):
         if function is not None:
             setattr(table, member, getattr(lib, _c_name(member, number)))
     _functions[number] = caller
     check(lib.psmP2pRegisterVariant(table))
     made = Variant(table, *sides)
-    _kept.extend((table, strings))
+    _kept.extend((table, strings, declared))
     _registered[name] = made
     return made
+
+
+def _declared(name: str, symptoms: Symptoms) -> Any:
+    if unknown := sorted(set(symptoms.codes) - set(CODES)):
+        raise InvalidError(f"variant {name!r}: unknown finding {unknown[0]}; `psmkit findings` lists them")
+    status = getattr(lib, symptoms.status or "PSM_OK", None)
+    if not (symptoms.status or "PSM_OK").startswith("PSM_") or not isinstance(status, int):
+        raise InvalidError(
+            f"variant {name!r}: unknown status {symptoms.status!r}, expected a name such as PSM_ERR_CUDA"
+        )
+    codes = ffi.new("char[]", " ".join(symptoms.codes).encode())
+    declared = ffi.new("struct psmDeclared *")
+    declared.size, declared.status, declared.codes = ffi.sizeof("struct psmDeclared"), status, codes
+    declared.verdict, declared.shows, declared.leaves = symptoms.verdict_number, symptoms.shows, symptoms.leaves
+    _kept.append(codes)
+    return declared
 
 
 def _texts(name: str, summary: str, outcome: str, faults: str) -> dict[str, str]:

@@ -158,6 +158,63 @@ def test_first_failure_is_the_origin_and_not_what_follows_from_it(tmp_path: Path
     assert found.reason == "rank 1 failed in stage move: PSM_ERR_NO_MEMORY: launch.group: no room"
 
 
+def failing(rank: int, cause: str, named: int, status: str = "PSM_ERR_PEER_DEAD", reason: str = "x") -> str:
+    about = f"cause {cause}, rank {named}, peer {named}, opId 0"
+    return f"psm lab: rank {rank}, process node0:{pid(rank)}, failed in stage move of case 0 after 0.{rank + 1} s, reported by libpsm: {status} ({about}): {reason}"
+
+
+def test_failure_is_followed_to_the_rank_that_the_last_one_names(tmp_path: Path) -> None:
+    """Rank 3 said nothing: the others name it, one after the other."""
+    lines = [failing(0, "peer-failed", 1), failing(1, "deadline", 2), failing(2, "peer-died", 3)]
+    found = report(tmp_path, ranks(4), *lines)
+    assert found.verdict is Verdict.FAILED and of(found, "PSM401").culprits == (3,)
+    assert of(found, "PSM401").ranks[0] == 0, "the first failure is still the headline"
+
+
+def test_rank_that_a_chain_of_failures_ends_at_is_blamed(tmp_path: Path) -> None:
+    found = report(tmp_path, ranks(3), failing(0, "peer-closed", 1), failing(1, "mismatch", 2, "PSM_ERR_MISMATCH"))
+    assert of(found, "PSM401").culprits == (1,) and "PSM_ERR_MISMATCH" in of(found, "PSM401").title
+
+
+def test_ranks_that_name_each_other_prove_nothing_of_either(tmp_path: Path) -> None:
+    found = report(tmp_path, ranks(2), failing(0, "deadline", 1), failing(1, "deadline", 0))
+    assert found.verdict is Verdict.FAILED and of(found, "PSM401").culprits == ()
+
+
+def test_fields_of_a_failure_count_and_not_its_words(tmp_path: Path) -> None:
+    words = "rank 1, the sender, died or closed its connections in operation 1, stage fifo"
+    found = report(tmp_path, ranks(2), failing(0, "other", -1, reason=words))
+    assert of(found, "PSM401").culprits == (0,)
+
+
+DAMAGED = "rank 1 published sendHead 7 in operation 2; 8 to 16 are possible: the control segment was written by something else"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        failing(0, "damaged-sendHead", 1, "PSM_ERR_PROTOCOL", "bad sendHead 7"),
+        said(0, f"failed in stage move of case 0 after 0.1 s, told by libpsm: PSM_ERR_PROTOCOL: {DAMAGED}"),
+    ],
+    ids=["fields", "0.1"],
+)
+def test_damaged_word_is_named_and_neither_rank_is_blamed_for_it(tmp_path: Path, line: str) -> None:
+    found = of(report(tmp_path, ranks(2), line), "PSM401")
+    assert found.culprits == () and set(found.ranks) == {0, 1}
+    assert "sendHead has one writer, rank 1" in (found.explanation or "")
+
+
+@pytest.mark.parametrize("form", ["{} s of {} s: the deadline of {} s passed", "{} s: the deadline of {} s passed"])
+@pytest.mark.parametrize(("deadline", "severity"), [(60, Severity.WARNING), (4, Severity.ERROR)])
+def test_stage_of_seconds_proves_a_hang_in_a_short_run_only(
+    tmp_path: Path, form: str, deadline: int, severity: Severity
+) -> None:
+    """In the line of either version."""
+    hung = said(0, "is at work in stage setup, which it entered 3.0 s ago")
+    end = f"psm lab: 1 ranks were ended after {form.format(*[deadline] * form.count('{}'))}"
+    assert of(report(tmp_path, ranks(1), hung, end), "PSM304").severity is severity
+
+
 def test_what_the_log_shows_of_an_error_comes_before_what_its_caller_was_told(tmp_path: Path) -> None:
     logs = ranks(3)
     for log in logs:

@@ -19,7 +19,10 @@ def test_all_variants_are_listed_with_their_finding(psmkit_cli: Cli) -> None:
     for row in rows.values():
         assert row["summary"] and bool(row["outcome"]) == row["wrong"]
         assert row["code"] is None or row["code"] in CODES
-    assert rows["whole-struct"]["code"] == "PSM507"
+    assert rows["whole-struct"]["code"] == "PSM507" and rows["whole-struct"]["codes"] == ["PSM507"]
+    assert rows["whole-struct"]["verdict"] == "failed" and rows["whole-struct"]["status"] == "PSM_ERR_CUDA"
+    assert rows["whole-struct-zero"]["shows"] == ["sync_stream"] and rows["whole-struct-zero"]["leaves"] == ["stream"]
+    assert rows["split"]["verdict"] == "healthy" and rows["split"]["codes"] == []
     assert rows["lost-fd-reply"]["faults"] == "proxy.getfd:drop"
 
 

@@ -16,6 +16,7 @@ import pytest
 import psmkit
 from psmkit.lab import cuda
 from psmkit.model import Finding, Report, Severity
+from psmkit.model.symptoms import Symptoms
 from tests.csrc.base import compiled
 from tests.csrc.psm import ground
 from tests.csrc.psm.net import conftest as net
@@ -32,6 +33,7 @@ class Declared:
     wrong: bool
     outcome: str
     faults: str
+    symptoms: Symptoms
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,12 @@ def net_variants(net_driver: Path) -> dict[str, Declared]:
 def _declared(driver: Path) -> dict[str, Declared]:
     done = subprocess.run([driver, "variants"], capture_output=True, text=True, check=True, timeout=60)
     rows = [line.split("|") for line in done.stdout.splitlines()]
-    return {name: Declared(name, wrong == "1", outcome, faults) for name, wrong, outcome, faults in rows}
+    return {
+        name: Declared(
+            name, wrong == "1", outcome, faults, Symptoms.of_c(int(verdict), codes, status, int(shows), int(leaves))
+        )
+        for name, wrong, outcome, faults, verdict, shows, leaves, status, codes in rows
+    }
 
 
 def _stood_still(text: str, ends: set[str]) -> bool:

@@ -113,7 +113,10 @@ def test_damaged_word_of_the_control_segment_is_refused_with_what_is_possible(
 ) -> None:
     done = run("split", *arguments, PSM_FAULTS=f"{site}:corrupt")
     assert done.code not in (0, None), done.text[-4000:]
-    told = re.findall(rf"psm p2p \w+ rank {victim} .* failed in operation 1 at step \d+: PSM_ERR_\w+: (.*)", done.text)
+    told = re.findall(
+        rf"psm p2p \w+ rank {victim} .* failed in operation 1 at step \d+: PSM_ERR_\w+ \(cause [\w-]+, rank -?\d+\): (.*)",
+        done.text,
+    )
     assert any(re.search(words, text) for text in told), done.text[-4000:]
     assert "WRONG DATA" not in done.text
     assert done.report.verdict is Verdict.FAILED

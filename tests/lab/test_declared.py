@@ -12,6 +12,9 @@ from psmkit import analyze
 from psmkit.lab import declared, elf, matrix, transfer
 from psmkit.lab.emulation import Emulation
 from psmkit.lab.runner import Outcome, RankOutcome
+from psmkit.lab.transfer import Case, Variant
+from psmkit.model import Verdict
+from psmkit.model.symptoms import Leaves, Shows, Symptoms
 
 SEED = 11
 STILL, ENDS = 4.0, 90.0  # deadlines of runs that stand still, and of those that end by themselves
@@ -62,7 +65,7 @@ def test_fault_is_found_as_declared(tmp_path: Path, strike: matrix.Strike) -> No
 def test_variant_is_found_as_declared(tmp_path: Path, name: str, stream: str) -> None:
     variant = transfer.variants()[name]
     case = transfer.Case(size=1 << 20, iters=4, app_stream=stream, zero_copy="registered", variant=name)
-    still = "PSM307" in variant.outcome
+    still = variant.symptoms.verdict is Verdict.HUNG
     run = go(tmp_path, case, "", still)
     expected = declared.of_variant(variant, case, run.outcome.good)
     assert not expected.missing(look(run), run.outcome), run.outcome
@@ -90,3 +93,41 @@ def test_what_is_declared_can_be_missed() -> None:
     assert by["slow=50ms", 0].missing(found("inconclusive"), good)
     assert by["drop", 0].missing(found("healthy"), bad) and by["drop", 0].missing(found("failed"), good)
     assert kill.missing(found("healthy"), good, struck=False) == ""
+
+
+def declaring(**fields: object) -> Variant:
+    return Variant("wrong", "", "PSM307: hangs", True, "", Symptoms(verdict=Verdict.HUNG, codes=("PSM307",), **fields))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("shows", "case", "good", "verdict"),
+    [
+        (Shows(0), Case(), True, "hung"),
+        (Shows.BY_LUCK, Case(), True, "healthy"),
+        (Shows.BY_LUCK, Case(), False, "hung"),
+        (Shows.SYNC_STREAM, Case(app_stream="nonblocking"), False, "healthy"),
+        (Shows.SYNC_STREAM, Case(app_stream="legacy"), True, "hung"),
+        (Shows.ZERO_COPY, Case(zero_copy="never"), False, "healthy"),
+        (Shows.ZERO_COPY, Case(zero_copy="registered"), True, "hung"),
+        (Shows.REUSE, Case(), True, "healthy"),
+        (Shows.REUSE, Case(size=1 << 20, buffer_size=65536), True, "hung"),
+    ],
+)
+def test_condition_of_a_variant_says_whether_its_mistake_shows(
+    shows: Shows, case: Case, good: bool, verdict: str
+) -> None:
+    assert declared.of_variant(declaring(shows=shows), case, good).verdicts == {Verdict(verdict)}
+
+
+def test_what_a_variant_leaves_is_found_also_where_its_mistake_does_not_show() -> None:
+    leaves = declaring(shows=Shows.SYNC_STREAM, leaves=Leaves.STREAM)
+    expected = declared.of_variant(leaves, Case(), good=True)
+    assert "expected leaking" in expected.missing(found("healthy"), outcome("good", "good"))
+    assert "PSM505" in expected.missing(found("leaking", "PSM504"), outcome("good", "good"))
+    assert expected.missing(found("leaking", "PSM505"), outcome("good", "good")) == ""
+
+
+def test_variant_of_an_older_library_declares_no_more_than_its_ranks_say() -> None:
+    old = Variant("wrong", "", "PSM307: hangs", True, "")
+    assert declared.of_variant(old, Case(), good=True).verdicts == {Verdict.HEALTHY}
+    assert declared.of_variant(old, Case(), good=False).verdicts == {Verdict.FAILED, Verdict.HUNG}

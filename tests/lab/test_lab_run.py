@@ -116,6 +116,13 @@ def test_killed_rank_ends_the_others_with_its_number(lab: Lab) -> None:
     assert "PSM_ERR_PEER_DEAD" in statuses
     assert statuses <= {"PSM_ERR_PEER_DEAD", "PSM_ERR_ABORTED", "PSM_ERR_PEER_CLOSED"}
     assert any("rank 2" in reports(result, rank)[0]["text"] for rank in (0, 1))
+    # A failure names its cause and a rank in fields: the dead one, or the survivor that noticed first.
+    causes = {(r["cause"], r["named"]) for rank in (0, 1) for r in reports(result, rank)}
+    assert ("peer-died", 2) in causes
+    assert causes <= {(cause, named) for cause in ("peer-died", "peer-failed") for named in (0, 1, 2)}
+    (failed,) = [line for line in (lab.folder / "logs" / "lab.log").read_text().splitlines() if ": rank 0," in line]
+    assert re.search(r"PSM_ERR_\w+ \(cause peer-\w+, rank [12], peer -?\d+, opId [0-9a-f]+\): ", failed)
+    assert "rank 2 died" in result["analysis"]["reason"]
     assert not result["shared_memory"]
 
 

@@ -5,7 +5,19 @@ from __future__ import annotations
 import os
 import time
 
-from psmkit.proxy import LATER, Address, Connection, Handlers, Later, MessageType, Proxy, PsmError, Transport
+from psmkit.proxy import (
+    LATER,
+    Address,
+    Cause,
+    Connection,
+    Handlers,
+    Later,
+    MessageType,
+    PeerDeadError,
+    Proxy,
+    PsmError,
+    Transport,
+)
 from psmkit.testing import Rank
 
 NUMBER = 6  # of the transport
@@ -113,6 +125,25 @@ def exception_across(rank: Rank) -> tuple[object, ...] | None:
     return said
 
 
+def cause_across(rank: Rank) -> tuple[Cause, int | None, int | None] | None:
+    """What rank 1 hears of a handler of rank 0 that failed because of rank 7."""
+
+    def setup(connection: Connection, request: bytes, size: int) -> bytes:
+        raise PeerDeadError("rank 7 has died", cause=Cause.PEER_DIED, names=7)
+
+    with Proxy(rank.number, 2, transports={NUMBER: Transport(recv=Handlers(setup=setup))}) as proxy:
+        addresses = meet(rank, proxy)
+        said = None
+        if rank.number == 1:
+            with proxy.connect(addresses[0], NUMBER, send=False) as connector:
+                try:
+                    connector.call_blocking(MessageType.SETUP)
+                except PeerDeadError as error:
+                    said = error.cause, error.names, error.peer
+        rank.barrier("done")
+    return said
+
+
 def descriptor_by_a_handler(rank: Rank) -> bytes | None:
     """Rank 0's handler fetches what rank 1's proxy offers, over several calls."""
     share = 0x1234
@@ -147,7 +178,7 @@ def descriptor_by_a_handler(rank: Rank) -> bytes | None:
     return got
 
 
-def closed_beside(rank: Rank) -> tuple[str, str, int | None] | None:
+def closed_beside(rank: Rank) -> tuple[str, str, int | None, Cause, int | None] | None:
     """Rank 0 closes its proxy; rank 1 asks it after that."""
     table = Handlers(setup=lambda c, request, size: b"")
     proxy = Proxy(rank.number, 2, transports={NUMBER: Transport(recv=table)}).create()
@@ -162,7 +193,7 @@ def closed_beside(rank: Rank) -> tuple[str, str, int | None] | None:
         try:
             connector.call_blocking(MessageType.SETUP)
         except PsmError as error:
-            said = type(error).__name__, error.stage, error.peer
+            said = type(error).__name__, error.stage, error.peer, error.cause, error.names
         connector.close()
         proxy.close()
     return said

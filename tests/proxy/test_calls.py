@@ -16,6 +16,7 @@ from psmkit.proxy import (
     LATER,
     AbortedError,
     Address,
+    Cause,
     InvalidError,
     MessageType,
     NotFoundError,
@@ -147,7 +148,10 @@ def test_proxy_that_is_closed_beside_a_waiting_thread_ends_its_wait() -> None:
 
 @pytest.mark.parametrize("message", [MessageType.INIT, MessageType.GET_FD, MessageType.STOP])
 def test_types_that_have_no_handler_are_no_calls(message: MessageType) -> None:
-    with served() as c, pytest.raises(InvalidError, match="Register or Deregister is meant"):
+    with (
+        served() as c,
+        pytest.raises(InvalidError, match="expected SharedInit, Setup, Connect, Register or Deregister"),
+    ):
         c.call_async(message)
 
 
@@ -167,7 +171,7 @@ def test_addresses_are_bytes_of_one_size() -> None:
         address = proxy.address
     assert len(address.pack()) == 64 and Address(address.pack()) == address
     assert (address.rank, address.pid) == (0, os.getpid()) and address.service.startswith("psm-")
-    with pytest.raises(ValueError, match="63 bytes for a struct psmProxyAddress, 64 are meant"):
+    with pytest.raises(ValueError, match="63 bytes for a struct psmProxyAddress, expected 64"):
         Address(address.pack()[1:])
 
 
@@ -259,6 +263,12 @@ def test_exception_of_a_handler_comes_over_the_socket(ranks: Ranks) -> None:
     assert after == b"still here"
 
 
+@pytest.mark.ranks(2)
+def test_cause_of_a_handlers_failure_comes_with_its_answer(ranks: Ranks) -> None:
+    """The rank that it names is neither end of the call."""
+    assert ranks.run(calls.cause_across) == [None, (Cause.PEER_DIED, 7, 0)]
+
+
 @pytest.mark.ranks(2, deadline=60)
 def test_handler_fetches_a_descriptor_without_waiting(ranks: Ranks) -> None:
     assert ranks.run(calls.descriptor_by_a_handler) == [b"from rank 1", None]
@@ -266,4 +276,7 @@ def test_handler_fetches_a_descriptor_without_waiting(ranks: Ranks) -> None:
 
 @pytest.mark.ranks(2, deadline=60)
 def test_proxy_that_was_closed_is_told_to_who_asks_it(ranks: Ranks) -> None:
-    assert ranks.run(calls.closed_beside) == [None, ("PeerClosedError", "setup", 0)]
+    assert ranks.run(calls.closed_beside) == [
+        None,
+        ("PeerClosedError", "setup", 0, Cause.PEER_CLOSED, 0),
+    ]

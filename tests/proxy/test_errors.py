@@ -7,7 +7,7 @@ import pytest
 from psmkit import proxy
 from psmkit._native.psm import ffi, lib
 from psmkit.model.errors import PsmkitError
-from psmkit.proxy import PsmError, Status
+from psmkit.proxy import Cause, PsmError, Status
 from psmkit.proxy.errors import CLASSES, check, error_of, record_of
 
 
@@ -29,6 +29,27 @@ def test_record_and_exception_are_the_same_thing(status: Status) -> None:
     assert vars(error) == vars(given)
     assert str(error) == f"{status.c_name}: what was seen (stage setup, rank 1, peer 2, opId 0x100000005)"
     assert isinstance(error, PsmkitError)
+
+
+def test_cause_and_the_rank_that_it_names_go_through_the_record() -> None:
+    for cause in Cause:
+        names = None if cause is Cause.OTHER else 70_000
+        given = PsmError("seen", Status.ABORTED, peer=1, cause=cause, names=names)
+        assert (error_of(record_of(given)).cause, error_of(record_of(given)).names) == (cause, names)
+        lib.psm_set_last_error(record_of(given))
+        with pytest.raises(PsmError) as caught:
+            check(Status.ABORTED)
+        assert (caught.value.cause, caught.value.names) == (cause, names)
+    assert {one.value for one in Cause} == set(ffi.typeof("enum psm_cause").elements)
+    assert len({one.c_name for one in Cause}) == len(Cause)
+
+
+def test_gap_that_a_caller_of_an_earlier_release_left_unset_says_nothing() -> None:
+    record = record_of(PsmError("seen", Status.TIMEOUT))
+    record.detail = 0xFFFFFFFF
+    assert (error_of(record).cause, error_of(record).names) == (Cause.OTHER, None)
+    lib.psm_set_last_error(record)
+    assert lib.psm_last_error().detail == 0
 
 
 def test_what_is_not_known_is_not_said() -> None:

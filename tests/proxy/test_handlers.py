@@ -177,7 +177,7 @@ def test_handler_chooses_the_status() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "words"), [(b"ab", "answered 2 bytes; 3 bytes or LATER"), (None, "answered None"), ("abc", "3")]
+    ("answer", "words"), [(b"ab", "answered 2 bytes, expected 3 bytes or LATER"), (None, "answered None"), ("abc", "3")]
 )
 def test_answer_of_a_wrong_size_or_type_is_told(answer: Any, words: str) -> None:
     with served(setup=lambda c, r, n: answer) as c, pytest.raises(ProtocolError, match=words):
@@ -222,7 +222,7 @@ def test_connections_are_forgotten_with_their_proxy() -> None:
 
 
 def test_handlers_over_handlers_in_python_are_refused() -> None:
-    with pytest.raises(TypeError, match="the base is in Python, too"):
+    with pytest.raises(TypeError, match="bad base, it is in Python"):
         Handlers(base=Handlers())
 
 

@@ -65,13 +65,13 @@ def test_sizes_that_differ_are_told_on_both_sides(ranks: Ranks) -> None:
 def test_exception_in_a_block_gives_up_what_runs_and_tells_the_others(ranks: Ranks) -> None:
     first, second = ranks.run(calls.given_up)
     assert first == "'changed its mind'[]"
-    assert second.startswith("PSM_ERR_ABORTED: ") and "a group was given up" in second
+    assert second.startswith("PSM_ERR_ABORTED: ") and "a group was abandoned" in second
 
 
 @pytest.mark.ranks(1, deadline=60, cuda=True)
 def test_memory_is_bounded_and_given_back(ranks: Ranks) -> None:
     ((*kinds, text),) = ranks.run(calls.memory_alone)
-    assert kinds == ["ValueError", "ValueError", "TypeError", "BufferError"] and text == "the memory was given back"
+    assert kinds == ["ValueError", "ValueError", "TypeError", "BufferError"] and text == "the memory is closed"
 
 
 @pytest.mark.ranks(2, deadline=60, cuda=True)
@@ -88,7 +88,7 @@ def test_data_goes_by_the_memory_of_a_rank_between(ranks: Ranks) -> None:
 
 @pytest.mark.ranks(2, deadline=60, cuda=True)
 def test_registration_of_another_end_is_refused(ranks: Ranks) -> None:
-    assert ranks.run(calls.wrong_registrations) == [["the registration was given up, or is another end's"] * 2] * 2
+    assert ranks.run(calls.wrong_registrations) == [["the registration is closed, or belongs to another end"] * 2] * 2
 
 
 class Array:

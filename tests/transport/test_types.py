@@ -37,7 +37,7 @@ def test_info_is_read_as_it_was_packed() -> None:
 
 def test_connect_info_has_128_bytes() -> None:
     assert ConnectInfo(bytes(128)).mode is Mode.NONE
-    with pytest.raises(ValueError, match="127 bytes for a struct psm_p2p_connect, 128 are meant"):
+    with pytest.raises(ValueError, match="127 bytes for a struct psm_p2p_connect, expected 128"):
         ConnectInfo(bytes(127))
 
 

@@ -8,7 +8,9 @@ import pytest
 
 import psmkit
 from psmkit import transport
-from psmkit.model import CODES, Report
+from psmkit._native.psm import lib
+from psmkit.model import CODES, Report, Verdict
+from psmkit.model.symptoms import Leaves, Shows, Symptoms
 from psmkit.proxy import InvalidError, NotFoundError
 from psmkit.testing import Ranks
 from tests.transport import variant_calls
@@ -39,17 +41,47 @@ def test_declarations_are_the_librarys() -> None:
     for name, v in found.items():
         assert v.name == name and v.summary and bool(v.outcome) == v.wrong
         assert v.code == "" or (v.code in CODES and v.outcome.startswith(f"{v.code}: "))
+        assert v.symptoms.verdict is not None and set(v.symptoms.codes) <= set(CODES)
     assert transport.variant().name == "split" and transport.variant("no-free").code == "PSM505"
     with pytest.raises(NotFoundError, match="there is no variant nobody"):
         transport.variant("nobody")
 
 
 def test_wrong_registrations_are_refused() -> None:
-    for bad in ({"name": "two words"}, {"name": ""}, {"name": "py", "wrong": True}, {"name": "py", "outcome": "fails"}):
-        with pytest.raises(InvalidError, match="a name of letters"):
-            transport.register_variant(**{"summary": "x", **bad})  # type: ignore[arg-type]
+    for bad, words in (
+        ({"name": "two words"}, "bad name"),
+        ({"name": ""}, "bad name"),
+        ({"wrong": True}, "expected an outcome"),
+        ({"outcome": "fails"}, "expected an outcome"),
+        ({"wrong": True, "outcome": "x", "symptoms": Symptoms(codes=("PSM000",))}, "unknown finding PSM000"),
+        ({"wrong": True, "outcome": "x", "symptoms": Symptoms(status="PSM_ERR_X")}, "unknown status 'PSM_ERR_X'"),
+        ({"wrong": True, "outcome": "x", "symptoms": Symptoms(status="ffi")}, "unknown status 'ffi'"),
+    ):
+        with pytest.raises(InvalidError, match=words):
+            transport.register_variant(**{"name": "py", "summary": "x", **bad})  # type: ignore[arg-type]
     with pytest.raises(InvalidError, match="there is a variant split already"):
         transport.register_variant("split", "again")
+
+
+def test_symptoms_of_a_variant_in_python_are_in_its_table() -> None:
+    symptoms = Symptoms(
+        Verdict.HUNG, ("PSM307", "PSM304"), "PSM_ERR_CUDA", Shows.SYNC_STREAM | Shows.BY_LUCK, Leaves.STREAM
+    )
+    made = transport.register_variant("py-declares", "x", wrong=True, outcome="hangs", symptoms=symptoms)
+    assert transport.variant("py-declares").symptoms == symptoms and made.code == "PSM307"
+    assert transport.Variant(made.pointer).symptoms == symptoms  # as another reader of the C table sees it
+
+
+def test_variant_without_fields_declares_the_code_of_its_sentence() -> None:
+    old = transport.register_variant("py-sentence", "x", wrong=True, outcome="PSM505: nothing is released")
+    assert old.symptoms == Symptoms(codes=("PSM505",)) and old.code == "PSM505"
+
+
+def test_numbers_of_symptoms_are_those_of_the_header() -> None:
+    for enum, prefix in ((Shows, "PSM_SHOWS_"), (Leaves, "PSM_LEAVES_")):
+        assert {f.name: int(f) for f in enum} == {f.name: int(getattr(lib, prefix + str(f.name))) for f in enum}
+    for verdict in (Verdict.HEALTHY, Verdict.LEAKING, Verdict.HUNG, Verdict.FAILED):
+        assert Symptoms(verdict).verdict_number == int(getattr(lib, f"PSM_VERDICT_{verdict.name}"))
 
 
 @CONFORMANCE

@@ -1,11 +1,15 @@
 /* Statuses and the error record of a thread. */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "core/internal.h"
 #include "psm_cuda.h"
+
+PSM_STATIC_ASSERT(offsetof(struct psm_error, op_id) == 24 && sizeof(struct psm_error) == 312,
+                  "detail fills a gap: callers of earlier releases have a struct psm_error of this size");
 
 static _Thread_local struct psm_error last = {.rank = -1, .peer = -1};
 
@@ -50,11 +54,87 @@ const char *psm_status_name(psm_status status)
     return "unknown status";
 }
 
-/* The arguments may point into the record that is written: an error is often told again with more around it. */
+enum { CAUSE_BITS = 8, CAUSE_MASK = (1 << CAUSE_BITS) - 1, NAMED_MOST = (1 << (32 - CAUSE_BITS)) - 2 };
+
+const char *psm_cause_name(enum psm_cause cause)
+{
+    /* No default: the compiler names a cause that is missing here. */
+    switch (cause) {
+    case PSM_CAUSE_OTHER:
+        return "other";
+    case PSM_CAUSE_PEER_DIED:
+        return "peer-died";
+    case PSM_CAUSE_PEER_CLOSED:
+        return "peer-closed";
+    case PSM_CAUSE_PEER_FAILED:
+        return "peer-failed";
+    case PSM_CAUSE_DEADLINE:
+        return "deadline";
+    case PSM_CAUSE_MISMATCH:
+        return "mismatch";
+    case PSM_CAUSE_DAMAGED_TAIL:
+        return "damaged-recvTail";
+    case PSM_CAUSE_DAMAGED_HEAD:
+        return "damaged-sendHead";
+    case PSM_CAUSE_WRONG_DATA:
+        return "wrong-data";
+    }
+    return "other";
+}
+
+/* What is in the detail of an error may come from another process, or from a caller of an earlier release, where it is
+ * a gap of the struct. */
+enum psm_cause psm_error_cause(const struct psm_error *error)
+{
+    uint32_t cause = error ? error->detail & CAUSE_MASK : 0;
+    return cause <= PSM_CAUSE_WRONG_DATA ? (enum psm_cause)cause : PSM_CAUSE_OTHER;
+}
+
+int psm_error_names(const struct psm_error *error)
+{
+    return psm_error_cause(error) == PSM_CAUSE_OTHER ? -1 : (int)(error->detail >> CAUSE_BITS) - 1;
+}
+
+uint32_t psm_error_detail(enum psm_cause cause, int names)
+{
+    uint32_t rank = names >= 0 && names <= NAMED_MOST ? (uint32_t)names + 1 : 0;
+    return cause == PSM_CAUSE_OTHER ? 0 : rank << CAUSE_BITS | (uint32_t)cause;
+}
+
+/* What a status alone says. */
+static enum psm_cause cause_of(psm_status status)
+{
+    switch (status) {
+    case PSM_ERR_PEER_DEAD:
+        return PSM_CAUSE_PEER_DIED;
+    case PSM_ERR_PEER_CLOSED:
+        return PSM_CAUSE_PEER_CLOSED;
+    case PSM_ERR_TIMEOUT:
+        return PSM_CAUSE_DEADLINE;
+    case PSM_ERR_MISMATCH:
+        return PSM_CAUSE_MISMATCH;
+    default:
+        return PSM_CAUSE_OTHER;
+    }
+}
+
+uint32_t psm_detail_of(psm_status status, int names)
+{
+    return psm_error_detail(cause_of(status), names);
+}
+
+psm_status psm_because(psm_status status, enum psm_cause cause, int names)
+{
+    last.detail = psm_error_detail(cause, names);
+    return status;
+}
+
+/* The arguments may point into the record that is written: a caller often adds words to the text of an error. */
 static void set(psm_status status, const char *stage, int rank, int peer, uint64_t op_id, const char *format,
                 va_list arguments)
 {
-    struct psm_error error = {.status = status, .rank = rank, .peer = peer, .op_id = op_id};
+    struct psm_error error = {
+        .status = status, .rank = rank, .peer = peer, .op_id = op_id, .detail = psm_detail_of(status, peer)};
     snprintf(error.stage, sizeof error.stage, "%s", stage ? stage : "");
     vsnprintf(error.text, sizeof error.text, format, arguments);
     last = error;
@@ -138,6 +218,7 @@ psm_status psm_set_last_error(const struct psm_error *error)
     if (!error) return psm_fail(PSM_ERR_INVALID, "error", -1, -1, 0, "psm_set_last_error: the error is NULL");
     struct psm_error copy = *error;
     copy.stage[sizeof copy.stage - 1] = copy.text[sizeof copy.text - 1] = 0;
+    copy.detail = psm_error_detail(psm_error_cause(error), psm_error_names(error));
     return psm_fail_again(&copy);
 }
 
@@ -146,6 +227,7 @@ psm_status psm_fail_at(const char *stage, int rank, int peer, uint64_t op_id)
     if (last.stage[0] == 0 && stage) snprintf(last.stage, sizeof last.stage, "%s", stage);
     if (last.rank < 0) last.rank = rank;
     if (last.peer < 0) last.peer = peer;
+    if (psm_error_names(&last) < 0) last.detail = psm_error_detail(psm_error_cause(&last), last.peer);
     if (last.op_id == 0) last.op_id = op_id;
     return last.status;
 }

@@ -40,6 +40,8 @@ psm_status psm_fault_strike(struct psm_site *site, const struct psm_fault_args *
     if (fault->action != PSM_FAULT_ERROR) return PSM_OK;
     if (fault->value > 0)
         return psm_fail_errno((int)fault->value, stage, rank, peer, "%s: a fault asked for this error", site->name);
-    return psm_fail(fault->value < 0 ? (psm_status)fault->value : PSM_ERR_INTERNAL, stage, rank, peer, 0,
-                    "%s: a fault asked for this error", site->name);
+    /* A TIMEOUT that was asked for is no deadline that passed. */
+    return psm_because(psm_fail(fault->value < 0 ? (psm_status)fault->value : PSM_ERR_INTERNAL, stage, rank, peer, 0,
+                                "%s: a fault asked for this error", site->name),
+                       PSM_CAUSE_OTHER, -1);
 }

@@ -26,9 +26,13 @@ psm_status psm_fail_errno(int number, const char *stage, int rank, int peer, con
 /* The same for a CUDA call: ": name (number): CUDA's text" is put behind the text. Always PSM_ERR_CUDA. */
 psm_status psm_cuda_fail(int code, const char *stage, int rank, int peer, const char *format, ...)
     __attribute__((format(printf, 5, 6)));
-/* Make another thread's failure this thread's own. Returns its status. */
+/* What a status alone says, for a struct psm_error that is filled in by hand; psm_fail does it. */
+uint32_t psm_detail_of(psm_status status, int names);
+/* Say the cause of the failure that was just noted: return psm_because(psm_fail(...), PSM_CAUSE_PEER_FAILED, peer). */
+psm_status psm_because(psm_status status, enum psm_cause cause, int names);
+/* Make another thread's failure that of this thread. Returns its status. */
 psm_status psm_fail_again(const struct psm_error *error);
-/* Fill in what a lower level did not know: rank, peer, opId and stage where they are empty. Returns the status. */
+/* Fill in what a lower level did not know: rank, peer, opId and stage, where they are empty. Returns the status. */
 psm_status psm_fail_at(const char *stage, int rank, int peer, uint64_t op_id);
 
 /* Leave the function with the status of a call that failed (and noted why). */

@@ -1,4 +1,4 @@
-/* Settings from the environment. A wrong value is an error that says what is meant: a job that runs with another value
+/* Settings from the environment. A bad value is an error that says what is expected: a job that runs with another value
  * than the one its author wrote is worse than one that does not start. */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -82,12 +82,12 @@ static psm_status complain(const struct setting *s, const char *text)
     switch (s->unit) {
     case SECONDS:
         return psm_fail(PSM_ERR_INVALID, "settings", -1, -1, 0,
-                        "%s is \"%.60s\"; seconds from %g to %g are meant, with up to three places", s->name, text,
+                        "%s is \"%.60s\"; expected seconds from %g to %g, with up to three decimals", s->name, text,
                         (double)s->low / 1000, (double)s->high / 1000);
     case BYTES:
         return psm_fail(PSM_ERR_INVALID, "settings", -1, -1, 0,
-                        "%s is \"%.60s\"; bytes from %llu to %llu are meant, also as 512K, 4M or 1G", s->name, text,
-                        (unsigned long long)s->low, (unsigned long long)s->high);
+                        "%s is \"%.60s\"; expected bytes from %llu to %llu, such as 65536, 512K, 4M or 1G", s->name,
+                        text, (unsigned long long)s->low, (unsigned long long)s->high);
     case CHOICE:
         names[0] = 0;
         for (size_t i = 0; s->names[i]; i++) {
@@ -95,11 +95,11 @@ static psm_status complain(const struct setting *s, const char *text)
             strcat(names, s->names[i]);
         }
         return psm_fail(PSM_ERR_INVALID, "settings", -1, -1, 0,
-                        "%s is \"%.60s\"; one of %s is meant, or its number from 0", s->name, text, names);
+                        "%s is \"%.60s\"; expected one of %s, or its number from 0", s->name, text, names);
     case COUNT:
         break;
     }
-    return psm_fail(PSM_ERR_INVALID, "settings", -1, -1, 0, "%s is \"%.60s\"; a number from %llu to %llu is meant",
+    return psm_fail(PSM_ERR_INVALID, "settings", -1, -1, 0, "%s is \"%.60s\"; expected a number from %llu to %llu",
                     s->name, text, (unsigned long long)s->low, (unsigned long long)s->high);
 }
 
@@ -125,11 +125,11 @@ psm_status psm_settings_read(struct psm_settings *settings)
             memcpy((char *)&found + s->offset, &(uint32_t){(uint32_t)value}, sizeof(uint32_t));
     }
     if (found.buffer_size % found.steps != 0 || found.buffer_size / found.steps < 64)
-        return psm_fail(
-            PSM_ERR_INVALID, "settings", -1, -1, 0,
-            "PSM_BUFFER_SIZE is %llu bytes for PSM_STEPS = %u slots; a multiple of PSM_STEPS is meant, with at least "
-            "64 bytes a slot",
-            (unsigned long long)found.buffer_size, found.steps);
+        return psm_fail(PSM_ERR_INVALID, "settings", -1, -1, 0,
+                        "PSM_BUFFER_SIZE is %llu bytes for PSM_STEPS = %u slots; expected a multiple of PSM_STEPS, "
+                        "with at least 64 "
+                        "bytes a slot",
+                        (unsigned long long)found.buffer_size, found.steps);
     memcpy(settings, &found, settings->size < sizeof found ? settings->size : sizeof found);
     return PSM_OK;
 }

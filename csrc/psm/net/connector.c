@@ -19,14 +19,14 @@ struct psmNetConnector {
     struct psmNetConnector *next;
     struct psm_host host;
     struct psm_peer_info me, peer;
-    struct psm_net_connect info; /* what this end told */
+    struct psm_net_connect info; /* of this end, for the peer */
     bool asked, connected;       /* asked: Connect was called */
     struct psm_fault fault;      /* of Connect, which is called more than once */
     uint32_t device;             /* of the network */
     void *proxy;                 /* the provider's, to the own proxy */
 };
 
-/* Connectors that live: a freed one is told from its address, not from what lies there. */
+/* Connectors that live: a freed one is recognised by its address, not by the memory there. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct psmNetConnector *alive;
 
@@ -71,12 +71,12 @@ static psm_status check_peer(const struct psm_peer_info *info)
                         "in all ranks",
                         info->rank, info->version, PSM_WIRE_VERSION);
     if (info->size != sizeof *info)
-        return psm_fail(PSM_ERR_PROTOCOL, "canconnect", -1, info->rank, 0, "rank %d published %u bytes, %zu are meant",
+        return psm_fail(PSM_ERR_PROTOCOL, "canconnect", -1, info->rank, 0, "rank %d published %u bytes, expected %zu",
                         info->rank, info->size, sizeof *info);
     return PSM_OK;
 }
 
-/* That a rank has a network is told by its Setup: which one it takes, nobody else can know. */
+/* Setup finds out whether a rank has a network: no other rank knows which one it takes. */
 psm_status psmNetCanConnect(const struct psm_peer_info *a, const struct psm_peer_info *b, int *can)
 {
     if (!a || !b || !can)
@@ -105,6 +105,7 @@ static psm_status say_refused(const struct psmNetConnector *c, const char *stage
 {
     psm_status status = psm_fail_at(stage, c->me.rank, c->peer.rank, 0);
     psm_msg_libpsm_net_refused(role_of(c), c->me.rank, c->peer.rank, c->info.channel, stage, psm_status_name(status),
+                               psm_cause_name(psm_error_cause(psm_last_error())), psm_error_names(psm_last_error()),
                                psm_last_error()->text);
     return status;
 }
@@ -116,7 +117,7 @@ static psm_status check_share_info(const struct psmNetConnector *c, const struct
         return PSM_OK;
     return psm_fail(PSM_ERR_PROTOCOL, "setup", c->me.rank, c->peer.rank, 0,
                     "the proxy answered setup with magic 0x%08x, version %u, role %u, %u steps, %" PRIu64
-                    " bytes; 0x%08x, %d, %u, %u, %" PRIu64 " are meant",
+                    " bytes; expected 0x%08x, %d, %u, %u, %" PRIu64,
                     got->magic, got->version, got->role, got->steps, got->buffer_size, PSM_NET_MAGIC, PSM_WIRE_VERSION,
                     c->info.role, c->info.steps, c->info.buffer_size);
 }
@@ -226,7 +227,7 @@ static psm_status compare(const struct psmNetConnector *c, const struct psm_net_
     static const char same[] = "; set it alike on all ranks", swapped[] = ": connect infos were exchanged by mistake";
     if (peer->magic != me->magic)
         return psm_fail(PSM_ERR_PROTOCOL, "connect", c->me.rank, c->peer.rank, 0,
-                        "connect info of rank %d: magic 0x%08x where 0x%08x is meant", c->peer.rank, peer->magic,
+                        "connect info of rank %d: bad magic 0x%08x, expected 0x%08x", c->peer.rank, peer->magic,
                         me->magic);
     if (peer->version != me->version)
         return psm_fail(PSM_ERR_VERSION, "connect", c->me.rank, c->peer.rank, 0,

@@ -19,7 +19,7 @@ PSM_FAULT_SITE(site_connect, "net.proxy.connect", "the proxy connects to the pee
 static psm_status begin(psmProxyConnection *connection, const char *stage, int peer)
 {
     const struct psm_host *host = connection->host;
-    if (!host) return psm_fail(PSM_ERR_INTERNAL, stage, -1, peer, 0, "the proxy gave its handler no psm_host");
+    if (!host) return psm_fail(PSM_ERR_INTERNAL, stage, -1, peer, 0, "the proxy passed no psm_host to its handler");
     const struct psm_cuda *cuda = host->ops->cuda(host->self);
     int rank = host->ops->rank(host->self);
     if (!cuda) return psm_fail_at(stage, rank, peer, 0);
@@ -36,8 +36,8 @@ static psm_status strike(struct psm_site *site, const char *stage, int rank, int
 static psm_status wrong_size(const char *stage, int rank, int got, size_t meant, int answer, size_t answer_meant)
 {
     return psm_fail(PSM_ERR_PROTOCOL, stage, rank, -1, 0,
-                    "%s: a request of %d bytes for an answer of %d; %zu and %zu are meant", stage, got, answer, meant,
-                    answer_meant);
+                    "%s: bad sizes of request and answer, %d and %d bytes, expected %zu and %zu", stage, got, answer,
+                    meant, answer_meant);
 }
 
 /* ---- setup ---- */
@@ -45,16 +45,16 @@ static psm_status wrong_size(const char *stage, int rank, int got, size_t meant,
 static psm_status check_setup(const struct psm_net_setup *want, int rank)
 {
     if (want->magic != PSM_NET_MAGIC)
-        return psm_fail(PSM_ERR_PROTOCOL, "setup", rank, -1, 0, "setup: magic 0x%08x where 0x%08x is meant",
-                        want->magic, PSM_NET_MAGIC);
+        return psm_fail(PSM_ERR_PROTOCOL, "setup", rank, -1, 0, "setup: bad magic 0x%08x, expected 0x%08x", want->magic,
+                        PSM_NET_MAGIC);
     if (want->version != PSM_WIRE_VERSION)
-        return psm_fail(PSM_ERR_VERSION, "setup", rank, want->peer, 0, "setup: version %u where %d is meant",
+        return psm_fail(PSM_ERR_VERSION, "setup", rank, want->peer, 0, "setup: bad version %u, expected %d",
                         want->version, PSM_WIRE_VERSION);
     if (want->steps == 0 || want->steps > PSM_NET_MAX_STEPS || want->chunk == 0 ||
         (uint64_t)want->steps * want->chunk != want->buffer_size || want->buffer_size > PSM_NET_MAX_BUFFER)
         return psm_fail(PSM_ERR_INVALID, "setup", rank, want->peer, 0,
-                        "setup: %u steps of %u bytes in a buffer of %" PRIu64 " bytes; 1 to %d steps that fill it, and "
-                        "up to %" PRIu64 " bytes are meant",
+                        "setup: bad buffer of %u steps of %u bytes, %" PRIu64 " bytes in all, expected 1 to %d steps "
+                        "that fill at most %" PRIu64 " bytes",
                         want->steps, want->chunk, want->buffer_size, PSM_NET_MAX_STEPS, PSM_NET_MAX_BUFFER);
     return PSM_OK;
 }
@@ -234,7 +234,7 @@ static psm_status check_connect(const struct psmNetLocalInfo *local, const struc
 {
     if (peer->magic != PSM_NET_MAGIC || peer->version != PSM_WIRE_VERSION)
         return psm_fail(peer->magic != PSM_NET_MAGIC ? PSM_ERR_PROTOCOL : PSM_ERR_VERSION, "connect", rank, -1, 0,
-                        "connect: magic 0x%08x, version %u where 0x%08x and %d are meant", peer->magic, peer->version,
+                        "connect: bad magic 0x%08x or version %u, expected 0x%08x and %d", peer->magic, peer->version,
                         PSM_NET_MAGIC, PSM_WIRE_VERSION);
     if (!local || local->connected)
         return psm_fail(PSM_ERR_INVALID, "connect", rank, peer->rank, 0, "connect of a connection that is %s",

@@ -280,7 +280,7 @@ static psm_status find(int *version, const void **table)
         if ((*table = dlsym(library, symbol))) return PSM_OK;
     }
     return psm_fail(PSM_ERR_UNSUPPORTED, "net", -1, -1, 0,
-                    "%.120s has no table ncclNetPlugin_v%d to v%d%s%.20s: `psmkit plugin check` tells what it has",
+                    "%.120s has no table ncclNetPlugin_v%d to v%d%s%.20s: `psmkit plugin check` lists what it has",
                     path, OLDEST, NEWEST, only && *only ? ", and PSM_NET_ABI asks for v" : "", only ? only : "");
 }
 
@@ -294,7 +294,7 @@ static psm_status open_it(struct psm_net *net)
     if (!take(net, version, table))
         return psm_fail(PSM_ERR_UNSUPPORTED, "net", -1, -1, 0,
                         "the net table v%d has no name, or a function that it needs is NULL: `psmkit plugin check` "
-                        "tells which",
+                        "names them",
                         version);
     if (initialised != table || version > 10) {
         ncclResult_t result = initialise(net, say);

@@ -34,7 +34,7 @@ struct psm_net_device {
     bool unpacks; /* data comes to the GPU in pieces that a kernel has to put together */
 };
 
-/* The network of this process, initialised; give it back as often as it was got. NOT_FOUND, UNSUPPORTED, SYSTEM. */
+/* The network of this process, initialised; release it once for each call. NOT_FOUND, UNSUPPORTED, SYSTEM. */
 psm_status psm_net_get(const struct psm_net **net);
 void psm_net_put(const struct psm_net *net); /* NULL is fine */
 ncclResult_t psm_net_properties(const struct psm_net *net, int dev, struct psm_net_device *device);
@@ -78,7 +78,7 @@ struct psmNetLocalInfo {
     uint32_t steps, made; /* slots: no more than a comm can hold requests; events that were made */
     uint32_t chunk, stall_ms;
     uint64_t stride;                  /* bytes of a slot */
-    uint64_t until_ns, call_until_ns; /* Connect: when it is given up; when this call of it answers */
+    uint64_t until_ns, call_until_ns; /* Connect: its deadline; when this call returns */
     bool to_registered, from_registered, connecting, used;
     _Atomic bool connected;
     uint8_t peer_handle[PSM_NET_HANDLE];
@@ -95,13 +95,13 @@ struct psmNetLocalInfo {
     uint64_t credits;                /* of the connection. send: taken; recv: sent */
     uint64_t credits_posted;         /* send: receives of credits */
     uint64_t credits_end;            /* those of the connection when this operation has had all of its own */
-    uint64_t tail;                   /* send: recvTail that has come; recv: that was sent last */
+    uint64_t tail;                   /* send: recvTail as last received; recv: as last sent */
     uint64_t offered, offered_bytes; /* send: operation of the newest credit, and what it expects */
     uint64_t lost;                   /* recv: slots that a fault has lost in this operation */
     bool told;                       /* recv: the operation was offered */
     bool again;                      /* the network had no place for the step that is next */
     bool over;                       /* the connection has ended with an error */
-    psm_status theirs;               /* the peer's end, as it told; 0: none */
+    psm_status theirs;               /* the status that the peer ended with; 0: none */
     uint32_t theirs_cuda;
     struct psm_error broken; /* the way back is lost: status 0: no */
     uint64_t now_ns;         /* when this turn began */
@@ -152,7 +152,7 @@ psm_status psm_net_recv_progress(psmProxyState *state, struct psmProxyArgs *args
 typedef psm_status psm_net_step(struct psmNetLocalInfo *local, struct psmProxySubArgs *sub, bool *moved, bool *ended);
 psm_status psm_net_progress(struct psmProxyArgs *args, psm_net_step *step);
 psm_status psm_net_copy(struct psmNetLocalInfo *local, void *to, const void *from, uint64_t bytes, uint64_t step);
-/* 1: the event of the step's slot has come; 0: not yet; else the failure. */
+/* 1: the event of the step's slot has completed; 0: not yet; else the failure. */
 int psm_net_copied(struct psmNetLocalInfo *local, uint64_t step, psm_status *status);
 /* psm_net_fail of what an operation asked for. */
 psm_status psm_net_failed(const struct psmNetLocalInfo *local, ncclResult_t result, const char *call);
@@ -163,7 +163,7 @@ void psm_net_moved(struct psmNetLocalInfo *local, const struct psmProxySubArgs *
                    uint64_t step);
 /* proxyAbort: this rank ends its operations, also those that have not begun. */
 void psm_net_proxy_abort(psmProxyConnection *connection, psmProxyState *state);
-/* Tells the peer that this end has ended, as far as that can be done without waiting long. */
+/* Notifies the peer that this end has ended, if that takes no long wait. */
 void psm_net_say_end(struct psmNetLocalInfo *local, psm_status status, int cuda);
 
 #endif

@@ -1,6 +1,6 @@
 /* What sender and receiver do around their steps: one operation at a time on a connection, copies and their events,
  * peers that are gone, stalls, errors that end the operation at both ends. On the progress thread. As p2p's, but that
- * nothing is shared: what an end knows of the other has come through the network. */
+ * nothing is shared: an end learns of the other only through the network. */
 #define _GNU_SOURCE
 #include <inttypes.h>
 #include <stdio.h>
@@ -33,7 +33,7 @@ static const char *role_of(const struct psmNetLocalInfo *local)
     return local->role ? "send" : "recv";
 }
 
-/* Steps that may be filled, as this end knows. A sender's slot is free when the network has let go of it, too. The
+/* Steps that may be filled, as this end knows. A sender's slot is free only when the network is done with it. The
  * receiver owes no more receives than the operation has steps. */
 static uint64_t recv_tail(const struct psmNetLocalInfo *local, const struct psmProxySubArgs *sub)
 {
@@ -52,7 +52,7 @@ static bool can_send(const struct psmNetLocalInfo *local, const struct psmProxyS
     return local->stage == PSM_NET_FIFO && recv_tail(local, sub) > sub->base + sub->transmitted;
 }
 
-/* Copies that are done. The sender counts a slot as done later, when the network has let go of it. */
+/* Copies that are done. The sender counts a slot as done later, when the network is done with it. */
 static uint64_t copied(const struct psmNetLocalInfo *local, const struct psmProxySubArgs *sub)
 {
     return local->role ? local->passed : sub->done;
@@ -179,9 +179,10 @@ static psm_status peer_gone(const struct psmNetLocalInfo *local)
 {
     const char *role = local->role ? "receiver" : "sender", *stage = role_of(local);
     if (local->theirs != PSM_OK)
-        return psm_fail(PSM_ERR_PEER_CLOSED, stage, local->rank, local->peer, 0,
-                        "rank %d, the %s, ended operation %" PRIu64 " with %s (CUDA %u): see its log", local->peer,
-                        role, local->seq, psm_status_name(local->theirs), local->theirs_cuda);
+        return psm_because(psm_fail(PSM_ERR_PEER_CLOSED, stage, local->rank, local->peer, 0,
+                                    "rank %d, the %s, ended operation %" PRIu64 " with %s (CUDA %u): see its log",
+                                    local->peer, role, local->seq, psm_status_name(local->theirs), local->theirs_cuda),
+                           PSM_CAUSE_PEER_FAILED, local->peer);
     if (local->broken.status != PSM_OK) return psm_fail_again(&local->broken);
     return psm_fail(PSM_ERR_PEER_DEAD, stage, local->rank, local->peer, 0,
                     "rank %d, the %s, died or closed its connections in operation %" PRIu64 ", stage %s", local->peer,
@@ -221,7 +222,7 @@ void psm_net_say_end(struct psmNetLocalInfo *local, psm_status status, int cuda)
     uint8_t *at = psm_net_farewell(local);
     uint64_t end = psm_clock_ns() + FAREWELL_NS;
     size_t size = sizeof(struct psm_net_credit);
-    if (local->theirs != PSM_OK || local->broken.status != PSM_OK) return; /* nobody is there to hear it */
+    if (local->theirs != PSM_OK || local->broken.status != PSM_OK) return; /* the peer is gone */
     if (local->role)
         *(struct psm_net_head *)at = (struct psm_net_head){.magic = PSM_NET_MAGIC,
                                                            .version = PSM_WIRE_VERSION,
@@ -252,8 +253,8 @@ void psm_net_proxy_abort(psmProxyConnection *connection, psmProxyState *state)
     local->over = true;
 }
 
-/* Who is told of the end may free its buffers: what is on the stream has to be done. A stream that hangs is not waited
- * for long. */
+/* A rank that learns of the end may free its buffers: copies on the stream must be done. A stream that hangs is not
+ * waited for long. */
 static void finish_copies(const struct psmNetLocalInfo *local)
 {
     uint64_t end = psm_clock_ns() + FINISH_NS;
@@ -275,7 +276,8 @@ static void fail_operation(struct psmNetLocalInfo *local, struct psmProxySubArgs
     if (sub->transmitted > copied(local, sub)) finish_copies(local);
     psm_net_moved(local, sub, PSM_STEP_FAILED, sub->base + sub->transmitted);
     psm_msg_libpsm_net_failed(role_of(local), local->rank, local->peer, (uint64_t)local->channel, local->seq,
-                              sub->base + sub->transmitted, psm_status_name(status), error.text);
+                              sub->base + sub->transmitted, psm_status_name(status),
+                              psm_cause_name(psm_error_cause(&error)), psm_error_names(&error), error.text);
     psm_net_say_end(local, status, error.cuda);
     if (status != PSM_ERR_ABORTED) local->host->ops->async_error(local->host->self, status, error.text);
     leave(local);

@@ -1,4 +1,4 @@
-/* The receiver's steps. Posts receives for its slots and tells the sender; copies what comes into the application's
+/* The receiver's steps. Posts receives for its slots and sends credits; copies what arrives into the application's
  * memory; posts a slot again when its copy is done. */
 #include <inttypes.h>
 
@@ -7,7 +7,7 @@
 PSM_FAULT_SITE_OF(site_step, "net.recv.step", "the receiver copies a chunk out of its slot", PSM_FAULT_CAN_ALL);
 PSM_FAULT_SITE_OF(site_post, "net.recv.post", "the receiver posts a slot: the receive, and its credit",
                   PSM_FAULT_CAN_CALL | PSM_FAULT_CAN(PSM_FAULT_DROP));
-PSM_FAULT_SITE_OF(site_credit, "net.recv.credit", "the receiver tells the sender how many steps may be filled",
+PSM_FAULT_SITE_OF(site_credit, "net.recv.credit", "the receiver sends a credit: how many steps may be filled",
                   PSM_FAULT_CAN_CALL | PSM_FAULT_CAN(PSM_FAULT_DROP) | PSM_FAULT_CAN(PSM_FAULT_CORRUPT));
 
 /* What PSM_FAULT_CORRUPT does to a number: far beyond every bound. */
@@ -123,7 +123,7 @@ static psm_status check(struct psmNetLocalInfo *local, const struct psmProxySubA
     if (size < (int)sizeof *head || head->magic != PSM_NET_MAGIC || head->version != PSM_WIRE_VERSION)
         return psm_fail(PSM_ERR_PROTOCOL, "recv", local->rank, local->peer, 0,
                         "the message with step %" PRIu64
-                        " from rank %d has %d bytes, magic 0x%08x, version %u; %" PRIu64 ", 0x%08x, %d are meant",
+                        " from rank %d has %d bytes, magic 0x%08x, version %u; expected %" PRIu64 ", 0x%08x, %d",
                         step, local->peer, size, head->magic, head->version, sizeof *head + bytes, PSM_NET_MAGIC,
                         PSM_WIRE_VERSION);
     if (head->kind == PSM_NET_ENDED) {
@@ -134,14 +134,14 @@ static psm_status check(struct psmNetLocalInfo *local, const struct psmProxySubA
     if (head->seq != local->seq || head->step != step || head->nbytes != sub->nbytes)
         return psm_fail(PSM_ERR_PROTOCOL, "recv", local->rank, local->peer, 0,
                         "rank %d sent step %" PRIu64 " of operation %" PRIu64 " with %" PRIu64
-                        " bytes in all; step %" PRIu64 " of operation %" PRIu64 " with %" PRIu64
-                        " is meant: a message was lost, or damaged",
+                        " bytes in all, expected step %" PRIu64 " of operation %" PRIu64 " with %" PRIu64
+                        ": a message was lost or damaged",
                         local->peer, head->step, head->seq, head->nbytes, step, local->seq, sub->nbytes);
     if (head->bytes != bytes || (uint64_t)size != sizeof *head + bytes)
         return psm_fail(PSM_ERR_PROTOCOL, "recv", local->rank, local->peer, 0,
                         "step %" PRIu64 " of operation %" PRIu64
-                        ": rank %d sent a message of %d bytes that says %" PRIu64 "; %zu and %" PRIu64
-                        " bytes are meant",
+                        ": rank %d sent a message of %d bytes that says %" PRIu64 ", expected %zu and %" PRIu64
+                        " bytes",
                         step, local->seq, local->peer, size, head->bytes, (size_t)(sizeof *head + bytes), bytes);
     return PSM_OK;
 }

@@ -1,5 +1,5 @@
 /* The sender's steps. Takes the receiver's credits; copies the application's memory into slots, gives each to the
- * network when its copy is done, and uses it again when the network has let go of it. */
+ * network when its copy is done, and uses it again when the network is done with it. */
 #include <inttypes.h>
 
 #include "net/net.h"
@@ -33,7 +33,7 @@ static psm_status read_credit(struct psmNetLocalInfo *local, const struct psm_ne
 {
     if (size != (int)sizeof *credit || credit->magic != PSM_NET_MAGIC || credit->version != PSM_WIRE_VERSION)
         return psm_fail(PSM_ERR_PROTOCOL, "send", local->rank, local->peer, 0,
-                        "a credit of rank %d has %d bytes, magic 0x%08x, version %u; %zu, 0x%08x, %d are meant",
+                        "a credit of rank %d has %d bytes, magic 0x%08x, version %u; expected %zu, 0x%08x, %d",
                         local->peer, size, credit->magic, credit->version, sizeof *credit, PSM_NET_MAGIC,
                         PSM_WIRE_VERSION);
     if (credit->kind == PSM_NET_ENDED) {

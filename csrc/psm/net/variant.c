@@ -1,7 +1,7 @@
-/* The variants of the net transport by name. The right one is always there; others are added when the library is
- * loaded.
- */
+/* The variants of the net transport by name. The right one is always registered; others register when the library
+ * loads. */
 #include <pthread.h>
+#include <stddef.h>
 #include <string.h>
 
 #include "net/net.h"
@@ -11,8 +11,9 @@ enum { VARIANTS = 64 };
 static const struct psmNetVariant split = {
     .size = sizeof split,
     .name = "split",
-    .summary = "slots are sent when their copies are done, and used again when the network has let go of them",
+    .summary = "a slot is sent when its copy is done, and used again when the network is done with it",
     .outcome = "",
+    .declared = PSM_DECLARED(.verdict = PSM_VERDICT_HEALTHY, .codes = ""),
     .send = &psm_net_split_send,
     .recv = &psm_net_split_recv,
 };
@@ -30,8 +31,8 @@ static const struct psmNetVariant *find(const char *name)
 
 psm_status psmNetRegisterVariant(const struct psmNetVariant *variant)
 {
-    if (!variant || variant->size < sizeof *variant || !variant->name || !*variant->name || !variant->send ||
-        !variant->recv || !variant->outcome)
+    if (!variant || variant->size < offsetof(struct psmNetVariant, declared) || !variant->name || !*variant->name ||
+        !variant->send || !variant->recv || !variant->outcome)
         return psm_fail(PSM_ERR_INVALID, "variant", -1, -1, 0,
                         "a variant has a size, a name, an outcome and the handlers of both directions");
     psm_status status = PSM_OK;

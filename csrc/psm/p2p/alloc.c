@@ -58,7 +58,7 @@ psm_status psmP2pMemFree(const struct psm_host *host, void *ptr)
     pthread_mutex_unlock(&lock);
     if (!one)
         return psm_fail(PSM_ERR_INVALID, "free", -1, -1, 0,
-                        "psmP2pMemFree(%p): psmP2pMemAlloc gave no such memory, or it was freed already", ptr);
+                        "psmP2pMemFree(%p): not from psmP2pMemAlloc, or already freed", ptr);
     psm_status status = psm_memory_close(host, &one->memory);
     free(one);
     return status;

@@ -67,7 +67,7 @@ static bool has_cumem(const struct psm_cuda *cuda, int device)
            managed && fds;
 }
 
-/* Whether CUDA IPC works is told by nothing but a try. */
+/* Only a trial shows whether CUDA IPC works. */
 static bool has_ipc(const struct psm_cuda *cuda)
 {
     void *piece = NULL;
@@ -144,7 +144,7 @@ static psm_status check(const struct psm_peer_info *info)
                         "in all ranks",
                         info->rank, info->version, PSM_WIRE_VERSION);
     if (info->size != sizeof *info)
-        return psm_fail(PSM_ERR_PROTOCOL, "canconnect", -1, info->rank, 0, "rank %d published %u bytes, %zu are meant",
+        return psm_fail(PSM_ERR_PROTOCOL, "canconnect", -1, info->rank, 0, "rank %d published %u bytes, expected %zu",
                         info->rank, info->size, sizeof *info);
     return PSM_OK;
 }

@@ -20,7 +20,7 @@ struct psmP2pConnector {
     struct psmP2pConnector *next;
     struct psm_host host;
     struct psm_peer_info me, peer, via; /* via: of PSM_P2P_INTERMEDIATE */
-    struct psm_p2p_connect info;        /* what this end told */
+    struct psm_p2p_connect info;        /* of this end, for the peer */
     int control_kind, fifo_kind;
     bool connected;
     void *proxy;      /* the provider's, to the own proxy */
@@ -35,7 +35,7 @@ struct held {
     struct psm_memory memory;
 };
 
-/* Connectors that live: a freed one is told from its address, not from what lies there. */
+/* Connectors that live: a freed one is recognised by its address, not by the memory there. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct psmP2pConnector *alive;
 
@@ -100,7 +100,8 @@ static psm_status say_refused(const struct psmP2pConnector *c, const char *stage
 {
     psm_status status = psm_fail_at(stage, c->me.rank, c->peer.rank, 0);
     psm_msg_libpsm_p2p_refused(c->info.role ? "send" : "recv", c->me.rank, c->peer.rank, c->info.channel, stage,
-                               psm_status_name(status), psm_last_error()->text);
+                               psm_status_name(status), psm_cause_name(psm_error_cause(psm_last_error())),
+                               psm_error_names(psm_last_error()), psm_last_error()->text);
     return status;
 }
 
@@ -111,7 +112,7 @@ static psm_status check_share_info(const struct psmP2pConnector *c, const struct
         return PSM_OK;
     return psm_fail(PSM_ERR_PROTOCOL, "setup", c->me.rank, c->peer.rank, 0,
                     "a proxy answered setup with magic 0x%08x, version %u, role %u, %u steps, mode %u, %" PRIu64
-                    " bytes; 0x%08x, %d, %d, %u, %u, %" PRIu64 " are meant",
+                    " bytes; expected 0x%08x, %d, %d, %u, %u, %" PRIu64,
                     got->magic, got->version, got->role, got->steps, got->mode, got->buffer_size, PSM_P2P_MAGIC,
                     PSM_WIRE_VERSION, role, c->info.steps, c->info.mode, c->info.buffer_size);
 }
@@ -272,7 +273,7 @@ static psm_status compare(const struct psmP2pConnector *c, const struct psm_p2p_
     static const char same[] = "; set it alike on all ranks";
     if (peer->magic != me->magic)
         return psm_fail(PSM_ERR_PROTOCOL, "connect", c->me.rank, c->peer.rank, 0,
-                        "connect info of rank %d: magic 0x%08x where 0x%08x is meant", c->peer.rank, peer->magic,
+                        "connect info of rank %d: bad magic 0x%08x, expected 0x%08x", c->peer.rank, peer->magic,
                         me->magic);
     if (peer->version != me->version)
         return psm_fail(PSM_ERR_VERSION, "connect", c->me.rank, c->peer.rank, 0,
@@ -299,7 +300,7 @@ static psm_status compare(const struct psmP2pConnector *c, const struct psm_p2p_
     int kind = me->role ? c->fifo_kind : c->control_kind;
     if (peer->share.kind != kind)
         return psm_fail(PSM_ERR_MISMATCH, "connect", c->me.rank, c->peer.rank, 0,
-                        "channel %u/%u: rank %d shares its %s as %s (%u), %s (%d) is meant", me->channel, me->connIndex,
+                        "channel %u/%u: rank %d shares its %s as %s (%u), expected %s (%d)", me->channel, me->connIndex,
                         c->peer.rank, me->role ? "FIFO" : "control segment", psm_share_kind_name(peer->share.kind),
                         peer->share.kind, psm_share_kind_name(kind), kind);
     return PSM_OK;
@@ -471,7 +472,7 @@ psm_status psmP2pDeregister(psmP2pConnector *connector, uint64_t handle)
         }
     if (!at || !*at)
         return psm_fail(PSM_ERR_NOT_FOUND, "register", -1, -1, 0,
-                        "deregister: 0x%" PRIx64 " is no registration of this connector, or was given up already",
+                        "deregister: 0x%" PRIx64 " is no registration of this connector, or is already deregistered",
                         handle);
     struct held *held = *at;
     *at = held->next;
@@ -487,7 +488,8 @@ static psm_status free_end(psmP2pConnector *c, int role)
         return psm_fail(PSM_ERR_INVALID, "free", c->me.rank, c->peer.rank, 0, "%s of a connector that was set up to %s",
                         role ? "psmP2pSendFree" : "psmP2pRecvFree", role ? "receive" : "send");
     if (!bury(c))
-        return psm_fail(PSM_ERR_INVALID, "free", -1, -1, 0, "%s: the connector at %p was freed already, or never made",
+        return psm_fail(PSM_ERR_INVALID, "free", -1, -1, 0,
+                        "%s: the connector at %p is already freed, or was never made",
                         role ? "psmP2pSendFree" : "psmP2pRecvFree", (void *)c);
     psm_status first = PSM_OK, status;
     while (c->held) {

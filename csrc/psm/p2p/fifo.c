@@ -49,7 +49,8 @@ static psm_status check(uint32_t slots, uint32_t slot_bytes)
 {
     if (slots >= 1 && slots <= 65536 && slot_bytes >= 1 && slot_bytes <= 1u << 30) return PSM_OK;
     return psm_fail(PSM_ERR_INVALID, "fifo", -1, -1, 0,
-                    "a FIFO of %u slots of %u bytes; 1 to 65536 slots of 1 byte to 1 GiB are meant", slots, slot_bytes);
+                    "bad FIFO of %u slots of %u bytes, expected 1 to 65536 slots of 1 byte to 1 GiB", slots,
+                    slot_bytes);
 }
 
 static psmFifo *use(psmFifo *fifo, uint32_t slots, uint32_t slot_bytes)
@@ -103,7 +104,7 @@ static psm_status compare(const struct psm_segment *segment, uint32_t slots, uin
     if (head->slots != slots || head->slot_bytes != slot_bytes || segment->size != meant)
         return psm_fail(PSM_ERR_MISMATCH, "fifo", -1, -1, 0,
                         "the peer's FIFO has %u slots of %u bytes, %" PRIu64
-                        " in all; this end means %u of %u, %" PRIu64,
+                        " in all; this end expects %u of %u, %" PRIu64,
                         head->slots, head->slot_bytes, segment->size, slots, slot_bytes, meant);
     return PSM_OK;
 }
@@ -169,7 +170,7 @@ size_t psmFifoTryReceive(psmFifo *fifo, void *buffer, size_t capacity)
     uint32_t bytes = slot->bytes; /* once: the other process could change it behind the check */
     __asm__ volatile("" : "+r"(bytes));
     if (bytes <= fifo->used || bytes > fifo->capacity) {
-        psm_fail(PSM_ERR_PROTOCOL, "fifo", -1, -1, 0, "a slot says that it has %u bytes; %u to %u are meant", bytes,
+        psm_fail(PSM_ERR_PROTOCOL, "fifo", -1, -1, 0, "bad size of a slot, %u bytes, expected %u to %u", bytes,
                  fifo->used + 1, fifo->capacity);
         return SIZE_MAX;
     }

@@ -19,7 +19,7 @@ const struct psm_step_recorder *_Atomic psm_step_recorder;
 static psm_status begin(psmProxyConnection *connection, const char *stage, int peer)
 {
     const struct psm_host *host = connection->host;
-    if (!host) return psm_fail(PSM_ERR_INTERNAL, stage, -1, peer, 0, "the proxy gave its handler no psm_host");
+    if (!host) return psm_fail(PSM_ERR_INTERNAL, stage, -1, peer, 0, "the proxy passed no psm_host to its handler");
     const struct psm_cuda *cuda = host->ops->cuda(host->self);
     int rank = host->ops->rank(host->self);
     if (!cuda) return psm_fail_at(stage, rank, peer, 0);
@@ -38,8 +38,8 @@ static psm_status strike(const psmProxyConnection *connection, struct psm_site *
 static psm_status wrong_size(const char *stage, int rank, int got, size_t meant, int answer, size_t answer_meant)
 {
     return psm_fail(PSM_ERR_PROTOCOL, stage, rank, -1, 0,
-                    "%s: a request of %d bytes for an answer of %d; %zu and %zu are meant", stage, got, answer, meant,
-                    answer_meant);
+                    "%s: bad sizes of request and answer, %d and %d bytes, expected %zu and %zu", stage, got, answer,
+                    meant, answer_meant);
 }
 
 /* ---- setup ---- */
@@ -47,16 +47,16 @@ static psm_status wrong_size(const char *stage, int rank, int got, size_t meant,
 static psm_status check_setup(const struct psm_p2p_setup *want, int rank)
 {
     if (want->magic != PSM_P2P_MAGIC)
-        return psm_fail(PSM_ERR_PROTOCOL, "setup", rank, -1, 0, "setup: magic 0x%08x where 0x%08x is meant",
-                        want->magic, PSM_P2P_MAGIC);
+        return psm_fail(PSM_ERR_PROTOCOL, "setup", rank, -1, 0, "setup: bad magic 0x%08x, expected 0x%08x", want->magic,
+                        PSM_P2P_MAGIC);
     if (want->version != PSM_WIRE_VERSION)
-        return psm_fail(PSM_ERR_VERSION, "setup", rank, want->peer, 0, "setup: version %u where %d is meant",
+        return psm_fail(PSM_ERR_VERSION, "setup", rank, want->peer, 0, "setup: bad version %u, expected %d",
                         want->version, PSM_WIRE_VERSION);
     if (want->steps == 0 || want->steps > PSM_P2P_MAX_STEPS || want->chunk == 0 ||
         (uint64_t)want->steps * want->chunk != want->buffer_size || want->buffer_size > PSM_P2P_MAX_BUFFER)
         return psm_fail(PSM_ERR_INVALID, "setup", rank, want->peer, 0,
-                        "setup: %u steps of %u bytes in a buffer of %" PRIu64 " bytes; 1 to %d steps that fill it, and "
-                        "up to %" PRIu64 " bytes are meant",
+                        "setup: bad buffer of %u steps of %u bytes, %" PRIu64 " bytes in all, expected 1 to %d steps "
+                        "that fill at most %" PRIu64 " bytes",
                         want->steps, want->chunk, want->buffer_size, PSM_P2P_MAX_STEPS, PSM_P2P_MAX_BUFFER);
     return PSM_OK;
 }
@@ -152,7 +152,7 @@ static psm_status map_fifo(struct psmP2pLocalInfo *local, const struct psm_share
     uint64_t meant = (uint64_t)local->steps * local->chunk;
     if (share->size != meant)
         return psm_fail(PSM_ERR_MISMATCH, "connect", local->rank, owner, 0,
-                        "rank %d shares a FIFO of %" PRIu64 " bytes, %" PRIu64 " are meant", owner, share->size, meant);
+                        "rank %d shares a FIFO of %" PRIu64 " bytes, expected %" PRIu64, owner, share->size, meant);
     return psm_memory_map(local->host, share, fd, owner, &local->fifo);
 }
 
@@ -165,7 +165,7 @@ static psm_status attach(struct psmP2pLocalInfo *local, const struct psm_p2p_att
         if (want->fifo.kind != PSM_SHARE_NONE) PSM_TRY(map_fifo(local, &want->fifo, fifo_fd, want->fifo_rank));
         if (share->size != sizeof(struct psm_p2p_control))
             return psm_fail(PSM_ERR_MISMATCH, "connect", local->rank, local->peer, 0,
-                            "rank %d shares a control segment of %" PRIu64 " bytes, %zu are meant", local->peer,
+                            "rank %d shares a control segment of %" PRIu64 " bytes, expected %zu", local->peer,
                             share->size, sizeof(struct psm_p2p_control));
         PSM_TRY(psm_segment_attach(&local->control, share, fd));
         local->shared = local->control.data;
@@ -208,7 +208,7 @@ psm_status psm_p2p_proxy_connect(psmProxyConnection *connection, psmProxyState *
     memcpy(&want, req, sizeof want);
     if (want.peer.magic != PSM_P2P_MAGIC || want.peer.version != PSM_WIRE_VERSION)
         return psm_fail(want.peer.magic != PSM_P2P_MAGIC ? PSM_ERR_PROTOCOL : PSM_ERR_VERSION, "connect", rank, -1, 0,
-                        "connect: magic 0x%08x, version %u where 0x%08x and %d are meant", want.peer.magic,
+                        "connect: bad magic 0x%08x or version %u, expected 0x%08x and %d", want.peer.magic,
                         want.peer.version, PSM_P2P_MAGIC, PSM_WIRE_VERSION);
     if (!local || local->connected)
         return psm_fail(PSM_ERR_INVALID, "connect", rank, want.peer.rank, 0, "connect of a connection that is %s",
@@ -301,10 +301,10 @@ static psm_status read_registration(psmProxyConnection *connection, const void *
         return wrong_size("register", rank, reqSize, sizeof *want, respSize, 0);
     memcpy(want, req, sizeof *want);
     if (want->magic != PSM_P2P_MAGIC)
-        return psm_fail(PSM_ERR_PROTOCOL, "register", rank, -1, 0, "register: magic 0x%08x where 0x%08x is meant",
+        return psm_fail(PSM_ERR_PROTOCOL, "register", rank, -1, 0, "register: bad magic 0x%08x, expected 0x%08x",
                         want->magic, PSM_P2P_MAGIC);
     if (want->version != PSM_WIRE_VERSION)
-        return psm_fail(PSM_ERR_VERSION, "register", rank, want->rank, 0, "register: version %u where %d is meant",
+        return psm_fail(PSM_ERR_VERSION, "register", rank, want->rank, 0, "register: bad version %u, expected %d",
                         want->version, PSM_WIRE_VERSION);
     return PSM_OK;
 }
@@ -344,7 +344,7 @@ psm_status psm_p2p_proxy_deregister(psmProxyConnection *connection, psmProxyStat
     *done = 1;
     if (status == PSM_OK && !found)
         return psm_fail(PSM_ERR_NOT_FOUND, "register", -1, want.rank, 0,
-                        "rank %d gives up a buffer of id 0x%" PRIx64 ", which it has not registered on this connection",
+                        "rank %d deregisters a buffer of id 0x%" PRIx64 ", which is not registered on this connection",
                         want.rank, want.id);
     return status;
 }

@@ -1,4 +1,4 @@
-/* Memory that is shared: made, mapped, exported, given up. */
+/* Memory that is shared: make, map, export, release. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <inttypes.h>
@@ -522,7 +522,7 @@ static psm_status export_device(const struct psm_host *host, struct psm_memory *
                     size, ptr);
 }
 
-/* ---- give up ---- */
+/* ---- release ---- */
 
 static int unmap(const struct psm_cuda *cuda, const struct psm_memory *memory)
 {

@@ -9,7 +9,7 @@
 #include "shm/segment.h"
 
 struct psm_memory {
-    void *ptr;       /* what copies use: begin of the shared part */
+    void *ptr;       /* what copies use: the start of the shared part */
     void *base;      /* what is unmapped, closed or freed */
     uint64_t size;   /* from ptr */
     uint64_t mapped; /* of a VMM mapping: bytes from base */

@@ -165,9 +165,10 @@ static psm_status peer_gone(struct psmP2pLocalInfo *local, uint64_t ended)
         return psm_fail(PSM_ERR_PEER_CLOSED, local->role ? "send" : "recv", local->rank, local->peer, 0,
                         "rank %d, the %s, freed the connection in operation %" PRIu64 ", stage %s", local->peer, role,
                         local->seq, stage_name(local->stage));
-    return psm_fail(PSM_ERR_PEER_CLOSED, local->role ? "send" : "recv", local->rank, local->peer, 0,
-                    "rank %d, the %s, ended operation %" PRIu64 " with %s (CUDA %u): see its log", local->peer, role,
-                    local->seq, psm_status_name(theirs), (unsigned)(ended >> 32));
+    return psm_because(psm_fail(PSM_ERR_PEER_CLOSED, local->role ? "send" : "recv", local->rank, local->peer, 0,
+                                "rank %d, the %s, ended operation %" PRIu64 " with %s (CUDA %u): see its log",
+                                local->peer, role, local->seq, psm_status_name(theirs), (unsigned)(ended >> 32)),
+                       PSM_CAUSE_PEER_FAILED, local->peer);
 }
 
 static psm_status look(struct psmP2pLocalInfo *local, struct psmProxySubArgs *sub)
@@ -194,8 +195,8 @@ static psm_status look(struct psmP2pLocalInfo *local, struct psmProxySubArgs *su
 
 /* ---- operations ---- */
 
-/* Who is told of the end may free its buffers: what is on the stream has to be done. A stream that hangs is not waited
- * for long. */
+/* A rank that learns of the end may free its buffers: copies on the stream must be done. A stream that hangs is not
+ * waited for long. */
 static void finish_copies(const struct psmP2pLocalInfo *local)
 {
     uint64_t end = psm_clock_ns() + FINISH_NS;
@@ -210,7 +211,8 @@ static void fail_operation(struct psmP2pLocalInfo *local, struct psmProxySubArgs
     if (sub->transmitted > sub->done) finish_copies(local);
     psm_p2p_moved(local, sub, PSM_STEP_FAILED, sub->base + sub->transmitted);
     psm_msg_libpsm_p2p_failed(local->role ? "send" : "recv", local->rank, local->peer, (uint64_t)local->channel,
-                              local->seq, sub->base + sub->transmitted, psm_status_name(status), error.text);
+                              local->seq, sub->base + sub->transmitted, psm_status_name(status),
+                              psm_cause_name(psm_error_cause(&error)), psm_error_names(&error), error.text);
     psm_line_store(local->role ? &local->shared->sendEnded : &local->shared->recvEnded,
                    (uint64_t)(-status) | (uint64_t)(uint32_t)error.cuda << 32);
     if (status != PSM_ERR_ABORTED) local->host->ops->async_error(local->host->self, status, error.text);

@@ -79,7 +79,7 @@ static psm_status take_answer(struct psmP2pLocalInfo *local, struct psmProxySubA
         return PSM_OK;
     default:
         return psm_fail(PSM_ERR_PROTOCOL, "recv", local->rank, local->peer, 0,
-                        "rank %d answered operation %" PRIu64 " with %d; %d (declined) or %d (done) is meant",
+                        "rank %d answered operation %" PRIu64 " with %d, expected %d (declined) or %d (done)",
                         local->peer, local->seq, psm_flag_what(flag), PSM_FLAG_DECLINED, PSM_FLAG_DONE);
     }
 }
@@ -119,7 +119,7 @@ static psm_status give_back(struct psmP2pLocalInfo *local, struct psmProxySubArg
     return PSM_OK;
 }
 
-/* Give the slots back whose bytes are out, in order. */
+/* Release the slots that are copied out, in order. */
 static psm_status give_back_copied(struct psmP2pLocalInfo *local, struct psmProxySubArgs *sub, bool *moved)
 {
     while (sub->done < sub->transmitted) {
@@ -148,12 +148,14 @@ static psm_status recv_step(struct psmP2pLocalInfo *local, struct psmProxySubArg
         /* Again for each slot: the sender fills the next ones while this one is copied. */
         uint64_t head = psm_line_load(&local->shared->sendHead);
         uint64_t first = sub->base + sub->transmitted, last = sub->base + sub->nsteps, free = sub->done + local->steps;
-        if (last > sub->base + free) last = sub->base + free; /* no more slots than were given back */
+        if (last > sub->base + free) last = sub->base + free; /* no more slots than were released */
         if (__builtin_expect(head < first || head > last, 0))
-            return psm_fail(PSM_ERR_PROTOCOL, "recv", local->rank, local->peer, 0,
-                            "rank %d published sendHead %" PRIu64 " in operation %" PRIu64 "; %" PRIu64 " to %" PRIu64
-                            " are possible: the control segment was written by something else",
-                            local->peer, head, local->seq, first, last);
+            return psm_because(psm_fail(PSM_ERR_PROTOCOL, "recv", local->rank, local->peer, 0,
+                                        "rank %d published sendHead %" PRIu64 " in operation %" PRIu64 "; %" PRIu64
+                                        " to %" PRIu64
+                                        " are possible: the control segment was written by something else",
+                                        local->peer, head, local->seq, first, last),
+                               PSM_CAUSE_DAMAGED_HEAD, local->peer);
         if (head <= sub->base + sub->transmitted) break;
         /* Used when the copy is made, and for the next offer; the sender has had them last. */
         psm_line_fetch_own(&local->shared->recvTail);

@@ -129,10 +129,12 @@ static psm_status send_step(struct psmP2pLocalInfo *local, struct psmProxySubArg
         /* It was at the first when the offer was made, and no more slots can have been emptied than were filled. */
         uint64_t first = sub->base + local->steps, last = first + sub->done;
         if (__builtin_expect(tail < first || tail > last, 0))
-            return psm_fail(PSM_ERR_PROTOCOL, "send", local->rank, local->peer, 0,
-                            "rank %d published recvTail %" PRIu64 " in operation %" PRIu64 "; %" PRIu64 " to %" PRIu64
-                            " are possible: the control segment was written by something else",
-                            local->peer, tail, local->seq, first, last);
+            return psm_because(psm_fail(PSM_ERR_PROTOCOL, "send", local->rank, local->peer, 0,
+                                        "rank %d published recvTail %" PRIu64 " in operation %" PRIu64 "; %" PRIu64
+                                        " to %" PRIu64
+                                        " are possible: the control segment was written by something else",
+                                        local->peer, tail, local->seq, first, last),
+                               PSM_CAUSE_DAMAGED_TAIL, local->peer);
         if (tail <= step) break; /* canSend = NO */
         uint64_t left = sub->nbytes - sub->offset;
         PSM_TRY(copy(local, sub, (char *)local->fifo.ptr + step % local->steps * local->chunk,

@@ -1,4 +1,4 @@
-/* What the data path tells of each transition, for the step recorder. Without one it costs a load and a branch. */
+/* Each transition of the data path, for the step recorder. Without one it costs a load and a branch. */
 #ifndef PSM_P2P_STEP_H
 #define PSM_P2P_STEP_H
 

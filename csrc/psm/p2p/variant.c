@@ -1,4 +1,4 @@
-/* The variants of the transport by name. The right one is always there; others are added when the library is loaded. */
+/* The variants of the transport by name. The right one is always registered; others register when the library loads. */
 #include <pthread.h>
 #include <stddef.h>
 #include <string.h>
@@ -12,6 +12,7 @@ static const struct psmP2pVariant split = {
     .name = "split",
     .summary = "share info and local info apart; each process makes its own stream and events",
     .outcome = "",
+    .declared = PSM_DECLARED(.verdict = PSM_VERDICT_HEALTHY, .codes = ""),
     .send = &psm_p2p_split_send,
     .recv = &psm_p2p_split_recv,
 };

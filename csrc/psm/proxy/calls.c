@@ -139,12 +139,13 @@ void psm_calls_store(psmProxyState *state, int peer, const struct psm_wire_messa
             e->status = (psm_status)m->response.status;
             e->sys_errno = m->response.sys_errno;
             e->cuda = m->response.cuda;
+            e->detail = m->response.head.detail;
             memcpy(e->stage, m->reason.stage, sizeof e->stage);
             memcpy(e->text, m->reason.text, sizeof e->text);
         } else if (!fits) {
             e->status = PSM_ERR_PROTOCOL;
             snprintf(e->stage, sizeof e->stage, "%s", psm_proxy_stage(call->type));
-            snprintf(e->text, sizeof e->text, "the answer to %s has %zu bytes, %u are meant",
+            snprintf(e->text, sizeof e->text, "the answer to %s has %zu bytes, expected %u",
                      psm_proxy_type_name(call->type), m->payload_size, call->resp_size);
         } else if (m->payload_size) {
             memcpy(call->resp, m->payload, m->payload_size);
@@ -204,7 +205,7 @@ psm_status psm_calls_fetch(psmProxyState *state, psmOpId id, void *resp, size_t 
         uint32_t meant = call->resp_size;
         pthread_mutex_unlock(&state->calls.lock);
         return psm_fail(PSM_ERR_INVALID, "call", state->rank, peer, id,
-                        "the answer is to be put into %zu bytes, the call was made for %u", resp_size, meant);
+                        "the answer needs %u bytes, and the caller has room for %zu", meant, resp_size);
     }
     bool local = call->direct != NULL;
     bool queued = call->queued;

@@ -22,9 +22,11 @@ psm_status psm_client_aborted(psmProxyState *state, int type, int peer, psmOpId 
     pthread_mutex_lock(&state->lock);
     struct psm_error error = state->async_error;
     pthread_mutex_unlock(&state->lock);
-    return psm_fail(PSM_ERR_ABORTED, psm_proxy_stage(type), state->rank, peer, id,
-                    "%s to the proxy of rank %d: %s%.200s", psm_proxy_type_name(type), peer,
-                    error.status < 0 ? "" : "the operation was aborted", error.status < 0 ? error.text : "");
+    psm_status status =
+        psm_fail(PSM_ERR_ABORTED, psm_proxy_stage(type), state->rank, peer, id, "%s to the proxy of rank %d: %s%.200s",
+                 psm_proxy_type_name(type), peer, error.status < 0 ? "" : "the operation was aborted",
+                 error.status < 0 ? error.text : "");
+    return psm_because(status, psm_error_cause(&error), psm_error_names(&error));
 }
 
 psm_status psm_client_timed_out(psmProxyState *state, int type, const struct psm_client *client, psmOpId id,
@@ -61,12 +63,16 @@ static void ended_by(psmProxyState *state, struct psm_client *client, const stru
         error.status = bye->refused ? (psm_status)bye->status : PSM_ERR_ABORTED;
         snprintf(error.text, sizeof error.text, "the proxy of rank %d %s: %.200s", client->rank,
                  bye->refused ? "refused this rank" : "ended the operation", bye->text);
+        error.detail = bye->refused ? psm_detail_of(error.status, client->rank)
+                                    : psm_error_detail(PSM_CAUSE_PEER_FAILED, client->rank);
     } else if (bye) {
         error.status = PSM_ERR_PEER_CLOSED;
+        error.detail = psm_detail_of(error.status, client->rank);
         snprintf(error.text, sizeof error.text, "the proxy of rank %d (process %u) has stopped: it was closed there",
                  client->rank, client->address.pid);
     } else {
         error.status = PSM_ERR_PEER_DEAD;
+        error.detail = psm_detail_of(error.status, client->rank);
         snprintf(
             error.text, sizeof error.text,
             "the proxy of rank %d (process %u) closed the socket without a word: the process has died; look at the "
@@ -264,8 +270,8 @@ static psm_status check_call(const psmProxyConnector *connector, int type, const
     if (type != 0 && type != psmProxyMsgSharedInit && type != psmProxyMsgSetup && type != psmProxyMsgConnect &&
         type != psmProxyMsgRegister && type != psmProxyMsgDeregister)
         return psm_fail(PSM_ERR_INVALID, "call", -1, -1, 0,
-                        "a call of type %d (%s): SharedInit, Setup, Connect, Register or Deregister is meant", type,
-                        psm_proxy_type_name(type));
+                        "bad type of a call, %d (%s), expected SharedInit, Setup, Connect, Register or Deregister",
+                        type, psm_proxy_type_name(type));
     if (!connector || !connector->state || !connector->initialized || req_size < 0 || resp_size < 0 ||
         req_size > PSM_PROXY_PAYLOAD || resp_size > PSM_PROXY_PAYLOAD || (req_size && !req))
         return psm_fail(PSM_ERR_INVALID, psm_proxy_stage(type), -1, -1, 0,
@@ -437,11 +443,11 @@ psm_status psmProxyConnect(psmProxyState *state, int transport, int send, const 
     if (!state || !address || !connector || transport < 0 || transport >= PSM_TRANSPORTS)
         return psm_fail(
             PSM_ERR_INVALID, "init", state ? state->rank : -1, -1, 0,
-            "psmProxyConnect: transport %d; a state, an address, a connector and a transport below %d are meant",
+            "psmProxyConnect: transport %d; expected a state, an address, a connector and a transport below %d",
             transport, PSM_TRANSPORTS);
     if (address->rank < 0 || address->rank >= state->nranks) {
         psm_msg_proxy_connect_out_of_bounds(address->rank, state->nranks);
-        return psm_fail(PSM_ERR_INVALID, "init", state->rank, address->rank, 0, "rank %d; 0 to %d are meant",
+        return psm_fail(PSM_ERR_INVALID, "init", state->rank, address->rank, 0, "bad rank %d, expected 0 to %d",
                         address->rank, state->nranks - 1);
     }
     if (psm_state_ended(state)) return psm_client_aborted(state, psmProxyMsgInit, address->rank, 0);
@@ -498,6 +504,7 @@ void psm_clients_close(psmProxyState *state, psm_status status, const char *text
                                   .rank = state->rank,
                                   .peer = i,
                                   .stage = "call"};
+        error.detail = psm_detail_of(error.status, state->rank);
         snprintf(error.text, sizeof error.text, "%.250s", status < 0 ? text : "this rank's proxy was stopped");
         if (client->direct) {
             struct psm_direct_call *bye = psm_direct_call_make(0, 0);

@@ -36,6 +36,7 @@ static psm_status dial(psmProxyState *state, const struct psmProxyAddress *to, s
             if (number == ECONNREFUSED) {
                 struct psm_error error = *psm_last_error();
                 error.status = PSM_ERR_PEER_DEAD;
+                error.detail = psm_detail_of(error.status, to->rank);
                 status = psm_fail_again(&error);
             }
             break;
@@ -94,7 +95,7 @@ static psm_status greet(psmProxyState *state, struct psm_client *client, struct 
                         to->rank, 0, "the proxy of rank %d refused this rank: %.200s", to->rank, m.bye.text);
     if (m.hello.rank != to->rank || m.hello.nranks != state->nranks)
         return psm_fail(PSM_ERR_MISMATCH, "init", state->rank, to->rank, 0,
-                        "rank %d of %d answers at @%s, rank %d of %d is meant", m.hello.rank, m.hello.nranks,
+                        "rank %d of %d answers at @%s, expected rank %d of %d", m.hello.rank, m.hello.nranks,
                         to->service, to->rank, state->nranks);
     return PSM_OK;
 }

@@ -29,6 +29,7 @@ static void end(struct psmProxyFetch *job, psm_status status, int number, const 
     job->done = true;
     job->error = (struct psm_error){.status = status, .sys_errno = number, .rank = job->state->rank, .peer = job->rank};
     job->error.op_id = job->op_id;
+    job->error.detail = psm_detail_of(status, job->rank);
     snprintf(job->error.stage, sizeof job->error.stage, "%s", stage_of(job));
     snprintf(job->error.text, sizeof job->error.text, "%.255s", text);
     if (job->give >= 0) close(job->give);
@@ -50,6 +51,7 @@ static void ask(psmProxyState *state, struct psmProxyFetch *job, uint64_t now)
     if (psm_fault_before(&ask_site, &here, stage_of(job), &fault) < 0) {
         struct psm_error error = *psm_last_error();
         end(job, error.status, error.sys_errno, error.text);
+        job->error.detail = error.detail;
         return;
     }
     if (fault.action == PSM_FAULT_CORRUPT) message.head.magic ^= 0xff;
@@ -141,6 +143,7 @@ void psm_fetch_answered(psmProxyState *state, const char *from, const struct psm
     } else if (a->status < 0) {
         snprintf(text, sizeof text, "rank %d answered: %s", job->rank, a->text);
         end(job, (psm_status)a->status, a->sys_errno, text);
+        job->error.detail = 0; /* the status is of what that rank did */
     } else if (job->type == psmProxyMsgGetFd && *fd < 0) {
         psm_msg_uds_recv_failed(from);
         snprintf(text, sizeof text, "the answer of rank %d came without its descriptor: %s", job->rank,
@@ -254,9 +257,8 @@ psm_status psmProxyFetchFd(psmProxyState *state, const struct psmProxyAddress *o
                            psmProxyFetch **fetch)
 {
     if (!state || !owner || !fetch || id == 0)
-        return psm_fail(
-            PSM_ERR_INVALID, "getfd", state ? state->rank : -1, -1, 0,
-            "psmProxyFetchFd: a state, an address, an id that is not 0 and a place for the fetch are meant");
+        return psm_fail(PSM_ERR_INVALID, "getfd", state ? state->rank : -1, -1, 0,
+                        "psmProxyFetchFd: expected a state, an address, an id that is not 0 and a place for the fetch");
     return psm_fetch_begin(state, psmProxyMsgGetFd, owner, id, -1, true, fetch);
 }
 
@@ -287,7 +289,7 @@ psm_status psmProxyClientGetFdBlocking(psmProxyConnector *connector, uint64_t id
     struct psmProxyFetch *job = NULL;
     if (!connector || !connector->initialized || id == 0 || !fd)
         return psm_fail(PSM_ERR_INVALID, "getfd", -1, -1, 0,
-                        "GetFd: a connector that is connected, an id that is not 0 and a place for the fd are meant");
+                        "GetFd: expected a connected connector, an id that is not 0 and a place for the fd");
     psmProxyState *state = connector->state;
     struct psm_client *client = atomic_load(&state->clients[connector->peer]);
     PSM_TRY(psm_fetch_begin(state, psmProxyMsgGetFd, &client->address, id, -1, false, &job));
@@ -299,7 +301,7 @@ psm_status psmProxyClientQueryFdBlocking(psmProxyConnector *connector, int fd, i
     struct psmProxyFetch *job = NULL;
     if (!connector || !connector->initialized || fd < 0 || !remote)
         return psm_fail(PSM_ERR_INVALID, "queryfd", -1, -1, 0,
-                        "QueryFd: a connector that is connected, an open fd and a place for its number are meant");
+                        "QueryFd: expected a connected connector, an open fd and a place for its number");
     psmProxyState *state = connector->state;
     struct psm_client *client = atomic_load(&state->clients[connector->peer]);
     PSM_TRY(psm_fetch_begin(state, psmProxyMsgQueryFd, &client->address, 0, fd, false, &job));

@@ -84,12 +84,12 @@ static psm_status do_init(struct psm_service *service, struct psm_request *r)
     int rank = state->rank, peer = r->peer->rank;
     if (r->req_size != sizeof req || r->resp_size != sizeof(struct psm_wire_inited))
         return psm_fail(PSM_ERR_PROTOCOL, "init", rank, peer, r->op_id,
-                        "Init with %u bytes, %u back; %zu and %zu are meant", r->req_size, r->resp_size, sizeof req,
-                        sizeof(struct psm_wire_inited));
+                        "Init: bad sizes of request and answer, %u and %u bytes, expected %zu and %zu", r->req_size,
+                        r->resp_size, sizeof req, sizeof(struct psm_wire_inited));
     memcpy(&req, r->req, sizeof req);
     if (req.transport < 0 || req.transport >= PSM_TRANSPORTS || req.send < 0 || req.send > 1)
         return psm_fail(PSM_ERR_PROTOCOL, "init", rank, peer, r->op_id,
-                        "Init for transport %d, send %d; 0 to %d and 0 or 1 are meant", req.transport, req.send,
+                        "Init: bad transport %d or send %d, expected 0 to %d and 0 or 1", req.transport, req.send,
                         PSM_TRANSPORTS - 1);
     const struct psmTransportComm *tcomm = state->transports[req.transport][req.send];
     if (!tcomm)
@@ -132,12 +132,12 @@ static psm_status handle(psmProxyState *state, struct psm_connection *c, struct 
     case psmProxyMsgSharedInit: {
         int channels = 0;
         if (r->req_size != sizeof channels)
-            return psm_fail(PSM_ERR_PROTOCOL, "sharedinit", -1, -1, 0, "SharedInit with %u bytes, %zu are meant",
-                            r->req_size, sizeof channels);
+            return psm_fail(PSM_ERR_PROTOCOL, "sharedinit", -1, -1, 0,
+                            "SharedInit: bad request of %u bytes, expected %zu", r->req_size, sizeof channels);
         memcpy(&channels, r->req, sizeof channels);
         if (channels < 1 || channels > PSM_MAX_CHANNELS)
-            return psm_fail(PSM_ERR_PROTOCOL, "sharedinit", -1, -1, 0, "SharedInit for %d channels, 1 to %d are meant",
-                            channels, PSM_MAX_CHANNELS);
+            return psm_fail(PSM_ERR_PROTOCOL, "sharedinit", -1, -1, 0,
+                            "SharedInit: bad number of channels %d, expected 1 to %d", channels, PSM_MAX_CHANNELS);
         psm_msg_proxy_trace_step_3(r->op_id, req, channels);
         return t->proxySharedInit ? t->proxySharedInit(pub, state, channels) : PSM_OK;
     }

@@ -14,7 +14,7 @@ static psm_status address_of(psmProxyState *state, int rank, const char *stage, 
     if (!found && rank == state->rank) return psmProxyAddress(state, address);
     if (found) return PSM_OK;
     return psm_fail(PSM_ERR_INVALID, stage, state->rank, rank, 0,
-                    "the address of the proxy of rank %d is not known: psmProxySetAddresses has told %d", rank,
+                    "the address of the proxy of rank %d is unknown: psmProxySetAddresses got %d", rank,
                     state->naddresses);
 }
 

@@ -396,8 +396,7 @@ void *psm_progress_main(void *argument)
 
 psm_status psmProxySaveOp(psmProxyState *state, const struct psmProxyOp *op)
 {
-    if (!state || !op)
-        return psm_fail(PSM_ERR_INVALID, "op", -1, -1, 0, "psmProxySaveOp: a state and an operation are meant");
+    if (!state || !op) return psm_fail(PSM_ERR_INVALID, "op", -1, -1, 0, "psmProxySaveOp: an argument is NULL");
     if (psm_state_ended(state))
         return psm_fail(PSM_ERR_ABORTED, "op", state->rank, op->peer, 0, "the operation was aborted: %.200s",
                         psmProxyAsyncError(state) < 0 ? psm_last_error()->text : "by a flag");

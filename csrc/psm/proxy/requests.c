@@ -86,7 +86,9 @@ static void respond(struct psm_service *service, struct psm_request *r, psm_stat
         here.cannot = PSM_FAULT_CAN(PSM_FAULT_DUPLICATE) | PSM_FAULT_CAN(PSM_FAULT_REORDER);
     if (!r->resp_size) here.cannot |= PSM_FAULT_CAN(PSM_FAULT_CORRUPT);
     psm_msg_proxy_call_done(r->op_id, r->type, (int64_t)(uintptr_t)r->req, r->resp_size);
-    if (status < 0) psm_msg_libpsm_proxy_failed(psm_proxy_type_name(r->type), peer->rank, r->op_id, error.text);
+    if (status < 0)
+        psm_msg_libpsm_proxy_failed(psm_proxy_type_name(r->type), peer->rank, r->op_id, psm_status_name(status),
+                                    psm_cause_name(psm_error_cause(&error)), psm_error_names(&error), error.text);
     PSM_COUNT(state, served);
     if (r->fault.action == PSM_FAULT_DROP || psm_fault_before(&response_site, &here, "response", &fault) < 0)
         fault.action = PSM_FAULT_DROP;

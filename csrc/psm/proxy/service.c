@@ -131,8 +131,8 @@ static void hello(struct psm_service *service, struct psm_peer *peer, const stru
     psmProxyState *state = service->state;
     char text[PSM_WIRE_TEXT] = "";
     if (said->nranks != state->nranks || said->rank < 0 || said->rank >= state->nranks)
-        snprintf(text, sizeof text, "a hello of rank %d of %d came, one of a rank of %d is meant", said->rank,
-                 said->nranks, state->nranks);
+        snprintf(text, sizeof text, "bad hello of rank %d of %d, expected a rank of %d", said->rank, said->nranks,
+                 state->nranks);
     else if (strcmp(said->service, state->address.service) != 0)
         snprintf(text, sizeof text, "a hello for the proxy @%s came, this is @%s", said->service,
                  state->address.service);
@@ -148,7 +148,10 @@ static void hello(struct psm_service *service, struct psm_peer *peer, const stru
 
 static void ended_by_peer(struct psm_service *service, struct psm_peer *peer, psm_status status, const char *text)
 {
-    struct psm_error error = {.status = PSM_ERR_ABORTED, .rank = service->state->rank, .peer = peer->rank};
+    struct psm_error error = {.status = PSM_ERR_ABORTED,
+                              .rank = service->state->rank,
+                              .peer = peer->rank,
+                              .detail = psm_error_detail(PSM_CAUSE_PEER_FAILED, peer->rank)};
     int rank = peer->rank;
     strcpy(error.stage, "service");
     snprintf(error.text, sizeof error.text, "rank %d ended the operation: %.200s", rank, text);

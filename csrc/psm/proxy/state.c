@@ -21,7 +21,7 @@ static psm_status check_options(const struct psmProxyOptions *o)
                         o ? o->size : 0, sizeof *o);
     if (o->nranks < 1 || o->nranks > 1 << 20 || o->rank < 0 || o->rank >= o->nranks)
         return psm_fail(PSM_ERR_INVALID, "init", o->rank, -1, 0,
-                        "psmProxyInit: rank %d of %d ranks; a rank from 0 to nranks - 1 is meant", o->rank, o->nranks);
+                        "psmProxyInit: bad rank %d of %d ranks, expected 0 to nranks - 1", o->rank, o->nranks);
     return PSM_OK;
 }
 
@@ -168,8 +168,7 @@ void psm_thread_device(psmProxyState *state, const char *thread)
 
 psm_status psmProxyAddress(const psmProxyState *state, struct psmProxyAddress *address)
 {
-    if (!state || !address)
-        return psm_fail(PSM_ERR_INVALID, "init", -1, -1, 0, "psmProxyAddress: a state and a place are meant");
+    if (!state || !address) return psm_fail(PSM_ERR_INVALID, "init", -1, -1, 0, "psmProxyAddress: an argument is NULL");
     *address = state->address;
     return PSM_OK;
 }
@@ -178,12 +177,13 @@ psm_status psmProxySetAddresses(psmProxyState *state, const struct psmProxyAddre
 {
     if (!state || !addresses || nranks != state->nranks)
         return psm_fail(PSM_ERR_INVALID, "init", state ? state->rank : -1, -1, 0,
-                        "psmProxySetAddresses: %d addresses came, %d are meant", nranks, state ? state->nranks : 0);
+                        "psmProxySetAddresses: %d addresses, expected %d", nranks, state ? state->nranks : 0);
     for (int i = 0; i < nranks; i++)
         if (addresses[i].rank != i)
             return psm_fail(PSM_ERR_INVALID, "init", state->rank, i, 0,
-                            "psmProxySetAddresses: the address in place %d is rank %d's; they are meant by rank", i,
-                            addresses[i].rank);
+                            "psmProxySetAddresses: the address at index %d is that of rank %d; expected addresses in "
+                            "the order of ranks",
+                            i, addresses[i].rank);
     struct psmProxyAddress *copy = malloc((size_t)nranks * sizeof *copy);
     if (!copy) return psm_fail(PSM_ERR_NO_MEMORY, "init", state->rank, -1, 0, "no memory for %d addresses", nranks);
     memcpy(copy, addresses, (size_t)nranks * sizeof *copy);
@@ -226,7 +226,8 @@ void psm_state_abort(psmProxyState *state, const struct psm_error *error)
     }
     pthread_mutex_unlock(&state->lock);
     if (!first) return;
-    psm_msg_libpsm_proxy_aborted(state->rank, psm_status_name(error->status), error->text);
+    psm_msg_libpsm_proxy_aborted(state->rank, psm_status_name(error->status), psm_cause_name(psm_error_cause(error)),
+                                 psm_error_names(error), error->text);
     wake_all(state);
 }
 
@@ -353,7 +354,7 @@ int psmProxyPeerAlive(const psmProxyState *state, int rank)
 psm_status psmProxyCount(psmProxyState *state, struct psmProxyCounters *counters)
 {
     if (!state || !counters || counters->size < sizeof(uint32_t) * 2)
-        return psm_fail(PSM_ERR_INVALID, "count", -1, -1, 0, "psmProxyCount: size %u; %zu is meant",
+        return psm_fail(PSM_ERR_INVALID, "count", -1, -1, 0, "psmProxyCount: bad size %u, expected %zu",
                         counters ? counters->size : 0, sizeof *counters);
     struct psmProxyCounters now = {.size = counters->size};
 #define TAKE(what) now.what = atomic_load_explicit(&state->counts.what, memory_order_relaxed)

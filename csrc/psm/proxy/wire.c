@@ -28,25 +28,24 @@ void psm_wire_begin(struct psm_wire_head *head, enum psm_wire_kind kind, size_t 
 static psm_status check_head(const void *bytes, size_t size, unsigned kinds, struct psm_wire_head *head, char *text)
 {
     if (size < sizeof *head)
-        REFUSE(PSM_ERR_PROTOCOL, "a message of %zu bytes came, of at least %zu is meant", size, sizeof *head);
+        REFUSE(PSM_ERR_PROTOCOL, "bad message of %zu bytes, expected at least %zu", size, sizeof *head);
     memcpy(head, bytes, sizeof *head);
     if (head->magic != PSM_WIRE_MAGIC)
-        REFUSE(PSM_ERR_PROTOCOL,
-               "a message with the magic 0x%08x came, 0x%08x is meant: the sender is no proxy of libpsm", head->magic,
-               PSM_WIRE_MAGIC);
+        REFUSE(PSM_ERR_PROTOCOL, "bad magic 0x%08x of a message, expected 0x%08x: the sender is no proxy of libpsm",
+               head->magic, PSM_WIRE_MAGIC);
     if (head->version != PSM_WIRE_VERSION)
-        REFUSE(PSM_ERR_VERSION, "a message of version %u came, %u is meant: use the same libpsm in all ranks",
+        REFUSE(PSM_ERR_VERSION, "bad version %u of a message, expected %u: use the same libpsm in all ranks",
                head->version, PSM_WIRE_VERSION);
     if (head->kind == 0 || head->kind >= KINDS)
-        REFUSE(PSM_ERR_PROTOCOL, "a message of kind %u came, 1 to %d are known", head->kind, KINDS - 1);
+        REFUSE(PSM_ERR_PROTOCOL, "bad kind %u of a message, expected 1 to %d", head->kind, KINDS - 1);
     if (!(kinds & 1u << head->kind))
-        REFUSE(PSM_ERR_PROTOCOL, "a message of kind %u (%s) came out of order; the kinds %#x are meant here",
-               head->kind, kinds_known[head->kind].name, kinds);
+        REFUSE(PSM_ERR_PROTOCOL, "a message of kind %u (%s) is out of order, expected one of the kinds %#x", head->kind,
+               kinds_known[head->kind].name, kinds);
     if (head->size != size)
-        REFUSE(PSM_ERR_PROTOCOL, "a %s of %zu bytes came, which says that it has %u", kinds_known[head->kind].name,
-               size, head->size);
+        REFUSE(PSM_ERR_PROTOCOL, "bad size of a %s, %zu bytes: its head says %u", kinds_known[head->kind].name, size,
+               head->size);
     if (size < kinds_known[head->kind].size)
-        REFUSE(PSM_ERR_PROTOCOL, "a %s of %zu bytes came, of at least %zu is meant", kinds_known[head->kind].name, size,
+        REFUSE(PSM_ERR_PROTOCOL, "bad %s of %zu bytes, expected at least %zu", kinds_known[head->kind].name, size,
                kinds_known[head->kind].size);
     return PSM_OK;
 }
@@ -58,19 +57,19 @@ static psm_status check_body(const uint8_t *bytes, size_t size, struct psm_wire_
     if (m->kind == PSM_WIRE_REQUEST) {
         payload = m->request.req_size;
         if (m->request.resp_size > PSM_PROXY_PAYLOAD)
-            REFUSE(PSM_ERR_PROTOCOL, "a request wants %u bytes back, at most %d are meant", m->request.resp_size,
+            REFUSE(PSM_ERR_PROTOCOL, "a request wants an answer of %u bytes, expected at most %d", m->request.resp_size,
                    PSM_PROXY_PAYLOAD);
-        if (m->request.op_id == 0) REFUSE(PSM_ERR_PROTOCOL, "a request with opId 0 came, another is meant");
+        if (m->request.op_id == 0) REFUSE(PSM_ERR_PROTOCOL, "bad opId 0 of a request");
     } else if (m->kind == PSM_WIRE_RESPONSE) {
         payload = m->response.resp_size;
         reason = m->response.status < 0 ? sizeof m->reason : 0;
     }
     if (payload > PSM_PROXY_PAYLOAD)
-        REFUSE(PSM_ERR_PROTOCOL, "a %s with a payload of %zu bytes came, at most %d are meant",
-               kinds_known[m->kind].name, payload, PSM_PROXY_PAYLOAD);
+        REFUSE(PSM_ERR_PROTOCOL, "bad %s with a payload of %zu bytes, expected at most %d", kinds_known[m->kind].name,
+               payload, PSM_PROXY_PAYLOAD);
     if (size != fixed + payload + reason)
-        REFUSE(PSM_ERR_PROTOCOL, "a %s of %zu bytes came, %zu are meant for its payload of %zu",
-               kinds_known[m->kind].name, size, fixed + payload + reason, payload);
+        REFUSE(PSM_ERR_PROTOCOL, "bad %s of %zu bytes, expected %zu for its payload of %zu", kinds_known[m->kind].name,
+               size, fixed + payload + reason, payload);
     m->payload = payload ? bytes + fixed : NULL;
     m->payload_size = payload;
     if (reason) memcpy(&m->reason, bytes + fixed + payload, sizeof m->reason);
@@ -134,17 +133,20 @@ size_t psm_wire_encode_response(uint8_t *out, uint64_t op_id, const struct psm_e
     struct psm_wire_response response = {.op_id = op_id, .resp_size = (uint32_t)resp_size};
     size_t size = sizeof response + resp_size;
     if (resp_size > PSM_PROXY_PAYLOAD) return 0;
+    uint32_t detail = 0;
     if (error && error->status < 0) {
         struct psm_wire_reason reason = {{0}, {0}};
         response.status = error->status;
         response.sys_errno = error->sys_errno;
         response.cuda = error->cuda;
+        detail = error->detail;
         memcpy(reason.stage, error->stage, sizeof reason.stage);
         memcpy(reason.text, error->text, sizeof reason.text);
         memcpy(out + size, &reason, sizeof reason);
         size += sizeof reason;
     }
     psm_wire_begin(&response.head, PSM_WIRE_RESPONSE, size);
+    response.head.detail = detail;
     memcpy(out, &response, sizeof response);
     if (resp_size) memcpy(out + sizeof response, resp, resp_size);
     return size;

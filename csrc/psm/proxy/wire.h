@@ -22,8 +22,8 @@ struct psm_wire_head {
     uint32_t magic;
     uint16_t version; /* PSM_WIRE_VERSION */
     uint16_t kind;
-    uint32_t size; /* of the whole message */
-    uint32_t reserved;
+    uint32_t size;   /* of the whole message */
+    uint32_t detail; /* of a response that is an error: psm_error.detail; else 0 */
 };
 PSM_SHAREABLE(psm_wire_head, 16);
 

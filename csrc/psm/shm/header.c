@@ -39,9 +39,8 @@ int psm_segment_folder(void)
 
 static psm_status refuse(psm_status status, const char *what, const char *field, uint64_t seen, uint64_t meant)
 {
-    return psm_fail(status, "shm", -1, -1, 0,
-                    "%s is no segment of ours: %s is 0x%" PRIx64 " where 0x%" PRIx64 " is meant", what, field, seen,
-                    meant);
+    return psm_fail(status, "shm", -1, -1, 0, "%s is no segment of libpsm: bad %s 0x%" PRIx64 ", expected 0x%" PRIx64,
+                    what, field, seen, meant);
 }
 
 psm_status psm_segment_read_header(int fd, const char *what, struct psm_segment_header *header)
@@ -53,9 +52,8 @@ psm_status psm_segment_read_header(int fd, const char *what, struct psm_segment_
         return psm_fail(PSM_ERR_DENIED, "shm", -1, -1, 0, "%s belongs to user %u and this process runs as user %u",
                         what, (unsigned)st.st_uid, (unsigned)geteuid());
     if (st.st_mode & 077 && st.st_nlink > 0) /* the mode of a memfd says nothing: nobody can open it by name */
-        return psm_fail(PSM_ERR_DENIED, "shm", -1, -1, 0,
-                        "%s is open to other users: its mode is %04o where 0600 is meant", what,
-                        (unsigned)st.st_mode & 07777);
+        return psm_fail(PSM_ERR_DENIED, "shm", -1, -1, 0, "%s is open to other users: bad mode %04o, expected 0600",
+                        what, (unsigned)st.st_mode & 07777);
     struct psm_segment_header h;
     ssize_t n;
     do n = pread(fd, &h, sizeof h, 0);

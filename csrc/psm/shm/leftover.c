@@ -97,8 +97,7 @@ static psm_status list_one(int folder, const struct psm_segment_info *info, cons
 psm_status psm_segments_list(struct psm_segment_info *out, size_t capacity, size_t *count)
 {
     if (!count || (capacity && !out))
-        return psm_fail(PSM_ERR_INVALID, "shm", -1, -1, 0,
-                        "psm_segments_list: a NULL where a place for results is meant");
+        return psm_fail(PSM_ERR_INVALID, "shm", -1, -1, 0, "psm_segments_list: the place for results is NULL");
     struct listing listing = {out, capacity, 0};
     psm_status status = each(list_one, &listing);
     *count = listing.count;

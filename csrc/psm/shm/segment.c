@@ -170,11 +170,11 @@ psm_status psm_segment_create(struct psm_segment *segment, int kind, uint64_t si
     *segment = (struct psm_segment){.fd = -1};
     if (kind != PSM_SHARE_MEMFD && kind != PSM_SHARE_POSIX)
         return psm_fail(PSM_ERR_INVALID, "shm", -1, -1, 0,
-                        "a segment of kind %d for %s: memfd (%d) or posix (%d) is meant", kind, label, PSM_SHARE_MEMFD,
-                        PSM_SHARE_POSIX);
+                        "bad kind %d of a segment for %s, expected memfd (%d) or posix (%d)", kind, label,
+                        PSM_SHARE_MEMFD, PSM_SHARE_POSIX);
     if (size == 0 || size > PSM_SEGMENT_MAX - PSM_SEGMENT_HEADER)
         return psm_fail(PSM_ERR_INVALID, "shm", -1, -1, 0,
-                        "a segment of %" PRIu64 " bytes for %s: 1 to %" PRIu64 " are meant", size, label,
+                        "bad size of a segment for %s, %" PRIu64 " bytes, expected 1 to %" PRIu64, label, size,
                         PSM_SEGMENT_MAX - PSM_SEGMENT_HEADER);
     struct psm_fault fault;
     PSM_TRY(psm_fault_before(&site_create, NULL, "shm", &fault));
@@ -262,7 +262,7 @@ static psm_status map(struct psm_mapping *m, const struct psm_share *share, int 
         int seals = fcntl(fd, F_GET_SEALS);
         if (seals < 0 || (seals & SEALS) != SEALS)
             return psm_fail(PSM_ERR_DENIED, "shm", -1, -1, 0,
-                            "%s can be cut short by its owner: its seals are 0x%x where 0x%x are meant", what,
+                            "the owner can truncate %s: bad seals 0x%x, expected 0x%x", what,
                             seals < 0 ? 0u : (unsigned)seals, (unsigned)SEALS);
     }
     m->base = mmap(NULL, m->header.size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
@@ -340,7 +340,7 @@ psm_status psm_segment_attach(struct psm_segment *segment, const struct psm_shar
     *segment = (struct psm_segment){.fd = -1};
     if (share->kind != PSM_SHARE_SAME_PROCESS && share->kind != PSM_SHARE_MEMFD && share->kind != PSM_SHARE_POSIX)
         return psm_fail(PSM_ERR_INVALID, "shm", -1, -1, 0,
-                        "attaching a share of kind %u: host memory is meant (same process 1, memfd 2, posix 3)",
+                        "attaching a share: bad kind %u, expected host memory (same process 1, memfd 2, posix 3)",
                         share->kind);
     if (share->id == 0) return psm_fail(PSM_ERR_PROTOCOL, "shm", -1, -1, 0, "attaching a segment whose id is 0");
     struct psm_fault fault;

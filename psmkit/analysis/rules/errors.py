@@ -22,16 +22,16 @@ from psmkit.analysis.inference.known import issue_of
 from psmkit.analysis.inference.suspects import suspect
 from psmkit.analysis.registry import rule
 from psmkit.catalogue import Message
+from psmkit.catalogue.reasons import DAMAGED, about
 from psmkit.logparse.types import Ref
 from psmkit.model import CODES, Finding, Severity
 
 __all__ = ["find", "origins"]
 
+_WHOLE = 4096
 _CUDA_OOM = 2  # cudaErrorMemoryAllocation, CUDA_ERROR_OUT_OF_MEMORY
 #: Lines that look like warnings of a process and are a reader's words about it, with a rule of their own.
 _OF_OTHER_RULES = frozenset({"record.died"})
-#: What an end of a connection says of a word that it shares with the other one, and that cannot be: it noticed, no more.
-_DAMAGED = "the control segment was written by something else"
 _RESULTS = {
     1: "unhandled CUDA error",
     2: "system error",
@@ -101,7 +101,7 @@ def _code(job: Job, cascade: Cascade) -> str:
     if cascade.first.chain:
         return "PSM401"
     named = known.finding if known is not None else None
-    text = faults.body(job, event)
+    text = faults.body(job, event, most=_WHOLE)  # the reason stands at the end of the line
     memory = faults.phrase(job, "out of memory", text)
     if memory is not None or (named == "PSM405" and _cuda_number(cascade) == _CUDA_OOM):
         return "PSM509"
@@ -243,7 +243,8 @@ def _guilty(job: Job, group: Sequence[Cascade], named: Sequence[int]) -> list[in
 
 
 def _noticed(group: Sequence[Cascade]) -> bool:
-    return any(_DAMAGED in str(value) for value in group[0].first.event.fields.values())
+    """Whether the first line reports a damaged word of shared memory, which does not say who damaged it."""
+    return about(group[0].first.event.fields)[0] in DAMAGED
 
 
 def _to_blame(job: Job, group: Sequence[Cascade], procs: list[int]) -> list[int]:

@@ -1,11 +1,10 @@
-"""What `psmkit lab run` saw of its ranks from outside: who died, who was stopped, who stood still and who waited for that, who failed first.
+"""What `psmkit lab run` saw of its ranks from outside: which died, were stopped, hung, waited for those, or failed first.
 
-The lab ended the ranks that were left at its deadline, so their records have no clean end; its words come before what these look like.
+The lab ends the remaining ranks at its deadline, so their records have no clean end: the lines of lab.log explain these records.
 """
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Sequence
 
@@ -15,6 +14,7 @@ from psmkit.analysis.facts.printed import number
 from psmkit.analysis.inference import steps
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.registry import rule
+from psmkit.catalogue.reasons import DAMAGED, FOLLOWS, about
 from psmkit.logparse.types import Event, Ref
 from psmkit.model import Finding, Severity
 
@@ -24,7 +24,6 @@ __all__ = ["find"]
 _STANDS_STILL = 1.0
 #: Of the time that a run was given.
 _PART = 0.25
-_DEADLINE = re.compile(r"deadline of ([\d.]+) s\b")
 #: Lines that show that nothing moved for the time that a stall takes to be reported.
 _STALLS = (
     "libpsm.p2p.stalled",
@@ -33,20 +32,7 @@ _STALLS = (
     "hostcuda.stall_host_function",
     "hostcuda.stall_thread",
 )
-#: Words of a rank that failed because of another one.
-_FOLLOWS = re.compile(
-    r"\brank \d+ (?:ended the operation|\(process \d+\)|.{0,40}\bdied\b)|\brank \d+, the \w+, ended operation|returned ncclRemoteError"
-    r"|closed (?:the socket|its connections)|nobody listens"
-)
-#: The words of a failure that name the rank that did not do its part.
-_NAMED = re.compile(
-    r"\brank (\d+)\b(?:.{0,60}(?:\bdied\b|closed|did not answer|has not answered|no answer)|, the \w+, ended operation|.{0,80}ncclRemoteError)"
-)
-#: The words of who noticed that what it shares with another rank is damaged: either of them may have done that.
-_DAMAGED = re.compile(r"\brank (\d+) published (\w+) \d+ .*\bwritten by something else")
-#: Wrong data tells where the first of it is from.
-_FROM = re.compile(r"the first is from rank (\d+):")
-_BY_ANOTHER = "lab"  # told by: the rank itself had nothing to tell
+_BY_ANOTHER = "lab"  # reported by: the rank itself had nothing to report
 
 
 @rule(order=50)
@@ -74,6 +60,33 @@ def _rank(event: Event) -> int:
 
 def _told(event: Event) -> str:
     return f"{event.fields.get('status')}: {event.fields.get('reason')}"
+
+
+def _why(event: Event) -> str:
+    """Why the lab ended the ranks. Version 0.1 gave the deadline in words only."""
+    why = event.fields.get("why")
+    return str(why) if why is not None else f"the deadline of {float(str(event.fields.get('deadline', 0))):g} s passed"
+
+
+def _origin(first: Event, own: Sequence[Event]) -> int | None:
+    """The rank that a failure comes from: the one that it names, or the one that this rank's own failure names, and so on.
+
+    None: they name each other.
+    """
+    failures: dict[int, Event] = {}
+    for event in own:
+        failures.setdefault(_rank(event), event)
+    rank, seen = _rank(first), {_rank(first)}
+    failures[rank] = first
+    while (failure := failures.get(rank)) is not None:
+        cause, named = about(failure.fields)
+        if cause not in FOLLOWS or named is None or named == rank:
+            return rank
+        if named in seen:
+            return None
+        rank = named
+        seen.add(rank)
+    return rank
 
 
 def _deaths(job: Job, run: int, died: Sequence[Event], failed: Sequence[Event]) -> list[Finding]:
@@ -139,7 +152,7 @@ def _standing(job: Job, run: int, words: dict[str, list[Event]]) -> list[Finding
                 job,
                 "PSM304",
                 run=run,
-                title=f"{ranks_text(map(_rank, waits))} wait, and not for the same: {words['lab.run.expired'][0].fields.get('why')}",
+                title=f"{ranks_text(map(_rank, waits))} wait, and not for the same: {_why(words['lab.run.expired'][0])}",
                 confidence=0.9,
                 refs=[e.ref for e in (*waits[:4], *words["lab.run.expired"])],
                 ranks=map(_rank, waits),
@@ -151,7 +164,7 @@ def _standing(job: Job, run: int, words: dict[str, list[Event]]) -> list[Finding
 
 def _long(expired: Sequence[Event]) -> float:
     """Seconds after which a stage stands still: those of a run with much to do in a long time may take some."""
-    given = [float(m[1]) for e in expired if (m := _DEADLINE.search(str(e.fields.get("why"))))]
+    given = [float(str(e.fields["deadline"])) for e in expired if "deadline" in e.fields]
     return max([_STANDS_STILL, *(seconds * _PART for seconds in given)])
 
 
@@ -251,14 +264,15 @@ def _failures(job: Job, run: int, failed: Sequence[Event], consequence: bool) ->
                 stage="data",
             )
         )
-    first = next((e for e in own if not _FOLLOWS.search(str(e.fields.get("reason")))), own[0] if own else None)
+    first = next((e for e in own if about(e.fields)[0] not in FOLLOWS), own[0] if own else None)
     if first is None and not (wrong or left or consequence) and failed:
-        first = failed[0]  # only consequences are told: something failed all the same
+        first = failed[0]  # only consequences are reported: something failed all the same
     if first is not None:
-        rank, reason = _rank(first), str(first.fields.get("reason"))
-        named = _NAMED.search(reason)
-        damaged = _DAMAGED.search(reason)
-        blamed = [] if damaged else [int(named[1]) if named else rank]
+        rank = _rank(first)
+        cause, other = about(first.fields)
+        damaged = DAMAGED.get(cause)
+        origin = None if damaged else _origin(first, own)
+        blamed = [origin] if origin is not None else []
         out.append(
             new_finding(
                 job,
@@ -271,15 +285,15 @@ def _failures(job: Job, run: int, failed: Sequence[Event], consequence: bool) ->
                 explanation="The first failure that a rank of the lab told of"
                 + (": a consequence of what else is found." if consequence else ", which the others follow from.")
                 + (
-                    f" It noticed the damage, which is not to say that it did it: {damaged[2]} has one writer, rank {damaged[1]}."
+                    f" It noticed the damage, which is not to say that it did it: {damaged} has one writer, rank {other}."
                     if damaged
                     else ""
                 ),
-                next_step=f"Look at what writes to the memory that rank {rank} and rank {damaged[1]} share: a wrong {damaged[2]} of rank {damaged[1]}, or a stray write of either."
+                next_step=f"Look at what writes to the memory that rank {rank} and rank {other} share: a wrong {damaged} of rank {other}, or a stray write of either."
                 if damaged
                 else None,
                 refs=[first.ref, *(e.ref for e in own if e is not first)][:4],
-                ranks=[rank, *([int(damaged[1])] if damaged else [])],
+                ranks=[rank, *([other] if damaged and other is not None else [])],
                 culprits=[] if consequence or first not in own else blamed,
                 stage=str(first.fields.get("stage")),
             )
@@ -291,7 +305,7 @@ def _failures(job: Job, run: int, failed: Sequence[Event], consequence: bool) ->
 
 def _sender(wrong: Sequence[Event]) -> list[int]:
     """The rank whose data is wrong wherever it arrived, where at least two received some and it has no complaint itself."""
-    named = {int(m[1]) if (m := _FROM.search(str(e.fields.get("reason")))) else None for e in wrong}
+    named = {about(e.fields)[1] for e in wrong}
     receivers = set(map(_rank, wrong))
     rank = named.pop() if len(named) == 1 else None
     return [rank] if rank is not None and len(receivers) > 1 and rank not in receivers else []

@@ -57,17 +57,37 @@ typedef enum psm_status {
     PSM_ERR_INTERNAL = -43
 } psm_status;
 
+/* What kind of failure it is, where more is known than its status: for programs. Which rank it names depends on the
+   kind; with 1 to 4 that rank is the one to look at next. */
+enum psm_cause {
+    PSM_CAUSE_OTHER = 0,
+    PSM_CAUSE_PEER_DIED = 1,   /* the process of that rank ended, or the network to it was lost */
+    PSM_CAUSE_PEER_CLOSED = 2, /* that rank stopped, or freed its end */
+    PSM_CAUSE_PEER_FAILED = 3, /* that rank ended the operation, because of an error of its own or of another rank */
+    PSM_CAUSE_DEADLINE = 4,    /* that rank did not answer in time */
+    PSM_CAUSE_MISMATCH = 5,    /* this rank and that rank disagree */
+    PSM_CAUSE_DAMAGED_TAIL =
+        6, /* recvTail of that rank has an impossible value. This rank or that one may have damaged it */
+    PSM_CAUSE_DAMAGED_HEAD = 7, /* the same of sendHead */
+    PSM_CAUSE_WRONG_DATA = 8    /* bytes of that rank are not those that it sent */
+};
+
 /* Detail of the last failure of the calling thread. Valid until the next call that fails on this thread. */
 struct psm_error {
     psm_status status;
-    int sys_errno;  /* 0: none */
-    int cuda;       /* 0: none */
-    int rank, peer; /* -1: none */
-    uint64_t op_id; /* 0: none */
-    char stage[24]; /* init, setup, connect, getfd, queryfd, send, recv, free, ... */
-    char text[256]; /* what was attempted, what was seen, what to do */
+    int sys_errno;   /* 0: none */
+    int cuda;        /* 0: none */
+    int rank, peer;  /* -1: none */
+    uint32_t detail; /* cause and rank, by the functions below; 0: none */
+    uint64_t op_id;  /* 0: none */
+    char stage[24];  /* init, setup, connect, getfd, queryfd, send, recv, free, ... */
+    char text[256];  /* what was attempted, what was seen, what to do */
 };
 PSM_API const struct psm_error *psm_last_error(void);
+PSM_API enum psm_cause psm_error_cause(const struct psm_error *error);
+PSM_API int psm_error_names(const struct psm_error *error); /* the rank that the cause is about; -1: none */
+PSM_API uint32_t psm_error_detail(enum psm_cause cause, int names);
+PSM_API const char *psm_cause_name(enum psm_cause cause); /* "peer-died", ...; as logs have it */
 /* For handlers and variants outside the library: why they answer a failure. Copied; returns its status. Any thread,
    NULL is PSM_ERR_INVALID. */
 PSM_API psm_status psm_set_last_error(const struct psm_error *error);

@@ -72,14 +72,16 @@ PSM_API psm_status psmNetRecvFree(psmNetConnector *recv);
 /* The service's name of the connection, for psmProxyOp and psmGroupOp; 0: the connector was freed. Any thread. */
 PSM_API uint64_t psmNetConnection(const psmNetConnector *connector);
 
-/* A variant: handlers for both directions, registered by name; wrong ones stand beside the right one, `split`. */
+/* A variant: handlers for both directions, registered by name; wrong ones stand beside the right one, `split`. Members
+   are only ever added at the end: size says which of them a table has. */
 struct psmNetVariant {
     uint32_t size;
     const char *name, *summary;
-    const char *outcome; /* declared: what must be seen, in words of the catalogue of codes; "" for right ones */
+    const char *outcome; /* what a run of a wrong variant shows, for people; "" for right ones */
     int wrong;
     const struct psmTransportComm *send, *recv;
     const char *faults; /* PSM_FAULTS that show the mistake, to be set before the processes begin; NULL: none */
+    const struct psmDeclared *declared; /* the same as outcome, for programs; NULL: not declared */
 };
 PSM_API psm_status psmNetRegisterVariant(const struct psmNetVariant *variant);
 PSM_API const struct psmNetVariant *psmNetFindVariant(const char *name); /* NULL name: the right one */

@@ -3,6 +3,7 @@
 #define PSM_P2P_H
 
 #include "psm_host_ops.h"
+#include "psm_variant.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -114,11 +115,12 @@ PSM_API psm_status psmP2pMemFree(const struct psm_host *host, void *ptr); /* NUL
 PSM_API psm_status psmP2pRegister(psmP2pConnector *connector, void *buffer, size_t size, uint64_t *handle);
 PSM_API psm_status psmP2pDeregister(psmP2pConnector *connector, uint64_t handle);
 
-/* A variant: handlers for both directions, registered by name; wrong ones stand beside the right one. */
+/* A variant: handlers for both directions, registered by name; wrong ones stand beside the right one. Members are only
+   ever added at the end: size says which of them a table has. */
 struct psmP2pVariant {
     uint32_t size;
     const char *name, *summary;
-    const char *outcome; /* declared: what must be seen, in words of the catalogue of codes; "" for right ones */
+    const char *outcome; /* what a run of a wrong variant shows, for people; "" for right ones */
     int wrong;
     const struct psmTransportComm *send, *recv;
     /* caller's side; NULL: the right one */
@@ -128,6 +130,7 @@ struct psmP2pVariant {
                             const struct psm_peer_info *peer, int channel, int connIndex, struct psm_p2p_connect *info,
                             psmP2pConnector **recv);
     const char *faults; /* PSM_FAULTS that make the mistake, to be set before the processes begin; NULL: none */
+    const struct psmDeclared *declared; /* the same as outcome, for programs; NULL: not declared */
 };
 PSM_API psm_status psmP2pRegisterVariant(const struct psmP2pVariant *variant);
 PSM_API const struct psmP2pVariant *psmP2pFindVariant(const char *name); /* NULL name: the right one, `split` */

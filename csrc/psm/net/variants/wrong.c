@@ -1,6 +1,5 @@
-/* Wrong variants of the net transport, each the right one with one mistake, and what must be seen of it. They stand
- * here so that tests, the lab and the analysis can be held against them; nobody gets one who does not ask for it by
- * name. */
+/* Broken variants of the net transport: each is the right one with one mistake, and declares its symptoms. Tests, the
+ * lab and the analysis are checked against them. A variant is used only where its name is given. */
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
@@ -43,7 +42,7 @@ static psm_status connect_whole(psmProxyConnection *connection, psmProxyState *s
     return psm_net_proxy_connect(connection, state, req, reqSize, resp, respSize, done);
 }
 
-/* ---- early-send: a slot goes to the network when its copy was put on the stream, not when it is done ---- */
+/* ---- early-send: a slot goes to the network once its copy is on the stream, not once it is done ---- */
 
 enum { SPARE = PSM_NET_MAX_STEPS / 2 }; /* of the slots beyond: events that nobody records */
 
@@ -69,7 +68,7 @@ static psm_status free_early(psmProxyConnection *connection, psmProxyState *stat
     return psm_net_proxy_free(connection, state);
 }
 
-/* The copies that are under way are asked by the other events. */
+/* The copies under way are queried by the other events. */
 static psm_status progress_early(psmProxyState *state, struct psmProxyArgs *args)
 {
     PSM_TRY(psm_net_send_progress(state, args));
@@ -85,7 +84,7 @@ static psm_status progress_early(psmProxyState *state, struct psmProxyArgs *args
     return PSM_OK;
 }
 
-/* ---- early-reuse: a slot is free when it was given to the network, not when that has let go of it ----
+/* ---- early-reuse: a slot is free once it is posted to the network, not once the network is done with it ----
  * Credits keep the next step out of a slot whose message has not come. But the operation ends with the last slot. */
 
 enum { OPEN = 2 * PSM_NET_MAX_STEPS };
@@ -118,7 +117,7 @@ static psm_status progress_reuse(psmProxyState *state, struct psmProxyArgs *args
         for (uint64_t n = sub->done; n < local->passed && open->next - open->first < OPEN; n++) {
             void **request = &local->requests[(sub->base + n) % local->steps];
             if (*request) open->requests[open->next++ % OPEN] = *request;
-            *request = NULL; /* what has none is taken for done */
+            *request = NULL; /* a slot without a request counts as done */
         }
     }
     return psm_net_send_progress(state, args);
@@ -162,29 +161,34 @@ static const struct psmNetVariant variants[] = {
     {.size = sizeof(struct psmNetVariant),
      .name = "whole-struct",
      .summary = "Setup's answer carries the local info, and the peer writes it over its own",
-     .outcome = "PSM507: the first copy fails with an invalid resource handle; own handles are left",
+     .outcome = "PSM507: the first copy fails with an invalid resource handle; own handles are leaked",
+     .declared = PSM_DECLARED(.verdict = PSM_VERDICT_FAILED, .codes = "PSM507",
+                              .leaves = PSM_LEAVES_STREAM | PSM_LEAVES_EVENTS, .status = PSM_ERR_CUDA),
      .wrong = 1,
      .send = &whole_send,
      .recv = &whole_recv},
     {.size = sizeof(struct psmNetVariant),
      .name = "early-send",
-     .summary = "a slot goes to the network before its copy is done: an event that nobody recorded is asked",
-     .outcome = "PSM513: an event is asked that was not recorded; data differs, with luck it does not",
+     .summary = "a slot goes to the network before its copy is done: it queries an event that was never recorded",
+     .outcome = "PSM513: an event that was not recorded is queried; the data is wrong, or right by luck",
+     .declared = PSM_DECLARED(.verdict = PSM_VERDICT_FAILED, .codes = "PSM513", .shows = PSM_SHOWS_BY_LUCK),
      .wrong = 1,
      .send = &early_send,
      .recv = &psm_net_split_recv},
     {.size = sizeof(struct psmNetVariant),
      .name = "early-reuse",
-     .summary = "a slot counts as free when it was given to the network, which may not have sent it yet",
+     .summary = "a slot counts as free once it is posted to the network, which may not have sent it yet",
      .outcome = "PSM307: hangs where the operation ends before the network has sent its last messages, which nobody "
-                "asks for any more; small ones pass",
+                "tests any more; small ones pass",
+     .declared = PSM_DECLARED(.verdict = PSM_VERDICT_HUNG, .codes = "PSM307", .shows = PSM_SHOWS_BY_LUCK),
      .wrong = 1,
      .send = &reuse_send,
      .recv = &psm_net_split_recv},
     {.size = sizeof(struct psmNetVariant),
      .name = "wrong-size",
-     .summary = "messages are cut: their size leaves out a part of the slot",
-     .outcome = "PSM401: the receiver refuses the first message, with both sizes",
+     .summary = "messages are truncated: their size leaves out a part of the slot",
+     .outcome = "PSM401: the receiver rejects the first message, with both sizes",
+     .declared = PSM_DECLARED(.verdict = PSM_VERDICT_FAILED, .codes = "PSM401", .status = PSM_ERR_PROTOCOL),
      .wrong = 1,
      .send = &psm_net_split_send,
      .recv = &psm_net_split_recv,
@@ -192,14 +196,17 @@ static const struct psmNetVariant variants[] = {
     {.size = sizeof(struct psmNetVariant),
      .name = "lost-credit",
      .summary = "a slot that was emptied is not posted again",
-     .outcome = "PSM307: hangs when all slots were used once",
+     .outcome = "PSM307: hangs once each slot was used",
+     .declared = PSM_DECLARED(.verdict = PSM_VERDICT_HUNG, .codes = "PSM307", .shows = PSM_SHOWS_REUSE),
      .wrong = 1,
      .send = &psm_net_split_send,
      .recv = &lost_recv},
     {.size = sizeof(struct psmNetVariant),
      .name = "no-free",
-     .summary = "Free forgets the connection and gives nothing back",
-     .outcome = "PSM505: data is right; stream, events and memory are left to the end of the process",
+     .summary = "Free drops the connection and releases nothing",
+     .outcome = "PSM505: the data is right; stream, events and memory are leaked",
+     .declared = PSM_DECLARED(.verdict = PSM_VERDICT_LEAKING, .codes = "PSM505",
+                              .leaves = PSM_LEAVES_STREAM | PSM_LEAVES_EVENTS | PSM_LEAVES_MEMORY),
      .wrong = 1,
      .send = &leaks_send,
      .recv = &leaks_recv},

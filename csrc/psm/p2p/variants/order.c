@@ -1,10 +1,10 @@
-/* Variants that take what is old for new, or lose what is new: events and flags. */
+/* Variants that take a stale event for a new one, or lose a new flag. */
 #include <stddef.h>
 
 #include "p2p/variants/variants.h"
 
-/* ---- stale-event: the event that is asked is not the one that was recorded behind the copy. From two slots on: an
- * operation of one asks none ---- */
+/* ---- stale-event: the event that is queried is not the one recorded behind the copy. Shows from two slots on: an
+ * operation of one slot queries none ---- */
 
 enum { SPARE = PSM_P2P_MAX_STEPS / 2 }; /* of the slots beyond: events of an earlier use */
 
@@ -82,15 +82,17 @@ static const struct psmTransportComm erase_send =
 static const struct psmP2pVariant variants[] = {
     {.size = sizeof(struct psmP2pVariant),
      .name = "stale-event",
-     .summary = "a slot's event of an earlier use is asked, which has come long ago",
-     .outcome = "PSM513: steps are published before their copies are done; data differs, with luck it does not",
+     .summary = "queries a slot's event of an earlier use, which completed long ago",
+     .outcome = "PSM513: steps are published before their copies are done; the data is wrong, or right by luck",
+     .declared = PSM_DECLARED(.verdict = PSM_VERDICT_FAILED, .codes = "PSM513", .shows = PSM_SHOWS_BY_LUCK),
      .wrong = 1,
      .send = &stale_send,
      .recv = &stale_recv},
     {.size = sizeof(struct psmP2pVariant),
      .name = "erased-flag",
-     .summary = "the sender clears the zero-copy flag twice, and so the one of the next operation, too",
-     .outcome = "PSM307: the second zero-copy operation hangs; the FIFO is well",
+     .summary = "the sender clears the zero-copy flag twice, and so also that of the next operation",
+     .outcome = "PSM307: the second zero-copy operation hangs; the FIFO works",
+     .declared = PSM_DECLARED(.verdict = PSM_VERDICT_HUNG, .codes = "PSM307", .shows = PSM_SHOWS_ZERO_COPY),
      .wrong = 1,
      .send = &erase_send,
      .recv = &psm_p2p_split_recv},

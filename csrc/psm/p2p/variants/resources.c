@@ -1,4 +1,4 @@
-/* Variants that do not keep what a connection needs, or do not give it back. */
+/* Variants that lose what a connection needs, or do not release it. */
 #include <stddef.h>
 
 #include "p2p/variants/variants.h"
@@ -40,15 +40,18 @@ PSM_COMMS(leaks, psm_p2p_proxy_setup, psm_p2p_proxy_connect, free_nothing);
 static const struct psmP2pVariant variants[] = {
     {.size = sizeof(struct psmP2pVariant),
      .name = "directptr",
-     .summary = "the connection's resources are taken for a buffer: no stream of its own, copies go to the legacy one",
+     .summary = "the connection's resources are used as a buffer: it has no stream, so copies go to the legacy stream",
      .outcome = "PSM307: hangs where the application's stream is legacy or blocking; else passes",
+     .declared = PSM_DECLARED(.verdict = PSM_VERDICT_HUNG, .codes = "PSM307", .shows = PSM_SHOWS_SYNC_STREAM),
      .wrong = 1,
      .send = &direct_send,
      .recv = &direct_recv},
     {.size = sizeof(struct psmP2pVariant),
      .name = "no-free",
-     .summary = "Free forgets the connection and gives nothing back",
-     .outcome = "PSM505: data is right; stream, events and memory are left to the end of the process",
+     .summary = "Free drops the connection and releases nothing",
+     .outcome = "PSM505: the data is right; stream, events and memory are leaked",
+     .declared = PSM_DECLARED(.verdict = PSM_VERDICT_LEAKING, .codes = "PSM505",
+                              .leaves = PSM_LEAVES_STREAM | PSM_LEAVES_EVENTS | PSM_LEAVES_MEMORY),
      .wrong = 1,
      .send = &leaks_send,
      .recv = &leaks_recv},

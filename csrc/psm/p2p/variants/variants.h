@@ -1,5 +1,5 @@
-/* Wrong variants of the transport, each the right one with one mistake, and what must be seen of it. They stand here so
- * that tests, the lab and the analysis can be held against them; nobody gets one who does not ask for it by name. */
+/* Broken variants of the transport: each is the right one with one mistake, and declares its symptoms. Tests, the lab
+ * and the analysis are checked against them. A variant is used only where its name is given. */
 #ifndef PSM_P2P_VARIANTS_H
 #define PSM_P2P_VARIANTS_H
 

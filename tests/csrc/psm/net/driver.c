@@ -293,7 +293,9 @@ static int list_variants(void)
     const struct psmNetVariant *all[SIZES];
     size_t n = psmNetVariants(all, SIZES);
     for (size_t i = 0; i < n; i++)
-        printf("%s|%d|%s|%s\n", all[i]->name, all[i]->wrong, all[i]->outcome, all[i]->faults ? all[i]->faults : "");
+        printf("%s|%d|%s|%s|%u|%u|%u|%s|%s\n", all[i]->name, all[i]->wrong, all[i]->outcome,
+               all[i]->faults ? all[i]->faults : "", all[i]->declared->verdict, all[i]->declared->shows,
+               all[i]->declared->leaves, psm_status_name(all[i]->declared->status), all[i]->declared->codes);
     return 0;
 }
 

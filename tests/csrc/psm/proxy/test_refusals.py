@@ -35,7 +35,7 @@ def logged(rank: Rank, *words: str) -> str:
     ("data", "words"),
     [
         pytest.param(wire.hello(1, 2, "x", magic=0x12345678), ("0x12345678", "0x50584d50"), id="magic"),
-        pytest.param(wire.hello(1, 2, "x", version=9), ("version 9 came, 1 is meant",), id="version"),
+        pytest.param(wire.hello(1, 2, "x", version=9), ("bad version 9 of a message, expected 1",), id="version"),
         pytest.param(wire.hello(1, 2, "x", size=999), ("80 bytes", "999"), id="size"),
         pytest.param(wire.hello(1, 2, "x")[:70], ("70 bytes",), id="short"),
         pytest.param(wire.hello(1, 2, "x") + bytes(100), ("180 bytes", "80"), id="long"),
@@ -65,7 +65,7 @@ def test_a_wrong_hello_is_refused_with_both_values(job: Job, data: bytes, words:
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        pytest.param(wire.request(SETUP, 5, b"", 5000), ("5000 bytes back", "4096"), id="response-size"),
+        pytest.param(wire.request(SETUP, 5, b"", 5000), ("an answer of 5000 bytes", "4096"), id="response-size"),
         pytest.param(wire.request(SETUP, 5, b"", 0, req_size=0xFFFFFFFF), ("4294967295", "4096"), id="request-size"),
         pytest.param(wire.request(SETUP, 5, b"ab", 0, req_size=3), ("50 bytes", "51", "3"), id="payload"),
         pytest.param(wire.request(SETUP, 0, b"", 0), ("opId 0",), id="opid"),

@@ -87,7 +87,7 @@ def test_a_difference_is_refused_with_both_values(
 def test_a_file_that_can_be_cut_short_is_refused(victim: ground.Ground, seals: int) -> None:
     with pytest.raises(ground.GroundError) as error:
         forge(victim, header(), share(), seals=seals)
-    assert error.value.status == "PSM_ERR_DENIED" and f"0x{seals:x} where 0x6" in error.value.text
+    assert error.value.status == "PSM_ERR_DENIED" and f"bad seals 0x{seals:x}, expected 0x6" in error.value.text
 
 
 @pytest.mark.parametrize("size", [0, 1, 119])
