@@ -39,7 +39,7 @@ class Call:
         """Wait for the answer; other threads run meanwhile, and an interrupt ends the wait.
 
         Args:
-            timeout: seconds; None: as long as the rank's settings say. The call is given up then, and on an interrupt.
+            timeout: seconds; None: that of the rank's settings. The call is abandoned then, and on an interrupt.
 
         Raises:
             WaitTimeoutError: it has passed.
@@ -68,7 +68,7 @@ class Call:
             raise
 
     def cancel(self) -> None:
-        """Give the call up; an answer that comes yet is dropped. Nothing, where it has ended."""
+        """Abandon the call; a later answer is dropped. No effect on a call that has ended."""
         if self._response is None and not self._connector.proxy.closed:
             with self._connector.proxy.use():
                 lib.psmProxyCancelCall(self._connector.pointer, self.op_id)
@@ -112,7 +112,7 @@ class Connector:
         return bool(self.pointer.sameProcess)
 
     def call_async(self, message: MessageType, request: bytes = b"", response_size: int = 0) -> Call:
-        """Ask, and come back at once.
+        """Send a request, and return at once.
 
         Args:
             message: SHARED_INIT, SETUP, CONNECT, REGISTER or DEREGISTER.

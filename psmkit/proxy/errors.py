@@ -241,7 +241,7 @@ def text_of(pointer: Any) -> str:
 
 
 def bytes_of(text: str, room: int) -> bytes:
-    """As much of a text as there is room for, whole characters."""
+    """A text cut to a size, in whole characters."""
     return text.encode("utf-8", "replace")[:room].decode("utf-8", "ignore").encode()
 
 

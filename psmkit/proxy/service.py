@@ -21,7 +21,7 @@ __all__ = ["Fetch", "Proxy"]
 
 
 class Child(Protocol):
-    """What needs its proxy to be given back, and goes before it."""
+    """An object that needs its proxy to be released, and is released before it."""
 
     def close(self) -> None: ...
 
@@ -33,7 +33,7 @@ class Fetch:
         self._proxy, self._c = proxy, pointer
 
     def poll(self) -> int | None:
-        """The descriptor, which is the caller's; None: it has not come.
+        """The descriptor, which the caller owns; None: it has not arrived.
 
         Raises:
             PsmError: it does not come: the peer has none of this id, is gone, or the time of the settings is over.
@@ -66,7 +66,7 @@ class Proxy:
 
     Args:
         rank: this rank.
-        ranks: how many there are.
+        ranks: their number.
         device: CUDA device of the rank; -1: none, the proxy carries messages and descriptors.
         settings: None: those of the environment.
         transports: by number, 0 to 7; their handlers, in Python or in C, are kept until the proxy is closed.
@@ -270,7 +270,7 @@ class Proxy:
             check(lib.psmProxyWithdrawFd(state, share))
 
     def take_fd(self, number: int) -> int:
-        """Take a descriptor that a peer gave by ``Connector.query_fd``; the caller closes it.
+        """Take a descriptor that a peer sent with ``Connector.query_fd``; the caller closes it.
 
         Raises:
             NotFoundError: none of this number was given, or it was taken.
@@ -373,7 +373,7 @@ _live: set[Proxy] = set()
 def _close_all() -> None:
     for proxy in list(_live):
         if not proxy.closed:
-            # Its threads are stopped, whatever is still in use; nobody is there to hear more.
+            # Its threads are stopped, whatever is still in use; no caller waits for more.
             with suppress(Exception):
                 proxy.close()
             if not proxy.closed:

@@ -1,4 +1,4 @@
-"""What is given to a proxy and what it gives: settings, addresses, counters, operations. Plain data."""
+"""Arguments and results of a proxy: settings, addresses, counters, operations. Plain data."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class Settings:
         """The settings of a ``struct psm_settings``, with changes."""
         values = {f.name: int(getattr(record, f.name)) for f in fields(cls)}
         if unknown := sorted(set(changes) - set(values)):
-            raise TypeError(f"there is no setting {unknown[0]!r}: {', '.join(values)} are there")
+            raise TypeError(f"unknown setting {unknown[0]!r}, expected one of {', '.join(values)}")
         values |= changes
         share, zero_copy = ShareKind(values.pop("share")), ZeroCopy(values.pop("zero_copy"))
         return cls(share=share, zero_copy=zero_copy, **values)
@@ -119,7 +119,7 @@ class Shareable:
     """A struct that ranks send each other, as bytes: fixed width, no pointer, no handle, no descriptor.
 
     Args:
-        data: what ``pack`` gave, here or in another process.
+        data: the result of ``pack``, in this or another process.
 
     Raises:
         ValueError: these are not so many bytes.
@@ -182,7 +182,7 @@ class Address(Shareable):
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """What a proxy has counted since it was made; the last three are what is there now.
+    """What a proxy has counted since it was made; the last three are current numbers.
 
     Args:
         calls: made by this rank.
@@ -219,8 +219,8 @@ class Operation:
         connection: the service's name of it: ``Connector.connection``, ``End.connection``.
         count: NCCL's opCount: operations of one count are carried out together.
         size: bytes.
-        send_buffer: address of what is sent; 0: none. It has to stay until the operation has ended.
-        recv_buffer: address of where it goes; 0: none.
+        send_buffer: address of the data to send; 0: none. Keep it until the operation has ended.
+        recv_buffer: address to receive into; 0: none.
         send_handle: of its registration; 0: none.
         recv_handle: of its registration; 0: none.
         peer: the other rank.

@@ -36,7 +36,7 @@ def peer_info(proxy: Proxy) -> PeerInfo:
 
 
 class BaseEnd(ABC):
-    """What the ends of all transports have: who they belong to, groups that use them, how they are freed."""
+    """The common part of the ends of all transports: their proxy, the groups that use them, how they are freed."""
 
     def __init__(self, proxy: Proxy, me: PeerInfo, peer: PeerInfo, *, send: bool, channel: int) -> None:
         self.proxy, self.me, self.peer, self.send, self.channel = proxy, me, peer, send, channel
@@ -178,7 +178,7 @@ class End(BaseEnd):
             check((own or right)(self._alive(), peer._c))
 
     def register(self, buffer: Buffer) -> Registration:
-        """Register a buffer for zero-copy; it has to stay where it is until the registration is closed.
+        """Register a buffer for zero-copy; keep it in place until the registration is closed.
 
         Raises:
             UnsupportedError: this memory cannot be shared with that peer; it goes through the FIFO.

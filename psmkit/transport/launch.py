@@ -1,4 +1,4 @@
-"""Group launch: sends and recvs that start when the application's stream comes to them."""
+"""Group launch: sends and recvs that start when the application's stream reaches them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Send:
         end: a sending end that is connected.
         buffer: what is sent.
         size: bytes; None: all of it.
-        registration: of the buffer, for zero-copy; the receiver's has to be registered, too.
+        registration: of the buffer, for zero-copy, which also needs the receiver's buffer registered.
     """
 
     end: BaseEnd
@@ -95,7 +95,7 @@ class Group:
         """Wait until all its operations have ended; other threads run meanwhile, and an interrupt ends the wait.
 
         Args:
-            timeout: seconds; None: no limit, for a peer may rightly come late. The group goes on after it.
+            timeout: seconds; None: no limit, as a peer may be late for good reason. The group continues after it.
 
         Raises:
             WaitTimeoutError: it has passed.

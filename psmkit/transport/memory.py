@@ -1,4 +1,4 @@
-"""Memory that ranks send from and receive into: what libpsm allocates, and what others give."""
+"""Memory that ranks send from and receive into: allocated by libpsm, or by others."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ Buffer = Any
 
 
 def place_of(buffer: Buffer, *, writable: bool) -> tuple[Any, int, Any]:
-    """Where a buffer lies: pointer, bytes, and what has to be kept while it is used.
+    """A buffer: pointer, bytes, and the object to keep while it is used.
 
     Raises:
         TypeError: it is no buffer, or not contiguous.
@@ -87,14 +87,14 @@ def copy(proxy: Proxy, to: Buffer, source: Buffer) -> None:
     target, room, kept = place_of(to, writable=True)
     begin, size, kept_too = place_of(source, writable=False)
     if size > room:
-        raise ValueError(f"{size} bytes are to be copied, there is room for {room}")
+        raise ValueError(f"cannot copy {size} bytes, expected at most {room}")
     with proxy.use(waits=True) as state:
         check(lib.psm_py_copy(on_device(state), target, begin, size))
     del kept, kept_too
 
 
 def synchronize(proxy: Proxy, stream: int = 0) -> None:
-    """Wait until all work of a stream is done; an interrupt has to wait, too.
+    """Wait until all work of a stream is done; an interrupt waits, too.
 
     Raises:
         PsmError: some of that work failed.
@@ -139,14 +139,14 @@ class Memory:
         copy(self.proxy, self._part(offset, size), data)
 
     def view(self) -> memoryview:
-        """Host memory itself, for ``numpy.frombuffer``. As with ``mmap``, what looks at it has to go before it.
+        """Host memory itself, for ``numpy.frombuffer``. As with ``mmap``, drop the views before the memory.
 
         Raises:
             TypeError: this is device memory.
         """
         self._part(0, 0)
         if not self.on_host:
-            raise TypeError("device memory cannot be looked at by the host: use read and write")
+            raise TypeError("the host cannot access device memory: use read and write")
         # Views and arrays keep this alive; its end is that of the last of them.
         self._views += 1
         held = ffi.gc(ffi.cast("char *", self.address), self._unseen)

@@ -68,7 +68,7 @@ def net_variants() -> dict[str, NetVariant]:
 
 
 def net_variant(name: str = "split") -> NetVariant:
-    """The variant of a name; the right one where none is given.
+    """The variant with a name; by default the right one.
 
     Raises:
         NotFoundError: no variant has this name.

@@ -27,7 +27,7 @@ class Segment:
 
 
 def segments() -> list[Segment]:
-    """The segments there are, by name. The descriptor of a memfd has no name: it goes with its last process.
+    """The segments of this host, by name. A memfd has no name: it ends with its last process.
 
     Raises:
         PsmError: the folder cannot be read.

@@ -125,7 +125,7 @@ def variants() -> dict[str, Variant]:
 
 
 def variant(name: str = "split") -> Variant:
-    """The variant of a name; the right one where none is given.
+    """The variant with a name; by default the right one.
 
     Raises:
         NotFoundError: there is none.

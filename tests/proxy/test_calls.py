@@ -182,7 +182,7 @@ def test_settings_are_read_and_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(settings.zero_copy, ZeroCopy)
     with Proxy(0, 1, settings=settings) as proxy:
         assert proxy.settings == settings
-    with pytest.raises(TypeError, match="no setting 'colour'"):
+    with pytest.raises(TypeError, match="unknown setting 'colour'"):
         Settings.read(colour=1)
     monkeypatch.setenv("PSM_STEPS", "many")
     with pytest.raises(PsmError, match="PSM_STEPS"):
