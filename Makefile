@@ -107,7 +107,8 @@ check: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(if $(C_CODE),$(BIN)/clang-format --dry-run -Werror $(C_CODE))
+	@echo 'clang-format --dry-run of $(words $(C_CODE)) files'
+	@$(BIN)/clang-format --dry-run -Werror $(C_CODE)
 	$(BIN)/python scripts/docs.py --check
 	$(BIN)/python scripts/plan_docs.py --check
 

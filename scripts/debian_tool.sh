@@ -1,7 +1,7 @@
 #!/bin/sh
-# Brings a program of a Debian package into build/tools, without root: from where apt of this machine has its packages.
+# Downloads a program of a Debian package into build/tools, without root, from the package sources of this machine.
 #   debian_tool.sh PACKAGE [PROGRAM]
-# Prints where the program is: the installed one when there is one. Nothing is done twice.
+# Prints the path of the program: the installed one if it exists. A program is downloaded once.
 set -eu
 package=$1
 program=${2:-$1}
@@ -21,9 +21,9 @@ if [ ! -x "$path" ]; then
     trap 'rm -rf "$work"' EXIT
     cd "$work"
     options="-qq -o APT::Sandbox::User=root -o Acquire::Retries=1 -o Acquire::http::Timeout=20"
-    # Sandbox: as root apt would fetch as a user of its own, who may not enter this folder.
+    # Sandbox: as root, apt downloads as another user, who cannot enter this folder.
     if ! apt-get $options download "$package" > log 2>&1; then
-        # A fresh machine has no lists of packages, and only root may write where apt keeps them: lists of our own.
+        # A fresh machine has no package lists, and only root can write to apt's folder: use lists of our own.
         mkdir -p state/lists/partial cache/archives/partial
         set -- $options -o Dir::State="$work/state" -o Dir::State::status=/var/lib/dpkg/status -o Dir::Cache="$work/cache"
         { apt-get "$@" update && apt-get "$@" download "$package"; } > log 2>&1 || {

@@ -59,7 +59,7 @@ def run(name: str) -> tuple[bool, float, str]:
     text = log.read_text(errors="replace")
     counts = _COUNTS.findall(text)
     last = next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
-    return done.returncode == 0, time.monotonic() - begun, "; ".join(counts) or last[:120]
+    return done.returncode == 0, time.monotonic() - begun, "; ".join(counts) or f"last line: {last[:120]}"
 
 
 def git(*arguments: str) -> str:

@@ -32,7 +32,7 @@ def test_a_wrong_variant_is_shown_with_the_shortest_way_to_its_rule() -> None:
     assert done.return_value == 1
     lines = done.output.splitlines()
     assert lines[1].split()[:2] == ["reclaim-twice", "reclaim.twice"]
-    assert lines[3].startswith("The shortest way to reclaim.twice for plan 1, ")
+    assert lines[3].startswith("The shortest path to reclaim.twice for plan 1, ")
     assert lines[-1].split(maxsplit=1)[1] == "main          RECLAIMER plan 1: by LaunchKernelAfter"
 
 

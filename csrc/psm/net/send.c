@@ -184,9 +184,22 @@ static psm_status take_back(struct psmNetLocalInfo *local, struct psmProxySubArg
     return PSM_OK;
 }
 
+/* No credit is left to wait for, and those that came do not cover the operation: the sender would wait forever. */
+static psm_status check_credits(const struct psmNetLocalInfo *local, const struct psmProxySubArgs *sub)
+{
+    uint64_t end = sub->base + sub->nsteps;
+    if (local->theirs != PSM_OK || local->broken.status != PSM_OK) return PSM_OK; /* look reports these */
+    if (local->credits < local->credits_end || (local->offered >= local->seq && local->tail >= end)) return PSM_OK;
+    return psm_fail(PSM_ERR_PROTOCOL, "send", local->rank, local->peer, 0,
+                    "bad last credit of rank %d: operation %" PRIu64 ", recvTail %" PRIu64
+                    ", expected operation %" PRIu64 ", recvTail %" PRIu64,
+                    local->peer, local->offered, local->tail, local->seq, end);
+}
+
 static psm_status send_step(struct psmNetLocalInfo *local, struct psmProxySubArgs *sub, bool *moved, bool *ended)
 {
     PSM_TRY(take_credits(local, moved));
+    PSM_TRY(check_credits(local, sub));
     if (local->stage == PSM_NET_OFFER) PSM_TRY(take_offer(local, sub, moved));
     if (local->stage == PSM_NET_OFFER) return PSM_OK;
     while (sub->transmitted < sub->nsteps && sub->transmitted < sub->done + local->steps &&

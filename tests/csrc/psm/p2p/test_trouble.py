@@ -167,11 +167,11 @@ def test_a_stall_says_which_side_is_waited_for(run: Runner) -> None:
     )
     assert job.code == 0
     lines = re.findall(r"psm p2p (\w+) rank 0 peer 1 .* stalled for \d+ ms in stage (\w+): (.*)", job.text + job.log)
-    assert lines, job.text
-    role, stage, rest = lines[0]
-    assert (role, stage) == ("send", "fifo")
-    assert "recvTail=" in rest and "canSend=NO" in rest
-    assert rest.endswith("waits for rank 1, the receiver, to empty a slot")
+    # A busy machine delays other steps, too, and adds their reports.
+    in_fifo = [rest for role, stage, rest in lines if (role, stage) == ("send", "fifo") and "canSend=NO" in rest]
+    assert in_fifo, job.text + job.log
+    assert "recvTail=" in in_fifo[0]
+    assert any(rest.endswith("waits for rank 1, the receiver, to empty a slot") for rest in in_fifo)
 
 
 def test_the_log_tells_each_handle_from_birth_to_end(run: Runner) -> None:
