@@ -1,6 +1,6 @@
-"""What `psmkit lab run` saw of its ranks from outside: who died, who was stopped, who stood still and who waited for that, who failed first.
+"""What `psmkit lab run` saw of its ranks from outside: deaths, stops, stalls and their victims, the first failure.
 
-The lab ended the ranks that were left at its deadline, so their records have no clean end; its words come before what these look like.
+At its deadline the lab ends the remaining ranks, so their records lack a clean end. The lab's reports take precedence over that.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ _NAMED = re.compile(
 _DAMAGED = re.compile(r"\brank (\d+) published (\w+) \d+ .*\bwritten by something else")
 #: Wrong data tells where the first of it is from.
 _FROM = re.compile(r"the first is from rank (\d+):")
-_BY_ANOTHER = "lab"  # told by: the rank itself had nothing to tell
+_BY_ANOTHER = "lab"  # reporter: another process, because the rank itself could not report
 
 
 @rule(order=50)
 def find(job: Job) -> list[Finding]:
-    """PSM402 for ranks that died, PSM304 for those that stand still, PSM401 for the first that failed, PSM505 for what is left."""
+    """PSM402 for ranks that died, PSM304 for stuck ranks, PSM401 for the first that failed, PSM505 for leaks."""
     out: list[Finding] = []
     for run in sorted({r for e in job.events("lab.") if (r := job.run_of_event(e)) is not None}):
         words: dict[str, list[Event]] = defaultdict(list)
@@ -150,7 +150,7 @@ def _standing(job: Job, run: int, words: dict[str, list[Event]]) -> list[Finding
 
 
 def _long(expired: Sequence[Event]) -> float:
-    """Seconds after which a stage stands still: those of a run with much to do in a long time may take some."""
+    """Seconds after which a stage is stuck: stages of a run with much work and a long deadline may take longer."""
     given = [float(m[1]) for e in expired if (m := _DEADLINE.search(str(e.fields.get("why"))))]
     return max([_STANDS_STILL, *(seconds * _PART for seconds in given)])
 
@@ -158,7 +158,7 @@ def _long(expired: Sequence[Event]) -> float:
 def _hung(
     job: Job, run: int, hung: Sequence[Event], waits: Sequence[Event], failed: Sequence[Event], long: float
 ) -> Finding:
-    """Ranks that were at work in a stage when the deadline passed. It is an error where that is shown to be no slow work."""
+    """Ranks that were busy in a stage at the deadline. An error if the stage is proven to be stuck rather than slow."""
     ranks = sorted(map(_rank, hung))
     stage = str(hung[0].fields.get("stage"))
     longest = max(float(str(e.fields.get("since"))) for e in hung)
@@ -166,7 +166,7 @@ def _hung(
     proven = bool(stalls) or (stage != "move" and longest >= long)
     suspects = _held_up(job, run, hung)
     if not suspects and stage == "move":
-        # Data stands still because of one of the two ends, and that need not be the one that shows it.
+        # Either end can stop a transfer, not only the one that reports it.
         suspects = steps.suspects(job, run) or _lacking(job, run, waits)
     culprits = sorted(suspects) if len(suspects) == 1 else ranks if waits and stage != "move" else []
     title = f"{ranks_text(ranks)} {'stand' if len(ranks) > 1 else 'stands'} still in stage {stage}"
@@ -199,7 +199,7 @@ def _hung(
 
 
 def _held_up(job: Job, run: int, hung: Sequence[Event]) -> dict[int, str]:
-    """The rank that a fault on purpose holds for ever, by its words."""
+    """The rank that an injected fault stops for ever, according to the lab's line."""
     over = {(e.proc, e.fields.get("site")) for e in job.events("fault.aborted", run=run)}
     fired = [
         e
@@ -212,7 +212,7 @@ def _held_up(job: Job, run: int, hung: Sequence[Event]) -> dict[int, str]:
 
 
 def _lacking(job: Job, run: int, waits: Sequence[Event]) -> dict[int, str]:
-    """The one rank that has come to the end, and called less on its way there than each of those that have not."""
+    """The only rank that has reached the end, with fewer calls on its way than each rank that has not."""
     if len(waits) != 1:
         return {}
     rank = _rank(waits[0])
@@ -229,7 +229,7 @@ def _lacking(job: Job, run: int, waits: Sequence[Event]) -> dict[int, str]:
 
 
 def _failures(job: Job, run: int, failed: Sequence[Event], consequence: bool) -> list[Finding]:
-    """The first failure that is no consequence of another one; wrong data, whoever says it."""
+    """The first failure that is not a consequence of another; wrong data counts, whoever reports it."""
     out = []
     wrong = [e for e in failed if e.fields.get("by") == "data"]
     left = [e for e in failed if e.fields.get("by") == "left"]
@@ -253,7 +253,7 @@ def _failures(job: Job, run: int, failed: Sequence[Event], consequence: bool) ->
         )
     first = next((e for e in own if not _FOLLOWS.search(str(e.fields.get("reason")))), own[0] if own else None)
     if first is None and not (wrong or left or consequence) and failed:
-        first = failed[0]  # only consequences are told: something failed all the same
+        first = failed[0]  # only consequences were reported, but something failed
     if first is not None:
         rank, reason = _rank(first), str(first.fields.get("reason"))
         named = _NAMED.search(reason)
@@ -266,7 +266,7 @@ def _failures(job: Job, run: int, failed: Sequence[Event], consequence: bool) ->
                 run=run,
                 title=f"rank {rank} failed in stage {first.fields.get('stage')}: {_told(first)}",
                 severity=Severity.WARNING if consequence else Severity.ERROR,
-                # What NCCL answered to its caller is the last word of what its log tells.
+                # NCCL's return to its caller is the last part of its log's evidence.
                 confidence=0.6 if consequence or first not in own or first.fields.get("by") == "nccl" else 0.75,
                 explanation="The first failure that a rank of the lab told of"
                 + (": a consequence of what else is found." if consequence else ", which the others follow from.")
@@ -290,7 +290,7 @@ def _failures(job: Job, run: int, failed: Sequence[Event], consequence: bool) ->
 
 
 def _sender(wrong: Sequence[Event]) -> list[int]:
-    """The rank whose data is wrong wherever it arrived, where at least two received some and it has no complaint itself."""
+    """The rank whose data is wrong wherever it arrives, if at least two ranks received some and it reports no error itself."""
     named = {int(m[1]) if (m := _FROM.search(str(e.fields.get("reason")))) else None for e in wrong}
     receivers = set(map(_rank, wrong))
     rank = named.pop() if len(named) == 1 else None
