@@ -68,7 +68,7 @@ def test_nothing_is_extrapolated_unasked(tmp_path: Path) -> None:
         model.best("allreduce", 16, 2, 1 << 40)
     with pytest.raises(Missing, match="32 ranks on 4 nodes was not measured"):
         model.best("allreduce", 32, 4, 4096)
-    with pytest.raises(Missing, match="at least 3 shapes"):
+    with pytest.raises(Missing, match="at least 3 measured shapes"):
         model.best("allreduce", 32, 4, 4096, extrapolate=True)
     assert model.best("allreduce", 16, 2, 1 << 40, extrapolate=True).fit.kind.protocol == "simple"
     path = tmp_path / "fitted.csv"
