@@ -1,4 +1,4 @@
-"""Events to matches to findings to a verdict. Rules are plain functions over a :class:`~psmkit.analysis.facts.job.Job`."""
+"""From events to findings to a verdict. Rules are plain functions of a :class:`~psmkit.analysis.facts.job.Job`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables of a report: what matched, which communicators and ranks there are, what was read and what is missing."""
+"""The tables of a report: matched exchanges, communicators, ranks, and what was read or is missing."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from psmkit.model import (
 
 __all__ = ["communicators", "coverage", "matching", "rank_rows", "versions"]
 
-# The subsystems whose lines an analysis of a hang needs, and the part of the catalogue that shows that they were on.
+# The subsystems whose lines an analysis of a hang needs, and the part of the catalogue that shows that they were enabled.
 _WANTED = {"INIT": "init", "PROXY": "proxy", "COLL": "coll", "P2P": "transport", "ENV": "param"}
 _MOST_SHAPES = 50
 
 
 def matching(job: Job) -> Matching:
-    """Exchanges with both ends, with the first only, with the second only."""
+    """Count exchanges with both ends, with only the first, and with only the second."""
     totals = job.scan.totals
     calls = job.scan.calls
     late = sum(1 for c in calls if c.state == "received")
@@ -55,7 +55,7 @@ def matching(job: Job) -> Matching:
 
 
 def _connections(job: Job) -> MatchCount:
-    """Connections a service opened against those a client reports as connected."""
+    """Compare the connections that services opened with those that clients report as connected."""
     opened: dict[int | None, int] = {}
     connected: dict[int | None, int] = {}
     by_name = _messages(job)
@@ -84,7 +84,7 @@ def _collectives(job: Job) -> MatchCount:
 
 
 def communicators(job: Job) -> tuple[Communicator, ...]:
-    """The communicators of all runs, the largest of a run first."""
+    """The communicators of all runs; the largest of each run comes first."""
     out = []
     for run in job.runs:
         groups = sorted(run.groups, key=lambda g: (g != run.world, -_size(job.members.get(g, [])), g))
@@ -109,7 +109,7 @@ def _size(members: Sequence[CommInstance]) -> int:
 
 
 def rank_rows(job: Job, runs: Sequence[Run], findings: Sequence[Finding]) -> tuple[RankRow, ...]:
-    """A row a rank: how far it came, and what became of it."""
+    """One row for each rank: how far it came, and its final state."""
     rows = []
     for run, info in zip(runs, job.runs, strict=True):
         blamed = {c.global_rank if c.global_rank is not None else c.rank for c in run.culprits}
@@ -166,7 +166,7 @@ def _state(
 
 
 def coverage(job: Job, runs: Sequence[Run]) -> Coverage:
-    """What was read, what no entry matches, and which environment would show what is missing."""
+    """What was read, what no entry matches, and the environment that would show what is missing."""
     totals = job.scan.totals
     files = job.scan.files
     missing = sorted({r for run in job.runs for r in job.missing_ranks(run.index)})
@@ -208,14 +208,14 @@ def _missing_subsystems(job: Job) -> tuple[str, ...]:
 
 
 def _messages(job: Job) -> Mapping[str, Message]:
-    """The messages that the scan knew, those of the user among them."""
+    """The messages of the scan's catalogue, including the user's own."""
     return (getattr(job.scan, "catalogue", None) or load()).by_name
 
 
 def _rerun() -> dict[str, str]:
-    """The environment of a run that would tell more: one file a rank, and time stamps on every line.
+    """The environment for a run that would show more: one file for each rank, and time stamps on every line.
 
-    All subsystems, whatever is missing: the full list costs little, and a half list asks for a third run.
+    It enables all subsystems, whatever is missing: the full list costs little, and half a list risks a third run.
     """
     return {
         "NCCL_DEBUG": "INFO",
@@ -226,7 +226,7 @@ def _rerun() -> dict[str, str]:
 
 
 def versions(job: Job) -> tuple[str, ...]:
-    """The library versions that were printed, as printed."""
+    """The library versions, as printed."""
     found: dict[str, None] = {}
     for event in job.scan.events:
         if "version" in event.fields and event.name.rsplit(".", 1)[-1] == "version":

@@ -1,4 +1,4 @@
-"""The whole way from paths to a report."""
+"""The complete analysis, from paths to a report."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from psmkit.model.errors import NothingToAnalyse
 
 __all__ = ["analyse_job", "analyze"]
 
-#: Of a line that is no log of NCCL, so many characters are shown.
+#: How many characters of a line are shown if it is not from a log of NCCL.
 _QUOTED = 80
 
 
@@ -25,17 +25,17 @@ def analyze(
     catalogue: Sequence[str | os.PathLike[str]] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Report:
-    """Analyse logs and say what became of the job.
+    """Analyse logs and report the state of the job.
 
     Args:
-        paths: files, globs, folders (recursed) or ``-`` for standard input; ``.gz``, ``.zst`` and ``.xz`` are read as they are.
-        catalogue: TOML files with messages of your own, read after psmkit's.
-        progress: called with bytes read and bytes in all.
+        paths: files, globs, folders (recursive) or ``-`` for standard input; ``.gz``, ``.zst`` and ``.xz`` are decompressed.
+        catalogue: TOML files with additional messages, read after psmkit's.
+        progress: called with the bytes read so far and the total.
 
     Raises:
         InputError: a path does not exist or cannot be read.
-        NothingToAnalyse: no line of the input is NCCL's or one that psmkit knows.
-        CatalogueError: a TOML file of yours is wrong; the error names file, entry and column.
+        NothingToAnalyse: no line of the input is NCCL's or known to psmkit.
+        CatalogueError: a TOML file is invalid; the error names file, entry and column.
     """
     result = logparse.scan(paths, catalogue=catalogue, progress=progress)
     try:
@@ -53,7 +53,7 @@ def analyze(
 
 
 def _instead(result: ScanResult) -> str:
-    """What was read in place of a log of NCCL."""
+    """What the input holds instead of a log of NCCL."""
     total = result.totals.lines
     if not total:
         return "it is empty" if len(result.files) == 1 else "nothing was read"
@@ -66,7 +66,7 @@ def _instead(result: ScanResult) -> str:
 
 
 def analyse_job(job: Job) -> Report:
-    """Run all rules over a job and judge it."""
+    """Run all rules over a job and derive its verdict."""
     findings: list[Finding] = []
     for rule in registry.registered():
         findings.extend(rule.find(job))
@@ -89,7 +89,7 @@ def analyse_job(job: Job) -> Report:
 
 
 def _ordered(findings: Iterable[Finding]) -> list[Finding]:
-    """Worst and surest first; of two of one code that rest on the same lines, the first stays. Equals keep the order of the rules."""
+    """Findings by severity, then by confidence. Of two with the same code and lines the first stays; ties keep the order of the rules."""
     ranked = sorted(dict.fromkeys(findings), key=lambda f: (-f.severity.weight, -f.confidence))
     kept: list[Finding] = []
     for finding in ranked:

@@ -1,9 +1,9 @@
-"""How rules are found: every module of :mod:`psmkit.analysis.rules` is imported and registers one function.
+"""The registry of rules: every module of :mod:`psmkit.analysis.rules` is imported and registers one function.
 
     @rule(order=150)
     def find(job: Job) -> list[Finding]:
 
-No list names the rules. A module there that registers nothing is an error.
+There is no list of rules. A module in that package that registers nothing is an error.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Find = Callable[[Job], list[Finding]]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A rule by the name of its module. Of findings that are equally bad and equally sure, those of a lower ``order`` come first."""
+    """A rule, named after its module. Among findings of equal severity and confidence, a lower ``order`` comes first."""
 
     name: str
     order: int
@@ -39,7 +39,7 @@ def rule(order: int) -> Callable[[Find], Find]:
     """Register the function of a rule module.
 
     Raises:
-        ValueError: the module has a rule already, or another rule has this order.
+        ValueError: the module already has a rule, or another rule has this order.
     """
 
     def register(find: Find) -> Find:
@@ -55,7 +55,7 @@ def rule(order: int) -> Callable[[Find], Find]:
 
 @cache
 def registered() -> tuple[Rule, ...]:
-    """All rules in their order.
+    """All rules, by ``order``.
 
     Raises:
         TypeError: a module of the package registers no rule.

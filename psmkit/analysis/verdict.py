@@ -1,7 +1,7 @@
-"""From findings to a verdict a run.
+"""Derive a verdict for each run from the findings.
 
-The order matters and is the design's: ``failed`` when the origin is an error or a death, else ``hung`` when something provably
-waits, ``leaking``, ``inconclusive`` when the evidence does not reach, and ``healthy`` only on positive evidence.
+The order is part of the design: ``failed`` if the origin is an error or a death, else ``hung`` if something provably
+waits, then ``leaking``, ``inconclusive`` if the evidence is not sufficient, and ``healthy`` only on positive evidence.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from psmkit.model import CODES, Culprit, Effect, Finding, Run, Severity, Verdict
 
 __all__ = ["judge", "overall"]
 
-# Processes without a rank that a finding may blame: more are a crowd of victims.
+# The most processes without a rank that a finding may blame; more of them are victims.
 _MOST_UNNAMED = 2
-# How much surer a vaguer finding must be to come first.
+# How much more certain a vaguer finding must be to come first.
 _MARGIN = 0.15
-#: Stage of findings that a trace of plans proves.
+#: Stage of the findings that a trace of plans proves.
 _RULES = "plan rules"
 
 
 @dataclass(frozen=True, slots=True)
 class _Evidence:
-    """What a run shows of its end."""
+    """What the log of a run shows about its end."""
 
     done: bool
     why: str
@@ -53,20 +53,20 @@ def _ranked(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def _pick(findings: Sequence[Finding]) -> tuple[Verdict | None, Finding | None]:
-    """The verdict that error findings force, and the finding it rests on."""
+    """The verdict that error findings force, with the finding behind it."""
     errors = _ranked(f for f in findings if f.severity is Severity.ERROR)
     failing = [f for f in errors if _failing(f)]
     hanging = [f for f in errors if not _failing(f)]
     if hanging and failing and any(CODES[f.code].reported_by_watchdog for f in hanging):
-        # A watchdog ends a hung job by killing it: those deaths are the end of the story, not its beginning.
+        # A watchdog ends a hung job by killing it, so those deaths follow from the hang.
         failing = [f for f in failing if not CODES[f.code].caused_by_watchdog or f.stage == "killed"]
     if (stopped := [f for f in hanging if f.stage == "stopped"]) and not any(f.code == "PSM402" for f in failing):
-        # What the others said of one that was stopped from outside follows from that.
+        # What other ranks print about a rank that was stopped from outside is a consequence.
         return Verdict.HUNG, stopped[0]
     if failing:
         return Verdict.FAILED, failing[0]
     if hanging:
-        # A watchdog tells that something hung; any other finding tells what.
+        # A watchdog only reports that something hung; any other finding says what.
         named = [f for f in hanging if f.culprits and not CODES[f.code].reported_by_watchdog] or hanging
         near = [f for f in named if f.confidence >= named[0].confidence - _MARGIN]
         return Verdict.HUNG, max(near, key=lambda f: CODES[f.code].precedence)
@@ -74,7 +74,7 @@ def _pick(findings: Sequence[Finding]) -> tuple[Verdict | None, Finding | None]:
 
 
 def _pending(job: Job, run: RunInfo) -> list[str]:
-    """What is still open in this run, as phrases."""
+    """The exchanges that are still open in this run, as phrases."""
     calls = [
         c
         for c in job.scan.calls
@@ -111,7 +111,7 @@ def _instances(job: Job, run: RunInfo) -> list[CommInstance]:
 
 
 def _end(job: Job, run: RunInfo) -> _Evidence:
-    """Whether this run shows that its work or its teardown is complete."""
+    """Whether the log shows that this run completed its work or its teardown."""
     if _tests_ended_well(job, run):
         return _Evidence(True, "the benchmark finished and its values are right")
     told = job.events("lab.rank.", run=run.index)
@@ -140,7 +140,7 @@ def _end(job: Job, run: RunInfo) -> _Evidence:
     aborted = {e.ref for e in job.events("comm.end.abort", run=run.index)}
     given_up = sorted({i.rank for i in members if i.end in aborted})
     if given_up:
-        # Frameworks abort at a normal exit as well as after a timeout, and the lines are the same.
+        # Frameworks abort both at a normal exit and after a timeout, with the same lines.
         return _Evidence(
             False, f"{_ranks(given_up)} aborted the communicator, which says nothing about the work before it"
         )
@@ -172,13 +172,13 @@ def _end(job: Job, run: RunInfo) -> _Evidence:
 
 
 def _members(job: Job, run: RunInfo) -> set[int]:
-    """The processes that a statement about the end of the run has to name: those in communicators, else all."""
+    """The processes that a statement about the end of the run must cover: those in communicators, else all."""
     procs = run.procs - job.phantoms
     return {p for p in procs if p in job.instances_of} or set(procs)
 
 
 def _lab_ended_well(job: Job, run: RunInfo, told: Sequence[Event]) -> bool:
-    """Whether the lab says of every process of the run that it ended well, and of no other process."""
+    """Whether the lab reports a good end for every process of the run and for no other process."""
     named = [job.named_by(e) for e in told]
     whole = run.nranks is None or len(set(named)) >= run.nranks
     return (
@@ -187,7 +187,7 @@ def _lab_ended_well(job: Job, run: RunInfo, told: Sequence[Event]) -> bool:
 
 
 def _tests_ended_well(job: Job, run: RunInfo) -> bool:
-    """Whether nccl-tests found every value right, in an output that names no other processes than those of the run."""
+    """Whether nccl-tests reports correct values in an output that names only processes of the run."""
     for event in job.events("nccltests.ok", run=run.index):
         ranks = [e for e in job.events("nccltests.rank") if e.stream == event.stream]
         if not ranks or _members(job, run) <= {job.named_by(e) for e in ranks}:
@@ -196,7 +196,7 @@ def _tests_ended_well(job: Job, run: RunInfo) -> bool:
 
 
 def _torn_down(job: Job, run: RunInfo) -> bool:
-    """Whether all ranks were torn down and none gave up: none of them waited for ever, whatever looked like it on the way."""
+    """Whether all ranks were torn down and none aborted. If so, none of them hung, whatever the log shows before."""
     instances = _instances(job, run)
     aborts = {e.ref for e in job.events("comm.end.abort", run=run.index)}
     seen = {i.rank for i in instances if i.group == run.world}
@@ -205,7 +205,7 @@ def _torn_down(job: Job, run: RunInfo) -> bool:
 
 
 def _rank(job: Job, instance: CommInstance) -> int | None:
-    """The rank of the process in the job, or that in its own communicator."""
+    """The rank of the process in the job, else its rank in its own communicator."""
     rank = job.rank_of(instance.proc)
     return rank if rank is not None else instance.rank
 
@@ -224,7 +224,7 @@ def _ranks(ranks: Sequence[int]) -> str:
 
 
 def _culprits(job: Job, run: RunInfo, findings: Sequence[Finding], chosen: Finding | None) -> tuple[Culprit, ...]:
-    """The culprits of the finding the verdict rests on, then of the others that are as sure of theirs."""
+    """The culprits of the finding behind the verdict, then those of other findings with the same confidence."""
     if chosen is None:
         return ()
     out: dict[tuple[int | None, str | None], Culprit] = {}
@@ -255,7 +255,7 @@ def _culprits(job: Job, run: RunInfo, findings: Sequence[Finding], chosen: Findi
                 ),
             )
     if not out and not chosen.ranks:
-        # A log of warnings only tells no rank, but it tells the process.
+        # A log with warnings only does not show the rank, but it shows the process.
         return tuple(_of_process(job, run, chosen, name) for name in chosen.processes[:_MOST_UNNAMED])
     return tuple(out.values())
 
@@ -274,7 +274,7 @@ def _of_process(job: Job, run: RunInfo, finding: Finding, name: str) -> Culprit:
 
 
 def _process(job: Job, run: RunInfo, rank: int, comm: str | None) -> int | None:
-    """The process behind a rank of a communicator, or behind a global rank where the finding names none."""
+    """The process behind a rank of a communicator, or behind a global rank if the finding names no communicator."""
     if comm is not None:
         for group in run.groups:
             if comm_name(job, group) == comm and (proc := job.proc_in(group, rank)) is not None:
@@ -289,7 +289,7 @@ def _device(job: Job, proc: int | None) -> int | None:
 
 
 def judge(job: Job, findings: Sequence[Finding]) -> list[Run]:
-    """One :class:`Run` for each run of ``job``; ``findings`` are those of all rules."""
+    """One :class:`Run` for each run of ``job``; ``findings`` are the findings of all rules."""
     return [_judge(job, run, [f for f in findings if f.run in (None, run.index)]) for run in job.runs]
 
 
@@ -298,7 +298,7 @@ def _judge(job: Job, run: RunInfo, findings: Sequence[Finding]) -> Run:
     refuted = _torn_down(job, run)
     verdict, chosen = _pick([f for f in findings if not refuted or _failing(f) or _outlasts(f)])
     if end.done and verdict is Verdict.HUNG and chosen is not None and _outlasts(chosen):
-        verdict = Verdict.FAILED  # nobody waits any more, and what the finding says is wrong all the same
+        verdict = Verdict.FAILED  # nobody waits any more, but the error remains
     pending = _pending(job, run)
     confidence = 0.5
     if verdict is not None and chosen is not None:
@@ -310,7 +310,7 @@ def _judge(job: Job, run: RunInfo, findings: Sequence[Finding]) -> Run:
         if leak is not None:
             verdict, reason, confidence, chosen = Verdict.LEAKING, leak.title, leak.confidence, leak
         else:
-            # What is torn down cannot be waiting: an exchange that looks open there lost a line of the log.
+            # after a teardown nothing can wait: an exchange that looks open has lost a line
             verdict, confidence = Verdict.HEALTHY, 0.95 if not pending else 0.8
             reason = end.why + ("" if not pending else f" ({' and '.join(pending)} lost a line)")
     else:
@@ -344,7 +344,7 @@ def _why_open(job: Job, run: RunInfo, end: _Evidence, pending: Sequence[str]) ->
 
 
 def overall(runs: Sequence[Run]) -> tuple[Verdict, str, float]:
-    """The worst verdict with its reason and confidence."""
+    """The worst verdict, with its reason and confidence."""
     if not runs:
         return Verdict.INCONCLUSIVE, "nothing in the input tells of a run", 0.5
     worst = max(runs, key=lambda r: (r.verdict.badness, r.confidence))

@@ -1,7 +1,7 @@
-"""Every log message that psmkit understands, as data.
+"""The catalogue: all log messages that psmkit understands, as data.
 
-The entries are in ``*.toml`` beside this file; :func:`load` reads and checks them, and those of a user, into
-:class:`Message` objects. The C scanner compiles their patterns: there is no other parser.
+The entries are in ``*.toml`` beside this file. :func:`load` reads and checks them, and those of a user, into
+:class:`Message` objects. The C scanner compiles their patterns; there is no other parser.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One entry of the catalogue: its fields, and the check of what a TOML file says."""
+"""Entries of the catalogue: their fields, and the validation of TOML files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LEVELS = ("NONE", "VERSION", "WARN", "INFO", "ABORT", "TRACE", "CALL")
 KEEPS = ("count", "distinct", "all")
 WHERES = ("nccl", "line")
 
-# Fields that a message of this role must have; the optional ones are listed in csrc/logscan/pattern.c.
+# Fields that a message of this role must have; csrc/logscan/pattern.c lists the optional ones.
 ROLES: Mapping[str, tuple[str, ...]] = {
     "rpc.served": ("op", "type"),
     "rpc.begun": ("operation", "res"),
@@ -41,7 +41,7 @@ ROLES: Mapping[str, tuple[str, ...]] = {
     "proc.birth": (),
 }
 
-# Roles whose lines are events of interest by themselves; the lines of the others only feed their tracker.
+# Roles whose lines are events of interest themselves; lines of the other roles only feed their tracker.
 _RETAINED = frozenset({"comm.start", "comm.complete", "comm.end", "proc.birth"})
 
 _TEXT_KEYS = frozenset(
@@ -53,7 +53,7 @@ _KEYS = _TEXT_KEYS | _LIST_KEYS | {"origin", "sample"}
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A line and the fields it parses to. ``kind`` is ``real`` (then ``source`` says where it is found) or ``constructed``."""
+    """A line and the fields parsed from it. ``kind`` is ``real`` (then ``source`` names its origin) or ``constructed``."""
 
     text: str
     kind: str
@@ -63,11 +63,11 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A log message: how it is spelled, who prints it, what it means, and what a scan does with it.
+    """A log message: its patterns, who prints it, what it means, and what a scan does with it.
 
-    ``patterns`` are spellings of one message with the same fields. ``where`` is ``nccl`` (the whole message behind
-    ``NCCL LEVEL``) or ``line`` (anywhere in a line that has no NCCL prefix). ``keep`` is ``all``, ``distinct`` or
-    ``count``. ``role`` names the tracker it feeds. ``file`` is the catalogue file it comes from.
+    ``patterns`` are spellings of one message with the same fields. ``where`` is ``nccl`` (the whole message after
+    ``NCCL LEVEL``) or ``line`` (anywhere in a line without a NCCL prefix). ``keep`` is ``all``, ``distinct`` or
+    ``count``. ``role`` names the tracker that it feeds. ``file`` is its catalogue file.
     """
 
     name: str
@@ -97,11 +97,11 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Phrase:
-    """Words that mean something wherever they stand in a text.
+    """Words with a meaning wherever they occur in a text.
 
-    ``says`` is the meaning that a rule asks for; phrases may share one. ``patterns`` are in lower case and are found anywhere in the text;
+    ``says`` is the meaning that a rule asks for; several phrases may share one. ``patterns`` are in lower case and match anywhere in the text;
     ``\\n`` is its end. ``within`` bounds integer fields, both ends included. ``finding`` and ``issue`` are what the words prove or resemble.
-    ``samples`` are texts that hold the phrase, ``others`` texts that do not.
+    ``samples`` are texts with the phrase, ``others`` texts without it.
     """
 
     says: str
@@ -119,14 +119,14 @@ def read_file(file: str, table: Mapping[str, Any]) -> list[Message]:
     """The entries of one parsed TOML file.
 
     Raises:
-        CatalogueError: an entry is wrong; the error names file, entry and reason.
+        CatalogueError: an entry is invalid; the error names file, entry and reason.
     """
     unknown = sorted(set(table) - {"subsystem", "message", "phrase"})
     if unknown:
         raise CatalogueError(f"unknown key {unknown[0]!r} at the top of the file", file=file)
     entries = table.get("message", [])
     if not isinstance(entries, list) or not all(isinstance(e, Mapping) for e in entries):
-        raise CatalogueError("messages are written as [[message]]", file=file)
+        raise CatalogueError("messages must be written as [[message]]", file=file)
     return [_message(file, str(table.get("subsystem", "user")), entry) for entry in entries]
 
 
@@ -134,11 +134,11 @@ def read_phrases(file: str, table: Mapping[str, Any]) -> list[Phrase]:
     """The phrases of one parsed TOML file.
 
     Raises:
-        CatalogueError: an entry is wrong; the error names file, entry and reason.
+        CatalogueError: an entry is invalid; the error names file, entry and reason.
     """
     entries = table.get("phrase", [])
     if not isinstance(entries, list) or not all(isinstance(e, Mapping) for e in entries):
-        raise CatalogueError("phrases are written as [[phrase]]", file=file)
+        raise CatalogueError("phrases must be written as [[phrase]]", file=file)
     return [_phrase(file, entry) for entry in entries]
 
 
@@ -151,20 +151,20 @@ def _phrase(file: str, entry: Mapping[str, Any]) -> Phrase:
             raise fail(f"unknown key {key!r}")
         if key in ("patterns", "sample", "other"):
             if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
-                raise fail(f"{key} is a list of texts")
+                raise fail(f"{key} must be a list of strings")
         elif key != "within" and not isinstance(value, str):
-            raise fail(f"{key} is a text")
+            raise fail(f"{key} must be a string")
     if not entry.get("says") or not entry.get("patterns"):
         raise fail("a phrase needs says and patterns")
     if any(p != p.lower() for p in entry["patterns"]):
-        raise fail("patterns of a phrase are in lower case")
+        raise fail("patterns of a phrase must be in lower case")
     if entry.get("finding") is not None and entry["finding"] not in CODES:
         raise fail(f"no such finding {entry['finding']!r}")
     within = entry.get("within", {})
     if not isinstance(within, Mapping) or not all(
         isinstance(v, list) and len(v) == 2 and all(isinstance(n, int) for n in v) for v in within.values()
     ):
-        raise fail("within gives two integers a field: within = {code = [1, 7]}")
+        raise fail("within takes two integers for each field, as in within = {code = [1, 7]}")
     return Phrase(
         says=entry["says"],
         patterns=tuple(entry["patterns"]),
@@ -190,11 +190,11 @@ def _message(file: str, subsystem: str, entry: Mapping[str, Any]) -> Message:
         if key not in _KEYS:
             raise fail(f"unknown key {key!r}")
         if key in _TEXT_KEYS and not isinstance(value, str):
-            raise fail(f"{key} is a text")
+            raise fail(f"{key} must be a string")
         if key in _LIST_KEYS and not (isinstance(value, list) and all(isinstance(v, str) for v in value)):
-            raise fail(f"{key} is a list of texts")
+            raise fail(f"{key} must be a list of strings")
     if ("pattern" in entry) == ("patterns" in entry):
-        raise fail("write either pattern or patterns")
+        raise fail("expected either pattern or patterns")
     patterns = tuple(entry["patterns"]) if "patterns" in entry else (entry["pattern"],)
     if not patterns:
         raise fail("patterns is empty")
@@ -216,7 +216,7 @@ def _message(file: str, subsystem: str, entry: Mapping[str, Any]) -> Message:
     if finding is not None and finding not in CODES:
         raise fail(f"no such finding {finding!r}")
     if not isinstance(entry.get("origin", False), bool):
-        raise fail("origin is true or false")
+        raise fail("origin must be true or false")
     return Message(
         name=name,
         subsystem=entry.get("subsystem", subsystem),
@@ -247,7 +247,7 @@ def _message(file: str, subsystem: str, entry: Mapping[str, Any]) -> Message:
 def _choice(entry: Mapping[str, Any], key: str, choices: tuple[str, ...], default: str | None, fail: Any) -> str | None:
     value = entry.get(key, default)
     if value is not None and value not in choices:
-        raise fail(f"{key} is one of {', '.join(choices)}, not {value!r}")
+        raise fail(f"bad {key} {value!r}, expected one of {', '.join(choices)}")
     return None if value is None else str(value)
 
 
@@ -259,7 +259,7 @@ def _sample(sample: Any, fail: Any) -> Sample:
         raise fail(f"unknown key {unknown[0]!r} in a sample")
     kind = sample.get("kind", "constructed")
     if kind not in ("real", "constructed"):
-        raise fail("the kind of a sample is real or constructed")
+        raise fail("the kind of a sample must be real or constructed")
     if kind == "real" and not sample.get("source"):
-        raise fail("a real sample names its source")
+        raise fail("a real sample must name its source")
     return Sample(sample["text"], kind, sample.get("source"), dict(sample.get("fields", {})))

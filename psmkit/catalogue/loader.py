@@ -1,4 +1,4 @@
-"""Reading catalogue files, and handing them to the C engine."""
+"""Read catalogue files and compile them with the C engine."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _HERE = Path(__file__).parent
 _CACHE_FORMAT = b"1"
 _FLOAT, _INT = 5, 2  # types as csrc/logscan/catalogue.h numbers them
 
-# Stands first in every catalogue: the scanner hands over a WARN that no entry knows under this name.
+# First in every catalogue: the scanner reports a WARN without an entry under this name.
 _UNMATCHED = Message(
     name=UNMATCHED_WARN,
     subsystem="core",
@@ -39,7 +39,7 @@ class Catalogue:
     """A set of messages, compiled for the scanner on first use.
 
     Raises:
-        CatalogueError: two entries have the same name, or (from :attr:`native`) a pattern is wrong.
+        CatalogueError: two entries have the same name, or (from :attr:`native`) a pattern is invalid.
     """
 
     def __init__(self, messages: Sequence[Message], phrases: Sequence[Phrase] = ()) -> None:
@@ -55,12 +55,12 @@ class Catalogue:
 
     @cached_property
     def ledgers(self) -> tuple[str, ...]:
-        """Names of the ledgers, in the order in which the scanner numbers them."""
+        """Names of the ledgers, in the scanner's numbering."""
         return tuple(dict.fromkeys(m.ledger for m in self.messages if m.ledger is not None))
 
     @cached_property
     def compiled(self) -> tuple[Message, ...]:
-        """The messages as the scanner numbers them."""
+        """The messages, in the scanner's numbering."""
         return (_UNMATCHED, *self.messages)
 
     @cached_property
@@ -85,7 +85,7 @@ class Catalogue:
         return tuple(out)
 
     def phrase(self, says: str, text: str) -> Phrase | None:
-        """The first phrase of this meaning in a text, None where there is none. Case does not count.
+        """The first phrase with this meaning in a text, None if there is none. Case does not matter.
 
         Raises:
             KeyError: no phrase has this meaning.
@@ -106,7 +106,7 @@ class Catalogue:
         return None
 
     def match(self, text: str | bytes, *, where: str = "nccl") -> tuple[Message, dict[str, Value]] | None:
-        """The entry that a message (for ``nccl``, without its prefix) or a line fits, and its fields. None: no entry."""
+        """The entry that matches a message (for ``nccl``, without its prefix) or a line, and its fields. None: no entry matches."""
         data = text.encode() if isinstance(text, str) else text
         present, values = ffi.new("uint64_t[2]"), ffi.new("uint64_t[64]")
         starts, lengths = ffi.new("uint32_t[64]"), ffi.new("uint32_t[64]")
@@ -130,7 +130,7 @@ def decode(kind: int, value: int) -> int | float:
 
 
 def _as_message(phrase: Phrase) -> Message:
-    """A phrase as the engine takes it: a message that is found anywhere in a line."""
+    """A phrase in the form of the engine: a message that matches anywhere in a line."""
     return Message(
         name=phrase.says, subsystem="phrase", patterns=phrase.patterns, level="NONE", where="line", file=phrase.file
     )
@@ -156,7 +156,7 @@ def _compile(cat: Any, number: int, message: Message, catalogue: Catalogue) -> N
                 reason = ffi.string(error).decode()
                 if reason.startswith("the same pattern"):
                     other = catalogue.compiled[int(reason.rpartition("#")[2])]
-                    raise fail(f"{pattern!r} is a pattern of {other.name} too")
+                    raise fail(f"{pattern!r} is also a pattern of {other.name}")
                 raise fail(f"column {_characters(raw, column)} of {pattern!r}: {reason}")
     else:
         lib.ls_catalogue_text_field(cat, number, b"text")
@@ -196,10 +196,10 @@ def read_tables(paths: Sequence[Path]) -> Catalogue:
 
 
 def load(extra: Sequence[str | os.PathLike[str]] = ()) -> Catalogue:
-    """psmkit's catalogue, with the entries of ``extra`` TOML files behind it.
+    """psmkit's catalogue, followed by the entries of ``extra`` TOML files.
 
     Raises:
-        CatalogueError: a file is not TOML, or an entry is wrong; the error names file, entry and, for a pattern, the column.
+        CatalogueError: a file is not TOML, or an entry is invalid; the error names file, entry and, for a pattern, the column.
     """
     own = _own()
     if not extra:
@@ -228,8 +228,8 @@ def _parse(file: str, data: bytes) -> dict[str, Any]:
 
 
 def _tables(paths: Sequence[Path]) -> list[tuple[str, Mapping[str, Any]]]:
-    """The parsed files. Parsing TOML in Python takes longer than a scan of a small log, so the result is kept under the hash of
-    all bytes that went into it: it cannot be stale, and where it cannot be written nothing is lost but time."""
+    """The parsed files. Parsing TOML in Python takes longer than a scan of a small log, so the result is cached under the hash of
+    all its inputs. The cache cannot be stale, and if it cannot be written, the only cost is time."""
     files = [(path.name, path.read_bytes()) for path in paths]
     digest = hashlib.blake2b(_CACHE_FORMAT, digest_size=16)
     for name, data in files:
@@ -237,7 +237,7 @@ def _tables(paths: Sequence[Path]) -> list[tuple[str, Mapping[str, Any]]]:
         digest.update(data)
     try:
         cache = _cache_folder() / f"catalogue-{digest.hexdigest()}.json"
-    except RuntimeError:  # no home
+    except RuntimeError:  # no home directory
         return [(name, _parse(name, data)) for name, data in files]
     with contextlib.suppress(OSError, ValueError, TypeError):
         return [(str(name), table) for name, table in json.loads(cache.read_bytes())]

@@ -1,7 +1,7 @@
-"""From bytes to events: the Python face of the native log scanner.
+"""Turn logs into events: the Python interface of the native log scanner.
 
-:func:`scan` reads logs once and returns what analysis needs: retained events, counts, processes, and the state of the
-trackers (proxy calls, fd exchanges, communicators, collectives, resources). :func:`events` hands over every matched
+:func:`scan` reads logs once and returns what the analysis needs: retained events, counts, processes, and the state of
+the trackers (proxy calls, fd exchanges, communicators, collectives, resources). :func:`events` returns every matched
 line, in batches of columns.
 """
 

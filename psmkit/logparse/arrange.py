@@ -1,4 +1,4 @@
-"""Which files are one stream: halves of one run are read one after the other, other files side by side."""
+"""Group files into streams: parts of one run are read one after the other, other files side by side."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ Name = tuple[str, str, int]  # launcher tag, host, pid
 
 @dataclass
 class Arrangement:
-    """``streams`` lists the files of each stream in reading order. ``homes`` are (stream, host, pid, home stream): a
-    process whose lines lie in two streams, one of them without its beginning, belongs to the other."""
+    """``streams`` lists the files of each stream in reading order. ``homes`` are (stream, host, pid, home stream): if the lines of
+    a process lie in two streams and one of them lacks its beginning, the process belongs to the other (its home)."""
 
     streams: list[list[int]]
     stream_of: list[int]
@@ -36,7 +36,7 @@ class _Head:
 
 
 def arrange(inputs: Sequence[Input], catalogue: Catalogue) -> Arrangement:
-    """Sort files into streams by what their beginnings show."""
+    """Sort files into streams by their first lines."""
     if len(inputs) < 2:
         return Arrangement([[i] for i in range(len(inputs))], list(range(len(inputs))))
     heads = [_head(item, catalogue) for item in inputs]
@@ -75,7 +75,7 @@ def _text(texts: bytes, packed: int) -> str:
 
 
 def _chains(inputs: Sequence[Input], heads: Sequence[_Head]) -> list[list[int]]:
-    """Files that show the same thread are halves of one run, unless they show its beginning too."""
+    """Files that show the same thread are parts of one run, unless each shows the thread's beginning."""
     order = sorted(range(len(inputs)), key=lambda i: (natural(inputs[i].path), i))
     owner: dict[tuple[Name, int], int] = {}
     follows: dict[int, int] = {}

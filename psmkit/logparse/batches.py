@@ -1,4 +1,4 @@
-"""Every matched line of some logs, in batches of numpy columns."""
+"""All matched lines of a set of logs, in batches of numpy columns."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _TEXTS = frozenset({6, 7, 8, 9})
 
 
 class EventBatch:
-    """Some matched lines, as columns.
+    """A batch of matched lines, as columns.
 
-    The columns have one element a line. ``message`` indexes ``names``, ``file`` indexes ``files``, ``proc`` and ``thread``
-    are numbers of the scan (-1 without a NCCL prefix), ``pid`` and ``tid`` are -1 then. ``device`` is the minimum of int32
-    where the line names none. Iterating yields :class:`~psmkit.logparse.types.Event`, which is slow beside the columns.
+    The columns have one element for each line. ``message`` indexes ``names``, ``file`` indexes ``files``, ``proc`` and ``thread``
+    are indices of the scan. Without a NCCL prefix, ``proc``, ``thread``, ``pid`` and ``tid`` are -1. ``device`` is the minimum
+    of int32 if the line names no device. Iterating yields :class:`~psmkit.logparse.types.Event`, much slower than the columns.
     """
 
     def __init__(self, feed: Feed, decoder: Decoder, rows: npt.NDArray[np.intp]) -> None:
@@ -69,12 +69,12 @@ class EventBatch:
 
     @property
     def proc(self) -> npt.NDArray[np.int32]:
-        """Number of the process."""
+        """Index of the process."""
         return self._column("proc")
 
     @property
     def thread(self) -> npt.NDArray[np.int32]:
-        """Number of the thread."""
+        """Index of the thread."""
         return self._column("thread")
 
     @property
@@ -96,13 +96,13 @@ class EventBatch:
 
     @property
     def host(self) -> list[str]:
-        """Host as printed, empty without a NCCL prefix."""
+        """Host as printed; empty without a NCCL prefix."""
         at, _ = table(self._feed.native, "ls_processes")
         return [self._decoder.text(at[p].host) if p >= 0 else "" for p in self.proc.tolist()]
 
     def select(self, name: str) -> dict[str, Any]:
         """The fields of all lines of one message as columns: numpy arrays for numbers, lists for texts, with ``row`` as the
-        index into this batch. A number that a line lacks is 0, a text is empty."""
+        index into this batch. If a line lacks a field, a number is 0 and a text is empty."""
         number = self.names.index(name)
         rows = np.flatnonzero(self._records["message"] == number)
         out: dict[str, Any] = {"row": rows}
@@ -129,17 +129,17 @@ def events(
     names: Collection[str] | None = None,
     chunk: int = 1 << 20,
 ) -> Iterator[EventBatch]:
-    """Every matched line of some logs, in reading order of each stream.
+    """All matched lines of a set of logs, in the reading order of each stream.
 
     Args:
-        paths: a file, glob, folder or ``-`` for standard input, or several of them.
-        catalogue: TOML files with messages of your own, or a catalogue to use instead of psmkit's.
+        paths: a file, glob, folder or ``-`` for standard input, or a sequence of them.
+        catalogue: TOML files with additional messages, or a catalogue to use instead of psmkit's.
         names: only these messages.
-        chunk: bytes to read for one batch.
+        chunk: bytes to read for each batch.
 
     Raises:
         InputError: a path does not exist or cannot be read.
-        CatalogueError: a TOML file of yours is wrong.
+        CatalogueError: a TOML file is invalid.
     """
     feed = Feed.start(paths, as_catalogue(catalogue), _EMIT_ALL)
     all_names = [m.name for m in feed.catalogue.compiled]

@@ -1,4 +1,4 @@
-"""The scanner's tables as Python data. Its C structs are read as numpy records; what a line is made of is decoded on demand."""
+"""The scanner's tables as Python data. C structs are read as numpy records; events are decoded on demand."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def table(scan: Any, getter: str) -> tuple[Any, int]:
 
 
 class Decoder:
-    """Decodes events and texts of a scan. It holds copies: the scan may go on or be freed."""
+    """Decodes events and texts of a scan. It holds copies, so the scan may continue or be freed."""
 
     def __init__(self, scan: Any, catalogue: Catalogue) -> None:
         at, n = table(scan, "ls_text")
@@ -59,7 +59,7 @@ class Decoder:
         self.values: npt.NDArray[np.uint64] = np.frombuffer(bytes(ffi.buffer(at, n * 8)) if n else b"", dtype=np.uint64)
 
     def text(self, packed: int) -> str:
-        """A text of the scan; the empty one stands for none too."""
+        """A text of the scan; a missing text is empty."""
         start = packed >> 20
         return self.texts[start : start + (packed & _LENGTH)].decode("utf-8", "replace")
 
@@ -69,7 +69,7 @@ class Decoder:
         return self.event_texts[start : start + (packed & _LENGTH)].decode("utf-8", "replace")
 
     def value(self, kind: int, raw: int, is_text: int) -> Value:
-        """A field's value by its type; a field can be a number in one spelling of a message and a text in another."""
+        """A field's value by its type; a field can be a number in one pattern of a message and a text in another."""
         if is_text:
             return self.event_text(raw)
         if kind == _FLOAT:
@@ -77,7 +77,7 @@ class Decoder:
         return raw - (1 << 64) if kind == _INT and raw >> 63 else raw
 
     def events_of(self, tagged: Sequence[int] | None = None) -> list[Event]:
-        """The events, all or those with these numbers."""
+        """The events with these numbers, or all of them."""
         rows = self.events.tolist() if tagged is None else self.events[list(tagged)].tolist()
         values: list[int] = self.values.tolist()
         fields = self.catalogue.fields

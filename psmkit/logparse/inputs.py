@@ -1,4 +1,4 @@
-"""What to read: files, globs, folders, standard input; compressed ones by their first bytes, not by their names."""
+"""Find what to read: files, globs, folders, standard input. Compressed files are recognised by content, not by name."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STDIN = "<stdin>"
 _HEAD = 1 << 16
 
 _MAGIC = ((b"\x1f\x8b", "gz"), (b"\x28\xb5\x2f\xfd", "zst"), (b"\xfd7zXZ\x00", "xz"))
-# Files that lie in folders of logs and are none: libraries, archives, pictures, pickles, databases.
+# Files that often lie in folders of logs but are not logs: libraries, archives, pictures, pickles, databases.
 _BINARY = (
     b"\x7fELF",
     b"PK\x03\x04",
@@ -42,10 +42,10 @@ _BINARY = (
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """A file to read. ``kind`` is ``log``, how it is compressed (``gz``, ``zst``, ``xz``), or ``record``: a file of records, read as the log
-    lines they stand for. ``size`` is its size on disk.
+    """A file to read. ``kind`` is ``log``, a compression (``gz``, ``zst``, ``xz``), or ``record``: a record file, read as the log
+    lines that its records stand for. ``size`` is its size on disk.
 
-    ``foreign`` names what it holds when that is not a log: a Flight Recorder dump, a RAS answer, stacks.
+    ``foreign`` names the format of an input that is not a log: a Flight Recorder dump, a RAS answer, stacks.
     """
 
     path: str
@@ -56,14 +56,14 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class ForeignInput:
-    """An input that is no log and is read by :mod:`psmkit.logparse.foreign`."""
+    """An input that is not a log; :mod:`psmkit.logparse.foreign` reads it."""
 
     path: str
     kind: str
 
 
 class Reader:
-    """The bytes of one input, in order, decompressed. ``note`` says why they ended early, if they did."""
+    """The decompressed bytes of one input, in order. ``note`` says why they ended early, if they did."""
 
     def __init__(self, source: Input) -> None:
         self.input = source
@@ -79,14 +79,14 @@ class Reader:
 
     @property
     def consumed(self) -> int:
-        """Bytes of the file that were read so far, as they lie on disk."""
+        """How many bytes of the file on disk were read so far."""
         try:
             return self._raw.tell()
         except (OSError, ValueError):
             return 0
 
     def read(self, size: int) -> bytes:
-        """Up to ``size`` bytes, empty at the end. Damaged input ends where the damage begins."""
+        """Up to ``size`` bytes; empty at the end. Damaged input ends where the damage begins."""
         try:
             if self.input.kind == "log":
                 return self._raw.read(size) or b""
@@ -98,10 +98,10 @@ class Reader:
         return b""
 
     def readinto(self, buffer: memoryview) -> int:
-        """Fill ``buffer`` as far as one read goes; 0 at the end."""
+        """Fill ``buffer`` with one read; 0 at the end."""
         if self.input.kind == "log":
             try:
-                raw: Any = self._raw  # a raw file; BinaryIO does not tell of readinto
+                raw: Any = self._raw  # a raw file; the type BinaryIO lacks readinto
                 return int(raw.readinto(buffer) or 0)
             except OSError as error:
                 self.note = f"{self.input.path}: {error.strerror}; what could be read was used"
@@ -144,7 +144,7 @@ def _decompress(kind: str, raw: BinaryIO, path: str) -> Any:
 
 
 def _damage() -> tuple[type[Exception], ...]:
-    """What damaged input raises. The errors of libraries only where they were imported: nobody else pays for them."""
+    """The exceptions that damaged input raises. Only libraries that are already imported count, to avoid the cost of an import."""
     found: list[type[Exception]] = [OSError, ValueError, zlib.error, lzma.LZMAError]
     for name, error in (("zstandard", "ZstdError"), ("isal.igzip_lib", "IsalError")):
         module: Any = sys.modules.get(name)
@@ -154,14 +154,14 @@ def _damage() -> tuple[type[Exception], ...]:
 
 
 def discover(paths: Iterable[str | os.PathLike[str]], notes: list[str] | None = None) -> list[Input]:
-    """The inputs that ``paths`` stand for, each file once, in the order given.
+    """The inputs behind ``paths``, each file once, in the given order.
 
-    A path is a file, a glob, a folder (searched with its folders, hidden files and binary files left out) or ``-`` for
-    standard input, which is kept in a temporary file so that its lines can be quoted later. A folder without a log adds a line
-    to ``notes``, as long as another path has one.
+    A path is a file, a glob, a folder (searched recursively, without hidden and binary files) or ``-`` for standard
+    input, which is copied to a temporary file so that its lines can be quoted later. A folder without a log adds a line
+    to ``notes``, provided that another path has one.
 
     Raises:
-        InputError: a path does not exist or cannot be read, or there is nothing to read in any of them.
+        InputError: a path does not exist or cannot be read, or no path holds anything to read.
     """
     out: dict[str, Input] = {}
     empty: list[str] = []
@@ -204,7 +204,7 @@ def _walk(folder: str) -> Sequence[str]:
 
 
 def _inspect(path: str, named: bool = False) -> Input | None:
-    """Kind and size of a file; None for one that nobody named and that is no log by its first bytes."""
+    """Kind and size of a file; None if the file was not named explicitly and its first bytes show that it is not a log."""
     with _open(path) as raw:
         try:
             head = raw.read(_HEAD)
@@ -223,12 +223,12 @@ def _inspect(path: str, named: bool = False) -> Input | None:
     return Input(path, kind, size, sniff(head))
 
 
-# Standard input lives as long as the process: its lines are read again when they are quoted.
+# The copy of standard input lives as long as the process, because its lines are read again for quotes.
 _SPOOLS: list[BinaryIO] = []
 
 
 def _is_pipe(path: str) -> bool:
-    """Whether a path can be read only once: a named pipe, or what a shell puts for <(command)."""
+    """Whether a path can be read only once: a named pipe, or what a shell passes for <(command)."""
     try:
         mode = os.stat(path).st_mode
     except OSError:
@@ -248,7 +248,7 @@ def _spool(source: BinaryIO) -> Input:
 
 
 def display_name(path: str) -> str:
-    """How an input is called in reports."""
+    """The name of an input in reports."""
     return STDIN if path.startswith("/proc/self/fd/") else path
 
 

@@ -1,4 +1,4 @@
-"""Where record files lie, and which of them can go."""
+"""Find record files, and remove those that are no longer needed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _HOUR = 3600
 
 
 def default_directory(environ: Mapping[str, str] | None = None) -> str:
-    """Where processes of this user keep their records: PSM_RECORD_DIR, else a folder in the one for temporary files."""
+    """Where this user's processes keep their records: PSM_RECORD_DIR, or else a folder in the one for temporary files."""
     env = os.environ if environ is None else environ
     given = env.get("PSM_RECORD_DIR")
     if given:
@@ -29,7 +29,7 @@ def default_directory(environ: Mapping[str, str] | None = None) -> str:
 
 
 def record_names(folder: str) -> Sequence[str]:
-    """Paths of the record files of this user in a folder, by name.
+    """Paths of this user's record files in a folder, by name.
 
     Raises:
         OSError: the folder cannot be read.
@@ -49,11 +49,11 @@ def record_names(folder: str) -> Sequence[str]:
 
 
 def prune(folder: str, *, unknown: bool = False, dry_run: bool = False) -> list[RecordFile]:
-    """Remove the record files of processes that are gone; never one whose owner lives. Returns what was removed.
+    """Remove the record files of processes that are gone, never those of live processes. Returns the removed files.
 
     Args:
-        folder: where they lie.
-        unknown: also those of processes that cannot be seen from here (another host, boot or pid namespace).
+        folder: the folder of the records.
+        unknown: also remove records of processes that are not visible from here (another host, boot or pid namespace).
         dry_run: remove nothing.
 
     Raises:
@@ -79,7 +79,7 @@ def prune(folder: str, *, unknown: bool = False, dry_run: bool = False) -> list[
 
 
 def _prune_unfinished(folder: str, dry_run: bool) -> None:
-    # A record has a hidden name until its header is whole, which takes milliseconds: the maker of an old one died in them.
+    # A record has a hidden name for a few milliseconds, until its header is complete. An old one was left by a process that died.
     with os.scandir(folder) as entries:
         for entry in entries:
             if not _UNFINISHED.fullmatch(entry.name) or dry_run:

@@ -1,7 +1,8 @@
-"""Record files: what a process wrote down about itself, readable after its death.
+"""Record files: state and events that a process writes to a file, readable after its death.
 
-The layout is that of ``csrc/base/record_format.h`` (``docs/records.md`` explains it). A file may be damaged, cut or still be written to: it is
-copied by plain reads, every size and offset is checked against the file, and what is wrong becomes a note, never an exception.
+The layout is that of ``csrc/base/record_format.h`` (``docs/records.md`` explains it). A file may be damaged, truncated or
+still in use. It is copied by plain reads, and every size and offset is checked against the file. Damage becomes a note,
+never an exception.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ _CONTROL = struct.Struct("=QQQ")
 _CONTROL_SIZE = 64
 _CHUNK = 1 << 20
 
-# Type in a schema -> numpy's, and its size; a str has the size of its field.
+# Type in a schema -> numpy's type and its size; a str has the size of its field.
 _TYPES = {
     "u8": ("u1", 1),
     "u16": ("u2", 2),
@@ -72,7 +73,7 @@ _NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A field of a schema. ``type`` is the schema's word for it."""
+    """A field of a schema. ``type`` is the name of its type in the schema."""
 
     name: str
     type: str
@@ -91,7 +92,7 @@ class LineOf:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A whole record. ``time`` is in seconds of the epoch by the clock of its host; ``message`` names the line it stands for, None: no line."""
+    """A complete record. ``time`` is seconds since the epoch by its host's clock; ``message`` names the log line it stands for, if any."""
 
     section: str
     time: float
@@ -103,8 +104,8 @@ class Record:
 
 @dataclass(slots=True)
 class Section:
-    """Records of one schema. ``kind`` is ``ring`` (the last ones) or ``table`` (what exists). ``lost`` found no place, ``torn`` were being
-    written when the file was read or the process ended."""
+    """Records of one schema. ``kind`` is ``ring`` (the newest records) or ``table`` (current entries). ``lost`` counts records that
+    found no free slot, ``torn`` those that were being written when the file was read or the process ended."""
 
     name: str
     version: int
@@ -137,8 +138,8 @@ class Section:
 
 @dataclass(slots=True)
 class RecordFile:
-    """A record file and whose it is. ``owner`` is ``alive``, ``dead``, ``clean`` (it ended and closed its record) or ``unknown`` (it lived on
-    another host, in another boot or pid namespace). ``notes`` say what could not be read. ``rank`` -1: not known."""
+    """A record file and its owner. ``owner`` is ``alive``, ``dead``, ``clean`` (it exited and closed its record) or ``unknown`` (it ran on
+    another host, in another boot or pid namespace). ``notes`` list what could not be read. ``rank`` is -1 if unknown."""
 
     path: str
     size: int = 0
@@ -159,11 +160,11 @@ class RecordFile:
     notes: list[str] = field(default_factory=list)
 
     def time_of(self, clock_ns: int) -> float:
-        """Seconds of the epoch for a time of the owner's monotonic clock."""
+        """Convert a time of the owner's monotonic clock to seconds since the epoch."""
         return (self.wall_ns + (clock_ns - self.clock_ns)) / 1e9
 
     def order(self) -> list[tuple[int, int]]:
-        """All records as (section, row), by time; rings in the order of writing."""
+        """All records as (section, row), by time; rings in the order in which they were written."""
         if not self.sections:
             return []
         times = np.concatenate([s.rows["time_ns"] if len(s) else np.empty(0, "u8") for s in self.sections])
@@ -173,7 +174,7 @@ class RecordFile:
         return list(zip(which[at].tolist(), rows[at].tolist(), strict=True))
 
     def records(self) -> Iterator[Record]:
-        """All whole records, by time."""
+        """All complete records, by time."""
         for number, row in self.order():
             section = self.sections[number]
             head = section.rows[row]
@@ -188,8 +189,8 @@ class RecordFile:
             )
 
     def lines(self) -> Iterator[bytes]:
-        """The log lines that the records stand for, by time, with a first one that says whose they are and a last one that says how the
-        process ended, if it did."""
+        """The log lines that the records stand for, by time. A first line names the owner; a last line says how the process
+        ended, if it did."""
         if not self.valid:
             return
         begun = _stamp(self.wall_ns / 1e9)
@@ -226,7 +227,7 @@ class RecordFile:
 
 
 class RecordLines:
-    """The lines of a record file as a stream of bytes, as the readers of logs want it."""
+    """The lines of a record file as a byte stream, for the readers of logs."""
 
     def __init__(self, raw: BinaryIO, path: str) -> None:
         self.file = open_record(path, raw)
@@ -234,7 +235,7 @@ class RecordLines:
         self._ahead = b""
 
     def read1(self, size: int) -> bytes:
-        """Up to ``size`` bytes, empty at the end."""
+        """Up to ``size`` bytes; empty at the end."""
         parts, got = [self._ahead], len(self._ahead)
         while got < size and (line := next(self._lines, None)) is not None:
             parts.append(line)
@@ -244,7 +245,7 @@ class RecordLines:
         return data[:size]
 
     def close(self) -> None:
-        """Forget the rest."""
+        """Drop the rest."""
         self._lines.close()  # type: ignore[attr-defined]  # a generator
         self._ahead = b""
 
@@ -253,7 +254,7 @@ def _when(seconds: float) -> datetime:
     try:
         return datetime.fromtimestamp(seconds)
     except (OverflowError, ValueError, OSError):
-        return datetime(1970, 1, 1)  # a damaged time is no time
+        return datetime(1970, 1, 1)  # a damaged time
 
 
 def _stamp(seconds: float) -> str:
@@ -280,12 +281,12 @@ def _raw(section: Section, row: int) -> dict[str, int | float | bytes]:
 
 
 def open_record(path: str, raw: BinaryIO | None = None, only: Collection[str] | None = None) -> RecordFile:
-    """Read a record file. What is damaged is left out and noted.
+    """Read a record file. Damaged parts are skipped and noted.
 
     Args:
-        path: the file.
-        raw: the file, if it is open.
-        only: names of the sections to read. None: all.
+        path: path of the file.
+        raw: the file, if already open.
+        only: names of the sections to read; None reads all.
 
     Raises:
         OSError: the file cannot be opened.
@@ -300,7 +301,7 @@ def open_record(path: str, raw: BinaryIO | None = None, only: Collection[str] | 
 
 
 def _at(raw: BinaryIO, offset: int, n: int) -> bytes:
-    """n bytes at an offset; fewer where the file ends or cannot be read."""
+    """n bytes at an offset; fewer if the file ends or cannot be read."""
     parts = []
     try:
         raw.seek(offset)
@@ -378,7 +379,7 @@ def _section(found: RecordFile, raw: BinaryIO, number: int, entry: bytes, size: 
 
 
 def _load_section(raw: BinaryIO, entry: tuple[Any, ...], size: int) -> tuple[Section, str]:
-    """A section, and what is wrong with it. ValueError and the like: it cannot be read at all."""
+    """A section and its damage, if any. Raises ValueError or a similar error if it cannot be read at all."""
     ready, kind, name, version, record_size, slot_size, schema_size, schema_at, control_at, data_at, capacity = entry
     if ready != 1 or kind not in (_RING, _TABLE):
         raise ValueError("a damaged entry")
@@ -417,9 +418,9 @@ def _load_section(raw: BinaryIO, entry: tuple[Any, ...], size: int) -> tuple[Sec
 def _slots(
     raw: BinaryIO, kind: int, layout: np.dtype[Any], data_at: int, first: int, count: int, capacity: int
 ) -> tuple[npt.NDArray[Any], int, int]:
-    """The whole records of some slots, how many are torn, and how many have a sequence that does not belong there."""
+    """The complete records of some slots, the number of torn ones, and the number with a sequence number of another slot."""
     size = layout.itemsize
-    # A slot of which two copies are the same was not written to meanwhile.
+    # If two copies of a slot are equal, nobody wrote to it in between.
     copies = [_at(raw, data_at + first * size, count * size) for _ in range(2)]
     count = min(len(copy) for copy in copies) // size
     one, two = (np.frombuffer(copy, "u1", count=count * size).reshape(count, size) for copy in copies)
@@ -479,7 +480,7 @@ def _schema(text: bytes, record_size: int, slot_size: int) -> tuple[Section, np.
 
 
 def process_alive(pid: int, start_time: int) -> bool:
-    """Whether the process of that pid and start time (field 22 of its stat line; 0: any) lives. A zombie does not."""
+    """Whether the process with this pid and start time (field 22 of its stat line; 0: any) is alive. A zombie is not."""
     if pid <= 0:
         return False
     try:
@@ -492,7 +493,7 @@ def process_alive(pid: int, start_time: int) -> bool:
     try:
         os.kill(pid, 0)
     except OSError as error:
-        # Rather alive than lose its record.
+        # In doubt the process counts as alive, so that its record is not lost.
         return error.errno == errno.EPERM
     except OverflowError:
         return False
@@ -515,7 +516,7 @@ def _pid_ns() -> int:
 
 
 def _owner(found: RecordFile) -> str:
-    # A pid says nothing in another boot or pid namespace, and neither does its absence.
+    # A pid has no meaning in another boot or pid namespace, and neither has its absence.
     if not found.boot_id or found.boot_id != _boot_id() or found.pid_ns != _pid_ns() or not found.start_time:
         return "unknown"
     return "alive" if process_alive(found.pid, found.start_time) else "dead"

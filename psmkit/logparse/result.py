@@ -1,4 +1,4 @@
-"""The result of a scan, and the fetching of its lines."""
+"""The result of a scan, with access to its lines."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ _STATES = ("", "begun", "served", "received", "matched")
 
 @dataclass(slots=True)
 class ScanResult(ScanData):
-    """Everything a scan found, with the lines behind it. Close it, or use it as a context manager.
+    """Everything that a scan found, with access to its lines. Close it, or use it as a context manager.
 
-    ``foreign`` are inputs that are no logs. ``notes`` say what went wrong with an input on the way. ``catalogue`` is the
-    one it was scanned with.
+    ``foreign`` are inputs that are not logs. ``notes`` list problems with inputs. ``catalogue`` is the catalogue that the
+    scan used.
     """
 
     foreign: Sequence[ForeignInput] = ()
@@ -56,14 +56,14 @@ class ScanResult(ScanData):
     _lines: dict[tuple[int, int], str] = field(default_factory=dict)
 
     def text(self, ref: Ref) -> str:
-        """The line at ``ref`` as it stands in the file, undecodable bytes replaced, without its end."""
+        """The line at ``ref`` without its end; undecodable bytes are replaced."""
         known = self._lines.get((ref.file, ref.offset))
         if known is None:
             known = self._lines[(ref.file, ref.offset)] = self._read(ref)
         return known
 
     def prefetch(self, refs: Iterable[Ref]) -> None:
-        """Read many lines in the order of the files: much faster than one by one where an input is compressed."""
+        """Read many lines in file order: much faster than one by one if an input is compressed."""
         for ref in sorted(set(refs)):
             self.text(ref)
 
@@ -72,7 +72,7 @@ class ScanResult(ScanData):
         return Evidence(self.files[ref.file].path, ref.line, self.text(ref))
 
     def close(self) -> None:
-        """Close files that were opened to fetch lines."""
+        """Close the files that were opened to fetch lines."""
         for reader, _, _ in self._open.values():
             reader.close()
         self._open.clear()
@@ -89,7 +89,7 @@ class ScanResult(ScanData):
             with open(source.path, "rb") as file:
                 file.seek(ref.offset)
                 return _clean(file.readline(_LONGEST))
-        # Lines that are asked for together stand close together: what was read past the last one is kept.
+        # Lines that are requested together are close together, so the rest of a read is kept.
         reader, at, ahead = self._open.pop(ref.file, (None, 0, b""))
         if reader is None or at > ref.offset:
             if reader is not None:

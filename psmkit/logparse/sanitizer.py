@@ -1,4 +1,4 @@
-"""What the handle sanitizer left in the record files of processes, for programs that want more than its log lines."""
+"""Reports of the handle sanitizer in record files, for programs that need more than its log lines."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ __all__ = ["Report", "reports"]
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A report of the sanitizer as the record file of its process holds it.
+    """A report of the sanitizer, from the record file of its process.
 
-    ``kind`` is the last part of the message's name (``foreign``, ``out_of_bounds``), ``fields`` are those of the message, ``stacks`` has
-    the frames by ``used``, ``born`` and ``ended``.
+    ``kind`` is the last part of the message's name (``foreign``, ``out_of_bounds``). ``fields`` are the fields of the message.
+    ``stacks`` holds the frames under ``used``, ``born`` and ``ended``.
     """
 
     pid: int
@@ -28,7 +28,7 @@ class Report:
 
 
 def reports(records: str | os.PathLike[str]) -> list[Report]:
-    """The reports in the record files of a folder, by process and in their order."""
+    """The reports in the record files of a folder, by process and in the order of their files."""
     out: list[Report] = []
     for path in sorted(Path(records).glob("*.rec")):
         file = open_record(str(path))

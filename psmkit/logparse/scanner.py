@@ -1,4 +1,4 @@
-"""Feeding inputs to the native scanner: which files are one stream, in what order they are read."""
+"""Feed inputs to the native scanner, stream by stream and in order."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ Paths = Path | Iterable[Path]
 Progress = Callable[[int, int], None]
 
 _EMIT_ALL, _KEEP_CALLS = 1, 2
-_PIECE = 1 << 18  # bytes that are read at once: they are still in the processor's own cache when they are scanned
+_PIECE = 1 << 18  # bytes per read: small enough to be in the processor's cache when they are scanned
 
 
 def as_catalogue(catalogue: Catalogue | Sequence[Path] | None) -> Catalogue:
-    """psmkit's catalogue, with a user's files or replaced by a user's."""
+    """psmkit's catalogue, extended by a user's files or replaced by a user's catalogue."""
     return catalogue if isinstance(catalogue, Catalogue) else load(tuple(catalogue or ()))
 
 
 @dataclass
 class Feed:
-    """A scan in progress: inputs sorted out, the native scan, and what is read next."""
+    """A scan in progress: the sorted inputs, the native scan, and the read positions."""
 
     catalogue: Catalogue
     inputs: list[Input]
@@ -42,7 +42,7 @@ class Feed:
 
     @classmethod
     def start(cls, paths: Paths, catalogue: Catalogue, mode: int) -> Feed:
-        """Find the inputs of ``paths`` and make ready to read them."""
+        """Find the inputs of ``paths`` and prepare to read them."""
         notes: list[str] = []
         found = discover([paths] if isinstance(paths, str | os.PathLike) else paths, notes)
         logs = [i for i in found if i.foreign is None]
@@ -59,7 +59,7 @@ class Feed:
         return cls(catalogue, logs, foreign, arrangement, native, notes)
 
     def run(self, chunk: int, progress: Progress | None) -> Iterator[None]:
-        """Read everything: a chunk of each stream in turn, so that the ranks advance together. Yields after each chunk."""
+        """Read all inputs, one chunk of each stream in turn so that the ranks advance together. Yields after each chunk."""
         _allow_open_files(len(self.arrangement.streams))
         view = memoryview(bytearray(chunk))
         total, done = sum(i.size for i in self.inputs), 0
@@ -92,7 +92,7 @@ class Feed:
                     open_reader.close()
 
     def _feed(self, file: int, reader: Reader, view: memoryview) -> int:
-        """Read a chunk, in pieces unless it is decompressed; returns how many bytes there were, 0 at the end."""
+        """Read a chunk, in pieces unless it is decompressed; returns the number of bytes, 0 at the end."""
         at, fed, chunk = ffi.from_buffer(view), 0, len(view)
         most = _PIECE if self.inputs[file].kind == "log" else chunk
         while fed < chunk:
@@ -112,7 +112,7 @@ class Feed:
 
 
 def _allow_open_files(streams: int) -> None:
-    """Every stream stays open while it is read."""
+    """Raise the limit of open files: every stream stays open while it is read."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = streams + 128
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -131,15 +131,15 @@ def scan(
     """Read logs once.
 
     Args:
-        paths: a file, glob, folder or ``-`` for standard input, or several of them.
-        catalogue: TOML files with messages of your own, or a :class:`~psmkit.catalogue.Catalogue` to use instead of psmkit's.
-        keep_calls: keep every proxy call and fd exchange, not only those that are not complete.
-        progress: called with bytes read and bytes in all, now and then.
-        chunk: bytes to read of one stream before the next one has its turn.
+        paths: a file, glob, folder or ``-`` for standard input, or a sequence of them.
+        catalogue: TOML files with additional messages, or a :class:`~psmkit.catalogue.Catalogue` to use instead of psmkit's.
+        keep_calls: keep all proxy calls and fd exchanges, not only incomplete ones.
+        progress: called from time to time with the bytes read so far and the total.
+        chunk: bytes to read from a stream before the next stream's turn.
 
     Raises:
         InputError: a path does not exist or cannot be read.
-        CatalogueError: a TOML file of yours is wrong.
+        CatalogueError: a TOML file is invalid.
     """
     feed = Feed.start(paths, as_catalogue(catalogue), _KEEP_CALLS if keep_calls else 0)
     for _ in feed.run(chunk, progress):

@@ -1,4 +1,4 @@
-"""What a scan of logs yields: plain data between the native scanner and the analysis."""
+"""The results of a scan: plain data between the native scanner and the analysis."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Value = int | float | str
 @dataclass(frozen=True, slots=True, order=True)
 class Ref:
     """A line: index of its file in :attr:`ScanResult.files`, line number from 1, byte offset of its first byte, and
-    ``seq``, its place in the order of reading (comparable within one stream only)."""
+    ``seq``, its position in reading order (comparable within one stream only)."""
 
     file: int
     line: int
@@ -44,7 +44,7 @@ class Event:
 
     ``name`` is the catalogue message. ``proc`` and ``thread`` are indices into :attr:`ScanResult.processes` and
     :attr:`ScanResult.threads`, -1 for lines without a NCCL prefix. ``device`` is the printing thread's device, not the rank.
-    ``count`` and ``last`` tell of repetitions of a ``distinct`` message. ``where`` is the ``file.cc:123`` of a WARN line.
+    ``count`` and ``last`` describe the repetitions of a ``distinct`` message. ``where`` is the ``file.cc:123`` of a WARN line.
     ``tag`` is the recognised launcher prefix. ``time`` is the line's time stamp as printed.
     """
 
@@ -65,7 +65,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """An input file: ``path`` as reported, ``stream`` it belongs to, sizes in bytes and lines; ``complete_end`` is False when its last line has no end."""
+    """An input file: reported ``path``, ``stream``, sizes in bytes and lines. ``complete_end`` is False if its last line lacks an end of line."""
 
     path: str
     stream: int
@@ -76,7 +76,7 @@ class SourceFile:
 
 @dataclass(frozen=True, slots=True)
 class Thread:
-    """A thread of a process: its first and last line, and the name of the last matched message (None: unmatched)."""
+    """A thread of a process: its first and last line, and the name of its last matched message (None: unmatched)."""
 
     proc: int
     tid: int
@@ -88,7 +88,7 @@ class Thread:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process as the logs show it. ``births`` counts proc.birth lines; ``aliased`` is True when several processes seem to share this identity."""
+    """A process in the logs. ``births`` counts proc.birth lines; ``aliased`` is True if several processes seem to share this identity."""
 
     index: int
     stream: int
@@ -110,12 +110,12 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A proxy call that is not complete, or (when asked for) any call.
+    """A proxy call: an incomplete one, or any call if all are kept.
 
-    ``state``: "begun" (the service took it and its handler is not done), "served" (handler done, the caller has not read the answer),
-    "received" (the caller got an answer that no service is seen to send), "matched". ``service`` and ``caller`` are process indices,
+    ``state``: "begun" (the service accepted it, its handler is not done), "served" (handler done, the caller has not read the response),
+    "received" (the caller got a response, but no service line shows one), "matched". ``service`` and ``caller`` are process indices,
     ``stage`` the message name (Init, Setup, ...), ``generation`` counts the uses of this opId by this caller, from 1.
-    ``age`` is the number of lines that were read in the stream after its newest line.
+    ``age`` is the number of lines read in its stream after its newest line.
     """
 
     op: int
@@ -138,7 +138,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class ServiceTally:
-    """What one proxy service thread did, in figures that stay small: the connections of a log are too many to keep each.
+    """What one proxy service thread did, in summary: a log has too many connections to keep each of them.
 
     ``opened`` counts rpc.new_conn by (dir, transport, local rank), ``served`` counts rpc.served by type number.
     ``last_opened`` is the last rpc.new_conn with its fields in ``opened_as``, ``last_served`` the last rpc.served with its
@@ -182,8 +182,8 @@ class FdExchange:
 class CommInstance:
     """One rank's membership of a communicator: a comm pointer of a process, from its creation to its end.
 
-    ``group`` is an index into :attr:`ScanResult.groups` of the communicator it belongs to; ``commid`` None in old releases, then the
-    group rests on (nranks, order of creation) and ``guessed`` is True.
+    ``group`` is an index into :attr:`ScanResult.groups`. ``commid`` is None in old releases; the group then rests on
+    (nranks, order of creation) and ``guessed`` is True.
     """
 
     index: int
@@ -218,7 +218,7 @@ class SeqRank:
 
 @dataclass(frozen=True, slots=True)
 class SeqDivergence:
-    """The first place where two members of a group called different collectives. ``index`` counts from 0."""
+    """The first position at which two members of a group called different collectives. ``index`` counts from 0."""
 
     group: int
     index: int
@@ -229,7 +229,7 @@ class SeqDivergence:
 
 @dataclass(frozen=True, slots=True)
 class SeqGroup:
-    """A communicator's collectives: ``matched`` were called equally by all members."""
+    """A communicator's collectives; all members called ``matched`` of them equally."""
 
     group: int
     commid: int | None
@@ -241,9 +241,9 @@ class SeqGroup:
 
 @dataclass(frozen=True, slots=True)
 class PairQueue:
-    """Sends and recvs of one ordered pair of ranks that did not pair: ``sends``/``recvs`` are the unmatched ones in order.
+    """Sends and recvs of one ordered pair of ranks; ``sends``/``recvs`` are the unmatched ones in order.
 
-    ``mismatch`` is (send ref, recv ref, send bytes, recv bytes) of the first pair whose byte counts differ. ``matched`` counts pairs.
+    ``mismatch`` is (send ref, recv ref, send bytes, recv bytes) of the first pair with different byte counts. ``matched`` counts pairs.
     """
 
     group: int
@@ -259,7 +259,7 @@ class PairQueue:
 
 @dataclass(frozen=True, slots=True)
 class LedgerEntry:
-    """A resource that is not balanced at the end: opened ``opens`` times, closed ``closes``, imported ``imports``."""
+    """A resource that is unbalanced at the end: opened ``opens`` times, closed ``closes``, imported ``imports``."""
 
     ledger: str
     key: tuple[Value, ...]
@@ -275,7 +275,7 @@ class LedgerEntry:
 
 @dataclass(frozen=True, slots=True)
 class MessageCount:
-    """Sightings of a message by a process (-1: outside NCCL lines)."""
+    """How often a process printed a message (process -1: outside NCCL lines)."""
 
     name: str
     proc: int
@@ -286,7 +286,7 @@ class MessageCount:
 
 @dataclass(frozen=True, slots=True)
 class ShapeCount:
-    """An unmatched kind of NCCL line: digits and addresses replaced."""
+    """An unmatched kind of NCCL line, with digits and addresses replaced."""
 
     shape: str
     count: int
@@ -295,7 +295,7 @@ class ShapeCount:
 
 @dataclass(slots=True)
 class Totals:
-    """Counts over the whole scan. ``other`` lines are not NCCL's, ``torn`` end in the middle of a known message."""
+    """Counts over the whole scan. ``other`` lines are not NCCL's; ``torn`` lines end in the middle of a known message."""
 
     lines: int = 0
     bytes: int = 0
@@ -315,7 +315,7 @@ class Totals:
 
 @dataclass(slots=True)
 class ScanData:
-    """Everything a scan found; :class:`psmkit.logparse.ScanResult` adds the fetching of lines."""
+    """Everything that a scan found; :class:`psmkit.logparse.ScanResult` adds access to the lines."""
 
     files: Sequence[SourceFile]
     processes: Sequence[Process]

@@ -1,7 +1,7 @@
 """Findings, evidence and verdicts: the plain data that every part of psmkit may import.
 
-Nothing here reads a file or decides anything. Logs, records, the sanitizer, the plan checker, the plugin driver and
-the audits all report through :class:`Finding`; :mod:`psmkit.report` turns a :class:`Report` into text, JSON and the rest.
+Nothing here reads a file or judges anything. Logs, records, the sanitizer, the plan checker, the plugin driver and
+the audits all report through :class:`Finding`; :mod:`psmkit.report` renders a :class:`Report` as text, JSON and other formats.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The errors that psmkit raises on purpose. The command line turns each into one line and exit status 2."""
+"""Exceptions for expected errors. The command line prints each as one line and exits with status 2."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ __all__ = ["CatalogueError", "InputError", "NothingToAnalyse", "PsmkitError"]
 
 
 class PsmkitError(Exception):
-    """Base of all errors that psmkit raises on purpose. ``str()`` of it is one line for the user."""
+    """Base of psmkit's expected errors. ``str()`` of it is one line for the user."""
 
 
 class InputError(PsmkitError):
-    """An input cannot be read: no such file, no permission, damaged compression.
+    """An input cannot be read: missing file, no permission, damaged compression.
 
     Attributes:
         path: the input as the user named it.
-        reason: what went wrong with it.
+        reason: what failed.
     """
 
     def __init__(self, path: str, reason: str) -> None:
@@ -24,15 +24,15 @@ class InputError(PsmkitError):
 
 
 class NothingToAnalyse(PsmkitError):  # noqa: N818 - the name says what is wrong
-    """The inputs were read and hold nothing that psmkit knows how to judge."""
+    """The inputs are readable but hold nothing that psmkit can judge."""
 
 
 class CatalogueError(PsmkitError):
-    """A catalogue file is not valid: its syntax, a pattern, a field, a sample.
+    """A catalogue file is invalid: its syntax, a pattern, a field, a sample.
 
     Attributes:
-        file: the catalogue file, None for one that has no name.
-        entry: the name of the message that is wrong, None when the file itself is.
+        file: the catalogue file, None if it has no name.
+        entry: the name of the invalid message, None if the file itself is invalid.
     """
 
     def __init__(self, message: str, *, file: str | None = None, entry: str | None = None) -> None:

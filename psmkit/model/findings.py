@@ -1,4 +1,4 @@
-"""One kind of finding for every source of evidence."""
+"""The kind of finding that all sources of evidence share."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class Severity(StrEnum):
-    """How much a finding matters to the person who reads it."""
+    """The severity of a finding for its reader."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -23,7 +23,7 @@ class Severity(StrEnum):
 class Evidence:
     """One line that proves something.
 
-    ``line`` counts from 1; ``text`` is the line as it stands in the file, undecodable bytes replaced, without its end.
+    ``line`` counts from 1; ``text`` is the line in the file without its end, with undecodable bytes replaced.
     """
 
     file: str
@@ -36,12 +36,12 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was found, with the lines that prove it.
+    """One finding, with the lines that prove it.
 
     ``code`` is a key of :data:`psmkit.model.CODES`. ``run`` is an index into :attr:`Report.runs`. ``comm`` is the
-    communicator's name as reported in :attr:`Report.communicators`. ``ranks`` are ranks of ``comm`` where it is known,
-    global ranks otherwise. ``processes`` are ``host:pid`` texts. ``confidence`` is 0..1. ``stage`` is the protocol stage
-    that was reached. ``culprits`` are those among ``ranks`` that caused it, the rest are victims.
+    communicator's name as in :attr:`Report.communicators`. ``ranks`` are ranks of ``comm`` if it is known,
+    else global ranks. ``processes`` are ``host:pid`` texts. ``confidence`` is 0..1. ``stage`` is the protocol stage
+    that was reached. ``culprits`` are those among ``ranks`` that caused it; the others are victims.
     """
 
     code: str

@@ -1,4 +1,4 @@
-"""What is known of a finding code, in one place."""
+"""The properties of finding codes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Code", "Effect", "Family"]
 
 
 class Effect(StrEnum):
-    """What an error of a code does to the verdict of its run. ``LEAKS`` takes a warning, where the run came to its end."""
+    """How an error of a code affects the verdict of its run. For ``LEAKS`` a warning is enough, if the run ended."""
 
     FAILS = "fails"
     HANGS = "hangs"
@@ -40,26 +40,26 @@ class Family(Enum):
 
     @property
     def title(self) -> str:
-        """What a page calls it."""
+        """The title of the family."""
         return str(self.value[1])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Code:
-    """A kind of finding: its title, usual severity, what it means and what to do next; and how the analysis treats it.
+    """A kind of finding: title, usual severity, meaning and next step, and its treatment by the analysis.
 
     Attributes:
-        effect: what an error of this code does to the verdict.
-        precedence: of hangs that are about equally sure the verdict rests on the one of highest precedence: the code that names
-            the exchange says more than the one that names only the rank.
-        look_first: whether an inconclusive verdict names a warning of this code; None: where an error would fail or hang the run.
-        reported_by_watchdog: a watchdog reports it: that something hangs, and not what.
-        caused_by_watchdog: a watchdog or a launcher may bring this death about, so it can follow from a hang.
-        names_origin: the first line of a chain of errors gives the whole chain this code. Lines of the other codes have
-            rules of their own; a chain that begins with one is PSM401.
+        effect: how an error of this code affects the verdict.
+        precedence: among hangs of about equal confidence, the verdict rests on the one with the highest precedence: a code that names
+        the exchange says more than one that names only the rank.
+        look_first: whether an inconclusive verdict names a warning of this code; None: if an error would fail or hang the run.
+        reported_by_watchdog: a watchdog reports it: it shows that something hangs, but not what.
+        caused_by_watchdog: a watchdog or a launcher can cause this death, so it can follow from a hang.
+        names_origin: the first line of a chain of errors gives the whole chain this code. Other codes have
+        rules of their own; a chain that starts with one of those is PSM401.
         loses_peer: a process could not reach a peer, or lost it.
-        outlasts_end: an orderly end of the run does not refute it: the run ended, and its data is wrong.
-        survived: whether an error line of this code is worth a finding where the job survived it.
+        outlasts_end: an orderly end of the run does not refute it: the run ended, but its data is wrong.
+        survived: whether an error line of this code is worth a finding if the job survived it.
     """
 
     code: str

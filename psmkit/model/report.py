@@ -1,4 +1,4 @@
-"""What an analysis says: verdicts, tables of ranks, coverage. The JSON report is these classes, field by field."""
+"""The result of an analysis: verdicts, tables of ranks, coverage. The JSON report mirrors these classes field by field."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from psmkit.model.findings import Finding
 
 
 class Verdict(StrEnum):
-    """What became of a run. The worst comes first: the verdict of a report is the worst of its runs."""
+    """The outcome of a run, worst first. The verdict of a report is the worst of its runs."""
 
     FAILED = "failed"
     HUNG = "hung"
@@ -25,7 +25,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Culprit:
-    """Who is to blame. Unknown parts are None."""
+    """The rank or process to blame. Unknown parts are None."""
 
     run: int
     why: str
@@ -62,7 +62,7 @@ class Matching:
 
 @dataclass(frozen=True, slots=True)
 class Communicator:
-    """A communicator of a run. ``name`` is its commId in hex, or ``comm#N`` where the log has none."""
+    """A communicator of a run. ``name`` is its commId in hex, or ``comm#N`` if the log has none."""
 
     run: int
     name: str
@@ -76,7 +76,7 @@ class Communicator:
 
 @dataclass(frozen=True, slots=True)
 class RankRow:
-    """One rank's line in the table of ranks; ``stage`` is how far it came, ``last`` its last line as ``file:line``."""
+    """One row in the table of ranks; ``stage`` is its progress, ``last`` its last line as ``file:line``."""
 
     run: int
     rank: int | None
@@ -92,7 +92,7 @@ class RankRow:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A kind of line that no catalogue entry matches: digits and addresses replaced, how often, where first."""
+    """A kind of line that no catalogue entry matches, with digits and addresses replaced: how often, and where first."""
 
     shape: str
     count: int
@@ -102,7 +102,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """What was read and what was not there. ``rerun_with`` is the environment that would show what is missing."""
+    """What was read and what is missing. ``rerun_with`` is the environment that would show what is missing."""
 
     files: int = 0
     bytes: int = 0
@@ -120,7 +120,7 @@ class Coverage:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run of a job, and what became of it."""
+    """One run of a job, with its outcome."""
 
     index: int
     verdict: Verdict

@@ -1,6 +1,6 @@
-"""Plans: how tasks are cut into kernel plans, launched and reclaimed, simulated by libpsm. No rule is here: they are in C.
+"""Plans: how tasks are scheduled into kernel plans, launched and reclaimed, as simulated by libpsm. The rules are in C.
 
-docs/plan.md tells it.
+See docs/plan.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Groups of collectives, sends and recvs as plans, over CUDA streams and the proxies of real ranks.
+"""Run groups of collectives, sends and recvs as plans, over CUDA streams and the proxies of real ranks.
 
-The schedulers, launch and reclaim are libpsm's; kernels are host functions, and collectives are rings over memory that the host
-can reach. docs/plan.md tells what happens to a plan.
+The schedulers, launch and reclaim are libpsm's. Kernels are host functions, and collectives are rings over memory that the host
+can access. docs/plan.md describes the life of a plan.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from psmkit.transport.types import ConnectInfo, PeerInfo
 
 __all__ = ["Communicator", "Counters", "Group"]
 
-#: Gives other ranks bytes, by rank, and gets what they have for this one: ``Rank.exchange`` of psmkit.testing, for example.
+#: Sends bytes to other ranks, by rank, and returns theirs for this rank: ``Rank.exchange`` of psmkit.testing, for example.
 Exchange = Callable[[Mapping[int, bytes]], Mapping[int, bytes]]
 
 _SIZES = (1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1)  # of DataType
@@ -42,22 +42,22 @@ _LEAST_PAUSE, _MOST_PAUSE = 20e-6, 2e-3
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """What a communicator has counted, and what its pools hold.
+    """Counters of a communicator, and the contents of its pools.
 
     Args:
-        plans: made so far.
-        ops: made so far, for the proxy.
-        tasks: enqueued so far.
-        plans_live: that are not reclaimed.
-        ops_live: of those.
-        tasks_live: of those, and of a group that has not ended.
-        plans_pool: objects that the pool holds, in use and free.
+        plans: plans made so far.
+        ops: proxy ops made so far.
+        tasks: tasks enqueued so far.
+        plans_live: plans that are not reclaimed.
+        ops_live: ops of those plans.
+        tasks_live: tasks of those plans, and of an open group.
+        plans_pool: plan objects in the pool, in use and free.
         ops_pool: likewise.
         tasks_pool: likewise.
-        scoped_bytes: of the memory stack of a group.
-        permanent_bytes: of the memory stack of the pools.
+        scoped_bytes: bytes of the memory stack of a group.
+        permanent_bytes: bytes of the memory stack of the pools.
         persistent_refs: plans that graphs hold.
-        callbacks_queued: so far, for the main thread.
+        callbacks_queued: callbacks queued so far for the main thread.
     """
 
     plans: int
@@ -81,11 +81,11 @@ def _camel(name: str) -> str:
 
 
 class Group:
-    """Tasks that are launched together, when its ``with`` block ends; :meth:`Communicator.group` makes it.
+    """Tasks that are launched together at the end of its ``with`` block; :meth:`Communicator.group` creates it.
 
-    Buffers are numpy arrays and what else has Python's buffer protocol, CUDA arrays, ``Memory`` and ``Raw``. Those of sends and
-    recvs may be device memory, those of collectives are the host's. They have to stay as they are until the group has ended: the
-    communicator keeps them.
+    Buffers are numpy arrays and other objects with Python's buffer protocol, CUDA arrays, ``Memory`` and ``Raw``. Sends and
+    recvs accept device memory; collectives need host memory. The communicator keeps the buffers alive, and the caller must not
+    change them until the group has ended.
     """
 
     def __init__(self, ranks: int, stream: int) -> None:
@@ -94,18 +94,18 @@ class Group:
         self._kept: list[Any] = []
 
     def send(self, buffer: Buffer, peer: int, *, stream: int | None = None) -> None:
-        """Send a buffer. The receiver names the same size.
+        """Send a buffer. The receiver passes the same size.
 
         Args:
-            buffer: what is sent.
-            peer: to whom; the rank itself: then it receives as much in the same group.
-            stream: another one than the group's: both wait for each other around the group.
+            buffer: the data to send.
+            peer: the receiver; if it is this rank, the same group must receive as much.
+            stream: a stream other than the group's; the two synchronise with each other around the group.
         """
         place, size = self._place(buffer, writable=False)
         self._add(Func.SEND, place, ffi.NULL, size, DataType.UINT8, peer=peer, stream=stream)
 
     def recv(self, buffer: Buffer, peer: int, *, stream: int | None = None) -> None:
-        """Receive into a buffer; as ``send``."""
+        """Receive into a buffer; parameters as for ``send``."""
         place, size = self._place(buffer, writable=True)
         self._add(Func.RECV, ffi.NULL, place, size, DataType.UINT8, peer=peer, stream=stream)
 
@@ -117,10 +117,10 @@ class Group:
 
         Args:
             source: this rank's elements.
-            target: for the result, as many; None: in place.
-            op: how.
-            datatype: of the elements; None: that of ``source``.
-            stream: as ``send``.
+            target: for the result, of the same size; None: in place.
+            op: the reduction.
+            datatype: type of the elements; None: that of ``source``.
+            stream: as for ``send``.
         """
         kind = _type_of(source, datatype)
         begin, size = self._place(source, writable=target is None)
@@ -132,7 +132,7 @@ class Group:
         self, source: Buffer, target: Buffer | None, root: int, op: RedOp = RedOp.SUM, *,
         datatype: DataType | None = None, stream: int | None = None,
     ) -> None:  # fmt: skip
-        """As ``all_reduce``; only the root gets the result, and others give None for ``target``."""
+        """As ``all_reduce``, but only the root gets the result; other ranks pass None for ``target``."""
         kind = _type_of(source, datatype)
         begin, size = self._place(source, writable=False)
         into, room = (ffi.NULL, size) if target is None else self._place(target, writable=True)
@@ -148,9 +148,9 @@ class Group:
         Args:
             source: a block for each rank.
             target: for this rank's block.
-            op: how.
-            datatype: of the elements; None: that of ``source``.
-            stream: as ``send``.
+            op: the reduction.
+            datatype: type of the elements; None: that of ``source``.
+            stream: as for ``send``.
         """
         kind = _type_of(source, datatype)
         begin, size = self._place(source, writable=False)
@@ -159,12 +159,12 @@ class Group:
         self._add(Func.REDUCESCATTER, begin, into, _count(room, kind), kind, op=op, stream=stream)
 
     def all_gather(self, source: Buffer, target: Buffer, *, stream: int | None = None) -> None:
-        """Give every rank the blocks of all.
+        """Gather the blocks of all ranks on every rank.
 
         Args:
             source: this rank's block.
             target: for the blocks, by rank.
-            stream: as ``send``.
+            stream: as for ``send``.
         """
         begin, size = self._place(source, writable=False)
         into, room = self._place(target, writable=True)
@@ -172,7 +172,7 @@ class Group:
         self._add(Func.ALLGATHER, begin, into, size, DataType.UINT8, stream=stream)
 
     def broadcast(self, buffer: Buffer, root: int, *, stream: int | None = None) -> None:
-        """Give every rank the root's buffer, in its own."""
+        """Copy the root's buffer into every rank's buffer."""
         place, size = self._place(buffer, writable=True)
         self._add(Func.BROADCAST, place, place, size, DataType.UINT8, peer=root, stream=stream)
 
@@ -183,18 +183,18 @@ class Group:
 
     def _same(self, size: int, room: int, name: str) -> None:
         if size != room:
-            raise ValueError(f"{name}: {size} bytes and {room} do not go together with {self._ranks} ranks")
+            raise ValueError(f"{name}: sizes {size} and {room} do not match for {self._ranks} ranks")
 
     def _add(
         self, func: Func, source: Any, target: Any, count: int, kind: DataType, *,
         op: RedOp = RedOp.SUM, peer: int = 0, stream: int | None = None,
     ) -> None:  # fmt: skip
         if not 0 <= peer < self._ranks:
-            raise ValueError(f"rank {peer} of {self._ranks}")
+            raise ValueError(f"bad rank {peer}, expected 0 to {self._ranks - 1}")
         if func.reduces and (op is RedOp.AVG or kind not in _REDUCED):
             raise UnsupportedError(
-                f"{func.label} of {kind.label} by {op.label}: rings on the host know sum, product, maximum and minimum of integers, "
-                "float32 and float64",
+                f"{func.label} of {kind.label} by {op.label} is not supported; rings on the host reduce integers, "
+                "float32 and float64 by sum, product, maximum and minimum",
                 stage="plan",
             )
         task = ffi.new("struct psmPlanTask *")
@@ -204,20 +204,20 @@ class Group:
 
 
 class Communicator:
-    """All ranks' plans, as one of them sees it: what connects them, and the groups that are launched over it.
+    """All ranks' plans from the view of one rank: the connections between them, and the groups that are launched over them.
 
-    Made by all ranks at once, of the same configuration; used by one thread. It is closed by ``close``, at the end of ``with``, or
-    with its proxy. While graphs hold its plans, closing it waits for them to be destroyed.
+    All ranks create it together, with the same configuration, and one thread uses it. It is closed by ``close``, at the end of ``with``, or
+    with its proxy. While graphs hold its plans, closing waits until they are destroyed.
 
     Args:
-        proxy: of this rank, which knows all addresses and has the p2p transport.
-        peers: what all ranks published, by rank.
-        exchange: hands connect infos to the other ranks.
-        config: which scheduler cuts plans, how many channels, and so on; the same on all ranks. None: that of ``Config``.
+        proxy: this rank's proxy, which knows all addresses and has the p2p transport.
+        peers: the infos that all ranks published, by rank.
+        exchange: passes connect infos to the other ranks.
+        config: scheduler, number of channels, and so on; the same on all ranks. None: the defaults of ``Config``.
 
     Raises:
-        InvalidError: it cannot be: too few infos, values that are no powers of two.
-        NotFoundError: there is no such variant.
+        InvalidError: bad arguments, such as too few infos or values that are not powers of two.
+        NotFoundError: the variant does not exist.
         PsmError: the ranks could not be connected.
     """
 
@@ -249,7 +249,7 @@ class Communicator:
     # ---- life ----
 
     def _keys(self) -> Iterator[tuple[int, int, int, int]]:
-        """Peer, send, index, channel of all ends of this rank."""
+        """Peer, send, index, channel of all ends on this rank."""
         for channel in range(self.config.channels if self.ranks > 1 else 0):
             yield (self.rank + 1) % self.ranks, 1, _RING, channel
             yield (self.rank - 1) % self.ranks, 0, _RING, channel
@@ -271,7 +271,7 @@ class Communicator:
             parts[peer] = parts.get(peer, b"") + end.info.pack()
         got = exchange(parts)
         for peer in parts:
-            # In the order in which the peer has them: what this rank sends it receives.
+            # In the peer's order: what this rank sends, the peer receives.
             theirs = sorted((1 - send, index, channel) for other, send, index, channel in ends if other == peer)
             data = got.get(peer, b"")
             size = len(data) // len(theirs)
@@ -319,10 +319,10 @@ class Communicator:
         self._ends.clear()
 
     def close(self) -> None:
-        """Wait for all that was launched, or for the abort, and free it; again: nothing.
+        """Wait for all launched work, or for the abort, and free everything. Idempotent.
 
         Raises:
-            PsmError: what was freed made trouble.
+            PsmError: cleanup failed.
         """
         self.proxy.release(self)
         if self._comm is not None and not self.proxy.closed:
@@ -351,16 +351,16 @@ class Communicator:
 
     @contextmanager
     def group(self, stream: int = 0) -> Iterator[Group]:
-        """Collect tasks, and launch them at the end of the block; after an exception none is launched.
+        """Collect tasks, and launch them at the end of the block; an exception launches none.
 
-        All ranks give the same collectives in the same order. A group on a stream that is being captured into a graph becomes a
-        part of it, and runs each time when that is launched.
+        All ranks pass the same collectives in the same order. A group on a stream that is being captured becomes part of the graph,
+        and runs each time the graph is launched.
 
         Args:
             stream: a CUDA stream of the rank's device, as a number (``torch.cuda.Stream.cuda_stream``); 0: the legacy one.
 
         Raises:
-            PsmError: nothing was launched, or what was is ended by an abort.
+            PsmError: nothing was launched, or an abort ends what was.
         """
         comm = self._alive()
         group = Group(self.ranks, stream)
@@ -377,7 +377,7 @@ class Communicator:
             check(lib.psmPlanGroupEnd(ffi.new("psmPlanComm *[]", [comm]), 1))
 
     def poll(self) -> int:
-        """Run the callbacks that other threads have queued, without waiting; how many."""
+        """Run the callbacks that other threads have queued, without waiting; returns their number."""
         ran = ffi.new("uint64_t *")
         with self.proxy.use() as state:
             on_device(state)
@@ -385,14 +385,14 @@ class Communicator:
         return int(ran[0])
 
     def wait(self, timeout: float | None = None) -> None:
-        """Wait until all groups have ended, but for those in graphs; their data is there then.
+        """Wait until all groups have ended, except those in graphs; their data is then complete.
 
         Args:
-            timeout: seconds; None: no limit, for a peer may rightly come late. Groups go on after it.
+            timeout: seconds; None: no limit, because a peer may legitimately be late. Groups continue after a timeout.
 
         Raises:
-            WaitTimeoutError: it has passed.
-            PsmError: an operation failed, here or on another rank: the reason; or it was aborted.
+            WaitTimeoutError: the timeout has passed.
+            PsmError: an operation failed, here or on another rank, or was aborted.
         """
         end = None if timeout is None else time.monotonic() + timeout
         pause = _LEAST_PAUSE
@@ -405,7 +405,7 @@ class Communicator:
             if end is not None and time.monotonic() >= end:
                 raise WaitTimeoutError(
                     f"the groups have not ended in {timeout:g} s: {counters.plans_live - counters.persistent_refs} plans are "
-                    "open; look what their peers do",
+                    "open; check their peers",
                     rank=self.rank,
                     stage="plan",
                 )
@@ -422,19 +422,19 @@ class Communicator:
     # ---- trouble ----
 
     def abort(self, reason: str = "") -> None:
-        """End all that runs, on all ranks. Any thread."""
+        """End everything that runs, on all ranks. Callable from any thread."""
         self.proxy.abort(reason)
         lib.psmPlanAbort(self._alive())
 
     @property
     def aborted(self) -> bool:
-        """It was, here or by another rank."""
+        """Whether it was aborted, here or by another rank."""
         return bool(lib.psmPlanAborted(self._alive())) or self.proxy.aborted
 
-    # ---- what happened ----
+    # ---- trace and counters ----
 
     def counters(self) -> Counters:
-        """What it has counted; also when it is closed, as ``trace`` and ``breaches``."""
+        """The counters. Available after close, as are ``trace`` and ``breaches``."""
         if self._comm is None and self._last is not None:
             return self._last[0]
         record = ffi.new("struct psmPlanCounters *")
@@ -454,7 +454,7 @@ class Communicator:
         )
 
     def breaches(self) -> tuple[Breach, ...]:
-        """The rules that were broken so far, the first first; when it is closed, those that show only then, too."""
+        """The rules broken so far, in order; after close also those that only show at the end."""
         if self._comm is None and self._last is not None:
             return self._last[2]
         rows = ffi.new("struct psmPlanBreach[]", _MOST_BREACHES)
@@ -472,11 +472,11 @@ def _type_of(buffer: Buffer, given: DataType | None) -> DataType:
         return DataType.UINT8
     text = memoryview(buffer).format.lstrip("@=<")
     if text not in _FORMATS:
-        raise TypeError(f"elements of format {text!r}: give datatype")
+        raise TypeError(f"bad element format {text!r}: pass datatype")
     return _FORMATS[text]
 
 
 def _count(size: int, kind: DataType) -> int:
     if size % _SIZES[kind]:
-        raise ValueError(f"{size} bytes are no whole elements of {kind.label}")
+        raise ValueError(f"{size} bytes are not a multiple of the size of {kind.label}")
     return size // _SIZES[kind]

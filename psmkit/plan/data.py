@@ -1,4 +1,4 @@
-"""A simulation as plain data: the JSON of ``psmkit plan simulate``, schema ``psmkit.plan/1``."""
+"""Simulations as plain data: the JSON of ``psmkit plan simulate``, schema ``psmkit.plan/1``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SCHEMA = "psmkit.plan/1"
 
 
 def simulation_dict(simulation: Simulation) -> dict[str, Any]:
-    """All of it; what is not there is None."""
+    """The whole simulation; absent values are None."""
     config = simulation.config
     values = {f.name: getattr(config, f.name) for f in fields(config)} | {"scheduler": config.scheduler.label}
     differing = view.divergence(simulation)
@@ -38,7 +38,7 @@ def simulation_dict(simulation: Simulation) -> dict[str, Any]:
 
 
 def breach_dict(breach: Breach) -> dict[str, Any]:
-    """A breach; ``plan`` None: none is meant."""
+    """A breach; ``plan`` is None if it concerns no single plan."""
     return {
         "rule": breach.rule,
         "rank": breach.rank,

@@ -1,4 +1,4 @@
-"""A simulation as one HTML file that needs no other: plans side by side, a picture, what became of the plans, rules, trace."""
+"""A simulation as one self-contained HTML file: plans side by side, a picture, the end of the plans, rules, trace."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from psmkit.report.escape import html_text
 
 __all__ = ["render"]
 
-_TRACE = 2000  # events of the rank that is shown
+_TRACE = 2000  # events of the shown rank
 _STEPS = 500
 _PLANS = 300
 
@@ -29,12 +29,12 @@ details>summary{cursor:pointer;color:#335}
 
 
 def render(simulation: Simulation, rules: Mapping[str, Rule], *, rank: int | None = None) -> str:
-    """The page. All text in it is escaped, and it loads nothing.
+    """The page. All its text is escaped, and it loads nothing.
 
     Args:
-        simulation: what was done.
-        rules: by name.
-        rank: whose plans are followed to their end; None: the one to look at first.
+        simulation: the simulation.
+        rules: the rules by name.
+        rank: the rank whose plans are followed to their end; None: the one to look at first.
     """
     shown = view.focus(simulation) if rank is None else rank
     bad = bool(simulation.breaches or simulation.stuck)
@@ -91,7 +91,7 @@ def _plans(simulation: Simulation) -> str:
 
 
 def _around(plans: Sequence[int], wanted: int) -> Sequence[int]:
-    """Of many plans those around the one that is to be seen."""
+    """Of many plans, those around the one of interest."""
     at = plans.index(wanted) if wanted in plans else 0
     first = max(0, min(at - _PLANS // 2, len(plans) - _PLANS))
     return plans[first : first + _PLANS]
@@ -124,7 +124,7 @@ def _stuck(simulation: Simulation) -> Iterable[str]:
 def _breaches(simulation: Simulation, rules: Mapping[str, Rule]) -> Iterable[str]:
     if not simulation.breaches:
         return
-    yield "<h2>Rules that are broken</h2>"
+    yield "<h2>Broken rules</h2>"
     rows = []
     for name, found in view.by_rule(simulation).items():
         text = rules[name].text if name in rules else ""

@@ -1,7 +1,7 @@
-"""The reclaim protocol as a Promela model: verified by spin in every order, and traces of libpsm held against it.
+"""The reclaim protocol as a Promela model: spin verifies it in every order, and traces of libpsm are checked against it.
 
-The model lies in csrc/psm/plan/model; docs/plan_model.md tells it. spin and a C compiler are needed: spin makes a verifier
-of the model, the compiler a program of the verifier, which is kept in the user's cache.
+The model is in csrc/psm/plan/model; docs/plan_model.md describes it. It needs spin and a C compiler: spin generates a verifier
+from the model, and the compiled verifier is cached in the user's cache folder.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ __all__ = [
 _ANY = -9  # as in reclaim.pml
 _THREADS = ("init", "main", "proxy", "host stream", "launch stream", "destructor", "abort", "nobody")
 _ENQUEUERS = {1: "hostStreamPlanTask", 2: "LaunchKernelAfter", 3: "the graph's destructor", 4: "its cancelling"}
-#: Plans of a trace that drives the model, at most: what a byte of the model counts.
+#: The most plans of a trace that drives the model, which counts them in a byte.
 MOST_PLANS = 120
-#: Likewise graphs.
+#: The most graphs, for the same reason.
 MOST_GRAPHS = 15
 
 
@@ -48,9 +48,9 @@ class ModelVariant:
     """A variant of the model.
 
     Attributes:
-        name: as libpsm's, where it has the same.
-        rule: that it breaks; empty for the right one.
-        summary: what is done.
+        name: name of the variant, shared with libpsm's if it has the same.
+        rule: the rule that it breaks; empty for the right one.
+        summary: what it does.
     """
 
     name: str
@@ -61,15 +61,15 @@ class ModelVariant:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The bounds within which everything is looked at.
+    """The bounds of a verification.
 
     Attributes:
-        plans: of the communicator, in as many groups as there may be.
-        replays: of the graph.
-        failures: prepares that fail.
-        abort: there is a run for each moment of an abort.
-        blocking: CUDA_LAUNCH_BLOCKING: host tasks go over the host stream.
-        kinds: of plans, bits: 1 kernel, 2 kernel and a network op, 4 p2p without a kernel, 8 both, 16 copies to itself.
+        plans: plans of the communicator, in any number of groups.
+        replays: launches of the graph.
+        failures: number of failing prepares.
+        abort: an abort may happen at any moment.
+        blocking: CUDA_LAUNCH_BLOCKING: host tasks run on the host stream.
+        kinds: bits of the kinds of plans: 1 kernel, 2 kernel and a network op, 4 p2p without a kernel, 8 both, 16 copies to itself.
     """
 
     plans: int
@@ -88,7 +88,7 @@ class Scope:
         return ", ".join(words)
 
     def setting(self, variant: int) -> str:
-        """As run.h reads it."""
+        """The scope in the form of run.h."""
         numbers = (variant, self.plans, self.replays, self.failures, self.abort, self.blocking, self.kinds)
         return " ".join(str(int(number)) for number in numbers)
 
@@ -98,10 +98,10 @@ class ModelStep:
     """An event of a counterexample, with the names and numbers of psm_plan_events.h.
 
     Attributes:
-        thread: who did it: main, proxy, host stream, launch stream, destructor, abort.
-        what: ``RECLAIM``.
-        plan: 0: none.
-        a, b, c: as the event has them; None: the model does not speak of it.
+        thread: the thread: main, proxy, host stream, launch stream, destructor, abort.
+        what: the event, such as ``RECLAIM``.
+        plan: the plan; 0: none.
+        a, b, c: the event's values; None: not part of the model.
     """
 
     thread: str
@@ -119,14 +119,14 @@ class ModelStep:
 
 @dataclass(frozen=True, slots=True)
 class ModelResult:
-    """What spin found for a variant within a scope.
+    """The result of spin for a variant within a scope.
 
     Attributes:
-        rule: that breaks, ``stuck`` for a hang; empty: none.
-        plan: that it breaks for; 0: none.
-        states: that were looked at.
-        complete: all of them were; a counterexample ends the search.
-        steps: the counterexample, in order.
+        rule: the broken rule, ``stuck`` for a hang; empty: none.
+        plan: the plan of the breach; 0: none.
+        states: number of states explored.
+        complete: whether all states were explored; a counterexample ends the search.
+        steps: the steps of the counterexample, in order.
     """
 
     variant: str
@@ -142,7 +142,7 @@ class ModelResult:
 
 
 class TraceEvent(Protocol):
-    """An event of a communicator's trace: of psmPlanEvent, :class:`psmkit.plan.Event`."""
+    """An event of a communicator's trace: psmPlanEvent, :class:`psmkit.plan.Event`."""
 
     @property
     def what(self) -> int: ...
@@ -158,12 +158,12 @@ class TraceEvent(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PlanKind:
-    """What the model has to know of a plan.
+    """The facts about a plan that the model needs.
 
     Attributes:
-        kernel: it has one.
-        colls: proxy ops that do not decrement a sync condition.
-        decrementing: proxy ops that do.
+        kernel: whether it has a kernel.
+        colls: number of proxy ops that do not decrement a sync condition.
+        decrementing: number of proxy ops that do.
     """
 
     kernel: bool
@@ -176,11 +176,11 @@ class Admission:
     """Whether the model admits a trace.
 
     Attributes:
-        admitted: some order of the steps between the events leads to the end of the trace.
-        events: of the trace, that the model speaks of.
-        reached: how many of them it can follow, at most.
-        event: place in the trace of the first that it cannot follow; None: admitted.
-        rule: that the event before it breaks; empty: it just cannot happen there.
+        admitted: whether some order of the steps between the events leads to the end of the trace.
+        events: number of events in the trace that are part of the model.
+        reached: how many of them the model can follow, at most.
+        event: position in the trace of the first event that it cannot follow; None: admitted.
+        rule: the rule that the event before it breaks; empty: the event is simply impossible there.
     """
 
     admitted: bool
@@ -191,7 +191,7 @@ class Admission:
 
 
 def right_scopes(thorough: bool = False) -> tuple[Scope, ...]:
-    """Within which the right variant is verified: seconds each; thorough: a minute and 2 GB."""
+    """The scopes in which the right variant is verified: seconds each; thorough: a minute and 2 GB."""
     quick = (
         Scope(2, 1, abort=True),
         Scope(2, 1, abort=True, blocking=True, kinds=12),
@@ -205,7 +205,7 @@ def right_scopes(thorough: bool = False) -> tuple[Scope, ...]:
     return quick + more if thorough else quick
 
 
-#: Where a counterexample of a wrong variant is looked for: the smallest first.
+#: The scopes in which a counterexample of a broken variant is searched, smallest first.
 LADDER = (
     Scope(1),
     Scope(1, blocking=True),
@@ -233,20 +233,20 @@ def model_variants() -> dict[str, ModelVariant]:
 
 
 def verify(variant: str = "coll-first", scope: Scope | None = None, *, hang: bool = False) -> ModelResult:
-    """Look at every order in which the threads can run.
+    """Explore every order in which the threads can run.
 
     Args:
-        variant: of :func:`model_variants`.
-        scope: None: the smallest that has a counterexample, else the last of them; for the right variant the first of
-            :func:`right_scopes`.
-        hang: go on behind broken rules, to where nobody can go on.
+        variant: a name from :func:`model_variants`.
+        scope: None: the smallest with a counterexample, else the last of them; for the right variant the first of
+        :func:`right_scopes`.
+        hang: continue past broken rules until no thread can continue.
 
     Raises:
-        ModelError: no such variant, no spin, or it failed.
+        ModelError: no such variant, no spin, or a failure of spin.
     """
     known = model_variants()
     if variant not in known:
-        raise ModelError(f"the model has no variant {variant!r}: it has {', '.join(known)}")
+        raise ModelError(f"unknown variant {variant!r} of the model, expected one of {', '.join(known)}")
     found = known[variant]
     if scope is not None:
         return _explore(found, scope, hang)
@@ -262,10 +262,10 @@ def verify(variant: str = "coll-first", scope: Scope | None = None, *, hang: boo
 
 
 def verify_ends(scope: Scope) -> ModelResult:
-    """Whether every run of the right variant ends: no thread can go round for ever. The rule is ``endless`` when one can.
+    """Check that every run of the right variant ends, so that no thread can loop for ever. The rule is ``endless`` if one can.
 
     Raises:
-        ModelError: no spin, or it failed.
+        ModelError: no spin, or a failure of spin.
     """
     return _explore(model_variants()["coll-first"], scope, hang=False, endless=True)
 
@@ -273,11 +273,11 @@ def verify_ends(scope: Scope) -> ModelResult:
 def admit(
     traces: Sequence[Sequence[TraceEvent]], kinds: Sequence[Mapping[int, PlanKind]] | None = None
 ) -> tuple[Admission, ...]:
-    """Hold traces against the right variant: all in one run of the verifier.
+    """Check traces against the right variant, all in one run of the verifier.
 
     Args:
-        traces: each of one communicator, from its beginning.
-        kinds: of the plans of each trace, by id; what is not given is seen in the trace.
+        traces: traces of one communicator each, from its beginning.
+        kinds: the plans of each trace, by id; missing ones are derived from the trace.
 
     Raises:
         ModelError: no spin, or it failed; a trace has more than MOST_PLANS plans or MOST_GRAPHS graphs.
@@ -290,10 +290,10 @@ def admit(
     most = max(trace.plans for trace in prepared)
     if most > MOST_PLANS:
         raise ModelError(
-            f"a trace has {most} plans, the model is made for {MOST_PLANS}: cut it, or simulate fewer groups"
+            f"a trace has {most} plans, the model supports {MOST_PLANS}: truncate it, or simulate fewer groups"
         )
     if (graphs := max(trace.graphs for trace in prepared)) > MOST_GRAPHS:
-        raise ModelError(f"a trace has {graphs} graphs, the model is made for {MOST_GRAPHS}: cut it")
+        raise ModelError(f"a trace has {graphs} graphs, the model supports {MOST_GRAPHS}: truncate it")
     program = spin.verifier(spin.Kind(trace=True, plans=8 if most <= 8 else MOST_PLANS))
     numbers = [len(traces)]
     for trace in prepared:
@@ -317,7 +317,7 @@ def admit(
 
 
 def _explore(variant: ModelVariant, scope: Scope, hang: bool, endless: bool = False) -> ModelResult:
-    breadth = bool(variant.rule)  # the shortest counterexample
+    breadth = bool(variant.rule)  # finds the shortest counterexample
     program = spin.verifier(spin.Kind(plans=3, breadth=breadth, endless=endless))
     setting = {"PSM_MODEL": scope.setting(variant.number)}
     with tempfile.TemporaryDirectory(prefix="psmkit-model-") as work:
@@ -325,7 +325,7 @@ def _explore(variant: ModelVariant, scope: Scope, hang: bool, endless: bool = Fa
         options = ["-w22", *([] if breadth else ["-m100000"]), *(["-l"] if endless else [])]
         out = spin.run([str(program), *options, *ignored], Path(work), setting)
         trail = next(Path(work).glob("*.trail"), None)
-        # The replay looks for the trail by the name of the model.
+        # The replay finds the trail by the name of the model.
         again = spin.run([str(program), *ignored, "-r", str(trail)], Path(work), setting) if trail else ""
     _fail_unless_searched(out)
     rule, plan, steps = _replayed(again)
@@ -334,7 +334,7 @@ def _explore(variant: ModelVariant, scope: Scope, hang: bool, endless: bool = Fa
     if trail and not rule:
         raise ModelError(f"the counterexample of {variant.name} names no rule: {out[:300]}")
     if "out of memory" in out or "max search depth too small" in out:
-        raise ModelError(f"{variant.name}, {scope}: not all states were looked at: {out[:300]}")
+        raise ModelError(f"{variant.name}, {scope}: not all states were explored: {out[:300]}")
     return ModelResult(
         variant=variant.name,
         scope=scope,
@@ -360,7 +360,7 @@ def _number(out: str, pattern: str) -> int:
 
 
 def _replayed(out: str) -> tuple[str, int, tuple[ModelStep, ...]]:
-    """The last rule that is named, its plan, and the events. spin prints them between its own lines."""
+    """The last reported rule, its plan, and the events. spin prints them between its own lines."""
     what = {number: name for name, number in reversed(list(spin.names().items()))}
     rule, plan, steps = "", 0, []
     for line in out.splitlines():
@@ -374,7 +374,7 @@ def _replayed(out: str) -> tuple[str, int, tuple[ModelStep, ...]]:
 
 
 def _detail(step: ModelStep) -> str:
-    """What the numbers of an event say."""
+    """The numbers of an event as text."""
     a, b, c = step.a, step.b, step.c
     texts = {
         "ARMED": f"count {a}, {b} ops decrement it",
@@ -409,15 +409,13 @@ def _detail(step: ModelStep) -> str:
 
 @dataclass(slots=True)
 class _Projected:
-    """A trace as the model reads it: plans and graphs numbered from 1, kinds of plans beside their MADE."""
+    """A trace in the model's form: plans and graphs numbered from 1, kinds of plans next to their MADE."""
 
     rows: list[tuple[int, ...]] = field(default_factory=list)
-    places: list[int] = field(default_factory=list)  # of the rows, in the trace
+    places: list[int] = field(default_factory=list)  # positions of the rows in the trace
     plans: int = 0
     graphs: int = 0
-    untold: int = (
-        0  # launches of the graph, where no event tells them: what CUDA does not say a real communicator does not know
-    )
+    untold: int = 0  # launches of the graph, if no event reports them: CUDA does not notify a real communicator
 
 
 def _projected(trace: Sequence[TraceEvent], what: Mapping[str, int], given: Mapping[int, PlanKind]) -> _Projected:
@@ -433,7 +431,9 @@ def _projected(trace: Sequence[TraceEvent], what: Mapping[str, int], given: Mapp
         values = {"a": event.a, "b": event.b, "c": event.c}
         if (where := in_graph.get(event.what)) and values[where]:
             values[where] = graphs.setdefault(values[where], len(graphs) + 1)
-        plan = ids.get(event.plan, len(ids) + 1) if event.plan else 0  # one that was not made is none of the model's
+        plan = (
+            ids.get(event.plan, len(ids) + 1) if event.plan else 0
+        )  # a plan that was not made is not part of the model
         kind = (0, 0, 0)
         if event.what == what["MADE"]:
             made = kinds[event.plan]
@@ -448,14 +448,12 @@ def _projected(trace: Sequence[TraceEvent], what: Mapping[str, int], given: Mapp
     if graphs and not any(event.what == what["REPLAY"] for event in trace):
         out.untold = _untold(trace, what)
         if out.untold and len(graphs) > 1:
-            raise ModelError(
-                f"a trace has {len(graphs)} graphs and does not tell their launches: cut it behind the first"
-            )
+            raise ModelError(f"a trace has {len(graphs)} graphs without their launches: truncate it after the first")
     return out
 
 
 def _untold(trace: Iterable[TraceEvent], what: Mapping[str, int]) -> int:
-    """How often a graph was launched: as often as what happens once a launch to one of its plans."""
+    """How often a graph was launched, from events that occur once per launch of one of its plans."""
     captured: set[int] = set()
     launches: Counter[tuple[int, int]] = Counter()
     for event in trace:
@@ -467,7 +465,7 @@ def _untold(trace: Iterable[TraceEvent], what: Mapping[str, int]) -> int:
 
 
 def _kinds(trace: Iterable[TraceEvent], what: Mapping[str, int]) -> dict[int, PlanKind]:
-    """Of each plan, as its launches show: the most ops that a host task has posted."""
+    """The most ops of each plan that a host task posted, from the plan's launches."""
     kernel: dict[int, bool] = {}
     ops: dict[int, list[int]] = {}
     posted: dict[int, list[int]] = {}

@@ -1,4 +1,4 @@
-"""A picture of a rank: what its threads and streams did with each plan, in the order of its trace, as SVG."""
+"""Draw a rank as SVG: what its threads and streams did with each plan, in the order of its trace."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from psmkit.report.escape import html_text
 
 __all__ = ["draw"]
 
-_MOST = 160  # events
+_MOST = 160  # events per picture
 _LEFT, _RIGHT, _TOP, _ROW, _GAP = 118, 16, 30, 18, 12
-# Of Okabe and Ito: told apart by colour-blind readers too.
+# From Okabe and Ito's palette, which colour-blind readers can distinguish.
 _COLOURS = ("#56b4e9", "#e69f00", "#009e73", "#cc79a7", "#f0e442", "#9aa5b1")
 _LANES = ("main thread", "host stream", "kernels", "host functions", "proxy ops", "reclaim queue")
 _MAIN, _HOST, _KERNELS, _FUNCTIONS, _OPS, _QUEUE = range(6)
@@ -39,7 +39,7 @@ class _Mark:
 
 @dataclass(slots=True)
 class _Scene:
-    """Bars and marks of a trace; a place is the number of an event within the window."""
+    """Bars and marks of a trace; a place is the index of an event within the window."""
 
     bars: list[_Bar] = field(default_factory=list)
     marks: list[_Mark] = field(default_factory=list)
@@ -47,7 +47,7 @@ class _Scene:
 
 
 def draw(simulation: Simulation, rank: int) -> str:
-    """The picture of a rank: the first 160 events, or those around what breaks a rule."""
+    """The picture of a rank: the first 160 events, or those around a breach."""
     trace = [e for e in simulation.events if e.rank == rank]
     breaches = [b for b in simulation.breaches if b.rank == rank and b.order is not None]
     first = 0
@@ -60,7 +60,7 @@ def draw(simulation: Simulation, rank: int) -> str:
 
 
 class _Reader:
-    """Pairs begins and ends."""
+    """Matches begins with ends."""
 
     def __init__(self, trace: list[Event]) -> None:
         self.scene = _Scene()
@@ -70,7 +70,7 @@ class _Reader:
         self.replay = 0
         self.begins: dict[int, int] = {}
         self.functions: dict[int, _Bar] = {}
-        self.ops: dict[int, tuple[_Bar, int]] = {}  # bar, ops not ended
+        self.ops: dict[int, tuple[_Bar, int]] = {}  # bar, ops still open
         self.queued: dict[int, list[_Bar]] = {}
         for at, event in enumerate(trace):
             self.read(at, event)
@@ -103,7 +103,7 @@ class _Reader:
             if event.a & 1 and not event.b:
                 self.launched[plan] = at
         elif event.what is What.KERNEL_DONE:
-            # In a graph it follows the host stream's task of the same launch, and the kernel of the launch before.
+            # In a graph it follows the host stream's task of the same launch, and the kernel of the previous launch.
             self.bar(_KERNELS, plan, self.launched.pop(plan, max(self.replay, self.begins.get(plan, 0))), at)
             self.begins[plan] = at
         else:
@@ -149,7 +149,7 @@ class _Reader:
 
 
 def _stack(bars: list[_Bar]) -> None:
-    """Rows for bars of one lane that overlap."""
+    """Rows for overlapping bars of one lane."""
     for lane in range(len(_LANES)):
         ends: list[int] = []
         for bar in sorted((b for b in bars if b.lane == lane), key=lambda b: (b.begin, b.end)):

@@ -1,4 +1,4 @@
-"""The simulation of libpsm: N ranks, their streams and proxies, in one thread and in an order that a seed chooses."""
+"""Simulate N ranks of libpsm, their streams and proxies, in one thread and in an order that a seed determines."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ __all__ = ["check_trace", "rules", "simulate", "variants"]
 
 _EVENT = struct.Struct("=QQqqqii")
 _MOST_BREACHES = 1000
-_NOWHERE = (1 << 64) - 1  # order of a breach that no event breaks
+_NOWHERE = (1 << 64) - 1  # order of a breach without an event
 
 
 def rules() -> tuple[Rule, ...]:
-    """All rules, by the table of libpsm."""
+    """All rules, from the table of libpsm."""
     table = ffi.new("const struct psmPlanRule **")
     count = int(lib.psmPlanRules(table))
     rows = (table[0][i] for i in range(count))
@@ -51,17 +51,17 @@ def variants() -> dict[str, Variant]:
 
 
 def simulate(config: Config, steps: Sequence[Step], seed: int = 0) -> Simulation:
-    """Let the ranks do these steps.
+    """Run these steps on the ranks.
 
     Args:
-        config: of their communicators.
-        steps: what they do, in order; :func:`psmkit.plan.read` and :func:`psmkit.plan.generate` make them.
-        seed: of the order in which main threads, streams and proxies run.
+        config: configuration of their communicators.
+        steps: the steps, in order; :func:`psmkit.plan.read` and :func:`psmkit.plan.generate` make them.
+        seed: determines the order in which main threads, streams and proxies run.
 
     Raises:
-        InvalidError: a step or a value that cannot be.
-        NotFoundError: there is no such variant.
-        PsmError: it failed. A run that hangs or breaks rules is a result.
+        InvalidError: a bad step or value.
+        NotFoundError: the variant does not exist.
+        PsmError: the simulation failed. A run that hangs or breaks rules is a result, not a failure.
     """
     name = ffi.new("char[]", config.variant.encode())
     rows = ffi.new("struct psmPlanStep[]", max(len(steps), 1))
@@ -89,12 +89,12 @@ def simulate(config: Config, steps: Sequence[Step], seed: int = 0) -> Simulation
 
 
 def check_trace(events: Iterable[Event], scheduler: Scheduler, *, ended: bool) -> tuple[Breach, ...]:
-    """Hold an old trace against the rules.
+    """Check an existing trace against the rules.
 
     Args:
-        events: in the order of ``order``, of each rank.
-        scheduler: that made it.
-        ended: nothing came after it: what is still open is open for ever.
+        events: events of each rank by ``order``.
+        scheduler: the scheduler that made it.
+        ended: nothing followed, so what is still open stays open for ever.
     """
     packed = b"".join(_EVENT.pack(e.order, e.plan, e.a, e.b, e.c, int(e.what), e.rank) for e in events)
     count = len(packed) // _EVENT.size
@@ -168,7 +168,7 @@ def _work(work: Any) -> Work:
 
 
 def _events(result: Any, ranks: int) -> Iterable[Event]:
-    """Of all ranks, in the order in which they happened."""
+    """The events of all ranks, in the order in which they happened."""
     table = ffi.new("const struct psmPlanEvent **")
     traces = []
     for rank in range(ranks):

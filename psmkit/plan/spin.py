@@ -1,4 +1,4 @@
-"""spin and the compiler: they make a verifier of the model in csrc/psm/plan/model, which is kept in the user's cache."""
+"""Build verifiers of the model in csrc/psm/plan/model with spin and a C compiler, cached in the user's cache folder."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _DEADLINE = 1800.0
 
 
 class ModelError(PsmkitError):
-    """The model cannot be run: no spin, no compiler, or one of them failed. ``str()`` says what to do."""
+    """The model cannot run: spin or the compiler is missing, or one of them failed. ``str()`` says what to do."""
 
 
 def find_spin() -> Path:
-    """spin: the one on PATH, or the one that scripts/debian_tool.sh has put into build/tools.
+    """The path of spin: on PATH, or in build/tools, where scripts/debian_tool.sh installs it.
 
     Raises:
-        ModelError: there is none.
+        ModelError: spin is missing.
     """
     asked = os.environ.get("PSM_SPIN")
     places = [Path(asked)] if asked else [_ROOT / "build" / "tools" / "usr" / "bin" / "spin"]
@@ -41,15 +41,15 @@ def find_spin() -> Path:
         if place.is_file() and os.access(place, os.X_OK):
             return place
     raise ModelError(
-        f"no spin at {asked}: name its program by PSM_SPIN"
+        f"no spin at {asked}: set PSM_SPIN to its path"
         if asked
-        else "no spin: install Debian's package spin, or let scripts/debian_tool.sh spin bring it into build/tools without root"
+        else "no spin: install Debian's package spin, or run scripts/debian_tool.sh spin, which installs it in build/tools without root"
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Which verifier: for how many plans, of traces, breadth first, for runs without an end."""
+    """The kind of verifier: number of plans, for traces, breadth first, for endless runs."""
 
     plans: int
     trace: bool = False
@@ -58,7 +58,7 @@ class Kind:
 
 
 def folder() -> Path:
-    """Where the model lies: the tree, or what was installed with libpsm."""
+    """The folder of the model: in the source tree, or installed with libpsm."""
     for place in (
         _ROOT / "csrc" / "psm" / "plan" / "model",
         Path(__file__).parents[1] / "psm" / "share" / "psm" / "model",
@@ -80,7 +80,7 @@ def _header() -> Path:
 
 @functools.cache
 def names() -> Mapping[str, int]:
-    """Numbers of events, enqueuers, touchers and waits, as C has them, by their names without PSM_PLAN_."""
+    """Numbers of events, enqueuers, touchers and waits in C, by their names without PSM_PLAN_."""
     text = re.sub(r"/\*.*?\*/", "", _header().read_text(), flags=re.S)
     found: dict[str, int] = {}
     for enum in _ENUMS:
@@ -95,14 +95,14 @@ def names() -> Mapping[str, int]:
 
 
 def verifier(kind: Kind) -> Path:
-    """The verifier, made when there is none of these sources by this spin."""
+    """The path of the verifier; it is built if none exists for these sources and this spin."""
     spin, compiler, place = find_spin(), shutil.which("cc") or shutil.which("gcc"), folder()
     if not compiler:
-        raise ModelError("no C compiler: the verifier that spin makes of the model is a C program; install gcc")
+        raise ModelError("no C compiler to compile spin's verifier: install gcc")
     sources = {name: (place / name).read_text() for name in _SOURCES}
     sources["names.pml"] = "".join(f"#define {name} {number}\n" for name, number in names().items())
     define = [f"-DPLANS={kind.plans}", *(["-DTRACE"] if kind.trace else [])]
-    # NP: a search for cycles without a progress label, which the model has none of: for any run without an end.
+    # NP: a search for cycles without a progress label. The model has no such label, so this finds any endless run.
     flags = ["-O1", "-w", "-DMEMLIM=12000", "-DNP" if kind.endless else "-DSAFETY"]
     flags += ["-DTRACES", "-DNOREDUCE", "-DVECTORSZ=32000"] if kind.trace else ["-DBFS"] if kind.breadth else []
     digest = hashlib.sha256(repr((sorted(sources.items()), define, flags, str(spin), spin.stat().st_mtime_ns)).encode())
@@ -114,15 +114,13 @@ def verifier(kind: Kind) -> Path:
     try:
         cache.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ModelError(
-            f"{cache} cannot be made ({error.strerror}): let XDG_CACHE_HOME name a folder for it"
-        ) from None
+        raise ModelError(f"cannot create {cache} ({error.strerror}): set XDG_CACHE_HOME to a writable folder") from None
     with tempfile.TemporaryDirectory(prefix="make-", dir=cache) as work:
         for name, text in sources.items():
             Path(work, name).write_text(text)
         made = run([str(spin), "-a", *define, "reclaim.pml"], Path(work))
         if not Path(work, "pan.c").exists() or "Error" in made:
-            raise ModelError(f"spin does not read the model: {made.strip()[:500]}")
+            raise ModelError(f"spin rejects the model: {made.strip()[:500]}")
         built = run([compiler, *flags, "-o", "pan", "pan.c"], Path(work))
         if not Path(work, "pan").exists():
             raise ModelError(f"the verifier of the model does not compile: {built.strip()[:500]}")
@@ -145,7 +143,7 @@ def run(command: list[str], work: Path, setting: dict[str, str] | None = None) -
         )
     except subprocess.TimeoutExpired:
         raise ModelError(
-            f"{Path(command[0]).name} did not end within {_DEADLINE:.0f} s: ask for a smaller scope"
+            f"{Path(command[0]).name} did not end within {_DEADLINE:.0f} s: choose a smaller scope"
         ) from None
     except OSError as error:
         raise ModelError(f"{command[0]} does not run: {error.strerror}") from None

@@ -1,4 +1,4 @@
-"""Task files, and tasks made from a seed: what the ranks of a simulation do. docs/plan.md has the format."""
+"""Task files, and tasks generated from a seed: the work of the ranks in a simulation. docs/plan.md describes the format."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from psmkit.plan.types import DataType, Func, RedOp, Step, StepKind, Task
 
 __all__ = ["MAX_BYTES", "MAX_RANKS", "MAX_STEPS", "TaskFileError", "dump", "generate", "graph", "parse", "read"]
 
-#: Bytes of a task file, at most.
+#: The maximum size of a task file in bytes.
 MAX_BYTES = 4 << 20
-#: Steps that it may stand for, those of each rank counted.
+#: The maximum number of steps in it, counted for each rank.
 MAX_STEPS = 200_000
-#: Ranks of a simulation, at most.
+#: The maximum number of ranks.
 MAX_RANKS = 1024
 _MOST_REPLAYS = 10_000
 _MOST_ELEMENTS = 1 << 44
@@ -36,11 +36,11 @@ _WORDS = (*_FUNCS, "alltoall", *_PLAIN, StepKind.REPLAY.label, StepKind.POLL.lab
 
 
 class TaskFileError(PsmkitError):
-    """A line of a task file is not valid.
+    """A line of a task file is invalid.
 
     Attributes:
         path: the file as the user named it.
-        line: counted from 1; 0: the whole file.
+        line: counted from 1; 0 for the whole file.
     """
 
     def __init__(self, path: str, line: int, message: str) -> None:
@@ -50,14 +50,14 @@ class TaskFileError(PsmkitError):
 
 
 def read(path: str | os.PathLike[str], ranks: int) -> tuple[Step, ...]:
-    """The steps of a task file.
+    """Read the steps of a task file.
 
     Args:
-        path: the file.
-        ranks: how many there are.
+        path: path of the file.
+        ranks: number of ranks.
 
     Raises:
-        TaskFileError: it cannot be read, is too large, or a line is not valid.
+        TaskFileError: the file cannot be read, is too large, or a line is invalid.
     """
     name = os.fspath(path)
     try:
@@ -66,24 +66,24 @@ def read(path: str | os.PathLike[str], ranks: int) -> tuple[Step, ...]:
     except OSError as error:
         raise TaskFileError(name, 0, (error.strerror or str(error)).lower()) from None
     if len(raw) > MAX_BYTES:
-        raise TaskFileError(name, 0, f"a task file has {MAX_BYTES >> 20} MiB at most")
+        raise TaskFileError(name, 0, f"the file is too large, expected at most {MAX_BYTES >> 20} MiB")
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise TaskFileError(name, raw.count(b"\n", 0, error.start) + 1, "this is no UTF-8 text") from None
+        raise TaskFileError(name, raw.count(b"\n", 0, error.start) + 1, "not UTF-8") from None
     return parse(text, ranks, name)
 
 
 def parse(text: str, ranks: int, name: str = "tasks") -> tuple[Step, ...]:
-    """The steps that the text of a task file stands for. A group that is open at its end is ended there.
+    """Parse the text of a task file. A group that is open at its end is ended there.
 
     Raises:
-        TaskFileError: a line is not valid.
+        TaskFileError: a line is invalid.
     """
     if not 1 <= ranks <= MAX_RANKS:
-        raise TaskFileError(name, 0, f"{ranks} ranks: 1 to {MAX_RANKS} are possible")
+        raise TaskFileError(name, 0, f"bad number of ranks {ranks}, expected 1 to {MAX_RANKS}")
     steps: list[Step] = []
-    graph = ""  # a graph of all ranks: capture, while it is captured, captured, when it is there
+    graph = ""  # state of the graph of all ranks: "capture" during the capture, "captured" once it exists
     number = 0
     for number, line in enumerate(text.splitlines(), 1):
         words = line.partition("#")[0].strip()
@@ -98,14 +98,14 @@ def parse(text: str, ranks: int, name: str = "tasks") -> tuple[Step, ...]:
         if len(steps) > MAX_STEPS:
             raise TaskFileError(name, number, f"more than {MAX_STEPS:,} steps")
     if not any(step.kind is StepKind.TASK for step in steps):
-        raise TaskFileError(name, 0, "there is no task in it")
+        raise TaskFileError(name, 0, "no tasks in the file")
     if graph == "capture":
-        raise TaskFileError(name, number, "the file ends while a graph is captured: a line 'captured' is missing")
+        raise TaskFileError(name, number, "the file ends during the capture of a graph: add a line 'captured'")
     return tuple(_closed(steps))
 
 
 def _closed(steps: list[Step]) -> Iterator[Step]:
-    """The steps with the end of the last group."""
+    """The steps, with the end of the last group."""
     open_group = False
     for step in steps:
         open_group = step.kind is StepKind.TASK or (open_group and step.kind is not StepKind.GROUP_END)
@@ -121,7 +121,9 @@ class _Line:
         self.count = ranks
         match = _LINE.fullmatch(words)
         if match is None:
-            raise ValueError(f"{_short(words)}: a line is [RANKS:] WORD ARGUMENTS, such as 'allreduce 1M float32 sum'")
+            raise ValueError(
+                f"{_short(words)}: bad line, expected [RANKS:] WORD ARGUMENTS, such as 'allreduce 1M float32 sum'"
+            )
         self.word = match["word"]
         self.rest = match["rest"].split()
         self.ranks = None if match["ranks"] is None else self._ranks(match["ranks"])
@@ -139,24 +141,24 @@ class _Line:
             self._nothing_else(1)
             times = int(self.rest[0]) if self.rest and self.rest[0].isascii() and self.rest[0].isdigit() else 1
             if self.rest and (str(times) != self.rest[0].lstrip("0") or not 1 <= times <= _MOST_REPLAYS):
-                raise ValueError(f"replay {_short(self.rest[0])}: 1 to {_MOST_REPLAYS} times are possible")
+                raise ValueError(f"bad replay {_short(self.rest[0])}, expected 1 to {_MOST_REPLAYS}")
             yield from self._each(StepKind.REPLAY, times)
         elif self.word == "poll":
             self._nothing_else(1)
             if self.rest not in ([], ["wait"]):
-                raise ValueError(f"poll {_short(self.rest[0])}: nothing or 'wait' may follow")
+                raise ValueError(f"bad poll {_short(self.rest[0])}, expected nothing or 'wait'")
             yield from self._each(StepKind.POLL, int(bool(self.rest)))
         else:
-            raise ValueError(f"{_short(self.word)}: no such step; there are {', '.join(_WORDS)}")
+            raise ValueError(f"{_short(self.word)}: no such step, expected one of {', '.join(_WORDS)}")
 
     def graph(self, before: str) -> str:
-        """What becomes of the graph of all ranks."""
+        """Update the state of the graph of all ranks."""
         needs = {"capture": ("", "captured"), "captured": ("capture",), "replay": ("captured",), "drop": ("captured",)}
         if self.ranks is not None or self.word not in needs:
             return before
         if before not in needs[self.word]:
-            missing = {"capture": "a graph is captured already", "captured": "no graph is captured"}
-            raise ValueError(f"{self.word}: {missing.get(self.word, 'there is no graph that was captured before')}")
+            missing = {"capture": "a capture is already in progress", "captured": "no capture is in progress"}
+            raise ValueError(f"{self.word}: {missing.get(self.word, 'no graph was captured before')}")
         return {"drop": "", "replay": before}.get(self.word, self.word)
 
     def _each(self, kind: StepKind, count: int = 0) -> Iterator[Step]:
@@ -167,13 +169,13 @@ class _Line:
         wanted = {Func.SEND: "to", Func.RECV: "from"}.get(func, "root" if func.rooted else "")
         count, values = self._arguments(wanted)
         if "op" in values and not func.reduces:
-            raise ValueError(f"{func.label} reduces nothing: no operator is meant")
+            raise ValueError(f"{func.label} takes no operator")
         if func.p2p and wanted not in values:
             raise ValueError(f"{func.label} needs {wanted}=RANK, or {wanted}=+1 for the next rank")
         kind, op = _TYPES[values.get("type", "float32")], _REDOPS[values.get("op", "sum")]
         peer = values.get(wanted, "0")
         if peer[0] in "+-" and not func.p2p:
-            raise ValueError(f"root={peer}: a root is the same for all ranks")
+            raise ValueError(f"bad root={peer}, expected the same root on all ranks")
         relative = peer[0] in "+-"
         if self.ranks is None and not relative:
             yield Step(StepKind.TASK, Task(func, count, kind, op, self._rank(peer)))
@@ -185,7 +187,7 @@ class _Line:
     def _alltoall(self) -> Iterator[Step]:
         count, values = self._arguments("")
         if "op" in values:
-            raise ValueError("alltoall reduces nothing: no operator is meant")
+            raise ValueError("alltoall takes no operator")
         kind = _TYPES[values.get("type", "float32")]
         ranks = range(self.count) if self.ranks is None else self.ranks
         if 2 * len(ranks) ** 2 > MAX_STEPS:
@@ -203,15 +205,15 @@ class _Line:
             key, equals, value = word.partition("=")
             if equals and key == wanted:
                 if not _PEER.fullmatch(value):
-                    raise ValueError(f"{_short(word)}: a rank is meant")
+                    raise ValueError(f"bad {_short(word)}, expected a rank")
             elif word in _TYPES:
                 key, value = "type", word
             elif word in _REDOPS:
                 key, value = "op", word
             else:
                 raise ValueError(
-                    f"{_short(word)}: no type ({', '.join(_TYPES)}), no operator ({', '.join(_REDOPS)})"
-                    + (f", not {wanted}=RANK" if wanted else "")
+                    f"bad argument {_short(word)}, expected a type ({', '.join(_TYPES)}), an operator ({', '.join(_REDOPS)})"
+                    + (f" or {wanted}=RANK" if wanted else "")
                 )
             if key in found:
                 raise ValueError(f"{_short(word)}: {key} is given twice")
@@ -221,13 +223,13 @@ class _Line:
     def _nothing_else(self, most: int) -> None:
         if len(self.rest) > most:
             raise ValueError(
-                f"{_short(self.rest[most])}: {self.word} takes {most or 'no'} argument{'' if most else 's'}"
+                f"unexpected {_short(self.rest[most])}: {self.word} takes {most or 'no'} argument{'' if most else 's'}"
             )
 
     def _rank(self, text: str) -> int:
         rank = int(text)
         if not 0 <= rank < self.count:
-            raise ValueError(f"rank {rank}: there are {self.count}, from 0")
+            raise ValueError(f"bad rank {rank}, expected 0 to {self.count - 1}")
         return rank
 
     def _ranks(self, text: str) -> Sequence[int]:
@@ -235,7 +237,7 @@ class _Line:
         for part in text.split(","):
             match = re.fullmatch(r"\s*(\d{1,9})(?:\s*-\s*(\d{1,9}))?\s*", part)
             if match is None:
-                raise ValueError(f"{_short(text)}: ranks are given as in 0,2-3")
+                raise ValueError(f"bad ranks {_short(text)}, expected a list such as 0,2-3")
             first = self._rank(match[1])
             last = first if match[2] is None else self._rank(match[2])
             if last < first:
@@ -248,7 +250,7 @@ def _count(text: str) -> int:
     match = _COUNT.fullmatch(text)
     count = int(match[1]) * _SCALE[(match[2] or "")[:1]] if match else 0
     if not 1 <= count <= _MOST_ELEMENTS:
-        raise ValueError(f"{_short(text)}: a count of elements is meant, such as 4096 or 1M (= 1048576)")
+        raise ValueError(f"bad count {_short(text)}, expected a number of elements such as 4096 or 1M (= 1048576)")
     return count
 
 
@@ -257,7 +259,7 @@ def _short(text: str) -> str:
 
 
 def dump(steps: Iterable[Step]) -> str:
-    """The task file of some steps."""
+    """The task file for these steps."""
     return "".join(f"{step}\n" for step in steps)
 
 
@@ -265,10 +267,10 @@ def graph(steps: Sequence[Step], replays: int) -> tuple[Step, ...]:
     """The same tasks captured into a graph, which is launched ``replays`` times and then destroyed.
 
     Raises:
-        ValueError: they use a graph of their own.
+        ValueError: the tasks already use a graph.
     """
     if any(step.kind in (StepKind.CAPTURE, StepKind.REPLAY, StepKind.DROP_GRAPH) for step in steps):
-        raise ValueError("the tasks have a graph of their own")
+        raise ValueError("the tasks already use a graph")
     return (
         Step(StepKind.CAPTURE),
         *steps,
@@ -283,18 +285,18 @@ _COLLS = (Func.ALLREDUCE, Func.ALLREDUCE, Func.ALLGATHER, Func.REDUCESCATTER, Fu
 
 
 def generate(seed: int, ranks: int, groups: int = 3, tasks: int = 8) -> tuple[Step, ...]:
-    """A mix of collectives, sends and recvs, the same for the same arguments.
+    """Generate a mix of collectives, sends and recvs; the same arguments give the same mix.
 
-    Collectives are in one order on all ranks; who sends to whom, and where between the collectives, differs.
+    Collectives have the same order on all ranks; the sends and recvs between them differ.
 
     Args:
-        seed: which mix.
-        ranks: how many.
-        groups: how many.
-        tasks: in a group; a send and its recv count as one.
+        seed: determines the mix.
+        ranks: number of ranks.
+        groups: number of groups.
+        tasks: tasks per group; a send and its recv count as one.
     """
     if not 1 <= ranks <= MAX_RANKS:
-        raise ValueError(f"{ranks} ranks: 1 to {MAX_RANKS} are possible")
+        raise ValueError(f"bad number of ranks {ranks}, expected 1 to {MAX_RANKS}")
     chance = random.Random(seed)
     steps: list[Step] = []
     for _ in range(groups):

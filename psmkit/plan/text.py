@@ -1,4 +1,4 @@
-"""A simulation as text: verdict, plans of all ranks side by side, what became of them, who is stuck, which rules are broken."""
+"""A simulation as text: verdict, plans of all ranks side by side, the end of each plan, stuck threads, broken rules."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from psmkit.report.layout import Page, Span
 
 __all__ = ["layout"]
 
-_NARROWEST = 22  # of a column of plans
-_LINES = 6  # of a plan
+_NARROWEST = 22  # width of a column of plans
+_LINES = 6  # lines per plan
 _PLANS = 24
 _TASKS = 16
-_ALIKE = 3  # breaches of one rule
+_ALIKE = 3  # breaches shown per rule
 _STUCK = 8
 
 
 def layout(
     simulation: Simulation, rules: Mapping[str, Rule], width: int, *, rank: int | None = None, verbose: bool = False
 ) -> Page:
-    """The page, of at most ``width`` characters a line.
+    """The page, with at most ``width`` characters per line.
 
     Args:
-        simulation: what was done.
-        rules: by name.
-        width: of the page.
-        rank: whose plans are followed to their end; None: the one to look at first.
-        verbose: nothing is left out.
+        simulation: the simulation.
+        rules: the rules by name.
+        width: width of the page.
+        rank: the rank whose plans are followed to their end; None: the one to look at first.
+        verbose: leave nothing out.
     """
     page = Page(max(width, 60))
     shown = view.focus(simulation) if rank is None else rank
@@ -53,7 +53,7 @@ def _verdict(page: Page, simulation: Simulation) -> None:
     page.wrap(rest, "heading", indent="", hang="  ", lead=Span(f"{word}:", "failed" if bad else "healthy"))
     page.wrap(f"{view.title(simulation)}; {view.configuration(simulation)}", "dim", indent="  ", hang="  ")
     if simulation.stuck and simulation.breaches:
-        page.add("  ", Span("and stuck", "hung"), ": nobody can go on")
+        page.add("  ", Span("and stuck", "hung"), ": no thread can continue")
 
 
 def _tasks(page: Page, simulation: Simulation, verbose: bool) -> None:
@@ -73,12 +73,12 @@ def _plans(page: Page, simulation: Simulation, verbose: bool) -> None:
     plans = sorted({plan for column in found for plan in column.cells})
     page.blank()
     if not plans:
-        page.add(Span("Plans: none was made", "heading"))
+        page.add(Span("Plans: none", "heading"))
         return
     page.add(Span("Plans", "heading"))
     number = len(str(plans[-1])) + 1
     fit = max(1, (page.width - 4 - number) // (_NARROWEST + 2))
-    # Fewer columns in every block rather than one that stands alone.
+    # Balance the blocks rather than leave a single column alone.
     blocks = -(-len(found) // fit)
     fit = -(-len(found) // blocks)
     size = min((page.width - 4 - number - 2 * (fit - 1)) // fit, 46)
@@ -130,7 +130,7 @@ def _row(
 def _cell(lines: Sequence[str], alike: Collection[str], size: int, fold: bool) -> list[str]:
     *items, facts = lines
     if fold:
-        # What differs between ranks is what one looks for.
+        # The reader looks for differences between ranks.
         common = [line for line in items if line in alike]
         others = [line for line in items if line not in alike]
         if len(common) > 2:
@@ -158,7 +158,7 @@ def _lives(page: Page, simulation: Simulation, rank: int, verbose: bool) -> None
     heads, rows = view.LIFE_HEADS, [view.life_cells(life) for life in shown]
     used = [i for i in range(len(heads)) if i in (0, 7, 8) or any(row[i] != "-" for row in rows)]
     sizes = [max(len(heads[i]), *(len(row[i]) for row in rows)) for i in used]
-    if sum(sizes) + 2 * len(sizes) + 2 > page.width:  # the least telling column goes
+    if sum(sizes) + 2 * len(sizes) + 2 > page.width:  # drop the least informative column
         used, sizes = [used[0], *used[2:]], [sizes[0], *sizes[2:]]
     page.add("    ", Span("  ".join(heads[i].ljust(size) for i, size in zip(used, sizes, strict=True)), "dim"))
     for life, row in zip(shown, rows, strict=True):
@@ -186,9 +186,9 @@ def _stuck(page: Page, simulation: Simulation, verbose: bool) -> None:
 def _breaches(page: Page, simulation: Simulation, rules: Mapping[str, Rule], verbose: bool) -> None:
     page.blank()
     if not simulation.breaches:
-        page.add(Span("Rules: none is broken", "heading"))
+        page.add(Span("Rules: none broken", "heading"))
         return
-    page.add(Span("Rules that are broken", "heading"))
+    page.add(Span("Broken rules", "heading"))
     for name, found in view.by_rule(simulation).items():
         text = rules[name].text if name in rules else ""
         page.wrap(text, indent="  ", hang="      ", lead=Span(f"{name}: ", "error"))

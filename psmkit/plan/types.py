@@ -1,4 +1,4 @@
-"""What goes into plans and what comes out of them: tasks, plans, events, rules, breaches. Plain data."""
+"""Inputs and outputs of planning: tasks, plans, events, rules, breaches. Plain data."""
 
 from __future__ import annotations
 
@@ -30,29 +30,29 @@ __all__ = [
     "Work",
 ]
 
-#: Channels of a communicator, at most.
+#: The maximum number of channels of a communicator.
 MAX_CHANNELS = int(lib.PSM_PLAN_MAXCHANNELS)
 
 
 class Scheduler(enum.IntEnum):
-    """Which generation of NCCL cuts the plans."""
+    """The generation of NCCL whose scheduler makes the plans."""
 
     LEGACY = int(lib.PSM_PLAN_LEGACY)  #: up to 2.21: work FIFO in slots, least loaded channels
     PLANNER = int(lib.PSM_PLAN_PLANNER)  #: from 2.22: task planner, budgets in bytes
 
     @property
     def label(self) -> str:
-        """As on the command line: ``legacy``."""
+        """The name on the command line: ``legacy``."""
         return self.name.lower()
 
     @property
     def bit(self) -> int:
-        """In the ``schedulers`` of a rule or a variant."""
+        """The bit in the ``schedulers`` of a rule or a variant."""
         return 1 << int(self)
 
 
 class Func(enum.IntEnum):
-    """What a task is, by NCCL's numbers."""
+    """The function of a task, with NCCL's numbers."""
 
     BROADCAST = int(lib.PSM_PLAN_BROADCAST)
     REDUCE = int(lib.PSM_PLAN_REDUCE)
@@ -64,27 +64,27 @@ class Func(enum.IntEnum):
 
     @property
     def label(self) -> str:
-        """As in a task file: ``allreduce``."""
+        """The name in a task file: ``allreduce``."""
         return self.name.lower()
 
     @property
     def p2p(self) -> bool:
-        """A send or a recv: not collective."""
+        """Whether it is a send or a recv."""
         return self in (Func.SEND, Func.RECV)
 
     @property
     def rooted(self) -> bool:
-        """A collective with a root."""
+        """Whether it is a collective with a root."""
         return self in (Func.BROADCAST, Func.REDUCE)
 
     @property
     def reduces(self) -> bool:
-        """It has an operator."""
+        """Whether it takes an operator."""
         return self in (Func.REDUCE, Func.REDUCESCATTER, Func.ALLREDUCE)
 
 
 class DataType(enum.IntEnum):
-    """The type of elements, by NCCL's numbers."""
+    """The type of elements, with NCCL's numbers."""
 
     INT8 = 0
     UINT8 = 1
@@ -101,12 +101,12 @@ class DataType(enum.IntEnum):
 
     @property
     def label(self) -> str:
-        """As in a task file: ``float32``."""
+        """The name in a task file: ``float32``."""
         return self.name.lower()
 
 
 class RedOp(enum.IntEnum):
-    """How elements are reduced, by NCCL's numbers."""
+    """The reduction of elements, with NCCL's numbers."""
 
     SUM = 0
     PROD = 1
@@ -116,7 +116,7 @@ class RedOp(enum.IntEnum):
 
     @property
     def label(self) -> str:
-        """As in a task file: ``sum``."""
+        """The name in a task file: ``sum``."""
         return self.name.lower()
 
 
@@ -125,11 +125,11 @@ class Task:
     """A task as the application enqueues it.
 
     Args:
-        func: what it is.
-        count: elements, as NCCL's call has them.
-        datatype: of an element.
-        redop: of a reduction.
-        peer: of a send or recv the other rank, of a broadcast or reduce the root.
+        func: its function.
+        count: number of elements, as passed to NCCL.
+        datatype: type of an element.
+        redop: operator of a reduction.
+        peer: the other rank of a send or recv, the root of a broadcast or reduce.
     """
 
     func: Func
@@ -158,12 +158,12 @@ def _short(count: int) -> str:
 
 
 class StepKind(enum.IntEnum):
-    """What the main thread of a rank does."""
+    """A step of a rank's main thread."""
 
     TASK = int(lib.PSM_PLAN_STEP_TASK)  #: enqueues a task
-    GROUP_END = int(lib.PSM_PLAN_STEP_GROUP_END)  #: launches what was enqueued
-    CAPTURE = int(lib.PSM_PLAN_STEP_CAPTURE)  #: groups go into a graph from now on
-    CAPTURED = int(lib.PSM_PLAN_STEP_CAPTURED)  #: no longer
+    GROUP_END = int(lib.PSM_PLAN_STEP_GROUP_END)  #: launches the enqueued tasks
+    CAPTURE = int(lib.PSM_PLAN_STEP_CAPTURE)  #: starts a capture: groups go into a graph from now on
+    CAPTURED = int(lib.PSM_PLAN_STEP_CAPTURED)  #: ends the capture
     REPLAY = int(lib.PSM_PLAN_STEP_REPLAY)  #: launches the graph, ``count`` times
     DROP_GRAPH = int(lib.PSM_PLAN_STEP_DROP_GRAPH)  #: destroys the graph
     POLL = int(lib.PSM_PLAN_STEP_POLL)  #: runs callbacks; ``count``: waits for one
@@ -171,19 +171,19 @@ class StepKind(enum.IntEnum):
 
     @property
     def label(self) -> str:
-        """As in a task file: ``end``."""
+        """The name in a task file: ``end``."""
         return {"group_end": "end", "drop_graph": "drop"}.get(self.name.lower(), self.name.lower())
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A step of one rank, or of all.
+    """A step of one rank or of all.
 
     Args:
-        kind: what is done.
-        task: of a TASK.
-        rank: None: every rank.
-        count: of a REPLAY how often, of a POLL whether it waits.
+        kind: the kind of step.
+        task: the task of a TASK.
+        rank: the rank; None: every rank.
+        count: for a REPLAY the number of launches, for a POLL whether it waits.
     """
 
     kind: StepKind
@@ -202,22 +202,22 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """The communicators of a simulation: as many as ranks, all alike.
+    """The communicators of a simulation: one per rank, all alike.
 
     Args:
-        ranks: how many.
-        nodes: they are on; ranks are spread evenly.
-        scheduler: which generation cuts plans.
-        variant: which mistake is made; ``coll-first`` makes none.
-        channels: of collectives.
-        p2p_channels: of sends and recvs, a power of two.
-        p2p_channels_per_peer: a power of two.
-        pass_sm: sends and recvs go without a kernel: copies that the proxy drives.
-        launch_blocking: as CUDA_LAUNCH_BLOCKING: proxy ops are posted from the host stream.
+        ranks: number of ranks.
+        nodes: number of nodes; ranks are spread evenly.
+        scheduler: the generation that makes plans.
+        variant: the bug that is simulated; ``coll-first`` has none.
+        channels: number of channels for collectives.
+        p2p_channels: number of channels for sends and recvs, a power of two.
+        p2p_channels_per_peer: number of them per peer, a power of two.
+        pass_sm: sends and recvs run without a kernel, as copies that the proxy drives.
+        launch_blocking: as CUDA_LAUNCH_BLOCKING: the host stream posts proxy ops.
         work_fifo_depth: slots (legacy), a power of two; 0: 65536.
         work_fifo_bytes: (planner) a power of two; 0: 1 MiB.
-        work_args_bytes: of kernel arguments (planner); 0: 4096.
-        p2p_chunk_bytes: 0: 131072.
+        work_args_bytes: bytes of kernel arguments (planner); 0: 4096.
+        p2p_chunk_bytes: bytes of a chunk; 0: 131072.
     """
 
     ranks: int
@@ -240,13 +240,13 @@ class Op:
     """A proxy op of a plan.
 
     Attributes:
-        op_count: zero-based within the plan; bit 0: of a send or recv.
-        channel: it goes over.
-        func: of its task.
+        op_count: zero-based within the plan; bit 0 marks a send or recv.
+        channel: its channel.
+        func: function of its task.
         peer: the other rank.
-        decrements: its progress counts the sync condition off.
-        nbytes: it moves.
-        task: its task's place in the order of the rank's tasks.
+        decrements: its progress decrements the count of the sync condition.
+        nbytes: bytes that it moves.
+        task: position of its task among the rank's tasks.
     """
 
     op_count: int
@@ -260,16 +260,16 @@ class Op:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Work of a channel, as the kernel runs it.
+    """Work of a channel, as the kernel executes it.
 
     Attributes:
-        channel: that runs it.
-        func: of its task.
-        peer: of a send or recv.
-        first: it begins a slot (legacy) or a batch (planner).
-        kernel: a kernel runs it; else its ops move the data.
-        nbytes: it moves.
-        task: its task's place in the order of the rank's tasks.
+        channel: its channel.
+        func: function of its task.
+        peer: the peer of a send or recv.
+        first: it starts a slot (legacy) or a batch (planner).
+        kernel: a kernel executes it; otherwise its ops move the data.
+        nbytes: bytes that it moves.
+        task: position of its task among the rank's tasks.
     """
 
     channel: int
@@ -286,21 +286,21 @@ class Plan:
     """A kernel plan of a rank.
 
     Attributes:
-        rank: whose it is.
+        rank: its rank.
         id: its serial number in the communicator, from 1.
         channel_mask: the channels that it uses.
-        channel_ubound: above the highest of them.
-        channel_count: how many.
-        has_proxy_ops: the proxy has a part in it.
+        channel_ubound: one more than the highest of them.
+        channel_count: number of channels.
+        has_proxy_ops: it has proxy ops.
         persistent: it belongs to a graph.
         kernel: it is launched with a kernel.
-        colls: collectives in it.
-        p2ps: sends and recvs in it.
-        sync_count: of its sync condition at the launch; None: it has none.
-        work_bytes: of its work structs.
-        tasks: that it has taken.
-        ops: for the proxy.
-        works: for the kernel.
+        colls: number of collectives in it.
+        p2ps: number of sends and recvs in it.
+        sync_count: count of its sync condition at the launch; None: it has none.
+        work_bytes: bytes of its work structs.
+        tasks: tasks in it.
+        ops: its proxy ops.
+        works: its work for the kernel.
     """
 
     rank: int
@@ -326,7 +326,7 @@ class Plan:
 
 
 class What(enum.IntEnum):
-    """What happened: the kind of an event, and the meaning of its a, b and c."""
+    """The kind of an event, which determines the meaning of its a, b and c."""
 
     TASK = int(lib.PSM_PLAN_TASK)
     PREPARE = int(lib.PSM_PLAN_PREPARE)
@@ -396,14 +396,14 @@ _WAITS = {
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened to a rank or to one of its plans.
+    """An event of a rank or of one of its plans.
 
     Attributes:
-        order: its number in the trace of the rank, from 0.
-        rank: whose.
-        what: what.
-        plan: which plan; 0: none.
-        a: as ``psm/psm_plan.h`` says at each kind.
+        order: its index in the trace of the rank, from 0.
+        rank: its rank.
+        what: its kind.
+        plan: its plan; 0: none.
+        a: see the kinds in ``psm/psm_plan.h``.
         b: likewise.
         c: likewise.
     """
@@ -418,12 +418,12 @@ class Event:
 
     @property
     def waits(self) -> tuple[str, str] | None:
-        """Of STUCK: who waits, and for what."""
+        """For STUCK: who waits, and for what."""
         return _WAITS.get(self.a) if self.what is What.STUCK else None
 
     @property
     def enqueuer(self) -> str:
-        """Of RECLAIMER: who enqueued it."""
+        """For RECLAIMER: who enqueued it."""
         return _ENQUEUERS.get(self.a, f"unknown ({self.a})")
 
     def __str__(self) -> str:
@@ -436,7 +436,7 @@ def _func(number: int) -> str:
 
 
 def _op(e: Event) -> str:
-    return f"op {e.a} on channel {e.b}{', which counts off' if e.c else ''}"
+    return f"op {e.a} on channel {e.b}{', decrements the count' if e.c else ''}"
 
 
 def _status(number: int) -> str:
@@ -460,7 +460,7 @@ _TEXTS: dict[What, Callable[[Event], str]] = {
     What.MADE: lambda e: f"made: {e.b} collectives, {e.c} p2p, channel mask {e.a & (1 << 64) - 1:#x}",
     What.PREPARED: lambda e: f"prepared {e.b} plans, scoped stack at depth {e.a}",
     What.PREPARE_FAILED: lambda e: f"prepare failed with {_status(e.b)}, scoped stack at depth {e.a}",
-    What.ARMED: lambda e: f"sync condition armed: count {e.a}, {e.b} ops count it off",
+    What.ARMED: lambda e: f"sync condition armed: count {e.a}, {e.b} ops decrement it",
     What.BARRIER: lambda e: "intra-process barrier passed",
     What.CUDA: lambda e: f"uncaptured CUDA call: {_CALLS.get(e.a, e.a)}",
     What.LAUNCHED: lambda e: f"launched{' into the graph' if e.b else ''}: {_LAUNCHES.get(e.a, 'nothing')}",
@@ -468,14 +468,14 @@ _TEXTS: dict[What, Callable[[Event], str]] = {
     What.HOST_TASK: lambda e: f"hostStreamPlanTask on the {'host stream' if e.a else 'main thread'}",
     What.OP_POSTED: lambda e: f"{_op(e)}: posted",
     What.OP_DONE: lambda e: f"{_op(e)}: ended",
-    What.COUNTED_OFF: lambda e: f"counted off: {e.a} left",
+    What.COUNTED_OFF: lambda e: f"count decremented to {e.a}",
     What.CALLBACK: lambda e: f"host function begins, count {e.a}",
     What.CALLBACK_OVER: lambda e: (
         f"host function returns{', by abort' if e.a else ''}, count {e.b}{'; it frees the sync condition' if e.c else ''}"
     ),
     What.RECLAIMER: lambda e: f"reclaimer enqueued by {e.enqueuer}",
     What.RECLAIM: _reclaimed,
-    What.TOUCHED: lambda e: f"what is freed of it is used by {_TOUCHERS.get(e.a, e.a)}",
+    What.TOUCHED: lambda e: f"used after free by {_TOUCHERS.get(e.a, e.a)}",
     What.REPLAY: lambda e: f"graph {e.a} is launched",
     What.DESTRUCTOR: lambda e: f"destructor of graph {e.a} runs, {e.b} plans",
     What.REFS: lambda e: f"persistentRefs {e.a} ({e.b:+d})",
@@ -485,18 +485,18 @@ _TEXTS: dict[What, Callable[[Event], str]] = {
     What.STUCK: _stuck,
     What.CANCELLED: lambda e: "cancelled: its group failed before its launch",
     What.REGISTERED: lambda e: f"holds a registration ({_HOLDS.get(e.a, e.a)}), {e.b} now",
-    What.DEREGISTERED: lambda e: f"gives a registration back ({_HOLDS.get(e.a, e.a)}), {e.b} are left",
+    What.DEREGISTERED: lambda e: f"releases a registration ({_HOLDS.get(e.a, e.a)}), {e.b} left",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A rule that every trace is held against.
+    """A rule that every trace is checked against.
 
     Attributes:
         name: ``reclaim.early``.
         text: what must hold.
-        schedulers: bit 0: legacy, bit 1: planner.
+        schedulers: the schedulers that it applies to; bit 0: legacy, bit 1: planner.
     """
 
     name: str
@@ -506,15 +506,15 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Breach:
-    """A rule that was broken.
+    """A breach of a rule.
 
     Attributes:
-        rule: its name.
-        rank: where.
-        other: the rank that it differs from; None: none.
-        plan: which; 0: none.
-        order: of the event that breaks it; None: it was found by comparing ranks.
-        text: how.
+        rule: name of the rule.
+        rank: the rank.
+        other: the rank that it differs from; None: not applicable.
+        plan: the plan; 0: none.
+        order: index of the event that breaks it; None: found by comparing ranks.
+        text: description.
     """
 
     rule: str
@@ -527,14 +527,14 @@ class Breach:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A way to schedule, launch and reclaim: right, or with one mistake.
+    """A way to schedule, launch and reclaim: correct, or with one bug.
 
     Attributes:
-        name: it is asked for by it.
+        name: its name.
         summary: one line.
-        outcome: the rule that it breaks; empty: none.
-        wrong: it makes a mistake on purpose.
-        schedulers: bit 0: legacy, bit 1: planner.
+        outcome: name of the rule that it breaks; empty: none.
+        wrong: it has a deliberate bug.
+        schedulers: the schedulers that it applies to; bit 0: legacy, bit 1: planner.
     """
 
     name: str
@@ -546,16 +546,16 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class Simulation:
-    """What a simulation did.
+    """The result of a simulation.
 
     Attributes:
-        config: of the communicators.
-        seed: of the order in which agents ran.
-        steps: what the ranks did.
-        plans: of each rank, in order.
-        events: of all ranks, in the order in which they happened.
-        breaches: of rules, the first first.
-        stuck: it hung.
+        config: configuration of the communicators.
+        seed: the seed of the order of execution.
+        steps: steps of the ranks.
+        plans: plans of each rank, in order.
+        events: events of all ranks, in the order in which they happened.
+        breaches: breaches of rules, in order.
+        stuck: whether it hung.
     """
 
     config: Config

@@ -1,4 +1,4 @@
-"""What there is to see of a simulation, for every format: plans side by side, what became of each, who breaks what."""
+"""The views of a simulation that all formats share: plans side by side, the end of each plan, breaches."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ __all__ = [
     "title",
 ]
 
-#: Of the table of what became of plans.
+#: Columns of the table of plans' ends.
 LIFE_HEADS = ("plan", "made", "launched", "posted", "ended", "kernel", "host func", "reclaimer", "reclaimed")
 
-_EVIDENCE = 6  # events that lead to a breach
+_EVIDENCE = 6  # events before a breach that are shown
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """Ranks whose plans look the same. ``cells`` has the lines of each plan by its number; the last line tells how it goes."""
+    """Ranks whose plans look the same. ``cells`` has the lines of each plan by its number; the last line gives its size."""
 
     ranks: tuple[int, ...]
     cells: Mapping[int, tuple[str, ...]]
@@ -50,7 +50,7 @@ class Column:
 
 @dataclass(slots=True)
 class Life:
-    """What became of a plan, as numbers of events in the trace of its rank. ``reclaimers`` are (number, who enqueued)."""
+    """The life of a plan, as event numbers in the trace of its rank. ``reclaimers`` are (number, enqueuer)."""
 
     rank: int
     plan: int
@@ -74,7 +74,7 @@ def title(simulation: Simulation) -> str:
 
 
 def configuration(simulation: Simulation) -> str:
-    """What was simulated, in one line."""
+    """The configuration of the simulation, in one line."""
     config = simulation.config
     parts = [
         f"{config.channels} channels",
@@ -90,17 +90,17 @@ def configuration(simulation: Simulation) -> str:
 
 
 def sentence(simulation: Simulation) -> str:
-    """What came of it, in one line: the rule that breaks first, or that none does."""
+    """The result in one line: the first broken rule, or that none is broken."""
     first = first_breach(simulation)
     if first is not None:
         return f"broken: {first.rule}: {place(first)}: {first.text}"
     if simulation.stuck:
-        return "stuck: nobody can go on, and no rule is broken"
+        return "stuck: no thread can continue, but no rule is broken"
     return "right: no rule is broken"
 
 
 def first_breach(simulation: Simulation) -> Breach | None:
-    """The first breach that is not only a consequence: to be stuck follows from another, where there is one."""
+    """The first breach that is not only a consequence: being stuck usually follows from another breach."""
     found = simulation.breaches
     return next((b for b in found if b.rule != "stuck"), next(iter(found), None))
 
@@ -124,7 +124,7 @@ def focus(simulation: Simulation) -> int:
 
 
 def columns(simulation: Simulation) -> list[Column]:
-    """The plans of all ranks, ranks with equal ones together."""
+    """The plans of all ranks, with ranks of equal plans grouped."""
     groups: dict[tuple[tuple[int, tuple[str, ...]], ...], list[int]] = defaultdict(list)
     for rank, plans in enumerate(simulation.plans):
         numbers = _collectives(simulation, rank)
@@ -133,7 +133,7 @@ def columns(simulation: Simulation) -> list[Column]:
 
 
 def _collectives(simulation: Simulation, rank: int) -> dict[int, int]:
-    """Which collective of the communicator a task is, from 0: the same number on all ranks, as breaches name it."""
+    """The number of a collective in its communicator, from 0: equal on all ranks, and used in breaches."""
     out: dict[int, int] = {}
     for number, task in enumerate(simulation.tasks_of(rank)):
         if not task.func.p2p:
@@ -142,7 +142,7 @@ def _collectives(simulation: Simulation, rank: int) -> dict[int, int]:
 
 
 def step_lines(simulation: Simulation) -> Iterator[str]:
-    """The steps as a task file; a comment numbers collectives that are every rank's."""
+    """The steps as a task file; comments number the collectives of all ranks."""
     number = 0
     everywhere = all(s.rank is None for s in simulation.steps if s.task is not None and not s.task.func.p2p)
     for step in simulation.steps:
@@ -177,7 +177,7 @@ def _cell(plan: Plan, numbers: dict[int, int]) -> tuple[str, ...]:
 
 
 def lives(events: Iterable[Event]) -> list[Life]:
-    """What became of the plans of a trace, in the order in which they were made."""
+    """The lives of the plans of a trace, in order of creation."""
     found: dict[tuple[int, int], Life] = {}
     for event in events:
         if not event.plan or event.what is What.STUCK:
@@ -227,7 +227,7 @@ def _span(orders: Sequence[int]) -> str:
 
 
 def stuck(simulation: Simulation) -> list[tuple[str, str]]:
-    """(who, what it waits for), ranks that wait for the same together; the main thread, which waits for the rest, last."""
+    """(who, what it waits for), grouping ranks that wait for the same; main threads, which wait for the rest, come last."""
     groups: dict[tuple[int, str], list[int]] = defaultdict(list)
     for event in simulation.waiting():
         groups[(event.plan, str(event))].append(event.rank)
@@ -239,7 +239,7 @@ def stuck(simulation: Simulation) -> list[tuple[str, str]]:
 
 
 def by_rule(simulation: Simulation) -> dict[str, list[Breach]]:
-    """The breaches by rule; to be stuck follows from the others and comes last."""
+    """The breaches by rule; ``stuck``, which follows from the others, comes last."""
     out: dict[str, list[Breach]] = {}
     for breach in simulation.breaches:
         out.setdefault(breach.rule, []).append(breach)
@@ -247,7 +247,7 @@ def by_rule(simulation: Simulation) -> dict[str, list[Breach]]:
 
 
 def evidence(trace: Sequence[Event], breach: Breach, most: int = _EVIDENCE) -> list[Event]:
-    """The last events that lead to a breach: those of its plan, or of its rank where no plan is named."""
+    """The last events before a breach: those of its plan, or of its rank if it names no plan."""
     if breach.order is None:
         return []
     before = [e for e in trace if e.rank == breach.rank and e.order <= breach.order]

@@ -1,4 +1,4 @@
-"""NCCL's plugins: what their ABIs are, what a library that claims to be one holds, and which releases load it."""
+"""NCCL's plugins: their ABIs, the contents of plugin libraries, and the releases that load them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loads a library in a process of its own and says what its tables hold then. Started as a script: it imports nothing of psmkit.
+"""Load a library in a separate process and report the contents of its tables. A script that imports nothing from psmkit.
 
 Standard input: {"path", "tables": {symbol: [size, [offset, ...]]}}. File descriptor argv[1]: {"error"} or {"tables": {symbol: {"name",
 "slots": [set or not, ...]}}}.
@@ -19,14 +19,14 @@ def main() -> None:
         json.dump({"error": str(error)}, answer)
         answer.close()
         return
-    # in_dll takes a symbol without an address for an error without a text, and dies.
+    # in_dll crashes on a symbol without an address: it takes it for an error without a text.
     find = ctypes.CDLL(None).dlsym
     find.restype, find.argtypes = ctypes.c_void_p, (ctypes.c_void_p, ctypes.c_char_p)
     found = {}
     for symbol, (size, offsets) in task["tables"].items():
         address = find(library._handle, symbol.encode())
         if not address:
-            continue  # an indirect function whose code gives no table: NCCL finds none either
+            continue  # an indirect function that returns no table: NCCL finds none either
         data = bytes((ctypes.c_char * size).from_address(address))
         slots = [data[offset : offset + 8] for offset in offsets]
         name = None
@@ -36,7 +36,7 @@ def main() -> None:
         found[symbol] = {"name": name, "slots": [any(slot) for slot in slots]}
     json.dump({"tables": found}, answer)
     answer.close()
-    os._exit(0)  # destructors of the library are of no interest
+    os._exit(0)  # skips the library's destructors
 
 
 main()

@@ -1,4 +1,4 @@
-"""The facts about NCCL's plugin ABIs: tables, their slots, and which release looks for which."""
+"""Facts about NCCL's plugin ABIs: tables, their slots, and the releases that look for them."""
 
 from __future__ import annotations
 
@@ -10,40 +10,40 @@ from typing import Any
 
 __all__ = ["KINDS", "Slot", "Table", "facts", "family", "nccl_releases", "symbols_of", "table_of", "tables"]
 
-# In the order in which a reader wants them. CollNet tables live in the library of a net plugin.
+# In reading order. CollNet tables are in the library of a net plugin.
 KINDS = ("net", "collnet", "tuner", "profiler", "env", "gin", "rma")
 
-# What NCCL checks before it calls, or calls only for what a plugin said that it has. All else must be there.
+# Slots that NCCL checks before it calls them, or calls only if the plugin announced them. All others are required.
 _MAY_BE_EMPTY: dict[str, dict[str, str]] = {
     "net": {
-        "regMrDmaBuf": "needed where ptrSupport has NCCL_PTR_DMABUF",
-        "iflush": "needed where ptrSupport has NCCL_PTR_CUDA",
-        "flush": "needed where ptrSupport has NCCL_PTR_CUDA",
-        "getDeviceMr": "needed where netDeviceType is NCCL_NET_DEVICE_UNPACK",
-        "irecvConsumed": "needed where netDeviceType is NCCL_NET_DEVICE_UNPACK",
+        "regMrDmaBuf": "needed if ptrSupport has NCCL_PTR_DMABUF",
+        "iflush": "needed if ptrSupport has NCCL_PTR_CUDA",
+        "flush": "needed if ptrSupport has NCCL_PTR_CUDA",
+        "getDeviceMr": "needed if netDeviceType is NCCL_NET_DEVICE_UNPACK",
+        "irecvConsumed": "needed if netDeviceType is NCCL_NET_DEVICE_UNPACK",
         "makeVDevice": "needed to merge devices",
         "setNetAttr": "",
     },
     "collnet": {
-        "regMrDmaBuf": "needed where ptrSupport has NCCL_PTR_DMABUF",
-        "iflush": "needed where ptrSupport has NCCL_PTR_CUDA",
-        "flush": "needed where ptrSupport has NCCL_PTR_CUDA",
-        "iallgather": "AllGather then goes another way",
-        "ireducescatter": "ReduceScatter then goes another way",
+        "regMrDmaBuf": "needed if ptrSupport has NCCL_PTR_DMABUF",
+        "iflush": "needed if ptrSupport has NCCL_PTR_CUDA",
+        "flush": "needed if ptrSupport has NCCL_PTR_CUDA",
+        "iallgather": "otherwise AllGather uses another path",
+        "ireducescatter": "otherwise ReduceScatter uses another path",
         "makeVDevice": "needed to merge devices",
     },
     "tuner": {"getChunkSize": ""},
     "profiler": {},
-    "env": {"finalize": "the library then stays loaded"},
+    "env": {"finalize": "without it the library stays loaded"},
     "gin": {
-        "regMrSymDmaBuf": "needed where ptrSupport has NCCL_PTR_DMABUF",
+        "regMrSymDmaBuf": "needed if ptrSupport has NCCL_PTR_DMABUF",
         **dict.fromkeys(
             ("iput", "iputSignal", "iget", "iflush", "test", "ginProgress"),
-            "needed where netDeviceType is NCCL_NET_DEVICE_GIN_PROXY",
+            "needed if netDeviceType is NCCL_NET_DEVICE_GIN_PROXY",
         ),
     },
     "rma": {
-        "regMrSymDmaBuf": "needed where ptrSupport has NCCL_PTR_DMABUF",
+        "regMrSymDmaBuf": "needed if ptrSupport has NCCL_PTR_DMABUF",
         "rmaProgress": "",
         "ginProgress": "",
     },
@@ -52,7 +52,7 @@ _MAY_BE_EMPTY: dict[str, dict[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A member of a table. ``when`` says for what NCCL needs one that may be empty."""
+    """A member of a table. ``when`` says when NCCL needs a member that may otherwise be empty."""
 
     name: str
     offset: int
@@ -62,21 +62,21 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table that some release looks for. ``size`` is 0, and ``slots`` empty, where only its name is known."""
+    """A table that some release looks for. If only its name is known, ``size`` is 0 and ``slots`` is empty."""
 
     kind: str
     version: int
     symbol: str
     size: int
     slots: tuple[Slot, ...]
-    first: str | None  # releases that look for it; None: none that is known
+    first: str | None  # releases that look for it; None: no known release
     last: str | None
     dropped: str | None
 
 
 @cache
 def facts() -> dict[str, Any]:
-    """The facts as they are in abi.json."""
+    """The facts from abi.json."""
     loaded: dict[str, Any] = json.loads(resources.files("psmkit.plugins").joinpath("abi.json").read_text("utf-8"))
     return loaded
 
@@ -90,7 +90,7 @@ def _slots(kind: str, struct: dict[str, Any]) -> tuple[Slot, ...]:
 
 @cache
 def tables() -> tuple[Table, ...]:
-    """All tables that are known, by kind, the newest version first."""
+    """All known tables by kind, newest version first."""
     known = facts()
     found = []
     for kind in KINDS:
@@ -123,7 +123,7 @@ def table_of(symbol: str) -> Table | None:
 
 
 def family(kind: str, symbol: str) -> bool:
-    """Whether a symbol is named as a table of this kind, of whatever version."""
+    """Whether a symbol has the name of a table of this kind, in any version."""
     stem = {table.symbol.rpartition("_v")[0] for table in tables() if table.kind == kind}
     name, _, version = symbol.rpartition("_v")
     return name in stem and version.isdigit()
@@ -135,7 +135,7 @@ def _key(release: str) -> tuple[int, ...]:
 
 @cache
 def nccl_releases() -> tuple[str, ...]:
-    """The releases of NCCL whose symbols are known, the oldest first."""
+    """The releases of NCCL whose symbols are known, oldest first."""
     return tuple(sorted(facts()["lookups"], key=_key))
 
 

@@ -1,4 +1,4 @@
-"""What a library that claims to be a plugin holds, which releases would load it, and what is wrong with it."""
+"""Check a plugin library: its tables, the releases that load it, and its errors."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from psmkit.plugins.elf import Library, Symbol
 __all__ = ["Check", "Found", "Use", "check"]
 
 _NEAR = re.compile(r"(?:_ZL?[\w]*?\d+)?nccl(?:Net|CollNet|Tuner|Profiler|Env|Gin|Rma)\w*")
-# What a program that uses NCCL has anyhow.
+# What a program that uses NCCL always has.
 _OF_THE_PROGRAM = re.compile(
     r"(?:cuda[A-Z]|__cuda|cu[A-Z]|nvml[A-Z]|nccl[A-Z]|hip[A-Z]|__hip)\w*$|lib(?:cudart|cuda|nvidia-ml|nccl|amdhip64|rccl)\.so"
 )
-_NAMES = 12  # of symbols that are listed
+_NAMES = 12  # symbols that are listed
 _TITLE = 3
 
 
@@ -28,17 +28,17 @@ class Found:
     """A table in the library."""
 
     table: Table
-    name: str | None  # its name member: what NCCL_NET is compared with
+    name: str | None  # its name member, which NCCL compares with NCCL_NET
     empty: tuple[str, ...] = ()  # slots that must not be NULL
-    lacking: tuple[tuple[str, str], ...] = ()  # slots that may be NULL, and for what they are needed
+    lacking: tuple[tuple[str, str], ...] = ()  # slots that may be NULL, with the condition under which they are needed
     sound: bool = True  # a table of its kind and size
-    resolved: bool = False  # found by code of the library when it is looked for (an indirect function)
-    known: bool = True  # its layout
+    resolved: bool = False  # returned by code of the library at look-up (an indirect function)
+    known: bool = True  # its layout is known
 
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """What a release does with the library: the table of each kind that it takes, and by which settings it finds it."""
+    """What a release does with the library: the tables that it takes, and the settings that make it find the library."""
 
     release: lookup.Release
     taken: Mapping[str, Table]
@@ -47,7 +47,7 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """The result."""
+    """The result of a check."""
 
     path: Path
     machine: str
@@ -61,12 +61,12 @@ class Check:
 
     @property
     def loadable(self) -> bool:
-        """No loader would refuse it, as far as was seen."""
+        """Whether no loader would refuse it, as far as checked."""
         return not any(f.code in ("PSM901", "PSM905") and f.severity is Severity.ERROR for f in self.findings)
 
     @property
     def clean(self) -> bool:
-        """Nothing was found that matters."""
+        """Whether the check found no problem."""
         return all(finding.severity is Severity.INFO for finding in self.findings)
 
 
@@ -85,14 +85,14 @@ def check(
     """Check a library.
 
     Args:
-        path: the library.
-        asked: releases that must load it; none: all that are known are looked at, and none must.
-        settings: NCCL_NET_PLUGIN and the like, when it must be found by them.
-        load: let a child process load it, too.
-        preload: libraries that the program has which loads NCCL: their symbols are there for all.
+        path: path of the library.
+        asked: releases that must load it; if empty, all known ones are examined and none is required.
+        settings: variables such as NCCL_NET_PLUGIN, if the library must be found through them.
+        load: also load it, in a child process.
+        preload: libraries of the program that loads NCCL: their symbols are globally visible.
 
     Raises:
-        InputError: it cannot be read.
+        InputError: the library cannot be read.
     """
     releases = asked or lookup.all_releases()
     try:
@@ -148,7 +148,7 @@ def _wanted(table: Table) -> tuple[int, list[int]]:
     return table.size, [slot.offset for slot in table.slots]
 
 
-# STT_GNU_IFUNC: dlsym gives what the library's code answers.
+# STT_GNU_IFUNC: dlsym returns what the library's code returns.
 _RESOLVED = ("gnu_ifunc", "loos")
 
 
@@ -173,7 +173,7 @@ def _tables(library: Library, findings: list[Finding]) -> Iterable[Found]:
             words = [library.word(symbol.value + slot.offset) for slot in table.slots]
             name = library.text(words[0].address) if words[0].address else None
             yield _filled(table, name, [bool(word.address or word.symbol) for word in words])
-    # Versions that are newer than all that is known here.
+    # Versions newer than all known ones.
     for name in sorted(library.symbols):
         kind = next((kind for kind in KINDS if family(kind, name)), None)
         if kind is not None and table_of(name) is None and library.symbols[name].defined:
@@ -197,7 +197,7 @@ def _refreshed(before: Found, seen: tuple[str | None, tuple[bool, ...]]) -> Foun
 
 
 def _wrong(library: Library, symbol: Symbol, table: Table) -> tuple[str, bool]:
-    """What keeps a symbol from being a table of its version, and whether it may be one all the same."""
+    """Why a symbol is not a table of its version, and whether it may be one nevertheless."""
     if symbol.kind not in ("object", "notype"):
         kinds = {"func": "a function", "tls": "data of each thread"}
         what = kinds.get(symbol.kind, symbol.kind)
@@ -269,7 +269,7 @@ def _unprovided(symbols: Sequence[str], libraries: Sequence[str], loaded: bool) 
     title = f"plugin library needs {_list([*libraries, *symbols], _TITLE)}, which nothing provides"
     finding = _finding("PSM905", title, " ".join(parts))
     if loaded or all(_OF_THE_PROGRAM.match(name) for name in (*libraries, *symbols)):
-        # RTLD_LOCAL hides what a plugin brings; what the program has is seen by all.
+        # RTLD_LOCAL hides a plugin's own libraries; those of the program are visible to all.
         where = "It loads only where the program has them, as it is linked with them or has loaded them for all"
         parts.append(f"{where}; the process that loaded it here did." if loaded else f"{where}: --preload tries that.")
         finding = replace(finding, severity=Severity.WARNING, confidence=0.5, explanation=" ".join(parts))
@@ -277,7 +277,7 @@ def _unprovided(symbols: Sequence[str], libraries: Sequence[str], loaded: bool) 
 
 
 def _hidden(library: Library, found: Sequence[Found]) -> Iterable[Finding]:
-    """Symbols that are nearly those of tables."""
+    """Symbols with almost the name of a table."""
     there = {one.table.symbol for one in found}
     for name in sorted(library.local):
         plain = re.sub(r"^_Z\w*?\d+(?=nccl)", "", name)
@@ -313,7 +313,7 @@ def _hidden(library: Library, found: Sequence[Found]) -> Iterable[Finding]:
 
 
 def _meant(name: str) -> str | None:
-    """The table whose symbol is nearly this one: other case, with or without "Plugin", named by C++."""
+    """The table with almost this symbol's name: in other case, with or without "Plugin", or mangled by C++."""
     plain = re.sub(r"^_Z\w*?\d+(?=nccl)", "", name)
     key = _blurred(plain.removesuffix("E") if plain != name else plain)
     return next((table.symbol for table in tables() if _blurred(table.symbol) == key), None)
@@ -348,7 +348,7 @@ def _use(release: lookup.Release, found: Sequence[Found], path: Path, settings: 
         first = next((table for table in release.tables(kind) if table.symbol in there), None)
         if first is not None and not (kind == "collnet" and "net" not in taken):
             taken[kind] = first
-    # RMA v13 is GIN v13 by another name.
+    # RMA v13 is GIN v13 under another name.
     if "rma" not in taken and release.number >= (2, 30, 3) and "ncclGinPlugin_v13" in there:
         gin = table_of("ncclGinPlugin_v13")
         assert gin is not None

@@ -1,7 +1,7 @@
-"""Drives a net plugin as NCCL does, in processes of their own, and says where it breaks the contract.
+"""Drive a net plugin as NCCL does, in separate processes, and report where it breaks the contract.
 
-The ranks are psm_net_drive (csrc/plugins/drive). They run the checks one after the other; where one fails, or a rank dies or hangs, the rest
-goes on in fresh processes.
+The ranks are psm_net_drive (csrc/plugins/drive). They run the checks one after the other. After a failed check, a dead or a hung
+rank, the remaining checks run in fresh processes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from psmkit.plugins.drive_checks import CHECKS, Check, check
 __all__ = ["VERSIONS", "Drive", "DriveError", "Result", "drive", "program", "versions_of"]
 
 VERSIONS = tuple(range(12, 3, -1))
-# What every run begins with: the rank knows the devices after these.
+# The first checks of every run: they give the rank its devices.
 _SETUP = ("load", "slots", "init", "devices")
 _CODES = {
     "contract": "PSM911",
@@ -35,11 +35,11 @@ _CODES = {
     "leak": "PSM916",
     "truncated": "PSM917",
 }
-# Where ranks fail in several ways, the first of these is the cause: one that waits for a message tells of that later.
+# If ranks fail in several ways, the first of these is the cause: a rank that waits for a message reports later.
 _FIRST = ("died", "blocked", "data", "contract", "truncated", "leak", "late")
 _SLOT = struct.Struct("=QIi40s24s")  # struct slot of drive.h
 _SLOT_BYTES = 256
-_PATIENCE = 60.0  # seconds for code that runs when the library is loaded
+_PATIENCE = 60.0  # seconds for code that runs on load
 _TAIL = 1 << 16
 
 
@@ -49,10 +49,10 @@ class DriveError(PsmkitError):
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What became of a check with one version of the table.
+    """The result of a check with one version of the table.
 
-    ``outcome`` is ``passed``, ``failed`` or ``skipped``; ``text`` a note, what is wrong, or why it was skipped. Of a failure: ``kind`` is what
-    was broken, ``call`` the last call of the plugin on ``rank``, ``warning`` the last that the plugin wrote there with NCCL's logger.
+    ``outcome`` is ``passed``, ``failed`` or ``skipped``; ``text`` is a note, the error, or why the check was skipped. For a failure, ``kind`` is
+    what broke, ``call`` the plugin's last call on ``rank``, ``warning`` the plugin's last message there at WARN.
     """
 
     check: str
@@ -78,27 +78,27 @@ class Drive:
 
     @property
     def clean(self) -> bool:
-        """No finding but notes."""
+        """Whether there are no findings except notes."""
         return not any(finding.severity.weight for finding in self.findings)
 
 
 def program() -> Path:
-    """psm_net_drive.
+    """The path of psm_net_drive.
 
     Raises:
-        LabError: it is not there.
+        LabError: the program does not exist.
     """
     place = Path(os.environ.get("PSM_DIR") or Path(__file__).parents[1] / "psm").absolute() / "bin" / "psm_net_drive"
     if not place.is_file():
-        raise LabError(f"{place} is not there; `make setup` builds it, and the wheel has it")
+        raise LabError(f"no {place}; `make setup` builds it, and the wheel contains it")
     return place
 
 
 def versions_of(path: Path, environment: Mapping[str, str] | None = None) -> tuple[int, ...]:
-    """The versions of the net table that the library has, the newest first, as a process of its own sees them.
+    """The versions of the net table in the library, newest first, as a separate process sees them.
 
     Raises:
-        InputError: no process can load it, or it has none.
+        InputError: no process can load the library, or it has no such table.
     """
     if not path.is_file():
         raise InputError(str(path), "no such file")
@@ -140,17 +140,17 @@ def drive(
     """Run the checks on a library.
 
     Args:
-        path: the library.
-        ranks: processes.
-        versions: of the table; None: the newest that it has.
-        only: names of checks; none: all.
-        timeout: seconds that a call may take, and that may pass without progress.
-        environment: added to that of the ranks.
-        cuda: a CUDA runtime whose memory is used in the checks that need a GPU's.
-        watch: is told of each version and check when it begins.
+        path: path of the library.
+        ranks: number of processes.
+        versions: versions of the table; None: the newest in the library.
+        only: names of checks; if empty, all.
+        timeout: seconds for a call, and without progress.
+        environment: additional variables of the ranks.
+        cuda: a CUDA runtime that provides memory for the checks of GPU memory.
+        watch: called with each version and check when it begins.
 
     Raises:
-        InputError: no process can load it, or it does not have the version.
+        InputError: no process can load the library, or it lacks the version.
         DriveError: the ranks could not be run.
     """
     there = versions_of(path, environment)
@@ -188,7 +188,7 @@ class _Version:
         while pending:
             self._batch([*(name for name in _SETUP if name not in pending), *pending])
             pending = [name for name in pending if name not in self.results]
-            # A run cannot begin without the first of them.
+            # Without the first of them a run cannot begin.
             broken = next((name for name in _SETUP if self._failed(name)), None)
             for name in list(pending):
                 if cause := broken or self._lacks(name):
@@ -203,7 +203,7 @@ class _Version:
         return name in self.results and self.results[name].outcome == "failed"
 
     def _lacks(self, name: str) -> str | None:
-        """A check that failed, without which this one says nothing."""
+        """A failed check that this one depends on."""
         needs = check(name).needs
         while needs is not None:
             if self._failed(needs):
@@ -212,7 +212,7 @@ class _Version:
         return None
 
     def _batch(self, names: list[str]) -> None:
-        """Run until a check fails. At least one more has a result then."""
+        """Run until a check fails. At least one more check has a result afterwards."""
         with tempfile.TemporaryDirectory(prefix="psmkit-drive-") as name:
             folder = Path(name)
             state = folder / "state"
@@ -229,14 +229,14 @@ class _Version:
             "PSM_DRIVE_TIMEOUT_MS": str(max(1, round(self.timeout * 1000))),
             "PSM_DRIVE_CUDA": self.cuda or "",
         }
-        shared = folder / "shared"  # /dev/shm is everybody's: what is new there need not be the plugin's
+        shared = folder / "shared"  # not /dev/shm, which other programs share
         shared.mkdir()
         return runner.Job(
             self.ranks,
             lambda _rank: [str(program()), str(self.path), str(self.version), *names],
             lambda _rank: settings,
             folder,
-            # Each rank watches its own calls; this is for one whose watcher has no chance.
+            # Each rank watches its own calls; this deadline is for a rank whose watcher cannot run.
             deadline=self.timeout * (2 + len(names)) + 10.0,
             stacks=False,
             shared_memory=shared,
@@ -262,7 +262,7 @@ class _Version:
                 continue
             self._fail(name, outcome, slots, reports)
             return
-        # All said that they were done: what is left is the end of the processes.
+        # All checks are done: what remains is process exit.
         for rank in outcome.ranks:
             if rank.state != "good":
                 text = f"after the last check, at the end of the process: {rank.text}"
@@ -298,7 +298,7 @@ class _Version:
                     raise DriveError(f"psm_net_drive: {rank.text}")
             else:
                 continue
-            # The end of a rank is an error for those that talk with it; a call that blocks is its own cause.
+            # A dead rank causes errors in its peers; a blocking call is a cause of its own.
             after = report is not None and bool(report["after"]) and kind != "blocked"
             result = Result(name, self.version, "failed", text, kind, call, rank.rank, warning=_warning(rank))
             found.append((after, _FIRST.index(kind), result))
@@ -318,7 +318,7 @@ def _signal(rank: runner.RankOutcome) -> str:
 
 
 def _warning(rank: runner.RankOutcome) -> str:
-    """The last that the plugin said with NCCL's logger at WARN."""
+    """The plugin's last message at WARN through NCCL's logger."""
     try:
         with open(rank.output, "rb") as file:
             file.seek(max(0, os.path.getsize(rank.output) - _TAIL))
@@ -329,7 +329,7 @@ def _warning(rank: runner.RankOutcome) -> str:
 
 
 def _findings(path: Path, ranks: int, results: Sequence[Result]) -> list[Finding]:
-    """One for each check and kind: versions that fail in the same way are told together."""
+    """One finding for each check and kind; versions that fail in the same way share it."""
     grouped: dict[tuple[str, str], list[Result]] = {}
     for result in results:
         if result.outcome == "failed":

@@ -1,7 +1,7 @@
-"""Drives a profiler as NCCL does, and says where it breaks the contract.
+"""Drive a profiler as NCCL does, and report where it breaks the contract.
 
-psm_profiler_drive (csrc/plugins/drive/profiler) plays NCCL: one process for each check, which reports one line. Here the lines are read, also
-those of a process that died or did not end.
+psm_profiler_drive (csrc/plugins/drive/profiler) plays NCCL: one process for each check, which reports one line. This module reads
+the lines, and handles processes that died or did not end.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PROFILER_VERSIONS = tuple(range(6, 0, -1))
 _SETUP = ("load", "slots", "init")
 _CALLS = ("init", "startEvent", "stopEvent", "recordEventState", "finalize")
 _CODES = {"contract": "PSM921", "died": "PSM923", "blocked": "PSM924", "leak": "PSM925", "weak": "PSM926"}
-_PATIENCE = 60.0  # seconds for code that runs when the library is loaded, and for a check beyond its calls
+_PATIENCE = 60.0  # seconds for code that runs on load, and for a check beyond its calls
 _MOST = 1 << 16  # bytes of a report
 
 
@@ -38,12 +38,12 @@ def _program() -> Path:
         Path(os.environ.get("PSM_DIR") or Path(__file__).parents[1] / "psm").absolute() / "bin" / "psm_profiler_drive"
     )
     if not place.is_file():
-        raise PsmkitError(f"{place} is not there; `make setup` builds it, and the wheel has it")
+        raise PsmkitError(f"no {place}; `make setup` builds it, and the wheel contains it")
     return place
 
 
 def profiler_alone(path: Path) -> bool:
-    """Whether the library has tables of a profiler and none of a net plugin or tuner. False for what cannot be read, too."""
+    """Whether the library has profiler tables but none of a net plugin or tuner. False also for unreadable files."""
     try:
         names = symbols(path)
     except InputError:
@@ -53,10 +53,10 @@ def profiler_alone(path: Path) -> bool:
 
 
 def profiler_versions(path: Path, environment: Mapping[str, str] | None = None) -> tuple[int, ...]:
-    """The versions of the profiler's table that the library has, the newest first, as a process of its own sees them.
+    """The versions of the profiler table in the library, newest first, as a separate process sees them.
 
     Raises:
-        InputError: no process can load it, or it has none.
+        InputError: no process can load the library, or it has no such table.
     """
     if not path.is_file():
         raise InputError(str(path), "no such file")
@@ -96,16 +96,16 @@ def drive_profiler(
     """Run the checks on a library.
 
     Args:
-        path: the library.
-        versions: of the table; None: the newest that it has.
-        only: names of checks; none: all.
-        timeout: seconds that a call may take.
-        environment: added to that of the processes.
-        stream: a recorded stream to be played, too.
-        watch: is told of each version and check when it begins.
+        path: path of the library.
+        versions: versions of the table; None: the newest in the library.
+        only: names of checks; if empty, all.
+        timeout: seconds for a call.
+        environment: additional variables of the processes.
+        stream: a recorded stream to replay as well.
+        watch: called with each version and check when it begins.
 
     Raises:
-        InputError: no process can load it, it does not have the version, or the stream cannot be read.
+        InputError: no process can load the library, it lacks the version, or the stream cannot be read.
         DriveError: the checks could not be run.
     """
     there = profiler_versions(path, environment)
@@ -157,7 +157,7 @@ def _run(
             late, status = True, 0
         finally:
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)  # also what the library has started
+                os.killpg(process.pid, signal.SIGKILL)  # also processes that the library started
             process.wait()
         out.seek(0)
         report = _report(out.read(_MOST))
@@ -204,7 +204,7 @@ def _report(data: bytes) -> dict[str, Any]:
 
 
 def _findings(results: Sequence[Result]) -> list[Finding]:
-    """One for each check and kind: versions that fail in the same way are told together."""
+    """One finding for each check and kind; versions that fail in the same way share it."""
     of = {check.name: check for check in PROFILER_CHECKS}
     grouped: dict[tuple[str, str], list[Result]] = {}
     for result in results:

@@ -1,8 +1,8 @@
-"""Drives a tuner as NCCL does, in several processes, and says where it breaks the contract.
+"""Drive a tuner as NCCL does, in several processes, and report where it breaks the contract.
 
-psm_tuner_drive (csrc/plugins/tuner/tools) makes communicators, asks for thousands of collectives, ordinary and strange, and looks at every
-output. Here its reports are read, also of one that died or did not end, and the answers of the processes are compared: ranks that decide
-differently hang.
+psm_tuner_drive (csrc/plugins/tuner/tools) creates communicators, asks for thousands of collectives, ordinary and strange, and checks every
+output. This module reads its reports, handles processes that died or did not end, and compares the answers of the processes: ranks that
+decide differently hang.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class TunerResult:
 
 @dataclass(frozen=True, slots=True)
 class TunerDrive:
-    """All checks of all versions; ``nanoseconds`` is the least that a call took, by version."""
+    """All checks of all versions; ``nanoseconds`` is the shortest time of a call, by version."""
 
     path: Path
     ranks: int
@@ -84,12 +84,12 @@ class TunerDrive:
 
     @property
     def failed(self) -> tuple[TunerResult, ...]:
-        """What failed."""
+        """The failed checks."""
         return tuple(result for result in self.results if result.outcome == "failed")
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """One for each check and kind: versions that fail in the same way share one. Errors first."""
+        """One finding for each check and kind, errors first; versions that fail in the same way share it."""
         grouped: dict[tuple[str, str], list[TunerResult]] = {}
         for result in self.failed:
             grouped.setdefault((result.check, result.kind), []).append(result)
@@ -115,22 +115,22 @@ def _finding(same: Sequence[TunerResult], ranks: int) -> Finding:
 def _program() -> Path:
     place = Path(os.environ.get("PSM_DIR") or Path(__file__).parents[1] / "psm").absolute() / "bin" / "psm_tuner_drive"
     if not place.is_file():
-        raise PsmkitError(f"{place} is not there; `make setup` builds it, and the wheel has it")
+        raise PsmkitError(f"no {place}; `make setup` builds it, and the wheel contains it")
     return place
 
 
 def tuner_versions(path: Path) -> tuple[int, ...]:
-    """The versions of the tuner table in the library's symbols, the newest first.
+    """The versions of the tuner table in the library's symbols, newest first.
 
     Raises:
-        InputError: it is no library.
+        InputError: the file is not a library.
     """
     names = symbols(path)
     return tuple(version for version in VERSIONS if f"ncclTunerPlugin_v{version}" in names)
 
 
 def tuner_alone(path: Path) -> bool:
-    """Whether the library has tables of a tuner and none of a net plugin. False for what cannot be read, too."""
+    """Whether the library has tuner tables but none of a net plugin. False also for unreadable files."""
     try:
         names = symbols(path)
     except InputError:
@@ -143,7 +143,7 @@ def symbols(path: Path) -> set[str]:
     """The names of all dynamic symbols that the library defines.
 
     Raises:
-        InputError: it is no library.
+        InputError: the file is not a library.
         PsmkitError: pyelftools is missing.
     """
     try:
@@ -158,7 +158,7 @@ def symbols(path: Path) -> set[str]:
     except OSError as error:
         raise InputError(str(path), error.strerror or str(error)) from None
     except ELFError as error:
-        raise InputError(str(path), f"it is no shared library: {error}") from None
+        raise InputError(str(path), f"not a shared library: {error}") from None
 
 
 def drive_tuner(
@@ -173,15 +173,15 @@ def drive_tuner(
     """Run all checks.
 
     Args:
-        path: the library.
-        ranks: processes whose answers have to be the same.
-        versions: of the table; None for the newest that the library has.
+        path: path of the library.
+        ranks: number of processes, whose answers must be equal.
+        versions: versions of the table; None: the newest in the library.
         timeout: seconds for all checks of one version.
-        limit_ns: what a call may take.
+        limit_ns: the maximum time of a call.
         environment: variables to set in the processes.
 
     Raises:
-        InputError: it has no such table.
+        InputError: the library has no such table.
     """
     has = tuner_versions(path)
     chosen = tuple(versions) if versions is not None else has[:1]
@@ -254,7 +254,7 @@ def _version(
 def _start(
     stack: contextlib.ExitStack, path: Path, version: int, rank: int, ranks: int, environment: Mapping[str, str]
 ) -> tuple[subprocess.Popen[bytes], IO[bytes]]:
-    # As a launcher sets them: a tuner that looks at its rank shows itself.
+    # Set as by a launcher, to reveal a tuner that depends on its rank.
     launcher = {
         "RANK": rank,
         "LOCAL_RANK": rank,
@@ -278,7 +278,7 @@ def _start(
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)  # also what the library has started
+        os.killpg(process.pid, signal.SIGKILL)  # also processes that the library started
     process.wait()
 
 
@@ -299,7 +299,7 @@ def _finish(process: subprocess.Popen[bytes], out: IO[bytes], end: float) -> tup
         try:
             line = json.loads(text)
         except ValueError:
-            continue  # the library may print to standard output, too
+            continue  # the library may print to standard output as well
         if isinstance(line, dict):
             lines.append(line)
     if any("error" in line for line in lines):

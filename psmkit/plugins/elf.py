@@ -1,4 +1,4 @@
-"""What a library holds, read from its bytes as the loader would map them. Nothing of it runs."""
+"""Read a library's bytes as the loader would map them, without running any of its code."""
 
 from __future__ import annotations
 
@@ -24,21 +24,19 @@ _ADDRESSES = {  # types of relocations that put an address of this library in pl
     "EM_AARCH64": frozenset({1027}),
     "EM_PPC64": frozenset({22}),
 }
-_RESOLVERS = frozenset({37, 1032, 248})  # IRELATIVE of the three
-_LONGEST = 1 << 16  # symbols, relocations: beyond any plugin's, where a damaged file claims billions
+_RESOLVERS = frozenset({37, 1032, 248})  # IRELATIVE of the three machines
+_LONGEST = 1 << 16  # symbols, relocations: more than any plugin has, in case a damaged file claims billions
 _PARTS = 32  # segments that are mapped
 _TEXT = 256
-_NEAR = re.compile(
-    r"(?:_ZL?N?[\w]*?\d+)?nccl(?:Net|CollNet|Tuner|Profiler|Env|Gin|Rma)"
-)  # as it is, or as C++ names it
-# In the header of a 64-bit file.
+_NEAR = re.compile(r"(?:_ZL?N?[\w]*?\d+)?nccl(?:Net|CollNet|Tuner|Profiler|Env|Gin|Rma)")  # plain, or as C++ mangles it
+# Offsets in the header of a 64-bit file.
 _HEADER = 64
 _SECTIONS = slice(0x28, 0x30)
-_SECTION_COUNT = slice(0x3C, 0x40)  # and which of them has the names
+_SECTION_COUNT = slice(0x3C, 0x40)  # and the index of the one with the names
 
 
 class NotLoadable(PsmkitError):  # noqa: N818 - the name says what is wrong
-    """The loader would refuse the file: it is no ELF file, damaged, no shared library, ..."""
+    """The loader would refuse the file: not an ELF file, damaged, not a shared library, ..."""
 
 
 class _MissingError(PsmkitError):
@@ -59,7 +57,7 @@ class Symbol:
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """What a pointer in the library's data is: an address of its own, a symbol's, or a number; None and "": NULL."""
+    """The meaning of a pointer in the library's data: an address in the library, a symbol, or a number; None and "": NULL."""
 
     address: int = 0
     symbol: str = ""
@@ -71,37 +69,37 @@ class Library:
 
     path: Path
     machine: str
-    native: bool  # this machine could load it
+    native: bool  # this machine can load it
     needed: tuple[str, ...] = ()
     symbols: dict[str, Symbol] = field(default_factory=dict)
-    local: frozenset[str] = frozenset()  # defined, and not seen outside
+    local: frozenset[str] = frozenset()  # defined, but not exported
     _loads: list[tuple[int, int, int, bytes]] = field(default_factory=list)  # address, memory size, writable, bytes
     _words: dict[int, Word] = field(default_factory=dict)
     _protected: tuple[int, int] = (0, 0)
 
     def word(self, address: int) -> Word:
-        """The pointer at an address, as it is after the loader's work and before any code of the library."""
+        """The pointer at an address, after the loader's relocations and before any code of the library."""
         found = self._words.get(address)
         return found if found is not None else Word(int.from_bytes(self.bytes(address, 8), "little"))
 
     def bytes(self, address: int, count: int) -> bytes:
-        """Bytes at an address; what lies outside of the library is 0."""
+        """Bytes at an address; bytes outside of the library are 0."""
         for start, size, _, data in self._loads:
             if start <= address < start + size:
                 return data[address - start : address - start + count].ljust(count, b"\0")
         return bytes(count)
 
     def text(self, address: int) -> str | None:
-        """The string at an address, None where there is no end of one."""
+        """The string at an address, None if it has no end."""
         found, ended, _ = self.bytes(address, _TEXT).partition(b"\0")
         return found.decode("utf-8", "surrogateescape") if ended and address else None
 
     def mapped(self, address: int) -> bool:
-        """Whether an address lies in the library."""
+        """Whether an address is inside the library."""
         return any(start <= address < start + size for start, size, _, _ in self._loads)
 
     def constant(self, address: int) -> bool:
-        """Whether no code can change what is there after relocation."""
+        """Whether the data there is read-only after relocation."""
         start, end = self._protected
         if start <= address < end:
             return True
@@ -113,7 +111,7 @@ def read(path: Path) -> Library:
 
     Raises:
         InputError: the file cannot be read.
-        NotLoadable: it is not what a loader takes.
+        NotLoadable: no loader accepts it.
         PsmkitError: pyelftools is missing.
     """
     try:
@@ -129,7 +127,7 @@ def read(path: Path) -> Library:
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY) as data:
                 if len(data) < _HEADER:
                     raise NotLoadable("it is cut off within its header")
-                # A loader looks at segments alone: sections may be stripped, cut off or wrong.
+                # A loader uses only segments: sections may be stripped, cut off or wrong.
                 data[_SECTIONS] = bytes(8)
                 data[_SECTION_COUNT] = bytes(4)
                 try:
@@ -137,7 +135,7 @@ def read(path: Path) -> Library:
                     library = _library(path, ELFFile(view), len(data))
                 except (NotLoadable, OSError):
                     raise
-                except Exception as error:  # pyelftools lets out whatever a damaged file leads it to
+                except Exception as error:  # pyelftools raises anything on a damaged file
                     raise NotLoadable(f"it is damaged: {str(error) or type(error).__name__}") from None
             library.local = _local(file, ELFFile)
             return library
@@ -169,7 +167,7 @@ def _library(path: Path, elf: Any, size: int) -> Library:
         elif kind == "PT_GNU_RELRO":
             library._protected = (segment["p_vaddr"], segment["p_vaddr"] + segment["p_memsz"])
     if dynamic is None or not library._loads:
-        raise NotLoadable("it has no dynamic section: is it a file with debug information alone?")
+        raise NotLoadable("it has no dynamic section: is it a file with only debug information?")
     library.needed = tuple(str(tag.needed) for tag in dynamic.iter_tags("DT_NEEDED"))
     symbols = _symbols(dynamic)
     for symbol in symbols:
@@ -210,7 +208,7 @@ def _relocate(library: Library, dynamic: Any, symbols: list[Symbol], machine: st
                 relocation["r_addend"] if relocation.is_RELA() else int.from_bytes(library.bytes(where, 8), "little")
             )
             if index:
-                # The hash table that tells how many there are does not count those that are only used.
+                # The hash table gives the number of symbols, but does not count undefined ones.
                 symbol = symbols[index] if index < len(symbols) else _symbol(dynamic.get_symbol(index))
                 own = symbol.value + addend if symbol.defined else 0
                 library._words[where] = Word(own, symbol.name)
@@ -219,7 +217,7 @@ def _relocate(library: Library, dynamic: Any, symbols: list[Symbol], machine: st
 
 
 def _local(file: BinaryIO, elf: Any) -> frozenset[str]:
-    """Names that the full symbol table has as local, where it was not stripped: a table that was left static or hidden."""
+    """Local names in the full symbol table, if not stripped: a table that is static or hidden by mistake."""
     try:
         section = elf(file).get_section_by_name(".symtab")
         if section is None or section.num_symbols() > _LONGEST * 64:
@@ -231,12 +229,12 @@ def _local(file: BinaryIO, elf: Any) -> frozenset[str]:
             and symbol["st_info"]["bind"] == "STB_LOCAL"
             and symbol["st_shndx"] != "SHN_UNDEF"
         )
-    except Exception:  # section headers are no concern of a loader
+    except Exception:  # loaders ignore section headers
         return frozenset()
 
 
 def interpreter(program: Path) -> str | None:
-    """The loader that a program asks for, None for one without."""
+    """The loader that a program requests, None if it requests none."""
     from elftools.elf.elffile import ELFFile
 
     try:
@@ -245,6 +243,6 @@ def interpreter(program: Path) -> str | None:
             for segment in segments:
                 if segment["p_type"] == "PT_INTERP":
                     return str(segment.get_interp_name())
-    except Exception:  # a Python that is no ELF program
+    except Exception:  # a Python that is not an ELF program
         pass
     return None

@@ -1,4 +1,4 @@
-"""What the loader makes of a library, in processes of their own: psmkit itself never loads a foreign library."""
+"""Let the system's loader load a library, in child processes: psmkit itself never loads a foreign library."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from psmkit.plugins.elf import NotLoadable, interpreter
 
 __all__ = ["Loaded", "Trace", "load", "trace"]
 
-_PATIENCE = 60.0  # seconds for code of the library that runs when it is loaded
-_MOST = 1 << 20  # bytes of what a child says
+_PATIENCE = 60.0  # seconds for code that runs on load
+_MOST = 1 << 20  # bytes of a child's output
 _MISSING = re.compile(r"^\s*(\S.*?) => not found$", re.M)
 _UNDEFINED = re.compile(r"undefined symbol: (\S+?)(?:, version (\S+))?\s+\((.*)\)\s*$", re.M)
 _REFUSED = re.compile(r"object '(.*)' from LD_PRELOAD cannot be preloaded \((.*)\)")
@@ -30,7 +30,7 @@ _VERSION = re.compile(r"^.*version [`'](\S+)' not found \(required by (.*)\)\s*$
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """What keeps a library from being loaded: libraries that are not found, symbols that nothing provides."""
+    """Why a library cannot be loaded: missing libraries and undefined symbols."""
 
     libraries: tuple[str, ...] = ()
     symbols: tuple[str, ...] = ()
@@ -46,12 +46,12 @@ class Loaded:
 
 
 def trace(path: Path, preload: Sequence[str] = ()) -> Trace | None:
-    """Let the loader of this system list what the library needs. None where there is no such loader.
+    """Let the system's loader list what the library needs. None if the system has no such loader.
 
-    ``preload`` are libraries that the program has, as in LD_PRELOAD.
+    ``preload`` are libraries of the program, as in LD_PRELOAD.
 
     Raises:
-        InputError: one of them is not there.
+        InputError: one of them does not exist.
     """
     program = interpreter(Path(sys.executable))
     if program is None:
@@ -84,7 +84,7 @@ def _environment(preload: Sequence[str]) -> dict[str, str]:
 
 
 def load(path: Path, tables: Mapping[str, tuple[int, Sequence[int]]], preload: Sequence[str] = ()) -> Loaded:
-    """Load the library as NCCL does, in a child, and look at its tables: symbol -> (bytes to read, offsets of slots)."""
+    """Load the library as NCCL does, in a child, and read its tables: symbol -> (bytes to read, offsets of slots)."""
     task = json.dumps({"path": str(path.absolute()), "tables": {name: list(what) for name, what in tables.items()}})
     reader, writer = os.pipe()
     script = Path(__file__).with_name("_probe.py")
@@ -109,7 +109,7 @@ def load(path: Path, tables: Mapping[str, tuple[int, Sequence[int]]], preload: S
             return Loaded(str(found["error"]))
         return Loaded(tables={str(symbol): _entry(entry) for symbol, entry in found["tables"].items()})
     except (ValueError, LookupError, TypeError, AttributeError):
-        return Loaded(_death(status, said))  # code of the library may even have written there
+        return Loaded(_death(status, said))  # code of the library may have written there
 
 
 def _entry(entry: dict[str, Any]) -> tuple[str | None, tuple[bool, ...]]:
@@ -126,10 +126,10 @@ def _death(status: int, said: str) -> str:
 def _run(
     command: list[str], stdin: bytes = b"", fd: int | None = None, env: dict[str, str] | None = None
 ) -> tuple[int, str]:
-    """Status and output of a child that gets no terminal, in a session of its own.
+    """Status and output of a child without a terminal, in a session of its own.
 
     Raises:
-        NotLoadable: it did not end.
+        NotLoadable: the child did not end.
     """
     with tempfile.TemporaryFile() as out:
         child = subprocess.Popen(
@@ -146,7 +146,7 @@ def _run(
         except subprocess.TimeoutExpired:
             raise NotLoadable(f"a process that loads it did not end within {_PATIENCE:.0f} s") from None
         finally:
-            # What the library has started goes with it.
+            # Also ends processes that the library started.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(child.pid, signal.SIGKILL)
             child.wait()

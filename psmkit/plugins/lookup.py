@@ -1,4 +1,4 @@
-"""How each release of NCCL and RCCL finds a plugin: the names that it opens, and the tables that it looks for there."""
+"""How each release of NCCL and RCCL finds a plugin: the names that it opens, and the tables that it looks for in them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = [
 
 # CollNet tables are in the library of a net plugin.
 LIBRARY_KINDS = ("net", "tuner", "profiler", "env", "gin", "rma")
-# RCCL looks for the tables of the NCCL that it is made from, without a profiler, in libraries called librccl-*.
+# RCCL looks for the tables of the NCCL that it is based on, without a profiler, in libraries called librccl-*.
 RCCL_RELEASES = (
     "2.10.3",
     "2.11.4",
@@ -45,10 +45,10 @@ RCCL_RELEASES = (
 
 _LONGEST_NAME = 254
 _THEN_NET = "after that, the library of the net plugin"
-_RESERVED = {"net": 2, "gin": 3, "rma": 3}  # of 16 places in a list, for what NCCL has built in
+_RESERVED = {"net": 2, "gin": 3, "rma": 3}  # of 16 places in a list, for built-in ones
 _PLACES = 16
 
-# The first release that looks for a library of the kind, by a variable of its own.
+# The first release that looks for a library of the kind, with a variable of its own.
 _SINCE = {
     "net": (2, 4, 2),
     "tuner": (2, 19, 1),
@@ -60,12 +60,12 @@ _SINCE = {
 
 
 class ReleaseError(PsmkitError):
-    """A release that is none, or that no facts are about."""
+    """The text does not name a release, or there are no facts about it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """A release of NCCL or RCCL. ``facts`` is the NCCL release whose facts are used; ``note`` says why, if it is not the same."""
+    """A release of NCCL or RCCL. ``facts`` is the NCCL release whose facts apply; ``note`` says why, if it is another one."""
 
     vendor: str  # NCCL, RCCL
     name: str
@@ -77,11 +77,11 @@ class Release:
 
     @property
     def number(self) -> tuple[int, ...]:
-        """To compare: that of the facts."""
+        """The version for comparisons: that of the facts."""
         return _number(self.facts)
 
     def tables(self, kind: str) -> list[Table]:
-        """The tables that it looks for, in its order: the first that is there is taken."""
+        """The tables that it looks for, in its order; the first that exists is taken."""
         if self.vendor == "RCCL" and kind == "profiler" and self.name in RCCL_RELEASES:
             return []
         wanted = symbols_of(self.facts)
@@ -90,25 +90,25 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Try:
-    """A name that is given to dlopen; None: the main program."""
+    """A name passed to dlopen; None is the main program."""
 
     name: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """What a release opens for a kind of plugin. ``why`` says why there is nothing, or what else matters.
+    """What a release opens for a kind of plugin. ``why`` says why there is nothing, or gives another remark.
 
-    ``plugins`` has more than one element where the variable is a list. Of each the first name that can be opened is taken.
+    ``plugins`` has more than one element if the variable is a list. For each of them the first name that opens is taken.
     """
 
     plugins: tuple[tuple[Try, ...], ...]
     why: str = ""
-    lazy: bool = False  # symbols of functions are bound when they are called, else when the library is opened
+    lazy: bool = False  # functions are bound when first called, not when the library is opened
 
     @property
     def tries(self) -> tuple[Try, ...]:
-        """All names in their order."""
+        """All names, in order."""
         return tuple(one for plugin in self.plugins for one in plugin)
 
 
@@ -121,14 +121,14 @@ def _number(text: str) -> tuple[int, ...]:
 
 
 def release(vendor: str, text: str) -> Release:
-    """The release of a text such as 2.27.5, or v2.27.5-1.
+    """Parse the name of a release, such as 2.27.5 or v2.27.5-1.
 
     Raises:
-        ReleaseError: it is not the number of a release, or older than what is known.
+        ReleaseError: the text is not a release, or the release is older than the known ones.
     """
     found = re.fullmatch(r"v?(\d{1,4})\.(\d{1,4})(?:\.(\d{1,4}))?(?:-\d+)?", text.strip())
     if found is None:
-        raise ReleaseError(f"{text!r} is not a release of {vendor}: it should look like 2.27.5")
+        raise ReleaseError(f"{text!r} is not a release of {vendor}, expected a number such as 2.27.5")
     number = tuple(int(part) for part in found.groups(default="0"))
     name = ".".join(str(part) for part in number)
     known = [_number(one) for one in nccl_releases()]
@@ -138,13 +138,13 @@ def release(vendor: str, text: str) -> Release:
     if vendor == "RCCL":
         if name in RCCL_RELEASES:
             return Release(vendor, name, name)
-        return Release(vendor, name, at, f"RCCL {name} is not known; judged as if it had the rules of NCCL {at}")
-    note = "" if at == name else f"NCCL {name} is not known; judged as {at}"
+        return Release(vendor, name, at, f"RCCL {name} is unknown; judged by the rules of NCCL {at}")
+    note = "" if at == name else f"NCCL {name} is unknown; judged as {at}"
     return Release(vendor, name, at, note)
 
 
 def all_releases() -> list[Release]:
-    """All releases that are known, NCCL's first, the oldest first."""
+    """All known releases, NCCL's first, oldest first."""
     return [
         *(Release("NCCL", name, name) for name in nccl_releases()),
         *(Release("RCCL", name, name) for name in RCCL_RELEASES),
@@ -166,13 +166,13 @@ def _prefix(who: Release, kind: str) -> str:
 
 
 def opening(who: Release, kind: str, value: str | None, net: str | None = None) -> Opening:
-    """What a release opens for a plugin of a kind when its variable has a value; None: it is not set.
+    """What a release opens for a kind of plugin with this value of its variable; None means unset.
 
     Args:
         who: the release.
         kind: the kind of plugin.
-        value: of the variable.
-        net: the value of NCCL_NET_PLUGIN, whose library some kinds fall back to.
+        value: value of the variable.
+        net: the value of NCCL_NET_PLUGIN, because some kinds fall back to that library.
     """
     if kind == "collnet":
         return opening(who, "net", value)
@@ -180,9 +180,9 @@ def opening(who: Release, kind: str, value: str | None, net: str | None = None) 
     if at < _SINCE[kind] or (who.vendor == "RCCL" and kind == "profiler" and who.name in RCCL_RELEASES):
         return Opening((), f"it has no {kind} plugins")
     if kind == "gin" and at < (2, 29, 7):
-        return replace(opening(who, "net", net), why="it looks in the library of the net plugin alone")
+        return replace(opening(who, "net", net), why="it looks only in the library of the net plugin")
     if kind == "rma" and at < (2, 30, 7):
-        return replace(opening(who, "gin", net, net), why="it looks in the library of the GIN plugin")
+        return replace(opening(who, "gin", net, net), why="it looks only in the library of the GIN plugin")
     if kind in _RESERVED and at >= (2, 27, 3):
         return _list(who, kind, value, net)
     if value is not None and value.lower() == "none" and at >= (2, 28, 3):
@@ -209,7 +209,7 @@ def _tries_net(who: Release, value: str | None) -> tuple[Try, ...]:
 
 
 def _verbatim(who: Release, value: str) -> Try:
-    # The comparison ends with the value: any beginning of the word is taken for it, an S too.
+    # The comparison ends with the value, so any beginning of the word matches, even S.
     static = who.number >= (2, 22, 3) and "STATIC_PLUGIN".startswith(value.upper())
     return Try(None if static else value)
 
@@ -229,7 +229,7 @@ def _tries(who: Release, kind: str, value: str | None) -> tuple[Try, ...]:
 
 
 def _list(who: Release, kind: str, value: str | None, net: str | None) -> Opening:
-    # After the list GIN and RMA look into the library of the net plugin, which is open already.
+    # After the list, GIN and RMA look into the library of the net plugin, which is already open.
     after = () if kind == "net" else tuple((one,) for one in opening(who, "net", net).tries)
     why = [] if kind == "net" else [_THEN_NET]
     if value is None:
@@ -244,12 +244,12 @@ def _list(who: Release, kind: str, value: str | None, net: str | None) -> Openin
         why.append(f"of {len(names)} names the first {most} are used")
     used = [name for name in names[:most] if len(name) <= _LONGEST_NAME]
     if len(used) < min(len(names), most):
-        why.append(f"names of more than {_LONGEST_NAME} characters are left out")
+        why.append(f"names of more than {_LONGEST_NAME} characters are ignored")
     return Opening((*(_tries(who, kind, name) for name in used), *after), "; ".join(why))
 
 
 def names(plugin: tuple[Try, ...]) -> list[str]:
-    """The tries of one plugin for a reader. The main program is always there: nothing after it is tried."""
+    """The tries of one plugin as text. The main program always opens, so nothing after it is tried."""
     found = []
     for one in plugin:
         found.append("the program itself" if one.name is None else one.name)
@@ -259,21 +259,21 @@ def names(plugin: tuple[Try, ...]) -> list[str]:
 
 
 def choose(found: Opening, path: str) -> Try | None:
-    """Which of the tries opens the library at a path, taken that it is on the loader's path and no other file is."""
+    """The try that opens the library at a path, assuming that it and no other file is on the loader's path."""
     base = os.path.basename(path)
     for plugin in found.plugins:
         for one in plugin:
             if one.name is None:
-                break  # the main program is there: no further name of this plugin is tried
+                break  # the main program always opens, so no further name of this plugin is tried
             if os.path.abspath(one.name) == os.path.abspath(path) if "/" in one.name else one.name == base:
                 return one
     return None
 
 
 def settings(who: Release, kind: str, path: str) -> list[tuple[str, str | None]]:
-    """Variables and values by which a release opens this library for a kind of plugin, the shortest first; None: not set.
+    """Variables and values by which a release opens this library for a kind of plugin, shortest first; None means unset.
 
-    The variable of the net plugin stands for kinds that fall back to its library.
+    The variable of the net plugin also counts for kinds that fall back to its library.
     """
     base = os.path.basename(path)
     found: list[tuple[str, str | None]] = []
@@ -285,7 +285,7 @@ def settings(who: Release, kind: str, path: str) -> list[tuple[str, str | None]]
             values.append(base[len(prefix) : -3])
         for value in (*values, base, os.path.abspath(path)):
             if own == kind:
-                # A value that does not matter is no setting.
+                # A value without effect is not a setting.
                 if value is not None and opening(who, kind, value) == opening(who, kind, None):
                     continue
                 hit = choose(opening(who, kind, value), path)

@@ -1,4 +1,4 @@
-"""Findings to text, JSON, Markdown, SARIF and JUnit. Nothing here decides anything: it shows what the analysis said."""
+"""Render findings as text, JSON, Markdown, SARIF and JUnit. This package only renders; the analysis decides."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from psmkit.report.options import Options
 
 __all__ = ["FORMATS", "Level", "Options", "render"]
 
-# Each format is a module with render(report, options); it is imported when it is asked for.
+# Each format is a module with render(report, options), imported on first use.
 FORMATS = ("text", "json", "markdown", "sarif", "junit")
 
 

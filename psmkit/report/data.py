@@ -1,4 +1,4 @@
-"""Reports as plain data: the one place where findings and reports become dictionaries."""
+"""Reports as plain data: the only module that turns findings and reports into dictionaries."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (list, tuple, set, frozenset)):
         return [_plain(item) for item in value]
     if isinstance(value, float):
-        # Confidences are estimates: more digits than this would claim what nobody measured.
+        # Confidences are estimates; more digits would suggest a precision that they do not have.
         return round(value, 4)
     if isinstance(value, str):
-        return value.encode("utf-8", "backslashreplace").decode("utf-8")  # a surrogate is no character
+        return value.encode("utf-8", "backslashreplace").decode("utf-8")  # a surrogate is not a character
     return value
 
 
@@ -57,7 +57,7 @@ def finding_dict(finding: Finding) -> dict[str, Any]:
 
 
 def report_dict(report: Report) -> dict[str, Any]:
-    """A report as a dictionary that follows the schema ``psmkit.report/1``; what is unknown is None."""
+    """A report as a dictionary that follows the schema ``psmkit.report/1``; unknown values are None."""
     return {
         "schema": SCHEMA,
         "verdict": report.verdict.value,
@@ -75,7 +75,7 @@ def report_dict(report: Report) -> dict[str, Any]:
 
 
 def render(report: Report, options: Options | None = None) -> str:
-    """The JSON report. It is ASCII: control characters of a log are escaped in it, and nothing is lost."""
+    """The JSON report, in ASCII: control characters from a log are escaped, and nothing is lost."""
     return json.dumps(report_dict(report), indent=2, ensure_ascii=True, allow_nan=False) + "\n"
 
 

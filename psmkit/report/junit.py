@@ -1,4 +1,4 @@
-"""The report as JUnit XML: one test case a run and one a finding and rank, so that a CI shows them as tests."""
+"""The report as JUnit XML, for CI systems: one test case for each run, and one for each finding and rank."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A small page: lines of styled spans, so that plain text and a terminal show the same characters."""
+"""A page of styled lines. Plain text and a terminal are both made from it, so they show the same characters."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class Span:
 
 @dataclass(slots=True)
 class Page:
-    """Lines under construction. All text goes through :func:`visible` here, so no renderer can forget it."""
+    """Lines under construction. All text passes through :func:`visible` here, so no renderer can forget it."""
 
     width: int
     lines: list[list[Span]] = field(default_factory=list)
 
     def add(self, *spans: Span | str) -> None:
-        """Append one line as it is."""
+        """Append one line unchanged."""
         parts = [span if isinstance(span, Span) else Span(span) for span in spans]
         self.lines.append([Span(visible(part.text), part.style) for part in parts])
 
@@ -37,7 +37,7 @@ class Page:
     def wrap(
         self, text: str, style: str = "", indent: str = "", hang: str | None = None, lead: Span | None = None
     ) -> None:
-        """Append a paragraph wrapped to the width; ``lead`` is put before its first line, ``hang`` before the others."""
+        """Append a paragraph wrapped to the width; ``lead`` precedes its first line, ``hang`` the others."""
         first = visible(lead.text) if lead else ""
         follow = indent if hang is None else hang
         rows = textwrap.wrap(
@@ -61,7 +61,7 @@ class Page:
             self.lines.append([])
 
     def text(self) -> str:
-        """The page without styles; no line has blanks at its end."""
+        """The page without styles and without trailing blanks."""
         rows = ["".join(span.text for span in line).rstrip() for line in self.lines]
         return "\n".join(rows).rstrip("\n") + "\n"
 

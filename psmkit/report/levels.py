@@ -1,4 +1,4 @@
-"""How bad a report is, on the scale of ``--fail-on``."""
+"""The severity of a report, on the scale of ``--fail-on``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["Level", "level_of", "level_of_severity", "level_of_verdict"]
 
 
 class Level(IntEnum):
-    """Least bad first. A report fails when its level is at or above the one that was asked for."""
+    """From least to most severe. A report fails when its level is at or above the requested one."""
 
     CLEAN = 0
     INCONCLUSIVE = 1
@@ -20,7 +20,7 @@ class Level(IntEnum):
 
 
 def level_of_severity(severity: Severity) -> Level:
-    """The level of a finding; information is clean."""
+    """The level of a finding; information counts as clean."""
     return {Severity.ERROR: Level.ERROR, Severity.WARNING: Level.WARNING}.get(severity, Level.CLEAN)
 
 
@@ -35,6 +35,6 @@ def level_of_verdict(verdict: Verdict) -> Level:
 
 
 def level_of(report: Report) -> Level:
-    """The worst level in a report: its verdicts and its findings."""
+    """The worst level among the verdicts and findings of a report."""
     verdicts = [level_of_verdict(report.verdict), *(level_of_verdict(run.verdict) for run in report.runs)]
     return max(*verdicts, *(level_of_severity(finding.severity) for finding in report.findings))

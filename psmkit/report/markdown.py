@@ -1,4 +1,4 @@
-"""The report as Markdown, to paste into an issue: nothing that a log says takes effect as markup."""
+"""The report as Markdown, to paste into an issue. Log text is escaped, so it cannot act as markup."""
 
 from __future__ import annotations
 

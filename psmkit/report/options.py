@@ -1,4 +1,4 @@
-"""What a reader may choose about a report's looks."""
+"""Rendering options that a user may choose."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Options"]
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """``width`` is in characters; ``verbose`` shows what is folded otherwise; ``fail_on`` marks the failures of a JUnit report."""
+    """``width`` is in characters; ``verbose`` shows what is otherwise folded; ``fail_on`` marks the failures of a JUnit report."""
 
     width: int = 100
     verbose: bool = False

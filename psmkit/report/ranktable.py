@@ -1,4 +1,4 @@
-"""The table of ranks: fitted to a width, and folded when there are many ranks."""
+"""The table of ranks, fitted to a width and folded when there are many ranks."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from psmkit.report.layout import ranges
 __all__ = ["FOLD_ABOVE", "Table", "fit", "rank_table"]
 
 FOLD_ABOVE = 16
-_ODD = 3  # groups of at most this many ranks are shown rank by rank
-_LONG = 32  # lines of a folded table before runs are folded too
+_ODD = 3  # groups of at most this many ranks keep a line for each rank
+_LONG = 32  # above this many lines, a folded table folds runs too
 _BAD = ("failed", "died", "stuck", "waiting", "silent", "missing")
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table as lines; ``styles`` has one style for each of them."""
+    """A table as lines; ``styles`` has one style for each line."""
 
     lines: tuple[str, ...]
     styles: tuple[str, ...]
 
 
 def fit(headers: Sequence[str], rows: Sequence[Sequence[str]], width: int, *, left: Sequence[int] = ()) -> list[str]:
-    """A table of at most ``width`` characters; columns give way widest first, those in ``left`` lose their beginning."""
+    """A table of at most ``width`` characters; the widest columns shrink first, those in ``left`` lose their beginning."""
     from tabulate import tabulate
 
     cells = [[visible(cell) for cell in row] for row in rows]
@@ -40,7 +40,7 @@ def fit(headers: Sequence[str], rows: Sequence[Sequence[str]], width: int, *, le
         sizes[column] -= 1
         excess -= 1
     cut = [[(shorten_left if i in left else shorten)(cell, sizes[i]) for i, cell in enumerate(row)] for row in cells]
-    # The headers go in as a row: tabulate would widen their columns.
+    # The headers go in as a row; tabulate would widen their columns.
     table = tabulate([list(headers), *cut], tablefmt="plain", disable_numparse=True)
     return [line.rstrip()[:width] for line in str(table).splitlines()]
 
@@ -50,7 +50,7 @@ def _text(value: object) -> str:
 
 
 def _one(row: RankRow, many: bool) -> list[str]:
-    # Runs are counted from 1 for a reader.
+    # Readers count runs from 1.
     return [
         *([str(row.run + 1)] if many else []),
         _text(row.rank),
@@ -91,15 +91,15 @@ def _order(row: RankRow) -> tuple[int, bool, int, str, int]:
 def rank_table(rows: Sequence[RankRow], culprits: set[tuple[int, int]], width: int, *, fold: bool = True) -> Table:
     """The table of ``rows``. ``culprits`` are (run, global rank).
 
-    Above 16 ranks only culprits and odd ones keep their own line; the rest is grouped by state and stage.
+    Above 16 ranks only culprits and outliers keep a line of their own; the others are grouped by state and stage.
     """
     many = len({row.run for row in rows}) > 1
-    if len(culprits) > FOLD_ABOVE:  # then it is no use to show them one by one
+    if len(culprits) > FOLD_ABOVE:  # single lines for so many culprits would not help
         culprits = set()
     groups: dict[tuple[int | None, str, str], list[RankRow]] = {}
     single: list[RankRow] = []
     ordered = sorted(rows, key=_order)
-    # Of a job that was restarted often, runs that went alike are one line.
+    # In a job that restarted often, runs with the same course share a line.
     apart = len({(row.run, row.state, row.stage) for row in rows}) <= _LONG
     for row in ordered:
         if fold and len(rows) > FOLD_ABOVE and (row.run, row.rank) not in culprits:
@@ -117,7 +117,7 @@ def rank_table(rows: Sequence[RankRow], culprits: set[tuple[int, int]], width: i
     lines.sort(key=lambda line: line[0])
     headers = [*(["run"] if many else []), "rank", "host", "pid", "dev", "state", "stage", "lines", "last line"]
     cells = [cells for _, cells, _ in lines]
-    if _width(headers, cells) > width:  # the last line tells the number too, and its folder is the same for all
+    if _width(headers, cells) > width:  # the last line gives the line number too, and the folder is the same for all
         headers = [*headers[:-2], headers[-1]]
         cells = [[*row[:-2], row[-1].rpartition("/")[2]] for row in cells]
     table = fit(headers, cells, width, left=(len(headers) - 1,))

@@ -1,7 +1,7 @@
-"""Replace what names people and machines in a report: hosts, addresses, paths, users and pids.
+"""Replace names of people and machines in a report: hosts, addresses, paths, users and pids.
 
-Placeholders are numbered in order of appearance, so the same log gives the same ones and equal things stay equal. A pid is
-replaced by a small number, because the reports have numbers there.
+Placeholders are numbered in order of appearance, so the same log gives the same placeholders and equal names stay equal.
+A pid becomes a small number, because the reports have numbers in those fields.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["Redactor", "redact"]
 
 _T = TypeVar("_T")
 
-# host:pid:tid [dev] NCCL, in whatever a launcher puts before it.
+# host:pid:tid [dev] NCCL, after any prefix that a launcher adds.
 _PREFIX = re.compile(r"(?P<host>[^\s:\[\]()<>\"']+):(?P<pid>\d+):(?P<tid>\d+)(?= (?:\[|NCCL))")
 _PROCESS = re.compile(r"^(?P<host>.+):(?P<pid>\d+)$")
 _PID_WORD = re.compile(
@@ -37,10 +37,10 @@ _DOMAIN = re.compile(
     r"(?i)\b(?:[a-z0-9](?:[a-z0-9-]*[a-z0-9])?\.)+(?:com|net|org|edu|gov|io|ai|cloud|local|localdomain|internal|lan|corp|svc|cluster)\b"
     r"(?:\.[a-z0-9-]+)*"
 )
-# A path begins where no word or path goes on; kernel and device files say nothing about anybody.
+# A path does not begin in the middle of a word or path. Kernel and device files identify nobody.
 _PATH = re.compile(r"(?<![\w/.:>])~?/(?!/)[^\s\"'`,;:<>()\[\]{}|=]+")
 _PUBLIC = re.compile(r"^/(?:dev|sys|proc)(?:/|$)|^/(?:home|Users)/?$")
-# Private characters that enclose the number of a replacement while a text is worked on.
+# Private-use characters that enclose the number of a replacement during processing.
 _OPEN, _CLOSE = "\ue000", "\ue001"
 _MARK = re.compile(f"{_OPEN}(\\d+){_CLOSE}")
 _NOT_HOSTS = frozenset({"localhost", "NCCL", "rank", "peer", "local", "lo", "eth0", "?"})
@@ -56,13 +56,13 @@ class Redactor:
         self._inputs: list[str] = []
 
     def input(self, path: str) -> None:
-        """Note the path of an input: it is replaced as a whole wherever it stands."""
+        """Record the path of an input; each occurrence is replaced as a whole."""
         if path and path not in self._inputs and self.path(path) != path:
             self._inputs.append(path)
             self._inputs.sort(key=len, reverse=True)
 
     def place(self, kind: str, name: str) -> str:
-        """The placeholder of ``name``; for "pid" a number."""
+        """The placeholder of ``name``; a number if ``kind`` is "pid"."""
         table = self._names.setdefault(kind, {})
         if name not in table:
             table[name] = str(len(table) + 1) if kind == "pid" else f"{kind}{len(table) + 1}"
@@ -70,7 +70,7 @@ class Redactor:
         return table[name]
 
     def learn(self, text: str) -> None:
-        """Note the names that stand in ``text`` where only a name can stand."""
+        """Record the names in ``text`` that stand where only a name can stand."""
         for match in _PREFIX.finditer(text):
             self.host(match["host"])
             self.place("pid", match["pid"])
@@ -85,7 +85,7 @@ class Redactor:
             self.host(match["host"])
 
     def host(self, name: str) -> str:
-        """The placeholder of a host; an address is one of its own kind."""
+        """The placeholder of a host; addresses have placeholders of their own kind."""
         if name in _NOT_HOSTS or not name:
             return name
         if _address(name):
@@ -97,15 +97,15 @@ class Redactor:
         return int(self.place("pid", str(pid)))
 
     def path(self, path: str) -> str:
-        """The placeholder of a whole path, whatever is in it."""
+        """The placeholder of a whole path, whatever it contains."""
         return path if path in ("-", "<stdin>") else self.place("path", path)
 
     def text(self, text: str) -> str:
-        """``text`` with everything replaced."""
+        """``text`` with all names replaced."""
         done: list[str] = []
 
         def mark(kind: str, name: str) -> str:
-            # What is replaced is kept aside until the end, so that no later pattern takes a placeholder for a name.
+            # Replacements are set aside until the end, so that no later pattern mistakes a placeholder for a name.
             if kind == "host":
                 placeholder = self.host(name)
             elif kind == "user" and name.lower() in _NOT_USERS:
@@ -130,7 +130,7 @@ class Redactor:
         def pid(match: re.Match[str]) -> str:
             return match["head"] + mark("pid", match["pid"])
 
-        # Paths before words: hosts, users and pids stand in them.
+        # Paths come before words, because they contain hosts, users and pids.
         text = text.replace(_OPEN, "?").replace(_CLOSE, "?")
         text = _PREFIX.sub(
             lambda m: ":".join((mark("host", m["host"]), mark("pid", m["pid"]), mark("pid", m["tid"]))), text
@@ -151,7 +151,7 @@ class Redactor:
 
     def _compile(self) -> re.Pattern[str]:
         hosts, users = (sorted(self._names.get(kind, {}), key=len, reverse=True) for kind in ("host", "user"))
-        # A short number is a size or a count more often than a pid.
+        # A short number is more often a size or a count than a pid.
         pids = [pid for pid in self._names.get("pid", {}) if len(pid) >= 5]
         parts = []
         if hosts:
@@ -172,9 +172,9 @@ def _address(text: str) -> bool:
 
 
 def redact(report: Report) -> Report:
-    """``report`` with placeholders for hosts, addresses, paths, users and pids in all its texts, evidence too."""
+    """``report`` with placeholders for hosts, addresses, paths, users and pids in all its texts, evidence included."""
     redactor = Redactor()
-    # Ranks first: then the numbers follow their order.
+    # Ranks come first, so that the numbers follow their order.
     for part in (*_walk(report.ranks), *_walk(report)):
         _learn(redactor, part)
     return _rewrite(report, redactor)
@@ -218,7 +218,7 @@ def _learn(redactor: Redactor, part: Any) -> None:
             redactor.pid(part.pid)
 
 
-# Texts that are psmkit's own names, by field.
+# Texts that psmkit itself writes, by field.
 _KEPT = frozenset(
     {"code", "comm", "communicators", "known_issue", "missing_subsystems", "name", "parent", "stage", "state"}
 )

@@ -101,15 +101,15 @@ def _location(item: Evidence) -> dict[str, Any]:
 
 
 def _uri(path: str) -> str:
-    # A relative path stays relative: the reader of the document knows against what.
+    # A relative path stays relative: the consumer of the document knows the base.
     raw = path.encode("utf-8", "surrogateescape")
     if PurePath(path).is_absolute():
         return "file://" + quote(raw)
-    # A first segment with a colon would be read as a scheme.
+    # A colon in the first segment would be read as a URI scheme.
     return quote(raw)
 
 
 def _fingerprint(finding: Finding) -> str:
-    # Of what stays when the same job fails again, not of pids and line numbers.
+    # Made from what stays the same when the job fails again, not from pids and line numbers.
     parts = (finding.code, finding.comm and "comm", finding.ranks, finding.culprits, finding.stage)
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]

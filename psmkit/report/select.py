@@ -1,4 +1,4 @@
-"""Show only some ranks of a report. The verdict, its reason and its culprits stay what they are."""
+"""Limit a report to some ranks. The verdict, its reason and its culprits do not change."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def parse_ranks(text: str) -> frozenset[int]:
     """``0-3,7`` as a set of ranks.
 
     Raises:
-        ValueError: the text is no such list.
+        ValueError: ``text`` is not such a list.
     """
     ranks: set[int] = set()
     for part in text.split(","):
@@ -40,7 +40,7 @@ def select_ranks(report: Report, ranks: frozenset[int]) -> Report:
     located = {(row.run, f"{row.host}:{row.pid}") for row in report.ranks if row.rank is not None}
 
     def concerns(finding: Finding) -> bool:
-        # A process says it better than a rank: ranks of a finding may be those of a small communicator.
+        # A process is more precise than a rank: the ranks of a finding may belong to a small communicator.
         processes = {(finding.run or 0, process) for process in finding.processes}
         if processes & located:
             return bool(processes & chosen)

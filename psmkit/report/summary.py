@@ -1,4 +1,4 @@
-"""What several formats say in the same words: the sentence of the verdict, order and folding of findings, counts."""
+"""Texts that several formats share: the sentence of the verdict, the order and folding of findings, counts."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ def sentence(part: Report | Run) -> str:
 
 
 def percent(confidence: float) -> str:
-    """A confidence of 0..1 for a reader."""
+    """A confidence of 0..1 as a percentage."""
     return f"{round(confidence * 100)}%"
 
 
 def size(count: int) -> str:
-    """A number of bytes for a reader."""
+    """A number of bytes with a unit."""
     value = float(count)
     for unit in ("B", "kB", "MB", "GB"):
         if value < 1000 or unit == "GB":
@@ -60,7 +60,7 @@ def size(count: int) -> str:
 
 
 def culprit_name(culprit: Culprit) -> str:
-    """``rank 3 (host:pid, device 3)``, as far as it is known."""
+    """``rank 3 (host:pid, device 3)``, as far as known."""
     rank = culprit.rank if culprit.global_rank is None else culprit.global_rank
     name = "a process of unknown rank" if rank is None else f"rank {rank}"
     details = []
@@ -84,25 +84,28 @@ def culprit_ranks(report: Report) -> set[tuple[int, int]]:
 
 
 def by_weight(report: Report) -> list[Finding]:
-    """Errors first; among them what a verdict rests on, then the surest. Otherwise the order of the analysis stays."""
+    """Findings by weight: errors first, among them those that a verdict rests on, then by confidence.
+
+    Findings of equal weight keep the order of the analysis.
+    """
     reasons = {report.reason, *(run.reason for run in report.runs)}
     return sorted(report.findings, key=lambda f: (-f.severity.weight, f.title not in reasons, -f.confidence))
 
 
 def culprit_why(culprit: Culprit, report: Report) -> str:
-    """What a culprit did, empty when the verdict of the report or of its run says just that."""
+    """What a culprit did; empty if the verdict of the report or of its run already says so."""
     reasons = {report.reason.strip(), *(run.reason.strip() for run in report.runs)}
     return "" if culprit.why.strip() in reasons else culprit.why.strip()
 
 
 def run_number(index: int) -> int:
-    """Runs are counted from 1 for a reader; in the data their index counts from 0."""
+    """The number of a run for readers, who count from 1; the index in the data counts from 0."""
     return index + 1
 
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """Findings of one code and severity: those to show, and those to only count."""
+    """Findings of one code and severity: those to show, and those only counted."""
 
     shown: tuple[Finding, ...]
     hidden: tuple[Finding, ...]
@@ -123,7 +126,7 @@ class Fold:
 
 
 def fold(report: Report, *, everything: bool = False) -> list[Fold]:
-    """Findings by weight; more than five of a kind are represented by the first two of them."""
+    """Findings by weight; if there are more than five of a kind, the first two stand for all of them."""
     kinds: dict[tuple[Severity, str], list[Finding]] = {}
     for finding in by_weight(report):
         kinds.setdefault((finding.severity, finding.code), []).append(finding)
@@ -135,7 +138,7 @@ def fold(report: Report, *, everything: bool = False) -> list[Fold]:
 
 
 def about(finding: Finding, *, runs: int, stage: bool = False) -> str:
-    """Run, communicator and, if wanted (titles name it mostly), ``stage`` of a finding; empty when there is nothing to say."""
+    """Run, communicator and, if ``stage``, the stage of a finding; empty if there is nothing to say."""
     parts = []
     if runs > 1 and finding.run is not None:
         parts.append(f"run {run_number(finding.run)}")
@@ -147,13 +150,13 @@ def about(finding: Finding, *, runs: int, stage: bool = False) -> str:
 
 
 def matching_rows(matching: Matching) -> list[tuple[str, MatchCount]]:
-    """The kinds of exchange that were seen at all, with a name for a reader."""
+    """The kinds of exchange that occur, each with a readable name."""
     counts = [(name, getattr(matching, key)) for name, key in _EXCHANGES]
     return [(name, count) for name, count in counts if count.matched or count.pending or count.orphan]
 
 
 def rerun_line(environment: dict[str, str]) -> str:
-    """The environment as one can paste it before a command."""
+    """The environment as an assignment prefix, ready to paste before a command."""
     import shlex
 
     return " ".join(f"{name}={shlex.quote(value)}" for name, value in environment.items())

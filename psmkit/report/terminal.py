@@ -1,4 +1,4 @@
-"""A page on a terminal, in colour. Imported only when there is one."""
+"""A page on a terminal, in colour. Imported only if the output is a terminal."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ STYLES = {
 
 
 def paint(page: Page, stream: TextIO) -> None:
-    """Write ``page`` to the terminal behind ``stream``. Nothing in the text is taken for markup."""
+    """Write ``page`` to the terminal behind ``stream``; its text is never interpreted as markup."""
     console = Console(file=stream, force_terminal=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
     for line in page.lines:
         console.print(_line(line), crop=False, overflow="ignore")

@@ -1,4 +1,4 @@
-"""The text report: verdict, ranks, findings with their evidence, and what was missing."""
+"""The text report: verdict, ranks, findings with their evidence, and missing inputs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def render(report: Report, options: Options | None = None) -> str:
 
 
 def layout(report: Report, options: Options) -> Page:
-    """The report as styled lines of at most ``options.width`` characters, its first line and paths apart."""
+    """The report as styled lines of at most ``options.width`` characters, except the first line and paths."""
     page = Page(max(options.width, 40))
     _verdict(page, report)
     _ranks(page, report, options)
@@ -106,7 +106,7 @@ def _findings(page: Page, report: Report, options: Options) -> None:
                 page.blank()
             noted = noted or brief
             if brief:
-                # Beside an error a note only distracts: its title is enough.
+                # Next to an error a note distracts; its title is enough.
                 _title(page, finding)
             else:
                 _finding(page, finding, len(report.runs), options)
@@ -153,14 +153,14 @@ def _finding(page: Page, finding: Finding, runs: int, options: Options) -> None:
 
 
 def _evidence(page: Page, item: Evidence, *, whole: bool) -> None:
-    # The place stands alone and uncut, so that it can be clicked or pasted.
+    # The place stands on a line of its own and uncut, so that it can be clicked or pasted.
     page.add("    ", Span(str(item), "place"))
     text = visible(item.text)
     page.add("      ", Span("| ", "dim"), Span(text if whole else _quoted(text, page.width - 8), "quote"))
 
 
 def _quoted(text: str, width: int) -> str:
-    """A line of a log in ``width`` characters: its message matters more than its time stamp and its process."""
+    """A log line in ``width`` characters; its message matters more than its time stamp and process."""
     at = text.find("NCCL ")
     if len(text) > width and at > 0:
         text = "…" + text[at:]
@@ -208,7 +208,7 @@ def _coverage(page: Page, report: Report, options: Options) -> None:
     read = f"read {_count(coverage.files, 'file')}, {size(coverage.bytes)}, {_count(coverage.lines, 'line')}"
     if coverage.matched or coverage.unmatched:
         total = coverage.matched + coverage.unmatched
-        # Rounded down: 100% must mean all of them.
+        # Rounded down: 100% must mean all lines.
         read += f"; understood {coverage.matched:,} of {total:,} NCCL lines ({100 * coverage.matched // total}%)"
     if coverage.torn:
         read += f"; {coverage.torn:,} torn"
@@ -237,7 +237,7 @@ def _coverage(page: Page, report: Report, options: Options) -> None:
         page.cut(f"not understood, most often ({top}): {coverage.shapes[0].shape}", "dim", indent="  ")
     if coverage.rerun_with:
         page.add("  re-run with:")
-        # Not wrapped: it is made to be pasted.
+        # Not wrapped, so that it can be pasted.
         page.add("    ", Span(rerun_line(coverage.rerun_with), "code"))
 
 

@@ -1,1 +1,1 @@
-"""From the profiler's windows to OpenTelemetry and Prometheus: what ``psmkit telemetry`` runs."""
+"""From the profiler's windows to OpenTelemetry and Prometheus: the implementation of ``psmkit telemetry``."""

@@ -1,4 +1,4 @@
-"""What stands in record files beside the windows: libpsm's steps, and how a process's clock stands to the time of day."""
+"""What record files hold next to the windows: libpsm's steps, and the offset between a process's clock and the epoch."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _STEPS = "psm.steps"
 
 
 class Clocks:
-    """What is added to a communicator's times to make them of the epoch, from the header of its file, where the process noted both clocks."""
+    """The offset from a communicator's clock to the epoch, from the header of its file, where the process stored both clocks."""
 
     def __init__(self) -> None:
         self._known: dict[int, int] = {}
 
     def offsets(self, comms: Array) -> Array:
-        """The offset of each communicator; where its file is gone, that of this process."""
+        """The offset of each communicator; if its file is gone, that of this process."""
         own = time.time_ns() - time.clock_gettime_ns(time.CLOCK_MONOTONIC)
         ids = comms["id"].tolist()
         for number, file in zip(ids, comms["file"].tolist(), strict=True):
@@ -41,7 +41,7 @@ class Clocks:
 
 
 def read_steps(folder: str, clock_ns: int) -> Array:
-    """The rows of psm.steps of the living processes of a folder."""
+    """The rows of psm.steps of the live processes of a folder."""
     parts = []
     try:
         names = record_names(folder)

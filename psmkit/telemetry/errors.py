@@ -1,4 +1,4 @@
-"""What goes wrong here on purpose."""
+"""The expected errors of telemetry."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ class TelemetryError(PsmkitError):
 
 
 def missing(what: str, error: ImportError) -> TelemetryError:
-    """The error for an extra that is not installed."""
+    """The error for a missing optional dependency."""
     return TelemetryError(f"{what} needs {error.name or error}: pip install 'psmkit[telemetry]'")

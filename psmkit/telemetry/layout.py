@@ -1,4 +1,4 @@
-"""The structs of csrc/telemetry (window.h, telemetry.cdef.h) as numpy types, and the words for their numbers."""
+"""The structs of csrc/telemetry (window.h, telemetry.cdef.h) as numpy types, and the names of their constants."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _struct(
     return np.dtype(list(fields), align=True)
 
 
-# ---- what the consumer gives: telemetry.cdef.h ----
+# ---- what the consumer returns: telemetry.cdef.h ----
 
 COMM = _struct(
     *((name, "u8") for name in (
@@ -90,7 +90,7 @@ ROW = _struct(
 
 
 def _member(*fields: tuple[str, str] | tuple[str, str, tuple[int, ...]]) -> np.dtype[np.void]:
-    """A member of the union: as long as the union is."""
+    """A member of the union, padded to the size of the union."""
     plain = np.dtype(list(fields), align=True)
     names = plain.names or ()
     assert plain.fields is not None
@@ -136,7 +136,7 @@ CE = _member(
 
 
 def member(rows: npt.NDArray[np.void], kind: np.dtype[np.void]) -> npt.NDArray[np.void]:
-    """The union of rows (of ROW) as one of its members."""
+    """The union of rows (of ROW), viewed as one of its members."""
     return np.ascontiguousarray(rows["event"]["u"]).view(kind).reshape(len(rows))
 
 

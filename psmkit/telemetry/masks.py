@@ -1,4 +1,4 @@
-"""Words for NCCL's activation mask."""
+"""Names of the events in NCCL's activation mask."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _ALL = (1 << len(_NAMES)) - 1
 _WORDS = {
     "all": _ALL,
     "none": 0,
-    # What the plugin asks for on its own: neither proxy_ctrl, nor kernel_ch, nor net.
+    # The plugin's default: without proxy_ctrl, kernel_ch and net.
     "default": _ALL & ~(1 << 5 | 1 << 6 | 1 << 7),
 }
 
 
 def mask_of(text: str) -> int:
-    """The mask that a text stands for, in the grammar of PSM_PROFILER_EVENTS: event names with commas between them, with a ``-`` before what is to
-    be left out, ``default``, ``all``, ``none``, or a number. Underscores in names do not matter."""
+    """Parse a mask in the grammar of PSM_PROFILER_EVENTS: event names separated by commas, with ``-`` before events to
+    exclude, ``default``, ``all``, ``none``, or a number. Underscores in names do not matter."""
     wanted: int | None = None
     for part in text.split(","):
         name = part.strip().lower()
@@ -29,7 +29,7 @@ def mask_of(text: str) -> int:
             bits = 1 << _NAMES.index(name)
         if bits is None:
             bits = _number(part.strip(), name)
-        # What begins with an exception is an exception from the default.
+        # A text that starts with an exclusion excludes from the default.
         before = (_WORDS["default"] if out else 0) if wanted is None else wanted
         wanted = before & ~bits if out else before | bits
     return wanted or 0
@@ -40,7 +40,7 @@ def _number(part: str, name: str) -> int:
         number = int(name, 0)
     except ValueError:
         known = ", ".join(EVENT_TYPES)
-        raise TelemetryError(f"event {part!r}: {known}, default, all, none, or a number are meant") from None
+        raise TelemetryError(f"bad event {part!r}, expected {known}, default, all, none, or a number") from None
     if not 0 <= number <= _ALL:
-        raise TelemetryError(f"mask {part}: bits 0 to {len(_NAMES) - 1} are events, {_ALL:#x} all of them")
+        raise TelemetryError(f"bad mask {part}, expected only bits 0 to {len(_NAMES) - 1} ({_ALL:#x})")
     return number

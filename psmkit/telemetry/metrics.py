@@ -1,6 +1,6 @@
-"""The table of all metrics that are exported: everything that says a metric's name takes it from here.
+"""The table of all exported metrics; it is the only source of their names.
 
-Names and units are those of OpenTelemetry (UCUM units); :func:`prometheus_name` says what Prometheus calls them.
+Names and units are those of OpenTelemetry (UCUM units); :func:`prometheus_name` translates them for Prometheus.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ __all__ = ["BOUNDS", "METRICS", "OVERFLOW", "Metric", "prometheus_label", "prome
 
 Kind = Literal["counter", "gauge", "histogram"]
 
-# What stands in every attribute of the series that sums up those for which there was no room.
+# The value of every attribute of the series that sums up updates without a series of their own.
 OVERFLOW = "other"
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One metric. ``attributes`` are all that a point of it has, in this order."""
+    """One metric. A point of it has exactly these ``attributes``, in this order."""
 
     name: str
     unit: str
@@ -115,13 +115,13 @@ METRICS = {
     for name, unit, kind, attributes, meaning in _TABLE
 }
 
-# Upper bounds of buckets, inclusive, in units of the metric: powers of two less one, as the C aggregates count, so that no value changes
+# Upper bounds of buckets, inclusive, in units of the metric: powers of two minus one, as in the C aggregates, so that no value changes
 # its bucket. Durations: from 1 us to 17 s; sizes: from 63 bytes to 16 GiB in steps of four; counts: from 1 to 64 Ki.
 _DURATION_SHIFTS = range(10, 35)
 _SIZE_SHIFTS = range(6, 35, 2)
 _COUNT_SHIFTS = range(1, 17)
 SHIFTS = {"s": _DURATION_SHIFTS, "By": _SIZE_SHIFTS, "{transfer}": _COUNT_SHIFTS}
-UNIT = {"s": 1e9, "By": 1, "{transfer}": 1}  # of what C counts, in one of the metric
+UNIT = {"s": 1e9, "By": 1, "{transfer}": 1}  # how many of C's units one unit of the metric has
 BOUNDS = {unit: tuple(((1 << s) - 1) / UNIT[unit] for s in shifts) for unit, shifts in SHIFTS.items()}
 
 
@@ -131,12 +131,12 @@ _WORDS = {"s": "seconds", "By": "bytes", "By/s": "bytes_per_second"}
 
 
 def prometheus_label(attribute: str) -> str:
-    """What Prometheus calls an attribute."""
+    """The name of an attribute in Prometheus."""
     return re.sub(r"[^A-Za-z0-9_]", "_", attribute)
 
 
 def prometheus_name(metric: Metric) -> str:
-    """What Prometheus calls a metric, as the OpenTelemetry specification translates names."""
+    """The name of a metric in Prometheus, as the OpenTelemetry specification translates it."""
     name = prometheus_label(metric.name)
     unit = _WORDS.get(metric.unit)
     if unit and not name.endswith("_" + unit):
@@ -147,6 +147,6 @@ def prometheus_name(metric: Metric) -> str:
 
 
 def prometheus_names(metric: Metric) -> tuple[str, ...]:
-    """The names of its time series there."""
+    """The names of its time series in Prometheus."""
     name = prometheus_name(metric)
     return tuple(name + end for end in ("_bucket", "_count", "_sum")) if metric.kind == "histogram" else (name,)

@@ -1,6 +1,6 @@
-"""The verdict while a job runs: stuck steps, late ranks, slow links and loss, from the profiler's windows.
+"""The verdict on a running job: stuck steps, late ranks, slow links and loss, from the profiler's windows.
 
-All of it is judged on one host: ranks of a communicator that run elsewhere are named as what is not seen here. Arrays are those of
+The verdict covers one host: ranks of a communicator on other hosts are named as not visible here. Arrays are those of
 :mod:`psmkit.telemetry.reader`.
 """
 
@@ -21,7 +21,7 @@ __all__ = ["Limits", "Watch", "wait_of"]
 _COLL, _P2P, _PROXY_OP, _PROXY_STEP, _CE_COLL = 1, 2, 3, 4, 12
 _STOPPED, _SENDS, _COMPLETE = 1, 4, 16
 _NO_PEER = -1
-# States of NCCL that an event is left in (csrc/abi/psm_abi/profiler.h): what it waits for there, and whether that is the peer's business.
+# NCCL's states in which an event can be left (csrc/abi/psm_abi/profiler.h): what it waits for, and whether the peer has to act.
 _STATES: Mapping[int, tuple[str, str, bool]] = {
     8: ("SendGPUWait", "its GPU to fill the buffer", False),
     20: ("SendPeerWait", "rank {peer} to offer a buffer", True),
@@ -34,15 +34,15 @@ _STATES: Mapping[int, tuple[str, str, bool]] = {
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """When something is worth telling.
+    """Thresholds for findings.
 
     Args:
         stall: seconds that an event may be open.
-        periods: how many updates are judged together.
-        late: part of the others' duration by which a rank's must be shorter.
-        slow: how many times the others' time a link must take.
-        least: operations or transfers below which nothing is said.
-        least_us: microseconds of difference below which nothing is said.
+        periods: number of updates that are judged together.
+        late: fraction of the others' duration below which a rank counts as late.
+        slow: factor of the others' time from which a link counts as slow.
+        least: minimum number of operations or transfers.
+        least_us: minimum difference in microseconds.
     """
 
     stall: float = 10.0
@@ -55,7 +55,7 @@ class Limits:
 
 @dataclass(slots=True)
 class _Wait:
-    """The oldest open event of a rank, and who it waits for."""
+    """The oldest open event of a rank, and the rank that it waits for."""
 
     rank: int
     since: int
@@ -66,7 +66,7 @@ class _Wait:
 
 @dataclass(slots=True)
 class _Period:
-    """What one update brought, by communicator."""
+    """The content of one update, by communicator."""
 
     # (comm hash, kind of operation) -> rank -> (count, ns)
     ops: dict[tuple[int, tuple[int, ...]], dict[int, tuple[int, float]]] = field(default_factory=dict)
@@ -75,7 +75,7 @@ class _Period:
 
 
 def wait_of(flags: int, state: int, peer: int) -> tuple[str, str, int | None]:
-    """The stage an open proxy step stands at, what it waits for, and the rank that it waits for (None: nobody but itself)."""
+    """The stage of an open proxy step, what it waits for, and the rank that it waits for (None: no other rank)."""
     sends = bool(flags & _SENDS)
     known = _STATES.get(state)
     if known is None:
@@ -87,7 +87,7 @@ def wait_of(flags: int, state: int, peer: int) -> tuple[str, str, int | None]:
 
 
 class Watch:
-    """Judges what each look at the windows brings. One thread."""
+    """Judges each update of the windows. Not thread-safe."""
 
     def __init__(self, limits: Limits | None = None) -> None:
         self.limits = limits or Limits()
@@ -95,13 +95,13 @@ class Watch:
         self._seen: dict[tuple[str, int, int], Mapping[str, int]] = {}
 
     def update(self, comms: Any, ops: Any, links: Any, open_rows: Any, now_ns: int) -> list[Finding]:
-        """Take in a look; what is to say now, errors first.
+        """Process an update; returns the current findings, errors first.
 
         Args:
             comms: array (communicators of this host,) of ``COMM``.
-            ops: array of ``OP``, sums since the last look.
+            ops: array of ``OP``, sums since the last update.
             links: array of ``LINK``, likewise.
-            open_rows: array of ``ROW``, what is open now.
+            open_rows: array of ``ROW``, the events that are open now.
             now_ns: CLOCK_MONOTONIC.
         """
         by_id = {int(comm["id"]): comm for comm in comms}
@@ -109,7 +109,7 @@ class Watch:
         found = [*self._stuck(by_id, open_rows, now_ns), *self._late(by_id), *self._slow(by_id), *self._loss(comms)]
         return sorted(found, key=lambda finding: -finding.severity.weight)
 
-    # ---- what stands still ----
+    # ---- stuck ranks ----
 
     def _stuck(self, by_id: Mapping[int, Any], rows: Any, now_ns: int) -> Iterable[Finding]:
         waits: dict[int, dict[int, _Wait]] = defaultdict(dict)  # comm hash -> rank -> its oldest
@@ -130,7 +130,7 @@ class Watch:
         for number, lost in dead.items():
             yield _ended(by_id[number], lost)
         gone = {(int(by_id[n]["comm_hash"]), int(by_id[n]["rank"])) for n in dead}
-        busy: dict[str, list[tuple[int, _Wait]]] = defaultdict(list)  # process -> where it waits
+        busy: dict[str, list[tuple[int, _Wait]]] = defaultdict(list)  # process -> its waits
         processes = {(int(c["comm_hash"]), int(c["rank"])): _process(c) for c in by_id.values()}
         for comm_hash, of_rank in waits.items():
             for rank, wait in of_rank.items():
@@ -153,7 +153,7 @@ class Watch:
         now_ns: int,
     ) -> Finding:
         here = {int(comm["rank"]) for comm in by_id.values() if int(comm["comm_hash"]) == comm_hash}
-        # From each rank to who is waited for, until somebody waits for nobody, or does not wait, or the circle closes.
+        # Follow the waits until a rank waits for nobody or does not wait, or until the path closes to a circle.
         ends: dict[int, int] = {}
         circle: list[int] = []
         for rank in of_rank:
@@ -195,7 +195,7 @@ class Watch:
             culprits=tuple(roots) if not circle else (),
         )
 
-    # ---- who is late ----
+    # ---- late ranks ----
 
     def _late(self, by_id: Mapping[int, Any]) -> Iterable[Finding]:
         sums: dict[tuple[int, tuple[int, ...]], dict[int, list[float]]] = defaultdict(dict)
@@ -214,7 +214,7 @@ class Watch:
             others = [mean for other, mean in means.items() if other != rank]
             typical = statistics.median(others)
             gap = typical - means[rank]
-            # The others are alike: else there is no "they wait for it", only operations that last differently.
+            # The others must be alike; otherwise nobody waits for the rank, and operations simply differ in duration.
             alike = max(others) - min(others) < gap
             if (
                 gap < self.limits.late * typical
@@ -241,7 +241,7 @@ class Watch:
                 culprits=(rank,),
             )
 
-    # ---- what is slow ----
+    # ---- slow links ----
 
     def _slow(self, by_id: Mapping[int, Any]) -> Iterable[Finding]:
         sums: dict[tuple[int, int, int], list[float]] = {}
@@ -331,7 +331,7 @@ def _period(by_id: Mapping[int, Any], ops: Any, links: Any) -> _Period:
         comm = by_id.get(int(op["comm"]))
         known = int(op["by_proxy"]) + int(op["by_kernel"]) + int(op["by_ce"])
         if comm is None or int(op["other"]) or int(op["type"]) == _P2P or known == 0 or int(op["by_enqueue"]):
-            continue  # how long it took is not known
+            continue  # its duration is unknown
         source = 0 if int(op["by_proxy"]) else 1 if int(op["by_kernel"]) else 2
         kind = (int(op["type"]), int(op["func"]), int(op["algo"]), int(op["proto"]), int(op["datatype"]), source)
         of_rank = period.ops.setdefault((int(comm["comm_hash"]), kind), {})
@@ -388,7 +388,7 @@ def _union(event: Any, kind: Any) -> Any:
 
 
 def _depth(wait: _Wait) -> int:
-    """The deeper event tells more: a step before its proxy op before the collective."""
+    """A deeper event says more: a step more than its proxy op, that more than the collective."""
     return 0 if wait.stage == "enqueued" else 1 if wait.stage.startswith("proxy op") else 2
 
 
@@ -426,7 +426,7 @@ def _ended(comm: Any, rows: Sequence[Any]) -> Finding:
 
 
 def _time_of(total: Sequence[float], size: float) -> float | None:
-    """ns for a transfer of ``size`` bytes: by the fit where there are several sizes, else the mean where it is of such a size."""
+    """ns for a transfer of ``size`` bytes: by the fit if there are several sizes, else the mean if the size is near."""
     n, sx, sy, sxx, sxy = total
     mean_x, mean_y = sx / n, sy / n
     spread = sxx - n * mean_x * mean_x

@@ -1,10 +1,10 @@
-"""Points, spans and findings as OpenTelemetry's own data model, and its exporters. Imports the SDK: load it late."""
+"""Convert points, spans and findings to OpenTelemetry's data model, and create its exporters. Imports the SDK: load it late."""
 
 from __future__ import annotations
 
 import os
 
-# gRPC's C core writes to standard error what its callers are told anyway.
+# gRPC's C core also writes to standard error what it reports to its callers.
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # children here are started by exec
 
@@ -44,12 +44,12 @@ PROTOCOLS = ("grpc", "http/protobuf")
 Exemplars = Mapping[tuple[str, tuple[str, ...]], Sequence[Exemplar]]
 SIGNALS = ("metrics", "traces", "logs")
 SCOPE = InstrumentationScope("psmkit.telemetry")
-_EVIDENCE = 20  # lines of a finding that go into its log record
+_EVIDENCE = 20  # lines of a finding's evidence that go into its log record
 _LONGEST = 4096  # characters of an attribute
 
 
 def resource(host: str | None = None) -> Resource:
-    """Who exports: OTEL_RESOURCE_ATTRIBUTES and OTEL_SERVICE_NAME add to it and win."""
+    """The resource of the exports: OTEL_RESOURCE_ATTRIBUTES and OTEL_SERVICE_NAME extend and override it."""
     from psmkit import __version__
 
     name = host or socket.gethostname()
@@ -70,7 +70,7 @@ def resource(host: str | None = None) -> Resource:
 
 
 def metrics_data(points: Iterable[Point], of: Resource, exemplars: Exemplars | None = None) -> MetricsData:
-    """Points as cumulative metrics, with those exemplars that they have."""
+    """Points as cumulative metrics, with their exemplars."""
     grouped: dict[str, list[Point]] = {}
     for point in points:
         grouped.setdefault(point.metric.name, []).append(point)
@@ -121,7 +121,7 @@ _SEVERITIES = {
 
 
 def log_records(findings: Sequence[Finding], of: Resource, time_ns: int) -> list[ReadableLogRecord]:
-    """Findings as log records: the explanation as body, the rest as attributes."""
+    """Findings as log records: the explanation is the body, the rest are attributes."""
     out = []
     for found in findings:
         attributes: dict[str, Any] = {
@@ -163,7 +163,7 @@ def log_records(findings: Sequence[Finding], of: Resource, time_ns: int) -> list
 
 @dataclass(frozen=True, slots=True)
 class Exporter:
-    """Sends one signal. ``send`` returns whether the collector took it, and may take as long as the exporter's own timeout; ``stop`` ends a
+    """Sends one signal. ``send`` returns whether the collector accepted it, and may take as long as the exporter's timeout; ``stop`` ends a
     call in progress."""
 
     signal: str
@@ -172,7 +172,7 @@ class Exporter:
 
 
 def place(endpoint: str) -> str:
-    """An endpoint without what may be secret in it."""
+    """An endpoint without its possibly secret parts."""
     parts = urlsplit(endpoint if "//" in endpoint else "//" + endpoint)
     host = parts.hostname or "?"
     host = f"[{host}]" if ":" in host else host
@@ -184,17 +184,17 @@ def place(endpoint: str) -> str:
 
 
 def signals(environ: dict[str, str] | os._Environ[str]) -> tuple[str, ...]:
-    """The signals that have an endpoint by the SDK's variables."""
+    """The signals for which the SDK's variables give an endpoint."""
     if environ.get("OTEL_EXPORTER_OTLP_ENDPOINT"):
         return SIGNALS
     return tuple(s for s in SIGNALS if environ.get(f"OTEL_EXPORTER_OTLP_{s.upper()}_ENDPOINT"))
 
 
 def exporters(endpoint: str | None, protocol: str, wanted: Sequence[str], timeout: float | None) -> list[Exporter]:
-    """The official exporters. ``endpoint`` None: as the SDK's variables say. Over HTTP, ``/v1/metrics`` and so on are added to it."""
+    """The official exporters. If ``endpoint`` is None, the SDK's variables apply. Over HTTP, ``/v1/metrics`` and so on are appended to it."""
     package = {"grpc": "grpc", "http/protobuf": "http"}.get(protocol)
     if package is None:
-        raise TelemetryError(f"protocol {protocol!r}: {' and '.join(PROTOCOLS)} are known")
+        raise TelemetryError(f"unknown protocol {protocol!r}, expected {' or '.join(PROTOCOLS)}")
     if endpoint is not None:
         try:
             urlsplit(endpoint).port  # noqa: B018

@@ -1,4 +1,4 @@
-"""Sends batches from a thread of its own, so that a collector that is slow or down never keeps the windows waiting."""
+"""Send batches from a separate thread, so that a slow or unreachable collector never delays the windows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 __all__ = ["Hearing", "Outbox"]
 
 QUEUE = 64  # batches of all signals together
-_ATTEMPTS = 8  # of a batch, with pauses of 1, 2, 4 ... seconds between them
+_ATTEMPTS = 8  # attempts for a batch, with pauses of 1, 2, 4 ... seconds in between
 _PAUSE, _LONGEST_PAUSE, _LAST_PAUSE = 1.0, 30.0, 0.1
 
 
@@ -26,11 +26,11 @@ class _Batch:
 
 
 class Outbox:
-    """A bounded queue of batches and the thread that sends them, the oldest first.
+    """A bounded queue of batches, and the thread that sends them, oldest first.
 
-    A batch that the collector does not take is tried again, with growing pauses. When the queue is full its oldest batch is dropped. Every
-    item ends as one of the outcomes ``sent``, ``failed``, ``dropped`` and ``unsent`` of :meth:`counts`. ``say`` gets a line when the collector
-    stops answering, and when it answers again; ``status`` gives the reason for a refusal.
+    If the collector does not accept a batch, it is retried with growing pauses. If the queue is full, its oldest batch is dropped. Every
+    item ends with one of the outcomes ``sent``, ``failed``, ``dropped`` and ``unsent`` of :meth:`counts`. ``say`` gets a line when the collector
+    stops responding, and when it responds again; ``status`` gives the reason for a refusal.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Outbox:
         self._thread.start()
 
     def put(self, signal: str, data: Any, items: int) -> None:
-        """Queue a batch; never waits. Signals without an exporter are none."""
+        """Queue a batch; never waits. Signals without an exporter are ignored."""
         if signal not in self._send or not items:
             return
         with self._changed:
@@ -70,7 +70,7 @@ class Outbox:
             self._changed.notify_all()
 
     def wait_for_room(self) -> None:
-        """Wait until at least half of the queue is free, for whoever can wait: every batch leaves the queue in the end, sent or not."""
+        """Wait until at least half of the queue is free. Every batch eventually leaves the queue, sent or not."""
         with self._changed:
             while len(self._queue) > self._most // 2:
                 self._changed.wait()
@@ -81,7 +81,7 @@ class Outbox:
             return dict(self._counts)
 
     def waiting(self) -> dict[str, int]:
-        """Batches that wait or are being sent, by signal."""
+        """Batches that are queued or being sent, by signal."""
         with self._changed:
             found = dict.fromkeys(self._send, 0)
             for batch in (*self._queue, *([self._busy] if self._busy else [])):
@@ -89,11 +89,11 @@ class Outbox:
             return found
 
     def close(self, deadline: float, stop: Callable[[], None] = lambda: None) -> int:
-        """Send what is left for up to ``deadline`` seconds, then call ``stop``, which ends calls in progress. Returns the items that were not
+        """Send the rest for up to ``deadline`` seconds, then call ``stop``, which ends calls in progress. Returns the number of items not
         sent."""
         until = time.monotonic() + deadline
         with self._changed:
-            # A pause may end, as this is the last chance.
+            # Ends a pause, because this is the last attempt.
             self._stopping.set()
             self._changed.notify_all()
             while (self._queue or self._busy) and (left := until - time.monotonic()) > 0:
@@ -124,10 +124,10 @@ class Outbox:
             reason = ""
             try:
                 good = self._send[batch.signal](batch.data)
-            except Exception as error:  # whatever an exporter raises, the thread must go on
+            except Exception as error:  # the thread must survive whatever an exporter raises
                 good, reason = False, type(error).__name__
             with self._changed:
-                if self._busy is not batch:  # the outbox was closed meanwhile
+                if self._busy is not batch:  # the outbox was closed in the meantime
                     return
                 self._busy = None
                 batch.attempts += 1
@@ -144,7 +144,7 @@ class Outbox:
             if good:
                 pause = self._first_pause
                 continue
-            # Once it shall stop, the deadline alone limits how often it is tried.
+            # After close() only the deadline limits the number of attempts.
             if self._stopping.is_set():
                 time.sleep(_LAST_PAUSE)
             else:
@@ -155,19 +155,17 @@ class Outbox:
         if good and self._down_since is not None:
             away = time.monotonic() - self._down_since
             self._down_since = None
-            self._say(
-                f"the collector answers again after {away:.0f} s; {self._lost_while_down} items were lost meanwhile"
-            )
+            self._say(f"the collector responds again after {away:.0f} s; {self._lost_while_down} items were lost")
             self._lost_while_down = 0
         elif not good and self._down_since is None:
             self._down_since = time.monotonic()
             why = f" ({reason})" if reason else ""
-            self._say(f"the collector did not take {signal}{why}: kept, up to {self._most} batches, and tried again")
+            self._say(f"the collector did not accept {signal}{why}; up to {self._most} batches are kept and retried")
 
 
 class Hearing(logging.Handler):
-    """Takes the SDK's own complaints, so that they reach no stream: they may hold headers and whole requests. Keeps the status of the last
-    one: a word such as UNAVAILABLE, or a number of HTTP."""
+    """Captures the SDK's own log messages, so that they reach no stream: they may contain headers and whole requests. Keeps the status of the
+    last one: a word such as UNAVAILABLE, or a number of HTTP."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -178,7 +176,7 @@ class Hearing(logging.Handler):
         self._logger.addHandler(self)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Note what kind of error it is."""
+        """Record the kind of error."""
         for value in record.args if isinstance(record.args, tuple) else ():
             name = getattr(value, "name", None)
             if isinstance(name, str) and name.isupper():
@@ -187,12 +185,12 @@ class Hearing(logging.Handler):
                 self._status = f"HTTP status {value}"
 
     def status(self) -> str:
-        """The last status, once."""
+        """The last status; it is returned once."""
         found, self._status = self._status, ""
         return found
 
     def close(self) -> None:
-        """Let the SDK speak for itself again."""
+        """Restore the SDK's own logging."""
         self._logger.removeHandler(self)
         self._logger.propagate = self._propagated
         super().close()

@@ -1,4 +1,4 @@
-"""Where telemetry goes: collector, Prometheus, recording; opened together and closed in order."""
+"""The destinations of telemetry: collector, Prometheus, recording. They are opened together and closed in order."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SIGNALS = ("METRICS", "TRACES", "LOGS")
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is to be opened. ``endpoint`` and ``protocol`` None: as the variables of OpenTelemetry say; there may be none."""
+    """What to open. If ``endpoint`` and ``protocol`` are None, OpenTelemetry's variables apply; there may be none."""
 
     endpoint: str | None = None
     protocol: str | None = None
@@ -38,7 +38,7 @@ class Wanted:
 
     @property
     def exports(self) -> bool:
-        """Whether a collector is named."""
+        """Whether a collector is configured."""
         names = ["OTEL_EXPORTER_OTLP_ENDPOINT", *(f"OTEL_EXPORTER_OTLP_{s}_ENDPOINT" for s in _SIGNALS)]
         return self.endpoint is not None or any(os.environ.get(name) for name in names)
 
@@ -105,13 +105,13 @@ class Outputs:
             )
 
     def replay(self, take: Take) -> None:
-        """Feed a take of a recording, when there is room for it: nobody is in a hurry."""
+        """Feed a take of a recording. Waits for room, because there is no deadline."""
         if self.outbox is not None:
             self.outbox.wait_for_room()
         self.pipeline.feed(take)
 
     def close(self, deadline: float) -> int:
-        """Send what is left for up to ``deadline`` seconds and close all. Returns how many items did not reach the collector at all."""
+        """Send the rest for up to ``deadline`` seconds and close all. Returns how many items never reached the collector."""
         lost = 0
         if self.outbox is not None:
             lost = self.outbox.close(deadline, self._stop)
@@ -140,9 +140,9 @@ class Outputs:
 
 
 def check(wanted: Wanted, once: bool) -> None:
-    """Complain when nothing would come out."""
+    """Raise an error if no output is configured."""
     if not (once or wanted.exports or wanted.prometheus or wanted.record):
         raise TelemetryError(
-            "nowhere to export to: name a collector (--endpoint or OTEL_EXPORTER_OTLP_ENDPOINT), --prometheus PORT or --record FILE, or "
-            "look once with --once"
+            "no output: name a collector (--endpoint or OTEL_EXPORTER_OTLP_ENDPOINT), --prometheus PORT or --record FILE, or "
+            "print once with --once"
         )

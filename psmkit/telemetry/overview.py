@@ -1,4 +1,4 @@
-"""What `psmkit top` shows: each rank of each communicator, its links, over the last looks at the windows."""
+"""The data of `psmkit top`: each rank of each communicator and its links, over the last updates of the windows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OWNERS = ("runs", "dead", "unknown", "ended")
 
 @dataclass(frozen=True, slots=True)
 class RankView:
-    """A rank. Rates are per second over the looks, durations ns, ``waits`` parts (0..1) of its transfers' time. None: not known."""
+    """A rank. Rates are per second over the updates, durations are in ns, ``waits`` are fractions (0..1) of its transfers' time. None: unknown."""
 
     rank: int
     host: str
@@ -36,7 +36,7 @@ class RankView:
 
 @dataclass(frozen=True, slots=True)
 class LinkView:
-    """A direction between two ranks. ``rate`` bytes/ns and ``latency`` ns are of the fit; None: too few sizes. ``bytes`` per second."""
+    """One direction between two ranks. ``rate`` bytes/ns and ``latency`` ns come from the fit; None: too few sizes. ``bytes`` per second."""
 
     sender: int
     receiver: int
@@ -49,7 +49,7 @@ class LinkView:
 
 @dataclass(frozen=True, slots=True)
 class CommunicatorView:
-    """A communicator, with those of its ranks that are on this host."""
+    """A communicator, with its ranks on this host."""
 
     comm_hash: int
     name: str
@@ -61,18 +61,18 @@ class CommunicatorView:
 
 @dataclass(slots=True)
 class _Look:
-    seconds: float | None  # None: the first look, which has all that there is since each communicator began
-    begun: dict[int, float] = field(default_factory=dict)  # seconds since then
+    seconds: float | None  # None: the first update, which covers the whole time since each communicator began
+    begun: dict[int, float] = field(default_factory=dict)  # seconds since its begin
     ops: dict[int, list[Any]] = field(default_factory=lambda: defaultdict(list))
     links: dict[tuple[int, int, int], Any] = field(default_factory=dict)
     waits: dict[int, Any] = field(default_factory=lambda: defaultdict(lambda: np.zeros(4)))
 
 
 class Overview:
-    """Keeps the last ``looks`` looks.
+    """Keeps the last ``looks`` updates.
 
     Args:
-        looks: how many are added up.
+        looks: number of updates to sum up.
     """
 
     def __init__(self, looks: int = 5) -> None:
@@ -81,9 +81,9 @@ class Overview:
     def update(
         self, comms: Any, ops: Any, links: Any, open_rows: Any, now_ns: int, seconds: float | None
     ) -> list[CommunicatorView]:
-        """Take in a look of ``seconds`` since the one before; what there is to show, the biggest communicator first.
+        """Add an update of ``seconds`` since the previous one; returns the current overview, biggest communicator first.
 
-        The first look has ``seconds`` None: its rates are of the time since each communicator began, and it is forgotten at the next.
+        The first update has ``seconds`` None: its rates cover the time since each communicator began, and the next one discards it.
         """
         look = _Look(None if seconds is None else max(seconds, 1e-3))
         if self._looks and self._looks[0].seconds is None:
@@ -185,7 +185,7 @@ class Overview:
 
 
 def quantile(buckets: Any, part: float) -> float | None:
-    """The value below which ``part`` of what the power-of-two buckets counted lies, by a straight line within the bucket."""
+    """The value below which ``part`` of the counts in power-of-two buckets lies, interpolated linearly within the bucket."""
     total = int(buckets.sum())
     if total == 0:
         return None

@@ -1,4 +1,4 @@
-"""The operations of a recording on a time axis as one SVG: a band for each rank, self-contained, and readable without colour by its labels."""
+"""Draw the operations of a recording on a time axis as one SVG: a band for each rank, self-contained, with labels so that it is readable without colour."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["timeline"]
 
 _WIDTH, _LEFT, _RIGHT, _TOP = 1000, 130, 16, 62
 _LANE, _GAP, _CUT = 15, 16, 14
-_OPERATIONS = 4  # shown, the last of those that the most ranks have: the first ones wait for the job to begin
+_OPERATIONS = 4  # the last operations that most ranks have; the first ones show the job's start
 _KINDS = {
     "operation": ("#3b6fb6", "collective, send or receive: call to completion"),
     "send": ("#c2543c", "proxy send"),
@@ -40,14 +40,14 @@ class _Bar:
 
 
 def timeline(takes: Sequence[Take], comm: str | None = None) -> str:
-    """Draw the last operations that were recorded on the most ranks.
+    """Draw the last operations that were recorded on most ranks.
 
     Args:
-        takes: of a recording.
-        comm: hash of the communicator. None: that with the most rows.
+        takes: takes of a recording.
+        comm: hash of the communicator. None: the one with the most rows.
 
     Raises:
-        TelemetryError: there is no operation with rows.
+        TelemetryError: no operation has rows.
     """
     found = _rows(takes)
     counts = {h: sum(map(len, found[h].values())) for h in found}
@@ -59,7 +59,7 @@ def timeline(takes: Sequence[Take], comm: str | None = None) -> str:
     ranks = found[wanted]
     bars = _bars(ranks)
     if not bars:
-        raise TelemetryError("no operation that has ended was recorded")
+        raise TelemetryError("no completed operation was recorded")
     names = [text(c["name"]) for take in takes for c in take.comms if int(c["comm_hash"]) == wanted]
     return _draw(bars, f"communicator {wanted:016x}" + (f" ({names[0]})" if names and names[0] else ""))
 
@@ -68,12 +68,12 @@ def _is_hash(text_: str) -> bool:
     try:
         int(text_, 16)
     except ValueError:
-        raise TelemetryError(f"{text_!r}: the hash of a communicator, in hexadecimal, is meant") from None
+        raise TelemetryError(f"bad communicator {text_!r}, expected its hash in hexadecimal") from None
     return True
 
 
 def _rows(takes: Sequence[Take]) -> dict[int, dict[int, Array]]:
-    """Communicator -> rank -> its rows, each once, with times of the epoch."""
+    """Communicator -> rank -> its rows without duplicates, with times of the epoch."""
     parts: dict[int, dict[int, list[Array]]] = {}
     for take in takes:
         for comm in take.comms:
@@ -81,7 +81,7 @@ def _rows(takes: Sequence[Take]) -> dict[int, dict[int, Array]]:
             for rows in (take.spans, take.rows):
                 mine = rows[rows["comm"] == number].copy()
                 if len(mine):
-                    # Times of all ranks become comparable, whatever host they are of.
+                    # Makes the times of all ranks comparable across hosts.
                     offset = take.epoch(number, 0) or take.wall_ns - take.clock_ns
                     mine["root"] = 0
                     mine["why"] = 0
@@ -95,7 +95,7 @@ def _rows(takes: Sequence[Take]) -> dict[int, dict[int, Array]]:
 
 
 def _shift(rows: Array, offset: int) -> Array:
-    """Times inside the unions, too."""
+    """Convert the times inside the unions too."""
     for kind, layout, columns in ((1, COLL, ("done_ns",)), (2, P2P, ("done_ns",)), (4, PROXY_STEP, ("net_ns",))):
         at = np.flatnonzero(rows["event"]["type"] == kind)
         if len(at):
@@ -113,7 +113,7 @@ def _once(parts: list[Array]) -> Array:
 
 
 def _bars(ranks: dict[int, Array]) -> list[_Bar]:
-    """The bars of the last operations: by sequence number those that the most ranks have, else the latest of each rank."""
+    """The bars of the last operations: by sequence number those that most ranks have, else the latest of each rank."""
     sequences: dict[int, int] = {}
     for rows in ranks.values():
         colls = rows[rows["event"]["type"] == 1]
@@ -144,7 +144,7 @@ def _rank(rank: int, rows: Array, tops: Array) -> list[_Bar]:
         end = int(u["done_ns"]) or int(top["event"]["stop_ns"])
         name = word(FUNCTIONS, int(u["func"]), "operation")
         label = f"{name} {int(u['seq'])}" if top["event"]["type"] == 1 else f"{name} {int(u['peer'])}"
-        # A send and a receive of one group overlap.
+        # A send and a receive in one group overlap.
         lane = (0, 0, "") if top["event"]["type"] == 1 else (0, int(u["func"]), name)
         out.append(_bar(rank, lane, "operation", int(top["start_ns"]), end, label, label))
     ops = rows[(rows["event"]["type"] == 3) & np.isin(rows["event"]["parent"], list(inside))]
@@ -190,7 +190,7 @@ def _time(ns: int) -> str:
 
 
 class _Axis:
-    """Time to x. Where nothing happens for long the axis is cut: what matters is inside the operations."""
+    """Map time to x. Long gaps are cut out of the axis, because the interesting part is inside the operations."""
 
     def __init__(self, bars: list[_Bar], right: int) -> None:
         pieces: list[list[int]] = []
@@ -200,7 +200,7 @@ class _Axis:
             else:
                 pieces.append([begin, end])
         busy = max(1, sum(end - begin for begin, end in pieces))
-        longest = busy / 2  # gap that is drawn as it is
+        longest = busy / 2  # a shorter gap is drawn to scale
         self.pieces: list[tuple[int, int]] = []
         for begin, end in pieces:
             if self.pieces and begin - self.pieces[-1][1] <= longest:
@@ -219,7 +219,7 @@ class _Axis:
         return x - _CUT
 
     def grid(self) -> tuple[int, list[int]]:
-        """Distance of the lines, in ns, and where they are: they count from the begin of each piece."""
+        """The distance of the grid lines in ns, and their positions, counted from the start of each piece."""
         step = 10 ** max(0, math.floor(math.log10(self.shown / 4)))
         step *= next(f for f in (1, 2, 5, 10) if self.shown / (step * f) <= 10)
         return step, [at for begin, end in self.pieces for at in range(begin, end + 1, step)]
@@ -269,7 +269,7 @@ def _draw(bars: list[_Bar], title: str) -> str:
             out.append(
                 f'<line x1="{middle:.1f}" x2="{middle:.1f}" y1="{_TOP - 6}" y2="{bottom}" stroke="#999999" stroke-dasharray="2 3"/>'
             )
-    note = f"lines are {_time(step)} apart" + ("; time without events is cut out" if len(x.pieces) > 1 else "")
+    note = f"lines are {_time(step)} apart" + ("; gaps without events are cut out" if len(x.pieces) > 1 else "")
     out.append(f'<text x="{_LEFT}" y="{y + 20}" fill="#555555">{note}</text>')
     for rank, (top, low) in bands.items():
         out.append(f'<text x="12" y="{(top + low) / 2 + 4:.0f}" font-size="12" font-weight="bold">rank {rank}</text>')

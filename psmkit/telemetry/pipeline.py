@@ -1,4 +1,4 @@
-"""From a take to everything that is exported of it."""
+"""Turn a take into exports."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ if TYPE_CHECKING:
 __all__ = ["Pipeline", "Settings"]
 
 _INFO = "nccl.comm.info"
-# Of a request: collectors take 4 MiB. A point has up to about 800 bytes, a span 1000.
+# Limits of a request: collectors accept 4 MiB. A point takes up to about 800 bytes, a span 1000.
 _POINTS, _TOGETHER = 4000, 2000
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How much is exported: ``spans`` an interval, ``series`` of a metric."""
+    """Limits of the exports: ``spans`` per interval, ``series`` per metric."""
 
     spans: int = 2000
     series: int = 1000
 
 
 class Pipeline:
-    """Takes go in; metrics, spans and log records go to the outbox, rows to the recorder, and :attr:`points` is what Prometheus sees."""
+    """Processes takes: metrics, spans and log records go to the outbox, rows to the recorder, and :attr:`points` are for Prometheus."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Pipeline:
         self._outbox = outbox
         self._recorder = recorder
         self._watch = watch
-        self._own = own  # metrics of the sidecar itself, too
+        self._own = own  # also export metrics of the sidecar itself
         self._built = self._dropped = self._rows_dropped = 0
         self._said: dict[tuple[object, ...], int] = {}
         self._resource: Any = None
@@ -58,7 +58,7 @@ class Pipeline:
         self._seen: dict[tuple[str, ...], Point] = {}
 
     def feed(self, take: Take, findings: Sequence[Finding] = ()) -> None:
-        """Export a take. ``findings`` are those of logs; what the watch finds in the take joins them."""
+        """Export a take. ``findings`` come from logs; those of the watch in this take are added."""
         self.takes += 1
         self._totals.add(take)
         self._rows_dropped += take.rows_dropped
@@ -94,17 +94,17 @@ class Pipeline:
                     self._outbox.put(signal, part, len(part))
 
     def all_points(self) -> list[Point]:
-        """The points as they stand, and the communicators that have ended."""
+        """The current points, and the communicators that have ended."""
         return [*(p for p in self.points if p.metric.name != _INFO), *self._seen.values()]
 
     def _verdict(self, take: Take) -> list[Finding]:
-        """What the online verdict says of a take."""
+        """The findings of the online verdict for a take."""
         if self._watch is None:
             return []
         return self._watch.update(take.comms, take.ops, take.links, take.open_rows, take.clock_ns)
 
     def _new(self, found: list[Finding]) -> list[Finding]:
-        # A state that lasts is found again with each take; it is news once, and again after it was away.
+        # A lasting state is found in each take; it is reported once, and again only after it was absent.
         now = {(f.code, f.comm, f.ranks, f.culprits, f.stage): f for f in found}
         news = [f for key, f in now.items() if self._said.get(key, -2) < self.takes - 1]
         self._said |= dict.fromkeys(now, self.takes)

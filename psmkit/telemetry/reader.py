@@ -1,8 +1,8 @@
-"""The consumer of the profiler's windows: finds the record files of a directory, takes windows, sums up.
+"""The consumer of the profiler's windows: finds the record files of a directory, takes windows and sums them up.
 
-All arrays are numpy structured arrays of the C structs (:mod:`psmkit.telemetry.layout`), one row an item, and the caller's own. Times are ns (points
-in time by ``CLOCK_MONOTONIC`` of this boot), sizes bytes, ranks those of the communicator, -1 where one is not known. Sums are since the
-last ``take_*`` of their kind. A reader belongs to one thread.
+All arrays are numpy structured arrays of the C structs (:mod:`psmkit.telemetry.layout`), one row per item, owned by the caller. Times are ns
+(points in time by ``CLOCK_MONOTONIC`` of this boot), sizes are bytes, ranks are those of the communicator, -1 if unknown. Sums cover the time
+since the last ``take_*`` of their kind. A reader must be used by one thread only.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ for _name, _dtype in _DTYPES.items():
 class Reader:
     """Takes the windows of all ranks on this host.
 
-    directory: of the record files; None: that of this user. consume False: looks at what is there and changes nothing: each row is counted once, when it
-    has ended. Raises :class:`PsmkitError` when the directory cannot be read.
+    directory: folder of the record files; None: that of this user. consume: if False, the reader changes nothing and counts each row once, when
+    it has ended. Raises :class:`PsmkitError` if the directory cannot be read.
     """
 
     def __init__(self, directory: str | os.PathLike[str] | None = None, *, consume: bool = True) -> None:
@@ -59,7 +59,7 @@ class Reader:
         self.close()
 
     def close(self) -> None:
-        """Unlock the files: another consumer may take them. Twice does no harm."""
+        """Unlock the files so that another consumer may take them. Idempotent."""
         if self._handle is not None:
             ffi.release(self._handle)
             self._handle = None
@@ -70,11 +70,11 @@ class Reader:
         return self._handle
 
     def set(self, *, interval_ns: int = 0, force_ns: int = 0, spans: int = 64, rows: int = 0, keys: int = 4096) -> None:
-        """What to take and keep.
+        """Set what to take and keep.
 
-        interval_ns: age at which a window that is being filled is closed; force_ns: age at which a closed one is taken although events in it are open
-        (0: as the plugin was told). spans: operations kept as trees, a take; rows: raw rows kept, a take; keys: the most keys of each
-        table of sums, what is beyond them is summed under "other".
+        interval_ns: age at which a window in use is closed; force_ns: age at which a closed window is taken although it has open events
+        (0: the plugin's setting). spans: operations kept as trees per take; rows: raw rows kept per take; keys: maximum keys of each
+        table of sums; the rest is summed under "other".
         """
         settings = ffi.new(
             "struct psm_tel_settings *",
@@ -83,7 +83,7 @@ class Reader:
         lib.psm_tel_set(self._open(), settings)
 
     def poll(self, final: bool = False) -> int:
-        """Look for new files and take what is ready; all there is, by force, when ``final``. Returns how many windows were taken. Never blocks."""
+        """Look for new files and take what is ready; with ``final`` take everything by force. Returns the number of windows taken. Never blocks."""
         taken = int(lib.psm_tel_poll(self._open(), int(final)))
         if taken < 0:
             raise MemoryError("no memory for the profiler's windows")
@@ -92,17 +92,17 @@ class Reader:
     def _take(self, function: Callable[..., int], dtype: np.dtype[np.void], *more: Any) -> Rows:
         handle, c_type = self._open(), _POINTERS[dtype]
         rows = np.empty(0, dtype)
-        # One thread: what is there stays the same between the two calls, but for open_now.
+        # In one thread the data stays the same between the two calls, except for open_now.
         while (there := int(function(handle, ffi.from_buffer(c_type, rows), len(rows), *more))) > len(rows):
             rows = np.zeros(there, dtype)
         return rows[:there]
 
     def comms(self) -> Rows:
-        """The communicators: (n,) of COMM. One that ended is told once more after its last window, then forgotten."""
+        """The communicators: (n,) of COMM. An ended communicator is returned once more after its last window, then forgotten."""
         return self._take(lib.psm_tel_comms, COMM)
 
     def losses(self) -> Rows:
-        """What was not told since the start: (1,) of LOSSES."""
+        """What could not be reported since the start: (1,) of LOSSES."""
         rows = np.zeros(1, LOSSES)
         lib.psm_tel_losses(self._open(), ffi.cast("struct psm_tel_losses *", ffi.from_buffer(rows)))
         return rows
@@ -112,7 +112,7 @@ class Reader:
         return self._take(lib.psm_tel_take_ops, OP)
 
     def take_links(self) -> Rows:
-        """Transfers between two ranks, of each channel and (channel -1) of all: (n,) of LINK."""
+        """Transfers between two ranks, per channel and (channel -1) over all channels: (n,) of LINK."""
         return self._take(lib.psm_tel_take_links, LINK)
 
     def take_times(self) -> Rows:
@@ -120,21 +120,21 @@ class Reader:
         return self._take(lib.psm_tel_take_times, TIME)
 
     def take_spans(self) -> Rows:
-        """Operations that were kept whole: (n,) of ROW, those of one together, parents before children."""
+        """Operations that were kept whole: (n,) of ROW, grouped by operation, parents before children."""
         return self._take(lib.psm_tel_take_spans, ROW)
 
     def take_rows(self) -> tuple[Rows, int]:
-        """Rows as the plugin wrote them, (n,) of ROW, and how many more there were than ``rows`` of :meth:`set`."""
+        """Rows as the plugin wrote them, (n,) of ROW, and how many exceeded the limit ``rows`` of :meth:`set`."""
         dropped = ffi.new("uint64_t *")
         rows = self._take(lib.psm_tel_take_rows, ROW, dropped)
         return rows, int(dropped[0])
 
     def open_now(self) -> Rows:
-        """What is open at this moment, the oldest first: (n,) of ROW."""
+        """The events that are open now, oldest first: (n,) of ROW."""
         return self._take(lib.psm_tel_open_now, ROW)
 
     def set_mask(self, comm: int, mask: int) -> None:
-        """Ask the plugin for another mask of events (NCCL's activation mask). comm: ``id`` of :meth:`comms`."""
+        """Ask the plugin for another event mask (NCCL's activation mask). comm: ``id`` of :meth:`comms`."""
         if lib.psm_tel_set_mask(self._open(), comm, mask) != 0:
             raise PsmkitError(
                 f"cannot set the event mask of communicator {comm}: it is gone, or its file cannot be written"
@@ -142,7 +142,7 @@ class Reader:
 
 
 class Fit:
-    """A line through transfers: ``latency`` ns (what a transfer of no bytes would take), ``rate`` bytes per ns, ``r2`` in 0..1."""
+    """A line fitted through transfers: ``latency`` ns (of a transfer of no bytes), ``rate`` bytes per ns, ``r2`` in 0..1."""
 
     __slots__ = ("latency", "r2", "rate")
 
@@ -151,9 +151,9 @@ class Fit:
 
 
 def fit(n: float, sx: float, sy: float, sxx: float, sxy: float, syy: float) -> Fit | None:
-    """The line through n points of these sums (x bytes, y ns); None: fewer than two sizes, or no positive slope.
+    """Fit a line through n points with these sums (x bytes, y ns); None: fewer than two sizes, or no positive slope.
 
-    The sums of a row of links are those of mode AVG (count, sx, sy, ...) and of mode MIN (mcount, mx, my, ...); those of several rows add up.
+    A row of links has the sums of mode AVG (count, sx, sy, ...) and of mode MIN (mcount, mx, my, ...); those of several rows add up.
     """
     found = ffi.new("struct psm_tel_fit *")
     lib.psm_tel_fit(n, sx, sy, sxx, sxy, syy, found)

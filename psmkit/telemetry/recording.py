@@ -1,8 +1,7 @@
-"""Recordings of takes in Parquet or as an Arrow stream, written by pyarrow and read again. Load it late.
+"""Record takes in Parquet or as an Arrow stream, and read recordings, with pyarrow. Load it late.
 
-One table: ``take`` and ``time_ns`` say when, ``kind`` which of the columns of structs holds the row: comm, op, link, time, span, row, open, step,
-offset,
-loss (the structs of csrc/telemetry), operation (finished collectives, sends and receives, one a row) or take.
+One table: ``take`` and ``time_ns`` give the time, ``kind`` names the struct column that holds the row: comm, op, link, time, span, row, open,
+step, offset, loss (the structs of csrc/telemetry), operation (finished collectives, sends and receives, one per row) or take.
 """
 
 from __future__ import annotations
@@ -88,7 +87,7 @@ _SCHEMA = pa.schema(
 
 
 def _to_arrow(array: Array, kind: Any) -> Any:
-    """A numpy array as one of arrow."""
+    """A numpy array as an Arrow array."""
     if pa.types.is_struct(kind):
         fields = [kind.field(i) for i in range(kind.num_fields)]
         return pa.StructArray.from_arrays([_to_arrow(array[f.name], f.type) for f in fields], fields=fields)
@@ -104,7 +103,7 @@ def _to_arrow(array: Array, kind: Any) -> Any:
 
 
 def _to_numpy(found: Any, kind: np.dtype[Any]) -> Array:
-    """And back. What the file lacks is 0."""
+    """An Arrow array as a numpy array. Missing fields are 0."""
     if kind.fields is not None:
         out = np.zeros(len(found), kind)
         for name in kind.names or ():
@@ -171,8 +170,8 @@ def _operation(kind: int, row: Any, u: Any) -> dict[str, Any] | None:
 
 
 class Recorder:
-    """Writes takes to a file: Parquet where its name ends so, else an Arrow stream, which can be read whatever became of its writer. When it
-    has ``most`` bytes, or the disk is full, no more is written: ``say`` gets a line, and :attr:`dropped` counts the rows."""
+    """Writes takes to a file: Parquet if its name ends so, else an Arrow stream, which stays readable even if the writer dies. When the file
+    has ``most`` bytes, or the disk is full, writing stops: ``say`` gets a line, and :attr:`dropped` counts the rows."""
 
     def __init__(self, path: str, most: int, say: Callable[[str], None] = lambda text: None) -> None:
         self.path = path
@@ -188,9 +187,9 @@ class Recorder:
             flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
             self._file = os.fdopen(os.open(path, flags, 0o600), "wb")
         except OSError as error:
-            raise TelemetryError(f"{path}: cannot be recorded to: {(error.strerror or str(error)).lower()}") from None
+            raise TelemetryError(f"{path}: cannot record to it: {(error.strerror or str(error)).lower()}") from None
         if stat.S_ISREG(os.fstat(self._file.fileno()).st_mode):
-            os.fchmod(self._file.fileno(), 0o600)  # of a file that was there
+            os.fchmod(self._file.fileno(), 0o600)  # for a file that existed before
         self._stream = not path.endswith(".parquet")
         self._writer: Any = (
             pa.ipc.new_stream(self._file, _SCHEMA)
@@ -200,7 +199,7 @@ class Recorder:
 
     @property
     def full(self) -> bool:
-        """Whether the file has all the bytes that it may have."""
+        """Whether the file has reached its maximum size."""
         return self._file.tell() >= self._most
 
     def add(self, take: Take) -> None:
@@ -216,7 +215,7 @@ class Recorder:
             parts.append(("operation", pa.array(done, _OPERATION)))
         count = sum(len(array) for _, array in parts)
         if not self._ended and self.full:
-            self._end(f"it has its {self._most} bytes")
+            self._end(f"it reached {self._most} bytes")
         if self._ended:
             self.dropped += count
             return
@@ -230,10 +229,10 @@ class Recorder:
 
     def _end(self, why: str) -> None:
         self._ended = True
-        self._say(f"{self.path}: nothing more is recorded: {why}")
+        self._say(f"{self.path}: recording stopped: {why}")
 
     def _guarded(self, write: Callable[[], None]) -> None:
-        """What is exported must not end because a disk is full."""
+        """Ignore errors of the file, because exports must continue when a disk is full."""
         waiting = sum(b.num_rows for b in self._batches)
         try:
             write()
@@ -267,7 +266,7 @@ class Recorder:
         self._batches, self._first_ns = [], 0
 
     def close(self) -> None:
-        """Write what is left."""
+        """Write buffered rows and close the file."""
         for write in (self._flush, self._writer.close, self._file.close):
             self._guarded(write)
 
@@ -276,7 +275,7 @@ def finished(path: str) -> Iterator[dict[str, Any]]:
     """The finished operations of a recording: the rows of its column ``operation``.
 
     Raises:
-        TelemetryError: the file is none, or damaged.
+        TelemetryError: the file is not a recording, or is damaged.
     """
     for batch in _checked(path):
         at = batch.schema.get_field_index("operation")
@@ -293,7 +292,7 @@ def _batches(path: str) -> Iterator[Any]:
             yield from pq.ParquetFile(file).iter_batches(batch_size=_BUFFERED)
             return
         stream = pa.ipc.open_stream(file)
-        # The last batch of a writer that was killed may be cut.
+        # If the writer was killed, its last batch may be incomplete.
         with contextlib.suppress(pa.ArrowInvalid, OSError):
             yield from stream
 
@@ -302,7 +301,7 @@ def read(path: str) -> Iterator[Take]:
     """The takes of a recording, in order.
 
     Raises:
-        TelemetryError: the file is none, or damaged.
+        TelemetryError: the file is not a recording, or is damaged.
     """
     number = -1
     take: Take | None = None
@@ -326,14 +325,14 @@ def _checked(path: str) -> Iterator[Any]:
     try:
         for batch in _batches(path):
             if not {"take", "kind", "about"} <= set(batch.schema.names):
-                raise TelemetryError(f"{path}: no recording of psmkit telemetry")
+                raise TelemetryError(f"{path}: not a recording of psmkit telemetry")
             yield batch
     except OSError as error:
         raise TelemetryError(f"{path}: {(error.strerror or str(error)).lower()}") from None
     except (pa.ArrowException, ValueError) as error:
         why = str(error).partition("\n")[0]
         raise TelemetryError(
-            f"{path}: no recording, or a damaged one (a Parquet file is whole only once it is closed): {why}"
+            f"{path}: not a recording, or damaged (a Parquet file is complete only after it is closed): {why}"
         ) from None
 
 

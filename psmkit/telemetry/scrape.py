@@ -1,4 +1,4 @@
-"""The endpoint that Prometheus scrapes, by prometheus_client. Load it late."""
+"""The endpoint that Prometheus scrapes, using prometheus_client. Load it late."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
 
 
 def families(points: Iterable[Point]) -> Iterator[Family]:
-    """Points as Prometheus's families, in the order of the table of metrics."""
+    """Points as Prometheus metric families, in the order of the table of metrics."""
     grouped: dict[str, list[Point]] = {}
     for point in points:
         grouped.setdefault(point.metric.name, []).append(point)
@@ -63,14 +63,14 @@ class _Latest(Collector):
 
 
 class Endpoint:
-    """Serves what ``points`` returns, as it is at each scrape. Plain HTTP: whoever reaches the address reads it, so it listens on this host alone
-    unless another address is named."""
+    """Serves the result of ``points`` at each scrape. Plain HTTP without authentication, so it listens on this host only, unless another
+    address is given."""
 
     def __init__(self, where: str, points: Callable[[], Sequence[Point]], target: dict[str, str]) -> None:
         address, _, port = where.rpartition(":")
         address = address.strip("[]") or "127.0.0.1"
         if not (port.isdecimal() and port.isascii() and int(port) < 65536):
-            raise TelemetryError(f"--prometheus {where}: [ADDRESS:]PORT such as 9464 or 0.0.0.0:9464 is meant")
+            raise TelemetryError(f"bad --prometheus {where}, expected [ADDRESS:]PORT such as 9464 or 0.0.0.0:9464")
         registry = CollectorRegistry(auto_describe=False)
         registry.register(_Latest(points, {prometheus_label(k): v for k, v in target.items()}))
         try:

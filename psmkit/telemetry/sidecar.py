@@ -1,4 +1,4 @@
-"""The sidecar: takes the windows of all ranks on the host in time, and hands what it took to the pipeline."""
+"""The sidecar: takes the windows of all ranks on the host in time, and passes them to the pipeline."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from psmkit.telemetry.take import Array, Take
 
 __all__ = ["INTERVAL_VARIABLES", "Source", "Taker", "interval_of", "run"]
 
-# Ours, and that of the plugin that exported by itself.
+# psmkit's variable, and that of the plugin that exported by itself.
 INTERVAL_VARIABLES = ("PSM_TELEMETRY_INTERVAL", "NCCL_PROFILER_OTEL_TELEMETRY_INTERVAL_SEC")
 INTERVAL = 5.0
-# Seconds between two looks: a window is taken soon after it closed, and the plugin sees that somebody lives. Where windows fill fast the
-# next look comes sooner, so that a plugin with a million events a second finds one that is free.
+# Seconds between two looks: windows are taken soon after they close, and the plugin sees a live consumer. If windows fill fast, the
+# next look comes sooner, so that a plugin with a million events a second finds a free window.
 _POLL, _LEAST_POLL = 0.25, 0.01
 
 
 class Source(Protocol):
-    """What is used of :class:`psmkit.telemetry.reader.Reader`."""
+    """The interface used of :class:`psmkit.telemetry.reader.Reader`."""
 
     def poll(self, final: bool = False) -> int: ...
     def comms(self) -> Array: ...
@@ -39,7 +39,7 @@ class Source(Protocol):
 
 
 def interval_of(given: float | None, environ: Mapping[str, str]) -> float:
-    """Seconds between two exports: the option, else the first of the variables that is set, else 5."""
+    """Seconds between two exports: the option, else the first variable that is set, else 5."""
     if given is not None:
         return given
     for name in INTERVAL_VARIABLES:
@@ -50,13 +50,13 @@ def interval_of(given: float | None, environ: Mapping[str, str]) -> float:
             except ValueError:
                 value = 0.0
             if not 0.1 <= value <= 3600:
-                raise TelemetryError(f"{name}={text!r}: seconds from 0.1 to 3600 are meant")
+                raise TelemetryError(f"bad {name}={text!r}, expected seconds from 0.1 to 3600")
             return value
     return INTERVAL
 
 
 class Taker:
-    """Makes takes of a reader."""
+    """Makes takes from a reader."""
 
     def __init__(self, reader: Source, folder: str | None) -> None:
         self._reader = reader
@@ -65,7 +65,7 @@ class Taker:
         self._since = time.time_ns()
 
     def take(self) -> Take:
-        """All that was gathered since the last one."""
+        """Everything gathered since the last take."""
         reader = self._reader
         wall, clock = time.time_ns(), time.clock_gettime_ns(time.CLOCK_MONOTONIC)
         rows, dropped = reader.take_rows()
@@ -97,15 +97,15 @@ def run(
     interval: float,
     findings: Callable[[], Sequence[Finding]] = tuple,
 ) -> None:
-    """Take windows until ``stop`` is set, and feed the pipeline once an interval and at the end.
+    """Take windows until ``stop`` is set, and feed the pipeline once per interval and at the end.
 
     Args:
-        reader: of the windows.
-        taker: over it.
-        pipeline: what exports. It never waits for a collector.
-        stop: ends the run; what is there then is taken, by force.
+        reader: the reader of the windows.
+        taker: makes takes from the reader.
+        pipeline: exports the takes. It never waits for a collector.
+        stop: ends the run; remaining windows are then taken by force.
         interval: seconds.
-        findings: what is new in the logs.
+        findings: returns the new findings of the logs.
     """
     due = time.monotonic() + interval
     pause = _POLL
@@ -114,7 +114,7 @@ def run(
         now = time.monotonic()
         if now >= due:
             pipeline.feed(taker.take(), findings())
-            # After a pause of the whole machine the missed ones are not made up for.
+            # After a pause of the whole machine, missed intervals are skipped.
             due = max(due + interval, now + interval / 2)
     reader.poll(final=True)
     pipeline.feed(taker.take(), findings())

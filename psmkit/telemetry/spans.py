@@ -1,8 +1,8 @@
 """Single operations as OpenTelemetry spans. Imports the SDK: load it late.
 
-A trace is one operation of a communicator on all its ranks: its id follows from the communicator's hash and the operation's sequence number, and
-so do those of its proxy operations. Whoever exports the other end, on another host too, makes the same ids without asking. Sends and receives have
-no sequence number that both ends know: their traces are of one rank, and their ends are matched where both are seen here.
+A trace is one operation of a communicator on all its ranks. Its id is derived from the communicator's hash and the operation's sequence
+number, and so are the ids of its proxy operations, so an exporter of the other end, also on another host, makes the same ids. Sends and
+receives have no sequence number that both ends know: their traces cover one rank, and their ends are matched if both are visible here.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _GROUP, _COLL, _P2P, _OP, _STEP, _CTRL, _KERNEL, _NET, _CE_COLL = 0, 1, 2, 3, 4,
 _OPERATIONS = (_COLL, _P2P, _CE_COLL)
 _STOPPED, _FOREIGN, _SENDS = 1, 2, 4
 _WHY = {1: "slowest", 2: "open", 3: "sampled", 4: "incomplete"}
-_FIRST = (2, 4, 1, 3, 0)  # of these reasons, when the budget is short
+_FIRST = (2, 4, 1, 3, 0)  # the order of these reasons when the budget is short
 _MEMBERS = {
     _COLL: COLL, _P2P: P2P, _OP: PROXY_OP, _STEP: PROXY_STEP, _CTRL: PROXY_CTRL, _KERNEL: KERNEL, _NET: NET, 0: API, 8: API, 9: API,
     10: API, 11: API, 12: CE, 13: CE, 14: CE,
@@ -53,12 +53,12 @@ _STATES = (("gpu_ns", "gpu wait"), ("peer_ns", "peer wait"), ("net_ns", "network
 
 
 Exemplars = dict[tuple[str, tuple[str, ...]], list[Exemplar]]
-_EXEMPLARS = 4  # of a series
+_EXEMPLARS = 4  # exemplars per series
 
 
 @dataclass(slots=True)
 class Spans:
-    """What became of the rows of a take. ``dropped`` are those for which the budget had no room. ``exemplars`` of durations lead from
+    """The spans of a take. ``dropped`` counts rows beyond the budget. ``exemplars`` of durations lead from
     a series, by metric and attributes, to traces."""
 
     spans: list[ReadableSpan] = field(default_factory=list)
@@ -79,7 +79,7 @@ class _Row:
 
 
 def build(take: Take, of: Resource, budget: int) -> Spans:
-    """The spans of the operations that were kept, at most ``budget``: whole operations, those that are open or incomplete first, then the slowest."""
+    """The spans of the kept operations, at most ``budget``: whole operations, open or incomplete ones first, then the slowest."""
     out = Spans()
     rows = _rows(take)
     trees: dict[int, list[_Row]] = {}
@@ -104,7 +104,7 @@ def build(take: Take, of: Resource, budget: int) -> Spans:
     maker.match()
     for tree in kept:
         out.spans += maker.make(tree)
-    # A group stands in the trace of each of its operations, so there may be more spans than rows.
+    # A group is part of the trace of each of its operations, so there may be more spans than rows.
     if len(out.spans) > budget:
         out.dropped += len(out.spans) - budget
         del out.spans[budget:]
@@ -157,14 +157,14 @@ class _Maker:
         self._take = take
         self._resource = of
         self._offsets = {int(o["comm"]): int(o["offset"]) for o in take.offsets}
-        self._by_handle: dict[tuple[int, int], _Row] = {}  # (pid, handle)
+        self._by_handle: dict[tuple[int, int], _Row] = {}  # (pid, handle) -> row
         self._peers: dict[int, _Row] = {}  # index of a p2p's proxy operation -> the other end
         self._ops: list[_Row] = []  # proxy operations of sends and receives
         self._nth: dict[
             int, int
-        ] = {}  # index of a proxy operation -> which it is of those with the same ends and channel
+        ] = {}  # index of a proxy operation -> its number among those with the same ends and channel
 
-    # ---- first: who belongs to whom ----
+    # ---- first: relations between rows ----
 
     def plan(self, tree: list[_Row]) -> None:
         by_handle = {int(r.row["handle"]): r for r in tree}
@@ -185,7 +185,7 @@ class _Maker:
             self._nth[row.index] = seen[key] = seen.get(key, -1) + 1
 
     def match(self) -> None:
-        """Pair the ends of sends and receives that are both here: same communicator, channel and bytes, and the longest time in common."""
+        """Pair the ends of sends and receives that are both visible here: same communicator, channel and bytes, and the longest overlap."""
         sends: list[_Row] = []
         receives: list[_Row] = []
         for op in self._ops:
@@ -222,7 +222,7 @@ class _Maker:
             stop = max(stop, int(row.member["done_ns"])) if _ended(row) else 0
         elif row.type == _CE_COLL:
             stop = max(stop, int(row.member["end_ns"]))
-        # What is open ends, for the trace, when it was seen last.
+        # An open event ends, for the trace, at the time it was last seen.
         return max(self._begin(row), self._epoch(row, stop) if stop else self._take.wall_ns)
 
     def _trace(self, operation: _Row | None, row: _Row) -> int:
@@ -268,7 +268,7 @@ class _Maker:
     # ---- spans ----
 
     def make(self, tree: list[_Row]) -> list[ReadableSpan]:
-        """One trace for each operation of a tree, with what stands above it."""
+        """One trace for each operation of a tree, including the operation's ancestors."""
         out: list[ReadableSpan] = []
         operations = [r for r in tree if r.type in _OPERATIONS and _operation(r, above=True) is None]
         operation: _Row | None
@@ -296,7 +296,7 @@ class _Maker:
         return out
 
     def exemplars(self, tree: list[_Row]) -> Iterator[tuple[str, tuple[str, ...], Exemplar]]:
-        """The operations of a tree that have ended, as the durations they are in the metrics."""
+        """The completed operations of a tree, with their durations as in the metrics."""
         for row in tree:
             if row.type not in _OPERATIONS or not _ended(row):
                 continue
@@ -310,7 +310,7 @@ class _Maker:
             yield f"{of}.duration", values, Exemplar({}, seconds, self._end(row), span, trace)
 
     def _foreign(self, row: _Row) -> _Row | None:
-        """The operation of another process for which a proxy operation is done (PXN), when it is here."""
+        """The other process's operation that a proxy operation serves (PXN), if it is visible here."""
         if row.type == _OP and int(row.event["flags"]) & _FOREIGN:
             return self._by_handle.get((int(row.member["pid"]), int(row.event["parent"])))
         return None
@@ -318,7 +318,7 @@ class _Maker:
     def _make(self, row: _Row, operation: _Row | None, trace: int, together: int = 0) -> ReadableSpan:
         parent = row.parent if row.parent is not None else self._foreign(row)
         ended = _ended(row)
-        status = Status() if ended else Status(StatusCode.ERROR, "it had not ended when it was seen last")
+        status = Status() if ended else Status(StatusCode.ERROR, "not ended when last seen")
         attributes = self._attributes(row)
         if together > 1:
             attributes["nccl.group.operations"] = together
@@ -425,7 +425,7 @@ class _Maker:
 
 
 def _ended(row: _Row) -> bool:
-    """Whether its end is known. Of a collective the stop means only that it is on the stream; what the plugin saw of it says more."""
+    """Whether its end is known. For a collective, stop only means that it is enqueued; what the plugin saw of it says more."""
     if not (int(row.event["flags"]) & _STOPPED or row.event["stop_ns"]):
         return False
     if row.type in (_COLL, _P2P):
@@ -436,7 +436,7 @@ def _ended(row: _Row) -> bool:
 
 
 def _operation(row: _Row, *, above: bool = False) -> _Row | None:
-    """The collective, send or receive that a row belongs to; ``above``: that stands over it."""
+    """The collective, send or receive that a row belongs to; ``above``: an ancestor of it."""
     found = row.parent if above else row
     for _ in range(32):
         if found is None or found.type in _OPERATIONS:

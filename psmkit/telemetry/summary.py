@@ -1,4 +1,4 @@
-"""What a look at the windows found, as tables for a terminal."""
+"""Tables for a terminal with the content of one update of the windows."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _time(value: float) -> str:
 
 
 def _median(found: Distribution, unit: str) -> float:
-    """The upper bound of the bucket in which the median is, no more than the greatest value."""
+    """The upper bound of the bucket with the median, limited to the greatest value."""
     running = 0
     for bound, count in zip((*BOUNDS[unit], found.most), found.counts, strict=True):
         running += count

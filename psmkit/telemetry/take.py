@@ -1,4 +1,4 @@
-"""What one look at the windows gave: plain arrays, which metrics, spans and recordings are made of."""
+"""One take of the windows: plain arrays from which metrics, spans and recordings are made."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ __all__ = ["OFFSET", "STEP", "Array", "Take", "empty", "text", "word"]
 
 Array = npt.NDArray[Any]
 
-# What is added to a time of a communicator's clock to make it one of the epoch.
+# The offset from a communicator's clock to the epoch.
 OFFSET = np.dtype([("comm", "u4"), ("offset", "i8")])
 
-# A row of libpsm's psm.steps, with whose it is.
+# A row of libpsm's psm.steps, with its owner.
 STEP = np.dtype(
     [
         *((name, "i4") for name in ("pid", "rank", "peer")),
@@ -32,15 +32,15 @@ STEP = np.dtype(
 
 
 def empty(kind: np.dtype[Any]) -> Array:
-    """No rows."""
+    """An empty array of rows."""
     return np.empty(0, kind)
 
 
 @dataclass(slots=True)
 class Take:
-    """What was taken at one time. ``wall_ns`` is of the epoch, ``clock_ns`` of the monotonic clock of this host; sums are since ``since_ns``,
-    of the epoch. ``rows`` are raw rows (kept
-    for recordings only), ``rows_dropped`` those beyond their limit; ``open_rows`` are events that have not ended."""
+    """The data taken at one time. ``wall_ns`` is a time of the epoch, ``clock_ns`` one of this host's monotonic clock; sums cover the time
+    since ``since_ns`` (epoch). ``rows`` are raw rows (for recordings only), ``rows_dropped`` those beyond their limit. ``open_rows`` are
+    events that have not ended."""
 
     wall_ns: int
     clock_ns: int
@@ -58,20 +58,20 @@ class Take:
     since_ns: int = 0
 
     def epoch(self, comm: int, clock_ns: int) -> int:
-        """A time of a communicator's clock in ns of the epoch."""
+        """Convert a time of a communicator's clock to ns of the epoch."""
         at = np.flatnonzero(self.offsets["comm"] == comm)
         offset = int(self.offsets["offset"][at[0]]) if len(at) else self.wall_ns - self.clock_ns
         return max(clock_ns + offset, 0)
 
 
 def text(raw: bytes, most: int = 64) -> str:
-    """Text that another process wrote into shared memory: no more than ``most`` characters, all of them printable."""
+    """Untrusted text from shared memory: at most ``most`` characters, all printable."""
     found = bytes(raw).split(b"\0", 1)[0].decode("utf-8", "replace")[:most]
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in found)
 
 
 def word(names: tuple[str, ...], number: int, none: str = "none") -> str:
-    """The name of a number that the plugin noted: 255 stands for none, 128 and more for names of the communicator's own."""
+    """The name for a number from the plugin: 255 means none, 128 and above are names of the communicator's own."""
     if number < len(names):
         return names[number]
     return none if number == 255 else f"custom{number - 128}" if number >= 128 else f"unknown{number}"

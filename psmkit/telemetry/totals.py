@@ -1,4 +1,4 @@
-"""Running totals of what was taken: the series behind every exporter, as many as there is room for."""
+"""Running totals of the takes: the series behind every exporter, up to a limit."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ __all__ = ["Distribution", "Point", "Totals", "operation_key"]
 
 Values = tuple[str, ...]
 
-SERIES = 1000  # of a metric
-_CONNECTIONS = 128  # of libpsm that are told one by one
-FORGET = 60  # takes after which the series of a communicator that is gone are dropped
+SERIES = 1000  # per metric
+_CONNECTIONS = 128  # connections of libpsm that have series of their own
+FORGET = 60  # takes after which the series of an ended communicator are dropped
 _P2P, _CE_COLL = 2, 12
-_OTHER_COMM = 0xFFFFFFFF  # of rows that sum up what had no key
+_OTHER_COMM = 0xFFFFFFFF  # of rows that sum up what had no key of its own
 _WAITS = ("gpu", "peer", "network", "flush")
 _PROXY_STATES = ("idle", "active", "sleep", "append")
 _OWNERS = ("alive", "dead", "unknown", "ended")
@@ -44,7 +44,7 @@ _FIT_SUMS = ("count", "sx", "sy", "sxx", "sxy", "syy", "mcount", "mx", "my", "mx
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """A histogram in the unit of its metric. ``counts`` has one more than the metric has bounds."""
+    """A histogram in the unit of its metric. ``counts`` has one element more than the metric has bounds."""
 
     count: int
     sum: float
@@ -55,7 +55,7 @@ class Distribution:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A series at one time: values of the metric's attributes, in their order, and what it stands at since ``start_ns``."""
+    """A series at one time: values of the metric's attributes, in their order, and its total since ``start_ns``."""
 
     metric: Metric
     values: Values
@@ -72,7 +72,7 @@ class Point:
 def operation_key(
     key: Values, kind: int, func: int, datatype: int, algo: int = 255, proto: int = 255, peer: int = -1
 ) -> tuple[str, Values]:
-    """How the metrics of an operation begin, and their attributes: ``key`` is that of the communicator's rank, ``kind`` the type of event."""
+    """Name prefix and attributes of the metrics of an operation: ``key`` is that of the communicator's rank, ``kind`` the type of event."""
     function, type_ = word(FUNCTIONS, func), word(DATATYPES, datatype)
     if kind == _P2P:
         return "nccl.p2p", (*key, function, str(peer), type_)
@@ -104,8 +104,8 @@ class _Series:
 
 
 class Totals:
-    """Adds up takes. Of each metric at most ``series`` are kept: what is beyond them goes, counted, to one
-    series with the value ``other`` in all attributes; gauges are left out instead, as they cannot be added."""
+    """Adds up takes. It keeps at most ``series`` series per metric: further updates are counted and go to one
+    series with the value ``other`` in all attributes. Gauges are left out instead, because they cannot be added."""
 
     def __init__(self, series: int = SERIES) -> None:
         self._since = 0
@@ -115,7 +115,7 @@ class Totals:
         self._last: dict[tuple[int, str], int] = {}  # (id of a communicator, counter) -> its value
         self._fits: dict[Values, Array] = {}
         self._keys: dict[int, Values] = {}  # id -> (hash, rank)
-        self._gone: dict[int, int] = {}  # id -> takes since it went
+        self._gone: dict[int, int] = {}  # id -> takes since it ended
         self._time = 0
 
     # ---- series ----
@@ -127,7 +127,7 @@ class Totals:
             return found
         metric = METRICS[name]
         rest = (OVERFLOW,) * len(values)
-        # With one place left it is the one of the rest.
+        # The last free place is for the series of the rest.
         if len(there) >= self._most - 1 and values != rest:
             self._overflow[name] = self._overflow.get(name, 0) + 1
             if metric.kind == "gauge":
@@ -145,13 +145,13 @@ class Totals:
             series.number += more
 
     def total(self, name: str, values: Values, value: float) -> None:
-        """Say what a counter stands at."""
+        """Set the total of a counter."""
         series = self._find(name, values)
         if series is not None:
             series.number = max(series.number, value)
 
     def gauge(self, name: str, values: Values, value: float) -> None:
-        """Say what a gauge stands at. It is forgotten with the next take."""
+        """Set a gauge. The next take discards it."""
         series = self._find(name, values)
         if series is not None:
             series.number = value
@@ -162,10 +162,10 @@ class Totals:
             if series is not None:
                 series.merge(stat)
 
-    # ---- a take ----
+    # ---- processing a take ----
 
     def add(self, take: Take) -> None:
-        """Add what was taken. All gauges are of this take from then on."""
+        """Add a take. Afterwards all gauges are those of this take."""
         for name, metric in METRICS.items():
             if metric.kind == "gauge" and name != "nccl.collective.channels":
                 self._series[name].clear()
@@ -196,7 +196,7 @@ class Totals:
             self._keys[number] = key
             since = self._since
             if (number, "events") not in self._last:
-                # Its counters began with it, before there was anybody to take them.
+                # Its counters began with it, before anybody could take them.
                 self._since = min(since, take.epoch(number, int(row["begin_ns"])))
             for name, column, more in _COUNTERS:
                 self._counter(number, name, column, key + more, int(row[column]))
@@ -339,7 +339,7 @@ class Totals:
             side = "send" if group["role"] == b"send" else "receive"
             values: Values = (str(int(group["pid"])), str(int(group["rank"])), side, text(group["stage"]))
             self.gauge("psm.step.connections", values, int(np.count_nonzero(mine)))
-        # One by one only those that may be stuck: a host of eight ranks has thousands.
+        # Only connections that may be stuck get series of their own: a host of eight ranks has thousands.
         idle = np.isin(steps["stage"], (b"idle", b"ended"))
         working = steps[~idle & (steps["seq"] > 0)]
         oldest = np.argsort(-working["age_ns"], kind="stable")
@@ -366,10 +366,10 @@ class Totals:
                 self.gauge(f"psm.step.{name}", values, int(row[column]))
             self.gauge("psm.step.age", values, max(0, int(row["age_ns"])) / 1e9)
 
-    # ---- out ----
+    # ---- output ----
 
     def points(self) -> list[Point]:
-        """All series as they stand."""
+        """The current value of all series."""
         for name, more in self._overflow.items():
             self.total("psmkit.telemetry.series.overflow", (name,), more)
         for name, there in self._series.items():

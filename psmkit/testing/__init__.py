@@ -1,4 +1,4 @@
-"""A pytest plugin for handshakes of several processes: the ``ranks`` fixture and marker. docs/lab.md shows how it is used."""
+"""A pytest plugin for tests with several processes: the ``ranks`` fixture and marker. See docs/lab.md."""
 
 from __future__ import annotations
 

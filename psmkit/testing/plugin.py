@@ -1,4 +1,4 @@
-"""What pytest loads (entry point pytest11): the marker ``ranks`` and the fixture of the same name."""
+"""The module that pytest loads (entry point pytest11): the marker ``ranks`` and the fixture of the same name."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
 
 __all__ = ["pytest_configure", "ranks"]
 
-_MARKER = "ranks(count=2, deadline=30.0, cuda=False): how many processes the ranks fixture runs, the seconds they have, and whether they see emulated CUDA"
+_MARKER = "ranks(count=2, deadline=30.0, cuda=False): number of processes that the ranks fixture runs, their deadline in seconds, and whether they use emulated CUDA"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the marker known."""
+    """Register the marker."""
     config.addinivalue_line("markers", _MARKER)
 
 
@@ -25,13 +25,13 @@ def _settings(count: int = 2, deadline: float = 30.0, cuda: bool = False) -> dic
 
 @pytest.fixture
 def ranks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Ranks:
-    """Runs a function or a program in several processes with barriers and one deadline; see psmkit.testing.Ranks."""
-    # Late: a session without such tests does not pay for it.
+    """Run a function or a program in several processes with barriers and one deadline; see psmkit.testing.Ranks."""
+    # Imported late, so that a session without such tests does not pay for it.
     from psmkit.testing.ranks import Ranks
 
     marker = request.node.get_closest_marker("ranks")
     try:
         settings = _settings(*marker.args, **marker.kwargs) if marker else _settings()
     except TypeError as error:
-        raise pytest.UsageError(f"{request.node.nodeid}: the marker is {_MARKER}; {error}") from None
+        raise pytest.UsageError(f"{request.node.nodeid}: bad marker, expected {_MARKER}; {error}") from None
     return Ranks(tmp_path_factory.mktemp("ranks"), **settings)

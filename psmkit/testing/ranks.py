@@ -1,4 +1,4 @@
-"""Functions and programs in several processes, for tests."""
+"""Run functions and programs in several processes, for tests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LINES = 25  # of a rank's output, and of its stacks, in a failure
 
 
 class RanksFailedError(AssertionError):
-    """Ranks failed, died, or did not end, or something was left behind. ``outcome`` has the details."""
+    """Ranks failed, died, did not end, or left something behind. ``outcome`` has the details."""
 
     def __init__(self, outcome: Outcome, folder: Path) -> None:
         super().__init__(_describe(outcome, folder))
@@ -28,13 +28,13 @@ class RanksFailedError(AssertionError):
 
 
 class Ranks:
-    """Runs a test's processes; each run has a folder of its own.
+    """Runs a test's processes; each run has its own folder.
 
     Args:
-        folder: where output, stacks and records go.
-        count: how many processes.
-        deadline: seconds for each run, from the moment when all processes have imported the test's module.
-        cuda: the processes see emulated CUDA.
+        folder: for output, stacks and records.
+        count: number of processes.
+        deadline: seconds for each run, counted from the moment at which all processes have imported the test's module.
+        cuda: whether the processes use emulated CUDA.
     """
 
     def __init__(self, folder: Path, count: int = 2, deadline: float = 30.0, cuda: bool = False) -> None:
@@ -47,12 +47,12 @@ class Ranks:
         """Call ``function(rank, *arguments)`` in each process, with a :class:`psmkit.lab.rank.Rank`.
 
         Args:
-            function: one at the top of a module; the module is imported again in each process.
-            arguments: what pickle can write.
-            environment: further variables.
+            function: a top-level function of a module; each process imports the module again.
+            arguments: picklable values.
+            environment: additional variables.
 
         Returns:
-            What the calls returned, by rank.
+            The return values of the calls, by rank.
 
         Raises:
             FaultError: PSM_FAULTS in ``environment`` is wrong; no process was started.
@@ -63,13 +63,13 @@ class Ranks:
         module = sys.modules.get(function.__module__)
         if module is None or getattr(module, function.__qualname__, None) is not function or not module.__file__:
             raise TypeError(
-                f"{function!r}: a function at the top of a module is meant, so that other processes find it"
+                f"bad function {function!r}, expected a top-level function of a module, which other processes can import"
             )
         folder = self._next()
         call = folder / "call.pickle"
         call.write_bytes(pickle.dumps(arguments))
         command = [sys.executable, "-m", "psmkit.testing.worker", function.__module__, os.path.abspath(module.__file__)]
-        # What a test can import its worker can import.
+        # The worker can import whatever the test can import.
         path = os.pathsep.join(p or os.getcwd() for p in sys.path)
         outcome = self._run(
             folder,
@@ -103,7 +103,7 @@ class Ranks:
     def _run(
         self, folder: Path, command: list[str], environment: dict[str, str], stacks: int | None, reports: int | None
     ) -> Outcome:
-        # A program may never say hello; a function does when its module has been imported.
+        # A program may never say hello; a function does so after its module is imported.
         startup = 0.0 if reports is None else 60.0
         __tracebackhide__ = True
         if text := environment.get("PSM_FAULTS"):
@@ -134,16 +134,16 @@ def _replaced(word: str, names: Mapping[str, str]) -> str:
 
 def _describe(outcome: Outcome, folder: Path) -> str:
     bad = [rank for rank in outcome.ranks if rank.state != "good"]
-    lines = [f"{len(bad)} of {len(outcome.ranks)} ranks are not good after {outcome.seconds:.1f} s:"]
+    lines = [f"{len(bad)} of {len(outcome.ranks)} ranks failed within {outcome.seconds:.1f} s:"]
     lines += [
         f"  rank {r.rank}: {r.state}{f', stage {r.stage}' if r.stage else ''}: {r.text or 'done'}"
         for r in outcome.ranks
     ]
     lines += [f"left in /dev/shm: {', '.join(outcome.shared_memory)}"] if outcome.shared_memory else []
-    lines += [f"processes left running, now ended: {', '.join(outcome.processes)}"] if outcome.processes else []
+    lines += [f"processes left running, now killed: {', '.join(outcome.processes)}"] if outcome.processes else []
     for rank in bad:
         lines += _evidence(rank)
-    return "\n".join([*lines, f"all of it is in {folder}"])
+    return "\n".join([*lines, f"full output: {folder}"])
 
 
 def _evidence(rank: RankOutcome) -> list[str]:

@@ -20,18 +20,18 @@ _PR_SET_PDEATHSIG, _PR_SET_PTRACER, _ANY = 1, 0x59616D61, ctypes.c_ulong(-1)
 
 
 def _prepare() -> None:
-    # A test session that is killed leaves no ranks behind; its gdb may look into this process.
+    # If the test session is killed, its ranks end too; its gdb may attach to this process.
     libc = ctypes.CDLL(None)
     libc.prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL))
     libc.prctl(_PR_SET_PTRACER, _ANY)
     path = Path(os.environ["PSM_LAB_STACKS"])
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Open until the process ends: the signal's handler writes to it.
+    # Open until the process ends, because the signal handler writes to it.
     faulthandler.register(signal.SIGUSR1, file=path.open("w"), all_threads=True)
 
 
 def _find(name: str, file: str, function: str) -> Callable[..., Any]:
-    """The function of a test module, which pytest may have imported without its being on the path."""
+    """Find the function in a test module, which pytest may have imported from outside the path."""
     try:
         spec = importlib.util.find_spec(name)
     except (ImportError, ValueError):
@@ -47,9 +47,9 @@ def _find(name: str, file: str, function: str) -> Callable[..., Any]:
 
 
 def main() -> int:
-    """Call the function and report what it returned or raised."""
+    """Call the function and report its result or exception."""
     _prepare()
-    # First the imports, then hello, from which the deadline counts.
+    # Imports come before hello, from which the deadline counts.
     problem: BaseException | None = None
     try:
         function = _find(*sys.argv[1:4])

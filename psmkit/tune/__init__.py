@@ -1,4 +1,4 @@
-"""Rules for NCCL's tuner: what they decide, and rules made from measurements."""
+"""Rules for NCCL's tuner: their decisions, and rules fitted to measurements."""
 
 from psmkit.tune.fit import Best, Fit, Missing, Model, fit, rules_of
 from psmkit.tune.measure import ALGORITHMS, OPS, PROTOCOLS, Sample, read_samples

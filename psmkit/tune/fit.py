@@ -1,8 +1,8 @@
-"""A latency and bandwidth model of each algorithm and protocol, fitted to measurements, and the rules that follow from it.
+"""A latency and bandwidth model of each algorithm and protocol, fitted to measurements, and the rules derived from it.
 
-The time of a collective is ``latency + bytes / bandwidth``. Per shape (ranks and nodes) both are fitted to what was measured there; over
-shapes the latency is made of steps inside and between nodes, and the bandwidth is divided by the share of the data that each link moves.
-Residuals are of the logarithm, with a loss that lets single slow runs count little.
+The time of a collective is ``latency + bytes / bandwidth``. For each shape (ranks and nodes) both are fitted to its measurements. Across
+shapes, the latency consists of steps inside and between nodes, and the bandwidth is divided by the share of the data that each link moves.
+The residuals are logarithmic, with a loss function that limits the weight of single slow runs.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from psmkit.tune.rules import Rule
 
 __all__ = ["Best", "Fit", "Missing", "Model", "fit", "rules_of"]
 
-_LEAST_SIZES = 3  # of one kind, for two parameters and a spread
+_LEAST_SIZES = 3  # of one kind, enough for two parameters and a spread
 _LEAST_SHAPES = 3
-_GRID = 64  # sizes an octave that are compared, before edges are found exactly
+_GRID = 64  # sizes per octave that are compared before exact edges are found
 _CERTAIN = 1e9
 
 
 class Missing(PsmkitError):  # noqa: N818 - the name says what is wrong
-    """Nothing was measured for what is asked, and extrapolation was not asked for."""
+    """The request needs a measurement that does not exist, and extrapolation is off."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What competes: an algorithm with a protocol, and a number of channels (0: NCCL's)."""
+    """A competitor: an algorithm with a protocol and a number of channels (0: NCCL's choice)."""
 
     algorithm: str
     protocol: str
@@ -44,8 +44,8 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """One kind at one shape. ``low`` and ``high`` are the sizes between which it was measured; ``spread`` is the relative scatter of
-    the measurements about it; ``covariance`` is of the logarithms of latency and time per byte."""
+    """One kind at one shape. ``low`` and ``high`` are the smallest and largest measured sizes; ``spread`` is the relative scatter of
+    the measurements; ``covariance`` is that of the logarithms of latency and time per byte."""
 
     op: str
     ranks: int
@@ -71,13 +71,13 @@ class Fit:
         return math.sqrt(max(0.0, share**2 * a + 2 * share * (1 - share) * ab + (1 - share) ** 2 * b))
 
     def covers(self, size: float) -> bool:
-        """Whether it was measured around that size."""
+        """Whether measurements cover that size."""
         return self.low <= size <= self.high
 
 
 @dataclass(frozen=True, slots=True)
 class Best:
-    """The fastest at a size. ``confidence``: how probable it is that it is faster than ``second``; None where nothing competes."""
+    """The fastest kind at a size. ``confidence`` is the probability that it is faster than ``second``; None if nothing competes."""
 
     fit: Fit
     second: Fit | None
@@ -86,50 +86,50 @@ class Best:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """All fits; ``left_out`` says which measurements were not enough."""
+    """All fits; ``left_out`` lists measurements that were not sufficient."""
 
     fits: tuple[Fit, ...]
     laws: dict[tuple[str, Kind], tuple[float, ...]]
     left_out: tuple[str, ...] = ()
 
     def shapes(self) -> list[tuple[str, int, int]]:
-        """(op, ranks, nodes) that were measured."""
+        """The measured (op, ranks, nodes)."""
         return sorted({(f.op, f.ranks, f.nodes) for f in self.fits})
 
     def at(self, op: str, ranks: int, nodes: int, *, extrapolate: bool = False) -> list[Fit]:
-        """The fits of a shape; of one that was not measured, what the law over shapes says.
+        """The fits of a shape; for an unmeasured shape, those of the law across shapes.
 
         Raises:
-            Missing: it was not measured and ``extrapolate`` is not set, or too few shapes were.
+            Missing: the shape was not measured and ``extrapolate`` is False, or too few shapes were measured.
         """
         found = [f for f in self.fits if (f.op, f.ranks, f.nodes) == (op, ranks, nodes)]
         if found:
             return found
-        known = ", ".join(f"{r} ranks on {n} nodes" for o, r, n in self.shapes() if o == op) or "nothing"
+        known = ", ".join(f"{r} ranks on {n} nodes" for o, r, n in self.shapes() if o == op) or "none"
         if not extrapolate:
             raise Missing(
-                f"{op} of {ranks} ranks on {nodes} nodes was not measured ({known} was): --extrapolate guesses"
+                f"{op} of {ranks} ranks on {nodes} nodes was not measured (measured: {known}); --extrapolate estimates it"
             )
         for (of, kind), law in self.laws.items():
             if of == op:
                 near = [f for f in self.fits if f.op == op and f.kind == kind]
                 found.append(_by_law(law, near, op, ranks, nodes, kind))
         if not found:
-            raise Missing(f"{op}: at least {_LEAST_SHAPES} shapes are needed to guess another; measured: {known}")
+            raise Missing(f"{op}: extrapolation needs at least {_LEAST_SHAPES} measured shapes; measured: {known}")
         return found
 
     def best(self, op: str, ranks: int, nodes: int, size: int, *, extrapolate: bool = False) -> Best:
-        """The fastest kind.
+        """The fastest kind at a size.
 
         Raises:
-            Missing: nothing was measured around that size.
+            Missing: no measurement covers that size.
         """
         found = self.at(op, ranks, nodes, extrapolate=extrapolate)
         here = found if extrapolate else [f for f in found if f.covers(size)]
         if not here:
             low, high = min(f.low for f in found), max(f.high for f in found)
             raise Missing(
-                f"{op} of {size} bytes, {ranks} ranks on {nodes} nodes: measured were {low} to {high} bytes: --extrapolate guesses"
+                f"{op} of {size} bytes, {ranks} ranks on {nodes} nodes was not measured (measured: {low} to {high} bytes); --extrapolate estimates it"
             )
         return _best(here, size)
 
@@ -157,7 +157,7 @@ def _scipy() -> tuple[Any, Any]:
 
 
 def fit(samples: Iterable[Sample]) -> Model:
-    """The model of measurements.
+    """Fit the model to measurements.
 
     Raises:
         PsmkitError: scipy is not installed.
@@ -171,7 +171,7 @@ def fit(samples: Iterable[Sample]) -> Model:
     by_kind: dict[tuple[str, Kind], list[Sample]] = defaultdict(list)
     for (op, ranks, nodes, kind), group in sorted(groups.items(), key=lambda item: str(item[0])):
         if len({s.bytes for s in group}) < _LEAST_SIZES:
-            left_out.append(f"{op} {kind}, {ranks} ranks on {nodes} nodes: less than {_LEAST_SIZES} sizes")
+            left_out.append(f"{op} {kind}, {ranks} ranks on {nodes} nodes: fewer than {_LEAST_SIZES} sizes")
             continue
         by_kind[op, kind] += group
         fits.append(_fit_shape(op, ranks, nodes, kind, group))
@@ -194,7 +194,9 @@ def _fit_shape(op: str, ranks: int, nodes: int, kind: Kind, group: list[Sample])
 
     result = least_squares(residuals, begin, loss="soft_l1", f_scale=0.05)
     rest = result.fun
-    spread = float(np.median(np.abs(rest))) * 1.4826  # of a normal distribution, from what single outliers do not move
+    spread = (
+        float(np.median(np.abs(rest))) * 1.4826
+    )  # standard deviation of a normal distribution, robust against outliers
     hessian = result.jac.T @ result.jac
     covariance = np.linalg.pinv(hessian) * max(spread, 1e-6) ** 2
     return Fit(
@@ -213,7 +215,7 @@ def _fit_shape(op: str, ranks: int, nodes: int, kind: Kind, group: list[Sample])
 
 
 def _terms(op: str, algorithm: str, ranks: int, nodes: int) -> tuple[float, float, float]:
-    """Steps inside a node, steps between nodes, and the share of the bytes that a link moves."""
+    """Steps inside a node, steps between nodes, and the share of the bytes that one link moves."""
     both = 2 if op == "allreduce" else 1
     each = max(1, ranks // max(1, nodes))
     if algorithm in ("tree", "nvls_tree"):
@@ -262,10 +264,10 @@ def rules_of(
     confidence: float = 0.0,
     extrapolate: Sequence[tuple[int, int]] = (),
 ) -> list[Rule]:
-    """A rule for each range of sizes and shape that was measured, and for the shapes (ranks, nodes) to extrapolate to.
+    """Rules for each measured shape and range of sizes, and for the shapes (ranks, nodes) to extrapolate to.
 
-    Where a single kind was measured nothing is known of the others: no rule. Nor where the fastest is so with less than
-    ``confidence``. Sizes outside of what was measured are left to NCCL.
+    There is no rule if only one kind was measured, because nothing is known about the others, or if the fastest kind is less certain
+    than ``confidence``. Sizes outside the measurements are left to NCCL.
     """
     rules: list[Rule] = []
     ops = sorted({f.op for f in model.fits})

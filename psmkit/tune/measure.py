@@ -1,4 +1,4 @@
-"""Measurements of collectives: from the tables of nccl-tests, and from CSV."""
+"""Read measurements of collectives from tables of nccl-tests, CSV, and recordings."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ class Sample:
 
 
 def read_samples(path: str | Path, given: Mapping[str, str] | None = None) -> list[Sample]:
-    """The measurements of a file: CSV with a line of names, what a program of nccl-tests printed, or a recording of ``psmkit telemetry``.
+    """The measurements in a file: CSV with a header, output of nccl-tests, or a recording of ``psmkit telemetry``.
 
-    ``given`` has what the file does not say: op, algorithm, protocol, ranks, nodes, channels. A recording says all of it.
+    ``given`` supplies values that the file lacks: op, algorithm, protocol, ranks, nodes, channels. A recording has them all.
 
     Raises:
-        InputError: there is none, or a value is missing or wrong.
+        InputError: the file holds no measurement, or a value is missing or invalid.
     """
     try:
         with open(path, "rb") as file:
@@ -62,25 +62,25 @@ def read_samples(path: str | Path, given: Mapping[str, str] | None = None) -> li
     source = parse_csv if names & set(_NAMES) and "," in first else parse_nccl_tests
     found = list(source(text, str(path), given or {}))
     if not found:
-        raise InputError(str(path), "no measurement is in it: a table of nccl-tests or CSV with names is meant")
+        raise InputError(str(path), "no measurement in it, expected a table of nccl-tests or CSV with a header")
     return found
 
 
 # ---- recordings ----
 
 _RECORDINGS = (b"PAR1", b"\xff\xff\xff\xff")  # Parquet; a stream of Arrow
-# Their size is that of all ranks together: what nccl-tests prints, and what NCCL asks a tuner with.
+# The tuner's size is that of all ranks together, as nccl-tests prints it and NCCL passes it to a tuner.
 _OF_ALL_RANKS = ("allgather", "reducescatter")
 
 
 def parse_recording(path: str) -> list[Sample]:
-    """One measurement of each collective: the least time of the ranks that were recorded.
+    """One measurement for each collective: the shortest time among the recorded ranks.
 
-    A rank that comes late waits least, so its time is that of the collective; the others' times hold the wait for it, too. Collectives of
-    which only the enqueueing is known are left out, and those whose algorithm is none that a tuner can choose.
+    A rank that comes late waits least, so its time is that of the collective; the others' times include the wait for it. Collectives of
+    which only the enqueue is known, and those with an algorithm that a tuner cannot choose, are left out.
 
     Raises:
-        InputError: the file is damaged, there is no pyarrow, or no such collective is in it.
+        InputError: the file is damaged, pyarrow is missing, or the file has no such collective.
     """
     try:
         from psmkit.telemetry.recording import finished
@@ -109,8 +109,8 @@ def parse_recording(path: str) -> list[Sample]:
     except TelemetryError as error:
         raise InputError(path, str(error).removeprefix(f"{path}: ")) from None
     if not least:
-        why = f"all {left} that it has were only seen being enqueued, or by other algorithms" if seen else "it has none"
-        raise InputError(path, f"no collective can be taken as a measurement: {why}")
+        why = f"all {left} in it were only enqueued, or used other algorithms" if seen else "there is none"
+        raise InputError(path, f"no collective in it is usable as a measurement: {why}")
     return list(least.values())
 
 
@@ -138,7 +138,7 @@ _NAMES = {
 
 
 def parse_csv(text: str, path: str, given: Mapping[str, str]) -> Iterator[Sample]:
-    """Measurements of CSV with a line of names; others than the known columns are left out."""
+    """Measurements in CSV with a header; unknown columns are ignored."""
     lines = [(n, line) for n, line in enumerate(text.splitlines(), 1) if line.strip() and not line.startswith("#")]
     rows = csv.reader(line for _, line in lines)
     head = [_NAMES.get(cell.strip().lower(), "") for cell in next(rows)]
@@ -151,24 +151,24 @@ def _sample(cells: Mapping[str, str], place: str) -> Sample:
     def number(name: str, least: float, otherwise: str | None = None) -> float:
         text = cells.get(name, otherwise)
         if text is None:
-            raise InputError(place, f"{name} is not told: a column, or --{name}")
+            raise InputError(place, f"no {name}, expected a column or --{name}")
         try:
             value = float(text)
         except ValueError:
-            raise InputError(place, f'{name} is "{text}": a number is meant') from None
+            raise InputError(place, f'bad {name} "{text}", expected a number') from None
         if not math.isfinite(value) or value < least:
-            raise InputError(place, f'{name} is "{text}": at least {least:g} is meant')
+            raise InputError(place, f'bad {name} "{text}", expected at least {least:g}')
         return value
 
     def word(name: str, known: Iterable[str]) -> str:
         text = cells.get(name, "").lower()
         if text not in known:
-            raise InputError(place, f'{name} is "{text}": one of {", ".join(known)} is meant (a column, or --{name})')
+            raise InputError(place, f'bad {name} "{text}", expected one of {", ".join(known)} (a column, or --{name})')
         return text
 
     microseconds = number("microseconds", 0)
     if microseconds == 0:
-        raise InputError(place, "a time of 0 is no measurement")
+        raise InputError(place, "bad time 0, expected a positive number")
     return Sample(
         word("op", OPS),
         int(number("bytes", 0)),
@@ -194,8 +194,8 @@ _COLUMNS = 4  # time, algbw, busbw, #wrong
 def parse_nccl_tests(text: str, path: str, given: Mapping[str, str]) -> Iterator[Sample]:
     """Both times of each line, out of place and in place.
 
-    Ranks and nodes are counted from the lines that name ranks; the operation is that of the program's name, algorithm and protocol
-    those of NCCL_ALGO and NCCL_PROTO, where the text has them.
+    Ranks and nodes are counted from the lines that name ranks. The operation comes from the program's name, algorithm and protocol
+    from NCCL_ALGO and NCCL_PROTO if the text has them.
     """
     told: dict[str, str] = dict(given)
     hosts: list[str] = []
@@ -220,7 +220,7 @@ def parse_nccl_tests(text: str, path: str, given: Mapping[str, str]) -> Iterator
             if key not in given:
                 told[key] = _ALGO.get(value.lower(), value.lower())
         words = line.split()
-        # size, count, type, redop, root, then four columns twice; a # wrong of N/A is one word.
+        # size, count, type, redop, root, then four columns twice; "N/A" in #wrong is one word.
         if len(words) < 5 + _COLUMNS or not words[0].isdecimal() or not words[1].isdecimal() or words[2].isdecimal():
             continue
         columns = words[-2 * _COLUMNS :] if len(words) >= 5 + 2 * _COLUMNS else words[-_COLUMNS:]
@@ -231,4 +231,6 @@ def parse_nccl_tests(text: str, path: str, given: Mapping[str, str]) -> Iterator
             elif _NUMBER.match(time) and float(time) > 0:
                 yield _sample({**told, "bytes": words[0], "microseconds": time}, f"{path}:{number}")
     if wrong:
-        raise InputError(wrong[0], f"nccl-tests counted wrong results ({len(wrong)} times): such a run is not measured")
+        raise InputError(
+            wrong[0], f"nccl-tests counted wrong results ({len(wrong)} times): such a run is not a measurement"
+        )

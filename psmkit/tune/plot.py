@@ -1,4 +1,4 @@
-"""Size against time of each algorithm as one SVG: self-contained, and readable without colour by its labels."""
+"""Plot the time of each algorithm against the size, as one SVG: self-contained, with labels so that it is readable without colour."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _label(fit: Fit) -> str:
 
 
 def svg(title: str, fits: Sequence[Fit], samples: Sequence[Sample] = (), rules: Sequence[Rule] = ()) -> str:
-    """Fitted lines, measured points, and under them what the rules choose. All of one operation and shape."""
+    """Fitted lines, measured points, and below them the choice of the rules, for one operation and shape."""
     sizes = [*(f.low for f in fits), *(f.high for f in fits), *(s.bytes for s in samples)]
     low, high = max(1, min(sizes)), max(2, *sizes)
     times = [f.time(s) for f in fits for s in (f.low, f.high)] + [s.microseconds for s in samples]
@@ -102,15 +102,13 @@ def _axes(
         out.append(f'<line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{at:.1f}" y2="{at:.1f}" stroke="#dddddd"/>')
         out.append(f'<text x="{_LEFT - 8}" y="{at + 4:.1f}" text-anchor="end">{10.0**power:g}</text>')
     middle = (_LEFT + _WIDTH - _RIGHT) / 2
-    out.append(
-        f'<text x="{middle:.0f}" y="{_HEIGHT - 24}" text-anchor="middle">bytes; the bar: what the rules choose</text>'
-    )
+    out.append(f'<text x="{middle:.0f}" y="{_HEIGHT - 24}" text-anchor="middle">bytes; bar: choice of the rules</text>')
     out.append(f'<text x="16" y="{_TOP - 8}">microseconds</text>')
     return out
 
 
 def html(title: str, pictures: Sequence[str]) -> str:
-    """A page of pictures that needs nothing from elsewhere."""
+    """A self-contained page of plots."""
     body = "\n".join(f"<figure>{picture}</figure>" for picture in pictures)
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>'

@@ -1,4 +1,4 @@
-"""Rules as the plugin reads them: its own C code does, in a child. There is no second parser."""
+"""Read and write rules. The plugin's own C code parses them, in a child; there is no second parser."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _ALL: Range = (0, _MOST)
 
 
 class RulesError(InputError):
-    """A file of rules is wrong.
+    """A file of rules is invalid.
 
     Attributes:
-        line: where, 0 for the file as a whole.
+        line: line number, 0 for the whole file.
     """
 
     def __init__(self, path: str, line: int, reason: str) -> None:
@@ -36,7 +36,7 @@ class RulesError(InputError):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One line. Ranges have both ends inside; algorithm and protocol "default", channels and chunk 0 are NCCL's choice."""
+    """One rule. Ranges include both ends; algorithm and protocol "default", channels and chunk 0 leave the choice to NCCL."""
 
     ops: tuple[str, ...]
     bytes: Range = _ALL
@@ -55,7 +55,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """A file of rules; ``constants`` by their place in ncclTunerConstants_v5_t."""
+    """A file of rules; ``constants`` by their position in ncclTunerConstants_v5_t."""
 
     rules: tuple[Rule, ...]
     constants: dict[int, float] = field(default_factory=dict)
@@ -64,7 +64,7 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A collective. -1: not known to that version of the table. ``offered``: pairs such as "ring/simple", empty for all."""
+    """A collective. -1: unknown to that version of the table. ``offered``: pairs such as "ring/simple"; empty means all."""
 
     op: str
     bytes: int
@@ -78,7 +78,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What the plugin answers. ``line`` 0: no rule; ``passed``: the first that matched and could not be had, 0 for none."""
+    """The plugin's answer. ``line`` 0: no rule matched; ``passed``: the first matching rule that could not be applied, 0 for none."""
 
     line: int
     passed: int
@@ -90,31 +90,31 @@ class Decision:
 
 
 def program(name: str) -> Path:
-    """A program of psmkit's own.
+    """The path of one of psmkit's own programs.
 
     Raises:
-        PsmkitError: it was not built.
+        PsmkitError: the program was not built.
     """
     place = Path(os.environ.get("PSM_DIR") or Path(__file__).parents[1] / "psm").absolute() / "bin" / name
     if not place.is_file():
-        raise PsmkitError(f"{place} is not there: build psmkit with CMake (make setup), or set PSM_DIR to its folder")
+        raise PsmkitError(f"no {place}: build psmkit with CMake (make setup), or set PSM_DIR to its folder")
     return place
 
 
 def read(path: str | Path) -> Rules:
-    """The rules of a CSV or, by its name, TOML file.
+    """Read the rules in a CSV or, by its suffix, TOML file.
 
     Raises:
-        RulesError: the file is wrong.
+        RulesError: the file is invalid.
     """
     return _run(path, ())[0]
 
 
 def decide(path: str | Path, queries: Iterable[Query]) -> list[Decision]:
-    """What a file of rules makes of some collectives.
+    """Apply a file of rules to collectives.
 
     Raises:
-        RulesError: the file is wrong.
+        RulesError: the file is invalid.
     """
     lines = (
         " ".join(map(str, (q.op, q.bytes, q.ranks, q.nodes, q.nvl_domains, q.pipe_ops, q.registered, *q.offered)))
@@ -130,7 +130,7 @@ def _run(path: str | Path, lines: Iterable[str]) -> tuple[Rules, list[Decision]]
         capture_output=True,
         text=True,
         encoding="utf-8",
-        errors="replace",  # a word that is quoted may be cut within a letter
+        errors="replace",  # a quoted word may be cut inside a character
         timeout=_PATIENCE,
     )
     answers: list[dict[str, Any]] = [json.loads(line) for line in done.stdout.splitlines()]
@@ -183,7 +183,7 @@ def _cells(rule: Rule) -> dict[str, str]:
 
 
 def to_csv(rules: Sequence[Rule], head: str = "") -> str:
-    """Rules as CSV with a line of column names; ``head`` becomes comments."""
+    """Rules as CSV with a header; ``head`` becomes comments."""
     out = io.StringIO()
     for line in head.splitlines():
         out.write(f"# {line}\n")
@@ -193,7 +193,7 @@ def to_csv(rules: Sequence[Rule], head: str = "") -> str:
         cells = _cells(rule)
         row = io.StringIO()
         csv.writer(row, lineterminator="").writerow([cells[name] for name in names])
-        # A # in a cell would begin a comment: quotes keep it.
+        # A # in a cell would start a comment, so the cell is quoted.
         text = row.getvalue()
         if "#" in text:
             row = io.StringIO()

@@ -30,7 +30,7 @@ def test_a_users_file_adds_messages(tmp_path: Path, catalogue: Catalogue) -> Non
         ('[[message]]\npattern = "a"\n', "a", "without a name"),
         ('[[message]]\nname = "x"\n', "x", "either pattern or patterns"),
         ('[[message]]\nname = "x"\npattern = "a {b:int"\n', "x", "column 3 of"),
-        ('[[message]]\nname = "x"\npattern = "a"\nlevel = "LOUD"\n', "x", "level is one of"),
+        ('[[message]]\nname = "x"\npattern = "a"\nlevel = "LOUD"\n', "x", "expected one of"),
         ('[[message]]\nname = "x"\npattern = "a"\nrole = "rpc.lost"\n', "x", "no such role"),
         ('[[message]]\nname = "x"\npattern = "a"\nrole = "rpc.served"\n', "x", "needs a field 'op'"),
         ('[[message]]\nname = "x"\npattern = "a"\ndistinct = ["b"]\n', "x", "distinct names 'b'"),

@@ -42,7 +42,7 @@ def test_phrase_of_the_user_stands_behind_ours(tmp_path: Path) -> None:
     [
         ('says = "x"', "needs says and patterns"),
         ('says = "x"\npatterns = ["Upper"]', "lower case"),
-        ('says = "x"\npatterns = "one"', "list of texts"),
+        ('says = "x"\npatterns = "one"', "list of strings"),
         ('says = "x"\npatterns = ["a"]\nfinding = "PSM000"', "no such finding"),
         ('says = "x"\npatterns = ["a"]\nwithin = {code = 3}', "two integers"),
         ('says = "x"\npatterns = ["a"]\ncolour = "red"', "unknown key 'colour'"),

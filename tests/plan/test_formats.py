@@ -31,7 +31,7 @@ def test_the_first_line_is_the_rule_that_breaks() -> None:
     assert page(simulation()).startswith("broken: cut.differs: rank 1, plan 1: plan 1 holds one collective")
     assert page(simulation(False)).startswith("right: no rule is broken\n")
     stuck = replace(simulation(), breaches=())
-    assert page(stuck).startswith("stuck: nobody can go on")
+    assert page(stuck).startswith("stuck: no thread can continue")
 
 
 @pytest.mark.parametrize("width", [80, 100, 120])
@@ -73,7 +73,7 @@ def test_ranks_that_wait_for_the_same_are_told_once_and_the_main_thread_last() -
 
 
 def test_a_broken_rule_is_told_with_the_events_that_lead_to_it() -> None:
-    lines = section("Rules that are broken", page(simulation()))
+    lines = section("Broken rules", page(simulation()))
     assert "  reclaim.early: A plan is reclaimed after its last op." in lines
     (at,) = [line for line in lines if line.startswith("    >")]
     assert "plan 1: reclaimed, 2 ops not ended, 1 kernel not ended" in at

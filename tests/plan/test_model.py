@@ -146,5 +146,5 @@ def test_a_model_that_spin_does_not_read_is_an_error(monkeypatch: pytest.MonkeyP
     broken.chmod(0o755)
     monkeypatch.setenv("PSM_SPIN", str(broken))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    with pytest.raises(ModelError, match="does not read the model"):
+    with pytest.raises(ModelError, match="rejects the model"):
         verify("reclaim-early")

@@ -86,7 +86,7 @@ def test_slots_that_may_be_empty_are_no_finding(tmp_path: Path) -> None:
     result = check(build(tmp_path, source))
     assert result.findings == ()
     lacking = {one.table.symbol: dict(one.lacking) for one in result.tables}
-    assert lacking["ncclNetPlugin_v12"]["iflush"] == "needed where ptrSupport has NCCL_PTR_CUDA"
+    assert lacking["ncclNetPlugin_v12"]["iflush"] == "needed if ptrSupport has NCCL_PTR_CUDA"
     assert set(lacking["ncclTunerPlugin_v6"]) == {"getChunkSize"}
 
 

@@ -62,7 +62,9 @@ def test_shared_memory_left_behind_fails_the_test(ranks: Ranks) -> None:
 
 
 def test_process_left_behind_fails_the_test_and_is_ended(ranks: Ranks) -> None:
-    with pytest.raises(RanksFailedError, match=r"processes left running, now ended: \d+ \(sleep\) of rank 0") as caught:
+    with pytest.raises(
+        RanksFailedError, match=r"processes left running, now killed: \d+ \(sleep\) of rank 0"
+    ) as caught:
         ranks.run(calls.leave_process)
     assert len(caught.value.outcome.processes) == 2
 
@@ -83,7 +85,7 @@ def test_program_that_fails_shows_its_output(ranks: Ranks) -> None:
 
 
 def test_function_that_others_cannot_find_is_refused(ranks: Ranks) -> None:
-    with pytest.raises(TypeError, match="a function at the top of a module is meant"):
+    with pytest.raises(TypeError, match="expected a top-level function of a module"):
         ranks.run(lambda rank: None)
 
 

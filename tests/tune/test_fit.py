@@ -64,11 +64,11 @@ def test_the_model_finds_latency_and_bandwidth_in_spite_of_outliers() -> None:
 
 def test_nothing_is_extrapolated_unasked(tmp_path: Path) -> None:
     model = fit(measured())
-    with pytest.raises(Missing, match="measured were 256 to 268435456 bytes"):
+    with pytest.raises(Missing, match="measured: 256 to 268435456 bytes"):
         model.best("allreduce", 16, 2, 1 << 40)
     with pytest.raises(Missing, match="32 ranks on 4 nodes was not measured"):
         model.best("allreduce", 32, 4, 4096)
-    with pytest.raises(Missing, match="at least 3 shapes"):
+    with pytest.raises(Missing, match="at least 3 measured shapes"):
         model.best("allreduce", 32, 4, 4096, extrapolate=True)
     assert model.best("allreduce", 16, 2, 1 << 40, extrapolate=True).fit.kind.protocol == "simple"
     path = tmp_path / "fitted.csv"
@@ -111,7 +111,7 @@ def test_a_kind_without_a_rival_gives_no_rule_and_too_few_sizes_are_told() -> No
     few = [Sample("reduce", 4096, 8, 1, "tree", "simple", 11)]
     model = fit(one + few)
     assert rules_of(model) == []
-    assert model.left_out == ("reduce tree/simple, 8 ranks on 1 nodes: less than 3 sizes",)
+    assert model.left_out == ("reduce tree/simple, 8 ranks on 1 nodes: fewer than 3 sizes",)
 
 
 NCCL_TESTS = """\
@@ -151,8 +151,8 @@ def test_tables_of_nccl_tests(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "no measurement is in it"),
-        ("op,bytes,us\nreduce,1,2\n", "data.csv:2: ranks is not told"),
+        ("", "no measurement in it"),
+        ("op,bytes,us\nreduce,1,2\n", "data.csv:2: no ranks, expected a column or --ranks"),
         ("op,bytes,ranks,nodes,algorithm,protocol,us\n# x\nreduce,1,2,1,ring,ll,nan\n", "data.csv:3: microseconds"),
         ("op,bytes,ranks,nodes,algorithm,protocol,us\nreduce,1,2,1,oak,ll,1\n", 'algorithm is "oak"'),
     ],

@@ -88,7 +88,7 @@ def test_what_was_only_enqueued_is_no_measurement(tmp_path: Path) -> None:
 def test_a_damaged_recording_is_named(tmp_path: Path) -> None:
     path = record(tmp_path / "a.parquet", [collective(0, 1, "AllReduce", 4096, ("ring", "ll"), 5.0)])
     path.write_bytes(path.read_bytes()[:-40])
-    with pytest.raises(InputError, match=r"a\.parquet: no recording, or a damaged one"):
+    with pytest.raises(InputError, match=r"a\.parquet: not a recording, or damaged"):
         read_samples(path)
 
 

@@ -1,1 +1,1 @@
-"""Who is who, what was opened, asked and answered, in which order: computed once, without a judgement."""
+"""Facts of a job: identities, connections, exchanges and their order. They are computed once and judge nothing."""

@@ -1,4 +1,4 @@
-"""What the calls of the members of a communicator have in common where they differ."""
+"""Compare the calls of the members of a communicator after they diverge."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from psmkit.logparse.types import SeqDivergence, Value
 __all__ = ["retyped"]
 
 _SIZES = (1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1)  # bytes of each ncclDataType_t
-#: Collectives that move bytes and compute nothing: another type of as many bytes is the same call.
+#: Collectives that move bytes and compute nothing: another type of the same total size is an equal call.
 _MOVING = frozenset("AllGather Broadcast Bcast AlltoAll AllToAll AllToAllPivot Gather Scatter".split())
 
 
 def retyped(div: SeqDivergence) -> bool:
-    """Whether all calls of a divergence move the same bytes and differ only in their type."""
+    """Whether all calls of a divergence move the same number of bytes and differ only in their type."""
     first = div.ops[0] if div.ops else {}
     return (
         first.get("coll") in _MOVING

@@ -1,4 +1,4 @@
-"""Which message the newest connection of a proxy service still owes."""
+"""Find the message that the newest connection of a proxy service still owes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _INIT = 1
 
 
 def owes(job: Job, tally: ServiceTally) -> str | None:
-    """The message that the newest connection of a service still owes, None when it owes nothing."""
+    """The message that the newest connection of a service still owes, or None."""
     opened = tally.last_opened
     if tally.opened_as is None or opened is None or torn_down(job, tally.proc):
         return None
@@ -25,27 +25,27 @@ def owes(job: Job, tally: ServiceTally) -> str | None:
     role, transport, local_rank = tally.opened_as
     own = by_local_rank(job, tally.proc, local_rank) == tally.proc
     _, messages = owed(transport, role, own=own, release=release_of(job, tally.proc))
-    # only what follows Init at once can be told from what comes later, when the peer has done its part
+    # only the message right after Init is distinguishable from later ones, which depend on the peer
     if not messages:
         return None
     served, begun = tally.last_served, tally.last_begun
     if served is not None and served.seq > opened.seq and tally.served_type != _INIT:
         return None
     if begun is not None and begun.seq > opened.seq and tally.begun_operation != "Init":
-        return None  # it did come: the line that says so is lost
+        return None  # the message arrived, but its line is lost
     for instance in job.instances_of.get(tally.proc, []):
-        # work and the end of init come after the connections are made
+        # work and the end of init follow the connections
         if any(later is not None and later.seq > opened.seq for later in (instance.last_op, instance.complete)):
             return None
     return messages[0]
 
 
 def age_of(job: Job, tally: ServiceTally) -> int:
-    """How many lines of its stream were read after a service opened its newest connection."""
+    """How many lines a stream continues after a service opened its newest connection."""
     if tally.last_opened is None:
         return 0
     files, opened = job.scan.files, tally.last_opened
     stream = files[opened.file].stream
-    # by the place of the last line, not by the home of its process: two files may tell of one process
+    # by the place of the last line, not by the process's home: two files may hold lines of one process
     ends = (p.last.seq for p in job.scan.processes if files[p.last.file].stream == stream)
     return max(ends, default=opened.seq) - opened.seq

@@ -1,4 +1,4 @@
-"""What launchers, kernels and crash handlers say about processes that ended, put together by process."""
+"""Deaths of processes, merged from the lines of launchers, kernels and crash handlers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from psmkit.logparse.types import Event
 
 __all__ = ["Death", "collect", "signal_name", "told_by_lab"]
 
-#: Signals that a process brings upon itself; the others are sent by somebody.
+#: Signals that a process usually raises itself; the others come from another process.
 FAULTS = frozenset({signals.SIGSEGV, signals.SIGBUS, signals.SIGILL, signals.SIGFPE, signals.SIGSYS, signals.SIGTRAP})
 
 _SLURM = {
@@ -27,7 +27,7 @@ _SLURM = {
     "terminated": signals.SIGTERM,
     "out of memory": signals.SIGKILL,
 }
-# Events whose order in the stream tells which block they belong to.
+# Events whose block is identified by their order in the stream.
 _BLOCK = (
     "launch.elastic.root_cause",
     "launch.elastic.host",
@@ -39,10 +39,10 @@ _BLOCK = (
 
 @dataclass(slots=True)
 class Death:
-    """The end of one process. Unknown parts are None. ``signal`` is a number, ``code`` an exit code that is none.
+    """The end of one process. Unknown parts are None. ``signal`` is a number; ``code`` is an exit code other than a signal.
 
-    ``oom`` says that memory ran out, ``root`` that the launcher calls it the first failure, ``where`` names a library or the
-    text that was printed last, ``events`` are the lines about it.
+    ``oom`` means that memory ran out, ``root`` that the launcher calls it the first failure. ``where`` names a library or holds
+    the last printed text. ``events`` are the lines about this death.
     """
 
     events: list[Event] = field(default_factory=list)
@@ -58,16 +58,16 @@ class Death:
 
     @property
     def sent(self) -> bool:
-        """Whether somebody ended it on purpose, as launchers do with the ranks that are left."""
+        """Whether it was ended on purpose, as launchers do with the remaining ranks."""
         return self.signal in (signals.SIGTERM, signals.SIGINT, signals.SIGHUP)
 
     def take(self, other: Death) -> None:
-        """Add what another line says about the same process; what is known stays."""
+        """Merge another line about the same process; known values stay."""
         self.events.extend(e for e in other.events if e not in self.events)
         for name in ("rank", "proc", "pid", "host", "code", "where"):
             if getattr(self, name) is None:
                 setattr(self, name, getattr(other, name))
-        # A handler catches SIGSEGV and then aborts: the fault is the cause.
+        # Some handlers catch SIGSEGV and then abort: the fault is the cause.
         if self.signal is None or (self.signal == signals.SIGABRT and other.signal in FAULTS):
             self.signal = other.signal
         self.oom |= other.oom
@@ -75,13 +75,13 @@ class Death:
 
 
 def told_by_lab(job: Job, event: Event) -> bool:
-    """Whether `psmkit lab run` says how the process of a record ended: by itself, or with the run."""
+    """Whether `psmkit lab run` reports how the process of a record ended: by itself, or with the run."""
     names = ("lab.rank.hung", "lab.rank.stopped", "lab.rank.waits", "lab.rank.died")
     return any(job.named_by(e) == event.proc for e in job.events(*names))
 
 
 def signal_name(number: int) -> str:
-    """``SIGKILL`` for 9; ``signal 99`` for what has no name."""
+    """``SIGKILL`` for 9; ``signal 99`` for a signal without a name."""
     try:
         return signals.Signals(number).name
     except ValueError:
@@ -89,7 +89,7 @@ def signal_name(number: int) -> str:
 
 
 def collect(job: Job, run: int | None) -> list[Death]:
-    """The deaths of a run, one a process, in the order in which they are told."""
+    """The deaths of a run, one for each process, in the order of their lines."""
     found: list[Death] = []
     events = [e for e in job.events("launch.", "sys.") if job.run_of_event(e) == run]
     for death in (*_blocks(job, events), *_singles(job, run, events)):
@@ -112,7 +112,7 @@ def _same(one: Death, other: Death) -> bool:
 
 
 def _stray(found: list[Death]) -> None:
-    """A line that names no process goes with the one death that it can be about."""
+    """Assign a line without a process to the only death that it can be about."""
     for death in [d for d in found if d.rank is None and d.pid is None]:
         fits = [
             d
@@ -128,7 +128,7 @@ def _stray(found: list[Death]) -> None:
 
 
 def _place(job: Job, run: int | None, death: Death) -> None:
-    """Join with the processes that NCCL lines show."""
+    """Match deaths with the processes in NCCL lines."""
     if death.proc is None and run is not None and run < len(job.runs):
         if death.pid:
             death.proc = outside.proc_of_pid(job, run, death.pid, death.host)
@@ -144,7 +144,7 @@ def _place(job: Job, run: int | None, death: Death) -> None:
 
 
 def _split(death: Death, value: object) -> None:
-    """An exit code: minus a signal, 128 plus a signal, or the program's own."""
+    """Interpret an exit code: minus a signal, 128 plus a signal, or the program's own code."""
     if not isinstance(value, int):
         return
     if value < 0:
@@ -156,7 +156,7 @@ def _split(death: Death, value: object) -> None:
 
 
 def _blocks(job: Job, events: Iterable[Event]) -> list[Death]:
-    """torchrun's summary: host, rank, exit code and signal of each failed worker on lines of their own."""
+    """torchrun's summary: separate lines for host, rank, exit code and signal of each failed worker."""
     out: list[Death] = []
     root, host, current = False, None, None
     for event in events:
@@ -199,7 +199,7 @@ def _single(job: Job, run: int | None, event: Event) -> Death | list[Death] | No
     host = fields.get("host")
     death = Death(
         pid=pid if isinstance(pid, int) and pid > 0 else None,
-        # A launcher's tag may stand before the bracket that holds the host.
+        # A launcher's tag may precede the bracket with the host.
         host=re.split(r"[\[\]<>:\s]", str(host))[-1] or None if host is not None else None,
     )
     name = event.name
@@ -278,7 +278,7 @@ def _spawn(job: Job, run: int | None, event: Event, death: Death) -> Death | Non
 
 
 def _slurm(event: Event) -> list[Death]:
-    """srun names tasks, which are ranks where a task is a rank, as it is in most jobs."""
+    """srun numbers tasks. In most jobs a task is a rank."""
     what = str(event.fields.get("what", "")).strip()
     low = what.lower()
     number = next((int(value) for word, value in _SLURM.items() if low.startswith(word)), None)

@@ -1,4 +1,4 @@
-"""Inputs that are no logs of NCCL: dumps, answers and stacks, read once."""
+"""Inputs that are not logs of NCCL: dumps, RAS answers and stacks."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _LASTING = (
 
 @once
 def inputs(job: Job) -> tuple[Loaded, ...]:
-    """What the foreign inputs of a job hold, in the order in which they were given."""
+    """The parsed foreign inputs of a job, in the given order."""
     return tuple(load(str(i.path), str(i.kind)) for i in getattr(job.scan, "foreign", ()))
 
 
 def newest_run(job: Job) -> int | None:
-    """The run that foreign inputs tell of: they are made while a job hangs, so it is the newest."""
+    """The run of the foreign inputs. They are taken while a job hangs, so it is the newest run."""
     return job.runs[-1].index if job.runs else None
 
 

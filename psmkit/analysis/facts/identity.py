@@ -1,11 +1,11 @@
-"""Who is who in a scan: runs, the world communicator of each, global ranks, nodes.
+"""Identities in a scan: runs, the world communicator of each run, global ranks, nodes.
 
-Processes that share a communicator belong together. Parts that share none are one run as well (the logs of one job may
-hold two tensor-parallel groups and no world), unless they contradict each other: the same GPU or the same slot of a
-launcher used by two processes is a job that was started twice.
+Processes that share a communicator belong together. Groups that share none form one run as well (the logs of one job may
+hold two tensor-parallel groups and no world), unless they contradict each other: if two processes use the same GPU or the
+same launcher slot, the job was started twice.
 
-A process without a communicator line joins a run only where something ties it to that run: its name, the stream that both
-write to, or a rank of the run that no other process has. Processes that nothing ties to a run form a run of their own.
+A process without a communicator line joins a run only if something ties it to that run: its name, a shared stream, or a
+rank of the run that no other process has. Processes without such a tie form a run of their own.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from psmkit.logparse.types import CommInstance, Process, ScanData, SeqGroup
 
 __all__ = ["Identity", "RunInfo", "resolve"]
 
-# Messages of the work that a rank does for a communicator: a process that prints them is a rank of one.
+# Messages of the work that a rank does for a communicator; a process that prints one is a rank.
 _OF_A_COMMUNICATOR = (
     "coll.",
     "proxy.",
@@ -34,7 +34,7 @@ _OF_A_COMMUNICATOR = (
     "uds.",
     "psm_net.",
 )
-#: A process of at most so many lines, none of them its first, is what a damaged prefix looks like.
+#: A process with at most this many lines, none of them its first, looks like a damaged prefix.
 _DAMAGED = 3
 
 
@@ -51,16 +51,16 @@ class RunInfo:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The runs of a scan, and the run and the rank of each process."""
+    """The runs of a scan, with the run and the rank of each process."""
 
     runs: tuple[RunInfo, ...]
     run_of: dict[int, int]
     rank_of: dict[int, int]
-    phantoms: frozenset[int]  # what damaged prefixes look like: no processes
+    phantoms: frozenset[int]  # not processes, but damaged prefixes
 
 
 class _Sets:
-    """Disjoint sets of processes."""
+    """Disjoint sets of processes (union-find)."""
 
     def __init__(self, items: Iterable[int]) -> None:
         self._parent = {item: item for item in items}
@@ -84,7 +84,7 @@ class _Sets:
 
 
 def _gpus(scan: ScanData) -> dict[int, frozenset[tuple[str, str]]]:
-    """The GPUs of each process as (host, bus id); a device number alone is renumbered by CUDA_VISIBLE_DEVICES and so proves nothing."""
+    """The GPUs of each process as (host, bus id). CUDA_VISIBLE_DEVICES renumbers devices, so a device number alone proves nothing."""
     out: dict[int, set[tuple[str, str]]] = defaultdict(set)
     for instance in scan.instances:
         if instance.bus is not None:
@@ -111,7 +111,7 @@ def _conflict(scan: ScanData, one: list[int], other: list[int], gpus: dict[int, 
         seen = slots.get(_slots(process))
         if seen is not None and seen != process.incarnation:
             return True
-    # several processes may share the name of a pod, but not the slot of a launcher
+    # several processes may share the name of a pod, but not a launcher slot
     tags = {
         (scan.processes[p].stream, scan.processes[p].tag) for p in one if slot_of_tag(scan.processes[p].tag) is not None
     }
@@ -119,7 +119,7 @@ def _conflict(scan: ScanData, one: list[int], other: list[int], gpus: dict[int, 
 
 
 def _apart(scan: ScanData, one: list[int], other: list[int]) -> bool:
-    """Whether all lines of one part were read before those of the other: the same launcher slot was started again."""
+    """Whether all lines of one part come before those of the other: the same launcher slot was started again."""
     last = max(scan.processes[p].last.seq for p in one)
     first = min(scan.processes[p].first.seq for p in other)
     last_other = max(scan.processes[p].last.seq for p in other)
@@ -130,18 +130,18 @@ def _apart(scan: ScanData, one: list[int], other: list[int]) -> bool:
 def _runs_of_parts(
     scan: ScanData, parts: list[list[int]], gpus: dict[int, frozenset[tuple[str, str]]]
 ) -> list[list[int]]:
-    """Parts put together, in order of their begin, unless a part contradicts the run it would join."""
+    """Merge parts in order of their start, unless a part contradicts the run that it would join."""
     members = {i.proc for i in scan.instances}
     known = [part for part in parts if not members.isdisjoint(part)]
     loose = [part for part in parts if members.isdisjoint(part)]
     runs: list[list[int]] = []
     for part in sorted(known, key=lambda part: _begin(scan, part)):
-        # the newest run that does not contradict: a later start of the job follows the ones before it
+        # the newest run without a contradiction: a later start of the job follows earlier ones
         for run in reversed(runs):
             if not _conflict(scan, run, part, gpus):
                 run.extend(part)
                 break
-            # a part that contradicts the newest run began later than it: it must not slip into an older one
+            # a part that contradicts the newest run began after it and must not join an older one
             if _after(scan, run, part):
                 runs.append(list(part))
                 break
@@ -161,7 +161,7 @@ def _runs_of_parts(
 def _place(
     scan: ScanData, runs: list[list[int]], loose: list[list[int]], gpus: dict[int, frozenset[tuple[str, str]]]
 ) -> list[list[int]]:
-    """Put parts without a communicator line into the runs that they are tied to; the parts that are left."""
+    """Add parts without a communicator line to the runs that they are tied to; returns the remaining parts."""
     phantoms = _phantoms(scan)
     working = {c.proc for c in scan.counts if c.name.startswith(_OF_A_COMMUNICATOR)}
     free = [_free_ranks(scan, run) for run in runs]
@@ -182,7 +182,7 @@ def _place(
             left.append(part)
     for run, room, some in zip(runs, free, candidates, strict=True):
         hosts = {scan.processes[p].host for p in run}
-        # of more candidates than free ranks, those on the hosts of the run come first
+        # with more candidates than free ranks, those on hosts of the run come first
         near = [part for part in some if all(scan.processes[p].host in hosts for p in part)]
         chosen = next((these for these in (some, near) if sum(map(len, these)) <= room), [])
         left += [part for part in some if part not in chosen]
@@ -192,7 +192,7 @@ def _place(
 
 
 def _phantoms(scan: ScanData) -> frozenset[int]:
-    """What lines with a damaged prefix look like: a process with few lines, or with text glued to the host of another one, in a stream."""
+    """Find the effects of damaged prefixes: a process with few lines, or with text glued to another process's host, in a stream."""
     streams: dict[int, list[Process]] = defaultdict(list)
     for process in scan.processes:
         streams[process.stream].append(process)
@@ -211,7 +211,7 @@ def _phantoms(scan: ScanData) -> frozenset[int]:
 
 
 def _free_ranks(scan: ScanData, run: list[int]) -> int:
-    """How many ranks of the run's largest communicator have no process in view."""
+    """How many ranks of the run's largest communicator have no visible process."""
     ours = set(run)
     members = [i for i in scan.instances if i.proc in ours]
     most = max((i.nranks for i in members), default=0)
@@ -223,9 +223,9 @@ def _free_ranks(scan: ScanData, run: list[int]) -> int:
 
 
 def _tied(scan: ScanData, run: list[int], part: list[int], phantoms: frozenset[int], quiet: bool) -> bool:
-    """Whether a part belongs to a run by its names, or by a stream that both write to.
+    """Whether a part belongs to a run by its names or by a shared stream.
 
-    A process that does the work of a rank is a rank, so a stream does not tie it to a run that has all its ranks: ``quiet`` is False then.
+    A process that does the work of a rank is a rank, so a stream cannot tie it to a run with all ranks present; ``quiet`` is then False.
     """
     names = {(scan.processes[p].host, scan.processes[p].pid) for p in run}
     if any((scan.processes[p].host, scan.processes[p].pid) in names for p in part):
@@ -258,7 +258,7 @@ def _overlap(scan: ScanData, run: list[int], part: list[int]) -> tuple[bool, int
 
 
 def _world(groups: list[SeqGroup], members: dict[int, list[CommInstance]]) -> int | None:
-    """The largest communicator; of equal ones the one with most members seen, then the one created first."""
+    """The largest communicator; among equals the one with the most visible members, then the oldest."""
     if not groups:
         return None
 
@@ -271,9 +271,9 @@ def _world(groups: list[SeqGroup], members: dict[int, list[CommInstance]]) -> in
 
 
 def _hints(scan: ScanData) -> dict[int, int]:
-    """Ranks from lines that name the printing rank, for logs whose init lines are missing.
+    """Ranks from lines that name the printing rank, for logs without init lines.
 
-    A rank counts only when all such lines of the process agree: in a job with several communicators they need not.
+    A rank counts only if all such lines of the process agree: in a job with several communicators they may differ.
     """
     seen: dict[int, set[int]] = defaultdict(set)
     for fd in scan.fds:
@@ -289,7 +289,7 @@ def _hints(scan: ScanData) -> dict[int, int]:
             if isinstance(rank, int) and rank >= 0:
                 seen[event.proc].add(rank)
     out = {proc: next(iter(ranks)) for proc, ranks in seen.items() if len(ranks) == 1}
-    # one task may start a process for each GPU of its host: its number is that of no rank then
+    # a task may start a process for each GPU of its host; its number is then not a rank
     sharing = Counter((p.stream, p.tag, p.incarnation) for p in scan.processes)
     for process in scan.processes:
         slot = slot_of_tag(process.tag)
@@ -301,9 +301,9 @@ def _hints(scan: ScanData) -> dict[int, int]:
 
 
 def _local_ranks(scan: ScanData, procs: frozenset[int]) -> dict[int, int]:
-    """The rank on the host that each process has, by the connections to its own proxy; {} where these do not tell them apart.
+    """The local rank of each process, from the connections to its own proxy; {} if they do not identify it.
 
-    On a job of one host, of which no communicator line was seen, the rank on the host is the best name there is.
+    In a job on one host without communicator lines, the local rank is the best available name.
     """
     if len({scan.processes[p].host for p in procs}) != 1:
         return {}
@@ -315,7 +315,7 @@ def _local_ranks(scan: ScanData, procs: frozenset[int]) -> dict[int, int]:
                 for (_, _, local_rank), number in tally.opened.items():
                     clients[local_rank] += number
         ranked = sorted(clients.items(), key=lambda item: -item[1])
-        # peers connect to a proxy too, but fewer times than its own rank
+        # peers connect to a proxy too, but less often than its own rank
         if ranked and (len(ranked) == 1 or ranked[0][1] > ranked[1][1]):
             out[proc] = ranked[0][0]
     return out if len(set(out.values())) == len(out) else {}
@@ -333,7 +333,7 @@ def resolve(scan: ScanData) -> Identity:
             sets.join(instance.proc, first_of[instance.group])
         else:
             first_of[instance.group] = instance.proc
-    # exchanges seen on both sides tie processes of one run even where init lines are missing
+    # exchanges visible on both sides tie processes of one run together, even without init lines
     for fd in scan.fds:
         if fd.client is not None and fd.server is not None:
             sets.join(fd.client, fd.server)
@@ -357,7 +357,7 @@ def resolve(scan: ScanData) -> Identity:
         runs.append(RunInfo(index, procs, groups, nranks, world))
         run_of.update(dict.fromkeys(part, index))
         for instance in members.get(world, []) if world is not None else []:
-            # one process may drive several ranks (one thread a GPU): it has no rank of its own then
+            # a process may drive several ranks (one thread for each GPU) and then has no single rank
             ranks = {i.rank for i in members[instance.group] if i.proc == instance.proc}
             if len(ranks) == 1 and instance.rank >= 0:
                 rank_of[instance.proc] = instance.rank

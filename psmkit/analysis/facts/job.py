@@ -1,4 +1,4 @@
-"""A job: a scan with its runs and ranks, as plain data with a few queries. What is computed from it stands in functions beside."""
+"""A job: a scan with its runs and ranks, as plain data with a few queries. Derived facts are functions in other modules."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ _V = TypeVar("_V")
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Job:
-    """A scan with identity resolved. :func:`make_job` makes it.
+    """A scan with identities resolved. Create it with :func:`make_job`.
 
     Attributes:
-        scan: what was read.
-        runs: the runs, in the order in which they began.
-        run_by_proc, rank_by_proc: the run and the global rank of each process, where they are known.
+        scan: the result of the scan.
+        runs: the runs, in order of their start.
+        run_by_proc, rank_by_proc: the run and the global rank of each process, if known.
         proc_by_rank: the process of each (run, global rank).
-        proc_by_member: the process of each (communicator, rank of it).
+        proc_by_member: the process of each (communicator, rank in it).
         groups: communicators by index.
         members: the instances of each communicator.
         instances_of: the communicator memberships of each process.
-        events_by_name: events by their message, in order of reading.
-        procs_by_pid: processes by their pid, which recurs on other hosts and in containers.
-        phantoms: processes that a damaged prefix made up.
+        events_by_name: events by message, in reading order.
+        procs_by_pid: processes by pid; the same pid may recur on other hosts and in containers.
+        phantoms: apparent processes that are damaged prefixes.
         run_by_lab_stream: the run that the lab's lines of a stream are about.
-        quotes: the text of lines.
+        quotes: gives the text of lines.
     """
 
     scan: ScanData
@@ -60,15 +60,15 @@ class Job:
         return self.run_by_proc.get(proc)
 
     def rank_of(self, proc: int) -> int | None:
-        """The global rank of a process: its rank in the run's largest communicator, None when unknown."""
+        """The global rank of a process: its rank in the run's largest communicator, None if unknown."""
         return self.rank_by_proc.get(proc)
 
     def proc_of(self, run: int, rank: int) -> int | None:
-        """The process that holds a global rank of a run, None when its log was not seen."""
+        """The process with a global rank of a run, None if its log is missing."""
         return self.proc_by_rank.get((run, rank))
 
     def proc_in(self, group: int, rank: int) -> int | None:
-        """The process that holds a rank of a communicator."""
+        """The process with a rank of a communicator."""
         return self.proc_by_member.get((group, rank))
 
     def process(self, proc: int) -> Process:
@@ -76,12 +76,12 @@ class Job:
         return self.scan.processes[proc]
 
     def missing_ranks(self, run: int) -> tuple[int, ...]:
-        """Global ranks of which not a line was seen."""
+        """Global ranks without a single line in the input."""
         nranks = self.runs[run].nranks
         return tuple(r for r in range(nranks or 0) if self.proc_of(run, r) is None)
 
     def events(self, *names: str, run: int | None = None) -> list[Event]:
-        """Events by exact name, or by the begin of the name where it ends with a dot, in order of reading."""
+        """Events by exact name, or by prefix if the name ends with a dot, in reading order."""
         found: list[Event] = []
         for name in names:
             if name.endswith("."):
@@ -98,7 +98,7 @@ class Job:
         return found
 
     def run_of_event(self, event: Event) -> int | None:
-        """The run of an event; a line outside NCCL's belongs to the run that its stream was in when it was read."""
+        """The run of an event; a line outside NCCL's belongs to the run that its stream was in at that place."""
         if event.proc >= 0:
             return self.run_of(event.proc)
         if event.name.startswith("lab."):
@@ -116,41 +116,41 @@ class Job:
                 best = (distance, run)
         if best is not None:
             return best[1]
-        # a stream of its own, a launcher's for example: it tells of the one run that has communicators
+        # a separate stream, such as a launcher's, is about the only run with communicators
         likely = [run.index for run in self.runs if run.groups] or [run.index for run in self.runs if run.procs]
         return likely[0] if len(likely) == 1 else None
 
     def named_by(self, event: Event) -> int | None:
-        """The process that a line names by host and pid, or by pid and rank; None where no log of it is in view.
+        """The process that a line names by host and pid, or by pid and rank; None if no log of it is visible.
 
         Raises:
-            KeyError: the line names no pid.
+            KeyError: the line has no pid.
         """
         host, rank = event.fields.get("host"), event.fields.get("rank")
         for process in self.procs_by_pid.get(event.fields["pid"], ()):
-            # a pid alone recurs on other hosts, and in every container
+            # a pid alone is ambiguous: it recurs on other hosts and in every container
             if process.host == host or (host is None and self.rank_of(process.index) in (None, rank)):
                 return process.index
         return None
 
     def lab_run_of(self, event: Event) -> int | None:
-        """The run that a line of the lab is about, None where none of the processes that its stream names is in view."""
+        """The run that a line of the lab is about; None if no process named in its stream is visible."""
         if not self.scan.processes:
             return 0 if self.runs else None
         proc = self.named_by(event) if "pid" in event.fields else None
         return self.run_of(proc) if proc is not None else self.run_by_lab_stream.get(event.stream)
 
     def unaccounted(self, run: int) -> bool:
-        """Whether no communicator line names the processes of a run, while other runs of the job have theirs."""
+        """Whether a run has no communicator line although other runs of the job have some."""
         return not self.runs[run].groups and any(other.groups for other in self.runs)
 
 
 def make_job(scan: ScanData, fetch: Callable[[Ref], Evidence] | None = None) -> Job:
-    """The job of a scan. ``scan`` is a :class:`psmkit.logparse.ScanResult`; ``fetch`` replaces its ``evidence`` in tests."""
+    """Create the job of a scan. ``scan`` is a :class:`psmkit.logparse.ScanResult`; ``fetch`` replaces its ``evidence`` in tests."""
     identity = resolve(scan)
     runs = list(identity.runs)
     if not runs and (scan.events or getattr(scan, "foreign", ())):
-        # What frameworks, launchers, dumps and stacks tell is a run too, of which no NCCL line was given.
+        # Lines of frameworks and launchers, dumps and stacks form a run even without an NCCL line.
         runs.append(RunInfo(0, frozenset(), frozenset(), None, None))
     members = _by(scan.instances, lambda instance: instance.group)
     proc_by_rank: dict[tuple[int, int], int] = {}
@@ -179,13 +179,13 @@ def make_job(scan: ScanData, fetch: Callable[[Ref], Evidence] | None = None) -> 
     )
     job = replace(job, run_by_lab_stream=_lab_streams(job))
     if any(job.lab_run_of(event) is None for event in job.events("lab.")):
-        # The lab speaks of processes that are in no log: they are a run that is not in view.
+        # The lab names processes that are in no log: they form a run of their own.
         job = replace(job, runs=(*runs, RunInfo(len(runs), frozenset(), frozenset(), None, None)))
     return job
 
 
 def _lab_streams(job: Job) -> dict[int, int]:
-    """The run that the lab's lines of a stream name most processes of: the others there died before they wrote a log."""
+    """The run with most of the processes that the lab's lines of a stream name; the others died before they wrote a log."""
     votes: dict[int, Counter[int]] = defaultdict(Counter)
     for event in job.events("lab.rank."):
         proc = job.named_by(event)

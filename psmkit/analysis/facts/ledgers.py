@@ -1,4 +1,4 @@
-"""Handles that one process opened and another used."""
+"""Find handles that one process opened and another used."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ __all__ = ["foreign"]
 
 
 def foreign(job: Job) -> list[tuple[LedgerEntry, LedgerEntry]]:
-    """Entries that a process used and never opened, with the entry of the process that did open that very key.
+    """Entries that a process used but never opened, each with the entry of the process that opened the same key.
 
-    Only ledgers of process scope, whose keys are handles of one process: an equal number that was born here as well is this process's own.
+    Only ledgers of process scope count: their keys are handles of one process. An equal number that this process opened too is its own.
     """
     born: dict[tuple[object, ...], list[LedgerEntry]] = defaultdict(list)
     for entry in job.scan.ledger:

@@ -1,4 +1,4 @@
-"""Lines read again: what one says behind its prefix, and its fields, which a scan keeps of the first of equal lines only."""
+"""Read lines again: the text after the prefix, and fields. A scan keeps the fields of the first of several equal lines only."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from psmkit.logparse.types import Ref, Value
 __all__ = ["catalogue", "fields_at", "message_at", "prefetch"]
 
 _HEAD = re.compile(r"NCCL (?:WARN|INFO|ABORT|TRACE|ERROR) ?")
-#: Where the next record begins, on a line that holds two.
+#: The start of the next record, on a line that holds two.
 _NEXT = re.compile(
     r"(?:\[\d+,\d+\]<std\w+>: ?)?[\w.-]+:\d+:\d+ (?:\[-?\d+\] )?(?:\S+ )?NCCL (?:WARN|INFO|ABORT|TRACE|CALL)\b"
 )
 
 
 def catalogue(job: Job) -> Catalogue:
-    """The catalogue that the scan used, the user's entries included."""
+    """The catalogue of the scan, including the user's entries."""
     return getattr(job.scan, "catalogue", None) or load()
 
 
 def message_at(job: Job, ref: Ref | None) -> str:
-    """The text of a line without its prefix and without a second record behind it; empty where there is no line."""
+    """The text of a line without its prefix and without a second record after it; empty if there is no line."""
     evidence = job.quotes.of(ref)
     text = evidence[0].text if evidence else ""
     parts = _HEAD.split(text, maxsplit=1)
@@ -34,13 +34,13 @@ def message_at(job: Job, ref: Ref | None) -> str:
 
 
 def fields_at(job: Job, ref: Ref | None) -> Mapping[str, Value]:
-    """The fields of the message in a line, as the catalogue reads them; empty where it knows none."""
+    """The fields that the catalogue finds in a line; empty if no entry matches."""
     found = catalogue(job).match(message_at(job, ref).strip())
     return found[1] if found is not None else {}
 
 
 def prefetch(job: Job, refs: Iterable[Ref]) -> None:
-    """Announces lines that will be read again: a compressed input is slow to go back in."""
+    """Announce lines that will be read again, because seeking back in a compressed input is slow."""
     fetch = getattr(job.scan, "prefetch", None)
     if fetch is not None:
         fetch(list(refs))

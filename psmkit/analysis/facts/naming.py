@@ -1,4 +1,4 @@
-"""Processes, ranks and communicators in words."""
+"""Names of processes, ranks and communicators for readers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["comm_name", "joined", "name_of", "names_of", "ranks_text", "words"]
 
 
 def name_of(job: Job, proc: int) -> str:
-    """``rank 3 (host:pid)``, or ``host:pid`` where the rank is not known."""
+    """``rank 3 (host:pid)``, or ``host:pid`` if the rank is unknown."""
     if not 0 <= proc < len(job.scan.processes):
         return "an unknown process"
     process, rank = job.scan.processes[proc], job.rank_of(proc)
@@ -18,7 +18,7 @@ def name_of(job: Job, proc: int) -> str:
 
 
 def names_of(job: Job, procs: Iterable[int], most: int = 4) -> str:
-    """Several processes in words: ``ranks 1, 2 and 5``."""
+    """Name several processes: ``ranks 1, 2 and 5``."""
     procs = sorted(set(procs), key=lambda p: (job.rank_of(p) is None, job.rank_of(p) or 0, p))
     if len(procs) == 1:
         return name_of(job, procs[0])
@@ -29,13 +29,13 @@ def names_of(job: Job, procs: Iterable[int], most: int = 4) -> str:
 
 
 def comm_name(job: Job, group: int) -> str:
-    """A communicator's commId in hex, or ``comm#N`` where the log has none."""
+    """A communicator's commId in hex, or ``comm#N`` if the log has none."""
     info = job.groups.get(group)
     return f"0x{info.commid:x}" if info is not None and info.commid is not None else f"comm#{group}"
 
 
 def words(items: Iterable[str], most: int = 6) -> str:
-    """``a, b and c``; the tail of a long list is only counted."""
+    """``a, b and c``; the rest of a long list is only counted."""
     names = list(items)
     if len(names) > most:
         names = [*names[: most - 1], f"{len(names) - most + 1} more"]

@@ -1,4 +1,4 @@
-"""What is computed once for each job."""
+"""Cache facts that are computed once for each job."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _T = TypeVar("_T")
 
 
 def once(compute: Callable[[Job], _T]) -> Callable[[Job], _T]:
-    """A function of a job whose result is kept as long as the job lives."""
+    """Decorator: keep the result of a function of a job for the life of the job."""
     made: WeakKeyDictionary[Job, _T] = WeakKeyDictionary()
 
     @wraps(compute)

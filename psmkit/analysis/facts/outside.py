@@ -1,4 +1,4 @@
-"""Whose is a line that has no NCCL prefix? Launcher tags, ranks that torch prints, process ids."""
+"""Find the process of lines without a NCCL prefix, by launcher tags, ranks that torch prints, and process ids."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _MOST_LINES = 4000
 
 
 def is_default_group(fields: Mapping[str, Value]) -> bool:
-    """Whether torch's line is about the default process group, whose ranks are the global ones, or tells no group."""
+    """Whether torch's line is about the default process group, whose ranks are global, or names no group."""
     group = fields.get("group")
     return group is None or str(group).startswith("0") or "default_pg" in str(group)
 
 
 def global_rank(job: Job, event: Event) -> int | None:
-    """The global rank of who printed a line: by its process, its launcher tag, the rank in torch's default group, or its stream."""
+    """The global rank that printed a line: from its process, its launcher tag, torch's default group, or its stream."""
     if event.proc >= 0:
         return job.rank_of(event.proc)
     tagged = rank_of_tag(event.tag)
@@ -42,7 +42,7 @@ def global_rank(job: Job, event: Event) -> int | None:
 
 @once
 def _line_ranks(job: Job) -> dict[Ref, int]:
-    """The ranks that stand in the lines themselves, read in one pass: a compressed input is slow to go back in."""
+    """The ranks in the lines themselves, read in one pass because seeking back in a compressed input is slow."""
     events = [e for e in job.events("torch.", "sys.") if e.proc < 0 and rank_of_tag(e.tag) is None][:_MOST_LINES]
     lines.prefetch(job, (e.ref for e in events))
     out: dict[Ref, int] = {}
@@ -60,7 +60,7 @@ def _only_process(job: Job, event: Event) -> int | None:
 
 
 def proc_of_event(job: Job, event: Event) -> int | None:
-    """The process that printed a line, None where it cannot be told."""
+    """The process that printed a line, None if unknown."""
     if event.proc >= 0:
         return event.proc
     run = job.run_of_event(event)
@@ -77,7 +77,7 @@ def proc_of_event(job: Job, event: Event) -> int | None:
 
 
 def proc_of_pid(job: Job, run: int, pid: int, host: str | None = None) -> int | None:
-    """The process of a run with this process or thread id, when there is one only."""
+    """The process of a run with this process or thread id, if there is exactly one."""
     if run >= len(job.runs):
         return None
     ours = [job.process(p) for p in job.runs[run].procs]
@@ -93,7 +93,7 @@ def _same_host(one: str, other: str) -> bool:
 
 
 def runs_of(job: Job, *names: str) -> dict[int | None, list[Event]]:
-    """The events of these names by run, in order of reading."""
+    """The events of these names by run, in reading order."""
     out: dict[int | None, list[Event]] = {}
     for event in job.events(*names):
         out.setdefault(job.run_of_event(event), []).append(event)

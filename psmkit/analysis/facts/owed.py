@@ -1,9 +1,9 @@
-"""Which messages a connection owes after its Init, by release, transport and role.
+"""The messages that a connection owes after its Init, by release, transport and role.
 
-Read in the setup and connect functions of the transports of the releases (``src/transport/p2p.cc``, ``shm.cc``, ``net.cc``,
-``coll_net.cc``, ``src/plugin/profiler.cc``; ``psm_p2p.cc`` and ``psm_net.cc`` of the forks): a message is owed when the client
-sends it for every connection of that kind. What it sends in some modes only (copy engine) is never owed. A connection to the
-proxy of *another* rank with P2P, SHM or PSM_P2P serves fd exchanges and registration, and owes nothing.
+The table follows the setup and connect functions of the transports in each release (``src/transport/p2p.cc``, ``shm.cc``,
+``net.cc``, ``coll_net.cc``, ``src/plugin/profiler.cc``; ``psm_p2p.cc`` and ``psm_net.cc`` of the forks). A message is owed if
+the client sends it for every connection of that kind. A message that depends on a mode (copy engine) is never owed. A P2P,
+SHM or PSM_P2P connection to the proxy of *another* rank serves fd exchanges and registration, and owes nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["TRANSPORTS", "Owed", "owed"]
 
 @dataclass(frozen=True, slots=True)
 class Owed:
-    """What one kind of connection owes, in releases ``first`` to ``last`` (major, minor), in this order."""
+    """What one kind of connection owes, in this order, in releases ``first`` to ``last`` (major, minor)."""
 
     transport: str
     role: str
@@ -28,10 +28,10 @@ class Owed:
 TRANSPORTS = ("P2P", "SHM", "NET", "COLLNET", "PROFILER", "PSM_P2P", "PSM_NET")
 
 _TABLE = (
-    # P2P sends Connect from the sender, in copy-engine mode only
+    # in P2P the sender sends Connect in copy-engine mode only
     Owed("P2P", "send", ("Setup",)),
     Owed("P2P", "recv", ("Setup",)),
-    # before 2.23 SHM opens a connection only for copies by copy engine, and sends Connect at once
+    # before 2.23 SHM opens a connection only for copies by copy engine, and sends Connect immediately
     Owed("SHM", "send", ("Connect",), (2, 14), (2, 22)),
     Owed("SHM", "recv", ("Connect",), (2, 14), (2, 22)),
     Owed("SHM", "send", ("Setup",), (2, 23)),
@@ -41,7 +41,7 @@ _TABLE = (
     Owed("COLLNET", "send", ("Setup", "Connect")),
     Owed("COLLNET", "recv", ("Setup", "Connect")),
     Owed("PROFILER", "recv", ("Connect",), (2, 26)),
-    # PassSM: Setup on both sides. The first builds sent Connect from the sender only; a receiver that sends none owes none
+    # PassSM: Setup on both sides. In the first builds only the sender sends Connect; a receiver without one owes none
     Owed("PSM_P2P", "send", ("Setup", "Connect")),
     Owed("PSM_P2P", "recv", ("Setup",)),
     Owed("PSM_NET", "send", ("Setup", "Connect")),
@@ -55,7 +55,7 @@ def owed(
 ) -> tuple[str, tuple[str, ...]]:
     """The name of a transport, and what its connection owes after Init.
 
-    ``own``: the client is the rank that the proxy belongs to. With an unknown release only what all releases owe counts.
+    ``own``: the client is the proxy's own rank. With an unknown release, only messages that all releases owe count.
     """
     name = TRANSPORTS[transport] if 0 <= transport < len(TRANSPORTS) else f"transport {transport}"
     rows = [row for row in _TABLE if (row.transport, row.role) == (name, role)]

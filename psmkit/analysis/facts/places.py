@@ -1,4 +1,4 @@
-"""Where processes run: hosts, local ranks, and the sockets of the RAS network."""
+"""Placement of processes: hosts, local ranks, and the socket addresses of the RAS network."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ __all__ = ["by_local_rank", "by_socket", "hosts_of", "missing_at", "single_node"
 
 
 def hosts_of(job: Job, run: int) -> tuple[str, ...]:
-    """Host names of a run."""
+    """The host names of a run."""
     return tuple(sorted({job.process(p).host for p in job.runs[run].procs}))
 
 
 def by_local_rank(job: Job, proc: int, local_rank: int) -> int | None:
-    """The process with a local rank on the host of ``proc``, in the same run."""
+    """The process with this local rank on the host of ``proc``, in the same run."""
     run = job.run_of(proc)
     if run is None:
         return None
@@ -26,7 +26,7 @@ def by_local_rank(job: Job, proc: int, local_rank: int) -> int | None:
     if single_node(job, run):
         found = job.proc_of(run, local_rank)
         return found if found in here else None
-    # local ranks follow the global ones on a host, which places them only when all of them were seen
+    # local ranks follow global ranks on a host, so all of them must be visible to assign them
     if job.runs[run].nranks is not None and not job.missing_ranks(run) and local_rank < len(here):
         return sorted(here, key=lambda p: job.rank_of(p) or 0)[local_rank]
     return None
@@ -64,12 +64,12 @@ def _single_nodes(job: Job) -> dict[int, bool]:
 
 
 def by_socket(job: Job, addr: str, run: int) -> int | None:
-    """The process behind a socket address of the RAS network, None when no line joins the two."""
+    """The process behind a socket address of the RAS network, None if no line connects the two."""
     return _sockets(job).get((run, addr))
 
 
 def missing_at(job: Job, addr: str, run: int) -> int | None:
-    """The rank without a log that has this address on the RAS network, where one alone can have it."""
+    """The rank without a log that has this address on the RAS network, if only one qualifies."""
     missing = job.missing_ranks(run)
     if not missing or by_socket(job, addr, run) is not None:
         return None

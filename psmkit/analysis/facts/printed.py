@@ -1,4 +1,4 @@
-"""What processes printed: how often, and the values in it."""
+"""Count what processes printed, and read values from it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ __all__ = ["counts", "number", "printed"]
 
 
 def number(fields: Mapping[str, Value] | None, name: str) -> int | None:
-    """An integer field, None when it is missing or of another type."""
+    """An integer field, None if it is missing or has another type."""
     value = fields.get(name) if fields is not None else None
     return value if isinstance(value, int) else None
 
 
 def printed(job: Job, proc: int, *names: str) -> int:
-    """How often a process printed these messages (exact names, or begins that end with a dot)."""
+    """How often a process printed these messages (exact names, or prefixes that end with a dot)."""
     total = 0
     for name, times in counts(job).get(proc, {}).items():
         if any(name == want or (want.endswith(".") and name.startswith(want)) for want in names):
@@ -34,7 +34,7 @@ def counts(job: Job) -> dict[int, Counter[str]]:
     for count in job.scan.counts:
         out[count.proc][count.name] += count.count
     for event in job.scan.events:
-        # a message may be kept and counted: the larger figure holds
+        # a message may be both kept and counted; the larger number is right
         if event.name not in out[event.proc]:
             out[event.proc][event.name] = 0
     kept: dict[tuple[int, str], int] = Counter()

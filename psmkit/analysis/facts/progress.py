@@ -1,4 +1,4 @@
-"""How far each process came, by its communicators and by what it printed."""
+"""The progress of each process, from its communicators and its lines."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from psmkit.logparse.types import CommInstance
 
 __all__ = ["STAGES", "collectives", "furthest_stage", "progress_of", "torn_down"]
 
-# The stages of a process in the order in which it passes them.
+# The stages of a process, in order.
 STAGES = ("started", "bootstrap", "init", "topology", "connect", "ready", "working", "teardown", "done")
 
-# Which stage a message shows to be reached, by the begin of its name. Names of messages that a process may print at
-# any time (settings, RAS, memory) are not here.
+# The stage that a message proves, by the prefix of its name. Messages that a process may print at any time (settings,
+# RAS, memory) are missing here.
 _STAGE_OF_NAME = (
     ("bootstrap.", "bootstrap"),
     ("topo.", "topology"),
@@ -53,7 +53,7 @@ def _stages(job: Job) -> dict[int, int]:
             reach(instance.proc, "ready")
         if instance.ops or instance.sends or instance.recvs:
             reach(instance.proc, "working")
-        # the lines of a teardown do not tell which communicator it is: they count where there is one only
+        # teardown lines do not name their communicator, so they count only if there is exactly one
         alone = len(job.instances_of.get(instance.proc, [])) == 1
         if instance.end is not None or (alone and printed(job, instance.proc, "proxy.uds.exit")):
             reach(instance.proc, "teardown")
@@ -64,7 +64,7 @@ def _stages(job: Job) -> dict[int, int]:
 
 
 def progress_of(job: Job, proc: int) -> tuple[int, ...]:
-    """Comparable logical progress: stage, collectives, sends and recvs. Never lines or time."""
+    """A comparable measure of logical progress: stage, collectives, sends and recvs. Lines and times do not count."""
     ours = job.instances_of.get(proc, [])
     return (
         _stages(job).get(proc, 0),
@@ -75,7 +75,7 @@ def progress_of(job: Job, proc: int) -> tuple[int, ...]:
 
 
 def torn_down(job: Job, proc: int) -> bool:
-    """Whether every communicator of a process was destroyed."""
+    """Whether all communicators of a process were destroyed."""
     ours = job.instances_of.get(proc, [])
     if ours:
         return all(i.end is not None for i in ours)
@@ -83,5 +83,5 @@ def torn_down(job: Job, proc: int) -> bool:
 
 
 def collectives(instance: CommInstance) -> int:
-    """How many collectives a member called; its ``ops`` count sends and recvs too."""
+    """How many collectives a member called; its ``ops`` also count sends and recvs."""
     return max(instance.ops - instance.sends - instance.recvs, 0)

@@ -1,4 +1,4 @@
-"""The text of lines, read when it is needed."""
+"""The text of lines, read on demand."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ __all__ = ["Quotes"]
 
 
 class Quotes:
-    """Lines by reference, each read once."""
+    """Lines by reference; each is read once."""
 
     def __init__(self, scan: ScanData, fetch: Callable[[Ref], Evidence] | None = None) -> None:
         self._files = scan.files
         self._fetch = fetch if fetch is not None else getattr(scan, "evidence", None)
         self._cache: dict[Ref, Evidence] = {}
-        # A compressed input is read from its begin for every step back: its lines are quoted in the end, in one go.
+        # Each step back in a compressed input starts from the beginning, so its lines are quoted at the end in one pass.
         self._late = any(source.kind != "log" for source in getattr(scan, "inputs", ()))
         self._cited: dict[tuple[str, int], Ref] = {}
 
     def of(self, *refs: Ref | None) -> tuple[Evidence, ...]:
-        """The lines behind references; None and repeated ones are left out."""
+        """The lines behind references, without None and duplicates."""
         out: list[Evidence] = []
         seen: set[tuple[int, int]] = set()
         for ref in refs:
@@ -39,7 +39,7 @@ class Quotes:
         return tuple(out)
 
     def cite(self, *refs: Ref | None) -> tuple[Evidence, ...]:
-        """Evidence for a finding. Where reading is slow its text stays empty until :meth:`filled`."""
+        """Evidence for a finding. If reading is slow, its text stays empty until :meth:`filled`."""
         if not self._late:
             return self.of(*refs)
         places = {(self._files[ref.file].path, ref.line): ref for ref in refs if ref is not None}

@@ -1,4 +1,4 @@
-"""Which release of the library each process loaded."""
+"""The release of the library that each process loaded."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["release_of"]
 
 
 def release_of(job: Job, proc: int) -> tuple[int, int] | None:
-    """The release (major, minor) of the library that a process loaded, None when the log does not say."""
+    """The release (major, minor) of the library that a process loaded, None if the log does not show it."""
     return _releases(job).get(proc)
 
 

@@ -1,7 +1,7 @@
-"""Settings whose values differ between the ranks of a run.
+"""Find settings whose values differ between the ranks of a run.
 
-NCCL prints a setting when it first reads it, so a missing line proves little: it counts only where the rank is seen to have
-passed the place at which the others printed it.
+NCCL prints a setting when it first reads it, so a missing line proves little. It counts only if the rank provably passed
+the place at which the others printed the line.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from psmkit.logparse.types import Event, Ref
 __all__ = ["UNSET", "WIRE", "Difference", "differences", "odd_ranks"]
 
 
-#: Both ends of a connection, or all ranks of a communicator, compute with these.
+#: Both ends of a connection, or all ranks of a communicator, must agree on these.
 _STRICT = frozenset(
     """NCCL_PASS_SM NCCL_ALGO NCCL_PROTO NCCL_BUFFSIZE NCCL_LL_BUFFSIZE NCCL_LL128_BUFFSIZE NCCL_CUMEM_ENABLE NCCL_CUMEM_HOST_ENABLE
     NCCL_P2P_DISABLE NCCL_P2P_DIRECT_DISABLE NCCL_P2P_USE_CUDA_MEMCPY NCCL_P2P_NET_CHUNKSIZE NCCL_P2P_PCI_CHUNKSIZE NCCL_P2P_NVL_CHUNKSIZE
@@ -29,12 +29,12 @@ _STRICT = frozenset(
 
 _PREFIXES = ("NCCL_PSM_", "NCCL_P2P_", "NCCL_SHM_")
 
-#: Of these a missing line is looked into: the default of a rank that lacks them contradicts the others.
+#: A missing line of these settings is checked: the default of a rank without them contradicts the others.
 _ABSENCE = frozenset(
     "NCCL_PASS_SM NCCL_ALGO NCCL_PROTO NCCL_BUFFSIZE NCCL_CUMEM_ENABLE NCCL_CUMEM_HOST_ENABLE NCCL_P2P_DISABLE NCCL_SHM_DISABLE".split()
 )
 
-#: Settings by which a wrong value alone breaks the exchange of connect messages.
+#: Settings whose wrong value alone breaks the exchange of connect messages.
 WIRE = (
     "NCCL_PASS_SM",
     "NCCL_PSM_",
@@ -49,13 +49,13 @@ WIRE = (
 
 UNSET = "not set"
 
-#: How many kinds of lines that its peers print after a setting a rank must have printed to have passed it.
+#: How many kinds of lines that its peers print after a setting a rank must have printed, to prove that it passed the setting.
 _MARKERS = 2
 
 
 @dataclass(slots=True)
 class Difference:
-    """A setting with the processes that hold each of its values."""
+    """A setting, with the processes for each of its values."""
 
     name: str
     values: dict[str, list[int]]
@@ -63,7 +63,7 @@ class Difference:
 
     @property
     def odd(self) -> list[int]:
-        """The processes that differ from most, empty where no value is most common."""
+        """The processes that differ from the majority; empty if no value is the most common."""
         ranked = sorted(self.values.items(), key=lambda item: -len(item[1]))
         if len(ranked) < 2 or len(ranked[0][1]) <= len(ranked[1][1]):
             return []
@@ -79,11 +79,11 @@ def _value(event: Event) -> str:
 
 
 def differences(job: Job, run: int) -> list[Difference]:
-    """The settings of a run that must be equal and are not."""
+    """The settings of a run that must be equal but differ."""
     seen: dict[str, dict[int, Event]] = defaultdict(dict)
     for event in job.events("param.env", run=run):
         name = str(event.fields.get("name", ""))
-        # a line that was cut in its value says nothing
+        # a line that was cut inside its value proves nothing
         if event.proc >= 0 and _must_agree(name) and _value(event):
             seen[name][event.proc] = event
     out = []
@@ -100,7 +100,7 @@ def differences(job: Job, run: int) -> list[Difference]:
 
 
 def _lacking(job: Job, run: int, events: Mapping[int, Event]) -> list[int]:
-    """Processes that passed the place where the others printed a setting, without printing it."""
+    """Processes that passed the place where the others printed a setting, but did not print it."""
     others = [p for p in job.runs[run].procs if p not in events and job.rank_of(p) is not None]
     if not others or not events:
         return []
@@ -122,6 +122,6 @@ def _firsts(job: Job) -> dict[int, dict[str, int]]:
 
 
 def odd_ranks(job: Job, run: int, *names: str) -> list[int]:
-    """Ranks whose settings differ from those of most, where the difference breaks what two ranks exchange."""
+    """Ranks whose settings differ from the majority's in a way that breaks what two ranks exchange."""
     procs = {p for d in differences(job, run) if d.name.startswith(names or WIRE) for p in d.odd}
     return sorted({r for p in procs if (r := job.rank_of(p)) is not None})

@@ -1,4 +1,4 @@
-"""How far each process came."""
+"""The stage that each process reached."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ __all__ = ["stage_of"]
 
 
 def stage_of(job: Job, proc: int) -> str:
-    """How far a process came: one of :data:`STAGES`, or ``proxy Setup`` and the like while a call of it is open, or owed.
+    """How far a process came: one of :data:`STAGES`, or ``proxy Setup`` and the like while such a call is open or owed.
 
-    A process that connects again after work has begun stands at ``connect``.
+    A process that connects again after work has begun is at ``connect``.
     """
     stage = furthest_stage(job, proc)
     if stage in ("teardown", "done"):

@@ -1,4 +1,4 @@
-"""How far the ranks of a communicator came in its init."""
+"""The progress of the ranks of a communicator through its init."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MET = (
 
 
 def past_bootstrap(job: Job, run: RunInfo) -> bool:
-    """Whether any rank came past the point where all ranks must have met."""
+    """Whether any rank passed the point where all ranks must have met."""
     instances = [i for i in job.scan.instances if i.proc in run.procs]
     if any(i.complete is not None or i.ops or i.sends or i.recvs for i in instances):
         return True
@@ -31,7 +31,7 @@ def past_bootstrap(job: Job, run: RunInfo) -> bool:
 
 
 def main_thread(job: Job, instance: CommInstance) -> Thread | None:
-    """The thread that printed the begin of a communicator's init."""
+    """The thread that printed the start of a communicator's init."""
     if instance.start is None:
         return None
     for event in job.events("comm.start", "comm.start.split"):

@@ -1,1 +1,1 @@
-"""What several rules conclude alike: how far each rank came, what is proven, which errors follow from which, who blames whom."""
+"""Conclusions that several rules share: progress, proof of waiting, cascades of errors, and blame."""

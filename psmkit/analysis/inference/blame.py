@@ -1,7 +1,7 @@
-"""Who blames whom: follow the lines that point at a peer to the rank that points at nobody.
+"""Follow the lines that blame a peer to the rank that blames nobody.
 
-A rank that dies says nothing. What is left of it is what its peers say: connections that closed or are refused, answers that
-never came, silence on the RAS network. The rank at the end of the blame is the one to look at, even if it has no log at all.
+A dead rank prints nothing. Only its peers do: closed or refused connections, missing responses, silence on the RAS network.
+The rank at the end of the chain is the one to look at, even if it has no log at all.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from psmkit.model import CODES
 
 __all__ = ["Blame", "Graph", "Target", "death", "died", "graph", "leaving", "lost", "target"]
 
-#: The peer of these lines is a local rank: its number on the host of the process that prints.
+#: The peer in these lines is a local rank, on the host of the printing process.
 _LOCAL = frozenset({"proxy.closed_by_peer", "proxy.recv_type_failed", "proxy.unknown_command"})
 _PEERS = ("peer", "peer_rank", "remote_rank", "tp_rank", "dead_rank")
 _ADDRS = ("addr", "peer_addr", "remote", "peer")
-#: Lines that a process prints when the other end of a socket goes away; alone they are what the end of any job looks like.
+#: Lines that a process prints when the other end of a socket closes. Alone they look like the normal end of any job.
 _CLOSURES = frozenset({"proxy.closed_by_peer", "ras.closed_on_receive", "ras.closed_on_send"})
-#: Lines of the RAS network by which a process misses the one whose address they name; others name innocent ones too.
+#: Lines of the RAS network about a missing process with this address; others name innocent processes too.
 _MISSED = (
     "ras.keepalive.",
     "ras.connect.",
@@ -37,13 +37,13 @@ _MISSED = (
     "ras.peer.dead",
     "ras.peer.dead_notice",
 )
-#: A process without a rank and with fewer lines is the damaged prefix of another one's lines.
+#: A process without a rank and with fewer lines is a damaged prefix of another process's lines.
 _LEAST = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Whom a line points at; a rank without a log has no process."""
+    """The target of a blaming line; a rank without a log has no process."""
 
     proc: int | None
     rank: int | None
@@ -65,21 +65,19 @@ class Graph:
 
     run: int
     blames: list[Blame] = field(default_factory=list)
-    victims: set[int] = field(default_factory=set)  # processes that failed and say that a peer was the reason
-    unsure: set[int] = field(
-        default_factory=set
-    )  # those among them whose lines may also mean a network that does not carry
+    victims: set[int] = field(default_factory=set)  # processes that failed and blame a peer for it
+    unsure: set[int] = field(default_factory=set)  # those of them whose lines may also mean a network failure
 
     def by(self, proc: int | None) -> list[Blame]:
-        """What a process says about others."""
+        """The blame that a process expresses."""
         return [b for b in self.blames if b.by == proc]
 
     def against(self, at: Target) -> list[Blame]:
-        """What others say about a process."""
+        """The blame against a process."""
         return [b for b in self.blames if b.at == at and b.by != at.proc]
 
     def targets(self) -> list[Target]:
-        """All that are blamed, most blamed first."""
+        """All blamed targets, most blamed first."""
         score: dict[Target, tuple[int, int]] = {}
         for at in dict.fromkeys(b.at for b in self.blames):
             ours = self.against(at)
@@ -90,7 +88,7 @@ class Graph:
         return sorted((at for at in score if score[at][1]), key=lambda at: (*(-s for s in score[at]), at.rank or 0))
 
     def ends(self) -> list[Target]:
-        """The blamed that blame nobody by something stronger than a closed connection, and that no peer brought down."""
+        """Blamed targets that blame nobody by more than a closed connection and did not fail because of a peer."""
         found = []
         for at in self.targets():
             if at.proc in self.victims:
@@ -105,7 +103,7 @@ class Graph:
 
 
 def target(job: Job, event: Event) -> Target | None:
-    """Whom a line of a process points at, None where it does not say or nothing joins it with a rank."""
+    """The target that a process's line blames; None if the line names none or it matches no rank."""
     run = job.run_of(event.proc)
     if run is None:
         return None
@@ -142,7 +140,7 @@ def target(job: Job, event: Event) -> Target | None:
 
 
 def _by_ip(job: Job, addr: str, run: int) -> int | None:
-    """The process of a run on the host with this address, where it is the only one there."""
+    """The process of a run on the host with this address, if there is exactly one."""
     ip = addr.split("<", 1)[0]
     found = {
         e.proc for e in job.events("bootstrap.using", run=run) if str(e.fields.get("addr", "")).split("<", 1)[0] == ip
@@ -162,7 +160,7 @@ def _weight(job: Job, event: Event) -> int:
 
 
 def graph(job: Job, run: int) -> Graph:
-    """The blame of a run. Lines of a process that was torn down in order, or about one, do not count."""
+    """The blame of a run. Lines of a process with an orderly teardown, or about one, do not count."""
     return _graphs(job).get(run, Graph(run))
 
 
@@ -188,7 +186,7 @@ def _graphs(job: Job) -> dict[int, Graph]:
         if event.name in _CLOSURES and (
             gone.get(event.proc, event.ref.seq) < event.ref.seq or _came_through(job, event)
         ):
-            continue  # it is on its way out itself, as its peers are
+            continue  # it is exiting itself, like its peers
         if job.process(event.proc).lines < _LEAST and job.rank_of(event.proc) is None:
             continue
         graphs[index].blames.append(Blame(event.proc, at, event, weights[event.name]))
@@ -205,7 +203,7 @@ def _graphs(job: Job) -> dict[int, Graph]:
 
 
 def leaving(job: Job) -> dict[int, int]:
-    """Processes that began the teardown of their last communicator, with the place where they did."""
+    """Processes that began the teardown of their last communicator, with the place of that line."""
     exits: dict[int, list[int]] = defaultdict(list)
     for event in job.events("proxy.uds.exit"):
         exits[event.proc].extend([event.ref.seq] * max(event.count, 1))
@@ -216,7 +214,7 @@ def leaving(job: Job) -> dict[int, int]:
 
 
 def _came_through(job: Job, event: Event) -> bool:
-    """Whether a process saw a connection close between the last work of a communicator and the end of its orderly teardown."""
+    """Whether a process saw a connection close between the last work of a communicator and its orderly teardown."""
     before = [i for i in job.instances_of.get(event.proc, ()) if i.start is not None and i.start.seq < event.ref.seq]
     newest = max(before, key=lambda i: i.start.seq if i.start is not None else 0, default=None)
     if newest is None or newest.end is None:
@@ -225,7 +223,7 @@ def _came_through(job: Job, event: Event) -> bool:
 
 
 def lost(cascade: faults.Cascade) -> bool:
-    """Whether a process could not reach a peer, which is the peer's end or the network between them."""
+    """Whether a process could not reach a peer: either the peer ended or the network failed."""
     known = cascade.first.known
     return cascade.own is None and known is not None and known.blames == "peer" and _loses_peer(known)
 
@@ -235,12 +233,12 @@ def _loses_peer(known: Message) -> bool:
 
 
 def _starting(job: Job, proc: int) -> bool:
-    """Whether a process was still initialising a communicator when its log ends."""
+    """Whether a process is still initialising a communicator at the end of its log."""
     return any(i.start is not None and i.complete is None for i in job.instances_of.get(proc, ()))
 
 
 def death(job: Job, run: int, graph_: Graph, at: Target) -> tuple[bool, float]:
-    """Whether the blame against a process shows that it died before its time, and how sure that is."""
+    """Whether the blame shows that a process died early, and with what confidence."""
     against = graph_.against(at)
     blamers = {b.by for b in against}
     best = max(b.weight for b in against)
@@ -251,7 +249,7 @@ def death(job: Job, run: int, graph_: Graph, at: Target) -> tuple[bool, float]:
         return True, 0.75
     if not any(b.event.name in _CLOSURES for b in against):
         return False, 0.0
-    # a connection that closes while the other side still starts is a death whatever else is seen
+    # a connection that closes while the other side still initialises always means a death
     closers = {b.by for b in against if b.event.name == "proxy.closed_by_peer"}
     if any(_starting(job, p) for p in closers):
         return True, 0.8
@@ -260,7 +258,7 @@ def death(job: Job, run: int, graph_: Graph, at: Target) -> tuple[bool, float]:
     silent = best >= 2 and any(b.weight == 2 for b in against)
     if behind:
         return True, 0.75
-    # processes that end one after the other without a teardown look alike: then all but the last are blamed
+    # processes that exit one after the other without teardown look the same: all but the last are blamed
     blamed = {t.proc for t in graph_.targets()}
     if silent and not (len(everyone) > 1 and everyone <= blamed):
         return True, 0.7
@@ -268,7 +266,7 @@ def death(job: Job, run: int, graph_: Graph, at: Target) -> tuple[bool, float]:
 
 
 def died(job: Job, graph_: Graph, proc: int) -> bool:
-    """Whether the peers of a process saw its connections close, and it is told to be gone for that."""
+    """Whether its peers saw the connections of a process close and consider it gone for that reason."""
     at = Target(proc, job.rank_of(proc))
     against = graph_.against(at)
     return any(b.event.name in _CLOSURES for b in against) and death(job, graph_.run, graph_, at)[0]

@@ -1,7 +1,7 @@
-"""Lines that report trouble, put together: a warning, the chain of returns below it, and what the process did next.
+"""Group the lines that report an error: a warning, the chain of returns below it, and what the process did next.
 
-One failing call prints one WARN and then a line ``file.cc:NNN -> code`` for each function it returns through; the last of these
-tells how far the error travelled. A chain goes on in another thread of the process where an asynchronous job is joined.
+A failing call prints one WARN and then a line ``file.cc:NNN -> code`` for each function that it returns through; the last
+of these shows how far the error travelled. A chain continues in another thread if an asynchronous job is joined there.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from psmkit.logparse.types import Event, Ref
 
 __all__ = ["Cascade", "Fault", "body", "cascades", "follows", "message", "phrase", "place", "refs", "unknown"]
 
-#: Names under which a scan hands over WARN lines that no entry knows.
+#: The names of WARN lines that match no entry.
 _UNKNOWN = frozenset({"unmatched.warn"})
 #: The last step of a chain in a progress thread, which stores it as the communicator's asynchronous error.
 _THREAD_ENDS = frozenset({"proxy.thread_result", "gin.progress.failed", "rma.progress.failed"})
-#: Files whose functions are called by the user: an error that returns through them has reached the application.
+#: Files of functions that the user calls: an error that returns through them has reached the application.
 _API = frozenset(
     {"group.cc", "enqueue.cc", "init.cc", "collectives.cc", "register/register.cc", "dev_runtime.cc", "init_nvtx.cc"}
 )
-#: Failed system calls of any kind: whose fault they are stands in the reason.
+#: Failed system calls of any kind; the reason decides whose fault they are.
 _CALLS = frozenset({"debug.syscall_failed", "sys.call.failed"})
 #: The folder of the build, which hipified sources print.
 _BUILD = re.compile(r"^/.*/(?:hipify/)?src/")
@@ -37,12 +37,12 @@ _BUILD = re.compile(r"^/.*/(?:hipify/)?src/")
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One line that reports trouble. ``known`` is its catalogue entry, None where there is none."""
+    """One line that reports an error. ``known`` is its catalogue entry, or None."""
 
     event: Event
     known: Message | None
     chain: bool
-    other_end: bool = False  # a failed system call whose reason lies at the other end of a connection
+    other_end: bool = False  # a failed system call that was caused at the other end of a connection
 
     @property
     def ref(self) -> Ref:
@@ -57,14 +57,14 @@ class Fault:
 
 @dataclass(slots=True)
 class Cascade:
-    """Trouble in one process: the first line is where it began there, the others follow from it."""
+    """The errors of one process that belong together: the first line is the origin in this process."""
 
     proc: int
     faults: list[Fault]
-    survived: bool = False  # work or init went on over it
-    destroyed: bool = False  # the process was torn down in an orderly way later
+    survived: bool = False  # work or init continued after it
+    destroyed: bool = False  # the process had an orderly teardown later
     last_words: bool = False  # its thread printed nothing after it
-    bare: bool = False  # the log holds warnings only, so that chains are not to be had
+    bare: bool = False  # the log holds warnings only, so it cannot show chains
     threads: set[int] = field(default_factory=set)
 
     @property
@@ -81,7 +81,7 @@ class Cascade:
 
     @property
     def severity(self) -> str:
-        """``error``, ``warning``, ``info``, ``harmless`` as the catalogue says of the first line, ``unknown`` for a line it does not know."""
+        """``error``, ``warning``, ``info`` or ``harmless``, from the catalogue entry of the first line; ``unknown`` if there is none."""
         if self.first.chain or self.first.known is None or self.first.event.name in _UNKNOWN:
             return "unknown"
         return self.first.known.severity or "unknown"
@@ -93,32 +93,32 @@ class Cascade:
 
     @property
     def reached_api(self) -> bool:
-        """Whether the error was returned to the application or noted as the communicator's asynchronous error."""
+        """Whether the error was returned to the application or stored as the communicator's asynchronous error."""
         return any(_api(f.event) for f in self.chain)
 
     @property
     def fatal(self) -> bool:
-        """Whether this ended the job, as far as one process can tell."""
+        """Whether this ended the job, as far as one process can show."""
         if self.survived or (self.severity in ("harmless", "info") and (self.destroyed or not self.reached_api)):
             return False
         if self.own is False and not self.chain and not self.bare:
-            # a peer went away, as it does at the end of many jobs, and no call returned an error for it
+            # a peer disconnected, as at the end of many jobs, and no call returned an error because of it
             return False
         if self.severity == "error":
             return not (self.destroyed and not self.reached_api)
         if self.reached_api:
             return not (self.destroyed and self.severity == "warning")
-        # a line nobody knows, with nothing after it: its thread may have died with it
+        # an unknown line with nothing after it: its thread may have died
         unknown_warn = self.severity == "unknown" and not self.first.chain
         return unknown_warn and self.last_words and bool(self.chain) and not self.destroyed
 
     @property
     def own(self) -> bool | None:
-        """Whether this process caused it: True, False (another one did), None when the line does not tell."""
+        """Whether this process caused it: True, False (another process did), or None if the line does not show it."""
         first = self.first
         if first.chain:
             if str(first.event.fields.get("file", "")).endswith("group.cc") and first.code not in (4, 5):
-                return False  # only the end of a chain is there, which tells of no cause
+                return False  # only the end of a chain, which does not show a cause
             return {1: True, 4: True, 5: True, 6: False}.get(first.code or 0)
         known = first.known
         if known is None or first.event.name in _UNKNOWN:
@@ -127,10 +127,10 @@ class Cascade:
             return True  # what elsewhere means nothing was returned to the application here
         if known.origin is False:
             return False
-        # a failed system call may be this process's own trouble or the other end's
+        # a failed system call may be caused by this process or by the other end
         if known.name in _CALLS and first.other_end:
             return False
-        # a refused connection may be the first cause (a firewall) or follow from a death
+        # a refused connection may be the origin (a firewall) or follow from a death
         if known.blames in ("peer", "unknown"):
             return None
         return True if known.origin is True or known.blames == "self" else None
@@ -151,22 +151,22 @@ def _api(event: Event) -> bool:
 
 
 def message(job: Job, name: str) -> Message | None:
-    """The catalogue entry of an event, the user's own included."""
+    """The catalogue entry of an event, including the user's own."""
     return lines.catalogue(job).by_name.get(name)
 
 
 def phrase(job: Job, says: str, text: str) -> Phrase | None:
-    """The catalogue's phrase of this meaning in a text, the user's own included; None where there is none."""
+    """The catalogue's phrase with this meaning in a text, including the user's own; None if there is none."""
     return lines.catalogue(job).phrase(says, text)
 
 
 def unknown(event: Event) -> bool:
-    """Whether this is a WARN that no catalogue entry knows."""
+    """Whether this is a WARN without a catalogue entry."""
     return event.name in _UNKNOWN
 
 
 def body(job: Job, event: Event, most: int = 160) -> str:
-    """What a line says, without its prefix."""
+    """The text of a line without its prefix."""
     text = str(event.fields.get("text", "")) if event.name in _UNKNOWN else ""
     if not text:
         text = lines.message_at(job, event.ref)
@@ -175,7 +175,7 @@ def body(job: Job, event: Event, most: int = 160) -> str:
 
 
 def place(event: Event) -> str | None:
-    """``file.cc:NNN`` of a line that has it."""
+    """The ``file.cc:NNN`` of a line, if any."""
     if event.where:
         return _BUILD.sub("", event.where)
     name, line = event.fields.get("file"), event.fields.get("line")
@@ -183,12 +183,12 @@ def place(event: Event) -> str | None:
 
 
 def follows(job: Job, event: Event) -> bool:
-    """Whether the words of an unknown line say that something else came first."""
+    """Whether the text of an unknown line says that something else came first."""
     return phrase(job, "something came first", body(job, event)) is not None
 
 
 def _faults(job: Job) -> tuple[dict[int, list[Fault]], dict[int, list[int]]]:
-    """The faults of each process, and for each thread where it printed something else."""
+    """The errors of each process, and the places where each thread printed something else."""
     found: dict[int, list[Fault]] = defaultdict(list)
     other: dict[int, list[int]] = defaultdict(list)
     entries: dict[str, Message | None] = {}
@@ -204,7 +204,7 @@ def _faults(job: Job) -> tuple[dict[int, list[Fault]], dict[int, list[int]]]:
             other_end = bool(reason) and phrase(job, "the other end did it", reason) is not None
             found[event.proc].append(Fault(event, known, chain, other_end))
             continue
-        # lines of the RAS thread and counted repetitions say nothing about the thread that failed
+        # lines of the RAS thread and counted repetitions are no evidence about the failed thread
         other[event.thread].append(event.ref.seq)
         if event.last is not None:
             other[event.thread].append(event.last.seq)
@@ -217,7 +217,7 @@ def _faults(job: Job) -> tuple[dict[int, list[Fault]], dict[int, list[int]]]:
 
 def _reports(event: Event, known: Message | None) -> bool:
     if event.name in _CALLS and (event.where or "").startswith("ras/"):
-        # RAS serves queries only: where its sockets fail, for example because another process has its port, work goes on without it
+        # RAS serves queries only. If its sockets fail, for example because its port is taken, work continues without it
         return False
     if event.name in _UNKNOWN:
         return True
@@ -247,7 +247,7 @@ def _build(faults: Sequence[Fault], other: dict[int, list[int]]) -> list[Cascade
             and _between(other.get(thread, ()), cascade.last.ref.seq, fault.ref.seq)
             and (not fault.chain or (cascade.severity == "harmless" and cascade.code != fault.code))
         ):
-            cascade = None  # the thread did something else in between: this is new trouble
+            cascade = None  # the thread did something else in between, so this is a new error
         if cascade is not None and not fault.chain and not _leads(cascade, fault):
             cascade = None
         if cascade is None and fault.chain and newest is not None and _joins(newest, fault):
@@ -266,22 +266,22 @@ def _leads(cascade: Cascade, fault: Fault) -> bool:
     if cascade.severity == "harmless":
         return False
     if fault.event.name in ("libpsm.p2p.refused", "libpsm.p2p.failed", "libpsm.net.refused", "libpsm.net.failed"):
-        return False  # libpsm's answer to its caller: it says what failed, whoever is blamed above it
+        return False  # libpsm's response to its caller: it says what failed, whoever is blamed above it
     if cascade.last.event.name.startswith("plugin.") and fault.event.name.startswith("plugin."):
-        return True  # a plugin warns at each of its functions, and returns through none of NCCL's
+        return True  # a plugin warns in each of its functions, and returns through none of NCCL's
     return bool(cascade.chain) or cascade.severity == "error"
 
 
 def _joins(cascade: Cascade, step: Fault) -> bool:
-    """Whether a step of a chain in one thread goes on with the trouble of another: an async job that was joined."""
+    """Whether a step of a chain continues the errors of another thread: an asynchronous job that was joined."""
     if not cascade.chain or cascade.code != step.code or cascade.severity == "harmless":
         return False
-    # or the rank's own call of its proxy service, which hands the error back
+    # or the rank's own call to its proxy service, which returns the error
     return _api(step.event) or (_transport(cascade.chain[-1].event) and _transport(step.event))
 
 
 def _transport(event: Event) -> bool:
-    """Whether a step of a chain stands in a transport or in the proxy."""
+    """Whether a step of a chain is in a transport or in the proxy."""
     name = str(event.fields.get("file", "")).rsplit("src/", 1)[-1]
     return name.startswith(("transport/", "transport.cc", "proxy.cc"))
 
@@ -318,7 +318,7 @@ def _judge(job: Job, cascade: Cascade, other: dict[int, list[int]], speaking: se
 
 @once
 def cascades(job: Job) -> list[Cascade]:
-    """All trouble of a job, process by process in order of reading."""
+    """All cascades of a job, process by process in reading order."""
     found, other = _faults(job)
     out: list[Cascade] = []
     for proc in sorted(found):
@@ -330,7 +330,7 @@ def cascades(job: Job) -> list[Cascade]:
 
 
 def refs(items: Iterable[Cascade], most: int = 6) -> list[Ref]:
-    """Lines that show several cascades: the first of each, then the end of the first one's chain."""
+    """Evidence of several cascades: the first line of each, then the end of the first one's chain."""
     chosen = list(items)
     out = [c.first.ref for c in chosen]
     if chosen:

@@ -1,4 +1,4 @@
-"""How rules make their findings."""
+"""Create findings with the defaults of their codes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def new_finding(
     stage: str | None = None,
     known_issue: str | None = None,
 ) -> Finding:
-    """A finding with the defaults of its code. ``procs`` are process indices; without ``ranks`` theirs are taken."""
+    """Create a finding with the defaults of its code. ``procs`` are process indices; ``ranks`` default to theirs."""
     info = CODES[code]
     places = list(dict.fromkeys(p for p in procs if 0 <= p < len(job.scan.processes)))
     numbers = list(dict.fromkeys(ranks))

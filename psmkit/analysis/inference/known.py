@@ -1,4 +1,4 @@
-"""Public issues that a line or a finding resembles, in their short form."""
+"""Public issues that a line or a finding resembles, in short form."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["issue_of"]
 
 
 def issue_of(job: Job, event: Event, text: str | None = None) -> str | None:
-    """The issue that an event is known from: the first of its catalogue entry, else that of its words."""
+    """The known issue of an event: the first of its catalogue entry, else the one for its text."""
     entry = faults.message(job, event.name)
     issues = tuple(getattr(entry, "known_issues", None) or ())
     if issues:

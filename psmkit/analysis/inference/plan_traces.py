@@ -1,6 +1,6 @@
-"""What libpsm recorded of its plans: the ring psm.plan of record files, lines of plans in logs.
+"""What libpsm recorded about its plans: the ring psm.plan of record files, and the plan lines of logs.
 
-A communicator has a random id in each process: which of them belong together is told by the order in which a process made them.
+A communicator has a different random id in each process. The order of creation tells which ids belong together.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from psmkit.logparse.types import Event, Ref
 
 __all__ = ["EVIDENCE", "Open", "Trace", "made_at", "made_by_lines", "traces"]
 
-#: Lines of a breach that are enough.
+#: How many lines are enough to show a breach.
 EVIDENCE = 6
 
 _OPEN = frozenset({OP_POSTED, OP_DONE, COUNTED_OFF, CALLBACK, CALLBACK_OVER})
@@ -37,7 +37,7 @@ _OPEN = frozenset({OP_POSTED, OP_DONE, COUNTED_OFF, CALLBACK, CALLBACK_OVER})
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """A plan that had not ended: its proxy ops and host functions that are open, and what was left of the sync condition's count."""
+    """A plan that had not ended: its open proxy ops and host functions, and the remaining count of the sync condition."""
 
     plan: int
     ops: int = 0
@@ -52,7 +52,7 @@ class Open:
 
 @dataclass(slots=True)
 class Trace:
-    """The events of a communicator in a process, by their order, with the lines that tell them."""
+    """The events of a communicator in a process, in order, with their lines."""
 
     proc: int
     run: int | None
@@ -63,16 +63,16 @@ class Trace:
 
     @property
     def whole(self) -> bool:
-        """It begins with the communicator, and nothing in it is lost."""
+        """Whether it begins with the communicator and lost nothing."""
         return bool(self.events) and self.events[0].order == 0 and self.events[-1].order == len(self.events) - 1
 
     @property
     def ended(self) -> bool:
-        """The communicator was destroyed."""
+        """Whether the communicator was destroyed."""
         return any(e.what == DESTROY for e in self.events[-2:])
 
     def plans(self) -> Iterator[PlanSummary]:
-        """What it tells of plans, in the order in which they were made."""
+        """Its plans, in order of creation."""
         group = 0
         for event in self.events:
             if event.what == PREPARE:
@@ -81,7 +81,7 @@ class Trace:
                 yield PlanSummary(event.plan, group, event.a % (1 << 64), max(event.b, 0), max(event.c, 0))
 
     def open(self) -> list[Open]:
-        """What had not ended where the trace does; nothing where the communicator was destroyed."""
+        """The plans that had not ended at the end of the trace; none if the communicator was destroyed."""
         found: dict[int, Open] = {}
         for event in () if self.ended else self.events:
             if event.what == RECLAIM:
@@ -97,14 +97,14 @@ class Trace:
         return [plan for plan in found.values() if plan.ops > 0 or plan.functions > 0]
 
     def evidence(self, breach: PlanBreach) -> list[Ref]:
-        """The lines of a breach: the event that breaks the rule and those of its plan before it, the last one first."""
+        """The lines of a breach: the event that breaks the rule and the earlier ones of its plan, newest first."""
         last = breach.order if breach.order is not None else len(self.events)
         mine = [e for e in self.events if e.order <= last and (e.plan == breach.plan or e.order == breach.order)]
         return [self.refs[e.order] for e in reversed(mine[-EVIDENCE:])]
 
 
 def traces(job: Job) -> list[Trace]:
-    """The traces of all communicators that record files hold, those of a process in the order in which they were made."""
+    """The traces of all communicators in record files; those of a process in order of creation."""
     by_comm: dict[tuple[int, int], dict[int, tuple[PlanEvent, Event]]] = defaultdict(dict)
     for event in job.events("libpsm.plan.event"):
         made = _event(event)
@@ -130,12 +130,12 @@ def _event(event: Event) -> PlanEvent | None:
 
 
 def made_at(trace: Trace, plan: int) -> list[Ref]:
-    """The line that tells that a plan was made."""
+    """The line that reports the creation of a plan."""
     return [trace.refs[e.order] for e in trace.events if e.what == MADE and e.plan == plan][:1]
 
 
 def made_by_lines(job: Job) -> list[Trace]:
-    """Traces of nothing but the lines that tell of plans that were made; groups are not told."""
+    """Traces made only from lines that report the creation of plans; such lines do not name groups."""
     by_comm: dict[tuple[int, int], Trace] = {}
     comms: dict[int, int] = defaultdict(int)
     for event in job.events("libpsm.plan.made"):

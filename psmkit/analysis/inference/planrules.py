@@ -1,4 +1,4 @@
-"""The rules of plans (csrc/planrules), which come with the scanner: traces and ranks are checked without libpsm."""
+"""The rules of plans (csrc/planrules), built into the scanner: they check traces and ranks without libpsm."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = [
     "rules",
 ]
 
-#: Kinds of events that a reader of traces has to know.
+#: Kinds of events that a reader of traces must know.
 PREPARE = int(lib.PSM_PLAN_PREPARE)
 MADE = int(lib.PSM_PLAN_MADE)
 DESTROY = int(lib.PSM_PLAN_DESTROY)
@@ -42,7 +42,7 @@ _MOST = 64
 
 @dataclass(frozen=True, slots=True)
 class PlanEvent:
-    """An event of a communicator's trace: ``struct psmPlanEvent``. ``what`` is its kind, ``plan`` 0: of no plan."""
+    """An event of a communicator's trace: ``struct psmPlanEvent``. ``what`` is its kind; ``plan`` 0 means no plan."""
 
     order: int
     plan: int
@@ -54,7 +54,7 @@ class PlanEvent:
 
     @property
     def possible(self) -> bool:
-        """It fits into the struct: a line of a log can hold any number."""
+        """Whether it fits into the struct; a line of a log can hold any number."""
         large = all(-(1 << 63) <= value < 1 << 63 for value in (self.a, self.b, self.c))
         small = all(-(1 << 31) <= value < 1 << 31 for value in (self.what, self.rank))
         return large and small and all(0 <= value < 1 << 64 for value in (self.order, self.plan))
@@ -62,7 +62,7 @@ class PlanEvent:
 
 @dataclass(frozen=True, slots=True)
 class PlanSummary:
-    """What is known of a plan where ranks are compared. ``group`` 0: not known."""
+    """The facts about a plan for the comparison of ranks. ``group`` 0: unknown."""
 
     plan: int
     group: int
@@ -73,7 +73,7 @@ class PlanSummary:
 
 @dataclass(frozen=True, slots=True)
 class PlanBreach:
-    """A broken rule. ``other``: the rank that it differs from; ``order``: of the event that breaks it; None: none."""
+    """A broken rule. ``other``: the rank that it differs from; ``order``: the event that breaks it; None: not applicable."""
 
     rule: str
     rank: int
@@ -84,22 +84,22 @@ class PlanBreach:
 
 
 def rules() -> dict[str, str]:
-    """What must hold, by the name of the rule."""
+    """The text of each rule, by name."""
     table = ffi.new("const struct psmPlanRule **")
     count = int(lib.plan_rules_table(table))
     return {_text(table[0][i].name): _text(table[0][i].text) for i in range(count)}
 
 
 def check(events: Iterable[PlanEvent], *, scheduler: int = -1, ended: bool = False) -> list[PlanBreach]:
-    """Hold the trace of a communicator against the rules.
+    """Check the trace of a communicator against the rules.
 
     Args:
-        events: by their order; they may begin in the middle of the trace.
-        scheduler: that cut the plans; -1: not known.
-        ended: the communicator was destroyed: what is open stays open.
+        events: in order; they may start in the middle of the trace.
+        scheduler: the scheduler that made the plans; -1: unknown.
+        ended: the communicator was destroyed, so open plans will never end.
 
     Raises:
-        MemoryError: there was no memory.
+        MemoryError: out of memory.
     """
     checker = lib.plan_rules_new(scheduler)
     if checker == ffi.NULL:
@@ -118,7 +118,7 @@ def check(events: Iterable[PlanEvent], *, scheduler: int = -1, ended: bool = Fal
 
 
 def compare(ranks: Sequence[tuple[int, Sequence[PlanSummary]]]) -> list[PlanBreach]:
-    """Hold the plans of the ranks of a communicator against each other: (rank, its plans in order), the first is the measure."""
+    """Compare the plans of the ranks of a communicator: (rank, its plans in order). The first rank is the reference."""
     keep = []
     rows = ffi.new("struct plan_rules_rank[]", max(len(ranks), 1))
     for row, (rank, plans) in zip(rows, ranks, strict=False):

@@ -1,7 +1,7 @@
-"""What each rank put into its kernel plans for its peers.
+"""The work for each peer in a rank's kernel plans.
 
-A fork prints ``addP2pToPlan`` for each round of an exchange: whom the rank sends to and receives from, and how much. Both ends of a
-pair must plan the same, equally often. Bytes below zero say that there is nothing in that direction.
+A fork prints ``addP2pToPlan`` for each round of an exchange: the peers that the rank sends to and receives from, and the sizes.
+Both ends of a pair must plan the same sizes equally often. A negative size means nothing in that direction.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class OddHalf:
-    """A rank that left the half of a round out in an exchange that is regular otherwise. ``what`` is "send" or "recv"."""
+    """A rank that omitted one half of a round in an otherwise regular exchange. ``what`` is "send" or "recv"."""
 
     rank: int
     peer: int
@@ -62,7 +62,7 @@ class Plans:
     planned: dict[int, int] = field(default_factory=lambda: defaultdict(int))
 
     def usual(self) -> int | None:
-        """The size that most halves have, None where none stands out."""
+        """The most common size of a half, None if no size stands out."""
         sizes: Counter[int] = Counter()
         for side in (*self.sends.values(), *self.recvs.values()):
             sizes.update(side.sizes)
@@ -70,7 +70,7 @@ class Plans:
         return best[0][0] if best and (len(best) == 1 or best[0][1] > 2 * best[1][1]) else None
 
     def odd_of(self, one: tuple[int, int], other: tuple[int, int]) -> list[int]:
-        """Of two (rank, size) the rank whose size is the strange one: what few halves of the job have."""
+        """Of two (rank, size), the rank with the unusual size, which few halves of the job have."""
         halves = [s.sizes.keys() for s in (*self.sends.values(), *self.recvs.values())]
         seen = {size: sum(size in sizes for sizes in halves) for _, size in (one, other)}
         if one[0] == other[0] or seen[one[1]] == seen[other[1]]:
@@ -78,9 +78,9 @@ class Plans:
         return [min(one, other, key=lambda end: seen[end[1]])[0]]
 
     def odd_half(self) -> OddHalf | None:
-        """The one place where an exchange of all with all has a hole.
+        """The only hole in an exchange of all ranks with all ranks.
 
-        Jobs whose ranks send one way only have empty halves everywhere, and of those it is not known which are meant.
+        Jobs that send in one direction only have empty halves everywhere; which of them are intended is unknown.
         """
         empty = [(src, dst, "send") for (src, dst), side in self.sends.items() if side.empty]
         empty += [(src, dst, "recv") for (src, dst), side in self.recvs.items() if side.empty]
@@ -92,7 +92,7 @@ class Plans:
         lacks, has = mine[(src, dst)], theirs[(src, dst)]
         if owing not in self.planned or peer not in self.planned or not has.total:
             return None
-        # the rank took part in as many rounds with each of its other peers, itself among them
+        # the rank took part in as many rounds with each of its other peers, including itself
         rounds = lacks.total + lacks.empty
         others = [
             side.total
@@ -101,7 +101,7 @@ class Plans:
         ]
         if not others or any(total != rounds for total in others):
             return None
-        # and the peer planned its half every time: a cut may have come between two lines of one round
+        # and the peer planned its half each time: the log may be cut between two lines of one round
         reach = [s.total for pair, s in theirs.items() if pair[0 if what == "recv" else 1] == peer]
         if max(reach) - has.total > 1 or has.total + 1 < lacks.total:
             return None
@@ -128,7 +128,7 @@ def _read(job: Job, events: list[Event]) -> Plans:
     kept: Counter[tuple[int, str]] = Counter()
     for event in events:
         kept[(event.proc, event.name)] += event.count
-    # a scan keeps so many different lines of a process and no more: where some are missing the sums mean nothing
+    # a scan keeps a limited number of different lines of a process; if some are missing, sums are meaningless
     partial = {proc for (proc, name), count in kept.items() if 0 < count < printed(job, proc, name)}
     for event in events:
         rank = number(event.fields, "rank")

@@ -1,10 +1,10 @@
-"""Proof of waiting: what tells a hang from a log that was cut.
+"""Proof of waiting: the difference between a hang and a truncated log.
 
-The last lines of any log show exchanges that are open, because a log is cut at some place. That somebody waits for ever is shown only by
+The end of any log shows open exchanges, because a log ends somewhere. Only these prove that a process waits for ever:
 
-- lines from outside the exchange which say that time passed: RAS keep-alive timeouts, a framework's watchdog;
-- age: the exchange is open for far longer, in lines of the stream, than any completed one of its kind was;
-- silence: in a stream that several processes write to, one of them falls silent while the others go on with work that needs it;
+- lines from outside the exchange that show that time passed: RAS keep-alive timeouts, a framework's watchdog;
+- age: the exchange is open for far longer, in lines of the stream, than any completed one of its kind;
+- silence: in a stream with several writers, one process stops printing while others continue with work that needs it;
 - a hole: later members of a sequence are complete and an earlier one is not.
 """
 
@@ -20,7 +20,7 @@ from psmkit.logparse.types import Event, Process, Ref
 
 __all__ = ["Proof", "aged", "done", "of", "reopened", "silence", "went_on"]
 
-#: Lines that say that a peer or an operation was waited for in vain, for seconds or minutes.
+#: Lines about a peer or operation that did not respond for seconds or minutes.
 _LASTING = (
     "ras.keepalive.error",
     "ras.connect.retry_timeout",
@@ -36,19 +36,19 @@ _LASTING = (
     "torch.barrier.monitored",
     "torch.store.timeout",
 )
-#: An open exchange is old when this many times the greatest age of a completed one went by, and at least so many lines.
+#: An open exchange is old after this many times the greatest age of a completed one, and at least this many lines.
 _AGE_FACTOR, _AGE_LEAST = 4, 200
-#: A process is silent when it owes this many lines by its own pace, and its stream and a peer printed so many after it.
+#: A process is silent if it owes this many lines by its own pace, and its stream and a peer printed as many after it.
 _OWED, _STREAM_LINES = 64, 400
 
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What is known about the end of a run.
+    """The evidence about the end of a run.
 
-    ``lasting`` are the lines from outside that show a wait; ``suspects`` the processes that such lines point at, with those lines;
-    ``missing`` the ranks without a log that they point at. ``failed`` tells that a rank reported an error of its own that
-    ended the job: what is open then is a consequence. ``done`` tells that all ranks were torn down.
+    ``lasting`` are the outside lines that show a wait. ``suspects`` are the processes that such lines name, with those lines;
+    ``missing`` are the ranks without a log that they name. ``failed`` means that a rank reported an error of its own that
+    ended the job, so open exchanges are a consequence. ``done`` means that all ranks were torn down.
     """
 
     run: int
@@ -60,13 +60,13 @@ class Proof:
 
     @property
     def refs(self) -> tuple[Ref, ...]:
-        """A few lines of each kind of proof, those that point at somebody first."""
+        """A few lines of each kind of proof; those that name a process come first."""
         pointed = [event.ref for events in (*self.suspects.values(), *self.missing.values()) for event in events[:2]]
         return tuple(dict.fromkeys([*pointed[:4], *(event.ref for event in self.lasting[:2])]))
 
 
 def of(job: Job, run: int) -> Proof:
-    """The proof of a run, made once."""
+    """The proof of a run."""
     return _proofs(job)[run]
 
 
@@ -76,21 +76,21 @@ def _proofs(job: Job) -> dict[int, Proof]:
 
 
 def done(job: Job, run: int) -> bool:
-    """Whether all ranks of the run's communicators that were seen were torn down."""
+    """Whether all visible ranks of the run's communicators were torn down."""
     info = job.runs[run]
     ours = [i for i in job.scan.instances if i.proc in info.procs]
     if info.world is not None:
-        # a process outside the largest communicator has others to end
+        # a process outside the largest communicator has other communicators to end
         inside = {i.proc for i in ours if i.group == info.world} | job.phantoms
         ours = [i for i in ours if i.group == info.world or i.proc not in inside]
     if not ours or any(i.end is None for i in ours) or reopened(job, run):
         return False
-    # frameworks abort their communicators at every exit, and after a watchdog's timeout as well
+    # frameworks abort their communicators at every exit, and also after a watchdog's timeout
     return not (job.events("comm.end.abort", run=run) and job.events("torch.watchdog.", "torch.heartbeat.", run=run))
 
 
 def reopened(job: Job, run: int) -> bool:
-    """Whether a process began another communicator after its world was torn down, and that one has no end in the log."""
+    """Whether a process started another communicator after the teardown of its world, and the log lacks that one's end."""
     info = job.runs[run]
     ended = {i.proc: i.end.seq for i in job.scan.instances if i.group == info.world and i.end is not None}
     return any(
@@ -124,7 +124,7 @@ def _make(job: Job, run: int) -> Proof:
 
 
 def _recovered(job: Job, event: Event) -> bool:
-    """Whether the process that complains went on to work, or to an orderly end, after it."""
+    """Whether the complaining process continued with work, or ended in order, after the line."""
     if event.proc < 0:
         return False
     for instance in job.instances_of.get(event.proc, []):
@@ -141,15 +141,15 @@ def went_on(job: Job, proc: int, event: Event) -> bool:
 
 
 def aged(age: int, most: int) -> bool:
-    """Whether an exchange is open for much longer than the slowest completed one of its kind took."""
+    """Whether an exchange is open for much longer than the slowest completed one of its kind."""
     return age > max(_AGE_FACTOR * most, _AGE_LEAST)
 
 
 def silence(job: Job, proc: int) -> float:
-    """How many lines a process owes its stream by its own pace, 0 where that says nothing.
+    """How many lines a process owes its stream by its own pace; 0 if that is no evidence.
 
-    Only a stream that several processes of the run write to at the same time has a common order. A process that printed a
-    burst at start-up and is idle owes lines as well, so a rule asks this only of one whose peers went on with shared work.
+    Only a stream with several simultaneous writers of the run has a common order. A process that printed a burst at
+    start-up and is now idle owes lines as well, so rules ask this only about a process whose peers continued with shared work.
     """
     run = job.run_of(proc)
     if run is None:

@@ -1,4 +1,4 @@
-"""Lines that support a code by themselves, as the catalogue says."""
+"""Lines that alone support a code, according to the catalogue."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _by_code(job: Job) -> dict[str, list[Event]]:
 
 
 def by_run(job: Job, events: Iterable[Event]) -> dict[int | None, list[Event]]:
-    """Events by the run they belong to."""
+    """Events by their run."""
     out: dict[int | None, list[Event]] = defaultdict(list)
     for event in events:
         out[job.run_of_event(event)].append(event)
@@ -41,7 +41,7 @@ def by_run(job: Job, events: Iterable[Event]) -> dict[int | None, list[Event]]:
 
 
 def told_by_errors(job: Job, event: Event) -> bool:
-    """Whether this line belongs to trouble that ended the job, which the rule of errors reports with its origin."""
+    """Whether this line belongs to errors that ended the job; the rule of errors reports those with their origin."""
     return any(
         c.fatal and any(f.event is event for f in c.faults) for c in faults.cascades(job) if c.proc == event.proc
     )

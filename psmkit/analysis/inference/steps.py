@@ -1,7 +1,7 @@
-"""What the rows of the step recorder say of the two ends of a connection of libpsm: which side has to act.
+"""Compare the step recorder's rows for the two ends of a libpsm connection, to find the side that has to act.
 
-A row is what one end knew at its last transition, or when it last reported a stall. Two rows of one connection prove a stop where one end
-saw, long after the other had acted, that nothing came of it. Times are those of the clock that both processes share.
+A row holds what one end knew at its last transition, or at its last report of a stall. Two rows of one connection prove a
+stop if one end saw no effect long after the other had acted. Both processes share the clock of the times.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from psmkit.logparse.types import Event
 __all__ = ["End", "Stop", "pairs", "stop_of", "suspects"]
 
 
-#: What lies between an act and the look that missed it: much longer than the coarse clock and a turn of the processor take.
+#: The minimum time between an act and a look that missed it: much longer than the coarse clock's tick and a scheduling delay.
 _SLACK_NS = 100_000_000
 
-#: How a proxy comes to copy on stream 0.
+#: The ways in which a proxy ends up copying on stream 0.
 _STREAM_0 = (
     "Let the proxy copy on a stream of its own (cudaStreamNonBlocking), made by the process that uses it. Look at what Setup and Connect write "
     "into the connection's local info: a stream that was copied from the peer, or never made, is 0 here."
@@ -55,7 +55,7 @@ class End:
 
     @property
     def copies(self) -> int:
-        """Copies on its stream that are not done."""
+        """Copies on its stream that have not completed."""
         return self["transmitted"] - self["done"]
 
     @property
@@ -67,7 +67,7 @@ class End:
         return f"rank {self['rank']}"
 
     def saw(self, other: End) -> bool:
-        """Whether this end looked, and found nothing, long after the other had last moved."""
+        """Whether this end looked and found nothing, long after the other's last transition."""
         return self.stalled and self["seen"] > other["moved"] + _SLACK_NS
 
     def told(self) -> str:
@@ -79,7 +79,7 @@ class End:
         )
 
     def _why(self) -> str:
-        """What the numbers mean, in the stage where data moves."""
+        """The meaning of the numbers, in the stage that moves data."""
         if self.text("stage") != "fifo" or not self["nsteps"]:
             return ""
         if self.sends and self["transmitted"] >= self["nsteps"]:
@@ -93,7 +93,7 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """What is known of a connection that stands still. side None: neither end can be named."""
+    """The facts about a stalled connection. ``side`` is None if neither end can be blamed."""
 
     side: End | None
     what: str
@@ -102,7 +102,7 @@ class Stop:
 
 
 def suspects(job: Job, run: int) -> dict[int, str]:
-    """The ranks that have to act on connections of a run that stand still, also where it is not proven, and what each has to do."""
+    """The ranks that have to act on stalled connections of a run, also if unproven, and what each has to do."""
     out: dict[int, str] = {}
     for send, recv in pairs(job):
         stop = stop_of(send, recv)
@@ -127,7 +127,7 @@ def pairs(job: Job) -> list[tuple[End | None, End | None]]:
 
 
 def stop_of(send: End | None, recv: End | None) -> Stop | None:
-    """What is known of a connection of which an end reported a stall; an end without a row is None."""
+    """The facts about a connection of which an end reported a stall; an end without a row is None."""
     return _both(send, recv) if send and recv else _one(send or recv)
 
 
@@ -146,7 +146,7 @@ def _both(send: End, recv: End) -> Stop | None:
 
 
 def _copies(send: End, recv: End) -> Stop | None:
-    """A side whose copies do not end, while the other one waits for nothing but these."""
+    """A side whose copies do not complete while the other waits only for them."""
     for end, other in ((send, recv), (recv, send)):
         if not end.stalled or end.copies <= 0 or other.copies > 0:
             continue
@@ -161,7 +161,7 @@ def _copies(send: End, recv: End) -> Stop | None:
 
 
 def _unpublished(send: End, recv: End) -> Stop | None:
-    """A side that has done more than the word tells that it alone writes."""
+    """A side that did more than the shared word shows, although it alone writes the word."""
     if (
         recv.stalled
         and send.text("stage") in ("fifo", "idle", "ended")
@@ -177,7 +177,7 @@ def _unpublished(send: End, recv: End) -> Stop | None:
 
 
 def _lost_flag(send: End, recv: End) -> Stop | None:
-    """A flag that one end has written, the other waits for, and that is clear. Who erased it is not told."""
+    """A flag that one end set and the other waits for, but that is clear. The rows do not show who cleared it."""
     if send["seq"] != recv["seq"]:
         return None
     if send.text("stage") == "offer" and recv.text("stage") in ("fifo", "zero-copy") and send.saw(recv):
@@ -194,7 +194,7 @@ def _lost_flag(send: End, recv: End) -> Stop | None:
 
 
 def _on_its_way(send: End, recv: End) -> Stop | None:
-    """What one end has said and the other does not know: between them is a network, where shared memory has one word for both."""
+    """A value that one end published and the other does not see: a network is between them, unlike in shared memory."""
     sent = recv.text("stage") == "fifo" and not recv.copies and recv["send_head"] <= recv.at < send["send_head"]
     if sent and recv.saw(send):
         what = f"step {recv.at} was given to the network by {send.who} and has not come to {recv.who}"
@@ -210,7 +210,7 @@ def _on_its_way(send: End, recv: End) -> Stop | None:
 
 
 def _idle_sender(send: End, recv: End) -> Stop | None:
-    """A slot is free, nothing is under way, and no step comes."""
+    """A slot is free, no operation is in progress, and no step arrives."""
     if (
         send.text("stage") != "fifo"
         or send.copies
@@ -218,7 +218,7 @@ def _idle_sender(send: End, recv: End) -> Stop | None:
         or recv["recv_tail"] <= send.at
     ):
         return None
-    # Seen by itself, or by the receiver, to whom no more came than the sender's row tells.
+    # Evident from its own row, or from the receiver, which got no more than the sender's row shows.
     if send.saw(recv) or (recv.saw(recv) and recv["send_head"] == send["send_head"] and recv.saw(send)):
         what = f"it has room for step {send.at} (recvTail={recv['recv_tail']}, canSend=YES), no copy is under way, and it does not post"
         return Stop(send, what, True)
@@ -226,7 +226,7 @@ def _idle_sender(send: End, recv: End) -> Stop | None:
 
 
 def _idle_receiver(send: End, recv: End) -> Stop | None:
-    """A slot is full, nothing is under way, and it is not emptied."""
+    """A slot is full, no operation is in progress, and the slot is not emptied."""
     if recv.text("stage") != "fifo" or recv.copies or send["send_head"] <= recv.at:
         return None
     if recv.saw(send) or (send.saw(send) and send["recv_tail"] == recv["recv_tail"] and send.saw(recv)):
@@ -238,7 +238,7 @@ def _idle_receiver(send: End, recv: End) -> Stop | None:
 
 
 def _not_posted(send: End, recv: End) -> Stop | None:
-    """An end that waits for the other to begin the operation: rightly, if the application is late."""
+    """An end that waits for the other to start the operation, correctly if the application is late."""
     if send["seq"] > recv["seq"] and send.saw(recv):
         return Stop(recv, f"it has not begun operation {send['seq']}: its application has not posted the recv", False)
     if recv["seq"] > send["seq"] and recv.saw(send):
@@ -247,7 +247,7 @@ def _not_posted(send: End, recv: End) -> Stop | None:
 
 
 def _silent(send: End, recv: End) -> Stop | None:
-    """An end that neither moved nor looked while the other one did: its progress thread, or its process, does not run."""
+    """An end that neither moved nor looked while the other did: its progress thread or its process does not run."""
     for end, other in ((send, recv), (recv, send)):
         if other.saw(end) and not end.stalled and end.text("stage") != "idle":
             return Stop(end, "it has neither moved nor reported a stall since: see whether its process runs", False)
@@ -255,7 +255,7 @@ def _silent(send: End, recv: End) -> Stop | None:
 
 
 def _one(end: End | None) -> Stop | None:
-    """What a single row can say: a hint."""
+    """The conclusion from a single row: only a hint."""
     if end is None:
         return None
     if end.copies > 0:

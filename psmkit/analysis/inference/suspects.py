@@ -1,4 +1,4 @@
-"""The rank that blame leads to."""
+"""The suspect that the blame of a run leads to."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["suspect"]
 
 
 def suspect(job: Job, run: int) -> Target | None:
-    """The one that blame leads to: blamed and blaming nobody, else the only one that does not complain."""
+    """The suspect: blamed and blaming nobody, else the only rank that does not complain."""
     ours = graph(job, run)
     ends = ours.ends()
     if ends:
@@ -21,10 +21,10 @@ def suspect(job: Job, run: int) -> Target | None:
     info = job.runs[run]
     quiet = [Target(p, job.rank_of(p)) for p in sorted(info.procs) if p not in ours.victims and not torn_down(job, p)]
     if len(quiet) > 1:
-        # one that is seen to wait for a rank which failed has a reason to be quiet
+        # a rank that provably waits for a failed rank has a reason to be quiet
         excused = {w.waiter for w in waits(job) if w.target in ours.victims}
         quiet = [at for at in quiet if at.proc not in excused] or quiet
     quiet += [Target(None, rank) for rank in job.missing_ranks(run)]
-    # of two ranks one complaint is enough; of more, several must leave the same one over
+    # of two ranks one complaint is enough; of more, all others but one must complain
     enough = len(ours.victims) >= 2 or (info.nranks == 2 and not ours.unsure)
     return quiet[0] if len(quiet) == 1 and enough else None

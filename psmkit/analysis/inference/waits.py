@@ -1,4 +1,4 @@
-"""Who waits for whom: one list over all kinds of pending exchanges, for blame and for the verdict."""
+"""Who waits for whom: one list of all kinds of pending exchanges, for blame and verdict."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ __all__ = ["Wait", "call_wait", "caller_of", "fd_stage", "fd_wait", "waits"]
 class Wait:
     """One process waits for another.
 
-    ``waiter`` and ``target`` are process indices; ``rank`` and ``target_rank`` are ranks of ``group`` where that is
-    known, else global ranks (a target whose log is missing has a rank and no process). ``kind`` is "proxy call", "connection",
-    "fd", "collective" or "sendrecv"; ``stage`` is what is waited for ("Setup", "answered", "AllReduce", ...). ``proven`` is
-    True when the log shows that the waiting lasted, False when it only ends there.
+    ``waiter`` and ``target`` are process indices. ``rank`` and ``target_rank`` are ranks of ``group`` if it is known, else
+    global ranks (a target without a log has a rank and no process). ``kind`` is "proxy call", "connection",
+    "fd", "collective" or "sendrecv"; ``stage`` is the awaited step ("Setup", "answered", "AllReduce", ...). ``proven`` is
+    True if the log shows that the wait lasted, False if the log only ends there.
     """
 
     run: int | None
@@ -42,13 +42,13 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class _Index:
-    """What is looked up for every open exchange, gathered once: a damaged log has thousands of them."""
+    """Look-up tables for open exchanges, built once because a damaged log has thousands of them."""
 
     ends: dict[int, int]  # stream -> its last line
-    last_read: dict[int, Ref]  # process -> its last answer that was read
+    last_read: dict[int, Ref]  # process -> the last response that it read
     clients: dict[int, set[int]]  # process -> local ranks that its service worked for
     threads: dict[tuple[int, int, int], Thread]  # (process, file, line) -> the thread whose last line this is
-    orphans: bool  # some answers have no service
+    orphans: bool  # some responses have no service
 
 
 @once
@@ -56,7 +56,7 @@ def _index(job: Job) -> _Index:
     scan = job.scan
     index = _Index({}, {}, defaultdict(set), {}, any(call.state == "received" for call in scan.calls))
     for process in scan.processes:
-        # a process that two files tell of has one of them as its home, and its last line may stand in the other
+        # a process with lines in two files has one of them as its home, and its last line may be in the other
         stream = scan.files[process.last.file].stream
         index.ends[stream] = max(index.ends.get(stream, 0), process.last.seq)
     for count in scan.counts:
@@ -80,7 +80,7 @@ def _rank(job: Job, proc: int | None) -> int | None:
 
 
 def call_wait(job: Job, call: Call) -> Wait | None:
-    """The wait behind a call that is not complete; None where the log shows that it was completed and a line is lost."""
+    """The wait behind an incomplete call; None if the log shows that it completed and lost a line."""
     if call.state not in ("begun", "served"):
         return None
     caller = caller_of(job, call)
@@ -96,18 +96,18 @@ def call_wait(job: Job, call: Call) -> Wait | None:
         return None
     waiter, target, stage = caller, call.service, call.stage or "a proxy call"
     if call.state == "served":
-        # the answer is there; who does not fetch it is the caller, and nobody waits but those that wait for the caller
+        # the response is there but the caller does not read it: only processes that wait for the caller wait
         waiter, target = None, caller
     ours = proof.of(job, run)
     age = call_age(job, call, caller)
     proven = proof.aged(age, job.scan.totals.max_call_age)
-    # who did not fetch its answer stands still, and the lines from outside name those that do
+    # a caller that does not read its response is stuck; lines from outside identify it
     idle = call.state != "served" or not ours.suspects or caller in ours.suspects
     proven = proven or (bool(ours.lasting) and not ours.failed and idle)
     if call.state == "served" and not (
         caller is not None and (_beside(job, caller, refs[-1]) or (ours.lasting and idle))
     ):
-        proven = False  # the line that is missing belongs into another file, which may have been cut sooner
+        proven = False  # the missing line belongs in another file, which may have been cut earlier
     return Wait(
         run,
         "proxy call",
@@ -124,14 +124,14 @@ def call_wait(job: Job, call: Call) -> Wait | None:
     )
 
 
-#: What a handler may leave in progress. Init and SharedInit are done at once.
+#: Stages that a handler may leave in progress. Init and SharedInit complete at once.
 _IN_PROGRESS = frozenset({"Setup", "Connect", "Register", "Deregister"})
 
 
 def _may_be_open(job: Job, call: Call) -> bool:
-    """Whether a call of which only the begin was printed can be in progress: without an id, a lost line of its end looks alike.
+    """Whether a call with only its begin line can be in progress; without an id, a lost end line looks the same.
 
-    Such a line leaves a second trace, an answer that no service is seen to send.
+    A lost line leaves a second trace: a response that no service sends.
     """
     if call.stage not in _IN_PROGRESS:
         return False
@@ -139,7 +139,7 @@ def _may_be_open(job: Job, call: Call) -> bool:
 
 
 def caller_of(job: Job, call: Call) -> int | None:
-    """Who made a call. Where no line says so, it is the only rank that the service ever worked for, if there is one."""
+    """The caller of a call. If no line names it, it is the only rank that the service ever worked for, if there is just one."""
     if call.caller is not None or call.service is None:
         return call.caller
     clients = _index(job).clients.get(call.service, set())
@@ -151,9 +151,9 @@ def caller_of(job: Job, call: Call) -> int | None:
 
 
 def call_age(job: Job, call: Call, caller: int | None) -> int:
-    """Lines of the stream since the newest line of a call, or since its caller last read another answer.
+    """Lines of the stream since the newest line of a call, or since its caller last read another response.
 
-    A process whose calls go on being answered has other threads than the one that waits, if one waits at all.
+    A process whose calls keep completing has other threads than the waiting one, if one waits at all.
     """
     if caller is None or call.caller_thread is not None:
         return call.age
@@ -165,7 +165,7 @@ def call_age(job: Job, call: Call, caller: int | None) -> int:
 
 
 def _worked_since(job: Job, proc: int, newest: Ref) -> bool:
-    """Whether a process went on to work, or finished an init, after a line: then what it waited for came, and a line is lost."""
+    """Whether a process continued with work, or finished an init, after a line: then its wait ended and a line is lost."""
     return any(
         later is not None and _same_stream(job, later, newest) and later.seq > newest.seq
         for i in job.instances_of.get(proc, [])
@@ -174,7 +174,7 @@ def _worked_since(job: Job, proc: int, newest: Ref) -> bool:
 
 
 def _thread_went_on(job: Job, call: Call, newest: Ref) -> bool:
-    """Whether the thread that waits for an answer printed something after it: calls block, so the line of the answer is lost."""
+    """Whether the thread that waits for a response printed something after it: calls block, so the response's line is lost."""
     if call.caller_thread is None:
         return False
     last = job.scan.threads[call.caller_thread].last
@@ -199,7 +199,7 @@ def fd_stage(fd: FdExchange) -> str:
 
 
 def fd_wait(job: Job, fd: FdExchange) -> Wait | None:
-    """The wait behind an fd exchange that is not done; None where the log shows that it was, and a line is lost."""
+    """The wait behind an incomplete fd exchange; None if the log shows that it completed and lost a line."""
     if fd.done is not None or fd.asked is None:
         return None
     run = _run(job, fd.client, fd.server)
@@ -207,7 +207,7 @@ def fd_wait(job: Job, fd: FdExchange) -> Wait | None:
         return None
     thread = asking_thread(job, fd)
     if thread is None:
-        # the request blocks its thread: whatever that thread printed later was printed after the answer came
+        # the request blocks its thread, so whatever that thread printed later follows the response
         return None
     target = fd.server
     if target is None and fd.client is not None and fd.peer is not None:
@@ -226,10 +226,10 @@ def fd_wait(job: Job, fd: FdExchange) -> Wait | None:
 
 
 def fd_age(job: Job, fd: FdExchange) -> int:
-    """Lines of the stream since the newest line of an exchange. Where writers are buffered the newest need not be the last stage.
+    """Lines of the stream since the newest line of an exchange. With buffered writers the newest need not be the last stage.
 
-    Where the two sides write to different files, only that of the side that waits shows how long it does: the other may have been
-    cut later, or belong to a process that had more to say.
+    If the two sides write to different files, only the waiting side's file shows how long the wait lasts: the other may have
+    been cut earlier, or belong to a process that printed more.
     """
     refs = [r for r in (fd.asked, fd.received, fd.answered) if r is not None]
     streams = {job.scan.files[r.file].stream for r in refs}
@@ -242,16 +242,16 @@ def fd_age(job: Job, fd: FdExchange) -> int:
 
 
 def asking_thread(job: Job, fd: FdExchange) -> Thread | None:
-    """The thread that asks, when the request is the last thing it printed."""
+    """The thread that sent the request, if the request is the last thing it printed."""
     if fd.asked is None or fd.client is None:
         return None
     return _index(job).threads.get((fd.client, fd.asked.file, fd.asked.line))
 
 
 def _overtaken(job: Job, fd: FdExchange, target: int | None) -> bool:
-    """Whether the service read later requests and not this one: a socket hands its messages over in order.
+    """Whether the service read later requests but not this one: a socket delivers its messages in order.
 
-    Two lines of different processes may change places, so one later request is not enough.
+    Two lines of different processes may be swapped, so one later request is not enough.
     """
     if fd.received is not None or fd.asked is None or target is None:
         return False
@@ -265,7 +265,7 @@ def _overtaken(job: Job, fd: FdExchange, target: int | None) -> bool:
 
 
 def lagging(job: Job, group: SeqGroup) -> tuple[int, dict[int, int]]:
-    """The greatest number of collectives that a member called, and how many those behind it lack, by rank."""
+    """The greatest number of collectives that a member called, and the deficits of the ranks behind it."""
     seen = list(group.ranks)
     if len(seen) < 2:
         return 0, {}
@@ -296,7 +296,7 @@ def waits(job: Job) -> list[Wait]:
 
 
 def _connection(job: Job, tally: ServiceTally) -> Wait | None:
-    """A connection that owes its next message: the client is the rank that opened it, and waits in the same process."""
+    """A connection that owes its next message. The client is the rank that opened it, and waits in the same process."""
     message, run = owes(job, tally), job.run_of(tally.proc)
     if message is None or run is None or tally.opened_as is None or proof.of(job, run).done:
         return None

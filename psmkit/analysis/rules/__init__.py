@@ -1,1 +1,1 @@
-"""The rules: one module a kind of finding. They never import each other; what two of them need stands in facts or inference."""
+"""The rules: one module for each kind of finding. Rules never import each other; shared code is in facts or inference."""

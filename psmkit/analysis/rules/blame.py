@@ -1,4 +1,4 @@
-"""Ranks that say nothing any more: what the blame of their peers leads to (:mod:`psmkit.analysis.inference.blame`)."""
+"""Silent ranks, found through the blame of their peers (:mod:`psmkit.analysis.inference.blame`)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _spoke(job: Job, at: Target) -> bool:
 
 
 def _lines(items: Iterable[Blame], most: int = 5) -> list[Ref]:
-    """The strongest line of each blamer, then others."""
+    """The strongest line of each blamer, then other lines."""
     ranked = sorted(items, key=lambda b: -b.weight)
     first = list({b.by: b for b in reversed(ranked)}.values())
     rest = [b for b in ranked if b not in first]
@@ -39,14 +39,14 @@ def _lines(items: Iterable[Blame], most: int = 5) -> list[Ref]:
 
 @rule(order=100)
 def find(job: Job) -> list[Finding]:
-    """PSM403 for a silent rank that its peers blame, PSM108 for connections that closed without more proof."""
+    """PSM403 for a silent rank that its peers blame, PSM108 for closed connections without further proof."""
     out: list[Finding] = []
     for info in job.runs:
         ours = graph(job, info.index)
         out.extend(_unfinished(job, info.index))
         if not ours.blames and not ours.victims:
             continue
-        # where somebody says what broke, that is the origin: the blame only confirms it
+        # if a line says what broke, that is the origin, and the blame only confirms it
         explained = any(c.fatal and c.own is True and job.run_of(c.proc) == info.index for c in faults.cascades(job))
         out.extend(_silent(job, info.index, ours) if not explained else [])
         named = {c for f in out if f.run == info.index for c in f.culprits}
@@ -55,7 +55,7 @@ def find(job: Job) -> list[Finding]:
 
 
 def _unfinished(job: Job, run: int) -> list[Finding]:
-    """A rank whose connections broke while all others came through their teardown: it ended before its own was complete."""
+    """A rank whose connections broke while all others completed their teardown: it ended before completing its own."""
     ours = [i for i in job.scan.instances if i.proc in job.runs[run].procs and i.group == job.runs[run].world]
     open_ = [i for i in ours if i.end is None]
     if len(open_) != 1 or len(ours) < 2 or job.events("comm.end.abort", run=run):
@@ -126,24 +126,24 @@ def _silent(job: Job, run: int, ours: Graph) -> list[Finding]:
             )
         )
     if len(found) > 1:
-        # the most blamed one comes first; whoever lost its peers by it may be blamed as well
+        # the most blamed process comes first; those that lost their peers because of it may be blamed as well
         found = [found[0], *(replace(f, confidence=round(f.confidence - 0.2, 2)) for f in found[1:])]
     return found
 
 
 def _idle(job: Job, proc: int) -> bool:
-    """Whether a process that uses libpsm has ended all that it launched: its peers may go."""
+    """Whether a process that uses libpsm has completed all the work that it launched, so that its peers may exit."""
     launched = printed(job, proc, "libpsm.group.launched")
     return launched > 0 and launched == printed(job, proc, "libpsm.group.ended")
 
 
 def _closed(job: Job, run: int, ours: Graph, done: set[int], severity: Severity) -> list[Finding]:
-    """Connections that closed: worth a line where the processes were still at work."""
+    """Connections that closed: worth a line if the processes were still at work."""
     closers: dict[Target, list[Blame]] = defaultdict(list)
     for blame in ours.blames:
         if blame.weight != 2:
             closers[blame.at].append(blame)
-    # one that says why it ended is no riddle
+    # a process that says why it ended needs no explanation
     spoke = {c.proc for c in faults.cascades(job) if c.fatal}
     out = []
     for at, blames in closers.items():

@@ -1,4 +1,4 @@
-"""Collectives of one communicator: what differs between its members, and who is behind."""
+"""Collectives of one communicator: differences between its members, and members that are behind."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from psmkit.model import Finding, Severity
 
 __all__ = ["differing", "find"]
 
-# What two members of a communicator must agree on. Pointers, streams and the opCount are each one's own.
+# What two members of a communicator must agree on. Pointers, streams and the opCount differ by nature.
 _EQUAL = ("coll", "count", "datatype", "op", "root")
 _TYPES = (
     "int8",
@@ -60,7 +60,7 @@ def find(job: Job) -> list[Finding]:
 
 
 def differing(one: Mapping[str, Value], other: Mapping[str, Value]) -> list[str]:
-    """The fields in which two calls differ, those that ranks must agree on."""
+    """The differing fields of two calls, among those that ranks must agree on."""
     return [name for name in _EQUAL if one.get(name) != other.get(name)]
 
 
@@ -81,7 +81,7 @@ def _mismatch(job: Job, group: SeqGroup, div: SeqDivergence) -> Finding | None:
     if len(div.ranks) < 2 or min(div.ranks) < 0 or any(op.get("coll") not in _NAMES for op in div.ops):
         return None
     if run is None or len({r.rank for r in group.ranks}) < len(group.ranks):
-        return None  # a rank that is in view twice: the log is there twice, or an id names several communicators
+        return None  # a rank is visible twice: its log is in the input twice, or an id names several communicators
     first = div.ops[0]
     other = next((op for op in div.ops if differing(first, op)), None)
     if other is None:
@@ -91,11 +91,11 @@ def _mismatch(job: Job, group: SeqGroup, div: SeqDivergence) -> Finding | None:
     if calls.retyped(div):
         return None if _damaged(job) or _shifted(div) else _retyped(job, run, group, div, first, other)
     if ended and not _intact(job, run, group, div):
-        return None  # a lost line looks the same, and most ranks that call different things do not end
+        return None  # a lost line looks the same, and ranks with different calls rarely end in order
     lost = not ended and (_line_lost(group, div) or _damaged(job)) and not proof.of(job, run).lasting
     parties = _parties(group, div)
     sizes = sorted((len(ranks) for _, ranks in parties), reverse=True)
-    # the smaller party is the odd one; of equal ones neither is
+    # the smaller party deviates; of equal parties neither does
     odd = [r for _, ranks in parties if len(ranks) < sizes[0] for r in ranks] if sizes[0] > sizes[-1] else []
     sides = [f"{_ranks(ranks)} called {_call(op)}" for op, ranks in parties]
     name = comm_name(job, group.group)
@@ -151,7 +151,7 @@ def _retyped(
 
 
 def _parties(group: SeqGroup, div: SeqDivergence) -> list[tuple[Mapping[str, Value], list[int]]]:
-    """What was called at the place of the divergence, and by whom. Members that are not listed there called what the first did."""
+    """The call at the place of the divergence, with its callers. Members that are not listed there called what the first member did."""
     out: dict[tuple[Value | None, ...], tuple[Mapping[str, Value], list[int]]] = {}
     for op, rank in zip(div.ops, div.ranks, strict=True):
         out.setdefault(tuple(op.get(name) for name in _EQUAL), (op, []))[1].append(rank)
@@ -161,14 +161,14 @@ def _parties(group: SeqGroup, div: SeqDivergence) -> list[tuple[Mapping[str, Val
 
 
 def _survived(job: Job, run: int, group: SeqGroup) -> bool:
-    """Whether the job, or a member of this communicator, came to an orderly end."""
+    """Whether the job, or a member of this communicator, ended in order."""
     if proof.done(job, run):
         return True
     return not proof.of(job, run).lasting and any(i.end is not None for i in job.members.get(group.group, []))
 
 
 def _intact(job: Job, run: int, group: SeqGroup, div: SeqDivergence) -> bool:
-    """Whether a communicator that ended shows no sign of a lost line: all members made as many calls, and no exchange is open."""
+    """Whether a communicator that ended lost no line: all members made the same number of calls, and no exchange is open."""
     totals = job.scan.totals
     if totals.torn or totals.glued or _shifted(div) or _damaged(job):
         return False
@@ -184,7 +184,7 @@ def _intact(job: Job, run: int, group: SeqGroup, div: SeqDivergence) -> bool:
 
 
 def _shifted(div: SeqDivergence) -> bool:
-    """Whether the numbers that NCCL gave to the calls differ: they are not the same call of each member."""
+    """Whether NCCL gave the calls different numbers: then they are not each member's same call."""
     counts = [op.get("opcount") for op in div.ops]
     return _numbered(div) and len(set(counts)) > 1
 
@@ -195,7 +195,7 @@ def _numbered(div: SeqDivergence) -> bool:
 
 
 def _line_lost(group: SeqGroup, div: SeqDivergence) -> bool:
-    """Whether the difference is what a log shows that lost a line: one member's calls are shifted against the others'."""
+    """Whether a lost line explains the difference: one member's calls are shifted against the others'."""
     if _numbered(div):
         return _shifted(div)
     ops = [r.ops for r in group.ranks]
@@ -203,7 +203,7 @@ def _line_lost(group: SeqGroup, div: SeqDivergence) -> bool:
 
 
 def _damaged(job: Job) -> bool:
-    """Whether other exchanges show that lines of this log are lost: an answer without its request, a stage without the one before."""
+    """Whether other exchanges show lost lines in this log: a response without its request, a stage without the one before."""
     if any(call.state == "received" for call in job.scan.calls):
         return True
     return any(
@@ -232,22 +232,22 @@ def _lag(job: Job, group: SeqGroup) -> Finding | None:
         return None
     ours = proof.of(job, run)
     if ours.failed:
-        return None  # a rank that failed stops calling, and why is told with the error
+        return None  # a failed rank stops calling, and its error gives the reason
     name = comm_name(job, group.group)
     last = {r.rank: r for r in group.ranks}
     ahead = sorted(r.rank for r in group.ranks if r.ops == most)
     least = max(behind.values())
-    # who is furthest behind holds the others up; those in between may wait for it as well
+    # the rank furthest behind blocks the others; those in between may wait for it too
     rear = sorted(rank for rank, lack in behind.items() if lack == least)
     procs = [p for r in rear if (p := job.proc_in(group.group, r)) is not None]
-    # who is behind here because it waits in another communicator is a victim, too
+    # a rank that is behind here because it waits in another communicator is a victim too
     victims = {r for r in rear if (p := job.proc_in(group.group, r)) is not None and _waits_elsewhere(job, group, p)}
     quiet = max((proof.silence(job, p) for p in procs), default=0.0)
     outside = bool(ours.lasting)
     left = _left(job, group, rear)
     proven = outside or quiet > 0 or left
     if not proven and (len(rear) > 1 or not _at_rest(job, group, rear, most)):
-        return None  # the log is cut while its ranks work, which shows nothing
+        return None  # the log ends while its ranks work, which proves nothing
     waiting = next((r for r in group.ranks if r.rank == ahead[0]), None)
     op = _last(waiting)
     at = f"call {most} ({op})" if op else f"call {most}"
@@ -286,7 +286,7 @@ def _lag(job: Job, group: SeqGroup) -> Finding | None:
 
 
 def _waits_elsewhere(job: Job, group: SeqGroup, proc: int) -> bool:
-    """Whether a process is one of those that are ahead in another communicator in which somebody is behind."""
+    """Whether a process is ahead in another communicator in which another member is behind."""
     for mine in job.instances_of.get(proc, []):
         other = job.groups.get(mine.group)
         if other is None or other.group == group.group or mine.end is not None:
@@ -298,7 +298,7 @@ def _waits_elsewhere(job: Job, group: SeqGroup, proc: int) -> bool:
 
 
 def _left(job: Job, group: SeqGroup, rear: list[int]) -> bool:
-    """Whether all who are behind began their teardown after their last call."""
+    """Whether all members that are behind began their teardown after their last call."""
     stops = blame.leaving(job)
     for rank in rear:
         proc = job.proc_in(group.group, rank)
@@ -313,7 +313,7 @@ def _last(rank: SeqRank | None) -> str:
 
 
 def _at_rest(job: Job, group: SeqGroup, rear: list[int], most: int) -> bool:
-    """Whether all members but the rear stand at the same call and every file ends with a whole line."""
+    """Whether all members except the rear are at the same call and every file ends with a complete line."""
     if len(group.ranks) < group.nranks or any(r.ops != most for r in group.ranks if r.rank not in rear):
         return False
     files = {r.last.file for r in group.ranks if r.last is not None}
@@ -321,7 +321,7 @@ def _at_rest(job: Job, group: SeqGroup, rear: list[int], most: int) -> bool:
 
 
 def _reported(job: Job) -> list[Finding]:
-    """A framework's own comparison of the ranks, which proves the difference or the lag by itself."""
+    """A framework's own comparison of the ranks, which alone proves the difference or the lag."""
     out = []
     for code, title in (
         ("PSM301", "the framework found ranks that called different collectives"),

@@ -1,8 +1,8 @@
-"""Connections that got their Init and not the next message that they owe.
+"""Connections that got their Init but not the next message that they owe.
 
-The Setup of a connection follows its Init at once, from the same thread, so a service whose last act is an Init owes a Setup to
-somebody, if the table of owed messages says so. That is also how a log ends that is cut at this place: it is a finding only
-where somebody is shown to wait for this process.
+The Setup of a connection follows its Init immediately, from the same thread. If the last act of a service is an Init, a Setup is
+still owed, provided that the table of owed messages says so. A log that was cut at this place looks the same, so this is a
+finding only if a process is proven to wait for this one.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def find(job: Job) -> list[Finding]:
 
 
 def _old(job: Job, tally: ServiceTally, run: int, message: str, kind: str, age: int) -> Finding:
-    """The Setup follows the Init at once: one that did not come while so much else was printed does not come any more."""
+    """The Setup follows the Init immediately: after so much other output it will not come any more."""
     rank = job.rank_of(tally.proc)
     who = name_of(job, tally.proc)
     return new_finding(

@@ -1,7 +1,7 @@
-"""Processes that died: by which signal, where, and whether that began the trouble or followed from it.
+"""Processes that died: the signal, the place, and whether the death is an origin or a consequence.
 
-A launcher ends the ranks that are left when one failed, and a watchdog ends its own process after a timeout: such deaths are
-consequences. What is left over is a crash.
+A launcher ends the remaining ranks after one failed, and a watchdog ends its own process after a timeout: such deaths are
+consequences. The others are crashes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from psmkit.model import Finding, Severity
 
 __all__ = ["find"]
 
-# After these a process ends itself with SIGABRT or an exit code, on purpose.
+# After these a process deliberately ends itself with SIGABRT or an exit code.
 _GIVES_UP = (
     "torch.watchdog.timeout",
     "torch.watchdog.terminated",
@@ -38,16 +38,16 @@ _GIVES_UP = (
     "torch.fingerprint.mismatch",
     "nccltests.failure",
 )
-# Xid numbers after which the GPU or its link is not to be trusted, and those that an application's own fault raises.
+# Xid numbers after which the GPU or its link is suspect, and those that an application's own fault raises.
 _HARD_XIDS = frozenset(
     {48, 62, 64, 74, 79, 92, 94, 95, 109, 119, 120, 121, 136, 137, 140, 143, 144, 145, 149, 150, 154}
 )
 _OWN_XIDS = frozenset({13, 31, 32, 43, 68, 69})
-# Functions by which the C library raises and handles a signal.
+# Functions of the C library that raise and handle a signal.
 _C_LIBRARY = ("sigaction", "killpg", "gsignal", "raise", "abort", "funlockfile", "pthread_", "restore_rt")
-# So many lines of a process after an exception show that it went on.
+# This many lines of a process after an exception show that it continued.
 _WENT_ON = 20
-# The exception's text stands so close behind the head of its traceback, other ranks' lines between them.
+# The exception's text is at most this far below the head of its traceback, with lines of other ranks in between.
 _STACK_LINES = 400
 
 
@@ -59,7 +59,7 @@ def find(job: Job) -> list[Finding]:
         deaths = collect(job, run)
         raised = _raised(job, run)
         for death in deaths:
-            # torchrun and srun tell the exit code, the traceback tells why.
+            # torchrun and srun give the exit code; the traceback gives the reason.
             if death.code is not None and death.where is None:
                 event = raised.get(death.rank, raised.get(None) if len(raised) == 1 else None)
                 if event is not None:
@@ -84,7 +84,7 @@ def _runs(job: Job) -> list[int | None]:
 
 
 def _done(job: Job, run: int | None) -> bool:
-    """Whether all processes of the run were torn down in good order."""
+    """Whether all processes of the run had an orderly teardown."""
     procs = job.runs[run].procs if run is not None and run < len(job.runs) else frozenset()
     return bool(procs) and all(torn_down(job, p) for p in procs)
 
@@ -105,7 +105,7 @@ def _deaths(job: Job, run: int | None, deaths: Sequence[Death]) -> list[Finding]
         if death.sent or _follows(death, bool(given_up), quitters) or (origins and _swept_up(death, origins)):
             followers.append(death)
         elif death.code is not None and death.signal is None and (faulty or origins):
-            # A program that exits with a code after another rank failed got an error from its peer, as a rule.
+            # A program that exits with a code after another rank failed usually got an error from its peer.
             same = bool(origins) and origins[0].events[0] is death.events[0]
             (together if same else followers).append(death)
         else:
@@ -116,7 +116,7 @@ def _deaths(job: Job, run: int | None, deaths: Sequence[Death]) -> list[Finding]
     for death in strangers:
         origins.remove(death)
         out.append(_stranger(job, run, death))
-    # Slurm lists many tasks at once when it kills a whole step: that names nobody.
+    # Slurm lists many tasks at once when it kills a whole step, which singles out none.
     broad = len(origins) > 2 and all(d.signal == signals.SIGKILL and not d.oom for d in origins)
     if broad:
         out.append(
@@ -153,7 +153,7 @@ def _follows(death: Death, given_up: bool, quitters: set[int | None]) -> bool:
 
 
 def _swept_up(death: Death, origins: Sequence[Death]) -> bool:
-    """Whether a launcher killed this one because another had failed."""
+    """Whether a launcher killed this process because another had failed."""
     return (
         death.signal == signals.SIGKILL
         and not death.oom
@@ -218,14 +218,14 @@ def _crash(job: Job, run: int | None, death: Death, followers: Sequence[Death], 
         refs=[e.ref for e in death.events[:5]],
         ranks=ranks,
         procs=[d.proc for d in (death, *together) if d.proc is not None],
-        # Ranks that are told of in one breath failed alike: none of them is the one.
+        # Ranks in one message failed in the same way, so none of them is the origin.
         culprits=ranks if not together else [],
         stage="killed",
     )
 
 
 def _frames(job: Job, death: Death) -> str | None:
-    """The first library or function of the printed stack that is not the C library's."""
+    """The first library or function of the printed stack outside the C library."""
     start = min((e.ref.seq for e in death.events if e.name.startswith("sys.")), default=None)
     if start is None:
         return death.where if death.where and death.where.endswith((".so", ".so.2")) else None
@@ -284,7 +284,7 @@ def _consequence(job: Job, run: int | None, followers: Sequence[Death], given_up
 
 
 def _went_on(job: Job, event: Event, proc: int | None, run: int | None) -> bool:
-    """Whether whoever printed this line lived on: then it was caught."""
+    """Whether the process that printed this line lived on, so that the exception was caught."""
     if proc is None:
         return _done(job, run)
     if torn_down(job, proc):
@@ -294,7 +294,7 @@ def _went_on(job: Job, event: Event, proc: int | None, run: int | None) -> bool:
 
 
 def _raised(job: Job, run: int | None) -> dict[int | None, Event]:
-    """The first Python exception with a traceback of each rank (None: nothing tells whose), without those that speak of other ranks."""
+    """The first Python exception with a traceback of each rank (None: unknown rank), without those about other ranks."""
     stacks = [t for t in job.events("sys.python.traceback") if job.run_of_event(t) == run]
     begins: dict[tuple[int, str | None], list[int]] = {}
     for stack in stacks:
@@ -315,7 +315,7 @@ def _raised(job: Job, run: int | None) -> dict[int | None, Event]:
 def _exceptions(
     job: Job, run: int | None, deaths: Sequence[Death], raised: Mapping[int | None, Event]
 ) -> list[Finding]:
-    """Python exceptions that ended a rank, where no launcher tells of its end: torch's hook prints uncaught ones with the rank."""
+    """Python exceptions that ended a rank whose end no launcher reports: torch's hook prints uncaught ones with the rank."""
     known = {d.rank for d in deaths if d.rank is not None and not d.sent}
     by_rank = {
         rank: event
@@ -346,7 +346,7 @@ def _exceptions(
 
 
 def _helpers(job: Job, run: int | None) -> list[Finding]:
-    """Data loader workers that died take their rank along."""
+    """Data loader workers that died; their rank dies too."""
     out: list[Finding] = []
     seen: set[int | None] = set()
     for event in job.events("sys.dataloader.killed"):
@@ -391,7 +391,7 @@ def _cuda(job: Job, run: int | None) -> list[Finding]:
         first = min(by_rank.values(), key=lambda e: (e.stream, e.ref.seq))
         told = str(first.fields.get("error", first.fields.get("size", "")))[:120]
         who = ranks_text(ranks) if ranks else "a rank"
-        # The same asynchronous error is seen by all ranks that share work with the first; only one rank alone is sure.
+        # All ranks that share work with the first see the same asynchronous error; only a single rank is a sure origin.
         culprits = (
             ranks
             if len(ranks) == 1 or code == "PSM509"
@@ -415,7 +415,7 @@ def _cuda(job: Job, run: int | None) -> list[Finding]:
 
 
 def _bus_number(text: str) -> int | None:
-    """A PCI address as NCCL prints it: its hex digits as one number, with a function where it lacks one."""
+    """A PCI address as NCCL prints it: its hex digits as one number, with a function added if it lacks one."""
     digits = text.replace(":", "").replace(".", "")
     try:
         return int(digits if "." in text else digits + "0", 16) if ":" in text else int(digits, 16)
@@ -434,7 +434,7 @@ def _rank_of_bus(job: Job, run: int | None, bus: str, pid: object) -> int | None
         for i in job.scan.instances
         if i.bus is not None and i.proc in job.runs[run].procs and _bus_number(i.bus) == number
     }
-    # On several hosts the same address names several GPUs.
+    # On several hosts the same address denotes several GPUs.
     return job.rank_of(found.pop()) if len(found) == 1 else None
 
 
@@ -490,7 +490,7 @@ def _xids(job: Job, run: int | None) -> list[Finding]:
 
 
 def _torch_errors(job: Job, run: int | None) -> list[Finding]:
-    """NCCL errors that only torch tells of: with NCCL's own warnings in the log, those say more."""
+    """NCCL errors that only torch reports; if the log has NCCL's own warnings, those say more."""
     names = ("torch.nccl_error", "torch.async_error", "torch.watchdog.terminated", "framework.nccl_error")
     events = [e for e in job.events(*names) or job.events("torch.nccl_result") if job.run_of_event(e) == run]
     if not events or any(e.level == "WARN" and e.proc >= 0 and job.run_of(e.proc) == run for e in job.scan.events):
@@ -523,7 +523,7 @@ def _torch_errors(job: Job, run: int | None) -> list[Finding]:
 
 
 def _ended(job: Job, run: int | None) -> list[Finding]:
-    """Who ended the job from outside."""
+    """Signs that the job was ended from outside."""
     out: list[Finding] = []
     done = _done(job, run)
     for names, text, step in (

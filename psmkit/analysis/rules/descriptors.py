@@ -1,4 +1,4 @@
-"""File descriptors of a process: running out of them, and numbers that keep growing."""
+"""File descriptors of a process: exhaustion, and numbers that keep growing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from psmkit.model import Finding, Severity
 
 __all__ = ["find"]
 
-# Descriptors are closed after an import, so their numbers stay where they are. The usual limit of a process is 1024.
+# Descriptors are closed after an import, so their numbers do not grow. The usual limit of a process is 1024.
 _NEAR_LIMIT = 900
 _GROWN = 400
 
@@ -53,7 +53,7 @@ def find(job: Job) -> list[Finding]:
 
 
 def _grown(job: Job, proc: int) -> Finding | None:
-    """Compares the first with the last descriptor of each kind of exchange. The last is read from its line: a scan keeps the fields of the first."""
+    """Compare the first and last descriptor of each kind of exchange. The last is read from its line, as a scan keeps only the fields of the first."""
     events = [e for e in job.events("proxy.fd.returned", "memory.p2p.fd") if e.proc == proc]
     seen = [(fd, e) for e in events if (fd := number(e.fields, "fd")) is not None and fd >= 0]
     if not seen:

@@ -1,7 +1,7 @@
-"""Processes whose record has no clean end: who died, and who was only ended with the rest.
+"""Processes whose record has no clean end: those that died, and those that were ended with the rest.
 
-A record alone shows that its process was killed, crashed, or called ``_exit``. That it died, and stopped the others, is shown where these
-came to an end of their own without it: in the middle of an init, or with words of a peer that is gone.
+A record alone shows that its process was killed, crashed, or called ``_exit``. That the process died and stopped the others is proven
+only if the others ended by themselves because of it: in the middle of an init, or with lines about a lost peer.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def find(job: Job) -> list[Finding]:
 
 
 def _was_needed(job: Job, proc: int, trouble: bool) -> bool:
-    """Whether the others could not go on without it: it was in the middle of an init, or they said so."""
+    """Whether the others could not continue without it: they were in the middle of an init, or said so."""
     ours = job.instances_of.get(proc, [])
     if torn_down(job, proc):
         return False

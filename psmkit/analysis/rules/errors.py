@@ -1,7 +1,7 @@
-"""The first cause of the errors of a run, across all ranks: not the first line printed, and not the loudest one.
+"""The origin of the errors of a run, across all ranks: neither the first printed line nor the most frequent one.
 
-A rank that fails takes its peers with it, and theirs may be the only log with a time stamp or the first in the file. What is
-said of a peer (closed, refused, remote error) is never a cause while some rank reports a failure of its own.
+A failing rank makes its peers fail, and only theirs may have a time stamp or come first in the file. A line about a peer (closed,
+refused, remote error) is never an origin while some rank reports a failure of its own.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ _RESULTS = {
 
 
 def origins(job: Job, run: int) -> tuple[list[Cascade], list[Cascade]]:
-    """The first causes of a run, most probable first, and the fatal trouble that follows from them."""
+    """The origins of the errors of a run, most probable first, and the fatal errors that follow from them."""
     fatal = [c for c in faults.cascades(job) if c.fatal and job.run_of(c.proc) == run and not _foreign(c)]
     given_up = _given_up(fatal)
     own = [c for c in fatal if c.own is True and c.first.ref.seq <= given_up.get(c.proc, c.first.ref.seq)]
     vague = [c for c in fatal if c.own is None and not _follows(job, c)]
     if not own and suspect(job, run) is not None:
-        # somebody is known whom the others lost: what points at a peer follows from that
+        # a lost process is known, so lines about a peer follow from it
         vague = [c for c in vague if not blame.lost(c)]
     chosen = own or vague
-    # of one process only its first trouble can be a cause
+    # only the first error of a process can be an origin
     first: dict[int, Cascade] = {}
     for cascade in chosen:
         first.setdefault(cascade.proc, cascade)
@@ -61,7 +61,7 @@ def origins(job: Job, run: int) -> tuple[list[Cascade], list[Cascade]]:
 
 
 def _given_up(fatal: Iterable[Cascade]) -> dict[int, int]:
-    """Where each process told its application of an error. What fails there later is the way out, of what was made by half."""
+    """Where each process returned an error to its application. Later failures there are cleanup of partial initialisation."""
     told: dict[int, int] = {}
     for cascade in fatal:
         if cascade.reached_api:
@@ -71,12 +71,12 @@ def _given_up(fatal: Iterable[Cascade]) -> dict[int, int]:
 
 
 def _foreign(cascade: Cascade) -> bool:
-    """Whether a client that is not NCCL is at the bottom of it, which has a rule of its own."""
+    """Whether a client other than NCCL is the origin; such clients have a rule of their own."""
     return cascade.first.known is not None and cascade.first.known.finding == "PSM106"
 
 
 def _follows(job: Job, cascade: Cascade) -> bool:
-    """Whether an unknown line says by its words that something else came first."""
+    """Whether the text of an unknown line says that something else came first."""
     return (
         not cascade.first.chain
         and (cascade.first.known is None or faults.unknown(cascade.first.event))
@@ -85,14 +85,14 @@ def _follows(job: Job, cascade: Cascade) -> bool:
 
 
 def _order(job: Job, run: int, cascade: Cascade, among: Sequence[Cascade]) -> tuple[object, ...]:
-    """Blamed by more of its peers, then earlier by the clock where all have one, then less advanced."""
+    """Order: blamed by more peers, then earlier by the clock if all have one, then less advanced."""
     against = blame.graph(job, run).against(blame.Target(cascade.proc, job.rank_of(cascade.proc)))
     blamers = {b.by for b in against}
     # a warning above its chain says more than a bare return code
     bare = cascade.first.chain
     times = [c.first.event.time for c in among]
     stamp = (cascade.first.event.time or "") if all(times) else ""
-    # a rank whose own error is not the last link of somebody else's
+    # a rank whose own error is not the last link of another rank's chain
     return (bare, -len(blamers), stamp, progress_of(job, cascade.proc), job.rank_of(cascade.proc) or 0, cascade.proc)
 
 
@@ -122,8 +122,8 @@ def _cuda_number(cascade: Cascade) -> int | None:
 
 
 def _signature(job: Job, cascade: Cascade) -> tuple[object, ...]:
-    """Equal for ranks that fail alike: the same message, but for numbers and names in it."""
-    # A bus id stands in brackets, without 0x.
+    """A key that is equal for ranks with the same failure: the message without its numbers and names."""
+    # A bus id is printed in brackets, without 0x.
     text = re.sub(r"0x[0-9a-f]+|\[[0-9a-f]+\]|\d+", "#", faults.body(job, cascade.first.event))
     return (cascade.first.event.name, text)
 
@@ -135,7 +135,7 @@ def _evidence(causes: Sequence[Cascade], after: Sequence[Cascade], most: int = 8
     steps = [f.ref for f in lead.chain if f is not lead.first]
     out += steps[:1] + steps[-1:] if len(steps) > 1 else steps
     out += [c.first.ref for c in causes[1:4]]
-    # one line of each rank that was dragged along
+    # one line of each rank that failed as a consequence
     for cascade in after:
         if cascade.proc not in {c.proc for c in causes}:
             out.append(cascade.first.ref)
@@ -143,7 +143,7 @@ def _evidence(causes: Sequence[Cascade], after: Sequence[Cascade], most: int = 8
 
 
 def _route(cascade: Cascade) -> str:
-    """The way of an error through the library, in words."""
+    """The path of an error through the library, as text."""
     steps = [p for f in cascade.chain if (p := faults.place(f.event)) is not None]
     if not steps:
         return ""
@@ -171,14 +171,14 @@ def _finding(
     else:
         what = f"failed at {where}: {said}" if where and where not in said else f"failed: {said}"
     named = [r for p in procs for r in _ranks(job, p)]
-    # messages of the wrong size come from ranks that were set up otherwise than their peers
+    # messages of the wrong size come from ranks with another configuration than their peers
     odd = _set_apart(job, run, cascade, code)
     guilty = odd or _guilty(job, group, named)
     if not guilty and known is not None and known.name == "bootstrap.truncated" and len(set(named)) == 1:
-        # who expects less than its peer sends has fewer connections to make: a send or recv of its own is missing
+        # a rank that expects less than its peer sends makes fewer connections: it lacks a send or recv
         guilty = list(named)
     explanation = f"{names_of(job, procs)} reported this first cause."
-    # what is harmless as a rule was not so here
+    # the line is usually harmless, but not here
     sure = known is not None and known.severity not in ("harmless", "info") and not faults.unknown(event)
     if known is not None and known.meaning and sure:
         explanation += f" {known.meaning}"
@@ -204,7 +204,7 @@ def _finding(
         next_step=step or CODES[code].next_step,
         refs=_evidence(group, after),
         ranks=sorted({*named, *guilty, *(r for p in victims for r in _ranks(job, p))}),
-        # where no rank is known the processes alone say who it was
+        # without ranks, only the processes identify the culprit
         procs=[*procs, *victims] if named else _to_blame(job, group, procs),
         culprits=guilty,
         stage="error",
@@ -213,19 +213,19 @@ def _finding(
 
 
 def _set_apart(job: Job, run: int, cascade: Cascade, code: str) -> list[int]:
-    """Ranks that were set up otherwise than most, where that breaks what this line complains about."""
+    """Ranks with another configuration than the majority, if that breaks what this line complains about."""
     known = cascade.first.known
     if known is not None and known.finding == "PSM105":
         return settings.odd_ranks(job, run)
     where = faults.place(cascade.first.event) or ""
     if code in ("PSM405", "PSM508") and where.startswith(("transport/", "transport.cc")):
-        # the handle of a peer that allocates in another way cannot be opened
+        # a handle cannot be opened if the peer allocates memory in another way
         return settings.odd_ranks(job, run, "NCCL_CUMEM_")
     return []
 
 
 def _guilty(job: Job, group: Sequence[Cascade], named: Sequence[int]) -> list[int]:
-    """The reporting ranks, or the peer that a line of theirs points at; nobody where it points at one who cannot be named."""
+    """The reporting ranks, or the peer that their line names; nobody if that peer is unknown."""
     known = group[0].first.known
     if known is None or faults.unknown(group[0].first.event):
         return sorted(set(named))
@@ -248,7 +248,7 @@ def _noticed(group: Sequence[Cascade]) -> bool:
 
 
 def _to_blame(job: Job, group: Sequence[Cascade], procs: list[int]) -> list[int]:
-    """The processes to look at where no rank is known: those that failed, unless their lines tell of a peer."""
+    """The processes to look at if no rank is known: those that failed, unless their lines are about a peer."""
     known = group[0].first.known
     if _noticed(group):
         return []
@@ -260,12 +260,12 @@ def _to_blame(job: Job, group: Sequence[Cascade], procs: list[int]) -> list[int]
 
 
 def _elsewhere(known: Message) -> bool:
-    """Whether a line tells of a peer, whoever that is, rather than of the rank that prints it."""
+    """Whether a line is about some peer rather than the printing rank."""
     return known.blames == "peer" or (known.finding == "PSM203" and known.blames == "unknown")
 
 
 def _links_down(job: Job, run: int | None) -> list[int]:
-    """Processes whose own network device reported trouble: the errors of their peers come from it."""
+    """Processes whose own network device reported an error: the errors of their peers follow from it."""
     procs = {
         c.proc
         for c in faults.cascades(job)
@@ -293,7 +293,7 @@ def _grouped(job: Job, causes: Iterable[Cascade]) -> list[list[Cascade]]:
 
 @rule(order=10)
 def find(job: Job) -> list[Finding]:
-    """One finding for each first cause of each run, and a word about errors that the job survived."""
+    """One finding for each origin of each run, and a note on errors that the job survived."""
     out: list[Finding] = []
     for info in job.runs:
         causes, after = origins(job, info.index)
@@ -308,7 +308,7 @@ def find(job: Job) -> list[Finding]:
 
 
 def _consequences(job: Job, run: int, after: Sequence[Cascade]) -> Finding:
-    """Only victims speak: the error is real, its cause stands in no log."""
+    """Only victims have logs: the error is real, but no log shows its cause."""
     at = suspect(job, run)
     lead = max(after, key=lambda c: (len(c.faults), -c.proc))
     procs = sorted({c.proc for c in after})
@@ -324,7 +324,7 @@ def _consequences(job: Job, run: int, after: Sequence[Cascade]) -> Finding:
         and CODES[known.finding].loses_peer
     ):
         code = known.finding
-    # nobody to follow the blame to: the reporting rank's own link may be the broken one
+    # the blame leads nowhere, so the reporting rank's own link may be the broken one
     unclear = not named and known is not None and known.blames == "unknown"
     peer = not lead.first.chain and (known is None or faults.unknown(lead.first.event) or _elsewhere(known))
     return new_finding(
@@ -346,7 +346,7 @@ def _consequences(job: Job, run: int, after: Sequence[Cascade]) -> Finding:
         next_step=known.next_step if known is not None and known.next_step else None,
         refs=_evidence([lead], after),
         ranks=sorted({r for p in procs for r in _ranks(job, p)} | set(named)),
-        # where no rank is known the processes alone say who is to blame, and here it is none of them
+        # without ranks, only processes identify the culprit, and here it is none of them
         procs=procs if not peer or unclear or any(_ranks(job, p) for p in procs) else [],
         culprits=named or (_ranks(job, lead.proc) if unclear else []),
         stage="error",
@@ -355,7 +355,7 @@ def _consequences(job: Job, run: int, after: Sequence[Cascade]) -> Finding:
 
 
 def _survived(job: Job, run: int) -> list[Finding]:
-    """Errors over which the job went on: a warning where the catalogue knows the line as bad, else only a remark."""
+    """Errors that the job survived: a warning if the catalogue calls the line bad, else only a note."""
     groups: dict[tuple[object, ...], list[Cascade]] = {}
     for cascade in faults.cascades(job):
         if (

@@ -1,7 +1,7 @@
-"""File descriptors that are handed over a Unix domain socket: asked, received, answered, done.
+"""File descriptors passed over a Unix domain socket: asked, received, answered, done.
 
-The four stages are printed by two processes, and the id is a random 64-bit number, so it identifies the exchange by itself.
-The stage that is missing names the side that lost it.
+Two processes print the four stages. The id is a random 64-bit number, so it alone identifies the exchange.
+The missing stage identifies the side that lost it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ISSUE = "NVIDIA/nccl#2379"
 
 @rule(order=230)
 def find(job: Job) -> list[Finding]:
-    """PSM102 for exchanges that are shown to be lost, PSM701 for those that are open where the log ends."""
+    """PSM102 for exchanges that are proven lost, PSM701 for those that are open at the end of the log."""
     out = []
     lost: dict[tuple[int | None, str, int | None, int | None], list[tuple[FdExchange, Wait]]] = defaultdict(list)
     open_: dict[int | None, list[Wait]] = defaultdict(list)
@@ -67,7 +67,7 @@ def _lost(job: Job, items: list[tuple[FdExchange, Wait]]) -> Finding:
     client = name_of(job, fd.client) if fd.client is not None else _rank(wait.rank)
     server = name_of(job, wait.target) if wait.target is not None else _rank(wait.target_rank)
     more = f", and {len(items) - 1} more like it" if len(items) > 1 else ""
-    # the log of the service must be there to say that it did not read the request
+    # only the log of the service can show that it did not read the request
     blind = wait.target is None
     if wait.stage == "received":
         what = f"the fd service of {server} never read the request"
@@ -121,7 +121,7 @@ def _stopped(job: Job, proc: int | None) -> bool:
 
 
 def _reported(job: Job) -> list[Finding]:
-    """Exchanges that failed with a message; the rule of errors has those that ended the job."""
+    """Exchanges that failed with a message; the rule of errors reports those that ended the job."""
     out = []
     events = [e for e in sightings(job, "PSM102") if e.proc >= 0 and not told_by_errors(job, e)]
     for run, ours in by_run(job, events).items():

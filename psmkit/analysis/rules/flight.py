@@ -1,4 +1,4 @@
-"""Flight recorder dumps of several ranks compared: where their collectives part, and who is behind."""
+"""Flight recorder dumps of several ranks: where their collectives diverge, and which ranks are behind."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from psmkit.model import Evidence, Finding, Severity
 
 __all__ = ["find"]
 
-# Operations that all ranks call with as many elements.
+# Operations that all ranks call with the same number of elements.
 _EVEN = frozenset(
     {
         "all_reduce",
@@ -34,7 +34,7 @@ _SHOWN = 4
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """A dump with the path it was read from."""
+    """A dump and its path."""
 
     path: str
     dump: FlightDump
@@ -42,7 +42,7 @@ class Recorded:
 
 @dataclass(slots=True)
 class _Member:
-    """One rank in one process group. ``enqueued`` is its last collective, -1 for none; ``first`` the oldest one that the ring still holds."""
+    """One rank in one process group. ``enqueued`` is its last collective, -1 for none; ``first`` is the oldest one in the ring."""
 
     rank: int
     path: str
@@ -56,7 +56,7 @@ class _Member:
         return min(self.collectives, default=self.enqueued + 1)
 
     def open(self) -> int | None:
-        """Its oldest collective that is not completed."""
+        """Its oldest collective that is not complete."""
         pending = [seq for seq, entry in self.collectives.items() if entry.state != "completed"]
         return min(pending) if pending else None
 
@@ -77,7 +77,7 @@ class _Group:
 
 @rule(order=320)
 def find(job: Job) -> list[Finding]:
-    """PSM301 to PSM303 and PSM305 for what the dumps show, PSM604 for dumps without a rank."""
+    """PSM301 to PSM303 and PSM305 for evidence in dumps, PSM604 for dumps without a rank."""
     recorded = [Recorded(item.path, dump) for item in foreign.inputs(job) for dump in item.flights]
     run, lasting = foreign.newest_run(job), foreign.lasting(job)
     out: list[Finding] = []
@@ -111,7 +111,7 @@ def _groups(recorded: Sequence[Recorded]) -> list[_Group]:
         names = dict.fromkeys([*dump.groups, *dump.status, *(e.group for e in dump.entries)])
         for name in names:
             known = dump.groups.get(name)
-            # Groups of one name and other members are other groups: names are counted per process in some releases.
+            # Groups with the same name but other members are different groups: some releases count names per process.
             ranks = known.ranks if known is not None else ()
             group = out.setdefault((name, ranks), _Group(name, known.desc if known is not None else "", ranks))
             member = group.members.setdefault(rank, _Member(rank, item.path))
@@ -127,7 +127,7 @@ def _groups(recorded: Sequence[Recorded]) -> list[_Group]:
             if entry.is_p2p:
                 member.p2p.append(entry)
             elif entry.seq >= 0:
-                # Several operations of one coalesced call share a number; the first one stands for it.
+                # The operations of one coalesced call share a number; the first one stands for all of them.
                 member.collectives.setdefault(entry.seq, entry)
                 member.enqueued = max(member.enqueued, entry.seq)
     return list(out.values())
@@ -294,7 +294,7 @@ def _scheduled(
 
 
 def _divergence(job: Job, group: _Group, run: int | None) -> Finding | None:
-    """The first number under which ranks called different collectives, if it is not complete everywhere."""
+    """The first number under which ranks called different collectives, unless it is complete everywhere."""
     members = [m for m in group.members.values() if m.collectives]
     if len(members) < 2:
         return None
@@ -331,7 +331,7 @@ def _divergence(job: Job, group: _Group, run: int | None) -> Finding | None:
 
 
 def _pairs(job: Job, group: _Group, run: int | None) -> list[Finding]:
-    """Sends and recvs that are open on one side and were never called on the other."""
+    """Sends and recvs that are open on one side and that the other side never called."""
     sent: dict[tuple[int, int], list[tuple[_Member, FlightEntry]]] = {}
     received: dict[tuple[int, int], list[tuple[_Member, FlightEntry]]] = {}
     for member in group.members.values():

@@ -1,4 +1,4 @@
-"""Inputs that are not NCCL logs and could not be read."""
+"""Foreign inputs that could not be read."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["find"]
 
 @rule(order=310)
 def find(job: Job) -> list[Finding]:
-    """PSM604 for inputs that could not be read, or not to their end."""
+    """PSM604 for inputs that could not be read, or not completely."""
     out = []
     for item in foreign.inputs(job):
         holds = item.flights or item.ras or item.stacks

@@ -23,7 +23,7 @@ _MASK = (1 << 64) - 1
 
 
 def decode(magic: int) -> tuple[str, str]:
-    """The bytes of a wrong magic as text, and what protocol they begin. NCCL compares little-endian integers."""
+    """The bytes of a wrong magic as text, and the protocol that they start. NCCL compares little-endian integers."""
     raw = (magic & _MASK).to_bytes(8, "little")
     shown = "".join(chr(b) if 32 <= b < 127 else "." for b in raw)
     text = raw.decode("latin-1")
@@ -122,7 +122,7 @@ def _finding(job: Job, proc: int, events: list[Event]) -> Finding:
     first = events[0]
     shown, protocol = decode(int(first.fields["magic"]))
     run = job.run_of(proc)
-    # the thread that accepted it may be lost to the ranks it serves
+    # the thread that accepted it may no longer serve its ranks
     after, silence = _afterwards(job, first)
     survived = torn_down(job, proc) or (run is not None and _went_on(job, proc, events[-1]))
     rank = job.rank_of(proc)
@@ -153,7 +153,7 @@ def _afterwards(job: Job, event: Event) -> tuple[str, Ref | None]:
     if not 0 <= event.thread < len(job.scan.threads):
         return "", None
     thread = job.scan.threads[event.thread]
-    # the return codes below the warning are still its own
+    # the return codes below the warning belong to the same process
     own = [
         f.ref.seq
         for c in faults.cascades(job)
@@ -167,7 +167,7 @@ def _afterwards(job: Job, event: Event) -> tuple[str, Ref | None]:
 
 
 def _went_on(job: Job, proc: int, event: Event) -> bool:
-    """Whether this process finished an init or called something after the client came."""
+    """Whether this process finished an init or called something after the client connected."""
     for instance in job.instances_of.get(proc, ()):
         done = (instance.complete, instance.end)
         if any(ref is not None and ref.seq > event.ref.seq for ref in done):

@@ -1,7 +1,7 @@
-"""Handles of one process in the hands of another.
+"""Handles of one process that another process uses.
 
-An equal number in two processes proves nothing: allocators give the same addresses everywhere. It takes a birth in one process, a use in
-another, and no birth of that number there; or CUDA's own word that the handle is not one of this process.
+An equal number in two processes proves nothing: allocators return the same addresses everywhere. Proof is a creation in one process, a
+use in another, and no creation of that number there; or CUDA's own error that the handle does not belong to this process.
 """
 
 from __future__ import annotations

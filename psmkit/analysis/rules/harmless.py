@@ -1,4 +1,4 @@
-"""Warnings and error codes that look bad and mean nothing: named, so that nobody follows them."""
+"""Alarming but harmless warnings and error codes, named so that nobody investigates them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def find(job: Job) -> list[Finding]:
 
 
 def _remarks(job: Job, run: int | None, kinds: list[list[Event]]) -> Finding:
-    """All that is said at the level INFO about things that are not there and not needed, in one finding."""
+    """All INFO lines about absent and unnecessary features, in one finding."""
     procs = sorted({e.proc for events in kinds for e in events if e.proc >= 0})
     first = kinds[0][0]
     more = f" and {len(kinds) - 1} more kind{'s' if len(kinds) > 2 else ''} of such lines" if len(kinds) > 1 else ""

@@ -1,4 +1,4 @@
-"""What the evidence cannot tell, and what is worth a look: findings that never make a verdict worse."""
+"""Limits of the evidence, and hints: findings that never make a verdict worse."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _missing(job: Job) -> list[Finding]:
 
 
 def _data_plane(job: Job) -> list[Finding]:
-    """A log whose control plane is complete and that ends without a teardown says nothing about what moves the data."""
+    """A log with a complete control plane but no teardown shows nothing about the data plane."""
     out = []
     for run in job.runs:
         ours = proof.of(job, run.index)
@@ -81,7 +81,7 @@ def _counts(job: Job, procs: frozenset[int], *names: str) -> list[MessageCount]:
 
 
 def _response_sizes(job: Job) -> list[Finding]:
-    """Setup answers that differ by role: the larger is what a whole private struct looks like, in healthy builds too."""
+    """Setup responses whose size differs by role. The larger one has the size of a complete private struct, in healthy builds too."""
     out = []
     for run in job.runs:
         sizes: dict[str, set[int]] = {}
@@ -130,7 +130,7 @@ def _torn(job: Job) -> list[Finding]:
 
 
 def _mute_dumps(job: Job) -> list[Finding]:
-    """A proxy dump shows one communicator's progress state and leaves out the others."""
+    """A proxy dump shows one communicator's progress state and omits the others."""
     out = []
     for run, events in by_run(job, sightings(job, "PSM604")).items():
         groups = len(job.runs[run].groups) if run is not None else 0

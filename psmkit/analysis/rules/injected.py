@@ -1,4 +1,4 @@
-"""Faults that PSM_FAULTS put in on purpose: what follows one may be nothing else than its consequence."""
+"""Faults injected through PSM_FAULTS: what follows one may be only its consequence."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _finding(job: Job, proc: int, site: str, action: str, events: list[Event], o
         run=job.run_of(proc),
         title=f"{name_of(job, proc)}: {site} {_DID.get(action, f'met the fault {action}')} by PSM_FAULTS ({when})",
         severity=Severity.INFO if action in _DELAYS else Severity.WARNING,
-        # It is what was done; whether the rest follows from it is for the other findings to say.
+        # The fault is a fact; other findings decide whether the rest follows from it.
         confidence=0.95,
         refs=[events[0].ref, over.ref if over and action == "hang" else None],
         procs=[proc],

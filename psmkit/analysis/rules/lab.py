@@ -37,7 +37,7 @@ _BY_ANOTHER = "lab"  # reported by: the rank itself had nothing to report
 
 @rule(order=50)
 def find(job: Job) -> list[Finding]:
-    """PSM402 for ranks that died, PSM304 for those that stand still, PSM401 for the first that failed, PSM505 for what is left."""
+    """PSM402 for ranks that died, PSM304 for stuck ranks, PSM401 for the first that failed, PSM505 for leaks."""
     out: list[Finding] = []
     for run in sorted({r for e in job.events("lab.") if (r := job.run_of_event(e)) is not None}):
         words: dict[str, list[Event]] = defaultdict(list)
@@ -171,7 +171,7 @@ def _long(expired: Sequence[Event]) -> float:
 def _hung(
     job: Job, run: int, hung: Sequence[Event], waits: Sequence[Event], failed: Sequence[Event], long: float
 ) -> Finding:
-    """Ranks that were at work in a stage when the deadline passed. It is an error where that is shown to be no slow work."""
+    """Ranks that were busy in a stage at the deadline. An error if the stage is proven to be stuck rather than slow."""
     ranks = sorted(map(_rank, hung))
     stage = str(hung[0].fields.get("stage"))
     longest = max(float(str(e.fields.get("since"))) for e in hung)
@@ -179,7 +179,7 @@ def _hung(
     proven = bool(stalls) or (stage != "move" and longest >= long)
     suspects = _held_up(job, run, hung)
     if not suspects and stage == "move":
-        # Data stands still because of one of the two ends, and that need not be the one that shows it.
+        # Either end can stop a transfer, not only the one that reports it.
         suspects = steps.suspects(job, run) or _lacking(job, run, waits)
     culprits = sorted(suspects) if len(suspects) == 1 else ranks if waits and stage != "move" else []
     title = f"{ranks_text(ranks)} {'stand' if len(ranks) > 1 else 'stands'} still in stage {stage}"
@@ -212,7 +212,7 @@ def _hung(
 
 
 def _held_up(job: Job, run: int, hung: Sequence[Event]) -> dict[int, str]:
-    """The rank that a fault on purpose holds for ever, by its words."""
+    """The rank that an injected fault stops for ever, according to the lab's line."""
     over = {(e.proc, e.fields.get("site")) for e in job.events("fault.aborted", run=run)}
     fired = [
         e
@@ -225,7 +225,7 @@ def _held_up(job: Job, run: int, hung: Sequence[Event]) -> dict[int, str]:
 
 
 def _lacking(job: Job, run: int, waits: Sequence[Event]) -> dict[int, str]:
-    """The one rank that has come to the end, and called less on its way there than each of those that have not."""
+    """The only rank that has reached the end, with fewer calls on its way than each rank that has not."""
     if len(waits) != 1:
         return {}
     rank = _rank(waits[0])
@@ -242,7 +242,7 @@ def _lacking(job: Job, run: int, waits: Sequence[Event]) -> dict[int, str]:
 
 
 def _failures(job: Job, run: int, failed: Sequence[Event], consequence: bool) -> list[Finding]:
-    """The first failure that is no consequence of another one; wrong data, whoever says it."""
+    """The first failure that is not a consequence of another; wrong data counts, whoever reports it."""
     out = []
     wrong = [e for e in failed if e.fields.get("by") == "data"]
     left = [e for e in failed if e.fields.get("by") == "left"]
@@ -280,7 +280,7 @@ def _failures(job: Job, run: int, failed: Sequence[Event], consequence: bool) ->
                 run=run,
                 title=f"rank {rank} failed in stage {first.fields.get('stage')}: {_told(first)}",
                 severity=Severity.WARNING if consequence else Severity.ERROR,
-                # What NCCL answered to its caller is the last word of what its log tells.
+                # NCCL's return to its caller is the last part of its log's evidence.
                 confidence=0.6 if consequence or first not in own or first.fields.get("by") == "nccl" else 0.75,
                 explanation="The first failure that a rank of the lab told of"
                 + (": a consequence of what else is found." if consequence else ", which the others follow from.")

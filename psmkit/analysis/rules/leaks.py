@@ -1,7 +1,7 @@
 """Resources that are still open after the teardown.
 
-A build that prints no line when a resource is freed would leave every entry open. So an entry counts only where other entries of
-the same ledger are seen to be closed, and most of them are.
+A build that prints no line when it frees a resource would leave every entry open. So an entry counts only if the log shows that
+most other entries of the same ledger are closed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Memory: shared memory segments, descriptors, buffers and registrations that are missing, too big, mixed up or left over."""
+"""Memory: shared memory segments, descriptors, buffers and registrations that are missing, too large, confused or leaked."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ISSUE = "NVIDIA/nccl#2190"
 
 @rule(order=130)
 def find(job: Job) -> list[Finding]:
-    """PSM501 to PSM503, PSM508, PSM509, and PSM105 for sizes on which two sides disagree."""
+    """PSM501 to PSM503, PSM508, PSM509, and PSM105 for sizes that differ between two sides."""
     return [
         *_attach(job),
         *_split(job),
@@ -43,7 +43,7 @@ def _ranks(job: Job, procs: Iterable[int]) -> list[int]:
 
 
 def _modes(job: Job, run: int, host: str) -> tuple[set[int], set[int]]:
-    """The processes of a host that share host memory by cuMem, and those that do by files."""
+    """The processes of a host that share host memory by cuMem, and those that share it by files."""
     here = {p for p in job.runs[run].procs if job.process(p).host == host}
     cumem = {e.proc for e in job.events(*_CUMEM, run=run)} & here
     files = {e.proc for e in job.events(*_MMAP, *_FALLBACK, run=run)} & here
@@ -51,14 +51,14 @@ def _modes(job: Job, run: int, host: str) -> tuple[set[int], set[int]]:
 
 
 def _broken(event: Event) -> bool:
-    """Whether the name or the size is what a descriptor of another kind looks like when it is read as a name."""
+    """Whether the name or size looks like a descriptor of another kind that was read as a name."""
     name = str(event.fields.get("name", ""))
     garbled = event.name.endswith("open_garbled") or number(event.fields, "size") == 0
     return garbled or not name.isascii() or not name.isprintable()
 
 
 def _attaches(job: Job) -> list[Event]:
-    """Attempts to attach that failed. The catalogue tells those with a garbled name apart: they are a sign of PSM502 as well."""
+    """Attach attempts that failed. The catalogue marks those with a garbled name, which are also evidence for PSM502."""
     return [*sightings(job, "PSM501"), *(e for e in sightings(job, "PSM502") if e.name == "memory.shm.open_garbled")]
 
 
@@ -129,7 +129,7 @@ def _split(job: Job) -> list[Finding]:
                 continue
             only = (cumem - files, files - cumem)
             if not only[0] or not only[1]:
-                continue  # one and the same process uses both, which is its own affair
+                continue  # a single process uses both, which is allowed
             hurt = run.index in failed
             done = proof.done(job, run.index)
             refs = [_first(job, _CUMEM, run.index, only[0]), _first(job, (*_FALLBACK, *_MMAP), run.index, only[1])]
@@ -237,7 +237,7 @@ def _round(value: int) -> str:
 
 
 def _reported(job: Job, code: str, what: str) -> list[Finding]:
-    """What a rank reports and the job survived, as far as the log tells; an error that ended the job is told with its origin."""
+    """Errors that a rank reports and the job seems to survive; a fatal error is reported with its origin."""
     out = []
     for run, events in by_run(job, sightings(job, code)).items():
         ours = [e for e in events if e.proc >= 0 and not told_by_errors(job, e)]

@@ -1,7 +1,7 @@
-"""Sends and receives of the net plugin, matched across ranks by the rows of its recorder: who was not there, and who broke off first.
+"""Sends and receives of the net plugin, matched across ranks by its recorder's rows: the missing party, and the one that aborted first.
 
-A connection has one number on both ends, and each counts its receives alike, so that a send is matched with the buffer it went into. A row
-is what one end knew when it last wrote; times of one host are those of one clock. What is only young is no finding: see ``_PATIENCE_NS``.
+A connection has the same number on both ends, and both count its receives alike, so that a send matches the buffer that it filled. A row
+holds what one end knew when it last wrote it; times of one host share a clock. A merely recent state is not a finding: see ``_PATIENCE_NS``.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _RESULTS = {
 
 
 class _Row:
-    """A row, by the names of its fields."""
+    """A row, accessible by field names."""
 
     def __init__(self, event: Event) -> None:
         self.event = event
@@ -65,7 +65,7 @@ class _Request(_Row):
 
     @property
     def lost(self) -> bool:
-        """A fault kept it from the network."""
+        """Whether a fault kept it from the network."""
         return self["message"] < 0
 
     @property
@@ -85,7 +85,7 @@ class _Request(_Row):
 
 @dataclass
 class _End:
-    """One end of a connection: its row, and those of its requests by number."""
+    """One end of a connection: its row and the rows of its requests, by number."""
 
     row: _Row
     job: Job
@@ -110,7 +110,7 @@ class _End:
 
     @property
     def peer(self) -> str:
-        """What this end calls the other one."""
+        """The name that this end uses for the other one."""
         return f"rank {self.row['peer']}" if self.row["peer"] >= 0 else f"the peer at {self.row.text('address')}"
 
     @property
@@ -124,12 +124,12 @@ class _End:
 
     @cached_property
     def pending(self) -> list[_Request]:
-        """What is under way, in order."""
+        """The requests in progress, in order."""
         return [r for r in self.requests if r.open]
 
     @cached_property
     def beyond(self) -> int:
-        """The number of the first message that this end has not begun, as far as its rows tell."""
+        """The number of the first message that this end has not started, as far as its rows show."""
         return max((r["message"] + 1 for r in self.requests), default=0)
 
     def of(self, message: int) -> _Request | None:
@@ -138,14 +138,14 @@ class _End:
 
     @cached_property
     def newest(self) -> int:
-        """When this end last did anything that a row tells."""
+        """The time of this end's last action in its rows."""
         times = [max(r["posted"], r["completed"]) for r in self.requests]
         return max([*times, *(self.row[name] for name in ("looked", "later", "error_at", "closed"))])
 
 
 @dataclass
 class _Connection:
-    """Both ends, as far as there are rows. ``died``: processes that ended without closing their record; ``clean``: those that closed it."""
+    """Both ends, if they have rows. ``died``: processes that ended without closing their record; ``clean``: those that closed it."""
 
     number: int
     job: Job
@@ -169,16 +169,16 @@ class _Connection:
         return len({self.job.process(end.proc).host for end in self.ends}) == 1
 
     def stuck(self, end: _End, since: int) -> bool:
-        """Whether what stands since then is more than under way: the end gave it up, or time has gone by."""
+        """Whether this state is more than transient: the end gave it up, or time has passed."""
         ends = self.ends if self.one_clock else [end]
         return end.closed or max(self.newest.get(e.proc, 0) for e in ends) - since >= _PATIENCE_NS
 
     def owes(self, end: _End | None) -> bool:
-        """Whether nothing excuses an end that has not come: its process is gone, and waited for nobody."""
+        """Whether nothing excuses a missing end: its process is gone, and waited for nobody."""
         return end is not None and end.proc in self.died and end.proc not in self.waiting
 
     def whose(self, sends: bool) -> str:
-        """Whoever has that end."""
+        """The owner of that end."""
         mine, theirs = (self.send, self.recv) if sends else (self.recv, self.send)
         return mine.who if mine is not None else theirs.peer if theirs is not None else "a rank"
 
@@ -197,7 +197,7 @@ class _Connection:
         confidence: float = 0.9,
         why: str = "",
     ) -> Finding:
-        """``side`` is the end that is to blame, where it is known."""
+        """``side`` is the end to blame, if known."""
         first = self.ends[0]
         refs = [row.event.ref for row in rows if row is not None] + [end.row.event.ref for end in self.ends]
         known = {r for end in self.ends if (r := end.rank) is not None}
@@ -237,11 +237,11 @@ def _seconds(ns: int) -> str:
     return f"{max(ns, 0) / 1e9:.1f} s"
 
 
-# ---- the rules: each says what is wrong with a connection, or nothing ----
+# ---- the rules: each describes the error of a connection, or returns nothing ----
 
 
 def _too_large(c: _Connection) -> Finding | None:
-    """A message that its receive has no room for: both ends refuse it."""
+    """A message too large for its receive: both ends refuse it."""
     for send, recv in _pairs(c):
         if recv["n"] == 1 and send["total"] > recv["room"]:
             text = f"message {send['message']} has {send['total']} bytes, and the receive that is posted for it has room for {recv['room']}"
@@ -261,7 +261,7 @@ def _too_large(c: _Connection) -> Finding | None:
 
 
 def _pairs(c: _Connection) -> Iterator[tuple[_Request, _Request]]:
-    """Sends with the receives that they went into."""
+    """Sends, each with the receive that it filled."""
     if c.send is None or c.recv is None or not _counted(c):
         return
     receives = {r["message"]: r for r in c.recv.requests if not r.lost}
@@ -275,7 +275,7 @@ def _counted(c: _Connection) -> bool:
 
 
 def _failed(c: _Connection) -> Finding | None:
-    """An error of an end's own: that side began."""
+    """An error of an end's own: that side is the origin."""
     own = [end for end in c.ends if end.row["error"] and end.row.text("cause") != "peer"]
     if not own:
         return None
@@ -288,7 +288,7 @@ def _failed(c: _Connection) -> Finding | None:
 
 
 def _left(c: _Connection) -> Finding | None:
-    """A peer that was gone while requests were open: did it die, or close?"""
+    """A peer that disconnected while requests were open, by death or by close."""
     failed = [end for end in c.ends if end.row["error"]]
     if not failed:
         return None
@@ -314,7 +314,7 @@ def _open(end: _End) -> str:
 
 
 def _lost(c: _Connection) -> Finding | None:
-    """What a fault kept from the network, where somebody waits for it."""
+    """Messages that a fault kept from the network while a process waits for them."""
     if c.recv is not None and (lost := [r for r in c.recv.pending if r.lost]):
         text = f"{c.recv.who}'s receive {lost[0]['number']} never came to the network: its plugin lost it"
         return c.finding("PSM952", text, side=c.recv, rows=tuple(lost[:2]), why="No send can fill it")
@@ -328,7 +328,7 @@ def _lost(c: _Connection) -> Finding | None:
 
 
 def _free(c: _Connection) -> tuple[_Request, list[int]] | None:
-    """The first posted receive with buffers that no send has taken, and their tags."""
+    """The first posted receive with buffers that no send has filled, and their tags."""
     assert c.send is not None and c.recv is not None
     for recv in sorted((r for r in c.recv.pending if not r.lost), key=lambda r: r["message"]):
         taken = {r["slot"] for r in c.send.requests if r["message"] == recv["message"]}
@@ -338,7 +338,7 @@ def _free(c: _Connection) -> tuple[_Request, list[int]] | None:
 
 
 def _tags(c: _Connection) -> Finding | None:
-    """A send whose tag no receive has: told "later" again and again, or, without groups, taken for another one."""
+    """A send whose tag no receive has: answered "later" repeatedly or, without groups, matched with another tag."""
     if c.send is None or c.recv is None:
         return None
     if c.send.row["later"]:
@@ -366,7 +366,7 @@ def _tags(c: _Connection) -> Finding | None:
 
 
 def _silent(c: _Connection) -> Finding | None:
-    """A sender that was told to ask again, and has not, though there is a receive now."""
+    """A sender that was asked to retry and has not, although a receive is now posted."""
     if c.send is None or c.recv is None or not c.send.row["later"] or not _counted(c) or not c.one_clock:
         return None
     first = _free(c)
@@ -380,7 +380,7 @@ def _silent(c: _Connection) -> Finding | None:
 
 
 def _unposted(c: _Connection) -> Finding | None:
-    """A send for which there is no receive."""
+    """A send without a receive."""
     send = c.send
     if send is None or not _counted(c):
         return None
@@ -403,7 +403,7 @@ def _unposted(c: _Connection) -> Finding | None:
 
 
 def _unsent(c: _Connection) -> Finding | None:
-    """A receive for which there is no send."""
+    """A receive without a send."""
     recv = c.recv
     if recv is None or not _counted(c) or (c.send is not None and c.send.row["later"]):
         return None
@@ -427,12 +427,12 @@ def _unsent(c: _Connection) -> Finding | None:
 
 
 def _asked(end: _End, request: _Request) -> bool:
-    """Whether the end has tested in vain since then."""
+    """Whether the end has tested without success since then."""
     return end.row["looked"] > request["posted"]
 
 
 def _still(c: _Connection) -> Finding | None:
-    """A side that does not ask for its requests, while the other one has done its part."""
+    """A side that does not test its requests while the other side has done its part."""
     if not _counted(c):
         return None
     if c.recv is not None:
@@ -468,7 +468,7 @@ def _still(c: _Connection) -> Finding | None:
 
 
 def _slow(c: _Connection) -> Finding | None:
-    """A message that both ends have under way, and that does not go on."""
+    """A message that both ends have in progress and that does not advance."""
     for send, recv in _pairs(c):
         assert c.send is not None and c.recv is not None
         since = max(send["posted"], recv["posted"])
@@ -485,7 +485,7 @@ def _slow(c: _Connection) -> Finding | None:
 
 
 def _unclosed(c: _Connection) -> Finding | None:
-    """An end that was open when its process ended in good order."""
+    """An end that was open when its process ended in order."""
     left = [end for end in c.ends if end.proc in c.clean and not end.closed]
     if not left:
         return None
@@ -541,7 +541,7 @@ def _connections(job: Job) -> list[_Connection]:
 
 
 def _fewer(found: list[Finding]) -> list[Finding]:
-    """The worst and surest of each code and run."""
+    """The most severe and certain finding of each code and run."""
     by_code: dict[tuple[str, int | None], list[Finding]] = defaultdict(list)
     for finding in sorted(found, key=lambda f: (-f.severity.weight, -f.confidence)):
         by_code[(finding.code, finding.run)].append(finding)

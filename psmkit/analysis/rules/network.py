@@ -1,6 +1,6 @@
-"""Network trouble that is not an error of its own yet: links that go down, connects that are tried again and again, descriptors that run out.
+"""Network problems that are not yet errors: links that go down, repeated connect attempts, exhausted descriptors.
 
-Network errors that ended the job are found as origins by :mod:`psmkit.analysis.rules.errors`; here are the lines beside them.
+Network errors that ended the job are origins in :mod:`psmkit.analysis.rules.errors`; this rule reads the lines beside them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _ATTEMPTS = 10
 
 @rule(order=70)
 def find(job: Job) -> list[Finding]:
-    """PSM203, PSM406 and PSM504 from lines that no error chain holds."""
+    """PSM203, PSM406 and PSM504 from lines outside any error chain."""
     out: list[Finding] = []
     for info in job.runs:
         out.extend(_retries(job, info.index))
@@ -36,7 +36,7 @@ def find(job: Job) -> list[Finding]:
 
 
 def _retries(job: Job, run: int) -> list[Finding]:
-    """Ranks that try in vain to reach an address at start-up."""
+    """Ranks that repeatedly fail to reach an address at start-up."""
     tries: dict[tuple[int, str], list[Event]] = defaultdict(list)
     for event in job.events("socket.connect.retry", run=run):
         tries[(event.proc, str(event.fields.get("addr", "")))].append(event)
@@ -75,7 +75,7 @@ def _retries(job: Job, run: int) -> list[Finding]:
 
 
 def _tries(events: list[Event]) -> int:
-    """The number of the last attempt: printed by some releases, else counted."""
+    """The number of the last attempt: printed by some releases, counted for others."""
     return max(max(number(e.fields, "retries") or 0, e.count) for e in events)
 
 
@@ -95,7 +95,7 @@ def _moved(job: Job, proc: int, last: Event) -> bool:
 
 
 def _signs(job: Job, run: int) -> list[Finding]:
-    """Lines of the level INFO that the catalogue knows as bad signs."""
+    """INFO lines that the catalogue marks as bad signs."""
     inside = {f.ref for c in faults.cascades(job) for f in c.faults}
     groups: dict[tuple[str, str], list[Event]] = defaultdict(list)
     wanted: dict[str, str | None] = {}

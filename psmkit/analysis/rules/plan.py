@@ -1,7 +1,7 @@
-"""Plans: what each rank put into its kernel plans for its peers, compared pair by pair.
+"""Plans: the work for each peer in the ranks' kernel plans, compared pair by pair.
 
-A fork prints ``addP2pToPlan`` for each round of an exchange: whom the rank sends to and receives from, and how much. Both ends of a
-pair must plan the same, equally often. Bytes below zero say that there is nothing in that direction.
+A fork prints ``addP2pToPlan`` for each round of an exchange: the peers that the rank sends to and receives from, and the sizes.
+Both ends of a pair must plan the same sizes equally often. A negative size means nothing in that direction.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["find"]
 
 @rule(order=270)
 def find(job: Job) -> list[Finding]:
-    """PSM303 for rounds that do not pair, PSM306 for what NCCL itself found wrong with a plan."""
+    """PSM303 for rounds that do not pair, PSM306 for errors that NCCL itself found in a plan."""
     out: list[Finding] = []
     for run in job.runs:
         if not proof.done(job, run.index):
@@ -51,7 +51,7 @@ def _compare(job: Job, run: int, plans: Plans) -> list[Finding]:
     out = []
     for src, dst in sorted(set(plans.sends) | set(plans.recvs)):
         if src not in plans.planned or dst not in plans.planned:
-            continue  # the plans of one end are not in the log
+            continue  # the log lacks the plans of one end
         finding = _pair(job, run, src, dst, plans)
         if finding is not None:
             out.append(finding)
@@ -80,7 +80,7 @@ def _odd(job: Job, run: int, odd: OddHalf) -> Finding:
 
 
 def _pair(job: Job, run: int, src: int, dst: int, plans: Plans) -> Finding | None:
-    """An end that planned a round without its half, or another size. To be some rounds ahead is normal."""
+    """An end that planned a round without one half, or with another size. Being a few rounds ahead is normal."""
     sent, received = plans.sends[(src, dst)], plans.recvs[(src, dst)]
     only_sent = set(sent.sizes) - set(received.sizes)
     only_received = set(received.sizes) - set(sent.sizes)
@@ -89,7 +89,7 @@ def _pair(job: Job, run: int, src: int, dst: int, plans: Plans) -> Finding | Non
     if sizes is not None:
         one, other = sizes
         if str(one).startswith(str(other)) or str(other).startswith(str(one)):
-            return None  # digits are lost: a torn line
+            return None  # a torn line lost digits
         odd = plans.odd_of((src, one), (dst, other))
         return new_finding(
             job,
@@ -115,7 +115,7 @@ def _pair(job: Job, run: int, src: int, dst: int, plans: Plans) -> Finding | Non
 def _sizes(
     plans: Plans, sent: Side, received: Side, only_sent: set[int], only_received: set[int]
 ) -> tuple[int, int] | None:
-    """Two sizes that met: each planned by one end only, or one that the other end has passed in a job that moves one size."""
+    """Two sizes that met: each planned by one end only, or already passed by the other end in a job that moves one size."""
     if only_sent and only_received:
         return min(only_sent), min(only_received)
     usual = plans.usual()
@@ -123,10 +123,10 @@ def _sizes(
         if len(only) != 1 or set(theirs.sizes) != {usual} or usual is None:
             continue
         odd = next(iter(only))
-        # Rounds are in order: the other end planned one more of the usual size than came before the odd one.
+        # Rounds are in order: the other end planned one more of the usual size than precede the unusual one.
         before = ours.sizes.get(usual, 0)
         if before and ours.last[usual] > ours.refs[odd].seq:
-            before -= 1  # at least one of them came after it
+            before -= 1  # at least one of them follows it
         if ours.sizes[odd] == 1 and theirs.total > before:
             return (odd, usual) if ours is sent else (usual, odd)
     return None

@@ -1,4 +1,4 @@
-"""Rules of plans that what libpsm recorded of its plans breaks. The rules and the comparison of ranks are csrc/planrules."""
+"""Rules of plans that libpsm's recorded plans break. The rules and the comparison of ranks are in csrc/planrules."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ CODES_OF_RULES = {
 }
 _KNOWN_ISSUES = {"count.mismatch": "sii-research/VCCL#24"}
 _OTHERS = "PSM306"  # for a rule of a later library
-_FIRST = 4  # breaches that a finding tells
+_FIRST = 4  # how many breaches a finding lists
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +62,12 @@ class _Found:
 
 @rule(order=280)
 def find(job: Job) -> list[Finding]:
-    """PSM306 and PSM308 to PSM312 for rules of plans that are broken: one finding for each rule and run."""
+    """PSM306 and PSM308 to PSM312 for broken rules of plans: one finding for each rule and run."""
     found: dict[tuple[int | None, str], list[_Found]] = defaultdict(list)
     seen: set[tuple[int, str, int]] = set()
     for one in (*_of_traces(job), *_of_lines(job), *_between(job)):
         key = (one.proc, one.breach.rule, one.breach.plan)
-        if key not in seen:  # the process told it in its log, too
+        if key not in seen:  # the process reported it in its log too
             seen.add(key)
             found[(job.run_of(one.proc), one.breach.rule)].append(one)
     return [_finding(job, run, rule, breaches) for (run, rule), breaches in found.items()]
@@ -80,7 +80,7 @@ def _of_traces(job: Job) -> Iterator[_Found]:
 
 
 def _of_lines(job: Job) -> Iterator[_Found]:
-    """What processes told themselves, when it happened."""
+    """Breaches that processes reported themselves when they happened."""
     for event in job.events("libpsm.plan.broken"):
         rank, plan = number(event.fields, "rank"), number(event.fields, "plan")
         if event.proc >= 0 and rank is not None:
@@ -90,14 +90,14 @@ def _of_lines(job: Job) -> Iterator[_Found]:
 
 
 def _between(job: Job) -> Iterator[_Found]:
-    """Ranks whose plans are not cut alike, by their traces, or where there are none by their logs."""
+    """Ranks whose plans differ, by their traces, or by their logs if there are no traces."""
     known = traces(job) or made_by_lines(job)
     by_run: dict[int | None, dict[int, list[Trace]]] = defaultdict(lambda: defaultdict(list))
     for trace in known:
         if trace.whole:
             by_run[trace.run][trace.proc].append(trace)
     for procs in by_run.values():
-        # Processes that made different numbers of communicators cannot be put side by side.
+        # Processes with different numbers of communicators cannot be compared.
         if len(procs) > 1 and len({len(mine) for mine in procs.values()}) == 1:
             for side in zip(*procs.values(), strict=True):
                 yield from _compared(sorted(side, key=lambda t: t.rank))
@@ -106,10 +106,10 @@ def _between(job: Job) -> Iterator[_Found]:
 def _compared(side: Sequence[Trace]) -> Iterator[_Found]:
     by_rank = {trace.rank: trace for trace in side}
     if len(by_rank) < len(side):
-        return  # two processes say that they are the same rank
+        return  # two processes claim the same rank
     plans = {trace.rank: list(trace.plans()) for trace in side}
     if not all(trace.ended for trace in side):
-        # Who is behind has made fewer plans so far.
+        # A rank that is behind has made fewer plans so far.
         common = min(sum(p.colls > 0 for p in mine) for mine in plans.values())
         plans = {rank: _until(mine, common) for rank, mine in plans.items()}
     ranks = list(plans.items())
@@ -120,7 +120,7 @@ def _compared(side: Sequence[Trace]) -> Iterator[_Found]:
 
 
 def _until(plans: Sequence[PlanSummary], colls: int) -> list[PlanSummary]:
-    """The plans up to the one that is the last of so many with collectives."""
+    """The plans up to the last of this many with collectives."""
     out: list[PlanSummary] = []
     for plan in plans:
         if colls == 0:
@@ -131,7 +131,7 @@ def _until(plans: Sequence[PlanSummary], colls: int) -> list[PlanSummary]:
 
 
 def _told(found: Sequence[_Found]) -> list[str]:
-    """What happened, once where it happened to several ranks."""
+    """The breach, named once if several ranks share it."""
     by_text: dict[str, list[int]] = defaultdict(list)
     for one in found:
         by_text[one.breach.text].append(one.breach.rank)

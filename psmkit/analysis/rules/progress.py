@@ -1,4 +1,4 @@
-"""A rank that stops while its peers go on, judged by logical progress: stages, collectives, sends, calls; never by lines or clocks alone."""
+"""A rank that stops while its peers continue, by logical progress: stages, collectives, sends, calls; never by lines or clocks alone."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def find(job: Job) -> list[Finding]:
 
 
 def _stopped(job: Job, run: RunInfo, ours: proof.Proof) -> list[int]:
-    """Those that lines from outside call silent and that call nobody silent themselves: a stopped process complains about nobody."""
+    """Processes that outside lines call silent and that call nobody silent themselves: a stopped process complains about nobody."""
     complaining = {e.proc for e in ours.lasting if e.name.startswith("ras.")}
     suspects = [p for p in ours.suspects if p not in complaining]
     graph = blame.graph(job, run.index)
     ends = {t.proc for t in graph.ends()}
     stopped = sorted(p for p in suspects if p in ends or len(suspects) == 1)
-    # a process that stands still keeps its sockets: one whose connections closed is gone, which is told as such
+    # a stuck process keeps its sockets: one whose connections closed is gone, which another rule reports
     return [p for p in stopped if not blame.died(job, graph, p)]
 
 
@@ -68,7 +68,7 @@ def _finding(job: Job, run: RunInfo, ours: proof.Proof, proc: int) -> Finding:
 
 
 def _silent(job: Job, run: RunInfo) -> list[Finding]:
-    """In a stream that all write to, one falls silent while the others go on with work that needs it."""
+    """In a stream with several writers, one process stops printing while the others continue with work that needs it."""
     found = []
     for proc in sorted(run.procs):
         owed = proof.silence(job, proc)
@@ -79,7 +79,7 @@ def _silent(job: Job, run: RunInfo) -> list[Finding]:
             continue
         found.append((owed, proc, ahead))
     if len(found) != 1:
-        return []  # several fell silent: who was first is not to be told from this
+        return []  # several stopped printing, so this evidence cannot show which was first
     owed, proc, ahead = found[0]
     rank = job.rank_of(proc)
     stage = stage_of(job, proc)
@@ -104,7 +104,7 @@ def _silent(job: Job, run: RunInfo) -> list[Finding]:
 
 
 def _ahead(job: Job, run: RunInfo, proc: int) -> list[int]:
-    """The processes that share a communicator with this one and did more in it."""
+    """The processes that share a communicator with this one and made more progress in it."""
     out = set()
     for mine in job.instances_of.get(proc, []):
         if mine.end is not None:
@@ -118,14 +118,14 @@ def _ahead(job: Job, run: RunInfo, proc: int) -> list[int]:
 
 
 def roots(job: Job, run: int) -> set[int]:
-    """Those that are waited for and wait for nobody, over all kinds of waits of a run."""
+    """Processes that others wait for and that wait for nobody, over all kinds of waits of a run."""
     ours = [w for w in waits(job) if w.run == run]
     waiting = {w.waiter for w in ours if w.waiter is not None and w.waiter != w.target}
     return {w.target for w in ours if w.target is not None and w.target not in waiting}
 
 
 def _host(job: Job) -> list[Finding]:
-    """The kernel's own word that a task hangs."""
+    """The kernel's report of a hung task."""
     out = []
     for run, events in by_run(job, sightings(job, "PSM304")).items():
         ours = [e for e in events if e.name.startswith("sys.")]

@@ -1,4 +1,4 @@
-"""Proxy dumps in the middle of logs: which operations wait, and for whom."""
+"""Proxy dumps inside logs: which operations wait, and for whom."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _number(value: object) -> int:
 
 
 def _dumps(job: Job) -> list[_Dump]:
-    """The dumps in the order of each stream."""
+    """The dumps, in the order of each stream."""
     out: list[_Dump] = []
     current: dict[tuple[int, str | None], _Dump] = {}
     for event in job.events("proxydump."):
@@ -53,9 +53,9 @@ def _dumps(job: Job) -> list[_Dump]:
 
 @rule(order=350)
 def find(job: Job) -> list[Finding]:
-    """PSM304 for operations that wait, PSM604 for dumps without any."""
+    """PSM304 for waiting operations, PSM604 for dumps without any."""
     empty: dict[int | None, list[_Dump]] = {}
-    # The same operations in the same states again replace the earlier dump: then they do not move.
+    # A dump with the same operations in the same states replaces the earlier one: they do not move.
     found: dict[tuple[object, ...], Finding] = {}
     for dump in _dumps(job):
         run = job.run_of_event(dump.begin)

@@ -1,4 +1,4 @@
-"""Ranks that the RAS network misses. Its lines name a socket address, which the RAS peer lines join with a process."""
+"""Ranks that the RAS network misses. Its lines name a socket address, which lines about RAS peers connect to a process."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _CLOSED = ("ras.closed_on_receive", "ras.closed_on_send")
 
 @dataclass(slots=True)
 class _Missed:
-    """What is said about one address."""
+    """The reports about one address."""
 
     addr: str
     proc: int | None
@@ -55,7 +55,7 @@ def _missed(job: Job, run: int) -> list[_Missed]:
     for names, kind in ((_LASTING, "lasting"), (_EARLY, "early"), (_CLOSED, "closed")):
         for event in job.events(*names, run=run):
             addr = str(event.fields.get("addr", ""))
-            # the thread that prints is the RAS thread: its device tells nothing, its process does
+            # the RAS thread prints these lines, so their device means nothing, but their process does
             if not addr or torn_down(job, event.proc):
                 continue
             entry = found.setdefault(addr, _Missed(addr, by_socket(job, addr, run)))
@@ -74,14 +74,14 @@ def _missed(job: Job, run: int) -> list[_Missed]:
 
 @rule(order=90)
 def find(job: Job) -> list[Finding]:
-    """PSM407: a process that its peers on the RAS network miss; an error where the missing lasts, a warning where it only began."""
+    """PSM407: a process that its peers on the RAS network miss; an error if it stays missing, a warning if that only began."""
     out: list[Finding] = []
     for info in job.runs:
         missed = [m for m in _missed(job, info.index) if m.proc is None or not torn_down(job, m.proc)]
         if not missed:
             continue
         broken = any(c.fatal and job.run_of(c.proc) == info.index for c in faults.cascades(job))
-        # one that complains itself lives; the silent one that most miss comes first
+        # a process that complains is alive; the silent process that most miss comes first
         speakers = {p for m in missed for p in m.complainers()}
         missed.sort(key=lambda m: (m.proc in speakers, not _lasts(m), -len(m.complainers()), m.addr))
         for at, entry in enumerate(missed):
@@ -97,7 +97,7 @@ def _finding(job: Job, run: int, entry: _Missed, broken: bool, suspect: bool) ->
     complainers = sorted(entry.complainers())
     lasting = _lasts(entry)
     gone = bool(entry.closed) and not any(e.name == "ras.keepalive.error" for e in entry.lasting)
-    # a peer whose connection closed has ended, and why is another rule's business; after an error silence is no news
+    # a peer whose connection closed has ended, which another rule reports; after an error silence is expected
     error = lasting and suspect and not gone and not broken
     rank = job.rank_of(entry.proc) if entry.proc is not None else missing_at(job, entry.addr, run)
     name = f"the process at {entry.addr}" if rank is None else f"rank {rank} ({entry.addr}, its log was not given)"
@@ -150,7 +150,7 @@ def _finding(job: Job, run: int, entry: _Missed, broken: bool, suspect: bool) ->
 
 
 def _peer_line(job: Job, run: int, entry: _Missed) -> Ref | None:
-    """The line that joins the address with a process."""
+    """The line that connects the address to a process."""
     for event in job.events("ras.peer", "ras.peer.multi", "ras.listen", run=run):
         if event.fields.get("addr") == entry.addr:
             return event.ref

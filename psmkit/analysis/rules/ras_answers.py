@@ -1,4 +1,4 @@
-"""Answers of ncclras: ranks that RAS misses, ranks that are behind, and answers that say less than they seem to."""
+"""Answers of ncclras: missing ranks, ranks that are behind, and answers that prove less than they seem to."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _RESULTS = {
     6: "remote process error",
 }
 _MOST = 8
-# Where a line of an answer begins, behind what a launcher put before it.
+# The start of an answer's line, after a launcher's prefix.
 _BEGIN = re.compile(
     r"Job summary|#\d+-\d+ \(|Rank \d+ |Process \d+ |\d+ ranks |\d+ job process|Communicator ranks|The missing|Missing comm"
 )
@@ -34,7 +34,7 @@ _BEGIN = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One RAS answer with the path it was read from; ``lines`` are those of an answer in the middle of a log."""
+    """One RAS answer and its path; ``lines`` are those of an answer inside a log."""
 
     path: str
     report: RasReport
@@ -52,15 +52,15 @@ class _Lag:
 
     operation: str
     ranks: tuple[int, ...]
-    counts: tuple[tuple[int, int], ...]  # (rank, operations) of those that lag
+    counts: tuple[tuple[int, int], ...]  # (rank, operations) of those that are behind
     most: int
     evidence: Evidence
-    behind: int = 0  # how many lag, listed or not
+    behind: int = 0  # how many are behind, listed or not
 
 
 @rule(order=330)
 def find(job: Job) -> list[Finding]:
-    """What the answers show: files of them, and those that stand in the middle of logs."""
+    """The evidence of the answers: files of them, and answers inside logs."""
     answers = _in_logs(job) + [Answer(item.path, report) for item in foreign.inputs(job) for report in item.ras]
     if not answers:
         return []
@@ -76,7 +76,7 @@ def find(job: Job) -> list[Finding]:
 
 
 def _in_logs(job: Job) -> list[Answer]:
-    """The answers that stand in the middle of logs, read by the parser of whole answers."""
+    """The answers inside logs, parsed as whole answers are."""
     out: list[Answer] = []
     streams: dict[int, list[Evidence]] = {}
     for event in job.events("rastext."):
@@ -87,7 +87,7 @@ def _in_logs(job: Job) -> list[Answer]:
             continue
         heading = {"rastext.dead": "DEAD", "rastext.missing": "INCOMPLETE"}.get(event.name)
         if heading is not None and "rank" not in found.text[begin.start() :]:
-            # The heading itself is too plain a word to be looked for in a log.
+            # The heading itself is too common a word to search for in a log.
             lines.append(Evidence(found.file, found.line, heading))
         lines.append(Evidence(found.file, found.line, found.text[begin.start() :]))
     for lines in streams.values():
@@ -104,7 +104,7 @@ def _comm(hash_: int | None) -> str | None:
 
 
 def _proc(job: Job, run: int | None, host: str | None, pid: int | None) -> int | None:
-    """RAS names hosts by address, so the process id has to be enough where it is unique."""
+    """RAS names hosts by address, so a process id identifies a process if it is unique."""
     if run is None or pid is None:
         return None
     found = outside.proc_of_pid(job, run, pid, host)
@@ -112,7 +112,7 @@ def _proc(job: Job, run: int | None, host: str | None, pid: int | None) -> int |
 
 
 def _lost(job: Job, answers: Sequence[Answer], run: int | None) -> list[Finding]:
-    """Processes that RAS cannot reach or has given up; the newest answer counts."""
+    """Processes that RAS cannot reach or has given up on; the newest answer counts."""
     found: dict[tuple[str, int], tuple[Answer, RasProcess, bool]] = {}
     ranks: dict[tuple[str | None, int], tuple[Answer, RasRank, bool]] = {}
     for answer in answers:
@@ -138,7 +138,7 @@ def _lost(job: Job, answers: Sequence[Answer], run: int | None) -> list[Finding]
     by_rank: dict[tuple[str | None, int], list[tuple[str | None, int]]] = {}
     for comm_name, number in ranks:
         rank = ranks[(comm_name, number)][1]
-        # One process is missing from each of its communicators: one finding, on the first of them.
+        # A process missing from several communicators is one finding, on the first of them.
         key = (rank.host, rank.pid) if rank.pid is not None else (comm_name, number)
         by_rank.setdefault(key, []).append((comm_name, number))
     named: set[int] = set()
@@ -215,7 +215,7 @@ def _gone_process(
 
 
 def _errors(job: Job, answers: Sequence[Answer], run: int | None) -> list[Finding]:
-    """Errors that ranks report through RAS. Who reports a remote error points at another."""
+    """Errors that ranks report through RAS. A remote error points at another rank."""
     out: list[Finding] = []
     for answer in answers[-1:]:
         for comm in answer.report.comms:
@@ -290,7 +290,7 @@ def _lag_of_issue(answer: Answer, issue: RasIssue) -> _Lag | None:
 
 
 def _lags(job: Job, answers: Sequence[Answer], run: int | None, lasting: bool) -> list[Finding]:
-    """Ranks with fewer operations. In one answer that is what work looks like; the same figures twice are not."""
+    """Ranks with fewer operations. In one answer that is normal work; the same figures twice are not."""
     history: dict[tuple[str | None, str], list[_Lag]] = {}
     for answer in answers:
         for comm in answer.report.comms:
@@ -305,7 +305,7 @@ def _lags(job: Job, answers: Sequence[Answer], run: int | None, lasting: bool) -
         last = lags[-1]
         same = len(lags) > 1 and lags[-2].counts == last.counts and lags[-2].most == last.most
         if not same and len(lags) > 1:
-            continue  # the figures move: it works
+            continue  # the figures change: it works
         proven = same or lasting
         who = ranks_text(last.ranks) if len(last.ranks) == last.behind else f"{last.behind} ranks"
         out.append(
@@ -335,7 +335,7 @@ def _lags(job: Job, answers: Sequence[Answer], run: int | None, lasting: bool) -
 
 
 def _healthy(job: Job, answers: Sequence[Answer], run: int | None) -> list[Finding]:
-    """An answer without a complaint does not see an operation that all ranks launched and none completes."""
+    """An answer without a complaint overlooks an operation that all ranks launched and none completes."""
     last = answers[-1]
     if not last.report.comms or not last.report.complete:
         return []

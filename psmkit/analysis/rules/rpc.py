@@ -1,4 +1,4 @@
-"""Proxy calls: those that are never answered, answers nobody waits for, handlers that fail."""
+"""Proxy calls: unanswered calls, unread responses, failing handlers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["find"]
 
 @rule(order=220)
 def find(job: Job) -> list[Finding]:
-    """PSM101, PSM104 and PSM107; PSM701 for calls that are open where the log ends."""
+    """PSM101, PSM104 and PSM107; PSM701 for calls that are open at the end of the log."""
     return [*_pending(job), *_orphans(job), *_failed(job)]
 
 
@@ -91,7 +91,7 @@ def _unanswered(job: Job, run: int | None, items: list[tuple[Call, Wait]]) -> Fi
 
 
 def _unread(job: Job, run: int | None, items: list[tuple[Call, Wait]]) -> Finding:
-    """The service answered and the caller never read the answer: the caller is the one that stands still."""
+    """The service responded and the caller never read the response: the caller is stuck."""
     call, wait = items[0]
     asking = caller_of(job, call)
     caller = name_of(job, asking) if asking is not None else "the caller"
@@ -132,7 +132,7 @@ def _confidence(job: Job, wait: Wait) -> float:
 
 
 def _orphans(job: Job) -> list[Finding]:
-    """Only NCCL's own complaint proves it: where the line of a served call is lost, its answer looks unasked for as well."""
+    """Only NCCL's own complaint is proof: if the line of a served call is lost, its response looks unsolicited too."""
     out = []
     for run, events in by_run(job, sightings(job, "PSM104")).items():
         procs = sorted({e.proc for e in events if e.proc >= 0})
@@ -158,7 +158,7 @@ def _orphans(job: Job) -> list[Finding]:
 
 
 def _failed(job: Job) -> list[Finding]:
-    """Handlers that returned an error; where that ended the job, the rule of errors tells it."""
+    """Handlers that returned an error; the rule of errors reports those that ended the job."""
     out = []
     events = [e for e in sightings(job, "PSM107") if not told_by_errors(job, e)]
     failed = [t for t in job.scan.services if t.begun_res not in (None, 0, 7)]

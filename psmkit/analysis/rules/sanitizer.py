@@ -1,7 +1,7 @@
-"""What psmkit's handle sanitizer reported: in the log, in a record file, or in both.
+"""Reports of psmkit's handle sanitizer, from the log, a record file, or both.
 
-It names the call, the object, its owner and the stacks, so these findings rest on observation, not on inference. The culprit is who used
-the object: the owner did nothing but make it.
+A report names the call, the object, its owner and the stacks, so these findings rest on observation, not on inference. The culprit is the
+user of the object: its owner only created it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class _Report:
 
 @rule(order=170)
 def find(job: Job) -> list[Finding]:
-    """PSM507 and PSM510 to PSM514 for reports, PSM505 for what was left at the end."""
+    """PSM507 and PSM510 to PSM514 for reports, PSM505 for leaks."""
     out: list[Finding] = []
     many: dict[tuple[int, str, bool], int] = {}
     for report in _reports(job):
@@ -62,7 +62,7 @@ def find(job: Job) -> list[Finding]:
 
 
 def _reports(job: Job) -> Iterator[_Report]:
-    """The reports with their stacks. A record file repeats what the log of its process says: the first one counts."""
+    """The reports with their stacks. A record file repeats the log of its process: the first report counts."""
     found: dict[tuple[str, int, int], _Report] = {}
     stacks: dict[tuple[str, int, int], list[tuple[str, str, Ref]]] = {}
     for event in job.events("sanitizer."):
@@ -105,13 +105,13 @@ def _finding(job: Job, code: str, report: _Report) -> Finding:
 
 
 def _harmless(report: _Report) -> bool:
-    """To wait for an event that was never recorded is defined, and NCCL does so whenever it synchronises a stream of its own. To ask whether
-    one is complete is a mistake: the answer is yes."""
+    """Waiting for an event that was never recorded is defined, and NCCL does so whenever it synchronises a stream of its own. Querying
+    such an event is an error: it always reports completion."""
     return report.event.name == "sanitizer.not_recorded" and "StreamWaitEvent" in str(report.event.fields.get("call"))
 
 
 def _owner(job: Job, event: Event) -> int | None:
-    """The process that the object belongs to, where the input has it."""
+    """The process that owns the object, if the input has it."""
     pid = number(event.fields, "owner_pid")
     host = job.process(event.proc).host
     return next((i for i, p in enumerate(job.scan.processes) if p.pid == pid and p.host == host), None)
@@ -132,7 +132,7 @@ def _explanation(job: Job, report: _Report, owner: int | None) -> str:
 
 
 def _leaks(job: Job) -> list[Finding]:
-    """One finding for each process that the user had watched for leaks."""
+    """One finding for each process that the user checks for leaks."""
     by_process: dict[int, list[Event]] = {}
     seen: set[tuple[str, int, str]] = set()
     for event in job.events("sanitizer.leak"):

@@ -1,4 +1,4 @@
-"""Sends and recvs of each ordered pair of ranks: which do not pair, and whose byte counts differ."""
+"""Sends and recvs of each ordered pair of ranks: unpaired calls, and different byte counts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MOST = 20
 
 @dataclass(slots=True)
 class _Queues:
-    """The pairs of each rank of a communicator, by (communicator, rank); all-to-all exchanges have very many."""
+    """The pairs of each rank of a communicator, by (communicator, rank); all-to-all exchanges have very many pairs."""
 
     sent: dict[tuple[int, int], list[PairQueue]] = field(default_factory=lambda: defaultdict(list))
     received: dict[tuple[int, int], list[PairQueue]] = field(default_factory=lambda: defaultdict(list))
@@ -34,10 +34,10 @@ class _Queues:
 
 @rule(order=260)
 def find(job: Job) -> list[Finding]:
-    """PSM303 for what does not pair, PSM302 for a rank that left or is behind.
+    """PSM303 for unpaired calls, PSM302 for a rank that left or is behind.
 
-    What a teardown follows was complete: an end that is missing there is a lost line of the log. Byte counts that differ before an abort are
-    the reason for it, or what it hides.
+    Work before a teardown was complete, so a missing end there is a lost line. Byte counts that differ before an abort caused it, or are
+    hidden by it.
     """
     out: list[Finding] = []
     queues = _Queues()
@@ -79,7 +79,7 @@ def _owing(pair: PairQueue) -> int:
 def _leavers(job: Job, ended: set[int]) -> dict[tuple[int, int], tuple[CommInstance, list[PairQueue]]]:
     """Ranks that began their teardown while a call of theirs is missing, by communicator and rank: they will never make it.
 
-    The lines of a teardown do not tell the communicator, so this holds for a process that has one only.
+    Teardown lines do not name the communicator, so this holds only for a process with one communicator.
     """
     stops = blame.leaving(job)
     found: dict[tuple[int, int], tuple[CommInstance, list[PairQueue]]] = {}
@@ -97,7 +97,7 @@ def _leavers(job: Job, ended: set[int]) -> dict[tuple[int, int], tuple[CommInsta
         if len(ours) != 1 or ours[0].last_op is None or ours[0].last_op.seq > stops[proc]:
             continue
         found.setdefault((pair.group, owing), (ours[0], []))[1].append(pair)
-    # one that left last is not the one that is missed
+    # the missing rank is not the one that left last
     return {
         key: item for key, item in found.items() if key[1] not in {_waiting(p) for _, ps in found.values() for p in ps}
     }
@@ -108,7 +108,7 @@ def _waiting(pair: PairQueue) -> int:
 
 
 def _damaged(job: Job) -> bool:
-    """Whether stages without the one before show that lines of this log are lost. What another file holds may be cut sooner."""
+    """Whether stages without the preceding one show lost lines in this log. The other half may lie in a file that was cut earlier."""
     if any(fd.received is None and fd.answered is not None for fd in job.scan.fds):
         return True
     streams = {process.stream for process in job.scan.processes}
@@ -148,7 +148,7 @@ def _ranks(ranks: list[int]) -> str:
 
 
 def _behind_all(job: Job, told: set[int | None]) -> list[Finding]:
-    """The one rank that is behind while all others made the same number of calls. A cut log can look alike: a hint, no proof."""
+    """The only rank that is behind while all others made the same number of calls. A truncated log looks alike, so this is a hint."""
     out = []
     members: dict[int, list[CommInstance]] = defaultdict(list)
     for instance in job.scan.instances:
@@ -193,7 +193,7 @@ def _behind_all(job: Job, told: set[int | None]) -> list[Finding]:
 
 
 def _standing_still(job: Job) -> dict[int, Ref]:
-    """Processes with a stream that was told to stand still, and not to move again, with the line."""
+    """Processes with a stream that was reported as stalled and never as moving again, with the line."""
     found = {
         e.proc: e.ref for e in job.events("hostcuda.stall", "hostcuda.stall_host_function", "hostcuda.stall_thread")
     }
@@ -213,7 +213,7 @@ def _procs(job: Job, pair: PairQueue, *ranks: int) -> list[int]:
 
 
 def _common(pairs: list[PairQueue]) -> int | None:
-    """The rank that has a part in all pairs whose sizes differ, where there are several: its sizes are the wrong ones."""
+    """The rank that is part of all pairs whose sizes differ, if there are several: its sizes are wrong."""
     shared = set.intersection(*({p.src, p.dst} for p in pairs)) if len(pairs) > 1 else set()
     return next(iter(shared)) if len(shared) == 1 else None
 
@@ -221,7 +221,7 @@ def _common(pairs: list[PairQueue]) -> int | None:
 def _sizes(job: Job, run: int, pair: PairQueue, common: int | None) -> Finding:
     assert pair.mismatch is not None
     send, recv, sent, received = pair.mismatch
-    # a lost line shifts the two queues against each other, and then one of them has a rest
+    # a lost line shifts the two queues against each other, and then one of them has a remainder
     odd, sure = _planned(job, run, pair)
     shifted = pair.pending_sends != pair.pending_recvs and not sure
     name = comm_name(job, pair.group)
@@ -254,7 +254,7 @@ def _planned(job: Job, run: int, pair: PairQueue) -> tuple[list[int], bool]:
     if ours is None or theirs is None:
         return [], False
     sure = sent in ours.sizes and received in theirs.sizes and (sent not in theirs.sizes or received not in ours.sizes)
-    # a Send or Recv whose line is lost is in the plan all the same
+    # a Send or Recv whose line is lost is still in the plan
     sure = (
         sure and theirs.total == pair.matched + pair.pending_recvs and ours.total == pair.matched + pair.pending_sends
     )
@@ -266,7 +266,7 @@ def _unpaired(job: Job, run: int, pair: PairQueue, queues: _Queues) -> Finding |
     lack = pair.pending_sends if sending else pair.pending_recvs
     waiter, owing = (pair.src, pair.dst) if sending else (pair.dst, pair.src)
     if job.proc_in(pair.group, owing) is None:
-        return None  # its log is missing: what it called is not known
+        return None  # its log is missing, so its calls are unknown
     ours = proof.of(job, run)
     if ours.failed:
         return None
@@ -275,7 +275,7 @@ def _unpaired(job: Job, run: int, pair: PairQueue, queues: _Queues) -> Finding |
     if not hole and not outside:
         return None  # one rank is ahead of the other, as at the end of any log
     if not hole and _behind(queues, pair, owing):
-        return None  # it stopped before it came here, which is told as such
+        return None  # it stopped before this point, which another rule reports
     proven = outside or lack > 1 or (hole and (_closed(job, run, pair, owing) or _whole_round(job, run, pair, owing)))
     what, counter = ("sends", "recv") if sending else ("recvs", "send")
     name = comm_name(job, pair.group)
@@ -310,7 +310,7 @@ def _behind(queues: _Queues, pair: PairQueue, owing: int) -> bool:
 
 
 def _closed(job: Job, run: int, pair: PairQueue, owing: int) -> bool:
-    """Whether the group in which a call is missing was closed: connections are made for it, and no plan says otherwise."""
+    """Whether the group with the missing call was closed: connections are made for it, and no plan contradicts."""
     proc = job.proc_in(pair.group, owing)
     if proc is None or plans.of(job, run).planned.get(owing) or _damaged(job):
         return False
@@ -321,9 +321,9 @@ def _closed(job: Job, run: int, pair: PairQueue, owing: int) -> bool:
 
 
 def _whole_round(job: Job, run: int, pair: PairQueue, owing: int) -> bool:
-    """Whether the rank printed its round to the end: its last call is the one that is the last of all its peers.
+    """Whether the rank printed its complete round: its last call is the last one of all its peers too.
 
-    A log that was cut lacks the end of a round and nothing from the middle of it.
+    A truncated log lacks the end of a round and nothing from the middle of it.
     """
     if plans.of(job, run).planned.get(owing) or _damaged(job):
         return False
@@ -345,16 +345,16 @@ def _whole_round(job: Job, run: int, pair: PairQueue, owing: int) -> bool:
         or (ends[owing][0] == ("Recv" if pair.pending_sends else "Send") and ends[owing][1] == _waiting(pair))
     ):
         return False
-    # peers are called in the order of their ranks, or beginning with the next one
+    # peers are called in the order of their ranks, possibly starting with the next one
     return (
         len(set(ends.values())) == 1 or len({(what, (peer - rank) % size) for rank, (what, peer) in ends.items()}) == 1
     )
 
 
 def _hole(queues: _Queues, pair: PairQueue, sending: bool) -> bool:
-    """Whether the rank has called its counterparts for all other peers, as often as this one needs them.
+    """Whether the rank has called its counterparts for all other peers, as often as this peer needs them.
 
-    Only an exchange in which all peers do the same shows it: in a pipeline one neighbour is ahead of the other by nature.
+    Only an exchange in which all peers do the same shows it: in a pipeline one neighbour is always ahead of the other.
     """
     need = pair.matched + (pair.pending_sends if sending else pair.pending_recvs)
     ours = queues.received[(pair.group, pair.dst)] if sending else queues.sent[(pair.group, pair.src)]

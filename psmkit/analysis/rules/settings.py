@@ -1,7 +1,7 @@
-"""Settings, versions and networks that must be equal on all ranks and are not.
+"""Settings, versions and networks that must be equal on all ranks but differ.
 
-NCCL prints a setting when it first reads it, so a missing line proves little: it counts only where the rank is seen to have
-passed the place at which the others printed it.
+NCCL prints a setting when it first reads it, so a missing line proves little. It counts only if the rank provably passed
+the place at which the others printed the line.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def find(job: Job) -> list[Finding]:
 
 
 def _trouble(job: Job, run: int) -> bool:
-    """Whether this run is shown to fail or to wait."""
+    """Whether this run is proven to fail or to wait."""
     if any(c.fatal and job.run_of(c.proc) == run for c in faults.cascades(job)):
         return True
     if any(w.proven and w.run == run for w in waits(job)):
@@ -46,7 +46,7 @@ def _trouble(job: Job, run: int) -> bool:
 
 
 def _sizes_clash(job: Job, run: int) -> bool:
-    """Whether a rank of the run got a message of another size than it expected."""
+    """Whether a rank of the run got a message of an unexpected size."""
     return any(
         f.known is not None and f.known.finding == "PSM105"
         for c in faults.cascades(job)
@@ -56,7 +56,7 @@ def _sizes_clash(job: Job, run: int) -> bool:
 
 
 def _ended(job: Job, run: int, least: int) -> bool:
-    """Whether at least so many processes were torn down in order: the run worked with its settings as they are."""
+    """Whether at least this many processes had an orderly teardown: the run worked with its settings."""
     return sum(torn_down(job, p) for p in job.runs[run].procs) >= max(least, 1)
 
 
@@ -69,7 +69,7 @@ def _setting(job: Job, run: int, difference: Difference, trouble: bool) -> Findi
     odd = difference.odd
     inferred = UNSET in difference.values
     wire = difference.name.startswith(WIRE)
-    # a line that is not there may be lost: it takes trouble of the kind that the setting makes
+    # a missing line may be lost: it takes an error of the kind that the setting causes
     error = trouble and wire and (not inferred or _sizes_clash(job, run))
     ended = _ended(job, run, 1 if inferred else len(job.runs[run].procs))
     severity = Severity.ERROR if error else Severity.INFO if ended or (inferred and not wire) else Severity.WARNING
@@ -141,7 +141,7 @@ def _networks(job: Job, run: int, trouble: bool) -> list[Finding]:
     for name in [n for n in chosen if any(other != n and other.startswith(n) for other in chosen)]:
         del chosen[name]
     values = {name: sorted(events) for name, events in chosen.items()}
-    # a process that lists two networks has two communicators, each with its own
+    # a process that lists two networks has two communicators with a network each
     common = Counter(p for procs in values.values() for p in procs)
     if len(values) > 1 and any(count == 1 for count in common.values()) and not _subsets(values):
         odd = Difference("", values).odd

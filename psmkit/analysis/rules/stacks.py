@@ -1,4 +1,4 @@
-"""Stacks of gdb and py-spy: which thread of which rank waits in what."""
+"""Stacks from gdb and py-spy: where each thread of each rank waits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from psmkit.model import Evidence, Finding, Severity
 
 __all__ = ["find"]
 
-# Roles by the functions that a thread runs under, the most telling first; names of threads where symbols lack.
+# Roles by the functions that a thread runs, the most specific first; by names of threads if symbols are missing.
 _ROLES: tuple[tuple[str, str], ...] = (
     (r"ncclProxyProgress|NCCL Progress", "proxy progress thread"),
     (r"ncclProxyServiceUDS|NCCL UDS", "proxy UDS service thread"),
@@ -30,7 +30,7 @@ _ROLES: tuple[tuple[str, str], ...] = (
     (r"heartbeatMonitor|pt_nccl_heartbt", "torch's heartbeat monitor"),
     (r"Engine::thread_main|pt_autograd", "autograd thread"),
 )
-# What a stack waits in: a pattern over its frames and the words for it. The innermost frame that fits decides.
+# Places to wait in: a pattern over the frames and its description. The innermost matching frame decides.
 _WAITS: tuple[tuple[str, str, str], ...] = (
     (
         r"^ncclProxyCallBlocking|^ncclPollProxyResponse|^ncclProxyCallAsync|^ncclProxyClientGetFd|^ncclProxyClientQueryFd|^ncclProxyConnect$",
@@ -73,7 +73,7 @@ _WAITS: tuple[tuple[str, str, str], ...] = (
 )
 _ROLES_RE = tuple((re.compile(pattern), role) for pattern, role in _ROLES)
 _WAITS_RE = tuple((re.compile(pattern), kind, what) for pattern, kind, what in _WAITS)
-# Frames that say nothing by themselves: system calls, locks, the interpreter.
+# Frames without meaning of their own: system calls, locks, the interpreter.
 _PLAIN = re.compile(
     r"^(?:\?\?|__?.*|poll|ppoll|epoll_wait|select|read|recv|recvmsg|recvfrom|accept4?|futex\w*|pthread_\w+|sched_yield|nanosleep|clock_nanosleep|usleep|"
     r"syscall|ioctl|clone3?|start_thread|std::.*|_Py\w+|Py\w+|PyObject\w+|pybind11::.*|method_\w+|cfunction_\w+|wait|wait_for|run|<module>)$"
@@ -84,7 +84,7 @@ _SHOWN = 6
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a thread stands. ``kind`` is proxy, init, teardown, device, collective, store, idle or elsewhere."""
+    """The place of a thread. ``kind`` is proxy, init, teardown, device, collective, store, idle or elsewhere."""
 
     role: str
     kind: str
@@ -105,7 +105,7 @@ class _Main:
 
 
 def role_of(thread: StackThread) -> str | None:
-    """What a thread is for, None for one that nothing tells of."""
+    """The role of a thread, None if unknown."""
     names = [thread.name or "", *(f.function for f in thread.frames)]
     for pattern, role in _ROLES_RE:
         if any(pattern.search(name) for name in names):
@@ -114,7 +114,7 @@ def role_of(thread: StackThread) -> str | None:
 
 
 def place_of(thread: StackThread) -> Place:
-    """Where a thread stands, by the innermost frame that means something."""
+    """The place of a thread, by its innermost meaningful frame."""
     role = role_of(thread) or ("main thread" if thread.name in ("MainThread", "current thread") else "thread")
     for frame in thread.frames:
         for pattern, kind, what in _WAITS_RE:
@@ -127,7 +127,7 @@ def place_of(thread: StackThread) -> Place:
 
 
 def _main(dump: StackDump) -> StackThread | None:
-    """The thread that runs the program: py-spy names it, in gdb it is the one whose id is the process's."""
+    """The thread that runs the program: py-spy names it; in gdb it is the thread whose id is the process's."""
     for thread in dump.threads:
         if thread.name == "MainThread" or (thread.tid is not None and thread.tid == dump.pid and thread.frames):
             return thread
@@ -136,7 +136,7 @@ def _main(dump: StackDump) -> StackThread | None:
 
 @rule(order=340)
 def find(job: Job) -> list[Finding]:
-    """Where the threads stand, and who stands elsewhere than the others."""
+    """The places of the threads, and the ranks whose place differs from the others'."""
     run, lasting = foreign.newest_run(job), foreign.lasting(job)
     out: list[Finding] = []
     mains: list[_Main] = []

@@ -1,4 +1,4 @@
-"""Streams that stood still when hostcuda last looked: who waits for whom, by CUDA's rules of order."""
+"""Streams that were stalled when hostcuda last looked: who waits for whom, by CUDA's ordering rules."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FOR_EVER = "this is a deadlock that CUDA does not report."
 
 @rule(order=180)
 def find(job: Job) -> list[Finding]:
-    """PSM515 for each stream that stood still and that nothing moved again."""
+    """PSM515 for each stream that stalled and never moved again."""
     open_stalls: dict[tuple[int, str, int | None], Event] = {}
     for event in sorted(job.events(*_STALLS, _OVER), key=lambda e: e.ref.seq):
         key = (event.proc, str(event.fields.get("stream")), number(event.fields, "device"))
@@ -37,7 +37,7 @@ def _finding(job: Job, event: Event) -> Finding:
         "PSM515",
         run=job.run_of(event.proc),
         title=f"{name_of(job, event.proc)}: {title}",
-        # What is no host function may be a copy that takes long.
+        # Work other than a host function may be a long copy.
         confidence=0.7 if "function" in event.fields else 0.5,
         explanation=explanation,
         refs=[event.ref],
@@ -47,7 +47,7 @@ def _finding(job: Job, event: Event) -> Finding:
 
 
 def _thread(event: Event) -> tuple[str, str]:
-    """A thread that waits for a stream in which nothing is queued."""
+    """A thread that waits for a stream with an empty queue."""
     fields = event.fields
     function = fields.get("function")
     stream = number(fields, "stream") or 0

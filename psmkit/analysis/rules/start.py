@@ -1,4 +1,4 @@
-"""Ranks that never started, that never finished init, and pairs of ranks without a transport."""
+"""Ranks that never started or never finished init, and pairs of ranks without a transport."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _rank_words(ranks: list[int]) -> str:
 
 
 def _at_rest(job: Job, members: list[CommInstance]) -> bool:
-    """Whether the threads that initialise all stand at the same message, and no file was cut within a line."""
+    """Whether all initialising threads are at the same message, and no file was cut inside a line."""
     names = set()
     for instance in members:
         thread = main_thread(job, instance)
@@ -66,14 +66,14 @@ def _never_started(job: Job, run: RunInfo) -> Finding | None:
     last: list[Ref | None] = [t.last for i in members[:2] if (t := main_thread(job, i)) is not None]
     many = len(missing) > 1
     wait = f"{names_of(job, waiting)} {'wait' if len(waiting) > 1 else 'waits'} for {'them' if many else 'it'} in the bootstrap"
-    # a process that stopped before its first Init START has no rank: where there are as many of them as ranks, it is they
+    # a process that stopped before its first Init START has no rank; if there are as many such processes as missing ranks, they match
     known = {i.proc for i in members}
     unnamed = [p for p in sorted(run.procs - known) if not job.instances_of.get(p)]
     where = (
         f" (it can only be {names_of(job, unnamed)}, whose log ends before)" if 0 < len(unnamed) == len(missing) else ""
     )
     if unnamed and not where and not outside:
-        return None  # some of them are seen before their init, and the log may end before they come to it
+        return None  # some of them were seen before their init, and the log may end before they reach it
     return new_finding(
         job,
         "PSM201",
@@ -95,7 +95,7 @@ def _never_started(job: Job, run: RunInfo) -> Finding | None:
 
 
 def _never_finished(job: Job, run: RunInfo) -> list[Finding]:
-    """Init START without COMPLETE is what a log shows that is cut; it takes a proof that time went by."""
+    """Init START without COMPLETE also occurs in a truncated log, so it takes a proof that time passed."""
     ours = proof.of(job, run.index)
     if ours.failed:
         return []
@@ -108,7 +108,7 @@ def _never_finished(job: Job, run: RunInfo) -> list[Finding]:
         guilty = [i for i in open_ if i.proc in ours.suspects]
         if not guilty and ours.lasting:
             guilty = _rearmost(job, open_)
-        # where a framework's watchdog speaks, the ranks work already, and this communicator is another one's affair
+        # if a framework's watchdog reports, the ranks work already, and another rule handles this communicator
         if not guilty:
             out.extend(_straggler(job, run, open_) if len(open_) == open_[0].nranks else ())
             continue
@@ -138,7 +138,7 @@ def _never_finished(job: Job, run: RunInfo) -> list[Finding]:
 
 
 def _straggler(job: Job, run: RunInfo, open_: list[CommInstance]) -> list[Finding]:
-    """All but one stand at the same message, which that one never came to. A cut log can look alike: a hint, no proof."""
+    """All ranks but one are at the same message, which that one never reached. A truncated log looks alike, so this is a hint."""
     if len(open_) < 3 or any(not job.scan.files[job.process(i.proc).last.file].complete_end for i in open_):
         return []
     at: dict[str, list[CommInstance]] = {}
@@ -174,7 +174,7 @@ def _straggler(job: Job, run: RunInfo, open_: list[CommInstance]) -> list[Findin
 
 
 def _rearmost(job: Job, members: list[CommInstance]) -> list[CommInstance]:
-    """Those that came least far, when they are the exception."""
+    """The ranks with the least progress, if they are the exception."""
     stages = {i.index: STAGES.index(furthest_stage(job, i.proc)) for i in members}
     least = min(stages.values())
     rear = [i for i in members if stages[i.index] == least]
@@ -211,7 +211,7 @@ def _no_transport(job: Job) -> list[Finding]:
 
 
 def _reported(job: Job) -> list[Finding]:
-    """Ranks that NCCL's root or a framework's store waited for in vain."""
+    """Ranks for which NCCL's root or a framework's store waited without success."""
     out = []
     for run, events in by_run(job, sightings(job, "PSM201")).items():
         ours = [e for e in events if e.proc < 0 or not told_by_errors(job, e)]

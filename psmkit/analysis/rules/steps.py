@@ -1,7 +1,7 @@
-"""Where the two ends of a connection of libpsm stand, by their rows of the step recorder: which side stopped.
+"""The two ends of a libpsm connection, by their rows of the step recorder: which side stopped.
 
-A row is what one end knew at its last transition, or when it last reported a stall. Two rows of one connection prove a stop where one end
-saw, long after the other had acted, that nothing came of it. Times are those of the clock that both processes share.
+A row holds what one end knew at its last transition, or at its last report of a stall. Two rows of one connection prove a
+stop if one end saw no effect long after the other had acted. Both processes share the clock of the times.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MOST = 8
 
 @rule(order=200)
 def find(job: Job) -> list[Finding]:
-    """PSM307 for each connection of which an end reported a stall and has not moved since."""
+    """PSM307 for each connection with an end that reported a stall and has not moved since."""
     out: list[Finding] = []
     for send, recv in pairs(job):
         stop = stop_of(send, recv)

@@ -1,7 +1,7 @@
-"""Errors that a progress or service thread returned and nobody noticed: the communicator is not aborted, and the peers wait.
+"""Errors that a progress or service thread dropped: the communicator is not aborted, and the peers wait.
 
-Every function of the library returns its error to the caller, but the loop of a progress thread is the last caller. Where it
-drops the error, the log shows a chain that begins in a transport and ends there, and no abort after it.
+Every function of the library returns its error to the caller, but the loop of a progress thread is the last caller. If it
+drops the error, the log shows a chain that starts in a transport and ends there, and no abort after it.
 """
 
 from __future__ import annotations
@@ -53,22 +53,22 @@ def _dropped(job: Job, cascade: Cascade) -> bool:
         and not cascade.survived
         and cascade.threads <= _progressing(job, cascade.proc)
     ):
-        # the loop of a progress thread is the direct caller of a transport: not even a return code is printed
+        # the loop of a progress thread calls a transport directly, so not even a return code is printed
         return not _noticed(job, cascade)
     if not steps or cascade.reached_api or cascade.survived or cascade.severity in ("harmless", "info"):
         return False
-    # a service that closes the connection of the rank that asked has told it
+    # a service that closes the connection of the asking rank has notified it
     if any(not f.chain and f.known is not None and f.known.finding == "PSM107" for f in cascade.faults):
         return False
     names = [str(f.event.fields.get("file", "")) for f in steps]
-    # sockets return an internal error, and print nothing, when the communicator is told to abort: nothing is lost then
+    # sockets silently return an internal error when the communicator is told to abort: nothing is lost then
     if cascade.first.chain and cascade.code == 3 and all("misc/socket.cc" in name for name in names):
         return False
     if not any(part in names[-1] for part in _FILES) or any(part in name for name in names for part in _PROBES):
         return False
     if not cascade.threads.isdisjoint(_callers(job, cascade.proc)):
         return False
-    # an init that has not finished drops nothing yet: its own thread returns the error
+    # an unfinished init has not dropped anything: its own thread returns the error
     if not any(
         i.complete is not None and i.complete.seq < cascade.first.ref.seq
         for i in job.instances_of.get(cascade.proc, ())
@@ -83,7 +83,7 @@ def _progressing(job: Job, proc: int) -> set[int]:
 
 
 def _callers(job: Job, proc: int) -> set[int]:
-    """Threads on which the application calls the library, and those that run its asynchronous jobs."""
+    """Threads from which the application calls the library, and those that run its asynchronous jobs."""
     pid = job.process(proc).pid
     out = {index for index, thread in enumerate(job.scan.threads) if thread.proc == proc and thread.tid == pid}
     for event in job.events("comm.", "coll.", "init.", "group."):
@@ -93,7 +93,7 @@ def _callers(job: Job, proc: int) -> set[int]:
 
 
 def _noticed(job: Job, cascade: Cascade) -> bool:
-    """Whether the process aborted, failed aloud or ended after it."""
+    """Whether the process aborted, reported the failure or ended after it."""
     seq = cascade.last.ref.seq
     if any(
         e.proc == cascade.proc and e.ref.seq > seq
@@ -112,7 +112,7 @@ def _finding(job: Job, cascade: Cascade) -> Finding:
     where = faults.place(last.event) or "a transport"
     cause = "" if first.chain else f" after the warning: {faults.body(job, first.event)}"
     error = f"error {cascade.code}" if cascade.code is not None else "an error"
-    # what a peer brought about by going away is dropped like any other, but the peer is the one to look at
+    # an error caused by a disconnected peer is dropped like any other, but the peer is the one to look at
     followed = cascade.own is False
     refs: list[Ref] = [first.ref, last.ref, *(w.refs[0] for w in waits(job) if w.target == cascade.proc and w.refs)]
     returned = f" with {cascade.code}" if cascade.code is not None else ""

@@ -1,6 +1,6 @@
-"""Errors in lines whose process cannot be told: excerpts from which host names and pids were cut, prefixes of other dialects.
+"""Errors in lines of unknown processes: excerpts without host names and pids, prefixes of other dialects.
 
-Such a line belongs to no rank, so no chain can be followed and nobody be blamed; it says all the same that something failed.
+Such a line belongs to no rank, so no chain can be followed and nobody can be blamed, but it still shows an error.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _ENDS = ("comm.end.", "nccltests.ok")
 
 @rule(order=20)
 def find(job: Job) -> list[Finding]:
-    """A finding for each kind of warning that no process can be given, the first one being the most probable cause."""
+    """One finding for each kind of warning without a process; the first one is the most probable cause."""
     kinds: dict[str, list[Event]] = {}
     entries: dict[str, Message] = {}
     for event in job.scan.events:
@@ -39,7 +39,7 @@ def find(job: Job) -> list[Finding]:
     for name, events in sorted(kinds.items(), key=lambda item: item[1][0].ref.seq):
         known, first = entries[name], events[0]
         fails = known.severity == "error" and not told and first.ref.seq > ends
-        # what another line follows from is no second cause
+        # a consequence of another line is not a second cause
         cause = fails and not any(f.severity is Severity.ERROR for f in out)
         said, where = faults.body(job, first), faults.place(first)
         code = known.finding if known.finding in CODES and known.finding != "PSM801" else "PSM401"

@@ -1,7 +1,7 @@
 """Framework watchdogs: which collective did not finish, and which rank never joined it.
 
-The ranks that report a timeout are those that wait; the one to look at is behind them: its last enqueued work is smaller than the
-one that timed out, it does another operation under the same number, or it reports nothing at all.
+The ranks that report a timeout are the waiting ones. The culprit is another rank: its last enqueued work is smaller than the
+one that timed out, it runs another operation under the same number, or it reports nothing at all.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ __all__ = ["find"]
 
 _STATUS = ("torch.watchdog.status", "torch.dump.timeout_signal")
 _HEARTBEAT = ("torch.heartbeat.stuck", "torch.heartbeat.timeout")
-# Operations that all ranks call with as many elements; others may rightly differ from rank to rank.
+# Operations that all ranks call with the same number of elements; others may legitimately differ between ranks.
 _EVEN = frozenset({"ALLREDUCE", "BROADCAST", "REDUCE", "_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE", "BARRIER"})
-# Some ranks are done with these before others: who reports nothing may have left it behind.
+# Some ranks complete these before others: a rank without a report may already be done with one.
 _ROOTED = frozenset({"BROADCAST", "_BROADCAST_OOP", "REDUCE", "_REDUCE_OOP", "SCATTER", "GATHER"})
-# Their numbers count apart from those of collectives, or stand for several operations.
+# Their numbers are separate from those of collectives, or stand for several operations.
 _UNORDERED = frozenset({"SEND", "RECV", "COALESCED", "UNKNOWN", "RECVANYSOURCE"})
 
 
 @dataclass(slots=True)
 class _Member:
-    """What one rank of a process group says of itself. ``enqueued`` and ``completed`` are its last works, -1 for none."""
+    """What one rank of a process group reports about itself. ``enqueued`` and ``completed`` are its last works, -1 for none."""
 
     rank: int
     timeout: Event | None = None
@@ -60,8 +60,8 @@ class _Member:
 
 @dataclass(slots=True)
 class _Group:
-    """A process group as its watchdogs show it; ``name`` None where the lines do not tell one. Ranks are global ones where
-    ``world`` is set, those of the group otherwise."""
+    """A process group in its watchdogs' lines; ``name`` is None if the lines lack it. Ranks are global if ``world`` is set, else
+    ranks of the group."""
 
     name: str | None
     members: dict[int, _Member] = field(default_factory=dict)
@@ -78,7 +78,7 @@ class _Group:
 
 @rule(order=60)
 def find(job: Job) -> list[Finding]:
-    """Watchdog and heartbeat timeouts, ranks that lag, collectives that differ."""
+    """Watchdog and heartbeat timeouts, ranks that are behind, collectives that differ."""
     out: list[Finding] = []
     names = ("torch.watchdog.timeout", *_STATUS)
     for run, events in outside.runs_of(job, *names).items():
@@ -109,7 +109,7 @@ def _who(job: Job, event: Event) -> int | None:
 
 
 def _groups(job: Job, events: list[Event]) -> list[_Group]:
-    """Timeouts name no group: each is joined with the status line of the same rank about the same work."""
+    """Timeouts name no group: each is matched with the status line of the same rank about the same work."""
     out: dict[str | None, _Group] = {}
     group_of: dict[tuple[int, int], str | None] = {}
     for event in events:
@@ -141,7 +141,7 @@ def _groups(job: Job, events: list[Event]) -> list[_Group]:
         source = event.fields.get("from_rank")
         if event.name == "torch.dump.timeout_signal":
             group.signalled.add(source if isinstance(source, int) else rank)
-    # Timeouts of a release that prints no status line stand beside status lines of other ranks: one group holds both.
+    # In releases without status lines, timeouts occur beside status lines of other ranks: one group holds both.
     loose = out.get(None)
     if loose is not None and len(out) == 2:
         key = next(k for k in out if k is not None)
@@ -158,7 +158,7 @@ def _judge(job: Job, run: int | None, group: _Group) -> list[Finding]:
     if not reporters:
         return _signalled(job, run, group)
     numbered = [m for m in reporters if m.seq is not None]
-    # Most wait in the work that hangs; fewer that give up on an earlier one stand behind it. With equal numbers the earlier.
+    # Most ranks wait in the work that hangs; a few that gave up on an earlier one are behind it. On a tie the earlier one counts.
     at = Counter(m.seq for m in numbered if m.seq is not None)
     work = min((seq for seq in at if at[seq] == max(at.values())), default=None)
     waiting = [m for m in numbered if m.seq == work] if work is not None else reporters
@@ -176,7 +176,7 @@ def _judge(job: Job, run: int | None, group: _Group) -> list[Finding]:
     blamed = lagging or {r for f in differing for r in f.culprits}
     seconds = first.timeout.fields.get("timeout") if first.timeout is not None else None
     limit = f" in {seconds // 1000} s" if isinstance(seconds, int) else ""
-    # who gave up on another work is told apart: it does not wait in this one
+    # a rank that gave up on another work is listed separately: it does not wait in this one
     stuck = [m for m in waiting if m.rank not in lagging]
     reporting = ranks_text(m.rank for m in stuck or waiting)
     refs = [first.timeout.ref if first.timeout else None, first.status.ref if first.status else None]
@@ -231,12 +231,12 @@ def _behind(group: _Group, work: int | None) -> list[_Member]:
         member.enqueued = member.seq if member.enqueued is None and member.timeout is not None else member.enqueued
     behind = [m for m in group.members.values() if m.enqueued is not None and m.enqueued < work]
     ahead = any(m.enqueued is not None and m.enqueued >= work for m in group.members.values())
-    # else the numbers count something else than the one that timed out
+    # else the numbers count something other than the work that timed out
     return behind if ahead or len(behind) < len(group.members) else []
 
 
 def _reason(job: Job, run: int | None, behind: list[_Member], silent: set[int], differing: bool) -> str:
-    """Why the work did not finish, as far as the watchdogs tell."""
+    """Why the work did not finish, as far as the watchdogs show it."""
     if behind:
         why = (
             f"{ranks_text(m.rank for m in behind)} never joined it: last enqueued work "
@@ -256,7 +256,7 @@ def _reason(job: Job, run: int | None, behind: list[_Member], silent: set[int], 
 
 
 def _diverge(job: Job, run: int | None) -> bool:
-    """Whether the NCCL lines of the run show a mismatch, which another rule tells."""
+    """Whether the NCCL lines of the run show a mismatch, which another rule reports."""
     groups = job.runs[run].groups if run is not None and run < len(job.runs) else frozenset()
     return any(
         g.divergence is not None and not calls.retyped(g.divergence) for g in job.scan.groups if g.group in groups
@@ -281,7 +281,7 @@ def _differing(job: Job, run: int | None, group: _Group, waiting: list[_Member],
             kinds.setdefault((member.op, member.size), []).append(member)
     if len(kinds) < 2:
         return []
-    # An operation whose sizes may differ and one that is not known to be even cannot be told apart by size.
+    # Operations that allow different sizes, and unknown ones, cannot be compared by size.
     ordered = sorted(kinds.items(), key=lambda item: -len(item[1]))
     odd = [m for _, members in ordered[1:] for m in members]
     culprits = [m.rank for m in odd] if len(ordered[0][1]) > len(odd) else []
@@ -306,9 +306,9 @@ def _differing(job: Job, run: int | None, group: _Group, waiting: list[_Member],
 
 
 def _silent(job: Job, run: int | None, group: _Group) -> tuple[set[int], bool]:
-    """Ranks that should have reported and did not, and whether their own logs were seen.
+    """Ranks that should have reported and did not, and whether their own logs are visible.
 
-    Known for the default group only, whose ranks are those of the job; half of the ranks and more being silent says nothing.
+    Known only for the default group, whose ranks are those of the job. If half of the ranks or more are silent, that is no evidence.
     """
     if group.name not in (None, "0"):
         return set(), True
@@ -324,7 +324,7 @@ def _silent(job: Job, run: int | None, group: _Group) -> tuple[set[int], bool]:
 
 
 def _signalled(job: Job, run: int | None, group: _Group) -> list[Finding]:
-    """Only the requests to dump are there: they name who timed out, and each rank's last works."""
+    """Only requests to dump are present: they name the rank that timed out, and each rank's last works."""
     if not group.signalled:
         return []
     states = {m.rank: m for m in group.members.values() if m.enqueued is not None}
@@ -360,7 +360,7 @@ def _heartbeats(job: Job, timed_out: set[int | None]) -> list[Finding]:
         first = events[0]
         seconds = next((e.fields["seconds"] for e in events if "seconds" in e.fields), None)
         who = ranks_text(ranks) if ranks else "a rank"
-        # A watchdog that times out too was not stuck from the start: its stuck siblings follow from that.
+        # A watchdog that times out too was not stuck from the start; its sibling threads got stuck as a consequence.
         culprits = sorted(ranks) if len(ranks) == 1 and run not in timed_out else []
         out.append(
             new_finding(
@@ -385,7 +385,7 @@ def _heartbeats(job: Job, timed_out: set[int | None]) -> list[Finding]:
 
 
 def _reports(job: Job) -> list[Finding]:
-    """Lines by which torch itself names who lags or differs."""
+    """Lines in which torch itself names the ranks that are behind or differ."""
     out: list[Finding] = []
     for run, events in outside.runs_of(job, "torch.desync.joined", "torch.desync.lagging").items():
         lagging: Counter[int] = Counter()
@@ -445,7 +445,7 @@ def _reports(job: Job) -> list[Finding]:
 
 
 def _store(job: Job, event: Event) -> Finding:
-    """A rank waited in vain at the store."""
+    """A rank that waited at the store without success."""
     run = job.run_of_event(event)
     joined, total = event.fields.get("joined"), event.fields.get("total")
     source = event.fields.get("from_rank")
@@ -455,5 +455,5 @@ def _store(job: Job, event: Event) -> Finding:
         title = f"rank {event.fields.get('rank')} never got the communicator id from rank {source} of its group"
     else:
         title = "a rank waited in vain for torch's store"
-    # The rank in this line is that of the group, which is the job's for the default group only: it names nobody for sure.
+    # The rank in this line is that of the group, which equals the job's only in the default group, so it identifies nobody for sure.
     return new_finding(job, "PSM201", run=run, title=title, confidence=0.75, refs=[event.ref])

@@ -1,1 +1,1 @@
-"""Products for people that are no findings: the table of operations, the comparison of two jobs."""
+"""Results other than findings: the table of operations and the comparison of two jobs."""

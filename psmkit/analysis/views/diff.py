@@ -1,8 +1,8 @@
-"""The comparison of ``psmkit diff GOOD BAD``: the first protocol step that differs, per rank, and what else differs.
+"""The comparison of ``psmkit diff GOOD BAD``: the first differing protocol step of each rank, and other differences.
 
-Threads of a process interleave as they like, so two healthy runs of one program never print the same order of lines. What is
-compared is the order within a track: init and topology, connections, proxy calls of the rank, fd exchanges, collectives. Steps
-hold a message's name and the fields that a rerun repeats; addresses, ids, process numbers, sockets and times are left out.
+The threads of a process interleave freely, so two healthy runs of one program never print the same order of lines. The
+comparison works on the order within a track: init and topology, connections, proxy calls of the rank, fd exchanges,
+collectives. A step holds a message's name and the fields that a rerun repeats, without addresses, ids, pids, sockets and times.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["Difference", "SettingDifference", "StepDifference", "compare"]
 
 @dataclass(frozen=True, slots=True)
 class StepDifference:
-    """The first protocol step of a rank that differs. ``good`` and ``bad`` say the step in words, None: the log ends there.
+    """The first differing protocol step of a rank. ``good`` and ``bad`` describe the step; None means that the log ends there.
 
     ``index`` counts steps of the track from 0; ``common`` steps before it are equal. ``good_at`` and ``bad_at`` are the lines.
     """
@@ -39,7 +39,7 @@ class StepDifference:
 
 @dataclass(frozen=True, slots=True)
 class SettingDifference:
-    """A setting or a fact of the topology that differs; ``kind`` is "setting", "version", "topology" or "network". None: not in that log."""
+    """A differing setting or topology fact. ``kind`` is "setting", "version", "topology" or "network"; None means absent from that log."""
 
     kind: str
     name: str
@@ -50,7 +50,7 @@ class SettingDifference:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What differs between two jobs. ``missing`` and ``extra`` are ranks that only GOOD or only BAD has."""
+    """The differences between two jobs. ``missing`` and ``extra`` are ranks that only GOOD or only BAD has."""
 
     steps: tuple[StepDifference, ...]
     settings: tuple[SettingDifference, ...]
@@ -68,16 +68,16 @@ class Difference:
 class _Step:
     text: str
     ref: Ref | None
-    total: bool = False  # says how much was done in all, and has no place of its own
+    total: bool = False  # a total, which has no position of its own
 
 
-#: Tracks in the order in which a process passes them, each with the begins of the names that belong to it.
+#: Tracks in the order in which a process passes them, each with the name prefixes that belong to it.
 _TRACKS = (
     ("init", ("init.", "bootstrap.", "graph.", "topo.", "tuning.")),
     ("connections", ("transport.", "net.channel.", "psm.")),
     ("errors", ("error.", "unmatched.", "warn.", "cuda.", "memory.shm.", "socket.")),
 )
-# Messages whose place or number hangs on the weather.
+# Messages whose position or number varies between equal runs.
 _UNSTEADY = frozenset(
     {"init.timings", "bootstrap.timings", "init.cuda_driver", "init.version", "init.version_line", "graph.system"}
 )
@@ -85,7 +85,7 @@ _VOLATILE = frozenset(
     """op comm ptr handle pid addr conn fd commid hash pid_hash hostname stream sendbuff recvbuff seconds core mine peer_addr name
     req resp desc buffer magic time bus host file line code_line opcount respbuff dev_ptr total""".split()
 )
-_BIG = 1 << 24  # an integer from here on is an address or a hash
+_BIG = 1 << 24  # an integer from here on counts as an address or a hash
 
 
 def compare(good: Job, bad: Job) -> Difference:
@@ -109,7 +109,7 @@ def compare(good: Job, bad: Job) -> Difference:
 
 
 def _ranks(job: Job) -> dict[int, int]:
-    """The processes by rank, of the run that began last."""
+    """The processes of the newest run, by rank."""
     if not job.runs:
         return {}
     return {rank: p for p in sorted(job.runs[-1].procs) if (rank := job.rank_of(p)) is not None}
@@ -144,13 +144,13 @@ def _track(event: Event) -> str | None:
         return None
     for track, begins in _TRACKS:
         if event.name.startswith(begins):
-            # the errors track has only what complains
+            # the errors track holds only complaints
             return track if track != "errors" or event.level in ("WARN", "ABORT") else None
     return "errors" if event.level in ("WARN", "ABORT") else None
 
 
 def _calls(job: Job, proc: int) -> list[_Step]:
-    """The calls that a process made, thread by thread in the order in which they were answered; an open one comes last."""
+    """The calls of a process, thread by thread in the order of their responses; an open call comes last."""
     by_thread: dict[int, list[tuple[int, _Step]]] = defaultdict(list)
     for call in job.scan.calls:
         if call.caller != proc:
@@ -158,7 +158,7 @@ def _calls(job: Job, proc: int) -> list[_Step]:
         end = call.matched or call.received or call.served or call.begun
         if end is None:
             continue
-        # which peer is linked first is a matter of time, that it is a peer's service is not
+        # the order in which peers are linked varies, but not whether a service is a peer's
         text = f"proxy {call.stage or call.type}" + (" of a peer" if call.service not in (None, proc) else "")
         if call.resp_size:
             text += f" ({call.resp_size} bytes)"
@@ -185,7 +185,7 @@ def _fds(job: Job, proc: int) -> list[_Step]:
 
 
 def _work(job: Job, proc: int) -> list[_Step]:
-    """What was called in each communicator, in order of creation: how often, and its last call."""
+    """The calls in each communicator, in order of creation: how many, and the last one."""
     out = []
     for instance in sorted(job.instances_of.get(proc, []), key=lambda i: i.start.seq if i.start is not None else 0):
         size = f"of {instance.nranks} as {instance.rank}"
@@ -205,7 +205,7 @@ def _work(job: Job, proc: int) -> list[_Step]:
 
 
 def _first(good: Job, ours: int, bad: Job, theirs: int, rank: int) -> StepDifference | None:
-    """The first difference over all tracks: a step that is another in the bad log, else one it lacks, else how much was done."""
+    """The first difference over all tracks: a differing step in the bad log, else a missing step, else a differing total."""
     one, other = _tracks(good, ours), _tracks(bad, theirs)
     found: list[tuple[tuple[int, int], StepDifference]] = []
     for place, track in enumerate(one):
@@ -218,7 +218,7 @@ def _first(good: Job, ours: int, bad: Job, theirs: int, rank: int) -> StepDiffer
         if right is not None and right.ref is not None:
             at = right.ref.seq
         else:
-            # of steps that the bad log lacks, the one that comes first in the good log
+            # of the steps that the bad log lacks, the first one of the good log
             at = (1 << 60) + (left.ref.seq if left is not None and left.ref is not None else 0)
         if any(step is not None and step.total for step in (left, right)):
             at = 1 << 61
@@ -246,7 +246,7 @@ def _line(job: Job, step: _Step | None) -> Evidence | None:
     return found[0] if found else None
 
 
-# What is compared as a fact: kind, message, field that names it (None: the message does), fields that are its value.
+# Facts to compare: kind, message, field that names it (None: the message does), fields that hold its value.
 _FACTS: tuple[tuple[str, str, str | None, tuple[str, ...]], ...] = (
     ("setting", "param.env", "name", ("value",)),
     ("version", "init.version", None, ("version",)),

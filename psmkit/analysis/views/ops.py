@@ -1,4 +1,4 @@
-"""The table of ``psmkit ops``: every matched proxy call and fd exchange, one row each."""
+"""The table of ``psmkit ops``: one row for each matched proxy call and fd exchange."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class OpRow:
     """One proxy call or fd exchange.
 
     ``kind`` is "call" or "fd". ``rank`` is the global rank of the caller, ``process`` its ``host:pid``; ``peer_rank`` and
-    ``peer_process`` are those of the process that serves. ``type`` is Init, Setup, ..., GetFd. ``stage`` is the last one reached.
+    ``peer_process`` belong to the serving process. ``type`` is Init, Setup, ..., GetFd. ``stage`` is the last one reached.
     ``refs`` are (stage, line) in order.
     """
 
@@ -38,7 +38,7 @@ class OpRow:
 
 
 def rows(scan: ScanData) -> list[OpRow]:
-    """Every call and exchange of a scan made with ``keep_calls=True`` (only the incomplete ones otherwise), in order of first lines."""
+    """All calls and exchanges of a scan made with ``keep_calls=True`` (else only incomplete ones), in order of their first lines."""
     job = make_job(scan)
 
     def name(proc: int | None) -> str | None:

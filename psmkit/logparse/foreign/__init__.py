@@ -1,7 +1,7 @@
 """Inputs that are not NCCL logs: RAS answers, flight recorder dumps, stacks.
 
-:func:`sniff` tells by the first bytes of an input what it is; :func:`load` reads a whole one. Sizes are bounded, inputs that are cut
-short are read as far as they go, and nothing here unpickles.
+:func:`sniff` recognises an input by its first bytes; :func:`load` reads all of it. Sizes are bounded, truncated inputs are
+read as far as they go, and nothing here unpickles.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ __all__ = [
     "sniff",
 ]
 
-#: What :func:`sniff` can answer.
+#: The possible results of :func:`sniff`.
 KINDS = ("flight-recorder", "ras-json", "ras-text", "gdb", "py-spy")
-#: The most of one input that is read, uncompressed. What lies beyond is treated as cut off.
+#: The maximum that is read of one input, uncompressed. The rest counts as cut off.
 MAX_BYTES = 128 << 20
 
-# Lines that make a file a log, whatever else stands between them.
+# Lines that identify a log, whatever else is in the file.
 _LOG_LINE = re.compile(rb"NCCL (?:INFO|WARN|TRACE|ABORT|CALL) |ProcessGroupNCCL\.cpp:\d+\]")
 _FLIGHT = (
     b'"pg_config"',
@@ -71,7 +71,7 @@ _PYSPY = (
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What one foreign input holds; ``truncated`` when more than :data:`MAX_BYTES` of it was there."""
+    """The content of one foreign input; ``truncated`` is True if it exceeds :data:`MAX_BYTES`."""
 
     path: str
     kind: str
@@ -83,7 +83,7 @@ class Loaded:
 
 
 def sniff(head: bytes) -> str | None:
-    """What an input is by its first bytes (64 KiB are plenty): one of :data:`KINDS`, None for logs and all else."""
+    """The kind of an input by its first bytes (64 KiB are plenty): one of :data:`KINDS`, or None for logs and anything else."""
     text = head.removeprefix(b"\xef\xbb\xbf").lstrip()
     if text[:1] in (b"{", b"["):
         if any(key in text for key in _RAS_JSON) or _RAS_EVENT.search(text):
@@ -102,7 +102,7 @@ def sniff(head: bytes) -> str | None:
 
 
 def parse(text: str, kind: str, name: str = "") -> Loaded:
-    """Parse the text of an input of ``kind``; ``name`` is its file name, which may tell the rank.
+    """Parse the text of an input of ``kind``; ``name`` is its file name, which may give the rank.
 
     Raises:
         ValueError: ``kind`` is not one of :data:`KINDS`.
@@ -121,7 +121,7 @@ def parse(text: str, kind: str, name: str = "") -> Loaded:
 
 
 def load(path: str, kind: str, limit: int = MAX_BYTES) -> Loaded:
-    """Read and parse a foreign input. An input that cannot be read any more has its reason in ``error``."""
+    """Read and parse a foreign input. If it is no longer readable, ``error`` gives the reason."""
     try:
         data = _read(path, limit + 1)
     except (OSError, EOFError, lzma.LZMAError) as error:
@@ -142,7 +142,7 @@ def _read(path: str, limit: int) -> bytes:
             stream = _zstd(raw)
         else:
             return raw.read(limit)
-        # A compressed file that is cut gives what it has.
+        # A truncated compressed file yields what it has.
         parts: list[bytes] = []
         size = 0
         try:
@@ -157,7 +157,7 @@ def _read(path: str, limit: int) -> bytes:
 
 def _zstd(raw: IO[bytes]) -> IO[bytes]:
     try:
-        import zstandard  # only where it is installed, as for logs
+        import zstandard  # only if installed, as for logs
     except ImportError:
         raise OSError("zstandard is not installed (pip install 'psmkit[zstd]')") from None
     return cast(IO[bytes], zstandard.ZstdDecompressor().stream_reader(raw))

@@ -1,4 +1,4 @@
-"""PyTorch flight recorder dumps exported as JSON: one file a rank, or one file with the dumps of all ranks."""
+"""PyTorch flight recorder dumps in JSON: one file for each rank, or one file with the dumps of all ranks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["parse_flight", "rank_in_name"]
 _MAX_ENTRIES = 500_000
 _IN_FILE = re.compile(r"(?:rank|trace)[_-]?(?:rank)?[_-]?(\d+)|(?:^|[_.-])(\d+)(?=(?:\.[A-Za-z]+)*$)")
 _IN_FOLDER = re.compile(r"^rank[_-]?(\d+)$")
-# Frames of torch itself and of the interpreter's start; the first frame outside them is the program's.
+# Frames of torch itself and of interpreter start-up; the first frame outside them belongs to the program.
 _INNER = (
     "torch/distributed/",
     "torch/nn/modules/module.py",
@@ -26,7 +26,7 @@ _INNER = (
 
 
 def parse_flight(text: str, name: str = "") -> list[FlightDump]:
-    """The dumps in ``text``. ``name`` is the file's name, which tells the rank where the dump does not."""
+    """The dumps in ``text``. ``name`` is the file's name, which gives the rank if the dump does not."""
     values, whole = documents(text)
     out: list[FlightDump] = []
     for value in values:
@@ -35,7 +35,7 @@ def parse_flight(text: str, name: str = "") -> list[FlightDump]:
 
 
 def rank_in_name(name: str) -> int | None:
-    """The rank in a file name such as ``nccl_trace_rank_3.json``, ``dump_3`` or ``rank3/trace``, None for others."""
+    """The rank in a file name such as ``nccl_trace_rank_3.json``, ``dump_3`` or ``rank3/trace``; None if there is none."""
     folder, _, file = name.replace("\\", "/").rpartition("/")
     match = _IN_FILE.search(file)
     if match:

@@ -1,4 +1,4 @@
-"""JSON documents out of a text that may be cut short or hold several of them."""
+"""Extract JSON documents from a text that may be truncated or hold several of them."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Any
 
 __all__ = ["documents"]
 
-# Strings as one token, so that brackets inside them do not count; the rest are the characters that structure JSON.
+# A string is one token, so that brackets inside it do not count; the other tokens are the structural characters of JSON.
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{},]')
 _CLOSER = {"{": "}", "[": "]"}
-# A parser that recurses must not be led to the bottom of the stack by its input.
+# Limits the depth of a document, so that input cannot exhaust the stack of a recursive parser.
 _MAX_DEPTH = 100
 
 
 def documents(text: str) -> tuple[list[Any], bool]:
-    """The JSON documents of ``text`` in order, and whether the last one is whole.
+    """The JSON documents of ``text`` in order, and whether the last one is complete.
 
-    Text between documents is skipped. A document that is cut is closed after its last complete element. What cannot be
-    read at all is left out.
+    Text between documents is skipped. A truncated document is closed after its last complete element. Unreadable parts
+    are left out.
     """
     found: list[Any] = []
     decoder = json.JSONDecoder()
@@ -38,7 +38,7 @@ def documents(text: str) -> tuple[list[Any], bool]:
                 found.append(repaired)
                 return found, whole
             at += 1
-            # A line of prose may hold a bracket; only a document that begins a line is worth another try.
+            # A line of prose may hold a bracket; only a document at the start of a line is worth another try.
             at = _next_line_document(text, at)
             if at < 0:
                 return found, whole
@@ -53,7 +53,7 @@ def _next_line_document(text: str, at: int) -> int:
 
 
 def _close(text: str, start: int) -> Any:
-    """The document at ``start`` cut after its last complete element, None when nothing of it can be read."""
+    """The document at ``start``, closed after its last complete element; None if nothing of it is readable."""
     stack: list[str] = []
     safe: tuple[int, str] | None = None
     for match in _TOKEN.finditer(text, start):

@@ -1,7 +1,7 @@
-"""The operations of a proxy dump (NCCL_PROXY_DUMP_SIGNAL), in all dialects seen.
+"""The operations of a proxy dump (NCCL_PROXY_DUMP_SIGNAL), in all known dialects.
 
-The lines of a dump stand in the middle of a log, so the scanner finds them (``proxydump.op``); this module reads what stands
-inside the brackets of an operation.
+The lines of a dump lie in the middle of a log, so the scanner finds them (``proxydump.op``); this module parses the
+content of the brackets of an operation.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 __all__ = ["STATES", "ProxyOp", "ProxySub", "parse_op"]
 
-#: What the state letters mean, by kind of operation.
+#: The meaning of the state letters, by kind of operation.
 STATES = {
     "I": "buffers not posted yet",
     "R": "waits for data from the peer",
@@ -33,7 +33,7 @@ _WORDS = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class ProxySub:
-    """A connection of an operation. ``state`` is a key of :data:`STATES`, None when the dump does not tell."""
+    """A connection of an operation. ``state`` is a key of :data:`STATES`, or None if the dump does not show it."""
 
     peer: int | None
     channel: int
@@ -43,7 +43,7 @@ class ProxySub:
 
 @dataclass(frozen=True, slots=True)
 class ProxyOp:
-    """An operation of a proxy progress thread. ``kind`` is Send, Recv or Coll; ``name`` the collective where it is told."""
+    """An operation of a proxy progress thread. ``kind`` is Send, Recv or Coll; ``name`` is the collective, if printed."""
 
     pool: int
     index: int
@@ -54,12 +54,12 @@ class ProxyOp:
 
     @property
     def waiting(self) -> tuple[ProxySub, ...]:
-        """The connections that are under way and not done."""
+        """The connections that are in progress."""
         return tuple(s for s in self.subs if s.state is not None and s.state != "D")
 
 
 def parse_op(pool: int, index: int, opcount: int, body: str) -> ProxyOp | None:
-    """The operation whose bracket holds ``body`` after the second bar; None when it is none."""
+    """The operation whose bracket holds ``body`` after the second bar; None if ``body`` is not an operation."""
     text = body.strip()
     words = _WORDS.search(text)
     if words:

@@ -1,4 +1,4 @@
-"""ncclras -f json (2.28.7 and later): the status answer and the objects of the monitoring mode."""
+"""ncclras -f json (2.28.7 and later): the status answer and the objects of monitoring mode."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["parse_ras_json"]
 
 
 def parse_ras_json(text: str) -> list[RasReport]:
-    """The answers in ``text``; events of the monitoring mode become one report without communicators."""
+    """The answers in ``text``; events of monitoring mode become one report without communicators."""
     values, whole = documents(text)
     out: list[RasReport] = []
     events: list[RasEvent] = []

@@ -1,4 +1,4 @@
-"""ncclras in its text form (2.24 and later), status answers and monitoring mode."""
+"""The text output of ncclras (2.24 and later): status answers and monitoring mode."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _DIFFERENT = re.compile(
 )
 _MISSING = re.compile(r"^The missing ranks?: ([\d,]+)$")
 _JOB = re.compile(r"^(\d+)\s+(\d+)\s+(\d+)\s+(\d+)\s+(\d+)$")
-# Where nodes differ, the totals stand in a table of their own.
+# If nodes differ, the totals are in a table of their own.
 _TOTALS = re.compile(r"^(\d+)\s+(\d+)\s+(\d+)$")
 _NONE = "0"
-# Some releases (2.27.3, NVIDIA/nccl#1762) print ranks out of freed memory.
+# Some releases (2.27.3, NVIDIA/nccl#1762) print ranks from freed memory.
 _MAX_RANK = 1 << 20
 
 
@@ -60,7 +60,7 @@ class _Issue:
 
 
 class _Parser:
-    """One answer; fed line by line."""
+    """Parses one answer line by line."""
 
     def __init__(self) -> None:
         self.version: str | None = None
@@ -161,7 +161,7 @@ class _Parser:
         different = _DIFFERENT.match(text)
         if different:
             if issue.what:
-                # Releases that tell operations apart print one paragraph each under one heading.
+                # Releases that distinguish operations print a paragraph for each under one heading.
                 self.issues.extend(issue.freeze())
                 issue.values.clear()
             issue.what, issue.operation = text, different.group(1)
@@ -219,13 +219,13 @@ class _Parser:
             missing=tuple(self.missing),
             events=tuple(self.events),
             timeouts=self.timeouts,
-            # An answer ends with its warnings; one that stops before them was cut, or is of the monitoring mode.
+            # An answer ends with its warnings. One that stops earlier was truncated, or comes from monitoring mode.
             complete="Warnings" in self.sections or not self.sections,
         )
 
 
 def parse_ras_text(text: str) -> list[RasReport]:
-    """The answers in ``text``, in order; each begins with its job summary."""
+    """The answers in ``text``, in order; a job summary starts each answer."""
     out: list[RasReport] = []
     parser = _Parser()
     for number, line in enumerate(text.splitlines(), start=1):

@@ -32,14 +32,14 @@ _FAULT_FRAME = re.compile(r'^  File "(.*)", line (\d+)(?: in (.*))?$')
 def _frame(text: str) -> Frame:
     where = _WHERE.search(text)
     rest = text[: where.start()] if where else text
-    # `fn (args)`: the arguments are not needed, and those of C++ hold brackets of their own.
+    # `fn (args)`: the arguments are not needed, and C++ arguments contain brackets.
     cut = rest.find(" (")
     function = rest[:cut] if cut > 0 else rest
     return Frame(function.strip(), where.group(1) if where else None)
 
 
 class _Threads:
-    """Collects threads and frames until a process ends."""
+    """Collects threads and frames until the end of a process."""
 
     def __init__(self) -> None:
         self.pid: int | None = None
@@ -74,8 +74,8 @@ class _Threads:
 
 
 def parse_gdb(text: str) -> list[StackDump]:
-    """The processes in ``text``. Without a line that names it, a process's id is that of its first thread, which in a
-    ``thread apply all bt`` is the last one printed."""
+    """The processes in ``text``. If no line names a process, its id is that of its first thread, which ``thread apply all bt``
+    prints last."""
     out: list[StackDump] = []
     current = _Threads()
     seen: set[int] = set()
@@ -103,7 +103,7 @@ def parse_gdb(text: str) -> list[StackDump]:
         if thread:
             index = int(thread.group(1))
             if index in seen:
-                # Thread numbers are unique in a process: the same one again is the next process, or a second look.
+                # Thread numbers are unique in a process, so a repeated number means the next process or another dump.
                 flush()
             seen.add(index)
             current.begin(thread.group(3), int(thread.group(2)), None, number)
@@ -125,7 +125,7 @@ def parse_gdb(text: str) -> list[StackDump]:
 
 
 def parse_pyspy(text: str) -> list[StackDump]:
-    """The processes in the output of one or more ``py-spy dump``, or of Python's faulthandler."""
+    """The processes in the output of one or more ``py-spy dump`` runs, or of Python's faulthandler."""
     out: list[StackDump] = []
     current = _Threads()
     for number, raw in enumerate(text.splitlines(), start=1):

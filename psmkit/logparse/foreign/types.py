@@ -1,4 +1,4 @@
-"""What the parsers of inputs that are not NCCL logs yield: plain, frozen data."""
+"""Plain, frozen data from the parsers of inputs that are not NCCL logs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class RasProcess:
-    """A process that RAS names. ``gpus`` is the text after "managing GPU", None where it is not told."""
+    """A process that RAS names. ``gpus`` is the text after "managing GPU", None if it is missing."""
 
     host: str
     pid: int
@@ -38,8 +38,8 @@ class RasProcess:
 
 @dataclass(frozen=True, slots=True)
 class RasRank:
-    """A rank of a communicator as RAS sees it. ``counts`` are the collectives called, by operation; ``missing`` says that
-    RAS has no data from it, ``dead`` that RAS has given it up. ``line`` is where it stands in the input."""
+    """A rank of a communicator as RAS sees it. ``counts`` are the collectives called, by operation; ``missing`` means that
+    RAS has no data from it, ``dead`` that RAS has given up on it. ``line`` is its line in the input."""
 
     rank: int
     host: str | None = None
@@ -60,7 +60,7 @@ class RasRank:
 class RasComm:
     """A communicator of a RAS answer. ``hash`` is the number that NCCL prints as commId, None in a summary row.
 
-    ``status`` and ``errors`` are the words of the text form's table. ``comms`` is how many communicators the row stands for.
+    ``status`` and ``errors`` are words from the table of the text form. ``comms`` is the number of communicators in the row.
     """
 
     hash: int | None
@@ -75,7 +75,7 @@ class RasComm:
 @dataclass(frozen=True, slots=True)
 class RasValue:
     """Ranks that share a property: ``count`` of them have it, ``ranks`` are those that RAS lists. ``value`` is the property:
-    the number of the last operation launched, a status or an error text."""
+    the number of the last launched operation, a status or an error text."""
 
     value: str
     count: int
@@ -87,7 +87,7 @@ class RasValue:
 class RasIssue:
     """A paragraph of the text form about one communicator. ``kind`` is INCOMPLETE, ERROR or MISMATCH; ``what`` its first line.
 
-    ``operation`` is the collective whose counts differ, where the release tells it.
+    ``operation`` is the collective whose counts differ, if the release prints it.
     """
 
     kind: str
@@ -112,7 +112,7 @@ class RasEvent:
 
 @dataclass(frozen=True, slots=True)
 class RasReport:
-    """One answer of the RAS subsystem. ``complete`` is False when the input ends in the middle of it."""
+    """One answer of the RAS subsystem. ``complete`` is False if the input ends in the middle of it."""
 
     version: str | None = None
     time: str | None = None
@@ -133,8 +133,8 @@ class RasReport:
 class FlightEntry:
     """A collective or p2p operation of a flight recorder dump.
 
-    ``seq`` is its number in its process group (collectives and p2p count apart), ``state`` is scheduled, started or
-    completed, sizes are lists of shapes. ``frame`` is the first frame of the program outside torch.
+    ``seq`` is its number in its process group (collectives and p2p are counted separately). ``state`` is scheduled, started
+    or completed. Sizes are lists of shapes. ``frame`` is the first frame of the program outside torch.
     """
 
     group: str
@@ -152,7 +152,7 @@ class FlightEntry:
 
 @dataclass(frozen=True, slots=True)
 class FlightGroup:
-    """A process group of a dump: ``ranks`` are its global ranks in order, empty when the dump does not tell."""
+    """A process group of a dump: ``ranks`` are its global ranks in order; empty if the dump lacks them."""
 
     name: str
     desc: str
@@ -170,7 +170,7 @@ class FlightStatus:
 
 @dataclass(frozen=True, slots=True)
 class FlightDump:
-    """The flight recorder of one rank; ``rank`` is None when neither dump nor file name tell it."""
+    """The flight recorder of one rank; ``rank`` is None if neither the dump nor the file name gives it."""
 
     rank: int | None
     entries: tuple[FlightEntry, ...]
@@ -194,7 +194,7 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class StackThread:
-    """A thread of a stack dump. ``tid`` is the kernel's id where the tool tells it; ``state`` is py-spy's (idle, active)."""
+    """A thread of a stack dump. ``tid`` is the kernel's id, if the tool prints it; ``state`` is py-spy's (idle, active)."""
 
     name: str | None
     tid: int | None
@@ -205,7 +205,7 @@ class StackThread:
 
 @dataclass(frozen=True, slots=True)
 class StackDump:
-    """The threads of one process as gdb or py-spy shows them. ``pid`` is None when nothing tells it."""
+    """The threads of one process as gdb or py-spy prints them. ``pid`` is None if unknown."""
 
     tool: str
     pid: int | None

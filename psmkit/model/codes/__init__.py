@@ -1,7 +1,7 @@
-"""The registry of finding codes. A code, once published, keeps its meaning.
+"""The registry of finding codes. A published code keeps its meaning.
 
-An entry says all that is known of its code: :class:`~psmkit.model.kinds.Code` lists what there is to say. Each module of this package
-holds the entries of one or a few families.
+An entry holds all that is known of its code; see :class:`~psmkit.model.kinds.Code`. Each module of this package
+holds the entries of one or more families.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ CODES: dict[str, Code] = {
 
 
 def code(name: str) -> Code:
-    """The :class:`Code` of ``name``, in any case of letters.
+    """The :class:`Code` of ``name``, ignoring case.
 
     Raises:
         KeyError: there is no such code.
