@@ -62,6 +62,12 @@ def _lists(function: Callable[..., int]) -> Callable[..., int]:
     help="What one rank does otherwise: steps=4, shorter=100, skip=recv, ... Repeatable.",
 )
 @click.option(
+    "--cuda",
+    type=click.Choice(("emulated", "real")),
+    default="emulated",
+    help="real: the GPUs of this machine, which the ranks take in turn.  [emulated]",
+)
+@click.option(
     "--gpus", type=click.IntRange(1, 64), default=8, help="Emulated GPUs a node; ranks take them in turn.  [8]"
 )
 @click.option(
@@ -85,13 +91,13 @@ def _lists(function: Callable[..., int]) -> Callable[..., int]:
 def run(ranks: int, nodes: int, size: str, folder: Path, form: str, **given: Any) -> int:
     """Run ranks that send each other data through libpsm, and check every byte.
 
-    Each rank is a process on emulated CUDA. Lists, such as --size 1,64K,4M, make a case of each; the same processes run them one after the
+    Each rank is a process on emulated CUDA, or with --cuda real on the GPUs of this machine. Lists, such as --size 1,64K,4M, make a case of each; the same processes run them one after the
     other. DIR keeps logs, records, output, stacks of ranks that did not end, and result.json; `psmkit lab report DIR` shows it again.
 
     Exit status: 0 all data is right, nothing is left, and the analysis of DIR finds no failure, hang or leak, and no misuse of CUDA; 1 otherwise; 2 it could
     not be run.
     """
-    from psmkit.lab import transfer
+    from psmkit.lab import real, transfer
     from psmkit.lab.emulation import Emulation
     from psmkit.lab.topology import LINKS, Machine
 
@@ -100,13 +106,21 @@ def run(ranks: int, nodes: int, size: str, folder: Path, form: str, **given: Any
         machine = Machine(given["gpus"], link=next(k for k in LINKS if k == given["link"]))
     deadline: float = given["deadline"]
     stall = min(10.0, deadline / 4)
+    faults = ";".join(given["faults"])
+    cuda: Emulation | real.RealCuda
+    if given["cuda"] == "real":
+        if machine:
+            raise click.UsageError("--gpus and --link are of the emulated CUDA, and --cuda real asks for the real one")
+        cuda = real.find(folder, transfer.program(), leaks=True, faults=faults, stall_report=stall)
+    else:
+        cuda = Emulation(folder, faults=faults, stall_report=stall, leaks=True)
     done = transfer.start(
         _cases(size, stall, given),
         ranks,
         folder,
         deadline=deadline,
         differs=transfer.differ(given["differs"]),
-        emulation=Emulation(folder, faults=";".join(given["faults"]), stall_report=stall, leaks=True),
+        emulation=cuda,
         machine=machine,
         nodes=nodes,
         debug=given["debug"],
