@@ -59,10 +59,11 @@ test: setup
 	@sh scripts/debian_tool.sh prometheus > /dev/null || true
 	$(BIN)/python -m pytest -q $(PYTEST_ARGS)
 
-# The tests of the emulated CUDA over a real one, where there is a GPU: what fails is where the two differ.
+# The tests of the emulated CUDA over a real one, where there is a GPU: docs/gpu.md. The runtime is the one that the tests' packages bring;
+# CUDART=libcudart.so.12 takes another.
 test-gpu: setup
 	@test -e /proc/driver/nvidia/version || { echo 'make test-gpu: no NVIDIA driver is loaded here'; exit 1; }
-	PSM_TEST_CUDART=$(or $(CUDART),libcudart.so.13) PSM_TEST_CUDA=$(or $(CUDA),libcuda.so.1) PSM_TEST_NVML=$(or $(NVML),libnvidia-ml.so.1) \
+	PSM_TEST_CUDART=$(or $(CUDART),$(CURDIR)/$(firstword $(wildcard $(VENV)/lib/python3*/site-packages/nvidia/cu13/lib/libcudart.so.13))) PSM_TEST_CUDA=$(or $(CUDA),libcuda.so.1) PSM_TEST_NVML=$(or $(NVML),libnvidia-ml.so.1) \
 		$(BIN)/python -m pytest -q tests/hostcuda $(PYTEST_ARGS)
 
 # The binary of NCCL 2.21.5 with its static CUDA 11.0 runtime, as it is distributed. Not part of `make test`, for its size.
