@@ -69,10 +69,11 @@ test: setup
 	@sh scripts/debian_tool.sh prometheus > /dev/null || true
 	$(BIN)/python -m pytest -q $(PYTEST_ARGS)
 
-# The tests of the emulated CUDA over a real one, on a machine with a GPU: a failure shows where the two differ.
+# The tests of the emulated CUDA over a real one, on a machine with a GPU: a failure shows where the two differ (docs/gpu.md). The runtime is that of
+# the tests' packages; CUDART=libcudart.so.12 selects another.
 test-gpu: setup
 	@test -e /proc/driver/nvidia/version || { echo 'make test-gpu: no NVIDIA driver is loaded here'; exit 1; }
-	PSM_TEST_CUDART=$(or $(CUDART),libcudart.so.13) PSM_TEST_CUDA=$(or $(CUDA),libcuda.so.1) PSM_TEST_NVML=$(or $(NVML),libnvidia-ml.so.1) \
+	PSM_TEST_CUDART=$(or $(CUDART),$(CURDIR)/$(firstword $(wildcard $(VENV)/lib/python3*/site-packages/nvidia/cu13/lib/libcudart.so.13))) PSM_TEST_CUDA=$(or $(CUDA),libcuda.so.1) PSM_TEST_NVML=$(or $(NVML),libnvidia-ml.so.1) \
 		$(BIN)/python -m pytest -q tests/hostcuda $(PYTEST_ARGS)
 
 # The binary of NCCL 2.21.5 with its static CUDA 11.0 runtime. Too large for `make test`.

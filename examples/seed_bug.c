@@ -22,12 +22,13 @@ struct resources { /* should be two types: what the peer needs, and what is priv
 };
 static struct resources remote;
 static void *mapped, *mine;
+static int device;      /* of the peer: the second one where there are two */
 static atomic_int done; /* 1: copied, -1: failed */
 
 void *proxy(void *unused)
 {
     cudaEvent_t event;
-    cudaError_t rc = cudaSetDevice(1);
+    cudaError_t rc = cudaSetDevice(device);
     if (!rc) rc = cudaEventCreateWithFlags(&event, cudaEventDisableTiming);
     if (!rc) rc = cudaMemcpyAsync(mine, mapped, remote.size, cudaMemcpyDefault, remote.stream);
     if (!rc) rc = cudaEventRecord(event, remote.stream);
@@ -59,7 +60,9 @@ int main(int argc, char **argv)
     setenv("PSM_RANK", "1", 1);
     cudaStream_t stream = 0;
     pthread_t thread;
-    if (read(ends[1], &remote, sizeof remote) != sizeof remote || cudaSetDevice(1) || cudaMalloc(&mine, remote.size)) return 2;
+    if (read(ends[1], &remote, sizeof remote) != sizeof remote || cudaGetDeviceCount(&device)) return 2;
+    device = device > 1;
+    if (cudaSetDevice(device) || cudaMalloc(&mine, remote.size)) return 2;
     if (cudaIpcOpenMemHandle(&mapped, remote.buffer, cudaIpcMemLazyEnablePeerAccess)) return 2;
     if (!strcmp(kind, "blocking") && cudaStreamCreate(&stream)) return 2;
     if (!strcmp(kind, "nonblocking") && cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking)) return 2;

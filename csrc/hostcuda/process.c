@@ -267,7 +267,8 @@ int hc_leave(struct hc_call *call, int rc)
         late_call = NULL;
         psm_fault_act_after(&late);
     }
-    if (rc && call->api <= HC_API_CUDART13 && call->fn != HC_FN_cudaGetLastError &&
+    /* A query that finds work says so and has not failed: a real runtime keeps it out of the last error, too. */
+    if (rc && rc != PSM_CUDA_NOT_READY && call->api <= HC_API_CUDART13 && call->fn != HC_FN_cudaGetLastError &&
         call->fn != HC_FN_cudaPeekAtLastError)
         last_error = rc;
     return rc;

@@ -3,6 +3,7 @@
  *   PSM_LAB_SOCKET=FD PSM_RANK=R PSM_RANKS=N psm_rank < CASES
  *   psm_rank variants      lists the variants, a line of JSON each
  *   psm_rank faults TEXT   parses TEXT as PSM_FAULTS: a line of JSON for each fault, or one that says what is wrong
+ *   psm_rank devices       reports which CUDA it finds and how many devices it has, a line of JSON
  *   psm_rank reap          removes the segments that dead processes left in PSM_SHM_DIR, and lists them
  *
  * Exit status: 0 all cases good, 1 one failed, 2 it was called wrongly, 3 the runner is gone. */
@@ -191,6 +192,33 @@ static int list_faults(const char *text)
     return 0;
 }
 
+/* Exit status 1, and why on standard error, where no CUDA works. */
+static int list_devices(void)
+{
+    struct psmProxyState *state = NULL;
+    struct psmProxyOptions options = {.size = sizeof options, .rank = 0, .nranks = 1};
+    const struct psm_cuda *cuda = NULL;
+    if (psmProxyInit(&state, &options) == PSM_OK) {
+        struct psm_host host = psm_host_of(state);
+        cuda = host.ops->cuda(host.self);
+    }
+    int count = 0, code = cuda ? (int)cuda->cudaGetDeviceCount(&count) : 0;
+    struct out out = {.n = 0};
+    put(&out, "{\"protocol\":1");
+    put_text(&out, "path", cuda ? cuda->path : "");
+    put_int(&out, "runtime", cuda ? cuda->runtime_version : 0);
+    put_int(&out, "driver", cuda ? cuda->driver_version : 0);
+    put_int(&out, "devices", count);
+    if (!cuda)
+        fprintf(stderr, "%s\n", psm_last_error()->text);
+    else if (code != 0)
+        fprintf(stderr, "cudaGetDeviceCount of %s returned %s\n", cuda->path, cuda->cudaGetErrorName(code));
+    else
+        printf("%.*s}\n", (int)out.n, out.text);
+    psmProxyDestroy(state);
+    return !cuda || code != 0;
+}
+
 /* Removes from PSM_SHM_DIR what dead processes have left there, and says the names. */
 static int reap(void)
 {
@@ -215,6 +243,7 @@ int main(int argc, char **argv)
     if (argc == 2 && strcmp(argv[1], "variants") == 0) return list_variants();
     if (argc == 3 && strcmp(argv[1], "faults") == 0) return list_faults(argv[2]);
     if (argc == 2 && strcmp(argv[1], "reap") == 0) return reap();
+    if (argc == 2 && strcmp(argv[1], "devices") == 0) return list_devices();
     int fd = number("PSM_LAB_SOCKET", 3), rank = number("PSM_RANK", 0), ranks = number("PSM_RANKS", 1);
     struct lab_case c;
     char wrong[256];

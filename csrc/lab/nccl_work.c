@@ -181,7 +181,9 @@ static bool get_buffers(struct run *run)
         run->out_bytes = run->in_bytes = run->stride * n;
     }
     unsigned flags = c->stream == APP_NONBLOCKING ? cudaStreamNonBlocking : cudaStreamDefault;
-    if (c->stream != APP_LEGACY && !CUDA(cudaStreamCreateWithFlags, &run->stream, flags)) return false;
+    cudaStream_t stream = NULL; /* a runtime that fails leaves a number that is no stream here */
+    if (c->stream != APP_LEGACY && !CUDA(cudaStreamCreateWithFlags, &stream, flags)) return false;
+    run->stream = stream;
     run->piece = malloc(PIECE + 8);
     run->meant = malloc(PIECE + 8);
     if (!run->piece || !run->meant) return fail(run, "lab", "no memory", "no memory for data");

@@ -7,6 +7,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -198,7 +200,9 @@ static bool get_buffers(struct run *run)
 {
     size_t bytes = run->c->size + GUARD;
     unsigned flags = run->c->stream == STREAM_NONBLOCKING ? cudaStreamNonBlocking : cudaStreamDefault;
-    if (run->c->stream != STREAM_LEGACY && !CUDA(cudaStreamCreateWithFlags, &run->stream, flags)) return false;
+    cudaStream_t stream = NULL; /* a runtime that fails leaves a number that is no stream here */
+    if (run->c->stream != STREAM_LEGACY && !CUDA(cudaStreamCreateWithFlags, &stream, flags)) return false;
+    run->stream = stream;
     for (int r = 0; r < run->ranks; r++) {
         struct peer *peer = &run->peers[r];
         if (peer->sends && !CUDA(cudaMalloc, (void **)&peer->out, bytes)) return false;
@@ -492,7 +496,17 @@ static void free_all(struct run *run)
     if (run->stream) CUDA(cudaStreamDestroy, run->stream);
 }
 
-/* Sockets and memfds of this process; emulated CUDA has some of its own, and keeps them. */
+/* A real CUDA driver opens this socket when a process first uses a device, and keeps it. */
+static bool is_of_driver(const char *number)
+{
+    static const char name[] = "cuda-uvmfd-";
+    struct sockaddr_un address = {.sun_family = AF_UNSPEC};
+    socklen_t size = sizeof address;
+    return getsockname(atoi(number), (struct sockaddr *)&address, &size) == 0 && address.sun_family == AF_UNIX &&
+           memcmp(address.sun_path + 1, name, sizeof name - 1) == 0; /* behind the 0 of an abstract name */
+}
+
+/* Sockets and memfds of this process, but for those that CUDA has for itself, emulated or real. */
 static int descriptors(char *what, size_t size)
 {
     int count = 0;
@@ -503,7 +517,8 @@ static int descriptors(char *what, size_t size)
         ssize_t n = readlink(name, target, sizeof target - 1);
         if (n <= 0) continue;
         target[n] = 0;
-        if (strncmp(target, "socket:", 7) != 0 && (!strstr(target, "memfd:") || strstr(target, "hostcuda"))) continue;
+        bool socket = strncmp(target, "socket:", 7) == 0;
+        if (socket ? is_of_driver(entry->d_name) : (!strstr(target, "memfd:") || strstr(target, "hostcuda"))) continue;
         count++;
         snprintf(what, size, "%.100s", target);
     }

@@ -79,6 +79,12 @@ def _lists(function: Callable[..., int]) -> Callable[..., int]:
     help="Give one rank other settings: steps=4, shorter=100, skip=recv, ... Repeatable.",
 )
 @click.option(
+    "--cuda",
+    type=click.Choice(("emulated", "real")),
+    default="emulated",
+    help="real: the GPUs of this machine, which the ranks use in turn.  [emulated]",
+)
+@click.option(
     "--gpus", type=click.IntRange(1, 64), default=8, help="Emulated GPUs of a node; ranks use them in turn.  [8]"
 )
 @click.option(
@@ -110,14 +116,14 @@ def _lists(function: Callable[..., int]) -> Callable[..., int]:
 def run(ranks: int, nodes: int, size: str, folder: Path, form: str, **given: Any) -> int:
     """Run ranks that exchange data through libpsm, and check every byte.
 
-    Each rank is a process on emulated CUDA. A list such as --size 1,64K,4M makes a case of each entry; the same processes run the cases in
+    Each rank is a process on emulated CUDA, or with --cuda real on the GPUs of this machine. A list such as --size 1,64K,4M makes a case of each entry; the same processes run the cases in
     order. The folder of --out keeps logs, records, output, the stacks of ranks that did not end, and result.json. `psmkit lab report DIR`
     shows the result again.
 
     Exit status: 0 all data is correct, nothing is left behind, and the analysis says healthy; 1 a rank failed or hung; 2 the run could not
     start; 3 all data is correct, but the analysis finds a leak or misuse of CUDA, it is inconclusive, or a fault never fired.
     """
-    from psmkit.lab import transfer
+    from psmkit.lab import real, transfer
     from psmkit.lab.emulation import Emulation
     from psmkit.lab.topology import LINKS, Machine
 
@@ -126,6 +132,14 @@ def run(ranks: int, nodes: int, size: str, folder: Path, form: str, **given: Any
         machine = Machine(given["gpus"], link=next(k for k in LINKS if k == given["link"]))
     deadline: float = given["deadline"]
     stall = min(10.0, deadline / 4)
+    faults = ";".join(given["faults"])
+    cuda: Emulation | real.RealCuda
+    if given["cuda"] == "real":
+        if machine:
+            raise click.UsageError("--gpus and --link describe emulated GPUs: leave them out with --cuda real")
+        cuda = real.find(folder, transfer.program(), leaks=True, faults=faults, stall_report=stall)
+    else:
+        cuda = Emulation(folder, faults=faults, stall_report=stall, leaks=True)
     with Progress(deadline) as progress:
         done = transfer.start(
             _cases(size, stall, given),
@@ -133,7 +147,7 @@ def run(ranks: int, nodes: int, size: str, folder: Path, form: str, **given: Any
             folder,
             deadline=deadline,
             differs=transfer.differ(given["differs"]),
-            emulation=Emulation(folder, faults=";".join(given["faults"]), stall_report=stall, leaks=True),
+            emulation=cuda,
             machine=machine,
             nodes=nodes,
             debug=given["debug"],

@@ -16,6 +16,7 @@ from typing import Any
 from psmkit.lab import faults, leftovers, programs, runner, words
 from psmkit.lab.cuda import LabError
 from psmkit.lab.emulation import Emulation
+from psmkit.lab.real import RealCuda
 from psmkit.lab.topology import Machine
 from psmkit.model.symptoms import Symptoms
 
@@ -283,7 +284,7 @@ def start(
     *,
     deadline: float = 60.0,
     differs: Mapping[int, Mapping[str, Any]] | None = None,
-    emulation: Emulation | None = None,
+    emulation: Emulation | RealCuda | None = None,
     machine: Machine | None = None,
     nodes: int = 1,
     debug: str = "INFO",
@@ -300,8 +301,8 @@ def start(
         folder: where logs, output, records, stacks and result.json go; new or empty.
         deadline: seconds for the whole run.
         differs: by rank, the settings that differ in all cases.
-        emulation: how the ranks see CUDA; its folder is ``folder / "records"``. None: as ``Emulation`` has it.
-        machine: the GPUs, which the ranks use in turn; None: that of ``emulation``, with 8 GPUs.
+        emulation: how the ranks see CUDA, emulated or real; its folder is ``folder / "records"``. None: as ``Emulation`` has it.
+        machine: the emulated GPUs, which the ranks use in turn; None: that of ``emulation``, with 8 GPUs.
         nodes: number of emulated nodes, with the same number of ranks each. The net transport moves data between them.
         debug: level of the log.
         subsystems: of the log.
@@ -321,17 +322,22 @@ def start(
         raise LabError(f"--differ names rank {beyond[0]}, but the run has ranks 0 to {ranks - 1}")
     executable = program()
     mistakes = _mistakes([case.variant for case in cases] + [c["variant"] for c in changes.values() if "variant" in c])
-    lab = replace(emulation, folder=folder / "records") if emulation else Emulation(folder / "records")
-    lab = replace(lab, faults=";".join(text for text in (lab.faults, mistakes) if text))
+    lab: Emulation | RealCuda = emulation or Emulation(folder / "records")
+    struck = ";".join(text for text in (lab.faults, mistakes) if text)
+    lab = replace(lab, folder=folder / "records", faults=struck)
     extra = dict(environment or {})
     asked = _asked(extra.get("PSM_FAULTS", lab.faults), extra, ranks)
     fresh(folder)
     for name in ("cases", "logs"):
         (folder / name).mkdir()
-    if nodes > 1:
-        machine = replace(machine or Machine(8), nodes=nodes)
-    devices, each = machine.gpus if machine else 8, ranks // nodes
-    if machine:
+    each = ranks // nodes
+    if isinstance(lab, RealCuda):
+        devices = lab.devices
+    else:
+        if nodes > 1:
+            machine = replace(machine or Machine(8), nodes=nodes)
+        devices = machine.gpus if machine else 8
+    if machine and isinstance(lab, Emulation):
         lab = replace(lab, topology=folder / "topology.toml")
         (folder / "topology.toml").write_text(machine.toml())
     for rank in range(ranks):
@@ -377,6 +383,7 @@ def start(
         "ranks": ranks,
         "nodes": nodes,
         "deadline": deadline,
+        "cuda": f"{lab.path}, CUDA {lab.runtime}, driver {lab.driver}" if isinstance(lab, RealCuda) else "emulated",
         "faults": lab.faults,
         "differs": {str(k): v for k, v in changes.items()},
         "reaped": reaped,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
 from psmkit.lab.cuda import Face
+from tests.hostcuda.held import Held
 
 DEADLINE = 30.0  # seconds until a test gives up waiting
 KINDS = ("pageable", "pinned", "device", "managed")
@@ -98,9 +100,14 @@ class Buffers:
     def gate(self, stream: Any) -> Gate:
         """Work in a stream that ends when the gate is opened."""
         gate = Gate(self.rt)
+        if os.environ.get("PSM_TEST_CUDART"):
+            gate.held = Held(self.rt, stream)
+            self._free.append(gate.held.free)
+            self._free.append(self.rt.cudaDeviceSynchronize)
+        else:
+            self.rt.ok.cudaLaunchHostFunc(stream, gate.callback, self.rt.ffi.NULL)
         self._free.append(gate.open)
         self._kept.append(gate)
-        self.rt.ok.cudaLaunchHostFunc(stream, gate.callback, self.rt.ffi.NULL)
         return gate
 
 
@@ -109,6 +116,7 @@ class Gate:
 
     def __init__(self, rt: Face) -> None:
         self._opened = threading.Event()
+        self.held: Held | None = None
         self.in_time = True
         self.callback = rt.ffi.callback("void(void *)", self._wait)
 
@@ -118,6 +126,8 @@ class Gate:
     def open(self) -> None:
         """Lets the stream go on."""
         self._opened.set()
+        if self.held:
+            self.held.open()
 
     def open_during(self, call: Callable[[], None]) -> None:
         """Opens the gate from another thread while `call` runs, a moment after it began as far as one can tell."""

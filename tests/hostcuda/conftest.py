@@ -15,16 +15,38 @@ from typing import Any
 
 import pytest
 
-from psmkit.lab.cuda import Face
+from psmkit.lab.cuda import CudaError, Face
 
 REAL = os.environ.get("PSM_TEST_CUDART")
 SONAMES = ["cudart13"] if REAL and "so.13" in REAL else ["cudart12"] if REAL else ["cudart12", "cudart13"]
 HERE = Path(__file__).parent
+NEWER_DRIVER = 36  # cudaErrorCallRequiresNewerDriver
 # Two nodes of two GPUs would hide three of them: the tests see four on one.
 TOPOLOGY = str(HERE / "four.toml")
 
 os.environ.setdefault("PSM_TOPOLOGY", TOPOLOGY)
 os.environ.setdefault("PSM_HOSTCUDA_BANNER", "0")
+
+
+def _devices() -> int:
+    """How many devices a real CUDA has here, without a call of it."""
+    found = len(list(Path("/proc/driver/nvidia/gpus").glob("*")))
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return found if visible is None else min(found, len(visible.split(",")) if visible else 0)
+
+
+def needs_devices(count: int) -> pytest.MarkDecorator:
+    """For a test that needs so many devices; the emulated machine has four."""
+    return pytest.mark.skipif(bool(REAL) and _devices() < count, reason=f"needs {count} devices")
+
+
+def differs(reason: str) -> pytest.MarkDecorator:
+    """For a test of what hostcuda does and a real CUDA does otherwise (docs/gpu.md).
+
+    It is skipped there: where the two differ a real CUDA often ends the process, or leaves it in a state in which later tests fail.
+    """
+    return pytest.mark.skipif(bool(REAL), reason=f"a real CUDA differs: {reason}")
+
 
 emulated = pytest.mark.skipif(bool(REAL), reason="asks hostcuda for what a real CUDA does not have")
 
@@ -122,6 +144,21 @@ def run(start: Callable[..., Any]) -> Callable[..., Any]:
         return start(code, mode=mode, **env).end()
 
     return whole
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """Skip a test of a function that came with a later CUDA than the one that is tested, or than its driver."""
+    try:
+        return (yield)
+    except AttributeError as error:
+        if REAL and "not found in library" in str(error):
+            pytest.skip(f"this CUDA is older: {str(error).partition(' not found')[0]}")
+        raise
+    except CudaError as error:
+        if REAL and error.code == NEWER_DRIVER:
+            pytest.skip(f"this driver is older: {error}")
+        raise
 
 
 # Under ASan (scripts/sanitize.sh) these programs preload another library first, are not linked with ASan, or are meant to end by

@@ -1,13 +1,15 @@
-"""Gates: host functions that hold a stream until the test lets go, so that order is proven and not timed."""
+"""Gates hold a stream until the test lets go, so that order is proven and not timed: host functions, and over a real CUDA waits for a value."""
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
 from psmkit.lab.cuda import Face
+from tests.hostcuda.held import Held
 
 DEADLINE = 30.0  # seconds until a test gives up
 NOT_READY = 600
@@ -42,6 +44,7 @@ class Lab:
             self.rt.cudaEventDestroy(event)
         for gate in self._gates:
             gate.left.wait(DEADLINE)
+            gate.free()
 
     @property
     def legacy(self) -> Any:
@@ -83,8 +86,18 @@ class Lab:
         """Queues a gate; what is behind it in the stream waits until it is opened."""
         gate = Gate(self, name)
         self._gates.append(gate)
-        self.call(stream, gate.hold)
+        if os.environ.get("PSM_TEST_CUDART") and not self._is_captured(stream):
+            self.call(stream, gate.entered.set)
+            gate.held = Held(self.rt, stream)
+            self.call(stream, gate.leave)
+        else:
+            self.call(stream, gate.hold)
         return gate
+
+    def _is_captured(self, stream: Any) -> bool:
+        status = self.rt.new("enum cudaStreamCaptureStatus *")
+        self.rt.ok.cudaStreamIsCapturing(stream, status)
+        return bool(status[0])
 
     def probe(self, stream: Any, name: str) -> threading.Event:
         """Queues a function that puts its name into the log; the answer is set when it has run."""
@@ -114,12 +127,22 @@ class Gate:
         self._open = threading.Event()
         self.entered = threading.Event()
         self.left = threading.Event()
+        self.held: Held | None = None
 
     def hold(self) -> None:
         self.entered.set()
         self._open.wait(DEADLINE)
+        self.leave()
+
+    def leave(self) -> None:
         self._lab.log.append(self._name)
         self.left.set()
 
     def open(self) -> None:
         self._open.set()
+        if self.held:
+            self.held.open()
+
+    def free(self) -> None:
+        if self.held:
+            self.held.free()

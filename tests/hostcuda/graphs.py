@@ -144,6 +144,8 @@ class Graphs(Lab):
         n = self.rt.new("size_t *")
         more = [self.ffi.NULL] if self.rt.library == "cudart13" else []
         assert self.rt.cudaGraphGetEdges(graph, self.ffi.NULL, self.ffi.NULL, *more, n) == 0
+        if not n[0]:
+            return set()
         before, after = (self.rt.new("cudaGraphNode_t[]", max(n[0], 1)) for _ in range(2))
         assert self.rt.cudaGraphGetEdges(graph, before, after, *more, n) == 0
         return {(self.number(before[i]), self.number(after[i])) for i in range(n[0])}

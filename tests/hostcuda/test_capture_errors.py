@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from psmkit.lab.cuda import Face
-from tests.hostcuda.conftest import Child, emulated
+from tests.hostcuda.conftest import Child, differs, emulated
 from tests.hostcuda.gates import DEADLINE
 from tests.hostcuda.graphs import ACTIVE, GLOBAL, INVALIDATED, NONE, RELAXED, THREAD_LOCAL, Graphs, in_thread
 
@@ -42,6 +42,7 @@ def test_stream_is_captured_once_at_a_time(lab: Graphs) -> None:
     lab.end(stream)
 
 
+@differs("the error is another one: 401")
 def test_end_without_begin(lab: Graphs) -> None:
     assert lab.end_code(lab.stream()) == ILLEGAL_STATE
     assert lab.rt.cudaStreamEndCapture(lab.stream(), lab.ffi.NULL) == INVALID_VALUE
@@ -80,6 +81,7 @@ def test_invalid_capture_takes_no_work(lab: Graphs) -> None:
     assert lab.probe(stream, "works again").wait(DEADLINE)
 
 
+@differs("the graph cannot be destroyed meanwhile: 401, and later the process dies")
 def test_graph_of_an_invalid_capture_stays_when_it_was_there_before(lab: Graphs) -> None:
     stream, graph, null = lab.stream(), lab.graph(), lab.ffi.NULL
     lab.rt.ok.cudaStreamBeginCaptureToGraph(stream, graph, null, null, 0, THREAD_LOCAL)
@@ -192,6 +194,7 @@ def test_allocation_beside_a_capture(lab: Graphs, capture: int, thread: int, sam
         assert lab.end_code(stream) == INVALIDATED_ERROR
 
 
+@differs("cudaStreamEndCapture answers 401 after that")
 @pytest.mark.parametrize("mode", [GLOBAL, THREAD_LOCAL])
 def test_capture_is_ended_by_the_thread_that_began_it(lab: Graphs, mode: int) -> None:
     stream = lab.stream()

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from psmkit.lab.cuda import Face
+from tests.hostcuda.conftest import differs
 from tests.hostcuda.gates import DEADLINE
 from tests.hostcuda.graphs import ACTIVE, EXTERNAL, HOST, INVALIDATED, NONE, RECORD, Graphs
 
@@ -62,6 +63,7 @@ def test_event_means_what_was_captured_before_its_record(lab: Graphs) -> None:
     lab.end(origin)
 
 
+@differs("host functions of a context run one after the other: a gate inside a graph holds all of them")
 def test_branches_of_a_captured_fork_run_side_by_side(lab: Graphs) -> None:
     origin, other = lab.stream(), lab.stream()
     door = lab.door("left")
@@ -200,6 +202,7 @@ def test_two_captures_may_not_be_merged(lab: Graphs) -> None:
     assert lab.end_code(b) == INVALIDATED_ERROR
 
 
+@differs("the error is another one: 1")
 @pytest.mark.parametrize("call", ["cudaEventQuery", "cudaEventSynchronize"])
 def test_captured_event_cannot_be_asked(lab: Graphs, call: str) -> None:
     stream, event = lab.stream(), lab.event()
@@ -212,6 +215,7 @@ def test_captured_event_cannot_be_asked(lab: Graphs, call: str) -> None:
     assert lab.rt.cudaEventSynchronize(event) == 0
 
 
+@differs("the error is another one: 1")
 def test_elapsed_time_of_a_captured_event_cannot_be_asked(lab: Graphs) -> None:
     stream, start, end = lab.stream(), lab.event(0), lab.event(0)
     lab.rt.ok.cudaEventRecord(start, stream)
@@ -221,6 +225,7 @@ def test_elapsed_time_of_a_captured_event_cannot_be_asked(lab: Graphs) -> None:
     assert lab.rt.cudaEventElapsedTime(lab.rt.new("float *"), start, end) == CAPTURED_EVENT
 
 
+@differs("the error is another one: 1")
 def test_event_of_a_capture_that_has_ended_cannot_be_waited_for(lab: Graphs) -> None:
     stream, other, event = lab.stream(), lab.stream(), lab.event()
     lab.begin(stream)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from psmkit.lab.cuda import Face
-from tests.hostcuda.conftest import Child, emulated
+from tests.hostcuda.conftest import Child, differs, emulated, needs_devices
 from tests.hostcuda.gates import DEADLINE, NOT_READY
 from tests.hostcuda.graphs import GLOBAL, INVALIDATED, Graphs
 
@@ -34,6 +34,7 @@ def test_nodes_run_in_the_order_of_their_dependencies(lab: Graphs) -> None:
     assert lab.run(graph) == ["first", "middle", "last"]
 
 
+@differs("host functions of a context run one after the other: a gate inside a graph holds all of them")
 def test_nodes_without_dependencies_run_side_by_side(lab: Graphs) -> None:
     graph, doors = lab.graph(), [lab.door(str(i)) for i in range(8)]
     for door in doors:
@@ -48,6 +49,7 @@ def test_nodes_without_dependencies_run_side_by_side(lab: Graphs) -> None:
     assert lab.log == [str(i) for i in reversed(range(8))]
 
 
+@differs("host functions of a context run one after the other: a gate inside a graph holds all of them")
 def test_node_waits_for_all_its_dependencies(lab: Graphs) -> None:
     graph, doors = lab.graph(), [lab.door(str(i)) for i in range(3)]
     lab.note(graph, [lab.host(graph, [], door.hold) for door in doors], "after")
@@ -62,6 +64,7 @@ def test_node_waits_for_all_its_dependencies(lab: Graphs) -> None:
     assert lab.log == ["0", "1", "2", "after"]
 
 
+@differs("host functions of a context run one after the other: a gate inside a graph holds all of them")
 def test_branch_is_not_held_up_by_its_neighbour(lab: Graphs) -> None:
     """Two forks and joins one after the other: streams are used again, and still nothing waits without need."""
     graph, doors = lab.graph(), [lab.door("a"), lab.door("b")]
@@ -84,6 +87,7 @@ def test_child_graph_runs_between_what_is_before_and_behind_it(lab: Graphs) -> N
     assert (log[0], set(log[1:3]), log[3:]) == ("before", {"x", "y"}, ["z", "after"])
 
 
+@differs("host functions of a context run one after the other: a gate inside a graph holds all of them")
 def test_empty_child_graph_keeps_the_order(lab: Graphs) -> None:
     graph, door = lab.graph(), lab.door("before")
     node = lab.add(lab.rt.cudaGraphAddChildGraphNode, graph, [lab.host(graph, [], door.hold)], lab.graph())
@@ -108,6 +112,7 @@ def test_large_graph(lab: Graphs) -> None:
     assert count == [50]
 
 
+@needs_devices(2)
 def test_nodes_run_on_the_device_for_which_they_were_made(lab: Graphs) -> None:
     graph, out = lab.graph(), lab.rt.new("unsigned char[]", 4)
     memory = lab.rt.new("void **")
@@ -162,6 +167,7 @@ def test_event_behind_a_launch_waits_for_all_nodes(lab: Graphs) -> None:
     assert sorted(lab.log) == ["door", "quick"]
 
 
+@differs("host functions of a context run one after the other: a gate inside a graph holds all of them")
 @pytest.mark.parametrize("flags", [0, 1])
 def test_legacy_stream_waits_for_a_graph_in_a_blocking_stream_only(lab: Graphs, flags: int) -> None:
     graph, door, stream = lab.graph(), lab.door("graph"), lab.stream(flags)
@@ -215,6 +221,7 @@ def test_launch_in_the_legacy_stream_beside_a_captured_blocking_stream(lab: Grap
 # ---- instances
 
 
+@differs("host functions of a context run one after the other: a gate inside a graph holds all of them")
 def test_launches_of_one_instance_follow_each_other(lab: Graphs) -> None:
     graph, door, a, b = lab.graph(), lab.door("run"), lab.stream(1), lab.stream(1)
     lab.host(graph, [], door.hold)
@@ -230,6 +237,7 @@ def test_launches_of_one_instance_follow_each_other(lab: Graphs) -> None:
     assert lab.log == ["run", "run"]
 
 
+@differs("host functions of a context run one after the other: a gate inside a graph holds all of them")
 def test_two_instances_run_side_by_side(lab: Graphs) -> None:
     graph, a, b = lab.graph(), lab.stream(1), lab.stream(1)
     together = threading.Barrier(2)
@@ -262,6 +270,7 @@ def test_instance_outlives_its_graph(lab: Graphs) -> None:
     assert lab.log == ["a"]
 
 
+@differs("the error is another one: 1")
 def test_instance_may_be_destroyed_while_it_runs(lab: Graphs) -> None:
     graph, door, stream = lab.graph(), lab.door("a"), lab.stream()
     lab.note(graph, [lab.host(graph, [], door.hold)], "b")
@@ -289,6 +298,7 @@ def test_cycle_cannot_be_instantiated(lab: Graphs) -> None:
     assert lab.number(params.errNode_out) in (a, b)
 
 
+@differs("a handle or pointer that is none is followed, and the process dies")
 def test_instantiate_refuses_what_it_does_not_know(lab: Graphs) -> None:
     graph, out, null = lab.graph(), lab.rt.new("cudaGraphExec_t *"), lab.ffi.NULL
     assert lab.rt.cudaGraphInstantiate(null, graph, 0) == INVALID_VALUE
@@ -305,6 +315,7 @@ def test_graphs_for_launches_by_kernels_are_refused(lab: Graphs) -> None:
     assert lab.rt.cudaGraphInstantiate(out, lab.graph(), 4) == NOT_SUPPORTED
 
 
+@differs("the flag of the upload is not told")
 def test_instantiate_tells_its_flags(lab: Graphs) -> None:
     graph, out, flags = lab.graph(), lab.rt.new("cudaGraphExec_t *"), lab.rt.new("unsigned long long *")
     lab.rt.ok.cudaGraphInstantiateWithFlags(out, graph, 8)
@@ -313,6 +324,7 @@ def test_instantiate_tells_its_flags(lab: Graphs) -> None:
     lab.rt.ok.cudaGraphExecDestroy(out[0])
 
 
+@differs("a handle or pointer that is none is followed, and the process dies")
 def test_instantiate_with_upload(lab: Graphs) -> None:
     graph, stream = lab.graph(), lab.stream()
     lab.note(graph, [], "a")
@@ -327,6 +339,7 @@ def test_instantiate_with_upload(lab: Graphs) -> None:
     assert lab.rt.cudaGraphInstantiateWithParams(out, graph, params) == INVALID_HANDLE
 
 
+@differs("host functions of a context run one after the other: a gate inside a graph holds all of them")
 def test_upload_is_ordered_behind_launches_and_runs_nothing(lab: Graphs) -> None:
     graph, door, a, b = lab.graph(), lab.door(), lab.stream(1), lab.stream(1)
     lab.host(graph, [], door.hold)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from psmkit.lab.cuda import Face
+from tests.hostcuda.conftest import differs
 from tests.hostcuda.gates import DEADLINE
 from tests.hostcuda.graphs import Graphs
 
@@ -134,6 +135,7 @@ def test_update_refuses_a_cycle(lab: Graphs) -> None:
     assert update(lab, ready, graph)[:2] == (UPDATE_FAILURE, TOPOLOGY)
 
 
+@differs("cudaGraphExecUpdate takes NULL for the result")
 def test_update_needs_its_arguments(lab: Graphs) -> None:
     graph = chain(lab, "a")
     ready, null = lab.ready(graph), lab.ffi.NULL
@@ -153,6 +155,7 @@ def test_update_reaches_into_child_graphs(lab: Graphs) -> None:
     assert launch(lab, ready) == ["b"]
 
 
+@differs("the error is another one: 910")
 def test_child_graph_of_an_instance_is_replaced(lab: Graphs) -> None:
     graph = lab.graph()
     node = lab.node(lab.add(lab.rt.cudaGraphAddChildGraphNode, graph, [], chain(lab, "a")))

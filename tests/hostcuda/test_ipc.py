@@ -11,7 +11,7 @@ import pytest
 
 from psmkit.lab.cuda import Face
 from tests.hostcuda.buffers import DEFAULT, Buffers
-from tests.hostcuda.conftest import emulated
+from tests.hostcuda.conftest import differs, emulated, needs_devices
 from tests.hostcuda.peers import Peer, descriptors, mappings
 from tests.hostcuda.vmm import Vmm
 
@@ -95,6 +95,7 @@ def test_opened_memory_ends_where_the_allocation_ends(rt: Face, peer: Peer) -> N
     rt.ok.cudaIpcCloseMemHandle(pointer)
 
 
+@needs_devices(2)
 def test_memory_of_another_device_keeps_its_device(rt: Face, peer: Peer) -> None:
     pointer = opened(rt, peer.run(OFFER, size=100, data=b"", device=2))
     attributes = rt.new("struct cudaPointerAttributes *")
@@ -141,6 +142,7 @@ def test_a_handle_cannot_be_opened_by_the_process_that_made_it(memory: Buffers) 
     assert rt.cudaIpcOpenMemHandle(rt.new("void **"), handle[0], LAZY) == INVALID_CONTEXT
 
 
+@differs("cudaIpcOpenMemHandle works without the flag")
 def test_the_flag_of_lazy_peer_access_must_be_given(rt: Face, peer: Peer) -> None:
     handle = handle_of(rt, peer.run(OFFER, size=100, data=b"", device=0))
     for flags in (0, 2, 3):
@@ -148,6 +150,7 @@ def test_the_flag_of_lazy_peer_access_must_be_given(rt: Face, peer: Peer) -> Non
     assert rt.cudaIpcOpenMemHandle(rt.ffi.NULL, handle, LAZY) == INVALID_VALUE
 
 
+@differs("cudaIpcGetMemHandle of other memory ends the process")
 @pytest.mark.parametrize("kind", ["pageable", "pinned", "managed"])
 def test_only_memory_of_malloc_has_a_handle(memory: Buffers, kind: str) -> None:
     handle = memory.rt.new("cudaIpcMemHandle_t *")
@@ -172,12 +175,14 @@ def test_closing_what_was_not_opened_is_invalid(memory: Buffers) -> None:
         assert memory.rt.cudaIpcCloseMemHandle(memory.at(address)) == INVALID_VALUE
 
 
+@differs("the error is another one: 1")
 def test_a_handle_of_freed_memory_is_refused(rt: Face, peer: Peer) -> None:
     data = peer.run(OFFER, size=3 << 20, data=b"", device=0)
     peer.run("ok.cudaFree(p[0])")
     assert open_code(rt, data) == INVALID_HANDLE
 
 
+@differs("no line says why")
 def test_a_handle_of_a_dead_process_is_refused_and_says_why(
     rt: Face, mortal: Peer, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -215,6 +220,7 @@ def test_a_forged_handle_is_refused_and_harms_nothing(rt: Face, peer: Peer, fiel
     assert (descriptors(), mappings()) == before
 
 
+@differs("the error is another one: 1")
 def test_random_bytes_are_no_handle(rt: Face) -> None:
     for data in (bytes(64), bytes(range(64)), b"\xff" * 64):
         assert open_code(rt, data) == INVALID_HANDLE

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from psmkit.lab.cuda import Face
 from tests.hostcuda.buffers import DEFAULT, Buffers
-from tests.hostcuda.conftest import Child, emulated
+from tests.hostcuda.conftest import Child, differs, emulated, needs_devices
 from tests.hostcuda.peers import descriptors, mappings
 
 INVALID_VALUE, OUT_OF_MEMORY, INVALID_CONTEXT, NOT_FOUND = 1, 2, 201, 500
@@ -70,6 +70,7 @@ def test_malloc_of_more_than_the_device_has_fails_and_leaves_the_pointer_alone(r
     rt.ok.cudaFree(pointer_to(rt, 16))
 
 
+@emulated  # takes all memory of a device, which others may use
 def test_malloc_fails_when_the_device_is_full_and_succeeds_after_a_free(rt: Face) -> None:
     free, total, out = rt.new("size_t *"), rt.new("size_t *"), rt.new("void **")
     rt.ok.cudaMemGetInfo(free, total)
@@ -80,6 +81,7 @@ def test_malloc_fails_when_the_device_is_full_and_succeeds_after_a_free(rt: Face
     rt.ok.cudaFree(out[0])
 
 
+@differs("the free memory is that of all processes")
 def test_memory_info_falls_by_what_is_allocated_and_comes_back(rt: Face) -> None:
     free, total = rt.new("size_t *"), rt.new("size_t *")
     rt.ok.cudaMemGetInfo(free, total)
@@ -92,6 +94,7 @@ def test_memory_info_falls_by_what_is_allocated_and_comes_back(rt: Face) -> None
     assert free[0] == before
 
 
+@needs_devices(2)
 def test_memory_lies_on_the_device_that_was_current(memory: Buffers, rt: Face) -> None:
     attributes = rt.new("struct cudaPointerAttributes *")
     rt.ok.cudaPointerGetAttributes(attributes, memory.at(memory.device(100, on=1)))
@@ -146,6 +149,7 @@ def test_free_of_host_memory_is_invalid(memory: Buffers, kind: str) -> None:
     assert memory.rt.cudaFree(memory.at(memory.of(kind, 64))) == INVALID_VALUE
 
 
+@differs("freed device memory is taken for host memory, and the process dies")
 @pytest.mark.parametrize("size", [100, 3 << 20])
 def test_freed_memory_cannot_be_copied_from(memory: Buffers, size: int) -> None:
     rt, target = memory.rt, memory.pageable(16)
@@ -244,6 +248,7 @@ def test_pitch_holds_a_row_and_keeps_rows_aligned(rt: Face) -> None:
     rt.ok.cudaFree(out[0])
 
 
+@differs("the error is another one: 1")
 def test_pitch_that_overflows_is_out_of_memory(rt: Face) -> None:
     out, pitch = rt.new("void **"), rt.new("size_t *")
     assert rt.cudaMallocPitch(out, pitch, 1 << 40, 1 << 40) == OUT_OF_MEMORY
@@ -251,6 +256,7 @@ def test_pitch_that_overflows_is_out_of_memory(rt: Face) -> None:
     assert rt.cudaMallocPitch(rt.ffi.NULL, pitch, 1, 1) == INVALID_VALUE
 
 
+@differs("an extent that overflows is not seen")
 def test_malloc_3d_says_pitch_and_extent(rt: Face) -> None:
     out = rt.new("struct cudaPitchedPtr *")
     rt.ok.cudaMalloc3D(out, rt.new("struct cudaExtent *", (700, 5, 3))[0])
@@ -305,6 +311,7 @@ def test_allocation_in_a_global_capture_is_unsafe_and_ends_it(child: Child, call
     assert child(code).stdout.split() == [str(CAPTURE_UNSUPPORTED), str(CAPTURE_INVALIDATED)]
 
 
+@needs_devices(2)
 def test_device_reset_frees_all_memory_of_the_device(child: Child) -> None:
     code = """
     p, free, total, other = new('void **'), new('size_t *'), new('size_t *'), new('void **')
@@ -361,6 +368,7 @@ def test_address_range_is_that_of_the_allocation_around_an_address(current: Face
     assert current.cuMemGetAddressRange_v2(base, n, out[0]) == NOT_FOUND
 
 
+@differs("one of the calls answers 1")
 def test_driver_asks_for_a_current_context(child: Child) -> None:
     code = """
     drv = Face("cuda", os.environ.get("PSM_TEST_CUDA"))

@@ -9,7 +9,7 @@ import pytest
 
 from psmkit.lab.cuda import Face
 from tests.hostcuda.buffers import DEFAULT, Buffers
-from tests.hostcuda.conftest import REAL, SONAMES
+from tests.hostcuda.conftest import REAL, SONAMES, differs, needs_devices
 
 INVALID_VALUE, INVALID_DEVICE, INVALID_HANDLE = 1, 101, 400
 GLOBAL, HOST, SINGLE = 1, 2, 4
@@ -69,6 +69,7 @@ def test_host_and_devices_see_the_same_bytes(memory: Buffers) -> None:
     assert memory.host(address, 4)[:] == b"copy"
 
 
+@differs("0 bytes can be allocated")
 def test_allocating_nothing_or_with_other_flags_is_invalid(rt: Face) -> None:
     out = rt.new("void **")
     assert rt.cudaMallocManaged(out, 0, GLOBAL) == INVALID_VALUE
@@ -77,6 +78,7 @@ def test_allocating_nothing_or_with_other_flags_is_invalid(rt: Face) -> None:
     assert rt.cudaMallocManaged(rt.ffi.NULL, 16, GLOBAL) == INVALID_VALUE
 
 
+@differs("a copy from freed managed memory is made by the host, and the process dies")
 def test_managed_memory_is_freed_once(rt: Face) -> None:
     out = rt.new("void **")
     rt.ok.cudaMallocManaged(out, 16, HOST)
@@ -85,6 +87,7 @@ def test_managed_memory_is_freed_once(rt: Face) -> None:
     assert rt.cudaMemcpy(rt.new("char[4]"), out[0], 4, DEFAULT) == INVALID_VALUE
 
 
+@needs_devices(2)
 def test_advice_can_be_read_back(memory: Buffers) -> None:
     rt, pointer = memory.rt, memory.at(memory.managed(SIZE))
     assert [attribute(rt, pointer, which) for which in (1, 2, 4)] == [0, INVALID, INVALID]
@@ -100,6 +103,7 @@ def test_advice_can_be_read_back(memory: Buffers) -> None:
     assert attribute(rt, pointer, 2) == INVALID
 
 
+@needs_devices(2)
 def test_accessed_by_lists_who_was_advised(memory: Buffers) -> None:
     rt, pointer = memory.rt, memory.at(memory.managed(SIZE))
     for device in (0, 2):
@@ -113,6 +117,7 @@ def test_accessed_by_lists_who_was_advised(memory: Buffers) -> None:
     assert rt.cudaMemRangeGetAttribute(out, 10, 3, pointer, SIZE) == INVALID_VALUE
 
 
+@differs("the error is another one: 1")
 def test_advice_for_other_memory_or_no_device_is_an_error(memory: Buffers) -> None:
     rt, managed = memory.rt, memory.at(memory.managed(SIZE))
     assert advise(rt, memory.at(memory.device(SIZE)), 1, 0) == INVALID_VALUE
@@ -135,6 +140,7 @@ def test_several_attributes_are_read_at_once(memory: Buffers) -> None:
     assert rt.cudaMemRangeGetAttributes(data, sizes, which, 0, pointer, SIZE) == INVALID_VALUE
 
 
+@needs_devices(2)
 def test_prefetching_is_remembered_and_moves_no_bytes(memory: Buffers) -> None:
     rt, address = memory.rt, memory.managed(SIZE)
     memory.host(address, 4)[:] = b"here"
@@ -146,6 +152,7 @@ def test_prefetching_is_remembered_and_moves_no_bytes(memory: Buffers) -> None:
     assert memory.host(address, 4)[:] == b"here"
 
 
+@differs("a handle or pointer that is none is followed, and the process dies")
 def test_prefetching_other_memory_or_to_nowhere_is_an_error(memory: Buffers) -> None:
     rt, managed = memory.rt, memory.at(memory.managed(SIZE))
     assert prefetch(rt, memory.at(memory.pageable(SIZE)), 0) == INVALID_VALUE
@@ -153,6 +160,7 @@ def test_prefetching_other_memory_or_to_nowhere_is_an_error(memory: Buffers) -> 
     assert prefetch(rt, managed, 0, stream=rt.ffi.cast("cudaStream_t", 0x5550)) == INVALID_HANDLE
 
 
+@needs_devices(4)
 def test_second_versions_of_cuda_12_take_locations() -> None:
     with Buffers(only("cudart12")) as memory:
         check_second_versions(memory.rt, memory.at(memory.managed(SIZE)))
@@ -166,6 +174,7 @@ def check_second_versions(rt: Face, pointer: Any) -> None:
     assert rt.cudaMemPrefetchAsync_v2(pointer, SIZE, location(rt, 3), 1, rt.ffi.NULL) == INVALID_VALUE
 
 
+@needs_devices(2)
 def test_a_batch_prefetches_each_span_to_its_location() -> None:
     with Buffers(only("cudart13")) as memory:
         check_batches(memory)
@@ -200,6 +209,7 @@ def test_attaching_takes_whole_managed_allocations(memory: Buffers) -> None:
     assert rt.cudaStreamAttachMemAsync(stream, memory.at(memory.device(64)), 0, GLOBAL) == INVALID_VALUE
 
 
+@needs_devices(4)
 def test_driver_allocates_advises_prefetches_and_asks(current: Face) -> None:
     out, seen = current.new("CUdeviceptr *"), current.new("int *")
     null = current.ffi.NULL
@@ -222,6 +232,7 @@ def test_driver_allocates_advises_prefetches_and_asks(current: Face) -> None:
     assert current.cuMemAdvise(p, SIZE, 3, 2) == INVALID_VALUE
 
 
+@needs_devices(2)
 def test_driver_prefetches_and_discards_batches(current: Face, memory: Buffers) -> None:
     p, seen = memory.managed(SIZE), current.new("int *")
     spans, sizes = current.new("CUdeviceptr[1]", [p]), current.new("size_t[1]", [SIZE])

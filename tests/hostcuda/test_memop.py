@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from psmkit.lab.cuda import Face
-from tests.hostcuda.conftest import Child
+from tests.hostcuda.conftest import Child, differs
 from tests.hostcuda.gates import DEADLINE, NOT_READY, Lab
 
 INVALID_VALUE, INVALID_HANDLE = 1, 400
@@ -90,6 +90,7 @@ def test_write_changes_its_bytes_only(
     assert memory.get() == (left or value)
 
 
+@differs("a write with NO_MEMORY_BARRIER answers 1")
 def test_write_is_in_stream_order(lab: Lab, drv: Face, memory: Memory) -> None:
     stream = lab.stream(1)
     gate = lab.gate(stream)
@@ -129,6 +130,7 @@ def test_wait_holds_the_stream_until_the_value_is_there(
     assert ran.wait(DEADLINE)
 
 
+@differs("a wait with FLUSH answers 801")
 def test_wait_for_what_is_there_already(lab: Lab, drv: Face, memory: Memory) -> None:
     memory.put(9)
     stream = handle(lab, drv, lab.stream())
@@ -150,6 +152,7 @@ def test_two_streams_hand_over_by_values(lab: Lab, drv: Face, memory: Memory) ->
     assert lab.log == [str(i) for i in range(1, 21)]
 
 
+@differs("16 streams that wait hold the write of another one")
 def test_many_waits_do_not_stop_other_streams(lab: Lab, drv: Face, memory: Memory) -> None:
     streams = [lab.stream(1) for _ in range(16)]
     for stream in streams:
@@ -159,6 +162,7 @@ def test_many_waits_do_not_stop_other_streams(lab: Lab, drv: Face, memory: Memor
         assert lab.rt.cudaStreamSynchronize(stream) == 0
 
 
+@differs("a batch with atomic operations answers 1 on an H100")
 @pytest.mark.parametrize("count", [1, 3, 40, 255])
 def test_batch_runs_in_the_order_of_the_array(lab: Lab, drv: Face, memory: Memory, count: int) -> None:
     stream = lab.stream(1)
@@ -181,6 +185,7 @@ def test_batch_runs_in_the_order_of_the_array(lab: Lab, drv: Face, memory: Memor
     assert memory.get() == (1 << 40) + sum(range(2, count + 1))
 
 
+@differs("an atomic operation answers 1 on an H100")
 @pytest.mark.parametrize(
     ("what", "kind", "operand", "start", "end"),
     [
@@ -208,6 +213,7 @@ def test_atomic_reduction(
     assert memory.get() == end
 
 
+@differs("a wait with FLUSH answers 801")
 def test_batch_of_a_wait_and_a_write(lab: Lab, drv: Face, memory: Memory) -> None:
     stream = lab.stream(1)
     array = drv.new("CUstreamBatchMemOpParams[]", 4)
@@ -237,6 +243,7 @@ def test_ptsz_form_uses_the_per_thread_stream(lab: Lab, drv: Face, memory: Memor
     assert memory.get() == 5
 
 
+@differs("an empty batch succeeds")
 def test_what_the_call_refuses(lab: Lab, drv: Face, memory: Memory) -> None:
     stream = handle(lab, drv, lab.stream())
     host = drv.new("int[2]")
@@ -265,10 +272,11 @@ def test_managed_memory_is_refused(lab: Lab, drv: Face) -> None:
     lab.rt.ok.cudaFree(out[0])
 
 
+@differs("a process does not end while a stream waits")
 def test_process_ends_although_a_stream_waits(child: Child) -> None:
     child(
         """
-        drv = Face("cuda")
+        drv = Face("cuda", os.environ.get("PSM_TEST_CUDA"))
         drv.ok.cuInit(0)
         stream, out = new("cudaStream_t *"), new("void **")
         ok.cudaMalloc(out, 64)

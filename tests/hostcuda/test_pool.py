@@ -10,7 +10,7 @@ import pytest
 
 from psmkit.lab.cuda import Face
 from tests.hostcuda.buffers import DEFAULT, Buffers
-from tests.hostcuda.conftest import REAL, SONAMES, Child, emulated
+from tests.hostcuda.conftest import REAL, SONAMES, Child, differs, emulated, needs_devices
 from tests.hostcuda.peers import descriptors, mappings
 
 INVALID_VALUE, OUT_OF_MEMORY, INVALID_DEVICE, INVALID_HANDLE, NOT_SUPPORTED = 1, 2, 101, 400, 801
@@ -100,6 +100,7 @@ def test_memory_is_returned_at_once_while_the_stream_is_busy(memory: Buffers, si
     rt.ok.cudaStreamSynchronize(stream)
 
 
+@differs("freed device memory is taken for host memory, and the process dies")
 @pytest.mark.parametrize("size", [100, 3 * MIB])
 def test_a_free_takes_effect_in_stream_order(memory: Buffers, size: int) -> None:
     rt, stream, target = memory.rt, memory.stream(1), memory.pinned(4)
@@ -146,6 +147,7 @@ def test_free_async_of_other_memory_is_invalid(memory: Buffers) -> None:
     rt.ok.cudaFreeAsync(pointer, rt.ffi.NULL)
 
 
+@differs("a handle or pointer that is none is followed, and the process dies")
 def test_a_stream_that_is_none_is_refused_and_nothing_is_allocated_or_freed(rt: Face) -> None:
     no_stream, out = rt.ffi.cast("cudaStream_t", 0x5550), rt.new("void **")
     assert rt.cudaMallocAsync(out, 100, no_stream) == INVALID_HANDLE
@@ -155,6 +157,7 @@ def test_a_stream_that_is_none_is_refused_and_nothing_is_allocated_or_freed(rt: 
     rt.ok.cudaFree(pointer)
 
 
+@needs_devices(2)
 def test_memory_comes_from_the_pool_of_the_streams_device(memory: Buffers, pools: Pools) -> None:
     rt, default = memory.rt, memory.rt.new("cudaMemPool_t *")
     rt.ok.cudaSetDevice(1)
@@ -170,6 +173,7 @@ def test_memory_comes_from_the_pool_of_the_streams_device(memory: Buffers, pools
 # ---- pools
 
 
+@needs_devices(2)
 def test_default_pools_are_one_a_device_and_current_until_another_is_set(rt: Face, pools: Pools) -> None:
     out = [rt.new("cudaMemPool_t *") for _ in range(3)]
     rt.ok.cudaDeviceGetDefaultMemPool(out[0], 0)
@@ -188,6 +192,7 @@ def test_default_pools_are_one_a_device_and_current_until_another_is_set(rt: Fac
     assert out[2][0] == out[0][0]
 
 
+@needs_devices(2)
 def test_a_pool_is_current_on_its_own_device_only(rt: Face, pools: Pools) -> None:
     pool = pools.create(1)
     assert rt.cudaDeviceSetMemPool(0, pool) == INVALID_VALUE
@@ -214,6 +219,7 @@ def test_memory_of_a_destroyed_pool_lives_until_it_is_freed(memory: Buffers, poo
     assert memory.rt.cudaMemset(pointer, 1, 100) == INVALID_VALUE
 
 
+@differs("the error is another one: 1")
 @pytest.mark.parametrize(
     ("change", "code"),
     [
@@ -239,6 +245,7 @@ def test_managed_and_fabric_pools_are_not_there(rt: Face, pools: Pools) -> None:
     assert rt.cudaMemPoolCreate(pool, pools.properties(types=FABRIC)) == NOT_SUPPORTED
 
 
+@differs("cudaMemset refuses memory of a host pool")
 def test_the_host_reaches_memory_of_a_host_pool(memory: Buffers, pools: Pools) -> None:
     pointer = pools.allocate(pools.create(location=HOST), 100)
     memory.rt.ok.cudaMemset(pointer, 3, 100)
@@ -313,6 +320,7 @@ def test_trimming_spares_memory_in_use(memory: Buffers, pools: Pools) -> None:
     assert memory.rt.cudaMemPoolTrimTo(memory.rt.ffi.NULL, 0) == INVALID_VALUE
 
 
+@differs("a pool of at most 8 MiB gives 9")
 def test_a_pool_gives_no_more_than_its_maximum(rt: Face, pools: Pools) -> None:
     pool, out = pools.create(most=8 * MIB), rt.new("void **")
     assert rt.cudaMallocFromPoolAsync(out, 9 * MIB, pool, rt.ffi.NULL) == OUT_OF_MEMORY
@@ -322,6 +330,7 @@ def test_a_pool_gives_no_more_than_its_maximum(rt: Face, pools: Pools) -> None:
     pools.free(pools.allocate(pool, 6 * MIB))
 
 
+@differs("the call does not wait for the free that is queued")
 def test_memory_freed_earlier_in_the_stream_can_be_had_again(memory: Buffers, pools: Pools) -> None:
     rt, pool, stream = memory.rt, pools.create(most=4 * MIB), memory.stream(1)
     pointer = pools.allocate(pool, 4 * MIB, stream)
@@ -335,6 +344,7 @@ def test_memory_freed_earlier_in_the_stream_can_be_had_again(memory: Buffers, po
 # ---- access
 
 
+@needs_devices(2)
 def test_the_owner_has_access_and_others_when_they_were_given_it(rt: Face, pools: Pools) -> None:
     pool, flags = pools.create(), rt.new("enum cudaMemAccessFlags *")
 
@@ -361,6 +371,7 @@ def test_the_owner_has_access_and_others_when_they_were_given_it(rt: Face, pools
 # ---- CUDA 13, captures, resets, leaks
 
 
+@needs_devices(2)
 def test_cuda_13_finds_pools_by_location() -> None:
     if "cudart13" not in SONAMES:
         pytest.skip("cudart13 is not the library under test")
@@ -409,6 +420,7 @@ def test_a_captured_allocation_lives_as_long_as_the_graph(memory: Buffers) -> No
     rt.ok.cudaFree(outside)
 
 
+@differs("pools and their memory outlive cudaDeviceReset")
 def test_device_reset_ends_pools_and_their_memory(child: Child) -> None:
     code = """
     pool, p, q = new("cudaMemPool_t *"), new("void **"), new("void **")
@@ -441,6 +453,7 @@ def test_allocating_from_pools_leaves_no_descriptor_and_no_mapping(rt: Face, poo
 # ---- the driver
 
 
+@needs_devices(2)
 def test_driver_has_the_same_pools(rt: Face, drv: Face) -> None:
     rt.ok.cudaFree(rt.ffi.NULL)
     pool, null = drv.new("CUmemoryPool *"), drv.ffi.NULL
@@ -478,6 +491,7 @@ def test_driver_has_the_same_pools(rt: Face, drv: Face) -> None:
     assert drv.cuMemFreeAsync(0, null) == INVALID_VALUE
 
 
+@needs_devices(4)
 def test_driver_finds_pools_by_location(rt: Face, drv: Face) -> None:
     rt.ok.cudaFree(rt.ffi.NULL)
     one, two = drv.new("CUmemoryPool *"), drv.new("CUmemoryPool *")

@@ -10,7 +10,7 @@ import pytest
 
 from psmkit.lab.cuda import Face
 from tests.hostcuda.buffers import DEFAULT
-from tests.hostcuda.conftest import emulated
+from tests.hostcuda.conftest import emulated, needs_devices
 from tests.hostcuda.forgery import FORGERIES
 from tests.hostcuda.peers import Peer, descriptors, mappings
 
@@ -71,6 +71,7 @@ def own_pool(rt: Face, types: int) -> Any:
     return pool[0]
 
 
+@needs_devices(2)
 @pytest.mark.parametrize("size", [100, 3 << 20])
 @pytest.mark.parametrize("free", ["cudaFree", "cudaFreeAsync"])
 def test_an_imported_pointer_is_the_memory_of_the_owner(rt: Face, peer: Peer, size: int, free: str) -> None:
@@ -89,6 +90,7 @@ def test_an_imported_pointer_is_the_memory_of_the_owner(rt: Face, peer: Peer, si
     rt.ok.cudaMemPoolDestroy(pool)
 
 
+@needs_devices(2)
 def test_an_imported_pool_gives_no_memory_and_is_not_exported_again(rt: Face, peer: Peer) -> None:
     peer.run(OFFER, size=100)
     pool, out, value = take_pool(rt, peer.fds[0]), rt.new("void **"), rt.new("uint64_t *")
@@ -102,6 +104,7 @@ def test_an_imported_pool_gives_no_memory_and_is_not_exported_again(rt: Face, pe
     rt.ok.cudaMemPoolDestroy(pool)
 
 
+@needs_devices(2)
 def test_pointers_are_imported_by_their_own_pool_only(rt: Face, peer: Peer) -> None:
     one = peer.run(OFFER, size=100)
     first = take_pool(rt, peer.fds[0])
@@ -114,6 +117,7 @@ def test_pointers_are_imported_by_their_own_pool_only(rt: Face, peer: Peer) -> N
         rt.ok.cudaMemPoolDestroy(pool)
 
 
+@needs_devices(2)
 def test_a_pointer_of_a_dead_process_is_refused(rt: Face, peer: Peer) -> None:
     data = peer.run(OFFER, size=100)
     pool = take_pool(rt, peer.fds[0])
@@ -122,6 +126,7 @@ def test_a_pointer_of_a_dead_process_is_refused(rt: Face, peer: Peer) -> None:
     rt.ok.cudaMemPoolDestroy(pool)
 
 
+@needs_devices(2)
 def test_imported_memory_outlives_its_killed_owner_and_its_pool(rt: Face, peer: Peer) -> None:
     data = peer.run(OFFER, size=100)
     pool = take_pool(rt, peer.fds[0])

@@ -14,10 +14,12 @@ import psmkit
 from psmkit.lab.cuda import folder
 from psmkit.lab.emulation import Emulation
 from psmkit.model import Report, Verdict
+from tests.hostcuda.conftest import emulated
 from tests.hostcuda.test_example import INCLUDES
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "examples" / "seed_bug.c"
+pytestmark = emulated
 
 
 @pytest.fixture(scope="module", params=["cudart12", "cudart13"])

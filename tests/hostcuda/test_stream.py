@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from psmkit.lab.cuda import Face
-from tests.hostcuda.conftest import Child, emulated
+from tests.hostcuda.conftest import Child, differs, emulated, needs_devices
 from tests.hostcuda.gates import DEADLINE, NOT_READY, Lab
 
 INVALID_VALUE, INVALID_HANDLE = 1, 400
@@ -93,6 +93,7 @@ def test_destroy_returns_at_once_and_queued_work_completes(lab: Lab) -> None:
     assert lab.log == ["gate", "behind"]
 
 
+@differs("a handle or pointer that is none is followed, and the process dies")
 def test_destroyed_stream_is_an_invalid_handle(rt: Face) -> None:
     out = rt.new("cudaStream_t *")
     rt.ok.cudaStreamCreate(out)
@@ -106,6 +107,7 @@ def test_destroyed_stream_is_an_invalid_handle(rt: Face) -> None:
     assert rt.cudaStreamDestroy(fresh[0]) == 0
 
 
+@differs("a handle or pointer that is none is followed, and the process dies")
 @pytest.mark.parametrize("value", [0, 1, 2, 3, 0x1000])
 def test_default_streams_and_invented_handles_cannot_be_destroyed(rt: Face, value: int) -> None:
     assert rt.cudaStreamDestroy(rt.ffi.cast("cudaStream_t", value)) == INVALID_HANDLE
@@ -150,6 +152,7 @@ def test_ids_differ_and_stay(lab: Lab) -> None:
     assert identity(lab.null) == identity(lab.legacy)
 
 
+@needs_devices(2)
 def test_stream_belongs_to_the_device_that_was_current(lab: Lab) -> None:
     out = lab.rt.new("int *")
     lab.rt.ok.cudaSetDevice(1)
@@ -161,6 +164,7 @@ def test_stream_belongs_to_the_device_that_was_current(lab: Lab) -> None:
     assert out[0] == 0
 
 
+@differs("NULL is followed, and the process dies")
 def test_questions_without_a_place_for_the_answer(lab: Lab) -> None:
     stream, null = lab.stream(), lab.ffi.NULL
     for name in ("Flags", "Priority", "Id", "Device"):
@@ -193,6 +197,7 @@ def test_priority_attribute_is_the_priority(lab: Lab) -> None:
     assert out[0] == -3
 
 
+@differs("a handle or pointer that is none is followed, and the process dies")
 def test_attributes_refuse_what_no_stream_has(lab: Lab) -> None:
     stream, value = lab.stream(), lab.rt.new("cudaLaunchAttributeValue *")
     assert lab.rt.cudaStreamGetAttribute(stream, COOPERATIVE, value) == INVALID_VALUE
@@ -208,6 +213,7 @@ def test_attributes_refuse_what_no_stream_has(lab: Lab) -> None:
 # ---- the driver's forms
 
 
+@differs("a handle or pointer that is none is followed, and the process dies")
 def test_driver_and_runtime_share_streams(rt: Face, drv: Face) -> None:
     out = rt.new("cudaStream_t *")
     rt.ok.cudaStreamCreateWithFlags(out, 1)
@@ -256,7 +262,7 @@ def test_driver_creates_streams_in_the_current_context(rt: Face, drv: Face) -> N
 def test_driver_needs_a_current_context_for_new_and_default_streams(child: Child) -> None:
     done = child(
         """
-        drv = Face("cuda")
+        drv = Face("cuda", os.environ.get("PSM_TEST_CUDA"))
         drv.ok.cuInit(0)
         null = drv.ffi.NULL
         print(drv.cuStreamCreate(drv.new("CUstream *"), 0), drv.cuEventCreate(drv.new("CUevent *"), 0))
@@ -346,6 +352,7 @@ def test_legacy_stream_orders_two_blocking_streams(lab: Lab) -> None:
     assert lab.log == ["gate", "legacy", "behind"]
 
 
+@needs_devices(2)
 def test_legacy_streams_of_two_devices_are_independent(lab: Lab) -> None:
     gate = lab.gate(lab.legacy)
     lab.rt.ok.cudaSetDevice(1)

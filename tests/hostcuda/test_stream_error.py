@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.hostcuda.conftest import Child, emulated
+from tests.hostcuda.conftest import Child, emulated, needs_devices
 from tests.hostcuda.test_topology import printed
 
 ILLEGAL_ADDRESS, INVALID_HANDLE = 700, 400
@@ -12,7 +12,7 @@ ILLEGAL_ADDRESS, INVALID_HANDLE = 700, 400
 # A stream whose next work meets memory that went away: `gate` holds it, `fail()` lets it happen.
 BROKEN = """
 import threading, time
-drv = Face("cuda")
+drv = Face("cuda", os.environ.get("PSM_TEST_CUDA"))
 drv.ok.cuInit(0)
 ok.cudaFree(ffi.NULL)
 GRANULE = 2 << 20
@@ -192,6 +192,7 @@ print(rt.cudaStreamQuery(broken), rt.cudaStreamQuery(fresh), rt.cudaStreamSynchr
     assert printed(done) == [str(ILLEGAL_ADDRESS), str(INVALID_HANDLE), "0", "0"]
 
 
+@needs_devices(2)
 def test_reset_ends_streams_and_events_of_this_device_only(child: Child) -> None:
     done = child(
         """

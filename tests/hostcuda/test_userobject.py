@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from psmkit.lab.cuda import Face
+from tests.hostcuda.conftest import differs
 from tests.hostcuda.gates import DEADLINE
 from tests.hostcuda.graphs import Graphs
 
@@ -52,6 +53,7 @@ class Object:
         return not self.gone.is_set()
 
 
+@differs("an object that is gone is not told from one that lives")
 def test_destructor_runs_when_the_last_reference_goes(lab: Graphs) -> None:
     thing = Object(lab, 2)
     lab.rt.ok.cudaUserObjectRetain(thing.handle, 3)
@@ -63,6 +65,7 @@ def test_destructor_runs_when_the_last_reference_goes(lab: Graphs) -> None:
     assert lab.rt.cudaUserObjectRetain(thing.handle, 1) == INVALID_HANDLE
 
 
+@differs("the destructor runs in the thread that releases the last reference")
 def test_destructor_runs_elsewhere_and_may_not_call_cuda(lab: Graphs) -> None:
     thing = Object(lab)
     lab.rt.ok.cudaUserObjectRelease(thing.handle, 1)
@@ -71,6 +74,7 @@ def test_destructor_runs_elsewhere_and_may_not_call_cuda(lab: Graphs) -> None:
     assert thing.code == NOT_PERMITTED
 
 
+@differs("the destructor runs in the thread that releases the last reference")
 def test_no_call_waits_for_a_destructor(lab: Graphs) -> None:
     blocked = threading.Event()
     thing = Object(lab, blocked=blocked)
@@ -84,6 +88,7 @@ def test_no_call_waits_for_a_destructor(lab: Graphs) -> None:
     assert thing.gone.wait(DEADLINE)
 
 
+@differs("the count of references is not checked")
 def test_create_is_checked(lab: Graphs) -> None:
     out, null, function = lab.rt.new("cudaUserObject_t *"), lab.ffi.NULL, lab.function(lambda: None)
     create = lab.rt.cudaUserObjectCreate
@@ -104,6 +109,7 @@ def test_counts_are_checked(lab: Graphs, call: str) -> None:
     lab.rt.ok.cudaUserObjectRelease(thing.handle, 1)
 
 
+@differs("too many references may be released")
 def test_caller_cannot_release_what_a_graph_holds(lab: Graphs) -> None:
     thing, graph = Object(lab), lab.graph()
     lab.rt.ok.cudaGraphRetainUserObject(graph, thing.handle, 1, 0)
@@ -122,6 +128,7 @@ def graph_with(lab: Graphs, thing: Object) -> Any:
     return out[0]
 
 
+@differs("too many references may be released")
 def test_moved_reference_goes_with_the_graph(lab: Graphs) -> None:
     thing = Object(lab)
     graph = graph_with(lab, thing)
@@ -133,6 +140,7 @@ def test_moved_reference_goes_with_the_graph(lab: Graphs) -> None:
     assert thing.times == 1
 
 
+@differs("too many references may be released")
 def test_graph_counts_its_references(lab: Graphs) -> None:
     thing, graph = Object(lab, 3), lab.graph()
     lab.rt.ok.cudaGraphRetainUserObject(graph, thing.handle, 2, MOVE)
@@ -144,6 +152,7 @@ def test_graph_counts_its_references(lab: Graphs) -> None:
     assert thing.gone.wait(DEADLINE)
 
 
+@differs("too many references may be released")
 def test_graph_retain_is_checked(lab: Graphs) -> None:
     thing, graph, null = Object(lab), lab.graph(), lab.ffi.NULL
     retain, release = lab.rt.cudaGraphRetainUserObject, lab.rt.cudaGraphReleaseUserObject

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from psmkit.lab.cuda import Face
-from tests.hostcuda.conftest import emulated
+from tests.hostcuda.conftest import differs, emulated, needs_devices
 from tests.hostcuda.forgery import FORGERIES, TYPES_AT, changed
 from tests.hostcuda.peers import Peer, descriptors, mappings
 from tests.hostcuda.vmm import FABRIC, GRANULE, NO_HANDLE, POSIX_FD, Vmm
@@ -52,6 +52,7 @@ def test_both_processes_see_the_same_bytes(vmm: Vmm, peer: Peer) -> None:
     os.close(fd)
 
 
+@needs_devices(2)
 def test_an_imported_handle_knows_its_properties(vmm: Vmm, peer: Peer) -> None:
     fd = vmm.export(vmm.create(1, 2))
     code = """
@@ -65,6 +66,7 @@ def test_an_imported_handle_knows_its_properties(vmm: Vmm, peer: Peer) -> None:
     os.close(fd)
 
 
+@needs_devices(2)
 def test_a_device_has_the_number_that_the_importer_sees(vmm: Vmm, rt: Face) -> None:
     fd = vmm.export(vmm.create(1, 2))
     code = """
@@ -135,6 +137,7 @@ def test_the_imported_descriptor_stays_the_callers(vmm: Vmm) -> None:
     os.close(fd)
 
 
+@differs("a handle or pointer that is none is followed, and the process dies")
 def test_only_memory_that_was_made_for_it_is_exported(vmm: Vmm) -> None:
     fd, export = vmm.drv.new("int *"), vmm.drv.cuMemExportToShareableHandle
     plain, shared = vmm.create(types=NO_HANDLE), vmm.create(types=POSIX_FD)
@@ -152,6 +155,7 @@ def test_there_is_no_fabric(vmm: Vmm) -> None:
     assert vmm.drv.cuMemImportFromShareableHandle(out, out, FABRIC) == NOT_SUPPORTED
 
 
+@differs("the error is another one: 999")
 def test_importing_no_descriptor_is_invalid(vmm: Vmm) -> None:
     for fd in (-1, 99999, 1 << 40):
         assert vmm.import_code(fd) == INVALID_VALUE

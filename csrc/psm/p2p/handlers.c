@@ -137,8 +137,10 @@ psm_status psm_p2p_make_stream(struct psmP2pLocalInfo *local)
 {
     if (local->stream) return PSM_OK;
     /* Non-blocking: the application may sit in a callback on the legacy stream until this stream's copies are done. */
+    cudaStream_t stream; /* a runtime that fails leaves a number that is no stream here */
     PSM_CUDA(local->cuda, "connect", local->rank, local->peer,
-             cudaStreamCreateWithFlags(&local->stream, cudaStreamNonBlocking));
+             cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    local->stream = stream;
     for (; local->made < local->steps; local->made++)
         PSM_CUDA(local->cuda, "connect", local->rank, local->peer,
                  cudaEventCreateWithFlags(&local->events[local->made], cudaEventDisableTiming));

@@ -266,11 +266,16 @@ void engine_wake(void *self)
 
 static psm_status make(struct engine *engine)
 {
+    cudaStream_t stream; /* a runtime that fails leaves numbers that are no handles in these two */
+    cudaEvent_t event;
     for (int which = 0; which < 2; which++) {
-        CUDA(engine, cudaStreamCreateWithFlags(&engine->streams[which].live, cudaStreamNonBlocking));
-        CUDA(engine, cudaEventCreateWithFlags(&engine->streams[which].serial, cudaEventDisableTiming));
+        CUDA(engine, cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+        engine->streams[which].live = stream;
+        CUDA(engine, cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+        engine->streams[which].serial = event;
     }
-    CUDA(engine, cudaEventCreateWithFlags(&engine->between, cudaEventDisableTiming));
+    CUDA(engine, cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+    engine->between = event;
     size_t channels = 0;
     const struct psmPlanConnectors *c = &engine->connectors;
     int next = (engine->rank + 1) % engine->nranks;
