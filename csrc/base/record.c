@@ -141,7 +141,7 @@ static uint64_t largest(void)
             value <<= units[i].shift;
             return value < 2 * REC_HEADER ? 2 * REC_HEADER : value & ~(uint64_t)(REC_ALIGN - 1);
         }
-    complain("PSM_RECORD_MAX", "is not a size such as 16777216 or 16MiB");
+    complain("PSM_RECORD_MAX", "not a size such as 16777216 or 16MiB");
     return 0;
 }
 

@@ -33,7 +33,7 @@ extern "C" {
 /* nccl.h declares these three too; its declarations win if it is included first. */
 #ifndef NCCL_H_
 typedef enum {
-    ncclSuccess = 0, /* <- if this fails, nccl.h was included after psm_abi: include nccl.h first. */
+    ncclSuccess = 0, /* <- nccl.h was included after psm_abi? Include nccl.h first. */
     ncclUnhandledCudaError = 1,
     ncclSystemError = 2,
     ncclInternalError = 3,

@@ -1,4 +1,4 @@
-/* Messages between proxies: encode, decode, refuse. */
+/* Messages between proxies: encode, decode, reject. */
 #include "proxy/wire.h"
 
 #include <stdio.h>
@@ -22,54 +22,54 @@ void psm_wire_begin(struct psm_wire_head *head, enum psm_wire_kind kind, size_t 
     *head = (struct psm_wire_head){PSM_WIRE_MAGIC, PSM_WIRE_VERSION, (uint16_t)kind, (uint32_t)size, 0};
 }
 
-/* Arguments of printf are int-sized here, whatever the size of the field was. */
+/* Arguments of printf are int-sized here, whatever the size of the field. */
 #define REFUSE(status, ...) return snprintf(text, PSM_WIRE_TEXT, __VA_ARGS__), (status)
 
 static psm_status check_head(const void *bytes, size_t size, unsigned kinds, struct psm_wire_head *head, char *text)
 {
     if (size < sizeof *head)
-        REFUSE(PSM_ERR_PROTOCOL, "a message of %zu bytes came, of at least %zu is meant", size, sizeof *head);
+        REFUSE(PSM_ERR_PROTOCOL, "received a message of %zu bytes, expected at least %zu", size, sizeof *head);
     memcpy(head, bytes, sizeof *head);
     if (head->magic != PSM_WIRE_MAGIC)
         REFUSE(PSM_ERR_PROTOCOL,
-               "a message with the magic 0x%08x came, 0x%08x is meant: the sender is no proxy of libpsm", head->magic,
-               PSM_WIRE_MAGIC);
+               "received a message with bad magic 0x%08x, expected 0x%08x: the sender is not a proxy of libpsm",
+               head->magic, PSM_WIRE_MAGIC);
     if (head->version != PSM_WIRE_VERSION)
-        REFUSE(PSM_ERR_VERSION, "a message of version %u came, %u is meant: use the same libpsm in all ranks",
+        REFUSE(PSM_ERR_VERSION, "received a message of version %u, expected %u: use the same libpsm on all ranks",
                head->version, PSM_WIRE_VERSION);
     if (head->kind == 0 || head->kind >= KINDS)
-        REFUSE(PSM_ERR_PROTOCOL, "a message of kind %u came, 1 to %d are known", head->kind, KINDS - 1);
+        REFUSE(PSM_ERR_PROTOCOL, "received a message of kind %u, expected 1 to %d", head->kind, KINDS - 1);
     if (!(kinds & 1u << head->kind))
-        REFUSE(PSM_ERR_PROTOCOL, "a message of kind %u (%s) came out of order; the kinds %#x are meant here",
-               head->kind, kinds_known[head->kind].name, kinds);
+        REFUSE(PSM_ERR_PROTOCOL, "received a message of kind %u (%s) out of order; expected the kinds %#x", head->kind,
+               kinds_known[head->kind].name, kinds);
     if (head->size != size)
-        REFUSE(PSM_ERR_PROTOCOL, "a %s of %zu bytes came, which says that it has %u", kinds_known[head->kind].name,
+        REFUSE(PSM_ERR_PROTOCOL, "received a %s of %zu bytes that claims to have %u", kinds_known[head->kind].name,
                size, head->size);
     if (size < kinds_known[head->kind].size)
-        REFUSE(PSM_ERR_PROTOCOL, "a %s of %zu bytes came, of at least %zu is meant", kinds_known[head->kind].name, size,
-               kinds_known[head->kind].size);
+        REFUSE(PSM_ERR_PROTOCOL, "received a %s of %zu bytes, expected at least %zu", kinds_known[head->kind].name,
+               size, kinds_known[head->kind].size);
     return PSM_OK;
 }
 
-/* What a request or response has behind its struct. */
+/* What follows the struct of a request or response. */
 static psm_status check_body(const uint8_t *bytes, size_t size, struct psm_wire_message *m, char *text)
 {
     size_t fixed = kinds_known[m->kind].size, payload = 0, reason = 0;
     if (m->kind == PSM_WIRE_REQUEST) {
         payload = m->request.req_size;
         if (m->request.resp_size > PSM_PROXY_PAYLOAD)
-            REFUSE(PSM_ERR_PROTOCOL, "a request wants %u bytes back, at most %d are meant", m->request.resp_size,
-                   PSM_PROXY_PAYLOAD);
-        if (m->request.op_id == 0) REFUSE(PSM_ERR_PROTOCOL, "a request with opId 0 came, another is meant");
+            REFUSE(PSM_ERR_PROTOCOL, "a request wants a response of %u bytes, expected at most %d",
+                   m->request.resp_size, PSM_PROXY_PAYLOAD);
+        if (m->request.op_id == 0) REFUSE(PSM_ERR_PROTOCOL, "received a request with opId 0, expected a non-zero opId");
     } else if (m->kind == PSM_WIRE_RESPONSE) {
         payload = m->response.resp_size;
         reason = m->response.status < 0 ? sizeof m->reason : 0;
     }
     if (payload > PSM_PROXY_PAYLOAD)
-        REFUSE(PSM_ERR_PROTOCOL, "a %s with a payload of %zu bytes came, at most %d are meant",
-               kinds_known[m->kind].name, payload, PSM_PROXY_PAYLOAD);
+        REFUSE(PSM_ERR_PROTOCOL, "a %s with a payload of %zu bytes, expected at most %d", kinds_known[m->kind].name,
+               payload, PSM_PROXY_PAYLOAD);
     if (size != fixed + payload + reason)
-        REFUSE(PSM_ERR_PROTOCOL, "a %s of %zu bytes came, %zu are meant for its payload of %zu",
+        REFUSE(PSM_ERR_PROTOCOL, "received a %s of %zu bytes, expected %zu for its payload of %zu",
                kinds_known[m->kind].name, size, fixed + payload + reason, payload);
     m->payload = payload ? bytes + fixed : NULL;
     m->payload_size = payload;

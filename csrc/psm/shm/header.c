@@ -1,4 +1,4 @@
-/* What a segment says of itself. */
+/* The header of a segment: reading and validation. */
 #define _GNU_SOURCE
 #include "shm/header.h"
 
@@ -39,9 +39,8 @@ int psm_segment_folder(void)
 
 static psm_status refuse(psm_status status, const char *what, const char *field, uint64_t seen, uint64_t meant)
 {
-    return psm_fail(status, "shm", -1, -1, 0,
-                    "%s is no segment of ours: %s is 0x%" PRIx64 " where 0x%" PRIx64 " is meant", what, field, seen,
-                    meant);
+    return psm_fail(status, "shm", -1, -1, 0, "%s is not a psm segment: %s is 0x%" PRIx64 ", expected 0x%" PRIx64, what,
+                    field, seen, meant);
 }
 
 psm_status psm_segment_read_header(int fd, const char *what, struct psm_segment_header *header)
@@ -52,10 +51,9 @@ psm_status psm_segment_read_header(int fd, const char *what, struct psm_segment_
     if (st.st_uid != geteuid())
         return psm_fail(PSM_ERR_DENIED, "shm", -1, -1, 0, "%s belongs to user %u and this process runs as user %u",
                         what, (unsigned)st.st_uid, (unsigned)geteuid());
-    if (st.st_mode & 077 && st.st_nlink > 0) /* the mode of a memfd says nothing: nobody can open it by name */
-        return psm_fail(PSM_ERR_DENIED, "shm", -1, -1, 0,
-                        "%s is open to other users: its mode is %04o where 0600 is meant", what,
-                        (unsigned)st.st_mode & 07777);
+    if (st.st_mode & 077 && st.st_nlink > 0) /* the mode of a memfd does not matter: nobody can open it by name */
+        return psm_fail(PSM_ERR_DENIED, "shm", -1, -1, 0, "other users can open %s: its mode is %04o, expected 0600",
+                        what, (unsigned)st.st_mode & 07777);
     struct psm_segment_header h;
     ssize_t n;
     do n = pread(fd, &h, sizeof h, 0);
@@ -72,12 +70,12 @@ psm_status psm_segment_read_header(int fd, const char *what, struct psm_segment_
     if (h.size <= PSM_SEGMENT_HEADER || h.size > PSM_SEGMENT_MAX)
         return refuse(PSM_ERR_PROTOCOL, what, "the size in its header", h.size, (uint64_t)st.st_size);
     if (h.size != (uint64_t)st.st_size)
-        return psm_fail(PSM_ERR_MISMATCH, "shm", -1, -1, 0, "%s says that it has %" PRIu64 " bytes, and has %" PRIu64,
+        return psm_fail(PSM_ERR_MISMATCH, "shm", -1, -1, 0, "%s claims to have %" PRIu64 " bytes, but has %" PRIu64,
                         what, h.size, (uint64_t)st.st_size);
     if (h.id == 0) return refuse(PSM_ERR_PROTOCOL, what, "the id", 0, 1);
     if (!memchr(h.label, 0, sizeof h.label) || !memchr(h.owner_boot_id, 0, sizeof h.owner_boot_id))
-        return psm_fail(PSM_ERR_PROTOCOL, "shm", -1, -1, 0, "%s is no segment of ours: a text in its header has no end",
-                        what);
+        return psm_fail(PSM_ERR_PROTOCOL, "shm", -1, -1, 0,
+                        "%s is not a psm segment: a text in its header is not NUL-ended", what);
     *header = h;
     return PSM_OK;
 }

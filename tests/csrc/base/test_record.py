@@ -315,7 +315,7 @@ def test_default_folder_that_others_could_have_made_is_refused(driver: Path, tmp
     folder = tmp_path / f"psm-{os.geteuid()}"
     folder.mkdir(mode=0o755)
     folder.chmod(0o755)
-    assert "open to other users" in refusal(driver, TMPDIR=str(tmp_path))
+    assert "other users can open it" in refusal(driver, TMPDIR=str(tmp_path))
     folder.rmdir()
     (tmp_path / "elsewhere").mkdir(mode=0o700)
     folder.symlink_to(tmp_path / "elsewhere")
@@ -341,7 +341,7 @@ def test_folder_of_another_user_is_refused(driver: Path, tmp_path: Path) -> None
 
 
 def test_shared_memory_is_no_place_for_records(driver: Path, tmp_path: Path) -> None:
-    assert "records do not go to /dev/shm" in refusal(driver, PSM_RECORD_DIR="/dev/shm/psm-test-records")
+    assert "records are not written to /dev/shm" in refusal(driver, PSM_RECORD_DIR="/dev/shm/psm-test-records")
     assert not Path("/dev/shm/psm-test-records").exists()
     if os.access("/dev/shm", os.W_OK):
         (tmp_path / "link").symlink_to("/dev/shm")
@@ -352,7 +352,7 @@ def test_size_is_bounded_and_can_be_nothing(driver: Path, tmp_path: Path) -> Non
     with process(driver, tmp_path, "scene", "wait", PSM_RECORD_MAX="1MiB") as (_, path):
         assert path.stat().st_size == 1 << 20
     assert run(driver, tmp_path, "scene", "no", PSM_RECORD_MAX="0").stdout == "(null)\n"
-    assert "PSM_RECORD_MAX: not a size" in refusal(driver, PSM_RECORD_DIR=str(tmp_path), PSM_RECORD_MAX="1 parsec")
+    assert "PSM_RECORD_MAX: is not a size" in refusal(driver, PSM_RECORD_DIR=str(tmp_path), PSM_RECORD_MAX="1 parsec")
     small = run(driver, tmp_path, "ring", "4096", "1", "1", PSM_RECORD_MAX="4096")
     assert "has no room for test.ring" in small.stdout
     assert not list(tmp_path.iterdir())

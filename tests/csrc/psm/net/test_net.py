@@ -72,14 +72,14 @@ def test_what_the_peer_assumes_otherwise_is_refused_with_both_values(
 def test_requests_of_a_wrong_size_or_release_are_refused(run: Runner) -> None:
     job = run("sizes=1", "differ=0:request")
     wanted = {
-        "short setup": ("PSM_ERR_PROTOCOL", "a request of 31 bytes for an answer of 240; 32 and 240 are meant"),
-        "small answer": ("PSM_ERR_PROTOCOL", "a request of 32 bytes for an answer of 232; 32 and 240 are meant"),
-        "magic": ("PSM_ERR_PROTOCOL", "magic 0x50534d4f where 0x50534d4e is meant"),
-        "version": ("PSM_ERR_VERSION", "version 9 where 1 is meant"),
+        "short setup": ("PSM_ERR_PROTOCOL", "a request of 31 bytes and a response of 240; expected 32 and 240"),
+        "small answer": ("PSM_ERR_PROTOCOL", "a request of 32 bytes and a response of 232; expected 32 and 240"),
+        "magic": ("PSM_ERR_PROTOCOL", "bad magic 0x50534d4f, expected 0x50534d4e"),
+        "version": ("PSM_ERR_VERSION", "version 9, expected 1"),
         "chunk": ("PSM_ERR_INVALID", "4 steps of 1000 bytes in a buffer of 4096 bytes"),
         "steps": ("PSM_ERR_INVALID", "65 steps of 1024 bytes"),
         "early connect": ("PSM_ERR_INVALID", "connect of a connection that is not set up"),
-        "short connect": ("PSM_ERR_PROTOCOL", "a request of 247 bytes for an answer of 8; 248 and 8 are meant"),
+        "short connect": ("PSM_ERR_PROTOCOL", "a request of 247 bytes and a response of 8; expected 248 and 8"),
     }
     for what, (status, text) in wanted.items():
         said = job.said(what)
@@ -101,10 +101,10 @@ def test_a_size_that_differs_is_refused_with_both_values(run: Runner) -> None:
     ("fault", "text"),
     [
         ("net.send.post:short=40,nth=3", "the message with step 2 from rank 0 has 40 bytes"),
-        ("net.send.post:short=100,nth=3", "rank 0 sent a message of 100 bytes that says 8192; 8256 and 8192 bytes"),
-        ("net.send.post:corrupt,nth=3", "step 2 of operation 1 with 300001 is meant: a message was lost, or damaged"),
-        ("net.send.post:drop,nth=3", "rank 0 sent step 3 of operation 1 with 300001 bytes in all; step 2 of"),
-        ("net.isend:drop,op=send,nth=12", "is meant: a message was lost, or damaged"),
+        ("net.send.post:short=100,nth=3", "rank 0 sent a message of 100 bytes with a payload of 8192; expected 8256 and 8192 bytes"),
+        ("net.send.post:corrupt,nth=3", "step 2 of operation 1 with 300001: a message was lost or damaged"),
+        ("net.send.post:drop,nth=3", "rank 0 sent step 3 of operation 1 with 300001 bytes in all; expected step 2 of"),
+        ("net.isend:drop,op=send,nth=12", ": a message was lost or damaged"),
     ],
 )
 def test_messages_that_are_lost_cut_or_damaged_are_refused(run: Runner, fault: str, text: str) -> None:
@@ -172,7 +172,7 @@ def test_an_abort_frees_the_application_stream(run: Runner) -> None:
     ("fault", "role", "stage", "words"),
     [
         ("net.recv.step:slow=400ms,rank=1,nth=9", "send", "fifo", "rank 1, the receiver, to post a receive for step"),
-        ("net.send.step:slow=400ms,rank=0,nth=9", "recv", "fifo", "a message of rank 0, the sender, with step 8"),
+        ("net.send.step:slow=400ms,rank=0,nth=9", "recv", "fifo", "the message from rank 0, the sender, with step 8"),
         ("net.recv.credit:slow=400ms,rank=1,nth=1", "send", "offer", "rank 1, the receiver, to post its recv"),
     ],
 )

@@ -56,7 +56,7 @@ def test_another_number_of_slots_is_refused_with_both(fifo: Path, tmp_path: Path
 
 def test_a_size_that_no_sender_writes_is_refused(fifo: Path, tmp_path: Path) -> None:
     said = ask(fifo, tmp_path, "forged")
-    assert said == "PSM_ERR_PROTOCOL a slot says that it has 1048576 bytes; 1 to 16 are meant"
+    assert said == "PSM_ERR_PROTOCOL a slot claims to have 1048576 bytes; expected 1 to 16"
 
 
 def test_what_a_message_costs_can_be_told(fifo: Path, tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ def test_can_connect_is_symmetric_and_pure(driver: Path) -> None:
         ("chunk", "PSM_ERR_MISMATCH", r"is 8192 at rank 0 and 16384 at rank 1"),
         ("buffer", "PSM_ERR_MISMATCH", r"PSM_BUFFER_SIZE\) is 65536 at rank 0 and 131072 at rank 1"),
         ("rank", "PSM_ERR_MISMATCH", r"the peer's rank is 1 at rank 0 and 77 at rank 1"),
-        ("kind", "PSM_ERR_MISMATCH", r"rank 1 shares its FIFO as cuda-ipc \(5\), cumem \(4\) is meant"),
+        ("kind", "PSM_ERR_MISMATCH", r"rank 1 shares its FIFO as cuda-ipc \(5\), expected cumem \(4\)"),
     ],
 )
 def test_what_the_peer_assumes_otherwise_is_refused_with_both_values(

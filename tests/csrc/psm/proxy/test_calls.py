@@ -149,7 +149,7 @@ def test_an_answer_of_another_size_is_an_error(start: Start) -> None:
         thread = threading.Thread(target=serve)
         thread.start()
         rank.ask("connect", 1, 1, 1)
-        with pytest.raises(GroundError, match="has 9 bytes, 16 are meant"):
+        with pytest.raises(GroundError, match="has 9 bytes, expected 16"):
             rank.ask("call", 1, SETUP, ECHO, 0, 0, 0)
         rank.ask("stop")
         thread.join(ranks.DEADLINE)

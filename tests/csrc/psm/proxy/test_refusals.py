@@ -31,7 +31,7 @@ def logged(rank: Rank, *words: str) -> str:
     ("data", "words"),
     [
         pytest.param(wire.hello(1, 2, "x", magic=0x12345678), ("0x12345678", "0x50584d50"), id="magic"),
-        pytest.param(wire.hello(1, 2, "x", version=9), ("version 9 came, 1 is meant",), id="version"),
+        pytest.param(wire.hello(1, 2, "x", version=9), ("version 9, expected 1",), id="version"),
         pytest.param(wire.hello(1, 2, "x", size=999), ("80 bytes", "999"), id="size"),
         pytest.param(wire.hello(1, 2, "x")[:70], ("70 bytes",), id="short"),
         pytest.param(wire.hello(1, 2, "x") + bytes(100), ("180 bytes", "80"), id="long"),
