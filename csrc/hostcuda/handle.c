@@ -1,9 +1,9 @@
 /* Handles: numbers that are valid in one process only.
  *
- * bits 46..31  tag of the process, random, not 0
- * bits 30..21  generation of the slot, so that a reused slot has another handle
- * bits 20..4   slot
- * bits 3..0    0, so that no handle equals one of CUDA's special stream values */
+ *   bits 46..31  tag of the process, random, not 0
+ *   bits 30..21  generation of the slot, so that a reused slot has another handle
+ *   bits 20..4   slot
+ *   bits 3..0    0, so that no handle equals one of CUDA's special stream values */
 #define _GNU_SOURCE
 #include "hc.h"
 

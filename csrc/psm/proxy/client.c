@@ -63,7 +63,7 @@ static void ended_by(psmProxyState *state, struct psm_client *client, const stru
                  bye->refused ? "refused this rank" : "ended the operation", bye->text);
     } else if (bye) {
         error.status = PSM_ERR_PEER_CLOSED;
-        snprintf(error.text, sizeof error.text, "the proxy of rank %d (process %u) was stopped: it was closed there",
+        snprintf(error.text, sizeof error.text, "the proxy of rank %d (process %u) has stopped: it was closed there",
                  client->rank, client->address.pid);
     } else {
         error.status = PSM_ERR_PEER_DEAD;

@@ -1,9 +1,9 @@
 /* Internals of the proxy. It has three threads (service, UDS, progress); the application has any number.
  *
  * Who may access what:
- * service thread only: psm_service and everything that it owns (peers, requests, handlers' resources)
- * any thread, under its lock: connection table, clients (calls to other proxies), offers, fd jobs, saved ops, errors
- * progress thread only: the list of running operations
+ *   service thread only: psm_service and everything that it owns (peers, requests, handlers' resources)
+ *   any thread, under its lock: connection table, clients (calls to other proxies), offers, fd jobs, saved ops, errors
+ *   progress thread only: the list of running operations
  * Take one lock at a time, except client->lock before calls.lock. */
 #ifndef PSM_PROXY_INTERNAL_H
 #define PSM_PROXY_INTERNAL_H

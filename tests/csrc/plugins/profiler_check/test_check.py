@@ -17,8 +17,8 @@ OP = f"ProxyOp send channel 2 peer 5 < Coll AllReduce seq 7{API}"
 # The way in which caller.c is wrong, which is the rule -> the call, words, the event with its ancestry (v6).
 CALLER = {
     "stop-twice": ("stopEvent", "was stopped before", f"Coll AllReduce seq 7{API} < {COMM}"),
-    "state-after-stop": ("recordEventState", "gets state ProxyStepSendWait, and was stopped before", STEP),
-    "unknown-handle": ("stopEvent", "was never given", "no event"),
+    "state-after-stop": ("recordEventState", "gets state ProxyStepSendWait, but was already stopped", STEP),
+    "unknown-handle": ("stopEvent", "was never returned", "no event"),
     "never-stopped": ("finalize", "1 events were not stopped before finalize", STEP),
     "unknown-parent": ("startEvent", "a handle that the profiler never gave", f"ProxyOp send channel 2 peer 5 of {COMM}"),
     "parent-kind": ("startEvent", "parentObj is of kind Group", f"Coll AllReduce seq 7 < Group < {COMM}"),
@@ -26,14 +26,14 @@ CALLER = {
     "state-kind": ("recordEventState", "v6 has no state ProxyCtrlIdle (13) of ProxyStep", STEP),
     "state-side": ("recordEventState", "state ProxyStepRecvWait is of the receiving side", STEP),
     "state-order": ("recordEventState", "state ProxyStepSendGPUWait comes after a later one", STEP),
-    "arguments": ("recordEventState", "state ProxyStepSendWait comes without its arguments", STEP),
-    "kind": ("startEvent", "v6 has no event of type 0x100000", f"event of type 0x100000 < {COMM}"),
+    "arguments": ("recordEventState", "state ProxyStepSendWait arrives without its arguments", STEP),
+    "kind": ("startEvent", "v6 has no event type 0x100000", f"event of type 0x100000 < {COMM}"),
     "context": ("startEvent", "is of no communicator", f"Coll AllReduce seq 7{API}"),
-    "finalize": ("finalize", "was finalized before", "communicator 77 rank 0"),
+    "finalize": ("finalize", "was already finalized", "communicator 77 rank 0"),
 }  # fmt: skip
 # The way in which the wrapped profiler is wrong -> the rule, the call, and words.
 PLUGIN = {
-    "start-fails": ("result", "startEvent", "answered 3, which nobody looks at"),
+    "start-fails": ("result", "startEvent", "returned 3, which NCCL ignores"),
     "stop-fails": ("result", "stopEvent", "answered 3"),
     "state-fails": ("result", "recordEventState", "answered 3"),
     "finalize-fails": ("result", "finalize", "answered 3"),
@@ -97,7 +97,7 @@ def test_an_event_that_nobody_asked_for_is_told(check: Built) -> None:
         "ProxyOp send channel 2 peer 5",
         "ProxyStep step 3",
     ]
-    assert all("rule not-asked: the mask never asked for" in line for line in lines)
+    assert all("rule not-asked: the mask never enabled" in line for line in lines)
 
 
 def test_what_is_allowed_and_odd_is_a_note(check: Built) -> None:
@@ -166,7 +166,7 @@ def test_a_stream_is_written_for_each_process_and_never_over_another(check: Buil
     assert first.count("stop 0 2\n") == 2
     lines = check.run("good", 4, PSM_PROFILER_STREAM=str(stream))
     told = (
-        f"WARN PROFILER/Check : no stream is recorded to {stream}: File exists; %p in the name stands for the process"
+        f"WARN PROFILER/Check : cannot record a stream to {stream}: File exists; put %p, which becomes the process id, into the name"
     )
     assert told in lines
     assert stream.read_text() == first

@@ -155,13 +155,13 @@ def test_a_wrong_file_fails_nothing_and_is_told_with_its_line(tuner: Built, tmp_
     assert session.get(first, costs={("tree", "ll"): 2.0})[2] == 0
     session.begin()
     log = session.close()
-    assert log.count(f'{path}:2: protocol is "l128"; meant is ll, ll128, simple or *: no rule holds') == 1
+    assert log.count(f'{path}:2: protocol is "l128"; expected ll, ll128, simple or *: no rules are in use') == 1
 
 
 def test_a_wrong_setting_stops_init(tuner: Built) -> None:
     session = tuner.session(4, PSM_TUNER_RELOAD="yes")
     assert session.ask("init 2 1 1")["result"] == 5
-    assert 'PSM_TUNER_RELOAD is "yes"; new or live is meant' in session.close()
+    assert 'PSM_TUNER_RELOAD is "yes"; expected new or live' in session.close()
 
 
 def test_a_communicator_made_later_has_the_new_rules_and_the_one_before_keeps_its_own(

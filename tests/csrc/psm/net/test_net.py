@@ -43,13 +43,13 @@ def test_what_a_plugin_cannot_be_is_told(run: Runner) -> None:
     assert status == "PSM_ERR_NOT_FOUND"
     assert 'PSM_NET_PLUGIN is "/nowhere/libnccl-net-x.so"' in text
     job = run("sizes=1", PSM_NET_ABI="7")
-    assert any("and PSM_NET_ABI asks for v7" in text for _, _, _, text in job.said("setup")), job.text
+    assert any("and PSM_NET_ABI selects v7" in text for _, _, _, text in job.said("setup")), job.text
 
 
 @pytest.mark.parametrize(
     ("what", "status", "text"),
     [
-        ("magic", "PSM_ERR_PROTOCOL", r"magic 0x50534d4f where 0x50534d4e"),
+        ("magic", "PSM_ERR_PROTOCOL", r"magic 0x50534d4f, expected 0x50534d4e"),
         ("version", "PSM_ERR_VERSION", r"version 2, this rank has 1"),
         ("role", "PSM_ERR_MISMATCH", r"the role \(1: send\) is 1 at rank 0 and 1 at rank 1"),
         ("steps", "PSM_ERR_MISMATCH", r"PSM_STEPS\) is 8 at rank 0 and 16 at rank 1"),

@@ -24,7 +24,7 @@ def test_can_connect_is_symmetric_and_pure(driver: Path) -> None:
 @pytest.mark.parametrize(
     ("what", "status", "text"),
     [
-        ("magic", "PSM_ERR_PROTOCOL", r"magic 0x50534d51 where 0x50534d50"),
+        ("magic", "PSM_ERR_PROTOCOL", r"magic 0x50534d51, expected 0x50534d50"),
         ("version", "PSM_ERR_VERSION", r"version 2, this rank has 1"),
         ("mode", "PSM_ERR_MISMATCH", r"the mode is CUMEM \(2\) at rank 0 and IPC \(3\) at rank 1"),
         ("role", "PSM_ERR_MISMATCH", r"the role \(1: send\) is 1 at rank 0 and 1 at rank 1"),
@@ -136,7 +136,7 @@ def test_a_stream_that_is_captured_is_refused_and_can_be_used_behind_it(run: Run
     assert len(said) == 4, job.text + job.log  # two groups of two ranks
     for _, status, stage, text in said:
         assert (status, stage) == ("PSM_ERR_UNSUPPORTED", "launch")
-        assert "is being captured into a graph" in text and "before the capture or behind it" in text
+        assert "is being captured into a graph" in text and "before or after the capture" in text
     assert job.text.count("capture ended with 0, group none") == 4
     assert set(job.results.values()) == {"PSM_OK"}
 

@@ -202,10 +202,10 @@ def test_refused_memory_is_told(scheduler: Driver) -> None:
             found.add(answer.get("error", "").split(":")[0])
     assert found >= {
         "",
-        "a work of plan 1 could not be made",
-        "a proxy op of plan 1 could not be made",
-        "the table of plan 1 could not be made",
-        "a frame of 24 bytes could not be pushed on a stack that holds 0 bytes",
+        "no memory for a work of plan 1",
+        "no memory for a proxy op of plan 1",
+        "no memory for the table of plan 1",
+        "no memory for a frame of 24 bytes on a stack that holds 0 bytes",
     }
 
 

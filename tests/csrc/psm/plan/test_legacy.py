@@ -232,10 +232,10 @@ def test_plans_before_the_one_that_takes_nothing_are_given_back(scheduler: Drive
 @pytest.mark.parametrize(
     ("tasks", "text"),
     [
-        ([send(0, 8)], "task 1 sends to its own rank, and the group has no matching recv: put both into one group"),
+        ([send(0, 8)], "task 1 sends to its own rank, but the group has no matching recv: put both into one group"),
         (
             [recv(0, 8)],
-            "task 1 receives from its own rank, and the group has no matching send: put both into one group",
+            "task 1 receives from its own rank, but the group has no matching send: put both into one group",
         ),
         (
             [send(0, 8), recv(0, 9)],

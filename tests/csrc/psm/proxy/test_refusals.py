@@ -61,7 +61,7 @@ def test_a_wrong_hello_is_refused_with_both_values(job: Job, data: bytes, words:
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        pytest.param(wire.request(SETUP, 5, b"", 5000), ("5000 bytes back", "4096"), id="response-size"),
+        pytest.param(wire.request(SETUP, 5, b"", 5000), ("response of 5000 bytes", "4096"), id="response-size"),
         pytest.param(wire.request(SETUP, 5, b"", 0, req_size=0xFFFFFFFF), ("4294967295", "4096"), id="request-size"),
         pytest.param(wire.request(SETUP, 5, b"ab", 0, req_size=3), ("50 bytes", "51", "3"), id="payload"),
         pytest.param(wire.request(SETUP, 0, b"", 0), ("opId 0",), id="opid"),

@@ -63,8 +63,8 @@ def test_the_forger_makes_good_ones_too(victim: ground.Ground) -> None:
         (header(id=0), share(), "PROTOCOL", ("0x0",)),
         (header(id=78), share(), "MISMATCH", ("0x4d", "0x4e")),
         (header(pid=6), share(), "MISMATCH", ("0x5", "0x6")),
-        (header(label=b"x" * 24), share(), "PROTOCOL", ("no end",)),
-        (header(boot=b"x" * 40), share(), "PROTOCOL", ("no end",)),
+        (header(label=b"x" * 24), share(), "PROTOCOL", ("not NUL-ended",)),
+        (header(boot=b"x" * 40), share(), "PROTOCOL", ("not NUL-ended",)),
         (header(), share(size=65), "MISMATCH", ("0x41", "0x40")),
         (header(), share(size=2**64 - 1), "MISMATCH", ("0xffffffffffffffff", "0x40")),
         (header(), share(offset=0), "MISMATCH", ("0x0", "0x1000")),
@@ -87,7 +87,7 @@ def test_a_difference_is_refused_with_both_values(
 def test_a_file_that_can_be_cut_short_is_refused(victim: ground.Ground, seals: int) -> None:
     with pytest.raises(ground.GroundError) as error:
         forge(victim, header(), share(), seals=seals)
-    assert error.value.status == "PSM_ERR_DENIED" and f"0x{seals:x} where 0x6" in error.value.text
+    assert error.value.status == "PSM_ERR_DENIED" and f"0x{seals:x}, expected 0x6" in error.value.text
 
 
 @pytest.mark.parametrize("size", [0, 1, 119])
