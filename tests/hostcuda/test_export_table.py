@@ -121,7 +121,7 @@ def test_functions_that_are_not_provided_are_refused_and_told_once(child: Child)
         env={"PSM_LOG": "warn"},
     )
     assert done.stdout.count("answer 801\n") == sum(len(places) for _, places in others)
-    assert done.stdout.count("a private function of the driver was called that is not provided") == 1
+    assert done.stdout.count("an unsupported private function of the driver was called") == 1
 
 
 def test_other_tables_are_not_there_which_is_told_once(child: Child) -> None:

@@ -127,10 +127,10 @@ def _plain(code: str) -> str:
 @pytest.mark.parametrize("site", ["cudaMemcpyasync", "cuMemsett*", "nvmlInitt"])
 def test_fault_for_a_function_that_nobody_has_is_told(child: Child, site: str) -> None:
     done = child("ok.cudaFree(ffi.NULL)", env={"PSM_FAULTS": f"{site}:error=1"})
-    assert f"CUDA and NVML have no function {site.removesuffix('*')}; this fault never strikes" in done.stdout
+    assert f"CUDA and NVML have no function {site.removesuffix('*')}; this fault never hits" in done.stdout
 
 
 @pytest.mark.parametrize("site", ["cudaMemcpyAsync", "cuMemset*", "cu*", "*", "net.send"])
 def test_fault_that_can_strike_here_or_elsewhere_is_not_told(child: Child, site: str) -> None:
     done = child("ok.cudaFree(ffi.NULL)", env={"PSM_FAULTS": f"{site}:slow=1us:rank=5"})
-    assert "never strikes" not in done.stdout
+    assert "never hits" not in done.stdout

@@ -41,7 +41,7 @@ def test_unsupported_call_is_counted_and_told_once(tmp_path: Path) -> None:
     )
     assert "[801, 801]" in done.stdout
     assert (
-        done.stdout.count("cudaDeviceGetNvSciSyncAttributes is not provided by the emulated CUDA, it answers 801") == 1
+        done.stdout.count("the emulated CUDA does not provide cudaDeviceGetNvSciSyncAttributes; it returns 801") == 1
     )
     (counted,) = [c for c in lab.calls() if not c.provided]
     assert (counted.function, counted.calls) == ("cudaDeviceGetNvSciSyncAttributes", 2)

@@ -292,13 +292,13 @@ def test_error_names_are_resolved_by_the_caller(driver: Path) -> None:
     assert hits(driver, "test.alpha:error=testErrorIllegal:nth=1")[0] == [(1, "error", 700)]
     found, log = hits(driver, "test.alpha:error=testErrorOops")
     assert not found
-    assert log.count("PSM_FAULTS: test.alpha knows no error testErrorOops; this fault is passed over\n") == 1
+    assert log.count("PSM_FAULTS: test.alpha has no error testErrorOops; this fault is ignored\n") == 1
 
 
 def test_what_a_site_cannot_do_is_said_once_and_not_done(driver: Path) -> None:
     found, log = hits(driver, "test.alpha:drop")
     assert not found
-    assert log.count("PSM_FAULTS: test.alpha cannot drop; this fault is passed over\n") == 1
+    assert log.count("PSM_FAULTS: test.alpha does not support drop; this fault is ignored\n") == 1
     found, log = hits(driver, "test.*:drop")
     assert not found and not log, "a star is not meant for every site"
     assert hits(driver, "test.beta:short=5:nth=2", site="test.beta")[0] == [(2, "short", 5)]

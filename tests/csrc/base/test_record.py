@@ -352,7 +352,7 @@ def test_size_is_bounded_and_can_be_nothing(driver: Path, tmp_path: Path) -> Non
     with process(driver, tmp_path, "scene", "wait", PSM_RECORD_MAX="1MiB") as (_, path):
         assert path.stat().st_size == 1 << 20
     assert run(driver, tmp_path, "scene", "no", PSM_RECORD_MAX="0").stdout == "(null)\n"
-    assert "PSM_RECORD_MAX: is not a size" in refusal(driver, PSM_RECORD_DIR=str(tmp_path), PSM_RECORD_MAX="1 parsec")
+    assert "PSM_RECORD_MAX: not a size" in refusal(driver, PSM_RECORD_DIR=str(tmp_path), PSM_RECORD_MAX="1 parsec")
     small = run(driver, tmp_path, "ring", "4096", "1", "1", PSM_RECORD_MAX="4096")
     assert "has no room for test.ring" in small.stdout
     assert not list(tmp_path.iterdir())

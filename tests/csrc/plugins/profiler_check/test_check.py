@@ -16,31 +16,31 @@ STEP = f"ProxyStep step 3 < ProxyOp send channel 2 peer 5 < Coll AllReduce seq 7
 OP = f"ProxyOp send channel 2 peer 5 < Coll AllReduce seq 7{API}"
 # The way in which caller.c is wrong, which is the rule -> the call, words, the event with its ancestry (v6).
 CALLER = {
-    "stop-twice": ("stopEvent", "was stopped before", f"Coll AllReduce seq 7{API} < {COMM}"),
+    "stop-twice": ("stopEvent", "was already stopped", f"Coll AllReduce seq 7{API} < {COMM}"),
     "state-after-stop": ("recordEventState", "gets state ProxyStepSendWait, but was already stopped", STEP),
     "unknown-handle": ("stopEvent", "was never returned", "no event"),
     "never-stopped": ("finalize", "1 events were not stopped before finalize", STEP),
-    "unknown-parent": ("startEvent", "a handle that the profiler never gave", f"ProxyOp send channel 2 peer 5 of {COMM}"),
+    "unknown-parent": ("startEvent", "a handle that the profiler never returned", f"ProxyOp send channel 2 peer 5 of {COMM}"),
     "parent-kind": ("startEvent", "parentObj is of kind Group", f"Coll AllReduce seq 7 < Group < {COMM}"),
     "parent-context": ("startEvent", "an event of another communicator, 9f3c11d2a0b47e65 rank 3", f"{OP} < communicator 77 rank 0"),
     "state-kind": ("recordEventState", "v6 has no state ProxyCtrlIdle (13) of ProxyStep", STEP),
-    "state-side": ("recordEventState", "state ProxyStepRecvWait is of the receiving side", STEP),
-    "state-order": ("recordEventState", "state ProxyStepSendGPUWait comes after a later one", STEP),
+    "state-side": ("recordEventState", "state ProxyStepRecvWait belongs to the receiving side", STEP),
+    "state-order": ("recordEventState", "state ProxyStepSendGPUWait arrives after a later one", STEP),
     "arguments": ("recordEventState", "state ProxyStepSendWait arrives without its arguments", STEP),
     "kind": ("startEvent", "v6 has no event type 0x100000", f"event of type 0x100000 < {COMM}"),
-    "context": ("startEvent", "is of no communicator", f"Coll AllReduce seq 7{API}"),
+    "context": ("startEvent", "belongs to no initialised communicator", f"Coll AllReduce seq 7{API}"),
     "finalize": ("finalize", "was already finalized", "communicator 77 rank 0"),
 }  # fmt: skip
 # The way in which the wrapped profiler is wrong -> the rule, the call, and words.
 PLUGIN = {
     "start-fails": ("result", "startEvent", "returned 3, which NCCL ignores"),
-    "stop-fails": ("result", "stopEvent", "answered 3"),
-    "state-fails": ("result", "recordEventState", "answered 3"),
-    "finalize-fails": ("result", "finalize", "answered 3"),
-    "fails-with-handle": ("handle-on-error", "startEvent", "gave handle"),
-    "same-handle": ("handle-twice", "startEvent", "is that of an open event, too"),
-    "reuses-handle": ("handle-again", "startEvent", "gave this handle to an event of kind"),
-    "writes-descriptor": ("descriptor", "startEvent", "wrote into the descriptor"),
+    "stop-fails": ("result", "stopEvent", "returned 3"),
+    "state-fails": ("result", "recordEventState", "returned 3"),
+    "finalize-fails": ("result", "finalize", "returned 3"),
+    "fails-with-handle": ("handle-on-error", "startEvent", "and handle 0x"),
+    "same-handle": ("handle-twice", "startEvent", "is also that of an open event"),
+    "reuses-handle": ("handle-again", "startEvent", "has since given this handle to an event of kind"),
+    "writes-descriptor": ("descriptor", "startEvent", "wrote to the descriptor"),
 }
 
 
@@ -107,7 +107,7 @@ def test_what_is_allowed_and_odd_is_a_note(check: Built) -> None:
         (
             "good",
             {"BROKEN": "no-context", "ASAN_OPTIONS": "detect_leaks=0"},
-            "init of v6, no-context: init answered no context",
+            "init of v6, no-context: init returned no context",
         ),
     ):
         lines = check.run(way, PSM_PROFILER_WRAP=str(check.profiler), **env)
