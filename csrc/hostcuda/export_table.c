@@ -1,5 +1,5 @@
 /* Private tables of functions, through which a statically linked CUDA runtime talks to the driver: those that the
- * runtime of CUDA 11.0 calls. Newer ones request more tables, to identify the driver, and are told that there are none.
+ * runtime of CUDA 11.0 calls. Newer ones request more tables, to identify the driver, and get none.
  * Slots are numbered by their place in a table; place 0 holds its size. */
 #include "kernel.h"
 

@@ -57,7 +57,7 @@ CUresult hc_cuLaunchHostFunc_v2(CUstream hStream, CUhostFn fn, void *userData, u
     return syncMode > 1 ? PSM_CUDA_INVALID_VALUE : launch(hStream, fn, userData);
 }
 
-/* ---- cudaStreamAddCallback, which is told the stream and its state ---- */
+/* ---- cudaStreamAddCallback, which receives the stream and its state ---- */
 
 struct callback {
     CUstreamCallback function;

@@ -137,7 +137,7 @@ struct hc_stream *hc_current_stream(void); /* of the work running in this thread
 void hc_stream_sleep(struct hc_stream *stream, struct hc_sleeper *self); /* before and after the wait */
 void hc_stream_wake(struct hc_stream *stream, struct hc_sleeper *self);
 void hc_queue_link(struct hc_stream *stream);   /* registers it with its device */
-void hc_queue_unlink(struct hc_stream *stream); /* before its memory is given back */
+void hc_queue_unlink(struct hc_stream *stream); /* before its memory is released */
 struct hc_stream *hc_queue_pop_ready(void);     /* a stream whose first item may run, or NULL */
 /* If host functions run one at a time and this stream's first item is one: the stream that has the turn it waits for;
  * NULL: it waits for no turn. */

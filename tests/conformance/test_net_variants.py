@@ -22,7 +22,10 @@ LARGE_SLOTS = {"PSM_BUFFER_SIZE": "32M", "PSM_STEPS": "2"}
 #: What fails: the status of the rank, and what its text has.
 FAILS = {
     "whole-struct": ("PSM_ERR_CUDA", r"cudaMemcpyAsync.*invalid resource handle"),
-    "wrong-size": ("PSM_ERR_PROTOCOL", r"sent a message of 64 bytes with a payload of 8192; expected 8256 and 8192 bytes"),
+    "wrong-size": (
+        "PSM_ERR_PROTOCOL",
+        r"sent a message of 64 bytes with a payload of 8192; expected 8256 and 8192 bytes",
+    ),
 }
 OTHERS = {"split", "no-free", "lost-credit", "early-send", "early-reuse"}
 

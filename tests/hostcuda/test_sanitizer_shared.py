@@ -74,7 +74,9 @@ def test_closing_imported_memory_twice_is_told(start: Start) -> None:
     handle = owner.rests()[0]
     code = IMPORT.format(handle) + "ok.cudaIpcCloseMemHandle(q); assert rt.cudaIpcCloseMemHandle(q) != 0"
     told = start(code, RANK="1").end()
-    assert told.one().startswith("cudaIpcCloseMemHandle frees or destroys ipc-mapping") and told.one().endswith("a second time")
+    assert told.one().startswith("cudaIpcCloseMemHandle frees or destroys ipc-mapping") and told.one().endswith(
+        "a second time"
+    )
 
 
 def test_imported_event_counts_as_recorded(start: Start) -> None:

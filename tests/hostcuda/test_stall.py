@@ -54,7 +54,9 @@ def run(child: Child, tmp_path: Path, code: str) -> list[str]:
 def test_thread_that_waits_for_a_host_function_with_nothing_behind_it_is_told(
     child: Child, tmp_path: Path, call: str, wait: str
 ) -> None:
-    stalled, over = run(child, tmp_path, f"s = stream()\ncall(s, lambda: told('stalled for'))\n{wait}\ntold('continues')")
+    stalled, over = run(
+        child, tmp_path, f"s = stream()\ncall(s, lambda: told('stalled for'))\n{wait}\ntold('continues')"
+    )
     assert f"waits in {call} for the non-blocking stream 0x" in stalled
     assert "which is in host function " in stalled
     assert "continues after" in over

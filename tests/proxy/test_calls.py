@@ -147,7 +147,10 @@ def test_proxy_that_is_closed_beside_a_waiting_thread_ends_its_wait() -> None:
 
 @pytest.mark.parametrize("message", [MessageType.INIT, MessageType.GET_FD, MessageType.STOP])
 def test_types_that_have_no_handler_are_no_calls(message: MessageType) -> None:
-    with served() as c, pytest.raises(InvalidError, match="expected SharedInit, Setup, Connect, Register or Deregister"):
+    with (
+        served() as c,
+        pytest.raises(InvalidError, match="expected SharedInit, Setup, Connect, Register or Deregister"),
+    ):
         c.call_async(message)
 
 

@@ -101,7 +101,7 @@ static ncclResult_t on_a_bus(const ncclNetVDeviceProps_v12_t *props)
         physical()->properties(props->devs[i], &p);
         if (!p.pciPath || !*p.pciPath)
             return leave_apart(
-                "one is on no bus, where NCCL does not find a virtual one (PSM_NET_MERGE=1 merges anyway)");
+                "one is on no bus, where a virtual one would not be found (PSM_NET_MERGE=1 merges anyway)");
     }
     return ncclSuccess;
 }

@@ -350,10 +350,10 @@ uint64_t contract_started(struct contract *c, struct contract_start *s, const st
               "the profiler wrote to the descriptor, which belongs to the caller");
     if (result != ncclSuccess && handle && handle != before)
         broke(c, &f, RULE_HANDLE_ON_ERROR, "startEvent", NULL, e, s->parent, s->member,
-              "startEvent returned %d and handle %p, which NCCL takes for that of an event", (int)result, handle);
+              "startEvent returned %d and handle %p, which is taken for that of an event", (int)result, handle);
     if (result != ncclSuccess)
         broke(c, &f, RULE_RESULT, "startEvent", NULL, e, s->parent, s->member,
-              "startEvent returned %d, which NCCL ignores", (int)result);
+              "startEvent returned %d, which is ignored", (int)result);
     struct entry *old = handle && s->kind >= 0 ? known_find(&c->known, handle) : NULL;
     if (!handle || s->kind < 0) {
         drop(c, s);
@@ -481,7 +481,7 @@ void contract_result(struct contract *c, const char *call, ncclResult_t result)
     if (result == ncclSuccess) return;
     struct found f = {.n = 0};
     pthread_mutex_lock(&c->lock);
-    broke(c, &f, RULE_RESULT, call, NULL, NULL, NULL, NULL, "%s returned %d, which NCCL ignores", call, (int)result);
+    broke(c, &f, RULE_RESULT, call, NULL, NULL, NULL, NULL, "%s returned %d, which is ignored", call, (int)result);
     leave(c, &f);
 }
 

@@ -101,7 +101,10 @@ def test_a_size_that_differs_is_refused_with_both_values(run: Runner) -> None:
     ("fault", "text"),
     [
         ("net.send.post:short=40,nth=3", "the message with step 2 from rank 0 has 40 bytes"),
-        ("net.send.post:short=100,nth=3", "rank 0 sent a message of 100 bytes with a payload of 8192; expected 8256 and 8192 bytes"),
+        (
+            "net.send.post:short=100,nth=3",
+            "rank 0 sent a message of 100 bytes with a payload of 8192; expected 8256 and 8192 bytes",
+        ),
         ("net.send.post:corrupt,nth=3", "step 2 of operation 1 with 300001: a message was lost or damaged"),
         ("net.send.post:drop,nth=3", "rank 0 sent step 3 of operation 1 with 300001 bytes in all; expected step 2 of"),
         ("net.isend:drop,op=send,nth=12", ": a message was lost or damaged"),
