@@ -137,4 +137,4 @@ def test_other_tables_are_not_there_which_is_told_once(child: Child) -> None:
     )
     assert done.stdout.count("answer 500 True\n") == 2
     assert done.stdout.count("private driver table") == 1
-    assert f"private driver table {'01' * 16} is asked for" in done.stdout
+    assert f"private driver table {'01' * 16} was requested" in done.stdout

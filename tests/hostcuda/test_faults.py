@@ -58,7 +58,7 @@ def test_errors_have_the_names_of_the_runtime_and_of_the_driver(child: Child, na
 def test_unknown_error_name_is_told_and_strikes_never(child: Child) -> None:
     done = child(MEMORY + RESULTS, env={"PSM_FAULTS": "cudaMemset:error=cudaErrorOops"})
     assert "[0, 0, 0, 0]" in done.stdout
-    assert "cudaMemset knows no error cudaErrorOops" in done.stdout
+    assert "cudaMemset has no error cudaErrorOops" in done.stdout
 
 
 def test_fault_of_another_rank_does_not_strike(child: Child) -> None:

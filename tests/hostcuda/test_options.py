@@ -21,7 +21,7 @@ pytestmark = emulated
 )
 def test_unknown_value_of_an_option_is_told(child: Child, variable: str, value: str, taken: str) -> None:
     said = child("ok.cudaFree(ffi.NULL)", env={variable: value}).stdout
-    assert said.count(f"hostcuda: {variable} is ") == 1
+    assert said.count(f"hostcuda: {variable} must be ") == 1
     assert f"found '{value}': using {taken}" in said
 
 

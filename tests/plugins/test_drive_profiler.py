@@ -35,7 +35,7 @@ BROKEN = (
     ("leaks-descriptor", "leaks", "PSM925", "descriptors more"),
     ("leaks-events", "growth", "PSM925", "more for each group call"),
     ("leaks-thread", "leaks", "PSM925", "threads more"),
-    ("leaves-handle", "collective", "PSM921", "left *eHandle as it was"),
+    ("leaves-handle", "collective", "PSM921", "did not write *eHandle"),
     ("mask-bits", "mask", "PSM926", "v6 has no events for the bits 0xffff8000"),
     ("newest-parent", "order", "PSM923", "SIGABRT in startEvent of ProxyOp"),
     ("no-context", "init", "PSM926", "init returned no context"),
