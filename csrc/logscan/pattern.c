@@ -128,7 +128,7 @@ static int parse_field(const char *text, const char **s, const char *end, struct
         if (strlen(type_names[tok->type]) == tn && memcmp(type_names[tok->type], colon + 1, tn) == 0) break;
     if (tok->type == LS_TYPES)
         return column(text, colon + 1, err, size,
-                      "unknown type; expected int, uint, hex, ptr, float, word, str, rest or addr");
+                      "no such type: expected int, uint, hex, ptr, float, word, str, rest or addr");
     if (n == 1 && *p == '_') return 0;
     if (n == 0 || n >= LS_NAME || !islower((unsigned char)*p))
         return column(text, p, err, size, "a field name is [a-z][a-z0-9_]*, at most 63 bytes");
