@@ -193,7 +193,7 @@ class Group:
             raise ValueError(f"rank {peer} of {self._ranks}")
         if func.reduces and (op is RedOp.AVG or kind not in _REDUCED):
             raise UnsupportedError(
-                f"{func.label} of {kind.label} by {op.label}: rings on the host know sum, product, maximum and minimum of integers, "
+                f"{func.label} of {kind.label} by {op.label}: rings on the host support sum, product, maximum and minimum of integers, "
                 "float32 and float64",
                 stage="plan",
             )

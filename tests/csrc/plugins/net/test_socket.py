@@ -123,9 +123,9 @@ def test_interfaces_follow_nccls_rules(net: Built) -> None:
     ("env", "says"),
     [
         ({"NCCL_SOCKET_IFNAME": "=nowhere0"}, r'NCCL_SOCKET_IFNAME "=nowhere0", address family any'),
-        ({"NCCL_SOCKET_FAMILY": "AF_UNIX"}, r'NCCL_SOCKET_FAMILY is "AF_UNIX"; AF_INET or AF_INET6 is meant'),
-        ({"PSM_NET_STREAMS": "17"}, r'PSM_NET_STREAMS is "17"; a number from 1 to 16 is meant'),
-        ({"PSM_NET_MIN_SHARE": "1T"}, r'PSM_NET_MIN_SHARE is "1T"; bytes from 4K to 1G'),
+        ({"NCCL_SOCKET_FAMILY": "AF_UNIX"}, r'NCCL_SOCKET_FAMILY is "AF_UNIX"; expected AF_INET or AF_INET6'),
+        ({"PSM_NET_STREAMS": "17"}, r'PSM_NET_STREAMS is "17"; expected a number from 1 to 16'),
+        ({"PSM_NET_MIN_SHARE": "1T"}, r'PSM_NET_MIN_SHARE is "1T"; expected bytes from 4K to 1G'),
         ({"PSM_NET": "pigeon"}, r'PSM_NET is "pigeon"; '),
     ],
 )
