@@ -82,8 +82,7 @@ enum psm_plan_storage { PSM_PLAN_ARGS = 0, PSM_PLAN_FIFO = 1, PSM_PLAN_PERSISTEN
 struct psmPlanInfo {
     uint64_t id; /* serial number in its communicator, from 1 */
     uint64_t channelMask;
-    int32_t channelUbound, channelCount, hasProxyOps, persistent, kernel /* 0: no kernel */, ncolls,
-        np2ps;
+    int32_t channelUbound, channelCount, hasProxyOps, persistent, kernel /* 0: no kernel */, ncolls, np2ps;
     int32_t syncCount; /* of the sync condition at its launch; -1: none */
     int32_t storage;   /* enum psm_plan_storage */
     uint32_t nbatches; /* legacy: slots */
