@@ -572,7 +572,7 @@ ncclResult_t net_test(void *request, int *done, int *sizes)
     *done = 0;
     struct net_request *r = request;
     if (!r) return misuse("test", "the request is NULL");
-    if (!net_is_given(r, NET_GIVEN_REQUEST)) return misuse("test", "this is no request of an open comm");
+    if (!net_is_given(r, NET_GIVEN_REQUEST)) return misuse("test", "this is not a request of an open comm");
     struct net_comm *c = r->comm;
     if (r->kind == NET_FREE) return misuse("test", "the request was already reported as done");
     struct psm_fault fault;

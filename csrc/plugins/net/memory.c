@@ -98,6 +98,6 @@ ncclResult_t net_device_memory(void *comm, void *registration, void **out)
     if (!c) return misuse("getDeviceMr", "this is not an open comm");
     if (!c->backend->device_memory) return misuse("getDeviceMr", "netDeviceType is host: no GPU uses this network");
     if (!net_is_given(registration, NET_GIVEN_REGISTRATION))
-        return misuse("getDeviceMr", "this is no mhandle of an open comm");
+        return misuse("getDeviceMr", "this is not an mhandle of an open comm");
     return c->backend->device_memory(c, registration, out);
 }
