@@ -83,7 +83,7 @@ def test_a_crowd_that_says_nothing_does_not_keep_a_peer_out(net: Built, settings
 def test_refusals_are_logged_at_a_limited_rate_and_counted(net: Built) -> None:
     _, log = net.run("knocks")
     named = len(re.findall(r"rejected \S+: it closed before it said who it is", log))
-    more = sum(int(n) for n in re.findall(r"NET/PSM : (\d+) more connections were turned away", log))
+    more = sum(int(n) for n in re.findall(r"NET/PSM : (\d+) more connections were rejected", log))
     assert 0 < named < 100 and named + more == 1000
 
 
