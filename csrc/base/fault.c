@@ -1,4 +1,4 @@
-/* Faults on purpose: which call a fault strikes, and what it does. */
+/* Fault injection: which call a fault hits, and what it does. */
 #define _GNU_SOURCE
 #include "fault.h"
 
@@ -13,10 +13,10 @@
 #include "fault_parse.h"
 #include "psm_messages.h"
 
-/* The rules of the installed set that concern one site, with the calls counted for each. */
+/* The rules of the installed set that apply to one site, with the calls counted for each. */
 struct psm_fault_hooks {
     uint64_t generation;
-    struct psm_fault_hooks *older; /* others may still read them: they are never freed */
+    struct psm_fault_hooks *older; /* never freed: other threads may still read them */
     size_t n;
     struct hook {
         const struct psm_rule *rule;
@@ -36,7 +36,7 @@ static bool (*resolver)(const char *site, const char *name, int64_t *value);
 static void after_fork(void)
 {
     pthread_mutex_t fresh = PTHREAD_MUTEX_INITIALIZER;
-    mutex = fresh; /* a thread that is not here may have held it */
+    mutex = fresh; /* a thread that does not exist in the child may have held it */
 }
 
 __attribute__((constructor)) static void prepare(void)
@@ -102,8 +102,8 @@ static bool concerns(const struct psm_rule *rule, const char *site)
     return rule->prefix ? strncmp(site, rule->site, strlen(rule->site)) == 0 : strcmp(site, rule->site) == 0;
 }
 
-/* A rule that names a site and asks for what it cannot do is a mistake worth a line; with a star it is not meant for
- * all. */
+/* A rule that names a site and an action that the site cannot perform is a mistake: log it. A rule with a star is not
+ * expected to fit every site. */
 static bool usable(const struct psm_site *site, const struct psm_rule *rule, int64_t *value)
 {
     *value = rule->value;
@@ -154,7 +154,7 @@ static uint64_t mix(uint64_t x)
     return x ^ x >> 31;
 }
 
-/* The same for the same seed, site, rank and call in every run. */
+/* Deterministic: the same seed, site, rank and call give the same result in every run. */
 static bool chance(const struct psm_rule *rule, const char *site, int rank, uint64_t call)
 {
     uint64_t x = mix(rule->seed);
@@ -188,7 +188,7 @@ int psm_fault_hit_slow(struct psm_site *site, const struct psm_fault_args *args,
         if (rule->comm >= 0 && (uint32_t)rule->comm + 1 != args->comm) continue;
         if (args->cannot & PSM_FAULT_CAN(rule->action)) continue;
         if (*rule->op && (!args->op || strcmp(rule->op, args->op) != 0)) continue;
-        /* Counted by every rule, also when an earlier one strikes: nth does not depend on the others. */
+        /* Every rule counts the call, even if an earlier rule hits: nth does not depend on other rules. */
         uint64_t call = atomic_fetch_add_explicit(&hook->calls, 1, memory_order_relaxed) + 1;
         if (struck || !strikes(rule, call)) continue;
         if (rule->has_p && !chance(rule, site->name, rank, call)) continue;
@@ -207,7 +207,7 @@ static bool aborted(const struct psm_fault *fault)
     return psm_aborted() || (fault->abort_flag && __atomic_load_n(fault->abort_flag, __ATOMIC_ACQUIRE));
 }
 
-/* Until the time is over or an abort comes; UINT64_MAX: until an abort comes. Polls, because the flag may be anybody's
+/* Waits until the time is over or until an abort; UINT64_MAX: until an abort. Polls, because the flag may be in any
  * memory. */
 static bool wait_for(const struct psm_fault *fault, uint64_t ns)
 {
@@ -234,7 +234,7 @@ int psm_fault_act_before(const struct psm_fault *fault)
         return 0;
     case PSM_FAULT_KILL:
         psm_log_flush();
-        raise((int)fault->value); /* in this thread, so that its stack is the one that is shown */
+        raise((int)fault->value); /* in this thread, so that a debugger shows its stack */
         return 0;
     default:
         return 0;

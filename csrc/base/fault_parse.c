@@ -1,4 +1,4 @@
-/* The fault grammar: text to rules, and back. */
+/* The fault grammar: parses text to rules and formats rules as text. */
 #include "fault_parse.h"
 
 #include <ctype.h>
@@ -17,7 +17,7 @@ static const char *const actions[PSM_FAULT_ACTIONS] = {
     [PSM_FAULT_DUPLICATE] = "duplicate", [PSM_FAULT_REORDER] = "reorder", [PSM_FAULT_CLOSE] = "close",
     [PSM_FAULT_STALL] = "stall",
 };
-/* The same by the words that are common for networks. */
+/* Aliases that are common in networking. */
 static const struct {
     const char *name;
     enum psm_fault_action action;
@@ -40,7 +40,7 @@ struct parser {
     struct psm_fault_error *error;
 };
 
-/* A part of the text, without blanks around it. */
+/* A slice of the text, without surrounding blanks. */
 struct part {
     const char *s;
     size_t n;
@@ -58,7 +58,7 @@ static bool fail(const struct parser *p, const char *at, const char *format, ...
     return false;
 }
 
-/* For "%.*s": a message quotes the begin of what it found, without half a character. */
+/* For "%.*s": a message quotes the start of the unexpected text and does not cut a UTF-8 character. */
 static int shown(struct part part)
 {
     size_t n = part.n > 40 ? 40 : part.n;
@@ -247,7 +247,7 @@ static bool read_key(const struct parser *p, struct part name, struct part value
     if (key == KEYS)
         return fail(p, name.s, "expected a key (rank=, peer=, comm=, nth=, p=, seed=, op=), found '%.*s'", shown(name),
                     name.s);
-    if (*seen & 1u << key) return fail(p, name.s, "%s= stands here for the second time", keys[key]);
+    if (*seen & 1u << key) return fail(p, name.s, "%s= is given twice", keys[key]);
     *seen |= 1u << key;
     if (!has_value) return fail(p, name.s + name.n, "expected '=' and a value after %s", keys[key]);
     uint64_t number;
@@ -307,7 +307,7 @@ static bool read_fault(const struct parser *p, struct part fault, struct psm_rul
     }
     if (rule->action == PSM_FAULT_NONE)
         return fail(p, end, "expected ':' and an action after the site '%.*s'", shown(fault), fault.s);
-    if ((seen & 1u << KEY_SEED) && !rule->has_p) return fail(p, fault.s, "seed= without p= has no meaning");
+    if ((seen & 1u << KEY_SEED) && !rule->has_p) return fail(p, fault.s, "seed= has no effect without p=");
     return true;
 }
 
@@ -357,7 +357,7 @@ size_t psm_fault_format(const struct psm_fault_set *set, size_t i, char *buffer,
     char text[512];
     const struct psm_rule *r = &set->rules[i];
     size_t n = 0;
-    /* All parts are bounded: the longest form has some 360 bytes. */
+    /* All parts are bounded: the longest form takes about 360 bytes. */
 #define ADD(...) n += (size_t)snprintf(text + n, sizeof text - n, __VA_ARGS__)
     ADD("%s%s:%s", r->site, r->prefix ? "*" : "", actions[r->action]);
     if (r->action == PSM_FAULT_ERROR && *r->error)

@@ -1,4 +1,4 @@
-/* A parsed fault, between the parser and those who use it. */
+/* A parsed fault: shared by the parser and fault.c. */
 #ifndef PSM_FAULT_PARSE_H
 #define PSM_FAULT_PARSE_H
 
@@ -8,21 +8,21 @@ enum { PSM_FAULT_NAME = 64 };
 
 struct psm_rule {
     size_t position;           /* where the fault begins in its text */
-    char site[PSM_FAULT_NAME]; /* without the star */
-    bool prefix;               /* site ended in a star */
+    char site[PSM_FAULT_NAME]; /* without the trailing star */
+    bool prefix;               /* the site ended in a star */
     enum psm_fault_action action;
     int64_t value;
-    char error[PSM_FAULT_NAME]; /* error=NAME, "" for a number */
+    char error[PSM_FAULT_NAME]; /* name of error=NAME, "" if it is a number */
     int rank, peer, comm;       /* PSM_FAULT_UNKNOWN: any */
     char op[PSM_FAULT_NAME];    /* "": any */
-    uint64_t nth, every;        /* nth 0: each call; every 0: only the nth */
+    uint64_t nth, every;        /* nth 0: every call; every 0: only call nth */
     bool has_p;
     uint32_t p_billionths;
     uint64_t seed;
 };
 
 struct psm_fault_set {
-    uint64_t generation; /* of psm_fault_install; 0: never installed */
+    uint64_t generation; /* generation of psm_fault_install; 0: never installed */
     struct psm_fault_set *older;
     size_t n;
     struct psm_rule rules[];

@@ -1,4 +1,4 @@
-/* Log lines: what stands before a message, and where they go. */
+/* Log lines: their prefix, and the file that they go to. */
 #define _GNU_SOURCE
 #include "log.h"
 
@@ -16,8 +16,8 @@
 
 enum { KEPT_LINES = 64, KEPT_BYTES = 32768, PREFIX_SIZE = 256 };
 
-/* A descriptor, and the file it is of: whoever closes all descriptors of a process closes ours too, and the number gets
- * another file. */
+/* A descriptor and the identity of its file. A process that closes all of its descriptors closes ours too, and the
+ * number may then refer to another file. */
 struct target {
     int fd;
     dev_t dev;
@@ -27,7 +27,7 @@ struct target {
 static _Atomic int locked;
 static struct target own = {-1, 0, 0};   /* of PSM_LOG_FILE */
 static struct target nccls = {-1, 0, 0}; /* NCCL's, of NCCL_DEBUG_FILE */
-static char kept[KEPT_BYTES];            /* lines for a file that NCCL has not opened yet */
+static char kept[KEPT_BYTES];            /* lines kept until NCCL opens its file */
 static size_t kept_bytes, kept_lines;
 static long zone_seconds;
 static _Thread_local int device;
@@ -36,8 +36,8 @@ static int (*_Atomic device_function)(void);
 
 static void after_fork(void)
 {
-    /* The parent prints what it kept; its threads, one of which may have held the lock, are not here. %p means another
-     * file now. */
+    /* The parent prints the lines that it kept. Its threads do not exist here, and one of them may have held the lock.
+     * %p now expands to another file. */
     kept_bytes = kept_lines = 0;
     if (own.fd >= 0) close(own.fd);
     own.fd = -1;
@@ -47,7 +47,7 @@ static void after_fork(void)
 
 __attribute__((constructor)) static void prepare(void)
 {
-    /* localtime_r is nothing for a signal handler. */
+    /* localtime_r is not async-signal-safe. */
     time_t now = time(NULL);
     struct tm local;
     if (localtime_r(&now, &local)) zone_seconds = local.tm_gmtoff;
@@ -85,7 +85,7 @@ static int nccl_level(void)
 
 bool psm_log_enabled(enum psm_level level)
 {
-    /* The environment is asked each time: programs set NCCL_DEBUG after they have loaded the library. */
+    /* Reads the environment each time: programs set NCCL_DEBUG after they load the library. */
     if (level == PSM_LEVEL_WARN || nccl_level() >= (level == PSM_LEVEL_TRACE ? 5 : 3)) return true;
     const char *text = getenv("PSM_LOG");
     return text && (strcasecmp(text, "trace") == 0 || (level == PSM_LEVEL_INFO && strcasecmp(text, "info") == 0));
@@ -96,7 +96,7 @@ static void write_all(int fd, const char *s, size_t n)
     while (n) {
         ssize_t done = write(fd, s, n);
         if (done < 0 && errno == EINTR) continue;
-        if (done <= 0) return; /* a full disk or a closed pipe: nowhere to complain */
+        if (done <= 0) return; /* on a full disk or a closed pipe there is nowhere to report it */
         s += done;
         n -= (size_t)done;
     }
@@ -108,7 +108,7 @@ static void write_standard(const char *s, size_t n)
     write_all(fstat(STDOUT_FILENO, &st) == 0 ? STDOUT_FILENO : STDERR_FILENO, s, n);
 }
 
-/* %h and %p as NCCL expands them; false: it does not fit. */
+/* Expands %h and %p as NCCL does; false: it does not fit. */
 static bool expand(const char *name, char *path, size_t size)
 {
     struct psm_text t = {path, 0, size - 1, 0};
@@ -145,7 +145,7 @@ static bool open_own(const char *name)
     if (!expand(name, path, sizeof path)) return false;
     int fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOCTTY, 0600);
     if (fd < 0) return false;
-    if (fd <= STDERR_FILENO) { /* standard streams were closed; do not become one */
+    if (fd <= STDERR_FILENO) { /* standard streams are closed; do not take their numbers */
         int high = fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
         close(fd);
         fd = high;
@@ -163,8 +163,8 @@ struct entry { /* linux_dirent64 */
     char name[];
 };
 
-/* NCCL opens its file with "w": a second descriptor would have an offset of its own and write over NCCL's lines. So
- * look for the one that NCCL has. opendir allocates, hence the system call. */
+/* NCCL opens its file with "w": a second descriptor would have its own offset and overwrite NCCL's lines. So find and
+ * use NCCL's descriptor. opendir allocates, hence the system call. */
 static bool find_nccls(const char *name)
 {
     char path[PATH_MAX];
@@ -209,7 +209,7 @@ static void deliver(const char *line, size_t n)
         return;
     }
     name = getenv("NCCL_DEBUG_FILE");
-    if (!name || !*name || nccl_level() < 2) { /* without a level NCCL opens no file */
+    if (!name || !*name || nccl_level() < 2) { /* NCCL opens no file without a level */
         write_standard(line, n);
         return;
     }
@@ -251,8 +251,8 @@ static void put_two(struct psm_text *t, int value)
     psm_text_literal(t, digits, 2);
 }
 
-/* [2026-11-21 01:35:22], of warnings only, as NCCL has it. The date by counting days from 0000-03-01 in eras of 400
- * years. */
+/* [2026-11-21 01:35:22], for warnings only, as in NCCL. Computes the date by counting days from 0000-03-01 in eras of
+ * 400 years. */
 static void put_time(struct psm_text *t)
 {
     int64_t now = (int64_t)(psm_wall_ns() / 1000000000u) + zone_seconds;
@@ -323,7 +323,7 @@ void psm_log_flush(void)
     unlock();
 }
 
-/* After the destructors of those who link this: they print their last lines in theirs. */
+/* Runs after the destructors of the object that links this: they print their last lines. */
 __attribute__((destructor(101))) static void flush_at_exit(void)
 {
     psm_log_flush();

@@ -1,4 +1,4 @@
-/* Who this process is. */
+/* Identity of this process. */
 #define _GNU_SOURCE
 #include "base.h"
 
@@ -17,9 +17,9 @@
 #include <unistd.h>
 
 static struct psm_proc self;
-static _Atomic int ready; /* 0: not filled, 1: somebody is filling it, 2: filled */
+static _Atomic int ready; /* 0: not filled, 1: a thread is filling it, 2: filled */
 static _Atomic bool abort_flag;
-/* Asked for in every record: without a call of __tls_get_addr. */
+/* Needed for every record: read it without a call of __tls_get_addr. */
 #define FAST_TLS __attribute__((tls_model("initial-exec")))
 static _Thread_local int thread_id FAST_TLS;
 static _Thread_local int thread_pid FAST_TLS;
@@ -40,8 +40,8 @@ static size_t read_file(const char *path, char *buffer, size_t size)
     return n;
 }
 
-/* Start time and state of a process from its stat line. The command in it may hold blanks and parentheses: count behind
- * the last one. */
+/* Start time and state of a process from its stat line. The command may contain blanks and parentheses: count the
+ * fields after the last parenthesis. */
 static bool read_stat(const char *path, uint64_t *start_time, char *state)
 {
     char text[1024];
@@ -134,7 +134,8 @@ const struct psm_proc *psm_proc_self(void)
         atomic_store_explicit(&ready, 2, memory_order_release);
         return &self;
     }
-    /* Another thread fills it; it takes microseconds. A signal handler that interrupted it must not wait for itself. */
+    /* Another thread fills it, which takes microseconds. A signal handler that interrupted that thread must not wait
+     * for it. */
     for (int i = 0; i < 1000 && atomic_load_explicit(&ready, memory_order_acquire) != 2; i++) {
         struct timespec moment = {0, 10000};
         nanosleep(&moment, NULL);
@@ -142,7 +143,7 @@ const struct psm_proc *psm_proc_self(void)
     return &self;
 }
 
-/* Before main, so that no signal handler and no second thread is there yet. */
+/* Runs before main, while there is no signal handler and no second thread yet. */
 __attribute__((constructor)) static void fill_early(void)
 {
     psm_proc_self();
@@ -167,7 +168,8 @@ bool psm_pid_alive(int pid, uint64_t start_time)
     uint64_t started;
     if (read_stat(path, &started, &state))
         return state != 'Z' && state != 'X' && (start_time == 0 || started == start_time);
-    /* No /proc of others (hidepid), or it is gone: rather alive than lose its files. */
+    /* /proc does not show other processes (hidepid), or it is not mounted: assume alive rather than delete files in
+     * use. */
     return kill(pid, 0) == 0 || errno == EPERM;
 }
 

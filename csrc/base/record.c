@@ -18,7 +18,7 @@
 #include "record_format.h"
 
 struct psm_section {
-    _Atomic bool open; /* false in a child of fork, and after the exit handler: takes no records */
+    _Atomic bool open; /* false in a child of fork and after the exit handler: accepts no records */
     enum psm_section_kind kind;
     uint32_t record_size, slot_size;
     uint64_t capacity;
@@ -33,7 +33,7 @@ struct psm_section {
 struct psm_record {
     int pid;
     struct rec_header *header;
-    uint64_t size, used; /* used: bytes given to sections, from the begin of the file */
+    uint64_t size, used; /* used: bytes assigned to sections, from the start of the file */
     uint32_t sections;
     int fd;
     char directory[PATH_MAX];
@@ -41,17 +41,16 @@ struct psm_record {
     char path[PATH_MAX + 130];
     bool disk_full; /* it was said */
     psm_section section[REC_SECTIONS];
-    bool keep;        /* at a clean exit: for a reader that comes later */
-    psm_record *next; /* in `others` or `ended` */
+    bool keep;        /* keep the file at a clean exit, for a later reader */
+    psm_record *next; /* on the list `others` or `ended` */
 };
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic int owner; /* the thread that holds the mutex */
 static psm_record *_Atomic current;
 static bool tried;
-/* Under the mutex: further records, and what is left of those that ended: their address range, for the next of the
- * size.
- */
+/* Protected by the mutex: further records, and the address ranges of those that ended, for reuse by records of the same
+ * size. */
 static psm_record *others, *ended;
 
 static bool lock(void)
@@ -75,7 +74,7 @@ static void close_sections(psm_record *record)
         atomic_store_explicit(&record->section[i].open, false, memory_order_release);
 }
 
-/* Whatever pointers are still around: what they write goes to memory of this process alone, and the file is let go. */
+/* Pointers into the file may still be in use: redirect what they write to private memory, and release the file. */
 static void detach(psm_record *record)
 {
     close_sections(record);
@@ -85,7 +84,7 @@ static void detach(psm_record *record)
     record->fd = -1;
 }
 
-/* The child must not write into the parent's files, whatever pointers it holds. */
+/* The child must not write into the parent's files, whichever pointers it holds. */
 static void after_fork(void)
 {
     pthread_mutex_t fresh = PTHREAD_MUTEX_INITIALIZER;
@@ -94,7 +93,7 @@ static void after_fork(void)
     psm_record *record = atomic_load(&current);
     if (record) detach(record);
     for (record = others; record; record = record->next) detach(record);
-    /* Not to be given again: the parent's threads may have been about to change the lists. */
+    /* Not reused: the parent's threads may have been changing the lists at the fork. */
     others = ended = NULL;
     atomic_store(&current, NULL);
     tried = false;
@@ -108,11 +107,11 @@ static void end_file(psm_record *record)
     if (!record->keep && (!keep || strcmp(keep, "1") != 0)) unlink(record->path);
 }
 
-/* The last of the destructors of the object that links this: theirs may still write records. */
+/* The last destructor of the object that links this: the others may still write records. */
 __attribute__((destructor(101))) static void clean_exit(void)
 {
     psm_record *record = atomic_load(&current);
-    /* Asked of the kernel: a child made by clone() itself ran no handler of fork. */
+    /* Asks the kernel: a child made by a plain clone() ran no fork handler. */
     if (record && record->pid == (int)getpid()) end_file(record);
     if (!lock()) return;
     for (record = others; record; record = record->next)
@@ -190,7 +189,7 @@ static void make_name(char *name, size_t size)
     snprintf(name, size, "psm-%s-%d-%016llx.rec", host, proc->pid, (unsigned long long)number);
 }
 
-/* The file gets its name when its header is whole: no reader sees half a header. */
+/* The file gets its name after its header is complete: no reader sees a partial header. */
 static bool open_file(psm_record *r, int folder)
 {
     char hidden[sizeof r->name + 1];
@@ -202,14 +201,14 @@ static bool open_file(psm_record *r, int folder)
         complain(r->directory, strerror(errno));
         return false;
     }
-    /* Beyond that limit there is a signal that ends the process. */
+    /* Writing beyond that limit raises a signal that ends the process. */
     struct rlimit limit = {RLIM_INFINITY, RLIM_INFINITY};
     getrlimit(RLIMIT_FSIZE, &limit);
     int error = limit.rlim_cur < r->size ? EFBIG : 0;
     if (!error && (fchmod(r->fd, 0600) != 0 || ftruncate(r->fd, (off_t)r->size) != 0)) error = errno;
-    /* A hole is filled when it is written to: on a full disk that is a SIGBUS. So blocks are taken before. */
+    /* Writing to a hole allocates a block, and on a full disk that raises SIGBUS. So allocate blocks first. */
     if (!error) error = posix_fallocate(r->fd, 0, REC_HEADER);
-    /* The range of a record that ended is taken again. */
+    /* The range of an ended record is in use again. */
     void *old = r->header, *at = MAP_FAILED;
     if (!error) at = mmap(old, r->size, PROT_READ | PROT_WRITE, MAP_SHARED | (old ? MAP_FIXED : 0), r->fd, 0);
     if (at == MAP_FAILED) {
@@ -230,7 +229,7 @@ static bool open_file(psm_record *r, int folder)
     return false;
 }
 
-/* One that ended, of this size, or a new one. */
+/* Takes an ended record of this size, or creates one. */
 static psm_record *get_record(uint64_t size)
 {
     psm_record **at = &ended, *r;
@@ -369,7 +368,7 @@ static psm_section *make_section(psm_record *r, const struct psm_schema *schema,
     if (!n || r->sections == REC_SECTIONS) return NULL;
     uint32_t slot_size = (uint32_t)round_up(sizeof(struct rec_slot) + schema->record_size, 8);
     uint64_t begin = round_up(r->used, REC_ALIGN), control = begin + round_up(n, 64), data = control + REC_CONTROL;
-    /* Blocks that are taken one by one: none is shared with what is before. */
+    /* Blocks that are allocated one by one: no block is shared with earlier sections. */
     if (sparse) data = round_up(data, REC_ALIGN);
     uint64_t end = data + capacity * slot_size, taken = sparse ? data : end;
     if (begin > r->size || end > r->size) {
@@ -408,7 +407,7 @@ static psm_section *make_section(psm_record *r, const struct psm_schema *schema,
     memcpy(s->name, e->name, sizeof s->name);
     s->data_offset = data;
     s->record = r;
-    /* Readers look at as many slots as there are tickets; who writes rows himself draws none. */
+    /* Readers look at as many slots as there are tickets; a caller that writes rows itself draws no tickets. */
     if (sparse) atomic_store(&s->control->tickets, capacity);
     atomic_store_explicit(&s->open, true, memory_order_release);
     r->sections++;
@@ -469,7 +468,7 @@ int psm_section_take(psm_section *section, uint32_t first, uint32_t count)
              size = (uint64_t)count * section->slot_size;
     int error = posix_fallocate(section->record->fd, (off_t)at, (off_t)size);
 #ifdef MADV_POPULATE_WRITE
-    /* The pages at once, not one by one under whoever writes. Kernels before 5.14 do it at the first write. */
+    /* Map all pages at once instead of at each first write. Kernels before 5.14 map them at the first write. */
     if (error == 0) {
         uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), begin = at / page * page;
         madvise((unsigned char *)section->record->header + begin, at + size - begin, MADV_POPULATE_WRITE);
@@ -504,7 +503,7 @@ void *psm_ring_begin(psm_section *section, uint64_t *ticket)
     uint64_t t = atomic_fetch_add_explicit(&section->control->tickets, 1, memory_order_relaxed);
     struct rec_slot *slot = slot_at(section, t & (section->capacity - 1));
     uint64_t seen = atomic_load_explicit(&slot->sequence, memory_order_relaxed);
-    /* Odd: a writer was stopped in this slot while the ring went round. Two in one slot would tear both. */
+    /* Odd: a writer was interrupted in this slot while the ring wrapped around. Two writers would tear both records. */
     if (seen & 1 || seen > 2 * t ||
         !atomic_compare_exchange_strong_explicit(&slot->sequence, &seen, 2 * t + 1, memory_order_acquire,
                                                  memory_order_relaxed))
@@ -526,7 +525,8 @@ void *psm_table_claim(psm_section *section, uint32_t *number)
 {
     if (!is_open(section) || section->kind != PSM_TABLE) return NULL;
     struct rec_control *c = section->control;
-    /* used is counted up before the slot is taken and down after it is free: below capacity means that one is free. */
+    /* used is incremented before a slot is claimed and decremented after it is free: below capacity means that a slot
+     * is free. */
     if (atomic_fetch_add_explicit(&c->used, 1, memory_order_acquire) >= section->capacity) {
         atomic_fetch_sub_explicit(&c->used, 1, memory_order_relaxed);
         return lose(section);

@@ -1,4 +1,4 @@
-/* The directory of record files, and whether it can be trusted. */
+/* The directory of record files, and the checks that it can be trusted. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -11,13 +11,13 @@
 
 #include "record_format.h"
 
-/* Memory of a shm file system is taken from NCCL, and what is left there stays until the next boot. */
+/* NCCL needs the memory of a shm file system, and files left there stay until the next boot. */
 static bool in_shm(const char *path)
 {
     return strncmp(path, "/dev/shm", 8) == 0 && (path[8] == 0 || path[8] == '/');
 }
 
-/* Where it is from the root: the process may change its working directory later. */
+/* Makes the path absolute: the process may change its working directory later. */
 static void absolute(int fd, char *path, size_t size)
 {
     char link[32];
@@ -37,17 +37,17 @@ int psm_record_directory(bool make, char *path, size_t size, const char **why)
         snprintf(path, size, "%s", given);
     }
     if (in_shm(path)) {
-        *why = "records do not go to /dev/shm";
+        *why = "records are not written to /dev/shm; name another folder";
         return -1;
     }
     if (make && mkdir(path, 0700) != 0 && errno != EEXIST) {
         *why = strerror(errno);
         return -1;
     }
-    /* A link at the default place was put there by somebody else. */
+    /* A link at the default path was created by another user. */
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC | (own ? O_NOFOLLOW : 0));
     if (fd < 0) {
-        *why = own && errno == ENOTDIR ? "not a folder, or a symbolic link" : strerror(errno);
+        *why = own && errno == ENOTDIR ? "is not a folder, or is a symbolic link" : strerror(errno);
         return -1;
     }
     absolute(fd, path, size);
@@ -58,11 +58,11 @@ int psm_record_directory(bool make, char *path, size_t size, const char **why)
     else if (st.st_uid != geteuid())
         *why = "owned by another user";
     else if (own && (st.st_mode & 077))
-        *why = "open to other users (mode 0700 is meant)";
+        *why = "other users can open it; set its mode to 0700";
     else if ((st.st_mode & 022) && !(st.st_mode & S_ISVTX))
-        *why = "other users can write to it (mode 0700 is meant)";
+        *why = "other users can write to it; set its mode to 0700";
     else if (in_shm(path))
-        *why = "records do not go to /dev/shm";
+        *why = "records are not written to /dev/shm; name another folder";
     if (!*why) return fd;
     close(fd);
     return -1;

@@ -1,4 +1,4 @@
-/* The record container as it lies in the file. psmkit/logparse/records.py reads the same layout; docs/records.md
+/* The record container as laid out in the file. psmkit/logparse/records.py reads the same layout; docs/records.md
  * explains it. */
 #ifndef PSM_RECORD_FORMAT_H
 #define PSM_RECORD_FORMAT_H
@@ -25,8 +25,8 @@ enum {
 
 enum rec_state { REC_RUNNING = 1, REC_CLEAN = 2 };
 
-/* data holds slots of slot_size bytes; control holds struct rec_control, schema JSON text. Offsets count from the begin
- * of the file. */
+/* data holds slots of slot_size bytes; control holds struct rec_control; schema holds JSON text. Offsets count from the
+ * start of the file. */
 struct rec_section {
     _Atomic uint32_t ready; /* written last */
     uint32_t kind;          /* enum psm_section_kind */
@@ -70,17 +70,17 @@ _Static_assert(offsetof(struct rec_header, section) == 256, "readers know where 
 _Static_assert(sizeof(struct rec_header) <= REC_HEADER, "the header fits its page");
 
 struct rec_control {
-    _Atomic uint64_t tickets; /* rings: records begun; tables: where the search for a free slot begins */
+    _Atomic uint64_t tickets; /* rings: number of records begun; tables: where the search for a free slot starts */
     _Atomic uint64_t used;    /* tables: slots that are not free */
     _Atomic uint64_t lost;
 };
 _Static_assert(sizeof(struct rec_control) <= REC_CONTROL, "");
 
-/* The sequence tells the state of a slot and changes with each write, so that a reader sees that its copy is torn.
- * ring:  2 t + 1 while record t is written, 2 t + 2 when it is whole, 0 never used.
- * table: the low two bits are one of below, the others count. */
+/* The sequence gives the state of a slot and changes with each write, so that a reader can detect a torn copy.
+ * ring:  2 t + 1 while record t is being written, 2 t + 2 when it is complete, 0 if never used.
+ * table: the low two bits are one of the states below, the others count. */
 enum { SLOT_FREE = 0, SLOT_CLAIMED = 1, SLOT_LIVE = 2, SLOT_UPDATING = 3, SLOT_BITS = 3, SLOT_STEP = 4 };
-/* Beside SLOT_FREE: nobody but its owner claims it. Readers pass it over. */
+/* Set together with SLOT_FREE: only its owner claims the slot. Readers skip it. */
 #define SLOT_ASIDE ((uint64_t)1 << 63)
 struct rec_slot {
     _Atomic uint64_t sequence;
@@ -91,14 +91,15 @@ struct rec_slot {
 };
 _Static_assert(sizeof(struct rec_slot) == REC_SLOT_HEADER, "readers know the layout of a slot");
 
-/* The record directory, open and verified, and its path; -1: *why says what is wrong with it. It is made when it is
+/* The record directory, opened and verified, and its path; -1: *why says what is wrong with it. Creates it if it is
  * missing and make is true. */
 int psm_record_directory(bool make, char *path, size_t size, const char **why);
 
-/* Whether a file of that name is one of this process's. */
+/* Whether a file of that name belongs to this process. */
 bool psm_record_is_own(const char *name);
 
-/* The text of the file's schema (its length, 0: too long), and whether the file can hold such records. */
+/* Writes the schema text of the file (returns its length, 0: too long), and checks that the file can hold such records.
+ */
 size_t psm_schema_json(const struct psm_schema *schema, char *buffer, size_t size);
 bool psm_schema_good(const struct psm_schema *schema);
 

@@ -1,4 +1,4 @@
-/* Schemas: whether one can be, and what the file says of it. */
+/* Schemas: validation, and their text in the file. */
 #include <stdio.h>
 #include <string.h>
 

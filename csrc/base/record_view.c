@@ -1,5 +1,5 @@
-/* Records of other processes. Nothing in a file is believed: it may be damaged, or cut while it is read, so it is
- * copied by pread and never mapped. */
+/* Records of other processes. No file content is trusted: a file may be damaged, or truncated while it is read, so it
+ * is copied with pread and never mapped. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
@@ -45,7 +45,7 @@ static void copy_text(char *to, const char *from, size_t size)
 
 static bool open_view(int folder, const char *name, psm_view *view)
 {
-    /* O_NONBLOCK: a pipe of such a name must not hold us up. */
+    /* O_NONBLOCK: do not block on a pipe of that name. */
     view->fd = openat(folder, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     if (view->fd < 0) return false;
     struct stat st;
@@ -126,7 +126,7 @@ enum psm_owner psm_view_owner(const psm_view *view)
 {
     const struct psm_proc *self = psm_proc_self(), *other = &view->proc;
     if (view->header.state == REC_CLEAN) return PSM_OWNER_DEAD;
-    /* A pid says nothing across these borders, and neither does its absence. */
+    /* Across these borders neither the presence nor the absence of a pid means anything. */
     if (strcmp(self->boot_id, other->boot_id) != 0 || self->pid_ns != other->pid_ns || !other->start_time)
         return PSM_OWNER_UNKNOWN;
     return psm_pid_alive(other->pid, other->start_time) ? PSM_OWNER_ALIVE : PSM_OWNER_DEAD;
@@ -137,15 +137,15 @@ static bool within(const psm_view *view, uint64_t offset, uint64_t n)
     return offset >= REC_HEADER && offset <= view->size && n <= view->size - offset;
 }
 
-/* A record of a ring has its place by its ticket. */
+/* A ticket determines the place of its record in a ring. */
 static bool is_whole(const struct rec_section *s, uint64_t place, uint64_t sequence)
 {
     if (s->kind == PSM_TABLE) return (sequence & SLOT_BITS) == SLOT_LIVE;
     return sequence != 0 && !(sequence & 1) && ((sequence / 2 - 1) & (s->capacity - 1)) == place;
 }
 
-/* Slots from first on, as many as the buffers hold. A slot is whole when two copies of it are the same: its sequence
- * changes with each write. */
+/* Copies slots from `first` on, as many as the buffers hold. A slot is complete if two copies of it are equal: its
+ * sequence changes with each write. */
 static int read_slots(const psm_view *view, const struct rec_section *s, uint64_t first, uint64_t n,
                       unsigned char *twice, int (*each)(const struct psm_slot *slot, void *context), void *context)
 {
@@ -164,7 +164,7 @@ static int read_slots(const psm_view *view, const struct rec_section *s, uint64_
     return 0;
 }
 
-/* The table of sections is read anew: a live process adds some. */
+/* Reads the table of sections again: a live process adds sections. */
 static bool find_section(const psm_view *view, const char *name, uint32_t version, uint32_t record_size,
                          struct rec_section *s)
 {
@@ -177,8 +177,8 @@ static bool find_section(const psm_view *view, const char *name, uint32_t versio
     return false;
 }
 
-/* Slots that can have been used: they are taken in turn, and a ticket is drawn before. In a file that is damaged the
- * number may be too small, as other things in it are wrong then. */
+/* Upper bound of the slots in use: slots are claimed in order, after drawing a ticket. In a damaged file the number may
+ * be too small, like anything else in it. */
 static uint64_t used_slots(const psm_view *view, const struct rec_section *s)
 {
     struct rec_control control;

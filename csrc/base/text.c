@@ -7,7 +7,7 @@
 static void put(struct psm_text *t, const char *s, size_t n)
 {
     size_t room = t->size - t->n, taken = n < room ? n : room;
-    /* What follows something that did not fit would stand at a wrong place. */
+    /* Once a piece did not fit, drop the rest: it would appear at the wrong place. */
     if (t->lost) taken = 0;
     memcpy(t->at + t->n, s, taken);
     t->n += taken;
@@ -56,7 +56,7 @@ void psm_text_float(struct psm_text *t, double value)
     if (!(value > -1e300 && value < 1e300)) value = 0; /* not finite: no number to write */
     int n = snprintf(text, sizeof text, "%.6f", value);
     for (char *p = text; *p; p++)
-        if (*p == ',') *p = '.'; /* a locale's decimal point */
+        if (*p == ',') *p = '.'; /* the decimal point of a locale */
     if (n > 0) put(t, text, (size_t)n < sizeof text ? (size_t)n : sizeof text - 1);
 }
 
@@ -66,7 +66,7 @@ static void put_escaped(struct psm_text *t, unsigned char c)
     put(t, text, sizeof text);
 }
 
-/* Whether the bracket at s[i] would begin a terminal sequence in one of the spellings that logs have. */
+/* Whether the bracket at s[i] would start a terminal escape sequence, in any of the spellings found in logs. */
 static bool begins_sequence(const char *s, size_t i)
 {
     return (i >= 1 && s[i - 1] == 0x1b) || (i >= 2 && s[i - 1] == '[' && s[i - 2] == '^') ||

@@ -1,20 +1,20 @@
-"""The checks of the handle sanitizer, made from the roles in api.def.
+"""The checks of the handle sanitizer, generated from the roles in api.def.
 
 A parameter carries ``@role`` or ``@role(expression)``; the expression may use the names of the other parameters. KIND is one of
 stream, event, mem, pool, graph, exec.
 
 ``@use.KIND``               the object must be alive and of this process; with an expression, that value in place of the parameter
 ``@record.event``           a use that records the event, or lets a graph or another process record it
-``@query.event @wait.event``  a use that asks for what was recorded
+``@query.event @wait.event``  a use that waits for or queries the recorded work
 ``@end.KIND``               the object ends
-``@new.KIND(size)``         *parameter is born when the call succeeds
-``@get.KIND``               *parameter is CUDA's own: known, never a leak
-``@alloc(n) @allochost(n) @reserve(n) @map(n, handle) @register(n)``  addresses that begin; the first three through a pointer
-``@free @freehost @unreserve @unmap(n) @unregister @close``           addresses that end
-``@open(bytes, n) @import.KIND(bytes, n) @export(bytes, n)``          what crosses processes by an opaque handle
+``@new.KIND(size)``         *parameter is created if the call succeeds
+``@get.KIND``               *parameter belongs to CUDA: known, never a leak
+``@alloc(n) @allochost(n) @reserve(n) @map(n, handle) @register(n)``  allocate addresses; the first three through a pointer
+``@free @freehost @unreserve @unmap(n) @unregister @close``           free addresses
+``@open(bytes, n) @import.KIND(bytes, n) @export(bytes, n)``          objects that cross processes by an opaque handle
 ``@importfd(fd, type) @exportfd(type)``                               and by a descriptor
-``@read(n) @write(n)``      the call touches n bytes from the address. Whether it is a device address follows from the type of
-                            the parameter, or from ``kind``; ``.any`` leaves it open
+``@read(n) @write(n)``      the call accesses n bytes from the address. Whether it is a device address follows from the type
+                            of the parameter, or from ``kind``; ``.any``: unknown
 ``@copy2d @copy3d @parms @fill3d(extent) @alloc3d(extent)``  the same by CUDA's structs: csrc/sanitize/san_copy.h
 ``@reads(sizes, n) @writes(sizes, n)``  arrays of n addresses and sizes
 """
@@ -46,7 +46,7 @@ def _arguments(text: str) -> list[str]:
 
 
 def _side(f: Any, p: Any, way: str, detail: str) -> str:
-    """On which side of the bus an address must be."""
+    """Whether an address must be on the host or on the device."""
     if detail == "any":
         return "PSM_SAN_ANY"
     if any(q.name == "kind" for q in f.parameters):
@@ -158,7 +158,7 @@ _CHANGED = {"cudaGraphInstantiate", "cudaGraphExecUpdate"}
 
 
 def shimmed(functions: list[Any], known: set[str]) -> list[Any]:
-    """The functions that the shim stands in for: with roles, all types known, one prototype for both sonames."""
+    """The functions that the shim interposes: with roles, all types known, one prototype for both sonames."""
     names: dict[str, int] = {}
     for f in functions:
         names[f.name] = names.get(f.name, 0) + 1
@@ -224,7 +224,7 @@ def shim(functions: list[Any], known: set[str]) -> tuple[str, str]:
         for f in driver
         if f.base in bases
     ]
-    code = '/* Made from api.def: the functions that the shim stands in for. */\n#include "shim.h"\n\n' + "\n".join(
+    code = '/* Generated from api.def: the functions that the shim interposes. */\n#include "shim.h"\n\n' + "\n".join(
         parts
     )
     code += f"\nstruct shim_function shim_functions[] = {{\n{''.join(rows)}}};\nconst int shim_count = {len(rows)};\n"

@@ -44,7 +44,7 @@ _DEFINITION = re.compile(r"^[a-zA-Z_][\w \t*]*?\bhc_(_*(?:cuda|cu|nvml)[A-Z]\w*)
 
 
 def definitions() -> dict[str, str]:
-    """Which hc_NAME is defined in which file of csrc/hostcuda, by name."""
+    """The file of csrc/hostcuda that defines each hc_NAME."""
     found: dict[str, str] = {}
     for path in sorted(HOSTCUDA.rglob("*.c")):
         text = path.read_text()
@@ -58,7 +58,7 @@ def definitions() -> dict[str, str]:
 
 
 class Api:
-    """The list together with what is defined."""
+    """The list of functions and their definitions."""
 
     def __init__(self) -> None:
         self.functions = apidef.read(API)
@@ -111,7 +111,7 @@ def wrapper(api: Api, f: Any, library: str, per_thread: bool) -> str:
 
 
 def exports(api: Api, library: str) -> str:
-    parts = [f"/* Made from api.def: the symbols of {library}. */\n", '#include "exports.h"\n']
+    parts = [f"/* Generated from api.def: the symbols of {library}. */\n", '#include "exports.h"\n']
     for f in api.of(library):
         parts.append(wrapper(api, f, library, False))
         if f.default_stream:
@@ -126,7 +126,7 @@ def version_map(api: Api, library: str) -> str:
 
 
 def impl(api: Api) -> str:
-    parts = ["/* Made from api.def: what csrc/hostcuda defines. */\n#ifndef HC_IMPL_H\n#define HC_IMPL_H\n"]
+    parts = ["/* Generated from api.def: what csrc/hostcuda defines. */\n#ifndef HC_IMPL_H\n#define HC_IMPL_H\n"]
     for f in api.functions:
         if api.has(f):
             symbol = api.symbol(f)
@@ -137,7 +137,7 @@ def impl(api: Api) -> str:
 
 def table(api: Api) -> tuple[str, str]:
     header = [
-        "/* Made from api.def: a number for every function. */\n#ifndef HC_TABLE_H\n#define HC_TABLE_H\nenum hc_fn {\n"
+        "/* Generated from api.def: a number for every function. */\n#ifndef HC_TABLE_H\n#define HC_TABLE_H\nenum hc_fn {\n"
     ]
     rows = []
     for f in api.functions:
@@ -149,7 +149,7 @@ def table(api: Api) -> tuple[str, str]:
         variant = f'"{f.default_stream}"' if f.default_stream else "0"
         rows.append(f'    {{"{f.name}", "{f.base}", {variant}, {mark}, {bits}, {since}, {int(api.has(f))}}},\n')
     header.append("    HC_FN_COUNT\n};\n#endif\n")
-    code = '/* Made from api.def. */\n#include "hc.h"\nconst struct hc_fn_info hc_functions[HC_FN_COUNT] = {\n'
+    code = '/* Generated from api.def. */\n#include "hc.h"\nconst struct hc_fn_info hc_functions[HC_FN_COUNT] = {\n'
     return "".join(header), code + "".join(rows) + "};\n"
 
 
@@ -165,7 +165,7 @@ def psm_cuda(api: Api, names: str) -> str:
             continue
         name, where = words[0], f"psm_cuda.list:{number}: {words[0]}"
         if words[1:] not in ([], ["?"]):
-            raise SystemExit(f"{where}: followed by {' '.join(words[1:])!r}; only ? is meant")
+            raise SystemExit(f"{where}: followed by {' '.join(words[1:])!r}; expected only ?")
         if name in seen:
             raise SystemExit(f"{where}: named twice")
         seen.add(name)
@@ -183,24 +183,24 @@ def psm_cuda(api: Api, names: str) -> str:
         since = f.versions[0] if f.library == "drv" else 0
         rows.append(f'    X({name}, "{f.base}", PSM_CUDA_{f.library.upper()}, {since}, {int(words[1:] != ["?"])})')
     return (
-        "/* Made from api.def and psm_cuda.list: the CUDA functions that libpsm calls. */\n"
+        "/* Generated from api.def and psm_cuda.list: the CUDA functions that libpsm calls. */\n"
         "#ifndef PSM_CUDA_H\n#define PSM_CUDA_H\n"
         + "".join(f'#include "{p.name}"\n' for p in sorted(HERE.glob("types*.h")) if p.name != "types_nvml.h")
         + "\nstruct psm_cuda {\n"
         "    int runtime_version; /* of the library, 12090 for 12.9 */\n"
         "    int driver_version;  /* newest CUDA that the driver serves; 0: no driver */\n"
         "    char path[256];      /* of the runtime library */\n" + "".join(members) + "};\n\n"
-        "/* The table, loaded at the first call that finds a library; NULL: there is none, and psm_last_error() says what was tried.\n"
+        "/* The table, loaded at the first call that finds a library; NULL: none was found, and psm_last_error() says what was tried.\n"
         "   A libcudart that is in the process already is taken first, then what the loader finds. PSM_CUDA_LIBRARY names another. */\n"
         "const struct psm_cuda *psm_cuda_get(void);\n\n"
         "enum { PSM_CUDA_RT, PSM_CUDA_DRV };\n"
-        "/* member, name to ask for, library, CUDA version of this prototype (driver), whether it must be there */\n"
+        "/* member, symbol name, library, CUDA version of this prototype (driver), whether it is required */\n"
         "#define PSM_CUDA_FUNCTIONS(X) \\\n" + " \\\n".join(rows) + "\n#endif\n"
     )
 
 
 def known_types() -> set[str]:
-    """Words that may stand in a prototype: those of C, and those that our headers declare."""
+    """Words that may occur in a prototype: those of C, and those that our headers declare."""
     words = set("void int unsigned char long short float double const size_t struct enum union signed".split())
     words |= {f"{sign}int{bits}_t" for sign in ("", "u") for bits in (8, 16, 32, 64)}
     for path in sorted(HERE.glob("types*.h")):
@@ -210,7 +210,7 @@ def known_types() -> set[str]:
 
 
 def mark(api: Api) -> None:
-    """Write who provides what into the list, and complain about definitions that it does not name."""
+    """Write the provider of each function into the list, and report definitions that are not in it."""
     known = {api.symbol(f) for f in api.functions}
     stray = sorted(set(api.defined) - known)
     if stray:
@@ -231,7 +231,7 @@ def write(path: str, text: str) -> None:
 
 
 def face(api: Api, out: Path) -> None:
-    """The declarations as cffi has parsed them; they are of use while api.def and its types are the same."""
+    """The declarations as parsed by cffi; valid while api.def and its types are unchanged."""
     import cffi  # what makes C does without
 
     types = apidef.types(HERE.joinpath)

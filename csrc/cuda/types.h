@@ -1,14 +1,14 @@
-/* CUDA types that cross the ABI, in our own words: sizes, offsets and values as CUDA 12.9 and 13.5 have them. What
-   belongs to one area stands in types_<area>.h. tests/hostcuda/test_api_facts.py compares all of it with the headers of
-   the PyPI packages. Written so that cffi reads it too: plain declarations, and no preprocessor but `#define NAME
-   number`. */
+/* CUDA types that cross the ABI, written independently: sizes, offsets and values as in CUDA 12.9 and 13.5. Types of
+ * one area are in types_<area>.h. tests/hostcuda/test_api_facts.py compares all of it with the headers of the PyPI
+ * packages. cffi reads these files too: they have plain declarations, and no preprocessor lines except `#define NAME
+ * number`. */
 #ifndef PSM_CUDA_TYPES_H
 #define PSM_CUDA_TYPES_H
 #include <stddef.h>
 #include <stdint.h>
 
 typedef int cudaError_t;  /* enum cudaError */
-typedef int CUresult;     /* the same numbers as cudaError_t where both know an error */
+typedef int CUresult;     /* the same numbers as cudaError_t for errors that both define */
 typedef int nvmlReturn_t; /* numbers of its own */
 
 typedef struct CUctx_st *CUcontext;
@@ -60,7 +60,7 @@ enum cudaMemcpyKind {
     cudaMemcpyDefault = 4
 };
 
-/* Values of cudaStream_t that are no handles. */
+/* Special values of cudaStream_t that are not handles. */
 #define PSM_CUDA_STREAM_DEFAULT    0
 #define PSM_CUDA_STREAM_LEGACY     1
 #define PSM_CUDA_STREAM_PER_THREAD 2

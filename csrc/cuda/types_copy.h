@@ -19,7 +19,7 @@ enum cudaMemoryType {
     cudaMemoryTypeManaged = 3
 };
 
-/* libcudart.so.12 knows the first four members only, and its callers have room for no more. */
+/* libcudart.so.12 has only the first four members, and its callers have no room for more. */
 struct cudaPointerAttributes {
     enum cudaMemoryType type;
     int device;

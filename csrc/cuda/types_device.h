@@ -137,7 +137,7 @@ enum cudaDeviceAttr {
     cudaDevAttrLocalityDomainMultiprocessorCount = 157,
     cudaDevAttrTensorMapLargeTensorMinSize = 160
 };
-/* Those that the runtime has no name for; the others have the same numbers. */
+/* Attributes without a name in the runtime; the others have the same numbers. */
 typedef enum CUdevice_attribute_enum {
     CU_DEVICE_ATTRIBUTE_CAN_TEX2D_GATHER = 44,
     CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_MEM_OPS_V1 = 92,
@@ -266,7 +266,7 @@ struct cudaDeviceProp {
     int hostNumaMultinodeIpcSupported;
     int reserved[56];
 };
-/* As libcudart.so.12 knows it. */
+/* As in libcudart.so.12. */
 struct cudaDeviceProp_v12 {
     char name[256];
     cudaUUID_t uuid;

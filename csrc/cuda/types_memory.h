@@ -1,5 +1,5 @@
-/* CUDA types of one area (memory); see types.h for the rules. The driver's structures have the layout of the runtime's,
-   so one declaration serves both. */
+/* CUDA types of one area (memory); see types.h for the rules. The driver's structs have the same layout as the
+ * runtime's, so one declaration serves both. */
 #ifndef PSM_CUDA_TYPES_MEMORY_H
 #define PSM_CUDA_TYPES_MEMORY_H
 #include "types.h"

@@ -57,7 +57,7 @@ static psm_status call(void *host, void *connector, int type, const void *req, i
     (void)host, (void)connector, (void)req, (void)reqSize;
     if (type != psmProxyMsgSetup) return PSM_OK;
     if (answer_size != (size_t)respSize) /* as libpsm's proxy does */
-        return psm_fail(PSM_ERR_PROTOCOL, "call", -1, -1, 0, "an answer of %zu bytes, %d are meant", answer_size,
+        return psm_fail(PSM_ERR_PROTOCOL, "call", -1, -1, 0, "an answer of %zu bytes, expected %d", answer_size,
                         respSize);
     memcpy(resp, answer, (size_t)respSize);
     return PSM_OK;

@@ -1,16 +1,16 @@
-/* What a GPU of a compute capability can do: cudaDeviceGetAttribute and cuDeviceGetAttribute share their numbers. */
+/* Capabilities of a GPU by compute capability: cudaDeviceGetAttribute and cuDeviceGetAttribute share their numbers. */
 #define _GNU_SOURCE
 #include "device.h"
 
 struct model {
     int capability; /* 90 = 9.0 */
     int processors, threads, blocks;
-    int shared, shared_block; /* bytes a multiprocessor, and a block that asks for more */
+    int shared, shared_block; /* bytes per multiprocessor, and per block with opt-in */
     int l2, bus, clock, memory_clock, ratio;
     unsigned pci;
 };
 
-/* Of a usual product of each capability. */
+/* From a common product of each capability. */
 static const struct model models[] = {
     {50, 16, 2048, 32, 65536, 49152, 2 << 20, 128, 1150000, 2505000, 32, 0x139210de},
     {60, 56, 2048, 32, 65536, 49152, 4 << 20, 4096, 1480500, 715000, 2, 0x15f810de},
@@ -125,7 +125,7 @@ int hc_gpu_attribute(const struct hc_gpu *gpu, int attribute, int *value)
         return *value = hopper, 0;
     case cudaDevAttrMemoryPoolSupportedHandleTypes:
         return *value = 1, 0; /* POSIX file descriptors */
-    /* What hostcuda does. */
+    /* Properties of hostcuda itself. */
     case cudaDevAttrGpuOverlap:
     case cudaDevAttrCanMapHostMemory:
     case cudaDevAttrConcurrentKernels:
@@ -202,7 +202,7 @@ int hc_gpu_attribute(const struct hc_gpu *gpu, int attribute, int *value)
     default:
         break;
     }
-    /* Known, and neither there on a GPU of this kind nor emulated. */
+    /* Known attributes that neither a GPU of this kind nor hostcuda supports. */
     if (attribute < 1 || attribute > HC_ATTRIBUTE_LAST) return PSM_CUDA_INVALID_VALUE;
     return *value = 0, 0;
 }

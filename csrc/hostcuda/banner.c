@@ -1,4 +1,4 @@
-/* What this process says about its being emulated, in NCCL's log format. */
+/* The lines in which this process reports that CUDA is emulated, in NCCL's log format. */
 #define _GNU_SOURCE
 #include "base.h"
 #include "device.h"
@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* As NCCL's own lines: with NCCL_DEBUG=INFO or PSM_LOG=info. */
+/* Printed as NCCL's own lines are: with NCCL_DEBUG=INFO or PSM_LOG=info. */
 void hc_say_banner(void)
 {
     const char *wanted = getenv("PSM_HOSTCUDA_BANNER");
@@ -43,7 +43,7 @@ void hc_say_kernels_library(const char *library, const char *reason)
     psm_msg_hostcuda_kernels_library(library, reason);
 }
 
-/* Once a process: a static runtime asks for several, and again and again. */
+/* Once per process: a static runtime asks for several tables, repeatedly. */
 void hc_say_private_table(const char *id)
 {
     static atomic_bool said;

@@ -1,6 +1,6 @@
-/* Moving bytes. A copy of more than a core's part of the caches is not helped by them: each line it writes is read
-   first, and pushes out one that is still to be read. The C library changes to stores that go past the caches at three
-   quarters of the whole last level, which in a virtual machine on a large processor is far more than it has. */
+/* Copies of memory. A copy larger than a core's share of the caches does not profit from them: each line it writes is
+ * read first, and evicts one that is still to be read. The C library switches to non-temporal stores at three quarters
+ * of the whole last-level cache, which in a virtual machine on a large processor is far more than the core's share. */
 #include "bytes.h"
 
 #include <stdbool.h>
@@ -10,16 +10,17 @@
 #include <emmintrin.h>
 #endif
 
-/* Measured: at 16 MiB both ways take the same time where the lines are this core's, and the caches win where another
-   core has just written them; from 32 MiB on they lose everywhere, at 64 MiB they take twice as long. */
+/* Measured: at 16 MiB both ways take the same time if the lines are this core's own, and the caches win if another core
+ * has just written them; from 32 MiB on they lose in both cases, at 64 MiB they take twice as long. */
 #define STREAM_FROM ((size_t)32 << 20)
-/* Below it memcpy is a little faster where the lines are this core's own. */
+/* Below this size memcpy is a little faster if the lines are this core's own. */
 #define AHEAD_FROM ((size_t)128 << 10)
 
 #if defined(__x86_64__)
 enum { LINE = 64, PAGE = 4096, PAGES = 4, AHEAD = 512, NEAR = 1024 };
 
-/* Four pages side by side: as many streams as keep the memory busy. `to` begins a line; n in blocks of PAGES pages. */
+/* Four pages in parallel: as many streams as keep the memory busy. `to` is line-aligned; n is a multiple of PAGES
+ * pages. */
 static void stream(char *to, const char *from, size_t n)
 {
     for (size_t block = 0; block < n; block += (size_t)PAGES * PAGE) {
@@ -27,17 +28,17 @@ static void stream(char *to, const char *from, size_t n)
             for (size_t page = 0; page < (size_t)PAGES * PAGE; page += PAGE) {
                 const char *in = from + at + page;
                 char *out = to + at + page;
-                _mm_prefetch(in + AHEAD, _MM_HINT_T0); /* of no effect behind the end of what is mapped */
+                _mm_prefetch(in + AHEAD, _MM_HINT_T0); /* harmless beyond the end of the mapping */
                 for (size_t i = 0; i < LINE; i += sizeof(__m128i))
                     _mm_stream_si128((__m128i *)(void *)(out + i), _mm_loadu_si128((const __m128i *)(in + i)));
             }
         }
     }
-    _mm_sfence(); /* they are not ordered with the store that tells of the copy's end */
+    _mm_sfence(); /* they are not ordered with the store that publishes the end of the copy */
 }
 
-/* Lines that another core has had last come slowly, and memcpy asks for few of them at once. The operands do not
-   overlap. */
+/* Lines last written by another core arrive slowly, and memcpy requests only a few at once. The operands must not
+ * overlap. */
 static void ahead(char *to, const char *from, size_t n)
 {
     for (; n >= LINE; n -= LINE, to += LINE, from += LINE) {
@@ -66,5 +67,5 @@ void hc_bytes_move(void *to, const void *from, size_t n)
         return;
     }
 #endif
-    memmove(to, from, n); /* as quick as memcpy, and defined when an application lets operands overlap */
+    memmove(to, from, n); /* as fast as memcpy, and defined if an application's operands overlap */
 }

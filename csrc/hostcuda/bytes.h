@@ -1,13 +1,13 @@
-/* Moving bytes in host memory. */
+/* Copies of host memory. */
 #ifndef HC_BYTES_H
 #define HC_BYTES_H
 #include <stddef.h>
 
-/* As memmove; on x86 quicker where another process has had the lines, and where they are more than the caches hold. */
+/* As memmove; on x86 faster if another process owned the lines, or if the copy exceeds the caches. */
 void hc_bytes_move(void *to, const void *from, size_t n);
 
-/* To have a line here for writing by the time it is used. On x86 the compiler takes such a fetch for one for reading
-   where it is not told of a processor that has both. */
+/* Prefetch a line for writing. On x86 the compiler fetches it for reading unless the target processor is known to
+ * support more. */
 static inline void hc_fetch_own(void *host)
 {
 #if defined(__x86_64__)

@@ -1,4 +1,4 @@
-/* Counts of calls where a reader finds them, also after a kill. */
+/* Counts calls in the record, where a reader finds them even after a kill. */
 #define _GNU_SOURCE
 #include "calls.h"
 

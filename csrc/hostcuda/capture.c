@@ -1,12 +1,12 @@
-/* Captures: work on a stream becomes nodes of a graph; events carry a capture from stream to stream. */
+/* Captures: work on a stream becomes nodes of a graph; events extend a capture to other streams. */
 #define _GNU_SOURCE
 #include "capture.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-static struct hc_sequence *sequences; /* in progress, also those that were invalidated */
-static atomic_int in_progress;        /* how many, for a quick look without the lock */
+static struct hc_sequence *sequences; /* in progress, including invalidated ones */
+static atomic_int in_progress;        /* number of captures, readable without the lock */
 static unsigned long long last_id;
 
 static _Thread_local int thread_mode; /* enum cudaStreamCaptureMode */
@@ -23,7 +23,7 @@ static void set_capture(struct hc_stream *stream, struct hc_capture *capture)
 
 /* ---- frontiers ---- */
 
-/* The arrays may be those of the frontier itself: applications hand them back. */
+/* The arrays may be those of the frontier itself: applications pass them back. */
 int hc_frontier_add(struct hc_frontier *frontier, const CUgraphNode *nodes, const CUgraphEdgeData *data, size_t n,
                     bool replace)
 {
@@ -99,7 +99,7 @@ int hc_sequence_begin(struct hc_stream *stream, int mode, struct hc_graph *graph
     return 0;
 }
 
-/* The graph stays; what its points say from now on is only that their events were captured. */
+/* The graph stays; from now on its points only say that their events were captured. */
 void hc_sequence_end(struct hc_sequence *sequence, bool keep)
 {
     struct hc_sequence **link = &sequences;
@@ -126,7 +126,7 @@ void hc_sequence_end(struct hc_sequence *sequence, bool keep)
     free(sequence);
 }
 
-/* Marks all that `frontier` depends on, itself included, with 1 and all else with 0. */
+/* Marks everything that `frontier` depends on, including itself, with 1 and everything else with 0. */
 static int mark_behind(struct hc_graph *graph, struct hc_node *const *from, size_t n)
 {
     struct hc_node **stack = malloc((graph->n + 1) * sizeof(struct hc_node *));
@@ -170,7 +170,7 @@ int hc_sequence_joined(struct hc_sequence *sequence)
 
 /* ---- work ---- */
 
-/* A node behind the frontier of a stream, which is the frontier from now on. */
+/* Adds a node after the frontier of a stream; it becomes the new frontier. */
 static int append(struct hc_capture *part, int type, struct hc_node **out)
 {
     struct hc_frontier *frontier = &part->frontier;
@@ -208,7 +208,7 @@ int hc_capture_work(struct hc_stream *stream, const struct hc_work *work)
         if (!rc) node->payload = payload;
     }
     if (rc) {
-        /* The caller still has the work, and ends it: not with the payload's copy of it. */
+        /* The caller still owns the work and ends it, but without the payload's copy. */
         payload->work.end = NULL;
         hc_payload_put(payload);
     }
@@ -330,7 +330,7 @@ int hc_capture_event_record(struct hc_stream *stream, CUevent handle, unsigned f
     hc_graph_lock();
     struct hc_capture *part = hc_capture_of(stream);
     if (!part || !part->sequence) {
-        set_point(event, NULL); /* an ordinary record: what was captured is no longer meant */
+        set_point(event, NULL); /* an ordinary record: it replaces the captured one */
         rc = HC_NOT_CAPTURED;
     } else if (flags & HC_EVENT_EXTERNAL) {
         rc = append_event(part, cudaGraphNodeTypeEventRecord, handle);
@@ -342,7 +342,7 @@ int hc_capture_event_record(struct hc_stream *stream, CUevent handle, unsigned f
     return rc;
 }
 
-/* A stream that is not capturing waits for a captured event: it takes part from now on. */
+/* A stream that is not capturing waits for a captured event: it joins the capture. */
 static int pull_in(struct hc_stream *stream, const struct hc_capture_point *point)
 {
     if (!point->sequence) return PSM_CUDA_CAPTURED_EVENT;
@@ -426,7 +426,7 @@ bool hc_capture_blocks_legacy(int device, bool invalidate)
     return found;
 }
 
-/* Whether this thread may make a call that is unsafe beside a capture: cudaThreadExchangeStreamCaptureMode. */
+/* Whether this thread may make a call that is unsafe during a capture: cudaThreadExchangeStreamCaptureMode. */
 static int unsafe_call(void)
 {
     int rc = 0;
@@ -482,8 +482,8 @@ int hc_capture_forbids_device(int device)
     return rc;
 }
 
-/* A stream that was pulled in may go: what it captured still has to be joined. Without the stream in which a capture
-   began nobody could end it. */
+/* A stream that joined may be destroyed: what it captured must still be joined. Without the stream that started the
+ * capture nobody could end it. */
 void hc_capture_stream_gone(struct hc_stream *stream)
 {
     hc_graph_lock();

@@ -1,11 +1,11 @@
-/* Captures inside: sequences, the streams that take part, and the events recorded in them. Under the lock of the
- * graphs. */
+/* Internals of captures: sequences, the streams that take part, and the events recorded in them. Protected by the lock
+ * of the graphs. */
 #ifndef HC_CAPTURE_H
 #define HC_CAPTURE_H
 
 #include "graph.h"
 
-/* The nodes that the next one depends on. The arrays are shown to the application (cudaStreamGetCaptureInfo). */
+/* The nodes that the next one depends on. The application sees these arrays (cudaStreamGetCaptureInfo). */
 struct hc_frontier {
     CUgraphNode *nodes;
     CUgraphEdgeData *data;
@@ -16,7 +16,7 @@ struct hc_frontier {
 struct hc_sequence {
     unsigned long long id;
     struct hc_graph *graph;
-    bool borrowed; /* the graph was the application's before */
+    bool borrowed; /* the graph already belonged to the application */
     bool invalid;
     int mode; /* enum cudaStreamCaptureMode */
     pthread_t owner;
@@ -25,7 +25,7 @@ struct hc_sequence {
     struct hc_sequence *next;
 };
 
-/* A stream's part in a sequence; what a stream's slot points to. */
+/* A stream's part in a sequence; a stream's slot points to it. */
 struct hc_capture {
     struct hc_sequence *sequence; /* NULL: collects one piece of work for hc_payload_record */
     struct hc_payload *collected;
@@ -34,9 +34,9 @@ struct hc_capture {
     struct hc_capture *next;
 };
 
-/* What an event marks that was recorded in a capture; what an event's slot points to. */
+/* The mark of an event that was recorded in a capture; an event's slot points to it. */
 struct hc_capture_point {
-    struct hc_sequence *sequence; /* NULL: it has ended */
+    struct hc_sequence *sequence; /* NULL: the capture has ended */
     struct hc_frontier frontier;
     struct hc_capture_point *next, *previous;
 };

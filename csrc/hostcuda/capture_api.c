@@ -1,4 +1,4 @@
-/* The calls that begin, end, ask and steer a capture, in the forms of both APIs. */
+/* The calls that start, end, query and steer a capture, in the forms of both APIs. */
 #include "capture.h"
 
 static bool bad_mode(enum cudaStreamCaptureMode mode)
@@ -60,7 +60,7 @@ CUresult hc_cuStreamBeginCaptureToGraph(CUstream hStream, CUgraph hGraph, const 
     return begin(hStream, true, hGraph, dependencies, dependencyData, numDependencies, mode);
 }
 
-/* In the wrong stream or the wrong thread the capture goes on; in all other cases it is over. */
+/* If called for the wrong stream or thread, the capture goes on; in all other cases it is over. */
 static int end(struct hc_stream *stream, cudaGraph_t *graph)
 {
     struct hc_capture *part = hc_capture_of(stream);
@@ -170,14 +170,14 @@ cudaError_t hc_cudaStreamGetCaptureInfo_v3(cudaStream_t stream, enum cudaStreamC
                                         numDependencies_out});
 }
 
-/* Of programs that were built with CUDA 11. */
+/* For programs that were built with CUDA 11. */
 cudaError_t hc_cudaStreamGetCaptureInfo__12(cudaStream_t stream, enum cudaStreamCaptureStatus *captureStatus_out,
                                             unsigned long long *id_out)
 {
     return info(stream, (struct answer){.status = captureStatus_out, .id = id_out});
 }
 
-/* Of libcudart.so.13, which has no numbered forms. */
+/* For libcudart.so.13, which has no numbered forms. */
 cudaError_t hc_cudaStreamGetCaptureInfo__13(cudaStream_t stream, enum cudaStreamCaptureStatus *captureStatus_out,
                                             unsigned long long *id_out, cudaGraph_t *graph_out,
                                             const cudaGraphNode_t **dependencies_out,

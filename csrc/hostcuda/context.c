@@ -1,5 +1,5 @@
-/* Contexts: one primary context a device, which the runtime uses, others by cuCtxCreate, and the stack of each thread.
- */
+/* Contexts: one primary context per device, which the runtime uses, others created by cuCtxCreate, and the stack of
+ * each thread. */
 #define _GNU_SOURCE
 #include "kernel.h"
 #include "stream.h"
@@ -13,7 +13,7 @@ enum { DEPTH = 32, VERSION = 3020 };
 
 static _Thread_local struct {
     int chosen;  /* cudaSetDevice */
-    int current; /* device of the context on top, or `chosen` */
+    int current; /* device of the top context, or `chosen` */
     int depth;
     CUcontext stack[DEPTH];
 } mine;
@@ -91,7 +91,7 @@ int hc_current_device(void)
     return mine.current;
 }
 
-/* After the stack changed. */
+/* Call it after each change of the stack. */
 static void look_at_top(void)
 {
     struct hc_context *context = hc_context_get(NULL);
@@ -105,7 +105,7 @@ static void replace_top(CUcontext handle)
     look_at_top();
 }
 
-/* What the runtime answers without a context. */
+/* The runtime's result without a context. */
 static bool only_asks(int fn)
 {
     switch (fn) {
@@ -249,7 +249,7 @@ CUresult hc_cuCtxCreate_v2(CUcontext *pctx, unsigned int flags, CUdevice dev)
     return create(pctx, flags, dev);
 }
 
-/* Affinity and CIG parameters ask for hardware that is not emulated. */
+/* Affinity and CIG parameters need hardware that is not emulated. */
 CUresult hc_cuCtxCreate_v3(CUcontext *pctx, CUexecAffinityParam *paramsArray, int numParams, unsigned int flags,
                            CUdevice dev)
 {
@@ -263,7 +263,7 @@ CUresult hc_cuCtxCreate_v4(CUcontext *pctx, CUctxCreateParams *ctxCreateParams, 
     return create(pctx, flags, dev);
 }
 
-/* The object stays: another thread may be looking at it through its stack. It is small, and contexts are few. */
+/* Keep the object: another thread may be reading it through its stack. It is small, and contexts are few. */
 static int destroy(CUcontext handle)
 {
     struct hc_context *context = handle ? hc_context_get(handle) : NULL;
@@ -363,7 +363,7 @@ CUresult hc_cuCtxGetCurrent(CUcontext *pctx)
 
 /* ---- questions ---- */
 
-/* NULL when *rc says why not. */
+/* NULL: *rc says why. */
 static struct hc_context *known(CUcontext handle, bool asked, int *rc)
 {
     struct hc_context *context = hc_context_get(handle);
@@ -444,7 +444,7 @@ CUresult hc_cuCtxGetSharedMemConfig(CUsharedconfig *pConfig)
     return rc;
 }
 
-/* The banks of current devices have one width; asking for another is accepted and changes nothing. */
+/* Current devices support only one bank width; setting another one succeeds and has no effect. */
 CUresult hc_cuCtxSetSharedMemConfig(CUsharedconfig config)
 {
     int rc;

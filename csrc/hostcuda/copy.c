@@ -1,20 +1,20 @@
-/* Copies: what is checked at the call, what the stream does later, and for what the call waits.
-
-   CUDA documents the direction as a promise of the application, the pointers decide (unified addressing). A kind that
-   contradicts them is undefined there; in practice a pageable address on the device's side is an invalid value. Here
-   every contradiction is.
-
-   Waiting follows "API synchronization behavior" of the documentation: asynchronous copies between host memory are
-   synchronous; those from pageable memory return when their source was read, which for more than 64 KiB means when they
-   are done; those to pageable memory return when they are done. Synchronous copies between devices do not wait, unless
-   CU_POINTER_ATTRIBUTE_SYNC_MEMOPS asks for it. */
+/* Copies: the checks at the call, the work on the stream, and what the call waits for.
+ *
+ * CUDA documents the direction as a promise of the application; the pointers decide (unified addressing). A kind that
+ * contradicts them is undefined there, and in practice a pageable address on the device's side is an invalid value.
+ * Here every contradiction is.
+ *
+ * Waiting follows "API synchronization behavior" of the documentation: asynchronous copies between host memory are
+ * synchronous; those from pageable memory return when their source was read, which for more than 64 KiB means when they
+ * are done; those to pageable memory return when they are done. Synchronous copies between devices do not wait, unless
+ * CU_POINTER_ATTRIBUTE_SYNC_MEMOPS is set. */
 #include "copy.h"
 #include "memory.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* Sources up to this size travel in the argument of the work. */
+/* Sources up to this size are stored in the argument of the work. */
 #define PACKED (HC_ARGUMENT - sizeof(struct hc_copy))
 
 /* ---- operands */
@@ -22,9 +22,10 @@
 int hc_side_of(uintptr_t address, size_t span, bool write, int device, struct hc_side *side)
 {
     struct hc_place place;
-    if (address < HC_PAGE || address + span < address) return PSM_CUDA_INVALID_VALUE; /* NULL, and what is near it */
+    if (address < HC_PAGE || address + span < address)
+        return PSM_CUDA_INVALID_VALUE; /* NULL, and addresses close to it */
     int rc = hc_operand_of(address, span, device, write, &place);
-    /* Another process may have it: it comes while the call is checked and queued. */
+    /* Another process may own it: fetch it while the call is checked and queued. */
     if (place.space != HC_PAGEABLE) {
         if (write)
             hc_fetch_own(place.host);
@@ -42,7 +43,7 @@ bool hc_box_span(size_t width, size_t height, size_t depth, size_t pitch, size_t
            !__builtin_add_overflow(layers, rows, span) && !__builtin_add_overflow(*span, width, span);
 }
 
-/* Whether an operand can be what the kind says it is. Pinned and managed memory can be both. */
+/* Whether an operand matches the kind. Pinned and managed memory match both sides. */
 static bool fits(enum hc_space space, bool device)
 {
     return device ? space != HC_PAGEABLE : space != HC_DEVICE;
@@ -93,7 +94,7 @@ int hc_cursor_at(struct hc_cursor *cursor, uintptr_t address, char **host, size_
 {
     if (!cursor->held || address < cursor->at || address - cursor->at >= cursor->piece.n) {
         hc_cursor_end(cursor);
-        /* What was right at the call and is gone now is what a GPU reports as an illegal address. */
+        /* Memory that was valid at the call and is not any more: a GPU reports an illegal address. */
         if (hc_piece_of(address, cursor->end - address, cursor->device, cursor->write, &cursor->piece))
             return PSM_CUDA_ILLEGAL_ADDRESS;
         cursor->held = true;
@@ -165,7 +166,7 @@ int hc_copy_stream(cudaStream_t handle, bool sync, struct hc_stream **stream)
     int rc = sync ? hc_capture_forbids(!handle) : 0;
     if (!rc) rc = hc_stream_get(handle, stream);
     if (rc || !sync || !hc_is_captured(*stream)) return rc;
-    rc = hc_capture_forbids_stream(*stream); /* a per-thread stream: what waits cannot become a node */
+    rc = hc_capture_forbids_stream(*stream); /* a per-thread stream: a call that waits cannot become a node */
     if (rc) hc_stream_put(*stream);
     return rc;
 }
@@ -175,7 +176,7 @@ static bool is_host(enum hc_space space)
     return space == HC_PAGEABLE || space == HC_PINNED;
 }
 
-/* Whether the source has to be read before the call returns. */
+/* Whether the source must be read before the call returns. */
 static bool reads_at_call(const struct hc_copy *copy, enum hc_copy_mode mode)
 {
     if (mode == HC_COPY_ASYNC) return copy->src_space == HC_PAGEABLE && !is_host(copy->dst_space);
@@ -200,7 +201,7 @@ static void free_stage(void *argument)
     free(((struct hc_copy *)argument)->stage);
 }
 
-/* Reads the source now, if it is host memory and small. The staged box has no gaps. */
+/* Reads the source now if it is host memory and small. The staged box has no gaps. */
 static bool stage(struct hc_copy *copy, size_t n, char *packed)
 {
     if (!is_host(copy->src_space) || n > HC_COPY_SMALL) return false;
@@ -223,7 +224,7 @@ static bool stage(struct hc_copy *copy, size_t n, char *packed)
     return true;
 }
 
-/* The copy as cudaGraphMemcpyNodeGetParams tells it. */
+/* The copy as cudaGraphMemcpyNodeGetParams returns it. */
 static struct cudaMemcpy3DParms parms_of(const struct hc_copy *copy)
 {
     struct cudaMemcpy3DParms p = {0};
@@ -253,7 +254,7 @@ int hc_copy_submit(struct hc_stream *stream, const struct hc_copy *plain, enum h
     size_t n = copy->width * copy->height * copy->depth;
     struct cudaMemcpy3DParms parms;
     bool wait = false;
-    if (hc_is_captured(stream)) { /* a node reads its operands whenever the graph runs */
+    if (hc_is_captured(stream)) { /* a node reads its operands each time the graph runs */
         parms = parms_of(copy);
         work.node_parameters = &parms;
         work.node_parameters_size = sizeof parms;

@@ -1,14 +1,14 @@
-/* Batches of copies, and single copies with the attributes of batches. The runtime and the driver, and the sonames of
-   CUDA 12 and 13, differ in types and in whether they name the copy that is wrong; they have the same layouts, which
-   tests/hostcuda/test_copy_batch.py checks. */
+/* Batches of copies, and single copies with the attributes of batches. Runtime and driver, and the sonames of CUDA 12
+ * and 13, differ in types and in whether they report the index of a wrong copy; their layouts are the same, as
+ * tests/hostcuda/test_copy_batch.py checks. */
 #include "copy.h"
 
 _Static_assert(sizeof(struct cudaMemcpyAttributes) == sizeof(CUmemcpyAttributes), "one layout for both libraries");
 _Static_assert(sizeof(struct cudaMemcpy3DBatchOp) == sizeof(CUDA_MEMCPY3D_BATCH_OP), "one layout for both libraries");
 
-#define ALL SIZE_MAX /* no copy of the batch in particular is wrong */
+#define ALL SIZE_MAX /* no particular copy of the batch is wrong */
 
-/* What one entry asks for, or -1. */
+/* What one entry requires, or -1. */
 static int mode_of(int order, unsigned flags)
 {
     if (flags & ~(unsigned)cudaMemcpyFlagPreferOverlapWithCompute) return -1;
@@ -23,7 +23,7 @@ static int mode_of(int order, unsigned flags)
     }
 }
 
-/* The NULL stream and the legacy one are refused, as documented. */
+/* The NULL stream and the legacy stream are rejected, as documented. */
 static int batch_stream(CUstream handle, struct hc_stream **stream)
 {
     const struct hc_call *call = hc_current_call();
@@ -52,7 +52,7 @@ static bool attributes_fit(const struct batch *b)
     return true;
 }
 
-/* All copies are checked before the first one is submitted. */
+/* Checks all copies before it submits the first one. */
 static int copy_batch(const struct batch *b, size_t *fail, CUstream handle)
 {
     struct hc_stream *stream;
@@ -114,7 +114,7 @@ CUresult hc_cuMemcpyBatchAsync_v2(CUdeviceptr *dsts, CUdeviceptr *srcs, size_t *
     return hc_cuMemcpyBatchAsync(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, NULL, hStream);
 }
 
-/* ---- one copy with attributes; these take the NULL stream, too */
+/* ---- one copy with attributes; these accept the NULL stream, too */
 
 static int copy_with_attributes(void *dst, const void *src, size_t size, const struct cudaMemcpyAttributes *a,
                                 CUstream handle)
@@ -144,7 +144,7 @@ CUresult hc_cuMemcpyWithAttributesAsync(CUdeviceptr dst, CUdeviceptr src, size_t
 
 /* ---- 3D */
 
-/* Lengths of 0: packed as the extent says. Elements of memory are bytes. */
+/* Lengths of 0: packed as the extent says. Elements are bytes. */
 static int operand(const struct cudaMemcpy3DOperand *o, const struct cudaExtent *extent, uintptr_t *address,
                    size_t *pitch, size_t *slice)
 {

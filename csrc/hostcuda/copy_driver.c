@@ -1,4 +1,4 @@
-/* The driver's copies between memory. What the runtime tells apart (pitch, direction) is one error here. */
+/* The driver's copies between memory. Errors that the runtime distinguishes (pitch, direction) are one error here. */
 #include "copy.h"
 
 #define MAX_PITCH ((size_t)0x7fffffff) /* CU_DEVICE_ATTRIBUTE_MAX_PITCH */
@@ -78,10 +78,10 @@ struct operand {
     CUmemorytype type;
     const void *host;
     CUdeviceptr device;
-    size_t x, y, z, pitch, rows; /* a pitch of 0: rows lie side by side */
+    size_t x, y, z, pitch, rows; /* a pitch of 0: rows are contiguous */
 };
 
-/* Address of the first byte, and pitch and slice as they count. */
+/* Address of the first byte, and the effective pitch and slice. */
 static int resolve(struct operand *o, size_t width, size_t height, size_t depth, uintptr_t *address, size_t *slice)
 {
     size_t end, layer, row, start;
@@ -101,7 +101,7 @@ static int resolve(struct operand *o, size_t width, size_t height, size_t depth,
     return 0;
 }
 
-/* The kind that two memory types make; unified ones promise nothing. */
+/* The kind that results from two memory types; unified ones promise nothing. */
 static int kind_of(CUmemorytype dst, CUmemorytype src)
 {
     if (dst == CU_MEMORYTYPE_UNIFIED || src == CU_MEMORYTYPE_UNIFIED) return cudaMemcpyDefault;
@@ -169,7 +169,7 @@ CUresult hc_cuMemcpy2D_v2(const CUDA_MEMCPY2D *pCopy)
     return copy_plane(pCopy, NULL, HC_COPY_SYNC);
 }
 
-/* Ours has no alignment to be slow about. */
+/* Emulated memory has no alignment that would make it slow. */
 CUresult hc_cuMemcpy2DUnaligned_v2(const CUDA_MEMCPY2D *pCopy)
 {
     return copy_plane(pCopy, NULL, HC_COPY_SYNC);

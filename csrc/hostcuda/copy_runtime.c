@@ -1,5 +1,5 @@
-/* The runtime's copies between memory; batches are in copy_batch.c. Copies with arrays are not defined: there are none.
- */
+/* The runtime's copies between memory; batches are in copy_batch.c. Copies with arrays are not defined: arrays do not
+ * exist. */
 #include "copy.h"
 
 #define MAX_PITCH ((size_t)0x7fffffff) /* cudaDevAttrMaxPitch */
@@ -24,8 +24,8 @@ cudaError_t hc_cudaMemcpyAsync(void *dst, const void *src, size_t count, enum cu
     return copy_line(dst, src, count, (int)kind, stream, HC_COPY_ASYNC);
 }
 
-/* ---- between devices: no peer access is needed, the driver goes through the host then. The devices have to exist;
-   where the memory is, the pointers say. */
+/* ---- between devices: no peer access is needed, since the driver can go through the host. The devices must exist; the
+ * pointers say where the memory is. */
 
 static bool device_exists(int device)
 {
@@ -87,12 +87,13 @@ cudaError_t hc_cudaMemcpy2DAsync(void *dst, size_t dpitch, const void *src, size
 
 /* ---- 3D */
 
-/* One operand of a 3D copy: the address of its first byte. A pitch may be missing where there is one row only. */
+/* One operand of a 3D copy: the address of its first byte. The pitch may be missing if there is only one row. */
 static int operand(cudaArray_const_t array, const struct cudaPitchedPtr *p, const struct cudaPos *at,
                    const struct cudaExtent *extent, uintptr_t *address, size_t *slice)
 {
     size_t end, row, column;
-    if (array) return p->ptr ? PSM_CUDA_INVALID_VALUE : PSM_CUDA_NOT_SUPPORTED; /* one of the two; and there are none */
+    if (array)
+        return p->ptr ? PSM_CUDA_INVALID_VALUE : PSM_CUDA_NOT_SUPPORTED; /* one of the two; arrays do not exist */
     if (!p->ptr) return PSM_CUDA_INVALID_VALUE;
     if (__builtin_add_overflow(at->x, extent->width, &end)) return PSM_CUDA_INVALID_VALUE;
     bool one_row = extent->height == 1 && extent->depth == 1 && !at->y && !at->z;

@@ -1,17 +1,17 @@
-/* Devices as the runtime asks for them. */
+/* Device queries of the runtime. */
 #define _GNU_SOURCE
 #include "context.h"
 
 #include <stdio.h>
 #include <string.h>
 
-/* Of the device; INVALID_DEVICE when there is none. */
+/* Index of the device; INVALID_DEVICE if there is none. */
 static int checked(int device)
 {
     return hc_device_valid(device) ? 0 : PSM_CUDA_INVALID_DEVICE;
 }
 
-/* The context that settings of the current device live in; NULL: no devices. */
+/* The context that holds the settings of the current device; NULL: no devices. */
 static struct hc_context *settings(void)
 {
     return hc_topology.devices ? hc_context_primary(hc_current_device()) : NULL;
@@ -119,7 +119,7 @@ cudaError_t hc_cudaDeviceGetSharedMemConfig(enum cudaSharedMemConfig *pConfig)
     return 0;
 }
 
-/* The banks of current devices have one width; asking for another is accepted and changes nothing. */
+/* Current devices support only one bank width; setting another one succeeds and has no effect. */
 cudaError_t hc_cudaDeviceSetSharedMemConfig(enum cudaSharedMemConfig config)
 {
     return (unsigned)config <= 2 ? 0 : PSM_CUDA_INVALID_VALUE;
@@ -304,8 +304,8 @@ static int attribute(int device, int which)
         (p)->clusterLaunch = attribute(device, cudaDevAttrClusterLaunch);                                              \
     } while (0)
 
-/* For programs that were built with CUDA 11, or that ask for this name: its struct is the begin of CUDA 12's, which had
-   no more of it until it got a name of its own. */
+/* For programs that were built with CUDA 11, or that ask for this name: its struct is the start of CUDA 12's, which was
+ * no longer until it got a name of its own. */
 cudaError_t hc_cudaGetDeviceProperties__12(struct cudaDeviceProp_v12 *prop, int device)
 {
     struct cudaDeviceProp_v12 whole;
@@ -342,7 +342,7 @@ cudaError_t hc_cudaGetDeviceProperties_v2(struct cudaDeviceProp_v12 *prop, int d
     return 0;
 }
 
-/* The device that has most of what is asked for; the first of equals. */
+/* The device that has most of the requested properties; the first of equals. */
 static int choose(int *device, const char *name, int major, int minor, size_t memory, int processors)
 {
     int best = -1;

@@ -1,5 +1,5 @@
-/* Devices as the topology pretends them. An index counts the GPUs of this process's node, as NVML does; a device counts
- * those that CUDA_VISIBLE_DEVICES leaves. */
+/* Devices as defined by the topology. An index counts the GPUs of this process's node, as NVML does; a device number
+ * counts those that CUDA_VISIBLE_DEVICES leaves. */
 #ifndef HC_DEVICE_H
 #define HC_DEVICE_H
 
@@ -20,12 +20,12 @@ struct hc_gpu {
 
 struct hc_link {
     enum hc_link_kind kind;
-    int count; /* NVLinks of this pair; with a switch: those that the GPU has */
+    int count; /* NVLinks of this pair; with a switch: those of the GPU */
     bool peer; /* direct access is possible */
 };
 
 struct hc_topology {
-    int nodes, node; /* how many, and which one this process is on */
+    int nodes, node; /* number of nodes, and the one this process is on */
     int gpus;        /* of the node */
     int devices;     /* visible ones */
     int cuda;        /* version of the pretended driver, 13050 = 13.5 */
@@ -51,14 +51,14 @@ static inline const struct hc_link *hc_link_of(int from, int to)
     return &hc_topology.link[hc_topology.visible[from]][hc_topology.visible[to]];
 }
 
-/* topology_read.c. Fills *t from a file (NULL: defaults); what is wrong goes to error, with file and line. */
+/* topology_read.c. Fills *t from a file (NULL: defaults); error says what is wrong, with file and line. */
 bool hc_topology_read(struct hc_topology *t, const char *path, int node, char *error, size_t size);
 bool hc_parse_uuid(const char *text, unsigned char uuid[16]);
 bool hc_parse_pci(const char *text, unsigned *domain, unsigned *bus, unsigned *slot);
 
-/* attribute.c. INVALID_VALUE: nobody knows the attribute. */
+/* attribute.c. INVALID_VALUE: unknown attribute. */
 enum { HC_ATTRIBUTE_LAST = 161, HC_PCI_SUBSYSTEM = 0x16c110de };
-enum { HC_SWITCH_BUS = 5, HC_SWITCHES = 4 }; /* PCI bus of the first NVSwitch; it takes that many */
+enum { HC_SWITCH_BUS = 5, HC_SWITCHES = 4 }; /* PCI bus of the first NVSwitch; they use that many */
 int hc_gpu_attribute(const struct hc_gpu *gpu, int attribute, int *value);
 unsigned hc_gpu_pci_id(const struct hc_gpu *gpu); /* device and vendor, as PCI numbers them */
 

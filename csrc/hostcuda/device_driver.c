@@ -1,4 +1,4 @@
-/* Devices as the driver API asks for them. A CUdevice is the runtime's number of the device. */
+/* Device queries of the driver API. A CUdevice is the runtime's number of the device. */
 #define _GNU_SOURCE
 #include "context.h"
 
@@ -54,7 +54,7 @@ CUresult hc_cuDeviceGetUuid(CUuuid *out, CUdevice dev)
     return uuid(out, dev);
 }
 
-/* They differ for MIG devices only, and there are none. */
+/* They differ only for MIG devices, which do not exist here. */
 CUresult hc_cuDeviceGetUuid_v2(CUuuid *out, CUdevice dev)
 {
     return uuid(out, dev);
@@ -143,7 +143,7 @@ CUresult hc_cuDeviceGetP2PAttribute(int *value, CUdevice_P2PAttribute attrib, CU
     return hc_peer_attribute(value, (int)attrib, srcDevice, dstDevice);
 }
 
-/* Affinity to multiprocessors is a matter of MPS. */
+/* Affinity to multiprocessors exists only with MPS. */
 CUresult hc_cuDeviceGetExecAffinitySupport(int *pi, CUexecAffinityType type, CUdevice dev)
 {
     if (!pi || type != 0) return PSM_CUDA_INVALID_VALUE;

@@ -13,7 +13,7 @@ enum { FOUND, NOT_FOUND, TOO_OLD };
 static void *driver;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-/* libcuda.so.1 beside this library: the process may have loaded the runtime only. */
+/* Opens libcuda.so.1 next to this library: the process may have loaded the runtime only. */
 static void load(void)
 {
     Dl_info self;
@@ -33,7 +33,7 @@ static int version_suffix(const char *name)
     return version;
 }
 
-/* The newest ABI of a function that is not newer than version, which is what its caller was compiled for. */
+/* The newest ABI of a function that is not newer than version, the one that its caller was compiled for. */
 static int find(const char *symbol, void **out, int version, uint64_t flags)
 {
     const struct hc_fn_info *best = NULL;
@@ -64,7 +64,7 @@ static bool asked_rightly(int version, uint64_t flags)
     return version <= hc_topology.cuda && (flags == 0 || flags == LEGACY || flags == PER_THREAD);
 }
 
-/* Without a place for the status, the first form of the function tells by its result. */
+/* Without a place for the status, the first form of the function reports it through its result. */
 CUresult hc_cuGetProcAddress(const char *symbol, void **pfn, int cudaVersion, cuuint64_t flags)
 {
     if (!symbol || !pfn || !asked_rightly(cudaVersion, flags)) return PSM_CUDA_INVALID_VALUE;
@@ -113,7 +113,7 @@ CUresult hc_cuGetExportTable(const void **ppExportTable, const CUuuid *pExportTa
     return *ppExportTable ? 0 : PSM_CUDA_NOT_FOUND;
 }
 
-/* The runtime's own: there are none. */
+/* The runtime's own private tables: there are none. */
 cudaError_t hc_cudaGetExportTable(const void **ppExportTable, const cudaUUID_t *pExportTableId)
 {
     if (!ppExportTable || !pExportTableId) return PSM_CUDA_INVALID_VALUE;

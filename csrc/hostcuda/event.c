@@ -1,4 +1,4 @@
-/* Events: what they remember is a place in the order of a stream, so that whether one is done is one comparison. */
+/* Events: an event stores a position in the order of a stream, so that one comparison tells whether it is done. */
 #define _GNU_SOURCE
 #include "event.h"
 
@@ -10,17 +10,17 @@ enum { BLOCKING_SYNC = 1, DISABLE_TIMING = 2, INTERPROCESS = 4, ALL_FLAGS = 7, E
 
 struct hc_event {
     _Atomic uint64_t handle;
-    atomic_int refs; /* one for the handle, one for each record that is not done */
+    atomic_int refs; /* one for the handle, one for each unfinished record */
     pthread_mutex_t lock;
-    /* Under the lock. */
+    /* Protected by the lock. */
     struct hc_ticket ticket; /* of the last record */
-    uint64_t records;        /* how often it was recorded; 0: never */
-    uint64_t last;           /* which of them the ticket belongs to */
-    uint64_t timed;          /* which of them the time belongs to */
+    uint64_t records;        /* number of records; 0: never */
+    uint64_t last;           /* the record that the ticket belongs to */
+    uint64_t timed;          /* the record that the time belongs to */
     int64_t time;            /* in ns of the monotonic clock */
     uint64_t stamp;          /* of the last record, in the page that processes share */
-    struct hc_event *next;   /* in the list of memory to be used again */
-    /* Does not change while the event lives. */
+    struct hc_event *next;   /* in the list of memory to be reused */
+    /* Constant while the event lives. */
     int device;
     unsigned flags;
     CUcontext context;              /* in which it was made */
@@ -56,7 +56,7 @@ static struct hc_event *event_new(int device, unsigned flags)
     return event;
 }
 
-/* The event can be found from now on. */
+/* From now on the event can be found. */
 static int event_begin(struct hc_event *event, CUevent *out)
 {
     atomic_store(&event->refs, 1);
@@ -95,7 +95,7 @@ int hc_event_get(CUevent handle, struct hc_event **out)
     do {
         if (refs <= 0) return PSM_CUDA_INVALID_HANDLE;
     } while (!atomic_compare_exchange_weak(&event->refs, &refs, refs + 1));
-    if (atomic_load(&event->handle) != value) { /* destroyed, and the memory is another event now */
+    if (atomic_load(&event->handle) != value) { /* it was destroyed, and the memory is another event now */
         hc_event_put(event);
         return PSM_CUDA_INVALID_HANDLE;
     }
@@ -133,7 +133,7 @@ static int create(CUevent *out, unsigned flags)
     return event_begin(event, out);
 }
 
-/* The handle ends at once; what was recorded still gets done, and whoever waits for it still waits. */
+/* The handle ends at once; recorded work still completes, and waits for it continue. */
 static int destroy(CUevent handle)
 {
     struct hc_event *event = hc_handle_end(HC_EVENT, (uint64_t)(uintptr_t)handle);
@@ -263,7 +263,8 @@ static int record(CUevent handle, cudaStream_t to, unsigned flags)
 
 /* ---- wait and ask ---- */
 
-/* What the event stands for now: a place in a stream of this process, or a record of another process (`stamp`). */
+/* What the event currently refers to: a position in a stream of this process, or a record of another process (`stamp`).
+ */
 struct state {
     bool recorded;
     struct hc_ticket ticket;
@@ -330,7 +331,7 @@ int hc_event_submit_wait(struct hc_event *event, struct hc_stream *stream, const
     }
     struct hc_work work = {.run = nothing, .flags = HC_WORK_QUICK};
     bool pending = state.recorded && !state.stamp && !hc_ticket_done(&state.ticket);
-    /* Nothing to wait for. In the legacy stream even this is an action that all blocking streams obey. */
+    /* Nothing to wait for. In the legacy stream even this is an action that all blocking streams wait for. */
     if (!pending && !n && !ticket && !hc_stream_is_legacy(stream)) return 0;
     if (!pending) return hc_submit_after(stream, &work, deps, n, ticket);
     struct hc_ticket few[8], *all = few;
@@ -425,7 +426,7 @@ static int elapsed(float *ms, CUevent start, CUevent end)
     }
     int64_t from = 0, to = 0;
     int one = time_of(first, start, &from), two = time_of(second, end, &to);
-    /* What can never be answered before what cannot be answered yet. */
+    /* Check first what can never be answered, then what cannot be answered yet. */
     rc = one && one != PSM_CUDA_NOT_READY ? one : two && two != PSM_CUDA_NOT_READY ? two : one ? one : two;
     if (first->device != second->device) rc = PSM_CUDA_INVALID_HANDLE;
     if (!rc) *ms = (float)((double)(to - from) / 1e6);

@@ -1,5 +1,5 @@
-/* Interprocess events. Where CUDA would wait for ever because the process that recorded an event has died, the wait
-   ends here with cudaErrorUnknown: a hang tells nobody anything. */
+/* Interprocess events. If the process that recorded an event has died, CUDA would wait for ever; here the wait ends
+ * with cudaErrorUnknown, because a silent hang cannot be diagnosed. */
 #define _GNU_SOURCE
 #include "event.h"
 #include "memory.h"
@@ -16,13 +16,13 @@
 
 enum { PARTIES = 64, NUMBERS = 256, NUMBER_BITS = 56, PID_BITS = 22, LOOK_MS = 50 };
 
-/* Nothing that another process writes here is used as an address or an unchecked index. */
+/* Values written by other processes are never used as an address or an unchecked index. */
 struct page {
     _Atomic uint64_t last;    /* stamp of the last record: party << 56 | number */
-    _Atomic uint32_t changes; /* what waiters sleep on */
+    _Atomic uint32_t changes; /* futex that waiters sleep on */
     uint32_t spare;
-    _Atomic uint64_t party[PARTIES]; /* who: start time << 22 | pid; 0: nobody yet */
-    _Atomic uint64_t done[NUMBERS];  /* the highest number with this remainder that is done */
+    _Atomic uint64_t party[PARTIES]; /* owner: start time << 22 | pid; 0: free */
+    _Atomic uint64_t done[NUMBERS];  /* the highest finished number with this remainder */
 };
 _Static_assert(sizeof(struct page) <= HC_PAGE, "one page");
 
@@ -43,7 +43,7 @@ static bool lives(uint64_t who)
     return start && start == who >> PID_BITS;
 }
 
-/* A free place, our own from an earlier time, or that of a process that is gone, whose record may not be the last. */
+/* Takes a free place, our own earlier one, or that of a process that is gone, unless its record is the last. */
 static bool join(struct hc_shared_event *event)
 {
     uint64_t self = hc_start_time(getpid()) << PID_BITS | (uint64_t)getpid();
@@ -104,7 +104,7 @@ int hc_shared_event_open(const void *bytes, struct hc_shared_event **out)
     }
     event->page = event->memory.page;
     if (!join(event)) {
-        hc_say_ipc(trailer.pid, "as many processes as have room in it use this event already");
+        hc_say_ipc(trailer.pid, "the maximum number of processes already use this event");
         hc_shared_event_end(event);
         return PSM_CUDA_OUT_OF_MEMORY;
     }
@@ -142,7 +142,7 @@ static bool is_done(struct hc_shared_event *event, uint64_t stamp)
     return atomic_load(&event->page->done[number_of(stamp) % NUMBERS]) >= number_of(stamp);
 }
 
-/* Whoever recorded it is gone: a record that is not done never will be. */
+/* Its owner is gone: an unfinished record never completes. */
 static int lost(struct hc_shared_event *event, uint64_t stamp)
 {
     uint64_t who = atomic_load(&event->page->party[(stamp >> NUMBER_BITS) % PARTIES]);

@@ -1,6 +1,6 @@
-/* Private tables of functions, by which a CUDA runtime that is linked in statically talks to the driver: what that of
- * CUDA 11.0 calls. Newer ones ask for tables more, to find out what they run on, and are told that there are none.
- * Slots are numbered as places in a table, whose place 0 holds its size. */
+/* Private tables of functions, through which a statically linked CUDA runtime talks to the driver: those that the
+ * runtime of CUDA 11.0 calls. Newer ones request more tables, to identify the driver, and get none.
+ * Slots are numbered by their place in a table; place 0 holds its size. */
 #include "kernel.h"
 
 #include <stdio.h>
@@ -23,17 +23,17 @@ static CUresult primary_context(CUcontext *context, CUdevice device)
 {
     if (!context) return PSM_CUDA_INVALID_VALUE;
     if (!hc_device_valid(device)) return PSM_CUDA_INVALID_DEVICE;
-    *context = hc_context_primary(device)->handle; /* the runtime retains it by itself */
+    *context = hc_context_primary(device)->handle; /* the runtime retains it itself */
     return 0;
 }
 
-/* The descriptor of a fat binary that the code made by nvcc registered. */
+/* The descriptor of a fat binary registered by code that nvcc generated. */
 static CUresult module_of_fat_binary(CUmodule *module, const void *descriptor)
 {
     return hc_module_registered(module, descriptor);
 }
 
-/* Called once a context; what it is told changes nothing here. */
+/* Called once per context; its arguments have no effect here. */
 static CUresult nothing(void)
 {
     return 0;
@@ -88,7 +88,7 @@ static struct kept **find(CUcontext context, const void *key)
     return at;
 }
 
-/* A context of 0 is the current one. */
+/* Context 0 is the current one. */
 static bool known(CUcontext *context)
 {
     struct hc_context *found = hc_context_get(*context);
@@ -96,8 +96,8 @@ static bool known(CUcontext *context)
     return found;
 }
 
-/* `end` would be called when the context ends. A primary context is the same one when it is used again, and the runtime
-   finds there what it kept. */
+/* `end` would be called when the context ends. A primary context is reused as the same object, and the runtime finds
+ * its data there. */
 static CUresult keep(CUcontext context, const void *key, void *value, entry *end)
 {
     (void)end;

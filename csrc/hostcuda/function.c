@@ -1,4 +1,4 @@
-/* What is known of a kernel without looking into its code, and how many of its blocks would fit on a multiprocessor. */
+/* What is known about a kernel without parsing its code, and its occupancy of a multiprocessor. */
 #define _GNU_SOURCE
 #include "kernel.h"
 
@@ -11,7 +11,7 @@ static int attribute_of_device(int which)
     return value;
 }
 
-/* The runtime's name of a kernel; or a handle, for kernels of cudaGetKernel may stand in its place. */
+/* The runtime's name of a kernel, or a handle: a kernel of cudaGetKernel may be passed instead. */
 static struct hc_function *find(const void *func)
 {
     struct hc_function *f = hc_function_of(func);
@@ -94,7 +94,7 @@ cudaError_t hc_cudaFuncGetName(const char **name, const void *func)
     return 0;
 }
 
-/* Preferences about caches and banks change nothing that can be seen. */
+/* Preferences for caches and banks have no visible effect. */
 cudaError_t hc_cudaFuncSetCacheConfig(const void *func, enum cudaFuncCache cacheConfig)
 {
     if ((unsigned)cacheConfig > 3) return PSM_CUDA_INVALID_VALUE;

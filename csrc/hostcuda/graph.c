@@ -1,4 +1,4 @@
-/* Graphs as a data structure: nodes, edges, clones, and the lock around all of it. */
+/* Graphs as a data structure: nodes, edges, clones, and their lock. */
 #define _GNU_SOURCE
 #include "graph.h"
 
@@ -42,7 +42,7 @@ void hc_later_put_stream(struct hc_stream *stream)
     if (n_put == room_put) {
         size_t room = room_put ? 2 * room_put : 8;
         struct hc_stream **more = realloc(put_streams, room * sizeof(struct hc_stream *));
-        if (!more) return; /* the stream's memory stays: nothing worse follows */
+        if (!more) return; /* the stream's memory stays: a dangling pointer does no harm */
         put_streams = more;
         room_put = room;
     }
@@ -80,7 +80,7 @@ int hc_payload_describe(struct hc_payload **payload, const void *parameters, siz
     work.node_parameters_size = size;
     int rc = hc_payload_new(&work, &described);
     if (rc) return rc;
-    free(*payload); /* nobody else knows it yet, and the argument is the new one's */
+    free(*payload); /* nobody else can see it yet, and the new one owns the argument */
     *payload = described;
     return 0;
 }
@@ -133,7 +133,7 @@ bool hc_edge_plain(CUgraphEdgeData data)
     return memcmp(&data, &plain, sizeof data) == 0;
 }
 
-/* Only kernels have other ports and dependencies than the plain ones: 0..2, and programmatic from kernel to kernel. */
+/* Only kernels have non-default ports and dependencies: 0..2, and programmatic from kernel to kernel. */
 int hc_edge_check(const struct hc_node *from, int to_type, CUgraphEdgeData data)
 {
     static const unsigned char zero[sizeof data.reserved];
@@ -261,7 +261,7 @@ int hc_graph_new(bool handle, struct hc_graph **out)
 void hc_graph_free(struct hc_graph *graph)
 {
     if (graph->handle) hc_handle_end(HC_GRAPH, graph->handle);
-    while (graph->last) { /* edges point backwards mostly, so that the lists of edges stay short */
+    while (graph->last) { /* most edges point backwards, so the lists of edges stay short */
         graph->last->in.n = graph->last->out.n = 0;
         hc_node_free(graph->last);
     }
@@ -294,7 +294,7 @@ int hc_graph_clone(const struct hc_graph *graph, bool handles, struct hc_graph *
             break;
         }
         node->mark = n++;
-        /* The clone of a plan is a plan's: its nodes are known by the handles that the application has. */
+        /* The clone of a plan belongs to a plan: its nodes keep the handles that the application has. */
         twin->origin = node->handle ? node->handle : node->origin;
         twin->device = node->device;
         twin->disabled = node->disabled;
@@ -358,7 +358,7 @@ cudaError_t hc_cudaGraphCreate(cudaGraph_t *pGraph, unsigned int flags)
     return rc;
 }
 
-/* A graph that is being captured into, or that belongs to a child graph node, is not the application's to destroy. */
+/* The application must not destroy a graph that is being captured into, or that belongs to a child graph node. */
 cudaError_t hc_cudaGraphDestroy(cudaGraph_t handle)
 {
     struct hc_graph *graph;

@@ -1,4 +1,4 @@
-/* cudaGraphDebugDotPrint: a graph as a picture for Graphviz. */
+/* cudaGraphDebugDotPrint: a graph in the format of Graphviz. */
 #define _GNU_SOURCE
 #include "graph.h"
 
@@ -50,7 +50,7 @@ static void print_graph(FILE *out, const struct hc_graph *graph, unsigned flags)
     fprintf(out, "}\n");
 }
 
-/* The text is made under the lock and written without it: the path may be a pipe. */
+/* Format the text under the lock, and write it without: the path may be a pipe. */
 cudaError_t hc_cudaGraphDebugDotPrint(cudaGraph_t handle, const char *path, unsigned int flags)
 {
     struct hc_graph *graph;

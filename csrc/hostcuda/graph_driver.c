@@ -1,4 +1,4 @@
-/* Graphs by the driver API: the same as by the runtime API but for the parameters of copies, fills and kernels. */
+/* Graphs of the driver API: the same as of the runtime API except for the parameters of copies, fills and kernels. */
 #include "graph.h"
 
 #include <string.h>
@@ -220,7 +220,7 @@ CUresult hc_cuGraphAddNode_v2(CUgraphNode *phGraphNode, CUgraph hGraph, const CU
     return add_any(phGraphNode, hGraph, dependencies, dependencyData, numDependencies, nodeParams);
 }
 
-/* The form of CUDA 13.4, which knows more types of nodes: those are not supported here. */
+/* The form of CUDA 13.4, which has more types of nodes: they are not supported here. */
 CUresult hc_cuGraphAddNode_v3(CUgraphNode *phGraphNode, CUgraph hGraph, const CUgraphNode *dependencies,
                               const CUgraphEdgeData *dependencyData, size_t numDependencies,
                               CUgraphNodeParams *nodeParams)
@@ -430,7 +430,7 @@ CUresult hc_cuGraphMemFreeNodeGetParams(CUgraphNode hNode, CUdeviceptr *dptr_out
 
 /* ---- executable graphs ---- */
 
-/* Headers of CUDA 12 give this name to the form with flags, but who asks cuGetProcAddress for it gets this one. */
+/* Headers of CUDA 12 give this name to the form with flags, but cuGetProcAddress returns this one. */
 static int instantiate_logged(CUgraphExec *exec, CUgraph graph, CUgraphNode *error_node, char *log, size_t size)
 {
     cudaGraphInstantiateParams params = {0, NULL, NULL, cudaGraphInstantiateError};

@@ -1,4 +1,4 @@
-/* Edges of graphs: adding, removing, asking, in the forms of both APIs and of both sonames. */
+/* Edges of graphs: adding, removing, listing, in the forms of both APIs and both sonames. */
 #include "graph.h"
 
 /* ---- adding and removing: all of it or nothing ---- */

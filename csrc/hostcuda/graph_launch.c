@@ -21,8 +21,8 @@ static void put_plan(void *argument)
 struct launch {
     struct hc_plan *plan;
     struct hc_ticket *tickets; /* of the steps */
-    struct hc_ticket *deps;    /* room for those of one step, and for the leaves */
-    struct hc_event **events;  /* of steps that record or wait, held */
+    struct hc_ticket *deps;    /* room for the dependencies of one step, and for the leaves */
+    struct hc_event **events;  /* events of steps that record or wait, held */
     struct hc_ticket head;
 };
 
@@ -35,7 +35,7 @@ static void launch_end(struct launch *launch)
     free(launch->deps);
 }
 
-/* All that can fail for a reason of the application's is looked at before anything is queued. */
+/* Check everything that can fail through the application's fault before anything is queued. */
 static int launch_begin(struct launch *launch, struct hc_plan *plan)
 {
     *launch = (struct launch){.plan = plan};
@@ -55,7 +55,7 @@ static int launch_begin(struct launch *launch, struct hc_plan *plan)
     return 0;
 }
 
-/* One internal stream a chain, kept from launch to launch. */
+/* One internal stream per chain, kept between launches. */
 static int prepare_streams(struct hc_exec *exec, const struct hc_plan *plan)
 {
     if (plan->chains > exec->n_streams) {
@@ -75,7 +75,7 @@ static int prepare_streams(struct hc_exec *exec, const struct hc_plan *plan)
     return 0;
 }
 
-/* What a step waits for: nothing of its own chain, where the order does it. Roots wait for the head of the launch. */
+/* What a step waits for: nothing in its own chain, where the order is enough. Roots wait for the head of the launch. */
 static size_t deps_of(const struct launch *launch, unsigned i)
 {
     const struct hc_plan *plan = launch->plan;
@@ -103,7 +103,7 @@ static int submit_step(const struct launch *launch, const struct hc_exec *exec, 
     struct hc_work work = {.run = nothing, .flags = HC_WORK_QUICK};
     if (node && node->payload && !node->disabled) {
         work = node->payload->work;
-        work.end = NULL; /* the payload ends with the plan */
+        work.end = NULL; /* the payload lives as long as the plan */
     }
     return hc_submit_after(stream, &work, launch->deps, n, ticket);
 }
@@ -123,12 +123,12 @@ static int submit_all(struct hc_exec *exec, struct launch *launch, struct hc_str
         rc = submit_step(launch, exec, done);
         if (!rc) done++;
     }
-    /* When memory ran out on the way, what was queued runs and has to be waited for all the same. */
+    /* If memory runs out on the way, the steps already queued run and must still be waited for. */
     size_t n = 0;
     for (unsigned i = 0; i < done; i++)
         if (plan->steps[i].leaf || done < plan->n) launch->deps[n++] = launch->tickets[i];
     int ended = hc_submit_after(stream, &last, launch->deps, n, &exec->last);
-    if (ended && !done) put_plan(&plan); /* else the plan is given up: its steps may still run */
+    if (ended && !done) put_plan(&plan); /* otherwise leak the plan: its steps may still run */
     return rc ? rc : ended;
 }
 
@@ -178,7 +178,7 @@ CUresult hc_cuGraphLaunch(CUgraphExec hGraphExec, CUstream hStream)
     return hc_cudaGraphLaunch(hGraphExec, hStream);
 }
 
-/* There is nothing to upload, but its place in the order can be seen. */
+/* There is nothing to upload, but the call has a visible place in the order. */
 static int upload_on(struct hc_exec *exec, struct hc_stream *stream)
 {
     struct hc_work work = {.run = nothing, .flags = HC_WORK_QUICK};

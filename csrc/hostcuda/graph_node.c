@@ -1,9 +1,9 @@
-/* What nodes are to do: recipes made from the parameters of a call, put into a graph or into an executable graph. */
+/* What nodes do: recipes made from the parameters of a call, added to a graph or set in an executable graph. */
 #include "graph.h"
 
 #include <string.h>
 
-enum { SMALL = 64 << 10 }; /* copies and fills up to here do not need a worker */
+enum { SMALL = 64 << 10 }; /* copies and fills up to this size need no worker */
 
 static int work_recipe(struct hc_recipe *recipe, int type, int device, const struct hc_work *plain,
                        const void *parameters, size_t size)
@@ -61,7 +61,7 @@ int hc_recipe_line(struct hc_recipe *recipe, void *dst, const void *src, size_t 
     return rc ? rc : copy_recipe(recipe, &copy, device, &p, sizeof p);
 }
 
-/* Parameters are kept in the form in which they came, and told in the form in which they are asked for. */
+/* Parameters are stored in the form they were given in, and converted to the requested form. */
 static void box_to_parms(const CUDA_MEMCPY3D *box, struct cudaMemcpy3DParms *p)
 {
     bool from_host = box->srcMemoryType == CU_MEMORYTYPE_HOST, to_host = box->dstMemoryType == CU_MEMORYTYPE_HOST;
@@ -211,7 +211,7 @@ static int call_allocate(cudaStream_t stream, void *context)
     return hc_cudaMallocAsync(&call->address, call->size, stream);
 }
 
-/* On the device that the properties name, whichever is current. */
+/* On the device in the properties, not on the current one. */
 int hc_recipe_allocation(struct hc_recipe *recipe, struct cudaMemAllocNodeParams *p)
 {
     struct allocation_call call = {0};
@@ -232,7 +232,7 @@ int hc_recipe_allocation(struct hc_recipe *recipe, struct cudaMemAllocNodeParams
     if (rc) return rc;
     p->dptr = call.address;
     struct cudaMemAllocNodeParams told = *p;
-    told.accessDescs = NULL; /* the application's array is its own */
+    told.accessDescs = NULL; /* the node copies the application's array */
     told.accessDescCount = 0;
     rc = hc_payload_describe(&recipe->payload, &told, sizeof told);
     if (rc) drop_alone(recipe);
@@ -337,7 +337,7 @@ static bool inside(const struct hc_graph *graph, const struct hc_graph *outer)
     return graph == outer;
 }
 
-/* The node owns the child: a clone, or the graph itself, which then is no longer the application's. */
+/* The node owns the child: a clone, or the graph itself, which then no longer belongs to the application. */
 int hc_recipe_child(cudaGraphNode_t *out, cudaGraph_t graph_handle, const cudaGraphNode_t *dependencies,
                     const CUgraphEdgeData *data, size_t n, cudaGraph_t child_handle, bool move)
 {
@@ -365,7 +365,8 @@ int hc_recipe_child(cudaGraphNode_t *out, cudaGraph_t graph_handle, const cudaGr
 
 /* ---- what nodes are asked ---- */
 
-/* Kernels tell what kernel.c noted, in the driver's form; where the copies of their arguments are is not told. */
+/* Kernel nodes report what kernel.c stored, in the driver's form; the location of the argument copies is not reported.
+ */
 static void runtime_kernel(const CUDA_KERNEL_NODE_PARAMS *noted, struct cudaKernelNodeParams *p)
 {
     *p = (struct cudaKernelNodeParams){.func = noted->func, .sharedMemBytes = noted->sharedMemBytes};

@@ -1,4 +1,4 @@
-/* Executable graphs: a plan of steps from a clone of the graph, and what may be changed about it afterwards. */
+/* Executable graphs: a plan of steps from a clone of the graph, and later changes to it. */
 #include "graph.h"
 
 #include <stdlib.h>
@@ -47,7 +47,7 @@ static bool add_step(struct build *build, const struct hc_node *node)
 
 static int flatten(struct build *build, const struct hc_graph *graph, unsigned begin);
 
-/* A child graph runs between two empty steps: mark is the second, the way out. */
+/* A child graph runs between two empty steps: mark is the second, the exit. */
 static int flatten_child(struct build *build, struct hc_node *node)
 {
     unsigned begin = build->n - 1;
@@ -80,9 +80,9 @@ static int flatten(struct build *build, const struct hc_graph *graph, unsigned b
 }
 
 /* ---- chains: which step runs in which internal stream. Steps that do not depend on each other, directly or not, never
-   share one: a step that blocks holds up only what depends on it. ---- */
+ * share one: a step that blocks delays only what depends on it. ---- */
 
-enum { REACH_LIMIT = 4096 }; /* for more steps the table of who depends on whom would be too large */
+enum { REACH_LIMIT = 4096 }; /* for more steps the table of dependencies would be too large */
 
 struct reach {
     uint64_t *bits;
@@ -203,7 +203,7 @@ void hc_exec_put(struct hc_exec *exec)
     if (last) hc_plan_put(exec->plan);
     hc_graph_unlock();
     if (!last) return;
-    for (unsigned i = 0; i < exec->n_streams; i++) /* what is queued in them still runs */
+    for (unsigned i = 0; i < exec->n_streams; i++) /* work queued in them still runs */
         if (exec->streams[i]) hc_stream_put(exec->streams[i]);
     free(exec->streams);
     free(exec->stream_device);

@@ -1,4 +1,4 @@
-/* Nodes by the runtime API: adding them, changing them, asking them. */
+/* Nodes of the runtime API: adding, changing, querying. */
 #include "graph.h"
 
 #include <string.h>

@@ -1,4 +1,4 @@
-/* cudaGraphExecUpdate: the nodes of another graph of the same shape take the places of those of an executable graph. */
+/* cudaGraphExecUpdate: the nodes of another graph of the same shape replace those of an executable graph. */
 #include "graph.h"
 
 #include <stdlib.h>
@@ -15,9 +15,9 @@ static bool fail(struct failure *failure, enum cudaGraphExecUpdateResult result,
     return false;
 }
 
-/* The pairs made so far; a node's mark is its place in its graph. */
+/* The pairs made so far; a node's mark is its index in its graph. */
 struct pairs {
-    struct hc_node **ours, **theirs; /* by the place of the partner */
+    struct hc_node **ours, **theirs; /* by the index of the partner */
     struct hc_node **todo;           /* of the new graph */
     size_t n;
 };
@@ -51,7 +51,7 @@ static struct hc_node *next_sink(struct hc_node *node)
     return node;
 }
 
-/* Nodes without dependents are paired in their order, then dependencies in the order of their edges. */
+/* Pairs nodes without dependents in their order, then dependencies in the order of their edges. */
 static bool pair_all(const struct hc_graph *old, const struct hc_graph *new, struct pairs *pairs,
                      struct failure *failure)
 {
@@ -64,14 +64,14 @@ static bool pair_all(const struct hc_graph *old, const struct hc_graph *new, str
         for (size_t k = 0; k < node->in.n; k++)
             if (!pair_up(pairs, partner->in.at[k].node, node->in.at[k].node, failure, node)) return false;
     }
-    /* Nodes in a cycle, and what only they lead to, have no way to a node without dependents. */
+    /* Nodes in a cycle, and nodes that only lead to one, have no path to a node without dependents. */
     return pairs->n == new->n || fail(failure, cudaGraphExecUpdateErrorTopologyChanged, NULL, NULL);
 }
 
 static bool match(const struct hc_graph *old, const struct hc_graph *new, struct hc_graph *clone,
                   struct failure *failure);
 
-/* The nodes of the clone are known by the handles under which the old plan knew its nodes. */
+/* The nodes of the clone keep the handles that the old plan's nodes had. */
 static bool take_over(const struct hc_graph *new, struct hc_graph *clone, struct hc_node *const *ours,
                       struct failure *failure)
 {

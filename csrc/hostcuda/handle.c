@@ -1,9 +1,9 @@
-/* Handles: numbers that are right in one process only.
-
-   bits 46..31  tag of the process, random, not 0
-   bits 30..21  generation of the slot, so that a destroyed handle is not the next one
-   bits 20..4   slot
-   bits 3..0    0, so that no handle is one of CUDA's special stream values */
+/* Handles: numbers that are valid in one process only.
+ *
+ *   bits 46..31  tag of the process, random, not 0
+ *   bits 30..21  generation of the slot, so that a reused slot has another handle
+ *   bits 20..4   slot
+ *   bits 3..0    0, so that no handle equals one of CUDA's special stream values */
 #define _GNU_SOURCE
 #include "hc.h"
 
@@ -18,12 +18,12 @@ struct slot {
     void *_Atomic object;
     _Atomic int kind;
     uint32_t generation;
-    uint32_t next; /* free list, first in first out: a slot rests as long as possible before it is used again */
+    uint32_t next; /* free list, first in first out: a slot is reused as late as possible */
 };
 
 static struct slot *_Atomic pages[PAGES];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static uint32_t used = 1, free_first, free_last; /* slot 0 is never given out */
+static uint32_t used = 1, free_first, free_last; /* slot 0 is never used */
 static _Atomic uint32_t tag;
 
 uint32_t hc_process_tag(void)
@@ -45,10 +45,10 @@ static struct slot *slot_at(uint32_t index)
     return page ? &page[index % PAGE] : NULL;
 }
 
-/* Under the lock. */
+/* Call it under the lock. */
 static uint32_t take_slot(void)
 {
-    if (used < (1u << SLOT_BITS)) { /* untouched slots first, then those that have rested longest */
+    if (used < (1u << SLOT_BITS)) { /* unused slots first, then those that were freed longest ago */
         uint32_t index = used;
         if (!atomic_load(&pages[index / PAGE])) {
             struct slot *page = calloc(PAGE, sizeof *page);

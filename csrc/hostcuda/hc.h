@@ -1,5 +1,5 @@
-/* hostcuda inside: what its rooms promise each other. Errors are the runtime's numbers (csrc/cuda/types.h), which are
- * the driver's too. */
+/* Internals of hostcuda: the interfaces between its parts. Errors are the runtime's numbers (csrc/cuda/types.h), which
+ * the driver shares. */
 #ifndef HC_H
 #define HC_H
 
@@ -25,7 +25,7 @@
 enum hc_api { HC_API_CUDART12, HC_API_CUDART13, HC_API_CUDA, HC_API_NVML };
 enum { HC_LIB_RT, HC_LIB_DRV, HC_LIB_NVML };
 
-/* One exported call, on the caller's stack while it runs. */
+/* One exported call; on the caller's stack while it runs. */
 struct hc_call {
     int fn;                 /* enum hc_fn */
     int api;                /* enum hc_api: through which library */
@@ -42,16 +42,16 @@ struct hc_fn_info {
 };
 extern const struct hc_fn_info hc_functions[HC_FN_COUNT];
 
-/* Every exported function runs between these two. hc_enter counts, brings the library up, refuses after fork and inside
-   host functions (cudaErrorNotPermitted), answers sticky errors and faults; when it does not return 0 the call is not
-   made. hc_leave applies late faults and keeps the runtime's last error. */
+/* Every exported function runs between these two. hc_enter counts, starts the library, rejects calls after fork and
+ * inside host functions (cudaErrorNotPermitted), and returns sticky errors and faults; if it does not return 0 the call
+ * is not made. hc_leave applies late faults and stores the runtime's last error. */
 int hc_enter(struct hc_call *call);
 int hc_leave(struct hc_call *call, int rc);
 int hc_unsupported(int fn, int api, int code);
 void hc_count(int fn);
 int *hc_last_error(void);                    /* the runtime's last error of this thread */
 const struct hc_call *hc_current_call(void); /* of this thread, or NULL */
-uint64_t hc_calls_of(int fn);                /* how often it was called in this process */
+uint64_t hc_calls_of(int fn);                /* number of calls of this function in this process */
 
 /* Errors that CUDA reports at a later call: asynchronous failures stick to the device until cudaDeviceReset. */
 bool hc_device_fail(int device, int code); /* true: the first of the device */
@@ -90,13 +90,13 @@ enum hc_kind {
     HC_KINDS
 };
 
-/* A handle is a number that is unique on this machine: 16 random bits of the process, a generation, an index. It is no
-   address (following it faults), so it is never right by chance in another process. Objects are type-stable: their
-   memory is reused for objects of the same kind only, so a racing user of a destroyed handle sees a dead object, not
-   foreign memory. */
+/* A handle is a number that is unique on this machine: 16 random bits of the process, a generation, an index. It is not
+ * an address (dereferencing it faults), so it is never valid by chance in another process. Objects are type-stable:
+ * their memory is reused only for objects of the same kind, so a thread that races with a destroy sees a dead object,
+ * not foreign memory. */
 uint64_t hc_handle_new(enum hc_kind kind, void *object); /* 0: out of handles */
 void *hc_handle_get(enum hc_kind kind, uint64_t value);  /* NULL: not alive here, or of another kind */
-void *hc_handle_end(enum hc_kind kind, uint64_t value);  /* takes it out of the table; NULL as above */
+void *hc_handle_end(enum hc_kind kind, uint64_t value);  /* removes it from the table; NULL as above */
 void hc_handle_each(enum hc_kind kind, void (*visit)(uint64_t value, void *object, void *context), void *context);
 uint32_t hc_process_tag(void); /* the 16 bits */
 
@@ -114,11 +114,12 @@ CUcontext hc_primary_context(int device);
 int hc_context_device(CUcontext context); /* -1: not a context */
 CUcontext hc_context_current(void);       /* of this thread, or NULL */
 int hc_context_require(void); /* driver calls that need a current context: INVALID_CONTEXT, CONTEXT_IS_DESTROYED or 0 */
-void hc_context_bind(int fn); /* runtime calls that do more than ask: a primary context becomes current where none is */
+void hc_context_bind(
+    int fn); /* runtime calls that do more than query: if there is no context, a primary context becomes current */
 /* Priorities that streams can have. */
 enum { HC_PRIORITY_LEAST = 0, HC_PRIORITY_GREATEST = -5 };
-/* Memory of a device in use, for cudaMemGetInfo and cudaErrorMemoryAllocation. Returns 0 or OUT_OF_MEMORY; negative n
- * gives back. */
+/* Memory of a device in use, for cudaMemGetInfo and cudaErrorMemoryAllocation. Returns 0 or OUT_OF_MEMORY; a negative n
+ * releases. */
 int hc_device_account(int device, int64_t n);
 
 /* ---- memory (range.c, malloc.c, vmm.c, ipc.c, pool.c, host.c)
@@ -135,7 +136,7 @@ enum hc_origin {
     HC_FROM_MANAGED
 };
 
-/* What is known of an address. */
+/* What is known about an address. */
 struct hc_place {
     uintptr_t base; /* of the allocation as the application knows it */
     size_t size;
@@ -146,18 +147,17 @@ struct hc_place {
     unsigned flags;  /* of cudaHostAlloc / cudaHostRegister / cudaIpcOpenMemHandle */
     int memfd;       /* -1 for host memory and what was opened by IPC; stays owned by the allocation */
     uint64_t offset; /* of base in the memfd */
-    void *host;      /* where the host reaches the address that was asked for */
+    void *host;      /* where the host can access the given address */
     uintptr_t
         device_address; /* of base as devices see it: same number except for registered memory without UVA (never) */
 };
-/* False: not ours, i.e. pageable. `freed` (may be NULL) tells whether the address lies in a region of ours that is free
- * now. */
+/* False: not ours, i.e. pageable. `freed` (may be NULL): set if the address is in a region of ours that is free now. */
 bool hc_place_of(uintptr_t address, struct hc_place *place, bool *freed);
 
-/* One contiguous piece of [address, address + n) as a worker may touch it: the alias of device memory, the address
-   itself for host memory. `pin` keeps the mapping alive until hc_piece_end. Errors: INVALID_VALUE (freed, out of bounds
-   of the allocation), ILLEGAL_ADDRESS (no access for `device`). For VMM mappings a piece ends where a mapping ends: ask
-   again for the rest. */
+/* One contiguous piece of [address, address + n) as a worker may access it: the alias of device memory, or the address
+ * itself for host memory. `pin` keeps the mapping alive until hc_piece_end. Errors: INVALID_VALUE (freed, or beyond the
+ * allocation), ILLEGAL_ADDRESS (no access for `device`). For VMM mappings a piece ends where a mapping ends: call again
+ * for the rest. */
 struct hc_piece {
     void *host;
     size_t n;
@@ -173,9 +173,9 @@ int hc_span_check(uintptr_t address, size_t n, int device, bool write);
 /* ---- work (stream.c, queue.c, event.c)
  * -------------------------------------------------------------------------------- */
 
-/* A piece of work. `argument` is copied into the queue (at most HC_ARGUMENT bytes); run may be called more than once
-   when the work was captured into a graph, so it may not consume its argument; `end` (may be NULL) is called when the
-   last holder lets go. run returns 0 or an error that sticks to the device. */
+/* A piece of work. `argument` is copied into the queue (at most HC_ARGUMENT bytes). If the work was captured into a
+ * graph, run may be called several times, so it must not consume its argument; `end` (may be NULL) is called when the
+ * last reference is dropped. run returns 0 or an error that sticks to the device. */
 #define HC_ARGUMENT 224
 struct hc_work {
     int (*run)(void *argument, int device);
@@ -183,20 +183,21 @@ struct hc_work {
     size_t size;
     const void *argument;
     unsigned flags;
-    int node_type; /* what it is as a graph node (values of cudaGraphNodeType), e.g. 1 memcpy, 2 memset, 3 host */
-    const void *node_parameters; /* for graph nodes that can be asked (cudaGraphMemcpyNodeGetParams); NULL: none */
+    int node_type; /* type of the graph node (values of cudaGraphNodeType), e.g. 1 memcpy, 2 memset, 3 host */
+    const void *node_parameters; /* for graph nodes whose parameters can be queried (cudaGraphMemcpyNodeGetParams);
+                                    NULL: none */
     size_t node_parameters_size;
 };
 enum {
-    HC_WORK_QUICK = 1, /* short and never blocks: may run in the calling thread when the stream is idle */
+    HC_WORK_QUICK = 1, /* short and never blocks: may run in the calling thread if the stream is idle */
     HC_WORK_BLOCKS =
         2, /* may block for long (host functions, waits for memory values): other streams need another worker */
     HC_WORK_HOST_FUNCTION = 4,
-    HC_WORK_AFTER_ERROR = 8, /* runs although the device has failed (cudaStreamAddCallback, which is told) */
+    HC_WORK_AFTER_ERROR = 8, /* runs even if the device has failed (cudaStreamAddCallback, which receives the error) */
 };
 
 struct hc_stream;
-/* What was submitted: a stream and a place in its order. Compare with what the stream has completed. */
+/* A submission: a stream and a position in its order. Compare it with the completed position of the stream. */
 struct hc_ticket {
     struct hc_stream *stream;
     uint64_t number;
@@ -207,34 +208,34 @@ struct hc_ticket {
 int hc_stream_get(cudaStream_t handle, struct hc_stream **stream);
 void hc_stream_put(struct hc_stream *stream);
 int hc_stream_device(const struct hc_stream *stream);
-/* Appends work, obeying the order of the stream and the rules of the legacy default stream; when the stream is being
-   captured the work becomes a node instead (hc_capture_work). ticket may be NULL. */
+/* Appends work, following the order of the stream and the rules of the legacy default stream. If the stream is being
+ * captured, the work becomes a node instead (hc_capture_work). ticket may be NULL. */
 int hc_submit(struct hc_stream *stream, const struct hc_work *work, struct hc_ticket *ticket);
 /* Blocks until it is done; returns the device's sticky error or 0. */
 int hc_ticket_wait(const struct hc_ticket *ticket);
 int hc_stream_drain(struct hc_stream *stream);
 int hc_device_drain(int device); /* cudaDeviceSynchronize, cudaFree */
 bool hc_in_host_function(void);  /* on a worker, inside an application's host function */
-/* A call that would synchronise implicitly while a stream of this thread's reach is captured in global mode: an error
-   that also invalidates the capture (cudaErrorStreamCaptureImplicit, cudaErrorStreamCaptureUnsupported); else 0. For
-   cudaMalloc & co, cudaMemcpy. */
+/* Error of a call that would synchronise implicitly while a stream in this thread's reach is captured in global mode;
+ * it also invalidates the capture (cudaErrorStreamCaptureImplicit, cudaErrorStreamCaptureUnsupported); else 0. For
+ * cudaMalloc & co, cudaMemcpy. */
 int hc_capture_forbids(bool legacy_stream);
 
 /* ---- graphs (graph.c, capture.c); called by hc_submit and events
  * ------------------------------------------------------- */
 struct hc_graph;
-struct hc_capture; /* of a stream that is being captured; owned by graph code, the pointer lives in the stream */
+struct hc_capture; /* of a stream that is being captured; the graph code owns it, the stream stores the pointer */
 struct hc_capture **hc_stream_capture(struct hc_stream *stream); /* slot in the stream, under its lock */
 int hc_capture_work(struct hc_stream *stream, const struct hc_work *work);
 int hc_capture_event_record(struct hc_stream *stream, CUevent event, unsigned flags);
 int hc_capture_event_wait(struct hc_stream *stream, CUevent event, unsigned flags);
-/* How stream.c and event.c use them (see also stream.h). All take the lock of the graphs: call them without holding the
-   lock of the queues. The three above are called for every piece of work, record and wait when the stream's or the
-   event's slot is not empty, and answer HC_NOT_CAPTURED when the stream takes no part in a capture (and, for a wait,
-   the event was not last recorded in one): go on as usual then. 0: it became a node, nothing more to do. A wait pulls a
-   stream that is not capturing into the capture of the event. Flags are those of the call (external: 1).
-   hc_capture_forbids(true) asks whether the legacy stream may be used now (906), hc_capture_forbids(false) whether a
-   call that is unsafe while a stream captures may be made (900). */
+/* How stream.c and event.c use them (see also stream.h). All take the lock of the graphs: call them without the lock of
+ * the queues. The three above are called for every piece of work, record and wait if the stream's or the event's slot
+ * is not empty. They return HC_NOT_CAPTURED if the stream takes no part in a capture (and, for a wait, the event was
+ * not last recorded in one): then continue as usual. 0: it became a node, nothing more to do. A wait pulls a stream
+ * that is not capturing into the capture of the event. Flags are those of the call (external: 1).
+ * hc_capture_forbids(true) returns whether the legacy stream may be used now (906), hc_capture_forbids(false) whether a
+ * call that is unsafe during a capture may be made (900). */
 #define HC_NOT_CAPTURED (-1)
 bool hc_in_destructor(void);                             /* of a user object: calls are not permitted there either */
 int hc_capture_forbids_stream(struct hc_stream *stream); /* before a synchronise or query: 900, or 0 */
@@ -245,20 +246,20 @@ void hc_capture_stream_gone(struct hc_stream *stream);   /* when a stream is des
 /* ---- copies and fills (copy.c, memset.c); graph nodes are made with these
  * ----------------------------------------------- */
 
-/* A box of bytes to copy. Addresses are what the application passed; the worker asks hc_piece_of. Work that is captured
-   carries struct cudaMemcpy3DParms (struct cudaMemsetParams for a fill) as its node_parameters. */
+/* A box of bytes to copy. Addresses are those of the application; the worker calls hc_piece_of. Captured work has a
+ * struct cudaMemcpy3DParms (struct cudaMemsetParams for a fill) as its node_parameters. */
 struct hc_copy {
     uintptr_t dst, src;
     size_t dst_pitch, dst_slice, src_pitch, src_slice;
     size_t width, height, depth;
-    int dst_device, src_device; /* whose access counts; -1: that of the stream */
+    int dst_device, src_device; /* device whose access rights apply; -1: that of the stream */
     enum hc_space dst_space, src_space;
-    int kind;    /* as the application gave it */
-    void *stage; /* on the heap: the source as it was at the call */
+    int kind;    /* as given by the application */
+    void *stage; /* on the heap: a copy of the source, made at the call */
     int packed;  /* the source follows this struct in the argument instead */
 };
-/* Fill `copy` with all the checks of the call; `device` is the one of the stream. A width, height or depth of 0 is
-   nothing to do and no error. */
+/* Fills `copy` with all the checks of the call; `device` is that of the stream. A width, height or depth of 0 is valid
+ * and does nothing. */
 int hc_copy_line(struct hc_copy *copy, void *dst, const void *src, size_t n, int kind, int device);
 int hc_copy_parms(struct hc_copy *copy, const struct cudaMemcpy3DParms *p, int device);
 int hc_copy_box(struct hc_copy *copy, const CUDA_MEMCPY3D *p, int device);
@@ -277,18 +278,18 @@ int hc_fill_run(void *fill, int device);
 /* The device variable that was registered under this host address (__cudaRegisterVar); INVALID_SYMBOL (13) if none. */
 int hc_symbol_of(const void *symbol, uintptr_t *address, size_t *size);
 
-/* banner.c: why every call answers cudaErrorSystemDriverMismatch. */
+/* banner.c: why every call returns cudaErrorSystemDriverMismatch. */
 void hc_say_real_driver(void);
 
-/* Life cycle: called once by process.c in this order at start; at exit in the other order. */
+/* Life cycle: process.c calls each once, in this order at the start and in reverse at exit. */
 int hc_topology_start(void);
 int hc_memory_start(void);
 int hc_streams_start(void);
 void hc_streams_stop(void);
 void hc_memory_stop(void);
-/* cudaDeviceReset: everything of a device ends. */
+/* cudaDeviceReset: destroys everything on a device. */
 void hc_streams_reset(int device);
 void hc_memory_reset(int device);
 
-#include "hc_impl.h" /* made from api.def: prototypes of hc_cudaMalloc and all others that are defined */
+#include "hc_impl.h" /* generated from api.def: prototypes of hc_cudaMalloc and all others that are defined */
 #endif

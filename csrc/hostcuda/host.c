@@ -1,4 +1,4 @@
-/* Page-locked host memory: allocated or registered. Nothing is locked here, but what CUDA knows of it is kept. */
+/* Page-locked host memory: allocated or registered. Nothing is really locked, but CUDA's state of it is kept. */
 #define _GNU_SOURCE
 #include "memory.h"
 
@@ -53,7 +53,7 @@ static bool frees_host(const struct hc_allocation *a)
     return a->origin == HC_FROM_HOST_ALLOC;
 }
 
-/* As cudaFree, it waits for work that may still use the memory. */
+/* Like cudaFree, it waits for work that may still use the memory. */
 cudaError_t hc_cudaFreeHost(void *ptr)
 {
     struct hc_allocation a;
@@ -74,7 +74,7 @@ CUresult hc_cuMemFreeHost(void *p)
 
 /* ---- registered memory */
 
-/* Whether all pages are mapped: CUDA cannot lock what is not there. */
+/* Whether all pages are mapped: CUDA cannot lock missing pages. */
 static bool mapped(uintptr_t address, size_t size)
 {
     unsigned char in_core[512];
@@ -143,7 +143,7 @@ CUresult hc_cuMemHostUnregister(void *p)
     return rc ? rc : hc_cudaHostUnregister(p);
 }
 
-/* ---- what is known of it */
+/* ---- queries */
 
 /* With unified addressing every device sees all pinned memory at the host's address. */
 cudaError_t hc_cudaHostGetDevicePointer(void **pDevice, void *pHost, unsigned int flags)

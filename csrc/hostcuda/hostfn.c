@@ -1,5 +1,5 @@
-/* Functions of the application that a stream calls. They run on workers, never in the thread that submits them, and may
-   not call CUDA. */
+/* Functions of the application that a stream calls. They run on workers, never in the submitting thread, and must not
+ * call CUDA. */
 #define _GNU_SOURCE
 #include "stream.h"
 
@@ -22,7 +22,7 @@ static int launch(cudaStream_t handle, CUhostFn function, void *data)
     struct hc_stream *stream;
     int rc = hc_stream_get(handle, &stream);
     if (rc) return rc;
-    /* As cudaHostNodeParams and CUDA_HOST_NODE_PARAMS begin. */
+    /* The common start of cudaHostNodeParams and CUDA_HOST_NODE_PARAMS. */
     struct host_function host = {function, data};
     struct hc_work work = {.run = call_function,
                            .size = sizeof host,
@@ -46,7 +46,7 @@ CUresult hc_cuLaunchHostFunc(CUstream hStream, CUhostFn fn, void *userData)
     return launch(hStream, fn, userData);
 }
 
-/* syncMode says how a thread waits for tasks (blocked or spinning), which nobody can tell from outside. */
+/* syncMode says how a thread waits for tasks (blocking or spinning), which has no visible effect. */
 cudaError_t hc_cudaLaunchHostFunc_v2(cudaStream_t stream, cudaHostFn_t fn, void *userData, unsigned int syncMode)
 {
     return syncMode > 1 ? PSM_CUDA_INVALID_VALUE : launch(stream, fn, userData);
@@ -57,7 +57,7 @@ CUresult hc_cuLaunchHostFunc_v2(CUstream hStream, CUhostFn fn, void *userData, u
     return syncMode > 1 ? PSM_CUDA_INVALID_VALUE : launch(hStream, fn, userData);
 }
 
-/* ---- cudaStreamAddCallback, which is told the stream and its state ---- */
+/* ---- cudaStreamAddCallback, which receives the stream and its state ---- */
 
 struct callback {
     CUstreamCallback function;
@@ -78,7 +78,7 @@ static int add_callback(cudaStream_t handle, CUstreamCallback function, void *da
     struct hc_stream *stream;
     int rc = hc_stream_get(handle, &stream);
     if (rc) return rc;
-    if (__atomic_load_n(hc_stream_capture(stream), __ATOMIC_ACQUIRE)) { /* has no node to become */
+    if (__atomic_load_n(hc_stream_capture(stream), __ATOMIC_ACQUIRE)) { /* cannot become a node */
         rc = hc_capture_forbids_stream(stream);
         hc_stream_put(stream);
         return rc ? rc : PSM_CUDA_STREAM_CAPTURE_UNSUPPORTED;

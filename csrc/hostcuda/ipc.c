@@ -1,5 +1,5 @@
 /* Memory of other processes by 64-byte handles: a handle names a descriptor of a living process, which the opener
-   reaches through /proc. Nothing of a handle is believed before it was compared with what lies there. */
+ * reaches through /proc. Nothing in a handle is trusted before it is compared with what that descriptor really is. */
 #define _GNU_SOURCE
 #include "memory.h"
 
@@ -42,30 +42,32 @@ static int refuse(const struct hc_ipc_name *name, int code, const char *why)
 int hc_ipc_open(const struct hc_ipc_name *name, enum hc_memfd_kind kind, int *fd, struct hc_trailer *t)
 {
     if (name->magic != MAGIC || name->kind != kind || name->pid <= 0 || name->fd < 0) {
-        hc_say_ipc(0, "pass what the Get function wrote");
+        hc_say_ipc(0, "pass the handle that the Get function wrote");
         return PSM_CUDA_INVALID_HANDLE;
     }
     if (name->pid == getpid() && name->start_time == hc_start_time(getpid()))
-        return refuse(name, PSM_CUDA_INVALID_CONTEXT, "it is of this process; CUDA opens handles of others only");
+        return refuse(name, PSM_CUDA_INVALID_CONTEXT,
+                      "it belongs to this process, and CUDA opens only handles of other processes");
     if (hc_start_time(name->pid) != name->start_time)
         return refuse(name, PSM_CUDA_INVALID_HANDLE, "the process that made it is gone");
     char path[64];
     struct stat st;
     snprintf(path, sizeof path, "/proc/%d/fd/%d", name->pid, name->fd);
-    /* Looked at before it is opened: opening a pipe or a device could block or have effects. */
+    /* Check it before opening: opening a pipe or a device could block or have effects. */
     if (stat(path, &st) != 0) {
         if (errno == EACCES || errno == EPERM)
             return refuse(name, PSM_CUDA_MAP_FAILED, "not allowed to open it; run both as one user");
         return refuse(name, PSM_CUDA_INVALID_HANDLE, "the process has freed the memory");
     }
     if (st.st_ino != name->inode || !S_ISREG(st.st_mode))
-        return refuse(name, PSM_CUDA_INVALID_HANDLE, "the process has freed the memory, its descriptor is another");
+        return refuse(name, PSM_CUDA_INVALID_HANDLE,
+                      "the process has freed the memory; its descriptor is now another file");
     *fd = open(path, O_RDWR | O_CLOEXEC);
     if (*fd < 0) return refuse(name, PSM_CUDA_MAP_FAILED, strerror(errno));
     int rc = hc_memfd_check(*fd, kind, t);
     if (rc == PSM_CUDA_INVALID_VALUE) rc = PSM_CUDA_INVALID_HANDLE;
     if (rc == 0 && (t->id != name->id || name->offset > t->size || name->size > t->size - name->offset))
-        rc = refuse(name, PSM_CUDA_INVALID_HANDLE, "it does not fit the memory that it names");
+        rc = refuse(name, PSM_CUDA_INVALID_HANDLE, "it does not match the memory that it names");
     if (rc) close(*fd);
     return rc;
 }
@@ -114,7 +116,7 @@ void hc_shared_page_end(struct hc_shared_page *shared)
 static int get_handle(uintptr_t address, struct hc_ipc_name *name)
 {
     struct hc_place place;
-    /* Memory of pools, of cuMemCreate and of other processes has ways of its own. */
+    /* Memory of pools, of cuMemCreate and of other processes has its own functions. */
     if (!hc_place_of(address, &place, NULL) || place.origin != HC_FROM_MALLOC) return PSM_CUDA_INVALID_VALUE;
     return hc_ipc_name_of(place.memfd, place.offset, place.size, place.id, name);
 }
@@ -192,7 +194,7 @@ static int open_handle(const struct hc_ipc_name *name, unsigned flags, uintptr_t
     int device = hc_device_of_uuid(t.device);
     if (device >= 0 && device != here && !hc_peer_possible(here, device)) {
         close(fd);
-        return refuse(name, PSM_CUDA_PEER_ACCESS_UNSUPPORTED, "its GPU is no peer of the current device");
+        return refuse(name, PSM_CUDA_PEER_ACCESS_UNSUPPORTED, "its GPU is not a peer of the current device");
     }
     struct hc_range *range = NULL;
     pthread_rwlock_wrlock(&hc_ranges_lock);
@@ -224,7 +226,7 @@ static int close_handle(uintptr_t address)
     if (range) device = range->device;
     pthread_rwlock_unlock(&hc_ranges_lock);
     if (!range) return PSM_CUDA_INVALID_VALUE;
-    rc = hc_device_drain(device); /* as cudaFree does: no work in flight may meet unmapped memory */
+    rc = hc_device_drain(device); /* as in cudaFree: work in flight must not access unmapped memory */
     pthread_rwlock_wrlock(&hc_ranges_lock);
     range = opened(address);
     bool last = range && --range->opens == 0;
@@ -265,7 +267,7 @@ CUresult hc_cuIpcOpenMemHandle_v2(CUdeviceptr *pdptr, CUipcMemHandle handle, uns
     return rc;
 }
 
-/* The form of before CUDA 11; a static runtime of 11.0 asks for it all the same. */
+/* The form from before CUDA 11; a static runtime of 11.0 still calls it. */
 CUresult hc_cuIpcOpenMemHandle(CUdeviceptr *pdptr, CUipcMemHandle handle, unsigned int Flags)
 {
     return hc_cuIpcOpenMemHandle_v2(pdptr, handle, Flags);

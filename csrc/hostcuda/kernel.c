@@ -1,4 +1,4 @@
-/* Launches: refused with one line a kernel, or run by an interpreter that was registered for it (psm_hostcuda.h). */
+/* Launches: rejected with one line per kernel, or run by a registered interpreter (psm_hostcuda.h). */
 #define _GNU_SOURCE
 #include "kernel.h"
 #include "include/psm_hostcuda.h"
@@ -27,11 +27,11 @@ struct parameters {
     size_t sizes[];
 };
 
-/* Entries are only ever added, so a list can be read without the lock that adds. */
+/* Entries are only ever added, so readers need not take the lock. */
 static _Atomic(struct interpreter *) interpreters;
 static _Atomic(struct parameters *) layouts;
 
-/* One launch as the queue and, when it was captured, the graph hold it; `end` frees it. */
+/* One launch, as held by the queue and, if it was captured, by the graph; `end` frees it. */
 struct job {
     struct psm_kernel_launch launch;
     psm_kernel_fn fn;
@@ -135,7 +135,7 @@ void hc_kernels_start(void)
     const char *list = getenv("PSM_HOSTCUDA_KERNELS");
     char *copy = list && *list ? strdup(list) : NULL, *rest = copy;
     Dl_info self;
-    /* Whoever loaded CUDA may have kept it to himself; interpreters need the functions of psm_hostcuda.h. */
+    /* The library that loaded CUDA may have made it local; interpreters need the functions of psm_hostcuda.h. */
     if (copy && dladdr((void *)(uintptr_t)hc_kernels_start, &self))
         (void)dlopen(self.dli_fname, RTLD_NOW | RTLD_NOLOAD | RTLD_GLOBAL);
     for (char *path; copy && (path = strsep(&rest, ":"));)
@@ -148,7 +148,7 @@ void hc_kernels_start(void)
 struct shape {
     unsigned grid[3], block[3];
     size_t shared;
-    bool cooperative, runtime; /* runtime: the errors are those of the runtime */
+    bool cooperative, runtime; /* runtime: returns the runtime's errors */
 };
 
 static int attribute(int device, int which)
@@ -317,7 +317,7 @@ cudaError_t hc_cudaLaunchCooperativeKernel(const void *func, dim3 gridDim, dim3 
     return runtime_launch(func, gridDim, blockDim, args, sharedMem, stream, true);
 }
 
-/* Attributes tune how a kernel is run, which is the interpreter's own affair, but for these. */
+/* Attributes tune how a kernel runs, which is up to the interpreter, except for these. */
 static int check_attributes(const cudaLaunchAttribute *attributes, unsigned n, bool *cooperative)
 {
     *cooperative = false;
@@ -329,7 +329,7 @@ static int check_attributes(const cudaLaunchAttribute *attributes, unsigned n, b
     return 0;
 }
 
-/* Events that the kernel would record when its blocks have begun, or are done: both are recorded behind it. */
+/* Events that a kernel records when its blocks have started, or are done: both are recorded after it. */
 static int record_events(const cudaLaunchAttribute *attributes, unsigned n, cudaStream_t stream)
 {
     int rc = 0;

@@ -8,10 +8,10 @@ enum { HC_FUNCTION_ATTRIBUTES = 18 }; /* values of CUfunction_attribute */
 
 struct hc_module;
 
-/* A kernel. It stays in memory when its module goes: a thread may still be launching it. */
+/* A kernel. It stays in memory after its module is unloaded: a thread may still be launching it. */
 struct hc_function {
     struct hc_function *next; /* of the same bucket */
-    const void *host;         /* what <<<>>> names it by; NULL: of a module */
+    const void *host;         /* its name in <<<>>>; NULL: of a module */
     struct hc_module *module;
     char *name;
     uint64_t handle;
@@ -22,7 +22,7 @@ struct hc_function {
 /* module.c */
 struct hc_function *hc_function_of(const void *host);                       /* NULL: not registered */
 struct hc_function *hc_function_get(const void *handle);                    /* CUfunction or CUkernel */
-void hc_modules_reset(int device);                                          /* the device's memory is gone */
+void hc_modules_reset(int device);                                          /* the device's memory was freed */
 int hc_function_attribute(struct hc_function *f, int attribute, int value); /* set */
 
 int hc_module_registered(CUmodule *module, const void *descriptor); /* of a static runtime */

@@ -1,4 +1,4 @@
-/* Allocations, and cudaMalloc and cudaFree over them. */
+/* Allocations, and cudaMalloc and cudaFree. */
 #define _GNU_SOURCE
 #include "memory.h"
 
@@ -16,8 +16,8 @@ uint64_t hc_buffer_id(void)
 
 static bool map(struct hc_range *range)
 {
-    /* Shared, because the memory of a slab or an IPC handle is seen by several; a device address that the host may not
-       touch needs no mapping at all, it stays reserved. */
+    /* Shared, because several processes map the memory of a slab or an IPC handle; a device address that the host must
+     * not access needs no mapping at all, it stays reserved. */
     if (range->space == HC_DEVICE && hc_options.strict) {
         void *alias = mmap(NULL, range->map_size, PROT_READ | PROT_WRITE, MAP_SHARED, range->memfd, 0);
         if (alias == MAP_FAILED) return false;
@@ -78,7 +78,7 @@ int hc_range_allocate(const struct hc_request *request, uint64_t bytes, struct h
     return 0;
 }
 
-/* A new range, or one that the pool held on to. */
+/* A new range, or one that the pool kept. */
 static int obtain(const struct hc_request *request, uint64_t bytes, struct hc_range **range)
 {
     struct hc_pool *pool = request->pool;
@@ -128,7 +128,7 @@ int hc_allocate(const struct hc_request *request, uintptr_t *address)
     return PSM_CUDA_OUT_OF_MEMORY;
 }
 
-/* Under the lock: the allocation that begins at an address. */
+/* Under the lock: the allocation that starts at an address. */
 static struct hc_range *beginning_at(uintptr_t address, struct hc_block **block, struct hc_allocation *a)
 {
     struct hc_range *range = hc_range_at(address);
@@ -187,7 +187,7 @@ bool hc_allocation_free(uintptr_t address, bool (*allowed)(const struct hc_alloc
     return range != NULL;
 }
 
-/* ---- cudaMalloc and its kin */
+/* ---- cudaMalloc and its variants */
 
 static int allocate_device(size_t size, uintptr_t *address)
 {
@@ -198,7 +198,7 @@ static int allocate_device(size_t size, uintptr_t *address)
     return hc_allocate(&request, address);
 }
 
-/* Rows at multiples of 512 bytes, what cudaDeviceProp::texturePitchAlignment and coalescing ask for at most. */
+/* Rows at multiples of 512 bytes, the most that cudaDeviceProp::texturePitchAlignment and coalescing require. */
 static int allocate_pitch(size_t width, size_t rows, size_t *pitch, uintptr_t *address)
 {
     size_t row, bytes;
@@ -269,7 +269,7 @@ static bool frees_device(const struct hc_allocation *a)
     return !a->freeing && (a->origin == HC_FROM_MALLOC || a->origin == HC_FROM_POOL || a->origin == HC_FROM_MANAGED);
 }
 
-/* CUDA waits for the device, so that no work in flight meets freed memory. */
+/* CUDA waits for the device, so that work in flight does not access freed memory. */
 static int free_device(uintptr_t address)
 {
     struct hc_allocation a;

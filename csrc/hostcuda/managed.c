@@ -1,5 +1,5 @@
-/* Managed memory: one copy, which host and devices see at one address; nothing migrates. What an application advised is
-   kept an allocation, not a page: advice for a part is advice for the whole. */
+/* Managed memory: one copy, which host and devices see at one address; nothing migrates. Advice is stored per
+ * allocation, not per page: advice for a part applies to the whole. */
 #define _GNU_SOURCE
 #include "memory.h"
 
@@ -50,7 +50,7 @@ CUresult hc_cuMemAllocManaged(CUdeviceptr *dptr, size_t bytesize, unsigned int f
     return rc;
 }
 
-/* Under the lock: the advice of the managed allocation that holds all of a span. */
+/* Under the lock: the advice of the managed allocation that contains the whole span. */
 static struct hc_advice *advice_of(uintptr_t address, size_t count)
 {
     const struct hc_range *range = hc_range_at(address);
@@ -106,7 +106,7 @@ static int advise(uintptr_t address, size_t count, enum cudaMemoryAdvise what, s
 {
     int rc = 0;
     switch (what) {
-    case cudaMemAdviseSetReadMostly: /* these look at no location */
+    case cudaMemAdviseSetReadMostly: /* these ignore the location */
     case cudaMemAdviseUnsetReadMostly:
     case cudaMemAdviseUnsetPreferredLocation:
         location = (struct cudaMemLocation){0};
@@ -191,7 +191,7 @@ static int note_prefetch(uintptr_t address, size_t count, struct cudaMemLocation
     if (rc) return rc;
     pthread_rwlock_wrlock(&hc_ranges_lock);
     struct hc_advice *advice = advice_of(address, count);
-    if (advice) advice->prefetched = location; /* CUDA answers what was asked for, not what has happened */
+    if (advice) advice->prefetched = location; /* CUDA returns what was requested, not what has happened */
     pthread_rwlock_unlock(&hc_ranges_lock);
     return advice ? 0 : PSM_CUDA_INVALID_VALUE;
 }
@@ -231,8 +231,8 @@ CUresult hc_cuMemPrefetchAsync_v2(CUdeviceptr devPtr, size_t count, CUmemLocatio
     return prefetch((uintptr_t)devPtr, count, location, flags, hStream);
 }
 
-/* Batches: locations[i] is for the spans from indices[i] up to the next index. All is checked before anything is
-   noted. `locations` NULL: a discard only. */
+/* Batches: locations[i] applies to the spans from indices[i] up to the next index. Everything is checked before
+ * anything is stored. `locations` NULL: a discard only. */
 static int batch(void *const *addresses, const size_t *sizes, size_t count, const struct cudaMemLocation *locations,
                  const size_t *indices, size_t n, unsigned long long flags, cudaStream_t stream)
 {

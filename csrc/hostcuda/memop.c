@@ -1,6 +1,6 @@
-/* Stream memory operations: writes of a value, and waits until memory has one. A wait is work that blocks: it looks at
-   the memory again and again, less and less often, because who writes it may be another process or a device that is a
-   thread of one. */
+/* Stream memory operations: writes of a value, and waits until memory has a value. A wait is blocking work: it polls
+ * the memory less and less often, because the writer may be another process, or a device emulated by one of its
+ * threads. */
 #define _GNU_SOURCE
 #include "device.h"
 #include "stream.h"
@@ -13,7 +13,7 @@
 enum { FEW = 4, MOST = 255, SPINS = 64, YIELDS = 64, LONGEST_NS = 200000, NODE_BATCH = 12 };
 typedef CUstreamBatchMemOpParams operation;
 
-/* A small batch travels with the work, others lie on the heap. */
+/* A small batch is stored in the work's argument, others on the heap. */
 struct batch {
     unsigned count;
     operation *heap;
@@ -34,7 +34,7 @@ static bool is_wait(const operation *op)
     return op->operation == CU_STREAM_MEM_OP_WAIT_VALUE_32 || op->operation == CU_STREAM_MEM_OP_WAIT_VALUE_64;
 }
 
-/* Bytes that an operation touches, 0: none; -1: no such operation. */
+/* Bytes that an operation accesses, 0: none; -1: no such operation. */
 static int width_of(const operation *op)
 {
     switch (op->operation) {
@@ -137,12 +137,12 @@ static void reduce(const operation *op, void *memory, int width)
 static int run_one(const operation *op, int device)
 {
     int width = width_of(op);
-    if (width == 0) { /* memory here is coherent: a fence is what is left of a flush or a barrier */
+    if (width == 0) { /* memory here is coherent: a flush or a barrier is only a fence */
         __sync_synchronize();
         return 0;
     }
     struct hc_piece piece;
-    /* The memory was there at the call: whatever is wrong with it now is the access of a GPU that faults. */
+    /* The memory was valid at the call: any error now is the access of a GPU that faults. */
     if (hc_piece_of(address_of(op), (size_t)width, device, !is_wait(op), &piece)) return PSM_CUDA_ILLEGAL_ADDRESS;
     if (is_wait(op))
         wait_for(op, piece.host);
@@ -162,7 +162,7 @@ static int run_batch(void *argument, int device)
     const operation *operations = batch->heap ? batch->heap : batch->few;
     const struct hc_stream *stream = hc_current_stream();
     for (unsigned i = 0; i < batch->count; i++) {
-        if (stream && hc_stream_stopped(stream)) return 0; /* a wait was given up: what follows it may not happen */
+        if (stream && hc_stream_stopped(stream)) return 0; /* a wait was given up: work after it must not run */
         int rc = run_one(&operations[i], device);
         if (rc) return rc;
     }

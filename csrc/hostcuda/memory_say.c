@@ -1,4 +1,4 @@
-/* What memory code tells about refusals, in NCCL's log format. */
+/* Log lines for refusals of memory code, in NCCL's format. */
 #include "memory.h"
 #include "psm_messages.h"
 
@@ -26,21 +26,21 @@ void hc_say_ipc(int pid, const char *reason)
         psm_msg_hostcuda_ipc_refused_2(reason);
 }
 
-/* What is at its end, and what to do. */
+/* Which resource is exhausted, and what to do. */
 static const char *limit_of(int error, char *text, size_t size)
 {
     struct rlimit limit;
     if (error == EMFILE && getrlimit(RLIMIT_NOFILE, &limit) == 0)
-        snprintf(
-            text, size,
-            "all %llu file descriptors of this process are in use, and each allocation of more than 1 MiB takes one; "
-            "raise the limit (ulimit -Hn), or share larger allocations out",
-            (unsigned long long)limit.rlim_cur);
+        snprintf(text, size,
+                 "all %llu file descriptors of this process are in use, and each allocation of more than 1 MiB takes "
+                 "one; raise the limit (ulimit -Hn), or suballocate from larger allocations",
+                 (unsigned long long)limit.rlim_cur);
     else if (error == ENFILE)
         snprintf(text, size, "all file descriptors of this machine are in use; raise fs.file-max");
     else if (error == ENOMEM)
-        snprintf(text, size,
-                 "the system has no memory, or no mapping more for this process; see vm.max_map_count and ulimit -v");
+        snprintf(
+            text, size,
+            "the system has no memory, or no further mapping for this process; see vm.max_map_count and ulimit -v");
     else
         snprintf(text, size, "%s", strerror(error));
     return text;

@@ -1,5 +1,5 @@
-/* Fills. As documented, also the forms without a stream return before the fill is done, unless the memory is pinned
-   host memory (or managed, or CU_POINTER_ATTRIBUTE_SYNC_MEMOPS is set for it). */
+/* Fills. As documented, the forms without a stream also return before the fill is done, unless the memory is pinned
+ * host memory (or managed, or CU_POINTER_ATTRIBUTE_SYNC_MEMOPS is set for it). */
 #include "copy.h"
 
 #include <string.h>
@@ -35,7 +35,7 @@ int hc_fill_parms(struct hc_fill *fill, const struct cudaMemsetParams *p, int de
 
 /* ---- on the worker */
 
-/* Elements never lie across two pieces: pieces begin and end at pages, and elements are aligned. */
+/* Elements never cross two pieces: pieces start and end at pages, and elements are aligned. */
 static void set(char *to, size_t n, uint32_t value, unsigned element)
 {
     if (element == 1) {

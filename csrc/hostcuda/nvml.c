@@ -1,4 +1,4 @@
-/* NVML: the GPUs of this process's node, whichever of them CUDA_VISIBLE_DEVICES leaves to CUDA. */
+/* NVML: the GPUs of this process's node, whichever of them CUDA_VISIBLE_DEVICES makes visible to CUDA. */
 #define _GNU_SOURCE
 #include "nvml.h"
 
@@ -6,14 +6,14 @@
 #include <string.h>
 #include <strings.h>
 
-static atomic_int begun; /* nvmlInit calls that await their nvmlShutdown */
+static atomic_int begun; /* nvmlInit calls without their nvmlShutdown */
 
 int hc_nvml_ready(void)
 {
     return atomic_load_explicit(&begun, memory_order_relaxed) > 0 ? 0 : HC_NVML_UNINITIALIZED;
 }
 
-/* A handle is a number of this process, as CUDA's are. */
+/* A handle is a number of this process, as in CUDA. */
 static nvmlDevice_t handle_of(int index)
 {
     return (nvmlDevice_t)(uintptr_t)((uint64_t)hc_process_tag() << 31 | 0x6d6cull << 12 | (uint64_t)(index + 1) << 4);
@@ -123,7 +123,7 @@ nvmlReturn_t hc_nvmlSystemGetDriverVersion(char *version, unsigned int length)
     return version ? hc_nvml_text(version, length, hc_topology.driver) : HC_NVML_INVALID_ARGUMENT;
 }
 
-/* Major version of CUDA, then the driver's, as NVML makes it up. */
+/* Major version of CUDA, then the driver's, in NVML's format. */
 nvmlReturn_t hc_nvmlSystemGetNVMLVersion(char *version, unsigned int length)
 {
     char text[64];

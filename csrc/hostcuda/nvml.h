@@ -1,4 +1,4 @@
-/* NVML's answers; errors are nvmlReturn_t. */
+/* NVML's functions; errors are nvmlReturn_t. */
 #ifndef HC_NVML_H
 #define HC_NVML_H
 
@@ -18,7 +18,7 @@ enum {
 
 int hc_nvml_ready(void);
 int hc_nvml_index(nvmlDevice_t device); /* of the GPU on its node; -1 */
-/* Before any answer about a device: 0, UNINITIALIZED, or INVALID_ARGUMENT when it is no device or out is NULL. */
+/* Checks before any query of a device: 0, UNINITIALIZED, or INVALID_ARGUMENT if it is not a device or out is NULL. */
 int hc_nvml_check(nvmlDevice_t device, const void *out, int *index);
 int hc_nvml_text(char *out, unsigned size, const char *text);
 

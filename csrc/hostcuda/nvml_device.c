@@ -1,4 +1,4 @@
-/* What NVML says of a GPU. */
+/* NVML's queries of a GPU. */
 #define _GNU_SOURCE
 #include "nvml.h"
 
@@ -181,7 +181,7 @@ nvmlReturn_t hc_nvmlDeviceGetMaxPcieLinkWidth(nvmlDevice_t device, unsigned int 
     return rc;
 }
 
-/* In Mbit/s a lane: 8000 for generation 3, and twice that for each further one. */
+/* In Mbit/s per lane: 8000 for generation 3, and twice that for each further one. */
 nvmlReturn_t hc_nvmlDeviceGetPcieLinkMaxSpeed(nvmlDevice_t device, unsigned int *maxSpeed)
 {
     int i, rc = hc_nvml_check(device, maxSpeed, &i);
@@ -198,7 +198,7 @@ nvmlReturn_t hc_nvmlDeviceGetPcieSpeed(nvmlDevice_t device, unsigned int *pcieSp
 
 /* ---- memory and modes ---- */
 
-/* What this process uses; other processes keep books of their own. */
+/* Memory use of this process only; other processes count their own. */
 static uint64_t used(int index)
 {
     for (int device = 0; device < hc_topology.devices; device++)

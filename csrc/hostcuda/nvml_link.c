@@ -1,4 +1,4 @@
-/* How the GPUs of the node are joined, as NVML tells it. */
+/* How the GPUs of the node are connected, as NVML reports it. */
 #define _GNU_SOURCE
 #include "nvml.h"
 
@@ -23,7 +23,7 @@ static int remote_of(int index, unsigned link)
     return -1;
 }
 
-/* MB/s a link and direction. */
+/* MB/s per link and direction. */
 static unsigned speed_of(int index)
 {
     int major = hc_topology.gpu[index].major;
@@ -36,7 +36,7 @@ static unsigned version_of(int index)
     return major >= 10 ? 7 : major == 9 ? 6 : major == 8 ? 5 : 2;
 }
 
-/* As hc_nvml_check, and the GPU has NVLinks, and the link can exist. */
+/* As hc_nvml_check, and the GPU has NVLinks, and the link may exist. */
 static int check(nvmlDevice_t device, unsigned link, const void *out, int *index)
 {
     int rc = hc_nvml_check(device, out, index);
@@ -184,7 +184,7 @@ nvmlReturn_t hc_nvmlDeviceGetGpuFabricInfoV(nvmlDevice_t device, nvmlGpuFabricIn
     if (rc) return rc;
     unsigned version = gpuFabricInfo->version;
     unsigned char state = behind_switch(i) ? NVML_GPU_FABRIC_STATE_COMPLETED : NVML_GPU_FABRIC_STATE_NOT_SUPPORTED;
-    if (version == HC_NVML_VERSION(nvmlGpuFabricInfo_v2_t, 2)) { /* the shorter one: do not write behind its end */
+    if (version == HC_NVML_VERSION(nvmlGpuFabricInfo_v2_t, 2)) { /* the shorter struct: do not write beyond its end */
         *(nvmlGpuFabricInfo_v2_t *)gpuFabricInfo = (nvmlGpuFabricInfo_v2_t){.version = version, .state = state};
         return 0;
     }
@@ -202,7 +202,7 @@ static void number(nvmlFieldValue_t *v, unsigned value)
     v->value.ullVal = value;
 }
 
-/* Of one link; what a link that is not there says is the same as for an inactive one. */
+/* For one link; a missing link returns the same as an inactive one. */
 static void link_value(nvmlFieldValue_t *v, int index, unsigned link, unsigned value)
 {
     if (!links_of(index))
@@ -249,7 +249,7 @@ static void field(nvmlFieldValue_t *v, int index)
     }
 }
 
-/* Each value has its own result; the call's is about the arguments. */
+/* Each value has its own result; the result of the call is about the arguments. */
 nvmlReturn_t hc_nvmlDeviceGetFieldValues(nvmlDevice_t device, int valuesCount, nvmlFieldValue_t *values)
 {
     int i, rc = hc_nvml_check(device, values, &i);

@@ -1,4 +1,4 @@
-/* What is known of a pointer. */
+/* Queries of a pointer. */
 #include "copy.h"
 #include "memory.h"
 #include "stream.h"
@@ -8,15 +8,15 @@
 
 #define NO_DEVICE (-2) /* cudaInvalidDeviceId, CU_DEVICE_INVALID */
 
-/* ---- allocations whose synchronous copies always synchronise. Buffer ids are never used again, so those of freed
-   allocations stay and do no harm. */
+/* ---- allocations whose synchronous copies always synchronise. Buffer ids are never reused, so those of freed
+ * allocations may stay. */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static uint64_t *ids; /* sorted */
 static size_t room;
 static _Atomic size_t count;
 
-/* Under the lock: where an id is, or belongs. */
+/* Under the lock: the index of an id, or where to insert it. */
 static size_t place_of_id(uint64_t id)
 {
     size_t low = 0, high = count;
@@ -68,8 +68,8 @@ bool hc_sync_memops(uintptr_t address)
     return count && hc_place_of(address, &place, NULL) && has_id(place.id);
 }
 
-/* The latest synchronous operations that returned before they were done. Setting the attribute waits for those of the
-   allocation, and for nothing else: other work may depend on what the caller does next. */
+/* The latest synchronous operations that returned before they were done. Setting the attribute waits only for those of
+ * the allocation: other work may depend on what the caller does next. */
 enum { PENDING = 64 };
 static struct {
     struct hc_ticket ticket;
@@ -153,7 +153,7 @@ static void look(uintptr_t address, struct facts *f)
     f->pool = (void *)(uintptr_t)search.handle;
 }
 
-/* What a device may do with the memory: 0, 1 (read) or 3. Copies reach more than kernels do. */
+/* What a device may do with the memory: 0, 1 (read) or 3. Copies may do more than kernels. */
 static unsigned access_of(const struct facts *f, uintptr_t address, int device)
 {
     if (f->place.origin == HC_FROM_VMM) {
@@ -228,7 +228,7 @@ static size_t size_of(CUpointer_attribute attribute)
     }
 }
 
-/* The value for memory that is known. Errors: what cuPointerGetAttribute answers. */
+/* The value for known memory. Errors: the results of cuPointerGetAttribute. */
 static int value_of(const struct facts *f, uintptr_t address, CUpointer_attribute attribute, union value *value)
 {
     const struct hc_place *place = &f->place;
@@ -303,7 +303,7 @@ static int value_of(const struct facts *f, uintptr_t address, CUpointer_attribut
     }
 }
 
-/* Of a reservation without memory only the addresses can be told, and that there is no memory. */
+/* For a reservation without memory only the addresses are known, and that it has no memory. */
 static int value_of_reserved(const struct facts *f, CUpointer_attribute attribute, union value *value)
 {
     switch (attribute) {
@@ -342,7 +342,7 @@ CUresult hc_cuPointerGetAttributes(unsigned int numAttributes, CUpointer_attribu
     for (unsigned i = 0; i < numAttributes; i++)
         if (!data[i] || !size_of(attributes[i])) return PSM_CUDA_INVALID_VALUE;
     look(ptr, &f);
-    for (unsigned i = 0; i < numAttributes; i++) { /* what has no value is 0 here, and no error */
+    for (unsigned i = 0; i < numAttributes; i++) { /* an attribute without a value is 0 here, not an error */
         union value value = {.wide = 0};
         int rc = f.known        ? value_of(&f, ptr, attributes[i], &value)
                  : f.range_size ? value_of_reserved(&f, attributes[i], &value)

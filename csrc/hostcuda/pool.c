@@ -1,11 +1,11 @@
-/* Memory pools and stream-ordered allocation. Memory that cudaMallocAsync returns is there at once; cudaFreeAsync takes
-   effect when its stream gets there, so freed memory is reused by whoever comes, without dependencies of its own. */
+/* Memory pools and stream-ordered allocation. Memory from cudaMallocAsync is usable at once; cudaFreeAsync takes effect
+ * when its stream gets there, so any caller may reuse freed memory without dependencies. */
 #define _GNU_SOURCE
 #include "pool.h"
 
 #include <stdlib.h>
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of the tables here and of references */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* protects the tables here and the reference counts */
 static struct hc_pool *defaults[HC_POOL_PLACES], *currents[HC_POOL_PLACES];
 
 static void pool_end(struct hc_pool *pool)
@@ -56,7 +56,7 @@ struct hc_pool *hc_pool_new(const struct cudaMemPoolProps *properties, int devic
     return pool;
 }
 
-/* Where pools have a default: devices, the host, its NUMA node. -1: nowhere. */
+/* Locations with a default pool: devices, the host, its NUMA node. -1: none. */
 static int place_of(const struct cudaMemLocation *location)
 {
     if (location->type == cudaMemLocationTypeDevice) return hc_device_valid(location->id) ? location->id : -1;
@@ -96,7 +96,7 @@ static int hand_out(int place, bool current, cudaMemPool_t *out)
     return pool ? 0 : PSM_CUDA_OUT_OF_MEMORY;
 }
 
-/* ---- what allocations tell */
+/* ---- accounting of allocations */
 
 static void raise_to(_Atomic uint64_t *high, uint64_t now)
 {
@@ -186,7 +186,7 @@ static void collect(uint64_t value, void *object, void *context)
         ended->pools[ended->count++] = pool;
 }
 
-/* The allocations are gone already, with their references and what they used. */
+/* The allocations are already gone, with their references and their sizes. */
 void hc_pools_reset(int device)
 {
     struct ended ended;
@@ -241,7 +241,7 @@ cudaError_t hc_cudaMemPoolDestroy(cudaMemPool_t memPool)
     }
     pthread_mutex_unlock(&lock);
     if (!pool) return PSM_CUDA_INVALID_VALUE;
-    atomic_store(&pool->threshold, 0); /* what is freed from now on goes at once */
+    atomic_store(&pool->threshold, 0); /* from now on freed memory is released at once */
     drop(pool);
     return PSM_CUDA_SUCCESS;
 }
@@ -337,8 +337,8 @@ static void node_end(void *argument)
     hc_allocation_free(((struct node *)argument)->address, NULL);
 }
 
-/* In a capture the allocation belongs to the node: it is there from now on, and goes with the last graph that holds
-   the node. */
+/* In a capture the allocation belongs to the node: it exists from now on, and is freed with the last graph that holds
+ * the node. */
 static int capture_allocation(struct hc_stream *stream, struct hc_pool *pool, size_t size, uintptr_t *address)
 {
     struct node node;
@@ -384,7 +384,7 @@ static int allocate_async(struct hc_pool *pool, size_t size, cudaStream_t handle
         rc = capture_allocation(stream, pool, size, address);
     else if (size)
         rc = allocate(pool, size, 0, address);
-    if (rc == PSM_CUDA_OUT_OF_MEMORY && pool && !is_captured(stream)) { /* what was freed in the stream, but not yet */
+    if (rc == PSM_CUDA_OUT_OF_MEMORY && pool && !is_captured(stream)) { /* frees that the stream has not reached yet */
         hc_stream_drain(stream);
         hc_pool_trim(pool, 0);
         rc = allocate(pool, size, 0, address);

@@ -1,4 +1,4 @@
-/* Memory pools inside: pool.c makes them and allocates, pool_share.c answers what they are and shares them. */
+/* Internals of memory pools: pool.c creates them and allocates, pool_share.c answers queries and shares them. */
 #ifndef HC_POOL_H
 #define HC_POOL_H
 
@@ -15,16 +15,16 @@ enum {
 
 struct hc_pool {
     uint64_t handle;
-    unsigned references; /* of the handle, of each allocation, of each call; under the lock of pool.c */
+    unsigned references; /* of the handle, of each allocation, of each call; protected by the lock of pool.c */
     struct cudaMemPoolProps properties;
     int device; /* -1: host */
     bool is_default, imported;
-    int memfd;             /* stands for the pool in other processes; -1: never exported */
+    int memfd;             /* represents the pool in other processes; -1: never exported */
     uint64_t shared_id;    /* its trailer's */
     pthread_mutex_t lock;  /* of what follows */
-    struct hc_range *kept; /* freed, but held until the release threshold */
+    struct hc_range *kept; /* freed, but kept up to the release threshold */
     _Atomic uint64_t used, used_high, reserved, reserved_high, threshold;
-    _Atomic int reuse[3]; /* cudaMemPoolReuse...: kept, and without effect */
+    _Atomic int reuse[3]; /* cudaMemPoolReuse...: stored, without effect */
     _Atomic int access[HC_MAX_DEVICES];
 };
 

@@ -1,4 +1,4 @@
-/* Memory pools by the driver's names: the same handles, structures and errors as the runtime's. */
+/* Memory pools with the driver's names: the same handles, structs and errors as the runtime's. */
 #include "pool.h"
 
 CUresult hc_cuMemAllocAsync(CUdeviceptr *dptr, size_t bytesize, CUstream hStream)

@@ -1,5 +1,5 @@
-/* What pools are asked, and how they are shared: a pool is a memfd without data, an allocation of it is named by a
-   descriptor of the owner, as IPC handles do. */
+/* Queries and sharing of pools. A pool is exported as a memfd without data; an allocation of it is named by a
+ * descriptor of the owner, as in IPC handles. */
 #define _GNU_SOURCE
 #include "pool.h"
 
@@ -65,7 +65,7 @@ static int set_attribute(struct hc_pool *pool, enum cudaMemPoolAttr attribute, c
     case cudaMemPoolAttrReleaseThreshold:
         atomic_store(&pool->threshold, *(const uint64_t *)value);
         return 0;
-    case cudaMemPoolAttrReservedMemHigh: /* back to what is in use now */
+    case cudaMemPoolAttrReservedMemHigh: /* reset to the current use */
         if (*(const uint64_t *)value) return PSM_CUDA_INVALID_VALUE;
         atomic_store(&pool->reserved_high, atomic_load(&pool->reserved));
         return 0;
@@ -162,7 +162,7 @@ static int check_handle_type(enum cudaMemAllocationHandleType type, unsigned fla
     return type == cudaMemHandleTypePosixFileDescriptor ? 0 : PSM_CUDA_INVALID_VALUE;
 }
 
-/* The memfd that stands for a pool, made when it is first needed. */
+/* The memfd that represents a pool, created when it is first needed. */
 static int share(struct hc_pool *pool)
 {
     if (pool->imported || !(pool->properties.handleTypes & cudaMemHandleTypePosixFileDescriptor))

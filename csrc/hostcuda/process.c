@@ -17,7 +17,7 @@
 
 struct hc_options hc_options = {.strict = true, .inline_work = true};
 
-static struct hc_calls_row *_Atomic rows[HC_FN_COUNT]; /* of functions that were called and are recorded */
+static struct hc_calls_row *_Atomic rows[HC_FN_COUNT]; /* call counters of functions that are recorded */
 static struct hc_calls_row nowhere;
 static atomic_bool started;
 static atomic_ulong calls[HC_FN_COUNT];
@@ -28,17 +28,17 @@ static _Thread_local int last_error;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static int start_error;
 static pid_t owner;
-static _Atomic int refusal;      /* what every call is answered with: after fork, and when the process exits */
+static _Atomic int refusal;      /* result of every call: after fork, and when the process exits */
 static atomic_bool driver_ready; /* cuInit was called, or the runtime did it */
 
-/* Every function is a place for a fault, by its name. Filled when the first fault is looked for. */
+/* Every function is a fault site with its name. Filled when the first fault is looked up. */
 static struct psm_site sites[HC_FN_COUNT];
 static pthread_once_t sites_once = PTHREAD_ONCE_INIT;
-static _Thread_local struct psm_fault late; /* of the call that runs in this thread, when its late is set */
+static _Thread_local struct psm_fault late; /* of the call that runs in this thread, if it has a late fault */
 static _Thread_local const struct hc_call *late_call;
 
-/* Which of the words an option is; the first where it is not set. What is not understood is told, because who mistypes
-   an option believes that it holds. */
+/* Index of an option's value in the list; the first if it is not set. An unknown value is reported, because its author
+ * believes that it is in effect. */
 static int choice(const char *name, const char *const *words, int n, const char *expected)
 {
     const char *text = getenv(name);
@@ -61,7 +61,7 @@ static void read_options(void)
     hc_options.sanitize = choice("PSM_HOSTCUDA_SANITIZE", sanitize, 3, "off, warn or error");
 }
 
-/* Where a real driver is loaded the emulated libraries would hide it from an application that wants the GPU. */
+/* If a real driver is loaded, the emulated libraries would hide it from an application that wants the GPU. */
 static bool real_driver(void)
 {
     return access("/proc/driver/nvidia/version", F_OK) == 0;
@@ -77,12 +77,12 @@ static void after_fork(void)
 static void stop(void)
 {
     if (getpid() != owner) return;
-    atomic_store(&refusal, PSM_CUDA_DEINITIALIZED); /* exit handlers that come later, threads that go on */
+    atomic_store(&refusal, PSM_CUDA_DEINITIALIZED); /* exit handlers that run later, threads that continue */
     hc_streams_stop();
     hc_memory_stop();
 }
 
-/* What the sanitizer asks of an address: whether it is ours, and the allocation it lies in. */
+/* What the sanitizer needs to know about an address: whether it is ours, and its allocation. */
 static bool place_of(uint64_t address, uint64_t *base, uint64_t *size)
 {
     struct hc_place place;
@@ -129,8 +129,8 @@ static void name_sites(void)
         psm_site_init(&sites[fn], hc_functions[fn].name, "a CUDA or NVML function", PSM_FAULT_CAN_CALL);
 }
 
-/* A fault for a function that nobody has would never strike, and who asked for it would wait in vain. Names that are
-   not like CUDA's are other libraries'. */
+/* A fault for an unknown function would never hit, and its author would wait in vain. Names that do not look like
+ * CUDA's belong to other libraries. */
 static void look_for_site(const char *site, bool prefix, void *context)
 {
     (void)context;
@@ -146,7 +146,7 @@ static bool faults_set(void)
     return __builtin_expect(atomic_load_explicit(&psm_fault_state, memory_order_relaxed) != 0, 0);
 }
 
-/* Errors of which CUDA says that they leave the context unusable, so that all that follows answers so too. */
+/* Errors that CUDA documents to leave the context unusable, so that all later calls return them too. */
 static bool spoils(int code)
 {
     switch (code) {
@@ -167,7 +167,7 @@ static bool spoils(int code)
     }
 }
 
-/* The error that a fault asks for, or 0 when the call is to be made. */
+/* The error of a fault, or 0 if the call is to be made. */
 static __attribute__((noinline)) int strike(const struct hc_call *call)
 {
     struct psm_fault fault;
@@ -182,7 +182,7 @@ static __attribute__((noinline)) int strike(const struct hc_call *call)
         late = fault;
         late_call = call;
     }
-    /* Nobody gets to see what a call answers whose hang was ended by an abort. */
+    /* Nobody sees the result of a call whose hang was ended by an abort. */
     return psm_fault_act_before(&fault) ? PSM_CUDA_UNKNOWN : 0;
 }
 
@@ -209,7 +209,7 @@ static void start(void)
     atexit(stop);
 }
 
-/* What may be called before cuInit, and what answers although a sticky error stands. */
+/* What may be called before cuInit, and what works despite a sticky error. */
 static bool before_init(int fn)
 {
     return fn == HC_FN_cuInit || fn == HC_FN_cuDriverGetVersion || fn == HC_FN_cuGetErrorName ||
@@ -282,13 +282,12 @@ int hc_unsupported(int fn, int api, int code)
     return hc_leave(&call, rc ? rc : code);
 }
 
-/* A relaxed store: of two threads that count at once one may be late, the next call mends it. */
+/* A relaxed store: if two threads count at once one update may be late; the next call corrects it. */
 void hc_count(int fn)
 {
     uint64_t n = atomic_fetch_add_explicit(&calls[fn], 1, memory_order_relaxed) + 1;
     struct hc_calls_row *row = atomic_load_explicit(&rows[fn], memory_order_acquire);
-    if (!row &&
-        atomic_load_explicit(&started, memory_order_acquire)) { /* the record tells the rank, read at the start */
+    if (!row && atomic_load_explicit(&started, memory_order_acquire)) { /* the record has the rank, read at the start */
         row = hc_calls_record(fn);
         atomic_store_explicit(&rows[fn], row ? row : &nowhere, memory_order_release);
     }
@@ -308,7 +307,7 @@ int *hc_last_error(void)
     return &last_error;
 }
 
-/* The first failure stays: later ones follow from it. */
+/* Keep the first failure: later ones follow from it. */
 bool hc_device_fail(int device, int code)
 {
     int none = 0;

@@ -1,4 +1,4 @@
-/* The queues: order within a stream, order between streams, and who waits for whom. */
+/* The queues: order within a stream, order between streams, and which streams wait for which. */
 #define _GNU_SOURCE
 #include "stream.h"
 
@@ -15,11 +15,11 @@ pthread_mutex_t hc_queue_lock = PTHREAD_MUTEX_INITIALIZER;
 atomic_bool hc_stopping;
 
 static struct hc_stream *streams_of[HC_MAX_DEVICES];        /* all that live or have work */
-static struct hc_stream *_Atomic legacy_of[HC_MAX_DEVICES]; /* the legacy stream, when it was used */
+static struct hc_stream *_Atomic legacy_of[HC_MAX_DEVICES]; /* the legacy stream, once used */
 static atomic_int busy_blocking[HC_MAX_DEVICES];            /* blocking streams that have work */
 static struct hc_stream *ready_first, *ready_last;
 static int ready_count;
-static struct hc_stream *host_first, *host_last; /* serial host functions: who waits for its turn */
+static struct hc_stream *host_first, *host_last; /* serial host functions: streams that wait for their turn */
 static struct hc_stream *host_turn;              /* whose turn it is */
 static struct hc_item *spare;
 static int spares;
@@ -175,7 +175,7 @@ static void unpark(struct hc_stream *stream)
     stream->parked_on = NULL;
 }
 
-/* Puts a stream where its first item belongs: with the ready ones, or with those who wait for another stream. */
+/* Puts a stream where its first item belongs: among the ready ones, or among those that wait for another stream. */
 static void advance(struct hc_stream *stream)
 {
     struct hc_item *item = stream->first;
@@ -243,8 +243,8 @@ static void activate(struct hc_stream *stream)
     if (stream->kind == HC_BLOCKING) atomic_fetch_add(&busy_blocking[stream->device], 1);
 }
 
-/* Runs an item, or leaves it out after an error or a reset. Host functions of cudaStreamAddCallback are called all the
-   same and told the error. */
+/* Runs an item, or skips it after an error or a reset. Host functions of cudaStreamAddCallback are always called, with
+ * the error. */
 void hc_queue_run(struct hc_stream *stream, struct hc_item *item)
 {
     bool skip = atomic_load_explicit(&stream->cancelled, memory_order_relaxed) ||
@@ -262,7 +262,7 @@ void hc_queue_run(struct hc_stream *stream, struct hc_item *item)
     if (item->end) item->end(item->argument);
 }
 
-/* Marks a number as done, wakes who waits for it and sees to the next item. item is NULL for inline work. */
+/* Marks a number as done, wakes its waiters and prepares the next item. item is NULL for inline work. */
 void hc_queue_finish(struct hc_stream *stream, struct hc_item *item, uint64_t number)
 {
     stream->running = false;
@@ -302,7 +302,7 @@ void hc_queue_finish(struct hc_stream *stream, struct hc_item *item, uint64_t nu
     }
 }
 
-/* What is queued ends without having run. */
+/* Queued work ends without having run. */
 void hc_queue_cancel(struct hc_stream *stream)
 {
     atomic_store(&stream->cancelled, true);
@@ -311,7 +311,7 @@ void hc_queue_cancel(struct hc_stream *stream)
         advance(stream);
     }
     struct hc_stream *waiter;
-    while ((waiter = pop(&host_first))) /* it may be among those; the others will be put back */
+    while ((waiter = pop(&host_first))) /* it may be among those; the others are put back */
         push_ready(waiter);
 }
 
@@ -325,7 +325,7 @@ static size_t add_ticket(struct hc_ticket *tickets, size_t n, size_t room, struc
     return n + 1;
 }
 
-/* What the rules of the legacy default stream add to the order of a stream, under the lock. */
+/* Adds the rules of the legacy default stream to the order of a stream. Under the lock. */
 static size_t implicit_deps(struct hc_stream *stream, struct hc_ticket *tickets, size_t room)
 {
     size_t n = 0;
@@ -356,10 +356,10 @@ static bool all_done(const struct hc_ticket *deps, size_t n)
     return true;
 }
 
-/* Under the lock; runs the work in this thread and returns without the lock. */
+/* Call it under the lock; runs the work in this thread and returns without the lock. */
 static void run_here(struct hc_stream *stream, const struct hc_work *work, uint64_t number)
 {
-    stream->running = true; /* what others submit meanwhile queues up behind */
+    stream->running = true; /* work submitted by others meanwhile is queued after it */
     hc_workers_busy(1);
     pthread_mutex_unlock(&hc_queue_lock);
     int code = hc_device_sticky(stream->device) ? 0 : work->run((void *)work->argument, stream->device);
@@ -464,7 +464,7 @@ int hc_ticket_wait(const struct hc_ticket *ticket)
             struct timespec until;
             clock_gettime(CLOCK_MONOTONIC, &until);
             until.tv_sec++;
-            /* Where the system refused a thread, somebody has to ask again. */
+            /* If the system refused to create a thread, somebody must try again. */
             if (pthread_cond_timedwait(&stream->done, &hc_queue_lock, &until) && hc_queue_ready()) hc_workers_kick(0);
         }
         hc_stream_wake(stream, &self);

@@ -1,6 +1,6 @@
-/* Which address is what. Device, pinned and managed addresses come from one reserved region, so a table with an entry
-   for each 2 MiB answers at once, and what was freed is told from what was never ours. Registered host memory lies
-   anywhere: a sorted array. */
+/* Which address is what. Device, pinned and managed addresses come from one reserved region: a table with an entry per
+ * 2 MiB answers immediately, and distinguishes freed addresses from those that were never ours. Registered host memory
+ * may be anywhere: a sorted array. */
 #define _GNU_SOURCE
 #include "memory.h"
 
@@ -12,8 +12,8 @@
 pthread_rwlock_t hc_ranges_lock;
 static uintptr_t region;
 static size_t region_size;
-static struct hc_range **table; /* an entry a granule; NULL: free. Only touched pages of it take memory. */
-static size_t cursor;           /* addresses are used in turn, so that freed ones rest as long as possible */
+static struct hc_range **table; /* an entry per granule; NULL: free. Only touched pages of it use memory. */
+static size_t cursor;           /* addresses are used in turn, so that freed ones are reused as late as possible */
 static struct hc_range *all;
 static struct hc_range **registered;
 static size_t registered_count, registered_room;
@@ -21,7 +21,7 @@ static size_t registered_count, registered_room;
 int hc_memory_start(void)
 {
     hc_descriptors_start();
-    /* Writers first: a steady stream of lookups may not starve cudaMalloc. */
+    /* Prefer writers: a steady stream of lookups must not starve cudaMalloc. */
     pthread_rwlockattr_t attributes;
     pthread_rwlockattr_init(&attributes);
     pthread_rwlockattr_setkind_np(&attributes, PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP);
@@ -43,7 +43,7 @@ int hc_memory_start(void)
     return 0;
 }
 
-/* Memory goes with the process: workers and other threads may still be in it. */
+/* The memory is released with the process: workers and other threads may still use it. */
 void hc_memory_stop(void) {}
 
 bool hc_in_region(uintptr_t address)
@@ -72,7 +72,7 @@ static bool find_free(size_t n, size_t step, size_t *first)
         at = base + (at - base + step - 1) / step * step;
         while (at + n <= end) {
             size_t run = n;
-            while (run && !table[at + run - 1]) run--; /* from behind: skips most after an occupied one */
+            while (run && !table[at + run - 1]) run--; /* from the end: skips most after an occupied one */
             if (!run) {
                 *first = at;
                 return true;
@@ -214,7 +214,7 @@ void hc_ranges_each(void (*visit)(struct hc_range *range, void *context), void *
 
 /* ---- registered host memory */
 
-/* The first one that ends behind the address. */
+/* The first one that ends after the address. */
 static size_t registered_behind(uintptr_t address)
 {
     size_t low = 0, high = registered_count;
@@ -265,7 +265,7 @@ void hc_registered_remove(struct hc_range *range)
     registered_count--;
 }
 
-/* ---- what others ask */
+/* ---- queries */
 
 struct hc_range *hc_range_at(uintptr_t address)
 {
@@ -332,7 +332,7 @@ static int access_of(const struct hc_range *range, int device, bool write)
     return 0; /* copies reach all devices: without peer access they are staged */
 }
 
-/* Under the lock. How much of the span lies in one piece (*n), and where; *range NULL: pageable. */
+/* Under the lock. How much of the span is in one piece (*n), and where; *range NULL: pageable. */
 static int look(uintptr_t address, size_t *n, int device, bool write, struct hc_range **range, void **host)
 {
     uintptr_t base;
@@ -403,9 +403,9 @@ int hc_operand_of(uintptr_t address, size_t span, int device, bool write, struct
     const struct hc_range *range = place_at(address, place);
     int rc = 0;
     if (range && range->origin == HC_FROM_VMM) {
-        /* Whether a span that begins in a mapping ends in the same reservation: what lies behind it is another
-           allocation. Access was granted device by device, and it is the stream's device that copies. Without access
-           the copy fails when it runs, as on a GPU. */
+        /* Whether a span that starts in a mapping ends in the same reservation: memory after it belongs to another
+         * allocation. Access was granted per device, and the stream's device copies. Without access the copy fails when
+         * it runs, as on a GPU. */
         const struct hc_range *around = range->reserved ? range->reserved : range;
         bool in = span <= around->size - (address - around->base);
         if (!in || check_span(address, span, device, write) == PSM_CUDA_INVALID_VALUE) rc = PSM_CUDA_INVALID_VALUE;

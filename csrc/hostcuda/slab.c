@@ -1,5 +1,5 @@
-/* Small allocations share a slab of one granule with one memfd, as they share a physical page on a GPU: an IPC handle
-   of one of them names the slab and an offset. */
+/* Small allocations share a slab of one granule with one memfd, as they share a physical page on a GPU: the IPC handle
+ * of one of them names the slab and an offset. */
 #include "memory.h"
 
 #include <stdlib.h>
@@ -7,7 +7,7 @@
 
 enum { UNITS = HC_GRANULE / HC_UNIT };
 
-static struct hc_slab *slabs; /* all that have room or had */
+static struct hc_slab *slabs; /* all slabs that have or had room */
 
 bool hc_slab_start(struct hc_range *range)
 {
@@ -29,7 +29,7 @@ void hc_slab_unlink(struct hc_slab *slab)
     if (slab->next) slab->next->link = slab->link;
 }
 
-/* The first block that ends behind a unit. */
+/* The first block that ends after a unit. */
 static uint32_t behind(const struct hc_slab *slab, uint32_t unit)
 {
     uint32_t low = 0, high = slab->count;
@@ -49,7 +49,7 @@ struct hc_block *hc_slab_block(struct hc_slab *slab, uintptr_t address)
     return i < slab->count && slab->blocks[i].offset <= unit ? &slab->blocks[i] : NULL;
 }
 
-/* A gap of so many units in [from, to); *index: where its block belongs. */
+/* A gap of that many units in [from, to); *index: where its block is inserted. */
 static bool find_gap(const struct hc_slab *slab, uint32_t units, uint32_t from, uint32_t to, uint32_t *offset,
                      uint32_t *index)
 {

@@ -1,6 +1,6 @@
-/* Streams that do not move. CUDA is silent when work queues up, or a thread waits, behind a host function that waits
-   for that very work or thread; here the order of the streams is known, so a line says who waits for whom, once when it
-   has lasted, and once more when it goes on. */
+/* Streams that do not move. CUDA is silent when work is queued, or a thread waits, behind a host function that itself
+ * waits for that work or thread. Here the order of the streams is known, so a line says who waits for whom: once after
+ * the stall has lasted for a while, and once more if it goes on. */
 #define _GNU_SOURCE
 #include "stream.h"
 
@@ -20,7 +20,7 @@ static bool watching; /* under hc_queue_lock */
 static uint64_t patience;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-/* PSM_STALL_REPORT: seconds, with a fraction if need be; 0: never. */
+/* PSM_STALL_REPORT: seconds, may have a fraction; 0: never. */
 static void prepare(void)
 {
     pthread_condattr_t monotonic;
@@ -52,7 +52,7 @@ void hc_say_failed_later(const struct hc_stream *stream, int fn, int tid, int co
                                   atomic_load_explicit(&stream->handle, memory_order_relaxed), stream->device);
 }
 
-/* What a stall is told with, copied under the lock and printed without it. */
+/* The facts of a stall, copied under the lock and printed without it. */
 struct told {
     bool over, host, turn; /* turn: host functions run one at a time */
     const char *kind, *other_kind, *call;
@@ -62,8 +62,8 @@ struct told {
     void *function;
 };
 
-/* The stream at the end of the chain of waits. Chains end: nothing waits for what was submitted later, and who has the
-   turn runs. */
+/* The stream at the end of the chain of waits. Chains end: nothing waits for work submitted later, and the stream that
+ * has the turn runs. */
 static struct hc_stream *root_of(struct hc_stream *stream, bool *turn)
 {
     while (stream->parked_on) stream = stream->parked_on;
@@ -92,7 +92,7 @@ static bool look_at(struct hc_stream *stream, uint64_t now, struct told *told)
     }
     if (stream->stall.told || now - stream->stall.since < patience) return false;
     struct hc_stream *root = root_of(stream, &told->turn);
-    if (root == stream && !stream->running) return false; /* ready: workers are busy, or about to come */
+    if (root == stream && !stream->running) return false; /* ready: workers are busy, or about to start */
     stream->stall.told = true;
     for (const struct hc_item *item = stream->first; item; item = item->next) told->queued++;
     int fn = stream->first ? stream->first->fn : stream->sleepers->fn;

@@ -1,4 +1,4 @@
-/* Streams as the application knows them: handles, the default streams, what can be asked and set. */
+/* Streams as seen by the application: handles, the default streams, queries and settings. */
 #define _GNU_SOURCE
 #include "stream.h"
 
@@ -7,8 +7,8 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Memory to be used again, by device_next, under hc_queue_lock. A stream's device never changes, so that whoever holds
-   a ticket of a stream that is gone may still ask for it. */
+/* Memory to be reused, linked by device_next, under hc_queue_lock. A stream's device never changes, so a ticket of a
+ * destroyed stream can still ask for it. */
 static struct hc_stream *free_streams[HC_MAX_DEVICES];
 static pthread_condattr_t monotonic;
 static pthread_key_t thread_key;
@@ -71,7 +71,7 @@ void hc_stream_recycle(struct hc_stream *stream)
     free_streams[stream->device] = stream;
 }
 
-/* Whether the memory still is a stream. Which one is for the caller to look at afterwards. */
+/* Whether the memory still is a stream. The caller then checks which one. */
 static bool hold(struct hc_stream *stream)
 {
     int refs = atomic_load(&stream->refs);
@@ -156,7 +156,7 @@ static int get_per_thread(int device, struct hc_stream **out)
     return 0;
 }
 
-/* Default streams and new objects are those of the current context: the runtime makes one, the driver asks for one. */
+/* Default streams and new objects belong to the current context: the runtime creates one, the driver requires one. */
 int hc_stream_context(void)
 {
     if (hc_device_count() == 0) return PSM_CUDA_NO_DEVICE;
@@ -248,7 +248,7 @@ static void end_stream(uint64_t value, void *object, void *context)
     hc_stream_put(stream);
 }
 
-/* What is queued is dropped, what runs is waited for: all but host functions, which may never end. */
+/* Drops queued work and waits for running work, except for host functions, which may never end. */
 static void drop_work(int device)
 {
     pthread_mutex_lock(&hc_queue_lock);
@@ -265,12 +265,12 @@ again:
         hc_stream_sleep(stream, &self);
         pthread_cond_timedwait(&stream->done, &hc_queue_lock, &until);
         hc_stream_wake(stream, &self);
-        goto again; /* the list may be another one now */
+        goto again; /* the list may have changed */
     }
     for (struct hc_stream *stream = hc_queue_streams(device); stream; stream = stream->device_next) {
         if (!stream->active) {
             atomic_store(&stream->cancelled, false);
-        } else { /* a host function still runs in it: the device gets other default streams */
+        } else { /* a host function still runs in it: the device gets new default streams */
             atomic_store(&stream->dead, true);
         }
     }
@@ -304,7 +304,7 @@ void hc_streams_context_gone(CUcontext context)
 
 /* ---- create and destroy ---- */
 
-/* Default streams belong to whatever context is current. */
+/* Default streams belong to whichever context is current. */
 CUcontext hc_context_now(int device)
 {
     CUcontext context = hc_context_current();
@@ -381,7 +381,7 @@ CUresult hc_cuStreamDestroy_v2(CUstream hStream)
 
 /* ---- wait and ask ---- */
 
-/* A captured stream has nothing to wait for: asking it is an error that ends its capture. */
+/* A captured stream has nothing to wait for: querying it is an error that ends its capture. */
 static int refuse_captured(struct hc_stream *stream)
 {
     if (__atomic_load_n(&stream->capture, __ATOMIC_ACQUIRE)) return hc_capture_forbids_stream(stream);

@@ -1,5 +1,5 @@
-/* What can be set on a stream and asked of it. Only the priority means something here: workers take streams in turn, so
- * that it is a number to be asked for. */
+/* Attributes of a stream. Only the priority is visible: workers take streams in turn, so that it is just a stored
+ * number. */
 #include "stream.h"
 
 enum { ATTRIBUTE_WINDOW = 1, ATTRIBUTE_SYNC = 3, ATTRIBUTE_PRIORITY = 8, ATTRIBUTE_MAP = 9, ATTRIBUTE_DOMAIN = 10 };

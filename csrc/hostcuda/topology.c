@@ -1,4 +1,4 @@
-/* Which GPUs this process pretends to have: PSM_TOPOLOGY, PSM_NODE and CUDA_VISIBLE_DEVICES, read once. */
+/* The GPUs that this process pretends to have: PSM_TOPOLOGY, PSM_NODE and CUDA_VISIBLE_DEVICES, read once. */
 #define _GNU_SOURCE
 #include "kernel.h"
 #include "log.h"
@@ -11,7 +11,7 @@
 
 struct hc_topology hc_topology = {.cuda = 13050};
 
-/* A GPU by "3" or by the begin of its UUID; -1: none, or not one only. */
+/* A GPU by "3" or by the start of its UUID; -1: none, or ambiguous. */
 static int find_gpu(const struct hc_topology *t, const char *text, size_t n)
 {
     char uuid[48];
@@ -36,8 +36,8 @@ static int find_gpu(const struct hc_topology *t, const char *text, size_t n)
     return found;
 }
 
-/* As CUDA documents it: devices after the first wrong one are not visible. A device that is named twice is wrong
-   altogether: none is. */
+/* As CUDA documents it: devices after the first invalid one are not visible. If a device is listed twice, none is
+ * visible. */
 static void make_visible(struct hc_topology *t, const char *list)
 {
     t->devices = 0;
@@ -71,7 +71,7 @@ int hc_topology_start(void)
     psm_log_set_device_function(hc_current_device);
     long number = node && *node ? strtol(node, &end, 10) : 0;
     if (node && *node && (*end || number < 0 || number > 4095)) {
-        snprintf(error, sizeof error, "PSM_NODE is the number of a node, found '%.80s'", node);
+        snprintf(error, sizeof error, "PSM_NODE must be the number of a node, found '%.80s'", node);
         hc_say_topology(error);
         return PSM_CUDA_NOT_INITIALIZED;
     }
@@ -110,7 +110,7 @@ bool hc_peer_possible(int from, int to)
     return hc_device_valid(from) && hc_device_valid(to) && from != to && hc_link_of(from, to)->peer;
 }
 
-/* The memory is pretended: nothing is set aside, only the sum is kept. */
+/* The memory is pretended: nothing is allocated, only the sum is kept. */
 static _Atomic int64_t in_use[HC_MAX_DEVICES];
 
 int hc_device_account(int device, int64_t n)

@@ -1,4 +1,4 @@
-/* Reads a topology file: a strict subset of TOML (docs/hostcuda.md). One `key = value` a line; values are whole
+/* Reads a topology file: a strict subset of TOML (docs/hostcuda.md). One `key = value` per line; values are whole
  * numbers, true, false, and "text" without escapes; the tables are [[gpu]] and [[link]]. Anything else is an error. */
 #define _GNU_SOURCE
 #include "device.h"
@@ -13,7 +13,7 @@
 enum { MAX_FILE = 1 << 20, MAX_NODES = 4096 };
 enum table { TOP, GPU, LINK };
 
-/* What a table said. A key that was not there keeps its `has` bit clear. */
+/* The contents of a table. `has` has a bit for each key that was present. */
 enum key {
     K_NODES,
     K_GPUS,
@@ -77,7 +77,7 @@ struct reader {
     struct hc_topology *t;
     const char *path;
     int node, line;
-    int table_line; /* where the table began that is being read */
+    int table_line; /* line where the current table started */
     enum table table;
     bool top_done;
     struct values now;
@@ -184,7 +184,7 @@ static const char *usual_name(int major, int minor)
     return "Tesla V100-SXM2-32GB";
 }
 
-/* Same for all processes of a run, different for every GPU of it. */
+/* The same for all processes of a run, different for every GPU of it. */
 static void make_uuid(struct hc_gpu *gpu, int node, int index)
 {
     uint64_t mix[2] = {0x70736d6b69740000ull + (unsigned)node, 0x9e3779b97f4a7c15ull * (unsigned)(index + 1)};
@@ -201,7 +201,7 @@ static void set_link(struct hc_topology *t, int a, int b, enum hc_link_kind kind
     t->link[a][b] = t->link[b][a] = (struct hc_link){kind, kind == HC_LINK_PCIE ? 0 : count, peer};
 }
 
-/* Top level: what holds for all GPUs. */
+/* Top level: settings for all GPUs. */
 static bool finish_top(struct reader *r)
 {
     /* Bus numbers of a common eight-GPU machine; further GPUs are in further PCI domains. */
@@ -224,7 +224,7 @@ static bool finish_top(struct reader *r)
     int numa_nodes = has(v, K_NUMA_NODES) ? (int)v->number[K_NUMA_NODES] : 1;
     int links = has(v, K_LINKS) ? (int)v->number[K_LINKS] : major >= 9 ? 18 : major == 8 ? 12 : 6;
     if (kind == HC_LINK_PCIE) links = 0;
-    /* Without a switch the links of a GPU are shared out among its peers. */
+    /* Without a switch the links of a GPU are distributed over its peers. */
     int pair = kind == HC_LINK_NVLINK && t->gpus > 1 ? links / (t->gpus - 1) : links;
     if (kind == HC_LINK_NVLINK && links && !pair) pair = 1;
     for (int i = 0; i < t->gpus; i++) {
@@ -290,7 +290,7 @@ static bool finish_table(struct reader *r)
     return fine;
 }
 
-/* Texts that mean something are checked where they stand, so that the message names their line. */
+/* Check texts with a fixed set of values here, so that the message has their line. */
 static bool check_text(struct reader *r, enum key key, const char *text)
 {
     enum hc_link_kind kind;
@@ -322,13 +322,13 @@ static bool check_text(struct reader *r, enum key key, const char *text)
     }
 }
 
-/* The value of `key` in text, which has no blanks at its ends but perhaps a comment. */
+/* The value of `key` in text, which has no blanks at its ends but may have a comment. */
 static bool read_value(struct reader *r, enum key key, char *text)
 {
     struct values *v = &r->now;
     if (*text == '"') {
         char *end = strchr(text + 1, '"');
-        if (!end) return wrong(r, r->line, "the text of `%s` does not end", keys[key].name);
+        if (!end) return wrong(r, r->line, "the text of `%s` has no quote at its end", keys[key].name);
         char *rest = end + 1;
         while (*rest == ' ' || *rest == '\t') rest++;
         if (*rest && *rest != '#') return wrong(r, r->line, "unexpected `%s` after the value", rest);
@@ -336,7 +336,7 @@ static bool read_value(struct reader *r, enum key key, char *text)
         text++;
         if (keys[key].type != TEXT && keys[key].type != SIZE)
             return wrong(r, r->line, "`%s` is not a text", keys[key].name);
-        if (strchr(text, '\\')) return wrong(r, r->line, "texts have no escapes here");
+        if (strchr(text, '\\')) return wrong(r, r->line, "escapes in texts are not supported");
         if (strlen(text) >= sizeof v->text[key])
             return wrong(r, r->line, "the text of `%s` is too long", keys[key].name);
         if (keys[key].type == SIZE && !parse_size(text, &v->number[key]))
@@ -351,15 +351,15 @@ static bool read_value(struct reader *r, enum key key, char *text)
     if (keys[key].type == TRUTH) {
         v->number[key] = strcmp(text, "true") == 0;
         return v->number[key] || strcmp(text, "false") == 0 ||
-               wrong(r, r->line, "`%s` is true or false, found %s", keys[key].name, text);
+               wrong(r, r->line, "`%s` expects true or false, found %s", keys[key].name, text);
     }
-    if (keys[key].type != NUMBER) return wrong(r, r->line, "`%s` is a \"text\", found %s", keys[key].name, text);
+    if (keys[key].type != NUMBER) return wrong(r, r->line, "`%s` expects a \"text\", found %s", keys[key].name, text);
     errno = 0;
     long n = strtol(text, &end, 10);
     if (!isdigit((unsigned char)*text) || *end || errno || (*text == '0' && text[1]))
-        return wrong(r, r->line, "`%s` is a whole number, found %s", keys[key].name, text);
+        return wrong(r, r->line, "`%s` expects a whole number, found %s", keys[key].name, text);
     if (n < keys[key].least || n > keys[key].most)
-        return wrong(r, r->line, "`%s` is from %ld to %ld, found %ld", keys[key].name, keys[key].least, keys[key].most,
+        return wrong(r, r->line, "`%s` expects %ld to %ld, found %ld", keys[key].name, keys[key].least, keys[key].most,
                      n);
     v->number[key] = (uint64_t)n;
     return true;
@@ -390,7 +390,7 @@ static bool read_line(struct reader *r, char *line)
     line[n] = 0;
     for (int key = 0; key < KEYS; key++)
         if (strcmp(keys[key].name, line) == 0 && keys[key].tables >> r->table & 1) {
-            if (has(&r->now, (enum key)key)) return wrong(r, r->line, "`%s` a second time", line);
+            if (has(&r->now, (enum key)key)) return wrong(r, r->line, "`%s` is given twice", line);
             r->now.has |= 1u << key;
             return read_value(r, (enum key)key, value);
         }
@@ -400,7 +400,7 @@ static bool read_line(struct reader *r, char *line)
                                    : "[[link]]");
 }
 
-/* Tells apart what CUDA and NVML look GPUs up by, and counts each GPU's links. */
+/* Makes what CUDA and NVML look GPUs up by unique, and counts each GPU's links. */
 static bool finish(struct reader *r)
 {
     struct hc_topology *t = r->t;

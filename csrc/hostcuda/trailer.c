@@ -1,4 +1,4 @@
-/* Memfds: sealed, with a page behind the data that says whose they are. */
+/* Memfds: sealed, with a page after the data that identifies their owner. */
 #define _GNU_SOURCE
 #include "memory.h"
 
@@ -27,7 +27,7 @@ uint64_t hc_start_time(int pid)
     close(fd);
     if (n <= 0) return 0;
     text[n] = 0;
-    /* The name, in parentheses, may hold anything: fields are counted from the last one. Field 3 follows it. */
+    /* The name, in parentheses, may contain anything: count fields from the last parenthesis. Field 3 follows it. */
     char *at = strrchr(text, ')');
     if (!at || at[1] != ' ' || at[2] == 'Z' || at[2] == 'X') return 0;
     at += 2;
@@ -39,7 +39,7 @@ uint64_t hc_start_time(int pid)
     return strtoull(at, NULL, 10);
 }
 
-/* Random for the process, so that ids of two processes do not meet. */
+/* Random per process, so that ids of two processes do not collide. */
 uint64_t hc_unique_id(void)
 {
     static _Atomic uint64_t next;
@@ -61,12 +61,13 @@ int hc_device_of_uuid(const unsigned char uuid[16])
 }
 
 /* ---- descriptors
-
-   CUDA takes none for an allocation, and here each takes one. So the limit of the process goes up, and what is ours
-   lies above what the application could have had before: it keeps all its numbers, and select() works on them. */
+ *
+ * In CUDA an allocation needs no descriptor, here each needs one. So the limit of the process is raised, and our
+ * descriptors are placed above those that the application could have had before: it keeps all its numbers, and select()
+ * works on them. */
 
 enum { MOST_DESCRIPTORS = 1 << 17 }; /* mappings end before (vm.max_map_count) */
-static int first_own;                /* 0: the limit is as it was */
+static int first_own;                /* 0: the limit is unchanged */
 
 void hc_descriptors_start(void)
 {
@@ -124,8 +125,8 @@ int hc_memfd_new(struct hc_trailer *t, int device)
     return keep(fd);
 }
 
-/* The trailer of one's own memory can be overwritten by whoever has the descriptor: each field is looked at as if it
-   came from an enemy, and only the copy is used. */
+/* Anyone who has the descriptor can overwrite the trailer: check each field as untrusted input, and use only the copy.
+ */
 int hc_memfd_check(int fd, enum hc_memfd_kind kind, struct hc_trailer *t)
 {
     struct stat st;
@@ -135,13 +136,14 @@ int hc_memfd_check(int fd, enum hc_memfd_kind kind, struct hc_trailer *t)
         return PSM_CUDA_INVALID_VALUE;
     }
     if (seals < 0 || (seals & SEALS) != SEALS) {
-        hc_say_import(fd, seals < 0 ? "it is no memfd" : "it is a memfd that is not sealed, so not one of hostcuda");
+        hc_say_import(fd,
+                      seals < 0 ? "it is not a memfd" : "it is an unsealed memfd, so it does not come from hostcuda");
         return PSM_CUDA_INVALID_VALUE;
     }
     if (st.st_size < (off_t)HC_PAGE || st.st_size % HC_PAGE ||
         pread(fd, t, sizeof *t, st.st_size - (off_t)HC_PAGE) != (ssize_t)sizeof *t ||
         memcmp(t->magic, MAGIC, sizeof MAGIC) != 0) {
-        hc_say_import(fd, "it is no memory of hostcuda: %lld bytes without its trailer", (long long)st.st_size);
+        hc_say_import(fd, "it is not memory of hostcuda: %lld bytes without its trailer", (long long)st.st_size);
         return PSM_CUDA_INVALID_VALUE;
     }
     if (t->version != VERSION || t->bytes != sizeof *t) {
@@ -150,12 +152,12 @@ int hc_memfd_check(int fd, enum hc_memfd_kind kind, struct hc_trailer *t)
         return PSM_CUDA_INVALID_VALUE;
     }
     if (t->size != (uint64_t)st.st_size - HC_PAGE || t->kind != (uint32_t)kind) {
-        hc_say_import(fd, "its trailer says kind %u and %llu bytes, expected were kind %d and %llu", t->kind,
+        hc_say_import(fd, "its trailer has kind %u and %llu bytes, expected kind %d and %llu", t->kind,
                       (unsigned long long)t->size, (int)kind, (unsigned long long)st.st_size - HC_PAGE);
         return PSM_CUDA_INVALID_VALUE;
     }
     if (t->node != hc_topology.node) {
-        hc_say_import(fd, "it is memory of pretended node %d, this is node %d: nodes share no memory", t->node,
+        hc_say_import(fd, "it is memory of pretended node %d, but this is node %d: nodes share no memory", t->node,
                       hc_topology.node);
         return PSM_CUDA_INVALID_DEVICE;
     }

@@ -1,4 +1,5 @@
-/* User objects: counted by callers and by graphs; the destructor runs when the last reference of either kind goes. */
+/* User objects: counted by callers and by graphs; the destructor runs when the last reference of either kind is
+ * dropped. */
 #define _GNU_SOURCE
 #include "graph.h"
 
@@ -16,8 +17,8 @@ struct hc_user_object {
 
 static struct hc_user_object *dead; /* under the lock of the graphs */
 
-/* Destructors run one after the other in a thread that lives while there are any: no call may wait for them, and they
-   may not call CUDA. */
+/* Destructors run one after the other in a thread that exists while there are any: no call waits for them, and they
+ * must not call CUDA. */
 static pthread_mutex_t queue_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct hc_user_object *queue_first, *queue_last;
 static bool queue_runs;
@@ -55,7 +56,7 @@ static void start_thread(void)
     pthread_attr_init(&attributes);
     pthread_attr_setstacksize(&attributes, 512 << 10);
     pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-    pthread_sigmask(SIG_BLOCK, &all, &old); /* signals are the application's own threads' business */
+    pthread_sigmask(SIG_BLOCK, &all, &old); /* signals belong to the application's own threads */
     /* Without a thread they wait for the next one that can be started. */
     queue_runs = pthread_create(&thread, &attributes, run_destructors, NULL) == 0;
     pthread_sigmask(SIG_SETMASK, &old, NULL);
@@ -73,7 +74,7 @@ void hc_objects_destroy(struct hc_user_object *list)
 {
     if (!list) return;
     pthread_mutex_lock(&queue_lock);
-    while (list) { /* newest first: the order of ending is kept for what ended in several calls */
+    while (list) { /* newest first: keeps the order of objects that ended in several calls */
         struct hc_user_object *object = list;
         list = object->next;
         object->next = NULL;
@@ -178,7 +179,7 @@ cudaError_t hc_cudaUserObjectRetain(cudaUserObject_t handle, unsigned int count)
     return rc;
 }
 
-/* Releasing what the caller does not own is undefined in CUDA; here it is an error and changes nothing. */
+/* Releasing references that the caller does not own is undefined in CUDA; here it is an error and changes nothing. */
 cudaError_t hc_cudaUserObjectRelease(cudaUserObject_t handle, unsigned int count)
 {
     struct hc_user_object *object;

@@ -1,5 +1,5 @@
-/* Which queued work touches an address. cuMemUnmap waits for nobody, on a GPU neither: what was queued before it and
-   runs after it fails with cudaErrorIllegalAddress, far from the call that took the memory away. */
+/* Which queued work uses an address. cuMemUnmap waits for nothing, on a GPU neither: work that was queued before it and
+ * runs after it fails with cudaErrorIllegalAddress, far from the call that unmapped the memory. */
 #include "copy.h"
 #include "memory.h"
 #include "psm_messages.h"

@@ -1,9 +1,8 @@
-/* Virtual memory management: allocations with handles, reservations of addresses, and mappings of the ones in the
-   others.
-
-   An allocation lives as long as its handle has references or a mapping of it exists. Reservations are ranges of their
-   own; a mapping is a range laid over granules of a reservation. Workers reach the bytes by the alias of the
-   allocation, so the host's view of the device address is a matter of access alone. */
+/* Virtual memory management: allocations with handles, reservations of addresses, and mappings between them.
+ *
+ * An allocation lives as long as its handle has references or a mapping of it exists. Reservations are ranges; a
+ * mapping is a range laid over granules of a reservation. Workers access the bytes through the alias of the allocation,
+ * so the host's view of the device address depends only on access rights. */
 #define _GNU_SOURCE
 #include "memory.h"
 #include "stream.h"
@@ -15,14 +14,15 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* All fields but the constant ones are under the write lock. */
+/* All fields except constant ones are protected by the write lock. */
 struct hc_memory {
     uint64_t handle;
-    unsigned references; /* of the handle; 0: released, the number stays taken as long as a mapping needs it */
+    unsigned
+        references; /* references of the handle; 0: released, but the number stays taken while a mapping needs it */
     unsigned mappings;
     uint64_t size;
     int memfd;
-    int device; /* -1: host, or a device that this process does not see */
+    int device; /* -1: host, or a device that is not visible to this process */
     bool host;
     uint64_t accounted;
     unsigned char *alias; /* NULL until the first mapping */
@@ -42,7 +42,7 @@ static void memory_end(struct hc_memory *memory)
     free(memory);
 }
 
-/* Under the write lock: whether the last holder is gone. The handle is then, too. */
+/* Under the write lock: whether the last holder is gone. If so, the handle is freed, too. */
 static bool is_last(struct hc_memory *memory)
 {
     if (memory->references || memory->mappings) return false;
@@ -96,7 +96,7 @@ CUresult hc_cuMemGetAllocationGranularity(size_t *granularity, const CUmemAlloca
     return PSM_CUDA_SUCCESS;
 }
 
-/* Takes the memory over; on failure it is ended. */
+/* Takes the memory over; ends it on failure. */
 static int give_handle(struct hc_memory *memory, CUmemGenericAllocationHandle *handle)
 {
     memory->references = 1;
@@ -124,7 +124,7 @@ CUresult hc_cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const
     memory->size = size;
     memory->properties = *prop;
     memory->properties.win32HandleMetaData = NULL;
-    memory->properties.allocFlags.compressionType = 0; /* a wish; this memory is not compressed */
+    memory->properties.allocFlags.compressionType = 0; /* only a hint; this memory is not compressed */
     if (!memory->host && (rc = hc_device_account(memory->device, (int64_t)size)) != 0) {
         free(memory);
         return rc;
@@ -246,7 +246,7 @@ CUresult hc_cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle,
     return give_handle(memory, handle);
 }
 
-/* No dma-buf: there is no device that could use one. */
+/* No dma-buf: no device could use one. */
 CUresult hc_cuMemGetHandleForAddressRange(void *handle, CUdeviceptr dptr, size_t size, CUmemRangeHandleType handleType,
                                           unsigned long long flags)
 {
@@ -335,7 +335,7 @@ CUresult hc_cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAl
     return rc;
 }
 
-/* Under the lock: whether the span is made of whole mappings, one behind the other. */
+/* Under the lock: whether the span consists of whole, contiguous mappings. */
 static bool whole_mappings(uintptr_t at, size_t size)
 {
     if (!aligned_span(at, size)) return false;
@@ -403,8 +403,8 @@ static void set_access(struct hc_range *mapping, const CUmemAccessDesc *desc)
         desc->flags == cudaMemAccessFlagsProtReadWrite ? mapping->writable | bit : mapping->writable & ~bit;
 }
 
-/* What the host may do with the device address: host memory when access was set for the host; device memory never,
-   but outside strict mode as soon as a device may. */
+/* What the host may do with the device address: host memory if access was set for the host; device memory never, but
+ * outside strict mode as soon as a device may. */
 static bool show_host(struct hc_range *mapping)
 {
     unsigned access = mapping->host_access;
@@ -428,7 +428,7 @@ CUresult hc_cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc *
     if (!desc || !count) return PSM_CUDA_INVALID_VALUE;
     pthread_rwlock_wrlock(&hc_ranges_lock);
     int rc = whole_mappings(begin, size) ? 0 : PSM_CUDA_INVALID_VALUE;
-    for (uintptr_t at = begin; rc == 0 && at < end;) { /* nothing changes unless all of it can */
+    for (uintptr_t at = begin; rc == 0 && at < end;) { /* all or nothing changes */
         const struct hc_range *mapping = hc_range_at(at);
         for (size_t i = 0; rc == 0 && i < count; i++) rc = check_access(mapping->memory, &desc[i]);
         at += mapping->span;

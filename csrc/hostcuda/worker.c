@@ -1,5 +1,5 @@
-/* The workers: none until there is work that cannot run in the calling thread, as many as are not blocked as there are
- * processors, and one more for each that is blocked in a host function or a wait. */
+/* The workers: none until there is work that cannot run in the calling thread; as many unblocked ones as processors,
+ * and one more for each that is blocked in a host function or a wait. */
 #define _GNU_SOURCE
 #include "stream.h"
 
@@ -9,16 +9,16 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Host functions of the application run on workers and may need what a thread of their own would have. It is room only:
-   pages come with use. */
+/* Host functions of the application run on workers and may need the stack of a normal thread. Pages are allocated on
+ * use. */
 enum { STACK = 8 << 20, WATCH_STACK = 256 << 10, IDLE_SECONDS = 2, LEAST = 2, MOST = 8, EXIT_SECONDS = 5 };
 
 static pthread_cond_t wake, quiet;
-static int limit = LEAST; /* workers that may compute at the same time */
+static int limit = LEAST; /* maximum number of workers that compute at the same time */
 /* Under hc_queue_lock. */
 static int workers, blocked, sleeping;
-static int coming;  /* signalled or started, not yet there */
-static int running; /* work that has to end before the memory goes: everything but host functions */
+static int coming;  /* signalled or started, not running yet */
+static int running; /* work that must end before the memory is freed: everything but host functions */
 
 void hc_workers_busy(int change)
 {
@@ -82,7 +82,7 @@ static void *worker(void *nothing)
     return NULL;
 }
 
-/* Signals of the application are for its own threads; what a worker does wrong itself still shows. */
+/* Signals of the application are for its own threads; faults of a worker itself are still delivered. */
 static bool start_thread(void *(*run)(void *), size_t stack)
 {
     sigset_t all, before;
@@ -145,8 +145,8 @@ void hc_workers_start(void)
     limit = processors < LEAST ? LEAST : processors > MOST ? MOST : (int)processors;
 }
 
-/* What is queued is dropped, as a process that exits on a GPU drops it. Host functions that are blocked are left alone;
-   all other work ends by itself, and is waited for because its memory goes next. */
+/* Drops queued work, as an exiting process on a GPU does. Blocked host functions are left alone; all other work ends by
+ * itself, and is waited for because its memory is freed next. */
 void hc_workers_stop(void)
 {
     pthread_mutex_lock(&hc_queue_lock);

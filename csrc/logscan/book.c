@@ -1,4 +1,4 @@
-/* Ledgers: resources that are opened, imported and closed, by a key of fields within a process or a host. */
+/* Ledgers: resources that are opened, imported and closed, by a key of fields, per process or per host. */
 #include "internal.h"
 
 enum { GONE = 1, HOST_SCOPE = 2 };
@@ -13,7 +13,7 @@ struct ls_book {
     LS_VEC(struct account) at;
     LS_VEC(uint32_t) unused;
     struct ls_index index;
-    uint32_t balanced; /* host-wide entries that are kept, because an import may be read later in another file */
+    uint32_t balanced; /* host-wide entries are kept, because another file may have a later import */
     LS_VEC(ls_ledger_total) totals;
     LS_VEC(ls_entry) out;
 };
@@ -144,7 +144,7 @@ void ls_book_record(struct ls_scan *scan, const struct ls_record *rec, const str
     }
     bool is = a->entry.opens && a->entry.opens == a->entry.closes;
     if (is && !msg->host_scope) {
-        /* Within one process lines come in order: what is balanced is over. */
+        /* Within one process lines are in order: a balanced entry is finished. */
         release(b, (uint32_t)(a - b->at.at));
         return;
     }

@@ -12,7 +12,7 @@
 
 enum { LS_FIELDS = 64, LS_CAPTURES = 64, LS_KEYS = 4, LS_NAME = 64 };
 
-/* Order is precedence: where several kinds of field may stand, the narrower one is tried first. */
+/* Order is precedence: if several kinds of field are possible, the narrower one is tried first. */
 enum ls_type { LS_BLANKS, LS_UINT, LS_INT, LS_HEX, LS_PTR, LS_FLOAT, LS_ADDR, LS_WORD, LS_STR, LS_REST, LS_TYPES };
 
 enum ls_level { LS_LEVEL_NONE, LS_VERSION, LS_WARN, LS_INFO, LS_ABORT, LS_TRACE, LS_CALL };
@@ -44,7 +44,7 @@ enum ls_role {
     LS_ROLES
 };
 
-/* Places of the fields of a role in ls_message.role_field. */
+/* Indices of the fields of a role in ls_message.role_field. */
 enum { F_OP = 0, F_TYPE = 1, F_RESP_SIZE = 2 };
 enum { F_OPERATION = 0, F_RES = 1 };
 enum { F_DIR = 0, F_ID = 1, F_LOCAL_RANK = 2, F_TRANSPORT = 3 };
@@ -56,14 +56,14 @@ enum { LS_ROLE_FIELDS = 8 };
 struct ls_message {
     uint8_t where, level, keep, role;
     uint8_t fields;                    /* number of fields */
-    int8_t role_field[LS_ROLE_FIELDS]; /* field of each role field, -1: the message has none */
-    uint64_t distinct;                 /* fields that make two events distinct, as bits */
+    int8_t role_field[LS_ROLE_FIELDS]; /* field for each role field, -1: the message has none */
+    uint64_t distinct;                 /* fields that distinguish two events, as bits */
     uint8_t keys, key[LS_KEYS];
     uint8_t host_scope;
-    uint8_t birth; /* which proc.birth message this is */
+    uint8_t birth; /* index of the proc.birth message */
     uint32_t ledger;
     uint8_t type[LS_FIELDS];
-    char name[LS_FIELDS][LS_NAME]; /* last: what is read for every line stays together */
+    char name[LS_FIELDS][LS_NAME]; /* last: keeps together what is read for every line */
 };
 
 struct ls_literal {
@@ -88,15 +88,16 @@ struct ls_node {
     int32_t accept; /* pattern, -1: none */
 };
 
-/* What has to be known before a field may be taken that other edges of its node would be tried before. */
+/* Rivals of a field: other edges of its node that the search tries first. What must be known about them before the
+ * field may be taken. */
 enum ls_rivals {
     LS_RIVALS_NONE,  /* there are none */
-    LS_RIVALS_CLOSE, /* each fails at once or behind one number: looked at in each text */
-    LS_RIVALS_FAR,   /* more must be read to see it: proved once, for all texts that begin with the same bytes */
+    LS_RIVALS_CLOSE, /* each fails at once or after one number: checked in each text */
+    LS_RIVALS_FAR,   /* more bytes are needed to see it: proved once, for all texts that start with the same bytes */
 };
 
-/* A step of a pattern: a literal, which may be empty, and the field behind it, of type LS_TYPES where there is none.
- * The first bytes of the literal are in head, under mask; all n lie at ls_catalogue.token_bytes + at. */
+/* A step of a pattern: a literal, which may be empty, and the field after it, of type LS_TYPES if there is none. The
+ * first bytes of the literal are in head, under mask; all n are at ls_catalogue.token_bytes + at. */
 struct ls_token {
     uint64_t head, mask;
     uint32_t at, n;
@@ -112,17 +113,17 @@ struct ls_pattern {
     uint32_t first_token, tokens; /* 0 tokens: only a search finds the pattern */
     uint64_t present, texts;      /* fields that a match fills, and those of them that are texts, as bits */
     bool widened;                 /* it reads an integer where the message has a float */
-    bool wide;                    /* it has fields that may hold blanks, and so another record */
+    bool wide;                    /* it has fields that may contain blanks, and so another record */
     bool far;                     /* it has tokens with far rivals */
     uint8_t captures;
-    bool ends_in_field;        /* the last token is a field whose value a cut could shorten unseen */
-    uint8_t type[LS_CAPTURES]; /* of each capture */
+    bool ends_in_field;        /* the last token is a field whose value could be cut off without notice */
+    uint8_t type[LS_CAPTURES]; /* capture offsets */
     int8_t slot[LS_CAPTURES];  /* field of each capture, -1: not stored */
 };
 
 struct ls_trie {
     LS_VEC(struct ls_node) nodes;
-    /* For patterns that may start anywhere: bytes a line must hold at a start, as one bit a pair. */
+    /* For patterns that may start anywhere: bytes that a line must have at a start, as one bit per pair. */
     uint8_t *pairs;
     bool starts_with_field;
 };
@@ -153,7 +154,7 @@ struct ls_match {
     uint32_t end;     /* where the match ends in the text */
     bool torn;        /* no match, and the text ends in the middle of a pattern */
     bool ends_in_field;
-    struct ls_capture field[LS_FIELDS + 1]; /* the last takes what is not stored */
+    struct ls_capture field[LS_FIELDS + 1]; /* the last entry receives what is not stored */
     const char *text;
 };
 
@@ -161,7 +162,7 @@ struct ls_match {
 bool ls_match(const struct ls_catalogue *cat, int where, const char *text, size_t n, bool anywhere,
               struct ls_match *out);
 
-/* What the begin of a text lets expect: patterns that matched such texts. A guess holds for texts that begin with the
+/* What the start of a text predicts: patterns that matched such texts. A guess is valid for texts that start with the
  * known bytes. */
 enum { LS_GUESSES = 1024, LS_GUESS_WAYS = 4, LS_KNOWN = 56 };
 struct ls_guess {
@@ -171,21 +172,21 @@ struct ls_guess {
 };
 struct ls_guesses {
     struct ls_guess guess[LS_GUESSES][LS_GUESS_WAYS];
-    uint8_t next[LS_GUESSES];   /* the guess that the next one takes the place of */
-    uint8_t futile[LS_GUESSES]; /* guesses made since one was right */
+    uint8_t next[LS_GUESSES];   /* the guess to replace next */
+    uint8_t futile[LS_GUESSES]; /* guesses made since one was correct */
 };
 
-/* As ls_match of a whole NCCL message, but for patterns that are expected only: false says nothing. room bytes behind
- * the text may be read; the first of them, if any, is a line end or a blank. */
+/* As ls_match of a whole NCCL message, but only for predicted patterns: false means nothing. room bytes after the text
+ * may be read; the first of them, if any, is a line end or a blank. */
 bool ls_match_expected(const struct ls_catalogue *cat, struct ls_guesses *guesses, const char *text, size_t n,
                        size_t room, struct ls_match *out);
-/* Expect the pattern of a match where the next such text comes. */
+/* Predict the pattern of a match for the next such text. */
 void ls_expect(const struct ls_catalogue *cat, struct ls_guesses *guesses, const char *text, size_t n,
                const struct ls_match *found);
 void ls_show_match(const struct ls_match *m, size_t at, uint64_t *present, uint64_t *values, uint32_t *starts,
                    uint32_t *lengths);
 
-/* straight.c: lay out the patterns of a trie as tokens, where their texts can be found without a search. */
+/* straight.c: stores the patterns of a trie as tokens, if their texts can be found without a search. */
 void ls_lay_out(struct ls_catalogue *cat, const struct ls_trie *trie);
 
 static inline bool ls_is_text(int type)
@@ -195,7 +196,7 @@ static inline bool ls_is_text(int type)
 
 void ls_widen(const struct ls_pattern *pat, struct ls_match *out);
 
-/* Fill in what a match of a pattern is, behind its fields. */
+/* Fill in the data of a match besides its fields. */
 static inline void ls_fill_match(const struct ls_catalogue *cat, const struct ls_pattern *pat, const char *text,
                                  const char *end, struct ls_match *out)
 {

@@ -1,4 +1,4 @@
-/* Who is a member of which communicator. */
+/* Membership of communicators. */
 #include "comms.h"
 
 struct ls_comms *ls_comms_new(void)
@@ -68,8 +68,8 @@ static bool has_rank(const struct ls_comms *c, const struct ls_group_state *g, i
     return false;
 }
 
-/* Without a commId, the n-th communicator of this size of one process is taken for the n-th of another. Where several
- * sets of processes do the same, they cannot be told apart. */
+/* Without a commId, the n-th communicator of this size of one process is taken for the n-th of another. If several sets
+ * of processes do the same, they cannot be distinguished. */
 static uint32_t group_by_guess(struct ls_comms *c, int64_t nranks, uint64_t ordinal, int64_t rank)
 {
     enum { MOST_TWINS = 256 };
@@ -92,7 +92,7 @@ static uint32_t group_by_guess(struct ls_comms *c, int64_t nranks, uint64_t ordi
     return at;
 }
 
-/* A process that drives several devices has one communicator of a set for each of them: those are counted apart. */
+/* A process that drives several devices has one communicator of a set for each of them: count those separately. */
 static uint64_t ordinal_of(const struct ls_comms *c, int32_t proc, int64_t nranks, int64_t dev)
 {
     uint64_t n = 0;

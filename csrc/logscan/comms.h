@@ -1,4 +1,4 @@
-/* Communicators and what is called on them; comms.c knows who belongs to which, seq.c compares what they call. */
+/* Communicators and the calls on them; comms.c finds the members, seq.c compares their calls. */
 #ifndef LOGSCAN_COMMS_H
 #define LOGSCAN_COMMS_H
 
@@ -10,7 +10,8 @@ struct ls_call_sig {
     int64_t opcount, count;
 };
 
-/* A place in the order of a group's collectives: what the first member called there, and how many called the same. */
+/* A position in the order of a group's collectives: what the first member called there, and how many called the same.
+ */
 struct ls_place {
     struct ls_call_sig sig;
     ls_ref ref;
@@ -21,8 +22,8 @@ struct ls_group_state {
     ls_group out;
     uint64_t ordinal; /* of a guessed group: how many communicators of this size its members had before */
     uint32_t twin;    /* guessed groups that differ in nothing else are numbered */
-    bool ambiguous;   /* there are twins: who belongs together is not known */
-    bool unaligned;   /* a member's log begins in the middle */
+    bool ambiguous;   /* there are twins: the members are unknown */
+    bool unaligned;   /* a member's log starts in the middle */
     LS_VEC(uint32_t) members;
     struct ls_place *places; /* ring */
     uint32_t place_cap, head, n;
@@ -34,7 +35,7 @@ struct ls_group_state {
 
 struct ls_instance_state {
     uint64_t collectives;
-    bool by_op; /* known from a call only, its creation was not seen */
+    bool by_op; /* known only from a call; its creation was not seen */
 };
 
 struct ls_waiting {
@@ -53,7 +54,7 @@ struct ls_queue {
 struct ls_comms {
     LS_VEC(ls_instance) instances;
     LS_VEC(struct ls_instance_state) states;
-    struct ls_index index; /* (process, comm pointer) to the instance that lives */
+    struct ls_index index; /* (process, comm pointer) to the live instance */
     LS_VEC(struct ls_group_state) groups;
     struct ls_index by_id, by_guess;
     LS_VEC(uint64_t) colls; /* names */

@@ -1,4 +1,4 @@
-/* What becomes of a matched line: counted, kept, fed to a tracker. And the shapes of those that match nothing. */
+/* What happens to a matched line: counted, kept, passed to a tracker. And the shapes of unmatched lines. */
 #include "internal.h"
 
 #include <ctype.h>
@@ -27,7 +27,7 @@ static uint64_t distinct_hash(const struct ls_record *rec, const struct ls_match
     return h;
 }
 
-/* Keeps an event as long as neither its message nor the scan has too many. Returns whether it did. */
+/* Keeps an event as long as neither its message nor the scan has too many. Returns whether it was kept. */
 static bool keep_event(struct ls_scan *scan, const struct ls_record *rec, const struct ls_match *m, ls_count *c,
                        uint32_t most)
 {
@@ -79,7 +79,7 @@ static void keep_distinct(struct ls_scan *scan, const struct ls_record *rec, con
     ls_index_add(&scan->event_index, ls_fold(h), scan->events.n - 1);
 }
 
-/* A request whose handler returned an error: it will get no answer, and the line is worth more than a count. */
+/* A request whose handler returned an error: it gets no answer, so keep the line, not only its count. */
 static bool failed(const struct ls_match *m)
 {
     int64_t res = ls_role_int(m, F_RES, 0);
@@ -181,8 +181,7 @@ static void add_shape(struct ls_scan *scan, const struct ls_record *rec, const c
     ls_index_add(&scan->shape_index, hash, scan->shapes.n - 1);
 }
 
-/* A NCCL line that no pattern fits. A warning is kept as what it is: message 0 of every catalogue is "unmatched.warn".
- */
+/* A NCCL line that matches no pattern. A warning is kept as message 0 of every catalogue, "unmatched.warn". */
 void ls_on_unmatched(struct ls_scan *scan, struct ls_record *rec, const char *text, uint32_t n)
 {
     scan->totals.unmatched++;

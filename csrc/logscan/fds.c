@@ -12,9 +12,9 @@ struct ls_fds {
     LS_VEC(struct exchange) at;
     LS_VEC(uint32_t) unused;
     struct ls_index index;
-    uint32_t done; /* entries that are done and wait for a line of the other side */
+    uint32_t done; /* finished entries that wait for a line of the other side */
     LS_VEC(ls_fd) out;
-    uint64_t *recent; /* ids of exchanges that are complete, by hash: the newest of those that share a place */
+    uint64_t *recent; /* ids of complete exchanges, by hash: the newest for each slot */
 };
 enum { RECENT = 1 << 14 };
 
@@ -50,7 +50,7 @@ static void retire(struct ls_scan *scan, uint32_t at)
     *ls_push(&f->unused) = at;
 }
 
-/* Some releases do not print all stages: exchanges that are done are not kept for ever for a line that never comes. */
+/* Some releases do not print all stages: do not keep finished exchanges for ever for a line that never comes. */
 static void purge(struct ls_scan *scan)
 {
     struct ls_fds *f = scan->fds;
@@ -87,8 +87,8 @@ static struct exchange *add(struct ls_scan *scan, uint64_t op)
     return &f->at.at[at];
 }
 
-/* A question that is sent again, because its answer was lost or late, is answered again: lines that follow a complete
- * exchange, and no exchange of their own. A line that asks begins one, also where an id is used twice. */
+/* A request that is repeated, because its answer was lost or late, is answered again: these lines follow a complete
+ * exchange and are not an exchange of their own. A line that asks starts one, even if an id is reused. */
 static bool repeats(const struct ls_scan *scan, uint64_t op, int role)
 {
     const uint64_t *recent = scan->fds->recent;

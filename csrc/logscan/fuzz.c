@@ -1,5 +1,5 @@
-/* Feeds damaged logs and patterns to the scanner. With clang it is a libFuzzer target; without, main() below mutates
- * the files it is given: fuzz RUNS FILE... The result depends on the arguments only. */
+/* Feeds damaged logs and patterns to the scanner. With clang it is a libFuzzer target; otherwise main() below mutates
+ * the given files: fuzz RUNS FILE... The result depends only on the arguments. */
 #define _GNU_SOURCE
 #include "catalogue.h"
 
@@ -119,7 +119,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         state = state * 6364136223846793005ull + 1442695040888963407ull;
         size_t part = 1 + (state >> 33) % 3000;
         if (part > size - at) part = size - at;
-        /* A copy of its own size, so that a read beyond it is seen. */
+        /* A copy of exactly its size, so that a read beyond it is detected. */
         char *copy = malloc(part);
         if (!copy) abort();
         memcpy(copy, data + at, part);

@@ -1,16 +1,16 @@
-/* Guesses: most lines of a log come from few patterns, and the begin of a text tells which.
+/* Guesses: most lines of a log come from few patterns, and the start of a text predicts which.
  *
- * A guess is right when the text fits the tokens of the pattern and the search would have come to the same end: when no
- * rival of a field (see straight.c) leads to an end. Close rivals are looked at in the text itself. For far ones a
- * guess holds the bytes that were read to see that they fail; all texts that begin with these bytes see them fail. */
+ * A guess is correct if the text fits the tokens of the pattern and the search would have found the same: if no rival
+ * of a field (see straight.c) leads to an end. Close rivals are checked in the text itself. For far ones a guess stores
+ * the bytes that were read to see that they fail; they fail for all texts that start with these bytes. */
 #include "values.h"
 
 enum {
     PROOF_STEPS = 600, /* of the search for an end behind rivals */
-    FUTILE = 32,       /* guesses with known bytes that are made in vain before no more are made */
+    FUTILE = 32,       /* number of unsuccessful guesses with known bytes after which no more are made */
 };
 
-/* Whether the literal that may stand at p does not. Less than the whole text in sight: it is not known. */
+/* Whether the literal that could be at p is not there. If less than the whole text is known: unknown. */
 static inline bool literal_fails(const struct ls_node *node, const char *p, const char *e)
 {
     const struct ls_literal *lit = ls_find_literal(node, (unsigned char)*p);
@@ -31,9 +31,9 @@ static bool close_rivals_fail(const struct ls_trie *trie, const struct ls_token 
     return true;
 }
 
-/* The readers below are for texts that have ROOM bytes behind their end that may be read, the first of which is no part
- * of a word: so they need not look where the end is. What is not common is left to the readers that do. They have no
- * loops over digits, which take turns that no processor foresees. */
+/* The readers below are for texts followed by ROOM readable bytes, the first of which is not part of a word, so they
+ * need not check for the end. They leave uncommon cases to the readers that do. They have no loops over digits, whose
+ * length no processor predicts. */
 enum { WORD = 8, ROOM = 16 };
 
 static inline bool literal_fits(const struct ls_token *t, const unsigned char *s, const char *p, const char *e)
@@ -57,7 +57,7 @@ static inline const char *few_digits(int type, const char *p, const char *e, uin
     uint64_t v;
     memcpy(&v, p, WORD);
     v ^= 0x3030303030303030u;
-    /* The highest bit of a byte that is more than 9; exact up to the first one. */
+    /* The highest bit of a byte greater than 9; exact up to the first one. */
     uint64_t other = ((v + 0x7676767676767676u) | v) & 0x8080808080808080u;
     unsigned n = other ? (unsigned)__builtin_ctzll(other) >> 3 : 0;
     if (!n) return ls_read_value(type, p, e, value);
@@ -99,8 +99,8 @@ static inline const char *word(int stop, const char *p, const char *e)
     return stop < 0 || stop == ' ' ? q : q - p > 1 ? memchr(p + 1, stop, (size_t)(q - p - 1)) : NULL;
 }
 
-/* Fits the tokens of a pattern to a text, one after the other, and writes the fields to out. starts, where it is given,
- * receives the place of each field. */
+/* Fits the tokens of a pattern to a text, one after the other, and writes the fields to out. starts, if given, receives
+ * the position of each field. */
 static inline __attribute__((always_inline)) bool follow(const struct ls_catalogue *cat, uint32_t pattern,
                                                          const char *text, const char *e, struct ls_match *out,
                                                          uint32_t *starts)
@@ -154,13 +154,13 @@ static inline __attribute__((always_inline)) bool follow(const struct ls_catalog
     return true;
 }
 
-/* The row of guesses for a text: by the words before its first number, as what stands behind it does not stand still,
- * and by its last byte, as patterns that begin alike mostly end differently. */
+/* The row of guesses for a text: by the words before its first number, because what follows varies, and by its last
+ * byte, because patterns with the same start mostly end differently. */
 static uint32_t row_of(const char *text, size_t n)
 {
     uint64_t head;
     memcpy(&head, text, sizeof head);
-    /* The highest bit of each byte that is a digit: exact up to the first one, and the bytes before it are kept. */
+    /* The highest bit of each byte that is a digit: exact up to the first one; the bytes before it are kept. */
     uint64_t t = head ^ 0x3030303030303030u, number = (t - 0x0a0a0a0a0a0a0a0au) & ~t & 0x8080808080808080u;
     if (number) head &= ((number & (0 - number)) >> 7) - 1;
     unsigned char end = (unsigned char)text[n - 1];
@@ -183,7 +183,7 @@ static inline bool guess(const struct ls_catalogue *cat, struct ls_guesses *gues
     return false;
 }
 
-/* A copy of a text with room behind it, where it is not too long. */
+/* A copy of a text with room after it, if it is not too long. */
 struct roomy {
     char text[2048 + ROOM];
 };
@@ -212,7 +212,7 @@ bool ls_match_expected(const struct ls_catalogue *cat, struct ls_guesses *guesse
     return room >= ROOM ? guess(cat, guesses, text, n, out) : guess_copy(cat, guesses, text, n, out);
 }
 
-/* A search that knows the begin of a text only. */
+/* A search that knows only the start of a text. */
 struct proof {
     const struct ls_trie *trie;
     const char *text;
@@ -221,7 +221,7 @@ struct proof {
     int steps;
 };
 
-/* Whether byte i may be read; then the text does not end before it. */
+/* Whether byte i may be read; if so the text does not end before it. */
 static bool see(struct proof *p, uint32_t i)
 {
     if (i >= p->n) return false;
@@ -239,7 +239,7 @@ static bool of_number(int type, char c)
 
 static bool fails(struct proof *p, const struct ls_node *node, int edges, uint32_t at);
 
-/* Whether no way through this edge leads to an end. */
+/* Whether no path through this edge leads to an end. */
 static bool edge_fails(struct proof *p, const struct ls_field_edge *f, uint32_t at)
 {
     const struct ls_node *next = &p->trie->nodes.at[f->node];
@@ -272,7 +272,7 @@ static bool edge_fails(struct proof *p, const struct ls_field_edge *f, uint32_t 
         while ((unsigned)(p->text[q++] - '0') < 10);
         break;
     default:
-        /* A number depends on the bytes that may stand in one, and on the first that may not. */
+        /* A number depends on its possible bytes, and on the first that is not one. */
         do
             if (!see(p, q)) return false;
         while (of_number(f->type, p->text[q++]));
@@ -313,7 +313,7 @@ static uint32_t bytes_to_know(const struct ls_catalogue *cat, uint32_t pattern, 
         const struct ls_token *t = &cat->tokens.at[pat->first_token + i];
         if (t->rivals != LS_RIVALS_FAR) continue;
         if (!fails(&p, &p.trie->nodes.at[t->node], t->edge, starts[i])) return LS_KNOWN + 1;
-        /* The field itself must stand where it stands now. */
+        /* The field itself must be at its current position. */
         if (starts[i] && !see(&p, starts[i])) return LS_KNOWN + 1;
     }
     return p.read;

@@ -38,7 +38,7 @@ int32_t ls_tag_id(struct ls_scan *scan, const char *s, uint32_t n)
     uint32_t hash = ls_fold(ls_hash_bytes(2, s, n));
     uint32_t id = intern(scan, &scan->tag_index, scan->tags.at, hash, s, n);
     if (id != LS_NONE) return (int32_t)id;
-    /* Something that looks like a tag and never repeats is none: it must not fill the memory. */
+    /* Something that looks like a tag but never repeats is not a tag: it must not fill the memory. */
     if (scan->tags.n >= 65536) return -1;
     uint64_t text = ls_keep_text(&scan->texts, s, n);
     *ls_push(&scan->tags) = text;
@@ -95,7 +95,7 @@ static int32_t find_thread(struct ls_scan *scan, uint32_t proc, int32_t tid, uin
     return (int32_t)scan->threads.n - 1;
 }
 
-/* The thread of a prefix, or -1 when there are absurdly many. */
+/* The thread of a prefix, or -1 if there are absurdly many. */
 int32_t ls_thread_of(struct ls_scan *scan, uint32_t stream, const char *line, const struct ls_prefix *p)
 {
     enum { MOST = 1 << 20 };
@@ -106,8 +106,8 @@ int32_t ls_thread_of(struct ls_scan *scan, uint32_t stream, const char *line, co
     return find_thread(scan, find_proc(scan, home, tag, host, p->pid), p->tid, stream);
 }
 
-/* A message that a process prints once, early: printed again after work was done, it is the begin of another process
- * that got the same pid; printed again at once, several processes (containers) share the name. */
+/* A message that a process prints once, early. Printed again after work was done, it is the start of another process
+ * with the same pid; printed again at once, several processes (containers) share the name. */
 void ls_birth(struct ls_scan *scan, struct ls_record *rec, const struct ls_message *m, int32_t tid)
 {
     uint32_t at = (uint32_t)rec->proc;

@@ -11,18 +11,18 @@ enum {
     LS_MAX_SHAPES = 4096,
     LS_MAX_EVENTS = 150000, /* events kept in one scan */
     LS_MAX_DISTINCT = 2048, /* distinct events of one message and process */
-    LS_MAX_ALL = 20000,     /* events of one message and process that are kept each */
+    LS_MAX_ALL = 20000,     /* events kept per message and process */
     LS_MAX_ITEMS = 400000,  /* entries of one tracker */
 };
 
 struct ls_file {
     uint32_t stream;
     uint32_t line;
-    uint64_t offset; /* of the next byte that is fed */
-    uint64_t start;  /* of the line that is carried over */
+    uint64_t offset; /* offset of the next byte */
+    uint64_t start;  /* offset of the line that is carried over */
     char *carry;
     uint32_t carried, carry_cap;
-    bool skipping; /* within a line that was cut */
+    bool skipping; /* within a truncated line */
     bool complete;
 };
 
@@ -38,7 +38,7 @@ struct ls_prefix {
     uint32_t time, time_len;
     uint32_t tag, tag_len;
     int32_t pid, tid, device;
-    bool dirty; /* the text before it holds words of its own */
+    bool dirty; /* the text before it contains unknown words */
 };
 
 /* One record: a message with its place and its thread. */
@@ -102,7 +102,7 @@ struct ls_scan {
     struct ls_index proc_index;
     LS_VEC(ls_thread) threads;
     struct ls_index thread_index;
-    uint32_t epoch; /* changes when a remembered prefix may be another process now */
+    uint32_t epoch; /* changes when a remembered prefix may belong to another process */
     struct ls_cached *cache;
     struct ls_guesses *guesses;
     LS_VEC(ls_count) counts;
@@ -127,10 +127,10 @@ static inline bool ls_same_text(const struct ls_arena *a, uint64_t packed, const
 }
 
 /* prefix.c */
-/* The place of the first tag where it is "NCCL INFO " and stands early; -1 says nothing. */
+/* The position of the first tag if it is "NCCL INFO " and early; -1 means nothing. */
 int64_t ls_find_info(const char *s, uint32_t n);
-/* The tag of a record ("NCCL INFO ") at or after from: its place, its end in *body, its level; -1: none. forks: those
- * of NCCL's forks too. */
+/* The tag of a record ("NCCL INFO ") at or after from: its position, its end in *body, its level; -1: none. forks:
+ * include those of NCCL's forks. */
 int64_t ls_find_tag(const char *s, uint32_t from, uint32_t n, bool forks, int *level, uint32_t *body);
 bool ls_parse_prefix(const struct ls_scan *scan, const char *s, uint32_t low, uint32_t tag, int level, bool glued,
                      struct ls_prefix *out);
@@ -142,14 +142,14 @@ uint32_t ls_host_id(struct ls_scan *scan, const char *s, uint32_t n, bool add);
 int32_t ls_tag_id(struct ls_scan *scan, const char *s, uint32_t n);
 int32_t ls_thread_of(struct ls_scan *scan, uint32_t stream, const char *line, const struct ls_prefix *p);
 void ls_birth(struct ls_scan *scan, struct ls_record *rec, const struct ls_message *m, int32_t tid);
-/* The one copy of a word that lines use often, packed. */
+/* The single, packed copy of a word that lines use often. */
 uint64_t ls_word(struct ls_scan *scan, const char *s, uint32_t n);
 
 /* events.c */
 void ls_on_match(struct ls_scan *scan, struct ls_record *rec, const struct ls_match *m);
 void ls_on_unmatched(struct ls_scan *scan, struct ls_record *rec, const char *text, uint32_t n);
 
-/* trackers: each gets the records of its roles, and has its own begin and end */
+/* trackers: each gets the records of its roles, and has its own start and end */
 void ls_track(struct ls_scan *scan, const struct ls_record *rec, const struct ls_match *m);
 struct ls_rpc *ls_rpc_new(void);
 void ls_rpc_free(struct ls_rpc *rpc);
@@ -169,7 +169,7 @@ void ls_book_free(struct ls_book *book);
 void ls_book_record(struct ls_scan *scan, const struct ls_record *rec, const struct ls_match *m);
 void ls_book_finish(struct ls_scan *scan);
 
-/* A role's field of a match: false when the message or the line does not have it. */
+/* A role's field of a match: false if the message or the line does not have it. */
 static inline bool ls_role_value(const struct ls_match *m, int field, uint64_t *value)
 {
     int slot = m->message->role_field[field];

@@ -80,7 +80,7 @@ void ls_scan_home(ls_scan *scan, uint32_t stream, const char *host, size_t n, in
     *ls_push(&scan->homes) = (struct ls_home){.stream = stream, .host_id = id, .home = home, .pid = pid};
 }
 
-/* Lines that are not NCCL's: patterns may start anywhere in them. Returns whether any did. */
+/* Lines that are not NCCL's: patterns may start anywhere in them. Returns whether any matched. */
 static bool match_inside(struct ls_scan *scan, struct ls_record *rec, const char *s, uint32_t n)
 {
     const struct ls_trie *t = &scan->cat->tries[LS_WHERE_LINE];
@@ -169,7 +169,7 @@ static void on_message(struct ls_scan *scan, struct ls_record *rec, const char *
     if (found) ls_expect(scan->cat, scan->guesses, s + low, high - low, &m);
     bool torn = !found && m.torn;
     if (!found && memchr(s + low, '[', high - low)) {
-        /* Colours in letters may stand anywhere; they are looked for only where nothing else explains the line. */
+        /* Colours spelled in letters may be anywhere; look for them only if nothing else explains the line. */
         char *clean = ls_realloc(NULL, high - low);
         uint32_t n = ls_strip_ansi(clean, s + low, high - low, true);
         if (n < high - low) {
@@ -182,7 +182,7 @@ static void on_message(struct ls_scan *scan, struct ls_record *rec, const char *
     }
     if (!found && glued && !torn) found = ls_match(scan->cat, LS_WHERE_NCCL, s + low, high - low, true, &m);
     if (found && cut && m.ends_in_field && low + m.end == high) {
-        /* A number that the end of the file cuts may be a part of the number: nothing is better than a wrong one. */
+        /* A number that is cut by the end of the file may be incomplete: no value is better than a wrong one. */
         found = false;
         torn = true;
     }
@@ -195,7 +195,7 @@ static void on_message(struct ls_scan *scan, struct ls_record *rec, const char *
     if (found && low + m.end < high) outside(scan, rec, s + low + m.end, high - low - m.end, false);
 }
 
-/* The next record in s[from, n) that has a whole prefix. */
+/* The next record in s[from, n) with a complete prefix. */
 static bool next_record(struct ls_scan *scan, const char *s, uint32_t from, uint32_t n, bool forks, uint32_t *body,
                         int *level, struct ls_prefix *p)
 {
@@ -226,7 +226,7 @@ static bool spelled_escape(const char *s, uint32_t n)
     return n && (s[n - 1] == 'm' || *s == 'E' || *s == '^' || *s == '\\');
 }
 
-/* Takes what is known of a prefix, where it was seen before. */
+/* Uses what is known about a prefix that was seen before. */
 static inline bool remembered(const struct ls_scan *scan, struct ls_record *rec, const char *s, uint32_t tag,
                               uint64_t *hash)
 {
@@ -242,7 +242,7 @@ static inline bool remembered(const struct ls_scan *scan, struct ls_record *rec,
     return true;
 }
 
-/* The prefix of the first record of a line, from the memory of prefixes where possible. */
+/* The prefix of the first record of a line, from the cache of prefixes if possible. */
 static bool first_prefix(struct ls_scan *scan, struct ls_record *rec, const char *s, uint32_t tag, int level)
 {
     uint64_t hash = 0;
@@ -267,8 +267,8 @@ static bool first_prefix(struct ls_scan *scan, struct ls_record *rec, const char
     return true;
 }
 
-/* One record of an expected message. It can hold no second one where no field of it may hold blanks. forks: another one
- * may be of a fork of NCCL. room: bytes behind the line that may be read. */
+/* One record of a predicted message. It cannot contain a second one if no field of it may contain blanks. forks:
+ * another one may be of a fork of NCCL. room: readable bytes after the line. */
 static inline bool expected(struct ls_scan *scan, struct ls_record *rec, const char *s, uint32_t low, uint32_t n,
                             size_t room, bool forks)
 {
@@ -284,8 +284,8 @@ static inline bool expected(struct ls_scan *scan, struct ls_record *rec, const c
     return true;
 }
 
-/* The common line: no escape sequence, a prefix that was seen before, a message that is expected. Returns false, and
- * has done nothing, for any other. */
+/* The common line: no escape sequence, a known prefix, a predicted message. Returns false, without any effect, for all
+ * others. */
 static inline bool common_line(struct ls_scan *scan, const ls_ref *ref, uint32_t stream, const char *s, uint32_t n,
                                size_t room)
 {
@@ -343,7 +343,7 @@ static void on_line(struct ls_scan *scan, const ls_ref *ref, uint32_t stream, co
     }
 }
 
-/* clean: there is no escape character in the line. room: bytes behind it that may be read, from a line end on. */
+/* clean: there is no escape character in the line. room: readable bytes after it, from a line end on. */
 static inline void end_line(struct ls_scan *scan, struct ls_file *f, uint32_t file, uint64_t offset, const char *s,
                             uint32_t n, bool cut, bool clean, size_t room)
 {
@@ -452,7 +452,7 @@ int ls_file_complete(const ls_scan *scan, uint32_t file)
     return scan->files.at[file].complete;
 }
 
-/* The threads that the begin of a file names, each once, with the births seen there. */
+/* The threads that the start of a file names, each once, with the births seen there. */
 size_t ls_peek(ls_scan *scan, const char *data, size_t n, ls_sighting *out, size_t max)
 {
     size_t count = 0;

@@ -1,10 +1,9 @@
-/* The interface of the log scanner: read by cffi as it stands, so it holds declarations only and no preprocessor lines.
- */
+/* The interface of the log scanner. cffi reads this file as it is: declarations only, no preprocessor lines. */
 
 typedef struct ls_catalogue ls_catalogue;
 typedef struct ls_scan ls_scan;
 
-/* A line of an input. line counts from 1 and is 0 where there is none; seq counts the lines of the stream. */
+/* A line of an input. line counts from 1, 0 if there is none; seq counts the lines of the stream. */
 typedef struct {
     uint32_t file;
     uint32_t line;
@@ -12,9 +11,9 @@ typedef struct {
     uint64_t seq;
 } ls_ref;
 
-/* A matched line that is handed over. Its fields are values[first_value .. + slots of the message]; bit i of present
- * says whether field i was there, bit i of texts whether it is a text. A text is packed as offset << 20 | length, of an
- * event into ls_event_text() and elsewhere into ls_text(). */
+/* A matched line. Its fields are values[first_value .. + slots of the message]; bit i of present says whether field i
+ * was there, bit i of texts whether it is a text. A text is packed as offset << 20 | length, for an event into
+ * ls_event_text() and elsewhere into ls_text(). */
 typedef struct {
     uint32_t message;
     uint32_t level;
@@ -79,7 +78,7 @@ typedef struct {
     uint64_t dropped_events, dropped_items;
 } ls_totals;
 
-/* state: 1 begun, 2 served, 3 received, 4 matched. Processes, threads, types and sizes that are not known are -1. */
+/* state: 1 begun, 2 served, 3 received, 4 matched. Unknown processes, threads, types and sizes are -1. */
 typedef struct {
     uint64_t op;
     uint32_t state;
@@ -125,7 +124,7 @@ typedef struct {
     int64_t last_opcount, last_count, last_datatype, last_redop, last_root;
 } ls_instance;
 
-/* One member's call at the place where a group's calls first differ. */
+/* One member's call at the position where a group's calls first differ. */
 typedef struct {
     uint32_t group;
     uint32_t instance;
@@ -198,7 +197,7 @@ typedef struct {
     ls_ref first;
 } ls_tally;
 
-/* What the begin of a file says about a process: see ls_peek. */
+/* What the start of a file says about a process: see ls_peek. */
 typedef struct {
     uint64_t host; /* text */
     int32_t pid;
@@ -212,7 +211,7 @@ ls_catalogue *ls_catalogue_new(void);
 void ls_catalogue_free(ls_catalogue *cat);
 int ls_catalogue_message(ls_catalogue *cat, int where, int level, int keep, const char *role);
 int ls_catalogue_pattern(ls_catalogue *cat, int message, const char *text, size_t n, char *err, size_t err_size);
-/* A field that no pattern has: for lines that are handed over without one. */
+/* A field without a pattern: for lines that are returned without one. */
 void ls_catalogue_text_field(ls_catalogue *cat, int message, const char *name);
 int ls_catalogue_fields(const ls_catalogue *cat, int message);
 const char *ls_catalogue_field_name(const ls_catalogue *cat, int message, int field);
@@ -222,16 +221,16 @@ int ls_catalogue_ledger(ls_catalogue *cat, int message, int ledger, int host_sco
 int ls_catalogue_key(ls_catalogue *cat, int message, const char *field);
 int ls_catalogue_finish(ls_catalogue *cat);
 
-/* One text against the catalogue, without a scan: the message index or -1, -2 for a torn one. the arrays hold a field
- * each, present two words: fields, and which of them are texts. */
+/* Match one text without a scan: the message index or -1, -2 for a torn one. The arrays have one element per field,
+ * present two words: fields, and which of them are texts. */
 int ls_match_text(const ls_catalogue *cat, int line, const char *text, size_t n, uint64_t *present, uint64_t *values,
                   uint32_t *starts, uint32_t *lengths);
 
-/* One text that is expected because another one was seen, as ls_match_text; -1 says nothing about it. */
+/* Match one text that an earlier one predicts, as ls_match_text; -1 means nothing. */
 int ls_guess_text(const ls_catalogue *cat, const char *seen, size_t seen_n, const char *text, size_t n,
                   uint64_t *present, uint64_t *values, uint32_t *starts, uint32_t *lengths);
 
-/* Scan. mode: bit 0 hand over every matched line, bit 1 keep matched calls. */
+/* Scan. mode: bit 0 return every matched line, bit 1 keep matched calls. */
 ls_scan *ls_scan_new(const ls_catalogue *cat, int mode);
 void ls_scan_free(ls_scan *scan);
 uint32_t ls_scan_stream(ls_scan *scan);

@@ -1,9 +1,9 @@
-/* Matching a text against a trie: literals before fields, narrow fields before wide ones, with a bound on the steps. */
+/* Matching a text against a trie: literals before fields, narrow fields before wide ones, with a limit on the steps. */
 #include "values.h"
 
 #include <ctype.h>
 
-/* Enough for any real line; a hostile one ends as unmatched. */
+/* Enough for any real line; a hostile one counts as unmatched. */
 enum { STEPS = 3000 };
 /* A text that ends inside a pattern counts as torn only after this many literal bytes: less is chance. */
 enum { TORN_MIN = 8 };
@@ -100,7 +100,7 @@ static bool take_word(struct walk *w, const struct ls_field_edge *f, const char 
     if (f->stop < 0 || f->stop == ' ') {
         if (f->stop == ' ' && b == w->end) {
             maybe_torn(w, 0);
-            /* The blank after it may be the one that was stripped from the end of the line. */
+            /* The blank after it may have been stripped from the end of the line. */
         }
         return take(w, f, p, b, 0);
     }
@@ -134,8 +134,8 @@ static bool only_blanks(const unsigned char *s, uint32_t n)
     return n == 0;
 }
 
-/* Bytes that the literal of this node takes at p, with the edge in *edge; 0: it does not fit. A blank that was stripped
- * from the end of the line fits too, and takes nothing: then *edge is set. */
+/* Number of bytes that the literal of this node matches at p, with the edge in *edge; 0: it does not match. A blank
+ * that was stripped from the end of the line also matches, with 0 bytes: then *edge is set. */
 static uint32_t take_literal(struct walk *w, const struct ls_node *node, const char *p, const struct ls_literal **edge)
 {
     const struct ls_literal *lit = ls_find_literal(node, p < w->end ? (unsigned char)*p : ' ');
@@ -161,8 +161,8 @@ static bool take_wide(struct walk *w, const struct ls_field_edge *f, const char 
     return take(w, f, p, w->end, 0);
 }
 
-/* Tries what node offers at p. The last possibility is not tried by recursion but by going on with it; whoever called
- * this function for one of several possibilities puts back what a failed one has left in w. */
+/* Tries the edges of node at p. The last one is not tried by recursion but by continuing with it; a caller that tries
+ * several restores what a failed one has left in w. */
 static bool step(struct walk *w, const struct ls_node *node, const char *p)
 {
     const struct ls_node *nodes = w->trie->nodes.at;
@@ -227,7 +227,7 @@ again:
     return true;
 }
 
-/* A message has a field as float where one of its patterns reads it as an integer. */
+/* A message has a float field if one of its patterns reads the field as an integer. */
 void ls_widen(const struct ls_pattern *pat, struct ls_match *out)
 {
     for (int i = 0; i < pat->captures; i++) {
@@ -271,7 +271,7 @@ bool ls_match(const struct ls_catalogue *cat, int where, const char *text, size_
     return true;
 }
 
-/* Hand over the fields of a match of a text that begins at byte at of what they are read from. */
+/* Return the fields of a match; the text starts at byte at of the buffer that they refer to. */
 void ls_show_match(const struct ls_match *m, size_t at, uint64_t *present, uint64_t *values, uint32_t *starts,
                    uint32_t *lengths)
 {

@@ -79,7 +79,7 @@ void ls_catalogue_free(ls_catalogue *cat)
     free(cat);
 }
 
-/* Returns the number of the message, -1 for a role that does not exist. */
+/* Returns the number of the message, -1 for an unknown role. */
 int ls_catalogue_message(ls_catalogue *cat, int where, int level, int keep, const char *role)
 {
     int r = LS_NO_ROLE;
@@ -128,7 +128,7 @@ static int parse_field(const char *text, const char **s, const char *end, struct
         if (strlen(type_names[tok->type]) == tn && memcmp(type_names[tok->type], colon + 1, tn) == 0) break;
     if (tok->type == LS_TYPES)
         return column(text, colon + 1, err, size,
-                      "no such type: int, uint, hex, ptr, float, word, str, rest or addr is meant");
+                      "no such type: expected int, uint, hex, ptr, float, word, str, rest or addr");
     if (n == 1 && *p == '_') return 0;
     if (n == 0 || n >= LS_NAME || !islower((unsigned char)*p))
         return column(text, p, err, size, "a field name is [a-z][a-z0-9_]*, at most 63 bytes");
@@ -143,7 +143,7 @@ static int parse_field(const char *text, const char **s, const char *end, struct
         m->name[slot][n] = 0;
         m->type[slot] = (uint8_t)tok->type;
     } else if (m->type[slot] != tok->type) {
-        /* Releases print one thing as a number or as a name, as ptr or as hex: each line says what it has. */
+        /* Releases print the same value as a number or as a name, as ptr or as hex: each line says which. */
         int a = m->type[slot], b = tok->type;
         if (ls_is_text(a) || (!ls_is_text(b) && (b == LS_FLOAT || (b == LS_INT && (a == LS_UINT || a == LS_HEX)))))
             m->type[slot] = (uint8_t)b;
@@ -171,7 +171,7 @@ static int tokenize(const char *text, size_t n, struct ls_message *m, struct tok
             if (tok->type != LS_BLANKS && ++named > LS_CAPTURES)
                 return column(text, open, err, size, "too many fields");
             if (tok->slot >= 0 && (seen & 1ull << tok->slot))
-                return column(text, open, err, size, "a field can stand only once in a pattern");
+                return column(text, open, err, size, "a field may occur only once in a pattern");
             if (tok->slot >= 0) seen |= 1ull << tok->slot;
             count++;
             continue;

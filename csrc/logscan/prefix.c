@@ -1,4 +1,4 @@
-/* What stands before a message: host:pid:tid [dev], times, launcher tags, noise. */
+/* The prefix of a message: host:pid:tid [dev], times, launcher tags, noise. */
 #define _GNU_SOURCE
 #include "internal.h"
 
@@ -71,7 +71,7 @@ int64_t ls_find_tag(const char *s, uint32_t from, uint32_t n, bool forks, int *l
 {
     int64_t at = find_word(s, from, n, "NCCL ", 5, level, body);
     if (at >= 0 || !forks || n - from < 10) return at;
-    /* Forks print their own name; a line of theirs is rare beside the search for it. */
+    /* Forks print their own name; their lines are rare compared to the cost of searching for it. */
     static const char *const others[] = {"RCCL ", "VCCL ", "FLAGCX ", "NCCLX "};
     if (!memmem(s + from, n - from, "CL ", 3) && !memmem(s + from, n - from, "CX ", 3) &&
         !memmem(s + from, n - from, "LX ", 3))
@@ -111,8 +111,8 @@ static bool looks_like_time(const char *s, uint32_t host, uint32_t colon, uint32
     return colon - host == 2 && digit(s[host]) && digit(s[host + 1]) && end - colon == 6;
 }
 
-/* Where the host begins that ends at colon. In text that was glued to it the border is not visible: hosts that were
- * seen before decide. */
+/* Where the host that ends at colon starts. In text that was glued to it the border is invisible: use hosts that were
+ * seen before. */
 static uint32_t host_start(const struct ls_scan *scan, const char *s, uint32_t low, uint32_t colon, bool glued)
 {
     uint32_t h = colon;
@@ -238,7 +238,7 @@ bool ls_parse_prefix(const struct ls_scan *scan, const char *s, uint32_t low, ui
 {
     uint32_t colon = 0, end = tag, words = 0;
     bool found = false;
-    /* host:pid:tid is the last such word before the tag; WARN and TRACE have a place between the two. */
+    /* host:pid:tid is the last such word before the tag; WARN and TRACE have a source position between the two. */
     while (end > low && tag - end < 400 && words++ < 12 && !found) {
         while (end > low && s[end - 1] == ' ') end--;
         found = read_ids(s, low, end, &colon, &out->pid, &out->tid);

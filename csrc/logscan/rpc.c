@@ -1,14 +1,14 @@
-/* Proxy calls: served by a service thread, received and matched by a caller, which mostly is the same process.
+/* Proxy calls: served by a service thread, received and matched by a caller, which is usually in the same process.
  *
- * An opId is the address of a heap block of the caller and is used again, so one (process, opId) stands for many calls
- * in turn. The line of the service stands before the line of the caller when both are one process. An answer that no
- * line of its own process announces was served by another process of the host; such ends are paired late, so that equal
- * addresses of two processes are not taken for each other while an answer at home can still come. */
+ * An opId is the address of a heap block of the caller and is reused, so one (process, opId) stands for many calls in
+ * turn. The service's line precedes the caller's if both are in one process. An answer without a preceding line of its
+ * own process was served by another process of the host; such ends are paired late, so that equal addresses of two
+ * processes are not confused while an answer of the own process can still come. */
 #include "internal.h"
 
 enum { FREE = 1, SERVED = 2, RECEIVED = 4, MATCHED = 8, QUEUED = 16, SUPERSEDED = 32, LATER_DONE = 64 };
 
-/* A served call is offered to other processes when its own process went on for so many lines. */
+/* A served call is offered to other processes after so many further lines of its own process. */
 enum { PATIENCE = 500 };
 enum { GENERATIONS = 1 << 16, COUNTED_AT_ONCE = 256 };
 
@@ -17,7 +17,7 @@ struct call {
     uint32_t hash;
     int32_t key_proc;
     uint32_t flags, generation;
-    uint32_t uncounted; /* its place in ls_rpc.uncounted + 1, 0: generation is known */
+    uint32_t uncounted; /* its index in ls_rpc.uncounted + 1, 0: generation is known */
     int32_t type, peer_local_rank;
     int64_t resp_size;
     int32_t service, caller, service_thread, caller_thread;
@@ -103,8 +103,7 @@ static const char *type_name(struct ls_scan *scan, int64_t type, size_t *n)
     return learned ? ls_text_at(&scan->texts, learned, n) : NULL;
 }
 
-/* Generations are counted for many calls at once: each lies elsewhere in the memory, and so all can be fetched
- * together. */
+/* Generations are counted for many calls at once: each is elsewhere in memory, so all can be prefetched together. */
 static void count_generations(struct ls_rpc *r)
 {
     enum { AHEAD = 8 };
@@ -115,7 +114,7 @@ static void count_generations(struct ls_rpc *r)
         if (g->key != u->key) *g = (struct generation){.key = u->key};
         g->count++;
         struct call *c = &r->calls.at[u->call];
-        if (c->uncounted != i + 1) continue; /* the place is another call's by now */
+        if (c->uncounted != i + 1) continue; /* the slot belongs to another call by now */
         c->generation = g->count;
         c->uncounted = 0;
     }
@@ -204,7 +203,7 @@ static void hand_over(struct ls_scan *scan, const struct call *c, uint32_t state
                    .matched = c->matched};
     size_t n;
     const char *name = type_name(scan, c->type, &n);
-    /* A name that was learned lies in the arena already, but the arena may move while a text is added. */
+    /* A learned name is already in the arena, but the arena may move while a text is added. */
     char copy[64];
     if (name && n < sizeof copy) {
         memcpy(copy, name, n);
@@ -342,8 +341,7 @@ static void on_served(struct ls_scan *scan, const struct ls_record *rec, const s
     }
 }
 
-/* Whether the served line just before can be that of this operation. The numbers of younger types are learned from such
- * pairs. */
+/* Whether the previous served line can belong to this operation. Such pairs teach the numbers of newer types. */
 static bool fits(struct ls_scan *scan, int64_t type, uint64_t operation)
 {
     size_t n;
@@ -362,8 +360,8 @@ static bool answered(const char *operation, uint32_t n)
 }
 
 /* "Received and initiated" is printed after the served line of a call that was done at once, and before it otherwise.
- * It carries no opId, and its result is 0 for a call in progress too (7 in some forks), so the order of the lines
- * tells. */
+ * It has no opId, and its result is 0 also for a call in progress (7 in some forks), so the order of the lines decides.
+ */
 static void on_begun(struct ls_scan *scan, const struct ls_record *rec, const struct ls_match *m)
 {
     enum { DONE = 0, IN_PROGRESS = 7, MOST_OPEN = 4096 };
@@ -383,7 +381,7 @@ static void on_begun(struct ls_scan *scan, const struct ls_record *rec, const st
     s->begun_res = ls_role_int(m, F_RES, 0);
     if (s->begun_res == DONE && at_once) {
         if (state->consumed != LS_NONE && r->begun.at[state->consumed].operation == operation)
-            r->begun.at[state->consumed].open = true; /* it was this call that was served, not the one in progress */
+            r->begun.at[state->consumed].open = true; /* this call was served, not the one in progress */
         if (state->fresh_type > 6 && state->fresh_type < 32) r->learned[state->fresh_type] = operation;
     } else if (s->begun_res == DONE || s->begun_res == IN_PROGRESS) {
         uint32_t i = 0;
@@ -474,8 +472,8 @@ struct end {
     uint32_t call;
 };
 
-/* Sorts by op and order, byte by byte of op: most bytes of addresses are the same in all, and take no turn. Ends that
- * are equal in both stay in their order. spare is as long as at; returns which of the two holds the result. */
+/* Sorts by op and order, byte by byte of op: most bytes of addresses are the same in all, and need no pass. Equal ends
+ * of both keep their order. spare is as long as at; returns which of the two holds the result. */
 static struct end *sort_ends(struct end *at, struct end *spare, uint32_t n)
 {
     uint64_t differ = 0;
@@ -509,7 +507,7 @@ static bool same_host(const struct ls_scan *scan, int32_t a, int32_t b)
     return scan->states.at[a].host_id == scan->states.at[b].host_id;
 }
 
-/* Pairs answers without a service with served calls that nobody of their own process fetched. */
+/* Pairs answers without a service with served calls that nobody in their own process received. */
 static void pair(struct ls_scan *scan, bool last)
 {
     struct ls_rpc *r = scan->rpc;
@@ -554,7 +552,7 @@ static void pair(struct ls_scan *scan, bool last)
                 complete(scan, s);
                 break;
             }
-            /* The caller's next line about it is still to come: from now on it is found there. */
+            /* The caller's next line about it is still to come: it will be found there. */
             ls_index_del(&r->index, s->hash, end[k].call);
             s->hash = hash;
             s->key_proc = s->caller;

@@ -1,4 +1,4 @@
-/* What the members of a communicator call: collectives in order, sends and recvs by pair. */
+/* The calls of a communicator's members: collectives in order, sends and recvs by pair. */
 #include "comms.h"
 
 enum {
@@ -114,7 +114,7 @@ static void on_collective(struct ls_scan *scan, const struct ls_record *rec, uin
     uint64_t index = c->states.at[instance].collectives++;
     struct ls_call_sig sig = *printed;
     if (!rooted) sig.root = 0;
-    if (sig.redop >= USER_OP) sig.redop = USER_OP; /* the number of a user's operation is scrambled by each rank */
+    if (sig.redop >= USER_OP) sig.redop = USER_OP; /* each rank scrambles the number of a user-defined operation */
     if (g->out.diverged) {
         if (index == g->divergence) diverges(c, group, index, instance, printed, &rec->ref);
         return;
@@ -279,7 +279,7 @@ void ls_seq_finish(struct ls_scan *scan)
     }
     for (uint32_t i = 0; i < c->queues.n; i++) {
         struct ls_queue *q = &c->queues.at[i];
-        if (c->groups.at[q->out.group].ambiguous) continue; /* who sends to whom is not known */
+        if (c->groups.at[q->out.group].ambiguous) continue; /* the pairs of senders and receivers are unknown */
         ls_pair *p = ls_push(&c->out_pairs);
         *p = q->out;
         p->first_ref = c->pair_refs.n;

@@ -1,13 +1,12 @@
-/* Patterns as tokens that fit a text one after the other, so that most texts need no search.
+/* Patterns as tokens that are fitted to a text one after the other, so that most texts need no search.
  *
- * The search tries the edges of a node in their order, and takes the first way that leads to an end. A text that fits
- * the tokens of a pattern is what the search would find if at no node an edge that comes before leads to an end too.
- * Literals come first and exclude each other, so only fields have such rivals. Which kind they are is found here; what
- * the kinds mean for a text is the matter of guess.c. */
+ * The search tries the edges of a node in order, and takes the first path that leads to an end. A text that fits the
+ * tokens of a pattern is what the search would find if at no node an earlier edge also leads to an end. Literals come
+ * first and exclude each other, so only fields have such rivals. This file determines their kind; guess.c uses it. */
 #include "catalogue.h"
 
-/* STEPS bounds what rivals can add to the steps of a search, which guesses leave out: it stays below what one may take.
- */
+/* STEPS limits the steps that rivals can add to a search and that guesses leave out: it stays below the search's own
+ * limit. */
 enum { DEPTH = 128, BYTES = 1024, STEPS = 400 };
 
 struct way {
@@ -25,7 +24,7 @@ static bool blank(const struct ls_literal *lit)
     return true;
 }
 
-/* Whether an edge of this node leads to an end without a byte of text; blanks may be the ones that were stripped. */
+/* Whether an edge of this node leads to an end without a byte of text; blanks may have been stripped. */
 static bool ends_empty(const struct ls_trie *trie, const struct ls_node *node)
 {
     for (int i = 0; i < node->nlits; i++) {
@@ -42,7 +41,7 @@ static bool ends_empty(const struct ls_trie *trie, const struct ls_node *node)
 static enum ls_rivals rivals(const struct ls_trie *trie, const struct ls_node *node, int edge)
 {
     if (!node->nlits && !edge) return LS_RIVALS_NONE;
-    /* Most of what stands in the root would have to be looked at. */
+    /* Most of the root's edges would have to be checked. */
     if (node == trie->nodes.at) return LS_RIVALS_FAR;
     for (int i = 0; i < edge; i++) {
         int type = node->fields[i].type;
@@ -77,7 +76,7 @@ static void keep(struct way *w, struct ls_pattern *pat)
 
 static void walk(struct way *w, const struct ls_node *node);
 
-/* Goes on with a token for a field, or for a literal. The literal before a field is part of its token. */
+/* Adds a token for a field, or for a literal. The literal before a field is part of its token. */
 static void add(struct way *w, const struct ls_token *next, const struct ls_literal *lit, uint32_t node)
 {
     uint32_t ntokens = w->ntokens, nbytes = w->nbytes;
@@ -113,7 +112,7 @@ static void walk(struct way *w, const struct ls_node *node)
     }
     for (int i = 0; i < node->nfields; i++) {
         const struct ls_field_edge *f = &node->fields[i];
-        /* Where nothing says how far a text goes, only a search can. */
+        /* If nothing limits the length of a text, only a search can find it. */
         if (f->type == LS_STR && f->stop == LS_STOP_ANY) continue;
         struct ls_token t = {.type = f->type,
                              .rivals = (uint8_t)rivals(w->trie, node, i),

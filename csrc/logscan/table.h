@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* There is no way to go on with half a table: a scan that runs out of memory ends the process with a reason. */
+/* A scan cannot continue with half a table: if it runs out of memory it ends the process with a message. */
 static inline void *ls_realloc(void *p, size_t size)
 {
     void *q = realloc(p, size ? size : 1);
@@ -58,7 +58,7 @@ static inline uint64_t ls_mix(uint64_t h, uint64_t v)
     return h ^ (h >> 29);
 }
 
-/* Up to 7 bytes as a number; of equal lengths, equal numbers are equal bytes. */
+/* Up to 7 bytes as a number; for equal lengths, equal numbers are equal bytes. */
 static inline uint64_t ls_few_bytes(const unsigned char *p, size_t n)
 {
     uint32_t low, high;

@@ -1,4 +1,4 @@
-/* Values of fields and literals as they are read in place: by the search through a trie, and by the guesses. */
+/* Values of fields and literals, read in place: by the search through a trie, and by the guesses. */
 #ifndef LOGSCAN_VALUES_H
 #define LOGSCAN_VALUES_H
 
@@ -16,11 +16,11 @@ static const uint8_t hex_digit[256] = {
 };
 
 #ifdef __SSE2__
-/* The hex digits that 16 bytes begin with: their number, their value in *value. */
+/* The hex digits at the start of 16 bytes: returns their number, and their value in *value. */
 static inline unsigned hex16(__m128i c, uint64_t *value)
 {
     __m128i low = _mm_or_si128(c, _mm_set1_epi8(0x20));
-    /* Signed comparisons: bytes from 0x80 on are negative, and so no digits. */
+    /* Signed comparisons: bytes from 0x80 on are negative, so they are not digits. */
     __m128i digit = _mm_and_si128(_mm_cmpgt_epi8(c, _mm_set1_epi8('0' - 1)), _mm_cmplt_epi8(c, _mm_set1_epi8('9' + 1)));
     __m128i letter =
         _mm_and_si128(_mm_cmpgt_epi8(low, _mm_set1_epi8('a' - 1)), _mm_cmplt_epi8(low, _mm_set1_epi8('f' + 1)));
@@ -46,7 +46,7 @@ static inline unsigned hex_before(const char *p, const char *e, uint64_t *value)
     int64_t low, high;
     memcpy(&low, p, 8);
     memcpy(&high, e - 8, 8);
-    /* The bytes from the ninth on, with zeros behind them. */
+    /* The bytes from the ninth on, followed by zeros. */
     high = n > 8 ? (int64_t)((uint64_t)high >> (128 - 8 * n)) : 0;
     return hex16(_mm_set_epi64x(high, low), value);
 }
@@ -102,7 +102,7 @@ static inline const char *read_digits(const char *p, const char *e, uint64_t *va
     return p > s ? p : NULL;
 }
 
-/* Numbers are read in place; floats and addresses are rare and kept out of their way. */
+/* Numbers are read in place; floats and addresses are rare and handled separately. */
 const char *ls_read_rare(int type, const char *p, const char *e, uint64_t *value);
 
 static inline const char *read_pointer(int type, const char *p, const char *e, uint64_t *value)

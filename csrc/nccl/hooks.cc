@@ -1,4 +1,4 @@
-/* What a plain NCCL tree calls: see psm_hooks.h. */
+/* The functions that a plain NCCL tree calls: see psm_hooks.h. */
 #include "psm_nccl.h"
 
 #ifndef PSM_TREE_HOOKED
@@ -15,8 +15,8 @@ bool psmOn()
 namespace
 {
 
-/* What a plan does without a kernel. NCCL runs its callback when it reclaims the plan, which may be before the host
- * function has run: who is last frees the condition. */
+/* A plan's operations without a kernel. NCCL runs its callback when it reclaims the plan, which may be before the host
+ * function has run: whichever comes last frees the condition. */
 struct Plan {
     struct ncclCommCallback base;
     struct psmSyncCondition *sync;
@@ -51,7 +51,7 @@ Plan *plan_of(struct ncclKernelPlan *of, bool make)
     return plan;
 }
 
-/* 1 when the connection to that peer is PSM's; 0 when it is another's; -1: there is nothing to do with it. */
+/* 1 if the connection to that peer is PSM's; 0 if it is another transport's; -1: nothing to do. */
 int is_psm(struct ncclComm *comm, int channelId, int peer, bool send, bool wanted)
 {
     if (!wanted) return -1;
@@ -79,7 +79,7 @@ void fill(struct ncclProxyOp *op, Plan *plan, bool send, int part, int parts, vo
     plan->sync->proxyOpCount.fetch_add(1, std::memory_order_relaxed);
 }
 
-/* On the stream, behind what the application has put there: from now on the operations may go. */
+/* On the stream, after the application's work: from now on the operations may start. */
 void CUDART_CB wait_for_proxy(void *user)
 {
     struct psmSyncCondition *sync = static_cast<struct psmSyncCondition *>(user);
@@ -124,8 +124,8 @@ ncclResult_t psmTakePart(struct ncclComm *comm, struct ncclKernelPlan *plan, int
     int recv = is_psm(comm, channelId, work->recvRank, false, work->nRecvChannels > 0);
     if (send != 1 && recv != 1) return ncclSuccess;
     if (send == 0 || recv == 0) {
-        WARN("PSM_P2P: the send to rank %d and the recv from rank %d are one piece of work, and only one of them is on "
-             "this host: without a kernel (NCCL_PASS_SM=1) this tree can send on one host only",
+        WARN("PSM_P2P: the send to rank %d and the recv from rank %d are one piece of work, but only one of the peers "
+             "is on this host: without a kernel (NCCL_PASS_SM=1) this tree can send on one host only",
              work->sendRank, work->recvRank);
         return ncclInvalidUsage;
     }

@@ -1,4 +1,4 @@
-/* NCCL's profiler is told of each copy, as NCCL's net transport tells of its transfers: both ends, step by step. On
+/* Reports each copy to NCCL's profiler, as NCCL's net transport reports its transfers: both ends, step by step. Runs on
  * NCCL's progress thread. */
 #include "psm_nccl.h"
 
@@ -13,7 +13,7 @@ namespace
 {
 
 #ifdef PSM_TREE_2_30
-/* NCCL has begun the event when it appended the operation. */
+/* NCCL started the event when it appended the operation. */
 void begin_op(struct ncclProxyArgs *args, int s, bool)
 {
     ncclProfilerRecordProxyOpEventState(s, args, ncclProfilerProxyOpInProgress_v4);
@@ -32,7 +32,7 @@ void begin_op(struct ncclProxyArgs *args, int s, bool send)
         ncclProfilerStartRecvProxyOpEvent(s, args);
 }
 void waits_for_peer(struct ncclProxyArgs *, int, int) {}
-/* These tables have the size in the operation's state. */
+/* In these tables the size is in the operation's state. */
 void op_state(struct ncclProxyArgs *args, int s, uint64_t steps, size_t bytes, ncclProfilerEventState_t state)
 {
     ncclProfilerRecordProxyOpEventState(s, args, (int)steps, bytes, state);
@@ -50,8 +50,8 @@ uint64_t bytes_until(const struct psmProxySubArgs *sub, uint64_t step)
     return step >= sub->nsteps ? sub->nbytes : step * sub->chunkSize;
 }
 
-/* What libpsm's counters say, as events: a step waits for its peer until its copy is on the stream, and ends with it.
- */
+/* Converts libpsm's counters to events: a step waits for its peer until its copy is on the stream, and ends with the
+ * copy. */
 void tell(struct ncclProxyArgs *args, int s, const struct psmProxySubArgs *sub, struct Told *told)
 {
     struct ncclProxySubArgs *nccl = &args->subs[s];

@@ -1,5 +1,5 @@
-/* NCCL's proxy as surroundings of the p2p transport: calls by ncclProxyCallBlocking, descriptors by a libpsm proxy that
- * stands beside it. */
+/* NCCL's proxy as the host of the p2p transport: calls through ncclProxyCallBlocking, descriptors through a libpsm
+ * proxy next to it. */
 #include "psm_nccl.h"
 
 #include <cstdio>
@@ -25,9 +25,9 @@ psm_status fail(psm_status status, const char *stage, int rank, int peer, const 
     return psm_set_last_error(&error);
 }
 
-/* What the libpsm proxy serves beside descriptors: registrations. NCCL's own is of no use for them: who first talks to
- * a peer's proxy after init finds that the file of its op pool is unlinked. What is registered here is found by the
- * handlers of NCCL's proxy, as it has their host. */
+/* What the libpsm proxy serves besides descriptors: registrations. NCCL's own proxy cannot: a process that first talks
+ * to a peer's proxy after init finds that the file of its op pool is unlinked. The handlers of NCCL's proxy find what
+ * is registered here, because they share its host. */
 psmProxyConnection *registered_by(psmProxyConnection *connection, psmProxyState *fds)
 {
     if (!connection->transportResources) {
@@ -150,7 +150,7 @@ void Provider::give_back()
     delete this;
 }
 
-/* The tree's own setting goes before libpsm's. */
+/* The tree's own setting has priority over libpsm's. */
 NCCL_PARAM(PsmBufferSize, "PSM_BUFFER_SIZE", 0);
 
 psm_status Provider::open()
@@ -205,7 +205,7 @@ psm_status Provider::connect_to(int rank, psmProxyConnector *connector)
         else if (addresses_.count(rank))
             theirs = addresses_[rank];
         else
-            return fail(PSM_ERR_INVALID, "init", state->tpRank, rank, "that rank's connect info has not come yet");
+            return fail(PSM_ERR_INVALID, "init", state->tpRank, rank, "that rank's connect info has not arrived yet");
     }
     return psmProxyConnect(fds_, PSM_TRANSPORT_P2P, 1, &theirs, connector);
 }
@@ -262,8 +262,8 @@ void Provider::end(Operation *operation)
     delete operation;
 }
 
-/* After an abort NCCL's progress thread ends with what it has. The application's stream still stands in the host
- * function, and ncclCommAbort waits for the stream: so somebody has to let it go. */
+/* After an abort NCCL's progress thread ends with what it has. The application's stream still waits in the host
+ * function, and ncclCommAbort waits for the stream: so somebody must release it. */
 void Provider::watch()
 {
     std::unique_lock<std::mutex> hold(lock_);
@@ -283,10 +283,10 @@ void Provider::watch()
             for (struct psmSyncCondition *sync : waiting) known = known || sync == operation->sync;
             if (!known) waiting.push_back(operation->sync);
         }
-        /* The whole plan at once: some of its operations may never have been begun. */
+        /* The whole plan at once: some of its operations may never have started. */
         for (struct psmSyncCondition *sync : waiting) sync->proxyOpCount.store(0, std::memory_order_release);
         if (!waiting.empty())
-            WARN("PSM_P2P aborted: %zu operations of %zu groups end here; their host functions are let go",
+            WARN("PSM_P2P aborted: %zu operations of %zu groups end here; their host functions are released",
                  operations_.size(), waiting.size());
     }
 }
@@ -419,7 +419,7 @@ psm_status do_query_fd(void *host, void *connector, int fd, int *remote)
     return status == PSM_OK ? psmProxyClientQueryFdBlocking(&to, fd, remote) : status;
 }
 
-/* NCCL frees its connections when the proxy ends, all at once. */
+/* NCCL frees all its connections when the proxy ends. */
 psm_status do_disconnect(void *, void *connector)
 {
     std::unique_ptr<Link> link(static_cast<Link *>(connector));
@@ -434,14 +434,14 @@ uint64_t do_connection(void *, void *connector)
     return link->own ? (uint64_t)(uintptr_t)link->own->connection : link->peer.connection;
 }
 
-/* Both kinds of host begin with the provider's pointer, or are it: these take which. */
+/* Both kinds of host start with the provider's pointer, or are it: these select which. */
 template <Provider *(*of)(void *)> struct Both {
     static psm_status offer_fd(void *host, uint64_t id, int fd) { return psmProxyOfferFd(of(host)->fds(), id, fd); }
     static psm_status withdraw_fd(void *host, uint64_t id) { return psmProxyWithdrawFd(of(host)->fds(), id); }
     static psm_status take_fd(void *host, int number, int *fd) { return psmProxyTakeFd(of(host)->fds(), number, fd); }
     static int aborted(void *host) { return of(host)->aborted(); }
     static int peer_alive(void *host, int rank) { return of(host)->alive(rank); }
-    /* ncclCommGetAsyncError tells it; the peer is told by the control segment. */
+    /* ncclCommGetAsyncError returns it; the peer learns it through the control segment. */
     static void async_error(void *host, psm_status status, const char *text)
     {
         Provider *provider = of(host);

@@ -1,5 +1,5 @@
-/* What a plain NCCL tree calls so that its p2p operations go through the proxy thread and the copy engine instead of a
- * kernel. docs/linking.md shows the places. A tree that has PassSM hooks of its own does without this file. */
+/* Functions that a plain NCCL tree calls so that its p2p operations use the proxy thread and the copy engine instead of
+ * a kernel. docs/linking.md shows where. A tree with its own PassSM hooks does not need this file. */
 #ifndef PSM_NCCL_HOOKS_H
 #define PSM_NCCL_HOOKS_H
 
@@ -10,7 +10,7 @@
 #include "register.h"
 #include "transport.h"
 
-#define TRANSPORT_PSM_P2P 5 /* psmP2pTransport's place in ncclTransports */
+#define TRANSPORT_PSM_P2P 5 /* index of psmP2pTransport in ncclTransports */
 extern struct ncclTransport psmP2pTransport;
 
 /* The operations of a plan, and the host function on the application's stream that waits for them. */
@@ -21,16 +21,17 @@ struct psmSyncCondition {
 /* NCCL_PASS_SM=1. */
 bool psmOn();
 
-/* selectTransport: sets *taken when psmP2pTransport serves these two ranks. */
+/* selectTransport: sets *taken if psmP2pTransport serves these two ranks. */
 ncclResult_t psmSelect(struct ncclComm *comm, struct ncclTopoGraph *graph, struct ncclConnect *connect,
                        struct ncclConnector *connector, int channelId, int peer, int connIndex, bool send, bool *taken);
 
-/* addP2pToPlan, for each part: *taken when both operations are PSM's, or a copy to self. Then proxyOps are filled in
- * (nsteps 0: none), and nothing is left for a kernel. */
+/* addP2pToPlan, for each part: sets *taken if both operations are PSM's, or a copy to self. If so, proxyOps are filled
+ * in (nsteps 0: none), and nothing is left for a kernel. */
 ncclResult_t psmTakePart(struct ncclComm *comm, struct ncclKernelPlan *plan, int channelId, int part,
                          struct ncclDevWorkP2p *work, struct ncclProxyOp *proxyOps, bool *taken);
 
-/* ncclLaunchKernel: puts copies to self and the host function on the stream. *done when the plan has nothing else. */
+/* ncclLaunchKernel: enqueues copies to self and the host function on the stream. Sets *done if the plan has nothing
+ * else. */
 ncclResult_t psmLaunch(struct ncclComm *comm, struct ncclKernelPlan *plan, cudaStream_t stream, bool *done);
 
 /* ncclRegisterP2pIpcBuffer, and the end of a registration. */

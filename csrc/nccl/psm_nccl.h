@@ -1,16 +1,16 @@
-/* The p2p transport of libpsm inside NCCL: NCCL's proxy as surroundings of csrc/psm/p2p (psm_host_ops), and NCCL's
+/* The p2p transport of libpsm inside NCCL: NCCL's proxy as the host of csrc/psm/p2p (psm_host_ops), and NCCL's
  * transport tables over it. Compiled against the user's NCCL tree; types come from its headers.
  *
- * Init, Setup and Connect go through NCCL's own proxy, and so do the operations. Descriptors and registrations do not:
- * NCCL's service converts cuMem handles only, a control segment is a memfd, and a peer's proxy can be reached for the
- * first time only until init ends. So each proxy has a libpsm proxy beside it, which hands out descriptors, maps
- * registered buffers and knows whether a peer lives. Its address travels in the connect info.
+ * Init, Setup, Connect and the operations go through NCCL's own proxy. Descriptors and registrations do not: NCCL's
+ * service converts only cuMem handles, but a control segment is a memfd, and a peer's proxy cannot be reached for the
+ * first time after init. So each proxy has a libpsm proxy next to it, which hands out descriptors, maps registered
+ * buffers and knows whether a peer is alive. Its address is part of the connect info.
  *
- * Ranks that libpsm sees are those of the top parent communicator, as in NCCL's proxy. */
+ * libpsm sees the ranks of the top parent communicator, as NCCL's proxy does. */
 #ifndef PSM_NCCL_H
 #define PSM_NCCL_H
 
-#include "tree.h" /* NCCL's headers, and whether we know them */
+#include "tree.h" /* NCCL's headers, and a check that we support them */
 
 #include <atomic>
 #include <condition_variable>
@@ -26,7 +26,7 @@
 namespace psm
 {
 
-/* What a rank tells its peer at Setup; shareable. */
+/* What a rank sends to its peer at Setup; shareable. */
 struct ConnectInfo {
     struct psm_p2p_connect p2p;
     struct psmProxyAddress fds;
@@ -37,7 +37,7 @@ static_assert(sizeof(ConnectInfo) <= sizeof(struct ncclConnect),
 
 class Provider;
 
-/* How far NCCL's profiler has been told of an operation's steps. */
+/* How much of an operation NCCL's profiler has received. */
 struct Told {
     uint64_t begun = 0, moving = 0, ended = 0;
 };
@@ -48,9 +48,9 @@ struct Operation {
     struct psmSyncCondition *sync; /* NCCL's, not libpsm's */
     std::vector<struct psmProxyArgs> parts;
     int nsubs = 0;
-    bool begun = false;               /* the stream has come so far: sync->proxyReadyEvent was seen */
-    std::atomic<bool> counted{false}; /* off sync->proxyOpCount; sync may be gone */
-    std::vector<Told> told;           /* of each sub; empty: nobody wants to know */
+    bool begun = false;               /* the stream has reached it: sync->proxyReadyEvent was seen */
+    std::atomic<bool> counted{false}; /* subtracted from sync->proxyOpCount; sync may be freed */
+    std::vector<Told> told;           /* for each sub; empty: no profiler */
 };
 
 /* A buffer of the application that one peer can reach. */
@@ -63,11 +63,11 @@ struct Registration {
     uint64_t sendHandle, recvHandle;
 };
 
-/* One for each of NCCL's proxy states: the surroundings that its handlers and its callers share. */
+/* One per NCCL proxy state: the host that its handlers and its callers share. */
 class Provider
 {
   public:
-    /* The one of this state, made at the first call. NULL: see psm_last_error. Give each back. */
+    /* The provider of this state, created at the first call. NULL: see psm_last_error. Each get needs one release. */
     static Provider *of(struct ncclProxyState *state);
     void give_back();
 
@@ -76,10 +76,10 @@ class Provider
     struct psm_settings settings;
     struct psmProxyAddress address; /* of the libpsm proxy */
 
-    /* Where a rank's descriptors are. */
+    /* Address of a rank's descriptors. */
     void learn(const struct psmProxyAddress &address);
     psm_status connect_to(int rank, psmProxyConnector *connector);
-    /* The one connection to it that lasts, and tells of its death: for descriptors. */
+    /* The permanent connection to it, for descriptors, which also reports its death. */
     psm_status connect_fds(int rank, psmProxyConnector *connector);
     psmProxyState *fds() { return fds_; }
     bool alive(int rank);
@@ -89,14 +89,14 @@ class Provider
 
     /* ---- operations ---- */
     void begin(Operation *operation);
-    /* Whether the stream has come to it. false as well after an abort: then nothing is left to do. */
+    /* Whether the stream has reached it. Also false after an abort: then nothing is left to do. */
     bool ready(Operation *operation);
-    /* Counts it off, once, and forgets it. */
+    /* Decrements the count for it, once, and drops it. */
     void end(Operation *operation);
 
     /* ---- registrations ---- */
     void add(const std::shared_ptr<Registration> &registration);
-    /* Out of the list: of one peer, or of all (-1). NULL: none is left. */
+    /* Removes one from the list: of one peer, or of all (-1). NULL: none is left. */
     std::shared_ptr<Registration> take(const struct ncclReg *record, int peer);
     bool has(const struct ncclReg *record, int peer);
     std::shared_ptr<Registration> find(int peer, uintptr_t at, size_t size);
@@ -111,7 +111,8 @@ class Provider
     psmProxyState *fds_ = nullptr;
     std::mutex lock_;
     std::map<int, struct psmProxyAddress> addresses_;
-    std::map<int, psmProxyConnector> sockets_; /* one to each peer, for as long as this lives: it tells of its death */
+    std::map<int, psmProxyConnector>
+        sockets_; /* one to each peer, for the lifetime of this object: it reports the peer's death */
     std::list<Operation *> operations_;
     std::list<std::shared_ptr<Registration>> registrations_;
     std::condition_variable wake_;
@@ -119,11 +120,11 @@ class Provider
     std::thread watcher_;
 };
 
-/* The surroundings of one connector: `self` of its host. */
+/* The host of one connector: `self` of its psm_host. */
 struct Caller {
     Provider *provider;
     struct ncclComm *comm;
-    struct ncclProxyConnector *own; /* NCCL's, which its ops are posted to */
+    struct ncclProxyConnector *own; /* NCCL's connection, which its ops are posted to */
 };
 
 /* An end of a connection: transportResources of NCCL's connector. */
@@ -139,7 +140,7 @@ struct Served {
     psmProxyConnection connection;
 };
 
-/* PSM_VARIANT, or the right one. NULL: see psm_last_error. */
+/* PSM_VARIANT, or the correct one. NULL: see psm_last_error. */
 const struct psmP2pVariant *variant_in_use();
 struct psm_host host_of(Caller *caller);
 struct psm_host host_of(Provider *provider);
@@ -161,7 +162,7 @@ ncclResult_t proxy_connect(struct ncclProxyConnection *connection, struct ncclPr
                            void *resp, int respSize, int *done);
 ncclResult_t proxy_free(struct ncclProxyConnection *connection, struct ncclProxyState *state);
 ncclResult_t proxy_progress(struct ncclProxyState *state, struct ncclProxyArgs *args);
-/* Of buffers of collectives, which the tree registers over whichever connection it has to a peer. */
+/* For buffers of collectives, which the tree registers over any connection it has to a peer. */
 ncclResult_t proxy_register(struct ncclProxyConnection *connection, struct ncclProxyState *state, void *req,
                             int reqSize, void *resp, int respSize, int *done);
 ncclResult_t proxy_deregister(struct ncclProxyConnection *connection, struct ncclProxyState *state, void *req,

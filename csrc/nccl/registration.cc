@@ -1,5 +1,5 @@
 /* Zero copy: buffers that the application has registered with NCCL are registered with libpsm, for each peer at the
- * first operation with it. On NCCL's caller threads. */
+ * first operation with it. Runs on NCCL's caller threads. */
 #include "psm_nccl.h"
 
 #include <algorithm>
@@ -10,7 +10,7 @@ namespace psm
 namespace
 {
 
-/* The connector to or from a peer by which a buffer is registered: any channel's serves all of them. */
+/* The connector to or from a peer through which a buffer is registered: any channel's is valid for all of them. */
 psmP2pConnector *connector_to(struct ncclComm *comm, int peer, bool send)
 {
     for (int c = 0; c < MAXCHANNELS; c++) {
@@ -42,10 +42,10 @@ psm_status deregister(Registration *entry)
         if (first == PSM_OK) first = status;
     }
     entry->recvHandle = entry->sendHandle = 0;
-    return first == PSM_ERR_NOT_FOUND ? PSM_OK : first; /* the connector was freed, and they with it */
+    return first == PSM_ERR_NOT_FOUND ? PSM_OK : first; /* the connector was freed, and its registrations with it */
 }
 
-/* NCCL's pages may hold more than the buffer's allocation. */
+/* NCCL's pages may extend beyond the buffer's allocation. */
 bool clip(const struct ncclComm *comm, uintptr_t buffer, Registration *entry)
 {
     CUdeviceptr base;
@@ -97,7 +97,7 @@ ncclResult_t give_up(struct ncclComm *comm, const struct ncclReg *record, int pe
     return first == PSM_OK ? ncclSuccess : refuse("deregister", first);
 }
 
-/* *record: NCCL's, when this buffer is registered and the peer can reach it. */
+/* *record: NCCL's, if this buffer is registered and the peer can reach it. */
 ncclResult_t register_for(struct ncclComm *comm, const void *buffer, size_t size, int peer, struct ncclReg **record,
                           bool *registered)
 {
@@ -118,7 +118,7 @@ ncclResult_t register_for(struct ncclComm *comm, const void *buffer, size_t size
 
 #ifdef PSM_TREE_HOOKED
 
-/* So that the fork calls psmIpcDeregBuffer when the record ends. NCCL frees what is made here. */
+/* So that the fork calls psmIpcDeregBuffer when the record ends. NCCL frees what is allocated here. */
 static ncclResult_t remember(struct ncclComm *comm, struct ncclReg *record, int peer)
 {
     int local = comm->rankToLocalRank[peer];
@@ -141,8 +141,7 @@ static ncclResult_t remember(struct ncclComm *comm, struct ncclReg *record, int 
 
 #ifdef PSM_TREE_HOOKED
 
-/* The address that comes back is this process's own: the fork gives it to the operation, and a peer's means nothing
- * here. */
+/* Returns an address of this process: the fork passes it to the operation, and a peer's address means nothing here. */
 ncclResult_t psmIpcLocalRegisterBuffer(ncclComm *comm, const void *userbuff, size_t buffSize, int *peerRanks,
                                        int nPeers, ncclIpcRegType type, int *regBufFlag, uintptr_t *offsetOut,
                                        uintptr_t **peerRmtAddrsOut)

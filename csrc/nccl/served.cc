@@ -1,5 +1,5 @@
-/* The proxy's side: NCCL's handlers and progress, over those of the p2p transport. On NCCL's service and progress
- * threads. */
+/* The proxy's side: NCCL's handlers and progress, on top of those of the p2p transport. Runs on NCCL's service and
+ * progress threads. */
 #include "psm_nccl.h"
 
 #include <cstring>
@@ -10,7 +10,7 @@ namespace psm
 namespace
 {
 
-/* A connection of which only Init was asked has none: NCCL makes such to pass descriptors. */
+/* A connection with only an Init has none: NCCL creates such connections to pass descriptors. */
 Served *served_of(struct ncclProxyConnection *connection, struct ncclProxyState *state)
 {
     if (connection->transportResources) return static_cast<Served *>(connection->transportResources);
@@ -25,7 +25,7 @@ Served *served_of(struct ncclProxyConnection *connection, struct ncclProxyState 
     served->provider = provider;
     served->connection.transport = connection->transport;
     served->connection.send = connection->send;
-    served->connection.rank = -1; /* NCCL's service knows the caller's local rank only */
+    served->connection.rank = -1; /* NCCL's service knows only the caller's local rank */
     served->connection.sameProcess = connection->sameProcess;
     served->connection.id = (uint64_t)(uintptr_t)connection; /* as NCCL's log names it */
     served->connection.tcomm = connection->send ? variant->send : variant->recv;
@@ -34,7 +34,7 @@ Served *served_of(struct ncclProxyConnection *connection, struct ncclProxyState 
     return served;
 }
 
-/* libpsm's handlers say done when they are; NCCL takes them for done unless told. */
+/* libpsm's handlers set done explicitly; NCCL assumes done by default. */
 ncclResult_t answer(const char *what, psm_status status, int finished, int *done)
 {
     *done = status != PSM_OK || finished;
@@ -135,8 +135,8 @@ Operation *begin(struct ncclProxyArgs *args)
 
 } // namespace
 
-/* NCCL forgets an operation whose progress fails, and with it the count that the host function waits for. So it is
- * told of an end only, and the reason goes to ncclCommGetAsyncError and to the peer. */
+/* If progress fails, NCCL drops the operation, and with it the count that the host function waits for. So report only
+ * its end; the reason goes to ncclCommGetAsyncError and to the peer. */
 ncclResult_t proxy_progress(struct ncclProxyState *, struct ncclProxyArgs *args)
 {
     void **place = &args->subs[0].requests[0]; /* the transport's own */
@@ -153,7 +153,7 @@ ncclResult_t proxy_progress(struct ncclProxyState *, struct ncclProxyArgs *args)
     for (struct psmProxyArgs &part : operation->parts) {
         if (part.state == psmProxyOpNone) continue;
         const struct psmTransportComm *comm = part.subs[0].connection->tcomm;
-        comm->proxyProgress(nullptr, &part); /* a failure ends it, and was told by async_error */
+        comm->proxyProgress(nullptr, &part); /* a failure ends it; async_error has reported it */
         if (!part.idle) args->idle = 0;
         if (part.state != psmProxyOpNone) ended = false;
     }

@@ -1,4 +1,4 @@
-/* NCCL's transport table over the p2p transport, in place of the tree's own psm_p2p. On NCCL's caller
+/* NCCL's transport table for the p2p transport, which replaces the tree's own psm_p2p. Runs on NCCL's caller
  * threads. */
 #include "psm_nccl.h"
 
@@ -12,9 +12,9 @@ namespace psm
 namespace
 {
 
-/* ---- which way ---- */
+/* ---- path ---- */
 
-/* CUDA's number of a peer's device here; -1: this process does not see it. */
+/* CUDA's number of a peer's device here; -1: not visible to this process. */
 int device_of(int64_t busId)
 {
     int count = 0;
@@ -31,14 +31,14 @@ int device_of(int64_t busId)
 bool reaches(const struct ncclPeerInfo *a, const struct ncclPeerInfo *b)
 {
     int from = device_of(a->busId), to = device_of(b->busId), can = 0;
-    if (a->busId == b->busId || from < 0 || to < 0) return true; /* CUDA lets devices be reached that are not seen */
+    if (a->busId == b->busId || from < 0 || to < 0) return true; /* CUDA can also reach devices that are not visible */
     if (cudaDeviceCanAccessPeer(&can, from, to) == cudaSuccess) return can != 0;
     cudaGetLastError();
     return false;
 }
 
-/* What libpsm's canConnect looks at, from what NCCL's ranks have told each other. Both ends come to the same: the
- * lower rank is looked at first. */
+/* The input of libpsm's canConnect, from what NCCL's ranks have exchanged. Both ends get the same result: they start
+ * with the lower rank. */
 void describe(struct ncclComm *comm, const struct ncclPeerInfo *one, const struct ncclPeerInfo *other,
               struct psm_peer_info *mine, struct psm_peer_info *theirs, bool direct)
 {
@@ -53,7 +53,7 @@ void describe(struct ncclComm *comm, const struct ncclPeerInfo *one, const struc
         out[i]->size = sizeof *out[i];
         out[i]->version = PSM_WIRE_VERSION;
         out[i]->rank = comm->topParentRanks[infos[i]->rank];
-        out[i]->device = infos[i]->nvmlDev; /* alike in all processes of a host */
+        out[i]->device = infos[i]->nvmlDev; /* the same in all processes of a host */
         out[i]->host_hash = infos[i]->hostHash;
         out[i]->process_hash = infos[i]->pidHash;
         out[i]->capabilities = can;
@@ -74,7 +74,7 @@ ncclResult_t find_way(struct ncclComm *comm, struct ncclPeerInfo *one, struct nc
     return ncclSuccess;
 }
 
-/* 1 for every pair of one host: where the devices do not reach each other, data goes through host memory. */
+/* 1 for every pair on one host: if the devices do not reach each other, data goes through host memory. */
 ncclResult_t can_connect(int *ret, struct ncclComm *comm, struct ncclTopoGraph *, struct ncclPeerInfo *one,
                          struct ncclPeerInfo *other)
 {
@@ -125,7 +125,7 @@ ncclResult_t setup(struct ncclComm *comm, struct ncclPeerInfo *me, struct ncclPe
     memset(connect, 0, sizeof *connect);
     memcpy(connect, &info, sizeof info);
     connector->transportResources = end;
-    connector->conn.flags |= NCCL_P2P_WRITE; /* so that NCCL asks for registrations, and takes our addresses */
+    connector->conn.flags |= NCCL_P2P_WRITE; /* so that NCCL requests registrations, and uses our addresses */
     return ncclSuccess;
 }
 
@@ -148,12 +148,12 @@ ncclResult_t connect_end(struct ncclComm *comm, struct ncclConnect *connect, str
     ConnectInfo info;
     memcpy(&info, connect, sizeof info);
     end->caller.provider->learn(info.fds);
-    psmProxyConnector socket; /* also where no descriptor is fetched: it tells of the peer's death */
+    psmProxyConnector socket; /* also if no descriptor is fetched: it reports the peer's death */
     psm_status status = end->caller.provider->connect_fds(info.fds.rank, &socket);
     if (status == PSM_OK)
         status = send ? psmP2pSendConnect(end->connector, &info.p2p) : psmP2pRecvConnect(end->connector, &info.p2p);
     if (status != PSM_OK) return refuse(send ? "send connect" : "recv connect", status);
-    /* No kernel reads these; the LL ones have to be empty, so that operations are scheduled as SIMPLE. */
+    /* No kernel reads these; the LL ones must be empty, so that operations are scheduled as SIMPLE. */
     for (int p = 0; p < NCCL_NUM_PROTOCOLS; p++) connector->conn.buffs[p] = nullptr;
     connector->conn.head = connector->conn.tail = nullptr;
     connector->conn.stepSize = comm->buffSizes[NCCL_PROTO_SIMPLE] / NCCL_STEPS;

@@ -1,4 +1,5 @@
-/* NCCL's headers of the tree that this is compiled against. A release that we have not looked at stops here. */
+/* NCCL's headers of the tree that this is compiled against. Compilation stops for a release that we have not checked.
+ */
 #ifndef PSM_NCCL_TREE_H
 #define PSM_NCCL_TREE_H
 
@@ -17,27 +18,27 @@
 #elif NCCL_VERSION_CODE >= NCCL_VERSION(2, 30, 0) && NCCL_VERSION_CODE < NCCL_VERSION(2, 31, 0)
 #define PSM_TREE_2_30 1
 #else
-#error "psmkit knows the layouts of NCCL 2.26 and 2.30, and this tree is of another release: see docs/linking.md"
+#error "psmkit supports the layouts of NCCL 2.26 and 2.30, but this tree is of another release: see docs/linking.md"
 #endif
 
 #ifdef TRANSPORT_PSM_P2P
-#define PSM_TREE_HOOKED 1 /* a fork: its operations carry syncCond, its plans call the host function */
+#define PSM_TREE_HOOKED 1 /* a fork: its operations have syncCond, its plans call the host function */
 #else
-#include "psm_hooks.h" /* a plain tree: it calls ours */
+#include "psm_hooks.h" /* a plain tree: it calls our hooks */
 #endif
-static_assert(TRANSPORT_PSM_P2P == 5, "libpsm's requests name transport 5");
+static_assert(TRANSPORT_PSM_P2P == 5, "libpsm's requests use transport 5");
 
 namespace psm
 {
 
-/* What differs between the trees. */
+/* Differences between the trees. */
 
 inline struct psmSyncCondition *sync_of(const struct ncclProxyArgs *args)
 {
 #ifdef PSM_TREE_HOOKED
     return args->syncCond;
 #else
-    /* The transport's own: psmTakePart has put it there. */
+    /* The transport's own data: set by psmTakePart. */
     const struct ncclProxySubArgs *sub = &args->subs[0];
     return static_cast<struct psmSyncCondition *>(sub->connection->send ? sub->sendMhandle : sub->recvMhandle);
 #endif

@@ -1,4 +1,4 @@
-/* What has to be the same on all ranks. */
+/* Rules that compare ranks. */
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -87,7 +87,7 @@ static bool same_coll(struct found *found, const struct plan_rules_rank *a, cons
 {
     uint64_t other;
     const struct plan_rules_coll *x = find_coll(a, y->coll, &other);
-    if (!x) return true; /* the cut tells it */
+    if (!x) return true; /* reported by cut.differs */
     if (x->channels != y->channels)
         broken(found, CHANNEL_DIFFERS, b->rank, a->rank, plan,
                "collective %" PRIu64 " goes over channels 0x%" PRIx64 " on rank %d (plan %" PRIu64 ") and 0x%" PRIx64

@@ -1,5 +1,5 @@
-/* The rules of plans: their names, and what checks them. Needs libc only, so that an analysis of logs and records can
- * check them without libpsm. cffi reads planrules.cdef.h; what stands here is the same for C. */
+/* The rules of plans: their names, and their checker. Needs only libc, so that an analysis of logs and records can
+ * check them without libpsm. cffi reads planrules.cdef.h; this header declares the same for C. */
 #ifndef PSM_PLANRULES_H
 #define PSM_PLANRULES_H
 

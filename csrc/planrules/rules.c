@@ -1,5 +1,5 @@
 /* The checker of one communicator's trace. Its memory grows with the plans that are not reclaimed, not with the trace:
- * ids are serial, so that a plan that was made and is not here was reclaimed. */
+ * ids are serial, so a made plan that is not in the table was reclaimed. */
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -11,15 +11,15 @@
 
 enum { KEPT = 64, CHANNELS = 64, START = 32 };
 
-struct state { /* of a plan that is not reclaimed */
+struct state { /* state of a plan that is not reclaimed */
     uint64_t id;
-    uint64_t reclaimer; /* place of its reclaimer in their order, from 1; 0: not enqueued */
+    uint64_t reclaimer; /* position of its reclaimer, from 1; 0: not enqueued */
     int64_t holds;
-    int64_t open, callbacks;    /* ops posted and not ended; host functions that run */
+    int64_t open, callbacks;    /* ops posted and not ended; running host functions */
     uint64_t posted;            /* ops, of all launches */
-    uint64_t hostTasks, called; /* launches that came so far; host functions that began */
-    uint32_t reclaimers;        /* how often it was enqueued */
-    uint8_t launched;           /* as the event has it: 1: kernel, 2: host function */
+    uint64_t hostTasks, called; /* launches so far; host functions started */
+    uint32_t reclaimers;        /* number of times it was enqueued */
+    uint8_t launched;           /* as in the event: 1: kernel, 2: host function */
     bool persistent, cancelled, syncFreed, after;
 };
 struct last { /* of the ops of a channel */
@@ -38,14 +38,14 @@ struct plan_rules {
     uint64_t p2pPlan; /* of the group: the first with p2p */
     uint64_t reclaimers, reclaimed;
     struct last last[2][CHANNELS];
-    uint64_t lastPlan[PLAN_RULES]; /* that broke the rule last */
+    uint64_t lastPlan[PLAN_RULES]; /* the plan that last broke the rule */
     struct psmPlanBreach breaches[KEPT];
     size_t nbreaches;
 };
 
 struct plan_rules *plan_rules_new(int scheduler)
 {
-    (void)scheduler; /* so far all rules of a trace hold for both */
+    (void)scheduler; /* so far all rules of a trace apply to both schedulers */
     struct plan_rules *rules = calloc(1, sizeof *rules);
     if (!rules) return NULL;
     rules->room = START;
@@ -234,7 +234,7 @@ static void reclaimer(struct plan_rules *rules, struct state *s, const struct ps
     s->after = e->a == PSM_PLAN_BY_LAUNCH_AFTER;
 }
 
-/* What is known when a plan goes, or when nothing more comes. */
+/* Checks at the end of a plan, or of the trace. */
 static void lost(struct plan_rules *rules, const struct state *s, const struct psmPlanEvent *e)
 {
     uint64_t expected = s->persistent ? s->hostTasks : 1;
@@ -278,7 +278,7 @@ static void of_plan(struct plan_rules *rules, const struct psmPlanEvent *e)
     }
     struct state *s = find(rules, e->plan);
     if (!s) {
-        if (!is_freed(rules, e->plan)) return; /* of before the trace */
+        if (!is_freed(rules, e->plan)) return; /* from before the start of the trace */
         if (e->what == PSM_PLAN_RECLAIM || e->what == PSM_PLAN_RECLAIMER)
             broken(rules, RECLAIM_TWICE, e, "plan %" PRIu64 " %s, and it was freed before", e->plan,
                    e->what == PSM_PLAN_RECLAIM ? "is freed" : "gets its reclaimer enqueued");
@@ -421,7 +421,7 @@ static void of_comm(struct plan_rules *rules, const struct psmPlanEvent *e)
                    "CUDA was called (call %" PRId64 ") behind the barrier and before the launch: it may wait for a "
                    "kernel that waits for this launch",
                    e->a);
-        rules->barrier = rules->barrier && e->a == 0; /* once a launch */
+        rules->barrier = rules->barrier && e->a == 0; /* once per launch */
         break;
     case PSM_PLAN_REFS:
         rules->refs = e->a;
@@ -450,7 +450,7 @@ size_t plan_rules_feed(struct plan_rules *rules, const struct psmPlanEvent *even
 {
     size_t before = rules->nbreaches;
     rules->rank = event->rank;
-    /* Behind it the launch is there, or will not come. */
+    /* From here on the launch has either happened, or will not happen. */
     if (event->what == PSM_PLAN_LAUNCHED || event->what == PSM_PLAN_CANCELLED) rules->barrier = false;
     if (event->plan && event->what != PSM_PLAN_STUCK)
         of_plan(rules, event);

@@ -1,4 +1,4 @@
-/* Inside of the rules. */
+/* Internals of the rules. */
 #ifndef PSM_PLANRULES_RULES_H
 #define PSM_PLANRULES_RULES_H
 

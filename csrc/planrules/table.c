@@ -1,4 +1,4 @@
-/* The table of the rules: the only place that has their names and texts. */
+/* The table of the rules: the only place with their names and texts. */
 #include "rules.h"
 
 #define BOTH 3

@@ -1,11 +1,11 @@
-/* The time of births, from the processor's counter: asking the system takes twice as long. */
+/* Birth times, from the processor's counter: a system call takes twice as long. */
 #include "internal.h"
 
 #if defined(__x86_64__)
 #include <cpuid.h>
 
-/* PAIR_TICKS: within these, microseconds, both clocks have to be read, or the thread was stopped between. FIRST_NS: so
- * long the rate of the counter is measured before it is used. */
+/* PAIR_TICKS: both clocks must be read within so many ticks, or the thread was stopped in between. FIRST_NS: how long
+ * the rate of the counter is measured before it is used. */
 enum { PAIR_TICKS = 10000, PAIR_TRIES = 3, FIRST_NS = 5000000 };
 
 _Atomic uint64_t san_clock_rate;
@@ -38,7 +38,7 @@ uint64_t san_clock_look(void)
 void san_clock_start(void)
 {
     unsigned a, b, c, d;
-    /* At one rate, whatever the processor does to save power. */
+    /* At a constant rate, whatever the processor does to save power. */
     bool even = __get_cpuid(0x80000007, &a, &b, &c, &d) && d & 1 << 8;
     if (!even || !look(&first)) first.ns = 0;
 }

@@ -1,8 +1,8 @@
-/* What was given to other processes, in a table of its own: an import asks all processes for one key, and there may be
- * thousands of both, so that reading all objects of all processes would take longer than what the program does. */
+/* Exported objects, in a table of their own: an import looks up one key in all processes, and there may be thousands of
+ * both, so that reading all objects of all processes would take longer than the program's own work. */
 #include "internal.h"
 
-/* A key is published once. What finds no place is imported as of nobody known. */
+/* A key is published once. If the table is full, an import of the object has no known owner. */
 enum { EXPORTS = 8192, PROBES = 8 };
 
 struct export_record {
@@ -31,12 +31,12 @@ void san_exports_start(void)
     table = psm_record_section(psm_record_self(), &schema, PSM_TABLE, EXPORTS);
 }
 
-/* Whether it is new. One that finds no place among its neighbours is taken for new: it has two records then. */
+/* Whether it is new. A key that finds no place near its hash counts as new: it then has two records. */
 static bool first_time(uint64_t key)
 {
     for (uint64_t i = 0; i < PROBES; i++) {
         uint64_t none = 0;
-        /* Relaxed: nothing is read by way of the key. */
+        /* Relaxed: the key publishes no other data. */
         if (atomic_compare_exchange_strong_explicit(&published[(key + i) % EXPORTS], &none, key, memory_order_relaxed,
                                                     memory_order_relaxed))
             return true;
@@ -77,7 +77,7 @@ static int visit(const psm_view *view, void *context)
     s->here = false;
     psm_view_foreach(view, schema.name, schema.version, schema.record_size, compare, s);
     if (!s->here) return 0;
-    /* Looked at last: it costs more than the table. A living owner is the better answer than a dead one. */
+    /* Checked last: it costs more than the table lookup. Prefer a living owner to a dead one. */
     enum psm_owner alive = psm_view_owner(view);
     if (alive != PSM_OWNER_ALIVE && s->have) return 0;
     if (alive == PSM_OWNER_DEAD && !san_same_job(view)) return 0;

@@ -1,4 +1,4 @@
-/* Inside the sanitizer. */
+/* Internals of the sanitizer. */
 #ifndef PSM_SAN_INTERNAL_H
 #define PSM_SAN_INTERNAL_H
 
@@ -15,7 +15,7 @@ enum { SAN_CACHE_LINE = 64 };
 
 /* ---- locks ---- */
 
-/* Held for tens of nanoseconds, twice or more in a call: a mutex would cost as much as what it guards. */
+/* Held for tens of nanoseconds, twice or more per call: a mutex would cost as much as the code that it guards. */
 struct san_guard {
     _Atomic int taken;
 };
@@ -46,15 +46,15 @@ struct san_moment {
     uint64_t ticks, ns;
 };
 enum { SAN_CLOCK_SHIFT = 30 };
-/* A thread asks the system again after so many ticks, less than a millisecond: what the counter is wrong by stays far
- * below a microsecond, and what another processor's is, below that millisecond. */
+/* A thread calls the system again after so many ticks, less than a millisecond: the error of the counter stays far
+ * below a microsecond, and that of another processor's counter below that millisecond. */
 #define SAN_CLOCK_TICKS ((uint64_t)1 << 20)
-extern _Atomic uint64_t san_clock_rate; /* ns of 2^SAN_CLOCK_SHIFT ticks; 0: not known */
+extern _Atomic uint64_t san_clock_rate; /* ns per 2^SAN_CLOCK_SHIFT ticks; 0: unknown */
 extern _Thread_local struct san_moment san_clock_seen __attribute__((tls_model("initial-exec")));
 uint64_t san_clock_look(void);
 #endif
 
-/* As psm_clock_ns() tells it. */
+/* As psm_clock_ns() returns it. */
 static inline uint64_t san_clock_ns(void)
 {
 #if defined(__x86_64__)
@@ -67,7 +67,7 @@ static inline uint64_t san_clock_ns(void)
 }
 
 extern _Thread_local int san_thread __attribute__((tls_model("initial-exec")));
-/* As psm_tid() tells it; in a child of fork the sanitizer is off. */
+/* As psm_tid() returns it; in a child of fork the sanitizer is off. */
 static inline int san_tid(void)
 {
     if (__builtin_expect(!san_thread, 0)) san_thread = psm_tid();
@@ -76,21 +76,21 @@ static inline int san_tid(void)
 
 /* ---- stacks (stack.c, unwind.c) ---- */
 
-/* SAN_WALK: with those of our own that may lie below the caller's. */
+/* SAN_WALK: including our own frames below the caller's. */
 enum { SAN_FRAMES = 12, SAN_WALK = SAN_FRAMES + 8, SAN_STACK_TEXT = 1024, SAN_MODULES = 512 };
 
-/* The callers, the innermost first, without frames of psmkit's own libraries. Module in the upper 16 bits, offset of
- * the call in it in the rest: records of other processes have it so too. */
+/* The callers, innermost first, without frames of psmkit's own libraries. The upper 16 bits are the module, the rest is
+ * the offset of the call in it; records of other processes use the same form. */
 struct san_stack {
     uint32_t n;
     uint32_t reserved;
     uint64_t frame[SAN_FRAMES];
 };
 
-/* One stack for all that was born or ended with it. */
+/* One stack, shared by all objects that were born or ended with it. */
 struct san_shared {
     struct san_stack stack;
-    bool stays; /* for ever: its users are not counted */
+    bool stays; /* kept for ever: its users are not counted */
     _Atomic uint32_t users;
 };
 
@@ -103,32 +103,32 @@ struct san_module_record {
 extern const struct psm_schema san_module_schema;
 
 void san_stack_start(void);
-/* The caller is a user of it. NULL: no memory. */
+/* The caller becomes a user of it. NULL: no memory. */
 struct san_shared *san_stack_take(void);
-/* One more user. */
+/* Adds a user. */
 static inline struct san_shared *san_stack_share(struct san_shared *shared)
 {
     if (shared && !shared->stays) atomic_fetch_add_explicit(&shared->users, 1, memory_order_relaxed);
     return shared;
 }
-/* One less; NULL too. */
+/* Removes a user; accepts NULL. */
 static inline void san_stack_drop(struct san_shared *shared)
 {
     if (shared && !shared->stays && atomic_fetch_sub_explicit(&shared->users, 1, memory_order_acq_rel) == 1)
         free(shared);
 }
-/* Once, without memory for it. */
+/* Call it once, without memory for it. */
 void san_stack_take_now(struct san_stack *stack);
-/* From a signal handler, beginning at the interrupted instruction. */
+/* From a signal handler, starting at the interrupted instruction. */
 void san_stack_take_from(struct san_stack *stack, void *pc);
 void san_stack_render(const struct san_stack *stack, char *text, size_t size);
 /* Of another process, with the paths of its modules. */
 void san_stack_render_foreign(const struct san_stack *stack, const struct psm_view *view, char *text, size_t size);
 
-/* From one of these files to the other. */
+/* Between these two files. */
 void san_unwind_start(void);
 void san_stack_set(struct san_stack *stack, const uintptr_t *pc, int n);
-/* Return addresses from here on. Returns how many. */
+/* Collects return addresses from here on. Returns how many. */
 int san_walk(uintptr_t pc[static SAN_WALK]);
 
 /* ---- objects (ledger.c) ---- */
@@ -136,9 +136,9 @@ int san_walk(uintptr_t pc[static SAN_WALK]);
 enum san_state { SAN_FREE, SAN_ALIVE, SAN_ENDING };
 enum san_flag {
     SAN_RECORDED = 1,  /* event: cudaEventRecord was called */
-    SAN_TOLD = 2,      /* event: that it was not recorded was told */
-    SAN_BORROWED = 4,  /* CUDA's or somebody else's: never a leak */
-    SAN_IMPORTED = 8,  /* owner says whose it is */
+    SAN_TOLD = 2,      /* event: the missing record was already reported */
+    SAN_BORROWED = 4,  /* owned by CUDA or by unknown code: never a leak */
+    SAN_IMPORTED = 8,  /* owner identifies its owner */
     SAN_NO_RECORD = 16 /* the table was full */
 };
 
@@ -147,9 +147,9 @@ struct san_owner {
     uint64_t start_time; /* 0: unknown */
 };
 
-/* One that has not ended, or is about to. */
+/* A living object, or one that is about to end. */
 struct san_object {
-    _Alignas(SAN_CACHE_LINE) struct san_object *next; /* in its bucket, or of the free ones */
+    _Alignas(SAN_CACHE_LINE) struct san_object *next; /* link in its bucket, or in the free list */
     uint64_t value, size;
     struct san_shared *birth; /* NULL: unknown */
     uint8_t kind, state;      /* enum psm_san_kind, enum san_state */
@@ -165,9 +165,9 @@ struct san_object {
 };
 _Static_assert(offsetof(struct san_object, owner) == SAN_CACHE_LINE, "most objects use one line");
 
-/* A part of the ledger. All that lies at addresses is in one, SAN_PLACES, and its lock is that of spans.c too: births
- * and ends of memory take one lock. The others have the rest, by their numbers. What comes and goes all the time goes
- * round in few cache lines: a free object is used again before older ones, and the tables are as small as can be. */
+/* A part of the ledger. Everything at addresses is in one, SAN_PLACES, whose lock also covers spans.c: births and ends
+ * of memory take one lock. The others share the rest by number. Objects that come and go often reuse few cache lines: a
+ * free object is reused before older ones, and the tables are as small as possible. */
 enum { SAN_PLACES = 16, SAN_SHARDS, SAN_FEW = 8 };
 struct san_ended_set;
 struct san_shard {
@@ -175,16 +175,16 @@ struct san_shard {
     uint32_t spare;                       /* slot of a record that was set aside, or SAN_NO_SLOT */
     const struct san_shared *spare_birth; /* the stack in it, NULL: unknown */
     uint32_t living, last;                /* living: how many; last: of the buckets */
-    struct san_object **bucket;           /* few, until they are many */
+    struct san_object **bucket;           /* small, until there are many objects */
     struct san_object *free;
     struct san_ended_set *ended;
-    struct san_ended *ended_of; /* those of all sets, one behind the other */
+    struct san_ended *ended_of; /* the entries of all sets, contiguous */
     uint32_t ended_last;        /* of the sets */
     _Alignas(SAN_CACHE_LINE) struct san_object *few[SAN_FEW];
 };
 extern struct san_shard san_shards[SAN_SHARDS];
 
-/* One that stays as it is when the shard is no longer locked. Its object's pointers are not for use. */
+/* A copy that stays valid after the shard is unlocked. Do not follow its object's pointers. */
 struct san_copy {
     struct san_object object;
     struct san_stack birth, end;
@@ -192,28 +192,28 @@ struct san_copy {
 };
 void san_copy(struct san_copy *copy, const struct san_object *object);
 
-/* The object of that number, with its shard locked; NULL with the shard locked too when none has it now. */
+/* The object with that number, with its shard locked; NULL, also with the shard locked, if there is none now. */
 struct san_object *san_lock(enum psm_san_kind kind, uint64_t value, struct san_shard **shard);
 void san_unlock(struct san_shard *shard);
-/* Shard locked: the last that ended under that number. generation: of which one, 0 for any. */
+/* Shard locked: the last object that ended with that number. generation: of which one, 0 for any. */
 bool san_copy_ended(const struct san_shard *shard, enum psm_san_kind kind, uint64_t value, uint32_t generation,
                     struct san_copy *copy);
-/* For signal handlers: false when the lock is taken. */
+/* For signal handlers: false if the lock is taken. */
 bool san_try_copy(enum psm_san_kind kind, uint64_t value, struct san_copy *copy);
 
-/* Born, or born anew under a number that was known. flags: SAN_BORROWED, SAN_IMPORTED, SAN_RECORDED. */
+/* Records a birth, or a rebirth under a known number. flags: SAN_BORROWED, SAN_IMPORTED, SAN_RECORDED. */
 void san_born(enum psm_san_kind kind, uint64_t value, uint64_t size, int device, unsigned flags,
               const struct san_owner *owner);
-/* Shard locked: the object is SAN_ENDING from now on. */
+/* Shard locked: marks the object as SAN_ENDING. */
 void san_ending(const struct san_shard *shard, struct san_object *object);
-/* Then: ended for good, or alive again. Nothing when it was born anew meanwhile, or the object is another
- * one's. Takes the caller's use of the stack over. */
+/* After it: ended for good, or alive again. Does nothing if it was reborn meanwhile, or the object belongs to another
+ * process. Takes over the caller's use of the stack. */
 void san_ended(struct san_shard *shard, struct san_object *object, uint32_t generation, bool success,
                struct san_shared *stack);
-uint32_t san_generation(void); /* of the youngest */
-/* cudaDeviceReset: what the device had has ended. */
+uint32_t san_generation(void); /* of the youngest object */
+/* cudaDeviceReset: ends everything on the device. */
 void san_reset(int device);
-/* Every living object, locked by shard: visit may not take locks of the ledger. */
+/* Visits every living object, with its shard locked: visit must not take locks of the ledger. */
 void san_each(void (*visit)(const struct san_object *object, void *context), void *context);
 void san_ledger_start(void);
 
@@ -223,17 +223,18 @@ struct san_span {
     uint64_t base, end;
     uint32_t generation;
     uint8_t kind; /* enum psm_san_kind */
-    bool look;    /* at the object too: it is another process's, or its size is unknown */
+    bool look;    /* stored in the object too: it belongs to another process, or its size is unknown */
     bool freed;
 };
 
 enum san_hit { SAN_HIT_NONE, SAN_HIT_LIVE, SAN_HIT_FREED };
-/* What lies at the address. For mappings side by side span covers all of them; first is the one of the address. */
+/* What is at the address. For adjacent mappings span covers all of them; first is the one at the address. */
 enum san_hit san_span_find(uint64_t address, struct san_span *first, uint64_t *end);
 bool san_span_try_find(uint64_t address, struct san_span *first);
-/* The next three with SAN_PLACES locked. */
+/* Call the next three with SAN_PLACES locked. */
 void san_span_add(const struct san_span *span);
-/* Out of the living; kept among the freed when keep is true, until it is forgotten or another is born over it. */
+/* Removes it from the living; keeps it among the freed if keep is true, until it is forgotten or another is born over
+ * it. */
 void san_span_remove(uint64_t base, uint32_t generation, bool keep);
 void san_span_forget(uint64_t base, uint32_t generation);
 /* The first living mapping with base in [from, to). */
@@ -255,17 +256,17 @@ struct san_foreign {
     uint64_t value, size;
     char stack[SAN_STACK_TEXT];
 };
-/* Who else has it: by number, or for addresses by what they lie in. */
+/* Other holders of it: by number, or for addresses by the allocation that they are in. */
 bool san_foreign_find(enum psm_san_kind kind, uint64_t value, struct san_foreign *found);
 bool san_foreign_address(uint64_t address, struct san_foreign *found);
-/* Of a process that has ended: whether what it had may be named still. */
+/* For a process that has ended: whether its objects may still be named. */
 bool san_same_job(const psm_view *view);
 
 /* ---- what was given to other processes (exports.c) ---- */
 
 void san_exports_start(void);
 void san_export_note(uint64_t key); /* a key is a hash of what was exported, never 0 */
-/* Who else has exported it: a living process, else a dead one of this job. */
+/* Another exporter of it: a living process, else a dead one of this job. */
 bool san_export_find(uint64_t key, struct san_owner *owner);
 
 /* ---- reports (report.c) ---- */
@@ -293,14 +294,14 @@ struct san_report {
     int device;
     bool write;
     struct san_owner owner;
-    const struct san_stack *used; /* NULL: taken now */
+    const struct san_stack *used; /* NULL: the stack of now */
     const struct san_stack *birth, *end;
     int tid, end_tid;
     const char *foreign_stack;
 };
 
 void san_reports_start(void);
-/* Prints and records it, unless the same was told before. True: it was told. */
+/* Prints and records it, unless the same was reported before. True: it was reported. */
 bool san_report(const struct san_report *report);
 const char *san_kind_name(enum psm_san_kind kind);
 /* At exit. */

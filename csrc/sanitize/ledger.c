@@ -7,11 +7,10 @@
 
 #include "internal.h"
 
-/* The ended ones are remembered in sets by their numbers, WAYS to a set: SETS in each shard, PLACE_SETS in SAN_PLACES.
- */
+/* Ended objects are stored in sets by their numbers, WAYS per set: SETS in each shard, PLACE_SETS in SAN_PLACES. */
 enum { CHUNK = 32, WAYS = 15, NEXT = WAYS, SETS = 32, PLACE_SETS = 512 };
 
-/* What is told of one that ended. */
+/* What is stored about an ended object. */
 struct san_ended {
     _Alignas(SAN_CACHE_LINE) uint64_t value;
     uint64_t size;
@@ -21,14 +20,14 @@ struct san_ended {
 };
 _Static_assert(sizeof(struct san_ended) == SAN_CACHE_LINE, "an end writes one line");
 
-/* Which they are, so that those of other numbers need not be read. One that ended may stay when its number is born
- * anew: the living come first. */
+/* Tags of the entries, so that entries of other numbers need not be read. An ended object may stay when its number is
+ * reborn: living ones are found first. */
 struct san_ended_set {
-    /* Of the hash, odd; 0: free. tag[NEXT], even: twice the way to be used next, a free one or the one that ended
-     * first. */
+    /* From the hash, odd; 0: free. tag[NEXT], even: twice the way to use next: a free one, or the one that ended first.
+     */
     uint16_t tag[WAYS + 1];
 };
-_Static_assert(sizeof(struct san_ended_set) == 32, "a set lies in one line");
+_Static_assert(sizeof(struct san_ended_set) == 32, "a set fits in one line");
 
 struct san_shard san_shards[SAN_SHARDS];
 static struct san_ended_set sets[SAN_PLACES][SETS], place_sets[PLACE_SETS];
@@ -39,7 +38,7 @@ _Thread_local int san_thread __attribute__((tls_model("initial-exec")));
 void san_guard_wait(struct san_guard *guard)
 {
     for (int i = 0; !san_guard_try(guard); i++) {
-        /* Its holder does not run: with priorities, giving the processor up may not be enough. */
+        /* Its holder is not running: with priorities, yielding the processor may not be enough. */
         static const struct timespec moment = {0, 50000};
         if (i < 100)
             sched_yield();
@@ -136,7 +135,7 @@ static int find_ended(const struct san_shard *shard, uint64_t hash, enum psm_san
 {
     const struct san_ended_set *set = set_of(shard, hash);
     const uint16_t tag = tag_of(hash);
-    uint16_t any = 0; /* of the size of a tag, without branches: so it is a few vector instructions */
+    uint16_t any = 0; /* Of the size of a tag and without branches, so that it compiles to a few vector instructions. */
     for (int i = 0; i <= NEXT; i++) any |= set->tag[i] == tag ? 1 : 0;
     for (int i = 0; any && i < WAYS; i++) {
         const struct san_ended *e = ended_at(shard, set, i);
@@ -164,7 +163,7 @@ bool san_copy_ended(const struct san_shard *shard, enum psm_san_kind kind, uint6
     return true;
 }
 
-/* Where the next of the set goes: in the place of one of the same number, a free one, that of the oldest. */
+/* Where the next entry of the set goes: replaces one of the same number, a free one, or the oldest. */
 static int place_of(const struct san_shard *shard, struct san_ended_set *set, const struct san_object *o)
 {
     int i = find_ended(shard, o->hash, o->kind, o->value);
@@ -174,7 +173,7 @@ static int place_of(const struct san_shard *shard, struct san_ended_set *set, co
     return i;
 }
 
-/* Takes the use of the stack over. */
+/* Takes over the use of the stack. */
 static void remember(const struct san_shard *shard, const struct san_object *o, struct san_shared *stack)
 {
     struct san_ended_set *set = set_of(shard, o->hash);
@@ -182,7 +181,7 @@ static void remember(const struct san_shard *shard, const struct san_object *o, 
     struct san_ended *e = ended_at(shard, set, i);
     san_stack_drop(e->birth);
     san_stack_drop(e->end);
-    /* Of the same number nothing is left: the span that was freed then is the one that was born over it. */
+    /* Nothing else with this number is left: the span that was freed then is the one that was born over it. */
     if (shard == &san_shards[SAN_PLACES] && set->tag[i] && e->value != o->value)
         san_span_forget(e->value, e->generation);
     set->tag[i] = tag_of(o->hash);
@@ -196,7 +195,7 @@ static void remember(const struct san_shard *shard, const struct san_object *o, 
     e->end_tid = san_tid();
 }
 
-/* The object goes from the living to the ended. Takes the use of the stack over. */
+/* Moves the object from the living to the ended. Takes over the use of the stack. */
 static void bury(struct san_shard *shard, struct san_object *o, struct san_shared *stack)
 {
     struct san_object **at = bucket_of(shard, o->hash);
@@ -215,7 +214,7 @@ static void grow(struct san_shard *shard)
 {
     uint32_t n = shard->last + 1;
     struct san_object **bucket = calloc(2 * (size_t)n, sizeof *bucket);
-    if (!bucket) return; /* it works as it is */
+    if (!bucket) return; /* continue with what there is */
     for (uint32_t i = 0; i < n; i++)
         for (struct san_object *o = shard->bucket[i], *next; o; o = next) {
             struct san_object **to = &bucket[o->hash & (2 * n - 1)];
@@ -228,7 +227,7 @@ static void grow(struct san_shard *shard)
     shard->last = 2 * n - 1;
 }
 
-/* Among the living from now on, with nothing but its number. */
+/* Adds it to the living, with nothing but its number. */
 static struct san_object *fresh(struct san_shard *shard, uint64_t hash)
 {
     if (!shard->free) {
@@ -256,7 +255,7 @@ void san_born(enum psm_san_kind kind, uint64_t value, uint64_t size, int device,
     struct san_shared *stack = flags & SAN_BORROWED ? NULL : san_stack_take();
     san_guard_take(&shard->lock);
     struct san_object *o = find(shard, hash, kind, value);
-    /* A memory handle retained, an address opened twice: one more to end. CUDA's own pools are only asked for. */
+    /* A memory handle retained, an address opened twice: one more end is needed. CUDA's own pools are only queried. */
     bool counts = kind == PSM_SAN_MEM || kind == PSM_SAN_IPC || kind == PSM_SAN_EXPORT;
     if (o && (flags & SAN_BORROWED)) {
         san_unlock(shard);
@@ -269,14 +268,14 @@ void san_born(enum psm_san_kind kind, uint64_t value, uint64_t size, int device,
         return;
     }
     if (o) {
-        /* Its end was not seen, or is still under way. */
+        /* Its end was not seen, or is still in progress. */
         san_record_end(shard, o);
         san_stack_drop(o->birth);
     } else {
         o = fresh(shard, hash);
     }
     if (o) {
-        /* One by one: a whole struct is cleared by an instruction that takes longer than all of this. */
+        /* Member by member: clearing a whole struct uses an instruction that takes longer than all of this. */
         o->hash = hash;
         o->value = value;
         o->size = size;
@@ -308,7 +307,7 @@ void san_ending(const struct san_shard *shard, struct san_object *o)
 {
     struct san_ended_set *set = set_of(shard, o->hash);
     o->state = SAN_ENDING;
-    __builtin_prefetch(ended_at(shard, set, set->tag[NEXT] / 2), 1); /* its place, most likely */
+    __builtin_prefetch(ended_at(shard, set, set->tag[NEXT] / 2), 1); /* most likely its place */
 }
 
 void san_ended(struct san_shard *shard, struct san_object *o, uint32_t generation, bool success,
@@ -343,7 +342,7 @@ void san_reset(int device)
         for (uint32_t j = 0; j <= shard->last; j++)
             for (struct san_object *o = shard->bucket[j], *next; o; o = next) {
                 next = o->next;
-                /* Registered and pinned memory, reservations and graphs belong to no device's reset. */
+                /* A device reset does not end registered and pinned memory, reservations and graphs. */
                 if (o->device != device || (o->kind != PSM_SAN_STREAM && o->kind != PSM_SAN_EVENT &&
                                             o->kind != PSM_SAN_ALLOC && o->kind != PSM_SAN_IPC))
                     continue;

@@ -1,20 +1,21 @@
-/* The ledger as other processes see it: a table in the record container, and how theirs are searched. */
+/* The ledger as other processes see it: a table in the record container, and the search in theirs. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <string.h>
 
 #include "internal.h"
 
-/* SPARE: what the shards set aside for their next births. */
+/* SPARE: slots that the shards keep for their next births. */
 enum { OBJECTS = 8192, SPARE = SAN_SHARDS };
-/* A dead process's handles are worth naming when it was of the same job: not older than this before our own start. */
+/* A dead process's handles are reported only if it belonged to the same job: not older than this before our own start.
+ */
 enum { SAME_JOB_SECONDS = 600, TICKS = 100 /* USER_HZ, the unit of start_time */ };
 
 struct object_record {
     uint32_t kind, generation;
     char object[16];
     uint64_t value, size;
-    uint64_t owner_start_time; /* of imported ones: whose it is */
+    uint64_t owner_start_time; /* owner, for imported ones */
     int32_t pid, tid, rank, device;
     int32_t owner_pid, owner_rank;
     struct san_stack birth;
@@ -59,10 +60,10 @@ void san_records_start(void)
 
 void san_record_birth(struct san_shard *shard, struct san_object *o)
 {
-    /* CUDA's own pools say nothing of anybody. */
+    /* CUDA's own pools have no owner. */
     if (o->flags & SAN_BORROWED) return;
     struct object_record *r = NULL;
-    bool has_stack = false; /* what comes and goes is often born at one place */
+    bool has_stack = false; /* objects that come and go are often born at one place */
     if (shard->spare != SAN_NO_SLOT) {
         o->slot = shard->spare;
         shard->spare = SAN_NO_SLOT;
@@ -150,13 +151,13 @@ static int visit(const psm_view *view, void *context)
     struct search *s = context;
     const struct psm_proc *proc = psm_view_proc(view);
     enum psm_owner alive = psm_view_owner(view);
-    /* The shim and the emulated CUDA under it keep a file each. */
+    /* The shim and the emulated CUDA under it have a file each. */
     if (proc->pid == self->pid && proc->start_time == self->start_time && proc->pid_ns == self->pid_ns) return 0;
     if (alive == PSM_OWNER_DEAD && !san_same_job(view)) return 0;
     if (alive != PSM_OWNER_ALIVE && s->have) return 0;
     s->view = view;
     psm_view_foreach(view, schema.name, schema.version, schema.record_size, compare, s);
-    /* A living owner is the better answer than a dead one. */
+    /* Prefer a living owner to a dead one. */
     return s->have && s->found->alive == PSM_OWNER_ALIVE;
 }
 

@@ -1,4 +1,4 @@
-/* What is found, as log lines and in the record. */
+/* Prints findings as log lines and stores them in the record. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <string.h>
@@ -6,7 +6,7 @@
 #include "internal.h"
 #include "psm_messages.h"
 
-/* REPORTS: how many records of the last ones are kept, at two to four a report. TOLD: how many different ones are told.
+/* REPORTS: number of last records that are kept, at two to four per report. TOLD: maximum number of different reports.
  */
 enum { REPORTS = 256, TOLD = 1024 };
 
@@ -23,7 +23,7 @@ const char *san_kind_name(enum psm_san_kind kind)
     return names[kind];
 }
 
-/* The fields of all messages; a reader makes the log lines again from it. */
+/* The fields of all messages; a reader recreates the log lines from them. */
 struct report_record {
     uint32_t message;
     char call[44];
@@ -40,9 +40,9 @@ enum message {
     MESSAGE_STACK = SAN_FINDINGS,
     MESSAGE_LEAK,
     MESSAGE_LEFT,
-    MESSAGE_FOREIGN_UNRANKED, /* the rank of the owner is not known */
+    MESSAGE_FOREIGN_UNRANKED, /* the rank of the owner is unknown */
     MESSAGE_DEAD_OWNER_UNRANKED,
-    MESSAGE_NOT_RECORDED_TIME /* asked for the time of it, which CUDA refuses */
+    MESSAGE_NOT_RECORDED_TIME /* elapsed time was requested, which CUDA refuses */
 };
 
 #define FIELD(type, member) PSM_FIELD(struct report_record, type, member)
@@ -160,7 +160,7 @@ static void emit(const struct report_record *r)
     print(r);
 }
 
-/* The same at the same call is told once: a progress loop would print it for ever. */
+/* Each finding is reported once per call: a progress loop would print it for ever. */
 static bool is_news(const struct san_report *r)
 {
     uint64_t key = r->value ^ (uint64_t)r->finding << 60 ^ (uint64_t)r->kind << 52;

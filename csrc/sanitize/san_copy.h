@@ -1,5 +1,5 @@
-/* What copies touch whose areas are described by structs: from the first byte to the last. Included where CUDA's types
- * are known. Arrays have no addresses and are left out. */
+/* Address ranges of copies whose areas are described by structs: from the first byte to the last. Included where CUDA's
+ * types are known. Arrays have no addresses and are skipped. */
 #ifndef PSM_SAN_COPY_H
 #define PSM_SAN_COPY_H
 
@@ -48,7 +48,7 @@ static inline void psm_san_box(struct psm_san_call *call, const struct cudaPitch
     if (p->ptr) psm_san_span(call, (uint64_t)(uintptr_t)p->ptr + offset, n, side, write);
 }
 
-/* With an array on one side the extent counts its elements, whose size is not in sight. */
+/* If one side is an array, the extent counts its elements, whose size is unknown here. */
 static inline void psm_san_parms(struct psm_san_call *call, const struct cudaMemcpy3DParms *c)
 {
     if (c->srcArray || c->dstArray) return;

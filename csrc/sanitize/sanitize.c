@@ -1,4 +1,4 @@
-/* What a checked call does: looks its objects up, tells what is wrong, and notes what is born and what ends. */
+/* What a checked call does: looks up its objects, reports misuse, and records births and ends. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdlib.h>
@@ -20,7 +20,7 @@ static bool leaks_wanted;
 static _Atomic int captures; /* streams that are being captured */
 
 enum { INVALID_VALUE = 1, INVALID_HANDLE = 400, CAPTURE_INVALIDATED = 901 };
-/* How long an owner that was seen alive is taken to live: a look at it costs microseconds. */
+/* How long an owner that was seen alive counts as alive: each check costs microseconds. */
 enum { OWNER_CHECK_NS = 10000000 };
 
 int san_device(void)
@@ -55,7 +55,7 @@ static bool says_invalid(int rc)
     return rc == INVALID_VALUE || rc == INVALID_HANDLE || rc == 709 /* context is destroyed */;
 }
 
-/* cuMemUnmap ends every mapping in its range at once. */
+/* cuMemUnmap ends all mappings in its range at once. */
 __attribute__((noinline)) static void end_mappings(const struct psm_san_call *call)
 {
     struct san_span span;
@@ -81,7 +81,7 @@ __attribute__((noinline)) static void failed(struct psm_san_call *call, int rc)
         never_created(call, call->stranger[i].kind, call->stranger[i].value);
 }
 
-/* A call that failed, or one that did something to its objects. */
+/* A call that failed, or one that affected its objects. */
 void psm_san_settle(struct psm_san_call *call, int rc)
 {
     if (rc != 0) failed(call, rc);
@@ -103,7 +103,7 @@ void psm_san_settle(struct psm_san_call *call, int rc)
 
 /* ---- handles ---- */
 
-/* Nobody here knows the number: whose is it? */
+/* Nobody here knows the number: find its owner. */
 static void unknown(struct psm_san_call *call, enum psm_san_kind kind, uint64_t value)
 {
     struct san_foreign found;
@@ -117,7 +117,7 @@ static void unknown(struct psm_san_call *call, enum psm_san_kind kind, uint64_t 
                                          .foreign_stack = found.stack});
         return;
     }
-    /* CUDA makes graphs, pools and what belongs to them in more ways than are seen. */
+    /* CUDA creates graphs, pools and their parts in more ways than the sanitizer sees. */
     if (kind != PSM_SAN_STREAM && kind != PSM_SAN_EVENT && kind != PSM_SAN_MEM) return;
     if (san_hooks.every_birth) {
         never_created(call, kind, value);
@@ -141,7 +141,7 @@ static void ended_before(struct psm_san_call *call, const struct san_copy *copy,
                                      .end_tid = copy->end_tid});
 }
 
-/* Imported from a process that is gone: what lies behind it may go any time. Only asked now and then. */
+/* Imported from a process that is gone: the memory behind it may go any time. Checked only now and then. */
 static bool owner_died(struct san_object *o)
 {
     if (!(o->flags & SAN_IMPORTED) || !o->owner.start_time) return false;
@@ -154,7 +154,7 @@ static bool owner_died(struct san_object *o)
 static void tell_dead_owner(struct psm_san_call *call, const struct san_copy *copy)
 {
     const struct san_object *o = &copy->object;
-    /* What was mapped stays readable, so the call is made in every mode. */
+    /* Mapped memory stays readable, so the call is made in every mode. */
     san_report(&(struct san_report){.finding = SAN_DEAD_OWNER,
                                     .call = call->name,
                                     .kind = o->kind,
@@ -167,7 +167,7 @@ static void tell_dead_owner(struct psm_san_call *call, const struct san_copy *co
 
 static bool special(enum psm_san_kind kind, uint64_t value)
 {
-    /* 0, 1 and 2 are the default streams; a null handle of another kind is no use of an object. */
+    /* 0, 1 and 2 are the default streams; a null handle of another kind does not use an object. */
     return value == 0 || (kind == PSM_SAN_STREAM && value <= 2);
 }
 
@@ -214,8 +214,8 @@ static bool is_address(enum psm_san_kind kind)
            kind == PSM_SAN_REGISTERED || kind == PSM_SAN_MAP;
 }
 
-/* Memory that a graph allocates comes again with each launch and goes when the graph says so. Which streams a capture
- * has drawn in is not known, so while there is one no stream-ordered memory is taken for the program's. */
+/* Memory that a graph allocates comes back with each launch and ends when the graph says so. The streams that a capture
+ * has joined are unknown, so during a capture no stream-ordered memory counts as the program's. */
 static bool of_graph(const struct psm_san_call *call, enum psm_san_kind kind)
 {
     return kind == PSM_SAN_ALLOC && atomic_load_explicit(&captures, memory_order_relaxed) > 0 &&
@@ -226,11 +226,11 @@ void psm_san_capture(struct psm_san_call *call, bool begins)
 {
     (void)call;
     int now = atomic_load(&captures);
-    /* Never below none: the capture may have begun before the sanitizer did. */
+    /* Never below zero: the capture may have started before the sanitizer did. */
     while (!atomic_compare_exchange_weak(&captures, &now, begins ? now + 1 : now > 0 ? now - 1 : 0)) continue;
 }
 
-/* An address that ends and is none of the begins that are known. */
+/* An address that is freed and is not the start of anything known. */
 static void unknown_address(struct psm_san_call *call, enum psm_san_kind kind, uint64_t address)
 {
     struct san_span span;
@@ -298,12 +298,12 @@ void psm_san_unmap(struct psm_san_call *call, uint64_t address, uint64_t size)
     if (san_span_first(PSM_SAN_MAP, address, address + size, &span))
         call->unmapped = (struct psm_san_unmapped){address, address + size, san_generation()};
     else
-        psm_san_end(call, PSM_SAN_MAP, address); /* unmapped before, or another process's */
+        psm_san_end(call, PSM_SAN_MAP, address); /* unmapped before, or of another process */
 }
 
 /* ---- addresses ---- */
 
-/* Whether this is memory of the process that it can read itself: then it is not CUDA's to judge. */
+/* Whether this is memory that the process can read itself: if so, CUDA does not know it. */
 static bool readable(uint64_t address)
 {
     char byte;
@@ -409,7 +409,7 @@ static uint64_t hash_bytes(const void *bytes, size_t n)
 static void import_of(enum psm_san_kind kind, uint64_t value, uint64_t size, uint64_t key)
 {
     struct san_owner owner = {0};
-    unsigned flags = kind == PSM_SAN_EVENT ? SAN_RECORDED : 0; /* its owner records it */
+    unsigned flags = kind == PSM_SAN_EVENT ? SAN_RECORDED : 0; /* recorded by its owner */
     if (key && san_export_find(key, &owner)) flags |= SAN_IMPORTED;
     if (!size && kind == PSM_SAN_IPC && san_hooks.place) {
         uint64_t base = 0, whole = 0;
@@ -436,7 +436,7 @@ void psm_san_import(struct psm_san_call *call, enum psm_san_kind kind, uint64_t 
     if (!special(kind, value)) import_of(kind, value, 0, hash_bytes(bytes, n));
 }
 
-/* A descriptor names its file, where that is a real one: the same inode in both processes. */
+/* A descriptor identifies its file, if that is a real one: the same inode in both processes. */
 static uint64_t key_of_fd(int fd, int handle_type)
 {
     struct stat st;
@@ -453,7 +453,7 @@ void psm_san_export_fd(struct psm_san_call *call, const void *fd, int handle_typ
     if (key) exported(key);
 }
 
-/* For fds osHandle is the number itself. */
+/* For descriptors osHandle is the number itself. */
 void psm_san_import_fd(struct psm_san_call *call, uint64_t value, const void *fd, int handle_type)
 {
     (void)call;
@@ -470,7 +470,7 @@ void psm_san_reset(struct psm_san_call *call)
 
 static void after_fork(void)
 {
-    /* CUDA does not work in a child of fork, and the locks may be held by threads that are not there. */
+    /* CUDA does not work in a child of fork, and threads that do not exist there may hold the locks. */
     atomic_store(&psm_san_mode_now, PSM_SAN_OFF);
 }
 
@@ -508,14 +508,14 @@ static void count_left(const struct san_object *o, void *context)
     left->bytes += o->size;
 }
 
-/* After all exit handlers and destructors of those who use this library: what is left now nobody will free. CUDA gives
- * it back with the process, so it is only a remark, unless the user asked for it. */
+/* After all exit handlers and destructors of this library's users: nobody will free what is left. CUDA frees it with
+ * the process, so it is only a remark, unless the user asked for it. */
 __attribute__((destructor)) static void tell_left(void)
 {
     if (atomic_load(&psm_san_mode_now) == PSM_SAN_OFF || process != getpid()) return;
     struct left *left = calloc(PSM_SAN_KINDS, sizeof *left);
     if (!left) return;
-    atomic_store(&psm_san_mode_now, PSM_SAN_OFF); /* what libraries do from here on is their teardown */
+    atomic_store(&psm_san_mode_now, PSM_SAN_OFF); /* from here on libraries tear down */
     san_each(count_left, left);
     for (int kind = 1; kind < PSM_SAN_KINDS; kind++)
         if (left[kind].count)

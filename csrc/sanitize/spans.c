@@ -1,17 +1,17 @@
-/* What lies at an address: the living allocations and mappings in order, and between them those that were freed last.
+/* What is at an address: the living allocations and mappings in order, and between them those that were freed last.
  *
- * All of it is guarded by the lock of SAN_PLACES. The ledger, which remembers what ended last, says when a freed span
- * is to be forgotten. */
+ * The lock of SAN_PLACES guards all of it. The ledger, which stores what ended last, decides when a freed span is
+ * dropped. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
 
 #include "internal.h"
 
-/* By base, without overlap, somewhere in the room: what comes and goes at an end moves nothing. */
+/* By base, without overlap, starting anywhere in the array: inserting or removing at an end moves nothing. */
 static struct san_span *room, *entries;
 static size_t count, size;
-static size_t last; /* where the last search ended; programs free what they have just allocated */
+static size_t last; /* where the last search ended; programs usually free what they have just allocated */
 
 static struct san_guard *lock(void)
 {
@@ -23,7 +23,7 @@ static bool is_place(size_t at, uint64_t address)
     return at <= count && (at == count || entries[at].end > address) && (at == 0 || entries[at - 1].end <= address);
 }
 
-/* The first that ends beyond the address. */
+/* The first that ends after the address. */
 static size_t place(uint64_t address)
 {
     size_t low = 0, high = count;
@@ -39,7 +39,7 @@ static size_t place(uint64_t address)
     return last = low;
 }
 
-/* Half of the room at least is free then, all of it on one side. */
+/* At least half of the array is then free, all of it on one side. */
 static bool make_room(bool front)
 {
     struct san_span *new_room = room;
@@ -85,7 +85,7 @@ static void erase(size_t at, size_t n)
     count -= n;
 }
 
-/* Where the span is, by its base and generation; SIZE_MAX: nowhere. */
+/* Index of the span, by its base and generation; SIZE_MAX: none. */
 static size_t exactly(uint64_t base, uint32_t generation, bool is_freed)
 {
     size_t at = place(base);
@@ -98,7 +98,7 @@ void san_span_add(const struct san_span *span)
 {
     size_t from = place(span->base), to = from;
     while (to < count && entries[to].base < span->end) to++;
-    /* A living one that overlaps ended in a way that was not seen. */
+    /* A living one that overlaps has ended without being seen. */
     if (to > from) {
         erase(from + 1, to - from - 1);
         entries[from] = *span;
@@ -130,7 +130,7 @@ static enum san_hit find(uint64_t address, struct san_span *first, uint64_t *end
     *first = entries[at];
     *end = first->end;
     if (entries[at].freed) return SAN_HIT_FREED;
-    /* One copy may go over several mappings, not over several allocations. */
+    /* One copy may span several mappings, but not several allocations. */
     while (first->kind == PSM_SAN_MAP && at + 1 < count && !entries[at + 1].freed &&
            entries[at + 1].kind == PSM_SAN_MAP && entries[at + 1].base == *end)
         *end = entries[++at].end;

@@ -1,4 +1,4 @@
-/* Call stacks: taken at births, given names only when somebody reads them. */
+/* Call stacks: taken at births, symbolised only when somebody reads them. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <link.h>
@@ -11,12 +11,12 @@
 #include "internal.h"
 #include "log.h"
 
-/* The module of a frame that lies in none, and the bits below the module's. */
+/* The module number of a frame outside all modules, and the number of bits below the module's. */
 enum { NO_MODULE = 0xffff };
 #define OFFSET_MASK 0xffffffffffffu
-_Static_assert((int)SAN_MODULES <= (int)NO_MODULE, "modules fit beside the offset");
+_Static_assert((int)SAN_MODULES <= (int)NO_MODULE, "modules fit next to the offset");
 
-/* A loaded file. Kept when it is unloaded: stacks still name it. */
+/* A loaded file. Kept after it is unloaded: stacks still refer to it. */
 struct module {
     uintptr_t begin, end, base;
     bool own;
@@ -46,7 +46,7 @@ static const char *last_part(const char *path)
     return slash ? slash + 1 : path;
 }
 
-/* The sanitizer's library, and the emulated ones beside it. Not a real libcudart. */
+/* The sanitizer's library, and the emulated ones next to it. Not a real libcudart. */
 static bool is_own(const char *path)
 {
     static const char *const ours[] = {"libcudart.so.", "libcuda.so.", "libnvidia-ml.so."};
@@ -102,7 +102,7 @@ static void look_again(void)
     pthread_mutex_unlock(&lock);
 }
 
-/* The newest that holds the address: an older one may have been unloaded. */
+/* The newest that contains the address: an older one may have been unloaded. */
 static int module_of(uintptr_t pc)
 {
     for (int i = atomic_load_explicit(&nmodules, memory_order_acquire) - 1; i >= 0; i--)
@@ -121,7 +121,7 @@ void san_stack_start(void)
     san_unwind_start();
 }
 
-/* Return addresses lie behind the call: the byte before is in it. */
+/* Return addresses point behind the call: the byte before belongs to it. */
 static uint64_t packed(uintptr_t pc, int module)
 {
     if (module < 0) return (uint64_t)NO_MODULE << 48 | (pc & OFFSET_MASK);
@@ -165,7 +165,7 @@ void san_stack_take_from(struct san_stack *stack, void *interrupted)
         first = 0;
         n = 1;
     }
-    pc[first] = (uintptr_t)interrupted + 1; /* the others are return addresses, one byte beyond their call at least */
+    pc[first] = (uintptr_t)interrupted + 1; /* the others are return addresses, at least one byte after their call */
     keep(stack, pc + first, n - first);
 }
 
@@ -187,7 +187,7 @@ static void put_frame(struct psm_text *t, const char *path, uint64_t offset, con
     if (symbol) put(t, ")");
 }
 
-/* A frame that does not fit whole is left out, and those after it. */
+/* Drops the first frame that does not fit, and all after it. */
 static void render(struct psm_text *t, const char *path, uint64_t offset, uintptr_t here, bool *full)
 {
     Dl_info info;

@@ -1,16 +1,16 @@
 /* The return addresses of the calling thread, and a cache of stacks that were walked before.
  *
- * The unwinder needs microseconds, which is more than most calls of CUDA do. But a program makes the same calls from
- * the same places, so a thread keeps the stacks that it had: by the address of the frame that asks, with every word of
- * the stack on which the unwinder's way depended. While all of these words are the same, the way is the same:
+ * The unwinder needs microseconds, which is more than most CUDA calls. But a program makes the same calls from the same
+ * places, so each thread caches its stacks: by the address of the calling frame, with every word of the stack that the
+ * unwinder's path depended on. While all of these words are the same, the path is the same:
  *
- * - Each return address lies just below the frame that it returns to.
- * - Where that frame ends follows from its code and its stack pointer, or from a register that its callees keep: the
- *   frame pointer, or that of a frame which aligns itself. Where it may, every word counts that the register may have
- *   been saved in, down to one that the unwinder must have read.
+ * - Each return address is just below the frame that it returns to.
+ * - The end of that frame follows from its code and its stack pointer, or from a register that its callees preserve:
+ *   the frame pointer, or that of a frame which aligns itself. If so, every word counts in which the register may have
+ *   been saved, down to one that the unwinder must have read.
  *
  * Without these words a function that calls alloca() could have another caller at an equal stack pointer, with the old
- * return addresses still lying in what it allocated. */
+ * return addresses still in the memory that it allocated. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <execinfo.h>
@@ -23,14 +23,14 @@
 
 #include "internal.h"
 
-/* As glibc's backtrace() does it: libgcc_s comes with its first user, not with every program. */
+/* As in glibc's backtrace(): libgcc_s is loaded with its first user, not with every program. */
 static typeof(_Unwind_Backtrace) *unwind_all;
 static typeof(_Unwind_GetIP) *unwind_ip;
 static typeof(_Unwind_GetCFA) *unwind_cfa;
 static typeof(_Unwind_GetGR) *unwind_register;
 
 #if defined(__x86_64__)
-/* DWARF's numbers of what callees keep. */
+/* DWARF's numbers of callee-saved registers. */
 static const int kept[] = {6 /* rbp */, 3 /* rbx */, 12, 13, 14, 15};
 enum { KEPT = sizeof kept / sizeof *kept, FRAME_POINTER = 0 /* in kept */ };
 #else
@@ -39,9 +39,9 @@ enum { KEPT = 1 };
 
 struct way {
     int n;
-    uintptr_t above; /* frames below it are left out */
+    uintptr_t above; /* frames below it are omitted */
     uintptr_t pc[SAN_WALK];
-    uintptr_t sp[SAN_WALK]; /* behind the return address, where the frame begins */
+    uintptr_t sp[SAN_WALK]; /* after the return address, where the frame starts */
     uintptr_t reg[SAN_WALK][KEPT];
 };
 
@@ -49,7 +49,7 @@ static _Unwind_Reason_Code step(struct _Unwind_Context *context, void *argument)
 {
     struct way *way = argument;
     uintptr_t pc = unwind_ip(context), sp = unwind_cfa(context);
-    if (!way->n && sp <= way->above) return _URC_NO_REASON; /* behind a signal frame may come a lower stack */
+    if (!way->n && sp <= way->above) return _URC_NO_REASON; /* a signal frame may be followed by a lower stack */
     if (way->n == SAN_WALK) return _URC_END_OF_STACK;
     if (way->n && way->pc[way->n - 1] == pc && way->sp[way->n - 1] == sp) return _URC_END_OF_STACK; /* no progress */
     way->pc[way->n] = pc;
@@ -95,8 +95,8 @@ static struct san_shared *shared_from(const struct way *way)
 
 #if defined(__x86_64__)
 
-/* SETS * WAYS: different stacks of a thread. WORDS: on which one may depend, compared STEP at a time. STAYING:
- * different stacks of the process, about 600 KiB; NEAR: places where one of them may be. */
+/* SETS * WAYS: different stacks per thread. WORDS: number of words that one may depend on, compared STEP at a time.
+ * STAYING: different stacks per process, about 600 KiB; NEAR: number of places for each of them. */
 enum { SETS = 32, WAYS = 8, WORDS = 3 * SAN_WALK, STEP = 4, STAYING = 4096, NEAR = 8 };
 _Static_assert(WORDS % STEP == 0, "words are compared in steps");
 
@@ -114,9 +114,9 @@ struct known {
 
 struct cache {
     uintptr_t low, high;         /* of the thread's stack */
-    volatile sig_atomic_t inuse; /* a signal handler that interrupts walks for itself */
-    unsigned char next[SETS];    /* to be replaced */
-    unsigned char last[SETS];    /* that was found */
+    volatile sig_atomic_t inuse; /* a signal handler that interrupts it walks by itself */
+    unsigned char next[SETS];    /* next to be replaced */
+    unsigned char last[SETS];    /* the one that was found */
     struct known known[SETS][WAYS];
 };
 
@@ -141,7 +141,7 @@ __attribute__((noinline)) static struct cache *make_cache(void)
     void *low;
     size_t size;
     if (none || !have_key) return NULL;
-    none = true; /* until it is whole: a signal handler may come by */
+    none = true; /* until it is complete: a signal handler may interrupt */
     if (pthread_getattr_np(pthread_self(), &attributes) != 0) return NULL;
     int rc = pthread_attr_getstack(&attributes, &low, &size);
     pthread_attr_destroy(&attributes);
@@ -158,7 +158,7 @@ __attribute__((noinline)) static struct cache *make_cache(void)
     return cache = made;
 }
 
-/* These two read words of frames that are not theirs, and of locals that are in nobody's use any more. */
+/* These two read words of foreign frames, and of locals that are no longer in use. */
 #define READS_STACK __attribute__((no_sanitize("address"), no_sanitize("thread")))
 
 READS_STACK static inline bool is_there(const struct known *k, uintptr_t frame)
@@ -171,7 +171,7 @@ READS_STACK static inline bool is_there(const struct known *k, uintptr_t frame)
     return !differ;
 }
 
-/* The one of the last time first. */
+/* Try the last one first. */
 READS_STACK static inline const struct known *find(struct cache *c, size_t set, uintptr_t frame)
 {
     const struct known *known = c->known[set];
@@ -192,7 +192,7 @@ static bool depend(struct known *k, uintptr_t at, uintptr_t value)
     return true;
 }
 
-/* The words from which a register of frame i came. */
+/* The words from which a register of frame i was restored. */
 READS_STACK __attribute__((noinline)) static bool depend_on_register(struct known *k, const struct way *way, int i,
                                                                      int r)
 {
@@ -204,7 +204,7 @@ READS_STACK __attribute__((noinline)) static bool depend_on_register(struct know
             if (!depend(k, at, value)) return false;
             saved = true;
         }
-        /* The callee used the register for itself, so it saved the caller's value; or it may have left it alone. */
+        /* The callee used the register itself, so it saved the caller's value; or it may have left it alone. */
         if (i == 0 || way->reg[i - 1][r] != value) return saved;
     }
 }
@@ -217,14 +217,14 @@ READS_STACK __attribute__((noinline)) static bool learn(struct known *k, const s
     for (int i = 0; i < way->n; i++) {
         uintptr_t slot = way->sp[i] - 8;
         if (slot <= frame || slot >= c->high || slot % 8 || (i && way->sp[i] <= way->sp[i - 1])) return false;
-        /* Not so where a signal came in: the kernel keeps that address elsewhere. */
+        /* Not at a signal frame: the kernel keeps that address elsewhere. */
         if (*(const volatile uintptr_t *)slot != way->pc[i] || !depend(k, slot, way->pc[i])) return false;
     }
     for (int i = 0; i + 1 < way->n; i++) {
         uintptr_t begin = way->sp[i], end = way->sp[i + 1];
         for (int r = 0; r < KEPT; r++) {
             uintptr_t value = way->reg[i][r];
-            /* A frame pointer lies in its frame; a frame that aligns itself keeps its end in a register or beside the
+            /* A frame pointer is in its frame; a frame that aligns itself keeps its end in a register or next to the
              * frame pointer. */
             if (r == FRAME_POINTER ? value < begin || value >= end : value != end) continue;
             if (!depend_on_register(k, way, i, r)) return false;
@@ -244,8 +244,8 @@ static size_t set_of(uintptr_t frame, uintptr_t caller)
 }
 _Static_assert(SETS == 1 << (64 - 59), "set_of gives one of SETS");
 
-/* The same stack, one that is never given back while there is room for such: counting the users of a stack, at four
- * places in the life of an object, would cost as much as finding it. */
+/* A cached stack is kept for ever while there is room: counting its users, at four points in the life of an object,
+ * would cost as much as finding it. */
 static struct san_shared *stay(struct san_shared *shared)
 {
     uint64_t hash = shared->stack.n;
@@ -302,7 +302,7 @@ READS_STACK __attribute__((noinline)) struct san_shared *san_stack_take(void)
 {
     uintptr_t frame = (uintptr_t)__builtin_frame_address(0);
     struct cache *c = cache ? cache : make_cache();
-    /* Another stack than the thread's, a coroutine's: it may go and another come at its place. */
+    /* Not the thread's stack but a coroutine's: it may end and another may use its place. */
     if (!c || c->inuse || frame < c->low || frame >= c->high) return walk_once(frame);
     c->inuse = 1;
     atomic_signal_fence(memory_order_seq_cst);
@@ -338,5 +338,5 @@ void san_unwind_start(void)
     have_key = pthread_key_create(&key, drop) == 0;
 #endif
     uintptr_t pc[SAN_WALK];
-    san_walk(pc); /* what it needs is loaded now, not in a signal handler */
+    san_walk(pc); /* loads what it needs now, not in a signal handler */
 }

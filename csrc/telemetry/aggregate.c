@@ -1,4 +1,4 @@
-/* From the rows of a window to sums. */
+/* Sums up the rows of a window. */
 #include <string.h>
 
 #include "internal.h"
@@ -25,8 +25,8 @@ static uint64_t span_of(uint64_t begin, uint64_t end)
     return end > begin ? end - begin : 0;
 }
 
-/* The data of network events is the network plugin's. NCCL's own are known by id (type << 16 | version): the size of a
- * work request of IB, of a socket's transfer. */
+/* The data of network events comes from the network plugin. NCCL's own plugins are known by id (type << 16 | version):
+ * the size of an IB work request, or of a socket's transfer. */
 static uint64_t net_bytes(const struct psm_prof_event *e)
 {
     uint64_t bytes = 0;
@@ -38,7 +38,7 @@ static uint64_t net_bytes(const struct psm_prof_event *e)
 
 enum { IDLE, ACTIVE, SLEEP, APPEND };
 
-/* NCCL's proxy thread marks when it becomes idle and when it becomes active; sleeping and appending have a length. */
+/* NCCL's proxy thread marks when it becomes idle and when it becomes active; sleeping and appending have a duration. */
 static void count_ctrl(struct psm_tel *tel, struct tel_comm *c, uint64_t start_ns, int32_t tid,
                        const struct psm_prof_event *e)
 {
@@ -79,8 +79,8 @@ static bool lacks_size(const struct psm_prof_event *step)
     return step->abi && step->abi < 4 && !step->u.proxy_step.bytes;
 }
 
-/* What a step does not tell itself, from its proxy op, among these rows or held: its size, and where the plugin could
- * not see the op any more, as its window was taken, whose it is. */
+/* Completes a step from its proxy op, among these rows or held: its size, and its owner if the plugin could not see the
+ * op any more because its window was taken. */
 static void adopt(struct psm_tel *tel, const struct tel_comm *c, const struct tel_batch *b, struct psm_prof_event *step)
 {
     uint32_t at = b ? tel_local(b, step->parent) : TEL_NONE;
@@ -160,8 +160,8 @@ void tel_count_row(struct psm_tel *tel, struct tel_comm *c, struct tel_batch *b,
     if (!again) count_time(tel, c, e->type, 0, 0, span_of(start_ns, e->stop_ns));
 }
 
-/* CLOCK_MONOTONIC less the GPU's timer. What the proxy thread noted is late by what it took to see it: the least
- * difference is the nearest. The clocks drift: each window is judged by its own pairs. */
+/* CLOCK_MONOTONIC minus the GPU's timer. The proxy thread notices it late, by a varying delay: the least difference is
+ * the best estimate. The clocks drift: each window uses its own pairs. */
 static void pair_clocks(struct tel_batch *b)
 {
     int64_t least = INT64_MAX;
@@ -177,7 +177,7 @@ static void pair_clocks(struct tel_batch *b)
     if (b->c->paired) b->c->gpu_offset = least;
 }
 
-/* Children that came before their parent have waited for it. */
+/* Children that arrived before their parent have waited for it. */
 static void meet_early(struct psm_tel *tel, struct tel_batch *b)
 {
     for (uint32_t i = 0; i < b->n && b->c->early; i++) {
@@ -236,7 +236,7 @@ static void note_counted(struct tel_batch *b, uint32_t i)
     if (b->counted) b->counted[i / 64] |= UINT64_C(1) << (i % 64);
 }
 
-/* No proxy op or kernel channel of it has come, though others of the communicator have some: they may yet. */
+/* No proxy op or kernel channel of it has arrived, but others of the communicator have some: they may still come. */
 static bool may_have_children(const struct tel_batch *b, const struct psm_prof_event *e)
 {
     if (!b->forced || b->ended || b->counted || !b->c->children || e->flags & PSM_PROF_COMPLETE) return false;
@@ -293,7 +293,7 @@ static void count_one(struct psm_tel *tel, struct tel_batch *b, uint32_t i)
     tel_count_row(tel, b->c, b, i, b->rows[i].start_ns, b->rows[i].tid, e, again);
 }
 
-/* ---- what was open, and has ended now ---- */
+/* ---- events that were open, and have ended now ---- */
 
 static uint16_t most(uint16_t a, uint16_t b)
 {
@@ -304,7 +304,7 @@ static void update_op(struct psm_prof_event *e, const struct psm_prof_event *lat
 {
     struct psm_prof_event old = *e;
     e->u = late->u;
-    /* Ends of its children that were told here may be newer than what it says. */
+    /* Ends of its children that arrived here may be newer than its own data. */
     if (e->type == PSM_PROF_COLL) {
         e->u.coll.ops_ended = most(old.u.coll.ops_ended, late->u.coll.ops_ended);
         e->u.coll.kernels_ended = most(old.u.coll.kernels_ended, late->u.coll.kernels_ended);
@@ -325,8 +325,8 @@ static void end_held_op(struct psm_tel *tel, struct tel_comm *c, struct tel_held
     tel_held_drop(tel, c, h);
 }
 
-/* Whether an operation that is held has ended now. Where fewer of its channels did than it said, others may come: not
- * for ever, as what it said may be wrong. */
+/* Whether a held operation has ended now. If fewer of its channels ended than it announced, others may come: do not
+ * wait for ever, because the announced number may be wrong. */
 static void settle(struct psm_tel *tel, struct tel_comm *c, struct tel_held *h, uint64_t now)
 {
     const struct psm_prof_event *e = &h->event;
@@ -349,8 +349,8 @@ static bool is_child(const struct psm_prof_event *e)
     return (e->type == PSM_PROF_PROXY_OP || e->type == PSM_PROF_KERNEL_CH) && !(e->flags & PSM_PROF_FOREIGN);
 }
 
-/* A proxy op or kernel channel of an operation that is held: it has come, or (late) it has ended. The operation counts
- * what began as long as the plugin could see its row, and what ended until it was taken. */
+/* A proxy op or kernel channel of a held operation: it has arrived, or (late) it has ended. The operation counts starts
+ * while the plugin could see its row, and ends until it was taken. */
 static void join_child(struct psm_tel *tel, struct tel_comm *c, const struct psm_prof_event *e, bool late, uint64_t now)
 {
     struct tel_held *h = tel_held_find(tel, c, e->parent);
@@ -366,7 +366,7 @@ static void join_child(struct psm_tel *tel, struct tel_comm *c, const struct psm
     settle(tel, c, h, now);
 }
 
-/* The row was given again before the stop came: nothing is known but when. */
+/* The row was reused before the stop arrived: only its time is known. */
 static bool tells_nothing(const struct psm_prof_event *late)
 {
     static const unsigned char nothing[sizeof late->u];
@@ -425,7 +425,7 @@ void tel_aggregate(struct psm_tel *tel, struct tel_batch *b)
     }
     b->c->seen.last_ns = last;
     if (kernels) pair_clocks(b);
-    /* Behind the others: children of what has ended are among them. */
+    /* After the others: children of what has ended are among them. */
     for (uint32_t k = 1; k <= late; k++) {
         uint32_t i = tel->ops_at[b->n - k];
         const struct psm_prof_event *e = &b->rows[i].event;

@@ -1,4 +1,4 @@
-/* The face of the consumer: opening, polling, and handing out what was summed up. */
+/* The consumer's interface: opening, polling, and returning the sums. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -30,7 +30,7 @@ static int open_folder(const char *directory, char *path, size_t size, const cha
     else if (st.st_uid != geteuid())
         *why = "owned by another user";
     else if ((st.st_mode & 022) && !(st.st_mode & S_ISVTX))
-        *why = "other users can write to it (mode 0700 is meant)";
+        *why = "other users can write to it; set its mode to 0700";
     if (!*why) return fd;
     if (fd >= 0) close(fd);
     return -1;
@@ -93,7 +93,7 @@ void psm_tel_close(struct psm_tel *tel)
     free(tel);
 }
 
-/* Another limit of keys: only tables with nothing in them change. */
+/* Another limit of keys: change only tables that are empty. */
 static bool resize(struct tel_table *t, uint32_t limit)
 {
     struct tel_table fresh;
@@ -135,7 +135,7 @@ static void forget_told(struct psm_tel *tel)
     for (uint32_t i = 0; i < tel->ncomms; i++) {
         struct tel_comm *c = tel->comms[i];
         struct stat st;
-        /* One whose file stays is remembered, or it would be found again. */
+        /* A communicator whose file stays is remembered, or it would be found again. */
         if (c->done && c->told && fstatat(tel->folder, c->name, &st, AT_SYMLINK_NOFOLLOW) != 0)
             free(c);
         else
@@ -188,7 +188,7 @@ int psm_tel_set_mask(struct psm_tel *tel, uint32_t comm, uint32_t mask)
     return pwrite(c->fd, &mask, sizeof mask, (off_t)at) == (ssize_t)sizeof mask ? 0 : -1;
 }
 
-/* ---- what was summed up ---- */
+/* ---- sums ---- */
 
 size_t psm_tel_take_ops(struct psm_tel *tel, struct psm_tel_op *out, size_t n)
 {

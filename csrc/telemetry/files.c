@@ -1,6 +1,6 @@
-/* Record files of communicators. Nothing in one is believed: sizes are checked against the file, rows are copied by
+/* Record files of communicators. No file content is trusted: sizes are checked against the file, rows are copied with
  * pread. Only what has atomics that both sides write, the windows' states and the communicator's row, is mapped: its
- * blocks are there from the start. */
+ * blocks are allocated from the start. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
@@ -45,7 +45,7 @@ static bool good_header(const struct rec_header *h)
 
 enum found { ABSENT, BAD, GOOD };
 
-/* The section of this name; its slots lie within the file, aligned for atomics. */
+/* The section of this name; its slots are within the file and aligned for atomics. */
 static enum found find(const struct rec_header *h, uint64_t size, const char *name, uint32_t record_size,
                        uint64_t capacity, const struct rec_section **out)
 {
@@ -76,7 +76,7 @@ static enum found place_sections(struct tel_comm *c, const struct rec_header *h,
     c->windows_at = windows->data_offset + REC_SLOT_HEADER;
     c->window_stride = windows->slot_size;
     c->events_at = events->data_offset;
-    /* Not live yet: its row is being filled. */
+    /* Not live yet: its row is being written. */
     struct rec_slot slot;
     if (!tel_read_at(c->fd, &slot, sizeof slot, comm->data_offset) || (slot.sequence & SLOT_BITS) != SLOT_LIVE)
         return ABSENT;
@@ -105,13 +105,13 @@ static void note_process(struct psm_tel *tel, struct tel_comm *c, const struct r
     c->seen.pid = h->pid;
 }
 
-/* ABSENT: no file of a communicator, or not yet. */
+/* ABSENT: not a file of a communicator, or not yet. */
 static enum found open_file(struct psm_tel *tel, const char *name, struct tel_comm *c)
 {
     c->fd = openat(tel->folder, name, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     if (c->fd < 0) return ABSENT;
     struct stat st;
-    static struct rec_header h; /* one thread */
+    static struct rec_header h; /* used by one thread */
     if (fstat(c->fd, &st) != 0 || !S_ISREG(st.st_mode) || st.st_uid != geteuid() || st.st_mode & 077) return ABSENT;
     if (st.st_size < REC_HEADER || (uint64_t)st.st_size > REC_LARGEST || !tel_read_at(c->fd, &h, sizeof h, 0) ||
         !good_header(&h))
@@ -179,7 +179,7 @@ static void *map(int fd, uint64_t at, uint64_t n, void **base, size_t *size)
     return (unsigned char *)*base + (at - from);
 }
 
-/* The file is ours alone to consume, and what both sides write is mapped. */
+/* We are the only consumer of the file, and what both sides write is mapped. */
 bool tel_file_lock(struct tel_comm *c)
 {
     if (c->locked) return true;
@@ -216,7 +216,7 @@ bool tel_file_refresh(struct psm_tel *tel, struct tel_comm *c)
     uint32_t state;
     (void)tel;
     if (fstat(c->fd, &st) != 0 || (uint64_t)st.st_size < c->need) return false;
-    /* The owner first: what is read behind is its last word when it has ended. */
+    /* Check the owner first: if it has ended, what is read afterwards is final. */
     if (!tel_read_at(c->fd, &state, sizeof state, offsetof(struct rec_header, state))) return false;
     c->seen.owner = owner_of(c, state);
     if (!tel_read_at(c->fd, &c->head, sizeof c->head, c->comm_at)) return false;
@@ -272,7 +272,7 @@ void tel_file_remove(struct psm_tel *tel, struct tel_comm *c)
 void tel_file_close(struct tel_comm *c)
 {
     struct stat st;
-    /* A file that was cut has no pages behind its end. */
+    /* A truncated file has no pages behind its end. */
     bool whole = c->fd >= 0 && fstat(c->fd, &st) == 0 && (uint64_t)st.st_size >= c->need;
     if (c->live && whole) {
         atomic_store(&c->live->consumer, 0);

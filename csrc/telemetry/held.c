@@ -1,5 +1,5 @@
-/* What is open when its window is taken waits here for its end; what has children before it came itself gathers their
- * transfers. Bounded: the oldest gives way. */
+/* An event that is open when its window is taken waits here for its end; one whose children arrived first collects
+ * their transfers. Bounded: the oldest is dropped. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -34,7 +34,7 @@ static bool more_room(struct tel_holding *t)
     return true;
 }
 
-/* A fresh one; NULL: all places are taken, which is counted. */
+/* A fresh entry; NULL: all are in use, which is counted. */
 struct tel_held *tel_hold(struct psm_tel *tel, struct tel_comm *c, uint64_t handle)
 {
     struct tel_holding *t = &tel->holding;
@@ -100,7 +100,7 @@ void tel_held_drop(struct psm_tel *tel, struct tel_comm *c, struct tel_held *h)
     c->held--;
 }
 
-/* It will not come back. */
+/* It will not end any more. */
 static void give_up(struct psm_tel *tel, struct tel_comm *c, struct tel_held *h)
 {
     if (h->early) {

@@ -12,7 +12,7 @@ static uint32_t size_class(uint64_t bytes)
     return bit * 8 + (uint32_t)(bytes >> (bit - 3) & 7);
 }
 
-/* Time in each state: from when it was entered to when the next one was, or to the stop. */
+/* Time in each state: from entering it to entering the next one, or to the stop. */
 static void add_waits(const struct psm_prof_event *e, uint64_t *wait)
 {
     uint64_t at[4] = {e->u.proxy_step.gpu_ns, e->u.proxy_step.peer_ns, e->u.proxy_step.net_ns,
@@ -58,7 +58,8 @@ static uint32_t link_of(struct psm_tel *tel, struct tel_comm *c, const struct ps
     struct tel_key key = link_key(c, peer, e->u.proxy_step.channel, sends);
     if (tel->links.n && key.a == tel->last_link.a && key.b == tel->last_link.b && tel->last_link_at != TEL_NONE)
         return tel->last_link_at;
-    /* The sum over all channels has its place before the first of them, so that it is whole when there is no room. */
+    /* The sum over all channels gets its item before the first of them, so that it is complete when there is no room.
+     */
     uint32_t total = place_link(tel, c, link_key(c, peer, ALL_CHANNELS, sends), peer, -1, sends, &fresh);
     uint32_t at = total;
     if (total != TEL_NONE) {
@@ -125,7 +126,7 @@ static void add_link(struct psm_tel_link *to, const struct psm_tel_link *from)
     tel_stat_merge(&to->latency, &from->latency);
 }
 
-/* Once before links are taken: the sums over channels, and those over the least times. */
+/* Called once before links are taken: computes the sums over channels, and those over the least times. */
 void tel_links_total(struct psm_tel *tel)
 {
     for (uint32_t i = 0; i < tel->links.n; i++) {
@@ -161,7 +162,7 @@ void psm_tel_fit(double n, double sx, double sy, double sxx, double sxy, double 
 {
     *fit = (struct psm_tel_fit){0};
     double across = n * sxx - sx * sx, up = n * syy - sy * sy, both = n * sxy - sx * sy;
-    /* All of one size: what is left of the difference is rounding. */
+    /* All of one size: the remaining difference is rounding. */
     if (!(n >= 2) || !(across > 1e-12 * n * sxx) || !(both > 0)) return;
     double slope = both / across;
     fit->latency = (sy - slope * sx) / n;

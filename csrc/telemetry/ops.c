@@ -1,4 +1,4 @@
-/* Operations: their keys, their completion, and which one a transfer belongs to. */
+/* Operations: their keys, their completion, and the assignment of transfers. */
 #include <string.h>
 
 #include "internal.h"
@@ -39,7 +39,7 @@ static struct face face_of(const struct psm_prof_event *e)
     return f;
 }
 
-/* Its key's sums; those of "other" when there is no room, place is then TEL_NONE. */
+/* The sums of its key; those of "other" if there is no room, then place is TEL_NONE. */
 struct psm_tel_op *tel_op_of_key(struct psm_tel *tel, const struct tel_comm *c, const struct psm_prof_event *e,
                                  uint32_t *place)
 {
@@ -63,7 +63,7 @@ struct psm_tel_op *tel_op_of_key(struct psm_tel *tel, const struct tel_comm *c, 
     return op;
 }
 
-/* When it was complete, and by what that is known. */
+/* When it was complete, and from what that is known. */
 static uint64_t completion(const struct psm_prof_event *e, uint64_t start_ns, uint64_t gpu_done_ns, uint32_t **by,
                            struct psm_tel_op *op)
 {
@@ -80,7 +80,7 @@ static uint64_t completion(const struct psm_prof_event *e, uint64_t start_ns, ui
         return e->stop_ns;
     }
     *by = ops ? &op->by_proxy : &op->by_kernel;
-    /* The GPU's own time is before the moment at which the proxy thread saw it. */
+    /* The GPU's own time is before the moment at which the proxy thread noticed it. */
     if (!ops && gpu_done_ns > start_ns && gpu_done_ns < done) return gpu_done_ns;
     return done;
 }
@@ -146,7 +146,7 @@ bool tel_sink_of(struct psm_tel *tel, struct tel_comm *c, struct tel_batch *b, u
         if (at != TEL_NONE) {
             const struct psm_prof_event *e = &b->rows[at].event;
             if (e->type == PSM_PROF_COLL || e->type == PSM_PROF_P2P) return sink_in_batch(tel, b, at, sink), true;
-            /* The parent that another process gave may look like a handle of ours. */
+            /* A parent given by another process may look like a handle of ours. */
             if (e->type != PSM_PROF_PROXY_OP || e->flags & PSM_PROF_FOREIGN) return false;
             struct tel_side *side = &b->side[at];
             if (side->proxied && side->proxied != TEL_NONE) return sink_in_batch(tel, b, side->proxied - 1, sink), true;

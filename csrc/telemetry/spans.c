@@ -1,5 +1,5 @@
-/* Which operations are kept whole, as trees: the slowest of each kind, those that are open for too long, those that
- * failed, and a few at random. What has no place is counted. */
+/* Which operations are kept completely, as trees: the slowest of each kind, those that are open for too long, those
+ * that failed, and a random sample. Those without room are counted. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,14 +13,14 @@ static int rank_of(uint32_t why)
     return why == TEL_INCOMPLETE ? 3 : why == TEL_OPEN ? 2 : why == TEL_SLOWEST ? 1 : 0;
 }
 
-/* How many are drawn: an operation of all ranks is one, whose trees are as many as there are ranks. */
+/* Size of the sample: an operation of all ranks is one, with as many trees as ranks. */
 static uint32_t random_quota(const struct psm_tel *tel)
 {
     uint32_t trees = tel->settings.spans / 4, ranks = tel->ncomms ? tel->ncomms : 1;
     return trees / ranks ? trees / ranks : 1;
 }
 
-/* Those with the least hashes are kept: the same whatever the order. The most of them; how many there are. */
+/* Keeps those with the least hashes: the same set in any order. Their maximum number; their number. */
 static uint64_t most_random(const struct psm_tel *tel, uint32_t *n, bool *there, uint64_t score)
 {
     uint64_t most = 0;
@@ -48,7 +48,7 @@ static void drop_random(struct psm_tel *tel, uint64_t score)
     }
 }
 
-/* Whether one with this hash is drawn; another that is not any more makes room. */
+/* Whether an operation with this hash is in the sample; makes room by dropping another. */
 static bool draw(struct psm_tel *tel, uint64_t score)
 {
     uint32_t n;
@@ -82,7 +82,7 @@ static struct tel_tree *same_kind(struct psm_tel *tel, uint64_t kind)
     return NULL;
 }
 
-/* An empty tree to fill; NULL: others are worth more. */
+/* An empty tree to fill; NULL: others are more important. */
 static struct tel_tree *place_tree(struct psm_tel *tel, uint32_t why, uint64_t kind, uint64_t score)
 {
     struct tel_tree *t = NULL;
@@ -127,7 +127,7 @@ static void push_row(struct psm_tel *tel, struct tel_tree *t, const struct tel_b
     push(tel, t, b->c, tel_handle(b, i), b->rows[i].start_ns, b->rows[i].tid, &b->rows[i].event);
 }
 
-/* Children by parent, when the first tree of a window is made. */
+/* Children by parent, linked when the first tree of a window is made. */
 static void link_children(struct psm_tel *tel, struct tel_batch *b)
 {
     if (tel->linked == tel->batch) return;
@@ -142,7 +142,7 @@ static void link_children(struct psm_tel *tel, struct tel_batch *b)
     }
 }
 
-/* Parents before children. A damaged file may have circles: the depth ends them. */
+/* Parents before children. A damaged file may have cycles: the depth ends them. */
 static void push_children(struct psm_tel *tel, struct tel_tree *t, const struct tel_batch *b, uint32_t parent,
                           int depth)
 {
@@ -186,7 +186,7 @@ void tel_span_op(struct psm_tel *tel, struct tel_batch *b, uint32_t i, uint32_t 
         struct tel_pick *pick = &tel->picks[place];
         if (pick->window != tel->batch || duration > pick->duration) *pick = (struct tel_pick){duration, i, tel->batch};
     }
-    /* A collective is drawn on all ranks or on none, so that the two ends of its transfers are there. */
+    /* A collective is sampled on all ranks or on none, so that both ends of its transfers are there. */
     const struct psm_prof_event *e = &b->rows[i].event;
     bool coll = e->type == PSM_PROF_COLL && e->u.coll.seq;
     uint64_t which = coll ? b->c->head.comm_hash ^ tel_mix(e->u.coll.seq << 8 | e->u.coll.func)
@@ -197,7 +197,7 @@ void tel_span_op(struct psm_tel *tel, struct tel_batch *b, uint32_t i, uint32_t 
     if (t) fill_tree(tel, t, b, i);
 }
 
-/* A kind of collectives over all ranks; 0: it is none. */
+/* A kind of collectives over all ranks; 0: not a collective. */
 static uint64_t group_of(const struct tel_batch *b, const struct psm_prof_event *e)
 {
     if (e->type != PSM_PROF_COLL) return 0;
@@ -206,8 +206,8 @@ static uint64_t group_of(const struct tel_batch *b, const struct psm_prof_event 
     return tel_mix(b->c->head.comm_hash ^ tel_mix(kind | UINT64_C(1) << 32)) | 1;
 }
 
-/* Where another rank of this host has the slowest of a kind, ours of the same collective is worth more than another one
- * that is hardly slower: the two are to be looked at together. */
+/* If another rank of this host has the slowest of a kind, prefer our part of the same collective to another one that is
+ * hardly slower: the two are looked at together. */
 static void follow(struct psm_tel *tel, struct tel_batch *b, uint64_t group, struct tel_pick *pick)
 {
     const struct tel_tree *leader = NULL;
@@ -258,7 +258,7 @@ void tel_span_held(struct psm_tel *tel, struct tel_comm *c, const struct tel_hel
     push(tel, t, c, h->handle, h->start_ns, h->tid, &h->event);
 }
 
-/* One that was drawn is kept for another reason, too. */
+/* An operation in the sample may also be kept for another reason. */
 static void drop_doubles(struct psm_tel *tel)
 {
     for (uint32_t i = 0; i < tel->ntrees; i++) {

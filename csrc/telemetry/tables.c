@@ -1,5 +1,5 @@
-/* Tables that are found by key and taken all at once. Room for all keys is reserved at the start: the kernel gives
- * pages as they are used, places stay where they are, and no event costs an allocation. */
+/* Tables that are searched by key and taken all at once. Room for all keys is reserved at the start: the kernel
+ * provides pages as they are used, items do not move, and no event costs an allocation. */
 #include <stdlib.h>
 #include <string.h>
 

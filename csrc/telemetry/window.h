@@ -35,12 +35,12 @@ enum {
 
 /* ---- handles ---- */
 
-/* What startEvent gives to NCCL: no address, so that one that is stale, foreign or made up does no harm.
+/* What startEvent returns to NCCL: not an address, so that a stale, foreign or invented one does no harm.
  *   63..56  PSM_PROF_HANDLE_TAG
  *   55..44  number of the communicator in its process
  *   43..24  row: window * slots + slot
  *   23..0   the window's cycle, low bits
- * A parent that is no handle of this communicator (another process's, under PXN) is kept as it came. */
+ * A parent that is not a handle of this communicator (another process's, under PXN) is stored as it is. */
 #define PSM_PROF_HANDLE_TAG UINT64_C(0x5e)
 #define PSM_PROF_HANDLE(context, row, cycle)                                                                           \
     (PSM_PROF_HANDLE_TAG << 56 | (uint64_t)(context) << 44 | (uint64_t)(row) << 24 | ((uint64_t)(cycle) & 0xffffff))
@@ -51,17 +51,17 @@ enum {
 /* ---- windows ---- */
 
 /* READY -> FILLING (the plugin, when it needs one) -> CLOSING (the plugin by count or time, a consumer by time) ->
- * PROCESSING (a consumer) -> READY (that consumer, when it has copied the rows).
+ * PROCESSING (a consumer) -> READY (that consumer, after copying the rows).
  *
  * New events go to the FILLING window; a child of an event that is open in a CLOSING window goes there, while there is
- * room. A starting thread counts `started` of its shard up first (sequentially consistent), then looks at the state; if
- * the window is not one to write to, it counts `stopped` up and goes to another. So a consumer may take a CLOSING
- * window when it has read the sum of stopped, then that of started, and both are equal, and likewise completed and
- * awaited, and `pending` is 0; it sets PROCESSING, reads the sums again, and goes back to CLOSING if they differ. After
- * close_ns + force_ns it takes it as it is: what is open then is carried (PSM_PROF_LATE) or counted as incomplete.
+ * room. A starting thread first increments `started` of its shard (sequentially consistent), then reads the state; if
+ * it may not write to the window, it increments `stopped` and goes to another. So a consumer may take a CLOSING window
+ * if it has read the sum of stopped, then that of started, and both are equal, and likewise completed and awaited, and
+ * `pending` is 0; it sets PROCESSING, reads the sums again, and goes back to CLOSING if they differ. After close_ns +
+ * force_ns it takes the window as it is: open events are carried over (PSM_PROF_LATE) or counted as incomplete.
  *
  * Without a living consumer (heartbeat_ns older than PSM_PROF_CONSUMER_NS) the plugin takes the oldest CLOSING window
- * for FILLING when it needs one: its events were overwritten, and are counted. With one, it drops what finds no place.
+ * for FILLING when it needs one: its events are overwritten, and counted. With a consumer it drops events without room.
  */
 enum psm_prof_window_state { PSM_PROF_READY, PSM_PROF_FILLING, PSM_PROF_CLOSING, PSM_PROF_PROCESSING };
 #define PSM_PROF_CONSUMER_NS UINT64_C(10000000000)
@@ -70,25 +70,25 @@ struct psm_prof_shard {
     _Atomic uint64_t started, stopped;
     /* coll and p2p events, and those of them whose proxy ops and kernel channels have all ended */
     _Atomic uint64_t awaited, completed;
-    uint64_t pad[4]; /* a cache line each */
+    uint64_t pad[4]; /* one cache line each */
 };
 
 struct psm_prof_window {
     _Atomic uint32_t state;   /* enum psm_prof_window_state */
-    _Atomic uint32_t cycle;   /* grows each time it becomes FILLING, from 1; modulo 2^24 it is in handles */
-    _Atomic uint32_t next;    /* slots that were handed out, in batches to threads; may pass `slots` */
+    _Atomic uint32_t cycle;   /* incremented each time it becomes FILLING, from 1; modulo 2^24 it is part of handles */
+    _Atomic uint32_t next;    /* slots handed out, in batches to threads; may exceed `slots` */
     _Atomic uint32_t pending; /* further ones that are awaited: 0 by the plugin, which counts in shards */
     _Atomic uint64_t open_ns; /* when it became FILLING */
     _Atomic uint64_t close_ns;
     _Atomic uint64_t forced; /* how often it was taken by force, since the start */
-    uint64_t serial;         /* of the fill, over all windows of the communicator, from 1 */
+    uint64_t serial;         /* number of the fill, over all windows of the communicator, from 1 */
     uint64_t reserved;
     struct psm_prof_shard shard[PSM_PROF_SHARDS];
 };
 
 /* ---- the communicator ---- */
 
-/* Names that NCCL gives as strings; 255: none was given. 128 + i: names[i] of the communicator. */
+/* Names that NCCL passes as strings; 255: none was given. 128 + i: names[i] of the communicator. */
 enum psm_prof_func {
     PSM_PROF_BROADCAST,
     PSM_PROF_REDUCE,
@@ -128,15 +128,15 @@ struct psm_prof_comm {
     uint32_t trigger; /* events that close a window */
     uint32_t clock;   /* 0 clock_gettime, 1 TSC */
     uint64_t interval_ns, force_ns;
-    _Atomic uint32_t mask;        /* what NCCL is asked for now */
-    _Atomic uint32_t mask_wanted; /* UINT32_MAX: no wish; another process may write it, the plugin takes it over */
+    _Atomic uint32_t mask;        /* the mask that NCCL uses now */
+    _Atomic uint32_t mask_wanted; /* UINT32_MAX: no request; another process may write it, the plugin applies it */
     /* The consumer, one at a time (flock on the file). */
     _Atomic uint32_t consumer;     /* pid, 0: none */
     _Atomic uint32_t names;        /* of names[] in use */
     _Atomic uint64_t heartbeat_ns; /* of the consumer, each second at least */
-    /* Counters since init. begun = what startEvent was asked for and the mask has; each of them is a row in a window,
-     * or counted in one of dropped_*. */
-    _Atomic uint64_t begun;        /* counted with each batch of slots and at finalize: the rows of windows are exact */
+    /* Counters since init. begun = events that startEvent was called for and the mask contains; each of them is a row
+     * in a window, or counted in one of dropped_*. */
+    _Atomic uint64_t begun;        /* updated with each batch of slots and at finalize: the rows of windows are exact */
     _Atomic uint64_t dropped_full; /* no window had room */
     _Atomic uint64_t dropped_memory; /* the cap of the process, or the disk */
     _Atomic uint64_t overwritten;    /* rows of windows that no consumer took in time */
@@ -151,7 +151,7 @@ struct psm_prof_comm {
     char name[64];                    /* commName */
     char other[PSM_PROF_NAMES][PSM_PROF_NAME];
     /* The last clocks that a kernel channel's event came with, both read at nearly the same moment: pair[n % 64] is the
-     * n-th, `pairs` how many there were. A pair that is being written can be torn: compare it with its neighbours. */
+     * n-th, `pairs` is their number. A pair that is being written can be torn: compare it with its neighbours. */
     _Atomic uint64_t pairs;
     struct {
         _Atomic uint64_t cpu_ns, gpu_ns;
@@ -176,18 +176,18 @@ enum psm_prof_type { /* the number of the bit in NCCL's mask */
                      PSM_PROF_CE_COLL,
                      PSM_PROF_CE_SYNC,
                      PSM_PROF_CE_BATCH,
-                     /* Not NCCL's: an event of a window that was taken while it was open has stopped now. parent is its
+                     /* Not NCCL's: an event of a window that was taken while it was open has now stopped. parent is its
                       * handle, stop_ns its stop; state and u as the event's. */
                      PSM_PROF_LATE = 31
 };
 
 enum psm_prof_flag {
     PSM_PROF_STOPPED = 1 << 0,
-    PSM_PROF_FOREIGN = 1 << 1,  /* parent is what another process gave: an id, with proxy_op.pid */
+    PSM_PROF_FOREIGN = 1 << 1,  /* parent was given by another process: an id, with proxy_op.pid */
     PSM_PROF_SENDS = 1 << 2,    /* proxy op, and its steps: the sending side */
     PSM_PROF_CAPTURED = 1 << 3, /* API events: the graph is being captured */
     PSM_PROF_COMPLETE = 1 << 4, /* coll, p2p: as many proxy ops or kernel channels have ended as it has channels */
-    PSM_PROF_ORPHAN = 1 << 5    /* its parent's slot was given again when it came */
+    PSM_PROF_ORPHAN = 1 << 5    /* its parent's slot had been reused when it arrived */
 };
 
 /* With the 24 bytes of rec_slot a row takes 128: two cache lines. */
@@ -226,7 +226,7 @@ struct psm_prof_event {
         } proxy_op;
         struct {
             int32_t step;
-            int32_t peer; /* of its proxy op, -1: not known */
+            int32_t peer; /* of its proxy op, -1: unknown */
             uint64_t bytes;
             /* When it entered each state, 0: never. Sends: GPU wait, peer wait, send wait (the transfer begins).
              * Receives: receive wait, flush wait, GPU wait. */
@@ -245,7 +245,7 @@ struct psm_prof_event {
         } kernel_ch;
         struct {
             int64_t id;
-            uint32_t size; /* of data that is known for this id */
+            uint32_t size; /* bytes of data, if known for this id */
             uint32_t updates;
             unsigned char data[48];
         } net;

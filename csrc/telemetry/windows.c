@@ -1,4 +1,4 @@
-/* The life of windows, from the consumer's side: which are closed, taken, given back. window.h says why it is safe. */
+/* The life of windows from the consumer's side: closing, taking, returning. window.h says why it is safe. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
@@ -20,8 +20,8 @@ bool tel_rows_room(struct psm_tel *tel, uint32_t n)
     return true;
 }
 
-/* What happened in a window, as two sums: equal when all that begun has stopped. Stopped first: what begins between the
- * two is seen, what stops is not. Likewise what is awaited of operations, and has come. */
+/* The activity in a window, as two sums: equal if everything that started has stopped. Read stopped first: starts
+ * between the two reads are seen, stops are not. Likewise for the awaited and completed parts of operations. */
 static bool is_quiet(struct psm_prof_window *w)
 {
     uint64_t started = 0, stopped = 0, awaited = 0, completed = 0;
@@ -72,7 +72,7 @@ static void keep_raw(struct psm_tel *tel, const struct tel_batch *b)
     }
 }
 
-/* Rows that were begun and are not whole, of the window's cycle. */
+/* Rows that were started and are not complete, of the window's cycle. */
 static uint64_t torn_rows(const struct tel_batch *b)
 {
     uint64_t torn = 0;
@@ -80,7 +80,7 @@ static uint64_t torn_rows(const struct tel_batch *b)
     return torn;
 }
 
-/* Events of a window that are open: by its sums, and by its rows. They differ while a start is on its way. */
+/* Open events of a window: by its sums, and by its rows. They differ while a start is in progress. */
 static uint64_t open_by_sums(struct psm_prof_window *w)
 {
     uint64_t started = 0, stopped = 0;
@@ -96,11 +96,11 @@ static uint64_t open_by_rows(const struct tel_batch *b)
     return open;
 }
 
-/* Longest wait for a start that is on its way, in a window that is taken by force. */
+/* Longest wait for a start in progress, in a window that is taken by force. */
 enum { TAKE_TRIES = 4 };
 #define TAKE_NS UINT64_C(100000000)
 
-/* The window is PROCESSING: copies its rows and gives it back. */
+/* The window is PROCESSING: copies its rows and returns it. */
 static bool take(struct psm_tel *tel, struct tel_comm *c, uint32_t w, bool forced, bool ended, uint64_t now)
 {
     struct psm_prof_window *window = c->window[w];
@@ -114,7 +114,7 @@ static bool take(struct psm_tel *tel, struct tel_comm *c, uint32_t w, bool force
     }
     b.rows = tel->rows;
     b.side = tel->side;
-    /* A start that is on its way is done in a moment, if its thread runs: the window waits for it, we do not. */
+    /* A start in progress is done in a moment, if its thread runs: the window waits for it, we do not. */
     bool settled = false;
     for (int i = 0; i < TAKE_TRIES && !settled; i++) {
         uint64_t open = open_by_sums(window);
@@ -154,7 +154,7 @@ static int step_window(struct psm_tel *tel, struct tel_comm *c, uint32_t w, bool
     bool forced = (left || c->awaited[w]) && state == PSM_PROF_PROCESSING;
     if (!forced) {
         if (state != PSM_PROF_CLOSING) return 0;
-        uint64_t since = atomic_load(&window->close_ns); /* 0: it is being closed at this moment */
+        uint64_t since = atomic_load(&window->close_ns); /* 0: it is being closed right now */
         bool must = ended || final || (since && older(now, since, force_of(tel, c)));
         bool quiet = is_quiet(window);
         if (!quiet && !must) return 0;
@@ -177,7 +177,7 @@ static int consume(struct psm_tel *tel, struct tel_comm *c, bool final, uint64_t
     if (!tel_file_lock(c)) return 0;
     atomic_store(&c->live->consumer, (uint32_t)psm_proc_self()->pid);
     atomic_store(&c->live->heartbeat_ns, now);
-    /* By age, so that most children find their parents counted. */
+    /* By age, so that most children find their parents already counted. */
     uint32_t order[PSM_PROF_WINDOWS] = {0, 1, 2, 3};
     for (int i = 1; i < PSM_PROF_WINDOWS; i++)
         for (int k = i; k > 0 && c->window[order[k]]->serial < c->window[order[k - 1]]->serial; k--) {
@@ -198,7 +198,7 @@ static int consume(struct psm_tel *tel, struct tel_comm *c, bool final, uint64_t
     return taken;
 }
 
-/* The rows that a looker has not counted yet. A window that is taken meanwhile has another cycle afterwards. */
+/* The rows that an observer has not counted yet. A window that is taken meanwhile has another cycle afterwards. */
 static int look_window(struct psm_tel *tel, struct tel_comm *c, uint32_t w, const struct psm_prof_window *window,
                        bool final, uint64_t now)
 {
@@ -251,13 +251,13 @@ int tel_poll_comm(struct psm_tel *tel, struct tel_comm *c, bool final)
     if (c->done) return 0;
     uint64_t now = tel_now();
     if (!tel_file_refresh(tel, c)) {
-        /* Cut, or no file system below it any more: nothing of it can be touched. */
+        /* Truncated, or its file system is gone: do not access it. */
         tel_held_expire(tel, c, now, true);
         tel_file_close(c);
         c->done = true;
         return 0;
     }
-    /* Ended by finalize, and the process goes on: its windows are closed, but taken as any others. */
+    /* Ended by finalize, while the process continues: its windows are closed, but taken like any others. */
     bool ended = c->seen.owner == 1 || c->seen.owner == 3;
     int taken = tel->consume ? consume(tel, c, final, now) : look(tel, c, final, now);
     bool over = ended || (c->head.end_ns && c->locked && all_taken(c));

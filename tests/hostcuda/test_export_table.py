@@ -121,7 +121,7 @@ def test_functions_that_are_not_provided_are_refused_and_told_once(child: Child)
         env={"PSM_LOG": "warn"},
     )
     assert done.stdout.count("answer 801\n") == sum(len(places) for _, places in others)
-    assert done.stdout.count("a private function of the driver was called that is not provided") == 1
+    assert done.stdout.count("an unsupported private function of the driver was called") == 1
 
 
 def test_other_tables_are_not_there_which_is_told_once(child: Child) -> None:
@@ -137,4 +137,4 @@ def test_other_tables_are_not_there_which_is_told_once(child: Child) -> None:
     )
     assert done.stdout.count("answer 500 True\n") == 2
     assert done.stdout.count("private driver table") == 1
-    assert f"private driver table {'01' * 16} is asked for" in done.stdout
+    assert f"private driver table {'01' * 16} was requested" in done.stdout

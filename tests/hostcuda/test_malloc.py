@@ -411,7 +411,7 @@ while not codes or codes[-1] == 0: codes.append(rt.cudaMalloc(new('void **'), 2 
 print(codes[-1], 20 < len(codes) < 64)
 """)
     assert "2 True" in done.stdout
-    assert "2097152 bytes cannot be had: all 64 file descriptors of this process are in use" in done.stdout
+    assert "cannot allocate 2097152 bytes: all 64 file descriptors of this process are in use" in done.stdout
     assert "raise the limit (ulimit -Hn)" in done.stdout
 
 
@@ -431,4 +431,4 @@ while True:
 print(drv.cuMemExportToShareableHandle(fd, handle[0], 1, 0))
 """)
     assert done.stdout.splitlines()[-1] == "2"
-    assert "cuMemExportToShareableHandle gets no file descriptor: all 64 file descriptors" in done.stdout
+    assert "cuMemExportToShareableHandle cannot get a file descriptor: all 64 file descriptors" in done.stdout

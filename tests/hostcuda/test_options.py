@@ -21,8 +21,8 @@ pytestmark = emulated
 )
 def test_unknown_value_of_an_option_is_told(child: Child, variable: str, value: str, taken: str) -> None:
     said = child("ok.cudaFree(ffi.NULL)", env={variable: value}).stdout
-    assert said.count(f"hostcuda: {variable} is ") == 1
-    assert f"found '{value}': taken as {taken}" in said
+    assert said.count(f"hostcuda: {variable} must be ") == 1
+    assert f"found '{value}': using {taken}" in said
 
 
 def test_known_values_are_silent(child: Child) -> None:
@@ -43,4 +43,4 @@ def test_patience_that_is_no_number_is_told(child: Child) -> None:
     ok.cudaDeviceSynchronize()
     """
     said = child(code, env={"PSM_STALL_REPORT": "long"}).stdout
-    assert "PSM_STALL_REPORT is seconds, 0 for never, found 'long': taken as 10" in said
+    assert "PSM_STALL_REPORT must be seconds, 0 for never, found 'long': using 10" in said

@@ -74,7 +74,9 @@ def test_closing_imported_memory_twice_is_told(start: Start) -> None:
     handle = owner.rests()[0]
     code = IMPORT.format(handle) + "ok.cudaIpcCloseMemHandle(q); assert rt.cudaIpcCloseMemHandle(q) != 0"
     told = start(code, RANK="1").end()
-    assert told.one().startswith("cudaIpcCloseMemHandle ends ipc-mapping") and told.one().endswith("a second time")
+    assert told.one().startswith("cudaIpcCloseMemHandle frees or destroys ipc-mapping") and told.one().endswith(
+        "a second time"
+    )
 
 
 def test_imported_event_counts_as_recorded(start: Start) -> None:
@@ -123,8 +125,8 @@ def test_a_copy_beyond_a_mapping_is_told(run: Run) -> None:
 def test_unmapped_memory_and_a_second_unmap_are_told(run: Run) -> None:
     told = run(VMM + CREATE + MAP + "drv.ok.cuMemUnmap(at, n); drv.cuMemsetD8_v2(at, 1, 8); drv.cuMemUnmap(at, n)")
     assert len(told.reports) == 2, told.text
-    assert "that was freed before" in told.reports[0] and "mapping" in told.reports[0]
-    assert "cuMemUnmap ends mapping" in told.reports[1]
+    assert "that was already freed" in told.reports[0] and "mapping" in told.reports[0]
+    assert "cuMemUnmap frees or destroys mapping" in told.reports[1]
 
 
 def test_memory_handle_released_once_too_often_is_told(run: Run) -> None:
@@ -132,7 +134,7 @@ def test_memory_handle_released_once_too_often_is_told(run: Run) -> None:
     told = run(
         VMM + CREATE + MAP + once_more + "drv.ok.cuMemRelease(k[0]); drv.ok.cuMemRelease(m[0]); drv.cuMemRelease(m[0])"
     )
-    assert told.one().startswith("cuMemRelease ends memory-handle")
+    assert told.one().startswith("cuMemRelease frees or destroys memory-handle")
 
 
 def test_memory_handle_of_another_process_is_told(start: Start) -> None:

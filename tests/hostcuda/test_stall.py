@@ -41,7 +41,7 @@ def run(child: Child, tmp_path: Path, code: str) -> list[str]:
     log = tmp_path / "log"
     env = {"PSM_STALL_REPORT": "0.2", "PSM_LOG_FILE": str(log)}
     child(PROLOGUE + code, str(log), env=env)
-    return [line for line in log.read_text().splitlines() if "stalled" in line or "goes on" in line]
+    return [line for line in log.read_text().splitlines() if "stalled" in line or "continues after" in line]
 
 
 @pytest.mark.parametrize(
@@ -54,10 +54,12 @@ def run(child: Child, tmp_path: Path, code: str) -> list[str]:
 def test_thread_that_waits_for_a_host_function_with_nothing_behind_it_is_told(
     child: Child, tmp_path: Path, call: str, wait: str
 ) -> None:
-    stalled, over = run(child, tmp_path, f"s = stream()\ncall(s, lambda: told('stalled for'))\n{wait}\ntold('goes on')")
+    stalled, over = run(
+        child, tmp_path, f"s = stream()\ncall(s, lambda: told('stalled for'))\n{wait}\ntold('continues')"
+    )
     assert f"waits in {call} for the non-blocking stream 0x" in stalled
     assert "which is in host function " in stalled
-    assert "goes on after" in over
+    assert "continues after" in over
 
 
 def test_wait_for_an_event_behind_a_host_function_is_told(child: Child, tmp_path: Path) -> None:
@@ -104,4 +106,4 @@ threading.Thread(target=release).start()
 ok.cudaStreamSynchronize(s)
 """
     stalled = run(child, tmp_path, code)[0]
-    assert "waits in cudaStreamSynchronize for what the non-blocking stream 0x" in stalled
+    assert "waits in cudaStreamSynchronize for running work of the non-blocking stream 0x" in stalled

@@ -90,8 +90,8 @@ def test_memory_unmapped_under_queued_work_is_told_at_the_unmapping_and_the_work
     (told, later) = [line for line in done.stdout.splitlines() if " NCCL WARN " in line]
     code, thread = done.stdout.split()[-2:]
     assert code == str(ILLEGAL_ADDRESS)
-    assert "hostcuda: cuMemUnmap takes 2097152 bytes at 0x" in told
-    assert f"away from {call} of thread {thread}, which is queued on the non-blocking stream 0x" in told
+    assert "hostcuda: cuMemUnmap unmaps 2097152 bytes at 0x" in told
+    assert f"that {call} of thread {thread} uses, which is queued on the non-blocking stream 0x" in told
     assert f"{call} of thread {thread} failed with cudaErrorIllegalAddress" in later
 
 

@@ -90,7 +90,7 @@ def test_a_finding_sets_the_status(tmp_path: Path, capsys: pytest.CaptureFixture
     assert [f["code"] for f in data["findings"]] == ["PSM911"]
     assert data["results"][-1]["outcome"] == "skipped"
     assert main(["plugin", "drive", str(library)]) == 1
-    assert "error PSM911 devices (v8): devices says that there are -1" in capsys.readouterr().out
+    assert "error PSM911 devices (v8): devices reports -1 devices" in capsys.readouterr().out
 
 
 def test_what_cannot_be_driven_is_no_finding(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,46 +22,46 @@ CHECKER = Path(os.environ.get("PSM_DIR") or compiled.ROOT / "psmkit" / "psm") / 
 BROKEN = (
     ("asked-only", "mask-off", "PSM923", "SIGABRT in startEvent"),
     ("fails-with-handle", "collective", "PSM921", "handle-on-error in startEvent"),
-    ("finalize-fails", "init", "PSM921", "finalize answered 3"),
-    ("finalize-waits", "open-end", "PSM924", "finalize did not come back"),
+    ("finalize-fails", "init", "PSM921", "finalize returned 3"),
+    ("finalize-waits", "open-end", "PSM924", "finalize did not return"),
     ("follows-parent", "null-parent", "PSM923", "startEvent of ProxyStep step 0: it followed a NULL pointer"),
     ("full-crashes", "pool", "PSM923", "SIGABRT in startEvent of Coll AllReduce"),
     ("init-crashes", "init", "PSM923", "SIGABRT in init"),
-    ("init-fails", "init", "PSM921", "init answered an error"),
-    ("keeps-arguments", "descriptor", "PSM923", "stopEvent: it touched a descriptor, or arguments, after the call"),
-    ("keeps-descriptor", "descriptor", "PSM923", "stopEvent: it touched a descriptor, or arguments, after the call"),
+    ("init-fails", "init", "PSM921", "init returned an error"),
+    ("keeps-arguments", "descriptor", "PSM923", "stopEvent: it accessed a descriptor, or arguments, after the call"),
+    ("keeps-descriptor", "descriptor", "PSM923", "stopEvent: it accessed a descriptor, or arguments, after the call"),
     ("keeps-string", "strings", "PSM926", "SIGSEGV in stopEvent: it read a string of a descriptor after the call"),
     ("leaks-context", "leaks", "PSM925", "bytes of the heap more for each communicator"),
     ("leaks-descriptor", "leaks", "PSM925", "descriptors more"),
     ("leaks-events", "growth", "PSM925", "more for each group call"),
     ("leaks-thread", "leaks", "PSM925", "threads more"),
-    ("leaves-handle", "collective", "PSM921", "left *eHandle as it was"),
+    ("leaves-handle", "collective", "PSM921", "did not write *eHandle"),
     ("mask-bits", "mask", "PSM926", "v6 has no events for the bits 0xffff8000"),
     ("newest-parent", "order", "PSM923", "SIGABRT in startEvent of ProxyOp"),
-    ("no-context", "init", "PSM926", "init answered no context"),
+    ("no-context", "init", "PSM926", "init returned no context"),
     ("no-name", "slots", "PSM921", "no name"),
     ("null-slot", "slots", "PSM921", "recordEventState is NULL"),
     ("one-child", "graph", "PSM923", "SIGABRT in startEvent of Coll"),
     ("one-context", "communicators", "PSM923", "SIGABRT in startEvent"),
     ("own-thread", "threads", "PSM923", "SIGABRT in startEvent"),
-    ("pxn-context", "pxn", "PSM923", "startEvent of ProxyOp recv channel 0 peer 3: it touched the context"),
-    ("pxn-parent", "pxn", "PSM923", "startEvent of ProxyOp recv channel 0 peer 3: it touched the parent"),
-    ("pxn-step-context", "pxn", "PSM923", "startEvent of ProxyStep step 0: it touched the context"),
-    ("reads-buffer", "collective", "PSM923", "it touched the user's buffer"),
+    ("pxn-context", "pxn", "PSM923", "startEvent of ProxyOp recv channel 0 peer 3: it accessed the context"),
+    ("pxn-parent", "pxn", "PSM923", "startEvent of ProxyOp recv channel 0 peer 3: it accessed the parent"),
+    ("pxn-step-context", "pxn", "PSM923", "startEvent of ProxyStep step 0: it accessed the context"),
+    ("reads-buffer", "collective", "PSM923", "it accessed the user's buffer"),
     ("reuses-handle", "collective", "PSM921", "handle-again in startEvent"),
     ("same-handle", "collective", "PSM921", "handle-twice in startEvent"),
     ("slow", "latency", "PSM926", "for each step of each transfer"),
-    ("start-blocks", "collective", "PSM924", "startEvent of GroupApi did not come back"),
+    ("start-blocks", "collective", "PSM924", "startEvent of GroupApi did not return"),
     ("start-exits", "collective", "PSM923", "as by exit(0)"),
     ("start-fails", "collective", "PSM921", "result in startEvent"),
-    ("state-fails", "collective", "PSM921", "recordEventState answered 3"),
+    ("state-fails", "collective", "PSM921", "recordEventState returned 3"),
     ("state-follows-arguments", "collective", "PSM923", "recordEventState with eStateArgs NULL"),
     ("state-follows-null", "null-handle", "PSM923", "recordEventState with NULL: it followed a NULL pointer"),
-    ("stop-fails", "collective", "PSM921", "stopEvent answered 3"),
+    ("stop-fails", "collective", "PSM921", "stopEvent returned 3"),
     ("stop-once", "stale-stop", "PSM923", "SIGABRT in stopEvent"),
     ("stop-follows-null", "null-handle", "PSM923", "stopEvent with NULL: it followed a NULL pointer"),
     ("thread-runs", "unload", "PSM923", "in a thread of the profiler"),
-    ("writes-descriptor", "collective", "PSM921", "wrote into the descriptor"),
+    ("writes-descriptor", "collective", "PSM921", "wrote to the descriptor"),
 )
 
 
@@ -120,7 +120,7 @@ def test_what_adapters_leave_out_is_tried(library: Path) -> None:
 def test_what_follows_a_failure_goes_on(library: Path) -> None:
     done = drive_profiler(library, environment={"BROKEN": "pxn-parent"})
     assert _failures(done) == [
-        "pxn v6: SIGSEGV in startEvent of ProxyOp recv channel 0 peer 3: it touched the parent of an operation of another process"
+        "pxn v6: SIGSEGV in startEvent of ProxyOp recv channel 0 peer 3: it accessed the parent of an operation of another process"
         " (proxyOp.pid is not this process)"
     ]
 
@@ -159,7 +159,7 @@ def test_a_stream_is_recorded_and_played_to_another_profiler(library: Path, tmp_
         (played,) = (result for result in done.results if result.check == "stream")
         assert played.text == f"{len(text.splitlines())} lines"
     (tmp_path / "wrong.txt").write_text("".join(text.splitlines(keepends=True)[:5]) + "start 0 1 5 Nothing\n")
-    with pytest.raises(InputError, match=r"line 6 of .*wrong.txt: a kind of event is meant"):
+    with pytest.raises(InputError, match=r"line 6 of .*wrong.txt: expected a kind of event"):
         drive_profiler(library, only=("stream",), stream=tmp_path / "wrong.txt")
 
 

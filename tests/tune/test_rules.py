@@ -42,17 +42,17 @@ def test_columns_by_name_with_ranges_units_and_wildcards(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("allreduce,0,1,tree,simple,2,1", "7 cells; meant are 8 to 10"),
-        ("alltoall,0,1,tree,simple,2,1,1", 'op is "alltoall"; meant is broadcast'),
+        ("allreduce,0,1,tree,simple,2,1", "7 cells; expected 8 to 10"),
+        ("alltoall,0,1,tree,simple,2,1,1", 'op is "alltoall"; expected broadcast'),
         ("allreduce,9,1,tree,simple,2,1,1", "bytes: the range 9..1 is empty"),
         ("allreduce,0,1,oak,simple,2,1,1", 'algorithm is "oak"'),
-        ("allreduce,0,1,tree,simple,65,1,1", 'channels is "65"; meant is 1 to 64'),
+        ("allreduce,0,1,tree,simple,65,1,1", 'channels is "65"; expected 1 to 64'),
         ("allreduce,0,99999999999999999999,tree,simple,2,1,1", "max_bytes is"),
-        ('allreduce,"0,1', "a quote is not closed"),
+        ('allreduce,"0,1', "a quote has no end"),
         ("allreduce,0,1,tree,simple,2,1,1,1,2", 'registered is "2"'),
-        ("from_call,0", "from_call has one number from 1"),
-        ("op,colour", "no column colour"),
-        ("op,bytes,min_bytes", "column min_bytes says again what bytes says"),
+        ("from_call,0", "from_call needs one number from 1"),
+        ("op,colour", "unknown column colour"),
+        ("op,bytes,min_bytes", "column min_bytes repeats column bytes"),
         ("allreduce,0,1,tree\x01,simple,2,1,1", "the control character 0x01"),
     ],
 )
@@ -67,15 +67,15 @@ def test_a_wrong_line_is_named(tmp_path: Path, line: str, said: str) -> None:
     ("text", "line", "said"),
     [
         ('[[rule]]\nop = "allreduce"\nbytes = 1\nmin_bytes = 2\n', 4, "min_bytes is set twice"),
-        ("[[rule]]\nchannels = 010\n", 2, "no value that is read here"),
-        ("[[rule]]\nop = allreduce\n", 2, "strings want quotes"),
-        ('[[rule]]\nop = ["reduce",\n# c\n"allreduce"\n', 5, "a comma is meant"),
-        ("[rule]\n", 1, "no table rule"),
+        ("[[rule]]\nchannels = 010\n", 2, "is not a supported value"),
+        ("[[rule]]\nop = allreduce\n", 2, "strings need quotes"),
+        ('[[rule]]\nop = ["reduce",\n# c\n"allreduce"\n', 5, "expected a comma"),
+        ("[rule]\n", 1, "unknown table rule"),
         ("from_call = 1\nfrom_call = 2\n", 2, "set twice"),
         ("[constants]\nbaseLatencies.ring = 1.0\n", 2, "no constant baseLatencies.ring"),
         ("[constants]\nllMaxBws.hopper.1node = -1.0\n", 2, "a number from 0"),
-        ('[[rule]]\nnote = """x"""\n', 2, "several lines"),
-        ("[[rule]] x\n", 1, "where the line should end"),
+        ('[[rule]]\nnote = """x"""\n', 2, "multi-line strings"),
+        ("[[rule]] x\n", 1, "before the end of the line"),
         ("[[rule]]\nchunk = 100\n", 2, "from 4K to 1G"),
     ],
 )
@@ -86,7 +86,7 @@ def test_wrong_toml_is_named(tmp_path: Path, text: str, line: int, said: str) ->
 
 
 def test_what_is_no_file_or_too_much_is_refused(tmp_path: Path) -> None:
-    for path, said in ((tmp_path, "no regular file"), (tmp_path / "none", "cannot open it")):
+    for path, said in ((tmp_path, "not a regular file"), (tmp_path / "none", "cannot open it")):
         with pytest.raises(RulesError, match=said):
             read(path)
     with pytest.raises(RulesError, match="more than 1048576 bytes"):

@@ -1,5 +1,5 @@
-/* Tables of CollNet plugins, v4 to v12: in the library of a net plugin, and looked for only where that has a net table.
- */
+/* Tables of CollNet plugins, v4 to v12. They live in the library of a net plugin; NCCL looks for them only if that
+ * library has a net table. */
 #ifndef PSM_ABI_COLLNET_H
 #define PSM_ABI_COLLNET_H
 
@@ -16,7 +16,7 @@ typedef struct {
     ncclResult_t (*devices)(int *ndev);
     ncclResult_t (*getProperties)(int dev, ncclNetProperties_v4_t *props);
     ncclResult_t (*listen)(int dev, void *handle, void **listenComm);
-    /* handles: one of each rank, as its listen wrote it */
+    /* handles: one per rank, as that rank's listen wrote it */
     ncclResult_t (*connect)(void **handles, int nranks, int rank, void *listenComm, void **collComm);
     ncclResult_t (*reduceSupport)(ncclDataType_t dataType, ncclRedOp_t redOp, int *supported);
     ncclResult_t (*regMr)(void *collComm, void *data, int size, int type, void **mhandle);
@@ -146,7 +146,7 @@ typedef struct {
     ncclResult_t (*makeVDevice)(int *d, ncclNetVDeviceProps_v9_t *props); /* may be NULL */
 } ncclCollNet_v9_t;
 
-/* From 2.26. The table of v9; no callback for network events, unlike net. */
+/* From 2.26. The table of v9. Unlike net, it has no callback for network events. */
 typedef struct {
     const char *name;
     ncclResult_t (*init)(ncclDebugLogger_t logFunction);
@@ -174,7 +174,7 @@ typedef struct {
     ncclResult_t (*makeVDevice)(int *d, ncclNetVDeviceProps_v10_t *props);
 } ncclCollNet_v10_t;
 
-/* From 2.28. init and finalize for each communicator, as net has them; no config, no callback. */
+/* From 2.28. init and finalize are called per communicator, as for net; no config, no callback. */
 typedef struct {
     const char *name;
     ncclResult_t (*init)(void **ctx, uint64_t commId, ncclDebugLogger_t logFunction);
@@ -232,7 +232,7 @@ typedef struct {
     ncclResult_t (*finalize)(void *ctx);
 } ncclCollNet_v12_t;
 
-/* A plugin defines those that it has: `const ncclX_vN_t ncclXPlugin_vN = {...}`. */
+/* A plugin defines the versions that it supports: `const ncclX_vN_t ncclXPlugin_vN = {...}`. */
 extern PSM_ABI_TABLE ncclCollNet_v4_t ncclCollNetPlugin_v4;
 extern PSM_ABI_TABLE ncclCollNet_v5_t ncclCollNetPlugin_v5;
 extern PSM_ABI_TABLE ncclCollNet_v6_t ncclCollNetPlugin_v6;

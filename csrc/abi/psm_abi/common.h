@@ -1,9 +1,10 @@
-/* What NCCL's plugin ABIs share: result codes, types of data, log levels and the logger function.
-
-   Our own headers of these ABIs, with NCCL's names, for plugins that are built without NCCL. Layouts and values are
-   compared with those of every release from 2.4 to 2.30 by tests/abi. Enums and constants that grew have their newest
-   form: what a release does not know, it never passes, and may refuse. Names without a version (ncclNet_t,
-   NCCL_NET_PLUGIN_SYMBOL, ...) mean another version in each release; there are none here. */
+/* Definitions shared by NCCL's plugin ABIs: result codes, data types, log levels and the logger function.
+ *
+ * These are our own headers of the ABIs, with NCCL's names, for plugins that are built without NCCL. tests/abi compares
+ * layouts and values with every release from 2.4 to 2.30. Enums and constants that grew over time have their newest
+ * form; an older release never passes a value that it does not know, and may refuse one. Names without a version
+ * (ncclNet_t, NCCL_NET_PLUGIN_SYMBOL, ...) mean a different version in each release, so these headers do not define
+ * them. */
 #ifndef PSM_ABI_COMMON_H
 #define PSM_ABI_COMMON_H
 
@@ -21,18 +22,18 @@
 extern "C" {
 #endif
 
-/* A table is data of the plugin that NCCL finds by name. The headers declare each, so that its type is checked and it
-   is seen outside a library built with -fvisibility=hidden. For tables that are filled in while the plugin runs:
-   -DPSM_ABI_CONST= */
+/* NCCL finds a plugin's table by its symbol name. The headers declare each table so that the compiler checks its type
+ * and the symbol stays visible in a library built with -fvisibility=hidden. For tables that are filled in at run time,
+ * build with -DPSM_ABI_CONST= */
 #ifndef PSM_ABI_CONST
 #define PSM_ABI_CONST const
 #endif
 #define PSM_ABI_TABLE __attribute__((visibility("default"))) PSM_ABI_CONST
 
-/* nccl.h declares these three too: where it comes first, they are its own. */
+/* nccl.h declares these three too; its declarations win if it is included first. */
 #ifndef NCCL_H_
 typedef enum {
-    ncclSuccess = 0, /* <- nccl.h included after psm_abi? Include nccl.h first. */
+    ncclSuccess = 0, /* <- nccl.h was included after psm_abi? Include nccl.h first. */
     ncclUnhandledCudaError = 1,
     ncclSystemError = 2,
     ncclInternalError = 3,
@@ -50,7 +51,7 @@ typedef enum {
     ncclMax = 2,
     ncclMin = 3,
     ncclAvg = 4,    /* 2.10 */
-    ncclNumOps = 5, /* operations that a user made have numbers from here on */
+    ncclNumOps = 5, /* numbers from here on are user-defined operations */
     ncclMaxRedOp = 0x7fffffff
 } ncclRedOp_t;
 
@@ -69,8 +70,8 @@ typedef enum {
     ncclFloat = 7,
     ncclFloat64 = 8,
     ncclDouble = 8,
-    ncclBfloat16 = 9,    /* 2.10; 9 was the number of types before */
-    ncclFloat8e4m3 = 10, /* 2.24; RCCL has it as ncclFp8E4M3, earlier */
+    ncclBfloat16 = 9,    /* 2.10; before that, 9 was the number of types */
+    ncclFloat8e4m3 = 10, /* 2.24; RCCL has it earlier, as ncclFp8E4M3 */
     ncclFloat8e5m2 = 11, /* likewise, ncclFp8E5M2 */
     ncclNumTypes = 12
 } ncclDataType_t;
@@ -86,7 +87,7 @@ typedef enum {
     ncclFuncSendRecv = 5,
     ncclFuncSend = 6,
     ncclFuncRecv = 7,
-    ncclFuncAlltoAll = 8, /* 2.28. 8 is another thing in RCCL: PSM_ABI_RCCL_FUNC_ALLTOALL_PIVOT */
+    ncclFuncAlltoAll = 8, /* 2.28. RCCL uses 8 for something else: PSM_ABI_RCCL_FUNC_ALLTOALL_PIVOT */
     ncclFuncScatter = 9,
     ncclFuncGather = 10,
     ncclFuncAllGatherV = 11, /* 2.29 */
@@ -106,7 +107,7 @@ typedef enum {
     NCCL_LOG_TRACE = 5
 } ncclDebugLogLevel;
 
-/* Bits of the logger's flags; those that a release does not know are never switched on by its NCCL_DEBUG_SUBSYS. */
+/* Bits of the logger's flags. A release's NCCL_DEBUG_SUBSYS never enables bits that it does not know. */
 typedef enum {
     NCCL_INIT = 1 << 0,
     NCCL_COLL = 1 << 1,
@@ -129,7 +130,7 @@ typedef enum {
     NCCL_ALL = ~0
 } ncclDebugLogSubSys;
 
-/* NCCL's log, as plugins get it in init. It adds the prefix and the end of the line. */
+/* NCCL's log function, passed to a plugin's init. It adds the prefix and the line end. */
 typedef void (*ncclDebugLogger_t)(ncclDebugLogLevel level, unsigned long flags, const char *file, int line,
                                   const char *fmt, ...) __attribute__((format(printf, 5, 6)));
 

@@ -13,7 +13,7 @@ typedef struct {
     const char *name;
     ncclResult_t (*init)(uint8_t ncclMajor, uint8_t ncclMinor, uint8_t ncclPatch, const char *suffix);
     ncclResult_t (*finalize)(void);
-    /* the string is the plugin's, and valid until finalize or the next call for that name */
+    /* the plugin owns the string; it stays valid until finalize or the next call for that name */
     const char *(*getEnv)(const char *name);
 } ncclEnv_v1_t;
 
@@ -26,7 +26,7 @@ typedef struct {
     const char *(*getEnv)(const char *name);
 } ncclEnv_v2_t;
 
-/* A plugin defines those that it has: `const ncclX_vN_t ncclXPlugin_vN = {...}`. */
+/* A plugin defines the versions that it supports: `const ncclX_vN_t ncclXPlugin_vN = {...}`. */
 extern PSM_ABI_TABLE ncclEnv_v1_t ncclEnvPlugin_v1;
 extern PSM_ABI_TABLE ncclEnv_v2_t ncclEnvPlugin_v2;
 

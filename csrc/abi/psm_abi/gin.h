@@ -1,5 +1,5 @@
-/* GIN plugins, v11 to v14, and RMA plugins, v13 and v14: data that the GPU asks the network for. See NCCL_GIN_PLUGIN
-   and NCCL_RMA_PLUGIN. Of RMA v15 (NCCL 2.31) and v16 (2.32) only the symbols' names are known. */
+/* GIN plugins, v11 to v14, and RMA plugins, v13 and v14, move data that the GPU requests from the network. See
+ * NCCL_GIN_PLUGIN and NCCL_RMA_PLUGIN. For RMA v15 (NCCL 2.31) and v16 (2.32) only the symbol names are known. */
 #ifndef PSM_ABI_GIN_H
 #define PSM_ABI_GIN_H
 
@@ -25,7 +25,7 @@ extern "C" {
 #define NCCL_GIN_SIGNAL_OP_INC 0x1
 #define NCCL_GIN_SIGNAL_OP_ADD 0x2
 
-/* NCCL 2.28.7 to 2.30.4, which look for it in the library of the net plugin until 2.29.3. */
+/* NCCL 2.28.7 to 2.30.4. Until 2.29.3, NCCL looks for it in the library of the net plugin. */
 typedef struct {
     const char *name;
     ncclResult_t (*init)(void **ctx, uint64_t commId, ncclDebugLogger_t logFunction);
@@ -92,8 +92,8 @@ typedef struct {
     int trafficClass;
 } ncclGinConfig_v13_t;
 
-/* From 2.30.3. What an operation needs is in a config; operations name a context. As RMA v13 it must answer
-   NCCL_NET_DEVICE_GIN_PROXY. The device handle is v11's still. */
+/* From 2.30.3. A config says what an operation needs; each operation names a context. As RMA v13 it must return
+ * NCCL_NET_DEVICE_GIN_PROXY. The device handle is still that of v11. */
 typedef struct {
     const char *name;
     ncclResult_t (*init)(void **ctx, uint64_t commId, ncclDebugLogger_t logFunction);
@@ -140,7 +140,7 @@ typedef struct {
     int rankStride;
 } ncclGinConfig_v14_t;
 
-/* From 2.30.7. Moving data is RMA v14's. */
+/* From 2.30.7. RMA v14 moves the data. */
 typedef struct {
     const char *name;
     ncclResult_t (*init)(void **ctx, uint64_t commId, ncclDebugLogger_t logFunction);
@@ -164,7 +164,7 @@ typedef struct {
     ncclResult_t (*finalize)(void *ctx);
 } ncclGin_v14_t;
 
-/* Its symbol is ncclRmaPlugin_v13, or else ncclGinPlugin_v13 of the same library. */
+/* The symbol is ncclRmaPlugin_v13, or else ncclGinPlugin_v13 of the same library. */
 typedef ncclGin_v13_t ncclRma_v13_t;
 
 typedef struct {
@@ -204,7 +204,7 @@ typedef struct {
     ncclResult_t (*finalize)(void *ctx);
 } ncclRma_v14_t;
 
-/* A plugin defines those that it has: `const ncclX_vN_t ncclXPlugin_vN = {...}`. */
+/* A plugin defines the versions that it supports: `const ncclX_vN_t ncclXPlugin_vN = {...}`. */
 extern PSM_ABI_TABLE ncclGin_v11_t ncclGinPlugin_v11;
 extern PSM_ABI_TABLE ncclGin_v12_t ncclGinPlugin_v12;
 extern PSM_ABI_TABLE ncclGin_v13_t ncclGinPlugin_v13;

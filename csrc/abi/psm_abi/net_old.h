@@ -8,8 +8,8 @@
 extern "C" {
 #endif
 
-/* In headers of 2.4 and 2.5 alone: no release that is known looks it up. No registration: isend and irecv take a type
-   of pointer. */
+/* In the headers of 2.4 and 2.5 only: no known release looks it up. No registration: isend and irecv take a pointer
+ * type. */
 typedef struct {
     const char *name;
     ncclResult_t (*init)(ncclDebugLogger_t logFunction);
@@ -98,7 +98,7 @@ typedef struct {
     ncclResult_t (*closeListen)(void *listenComm);
 } ncclCollNet_v3_t;
 
-/* A plugin defines those that it has: `const ncclX_vN_t ncclXPlugin_vN = {...}`. */
+/* A plugin defines the versions that it supports: `const ncclX_vN_t ncclXPlugin_vN = {...}`. */
 extern PSM_ABI_TABLE ncclNet_v1_t ncclNetPlugin_v1;
 extern PSM_ABI_TABLE ncclNet_v2_t ncclNetPlugin_v2;
 extern PSM_ABI_TABLE ncclNet_v3_t ncclNetPlugin_v3;

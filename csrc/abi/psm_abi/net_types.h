@@ -1,4 +1,4 @@
-/* Records that net, CollNet, GIN and RMA plugins share: properties, virtual devices, device handles. */
+/* Records shared by net, CollNet, GIN and RMA plugins: properties, virtual devices, device handles. */
 #ifndef PSM_ABI_NET_TYPES_H
 #define PSM_ABI_NET_TYPES_H
 
@@ -8,34 +8,35 @@
 extern "C" {
 #endif
 
-/* The handle of listen is NCCL's memory, copied to other ranks: no pointers into it, and no more than this. It was 64
-   bytes until 2.11, so for a v4 plugin that works there too 64 is the limit. */
+/* listen writes its handle into this many bytes. NCCL owns the memory and copies it to other ranks, so it must hold no
+ * pointers to itself. It was 64 bytes until 2.11: a v4 plugin that must work there is limited to 64. */
 #define NCCL_NET_HANDLE_MAXSIZE    128
 #define NCCL_NET_HANDLE_MAXSIZE_V3 64
 #define NCCL_NET_HANDLE_MAXSIZE_V4 64
 
-/* Requests that a comm must be able to hold at a time; a send comm maxRecvs times as many. 8 for plugins up to v6, 32
-   from v7 (2.19) on. */
+/* Number of requests that a comm must be able to hold at once; a send comm must hold maxRecvs times as many. 8 for
+ * plugins up to v6, 32 from v7 (2.19) on. */
 #define NCCL_NET_MAX_REQUESTS    32
 #define NCCL_NET_MAX_REQUESTS_V3 16
 #define NCCL_NET_MAX_REQUESTS_V6 8
 
-/* Types of memory: the type of regMr, and bits of ptrSupport. */
+/* Memory types: the type argument of regMr, and bits of ptrSupport. */
 #define NCCL_PTR_HOST   0x1
 #define NCCL_PTR_CUDA   0x2
 #define NCCL_PTR_DMABUF 0x4 /* v6, 2.13 */
 
-/* v9 and later: irecv may find (void *)NCCL_NET_OPTIONAL_RECV_COMPLETION in *request, which is not a request: NCCL can
-   do without the completion of this receive. Write *request in any case. Adapters for v8 and before hide it. */
+/* v9 and later: irecv may find (void *)NCCL_NET_OPTIONAL_RECV_COMPLETION in *request. It is not a request; it means
+ * that NCCL does not need the completion of this receive. Write *request in any case. Adapters for v8 and before hide
+ * it. */
 #define NCCL_NET_OPTIONAL_RECV_COMPLETION 0x1
 #define NCCL_NET_MULTI_REQUEST            0x2 /* 2.28 */
 
-/* Limits of NCCL: of a whole transfer; of one isend and of one collective operation for plugins before v9, which do not
-   say. */
+/* Limits of NCCL: of a whole transfer; and of one isend and one collective operation for plugins before v9, which do
+ * not report their own. */
 #define NCCL_MAX_NET_SIZE_BYTES (1LL << 40)
 #define MAX_NET_SIZE            (1LL << 30)
 #define MAX_COLLNET_SIZE        (1LL << 29)
-#define NCCL_NET_MAX_PLUGINS    16 /* with the two built-in ones; 3 in 2.24 to 2.26 */
+#define NCCL_NET_MAX_PLUGINS    16 /* including the two built-in ones; 3 in 2.24 to 2.26 */
 
 /* In a virtual device. */
 #define NCCL_NET_MAX_DEVS_PER_NIC_V9  4
@@ -59,19 +60,19 @@ typedef enum {
 #define NCCL_NET_DEVICE_UNPACK_VERSION  7
 #define NCCL_NET_MTU_SIZE               4096
 
-/* What getProperties fills in. Strings are the plugin's and stay valid while it is loaded: NCCL frees them no more
-   since v3. */
+/* What getProperties fills in. The plugin owns the strings, and they stay valid while it is loaded: since v3, NCCL no
+ * longer frees them. */
 typedef struct {
     char *name;
-    char *pciPath;  /* path in /sys, NULL or "" for a device on no bus */
-    uint64_t guid;  /* of the NIC: the same for its ports and virtual devices */
+    char *pciPath;  /* path in /sys; NULL or "" for a device on no bus */
+    uint64_t guid;  /* of the NIC: the same for all of its ports and virtual devices */
     int ptrSupport; /* NCCL_PTR_HOST, NCCL_PTR_CUDA; NCCL_PTR_DMABUF from v6 */
     int speed;      /* Mbit/s */
     int port;
-    int maxComms; /* connections that can be opened */
+    int maxComms; /* maximum number of open connections */
 } ncclNetProperties_v4_t;
 
-/* v5 and v6. latency is in the middle: maxComms moves. */
+/* v5 and v6. latency is inserted in the middle, which moves maxComms. */
 typedef struct {
     char *name;
     char *pciPath;
@@ -81,12 +82,13 @@ typedef struct {
     int port;
     float latency; /* microseconds */
     int maxComms;
-    int maxRecvs; /* receives that one irecv may group; 1: none */
+    int maxRecvs; /* maximum number of receives per irecv; 1: no groups */
 } ncclNetProperties_v6_t;
 
 typedef ncclNetProperties_v6_t ncclNetProperties_v5_t;
 
-/* For devices that unpack on the GPU. A plugin without that leaves the pointers of connect and accept alone. */
+/* For devices that unpack on the GPU. A plugin without that leaves the device-handle arguments of connect and accept
+ * untouched. */
 typedef struct {
     ncclNetDeviceType netDeviceType;
     int netDeviceVersion;
@@ -101,7 +103,7 @@ typedef ncclNetDeviceHandle_v9_t ncclNetDeviceHandle_v10_t;
 typedef ncclNetDeviceHandle_v10_t ncclNetDeviceHandle_v11_t;
 typedef ncclNetDeviceHandle_v11_t ncclNetDeviceHandle_v12_t;
 
-/* NCCL refuses a plugin whose netDeviceType is another than HOST, or UNPACK with netDeviceVersion 7. */
+/* NCCL rejects a plugin whose netDeviceType is neither HOST nor UNPACK with netDeviceVersion 7. */
 typedef struct {
     char *name;
     char *pciPath;
@@ -116,13 +118,13 @@ typedef struct {
     int netDeviceVersion;
 } ncclNetProperties_v7_t;
 
-/* regIsGlobal in the middle: what follows ptrSupport moves by 4 bytes. */
+/* regIsGlobal is inserted: everything after ptrSupport moves by 4 bytes. */
 typedef struct {
     char *name;
     char *pciPath;
     uint64_t guid;
     int ptrSupport;
-    int regIsGlobal; /* a registration serves every comm, not only its own */
+    int regIsGlobal; /* a registration is valid for every comm, not only its own */
     int speed;
     int port;
     float latency;
@@ -132,20 +134,21 @@ typedef struct {
     int netDeviceVersion;
 } ncclNetProperties_v8_t;
 
-/* A virtual device made of others. NCCL 2.30 passes v9 to v11 plugins a v12 record and keeps ndevs within 4. */
+/* A virtual device merges several physical ones. NCCL 2.30 passes a v12 record to v9 to v11 plugins and keeps ndevs
+ * <= 4. */
 typedef struct {
     int ndevs;
     int devs[NCCL_NET_MAX_DEVS_PER_NIC_V9];
 } ncclNetVDeviceProps_v9_t;
 
-/* forceFlush in the middle; the tail is new. */
+/* forceFlush is inserted in the middle; the tail is new. */
 typedef struct {
     char *name;
     char *pciPath;
     uint64_t guid;
     int ptrSupport;
     int regIsGlobal;
-    int forceFlush; /* flush even where the GPU's PCI order would do */
+    int forceFlush; /* flush even if the GPU's PCI ordering makes it unnecessary */
     int speed;
     int port;
     float latency;
@@ -215,7 +218,7 @@ typedef struct {
     int trafficClass; /* NCCL_NET_TRAFFIC_CLASS_UNDEF: not set */
 } ncclNetCommConfig_v11_t;
 
-/* Each NCCL_NET_ATTR_UNDEF where NCCL does not say. */
+/* Each field is NCCL_NET_ATTR_UNDEF if NCCL does not set it. */
 typedef struct {
     int32_t maxConcurrentPeers;
     int32_t minConcurrentPeers;
@@ -231,7 +234,7 @@ typedef struct {
     uint32_t proto;
 } ncclNetAttr_v11_t;
 
-/* 8 devices instead of 4: all that follows vProps in the properties moves by 16 bytes. */
+/* 8 devices instead of 4: everything after vProps in the properties moves by 16 bytes. */
 typedef struct {
     int ndevs;
     int devs[NCCL_NET_MAX_DEVS_PER_NIC_V12];

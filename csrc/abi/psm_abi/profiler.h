@@ -1,5 +1,5 @@
-/* Profiler plugins, v1 to v6: libnccl-profiler.so, see NCCL_PROFILER_PLUGIN. The symbols have no "Plugin" in their
-   names. Of v7 (NCCL 2.31) only the symbol's name is known. */
+/* Profiler plugins, v1 to v6: libnccl-profiler.so, see NCCL_PROFILER_PLUGIN. The symbol names do not contain "Plugin".
+ * For v7 (NCCL 2.31) only the symbol name is known. */
 #ifndef PSM_ABI_PROFILER_H
 #define PSM_ABI_PROFILER_H
 
@@ -13,7 +13,7 @@ extern "C" {
 
 typedef pid_t ncclPid_t;
 
-/* Kinds of events: bits of eActivationMask and of a descriptor's type. */
+/* Event types: bits of eActivationMask and of a descriptor's type. */
 enum {
     ncclProfileGroup = 1 << 0,
     ncclProfileColl = 1 << 1,
@@ -32,8 +32,8 @@ enum {
     ncclProfileCeBatch = 1 << 14
 };
 
-/* States of recordEventState. 0 to 7 reach no plugin from 2.27 on: not v1 to v3 either, whose adapters do not make them
-   up. */
+/* States of recordEventState. From 2.27 on, no plugin receives 0 to 7: the adapters for v1 to v3 do not recreate them.
+ */
 typedef enum {
     ncclProfilerProxyOpSendPosted = 0,
     ncclProfilerProxyOpSendRemFifoWait = 1,
@@ -74,8 +74,8 @@ typedef ncclProfilerEventState_t ncclProfilerEventState_v4_t;
 typedef ncclProfilerEventState_t ncclProfilerEventState_v5_t;
 typedef ncclProfilerEventState_t ncclProfilerEventState_v6_t;
 
-/* NCCL 2.23 and later. Names are numbers (ncclFunc_t, ncclDataType_t, ...): from 2.24 on an adapter makes them up from
-   strings, and leaves op and trafficBytes 0. Valid during startEvent only. */
+/* NCCL 2.23 and later. Names are numbers (ncclFunc_t, ncclDataType_t, ...). From 2.24 on an adapter derives them from
+ * strings and leaves op and trafficBytes 0. Valid only during startEvent. */
 typedef struct {
     uint8_t type;
     void *parentObj;
@@ -110,7 +110,7 @@ typedef struct {
             int peer;
         } p2p;
         struct {
-            ncclPid_t pid; /* the process that asked for it, which may be another one */
+            ncclPid_t pid; /* the process that requested it, which may be another one */
             uint8_t channelId;
             int peer;
             int nSteps;
@@ -135,13 +135,13 @@ typedef union {
 
 typedef struct {
     const char *name;
-    /* eActivationMask: an int of NCCL that the plugin sets, and may change while the job runs */
+    /* eActivationMask: an int owned by NCCL; the plugin sets it and may change it while the job runs */
     ncclResult_t (*init)(void **context, int *eActivationMask);
     ncclResult_t (*startEvent)(void *context, void **eHandle, ncclProfilerEventDescr_v1_t *eDescr);
     ncclResult_t (*stopEvent)(void *eHandle);
     ncclResult_t (*recordEventState)(void *eHandle, ncclProfilerEventState_v1_t eState,
                                      ncclProfilerEventStateArgs_v1_t *eStateArgs);
-    /* called up to 2.27 even if init failed; from 2.28 if init set a context */
+    /* up to 2.27 it is called even if init failed; from 2.28 only if init set a context */
     ncclResult_t (*finalize)(void *context);
 } ncclProfiler_v1_t;
 
@@ -177,7 +177,7 @@ typedef struct {
             int peer;
         } p2p;
         struct {
-            ncclPid_t pid; /* the process that asked for it, which may be another one */
+            ncclPid_t pid; /* the process that requested it, which may be another one */
             uint8_t channelId;
             int peer;
             int nSteps;
@@ -241,7 +241,7 @@ typedef struct {
             int peer;
         } p2p;
         struct {
-            ncclPid_t pid; /* the process that asked for it, which may be another one */
+            ncclPid_t pid; /* the process that requested it, which may be another one */
             uint8_t channelId;
             int peer;
             int nSteps;
@@ -309,7 +309,7 @@ typedef struct {
             uint8_t nChannels;
         } p2p;
         struct {
-            ncclPid_t pid; /* the process that asked for it, which may be another one */
+            ncclPid_t pid; /* the process that requested it, which may be another one */
             uint8_t channelId;
             int peer;
             int nSteps;
@@ -358,8 +358,8 @@ typedef struct {
     ncclResult_t (*finalize)(void *context);
 } ncclProfiler_v4_t;
 
-/* From 2.28. type grows to 64 bits: the rest stays where it was. Events of the API; the parent of coll and p2p is one
-   of those, their group is parentGroup. */
+/* From 2.28. type grows to 64 bits; no other field moves. Adds events of the API: the parent of coll and p2p is an API
+ * event, and their group is parentGroup. */
 typedef struct {
     uint64_t type;
     void *parentObj;
@@ -411,7 +411,7 @@ typedef struct {
             void *parentGroup;
         } p2p;
         struct {
-            ncclPid_t pid; /* the process that asked for it, which may be another one */
+            ncclPid_t pid; /* the process that requested it, which may be another one */
             uint8_t channelId;
             int peer;
             int nSteps;
@@ -432,7 +432,7 @@ typedef struct {
     };
 } ncclProfilerEventDescr_v5_t;
 
-/* recordEventState may get NULL here, for states that carry nothing. */
+/* recordEventState may get NULL here, for states without arguments. */
 typedef union {
     struct {
         size_t transSize;
@@ -512,7 +512,7 @@ typedef struct {
             void *parentGroup;
         } p2p;
         struct {
-            ncclPid_t pid; /* the process that asked for it, which may be another one */
+            ncclPid_t pid; /* the process that requested it, which may be another one */
             uint8_t channelId;
             int peer;
             int nSteps;
@@ -570,7 +570,7 @@ typedef struct {
     ncclResult_t (*finalize)(void *context);
 } ncclProfiler_v6_t;
 
-/* A plugin defines those that it has: `const ncclX_vN_t ncclXPlugin_vN = {...}`. */
+/* A plugin defines the versions that it supports: `const ncclX_vN_t ncclXPlugin_vN = {...}`. */
 extern PSM_ABI_TABLE ncclProfiler_v1_t ncclProfiler_v1;
 extern PSM_ABI_TABLE ncclProfiler_v2_t ncclProfiler_v2;
 extern PSM_ABI_TABLE ncclProfiler_v3_t ncclProfiler_v3;

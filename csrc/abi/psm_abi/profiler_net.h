@@ -1,4 +1,4 @@
-/* Events of a net plugin, v10 and later, that NCCL hands on to a profiler, v3 and later. */
+/* Events of a net plugin, v10 and later, that NCCL passes on to a profiler, v3 and later. */
 #ifndef PSM_ABI_PROFILER_NET_H
 #define PSM_ABI_PROFILER_NET_H
 
@@ -8,8 +8,8 @@
 extern "C" {
 #endif
 
-/* An id says who made an event and which descriptor its data is: a type in the upper half, that descriptor's version in
-   the lower. A plugin with its own descriptor takes a type of its own; a profiler leaves alone what it does not know.
+/* An id names the descriptor of an event's data: the upper half is the type of plugin, the lower half the version of
+ * the descriptor. A plugin with its own descriptor uses its own type; a profiler ignores types that it does not know.
  */
 typedef enum { NCCL_PROFILER_NET_TYPE_IB = 1 << 16, NCCL_PROFILER_NET_TYPE_SOCK = 2 << 16 } ncclProfilerNetType;
 #define NCCL_PROFILER_NET_VER_BITS   16
@@ -18,7 +18,7 @@ typedef enum { NCCL_PROFILER_NET_TYPE_IB = 1 << 16, NCCL_PROFILER_NET_TYPE_SOCK 
 #define NCCL_PROFILER_NET_IB_VER     1
 #define NCCL_PROFILER_NET_SOCKET_VER 1
 
-/* The type argument of the callback; 2.26 has 0 and 1 only, without these names. */
+/* The type argument of the callback; 2.26 has only 0 and 1, without these names. */
 enum {
     ncclProfilerNetEventStart = 0,
     ncclProfilerNetEventStop = 1,
@@ -26,12 +26,12 @@ enum {
     ncclProfilerNetEventUpdateAndStop = 3
 };
 
-/* What net init gets: eHandle is the event, made at the start and given back after; pHandle the phandle of isend or
-   irecv, which is the parent; extData a descriptor, valid during the call. */
+/* The callback that net init receives. eHandle is the event: returned at the start and passed back afterwards. pHandle
+ * is the phandle of isend or irecv, the parent. extData is a descriptor, valid during the call. */
 typedef ncclResult_t (*ncclProfilerCallback_t)(void **eHandle, int type, void *pHandle, int64_t pluginId,
                                                void *extData);
 
-/* Kinds in the type of the two descriptors of NCCL's own transports. */
+/* Values of type in the two descriptors of NCCL's own transports. */
 enum { ncclProfileQp = 1 << 0 };
 enum { ncclProfileSocket = 1 << 0 };
 

@@ -1,5 +1,5 @@
-/* Tuner plugins, v1 to v6: libnccl-tuner.so, see NCCL_TUNER_PLUGIN. A result other than ncclSuccess of getCollInfo
-   fails the collective: NCCL's headers speak of a fallback, its code has none. */
+/* Tuner plugins, v1 to v6: libnccl-tuner.so, see NCCL_TUNER_PLUGIN. If getCollInfo returns anything but ncclSuccess,
+ * the collective fails: NCCL's headers mention a fallback, but its code has none. */
 #ifndef PSM_ABI_TUNER_H
 #define PSM_ABI_TUNER_H
 
@@ -17,7 +17,7 @@ extern "C" {
 #define NCCL_ALGO_NVLS           4
 #define NCCL_ALGO_NVLS_TREE      5
 #define NCCL_ALGO_PAT            6 /* 2.23 */
-/* 6 until 2.22, which is how many rows the table of getCollInfo has there: take numAlgo, not this. */
+/* 6 until 2.22. The table of getCollInfo has numAlgo rows: use numAlgo, not this. */
 #define NCCL_NUM_ALGORITHMS NCCL_NUM_ALGORITHMS_V5
 
 #define NCCL_PROTO_UNDEF   -1
@@ -26,10 +26,10 @@ extern "C" {
 #define NCCL_PROTO_SIMPLE  2
 #define NCCL_NUM_PROTOCOLS NCCL_NUM_PROTOCOLS_V5
 
-/* Functions with a cost model, ncclFuncBroadcast to ncclFuncAllReduce: not the number of ncclFunc_t. */
+/* Functions with a cost model, ncclFuncBroadcast to ncclFuncAllReduce. Not the number of values of ncclFunc_t. */
 #define NCCL_NUM_FUNCTIONS 5
 
-/* In the cost table of v3 and later: this algorithm cannot run with this protocol, leave it alone. */
+/* In the cost table of v3 and later: this algorithm cannot run with this protocol. Do not change such an entry. */
 #define NCCL_ALGO_PROTO_IGNORE -1.0
 
 #define NCCL_NUM_ALGORITHMS_V5    7
@@ -53,8 +53,8 @@ extern "C" {
 #define NCCL_TUNING_SCALE_4NODES   2
 #define NCCL_NUM_TUNING_SCALES     NCCL_NUM_TUNING_SCALES_V5
 
-/* NCCL 2.19 and 2.20, RCCL 2.20: no context anywhere, so one state for all communicators of a process. Outputs that are
-   left alone mean NCCL's own choice; algorithm and protocol go together. */
+/* NCCL 2.19 and 2.20, RCCL 2.20. There is no context, so all communicators of a process share one state. An output that
+ * is not written means NCCL's own choice; set algorithm and protocol together. */
 typedef struct {
     const char *name;
     ncclResult_t (*init)(size_t nRanks, size_t nNodes, ncclDebugLogger_t logFunction);
@@ -72,9 +72,9 @@ typedef struct {
     ncclResult_t (*destroy)(void *context);
 } ncclTuner_v2_t;
 
-/* From 2.22. A table of costs instead of one choice. collCostTable is no array of pointers, whatever its type says:
-   cast it to float (*)[numProto]. The lowest entry wins; 0 chooses. nChannels other than 0 overrides the number of
-   channels. */
+/* From 2.22. A cost table instead of one choice. Despite its type, collCostTable is not an array of pointers: cast it
+ * to float (*)[numProto]. The lowest cost wins; 0 forces a choice. A non-zero nChannels overrides the number of
+ * channels. */
 typedef struct {
     const char *name;
     ncclResult_t (*init)(size_t nRanks, size_t nNodes, ncclDebugLogger_t logFunction, void **context);
@@ -98,9 +98,8 @@ typedef struct {
     int maxRanksPerNvlDomain;
 } ncclNvlDomainInfo_v5_t;
 
-/* In and out: NCCL passes its own model, and takes what init leaves there. 1152 bytes in NCCL; the example header that
-   NCCL ships stops before perChMaxNVLSTreeBws, at 1056: a plugin that was built with that leaves the last table as it
-   is. */
+/* In and out: NCCL passes its own model and uses what init leaves there. 1152 bytes in NCCL; the example header that
+ * NCCL ships ends before perChMaxNVLSTreeBws, at 1056, so a plugin built with it does not change the last table. */
 typedef struct {
     double baseLatencies[NCCL_NUM_ALGORITHMS_V5][NCCL_NUM_PROTOCOLS_V5];
     double hwLatencies[NCCL_NUM_HW_LINKS_V5][NCCL_NUM_ALGORITHMS_V5][NCCL_NUM_PROTOCOLS_V5];
@@ -111,7 +110,7 @@ typedef struct {
     double perChMaxNVLSTreeBws[NCCL_NUM_COMPCAPS_V5][NCCL_NUM_TUNING_SCALES_V5];
 } ncclTunerConstants_v5_t;
 
-/* From 2.28. The context moves to the front of init, and destroy is called finalize. */
+/* From 2.28. The context is the first argument of init, and destroy is renamed finalize. */
 typedef struct {
     const char *name;
     ncclResult_t (*init)(void **ctx, uint64_t commId, size_t nRanks, size_t nNodes, ncclDebugLogger_t logFunction,

@@ -1,10 +1,10 @@
-/* Interpreters: what emulated CUDA does where a GPU would run a kernel.
+/* Interpreters: host functions that emulated CUDA calls where a GPU would run a kernel.
  *
- * hostcuda runs no device code. A launch of a kernel is refused with cudaErrorNotSupported unless somebody has
- * registered a host function for its name; that function then runs in the order of the stream, on a worker thread, with
- * the launch's grid, block and arguments. PSM_HOSTCUDA_KERNELS names libraries (separated by colons) that are loaded
- * when CUDA starts and register in a function `int psm_hostcuda_kernels(void)` that they export (0: fine). They are
- * linked to libpsm_hostcuda.so, or find these functions by dlsym(RTLD_DEFAULT, ...). */
+ * hostcuda runs no device code. A launch of a kernel fails with cudaErrorNotSupported unless a host function is
+ * registered for its name; that function then runs in stream order, on a worker thread, with the launch's grid, block
+ * and arguments. PSM_HOSTCUDA_KERNELS names libraries (separated by colons) that are loaded when CUDA starts. Each
+ * exports a function `int psm_hostcuda_kernels(void)` (0: success), which registers its interpreters. The libraries
+ * link to libpsm_hostcuda.so, or find these functions with dlsym(RTLD_DEFAULT, ...). */
 #ifndef PSM_HOSTCUDA_H
 #define PSM_HOSTCUDA_H
 
@@ -19,12 +19,12 @@ extern "C" {
 
 struct psm_kernel_launch {
     size_t size;      /* of this struct; newer ones are longer */
-    const char *name; /* as it was registered: mangled */
+    const char *name; /* as registered: mangled */
     int device;
     unsigned grid[3], block[3];
     size_t shared_memory;
     /* Copies of the arguments, made at the launch, each aligned to 16 bytes: as many as
-       psm_hostcuda_kernel_parameters told. */
+     * psm_hostcuda_kernel_parameters declared. */
     unsigned parameters;
     const void *const *arguments;
     /* The packed arguments of a launch with CU_LAUNCH_PARAM_BUFFER_POINTER, copied at the launch; else NULL. */
@@ -32,20 +32,21 @@ struct psm_kernel_launch {
     size_t buffer_size;
 };
 
-/* Returns 0, or a CUDA error number that sticks to the device as that of a kernel would. It may block, and may not call
-   CUDA. For a launch that was captured into a graph it is called once a launch of the graph. */
+/* Returns 0, or a CUDA error number that sticks to the device like a kernel's own error. It may block, and must not
+ * call CUDA. For a captured launch it is called once per launch of the graph. */
 typedef int (*psm_kernel_fn)(const struct psm_kernel_launch *launch, void *context);
 
-/* name_pattern: as fnmatch(3), against the mangled name. Of several that match, the last registered is taken. Both
-   return 0, or -1: no memory, or an argument is NULL. */
+/* name_pattern: as for fnmatch(3), against the mangled name. If several match, the last one registered is used. Both
+ * return 0, or -1: no memory, or an argument is NULL. */
 PSM_HOSTCUDA_API int psm_hostcuda_register_kernel(const char *name_pattern, psm_kernel_fn fn, void *context);
-/* How large the parameters are, which only device code knows. Without it, arguments by pointer (kernelParams, and the
-   <<<>>> syntax) cannot be copied, and the launch has none. */
+/* Declares the sizes of the parameters, which only device code knows. Without it, arguments by pointer (kernelParams,
+ * and the
+ * <<<>>> syntax) cannot be copied, and the launch has none. */
 PSM_HOSTCUDA_API int psm_hostcuda_kernel_parameters(const char *name_pattern, unsigned n, const size_t *sizes);
 
-/* Device memory as an interpreter can touch it. In strict mode device addresses are not accessible to the host: *host
-   is an alias of at most n bytes from address on; *n becomes what is contiguous. Give it back with _unmap. Returns 0 or
-   a CUDA error number. */
+/* Maps device memory for an interpreter. In strict mode the host cannot access device addresses: *host is an alias of
+ * at most n bytes from address on; *n becomes the contiguous size. Release it with _unmap. Returns 0 or a CUDA error
+ * number. */
 struct psm_kernel_span {
     void *host;
     size_t n;

@@ -1,4 +1,4 @@
-/* CollNet: the table beside that of the network, as NCCL's collNet transport uses it. */
+/* CollNet: the table next to that of the network, as NCCL's collNet transport uses it. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +15,7 @@ static const size_t sizes_of[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2};
 
 static void ok(ncclResult_t result, const char *call)
 {
-    if (result != ncclSuccess) failed("contract", "%s of CollNet answered %s", call, result_name(result));
+    if (result != ncclSuccess) failed("contract", "%s of CollNet returned %s", call, result_name(result));
 }
 
 /* ---- a communicator ---- */
@@ -25,7 +25,7 @@ static struct {
     uint8_t *out, *in;
 } coll;
 
-/* False: skipped, the reason is said. */
+/* False: skipped; the reason is reported. */
 static bool there(void)
 {
     static bool initialized;
@@ -51,7 +51,7 @@ static void comm_open(void)
     void *handles[MAX_RANKS], *listener = NULL;
     bool present[MAX_RANKS];
     ok(coll_listen(coll.context, 0, mine, &listener), "listen");
-    if (!listener) failed("contract", "listen of CollNet answered success and no listenComm");
+    if (!listener) failed("contract", "listen of CollNet returned success but no listenComm");
     lab_gather("collnet", mine, sizeof mine, all, present);
     for (int r = 0; r < d.ranks; r++) {
         if (!present[r]) left();
@@ -60,12 +60,12 @@ static void comm_open(void)
     coll.comm = NULL;
     ok(coll_connect(handles, listener, &coll.comm), "connect");
     if (!coll.comm)
-        failed("contract", "connect of CollNet answered success and no collComm: NCCL does not call it again");
+        failed("contract", "connect of CollNet returned success but no collComm: NCCL does not call it again");
     /* At once, as NCCL does. */
     ok(coll_close_listen(listener), "closeListen");
     coll.out = malloc(ROOM);
     coll.in = malloc(ROOM);
-    if (!coll.out || !coll.in) failed("contract", "the driver has no memory");
+    if (!coll.out || !coll.in) failed("contract", "psm_net_drive has no memory");
     ok(coll_reg(coll.comm, coll.out, ROOM, &coll.out_mr), "regMr");
     ok(coll_reg(coll.comm, coll.in, ROOM, &coll.in_mr), "regMr");
 }
@@ -81,7 +81,7 @@ static void comm_close(void)
     meet();
 }
 
-/* ---- data: small numbers, which every type holds, and every order of the ranks reduces alike ---- */
+/* ---- data: small numbers, which every type can represent, and which give the same result in any order ---- */
 
 static int value_of(int rank, size_t i)
 {
@@ -134,7 +134,7 @@ static void expect(const uint8_t *got, int type, int op, size_t from, size_t n, 
     for (size_t i = 0; i < n; i++) {
         put(meant, type, reduced(op, from + i));
         if (memcmp(got + i * sizes_of[type], meant, sizes_of[type]) != 0)
-            failed("data", "%s, %s of %s: element %zu of %zu is not what %d ranks have there", what, op_names[op],
+            failed("data", "%s, %s of %s: element %zu of %zu is not the result for %d ranks", what, op_names[op],
                    type_names[type], i, n, d.ranks);
     }
 }
@@ -145,16 +145,16 @@ static void wait_for(void *request, const char *call)
     for (int done = 0, size; !done;) {
         ok(coll_test(request, &done, &size), "test");
         if (!done && too_long(&p))
-            failed("late", "test of CollNet does not call %s done for %.3g s", call, (double)d.timeout_ns * 1e-9);
+            failed("late", "test of CollNet does not report %s as done for %.3g s", call, (double)d.timeout_ns * 1e-9);
     }
 }
 
-/* Again while the plugin says "later". */
+/* Again while the plugin returns NULL. */
 #define POST(request, call, name)                                                                                      \
     for (struct patience p_ = patience(); !request;) {                                                                 \
         ok(call, name);                                                                                                \
         if (!request && too_long(&p_))                                                                                 \
-            failed("late", name " of CollNet answered NULL for %.3g s", (double)d.timeout_ns * 1e-9);                  \
+            failed("late", name " of CollNet returned NULL for %.3g s", (double)d.timeout_ns * 1e-9);                  \
     }
 
 /* ---- checks ---- */
@@ -173,7 +173,7 @@ static void check_collnet(void)
             supported = -1;
             ok(coll_support((ncclDataType_t)type, (ncclRedOp_t)op, &supported), "reduceSupport");
             if (supported != 0 && supported != 1)
-                failed("contract", "reduceSupport says %d for type %d, op %d", supported, type, op);
+                failed("contract", "reduceSupport reports %d for type %d, op %d", supported, type, op);
             sums += op == ncclSum && supported;
         }
     comm_open();
@@ -246,7 +246,7 @@ static void check_many(void)
     comm_close();
 }
 
-/* Windows of what the ranks have: the whole, and a part that begins and ends within ranks' shares. */
+/* Windows of the ranks' data: the whole, and a part that starts and ends within ranks' shares. */
 static void check_gather(void)
 {
     enum { SHARE = 400 };

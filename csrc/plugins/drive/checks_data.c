@@ -29,7 +29,8 @@ static void check_sizes(void)
     lane_close(&l);
 }
 
-/* n messages one after the other, all posted as fast as they are taken; sizes differ by `less` from what is posted. */
+/* n messages one after the other, all posted as fast as the plugin accepts them; sizes differ by `less` from what is
+ * posted. */
 static void stream(struct lane *l, size_t n, size_t (*posted)(size_t), size_t (*sent)(size_t), const char *what)
 {
     struct op *ops = ops_of(2 * n);
@@ -98,7 +99,7 @@ static void check_order(void)
     lane_close(&l);
 }
 
-/* NCCL has no way to go on after this; what counts is that somebody says so, and that no memory is overwritten. */
+/* NCCL cannot continue after this; what matters is that an error is reported, and that no memory is overwritten. */
 static void check_longer(void)
 {
     struct lane l = lane_open(0, 1 << 17);
@@ -106,8 +107,8 @@ static void check_longer(void)
     struct patience p = patience();
     recv_into(&ops[0], l.recv, &l.in, 1000, 3);
     send_into(&ops[1], l.send, &l.out, 5000, 3, seed_of(d.rank, l.to, 1));
-    /* Which side says it is the plugin's choice, and a sender whose bytes are on their way may be told nothing: this
-       goes on until the receive has ended, or this rank's own send has failed. */
+    /* The plugin may choose which side reports it, and a sender whose bytes are on their way may see no error: continue
+     * until the receive has ended, or this rank's own send has failed. */
     bool error[2] = {false, false};
     while (!(ops[0].done || error[0]) && !error[1]) {
         for (int i = 0; i < 2; i++) {
@@ -117,7 +118,7 @@ static void check_longer(void)
         }
         if (too_long(&p)) break;
     }
-    /* What each rank saw, in the order of the ring: the send to this rank was its predecessor's. */
+    /* What each rank saw, in ring order: the send to this rank was its predecessor's. */
     uint8_t mine = (uint8_t)(error[0] | error[1] << 1 | ops[0].done << 2), all[MAX_RANKS];
     bool there[MAX_RANKS];
     lab_gather("longer", &mine, 1, all, there);
@@ -129,16 +130,18 @@ static void check_longer(void)
     if (ops[0].done && !anybody) {
         compare(&ops[0].piece[0], ops[0].piece[0].got > 1000 ? 1000 : ops[0].piece[0].got, seed_of(l.from, d.rank, 1),
                 "a message longer than posted");
-        failed("truncated",
-               "5000 bytes were sent to an irecv of 1000: test says that %zu came, and neither side has an error",
-               ops[0].piece[0].got);
+        failed(
+            "truncated",
+            "5000 bytes were sent to an irecv of 1000: test reports %zu received bytes, and neither side has an error",
+            ops[0].piece[0].got);
     }
-    if (!anybody) failed("late", "5000 bytes were sent to an irecv of 1000: no error on either side, and no end");
+    if (!anybody)
+        failed("late", "5000 bytes were sent to an irecv of 1000: no error on either side, and no completion");
     const uint8_t *data = ops[0].piece[0].data;
     for (int i = 0; i < GUARD; i++)
         if (data[1000 + i] != data[-1]) failed("data", "an irecv of 1000 bytes overwrote byte %d beyond", i);
     meet();
-    /* The connection is broken now; it is closed all the same. */
+    /* The connection is broken now; close it anyway. */
     (void)t_dereg(l.out.comm, l.out.mhandle);
     (void)t_dereg(l.in.comm, l.in.mhandle);
     (void)t_close_send(l.send);
@@ -159,7 +162,7 @@ static int tag_of(int slot)
     return 0x100 + slot * 3;
 }
 
-/* Groups of each size; the sends of a group come in another order, some shorter than posted. */
+/* Groups of each size; the sends of a group are in another order, some shorter than posted. */
 static void check_group(void)
 {
     if (no_groups()) return;
@@ -192,7 +195,7 @@ static void check_group(void)
 
 enum { POLLS = 2000 };
 
-/* Two groups are posted; a send whose tag is in the second alone must wait until the first is full. */
+/* Two groups are posted; a send whose tag is only in the second must wait until the first is full. */
 static void check_first_group(void)
 {
     if (no_groups()) return;
@@ -203,13 +206,14 @@ static void check_first_group(void)
     struct patience p = patience();
     for (int g = 0; g < 2; g++)
         while (!post(&recvs[g]))
-            if (too_long(&p)) failed("late", "irecv of two answers NULL: %d are in flight", g);
-    /* The order of the sends: tag 12 and 13 of the second group, then 11 and 10 of the first. */
+            if (too_long(&p)) failed("late", "irecv of two returns NULL: %d are in flight", g);
+    /* The order of the sends: tags 12 and 13 of the second group, then 11 and 10 of the first. */
     static const int tags[4] = {12, 13, 11, 10};
     for (int i = 0; i < 4; i++)
         send_into(&sends[i], l.send, &l.out, 700 + (size_t)i, tags[i], seed_of(d.rank, l.to, (uint64_t)tags[i]));
     meet();
-    for (int t = 0; t < POLLS; t++) { /* NULL until its group is the first, or taken and held back: both are right */
+    for (int t = 0; t < POLLS;
+         t++) { /* NULL until its group is the first, or accepted and held back: both are correct */
         for (int i = 0; i < 2; i++)
             if (!sends[i].posted) (void)post(&sends[i]);
         for (int g = 0; g < 2; g++)
@@ -235,7 +239,7 @@ static void check_first_group(void)
             if (recvs[g].done || poll_op(&recvs[g])) continue;
             open++;
         }
-        if (open && too_long(&p)) failed("late", "%zu of 6 operations of two groups do not end", open);
+        if (open && too_long(&p)) failed("late", "%zu of 6 operations of two groups are not done", open);
     }
     for (int g = 0; g < 2; g++)
         for (int i = 0; i < 2; i++) {
@@ -247,7 +251,7 @@ static void check_first_group(void)
     lane_close(&l);
 }
 
-/* Many groups with the same tags: in each the sends have another order, and none may go to a later group. */
+/* Many groups with the same tags: in each the sends are in another order, and none may go to a later group. */
 static void check_same_tags(void)
 {
     if (no_groups()) return;
@@ -275,7 +279,8 @@ static void check_same_tags(void)
 
 /* ---- many at a time ---- */
 
-/* As many as NCCL has buffers for: receives first, then all sends, of which none is polled before all are taken. */
+/* As many as NCCL has buffers for: first the receives, then all sends, none of which is polled before all are accepted.
+ */
 static void check_in_flight(void)
 {
     int k = d.version == 4 ? 1 : d.max_recvs, n = d.max_requests;
@@ -289,7 +294,7 @@ static void check_in_flight(void)
     for (int i = 0; i < n; i++) {
         for (int j = 0; j < k; j++) recv_into(&recvs[i], l.recv, &l.in, 320, j);
         while (!post(&recvs[i]))
-            if (too_long(&p)) failed("late", "irecv answers NULL with %d in flight; %d must be possible", i, n);
+            if (too_long(&p)) failed("late", "irecv returns NULL with %d in flight; %d must be possible", i, n);
     }
     meet();
     p = patience();
@@ -298,12 +303,12 @@ static void check_in_flight(void)
         if (!op->n) send_into(op, l.send, &l.out, 300, (int)sent % k, seed_of(d.rank, l.to, sent));
         bool progress = post(op);
         sent += progress;
-        for (int i = 0; i < n; i++) /* the receiving side goes on: it is another connection */
+        for (int i = 0; i < n; i++) /* the receiving side continues: it is another connection */
             if (!recvs[i].done && poll_op(&recvs[i])) done++, progress = true;
         if (progress)
             p.last = now_ns();
         else if (too_long(&p))
-            failed("late", "isend answers NULL with %zu in flight, %zu of %d irecvs done; %d x %d must be possible",
+            failed("late", "isend returns NULL with %zu in flight, %zu of %d irecvs done; %d x %d must be possible",
                    sent, done, n, n, k);
     }
     p = patience();
@@ -317,7 +322,7 @@ static void check_in_flight(void)
         if (progress)
             p.last = now_ns();
         else if (open && too_long(&p))
-            failed("late", "%zu of %zu operations in flight do not end", open, all + (size_t)n);
+            failed("late", "%zu of %zu operations in flight are not done", open, all + (size_t)n);
     }
     for (int i = 0; i < n; i++)
         for (int j = 0; j < k; j++)
@@ -328,7 +333,7 @@ static void check_in_flight(void)
 
 enum { ATTEMPT_BYTES = 256, TO_REFUSE = 600, RETRY_ROOM = 600 };
 
-/* Another number and another buffer after each refusal, as long as there is room. */
+/* Another number and another buffer after each refusal, while there is room. */
 static bool attempt_send(struct lane *l, struct op *op, size_t number, uint32_t *attempt, size_t *refused)
 {
     if (!op->n) send_into(op, l->send, &l->out, ATTEMPT_BYTES, 9, seed_of(d.rank, l->to, number << 16 | *attempt));
@@ -339,8 +344,8 @@ static bool attempt_send(struct lane *l, struct op *op, size_t number, uint32_t 
     return false;
 }
 
-/* A request that is NULL means that nothing has happened: each attempt has another number in its data, and another
-   buffer, and what comes must be of the attempt that was taken. */
+/* A NULL request means that nothing has happened: each attempt has another number in its data, and another buffer, and
+ * the received data must be that of the accepted attempt. */
 static void check_retry(void)
 {
     size_t n = 3 * (size_t)d.max_requests, posted = 0, refused = 0;
@@ -348,7 +353,7 @@ static void check_retry(void)
     struct op *sends = ops_of(n), *recvs = ops_of(n);
     uint32_t *attempt = calloc(n, sizeof *attempt), *theirs = calloc(n, sizeof *theirs);
     struct patience p = patience();
-    /* Nothing is received yet: sends are taken until the plugin has enough, or the limit is reached. */
+    /* Nothing is received yet: post sends until the plugin refuses, or the limit is reached. */
     while (posted < n && refused < 100) {
         if (attempt_send(&l, &sends[posted], posted, &attempt[posted], &refused)) posted++;
         for (size_t j = 0; j < posted; j++)
@@ -362,7 +367,7 @@ static void check_retry(void)
             posted++, progress = true;
         for (size_t j = 0; j < posted; j++)
             if (!sends[j].done) progress |= poll_op(&sends[j]);
-        /* As many receives as are taken, at most two for each that has come. */
+        /* As many receives as are accepted, at most two for each completed one. */
         if (recv_posted < n && recv_posted < 2 * got + 1) {
             struct op *op = &recvs[recv_posted];
             recv_into(op, l.recv, &l.in, RETRY_ROOM, 9);
@@ -379,17 +384,17 @@ static void check_retry(void)
         if (progress)
             p.last = now_ns();
         else if (too_long(&p))
-            failed(
-                "late",
-                "%zu of %zu sends taken, %zu of %zu receives done: what was refused once is never taken or never comes",
-                posted, n, got, n);
+            failed("late",
+                   "%zu of %zu sends accepted, %zu of %zu receives done: an operation that was refused once is never "
+                   "accepted or never done",
+                   posted, n, got, n);
     }
     for (p = patience();;) {
         size_t open = 0;
         for (size_t j = 0; j < n; j++)
             if (!sends[j].done && !poll_op(&sends[j])) open++;
         if (!open) break;
-        if (too_long(&p)) failed("late", "%zu of %zu sends are not done, all receives are", open, n);
+        if (too_long(&p)) failed("late", "%zu of %zu sends are not done, but all receives are", open, n);
     }
     void *out[MAX_RANKS] = {NULL}, *in[MAX_RANKS] = {NULL};
     size_t bytes[MAX_RANKS], came[MAX_RANKS];
@@ -399,14 +404,15 @@ static void check_retry(void)
     if (came[l.from] != bytes[l.from]) left();
     for (size_t i = 0; i < n; i++) {
         char text[120];
-        snprintf(text, sizeof text, "message %zu, which isend refused %u times before it took it", i, theirs[i]);
+        snprintf(text, sizeof text, "message %zu, which isend refused %u times before it accepted it", i, theirs[i]);
         compare(&recvs[i].piece[0], ATTEMPT_BYTES, seed_of(l.from, d.rank, i << 16 | theirs[i]), text);
     }
     note("%zu requests were NULL", refused);
     lane_close(&l);
 }
 
-/* *request is (void *)1 on entry: NCCL can do without the completion, and calls test with whatever it finds then. */
+/* *request is (void *)1 on entry: NCCL does not need the completion, and calls test with whatever it then finds there.
+ */
 static void check_hint(void)
 {
     enum { N = 40 };
@@ -417,7 +423,7 @@ static void check_hint(void)
         if (i % 4 != 3) ops[2 * i].hint = (void *)NCCL_NET_OPTIONAL_RECV_COMPLETION;
         send_into(&ops[2 * i + 1], l.send, &l.out, i % 5 ? 300 : 100, 4, seed_of(d.rank, l.to, (uint64_t)i));
     }
-    /* First the receives alone, as many as are taken: some may be refused with the hint in *request. */
+    /* First only the receives, as many as are accepted: some may be refused with the hint in *request. */
     for (int i = 0; i < N && post(&ops[2 * i]); i++) {
     }
     meet();
@@ -436,7 +442,7 @@ static uint32_t chance(uint32_t *state)
     return *state >> 8;
 }
 
-/* Both sides draw the same numbers: groups, tags, sizes. */
+/* Both sides draw the same random numbers: groups, tags, sizes. */
 static size_t draw(struct op *ops, struct lane *l, bool receive, int from, int to, size_t *sizes)
 {
     uint32_t state = (uint32_t)(from * 1000 + to);

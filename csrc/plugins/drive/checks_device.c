@@ -1,4 +1,4 @@
-/* What a plugin may leave out, and NCCL uses where it is there: irecvConsumed, makeVDevice, events for a profiler. */
+/* Optional functions that NCCL uses if they exist: irecvConsumed, makeVDevice, events for a profiler. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,15 +9,15 @@
 
 static void ok(ncclResult_t result, const char *call)
 {
-    if (result != ncclSuccess) failed("contract", "%s answered %s", call, result_name(result));
+    if (result != ncclSuccess) failed("contract", "%s returned %s", call, result_name(result));
 }
 
-/* NCCL calls it for each receive that test has called done. */
+/* NCCL calls it for each receive that test has reported as done. */
 static void check_consumed(void)
 {
     enum { N = 40 };
     if (d.props.netDeviceType == NCCL_NET_DEVICE_UNPACK && (!t_has_consumed() || !t_has_device_memory()))
-        failed("contract", "netDeviceType is UNPACK, and %s is NULL",
+        failed("contract", "netDeviceType is UNPACK but %s is NULL",
                t_has_consumed() ? "getDeviceMr" : "irecvConsumed");
     if (!t_has_consumed()) {
         skipped("irecvConsumed is NULL");
@@ -30,7 +30,7 @@ static void check_consumed(void)
         send_into(&ops[2 * i + 1], l.send, &l.out, 3000, 1, seed_of(d.rank, l.to, (uint64_t)i));
     }
     struct patience p = patience();
-    int first[2] = {0, 0}; /* of the receives and the sends, that are not done */
+    int first[2] = {0, 0}; /* unfinished receives and sends */
     while (first[0] < N || first[1] < N) {
         bool progress = false;
         for (int side = 0; side < 2; side++) {
@@ -66,33 +66,33 @@ static void check_vdevice(void)
     }
     ncclNetVDeviceProps_v12_t props = {.ndevs = 0};
     int dev = -1, n = 0;
-    if (t_make_device(&dev, &props) == ncclSuccess) failed("contract", "makeVDevice made a device of no devices");
+    if (t_make_device(&dev, &props) == ncclSuccess) failed("contract", "makeVDevice created a device of no devices");
     ok(t_devices(&n), "devices");
     if (n != d.devices)
-        failed("contract", "devices says %d after a makeVDevice that failed, and %d before", n, d.devices);
+        failed("contract", "devices reports %d after a makeVDevice that failed, and %d before", n, d.devices);
     if (d.devices < 2) {
-        skipped("there is one device");
+        skipped("there is only one device");
         return;
     }
     props = (ncclNetVDeviceProps_v12_t){.ndevs = 2, .devs = {0, 1}};
     ncclResult_t result = t_make_device(&dev, &props);
     if (result != ncclSuccess) {
-        skipped("makeVDevice of devices 0 and 1 answered %s", result_name(result));
+        skipped("makeVDevice of devices 0 and 1 returned %s", result_name(result));
         return;
     }
-    if (dev != d.devices) failed("contract", "makeVDevice answered device %d; %d is the next one", dev, d.devices);
+    if (dev != d.devices) failed("contract", "makeVDevice returned device %d; expected %d", dev, d.devices);
     ok(t_devices(&n), "devices");
-    if (n != dev + 1) failed("contract", "devices says %d after device %d was made", n, dev);
+    if (n != dev + 1) failed("contract", "devices reports %d after device %d was created", n, dev);
     ncclNetProperties_v12_t p;
     const char *missing;
     ok(t_properties(dev, &p, &missing), "getProperties of the virtual device");
-    if (missing) failed("contract", "getProperties of the virtual device leaves %s as it was", missing);
+    if (missing) failed("contract", "getProperties of the virtual device does not write %s", missing);
     if (!p.name || !*p.name) failed("contract", "the virtual device has no name");
     if (p.vProps.ndevs != 2 || p.vProps.devs[0] != 0 || p.vProps.devs[1] != 1)
-        failed("contract", "vProps of the virtual device has %d devices, the first is %d; it was made of 0 and 1",
+        failed("contract", "vProps of the virtual device has %d devices, the first is %d; expected 0 and 1",
                p.vProps.ndevs, p.vProps.devs[0]);
     if (p.speed < d.props.speed)
-        failed("contract", "the virtual device has %d Mbit/s, device 0 alone %d", p.speed, d.props.speed);
+        failed("contract", "the virtual device has %d Mbit/s, but device 0 alone %d", p.speed, d.props.speed);
     meet();
     struct lane l = lane_open(dev, 1 << 20);
     struct op *ops = ops_of(2 * N);
@@ -118,7 +118,7 @@ static struct event {
     bool live;
 } events[EVENTS];
 static int nevents;
-static char parents[2][MAX_PIECES]; /* of sends and of receives: what NCCL's own are is nobody's business */
+static char parents[2][MAX_PIECES]; /* of sends and of receives: NCCL's own phandles are opaque */
 static char wrong[300];
 static int64_t seen_id;
 
@@ -127,24 +127,24 @@ static void complain(const char *what)
     if (!*wrong) snprintf(wrong, sizeof wrong, "%s", what);
 }
 
-/* It may come from a thread of the plugin's own: what is wrong is kept, and told by the check. */
+/* It may be called from a thread of the plugin: errors are stored, and reported by the check. */
 static ncclResult_t hook(void **handle, int type, void *parent, int64_t plugin, void *descriptor)
 {
     char *at = parent;
     (void)descriptor;
     if (!handle) return complain("the callback has no place for a handle"), ncclSuccess;
     if (type < ncclProfilerNetEventStart || type > ncclProfilerNetEventUpdateAndStop) {
-        complain("the type of an event is none of start, stop, update, update and stop");
+        complain("the type of an event is not start, stop, update, or update and stop");
         return ncclSuccess;
     }
     if ((plugin & (int64_t)NCCL_PROFILER_NET_TYPE_MASK) == 0 || (plugin & NCCL_PROFILER_NET_VER_MASK) == 0)
         complain("the id of an event lacks a type in its upper half, or a version in the lower");
     seen_id = plugin;
     if (type == ncclProfilerNetEventStart) {
-        if (!parent) return ncclSuccess; /* NCCL makes no event of it */
+        if (!parent) return ncclSuccess; /* NCCL ignores the event */
         if (!(at >= parents[0] && at < parents[0] + sizeof parents))
-            complain("the parent of an event is no phandle of isend or irecv");
-        if (nevents == EVENTS) return complain("there are more events than messages could have"), ncclSuccess;
+            complain("the parent of an event is not a phandle of isend or irecv");
+        if (nevents == EVENTS) return complain("there are more events than messages can have"), ncclSuccess;
         events[nevents] = (struct event){parent, plugin, true};
         *handle = &events[nevents++];
         return ncclSuccess;
@@ -152,7 +152,7 @@ static ncclResult_t hook(void **handle, int type, void *parent, int64_t plugin, 
     struct event *e = *handle;
     if (!e) return ncclSuccess; /* of a start without a parent */
     if (e < events || e >= events + nevents || (e - events) < 0) {
-        complain("an event is stopped or updated with a handle that no start has given");
+        complain("an event is stopped or updated with a handle that no start returned");
         return ncclSuccess;
     }
     if (!e->live) complain("an event is stopped or updated after it was stopped");
@@ -180,7 +180,8 @@ static void check_events(void)
     int open = 0, told = nevents;
     for (int i = 0; i < nevents; i++) open += events[i].live;
     if (*wrong) failed("contract", "%s", wrong);
-    if (open) failed("contract", "%d of %d events are not stopped, and test has called all requests done", open, told);
+    if (open)
+        failed("contract", "%d of %d events are not stopped, but test has reported all requests as done", open, told);
     memset(event_parents, 0, sizeof event_parents);
     /* Without a profiler the phandles are NULL. */
     struct op *more = ops_of(2);
@@ -197,7 +198,7 @@ static void check_events(void)
     if (told)
         note("%d events, id 0x%llx", told, (unsigned long long)seen_id);
     else
-        skipped("the plugin gives no events");
+        skipped("the plugin reports no events");
 }
 
 const struct check device_checks[] = {

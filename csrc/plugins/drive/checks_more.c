@@ -1,4 +1,4 @@
-/* Registrations, memory of a GPU, threads, and the end of connections. */
+/* Registrations, GPU memory, threads, and the end of connections. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <dlfcn.h>
@@ -15,12 +15,12 @@
 
 static void ok(ncclResult_t result, const char *call)
 {
-    if (result != ncclSuccess) failed("contract", "%s answered %s", call, result_name(result));
+    if (result != ncclSuccess) failed("contract", "%s returned %s", call, result_name(result));
 }
 
 /* ---- registrations ---- */
 
-/* Many at a time, unaligned, overlapping, small; given back in another order than they were made. */
+/* Many at a time, unaligned, overlapping, small; deregistered in another order than registered. */
 static void check_reg(void)
 {
     enum { N = 48, ROOM = 1 << 18 };
@@ -33,7 +33,7 @@ static void check_reg(void)
                "regMr of a part of a buffer that is registered");
     for (int i = 0; i < N; i++)
         for (int side = 0; side < 2; side++) ok(t_dereg(side ? l.recv : l.send, mhandle[side][(i * 7) % N]), "deregMr");
-    /* The registrations of the whole are still good. */
+    /* The registrations of the whole buffer are still valid. */
     struct op *ops = ops_of(2);
     recv_into(&ops[0], l.recv, &l.in, 50000, 1);
     send_into(&ops[1], l.send, &l.out, 50000, 1, seed_of(d.rank, l.to, 1));
@@ -61,7 +61,7 @@ static void check_offset(void)
 }
 
 /* With regIsGlobal NCCL registers a buffer once, over a connection to itself, then again at an offset for each
-   connection that uses it, and expects that the second costs nothing and outlives the first. */
+ * connection that uses it. It expects the second registration to be free, and to outlive the first. */
 static void check_global(void)
 {
     if (!d.props.regIsGlobal) {
@@ -75,7 +75,7 @@ static void check_global(void)
     uint8_t *base[2] = {l.out.base, l.in.base};
     for (int i = 0; i < 2; i++) ok(t_reg(send, base[i], ROOM, NCCL_PTR_HOST, &whole[i]), "regMr over a loopback");
     for (int round = 0; round < 3; round++) {
-        /* 0: the handle of the whole; 1: registered again; 2: the first is gone */
+        /* 0: the handle of the whole; 1: registered again; 2: the first is deregistered */
         for (int i = 0; i < 2 && round == 1; i++)
             ok(t_reg(i ? l.recv : l.send, base[i] + AT, ROOM - AT, NCCL_PTR_HOST, &part[i]), "regMr at an offset");
         for (int i = 0; i < 2 && round == 2; i++) ok(t_dereg(send, whole[i]), "deregMr of the global registration");
@@ -91,7 +91,7 @@ static void check_global(void)
         compare(&ops[0].piece[0], SIZE, seed_of(l.from, d.rank, (uint64_t)round),
                 round == 0   ? "with a registration of another connection"
                 : round == 1 ? "with a second registration at an offset"
-                             : "after the first of two registrations was given back");
+                             : "after the first of two registrations was deregistered");
         free(ops);
     }
     ok(t_dereg(l.send, part[0]), "deregMr");
@@ -102,7 +102,7 @@ static void check_global(void)
     ok(t_close_listen(listener), "closeListen");
 }
 
-/* ---- a GPU's memory ---- */
+/* ---- GPU memory ---- */
 
 static struct {
     void *runtime, *driver;
@@ -111,7 +111,7 @@ static struct {
     int (*range)(void *, uintptr_t, size_t, int, unsigned long long);
 } cuda;
 
-/* False: skipped, the reason is said. */
+/* False: skipped; the reason is reported. */
 static bool cuda_there(void)
 {
     if (!(d.props.ptrSupport & NCCL_PTR_CUDA)) {
@@ -134,13 +134,13 @@ static bool cuda_there(void)
     *(void **)&cuda.copy = dlsym(cuda.runtime, "cudaMemcpy");
     if (!cuda.set_device || !cuda.allocate || !cuda.release || !cuda.copy) {
         cuda.runtime = NULL;
-        skipped("%s is no CUDA runtime", d.cuda);
+        skipped("%s is not a CUDA runtime", d.cuda);
         return false;
     }
     int error = cuda.set_device(0);
     if (error) {
         cuda.runtime = NULL;
-        skipped("cudaSetDevice(0) answered %d", error);
+        skipped("cudaSetDevice(0) returned %d", error);
         return false;
     }
     return true;
@@ -148,13 +148,13 @@ static bool cuda_there(void)
 
 enum { CUDA_ROOM = 1 << 20, CUDA_SIZE = 300000, CUDA_COPIES = 4 };
 
-/* Sends from a GPU's memory into a GPU's memory; the receive is flushed, as NCCL does before a kernel reads it. */
+/* Sends from GPU memory into GPU memory; the receive is flushed, as NCCL does before a kernel reads it. */
 static void cuda_message(struct lane *l, void *out, void *out_mr, void *in, void *in_mr, uint64_t number)
 {
     struct op *ops = ops_of(2);
     uint8_t *host = malloc(CUDA_SIZE + 2 * GUARD);
     fill(host, CUDA_SIZE, seed_of(d.rank, l->to, number));
-    if (cuda.copy(out, host, CUDA_SIZE, CUDA_COPIES)) failed("contract", "the driver's cudaMemcpy failed");
+    if (cuda.copy(out, host, CUDA_SIZE, CUDA_COPIES)) failed("contract", "psm_net_drive's cudaMemcpy failed");
     ops[0] = (struct op){.recv = true, .n = 1, .comm = l->recv};
     ops[0].piece[0] = (struct piece){.data = in, .size = CUDA_SIZE, .tag = 2, .mhandle = in_mr};
     ops[1] = (struct op){.n = 1, .comm = l->send};
@@ -163,15 +163,15 @@ static void cuda_message(struct lane *l, void *out, void *out_mr, void *in, void
     void *request = NULL;
     ok(t_iflush(l->recv, in, CUDA_SIZE, in_mr, &request), "iflush");
     if (request == (void *)NCCL_NET_OPTIONAL_RECV_COMPLETION)
-        failed("contract", "iflush answered the request (void *)1");
+        failed("contract", "iflush returned the request (void *)1");
     struct patience p = patience();
-    for (int done = request == NULL; !done;) { /* NCCL takes NULL for: nothing to flush */
+    for (int done = request == NULL; !done;) { /* For NCCL NULL means: nothing to flush */
         ok(t_test(request, &done, NULL), "test of an iflush");
         if (!done && too_long(&p))
-            failed("late", "test does not call an iflush done for %.3g s", (double)d.timeout_ns * 1e-9);
+            failed("late", "test does not report an iflush as done for %.3g s", (double)d.timeout_ns * 1e-9);
     }
     memset(host, 0xE7, CUDA_SIZE + 2 * GUARD);
-    if (cuda.copy(host + GUARD, in, CUDA_SIZE, CUDA_COPIES)) failed("contract", "the driver's cudaMemcpy failed");
+    if (cuda.copy(host + GUARD, in, CUDA_SIZE, CUDA_COPIES)) failed("contract", "psm_net_drive's cudaMemcpy failed");
     struct piece seen = {.data = host + GUARD, .size = CUDA_SIZE, .got = ops[0].piece[0].got};
     compare(&seen, CUDA_SIZE, seed_of(l->from, d.rank, number), "a message between GPUs");
     free(host);
@@ -184,14 +184,14 @@ static void check_cuda(void)
     struct lane l = lane_open(0, 4096);
     void *memory[2], *mhandle[2];
     for (int i = 0; i < 2; i++) {
-        if (cuda.allocate(&memory[i], CUDA_ROOM)) failed("contract", "the driver's cudaMalloc failed");
-        ok(t_reg(i ? l.recv : l.send, memory[i], CUDA_ROOM, NCCL_PTR_CUDA, &mhandle[i]), "regMr of a GPU's memory");
+        if (cuda.allocate(&memory[i], CUDA_ROOM)) failed("contract", "psm_net_drive's cudaMalloc failed");
+        ok(t_reg(i ? l.recv : l.send, memory[i], CUDA_ROOM, NCCL_PTR_CUDA, &mhandle[i]), "regMr of GPU memory");
     }
     for (uint64_t number = 0; number < 3; number++)
         cuda_message(&l, (char *)memory[0] + 512 * number, mhandle[0], (char *)memory[1] + 1024 * number, mhandle[1],
                      number);
     for (int i = 0; i < 2; i++) {
-        ok(t_dereg(i ? l.recv : l.send, mhandle[i]), "deregMr of a GPU's memory");
+        ok(t_dereg(i ? l.recv : l.send, mhandle[i]), "deregMr of GPU memory");
         cuda.release(memory[i]);
     }
     lane_close(&l);
@@ -204,7 +204,7 @@ static void check_dmabuf(void)
         return;
     }
     if (!cuda_there()) return;
-    /* Beside the runtime, for the emulated one; the real one is where the system has it. */
+    /* Next to the runtime, for the emulated one; the real one is on the system's path. */
     char beside[4096];
     const char *slash = strrchr(d.cuda, '/');
     snprintf(beside, sizeof beside, "%.*slibcuda.so.1", slash ? (int)(slash + 1 - d.cuda) : 0, d.cuda);
@@ -219,16 +219,16 @@ static void check_dmabuf(void)
     void *memory[2], *mhandle[2];
     int fds[2] = {-1, -1};
     for (int i = 0; i < 2; i++) {
-        if (cuda.allocate(&memory[i], CUDA_ROOM)) failed("contract", "the driver's cudaMalloc failed");
+        if (cuda.allocate(&memory[i], CUDA_ROOM)) failed("contract", "psm_net_drive's cudaMalloc failed");
         int error = cuda.range(&fds[i], (uintptr_t)memory[i], CUDA_ROOM, 1 /* a descriptor of a DMA-BUF */, 0);
         if (error) {
-            skipped("cuMemGetHandleForAddressRange answered %d", error);
+            skipped("cuMemGetHandleForAddressRange returned %d", error);
             lane_close(&l);
             return;
         }
         ok(t_reg_dmabuf(i ? l.recv : l.send, memory[i], CUDA_ROOM, NCCL_PTR_CUDA, 0, fds[i], &mhandle[i]),
            "regMrDmaBuf");
-        close(fds[i]); /* as NCCL does: the plugin has what it needs */
+        close(fds[i]); /* as NCCL does: the plugin has its own reference */
     }
     cuda_message(&l, memory[0], mhandle[0], memory[1], mhandle[1], 9);
     for (int i = 0; i < 2; i++) {
@@ -258,19 +258,19 @@ static void *thread_closes(void *lane)
     return NULL;
 }
 
-/* NCCL connects and registers by one thread of the proxy, moves data by another, and closes by whoever is last. */
+/* NCCL connects and registers on one thread of the proxy, moves data on another, and closes on whichever is last. */
 static void check_threads(void)
 {
     struct lane l = lane_open(0, 1 << 16);
     void *(*const work[])(void *) = {thread_moves, thread_closes};
     for (int i = 0; i < 2; i++) {
         pthread_t thread;
-        if (pthread_create(&thread, NULL, work[i], &l) != 0) failed("contract", "the driver cannot start a thread");
+        if (pthread_create(&thread, NULL, work[i], &l) != 0) failed("contract", "psm_net_drive cannot start a thread");
         pthread_join(thread, NULL);
     }
 }
 
-/* Two communicators at a time; the second goes away while the first is in use, and comes again. */
+/* Two communicators at a time; the second is destroyed while the first is in use, and created again. */
 static void check_contexts(void)
 {
     for (int round = 0; round < 2; round++) {
@@ -320,8 +320,8 @@ static void close_one(struct lane *l, int which)
     }
 }
 
-/* All orders of the three; a rank closes in another order than its neighbour, and each step is at the same time or,
-   in the second half, one rank after the other. */
+/* All orders of the three; a rank closes in another order than its neighbour, and each step is at the same time or, in
+ * the second half, one rank after the other. */
 static void check_close(void)
 {
     static const int orders[6][3] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};
@@ -330,7 +330,7 @@ static void check_close(void)
         struct op *ops = ops_of(2);
         recv_into(&ops[0], l.recv, &l.in, 2000, 1);
         send_into(&ops[1], l.send, &l.out, 2000, 1, seed_of(d.rank, l.to, (uint64_t)round));
-        if (round % 4 != 3) { /* else: closed without a byte */
+        if (round % 4 != 3) { /* else: closed without a transfer */
             finish(ops, 2);
             compare(&ops[0].piece[0], 2000, seed_of(l.from, d.rank, (uint64_t)round), "a message before the end");
         }
@@ -345,15 +345,15 @@ static void check_close(void)
     }
 }
 
-/* What test has called done arrives, although the sender closes at once. */
+/* What test has reported as done arrives, although the sender closes at once. */
 static void check_close_after_send(void)
 {
     struct lane l = lane_open(0, 1 << 19);
     struct op *ops = ops_of(8);
-    /* First this rank sends all, as far as the plugin takes it, and closes; then it receives. */
+    /* First this rank sends everything, as far as the plugin accepts it, and closes; then it receives. */
     bool even = d.rank % 2 == 0;
     if (d.ranks % 2) {
-        skipped("%d ranks: an even number is needed", d.ranks);
+        skipped("%d ranks: the check needs an even number", d.ranks);
         lane_close(&l);
         return;
     }
@@ -369,7 +369,7 @@ static void check_close_after_send(void)
             struct patience p = patience();
             for (int i = 0; i < 4; i++)
                 while (!post(&ops[4 + i]))
-                    if (too_long(&p)) failed("late", "irecv answers NULL with %d in flight", i);
+                    if (too_long(&p)) failed("late", "irecv returns NULL with %d in flight", i);
             finish(ops + 4, 4);
             for (int i = 0; i < 4; i++)
                 compare(&ops[4 + i].piece[0], 30000, seed_of(l.from, d.rank, (uint64_t)i),
@@ -385,7 +385,7 @@ int entries(const char *folder)
 {
     int n = 0;
     DIR *dir = opendir(folder);
-    if (!dir) failed("contract", "the driver cannot read %s", folder);
+    if (!dir) failed("contract", "psm_net_drive cannot read %s", folder);
     while (readdir(dir)) n++;
     closedir(dir);
     return n;
@@ -418,7 +418,7 @@ static void one_life(void)
     meet();
 }
 
-/* A first life may leave what serves all; further ones may leave nothing. */
+/* A first life may allocate what serves all; further ones must leave nothing behind. */
 static void check_leaks(void)
 {
     enum { LIVES = 4 };
@@ -426,7 +426,7 @@ static void check_leaks(void)
     int fds = entries("/proc/self/fd"), threads = entries("/proc/self/task"), fds_now, threads_now;
     for (int i = 0; i < LIVES; i++) one_life();
     struct patience p = patience();
-    /* A thread that has been told to end may need a moment. */
+    /* A thread that was told to end may need a moment. */
     while (fds_now = entries("/proc/self/fd"), threads_now = entries("/proc/self/task"),
            fds_now > fds || threads_now > threads) {
         if (!too_long(&p)) continue;
@@ -460,7 +460,7 @@ static bool still_mapped(void)
     return found;
 }
 
-/* NCCL closes the library when its last communicator is gone. Threads of the plugin must have ended by then. */
+/* NCCL closes the library when its last communicator is destroyed. Threads of the plugin must have ended by then. */
 static void check_unload(void)
 {
     if (d.version >= 11 && !d.finalized) ok(t_finalize(0), "finalize");
@@ -471,11 +471,11 @@ static void check_unload(void)
         note("it stays loaded");
         return;
     }
-    /* What a CUDA runtime has started is not the plugin's. */
+    /* Threads started by a CUDA runtime are not the plugin's. */
     struct patience p = patience();
     while (!cuda.runtime && entries("/proc/self/task") > d.threads)
         if (too_long(&p))
-            failed("leak", "%d threads of the library run on, and their code is gone",
+            failed("leak", "%d threads of the library are still running, but their code is unmapped",
                    entries("/proc/self/task") - d.threads);
 }
 

@@ -1,4 +1,4 @@
-/* From the library to connections: what NCCL does before the first byte moves. */
+/* From the library to connections: everything that NCCL does before the first byte moves. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>
@@ -31,7 +31,7 @@ static void check_slots(void)
 static void check_init(void)
 {
     ncclResult_t result = t_init(0, 0x5eed);
-    if (result != ncclSuccess) failed("contract", "init answered %s", result_name(result));
+    if (result != ncclSuccess) failed("contract", "init returned %s", result_name(result));
 }
 
 static void check_devices(void)
@@ -39,12 +39,12 @@ static void check_devices(void)
     const char *missing;
     int n = -1;
     ncclResult_t result = t_devices(&n);
-    if (result != ncclSuccess) failed("contract", "devices answered %s", result_name(result));
-    if (n < 1) failed("contract", "devices says that there are %d", n);
-    if (n > MOST_DEVICES) failed("contract", "devices says that there are %d", n);
+    if (result != ncclSuccess) failed("contract", "devices returned %s", result_name(result));
+    if (n < 1) failed("contract", "devices reports %d devices", n);
+    if (n > MOST_DEVICES) failed("contract", "devices reports %d devices", n);
     d.devices = n;
     result = t_properties(0, &d.props, &missing);
-    if (result != ncclSuccess) failed("contract", "getProperties of device 0 answered %s", result_name(result));
+    if (result != ncclSuccess) failed("contract", "getProperties of device 0 returned %s", result_name(result));
     int recvs = d.props.maxRecvs;
     d.max_recvs = recvs < 1 ? 1 : recvs > MAX_PIECES ? MAX_PIECES : recvs;
     note("%d", n);
@@ -58,22 +58,23 @@ static void properties_of(int dev)
     ncclNetProperties_v12_t p, again;
     const char *missing;
     ncclResult_t result = t_properties(dev, &p, &missing);
-    WANT(result == ncclSuccess, "%d: getProperties answered %s", dev, result_name(result));
-    WANT(!missing, "%d: getProperties leaves %s as it was, and NCCL does not clear the record before", dev, missing);
+    WANT(result == ncclSuccess, "%d: getProperties returned %s", dev, result_name(result));
+    WANT(!missing, "%d: getProperties does not write %s, and NCCL does not clear the record before the call", dev,
+         missing);
     WANT(p.name && *p.name, "%d has no name", dev);
-    WANT(!p.pciPath || !*p.pciPath || *p.pciPath == '/', "%d: pciPath %s is no path of /sys", dev, p.pciPath);
+    WANT(!p.pciPath || !*p.pciPath || *p.pciPath == '/', "%d: pciPath %s is not a path in /sys", dev, p.pciPath);
     WANT(p.ptrSupport & NCCL_PTR_HOST, "%d: ptrSupport 0x%x lacks NCCL_PTR_HOST, which all transports use", dev,
          p.ptrSupport);
     WANT((p.ptrSupport & ~(NCCL_PTR_HOST | NCCL_PTR_CUDA | NCCL_PTR_DMABUF)) == 0,
          "%d: ptrSupport 0x%x has unknown bits", dev, p.ptrSupport);
     const char *empty = table_empty(p.ptrSupport & NCCL_PTR_CUDA, p.ptrSupport & NCCL_PTR_DMABUF);
-    WANT(!empty, "%d: ptrSupport is 0x%x and %s is NULL", dev, p.ptrSupport, empty);
+    WANT(!empty, "%d: ptrSupport is 0x%x but %s is NULL", dev, p.ptrSupport, empty);
     WANT(p.maxComms >= 1, "%d: maxComms is %d", dev, p.maxComms);
     WANT(p.maxRecvs >= 1 && p.maxRecvs <= MOST_RECVS, "%d: maxRecvs is %d, not 1 to %d", dev, p.maxRecvs, MOST_RECVS);
     WANT(p.latency >= 0, "%d: latency is %g us", dev, (double)p.latency);
     WANT(p.netDeviceType == NCCL_NET_DEVICE_HOST ||
              (p.netDeviceType == NCCL_NET_DEVICE_UNPACK && p.netDeviceVersion == NCCL_NET_DEVICE_UNPACK_VERSION),
-         "%d: NCCL refuses netDeviceType %d of version %d", dev, (int)p.netDeviceType, p.netDeviceVersion);
+         "%d: NCCL rejects netDeviceType %d of version %d", dev, (int)p.netDeviceType, p.netDeviceVersion);
     WANT(p.regIsGlobal == 0 || p.regIsGlobal == 1, "%d: regIsGlobal is %d", dev, p.regIsGlobal);
     WANT(p.forceFlush == 0 || p.forceFlush == 1, "%d: forceFlush is %d", dev, p.forceFlush);
     int most = d.version == 12 ? NCCL_NET_MAX_DEVS_PER_NIC_V12 : NCCL_NET_MAX_DEVS_PER_NIC_V9;
@@ -82,12 +83,12 @@ static void properties_of(int dev)
     for (int i = 0; d.version >= 9 && i < p.vProps.ndevs; i++)
         WANT(p.vProps.devs[i] >= 0 && p.vProps.devs[i] < d.devices, "%d: vProps.devs[%d] is %d of %d devices", dev, i,
              p.vProps.devs[i], d.devices);
-    WANT(p.maxP2pBytes >= 1 && p.maxP2pBytes <= (size_t)NCCL_MAX_NET_SIZE_BYTES, "%d: NCCL refuses maxP2pBytes %zu",
+    WANT(p.maxP2pBytes >= 1 && p.maxP2pBytes <= (size_t)NCCL_MAX_NET_SIZE_BYTES, "%d: NCCL rejects maxP2pBytes %zu",
          dev, p.maxP2pBytes);
     result = t_properties(dev, &again, &missing);
     WANT(result == ncclSuccess && again.name && strcmp(again.name, p.name) == 0 && again.guid == p.guid &&
              again.ptrSupport == p.ptrSupport && again.maxRecvs == p.maxRecvs && again.speed == p.speed,
-         "%d: getProperties says other things when it is asked again", dev);
+         "%d: getProperties returns other values at the second call", dev);
 }
 
 static void check_properties(void)
@@ -105,13 +106,13 @@ static void check_listen(void)
     uint8_t handle[2][NCCL_NET_HANDLE_MAXSIZE];
     void *comm[2];
     for (int i = 0; i < 2; i++) comm[i] = listen_on(0, 0, handle[i]);
-    if (comm[0] == comm[1]) failed("contract", "two calls of listen answered the same listenComm");
+    if (comm[0] == comm[1]) failed("contract", "two calls of listen returned the same listenComm");
     if (memcmp(handle[0], handle[1], sizeof handle[0]) == 0)
-        failed("contract", "two calls of listen made the same handle: connections would mix");
+        failed("contract", "two calls of listen wrote the same handle: connections would get mixed up");
     for (int i = 0; i < 2; i++) {
         ncclResult_t result = t_close_listen(comm[i]);
         if (result != ncclSuccess)
-            failed("contract", "closeListen without a connection answered %s", result_name(result));
+            failed("contract", "closeListen without a connection returned %s", result_name(result));
     }
 }
 
@@ -121,7 +122,7 @@ static void check_connect(void)
     lane_close(&l);
 }
 
-/* The same way as messages of NCCL's rings and trees: a send and a receive, and each byte. */
+/* As messages of NCCL's rings and trees: a send and a receive, and a check of each byte. */
 static void check_message(void)
 {
     struct lane l = lane_open(0, 1 << 17);
@@ -135,28 +136,28 @@ static void check_message(void)
 
 enum { EARLY_CALLS = 200 };
 
-/* connect and accept are called by a thread that serves all connections: neither may wait for the other side. */
+/* One thread that serves all connections calls connect and accept: neither may wait for the other side. */
 static void check_early(void)
 {
     _Alignas(16) uint8_t mine[NCCL_NET_HANDLE_MAXSIZE], theirs[NCCL_NET_HANDLE_MAXSIZE];
     int to = (d.rank + 1) % d.ranks, from = (d.rank + d.ranks - 1) % d.ranks;
     void *send = NULL, *recv = NULL, *listener = listen_on(0, 0, mine);
     ncclResult_t result;
-    /* Nobody has the handle yet. */
+    /* No other rank has the handle yet. */
     for (int i = 0; i < EARLY_CALLS; i++) {
         if ((result = t_accept(listener, &recv)) != ncclSuccess)
-            failed("contract", "accept before anybody connects answered %s", result_name(result));
-        if (recv) failed("contract", "accept answered a comm before anybody has the handle");
+            failed("contract", "accept before anybody connects returned %s", result_name(result));
+        if (recv) failed("contract", "accept returned a comm although no rank has the handle");
     }
     exchange_handles("handles", from, to, mine, theirs);
     for (int i = 0; i < EARLY_CALLS && !send; i++)
         if ((result = t_connect(0, 0, theirs, &send)) != ncclSuccess)
-            failed("contract", "connect before the other side calls accept answered %s", result_name(result));
+            failed("contract", "connect before the other side calls accept returned %s", result_name(result));
     meet();
     connect_both(0, 0, theirs, &send, listener, &recv);
     if ((result = t_close_send(send)) != ncclSuccess || (result = t_close_recv(recv)) != ncclSuccess ||
         (result = t_close_listen(listener)) != ncclSuccess)
-        failed("contract", "closing answered %s", result_name(result));
+        failed("contract", "closing returned %s", result_name(result));
 }
 
 /* All pairs: NCCL opens them at the same time. */
@@ -171,7 +172,7 @@ static void check_pairs(void)
     void *listener[MAX_RANKS], *send[MAX_RANKS] = {NULL}, *recv[MAX_RANKS] = {NULL};
     struct arena out[MAX_RANKS], in[MAX_RANKS];
     struct op *ops = ops_of(2 * others);
-    /* Step s: to the rank s further on. */
+    /* Step s: to the rank s places further on. */
     for (int s = 1; s < d.ranks; s++) {
         uint8_t mine[NCCL_NET_HANDLE_MAXSIZE];
         listener[s] = listen_on(0, 0, mine);
@@ -183,9 +184,9 @@ static void check_pairs(void)
         for (int s = 1; s < d.ranks; s++) {
             ncclResult_t result = ncclSuccess;
             if (!send[s] && (result = t_connect(0, 0, handle[s], &send[s])) != ncclSuccess)
-                failed("contract", "connect to rank %d answered %s", (d.rank + s) % d.ranks, result_name(result));
+                failed("contract", "connect to rank %d returned %s", (d.rank + s) % d.ranks, result_name(result));
             if (!recv[s] && (result = t_accept(listener[s], &recv[s])) != ncclSuccess)
-                failed("contract", "accept answered %s", result_name(result));
+                failed("contract", "accept returned %s", result_name(result));
             open += !send[s] + !recv[s];
         }
         if (open && too_long(&p)) failed("late", "%zu of %zu connections have no comm", open, 2 * others);
@@ -205,11 +206,11 @@ static void check_pairs(void)
         ncclResult_t result;
         if ((result = t_close_listen(listener[s])) != ncclSuccess || (result = t_close_send(send[s])) != ncclSuccess ||
             (result = t_close_recv(recv[s])) != ncclSuccess)
-            failed("contract", "closing answered %s", result_name(result));
+            failed("contract", "closing returned %s", result_name(result));
     }
 }
 
-/* In one process, as NCCL does to register memory with global effect, with one thread for both sides. */
+/* Within one process, as NCCL does to register memory globally, with one thread for both sides. */
 static void check_self(void)
 {
     void *listener, *send, *recv;
@@ -225,13 +226,13 @@ static void check_self(void)
     ncclResult_t result;
     if ((result = t_close_recv(recv)) != ncclSuccess || (result = t_close_send(send)) != ncclSuccess ||
         (result = t_close_listen(listener)) != ncclSuccess)
-        failed("contract", "closing a connection to itself answered %s", result_name(result));
+        failed("contract", "closing a connection to itself returned %s", result_name(result));
 }
 
 static void check_each_device(void)
 {
     if (d.devices == 1) {
-        skipped("there is one device");
+        skipped("there is only one device");
         return;
     }
     for (int dev = 1; dev < d.devices; dev++) {

@@ -58,7 +58,7 @@ const char *coll_name(void)
         what return NULL;                                                                                              \
     }
 
-/* iallgather and ireducescatter may be NULL: NCCL takes other ways then. */
+/* iallgather and ireducescatter may be NULL: NCCL then uses other algorithms. */
 const char *coll_empty(void)
 {
     switch (d.version) {

@@ -1,12 +1,12 @@
-/* Any version of a CollNet table in the shape of the newest. Each call is watched. */
+/* Any version of a CollNet table, with the interface of the newest. Each call is watched. */
 #ifndef PSM_DRIVE_COLLNET_H
 #define PSM_DRIVE_COLLNET_H
 
 #include "drive.h"
 
-bool coll_find(void); /* that of d.version */
+bool coll_find(void); /* the table of d.version */
 const char *coll_name(void);
-const char *coll_empty(void); /* the first slot that is NULL and must not be, or NULL */
+const char *coll_empty(void); /* the first required slot that is NULL, or NULL */
 ncclResult_t coll_init(void **context);
 ncclResult_t coll_finalize(void *context);
 ncclResult_t coll_devices(int *n);

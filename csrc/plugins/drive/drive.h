@@ -1,5 +1,5 @@
 /* Drives a net plugin as NCCL does: one rank of `psmkit plugin drive`. psmkit/plugins/drive.py starts the ranks and
-   says what their reports mean; psmkit/plugins/drive_checks.py has a text for each check. */
+ * interprets their reports; psmkit/plugins/drive_checks.py has a text for each check. */
 #ifndef PSM_NET_DRIVE_H
 #define PSM_NET_DRIVE_H
 
@@ -13,14 +13,14 @@
 enum {
     MAX_RANKS = 64,
     MAX_PIECES = 32, /* of one irecv */
-    GUARD = 64,      /* bytes on both sides of each buffer that must not change */
+    GUARD = 64,      /* guard bytes on both sides of each buffer */
     SLOT_BYTES = 256 /* of a rank in the shared file */
 };
 
-/* What is known of each rank outside of it, in a file that all ranks map: psmkit reads it when a rank is dead. */
+/* The state of each rank, in a file that all ranks map: psmkit reads it after a rank has died. */
 struct slot {
     _Alignas(SLOT_BYTES) _Atomic uint64_t
-        turn; /* odd: inside a call of the plugin; TURN_EXPIRED: that call did not come back */
+        turn; /* odd: inside a call of the plugin; TURN_EXPIRED: that call did not return */
     _Atomic uint32_t failed;
     int32_t pid;
     char check[40];
@@ -34,20 +34,21 @@ struct driver {
     struct slot *slots; /* of all ranks */
     const char *path, *cuda;
     void *library, *table, *context[2];
-    ncclNetProperties_v12_t props; /* of device 0; what the version does not have is as NCCL's adapters fill it in */
+    ncclNetProperties_v12_t
+        props; /* properties of device 0; members that the version lacks are filled in as by NCCL's adapters */
     int devices;
     bool finalized;
     int threads;                 /* before the library was loaded */
-    int max_requests, max_recvs; /* max_recvs: what the plugin says, kept within 1 and MAX_PIECES */
+    int max_requests, max_recvs; /* max_recvs: the plugin's value, limited to 1..MAX_PIECES */
 };
 extern struct driver d;
 
 /* ---- reports: each ends the process, except passed ---- */
 
 #define SAY __attribute__((format(printf, 2, 3)))
-/* kind: contract, data, late, blocked, leak, truncated. The last call of the plugin is named. */
+/* kind: contract, data, late, blocked, leak, truncated. The report names the last call of the plugin. */
 _Noreturn void failed(const char *kind, const char *format, ...) SAY;
-/* Another rank failed or died, and this one cannot go on. */
+/* Another rank failed or died, so this one cannot continue. */
 _Noreturn void left(void);
 void skipped(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void note(const char *format, ...) __attribute__((format(printf, 1, 2)));
@@ -55,9 +56,9 @@ void report_check(uint64_t begun);
 const char *result_name(ncclResult_t result);
 uint64_t now_ns(void);
 
-/* Waits for all ranks. Only where none needs calls of another's plugin to go on. */
+/* Waits for all ranks. Use it only if no rank needs calls of another rank's plugin to continue. */
 void meet(void);
-/* Ends the process where another rank has failed or died; called while waiting for it. */
+/* Ends the process if another rank has failed or died; called while waiting for it. */
 void look_at_others(void);
 /* For loops: whether the deadline has passed since the last progress. Yields. */
 struct patience {
@@ -67,16 +68,16 @@ struct patience {
 struct patience patience(void);
 bool too_long(struct patience *p);
 
-/* ---- the table: any version in the shape of the newest. Each call is watched ---- */
+/* ---- the table: any version, with the interface of the newest. Each call is watched ---- */
 
 void watch_start(void);
 bool table_find(void);
 const char *table_name(void);
-const char *table_empty(bool cuda, bool dmabuf); /* the first slot that is NULL and must not be, or NULL */
+const char *table_empty(bool cuda, bool dmabuf); /* the first required slot that is NULL, or NULL */
 ncclResult_t t_init(int which, uint64_t comm_id);
 ncclResult_t t_finalize(int which);
 ncclResult_t t_devices(int *n);
-/* untouched: the first member that the plugin has left as it was, or NULL. */
+/* untouched: the first member that the plugin did not write, or NULL. */
 ncclResult_t t_properties(int dev, ncclNetProperties_v12_t *out, const char **untouched);
 ncclResult_t t_listen(int which, int dev, void *handle, void **comm);
 ncclResult_t t_connect(int which, int dev, void *handle, void **comm);
@@ -96,10 +97,10 @@ ncclResult_t t_consumed(void *comm, int n, void *request);
 ncclResult_t t_make_device(int *dev, const ncclNetVDeviceProps_v12_t *props);
 bool t_has_net_attr(void);
 ncclResult_t t_set_net_attr(void);
-/* What the plugin's calls of the profiler go to, and the phandles of isend and irecv, if they are set. */
+/* Where the plugin's profiler callbacks go, and the phandles of isend and irecv, if set. */
 extern ncclProfilerCallback_t event_hook;
 extern void *event_parents[MAX_PIECES];
-/* For calls of other tables: what stands between is watched as a call of that name. */
+/* For calls of other tables: the code in between is watched as a call of that name. */
 void watch_begin(const char *call);
 ncclResult_t watch_end(ncclResult_t result);
 void logger(ncclDebugLogLevel level, unsigned long flags, const char *file, int line, const char *format, ...)
@@ -107,7 +108,7 @@ void logger(ncclDebugLogLevel level, unsigned long flags, const char *file, int 
 
 /* ---- memory and messages ---- */
 
-/* Memory of which parts are handed out, each between two guards; registered as a whole unless mhandle is replaced. */
+/* Memory whose parts are handed out, each between two guards; registered as a whole unless mhandle is replaced. */
 struct arena {
     uint8_t *base;
     size_t size, used;
@@ -128,20 +129,20 @@ struct piece {
 
 struct op {
     bool recv, posted, done;
-    int n, refused; /* refused: how often the request was NULL */
+    int n, refused; /* refused: number of NULL requests */
     void *comm, *request;
     void *hint; /* *request on entry */
     struct piece piece[MAX_PIECES];
 };
 
 void fill(uint8_t *data, size_t n, uint64_t seed);
-/* Ends the process if a byte differs, or one beyond the posted size was written. */
+/* Ends the process if a byte differs, or if one beyond the posted size was written. */
 void compare(const struct piece *p, size_t meant, uint64_t seed, const char *what);
 
 struct op *ops_of(size_t n);
 void send_into(struct op *op, void *comm, struct arena *a, size_t size, int tag, uint64_t seed);
 void recv_into(struct op *op, void *comm, struct arena *a, size_t size, int tag); /* one piece more */
-/* One attempt. The request is checked: no NULL taken for one, none that is still in use. */
+/* One attempt. Checks the request: NULL is not a request, and one in use must not be returned again. */
 bool post(struct op *op);
 bool poll_op(struct op *op);
 ncclResult_t try_post(struct op *op);
@@ -152,7 +153,7 @@ void forget_requests(void);
 
 /* ---- connections ---- */
 
-/* Each rank sends to the next and receives from the one before. */
+/* Each rank sends to the next and receives from the previous one. */
 struct lane {
     void *listener, *send, *recv;
     struct arena out, in;
@@ -163,10 +164,10 @@ struct lane lane_open_in(int which, int dev, size_t room);
 void lane_close(struct lane *l);
 void *listen_on(int which, int dev, void *handle);
 void exchange_handles(const char *name, int to, int from, const void *mine, void *theirs);
-/* Where one is NULL it is not wanted. */
+/* NULL: not needed. */
 void connect_both(int which, int dev, void *handle, void **send, void *listener, void **recv);
 void loopback(void **listener, void **send, void **recv);
-/* In a folder of /proc. */
+/* Counts the entries of a folder of /proc. */
 int entries(const char *folder);
 uint64_t seed_of(int from, int to, uint64_t number);
 
@@ -175,7 +176,7 @@ uint64_t seed_of(int from, int to, uint64_t number);
 struct check {
     const char *name;
     void (*run)(void);
-    int since; /* the first version that it is for */
+    int since; /* the first version that it applies to */
 };
 extern const struct check setup_checks[], data_checks[], device_checks[], coll_checks[], more_checks[];
 

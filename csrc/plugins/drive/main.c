@@ -1,5 +1,6 @@
-/* psm_net_drive LIB VERSION CHECK...: a rank. Its runner is psmkit, by PSM_LAB_SOCKET; the ranks map the file
-   PSM_DRIVE_STATE. --list names the checks, --tables LIB the versions that the library has. */
+/* psm_net_drive LIB VERSION CHECK...: a rank. Its runner is psmkit, through PSM_LAB_SOCKET; the ranks map the file
+ * PSM_DRIVE_STATE.
+ * --list names the checks, --tables LIB the versions that the library has. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -52,7 +53,7 @@ static void send_report(const char *outcome, const char *kind, const char *text,
     at += sprintf(at, "report {\"check\": \"%s\", \"outcome\": \"%s\", \"kind\": \"%s\", \"seconds\": %.6f, \"call\": ",
                   slot->check, outcome, kind, (double)took * 1e-9);
     at = put_text(at, limit, slot->call);
-    /* An error after another rank has gone is most often its consequence. */
+    /* An error after another rank has gone is usually its consequence. */
     bool after = false;
     for (int r = 0; r < d.ranks; r++) after |= r != d.rank && atomic_load(&d.slots[r].failed);
     at += sprintf(at, ", \"after\": %s, \"text\": ", after ? "true" : "false");
@@ -68,10 +69,10 @@ _Noreturn void failed(const char *kind, const char *format, ...)
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
-    /* First this: who waits for this rank then looks no further. */
+    /* First this: ranks that wait for this one then stop waiting. */
     atomic_store(&d.slots[d.rank].failed, 1);
     send_report("failed", kind, text, 0);
-    /* No destructors and no exit handlers: the plugin is in the middle of something. */
+    /* No destructors and no exit handlers: the plugin is in the middle of a call. */
     _exit(1);
 }
 
@@ -161,7 +162,8 @@ static long setting(const char *name, long low, long high)
     char *rest;
     long value = text ? strtol(text, &rest, 10) : -1;
     if (!text || !*text || *rest || value < low || value > high) {
-        fprintf(stderr, "psm_net_drive: %s is %s; a number from %ld to %ld is meant. psmkit plugin drive starts this\n",
+        fprintf(stderr,
+                "psm_net_drive: %s is %s; expected a number from %ld to %ld. psmkit plugin drive starts this program\n",
                 name, text ? text : "not set", low, high);
         exit(2);
     }
@@ -182,7 +184,7 @@ static void map_state(void)
     d.slots = at;
 }
 
-/* Which versions there are, as a process that loads the library sees it. */
+/* The available versions, as a process that loads the library sees them. */
 static int tables(const char *path)
 {
     d.path = path;
@@ -207,10 +209,10 @@ int main(int argc, char **argv)
     }
     if (argc == 3 && strcmp(argv[1], "--tables") == 0) return tables(argv[2]);
     if (argc < 4) {
-        fprintf(stderr, "psm_net_drive: LIB VERSION CHECK... are meant. psmkit plugin drive starts this\n");
+        fprintf(stderr, "usage: psm_net_drive LIB VERSION CHECK... (psmkit plugin drive starts this program)\n");
         return 2;
     }
-    _Static_assert(sizeof(struct slot) == SLOT_BYTES, "psmkit reads slots of this size, one behind the other");
+    _Static_assert(sizeof(struct slot) == SLOT_BYTES, "psmkit reads slots of this size, without gaps");
     setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0});
     d.path = argv[1];
     d.version = atoi(argv[2]);

@@ -1,4 +1,4 @@
-/* Messages: memory between guards, posts that are tried again, polls, and what the contract says about each. */
+/* Messages: memory between guards, posts with retries, polls, and the contract for each. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,17 +16,17 @@ struct arena arena_of(void *comm, size_t size)
 {
     struct arena a = {.size = size, .comm = comm};
     a.base = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (a.base == MAP_FAILED) failed("contract", "the driver has no memory for %zu bytes", size);
+    if (a.base == MAP_FAILED) failed("contract", "psm_net_drive has no memory for %zu bytes", size);
     memset(a.base, GUARD_BYTE, size);
     ncclResult_t result = t_reg(comm, a.base, size, NCCL_PTR_HOST, &a.mhandle);
-    if (result != ncclSuccess) failed("contract", "regMr of %zu bytes answered %s", size, result_name(result));
+    if (result != ncclSuccess) failed("contract", "regMr of %zu bytes returned %s", size, result_name(result));
     return a;
 }
 
 void arena_free(struct arena *a)
 {
     ncclResult_t result = t_dereg(a->comm, a->mhandle);
-    if (result != ncclSuccess) failed("contract", "deregMr answered %s", result_name(result));
+    if (result != ncclSuccess) failed("contract", "deregMr returned %s", result_name(result));
     munmap(a->base, a->size);
     a->base = NULL;
 }
@@ -41,7 +41,7 @@ uint8_t *arena_take(struct arena *a, size_t size)
 {
     uint8_t *data = a->base + a->used + GUARD;
     a->used += (size + 2 * GUARD + 7) / 8 * 8;
-    if (a->used > a->size) failed("contract", "the driver's own memory of %zu bytes is too small", a->size);
+    if (a->used > a->size) failed("contract", "psm_net_drive's own memory of %zu bytes is too small", a->size);
     return data;
 }
 
@@ -69,16 +69,16 @@ uint64_t seed_of(int from, int to, uint64_t number)
 static void guards(const struct piece *p, const char *what)
 {
     for (int i = 1; i <= GUARD; i++) {
-        if (p->data[-i] != GUARD_BYTE) failed("data", "%s: byte %d before the buffer was written", what, i);
+        if (p->data[-i] != GUARD_BYTE) failed("data", "%s: byte %d before the buffer was overwritten", what, i);
         if (p->data[p->size + (size_t)i - 1] != GUARD_BYTE)
-            failed("data", "%s: byte %d beyond the %zu posted bytes was written", what, i, p->size);
+            failed("data", "%s: byte %d beyond the %zu posted bytes was overwritten", what, i, p->size);
     }
 }
 
 void compare(const struct piece *p, size_t meant, uint64_t seed, const char *what)
 {
     if (p->got != meant)
-        failed("data", "%s: test says that %zd bytes came; %zu were sent, %zu posted", what, (ssize_t)p->got, meant,
+        failed("data", "%s: test reports %zd received bytes; %zu were sent, %zu posted", what, (ssize_t)p->got, meant,
                p->size);
     for (size_t i = 0; i < meant; i += 8) {
         uint64_t word = mixed(seed * 0x2545f4914f6cdd1du + i);
@@ -97,7 +97,7 @@ void compare(const struct piece *p, size_t meant, uint64_t seed, const char *wha
 struct op *ops_of(size_t n)
 {
     struct op *ops = calloc(n, sizeof *ops);
-    if (!ops) failed("contract", "the driver has no memory for %zu operations", n);
+    if (!ops) failed("contract", "psm_net_drive has no memory for %zu operations", n);
     return ops;
 }
 
@@ -115,7 +115,7 @@ void recv_into(struct op *op, void *comm, struct arena *a, size_t size, int tag)
     op->piece[op->n++] = (struct piece){.data = arena_take(a, size), .size = size, .tag = tag, .mhandle = a->mhandle};
 }
 
-/* Requests that are in use: no two have one address. Hashed, for there can be thousands. */
+/* Requests in use: all addresses must differ. Hashed, because there can be thousands. */
 enum { BUCKETS = 8192 };
 static void *in_use[BUCKETS];
 static size_t place_of(void *request)
@@ -128,7 +128,8 @@ static void take_request(void *request, const char *what)
     size_t at = place_of(request);
     for (; in_use[at]; at = (at + 1) % BUCKETS)
         if (in_use[at] == request)
-            failed("contract", "%s answered request %p, which is in use: test has not called it done", what, request);
+            failed("contract", "%s returned request %p, which is in use: test has not reported it as done", what,
+                   request);
     in_use[at] = request;
 }
 
@@ -137,7 +138,7 @@ static void drop_request(void *request)
     size_t at = place_of(request);
     while (in_use[at] != request) at = (at + 1) % BUCKETS;
     in_use[at] = NULL;
-    /* What stands behind it may have come here from an earlier place. */
+    /* An entry after it may have been moved here from an earlier place. */
     for (size_t next = (at + 1) % BUCKETS; in_use[next]; next = (next + 1) % BUCKETS) {
         void *moved = in_use[next];
         in_use[next] = NULL;
@@ -168,8 +169,8 @@ ncclResult_t try_post(struct op *op)
     if (op->request == (void *)NCCL_NET_OPTIONAL_RECV_COMPLETION)
         failed("contract",
                op->hint
-                   ? "irecv left *request as it was, (void *)1: NCCL takes that for a request, and calls test with it"
-                   : "%s answered the request (void *)1, which is NCCL's hint and no request",
+                   ? "irecv did not write *request, (void *)1: NCCL takes that for a request, and calls test with it"
+                   : "%s returned the request (void *)1, which is NCCL's hint and not a request",
                op->recv ? "irecv" : "isend");
     if (op->request) {
         take_request(op->request, op->recv ? "irecv" : "isend");
@@ -193,7 +194,7 @@ ncclResult_t try_poll(struct op *op)
         failed("contract", "test wrote sizes[%d] of %s for %d", op->n, op->recv ? "an irecv" : "an isend", op->n);
     for (int i = 0; i < op->n && op->recv; i++) {
         if (sizes[i] == SENTINEL)
-            failed("contract", "test called an irecv of %d done and left sizes[%d] as it was", op->n, i);
+            failed("contract", "test reported an irecv of %d as done but did not write sizes[%d]", op->n, i);
         op->piece[i].got = (size_t)sizes[i];
     }
     return result;
@@ -203,7 +204,7 @@ bool post(struct op *op)
 {
     ncclResult_t result = try_post(op);
     if (result != ncclSuccess)
-        failed("contract", "%s of %zu bytes answered %s", op->recv ? "irecv" : "isend", op->piece[0].size,
+        failed("contract", "%s of %zu bytes returned %s", op->recv ? "irecv" : "isend", op->piece[0].size,
                result_name(result));
     return op->posted;
 }
@@ -212,7 +213,7 @@ bool poll_op(struct op *op)
 {
     ncclResult_t result = try_poll(op);
     if (result != ncclSuccess)
-        failed("contract", "test of %s of %zu bytes answered %s", op->recv ? "an irecv" : "an isend", op->piece[0].size,
+        failed("contract", "test of %s of %zu bytes returned %s", op->recv ? "an irecv" : "an isend", op->piece[0].size,
                result_name(result));
     return op->done;
 }
@@ -229,10 +230,10 @@ static _Noreturn void late(const struct op *ops, size_t n)
     double seconds = (double)d.timeout_ns * 1e-9;
     const char *what = first->recv ? "irecv" : "isend";
     if (!first->posted)
-        failed("late", "%s of %zu bytes, tag %d, answered NULL %d times for %.3g s; %zu of %zu operations are done",
+        failed("late", "%s of %zu bytes, tag %d, returned NULL %d times for %.3g s; %zu of %zu operations are done",
                what, first->piece[0].size, first->piece[0].tag, first->refused, seconds, n - open, n);
     failed("late",
-           "test does not call %s %s of %d x %zu bytes, tag %d, done for %.3g s; %zu of %zu operations are done",
+           "test does not report %s %s of %d x %zu bytes, tag %d, as done for %.3g s; %zu of %zu operations are done",
            first->recv ? "an" : "an", what, first->n, first->piece[0].size, first->piece[0].tag, seconds, n - open, n);
 }
 
@@ -241,7 +242,8 @@ void finish(struct op *ops, size_t n)
     struct patience p = patience();
     for (size_t open = n; open > 0;) {
         bool progress = false;
-        void *full[2] = {NULL, NULL}; /* comms that refused in this turn: what follows on them waits, for the order */
+        void *full[2] = {NULL,
+                         NULL}; /* comms that refused in this turn: later operations on them wait, to keep the order */
         open = 0;
         for (size_t i = 0; i < n; i++) {
             struct op *op = ops + i;
@@ -281,16 +283,16 @@ void exchange_handles(const char *name, int to, int from, const void *mine, void
 
 void *listen_on(int which, int dev, void *handle)
 {
-    /* In a block of its own, wiped and given back at once: NCCL copies the handle to other ranks, and the plugin has no
-       right to look at it again. */
+    /* In a block of its own, overwritten and freed at once: NCCL copies the handle to other ranks, and the plugin must
+     * not read it again. */
     size_t room = NCCL_NET_HANDLE_MAXSIZE, limit = d.version == 4 ? NCCL_NET_HANDLE_MAXSIZE_V4 : room;
     uint8_t *block = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (block == MAP_FAILED) failed("contract", "the driver has no memory");
+    if (block == MAP_FAILED) failed("contract", "psm_net_drive has no memory");
     memset(block, GUARD_BYTE, 4096);
     void *listener = NULL;
     ncclResult_t result = t_listen(which, dev, block, &listener);
-    if (result != ncclSuccess) failed("contract", "listen on device %d answered %s", dev, result_name(result));
-    if (!listener) failed("contract", "listen on device %d answered success and no listenComm", dev);
+    if (result != ncclSuccess) failed("contract", "listen on device %d returned %s", dev, result_name(result));
+    if (!listener) failed("contract", "listen on device %d returned success but no listenComm", dev);
     for (size_t i = limit; i < 4096; i++)
         if (block[i] != GUARD_BYTE)
             failed("contract", "listen wrote byte %zu of the handle; NCCL has room for %zu with this version", i,
@@ -307,11 +309,11 @@ void connect_both(int which, int dev, void *handle, void **send, void *listener,
     while ((send && !*send) || (recv && !*recv)) {
         ncclResult_t result;
         if (send && !*send && (result = t_connect(which, dev, handle, send)) != ncclSuccess)
-            failed("contract", "connect answered %s", result_name(result));
+            failed("contract", "connect returned %s", result_name(result));
         if (recv && !*recv && (result = t_accept(listener, recv)) != ncclSuccess)
-            failed("contract", "accept answered %s", result_name(result));
+            failed("contract", "accept returned %s", result_name(result));
         if (too_long(&p))
-            failed("late", "%s%s%s answers no comm for %.3g s", send && !*send ? "connect" : "",
+            failed("late", "%s%s%s returned no comm for %.3g s", send && !*send ? "connect" : "",
                    send && !*send && recv && !*recv ? " and " : "", recv && !*recv ? "accept" : "",
                    (double)d.timeout_ns * 1e-9);
     }
@@ -324,7 +326,7 @@ struct lane lane_open_in(int which, int dev, size_t room)
     l.listener = listen_on(which, dev, mine);
     exchange_handles("handles", l.from, l.to, mine, theirs);
     if (d.version == 4) {
-        /* Both may block until the other side is there: one connection after the other, in the order of the ring. */
+        /* Both may block until the other side is there: one connection after the other, in ring order. */
         for (int at = 0; at < d.ranks; at++) {
             if (at == d.rank) connect_both(which, dev, theirs, &l.send, NULL, NULL);
             if ((at + 1) % d.ranks == d.rank) connect_both(which, dev, NULL, NULL, l.listener, &l.recv);
@@ -348,11 +350,11 @@ void lane_close(struct lane *l)
     arena_free(&l->out);
     arena_free(&l->in);
     if ((result = t_close_send(l->send)) != ncclSuccess)
-        failed("contract", "closeSend answered %s", result_name(result));
+        failed("contract", "closeSend returned %s", result_name(result));
     if ((result = t_close_recv(l->recv)) != ncclSuccess)
-        failed("contract", "closeRecv answered %s", result_name(result));
+        failed("contract", "closeRecv returned %s", result_name(result));
     if ((result = t_close_listen(l->listener)) != ncclSuccess)
-        failed("contract", "closeListen answered %s", result_name(result));
+        failed("contract", "closeListen returned %s", result_name(result));
 }
 
 void loopback(void **listener, void **send, void **recv)

@@ -1,5 +1,5 @@
-/* Any version of a net table as one set of functions. Each call is marked, so that a watcher, and psmkit when this
-   process is dead, can say which it was. */
+/* Any version of a net table as one set of functions. Each call is marked, so that a watcher, and psmkit after this
+ * process has died, can name it. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
@@ -27,7 +27,7 @@ static void begin(const char *call)
 static ncclResult_t end(ncclResult_t result)
 {
     uint64_t turn = atomic_load(&mine()->turn);
-    /* The watcher may have given up a moment ago: then it has the word, and ends the process. */
+    /* The watcher may have given up a moment ago: then it writes the report, and ends the process. */
     while (turn == TURN_EXPIRED || !atomic_compare_exchange_strong(&mine()->turn, &turn, turn + 1))
         if (turn == TURN_EXPIRED) pause();
     return result;
@@ -66,11 +66,11 @@ ncclResult_t watch_end(ncclResult_t result)
 void watch_start(void)
 {
     pthread_t thread;
-    if (pthread_create(&thread, NULL, watch, NULL) != 0) failed("contract", "no thread can be started");
+    if (pthread_create(&thread, NULL, watch, NULL) != 0) failed("contract", "cannot start a thread");
     pthread_detach(thread);
 }
 
-/* ---- what the plugin calls ---- */
+/* ---- callbacks for the plugin ---- */
 
 void logger(ncclDebugLogLevel level, unsigned long flags, const char *file, int line, const char *format, ...)
 {
@@ -88,7 +88,7 @@ void logger(ncclDebugLogLevel level, unsigned long flags, const char *file, int 
 ncclProfilerCallback_t event_hook;
 void *event_parents[MAX_PIECES];
 
-/* NCCL's own answers success when no profiler is loaded, and leaves the handle alone. */
+/* NCCL's own returns success if no profiler is loaded, and does not write the handle. */
 static ncclResult_t profiler(void **handle, int type, void *parent, int64_t plugin, void *descriptor)
 {
     return event_hook ? event_hook(handle, type, parent, plugin, descriptor) : ncclSuccess;
@@ -179,7 +179,7 @@ ncclResult_t t_finalize(int which){CALL("finalize", V11_12(t -> finalize(d.conte
 
 ncclResult_t t_devices(int *n){CALL("devices", VALL(t->devices(n)))}
 
-/* Members that a plugin leaves out hold what was on the stack: NCCL hands in a record that it has not cleared. */
+/* Members that a plugin does not write hold stack garbage: NCCL passes a record that it has not cleared. */
 #define UNTOUCHED 0x5b
 static bool untouched(const void *member, size_t n)
 {
@@ -369,7 +369,7 @@ ncclResult_t t_consumed(void *comm, int n, void *request){
 
 ncclResult_t t_make_device(int *dev, const ncclNetVDeviceProps_v12_t *props)
 {
-    /* As NCCL 2.30 does it: its own record, which is longer than that of older tables. */
+    /* As in NCCL 2.30: its own record, which is longer than that of older tables. */
     ncclNetVDeviceProps_v12_t own = *props;
     void *any = &own;
     CALL("makeVDevice", CASE(9, t->makeVDevice(dev, any)) CASE(10, t->makeVDevice(dev, any))

@@ -1,4 +1,4 @@
-/* What the comms of all backends have: requests, and how they end. */
+/* Common parts of the comms of all backends: requests, and how they end. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stdio.h>

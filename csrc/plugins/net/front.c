@@ -1,4 +1,4 @@
-/* The plugin in the shape of its newest table, over whatever backend PSM_NET names. */
+/* The plugin with the interface of its newest table, over the backend that PSM_NET names. */
 #define _GNU_SOURCE
 #include "front.h"
 
@@ -9,18 +9,18 @@
 #include "say.h"
 
 #define CAN_STALL (PSM_FAULT_CAN_CALL | PSM_FAULT_CAN(PSM_FAULT_DROP))
-/* Of a connection that is made. */
+/* Of a connection that is being established. */
 #define CAN_BREAK (PSM_FAULT_CAN(PSM_FAULT_CLOSE) | PSM_FAULT_CAN(PSM_FAULT_STALL))
 PSM_FAULT_SITE(site_listen, "net.listen", "The net plugin listens.");
 PSM_FAULT_SITE_OF(site_connect, "net.connect", "A call of connect; drop: it is not established.", CAN_STALL);
-PSM_FAULT_SITE_OF(site_accept, "net.accept", "A call of accept; drop: nobody came.", CAN_STALL);
+PSM_FAULT_SITE_OF(site_accept, "net.accept", "A call of accept; drop: nobody connects.", CAN_STALL);
 PSM_FAULT_SITE_OF(site_isend, "net.isend", "A message is posted; drop: it is lost, short: the peer gets less.",
                   PSM_FAULT_CAN_ALL | CAN_BREAK);
 PSM_FAULT_SITE_OF(site_irecv, "net.irecv", "A receive is posted; drop: it never ends.", CAN_STALL | CAN_BREAK);
 PSM_FAULT_SITE_OF(site_test, "net.test", "A call of test; drop: not done yet, and nothing moves.",
                   CAN_STALL | CAN_BREAK);
 PSM_FAULT_SITE_OF(site_connection, "net.connection",
-                  "Each isend and irecv; drop, close: the connection is lost, as when a network or the peer died.",
+                  "Each isend and irecv; drop, close: the connection is lost, as if a network or the peer had died.",
                   PSM_FAULT_CAN(PSM_FAULT_DROP) | CAN_BREAK);
 
 static const struct net_backend *const backends[] = {&net_socket, &net_shm, &net_chain};
@@ -30,7 +30,7 @@ static const struct net_backend *backend; /* while there are contexts */
 static unsigned contexts;
 static struct net_context process_context = {.traffic_class = NCCL_NET_TRAFFIC_CLASS_UNDEF};
 static bool process_is_in;
-static unsigned communicators; /* that there were */
+static unsigned communicators; /* number of contexts so far */
 static _Atomic(ncclProfilerCallback_t) profiler;
 
 static ncclResult_t misuse(const char *call, const char *what)
@@ -87,7 +87,7 @@ static __attribute__((noinline)) ncclResult_t before_slow(struct psm_site *site,
     return result;
 }
 
-/* What a fault asks for before the work is done here, and an error is returned. *fault: what is left to do. */
+/* Performs what a fault demands before the work, including an error. *fault: what is left to do. */
 static inline ncclResult_t before(struct psm_site *site, struct net_comm *c, struct psm_fault *fault)
 {
     fault->action = PSM_FAULT_NONE;
@@ -109,7 +109,7 @@ static ncclResult_t choose(void)
     psm_fault_set_resolver(number_of);
     for (size_t i = 0; i < sizeof backends / sizeof *backends; i++) {
         size_t n = strlen(backends[i]->name);
-        /* What is behind a colon is the backend's own: chain:/path. */
+        /* The text after a colon belongs to the backend: chain:/path. */
         if (strncmp(net_settings.backend, backends[i]->name, n) != 0) continue;
         if (net_settings.backend[n] != (backends[i] == &net_chain ? ':' : 0)) continue;
         result = backends[i]->init();
@@ -117,7 +117,7 @@ static ncclResult_t choose(void)
         return result;
     }
     NET_SAY(PSM_NET_SETTING_WRONG, psm_net_setting_wrong, NCCL_NET, "PSM_NET", net_settings.backend,
-            "socket, shm or chain:/path/to/a/net/plugin.so is meant");
+            "expected socket, shm or chain:/path/to/a/net/plugin.so");
     return ncclInvalidUsage;
 }
 
@@ -178,7 +178,7 @@ ncclResult_t net_init(void **context, uint64_t comm_id, int traffic_class, ncclD
     return result;
 }
 
-/* Up to v10 nothing is ever finalized; an init that comes again changes nothing. */
+/* Up to v10 finalize does not exist; another init changes nothing. */
 ncclResult_t net_init_process(ncclDebugLogger_t logger, ncclProfilerCallback_t callback)
 {
     pthread_mutex_lock(&lock);
@@ -191,7 +191,7 @@ ncclResult_t net_init_process(ncclDebugLogger_t logger, ncclProfilerCallback_t c
 
 ncclResult_t net_finalize(void *opaque)
 {
-    if (!net_is_given(opaque, NET_GIVEN_CONTEXT)) return misuse("finalize", "this is no context of init");
+    if (!net_is_given(opaque, NET_GIVEN_CONTEXT)) return misuse("finalize", "this is not a context of init");
     net_take_back(opaque, 1, 0, NET_GIVEN_CONTEXT);
     return leave(opaque);
 }
@@ -222,7 +222,7 @@ static ncclResult_t check_device(const char *call, int dev)
 {
     if (!backend) return misuse(call, "init was not called, or failed");
     if (dev < 0 || dev >= backend->devices() + net_merged_count())
-        return misuse(call, "there is no device of this number");
+        return misuse(call, "there is no device with this number");
     return ncclSuccess;
 }
 
@@ -230,7 +230,7 @@ ncclResult_t net_properties(int dev, ncclNetProperties_v12_t *props)
 {
     ncclResult_t result = check_device("getProperties", dev);
     if (result != ncclSuccess) return result;
-    /* What holds for host memory and every backend. */
+    /* Properties for host memory and every backend. */
     *props = (ncclNetProperties_v12_t){
         .guid = (uint64_t)dev,
         .ptrSupport = NCCL_PTR_HOST,
@@ -270,12 +270,12 @@ ncclResult_t net_listen(void *opaque, int dev, void *handle, void **out)
     const struct net_context *context = context_of(opaque);
     ncclResult_t result = check_device("listen", dev);
     if (result != ncclSuccess) return result;
-    if (!context) return misuse("listen", "the context is none of init");
+    if (!context) return misuse("listen", "the context is not from init");
     struct psm_fault fault;
     if ((result = before(&site_listen, NULL, &fault)) != ncclSuccess) return result;
     memset(handle, 0, NET_HANDLE);
     struct net_listener *listener = NULL;
-    /* What is left in NCCL's memory of another handle is none of this. */
+    /* Clear the remains of another handle in NCCL's memory. */
     if (net_merged_count()) net_merged_unmark(handle);
     result = backend_of(dev)->listen(context, dev, handle, &listener);
     if (result != ncclSuccess) return result;
@@ -311,16 +311,16 @@ ncclResult_t net_connect(void *opaque, int dev, int traffic_class, void *handle,
     const struct net_context *context = context_of(opaque);
     ncclResult_t result = check_device("connect", dev);
     if (result != ncclSuccess) return result;
-    if (!context) return misuse("connect", "the context is none of init");
+    if (!context) return misuse("connect", "the context is not from init");
     struct psm_fault fault;
     if ((result = before(&site_connect, NULL, &fault)) != ncclSuccess) return result;
     if (fault.action == PSM_FAULT_DROP) return ncclSuccess;
-    /* Up to v10 the class comes with each connection. */
+    /* Up to v10 the traffic class is passed with each connection. */
     struct net_context own = *context;
     if (traffic_class != NCCL_NET_TRAFFIC_CLASS_UNDEF) own.traffic_class = traffic_class;
     own.device = device;
     struct net_comm *c = NULL;
-    /* Only tables with handles of that size come with a device. */
+    /* Only tables with handles of that size have a device argument. */
     bool merged = backend_of(dev) == &net_merged || (device && net_merged_handle(handle));
     result = (merged ? &net_merged : backend)->connect(&own, dev, handle, &c);
     if (result != ncclSuccess || !c) return result;
@@ -333,7 +333,7 @@ ncclResult_t net_accept(void *opaque, void **out, void **device)
 {
     *out = NULL;
     struct net_listener *listener = opaque;
-    if (!net_is_given(listener, NET_GIVEN_LISTENER)) return misuse("accept", "this is no open listener");
+    if (!net_is_given(listener, NET_GIVEN_LISTENER)) return misuse("accept", "this is not an open listener");
     struct psm_fault fault;
     ncclResult_t result = before(&site_accept, NULL, &fault);
     if (result != ncclSuccess || fault.action == PSM_FAULT_DROP) return result;
@@ -350,7 +350,7 @@ ncclResult_t net_close_listen(void *opaque)
 {
     struct net_listener *listener = opaque;
     if (!listener) return ncclSuccess;
-    if (!net_is_given(listener, NET_GIVEN_LISTENER)) return misuse("closeListen", "this is no open listener");
+    if (!net_is_given(listener, NET_GIVEN_LISTENER)) return misuse("closeListen", "this is not an open listener");
     net_take_back(listener, 1, 0, NET_GIVEN_LISTENER);
     listener->backend->close_listen(listener);
     return ncclSuccess;
@@ -360,7 +360,7 @@ static ncclResult_t close_comm(void *opaque, bool sends, const char *call)
 {
     struct net_comm *c = opaque;
     if (!c) return ncclSuccess;
-    if (!net_is_comm(c, sends)) return misuse(call, "this is no open comm of that kind");
+    if (!net_is_comm(c, sends)) return misuse(call, "this is not an open comm of that kind");
     net_take_back(c->request, c->capacity, sizeof *c->request, NET_GIVEN_REQUEST);
     net_take_back(c, 1, 0, NET_GIVEN_COMM);
     NET_SAY(PSM_NET_CLOSED, psm_net_closed, NCCL_NET, c->backend->name, c->id, net_role(c), c->messages, c->bytes,
@@ -380,7 +380,7 @@ ncclResult_t net_close_recv(void *comm)
     return close_comm(comm, false, "closeRecv");
 }
 
-/* Another network would write into other memory: a registration that does not hold the buffer is a bug of the caller.
+/* Another network would write to other memory: a registration that does not contain the buffer is a bug of the caller.
  */
 static bool holds(const struct net_registration *g, const struct net_comm *c, const char *data, size_t size)
 {
@@ -429,7 +429,7 @@ static ncclResult_t post(struct net_request *r, void **request)
     return ncclSuccess;
 }
 
-/* Damage that a receiver can see and that no checksum of TCP does: the bytes are wrong before they are sent. */
+/* Corruption that a receiver can see and no TCP checksum detects: the bytes are changed before they are sent. */
 static ncclResult_t corrupt(struct net_request *r)
 {
     size_t size = r->part[0].size;
@@ -460,8 +460,8 @@ ncclResult_t net_isend(void *comm, void *data, size_t size, int tag, void *regis
 {
     *request = NULL;
     struct net_comm *c = comm;
-    if (!net_is_comm(c, true)) return misuse("isend", "this is no open send comm");
-    if (!holds(registration, c, data, size)) return misuse("isend", "the buffer is not in the memory of its mhandle");
+    if (!net_is_comm(c, true)) return misuse("isend", "this is not an open send comm");
+    if (!holds(registration, c, data, size)) return misuse("isend", "the buffer is outside the memory of its mhandle");
     if (size > NCCL_MAX_NET_SIZE_BYTES) return misuse("isend", "the message is larger than maxP2pBytes");
     struct psm_fault fault;
     ncclResult_t result = before(&site_connection, c, &fault);
@@ -496,11 +496,11 @@ ncclResult_t net_irecv(void *comm, int n, void **data, size_t *sizes, int *tags,
     bool optional = *request == (void *)NCCL_NET_OPTIONAL_RECV_COMPLETION;
     *request = NULL;
     struct net_comm *c = comm;
-    if (!net_is_comm(c, false)) return misuse("irecv", "this is no open recv comm");
-    if (n < 1 || n > c->max_recvs) return misuse("irecv", "so many receives cannot be grouped: see maxRecvs");
+    if (!net_is_comm(c, false)) return misuse("irecv", "this is not an open recv comm");
+    if (n < 1 || n > c->max_recvs) return misuse("irecv", "too many receives for a group: see maxRecvs");
     for (int i = 0; i < n; i++)
         if (registrations && !holds(registrations[i], c, data[i], sizes[i]))
-            return misuse("irecv", "a buffer is not in the memory of its mhandle");
+            return misuse("irecv", "a buffer is outside the memory of its mhandle");
     struct psm_fault fault;
     ncclResult_t result = before(&site_connection, c, &fault);
     if (result == ncclSuccess && c->failed == ncclSuccess) result = before(&site_irecv, c, &fault);
@@ -522,14 +522,14 @@ ncclResult_t net_irecv(void *comm, int n, void **data, size_t *sizes, int *tags,
     return result;
 }
 
-/* Of host memory: what test has said to be there is seen by everybody. */
+/* Host memory: what test has reported as done is visible to everybody. */
 ncclResult_t net_iflush(void *comm, int n, void **data, int *sizes, void **registrations, void **request)
 {
     *request = NULL;
     struct net_comm *c = comm;
-    if (!net_is_comm(c, false)) return misuse("iflush", "this is no open recv comm");
+    if (!net_is_comm(c, false)) return misuse("iflush", "this is not an open recv comm");
     for (int i = 0; registrations && i < n; i++)
-        if (!holds(registrations[i], c, NULL, 0)) return misuse("iflush", "this is no mhandle of an open comm");
+        if (!holds(registrations[i], c, NULL, 0)) return misuse("iflush", "this is not an mhandle of an open comm");
     struct net_request *r = net_request_take(c);
     if (!r) return ncclSuccess;
     r->kind = NET_FLUSH;
@@ -542,28 +542,28 @@ ncclResult_t net_iflush(void *comm, int n, void **data, int *sizes, void **regis
             return result;
         }
     }
-    c->next--; /* a flush is no message */
+    c->next--; /* a flush is not a message */
     *request = r;
     return ncclSuccess;
 }
 
-/* After test has said that it is done: the request is free, and nobody else has it yet, as the one that was free
- * longest is taken first. */
+/* After test has reported it as done: the request is free, and nobody else has it yet, because the one that was freed
+ * first is reused first. */
 ncclResult_t net_consumed(void *comm, int n, void *request)
 {
     struct net_comm *c = comm;
-    if (!net_is_comm(c, false)) return misuse("irecvConsumed", "this is no open recv comm");
+    if (!net_is_comm(c, false)) return misuse("irecvConsumed", "this is not an open recv comm");
     if (!c->backend->consumed) return ncclSuccess;
     struct net_request *r = request;
     if (!net_is_given(r, NET_GIVEN_REQUEST) || r->comm != c)
-        return misuse("irecvConsumed", "this is no request of the comm");
+        return misuse("irecvConsumed", "this is not a request of the comm");
     return c->backend->consumed(c, n, r);
 }
 
 ncclResult_t net_attributes(void *opaque, const ncclNetAttr_v12_t *attributes)
 {
     struct net_context *context = opaque;
-    if (!net_is_given(context, NET_GIVEN_CONTEXT)) return misuse("setNetAttr", "this is no context of init");
+    if (!net_is_given(context, NET_GIVEN_CONTEXT)) return misuse("setNetAttr", "this is not a context of init");
     return backend->attributes ? backend->attributes(context, attributes) : ncclSuccess;
 }
 
@@ -572,16 +572,16 @@ ncclResult_t net_test(void *request, int *done, int *sizes)
     *done = 0;
     struct net_request *r = request;
     if (!r) return misuse("test", "the request is NULL");
-    if (!net_is_given(r, NET_GIVEN_REQUEST)) return misuse("test", "this is no request of an open comm");
+    if (!net_is_given(r, NET_GIVEN_REQUEST)) return misuse("test", "this is not a request of an open comm");
     struct net_comm *c = r->comm;
-    if (r->kind == NET_FREE) return misuse("test", "the request was said to be done already");
+    if (r->kind == NET_FREE) return misuse("test", "the request was already reported as done");
     struct psm_fault fault;
     ncclResult_t result = before(&site_test, c, &fault);
     if (result == ncclSuccess && (fault.action == PSM_FAULT_DROP || fault.action == PSM_FAULT_STALL))
         return ncclSuccess;
     if (result == ncclSuccess && r->left > 0) {
         if (c->failed == ncclSuccess) result = c->backend->progress(c, r);
-        /* What had come whole before the failure is good. */
+        /* Messages that had arrived completely before the failure are valid. */
         if (c->failed != ncclSuccess) result = r->left > 0 ? c->failed : ncclSuccess;
         if (result == ncclSuccess && r->left > 0) {
             net_record_idle(c);

@@ -1,19 +1,19 @@
-/* Between the front and the part of it that keeps comms and requests. */
+/* Shared by the front and its part that keeps comms and requests. */
 #ifndef PSM_NET_FRONT_H
 #define PSM_NET_FRONT_H
 
 #include "given.h"
 #include "net.h"
 
-/* How the net plugin names its events to a profiler, and what they carry: the descriptor of version 1. */
+/* Id and descriptor (version 1) of the net plugin's events for a profiler. */
 enum { NET_PROFILER_ID = 0x5053 << 16 | 1 };
 struct net_profiler_event_v1 {
     uint8_t sends;
-    int32_t dev, peer, tag; /* peer -1: not known */
+    int32_t dev, peer, tag; /* peer -1: unknown */
     uint64_t connection, number, size;
 };
 
-void net_request_forget_copy(struct net_request *request); /* of what a fault damaged */
+void net_request_forget_copy(struct net_request *request); /* bytes that a fault corrupted */
 
 /* Whether it is an open comm of that end. */
 static inline bool net_is_comm(const void *comm, bool sends)
@@ -26,11 +26,11 @@ static inline const char *net_role(const struct net_comm *c)
     return c->sends ? "send" : "recv";
 }
 
-/* NULL: all are open. */
+/* NULL: all are in use. */
 static inline struct net_request *net_request_take(struct net_comm *c)
 {
     if (c->nfree == 0) return NULL;
-    /* The one that was free longest: the rows of the record keep as much of the past as there are requests. */
+    /* The one that was freed first: the record then keeps as much of the past as there are requests. */
     struct net_request *r = c->free[c->taken++ & c->mask];
     c->nfree--;
     c->open++;
@@ -41,7 +41,7 @@ static inline struct net_request *net_request_take(struct net_comm *c)
     return r;
 }
 
-/* The last one that was taken was not begun: as if it had never been. */
+/* Returns the request that was taken last, as if it had never been taken. */
 static inline void net_request_untake(struct net_request *r)
 {
     struct net_comm *c = r->comm;

@@ -1,4 +1,4 @@
-/* Registrations: each belongs to a comm, which knows all that it has. */
+/* Registrations: each belongs to a comm, which keeps a list of them. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 
@@ -43,9 +43,9 @@ static ncclResult_t reg(void *comm, void *data, size_t size, int type, const str
     const char *call = dmabuf ? "regMrDmaBuf" : "regMr";
     *out = NULL;
     struct net_comm *c = comm_of(comm);
-    if (!c) return misuse(call, "this is no open comm");
+    if (!c) return misuse(call, "this is not an open comm");
     if (type != NCCL_PTR_HOST && !c->backend->reg)
-        return misuse(call, "memory of this type is not supported: ptrSupport says host");
+        return misuse(call, "memory of this type is not supported: ptrSupport is host");
     struct net_registration *g = NULL;
     ncclResult_t result = net_registration_make(c, data, size, type, dmabuf, &g);
     if (result != ncclSuccess) return result;
@@ -76,7 +76,7 @@ ncclResult_t net_dereg(void *comm, void *registration)
 {
     struct net_comm *c = comm_of(comm);
     struct net_registration *g = registration;
-    if (!c) return misuse("deregMr", "this is no open comm");
+    if (!c) return misuse("deregMr", "this is not an open comm");
     if (!g) return ncclSuccess;
     pthread_mutex_lock(&c->lock);
     struct net_registration *at = c->registrations;
@@ -87,7 +87,7 @@ ncclResult_t net_dereg(void *comm, void *registration)
         if (c->registrations == g) c->registrations = g->next;
     }
     pthread_mutex_unlock(&c->lock);
-    if (!at) return misuse("deregMr", "this is no registration of the comm, or it was given back already");
+    if (!at) return misuse("deregMr", "this is not a registration of the comm, or it was already deregistered");
     net_take_back(g, 1, 0, NET_GIVEN_REGISTRATION);
     return net_registration_drop(g);
 }
@@ -95,9 +95,9 @@ ncclResult_t net_dereg(void *comm, void *registration)
 ncclResult_t net_device_memory(void *comm, void *registration, void **out)
 {
     struct net_comm *c = comm_of(comm);
-    if (!c) return misuse("getDeviceMr", "this is no open comm");
+    if (!c) return misuse("getDeviceMr", "this is not an open comm");
     if (!c->backend->device_memory) return misuse("getDeviceMr", "netDeviceType is host: no GPU uses this network");
     if (!net_is_given(registration, NET_GIVEN_REGISTRATION))
-        return misuse("getDeviceMr", "this is no mhandle of an open comm");
+        return misuse("getDeviceMr", "this is not an mhandle of an open comm");
     return c->backend->device_memory(c, registration, out);
 }

@@ -1,8 +1,8 @@
 /* A virtual device: makeVDevice merges physical devices of the backend, and a connection of it has one rail on each.
- * Messages take the rails in turn, so both ends know which one the next takes, whatever its size.
+ * Messages use the rails in turn, so both ends know which rail is next, whatever the size.
  *
- * Only one handle fits into NCCL's: that of the first rail. The others travel over it. As it leads one way, its sender
- * opens a connection back for the answer, which is closed when the rails are there. */
+ * Only one handle fits into NCCL's: that of the first rail. The others are sent over that rail. It leads only one way,
+ * so its sender opens a connection back for the answer, which is closed when all rails are connected. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,7 +11,7 @@
 #include "front.h"
 #include "say.h"
 
-#define MERGED_MAGIC 0x31474d54454e5053u /* behind the first rail's handle */
+#define MERGED_MAGIC 0x31474d54454e5053u /* after the first rail's handle */
 
 enum { RAILS = NCCL_NET_MAX_DEVS_PER_NIC_V12, DEVICES = 16, MARK = NCCL_NET_HANDLE_MAXSIZE - 16 };
 
@@ -34,7 +34,7 @@ struct letter {
     bool done;
 };
 
-/* A connection that is being made, at either end. */
+/* A connection that is being established, at either end. */
 struct making {
     int n, dev[RAILS], dev_of_all;
     struct net_comm *rail[RAILS], *back;
@@ -45,7 +45,7 @@ struct making {
 
 struct mark {
     uint64_t magic;
-    struct making *making; /* of the end that connects, which has a handle of its own */
+    struct making *making; /* of the connecting end, which has its own handle */
 };
 
 struct merged_listener {
@@ -84,15 +84,15 @@ static const struct net_backend *physical(void)
     return net_physical();
 }
 
-/* No error: NCCL asks for what it thinks possible, and goes on with the devices as they are. */
+/* Not an error: NCCL tries what it considers possible, and continues with the devices as they are. */
 static ncclResult_t leave_apart(const char *why)
 {
     NET_SAY(PSM_NET_UNMERGED, psm_net_unmerged, NCCL_INIT | NCCL_NET, why);
     return ncclInvalidUsage;
 }
 
-/* NCCL 2.30 finds no path from a GPU to a virtual device of NICs that are on no bus, and its init fails. Where merging
- * is refused it goes on with the physical ones. */
+/* NCCL 2.30 finds no path from a GPU to a virtual device of NICs on no bus, and its init fails. If merging is refused
+ * it continues with the physical ones. */
 static ncclResult_t on_a_bus(const ncclNetVDeviceProps_v12_t *props)
 {
     if (net_settings.merge == NET_MERGE_NEVER) return leave_apart("PSM_NET_MERGE=0");
@@ -100,7 +100,8 @@ static ncclResult_t on_a_bus(const ncclNetVDeviceProps_v12_t *props)
         ncclNetProperties_v12_t p = {.pciPath = NULL};
         physical()->properties(props->devs[i], &p);
         if (!p.pciPath || !*p.pciPath)
-            return leave_apart("one is on no bus, where a virtual one is not found (PSM_NET_MERGE=1: merge)");
+            return leave_apart(
+                "one is on no bus, where a virtual one would not be found (PSM_NET_MERGE=1 merges anyway)");
     }
     return ncclSuccess;
 }
@@ -108,12 +109,12 @@ static ncclResult_t on_a_bus(const ncclNetVDeviceProps_v12_t *props)
 ncclResult_t net_merged_make(int *dev, const ncclNetVDeviceProps_v12_t *props)
 {
     int most = physical()->devices();
-    if (props->ndevs < 1 || props->ndevs > RAILS) return refuse("ndevs is none from 1 to 8");
+    if (props->ndevs < 1 || props->ndevs > RAILS) return refuse("ndevs is not in 1 to 8");
     for (int i = 0; i < props->ndevs; i++) {
         if (props->devs[i] < 0 || props->devs[i] >= most)
-            return refuse("a device is none of the physical ones; virtual ones cannot be merged again");
+            return refuse("a device is not a physical one; virtual ones cannot be merged again");
         for (int k = 0; k < i; k++)
-            if (props->devs[k] == props->devs[i]) return refuse("a device is named twice");
+            if (props->devs[k] == props->devs[i]) return refuse("a device is listed twice");
     }
     ncclResult_t allowed = on_a_bus(props);
     if (allowed != ncclSuccess) return allowed;
@@ -132,7 +133,7 @@ ncclResult_t net_merged_make(int *dev, const ncclNetVDeviceProps_v12_t *props)
         *dev = most + nmade++;
     }
     pthread_mutex_unlock(&lock);
-    if (!v) return refuse("there are as many virtual devices as can be made");
+    if (!v) return refuse("the maximum number of virtual devices exists");
     NET_SAY(PSM_NET_MERGED, psm_net_merged, NCCL_INIT | NCCL_NET, *dev, v->name);
     return ncclSuccess;
 }
@@ -161,7 +162,7 @@ static void properties(int dev, ncclNetProperties_v12_t *props)
     }
     props->name = v->name;
     props->vProps = v->props;
-    props->maxRecvs = 1; /* a group would take several rails */
+    props->maxRecvs = 1; /* a group would use several rails */
     props->regIsGlobal = 0;
     props->ptrSupport = NCCL_PTR_HOST;
     props->netDeviceType = NCCL_NET_DEVICE_HOST;
@@ -222,7 +223,7 @@ static void making_free(struct making *m)
     free(m);
 }
 
-/* All rails are there. */
+/* All rails are connected. */
 static ncclResult_t finish(struct making *m, bool sends, struct net_comm **out)
 {
     struct merged_comm *c = net_comm_new(sizeof *c, &net_merged, sends, m->dev_of_all, 1);
@@ -293,7 +294,7 @@ void net_merged_unmark(void *handle)
     if (net_merged_handle(handle)) memset((char *)handle + MARK, 0, sizeof(struct mark));
 }
 
-/* dev may be a physical one, whose peer is merged: then there is one rail. */
+/* dev may be a physical one whose peer is merged: then there is one rail. */
 static ncclResult_t connect_merged(const struct net_context *context, int dev, void *handle, struct net_comm **out)
 {
     struct net_context plain = *context;
@@ -345,7 +346,7 @@ static ncclResult_t listen_merged(const struct net_context *context, int dev, vo
         if (result == ncclSuccess) l->rail[i]->dev = props->devs[i];
     }
     if (result == ncclSuccess && memcmp(l->note.handle[0] + MARK, none, sizeof none) != 0)
-        result = refuse("the handle of the chained plugin leaves no room for a mark");
+        result = refuse("the handle of the chained plugin has no room for a mark");
     if (result != ncclSuccess) {
         close_listen(&l->net);
         return result;
@@ -459,7 +460,7 @@ static ncclResult_t progress(struct net_comm *comm, struct net_request *r)
 {
     struct net_request *inner = r->inner;
     ncclResult_t result = ncclSuccess;
-    if (!inner) return ncclSuccess; /* a fault has it */
+    if (!inner) return ncclSuccess; /* dropped by a fault */
     struct net_comm *rail = inner->comm;
     if (inner->left > 0) result = rail->backend->progress(rail, inner);
     if (inner->left == 0) {

@@ -1,9 +1,9 @@
-/* The net plugin inside: what a backend does, and what stands in front of all of them.
+/* Internals of the net plugin: the interface of a backend, and the code in front of all backends.
  *
- * NCCL's tables (tables.c, one a version) call the front (front.c), which has the shape of the newest: it checks
- * arguments, keeps requests, puts faults, records and tells the profiler. A backend moves bytes. Nothing here waits: a
- * call that cannot go on answers "not yet" and is made again. One comm is used by one thread at a time, registrations
- * excepted. */
+ * NCCL's tables (tables.c, one per version) call the front (front.c), which has the interface of the newest: it checks
+ * arguments, keeps requests, injects faults, records, and notifies the profiler. A backend moves bytes. Nothing here
+ * waits: a call that cannot continue returns "not yet" and is made again. Each comm is used by one thread at a time,
+ * except for registrations. */
 #ifndef PSM_NET_H
 #define PSM_NET_H
 
@@ -17,8 +17,8 @@
 #include "record.h"
 
 enum {
-    NET_RECVS = 8,                        /* receives of a group at most */
-    NET_REQUESTS = NCCL_NET_MAX_REQUESTS, /* groups, or messages for each receive of a group, that are in flight */
+    NET_RECVS = 8,                        /* maximum number of receives in a group */
+    NET_REQUESTS = NCCL_NET_MAX_REQUESTS, /* groups, or messages for each receive of a group, in flight */
     NET_ADDRESS = 72,                     /* "10.0.0.2<45001>", "pid 4711" */
     NET_HANDLE = NCCL_NET_HANDLE_MAXSIZE_V4,
     NET_SECRET = 16
@@ -36,9 +36,9 @@ struct net_registration;
 struct net_part {
     char *data;
     size_t room; /* posted */
-    size_t size; /* of the message; set when it is known */
+    size_t size; /* size of the message; set when it is known */
     int tag;
-    bool matched;  /* of a receive: a message has it */
+    bool matched;  /* of a receive: a message was assigned to it */
     uint32_t left; /* pieces of it that are not moved yet */
     struct net_registration *registration;
     void *phandle; /* of the profiler */
@@ -51,28 +51,28 @@ struct net_request {
     struct net_part *part; /* n of them */
     void *inner;           /* of a chained plugin, or of a virtual device */
     uint64_t number;       /* order on its comm, from 0 */
-    uint64_t message;      /* the receive of the connection that it is or goes into, which a backend may know better */
-    char *copy;            /* what is sent in place of the caller's data, where a fault damages it */
+    uint64_t message;      /* the receive of the connection that it is or goes to; a backend may know better */
+    char *copy;            /* sent in place of the caller's data if a fault corrupts it */
     struct net_registration *copy_registration;
     void *event[NET_RECVS]; /* of the profiler */
-    uint32_t left;          /* parts that are not done */
+    uint32_t left;          /* unfinished parts */
     uint32_t row_number;    /* of the record */
     void *row;
     uint8_t kind, n, slot; /* slot: of that receive */
     bool started;          /* event[] is */
-    bool lost;             /* a fault has it: no backend knows of it */
-    bool optional;         /* NCCL_NET_OPTIONAL_RECV_COMPLETION came with it */
+    bool lost;             /* dropped by a fault: no backend knows about it */
+    bool optional;         /* it was posted with NCCL_NET_OPTIONAL_RECV_COMPLETION */
 };
 
 /* An estimate of the monotonic clock, for the thread of a comm: see record.c. */
 struct net_clock {
     uint64_t tick, ns, last, rate;
-    uint64_t window; /* ticks from tick on in which it is good; 0: it is not */
-    uint64_t kernel; /* tick of the kernel's clock at last */
-    unsigned fresh;  /* stamps that may be taken from last */
+    uint64_t window; /* ticks after tick during which it is valid; 0: never */
+    uint64_t kernel; /* last value of the kernel's clock tick */
+    unsigned fresh;  /* timestamps that may be derived from last */
 };
 
-/* A descriptor of a GPU's memory; fd -1: there is none. */
+/* A descriptor of GPU memory; fd -1: none. */
 struct net_dmabuf {
     uint64_t offset;
     int fd;
@@ -87,37 +87,37 @@ struct net_registration {
     void *inner; /* of a chained plugin, or of a virtual device */
 };
 
-/* What every backend's comm begins with. */
+/* The common start of every backend's comm. */
 struct net_comm {
     bool sends;
-    bool any_registration; /* regIsGlobal: those of other comms serve, too */
+    bool any_registration; /* regIsGlobal: those of other comms are valid, too */
     const struct net_backend *backend;
     uint64_t id; /* the same number on both ends */
     int dev, max_recvs;
-    int rank, peer_rank, peer_dev; /* -1: no launcher told it */
+    int rank, peer_rank, peer_dev; /* -1: no launcher set it */
     char address[NET_ADDRESS];     /* of the peer */
-    ncclResult_t failed;           /* what every call answers from then on */
+    ncclResult_t failed;           /* the result of every call from then on */
     /* requests */
     struct net_request *request;
     struct net_part *parts;
     struct net_request **free;
     uint32_t capacity, nfree;
-    uint32_t mask;  /* of rings that hold as many as capacity: their size, a power of two, less one */
-    uint32_t open;  /* given to the caller, not yet said to be done */
-    uint64_t taken; /* in all; free[] is a ring that begins there */
+    uint32_t mask;  /* rings have `capacity` entries: a power of two; this is the mask */
+    uint32_t open;  /* returned to the caller, not yet reported as done */
+    uint64_t taken; /* total number; free[] is a ring that starts there */
     uint64_t next;  /* number of the next request */
     uint64_t messages, bytes;
     pthread_mutex_t lock; /* of registrations */
     struct net_registration *registrations;
     psm_section *comms, *rows; /* of the record; NULL: none */
-    uint64_t stalled_until;    /* by a fault; 0: it is not */
+    uint64_t stalled_until;    /* set by a fault; 0: not set */
     uint32_t number;           /* of the communicator, from 1 */
     struct net_clock clock;
     uint32_t row;
-    uint32_t looks, next_look; /* tests in vain since the last one that was noted, and when the next one is */
-    bool has_row, said_error, says_later, lost_any; /* of what is recorded: lost_any: by a fault */
+    uint32_t looks, next_look; /* unsuccessful tests since the last one that was recorded, and when the next one is */
+    bool has_row, said_error, says_later, lost_any; /* of the recorded ones: lost_any: by a fault */
     bool has_fault;
-    struct psm_fault fault; /* of an isend that was not taken: it strikes when that comes again */
+    struct psm_fault fault; /* of an isend that was refused: it applies when that is tried again */
 };
 
 struct net_listener {
@@ -133,39 +133,39 @@ struct net_context {
     uint64_t comm_id;
     int traffic_class; /* NCCL_NET_TRAFFIC_CLASS_UNDEF */
     void *inner;       /* of a chained plugin */
-    void **device;     /* of connect: where NCCL wants a device handle, or NULL */
+    void **device;     /* of connect: where NCCL expects a device handle, or NULL */
 };
 
 struct net_backend {
     const char *name;
-    /* Find the devices. What it says on failure is in the log. */
+    /* Find the devices. Logs failures. */
     ncclResult_t (*init)(void);
     void (*fini)(void);
     int (*devices)(void);
     void (*properties)(int dev, ncclNetProperties_v12_t *props);
-    /* handle: NET_HANDLE bytes of zeros */
+    /* handle: NET_HANDLE zeroed bytes */
     ncclResult_t (*listen)(const struct net_context *context, int dev, void *handle, struct net_listener **listener);
     void (*close_listen)(struct net_listener *listener);
     /* *comm stays NULL: not yet. The handle is the caller's copy and the same at each call. */
     ncclResult_t (*connect)(const struct net_context *context, int dev, void *handle, struct net_comm **comm);
     ncclResult_t (*accept)(struct net_listener *listener, struct net_comm **comm);
-    /* *taken stays false: not yet, nothing was done. */
+    /* *taken stays false: not yet; nothing was done. */
     ncclResult_t (*post)(struct net_comm *comm, struct net_request *request, bool *taken);
-    /* Go on with all requests of the comm; request->left is 0 when that one is done. */
+    /* Make progress on all requests of the comm; request->left is 0 when that one is done. */
     ncclResult_t (*progress)(struct net_comm *comm, struct net_request *request);
-    /* A fault: lose the peer, as a network that died does. */
+    /* A fault: loses the peer, as if the network had died. */
     void (*cut)(struct net_comm *comm);
-    /* The descriptors of the comm, and its memory. Requests that are open end. */
+    /* Releases the descriptors and the memory of the comm. Open requests end. */
     void (*close)(struct net_comm *comm);
 
-    /* What may be NULL: a backend for host memory alone needs none of it. */
-    /* Each communicator, after init of the first. */
+    /* Optional functions: a backend for host memory only needs none of them. */
+    /* For each communicator, after init of the first. */
     ncclResult_t (*enter)(struct net_context *context, ncclDebugLogger_t logger, ncclProfilerCallback_t profiler);
     ncclResult_t (*leave)(struct net_context *context);
     ncclResult_t (*make_device)(int *dev, const ncclNetVDeviceProps_v12_t *props);
     ncclResult_t (*reg)(struct net_comm *comm, struct net_registration *registration, const struct net_dmabuf *dmabuf);
     ncclResult_t (*dereg)(struct net_comm *comm, struct net_registration *registration);
-    /* request->left stays 0: there is nothing to wait for. */
+    /* request->left stays 0: nothing to wait for. */
     ncclResult_t (*flush)(struct net_comm *comm, struct net_request *request, int n, void **data, int *sizes,
                           struct net_registration **registrations);
     ncclResult_t (*device_memory)(struct net_comm *comm, struct net_registration *registration, void **out);
@@ -175,7 +175,7 @@ struct net_backend {
 
 extern const struct net_backend net_socket, net_shm, net_chain, net_merged;
 
-/* ---- the front, in the shape of v12 ---- */
+/* ---- the front, with the interface of v12 ---- */
 
 ncclResult_t net_init(void **context, uint64_t comm_id, int traffic_class, ncclDebugLogger_t logger,
                       ncclProfilerCallback_t profiler);
@@ -185,7 +185,7 @@ ncclResult_t net_devices(int *ndev);
 ncclResult_t net_properties(int dev, ncclNetProperties_v12_t *props);
 /* context NULL: that of the process */
 ncclResult_t net_listen(void *context, int dev, void *handle, void **listener);
-/* device: NULL, or where NCCL wants a device handle */
+/* device: NULL, or where NCCL expects a device handle */
 ncclResult_t net_connect(void *context, int dev, int traffic_class, void *handle, void **comm, void **device);
 ncclResult_t net_accept(void *listener, void **comm, void **device);
 ncclResult_t net_reg(void *comm, void *data, size_t size, int type, void **registration);
@@ -204,40 +204,40 @@ ncclResult_t net_device_memory(void *comm, void *registration, void **out);
 ncclResult_t net_consumed(void *comm, int n, void *request);
 ncclResult_t net_make_device(int *dev, const ncclNetVDeviceProps_v12_t *props);
 ncclResult_t net_attributes(void *context, const ncclNetAttr_v12_t *attributes);
-int net_physical_devices(void); /* those that are not merged of others */
+int net_physical_devices(void); /* the physical ones */
 
 /* ---- for backends ---- */
 
-const struct net_backend *net_physical(void); /* what PSM_NET names */
-/* A registration of this comm; the caller's locks and lists are left alone. */
+const struct net_backend *net_physical(void); /* the backend that PSM_NET names */
+/* A registration of this comm; does not use the caller's locks and lists. */
 ncclResult_t net_registration_make(struct net_comm *comm, void *data, size_t size, int type,
                                    const struct net_dmabuf *dmabuf, struct net_registration **out);
 ncclResult_t net_registration_drop(struct net_registration *registration);
 
-/* ---- virtual devices, which are numbered after the physical ones ---- */
+/* ---- virtual devices, numbered after the physical ones ---- */
 
 int net_merged_count(void);
 void net_merged_forget(void);
 ncclResult_t net_merged_make(int *dev, const ncclNetVDeviceProps_v12_t *props);
-/* Of handles with NCCL_NET_HANDLE_MAXSIZE bytes: whether listen of a virtual device made it; that it is none. */
+/* For handles of NCCL_NET_HANDLE_MAXSIZE bytes: whether listen of a virtual device made it; marks it as not. */
 bool net_merged_handle(const void *handle);
 void net_merged_unmark(void *handle);
 
-/* Memory for a backend's comm that begins with struct net_comm, with its requests. NULL: no memory. */
+/* Allocates a backend's comm, which starts with struct net_comm, and its requests. NULL: no memory. */
 void *net_comm_new(size_t size, const struct net_backend *backend, bool sends, int dev, int max_recvs);
-void net_comm_free(struct net_comm *comm); /* not its descriptors */
-/* The comm cannot go on: every request ends with this, and every call. Returns it. Whoever calls it says why. */
+void net_comm_free(struct net_comm *comm); /* does not close its descriptors */
+/* The comm has failed: every request and every call ends with this. Returns it. The caller logs why. */
 ncclResult_t net_fail(struct net_comm *comm, ncclResult_t result);
 /* The peer is gone. what: "closed the connection", "reset it (ECONNRESET)". */
 ncclResult_t net_peer_gone(struct net_comm *comm, const char *what);
 ncclResult_t net_too_large(struct net_comm *comm, size_t got, size_t posted, int tag);
-/* What the peer sent is not what is agreed on. */
+/* The peer violated the protocol. */
 ncclResult_t net_protocol(struct net_comm *comm, const char *what, uint64_t seen, uint64_t meant);
-/* A call of the system failed; number is its errno. */
+/* A system call failed; number is its errno. */
 ncclResult_t net_system(const char *what, int number);
 ncclResult_t net_no_memory(const char *what, size_t bytes);
-ncclResult_t net_random(void *to, size_t n); /* for secrets and numbers that nobody guesses */
-/* A part of a request is moved. */
+ncclResult_t net_random(void *to, size_t n); /* for secrets and unpredictable numbers */
+/* A part of a request has been moved. */
 static inline void net_part_done(struct net_request *r)
 {
     r->left--;
@@ -272,14 +272,14 @@ void net_record_comm(struct net_comm *comm);
 void net_record_comm_end(struct net_comm *comm);
 void net_record_posted(struct net_request *request);
 void net_record_done(struct net_request *request, ncclResult_t result);
-/* The first error of the comm. call: of NCCL's that answers it, cause: "peer", "size", "system", "fault", ... */
+/* The first error of the comm. call: the NCCL call that returns it, cause: "peer", "size", "system", "fault", ... */
 void net_record_error(struct net_comm *comm, const char *call, const char *cause, ncclResult_t result);
 void net_record_look(struct net_comm *comm);
-/* isend says "later" to this message, or does not any more. */
+/* isend refuses this message for now, or no longer does. */
 void net_record_later(struct net_comm *comm, bool later, size_t size, int tag);
-/* A thread that asks for nothing else looks at a receive in vain: a moment to pass, in which the time is read. */
+/* A thread that does nothing else polls a receive without success: read the time now, while nothing else is to do. */
 void net_record_wait(struct net_comm *comm);
-/* A test in vain. */
+/* An unsuccessful test. */
 static inline void net_record_idle(struct net_comm *comm)
 {
     if (++comm->looks >= comm->next_look) net_record_look(comm);

@@ -1,6 +1,6 @@
-/* The recorder: a row for each connection, and one for each of its requests, which keeps what it says after the request
- * is done, until the place is used again. They are in the file after a SIGKILL, too. psmkit/analysis/net_requests.py
- * compares the rows of both ends. */
+/* The recorder: a row for each connection, and one for each of its requests, which keeps its data after the request is
+ * done, until the slot is reused. The file survives SIGKILL. psmkit/analysis/net_requests.py compares the rows of both
+ * ends. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <string.h>
@@ -17,22 +17,22 @@
 enum {
     COMMS = 1024,
     REQUESTS = 8192,
-    KEPT = 64,          /* connections that failed whose rows stay when they are closed */
-    FIRST_LOOK = 16,    /* tests in vain before the first that is noted; each next one after twice as many, */
+    KEPT = 64,          /* failed connections whose rows stay after they are closed */
+    FIRST_LOOK = 16,    /* unsuccessful tests before the first that is recorded; the next one after twice as many, */
     LOOKS = 1u << 16,   /* up to these */
-    WINDOW = 1u << 20,  /* ticks for which one look at the clock serves */
-    BASE = 1u << 21,    /* ticks that tell their rate well enough */
+    WINDOW = 1u << 20,  /* ticks for which one reading of the clock is valid */
+    BASE = 1u << 21,    /* ticks that are enough to determine their rate */
     TOGETHER = 1u << 12 /* ticks between two reads that were not interrupted */
 };
 
 /* ---- the clock ---- */
 
-/* The monotonic clock, out of the processor's counter where the kernel takes it from there, too: half the time. */
+/* The monotonic clock, computed from the processor's counter if the kernel does so, too: half the time. */
 #if defined(__x86_64__)
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static bool trusted;
 static uint64_t first_tick, first_ns;
-static _Atomic uint64_t rate; /* ns a tick, 32 bits behind the point; 0: not known yet */
+static _Atomic uint64_t rate; /* ns per tick, with 32 fractional bits; 0: unknown yet */
 
 static void learn(void)
 {
@@ -61,7 +61,7 @@ static __attribute__((noinline)) uint64_t anchor(struct net_clock *k)
     k->rate = atomic_load_explicit(&rate, memory_order_relaxed);
     k->window = good && k->rate ? WINDOW : 0;
     k->tick = tick;
-    /* The estimate before may have been ahead by some ns. */
+    /* The previous estimate may have been ahead by some ns. */
     k->ns = ns > k->last ? ns : k->last;
     return k->last = k->ns;
 }
@@ -80,7 +80,7 @@ static inline uint64_t now(struct net_comm *c)
 }
 #endif
 
-/* Some ms long each, and read in no time. */
+/* Coarse to some ms, and read without a system call. */
 static inline uint64_t tick_of_kernel(void)
 {
     struct timespec t;
@@ -100,9 +100,9 @@ void net_record_wait(struct net_comm *c)
     c->clock.fresh = 2;
 }
 
-/* The end of a receive that the thread waited for, and the next one, which it posts then: when it last looked in vain,
- * if the kernel's clock has not moved since. Reading the time would delay what the thread does next by a tenth of the
- * way between two processes. */
+/* For the end of a receive that the thread waited for, and for the next one, which it then posts: use the time of its
+ * last unsuccessful look, if the kernel's clock has not moved since. Reading the time would delay the thread by a tenth
+ * of the latency between two processes. */
 static inline uint64_t soon(struct net_comm *c)
 {
     struct net_clock *k = &c->clock;
@@ -113,9 +113,9 @@ static inline uint64_t soon(struct net_comm *c)
 
 /* ---- what there is ---- */
 
-/* looked: the last test, or isend, that was noted to be in vain. later: since when isend says "later", and to which
- * message; 0: it does not. error: the first that a call answered or that befell the connection, and by what. closed:
- * when, with so many requests open. unseen: requests that found no row. Times 0: never. */
+/* looked: the last test, or isend, that was recorded as unsuccessful. later: since when isend refuses a message, and
+ * which one; 0: it does not. error: the first that a call returned or that hit the connection, and its cause. closed:
+ * when, with that many open requests. unseen: requests without a row. Times 0: never. */
 struct comm_row {
     uint64_t connection;
     int32_t rank, device, peer, peer_device;
@@ -145,9 +145,9 @@ static const struct psm_schema comm_schema = {.name = "psm.net.comm",
                                               .nmessages = 1,
                                               .selector = -1};
 
-/* size, room, tag: of the first buffer; of all: n, total and the other tags. completed 0: not done. message, slot:
- * which receive of the connection it is or goes into, and which of its buffers, as both ends count them; -1: a fault
- * kept it from the network. */
+/* size, room, tag: of the first buffer; of all: n, total and the other tags. completed 0: not done. message, slot: the
+ * receive of the connection that it is or goes to, and its buffer, as counted by both ends; -1: a fault kept it from
+ * the network. */
 struct request_row {
     uint64_t connection, number, size, total, posted, completed;
     int32_t peer, device, tag, error;
@@ -210,7 +210,7 @@ void net_record_comm(struct net_comm *c)
     psm_table_publish(c->comms, c->row);
 }
 
-/* What went wrong is kept for whoever reads the record later, for so many connections; all else is over. */
+/* Rows of failed connections are kept for a later reader, up to a limit; all others are released. */
 void net_record_comm_end(struct net_comm *c)
 {
     static _Atomic unsigned kept;
@@ -270,8 +270,8 @@ void net_record_later(struct net_comm *c, bool later, size_t size, int tag)
 
 /* ---- requests ---- */
 
-/* psm_table_update and psm_table_publish, in place: a row that was claimed once stays where it is, after fork and the
- * end of the record, too, where nobody reads it any more. */
+/* psm_table_update and psm_table_publish, in place: a row that was claimed once stays where it is, even after fork and
+ * after the end of the record, when nobody reads it any more. */
 static inline struct rec_slot *slot_of(struct request_row *row)
 {
     return (struct rec_slot *)((char *)row - offsetof(struct rec_slot, record));

@@ -21,7 +21,7 @@ void net_say_put(const struct psm_record_message *message, unsigned long subsyst
         psm_log_write(message->level, text->at, text->n);
         return;
     }
-    /* NCCL's WARN names a file, its INFO a function; it prints neither in most releases. */
+    /* NCCL's WARN takes a file name, its INFO a function name; most releases print neither. */
     bool warn = message->level == PSM_LEVEL_WARN;
     logger(warn ? NCCL_LOG_WARN : NCCL_LOG_INFO, warn ? (unsigned long)NCCL_ALL : subsystems, function, line, "%.*s",
            (int)text->n, text->at);

@@ -1,4 +1,4 @@
-/* Lines of the log: made from the catalogue, given to NCCL's logger, which adds its prefix and has its own filter. */
+/* Log lines: formatted from the catalogue and passed to NCCL's logger, which adds its prefix and has its own filter. */
 #ifndef PSM_NET_SAY_H
 #define PSM_NET_SAY_H
 
@@ -7,7 +7,7 @@
 #include "psm_net_messages.h"
 #include "record.h"
 
-/* Of the last init; NULL: none yet, then psm_base writes the line. */
+/* The logger of the last init; NULL: none yet, then psm_base writes the line. */
 void net_say_set(ncclDebugLogger_t logger);
 void net_say_put(const struct psm_record_message *message, unsigned long subsystems, const char *function, int line,
                  const struct psm_text *text);

@@ -1,5 +1,5 @@
-/* Settings from the environment. A wrong one is an error: a job that runs with another value than its author wrote is
- * worse than one that does not start. */
+/* Settings from the environment. A wrong one is an error: a job that silently runs with another value than its author
+ * set is worse than one that does not start. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
@@ -45,16 +45,16 @@ static const struct {
     uint64_t *value, low, high, otherwise;
     enum unit unit;
 } numbers[] = {
-    {"PSM_NET_STREAMS", "a number from 1 to 16 is meant", &net_settings.streams, 1, 16, 1, COUNT},
-    {"PSM_NET_MIN_SHARE", "bytes from 4K to 1G are meant", &net_settings.min_share, 4096, 1 << 30, 1 << 16, BYTES},
-    {"PSM_NET_MAX_RECVS", "a number from 1 to 8 is meant", &net_settings.max_recvs, 1, NET_RECVS, 0, COUNT},
-    {"PSM_NET_SOCKET_BUFFER", "bytes up to 1G are meant, 0 for what the kernel does", &net_settings.buffer, 0, 1 << 30,
-     0, BYTES},
-    {"PSM_NET_SPEED", "Mbit/s from 1 to 10000000 are meant", &net_settings.speed, 1, 10000000, 0, COUNT},
-    {"PSM_TIMEOUT", "seconds from 0.001 to 86400 are meant, with up to three places", &net_settings.timeout_ms, 1,
-     86400000, 60000, SECONDS},
-    {"PSM_NET_SHM_SLOTS", "a number from 2 to 64 is meant", &net_settings.shm_slots, 2, 64, 8, COUNT},
-    {"PSM_NET_SHM_SIZE", "bytes from 4K to 64M are meant", &net_settings.shm_size, 4096, 64 << 20, 256 << 10, BYTES},
+    {"PSM_NET_STREAMS", "expected a number from 1 to 16", &net_settings.streams, 1, 16, 1, COUNT},
+    {"PSM_NET_MIN_SHARE", "expected bytes from 4K to 1G", &net_settings.min_share, 4096, 1 << 30, 1 << 16, BYTES},
+    {"PSM_NET_MAX_RECVS", "expected a number from 1 to 8", &net_settings.max_recvs, 1, NET_RECVS, 0, COUNT},
+    {"PSM_NET_SOCKET_BUFFER", "expected bytes up to 1G, or 0 for the kernel's default", &net_settings.buffer, 0,
+     1 << 30, 0, BYTES},
+    {"PSM_NET_SPEED", "expected Mbit/s from 1 to 10000000", &net_settings.speed, 1, 10000000, 0, COUNT},
+    {"PSM_TIMEOUT", "expected seconds from 0.001 to 86400, with up to three decimal places", &net_settings.timeout_ms,
+     1, 86400000, 60000, SECONDS},
+    {"PSM_NET_SHM_SLOTS", "expected a number from 2 to 64", &net_settings.shm_slots, 2, 64, 8, COUNT},
+    {"PSM_NET_SHM_SIZE", "expected bytes from 4K to 64M", &net_settings.shm_size, 4096, 64 << 20, 256 << 10, BYTES},
 };
 
 /* The first of these that is set and not empty. */
@@ -71,7 +71,7 @@ static const char *text_of(const char *own, const char *nccls, const char **name
 
 static ncclResult_t copy(char *to, size_t size, const char *name, const char *text)
 {
-    if (strlen(text) >= size) return wrong(name, text, "that is too long");
+    if (strlen(text) >= size) return wrong(name, text, "the value is too long");
     strcpy(to, text);
     return ncclSuccess;
 }
@@ -101,11 +101,11 @@ ncclResult_t net_settings_read(void)
         else if (strcasecmp(text, "AF_INET6") == 0)
             net_settings.family = AF_INET6;
         else
-            return wrong(name, text, "AF_INET or AF_INET6 is meant");
+            return wrong(name, text, "expected AF_INET or AF_INET6");
     }
     text = text_of("PSM_NET_MERGE", NULL, &name);
     if (text && strcmp(text, "0") != 0 && strcmp(text, "1") != 0 && strcmp(text, "auto") != 0)
-        return wrong(name, text, "0, 1 or auto is meant");
+        return wrong(name, text, "expected 0, 1 or auto");
     if (text && strcmp(text, "auto") != 0) net_settings.merge = *text == '1' ? NET_MERGE_ALWAYS : NET_MERGE_NEVER;
     text = text_of("PSM_NET_CONGESTION", NULL, &name);
     if (!text || strcmp(text, "auto") == 0) return ncclSuccess;

@@ -1,4 +1,4 @@
-/* NCCL's tables, v12 to v4. Each is what its version has in other shapes than the next; the rest is the front. */
+/* NCCL's tables, v12 to v4. Each only adapts its version to the next one; the rest is the front. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <sched.h>
@@ -10,7 +10,7 @@
 
 #define NAME "PSM"
 
-/* ---- v12, v11: a context for each communicator ---- */
+/* ---- v12, v11: one context per communicator ---- */
 
 static ncclResult_t init_v12(void **ctx, uint64_t id, ncclNetCommConfig_v12_t *config, ncclDebugLogger_t logger,
                              ncclProfilerCallback_t profiler)
@@ -35,14 +35,13 @@ static ncclResult_t accept_v12(void *listener, void **comm, ncclNetDeviceHandle_
     return net_accept(listener, comm, (void **)device);
 }
 
-/* NCCL 2.30 gives its own, longer record to older tables, too; their room is what counts. */
+/* NCCL 2.30 passes its own, longer record to older tables, too; the size of their own applies. */
 #define MAKE(version)                                                                                                  \
     static ncclResult_t make_v##version(int *dev, ncclNetVDeviceProps_v##version##_t *props)                           \
     {                                                                                                                  \
         ncclNetVDeviceProps_v12_t wide = {.ndevs = props->ndevs};                                                      \
         if (props->ndevs > (int)(sizeof props->devs / sizeof *props->devs)) {                                          \
-            NET_SAY(PSM_NET_MISUSE, psm_net_misuse, NCCL_NET, "makeVDevice",                                           \
-                    "so many devices have no room in v" #version);                                                     \
+            NET_SAY(PSM_NET_MISUSE, psm_net_misuse, NCCL_NET, "makeVDevice", "too many devices for v" #version);       \
             return ncclInvalidUsage;                                                                                   \
         }                                                                                                              \
         for (int i = 0; i < props->ndevs; i++) wide.devs[i] = props->devs[i];                                          \
@@ -155,7 +154,7 @@ static ncclResult_t connect_v4(int dev, void *handle, void **comm)
     return result;
 }
 
-/* NCCL's thread is in here: an end that never comes must not take it away for ever. */
+/* NCCL's thread is in here: do not block it for ever. */
 static ncclResult_t accept_v4(void *listener, void **comm)
 {
     ncclResult_t result;
@@ -185,7 +184,7 @@ static ncclResult_t iflush_v4(void *comm, void *data, int size, void *mhandle, v
 
 /* ---- properties ---- */
 
-/* What all records have, by name; later members are added where they came. */
+/* Members of all records; each version adds its own. */
 #define COMMON_V4                                                                                                      \
     props->name = p.name;                                                                                              \
     props->pciPath = p.pciPath;                                                                                        \
@@ -205,7 +204,7 @@ static ncclResult_t iflush_v4(void *comm, void *data, int size, void *mhandle, v
 #define COMMON_V8                                                                                                      \
     COMMON_V7                                                                                                          \
     props->regIsGlobal = p.regIsGlobal;
-/* A virtual device has no more than fit: those of this table are made through it. */
+/* A virtual device has at most as many as fit: those of this table are created through it. */
 #define COMMON_V9                                                                                                      \
     COMMON_V8                                                                                                          \
     props->forceFlush = p.forceFlush;                                                                                  \

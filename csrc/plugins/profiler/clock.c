@@ -1,6 +1,6 @@
-/* Time by the TSC where it is invariant: about 8 ns instead of 20 to 60 for a call of clock_gettime. Each thread sets
- * its clock by CLOCK_MONOTONIC about a hundred times a second, so that no thread reads what another writes, and an
- * error of 100 ppm in the rate makes 1 us at most. */
+/* Reads time from the TSC if it is invariant: about 8 ns instead of 20 to 60 for a call of clock_gettime. Each thread
+ * synchronises its clock with CLOCK_MONOTONIC about a hundred times a second, so that no thread reads what another
+ * writes, and an error of 100 ppm in the rate adds up to 1 us at most. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <time.h>
@@ -13,7 +13,7 @@
 enum { SPAN_NS = 10000000, STRIKES = 8 };
 
 _Atomic int prof_clock_kind;
-static _Atomic uint64_t rate; /* ns a cycle, times 2^32 */
+static _Atomic uint64_t rate; /* ns per cycle, times 2^32 */
 static _Atomic unsigned strikes;
 
 #if defined(__x86_64__)
@@ -29,8 +29,8 @@ static bool invariant(void)
 }
 #endif
 
-/* Both clocks at nearly the same moment: of some tries the one that took the least time. One that took little more than
- * the best that was ever seen is good: nothing came between. */
+/* Reads both clocks at nearly the same moment: takes the fastest of several tries. A try that took little more than the
+ * best ever seen is good: nothing interrupted it. */
 static void read_both(uint64_t *tsc, uint64_t *ns, int tries)
 {
     static _Atomic uint64_t best = UINT64_MAX / 2;
@@ -59,7 +59,7 @@ static bool near(uint64_t a, uint64_t b, uint64_t ppm)
     return a && b && apart <= b / 1000000 * ppm + 1;
 }
 
-/* Two spans have to agree: a TSC that stops or changes its rate does not do so. */
+/* Two intervals must agree: they do not if the TSC stops or changes its rate. */
 static uint64_t measure(void)
 {
     uint64_t tsc[3], ns[3];
@@ -68,7 +68,7 @@ static uint64_t measure(void)
         read_both(&tsc[i], &ns[i], 20);
     }
     uint64_t first = ratio(ns[1] - ns[0], tsc[1] - tsc[0]), second = ratio(ns[2] - ns[1], tsc[2] - tsc[1]);
-    /* A cycle is between 0.1 and 2 ns, or the product in prof_now would not fit. */
+    /* A cycle must be between 0.1 and 2 ns, or the product in prof_now would overflow. */
     uint64_t all = ratio(ns[2] - ns[0], tsc[2] - tsc[0]);
     return near(first, second, 500) && all > (uint64_t)1 << 28 && all < (uint64_t)1 << 33 ? all : 0;
 }
@@ -104,12 +104,13 @@ uint64_t prof_clock_set(struct prof_clock *clock, bool *tick)
     *tick = true;
     uint64_t passed = tsc - clock->tsc;
     if (clock->limit && passed <= 8 * clock->limit) {
-        /* What the clock would have said. More than 20 us beside: not a rate, but another clock on this core. */
+        /* What the clock would have returned. If it is off by more than 20 us, the rate is not the cause: this core has
+         * another clock. */
         int64_t off = (int64_t)(clock->ns + (uint64_t)(((unsigned __int128)passed * clock->mult) >> 32) - ns);
         if ((off > 20000 || off < -20000) && atomic_fetch_add(&strikes, 1) + 1 == STRIKES)
             atomic_store(&prof_clock_kind, PROF_CLOCK_MONOTONIC);
     }
-    /* The rate over the last seconds; the system's clock is steered, and a machine may have slept. */
+    /* The rate over the last seconds; the system's clock is adjusted, and a machine may have slept. */
     uint64_t since = tsc - clock->anchor_tsc, better = ratio(ns - clock->anchor_ns, since);
     bool good = clock->anchor_ns && ns - clock->anchor_ns > 5 * (uint64_t)SPAN_NS && near(better, known, 1000);
     if (good || !clock->mult) clock->mult = good ? better : known;

@@ -1,4 +1,4 @@
-/* Communicators: the file of each, what it may take, and its end. */
+/* Communicators: their files, limits and end. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <sched.h>
@@ -9,14 +9,14 @@
 #include "profiler.h"
 #include "say.h"
 
-/* A context: a tag, 16 bits of the process, 12 of the communicator's hash, its number, how often the number was given.
- */
+/* A context: a tag, 16 bits of the process, 12 of the communicator's hash, its number, and how often the number was
+ * used. */
 enum { CONTEXT_TAG = 0x5f };
 
 struct prof_comm *_Atomic prof_comms[PROF_COMMS];
 _Atomic uint64_t prof_lost_handles;
 
-static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* of init and finalize */
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* serialises init and finalize */
 static _Atomic uint64_t bytes_taken;
 static uint64_t most_bytes;
 static struct prof_settings settings;
@@ -24,7 +24,7 @@ static bool settled;
 
 /* ---- the file ---- */
 
-/* The caller of psm_schema_good wants plain types: an atomic has the size of its own. */
+/* The caller of psm_schema_good needs plain types: an atomic may have another size. */
 #define FIELD(type, kind, member) PSM_FIELD(struct type, kind, member)
 static const struct psm_field comm_fields[] = {
     FIELD(psm_prof_comm, PSM_HEX64, comm_hash),   FIELD(psm_prof_comm, PSM_TIME, begin_ns),
@@ -49,7 +49,7 @@ static const struct psm_field window_fields[] = {
     FIELD(psm_prof_window, PSM_TIME, open_ns), FIELD(psm_prof_window, PSM_TIME, close_ns),
     FIELD(psm_prof_window, PSM_U64, forced),   FIELD(psm_prof_window, PSM_U64, serial),
 };
-/* What follows is different for each kind: words. */
+/* What follows differs for each kind: raw words. */
 #define WORD(n) {"w" #n, PSM_HEX64, (uint32_t)(offsetof(struct psm_prof_event, u) + 8 * (n)), 8}
 static const struct psm_field event_fields[] = {
     FIELD(psm_prof_event, PSM_HEX64, parent),
@@ -84,7 +84,7 @@ static const struct psm_schema window_schema = {"psm.prof.windows",
 static const struct psm_schema event_schema = {
     "psm.prof.events", PSM_PROF_VERSION, sizeof(struct psm_prof_event), event_fields, COUNT(event_fields), NULL, 0, -1};
 
-/* Header, schemas and the sections but the rows. */
+/* Header, schemas and sections, except for the rows. */
 enum { FIXED_BYTES = 1 << 16 };
 
 static bool make_file(struct prof_comm *comm)
@@ -101,7 +101,7 @@ static bool make_file(struct prof_comm *comm)
     bool good = comm->rows && comm->shared && size == sizeof(struct rec_slot) + sizeof(struct psm_prof_event);
     for (int w = 0; w < PSM_PROF_WINDOWS; w++) good = (comm->window[w] = psm_table_claim(four, &slot)) && good;
     if (good) {
-        /* They change in place from now on, by whole members. */
+        /* They change in place from now on, in whole members. */
         psm_table_publish(one, 0);
         for (uint32_t w = 0; w < PSM_PROF_WINDOWS; w++) psm_table_publish(four, w);
         return true;
@@ -118,16 +118,16 @@ bool prof_comm_take(struct prof_comm *comm, uint32_t chunk, uint64_t now)
     uint8_t none = PROF_CHUNK_NONE;
     bool mine = atomic_compare_exchange_strong(&comm->chunk[chunk], &none, PROF_CHUNK_TAKING);
     if (!mine && none == PROF_CHUNK_THERE) return true;
-    /* Another thread is taking it and has counted it: twice does no harm, and waiting would. Whoever has it first says
-     * so, as rows are used from then on. */
+    /* Another thread is taking the blocks and has counted them: counting twice does no harm, and waiting would. The
+     * thread that gets them first sets the bit, because rows are used from then on. */
     bool good = !mine || atomic_fetch_add(&bytes_taken, bytes) + bytes <= most_bytes;
     bool room = good && psm_section_take(comm->events, first, count) == 0;
     uint8_t taking = PROF_CHUNK_TAKING;
     if (room && !atomic_compare_exchange_strong(&comm->chunk[chunk], &taking, PROF_CHUNK_THERE))
-        room = taking == PROF_CHUNK_THERE; /* else the other was refused, and took its count back */
+        room = taking == PROF_CHUNK_THERE; /* otherwise the other thread was refused, and took its count back */
     if (!room) atomic_store_explicit(&comm->no_memory_ns, now, memory_order_relaxed);
     taking = PROF_CHUNK_TAKING;
-    /* Refused here, and given to the other in the meantime: it counts as it is. */
+    /* Refused here, and granted to the other thread meanwhile: it counts as taken. */
     if (mine && !room && atomic_compare_exchange_strong(&comm->chunk[chunk], &taking, PROF_CHUNK_NONE))
         atomic_fetch_sub(&bytes_taken, bytes);
     else if (mine)
@@ -141,19 +141,19 @@ bool prof_consumer_lives(const struct psm_prof_comm *shared, uint64_t now)
     return beat && (beat > now || now - beat < PSM_PROF_CONSUMER_NS);
 }
 
-/* ---- which ---- */
+/* ---- lookup ---- */
 
 struct prof_comm *prof_comm_any(void)
 {
     for (int i = 0; i < PROF_COMMS; i++) {
         struct prof_comm *comm = atomic_load(&prof_comms[i]);
-        if (!comm) break; /* numbers are given from 0 on */
+        if (!comm) break; /* numbers are used from 0 on */
         if (atomic_load(&comm->context)) return comm;
     }
     return NULL;
 }
 
-/* Under PXN the proxy of this process works for another one, and NCCL passes the context that process has. */
+/* With PXN the proxy of this process works for another one, and NCCL passes that process's context. */
 static struct prof_comm *alike(uint64_t context)
 {
     uint64_t process = context >> 40 & 0xffff, hash = context >> 28 & 0xfff;
@@ -164,7 +164,7 @@ static struct prof_comm *alike(uint64_t context)
         if (!comm) break;
         uint64_t own = atomic_load(&comm->context);
         if (!own || (own >> 28 & 0xfff) != hash) continue;
-        if (found) return NULL; /* two that could be meant */
+        if (found) return NULL; /* two candidates */
         found = comm;
     }
     return found;
@@ -195,7 +195,7 @@ static uint32_t known(uint32_t abi)
     return kinds[abi < 6 ? abi : 6];
 }
 
-/* One kind stays on at NCCL, as a plugin that is never called learns of no wish. */
+/* Keep one kind enabled in NCCL: a plugin that is never called does not see requests for another mask. */
 static void set_mask(struct prof_comm *comm, uint32_t wanted)
 {
     uint32_t mask = prof_mask_closed(wanted) & known(comm->shared->abi);
@@ -266,7 +266,7 @@ static ncclResult_t begin(struct prof_comm *comm, const struct prof_init *init)
     describe(comm, init, now);
     uint32_t cycle = 0;
     for (int w = 0; w < PSM_PROF_WINDOWS; w++) {
-        /* Handles of who had this number before are of other cycles. */
+        /* Handles of the previous communicator with this number have other cycles. */
         if (comm->history[w].cycle > cycle) cycle = comm->history[w].cycle;
         comm->history[w].owed = false;
         comm->history[w].forced_seen = 0;
@@ -316,7 +316,7 @@ ncclResult_t prof_comm_init(void **context, int *mask, const struct prof_init *i
 
 /* ---- end ---- */
 
-/* Counters as they are in the end; windows that a consumer can take. */
+/* Final counters; windows that a consumer can take. */
 static void settle(struct prof_comm *comm, uint64_t now)
 {
     uint32_t generation = atomic_load(&comm->generation);
@@ -340,7 +340,7 @@ static void settle(struct prof_comm *comm, uint64_t now)
     atomic_store(&comm->shared->never_stopped, open);
 }
 
-/* NCCL has no call on its way when it finalizes, but for its proxy thread in some releases: a while for that. */
+/* NCCL has no call in flight when it finalizes, except for its proxy thread in some releases: wait a while for that. */
 static void wait_for_calls(struct prof_comm *comm)
 {
     uint64_t until = psm_clock_ns() + 100000000;
@@ -364,7 +364,7 @@ ncclResult_t prof_comm_finalize(void *context)
     uint64_t value = (uint64_t)(uintptr_t)context;
     pthread_mutex_lock(&mutex);
     struct prof_comm *comm = atomic_load(&prof_comms[value >> 16 & (PROF_COMMS - 1)]);
-    /* Up to 2.27 NCCL finalizes what init refused, too. */
+    /* Up to 2.27 NCCL also finalizes what init refused. */
     if (value && comm && atomic_compare_exchange_strong(&comm->context, &value, 0)) {
         uint64_t now = psm_clock_ns();
         wait_for_calls(comm);
@@ -381,7 +381,7 @@ ncclResult_t prof_comm_finalize(void *context)
     return ncclSuccess;
 }
 
-/* A process that ends without finalize: NCCL does not ask for it. Runs before the records are closed. */
+/* A process that ends without finalize, which NCCL does not require. Runs before the records are closed. */
 __attribute__((destructor)) static void at_exit(void)
 {
     for (int i = 0; i < PROF_COMMS; i++) {
@@ -396,7 +396,7 @@ __attribute__((destructor)) static void at_exit(void)
 
 /* ---- fork ---- */
 
-/* The child has none of its parent's communicators: what it holds of them is as stale as can be. */
+/* The child has none of its parent's communicators: everything that it holds of them is stale. */
 static void after_fork(void)
 {
     pthread_mutex_t fresh = PTHREAD_MUTEX_INITIALIZER;
@@ -404,7 +404,7 @@ static void after_fork(void)
     for (int i = 0; i < PROF_COMMS; i++) {
         struct prof_comm *comm = atomic_load(&prof_comms[i]);
         if (!comm) break;
-        /* Threads of the parent's that are not here may have left anything behind in it. */
+        /* The parent's threads, which do not exist here, may have left it in any state. */
         comm->forked = true;
         atomic_store(&comm->context, 0);
         comm->nccl_mask = NULL;

@@ -1,4 +1,4 @@
-/* What a call does to the row of its event, and to those of its parents. */
+/* What a call does to the row of its event, and to the rows of its parents. */
 #define _GNU_SOURCE
 #include <string.h>
 
@@ -8,22 +8,22 @@
 enum { WORD = offsetof(struct psm_prof_event, type) };
 _Static_assert(WORD % 8 == 0 && offsetof(struct psm_prof_event, reserved) == WORD + 4 &&
                    offsetof(struct psm_prof_event, flags) < WORD + 4 && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
-               "end_life takes them as one");
+               "end_life uses them as one");
 
-/* Of flags, the plugin's own: the event is one that its window awaits. */
-enum { COUNTED = 1 << 7 }; /* beyond those of window.h */
+/* The plugin's own flag: the event is one that its window awaits. */
+enum { COUNTED = 1 << 7 }; /* in addition to those of window.h */
 
 /* The descriptor of psmkit's own net plugin. */
 enum { NET_PSM = 0x5053 << 16 | 1, NET_PSM_SIZE = 40 };
 
-/* The plugin's own word of a row: cycle << 1, and 1 once it was stopped. */
+/* The plugin's own word of a row: cycle << 1, plus 1 after it was stopped. */
 static _Atomic uint32_t *life_of(struct psm_prof_event *event)
 {
     return (_Atomic uint32_t *)&event->reserved;
 }
 
-/* Stopping is to change that word and the flag, once, and not if the row is another's: they lie in one word of 8 bytes.
- * Answers what the word was. */
+/* A stop must change that word and the flag exactly once, and only if the row still belongs to the event: both are in
+ * one word of 8 bytes. Returns the previous value. */
 static inline uint32_t end_life(struct psm_prof_event *event, uint32_t life)
 {
     _Atomic uint64_t *both = (_Atomic uint64_t *)(void *)&event->type;
@@ -44,7 +44,7 @@ static bool is_ours(const struct prof_comm *comm, uint64_t handle)
            prof_row_there(comm, PSM_PROF_HANDLE_ROW(handle));
 }
 
-/* The caller is inside of its window. The row stays what it is until he leaves. */
+/* The caller is inside its window. The row does not change its owner until the caller leaves. */
 static inline struct rec_slot *row_of(const struct prof_comm *comm, uint64_t handle, uint32_t w)
 {
     uint32_t row = PSM_PROF_HANDLE_ROW(handle), cycle = PSM_PROF_HANDLE_CYCLE(handle);
@@ -55,14 +55,14 @@ static inline struct rec_slot *row_of(const struct prof_comm *comm, uint64_t han
     return PROF_CYCLE(sequence >> 2) == cycle && (sequence & SLOT_BITS) == SLOT_LIVE ? slot : NULL;
 }
 
-/* Before the row is published: nobody else has it. */
+/* Before the row is published: no other thread has it. */
 static void set_flags(struct psm_prof_event *event, unsigned flags)
 {
     atomic_store_explicit(&event->flags, (uint8_t)(atomic_load_explicit(&event->flags, memory_order_relaxed) | flags),
                           memory_order_relaxed);
 }
 
-/* Steps of an op are one thread's: a sum needs no more than whole stores. */
+/* Steps of an op belong to one thread: a sum needs only whole stores. */
 static void add(_Atomic uint64_t *sum, uint64_t n)
 {
     if (n) atomic_store_explicit(sum, atomic_load_explicit(sum, memory_order_relaxed) + n, memory_order_relaxed);
@@ -103,7 +103,7 @@ bool prof_begin(struct prof_new *made, void *context, unsigned abi, uint64_t typ
 {
     struct prof_comm *comm = prof_comm_of(context);
     if (!comm || !(type & atomic_load_explicit(&comm->mask, memory_order_relaxed)) || type & (type - 1)) {
-        /* A mask of nothing keeps one kind of NCCL's on, so that this is looked at. */
+        /* An empty mask keeps one kind of NCCL's enabled, so this must be checked. */
         if (comm && (made->thread = prof_thread())) {
             bool tick = false;
             prof_now(&made->thread->clock, &tick);
@@ -138,7 +138,7 @@ bool prof_begin(struct prof_new *made, void *context, unsigned abi, uint64_t typ
     return true;
 }
 
-/* The op is complete when all have ended that have begun, and as many as it has channels. */
+/* The op is complete when all that started have ended, and there are as many as it has channels. */
 static void child_ends(struct prof_comm *comm, const struct prof_local *local, struct rec_slot *slot, uint64_t parent,
                        bool kernel, uint64_t now)
 {
@@ -161,7 +161,7 @@ static void child_ends(struct prof_comm *comm, const struct prof_local *local, s
     (offsetof(struct psm_prof_event, u.coll.member) == offsetof(struct psm_prof_event, u.p2p.member))
 _Static_assert(SAME_PLACE(ops_begun) && SAME_PLACE(ops_ended) && SAME_PLACE(kernels_begun) &&
                    SAME_PLACE(kernels_ended) && SAME_PLACE(channels),
-               "child_ends takes one for the other");
+               "child_ends uses one for the other");
 
 static void pair_clocks(struct psm_prof_comm *shared, uint64_t cpu_ns, uint64_t gpu_ns)
 {
@@ -186,7 +186,7 @@ void *prof_commit(struct prof_new *made)
     switch (event->type) {
     case PSM_PROF_COLL:
     case PSM_PROF_P2P:
-        /* Without these nobody tells when it has ended. */
+        /* Without these nothing reports its end. */
         if (atomic_load_explicit(&comm->mask, memory_order_relaxed) & (ncclProfileProxyOp | ncclProfileKernelCh)) {
             set_flags(event, COUNTED);
             atomic_fetch_add_explicit(&comm->window[made->place.window]->shard[made->local->shard].awaited, 1,
@@ -234,7 +234,7 @@ static struct prof_comm *comm_of_handle(uint64_t handle)
     return NULL;
 }
 
-/* An event whose row is taken, or gone, has ended: a row that says so. */
+/* An event whose row was taken or reused has ended: marks the row accordingly. */
 static void tell_late(struct prof_comm *comm, struct prof_thread *thread, struct prof_local *local, uint64_t handle,
                       uint64_t now, const struct psm_prof_event *was)
 {
@@ -258,7 +258,7 @@ static void tell_late(struct prof_comm *comm, struct prof_thread *thread, struct
     atomic_store_explicit(&local->inside, 0, memory_order_release);
 }
 
-/* A handle whose row is another's by now. */
+/* A handle whose row now belongs to another event. */
 static void gone(struct prof_comm *comm, struct prof_thread *thread, struct prof_local *local, uint64_t handle,
                  bool stops)
 {
@@ -291,7 +291,7 @@ static void end_step(const struct psm_prof_event *event, struct psm_prof_event *
         wait[2] = net ? (flush ? flush : given) - net : 0;
         wait[3] = flush ? given - flush : 0;
     }
-    /* States in an order that is none: no time of centuries. */
+    /* States out of order: do not record a duration of centuries. */
     for (int i = 0; i < 4; i++) add(&op->u.proxy_op.wait_ns[i], wait[i] > now ? 0 : wait[i]);
     add(&op->u.proxy_op.bytes, PROF_GET(event->u.proxy_step.bytes));
     atomic_store_explicit(&op->u.proxy_op.steps_ended,
@@ -327,7 +327,7 @@ void prof_stop(uint64_t handle)
     struct rec_slot *slot = prof_slot(comm, row);
     struct psm_prof_event *event = event_of(slot);
     atomic_store_explicit(&local->inside, 1u << w, memory_order_relaxed);
-    /* Here rather than when it is needed: the processor reads it beside the rest. */
+    /* Here rather than later: the processor reads it together with the rest. */
     uint64_t now = prof_now(&thread->clock, &thread->tick);
     bool there = row_of(comm, handle, w);
     uint32_t life = there ? end_life(event, cycle << 1) : 0;
@@ -336,12 +336,12 @@ void prof_stop(uint64_t handle)
         atomic_store_explicit(&local->inside, 0, memory_order_release);
         return;
     }
-    /* Looked at again, as the change of the word was what makes it hold. */
+    /* Check again: only the change of the word made it final. */
     if (__builtin_expect(!there || life != cycle << 1 || PROF_CYCLE(atomic_load(&window->cycle)) != cycle, 0)) {
         gone(comm, thread, local, handle, true);
         return;
     }
-    /* Clocks of two threads may be a little apart. */
+    /* Clocks of two threads may differ a little. */
     if (now < slot->time_ns) now = slot->time_ns;
     tell_parent(comm, local, w, event, now);
     atomic_store_explicit(&event->stop_ns, now, memory_order_relaxed);
@@ -350,7 +350,7 @@ void prof_stop(uint64_t handle)
     if (__builtin_expect(state == PSM_PROF_FILLING || state == PSM_PROF_CLOSING, 1)) {
         atomic_store_explicit(&local->inside, 0, memory_order_release);
     } else {
-        /* Taken before it ended: who took it may not have seen the end. */
+        /* Taken before it ended: the consumer may not have seen the end. */
         struct psm_prof_event was;
         memcpy(&was, event, sizeof was);
         tell_late(comm, thread, local, handle, now, &was);
@@ -382,7 +382,7 @@ void prof_net_data(struct psm_prof_event *event, int64_t id, const void *data)
 _Static_assert(sizeof(ncclProfilerNetIbDescr_v1_t) <= 48 && sizeof(ncclProfilerNetSockDescr_v1_t) <= 48, "they fit");
 _Static_assert(offsetof(struct psm_prof_event, u.net.data) % 8 == 0, "whole words");
 
-/* The moment at which a state was entered, NULL: another event's state, or one without a moment. */
+/* The time of entering a state, NULL: a state of another event, or one without a time. */
 static _Atomic uint64_t *moment(struct psm_prof_event *event, int state)
 {
     switch (PROF_GET(event->type) << 8 | state) {
@@ -425,8 +425,8 @@ static void take_args(struct psm_prof_event *event, int state, const struct prof
 {
     switch (PROF_GET(event->type)) {
     case PSM_PROF_PROXY_STEP:
-        /* NCCL gives with each state the size of the operation's last transfer: it is this step's only when the
-         * transfer begins, or has come. A transport without a flush tells it when the GPU may take the data. */
+        /* With each state NCCL passes the size of the operation's last transfer: it belongs to this step only when the
+         * transfer starts, or has arrived. A transport without a flush passes it when the GPU may read the data. */
         if (state == ncclProfilerProxyStepSendWait || state == ncclProfilerProxyStepRecvFlushWait ||
             (state == ncclProfilerProxyStepRecvGPUWait && PROF_GET(event->u.proxy_step.flush_ns) == 0))
             PROF_SET(event->u.proxy_step.bytes, args->bytes);
@@ -460,7 +460,8 @@ static bool is_sends(unsigned type, int state)
             state == ncclProfilerProxyStepSendPeerWait_v4);
 }
 
-/* NCCL says of no operation but those of its own network transport that it sends; states of a step tell it of all. */
+/* NCCL reports only for operations of its own network transport that they send; the states of a step reveal it for all.
+ */
 static void learn_side(struct prof_comm *comm, struct prof_local *local, uint32_t w, struct psm_prof_event *event)
 {
     atomic_fetch_or_explicit(&event->flags, PSM_PROF_SENDS, memory_order_relaxed);

@@ -1,4 +1,4 @@
-/* What a thread has for itself. A part of a communicator outlives its thread and is given to the next new one. */
+/* Data of a thread. A thread's part of a communicator outlives it and is reused by the next new thread. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdlib.h>
@@ -11,7 +11,8 @@ _Thread_local struct prof_thread *prof_thread_self __attribute__((tls_model("ini
 static pthread_key_t key;
 static bool has_key;
 
-/* Other destructors of the thread may still cause events: they make a part anew, and the key's next round ends it. */
+/* Other destructors of the thread may still cause events: these create a part again, and the key's next round ends it.
+ */
 static void thread_ends(void *at)
 {
     struct prof_thread *thread = at;

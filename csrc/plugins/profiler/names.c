@@ -1,4 +1,4 @@
-/* Names of NCCL as numbers; what has none yet gets one of the communicator. */
+/* Names of NCCL as numbers; a name without one gets a number of the communicator. */
 #include <string.h>
 
 #include "profiler.h"
@@ -26,7 +26,7 @@ static uint8_t other(struct prof_comm *comm, const char *name)
     uint32_t n = atomic_load_explicit(&shared->names, memory_order_acquire);
     for (uint32_t i = 0; i < n && i < PSM_PROF_NAMES; i++)
         if (memcmp(shared->other[i], text, sizeof text) == 0) return (uint8_t)(PSM_PROF_NAME_OTHER + i);
-    /* Two threads with a new name each at one moment: the event of one has none. */
+    /* Two threads with a new name each at the same moment: the event of one stays without a name. */
     if (n >= PSM_PROF_NAMES || atomic_exchange_explicit(&comm->naming, 1, memory_order_acquire))
         return PSM_PROF_NAME_NONE;
     uint8_t code = PSM_PROF_NAME_NONE;
@@ -39,7 +39,7 @@ static uint8_t other(struct prof_comm *comm, const char *name)
     return code;
 }
 
-/* last: what was found last, as most operations are like the one before. */
+/* last: the previous result, since most operations are like the one before. */
 static uint8_t find(struct prof_comm *comm, const char *const *names, unsigned n, const char *name, uint8_t *last)
 {
     if (!name) return PSM_PROF_NAME_NONE;
@@ -66,7 +66,7 @@ uint8_t prof_proto(const struct prof_new *made, const char *name)
 
 uint8_t prof_datatype(const struct prof_new *made, const char *name)
 {
-    /* NCCL 2.24 to 2.30 have no name for this one, and for no other. */
+    /* NCCL 2.24 to 2.30 have no name for this one, and only for this one. */
     if (name && *name == 'U' && strcmp(name, "Unknown") == 0) return 1;
     return find(made->comm, datatypes, sizeof datatypes / sizeof *datatypes, name, &made->local->last.datatype);
 }

@@ -1,8 +1,9 @@
-/* The profiler plugin: what its parts know of each other. csrc/telemetry/window.h says what lies in the file.
+/* Internals of the profiler plugin. csrc/telemetry/window.h describes the file.
  *
  * A call of NCCL goes through tables.c (which translates), events.c (what the event does to its row and its parents),
- * windows.c (where the row is) and local.c (the thread's own part). None of these takes a lock. A thread's part is made
- * at its first event of a communicator, blocks of the file are taken a MiB at a time; nothing else asks for memory. */
+ * windows.c (where the row is) and local.c (the thread's own part). None of these takes a lock. A thread's part is
+ * created at its first event of a communicator, and blocks of the file are allocated a MiB at a time; nothing else
+ * allocates memory. */
 #ifndef PSM_PROFILER_H
 #define PSM_PROFILER_H
 
@@ -11,26 +12,26 @@
 #include "window.h"
 
 enum {
-    PROF_COMMS = 1 << 12, /* that live at a time: 12 bits of a handle */
+    PROF_COMMS = 1 << 12, /* live at the same time: 12 bits of a handle */
     PROF_BATCH = 32,      /* slots that a thread takes at once */
-    PROF_CHUNK = 1 << 13, /* rows whose blocks are taken at once: a MiB */
+    PROF_CHUNK = 1 << 13, /* rows whose blocks are allocated at once: a MiB */
     PROF_CHUNKS = PSM_PROF_WINDOWS * PSM_PROF_MAX_SLOTS / PROF_CHUNK,
-    PROF_FORCED = 16 /* cycles of a window that are remembered as taken by force */
+    PROF_FORCED = 16 /* last cycles of a window for which a forced take is remembered */
 };
 #define PROF_CYCLE(c) ((uint32_t)(c) & 0xffffff)
 
 /* ---- time (clock.c) ---- */
 
 struct prof_clock {
-    uint64_t tsc, ns, mult; /* ns is the time of tsc; mult: ns a cycle, times 2^32 */
-    uint64_t limit;         /* cycles from tsc on after which the clock is set again */
+    uint64_t tsc, ns, mult; /* ns is the time at tsc; mult: ns per cycle, times 2^32 */
+    uint64_t limit;         /* cycles after tsc until the clock is synchronised again */
     uint64_t anchor_tsc, anchor_ns;
 };
 enum { PROF_CLOCK_MONOTONIC, PROF_CLOCK_TSC };
 
-/* Measures the TSC, once; tsc false: do without it. Returns the clock that is used. */
+/* Measures the TSC, once; tsc false: does not use it. Returns the clock that is used. */
 int prof_clock_prepare(bool tsc);
-/* Out of line: sets the thread's clock by CLOCK_MONOTONIC, about a hundred times a second. */
+/* Out of line: synchronises the thread's clock with CLOCK_MONOTONIC, about a hundred times a second. */
 uint64_t prof_clock_set(struct prof_clock *clock, bool *tick);
 extern _Atomic int prof_clock_kind;
 
@@ -63,18 +64,18 @@ struct prof_settings {
     uint64_t interval_ns, force_ns, most_bytes;
     bool tsc;
 };
-/* False: one cannot be read; a line said which. */
+/* False: a setting cannot be read; a line has said which. */
 bool prof_settings_read(struct prof_settings *settings, ncclDebugLogger_t logger);
-/* With the kinds without which those in the mask would have no parents. */
+/* Includes the kinds that are parents of those in the mask. */
 uint32_t prof_mask_closed(uint32_t mask);
 
 /* ---- threads (local.c) ---- */
 
 struct prof_comm;
 
-/* One thread's part of one communicator: written by that thread, read by whoever opens a window. */
+/* One thread's part of one communicator: written by that thread, read by the thread that opens a window. */
 struct prof_local {
-    _Atomic uint32_t inside; /* windows that the thread is reading or writing now, a bit each */
+    _Atomic uint32_t inside; /* windows that the thread is currently reading or writing, one bit each */
     _Atomic uint32_t generation;
     uint32_t shard;
     struct prof_batch {
@@ -84,17 +85,17 @@ struct prof_local {
         _Atomic uint32_t rows; /* of that cycle, without PSM_PROF_LATE */
     } batch[PSM_PROF_WINDOWS];
     _Atomic uint64_t begun;
-    _Atomic uint64_t told; /* of begun, what the communicator's counter has */
+    _Atomic uint64_t told; /* the part of begun that the communicator's counter includes */
     _Atomic bool taken;
     struct {
         uint8_t func, algo, proto, datatype;
     } last;                  /* names of the last operation */
-    struct prof_local *next; /* of the communicator, never removed */
+    struct prof_local *next; /* list of the communicator, never removed from */
 } __attribute__((aligned(64)));
 
 struct prof_thread {
     struct prof_clock clock;
-    bool tick; /* the clock was set: time for what is not to be looked at in each call */
+    bool tick; /* the clock was synchronised: time for checks that are not made in each call */
     int tid;
     struct prof_local *local[PROF_COMMS];
 };
@@ -113,8 +114,8 @@ static inline struct prof_thread *prof_thread(void)
 
 /* Never freed: handles and contexts are numbers, and a stale one leads here. */
 struct prof_comm {
-    _Atomic uint64_t context; /* what NCCL was given, 0: none */
-    _Atomic uint32_t mask;    /* what is recorded */
+    _Atomic uint64_t context; /* the mask that NCCL received, 0: none */
+    _Atomic uint32_t mask;    /* the mask that is recorded */
     uint32_t number, slots, total, trigger;
     _Atomic uint32_t generation;
     struct psm_prof_comm *shared;
@@ -123,24 +124,24 @@ struct prof_comm {
     psm_section *events;
     psm_record *record;
     _Atomic uint32_t current; /* the window that new events go to */
-    _Atomic bool opening;     /* a thread looks for the next one */
+    _Atomic bool opening;     /* a thread is looking for the next one */
     _Atomic uint8_t chunk[PROF_CHUNKS];
-    _Atomic uint64_t no_memory_ns; /* when blocks were refused last */
+    _Atomic uint64_t no_memory_ns; /* when blocks were last refused */
     struct prof_local *_Atomic locals;
-    /* Of who has `opening`. */
+    /* Owned by the holder of `opening`. */
     uint64_t serial;
     struct {
-        bool owed;            /* its rows are overwritten and not yet counted */
-        uint32_t cycle;       /* in which it was opened last */
+        bool owed;            /* its rows are overwritten and not counted yet */
+        uint32_t cycle;       /* in which it was last opened */
         uint64_t forced_seen; /* of the window's `forced` */
         _Atomic uint32_t forced[PROF_FORCED], n_forced;
     } history[PSM_PROF_WINDOWS];
     _Atomic uint64_t late_lost;
     _Atomic bool said_full, said_memory;
-    _Atomic uint32_t naming; /* a thread adds a name */
+    _Atomic uint32_t naming; /* a thread is adding a name */
     _Atomic uint32_t threads;
     uint64_t interval_ns;
-    _Atomic uint64_t bytes; /* of the process's cap, that it has */
+    _Atomic uint64_t bytes; /* bytes of the process's limit that it uses */
     int *nccl_mask;
     ncclDebugLogger_t logger;
     bool forked;
@@ -148,7 +149,7 @@ struct prof_comm {
 enum { PROF_CHUNK_NONE, PROF_CHUNK_TAKING, PROF_CHUNK_THERE };
 
 extern struct prof_comm *_Atomic prof_comms[PROF_COMMS];
-extern _Atomic uint64_t prof_lost_handles; /* bad ones while no communicator lived */
+extern _Atomic uint64_t prof_lost_handles; /* bad ones while no communicator existed */
 
 struct prof_init {
     uint32_t abi;
@@ -159,13 +160,14 @@ struct prof_init {
 };
 ncclResult_t prof_comm_init(void **context, int *mask, const struct prof_init *init);
 ncclResult_t prof_comm_finalize(void *context);
-/* The communicator of a context; one of another process stands for ours of the same hash. NULL: none, it is counted. */
+/* The communicator of a context; one of another process maps to ours with the same hash. NULL: none; this is counted.
+ */
 struct prof_comm *prof_comm_other(uint64_t context);
-/* For what belongs to no communicator. NULL: none lives. */
+/* For events that belong to no communicator. NULL: none exists. */
 struct prof_comm *prof_comm_any(void);
-/* About a hundred times a second: a mask that another process wants. */
+/* Called about a hundred times a second: applies a mask that another process has requested. */
 void prof_comm_tick(struct prof_comm *comm);
-/* Blocks for a chunk; false: the cap of the process, or the disk. */
+/* Allocates blocks for a chunk; false: the limit of the process, or the disk is full. */
 bool prof_comm_take(struct prof_comm *comm, uint32_t chunk, uint64_t now);
 bool prof_consumer_lives(const struct psm_prof_comm *shared, uint64_t now);
 
@@ -211,23 +213,23 @@ static inline bool prof_row_there(const struct prof_comm *comm, uint32_t row)
  * event has ended. */
 struct prof_place {
     uint32_t row, window, cycle;
-    bool rotate; /* call prof_rotate when the row is written */
+    bool rotate; /* call prof_rotate after the row is written */
 };
-/* parent: a row of this communicator that the caller may read while it is inside, UINT32_MAX: none. False: no room; it
- * is counted if `counted`. */
+/* parent: a row of this communicator that the caller may read while it is inside, UINT32_MAX: none. False: no room;
+ * this is counted if `counted`. */
 bool prof_take_slot(struct prof_comm *comm, struct prof_local *local, uint64_t parent, uint64_t now, bool counted,
                     struct prof_place *place);
 void prof_open_first(struct prof_comm *comm, uint64_t now);
 bool prof_rotate(struct prof_comm *comm, struct prof_local *local, uint32_t from, uint64_t now, bool memory);
-/* What became of a cycle of a window that has another one now: taken by force (what ends now has to be told again),
- * overwritten (nobody has it), or taken as it should be, or too long ago. */
+/* What happened to an older cycle of a window: taken by force (report what ends now again), overwritten (nobody has
+ * it), or taken regularly, or too long ago. */
 enum prof_fate { PROF_UNKNOWN, PROF_FORCED_OUT, PROF_OVERWRITTEN };
 enum prof_fate prof_fate_of(const struct prof_comm *comm, uint32_t window, uint32_t cycle);
 
 /* ---- events (events.c) ---- */
 
 struct prof_new {
-    struct psm_prof_event *event; /* zeros but for what begin knows */
+    struct psm_prof_event *event; /* zeros except for what begin knows */
     struct rec_slot *slot;
     struct prof_comm *comm;
     struct prof_local *local;
@@ -236,7 +238,7 @@ struct prof_new {
     uint64_t parent; /* handle of this communicator, 0: none */
 };
 
-/* A row for an event. False: none is wanted, or there is no room. */
+/* A row for an event. False: none is requested, or there is no room. */
 bool prof_begin(struct prof_new *made, void *context, unsigned abi, uint64_t type, uint64_t parent, int pid);
 void *prof_commit(struct prof_new *made);
 void prof_stop(uint64_t handle);
@@ -247,7 +249,7 @@ struct prof_args {
     const void *data;
 };
 void prof_record(uint64_t handle, int state, const struct prof_args *args);
-/* What is known of a net plugin's event; others' data is not looked at. */
+/* What is known about a net plugin's event; data of unknown plugins is not read. */
 void prof_net_data(struct psm_prof_event *event, int64_t id, const void *data);
 
 /* ---- names (names.c) ---- */
@@ -257,7 +259,7 @@ uint8_t prof_algo(const struct prof_new *made, const char *name);
 uint8_t prof_proto(const struct prof_new *made, const char *name);
 uint8_t prof_datatype(const struct prof_new *made, const char *name);
 
-/* A single store, as readers in other processes expect it. */
+/* A single store, as readers in other processes require. */
 #define PROF_SET(member, value) __atomic_store_n(&(member), (value), __ATOMIC_RELAXED)
 #define PROF_GET(member)        __atomic_load_n(&(member), __ATOMIC_RELAXED)
 

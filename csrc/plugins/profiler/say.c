@@ -8,7 +8,7 @@ void prof_say_put(ncclDebugLogger_t logger, const struct psm_record_message *mes
         return;
     }
     bool warn = message->level == PSM_LEVEL_WARN;
-    /* INIT is a subsystem that NCCL prints of without being asked. */
+    /* NCCL prints the subsystem INIT by default. */
     logger(warn ? NCCL_LOG_WARN : NCCL_LOG_INFO, warn ? (unsigned long)NCCL_ALL : (unsigned long)NCCL_INIT, function,
            line, "%.*s", (int)text->n, text->at);
 }

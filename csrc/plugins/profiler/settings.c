@@ -1,4 +1,4 @@
-/* Settings from the environment. Names that other profilers have for the same thing hold where ours is not given. */
+/* Settings from the environment. If ours is not set, the names that other profilers use for the same thing apply. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
@@ -13,8 +13,8 @@ static const char *const kinds[] = {"group",     "coll",         "p2p",    "prox
                                     "p2papi",    "kernellaunch", "cecoll", "cesync",   "cebatch"};
 enum { KINDS = sizeof kinds / sizeof *kinds, ALL = (1 << KINDS) - 1 };
 
-/* proxyCtrl comes with each turn of an idle proxy thread. With kernelCh NCCL gives each operation to the proxy, those
- * without a network too. Network events double what a step costs. */
+/* proxyCtrl occurs in each turn of an idle proxy thread. With kernelCh NCCL passes each operation to the proxy, even
+ * without a network. Network events double the cost of a step. */
 enum { DEFAULT = ALL & ~(ncclProfileProxyCtrl | ncclProfileKernelCh | ncclProfileNetPlugin) };
 
 uint32_t prof_mask_closed(uint32_t mask)
@@ -62,7 +62,7 @@ static bool seconds(ncclDebugLogger_t logger, const char *name, const char *othe
     char *end;
     double n = strtod(text, &end);
     if (*end || end == text || !(n >= 0.001 && n <= 86400))
-        return wrong(logger, name, text, "seconds from 0.001 to 86400 are meant");
+        return wrong(logger, name, text, "expected seconds from 0.001 to 86400");
     *ns = (uint64_t)(n * 1e9);
     return true;
 }
@@ -79,7 +79,7 @@ static bool bytes(ncclDebugLogger_t logger, uint64_t *value)
             *value = n << (10 * (i % 4));
             return true;
         }
-    return wrong(logger, name, text, "a size such as 268435456 or 256MiB is meant");
+    return wrong(logger, name, text, "expected a size such as 268435456 or 256MiB");
 }
 
 static bool add_kind(const char *word, size_t n, uint32_t *mask)
@@ -96,7 +96,7 @@ static bool add_kind(const char *word, size_t n, uint32_t *mask)
     return true;
 }
 
-/* A number, or names with commas between them, "-" before one that is to be left out: all,-kernelch */
+/* A number, or names separated by commas, with "-" before one to exclude: all,-kernelch */
 static bool events(ncclDebugLogger_t logger, uint32_t *mask)
 {
     const char *name = "PSM_PROFILER_EVENTS", *text = setting(&name, "NCCL_PROFILE_EVENT_MASK");
@@ -105,7 +105,7 @@ static bool events(ncclDebugLogger_t logger, uint32_t *mask)
     unsigned long long n = strtoull(text, &end, 0);
     uint32_t found = 0;
     if (!*end && *text >= '0' && *text <= '9') {
-        /* Kinds that a later NCCL has are none of ours. */
+        /* Ignores kinds of a later NCCL. */
         *mask = (uint32_t)(n & ALL);
         return true;
     }
@@ -113,10 +113,9 @@ static bool events(ncclDebugLogger_t logger, uint32_t *mask)
     for (const char *word = text; *word;) {
         size_t length = strcspn(word, ",");
         if (!add_kind(word, length, &found))
-            return wrong(
-                logger, name, text,
-                "a mask, or names of group, coll, p2p, proxyop, proxystep, proxyctrl, kernelch, net, groupapi, "
-                "collapi, p2papi, kernellaunch, cecoll, cesync, cebatch, all, default, none are meant");
+            return wrong(logger, name, text,
+                         "expected a mask, or names of group, coll, p2p, proxyop, proxystep, proxyctrl, kernelch, net, "
+                         "groupapi, collapi, p2papi, kernellaunch, cecoll, cesync, cebatch, all, default, none");
         word += length;
         if (*word) word++;
     }
@@ -131,11 +130,11 @@ bool prof_settings_read(struct prof_settings *settings, ncclDebugLogger_t logger
         .mask = DEFAULT, .interval_ns = 5000000000, .most_bytes = (uint64_t)256 << 20, .tsc = true};
     const char *name = "PSM_PROFILER_CLOCK", *clock = setting(&name, NULL);
     if (clock && strcmp(clock, "tsc") != 0 && strcmp(clock, "monotonic") != 0)
-        return wrong(logger, name, clock, "tsc or monotonic is meant");
+        return wrong(logger, name, clock, "expected tsc or monotonic");
     settings->tsc = !clock || *clock == 't';
-    if (!number(logger, "PSM_PROFILER_SLOTS", 64, PSM_PROF_MAX_SLOTS, "64 to 262144 slots are meant", &slots) ||
-        !number(logger, "PSM_PROFILER_TRIGGER", 1, PSM_PROF_MAX_SLOTS, "1 to 262144 events are meant", &trigger) ||
-        !number(logger, "PSM_PROFILER_FORCE_MS", 1, 86400000, "milliseconds from 1 to 86400000 are meant", &force_ms) ||
+    if (!number(logger, "PSM_PROFILER_SLOTS", 64, PSM_PROF_MAX_SLOTS, "expected 64 to 262144 slots", &slots) ||
+        !number(logger, "PSM_PROFILER_TRIGGER", 1, PSM_PROF_MAX_SLOTS, "expected 1 to 262144 events", &trigger) ||
+        !number(logger, "PSM_PROFILER_FORCE_MS", 1, 86400000, "expected milliseconds from 1 to 86400000", &force_ms) ||
         !seconds(logger, "PSM_PROFILER_INTERVAL_SEC", "NCCL_PROFILER_OTEL_TELEMETRY_INTERVAL_SEC",
                  &settings->interval_ns) ||
         !bytes(logger, &settings->most_bytes) || !events(logger, &settings->mask))

@@ -1,4 +1,4 @@
-/* NCCL's tables, v1 to v6. None of the functions but init answers anything but success. */
+/* NCCL's tables, v1 to v6. No function except init ever returns an error. */
 #include <string.h>
 
 #include "profiler.h"
@@ -14,15 +14,15 @@ static inline uint8_t number(unsigned value, unsigned n)
     return value < n ? (uint8_t)value : PSM_PROF_NAME_NONE;
 }
 
-/* Before the row is published: nobody else has it. */
+/* Before the row is published: no other thread has it. */
 static inline void set_flag(struct psm_prof_event *event, unsigned flag)
 {
     atomic_store_explicit(&event->flags, atomic_load_explicit(&event->flags, memory_order_relaxed) | flag,
                           memory_order_relaxed);
 }
 
-/* Up to v3 init does not say which communicator it is; its operations do. From 2.27 on NCCL does not tell these
- * versions at all. */
+/* Up to v3 init does not name the communicator; its operations do. From 2.27 on NCCL does not pass it to these versions
+ * at all. */
 static void identify(struct prof_comm *comm, uint64_t hash, const char *name, int rank)
 {
     struct psm_prof_comm *shared = comm->shared;

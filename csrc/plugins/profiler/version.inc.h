@@ -1,5 +1,5 @@
-/* The table of one version: VERSION is its number. What differs: where numbers stand for names (v1), where the
- * communicator's hash comes with each operation (up to v3), and which kinds and members there are. */
+/* The table of one version: VERSION is its number. The versions differ in numbers instead of names (v1), in the
+ * communicator's hash with each operation (up to v3), and in their kinds and members. */
 #define JOIN2(a, b, c) a##b##c
 #define JOIN(a, b, c)  JOIN2(a, b, c)
 #define NAMED(name)    JOIN(name##_v, VERSION, )
@@ -141,7 +141,7 @@ static ncclResult_t NAMED(start)(void *context, void **handle, TYPE(EventDescr) 
 
 static ncclResult_t NAMED(record)(void *handle, ncclProfilerEventState_t state, TYPE(EventStateArgs) * args)
 {
-    /* Only the member that the state has was written by NCCL, or is there at all. */
+    /* NCCL wrote only the member of this state; others may not exist. */
     struct prof_args a = {0};
     if (args && state >= ncclProfilerProxyCtrlIdle && state <= ncclProfilerProxyCtrlAppendEnd)
         a.appended = args->proxyCtrl.appendedProxyOps;

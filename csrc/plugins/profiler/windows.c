@@ -1,9 +1,9 @@
 /* Where a row is: slots of windows in batches, the next window, blocks of the file.
  *
- * Who is about to touch rows of a window sets its bit in `inside`, then counts `started` (or changes the row's life)
- * with sequential consistency, and only then looks at the window's cycle and state. Who opens a window gives it a new
- * cycle first, and leaves it alone when he finds somebody inside. So a row does not change its owner while one looks at
- * it. */
+ * A thread that is about to access rows of a window sets its bit in `inside`, then counts `started` (or changes the
+ * row's life) with sequential consistency, and only then reads the window's cycle and state. The thread that opens a
+ * window gives it a new cycle first, and leaves it alone if it finds somebody inside. So a row does not change its
+ * owner while a thread reads it. */
 #include "profiler.h"
 #include "say.h"
 
@@ -18,7 +18,7 @@ static bool blocks(struct prof_comm *comm, uint32_t first, uint32_t end, uint64_
     return true;
 }
 
-/* Slots for this thread. The window stays what it is meanwhile: the caller counted itself as started. */
+/* Slots for this thread. The window cannot be reused meanwhile: the caller has counted itself as started. */
 static enum tried refill(struct prof_comm *comm, struct prof_local *local, uint32_t w, uint32_t cycle, uint64_t now,
                          bool closing)
 {
@@ -27,7 +27,7 @@ static enum tried refill(struct prof_comm *comm, struct prof_local *local, uint3
     uint64_t begun = atomic_load_explicit(&local->begun, memory_order_relaxed);
     atomic_fetch_add_explicit(&comm->shared->begun, begun - local->told, memory_order_relaxed);
     local->told = begun;
-    /* Looked at first: a full window is asked again and again, and the counter must not come round. */
+    /* Check first: a full window is tried again and again, and the counter must not wrap around. */
     uint32_t next = atomic_load_explicit(&window->next, memory_order_relaxed);
     if (next >= comm->slots) return FULL;
     if (next >= comm->trigger && !closing) return ENOUGH;
@@ -56,7 +56,7 @@ static enum tried try_window(struct prof_comm *comm, struct prof_local *local, u
     struct prof_batch *batch = &local->batch[w];
     enum tried result = CLOSED;
     atomic_fetch_add(&shard->started, 1);
-    /* The cycle before the state: one that is FILLING in between cannot be of a later cycle. */
+    /* Read the cycle before the state: a window that is FILLING in between cannot have a later cycle. */
     uint32_t cycle = atomic_load(&window->cycle), state = atomic_load(&window->state);
     place->rotate = false;
     if (state == PSM_PROF_FILLING || (closing && state == PSM_PROF_CLOSING)) {
@@ -70,7 +70,7 @@ static enum tried try_window(struct prof_comm *comm, struct prof_local *local, u
         return result;
     }
     place->row = w * comm->slots + batch->next++;
-    /* The row after the next, as rows are cold. What is beyond the table is no harm: nothing is read. */
+    /* Prefetch the row after the next, since rows are cold. Beyond the table it does no harm: nothing is read. */
     const char *ahead = (const char *)prof_slot(comm, place->row + 2);
     __builtin_prefetch(ahead, 1);
     __builtin_prefetch(ahead + 64, 1);
@@ -80,14 +80,14 @@ static enum tried try_window(struct prof_comm *comm, struct prof_local *local, u
         atomic_store_explicit(&batch->rows, atomic_load_explicit(&batch->rows, memory_order_relaxed) + 1,
                               memory_order_relaxed);
     if (__builtin_expect(now >= batch->deadline, 0)) {
-        /* By time only where somebody waits for it: else the file keeps more of the past. */
+        /* By time only if somebody waits for it: otherwise the file keeps more of the past. */
         place->rotate |= prof_consumer_lives(comm->shared, now);
         batch->deadline = now + comm->interval_ns;
     }
     return GOT;
 }
 
-/* A child goes where its parent is, as long as that is open. The answer may be out of date. */
+/* A child goes to its parent's window while that is open. The result may be out of date. */
 static bool goes_along(const struct prof_comm *comm, uint64_t parent, uint32_t w)
 {
     const struct psm_prof_window *window = comm->window[w];
@@ -140,7 +140,7 @@ bool prof_take_slot(struct prof_comm *comm, struct prof_local *local, uint64_t p
         if (__builtin_expect(tried == GOT, 1)) return true;
         if (prof_rotate(comm, local, w, now, tried == NO_MEMORY)) continue;
         if (atomic_load_explicit(&comm->current, memory_order_acquire) != w) continue;
-        /* Nowhere else: a window that has enough, or waits for its events, may as well have one more. */
+        /* Nowhere else: a window that is full, or waits for its events, may take one more. */
         if (tried <= ENOUGH && (tried = try_window(comm, local, w, now, true, counted, place)) == GOT) {
             place->rotate = false;
             return true;
@@ -199,13 +199,13 @@ enum prof_fate prof_fate_of(const struct prof_comm *comm, uint32_t w, uint32_t c
     return PROF_UNKNOWN;
 }
 
-/* A READY window begins anew. False: somebody is inside. */
+/* Reuses a READY window. False: somebody is inside. */
 static bool open_window(struct prof_comm *comm, const struct prof_local *self, uint32_t w, uint64_t now)
 {
     struct psm_prof_window *window = comm->window[w];
     uint32_t used = comm->history[w].cycle;
     uint64_t forced = atomic_load_explicit(&window->forced, memory_order_relaxed);
-    /* Before the cycle changes: from then on handles of the old one are asked for what became of it. */
+    /* Before the cycle changes: from then on lookups of old handles ask what happened to it. */
     if (forced != comm->history[w].forced_seen) remember(comm, w, PROF_CYCLE(used));
     comm->history[w].forced_seen = forced;
     atomic_store(&window->cycle, atomic_load_explicit(&window->cycle, memory_order_relaxed) + 1);
@@ -231,7 +231,7 @@ static bool open_window(struct prof_comm *comm, const struct prof_local *self, u
 
 void prof_open_first(struct prof_comm *comm, uint64_t now)
 {
-    /* Nobody can be inside of windows that are new; those who were in another file's are gone. */
+    /* Nobody can be inside new windows; threads that were in another file's have left. */
     for (struct prof_local *l = atomic_load(&comm->locals); l; l = l->next) atomic_store(&l->inside, 0);
     open_window(comm, NULL, 0, now);
 }
@@ -244,7 +244,7 @@ static void close_window(struct prof_comm *comm, uint32_t w, uint64_t now)
     atomic_compare_exchange_strong(&comm->window[w]->state, &filling, PSM_PROF_CLOSING);
 }
 
-/* The one that has the most blocks already; -1: none. */
+/* The one with the most blocks; -1: none. */
 static int find_ready(const struct prof_comm *comm, uint32_t passed, bool memory)
 {
     int best = -1;
@@ -292,7 +292,7 @@ static int open_next(struct prof_comm *comm, const struct prof_local *self, uint
 
 bool prof_rotate(struct prof_comm *comm, struct prof_local *local, uint32_t from, uint64_t now, bool memory)
 {
-    /* Another thread is at it: the caller goes on with what there is. */
+    /* Another thread is doing it: the caller continues with what there is. */
     if (atomic_exchange(&comm->opening, true)) return false;
     bool done = false;
     if (atomic_load(&comm->current) == from && atomic_load_explicit(&comm->context, memory_order_relaxed)) {

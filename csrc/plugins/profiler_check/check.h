@@ -1,13 +1,13 @@
-/* libnccl-profiler-check.so inside: the profiler that it wraps, and what it says of breaches. */
+/* Internals of libnccl-profiler-check.so: the wrapped profiler, and how breaches are reported. */
 #ifndef PSM_PROFILER_CHECK_H
 #define PSM_PROFILER_CHECK_H
 
 #include "contract.h"
 #include "stream.h"
 
-/* Whether a table of this version can be given to NCCL. */
+/* Whether NCCL can be offered a table of this version. */
 bool check_has(int version);
-/* The table of the wrapped profiler; NULL: there is none to wrap, NCCL alone is checked. */
+/* The table of the wrapped profiler; NULL: none is wrapped, only NCCL is checked. */
 const void *check_wrapped(int version);
 /* Why PSM_PROFILER_WRAP cannot be used, or NULL. */
 const char *check_trouble(void);
@@ -23,7 +23,7 @@ void check_say_end(int version, struct contract *c);
 contract_report check_say_breach;
 void check_record(const struct contract_breach *breach);
 
-/* The recorder of streams: PSM_PROFILER_STREAM. context and handle find their numbers. */
+/* The recorder of streams: PSM_PROFILER_STREAM. Assigns numbers to contexts and handles. */
 bool check_streams(void);
 void check_stream_init(int version, const void *context, const struct stream_line *line);
 void check_stream_finalize(const void *context);
@@ -31,7 +31,7 @@ void check_stream_start(uint64_t id, const void *context, const struct event *e,
 void check_stream_state(uint64_t id, int state, const struct event_args *args);
 void check_stream_stop(uint64_t id);
 
-/* A profiler of its own, where none is wrapped. */
-void *check_own(void); /* a handle or context that is given once */
+/* The built-in profiler, used if none is wrapped. */
+void *check_own(void); /* a handle or context that is never reused */
 
 #endif

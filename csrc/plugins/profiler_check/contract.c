@@ -1,4 +1,4 @@
-/* The checker: who broke which rule. */
+/* The checker: finds which side broke which rule. */
 #define _GNU_SOURCE
 #include "contract.h"
 #include "known.h"
@@ -18,9 +18,9 @@ struct contract {
     void *report_context;
     struct known known;
     const int *mask;
-    uint64_t asked; /* every bit that the mask ever had */
+    uint64_t asked; /* all bits that the mask ever had */
     uint64_t counts[RULES], open, events, serial;
-    uint32_t told[RULES]; /* by kind: bit 31 for no event */
+    uint32_t told[RULES]; /* by kind: bit 31 for "no event" */
 };
 
 static const struct {
@@ -102,7 +102,7 @@ static void ancestry_of(const struct event *self, const struct entry *parent, co
     if (self) {
         event_text(self, one, sizeof one);
         at = put(out, size, at, one);
-        /* A parent of another process has no entry here. */
+        /* A parent in another process has no entry here. */
         if (self->type == ncclProfileProxyOp && self->pid != pid) {
             snprintf(one, sizeof one, " of process %d", self->pid);
             at = put(out, size, at, one);
@@ -124,13 +124,13 @@ static void ancestry_of(const struct event *self, const struct entry *parent, co
     if (!at) put(out, size, at, "no event");
 }
 
-/* Breaches of one call; reported when the lock is free. */
+/* Breaches of one call; reported after the lock is released. */
 struct found {
     int n;
     struct contract_breach all[4];
 };
 
-/* Of an event that has an entry (entry), or that is being started (self, below parent). */
+/* Of an event with an entry (entry), or of one that is being started (self, below parent). */
 __attribute__((format(printf, 9, 10))) static void broke(struct contract *c, struct found *f, enum contract_rule rule,
                                                          const char *call, const struct entry *entry,
                                                          const struct event *self, const struct entry *parent,
@@ -178,7 +178,7 @@ static void look_at_mask(struct contract *c, struct found *f, const char *call)
     uint64_t strange = now & ~event_known(PROFILER_VERSIONS) & ~c->asked;
     if (strange)
         broke(c, f, RULE_MASK, call, NULL, NULL, NULL, NULL,
-              "the mask 0x%" PRIx64 " has bits that stand for no kind of event: 0x%" PRIx64, now, strange);
+              "the mask 0x%" PRIx64 " has bits of no known kind of event: 0x%" PRIx64, now, strange);
     c->asked |= now;
 }
 
@@ -196,7 +196,7 @@ void contract_init(struct contract *c, ncclResult_t result, void *context, const
         }
         if (!context)
             broke(c, &f, RULE_NO_CONTEXT, "init", NULL, NULL, NULL, m,
-                  "init answered no context: finalize is never called then, from 2.28 on");
+                  "init returned no context: from 2.28 on, finalize is then never called");
         c->mask = mask;
     }
     look_at_mask(c, &f, "init");
@@ -211,10 +211,10 @@ void contract_finalizing(struct contract *c, void *context)
     struct member *m = known_member(c->known.members, context);
     if (!m) {
         m = known_member(c->known.ended, context);
-        /* Up to 2.27 finalize is called also where init failed, with whatever the context was. */
+        /* Up to 2.27 finalize is called even if init failed, with whatever the context was. */
         if (m || context)
             broke(c, &f, RULE_FINALIZE, "finalize", NULL, NULL, NULL, m, "finalize of context %p, which %s", context,
-                  m ? "was finalized before" : "init never gave");
+                  m ? "was already finalized" : "was never returned by init");
         leave(c, &f);
         return;
     }
@@ -227,15 +227,15 @@ void contract_finalizing(struct contract *c, void *context)
             for (const struct entry *e = c->known.buckets[i]; e; e = e->next)
                 if (e->open && e->member == m) {
                     open += e->holders;
-                    /* The one that is farthest down tells most. */
+                    /* The deepest one says most. */
                     if (!one || (e->parent && e->parent == one)) one = e;
                 }
         if (one) {
             broke(c, &f, RULE_NEVER_STOPPED, "finalize", one, NULL, NULL, NULL,
-                  "%" PRIu64 " events were not stopped before finalize, among them this", open);
+                  "%" PRIu64 " events were not stopped before finalize, for example this one", open);
             c->counts[RULE_NEVER_STOPPED] += open - 1;
         }
-        /* The handles are the profiler's again. */
+        /* From here on the handles belong to the profiler again. */
         for (size_t i = 0; i < BUCKETS && open; i++)
             for (struct entry *e = c->known.buckets[i], *following; e; e = following) {
                 following = e->next;
@@ -258,31 +258,31 @@ static void look_at_parent(struct contract *c, struct found *f, const struct eve
     const char *which = is_group ? "parentGroup" : "parentObj";
     if (!named) return;
     if (!allowed) {
-        broke(c, f, RULE_PARENT_KIND, "startEvent", NULL, e, NULL, s->member, "%s is %p, and this kind has none", which,
-              named);
+        broke(c, f, RULE_PARENT_KIND, "startEvent", NULL, e, NULL, s->member,
+              "%s is %p, but this kind of event has none", which, named);
         return;
     }
     struct entry *p = known_find(&c->known, named);
     if (!p) {
-        /* It may have been stopped long ago: then nothing is known. */
+        /* It may have been stopped long ago: then nothing is known about it. */
         if (!c->known.forgotten)
             broke(c, f, RULE_UNKNOWN_PARENT, "startEvent", NULL, e, NULL, s->member,
-                  "%s is %p, a handle that the profiler never gave", which, named);
+                  "%s is %p, a handle that the profiler never returned", which, named);
         return;
     }
     uint64_t kind = p->shared ? allowed : UINT64_C(1) << p->kind;
     if (!(kind & allowed)) {
         if (p->past & allowed)
             broke(c, f, RULE_HANDLE_AGAIN, "startEvent", NULL, e, p, s->member,
-                  "%s is %p, and the profiler gave this handle to an event of kind %s since: what comes later for the "
-                  "event before cannot be told from it",
+                  "%s is %p, but the profiler has since given this handle to an event of kind %s: later children of "
+                  "the earlier event cannot be assigned",
                   which, named, event_kind_name(p->kind));
         else
             broke(c, f, RULE_PARENT_KIND, "startEvent", NULL, e, p, s->member, "%s is of kind %s", which,
                   event_kind_name(p->kind));
         return;
     }
-    /* A group of the API holds the operations of several communicators. */
+    /* A group of the API contains the operations of several communicators. */
     if (!p->shared && p->member != s->member && p->kind != event_kind(ncclProfileGroupApi) && !p->foreign &&
         s->member && p->member && p->member->context != s->member->context)
         broke(c, f, RULE_PARENT_CONTEXT, "startEvent", NULL, e, p, s->member,
@@ -301,8 +301,8 @@ struct contract_start contract_starting(struct contract *c, void *context, const
     look_at_mask(c, &f, "startEvent");
     s.member = known_member(c->known.members, context);
     if (s.kind < 0 || !(event_known(c->version) & e->type)) {
-        broke(c, &f, RULE_KIND, "startEvent", NULL, e, NULL, s.member, "v%d has no event of type 0x%" PRIx64,
-              c->version, e->type);
+        broke(c, &f, RULE_KIND, "startEvent", NULL, e, NULL, s.member, "v%d has no event type 0x%" PRIx64, c->version,
+              e->type);
         s.kind = -1;
         if (s.member) s.member->refs++;
         leave(c, &f);
@@ -310,15 +310,15 @@ struct contract_start contract_starting(struct contract *c, void *context, const
     }
     if (!(c->asked & event_asked_by(c->version, s.kind)))
         broke(c, &f, RULE_NOT_ASKED, "startEvent", NULL, e, NULL, s.member,
-              "the mask never asked for %s, nor for anything below it: it has been 0x%" PRIx64 " at most",
-              event_kind_name(s.kind), c->asked);
+              "the mask never enabled %s, nor anything below it: it was at most 0x%" PRIx64, event_kind_name(s.kind),
+              c->asked);
     /* With PXN an operation comes from another process: its parent and its context are addresses there. */
     s.foreign = e->type == ncclProfileProxyOp && e->pid != c->pid;
     if (!s.foreign) {
         look_at_parent(c, &f, e, e->parent, event_parents(c->version, s.kind), &s, false);
         look_at_parent(c, &f, e, e->group, ncclProfileGroup, &s, true);
-        /* Where the profiler did not take such an operation its steps come with no parent and that context, from 2.28
-           on. */
+        /* If the profiler did not accept such an operation, its steps come without a parent and with that context,
+         * from 2.28 on. */
         const uint64_t below = ncclProfileProxyStep | ncclProfileNetPlugin;
         s.foreign = s.parent ? s.parent->foreign : !e->parent && !s.member && (e->type & below);
     }
@@ -326,13 +326,13 @@ struct contract_start contract_starting(struct contract *c, void *context, const
         s.member = NULL;
     else if (!s.member)
         broke(c, &f, RULE_CONTEXT, "startEvent", NULL, e, s.parent, NULL,
-              "context %p is of no communicator that init was called for and finalize was not", context);
+              "context %p belongs to no initialised communicator", context);
     if (s.member) s.member->refs++;
     leave(c, &f);
     return s;
 }
 
-/* What is not followed gives back what it held. */
+/* An event that is not tracked releases its references. */
 static void drop(struct contract *c, const struct contract_start *s)
 {
     known_release(&c->known, s->parent);
@@ -347,13 +347,13 @@ uint64_t contract_started(struct contract *c, struct contract_start *s, const st
     uint64_t id = ++c->serial;
     if (changed)
         broke(c, &f, RULE_DESCRIPTOR, "startEvent", NULL, e, s->parent, s->member,
-              "the profiler wrote into the descriptor, which is the caller's");
+              "the profiler wrote to the descriptor, which belongs to the caller");
     if (result != ncclSuccess && handle && handle != before)
         broke(c, &f, RULE_HANDLE_ON_ERROR, "startEvent", NULL, e, s->parent, s->member,
-              "startEvent answered %d and gave handle %p, which is taken for that of an event", (int)result, handle);
+              "startEvent returned %d and handle %p, which is taken for that of an event", (int)result, handle);
     if (result != ncclSuccess)
         broke(c, &f, RULE_RESULT, "startEvent", NULL, e, s->parent, s->member,
-              "startEvent answered %d, which nobody looks at", (int)result);
+              "startEvent returned %d, which is ignored", (int)result);
     struct entry *old = handle && s->kind >= 0 ? known_find(&c->known, handle) : NULL;
     if (!handle || s->kind < 0) {
         drop(c, s);
@@ -365,10 +365,10 @@ uint64_t contract_started(struct contract *c, struct contract_start *s, const st
     uint64_t past = 0;
     if (old && old->open) {
         broke(c, &f, RULE_HANDLE_TWICE, "startEvent", NULL, e, s->parent, s->member,
-              "handle %p is that of an open event, too: %s; stopEvent names one by its handle alone", handle,
+              "handle %p is also that of an open event: %s; stopEvent identifies an event only by its handle", handle,
               event_kind_name(old->kind));
         old->holders++;
-        old->shared = true; /* nothing can be told of them any more */
+        old->shared = true; /* nothing can be said about them any more */
         drop(c, s);
         leave(c, &f);
         return id;
@@ -382,7 +382,7 @@ uint64_t contract_started(struct contract *c, struct contract_start *s, const st
         c->known.spare = entry->next;
     else
         entry = malloc(sizeof *entry);
-    if (!entry) { /* then it is not followed */
+    if (!entry) { /* then it is not tracked */
         drop(c, s);
         leave(c, &f);
         return id;
@@ -407,19 +407,19 @@ uint64_t contract_started(struct contract *c, struct contract_start *s, const st
 
 /* ---- stopEvent and recordEventState ---- */
 
-/* The open event of this handle; else the breach is told. */
+/* The open event of this handle; otherwise the breach is recorded. */
 static struct entry *open_event(struct contract *c, struct found *f, void *handle, const char *call,
                                 enum contract_rule after, const char *what)
 {
     struct entry *e = handle ? known_find(&c->known, handle) : NULL;
     if (!handle)
         broke(c, f, RULE_NULL_HANDLE, call, NULL, NULL, NULL, NULL,
-              "the handle is NULL: releases do that for events of net plugins that were not taken");
+              "the handle is NULL: some releases do this for events of net plugins that were not accepted");
     else if (!e)
-        broke(c, f, RULE_UNKNOWN_HANDLE, call, NULL, NULL, NULL, NULL, "handle %p was never given%s", handle,
-              c->known.forgotten ? ", or stopped long ago" : "");
+        broke(c, f, RULE_UNKNOWN_HANDLE, call, NULL, NULL, NULL, NULL, "handle %p was never returned%s", handle,
+              c->known.forgotten ? ", or was stopped long ago" : "");
     else if (!e->open)
-        broke(c, f, after, call, e, NULL, NULL, NULL, "%s, and was stopped before%s", what,
+        broke(c, f, after, call, e, NULL, NULL, NULL, "%s, but was already stopped%s", what,
               e->holders ? "" : ", or ended with its communicator");
     return e && e->open ? e : NULL;
 }
@@ -432,7 +432,7 @@ void contract_stopping(struct contract *c, void *handle)
     struct entry *e = open_event(c, &f, handle, "stopEvent", RULE_STOP_TWICE, "the event is stopped");
     if (e) {
         c->open--;
-        /* Before the profiler is called: it may give the handle to another thread at once. */
+        /* Before the profiler is called: it may return the handle to another thread at once. */
         if (e->holders > 1) {
             e->holders--;
         } else {
@@ -454,7 +454,7 @@ void contract_stating(struct contract *c, void *handle, int state, const struct 
     struct entry *e = open_event(c, &f, handle, call, RULE_STATE_AFTER_STOP, what);
     if (e && !event_has_state(c->version, e->kind, state)) {
         if (!e->shared)
-            broke(c, &f, RULE_STATE_KIND, call, e, NULL, NULL, NULL, "v%d has no state %s (%d) of %s", c->version,
+            broke(c, &f, RULE_STATE_KIND, call, e, NULL, NULL, NULL, "v%d has no state %s (%d) for %s", c->version,
                   event_state_name(state), state, event_kind_name(e->kind));
     } else if (e && !e->shared) {
         const struct event *op = e->kind == event_kind(ncclProfileProxyOp)                  ? &e->e
@@ -462,15 +462,15 @@ void contract_stating(struct contract *c, void *handle, int state, const struct 
                                                                                             : NULL;
         int side = event_state_side(state), place = event_state_place(state);
         if (op && side >= 0 && op->is_send != (side == 1))
-            broke(c, &f, RULE_STATE_SIDE, call, e, NULL, NULL, NULL, "state %s is of the %s side",
+            broke(c, &f, RULE_STATE_SIDE, call, e, NULL, NULL, NULL, "state %s belongs to the %s side",
                   event_state_name(state), side ? "sending" : "receiving");
         else if (place && (place < e->place || (place == e->place && !event_repeats(state))))
-            broke(c, &f, RULE_STATE_ORDER, call, e, NULL, NULL, NULL, "state %s comes %s", event_state_name(state),
-                  place < e->place ? "after a later one" : "twice, or beside one that excludes it");
+            broke(c, &f, RULE_STATE_ORDER, call, e, NULL, NULL, NULL, "state %s arrives %s", event_state_name(state),
+                  place < e->place ? "after a later one" : "twice, or together with one that excludes it");
         else if (place)
             e->place = place;
         if (args->none && !event_args_optional(c->version, state))
-            broke(c, &f, RULE_ARGUMENTS, call, e, NULL, NULL, NULL, "state %s comes without its arguments",
+            broke(c, &f, RULE_ARGUMENTS, call, e, NULL, NULL, NULL, "state %s arrives without its arguments",
                   event_state_name(state));
     }
     leave(c, &f);
@@ -481,7 +481,7 @@ void contract_result(struct contract *c, const char *call, ncclResult_t result)
     if (result == ncclSuccess) return;
     struct found f = {.n = 0};
     pthread_mutex_lock(&c->lock);
-    broke(c, &f, RULE_RESULT, call, NULL, NULL, NULL, NULL, "%s answered %d, which nobody looks at", call, (int)result);
+    broke(c, &f, RULE_RESULT, call, NULL, NULL, NULL, NULL, "%s returned %d, which is ignored", call, (int)result);
     leave(c, &f);
 }
 

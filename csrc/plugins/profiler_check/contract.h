@@ -1,18 +1,19 @@
-/* The contract between NCCL and a profiler, as a checker that is told of each call and says which side broke it.
+/* The contract between NCCL and a profiler: a checker that is informed of each call and reports which side broke it.
  *
- * Calls that reach the profiler are told before it is called (what NCCL does) and after (what the profiler answers), so
- * that a breach of NCCL's is said even where the profiler dies of it. All functions may be called by any thread. */
+ * For calls that reach the profiler it is informed before the call (what NCCL does) and after it (what the profiler
+ * returns), so that a breach of NCCL's is reported even if the profiler dies of it. Any thread may call these
+ * functions. */
 #ifndef PSM_PROFILER_CONTRACT_H
 #define PSM_PROFILER_CONTRACT_H
 
 #include "event.h"
 
 enum contract_rule {
-    /* NCCL's part */
+    /* rules for NCCL */
     RULE_STOP_TWICE,
     RULE_STATE_AFTER_STOP,
     RULE_UNKNOWN_HANDLE,
-    RULE_NULL_HANDLE, /* NCCL itself does so: profilers take it */
+    RULE_NULL_HANDLE, /* NCCL itself does so: profilers must accept it */
     RULE_NEVER_STOPPED,
     RULE_UNKNOWN_PARENT,
     RULE_PARENT_KIND,
@@ -25,7 +26,7 @@ enum contract_rule {
     RULE_NOT_ASKED,
     RULE_CONTEXT,
     RULE_FINALIZE,
-    /* the profiler's part */
+    /* rules for the profiler */
     RULE_RESULT,
     RULE_HANDLE_TWICE,
     RULE_HANDLE_AGAIN,
@@ -39,7 +40,7 @@ enum contract_rule {
 struct contract_breach {
     enum contract_rule rule;
     const char *name, *call; /* "stop-twice", "stopEvent" */
-    bool by_plugin, note;    /* note: allowed, and worth a line */
+    bool by_plugin, note;    /* note: allowed, but worth a line */
     bool first;              /* of this rule and kind of event */
     int version, kind;       /* kind -1: of no event */
     uint64_t comm;           /* hash; 0 before v4 */
@@ -47,7 +48,7 @@ struct contract_breach {
     char text[200];
     char ancestry[240]; /* the event, then what it is part of, up to the communicator */
 };
-/* Not called with a lock held: it may log. */
+/* Called without a lock held: it may log. */
 typedef void contract_report(void *context, const struct contract_breach *breach);
 
 struct contract *contract_new(int version, contract_report *report, void *context);
@@ -56,12 +57,12 @@ const char *contract_rule_name(enum contract_rule rule);
 bool contract_rule_of_plugin(enum contract_rule rule);
 uint64_t contract_count(struct contract *c, enum contract_rule rule);
 uint64_t contract_total(struct contract *c);
-uint64_t contract_open(struct contract *c);   /* events that are not stopped */
-uint64_t contract_events(struct contract *c); /* that were started */
+uint64_t contract_open(struct contract *c);   /* events that were not stopped */
+uint64_t contract_events(struct contract *c); /* events that were started */
 
-/* After init: mask is NCCL's int, which is looked at in each later call, too. */
+/* After init: mask is NCCL's int, which is also checked in each later call. */
 void contract_init(struct contract *c, ncclResult_t result, void *context, const int *mask, uint64_t comm, int rank);
-/* Around startEvent. */
+/* Before and after startEvent. */
 struct contract_start {
     struct entry *parent;
     struct member *member;
@@ -69,10 +70,11 @@ struct contract_start {
     bool foreign;
 };
 struct contract_start contract_starting(struct contract *c, void *context, const struct event *e);
-/* changed: the profiler wrote into the descriptor. before: *eHandle as it was. Gives the event a number, from 1. */
+/* changed: the profiler wrote to the descriptor. before: *eHandle before the call. Assigns a number to the event,
+ * from 1. */
 uint64_t contract_started(struct contract *c, struct contract_start *s, const struct event *e, ncclResult_t result,
                           void *before, void *handle, bool changed);
-/* The number of the event that has this handle, or had it last; 0: none is known. */
+/* The number of the event that has this handle, or had it last; 0: unknown. */
 uint64_t contract_id(struct contract *c, const void *handle);
 void contract_stopping(struct contract *c, void *handle);
 void contract_stating(struct contract *c, void *handle, int state, const struct event_args *args);

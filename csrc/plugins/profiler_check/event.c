@@ -1,4 +1,4 @@
-/* Descriptors of all versions, read and written. Members that a version lacks are 0. */
+/* Descriptors of all versions: reading and writing. Members that a version lacks are 0. */
 #include "event.h"
 
 #include <string.h>
@@ -33,7 +33,7 @@ static uint8_t number_of(const char *const *names, size_t n, const char *name)
     return 0;
 }
 
-/* The members that are alike in all versions; coll and p2p differ. */
+/* The members that are the same in all versions; coll and p2p differ. */
 #define READ_PROXY(r)                                                                                                  \
     case ncclProfileProxyOp:                                                                                           \
         e->pid = (r)->proxyOp.pid;                                                                                     \
@@ -527,7 +527,7 @@ _Static_assert(offsetof(ncclProfilerEventDescr_v5_t, p2p.parentGroup) ==
                    offsetof(ncclProfilerEventDescr_v6_t, p2p.parentGroup),
                "v5 is read as v6");
 
-/* ---- what goes with a state ---- */
+/* ---- arguments of states ---- */
 
 size_t event_args_size(int version)
 {

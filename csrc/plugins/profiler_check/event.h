@@ -1,6 +1,6 @@
-/* Events of a profiler in one shape for all versions of the table: what NCCL describes, and the rules that hold for
-   each kind of event. profiler_check wraps a profiler and reads descriptors into it; psm_profiler_drive plays NCCL and
-   writes descriptors from it. */
+/* Events of a profiler in one form for all versions of the table: what NCCL passes, and the rules for each kind of
+ * event. profiler_check wraps a profiler and reads descriptors into this form; psm_profiler_drive plays NCCL and writes
+ * descriptors from it. */
 #ifndef PSM_PROFILER_EVENT_H
 #define PSM_PROFILER_EVENT_H
 
@@ -18,7 +18,7 @@ struct event {
     void *parent, *group;
     int rank;
     char func[EVENT_WORD], datatype[EVENT_WORD], algo[EVENT_WORD], proto[EVENT_WORD];
-    char name[EVENT_WORD]; /* of the communicator, up to v3, with its hash; empty: NULL */
+    char name[EVENT_WORD]; /* name of the communicator, up to v3, with its hash; empty: NULL */
     uint64_t hash, seq, count, ptimer, bytes;
     int64_t net_id;
     const void *send, *recv;
@@ -28,7 +28,7 @@ struct event {
     bool is_send, captured, flag;
 };
 
-/* A descriptor of any version, as NCCL lays it out. */
+/* A descriptor of any version, with NCCL's layout. */
 union event_record {
     ncclProfilerEventDescr_v1_t v1;
     ncclProfilerEventDescr_v2_t v2;
@@ -37,7 +37,7 @@ union event_record {
     ncclProfilerEventDescr_v5_t v5;
     ncclProfilerEventDescr_v6_t v6;
 };
-/* What goes with a state. */
+/* The arguments of a state. */
 struct event_args {
     bool none; /* NULL */
     size_t bytes;
@@ -54,7 +54,7 @@ union event_args_record {
     ncclProfilerEventStateArgs_v6_t v6;
 };
 
-/* Strings are read here, which the caller has to be sure of: they are NCCL's own, valid during startEvent. */
+/* Reads strings, which must be valid: they are NCCL's own, during startEvent. */
 void event_read(int version, const void *record, struct event *e);
 /* words: room for 5 strings of EVENT_WORD bytes that the record points into. */
 void event_write(int version, const struct event *e, union event_record *record, char (*words)[EVENT_WORD]);
@@ -65,17 +65,18 @@ size_t event_args_size(int version);
 
 /* ---- the rules ---- */
 
-/* The number of a kind: the place of its only bit; -1 for anything else. */
+/* The number of a kind: the position of its only bit; -1 for anything else. */
 int event_kind(uint64_t type);
 const char *event_kind_name(int kind); /* "Coll" */
 const char *event_state_name(int state);
-uint64_t event_known(int version);              /* the bits of all kinds that a version has */
+uint64_t event_known(int version);              /* the bits of all kinds in a version */
 uint64_t event_asked_by(int version, int kind); /* the bits of the mask any of which makes NCCL start this kind */
 uint64_t event_parents(int version, int kind);  /* the kinds that parentObj may be; 0: it is NULL */
 bool event_has_state(int version, int kind, int state);
-/* Whether a state without arguments may come with NULL in their place. */
+/* Whether the arguments of a state without arguments may be NULL. */
 bool event_args_optional(int version, int state);
-/* The place of a state among those of its event, from 1; 0: any time. The same one may come again: event_repeats. */
+/* The position of a state among those of its event, from 1; 0: any time. The same one may be repeated: event_repeats.
+ */
 int event_state_place(int state);
 bool event_repeats(int state);
 /* 1: of the sending side only, 0: of the receiving side, -1: of both. */

@@ -1,6 +1,5 @@
-/* The symbols that NCCL looks for. Each is found by a resolver, which dlsym calls: where the wrapped profiler lacks a
-   version it gives NULL, NCCL finds nothing and takes the next. psm_abi/profiler.h is not included: it declares these
-   as data. */
+/* The symbols that NCCL looks up. Each has a resolver, which dlsym calls: if the wrapped profiler lacks a version it
+ * returns NULL, and NCCL tries the next. psm_abi/profiler.h is not included: it declares these symbols as data. */
 #include <stdbool.h>
 
 bool check_has(int version);

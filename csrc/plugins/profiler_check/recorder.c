@@ -1,4 +1,4 @@
-/* PSM_PROFILER_STREAM: the calls of this process as a stream (stream.h), for psmkit plugin drive --stream. */
+/* PSM_PROFILER_STREAM: records the calls of this process as a stream (stream.h), for psmkit plugin drive --stream. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -24,7 +24,7 @@ static _Atomic int on = -1;
 static _Atomic int threads;
 static _Thread_local int thread = -1;
 
-/* Each process needs a file of its own: %p is its pid. */
+/* Each process needs its own file: %p is its pid. */
 static FILE *open_file(const char *pattern)
 {
     char path[4200];
@@ -42,7 +42,7 @@ static FILE *open_file(const char *pattern)
     if (fd < 0) {
         char why[200];
         snprintf(why, sizeof why, "%s%s", strerror(errno),
-                 errno == EEXIST ? "; %p in the name stands for the process" : "");
+                 errno == EEXIST ? "; put %p, which becomes the process id, into the name" : "");
         check_say_no_stream(path, why);
         return NULL;
     }
@@ -62,7 +62,7 @@ bool check_streams(void)
     return on == 1;
 }
 
-/* With the lock. */
+/* Call it with the lock held. */
 static void put(struct stream_line *line)
 {
     char text[STREAM_LINE];

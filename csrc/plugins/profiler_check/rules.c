@@ -1,4 +1,4 @@
-/* What holds for each kind of event and each state, by version, as NCCL 2.23 to 2.30 call profilers. */
+/* The rules for each kind of event and each state, by version, as NCCL 2.23 to 2.30 call profilers. */
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -16,7 +16,7 @@ enum {
     CE = ncclProfileCeColl | ncclProfileCeSync | ncclProfileCeBatch
 };
 
-/* asked: NCCL starts an event, too, where only what is below it is asked for. */
+/* asked: NCCL also starts an event if only events below it are enabled. */
 static const struct kind {
     const char *name;
     int since;
@@ -42,7 +42,7 @@ static const struct kind {
     {"CeBatch", 6, ncclProfileCeBatch, 0, ncclProfileCeColl},
 };
 
-/* place 0: it may come at any time, and again. */
+/* place 0: it may occur at any time, repeatedly. */
 static const struct state {
     const char *name;
     uint64_t kind;
@@ -113,9 +113,9 @@ uint64_t event_known(int version)
 
 uint64_t event_asked_by(int version, int kind)
 {
-    /* 2.23 to 2.25 ask one question for the tasks of both kinds. */
+    /* 2.23 to 2.25 make one check for the tasks of both kinds. */
     uint64_t more = version <= 2 && kinds[kind].parents == GROUP ? COLL | P2P : 0;
-    /* Adapters hand on what a newer NCCL starts for a bit that the version does not have. */
+    /* Adapters pass on what a newer NCCL starts for a bit that the version does not have. */
     return kinds[kind].asked | more;
 }
 
@@ -134,7 +134,7 @@ bool event_args_optional(int version, int state)
 {
     const struct state *s = state_of(state);
     if (!s) return false;
-    /* Up to 2.26 states of steps carry nothing; from 2.28 those of groups do. */
+    /* Up to 2.26 states of steps have no arguments; from 2.28 on those of groups have some. */
     if (version <= 3) return s->kind == STEP;
     return s->kind == ncclProfileGroupApi || (s->kind & CE) != 0;
 }
@@ -146,7 +146,7 @@ int event_state_place(int state)
 
 bool event_repeats(int state)
 {
-    /* isend answered NULL: it is tried again. */
+    /* isend returned NULL: NCCL tries again. */
     return state == ncclProfilerProxyStepSendPeerWait_v4;
 }
 

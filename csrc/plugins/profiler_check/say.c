@@ -1,5 +1,5 @@
-/* Lines of the log, made from the catalogue and given to NCCL's logger where there is one (v4 and later), and the
-   record. */
+/* Log lines, formatted from the catalogue and passed to NCCL's logger if there is one (v4 and later), and the record.
+ */
 #define _GNU_SOURCE
 #include <inttypes.h>
 #include <stdio.h>
@@ -90,7 +90,7 @@ void check_say_end(int version, struct contract *c)
 
 /* ---- the record ---- */
 
-/* which: the message, in the order of messages. */
+/* which: index of the message, in the order of messages. */
 struct breach_row {
     uint64_t comm;
     int32_t version, rank;

@@ -76,7 +76,7 @@ static size_t put_member(const struct member *m, const struct stream_line *line,
         return (size_t)(n + snprintf(out + n, size - (size_t)n, "%d", *(const uint8_t *)at));
     case WORD:
         n += snprintf(out + n, size - (size_t)n, "%s", at);
-        /* A name of NCCL's has no blanks; that of a communicator is the user's. */
+        /* NCCL's names have no blanks; that of a communicator is chosen by the user. */
         for (char *c = strchr(out, '=') + 1; *c; c++)
             if (*c <= ' ' || *c > '~') *c = '_';
         return (size_t)n;
@@ -124,7 +124,7 @@ static const char *get_member(const char **at, struct stream_line *line)
     for (size_t i = 0; i < sizeof members / sizeof *members; i++)
         if (members[i].of & 1u << line->what && strlen(members[i].key) == n && memcmp(members[i].key, *at, n) == 0)
             m = &members[i];
-    if (!m || (*at)[n] != '=') return "a member that this line does not have";
+    if (!m || (*at)[n] != '=') return "a member that this line must not have";
     *at += n + 1;
     char *to = (char *)line + m->offset;
     if (m->type == WORD) {
@@ -136,7 +136,7 @@ static const char *get_member(const char **at, struct stream_line *line)
         return NULL;
     }
     uint64_t value;
-    if (!number(at, &value, m->type == HEX ? 16 : 10)) return "a number is meant after =";
+    if (!number(at, &value, m->type == HEX ? 16 : 10)) return "expected a number after =";
     if (m->type == INT) {
         int v = (int)value;
         memcpy(to, &v, sizeof v);
@@ -156,27 +156,27 @@ const char *stream_get(const char *text, struct stream_line *line)
     size_t n = strcspn(text, " \n");
     int what = 0;
     while (what < 5 && (strlen(words[what]) != n || memcmp(words[what], text, n) != 0)) what++;
-    if (what == 5) return "init, start, state, stop or finalize is meant first";
+    if (what == 5) return "expected init, start, state, stop or finalize first";
     line->what = (enum stream_what)what;
     const char *at = text + n + (text[n] == ' ');
     uint64_t value;
-    if (!number(&at, &value, 10) || value > 255) return "the number of a thread is meant, to 255";
+    if (!number(&at, &value, 10) || value > 255) return "expected the number of a thread, up to 255";
     line->thread = (int)value;
     if (what != STREAM_STATE && what != STREAM_STOP && !number(&at, &line->comm, 10))
-        return "the number of a communicator is meant";
+        return "expected the number of a communicator";
     if (what != STREAM_INIT && what != STREAM_FINALIZE && !number(&at, &line->id, 10))
-        return "the number of an event is meant";
+        return "expected the number of an event";
     if (what == STREAM_START) {
         n = strcspn(at, " \n");
         int kind = 0;
         while (kind < EVENT_TYPES && (strlen(event_kind_name(kind)) != n || memcmp(event_kind_name(kind), at, n) != 0))
             kind++;
-        if (kind == EVENT_TYPES) return "a kind of event is meant, such as Coll";
+        if (kind == EVENT_TYPES) return "expected a kind of event, such as Coll";
         line->e.type = UINT64_C(1) << kind;
         at += n + (at[n] == ' ');
     }
     if (what == STREAM_STATE) {
-        if (!number(&at, &value, 10) || value >= EVENT_STATES) return "the number of a state is meant";
+        if (!number(&at, &value, 10) || value >= EVENT_STATES) return "expected the number of a state";
         line->state = (int)value;
     }
     while (*at && *at != '\n') {

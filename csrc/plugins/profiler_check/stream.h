@@ -1,4 +1,4 @@
-/* A stream: the calls that reached a profiler, one a line, with numbers in the place of handles and contexts.
+/* A stream: the calls that reached a profiler, one per line, with numbers instead of handles and contexts.
  *
  *     psmkit-profiler-stream 1 v6
  *     init T COMM comm=HASH nodes=N ranks=N rank=N name=WORD
@@ -7,8 +7,8 @@
  *     stop T EVENT
  *     finalize T COMM
  *
- * T numbers the threads; COMM and EVENT count from 1, 0 stands for NULL. Members that are 0 are left out. The lines are
- * in the order of the calls. libnccl-profiler-check.so writes streams, psm_profiler_drive plays them. */
+ * T numbers the threads; COMM and EVENT count from 1, 0 means NULL. Members that are 0 are omitted. The lines are in
+ * the order of the calls. libnccl-profiler-check.so writes streams, psm_profiler_drive replays them. */
 #ifndef PSM_PROFILER_STREAM_H
 #define PSM_PROFILER_STREAM_H
 
@@ -21,7 +21,7 @@ enum { STREAM_LINE = 1024, STREAM_NAME = 64 };
 struct stream_line {
     enum stream_what what;
     int thread, state;
-    bool foreign; /* the event comes from another process, with the parent and the context of that */
+    bool foreign; /* the event comes from another process, with that process's parent and context */
     uint64_t comm, id, parent, group;
     struct event e; /* of start; its pointers are not used */
     struct event_args args;
@@ -30,7 +30,7 @@ struct stream_line {
     char name[STREAM_NAME]; /* empty: NULL */
 };
 
-/* With the end of the line; size is STREAM_LINE at least. */
+/* Includes the line end; size is at least STREAM_LINE. */
 size_t stream_put(const struct stream_line *line, char *out, size_t size);
 /* NULL, or what is wrong with it. */
 const char *stream_get(const char *text, struct stream_line *line);

@@ -1,4 +1,4 @@
-/* The tables that NCCL gets: each call is told to the checker, and handed on with the same arguments. */
+/* The tables that NCCL gets: each call is reported to the checker, and passed on with the same arguments. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -75,7 +75,7 @@ static ncclResult_t end_after(struct contract *c, int version, ncclResult_t resu
     return result;
 }
 
-/* Whether init can go on. */
+/* Whether init may continue. */
 static bool init_before(int version, ncclDebugLogger_t logger)
 {
     if (logger) check_logger(logger);
@@ -84,7 +84,7 @@ static bool init_before(int version, ncclDebugLogger_t logger)
         return false;
     }
     if (!check_contract(version)) {
-        check_say_trouble("there is no memory for its events");
+        check_say_trouble("no memory for its events");
         return false;
     }
     check_say_begin(version, check_name(version));
@@ -193,7 +193,7 @@ static ncclResult_t init_v4(void **context, int *mask, const char *name, uint64_
 INIT_NEW(5)
 INIT_NEW(6)
 
-/* Found by exports.c. */
+/* exports.c returns it. */
 #define TABLE(v)                                                                                                       \
     extern const ncclProfiler_v##v##_t check_table_v##v;                                                               \
     const ncclProfiler_v##v##_t check_table_v##v = {.name = "PSM check",                                               \

@@ -1,5 +1,5 @@
 /* Which profiler is wrapped. It is loaded when this library is: NCCL takes the newest version whose symbol it finds and
-   tries no other after it, so only those that the wrapped one has may be found (exports.c). */
+ * tries no other after it, so only the versions of the wrapped profiler may be found (exports.c). */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <link.h>
@@ -59,7 +59,7 @@ __attribute__((constructor)) static void load(void)
 
 bool check_has(int version)
 {
-    /* Without a library that can be used init fails and says why: were no version found, NCCL would name no reason. */
+    /* If the library cannot be used, init fails and says why: if NCCL found no version, it would give no reason. */
     return !wrap.wanted || wrap.trouble[0] || wrap.tables[version];
 }
 
@@ -100,6 +100,6 @@ struct contract *check_contract(int version)
 void *check_own(void)
 {
     static _Atomic uintptr_t last;
-    /* Never the same twice, so that every use after a stop is seen. It is no address. */
+    /* Never reused, so that every use after a stop is detected. It is not an address. */
     return (void *)(++last << 4);
 }

@@ -1,7 +1,7 @@
-/* Communicators: each takes the rules as the file is when it is made; a thread looks whether the file has changed.
+/* Communicators: each takes the rules of the file as it is at init; a thread watches the file for changes.
  *
- * NCCL's ranks have to decide alike and a tuner cannot ask another rank. So a change reaches communicators that live
- * only where PSM_TUNER_RELOAD=live says so, best at a call that the file names (from_call). */
+ * NCCL's ranks must decide alike, and a tuner cannot ask another rank. So a change reaches running communicators only
+ * with PSM_TUNER_RELOAD=live, best at a call that the file names (from_call). */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <signal.h>
@@ -20,7 +20,7 @@ struct stamp {
 };
 
 static struct {
-    pthread_mutex_t lock; /* of all here; not for readers */
+    pthread_mutex_t lock; /* protects everything here; readers do not take it */
     pthread_cond_t wake;
     struct tuner_context *contexts;
     char path[4096];
@@ -28,11 +28,11 @@ static struct {
     uint64_t pause_ms;
     pthread_t thread;
     bool runs, stop;
-    pid_t pid; /* of the thread: fork leaves it behind */
+    pid_t pid; /* pid that owns the thread: fork does not copy it */
     struct stamp seen, complained;
 } all = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-/* Held by init and finalize from begin to end, not by the thread: who joins it lets nobody start another. */
+/* Held by init and finalize throughout, not by the thread: while one joins the thread, nobody starts another. */
 static pthread_mutex_t comings = PTHREAD_MUTEX_INITIALIZER;
 
 /* ---- settings ---- */
@@ -53,16 +53,16 @@ static bool settings(ncclDebugLogger_t logger)
 {
     const char *path = setting("PSM_TUNER_CONFIG"), *reload = setting("PSM_TUNER_RELOAD");
     const char *pause = setting("PSM_TUNER_RELOAD_MS"), *one = setting("PSM_TUNER_ONE_SHAPE");
-    if (!path) path = setting("NCCL_TUNER_CONFIG_FILE"); /* NVIDIA's example's */
+    if (!path) path = setting("NCCL_TUNER_CONFIG_FILE"); /* the name in NVIDIA's example */
     if (path && strlen(path) >= sizeof all.path)
-        return wrong(logger, "PSM_TUNER_CONFIG", path, "a path of less than 4096 bytes is meant");
+        return wrong(logger, "PSM_TUNER_CONFIG", path, "expected a path of less than 4096 bytes");
     if (reload && strcmp(reload, "live") != 0 && strcmp(reload, "new") != 0)
-        return wrong(logger, "PSM_TUNER_RELOAD", reload, "new or live is meant");
+        return wrong(logger, "PSM_TUNER_RELOAD", reload, "expected new or live");
     uint64_t ms = 1000;
     if (pause && (!tuner_number(pause, &ms) || ms < 1 || ms > 3600000))
-        return wrong(logger, "PSM_TUNER_RELOAD_MS", pause, "milliseconds from 1 to 3600000 are meant");
+        return wrong(logger, "PSM_TUNER_RELOAD_MS", pause, "expected milliseconds from 1 to 3600000");
     if (one && strcmp(one, "0") != 0 && strcmp(one, "1") != 0)
-        return wrong(logger, "PSM_TUNER_ONE_SHAPE", one, "0 or 1 is meant");
+        return wrong(logger, "PSM_TUNER_ONE_SHAPE", one, "expected 0 or 1");
     strcpy(all.path, path ? path : "");
     all.live = reload && strcmp(reload, "live") == 0;
     all.one_shape = one && *one == '1';
@@ -90,7 +90,7 @@ static bool same(const struct stamp *a, const struct stamp *b)
            a->changed == b->changed && a->modified == b->modified;
 }
 
-/* One warning for each state of the file. */
+/* One warning per version of the file. */
 static bool read_file(ncclDebugLogger_t logger, const struct stamp *stamp, const char *instead,
                       struct tuner_rules *rules)
 {
@@ -114,7 +114,7 @@ static void retire(struct tuner_context *c, struct tuner_table *table)
     c->retired = table;
 }
 
-/* Readers that come now see the tables of now: what was replaced before is unused when nobody is in. */
+/* New readers see the current tables: what was replaced before is unused when there is no reader. */
 static void sweep(struct tuner_context *c)
 {
     if (atomic_load(&c->readers) != 0) return;
@@ -176,7 +176,7 @@ static void *watch(void *unused)
         if (!still || same(&now, &all.seen) || !now.there || !all.contexts) continue;
         all.seen = now;
         struct tuner_rules rules;
-        if (!read_file(all.contexts->logger, &now, "the rules from before stay", &rules)) continue;
+        if (!read_file(all.contexts->logger, &now, "the previous rules stay in use", &rules)) continue;
         for (struct tuner_context *c = all.contexts; c; c = c->next) renew(c, &rules);
         tuner_rules_free(&rules);
     }
@@ -190,12 +190,12 @@ static void start_watching(ncclDebugLogger_t logger)
     pthread_condattr_t attributes;
     pthread_condattr_init(&attributes);
     pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    /* Made anew for each thread: nobody waits on the old one. */
+    /* Created for each thread: nobody waits on the old one. */
     pthread_cond_init(&all.wake, &attributes);
     pthread_condattr_destroy(&attributes);
     sigset_t every, before;
     sigfillset(&every);
-    pthread_sigmask(SIG_SETMASK, &every, &before); /* the signals are the application's */
+    pthread_sigmask(SIG_SETMASK, &every, &before); /* signals belong to the application's threads */
     all.stop = false;
     int error = pthread_create(&all.thread, NULL, watch, NULL);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
@@ -208,7 +208,7 @@ static void start_watching(ncclDebugLogger_t logger)
 
 static struct tuner_shape shape_of(const struct tuner_context *c, const ncclNvlDomainInfo_v5_t *domains)
 {
-    /* v1 asks without a context: with several communicators nobody knows for which, and ranks would differ. */
+    /* v1 calls without a context: with several communicators it is unknown for which one, and ranks would differ. */
     if (c->version == 1 && !all.one_shape) return (struct tuner_shape){TUNER_UNKNOWN, TUNER_UNKNOWN, TUNER_UNKNOWN};
     return (struct tuner_shape){c->ranks, c->nodes, domains ? domains->nNvlDomains : TUNER_UNKNOWN};
 }
@@ -229,14 +229,14 @@ static ncclResult_t begin(struct tuner_context *c, const ncclNvlDomainInfo_v5_t 
     struct stamp now = look();
     struct tuner_rules rules;
     if (!all.contexts) all.seen = now;
-    read_file(c->logger, &now, "no rule holds", &rules);
+    read_file(c->logger, &now, "no rules are in use", &rules);
     struct tuner_table *table = tuner_table_make(&rules, &c->shape);
     for (uint32_t i = 0; table && constants && i < rules.nconstants; i++)
         memcpy((char *)constants + rules.constant[i].at * sizeof(double), &rules.constant[i].value, sizeof(double));
     uint32_t n = rules.n, nconstants = constants ? rules.nconstants : 0;
     tuner_rules_free(&rules);
     if (!table) return ncclSystemError;
-    table->from_call = 0; /* a new communicator has no rules from before */
+    table->from_call = 0; /* a new communicator has no previous rules */
     atomic_store(&c->current, table);
     c->next = all.contexts;
     all.contexts = c;

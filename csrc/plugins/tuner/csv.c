@@ -1,4 +1,4 @@
-/* Rules as CSV: NVIDIA's columns by their place, or any columns by a first line that names them. */
+/* Rules as CSV: NVIDIA's columns in their order, or any columns with a first line that names them. */
 #include <string.h>
 #include <strings.h>
 
@@ -11,7 +11,7 @@ static bool blank(char c)
     return c == ' ' || c == '\t' || c == '\r';
 }
 
-/* Cuts a line into cells, in place. # begins a comment, not in quotes. Returns how many; 0: nothing is there, -1:
+/* Splits a line into cells, in place. # starts a comment, except in quotes. Returns the number of cells; 0: none, -1:
  * error. */
 static int cells_of(char *p, char **cell, uint32_t line, struct tuner_error *error)
 {
@@ -27,7 +27,7 @@ static int cells_of(char *p, char **cell, uint32_t line, struct tuner_error *err
                 p += *p == '"';
                 *end++ = *p;
             }
-            if (!*p) return tuner_fail(error, line, "a quote is not closed"), -1;
+            if (!*p) return tuner_fail(error, line, "a quote has no end"), -1;
             p++;
             while (blank(*p)) p++;
             if (*p && *p != ',' && *p != '#') return tuner_fail(error, line, "text after a quoted cell"), -1;
@@ -49,16 +49,15 @@ static bool header(char **cell, int n, int *column, uint32_t line, struct tuner_
     for (int i = 0; i < n; i++) {
         column[i] = tuner_column_of(cell[i]);
         if (column[i] < 0)
-            return tuner_fail(
-                error, line,
-                "no column %.40s; known: op, bytes, min_bytes, max_bytes, algorithm, protocol, channels, nodes, ranks, "
-                "pipe_ops, registered, nvl_domains, chunk, note",
-                cell[i]);
+            return tuner_fail(error, line,
+                              "unknown column %.40s; known: op, bytes, min_bytes, max_bytes, algorithm, protocol, "
+                              "channels, nodes, ranks, pipe_ops, registered, nvl_domains, chunk, note",
+                              cell[i]);
         for (int k = 0; k < i; k++)
             if (column[k] == column[i] ||
                 (column[i] == TUNER_BYTES && column[k] <= TUNER_MAX_BYTES && column[k] > TUNER_OP) ||
                 (column[k] == TUNER_BYTES && column[i] <= TUNER_MAX_BYTES && column[i] > TUNER_OP))
-                return tuner_fail(error, line, "column %.40s says again what %.40s says", cell[i], cell[k]);
+                return tuner_fail(error, line, "column %.40s repeats column %.40s", cell[i], cell[k]);
     }
     return true;
 }
@@ -80,7 +79,7 @@ bool tuner_parse_csv(char *text, struct tuner_rules *rules, struct tuner_error *
         if (strcasecmp(cell[0], "from_call") == 0) {
             if (rules->from_call) return tuner_fail(error, line, "from_call is set twice");
             if (n != 2 || !tuner_number(cell[1], &rules->from_call) || !rules->from_call)
-                return tuner_fail(error, line, "from_call has one number from 1 beside it");
+                return tuner_fail(error, line, "from_call needs one number from 1 next to it");
             continue;
         }
         if (first && tuner_column_of(cell[0]) >= 0) {
@@ -91,11 +90,10 @@ bool tuner_parse_csv(char *text, struct tuner_rules *rules, struct tuner_error *
         }
         first = false;
         if (columns ? n > columns : n < 8 || n > 10)
-            return tuner_fail(
-                error, line, "%d cells; %s", n,
-                columns ? "the first line names less columns"
-                        : "meant are 8 to 10: op, min_bytes, max_bytes, algorithm, protocol, channels, nodes, "
-                          "ranks, pipe_ops, registered; or a first line that names columns");
+            return tuner_fail(error, line, "%d cells; %s", n,
+                              columns ? "the first line names fewer columns"
+                                      : "expected 8 to 10: op, min_bytes, max_bytes, algorithm, protocol, channels, "
+                                        "nodes, ranks, pipe_ops, registered; or a first line that names columns");
         struct tuner_rule rule = tuner_rule_any(line);
         for (int i = 0; i < n; i++)
             if (!tuner_rule_set(&rule, columns ? column[i] : i, cell[i], line, error)) return false;

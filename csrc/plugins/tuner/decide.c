@@ -1,4 +1,5 @@
-/* What NCCL calls for each collective: 200 ns, no lock, no allocation, and never an error, which would fail it. */
+/* What NCCL calls for each collective: 200 ns, no lock, no allocation, and never an error, which would fail the
+ * collective. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <string.h>
@@ -9,7 +10,7 @@
 struct tuner_table *tuner_enter(struct tuner_context *c, uint64_t call)
 {
     atomic_fetch_add(&c->readers, 1);
-    /* In this order: when a table that was coming became the current one, coming is cleared after that. */
+    /* In this order: when a pending table becomes the current one, pending is cleared afterwards. */
     struct tuner_table *coming = atomic_load(&c->coming);
     return coming && call >= coming->from_call ? coming : atomic_load(&c->current);
 }
@@ -23,7 +24,7 @@ static __attribute__((noinline, cold)) void say_decision(const struct tuner_cont
     if (rule)
         snprintf(why, sizeof why, "line %u%s%s", rule->line, *rule->note ? ", " : "", rule->note);
     else if (choice->passed)
-        snprintf(why, sizeof why, "line %u cannot be had here", choice->passed->line);
+        snprintf(why, sizeof why, "line %u is not available here", choice->passed->line);
     else
         snprintf(why, sizeof why, "no rule");
     TUNER_SAY(c->logger, PSM_TUNER_DECIDED, psm_tuner_decided, op, q->bytes, c->ranks, c->nodes,
@@ -42,7 +43,7 @@ void tuner_collective(struct tuner_context *c, struct tuner_query *q, float *cos
     if (choice.rule && choice.rule->channels && channels) *channels = choice.rule->channels;
     if (choice.algorithm >= 0) {
         if (costs) {
-            /* NCCL takes the first of the lowest: one that costs nothing already gives way. */
+            /* NCCL takes the first of the lowest: raise the cost of an entry that already costs nothing. */
             int at = choice.algorithm * q->protocols + choice.protocol;
             for (int i = 0; i < at; i++)
                 if (costs[i] == 0) costs[i] = 1e-6f;
@@ -66,7 +67,7 @@ void tuner_collective(struct tuner_context *c, struct tuner_query *q, float *cos
 void tuner_chunk_size(struct tuner_context *c, int op, uint64_t bytes, int algorithm, int protocol, size_t *chunk)
 {
     const struct tuner_rule *rule;
-    /* It belongs to the decision before it. */
+    /* It belongs to the previous decision. */
     uint64_t calls = atomic_load_explicit(&c->calls, memory_order_relaxed);
     struct tuner_table *t = tuner_enter(c, calls ? calls - 1 : 0);
     uint64_t size = tuner_chunk(t, op, bytes, algorithm, protocol, &rule);

@@ -1,4 +1,4 @@
-/* The recorder: the last decisions, with the line of the file that made each. */
+/* The recorder: the last decisions, each with the line of the file that caused it. */
 #include <string.h>
 
 #include "say.h"
@@ -6,7 +6,7 @@
 
 enum { DECISIONS = 4096 };
 
-/* line 0: no rule; passed: the line of the first rule that matched and could not be had. */
+/* line 0: no rule; passed: the line of the first rule that matched but was not available. */
 struct decision_row {
     uint64_t comm_id, call, bytes;
     uint32_t ranks, nodes, line, passed;

@@ -1,4 +1,4 @@
-/* What a cell of a rule means, and files as a whole. */
+/* The meaning of a rule's cells, and reading of whole files. */
 #define _GNU_SOURCE
 #include "rules.h"
 
@@ -95,7 +95,7 @@ static bool is_any(const char *text)
            strcasecmp(text, "default") == 0;
 }
 
-/* Digits, then K, M, G or T with or without B or iB. Returns what follows, NULL: no number, or too large. */
+/* Digits, then K, M, G or T with or without B or iB. Returns what follows, NULL: not a number, or too large. */
 static const char *number_at(const char *p, uint64_t *value)
 {
     static const char letters[] = "KMGT";
@@ -218,11 +218,11 @@ bool tuner_rule_set(struct tuner_rule *rule, int column, const char *text, uint3
         break;
     case TUNER_MIN_BYTES:
         good = is_any(text) || tuner_number(text, &rule->bytes.low);
-        meant = "bytes, as 65536 or 64K";
+        meant = "bytes, such as 65536 or 64K";
         break;
     case TUNER_MAX_BYTES:
         good = is_any(text) || strcasecmp(text, "max") == 0 || tuner_number(text, &rule->bytes.high);
-        meant = "bytes, as 65536 or 64K, or max";
+        meant = "bytes, such as 65536 or 64K, or max";
         break;
     case TUNER_BYTES:
     case TUNER_NODES:
@@ -272,7 +272,7 @@ bool tuner_rule_set(struct tuner_rule *rule, int column, const char *text, uint3
     const char *name = "";
     for (size_t i = 0; i < sizeof columns / sizeof *columns && !*name; i++)
         if ((int)columns[i].column == column) name = columns[i].name;
-    return tuner_fail(error, line, "%s is \"%.40s\"; meant is %s", name, text, meant);
+    return tuner_fail(error, line, "%s is \"%.40s\"; expected %s", name, text, meant);
 }
 
 bool tuner_rule_add(struct tuner_rules *rules, const struct tuner_rule *rule, struct tuner_error *error)
@@ -338,10 +338,11 @@ bool tuner_constant_add(struct tuner_rules *rules, const char *name, double valu
 {
     int at = constant_place(name);
     if (at < 0)
-        return tuner_fail(
-            error, line,
-            "no constant %.60s; as baseLatencies.ring.simple, hwLatencies.net.tree.ll, llMaxBws.hopper.1node", name);
-    if (!isfinite(value) || value < 0) return tuner_fail(error, line, "%.60s: a number from 0 is meant", name);
+        return tuner_fail(error, line,
+                          "no constant %.60s; expected a name such as baseLatencies.ring.simple, "
+                          "hwLatencies.net.tree.ll, llMaxBws.hopper.1node",
+                          name);
+    if (!isfinite(value) || value < 0) return tuner_fail(error, line, "%.60s: expected a number from 0", name);
     for (uint32_t i = 0; i < rules->nconstants; i++)
         if (rules->constant[i].at == at) return tuner_fail(error, line, "%.60s is set twice", name);
     struct tuner_constant *more = realloc(rules->constant, sizeof *more * (rules->nconstants + 1));
@@ -353,7 +354,7 @@ bool tuner_constant_add(struct tuner_rules *rules, const char *name, double valu
 
 /* ---- files ---- */
 
-/* Editors and other readers agree on what is in a file only where it is text. */
+/* Editors and other readers agree about the contents of a file only if it is text. */
 static bool is_text(const char *text, size_t n, struct tuner_error *error)
 {
     uint32_t line = 1;
@@ -366,14 +367,14 @@ static bool is_text(const char *text, size_t n, struct tuner_error *error)
                                               : 9;
         if ((c < 0x20 && c != '\t' && c != '\n' && !(c == '\r' && i + 1 < n && text[i + 1] == '\n')) || c == 0x7F)
             return tuner_fail(error, line, "the control character 0x%02x", c);
-        if (more == 9 || more >= n - i) return tuner_fail(error, line, "the byte 0x%02x is no UTF-8", c);
+        if (more == 9 || more >= n - i) return tuner_fail(error, line, "the byte 0x%02x is not UTF-8", c);
         for (size_t k = 1; k <= more; k++)
             if (((unsigned char)text[i + k] & 0xC0) != 0x80)
-                return tuner_fail(error, line, "the byte 0x%02x is no UTF-8", c);
+                return tuner_fail(error, line, "the byte 0x%02x is not UTF-8", c);
         unsigned char second = more ? (unsigned char)text[i + 1] : 0;
         if ((c == 0xE0 && second < 0xA0) || (c == 0xED && second > 0x9F) || (c == 0xF0 && second < 0x90) ||
             (c == 0xF4 && second > 0x8F))
-            return tuner_fail(error, line, "the byte 0x%02x is no UTF-8", c);
+            return tuner_fail(error, line, "the byte 0x%02x is not UTF-8", c);
         line += c == '\n';
         i += more + 1;
     }
@@ -400,12 +401,12 @@ bool tuner_rules_read(const char *path, struct tuner_rules *out, struct tuner_er
 {
     *out = (struct tuner_rules){0};
     *error = (struct tuner_error){0};
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe is no file of rules and must not block */
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe is not a rule file and must not block */
     if (fd < 0) return tuner_fail(error, 0, "cannot open it: %s", strerror(errno));
     struct stat st;
     if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
         close(fd);
-        return tuner_fail(error, 0, "it is no regular file");
+        return tuner_fail(error, 0, "it is not a regular file");
     }
     char *text = malloc(TUNER_MAX_FILE + 1);
     size_t n = 0;

@@ -1,5 +1,5 @@
-/* Rules of the tuner: what a file says, and the answer to one collective. No state, no NCCL but its numbers: the plugin
- * and `psmkit tune` use the same code. docs/tuner.md has the grammar. */
+/* Rules of the tuner: the contents of a file, and the decision for one collective. No state, and nothing of NCCL except
+ * its numbers: the plugin and `psmkit tune` share the code. docs/tuner.md has the grammar. */
 #ifndef PSM_TUNER_RULES_H
 #define PSM_TUNER_RULES_H
 
@@ -16,16 +16,16 @@ enum {
     TUNER_MAX_FILE = 1 << 20,
     TUNER_MAX_CHANNELS = 64,
     TUNER_NOTE = 48,
-    TUNER_UNKNOWN = -1 /* of a query: this version of the table does not tell */
+    TUNER_UNKNOWN = -1 /* in a query: this version of the table does not pass it */
 };
 
 struct tuner_range {
-    uint64_t low, high; /* both inside */
+    uint64_t low, high; /* both inclusive */
 };
 #define TUNER_ALL ((struct tuner_range){0, UINT64_MAX})
 
 struct tuner_rule {
-    uint32_t ops; /* a bit each */
+    uint32_t ops; /* one bit each */
     struct tuner_range bytes, ranks, nodes, domains, pipe_ops;
     int8_t registered;          /* -1: either */
     int8_t algorithm, protocol; /* -1: NCCL's choice */
@@ -36,7 +36,7 @@ struct tuner_rule {
 };
 
 struct tuner_constant {
-    uint16_t at; /* the number of the double in ncclTunerConstants_v5_t */
+    uint16_t at; /* the index of the double in ncclTunerConstants_v5_t */
     uint32_t line;
     double value;
 };
@@ -44,7 +44,7 @@ struct tuner_constant {
 struct tuner_rules {
     struct tuner_rule *rule;
     uint32_t n;
-    uint64_t from_call; /* a communicator that lives takes the rules from this decision on; 0: at once */
+    uint64_t from_call; /* running communicators take the rules from this decision on; 0: at once */
     struct tuner_constant *constant;
     uint32_t nconstants;
 };
@@ -54,17 +54,17 @@ struct tuner_error {
     char text[200];
 };
 
-/* toml: else CSV. false: error says where and what; out is empty. */
+/* toml: otherwise CSV. false: error says where and what; out is empty. */
 bool tuner_rules_parse(const char *text, size_t n, bool toml, struct tuner_rules *out, struct tuner_error *error);
 bool tuner_rules_read(const char *path, struct tuner_rules *out, struct tuner_error *error);
 void tuner_rules_free(struct tuner_rules *rules);
 
 extern const char *const tuner_ops[TUNER_OPS], *const tuner_algorithms[NCCL_NUM_ALGORITHMS],
                                                    *const tuner_protocols[NCCL_NUM_PROTOCOLS];
-const char *tuner_algorithm_name(int algorithm); /* "default" for what is none */
+const char *tuner_algorithm_name(int algorithm); /* "default" for unknown ones */
 const char *tuner_protocol_name(int protocol);
 
-/* ---- for both grammars ---- */
+/* ---- used by both grammars ---- */
 
 enum tuner_column {
     TUNER_OP,
@@ -96,18 +96,18 @@ bool tuner_parse_csv(char *text, struct tuner_rules *rules, struct tuner_error *
 bool tuner_parse_toml(char *text, struct tuner_rules *rules, struct tuner_error *error);
 bool tuner_number(const char *text, uint64_t *value);
 
-/* ---- the answer ---- */
+/* ---- decisions ---- */
 
 struct tuner_shape {
-    int64_t ranks, nodes, domains; /* TUNER_UNKNOWN: rules that ask for it are left out */
+    int64_t ranks, nodes, domains; /* TUNER_UNKNOWN: skips rules that depend on it */
 };
 
 struct tuner_query {
     int op;
     uint64_t bytes;
-    int64_t pipe_ops; /* TUNER_UNKNOWN: rules that ask for it do not match */
+    int64_t pipe_ops; /* TUNER_UNKNOWN: rules that depend on it do not match */
     int registered;
-    /* What can be chosen: by costs, else by what is supported (v1, v2), else anything. */
+    /* What is available: by costs, else by what is supported (v1, v2), else everything. */
     const float *costs;
     int algorithms, protocols;
     bool by_support, collnet, nvls;
@@ -116,7 +116,7 @@ struct tuner_query {
 struct tuner_choice {
     const struct tuner_rule *rule;   /* NULL: NCCL decides */
     int algorithm, protocol;         /* -1: NCCL's */
-    const struct tuner_rule *passed; /* the first that matched and could not be had; NULL: none */
+    const struct tuner_rule *passed; /* the first that matched but was not available; NULL: none */
 };
 
 struct tuner_candidate {
@@ -127,15 +127,15 @@ struct tuner_candidate {
 
 struct tuner_intervals {
     uint32_t n;
-    uint64_t *start; /* of each interval of sizes; the first is 0 */
+    uint64_t *start; /* start of each interval of sizes; the first is 0 */
     uint32_t *first; /* its candidates: first[i] to first[i + 1] */
     struct tuner_candidate *candidate;
 };
 
-/* The rules of one communicator, compiled: sizes are cut into intervals, each with those that can match, in the order
- * of the file. It does not change but for said. */
+/* The rules of one communicator, compiled: sizes are divided into intervals, each with the rules that can match, in the
+ * order of the file. Immutable except for said. */
 struct tuner_table {
-    struct tuner_table *next; /* for whoever keeps it */
+    struct tuner_table *next; /* for the owner of the table */
     uint64_t from_call;
     uint32_t nrules;
     struct tuner_rule *rule;
@@ -146,7 +146,7 @@ struct tuner_table {
 /* NULL: no memory. */
 struct tuner_table *tuner_table_make(const struct tuner_rules *rules, const struct tuner_shape *shape);
 void tuner_table_free(struct tuner_table *table);
-/* No lock, no allocation, no call of the system. */
+/* No lock, no allocation, no system call. */
 void tuner_decide(const struct tuner_table *table, const struct tuner_query *query, struct tuner_choice *choice);
 /* 0: NCCL's. algorithm and protocol are those that run. */
 uint64_t tuner_chunk(const struct tuner_table *table, int op, uint64_t bytes, int algorithm, int protocol,

@@ -1,4 +1,4 @@
-/* Lines of the log: made from the catalogue, given to NCCL's logger, which adds its prefix and has its own filter. */
+/* Log lines: formatted from the catalogue and passed to NCCL's logger, which adds its prefix and has its own filter. */
 #ifndef PSM_TUNER_SAY_H
 #define PSM_TUNER_SAY_H
 

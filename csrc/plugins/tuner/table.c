@@ -1,5 +1,4 @@
-/* Compiled rules: what is known when a communicator is made is settled then, and a collective finds its rule by its
- * size. */
+/* Compiled rules: what is known at init is evaluated then, and a collective finds its rule by its size. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -28,7 +27,7 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Whether b can never be chosen where a comes first: a matches whenever b does, and cannot be had whenever b cannot. */
+/* Whether b can never be chosen if a comes first: a matches whenever b does, and is available whenever b is. */
 static bool hides(const struct tuner_candidate *a, const struct tuner_candidate *b)
 {
     bool matches = a->pipe_ops.low <= b->pipe_ops.low && a->pipe_ops.high >= b->pipe_ops.high &&
@@ -37,7 +36,7 @@ static bool hides(const struct tuner_candidate *a, const struct tuner_candidate 
     return matches && (nothing || (a->algorithm == b->algorithm && a->protocol == b->protocol));
 }
 
-/* The candidates of the interval that begins at size; counts only where out is NULL. */
+/* The candidates of the interval that starts at size; only counts if out is NULL. */
 static uint32_t candidates(const struct tuner_table *t, const uint32_t *live, uint32_t n, uint64_t size,
                            struct tuner_candidate *out)
 {
@@ -167,7 +166,7 @@ static bool offered(const struct tuner_query *q, int algorithm, int protocol)
     }
 }
 
-/* Half of a choice is made whole by the costs. Without them NCCL throws half of a choice away, so it is none. */
+/* Completes half of a choice from the costs. Without costs NCCL ignores half of a choice, so it counts as none. */
 static bool choose(const struct tuner_query *q, const struct tuner_candidate *c, struct tuner_choice *out)
 {
     out->algorithm = out->protocol = -1;

@@ -1,4 +1,4 @@
-/* NCCL's tables, v1 to v6, each as short as its version lets it be. */
+/* NCCL's tables, v1 to v6, each as short as its version allows. */
 #include <pthread.h>
 #include <stdlib.h>
 

@@ -1,6 +1,5 @@
-/* Rules as TOML: [[rule]] tables, [constants] and from_call. What is taken here means the same to every reader of TOML;
- * of TOML's other forms (dates, inline tables, strings over several lines, quoted keys) none is needed and none is
- * taken. */
+/* Rules as TOML: [[rule]] tables, [constants] and from_call. What is accepted here means the same to every reader of
+ * TOML; TOML's other forms (dates, inline tables, multi-line strings, quoted keys) are not needed and are rejected. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,13 +20,14 @@ static void blanks(struct reader *r)
     while (*r->p == ' ' || *r->p == '\t') r->p++;
 }
 
-/* Blanks and a comment up to the end of the line. */
+/* Skips blanks and a comment up to the end of the line. */
 static bool line_end(struct reader *r)
 {
     blanks(r);
     if (*r->p == '#') r->p += strcspn(r->p, "\n");
     if (*r->p == '\r' && r->p[1] == '\n') r->p++;
-    if (*r->p && *r->p != '\n') return tuner_fail(r->error, r->line, "\"%.20s\" where the line should end", r->p);
+    if (*r->p && *r->p != '\n')
+        return tuner_fail(r->error, r->line, "unexpected \"%.20s\" before the end of the line", r->p);
     return true;
 }
 
@@ -36,7 +36,7 @@ static bool bare(char c)
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-';
 }
 
-/* a.b.c; blanks around the dots are left out. */
+/* a.b.c; blanks around the dots are skipped. */
 static bool key_of(struct reader *r, char *key, bool dots)
 {
     size_t n = 0;
@@ -46,7 +46,7 @@ static bool key_of(struct reader *r, char *key, bool dots)
             if (n == MAX_KEY - 2) return tuner_fail(r->error, r->line, "a key of more than %d letters", MAX_KEY - 2);
             key[n++] = *r->p++;
         }
-        if (n == begin) return tuner_fail(r->error, r->line, "a name is meant at \"%.20s\"", r->p);
+        if (n == begin) return tuner_fail(r->error, r->line, "expected a name, found \"%.20s\"", r->p);
         blanks(r);
         if (!dots || *r->p != '.') break;
         r->p++;
@@ -69,14 +69,14 @@ static bool string_of(struct reader *r, char *value, size_t *n)
 {
     char quote = *r->p++;
     if (*r->p == quote && r->p[1] == quote)
-        return tuner_fail(r->error, r->line, "strings over several lines are not read here");
+        return tuner_fail(r->error, r->line, "multi-line strings are not supported");
     for (; *r->p != quote; r->p++) {
         char c = *r->p;
-        if (!c || c == '\n' || c == '\r') return tuner_fail(r->error, r->line, "a quote is not closed");
+        if (!c || c == '\n' || c == '\r') return tuner_fail(r->error, r->line, "a quote has no end");
         if (c == '\\' && quote == '"') {
             static const char from[] = "\"\\tn", to[] = "\"\\\t\n";
             const char *at = *++r->p ? strchr(from, *r->p) : NULL;
-            if (!at) return tuner_fail(r->error, r->line, "the escape \\%.1s is not read here", r->p);
+            if (!at) return tuner_fail(r->error, r->line, "the escape \\%.1s is not supported", r->p);
             c = to[at - from];
         }
         if (!put(r, value, n, c)) return false;
@@ -85,7 +85,7 @@ static bool string_of(struct reader *r, char *value, size_t *n)
     return true;
 }
 
-/* TOML's digits: underscores between two of them, no zero in front. */
+/* TOML's digits: underscores between two of them, no leading zero. */
 static bool digits(struct reader *r, char *value, size_t *n, bool zeros)
 {
     const char *begin = r->p;
@@ -121,12 +121,12 @@ static bool number_of(struct reader *r, char *value, size_t *n, enum kind *kind)
         good = digits(r, value, n, true);
     }
     good = good && !bare(*r->p) && *r->p != ':' && *r->p != '.';
-    return good || tuner_fail(r->error, r->line, "\"%.20s\" is no value that is read here: strings want quotes", begin);
+    return good || tuner_fail(r->error, r->line, "\"%.20s\" is not a supported value: strings need quotes", begin);
 }
 
 static bool value_of(struct reader *r, char *value, size_t *n, enum kind *kind);
 
-/* Strings become one, with | between them. */
+/* Strings are joined, with | between them. */
 static bool array_of(struct reader *r, char *value, size_t *n)
 {
     bool comma = true;
@@ -134,14 +134,14 @@ static bool array_of(struct reader *r, char *value, size_t *n)
         blanks(r);
         if (*r->p == '#' || *r->p == '\n' || *r->p == '\r') {
             if (!line_end(r)) return false;
-            if (!*r->p) return tuner_fail(r->error, r->line, "a list is not closed");
+            if (!*r->p) return tuner_fail(r->error, r->line, "a list has no end");
             r->p++;
             r->line++;
             continue;
         }
         if (*r->p == ']') break;
-        if (!comma) return tuner_fail(r->error, r->line, "a comma is meant at \"%.20s\"", r->p);
-        if (*r->p != '"' && *r->p != '\'') return tuner_fail(r->error, r->line, "lists are of strings");
+        if (!comma) return tuner_fail(r->error, r->line, "expected a comma, found \"%.20s\"", r->p);
+        if (*r->p != '"' && *r->p != '\'') return tuner_fail(r->error, r->line, "lists may only contain strings");
         if (*n && !put(r, value, n, '|')) return false;
         if (!string_of(r, value, n)) return false;
         blanks(r);
@@ -178,7 +178,7 @@ static bool value_of(struct reader *r, char *value, size_t *n, enum kind *kind)
     }
 }
 
-/* Rules say a column once, though a column has several names. */
+/* A rule may set a column once, although a column has several names. */
 struct place {
     enum { TOP, RULE, CONSTANTS } table;
     struct tuner_rule rule;
@@ -197,7 +197,7 @@ static bool in_rule(struct reader *r, struct place *at, const char *key, const c
     at->set |= 1u << column;
     bool fits = kind == STRING || (kind == INTEGER && column != TUNER_OP && column != TUNER_NOTES) ||
                 (kind == BOOLEAN && column == TUNER_REGISTERED) || (kind == ARRAY && column == TUNER_OP);
-    if (!fits) return tuner_fail(r->error, r->line, "%.40s wants a string or a number", key);
+    if (!fits) return tuner_fail(r->error, r->line, "%.40s must be a string or a number", key);
     return tuner_rule_set(&at->rule, column, value, r->line, r->error);
 }
 
@@ -208,20 +208,20 @@ static bool assignment(struct reader *r, struct place *at, struct tuner_rules *r
     enum kind kind;
     uint32_t line = r->line;
     if (!key_of(r, key, at->table == CONSTANTS)) return false;
-    if (*r->p != '=') return tuner_fail(r->error, r->line, "= is meant after %.40s", key);
+    if (*r->p != '=') return tuner_fail(r->error, r->line, "expected = after %.40s", key);
     r->p++;
     blanks(r);
     if (!value_of(r, value, &n, &kind) || !line_end(r)) return false;
     if (at->table == RULE) return in_rule(r, at, key, value, kind);
     if (at->table == CONSTANTS)
         return (kind == INTEGER || kind == FLOAT) ? tuner_constant_add(rules, key, strtod(value, NULL), line, r->error)
-                                                  : tuner_fail(r->error, line, "%.40s wants a number", key);
+                                                  : tuner_fail(r->error, line, "%.40s must be a number", key);
     if (strcmp(key, "from_call") != 0)
-        return tuner_fail(r->error, line, "%.40s stands in no table; [[rule]] begins one", key);
+        return tuner_fail(r->error, line, "%.40s is in no table; start one with [[rule]]", key);
     if (at->has_from) return tuner_fail(r->error, line, "from_call is set twice");
     at->has_from = true;
     if (kind != INTEGER || !tuner_number(value, &rules->from_call) || !rules->from_call)
-        return tuner_fail(r->error, line, "from_call is a number from 1");
+        return tuner_fail(r->error, line, "from_call must be a number from 1");
     return true;
 }
 
@@ -232,7 +232,7 @@ static bool table_begins(struct reader *r, struct place *at, struct tuner_rules 
     r->p += 1 + list;
     blanks(r);
     if (!key_of(r, name, true)) return false;
-    if (*r->p != ']' || (list && r->p[1] != ']')) return tuner_fail(r->error, r->line, "] is meant after %.40s", name);
+    if (*r->p != ']' || (list && r->p[1] != ']')) return tuner_fail(r->error, r->line, "expected ] after %.40s", name);
     r->p += 1 + list;
     if (!line_end(r)) return false;
     if (at->table == RULE && !tuner_rule_add(rules, &at->rule, r->error)) return false;
@@ -243,8 +243,8 @@ static bool table_begins(struct reader *r, struct place *at, struct tuner_rules 
         return true;
     }
     if (list || strcmp(name, "constants") != 0)
-        return tuner_fail(r->error, r->line, "no table %.40s; [[rule]] and [constants] are known", name);
-    if (at->has_constants) return tuner_fail(r->error, r->line, "[constants] is there twice");
+        return tuner_fail(r->error, r->line, "unknown table %.40s; expected [[rule]] or [constants]", name);
+    if (at->has_constants) return tuner_fail(r->error, r->line, "[constants] is given twice");
     at->has_constants = true;
     at->table = CONSTANTS;
     return true;

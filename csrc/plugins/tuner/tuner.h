@@ -1,4 +1,4 @@
-/* The tuner plugin inside: a communicator's rules, and what it decided. tables.c has NCCL's tables over it. */
+/* Internals of the tuner plugin: a communicator's rules, and its decisions. tables.c has NCCL's tables. */
 #ifndef PSM_TUNER_H
 #define PSM_TUNER_H
 
@@ -9,14 +9,14 @@ enum { TUNER_CONTEXT = 0x74756e65 };
 
 struct tuner_context {
     uint32_t magic;
-    int version; /* of NCCL's table */
+    int version; /* version of NCCL's table */
     struct tuner_context *next;
     ncclDebugLogger_t logger;
-    uint64_t comm_id; /* 0: not told before v5 */
+    uint64_t comm_id; /* 0: not known before v5 */
     struct tuner_shape shape;
-    int64_t ranks, nodes; /* as init was told; shape leaves out what does not hold for all */
+    int64_t ranks, nodes; /* as passed to init; shape omits what is not the same for all */
     psm_section *rows;
-    /* Readers take no lock: they count themselves in, and what was replaced is freed when nobody is in. */
+    /* Readers take no lock: they count themselves in, and replaced tables are freed when there is no reader. */
     _Atomic(struct tuner_table *) current, coming;
     _Atomic uint32_t readers;
     _Atomic uint64_t calls;
@@ -29,7 +29,7 @@ ncclResult_t tuner_init(int version, uint64_t comm_id, size_t ranks, size_t node
 /* v1: one more communicator shares the context. */
 void tuner_other_shape(const struct tuner_context *context, size_t ranks, size_t nodes);
 void tuner_finalize(struct tuner_context *context);
-/* The decision, logged the first time and recorded; query->costs is changed for it. */
+/* Makes the decision; logs it the first time, records it, and changes query->costs for it. */
 void tuner_collective(struct tuner_context *context, struct tuner_query *query, float *costs, int *algorithm,
                       int *protocol, int *channels);
 void tuner_chunk_size(struct tuner_context *context, int op, uint64_t bytes, int algorithm, int protocol,
@@ -40,7 +40,7 @@ psm_section *tuner_record(void);
 void tuner_record_decision(const struct tuner_context *context, uint64_t call, const struct tuner_query *query,
                            const struct tuner_choice *choice);
 
-/* Tables of a context; reader calls only. */
+/* Tables of a context; only readers call it. */
 struct tuner_table *tuner_enter(struct tuner_context *context, uint64_t call);
 static inline void tuner_leave(struct tuner_context *context)
 {

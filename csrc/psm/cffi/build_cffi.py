@@ -10,7 +10,7 @@ from pathlib import Path
 import cffi
 
 VARIANTS = 16  # written in Python, in one process
-# Callbacks have no argument of their own: which handlers are meant is told by connection->tcomm, for the caller's side of a
+# Callbacks have no argument of their own: connection->tcomm identifies the handlers, for the caller's side of a
 # variant by the number of the function.
 HANDLERS = """
 psm_status psm_py_shared_init(psmProxyConnection *, psmProxyState *, int);

@@ -1,12 +1,12 @@
-/* What Python needs of CUDA for its own side of a transfer, by the table that libpsm calls through. */
+/* The CUDA functions that Python needs for its own side of a transfer, called through libpsm's table. */
 #ifndef PSM_CFFI_FACE_H
 #define PSM_CFFI_FACE_H
 
 #include "psm/psm_p2p.h"
 
-/* Makes the rank's device the calling thread's. A rank without a device: nothing. */
+/* Makes the rank's device current on the calling thread. A rank without a device: does nothing. */
 static psm_status psm_py_set_device(const struct psm_host *host);
-/* Copies between any two of host and device memory, and waits for it. */
+/* Copies between any host and device memory, and waits for the copy. */
 static psm_status psm_py_copy(const struct psm_host *host, void *to, const void *from, size_t bytes);
 /* Waits for a stream. */
 static psm_status psm_py_synchronize(const struct psm_host *host, void *stream);

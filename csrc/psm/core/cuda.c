@@ -1,5 +1,5 @@
-/* The CUDA functions of this process, found at run time: libpsm is linked with no CUDA library, so that it runs beside
- * any of them, and without. */
+/* The CUDA functions of this process, found at run time. libpsm is not linked with a CUDA library, so it works with any
+ * CUDA library and without one. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <link.h>
@@ -37,7 +37,7 @@ typedef cudaError_t by_version(const char *, void **, unsigned int, unsigned lon
                                enum cudaDriverEntryPointQueryResult *);
 typedef cudaError_t by_name(const char *, void **, unsigned long long, enum cudaDriverEntryPointQueryResult *);
 
-/* A driver function as its prototype was in the CUDA version that api.def gives. */
+/* A driver function whose prototype is that of the CUDA version in api.def. */
 static void *driver_function(void *runtime, void *driver, const struct function *f)
 {
     void *found = NULL;
@@ -45,7 +45,7 @@ static void *driver_function(void *runtime, void *driver, const struct function 
     by_version *versioned = (by_version *)dlsym(runtime, "cudaGetDriverEntryPointByVersion");
     if (versioned && versioned(f->base, &found, f->since, 0, &result) == 0 && found) return found;
     if (driver && (found = dlsym(driver, f->name))) return found;
-    /* libcudart before 12.5: it answers with the newest prototype, which is the right one unless there is a _v2. */
+    /* libcudart before 12.5 returns the newest prototype, which is correct unless there is a _v2. */
     by_name *named = (by_name *)dlsym(runtime, "cudaGetDriverEntryPoint");
     if (named && strcmp(f->name, f->base) == 0 && named(f->base, &found, 0, &result) == 0) return found;
     return NULL;
@@ -73,7 +73,7 @@ static void *open_runtime(char *path, size_t size)
         }
     }
     for (size_t i = 0; i < RUNTIMES && !library; i++) library = dlopen(name = runtimes[i], RTLD_NOW | RTLD_NOLOAD);
-    /* One that is there and cannot be loaded is the reason; one that is not there is none. */
+    /* A library that exists but cannot be loaded is the reason to report; a missing one is not. */
     char why[160] = "";
     for (size_t i = 0; i < RUNTIMES && !library; i++) {
         library = dlopen(name = runtimes[i], RTLD_NOW | RTLD_LOCAL);
@@ -82,8 +82,7 @@ static void *open_runtime(char *path, size_t size)
     }
     if (!library) {
         psm_fail(PSM_ERR_NOT_FOUND, "cuda", -1, -1, 0,
-                 "no CUDA: neither %s nor %s is in this process or on the library path%s%s; name one by "
-                 "PSM_CUDA_LIBRARY",
+                 "no CUDA: neither %s nor %s is loaded or on the library path%s%s; set PSM_CUDA_LIBRARY to one",
                  runtimes[0], runtimes[1], *why ? ", or it cannot be loaded: " : "", why);
         return NULL;
     }
@@ -102,7 +101,7 @@ static bool load(struct psm_cuda *cuda)
         void *found = f->driver ? driver_function(runtime, driver, f) : dlsym(runtime, f->name);
         if (!found && f->required) {
             psm_fail(PSM_ERR_UNSUPPORTED, "cuda", -1, -1, 0,
-                     "%.120s has no %s: it is too old, or no CUDA runtime library", cuda->path, f->name);
+                     "%.120s has no %s: it is too old, or is not a CUDA runtime library", cuda->path, f->name);
             dlclose(runtime);
             if (driver) dlclose(driver);
             return false;

@@ -25,7 +25,7 @@ int psm_version(void)
 
 const char *psm_status_name(psm_status status)
 {
-    /* No default: the compiler names a status that is missing here. */
+    /* No default: the compiler reports a missing status. */
     switch (status) {
 #define NAME(status_)                                                                                                  \
     case status_:                                                                                                      \
@@ -129,7 +129,8 @@ psm_status psm_because(psm_status status, enum psm_cause cause, int names)
     return status;
 }
 
-/* The arguments may point into the record that is written: a caller often adds words to the text of an error. */
+/* The arguments may point into the record that is being written: callers often report an error again with more context.
+ */
 static void set(psm_status status, const char *stage, int rank, int peer, uint64_t op_id, const char *format,
                 va_list arguments)
 {
@@ -198,7 +199,7 @@ psm_status psm_cuda_fail(int code, const char *stage, int rank, int peer, const 
     va_start(arguments, format);
     set(PSM_ERR_CUDA, stage, rank, peer, 0, format, arguments);
     va_end(arguments);
-    struct psm_error kept = last; /* looking for the table may fail, too */
+    struct psm_error kept = last; /* reading the error table may fail, too */
     const struct psm_cuda *cuda = psm_cuda_get();
     last = kept;
     last.cuda = code;

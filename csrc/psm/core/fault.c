@@ -1,4 +1,4 @@
-/* Faults at libpsm's sites. error=NAME takes a status (TIMEOUT, PSM_ERR_TIMEOUT) or an errno (ENOSPC). */
+/* Fault sites of libpsm. error=NAME accepts a status (TIMEOUT, PSM_ERR_TIMEOUT) or an errno name (ENOSPC). */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <string.h>
@@ -35,13 +35,11 @@ psm_status psm_fault_strike(struct psm_site *site, const struct psm_fault_args *
 {
     int rank = args ? args->rank : -1, peer = args ? args->peer : -1;
     if (psm_fault_act_before(fault))
-        return psm_fail(PSM_ERR_ABORTED, stage, rank, peer, 0, "%s: aborted in a hang that a fault asked for",
-                        site->name);
+        return psm_fail(PSM_ERR_ABORTED, stage, rank, peer, 0, "%s: aborted during an injected hang", site->name);
     if (fault->action != PSM_FAULT_ERROR) return PSM_OK;
-    if (fault->value > 0)
-        return psm_fail_errno((int)fault->value, stage, rank, peer, "%s: a fault asked for this error", site->name);
-    /* A TIMEOUT that was asked for is no deadline that passed. */
+    if (fault->value > 0) return psm_fail_errno((int)fault->value, stage, rank, peer, "%s: injected fault", site->name);
+    /* A injected TIMEOUT is not a deadline that passed. */
     return psm_because(psm_fail(fault->value < 0 ? (psm_status)fault->value : PSM_ERR_INTERNAL, stage, rank, peer, 0,
-                                "%s: a fault asked for this error", site->name),
+                                "%s: injected fault", site->name),
                        PSM_CAUSE_OTHER, -1);
 }

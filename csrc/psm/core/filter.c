@@ -1,4 +1,4 @@
-/* Which lines of the log are wanted: level and subsystems, as NCCL reads them. */
+/* Which log lines are enabled: level and subsystems, as NCCL reads them. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
@@ -33,13 +33,13 @@ static const struct {
 
 static uint32_t level_of(const char *text)
 {
-    /* VERSION asks for no lines of ours; ABORT stands between INFO and TRACE. */
+    /* VERSION enables none of our lines; ABORT ranks between INFO and TRACE. */
     if (strcasecmp(text, "TRACE") == 0) return PSM_LEVEL_TRACE;
     if (strcasecmp(text, "INFO") == 0 || strcasecmp(text, "ABORT") == 0) return PSM_LEVEL_INFO;
     return PSM_LEVEL_WARN;
 }
 
-/* "INIT,P2P", or "^P2P" for all but those. What is no subsystem is passed over, as NCCL does. */
+/* "INIT,P2P", or "^P2P" for all but those. Unknown subsystems are ignored, as in NCCL. */
 static uint32_t mask_of(const char *text)
 {
     bool all_but = *text == '^';

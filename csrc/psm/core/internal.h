@@ -1,7 +1,7 @@
-/* What all parts of libpsm share: errors, deadlines, the filter of the log, random numbers. Nothing here is exported.
+/* Shared by all parts of libpsm: errors, deadlines, the log filter, random numbers. Nothing here is exported.
  *
- * Log lines are made from the catalogue: csrc/psm/messages.list names entries and their subsystem, psm_lib_messages.h
- * has a function psm_msg_<name> for each. */
+ * Log lines are generated from the catalogue: csrc/psm/messages.list lists entries and their subsystem,
+ * psm_lib_messages.h has a function psm_msg_<name> for each. */
 #ifndef PSM_CORE_INTERNAL_H
 #define PSM_CORE_INTERNAL_H
 
@@ -15,33 +15,34 @@
 
 /* ---- errors ---- */
 
-/* Note the failure of the calling thread and return its status, so that `return psm_fail(...)` ends a function. rank
- * and peer: -1 for none; op_id: 0 for none. The text says what was attempted, what was seen, what to do. */
+/* Record the failure of the calling thread and return its status, so that a function can end with `return
+ * psm_fail(...)`. rank and peer: -1 for none; op_id: 0 for none. The text says what was attempted, what was seen, what
+ * to do. */
 psm_status psm_fail(psm_status status, const char *stage, int rank, int peer, uint64_t op_id, const char *format, ...)
     __attribute__((format(printf, 6, 7)));
-/* The same for a system call: ": strerror (name)" is put behind the text. The status is chosen from the number:
- * NO_MEMORY, NO_RESOURCE (descriptors, space, slots), DENIED, NOT_FOUND, else SYSTEM. */
+/* The same for a system call: appends ": strerror (name)" to the text. The status depends on the number: NO_MEMORY,
+ * NO_RESOURCE (descriptors, space, slots), DENIED, NOT_FOUND, else SYSTEM. */
 psm_status psm_fail_errno(int number, const char *stage, int rank, int peer, const char *format, ...)
     __attribute__((format(printf, 5, 6)));
-/* The same for a CUDA call: ": name (number): CUDA's text" is put behind the text. Always PSM_ERR_CUDA. */
+/* The same for a CUDA call: appends ": name (number): CUDA's text" to the text. Always PSM_ERR_CUDA. */
 psm_status psm_cuda_fail(int code, const char *stage, int rank, int peer, const char *format, ...)
     __attribute__((format(printf, 5, 6)));
 /* What a status alone says, for a struct psm_error that is filled in by hand; psm_fail does it. */
 uint32_t psm_detail_of(psm_status status, int names);
 /* Say the cause of the failure that was just noted: return psm_because(psm_fail(...), PSM_CAUSE_PEER_FAILED, peer). */
 psm_status psm_because(psm_status status, enum psm_cause cause, int names);
-/* Make another thread's failure that of this thread. Returns its status. */
+/* Record another thread's failure as this thread's own. Returns its status. */
 psm_status psm_fail_again(const struct psm_error *error);
-/* Fill in what a lower level did not know: rank, peer, opId and stage, where they are empty. Returns the status. */
+/* Fill in what a lower level did not know: rank, peer, opId and stage if they are empty. Returns the status. */
 psm_status psm_fail_at(const char *stage, int rank, int peer, uint64_t op_id);
 
-/* Leave the function with the status of a call that failed (and noted why). */
+/* Return the status of a call that failed (and recorded why). */
 #define PSM_TRY(call)                                                                                                  \
     do {                                                                                                               \
         psm_status status_ = (call);                                                                                   \
         if (status_ < 0) return status_;                                                                               \
     } while (0)
-/* PSM_CUDA(cuda, "setup", rank, peer, cudaMalloc(&p, n)): leave the function when the CUDA call fails. */
+/* PSM_CUDA(cuda, "setup", rank, peer, cudaMalloc(&p, n)): return when the CUDA call fails. */
 #define PSM_CUDA(table, stage, rank, peer, call)                                                                       \
     do {                                                                                                               \
         int code_ = (int)(table)->call;                                                                                \
@@ -50,29 +51,29 @@ psm_status psm_fail_at(const char *stage, int rank, int peer, uint64_t op_id);
 
 /* ---- faults ---- */
 
-/* The rest of psm_fault_before, where a fault strikes. */
+/* The slow path of psm_fault_before, when a fault hits. */
 psm_status psm_fault_strike(struct psm_site *site, const struct psm_fault_args *args, const char *stage,
                             struct psm_fault *fault);
-/* What a fault at this site asks for before the work: hang, be slow or die. An error is noted and returned;
- * error=ENOSPC and error=TIMEOUT are known. PSM_OK: go on; *fault says what is left to do: the caller drops, shortens
- * or damages what it moves, and calls psm_fault_act_after when the work is done. args may be NULL. */
+/* Performs what a fault at this site demands before the work: hang, wait or die. An error is recorded and returned;
+ * error=ENOSPC and error=TIMEOUT are known. PSM_OK: go on. *fault says what is left: the caller drops, shortens or
+ * corrupts what it moves, and calls psm_fault_act_after when the work is done. args may be NULL. */
 static inline psm_status psm_fault_before(struct psm_site *site, const struct psm_fault_args *args, const char *stage,
                                           struct psm_fault *fault)
 {
     if (__builtin_expect(psm_fault_hit(site, args, fault), 0)) return psm_fault_strike(site, args, stage, fault);
-    fault->action = PSM_FAULT_NONE; /* a hit that is not taken may have filled it */
+    fault->action = PSM_FAULT_NONE; /* psm_fault_hit may have filled it although it returned false */
     return PSM_OK;
 }
 
 /* ---- time ---- */
 
-/* A point of CLOCK_MONOTONIC; at_ns 0: none. */
+/* A point in time on CLOCK_MONOTONIC; at_ns 0: none. */
 struct psm_deadline {
     uint64_t at_ns;
 };
 struct psm_deadline psm_deadline_in(uint32_t ms);
 bool psm_deadline_passed(struct psm_deadline deadline);
-/* Milliseconds that are left, rounded up, for poll(2): 0 when it has passed, -1 when there is none. */
+/* Milliseconds left, rounded up, for poll(2): 0 if it has passed, -1 if there is no deadline. */
 int psm_deadline_left_ms(struct psm_deadline deadline);
 
 /* ---- random ---- */
@@ -111,11 +112,12 @@ enum psm_subsystem {
 
 /* Level in the high half, subsystems in the low one; 0: not read yet. */
 extern _Atomic uint32_t psm_log_filter;
-/* Read PSM_DEBUG and PSM_DEBUG_SUBSYS, or NCCL_DEBUG and NCCL_DEBUG_SUBSYS where those are not set. psm_settings_read
- * does it, too: a program may set them after it has loaded the library. */
+/* Read PSM_DEBUG and PSM_DEBUG_SUBSYS, or NCCL_DEBUG and NCCL_DEBUG_SUBSYS if those are not set. psm_settings_read
+ * calls it too: a program may set them after it has loaded the library. */
 uint32_t psm_log_read_filter(void);
 
-/* Whether a line of this level and any of these subsystems is wanted. Warnings always are. Cheap enough for a step. */
+/* Whether lines of this level and any of these subsystems are enabled. Warnings always are. Cheap enough to call per
+ * step. */
 static inline bool psm_log_on(enum psm_level level, uint32_t subsystems)
 {
     if (level == PSM_LEVEL_WARN) return true;

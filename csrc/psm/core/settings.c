@@ -1,5 +1,5 @@
-/* Settings from the environment. A bad value is an error that says what is expected: a job that runs with another value
- * than the one its author wrote is worse than one that does not start. */
+/* Settings from the environment. A wrong value is an error that lists the valid ones: a job that silently runs with
+ * another value than its author set is worse than one that does not start. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stddef.h>
@@ -16,14 +16,14 @@ enum unit { COUNT, BYTES, SECONDS /* kept as milliseconds */, CHOICE };
 static const char *const shares[] = {"auto", "same-process", "memfd", "posix", "cumem", "cuda-ipc", NULL};
 static const char *const zero_copies[] = {"never", "registered", "always", NULL};
 _Static_assert(PSM_SHARE_MEMFD == 2 && PSM_SHARE_POSIX == 3 && PSM_SHARE_CUMEM == 4 && PSM_SHARE_CUDA_IPC == 5,
-               "the names stand in this order");
+               "the names are in this order");
 
 struct setting {
     const char *name;
     size_t offset, width;
     enum unit unit;
     uint64_t low, high, otherwise;
-    const char *const *names; /* of CHOICE; the place is the value */
+    const char *const *names; /* of CHOICE; the index is the value */
 };
 #define FIELD(member) offsetof(struct psm_settings, member), sizeof(((struct psm_settings *)0)->member)
 
@@ -39,7 +39,7 @@ static const struct setting settings_table[] = {
 };
 enum { SETTINGS = sizeof settings_table / sizeof *settings_table };
 
-/* Digits, and up to three places behind the point for seconds. The result is in milliseconds then. */
+/* Digits, with up to three decimal places for seconds. The result is then in milliseconds. */
 static bool read_number(const char *text, enum unit unit, uint64_t *value)
 {
     uint64_t scale = unit == SECONDS ? 1000 : 1, number = 0;
@@ -82,8 +82,8 @@ static psm_status complain(const struct setting *s, const char *text)
     switch (s->unit) {
     case SECONDS:
         return psm_fail(PSM_ERR_INVALID, "settings", -1, -1, 0,
-                        "%s is \"%.60s\"; expected seconds from %g to %g, with up to three decimals", s->name, text,
-                        (double)s->low / 1000, (double)s->high / 1000);
+                        "%s is \"%.60s\"; expected seconds from %g to %g, with up to three decimal places", s->name,
+                        text, (double)s->low / 1000, (double)s->high / 1000);
     case BYTES:
         return psm_fail(PSM_ERR_INVALID, "settings", -1, -1, 0,
                         "%s is \"%.60s\"; expected bytes from %llu to %llu, such as 65536, 512K, 4M or 1G", s->name,
@@ -95,7 +95,7 @@ static psm_status complain(const struct setting *s, const char *text)
             strcat(names, s->names[i]);
         }
         return psm_fail(PSM_ERR_INVALID, "settings", -1, -1, 0,
-                        "%s is \"%.60s\"; expected one of %s, or its number from 0", s->name, text, names);
+                        "%s is \"%.60s\"; expected one of %s, or its number counted from 0", s->name, text, names);
     case COUNT:
         break;
     }
@@ -108,7 +108,7 @@ psm_status psm_settings_read(struct psm_settings *settings)
     psm_log_read_filter();
     if (!settings || settings->size < sizeof(uint32_t) * 2)
         return psm_fail(PSM_ERR_INVALID, "settings", -1, -1, 0,
-                        "psm_settings_read: settings->size is %u; set it to sizeof(struct psm_settings), %zu here",
+                        "psm_settings_read: settings->size is %u; set it to sizeof(struct psm_settings), which is %zu",
                         settings ? settings->size : 0, sizeof *settings);
     struct psm_settings found = {.size = settings->size};
     for (size_t i = 0; i < SETTINGS; i++) {
@@ -127,8 +127,7 @@ psm_status psm_settings_read(struct psm_settings *settings)
     if (found.buffer_size % found.steps != 0 || found.buffer_size / found.steps < 64)
         return psm_fail(PSM_ERR_INVALID, "settings", -1, -1, 0,
                         "PSM_BUFFER_SIZE is %llu bytes for PSM_STEPS = %u slots; expected a multiple of PSM_STEPS, "
-                        "with at least 64 "
-                        "bytes a slot",
+                        "with at least 64 bytes per slot",
                         (unsigned long long)found.buffer_size, found.steps);
     memcpy(settings, &found, settings->size < sizeof found ? settings->size : sizeof found);
     return PSM_OK;

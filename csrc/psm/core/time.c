@@ -29,11 +29,11 @@ uint64_t psm_random64(void)
 {
     for (;;) {
         uint64_t value = 0;
-        /* Up to 256 bytes come whole; only the first moments of a boot make it wait. */
+        /* The kernel returns up to 256 bytes in one piece; it blocks only in the first moments of a boot. */
         ssize_t n = getrandom(&value, sizeof value, 0);
         if (n == (ssize_t)sizeof value && value != 0) return value;
         if (n < 0 && errno != EINTR) {
-            /* No such system call: nobody has to guess these, but they must differ. */
+            /* No such system call: these need not be unpredictable, but they must differ. */
             static _Atomic uint64_t count;
             uint64_t x = psm_clock_ns() ^ psm_proc_self()->start_time << 20 ^ (uint64_t)psm_proc_self()->pid << 44;
             x += atomic_fetch_add(&count, 1) * 0x9e3779b97f4a7c15u;

@@ -1,5 +1,5 @@
-/* Group launch. The application's stream stands still in a host function until the proxy has moved the group's data;
- * the proxy begins when the stream has come to it. */
+/* Group launch. The application's stream waits in a host function until the proxy has moved the group's data; the proxy
+ * starts when the stream reaches the group. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <inttypes.h>
@@ -14,9 +14,9 @@
 #include "psm_lib_messages.h"
 
 PSM_FAULT_SITE(site_launch, "launch.group", "a group of sends and recvs is launched");
-PSM_FAULT_SITE(site_callback, "launch.callback", "the application's stream has come to the group");
+PSM_FAULT_SITE(site_callback, "launch.callback", "the application's stream has reached the group");
 
-/* Ends of a wait that nobody announces: an abort. */
+/* Interval at which a wait checks for an abort, which wakes nobody. */
 enum { LOOK_NS = 2000000 };
 enum { CAPTURE_IMPLICIT = 906 /* cudaErrorStreamCaptureImplicit */ };
 
@@ -27,12 +27,12 @@ struct psmGroup {
     uint64_t id;
     int rank;
     uint32_t spin_us;
-    uint32_t over; /* the host function has done its last; a futex */
+    uint32_t over; /* the host function is done; a futex */
     size_t nregistered;
     struct registered {
         psmP2pConnector *connector;
         uint64_t handle;
-    } *registered; /* on the fly: given up with the group */
+    } *registered; /* registered on the fly: deregistered with the group */
 };
 
 static void futex_wait(const volatile void *word, uint32_t seen)
@@ -45,7 +45,7 @@ static void futex_wake(const volatile void *word)
     syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
 }
 
-/* What was not handed to the proxy, which counts off the rest. */
+/* Ops that were not passed to the proxy; the proxy counts the rest. */
 static void count_off(struct psmSyncCondition *sync, int ops, psm_status status)
 {
     if (!sync) return;
@@ -53,11 +53,11 @@ static void count_off(struct psmSyncCondition *sync, int ops, psm_status status)
         uint32_t none = 0;
         __atomic_compare_exchange_n(&sync->failed, &none, (uint32_t)-status, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
     }
-    /* The group may be freed as soon as the count is 0: its address may then be used, what lies there not. */
+    /* The group may be freed as soon as the count is 0: use only its address then, not its contents. */
     if (__atomic_sub_fetch(&sync->proxyOpCount, ops, __ATOMIC_ACQ_REL) <= 0) futex_wake(&sync->proxyOpCount);
 }
 
-/* Runs on a thread of CUDA, which may not call CUDA. */
+/* Runs on a CUDA thread, which must not call CUDA. */
 static void wait_for_ops(void *user)
 {
     struct psmGroup *group = user;
@@ -93,18 +93,18 @@ static psm_status check(const struct psmGroupOp *op, size_t i, int *role)
 {
     *role = op->connector ? psm_p2p_connector_role(op->connector) : op->connection ? op->send != 0 : -1;
     if (op->connector && *role < 0)
-        return psm_fail(PSM_ERR_INVALID, "launch", -1, op->peer, 0, "op %zu: its connector was freed, or never made",
-                        i);
+        return psm_fail(PSM_ERR_INVALID, "launch", -1, op->peer, 0,
+                        "op %zu: its connector was freed, or was never set up", i);
     const void *needed = *role == 1 ? op->sendbuff : *role == 0 ? op->recvbuff : op->sendbuff ? op->recvbuff : NULL;
     if (op->nbytes > 0 && !needed)
-        return psm_fail(PSM_ERR_INVALID, "launch", -1, op->peer, 0, "op %zu: %" PRIu64 " bytes, and no buffer for them",
+        return psm_fail(PSM_ERR_INVALID, "launch", -1, op->peer, 0, "op %zu: %" PRIu64 " bytes, but no buffer for them",
                         i, op->nbytes);
     if (op->connector && psmP2pConnection(op->connector) == 0)
-        return psm_fail(PSM_ERR_INVALID, "launch", -1, op->peer, 0, "op %zu: its proxy connection is gone", i);
+        return psm_fail(PSM_ERR_INVALID, "launch", -1, op->peer, 0, "op %zu: its proxy connection was freed", i);
     return PSM_OK;
 }
 
-/* PSM_ZERO_COPY=always: what cannot be registered goes through the FIFO. */
+/* PSM_ZERO_COPY=always: memory that cannot be registered goes through the FIFO. */
 static uint64_t register_now(struct psmGroup *group, const struct psmGroupOp *op, int role)
 {
     uint64_t handle = 0;
@@ -130,7 +130,7 @@ static psm_status save(struct psmGroup *group, const struct psmGroupOp *op, uint
     return psmProxySaveOp(group->state, &saved);
 }
 
-/* From here on the host function runs: what fails is counted off, so that it comes back. */
+/* From here on the host function runs: on a failure decrement the count, so that it returns. */
 static psm_status post(struct psmGroup *group, const struct psmGroupOp *ops, const uint64_t *handles, size_t nops)
 {
     psm_status status = PSM_OK;
@@ -144,7 +144,7 @@ static psm_status post(struct psmGroup *group, const struct psmGroupOp *ops, con
     return status != PSM_OK ? status : started;
 }
 
-/* A graph would run the host function each time it is launched, for operations that were posted once. */
+/* A graph would run the host function at each launch, but the operations are posted once. */
 static psm_status refuse_capture(const struct psm_cuda *cuda, int rank, void *stream)
 {
     enum cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
@@ -155,11 +155,10 @@ static psm_status refuse_capture(const struct psm_cuda *cuda, int rank, void *st
                         "the capture first, or launch on a non-blocking stream");
     if (code != 0) return psm_cuda_fail(code, "launch", rank, -1, "cudaStreamIsCapturing of stream %p", stream);
     if (capture == cudaStreamCaptureStatusNone) return PSM_OK;
-    return psm_fail(
-        PSM_ERR_UNSUPPORTED, "launch", rank, -1, 0,
-        "launch on stream %p, which is being captured into a graph%s: a group of sends and recvs runs once, "
-        "and a graph may be launched many times; call psmGroupLaunch before the capture or behind it",
-        stream, capture == cudaStreamCaptureStatusInvalidated ? " (and the capture has failed)" : "");
+    return psm_fail(PSM_ERR_UNSUPPORTED, "launch", rank, -1, 0,
+                    "launch on stream %p, which is being captured into a graph%s: a group of sends and recvs runs "
+                    "once, but a graph may be launched many times; call psmGroupLaunch before or after the capture",
+                    stream, capture == cudaStreamCaptureStatusInvalidated ? " (and the capture has failed)" : "");
 }
 
 static psm_status begin(struct psmGroup *group, void *stream, const struct psmGroupOp *ops, uint64_t *handles,
@@ -232,15 +231,15 @@ psm_status psmGroupLaunch(psmProxyState *state, void *stream, const struct psmGr
     }
     status = post(group, ops, handles, nops);
     free(handles);
-    /* The group exists whatever post said: its stream waits for it. Its failure is the group's. */
+    /* The group exists whatever post returned: its stream waits for it. A failure of post is the group's failure. */
     (void)status;
     *out = group;
     psm_fault_act_after(&fault);
     return PSM_OK;
 }
 
-/* After an abort the host function comes back at once, so that the stream goes on; the proxy may still have operations,
- * and counts them off when it drops them. */
+/* After an abort the host function returns at once, so that the stream continues; the proxy may still have operations,
+ * and decrements the count when it drops them. */
 static bool is_over(const struct psmGroup *group)
 {
     return __atomic_load_n(&group->over, __ATOMIC_ACQUIRE) &&
@@ -254,7 +253,7 @@ psm_status psmGroupQuery(psmGroup *group)
     uint32_t failed = __atomic_load_n(&group->sync.failed, __ATOMIC_RELAXED);
     if (failed == 0) return PSM_OK;
     psm_status status = (psm_status) - (int)failed, known = psmProxyAsyncError(group->state);
-    /* An abort is what an error on any rank makes of the others' operations: the error is the reason. */
+    /* When one rank fails, it aborts the operations of the others: the original error is the reason. */
     if (known < 0 && (known == status || status == PSM_ERR_ABORTED)) return psm_fail_at("launch", group->rank, -1, 0);
     return psm_fail(status, "launch", group->rank, -1, 0,
                     "group %" PRIu64 " ended with %s: the log of this rank and psmProxyAsyncError have the reason",
@@ -288,7 +287,7 @@ psm_status psmGroupFree(psmGroup *group)
     if (!group) return PSM_OK;
     if (!is_over(group))
         return psm_fail(PSM_ERR_INVALID, "launch", group->rank, -1, 0,
-                        "freeing group %" PRIu64 " while its stream waits for it: psmGroupWait first", group->id);
+                        "freeing group %" PRIu64 " while its stream waits for it: call psmGroupWait first", group->id);
     psm_msg_libpsm_group_ended(group->id, group->rank, psm_status_name((psm_status) - (int)group->sync.failed));
     give_up(group);
     return PSM_OK;

@@ -1,5 +1,6 @@
-/* The caller's side: Setup asks the own proxy, Connect compares what the two sides assume and has the proxies meet in
- * the network, Free gives all back. On the caller's thread, with the control plane's deadlines. */
+/* The caller's side. Setup calls the own proxy; Connect compares the values that both sides assume and lets the proxies
+ * meet through the network; Free releases everything. Runs on the caller's thread, with the control plane's deadlines.
+ */
 #define _GNU_SOURCE
 #include <inttypes.h>
 #include <pthread.h>
@@ -10,23 +11,23 @@
 #include "net/net.h"
 #include "psm_lib_messages.h"
 
-PSM_FAULT_SITE(site_send_setup, "net.send.setup", "a rank sets its sending end of a net connection up");
-PSM_FAULT_SITE(site_recv_setup, "net.recv.setup", "a rank sets its receiving end of a net connection up");
-PSM_FAULT_SITE(site_send_connect, "net.send.connect", "a rank connects its sending end to the peer's");
-PSM_FAULT_SITE(site_recv_connect, "net.recv.connect", "a rank connects its receiving end to the peer's");
+PSM_FAULT_SITE(site_send_setup, "net.send.setup", "a rank sets up its sending end of a net connection");
+PSM_FAULT_SITE(site_recv_setup, "net.recv.setup", "a rank sets up its receiving end of a net connection");
+PSM_FAULT_SITE(site_send_connect, "net.send.connect", "a rank connects its sending end to that of the peer");
+PSM_FAULT_SITE(site_recv_connect, "net.recv.connect", "a rank connects its receiving end to that of the peer");
 
 struct psmNetConnector {
     struct psmNetConnector *next;
     struct psm_host host;
     struct psm_peer_info me, peer;
-    struct psm_net_connect info; /* of this end, for the peer */
-    bool asked, connected;       /* asked: Connect was called */
-    struct psm_fault fault;      /* of Connect, which is called more than once */
+    struct psm_net_connect info; /* what this end sent to the peer */
+    bool asked, connected;       /* Connect was called */
+    struct psm_fault fault;      /* of Connect, which may be called several times */
     uint32_t device;             /* of the network */
     void *proxy;                 /* the provider's, to the own proxy */
 };
 
-/* Connectors that live: a freed one is recognised by its address, not by the memory there. */
+/* Live connectors: a freed one is recognised by its address, not by its contents. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct psmNetConnector *alive;
 
@@ -61,14 +62,14 @@ static const char *role_of(const psmNetConnector *c)
     return c->info.role ? "send" : "recv";
 }
 
-/* ---- which way ---- */
+/* ---- path ---- */
 
 static psm_status check_peer(const struct psm_peer_info *info)
 {
     if (info->version != PSM_WIRE_VERSION)
         return psm_fail(PSM_ERR_VERSION, "canconnect", -1, info->rank, 0,
-                        "rank %d has version %u of what ranks publish, this library has %d: use one release of libpsm "
-                        "in all ranks",
+                        "rank %d publishes version %u of its information, this library has %d: use one release of "
+                        "libpsm on all ranks",
                         info->rank, info->version, PSM_WIRE_VERSION);
     if (info->size != sizeof *info)
         return psm_fail(PSM_ERR_PROTOCOL, "canconnect", -1, info->rank, 0, "rank %d published %u bytes, expected %zu",
@@ -76,7 +77,7 @@ static psm_status check_peer(const struct psm_peer_info *info)
     return PSM_OK;
 }
 
-/* Setup finds out whether a rank has a network: no other rank knows which one it takes. */
+/* Setup finds out whether a rank has a network: nobody else knows which one it uses. */
 psm_status psmNetCanConnect(const struct psm_peer_info *a, const struct psm_peer_info *b, int *can)
 {
     if (!a || !b || !can)
@@ -100,7 +101,7 @@ static void say_channel(const struct psmNetConnector *c)
     psm_msg_transport_channel(c->info.channel, c->info.connIndex, c->me.rank, mine, c->peer.rank, theirs, via);
 }
 
-/* The last error is this end's. */
+/* The last error is that of this end. */
 static psm_status say_refused(const struct psmNetConnector *c, const char *stage)
 {
     psm_status status = psm_fail_at(stage, c->me.rank, c->peer.rank, 0);
@@ -156,7 +157,7 @@ static psm_status setup(const struct psm_host *host, const struct psm_peer_info 
 {
     if (!host || !me || !peer || !info || !out || channel < 0 || channel > UINT16_MAX || connIndex < 0 ||
         connIndex > UINT16_MAX)
-        return psm_fail(PSM_ERR_INVALID, "setup", -1, -1, 0, "setup: an argument is NULL, or channel %d/%d is none",
+        return psm_fail(PSM_ERR_INVALID, "setup", -1, -1, 0, "setup: an argument is NULL, or there is no channel %d/%d",
                         channel, connIndex);
     struct psm_fault fault;
     PSM_TRY(psm_fault_before(role ? &site_send_setup : &site_recv_setup,
@@ -165,7 +166,7 @@ static psm_status setup(const struct psm_host *host, const struct psm_peer_info 
     PSM_TRY(psmNetCanConnect(me, peer, &can));
     if (!can)
         return psm_fail(PSM_ERR_UNSUPPORTED, "setup", me->rank, peer->rank, 0,
-                        "rank %d is to reach itself by a network: a copy on its stream does that", me->rank);
+                        "rank %d cannot connect to itself through a network: use a copy on its stream", me->rank);
     const struct psm_settings *settings = host->ops->settings(host->self);
     struct psmNetConnector *c = calloc(1, sizeof *c);
     if (!c) return psm_fail(PSM_ERR_NO_MEMORY, "setup", me->rank, peer->rank, 0, "no memory for a connector");
@@ -220,23 +221,23 @@ static psm_status differ(const struct psmNetConnector *c, const char *what, uint
                     c->info.connIndex, what, mine, c->me.rank, theirs, c->peer.rank, remedy);
 }
 
-/* All that both sides have to assume alike. */
+/* Everything that both sides must agree on. */
 static psm_status compare(const struct psmNetConnector *c, const struct psm_net_connect *peer)
 {
     const struct psm_net_connect *me = &c->info;
-    static const char same[] = "; set it alike on all ranks", swapped[] = ": connect infos were exchanged by mistake";
+    static const char same[] = "; set it alike on all ranks", swapped[] = ": connect infos were mixed up";
     if (peer->magic != me->magic)
         return psm_fail(PSM_ERR_PROTOCOL, "connect", c->me.rank, c->peer.rank, 0,
                         "connect info of rank %d: bad magic 0x%08x, expected 0x%08x", c->peer.rank, peer->magic,
                         me->magic);
     if (peer->version != me->version)
         return psm_fail(PSM_ERR_VERSION, "connect", c->me.rank, c->peer.rank, 0,
-                        "connect info of rank %d: version %u, this rank has %u: use one release of libpsm in all ranks",
+                        "connect info of rank %d: version %u, this rank has %u: use one release of libpsm on all ranks",
                         c->peer.rank, peer->version, me->version);
     if (peer->rank != c->peer.rank)
         return differ(c, "the peer's rank", (uint64_t)c->peer.rank, (uint64_t)peer->rank, swapped);
     if (peer->role == me->role)
-        return differ(c, "the role (1: send)", me->role, peer->role, "; one sends, one receives");
+        return differ(c, "the role (1: send)", me->role, peer->role, "; expected one sender and one receiver");
     if (peer->channel != me->channel) return differ(c, "the channel", me->channel, peer->channel, swapped);
     if (peer->connIndex != me->connIndex) return differ(c, "the connection index", me->connIndex, peer->connIndex, "");
     if (peer->steps != me->steps) return differ(c, "the number of steps (PSM_STEPS)", me->steps, peer->steps, same);
@@ -274,9 +275,9 @@ static psm_status connect_role(psmNetConnector *connector, const struct psm_net_
 {
     if (!connector || !peer || !is_alive(connector))
         return psm_fail(PSM_ERR_INVALID, "connect", -1, -1, 0, "connect: %s",
-                        !connector || !peer ? "an argument is NULL" : "the connector was freed, or never made");
+                        !connector || !peer ? "an argument is NULL" : "the connector was freed, or was never set up");
     const char *wrong = connector->info.role != role ? "was set up for the other role"
-                        : connector->connected       ? "is connected already"
+                        : connector->connected       ? "is already connected"
                                                      : NULL;
     if (wrong)
         return psm_fail(PSM_ERR_INVALID, "connect", connector->me.rank, connector->peer.rank, 0,
@@ -304,8 +305,8 @@ static psm_status free_end(psmNetConnector *c, int role)
         return psm_fail(PSM_ERR_INVALID, "free", c->me.rank, c->peer.rank, 0,
                         "%s of a connector that was set up for the other role", name);
     if (!bury(c))
-        return psm_fail(PSM_ERR_INVALID, "free", -1, -1, 0, "%s: the connector at %p was freed already, or never made",
-                        name, (void *)c);
+        return psm_fail(PSM_ERR_INVALID, "free", -1, -1, 0,
+                        "%s: the connector at %p was already freed, or was never set up", name, (void *)c);
     psm_status status = c->host.ops->disconnect(c->host.self, c->proxy);
     free(c);
     return status;

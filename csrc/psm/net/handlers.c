@@ -1,5 +1,5 @@
-/* The proxy's side of a connection: Setup listens, Connect connects both ways without waiting, makes stream and events
- * that never leave this process, and registers the slots with the network. On the service thread. */
+/* The proxy's side of a connection. Setup listens; Connect connects both ways without waiting, creates stream and
+ * events that never leave this process, and registers the slots with the network. Runs on the service thread. */
 #define _GNU_SOURCE
 #include <inttypes.h>
 #include <sched.h>
@@ -10,10 +10,10 @@
 #include "psm_lib_messages.h"
 
 PSM_FAULT_SITE(site_setup, "net.proxy.setup", "the proxy opens the network and listens");
-PSM_FAULT_SITE(site_connect, "net.proxy.connect", "the proxy connects to the peer's proxy, and makes the slots");
+PSM_FAULT_SITE(site_connect, "net.proxy.connect", "the proxy connects to the peer's proxy, and creates the slots");
 
-/* How long one call of Connect looks for the peer. The caller has other ends to connect, for which the peer may wait.
- */
+/* How long one call of Connect polls for the peer. The caller has other ends to connect, which the peer may be waiting
+ * for. */
 #define CALL_NS UINT64_C(2000000)
 
 static psm_status begin(psmProxyConnection *connection, const char *stage, int peer)
@@ -23,7 +23,7 @@ static psm_status begin(psmProxyConnection *connection, const char *stage, int p
     const struct psm_cuda *cuda = host->ops->cuda(host->self);
     int rank = host->ops->rank(host->self);
     if (!cuda) return psm_fail_at(stage, rank, peer, 0);
-    /* A service thread may serve more than one rank. */
+    /* A service thread may serve several ranks. */
     PSM_CUDA(cuda, stage, rank, peer, cudaSetDevice(host->ops->device(host->self)));
     return PSM_OK;
 }
@@ -77,11 +77,11 @@ static psm_status listen_there(struct psmNetLocalInfo *local, struct psmNetShare
     if (!(device.types & NCCL_PTR_HOST) || device.unpacks)
         return psm_fail(PSM_ERR_UNSUPPORTED, "setup", local->rank, local->peer, 0,
                         "device %d of network %.40s does not move plain host memory (ptrSupport 0x%x%s)", local->dev,
-                        net->name, device.types, device.unpacks ? ", a kernel has to unpack" : "");
+                        net->name, device.types, device.unpacks ? ", a kernel must unpack" : "");
     if (local->stride > device.most)
         return psm_fail(PSM_ERR_INVALID, "setup", local->rank, local->peer, 0,
-                        "a slot has %" PRIu64 " bytes, a message of network %.40s at most %zu: make PSM_BUFFER_SIZE / "
-                        "PSM_STEPS smaller",
+                        "a slot has %" PRIu64
+                        " bytes, but a message of network %.40s holds at most %zu: reduce PSM_BUFFER_SIZE / PSM_STEPS",
                         local->stride, net->name, device.most);
     result = psm_net_listen(net, local->dev, info->handle, &local->listener);
     if (result != ncclSuccess) return psm_net_fail(net, result, "listen", "setup", local->rank, local->peer);
@@ -107,7 +107,7 @@ psm_status psm_net_proxy_setup(psmProxyConnection *connection, psmProxyState *st
     PSM_TRY(check_setup(&want, rank));
     PSM_TRY(strike(&site_setup, "setup", rank, want.peer, &fault));
     if (connection->transportResources)
-        return psm_fail(PSM_ERR_INVALID, "setup", rank, want.peer, 0, "setup of a connection that is set up already");
+        return psm_fail(PSM_ERR_INVALID, "setup", rank, want.peer, 0, "setup of a connection that is already set up");
     struct psmNetLocalInfo *local = calloc(1, sizeof *local);
     if (!local) return psm_fail(PSM_ERR_NO_MEMORY, "setup", rank, want.peer, 0, "no memory for a connection");
     *local = (struct psmNetLocalInfo){.host = host,
@@ -136,7 +136,7 @@ psm_status psm_net_proxy_setup(psmProxyConnection *connection, psmProxyState *st
     info.steps = want.steps;
     info.buffer_size = want.buffer_size;
     info.id = local->id;
-    memcpy(resp, &info, sizeof info); /* what the peer may know, and not a byte of local */
+    memcpy(resp, &info, sizeof info); /* what the peer may know: nothing of local is included */
     psm_fault_act_after(&fault);
     *done = 1;
     return PSM_OK;
@@ -147,8 +147,8 @@ psm_status psm_net_proxy_setup(psmProxyConnection *connection, psmProxyState *st
 psm_status psm_net_make_stream(struct psmNetLocalInfo *local)
 {
     if (local->stream) return PSM_OK;
-    /* Non-blocking: the application may sit in a callback on the legacy stream until this stream's copies are done. */
-    cudaStream_t stream; /* a runtime that fails leaves a number that is no stream here */
+    /* Non-blocking: the application may wait in a callback on the legacy stream until this stream's copies are done. */
+    cudaStream_t stream; /* a failing cudaStreamCreate leaves a value that is not a stream */
     PSM_CUDA(local->cuda, "connect", local->rank, local->peer,
              cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
     local->stream = stream;
@@ -200,14 +200,15 @@ static void open_recorder(struct psmNetLocalInfo *local)
     local->recorder = recorder->open(&about);
 }
 
-/* Both ways at a time: a plugin may want its other end to act before it goes on. *meets: both are there. */
+/* Connects both ways at once: a plugin may need its other end to act before it continues. *meets: both are connected.
+ */
 static psm_status meet(struct psmNetLocalInfo *local, const struct psm_net_connect *peer, bool *meets)
 {
     const struct psm_net *net = local->net;
     ncclNetDeviceHandle_v12_t *device = NULL;
     *meets = false;
     if (!local->to) {
-        /* A plugin may keep in the handle where it stands, from call to call. */
+        /* A plugin may keep its progress in the handle between calls. */
         if (!local->connecting) memcpy(local->peer_handle, peer->handle, sizeof local->peer_handle);
         local->connecting = true;
         ncclResult_t result = psm_net_connect(net, local->dev, local->peer_handle, &local->to);
@@ -222,13 +223,13 @@ static psm_status meet(struct psmNetLocalInfo *local, const struct psm_net_conne
     const struct psm_host *host = local->host;
     if (host->ops->aborted(host->self))
         return psm_fail(PSM_ERR_ABORTED, "connect", local->rank, local->peer, 0,
-                        "aborted while rank %d was awaited in network %.40s", local->peer, net->name);
+                        "aborted while waiting for rank %d in network %.40s", local->peer, net->name);
     if (psm_clock_ns() < local->until_ns) return PSM_OK;
     return psm_fail(PSM_ERR_TIMEOUT, "connect", local->rank, local->peer, 0,
-                    "rank %d did not come in network %.40s within %u ms (PSM_TIMEOUT): %s", local->peer, net->name,
-                    host->ops->settings(host->self)->timeout_ms,
-                    local->to ? "nothing connected to this end; see whether that rank called Connect"
-                              : "its end does not answer; see whether that rank runs, and whether its network device "
+                    "rank %d did not connect through network %.40s within %u ms (PSM_TIMEOUT): %s", local->peer,
+                    net->name, host->ops->settings(host->self)->timeout_ms,
+                    local->to ? "nothing connected to this end; check whether that rank called Connect"
+                              : "its end does not answer; check whether that rank runs and whether its network device "
                                 "can be reached from here");
 }
 
@@ -240,7 +241,7 @@ static psm_status check_connect(const struct psmNetLocalInfo *local, const struc
                         PSM_NET_MAGIC, PSM_WIRE_VERSION);
     if (!local || local->connected)
         return psm_fail(PSM_ERR_INVALID, "connect", rank, peer->rank, 0, "connect of a connection that is %s",
-                        local ? "connected already" : "not set up");
+                        local ? "already connected" : "not set up");
     return PSM_OK;
 }
 
@@ -292,7 +293,7 @@ psm_status psm_net_proxy_connect(psmProxyConnection *connection, psmProxyState *
 
 /* ---- free ---- */
 
-/* What is on the stream still uses the slots. */
+/* Copies on the stream still use the slots. */
 static void drain(const struct psmNetLocalInfo *local)
 {
     struct psm_deadline deadline = psm_deadline_in(local->host->ops->settings(local->host->self)->timeout_ms);
@@ -324,7 +325,7 @@ static void close_one(const struct psmNetLocalInfo *local, ncclResult_t result, 
     if (result != ncclSuccess) note(first, psm_net_fail(local->net, result, call, "free", local->rank, local->peer));
 }
 
-/* A registration goes before its comm, all of them before the memory. */
+/* Deregister before closing a comm; close all comms before freeing the memory. */
 static void leave_network(struct psmNetLocalInfo *local, psm_status *first)
 {
     const struct psm_net *net = local->net;
@@ -335,7 +336,7 @@ static void leave_network(struct psmNetLocalInfo *local, psm_status *first)
     if (local->listener) close_one(local, net->close_listen(local->listener), "closeListen", first);
 }
 
-/* Stream, events; then what the network has, then the memory that it had. */
+/* First stream and events, then what the network holds, then the memory that it used. */
 psm_status psm_net_proxy_free(psmProxyConnection *connection, psmProxyState *state)
 {
     (void)state;

@@ -1,4 +1,5 @@
-/* The network of the process: a plugin's table, found, initialised and called in one shape whatever its version. */
+/* The network of the process: finds a plugin's table, initialises it, and calls it through one interface for all
+ * versions. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
@@ -13,17 +14,17 @@
 PSM_FAULT_SITE(site_open, "net.open", "the first connection of a process opens its network");
 
 enum { OLDEST = 8, NEWEST = 12 };
-/* Any number will do: a communicator of NCCL's has one, and a plugin may keep it. */
+/* Any number works: in NCCL it identifies the communicator, and a plugin may keep it. */
 #define COMMUNICATOR UINT64_C(0x50534d4e)
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct psm_net current; /* while users > 0 */
 static size_t users;
-static int given_version; /* psmNetUse's; 0: none */
+static int given_version; /* set by psmNetUse; 0: none */
 static const void *given_table;
-static const void *initialised; /* up to v10 a table is initialised once a process */
+static const void *initialised; /* up to v10 a table is initialised once per process */
 
-/* ---- what differs between the versions ---- */
+/* ---- differences between the versions ---- */
 
 #define TABLE(net, version) ((const ncclNet_v##version##_t *)(net)->table)
 
@@ -53,7 +54,7 @@ static void finalise(struct psm_net *net)
     if (net->version == 12) TABLE(net, 12)->finalize(net->context);
 }
 
-/* The members of which every version has one of the same type. */
+/* Members that have the same type in every version. */
 #define TAKE(v)                                                                                                        \
     case v: {                                                                                                          \
         const ncclNet_v##v##_t *t = table;                                                                             \
@@ -83,7 +84,7 @@ static bool take(struct psm_net *net, int version, const void *table)
     }
 }
 
-/* Before v9 a plugin does not say how large a message may be. */
+/* Before v9 a plugin does not report its largest message. */
 #define PROPERTIES(v, largest)                                                                                         \
     case v: {                                                                                                          \
         ncclNetProperties_v##v##_t p = {0};                                                                            \
@@ -124,7 +125,7 @@ ncclResult_t psm_net_listen(const struct psm_net *net, int dev, void *handle, vo
 
 ncclResult_t psm_net_connect(const struct psm_net *net, int dev, void *handle, void **comm)
 {
-    ncclNetDeviceHandle_v12_t *device = NULL; /* for networks that unpack on the GPU, which are refused */
+    ncclNetDeviceHandle_v12_t *device = NULL; /* for networks that unpack on the GPU, which are rejected */
     ncclNetCommConfig_v10_t config = {.trafficClass = NCCL_NET_TRAFFIC_CLASS_UNDEF};
     switch (net->version) {
     case 8:
@@ -162,7 +163,7 @@ ncclResult_t psm_net_irecv(const struct psm_net *net, void *comm, void *data, si
                            void **request)
 {
     int small = (int)size;
-    void *profiles = NULL; /* of this one receive */
+    void *profiles = NULL; /* of the only receive */
     *request = NULL;
     switch (net->version) {
     case 8:
@@ -187,12 +188,12 @@ psm_status psm_net_fail(const struct psm_net *net, ncclResult_t result, const ch
                                         "ncclInternalError", "ncclInvalidArgument",    "ncclInvalidUsage",
                                         "ncclRemoteError",   "ncclInProgress",         "ncclTimeout"};
     psm_status status = PSM_ERR_SYSTEM;
-    const char *name = (unsigned)result < sizeof names / sizeof *names ? names[result] : "an unknown result";
-    const char *hint = "its log says why";
+    const char *name = (unsigned)result < sizeof names / sizeof *names ? names[result] : "unknown result";
+    const char *hint = "see its log";
     switch (result) {
     case ncclRemoteError:
         status = PSM_ERR_PEER_DEAD;
-        hint = "the peer died or freed its end, or the network to it was lost";
+        hint = "the peer died or freed its end, or the network to it failed";
         break;
     case ncclInvalidUsage:
         status = PSM_ERR_PROTOCOL;
@@ -210,7 +211,7 @@ psm_status psm_net_fail(const struct psm_net *net, ncclResult_t result, const ch
                     peer, net->name, net->version, name, (int)result, hint);
 }
 
-/* What the plugin says goes into this process's log, by the same filter as its other lines. */
+/* The plugin's messages go to this process's log, with the same filter as its other lines. */
 static void __attribute__((format(printf, 5, 6))) say(ncclDebugLogLevel level, unsigned long flags, const char *file,
                                                       int line, const char *format, ...)
 {
@@ -231,7 +232,7 @@ static void __attribute__((format(printf, 5, 6))) say(ncclDebugLogLevel level, u
 
 /* ---- finding it ---- */
 
-/* A path, or NCCL's name: `psm` is libnccl-net-psm.so, beside this library or where the linker looks. */
+/* A path, or NCCL's name: `psm` is libnccl-net-psm.so, next to this library or on the linker's search path. */
 static void *load(char *path, size_t size)
 {
     const char *wanted = getenv("PSM_NET_PLUGIN");
@@ -256,7 +257,8 @@ static void *load(char *path, size_t size)
     if (library) return library;
     snprintf(why, sizeof why, "%s", dlerror());
     psm_fail(PSM_ERR_NOT_FOUND, "net", -1, -1, 0,
-             "no network: PSM_NET_PLUGIN is \"%.60s\", a path or a name of libnccl-net-NAME.so: %.120s", wanted, why);
+             "no network: PSM_NET_PLUGIN is \"%.60s\"; expected a path or the NAME of a libnccl-net-NAME.so: %.120s",
+             wanted, why);
     return NULL;
 }
 
@@ -280,8 +282,8 @@ static psm_status find(int *version, const void **table)
         if ((*table = dlsym(library, symbol))) return PSM_OK;
     }
     return psm_fail(PSM_ERR_UNSUPPORTED, "net", -1, -1, 0,
-                    "%.120s has no table ncclNetPlugin_v%d to v%d%s%.20s: `psmkit plugin check` lists what it has",
-                    path, OLDEST, NEWEST, only && *only ? ", and PSM_NET_ABI asks for v" : "", only ? only : "");
+                    "%.120s has no table ncclNetPlugin_v%d to v%d%s%.20s: run `psmkit plugin check` to see what it has",
+                    path, OLDEST, NEWEST, only && *only ? ", and PSM_NET_ABI selects v" : "", only ? only : "");
 }
 
 static psm_status open_it(struct psm_net *net)
@@ -292,10 +294,10 @@ static psm_status open_it(struct psm_net *net)
     PSM_TRY(psm_fault_before(&site_open, NULL, "net", &fault));
     PSM_TRY(find(&version, &table));
     if (!take(net, version, table))
-        return psm_fail(PSM_ERR_UNSUPPORTED, "net", -1, -1, 0,
-                        "the net table v%d has no name, or a function that it needs is NULL: `psmkit plugin check` "
-                        "names them",
-                        version);
+        return psm_fail(
+            PSM_ERR_UNSUPPORTED, "net", -1, -1, 0,
+            "the net table v%d has no name, or a required function is NULL: run `psmkit plugin check` to see which",
+            version);
     if (initialised != table || version > 10) {
         ncclResult_t result = initialise(net, say);
         if (result != ncclSuccess) return psm_net_fail(net, result, "init", "net", -1, -1);
@@ -340,7 +342,7 @@ psm_status psmNetUse(int version, const void *table)
     struct psm_net seen;
     if (table && !take(&seen, version, table))
         return psm_fail(PSM_ERR_INVALID, "net", -1, -1, 0,
-                        "psmNetUse: v%d is none of v%d to v%d, or the table has no name or lacks a function", version,
+                        "psmNetUse: v%d is not in v%d to v%d, or the table has no name or lacks a function", version,
                         OLDEST, NEWEST);
     psm_status status = PSM_OK;
     pthread_mutex_lock(&lock);

@@ -1,5 +1,5 @@
 /* The net transport's own types: the network, the local info of a connection's proxy end, and the functions of the
- * right variant, `split`, of which the wrong ones are made. */
+ * correct variant, `split`, from which the broken variants are built. */
 #ifndef PSM_NET_NET_H
 #define PSM_NET_NET_H
 
@@ -11,9 +11,10 @@
 #include "psm_abi/net.h"
 #include "psm_cuda.h"
 
-/* ---- the network: a plugin's table, whatever its version ---- */
+/* ---- the network: a plugin's table, of any version ---- */
 
-/* Functions that have one shape from v8 to v12 are the plugin's own; the others are called by psm_net_... below. */
+/* Functions with the same signature from v8 to v12 are the plugin's own; the psm_net_... functions below call the
+ * others. */
 struct psm_net {
     int version;
     const char *name;
@@ -26,26 +27,27 @@ struct psm_net {
     ncclResult_t (*close_send)(void *comm), (*close_recv)(void *comm), (*close_listen)(void *listener);
     const void *table;
 };
-/* What is asked of a device's properties. */
+/* The device properties that libpsm uses. */
 struct psm_net_device {
     char name[32];
     int types;    /* NCCL_PTR_... */
     size_t most;  /* bytes of a message */
-    bool unpacks; /* data comes to the GPU in pieces that a kernel has to put together */
+    bool unpacks; /* data reaches the GPU in pieces that a kernel must assemble */
 };
 
-/* The network of this process, initialised; release it once for each call. NOT_FOUND, UNSUPPORTED, SYSTEM. */
+/* Get the network of this process, initialised; each get needs one put. NOT_FOUND, UNSUPPORTED, SYSTEM. */
 psm_status psm_net_get(const struct psm_net **net);
-void psm_net_put(const struct psm_net *net); /* NULL is fine */
+void psm_net_put(const struct psm_net *net); /* accepts NULL */
 ncclResult_t psm_net_properties(const struct psm_net *net, int dev, struct psm_net_device *device);
 ncclResult_t psm_net_listen(const struct psm_net *net, int dev, void *handle, void **listener);
 ncclResult_t psm_net_connect(const struct psm_net *net, int dev, void *handle, void **comm);
-/* *request NULL: not now. */
+/* *request NULL: call again later. */
 ncclResult_t psm_net_isend(const struct psm_net *net, void *comm, void *data, size_t size, int tag, void *registration,
                            void **request);
 ncclResult_t psm_net_irecv(const struct psm_net *net, void *comm, void *data, size_t size, int tag, void *registration,
                            void **request);
-/* The failure of a call of the plugin: its name, the result's name. PEER_DEAD, PROTOCOL, INVALID, TIMEOUT, SYSTEM. */
+/* Record the failure of a call of the plugin, with its name and the result's name. PEER_DEAD, PROTOCOL, INVALID,
+ * TIMEOUT, SYSTEM. */
 psm_status psm_net_fail(const struct psm_net *net, ncclResult_t result, const char *call, const char *stage, int rank,
                         int peer);
 
@@ -55,19 +57,19 @@ psm_status psm_net_fail(const struct psm_net *net, ncclResult_t result, const ch
 enum psm_net_stage {
     PSM_NET_IDLE = 0,
     PSM_NET_OFFER = 1, /* send: the receiver has not posted yet; recv: nothing is posted */
-    PSM_NET_FIFO = 2,  /* data goes through the slots */
+    PSM_NET_FIFO = 2,  /* data is staged in the slots */
     PSM_NET_OVER = 4
 };
-enum { PSM_NET_MODE = 6 /* behind those of psm_p2p_mode */ };
+enum { PSM_NET_MODE = 6 /* follows the values of psm_p2p_mode */ };
 
-/* Local: it never leaves the process, nor does a part of it. */
+/* Local: neither it nor any part of it leaves the process. */
 struct psmNetLocalInfo {
     cudaStream_t stream;
     cudaEvent_t events[PSM_NET_MAX_STEPS];
     const struct psm_net *net;
-    void *listener, *to, *from; /* the network's; to: the peer, from: the peer */
+    void *listener, *to, *from; /* the network's comms; to: the peer, from: the peer */
     void *to_registration, *from_registration;
-    uint8_t *memory; /* pinned: slots, the ring of credits, a farewell */
+    uint8_t *memory; /* pinned: slots, the ring of credits, a final message */
     size_t memory_size;
 
     const struct psm_host *host;
@@ -75,40 +77,40 @@ struct psmNetLocalInfo {
     uint64_t connection, id, pair;
     int rank, peer, channel, connIndex, dev;
     int role;             /* 1: send */
-    uint32_t steps, made; /* slots: no more than a comm can hold requests; events that were made */
+    uint32_t steps, made; /* slots: at most the number of requests that a comm can hold; created events */
     uint32_t chunk, stall_ms;
     uint64_t stride;                  /* bytes of a slot */
-    uint64_t until_ns, call_until_ns; /* Connect: its deadline; when this call returns */
+    uint64_t until_ns, call_until_ns; /* Connect: when it gives up; when this call returns */
     bool to_registered, from_registered, connecting, used;
     _Atomic bool connected;
     uint8_t peer_handle[PSM_NET_HANDLE];
-    struct psm_fault late; /* of what takes several calls: Connect, posting a step */
+    struct psm_fault late; /* state of what takes several calls: Connect, posting a step */
 
     /* progress thread only */
-    struct psmProxySubArgs *active; /* the operation that has the connection */
+    struct psmProxySubArgs *active; /* the operation that is running on the connection */
     enum psm_net_stage stage;
-    uint64_t seq;                      /* operations begun */
-    uint64_t step;                     /* steps ended: base of the next operation */
-    uint64_t passed;                   /* of the operation. send: given to the network; recv: come from it */
+    uint64_t seq;                      /* operations started */
+    uint64_t step;                     /* steps finished: base of the next operation */
+    uint64_t passed;                   /* of the operation. send: passed to the network; recv: received from it */
     void *requests[PSM_NET_MAX_STEPS]; /* of the slots; NULL: none is open */
     void *credit_requests[PSM_NET_CREDITS];
-    uint64_t credits;                /* of the connection. send: taken; recv: sent */
-    uint64_t credits_posted;         /* send: receives of credits */
+    uint64_t credits;                /* of the connection. send: received; recv: sent */
+    uint64_t credits_posted;         /* send: receives posted for credits */
     uint64_t credits_end;            /* those of the connection when this operation has had all of its own */
-    uint64_t tail;                   /* send: recvTail as last received; recv: as last sent */
-    uint64_t offered, offered_bytes; /* send: operation of the newest credit, and what it expects */
-    uint64_t lost;                   /* recv: slots that a fault has lost in this operation */
+    uint64_t tail;                   /* send: the last recvTail received; recv: the last one sent */
+    uint64_t offered, offered_bytes; /* send: operation of the newest credit, and the bytes that it expects */
+    uint64_t lost;                   /* recv: slots that a fault has dropped in this operation */
     bool told;                       /* recv: the operation was offered */
-    bool again;                      /* the network had no place for the step that is next */
+    bool again;                      /* the network could not accept the next step */
     bool over;                       /* the connection has ended with an error */
-    psm_status theirs;               /* the status that the peer ended with; 0: none */
+    psm_status theirs;               /* the peer's end, as sent by it; 0: none */
     uint32_t theirs_cuda;
-    struct psm_error broken; /* the way back is lost: status 0: no */
-    uint64_t now_ns;         /* when this turn began */
+    struct psm_error broken; /* the way back is lost; status 0: no */
+    uint64_t now_ns;         /* start time of this turn */
     uint64_t moved_ns, looked_ns, stalled_ns;
-    int suspect;    /* looks in a row that found the peer gone and nothing to do */
+    int suspect;    /* consecutive looks that found the peer gone and nothing to do */
     void *recorder; /* psm_step_recorder's */
-    void *variant;  /* a wrong one's own */
+    void *variant;  /* private data of a broken variant */
 };
 
 static inline uint8_t *psm_net_slot(const struct psmNetLocalInfo *local, uint64_t step)
@@ -130,7 +132,7 @@ static inline uint64_t psm_net_first(const struct psmNetLocalInfo *local, const 
 }
 static inline uint64_t psm_net_nsteps(uint64_t nbytes, uint32_t chunk)
 {
-    return nbytes == 0 ? 1 : (nbytes + chunk - 1) / chunk; /* an operation without bytes is one step without a copy */
+    return nbytes == 0 ? 1 : (nbytes + chunk - 1) / chunk; /* an operation of 0 bytes is one step without a copy */
 }
 
 /* ---- handlers of `split`, on the service thread ---- */
@@ -141,10 +143,10 @@ psm_status psm_net_proxy_setup(psmProxyConnection *connection, psmProxyState *st
 psm_status psm_net_proxy_connect(psmProxyConnection *connection, psmProxyState *state, const void *req, int reqSize,
                                  void *resp, int respSize, int *done);
 psm_status psm_net_proxy_free(psmProxyConnection *connection, psmProxyState *state);
-/* Stream and events of this end, made in this process and used in no other. */
+/* The stream and events of this end, created and used only in this process. */
 psm_status psm_net_make_stream(struct psmNetLocalInfo *local);
 
-/* ---- progress; as p2p's ---- */
+/* ---- progress; as in p2p ---- */
 
 psm_status psm_net_send_progress(psmProxyState *state, struct psmProxyArgs *args);
 psm_status psm_net_recv_progress(psmProxyState *state, struct psmProxyArgs *args);
@@ -152,18 +154,18 @@ psm_status psm_net_recv_progress(psmProxyState *state, struct psmProxyArgs *args
 typedef psm_status psm_net_step(struct psmNetLocalInfo *local, struct psmProxySubArgs *sub, bool *moved, bool *ended);
 psm_status psm_net_progress(struct psmProxyArgs *args, psm_net_step *step);
 psm_status psm_net_copy(struct psmNetLocalInfo *local, void *to, const void *from, uint64_t bytes, uint64_t step);
-/* 1: the event of the step's slot has completed; 0: not yet; else the failure. */
+/* 1: the event of the step's slot is complete; 0: not yet; else the failure. */
 int psm_net_copied(struct psmNetLocalInfo *local, uint64_t step, psm_status *status);
-/* psm_net_fail of what an operation asked for. */
+/* psm_net_fail with the context of the operation. */
 psm_status psm_net_failed(const struct psmNetLocalInfo *local, ncclResult_t result, const char *call);
-/* 1: the request has ended, with *size bytes; 0: not yet; else the failure. */
+/* 1: the request is complete, with *size bytes; 0: not yet; else the failure. */
 int psm_net_tested(struct psmNetLocalInfo *local, void *request, const char *call, int *size, psm_status *status);
-/* To the step recorder and the log. */
+/* Adds an entry to the step recorder and the log. */
 void psm_net_moved(struct psmNetLocalInfo *local, const struct psmProxySubArgs *sub, enum psm_step_what what,
                    uint64_t step);
-/* proxyAbort: this rank ends its operations, also those that have not begun. */
+/* proxyAbort: this rank ends its operations, also those that have not started. */
 void psm_net_proxy_abort(psmProxyConnection *connection, psmProxyState *state);
-/* Notifies the peer that this end has ended, if that takes no long wait. */
+/* Tells the peer that this end has ended, if that is possible without a long wait. */
 void psm_net_say_end(struct psmNetLocalInfo *local, psm_status status, int cuda);
 
 #endif

@@ -1,6 +1,6 @@
-/* What sender and receiver do around their steps: one operation at a time on a connection, copies and their events,
- * peers that are gone, stalls, errors that end the operation at both ends. On the progress thread. As p2p's, but that
- * nothing is shared: an end learns of the other only through the network. */
+/* What sender and receiver do around their steps: one operation at a time per connection, copies and their events, dead
+ * peers, stalls, errors that end the operation at both ends. Runs on the progress thread. As in p2p, but nothing is
+ * shared: an end learns about the other only through the network. */
 #define _GNU_SOURCE
 #include <inttypes.h>
 #include <stdio.h>
@@ -10,11 +10,11 @@
 #include "psm_lib_messages.h"
 #include "shm/line.h"
 
-PSM_FAULT_SITE(site_copy, "net.copy", "a copy and its event are put on the stream");
+PSM_FAULT_SITE(site_copy, "net.copy", "a copy and its event are enqueued on the stream");
 
 enum { LOOK_NS = 1000000, SUSPECT_LOOKS = 2, FINISH_NS = 1000000000, FAREWELL_NS = 10000000 };
 
-/* The clock of the last tick, as p2p has it. */
+/* The time of the last tick, as in p2p. */
 static uint64_t tick_ns(void)
 {
     struct timespec t;
@@ -33,8 +33,8 @@ static const char *role_of(const struct psmNetLocalInfo *local)
     return local->role ? "send" : "recv";
 }
 
-/* Steps that may be filled, as this end knows. A sender's slot is free only when the network is done with it. The
- * receiver owes no more receives than the operation has steps. */
+/* Steps that may be filled, as far as this end knows. A sender's slot is free only when the network has also released
+ * it. The receiver owes no more receives than the operation has steps. */
 static uint64_t recv_tail(const struct psmNetLocalInfo *local, const struct psmProxySubArgs *sub)
 {
     uint64_t own = sub->base + sub->done + local->steps;
@@ -52,7 +52,7 @@ static bool can_send(const struct psmNetLocalInfo *local, const struct psmProxyS
     return local->stage == PSM_NET_FIFO && recv_tail(local, sub) > sub->base + sub->transmitted;
 }
 
-/* Copies that are done. The sender counts a slot as done later, when the network is done with it. */
+/* Finished copies. The sender counts a slot as done later, when the network has released it. */
 static uint64_t copied(const struct psmNetLocalInfo *local, const struct psmProxySubArgs *sub)
 {
     return local->role ? local->passed : sub->done;
@@ -129,7 +129,7 @@ psm_status psm_net_failed(const struct psmNetLocalInfo *local, ncclResult_t resu
 
 int psm_net_tested(struct psmNetLocalInfo *local, void *request, const char *call, int *size, psm_status *status)
 {
-    int done = 0, sizes[8] = {0}; /* of one receive; a plugin with groups may write more */
+    int done = 0, sizes[8] = {0}; /* for one receive; a plugin with groups may write several */
     ncclResult_t result = local->net->test(request, &done, sizes);
     if (result != ncclSuccess) {
         *status = psm_net_failed(local, result, call);
@@ -150,15 +150,15 @@ static void describe_wait(const struct psmNetLocalInfo *local, const struct psmP
         snprintf(text, n, "rank %d, the receiver, to post its recv", local->peer);
     else if (local->role && sent > 0)
         snprintf(text, n,
-                 "the network: %" PRIu64 " messages to rank %d, the receiver, were given to it and are not sent", sent,
+                 "the network: %" PRIu64 " messages to rank %d, the receiver, were posted and are not sent yet", sent,
                  local->peer);
     else if (local->role)
         snprintf(text, n, "rank %d, the receiver, to post a receive for step %" PRIu64, local->peer,
                  sub->base + sub->transmitted);
     else if (sub->posted == 0)
-        snprintf(text, n, "the network, which takes no receive");
+        snprintf(text, n, "the network, which accepts no receive");
     else
-        snprintf(text, n, "a message of rank %d, the sender, with step %" PRIu64, local->peer,
+        snprintf(text, n, "the message from rank %d, the sender, with step %" PRIu64, local->peer,
                  sub->base + local->passed);
 }
 
@@ -174,7 +174,7 @@ static void report_stall(struct psmNetLocalInfo *local, struct psmProxySubArgs *
     if (local->recorder) record(local, sub, PSM_STEP_STALLED, sub->base + sub->transmitted);
 }
 
-/* The peer has ended, or is dead. What it has delivered was found by the looks before this one. */
+/* The peer has ended or is dead. Earlier looks have found what it had delivered. */
 static psm_status peer_gone(const struct psmNetLocalInfo *local)
 {
     const char *role = local->role ? "receiver" : "sender", *stage = role_of(local);
@@ -201,11 +201,11 @@ static psm_status look(struct psmNetLocalInfo *local, struct psmProxySubArgs *su
     bool own_copies = sub->transmitted > copied(local, sub);
     bool gone =
         local->theirs != PSM_OK || local->broken.status != PSM_OK || !host->ops->peer_alive(host->self, local->peer);
-    /* Who has sent all, and frees its end, closes the way back before the last bytes have come: the comm of the data
-     * tells when nothing comes any more. */
+    /* A sender that has sent everything and frees its end closes the way back before the last bytes arrive: the data
+     * comm tells when no more will arrive. */
     bool open = local->role ? local->passed == sub->nsteps : local->passed < sub->posted && local->theirs == PSM_OK;
     if (gone && !open && !own_copies) {
-        /* Not at the first look: what it delivered just before it went is to be found first. */
+        /* Not at the first look: first find what the peer delivered just before it went. */
         if (++local->suspect >= SUSPECT_LOOKS) return peer_gone(local);
     } else {
         local->suspect = 0;
@@ -222,7 +222,7 @@ void psm_net_say_end(struct psmNetLocalInfo *local, psm_status status, int cuda)
     uint8_t *at = psm_net_farewell(local);
     uint64_t end = psm_clock_ns() + FAREWELL_NS;
     size_t size = sizeof(struct psm_net_credit);
-    if (local->theirs != PSM_OK || local->broken.status != PSM_OK) return; /* the peer is gone */
+    if (local->theirs != PSM_OK || local->broken.status != PSM_OK) return; /* nobody is there to receive it */
     if (local->role)
         *(struct psm_net_head *)at = (struct psm_net_head){.magic = PSM_NET_MAGIC,
                                                            .version = PSM_WIRE_VERSION,
@@ -253,8 +253,8 @@ void psm_net_proxy_abort(psmProxyConnection *connection, psmProxyState *state)
     local->over = true;
 }
 
-/* A rank that learns of the end may free its buffers: copies on the stream must be done. A stream that hangs is not
- * waited for long. */
+/* A peer that receives the end may free its buffers: first finish what is on the stream. Do not wait long for a stream
+ * that hangs. */
 static void finish_copies(const struct psmNetLocalInfo *local)
 {
     uint64_t end = psm_clock_ns() + FINISH_NS;
@@ -269,7 +269,7 @@ static void leave(struct psmNetLocalInfo *local)
     local->stage = PSM_NET_IDLE;
 }
 
-/* The reason goes to the peer by the network, to all ranks by async_error, to the caller by sync. */
+/* The reason goes to the peer through the network, to all ranks through async_error, to the caller through sync. */
 static void fail_operation(struct psmNetLocalInfo *local, struct psmProxySubArgs *sub, psm_status status)
 {
     const struct psm_error error = *psm_last_error();
@@ -315,7 +315,7 @@ static psm_status run(struct psmProxySubArgs *sub, psm_net_step *step, bool *mov
                         local ? "connected" : "set up");
     local->now_ns = tick_ns();
     if (!local->active) PSM_TRY(begin(local, sub));
-    if (local->active != sub) return PSM_OK; /* its turn comes when the other one has ended */
+    if (local->active != sub) return PSM_OK; /* it starts when the other one has ended */
     psm_status status = step(local, sub, moved, ended);
     if (status == PSM_OK && !*moved && !*ended) status = look(local, sub);
     if (status == PSM_OK && *moved) {
@@ -336,7 +336,7 @@ static psm_status run(struct psmProxySubArgs *sub, psm_net_step *step, bool *mov
     return PSM_OK;
 }
 
-/* The proxy reads it so, too, and lets the next operation on the connection begin. */
+/* The proxy reads it the same way, and lets the next operation on the connection start. */
 static bool has_ended(const struct psmProxySubArgs *sub)
 {
     return sub->nsteps > 0 && sub->done >= sub->nsteps;
@@ -365,7 +365,7 @@ psm_status psm_net_progress(struct psmProxyArgs *args, psm_net_step *step)
         if (!local || !local->host->ops->aborted(local->host->self)) return PSM_OK;
         end_all(args, PSM_ERR_ABORTED);
         return psm_fail(PSM_ERR_ABORTED, "progress", local->rank, local->peer, 0,
-                        "aborted before the application's stream came to the operation");
+                        "aborted before the application's stream reached the operation");
     }
     if (args->state == psmProxyOpReady) {
         for (int s = 0; s < args->nsubs; s++) args->subs[s].nsteps = args->subs[s].done = 0;

@@ -1,16 +1,16 @@
-/* The receiver's steps. Posts receives for its slots and sends credits; copies what arrives into the application's
- * memory; posts a slot again when its copy is done. */
+/* The receiver's steps. Posts receives for its slots and notifies the sender; copies received data into the
+ * application's memory; posts a slot again when its copy is done. */
 #include <inttypes.h>
 
 #include "net/net.h"
 
-PSM_FAULT_SITE_OF(site_step, "net.recv.step", "the receiver copies a chunk out of its slot", PSM_FAULT_CAN_ALL);
+PSM_FAULT_SITE_OF(site_step, "net.recv.step", "the receiver copies a chunk from its slot", PSM_FAULT_CAN_ALL);
 PSM_FAULT_SITE_OF(site_post, "net.recv.post", "the receiver posts a slot: the receive, and its credit",
                   PSM_FAULT_CAN_CALL | PSM_FAULT_CAN(PSM_FAULT_DROP));
-PSM_FAULT_SITE_OF(site_credit, "net.recv.credit", "the receiver sends a credit: how many steps may be filled",
+PSM_FAULT_SITE_OF(site_credit, "net.recv.credit", "the receiver tells the sender how many steps it may fill",
                   PSM_FAULT_CAN_CALL | PSM_FAULT_CAN(PSM_FAULT_DROP) | PSM_FAULT_CAN(PSM_FAULT_CORRUPT));
 
-/* What PSM_FAULT_CORRUPT does to a number: far beyond every bound. */
+/* How PSM_FAULT_CORRUPT changes a number: far beyond every bound. */
 #define DAMAGE (UINT64_C(1) << 60)
 
 static psm_status strike(const struct psmNetLocalInfo *local, struct psm_site *site, struct psm_fault *fault)
@@ -20,13 +20,13 @@ static psm_status strike(const struct psmNetLocalInfo *local, struct psm_site *s
 
 /* ---- receives and credits ---- */
 
-/* posted counts receives. Slots of a post that a fault drops are lost for good. */
+/* posted counts receives. Slots of a post that a fault drops stay lost. */
 static psm_status post(struct psmNetLocalInfo *local, struct psmProxySubArgs *sub, bool *moved)
 {
     while (sub->posted < sub->nsteps && sub->posted + local->lost < sub->done + local->steps) {
         uint64_t step = sub->base + sub->posted;
         void **request = &local->requests[step % local->steps];
-        if (!local->again) PSM_TRY(strike(local, &site_post, &local->late)); /* once for a step */
+        if (!local->again) PSM_TRY(strike(local, &site_post, &local->late)); /* once per step */
         if (local->late.action == PSM_FAULT_DROP) {
             local->lost++;
             continue;
@@ -36,7 +36,7 @@ static psm_status post(struct psmNetLocalInfo *local, struct psmProxySubArgs *su
                           sizeof(struct psm_net_head) + local->chunk, 0, local->from_registration, request);
         if (result != ncclSuccess) return psm_net_failed(local, result, "irecv");
         local->again = !*request;
-        if (local->again) return PSM_OK; /* the network has no place for it now */
+        if (local->again) return PSM_OK; /* the network cannot accept it now */
         sub->posted++;
         *moved = true;
         psm_fault_act_after(&local->late);
@@ -44,13 +44,15 @@ static psm_status post(struct psmNetLocalInfo *local, struct psmProxySubArgs *su
     return PSM_OK;
 }
 
-/* The way back is lost. The sender may have gone because it has sent all: look says when that is too long. */
+/* The way back is lost. The sender may have left because it has sent everything: look() reports it if that takes too
+ * long. */
 static void lose_way_back(struct psmNetLocalInfo *local)
 {
     local->broken = *psm_last_error();
 }
 
-/* A credit is on its way when its request has ended: a network may move bytes in test alone. *open: some have not. */
+/* A credit is sent when its request is complete: a network may move bytes only in test. *open: some are still pending.
+ */
 static void push_credits(struct psmNetLocalInfo *local, bool *open)
 {
     *open = false;
@@ -89,7 +91,7 @@ static psm_status tell_once(struct psmNetLocalInfo *local, struct psmProxySubArg
             lose_way_back(local);
             return PSM_OK;
         }
-        if (!*request) return PSM_OK; /* the network has no place for it now */
+        if (!*request) return PSM_OK; /* the network cannot accept it now */
     }
     *told = true;
     local->credits++;
@@ -98,7 +100,7 @@ static psm_status tell_once(struct psmNetLocalInfo *local, struct psmProxySubArg
     return PSM_OK;
 }
 
-/* One message for the first lap, then one for each receive that was posted again. */
+/* One message for the first lap, then one per receive that is posted again. */
 static psm_status tell(struct psmNetLocalInfo *local, struct psmProxySubArgs *sub)
 {
     uint64_t first = psm_net_first(local, sub), before = local->credits_end - (1 + sub->nsteps - first);
@@ -174,7 +176,7 @@ static psm_status take_messages(struct psmNetLocalInfo *local, struct psmProxySu
         if (done == 0) return PSM_OK;
         *request = NULL;
         if (done < 0) return status;
-        /* Read once: what is checked is what is used. */
+        /* Read once: use the same value that was checked. */
         struct psm_net_head head = *(const struct psm_net_head *)psm_net_slot(local, step);
         status = check(local, sub, &head, size);
         if (status != PSM_OK) return status < 0 ? status : PSM_OK;
@@ -185,8 +187,8 @@ static psm_status take_messages(struct psmNetLocalInfo *local, struct psmProxySu
     return PSM_OK;
 }
 
-/* A slot is free when its bytes are out, in order. The last one, and with it the operation, ends when the network has
- * let go of the credits: *open. */
+/* A slot is free when its bytes are copied out, in order. The last one, and with it the operation, ends when the
+ * network has released the credits: *open. */
 static psm_status end_copies(struct psmNetLocalInfo *local, struct psmProxySubArgs *sub, bool open, bool *moved)
 {
     while (sub->done < sub->transmitted && !(open && sub->done + 1 == sub->nsteps)) {

@@ -1,11 +1,11 @@
-/* The sender's steps. Takes the receiver's credits; copies the application's memory into slots, gives each to the
- * network when its copy is done, and uses it again when the network is done with it. */
+/* The sender's steps. Receives the receiver's credits; copies the application's memory into slots, posts each to the
+ * network when its copy is done, and reuses it when the network has released it. */
 #include <inttypes.h>
 
 #include "net/net.h"
 
 PSM_FAULT_SITE_OF(site_step, "net.send.step", "the sender copies a chunk into its slot", PSM_FAULT_CAN_ALL);
-PSM_FAULT_SITE_OF(site_post, "net.send.post", "the sender gives a slot to the network", PSM_FAULT_CAN_ALL);
+PSM_FAULT_SITE_OF(site_post, "net.send.post", "the sender posts a slot to the network", PSM_FAULT_CAN_ALL);
 
 static psm_status strike(const struct psmNetLocalInfo *local, struct psm_site *site, struct psm_fault *fault)
 {
@@ -14,7 +14,7 @@ static psm_status strike(const struct psmNetLocalInfo *local, struct psm_site *s
 
 /* ---- credits ---- */
 
-/* As many receives as there are credits to come, and room in the ring. */
+/* As many receives as credits are outstanding and the ring has room for. */
 static psm_status post_credits(struct psmNetLocalInfo *local)
 {
     while (local->credits_posted < local->credits_end && local->credits_posted < local->credits + PSM_NET_CREDITS) {
@@ -23,7 +23,7 @@ static psm_status post_credits(struct psmNetLocalInfo *local)
         ncclResult_t result = psm_net_irecv(local->net, local->from, psm_net_ring(local, n),
                                             sizeof(struct psm_net_credit), 0, local->from_registration, request);
         if (result != ncclSuccess) return psm_net_failed(local, result, "irecv of a credit");
-        if (!*request) return PSM_OK; /* the network has no place for it now */
+        if (!*request) return PSM_OK; /* the network cannot accept it now */
         local->credits_posted++;
     }
     return PSM_OK;
@@ -44,7 +44,7 @@ static psm_status read_credit(struct psmNetLocalInfo *local, const struct psm_ne
     if (credit->kind != PSM_NET_CREDIT || credit->recvTail < local->tail || credit->seq < local->offered)
         return psm_fail(PSM_ERR_PROTOCOL, "send", local->rank, local->peer, 0,
                         "a credit of rank %d, of kind %u, is for operation %" PRIu64 " with recvTail %" PRIu64
-                        "; not before %" PRIu64 " and %" PRIu64 " are possible",
+                        "; expected at least %" PRIu64 " and %" PRIu64,
                         local->peer, credit->kind, credit->seq, credit->recvTail, local->offered, local->tail);
     local->offered = credit->seq;
     local->offered_bytes = credit->nbytes;
@@ -63,7 +63,7 @@ static psm_status take_credits(struct psmNetLocalInfo *local, bool *moved)
         int done = psm_net_tested(local, request, "the receive of a credit", &size, &status);
         if (done == 0) return PSM_OK;
         if (done < 0) {
-            /* It may have gone because it has all that it wants: look says when that is too long. */
+            /* It may have left because it has received everything: look() reports it if that takes too long. */
             local->broken = *psm_last_error();
             return PSM_OK;
         }
@@ -79,12 +79,12 @@ static psm_status take_offer(struct psmNetLocalInfo *local, struct psmProxySubAr
     if (local->offered < local->seq) return PSM_OK;
     if (local->offered != local->seq)
         return psm_fail(PSM_ERR_PROTOCOL, "send", local->rank, local->peer, 0,
-                        "rank %d offered operation %" PRIu64 " where operation %" PRIu64 " begins", local->peer,
+                        "rank %d offered operation %" PRIu64 ", expected operation %" PRIu64, local->peer,
                         local->offered, local->seq);
     if (local->offered_bytes != sub->nbytes)
         return psm_fail(PSM_ERR_MISMATCH, "send", local->rank, local->peer, 0,
                         "operation %" PRIu64 ": this rank sends %" PRIu64 " bytes, rank %d expects %" PRIu64
-                        "; both ends have to name the same size",
+                        "; both ends must pass the same size",
                         local->seq, sub->nbytes, local->peer, local->offered_bytes);
     *moved = true;
     sub->posted = sub->nsteps;
@@ -120,13 +120,13 @@ static psm_status fill(struct psmNetLocalInfo *local, struct psmProxySubArgs *su
     return PSM_OK;
 }
 
-/* local->again: the network has no place for it now. */
+/* local->again: the network cannot accept it now. */
 static psm_status post(struct psmNetLocalInfo *local, struct psmProxySubArgs *sub)
 {
     uint64_t n = local->passed, step = sub->base + n, bytes = bytes_of(local, sub, n);
     struct psm_net_head *head = (struct psm_net_head *)psm_net_slot(local, step);
     void **request = &local->requests[step % local->steps];
-    if (!local->again) PSM_TRY(strike(local, &site_post, &local->late)); /* once for a step */
+    if (!local->again) PSM_TRY(strike(local, &site_post, &local->late)); /* once per step */
     const struct psm_fault fault = local->late;
     size_t size = sizeof *head + bytes;
     *head = (struct psm_net_head){.magic = PSM_NET_MAGIC,
@@ -152,7 +152,7 @@ static psm_status post(struct psmNetLocalInfo *local, struct psmProxySubArgs *su
     return PSM_OK;
 }
 
-/* Give what is in its slot to the network, in order. */
+/* Post the contents of its slot to the network, in order. */
 static psm_status post_copied(struct psmNetLocalInfo *local, struct psmProxySubArgs *sub, bool *moved)
 {
     while (local->passed < sub->transmitted) {
@@ -167,7 +167,7 @@ static psm_status post_copied(struct psmNetLocalInfo *local, struct psmProxySubA
     return PSM_OK;
 }
 
-/* The network lets go of slots in their order. A slot without a request was lost on purpose, and is free. */
+/* The network releases slots in order. A slot without a request was dropped by a fault, and is free. */
 static psm_status take_back(struct psmNetLocalInfo *local, struct psmProxySubArgs *sub, bool *moved)
 {
     while (sub->done < local->passed) {

@@ -1,4 +1,4 @@
-/* Memory for the application that every mode can register. */
+/* Application memory that can be registered in every mode. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <inttypes.h>
@@ -14,8 +14,8 @@ static struct allocated {
     struct psm_memory memory;
 } *allocated;
 
-/* cuMemCreate where its descriptors can be exported, else cudaMalloc with an IPC handle; a rank that is to share by IPC
- * alone has no use for the first. */
+/* cuMemCreate if its descriptors can be exported, else cudaMalloc with an IPC handle; a rank that shares only by IPC
+ * has no use for the first. */
 static psm_status make_device(const struct psm_host *host, size_t size, struct psm_memory *memory)
 {
     psm_status status = PSM_ERR_UNSUPPORTED;
@@ -58,7 +58,7 @@ psm_status psmP2pMemFree(const struct psm_host *host, void *ptr)
     pthread_mutex_unlock(&lock);
     if (!one)
         return psm_fail(PSM_ERR_INVALID, "free", -1, -1, 0,
-                        "psmP2pMemFree(%p): not from psmP2pMemAlloc, or already freed", ptr);
+                        "psmP2pMemFree(%p): not a result of psmP2pMemAlloc, or freed before", ptr);
     psm_status status = psm_memory_close(host, &one->memory);
     free(one);
     return status;

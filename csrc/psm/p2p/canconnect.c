@@ -1,4 +1,4 @@
-/* Which way two ranks are connected: from what both published, and nothing else. */
+/* Chooses the path between two ranks, from what both published and nothing else. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
@@ -7,8 +7,8 @@
 
 #include "p2p/p2p.h"
 
-/* The high half of the capabilities tells which devices a process sees, in which order: bits of peer_access are of use
- * to another only when it numbers the devices alike. */
+/* The high half of the capabilities identifies the visible devices and their order: another process can use the bits of
+ * peer_access only if it numbers the devices in the same way. */
 enum { VISIBLE_SHIFT = 16, CAPABILITIES = (1 << VISIBLE_SHIFT) - 1 };
 
 const char *psm_p2p_mode_name(int mode)
@@ -32,12 +32,13 @@ static uint64_t mix_namespace(uint64_t hash, const char *path)
     return mix(hash, &s.st_ino, sizeof s.st_ino);
 }
 
-/* Equal: a named segment of one can be opened by the other. The network namespace is that of the abstract sockets. */
+/* If equal, one can open a named segment of the other. The network namespace is that of the abstract sockets. */
 static uint64_t host_hash(void)
 {
     const struct psm_proc *self = psm_proc_self();
     uint64_t hash = mix(HASH_BEGIN, self->boot_id, strnlen(self->boot_id, sizeof self->boot_id));
-    const char *node = getenv("PSM_NODE"); /* of emulated CUDA: a host of its own, but for the first */
+    const char *node =
+        getenv("PSM_NODE"); /* pretended node of emulated CUDA: a host of its own, except for the first */
     if (node && strcmp(node, "0") != 0) hash = mix(hash, node, strlen(node));
     hash = mix_namespace(hash, "/proc/self/ns/ipc");
     hash = mix_namespace(hash, "/proc/self/ns/mnt");
@@ -67,7 +68,7 @@ static bool has_cumem(const struct psm_cuda *cuda, int device)
            managed && fds;
 }
 
-/* Only a trial shows whether CUDA IPC works. */
+/* Only a test shows whether CUDA IPC works. */
 static bool has_ipc(const struct psm_cuda *cuda)
 {
     void *piece = NULL;
@@ -140,8 +141,8 @@ static psm_status check(const struct psm_peer_info *info)
 {
     if (info->version != PSM_WIRE_VERSION)
         return psm_fail(PSM_ERR_VERSION, "canconnect", -1, info->rank, 0,
-                        "rank %d has version %u of what ranks publish, this library has %d: use one release of libpsm "
-                        "in all ranks",
+                        "rank %d publishes version %u of its information, this library has %d: use one release of "
+                        "libpsm on all ranks",
                         info->rank, info->version, PSM_WIRE_VERSION);
     if (info->size != sizeof *info)
         return psm_fail(PSM_ERR_PROTOCOL, "canconnect", -1, info->rank, 0, "rank %d published %u bytes, expected %zu",
@@ -166,7 +167,7 @@ psm_status psmP2pCanConnect(const struct psm_peer_info *a, const struct psm_peer
     PSM_TRY(check(b));
     if (a->host_hash != b->host_hash) return PSM_OK;
     uint32_t both = a->capabilities & b->capabilities & CAPABILITIES;
-    if (!(both & (PSM_CAN_MEMFD | PSM_CAN_POSIX_SHM))) return PSM_OK; /* the control segment needs one */
+    if (!(both & (PSM_CAN_MEMFD | PSM_CAN_POSIX_SHM))) return PSM_OK; /* the control segment needs one of these */
     bool direct = reaches(a, b);
     if (direct && (both & PSM_CAN_DIRECT) && a->process_hash == b->process_hash)
         *mode = PSM_P2P_DIRECT;

@@ -1,6 +1,6 @@
-/* The caller's side: Setup asks the own proxy, Connect compares what the two sides assume, fetches the peer's
- * descriptor and hands it to the own proxy, Free gives all back. On the caller's thread, with the control plane's
- * deadlines. */
+/* The caller's side. Setup calls the own proxy; Connect compares the values that both sides assume, fetches the peer's
+ * descriptor and passes it to the own proxy; Free releases everything. Runs on the caller's thread, with the control
+ * plane's deadlines. */
 #define _GNU_SOURCE
 #include <inttypes.h>
 #include <pthread.h>
@@ -12,30 +12,30 @@
 #include "p2p/p2p.h"
 #include "psm_lib_messages.h"
 
-PSM_FAULT_SITE(site_setup, "p2p.setup", "a rank sets its end of a connection up");
-PSM_FAULT_SITE(site_connect, "p2p.connect", "a rank connects its end to the peer's");
+PSM_FAULT_SITE(site_setup, "p2p.setup", "a rank sets up its end of a connection");
+PSM_FAULT_SITE(site_connect, "p2p.connect", "a rank connects its end to that of the peer");
 PSM_FAULT_SITE(site_register, "p2p.register", "a buffer is registered for zero-copy");
 
 struct psmP2pConnector {
     struct psmP2pConnector *next;
     struct psm_host host;
     struct psm_peer_info me, peer, via; /* via: of PSM_P2P_INTERMEDIATE */
-    struct psm_p2p_connect info;        /* of this end, for the peer */
+    struct psm_p2p_connect info;        /* what this end sent to the peer */
     int control_kind, fifo_kind;
     bool connected;
     void *proxy;      /* the provider's, to the own proxy */
-    void *via_proxy;  /* the same to the intermediate's, which has the FIFO; recv only */
-    void *peer_proxy; /* the same to the peer's, for registrations; NULL until one is made */
+    void *via_proxy;  /* the provider's, to the proxy of the intermediate rank, which has the FIFO; recv only */
+    void *peer_proxy; /* the provider's, to the peer's proxy, for registrations; NULL until the first one */
     struct held *held;
 };
-/* A buffer that is registered on a connector. */
+/* A buffer registered on a connector. */
 struct held {
     struct held *next;
     uint64_t handle;
     struct psm_memory memory;
 };
 
-/* Connectors that live: a freed one is recognised by its address, not by the memory there. */
+/* Live connectors: a freed one is recognised by its address, not by its contents. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct psmP2pConnector *alive;
 
@@ -95,7 +95,7 @@ static void say_channel(const struct psmP2pConnector *c)
     psm_msg_transport_channel(c->info.channel, c->info.connIndex, c->me.rank, mine, c->peer.rank, theirs, via);
 }
 
-/* The last error is this end's. */
+/* The last error is that of this end. */
 static psm_status say_refused(const struct psmP2pConnector *c, const char *stage)
 {
     psm_status status = psm_fail_at(stage, c->me.rank, c->peer.rank, 0);
@@ -117,7 +117,7 @@ static psm_status check_share_info(const struct psmP2pConnector *c, const struct
                     PSM_WIRE_VERSION, role, c->info.steps, c->info.mode, c->info.buffer_size);
 }
 
-/* Setup at one proxy: the connection to it stays. */
+/* Setup at one proxy: keeps the connection to it. */
 static psm_status ask_one(struct psmP2pConnector *c, const struct psm_p2p_setup *want, int rank, void **proxy,
                           struct psm_share *share)
 {
@@ -178,7 +178,7 @@ static psm_status setup(const struct psm_host *host, const struct psm_peer_info 
 {
     if (!host || !me || !peer || !info || !out || channel < 0 || channel > UINT16_MAX || connIndex < 0 ||
         connIndex > UINT16_MAX)
-        return psm_fail(PSM_ERR_INVALID, "setup", -1, -1, 0, "setup: an argument is NULL, or channel %d/%d is none",
+        return psm_fail(PSM_ERR_INVALID, "setup", -1, -1, 0, "setup: an argument is NULL, or there is no channel %d/%d",
                         channel, connIndex);
     struct psm_fault fault;
     PSM_TRY(
@@ -187,7 +187,7 @@ static psm_status setup(const struct psm_host *host, const struct psm_peer_info 
     PSM_TRY(psmP2pCanConnect(me, peer, &mode));
     if (mode == PSM_P2P_NONE)
         return psm_fail(PSM_ERR_UNSUPPORTED, "setup", me->rank, peer->rank, 0,
-                        "no way from rank %d to rank %d in shared memory: hosts 0x%" PRIx64 " and 0x%" PRIx64
+                        "no path from rank %d to rank %d through shared memory: hosts 0x%" PRIx64 " and 0x%" PRIx64
                         ", capabilities 0x%x and 0x%x",
                         me->rank, peer->rank, me->host_hash, peer->host_hash, me->capabilities, peer->capabilities);
     int needed = -1;
@@ -266,7 +266,7 @@ static psm_status differ(const struct psmP2pConnector *c, const char *what, uint
                     c->info.connIndex, what, mine, c->me.rank, theirs, c->peer.rank, remedy);
 }
 
-/* All that both sides have to assume alike. */
+/* Everything that both sides must agree on. */
 static psm_status compare(const struct psmP2pConnector *c, const struct psm_p2p_connect *peer)
 {
     const struct psm_p2p_connect *me = &c->info;
@@ -277,15 +277,15 @@ static psm_status compare(const struct psmP2pConnector *c, const struct psm_p2p_
                         me->magic);
     if (peer->version != me->version)
         return psm_fail(PSM_ERR_VERSION, "connect", c->me.rank, c->peer.rank, 0,
-                        "connect info of rank %d: version %u, this rank has %u: use one release of libpsm in all ranks",
+                        "connect info of rank %d: version %u, this rank has %u: use one release of libpsm on all ranks",
                         c->peer.rank, peer->version, me->version);
     if (peer->rank != c->peer.rank)
         return differ(c, "the peer's rank", (uint64_t)c->peer.rank, (uint64_t)peer->rank,
-                      ": connect infos were exchanged by mistake");
+                      ": connect infos were mixed up");
     if (peer->role == me->role)
-        return differ(c, "the role (1: send)", me->role, peer->role, "; one sends, one receives");
+        return differ(c, "the role (1: send)", me->role, peer->role, "; expected one sender and one receiver");
     if (peer->channel != me->channel)
-        return differ(c, "the channel", me->channel, peer->channel, ": connect infos were exchanged by mistake");
+        return differ(c, "the channel", me->channel, peer->channel, ": connect infos were mixed up");
     if (peer->connIndex != me->connIndex) return differ(c, "the connection index", me->connIndex, peer->connIndex, "");
     if (peer->mode != me->mode)
         return psm_fail(PSM_ERR_MISMATCH, "connect", c->me.rank, c->peer.rank, 0,
@@ -306,7 +306,7 @@ static psm_status compare(const struct psmP2pConnector *c, const struct psm_p2p_
     return PSM_OK;
 }
 
-/* The descriptor goes from the peer's proxy to this thread, and from here to the own proxy, which may not wait. */
+/* The descriptor goes from the peer's proxy to this thread, and from here to the own proxy, which must not wait. */
 static psm_status fetch(struct psmP2pConnector *c, int rank, uint64_t id, int *given)
 {
     const struct psm_host_ops *ops = c->host.ops;
@@ -354,10 +354,10 @@ psm_status psm_p2p_connect_right(psmP2pConnector *connector, const struct psm_p2
 {
     if (!connector || !peer || !is_alive(connector))
         return psm_fail(PSM_ERR_INVALID, "connect", -1, -1, 0, "connect: %s",
-                        !connector || !peer ? "an argument is NULL" : "the connector was freed, or never made");
+                        !connector || !peer ? "an argument is NULL" : "the connector was freed, or was never set up");
     if (connector->connected)
         return psm_fail(PSM_ERR_INVALID, "connect", connector->me.rank, connector->peer.rank, 0,
-                        "connect of a connector that is connected already");
+                        "connect of a connector that is already connected");
     return connect_end(connector, peer) == PSM_OK ? PSM_OK : say_refused(connector, "connect");
 }
 
@@ -381,7 +381,7 @@ psm_status psmP2pRecvConnect(psmP2pConnector *recv, const struct psm_p2p_connect
 
 /* ---- registration ---- */
 
-/* The peer's proxy maps the buffer now, so that no copy has to wait for it. */
+/* The peer's proxy maps the buffer now, so that no copy waits for it. */
 static psm_status tell_peer(struct psmP2pConnector *c, int type, uint64_t id, const struct psm_share *share, int fd)
 {
     const struct psm_host_ops *ops = c->host.ops;
@@ -421,7 +421,8 @@ static psm_status give_up(struct psmP2pConnector *c, struct held *held)
     psm_status first = PSM_OK;
     if (held->memory.kind != PSM_SHARE_NONE) {
         first = tell_peer(c, psmProxyMsgDeregister, held->handle, NULL, -1);
-        if (first == PSM_ERR_PEER_DEAD || first == PSM_ERR_PEER_CLOSED) first = PSM_OK; /* its mapping went with it */
+        if (first == PSM_ERR_PEER_DEAD || first == PSM_ERR_PEER_CLOSED)
+            first = PSM_OK; /* its mapping was removed with it */
         psm_status closed = psm_memory_close(&c->host, &held->memory);
         if (first == PSM_OK) first = closed;
     }
@@ -444,7 +445,7 @@ psm_status psmP2pRegister(psmP2pConnector *connector, void *buffer, size_t size,
     held->handle = psm_random64();
     psm_status status = c->info.role ? PSM_OK : register_recv(c, buffer, size, held);
     struct psm_registered entry = {.handle = held->handle, .begin = (uint64_t)(uintptr_t)buffer, .size = size};
-    if (!c->info.role) { /* what the peer has mapped may be more */
+    if (!c->info.role) { /* the peer may have mapped more than the buffer */
         entry.mapped = true;
         entry.begin = (uint64_t)(uintptr_t)held->memory.ptr;
         entry.size = held->memory.size;
@@ -471,9 +472,9 @@ psm_status psmP2pDeregister(psmP2pConnector *connector, uint64_t handle)
         for (at = &connector->held; *at && (*at)->handle != handle; at = &(*at)->next) {
         }
     if (!at || !*at)
-        return psm_fail(PSM_ERR_NOT_FOUND, "register", -1, -1, 0,
-                        "deregister: 0x%" PRIx64 " is no registration of this connector, or is already deregistered",
-                        handle);
+        return psm_fail(
+            PSM_ERR_NOT_FOUND, "register", -1, -1, 0,
+            "deregister: 0x%" PRIx64 " is not a registration of this connector, or was already deregistered", handle);
     struct held *held = *at;
     *at = held->next;
     return give_up(connector, held);
@@ -489,7 +490,7 @@ static psm_status free_end(psmP2pConnector *c, int role)
                         role ? "psmP2pSendFree" : "psmP2pRecvFree", role ? "receive" : "send");
     if (!bury(c))
         return psm_fail(PSM_ERR_INVALID, "free", -1, -1, 0,
-                        "%s: the connector at %p is already freed, or was never made",
+                        "%s: the connector at %p was already freed, or was never set up",
                         role ? "psmP2pSendFree" : "psmP2pRecvFree", (void *)c);
     psm_status first = PSM_OK, status;
     while (c->held) {

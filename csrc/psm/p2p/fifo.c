@@ -1,6 +1,6 @@
-/* The FIFO in host memory that the processor moves. A slot begins with the number of the step that filled it, on one
- * cache line with the first bytes, so that a short message costs one transfer of a line; the tail goes back once in
- * half a round. */
+/* The FIFO in host memory, copied by the processor. A slot starts with the number of the step that filled it, on one
+ * cache line with the first bytes, so that a short message costs the transfer of one line. The tail is published once
+ * per half round. */
 #define _GNU_SOURCE
 #include <inttypes.h>
 #include <stdlib.h>
@@ -17,14 +17,14 @@ struct psm_fifo_head {
     PSM_ALIGNED(64) uint64_t magic;
     uint32_t version, slots, slot_bytes, unused;
     uint64_t more[5];
-    struct psm_line tail; /* steps that were received */
+    struct psm_line tail; /* steps received */
 };
 PSM_SHAREABLE(psm_fifo_head, 128);
 
 struct psm_fifo_slot {
     PSM_ALIGNED(64) _Atomic uint64_t step; /* 1 + the step whose bytes are here */
     uint32_t bytes, unused;
-    uint8_t data[48]; /* and what follows the struct */
+    uint8_t data[48]; /* including what follows the struct */
 };
 PSM_SHAREABLE(psm_fifo_slot, 64);
 
@@ -33,7 +33,7 @@ struct psmFifo {
     struct psm_fifo_head *head;
     uint8_t *slots, *at; /* first slot; slot of the next step */
     uint64_t stride, step;
-    uint64_t free_until; /* send: steps below it have a slot. receive: tail that was published */
+    uint64_t free_until; /* send: steps below it have a slot. receive: the published tail */
     uint32_t count, left, capacity, back, used;
 };
 
@@ -96,8 +96,8 @@ static psm_status compare(const struct psm_segment *segment, uint32_t slots, uin
     const struct psm_fifo_head *head = segment->data;
     uint64_t meant = sizeof *head + slots * stride_of(slot_bytes);
     if (segment->size < sizeof *head || head->magic != FIFO_MAGIC)
-        return psm_fail(PSM_ERR_PROTOCOL, "fifo", -1, -1, 0, "segment 0x%" PRIx64 " of %" PRIu64 " bytes is no FIFO",
-                        segment->id, segment->size);
+        return psm_fail(PSM_ERR_PROTOCOL, "fifo", -1, -1, 0,
+                        "segment 0x%" PRIx64 " of %" PRIu64 " bytes does not hold a FIFO", segment->id, segment->size);
     if (head->version != PSM_WIRE_VERSION)
         return psm_fail(PSM_ERR_VERSION, "fifo", -1, -1, 0, "the peer's FIFO has version %u, this library has %d",
                         head->version, PSM_WIRE_VERSION);
@@ -151,8 +151,8 @@ size_t psmFifoTrySend(psmFifo *fifo, const void *data, size_t bytes)
     return bytes;
 }
 
-/* Out of lines that another processor has written: it takes longer to get them from there than from memory, and memcpy
- * asks for too few at once. */
+/* Reads lines that another processor has written: fetching them takes longer than from memory, and memcpy requests too
+ * few at once. */
 static void fetch(uint8_t *to, const uint8_t *from, size_t bytes)
 {
     for (; bytes >= PSM_LINE; bytes -= PSM_LINE, to += PSM_LINE, from += PSM_LINE) {
@@ -167,7 +167,7 @@ size_t psmFifoTryReceive(psmFifo *fifo, void *buffer, size_t capacity)
 {
     struct psm_fifo_slot *slot = (struct psm_fifo_slot *)fifo->at;
     if (atomic_load_explicit(&slot->step, memory_order_acquire) != fifo->step + 1) return 0;
-    uint32_t bytes = slot->bytes; /* once: the other process could change it behind the check */
+    uint32_t bytes = slot->bytes; /* read once: the other process could change it after the check */
     __asm__ volatile("" : "+r"(bytes));
     if (bytes <= fifo->used || bytes > fifo->capacity) {
         psm_fail(PSM_ERR_PROTOCOL, "fifo", -1, -1, 0, "bad size of a slot, %u bytes, expected %u to %u", bytes,

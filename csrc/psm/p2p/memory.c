@@ -1,4 +1,4 @@
-/* Memory that is shared: make, map, export, release. */
+/* Shared memory: create, map, export, release. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <inttypes.h>
@@ -11,13 +11,13 @@
 #include "psm_cuda.h"
 #include "psm_lib_messages.h"
 
-/* A CUDA IPC handle is one of a whole block of the allocator: smaller pieces would give their neighbours away. */
+/* A CUDA IPC handle covers a whole block of the allocator: a smaller piece would expose its neighbours. */
 #define IPC_BLOCK (UINT64_C(2) << 20)
 
 PSM_FAULT_SITE(site_make, "p2p.memory.make", "memory for a FIFO is allocated and exported");
 PSM_FAULT_SITE(site_map, "p2p.memory.map", "a peer's memory is imported and mapped");
 
-/* Pointers that this process shares with itself, by id. Who made one and who uses it may end in any order. */
+/* Pointers that this process shares with itself, by id. Owner and user may release them in any order. */
 struct psm_direct {
     struct psm_direct *next;
     uint64_t id, size;
@@ -84,11 +84,13 @@ static psm_status direct_use(const struct psm_share *share, struct psm_memory *m
     pthread_mutex_unlock(&lock);
     if (!direct)
         return psm_fail(PSM_ERR_NOT_FOUND, "share", -1, -1, 0,
-                        "using memory 0x%" PRIx64 " of process %" PRIu32 ": this process, %d, shares none of that id",
+                        "using memory 0x%" PRIx64 " of process %" PRIu32
+                        ": this process, %d, shares no memory with that id",
                         share->id, share->owner_pid, psm_proc_self()->pid);
     if (!memory->direct)
         return psm_fail(PSM_ERR_MISMATCH, "share", -1, -1, 0,
-                        "using memory 0x%" PRIx64 ": %" PRIu64 " bytes from %" PRIu64 " are asked for, it has %" PRIu64,
+                        "using memory 0x%" PRIx64 ": %" PRIu64 " bytes from %" PRIu64
+                        " were requested, but it has %" PRIu64,
                         share->id, share->size, share->offset, direct->size);
     return PSM_OK;
 }
@@ -111,7 +113,7 @@ static psm_status direct_drop(const struct psm_host *host, struct psm_memory *me
     return PSM_OK;
 }
 
-/* ---- device memory that descriptors name ---- */
+/* ---- device memory behind descriptors ---- */
 
 static psm_status vmm_known(const struct psm_host *host)
 {
@@ -121,7 +123,7 @@ static psm_status vmm_known(const struct psm_host *host)
         cuda->cuMemExportToShareableHandle && cuda->cuMemImportFromShareableHandle)
         return PSM_OK;
     return psm_fail(PSM_ERR_UNSUPPORTED, "share", rank_of(host), -1, 0,
-                    "the driver behind %.80s has no virtual memory management: PSM_SHARE=cuda-ipc is the other way",
+                    "the driver behind %.80s has no virtual memory management: set PSM_SHARE=cuda-ipc instead",
                     cuda->path);
 }
 
@@ -149,7 +151,7 @@ static psm_status round_up(const struct psm_host *host, int device, uint64_t siz
     return PSM_OK;
 }
 
-/* Map the whole of a handle for copies by this rank's device. What was done is undone when it fails. */
+/* Map the whole allocation for copies by this rank's device. On failure everything is undone. */
 static psm_status vmm_map(const struct psm_host *host, CUmemGenericAllocationHandle handle, struct psm_memory *memory)
 {
     const struct psm_cuda *cuda = cuda_of(host);
@@ -197,7 +199,7 @@ static psm_status vmm_make(const struct psm_host *host, struct psm_memory *memor
             cuda->cuMemAddressFree((CUdeviceptr)(uintptr_t)memory->base, memory->mapped);
         }
     }
-    /* The mapping and the descriptor keep the memory. */
+    /* The mapping and the descriptor keep the memory alive. */
     int code = (int)cuda->cuMemRelease(handle);
     if (status == PSM_OK && code != 0) status = psm_cuda_fail(code, "share", rank, -1, "cuMemRelease");
     memory->ptr = memory->base;
@@ -225,7 +227,7 @@ static psm_status vmm_import(const struct psm_host *host, const struct psm_share
     return status;
 }
 
-/* ---- make ---- */
+/* ---- create ---- */
 
 static psm_status malloc_make(const struct psm_host *host, struct psm_memory *memory)
 {
@@ -237,7 +239,7 @@ static psm_status malloc_make(const struct psm_host *host, struct psm_memory *me
     psm_status status = PSM_OK;
     if (ipc) {
         cudaIpcMemHandle_t handle;
-        _Static_assert(sizeof handle == sizeof memory->blob, "a handle is what the blob has room for");
+        _Static_assert(sizeof handle == sizeof memory->blob, "the blob has room for a handle");
         int code = (int)cuda->cudaIpcGetMemHandle(&handle, memory->base);
         if (code != 0)
             status = psm_cuda_fail(code, "share", rank_of(host), -1, "cudaIpcGetMemHandle(%p)", memory->base);
@@ -250,13 +252,13 @@ static psm_status malloc_make(const struct psm_host *host, struct psm_memory *me
     return status;
 }
 
-/* Pin a segment of either end: copies from it are then asynchronous. */
+/* Pin a segment of either end: this makes copies from it asynchronous. */
 static psm_status pin(const struct psm_host *host, struct psm_memory *memory)
 {
     const struct psm_cuda *cuda = cuda_of(host);
     memory->ptr = memory->base = memory->segment.data;
     int code = (int)cuda->cudaHostRegister(memory->base, memory->size, cudaHostRegisterPortable);
-    /* The other end of a connection inside this process has pinned the same mapping. */
+    /* The other end of a connection within this process has already pinned the same mapping. */
     if (code == PSM_CUDA_HOST_MEMORY_ALREADY_REGISTERED) {
         cuda->cudaGetLastError();
         return PSM_OK;
@@ -405,9 +407,9 @@ psm_status psm_memory_map(const struct psm_host *host, const struct psm_share *s
             if (status == PSM_OK) status = pin(host, memory);
             break;
         default:
-            status =
-                psm_fail(PSM_ERR_PROTOCOL, "share", rank_of(host), owner_rank, 0,
-                         "rank %d shares memory of kind %u, which this library does not know", owner_rank, share->kind);
+            status = psm_fail(PSM_ERR_PROTOCOL, "share", rank_of(host), owner_rank, 0,
+                              "rank %d shares memory of kind %u, which this library does not support", owner_rank,
+                              share->kind);
         }
     if (status != PSM_OK) {
         *memory = (struct psm_memory){.fd = -1, .segment = {.fd = -1}};
@@ -426,11 +428,11 @@ static psm_status export_cumem(const struct psm_host *host, struct psm_memory *m
     const struct psm_cuda *cuda = cuda_of(host);
     CUmemGenericAllocationHandle handle;
     int code = (int)cuda->cuMemRetainAllocationHandle(&handle, memory->base);
-    if (code != 0) return PSM_ERR_UNSUPPORTED; /* of cudaMalloc: CUDA IPC may do */
+    if (code != 0) return PSM_ERR_UNSUPPORTED; /* from cudaMalloc: CUDA IPC may work */
     code = (int)cuda->cuMemExportToShareableHandle(&memory->fd, handle, cudaMemHandleTypePosixFileDescriptor, 0);
     cuda->cuMemRelease(handle);
     if (code == 0) return PSM_OK;
-    memory->fd = -1; /* it was made without that kind of handle */
+    memory->fd = -1; /* it was created without that kind of handle */
     return PSM_ERR_UNSUPPORTED;
 }
 
@@ -440,8 +442,9 @@ static psm_status export_host(const struct psm_host *host, struct psm_memory *me
     void *begin;
     if (!(allowed & PSM_CAN_MEMFD) || !psm_alloc_find(memory->ptr, memory->size, share, &begin, &memory->fd))
         return psm_fail(PSM_ERR_UNSUPPORTED, "register", rank_of(host), -1, 0,
-                        "registering %" PRIu64 " bytes at %p: this host memory cannot be shared with another process "
-                        "(that of psmP2pMemAlloc can, between ranks with memfds). It goes through the FIFO",
+                        "registering %" PRIu64
+                        " bytes at %p: this host memory cannot be shared with another process (memory of "
+                        "psmP2pMemAlloc can, between ranks with memfds). It goes through the FIFO",
                         memory->size, memory->ptr);
     if (memory->fd < 0)
         return psm_fail_errno(errno, "register", rank_of(host), -1, "a descriptor of host memory for a peer");
@@ -517,8 +520,9 @@ static psm_status export_device(const struct psm_host *host, struct psm_memory *
         cuda->cudaGetLastError();
     }
     return psm_fail(PSM_ERR_UNSUPPORTED, "register", rank, -1, 0,
-                    "registering %" PRIu64 " bytes at %p: neither as a descriptor (made by cuMemCreate with "
-                    "POSIX_FILE_DESCRIPTOR) nor as a CUDA IPC handle can it be shared here. It goes through the FIFO",
+                    "registering %" PRIu64
+                    " bytes at %p: it can be shared here neither by descriptor (which needs cuMemCreate with "
+                    "POSIX_FILE_DESCRIPTOR) nor by CUDA IPC handle. It goes through the FIFO",
                     size, ptr);
 }
 

@@ -1,5 +1,5 @@
-/* The p2p transport's own types: the local info of a connection's proxy end, and the functions of the right variant,
- * `split`, of which the wrong ones are made. */
+/* The p2p transport's own types: the local info of a connection's proxy end, and the functions of the correct variant,
+ * `split`, from which the broken variants are built. */
 #ifndef PSM_P2P_P2P_H
 #define PSM_P2P_P2P_H
 
@@ -13,40 +13,40 @@
 
 enum psm_p2p_stage {
     PSM_STAGE_IDLE,
-    PSM_STAGE_OFFER,     /* send: the receiver has not posted yet; recv: the offer is to be written */
+    PSM_STAGE_OFFER,     /* send: the receiver has not posted yet; recv: the offer is not written yet */
     PSM_STAGE_FIFO,      /* data goes through the slots */
     PSM_STAGE_ZERO_COPY, /* send: copies; recv: waits for the answer */
     PSM_STAGE_ENDED
 };
 
-/* The proxy's end of a connection. Local: it never leaves the process, nor does a part of it. */
+/* The proxy's end of a connection. Local: neither it nor any part of it leaves the process. */
 struct psmP2pLocalInfo {
     cudaStream_t stream;
     cudaEvent_t events[PSM_P2P_MAX_STEPS];
-    struct psm_memory fifo;     /* recv: made here. send: the peer's, mapped */
-    struct psm_segment control; /* send: made here. recv: the peer's, attached */
+    struct psm_memory fifo;     /* recv: created here. send: the peer's, mapped */
+    struct psm_segment control; /* send: created here. recv: the peer's, attached */
     struct psm_p2p_control *shared;
 
     const struct psm_host *host;
     const struct psm_cuda *cuda;
     uint64_t connection;
     int rank, peer, channel, connIndex;
-    int mode, role;       /* role 1: send; 2: lends the FIFO */
-    uint32_t steps, made; /* slots; events that were made */
+    int mode, role;       /* role 1: send; 2: provides the FIFO */
+    uint32_t steps, made; /* slots; created events */
     uint32_t chunk;
     uint32_t stall_ms, zero_copy;
     bool connected, used, same_process;
 
     /* progress thread only */
-    struct psmProxySubArgs *active; /* the operation that has the connection */
+    struct psmProxySubArgs *active; /* the operation that is running on the connection */
     enum psm_p2p_stage stage;
-    uint64_t seq;              /* operations begun */
-    uint64_t step;             /* steps ended: base of the next operation */
-    struct psm_import *import; /* send, zero-copy: where the data goes */
+    uint64_t seq;              /* operations started */
+    uint64_t step;             /* steps finished: base of the next operation */
+    struct psm_import *import; /* send, zero-copy: destination of the data */
     uint64_t import_offset;
-    uint64_t now_ns;                          /* when this turn began */
+    uint64_t now_ns;                          /* start time of this turn */
     uint64_t moved_ns, looked_ns, stalled_ns; /* last progress; last look at the peer; last report */
-    int suspect;                              /* looks in a row that found the peer gone and nothing to do */
+    int suspect;                              /* consecutive looks that found the peer gone and nothing to do */
     void *recorder;                           /* psm_step_recorder's */
 };
 
@@ -62,12 +62,12 @@ psm_status psm_p2p_proxy_register(psmProxyConnection *connection, psmProxyState 
                                   void *resp, int respSize, int *done);
 psm_status psm_p2p_proxy_deregister(psmProxyConnection *connection, psmProxyState *state, const void *req, int reqSize,
                                     int *done);
-/* Stream and events of this end, made in this process and used in no other. */
+/* The stream and events of this end, created and used only in this process. */
 psm_status psm_p2p_make_stream(struct psmP2pLocalInfo *local);
 
 /* ---- proxy side: progress ----
- * The operation has ended when args->state is None; an error is returned then, once. The proxy counts the ended ones
- * off args->sync. */
+ * The operation has ended when args->state is None; the call that ends it returns its error. The proxy decrements
+ * args->sync for ended operations. */
 
 psm_status psm_p2p_send_progress(psmProxyState *state, struct psmProxyArgs *args);
 psm_status psm_p2p_recv_progress(psmProxyState *state, struct psmProxyArgs *args);
@@ -76,10 +76,11 @@ psm_status psm_p2p_recv_progress(psmProxyState *state, struct psmProxyArgs *args
 typedef psm_status psm_p2p_step(struct psmP2pLocalInfo *local, struct psmProxySubArgs *sub, bool *moved, bool *ended);
 psm_status psm_p2p_progress(struct psmProxyArgs *args, psm_p2p_step *step);
 psm_status psm_p2p_copy(struct psmP2pLocalInfo *local, void *to, const void *from, uint64_t bytes, int event);
-/* 1: the copy of that event is done; 0: not yet; else the failure. */
+/* 1: the copy before that event is complete; 0: not yet; else the failure. */
 int psm_p2p_copied(struct psmP2pLocalInfo *local, int event, psm_status *status);
-/* Which event tells of the copy of a step: that of its slot. PSM_NO_EVENT where an operation has one slot: that copy is
- * alone on the stream, which is asked itself. A short message has neither to record an event nor to wait for it. */
+/* The event that marks the copy of a step: that of its slot. PSM_NO_EVENT if the operation has one slot: its copy is
+ * alone on the stream, so query the stream. A short message then needs neither to record an event nor to wait for it.
+ */
 enum { PSM_NO_EVENT = -1 };
 static inline int psm_p2p_event_of(const struct psmP2pLocalInfo *local, const struct psmProxySubArgs *sub,
                                    uint64_t step)
@@ -87,15 +88,15 @@ static inline int psm_p2p_event_of(const struct psmP2pLocalInfo *local, const st
     if (sub->nsteps == 1 && local->stage == PSM_STAGE_FIFO) return PSM_NO_EVENT;
     return (int)(step % local->steps);
 }
-/* To the step recorder and the log. */
+/* Adds an entry to the step recorder and the log. */
 void psm_p2p_moved(struct psmP2pLocalInfo *local, const struct psmProxySubArgs *sub, enum psm_step_what what,
                    uint64_t step);
-/* To the log alone: the recorder keeps the last transition, and another one follows at once. */
+/* Adds an entry to the log only: the recorder keeps the last transition, and another one follows at once. */
 void psm_p2p_passed(const struct psmP2pLocalInfo *local, const struct psmProxySubArgs *sub, enum psm_step_what what,
                     uint64_t step);
 static inline uint64_t psm_p2p_nsteps(uint64_t nbytes, uint32_t chunk)
 {
-    return nbytes == 0 ? 1 : (nbytes + chunk - 1) / chunk; /* an operation without bytes is one step without a copy */
+    return nbytes == 0 ? 1 : (nbytes + chunk - 1) / chunk; /* an operation of 0 bytes is one step without a copy */
 }
 
 /* ---- registrations ---- */
@@ -103,28 +104,28 @@ static inline uint64_t psm_p2p_nsteps(uint64_t nbytes, uint32_t chunk)
 /* One buffer of the application, registered on a connector of this process. */
 struct psm_registered {
     uint64_t handle, begin, size;
-    bool mapped; /* by the peer, under the handle as its id; false: send side */
+    bool mapped; /* registered by the peer, with the handle as its id; false: send side */
 };
 psm_status psm_registered_add(const struct psm_registered *entry);
 bool psm_registered_find(uint64_t handle, struct psm_registered *entry);
 bool psm_registered_take(uint64_t handle, struct psm_registered *entry);
 
-/* A peer's registered buffer, mapped once. Held while a copy goes into it. */
+/* A peer's registered buffer, mapped once. Held while a copy writes to it. */
 struct psm_import;
 psm_status psm_import_add(const struct psm_host *host, void *owner, uint64_t id, const struct psm_share *share, int fd,
                           int owner_rank);
 struct psm_import *psm_import_hold(const struct psm_host *host, uint64_t id);
 void *psm_import_at(const struct psm_import *import, uint64_t offset, uint64_t bytes); /* NULL: outside */
 psm_status psm_import_release(const struct psm_host *host, struct psm_import *import);
-/* Give one up (id), or all that came over one connection (id 0). */
+/* Release one (id), or all that came over one connection (id 0). */
 psm_status psm_import_remove(const struct psm_host *host, void *owner, uint64_t id, bool *found);
 
 /* ---- caller side ---- */
 
 const char *psm_p2p_mode_name(int mode);
-/* The kinds of share that a mode means for two ranks: pure. */
+/* The kinds of share that a mode implies for two ranks: pure. */
 void psm_p2p_kinds(const struct psm_peer_info *a, const struct psm_peer_info *b, int mode, int *control, int *fifo);
-/* The kind of share by which a FIFO on via's device reaches both; PSM_SHARE_NONE: none does. */
+/* The kind of share by which both ranks can reach a FIFO on via's device; PSM_SHARE_NONE: none. */
 int psm_p2p_via_kind(const struct psm_peer_info *a, const struct psm_peer_info *b, const struct psm_peer_info *via);
 psm_status psm_p2p_connect_right(psmP2pConnector *connector, const struct psm_p2p_connect *peer);
 /* Of a connector, for group launch. */

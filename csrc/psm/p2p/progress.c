@@ -1,5 +1,5 @@
-/* What sender and receiver do around their steps: one operation at a time on a connection, copies and their events,
- * peers that are gone, stalls, errors that end the operation at both ends. On the progress thread. */
+/* What sender and receiver do around their steps: one operation at a time per connection, copies and their events, dead
+ * peers, stalls, errors that end the operation at both ends. Runs on the progress thread. */
 #define _GNU_SOURCE
 #include <inttypes.h>
 #include <stdio.h>
@@ -8,13 +8,13 @@
 #include "p2p/p2p.h"
 #include "psm_lib_messages.h"
 
-PSM_FAULT_SITE(site_copy, "p2p.copy", "a copy and its event are put on the stream");
+PSM_FAULT_SITE(site_copy, "p2p.copy", "a copy and its event are enqueued on the stream");
 
 enum { LOOK_NS = 1000000, SUSPECT_LOOKS = 2, FINISH_NS = 1000000000 };
 
-/* Stalls and looks at the peer count in milliseconds, and this is asked in every turn of a wait: the clock of the last
- * tick, which is one load, where the exact one costs as much as noticing the peer's flag. Not mixed with psm_clock_ns,
- * which is ahead of it. */
+/* Stalls and looks at the peer need milliseconds only, and the time is read in every turn of a wait: use the time of
+ * the last tick, which costs one load, while the exact clock costs as much as noticing the peer's flag. Do not mix it
+ * with psm_clock_ns, which is ahead of it. */
 static uint64_t tick_ns(void)
 {
     struct timespec t;
@@ -129,7 +129,7 @@ static void describe_wait(const struct psmP2pLocalInfo *local, const struct psmP
     else if (local->role)
         snprintf(text, n, "rank %d, the receiver, to empty a slot", local->peer);
     else if (offer != 0)
-        snprintf(text, n, "rank %d, the sender, to take this side's offer: it has not begun its send", local->peer);
+        snprintf(text, n, "rank %d, the sender, to take this side's offer: it has not started its send", local->peer);
     else if (local->stage == PSM_STAGE_ZERO_COPY)
         snprintf(text, n,
                  "rank %d, the sender, to answer the zero-copy offer, which is no longer in the control segment: that "
@@ -152,7 +152,7 @@ static void report_stall(struct psmP2pLocalInfo *local, struct psmProxySubArgs *
     if (local->recorder) record(local, sub, PSM_STEP_STALLED, sub->base + sub->transmitted);
 }
 
-/* The peer has ended, or is dead. What it has delivered was found by the looks before this one. */
+/* The peer has ended or is dead. Earlier looks have found what it had delivered. */
 static psm_status peer_gone(struct psmP2pLocalInfo *local, uint64_t ended)
 {
     const char *role = local->role ? "receiver" : "sender";
@@ -183,7 +183,7 @@ static psm_status look(struct psmP2pLocalInfo *local, struct psmProxySubArgs *su
     uint64_t ended = psm_line_load(local->role ? &local->shared->recvEnded : &local->shared->sendEnded);
     bool own_copies = sub->transmitted > sub->done;
     if ((ended != 0 || !host->ops->peer_alive(host->self, local->peer)) && !own_copies) {
-        /* Not at the first look: what it delivered just before it went is to be found first. */
+        /* Not at the first look: first find what the peer delivered just before it went. */
         if (++local->suspect >= SUSPECT_LOOKS) return peer_gone(local, ended);
     } else {
         local->suspect = 0;
@@ -195,8 +195,8 @@ static psm_status look(struct psmP2pLocalInfo *local, struct psmProxySubArgs *su
 
 /* ---- operations ---- */
 
-/* A rank that learns of the end may free its buffers: copies on the stream must be done. A stream that hangs is not
- * waited for long. */
+/* A peer that receives the end may free its buffers: first finish what is on the stream. Do not wait long for a stream
+ * that hangs. */
 static void finish_copies(const struct psmP2pLocalInfo *local)
 {
     uint64_t end = psm_clock_ns() + FINISH_NS;
@@ -204,7 +204,8 @@ static void finish_copies(const struct psmP2pLocalInfo *local)
         psm_cpu_relax();
 }
 
-/* The reason goes to the peer by the control segment, to all ranks by async_error, to the caller by sync. */
+/* The reason goes to the peer through the control segment, to all ranks through async_error, to the caller through
+ * sync. */
 static void fail_operation(struct psmP2pLocalInfo *local, struct psmProxySubArgs *sub, psm_status status)
 {
     const struct psm_error error = *psm_last_error();
@@ -221,8 +222,8 @@ static void fail_operation(struct psmP2pLocalInfo *local, struct psmProxySubArgs
     psm_fail_again(&error);
 }
 
-/* What an operation begins with, the other end had last. Only once: later looks do not take a line away from who is
- * about to write it. */
+/* Prefetch the lines that an operation starts with: the other end wrote them last. Only once: later looks must not take
+ * a line away from the end that is about to write it. */
 static void fetch(const struct psmP2pLocalInfo *local)
 {
     struct psm_p2p_control *shared = local->shared;
@@ -260,12 +261,12 @@ static psm_status run(struct psmProxySubArgs *sub, psm_p2p_step *step, bool *mov
         sub->chunkSize = local->chunk;
         sub->offset = sub->posted = sub->transmitted = sub->done = 0;
         sub->nsteps = psm_p2p_nsteps(sub->nbytes, local->chunk);
-        if (local->role) /* mostly the offer is there, and taken at once */
+        if (local->role) /* usually the offer is already there, and is taken at once */
             psm_p2p_passed(local, sub, PSM_STEP_BEGIN, sub->base);
         else
             psm_p2p_moved(local, sub, PSM_STEP_BEGIN, sub->base);
     }
-    if (local->active != sub) return PSM_OK; /* its turn comes when the other one has ended */
+    if (local->active != sub) return PSM_OK; /* it starts when the other one has ended */
     psm_status status = step(local, sub, moved, ended);
     if (status == PSM_OK && !*moved && !*ended) {
         if (begins && local->role && local->recorder) record(local, sub, PSM_STEP_BEGIN, sub->base);
@@ -289,7 +290,7 @@ static psm_status run(struct psmProxySubArgs *sub, psm_p2p_step *step, bool *mov
     return PSM_OK;
 }
 
-/* The proxy reads it so, too, and lets the next operation on the connection begin. */
+/* The proxy reads it the same way, and lets the next operation on the connection start. */
 static bool has_ended(const struct psmProxySubArgs *sub)
 {
     return sub->nsteps > 0 && sub->done >= sub->nsteps;
@@ -320,7 +321,7 @@ psm_status psm_p2p_progress(struct psmProxyArgs *args, psm_p2p_step *step)
         if (!local || !local->host->ops->aborted(local->host->self)) return PSM_OK;
         end_all(args, PSM_ERR_ABORTED);
         return psm_fail(PSM_ERR_ABORTED, "progress", local->rank, local->peer, 0,
-                        "aborted before the application's stream came to the operation");
+                        "aborted before the application's stream reached the operation");
     }
     if (args->state == psmProxyOpReady) {
         for (int s = 0; s < args->nsubs; s++) args->subs[s].nsteps = args->subs[s].done = 0;

@@ -1,5 +1,5 @@
-/* The receiver's steps. Offers each operation, copies slots of its FIFO into the application's memory, gives the slots
- * back; with zero-copy it waits until the sender has written into the buffer. */
+/* The receiver's steps. Offers each operation, copies slots of its FIFO into the application's memory, and releases the
+ * slots; with zero-copy it waits until the sender has written into the buffer. */
 #include <inttypes.h>
 
 #include "p2p/p2p.h"
@@ -23,7 +23,7 @@ static void describe(const struct psmP2pLocalInfo *local, const struct psmProxyS
     *offer = (struct psm_p2p_offer){.seq = local->seq, .nbytes = sub->nbytes};
     if (local->zero_copy == 0 || sub->recvHandle == 0 || sub->nbytes == 0) return;
     if (!psm_registered_find(sub->recvHandle, &own) || !own.mapped) return;
-    /* The registration may be of a larger buffer, and another operation may name it by mistake. */
+    /* The registration may cover a larger buffer, and another operation may name it by mistake. */
     if (at < own.begin || sub->nbytes > own.size || at - own.begin > own.size - sub->nbytes) return;
     offer->id = own.handle;
     offer->offset = at - own.begin;
@@ -37,9 +37,9 @@ static psm_status post(struct psmP2pLocalInfo *local, struct psmProxySubArgs *su
     uint64_t untaken = psm_line_load(&shared->offer);
     if (untaken != 0)
         return psm_fail(PSM_ERR_PROTOCOL, "recv", local->rank, local->peer, 0,
-                        "rank %d has not taken the offer of operation %" PRIu64 " and operation %" PRIu64 " begins",
+                        "rank %d has not taken the offer of operation %" PRIu64 " when operation %" PRIu64 " starts",
                         local->peer, psm_flag_seq(untaken), local->seq);
-    struct psm_p2p_offer offer; /* what is shared, others can write to */
+    struct psm_p2p_offer offer; /* other processes can write to the shared one */
     describe(local, sub, &offer);
     bool zero_copy = offer.id != 0;
     if (fault.action == PSM_FAULT_CORRUPT) offer.nbytes ^= PSM_P2P_DAMAGE;
@@ -47,7 +47,7 @@ static psm_status post(struct psmP2pLocalInfo *local, struct psmProxySubArgs *su
     sub->posted = zero_copy ? 1 : sub->nsteps;
     if (zero_copy) sub->nsteps = 1;
     local->stage = zero_copy ? PSM_STAGE_ZERO_COPY : PSM_STAGE_FIFO;
-    /* All slots are free: the operation before this one has emptied them. */
+    /* All slots are free: the previous operation has emptied them. */
     psm_line_store(&shared->recvTail, sub->base + local->steps);
     if (fault.action != PSM_FAULT_DROP)
         psm_line_store(&shared->offer, psm_flag(local->seq, zero_copy ? PSM_FLAG_ZERO_COPY : PSM_FLAG_FIFO));
@@ -119,7 +119,7 @@ static psm_status give_back(struct psmP2pLocalInfo *local, struct psmProxySubArg
     return PSM_OK;
 }
 
-/* Release the slots that are copied out, in order. */
+/* Release the slots whose bytes are copied out, in order. */
 static psm_status give_back_copied(struct psmP2pLocalInfo *local, struct psmProxySubArgs *sub, bool *moved)
 {
     while (sub->done < sub->transmitted) {
@@ -148,16 +148,16 @@ static psm_status recv_step(struct psmP2pLocalInfo *local, struct psmProxySubArg
         /* Again for each slot: the sender fills the next ones while this one is copied. */
         uint64_t head = psm_line_load(&local->shared->sendHead);
         uint64_t first = sub->base + sub->transmitted, last = sub->base + sub->nsteps, free = sub->done + local->steps;
-        if (last > sub->base + free) last = sub->base + free; /* no more slots than were released */
+        if (last > sub->base + free) last = sub->base + free; /* at most the released slots */
         if (__builtin_expect(head < first || head > last, 0))
             return psm_because(psm_fail(PSM_ERR_PROTOCOL, "recv", local->rank, local->peer, 0,
-                                        "rank %d published sendHead %" PRIu64 " in operation %" PRIu64 "; %" PRIu64
-                                        " to %" PRIu64
-                                        " are possible: the control segment was written by something else",
+                                        "rank %d published sendHead %" PRIu64 " in operation %" PRIu64
+                                        "; expected %" PRIu64 " to %" PRIu64
+                                        ": the control segment was written by something else",
                                         local->peer, head, local->seq, first, last),
                                PSM_CAUSE_DAMAGED_HEAD, local->peer);
         if (head <= sub->base + sub->transmitted) break;
-        /* Used when the copy is made, and for the next offer; the sender has had them last. */
+        /* Prefetch the lines used when the copy is done, and for the next offer; the sender had them last. */
         psm_line_fetch_own(&local->shared->recvTail);
         psm_line_fetch_own(&local->shared->offer);
         PSM_TRY(copy_out(local, sub, sub->base + sub->transmitted));

@@ -1,5 +1,5 @@
-/* Registered buffers of this process, and those of peers that it has mapped. Found by the progress thread once an
- * operation, changed by the service thread and by callers. */
+/* Registered buffers of this process, and mapped buffers of peers. The progress thread looks them up once per
+ * operation; the service thread and callers change them. */
 #define _GNU_SOURCE
 #include <inttypes.h>
 #include <pthread.h>
@@ -54,10 +54,10 @@ bool psm_registered_take(uint64_t handle, struct psm_registered *entry)
 
 struct psm_import {
     struct psm_import *next;
-    const void *self; /* the rank that mapped it: several may live in a process */
-    void *owner;      /* the connection that it came over */
+    const void *self; /* the rank that mapped it: a process may have several */
+    void *owner;      /* the connection that it arrived on */
     uint64_t id;
-    int refs; /* one of the list, one a copy */
+    int refs; /* one for the list, one per copy */
     struct psm_memory memory;
 };
 static struct psm_import *imports;

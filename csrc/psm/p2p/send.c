@@ -1,4 +1,5 @@
-/* The sender's steps. Copies of the application's memory into slots of the receiver's FIFO, or once into its buffer. */
+/* The sender's steps. Copies the application's memory into slots of the receiver's FIFO, or directly into its buffer.
+ */
 #include <inttypes.h>
 
 #include "p2p/p2p.h"
@@ -11,28 +12,28 @@ PSM_FAULT_SITE_OF(site_publish, "p2p.send.publish", "the sender publishes sendHe
 static psm_status refuse_offer(const struct psmP2pLocalInfo *local, uint64_t flag)
 {
     return psm_fail(PSM_ERR_PROTOCOL, "send", local->rank, local->peer, 0,
-                    "rank %d offered operation %" PRIu64 " (kind %d) where operation %" PRIu64 " begins", local->peer,
+                    "rank %d offered operation %" PRIu64 " (kind %d), expected operation %" PRIu64, local->peer,
                     psm_flag_seq(flag), psm_flag_what(flag), local->seq);
 }
 
-/* Take the receiver's offer, and settle how the data goes. */
+/* Take the receiver's offer, and choose how the data goes. */
 static psm_status take(struct psmP2pLocalInfo *local, struct psmProxySubArgs *sub, bool *moved)
 {
     struct psm_p2p_control *shared = local->shared;
     if (psm_line_load(&shared->offer) == 0) return PSM_OK;
-    /* Where it was not there when the operation began. The exchange orders what is read. */
+    /* If it was not there when the operation started. The exchange orders the reads that follow. */
     psm_line_fetch(&shared->offered);
     psm_line_fetch(&shared->recvTail);
     uint64_t flag = psm_line_swap(&shared->offer, 0);
     int kind = psm_flag_what(flag);
     if (psm_flag_seq(flag) != local->seq || (kind != PSM_FLAG_FIFO && kind != PSM_FLAG_ZERO_COPY))
         return refuse_offer(local, flag);
-    /* Read once: what is checked is what is used. */
+    /* Read once: use the same value that was checked. */
     struct psm_p2p_offer offer = *(const volatile struct psm_p2p_offer *)&shared->offered;
     if (offer.nbytes != sub->nbytes)
         return psm_fail(PSM_ERR_MISMATCH, "send", local->rank, local->peer, 0,
                         "operation %" PRIu64 ": this rank sends %" PRIu64 " bytes, rank %d expects %" PRIu64
-                        "; both ends have to name the same size",
+                        "; both ends must pass the same size",
                         local->seq, sub->nbytes, local->peer, offer.nbytes);
     *moved = true;
     sub->posted = sub->nsteps;
@@ -49,7 +50,7 @@ static psm_status take(struct psmP2pLocalInfo *local, struct psmProxySubArgs *su
     if (!psm_import_at(local->import, offer.offset, offer.nbytes))
         return psm_fail(PSM_ERR_PROTOCOL, "send", local->rank, local->peer, 0,
                         "rank %d offered %" PRIu64 " bytes at %" PRIu64 " of buffer 0x%" PRIx64
-                        ", which is not as large",
+                        ", which is smaller than that",
                         local->peer, offer.nbytes, offer.offset, offer.id);
     local->import_offset = offer.offset;
     local->stage = PSM_STAGE_ZERO_COPY;
@@ -57,7 +58,7 @@ static psm_status take(struct psmP2pLocalInfo *local, struct psmProxySubArgs *su
     return PSM_OK;
 }
 
-/* What a fault wants of the next bytes: fewer of them, or none. */
+/* How much of the next bytes a fault lets through: fewer of them, or none. */
 static psm_status strike(const struct psmP2pLocalInfo *local, struct psm_site *site, struct psm_fault *fault)
 {
     return psm_fault_before(site, &(struct psm_fault_args){.rank = local->rank, .peer = local->peer}, "send", fault);
@@ -126,13 +127,13 @@ static psm_status send_step(struct psmP2pLocalInfo *local, struct psmProxySubArg
     }
     while (!zero_copy && sub->transmitted < sub->nsteps && sub->transmitted < sub->done + local->steps) {
         uint64_t step = sub->base + sub->transmitted, tail = psm_line_load(&local->shared->recvTail);
-        /* It was at the first when the offer was made, and no more slots can have been emptied than were filled. */
+        /* All slots were free when the offer was made, and no more slots can have been emptied than were filled. */
         uint64_t first = sub->base + local->steps, last = first + sub->done;
         if (__builtin_expect(tail < first || tail > last, 0))
             return psm_because(psm_fail(PSM_ERR_PROTOCOL, "send", local->rank, local->peer, 0,
-                                        "rank %d published recvTail %" PRIu64 " in operation %" PRIu64 "; %" PRIu64
-                                        " to %" PRIu64
-                                        " are possible: the control segment was written by something else",
+                                        "rank %d published recvTail %" PRIu64 " in operation %" PRIu64
+                                        "; expected %" PRIu64 " to %" PRIu64
+                                        ": the control segment was written by something else",
                                         local->peer, tail, local->seq, first, last),
                                PSM_CAUSE_DAMAGED_TAIL, local->peer);
         if (tail <= step) break; /* canSend = NO */
@@ -140,8 +141,8 @@ static psm_status send_step(struct psmP2pLocalInfo *local, struct psmProxySubArg
         PSM_TRY(copy(local, sub, (char *)local->fifo.ptr + step % local->steps * local->chunk,
                      left < local->chunk ? left : local->chunk, psm_p2p_event_of(local, sub, step)));
         *moved = true;
-        /* Between two copies, not after all of them: the receiver empties a slot while the next one is filled, also
-         * where a copy takes this thread's time. */
+        /* Between two copies, not after all of them: the receiver empties a slot while the next one is filled, even if
+         * a copy takes this thread's time. */
         PSM_TRY(publish_copied(local, sub, moved));
     }
     PSM_TRY(publish_copied(local, sub, moved));

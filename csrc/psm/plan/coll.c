@@ -1,6 +1,6 @@
-/* Collectives: rings over p2p connectors, on host memory. A ring is a chain of steps: each posts a send to the next
- * rank and a recv from the one before to the proxy, and the end of both begins the next step, on the progress thread.
- * Ranks go through the rings of a channel in the same order, one at a time. */
+/* Collectives: rings over p2p connectors, on host memory. A ring is a chain of steps. Each step posts a send to the
+ * next rank and a recv from the previous one to the proxy; when both have ended, the next step starts, on the progress
+ * thread. All ranks run the rings of a channel in the same order, one at a time. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,7 +11,7 @@ struct step {
     char *recv;
     uint64_t nsend, nrecv;
     bool sends, recvs; /* an operation may have no bytes */
-    /* what is done when both have ended: elements are combined, or bytes are copied */
+    /* what follows when both have ended: combine elements, or copy bytes */
     char *to;
     const char *from, *with; /* with NULL: a copy */
     uint64_t n;
@@ -23,11 +23,11 @@ struct ring {
     void *cookie;
     struct psmPlanOpInfo op;
     uint64_t count, first, part; /* elements: of a rank's block, and of this channel's part of it */
-    uint64_t at, number;         /* of part, that are done; the step in what is done now */
-    uint32_t bytes, chunk;       /* of an element; elements in RING_CHUNK */
+    uint64_t at, number;         /* elements of part that are done; the step of the current round */
+    uint32_t bytes, chunk;       /* bytes of an element; elements in RING_CHUNK */
     bool begun;
     struct step step;
-    _Atomic uint32_t left; /* operations of the step, and who posts them */
+    _Atomic uint32_t left; /* unfinished operations of the step, and its poster */
     _Atomic int failed;    /* first error: a psm_status */
 };
 
@@ -43,7 +43,7 @@ struct ring {
             to[i] = (type)(expression);                                                                                \
         }                                                                                                              \
     }
-/* wide: of the same size and unsigned, so that nothing overflows. */
+/* wide: unsigned and of the same size, so that nothing overflows. */
 #define COMBINE_ALL(name, type, wide)                                                                                  \
     COMBINE(name##_sum, type, (wide)a + (wide)b)                                                                       \
     COMBINE(name##_prod, type, (wide)a *(wide)b)                                                                       \
@@ -72,7 +72,7 @@ static psm_status check(const struct psmPlanOpInfo *op, int rank)
         combiners[op->datatype][op->redop])
         return PSM_OK;
     return psm_fail(PSM_ERR_UNSUPPORTED, "plan", rank, -1, 0,
-                    "reduction %d of data type %d: rings on the host know sum, product, maximum and minimum of "
+                    "reduction %d of data type %d: rings on the host support sum, product, maximum and minimum of "
                     "integers, float32 and float64",
                     op->redop, op->datatype);
 }
@@ -129,7 +129,7 @@ static char *scratch_of(const struct ring *ring, uint64_t side)
     return ring->run->engine->rings[ring->op.channel].scratch[side & 1];
 }
 
-/* Whether the steps of what is done now are over: then the next part of the data, if there is more. */
+/* If the steps of the current round are done, moves on to the next part of the data, if there is more. */
 static bool turn(struct ring *ring, uint64_t steps, uint64_t n)
 {
     if (ring->number < steps) return true;
@@ -220,7 +220,7 @@ static bool broadcast(struct ring *ring, int rank, int n)
     return true;
 }
 
-/* It begins behind the root and ends there. */
+/* It starts after the root and ends there. */
 static bool reduce(struct ring *ring, int rank, int n)
 {
     int root = ring->op.peer;
@@ -240,7 +240,7 @@ static bool reduce(struct ring *ring, int rank, int n)
     return true;
 }
 
-/* False: there is none. */
+/* False: no memory. */
 static bool next_step(struct ring *ring)
 {
     int rank = ring->run->engine->rank, n = ring->run->engine->nranks;
@@ -302,13 +302,13 @@ static void save(struct ring *ring, int send)
     atomic_fetch_sub(&ring->left, 1);
 }
 
-/* One reference of the step goes. True: it was the last, and the step has ended. */
+/* Drops one reference of the step. True: it was the last, and the step has ended. */
 static bool drop(struct ring *ring)
 {
     return atomic_fetch_sub(&ring->left, 1) == 1;
 }
 
-/* Goes on with the first ring of its channel until a step waits for its operations. */
+/* Runs the first ring of its channel until a step waits for its operations. */
 static void go_on(struct ring *ring, bool step_ended)
 {
     struct engine *engine = ring->run->engine;
@@ -317,7 +317,7 @@ static void go_on(struct ring *ring, bool step_ended)
         if (atomic_load(&engine->stopped)) fail(ring, PSM_ERR_ABORTED);
         if (atomic_load(&ring->failed) == PSM_OK && next_step(ring)) {
             atomic_store(&ring->left, 1);
-            /* The one that others wait for first. */
+            /* Start with the one that others wait for. */
             if (ring->step.sends) save(ring, 1);
             if (ring->step.recvs) save(ring, 0);
             ring->begun = true;
@@ -329,7 +329,7 @@ static void go_on(struct ring *ring, bool step_ended)
         psm_status status = (psm_status)atomic_load(&ring->failed);
         if (status < 0) atomic_store(&engine->stopped, 1);
         if (status < 0 && status != PSM_ERR_ABORTED)
-            psmProxyFail(engine->state, status, NULL); /* the reason, if first */
+            psmProxyFail(engine->state, status, NULL); /* the reason, if it is the first */
         pthread_mutex_lock(&engine->lock);
         struct ring_channel *channel = &engine->rings[ring->op.channel];
         struct ring *next = channel->first = ring->next;
@@ -353,7 +353,7 @@ static void ended(void *cookie, psm_status status)
     atomic_fetch_sub(&engine->inside, 1);
 }
 
-/* Bytes of a rank's block, of which this is a channel's part. */
+/* Bytes of a rank's block; a channel handles a part of it. */
 static uint64_t block_of(const psmPlan *plan, const struct psmPlanOpInfo *op)
 {
     for (const struct plan_task *task = plan->tasks.head; task; task = task->next)
@@ -367,7 +367,7 @@ psm_status ring_save(struct engine_run *run, const struct psmPlanOpInfo *op, voi
     struct ring_channel *channel = &engine->rings[op->channel];
     if (!channel->scratch[0])
         return psm_fail(PSM_ERR_NOT_FOUND, "plan", engine->rank, -1, 0,
-                        "channel %d has no ring: connect channels 0 to n for collectives before the engine is made",
+                        "channel %d has no ring: connect channels 0 to n for collectives before you create the engine",
                         op->channel);
     PSM_TRY(check(op, engine->rank));
     struct ring *ring = calloc(1, sizeof *ring);

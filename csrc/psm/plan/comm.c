@@ -26,10 +26,10 @@ static psm_status check_engine(const struct psmPlanEngine *engine, int rank)
                   {engine->save, "save"},           {engine->start, "start"}};
     for (size_t i = 0; i < sizeof needed / sizeof *needed; i++)
         if (!needed[i].there)
-            return psm_fail(PSM_ERR_INVALID, "plan", rank, -1, 0,
-                            "a communicator was asked for with an engine that has no %s: barrier, pause, wake and meet "
-                            "may be missing, nothing else",
-                            needed[i].name);
+            return psm_fail(
+                PSM_ERR_INVALID, "plan", rank, -1, 0,
+                "psmPlanCommCreate: the engine has no %s: only barrier, pause, wake and meet may be missing",
+                needed[i].name);
     return PSM_OK;
 }
 
@@ -44,11 +44,11 @@ static psm_status fill(psmPlanComm *comm, const struct psmPlanConfig *config, co
     comm->variant = plan_find_variant(comm->config.variant);
     if (!comm->variant)
         return psm_fail(PSM_ERR_NOT_FOUND, "plan", rank, -1, 0,
-                        "there is no variant %s of plans: psmPlanVariants has the list", comm->config.variant);
+                        "there is no plan variant %s: psmPlanVariants lists them", comm->config.variant);
     comm->config.variant = comm->variant->name.name;
     if (!(comm->variant->name.schedulers & (1 << comm->config.scheduler)) && comm->config.scheduler >= 0 &&
         comm->config.scheduler <= PSM_PLAN_PLANNER)
-        return psm_fail(PSM_ERR_INVALID, "plan", rank, -1, 0, "variant %s is none of this scheduler",
+        return psm_fail(PSM_ERR_INVALID, "plan", rank, -1, 0, "variant %s does not support this scheduler",
                         comm->variant->name.name);
     comm->quarantine = comm->variant->name.wrong;
     PSM_TRY(plan_scheduler_open(comm));
@@ -60,9 +60,7 @@ psm_status plan_comm_create(const struct psmPlanConfig *config, const struct psm
                             const struct plan_watch *watch, psmPlanComm **out)
 {
     psmPlanComm *comm = aligned_alloc(64, (sizeof *comm + 63) / 64 * 64);
-    if (!comm)
-        return psm_fail(PSM_ERR_NO_MEMORY, "plan", config->rank, -1, 0,
-                        "a communicator could not be made: let the process have more memory");
+    if (!comm) return psm_fail(PSM_ERR_NO_MEMORY, "plan", config->rank, -1, 0, "no memory for a communicator");
     memset(comm, 0, sizeof *comm);
     psm_status status = fill(comm, config, engine, watch);
     if (status < 0) {
@@ -133,7 +131,7 @@ static psm_status add_stream(psmPlanComm *comm, void *stream)
         void **wide = realloc(streams->stream, room * sizeof *wide);
         if (!wide)
             return psm_fail(PSM_ERR_NO_MEMORY, "enqueue", comm->config.rank, -1, 0,
-                            "a task on another stream could not be enqueued: let the process have more memory");
+                            "no memory for another stream of a task");
         streams->stream = wide;
         streams->room = room;
     }

@@ -1,5 +1,5 @@
-/* The CUDA engine: streams, their order by events, captures. What it needs of graphs is asked for when it is used: an
- * old libcuda may lack it. */
+/* The CUDA engine: streams, their order by events, captures. Functions for graphs are looked up when they are used: an
+ * old libcuda may lack them. */
 #define _GNU_SOURCE
 #include <inttypes.h>
 #include <sched.h>
@@ -33,7 +33,7 @@ static psm_status graph_seen(struct engine *engine, uint64_t id, cudaGraph_t han
     }
     pthread_mutex_unlock(&engine->lock);
     if (graph) return PSM_OK;
-    return psm_fail(PSM_ERR_NO_MEMORY, "plan", engine->rank, -1, 0, "no memory for what is kept of a graph");
+    return psm_fail(PSM_ERR_NO_MEMORY, "plan", engine->rank, -1, 0, "no memory for the state of a graph");
 }
 
 static psm_status capturing(void *self, void *stream, uint64_t *out)
@@ -52,23 +52,23 @@ static psm_status capturing(void *self, void *stream, uint64_t *out)
                         "a group on the legacy stream while a blocking stream of this device is being captured into a "
                         "graph: end the capture first, or use a non-blocking stream");
     if (code != 0)
-        return psm_cuda_fail(code, "plan", engine->rank, -1, "asking whether stream %p is being captured", stream);
+        return psm_cuda_fail(code, "plan", engine->rank, -1, "querying whether stream %p is being captured", stream);
     if (status == cudaStreamCaptureStatusNone) return PSM_OK;
     if (status == cudaStreamCaptureStatusInvalidated)
         return psm_fail(PSM_ERR_INVALID, "plan", engine->rank, -1, 0,
-                        "a group on stream %p, whose capture has failed before: cudaStreamEndCapture ends it", stream);
+                        "a group on stream %p, whose capture has failed: call cudaStreamEndCapture first", stream);
     if (!cuda->cuStreamGetCaptureInfo_v2 || !cuda->cudaUserObjectCreate || !cuda->cudaUserObjectRelease ||
         !cuda->cudaGraphRetainUserObject)
         return psm_fail(PSM_ERR_UNSUPPORTED, "plan", engine->rank, -1, 0,
                         "a group on stream %p, which is being captured into a graph: this CUDA lacks "
-                        "cuStreamGetCaptureInfo_v2 (11.3) or user objects, launch it outside of the capture",
+                        "cuStreamGetCaptureInfo_v2 (11.3) or user objects; launch the group outside of the capture",
                         stream);
     PSM_TRY(graph_seen(engine, id, graph, stream));
     *out = id;
     return PSM_OK;
 }
 
-/* On a thread of CUDA which may not call CUDA. */
+/* Runs on a CUDA thread, which must not call CUDA. */
 static void destroyed(void *arg)
 {
     struct engine_destructor destructor = *(struct engine_destructor *)arg;
@@ -122,7 +122,7 @@ static psm_status on_destroy(void *self, uint64_t id, void (*fn)(void *), void *
         cuda->cudaUserObjectRelease(object, 1); /* frees it */
     else
         free(destructor);
-    return psm_cuda_fail(code, "plan", engine->rank, -1, "giving graph %" PRIu64 " a destructor", id);
+    return psm_cuda_fail(code, "plan", engine->rank, -1, "adding a destructor to graph %" PRIu64, id);
 }
 
 /* ---- streams ---- */
@@ -136,7 +136,7 @@ static psm_status wait_for(void *self, void *stream, void *on)
     return PSM_OK;
 }
 
-/* From now on what is captured and what is not have to wait for each other. */
+/* From now on captured and uncaptured work must wait for each other. */
 static psm_status begin_serial(struct engine *engine)
 {
     if (engine->captured || !engine->cuda->cudaEventRecordWithFlags) return PSM_OK;
@@ -183,7 +183,7 @@ static psm_status acquire_captured(struct engine *engine, int which, uint64_t id
         struct engine_spare *spare = NULL;
         PSM_TRY(begin_serial(engine));
         PSM_TRY(spare_for(engine, id, &spare));
-        /* A stream comes into a capture by waiting for one that is in it. */
+        /* A stream joins a capture by waiting for a stream in it. */
         PSM_TRY(wait_for(engine, spare->stream, graph->origin));
         if (engine->captured)
             CUDA(engine, cudaStreamWaitEvent(spare->stream, engine->streams[which].serial, cudaEventWaitExternal));
@@ -235,7 +235,7 @@ static psm_status copy(void *self, void *stream, void *to, const void *from, uin
     return PSM_OK;
 }
 
-/* Of persistent work. Its kernels are host functions: host memory is where they look. */
+/* Persistent work. Its kernels are host functions, so it is stored in host memory. */
 static psm_status alloc(void *self, uint64_t graph, uint64_t nbytes, void **memory)
 {
     (void)graph;
@@ -345,14 +345,14 @@ void psmPlanCudaEngineFree(const struct psmPlanEngine *pub)
     if (!pub) return;
     struct engine *engine = pub->self;
     const struct psm_cuda *cuda = engine->cuda;
-    /* Who has told the communicator its last may still be on the way out. */
+    /* The thread that ended last may still be returning from this code. */
     while (atomic_load(&engine->inside)) sched_yield();
-    while (engine->graphs) { /* a capture that came to nothing */
+    while (engine->graphs) { /* of a capture that was discarded */
         struct engine_graph *graph = engine->graphs;
         engine->graphs = graph->next;
         free(graph);
     }
-    while (engine->runs) { /* of launches that were aborted, or never came */
+    while (engine->runs) { /* of launches that were aborted, or never happened */
         struct engine_run *run = engine->runs;
         engine->runs = run->after;
         free(run);

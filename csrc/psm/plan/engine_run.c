@@ -1,5 +1,5 @@
 /* Launches of the CUDA engine: kernels, which are host functions here, and operations on the proxy. A kernel opens the
- * gate of its operations and waits for them; PassSM's wait for the sync condition of their plan, as everywhere. */
+ * gate of its operations and waits for them; operations of PassSM wait for the sync condition of their plan. */
 #define _GNU_SOURCE
 #include <inttypes.h>
 #include <sched.h>
@@ -8,7 +8,7 @@
 #include "plan/engine.h"
 #include "proxy/proxy.h"
 
-enum { LOOK_NS = 2000000 /* ends that nobody announces: an abort of the proxy */ };
+enum { LOOK_NS = 2000000 /* interval at which a wait checks for an abort of the proxy, which wakes nobody */ };
 
 static void signal_change(struct engine *engine)
 {
@@ -16,7 +16,7 @@ static void signal_change(struct engine *engine)
     if (atomic_load(&engine->sleepers)) psm_futex_wake(&engine->changes);
 }
 
-/* In each round of a wait. The first time after a change it comes back at once: the caller looked before it. */
+/* Called in each round of a wait. Returns at once the first time after a change, which the caller may have missed. */
 void engine_pause(void *self, int why, psmPlan *plan)
 {
     static _Thread_local struct {
@@ -39,7 +39,7 @@ void engine_pause(void *self, int why, psmPlan *plan)
         return;
     }
     if (psm_clock_ns() < last.spin) {
-        sched_yield(); /* the progress thread may have to run here */
+        sched_yield(); /* the progress thread may need this processor */
         return;
     }
     atomic_fetch_add(&engine->sleepers, 1);
@@ -60,7 +60,7 @@ void engine_run_drop(struct engine_run *run)
     free(run);
 }
 
-/* The first to come makes it: the launch, or the host stream's thread, which may be before it. */
+/* Created by whoever needs it first: the launch, or the host stream's thread, which may be earlier. */
 static psm_status run_of(struct engine *engine, psmPlan *plan, struct engine_run **out)
 {
     psm_status status = PSM_OK;
@@ -112,14 +112,14 @@ static void run_kernel(void *arg)
     }
     bool once = !run->graph;
     psmPlanKernelDone(plan);
-    /* A graph's run may be gone with it now, and a plan reclaimed. After an abort operations may still be on their way
-     * here: the run goes with the engine. */
+    /* From here on a graph's run may be freed and a plan reclaimed. After an abort operations may still be about to
+     * end: the run is freed with the engine. */
     if (once && ended) engine_run_drop(run);
     atomic_fetch_sub(&engine->inside, 1);
 }
 
-/* What goes from the rank to itself: the k-th send and the k-th recv of a channel belong together. A collective of one
- * rank is a copy, too. */
+/* Transfers of the rank to itself: the k-th send and the k-th recv of a channel match. A collective of one rank is a
+ * copy, too. */
 static psm_status copy_to_self(struct engine *engine, cudaStream_t stream, const struct plan_work_table *table)
 {
     uint64_t to = 0;
@@ -135,7 +135,8 @@ static psm_status copy_to_self(struct engine *engine, cudaStream_t stream, const
         }
         if (!alone && (to++ >= table->nworks || recv->channel != send->channel || recv->nbytes != send->nbytes))
             return psm_fail(PSM_ERR_MISMATCH, "plan", engine->rank, engine->rank, 0,
-                            "a send of %" PRIu64 " bytes to the rank itself on channel %d has no recv of as many there",
+                            "a send of %" PRIu64
+                            " bytes to the rank itself on channel %d has no matching recv of the same size",
                             send->nbytes, send->channel);
         char *into = (char *)recv->recvbuff + recv->offset;
         const char *from = (const char *)send->sendbuff + send->offset;
@@ -158,7 +159,7 @@ psm_status engine_kernel(void *self, void *stream, psmPlan *plan)
         if (code == 0) return PSM_OK;
         status = psm_cuda_fail(code, "plan", engine->rank, -1, "cudaLaunchHostFunc of a plan's kernel");
     }
-    /* Operations that the host stream has posted may go on: nobody will open their gate. */
+    /* Release the operations that the host stream has posted: no kernel will open their gate. */
     __atomic_store_n(&run->gate, 1, __ATOMIC_RELEASE);
     return status;
 }
@@ -177,7 +178,7 @@ uint64_t engine_connection(struct engine *engine, int channel, int peer, int sen
     return connection;
 }
 
-/* An operation's failure is the communicator's: its other operations end with the proxy, and waits come back. */
+/* A failed operation fails the communicator: its other operations end with the proxy, and waits return. */
 static void tell(psmPlan *plan, void *cookie, psm_status status)
 {
     if (status < 0) psmPlanAbort(psmPlanCommOf(plan));
@@ -188,7 +189,7 @@ void engine_run_ended(struct engine_run *run, void *cookie, psm_status status)
 {
     struct engine *engine = run->engine;
     tell(run->plan, cookie, status);
-    /* Behind it: the kernel's end lets a graph be launched again. */
+    /* After it: the end of the kernel allows the next launch of a graph. */
     atomic_fetch_add(&run->ended, 1);
     signal_change(engine);
     engine_run_drop(run);
@@ -250,7 +251,7 @@ static psm_status save(struct engine *engine, psmPlan *plan, const struct psmPla
     return status;
 }
 
-/* A kernel whose operations are not all there would wait for ever, and so would other ranks. */
+/* Otherwise a kernel that lacks some of its operations would wait for ever, and so would other ranks. */
 psm_status engine_save(void *self, psmPlan *plan, const struct psmPlanOpInfo *op, struct psmSyncCondition *sync,
                        void *cookie)
 {

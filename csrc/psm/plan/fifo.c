@@ -1,11 +1,11 @@
-/* The work FIFO: who fills it waits for kernels to give room back. Counters run over and are compared as differences.
- */
+/* The work FIFO: the thread that fills it waits for kernels to release space. Counters wrap around and are compared as
+ * differences. */
 #include <sched.h>
 
 #include "plan/schedule.h"
 
-/* What all channels have given back. A channel that has nothing to run says nothing: it follows the others, so that its
- * counter does not fall so far behind that it seems to be ahead. */
+/* The space that all channels have released. A channel without work reports nothing: its counter follows the others, so
+ * that it does not fall so far behind that it seems to be ahead. */
 static void look(struct plan_fifo *fifo)
 {
     uint32_t done[MAXCHANNELS], least = fifo->sent;
@@ -29,8 +29,8 @@ psm_status plan_fifo_wait(psmPlanComm *comm, psmPlan *plan, uint32_t until)
         if (until - fifo->acked <= fifo->depth) break;
         if (atomic_load_explicit(&comm->aborted, memory_order_acquire))
             return psm_fail(PSM_ERR_ABORTED, "launch", comm->config.rank, -1, 0,
-                            "plan %llu waited for room in the work FIFO when the communicator was aborted: %u of %u "
-                            "are taken; destroy it",
+                            "plan %llu was waiting for space in the work FIFO when the communicator was aborted: %u of "
+                            "%u are in use; destroy it",
                             (unsigned long long)plan->id, fifo->sent - fifo->acked, fifo->depth);
         if (comm->engine.pause)
             comm->engine.pause(comm->engine.self, PSM_PLAN_WAIT_FIFO, plan);

@@ -1,4 +1,4 @@
-/* What a plan is, for who shows or runs it. */
+/* Public description of a plan, for display and engines. */
 #include "plan/plan.h"
 
 void psmPlanInfoOf(const psmPlan *plan, struct psmPlanInfo *info)

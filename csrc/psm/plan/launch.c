@@ -1,17 +1,17 @@
-/* Launch: prepare, barrier, before, launch, after, finish of the plans of a group, and what its host functions do.
+/* Launch: prepare, barrier, before, launch, after and finish of the plans of a group, and their host functions.
  *
- * Streams, as NCCL has them: user streams but the first -> device stream -> launch stream (the first user stream); host
- * stream -> launch stream, where proxy ops are posted from there; behind the launch the same ways back. */
+ * Streams, as in NCCL: user streams except the first -> device stream -> launch stream (the first user stream); host
+ * stream -> launch stream, if proxy ops are posted from there; after the launch the same waits in reverse. */
 #include <inttypes.h>
 #include <stdlib.h>
 
 #include "plan/launch.h"
 #include "psm_lib_messages.h"
 
-PSM_FAULT_SITE(site_prepare, "plan.prepare", "the plans of a group are cut, and no stream knows them");
+PSM_FAULT_SITE(site_prepare, "plan.prepare", "the plans of a group are made, and no stream refers to them yet");
 PSM_FAULT_SITE(site_launch, "plan.launch", "a plan is put on the launch stream");
 PSM_FAULT_SITE(site_host_task, "plan.host_task", "the proxy ops of a plan are saved and posted");
-PSM_FAULT_SITE(site_callback, "plan.callback", "the launch stream has come to the host function of a plan");
+PSM_FAULT_SITE(site_callback, "plan.callback", "the launch stream has reached the host function of a plan");
 
 static psm_status fault(psmPlanComm *comm, struct psm_site *site, const char *stage)
 {
@@ -32,7 +32,7 @@ static bool is_aborted(const psmPlanComm *comm)
     return atomic_load_explicit(&comm->aborted, memory_order_acquire) != 0;
 }
 
-/* ---- CUDA calls of the main thread: those that are not captured are told ---- */
+/* ---- CUDA calls of the main thread: uncaptured ones are traced ---- */
 
 static void tell_call(psmPlanComm *comm, enum psm_plan_call call)
 {
@@ -71,8 +71,8 @@ static void note_failure(psmPlan *plan, const char *where, psm_status status)
         psm_msg_libpsm_plan_failed(plan->id, plan->comm->config.rank, where, psm_last_error()->text);
 }
 
-/* uploadProxyOps: opCounts, which begin at 0 in each plan, go on where the communicator's history ends. What cannot be
- * saved ends at once. */
+/* uploadProxyOps: opCounts start at 0 in each plan; add the communicator's history. An op that cannot be saved ends at
+ * once. */
 static psm_status save_ops(psmPlan *plan)
 {
     psmPlanComm *comm = plan->comm;
@@ -109,7 +109,8 @@ psm_status plan_host_task(psmPlan *plan, bool host_stream)
     if (atomic_load(&plan->reclaimed)) plan_trace_touched(plan, PSM_PLAN_HOST);
     plan_event(comm, PSM_PLAN_HOST_TASK, plan, host_stream, 0, 0);
     if (!atomic_load(&plan->cancelled) && !is_aborted(comm)) {
-        /* Before any op is posted. Without a host stream the launch stream may be here before: armed at prepare. */
+        /* Arm before any op is posted. Without a host stream the launch stream may be here earlier: then prepare arms
+         * it. */
         if (host_stream) arm(plan);
         status = fault(comm, &site_host_task, "plan");
         if (status >= 0 && plan->ops) {
@@ -118,7 +119,7 @@ psm_status plan_host_task(psmPlan *plan, bool host_stream)
             plan_history_unlock(comm);
             psm_status started = comm->engine.start(comm->engine.self);
             if (status >= 0) status = started;
-        } else if (status < 0 && plan->sync) /* nobody will count it off */
+        } else if (status < 0 && plan->sync) /* nobody will decrement the count for it */
             __atomic_store_n(&plan->sync->proxyOpCount, 0, __ATOMIC_RELEASE);
         if (status < 0) note_failure(plan, "host-task", status);
     }
@@ -143,7 +144,7 @@ void plan_host_task_callback(void *arg)
     plan_work_over(comm);
 }
 
-/* hostProxySyncCallback: the launch stream stands still here until the ops have ended. */
+/* hostProxySyncCallback: the launch stream waits here until the ops have ended. */
 void plan_sync_callback(void *arg)
 {
     psmPlan *plan = arg;
@@ -210,7 +211,7 @@ void psmPlanOpDone(void *cookie, psm_status status)
     bool counts = op->info.decrements && plan->sync;
     plan_meet(comm, PSM_PLAN_POINT_OP_DONE);
     bool freed = atomic_load(&plan->reclaimed) || (counts && atomic_load(&plan->syncFreed));
-    /* With the trace locked: the host function that sees the count at 0 is told behind it. */
+    /* With the trace locked: the host function that sees the count at 0 is traced after it. */
     plan_trace_lock(comm);
     if (freed) plan_event_locked(comm, PSM_PLAN_TOUCHED, plan, PSM_PLAN_PROXY, 0, 0);
     plan_event_locked(comm, PSM_PLAN_OP_DONE, plan, (int64_t)op->posted, op->info.channel, op->info.decrements);
@@ -232,8 +233,7 @@ static psm_status make_sync(psmPlan *plan)
     plan->sync = aligned_alloc(64, size);
     if (!plan->sync)
         return psm_fail(PSM_ERR_NO_MEMORY, "plan", plan->comm->config.rank, -1, 0,
-                        "the sync condition of plan %" PRIu64 " could not be made: let the process have more memory",
-                        plan->id);
+                        "no memory for the sync condition of plan %" PRIu64, plan->id);
     *plan->sync = (struct psmSyncCondition){0};
     if (plan->comm->quarantine) plan_keep_sync(plan);
     return PSM_OK;
@@ -254,7 +254,7 @@ static void tell_made(psmPlanComm *comm, psmPlan *plan)
     plan->reclaimer.fn = plan_reclaim;
     plan->second.fn = plan_reclaim_second;
     if (!plan->persistent) {
-        /* Counted before anybody else knows the plan, so that it cannot be reclaimed before its launch. */
+        /* Count it before others can see the plan, so that it cannot be reclaimed before its launch. */
         uint32_t callbacks = plan->hostFunc && !comm->variant->lose_callback;
         atomic_store(&plan->kernelRuns, plan->kernel);
         atomic_store(&plan->callbacks, callbacks);
@@ -266,7 +266,7 @@ static void tell_made(psmPlanComm *comm, psmPlan *plan)
     plan_trace_made(plan);
 }
 
-/* From here on what fails is cancelled: others know the plans. */
+/* From here on a failure cancels the plans: others refer to them. */
 static psm_status commit(psmPlanComm *comm)
 {
     bool persistent = comm->graph != 0;
@@ -308,7 +308,7 @@ static psm_status commit(psmPlanComm *comm)
     return status < 0 ? status : released;
 }
 
-/* A capture that begins or ends within a group: kernels would be launched with a graph that does not hold their plans.
+/* A capture that starts or ends within a group: kernels would be launched with a graph that does not hold their plans.
  */
 static psm_status check_capture(psmPlanComm *comm)
 {
@@ -317,8 +317,8 @@ static psm_status check_capture(psmPlanComm *comm)
         PSM_TRY(comm->engine.capturing(comm->engine.self, comm->streams.stream[i], &graph));
         if (graph != comm->graph)
             return psm_fail(PSM_ERR_INVALID, "plan", comm->config.rank, -1, 0,
-                            "the group was enqueued while stream %p was %scaptured, and ends while it is %s: begin and "
-                            "end a capture outside of groups",
+                            "the group was enqueued while stream %p was %scaptured, but ends while it is %s: start and "
+                            "end captures outside of groups",
                             comm->streams.stream[i], comm->graph ? "" : "not ",
                             !graph        ? "not"
                             : comm->graph ? "captured into another graph"
@@ -332,7 +332,7 @@ static psm_status cut(psmPlanComm *comm)
     PSM_TRY(check_capture(comm));
     PSM_TRY(plan_schedule(comm, comm->graph != 0));
     comm->unlaunched = comm->planHead;
-    if (comm->prescheduled) { /* the seed's: it is in no queue, and nobody will have it */
+    if (comm->prescheduled) { /* the old p2p plan: it is in no queue, and nobody will take it */
         comm->prescheduled->made = true;
         plan_trace_made(comm->prescheduled);
         comm->prescheduled = NULL;
@@ -341,7 +341,7 @@ static psm_status cut(psmPlanComm *comm)
     for (psmPlan *plan = comm->planHead; plan; plan = plan->next) PSM_TRY(make_sync(plan));
     if (!comm->planHead) return PSM_OK;
     comm->hostPath = comm->graph || comm->persistentRefs != 0 || comm->config.launchBlocking ||
-                     atomic_load(&comm->hostTasks) != 0; /* those that were not run yet come first */
+                     atomic_load(&comm->hostTasks) != 0; /* those that have not run yet come first */
     PSM_TRY(enter_streams(comm));
     return commit(comm);
 }
@@ -415,7 +415,7 @@ static psm_status launch(psmPlanComm *comm, psmPlan *plan)
     static const char *const names[] = {"nothing", "kernel", "function", "both"};
     if (!plan_trace_quiet(comm))
         psm_msg_libpsm_plan_launched(plan->id, comm->config.rank, names[what], (uint64_t)(uintptr_t)stream);
-    /* Told first: what was launched may end before the next line. */
+    /* Trace it first: what was launched may end before the next line. */
     atomic_fetch_add(&plan->launches, 1);
     plan_event(comm, PSM_PLAN_LAUNCHED, plan, what, comm->graph != 0, 0);
     for (const struct plan_copy *copy = plan->selfCopies; copy; copy = copy->next)
@@ -438,7 +438,7 @@ static psm_status after(psmPlanComm *comm, psmPlan *plan)
     bool twice = variant->reclaim_twice && !plan->persistent, ops = plan->hasProxyOps;
     bool takes = !plan->persistent && variant->after_enqueues && ops;
     psm_status status = PSM_OK;
-    /* Behind its reclaimer the plan may be gone: not here, where only the main thread takes it. */
+    /* Once its reclaimer is queued the plan may be freed: not here, because only the main thread takes it. */
     if (!comm->hostPath)
         status = plan_host_task(plan, false);
     else if (!plan->persistent && !ops)
@@ -455,7 +455,7 @@ static psm_status launch_next(psmPlanComm *comm)
         void *device;
         PSM_TRY(acquire(comm, PSM_PLAN_DEVICE_STREAM, &device));
     }
-    /* No CUDA call that is not captured before the launch: it might wait for a kernel that waits for this one. */
+    /* No uncaptured CUDA call before the launch: it might wait for a kernel that waits for this launch. */
     PSM_TRY(comm->scheduler->upload(comm, plan));
     PSM_TRY(launch(comm, plan));
     comm->unlaunched = plan->next;

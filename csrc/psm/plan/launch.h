@@ -1,4 +1,5 @@
-/* Inside of launch and reclaim: comm.c, launch.c, reclaim.c, mpsc.c, trace.c, and what the simulation needs of them. */
+/* Internals of launch and reclaim: comm.c, launch.c, reclaim.c, mpsc.c, trace.c, and the parts that the simulation
+ * uses. */
 #ifndef PSM_PLAN_LAUNCH_H
 #define PSM_PLAN_LAUNCH_H
 
@@ -7,30 +8,30 @@
 /* ---- mpsc.c ---- */
 
 void plan_mpsc_push(struct plan_mpsc *queue, struct plan_callback *callback); /* any thread */
-/* Takes all of them, first come first. */
+/* Takes all of them, in order of arrival. */
 struct plan_callback *plan_mpsc_take(struct plan_mpsc *queue);
 
 /* ---- trace.c ---- */
 
-/* Who looks at every event: the simulation. It is called with the trace locked. */
+/* Observer of every event: the simulation. It is called with the trace locked. */
 struct plan_watch {
     void *self;
     void (*event)(void *self, const struct psmPlanEvent *event);
     void (*made)(void *self, const psmPlan *plan); /* before its MADE */
 };
-/* watch: NULL, or events go there, and neither into the record nor into the log. */
+/* watch: NULL, or events go there instead of the record and the log. */
 psm_status plan_trace_open(psmPlanComm *comm, const struct plan_watch *watch);
-void plan_trace_end(psmPlanComm *comm); /* nothing more will come */
+void plan_trace_end(psmPlanComm *comm); /* no more events follow */
 void plan_trace_close(psmPlanComm *comm);
 bool plan_trace_quiet(const psmPlanComm *comm);
 void plan_trace_made(psmPlan *plan);
 void plan_trace_touched(const psmPlan *plan, enum psm_plan_toucher who);
-/* An event and what it tells, as one: others see neither before both. */
+/* Records an event and its effect atomically: others see neither or both. */
 void plan_trace_lock(psmPlanComm *comm);
 void plan_trace_unlock(psmPlanComm *comm);
 void plan_event_locked(psmPlanComm *comm, enum psm_plan_what what, const psmPlan *plan, int64_t a, int64_t b,
                        int64_t c);
-/* Ops go into the communicator's history one plan at a time. */
+/* Ops enter the communicator's history one plan at a time. */
 void plan_history_lock(psmPlanComm *comm);
 void plan_history_unlock(psmPlanComm *comm);
 
@@ -39,13 +40,13 @@ void plan_history_unlock(psmPlanComm *comm);
 psm_status plan_reclaim(psmPlanComm *comm, struct plan_callback *callback);
 psm_status plan_reclaim_second(psmPlanComm *comm, struct plan_callback *callback); /* variant reclaim-twice */
 void plan_enqueue_reclaimer(psmPlan *plan, struct plan_callback *callback, enum psm_plan_enqueuer by);
-/* wait: until at least one callback ran, nothing is left that could come, or abort. */
+/* wait: until at least one callback has run, no more can arrive, or abort. */
 psmPlan *plan_waiting(psmPlanComm *comm); /* the first that was taken from the queue and has not ended; NULL: none */
 psm_status plan_poll(psmPlanComm *comm, bool wait, uint64_t *ran);
 void plan_destructor(void *arg); /* of a graph: the first of its plans */
-/* It is not launched: posts nothing more, and goes the way of its kind. */
+/* The plan is not launched: it posts nothing more, and is reclaimed as others of its kind. */
 void plan_cancel(psmPlan *plan);
-/* Where nothing that is freed goes before the communicator. */
+/* For variants where nothing is freed before the communicator. */
 void plan_keep_sync(psmPlan *plan);
 void plan_free_sync(psmPlan *plan);
 void plan_graveyard_free(psmPlanComm *comm);
@@ -55,14 +56,14 @@ void plan_graveyard_free(psmPlanComm *comm);
 psm_status plan_host_task(psmPlan *plan, bool host_stream);
 void plan_host_task_callback(void *arg); /* of the host stream: a plan */
 void plan_sync_callback(void *arg);      /* of the launch stream: a plan */
-/* The end of work that may still use the communicator: the last that a thread does with it. */
+/* The end of work that may still use the communicator: the last access of a thread. */
 void plan_work_over(psmPlanComm *comm);
 
 /* ---- comm.c ---- */
 
 psm_status plan_comm_create(const struct psmPlanConfig *config, const struct psmPlanEngine *engine,
                             const struct plan_watch *watch, psmPlanComm **out);
-void plan_comm_close(psmPlanComm *comm); /* waits, and tells what is missing */
+void plan_comm_close(psmPlanComm *comm); /* waits, and reports what is missing */
 void plan_comm_free(psmPlanComm *comm);
 
 static inline void plan_pause(psmPlanComm *comm, enum psm_plan_wait why, psmPlan *plan)

@@ -1,16 +1,16 @@
-/* The scheduler of NCCL up to 2.21, with the figures of 2.19 (2.20 lays collectives otherwise): a work FIFO of slots,
- * each with up to nine elements of a collective function or sixteen of p2p, and the least loaded channels for each
- * collective. Collectives are rings with protocol Simple. */
+/* The scheduler of NCCL up to 2.21, with the constants of 2.19 (2.20 lays out collectives differently): a work FIFO of
+ * slots, each with up to nine elements of a collective function or sixteen of p2p, and the least loaded channels for
+ * each collective. Collectives are rings with protocol Simple. */
 #include "plan/schedule.h"
 
 enum {
     COLLS_OF_SLOT = 9,
     SLOT_BYTES = 512,
-    AGGREGATE = 1 << 21,   /* bytes of a channel of neighbouring collectives, for each rank, 16 ranks at most */
-    LEAST_OF_CHANNEL = 512 /* bytes that a channel is worth at least */
+    AGGREGATE = 1 << 21,   /* bytes of a channel of adjacent collectives, for each rank, 16 ranks at most */
+    LEAST_OF_CHANNEL = 512 /* minimum bytes for another channel */
 };
 
-/* Rounds of a node: eight are fused into a slot, so that a node has a multiple or a divisor of eight. */
+/* Rounds of a node: eight are fused into a slot, so a node has a multiple or a divisor of eight. */
 static int steps(const psmPlanComm *comm)
 {
     int locals = comm->config.nRanks / comm->config.nNodes;
@@ -22,8 +22,7 @@ static int32_t rounds(const psmPlanComm *comm)
     return comm->config.nNodes * steps(comm);
 }
 
-/* Node by node (0, 1, -1, ... and from the far half), and the ranks of each around a ring, in which some may be
- * missing. */
+/* Node by node (0, 1, -1, ... and from the far half), and the ranks of each around a ring, which may have gaps. */
 static void order(psmPlanComm *comm)
 {
     int nodes = comm->config.nNodes, locals = comm->config.nRanks / nodes, nsteps = steps(comm);
@@ -59,14 +58,14 @@ static psm_status nothing(const psmPlanComm *comm, const psmPlan *plan)
 {
     (void)plan;
     return psm_fail(PSM_ERR_INVALID, "plan", comm->config.rank, -1, 0,
-                    "a plan may fill half of the work FIFO, %u of %u slots, and the next task needs more: give "
-                    "workFifoDepth (NCCL_WORK_FIFO_DEPTH) at least %d",
+                    "a plan may fill half of the work FIFO, %u of %u slots, and the next task needs more: set "
+                    "workFifoDepth (NCCL_WORK_FIFO_DEPTH) to at least %d",
                     comm->config.workFifoDepth / 2, comm->config.workFifoDepth, 2 * MAXCHANNELS);
 }
 
 /* ---- collectives ---- */
 
-/* The n channels with the least bytes; ties go to the lower numbers. As NCCL finds them: parts of a collective are
+/* The n channels with the fewest bytes; ties go to the lower numbers. Found as in NCCL: parts of a collective are
  * numbered in this order. */
 static void least_loaded(psmPlanComm *comm, int n, int *least)
 {
@@ -91,7 +90,7 @@ static psm_status add_coll(psmPlanComm *comm, psmPlan *plan, const struct plan_t
     least_loaded(comm, nchannels, least);
     uint64_t op_count = plan->collOpCount++ << 1;
     uint64_t size = plan_type_size(task->task.datatype), count = task->task.count, n = (uint64_t)nchannels;
-    /* What the tuner tells apart by its warps is another kind. */
+    /* Tasks to which the tuner gives different numbers of warps are of different kinds. */
     uint32_t kind = plan_kind(&task->task) << 6 | (uint32_t)warps;
     for (uint64_t bid = 0; bid < n; bid++) {
         struct wip_channel *channel = wip_channel(comm, least[bid]);
@@ -105,7 +104,7 @@ static psm_status add_coll(psmPlanComm *comm, psmPlan *plan, const struct plan_t
         }
         channel->nelem++;
         uint64_t from = count / n * bid + plan_min(bid, count % n), to = from + count / n + (bid < count % n);
-        /* An empty collective synchronises nobody, unlike p2p, and a ring of one has no neighbour. */
+        /* An empty collective synchronises nobody, unlike p2p, and a ring of one rank has no neighbour. */
         struct plan_part part = {.channel = least[bid],
                                  .first = !joins,
                                  .offset = from * size,
@@ -150,8 +149,8 @@ static psm_status colls(psmPlanComm *comm, psmPlan *plan, struct plan_budget *le
 
 /* ---- p2p ---- */
 
-/* Steps from a peer to a peer around the ring; sender and receiver come to the same channel. Between nodes, eight peers
- * share one: they are in one slot. */
+/* Steps from peer to peer around the ring; sender and receiver use the same channel. Between nodes, eight peers share
+ * one: they are in one slot. */
 static int base_channel(const psmPlanComm *comm, int peer, bool send)
 {
     int nodes = comm->config.nNodes, locals = comm->config.nRanks / nodes, rank = comm->config.rank;
@@ -161,8 +160,8 @@ static int base_channel(const psmPlanComm *comm, int peer, bool send)
     return nodes > 1 ? delta + step / P2P_OF_BATCH : step;
 }
 
-/* Whether the last slot takes one more: it is of p2p, has room in the direction, and has not this peer yet, whose
- * connection two elements of a slot would use at the same time. */
+/* Whether the last slot takes one more: it holds p2p, has room in the direction, and does not contain this peer yet,
+ * whose connection two elements of a slot would use at the same time. */
 static bool joins_p2p(const struct wip_channel *channel, int peer, bool send, bool fuse)
 {
     if (channel->kind != 1 || !fuse || channel->npeers[send] == P2P_OF_BATCH) return false;
@@ -171,7 +170,7 @@ static bool joins_p2p(const struct wip_channel *channel, int peer, bool send, bo
     return true;
 }
 
-struct direction { /* a p2p that is being cut into chunks */
+struct direction { /* a p2p that is being split into chunks */
     struct plan_task_queue *queue;
     struct plan_task *task;
     bool send;
@@ -232,7 +231,7 @@ static psm_status next_chunk(psmPlanComm *comm, psmPlan *plan, struct direction 
     return PSM_OK;
 }
 
-/* With PassSM no kernel moves what a rank sends itself: a copy on the launch stream does, which is never cut. */
+/* With PassSM no kernel moves a rank's data to itself: a copy on the launch stream does, which is never split. */
 static psm_status self_copy(psmPlanComm *comm, psmPlan *plan, struct direction *recv, struct direction *send, bool fuse,
                             struct plan_budget *left)
 {
@@ -247,7 +246,7 @@ static psm_status p2ps(psmPlanComm *comm, psmPlan *plan, struct plan_budget *lef
     int nranks = comm->config.nRanks, rank = comm->config.rank;
     int max = comm->config.p2pnChannelsPerPeer, min = max;
     if (comm->config.nNodes == 1) {
-        /* All channels, but one for each operation; and not more than eight operations on a channel. */
+        /* All channels, but one per operation, and at most eight operations per channel. */
         while (min * nranks > comm->config.p2pnChannels && min > 1) min /= 2;
         while (max * nranks > comm->config.p2pnChannels * 4 && max > 1) max /= 2;
     }
@@ -294,8 +293,8 @@ static void finish(psmPlanComm *comm, psmPlan *plan)
     plan->workBytes = (uint64_t)plan->nbatches * SLOT_BYTES;
 }
 
-/* Slots that a kernel reads: those of p2p that go without one take none. The first of each channel lie side by side in
- * the order of channels, where each block looks for its own; the others behind them, channel by channel. */
+/* Slots that a kernel reads: p2p without a kernel takes none. The first slot of each channel is stored in channel
+ * order, where each block looks for its own; the others follow, channel by channel. */
 static void place(psmPlan *plan, uint32_t head, uint32_t mask)
 {
     struct plan_work_table *table = plan->works;
@@ -324,7 +323,7 @@ static psm_status upload(psmPlanComm *comm, psmPlan *plan)
     }
     struct plan_fifo *fifo = &comm->fifo;
     uint32_t mask = fifo->depth - 1, sent = fifo->sent;
-    /* The first slots lie side by side: they may not go over the end. What is skipped counts as sent. */
+    /* The first slots are contiguous: they must not wrap around the end. Skipped slots count as sent. */
     if (((sent + firsts - 1) & mask) < (sent & mask)) fifo->sent = sent = (sent + mask) & ~mask;
     PSM_TRY(plan_fifo_wait(comm, plan, sent + slots));
     place(plan, sent, mask);

@@ -1,5 +1,5 @@
-/* Memory of plans: a stack of frames, and pools of objects on such a stack. Neither gives memory back to the system
- * before its communicator ends: what a group needs, the next one finds. */
+/* Memory of plans: a stack of frames, and pools of objects on such a stack. Neither returns memory to the system before
+ * its communicator ends: the next group reuses the memory of the last. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -35,7 +35,7 @@ static void *take(struct plan_block *block, size_t bytes)
     return memory;
 }
 
-/* A block with room for `bytes`, behind the top: one that an earlier frame left, or a new one. */
+/* A block with room for `bytes`, after the top: one left by an earlier frame, or a new one. */
 static struct plan_block *next_block(struct plan_stack *stack, size_t bytes)
 {
     struct plan_block **place = stack->top ? &stack->top->next : &stack->blocks, *block = NULL;
@@ -46,7 +46,7 @@ static struct plan_block *next_block(struct plan_stack *stack, size_t bytes)
             break;
         }
     if (!block) {
-        /* As much again as is held: there are few blocks. */
+        /* As much again as is held, to keep the number of blocks small. */
         size_t size = bytes > BLOCK ? bytes : BLOCK;
         if (size < stack->bytes) size = stack->bytes;
         size = (size + ALIGNMENT - 1) & ~(size_t)(ALIGNMENT - 1);
@@ -84,10 +84,10 @@ psm_status plan_stack_push(struct plan_stack *stack)
     size_t used = top ? top->used : 0;
     struct plan_frame *frame = plan_stack_alloc(stack, sizeof *frame);
     if (!frame)
-        return psm_fail(PSM_ERR_NO_MEMORY, "plan", -1, -1, 0,
-                        "a frame of %zu bytes could not be pushed on a stack that holds %llu bytes: let the process "
-                        "have more memory, or put fewer tasks into a group",
-                        sizeof *frame, (unsigned long long)stack->bytes);
+        return psm_fail(
+            PSM_ERR_NO_MEMORY, "plan", -1, -1, 0,
+            "no memory for a frame of %zu bytes on a stack that holds %llu bytes: put fewer tasks into a group",
+            sizeof *frame, (unsigned long long)stack->bytes);
     *frame = (struct plan_frame){.below = stack->frame, .top = top, .used = used};
     stack->frame = frame;
     stack->depth++;
@@ -102,7 +102,7 @@ void plan_stack_pop(struct plan_stack *stack)
         FORBID(frame.top->bytes + frame.used, frame.top->used - frame.used);
         frame.top->used = frame.used;
     }
-    /* Blocks behind the old top are free; those behind today's were not used. */
+    /* Blocks after the old top are free; those after the current top were not used. */
     for (struct plan_block *block = over; block && frame.top != stack->top; block = block->next) {
         FORBID(block->bytes, block->used);
         if (block == stack->top) break;

@@ -1,5 +1,5 @@
-/* The queue of callbacks: host functions, destructors of graphs and the main thread put them in without a lock, the
- * main thread takes all at once. */
+/* The queue of callbacks: host functions, destructors of graphs and the main thread push without a lock; the main
+ * thread takes all at once. */
 #include "plan/launch.h"
 
 void plan_mpsc_push(struct plan_mpsc *queue, struct plan_callback *callback)

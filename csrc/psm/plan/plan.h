@@ -1,4 +1,4 @@
-/* Inside of the plans: what schedulers (legacy.c, planner.c), launch and reclaim share. Main thread unless said
+/* Internals of plans, shared by schedulers (legacy.c, planner.c), launch and reclaim. Main thread unless stated
  * otherwise. Names follow NCCL's where it has one. */
 #ifndef PSM_PLAN_PLAN_H
 #define PSM_PLAN_PLAN_H
@@ -13,20 +13,20 @@ enum { MAXCHANNELS = PSM_PLAN_MAXCHANNELS };
 
 /* ---- memory (memory.c) ---- */
 
-/* A stack of frames: what is allocated since a push goes at its pop. Grows by blocks, which it keeps. */
+/* A stack of frames: a pop frees everything allocated since its push. Grows by blocks, which it keeps. */
 struct plan_stack {
     struct plan_block *blocks, *top;
     struct plan_frame *frame;
-    uint64_t bytes; /* held, in use or not */
+    uint64_t bytes; /* bytes held, used or free */
     int depth;
 };
 psm_status plan_stack_push(struct plan_stack *stack);
 void plan_stack_pop(struct plan_stack *stack);
 void *plan_stack_alloc(struct plan_stack *stack, size_t bytes);     /* zeroed, aligned to 16; NULL: no memory */
 void *plan_stack_alloc_raw(struct plan_stack *stack, size_t bytes); /* not zeroed */
-void plan_stack_free(struct plan_stack *stack);                     /* all of it, and all frames */
+void plan_stack_free(struct plan_stack *stack);                     /* frees everything, and all frames */
 
-/* Objects of one size, from a stack that lives as long as the communicator; a free list. */
+/* Objects of one size, from a stack that lives as long as the communicator; with a free list. */
 struct plan_pool {
     struct plan_stack *stack;
     size_t size;
@@ -35,19 +35,19 @@ struct plan_pool {
 };
 void *plan_pool_alloc(struct plan_pool *pool);     /* zeroed; NULL: no memory */
 void *plan_pool_alloc_raw(struct plan_pool *pool); /* not zeroed */
-/* Under ASan, what is freed may not be touched. */
+/* Under ASan, freed objects are poisoned. */
 void plan_pool_free(struct plan_pool *pool, void *object);
 
 /* ---- queues ---- */
 
-/* First member of what others queue for the main thread. */
+/* First member of everything that is queued for the main thread. */
 struct plan_callback {
     struct plan_callback *next;
     psm_status (*fn)(psmPlanComm *comm, struct plan_callback *callback);
 };
 /* Many producers (host functions, destructors of graphs, the main thread), one consumer: in the order of enqueueing. */
 struct plan_mpsc {
-    _Atomic(struct plan_callback *) head; /* last come first; the consumer turns it around */
+    _Atomic(struct plan_callback *) head; /* newest first; the consumer reverses it */
     _Atomic uint64_t enqueued;
 };
 
@@ -56,16 +56,16 @@ struct plan_mpsc {
 struct plan_task {
     struct plan_task *next;
     struct psmPlanTask task;
-    uint64_t number; /* order among the communicator's tasks, from 0 */
-    uint64_t nbytes; /* of a p2p; of a collective: what a rank's buffer has at most */
+    uint64_t number; /* position among the communicator's tasks, from 0 */
+    uint64_t nbytes; /* of a p2p; of a collective: size of a rank's larger buffer */
     uint64_t done;   /* legacy: p2p bytes that are in plans; chunk: how many pieces */
     uint32_t chunk;
-    uint8_t channels, warps; /* planner: that it is tuned for */
+    uint8_t channels, warps; /* planner: bytes that it is tuned for */
 };
 struct plan_task_queue {
     struct plan_task *head, *tail;
 };
-struct plan_streams { /* of the group, each once, the launch stream first */
+struct plan_streams { /* streams of the group, each once, the launch stream first */
     void **stream;
     uint32_t n, room;
 };
@@ -77,9 +77,9 @@ struct plan_op { /* a proxy op, from the op pool */
     psmPlan *plan;
     struct psmPlanOpInfo info;
     uint64_t posted;       /* opCount in the communicator's history, of the last launch */
-    _Atomic uint32_t open; /* posted and not ended: launches of it */
+    _Atomic uint32_t open; /* launches of it that were posted and have not ended */
 };
-/* Copies of what a plan holds, for kernels and people; lives as long as the plan. In pools by size: 2^order bytes. */
+/* Copies of a plan's contents, for kernels and people; live as long as the plan. In pools by size: 2^order bytes. */
 struct plan_work_table {
     struct psmPlanWorkInfo *works;
     struct psmPlanOpInfo *ops;
@@ -89,26 +89,26 @@ struct plan_work_table {
 enum { PLAN_TABLE_MIN = 10, PLAN_TABLES = 30 }; /* 1 KiB and up */
 
 struct psmPlan {
-    struct plan_callback reclaimer; /* first: a reclaimer is its plan */
+    struct plan_callback reclaimer; /* first member: a reclaimer is a pointer to its plan */
     psmPlanComm *comm;
     psmPlan *next; /* of the group */
     uint64_t id, channelMask, workBytes, graph /* 0: not persistent */;
     int32_t channelUbound, channelCount, ncolls, np2ps;
-    int32_t syncCount;   /* that its sync condition is armed with; -1: it needs none */
+    int32_t syncCount;   /* value that its sync condition is armed with; -1: it has none */
     int32_t storage;     /* enum psm_plan_storage */
     uint32_t nbatches;   /* legacy: slots */
-    uint64_t kernelMask; /* channels, and batches, that a kernel runs */
+    uint64_t kernelMask; /* channels and batches that a kernel runs */
     uint32_t kernelBatches;
     bool hasProxyOps, persistent, kernel, hostCbEnq;
-    uint64_t collOpCount;         /* collectives that it counts */
+    uint64_t collOpCount;         /* number of collectives in it */
     struct plan_op *ops, *lastop; /* planner: merged by opCount; legacy: channel by channel */
     uint64_t nops, ndecrement;
-    struct plan_task_queue tasks; /* that it has taken: freed with it */
+    struct plan_task_queue tasks; /* tasks that it has taken: freed with it */
     uint64_t ntasks;
     struct plan_work_table *works;
-    void *persistentWork; /* of the engine */
-    void *run;            /* of the engine, for its launches; NULL at first */
-    /* PassSM: in its own allocation, so that who frees too early or twice can be told */
+    void *persistentWork; /* owned by the engine */
+    void *run;            /* owned by the engine, for its launches; initially NULL */
+    /* PassSM: in its own allocation, so that a free too early or twice can be detected */
     struct psmSyncCondition *sync;
     struct plan_copy {
         struct plan_copy *next;
@@ -122,29 +122,31 @@ struct psmPlan {
         void *arg;
     } *holds[3];
     int64_t nholds;
-    /* Once uploaded into the FIFO: what its counter of each of these channels has when the kernel has run the plan. */
+    /* Set when it is uploaded into the FIFO: the value of the counter of each of these channels after the kernel has
+     * run the plan. */
     uint64_t fifoMask;
     uint32_t acks[MAXCHANNELS];
     /* any thread */
-    _Atomic int64_t open; /* kernels launched and not ended, ops posted and not ended, host functions that run */
+    _Atomic int64_t open; /* kernels launched and not ended, ops posted and not ended, running host functions */
     _Atomic uint32_t kernelRuns, launches;
-    _Atomic uint32_t enqueued; /* how often its reclaimer was */
+    _Atomic uint32_t enqueued; /* how often its reclaimer was enqueued */
     _Atomic uint32_t reclaimed;
-    _Atomic uint32_t cancelled;     /* its launch failed: the host task posts nothing */
-    _Atomic uint32_t syncFreed;     /* free-in-callback */
-    _Atomic uint32_t callbacks;     /* host functions launched and not over */
-    bool made, committed, hostFunc; /* told as MADE; a stream or a graph knows it; its launch has a host function */
-    int onStream;                   /* what of it was put on the launch stream: 1: kernel, 2: host function */
-    struct plan_callback second;    /* reclaim-twice: an intrusive node can be in the queue once */
+    _Atomic uint32_t cancelled; /* its launch failed: the host task posts nothing */
+    _Atomic uint32_t syncFreed; /* free-in-callback */
+    _Atomic uint32_t callbacks; /* host functions launched and not over */
+    bool made, committed,
+        hostFunc;                /* traced as MADE; a stream or a graph refers to it; its launch has a host function */
+    int onStream;                /* what was put on the launch stream: 1: kernel, 2: host function */
+    struct plan_callback second; /* reclaim-twice: an intrusive node can be in the queue once */
 };
 
-/* ---- what varies ---- */
+/* ---- variants ---- */
 
-enum plan_order { /* of what is taken out first */
+enum plan_order { /* which kind of task is taken first */
                   PLAN_COLL_FIRST = 0,
                   PLAN_P2P_FIRST,
-                  PLAN_P2P_PRESCHEDULED /* p2p before the first plan, without a kernel: the seed's
-                                           preScheduleP2pUseNokernel */
+                  PLAN_P2P_PRESCHEDULED /* p2p before the first plan, without a kernel: the old
+                                         * preScheduleP2pUseNokernel */
 };
 struct plan_variant {
     struct psmPlanVariant name;
@@ -167,23 +169,25 @@ struct plan_scheduler {
     /* At creation: rounds of p2p, and who sends to whom in each. */
     int32_t (*rounds)(const psmPlanComm *comm);
     void (*order)(psmPlanComm *comm);
-    /* Once a group, before the first plan: sorts and joins tasks (planner). */
+    /* Once per group, before the first plan: sorts and joins tasks (planner). */
     psm_status (*prepare)(psmPlanComm *comm);
     void (*budget)(const psmPlanComm *comm, const psmPlan *plan, struct plan_budget *budget);
-    /* Moves tasks into the plan until none is left or the budget is. */
+    /* Moves tasks into the plan until no task or no budget is left. */
     psm_status (*colls)(psmPlanComm *comm, psmPlan *plan, struct plan_budget *budget);
     psm_status (*p2ps)(psmPlanComm *comm, psmPlan *plan, struct plan_budget *budget);
-    void (*finish)(psmPlanComm *comm, psmPlan *plan); /* before the plan is closed: where its works lie */
-    bool merges; /* ops: collectives before p2p, each by opCount; else channel by channel */
-    /* Its works into the FIFO (waits for room by engine->pause) or, persistent, into memory of its own. ABORTED. */
+    void (*finish)(psmPlanComm *comm,
+                   psmPlan *plan); /* before the plan is closed: chooses where its works are stored */
+    bool merges;                   /* ops: collectives before p2p, each by opCount; else channel by channel */
+    /* Puts its works into the FIFO (waits for room with engine->pause) or, persistent, into memory of its own. ABORTED.
+     */
     psm_status (*upload)(psmPlanComm *comm, psmPlan *plan);
-    psm_status (*nothing)(const psmPlanComm *comm, const psmPlan *plan); /* the error of a plan that takes nothing */
+    psm_status (*nothing)(const psmPlanComm *comm, const psmPlan *plan); /* the error of a plan that accepts no task */
 };
 extern const struct plan_scheduler plan_legacy, plan_planner;
 
-/* The work FIFO: counters as NCCL has them; slots (legacy) or bytes (planner). */
+/* The work FIFO: NCCL's counters, in slots (legacy) or bytes (planner). */
 struct plan_fifo {
-    uint32_t depth, sent, acked; /* acked: the least over all channels, by the last look */
+    uint32_t depth, sent, acked; /* acked: the minimum over all channels, at the last look */
     uint32_t channelSent[MAXCHANNELS];
     _Atomic uint32_t done[MAXCHANNELS]; /* written by kernels */
 };
@@ -211,21 +215,21 @@ struct psmPlanComm {
     psmPlan *prescheduled; /* variant prescheduled-p2p: it took the p2p of a mixed group, and is in no queue */
     uint64_t planId, nplans;
     struct plan_fifo fifo;
-    uint64_t collOpCount, p2pOpCount[MAXCHANNELS]; /* history, as uploadProxyOps counts it */
+    uint64_t collOpCount, p2pOpCount[MAXCHANNELS]; /* history, as counted by uploadProxyOps */
     int64_t persistentRefs;
     struct plan_mpsc callbacks;
-    struct plan_callback *waiting, *waitingTail; /* dequeued, and their plans have not ended: in order */
+    struct plan_callback *waiting, *waitingTail; /* dequeued callbacks whose plans have not ended: in order */
     _Atomic uint64_t openPlans;                  /* launched and not reclaimed */
     _Atomic uint32_t aborted;
-    _Atomic uint64_t openWork;  /* kernels, ops, host tasks and functions, destructors that may still use it */
-    _Atomic uint64_t hostTasks; /* of plans that are not persistent, on the host stream and not run yet */
+    _Atomic uint64_t openWork;  /* kernels, ops, host tasks and functions, and destructors that may still use it */
+    _Atomic uint64_t hostTasks; /* plans that are not persistent, on the host stream and not run yet */
     bool finished;              /* its trace has ended */
-    bool prepared, acquired;    /* a frame of the scoped stack is pushed; the device stream is held */
+    bool prepared, acquired;    /* a frame of the scoped stack is pushed; the device stream is acquired */
     void *deviceStream;
     bool hostPath;            /* of the group: proxy ops are posted from the host stream */
-    bool quarantine;          /* wrong variants: what is freed is kept, so that its use can be told */
+    bool quarantine;          /* broken variants: keeps what is freed, so that a later use can be detected */
     void *graveyard;          /* sync conditions that are kept */
-    struct plan_trace *trace; /* trace.c: numbers events, keeps the last, hands them to the rules and the record */
+    struct plan_trace *trace; /* trace.c: numbers events, keeps the last, passes them to the rules and the record */
     struct psmPlanCounters counted;
     void *scheduling; /* the scheduler's own state for a group, on the scoped stack */
 };
@@ -242,26 +246,26 @@ static inline void plan_wake(psmPlanComm *comm)
 }
 
 /* schedule.c */
-/* Checks comm->config, puts its defaults in, sets comm->scheduler, and makes the stacks, pools and the order of p2p.
- * comm->config, engine and variant are set, the rest is zero. INVALID, NO_MEMORY. */
+/* Checks comm->config, fills in its defaults, sets comm->scheduler, and creates the stacks, the pools and the order of
+ * p2p. comm->config, engine and variant are set, the rest is zero. INVALID, NO_MEMORY. */
 psm_status plan_scheduler_open(psmPlanComm *comm);
-void plan_scheduler_close(psmPlanComm *comm); /* frees the stacks, and with them all objects; zero is fine */
-/* Cuts all tasks of the group into plans, in the order of the variant: comm->planHead is the first, linked by next, in
- * order; comm->prescheduled may be set, too. The caller has pushed a scoped frame, which may go when it is back: plans
- * need nothing of it. Leaves reclaimer.fn and the sync conditions to the caller, and tells no events. After a failure
- * neither tasks nor plans of the group are left. INVALID, NO_MEMORY. */
+void plan_scheduler_close(psmPlanComm *comm); /* frees the stacks, and with them all objects; accepts a zeroed one */
+/* Splits all tasks of the group into plans, in the order of the variant: comm->planHead is the first, linked by next;
+ * may also set comm->prescheduled. The caller has pushed a scoped frame, and may pop it afterwards: plans do not use
+ * it. The caller sets reclaimer.fn and the sync conditions; no events are traced. After a failure neither tasks nor
+ * plans of the group are left. INVALID, NO_MEMORY. */
 psm_status plan_schedule(psmPlanComm *comm, bool persistent);
-void plan_plans_drop(psmPlanComm *comm); /* gives planHead... and prescheduled back: a prepare that failed later */
-/* Gives back the plan's ops, tasks, copies, table and itself; its persistentWork and sync are gone before. */
+void plan_plans_drop(psmPlanComm *comm); /* releases planHead... and prescheduled: for a prepare that failed later */
+/* Releases the plan's ops, tasks, copies, table and itself; the caller has released its persistentWork and sync. */
 void plan_give_back(psmPlanComm *comm, psmPlan *plan);
-/* A kernel has run the plan: its place in the FIFO is free. Any thread; once. */
+/* A kernel has run the plan: its space in the FIFO is free. Any thread; once. */
 void plan_fifo_done(psmPlan *plan);
 
 /* task.c */
 psm_status plan_task_check(const psmPlanComm *comm, const struct psmPlanTask *task);
-/* Checks it, too. Planner: a collective of no elements is none. */
+/* Also validates it. Planner: drops a collective of no elements. */
 psm_status plan_task_add(psmPlanComm *comm, const struct psmPlanTask *task);
-void plan_tasks_drop(psmPlanComm *comm); /* what a failed group has left */
+void plan_tasks_drop(psmPlanComm *comm); /* tasks left by a failed group */
 uint64_t plan_type_size(int datatype);   /* 0: no such type */
 /* Of a collective: bytes of a rank's larger buffer. */
 uint64_t plan_task_bytes(const psmPlanComm *comm, const struct psmPlanTask *task);

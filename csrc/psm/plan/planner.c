@@ -1,18 +1,18 @@
-/* The scheduler of NCCL from 2.22: collectives sorted by size and laid one behind the other over the channels, works of
- * bytes in batches, send and recv of a round in one work, budgets in bytes. Figures are those of 2.26; collectives are
- * rings with protocol Simple, p2p has protocol Simple. */
+/* The scheduler of NCCL from 2.22: collectives sorted by size and laid one after the other over the channels, works of
+ * bytes in batches, send and recv of a round in one work, budgets in bytes. Constants are those of 2.26; collectives
+ * are rings with protocol Simple, p2p has protocol Simple. */
 #include "plan/schedule.h"
 
 enum {
-    ARGS_BYTES = 32, /* what stands before the batches in a kernel's arguments */
+    ARGS_BYTES = 32, /* what precedes the batches in a kernel's arguments */
     BATCH_BYTES = 16,
     COLL_BYTES = 96,
     P2P_BYTES = 48,
     WORKS_OF_BATCH = 1024, /* bytes */
-    OFFSETS_OF_BATCH = 64, /* works of a batch are bits of a word, as seen from the first */
+    OFFSETS_OF_BATCH = 64, /* works of a batch are bits of a word, relative to the first */
     LEAST_TRAFFIC = 16 << 10,
-    GRAIN = 16, /* bytes of a cell are a multiple */
-    PART = 4096 /* bytes of a part of a p2p are a multiple */
+    GRAIN = 16, /* bytes of a cell are a multiple of this */
+    PART = 4096 /* bytes of a part of a p2p are a multiple of this */
 };
 
 static uint32_t round_up_to_power(uint32_t n)
@@ -27,8 +27,8 @@ static int32_t rounds(const psmPlanComm *comm)
     return comm->config.nRanks;
 }
 
-/* Distances 0, 1, 3, 6, 10, ... modulo the next power of two, which come to each once; those that are too far are left
- * out. Node by node, and rank by rank on each. */
+/* Distances 0, 1, 3, 6, 10, ... modulo the next power of two, which reach each once; those out of range are skipped.
+ * Node by node, and rank by rank on each. */
 static void order(psmPlanComm *comm)
 {
     uint32_t nodes = (uint32_t)comm->config.nNodes, locals = (uint32_t)comm->config.nRanks / nodes;
@@ -47,7 +47,7 @@ static void order(psmPlanComm *comm)
 
 /* ---- once a group ---- */
 
-/* Bytes that go over a channel for each byte of count. */
+/* Bytes that a channel carries for each byte of count. */
 static uint64_t traffic_per_byte(const psmPlanComm *comm, int func)
 {
     if (func == PSM_PLAN_ALLREDUCE) return 2;
@@ -60,7 +60,7 @@ static uint64_t traffic(const psmPlanComm *comm, const struct plan_task *task)
     return bytes * traffic_per_byte(comm, task->task.func);
 }
 
-/* Tasks of about one size: KiB, up to 1 GiB, with the leading bit and two more. */
+/* Bins of similar size: KiB, up to 1 GiB, by the leading bit and two more. */
 enum { BINS = 1 + (30 - 10) * 4 };
 static uint32_t bin_of(uint64_t bytes)
 {
@@ -69,7 +69,7 @@ static uint32_t bin_of(uint64_t bytes)
     return exponent << 2 | mantissa;
 }
 
-/* One kind of function, operation and type behind the other: first that of the largest task; in each, small tasks come
+/* Groups tasks by function, operation and type: first the group of the largest task; within each, small tasks come
  * first, and tasks of one bin in the order of the application. */
 static psm_status prepare(psmPlanComm *comm)
 {
@@ -100,7 +100,7 @@ static psm_status prepare(psmPlanComm *comm)
     }
     *end = NULL;
     comm->collQueue.tail = last;
-    /* Tasks within four times the size of the least are tuned as one. */
+    /* Tasks of up to four times the smallest size are tuned as one. */
     for (struct plan_task *task = comm->collQueue.head; task;) {
         uint32_t kind = plan_kind(&task->task);
         uint64_t least = traffic(comm, task), bytes = 0;
@@ -138,15 +138,14 @@ static psm_status nothing(const psmPlanComm *comm, const psmPlan *plan)
     (void)plan;
     return psm_fail(
         PSM_ERR_INVALID, "plan", comm->config.rank, -1, 0,
-        "a plan may have %u bytes of kernel arguments and half of a work FIFO of %u bytes, and the next "
-        "task does not fit: give workArgsBytes at least %d (32, and 16 for each channel), and workFifoBytes "
-        "at least %d",
+        "a plan may have %u bytes of kernel arguments and half of a work FIFO of %u bytes, and the next task does not "
+        "fit: set workArgsBytes to at least %d (32, and 16 for each channel), and workFifoBytes to at least %d",
         comm->config.workArgsBytes, comm->config.workFifoBytes, ARGS_BYTES + MAXCHANNELS * BATCH_BYTES,
         2 * COLL_BYTES * 4 / 3);
 }
 
-/* Puts the work that lies at `offset` into the channel's last batch, or begins another. 1: a new one, 2: one that
- * extends the last, because its bits do not reach so far; 0: the last takes it. */
+/* Puts the work at `offset` into the channel's last batch, or starts another. 1: a new one, 2: one that extends the
+ * last, because its bits do not reach that far; 0: the last one has room. */
 static int batch(psmPlanComm *comm, psmPlan *plan, int c, const struct plan_task *task, uint32_t offset, int round)
 {
     struct wip_channel *channel = wip_channel(comm, c);
@@ -175,7 +174,7 @@ static int batch(psmPlanComm *comm, psmPlan *plan, int c, const struct plan_task
 
 /* ---- collectives ---- */
 
-struct layout { /* how a collective lies over channels lo..lo+n-1 */
+struct layout { /* how a collective is laid out over channels lo..lo+n-1 */
     int lo, n;
     uint64_t count_lo, count_mid, count_hi;
     /* for the next one */
@@ -183,7 +182,8 @@ struct layout { /* how a collective lies over channels lo..lo+n-1 */
     uint64_t current;
 };
 
-/* Cells are what a channel moves at least; a channel takes cells until it has its share of the traffic of the plan. */
+/* A cell is the smallest unit that a channel moves; a channel takes cells until it has its share of the plan's traffic.
+ */
 static struct layout lay(const psmPlanComm *comm, const struct plan_task *task, int channel, uint64_t current,
                          uint64_t share)
 {
@@ -251,7 +251,7 @@ static psm_status add_coll(psmPlanComm *comm, psmPlan *plan, const struct plan_t
 
 static psm_status colls(psmPlanComm *comm, psmPlan *plan, struct plan_budget *left)
 {
-    /* How many would fit into an empty plan, and the traffic that they have. */
+    /* How many would fit into an empty plan, and their traffic. */
     uint64_t n = 0, bytes = 0, all = 0, channels = 0, limit = (uint64_t)comm->config.nChannels;
     for (struct plan_task *task = comm->collQueue.head; task; task = task->next) {
         if (!fits(left, plan_div_up(n, 4), bytes + COLL_BYTES)) break; /* a guess: four in a batch */
@@ -316,7 +316,7 @@ static psm_status add_p2p(psmPlanComm *comm, psmPlan *plan, int round, int min, 
             uint64_t bytes = plan_align_up(plan_div_up(task->nbytes, (uint64_t)parts[d]), PART);
             uint64_t from = plan_min((uint64_t)part * bytes, task->nbytes);
             uint64_t to = plan_min(from + bytes, task->nbytes);
-            /* A task without bytes synchronises; a part that is empty because others were rounded up does not. */
+            /* A task without bytes synchronises; a part that is empty only because others were rounded up does not. */
             struct plan_part piece = {.channel = c,
                                       .first = first,
                                       .offset = from,
@@ -383,8 +383,8 @@ static psm_status upload(psmPlanComm *comm, psmPlan *plan)
         work->place = at & (fifo->depth - 1);
         if (!work->kernel) continue;
         plan->fifoMask |= 1ull << work->channel;
-        /* NCCL 2.22 to 2.26 does not note what each channel was sent: one that has run and then stands still seems to
-         * be behind for ever, and 1 MiB later nobody gets room. */
+        /* NCCL 2.22 to 2.26 does not record what each channel was sent: a channel that has run once and then idles
+         * seems to be behind for ever, and after 1 MiB nobody gets room. */
         plan->acks[work->channel] = fifo->channelSent[work->channel] = at + bytes;
     }
     return PSM_OK;

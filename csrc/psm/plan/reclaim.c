@@ -1,5 +1,5 @@
-/* Reclaim: who may enqueue a plan's reclaimer, when the main thread runs it, and what it gives back. Callbacks run in
- * the order in which they were enqueued: one whose plan has not ended holds up those behind it. */
+/* Reclaim: who may enqueue a plan's reclaimer, when the main thread runs it, and what it releases. Callbacks run in the
+ * order of enqueueing: one whose plan has not ended delays those after it. */
 #include <inttypes.h>
 #include <stddef.h>
 #include <stdlib.h>
@@ -7,7 +7,7 @@
 #include "plan/launch.h"
 #include "psm_lib_messages.h"
 
-/* Sync conditions of wrong variants, kept behind the sync condition in its own allocation. */
+/* Sync conditions of broken variants, kept after the sync condition in its own allocation. */
 struct grave {
     struct psmSyncCondition sync;
     struct grave *next;
@@ -20,7 +20,7 @@ void plan_enqueue_reclaimer(psmPlan *plan, struct plan_callback *callback, enum 
 {
     psmPlanComm *comm = plan->comm;
     atomic_fetch_add(&plan->enqueued, 1);
-    /* With the trace locked: reclaimers are told in the order in which they are in the queue. */
+    /* With the trace locked: reclaimers are traced in queue order. */
     plan_trace_lock(comm);
     plan_event_locked(comm, PSM_PLAN_RECLAIMER, plan, by, 0, 0);
     plan_mpsc_push(&comm->callbacks, callback);
@@ -28,7 +28,7 @@ void plan_enqueue_reclaimer(psmPlan *plan, struct plan_callback *callback, enum 
     plan_wake(comm);
 }
 
-/* On a thread of the engine, which may not call it. */
+/* Runs on a thread of the engine, which must not call the engine. */
 void plan_destructor(void *arg)
 {
     psmPlan *plan = arg;
@@ -38,7 +38,7 @@ void plan_destructor(void *arg)
     for (const psmPlan *p = plan; p; p = p->next) plans++;
     plan_event(comm, PSM_PLAN_DESTRUCTOR, NULL, (int64_t)plan->graph, (int64_t)plans, 0);
     for (psmPlan *next; plan; plan = next) {
-        next = plan->next; /* the plan may be gone right behind its enqueueing */
+        next = plan->next; /* the plan may be freed as soon as it is enqueued */
         plan_meet(comm, PSM_PLAN_POINT_DESTRUCTOR);
         plan_enqueue_reclaimer(plan, &plan->reclaimer, PSM_PLAN_BY_DESTRUCTOR);
     }
@@ -50,11 +50,11 @@ void plan_cancel(psmPlan *plan)
     psmPlanComm *comm = plan->comm;
     atomic_store(&plan->cancelled, 1);
     plan_event(comm, PSM_PLAN_CANCELLED, plan, 0, 0, 0);
-    if (plan->persistent) { /* its graph has it; the launches that it was made for do not come */
+    if (plan->persistent) { /* held by its graph; the launches that it was made for do not happen */
         if (!plan->committed) plan_enqueue_reclaimer(plan, &plan->reclaimer, PSM_PLAN_BY_CANCEL);
         return;
     }
-    /* What would have ended with its kernel and its host function. */
+    /* Does what its kernel and its host function would have done at their end. */
     uint64_t never = 0;
     if (plan->kernel && !(plan->onStream & 1)) {
         plan_fifo_done(plan);
@@ -62,14 +62,14 @@ void plan_cancel(psmPlan *plan)
     }
     if (!(plan->onStream & 2)) never += atomic_exchange(&plan->callbacks, 0);
     atomic_fetch_sub(&plan->open, (int64_t)never);
-    /* Ops may be posted already, and wait for the host function. */
+    /* Ops may already be posted, and wait for the host function. */
     if (plan->sync) __atomic_store_n(&plan->sync->proxyReadyEvent, 1, __ATOMIC_RELEASE);
     if (!plan->hostCbEnq) plan_enqueue_reclaimer(plan, &plan->reclaimer, PSM_PLAN_BY_CANCEL);
     plan_wake(comm);
     for (; never > 0; never--) plan_work_over(comm);
 }
 
-/* ---- giving back ---- */
+/* ---- release ---- */
 
 void plan_keep_sync(psmPlan *plan)
 {
@@ -97,7 +97,7 @@ void plan_graveyard_free(psmPlanComm *comm)
     }
 }
 
-/* As plan_give_back does, but nothing is used again: who touches it is told, and does no harm. */
+/* As plan_give_back, but nothing is reused: a later access is detected and does no harm. */
 static void bury(psmPlanComm *comm, psmPlan *plan)
 {
     bool lose = comm->variant->lose_ops;
@@ -117,8 +117,7 @@ psm_status psmPlanHold(psmPlan *plan, int what, psm_status (*fn)(void *arg), voi
     struct plan_hold *hold = plan_pool_alloc(&comm->holds), **end = &plan->holds[what];
     if (!hold)
         return psm_fail(PSM_ERR_NO_MEMORY, "plan", comm->config.rank, -1, 0,
-                        "a registration of plan %" PRIu64 " could not be kept: let the process have more memory",
-                        plan->id);
+                        "no memory for a registration of plan %" PRIu64, plan->id);
     *hold = (struct plan_hold){.fn = fn, .arg = arg};
     while (*end) end = &(*end)->next;
     *end = hold;
@@ -158,7 +157,7 @@ psm_status plan_reclaim(psmPlanComm *comm, struct plan_callback *callback)
     bool ended = atomic_load_explicit(&plan->open, memory_order_acquire) == 0;
     plan_event(comm, PSM_PLAN_RECLAIM, plan, ended ? 0 : open_ops(plan), atomic_load(&plan->kernelRuns),
                atomic_load(&plan->callbacks));
-    if (atomic_exchange(&plan->reclaimed, 1)) return PSM_OK; /* only where nothing is used again */
+    if (atomic_exchange(&plan->reclaimed, 1)) return PSM_OK; /* only if nothing is reused */
     if (plan->persistent) {
         if (!comm->variant->unbalanced_refs) {
             comm->persistentRefs--;
@@ -180,7 +179,7 @@ psm_status plan_reclaim(psmPlanComm *comm, struct plan_callback *callback)
     return status;
 }
 
-/* NULL: it is no reclaimer. */
+/* NULL: it is not a reclaimer. */
 static psmPlan *plan_of(struct plan_callback *callback)
 {
     if (callback && callback->fn == plan_reclaim) return (psmPlan *)callback;
@@ -236,7 +235,7 @@ psm_status plan_poll(psmPlanComm *comm, bool wait, uint64_t *ran)
         while (comm->waiting && may_run(comm, comm->waiting)) {
             struct plan_callback *callback = comm->waiting;
             comm->waiting = callback->next;
-            psm_status one = callback->fn(comm, callback); /* its memory may be gone */
+            psm_status one = callback->fn(comm, callback); /* its memory may be freed */
             if (status == PSM_OK) status = one;
             n++;
         }

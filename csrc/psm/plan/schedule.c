@@ -1,4 +1,4 @@
-/* From tasks to plans: what both schedulers have in common, and the order in which kinds of tasks are taken out. */
+/* From tasks to plans: the common part of both schedulers, and the order in which kinds of tasks are taken. */
 #include <string.h>
 
 #include "plan/schedule.h"
@@ -15,38 +15,34 @@ static psm_status check(struct psmPlanConfig *c)
 #define WANT(condition, ...)                                                                                           \
     if (!(condition)) return psm_fail(PSM_ERR_INVALID, "plan", c->rank, -1, 0, __VA_ARGS__)
     WANT(c->nRanks >= 1 && c->rank >= 0 && c->rank < c->nRanks,
-         "a communicator was asked for with rank %d of %d: ranks are numbered from 0", c->rank, c->nRanks);
-    WANT(c->nRanks <= 1 << 20, "a communicator was asked for with %d ranks: it may have 2^20", c->nRanks);
+         "psmPlanCommCreate: rank %d of %d; expected a rank from 0 to nranks - 1", c->rank, c->nRanks);
+    WANT(c->nRanks <= 1 << 20, "psmPlanCommCreate: %d ranks; expected at most 2^20", c->nRanks);
     if (c->nNodes == 0) c->nNodes = 1;
     WANT(c->nNodes >= 1 && c->nRanks % c->nNodes == 0,
-         "a communicator was asked for with %d ranks on %d nodes: give each node the same number of ranks", c->nRanks,
+         "psmPlanCommCreate: %d ranks on %d nodes; expected the same number of ranks on each node", c->nRanks,
          c->nNodes);
     WANT(c->scheduler == PSM_PLAN_LEGACY || c->scheduler == PSM_PLAN_PLANNER,
-         "a communicator was asked for with scheduler %d: it is 0 (legacy) or 1 (planner)", c->scheduler);
-    WANT(c->nChannels >= 1 && c->nChannels <= MAXCHANNELS,
-         "a communicator was asked for with %d channels: it may have 1 to %d", c->nChannels, MAXCHANNELS);
+         "psmPlanCommCreate: scheduler %d; expected 0 (legacy) or 1 (planner)", c->scheduler);
+    WANT(c->nChannels >= 1 && c->nChannels <= MAXCHANNELS, "psmPlanCommCreate: %d channels; expected 1 to %d",
+         c->nChannels, MAXCHANNELS);
     WANT(c->p2pnChannels >= 1 && c->p2pnChannels <= MAXCHANNELS && power_of_two((uint64_t)c->p2pnChannels),
-         "a communicator was asked for with %d p2p channels: give a power of two, %d at most", c->p2pnChannels,
-         MAXCHANNELS);
+         "psmPlanCommCreate: %d p2p channels; expected a power of two up to %d", c->p2pnChannels, MAXCHANNELS);
     WANT(c->p2pnChannelsPerPeer >= 1 && c->p2pnChannelsPerPeer <= c->p2pnChannels &&
              power_of_two((uint64_t)c->p2pnChannelsPerPeer),
-         "a communicator was asked for with %d p2p channels per peer of %d: give a power of two that is not more",
+         "psmPlanCommCreate: %d p2p channels per peer of %d; expected a power of two that is not larger",
          c->p2pnChannelsPerPeer, c->p2pnChannels);
     if (c->workFifoDepth == 0) c->workFifoDepth = 65536;
     if (c->workFifoBytes == 0) c->workFifoBytes = 1 << 20;
     if (c->workArgsBytes == 0) c->workArgsBytes = 4096;
     if (c->p2pChunkSize == 0) c->p2pChunkSize = 131072;
     WANT(power_of_two(c->workFifoDepth) && c->workFifoDepth <= 1u << 30,
-         "a communicator was asked for with a work FIFO of %u slots: give a power of two, 2^30 at most",
-         c->workFifoDepth);
+         "psmPlanCommCreate: a work FIFO of %u slots; expected a power of two up to 2^30", c->workFifoDepth);
     WANT(power_of_two(c->workFifoBytes) && c->workFifoBytes <= 1u << 30,
-         "a communicator was asked for with a work FIFO of %u bytes: give a power of two, 2^30 at most",
-         c->workFifoBytes);
+         "psmPlanCommCreate: a work FIFO of %u bytes; expected a power of two up to 2^30", c->workFifoBytes);
     WANT(c->workArgsBytes >= 64 && c->workArgsBytes <= 1u << 20,
-         "a communicator was asked for with %u bytes of kernel arguments: give 64 to 2^20", c->workArgsBytes);
+         "psmPlanCommCreate: %u bytes of kernel arguments; expected 64 to 2^20", c->workArgsBytes);
     WANT(c->p2pChunkSize >= 8 && c->p2pChunkSize <= 1u << 30 && c->p2pChunkSize % 8 == 0,
-         "a communicator was asked for with p2p chunks of %u bytes: give a multiple of 8, 2^30 at most",
-         c->p2pChunkSize);
+         "psmPlanCommCreate: p2p chunks of %u bytes; expected a multiple of 8 up to 2^30", c->p2pChunkSize);
 #undef WANT
     return PSM_OK;
 }
@@ -76,8 +72,7 @@ psm_status plan_scheduler_open(psmPlanComm *comm)
     if (!comm->peers || !comm->sendOrder || !comm->recvOrder) {
         plan_scheduler_close(comm);
         return psm_fail(PSM_ERR_NO_MEMORY, "plan", comm->config.rank, -1, 0,
-                        "the p2p schedule of %d ranks could not be made: let the process have more memory",
-                        comm->config.nRanks);
+                        "no memory for the p2p schedule of %d ranks", comm->config.nRanks);
     }
     comm->scheduler->order(comm);
     return PSM_OK;
@@ -91,20 +86,19 @@ void plan_scheduler_close(psmPlanComm *comm)
     comm->sendOrder = comm->recvOrder = NULL;
 }
 
-/* ---- what both do ---- */
+/* ---- used by both ---- */
 
 static psm_status no_memory(const psmPlanComm *comm, const char *what)
 {
     return psm_fail(PSM_ERR_NO_MEMORY, "plan", comm->config.rank, -1, 0,
-                    "%s of plan %llu could not be made: let the process have more memory, or put fewer tasks into a "
-                    "group",
-                    what, (unsigned long long)comm->planId);
+                    "no memory for %s of plan %llu: put fewer tasks into a group", what,
+                    (unsigned long long)comm->planId);
 }
 
 uint32_t plan_kind(const struct psmPlanTask *task)
 {
     if (plan_is_p2p(task->func)) return 1;
-    /* NCCL's device operations: sum, prod, min and max, a factor before (avg of floats), a division behind (of
+    /* NCCL's device operations: sum, prod, min and max, premultiplied (avg of floats), divided afterwards (of
      * integers). */
     static const uint8_t ops[] = {0, 1, 2, 2, 3};
     uint32_t op = ops[task->redop];
@@ -137,13 +131,14 @@ psm_status plan_self_check(const psmPlanComm *comm, const struct plan_task *send
     const struct plan_task *alone = send ? send : recv;
     if (!send != !recv)
         return psm_fail(PSM_ERR_INVALID, "plan", rank, rank, 0,
-                        "task %llu %s its own rank, and the group has no %s to match: put both into one group",
+                        "task %llu %s its own rank, but the group has no matching %s: put both into one group",
                         (unsigned long long)alone->number, send ? "sends to" : "receives from", send ? "recv" : "send");
     if (send->nbytes != recv->nbytes)
-        return psm_fail(PSM_ERR_INVALID, "plan", rank, rank, 0,
-                        "task %llu sends %llu bytes to its own rank, task %llu receives %llu: give both the same size",
-                        (unsigned long long)send->number, (unsigned long long)send->nbytes,
-                        (unsigned long long)recv->number, (unsigned long long)recv->nbytes);
+        return psm_fail(
+            PSM_ERR_INVALID, "plan", rank, rank, 0,
+            "task %llu sends %llu bytes to its own rank, task %llu receives %llu: use the same size for both",
+            (unsigned long long)send->number, (unsigned long long)send->nbytes, (unsigned long long)recv->number,
+            (unsigned long long)recv->nbytes);
     return PSM_OK;
 }
 
@@ -437,7 +432,7 @@ static void reset(struct wip *wip)
 }
 
 /* Collectives first, and p2p only when none is left: every rank has the same collectives, but not the same p2p, and a
- * plan is cut where its budget ends. */
+ * plan is split where its budget ends. */
 static psm_status fill(psmPlanComm *comm, psmPlan *plan, enum plan_order order)
 {
     const struct plan_scheduler *scheduler = comm->scheduler;
@@ -453,9 +448,9 @@ static psm_status fill(psmPlanComm *comm, psmPlan *plan, enum plan_order order)
     return PSM_OK;
 }
 
-/* The seed's: all p2p goes into a plan before the first, without a budget, because no kernel has to run it. What it
- * puts on the channels weighs when the first plan picks channels for its collectives; and when there are any, it is in
- * no queue, so that nobody launches it. */
+/* The old order: all p2p goes into a plan before the first, without a budget, because no kernel runs it. Its load on
+ * the channels influences which channels the first plan picks for its collectives; and if there are collectives, it is
+ * in no queue, so nobody launches it. */
 static psm_status preschedule(psmPlanComm *comm, bool persistent)
 {
     struct wip *wip = comm->scheduling;
@@ -499,7 +494,7 @@ static psm_status cut(psmPlanComm *comm, bool persistent)
             queue_plan(comm, plan);
             continue;
         }
-        /* A failure, or all that it took are sends in place to the own rank. */
+        /* A failure, or all it took are in-place sends to the own rank. */
         plan_give_back(comm, plan);
         comm->planId--;
         comm->counted.plans--;

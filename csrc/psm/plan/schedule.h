@@ -1,4 +1,4 @@
-/* What the two schedulers share: the plan that is being made, channel by channel. */
+/* Shared by the two schedulers: the plan under construction, channel by channel. */
 #ifndef PSM_PLAN_SCHEDULE_H
 #define PSM_PLAN_SCHEDULE_H
 
@@ -7,7 +7,7 @@
 enum { P2P_OF_BATCH = 8 }; /* of one direction in a slot (legacy), or rounds in a batch (planner) */
 
 /* Works of a channel, and their ops, in chunks from the scoped stack: a plan is written task by task and read channel
- * by channel, and either should find neighbours in memory. */
+ * by channel, and both should access adjacent memory. */
 struct wip_work {
     struct psmPlanWorkInfo info;
     uint64_t opCount;
@@ -22,7 +22,7 @@ struct wip_channel {
     struct wip_chunk *first, *last;
     uint64_t load;  /* legacy: collBytes */
     uint32_t nwork; /* legacy: slots; planner: batches of p2p */
-    /* the last slot or batch: who may be put into it */
+    /* the last slot or batch: who may be added to it */
     uint32_t kind;                /* 0: none */
     uint32_t nelem;               /* legacy: collectives; planner: p2p */
     uint32_t npeers[2];           /* legacy: p2p, by direction */
@@ -31,7 +31,7 @@ struct wip_channel {
 };
 struct wip { /* comm->scheduling */
     uint64_t nworks, nops;
-    uint64_t used; /* channels that are not zero */
+    uint64_t used; /* channels in use */
     bool prescheduling;
     struct wip_channel channels[MAXCHANNELS];
 };
@@ -48,30 +48,30 @@ struct plan_part {
     int first; /* as in psmPlanWorkInfo */
     uint64_t offset, nbytes;
     uint32_t place;
-    bool op; /* the proxy has to do something for it */
+    bool op; /* needs a proxy op */
     uint64_t opCount;
 };
 psm_status plan_part(psmPlanComm *comm, psmPlan *plan, const struct plan_task *task, const struct plan_part *part);
 psm_status plan_self_copy(psmPlanComm *comm, psmPlan *plan, const struct plan_task *send, const struct plan_task *recv);
-/* The head of the queue becomes the plan's. */
+/* Moves the head of the queue to the plan. */
 void plan_take(psmPlanComm *comm, psmPlan *plan, struct plan_task_queue *queue);
 /* Both or none: INVALID. */
 psm_status plan_self_check(const psmPlanComm *comm, const struct plan_task *send, const struct plan_task *recv);
 /* Tasks whose works one kernel function runs; never 0. */
 uint32_t plan_kind(const struct psmPlanTask *task);
-/* How a ring with protocol Simple is tuned: channels and warps that so many bytes are worth. */
+/* Tuning of a ring with protocol Simple: channels and warps for that many bytes. */
 void plan_tune(uint64_t bytes, int nchannels, int *channels, int *warps);
-/* The number with its bits reversed within those of p2p channels: numbers that are near come to lie far apart. */
+/* The number with its bits reversed within those of p2p channels: spreads adjacent numbers. */
 int plan_mirror(const psmPlanComm *comm, int number);
 
-/* fifo.c: waits until the FIFO may be filled up to `until`, and is lent to it. ABORTED. */
+/* fifo.c: waits until the FIFO may be filled up to `until`, and acquires it. ABORTED. */
 psm_status plan_fifo_wait(psmPlanComm *comm, psmPlan *plan, uint32_t until);
 
 static inline bool plan_is_p2p(int func)
 {
     return func == PSM_PLAN_SEND || func == PSM_PLAN_RECV;
 }
-/* Of a send and a recv of one rank. A simulation has no buffers. */
+/* A send and a recv of one rank. A simulation has no buffers. */
 static inline bool plan_in_place(const struct plan_task *send, const struct plan_task *recv)
 {
     return send->task.sendbuff && send->task.sendbuff == recv->task.recvbuff;

@@ -1,4 +1,4 @@
-/* The simulation: its world, the main threads, who goes on next, and the result. */
+/* The simulation: its world, the main threads, who runs next, and the result. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -6,7 +6,7 @@
 #include "plan/simulate.h"
 #include "planrules.h"
 
-enum { RANKS = 256 }; /* pairs of them have a place for each channel */
+enum { RANKS = 256 }; /* each pair of them has an entry per channel */
 
 bool sim_room(struct world *world, void **list, size_t n, size_t *room, size_t size)
 {
@@ -30,7 +30,7 @@ uint64_t sim_random(struct world *world)
     return z ^ z >> 31;
 }
 
-/* ---- who may be able to go on ---- */
+/* ---- who may be able to run ---- */
 
 void sim_wake(struct sim_rank *rank, int agent)
 {
@@ -56,7 +56,7 @@ static void wake_all(struct world *world)
         for (int agent = 0; agent < AGENTS; agent++) sim_wake(&world->ranks[r], agent);
 }
 
-/* ---- what is kept ---- */
+/* ---- recording ---- */
 
 static void on_event(void *self, const struct psmPlanEvent *event)
 {
@@ -147,7 +147,7 @@ static void note(struct sim_rank *rank, psm_status status)
 static void enqueue(struct sim_rank *rank, uint64_t step, const struct psmPlanTask *task)
 {
     struct world *world = rank->world;
-    /* Now and then on another stream of the application. */
+    /* Occasionally on another stream of the application. */
     uint64_t hash = (world->what.seed ^ step * UINT64_C(0x9e3779b97f4a7c15)) * UINT64_C(0xbf58476d1ce4e5b9);
     void *stream = &rank->streams[hash >> 61 == 0 ? USER2 : USER];
     uint64_t number = rank->comm->taskNumber;
@@ -220,7 +220,7 @@ static bool step_main(struct sim_rank *rank)
     return rank->why == 0;
 }
 
-/* ---- nobody can go on ---- */
+/* ---- deadlock ---- */
 
 static void tell_stream(struct sim_rank *rank, const struct stream *stream)
 {
@@ -280,14 +280,14 @@ static bool step(struct world *world, uint32_t id)
     }
 }
 
-/* Until all main threads have ended. What hangs is told and aborted; what hangs then, too, is left as it is. */
+/* Until all main threads have ended. A hang is reported and aborted; whatever still hangs then stays as it is. */
 static void run(struct world *world)
 {
     uint64_t swept = UINT64_MAX;
     wake_all(world);
     while (!all_ended(world) && !world->no_memory) {
         if (world->nready == 0) {
-            if (swept != world->changes) { /* no wake was forgotten: all of them look once more */
+            if (swept != world->changes) { /* no wake was forgotten: all of them check again */
                 swept = world->changes;
                 wake_all(world);
                 continue;
@@ -309,7 +309,7 @@ static void run(struct world *world)
 static bool add_breach(struct world *world, const struct psmPlanBreach *breach)
 {
     struct psmPlanResult *result = world->result;
-    for (size_t i = 0; i < result->nbreaches; i++) { /* p2p.first is seen in a trace, too */
+    for (size_t i = 0; i < result->nbreaches; i++) { /* p2p.first is also checked on a trace */
         const struct psmPlanBreach *known = &result->breaches[i];
         if (known->rank == breach->rank && known->plan == breach->plan && breach->order == UINT64_MAX &&
             strcmp(known->rule, breach->rule) == 0)
@@ -330,7 +330,7 @@ static void judge_traces(struct world *world)
     }
 }
 
-/* Ranks do not come equally far when somebody aborts: what only some of them have planned is not compared. */
+/* An abort stops ranks at different points: do not compare what only some of them have planned. */
 static void cut_to_common(struct plan_rules_rank *ranks, size_t n)
 {
     size_t common = SIZE_MAX;
@@ -374,7 +374,7 @@ static bool judge_ranks(struct world *world)
         }
     }
     if (good && aborted) {
-        /* The channels of a collective that two ranks have planned can be compared, wherever it was cut. */
+        /* Compare the channels of a collective that two ranks have planned, wherever it was split. */
         size_t found = plan_rules_compare(ranks, n, breaches, 3 * n);
         for (size_t i = 0; i < found && good; i++)
             if (strcmp(breaches[i].rule, "channel.differs") == 0) good = add_breach(world, &breaches[i]);
@@ -393,16 +393,15 @@ static bool judge_ranks(struct world *world)
 
 static psm_status no_memory(void)
 {
-    return psm_fail(PSM_ERR_NO_MEMORY, "plan", -1, -1, 0,
-                    "a simulation could not be made: let the process have more memory, or simulate fewer ranks");
+    return psm_fail(PSM_ERR_NO_MEMORY, "plan", -1, -1, 0, "no memory for a simulation: simulate fewer ranks");
 }
 
 static psm_status check(const struct psmPlanSimulation *s)
 {
     if (s->nsteps > 0 && !s->steps) return psm_fail(PSM_ERR_INVALID, "plan", -1, -1, 0, "simulate: steps is NULL");
     if (s->config.nRanks < 1 || s->config.nRanks > RANKS)
-        return psm_fail(PSM_ERR_INVALID, "plan", -1, -1, 0, "simulate: %d ranks were asked for, 1 to %d can be",
-                        s->config.nRanks, RANKS);
+        return psm_fail(PSM_ERR_INVALID, "plan", -1, -1, 0, "simulate: %d ranks; expected 1 to %d", s->config.nRanks,
+                        RANKS);
     for (uint64_t i = 0; i < s->nsteps; i++) {
         const struct psmPlanStep *step = &s->steps[i];
         if (step->kind < PSM_PLAN_STEP_TASK || step->kind > PSM_PLAN_STEP_ABORT || step->rank < -1 ||
@@ -457,7 +456,7 @@ static psm_status make(struct world *world)
     return PSM_OK;
 }
 
-/* What the result does not need. */
+/* Frees what the result does not need. */
 static void tear_down(struct world *world)
 {
     for (int r = 0; world->ranks && r < world->nranks; r++) {

@@ -1,22 +1,22 @@
-/* Inside of the simulation: N ranks in one thread. Agents go on one at a time, and a seed chooses the next one among
- * those that may be able to: of each rank the main thread, its streams, those of a graph that runs, the proxy, the
+/* Internals of the simulation: N ranks in one thread. Agents run one at a time, and a seed chooses the next one among
+ * those that may be able to run: of each rank the main thread, its streams, those of a running graph, the proxy, the
  * thread that destroys graphs, and one that aborts. */
 #ifndef PSM_PLAN_SIMULATE_H
 #define PSM_PLAN_SIMULATE_H
 
 #include "plan/launch.h"
 
-/* ---- simulate_fiber.c: what can stop in the midst of a call ---- */
+/* ---- simulate_fiber.c: code that can stop within a call ---- */
 
 struct fiber;
 struct fiber_home; /* the thread that runs them */
 struct fiber_home *fiber_home_new(void);
-void fiber_home_free(struct fiber_home *home); /* with all fibers, whatever they were about */
+void fiber_home_free(struct fiber_home *home); /* frees all fibers, whatever their state */
 /* NULL: no memory. It does not run yet. */
 struct fiber *fiber_new(struct fiber_home *home, void (*fn)(void *), void *arg);
-bool fiber_resume(struct fiber *fiber);           /* until it yields or ends; true: it has ended, and is gone */
-void fiber_yield(struct fiber_home *home);        /* of the one that runs */
-bool fiber_inside(const struct fiber_home *home); /* one runs */
+bool fiber_resume(struct fiber *fiber);           /* runs it until it yields or ends; true: it has ended and is freed */
+void fiber_yield(struct fiber_home *home);        /* called by the running one */
+bool fiber_inside(const struct fiber_home *home); /* whether one is running */
 
 /* ---- the world ---- */
 
@@ -37,19 +37,19 @@ struct cursor {           /* of a kernel on a channel */
     size_t at, end, slot; /* works; the p2p of a slot or batch run at the same time: at..slot */
     bool entered;
 };
-struct kernel { /* that runs */
+struct kernel { /* the current one */
     bool runs;
     struct psmPlanInfo info;
     uint64_t open; /* mask of channels that have not ended */
     struct cursor cursors[MAXCHANNELS];
-    uint32_t *numbers; /* of p2p works that have begun, among those of their pair and channel */
+    uint32_t *numbers; /* p2p works that have started, counted per pair and channel */
     size_t room;
 };
 struct stream {
     struct item *items;
     size_t n, room, done;
-    struct fiber *fiber; /* of the host function that runs */
-    psmPlan *waits;      /* for whose count it waits */
+    struct fiber *fiber; /* of the running host function */
+    psmPlan *waits;      /* the plan whose count it waits for */
     struct kernel *kernel;
 };
 struct sim_graph {
@@ -70,11 +70,11 @@ struct sim_op { /* of the proxy */
     struct psmPlanOpInfo info;
     struct psmSyncCondition *sync;
     void *cookie;
-    bool queued, met; /* met: its other end has ended well */
+    bool queued, met; /* met: its other end has ended successfully */
 };
 struct pair {                    /* of ranks, on a channel */
-    struct sim_op *first, *last; /* posted and without another end: of one side */
-    uint32_t sends, recvs;       /* that kernels have begun */
+    struct sim_op *first, *last; /* posted ops without another end: of one side */
+    uint32_t sends, recvs;       /* works that kernels have started */
 };
 
 struct sim_rank {
@@ -84,7 +84,7 @@ struct sim_rank {
     struct plan_watch watch;
     struct fiber *main;
     bool ended;
-    int why; /* enum psm_plan_wait that main waits for; 0: none */
+    int why; /* enum psm_plan_wait that main is waiting for; 0: none */
     psmPlan *whom;
     psm_status status; /* the first failure of a call */
     struct psm_error error;
@@ -94,8 +94,8 @@ struct sim_rank {
     int64_t registered; /* buffers */
     struct sim_op *saved, **saved_end, *posted, **posted_end;
     size_t nposted;
-    uint64_t at[MAXCHANNELS]; /* the collective that its kernel is in, from 1; 0: none */
-    uint64_t *colls;          /* by task: which of the collectives it is; UINT64_MAX: a p2p */
+    uint64_t at[MAXCHANNELS]; /* the collective that its kernel is running, from 1; 0: none */
+    uint64_t *colls;          /* by task: index of the collective; UINT64_MAX: a p2p */
     size_t ntasks, tasks_room;
     uint64_t ncolls;
     uint32_t *passed, *ended_ops; /* by collective and channel */
@@ -119,12 +119,12 @@ struct world {
     int nranks, nchannels;
     struct sim_rank *ranks;
     struct fiber_home *home;
-    uint64_t random, changes; /* changes: whatever somebody may wait for */
-    uint32_t *ready, *place;  /* agents that may be able to go on; where each is among them, from 1 */
+    uint64_t random, changes; /* changes with any wait condition */
+    uint32_t *ready, *place;  /* agents that may be able to run; position of each among them, from 1 */
     uint32_t nready;
     struct pair *pairs;
-    bool abort;              /* somebody has said so: the watchdog of each rank does it, sooner or later */
-    bool no_memory, yielded; /* yielded: the agent could go on at once */
+    bool abort;              /* an abort was requested: the watchdog of each rank performs it at some point */
+    bool no_memory, yielded; /* yielded: the agent could continue at once */
 };
 
 struct psmPlanResult {
@@ -137,7 +137,7 @@ struct psmPlanResult {
     size_t nbreaches, breaches_room;
 };
 
-/* Room for one more in a list; false: no memory (the world notes it). */
+/* Room for one more in a list; false: no memory (recorded in the world). */
 bool sim_room(struct world *world, void **list, size_t n, size_t *room, size_t size);
 uint64_t sim_random(struct world *world);
 void sim_wake(struct sim_rank *rank, int agent);
@@ -150,7 +150,7 @@ static inline struct pair *sim_pair(struct world *world, int from, int to, int c
 /* ---- simulate_engine.c: streams and graphs ---- */
 
 extern const struct psmPlanEngine sim_engine;
-/* An agent's step. false: it cannot go on now. */
+/* One step of an agent. false: it cannot run now. */
 bool sim_step_stream(struct sim_rank *rank, int agent);
 bool sim_step_destroyer(struct sim_rank *rank);
 void sim_capture(struct sim_rank *rank);
@@ -159,7 +159,7 @@ void sim_replay(struct sim_rank *rank);
 void sim_drop_graph(struct sim_rank *rank);
 void sim_free_streams(struct sim_rank *rank);
 
-/* ---- simulate_match.c: kernels and the proxy, whose ends have to meet ---- */
+/* ---- simulate_match.c: kernels and the proxy, whose ends must match ---- */
 
 bool sim_kernel_begin(struct sim_rank *rank, struct stream *stream, psmPlan *plan);
 /* true: it has ended. *moved: something has changed. */

@@ -1,4 +1,4 @@
-/* The engine of the simulation: streams that do their items in order, graphs that are launched as one item. */
+/* The engine of the simulation: streams that execute their items in order, graphs that are launched as one item. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +17,7 @@ static void push(struct sim_rank *rank, struct stream *stream, struct item item)
     if (live >= 0 && live < CHAINS) sim_wake(rank, LIVE + (int)live);
 }
 
-/* What is enqueued on a user stream that is captured goes into the graph. */
+/* Work enqueued on a captured user stream goes into the graph. */
 static struct stream *resolve(struct sim_rank *rank, void *handle)
 {
     struct stream *stream = handle;
@@ -48,7 +48,7 @@ static psm_status acquire(void *self, int which, uint64_t graph, void **stream)
     if (graph && (!rank->capturing || rank->capturing->id != graph))
         return psm_fail(
             PSM_ERR_INVALID, "plan", rank->rank, -1, 0,
-            "the tasks of a group were captured, and the capture ended before the group: end the group first");
+            "the tasks of a group were captured, but the capture ended before the group: end the group first");
     *stream = graph ? &rank->capturing->streams[chain] : &rank->streams[chain];
     return PSM_OK;
 }
@@ -94,7 +94,7 @@ static psm_status deregister(void *arg)
     return PSM_OK;
 }
 
-/* Buffers of a graph are registered, as NCCL does: some by IPC, some for NVLS or CollNet. */
+/* Buffers of a graph are registered, as in NCCL: some by IPC, some for NVLS or CollNet. */
 static psm_status register_buffers(struct sim_rank *rank, psmPlan *plan)
 {
     for (int i = 0; i < 3; i++) {
@@ -118,7 +118,7 @@ static psm_status on_destroy(void *self, uint64_t id, void (*fn)(void *), void *
     struct sim_rank *rank = self;
     struct sim_graph *graph = rank->capturing;
     (void)id;
-    /* Several groups of a graph: each has a destructor. */
+    /* A graph may hold several groups: each has a destructor. */
     struct sim_graph *more = graph->fn ? calloc(1, sizeof *more) : graph;
     if (!more) return psm_fail(PSM_ERR_NO_MEMORY, "plan", rank->rank, -1, 0, "no memory for a graph");
     if (more != graph) {
@@ -154,7 +154,7 @@ static void pause_fiber(void *self, int why, psmPlan *plan)
     struct world *world = rank->world;
     if (!fiber_inside(world->home)) return;
     if (why == PSM_PLAN_WAIT_COUNT) {
-        for (int i = 0; i < CHAINS; i++) { /* whose host function runs */
+        for (int i = 0; i < CHAINS; i++) { /* whose host function is running */
             struct stream *live = &rank->streams[i], *run = rank->running ? &rank->running->streams[i] : NULL;
             if (live->fiber && live->items[live->done].plan == plan) live->waits = plan;
             if (run && run->fiber && run->items[run->done].plan == plan) run->waits = plan;
@@ -168,7 +168,7 @@ static void pause_fiber(void *self, int why, psmPlan *plan)
     rank->why = 0;
 }
 
-/* What changed may be what the main thread, a host function, the proxy or the other end's proxy waits for. */
+/* The change may be a wait condition of the main thread, a host function, the proxy or the other end's proxy. */
 static void wake(void *self)
 {
     struct sim_rank *rank = self;
@@ -235,7 +235,7 @@ static struct sim_graph *last_graph(const struct sim_rank *rank)
     return graph && graph != rank->capturing && !graph->dropped ? graph : NULL;
 }
 
-/* As strong streams do: a launch comes behind what is on the device and host streams, and before what comes next. */
+/* As strong streams do: a launch follows earlier work on the device and host streams, and precedes later work. */
 void sim_replay(struct sim_rank *rank)
 {
     struct sim_graph *graph = last_graph(rank);
@@ -256,7 +256,7 @@ void sim_drop_graph(struct sim_rank *rank)
     sim_wake(rank, DESTROYER);
 }
 
-/* A graph goes when it is dropped and no launch of it is left. */
+/* A graph is destroyed when it is dropped and none of its launches is left. */
 bool sim_step_destroyer(struct sim_rank *rank)
 {
     for (struct sim_graph *graph = rank->graphs, *head = NULL; graph; graph = graph->next) {

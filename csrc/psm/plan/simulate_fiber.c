@@ -1,4 +1,4 @@
-/* Fibers: stacks of their own within one thread. Sanitizers are told of every switch. */
+/* Fibers: separate stacks within one thread. Sanitizers are notified of every switch. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
@@ -87,7 +87,7 @@ static void run(unsigned low, unsigned high)
 {
     struct fiber *fiber = (struct fiber *)(((uintptr_t)high << 16 << 16) | low);
     enter(fiber);
-    while (true) { /* used again */
+    while (true) { /* reused */
         fiber->fn(fiber->arg);
         fiber->ended = true;
         leave(fiber);

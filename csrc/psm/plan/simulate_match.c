@@ -1,5 +1,5 @@
-/* What needs another rank to end: kernels, whose collectives meet on a channel and whose p2p needs its other end, and
- * the proxy's ops. */
+/* Work that needs another rank to end: kernels, whose collectives meet on a channel and whose p2p needs its other end,
+ * and the proxy's ops. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -44,7 +44,7 @@ bool sim_kernel_begin(struct sim_rank *rank, struct stream *stream, psmPlan *pla
     return true;
 }
 
-/* All ranks are in the same collective of the channel: it ends for all. */
+/* All ranks have reached the same collective of the channel: it ends for all. */
 static void try_collective(struct world *world, int channel, uint64_t coll)
 {
     for (int r = 0; r < world->nranks; r++)
@@ -65,7 +65,7 @@ static bool step_collective(struct sim_rank *rank, struct cursor *cursor, const 
 {
     uint64_t coll = rank->colls[work->task] + 1;
     if (!cursor->entered) {
-        if (rank->at[work->channel]) return false; /* another kernel is there */
+        if (rank->at[work->channel]) return false; /* another kernel occupies it */
         cursor->entered = true;
         rank->at[work->channel] = coll;
         rank->world->changes++;
@@ -86,7 +86,7 @@ static void wake_peer(struct world *world, int r)
     }
 }
 
-/* The p2p of a slot or batch run at the same time; they end when their other ends have begun. */
+/* The p2p of a slot or batch run at the same time; each ends when its other end has started. */
 static bool step_p2p(struct sim_rank *rank, struct kernel *kernel, struct cursor *cursor)
 {
     struct world *world = rank->world;
@@ -169,7 +169,7 @@ static struct pair *pair_of(const struct sim_rank *rank, const struct sim_op *op
                                           : sim_pair(rank->world, op->info.peer, rank->rank, op->info.channel);
 }
 
-/* The n-th send of a pair on a channel and the n-th recv belong together. */
+/* The n-th send of a pair on a channel matches the n-th recv. */
 static void find_mate(struct sim_rank *rank, struct sim_op *op)
 {
     if (!is_p2p(op->info.func)) return;
@@ -266,7 +266,7 @@ bool sim_step_proxy(struct sim_rank *rank)
     if (!rank->posted) return false;
     bool aborted = psmPlanAborted(rank->comm);
     size_t skip = sim_random(rank->world) % rank->nposted;
-    for (int round = 0; round < 2; round++) { /* from a random place on, then from the first */
+    for (int round = 0; round < 2; round++) { /* from a random position on, then from the first */
         struct sim_op **at = &rank->posted;
         for (size_t i = 0; *at; i++, at = &(*at)->next) {
             if (round == 0 && i < skip) continue;

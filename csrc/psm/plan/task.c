@@ -43,26 +43,26 @@ psm_status plan_task_check(const psmPlanComm *comm, const struct psmPlanTask *ta
     const char *name = func_name(task->func);
     if (!name)
         return psm_fail(PSM_ERR_INVALID, "enqueue", rank, -1, 0,
-                        "a task has func %d: it is 0 to 4 (collectives), 6 (send) or 7 (recv)", task->func);
+                        "a task has func %d; expected 0 to 4 (collectives), 6 (send) or 7 (recv)", task->func);
     if ((is_p2p(task->func) || rooted(task->func)) && (task->peer < 0 || task->peer >= nranks))
         return psm_fail(PSM_ERR_INVALID, "enqueue", rank, task->peer, 0,
-                        "%s has %s %d in a communicator of %d ranks: it is 0 to %d", name,
+                        "%s has %s %d in a communicator of %d ranks; expected 0 to %d", name,
                         rooted(task->func) ? "root" : "peer", task->peer, nranks, nranks - 1);
     uint64_t size = plan_type_size(task->datatype);
     if (size == 0)
-        return psm_fail(PSM_ERR_INVALID, "enqueue", rank, -1, 0, "%s has datatype %d: NCCL's are 0 to 11", name,
-                        task->datatype);
+        return psm_fail(PSM_ERR_INVALID, "enqueue", rank, -1, 0, "%s has datatype %d; expected one of NCCL's, 0 to 11",
+                        name, task->datatype);
     if (reduces(task->func) && (task->redop < 0 || task->redop > 4))
         return psm_fail(PSM_ERR_INVALID, "enqueue", rank, -1, 0,
-                        "%s has redop %d: it is 0 (sum), 1 (prod), 2 (max), 3 (min) or 4 (avg); operations that an "
-                        "application makes are not modelled",
+                        "%s has redop %d; expected 0 (sum), 1 (prod), 2 (max), 3 (min) or 4 (avg); user-defined "
+                        "operations are not modelled",
                         name, task->redop);
     uint64_t most = (uint64_t)INT64_MAX / size / (uint64_t)nranks / 2;
     if (task->count > most)
-        return psm_fail(PSM_ERR_INVALID, "enqueue", rank, -1, 0,
-                        "%s of %llu elements of %llu bytes among %d ranks does not fit 63 bits: count is at most %llu",
-                        name, (unsigned long long)task->count, (unsigned long long)size, nranks,
-                        (unsigned long long)most);
+        return psm_fail(
+            PSM_ERR_INVALID, "enqueue", rank, -1, 0,
+            "%s of %llu elements of %llu bytes among %d ranks does not fit in 63 bits: count may be at most %llu", name,
+            (unsigned long long)task->count, (unsigned long long)size, nranks, (unsigned long long)most);
     return PSM_OK;
 }
 
@@ -87,8 +87,7 @@ psm_status plan_task_add(psmPlanComm *comm, const struct psmPlanTask *task)
     struct plan_task *added = plan_pool_alloc(&comm->tasks);
     if (!added)
         return psm_fail(PSM_ERR_NO_MEMORY, "enqueue", comm->config.rank, -1, 0,
-                        "a task could not be enqueued behind %llu others: let the process have more memory, or end the "
-                        "group earlier",
+                        "no memory for a task after %llu others: end the group earlier",
                         (unsigned long long)(comm->ntasksColl + comm->ntasksP2p));
     added->task = *task;
     added->number = comm->taskNumber++;
@@ -100,7 +99,7 @@ psm_status plan_task_add(psmPlanComm *comm, const struct psmPlanTask *task)
         comm->ntasksP2p++;
         return PSM_OK;
     }
-    /* As NCCL does: what only moves bytes is counted in bytes, so that types do not keep tasks apart. */
+    /* As in NCCL: operations that only move bytes are counted in bytes, so that their types do not separate tasks. */
     if (task->func == PSM_PLAN_ALLGATHER || task->func == PSM_PLAN_BROADCAST) {
         added->task.count *= plan_type_size(task->datatype);
         added->task.datatype = 0;

@@ -12,7 +12,7 @@
 
 enum { KEPT = 1024, RECORDED = 8192 };
 
-/* As it lies in the file. */
+/* An event as stored in the file. */
 struct row {
     uint64_t comm, order, plan;
     int64_t a, b, c;
@@ -48,7 +48,7 @@ struct plan_trace {
     struct plan_rules *rules; /* NULL: PSM_PLAN_CHECK=0 */
     psm_section *section;
     const struct plan_watch *watch;
-    struct psmPlanEvent last[]; /* KEPT of them; none where somebody watches */
+    struct psmPlanEvent last[]; /* the last KEPT events; none if an observer is set */
 };
 
 psm_status plan_trace_open(psmPlanComm *comm, const struct plan_watch *watch)
@@ -60,7 +60,7 @@ psm_status plan_trace_open(psmPlanComm *comm, const struct plan_watch *watch)
     if (!trace || (checked && !trace->rules)) {
         free(trace);
         return psm_fail(PSM_ERR_NO_MEMORY, "plan", comm->config.rank, -1, 0,
-                        "the trace of a communicator could not be made: let the process have more memory");
+                        "no memory for the trace of a communicator");
     }
     pthread_mutex_init(&trace->lock, NULL);
     pthread_mutex_init(&trace->history, NULL);
@@ -190,7 +190,7 @@ void plan_trace_end(psmPlanComm *comm)
     plan_trace_unlock(comm);
 }
 
-/* ---- for callers ---- */
+/* ---- public functions ---- */
 
 size_t psmPlanRules(const struct psmPlanRule **rules)
 {

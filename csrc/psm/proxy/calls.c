@@ -1,5 +1,5 @@
-/* Calls that were made and not yet fetched. An opId is a slot and its generation: when a call has ended, by whatever
- * end, the slot's generation moves on, so that a late or doubled answer finds nothing. */
+/* Calls whose answer has not been fetched. An opId is a slot and its generation. When a call ends, for any reason, the
+ * slot gets a new generation, so that a late or duplicate answer matches nothing. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,7 +29,7 @@ static struct psm_call *grow(struct psm_calls *calls)
     struct psm_call *call = calloc(1, sizeof *call);
     if (!call) return NULL;
     call->slot = calls->count;
-    call->generation = (uint32_t)psm_random64() | 1; /* another in each process: opIds of two ranks differ */
+    call->generation = (uint32_t)psm_random64() | 1; /* differs between processes, so that opIds of two ranks differ */
     calls->slots[calls->count++] = call;
     return call;
 }
@@ -70,7 +70,7 @@ psm_status psm_calls_take(psmProxyState *state, int peer, int type, uint32_t res
     pthread_mutex_unlock(&calls->lock);
     if (!room)
         return psm_fail(PSM_ERR_NO_MEMORY, psm_proxy_stage(type), state->rank, peer, 0,
-                        "no memory for another call to a proxy: %u are open, %d are possible; fetch their answers",
+                        "no memory for another call to a proxy: %u of at most %d are open; fetch their answers",
                         calls->count, PSM_CALLS);
     PSM_COUNT(state, calls);
     return PSM_OK;
@@ -124,7 +124,7 @@ void psm_calls_store(psmProxyState *state, int peer, const struct psm_wire_messa
     pthread_mutex_lock(&state->calls.lock);
     struct psm_call *call = psm_calls_find(state, id);
     bool known = call && call->peer == peer, twice = known && call->done, fits = true;
-    /* The slot may serve another call by now: its generation says which one this answers. */
+    /* The slot may belong to another call by now: its generation says which call this answers. */
     if (!known && (uint32_t)id < state->calls.count)
         twice = state->calls.slots[(uint32_t)id]->answered == (uint32_t)(id >> 32);
     const uint8_t *resp = NULL;
@@ -171,7 +171,7 @@ void psm_calls_store(psmProxyState *state, int peer, const struct psm_wire_messa
     }
 }
 
-/* The answer of a service in this process, as one that came by a socket. */
+/* The answer of a service in this process, handled as one from a socket. */
 static void take_direct(psmProxyState *state, struct psm_call *call, psmOpId id)
 {
     struct psm_direct_call *direct = call->direct;
@@ -197,7 +197,7 @@ psm_status psm_calls_fetch(psmProxyState *state, psmOpId id, void *resp, size_t 
     if (!call) {
         pthread_mutex_unlock(&state->calls.lock);
         return psm_fail(PSM_ERR_NOT_FOUND, "call", state->rank, -1, id,
-                        "there is no call with opId %#llx: it has been fetched, or has ended by its deadline",
+                        "there is no call with opId %#llx: it was already fetched, or ended by its deadline",
                         (unsigned long long)id);
     }
     if (resp_size != call->resp_size) {
@@ -205,7 +205,7 @@ psm_status psm_calls_fetch(psmProxyState *state, psmOpId id, void *resp, size_t 
         uint32_t meant = call->resp_size;
         pthread_mutex_unlock(&state->calls.lock);
         return psm_fail(PSM_ERR_INVALID, "call", state->rank, peer, id,
-                        "the answer needs %u bytes, and the caller has room for %zu", meant, resp_size);
+                        "the buffer for the answer has %zu bytes, but the call was made for %u", resp_size, meant);
     }
     bool local = call->direct != NULL;
     bool queued = call->queued;

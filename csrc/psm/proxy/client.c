@@ -1,4 +1,4 @@
-/* The calling side: connect to a proxy, ask, wait for the answer. */
+/* The calling side: connect to a proxy, send requests, wait for answers. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <poll.h>
@@ -11,7 +11,7 @@
 #include "proxy/client.h"
 #include "psm_lib_messages.h"
 
-/* What is asked of the flags that nobody signals: the caller's abort flag. */
+/* Interval at which flags without a wake-up, such as the caller's abort flag, are polled. */
 #define SLICE_NS UINT64_C(100000000)
 
 PSM_FAULT_SITE_OF(request_site, "proxy.request", "a request is sent to a proxy; op is its type",
@@ -32,11 +32,11 @@ psm_status psm_client_aborted(psmProxyState *state, int type, int peer, psmOpId 
 psm_status psm_client_timed_out(psmProxyState *state, int type, const struct psm_client *client, psmOpId id,
                                 const char *what)
 {
-    return psm_fail(
-        PSM_ERR_TIMEOUT, psm_proxy_stage(type), state->rank, client->rank, id,
-        "rank %d %s %s to the proxy of rank %d (process %u) in %u ms: look what that process does, or raise "
-        "PSM_TIMEOUT",
-        state->rank, what, psm_proxy_type_name(type), client->rank, client->address.pid, state->settings.timeout_ms);
+    return psm_fail(PSM_ERR_TIMEOUT, psm_proxy_stage(type), state->rank, client->rank, id,
+                    "rank %d %s %s to the proxy of rank %d (process %u) in %u ms: check what that process is doing, or "
+                    "raise PSM_TIMEOUT",
+                    state->rank, what, psm_proxy_type_name(type), client->rank, client->address.pid,
+                    state->settings.timeout_ms);
 }
 
 void psm_client_end(psmProxyState *state, struct psm_client *client, const struct psm_error *error)
@@ -54,7 +54,7 @@ void psm_client_end(psmProxyState *state, struct psm_client *client, const struc
     psm_state_lost(state, client->rank);
 }
 
-/* What a bye says, or that none came. */
+/* The reason in a bye, or that none arrived. */
 static void ended_by(psmProxyState *state, struct psm_client *client, const struct psm_wire_bye *bye, int number)
 {
     struct psm_error error = {.rank = state->rank, .peer = client->rank, .sys_errno = number};
@@ -73,11 +73,10 @@ static void ended_by(psmProxyState *state, struct psm_client *client, const stru
     } else {
         error.status = PSM_ERR_PEER_DEAD;
         error.detail = psm_detail_of(error.status, client->rank);
-        snprintf(
-            error.text, sizeof error.text,
-            "the proxy of rank %d (process %u) closed the socket without a word: the process has died; look at the "
-            "end of its log",
-            client->rank, client->address.pid);
+        snprintf(error.text, sizeof error.text,
+                 "the proxy of rank %d (process %u) closed the socket without a bye: the process has died; look at the "
+                 "end of its log",
+                 client->rank, client->address.pid);
     }
     psm_client_end(state, client, &error);
     if (bye && bye->status < 0 && !bye->refused) psm_state_abort(state, &error);
@@ -146,7 +145,7 @@ void psm_client_hung_up(psmProxyState *state, struct psm_client *client)
     }
 }
 
-/* Sleep until the socket can do `events`, or is closed, or the proxy has to look around. */
+/* Sleep until the socket is ready for `events`, or is closed, or the proxy has other work. */
 void psm_client_sleep(psmProxyState *state, struct psm_client *client, short events, uint64_t ns)
 {
     struct pollfd fds[] = {{atomic_load(&client->fd), events, 0}, {state->abort_event, POLLIN, 0}};
@@ -175,7 +174,7 @@ static psm_status gone(psmProxyState *state, struct psm_client *client, int type
 static psm_status send_whole(psmProxyState *state, struct psm_client *client, const uint8_t *bytes, size_t size,
                              int type, psmOpId id)
 {
-    struct psm_deadline deadline = {0}; /* of a socket that is full: the clock costs as much as a part of the call */
+    struct psm_deadline deadline = {0}; /* after a full socket: the clock costs a sizeable part of a call */
     for (;;) {
         int number = 0;
         pthread_mutex_lock(&client->lock);
@@ -186,7 +185,7 @@ static psm_status send_whole(psmProxyState *state, struct psm_client *client, co
         if (status == PSM_OK) return PSM_OK;
         if (psm_state_ended(state)) return psm_client_aborted(state, type, client->rank, id);
         if (status < 0) {
-            /* it may have said why */
+            /* the last message may say why */
             while (!over && psm_client_read(state, client, id) == PSM_OK) {
             }
             if (!atomic_load(&client->gone)) ended_by(state, client, NULL, number);
@@ -194,7 +193,7 @@ static psm_status send_whole(psmProxyState *state, struct psm_client *client, co
         }
         if (deadline.at_ns == 0) deadline = psm_deadline_in(state->settings.timeout_ms);
         if (psm_deadline_passed(deadline)) return psm_client_timed_out(state, type, client, id, "could not send");
-        /* Full: the service waits for us to read answers, perhaps. */
+        /* Full: the service may be waiting for us to read answers. */
         bool read = false;
         while (psm_client_read(state, client, id) == PSM_OK) read = true;
         if (!read)
@@ -222,10 +221,10 @@ static psm_status send_direct(psmProxyState *state, struct psm_client *client, u
     if (call) call->direct = direct;
     pthread_mutex_unlock(&state->calls.lock);
     if (psm_direct_push(client->direct, direct)) return PSM_OK;
-    psm_direct_call_drop(direct); /* the service's; the other goes with the call */
+    psm_direct_call_drop(direct); /* the service owns it; the other reference belongs to the call */
     if (psm_state_ended(state)) return psm_client_aborted(state, type, client->rank, id);
     return psm_fail(PSM_ERR_PEER_CLOSED, psm_proxy_stage(type), state->rank, client->rank, id,
-                    "the proxy of rank %d in this process has stopped", client->rank);
+                    "the proxy of rank %d in this process was stopped", client->rank);
 }
 
 static psm_status call_async(psmProxyConnector *connector, int type, const void *req, int req_size, int resp_size,
@@ -237,7 +236,7 @@ static psm_status call_async(psmProxyConnector *connector, int type, const void 
     if (atomic_load(&client->gone)) return gone(state, client, type, 0);
     PSM_TRY(psm_calls_take(state, client->rank, type, (uint32_t)resp_size, id));
     struct psm_fault_args here = psm_fault_here(state, client->rank, type);
-    if (client->direct) /* nothing is sent: a request can be lost, and that is all */
+    if (client->direct) /* nothing is sent, as if the request were lost */
         here.cannot = (PSM_FAULT_CAN_MESSAGE | PSM_FAULT_CAN(PSM_FAULT_SHORT)) & ~PSM_FAULT_CAN(PSM_FAULT_DROP);
     struct psm_fault fault;
     psm_status status = psm_fault_before(&request_site, &here, psm_proxy_stage(type), &fault);
@@ -264,7 +263,7 @@ static psm_status call_async(psmProxyConnector *connector, int type, const void 
     return PSM_OK;
 }
 
-/* 0: no type; an answer is fetched. */
+/* 0: no type; the answer is being fetched. */
 static psm_status check_call(const psmProxyConnector *connector, int type, const void *req, int req_size, int resp_size)
 {
     if (type != 0 && type != psmProxyMsgSharedInit && type != psmProxyMsgSetup && type != psmProxyMsgConnect &&
@@ -274,10 +273,10 @@ static psm_status check_call(const psmProxyConnector *connector, int type, const
                         type, psm_proxy_type_name(type));
     if (!connector || !connector->state || !connector->initialized || req_size < 0 || resp_size < 0 ||
         req_size > PSM_PROXY_PAYLOAD || resp_size > PSM_PROXY_PAYLOAD || (req_size && !req))
-        return psm_fail(PSM_ERR_INVALID, psm_proxy_stage(type), -1, -1, 0,
-                        "a call of type %d with %d bytes, %d back: a connector that is connected and 0 to %d bytes are "
-                        "meant",
-                        type, req_size, resp_size, PSM_PROXY_PAYLOAD);
+        return psm_fail(
+            PSM_ERR_INVALID, psm_proxy_stage(type), -1, -1, 0,
+            "a call of type %d with %d bytes and a response of %d: expected a connected connector and 0 to %d bytes",
+            type, req_size, resp_size, PSM_PROXY_PAYLOAD);
     return PSM_OK;
 }
 
@@ -299,7 +298,7 @@ static psm_status poll_response(psmProxyConnector *connector, void *resp, int re
     if (!client->direct)
         while (status == PSM_IN_PROGRESS && psm_client_read(state, client, id) == PSM_OK)
             status = psm_calls_fetch(state, id, resp, (size_t)resp_size);
-    /* the reader that found the end has failed all calls by now */
+    /* the reader that found the end has already failed all calls */
     if (status == PSM_IN_PROGRESS && atomic_load(&client->gone)) {
         psm_calls_fail(state, client->rank, &client->end);
         status = psm_calls_fetch(state, id, resp, (size_t)resp_size);
@@ -318,7 +317,7 @@ psm_status psmPollProxyResponse(psmProxyConnector *connector, void *resp, int re
     return poll_response(connector, resp, respSize, opId);
 }
 
-/* Read without a pause until a message has come, or `until`. The locks of a single read would cost as much as it. */
+/* Read without a pause until a message arrives, or until `until`. A lock per read would cost as much as the read. */
 static void spin_on(psmProxyState *state, struct psm_client *client, psmOpId id, uint64_t until)
 {
     if (!begin_reading(client)) return;
@@ -327,12 +326,12 @@ static void spin_on(psmProxyState *state, struct psm_client *client, psmOpId id,
         if (psm_clock_ns() >= until) break;
         if (turn % 64) continue;
         if (psm_state_ended(state)) break;
-        sched_yield(); /* the service may have to run here */
+        sched_yield(); /* the service may need this processor */
     }
     end_reading(client);
 }
 
-/* Sleep until the answer may be there. */
+/* Sleep until an answer may have arrived. */
 static void sleep_for(psmProxyState *state, struct psm_client *client, psmOpId id, struct psm_deadline deadline)
 {
     if (client->direct) {
@@ -375,7 +374,7 @@ static psm_status wait_response(psmProxyConnector *connector, void *resp, int re
         if (now >= deadline.at_ns) return status;
         if (now < spin_until) {
             if (!client->direct) spin_on(state, client, id, spin_until);
-            /* The service may have to run here. */
+            /* The service may need this processor. */
             if (turn % 64 == 0 || (client->direct && atomic_load(&client->direct->cpu) == sched_getcpu()))
                 sched_yield();
             else if (client->direct)
@@ -396,7 +395,7 @@ static psm_status call_blocking(psmProxyConnector *connector, int type, const vo
     struct psm_deadline deadline = psm_deadline_in(state->settings.timeout_ms);
     psm_status status = wait_response(connector, resp, resp_size, id, deadline);
     if (status == PSM_IN_PROGRESS) {
-        psm_calls_drop(state, id); /* an answer that comes yet is late */
+        psm_calls_drop(state, id); /* an answer that arrives from now on is late */
         psm_msg_proxy_call_failed(client->rank, psm_proxy_type_name(type));
         return psm_client_timed_out(state, type, client, id, "got no answer to");
     }
@@ -421,7 +420,7 @@ psm_status psmProxyCancelCall(psmProxyConnector *connector, psmOpId opId)
     pthread_mutex_unlock(&state->calls.lock);
     if (!mine)
         return psm_fail(PSM_ERR_NOT_FOUND, "call", state->rank, connector->peer, opId,
-                        "there is no call with opId %#llx to give up: it has been fetched, or has ended",
+                        "there is no call with opId %#llx to give up: it was already fetched, or has ended",
                         (unsigned long long)opId);
     psm_calls_drop(state, opId);
     return PSM_OK;
@@ -458,11 +457,11 @@ psm_status psmProxyConnect(psmProxyState *state, int transport, int send, const 
         status = psm_client_make(state, address, &client);
         if (status == PSM_OK) {
             atomic_store(&state->clients[address->rank], client);
-            psm_event_set(state->direct->event); /* the service watches the socket from now on */
+            psm_event_set(state->direct->event); /* from now on the service watches the socket */
         }
     } else if (strncmp(client->address.service, address->service, sizeof address->service) != 0) {
         status = psm_fail(PSM_ERR_MISMATCH, "init", state->rank, address->rank, 0,
-                          "the proxy of rank %d is to be at @%.23s, and was at @%.23s before", address->rank,
+                          "the address of the proxy of rank %d changed to @%.23s from @%.23s", address->rank,
                           address->service, client->address.service);
     }
     pthread_mutex_unlock(&state->connect_lock);
@@ -488,7 +487,7 @@ psm_status psmProxyDisconnect(psmProxyConnector *connector)
     psmProxyState *state = connector->state;
     connector->initialized = 0;
     struct psm_client *client = atomic_load(&state->clients[connector->peer]);
-    /* A proxy that has ended frees its connections itself. */
+    /* When a proxy ends, it frees its connections itself. */
     if (psm_state_ended(state) || atomic_load(&client->gone) || atomic_load(&state->stop)) return PSM_OK;
     psm_status status = call_blocking(connector, psmProxyMsgClose, NULL, 0, NULL, 0);
     if (status == PSM_ERR_PEER_CLOSED || status == PSM_ERR_PEER_DEAD || status == PSM_ERR_ABORTED) return PSM_OK;

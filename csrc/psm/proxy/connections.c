@@ -1,4 +1,4 @@
-/* The service's connections: slots with generations, so that a name of a freed one finds nothing. */
+/* The service's connections: slots with generations, so that the name of a freed one matches nothing. */
 #include <stdlib.h>
 
 #include "proxy/proxy.h"
@@ -8,7 +8,7 @@ struct psm_connection *psm_connection_new(psmProxyState *state, uint64_t owner)
     struct psm_connections *all = &state->connections;
     struct psm_connection *found = NULL;
     pthread_mutex_lock(&all->lock);
-    /* Look where the last one was found: with few freed ones that is the end. */
+    /* Start the search where the last one was found: with few freed ones that is the end. */
     for (uint32_t i = 0; i < all->count && !found && all->live < all->count; i++) {
         uint32_t at = (all->last + i) % all->count;
         if (!all->slots[at]->taken) {
@@ -26,7 +26,7 @@ struct psm_connection *psm_connection_new(psmProxyState *state, uint64_t owner)
             }
         }
         if (all->count < all->capacity && (found = calloc(1, sizeof *found))) {
-            found->pub.id = all->count; /* the slot, until the generation is added */
+            found->pub.id = all->count; /* the slot, before the generation is added */
             found->generation = (uint32_t)psm_random64();
             all->slots[all->count++] = found;
         }

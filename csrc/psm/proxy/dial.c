@@ -1,4 +1,4 @@
-/* To the proxy of another rank: a socket, and who is at its other end; or the way to one of this process. */
+/* Connects to the proxy of another rank and verifies its identity, through a socket or, within a process, directly. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <poll.h>
@@ -27,12 +27,11 @@ static psm_status dial(psmProxyState *state, const struct psmProxyAddress *to, s
     for (uint64_t pause = 20000; connect(fd, (struct sockaddr *)&address, size) != 0;) {
         int number = errno;
         if (number == EINTR) continue;
-        if (number != EAGAIN) { /* EAGAIN: its queue is full */
-            status =
-                psm_fail_errno(number, "init", state->rank, to->rank,
-                               "cannot connect to the proxy of rank %d (process %u) at @%s; it runs no more, or in "
-                               "another network namespace",
-                               to->rank, to->pid, to->service);
+        if (number != EAGAIN) { /* EAGAIN: the listener's queue is full */
+            status = psm_fail_errno(number, "init", state->rank, to->rank,
+                                    "cannot connect to the proxy of rank %d (process %u) at @%s; it has ended, or runs "
+                                    "in another network namespace",
+                                    to->rank, to->pid, to->service);
             if (number == ECONNREFUSED) {
                 struct psm_error error = *psm_last_error();
                 error.status = PSM_ERR_PEER_DEAD;
@@ -61,7 +60,7 @@ static psm_status dial(psmProxyState *state, const struct psmProxyAddress *to, s
     return PSM_OK;
 }
 
-/* Tell who we are, and hear who answers. */
+/* Send our hello, and receive the answer. */
 static psm_status greet(psmProxyState *state, struct psm_client *client, struct psm_deadline deadline)
 {
     const struct psmProxyAddress *to = &client->address;
@@ -72,7 +71,7 @@ static psm_status greet(psmProxyState *state, struct psm_client *client, struct 
     size_t size = 0;
     int number = 0;
     psm_hello_fill(&hello, state->rank, state->nranks, to->service);
-    /* When that fails its last words say why. */
+    /* If that fails, its last message says why. */
     psm_socket_send(client->fd, &hello, sizeof hello, &number);
     psm_status status;
     for (;;) {

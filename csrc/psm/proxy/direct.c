@@ -1,5 +1,5 @@
-/* Calls to a service of the same process: a stack that callers push to and the service takes whole, and an eventfd for
- * a service that sleeps. */
+/* Calls to a service of the same process: a stack that callers push to and that the service takes as a whole, and an
+ * eventfd for a sleeping service. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stdlib.h>
@@ -8,7 +8,7 @@
 
 #include "proxy/proxy.h"
 
-static struct psm_direct_call closed_mark; /* its address alone counts */
+static struct psm_direct_call closed_mark; /* only its address matters */
 #define CLOSED (&closed_mark)
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -83,7 +83,7 @@ void psm_direct_drop(struct psm_direct *direct)
 
 void psm_direct_wake(struct psm_direct *direct)
 {
-    /* Sequentially consistent, as the service's store of `sleeping` before it looks once more. */
+    /* Sequentially consistent, like the service's store of `sleeping` before its last look. */
     if (atomic_load(&direct->sleeping) && atomic_exchange(&direct->sleeping, 0)) psm_event_set(direct->event);
 }
 

@@ -1,4 +1,4 @@
-/* Questions for descriptors: sent at once, and again while no answer comes, until the deadline. */
+/* Requests for descriptors: sent at once, and again until an answer arrives or the deadline passes. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -10,12 +10,12 @@
 #include "proxy/fd.h"
 #include "psm_lib_messages.h"
 
-#define FULL_NS        UINT64_C(200000)   /* the other's queue is full (it holds ten) */
-#define RESEND_NS      UINT64_C(10000000) /* no answer; doubled each time */
+#define FULL_NS        UINT64_C(200000)   /* the receiver's queue is full (it holds ten) */
+#define RESEND_NS      UINT64_C(10000000) /* no answer; doubles each time */
 #define RESEND_LAST_NS UINT64_C(1000000000)
 #define FLAGS_NS       UINT64_C(500000000)
 
-PSM_FAULT_SITE_OF(ask_site, "proxy.askfd", "a rank asks for a descriptor, or gives one; op is GetFd or QueryFd",
+PSM_FAULT_SITE_OF(ask_site, "proxy.askfd", "a rank requests a descriptor, or sends one; op is GetFd or QueryFd",
                   PSM_FAULT_CAN_CALL | PSM_FAULT_CAN_MESSAGE);
 
 static const char *stage_of(const struct psmProxyFetch *job)
@@ -73,11 +73,10 @@ static void ask(psmProxyState *state, struct psmProxyFetch *job, uint64_t now)
     } else if (number == EAGAIN || number == ENOBUFS || number == ENOMEM || number == ETOOMANYREFS) {
         job->next_send = now + FULL_NS;
     } else if (number == ECONNREFUSED || number == ENOENT) {
-        snprintf(
-            text, sizeof text,
-            "nobody listens at @%s, where rank %d (process %u) gives out descriptors: the process has died or stopped, "
-            "or is in another network namespace",
-            job->name, job->rank, job->pid);
+        snprintf(text, sizeof text,
+                 "nobody listens at @%s, where rank %d (process %u) hands out descriptors: the process has died or "
+                 "stopped, or is in another network namespace",
+                 job->name, job->rank, job->pid);
         end(job, PSM_ERR_PEER_DEAD, number, text);
     } else {
         psm_msg_uds_send_failed(job->name, strerrordesc_np(number), number);
@@ -94,7 +93,7 @@ psm_status psm_fetch_begin(psmProxyState *state, int type, const struct psmProxy
     struct psmProxyFetch *job = calloc(1, sizeof *job);
     if (!job)
         return psm_fail(PSM_ERR_NO_MEMORY, psm_proxy_stage(type), state->rank, owner->rank, 0,
-                        "no memory for a question for a descriptor");
+                        "no memory for a request for a descriptor");
     job->state = state;
     job->type = type;
     job->rank = owner->rank;
@@ -118,14 +117,14 @@ psm_status psm_fetch_begin(psmProxyState *state, int type, const struct psmProxy
     pthread_mutex_lock(&uds->lock);
     if (psm_state_ended(state) || atomic_load(&state->stop) || !state->have_uds)
         end(job, PSM_ERR_ABORTED, 0,
-            "the proxy of this rank does not run: it was aborted, has stopped or was not created");
+            "the proxy of this rank is not running: it was aborted, has stopped or was not created");
     else
         ask(state, job, now);
     job->next = uds->jobs;
     uds->jobs = job;
     bool done = job->done;
     pthread_mutex_unlock(&uds->lock);
-    if (!done) psm_event_set(uds->event); /* for the time of its next message */
+    if (!done) psm_event_set(uds->event); /* when its next message is due */
     *fetch = job;
     return PSM_OK;
 }
@@ -146,8 +145,8 @@ void psm_fetch_answered(psmProxyState *state, const char *from, const struct psm
         job->error.detail = 0; /* the status is of what that rank did */
     } else if (job->type == psmProxyMsgGetFd && *fd < 0) {
         psm_msg_uds_recv_failed(from);
-        snprintf(text, sizeof text, "the answer of rank %d came without its descriptor: %s", job->rank,
-                 cut ? "this process has none left (ulimit -n)" : "none was sent");
+        snprintf(text, sizeof text, "the answer of rank %d arrived without its descriptor: %s", job->rank,
+                 cut ? "this process has no free descriptor (ulimit -n)" : "none was sent");
         end(job, cut ? PSM_ERR_NO_RESOURCE : PSM_ERR_PROTOCOL, cut ? EMFILE : 0, text);
     } else {
         job->got = *fd;
@@ -173,9 +172,8 @@ uint64_t psm_fetch_work(psmProxyState *state)
             end(job, PSM_ERR_ABORTED, 0, "the operation was aborted");
         } else if (now >= job->deadline) {
             snprintf(text, sizeof text,
-                     "rank %d got no answer to %s from rank %d (process %u) in %u ms, asked %u times: look what that "
-                     "process "
-                     "does, or raise PSM_TIMEOUT",
+                     "rank %d got no answer to %s from rank %d (process %u) in %u ms, after %u requests: check what "
+                     "that process is doing, or raise PSM_TIMEOUT",
                      state->rank, psm_proxy_type_name(job->type), job->rank, job->pid, state->settings.timeout_ms,
                      job->attempts);
             end(job, PSM_ERR_TIMEOUT, 0, text);
@@ -246,7 +244,7 @@ psm_status psm_fetch_wait(struct psmProxyFetch *job, int *fd, int *number)
 {
     struct psm_uds *uds = &job->state->uds;
     pthread_mutex_lock(&uds->lock);
-    /* The UDS thread ends it, by its deadline at the latest. */
+    /* The UDS thread ends it, at its deadline at the latest. */
     while (!job->done) psm_cond_wait(&uds->ended, &uds->lock, FLAGS_NS);
     unlink_job(uds, job);
     pthread_mutex_unlock(&uds->lock);

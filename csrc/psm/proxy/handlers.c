@@ -1,4 +1,4 @@
-/* What the service does for a request: connections, and the transport's handlers. */
+/* How the service carries out a request: connections, and the transport's handlers. */
 #include <string.h>
 
 #include "proxy/service.h"
@@ -18,7 +18,7 @@ enum { PSM_MAX_CHANNELS = 64 /* NCCL's MAXCHANNELS */ };
                       PSM_FAULT_CAN_CALL | PSM_FAULT_CAN(PSM_FAULT_DROP) | PSM_FAULT_CAN(PSM_FAULT_CORRUPT));
 SITES(SITE)
 PSM_FAULT_SITE_OF(site_close, "proxy.close", "the service frees a connection",
-                  PSM_FAULT_CAN_CALL | PSM_FAULT_CAN(PSM_FAULT_DROP)); /* no payload to damage */
+                  PSM_FAULT_CAN_CALL | PSM_FAULT_CAN(PSM_FAULT_DROP)); /* no payload to corrupt */
 
 static struct psm_site *site_of(int type)
 {
@@ -40,7 +40,7 @@ static struct psm_site *site_of(int type)
     }
 }
 
-/* The connection is gone, whatever its transport says. */
+/* The connection is freed, whatever its transport returns. */
 static psm_status free_now(struct psm_service *service, struct psm_connection *c)
 {
     psm_status status = PSM_OK;
@@ -48,7 +48,7 @@ static psm_status free_now(struct psm_service *service, struct psm_connection *c
     if (c->pub.tcomm && c->pub.tcomm->proxyFree && c->pub.connState > 0)
         status = c->pub.tcomm->proxyFree(&c->pub, service->state);
     if (status < 0 && psm_last_error()->status != status)
-        psm_fail(status, "close", service->state->rank, c->pub.rank, 0, "proxyFree of transport %d answered %s",
+        psm_fail(status, "close", service->state->rank, c->pub.rank, 0, "proxyFree of transport %d returned %s",
                  c->pub.transport, psm_status_name(status));
     if (status < 0) psm_msg_libpsm_proxy_free_failed(c->pub.id, c->pub.rank, psm_last_error()->text);
     psm_msg_libpsm_proxy_freed(c->pub.id, c->pub.rank);
@@ -158,7 +158,7 @@ static psm_status handle(psmProxyState *state, struct psm_connection *c, struct 
         if (!t->proxyDeregister) break;
         return t->proxyDeregister(pub, state, r->req, req_size, done);
     default:
-        return psm_fail(PSM_ERR_PROTOCOL, "call", -1, -1, 0, "message type %d is not known", r->type);
+        return psm_fail(PSM_ERR_PROTOCOL, "call", -1, -1, 0, "unknown message type %d", r->type);
     }
     return psm_fail(PSM_ERR_UNSUPPORTED, psm_proxy_stage(r->type), -1, -1, 0, "transport %d has no handler for %s",
                     pub->transport, psm_proxy_type_name(r->type));
@@ -180,16 +180,17 @@ static psm_status do_it(struct psm_service *service, struct psm_request *r)
     if (r->closing) return do_close(service, r, r->closing);
     struct psm_connection *c = psm_connection_find(state, r->connection);
     if (!c || c->owner != r->peer->id)
-        return psm_fail(PSM_ERR_NOT_FOUND, stage, state->rank, peer, r->op_id,
-                        "%s for connection %#llx, which rank %d does not have at the proxy of rank %d: it was freed",
-                        psm_proxy_type_name(r->type), (unsigned long long)r->connection, peer, state->rank);
+        return psm_fail(
+            PSM_ERR_NOT_FOUND, stage, state->rank, peer, r->op_id,
+            "%s for connection %#llx, which does not exist for rank %d at the proxy of rank %d: it was freed",
+            psm_proxy_type_name(r->type), (unsigned long long)r->connection, peer, state->rank);
     if (r->type == psmProxyMsgClose) return do_close(service, r, c);
-    /* What a handler does not explain is not explained by an older error. */
+    /* Drop older errors, so that they do not appear as the handler's reason. */
     if (psm_last_error()->status != PSM_OK) psm_fail_again(&psm_no_error);
     psm_status status = handle(state, c, r, &done);
     if (status < 0) {
         if (psm_last_error()->status != status)
-            psm_fail(status, stage, state->rank, peer, r->op_id, "the handler of %s for transport %d answered %s",
+            psm_fail(status, stage, state->rank, peer, r->op_id, "the handler of %s for transport %d returned %s",
                      psm_proxy_type_name(r->type), c->pub.transport, psm_status_name(status));
         return psm_fail_at(stage, state->rank, peer, r->op_id);
     }
@@ -197,9 +198,9 @@ static psm_status do_it(struct psm_service *service, struct psm_request *r)
         uint64_t now = psm_clock_ns();
         if (r->begun == 0) r->begun = now;
         if (now - r->begun < state->settings.timeout_ms * UINT64_C(2000000)) return PSM_IN_PROGRESS;
-        /* The caller has given up long since. */
+        /* The caller has given up long ago. */
         return psm_fail(PSM_ERR_TIMEOUT, stage, state->rank, peer, r->op_id,
-                        "the handler of %s for transport %d was not done in %u ms", psm_proxy_type_name(r->type),
+                        "the handler of %s for transport %d did not finish in %u ms", psm_proxy_type_name(r->type),
                         c->pub.transport, 2 * state->settings.timeout_ms);
     }
     static const int after[] = {[psmProxyMsgSharedInit] = 2, [psmProxyMsgSetup] = 3, [psmProxyMsgConnect] = 4};

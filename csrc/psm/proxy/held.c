@@ -1,4 +1,4 @@
-/* Messages that a fault holds back, so that the next one overtakes them. */
+/* Messages that a fault holds back, so that the next message overtakes them. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdio.h>
@@ -47,7 +47,7 @@ void psm_client_flush(struct psm_client *client, bool now)
     int number;
     pthread_mutex_lock(&client->lock);
     bool over = atomic_load(&client->gone) != 0;
-    /* A socket that is full takes it later; one that has failed says so to whoever sends or reads next. */
+    /* A full socket accepts it later; a failed one reports that to the next send or read. */
     if ((now || psm_held_due(client->held, psm_clock_ns())) && client->held &&
         (over || psm_socket_send(atomic_load(&client->fd), client->held->bytes, client->held->size, &number) !=
                      PSM_IN_PROGRESS))

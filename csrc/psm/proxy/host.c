@@ -1,4 +1,4 @@
-/* libpsm's own proxy as the surroundings of the p2p transport. */
+/* libpsm's own proxy as the p2p transport's host. */
 #include <stdlib.h>
 
 #include "proxy/proxy.h"
@@ -10,11 +10,11 @@ static psm_status address_of(psmProxyState *state, int rank, const char *stage, 
     bool found = rank >= 0 && rank < state->naddresses;
     if (found) *address = state->addresses[rank];
     pthread_mutex_unlock(&state->lock);
-    /* its own is known from the begin */
+    /* its own address is known from the start */
     if (!found && rank == state->rank) return psmProxyAddress(state, address);
     if (found) return PSM_OK;
     return psm_fail(PSM_ERR_INVALID, stage, state->rank, rank, 0,
-                    "the address of the proxy of rank %d is unknown: psmProxySetAddresses got %d", rank,
+                    "the address of the proxy of rank %d is unknown: psmProxySetAddresses has set %d", rank,
                     state->naddresses);
 }
 

@@ -1,7 +1,7 @@
-/* The op pool: a row for each operation that was saved and has not ended. The rows lie in the record file of the
- * process, which is shared memory that outlives it: what stood where is read without a debugger, of a process that is
- * stuck and of one that was killed. What only means something in this process (its pointers, the condition it counts
- * off) is kept apart, in psm_posted and psmProxyArgs. */
+/* The op pool: a row for each operation that was saved and has not ended. The rows are in the record file of the
+ * process, which is shared memory that outlives it: their state can be read without a debugger, of a stuck process and
+ * of a killed one. Data that has a meaning only in this process (pointers, the condition that it decrements) is kept
+ * separately, in psm_posted and psmProxyArgs. */
 #define _GNU_SOURCE
 #include <string.h>
 #include <time.h>
@@ -14,9 +14,9 @@ enum { ROWS = 1024 };
 
 struct psm_op_row {
     uint64_t connection, op_count, nbytes, buffer, handle;
-    uint64_t since; /* of this state: CLOCK_MONOTONIC, some ms coarse */
+    uint64_t since; /* of this state: CLOCK_MONOTONIC, coarse to a few ms */
     int32_t rank, peer;
-    uint32_t channel, subs; /* operations that run together with this one */
+    uint32_t channel, subs; /* number of operations that run together with this one */
     char role[8], state[12], place[12];
 };
 PSM_SHAREABLE(psm_op_row, 96);
@@ -56,7 +56,8 @@ static uint64_t tick_ns(void)
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-/* With the first operation: a process that has none keeps no record for it. Two who are first get the same section. */
+/* Created with the first operation: a process without operations keeps no record of them. Two threads that race get the
+ * same section. */
 static psm_section *section_of(psmProxyState *state)
 {
     struct psm_progress *p = &state->progress;
@@ -72,7 +73,7 @@ uint32_t psm_pool_save(psmProxyState *state, const struct psm_connection *c, con
     uint32_t number;
     psm_section *pool = section_of(state);
     struct psm_op_row *row = psm_table_claim(pool, &number);
-    if (!row) return PSM_POOL_NONE; /* no record, or more than there is room for: counted there as lost */
+    if (!row) return PSM_POOL_NONE; /* no record, or no room: counted there as lost */
     bool send = c->pub.send != 0;
     *row = (struct psm_op_row){.connection = op->connection,
                                .op_count = op->opCount,

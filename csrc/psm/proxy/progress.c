@@ -1,8 +1,8 @@
 /* Operations: saved by the application, posted together, moved by the progress thread.
  *
  * Operations of different connections with the same opCount, function and condition are subs of one psmProxyArgs. An
- * operation on a connection that is busy waits in the chain (nextPeer) of the args that keeps it busy, and starts as
- * soon as that connection's sub is done, not only when all of them are. */
+ * operation on a busy connection waits in the chain (nextPeer) of the args that keeps it busy. It starts as soon as
+ * that connection's sub is done, even if other subs are not. */
 #define _GNU_SOURCE
 #include <sched.h>
 #include <stdio.h>
@@ -13,13 +13,13 @@
 #include "proxy/proxy.h"
 #include "psm_lib_messages.h"
 
-#define FLAGS_NS UINT64_C(500000000) /* flags that nobody signals are looked at so often */
-/* A pause is a part of the time that nothing has moved, so that what ends meanwhile is seen at most so much later. */
+#define FLAGS_NS UINT64_C(500000000) /* interval at which flags without a wake-up are polled */
+/* A pause is a fraction of the time in which nothing moved, which bounds the added latency to that fraction. */
 #define IDLE_PART     8
 #define IDLE_LEAST_NS UINT64_C(10000)
 #define IDLE_MOST_NS  UINT64_C(200000)
 
-PSM_FAULT_SITE(op_site, "proxy.op", "the progress thread begins an operation");
+PSM_FAULT_SITE(op_site, "proxy.op", "the progress thread starts an operation");
 
 psm_status psm_progress_init(psmProxyState *state)
 {
@@ -156,7 +156,7 @@ void psm_progress_cancel(psmProxyState *state)
     cancel_posted(p, take_posted(p, true, true), PSM_ERR_ABORTED);
 }
 
-/* Peers that this rank's proxy has no socket to learn of it by the connections themselves. */
+/* Tell the peers to which this rank's proxy has no socket: they learn of the abort through the connections. */
 static void tell_abort(psmProxyState *state)
 {
     if (state->progress.told) return;
@@ -208,7 +208,7 @@ static bool append(psmProxyState *state, struct psm_posted *posted)
     struct psmProxyArgs *busy = c->pub.proxyAppend;
     if (busy && sub_done(busy, &c->pub)) busy = NULL;
     if (!busy) {
-        /* The newest args takes it in if nothing of it has begun. */
+        /* The newest args takes it in if none of its operations has started. */
         struct psmProxyArgs *last = op->ended ? NULL : p->active;
         while (last && last->next) last = last->next;
         if (last && last->state == psmProxyOpReady && last->opCount == op->opCount && last->sync == op->sync &&
@@ -238,7 +238,7 @@ static bool append(psmProxyState *state, struct psm_posted *posted)
     own(args)->ended = op->ended;
     own(args)->cookie = op->cookie;
     c->pub.proxyAppend = args;
-    if (busy) { /* behind those that wait for it already */
+    if (busy) { /* after those that already wait for it */
         struct psmProxyArgs **end = &busy->nextPeer;
         while (*end) end = &(*end)->next;
         *end = args;
@@ -249,7 +249,7 @@ static bool append(psmProxyState *state, struct psm_posted *posted)
     return true;
 }
 
-/* Starts those that waited for a connection which is free now (all of them: the whole args has ended). */
+/* Starts those that waited for a connection that is now free (for all of them if the whole args has ended). */
 static void start_waiting(struct psm_progress *p, struct psmProxyArgs *args, bool all)
 {
     struct psmProxyArgs **at = &args->nextPeer;
@@ -281,7 +281,7 @@ static psm_status move_one(psmProxyState *state, struct psmProxyArgs *args)
     }
     psm_fail_again(&psm_no_error);
     bool begins = args->state == psmProxyOpReady;
-    /* Before it: a function that does not come back is seen in the state that it is in. */
+    /* Before the call: if the function does not return, this is the state that is seen. */
     if (begins) move_rows(&state->progress, args, PSM_OP_PROGRESS);
     psm_status status = args->progress(state, args);
     if (begins && args->state == psmProxyOpReady) move_rows(&state->progress, args, PSM_OP_ACTIVE);
@@ -293,7 +293,7 @@ static void failed(psmProxyState *state, struct psmProxyArgs *args, psm_status s
     struct psm_error error = *psm_last_error();
     if (error.status != status) {
         psm_fail(status, "progress", state->rank, args->subs[0].peer, 0,
-                 "the progress function of operation %llu answered %s", (unsigned long long)args->opCount,
+                 "the progress function of operation %llu returned %s", (unsigned long long)args->opCount,
                  psm_status_name(status));
         error = *psm_last_error();
     }
@@ -358,8 +358,8 @@ void *psm_progress_main(void *argument)
     struct psm_progress *p = &state->progress;
     uint64_t spin = state->settings.spin_us * UINT64_C(1000), moved = psm_clock_ns(), now;
     psm_thread_device(state, "Proxy Progress");
-    /* Other processes' steps wake nobody here: a pause is to last as long as it says, and not 50 us longer, which is
-     * what the kernel may add by itself. */
+    /* Steps of other processes wake nobody here: a pause must be as short as requested, without the 50 us that the
+     * kernel may add. */
     prctl(PR_SET_TIMERSLACK, 1000UL);
     while (!atomic_load(&state->stop_progress)) {
         uint32_t word = atomic_load(&p->word);
@@ -377,7 +377,7 @@ void *psm_progress_main(void *argument)
             continue;
         }
         if (p->active && now - moved < spin) {
-            sched_yield(); /* the other end may have to run here */
+            sched_yield(); /* the other end may need this processor */
             continue;
         }
         uint64_t pause = (now - moved) / IDLE_PART;
@@ -399,7 +399,7 @@ psm_status psmProxySaveOp(psmProxyState *state, const struct psmProxyOp *op)
     if (!state || !op) return psm_fail(PSM_ERR_INVALID, "op", -1, -1, 0, "psmProxySaveOp: an argument is NULL");
     if (psm_state_ended(state))
         return psm_fail(PSM_ERR_ABORTED, "op", state->rank, op->peer, 0, "the operation was aborted: %.200s",
-                        psmProxyAsyncError(state) < 0 ? psm_last_error()->text : "by a flag");
+                        psmProxyAsyncError(state) < 0 ? psm_last_error()->text : "through a flag");
     struct psm_posted *saved = malloc(sizeof *saved);
     if (!saved) return psm_fail(PSM_ERR_NO_MEMORY, "op", state->rank, op->peer, 0, "no memory for an operation");
     saved->next = NULL;
@@ -409,10 +409,11 @@ psm_status psmProxySaveOp(psmProxyState *state, const struct psmProxyOp *op)
         if (saved->connection) atomic_fetch_sub(&saved->connection->running, 1);
         bool found = saved->connection != NULL;
         free(saved);
-        return psm_fail(found ? PSM_ERR_UNSUPPORTED : PSM_ERR_NOT_FOUND, "op", state->rank, op->peer, 0,
-                        found ? "connection %#llx has a transport without a progress function"
-                              : "the proxy of this rank has no connection %#llx: it was freed, or is another rank's",
-                        (unsigned long long)op->connection);
+        return psm_fail(
+            found ? PSM_ERR_UNSUPPORTED : PSM_ERR_NOT_FOUND, "op", state->rank, op->peer, 0,
+            found ? "connection %#llx has a transport without a progress function"
+                  : "the proxy of this rank has no connection %#llx: it was freed, or belongs to another rank",
+            (unsigned long long)op->connection);
     }
     struct psm_progress *p = &state->progress;
     saved->row = psm_pool_save(state, saved->connection, op);

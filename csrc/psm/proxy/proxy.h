@@ -1,10 +1,10 @@
-/* The proxy from inside. Three threads of its own (service, UDS, progress), and any thread of the application.
+/* Internals of the proxy. It has three threads (service, UDS, progress); the application has any number.
  *
- * Who may touch what:
- *   service thread alone: psm_service and what hangs on it (peers, requests, handlers' resources)
+ * Who may access what:
+ *   service thread only: psm_service and everything that it owns (peers, requests, handlers' resources)
  *   any thread, under its lock: connection table, clients (calls to other proxies), offers, fd jobs, saved ops, errors
- *   progress thread alone: the list of running operations
- * Locks are taken one at a time, except client->lock before calls.lock. */
+ *   progress thread only: the list of running operations
+ * Take one lock at a time, except client->lock before calls.lock. */
 #ifndef PSM_PROXY_INTERNAL_H
 #define PSM_PROXY_INTERNAL_H
 
@@ -20,22 +20,22 @@
 #include "psm/psm_launch.h"
 
 enum {
-    PSM_PEER_QUEUE = 4096, /* requests and unsent answers of a peer; above it no more are read */
+    PSM_PEER_QUEUE = 4096, /* requests and unsent answers of a peer; at this limit the service reads no more from it */
     PSM_SERVICE_PEERS = 16384,
     PSM_CONNECTIONS = 1 << 20,
     PSM_CALLS = 1 << 20,
-    PSM_GOTTEN = 256 /* answered GetFd that may be asked again */
+    PSM_GOTTEN = 256 /* answered GetFd requests that may be repeated */
 };
 
 /* ---- waiting (wait.c) ---- */
 
-/* The wait ends when *word is no longer `value`, after `ns` at the latest, or for no reason. */
+/* The wait ends when *word is no longer `value`, after `ns` at the latest, or spuriously. */
 void psm_futex_wait(const volatile uint32_t *word, uint32_t value, uint64_t ns);
 void psm_futex_wake(const volatile void *word);
 void psm_cond_init(pthread_cond_t *cond); /* waits by CLOCK_MONOTONIC */
 void psm_cond_wait(pthread_cond_t *cond, pthread_mutex_t *lock, uint64_t ns);
 void psm_relax(void);
-/* Level-triggered flag that poll(2) can wait for. */
+/* A level-triggered flag for poll(2). */
 int psm_event_make(void); /* -1 with errno */
 void psm_event_set(int event);
 void psm_event_clear(int event);
@@ -46,13 +46,15 @@ void psm_event_clear(int event);
 psm_status psm_socket_listen(int type, int rank, char name[24], int *fd);
 void psm_socket_address(struct sockaddr_un *address, socklen_t *size, const char *name);
 struct ucred; /* of GNU's <sys/socket.h> */
-/* Who is at the other end of a connected socket. PSM_ERR_DENIED: another user; both uids are in the text. */
+/* Checks the process at the other end of a connected socket. PSM_ERR_DENIED: another user; both uids are in the text.
+ */
 psm_status psm_socket_check_user(int fd, int rank, int peer, struct ucred *user);
-int psm_socket_pidfd(int fd, uint32_t pid); /* -1: there is none */
-/* One whole message. PSM_IN_PROGRESS: not now. PSM_ERR_PEER_CLOSED: the other end has closed, *number has an errno. */
+int psm_socket_pidfd(int fd, uint32_t pid); /* -1: none */
+/* Receives one whole message. PSM_IN_PROGRESS: none yet. PSM_ERR_PEER_CLOSED: the other end has closed, *number has an
+ * errno. */
 psm_status psm_socket_send(int fd, const void *bytes, size_t size, int *number);
 psm_status psm_socket_recv(int fd, void *bytes, size_t capacity, size_t *size, int *number);
-/* The last message of a connection: as well as it can be done. */
+/* Sends the last message of a connection, if possible. */
 void psm_socket_bye(int fd, psm_status status, bool refused, const char *text);
 void psm_hello_fill(struct psm_wire_hello *hello, int rank, int nranks, const char *service);
 
@@ -66,16 +68,16 @@ void psm_refused_rest(struct psm_limit *limit);
 
 /* ---- messages that a fault holds back (held.c) ---- */
 
-/* PSM_FAULT_REORDER: sent behind the next message to the same receiver, or at `until`. */
+/* PSM_FAULT_REORDER: send it after the next message to the same receiver, or at `until`. */
 struct psm_held {
     uint64_t until;
     int fd;      /* -1: none */
-    char to[24]; /* of a datagram */
+    char to[24]; /* destination of a datagram */
     size_t size;
     uint8_t bytes[];
 };
-/* Takes a copy, and a duplicate of the descriptor. False: another one is held, or there is no memory; then the message
- * goes at once. to: NULL on a connected socket. */
+/* Copies the message and duplicates the descriptor. False: another one is held, or there is no memory; send the message
+ * at once. to: NULL on a connected socket. */
 bool psm_held_keep(struct psm_held **held, const char *to, const void *bytes, size_t size, int fd);
 void psm_held_drop(struct psm_held **held);
 static inline bool psm_held_due(const struct psm_held *held, uint64_t now)
@@ -85,37 +87,37 @@ static inline bool psm_held_due(const struct psm_held *held, uint64_t now)
 
 /* ---- calls inside a process (direct.c) ---- */
 
-/* A request that does not go through a socket. Two hold it: the caller and the service. */
+/* A request that does not use a socket. Two references: the caller's and the service's. */
 struct psm_direct_call {
     struct psm_direct_call *next;
     _Atomic uint32_t refs;
     _Atomic uint32_t done; /* a futex */
     _Atomic uint32_t waiting;
-    uint64_t client; /* which caller: never used twice in a process */
+    uint64_t client; /* id of the caller: never reused in a process */
     int client_rank;
-    int cpu; /* where the caller polls: a service on the same one has to make room */
+    int cpu; /* processor that the caller polls on: a service on the same one must yield */
     int type;
     uint64_t connection, op_id;
     uint32_t req_size, resp_size;
-    struct psm_error error; /* status PSM_OK: none */
+    struct psm_error error; /* status PSM_OK: no error */
     uint8_t *resp;
     uint8_t data[]; /* the request, then the response, aligned */
 };
-/* The way to a service of this process. Lives as long as anybody holds it. */
+/* The way to a service of this process. Lives until the last reference is dropped. */
 struct psm_direct {
     _Atomic uint32_t refs;
     _Atomic(struct psm_direct_call *) head; /* newest first; psm_direct_closed: the service has ended */
-    _Atomic uint32_t sleeping;              /* the service is in poll(2), or about to be */
+    _Atomic uint32_t sleeping;              /* the service is in poll(2), or about to enter it */
     int event;                              /* wakes it; closed with the last reference */
-    _Atomic int cpu;                        /* where the service polls */
+    _Atomic int cpu;                        /* processor that the service polls on */
     int rank;
     char name[24];
 };
-struct psm_direct *psm_direct_make(const char *name, int rank); /* known to the process from now on */
-struct psm_direct *psm_direct_find(const char *name);           /* held for the caller; NULL: not of this process */
-void psm_direct_forget(struct psm_direct *direct);              /* no longer found */
+struct psm_direct *psm_direct_make(const char *name, int rank); /* registers it in the process */
+struct psm_direct *psm_direct_find(const char *name);           /* takes a reference; NULL: not of this process */
+void psm_direct_forget(struct psm_direct *direct);              /* unregisters it */
 void psm_direct_drop(struct psm_direct *direct);
-/* False: the service has ended. Takes over the service's reference of the call. */
+/* False: the service has ended. Passes the service's reference to it. */
 bool psm_direct_push(struct psm_direct *direct, struct psm_direct_call *call);
 struct psm_direct_call *psm_direct_take(struct psm_direct *direct, bool close); /* all, oldest first */
 void psm_direct_wake(struct psm_direct *direct);
@@ -131,9 +133,9 @@ struct psm_connection {
     uint32_t generation;
     bool taken;
     _Atomic uint32_t running; /* operations that were posted and have not ended */
-    bool freeing;             /* no more operations */
-    _Atomic bool connected;   /* Connect was answered */
-    uint64_t owner;           /* id of the service's peer that made it */
+    bool freeing;             /* accepts no more operations */
+    _Atomic bool connected;   /* Connect has been answered */
+    uint64_t owner;           /* id of the service's peer that created it */
     struct psm_connection *next_freed;
 };
 struct psm_connections {
@@ -146,9 +148,9 @@ struct psm_connection *psm_connection_new(psmProxyState *state, uint64_t owner);
 struct psm_connection *psm_connection_find(psmProxyState *state, uint64_t id);
 /* Counts one operation in; psm_connection_ended counts it out. NULL: no such connection, or it is being freed. */
 struct psm_connection *psm_connection_enter(psmProxyState *state, uint64_t id);
-/* The same for the next one from *slot on that was connected; NULL: there is no more. */
+/* The same for the next connected one from *slot on; NULL: there are no more. */
 struct psm_connection *psm_connection_enter_next(psmProxyState *state, uint32_t *slot);
-/* Any live connection of an owner (0: of anybody) that is not in the state of being freed, marked so now. */
+/* Any live connection of an owner (0: of any) that is not being freed yet; marks it as being freed. */
 struct psm_connection *psm_connection_begin_free(psmProxyState *state, uint64_t owner);
 void psm_connection_begin_free_one(psmProxyState *state, struct psm_connection *connection);
 void psm_connection_release(psmProxyState *state, struct psm_connection *connection);
@@ -157,7 +159,7 @@ void psm_connection_release(psmProxyState *state, struct psm_connection *connect
 
 struct psm_call {
     uint32_t slot, generation;
-    uint32_t answered; /* the generation whose answer came last; 0: none */
+    uint32_t answered; /* generation of the last received answer; 0: none */
     bool taken, done, queued;
     int type, peer;
     uint32_t resp_size, capacity;
@@ -171,20 +173,20 @@ struct psm_calls {
     struct psm_call **slots;
     uint32_t count, capacity, free_head;
 };
-/* A socket to another rank's proxy, or the way to one of this process. */
+/* A socket to another rank's proxy, or the direct way to one of this process. */
 struct psm_client {
     int rank;
     struct psmProxyAddress address;
     struct psm_direct *direct;
     _Atomic int fd; /* -1: direct */
     _Atomic int gone;
-    pthread_mutex_t lock; /* the state below, and sending */
+    pthread_mutex_t lock; /* protects the state below, and sending */
     struct psm_held *held;
     _Atomic uint64_t held_until; /* of held; 0: none */
     pthread_cond_t moved;        /* an answer was stored, or nobody reads the socket any more */
     bool reading;
     unsigned waiters;
-    struct psm_error end; /* why it is gone */
+    struct psm_error end; /* why it was lost */
 };
 
 /* ---- file descriptors (uds.c, fdjob.c) ---- */
@@ -199,7 +201,7 @@ struct psmProxyFetch {
     int type, rank;
     uint32_t pid;
     uint64_t op_id, share, begun;
-    char name[24]; /* of the other's UDS */
+    char name[24]; /* address of the other's UDS */
     int give;      /* QueryFd: a dup of the caller's descriptor */
     int got, number;
     uint64_t deadline, next_send;
@@ -207,7 +209,7 @@ struct psmProxyFetch {
     bool done, wanted, handler;
     struct psm_error error;
 };
-struct psm_given { /* a descriptor that came by QueryFd */
+struct psm_given { /* a descriptor received by QueryFd */
     int fd, rank;
     uint64_t op_id;
     char from[24];
@@ -226,7 +228,7 @@ struct psm_uds {
     struct psmProxyFetch *jobs;
     struct psm_given *given;
     size_t ngiven, given_size;
-    struct psm_gotten gotten[PSM_GOTTEN]; /* a ring: GetFd that was answered, by whom it was asked */
+    struct psm_gotten gotten[PSM_GOTTEN]; /* a ring: answered GetFd requests, and who sent them */
     unsigned ngotten;
     struct psm_held *held_ask, *held_answer;
     _Atomic uint32_t generation;
@@ -242,8 +244,8 @@ struct psm_posted {
     struct psmProxyOp op;
 };
 struct psm_args {
-    struct psmProxyArgs pub;     /* first: what the transport gets */
-    uint32_t rows[PSM_MAX_SUBS]; /* of the pool, by sub */
+    struct psmProxyArgs pub;     /* first: what the transport receives */
+    uint32_t rows[PSM_MAX_SUBS]; /* rows of the pool, by sub */
     /* psmProxyOp's, of its only sub */
     const volatile uint32_t *ready;
     void (*ended)(void *cookie, psm_status status);
@@ -252,21 +254,21 @@ struct psm_args {
 struct psm_progress {
     pthread_mutex_t lock;
     struct psm_posted *saved, **saved_end, *posted, **posted_end, *free;
-    _Atomic uint32_t word; /* a futex: changes when there is something new */
+    _Atomic uint32_t word; /* a futex: changes when there is new work */
     _Atomic uint32_t sleeping, live;
     struct psmProxyArgs *active, **active_end, *free_args; /* progress thread */
-    bool told;                                             /* that the state was aborted; progress thread */
+    bool told;                                             /* the state was aborted, as seen by the progress thread */
     struct psm_section *_Atomic pool;                      /* NULL: no operation yet, or no record */
     _Atomic bool pool_made;
 };
 
-/* Where an operation stands, for those who look from outside (pool.c). One thread at a time has a row: who saves the
- * operation, who posts it, the progress thread. */
+/* State of an operation, for external observers (pool.c). One thread at a time owns a row: first the saver, then the
+ * poster, then the progress thread. */
 enum psm_op_stand {
     PSM_OP_SAVED,   /* psmProxyStart has not been called */
-    PSM_OP_POSTED,  /* the progress thread has not taken it in */
-    PSM_OP_CHAINED, /* its connection is busy with another */
-    PSM_OP_ACTIVE,  /* its turn has come; its stream perhaps not */
+    PSM_OP_POSTED,  /* the progress thread has not fetched it */
+    PSM_OP_CHAINED, /* its connection is busy with another operation */
+    PSM_OP_ACTIVE,  /* it may start; its stream may not have reached it */
     PSM_OP_PROGRESS
 };
 #define PSM_POOL_NONE UINT32_MAX
@@ -293,7 +295,7 @@ struct psmProxyState {
     int naddresses;
     pthread_mutex_t lock; /* phase, addresses, error */
     pthread_mutex_t stop_lock;
-    pthread_mutex_t connect_lock; /* held while a client is being made */
+    pthread_mutex_t connect_lock; /* held while a client is being created */
     enum psm_phase phase;
     bool have_service, have_uds, have_progress;
     pthread_t service, uds_thread, progress_thread;
@@ -305,7 +307,7 @@ struct psmProxyState {
     struct psm_connections connections;
     struct psm_calls calls;
     struct psm_client *_Atomic *clients; /* by rank */
-    _Atomic uint8_t *lost;               /* by rank: its process has died or closed */
+    _Atomic uint8_t *lost;               /* by rank: its process has died or has closed */
     struct psm_uds uds;
     struct psm_progress progress;
     _Atomic int async_status;
@@ -319,16 +321,16 @@ void *psm_service_main(void *state);
 void *psm_uds_main(void *state);
 void *psm_progress_main(void *state);
 
-/* For psm_fail_again: forgets what failed before. */
+/* For psm_fail_again: drops earlier failures. */
 extern const struct psm_error psm_no_error;
-bool psm_state_ended(const psmProxyState *state); /* aborted, by whichever flag */
-/* The first call counts: notes why, and wakes everything. */
+bool psm_state_ended(const psmProxyState *state); /* aborted, by either flag */
+/* The first call wins: records the reason, and wakes everyone. */
 void psm_state_abort(psmProxyState *state, const struct psm_error *error);
-/* What the others are told at the end: PSM_OK, or PSM_ERR_ABORTED with the reason. */
+/* What the peers receive at the end: PSM_OK, or PSM_ERR_ABORTED with the reason. */
 struct psm_error psm_state_ending(psmProxyState *state);
 void psm_state_lost(psmProxyState *state, int rank);
 void psm_thread_device(psmProxyState *state, const char *thread);
-/* Made where it is asked for: without a fault nobody reads it. */
+/* A macro, so that the arguments are built only if a fault is set. */
 static inline struct psm_fault_args psm_fault_here(psmProxyState *state, int peer, int type)
 {
     return (struct psm_fault_args){.rank = state->rank,
@@ -337,7 +339,7 @@ static inline struct psm_fault_args psm_fault_here(psmProxyState *state, int pee
                                    .abort_flag = (const volatile uint32_t *)&state->aborted};
 }
 
-/* The stage of an error: the type's name in small letters. */
+/* The stage of an error: the type's name in lower case. */
 const char *psm_proxy_stage(int type);
 /* The payloads of Init. */
 struct psm_wire_init {
@@ -355,15 +357,15 @@ struct psm_call *psm_calls_find(psmProxyState *state, psmOpId id); /* calls.lock
 void psm_calls_fail(psmProxyState *state, int peer, const struct psm_error *error);
 void psm_calls_free(psmProxyState *state);
 void psm_calls_store(psmProxyState *state, int peer, const struct psm_wire_message *message, psmOpId expected);
-/* Moves an answer that is there to the caller. PSM_IN_PROGRESS: it is not. */
+/* Moves a received answer to the caller. PSM_IN_PROGRESS: it has not arrived. */
 psm_status psm_calls_fetch(psmProxyState *state, psmOpId id, void *resp, size_t resp_size);
-/* Takes in one message that has come on a client's socket, if nobody else does. PSM_IN_PROGRESS: none has, or somebody
- * does. */
+/* Reads one message from a client's socket, unless another thread is reading. PSM_IN_PROGRESS: none has arrived, or
+ * another thread is reading. */
 psm_status psm_client_read(psmProxyState *state, struct psm_client *client, psmOpId expected);
 void psm_client_end(psmProxyState *state, struct psm_client *client, const struct psm_error *error);
 bool psm_client_hold(struct psm_client *client, const void *bytes, size_t size);
 void psm_client_flush(struct psm_client *client, bool now);
-/* Sends what a fault holds back: now, or when its time has come. */
+/* Sends what a fault holds back: now, or if it is due. */
 static inline void psm_client_send_held(struct psm_client *client, bool now)
 {
     if (__builtin_expect(atomic_load_explicit(&client->held_until, memory_order_relaxed) != 0, 0))
@@ -383,7 +385,7 @@ void psm_uds_free(psmProxyState *state);
 
 psm_status psm_progress_init(psmProxyState *state);
 void psm_progress_free(psmProxyState *state);
-/* What the progress thread can do no more: ends what is posted. After the thread has ended. */
+/* Ends what is posted, in place of the progress thread. Call it after the thread has ended. */
 void psm_progress_cancel(psmProxyState *state);
 
 #endif

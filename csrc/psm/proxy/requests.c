@@ -1,5 +1,5 @@
-/* Requests from their coming to their answer: what is not done is asked again, what does not fit into a socket is kept.
- * On the service thread. */
+/* Requests from arrival to answer: unfinished ones are retried, answers that do not fit into a socket are kept. Runs on
+ * the service thread. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stdlib.h>
@@ -57,7 +57,7 @@ void psm_service_send_kept(struct psm_service *service, struct psm_peer *peer)
     }
 }
 
-/* Behind the message that has just been sent, or as its time has come. */
+/* After the message that has just been sent, or when it is due. */
 void psm_service_send_held(struct psm_service *service, struct psm_peer *peer)
 {
     if (peer->held) psm_service_send(service, peer, peer->held->bytes, peer->held->size);
@@ -73,7 +73,7 @@ static void send_answer(struct psm_service *service, struct psm_peer *peer, cons
     if (!peer->gone) psm_service_send_held(service, peer);
 }
 
-/* Takes the request out of this world. */
+/* Removes and frees the request. */
 static void respond(struct psm_service *service, struct psm_request *r, psm_status status)
 {
     psmProxyState *state = service->state;
@@ -82,7 +82,7 @@ static void respond(struct psm_service *service, struct psm_request *r, psm_stat
     if (status < 0) error = *psm_last_error();
     struct psm_fault fault = {.action = PSM_FAULT_NONE};
     struct psm_fault_args here = psm_fault_here(state, peer->rank, r->type);
-    if (r->direct) /* inside a process the answer is no message */
+    if (r->direct) /* within a process the answer is not a message */
         here.cannot = PSM_FAULT_CAN(PSM_FAULT_DUPLICATE) | PSM_FAULT_CAN(PSM_FAULT_REORDER);
     if (!r->resp_size) here.cannot |= PSM_FAULT_CAN(PSM_FAULT_CORRUPT);
     psm_msg_proxy_call_done(r->op_id, r->type, (int64_t)(uintptr_t)r->req, r->resp_size);
@@ -127,7 +127,7 @@ void psm_service_begin(struct psm_service *service, struct psm_request *r)
     } else {
         respond(service, r, status);
     }
-    /* NCCL's numbers: 0 success, also for what is not done yet; 3 internal error */
+    /* NCCL's numbers: 0 success, also for an unfinished request; 3 internal error */
     psm_msg_proxy_call_begun(psm_proxy_type_name(type), status < 0 ? 3 : 0);
 }
 
@@ -143,7 +143,7 @@ bool psm_service_retry(struct psm_service *service)
         r->next = NULL;
         psm_status status = r->peer->gone ? PSM_ERR_PEER_CLOSED : psm_request_do(service, r);
         if (status == PSM_IN_PROGRESS || r->peer->gone) {
-            /* those of a lost peer are swept out by whoever lost it */
+            /* the code that drops a peer removes the peer's requests */
             *service->pending_end = r;
             service->pending_end = &r->next;
             PSM_COUNT(service->state, retried);
@@ -158,7 +158,7 @@ bool psm_service_retry(struct psm_service *service)
     return moved;
 }
 
-/* Those of a peer that nobody can answer any more. */
+/* Requests of a peer that nobody can answer any more. */
 void psm_service_sweep(struct psm_service *service, const struct psm_peer *peer)
 {
     struct psm_request **at = &service->pending;
@@ -173,7 +173,7 @@ void psm_service_sweep(struct psm_service *service, const struct psm_peer *peer)
         if (r->direct) {
             r->direct->error = (struct psm_error){.status = PSM_ERR_PEER_CLOSED, .rank = -1, .peer = -1};
             strcpy(r->direct->error.stage, psm_proxy_stage(r->type));
-            strcpy(r->direct->error.text, "the proxy in this process has stopped");
+            strcpy(r->direct->error.text, "the proxy in this process was stopped");
             psm_direct_call_done(r->direct);
         }
         request_free(r);

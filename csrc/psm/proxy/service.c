@@ -1,5 +1,5 @@
-/* The service thread: takes in peers and their requests, retries what is not done, answers in any order. It sleeps in
- * poll(2) when there is nothing to do, and spins for PSM_SPIN after there was. */
+/* The service thread: accepts peers and their requests, retries unfinished ones, answers in any order. Without work it
+ * sleeps in poll(2); after work it spins for PSM_SPIN first. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <poll.h>
@@ -13,13 +13,13 @@
 #include "psm_lib_messages.h"
 
 enum {
-    READ_AT_ONCE = 64, /* messages of one peer before the others' turn */
-    SPIN_LOOK = 128,   /* turns of the spinning loop between looks at all sockets */
+    READ_AT_ONCE = 64, /* messages read from one peer before the others' turn */
+    SPIN_LOOK = 128,   /* rounds of the spinning loop between looks at all sockets */
     SPIN_YIELD = 128,
-    SPIN_CLOCK = 8 /* turns between looks at the clock, which costs a third of a look at a socket */
+    SPIN_CLOCK = 8 /* rounds between reads of the clock, which cost a third of a read of a socket */
 };
 
-PSM_FAULT_SITE(accept_site, "proxy.accept", "the service takes in a peer");
+PSM_FAULT_SITE(accept_site, "proxy.accept", "the service accepts a peer");
 
 /* ---- peers ---- */
 
@@ -43,7 +43,7 @@ static struct psm_peer *peer_new(struct psm_service *service, int fd)
     return peer;
 }
 
-/* Closes and frees all it had, except the struct, which is dropped at the end of the round. */
+/* Closes and frees everything but the struct, which is dropped at the end of the round. */
 void psm_peer_lost(struct psm_service *service, struct psm_peer *peer, const char *why)
 {
     if (peer->gone) return;
@@ -134,7 +134,7 @@ static void hello(struct psm_service *service, struct psm_peer *peer, const stru
         snprintf(text, sizeof text, "bad hello of rank %d of %d, expected a rank of %d", said->rank, said->nranks,
                  state->nranks);
     else if (strcmp(said->service, state->address.service) != 0)
-        snprintf(text, sizeof text, "a hello for the proxy @%s came, this is @%s", said->service,
+        snprintf(text, sizeof text, "received a hello for the proxy @%s, but this is @%s", said->service,
                  state->address.service);
     if (text[0]) {
         refuse(service, peer, PSM_ERR_MISMATCH, text);
@@ -163,7 +163,7 @@ static void request_from(struct psm_service *service, struct psm_peer *peer, con
 {
     const struct psm_wire_request *w = &m->request;
     size_t aligned = (w->req_size + 15) / 16 * 16;
-    /* Not calloc, which does without the thread's own free blocks. */
+    /* Not calloc, which bypasses the thread's own free blocks. */
     struct psm_request *r = malloc(sizeof *r + 16 + aligned + w->resp_size);
     if (!r) {
         psm_peer_lost(service, peer, "no memory for its request");
@@ -204,7 +204,7 @@ static bool read_peer(struct psm_service *service, struct psm_peer *peer)
         if (status == PSM_IN_PROGRESS) return any;
         any = true;
         if (status < 0) {
-            psm_peer_lost(service, peer, "its socket was closed without a word: it has died");
+            psm_peer_lost(service, peer, "its socket was closed without a bye: it has died");
             return true;
         }
         unsigned kinds = peer->rank < 0 ? 1u << PSM_WIRE_HELLO : 1u << PSM_WIRE_REQUEST | 1u << PSM_WIRE_BYE;
@@ -217,7 +217,7 @@ static bool read_peer(struct psm_service *service, struct psm_peer *peer)
             ended_by_peer(service, peer, (psm_status)m.bye.status, m.bye.text);
         } else if (!known_type(m.request.type)) {
             psm_msg_proxy_unknown_command(m.request.type, peer->rank);
-            snprintf(text, sizeof text, "a request of type %d came, which is not known", m.request.type);
+            snprintf(text, sizeof text, "received a request of the unknown type %d", m.request.type);
             refuse(service, peer, PSM_ERR_PROTOCOL, text);
         } else {
             request_from(service, peer, &m);
@@ -270,7 +270,7 @@ static bool take_direct(struct psm_service *service)
             free(r);
         } else if (!known_type(call->type)) {
             psm_msg_proxy_unknown_command(call->type, peer->rank);
-            refuse_direct(call, PSM_ERR_PROTOCOL, "a request of an unknown type came");
+            refuse_direct(call, PSM_ERR_PROTOCOL, "received a request of an unknown type");
             free(r);
         } else {
             service->hot = NULL;
@@ -310,7 +310,7 @@ static bool add(struct watch *w, int fd, short events, enum what what, void *who
         if (fds) w->fds = fds;
         void *of = realloc(w->of, size * sizeof *w->of);
         if (of) w->of = of;
-        if (!fds || !of) return false; /* what does not fit is looked at when there is memory */
+        if (!fds || !of) return false; /* what does not fit is read when there is memory */
         w->size = size;
     }
     w->fds[w->n] = (struct pollfd){fd, events, 0};
@@ -339,7 +339,7 @@ static void gather(struct psm_service *service, struct watch *w)
     }
 }
 
-/* PEER before PIDFD of the same peer: what it had sent before it died is read first. */
+/* Poll PEER before PIDFD of the same peer, to read first what it sent before it died. */
 static bool look(struct psm_service *service, struct watch *w, uint64_t ns)
 {
     struct timespec time = {(time_t)(ns / 1000000000u), (long)(ns % 1000000000u)};
@@ -379,7 +379,7 @@ static bool look(struct psm_service *service, struct watch *w, uint64_t ns)
     return any;
 }
 
-/* Everybody is told, but what the peers use stays until the proxy is stopped. */
+/* Tell every peer, but keep what the peers use until the proxy is stopped. */
 static void say_bye(struct psm_service *service, psm_status status, const char *text)
 {
     struct psm_direct_call *list = psm_direct_take(service->state->direct, true);
@@ -395,8 +395,8 @@ static void say_bye(struct psm_service *service, psm_status status, const char *
     psm_service_sweep(service, NULL);
 }
 
-/* Once. An abort is told as one, also where the stop comes right behind it: the others would else wait for what this
- * rank has given up. */
+/* Once. An abort is sent as an abort even if the stop follows at once: otherwise peers would wait for what this rank
+ * has given up. */
 static void say_ending(struct psm_service *service)
 {
     if (service->said_bye) return;
@@ -406,7 +406,7 @@ static void say_ending(struct psm_service *service)
 
 static uint64_t sleep_ns(const struct psm_service *service, uint64_t now)
 {
-    uint64_t until = now + UINT64_C(500000000); /* flags that nobody signals are looked at twice a second */
+    uint64_t until = now + UINT64_C(500000000); /* polls flags without a wake-up twice a second */
     if ((service->pending || service->freed) && service->next_retry < until) until = service->next_retry;
     for (size_t i = 0; i < service->npeers; i++) {
         const struct psm_peer *peer = service->peers[i];
@@ -422,7 +422,7 @@ static void look_at_clock(struct psm_service *service, uint64_t now)
         struct psm_peer *peer = service->peers[i];
         if (psm_held_due(peer->held, now) && !peer->gone) psm_service_send_held(service, peer);
         if (peer->rank < 0 && !peer->gone && now >= peer->hello_until)
-            refuse(service, peer, PSM_ERR_TIMEOUT, "no hello came in time");
+            refuse(service, peer, PSM_ERR_TIMEOUT, "no hello arrived in time");
     }
 }
 
@@ -461,7 +461,7 @@ void *psm_service_main(void *argument)
         }
         if (psm_state_ended(state)) say_ending(&service);
         if (busy || now < spin_until) {
-            /* One recv(2) costs less than a poll(2) of all. */
+            /* One recv(2) costs less than a poll(2) of all sockets. */
             bool socket = service.hot && !service.hot->gone && service.hot->fd >= 0;
             if (!busy && socket) busy = read_peer(&service, service.hot);
             if (turn % SPIN_LOOK == 0) busy |= look(&service, &watch, 0);
@@ -472,7 +472,7 @@ void *psm_service_main(void *argument)
         } else {
             uint64_t ns = sleep_ns(&service, now);
             atomic_store(&state->direct->sleeping, 1);
-            /* whoever pushed before it saw that is found here */
+            /* finds what was pushed before the pusher could see `sleeping` */
             if (atomic_load(&state->direct->head) && !service.said_bye) ns = 0;
             busy |= look(&service, &watch, ns);
         }

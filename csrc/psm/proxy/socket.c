@@ -1,4 +1,4 @@
-/* Sockets of the proxy: abstract AF_UNIX names that nobody can guess, and who is at the other end. */
+/* Sockets of the proxy: abstract AF_UNIX names that nobody can guess, and the check of the process at the other end. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <poll.h>
@@ -52,7 +52,8 @@ psm_status psm_socket_check_user(int fd, int rank, int peer, struct ucred *user)
 {
     socklen_t size = sizeof *user;
     if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, user, &size) != 0)
-        return psm_fail_errno(errno, "init", rank, peer, "cannot ask who is at the other end of a proxy's socket");
+        return psm_fail_errno(errno, "init", rank, peer,
+                              "cannot determine the process at the other end of a proxy's socket");
     if (user->uid != geteuid())
         return psm_fail(PSM_ERR_DENIED, "init", rank, peer, 0,
                         "process %d at the other end runs as uid %u, this process as uid %u: run all ranks as one user",
@@ -64,20 +65,20 @@ int psm_socket_pidfd(int fd, uint32_t pid)
 {
     int found = -1;
     socklen_t size = sizeof found;
-    /* The kernel's own since 6.5: no other process can have got the pid meanwhile. */
+    /* Set by the kernel since 6.5: no other process can have reused the pid meanwhile. */
     if (getsockopt(fd, SOL_SOCKET, SO_PEERPIDFD, &found, &size) == 0) return found;
     return pid ? (int)syscall(SYS_pidfd_open, (pid_t)pid, 0) : -1;
 }
 
-/* The C library's send and recv are points where a thread can be cancelled, for which they exchange a word before and
- * after the call. These never wait: they are none. */
+/* The C library's send and recv are cancellation points, which costs an atomic exchange before and after the call.
+ * These calls never block and need none. */
 static ssize_t send_now(int fd, const void *bytes, size_t size)
 {
     return syscall(SYS_sendto, fd, bytes, size, MSG_NOSIGNAL | MSG_DONTWAIT, NULL, 0);
 }
 static ssize_t recv_now(int fd, void *bytes, size_t capacity)
 {
-    /* MSG_TRUNC: the true size, so that a message that is too long is refused with it */
+    /* MSG_TRUNC: returns the true size, so that a message that is too long is rejected with it */
     return syscall(SYS_recvfrom, fd, bytes, capacity, MSG_DONTWAIT | MSG_TRUNC, NULL, NULL);
 }
 
@@ -98,7 +99,7 @@ psm_status psm_socket_recv(int fd, void *bytes, size_t capacity, size_t *size, i
     bool again = true;
     do {
         n = recv_now(fd, bytes, capacity);
-        /* The other end closed before it had read all: said once, ahead of its last words. */
+        /* The other end closed before it had read everything: reported once, before its last message. */
         if (n < 0 && errno == ECONNRESET && again) {
             again = false;
             errno = EINTR;

@@ -1,4 +1,4 @@
-/* The life of a proxy: made, running, stopped; and how it ends early. */
+/* The life of a proxy: created, running, stopped; and how it ends early. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <sched.h>
@@ -17,7 +17,7 @@ static psm_status check_options(const struct psmProxyOptions *o)
 {
     if (!o || o->size < sizeof *o)
         return psm_fail(PSM_ERR_INVALID, "init", -1, -1, 0,
-                        "psmProxyInit: options->size is %u; set it to sizeof(struct psmProxyOptions), %zu here",
+                        "psmProxyInit: options->size is %u; set it to sizeof(struct psmProxyOptions), which is %zu",
                         o ? o->size : 0, sizeof *o);
     if (o->nranks < 1 || o->nranks > 1 << 20 || o->rank < 0 || o->rank >= o->nranks)
         return psm_fail(PSM_ERR_INVALID, "init", o->rank, -1, 0,
@@ -125,12 +125,12 @@ psm_status psmProxyCreate(psmProxyState *state)
     pthread_mutex_lock(&state->stop_lock);
     psm_status status = PSM_OK;
     if (state->phase != PSM_PHASE_MADE)
-        status = psm_fail(PSM_ERR_INVALID, "init", state->rank, -1, 0, "the proxy of rank %d was started before",
+        status = psm_fail(PSM_ERR_INVALID, "init", state->rank, -1, 0, "the proxy of rank %d was already started",
                           state->rank);
     if (status == PSM_OK) {
         state->phase = PSM_PHASE_RUNNING;
         psm_msg_proxy_fd_service_start((uintptr_t)state, state->rank, strtoull(state->address.uds + 4, NULL, 16));
-        /* have_uds is read by callers of GetFd: it is theirs when this function has returned. */
+        /* have_uds is read by callers of GetFd: they may call once this function has returned. */
         status = start_thread(state, &state->uds_thread, &state->have_uds, psm_uds_main, "psm uds");
     }
     if (status == PSM_OK)
@@ -139,10 +139,10 @@ psm_status psmProxyCreate(psmProxyState *state)
         status = start_thread(state, &state->service, &state->have_service, psm_service_main, "psm service");
     pthread_mutex_unlock(&state->stop_lock);
     psm_fault_act_after(&fault);
-    return status; /* psmProxyStop joins those that run */
+    return status; /* psmProxyStop joins the threads that run */
 }
 
-/* Before every thread's loop. */
+/* Runs before every thread's loop. */
 void psm_thread_device(psmProxyState *state, const char *thread)
 {
     if (state->device < 0) return;
@@ -154,7 +154,7 @@ void psm_thread_device(psmProxyState *state, const char *thread)
     else
         psm_msg_proxy_thread_progress(state->device, core);
     const struct psm_cuda *cuda = psm_cuda_get();
-    /* What a thread of the proxy allocates or asks is no part of what the application captures meanwhile. */
+    /* What a thread of the proxy allocates or queries must not be part of a capture of the application. */
     enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
     if (cuda && cuda->cudaThreadExchangeStreamCaptureMode) cuda->cudaThreadExchangeStreamCaptureMode(&mode);
     if (!cuda || cuda->cudaSetDevice(state->device) == 0) return;
@@ -233,7 +233,7 @@ void psm_state_abort(psmProxyState *state, const struct psm_error *error)
 
 struct psm_error psm_state_ending(psmProxyState *state)
 {
-    struct psm_error error = {.status = PSM_OK, .text = "the proxy has stopped"};
+    struct psm_error error = {.status = PSM_OK, .text = "the proxy was stopped"};
     if (!psm_state_ended(state)) return error;
     pthread_mutex_lock(&state->lock);
     error = state->async_error;
@@ -299,7 +299,7 @@ psm_status psmProxyStop(psmProxyState *state)
             psm_direct_forget(state->direct);
         }
         if (state->have_uds) pthread_join(state->uds_thread, NULL);
-        psm_progress_cancel(state); /* what was saved meanwhile */
+        psm_progress_cancel(state); /* operations saved meanwhile */
         psm_uds_stop(state);
         psm_stranger_close(state->listen_fd);
         state->listen_fd = -1;
@@ -318,7 +318,7 @@ psm_status psmProxyDestroy(psmProxyState *state)
     return PSM_OK;
 }
 
-/* ---- what others ask ---- */
+/* ---- queries of other threads ---- */
 
 int psmProxyRank(const psmProxyState *state)
 {

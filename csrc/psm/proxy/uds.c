@@ -281,7 +281,7 @@ static void take_in(psmProxyState *state, struct datagram *d, const struct psm_w
         status = d->cut ? psm_fail_errno(EMFILE, "queryfd", state->rank, ask->rank,
                                          "rank %d has no descriptor left for the one that was given", state->rank)
                         : psm_fail(PSM_ERR_PROTOCOL, "queryfd", state->rank, ask->rank, ask->op_id,
-                                   "QueryFd without a descriptor came, one is meant");
+                                   "received a QueryFd without a descriptor, expected one");
     int number = -1;
     pthread_mutex_lock(&uds->lock);
     for (size_t i = uds->ngiven; i-- > 0 && status == PSM_OK && number < 0;)
@@ -383,7 +383,7 @@ psm_status psmProxyOfferFd(psmProxyState *state, uint64_t id, int fd)
 {
     if (!state || id == 0 || fd < 0)
         return psm_fail(PSM_ERR_INVALID, "getfd", state ? state->rank : -1, -1, 0,
-                        "psmProxyOfferFd: share %#llx, fd %d; an id that is not 0 and an open fd are meant",
+                        "psmProxyOfferFd: share %#llx, fd %d; expected a non-zero id and an open fd",
                         (unsigned long long)id, fd);
     struct psm_uds *uds = &state->uds;
     psm_status status = PSM_OK;

@@ -1,4 +1,4 @@
-/* Ways to wait without turning the processor. */
+/* Ways to wait without spinning. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <linux/futex.h>
@@ -58,7 +58,7 @@ void psm_event_set(int event)
 {
     ssize_t n;
     uint64_t one = 1;
-    /* EAGAIN: it is set a great many times already */
+    /* EAGAIN: it has already been set very many times */
     do n = write(event, &one, sizeof one);
     while (n < 0 && errno == EINTR);
 }

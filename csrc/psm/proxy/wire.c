@@ -1,4 +1,4 @@
-/* Messages between proxies: encode, decode, refuse. */
+/* Messages between proxies: encode, decode, reject. */
 #include "proxy/wire.h"
 
 #include <stdio.h>
@@ -22,7 +22,7 @@ void psm_wire_begin(struct psm_wire_head *head, enum psm_wire_kind kind, size_t 
     *head = (struct psm_wire_head){PSM_WIRE_MAGIC, PSM_WIRE_VERSION, (uint16_t)kind, (uint32_t)size, 0};
 }
 
-/* Arguments of printf are int-sized here, whatever the size of the field was. */
+/* Arguments of printf are int-sized here, whatever the size of the field. */
 #define REFUSE(status, ...) return snprintf(text, PSM_WIRE_TEXT, __VA_ARGS__), (status)
 
 static psm_status check_head(const void *bytes, size_t size, unsigned kinds, struct psm_wire_head *head, char *text)
@@ -50,7 +50,7 @@ static psm_status check_head(const void *bytes, size_t size, unsigned kinds, str
     return PSM_OK;
 }
 
-/* What a request or response has behind its struct. */
+/* What follows the struct of a request or response. */
 static psm_status check_body(const uint8_t *bytes, size_t size, struct psm_wire_message *m, char *text)
 {
     size_t fixed = kinds_known[m->kind].size, payload = 0, reason = 0;

@@ -1,7 +1,7 @@
-/* What the proxies of two processes of a host send each other. SOCK_SEQPACKET and SOCK_DGRAM keep the borders of
- * messages, so that a message is one struct, and what its kind adds behind it. Everything is native-endian.
+/* What the proxies of two processes of a host send each other. SOCK_SEQPACKET and SOCK_DGRAM keep message boundaries,
+ * so a message is one struct, followed by what its kind adds. Everything is native-endian.
  *
- * Decoding trusts nothing: the size that was received decides. All functions here are pure. */
+ * Decoding trusts nothing: it relies only on the received size. All functions here are pure. */
 #ifndef PSM_PROXY_WIRE_H
 #define PSM_PROXY_WIRE_H
 
@@ -10,10 +10,10 @@
 #define PSM_WIRE_MAGIC 0x50584d50u /* "PMXP" in memory */
 
 enum psm_wire_kind {
-    PSM_WIRE_HELLO = 1,    /* both ways, first */
-    PSM_WIRE_REQUEST = 2,  /* payload of req_size bytes behind it */
-    PSM_WIRE_RESPONSE = 3, /* payload of resp_size bytes, then psm_wire_reason where status is an error */
-    PSM_WIRE_BYE = 4,      /* the last: the sender closes */
+    PSM_WIRE_HELLO = 1,    /* first message, in both directions */
+    PSM_WIRE_REQUEST = 2,  /* followed by a payload of req_size bytes */
+    PSM_WIRE_RESPONSE = 3, /* followed by a payload of resp_size bytes, and by psm_wire_reason if status is an error */
+    PSM_WIRE_BYE = 4,      /* the last message: the sender closes */
     PSM_WIRE_FD_ASK = 5,   /* datagrams */
     PSM_WIRE_FD_ANSWER = 6
 };
@@ -34,7 +34,7 @@ struct psm_wire_hello {
     uint32_t tag; /* of the process, see psm_proc */
     uint64_t start_time;
     uint64_t pid_ns;
-    char service[24]; /* the name that is meant, so that nobody talks to another proxy than it thinks */
+    char service[24]; /* the name of the intended proxy, so that nobody talks to another one by mistake */
     uint64_t reserved;
 };
 PSM_SHAREABLE(psm_wire_hello, 80);
@@ -67,8 +67,9 @@ PSM_SHAREABLE(psm_wire_reason, 280);
 
 struct psm_wire_bye {
     struct psm_wire_head head;
-    int32_t status;  /* PSM_OK: all is well; else why the sender ends the operation on all ranks, or refuses the peer */
-    int32_t refused; /* 1: only this peer is turned away */
+    int32_t
+        status; /* PSM_OK: a regular end; else why the sender ends the operation on all ranks, or refuses the peer */
+    int32_t refused; /* 1: only this peer is refused */
     char text[256];
 };
 PSM_SHAREABLE(psm_wire_bye, 280);
@@ -100,7 +101,7 @@ enum {
 
 /* Fills in a head. */
 void psm_wire_begin(struct psm_wire_head *head, enum psm_wire_kind kind, size_t size);
-/* A message as it is received: aligned, and of its right size. Texts are NUL-ended after decoding. */
+/* A message as received: aligned, and of its exact size. Texts are NUL-ended after decoding. */
 struct psm_wire_message {
     enum psm_wire_kind kind;
     union {
@@ -111,16 +112,16 @@ struct psm_wire_message {
         struct psm_wire_fd_ask fd_ask;
         struct psm_wire_fd_answer fd_answer;
     };
-    const uint8_t *payload; /* in the bytes that were decoded; NULL: none */
+    const uint8_t *payload; /* points into the decoded bytes; NULL: none */
     size_t payload_size;
     struct psm_wire_reason reason; /* empty: none */
 };
-/* kinds: bits 1 << kind that may come here. PSM_ERR_PROTOCOL (magic, size, kind) or PSM_ERR_VERSION, and in `text` one
- * line that names what came and what was meant. */
+/* kinds: bits 1 << kind that are allowed here. PSM_ERR_PROTOCOL (magic, size, kind) or PSM_ERR_VERSION, and in `text`
+ * one line that says what was received and what was expected. */
 psm_status psm_wire_decode(const void *bytes, size_t size, unsigned kinds, struct psm_wire_message *message,
                            char text[PSM_WIRE_TEXT]);
-/* Whole messages with what stands behind the struct. Their size; the buffer has PSM_WIRE_MAX bytes. Sizes must be in
- * bounds: 0 is answered when they are not. */
+/* Encodes a whole message with what follows the struct. Returns its size; the buffer has PSM_WIRE_MAX bytes. Returns 0
+ * if a size is out of bounds. */
 size_t psm_wire_encode_request(uint8_t *out, int type, uint64_t connection, uint64_t op_id, const void *req,
                                size_t req_size, size_t resp_size);
 size_t psm_wire_encode_response(uint8_t *out, uint64_t op_id, const struct psm_error *error, const void *resp,

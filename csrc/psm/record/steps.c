@@ -1,5 +1,5 @@
-/* The step recorder: one row of the record file for each end of a connection, written at each transition, read after
- * SIGKILL too. psmkit/analysis/steps.py reads the rows of both ends. */
+/* The step recorder: one row of the record file for each end of a connection, written at each transition, and readable
+ * even after SIGKILL. psmkit/analysis/steps.py reads the rows of both ends. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
@@ -12,11 +12,12 @@
 
 enum { ROWS = 1024 };
 
-/* As it lies in the file. Words that are text make each row a line without this code's enums. */
+/* A row as stored in the file. Words are stored as text, so that a reader can print each row without this code's enums.
+ */
 struct row {
     uint64_t pair, connection, stream, seq, nbytes, base, step, nsteps, recv_tail, send_head, posted, transmitted, done;
-    uint64_t offer, answer;      /* numbers of the operations whose flags stand there, 0: none */
-    uint64_t moved, seen, event; /* CLOCK_MONOTONIC, as it is read without a system call: some ms coarse */
+    uint64_t offer, answer;      /* numbers of the operations whose flags are set, 0: none */
+    uint64_t moved, seen, event; /* CLOCK_MONOTONIC, read without a system call: coarse to a few ms */
     int32_t rank, peer;
     uint32_t channel, conn_index, mode, steps, slot, zero_copy;
     char role[8], what[12], stage[12], can_send[4];
@@ -53,7 +54,7 @@ struct recorder {
     psm_section *section;
     uint32_t number, slots;
     bool sends;
-    uint64_t copied_at[PSM_P2P_MAX_STEPS]; /* when the copy of the slot was put on the stream */
+    uint64_t copied_at[PSM_P2P_MAX_STEPS]; /* when the copy of the slot was enqueued on the stream */
 };
 
 /* The clock of the steps. */
@@ -143,7 +144,7 @@ static void close_row(void *user)
 
 const struct psm_step_recorder psm_steps_in_record = {open_row, record_step, close_row};
 
-/* On from the start; a program that has a recorder of its own sets psm_step_recorder. */
+/* Installed from the start; a program with its own recorder sets psm_step_recorder. */
 __attribute__((constructor)) static void begin(void)
 {
     const struct psm_step_recorder *none = NULL;

@@ -1,4 +1,4 @@
-/* The recorder that is set when the library is loaded: it writes to the record file of the process. */
+/* The recorder that is installed when the library is loaded: it writes to the record file of the process. */
 #ifndef PSM_RECORD_STEPS_H
 #define PSM_RECORD_STEPS_H
 

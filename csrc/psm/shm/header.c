@@ -1,4 +1,4 @@
-/* What a segment says of itself. */
+/* The header of a segment: reading and validation. */
 #define _GNU_SOURCE
 #include "shm/header.h"
 
@@ -70,12 +70,12 @@ psm_status psm_segment_read_header(int fd, const char *what, struct psm_segment_
     if (h.size <= PSM_SEGMENT_HEADER || h.size > PSM_SEGMENT_MAX)
         return refuse(PSM_ERR_PROTOCOL, what, "the size in its header", h.size, (uint64_t)st.st_size);
     if (h.size != (uint64_t)st.st_size)
-        return psm_fail(PSM_ERR_MISMATCH, "shm", -1, -1, 0, "%s says that it has %" PRIu64 " bytes, and has %" PRIu64,
+        return psm_fail(PSM_ERR_MISMATCH, "shm", -1, -1, 0, "%s claims to have %" PRIu64 " bytes, but has %" PRIu64,
                         what, h.size, (uint64_t)st.st_size);
     if (h.id == 0) return refuse(PSM_ERR_PROTOCOL, what, "the id", 0, 1);
     if (!memchr(h.label, 0, sizeof h.label) || !memchr(h.owner_boot_id, 0, sizeof h.owner_boot_id))
-        return psm_fail(PSM_ERR_PROTOCOL, "shm", -1, -1, 0, "%s is no segment of ours: a text in its header has no end",
-                        what);
+        return psm_fail(PSM_ERR_PROTOCOL, "shm", -1, -1, 0,
+                        "%s is not a psm segment: a text in its header is not NUL-ended", what);
     *header = h;
     return PSM_OK;
 }

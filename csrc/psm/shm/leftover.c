@@ -1,5 +1,5 @@
-/* Named segments that were left behind. Removed is only what is certainly nobody's: of this user, whole, of this boot
- * and pid namespace, and its owner is dead. */
+/* Named segments that were left behind. Removes only those that nobody can own: of this user, complete, of this boot
+ * and pid namespace, and with a dead owner. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
@@ -18,7 +18,7 @@ _Static_assert(sizeof((struct psm_segment_info *)0)->label == PSM_SEGMENT_LABEL,
 static uint32_t owner_of(const struct psm_segment_header *h)
 {
     const struct psm_proc *self = psm_proc_self();
-    /* Empty or 0: that side could not tell. */
+    /* Empty or 0: that side could not determine it. */
     if (!*self->boot_id || strcmp(self->boot_id, h->owner_boot_id) != 0) return PSM_SEGMENT_UNKNOWN;
     if (self->pid_ns == 0 || self->pid_ns != h->owner_pid_ns || h->owner_start_time == 0) return PSM_SEGMENT_UNKNOWN;
     if (h->owner_pid == 0 || h->owner_pid > INT32_MAX) return PSM_SEGMENT_UNKNOWN;
@@ -48,7 +48,7 @@ static bool look(int folder, const char *name, struct psm_segment_info *info, st
             info->owner_pid = h.owner_pid;
             info->owner = owner_of(&h);
         } else {
-            psm_fail_again(&before); /* a damaged file is an answer, no failure of the caller */
+            psm_fail_again(&before); /* a damaged file is a result, not a failure of the caller */
         }
     }
     close(fd);
@@ -107,7 +107,7 @@ psm_status psm_segments_list(struct psm_segment_info *out, size_t capacity, size
 static psm_status prune_one(int folder, const struct psm_segment_info *info, const struct stat *st, void *context)
 {
     if (info->owner != PSM_SEGMENT_DEAD) return PSM_OK;
-    /* The name may have been given to another file since it was opened. */
+    /* Another file may have taken the name since it was opened. */
     struct stat now;
     if (fstatat(folder, info->name, &now, AT_SYMLINK_NOFOLLOW) != 0 || now.st_dev != st->st_dev ||
         now.st_ino != st->st_ino)

@@ -1,5 +1,5 @@
-/* Words that two processes share, each on a cache line of its own, so that the writer of one does not take the line of
- * the other away. What was written before a store is seen by whoever loads its value. */
+/* Words shared by two processes, each on its own cache line, so that writing one does not take another's line away. A
+ * thread that loads a value sees everything written before its store. */
 #ifndef PSM_SHM_LINE_H
 #define PSM_SHM_LINE_H
 
@@ -21,7 +21,7 @@ static inline uint64_t psm_line_load(const struct psm_line *line)
 {
     return atomic_load_explicit(&line->value, memory_order_acquire);
 }
-/* Of a word that only the caller writes: no order is needed to read it back. */
+/* For a word that only the caller writes: reading it back needs no ordering. */
 static inline uint64_t psm_line_own(const struct psm_line *line)
 {
     return atomic_load_explicit(&line->value, memory_order_relaxed);
@@ -30,18 +30,19 @@ static inline void psm_line_store(struct psm_line *line, uint64_t value)
 {
     atomic_store_explicit(&line->value, value, memory_order_release);
 }
-/* Take a flag exactly once: the old value, and `value` in its place. */
+/* Take a flag exactly once: returns the old value and stores `value`. */
 static inline uint64_t psm_line_swap(struct psm_line *line, uint64_t value)
 {
     return atomic_exchange_explicit(&line->value, value, memory_order_acq_rel);
 }
 
-/* To have a line here by the time it is used: lines that are fetched together take the time of one. */
+/* Prefetch a line: lines that are fetched together take the time of one. */
 static inline void psm_line_fetch(const void *line)
 {
     __builtin_prefetch(line);
 }
-/* For writing. On x86 the compiler takes the fetch for reading where it is not told of a processor with another one. */
+/* Prefetch for writing. On x86 the compiler fetches for reading unless the target processor is known to support more.
+ */
 static inline void psm_line_fetch_own(void *line)
 {
 #if defined(__x86_64__)

@@ -1,4 +1,4 @@
-/* Segments: made, attached, given up. */
+/* Segments: create, attach, release. */
 #define _GNU_SOURCE
 #include "shm/segment.h"
 
@@ -20,20 +20,20 @@
 #ifndef MFD_NOEXEC_SEAL
 #define MFD_NOEXEC_SEAL 8u
 #endif
-/* Without these a peer could cut the file short, and our next access would die. */
+/* Without these seals a peer could truncate the file, and our next access would crash. */
 enum { SEALS = F_SEAL_SHRINK | F_SEAL_GROW };
 
-PSM_FAULT_SITE(site_create, "shm.create", "a shared memory segment is made; error=EMFILE and others");
-PSM_FAULT_SITE(site_reserve, "shm.reserve", "memory is taken for a segment; error=ENOSPC and others");
+PSM_FAULT_SITE(site_create, "shm.create", "a shared memory segment is created; error=EMFILE and others");
+PSM_FAULT_SITE(site_reserve, "shm.reserve", "memory is allocated for a segment; error=ENOSPC and others");
 PSM_FAULT_SITE(site_attach, "shm.attach", "a shared memory segment is mapped; error=ENOMEM, EMFILE and others");
 
-/* What is mapped in this process: one mapping a segment, however often it is attached. */
+/* Mappings of this process: one per segment, however often it is attached. */
 struct psm_mapping {
     struct psm_segment_header header; /* a copy: the peer can write to the page */
     char *base;
     uint64_t refs;
     int kind, fd;
-    int pid; /* who made it: a child of fork must not remove its parent's name */
+    int pid; /* pid of the creator: a child of fork must not remove its parent's name */
     char name[PSM_SEGMENT_NAME];
     struct psm_mapping *next;
 };
@@ -54,7 +54,8 @@ static int make_memfd(const char *label)
     return fd;
 }
 
-/* Nameless at first: who finds the name finds a whole segment, and a process that dies in between leaves nothing. */
+/* Created without a name: a process that finds the name finds a complete segment, and one that dies in between leaves
+ * nothing. */
 static int make_file(int folder, bool *named, const char *name)
 {
     *named = false;
@@ -63,7 +64,7 @@ static int make_file(int folder, bool *named, const char *name)
         fd = openat(folder, name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
         *named = fd >= 0;
     }
-    if (fd >= 0 && fchmod(fd, 0600) != 0) { /* whatever the umask is */
+    if (fd >= 0 && fchmod(fd, 0600) != 0) { /* independent of the umask */
         int error = errno;
         close(fd);
         errno = error;
@@ -98,7 +99,7 @@ static psm_status no_room(int number, int fd, int kind, uint64_t bytes, const ch
     struct statvfs fs;
     if (number == ENOSPC && kind == PSM_SHARE_POSIX && fstatvfs(fd, &fs) == 0)
         return psm_fail_errno(number, "shm", -1, -1,
-                              "a segment for %s needs %" PRIu64 " bytes and %s has %" PRIu64
+                              "a segment for %s needs %" PRIu64 " bytes but %s has %" PRIu64
                               " left: make it larger (docker: --shm-size)",
                               label, bytes, psm_segment_folder_name(), (uint64_t)fs.f_bavail * fs.f_frsize);
     return psm_fail_errno(number, "shm", -1, -1, "making a segment of %" PRIu64 " bytes (%s) for %s", bytes,
@@ -136,13 +137,13 @@ static void use(struct psm_segment *segment, struct psm_mapping *m, bool owner)
     };
 }
 
-/* All of it but the fd, which the caller closes when this fails. */
+/* Fills in everything but the fd, which the caller closes if this fails. */
 static psm_status build(struct psm_mapping *m, int folder, bool named, uint64_t bytes, const char *label)
 {
     int fd = m->fd;
     int error = reserve(fd, bytes);
     size_t removed = 0;
-    /* Who was killed may have left as much as is missing. */
+    /* Killed processes may have left enough memory behind. */
     if (error == ENOSPC && m->kind == PSM_SHARE_POSIX) psm_segments_prune(&removed);
     if (removed) error = reserve(fd, bytes);
     if (error) return no_room(error, fd, m->kind, bytes, label);
@@ -192,7 +193,7 @@ psm_status psm_segment_create(struct psm_segment *segment, int kind, uint64_t si
     if (kind == PSM_SHARE_MEMFD) {
         m->fd = make_memfd(label);
     } else {
-        psm_segment_name(psm_random64(), m->name); /* not the id: that one is told to everybody, in logs */
+        psm_segment_name(psm_random64(), m->name); /* not the id: that one is public, in logs */
         folder = psm_segment_folder();
         m->fd = folder < 0 ? -1 : make_file(folder, &named, m->name);
     }
@@ -276,23 +277,22 @@ static psm_status map_named(struct psm_mapping *m, const struct psm_share *share
     if (!psm_segment_is_name((const char *)share->blob, sizeof share->blob))
         return psm_fail(PSM_ERR_PROTOCOL, "shm", -1, -1, 0,
                         "attaching segment 0x%" PRIx64
-                        ": what the peer calls its name is none (psm- and 16 hex digits)",
+                        ": the peer sent an invalid name (expected psm- and 16 hex digits)",
                         share->id);
     memcpy(m->name, share->blob, sizeof m->name);
     int folder = psm_segment_folder();
     if (folder < 0) return psm_fail_errno(errno, "shm", -1, -1, "opening %s", psm_segment_folder_name());
-    /* O_NONBLOCK: opening a pipe of that name must not wait. */
+    /* O_NONBLOCK: opening a pipe of that name must not block. */
     int fd = openat(folder, m->name, O_RDWR | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
     psm_status status;
     if (fd < 0)
-        status =
-            psm_fail_errno(errno, "shm", -1, -1,
-                           "opening %s/%s: is the peer in another container or mount namespace, or did another process "
-                           "attach it already?",
-                           psm_segment_folder_name(), m->name);
+        status = psm_fail_errno(errno, "shm", -1, -1,
+                                "opening %s/%s: is the peer in another container or mount namespace, or did another "
+                                "process already attach it?",
+                                psm_segment_folder_name(), m->name);
     else
         status = map(m, share, fd, m->name);
-    /* Now both have it: the name is of no use any more, and would be left over if both were killed. */
+    /* Both have it now: the name is no longer needed, and would be left behind if both were killed. */
     if (status == PSM_OK) unlinkat(folder, m->name, 0);
     if (fd >= 0) close(fd);
     close(folder);
@@ -317,7 +317,8 @@ static psm_status attach(struct psm_segment *segment, const struct psm_share *sh
     }
     if (share->kind == PSM_SHARE_SAME_PROCESS)
         return psm_fail(PSM_ERR_NOT_FOUND, "shm", -1, -1, 0,
-                        "attaching segment 0x%" PRIx64 " of process %" PRIu32 ": this process, %d, has none of that id",
+                        "attaching segment 0x%" PRIx64 " of process %" PRIu32
+                        ": this process, %d, has no segment with that id",
                         share->id, share->owner_pid, psm_proc_self()->pid);
     m = calloc(1, sizeof *m);
     if (!m) return psm_fail(PSM_ERR_NO_MEMORY, "shm", -1, -1, 0, "no memory for a segment's record");
@@ -355,7 +356,7 @@ psm_status psm_segment_attach(struct psm_segment *segment, const struct psm_shar
     return PSM_OK;
 }
 
-/* Owner's end: the name goes even where others keep the memory mapped; then nobody new can come. */
+/* The owner removes the name even if others keep the memory mapped: no new process can attach. */
 static void withdraw(struct psm_mapping *m)
 {
     if (m->fd >= 0) close(m->fd);
@@ -363,7 +364,7 @@ static void withdraw(struct psm_mapping *m)
     if (m->kind != PSM_SHARE_POSIX || m->pid != psm_proc_self()->pid) return;
     int folder = psm_segment_folder();
     if (folder < 0) return;
-    unlinkat(folder, m->name, 0); /* mostly gone: the peer removes it when it attaches */
+    unlinkat(folder, m->name, 0); /* usually already removed: the peer does so when it attaches */
     close(folder);
 }
 

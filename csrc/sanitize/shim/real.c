@@ -1,5 +1,5 @@
-/* The C library's dlsym. It cannot be asked of dlsym, which is ours in this process: the symbol table of the C library
- * is read instead. */
+/* Finds the C library's dlsym. dlsym itself cannot be used, since this process has ours: read the symbol table of the C
+ * library instead. */
 #define _GNU_SOURCE
 #include <elf.h>
 #include <link.h>
@@ -71,7 +71,7 @@ static int visit(struct dl_phdr_info *info, size_t size, void *context)
     struct lookup *lookup = context;
     const char *slash = info->dlpi_name ? strrchr(info->dlpi_name, '/') : NULL;
     const char *file = slash ? slash + 1 : info->dlpi_name;
-    /* Before glibc 2.34 it lies in libdl. */
+    /* Before glibc 2.34 it is in libdl. */
     if (!file || (strcmp(file, "libc.so.6") != 0 && strcmp(file, "libdl.so.2") != 0)) return 0;
     lookup->found = search(info, lookup->name);
     return lookup->found != NULL;

@@ -1,4 +1,5 @@
-/* How the shim gets between a program and CUDA: by symbols, by dlsym, and by the two ways to ask for entry points. */
+/* How the shim intercepts calls between a program and CUDA: by symbols, by dlsym, and by the two ways to request entry
+ * points. */
 #define _GNU_SOURCE
 #include "shim.h"
 
@@ -15,7 +16,7 @@ enum { RUNTIMES = 4, PER_THREAD_DEFAULT_STREAM = 2 };
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-/* ---- which libraries are there ---- */
+/* ---- which libraries are loaded ---- */
 
 static struct runtime {
     uintptr_t begin, end;
@@ -66,7 +67,7 @@ bool shim_is_runtime(const void *address)
 
 /* ---- the next function of a name ---- */
 
-/* Behind us in the order of symbols, or in a library that is loaded for somebody else. */
+/* After us in the order of symbols, or in a library that is loaded for somebody else. */
 static void *behind(enum shim_library library, const char *name)
 {
     shim_dlsym_t find = shim_real_dlsym();
@@ -96,7 +97,7 @@ static int log_device(void)
     return last_device;
 }
 
-/* These two are called inside checked calls only, so what they cause is not checked. */
+/* These two are called only inside checked calls, so calls that they cause are not checked. */
 static int device(void)
 {
     static void *_Atomic runtime, *_Atomic driver;
@@ -126,7 +127,8 @@ static bool place(uint64_t address, uint64_t *base, uint64_t *size)
         *size = n;
         return true;
     }
-    /* Without libcuda in sight: its type comes first in what the runtime knows of a pointer, 0 is unregistered. */
+    /* Without libcuda: the memory type is the first field of what the runtime returns for a pointer; 0 is unregistered.
+     */
     if (!atomic_load(&runtime)) atomic_store(&runtime, behind(SHIM_RUNTIME, "cudaPointerGetAttributes"));
     int (*attributes)(void *, const void *) = (int (*)(void *, const void *))atomic_load(&runtime);
     union {
@@ -152,7 +154,7 @@ static void tell_driver_only(void)
     psm_msg_sanitizer_driver_only();
 }
 
-/* 12 for libcudart.so.12; 0 when the function lies in another file. */
+/* 12 for libcudart.so.12; 0 if the function is in another file. */
 static int soname_of(void *function)
 {
     Dl_info info;
@@ -174,14 +176,15 @@ void *shim_find(int number)
     return next;
 }
 
-/* ---- what is given to the program in place of a function ---- */
+/* ---- what the program gets in place of a function ---- */
 
 static void *stand_in(struct shim_function *f, void *real)
 {
     void *none = NULL;
     if (real == f->own) return real;
     if (atomic_compare_exchange_strong(&f->real, &none, real)) return f->own;
-    /* A second libcudart in one process has a state of its own. The driver is one, whichever way its functions came. */
+    /* A second libcudart in one process has its own state. There is only one driver, however its functions were
+     * obtained. */
     return none == real || f->library == SHIM_DRIVER ? f->own : real;
 }
 
@@ -206,12 +209,12 @@ static void *instead_of(const char *name, void *real)
     return real;
 }
 
-/* The driver's answer for a name without version suffix. */
+/* The driver's result for a name without version suffix. */
 static void *instead_of_entry(const char *name, int version, uint64_t flags, void *real)
 {
     if (strcmp(name, "cuGetProcAddress") == 0)
         return instead_of(version >= 12000 ? "cuGetProcAddress_v2" : "cuGetProcAddress", real);
-    /* Of a CUDA that api.def does not know yet the parameters may be others. */
+    /* In a CUDA newer than api.def the parameters may differ. */
     if (version > shim_newest) return real;
     const struct shim_version *best = NULL;
     for (int i = 0; i < shim_version_count; i++) {
@@ -223,8 +226,8 @@ static void *instead_of_entry(const char *name, int version, uint64_t flags, voi
     return stand_in(&shim_functions[best->function[per_thread]], real);
 }
 
-/* A name that looks like CUDA's. Other names never wait for us, and RTLD_NEXT is about the caller's place: the return
- * address has to stay the caller's, so these calls must be jumps. */
+/* A name that looks like CUDA's. Other names must not wait for us, and RTLD_NEXT depends on the caller's place: the
+ * return address must stay the caller's, so these calls must be jumps. */
 static bool is_cuda(void *handle, const char *name)
 {
     return handle != RTLD_NEXT && name && name[0] == 'c' && name[1] == 'u';
@@ -236,7 +239,7 @@ __attribute__((noinline)) static void *wrap(void *handle, const char *name, cons
     if (!found) return NULL;
     void *own = instead_of(name, found);
     if (found != own) return own;
-    /* Our own symbol was found in the global order: is there a real one behind it? */
+    /* Our own symbol was found in the global order: check whether there is a real one after it. */
     for (int i = 0; i < shim_count; i++)
         if (shim_functions[i].own == found) return behind(shim_functions[i].library, name) ? own : NULL;
     for (int i = 0; by_hand[i].name; i++)

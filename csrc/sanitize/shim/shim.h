@@ -1,4 +1,4 @@
-/* The shim: the handle sanitizer over any CUDA, by standing in for its functions. */
+/* The shim: the handle sanitizer over any CUDA, by interposing its functions. */
 #ifndef PSM_SHIM_H
 #define PSM_SHIM_H
 
@@ -17,7 +17,7 @@
 
 #define SHIM_EXPORT __attribute__((visibility("default")))
 
-/* What a function answers that no library provides: the driver is missing. */
+/* Result of a function that no library provides: the driver is missing. */
 enum { SHIM_NO_CUDA = 35 };
 enum shim_library { SHIM_RUNTIME, SHIM_DRIVER, SHIM_LIBRARIES };
 
@@ -25,26 +25,26 @@ struct shim_function {
     const char *name;
     enum shim_library library;
     int soname;        /* of the runtime: 0, or the only one that has it with these parameters */
-    atomic_bool plain; /* found in another: passed on as it is */
+    atomic_bool plain; /* found in another: passed through unchanged */
     void *own;
-    void *_Atomic real; /* what the program would have got from dlsym or from the driver */
-    void *_Atomic next; /* what is called: set when the sanitizer has started */
+    void *_Atomic real; /* what the program would have received from dlsym or from the driver */
+    void *_Atomic next; /* the function to call: set when the sanitizer has started */
 };
 
-/* Which function the driver answers with for a name from this CUDA version on; function[1]: per-thread default stream.
- * -1: one that is not stood in for. */
+/* The function that the driver returns for a name from this CUDA version on; function[1]: per-thread default stream.
+ * -1: not interposed. */
 struct shim_version {
     const char *base;
     int since;
     int function[2];
 };
 
-/* Made from api.def. */
+/* Generated from api.def. */
 extern struct shim_function shim_functions[];
 extern const int shim_count;
 extern const struct shim_version shim_versions[];
 extern const int shim_version_count;
-extern const int shim_newest; /* CUDA version that api.def knows */
+extern const int shim_newest; /* CUDA version of api.def */
 
 void *shim_find(int number);
 

@@ -121,10 +121,10 @@ def test_text_is_read(parse: Parse, text: str, faults: list[str]) -> None:
         ("a:hang:nth=3/0", 11, "expected nth=3"),
         ("a:hang:nth=3-", 11, "expected nth=3"),
         ("a:hang:rank=-1", 12, "expected the number of a rank"),
-        ("a:hang:rank=1:rank=2", 14, "for the second time"),
+        ("a:hang:rank=1:rank=2", 14, "given twice"),
         ("a:hang:p=1.5", 9, "expected a probability"),
         ("a:hang:p=.", 9, "expected a probability"),
-        ("a:hang:seed=1", 0, "seed= without p="),
+        ("a:hang:seed=1", 0, "seed= has no effect without p="),
         ("a:hang:color=red", 7, "expected a key"),
         ("a:hang:op", 9, "expected '=' and a value after op"),
         ("a:hang;b:hang:", 14, "expected a key"),
@@ -292,13 +292,13 @@ def test_error_names_are_resolved_by_the_caller(driver: Path) -> None:
     assert hits(driver, "test.alpha:error=testErrorIllegal:nth=1")[0] == [(1, "error", 700)]
     found, log = hits(driver, "test.alpha:error=testErrorOops")
     assert not found
-    assert log.count("PSM_FAULTS: test.alpha knows no error testErrorOops; this fault is passed over\n") == 1
+    assert log.count("PSM_FAULTS: test.alpha has no error testErrorOops; this fault is ignored\n") == 1
 
 
 def test_what_a_site_cannot_do_is_said_once_and_not_done(driver: Path) -> None:
     found, log = hits(driver, "test.alpha:drop")
     assert not found
-    assert log.count("PSM_FAULTS: test.alpha cannot drop; this fault is passed over\n") == 1
+    assert log.count("PSM_FAULTS: test.alpha does not support drop; this fault is ignored\n") == 1
     found, log = hits(driver, "test.*:drop")
     assert not found and not log, "a star is not meant for every site"
     assert hits(driver, "test.beta:short=5:nth=2", site="test.beta")[0] == [(2, "short", 5)]

@@ -315,7 +315,7 @@ def test_default_folder_that_others_could_have_made_is_refused(driver: Path, tmp
     folder = tmp_path / f"psm-{os.geteuid()}"
     folder.mkdir(mode=0o755)
     folder.chmod(0o755)
-    assert "open to other users" in refusal(driver, TMPDIR=str(tmp_path))
+    assert "other users can open it" in refusal(driver, TMPDIR=str(tmp_path))
     folder.rmdir()
     (tmp_path / "elsewhere").mkdir(mode=0o700)
     folder.symlink_to(tmp_path / "elsewhere")
@@ -341,7 +341,7 @@ def test_folder_of_another_user_is_refused(driver: Path, tmp_path: Path) -> None
 
 
 def test_shared_memory_is_no_place_for_records(driver: Path, tmp_path: Path) -> None:
-    assert "records do not go to /dev/shm" in refusal(driver, PSM_RECORD_DIR="/dev/shm/psm-test-records")
+    assert "records are not written to /dev/shm" in refusal(driver, PSM_RECORD_DIR="/dev/shm/psm-test-records")
     assert not Path("/dev/shm/psm-test-records").exists()
     if os.access("/dev/shm", os.W_OK):
         (tmp_path / "link").symlink_to("/dev/shm")

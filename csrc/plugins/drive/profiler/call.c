@@ -1,4 +1,4 @@
-/* The profiler's calls in any version, each watched and told to the checker. */
+/* The profiler's calls in any version, each watched and reported to the checker. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
@@ -14,7 +14,7 @@
 
 enum { PAGE = 4096, PAGES = 32 };
 
-/* What each thread is in; read by the watcher and by the handler of faults. */
+/* The current call of each thread; read by the watcher and by the fault handler. */
 struct slot {
     _Atomic(const char *) call;
     _Atomic uint64_t since;
@@ -23,7 +23,7 @@ struct slot {
 static struct slot slots[MAX_THREADS];
 static _Atomic int nslots;
 static _Thread_local struct slot *mine;
-/* Descriptors on pages that are closed after the call. */
+/* Descriptors on pages that become inaccessible after the call. */
 static _Thread_local char *pages;
 static _Thread_local unsigned page;
 
@@ -66,14 +66,14 @@ static void *watch(void *unused)
             const char *call = atomic_load(&slots[i].call);
             uint64_t since = atomic_load(&slots[i].since);
             if (call && since < now && now - since > d.timeout_ns)
-                failed("blocked", "%s%s did not come back within %.3g s", call, of_event(&slots[i]),
+                failed("blocked", "%s%s did not return within %.3g s", call, of_event(&slots[i]),
                        (double)d.timeout_ns * 1e-9);
         }
     }
     return NULL;
 }
 
-/* ---- memory that nobody may touch ---- */
+/* ---- memory that must not be accessed ---- */
 
 static struct {
     char *parents, *contexts, *buffer;
@@ -104,21 +104,21 @@ void *user_buffer(void)
     return closed.buffer;
 }
 
-/* Pages of all threads, to know them in a fault. */
+/* Pages of all threads, to recognise them in a fault. */
 static _Atomic(char *) traps[MAX_THREADS];
 
 static const char *place(const char *address)
 {
     if (address >= closed.parents && address < closed.parents + closed.size)
-        return ": it touched the parent of an operation of another process (proxyOp.pid is not this process)";
+        return ": it accessed the parent of an operation of another process (proxyOp.pid is not this process)";
     if (address >= closed.contexts && address < closed.contexts + closed.size)
-        return ": it touched the context of an operation of another process (proxyOp.pid is not this process)";
+        return ": it accessed the context of an operation of another process (proxyOp.pid is not this process)";
     if (address >= closed.buffer && address < closed.buffer + closed.size)
-        return ": it touched the user's buffer, which is the GPU's";
+        return ": it accessed the user's buffer, which is on the GPU";
     for (int i = 0; i < MAX_THREADS; i++)
         if (traps[i] && address >= traps[i] && address < traps[i] + (size_t)PAGE * PAGES)
-            return d.trap_strings ? ": it read a string of a descriptor after the call that it was for"
-                                  : ": it touched a descriptor, or arguments, after the call that they were for";
+            return d.trap_strings ? ": it read a string of a descriptor after the call that it was valid for"
+                                  : ": it accessed a descriptor, or arguments, after the call that they were valid for";
     return address && address < (char *)PAGE ? ": it followed a NULL pointer" : "";
 }
 
@@ -167,7 +167,7 @@ static struct room take(const struct event *e)
     }
     char *at = pages + (size_t)(page++ % PAGES) * PAGE;
     mprotect(at, PAGE, PROT_READ | PROT_WRITE);
-    /* On one page there is the one or the other. */
+    /* A page holds one or the other. */
     if (d.trap_strings) return (struct room){&plain_record, (void *)at, at};
     return (struct room){(void *)at, lasting_words(e), at};
 }
@@ -177,7 +177,7 @@ static void give(const struct room *r)
     if (r->page) mprotect(r->page, PAGE, PROT_NONE);
 }
 
-/* NCCL's strings are constants: where nothing is tried with them, they last. */
+/* NCCL's strings are constants: unless the check is about them, they stay valid. */
 static char (*lasting_words(const struct event *e)) [EVENT_WORD] {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     static char known[64][5][EVENT_WORD];
@@ -227,7 +227,7 @@ const char *table_empty(void)
                                   : NULL;
 }
 
-/* The checker is told, unless it is left out. */
+/* Reports the call to the checker, unless it is left out. */
 #define TELL(call)                                                                                                     \
     do {                                                                                                               \
         if (!d.unchecked) call;                                                                                        \
@@ -289,7 +289,7 @@ bool p_init(struct comm *c)
 
 void p_finalize(struct comm *c)
 {
-    /* From 2.28, which v5 came with, on: only where there is a context. */
+    /* From 2.28, which v5 came with, on: only if there is a context. */
     if ((d.version >= 5 || d.adapted) && !c->context) return;
     ncclResult_t result = ncclSuccess;
     TELL(contract_finalizing(d.contract, c->context));
@@ -321,11 +321,10 @@ void p_start(void *context, void **handle, const struct event *e)
     give(&room);
     void *given = *handle;
     if (before && given == before && result == ncclSuccess)
-        failed(
-            "contract",
-            "startEvent of %s answered success and left *eHandle as it was: NCCL has the handle of an older event, or "
-            "anything, there, and goes on with it",
-            event_kind_name(event_kind(e->type)));
+        failed("contract",
+               "startEvent of %s returned success but did not write *eHandle: NCCL then uses the handle of an older "
+               "event, or garbage",
+               event_kind_name(event_kind(e->type)));
     TELL(contract_started(d.contract, &s, e, result, before, given, changed));
     d.starts++;
     if (!given) d.nulls++;
@@ -365,7 +364,7 @@ void p_state(void *handle, int state, const struct event_args *args)
 
 /* ---- time ---- */
 
-/* What is timed is below whatever the profiler asks for. */
+/* The timed kinds are below whatever the profiler enables. */
 struct timed {
     struct plan plan;
     struct op ops[64];
@@ -395,7 +394,7 @@ static bool timed_op(struct comm *c, struct timed *t)
 static void timed_end(struct timed *t)
 {
     if (t->op) p_stop(t->op);
-    /* A collective is over, and its place in a pool free, when all of it is. */
+    /* A collective is done, and its place in a pool free, when all of its parts are. */
     ops_run(t->ops, t->n);
     plan_end(&t->plan);
 }
@@ -440,7 +439,7 @@ uint64_t p_time_states(struct comm *c)
         struct event e = {.type = ncclProfileProxyStep, .parent = t.op, .rank = c->rank};
         p_start(c->context, &step, &e);
     }
-    /* One that may come again. */
+    /* A state that may be repeated. */
     void *handle = d.version <= 3 ? t.op : step;
     const int state = d.version <= 3 ? ncclProfilerProxyOpSendPosted : ncclProfilerProxyStepSendPeerWait_v4;
     union event_args_record record = {0};

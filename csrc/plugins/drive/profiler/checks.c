@@ -1,4 +1,4 @@
-/* The checks, in the order in which they run; each in a process of its own. */
+/* The checks, in the order in which they run; each in its own process. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <dlfcn.h>
@@ -16,14 +16,14 @@ static struct comm comm_of(int number, int rank, int ranks)
 {
     struct comm c = {.hash = UINT64_C(0x9f3c11d2a0b40000) + (uint64_t)number, .rank = rank, .ranks = ranks, .nodes = 1};
     snprintf(c.name, sizeof c.name, "comm-%d", number);
-    c.unnamed = number % 2 != 0; /* most users give no name */
+    c.unnamed = number % 2 != 0; /* most users set no name */
     return c;
 }
 
 static struct comm opened(int number)
 {
     struct comm c = comm_of(number, 0, 4);
-    if (!p_init(&c)) failed("contract", "init answered an error: NCCL goes on without the profiler");
+    if (!p_init(&c)) failed("contract", "init returned an error: NCCL continues without the profiler");
     return c;
 }
 
@@ -31,7 +31,7 @@ static void need(uint64_t kinds, const char *what)
 {
     for (int i = 0; i < EVENT_TYPES; i++)
         if (kinds >> i & 1 && asked((uint32_t)d.mask, i)) return;
-    skipped("the mask, 0x%x, does not ask for %s", (unsigned)d.mask, what);
+    skipped("the mask, 0x%x, does not enable %s", (unsigned)d.mask, what);
 }
 
 static struct op *room(void)
@@ -68,7 +68,7 @@ static void load(void)
 static void slots(void)
 {
     const char *empty = table_empty();
-    if (empty) failed("contract", "%s is NULL, and NCCL calls it without a look", empty);
+    if (empty) failed("contract", "%s is NULL, but NCCL calls it without a check", empty);
     if (!table_name() || !*table_name()) failed("contract", "the table has no name, which NCCL prints");
 }
 
@@ -82,11 +82,11 @@ static void init(void)
         c[i] = comm_of(i, shapes[i].rank, shapes[i].ranks);
         c[i].nodes = shapes[i].nodes;
         if (!p_init(&c[i]))
-            failed("contract", "init answered an error for rank %d of %d: NCCL goes on without the profiler", c[i].rank,
-                   c[i].ranks);
+            failed("contract", "init returned an error for rank %d of %d: NCCL continues without the profiler",
+                   c[i].rank, c[i].ranks);
     }
     for (int i = 0; i < 3; i++) {
-        if (!c[i].context) weak("init answered no context; from 2.28 on NCCL calls finalize only where there is one");
+        if (!c[i].context) weak("init returned no context; from 2.28 on NCCL calls finalize only if there is one");
         p_finalize(&c[i]);
     }
 }
@@ -104,7 +104,7 @@ static void mask(void)
         weak("the mask is 0x%lx; v%d has no events for the bits 0x%lx", (unsigned long)now, d.version,
              (unsigned long)(now & ~known));
     else if (!now)
-        note("asks for nothing: set what makes it ask, or no event is tried");
+        note("the profiler enables nothing: configure it to enable events, or no event is tested");
     else
         note("%s", kinds);
     p_finalize(&c);
@@ -145,11 +145,11 @@ static void descriptor(void)
     p_finalize(&c);
 }
 
-/* Tables of older versions are called by adapters in newer releases, which leave out and add. */
+/* Newer releases call tables of older versions through adapters, which omit and add events. */
 static void adapter(void)
 {
     d.adapted = true;
-    if (d.version == PROFILER_VERSIONS) skipped("no release that is known has an adapter for v%d", d.version);
+    if (d.version == PROFILER_VERSIONS) skipped("no known release has an adapter for v%d", d.version);
     struct comm c = opened(0);
     need(event_known(d.version), "anything");
     for (int i = 0; i < 4; i++) whole(&c, 3, 4, room());
@@ -165,12 +165,12 @@ static void strings(void)
     p_finalize(&c);
 }
 
-/* Operations of the proxy begin when the events of the operations are long stopped, and newer ones are there. */
+/* Operations of the proxy start when the events of the operations were stopped long ago, and newer ones exist. */
 static void order(void)
 {
     static struct plan plans[8];
     struct comm c = opened(0);
-    need(ncclProfileProxyOp | ncclProfileKernelCh, "what the proxy does");
+    need(ncclProfileProxyOp | ncclProfileKernelCh, "the proxy's events");
     struct op *ops = room();
     int ends[8], n = 0;
     for (int i = 0; i < 8; i++) {
@@ -180,12 +180,12 @@ static void order(void)
         plan_end(&plans[i]);
         ends[i] = n;
     }
-    /* Those of the last first, and two plans at a time. */
+    /* The last operations first, and two plans at a time. */
     for (int i = 7; i > 0; i -= 2) ops_run(ops + (i > 1 ? ends[i - 2] : 0), ends[i] - (i > 1 ? ends[i - 2] : 0));
     p_finalize(&c);
 }
 
-/* A captured graph: its operations run again and again, and their API events are of the capture. */
+/* A captured graph: its operations run again and again, and their API events are those of the capture. */
 static void graph(void)
 {
     static struct plan plan;
@@ -203,7 +203,7 @@ static void graph(void)
     p_finalize(&c);
 }
 
-/* NULL is what NCCL has where the profiler gave none; and in v5 where no call of the API is behind an operation. */
+/* NCCL passes NULL if the profiler returned no handle; and in v5 if no API call caused an operation. */
 static void null_parent(void)
 {
     struct comm c = opened(0);
@@ -229,7 +229,7 @@ static void null_parent(void)
     p_finalize(&c);
 }
 
-/* NCCL stops what a net plugin did not get a handle for; up to 2.25 tasks, too. */
+/* NCCL stops events that a net plugin got no handle for; up to 2.25 also tasks. */
 static void null_handle(void)
 {
     struct comm c = opened(0);
@@ -240,7 +240,7 @@ static void null_handle(void)
     p_finalize(&c);
 }
 
-/* PXN: the proxy of this process serves another one. Parent and context are addresses of that. */
+/* PXN: the proxy of this process serves another one. Parent and context are addresses in that one. */
 static void pxn(void)
 {
     struct comm c = opened(0);
@@ -259,7 +259,7 @@ static void pxn(void)
         ops[i].rank = 5;
     }
     ops_run(ops, n);
-    /* And after the local communicator is gone, where another one keeps the proxy. */
+    /* Also after the local communicator is destroyed, while another one keeps the proxy. */
     struct comm other = opened(1);
     p_finalize(&c);
     struct op late = {.context = foreign_context(),
@@ -271,7 +271,8 @@ static void pxn(void)
                       .steps = 4,
                       .is_send = true};
     op_run(&late);
-    /* From 2.28 on steps have events also where the profiler did not take the operation: no parent tells of whom. */
+    /* From 2.28 on steps have events even if the profiler did not accept the operation: without a parent nothing says
+     * whose they are. */
     struct event step = {.type = ncclProfileProxyStep, .rank = 6, .step = 1};
     void *handle = NULL;
     if (d.version >= 5 && asked((uint32_t)d.mask, event_kind(step.type))) {
@@ -281,19 +282,19 @@ static void pxn(void)
     p_finalize(&other);
 }
 
-/* The profiler changes its mask while NCCL runs: what was called before goes on as it was asked for. */
+/* The profiler changes its mask while NCCL runs: what was called before continues with the old mask. */
 static void mask_off(void)
 {
     struct comm c = opened(0);
     static struct plan plan;
     struct op *ops = room();
     int all = d.mask;
-    if (!all) skipped("the mask asks for nothing");
+    if (!all) skipped("the mask enables nothing");
     plan_begin(&plan, &c);
     plan_coll(&plan, "AllReduce", 1 << 20, 2);
     plan_p2p(&plan, true, 1, 100);
     __atomic_store_n(&d.mask, 0, __ATOMIC_RELAXED);
-    plan_coll(&plan, "AllGather", 1 << 20, 2); /* of the same group, and not asked for */
+    plan_coll(&plan, "AllGather", 1 << 20, 2); /* of the same group, and not enabled */
     int n = plan_launch(&plan, ops, OPS);
     plan_end(&plan);
     ops_run(ops, n);
@@ -307,8 +308,8 @@ static void mask_off(void)
     p_finalize(&c);
 }
 
-/* 2.28 to 2.30 do not forget the handle of the last collective's event of the API: once the mask is cleared each
-   further collective stops it again. */
+/* 2.28 to 2.30 do not drop the handle of the last collective's API event: once the mask is cleared each further
+ * collective stops it again. */
 static void stale_stop(void)
 {
     static struct plan plan;
@@ -321,7 +322,7 @@ static void stale_stop(void)
     int n = plan_launch(&plan, room(), OPS);
     plan_end(&plan);
     void *stale = plan.tasks[0].api;
-    if (!stale) skipped("the profiler took no event of the API");
+    if (!stale) skipped("the profiler accepted no event of the API");
     d.foreign_calls = true;
     __atomic_store_n(&d.mask, 0, __ATOMIC_RELAXED);
     for (int i = 0; i < 3; i++) p_stop(stale);
@@ -339,7 +340,7 @@ static void communicators(void)
     for (int i = 0; i < COMMS; i++) c[i] = opened(i);
     need(event_known(d.version), "anything");
     for (int i = 0; i < 3 * COMMS; i++) whole(&c[i % COMMS], 2, 2, room());
-    /* The first ends, the others go on; its hash comes again. */
+    /* The first ends, the others continue; its hash is reused. */
     p_finalize(&c[0]);
     for (int i = 1; i < COMMS; i++) whole(&c[i], 1, 2, room());
     c[0] = opened(0);
@@ -406,7 +407,7 @@ static void threads(void)
     for (int i = 0; i < 2; i++) p_finalize(&pairs[i].c);
 }
 
-/* More open events than any pool has: NULL or a handle, each its own. */
+/* More open events than any pool has: NULL or a handle, each different. */
 static void pool(void)
 {
     enum { MANY = 30000 };
@@ -497,7 +498,7 @@ static size_t in_use(void)
     return info.uordblks + info.hblkhd;
 }
 
-/* All that is mapped: a ring that is filled slowly is there from the start, and no leak. */
+/* All that is mapped: a ring that fills up slowly is allocated from the start, and not a leak. */
 static size_t mapped(void)
 {
     unsigned long size = 0;
@@ -517,12 +518,12 @@ static void leaks(void)
 {
     enum { ROUNDS = 50, PARTS = 4 };
     d.unchecked = true;
-    /* One communicator stays, so that what the process has once is not counted. */
+    /* One communicator stays, so that one-time allocations of the process are not counted. */
     struct comm stays = opened(1000);
     size_t heap = SIZE_MAX, pages = SIZE_MAX;
     int fds = ROUNDS, tasks = ROUNDS;
     rounds_of(ROUNDS);
-    /* What goes on growing is lost: the least of several parts is taken. */
+    /* Only continuous growth is a leak: take the least of several parts. */
     for (int part = 0; part < PARTS; part++) {
         int had_fds = entries("/proc/self/fd"), had_tasks = entries("/proc/self/task");
         size_t had_heap = in_use(), had_pages = mapped();
@@ -535,7 +536,7 @@ static void leaks(void)
         if (more_tasks < tasks) tasks = more_tasks;
     }
     p_finalize(&stays);
-    /* One in two is no chance. */
+    /* One in two is not chance. */
     if (fds >= ROUNDS / 2) failed("leak", "%d descriptors more for each %d communicators", fds, ROUNDS);
     if (tasks >= ROUNDS / 2) failed("leak", "%d threads more for each %d communicators", tasks, ROUNDS);
     if (heap >= ROUNDS * 16u) failed("leak", "%zu bytes of the heap more for each communicator", heap / ROUNDS);
@@ -543,7 +544,7 @@ static void leaks(void)
     note("%zu bytes more after %d communicators", heap, ROUNDS);
 }
 
-/* Memory that grows with each group call for as long as a communicator lives. */
+/* Memory that grows with each group call while a communicator lives. */
 static void growth(void)
 {
     enum { CALLS = 400 };
@@ -551,7 +552,7 @@ static void growth(void)
     struct comm c = opened(0);
     need(event_known(d.version), "anything");
     size_t more[4];
-    /* Pools that are filled once may grow at first; what goes on growing is lost. */
+    /* Pools that are filled once may grow at first; only continuous growth is a leak. */
     for (int part = 0; part < 4; part++) {
         size_t memory = in_use();
         for (int i = 0; i < CALLS; i++) whole(&c, 1, 1, room());
@@ -575,7 +576,7 @@ static void unload(void)
         load_again();
     }
     dlclose(d.library);
-    /* A thread that runs on dies when it is next scheduled: its code is gone. */
+    /* A thread that keeps running crashes when it is next scheduled: its code is unmapped. */
     const uint64_t end = now_ns() + 3000000000u;
     while (entries("/proc/self/task") > before && now_ns() < end) usleep(1000);
     int more = entries("/proc/self/task") - before;
@@ -588,7 +589,7 @@ static void latency(void)
     need(ncclProfileProxyStep, "steps of the proxy");
     uint64_t pair = p_time_pairs(&c), state = p_time_states(&c);
     p_finalize(&c);
-    if (!pair) skipped("the profiler took no operation of the proxy");
+    if (!pair) skipped("the profiler accepted no operation of the proxy");
     note("startEvent and stopEvent %.1f ns, recordEventState %.1f ns", (double)pair / 10, (double)state / 10);
     if (pair > 50000)
         weak("startEvent and stopEvent take %.0f ns at best, for each step of each transfer", (double)pair / 10);

@@ -40,7 +40,7 @@ static size_t put_text(char *to, size_t size, const char *key, const char *text)
     return n;
 }
 
-/* From the handler of faults, too: no lock, no allocation. */
+/* Also called by the fault handler: no lock, no allocation. */
 static void report(const char *outcome, const char *kind, const char *text)
 {
     static _Atomic int done;
@@ -70,7 +70,7 @@ _Noreturn void failed(const char *kind, const char *format, ...)
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
     report("failed", kind, text);
-    /* No destructors: the profiler is in the middle of something. */
+    /* No destructors: the profiler is in the middle of a call. */
     _exit(0);
 }
 
@@ -118,7 +118,8 @@ void logger(ncclDebugLogLevel level, unsigned long flags, const char *file, int 
     pthread_mutex_unlock(&lock);
 }
 
-/* The checker's breaches: the profiler's fail the check; NCCL's are only there where the check makes them. */
+/* The checker's breaches: those of the profiler fail the check; those of NCCL occur only where the check causes them.
+ */
 static void breach(void *unused, const struct contract_breach *b)
 {
     (void)unused;
@@ -137,7 +138,7 @@ void load_again(void)
     if (!table_find(d.version)) failed("contract", "dlsym finds no ncclProfiler_v%d", d.version);
 }
 
-/* Which versions there are, as a process that loads the library sees it. */
+/* The available versions, as a process that loads the library sees them. */
 static int tables(const char *path)
 {
     d.library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
@@ -163,11 +164,10 @@ int main(int argc, char **argv)
     const struct check *check = checks;
     while (argc >= 4 && check->name && strcmp(check->name, argv[3]) != 0) check++;
     if (argc < 4 || !check->name || atoi(argv[2]) < 1 || atoi(argv[2]) > PROFILER_VERSIONS) {
-        fprintf(
-            stderr,
-            "psm_profiler_drive: LIB VERSION CHECK [STREAM] are meant, a version from 1 to %d and a check of --list. "
-            "psmkit plugin drive starts this\n",
-            PROFILER_VERSIONS);
+        fprintf(stderr,
+                "usage: psm_profiler_drive LIB VERSION CHECK [STREAM], with a version from 1 to %d and a check of "
+                "--list. psmkit plugin drive starts this\n",
+                PROFILER_VERSIONS);
         return 2;
     }
     setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0});

@@ -1,7 +1,7 @@
 /* What NCCL does around its calls of a profiler: which events, in which order, with which parents, from which thread.
-
-   In releases that came with v5 and later a group call has events of the API; the plan is launched within it. The
-   operations' events are stopped before those of the proxy start, which happens in another thread. */
+ *
+ * In releases that came with v5 and later a group call has events of the API; the plan is launched within it. The
+ * events of the operations are stopped before those of the proxy start, which happens in another thread. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdlib.h>
@@ -13,7 +13,7 @@
 
 static void *garbage(void)
 {
-    /* Where NCCL has an uninitialized variable there may be the address of anything. */
+    /* Where NCCL has an uninitialised variable any address may be. */
     return foreign_parent(4000);
 }
 
@@ -53,7 +53,7 @@ void plan_begin(struct plan *p, struct comm *c)
     p->api = d.version >= 5;
 }
 
-/* The states of a group carry nothing; NCCL's adapter for v5 gives room all the same. */
+/* The states of a group have no arguments; NCCL's adapter for v5 passes a struct anyway. */
 static void group_state(void *group, int state)
 {
     struct event_args args = {.bytes = 0};
@@ -92,10 +92,10 @@ static void api_event(struct plan *p, struct task *t, uint64_t kind)
     struct event e = {.type = kind, .parent = p->group_api, .count = t->e.count};
     memcpy(e.func, t->e.func, EVENT_WORD);
     memcpy(e.datatype, t->e.datatype, EVENT_WORD);
-    /* 2.30 does not clear this variable after the event of the operation before. */
+    /* 2.30 does not clear this variable after the previous operation's event. */
     if (kind == ncclProfileCollApi) t->api = garbage();
     p_start(p->comm->context, &t->api, &e);
-    /* Stopped now, and still the parent of what comes. */
+    /* Stopped now, but still the parent of later events. */
     if (t->api) p_stop(t->api);
 }
 
@@ -120,7 +120,7 @@ void plan_p2p(struct plan *p, bool send, int peer, uint64_t count)
     t->e.count = count;
     t->e.recv = user_buffer();
     t->e.peer = peer;
-    t->e.channels = d.adapted && d.version == 4 ? 0xa5 : 1; /* the adapter forgets it */
+    t->e.channels = d.adapted && d.version == 4 ? 0xa5 : 1; /* the adapter drops it */
     t->channels = 1;
     t->e.is_send = send;
     api_event(p, t, ncclProfileP2pApi);
@@ -157,7 +157,7 @@ static void run_ce(struct plan *p, struct task *t)
     stop(&coll);
 }
 
-/* Of one task: an operation a channel and direction, and one for the kernel's channel. */
+/* Of one task: an operation per channel and direction, and one for the kernel's channel. */
 static int post(struct plan *p, struct task *t, struct op *ops, int n, int most)
 {
     struct op op = {.context = p->comm->context,
@@ -203,7 +203,7 @@ int plan_launch(struct plan *p, struct op *ops, int most)
     for (int i = 0; i < p->n; i++) {
         struct task *t = &p->tasks[i];
         t->handle = NULL;
-        /* Up to 2.27, which v4 came with, no task has an event where the group has none. */
+        /* Up to 2.27, which v4 came with, no task has an event if the group has none. */
         if (t->ce || !is_asked(t->mask, t->e.type) || (d.version <= 4 && !d.adapted && !group)) continue;
         t->e.parent = p->api ? t->api : group;
         t->e.group = p->api ? group : NULL;
@@ -240,13 +240,13 @@ static void step_states(struct op *op, int from, int to)
         if (!step || !op->handle) continue;
         for (int i = 0; i < n; i++) {
             if (d.version <= 3 && states[i] == ncclProfilerProxyStepSendPeerWait_v4) continue;
-            /* 2.23 to 2.26, which v1 to v3 came with, give nothing with these. */
+            /* 2.23 to 2.26, which v1 to v3 came with, pass no arguments with these. */
             p_state(step, states[i], d.version <= 3 && !d.adapted ? NULL : &args);
         }
     }
 }
 
-/* The net plugin: it calls back into NCCL, and stops what may never have been started. */
+/* The net plugin: it calls back into NCCL, and stops events that may never have been started. */
 static void net_event(const struct op *op, void *step)
 {
     void *handle = NULL;
@@ -303,7 +303,7 @@ static void op_begin(struct op *op)
 static void op_step(struct op *op, int s)
 {
     void **step = &op->step[s % MAX_STEPS];
-    /* Up to 2.27 no step has an event where its operation has none. */
+    /* Up to 2.27 no step has an event if its operation has none. */
     if (is_asked(op->mask, ncclProfileProxyStep) && (op->handle || d.version >= 5 || d.adapted)) {
         struct event e = {.type = ncclProfileProxyStep, .parent = op->handle, .rank = op->rank, .step = s};
         p_start(op->context, step, &e);
@@ -346,7 +346,7 @@ void ops_run(struct op *ops, int n)
 
 void control(struct comm *c, bool sleeps, int appended)
 {
-    /* In all releases this variable is not initialized. */
+    /* This variable is uninitialised in all releases. */
     void *handle = garbage();
     if (!(mask_now() & ncclProfileProxyCtrl)) return;
     struct event e = {.type = ncclProfileProxyCtrl};

@@ -1,5 +1,5 @@
-/* psm_profiler_drive: NCCL's part towards a profiler, without NCCL. psmkit/plugins/drive_profiler.py runs it once for
-   each check. */
+/* psm_profiler_drive plays NCCL towards a profiler, without NCCL. psmkit/plugins/drive_profiler.py runs it once per
+ * check. */
 #ifndef PSM_PROFILER_DRIVE_H
 #define PSM_PROFILER_DRIVE_H
 
@@ -18,13 +18,13 @@ struct drive {
     const void *table;
     struct contract *contract;
     uint64_t timeout_ns, begun;
-    int mask;           /* NCCL's int, of the process */
-    bool adapted;       /* as NCCL 2.30 calls an older version, and not the release that brought it */
-    bool trap;          /* descriptors and arguments are gone after the call */
+    int mask;     /* NCCL's int, one per process */
+    bool adapted; /* called as by NCCL 2.30's adapter for an older version, not as by the release that introduced it */
+    bool trap;    /* descriptors and arguments are invalid after the call */
     bool trap_strings;  /* the strings of descriptors are */
     bool open_at_end;   /* this check leaves events open */
-    bool foreign_calls; /* what is played need not be right */
-    bool unchecked;     /* the checker is left out: it takes memory itself */
+    bool foreign_calls; /* the replayed calls may be wrong */
+    bool unchecked;     /* without the checker, which allocates memory itself */
     _Atomic uint64_t starts, nulls;
 };
 extern struct drive d;
@@ -35,7 +35,7 @@ extern struct drive d;
 _Noreturn void failed(const char *kind, const char *format, ...) __attribute__((format(printf, 2, 3)));
 _Noreturn void skipped(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void note(const char *format, ...) __attribute__((format(printf, 1, 2)));
-/* A weakness: the check goes on, and fails at its end unless something worse comes. */
+/* A weakness: the check continues, and fails at its end unless something worse happens. */
 void weak(const char *format, ...) __attribute__((format(printf, 1, 2)));
 uint64_t now_ns(void);
 void watch_start(void);
@@ -53,22 +53,22 @@ struct comm {
     char name[64];
     bool unnamed;
 };
-/* False: init failed; NCCL goes on without a profiler then. */
+/* False: init failed; NCCL then continues without a profiler. */
 bool p_init(struct comm *c);
 void p_finalize(struct comm *c);
-/* *handle is what NCCL has there before the call; after it what the profiler gave. */
+/* *handle is NCCL's value before the call; afterwards the profiler's result. */
 void p_start(void *context, void **handle, const struct event *e);
 void p_stop(void *handle);
-/* args NULL: none are given. */
+/* args NULL: none are passed. */
 void p_state(void *handle, int state, const struct event_args *args);
-/* Without the checker and traps: for time. */
+/* Without the checker and traps: for timing. */
 uint64_t p_time_pairs(struct comm *c);
 uint64_t p_time_states(struct comm *c);
 void load_again(void);
 void logger(ncclDebugLogLevel level, unsigned long flags, const char *file, int line, const char *format, ...)
     __attribute__((format(printf, 5, 6)));
 
-/* Addresses of another process: reading them is a fault, which is told. */
+/* Addresses of another process: reading them is a fault, which is reported. */
 void *foreign_parent(unsigned n);
 void *foreign_context(void);
 /* A GPU's memory, which the host cannot read. */
@@ -103,12 +103,12 @@ struct plan {
     void *group_api;
     bool api; /* v5 and later: within a group call */
 };
-/* A group call: begin, colls and p2ps, launch, which gives the proxy operations, end. */
+/* A group call: begin, colls and p2ps, launch, which returns the proxy operations, end. */
 void plan_begin(struct plan *p, struct comm *c);
 void plan_coll(struct plan *p, const char *func, uint64_t count, int channels);
 void plan_p2p(struct plan *p, bool send, int peer, uint64_t count);
 void plan_ce(struct plan *p, uint64_t count);
-/* tasks are run again with graph: their API events are long stopped. */
+/* tasks run again with graph: their API events were stopped long ago. */
 int plan_launch(struct plan *p, struct op *ops, int most);
 void plan_end(struct plan *p);
 
@@ -117,7 +117,7 @@ void op_run(struct op *op);
 void ops_run(struct op *ops, int n);
 void control(struct comm *c, bool sleeps, int appended);
 
-/* Another thread; all end before join returns. */
+/* Runs on another thread; all end before join returns. */
 typedef void work(void *);
 void in_thread(work *w, void *argument);
 void join_all(void);

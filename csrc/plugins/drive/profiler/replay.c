@@ -1,4 +1,4 @@
-/* Plays a recorded stream: the lines in their order, each by the thread that it names. */
+/* Replays a recorded stream: the lines in their order, each on the thread that it names. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <inttypes.h>
@@ -28,7 +28,7 @@ static struct {
 static void **handle_of(uint64_t id)
 {
     if (id >= UINT64_C(1) << 32)
-        failed("stream", "line %" PRIu64 ": event %" PRIu64 " is beyond what a stream has", s.number, id);
+        failed("stream", "line %" PRIu64 ": event %" PRIu64 " exceeds the limit of a stream", s.number, id);
     if (id >= s.nevents) {
         uint64_t n = s.nevents ? s.nevents : 1024;
         while (n <= id) n *= 2;
@@ -45,12 +45,12 @@ static void start(struct stream_line *l)
     struct comm *c = l->comm && l->comm <= STREAM_COMMS ? &s.comms[l->comm - 1] : NULL;
     int kind = event_kind(l->e.type);
     void *handle = NULL;
-    /* What this version has not, and what this profiler does not ask for, NCCL would not start. */
+    /* Events that this version lacks, or that this profiler has not enabled: NCCL would not start them. */
     if ((c && s.failed_init[l->comm - 1]) || !asked((uint32_t)d.mask, kind)) return;
     l->e.pid = l->foreign ? getpid() + 1 : getpid();
     l->e.parent = l->foreign ? foreign_parent((unsigned)l->id) : l->parent ? *handle_of(l->parent) : NULL;
     l->e.group = l->group ? *handle_of(l->group) : NULL;
-    /* v5 moved the group; in streams of before it is the parent. */
+    /* v5 moved the group; in older streams it is the parent. */
     if (d.version <= 4 && l->e.group) l->e.parent = l->e.group;
     if (d.version <= 4) l->e.group = NULL;
     p_start(c && c->context ? c->context : foreign_context(), &handle, &l->e);
@@ -74,7 +74,7 @@ static void play(struct stream_line *l)
         break;
     case STREAM_STATE: {
         void *handle = *handle_of(l->id);
-        /* States that this version lacks its adapter drops. */
+        /* The adapter drops states that this version lacks. */
         for (int kind = 0; handle && kind < EVENT_TYPES; kind++)
             if (event_has_state(d.version, kind, l->state)) {
                 bool none = l->args.none && event_args_optional(d.version, l->state);
@@ -83,7 +83,7 @@ static void play(struct stream_line *l)
         break;
     }
     case STREAM_STOP:
-        /* A second stop, too: it is in the stream because NCCL did so. */
+        /* Including a second stop: it is in the stream because NCCL did so. */
         if (l->id && *handle_of(l->id)) p_stop(*handle_of(l->id));
         break;
     case STREAM_FINALIZE:
@@ -92,7 +92,7 @@ static void play(struct stream_line *l)
     }
 }
 
-/* With the lock: the next line, or the end. */
+/* With the lock held: the next line, or the end. */
 static void next(void)
 {
     char text[STREAM_LINE];
@@ -109,7 +109,7 @@ static void one(void *argument)
     int thread = (int)(intptr_t)argument;
     pthread_mutex_lock(&s.lock);
     for (;;) {
-        /* Threads beyond the last play with it. */
+        /* Threads beyond the last share its player. */
         while (!s.ended && s.line.thread % (MAX_THREADS / 4) != thread) pthread_cond_wait(&s.turned, &s.lock);
         if (s.ended) break;
         play(&s.line);
@@ -121,12 +121,12 @@ static void one(void *argument)
 
 void play_stream(void)
 {
-    if (!d.stream) skipped("no stream is given (--stream FILE)");
+    if (!d.stream) skipped("no stream was given (--stream FILE)");
     s.file = fopen(d.stream, "re");
     char head[64];
     if (!s.file) failed("stream", "%s: %s", d.stream, strerror(errno));
     if (!fgets(head, sizeof head, s.file) || strncmp(head, STREAM_HEAD, strlen(STREAM_HEAD)) != 0)
-        failed("stream", "%s does not begin with \"" STREAM_HEAD "\": libnccl-profiler-check.so writes such files",
+        failed("stream", "%s does not start with \"" STREAM_HEAD "\": libnccl-profiler-check.so writes such files",
                d.stream);
     s.number = 1;
     d.foreign_calls = true;

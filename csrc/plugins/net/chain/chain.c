@@ -1,4 +1,4 @@
-/* The backend that hands every call on to another net plugin: PSM_NET=chain:/path/to/other.so. Faults, the record, the
+/* The backend that passes every call on to another net plugin: PSM_NET=chain:/path/to/other.so. Faults, the record, the
  * log and the profiler's events are the front's; the bytes, the devices and the memory are the other plugin's. */
 #define _GNU_SOURCE
 #include "chain/chain.h"
@@ -23,7 +23,7 @@ struct chain_listener {
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static bool initialized; /* before v11 the other plugin has one init a process */
+static bool initialized; /* before v11 the other plugin has one init per process */
 
 ncclResult_t chain_failed(const char *call, ncclResult_t result)
 {
@@ -118,7 +118,7 @@ static ncclResult_t make_device(int *dev, const ncclNetVDeviceProps_v12_t *props
         memcpy(narrow.devs, props->devs, sizeof narrow.devs);
         result = chain.make_device_v9(dev, &narrow);
     } else {
-        return ncclInProgress; /* it has none: ours is taken */
+        return ncclInProgress; /* it has none: use ours */
     }
     return result == ncclSuccess ? result : chain_failed("makeVDevice", result);
 }
@@ -134,7 +134,7 @@ static ncclResult_t attributes(struct net_context *context, const ncclNetAttr_v1
 
 /* ---- connections ---- */
 
-/* Both ends have the handle, and nothing else in common: its first bytes name the connection. */
+/* Both ends have the handle, and nothing else in common: its first bytes identify the connection. */
 static uint64_t name_of(const void *handle)
 {
     uint64_t hash = 0xcbf29ce484222325u;
@@ -143,11 +143,11 @@ static uint64_t name_of(const void *handle)
     return hash;
 }
 
-/* A plugin may keep its state in the handle while it connects: what it was before the first call is kept here. */
+/* A plugin may keep its state in the handle while it connects: this is a copy of it before the first call. */
 static struct attempt {
     struct attempt *next;
     const void *handle;
-    uint64_t id, now; /* now: the handle as the last call has left it */
+    uint64_t id, now; /* now: the handle after the last call */
 } *attempts;
 
 static struct attempt **attempt_of(const void *handle)
@@ -263,7 +263,7 @@ static ncclResult_t accept_chain(struct net_listener *listener, struct net_comm 
         chain.accept_v7 ? chain.accept_v7(l->inner, &inner, device) : chain.accept_v4(l->inner, &inner);
     if (result != ncclSuccess) return chain_failed("accept", result);
     if (!inner) return ncclSuccess;
-    /* NCCL makes one connection a handle: further ones have names of this end alone. */
+    /* NCCL makes one connection per handle: further ones have numbers of this end only. */
     uint64_t id = l->id + l->accepted++ * 0x9e3779b97f4a7c15u;
     return connected(false, l->net.dev, inner, id, out);
 }
@@ -275,7 +275,7 @@ static void close_chain(struct net_comm *comm)
     net_comm_free(comm);
 }
 
-/* This end is closed; the other learns it as it learns of any that is gone. */
+/* This end is closed; the other learns of it as for any lost peer. */
 static void cut(struct net_comm *comm)
 {
     struct chain_comm *c = (struct chain_comm *)comm;
@@ -330,7 +330,7 @@ static ncclResult_t send_one(void *inner, const struct net_part *p, void **reque
     if (chain.isend_v10) return chain.isend_v10(inner, p->data, p->size, p->tag, memory_of(p), p->phandle, request);
     if (chain.isend_v9) return chain.isend_v9(inner, p->data, p->size, p->tag, memory_of(p), request);
     if (p->size > INT_MAX)
-        return refused("isend", "the chained plugin has a table before v9: less than 2 GiB a message");
+        return refused("isend", "the chained plugin has a table before v9: less than 2 GiB per message");
     if (chain.isend_v5) return chain.isend_v5(inner, p->data, (int)p->size, p->tag, memory_of(p), request);
     return chain.isend_v4(inner, p->data, (int)p->size, memory_of(p), request);
 }
@@ -366,7 +366,7 @@ static ncclResult_t post(struct net_comm *comm, struct net_request *r, bool *tak
 static ncclResult_t progress(struct net_comm *comm, struct net_request *r)
 {
     int sizes[NET_RECVS], done = 0;
-    if (!r->inner) return ncclSuccess; /* a fault has it */
+    if (!r->inner) return ncclSuccess; /* dropped by a fault */
     for (int i = 0; i < r->n; i++) sizes[i] = (int)r->part[i].room;
     ncclResult_t result = chain.test(r->inner, &done, sizes);
     if (result != ncclSuccess) return chain_failed("test", result);
@@ -383,7 +383,7 @@ static ncclResult_t flush(struct net_comm *comm, struct net_request *r, int n, v
     struct chain_comm *c = (struct chain_comm *)comm;
     void *mhandles[NET_RECVS], *request = NULL;
     if (!c->inner) return comm->failed;
-    if (n < 1 || n > NET_RECVS) return refused("iflush", "so many buffers are never received at a time: see maxRecvs");
+    if (n < 1 || n > NET_RECVS) return refused("iflush", "too many buffers for one receive: see maxRecvs");
     for (int i = 0; i < n; i++) mhandles[i] = registrations && registrations[i] ? registrations[i]->inner : NULL;
     ncclResult_t result = ncclSuccess;
     if (chain.iflush_v5)

@@ -4,8 +4,8 @@
 
 #include "net.h"
 
-/* The slots of the newest table that the other library has, each by the version that brought its present shape. What
- * the table does not have is NULL. */
+/* The slots of the newest table in the other library, each with the version that introduced its current signature.
+ * Missing slots are NULL. */
 struct chain_table {
     int version; /* 0: no library is loaded */
     const char *name;
@@ -50,12 +50,12 @@ struct chain_table {
 };
 extern struct chain_table chain;
 
-/* The newest table of the library at path. What is wrong is in the log. */
+/* Loads the newest table of the library at path. The log says what is wrong. */
 ncclResult_t chain_load(const char *path);
 void chain_unload(void);
-/* As NCCL's adapters fill in what the version does not have. */
+/* Members that the version lacks are filled in as by NCCL's adapters. */
 ncclResult_t chain_properties(int dev, ncclNetProperties_v12_t *props);
-/* Says that a call of the other plugin failed; returns the result. */
+/* Logs that a call of the other plugin failed; returns the result. */
 ncclResult_t chain_failed(const char *call, ncclResult_t result);
 
 #endif

@@ -1,4 +1,4 @@
-/* Finds the other plugin's table and brings all versions into one shape. */
+/* Finds the other plugin's table and converts all versions to one interface. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>
@@ -9,14 +9,14 @@
 
 struct chain_table chain;
 
-/* Records of v9 to v12 differ in names and in the room for devices only. */
+/* Records of v9 to v12 differ only in names and in the room for devices. */
 _Static_assert(sizeof(ncclNetCommConfig_v11_t) == sizeof(ncclNetCommConfig_v12_t), "one shape of init");
 _Static_assert(sizeof(ncclNetAttr_v11_t) == sizeof(ncclNetAttr_v12_t), "one shape of setNetAttr");
 _Static_assert(sizeof(ncclNetVDeviceProps_v9_t) == sizeof(ncclNetVDeviceProps_v11_t), "one shape of makeVDevice");
 
 /* ---- slots ---- */
 
-/* What has the same shape in all tables. */
+/* Slots with the same signature in all tables. */
 #define SLOTS_V4                                                                                                       \
     chain.name = t->name;                                                                                              \
     chain.devices = t->devices;                                                                                        \
@@ -140,7 +140,7 @@ static void take_v12(const ncclNet_v12_t *t)
     chain.attributes = (ncclResult_t (*)(void *, ncclNetAttr_v11_t *))t->setNetAttr;
 }
 
-/* The first slot that NCCL calls without a look and that is empty, or NULL. */
+/* The first slot that NCCL calls without a check and that is empty, or NULL. */
 static const char *empty_slot(void)
 {
     const struct {
@@ -182,7 +182,7 @@ ncclResult_t chain_load(const char *path)
 {
     char text[512];
     chain = (struct chain_table){0};
-    if (!*path) return unusable(path, "no path: PSM_NET=chain:/path/to/libnccl-net-other.so is meant");
+    if (!*path) return unusable(path, "no path: expected PSM_NET=chain:/path/to/libnccl-net-other.so");
     chain.library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!chain.library) {
         const char *error = dlerror();
@@ -197,7 +197,7 @@ ncclResult_t chain_load(const char *path)
     }
     if (!chain.table) return unusable(path, "it has no table of a net plugin, ncclNetPlugin_v4 to v12");
     if (chain.table == (const void *)&ncclNetPlugin_v12)
-        return unusable(path, "it is this library, which would call itself without end");
+        return unusable(path, "it is this library, which would call itself for ever");
     switch (chain.version) {
     case 12:
         take_v12(chain.table);
@@ -283,7 +283,7 @@ ncclResult_t chain_properties(int dev, ncclNetProperties_v12_t *out)
 {
     ncclResult_t result = ncclInternalError;
     if (chain.version < 9) {
-        /* Sizes are ints there, and NCCL's adapters keep them within these. */
+        /* Sizes are ints there, and NCCL's adapters limit them to these. */
         out->maxP2pBytes = MAX_NET_SIZE;
         out->maxCollBytes = MAX_COLLNET_SIZE;
     }

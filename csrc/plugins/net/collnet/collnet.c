@@ -1,6 +1,6 @@
-/* Each rank has a connection to the next and one from the one before. A collective is a walk of blocks around that
- * ring: a step sends the block at hand, and receives another, to which this rank adds its own part. All collectives of
- * a comm come in the same order on all ranks, one at a time; the first message of each says which it is. */
+/* Each rank has a connection to the next one and one from the previous one. A collective moves blocks around that ring:
+ * in each step a rank sends the current block, and receives another, to which it adds its own part. All collectives of
+ * a comm run in the same order on all ranks, one at a time; the first message of each identifies it. */
 #define _GNU_SOURCE
 #include "collnet/collnet.h"
 
@@ -18,7 +18,7 @@ enum { REQUESTS = NCCL_NET_MAX_REQUESTS, PARTS = 64 };
 enum kind { ALLREDUCE, ALLGATHER, REDUCESCATTER };
 static const char *const kinds[] = {"iallreduce", "iallgather", "ireducescatter"};
 
-/* What all ranks have to agree on. */
+/* Parameters that must be the same on all ranks. */
 struct coll_header {
     uint64_t number;
     uint32_t kind, ranks;
@@ -47,9 +47,9 @@ struct coll_request {
     char *recv;       /* allreduce, reducescatter */
     int nparts;
     ncclNetSGE_v12_t part[PARTS]; /* the window, of allgather and reducescatter */
-    size_t total;                 /* bytes that test tells of */
-    /* the walk */
-    int step, steps, reduces, puts, first; /* steps below `reduces` add, those from `puts` on give */
+    size_t total;                 /* bytes that test reports */
+    /* progress along the ring */
+    int step, steps, reduces, puts, first; /* steps below `reduces` add, those from `puts` on copy */
 };
 
 /* A message of either direction. */
@@ -59,7 +59,7 @@ struct coll_move {
     bool posted, done;
 };
 
-/* Memory that both connections know. */
+/* Memory that both connections have registered. */
 struct coll_buffer {
     char *data;
     size_t size;
@@ -68,13 +68,13 @@ struct coll_buffer {
 
 struct coll_comm {
     int ranks, rank;
-    void *context; /* its own: of versions that have one */
+    void *context; /* its own: in versions that have one */
     void *send, *recv;
     ncclResult_t failed;
     uint64_t number; /* of the next collective */
     struct coll_request request[REQUESTS], *queue[REQUESTS];
     uint64_t first, last;                     /* of the queue */
-    struct coll_buffer mine, theirs, out, in; /* headers; the block that is sent and the one that comes */
+    struct coll_buffer mine, theirs, out, in; /* headers; the block that is sent and the one that is received */
     struct coll_move sends, receives;
     bool begun, agreed;
     pthread_mutex_t lock; /* of registrations */
@@ -110,7 +110,8 @@ ncclResult_t coll_close_listen(void *listener)
 {
     struct coll_listener *l = listener;
     if (!l) return ncclSuccess;
-    if (!net_is_given(l, NET_GIVEN_COLL_LISTENER)) return misuse("closeListen", "this is no open listener of CollNet");
+    if (!net_is_given(l, NET_GIVEN_COLL_LISTENER))
+        return misuse("closeListen", "this is not an open listener of CollNet");
     net_take_back(l, 1, 0, NET_GIVEN_COLL_LISTENER);
     ncclResult_t result = net_close_listen(l->inner);
     free(l);
@@ -140,7 +141,7 @@ static ncclResult_t give_up(struct coll_comm *c)
 {
     struct coll_buffer *const buffers[] = {&c->mine, &c->theirs, &c->out, &c->in};
     ncclResult_t result = ncclSuccess, closed;
-    /* Requests that are open end with their connection, and their memory and its registrations after that. */
+    /* Open requests end with their connection, and their memory and its registrations after that. */
     for (size_t i = 0; i < sizeof buffers / sizeof *buffers && !c->begun; i++) buffer_forget(c, buffers[i]);
     if (c->send && (closed = net_close_send(c->send)) != ncclSuccess) result = closed;
     if (c->recv && (closed = net_close_recv(c->recv)) != ncclSuccess) result = closed;
@@ -169,13 +170,14 @@ ncclResult_t coll_close(void *comm)
 {
     struct coll_comm *c = comm;
     if (!c) return ncclSuccess;
-    if (!net_is_given(c, NET_GIVEN_COLL_COMM)) return misuse("closeColl", "this is no open comm of CollNet");
+    if (!net_is_given(c, NET_GIVEN_COLL_COMM)) return misuse("closeColl", "this is not an open comm of CollNet");
     net_take_back(c->request, REQUESTS, sizeof *c->request, NET_GIVEN_COLL_REQUEST);
     net_take_back(c, 1, 0, NET_GIVEN_COLL_COMM);
     return give_up(c);
 }
 
-/* NCCL takes a NULL comm for a failure and closes the listener after this call: it ends with the ring, or an error. */
+/* NCCL treats a NULL comm as a failure and closes the listener after this call: wait until the ring is complete, or an
+ * error. */
 static ncclResult_t join(struct coll_comm *c, struct coll_listener *l, void *next)
 {
     uint64_t until = psm_clock_ns() + net_settings.timeout_ms * 1000000u;
@@ -197,7 +199,7 @@ ncclResult_t coll_connect(void **handles, int nranks, int rank, void *listener, 
 {
     struct coll_listener *l = listener;
     *out = NULL;
-    if (!net_is_given(l, NET_GIVEN_COLL_LISTENER)) return misuse("connect", "this is no open listener of CollNet");
+    if (!net_is_given(l, NET_GIVEN_COLL_LISTENER)) return misuse("connect", "this is not an open listener of CollNet");
     if (nranks < 1 || rank < 0 || rank >= nranks) return misuse("connect", "there is no such rank");
     struct coll_comm *c = calloc(1, sizeof *c);
     if (!c) return net_no_memory("a comm of CollNet", sizeof *c);
@@ -212,7 +214,7 @@ ncclResult_t coll_connect(void **handles, int nranks, int rank, void *listener, 
     return result;
 }
 
-/* ---- memory: blocks are copied, so a registration only says what may be named ---- */
+/* ---- memory: blocks are copied, so a registration only says which memory is valid ---- */
 
 static struct coll_comm *comm_of(void *comm)
 {
@@ -223,8 +225,8 @@ ncclResult_t coll_reg(void *comm, void *data, size_t size, int type, void **mhan
 {
     *mhandle = NULL;
     struct coll_comm *c = comm_of(comm);
-    if (!c) return misuse("regMr", "this is no open comm of CollNet");
-    if (type != NCCL_PTR_HOST) return misuse("regMr", "memory of this type is not supported: ptrSupport says host");
+    if (!c) return misuse("regMr", "this is not an open comm of CollNet");
+    if (type != NCCL_PTR_HOST) return misuse("regMr", "memory of this type is not supported: ptrSupport is host");
     struct coll_registration *g = calloc(1, sizeof *g);
     if (!g || !net_give(g, 1, 0, NET_GIVEN_COLL_REGISTRATION)) {
         free(g);
@@ -241,14 +243,14 @@ ncclResult_t coll_reg(void *comm, void *data, size_t size, int type, void **mhan
 ncclResult_t coll_dereg(void *comm, void *mhandle)
 {
     struct coll_comm *c = comm_of(comm);
-    if (!c) return misuse("deregMr", "this is no open comm of CollNet");
+    if (!c) return misuse("deregMr", "this is not an open comm of CollNet");
     if (!mhandle) return ncclSuccess;
     pthread_mutex_lock(&c->lock);
     struct coll_registration **at = &c->registrations, *g;
     while ((g = *at) && g != mhandle) at = &g->next;
     if (g) *at = g->next;
     pthread_mutex_unlock(&c->lock);
-    if (!g) return misuse("deregMr", "this is no registration of the comm, or it was given back already");
+    if (!g) return misuse("deregMr", "this is not a registration of the comm, or it was already deregistered");
     net_take_back(g, 1, 0, NET_GIVEN_COLL_REGISTRATION);
     free(g);
     return ncclSuccess;
@@ -274,7 +276,7 @@ static uint64_t smaller(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
-/* A rank's block: where it begins, of the buffer of an allreduce, or in the window; and its bytes. */
+/* A rank's block: its start, in the buffer of an allreduce or in the window; and its size. */
 static size_t block_of(const struct coll_request *r, int rank, uint64_t *begin)
 {
     const struct coll_header *h = &r->is;
@@ -292,7 +294,7 @@ static size_t block_of(const struct coll_request *r, int rank, uint64_t *begin)
 
 enum use { TAKE, ADD, GIVE };
 
-/* Bytes of the window, which is in parts: copied from there, reduced with, or copied there. */
+/* Bytes of the window, which has several parts: copied from there, reduced with, or copied there. */
 static void in_window(const struct coll_request *r, enum use use, uint64_t begin, size_t size, char *block)
 {
     for (int i = 0; i < r->nparts && size; i++) {
@@ -340,7 +342,7 @@ static void give(const struct coll_request *r, int rank, char *block)
         memcpy(r->recv + (r->is.kind == ALLREDUCE ? begin : 0), block, size);
 }
 
-/* ---- the walk ---- */
+/* ---- steps ---- */
 
 static ncclResult_t move(struct coll_comm *c, struct coll_move *m, bool sends, const struct coll_buffer *b)
 {
@@ -359,12 +361,11 @@ static ncclResult_t move(struct coll_comm *c, struct coll_move *m, bool sends, c
     int done = 0, got = (int)m->size;
     result = net_test(m->request, &done, &got);
     m->done = result == ncclSuccess && done;
-    if (m->done && (size_t)got != m->size)
-        return misuse("test", "a block of a collective has another size than it should have");
+    if (m->done && (size_t)got != m->size) return misuse("test", "a block of a collective has the wrong size");
     return result;
 }
 
-/* Both messages of a step. True: they are through. */
+/* Both messages of a step. True: they are done. */
 static bool exchanged(struct coll_comm *c, const struct coll_buffer *out, size_t out_size, const struct coll_buffer *in,
                       size_t in_size, ncclResult_t *result)
 {
@@ -501,12 +502,12 @@ ncclResult_t coll_allreduce(void *comm, void *send, void *recv, size_t count, nc
 {
     *request = NULL;
     struct coll_comm *c = comm_of(comm);
-    if (!c) return misuse("iallreduce", "this is no open comm of CollNet");
-    if (!reduce_supported(type, op)) return misuse("iallreduce", "reduceSupport says that this is not done");
+    if (!c) return misuse("iallreduce", "this is not an open comm of CollNet");
+    if (!reduce_supported(type, op)) return misuse("iallreduce", "reduceSupport reports that this is not supported");
     if (c->failed != ncclSuccess) return c->failed;
     size_t size = count * reduce_size(type);
     if (!holds(send_mhandle, c, send, size) || !holds(recv_mhandle, c, recv, size))
-        return misuse("iallreduce", "a buffer is not in the memory of its mhandle");
+        return misuse("iallreduce", "a buffer is outside the memory of its mhandle");
     struct coll_request *r = request_take(c);
     if (!r) return ncclSuccess;
     r->is = (struct coll_header){.type = type, .op = op, .count = count, .bytes = size};
@@ -516,22 +517,23 @@ ncclResult_t coll_allreduce(void *comm, void *send, void *recv, size_t count, nc
     return begun(r, begin(c, r, ALLREDUCE), request);
 }
 
-/* What both have to say about a window. */
+/* Checks that apply to both kinds of window. */
 static ncclResult_t window(const char *call, struct coll_comm *c, struct coll_request *r, int n,
                            const ncclNetSGE_v12_t *parts, size_t share, size_t offset, size_t bytes, size_t element)
 {
     size_t room = 0;
-    if (n < 1 || n > PARTS) return misuse(call, "so many parts are not taken");
+    if (n < 1 || n > PARTS) return misuse(call, "too many parts");
     for (int i = 0; i < n; i++) {
         if (!holds(parts[i].mhandle, c, parts[i].address, parts[i].size))
-            return misuse(call, "a part is not in the memory of its mhandle");
+            return misuse(call, "a part is outside the memory of its mhandle");
         if (parts[i].size % element) return misuse(call, "a part ends within an element");
         room += parts[i].size;
     }
     if (room < bytes) return misuse(call, "the parts are smaller than the window");
     if (offset > share * (size_t)c->ranks || bytes > share * (size_t)c->ranks - offset)
-        return misuse(call, "the window is larger than what the ranks have");
-    if (share % element || offset % element || bytes % element) return misuse(call, "a size is none of whole elements");
+        return misuse(call, "the window is larger than the ranks' data");
+    if (share % element || offset % element || bytes % element)
+        return misuse(call, "a size is not a multiple of the element");
     r->is.share = share;
     r->is.offset = offset;
     r->is.bytes = bytes;
@@ -545,7 +547,7 @@ ncclResult_t coll_allgather(void *comm, void *send, int n, const ncclNetSGE_v12_
 {
     *request = NULL;
     struct coll_comm *c = comm_of(comm);
-    if (!c) return misuse("iallgather", "this is no open comm of CollNet");
+    if (!c) return misuse("iallgather", "this is not an open comm of CollNet");
     if (c->failed != ncclSuccess) return c->failed;
     struct coll_request *r = request_take(c);
     if (!r) return ncclSuccess;
@@ -555,7 +557,7 @@ ncclResult_t coll_allgather(void *comm, void *send, int n, const ncclNetSGE_v12_
         r->is.kind = ALLGATHER;
         r->is.ranks = (uint32_t)c->ranks;
         if (!holds(send_mhandle, c, send, block_of(r, c->rank, &from)))
-            result = misuse("iallgather", "the buffer is not in the memory of its mhandle");
+            result = misuse("iallgather", "the buffer is outside the memory of its mhandle");
     }
     r->send = send;
     r->total = bytes;
@@ -568,8 +570,9 @@ ncclResult_t coll_reducescatter(void *comm, int n, const ncclNetSGE_v12_t *parts
 {
     *request = NULL;
     struct coll_comm *c = comm_of(comm);
-    if (!c) return misuse("ireducescatter", "this is no open comm of CollNet");
-    if (!reduce_supported(type, op)) return misuse("ireducescatter", "reduceSupport says that this is not done");
+    if (!c) return misuse("ireducescatter", "this is not an open comm of CollNet");
+    if (!reduce_supported(type, op))
+        return misuse("ireducescatter", "reduceSupport reports that this is not supported");
     if (c->failed != ncclSuccess) return c->failed;
     struct coll_request *r = request_take(c);
     if (!r) return ncclSuccess;
@@ -582,19 +585,19 @@ ncclResult_t coll_reducescatter(void *comm, int n, const ncclNetSGE_v12_t *parts
         r->is.ranks = (uint32_t)c->ranks;
         r->total = block_of(r, c->rank, &from);
         if (!holds(recv_mhandle, c, recv, r->total))
-            result = misuse("ireducescatter", "the buffer is not in the memory of its mhandle");
+            result = misuse("ireducescatter", "the buffer is outside the memory of its mhandle");
     }
     r->recv = recv;
     return begun(r, result == ncclSuccess ? begin(c, r, REDUCESCATTER) : result, request);
 }
 
-/* Of host memory: there is nothing to wait for. */
+/* Host memory: nothing to wait for. */
 ncclResult_t coll_flush(void *comm, void *data, int size, void *mhandle, void **request)
 {
     (void)data, (void)size, (void)mhandle;
     *request = NULL;
     struct coll_comm *c = comm_of(comm);
-    if (!c) return misuse("iflush", "this is no open comm of CollNet");
+    if (!c) return misuse("iflush", "this is not an open comm of CollNet");
     struct coll_request *r = request_take(c);
     if (!r) return ncclSuccess;
     r->done = true;
@@ -607,7 +610,7 @@ ncclResult_t coll_test(void *request, int *done, int *size)
     *done = 0;
     struct coll_request *r = request;
     if (!net_is_given(r, NET_GIVEN_COLL_REQUEST) || !r->used)
-        return misuse("test", "this is no open request of CollNet");
+        return misuse("test", "this is not an open request of CollNet");
     struct coll_comm *c = r->comm;
     if (!r->done) progress(c);
     if (!r->done) return c->failed;

@@ -1,5 +1,5 @@
-/* CollNet in software: reductions and gathers over rings of the backend's connections. For tests of that path of NCCL:
- * PSM_NET_COLLNET=1. In the shape of the newest table; tables.c has all. */
+/* CollNet in software: reductions and gathers over rings of the backend's connections. For tests of NCCL's CollNet
+ * code: PSM_NET_COLLNET=1. With the interface of the newest table; tables.c has all. */
 #ifndef PSM_NET_COLLNET_H
 #define PSM_NET_COLLNET_H
 
@@ -17,8 +17,8 @@ ncclResult_t coll_reg(void *comm, void *data, size_t size, int type, void **mhan
 ncclResult_t coll_dereg(void *comm, void *mhandle);
 ncclResult_t coll_allreduce(void *comm, void *send, void *recv, size_t count, ncclDataType_t type, ncclRedOp_t op,
                             void *send_mhandle, void *recv_mhandle, void **request);
-/* The ranks' data, `share` bytes of each, one after the other; of that the window of `bytes` bytes that begins at
- * `offset`. send: where this rank's share within the window begins; parts: where the window is. */
+/* The ranks' data, `share` bytes of each, one after the other; the window is the `bytes` bytes of it from `offset` on.
+ * send: where this rank's share within the window starts; parts: where the window is. */
 ncclResult_t coll_allgather(void *comm, void *send, int n, const ncclNetSGE_v12_t *parts, size_t share, size_t offset,
                             size_t bytes, void *send_mhandle, void **request);
 ncclResult_t coll_reducescatter(void *comm, int n, const ncclNetSGE_v12_t *parts, void *recv, size_t share,

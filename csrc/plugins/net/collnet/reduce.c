@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-/* ---- half and bfloat16: through float, and rounded to the nearest, ties to even ---- */
+/* ---- half and bfloat16: computed in float, and rounded to nearest, ties to even ---- */
 
 static float float_of(uint32_t bits)
 {
@@ -56,7 +56,7 @@ static uint16_t to_bfloat(float value)
 /* ---- */
 
 #define SAME(x) (x)
-/* Sums and products of integers wrap, as the GPU's do. */
+/* Sums and products of integers wrap, as on the GPU. */
 #define LOOP(type, wide, in, out, expression)                                                                          \
     for (size_t i = 0; i + sizeof(type) <= bytes; i += sizeof(type)) {                                                 \
         type a_, b_;                                                                                                   \

@@ -8,8 +8,8 @@
 
 /* Integers of 8, 32 and 64 bits, float, double, half, bfloat16; sum, prod, max, min. */
 bool reduce_supported(ncclDataType_t type, ncclRedOp_t op);
-size_t reduce_size(ncclDataType_t type); /* of an element; 0: a type that is not supported */
-/* into[i] = into[i] op from[i]. The memory may be aligned in any way. */
+size_t reduce_size(ncclDataType_t type); /* size of an element; 0: the type is not supported */
+/* into[i] = into[i] op from[i]. No alignment is required. */
 void reduce_into(void *into, const void *from, size_t bytes, ncclDataType_t type, ncclRedOp_t op);
 
 #endif

@@ -1,4 +1,4 @@
-/* Whether there is a CollNet, and what it can do. */
+/* Whether CollNet is enabled, and its capabilities. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
@@ -8,7 +8,7 @@
 #include "say.h"
 
 static bool enabled;
-static char none; /* the context where it is switched off */
+static char none; /* the context if it is disabled */
 
 static ncclResult_t read_setting(ncclDebugLogger_t logger)
 {
@@ -16,7 +16,7 @@ static ncclResult_t read_setting(ncclDebugLogger_t logger)
     enabled = text && strcmp(text, "1") == 0;
     if (!text || !*text || enabled || strcmp(text, "0") == 0) return ncclSuccess;
     if (logger) net_say_set(logger);
-    NET_SAY(PSM_NET_SETTING_WRONG, psm_net_setting_wrong, NCCL_NET, "PSM_NET_COLLNET", text, "0 or 1 is meant");
+    NET_SAY(PSM_NET_SETTING_WRONG, psm_net_setting_wrong, NCCL_NET, "PSM_NET_COLLNET", text, "expected 0 or 1");
     return ncclInvalidUsage;
 }
 
@@ -39,7 +39,7 @@ ncclResult_t coll_finalize(void *context)
     return context == &none ? ncclSuccess : net_finalize(context);
 }
 
-/* None where it is switched off: NCCL goes on without CollNet. */
+/* None if it is disabled: NCCL continues without CollNet. */
 ncclResult_t coll_devices(int *ndev)
 {
     *ndev = enabled ? net_physical_devices() : 0;
@@ -50,7 +50,7 @@ ncclResult_t coll_properties(int dev, ncclNetProperties_v12_t *props)
 {
     if (!enabled) {
         NET_SAY(PSM_NET_MISUSE, psm_net_misuse, NCCL_NET, "getProperties",
-                "CollNet is off: PSM_NET_COLLNET=1 switches it on");
+                "CollNet is disabled: PSM_NET_COLLNET=1 enables it");
         return ncclInternalError;
     }
     ncclResult_t result = net_properties(dev, props);

@@ -126,7 +126,7 @@ PROPERTIES(7, COMMON_V7)
 PROPERTIES(6, COMMON_V6)
 PROPERTIES(4, COMMON_V4)
 
-/* ---- tables: regMrDmaBuf is NULL, as ptrSupport says host; makeVDevice too, as a ring uses one device ---- */
+/* ---- tables: regMrDmaBuf is NULL, since ptrSupport is host; makeVDevice too, since a ring uses one device ---- */
 
 #define COMMON                                                                                                         \
     .name = NAME, .devices = coll_devices, .connect = coll_connect, .reduceSupport = coll_support,                     \

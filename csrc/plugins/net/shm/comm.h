@@ -19,12 +19,12 @@ struct shm_comm {
     uint64_t stride;
     struct psm_segment segment;
     struct shm_head *head;
-    char *ring, *end, *at; /* at: the slot at hand */
-    uint64_t step;         /* slots that this end is through with */
-    uint64_t free_until;   /* sender: slots that are known to be empty; receiver: that the sender was told */
+    char *ring, *end, *at; /* at: the current slot */
+    uint64_t step;         /* slots that this end is done with */
+    uint64_t free_until;   /* sender: slots known to be empty; receiver: the number last published to the sender */
     uint64_t offset;       /* in the message */
-    uint32_t idle;         /* looks that found nothing */
-    /* sender: messages from the first that is not through; receiver: the one that is coming, if request is not NULL */
+    uint32_t idle;         /* unsuccessful looks */
+    /* sender: messages from the first unfinished one; receiver: the current one, if request is not NULL */
     struct shm_message *queue, coming;
     uint64_t first, begun;
     uint64_t group, used; /* sender: the first open group and its slots */

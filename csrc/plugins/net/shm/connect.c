@@ -1,5 +1,5 @@
-/* Connections of the shm backend: a Unix socket carries the descriptor of the segment, and tells the death of the peer.
- */
+/* Connections of the shm backend: a Unix socket carries the descriptor of the segment, and its end signals the death of
+ * the peer. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <inttypes.h>
@@ -31,7 +31,7 @@ struct shm_listener {
 };
 enum { ARRIVALS = 64 };
 
-/* Equal numbers: one host, since its last boot. */
+/* Equal numbers: the same host and boot. */
 static uint64_t boot_number(void)
 {
     uint64_t hash = 0xcbf29ce484222325u;
@@ -46,7 +46,7 @@ static socklen_t address_of(uint64_t name, struct sockaddr_un *address)
     return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n);
 }
 
-/* What csrc/psm says of its last error. */
+/* The text of csrc/psm's last error. */
 static ncclResult_t segment_failed(const char *what)
 {
     const struct psm_error *error = psm_last_error();
@@ -243,7 +243,7 @@ static bool same_secret(const uint8_t *a, const uint8_t *b)
     return differ == 0;
 }
 
-/* The hello and the descriptor; *fd -1: none came. Returns the bytes, or -1 as recvmsg. */
+/* The hello and the descriptor; *fd -1: none arrived. Returns the bytes, or -1 as recvmsg. */
 static ssize_t take(int from, struct shm_hello *hello, int *fd)
 {
     union {
@@ -309,7 +309,7 @@ static void turn_away(const struct shm_listener *l, int fd, const char *why)
     net_say_refused(l->net.dev, who, why);
 }
 
-/* Whether the arrival is through with. */
+/* Whether the arrival is finished. */
 static bool hear(struct shm_listener *l, struct shm_arrival *a, struct net_comm **out, ncclResult_t *result)
 {
     struct shm_hello hello;

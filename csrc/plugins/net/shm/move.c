@@ -8,9 +8,9 @@
 
 #include "shm/comm.h"
 
-enum { LOOK = 4096 /* idle looks between two at the peer's life */ };
+enum { LOOK = 4096 /* unsuccessful looks between two checks of the peer's life */ };
 
-/* The receiver that this thread last looked at in vain. */
+/* The receiver that this thread last polled without success. */
 static _Thread_local const struct shm_comm *waits_for;
 
 bool shm_possible(uint32_t slots, uint32_t slot_bytes)
@@ -67,7 +67,7 @@ void shm_cut(struct net_comm *comm)
     net_peer_gone(comm, "was lost by a fault");
 }
 
-/* Nothing is ever said on the Unix socket after the hello: what can be read there is its end. */
+/* After the hello nothing is sent on the Unix socket: readable means closed. */
 static bool peer_is_gone(struct shm_comm *c)
 {
     char byte;
@@ -75,7 +75,7 @@ static bool peer_is_gone(struct shm_comm *c)
     return n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR);
 }
 
-/* This end is through with the slot at hand. */
+/* This end is done with the current slot. */
 static inline void advance(struct shm_comm *c)
 {
     c->step++;
@@ -83,7 +83,7 @@ static inline void advance(struct shm_comm *c)
     if (c->at == c->end) c->at = c->ring;
 }
 
-/* Few bytes without a call: what stands in the line of the slot's header. */
+/* Small messages without a call: stored in the line of the slot's header. */
 static inline void copy(char *to, const char *from, size_t n)
 {
     if (n == sizeof(uint64_t))
@@ -134,7 +134,7 @@ static ncclResult_t push(struct shm_comm *c)
     return ncclSuccess;
 }
 
-/* The slot of the first group that is not full. */
+/* The slot in the first group that is not full. */
 static ncclResult_t find_slot(struct shm_comm *c, struct shm_message *m, bool *found)
 {
     const struct shm_posted *group = &c->head->group[c->group % NET_REQUESTS];
@@ -161,7 +161,7 @@ static ncclResult_t find_slot(struct shm_comm *c, struct shm_message *m, bool *f
     return ncclSuccess;
 }
 
-/* A message that fits one slot, where none is before it: what push does, without its queue. */
+/* A message that fits into one slot, with none before it: does what push does, without its queue. */
 static inline bool push_whole(struct shm_comm *c, const struct shm_message *m)
 {
     const struct net_part *part = m->part;
@@ -192,7 +192,7 @@ static ncclResult_t post_send(struct shm_comm *c, struct net_request *r, bool *t
     *taken = true;
     if (push_whole(c, &m)) return ncclSuccess;
     c->queue[c->begun++ & c->net.mask] = m;
-    push(c); /* an error of it is told by test */
+    push(c); /* test reports its error */
     return ncclSuccess;
 }
 
@@ -223,7 +223,7 @@ static ncclResult_t refuse(struct shm_comm *c, uint64_t size, uint64_t room, int
     return net_too_large(&c->net, size, room, tag);
 }
 
-/* The first slot of a message. The peer can write to it behind our checks: what is used is a copy. */
+/* The first slot of a message. The peer can write to it after our checks: use a copy. */
 static ncclResult_t match(struct shm_comm *c, const struct shm_slot *slot)
 {
     struct net_comm *net = &c->net;
@@ -247,14 +247,15 @@ static ncclResult_t match(struct shm_comm *c, const struct shm_slot *slot)
     return ncclSuccess;
 }
 
-/* This end is through with the slot, and tells the sender once in half a round. */
+/* This end is done with the slot, and notifies the sender once per half round. */
 static inline void emptied(struct shm_comm *c)
 {
     advance(c);
     if (c->step - c->free_until >= c->half) psm_line_store(&c->head->freed, c->free_until = c->step);
 }
 
-/* A message in one slot for a receive of one buffer: what match and pull do. False: it is another one, or wrong. */
+/* A message in one slot for a receive of one buffer: does what match and pull do. False: it is another kind, or wrong.
+ */
 static inline bool pull_whole(struct shm_comm *c, const struct shm_slot *slot)
 {
     struct net_request *r = c->open[c->first_open % NET_REQUESTS];
@@ -276,16 +277,16 @@ static ncclResult_t pull(struct shm_comm *c)
 {
     for (uint32_t budget = 2 * c->slots; budget > 0; budget--) {
         struct shm_slot *slot = (struct shm_slot *)c->at;
-        if (!c->coming.request && c->first_open == c->nposted) return ncclSuccess; /* nobody asks for more */
+        if (!c->coming.request && c->first_open == c->nposted) return ncclSuccess; /* nobody waits for more */
         if (atomic_load_explicit(&slot->step, memory_order_acquire) != c->step + 1) {
             if (++c->idle % LOOK || !peer_is_gone(c)) {
-                /* A thread that asks for nothing else reads the line less often, so that the sender gets it sooner;
+                /* A thread that does nothing else reads the line less often, so that the sender gets it sooner;
                  * with more connections each look is that rare anyway. */
                 if (waits_for == c) net_record_wait(&c->net);
                 waits_for = c;
                 return ncclSuccess;
             }
-            /* What it wrote before it went is here now. */
+            /* Everything it wrote before it left has arrived. */
             if (atomic_load_explicit(&slot->step, memory_order_acquire) == c->step + 1) continue;
             return net_peer_gone(&c->net, c->coming.request ? "closed the connection inside a message"
                                                             : "closed the connection");

@@ -1,4 +1,4 @@
-/* Which interfaces there are to use: NCCL's rules for NCCL_SOCKET_IFNAME and NCCL_SOCKET_FAMILY. */
+/* The usable interfaces: NCCL's rules for NCCL_SOCKET_IFNAME and NCCL_SOCKET_FAMILY. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -41,8 +41,8 @@ void socket_text(const union socket_address *address, char text[NET_ADDRESS])
     snprintf(text, NET_ADDRESS, "%s<%u>", host, ntohs(v4 ? address->v4.sin_port : address->v6.sin6_port));
 }
 
-/* "eth,ib0:1" names interfaces that begin so; "=eth0" that one; "^docker,lo" all others. A port behind a colon is for
- * HCAs and means nothing here. */
+/* "eth,ib0:1" selects interfaces with these prefixes; "=eth0" exactly that one; "^docker,lo" all others. A port after a
+ * colon is for HCAs and is ignored here. */
 static bool wanted(const char *list, const char *name)
 {
     bool not = *list == '^';
@@ -76,14 +76,14 @@ static int speed_of(const char *name)
     snprintf(path, sizeof path, "/sys/class/net/%.15s/speed", name);
     FILE *file = fopen(path, "re");
     if (file) {
-        if (!fgets(text, sizeof text, file)) text[0] = 0; /* EINVAL: it is down, or knows none */
+        if (!fgets(text, sizeof text, file)) text[0] = 0; /* EINVAL: it is down, or does not know its speed */
         fclose(file);
     }
     long speed = strtol(text, NULL, 10);
     return speed > 0 && speed <= INT_MAX ? (int)speed : UNKNOWN_SPEED;
 }
 
-/* Strings of properties stay valid while the library is loaded, and an init that comes again finds the same. */
+/* Strings of properties stay valid while the library is loaded, and a second init finds the same ones. */
 static char *pci_path(const char *name)
 {
     static char *paths[DEVICES];
@@ -127,7 +127,7 @@ ncclResult_t socket_find_devices(void)
     const char *list = net_settings.ifname;
     ndevices = 0;
     if (*list) {
-        /* NCCL never takes ::1; who names the interface and the family means it. */
+        /* NCCL never uses ::1; a user who names the interface and the family wants it. */
         find(all, list, *list != '^' && net_settings.family == AF_INET6);
     } else {
         static const char *const order[] = {"ib", "^docker,lo", "docker", "lo"};
@@ -164,6 +164,6 @@ void socket_properties(int dev, ncclNetProperties_v12_t *props)
     props->pciPath = d->pci;
     props->speed = d->speed;
     props->port = 0;
-    props->latency = 0; /* not known: NCCL takes its own */
+    props->latency = 0; /* unknown: NCCL uses its own */
     props->maxRecvs = net_settings.max_recvs ? (int)net_settings.max_recvs : 1;
 }

@@ -15,7 +15,7 @@
 
 enum { GUARD = 16, MARK = 0x5ca1ab1e };
 
-/* What the tuner says goes to standard error in NCCL's form, filtered as NCCL_DEBUG=INFO would. */
+/* The tuner's messages go to standard error in NCCL's format, filtered as with NCCL_DEBUG=INFO. */
 static __attribute__((format(printf, 5, 6))) void logger(ncclDebugLogLevel level, unsigned long flags, const char *file,
                                                          int line, const char *format, ...)
 {
@@ -75,7 +75,7 @@ ncclResult_t tuner_begin(const struct tuner *t, void **context, uint64_t id, siz
     }
 }
 
-/* As topoGetAlgoInfo reads the table: -1 is not offered, the first of the lowest wins, what is negative never does. */
+/* As topoGetAlgoInfo reads the table: -1 is not available, the first of the lowest wins, negative costs never do. */
 static void pick(const struct question *q, struct reply *r)
 {
     float best = 3.4e38f;

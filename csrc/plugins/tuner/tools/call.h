@@ -1,4 +1,4 @@
-/* Any version of a tuner's table in one shape. */
+/* Any version of a tuner's table in one form. */
 #ifndef PSM_TUNER_CALL_H
 #define PSM_TUNER_CALL_H
 
@@ -25,15 +25,15 @@ struct question {
 
 struct reply {
     ncclResult_t result;
-    int algorithm, protocol, channels; /* what NCCL takes; -1, 0: its own choice */
+    int algorithm, protocol, channels; /* what NCCL uses; -1, 0: its own choice */
     float costs[PAIRS];
-    bool outside; /* something was written beside the table or the outputs */
+    bool outside; /* the tuner wrote outside the table or the outputs */
 };
 
-/* NULL: it was opened; else what is wrong. */
+/* NULL: success; else what is wrong. */
 const char *tuner_open(struct tuner *t, const char *path, int version);
 const char *tuner_name(const struct tuner *t);
-const char *tuner_missing(const struct tuner *t); /* the first slot that is NULL and must not be */
+const char *tuner_missing(const struct tuner *t); /* the first required slot that is NULL */
 ncclResult_t tuner_begin(const struct tuner *t, void **context, uint64_t id, size_t ranks, size_t nodes, int domains,
                          ncclTunerConstants_v5_t *constants);
 void tuner_ask(const struct tuner *t, void *context, const struct question *q, struct reply *r);

@@ -1,8 +1,8 @@
-/* psm_tuner_drive LIB VERSION: calls a tuner as NCCL does and looks at what it does. One line of JSON for each check,
- * before it {"begin"}: who reads that knows where a crash was. The last line has a digest of all answers, which has to
- * be the same in every process. psmkit/plugins/drive_tuner.py starts several and judges.
+/* psm_tuner_drive LIB VERSION: calls a tuner as NCCL does and checks its behaviour. Prints one line of JSON for each
+ * check, preceded by {"begin"}, which shows where a crash happened. The last line has a digest of all answers, which
+ * must be the same in every process. psmkit/plugins/drive_tuner.py starts several and judges.
  *
- * psm_tuner_drive LIB VERSION --ask: questions from standard input, an answer each:
+ * psm_tuner_drive LIB VERSION --ask: reads questions from standard input and answers each:
  *   init RANKS NODES DOMAINS | get N OP BYTES PIPE_OPS REGISTERED COLLNET NVLS ALGORITHM/PROTOCOL... | chunk N OP BYTES
  * A P | end N | time N OP BYTES CALLS */
 #define _GNU_SOURCE
@@ -78,7 +78,7 @@ static const char *op_name(int op)
     return number;
 }
 
-/* A question that NCCL could ask: costs that grow with the size, some pairs not offered. */
+/* A question that NCCL could ask: costs that grow with the size, some pairs not available. */
 static struct question question(uint64_t *seed)
 {
     struct question q = {.op = (int)(random_next(seed) % TUNER_OPS)};
@@ -102,7 +102,7 @@ static void *begin_at(int shape)
     void *context = NULL;
     struct {
         ncclTunerConstants_v5_t constants;
-        double after[16]; /* check_constants looks at what is written there */
+        double after[16]; /* check_constants checks what is written there */
     } room;
     memset(&room, 0, sizeof room);
     ncclResult_t result = tuner_begin(&tuner, &context, 0xabcdef0000u + (uint64_t)shape, shapes[shape].ranks,
@@ -124,19 +124,19 @@ static bool end_all(void **context, int n)
 static bool right(const struct question *q, const struct reply *r)
 {
     if (r->result != ncclSuccess)
-        return fail("getCollInfo returned %d for %s of %zu bytes: NCCL fails the collective, no release falls back",
+        return fail("getCollInfo returned %d for %s of %zu bytes: NCCL fails the collective; no release has a fallback",
                     (int)r->result, op_name(q->op), q->bytes);
-    if (r->outside) return fail("getCollInfo wrote outside of its outputs: the table has %d rows", q->algorithms);
+    if (r->outside) return fail("getCollInfo wrote outside its outputs: the table has %d rows", q->algorithms);
     if (r->channels < 0 || r->channels > TUNER_MAX_CHANNELS)
-        return fail("%d channels for %s of %zu bytes; NCCL has 64 at most", r->channels, op_name(q->op), q->bytes);
+        return fail("%d channels for %s of %zu bytes; NCCL has at most 64", r->channels, op_name(q->op), q->bytes);
     if (tuner.version > 2) {
         for (int i = 0; i < q->algorithms * PROTOCOLS; i++) {
             bool was = q->costs[i] >= 0;
             if (!was && r->costs[i] != (float)NCCL_ALGO_PROTO_IGNORE)
-                return fail("%s/%s was not offered (-1) and costs %g now: NCCL would run what cannot run",
+                return fail("%s/%s was not available (-1) and now costs %g: NCCL would run what cannot run",
                             tuner_algorithms[i / PROTOCOLS], tuner_protocols[i % PROTOCOLS], (double)r->costs[i]);
             if (was && (isnan(r->costs[i]) || (r->costs[i] < 0 && r->costs[i] != (float)NCCL_ALGO_PROTO_IGNORE)))
-                return fail("%s/%s costs %g: NCCL reads numbers from 0, and -1", tuner_algorithms[i / PROTOCOLS],
+                return fail("%s/%s costs %g: NCCL expects a cost from 0, or -1", tuner_algorithms[i / PROTOCOLS],
                             tuner_protocols[i % PROTOCOLS], (double)r->costs[i]);
         }
         return r->algorithm >= 0 || fail("no pair is left for %s: NCCL fails the collective", op_name(q->op));
@@ -146,7 +146,7 @@ static bool right(const struct question *q, const struct reply *r)
     bool collnet = r->algorithm == NCCL_ALGO_COLLNET_DIRECT || r->algorithm == NCCL_ALGO_COLLNET_CHAIN;
     bool nvls = r->algorithm == NCCL_ALGO_NVLS || r->algorithm == NCCL_ALGO_NVLS_TREE;
     if ((collnet && !q->collnet) || (nvls && !q->nvls))
-        return fail("%s was chosen where it is not supported", tuner_algorithms[r->algorithm]);
+        return fail("%s was chosen but is not supported", tuner_algorithms[r->algorithm]);
     return true;
 }
 
@@ -180,7 +180,7 @@ static bool check_constants(void)
     for (size_t i = 0; i < sizeof room.c / sizeof *value; i++)
         if (!isfinite(value[i])) fail("constant %zu is %g after init", i, value[i]);
     for (size_t i = 0; i < 16; i++)
-        if (room.after[i] != 1.25) fail("init wrote behind the constants");
+        if (room.after[i] != 1.25) fail("init wrote beyond the constants");
     mix(&room.c, sizeof room.c);
     return end_all(&context, 1);
 }
@@ -204,7 +204,8 @@ static bool check_answers(void)
     return end_all(context, SHAPES);
 }
 
-/* The same question twice, also with others between: NCCL's ranks may have other communicators. */
+/* The same question twice, also with other communicators in between: NCCL's ranks may have different sets of
+ * communicators. */
 static bool check_stable(void)
 {
     enum { QUESTIONS = 500 };
@@ -226,9 +227,8 @@ static bool check_stable(void)
         tuner_ask(&tuner, context[1 + (k & 1)], &q, &r);
         tuner_ask(&tuner, context[0], &q, &r);
         if (r.algorithm != first[k].algorithm || r.protocol != first[k].protocol || r.channels != first[k].channels)
-            return fail("%s of %zu bytes: %d/%d with %d channels, then %d/%d with %d where the process had other "
-                        "communicators: "
-                        "ranks that have others would differ, and hang",
+            return fail("%s of %zu bytes: %d/%d with %d channels, then %d/%d with %d after calls for other "
+                        "communicators: ranks with different communicators would differ, and hang",
                         op_name(q.op), q.bytes, first[k].algorithm, first[k].protocol, first[k].channels, r.algorithm,
                         r.protocol, r.channels);
     }
@@ -247,7 +247,7 @@ static bool check_strange(void)
         if (k & 1) q.op = ops[random_next(&seed) % (sizeof ops / sizeof *ops)];
         if (k & 2) q.bytes = sizes[random_next(&seed) % (sizeof sizes / sizeof *sizes)];
         if (k & 4) q.pipe_ops = (int)(random_next(&seed) % 100000);
-        if (k & 8 && tuner.version > 2) /* ring/simple alone is left, as for one rank */
+        if (k & 8 && tuner.version > 2) /* only ring/simple is available, as for one rank */
             for (int i = 0; i < q.algorithms * PROTOCOLS; i++)
                 q.costs[i] = i == NCCL_ALGO_RING * PROTOCOLS + NCCL_PROTO_SIMPLE ? 0 : (float)NCCL_ALGO_PROTO_IGNORE;
         struct reply r;
@@ -305,7 +305,7 @@ static bool check_threads(void)
     return !bad && end_all(context, THREADS);
 }
 
-/* Memory of communicators that come and go, and of calls. */
+/* Memory after creating and destroying communicators, and after many calls. */
 static bool check_memory(void)
 {
     uint64_t seed = 23;
@@ -317,7 +317,7 @@ static bool check_memory(void)
     size_t before = mallinfo2().uordblks;
     for (int k = 0; k < 20000; k++) tuner_ask(&tuner, context, &q, &r);
     size_t calls = mallinfo2().uordblks;
-    if (calls > before + 16384) return fail("20000 calls of getCollInfo left %zu bytes", calls - before);
+    if (calls > before + 16384) return fail("20000 calls of getCollInfo leaked %zu bytes", calls - before);
     if (!end_all(&context, 1)) return false;
     before = mallinfo2().uordblks;
     for (int k = 0; k < 200; k++) {
@@ -325,10 +325,10 @@ static bool check_memory(void)
         if (!end_all(&context, 1)) return false;
     }
     calls = mallinfo2().uordblks;
-    return calls <= before + 200 * 16 || fail("200 communicators left %zu bytes", calls - before);
+    return calls <= before + 200 * 16 || fail("200 communicators leaked %zu bytes", calls - before);
 }
 
-static double fastest; /* ns a call */
+static double fastest; /* ns per call */
 
 static double measure(void *context, const struct question *q, int calls)
 {
@@ -361,7 +361,7 @@ static const struct {
               {"chunk", check_chunk},     {"threads", check_threads}, {"memory", check_memory},
               {"latency", check_latency}};
 
-/* ---- questions from outside ---- */
+/* ---- questions from standard input ---- */
 
 enum { MOST = 64 };
 static void *contexts[MOST];
@@ -454,11 +454,11 @@ int main(int argc, char **argv)
         put_text(good ? "" : problem);
         printf("}\n");
         fflush(stdout);
-        if (!good && i == 0) break; /* a NULL slot cannot be called */
+        if (!good && i == 0) break; /* do not call a NULL slot */
     }
     printf("{\"digest\": \"%016llx\", \"ns\": %.1f, \"name\": ", (unsigned long long)digest, fastest);
     put_text(tuner_name(&tuner) ? tuner_name(&tuner) : "");
     printf("}\n");
     fflush(stdout);
-    _Exit(0); /* destructors of the library are of no interest */
+    _Exit(0); /* skip the destructors of the library */
 }

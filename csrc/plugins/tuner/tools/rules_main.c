@@ -1,8 +1,8 @@
-/* psm_tuner_rules FILE: what the plugin makes of a file of rules, as lines of JSON.
+/* psm_tuner_rules FILE: how the plugin reads a rule file, as lines of JSON.
  *
- * First {"rules": [...], "constants": N, "from_call": N} or {"line": N, "error": "..."}, which ends it. Then an answer
- * for each line of standard input: OP BYTES RANKS NODES DOMAINS PIPE_OPS REGISTERED, the numbers -1 where not known,
- * and after these what can be had: nothing for all, or pairs such as ring/simple. */
+ * First {"rules": [...], "constants": N, "from_call": N}, or {"line": N, "error": "..."}, which ends the output. Then
+ * an answer for each line of standard input: OP BYTES RANKS NODES DOMAINS PIPE_OPS REGISTERED, with -1 for unknown
+ * numbers, followed by the available pairs: nothing for all, or pairs such as ring/simple. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -57,7 +57,7 @@ static int index_of(const char *name, const char *const *names, int n)
     return -1;
 }
 
-/* The costs that a query offers: 1 for each pair. false: a word that is no pair. */
+/* The costs that a query offers: 1 for each pair. false: a word is not a pair. */
 static bool offer(char *words, float costs[NCCL_NUM_ALGORITHMS][NCCL_NUM_PROTOCOLS], bool *some)
 {
     char *save = NULL;

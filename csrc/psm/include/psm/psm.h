@@ -1,6 +1,6 @@
-/* libpsm: statuses, errors, settings. Every function of the library says which thread may call it, who owns what it
-   takes and gives, and which statuses it returns. Structs that cross a library boundary begin with their size, so that
-   a later library reads an earlier caller's. */
+/* libpsm: statuses, errors, settings. The comment of each function says which threads may call it, who owns its
+ * arguments and results, and which statuses it returns. Structs that cross a library boundary start with their size, so
+ * that a newer library can read an older caller's. */
 #ifndef PSM_PSM_H
 #define PSM_PSM_H
 
@@ -25,8 +25,9 @@ extern "C" {
 #define PSM_ALIGNED(bytes)                 _Alignas(bytes)
 #endif
 
-/* Marks a struct that two processes share or send each other: fixed width, no pointer, no handle, no descriptor, and of
-   this size for ever. tests/psm/test_shareable.py finds the marks in the debug information and looks inside. */
+/* Marks a struct that two processes share or send to each other: fixed width, no pointer, no handle, no descriptor, and
+ * a size that never changes. tests/psm/test_shareable.py finds the marks in the debug information and checks the
+ * members. */
 #define PSM_SHAREABLE(name, bytes)                                                                                     \
     PSM_STATIC_ASSERT(sizeof(struct name) == (bytes), "struct " #name " crosses processes");                           \
     typedef struct name psm_shareable_##name
@@ -35,21 +36,21 @@ extern "C" {
 typedef enum psm_status {
     PSM_OK = 0,
     PSM_IN_PROGRESS = 1,
-    /* the operation; the connection is as before */
-    PSM_ERR_INVALID = -1, /* an argument; nothing was done */
+    /* lost: the operation; the connection is unchanged */
+    PSM_ERR_INVALID = -1, /* a bad argument; nothing was done */
     PSM_ERR_NO_MEMORY = -2,
-    PSM_ERR_NO_RESOURCE = -3, /* fds, space in a file system, slots: see sys_errno */
+    PSM_ERR_NO_RESOURCE = -3, /* descriptors, space in a file system, slots: see sys_errno */
     PSM_ERR_UNSUPPORTED = -4,
     PSM_ERR_NOT_FOUND = -5,
-    PSM_ERR_REFUSED = -6, /* the peer's handler said no: see text */
+    PSM_ERR_REFUSED = -6, /* the peer's handler returned an error: see text */
     /* the connection */
     PSM_ERR_TIMEOUT = -20,
     PSM_ERR_PEER_DEAD = -21,
     PSM_ERR_PEER_CLOSED = -22,
-    PSM_ERR_PROTOCOL = -23, /* magic, size or order of what the peer sent */
+    PSM_ERR_PROTOCOL = -23, /* bad magic, size or order in what the peer sent */
     PSM_ERR_VERSION = -24,
-    PSM_ERR_MISMATCH = -25, /* both sides are well, and disagree: text has both values */
-    PSM_ERR_DENIED = -26,   /* the peer runs as another user, or has not the secret */
+    PSM_ERR_MISMATCH = -25, /* both sides work but disagree: text has both values */
+    PSM_ERR_DENIED = -26,   /* the peer runs as another user or does not have the secret */
     /* the service of this rank */
     PSM_ERR_ABORTED = -40,
     PSM_ERR_CUDA = -41,
@@ -72,7 +73,7 @@ enum psm_cause {
     PSM_CAUSE_WRONG_DATA = 8    /* bytes of that rank are not those that it sent */
 };
 
-/* Detail of the last failure of the calling thread. Valid until the next call that fails on this thread. */
+/* Details of the last failure on the calling thread. Valid until the next call that fails on this thread. */
 struct psm_error {
     psm_status status;
     int sys_errno;   /* 0: none */
@@ -88,21 +89,22 @@ PSM_API enum psm_cause psm_error_cause(const struct psm_error *error);
 PSM_API int psm_error_names(const struct psm_error *error); /* the rank that the cause is about; -1: none */
 PSM_API uint32_t psm_error_detail(enum psm_cause cause, int names);
 PSM_API const char *psm_cause_name(enum psm_cause cause); /* "peer-died", ...; as logs have it */
-/* For handlers and variants outside the library: why they answer a failure. Copied; returns its status. Any thread,
-   NULL is PSM_ERR_INVALID. */
+/* For handlers and variants outside the library: records why they return a failure. Copies *error and returns its
+ * status. Any thread; NULL is PSM_ERR_INVALID. */
 PSM_API psm_status psm_set_last_error(const struct psm_error *error);
 PSM_API const char *psm_status_name(psm_status status);
 PSM_API int psm_version(void); /* major * 1000 + minor */
 
-/* Settings, from the environment once per state (psm_settings_read), or by the caller. 0 is never "default" here. */
+/* Settings: read from the environment once per state (psm_settings_read), or filled in by the caller. 0 never means
+ * "default" here. */
 struct psm_settings {
     uint32_t size;
-    uint32_t timeout_ms;      /* PSM_TIMEOUT, seconds there; control-plane waits */
-    uint32_t stall_report_ms; /* PSM_STALL_REPORT; data-plane waits say so after this */
+    uint32_t timeout_ms;      /* PSM_TIMEOUT (in seconds there): limit of control-plane waits */
+    uint32_t stall_report_ms; /* PSM_STALL_REPORT: data-plane waits that last longer are reported */
     uint32_t steps;           /* PSM_STEPS: slots of a FIFO, 1..64 */
     uint64_t buffer_size;     /* PSM_BUFFER_SIZE: bytes of a FIFO, all slots; a multiple of steps */
     uint32_t share;           /* PSM_SHARE: enum psm_share_kind, 0 auto */
-    uint32_t zero_copy;       /* PSM_ZERO_COPY: 0 never, 1 when both registered, 2 always (register on the fly) */
+    uint32_t zero_copy;       /* PSM_ZERO_COPY: 0 never, 1 if both ends registered, 2 always (registers on the fly) */
     uint32_t channels;        /* PSM_CHANNELS */
     uint32_t spin_us;         /* PSM_SPIN: how long a blocking call polls before it sleeps */
 };

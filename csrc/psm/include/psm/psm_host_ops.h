@@ -1,5 +1,5 @@
-/* All that the p2p transport knows of its surroundings. Two providers: libpsm's proxy (psm_host_of), and NCCL's
- * (csrc/nccl). */
+/* The p2p transport's interface to its host; it depends on nothing else. Two providers: libpsm's proxy (psm_host_of),
+ * and NCCL's (csrc/nccl). */
 #ifndef PSM_HOST_OPS_H
 #define PSM_HOST_OPS_H
 
@@ -9,11 +9,11 @@
 extern "C" {
 #endif
 
-struct psm_cuda; /* the run-time table made from csrc/cuda/api.def: psm_cuda.h */
+struct psm_cuda; /* the run-time table generated from csrc/cuda/api.def: psm_cuda.h */
 
 struct psm_host_ops {
     uint32_t size;
-    /* control plane; connector is the provider's, opaque here */
+    /* control plane; the provider owns the connector, which is opaque here */
     psm_status (*connect)(void *host, int transport, int send, int rank, void **connector);
     psm_status (*call)(void *host, void *connector, int type, const void *req, int reqSize, void *resp, int respSize);
     psm_status (*get_fd)(void *host, void *connector, uint64_t id, int *fd);
@@ -24,15 +24,16 @@ struct psm_host_ops {
     psm_status (*withdraw_fd)(void *host, uint64_t id);
     psm_status (*take_fd)(void *host, int number, int *fd);
     int (*aborted)(void *host);
-    int (*peer_alive)(void *host, int rank);                              /* 0: known dead; 1: alive or not known */
+    int (*peer_alive)(void *host, int rank);                              /* 0: known to be dead; 1: alive or unknown */
     void (*async_error)(void *host, psm_status status, const char *text); /* ends the operation on all ranks */
     int (*rank)(void *host);
     int (*device)(void *host);
     const struct psm_settings *(*settings)(void *host);
     const struct psm_cuda *(*cuda)(void *host);
-    uint64_t (*connection)(void *host, void *connector); /* the service's name of it, for psmProxyOp.connection */
-    /* For handlers, which must not block: the fd that `rank` offers under `id`. Start, then ask (PSM_IN_PROGRESS;
-     * anything else ends the fetch, and *fd is the caller's), or cancel. A handler answers done = 0 meanwhile. */
+    uint64_t (*connection)(void *host, void *connector); /* the service's name for it, for psmProxyOp.connection */
+    /* For handlers, which must not block: fetches the descriptor that `rank` offers under `id`. Call start, then poll
+     * (PSM_IN_PROGRESS; any other status ends the fetch, and the caller owns *fd), or cancel. Meanwhile the handler
+     * returns done = 0. */
     psm_status (*fetch_start)(void *host, int rank, uint64_t id, void **fetch);
     psm_status (*fetch_poll)(void *host, void *fetch, int *fd);
     void (*fetch_cancel)(void *host, void *fetch);
@@ -41,10 +42,10 @@ struct psm_host {
     const struct psm_host_ops *ops;
     void *self;
 };
-/* libpsm's own proxy as a host. psmProxySetAddresses has to be called before connect and fetch_start. The state must
- * outlive it. Handlers make theirs of the state that they are given. */
+/* libpsm's own proxy as a host. Call psmProxySetAddresses before connect and fetch_start. The state must outlive the
+ * host. Handlers derive their host from the state that they receive. */
 PSM_API struct psm_host psm_host_of(psmProxyState *state);
-/* libpsm's run-time table, for the cuda of another provider. NULL: no CUDA was found; psm_last_error says why. */
+/* libpsm's run-time CUDA table, for use in another provider. NULL: no CUDA was found; psm_last_error says why. */
 PSM_API const struct psm_cuda *psmCuda(void);
 
 #ifdef __cplusplus

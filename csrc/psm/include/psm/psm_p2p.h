@@ -1,4 +1,4 @@
-/* p2p between ranks of one host by shared memory and the copy engine. Written against psm_host_ops alone. */
+/* p2p between ranks of one host, by shared memory and the copy engine. Depends only on psm_host_ops. */
 #ifndef PSM_P2P_H
 #define PSM_P2P_H
 
@@ -16,14 +16,14 @@ enum psm_p2p_capability {
     PSM_CAN_POSIX_SHM = 8,
     PSM_CAN_ZERO_COPY = 16,
     PSM_CAN_PEER_ACCESS = 32,
-    PSM_CAN_DIRECT = 64 /* pointers of the same process: not taken where PSM_SHARE names another way */
+    PSM_CAN_DIRECT = 64 /* pointers of the same process: not used if PSM_SHARE selects another way */
 };
 
 /* What a rank publishes at bootstrap; shareable. */
 struct psm_peer_info {
     uint32_t size, version;
     int32_t rank, device;
-    uint64_t host_hash;    /* boot id, IPC and mount namespace: equal means that shared memory can be shared */
+    uint64_t host_hash;    /* boot id, IPC and mount namespace: if equal, the ranks can share memory */
     uint64_t process_hash; /* equal: same process */
     char bus_id[16];
     uint32_t capabilities;
@@ -41,20 +41,21 @@ enum psm_p2p_mode {
     PSM_P2P_INTERMEDIATE = 5
 };
 
-/* Fills in what this rank publishes: probes its device once. proxy NULL: zeros. Caller's thread with the device
-   current; PSM_ERR_CUDA, PSM_ERR_INVALID. */
+/* Fills in what this rank publishes; probes its device once. proxy NULL: zeros. Caller's thread with the device
+ * current; PSM_ERR_CUDA, PSM_ERR_INVALID. */
 PSM_API psm_status psmP2pPeerInfo(const struct psm_host *host, const struct psmProxyAddress *proxy,
                                   struct psm_peer_info *info);
 
-/* Pure and symmetric: the same answer for (a, b) and (b, a), from published data alone. *mode PSM_P2P_NONE: no path. */
+/* Pure and symmetric: the same result for (a, b) and (b, a), from published data only. *mode PSM_P2P_NONE: no path. */
 PSM_API psm_status psmP2pCanConnect(const struct psm_peer_info *a, const struct psm_peer_info *b, int *mode);
 
-/* The rank whose device reaches both a's and b's, which do not reach each other: the first of `infos` that does. Pure,
-   and the same for (a, b) and (b, a). *via: its place in infos, -1: none, or none is needed. */
+/* Selects an intermediate rank, whose device reaches both a's and b's, if those do not reach each other: the first
+ * match in `infos`. Pure, and the same for (a, b) and (b, a). *via: its index in infos; -1: none found, or none needed.
+ */
 PSM_API psm_status psmP2pFindIntermediate(const struct psm_peer_info *infos, size_t count,
                                           const struct psm_peer_info *a, const struct psm_peer_info *b, int *via);
 
-/* What the two sides tell each other at Setup; shareable, 128 bytes (NCCL's connect info has 128, 256 from 2.23). */
+/* What the two sides exchange at Setup; shareable, 128 bytes (NCCL's connect info has 128, and 256 from 2.23). */
 struct psm_p2p_connect {
     uint32_t magic;
     uint16_t version;
@@ -79,12 +80,12 @@ PSM_SHAREABLE(psmP2pShareInfo, 120);
 
 typedef struct psmP2pConnector psmP2pConnector; /* the caller's end: opaque */
 
-/* Setup and Connect run on the caller's thread, one connector at a time by one thread, and wait for proxies until the
-   host's deadline. *host is copied; what host->self points to has to outlive the connector, which is the caller's until
-   Free. Setup: INVALID, UNSUPPORTED (no way between the two), CUDA, NO_RESOURCE, NO_MEMORY, TIMEOUT and what the proxy
-   answers. Connect: MISMATCH (both values in the text), PROTOCOL, VERSION, PEER_DEAD, and as Setup. After a failure of
-   Connect the connector is as before, and is to be freed.
-   Free waits until the connector's operations have ended; a second Free is INVALID. NULL is fine. */
+/* Setup and Connect run on the caller's thread, one connector at a time per thread, and wait for proxies until the
+ * host's deadline. *host is copied; what host->self points to must outlive the connector. The caller owns the connector
+ * until Free. Setup: INVALID, UNSUPPORTED (no path between the two), CUDA, NO_RESOURCE, NO_MEMORY, TIMEOUT and the
+ * proxy's errors. Connect: MISMATCH (both values in the text), PROTOCOL, VERSION, PEER_DEAD, and as Setup. A failed
+ * Connect leaves the connector unchanged; free it. Free waits until the connector's operations have ended; a second
+ * Free is INVALID. NULL is accepted. */
 
 PSM_API psm_status psmP2pSendSetup(const struct psm_host *host, const struct psm_peer_info *me,
                                    const struct psm_peer_info *peer, int channel, int connIndex,
@@ -92,8 +93,8 @@ PSM_API psm_status psmP2pSendSetup(const struct psm_host *host, const struct psm
 PSM_API psm_status psmP2pRecvSetup(const struct psm_host *host, const struct psm_peer_info *me,
                                    const struct psm_peer_info *peer, int channel, int connIndex,
                                    struct psm_p2p_connect *info, psmP2pConnector **recv);
-/* The same by way of an intermediate rank's device memory, which its proxy lends: PSM_P2P_INTERMEDIATE. via NULL, or
-   not needed: as above. Both sides have to name the same rank. */
+/* The same through an intermediate rank's device memory, which its proxy provides: PSM_P2P_INTERMEDIATE. via NULL, or
+ * not needed: as above. Both sides must name the same rank. */
 PSM_API psm_status psmP2pSendSetupVia(const struct psm_host *host, const struct psm_peer_info *me,
                                       const struct psm_peer_info *peer, const struct psm_peer_info *via, int channel,
                                       int connIndex, struct psm_p2p_connect *info, psmP2pConnector **send);
@@ -106,34 +107,34 @@ PSM_API psm_status psmP2pSendFree(psmP2pConnector *send);
 PSM_API psm_status psmP2pRecvFree(psmP2pConnector *recv);
 /* The service's name of the connection, for psmProxyOp.connection; 0: the connector was freed. Any thread. */
 PSM_API uint64_t psmP2pConnection(const psmP2pConnector *connector);
-/* Memory that can be registered whatever the mode: on the rank's device, or pinned host memory (on_host), which is
-   zeros. Any thread with the device current. Deregister it before it is freed. */
+/* Allocates memory that can be registered in every mode: on the rank's device, or zeroed pinned host memory (on_host).
+ * Any thread with the device current. Deregister it before you free it. */
 PSM_API psm_status psmP2pMemAlloc(const struct psm_host *host, int on_host, size_t size, void **ptr);
-PSM_API psm_status psmP2pMemFree(const struct psm_host *host, void *ptr); /* NULL is fine */
+PSM_API psm_status psmP2pMemFree(const struct psm_host *host, void *ptr); /* accepts NULL */
 /* Registration for zero copy; handle 0 is never returned. PSM_ERR_UNSUPPORTED: this memory cannot be shared with that
-   peer, and goes through the FIFO. */
+ * peer; its data goes through the FIFO. */
 PSM_API psm_status psmP2pRegister(psmP2pConnector *connector, void *buffer, size_t size, uint64_t *handle);
 PSM_API psm_status psmP2pDeregister(psmP2pConnector *connector, uint64_t handle);
 
-/* A variant: handlers for both directions, registered by name; wrong ones stand beside the right one. Members are only
-   ever added at the end: size says which of them a table has. */
+/* A variant: handlers for both directions, registered by name; broken variants are registered next to the correct one.
+   Members are only ever added at the end: size says which of them a table has. */
 struct psmP2pVariant {
     uint32_t size;
     const char *name, *summary;
-    const char *outcome; /* what a run of a wrong variant shows, for people; "" for right ones */
+    const char *outcome; /* what a run of a broken variant shows, for people; "" for correct variants */
     int wrong;
     const struct psmTransportComm *send, *recv;
-    /* caller's side; NULL: the right one */
+    /* caller's side; NULL: that of the correct variant */
     psm_status (*sendConnect)(psmP2pConnector *, const struct psm_p2p_connect *);
     psm_status (*recvConnect)(psmP2pConnector *, const struct psm_p2p_connect *);
     psm_status (*recvSetup)(const struct psm_host *host, const struct psm_peer_info *me,
                             const struct psm_peer_info *peer, int channel, int connIndex, struct psm_p2p_connect *info,
                             psmP2pConnector **recv);
-    const char *faults; /* PSM_FAULTS that make the mistake, to be set before the processes begin; NULL: none */
+    const char *faults; /* PSM_FAULTS that expose the bug; set them before the processes start; NULL: none */
     const struct psmDeclared *declared; /* the same as outcome, for programs; NULL: not declared */
 };
 PSM_API psm_status psmP2pRegisterVariant(const struct psmP2pVariant *variant);
-PSM_API const struct psmP2pVariant *psmP2pFindVariant(const char *name); /* NULL name: the right one, `split` */
+PSM_API const struct psmP2pVariant *psmP2pFindVariant(const char *name); /* NULL name: the correct one, `split` */
 PSM_API size_t psmP2pVariants(const struct psmP2pVariant **out, size_t capacity);
 
 #ifdef __cplusplus

@@ -1,6 +1,6 @@
-/* Plans: how the tasks of a group are cut into kernel plans, how plans are launched over streams and the proxy, and
- * when they are reclaimed. The machinery knows neither CUDA nor a proxy: an engine stands for both. Engines: the
- * simulated one of psmPlanSimulate, and CUDA with libpsm's proxy (psm_plan_cuda.h). */
+/* Plans: how the tasks of a group are split into kernel plans, how plans are launched over streams and the proxy, and
+ * when they are reclaimed. This code depends on neither CUDA nor a proxy: an engine provides both. Engines: the
+ * simulator of psmPlanSimulate, and CUDA with libpsm's proxy (psm_plan_cuda.h). */
 #ifndef PSM_PLAN_H
 #define PSM_PLAN_H
 
@@ -30,7 +30,7 @@ struct psmPlanTask {
     int32_t peer;     /* send, recv: the other rank; broadcast, reduce: the root; else 0 */
     int32_t datatype; /* ncclDataType_t's number: sizes are NCCL's */
     int32_t redop;    /* ncclRedOp_t's number */
-    uint64_t count;   /* elements, as NCCL's call has them */
+    uint64_t count;   /* elements, as in NCCL's call */
     const void *sendbuff;
     void *recvbuff;
 };
@@ -41,54 +41,56 @@ struct psmPlanConfig {
     int32_t scheduler;                         /* enum psm_plan_scheduler */
     int32_t nChannels;                         /* of collectives, 1..PSM_PLAN_MAXCHANNELS */
     int32_t p2pnChannels, p2pnChannelsPerPeer; /* powers of two */
-    int32_t passSm;                            /* p2p goes without a kernel: copies, driven by the proxy */
-    int32_t launchBlocking;                    /* as CUDA_LAUNCH_BLOCKING: proxy ops are posted from the host stream */
-    uint32_t workFifoDepth;                    /* legacy: slots, a power of two; 0: 65536 */
-    uint32_t workFifoBytes;                    /* planner: a power of two; 0: 1 MiB */
-    uint32_t workArgsBytes;                    /* planner: of kernel arguments; 0: 4096 */
-    uint32_t p2pChunkSize;                     /* bytes; 0: 131072 */
-    const char *variant;                       /* NULL: coll-first */
+    int32_t passSm;                            /* p2p runs without a kernel: copies, driven by the proxy */
+    int32_t launchBlocking; /* as with CUDA_LAUNCH_BLOCKING: proxy ops are posted from the host stream */
+    uint32_t workFifoDepth; /* legacy: slots, a power of two; 0: 65536 */
+    uint32_t workFifoBytes; /* planner: a power of two; 0: 1 MiB */
+    uint32_t workArgsBytes; /* planner: of kernel arguments; 0: 4096 */
+    uint32_t p2pChunkSize;  /* bytes; 0: 131072 */
+    const char *variant;    /* NULL: coll-first */
 };
 
 typedef struct psmPlanComm psmPlanComm;
 typedef struct psmPlan psmPlan;
 
-/* What a plan is, for who shows, compares or runs it; pointers are valid until the plan is reclaimed. offset, nbytes:
- * of a p2p, the part of its buffer; of a collective, the part of each rank's block: the parts of all its channels make
- * count elements. */
+/* Public description of a plan, for display, comparison and engines; pointers are valid until the plan is reclaimed.
+ * offset, nbytes: for a p2p, its part of the buffer; for a collective, the part of each rank's block. The parts of all
+ * channels add up to count elements. */
 struct psmPlanOpInfo { /* a proxy op */
     uint64_t opCount;  /* zero-based within the plan; bit 0: p2p */
     int32_t channel, func, peer,
-        decrements; /* peer: -1: a ring's; decrements: its progress counts the sync condition off */
+        decrements; /* peer: -1: a ring's; decrements: its completion decrements the sync condition */
     uint64_t offset, nbytes;
-    uint64_t task; /* place of its task in the order of the communicator's tasks */
+    uint64_t task; /* index of its task in the communicator's order of tasks */
     const void *sendbuff;
     void *recvbuff;
     int32_t datatype, redop;
 };
 struct psmPlanWorkInfo {         /* work of a channel, in the order in which the kernel runs it */
     int32_t channel, func, peer; /* peer: -1: a ring's */
-    int32_t first;               /* 1: begins a slot (legacy) or a batch (planner); 2: a batch that extends the last */
-    int32_t last;                /* of its channel in this plan: the kernel gives the channel's FIFO back behind it */
-    int32_t kernel;              /* 0: no kernel runs it (PassSM: its ops move the data) */
+    int32_t first;  /* 1: starts a slot (legacy) or a batch (planner); 2: a batch that extends the previous one */
+    int32_t last;   /* last of its channel in this plan: the kernel releases the channel's FIFO space after it */
+    int32_t kernel; /* 0: no kernel runs it (PassSM: its ops move the data) */
     int32_t datatype, redop;
     uint64_t offset, nbytes, task;
     const void *sendbuff;
     void *recvbuff;
-    uint32_t place; /* legacy: its slot, planner: its byte; once uploaded, in the work FIFO where the plan is there */
+    uint32_t place; /* legacy: its slot, planner: its byte; after the upload an offset in the work FIFO, if the plan's
+                       storage is there */
 };
-enum psm_plan_storage { PSM_PLAN_ARGS = 0, PSM_PLAN_FIFO = 1, PSM_PLAN_PERSISTENT = 2 }; /* where works lie */
+enum psm_plan_storage { PSM_PLAN_ARGS = 0, PSM_PLAN_FIFO = 1, PSM_PLAN_PERSISTENT = 2 }; /* where works are stored */
 struct psmPlanInfo {
     uint64_t id; /* serial number in its communicator, from 1 */
     uint64_t channelMask;
-    int32_t channelUbound, channelCount, hasProxyOps, persistent, kernel /* 0: goes without one */, ncolls, np2ps;
+    int32_t channelUbound, channelCount, hasProxyOps, persistent, kernel /* 0: no kernel */, ncolls, np2ps;
     int32_t syncCount; /* of the sync condition at its launch; -1: none */
     int32_t storage;   /* enum psm_plan_storage */
     uint32_t nbatches; /* legacy: slots */
     uint64_t workBytes;
     const struct psmPlanOpInfo *ops;
     const struct psmPlanWorkInfo *works; /* channel by channel */
-    uint64_t nops, nworks, ntasks;       /* ntasks: that end in it; legacy may split a p2p over plans */
+    uint64_t nops, nworks,
+        ntasks; /* ntasks: number of tasks that end in it; legacy may split a p2p over several plans */
 };
 
 /* ---- what happens, in order: psm_plan_events.h ---- */
@@ -97,17 +99,17 @@ PSM_SHAREABLE(psmPlanEvent, 48);
 
 /* ---- the engine ---- */
 
-/* Points where threads meet: meet is called there. */
+/* Points where threads can interleave: the engine's meet is called there. */
 enum psm_plan_point {
-    PSM_PLAN_POINT_POLL = 1,  /* main: before it takes the callbacks */
-    PSM_PLAN_POINT_RECLAIM,   /* main: a plan has ended and is freed next */
-    PSM_PLAN_POINT_COMMIT,    /* main: streams or a graph know the plans from here on */
+    PSM_PLAN_POINT_POLL = 1,  /* main: before it takes the queued callbacks */
+    PSM_PLAN_POINT_RECLAIM,   /* main: a plan has ended and is about to be freed */
+    PSM_PLAN_POINT_COMMIT,    /* main: from here on streams or a graph refer to the plans */
     PSM_PLAN_POINT_LAUNCH,    /* main: a plan is on the launch stream */
     PSM_PLAN_POINT_HOST_TASK, /* hostStreamPlanTask: before it arms and posts */
-    PSM_PLAN_POINT_POSTED,    /* hostStreamPlanTask: ops are posted, the reclaimer is not enqueued */
+    PSM_PLAN_POINT_POSTED,    /* hostStreamPlanTask: ops are posted, the reclaimer is not enqueued yet */
     PSM_PLAN_POINT_CALLBACK,  /* host function: before it sets the ready event */
-    PSM_PLAN_POINT_OVER,      /* host function: the count is 0, or abort */
-    PSM_PLAN_POINT_OP_DONE,   /* proxy: an op has ended and is not counted off */
+    PSM_PLAN_POINT_OVER,      /* host function: the count is 0, or the communicator was aborted */
+    PSM_PLAN_POINT_OP_DONE,   /* proxy: an op has ended; the count is not decremented yet */
     PSM_PLAN_POINT_DESTRUCTOR /* destructor of a graph: before each reclaimer */
 };
 
@@ -123,66 +125,70 @@ struct psmPlanEngine {
     psm_status (*wait)(void *self, void *stream, void *on); /* `stream` waits for what is on `on` now */
     psm_status (*host_func)(void *self, void *stream, void (*fn)(void *), void *arg);
     psm_status (*copy)(void *self, void *stream, void *to, const void *from, uint64_t nbytes);
-    /* Runs the plan's works in stream order; ends with psmPlanKernelDone, at each launch of a graph, too. When the
-     * kernel was aborted, too. */
+    /* Runs the plan's works in stream order. Ends with psmPlanKernelDone, at each launch of a graph and also when the
+     * kernel was aborted. */
     psm_status (*kernel)(void *self, void *stream, psmPlan *plan);
     psm_status (*on_destroy)(void *self, uint64_t graph, void (*fn)(void *), void *arg);
     psm_status (*alloc)(void *self, uint64_t graph, uint64_t nbytes, void **memory); /* of persistent work */
     psm_status (*free)(void *self, void *memory);
-    /* The proxy: a copy of *op, whose opCount is that of the history, is kept. It ends with psmPlanOpDone(cookie, ...)
-     * on the proxy's thread, once. sync: NULL, or the op may begin only when sync->proxyReadyEvent is set (wake is
-     * called then). The engine reads it and changes nothing: psmPlanOpDone counts it off. start: what was saved is
-     * posted. An op whose save failed is not there. */
+    /* The proxy keeps a copy of *op, whose opCount counts within the history. The op ends with one call of
+     * psmPlanOpDone(cookie, ...) on the proxy's thread. sync: NULL, or the op must not start before
+     * sync->proxyReadyEvent is set (the engine's wake is called then). The engine reads sync and does not change it:
+     * psmPlanOpDone decrements it. start: posts what was saved. An op whose save failed does not exist. */
     psm_status (*save)(void *self, psmPlan *plan, const struct psmPlanOpInfo *op, struct psmSyncCondition *sync,
                        void *cookie);
     psm_status (*start)(void *self);
-    /* Intra-process, for each communicator of a thread in each round of launches; NULL: the only communicator. */
+    /* Intra-process barrier, called by each communicator of a thread in each round of launches; NULL: the only
+     * communicator. */
     psm_status (*barrier)(void *self);
-    void (*pause)(void *self, int why, psmPlan *plan); /* in each round of a wait; why: enum psm_plan_wait */
-    void (*wake)(void *self);                          /* what somebody may wait for has changed; NULL: nothing to do */
-    void (*meet)(void *self, int point); /* where threads meet: a test permutes them there; NULL: nothing to do */
+    void (*pause)(void *self, int why, psmPlan *plan); /* called in each round of a wait; why: enum psm_plan_wait */
+    void (*wake)(void *self); /* called when a wait condition has changed; NULL: nothing to do */
+    void (*meet)(void *self,
+                 int point); /* called where threads can interleave: a test permutes them; NULL: nothing to do */
 };
 
 /* ---- the communicator ---- */
 
-/* The caller's thread is its main thread: one thread at a time. INVALID, NO_MEMORY, NOT_FOUND (no such variant). */
+/* The creating thread is the communicator's main thread: use it from one thread at a time. INVALID, NO_MEMORY,
+ * NOT_FOUND (no such variant). */
 PSM_API psm_status psmPlanCommCreate(const struct psmPlanConfig *config, const struct psmPlanEngine *engine,
                                      psmPlanComm **comm);
-/* Waits for what was launched (after an abort: until the proxy has dropped its ops) and for the destructors of the
- * graphs that hold its plans, polls the last callbacks and frees it. What its pools miss is an event (PSM_PLAN_DESTROY)
- * and a broken rule. NULL is fine. */
+/* Waits for launched work (after an abort: until the proxy has dropped its ops) and for the destructors of the graphs
+ * that hold its plans, runs the last callbacks and frees it. Objects that its pools still miss are reported as an event
+ * (PSM_PLAN_DESTROY) and a broken rule. Accepts NULL. */
 PSM_API psm_status psmPlanCommDestroy(psmPlanComm *comm);
-/* All of that but the freeing: the trace has ended, and what was broken in the end can be asked. Then nothing but
+/* Does all of that except for freeing, so that the final trace and breaches can be read. After it call only
  * psmPlanBreaches, psmPlanTrace, psmPlanCount and Destroy. */
 PSM_API psm_status psmPlanCommFinish(psmPlanComm *comm);
-/* INVALID (rank, count, func, a stream that is captured into another graph than the group's), NO_MEMORY. */
+/* INVALID (rank, count, func, or the stream is captured into another graph than the group's), NO_MEMORY. */
 PSM_API psm_status psmPlanEnqueue(psmPlanComm *comm, const struct psmPlanTask *task, void *stream);
-/* Forgets what was enqueued since the last group. NULL is fine. */
+/* Drops what was enqueued since the last group. Accepts NULL. */
 PSM_API void psmPlanGroupDrop(psmPlanComm *comm);
-/* The end of a group over the communicators of this thread: prepare of each; then, plan by plan, barrier, before,
- * launch, after; then finish. After a failure the tasks of the group are gone and nothing stays allocated; plans that a
- * stream or a graph knows already post nothing and are reclaimed as others. */
+/* Ends a group over the communicators of this thread: prepare for each; then, plan by plan, barrier, before, launch,
+ * after; then finish. After a failure the tasks of the group are dropped and all memory is freed; plans that a stream
+ * or a graph already refers to post nothing and are reclaimed as usual. */
 PSM_API psm_status psmPlanGroupEnd(psmPlanComm *const *comms, size_t ncomms);
-/* Runs the callbacks that other threads have queued; wait: until at least one ran, or abort. ran: NULL or how many. */
+/* Runs the callbacks that other threads have queued; wait: until at least one has run, or an abort. ran: NULL, or
+ * receives their number. */
 PSM_API psm_status psmPlanPoll(psmPlanComm *comm, int wait, uint64_t *ran);
-/* Any thread. Host functions and waits come back; plans are reclaimed when their proxy has dropped their ops. */
+/* Any thread. Host functions and waits return; plans are reclaimed after their proxy has dropped their ops. */
 PSM_API void psmPlanAbort(psmPlanComm *comm);
 PSM_API int psmPlanAborted(const psmPlanComm *comm);
 
 /* For engines. Any thread. */
 PSM_API void psmPlanInfoOf(const psmPlan *plan, struct psmPlanInfo *info);
 PSM_API psmPlanComm *psmPlanCommOf(const psmPlan *plan);
-/* Main thread, in kernel(): the plan's launches need this registration of a buffer for as long as the plan lives. fn
- * gives it back, once, on the main thread when the plan is reclaimed: IPC mappings first, then NVLS and CollNet.
- * NO_MEMORY, INVALID: it is not held. */
+/* Main thread, in kernel(): the plan's launches need this registration of a buffer while the plan lives. fn releases
+ * it, once, on the main thread when the plan is reclaimed: IPC mappings first, then NVLS and CollNet. On NO_MEMORY or
+ * INVALID the plan does not hold it. */
 PSM_API psm_status psmPlanHold(psmPlan *plan, int what, psm_status (*fn)(void *arg), void *arg);
 PSM_API void psmPlanKernelDone(psmPlan *plan);
 PSM_API void psmPlanOpDone(void *cookie, psm_status status);
 
 struct psmPlanCounters {
     uint32_t size;
-    uint64_t plans, ops, tasks;             /* made so far */
-    uint64_t plansLive, opsLive, tasksLive; /* taken from their pools now */
+    uint64_t plans, ops, tasks;             /* created so far */
+    uint64_t plansLive, opsLive, tasksLive; /* currently taken from their pools */
     uint64_t plansPool, opsPool, tasksPool; /* objects that the pools hold, in use and free */
     uint64_t scopedBytes, permanentBytes;   /* of the two memory stacks */
     int64_t persistentRefs;
@@ -194,12 +200,12 @@ PSM_API psm_status psmPlanCount(const psmPlanComm *comm, struct psmPlanCounters 
 
 PSM_API size_t psmPlanRules(const struct psmPlanRule **rules);
 
-/* The checker of one communicator's trace: the communicator has its own, which sees every event as it happens.
- * PSM_PLAN_CHECK=0 turns it off. The first breaches, at most capacity; returns how many there were. */
+/* The checker of one communicator's trace; it belongs to the communicator and sees every event as it happens.
+ * PSM_PLAN_CHECK=0 turns it off. Writes the first breaches, at most capacity; returns their total number. */
 PSM_API size_t psmPlanBreaches(const psmPlanComm *comm, struct psmPlanBreach *out, size_t capacity);
-/* The last events of the trace, oldest first; also in the record file, as ring psm.plan. Returns how many. */
+/* The last events of the trace, oldest first; the record file has them in the ring psm.plan. Returns their number. */
 PSM_API size_t psmPlanTrace(const psmPlanComm *comm, struct psmPlanEvent *out, size_t capacity);
-/* Of an old trace, in the order of `order`. */
+/* Checks a stored trace, in the order of `order`. */
 PSM_API size_t psmPlanCheckTrace(const struct psmPlanEvent *events, size_t nevents, int scheduler, int ended,
                                  struct psmPlanBreach *out, size_t capacity);
 
@@ -207,13 +213,13 @@ PSM_API size_t psmPlanCheckTrace(const struct psmPlanEvent *events, size_t neven
 
 struct psmPlanVariant {
     const char *name, *summary;
-    const char *outcome; /* the rule that it breaks; "" for right ones */
+    const char *outcome; /* the rule that it breaks; "" for correct variants */
     int32_t wrong;
     int32_t schedulers; /* 1: legacy, 2: planner, 3: both */
 };
 PSM_API size_t psmPlanVariants(const struct psmPlanVariant **variants);
 
-/* ---- simulation: N ranks, their streams and proxies in one thread, permuted by a seed ---- */
+/* ---- simulation: N ranks, their streams and proxies in one thread, interleaved by a seed ---- */
 
 struct psmPlanStep { /* what the main thread of a rank does, in order */
     int32_t kind;    /* enum psm_plan_step */
@@ -227,24 +233,24 @@ enum psm_plan_step {
     PSM_PLAN_STEP_CAPTURED,
     PSM_PLAN_STEP_REPLAY,     /* task.count times */
     PSM_PLAN_STEP_DROP_GRAPH, /* destroys the graph */
-    PSM_PLAN_STEP_POLL,       /* task.count != 0: with waiting */
-    PSM_PLAN_STEP_ABORT /* of a rank by its main thread; of every rank by another thread of each, sooner or later */
+    PSM_PLAN_STEP_POLL,       /* task.count != 0: waits for at least one callback */
+    PSM_PLAN_STEP_ABORT /* of a rank: by its main thread; of every rank: by another thread of each, at some point */
 };
 struct psmPlanSimulation {
     uint32_t size;
     struct psmPlanConfig config; /* rank is not used */
-    uint64_t seed;               /* of the order in which agents run */
+    uint64_t seed;               /* seed of the order in which agents run */
     const struct psmPlanStep *steps;
     uint64_t nsteps;
 };
 typedef struct psmPlanResult psmPlanResult;
-/* Any thread; needs neither CUDA nor a proxy. INVALID, NOT_FOUND, NO_MEMORY. A run that hangs is a result. */
+/* Any thread; needs neither CUDA nor a proxy. INVALID, NOT_FOUND, NO_MEMORY. A run that hangs is a valid result. */
 PSM_API psm_status psmPlanSimulate(const struct psmPlanSimulation *simulation, psmPlanResult **result);
-PSM_API void psmPlanResultFree(psmPlanResult *result); /* NULL is fine */
+PSM_API void psmPlanResultFree(psmPlanResult *result); /* accepts NULL */
 PSM_API size_t psmPlanResultPlans(const psmPlanResult *result, int rank);
 PSM_API psm_status psmPlanResultPlan(const psmPlanResult *result, int rank, size_t i, struct psmPlanInfo *info);
 PSM_API size_t psmPlanResultEvents(const psmPlanResult *result, int rank, const struct psmPlanEvent **events);
-/* The order of all ranks' events: rank of each, in the order in which they happened. */
+/* The global order of events: the rank of each, in the order in which they happened. */
 PSM_API size_t psmPlanResultOrder(const psmPlanResult *result, const int32_t **ranks);
 PSM_API size_t psmPlanResultBreaches(const psmPlanResult *result, const struct psmPlanBreach **breaches);
 PSM_API int psmPlanResultStuck(const psmPlanResult *result); /* 1: it hung */

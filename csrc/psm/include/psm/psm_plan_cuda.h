@@ -8,8 +8,8 @@
 extern "C" {
 #endif
 
-/* Where the engine finds connectors that are connected, on any thread; NULL: there is none. connIndex 0: of rings, from
- * each rank to the next and from the one before, channels 0 to n; 1: of p2p. */
+/* Finds the connected connectors for the engine; may be called on any thread; NULL: there is none. connIndex 0: rings,
+ * from each rank to the next and from the previous, channels 0 to n; 1: p2p. */
 struct psmPlanConnectors {
     psmP2pConnector *(*find)(void *context, int channel, int peer, int send, int connIndex);
     void *context;
@@ -22,11 +22,11 @@ struct psmPlanConnectorTable {
 };
 PSM_API psmP2pConnector *psmPlanFindConnector(void *table, int channel, int peer, int send, int connIndex);
 
-/* An engine over a rank's proxy. Streams and graphs are those of the CUDA table; a kernel is a host function, which
- * waits until the proxy has carried out its operations. Collectives are rings over memory that the host can reach, of
- * integers, float32 and float64. An operation that fails, and an abort of the proxy, abort the communicator, and the
- * other way round. The caller's thread has the rank's device current. The engine copies the struct; what its context
- * points to, connectors and state have to stay. One communicator uses an engine; free it after that. INVALID, CUDA,
+/* An engine on a rank's proxy. Streams and graphs come from the CUDA table; a kernel is a host function that waits
+ * until the proxy has done its operations. Collectives are rings over memory that the host can access, of integers,
+ * float32 and float64. A failed operation or an abort of the proxy aborts the communicator, and vice versa. The
+ * caller's thread has the rank's device current. The engine copies the struct; its context, the connectors and the
+ * state must stay valid. One communicator uses an engine; free the engine after the communicator. INVALID, CUDA,
  * NO_MEMORY. */
 PSM_API psm_status psmPlanCudaEngine(psmProxyState *state, const struct psmPlanConnectors *connectors,
                                      const struct psmPlanEngine **engine);

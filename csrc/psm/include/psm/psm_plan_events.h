@@ -1,5 +1,5 @@
-/* What happens to a plan, in order: a trace that rules are checked on. Needs nothing of libpsm, so that the rules
- * (csrc/planrules) can be checked without it. */
+/* The events of a plan's life, in order: a trace that the rules are checked on. Does not include libpsm headers, so
+ * that the rules (csrc/planrules) build without it. */
 #ifndef PSM_PLAN_EVENTS_H
 #define PSM_PLAN_EVENTS_H
 
@@ -12,7 +12,7 @@ enum psm_plan_scheduler {
 
 enum psm_plan_what {
     PSM_PLAN_TASK = 1,       /* a: func, b: task number */
-    PSM_PLAN_PREPARE,        /* begin of launch prepare: a: depth of the scoped stack, b: tasks, c: graph or 0 */
+    PSM_PLAN_PREPARE,        /* start of launch prepare: a: depth of the scoped stack, b: tasks, c: graph or 0 */
     PSM_PLAN_MADE,           /* plan; a: channelMask, b: ncolls, c: np2ps (one for each finished plan) */
     PSM_PLAN_PREPARED,       /* a: depth of the scoped stack, b: plans */
     PSM_PLAN_PREPARE_FAILED, /* a: depth of the scoped stack, b: psm_status */
@@ -22,26 +22,27 @@ enum psm_plan_what {
     PSM_PLAN_LAUNCHED,      /* plan: it is on the launch stream; a: 1: a kernel, 2: a host function, 3: both; b: 1: into
                                a graph */
     PSM_PLAN_KERNEL_DONE,   /* plan */
-    PSM_PLAN_HOST_TASK,     /* plan: hostStreamPlanTask begins; a: 1: on the host stream's thread */
+    PSM_PLAN_HOST_TASK,     /* plan: hostStreamPlanTask starts; a: 1: on the host stream's thread */
     PSM_PLAN_OP_POSTED,     /* plan; a: opCount within the history of the communicator, b: channel, c: decrements */
     PSM_PLAN_OP_DONE,       /* plan; a, b, c: as above */
-    PSM_PLAN_COUNTED_OFF,   /* plan; a: what is left of the sync condition's count */
+    PSM_PLAN_COUNTED_OFF,   /* plan; a: remaining count of the sync condition */
     PSM_PLAN_CALLBACK,      /* plan: its host function runs (PassSM); a: count */
-    PSM_PLAN_CALLBACK_OVER, /* plan; a: 1: by abort, b: count, c: 1: it freed the sync condition (a wrong variant) */
+    PSM_PLAN_CALLBACK_OVER, /* plan; a: 1: by abort, b: count, c: 1: it freed the sync condition (a broken variant) */
     PSM_PLAN_RECLAIMER,     /* plan: its reclaimer was enqueued; a: enum psm_plan_enqueuer */
-    PSM_PLAN_RECLAIM,    /* plan: it is freed now; a: ops not ended, b: kernels not ended, c: host functions not over */
-    PSM_PLAN_TOUCHED,    /* plan: a thread used what was freed of it; a: enum psm_plan_toucher */
-    PSM_PLAN_REPLAY,     /* a: graph; its plans are launched again. Only where the engine knows (simulation) */
+    PSM_PLAN_RECLAIM, /* plan: it is being freed; a: unfinished ops, b: unfinished kernels, c: unfinished host functions
+                       */
+    PSM_PLAN_TOUCHED, /* plan: a thread used freed memory of it; a: enum psm_plan_toucher */
+    PSM_PLAN_REPLAY,  /* a: graph; its plans are launched again. Only if the engine can tell (simulation) */
     PSM_PLAN_DESTRUCTOR, /* a: graph; its destructor runs, b: plans */
     PSM_PLAN_REFS,       /* a: persistentRefs, b: change */
     PSM_PLAN_ABORT,
-    PSM_PLAN_FINISH,     /* launch finish: a: depth of the scoped stack */
-    PSM_PLAN_DESTROY,    /* of the communicator: a: plans, b: ops, c: tasks that its pools miss */
-    PSM_PLAN_STUCK,      /* simulation: nobody can go on; plan: whom it waits for; a: enum psm_plan_wait, b: ops (count,
-                            peer) or mask of channels (channel) that it waits for */
-    PSM_PLAN_CANCELLED,  /* plan: made, and the group failed before its launch; it posts nothing more */
-    PSM_PLAN_REGISTERED, /* plan: it holds a registration; a: enum psm_plan_holds, b: how many it holds now */
-    PSM_PLAN_DEREGISTERED /* plan: it gave one back, before its RECLAIM; a: enum psm_plan_holds, b: how many are left */
+    PSM_PLAN_FINISH,  /* launch finish: a: depth of the scoped stack */
+    PSM_PLAN_DESTROY, /* of the communicator: a: plans, b: ops, c: tasks that its pools miss */
+    PSM_PLAN_STUCK,   /* simulation: nobody can proceed; plan: whom it waits for; a: enum psm_plan_wait, b: ops (count,
+                       * peer) or mask of channels (channel) that it waits for */
+    PSM_PLAN_CANCELLED,   /* plan: it was made, but the group failed before its launch; it posts nothing more */
+    PSM_PLAN_REGISTERED,  /* plan: it holds a registration; a: enum psm_plan_holds, b: how many it holds now */
+    PSM_PLAN_DEREGISTERED /* plan: it released one, before its RECLAIM; a: enum psm_plan_holds, b: how many are left */
 };
 enum psm_plan_enqueuer {
     PSM_PLAN_BY_HOST_TASK = 1,
@@ -63,8 +64,8 @@ enum psm_plan_wait {
     PSM_PLAN_WAIT_FIFO = 1, /* main: for room in the work FIFO */
     PSM_PLAN_WAIT_RECLAIM,  /* main: poll with waiting */
     PSM_PLAN_WAIT_COUNT,    /* host function: for the sync condition's count */
-    PSM_PLAN_WAIT_PEER,     /* proxy: an op has no other end, or an end is not ready */
-    PSM_PLAN_WAIT_CHANNEL   /* kernel: a collective's channel is not entered by all ranks */
+    PSM_PLAN_WAIT_PEER,     /* proxy: the op's other end is missing or not ready */
+    PSM_PLAN_WAIT_CHANNEL   /* kernel: not all ranks have entered a collective's channel */
 };
 
 struct psmPlanEvent {
@@ -74,8 +75,8 @@ struct psmPlanEvent {
     int32_t what, rank;
 };
 
-/* Every rule has a name, stands in one table (csrc/planrules) and is checked there: on a trace as it is made, on one
- * from a record file or a log, or on what a simulation did. */
+/* Every rule has a name and one entry in the table of csrc/planrules. It is checked on a live trace, on a trace from a
+ * record file or a log, or on the trace of a simulation. */
 struct psmPlanRule {
     const char *name;   /* reclaim.early */
     const char *text;   /* what must hold, one sentence */
@@ -84,7 +85,7 @@ struct psmPlanRule {
 struct psmPlanBreach {
     char rule[32];
     int32_t rank, other;  /* other: the rank that it differs from; -1: none */
-    uint64_t plan, order; /* of the event that breaks it; order: UINT64_MAX: none, found by comparing ranks */
+    uint64_t plan, order; /* of the event that breaks it; order: UINT64_MAX: no event, found by comparing ranks */
     char text[256];
 };
 

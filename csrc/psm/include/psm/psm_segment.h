@@ -1,4 +1,4 @@
-/* Named shared memory that libpsm left behind: what a process that was killed had not removed yet. */
+/* Named shared memory that libpsm left behind: segments that a killed process could not remove. */
 #ifndef PSM_SEGMENT_H
 #define PSM_SEGMENT_H
 
@@ -11,7 +11,7 @@ extern "C" {
 enum psm_segment_owner {
     PSM_SEGMENT_ALIVE = 1,
     PSM_SEGMENT_DEAD = 2,
-    PSM_SEGMENT_UNKNOWN = 3 /* of another boot or pid namespace, or damaged: not ours to judge */
+    PSM_SEGMENT_UNKNOWN = 3 /* of another boot or pid namespace, or damaged: the owner is unknown */
 };
 
 struct psm_segment_info {
@@ -23,10 +23,10 @@ struct psm_segment_info {
     uint32_t owner; /* enum psm_segment_owner */
 };
 
-/* Segments of the calling user. Writes up to `capacity` of them and sets *count to how many there are. Any thread.
-   PSM_ERR_SYSTEM, PSM_ERR_NOT_FOUND, PSM_ERR_DENIED: the folder cannot be read. */
+/* Lists segments of the calling user. Writes up to `capacity` of them and sets *count to their total number. Any
+ * thread. PSM_ERR_SYSTEM, PSM_ERR_NOT_FOUND, PSM_ERR_DENIED: the folder cannot be read. */
 PSM_API psm_status psm_segments_list(struct psm_segment_info *out, size_t capacity, size_t *count);
-/* Removes those whose owner is dead, and only those. *removed: how many. The same statuses. */
+/* Removes the segments whose owner is dead, and only those. *removed: how many. The same statuses. */
 PSM_API psm_status psm_segments_prune(size_t *removed);
 
 #ifdef __cplusplus

@@ -1,4 +1,4 @@
-/* What a peer needs to attach a piece of memory: shareable, fixed width, no pointer, no handle, no descriptor. */
+/* What a peer needs to attach shared memory: shareable, fixed width, no pointer, no handle, no descriptor. */
 #ifndef PSM_SHARE_H
 #define PSM_SHARE_H
 
@@ -17,13 +17,13 @@ enum psm_share_kind {
     PSM_SHARE_CUDA_IPC = 5      /* device memory; `blob` is a cudaIpcMemHandle_t */
 };
 
-/* 96 bytes. id: random 64 bits, unique in the owner, checked by the owner when the fd is asked for. */
+/* 96 bytes. id: random 64 bits, unique in the owner. The owner checks it when a peer requests the fd. */
 struct psm_share {
     uint16_t kind;
     int16_t device; /* of device memory; -1: host memory */
     uint32_t owner_pid;
     uint64_t id;
-    uint64_t size;    /* bytes from offset that may be used */
+    uint64_t size;    /* usable bytes from offset */
     uint64_t offset;  /* in the allocation */
     uint8_t blob[64]; /* CUDA IPC handle, or the name, NUL-ended */
 };

@@ -106,16 +106,16 @@ def test_what_cannot_be_chained_is_one_clear_line(net: Built, others: dict[int, 
     slots = library(small, "slots", '#include "psm_abi/net.h"\nconst ncclNet_v8_t ncclNetPlugin_v8 = {.name = "x"};\n')
     for path, why in (
         (str(small / "none.so"), r"cannot open shared object file"),
-        ("", r"no path: PSM_NET=chain:/path/to/libnccl-net-other\.so is meant"),
+        ("", r"no path: expected PSM_NET=chain:/path/to/libnccl-net-other\.so"),
         (str(empty), r"it has no table of a net plugin, ncclNetPlugin_v4 to v12"),
         (str(slots), r"init is NULL in its ncclNetPlugin_v8"),
-        (str(net.library), r"it is this library, which would call itself without end"),
+        (str(net.library), r"it is this library, which would call itself for ever"),
     ):
         log = refused(net, path)
         said = re.findall(rf"NCCL WARN NET/PSM : PSM_NET=chain:{re.escape(path)} cannot be used: .*{why}", log)
         assert len(said) == 2 or len(said) == 1, log  # each process says it once, if it comes that far
     log = refused(net, str(others[8]), BROKEN="init-fails")
-    assert "NET/PSM : init of the chained plugin Broken v8 answered 2" in log
+    assert "NET/PSM : init of the chained plugin Broken v8 returned 2" in log
     assert "NET/Broken : there is no network" in log, "the other plugin has NCCL's logger"
 
 
@@ -123,4 +123,4 @@ def test_an_error_of_the_other_plugin_is_named_and_handed_on(net: Built, others:
     process = net.start("data", **chained(others[9]), BROKEN="connect-fails")
     _, log = process.communicate(timeout=60)
     assert process.returncode != 0
-    assert "NET/PSM : connect of the chained plugin Broken v9 answered 6" in log
+    assert "NET/PSM : connect of the chained plugin Broken v9 returned 6" in log

@@ -210,6 +210,6 @@ def test_a_rank_that_is_gone_ends_the_collective(net: Built, ranks_of: Path, tmp
 
 
 def test_without_the_setting_there_is_no_device(net: Built, ranks_of: Path, tmp_path: Path) -> None:
-    for setting, says in (("0", "0 devices"), ("yes", 'PSM_NET_COLLNET is "yes"; 0 or 1 is meant')):
+    for setting, says in (("0", "0 devices"), ("yes", 'PSM_NET_COLLNET is "yes"; expected 0 or 1')):
         with pytest.raises(AssertionError, match=re.escape(says)):
             Job(1).run(net, ranks_of, tmp_path, PSM_NET_COLLNET=setting)

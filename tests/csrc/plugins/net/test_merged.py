@@ -84,7 +84,7 @@ def test_interfaces_are_merged(several: Built, other: Path) -> None:
     [
         ("auto", "devices are not merged: one is on no bus"),
         ("0", "devices are not merged: PSM_NET_MERGE=0"),
-        ("yes", "0, 1 or auto is meant"),
+        ("yes", "expected 0, 1 or auto"),
     ],
 )
 def test_devices_that_nccl_would_not_find_are_not_merged(several: Built, other: Path, setting: str, why: str) -> None:

@@ -94,8 +94,8 @@ def test_the_record_of_a_killed_process_tells_its_requests(net: Built, tmp_path:
 def test_pointers_that_were_never_given_are_refused(net: Built, version: int) -> None:
     _, log = net.run("invented", version)
     for call, what in {
-        "test": "this is no request of an open comm",
-        "isend": "the buffer is not in the memory of its mhandle",
-        "accept": "this is no open listener",
+        "test": "this is not a request of an open comm",
+        "isend": "the buffer is outside the memory of its mhandle",
+        "accept": "this is not an open listener",
     }.items():
         assert f"NET/PSM : {call}: {what}" in log

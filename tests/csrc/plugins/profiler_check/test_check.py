@@ -16,31 +16,31 @@ STEP = f"ProxyStep step 3 < ProxyOp send channel 2 peer 5 < Coll AllReduce seq 7
 OP = f"ProxyOp send channel 2 peer 5 < Coll AllReduce seq 7{API}"
 # The way in which caller.c is wrong, which is the rule -> the call, words, the event with its ancestry (v6).
 CALLER = {
-    "stop-twice": ("stopEvent", "was stopped before", f"Coll AllReduce seq 7{API} < {COMM}"),
-    "state-after-stop": ("recordEventState", "gets state ProxyStepSendWait, and was stopped before", STEP),
-    "unknown-handle": ("stopEvent", "was never given", "no event"),
+    "stop-twice": ("stopEvent", "was already stopped", f"Coll AllReduce seq 7{API} < {COMM}"),
+    "state-after-stop": ("recordEventState", "gets state ProxyStepSendWait, but was already stopped", STEP),
+    "unknown-handle": ("stopEvent", "was never returned", "no event"),
     "never-stopped": ("finalize", "1 events were not stopped before finalize", STEP),
-    "unknown-parent": ("startEvent", "a handle that the profiler never gave", f"ProxyOp send channel 2 peer 5 of {COMM}"),
+    "unknown-parent": ("startEvent", "a handle that the profiler never returned", f"ProxyOp send channel 2 peer 5 of {COMM}"),
     "parent-kind": ("startEvent", "parentObj is of kind Group", f"Coll AllReduce seq 7 < Group < {COMM}"),
     "parent-context": ("startEvent", "an event of another communicator, 9f3c11d2a0b47e65 rank 3", f"{OP} < communicator 77 rank 0"),
-    "state-kind": ("recordEventState", "v6 has no state ProxyCtrlIdle (13) of ProxyStep", STEP),
-    "state-side": ("recordEventState", "state ProxyStepRecvWait is of the receiving side", STEP),
-    "state-order": ("recordEventState", "state ProxyStepSendGPUWait comes after a later one", STEP),
-    "arguments": ("recordEventState", "state ProxyStepSendWait comes without its arguments", STEP),
-    "kind": ("startEvent", "v6 has no event of type 0x100000", f"event of type 0x100000 < {COMM}"),
-    "context": ("startEvent", "is of no communicator", f"Coll AllReduce seq 7{API}"),
-    "finalize": ("finalize", "was finalized before", "communicator 77 rank 0"),
+    "state-kind": ("recordEventState", "v6 has no state ProxyCtrlIdle (13) for ProxyStep", STEP),
+    "state-side": ("recordEventState", "state ProxyStepRecvWait belongs to the receiving side", STEP),
+    "state-order": ("recordEventState", "state ProxyStepSendGPUWait arrives after a later one", STEP),
+    "arguments": ("recordEventState", "state ProxyStepSendWait arrives without its arguments", STEP),
+    "kind": ("startEvent", "v6 has no event type 0x100000", f"event of type 0x100000 < {COMM}"),
+    "context": ("startEvent", "belongs to no initialised communicator", f"Coll AllReduce seq 7{API}"),
+    "finalize": ("finalize", "was already finalized", "communicator 77 rank 0"),
 }  # fmt: skip
 # The way in which the wrapped profiler is wrong -> the rule, the call, and words.
 PLUGIN = {
-    "start-fails": ("result", "startEvent", "answered 3, which nobody looks at"),
-    "stop-fails": ("result", "stopEvent", "answered 3"),
-    "state-fails": ("result", "recordEventState", "answered 3"),
-    "finalize-fails": ("result", "finalize", "answered 3"),
-    "fails-with-handle": ("handle-on-error", "startEvent", "gave handle"),
-    "same-handle": ("handle-twice", "startEvent", "is that of an open event, too"),
-    "reuses-handle": ("handle-again", "startEvent", "gave this handle to an event of kind"),
-    "writes-descriptor": ("descriptor", "startEvent", "wrote into the descriptor"),
+    "start-fails": ("result", "startEvent", "returned 3, which is ignored"),
+    "stop-fails": ("result", "stopEvent", "returned 3"),
+    "state-fails": ("result", "recordEventState", "returned 3"),
+    "finalize-fails": ("result", "finalize", "returned 3"),
+    "fails-with-handle": ("handle-on-error", "startEvent", "and handle 0x"),
+    "same-handle": ("handle-twice", "startEvent", "is also that of an open event"),
+    "reuses-handle": ("handle-again", "startEvent", "has since given this handle to an event of kind"),
+    "writes-descriptor": ("descriptor", "startEvent", "wrote to the descriptor"),
 }
 
 
@@ -58,7 +58,7 @@ def test_a_right_caller_and_a_right_profiler_hear_nothing(check: Built) -> None:
         for lines in (alone, wrapped):
             counted = f"PROFILER/Check : {events} events of v{version} so far, 0 open; 0 breaches: none"
             assert any(counted in line for line in lines), lines
-    assert any(f"v6, is checked; it is {check.profiler}" in line for line in wrapped)
+    assert any(f"v6, from {check.profiler}" in line for line in wrapped)
     assert any("no profiler is wrapped" in line for line in alone)
 
 
@@ -97,7 +97,7 @@ def test_an_event_that_nobody_asked_for_is_told(check: Built) -> None:
         "ProxyOp send channel 2 peer 5",
         "ProxyStep step 3",
     ]
-    assert all("rule not-asked: the mask never asked for" in line for line in lines)
+    assert all("rule not-asked: the mask never enabled" in line for line in lines)
 
 
 def test_what_is_allowed_and_odd_is_a_note(check: Built) -> None:
@@ -107,7 +107,7 @@ def test_what_is_allowed_and_odd_is_a_note(check: Built) -> None:
         (
             "good",
             {"BROKEN": "no-context", "ASAN_OPTIONS": "detect_leaks=0"},
-            "init of v6, no-context: init answered no context",
+            "init of v6, no-context: init returned no context",
         ),
     ):
         lines = check.run(way, PSM_PROFILER_WRAP=str(check.profiler), **env)
@@ -141,7 +141,7 @@ def test_versions_that_the_wrapped_profiler_lacks_are_not_found(check: Built) ->
 
 def test_a_profiler_is_found_by_nccls_names(check: Built) -> None:
     lines = check.run("good", PSM_PROFILER_WRAP="broken", LD_LIBRARY_PATH=str(check.profiler.parent))
-    assert any("it is libnccl-profiler-broken.so" in line for line in lines)
+    assert any("from libnccl-profiler-broken.so" in line for line in lines)
 
 
 def test_a_library_that_cannot_be_wrapped_is_a_failed_init_with_the_reason(check: Built, tmp_path: Path) -> None:
@@ -165,9 +165,7 @@ def test_a_stream_is_written_for_each_process_and_never_over_another(check: Buil
     assert "start 0 1 3 ProxyOp parent=2 rank=3 peer=5 channel=2 steps=4 send=1\n" in first
     assert first.count("stop 0 2\n") == 2
     lines = check.run("good", 4, PSM_PROFILER_STREAM=str(stream))
-    told = (
-        f"WARN PROFILER/Check : no stream is recorded to {stream}: File exists; %p in the name stands for the process"
-    )
+    told = f"WARN PROFILER/Check : cannot record a stream to {stream}: File exists; put %p, which becomes the process id, into the name"
     assert told in lines
     assert stream.read_text() == first
 

@@ -128,7 +128,7 @@ def test_v1_matches_ranks_only_where_all_communicators_are_said_to_be_alike(tune
     session = tuner.session(1, PSM_TUNER_CONFIG=str(path), PSM_TUNER_ONE_SHAPE="1")
     assert session.get(session.begin(16))[2] == 5
     session.begin(4, 1)
-    assert "PSM_TUNER_ONE_SHAPE says that all are of 16 on 2" in session.close()
+    assert "PSM_TUNER_ONE_SHAPE promises that all have 16 on 2" in session.close()
 
 
 def test_chunks_and_constants(tuner: Built, tmp_path: Path) -> None:
@@ -155,13 +155,13 @@ def test_a_wrong_file_fails_nothing_and_is_told_with_its_line(tuner: Built, tmp_
     assert session.get(first, costs={("tree", "ll"): 2.0})[2] == 0
     session.begin()
     log = session.close()
-    assert log.count(f'{path}:2: protocol is "l128"; meant is ll, ll128, simple or *: no rule holds') == 1
+    assert log.count(f'{path}:2: protocol is "l128"; expected ll, ll128, simple or *: no rules are in use') == 1
 
 
 def test_a_wrong_setting_stops_init(tuner: Built) -> None:
     session = tuner.session(4, PSM_TUNER_RELOAD="yes")
     assert session.ask("init 2 1 1")["result"] == 5
-    assert 'PSM_TUNER_RELOAD is "yes"; new or live is meant' in session.close()
+    assert 'PSM_TUNER_RELOAD is "yes"; expected new or live' in session.close()
 
 
 def test_a_communicator_made_later_has_the_new_rules_and_the_one_before_keeps_its_own(
@@ -218,7 +218,10 @@ def test_new_rules_that_come_too_late_are_refused(tuner: Built, rules: Path) -> 
     process = session.process
     assert process.stderr is not None
     lines = iter(process.stderr.readline, "")
-    assert any("begins at decision 5, this communicator is at 10: its rules stay" in line for line in lines)
+    assert any(
+        "takes effect at decision 5, but this communicator is already at 10: it keeps its rules" in line
+        for line in lines
+    )
     assert session.get(c) == ("tree", "ll", 2)
     session.close()
 

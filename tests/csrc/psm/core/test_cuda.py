@@ -103,7 +103,7 @@ def test_a_failed_call_is_told_by_its_number_where_nobody_knows_the_name(start: 
     [
         ("cudaMalloc\ncudaMalloc", "named twice"),
         ("cudaNoSuchThing", "knows no prototype"),
-        ("cudaMalloc optional", "only ? is meant"),
+        ("cudaMalloc optional", "expected only ?"),
         ("cudaMemcpyBatchAsync", "not the same function"),
         ("nvmlInit_v2", "libcudart and libcuda"),
     ],

@@ -59,7 +59,7 @@ def test_a_star_names_several_and_all_their_patterns(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "complaint"),
     [
-        ("x.toml a.one", "is meant"),
+        ("x.toml a.one", "expected FILE NAME"),
         ("x.toml a.none P2P", "x.toml has no a.none"),
         ("x.toml a.two#3 P2P", "x.toml has no a.two#3"),
         ("x.toml a.three P2P", "cannot print such a field"),

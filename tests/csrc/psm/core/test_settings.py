@@ -82,7 +82,7 @@ def test_a_setting_is_taken(start: Start, variable: str, text: str, name: str, v
         ("PSM_BUFFER_SIZE", "17179869184G", "512K, 4M or 1G"),
         ("PSM_BUFFER_SIZE", "63", "512K, 4M or 1G"),
         ("PSM_BUFFER_SIZE", "1001", "a multiple of PSM_STEPS"),
-        ("PSM_BUFFER_SIZE", "256", "64 bytes a slot"),
+        ("PSM_BUFFER_SIZE", "256", "64 bytes per slot"),
         ("PSM_SHARE", "ipc", "auto, same-process, memfd, posix, cumem, cuda-ipc"),
         ("PSM_SHARE", "6", "or its number"),
         ("PSM_ZERO_COPY", "yes", "never, registered, always"),

@@ -43,7 +43,7 @@ def test_what_a_plugin_cannot_be_is_told(run: Runner) -> None:
     assert status == "PSM_ERR_NOT_FOUND"
     assert 'PSM_NET_PLUGIN is "/nowhere/libnccl-net-x.so"' in text
     job = run("sizes=1", PSM_NET_ABI="7")
-    assert any("and PSM_NET_ABI asks for v7" in text for _, _, _, text in job.said("setup")), job.text
+    assert any("and PSM_NET_ABI selects v7" in text for _, _, _, text in job.said("setup")), job.text
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_an_abort_frees_the_application_stream(run: Runner) -> None:
     ("fault", "role", "stage", "words"),
     [
         ("net.recv.step:slow=400ms,rank=1,nth=9", "send", "fifo", "rank 1, the receiver, to post a receive for step"),
-        ("net.send.step:slow=400ms,rank=0,nth=9", "recv", "fifo", "a message of rank 0, the sender, with step 8"),
+        ("net.send.step:slow=400ms,rank=0,nth=9", "recv", "fifo", "the message from rank 0, the sender, with step 8"),
         ("net.recv.credit:slow=400ms,rank=1,nth=1", "send", "offer", "rank 1, the receiver, to post its recv"),
     ],
 )

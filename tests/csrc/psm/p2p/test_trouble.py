@@ -142,7 +142,7 @@ def test_a_stream_that_is_captured_is_refused_and_can_be_used_behind_it(run: Run
     assert len(said) == 4, job.text + job.log  # two groups of two ranks
     for _, status, stage, text in said:
         assert (status, stage) == ("PSM_ERR_UNSUPPORTED", "launch")
-        assert "is being captured into a graph" in text and "before the capture or behind it" in text
+        assert "is being captured into a graph" in text and "before or after the capture" in text
     assert job.text.count("capture ended with 0, group none") == 4
     assert set(job.results.values()) == {"PSM_OK"}
 

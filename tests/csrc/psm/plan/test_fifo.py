@@ -112,7 +112,7 @@ def test_an_abort_ends_the_wait_for_room(scheduler: Driver, kind: int) -> None:
     assert last(answers)["status"] == "PSM_ERR_ABORTED"
     taken = "16 of 16" if kind == LEGACY else "960 of 1024"
     assert last(answers)["error"] == (
-        f"plan 3 waited for room in the work FIFO when the communicator was aborted: {taken} are taken; destroy it"
+        f"plan 3 was waiting for space in the work FIFO when the communicator was aborted: {taken} are in use; destroy it"
     )
 
 
@@ -202,10 +202,10 @@ def test_refused_memory_is_told(scheduler: Driver) -> None:
             found.add(answer.get("error", "").split(":")[0])
     assert found >= {
         "",
-        "a work of plan 1 could not be made",
-        "a proxy op of plan 1 could not be made",
-        "the table of plan 1 could not be made",
-        "a frame of 24 bytes could not be pushed on a stack that holds 0 bytes",
+        "no memory for a work of plan 1",
+        "no memory for a proxy op of plan 1",
+        "no memory for the table of plan 1",
+        "no memory for a frame of 24 bytes on a stack that holds 0 bytes",
     }
 
 
@@ -215,25 +215,25 @@ def test_refused_memory_is_told(scheduler: Driver) -> None:
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({"rank": 8}, "a communicator was asked for with rank 8 of 8: ranks are numbered from 0"),
+        ({"rank": 8}, "psmPlanCommCreate: rank 8 of 8; expected a rank from 0 to nranks - 1"),
         (
             {"nnodes": 3},
-            "a communicator was asked for with 8 ranks on 3 nodes: give each node the same number of ranks",
+            "psmPlanCommCreate: 8 ranks on 3 nodes; expected the same number of ranks on each node",
         ),
-        ({"scheduler": 2}, "a communicator was asked for with scheduler 2: it is 0 (legacy) or 1 (planner)"),
-        ({"nchannels": 65}, "a communicator was asked for with 65 channels: it may have 1 to 64"),
-        ({"p2pn": 6}, "a communicator was asked for with 6 p2p channels: give a power of two, 64 at most"),
+        ({"scheduler": 2}, "psmPlanCommCreate: scheduler 2; expected 0 (legacy) or 1 (planner)"),
+        ({"nchannels": 65}, "psmPlanCommCreate: 65 channels; expected 1 to 64"),
+        ({"p2pn": 6}, "psmPlanCommCreate: 6 p2p channels; expected a power of two up to 64"),
         (
             {"per_peer": 16},
-            "a communicator was asked for with 16 p2p channels per peer of 8: give a power of two that is not more",
+            "psmPlanCommCreate: 16 p2p channels per peer of 8; expected a power of two that is not larger",
         ),
-        ({"depth": 48}, "a communicator was asked for with a work FIFO of 48 slots: give a power of two, 2^30 at most"),
+        ({"depth": 48}, "psmPlanCommCreate: a work FIFO of 48 slots; expected a power of two up to 2^30"),
         (
             {"fifo_bytes": 3},
-            "a communicator was asked for with a work FIFO of 3 bytes: give a power of two, 2^30 at most",
+            "psmPlanCommCreate: a work FIFO of 3 bytes; expected a power of two up to 2^30",
         ),
-        ({"args_bytes": 8}, "a communicator was asked for with 8 bytes of kernel arguments: give 64 to 2^20"),
-        ({"chunk": 12}, "a communicator was asked for with p2p chunks of 12 bytes: give a multiple of 8, 2^30 at most"),
+        ({"args_bytes": 8}, "psmPlanCommCreate: 8 bytes of kernel arguments; expected 64 to 2^20"),
+        ({"chunk": 12}, "psmPlanCommCreate: p2p chunks of 12 bytes; expected a multiple of 8 up to 2^30"),
     ],
 )
 def test_a_configuration_that_cannot_be_is_refused(scheduler: Driver, changes: dict[str, int], text: str) -> None:
@@ -243,18 +243,18 @@ def test_a_configuration_that_cannot_be_is_refused(scheduler: Driver, changes: d
 @pytest.mark.parametrize(
     ("task", "text"),
     [
-        (Task(5, 1), "a task has func 5: it is 0 to 4 (collectives), 6 (send) or 7 (recv)"),
-        (send(8, 1), "Send has peer 8 in a communicator of 8 ranks: it is 0 to 7"),
-        (Task(BROADCAST, 1, -1), "Broadcast has root -1 in a communicator of 8 ranks: it is 0 to 7"),
-        (all_reduce(1, 12), "AllReduce has datatype 12: NCCL's are 0 to 11"),
+        (Task(5, 1), "a task has func 5; expected 0 to 4 (collectives), 6 (send) or 7 (recv)"),
+        (send(8, 1), "Send has peer 8 in a communicator of 8 ranks; expected 0 to 7"),
+        (Task(BROADCAST, 1, -1), "Broadcast has root -1 in a communicator of 8 ranks; expected 0 to 7"),
+        (all_reduce(1, 12), "AllReduce has datatype 12; expected one of NCCL's, 0 to 11"),
         (
             all_reduce(1, redop=5),
-            "AllReduce has redop 5: it is 0 (sum), 1 (prod), 2 (max), 3 (min) or 4 (avg); operations that an "
-            "application makes are not modelled",
+            "AllReduce has redop 5; expected 0 (sum), 1 (prod), 2 (max), 3 (min) or 4 (avg); user-defined "
+            "operations are not modelled",
         ),
         (
             all_reduce(2**60),
-            "AllReduce of 1152921504606846976 elements of 1 bytes among 8 ranks does not fit 63 bits: count is at most "
+            "AllReduce of 1152921504606846976 elements of 1 bytes among 8 ranks does not fit in 63 bits: count may be at most "
             "576460752303423487",
         ),
     ],

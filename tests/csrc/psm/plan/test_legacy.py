@@ -218,8 +218,8 @@ def test_a_plan_that_takes_nothing_is_an_error_that_says_what_to_give(scheduler:
     status, error = scheduler.error(COMM.with_(depth=4), [all_reduce(MIB), send(1, 8)])
     assert status == "PSM_ERR_INVALID"
     assert error == (
-        "a plan may fill half of the work FIFO, 2 of 4 slots, and the next task needs more: give workFifoDepth "
-        "(NCCL_WORK_FIFO_DEPTH) at least 128"
+        "a plan may fill half of the work FIFO, 2 of 4 slots, and the next task needs more: set workFifoDepth "
+        "(NCCL_WORK_FIFO_DEPTH) to at least 128"
     )
 
 
@@ -232,14 +232,14 @@ def test_plans_before_the_one_that_takes_nothing_are_given_back(scheduler: Drive
 @pytest.mark.parametrize(
     ("tasks", "text"),
     [
-        ([send(0, 8)], "task 1 sends to its own rank, and the group has no recv to match: put both into one group"),
+        ([send(0, 8)], "task 1 sends to its own rank, but the group has no matching recv: put both into one group"),
         (
             [recv(0, 8)],
-            "task 1 receives from its own rank, and the group has no send to match: put both into one group",
+            "task 1 receives from its own rank, but the group has no matching send: put both into one group",
         ),
         (
             [send(0, 8), recv(0, 9)],
-            "task 1 sends 8 bytes to its own rank, task 2 receives 9: give both the same size",
+            "task 1 sends 8 bytes to its own rank, task 2 receives 9: use the same size for both",
         ),
     ],
 )

@@ -217,7 +217,7 @@ def test_a_plan_that_takes_nothing_is_an_error_that_says_what_to_give(scheduler:
     assert status == "PSM_ERR_INVALID"
     assert error == (
         "a plan may have 64 bytes of kernel arguments and half of a work FIFO of 1048576 bytes, and the next task does "
-        "not fit: give workArgsBytes at least 1056 (32, and 16 for each channel), and workFifoBytes at least 256"
+        "not fit: set workArgsBytes to at least 1056 (32, and 16 for each channel), and workFifoBytes to at least 256"
     )
 
 

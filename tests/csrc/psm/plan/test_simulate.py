@@ -206,12 +206,12 @@ def test_without_pass_sm_kernels_do_it_all() -> None:
 @pytest.mark.parametrize(
     ("steps", "config", "error"),
     [
-        ([(TASK, -1, ALLREDUCE, 0, 8), END], {"variant": "none"}, "there is no variant none"),
+        ([(TASK, -1, ALLREDUCE, 0, 8), END], {"variant": "none"}, "there is no plan variant none"),
         ([(TASK, 0, SEND, 7, 8), END], {}, "7"),
         ([(11, 0, 0, 0, 0)], {}, "step 0 has kind 11"),
         ([(TASK, 5, SEND, 0, 8)], {}, "rank 5"),
-        ([(TASK, -1, ALLREDUCE, 0, 8), (CAPTURE, -1, 0, 0, 0), END], {}, "not captured, and ends while it is captured"),
-        ([(CAPTURE, -1, 0, 0, 0), *exchange(), (CAPTURED, -1, 0, 0, 0), END], {}, "captured, and ends while it is not"),
+        ([(TASK, -1, ALLREDUCE, 0, 8), (CAPTURE, -1, 0, 0, 0), END], {}, "not captured, but ends while it is captured"),
+        ([(CAPTURE, -1, 0, 0, 0), *exchange(), (CAPTURED, -1, 0, 0, 0), END], {}, "captured, but ends while it is not"),
         ([], {"nRanks": 0}, "0 ranks"),
         ([], {"nChannels": 99}, "99 channels"),
     ],

@@ -174,5 +174,5 @@ def test_calls_can_be_begun_and_fetched_later_in_another_order(job: Job) -> None
         while (got := made[0].ask("poll", 1, ids[i]))[0] == "PSM_IN_PROGRESS":
             pass
         assert got[1] == str(2 * i + 1)
-    with pytest.raises(GroundError, match="has been fetched"):
+    with pytest.raises(GroundError, match="was already fetched"):
         made[0].ask("poll", 1, ids[0])

@@ -106,7 +106,7 @@ def test_a_stopped_owner_is_noticed_at_once(job: Job) -> None:
         made[0].ask("getfd", 1, 5, 1)
     assert caught.value.status == "PSM_ERR_PEER_DEAD"
     assert "stopped" in caught.value.text
-    with pytest.raises(GroundError, match="does not run"):
+    with pytest.raises(GroundError, match="is not running"):
         made[1].ask("getfd", 0, 5, 1)
 
 
