@@ -28,9 +28,9 @@ from psmkit.model import CODES, Finding, Severity
 __all__ = ["find", "origins"]
 
 _CUDA_OOM = 2  # cudaErrorMemoryAllocation, CUDA_ERROR_OUT_OF_MEMORY
-#: Lines that look like warnings of a process and are a reader's words about it, with a rule of their own.
+#: Lines that look like warnings of a process, but that a reader wrote about it; another rule handles them.
 _OF_OTHER_RULES = frozenset({"record.died"})
-#: What an end of a connection says of a word that it shares with the other one, and that cannot be: it noticed, no more.
+#: An end of a connection reports an impossible value in a word that both ends share; it need not have written it.
 _DAMAGED = "the control segment was written by something else"
 _RESULTS = {
     1: "unhandled CUDA error",

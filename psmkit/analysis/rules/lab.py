@@ -20,12 +20,12 @@ from psmkit.model import Finding, Severity
 
 __all__ = ["find"]
 
-#: A stage that lasts shorter than this when a deadline passes may be on its way.
+#: Seconds: a stage that is younger than this at the deadline may still be in progress.
 _STANDS_STILL = 1.0
-#: Of the time that a run was given.
+#: The same, as a fraction of the run's time limit.
 _PART = 0.25
 _DEADLINE = re.compile(r"deadline of ([\d.]+) s\b")
-#: Lines that show that nothing moved for the time that a stall takes to be reported.
+#: Lines that prove a stall for at least the time after which stalls are reported.
 _STALLS = (
     "libpsm.p2p.stalled",
     "libpsm.net.stalled",
@@ -33,18 +33,18 @@ _STALLS = (
     "hostcuda.stall_host_function",
     "hostcuda.stall_thread",
 )
-#: Words of a rank that failed because of another one.
+#: Failure texts of a rank that failed because of another one.
 _FOLLOWS = re.compile(
     r"\brank \d+ (?:ended the operation|\(process \d+\)|.{0,40}\bdied\b)|\brank \d+, the \w+, ended operation|returned ncclRemoteError"
     r"|closed (?:the socket|its connections)|nobody listens"
 )
-#: The words of a failure that name the rank that did not do its part.
+#: Failure texts that name the rank that did not do its part.
 _NAMED = re.compile(
     r"\brank (\d+)\b(?:.{0,60}(?:\bdied\b|closed|did not answer|has not answered|no answer)|, the \w+, ended operation|.{0,80}ncclRemoteError)"
 )
-#: The words of who noticed that what it shares with another rank is damaged: either of them may have done that.
+#: A rank reports damaged shared data; it or the other rank may have damaged it.
 _DAMAGED = re.compile(r"\brank (\d+) published (\w+) \d+ .*\bwritten by something else")
-#: Wrong data tells where the first of it is from.
+#: A report of wrong data names the source of the first wrong byte.
 _FROM = re.compile(r"the first is from rank (\d+):")
 _BY_ANOTHER = "lab"  # reporter: another process, because the rank itself could not report
 
