@@ -1,11 +1,11 @@
-"""Measure one way from a buffer of one process into a buffer of another: libpsm's FIFO in host memory, its p2p path over hostcuda, and peers.
+"""Measure one way from a buffer in one process to a buffer in another: libpsm's FIFO in host memory, its p2p path over hostcuda, and peers.
 
     python benchmarks/fifo.py [--quick] [--library FOLDER] [--output benchmarks/fifo.md]
 
-The work is done by benchmarks/fifo.c and fifo_p2p.c, compiled with $CC (cc) over the libpsm of psmkit (--library: a folder with lib and
-include) and the libraries that psmkit.lab.cuda finds; OpenMPI and UCX are measured where mpicc, mpirun and ucx_perftest are found. The two
-processes are pinned to processors 0 and 1. All programs take turns, and a figure is the median of its turns; the best one beside it tells
-what other work on the machine has cost.
+benchmarks/fifo.c and fifo_p2p.c do the work, compiled with $CC (cc) against the libpsm of psmkit (--library: a folder with lib and
+include) and the libraries that psmkit.lab.cuda finds. OpenMPI and UCX are measured if mpicc, mpirun and ucx_perftest exist. The two
+processes are pinned to processors 0 and 1. All programs take turns, and a figure is the median of its turns; the best turn beside it
+shows the cost of other work on the machine.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from psmkit.lab.cuda import LIBRARIES, environment, folder  # noqa: E402
 
 HERE = Path(__file__).parent
 MIB = 1 << 20
-LIMIT = 120.0  # seconds a program may take
+LIMIT = 120.0  # seconds for a program
 SIZES = (4 * MIB, 64 * MIB)
-PORT = 13337  # where ucx_perftest's ends meet
+PORT = 13337  # port on which the ends of ucx_perftest meet
 Found = dict[str, list[float]]  # seconds by name, one for each turn
 
 MPI = ["mpirun", "--oversubscribe", "--bind-to", "none", "--mca", "pml", "ob1", "--mca", "btl", "self,vader", "-n", "2"]
 
 
 def build(place: Path, target: Path) -> dict[str, Path]:
-    """Compile the C sides; MPI's only where there is a compiler for it."""
+    """Compile the C programs; MPI's only if its compiler exists."""
     cc, library = os.environ.get("CC", "cc"), (place / "lib").resolve()
     flags = ["-O2", "-std=gnu11", "-I", str(place / "include"), "-I", str(ROOT / "csrc" / "cuda")]
     link = ["-L", str(library), "-l:libpsm.so.0", f"-Wl,-rpath,{library}", "-lpthread", "-ldl"]
@@ -55,7 +55,7 @@ def build(place: Path, target: Path) -> dict[str, Path]:
 
 
 def run(command: Sequence[object], env: Mapping[str, str]) -> Found:
-    """What a program prints: NAME SECONDS, a line for each turn."""
+    """The output of a program: NAME SECONDS, one line for each turn."""
     done = subprocess.run(
         [str(word) for word in command], env=env, capture_output=True, text=True, timeout=LIMIT, check=False
     )
@@ -69,7 +69,7 @@ def run(command: Sequence[object], env: Mapping[str, str]) -> Found:
 
 
 def ucx(size: int, rounds: int, env: Mapping[str, str]) -> Found:
-    """The median that ucx_perftest tells of one way: there is no line for a turn."""
+    """The one-way median that ucx_perftest prints; it has no line for each turn."""
     env = {**env, "UCX_TLS": "posix,self", "UCX_LOG_LEVEL": "error"}
     with subprocess.Popen(
         ["ucx_perftest", "-p", str(PORT), "-c", "1"], env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
@@ -82,7 +82,7 @@ def ucx(size: int, rounds: int, env: Mapping[str, str]) -> Found:
                 done = subprocess.run(ask, env=env, capture_output=True, text=True, timeout=LIMIT, check=False)
                 if done.returncode == 0 or time.monotonic() > until:
                     break
-                time.sleep(0.05)  # the server is not there yet
+                time.sleep(0.05)  # the server is not ready yet
             server.wait(timeout=10)
         finally:
             server.kill()

@@ -1,10 +1,10 @@
-"""Measure hostcuda: copies beside memcpy, small calls with and without the sanitizer, the start of many processes.
+"""Measure hostcuda: copies against memcpy, small calls with and without the sanitizer, the start of many processes.
 
     python benchmarks/hostcuda.py [--repeat N] [--processes N] [--streams N] [--quick] [--output benchmarks/hostcuda.md]
 
-The work is done by benchmarks/hostcuda.c, compiled with $CC (cc) into a temporary folder, over the libraries that psmkit.lab.cuda finds
-(PSM_HOSTCUDA_DIR names others). Copies and memcpy take turns on the same kind of memory, and a ratio is the median of the ratios of
-turns, so that other work on the machine disturbs both. Memory is the largest VmRSS of a process, shared libraries included.
+benchmarks/hostcuda.c does the work, compiled with $CC (cc) into a temporary folder, against the libraries that psmkit.lab.cuda finds
+(PSM_HOSTCUDA_DIR names others). Copies and memcpy take turns on the same kind of memory, and a ratio is the median of the turns'
+ratios, so that other work on the machine affects both. Memory is the largest VmRSS of a process, including shared libraries.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ sys.path.insert(0, str(ROOT))
 from psmkit.lab.cuda import LIBRARIES, environment, folder  # noqa: E402
 
 MIB = 1 << 20
-LIMIT = 120.0  # seconds a run may take
+LIMIT = 120.0  # seconds for a run
 COPIES = {
     "pinned-device": "64 MiB, pinned to device",
     "device-pinned": "64 MiB, device to pinned",
@@ -48,7 +48,7 @@ def environ(**more: str) -> dict[str, str]:
 
 
 def run(program: Path, *arguments: object, **more: str) -> dict[str, list[float]]:
-    """Seconds by name, in the order in which they were measured."""
+    """Seconds by name, in order of measurement."""
     command = [str(program), str(folder() / LIBRARIES["cudart13"]), *map(str, arguments)]
     done = subprocess.run(command, env=environ(**more), capture_output=True, text=True, timeout=LIMIT, check=True)
     found: dict[str, list[float]] = defaultdict(list)

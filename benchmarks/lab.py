@@ -1,5 +1,5 @@
-"""Ranks that send each other data in all ways (`matrix`), with every fault at every site (`faults`), by every variant of the transport
-(`variants`), and how long it takes to connect them (`setup`); writes the tables.
+"""Measure ranks that exchange data in all ways (`matrix`), with every fault at every site (`faults`), with every variant of the transport
+(`variants`), and the time to connect them (`setup`); writes the tables.
 
 python benchmarks/lab.py matrix [--ranks 2,4] [--most 4M]
 python benchmarks/lab.py faults [--site proxy.setup] [--action kill,hang]
@@ -22,11 +22,11 @@ from psmkit.lab import declared, elf, matrix, transfer
 from psmkit.lab.emulation import Emulation
 
 HERE = Path(__file__).parent
-DEADLINE, TIMEOUT = 4.0, 1.0  # seconds of a run with a fault; of a wait of its control plane
+DEADLINE, TIMEOUT = 4.0, 1.0  # seconds for a run with a fault; for a wait of its control plane
 
 
 def run_matrix(ranks: list[int], most: int) -> list[str]:
-    """The table, and a line for each case that was not right."""
+    """The table, and a line for each failed case."""
     lines = ["| ranks | pattern | bytes per peer | " + " | ".join(f"{s}, {z}" for s, z in ways()) + " |"]
     lines.append("|---" * (3 + len(ways())) + "|")
     wrong: list[str] = []
@@ -54,19 +54,19 @@ def run_matrix(ranks: list[int], most: int) -> list[str]:
 
 
 def ways() -> list[tuple[str, str]]:
-    """The ways that data goes."""
+    """The ways of moving data."""
     return [(s, z) for s in matrix.AXES["share"] for z in matrix.AXES["zero_copy"]]
 
 
 def look(run: transfer.LabRun) -> declared.Found:
-    """What the analysis finds in what a run left. Faults that were asked for are no finding here."""
+    """The findings of the analysis for a run, without the injected faults."""
     report = analyze([str(p) for p in run.evidence()])
     codes = {f.code for f in report.findings if f.severity.weight} - {"PSM605"}
     return declared.found(report.verdict.value, codes, [c.rank for c in report.culprits])
 
 
 def said(found: declared.Found) -> str:
-    """For a table."""
+    """A result as text for a table."""
     who = f"rank {', '.join(map(str, sorted(found.culprits)))}" if found.culprits else ""
     return " ".join(part for part in (found.verdict, *sorted(found.codes), who) if part)
 
@@ -110,7 +110,7 @@ def run_faults(only: str | None, actions: str | None) -> list[str]:
 
 
 def run_variants() -> list[str]:
-    """What each variant declares, and what the analysis finds in a run of it, by application stream and way of the data."""
+    """What each variant declares and what the analysis finds in its run, by application stream and way of moving data."""
     lines = ["| variant | declared | stream, zero-copy | ranks end | found | |", "|---" * 6 + "|"]
     wrong = 0
     for variant in transfer.variants().values():
@@ -158,7 +158,7 @@ def run_setup(ranks: list[int]) -> list[str]:
 
 
 def main() -> int:
-    """Run one of the two and write its table."""
+    """Run one benchmark and write its table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", choices=("matrix", "faults", "variants", "setup"))
     parser.add_argument("--ranks", default=",".join(map(str, matrix.RANKS)))

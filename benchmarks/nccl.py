@@ -1,12 +1,12 @@
-"""What the interpreter of NCCL's device work computes, compared byte by byte: release, collective, type, op, size, ranks, protocol.
+"""Compare the results of the interpreter of NCCL's device work byte by byte: release, collective, type, op, size, ranks, protocol.
 
     python benchmarks/nccl.py NAME=LIBRARY,KERNELS [...] [--ranks 2,3,4,8] [--settings "ring, Simple;tree"] [--results FILE] [--output FILE]
 
-LIBRARY is a libnccl linked to the shared CUDA runtime, or the stock binary of 2.21.5, KERNELS the libpsm_nccl_kernels.so that was
-built against its tree (docs/kernels.md). Each run is the processes of one communicator that do all cases one after the other, so that the counters of
-connections go on from case to case. The data is such that a result is exact in any order (csrc/lab/nccl_data.c); orders and
-rounding of sums that are not exact are what tests/csrc/nccl holds against numpy. A case that is refused is shown as refused, with
-the line that says so; a wrong byte ends this program with status 1.
+LIBRARY is a libnccl linked to the shared CUDA runtime, or the stock binary of 2.21.5; KERNELS is the libpsm_nccl_kernels.so that was
+built against its tree (docs/kernels.md). In each run the processes of one communicator do all cases in turn, so that the counters of
+connections continue from case to case. The data makes each result exact in any order (csrc/lab/nccl_data.c); tests/csrc/nccl compares
+the order and rounding of inexact sums with numpy. A refused case is shown as refused, with the line that says so; a wrong byte ends
+this program with status 1.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _REFUSED = re.compile(r"kernels: (\S+) is refused: (.*)")
 
 @dataclass(slots=True)
 class Row:
-    """One run's cases of one collective and type."""
+    """The cases of one collective and type in a run."""
 
     right: int = 0
     wrong: int = 0
@@ -65,7 +65,7 @@ class Row:
 
 
 def types(library: nccl_library.Library) -> list[str]:
-    """Those that the release has: floats of 8 bits came with 2.24."""
+    """The cases that the release supports: 8-bit floats came with 2.24."""
     old = library.version and tuple(map(int, library.version.split(".")[:2])) < (2, 24)
     return [kind for kind in SIZES if not (old and kind.startswith("float8"))]
 
@@ -92,7 +92,7 @@ def key(case: nccl.NcclCase) -> tuple[str, str]:
 def go(
     library: nccl_library.Library, kernels: Path, ranks: int, setting: str, log: list[str]
 ) -> dict[tuple[str, str], Row]:
-    """Run all cases; after one that was refused or failed, the rest in new processes."""
+    """Run all cases; after a refused or failed case, run the rest in new processes."""
     rows: dict[tuple[str, str], Row] = {}
     left = list(cases(library, ranks, setting))
     while left:
@@ -130,7 +130,7 @@ def go(
                 why = [r["text"] for r in bad] or [rank.text for rank in run.outcome.ranks]
                 log.append(f"FAILED: {ranks} ranks, {setting}: {case.line()}: {why[0]}")
             print(log[-1], file=sys.stderr, flush=True)
-            # What is refused for one type and op is refused for its sizes, too.
+            # If a type and op is refused, so are its sizes.
             left = [c for c in left[good:] if (c.pattern, c.type, c.op) != (case.pattern, case.type, case.op)]
     return rows
 
@@ -144,7 +144,7 @@ def cell(row: Row | None) -> str:
 
 
 def table(results: Mapping[tuple[str, int], Mapping[tuple[str, str], Row]]) -> Iterator[str]:
-    """Rows: collective and type; columns: setting and ranks; cells: cases in which every byte was right."""
+    """Rows: collective and type; columns: setting and ranks; cells: number of cases with all bytes right."""
     columns = list(results)
     names = [f"{setting}, {ranks}" for setting, ranks in columns]
     yield "| collective | type | " + " | ".join(names) + " |"

@@ -1,4 +1,4 @@
-"""What a fork's own transport does wrong, and ours does not: the same runs over both libraries.
+"""Compare a fork's own transport, which has defects, with ours: the same runs with both libraries.
 
 `python benchmarks/nccl_defects.py --fork DIR --ours DIR [--only NAME]` runs `psmkit lab nccl` for each case and library,
 and writes benchmarks/nccl_defects.md. Both libraries are built outside this repository: docs/linking.md.
@@ -17,7 +17,7 @@ from typing import Any
 HERE = Path(__file__).parent
 PSMKIT = Path(sys.executable).parent / "psmkit"
 BASE = ["--ranks", "4", "--gpus", "4", "--pattern", "alltoall", "--iters", "4", "--env", "NCCL_PASS_SM=1"]
-# name: arguments; what ours has to be like: every byte right, or a failure that the analysis names
+# name: arguments; expected of ours: every byte right, or a failure that the analysis names
 CASES: dict[str, tuple[list[str], bool]] = {
     "cuMem": (["--size", "1M"], True),
     "cuMem, registered": (["--size", "1M", "--memory", "nccl", "--register"], True),
@@ -34,7 +34,7 @@ CASES: dict[str, tuple[list[str], bool]] = {
 
 
 def run(library: Path, arguments: list[str], folder: Path, deadline: float) -> dict[str, Any]:
-    """The run as `psmkit lab nccl --format json` tells it."""
+    """The result of the run, from `psmkit lab nccl --format json`."""
     done = subprocess.run(
         [
             *(PSMKIT, "lab", "nccl", "--lib", library, *BASE, *arguments),
@@ -50,7 +50,7 @@ def run(library: Path, arguments: list[str], folder: Path, deadline: float) -> d
 
 
 def tell(result: dict[str, Any]) -> str:
-    """Data, how the ranks ended, the verdict."""
+    """Summary of data, how the ranks ended, and the verdict."""
     states = [rank["state"] for rank in result["ranks"]]
     ends = ", ".join(f"{states.count(state)} {state}" for state in sorted(set(states)))
     analysis = result.get("analysis") or {}

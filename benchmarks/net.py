@@ -1,10 +1,10 @@
-"""Measure libnccl-net-psm.so against TCP alone, and its shared memory against libpsm's FIFO.
+"""Measure libnccl-net-psm.so against plain TCP, and its shared memory against libpsm's FIFO.
 
     python benchmarks/net.py [--quick] [--library FOLDER] [--output benchmarks/net.md]
 
-The work is done by benchmarks/net.c and fifo.c, compiled with $CC (cc) over the libraries of psmkit (--library: a folder with lib and
-include). Two processes are pinned to processors 0 and 1 and use the loopback interface. All ways take turns; a turn takes some
-milliseconds, and a figure is the best turn: what the way can do where nothing else runs. The middle one beside it tells how much did.
+benchmarks/net.c and fifo.c do the work, compiled with $CC (cc) against the libraries of psmkit (--library: a folder with lib and
+include). Two processes are pinned to processors 0 and 1 and use the loopback interface. All ways take turns of some milliseconds.
+A figure is the best turn: the rate on a quiet machine. The median beside it shows the effect of other work.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from pathlib import Path
 import fifo
 
 MIB = 1 << 20
-LIMIT = 120.0  # seconds a program may take
+LIMIT = 120.0  # seconds for a program
 CONGESTION = Path("/proc/sys/net/ipv4")
 
 
 @dataclass
 class Way:
-    """One way of moving messages: how it is run, and nanoseconds of its turns."""
+    """One way of moving messages: its command, and the nanoseconds of its turns."""
 
     text: str
     command: list[str]
@@ -44,7 +44,7 @@ class Way:
 
 
 def build(place: Path, target: Path) -> Path:
-    """Compile the C side."""
+    """Compile the C programs."""
     program = target / "net"
     include = fifo.ROOT / "csrc" / "abi"
     command = [
@@ -71,17 +71,17 @@ def measure(ways: list[Way], size: int, rounds: int, env: dict[str, str], turns:
             )
             if done.returncode:
                 raise SystemExit(f"{' '.join(command)} ended with {done.returncode}: {done.stderr.strip()}")
-            # The way without a record has a warning, too.
+            # The way without a record also prints a warning.
             way.turns += [float(line) for line in done.stdout.splitlines() if line[:1].isdigit()]
 
 
 def tcp_ways(program: Path, kind: str) -> list[Way]:
-    """TCP with each congestion control that a user may take."""
+    """TCP with each congestion control that is available to a user."""
     available = (CONGESTION / "tcp_available_congestion_control").read_text().split()
     system = (CONGESTION / "tcp_congestion_control").read_text().strip()
     names = []
     for name in sorted(available):
-        with socket.socket() as trial, contextlib.suppress(OSError):  # not every one is for every user
+        with socket.socket() as trial, contextlib.suppress(OSError):  # some need privileges
             trial.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name.encode())
             names.append(name)
     return [
@@ -92,7 +92,7 @@ def tcp_ways(program: Path, kind: str) -> list[Way]:
 
 
 def plugin_ways(program: Path, library: Path, kind: str) -> list[Way]:
-    """The plugin as it is set by default, and otherwise."""
+    """The plugin with default and other settings."""
     command = [str(program), str(library), f"plugin-{kind}"]
     ways = [
         Way("plugin, socket", command),
@@ -109,7 +109,7 @@ def plugin_ways(program: Path, library: Path, kind: str) -> list[Way]:
 
 
 def table(ways: list[Way], size: int, kind: str) -> list[str]:
-    """The best bare way is what the plugin is compared with; its shared memory with libpsm's FIFO."""
+    """The plugin is compared with the best plain way; its shared memory with libpsm's FIFO."""
     tcp = min(way.best for way in ways if way.text.startswith("TCP"))
     own = [way.best for way in ways if way.text.startswith("libpsm")]
     small = kind == "pingpong"
@@ -129,7 +129,7 @@ def table(ways: list[Way], size: int, kind: str) -> list[str]:
 
 
 def calls(target: Path, library: Path, rounds: int, env: dict[str, str]) -> list[str]:
-    """What this plugin and its record add to a call of another that answers at once (net_null.c), which is called directly in the same turn."""
+    """The overhead of this plugin and its record on a call of a plugin that returns at once (net_null.c), called directly in the same turn."""
     null, program = target / "libnccl-net-null.so", target / "net_calls"
     compiler = [os.environ.get("CC", "cc"), "-O2", "-std=gnu11", f"-I{fifo.ROOT / 'csrc' / 'abi'}"]
     subprocess.run([*compiler, "-shared", "-fPIC", fifo.HERE / "net_null.c", "-o", null], check=True)
@@ -157,7 +157,7 @@ def calls(target: Path, library: Path, rounds: int, env: dict[str, str]) -> list
 
 
 def own_fifo(made: dict[str, Path], size: int, rounds: int, env: dict[str, str]) -> Way:
-    """libpsm's FIFO, by the program of benchmarks/fifo.py."""
+    """libpsm's FIFO, measured by the program of benchmarks/fifo.py."""
     way = Way("libpsm's FIFO, 8 x 256 KiB", [])
     found: dict[str, list[float]] = defaultdict(list)
     for _ in range(rounds):

@@ -1,10 +1,10 @@
-"""Measure what plans cost: cutting 10,000 tasks into plans and reclaiming them, and whether that grows with history.
+"""Measure the cost of plans: scheduling 10,000 tasks into plans and reclaiming them, and whether it grows with history.
 
     python benchmarks/plan.py [--quick] [--repeat N] [--library FOLDER] [--output benchmarks/plan.md]
 
-The work is done by benchmarks/plan.c, compiled with $CC (cc) over the libpsm of psmkit (--library: a folder with lib and include).
-Its engine has done everything at once, so that what is left is libpsm's own: tasks, schedulers, launch, trace, rules, reclaim, pools.
-Times are the least of many groups in short runs that take turns, so that other work on the machine disturbs them least.
+benchmarks/plan.c does the work, compiled with $CC (cc) against the libpsm of psmkit (--library: a folder with lib and include).
+Its engine completes everything at once, so only libpsm's own cost remains: tasks, schedulers, launch, trace, rules, reclaim, pools.
+Times are the minimum of many groups in short runs that take turns, to limit the effect of other work on the machine.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ sys.path.insert(0, str(ROOT))
 
 from psmkit.cli.config import tree  # noqa: E402
 
-LIMIT = 300.0  # seconds a run may take
+LIMIT = 300.0  # seconds for a run
 TASKS = 10_000
-WANTED = 1000.0  # nanoseconds a task, schedule and reclaim
+WANTED = 1000.0  # nanoseconds per task, schedule and reclaim
 SCHEDULERS = ("legacy", "planner")
 KINDS = {
     "coll": (0, "all-reduces of 4 KiB"),
@@ -60,7 +60,7 @@ def run(program: Path, *arguments: object, check: bool = True) -> list[list[str]
 
 @dataclass
 class Group:
-    """The least of all runs, in nanoseconds a task, and what a group makes."""
+    """The minimum over all runs, in nanoseconds per task, and the contents of a group."""
 
     times: dict[str, float] = field(default_factory=dict)
     made: dict[str, list[str]] = field(default_factory=dict)

@@ -1,10 +1,10 @@
-"""Measure what libnccl-profiler-psm.so costs NCCL: ns for the start and the stop of an event together, and for a change of its state.
+"""Measure the cost of libnccl-profiler-psm.so for NCCL: ns for the start and stop of an event, and for a change of its state.
 
     python benchmarks/profiler.py [--rounds N] [--runs N] [--other LIB]... [--env NAME=VALUE]... [--output benchmarks/profiler.md]
 
-benchmarks/profiler_calls.c, compiled here, calls a profiler as NCCL does, with parents that are open; each figure is the least of all runs, as
-other work on the machine only adds. --other takes further profilers, built by whoever has them; --env sets variables that they want. A profiler
-whose pool is full answers with NULL handles, which cost nothing and lose the event: how many there were is printed.
+benchmarks/profiler_calls.c, compiled here, calls a profiler as NCCL does, with open parents. Each figure is the minimum of all runs, because
+other work on the machine only adds time. --other adds other profilers, built elsewhere; --env sets variables that they need. A profiler
+with a full pool returns NULL handles, which cost nothing and lose the event; their number is printed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ sys.path.insert(0, str(ROOT))
 
 from psmkit.cli.config import tree  # noqa: E402
 
-LIMIT = 300.0  # seconds a run may take
+LIMIT = 300.0  # seconds for a run
 CASES = {
     "group": "start and stop of a group",
     "coll": "start and stop of a collective",
@@ -34,7 +34,7 @@ CASES = {
 
 
 def compiled(folder: Path) -> Path:
-    """The program that calls."""
+    """The program that makes the calls."""
     program = folder / "profiler_calls"
     source = ROOT / "benchmarks" / "profiler_calls.c"
     compiler = os.environ.get("CC", "cc")
@@ -48,7 +48,7 @@ def compiled(folder: Path) -> Path:
 def measure(
     program: Path, library: Path, case: str, threads: int, rounds: int, runs: int, env: dict[str, str]
 ) -> dict[str, Any] | None:
-    """What the program found; None where the profiler ended it."""
+    """The program's results; None if the profiler ended it."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("PSM_", "NCCL_"))}
     with tempfile.TemporaryDirectory() as records:
         done = subprocess.run(
@@ -67,7 +67,7 @@ def measure(
 
 
 def cell(found: dict[str, Any] | None, calls: int) -> str:
-    """A figure, with how many events were lost."""
+    """A figure, with the number of lost events."""
     if found is None:
         return "-"
     lost = int(found["null_handles"])

@@ -1,9 +1,9 @@
-"""Measure blocking calls of libpsm's proxy beside bare round trips of the same socket type, size and way of waiting.
+"""Measure blocking calls of libpsm's proxy against bare round trips with the same socket type, size and way of waiting.
 
     python benchmarks/proxy.py [--quick] [--repeat N] [--rounds N] [--library FOLDER] [--output benchmarks/proxy.md]
 
-The work is done by benchmarks/proxy.c, compiled with $CC (cc) over the libpsm of psmkit (--library: a folder with lib and include).
-Calls and bare round trips take turns, and a ratio is the median of the ratios of turns, so that other work on the machine disturbs both.
+benchmarks/proxy.c does the work, compiled with $CC (cc) against the libpsm of psmkit (--library: a folder with lib and include).
+Calls and bare round trips take turns, and a ratio is the median of the turns' ratios, so that other work on the machine affects both.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ sys.path.insert(0, str(ROOT))
 
 from psmkit.cli.config import tree  # noqa: E402
 
-LIMIT = 120.0  # seconds a run may take
+LIMIT = 120.0  # seconds for a run
 
 
 def build(place: Path, target: Path) -> None:
@@ -50,7 +50,7 @@ def measure(program: Path, repeat: int, rounds: int) -> dict[str, list[float]]:
 
 
 def table(found: dict[str, list[float]], before: str) -> str:
-    """Markdown."""
+    """The results in Markdown."""
     rows = [
         "# Blocking calls of the proxy\n",
         f"`python benchmarks/proxy.py`, medians of {len(found['call_polling'])} turns, on {os.cpu_count()} processors, "

@@ -1,10 +1,10 @@
-"""Measure an analysis: its rate on one core, its start-up, its memory; beside other programs on the same files.
+"""Measure an analysis: its rate on one core, its start-up, its memory; compared with other programs on the same files.
 
     python benchmarks/run.py [--small MB] [--large MB] [--repeat N] [--quick] [--output benchmarks/results.md]
 
-The rate is the slope between the two sizes, so that start-up does not count; by the clock, and by processor time, which other work on the machine
-disturbs less. Memory is the largest RssAnon of the process while it runs. Logs are
-those of tests/loggen/stream.py: 64 interleaved ranks, seeded, fresh ids. They lie in a temporary folder and go away.
+The rate is the slope between the two sizes, so that start-up does not count. It is measured by the clock and by processor time, which other
+work on the machine affects less. Memory is the largest RssAnon of the process. The logs are those of tests/loggen/stream.py: 64 interleaved
+ranks, seeded, with fresh ids, in a temporary folder.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ sys.path.insert(0, str(ROOT))
 from tests.loggen.stream import write_stream  # noqa: E402
 
 MB = 1_000_000
-LIMIT = 300.0  # seconds a run may take
+LIMIT = 300.0  # seconds for a run
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One run of a command: seconds, seconds of processor time, largest RssAnon in MiB, exit status (None: it took too long)."""
+    """One run of a command: seconds, seconds of processor time, largest RssAnon in MiB, exit status (None: timeout)."""
 
     seconds: float
     cpu: float
@@ -207,7 +207,7 @@ def compress(source: Path) -> Path:
 
 
 def other_parser(folder: Path) -> Path | str:
-    """xcl-lens in an environment of its own, or why not."""
+    """Install xcl-lens in a separate environment, or return the reason of the failure."""
     subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
     done = subprocess.run(
         [str(folder / "bin" / "pip"), "install", "--quiet", "--disable-pip-version-check", "xcl-lens==0.3.0"],

@@ -1,9 +1,9 @@
-"""CPU time of the telemetry sidecar for windows of a given number of events: reading them, adding up, spans, export by OTLP over gRPC.
+"""Measure the CPU time of the telemetry sidecar for windows of a given number of events: reading, summing, spans, export by OTLP over gRPC.
 
     python benchmarks/telemetry.py [--ranks 8] [--collectives 3800] [--rounds 3]
 
-Events are made up: ring collectives over two channels with three steps each, so 17 events each and rank. A receiver in a process of its own takes the
-export. Printed is the CPU time of one interval, and what share of one core that is at 100,000 events a second.
+The events are synthetic: ring collectives over two channels with three steps each, so 17 events per collective and rank. A separate process
+receives the export. The output is the CPU time of one interval, and its share of one core at 100,000 events a second.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ sys.stdin.read()
 
 
 def windows(folder: Path, ranks: int, collectives: int) -> list[Comm]:
-    """A window for each rank; their rows are the same but for whose they are."""
+    """A window for each rank; the rows differ only in their owner."""
     out: list[Comm] = []
     for rank in range(ranks):
         comm = Comm(rank, ranks, slots=1 << (collectives * 17).bit_length())

@@ -1,10 +1,10 @@
-"""A profiler at a given rate of events, and the sidecar beside it: what of them is exported, what is lost, and what the sidecar costs.
+"""Run a profiler at a given rate of events with the sidecar: which events are exported or lost, and the cost of the sidecar.
 
     python benchmarks/telemetry_rate.py [--rates 100000,1000000] [--seconds 10] [--threads 1]
 
-A program calls libnccl-profiler-psm.so as NCCL does; `psmkit telemetry` takes the windows and exports metrics and spans (its defaults) by OTLP over
-gRPC to a receiver in a process of its own. Its counters are read from its Prometheus endpoint once the program has ended: what was begun has to be what
-was taken plus what was lost.
+A program calls libnccl-profiler-psm.so as NCCL does. `psmkit telemetry` takes the windows and exports metrics and spans (its defaults) by OTLP
+over gRPC to a separate receiver. Its counters are read from its Prometheus endpoint after the program has ended: the number of begun events must
+equal taken plus lost ones.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def measure(program: Path, rate: int, seconds: float, threads: int, collector: s
         environment = {**os.environ, "PSM_RECORD_DIR": folder, "PSM_RANK_RATE": str(rate)}
         command = ["-m", "psmkit", "telemetry", "--dir", folder, "--prometheus", str(port), "--endpoint", collector]
         sidecar = subprocess.Popen([sys.executable, *command, "--interval", "2"], cwd=ROOT, stderr=subprocess.DEVNULL)
-        while True:  # it serves: it has begun
+        while True:  # it answers, so it runs
             try:
                 counters(port)
                 break
@@ -78,7 +78,7 @@ def measure(program: Path, rate: int, seconds: float, threads: int, collector: s
         )
         assert rank.stdin is not None and rank.stdout is not None
         rank.stdout.readline()
-        time.sleep(1)  # the sidecar finds it
+        time.sleep(1)  # time for the sidecar to find it
         begin = time.monotonic()
         rank.stdin.write("\n")
         rank.stdin.flush()

@@ -1,10 +1,10 @@
-"""Measure what the consumer of the profiler's windows costs for each event: all sums and trees.
+"""Measure the cost per event of the consumer of the profiler's windows: all sums and trees.
 
     python benchmarks/telemetry_windows.py [--rows N] [--repeat N] [--output benchmarks/telemetry_windows.md]
 
-A window of ring collectives (one in 145 rows is a collective, 16 are proxy ops, the rest steps of both sides), one of short p2p operations to many peers, and one
-of kernel channels and network events are written to a record file as the plugin would, and taken again and again. Each figure is the least of all
-runs: other work on the machine only adds.
+Three windows are written to a record file as the plugin writes them, and taken repeatedly: one of ring collectives (in 145 rows one is a
+collective, 16 are proxy ops, the rest steps of both sides), one of short p2p operations to many peers, and one of kernel channels and network
+events. Each figure is the minimum of all runs, because other work on the machine only adds time.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def kernels(comm: made.Comm, i: int) -> None:
 
 
 def measure(make: Callable[[made.Comm, int], None], rows: int, repeat: int, spans: int) -> tuple[int, float, float]:
-    """Rows, and the least ns a row of a poll and of all take_* behind it."""
+    """The number of rows, and the minimum ns per row of a poll and of all take_* after it."""
     with tempfile.TemporaryDirectory() as folder:
         comm = made.Comm(0, 128, slots=100_000)
         i = 0

@@ -1,9 +1,9 @@
-"""Measure getCollInfo of libnccl-tuner-psm.so: nanoseconds a call, by version of the table and number of rules.
+"""Measure getCollInfo of libnccl-tuner-psm.so: nanoseconds per call, by version of the table and number of rules.
 
     python benchmarks/tuner.py [--calls N] [--repeat N] [--output benchmarks/tuner.md]
 
-psm_tuner_drive asks, as NCCL does, and compares all outputs after each call; the last row is what that costs with a tuner that does nothing.
-Each figure is the least of all batches: other work on the machine only adds.
+psm_tuner_drive asks as NCCL does, and compares all outputs after each call; the last row is the cost of that with a tuner that does nothing.
+Each figure is the minimum of all batches, because other work on the machine only adds time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ sys.path.insert(0, str(ROOT))
 
 from psmkit.cli.config import tree  # noqa: E402
 
-LIMIT = 120.0  # seconds a run may take
+LIMIT = 120.0  # seconds for a run
 RULES = (0, 10, 1000, 4000)
 EMPTY = """
 #include "psm_abi/tuner.h"
@@ -39,7 +39,7 @@ const ncclTuner_v6_t ncclTunerPlugin_v6 = {.name = "empty", .init = init, .getCo
 def measure(
     place: Path, library: Path, version: int, calls: int, repeat: int, rules: Path | None, size: int = 1 << 19
 ) -> float:
-    """The least nanoseconds a call of that size."""
+    """The minimum nanoseconds of a call with that size."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("PSM_", "NCCL_"))}
     with tempfile.TemporaryDirectory() as records:
         env = {**clean, "PSM_RECORD_DIR": records, **({"PSM_TUNER_CONFIG": str(rules)} if rules else {})}

@@ -2,7 +2,7 @@
 
 Usage: python scripts/docs.py [--check]
 
-A generated part lies between ``<!-- generated: NAME -->`` and ``<!-- end of NAME -->``. ``--check`` changes nothing and fails when a part
+A generated part lies between ``<!-- generated: NAME -->`` and ``<!-- end of NAME -->``. ``--check`` changes nothing and fails if a part
 is not current.
 """
 
@@ -28,7 +28,7 @@ _LINES = 8
 
 
 def _cell(text: str) -> str:
-    # Placeholders such as <name> are not HTML, and a bar would end the cell.
+    # Escape placeholders such as <name>, which are not HTML, and bars, which would end the cell.
     return text.replace("&", "&amp;").replace("<", "&lt;").replace("|", "\\|")
 
 
@@ -161,7 +161,7 @@ PARTS: dict[str, tuple[str, Callable[[], str]]] = {
 
 
 def current(name: str) -> tuple[Path, str]:
-    """The page of a part, and its text with that part renewed."""
+    """The page of a part, and its text with the part regenerated."""
     file, make = PARTS[name]
     path = DOCS / file
     first, last = f"<!-- generated: {name} -->\n", f"<!-- end of {name} -->"

@@ -1,5 +1,5 @@
-"""Analyse mutated logs for a while, and read mutated record files and messages of ranks. Whatever ends this program other than the clock is
-a bug; the seed it prints repeats it.
+"""Analyse mutated logs for a while, and read mutated record files and messages of ranks. If anything but the clock ends this program, that is
+a bug; the printed seed reproduces it.
 
 fuzz.py SECONDS [FIRST_SEED]
 """
@@ -41,7 +41,7 @@ def main(seconds: float, seed: int) -> None:
         chosen = [rng.choice(sorted(ways)) for _ in range(rng.randint(1, 3))]
         print(f"seed {seed}: {subject}, {', '.join(chosen)}", flush=True)
         for name in chosen:
-            # What is compressed cannot be cut by lines any more, which is fine: it is damaged then.
+            # A compressed log cannot be cut by lines after this, which is fine: it is damaged then.
             if all(len(data) > 1 for data in files.values()):
                 files = ways[name](files, rng)
         with tempfile.TemporaryDirectory(prefix="psmkit-fuzz-") as folder:
@@ -64,10 +64,10 @@ def record() -> bytes:
 
 
 def damaged_record(rng: random.Random, whole: bytes) -> None:
-    """A record file with some bytes that are others, or cut: read whatever it is, and never more than there is."""
+    """A record file with changed bytes, or truncated. The reader must accept anything and never read beyond the end."""
     data = bytearray(whole)
     for _ in range(rng.randrange(1, 12)):
-        at = rng.randrange(rng.choice((4096, len(data))))  # the header counts most
+        at = rng.randrange(rng.choice((4096, len(data))))  # the header matters most
         data[at : at + 8] = rng.choice((rng.randbytes(rng.randrange(1, 9)), b"\0" * 8, b"\xff" * 8, rng.randbytes(1)))[
             : len(data) - at
         ]
@@ -81,7 +81,7 @@ def damaged_record(rng: random.Random, whole: bytes) -> None:
 
 
 def messages(rng: random.Random) -> None:
-    """What ranks say to their runner, right and damaged: an answer, or the rank is turned away."""
+    """Messages of ranks to their runner, valid and damaged: the runner answers, or rejects the rank."""
     ranks = rng.randrange(1, 4)
     job = Bootstrap(ranks)
     for _ in range(rng.randrange(1, 12)):

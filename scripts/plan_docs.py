@@ -1,4 +1,4 @@
-"""Run the commands that docs/plan.md shows, and put what they print, the tables and the pictures into it.
+"""Run the commands shown in docs/plan.md, and update their output, the tables and the pictures.
 
 Usage: python scripts/plan_docs.py [--check]
 
@@ -77,7 +77,7 @@ PARTS: dict[str, Callable[[], str]] = {"rules": rules, "variants": variants}
 
 
 def current() -> dict[Path, str]:
-    """The page and its pictures, renewed."""
+    """The page and its pictures, regenerated."""
     text = PAGE.read_text("utf-8")
     pictures = {
         PAGE.parent / name: run(f"psmkit plan simulate {arguments} --format svg")
@@ -89,7 +89,7 @@ def current() -> dict[Path, str]:
 
 
 def main(args: list[str]) -> int:
-    """Write what is stale, or report it."""
+    """Write stale parts, or report them."""
     stale = [path for path, text in current().items() if not path.exists() or path.read_text("utf-8") != text]
     if "--check" in args:
         for path in stale:

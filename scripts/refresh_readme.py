@@ -1,10 +1,10 @@
-"""Renew what README.md shows of commands, and its figures of speed.
+"""Update the output of commands and the speed in README.md.
 
 Usage: python scripts/refresh_readme.py [--check]
 
-A ``console`` block of README.md holds one command of ``CUTS`` and the part of its output that the cut keeps; ``...`` stands for what is
-left out. The speed is that of ``benchmarks/results.md``. ``--check`` changes nothing. It fails when what ``psmkit analyze`` prints, or
-the speed, is not current; the run of the lab differs in its numbers each time, so ``tests/test_readme.py`` compares its words.
+A ``console`` block of README.md holds one command of ``CUTS`` and the part of its output that the cut keeps; ``...`` marks omitted
+lines. The speed comes from ``benchmarks/results.md``. ``--check`` changes nothing. It fails if the output of ``psmkit analyze`` or
+the speed is not current. The numbers of the lab's run differ each time, so ``tests/test_readme.py`` compares its words.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ CUTS: dict[str, Callable[[list[str]], list[str]]] = {"analyze": analysis_cut, "l
 
 
 def shown(command: str) -> str:
-    """The part of a command's output that the README shows: 100 columns wide, without blanks at line ends."""
+    """The part of a command's output in the README: 100 columns wide, without blanks at line ends."""
     words = shlex.split(command)
     with tempfile.TemporaryDirectory() as folder:
         if "--out" in words:
@@ -61,7 +61,7 @@ def shown(command: str) -> str:
 
 
 def speed() -> str:
-    """Seconds and memory for a log of 1,000 MB, from the table of the last benchmark."""
+    """Seconds and memory for a log of 1,000 MB, from the last benchmark."""
     rows = (ROOT / "benchmarks" / "results.md").read_text("utf-8").splitlines()
     head = [cell.strip() for cell in next(row for row in rows if row.startswith("| what |")).split("|")]
     cells = [cell.strip() for cell in next(row for row in rows if row.startswith("| psmkit analyze FILE |")).split("|")]

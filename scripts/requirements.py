@@ -1,8 +1,8 @@
-"""Print what pip has to install for some extras of pyproject.toml, so that versions are written down in one place.
+"""Print pip requirements for extras of pyproject.toml, so that versions are listed in one place.
 
     requirements.py [build] [EXTRA...]
 
-``build`` stands for the build requirements. psmkit itself is not printed: the Makefile installs it from the tree.
+``build`` stands for the build requirements. psmkit itself is not printed, because the Makefile installs it from the tree.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Run ranks that were built with a sanitizer, well and under faults, and fail on the first report. PSM_DIR and PSM_HOSTCUDA_DIR name the builds.
+"""Run ranks built with a sanitizer, with and without faults, and fail on the first report. PSM_DIR and PSM_HOSTCUDA_DIR name the builds.
 
 sanitize_lab.py SECONDS [SEED]
 """
@@ -16,10 +16,10 @@ from psmkit.lab import elf, matrix, transfer
 from psmkit.lab.emulation import Emulation
 
 RANKS = 4
-DEADLINE = 120.0  # of a run: what a sanitizer costs on a busy machine is no fault
+DEADLINE = 120.0  # of a run; generous, because sanitizers are slow on a busy machine
 TIMEOUT_MS = 2000
-LEAST = 12  # faults, however slow the machine is
-# What ends by itself; what hangs shows a sanitizer nothing but the wait.
+LEAST = 12  # minimum number of faults on a slow machine
+# Faults after which a run ends by itself; a hang shows a sanitizer only the wait.
 ENDING = ("error", "kill", "drop", "corrupt", "short", "late", "slow")
 SIGNS = ("Sanitizer", "runtime error:")
 
@@ -46,7 +46,7 @@ def main(seconds: float, seed: int) -> int:
 
 
 def _ends(strike: matrix.Strike) -> bool:
-    # Nobody but the deadline of a run notices a lost flag of the data plane.
+    # Only the deadline of a run notices a lost flag of the data plane.
     lost = strike.action == "drop" and strike.site.startswith(("p2p.", "net."))
     return strike.action.startswith(ENDING) and "SIGSTOP" not in strike.action and not lost
 
@@ -57,7 +57,7 @@ def _cases() -> list[transfer.Case]:
 
 
 def _run(cases: list[transfer.Case], fault: str, nodes: int = 1) -> list[str]:
-    """What sanitizers said. A run without a fault has to be good, too."""
+    """The reports of sanitizers. A run without a fault must also be good."""
     with tempfile.TemporaryDirectory(prefix="psm-sanitize-") as name:
         folder = Path(name)
         emulation = Emulation(folder / "records", faults=fault, leaks=True)

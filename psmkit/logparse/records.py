@@ -452,13 +452,13 @@ def _schema(text: bytes, record_size: int, slot_size: int) -> tuple[Section, np.
     messages = []
     for name, level, pattern in data["messages"]:
         if not isinstance(name, str) or level not in ("WARN", "INFO") or not isinstance(pattern, str):
-            raise ValueError("a message that is none")
+            raise ValueError("an invalid message")
         messages.append(LineOf(name, level, pattern))
     selector = data["selector"]
     if type(selector) is not int or not -1 <= selector < len(fields):
         raise ValueError(f"selector {selector!r}")
     if selector >= 0 and fields[selector].type in ("str", "f64"):
-        raise ValueError(f"selector {fields[selector].name} is no integer")
+        raise ValueError(f"selector {fields[selector].name} is not an integer")
     layout = np.dtype(
         {
             "names": ["sequence", "time_ns", "tid", "device", *("f_" + f.name for f in fields)],

@@ -228,8 +228,7 @@ class Communicator:
         self.config = config or Config(ranks=self.ranks)
         if self.config.ranks != self.ranks or len(peers) != self.ranks:
             raise InvalidError(
-                f"a communicator of {self.config.ranks} ranks, with {len(peers)} infos, for a proxy of {self.ranks}: all of them "
-                "are meant",
+                f"bad communicator of {self.config.ranks} ranks with {len(peers)} infos, expected {self.ranks} of each, as the proxy has",
                 rank=self.rank,
                 stage="plan",
             )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from tabulate import tabulate
 
@@ -41,84 +41,96 @@ def _table(title: str, head: Sequence[str], rows: list[tuple[str, ...]]) -> list
     return [title, tabulate(rows, head, tablefmt="plain", disable_numparse=True), ""] if rows else []
 
 
-def summary(points: Sequence[Point], findings: Sequence[Finding]) -> str:
-    """Communicators, operations, links, losses, connections and findings."""
-    by_name: dict[str, dict[tuple[str, ...], Point]] = {}
-    for point in points:
-        by_name.setdefault(point.metric.name, {})[point.values] = point
+class _Points:
+    """Points by metric and attributes."""
 
-    def number(name: str, values: tuple[str, ...]) -> float:
-        point = by_name.get(name, {}).get(values)
+    def __init__(self, points: Sequence[Point]) -> None:
+        self._by_name: dict[str, dict[tuple[str, ...], Point]] = {}
+        for point in points:
+            self._by_name.setdefault(point.metric.name, {})[point.values] = point
+
+    def of(self, name: str) -> dict[tuple[str, ...], Point]:
+        return self._by_name.get(name, {})
+
+    def number(self, name: str, values: tuple[str, ...]) -> float:
+        point = self.of(name).get(values)
         return 0.0 if point is None or isinstance(point.value, Distribution) else point.value
 
-    comms = []
-    for values in by_name.get("nccl.comm.info", {}):
+
+def _communicators(points: _Points) -> Iterator[tuple[str, ...]]:
+    number = points.number
+    for values in points.of("nccl.comm.info"):
         key = values[:2]
         lost = sum(number("nccl.profiler.dropped", (*key, why)) for why in ("full", "memory"))
         lost += number("nccl.profiler.overwritten", key)
-        comms.append(
-            (
-                key[0], f"{key[1]} of {values[3]}".replace("-1", "?"), values[5], values[7], f"{number('nccl.profiler.events', key):.0f}", f"{lost:.0f}",
-                f"{number('nccl.profiler.incomplete', key):.0f}", values[2],
-            )
+        yield (
+            key[0], f"{key[1]} of {values[3]}".replace("-1", "?"), values[5], values[7], f"{number('nccl.profiler.events', key):.0f}", f"{lost:.0f}",
+            f"{number('nccl.profiler.incomplete', key):.0f}", values[2],
         )  # fmt: skip
-    operations = []
+
+
+def _operations(points: _Points) -> Iterator[tuple[str, ...]]:
     for of, where in (("nccl.collective", ("nccl.algorithm", "nccl.protocol")), ("nccl.p2p", ("nccl.peer",))):
-        for values, point in by_name.get(f"{of}.duration", {}).items():
+        for values, point in points.of(f"{of}.duration").items():
             found, about = point.value, point.attributes
-            size = by_name.get(f"{of}.size", {}).get(values)
+            size = points.of(f"{of}.size").get(values)
             assert isinstance(found, Distribution)
             mean = size.value.sum / size.value.count if size and isinstance(size.value, Distribution) else 0
             how = "/".join(("rank " if name == "nccl.peer" else "") + about[name] for name in where)
-            operations.append(
-                (
-                    about["nccl.comm.hash"], about["nccl.rank"], about["nccl.operation"], how, str(found.count), _size(mean),
-                    _time(found.sum / found.count), f"<= {_time(_median(found, 's'))}", _time(found.most),
-                )
+            yield (
+                about["nccl.comm.hash"], about["nccl.rank"], about["nccl.operation"], how, str(found.count), _size(mean),
+                _time(found.sum / found.count), f"<= {_time(_median(found, 's'))}", _time(found.most),
             )  # fmt: skip
-    links = []
-    for values, point in by_name.get("nccl.transfer.io", {}).items():
+
+
+def _links(points: _Points) -> Iterator[tuple[str, ...]]:
+    number = points.number
+    for values, point in points.of("nccl.transfer.io").items():
         count = number("nccl.transfer.count", values)
         fit = (*values, "avg")
         rate = number("nccl.link.rate", fit)
         assert not isinstance(point.value, Distribution)
-        links.append(
-            (
-                values[0], values[1], ("to " if values[3] == "send" else "from ") + values[2], f"{count:.0f}", _size(point.value),
-                _time(number("nccl.link.latency", fit)) if rate else "", f"{rate / 1e9:.3g} GB/s" if rate else "",
-                f"{number('nccl.link.r_squared', fit):.3f}" if rate else "",
-            )
+        yield (
+            values[0], values[1], ("to " if values[3] == "send" else "from ") + values[2], f"{count:.0f}", _size(point.value),
+            _time(number("nccl.link.latency", fit)) if rate else "", f"{rate / 1e9:.3g} GB/s" if rate else "",
+            f"{number('nccl.link.r_squared', fit):.3f}" if rate else "",
         )  # fmt: skip
-    steps = []
-    for values in by_name.get("psm.step.stage", {}):
+
+
+def _connections(points: _Points) -> Iterator[tuple[str, ...]]:
+    number = points.number
+    for values in points.of("psm.step.stage"):
         key = values[:6]
         done, total = (f"{number(f'psm.step.{name}', key):.0f}" for name in ("done", "total"))
-        steps.append(
-            (
-                values[0], values[1], ("to " if values[5] == "send" else "from ") + values[2], values[3], values[6], f"{done} of {total}",
-                _size(number("psm.step.size", key)), f"{_time(number('psm.step.age', key))} ago",
-            )
+        yield (
+            values[0], values[1], ("to " if values[5] == "send" else "from ") + values[2], values[3], values[6], f"{done} of {total}",
+            _size(number("psm.step.size", key)), f"{_time(number('psm.step.age', key))} ago",
         )  # fmt: skip
+
+
+def summary(points: Sequence[Point], findings: Sequence[Finding]) -> str:
+    """Communicators, operations, links, losses, connections and findings."""
+    found = _Points(points)
     out = [
         *_table(
             "Communicators",
             ("communicator", "rank", "pid", "owner", "events", "lost", "incomplete", "name"),
-            sorted(comms),
+            sorted(_communicators(found)),
         ),
         *_table(
             "Operations",
             ("communicator", "rank", "operation", "how", "count", "size", "mean", "median", "most"),
-            sorted(operations),
+            sorted(_operations(found)),
         ),
         *_table(
             "Links",
             ("communicator", "rank", "peer", "transfers", "bytes", "latency", "rate", "R squared"),
-            sorted(links),
+            sorted(_links(found)),
         ),
         *_table(
             "libpsm's connections",
             ("pid", "rank", "peer", "channel", "stage", "steps", "bytes", "moved"),
-            sorted(steps),
+            sorted(_connections(found)),
         ),
     ]
     for finding in findings:

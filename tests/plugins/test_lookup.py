@@ -181,7 +181,7 @@ def test_releases_are_read_and_unknown_ones_are_said_to_be_judged_by_the_one_bef
     found = release("NCCL", text)
     assert (found.name, found.facts) == (name, judged)
     assert bool(found.note) == (name != judged)
-    assert "not known" in release("RCCL", "2.27.7").note
+    assert "is unknown" in release("RCCL", "2.27.7").note
 
 
 @pytest.mark.parametrize("text", ["", "2", "two", "2.27.5.1", "1.3.5", "2.3.7", "2.27.5\n--x", "9" * 40 + ".1"])

@@ -194,7 +194,7 @@ def test_masks_are_names_numbers_all_and_none() -> None:
         mask_of("0x10000")
 
 
-def test_nowhere_to_export_to_is_said(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_telemetry_without_an_output_is_an_error(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert telemetry("--dir", folder) == 2
     assert "--once" in capsys.readouterr().err
 

@@ -153,8 +153,8 @@ def test_tables_of_nccl_tests(tmp_path: Path) -> None:
     [
         ("", "no measurement in it"),
         ("op,bytes,us\nreduce,1,2\n", "data.csv:2: no ranks, expected a column or --ranks"),
-        ("op,bytes,ranks,nodes,algorithm,protocol,us\n# x\nreduce,1,2,1,ring,ll,nan\n", "data.csv:3: microseconds"),
-        ("op,bytes,ranks,nodes,algorithm,protocol,us\nreduce,1,2,1,oak,ll,1\n", 'algorithm is "oak"'),
+        ("op,bytes,ranks,nodes,algorithm,protocol,us\n# x\nreduce,1,2,1,ring,ll,nan\n", "data.csv:3: bad microseconds"),
+        ("op,bytes,ranks,nodes,algorithm,protocol,us\nreduce,1,2,1,oak,ll,1\n", 'bad algorithm "oak"'),
     ],
 )
 def test_wrong_measurements_are_named(tmp_path: Path, text: str, said: str) -> None:

@@ -79,7 +79,7 @@ def test_sizes_are_of_all_ranks_where_the_tuner_is_asked_so(tmp_path: Path) -> N
 
 def test_what_was_only_enqueued_is_no_measurement(tmp_path: Path) -> None:
     rows = [collective(0, s, "AllReduce", 4096, ("ring", "ll"), 0, done=False) for s in range(3)]
-    with pytest.raises(InputError, match="all 3 that it has were only seen being enqueued"):
+    with pytest.raises(InputError, match="all 3 in it were only enqueued"):
         read_samples(record(tmp_path / "a.parquet", rows))
     rows += [collective(0, 7, "AllReduce", 4096, ("ring", "ll"), 5.0)]
     assert len(read_samples(record(tmp_path / "b.parquet", rows))) == 1

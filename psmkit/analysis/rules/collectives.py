@@ -34,9 +34,9 @@ _TYPES = (
     "float8e5m2",
 )
 _OPS = ("sum", "prod", "max", "min", "avg")
-#: In a real mismatch the members come to a stop soon after it; this many more calls are left to launches that do not wait.
+#: After a real mismatch the members soon stop; this many more calls are allowed for launches that do not wait.
 _AFTER = 32
-#: What the library calls its collectives. Another name is a damaged line.
+#: The library's names of collectives. Any other name is a damaged line.
 _NAMES = frozenset(
     """AllReduce AllGather ReduceScatter Reduce Broadcast Bcast AlltoAll AllToAll AllToAllPivot AllToAllv Gather Scatter AllGatherV
     ReduceScatterV PutSignal Signal WaitSignal""".split()

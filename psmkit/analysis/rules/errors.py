@@ -30,7 +30,7 @@ __all__ = ["find", "origins"]
 
 _WHOLE = 4096
 _CUDA_OOM = 2  # cudaErrorMemoryAllocation, CUDA_ERROR_OUT_OF_MEMORY
-#: Lines that look like warnings of a process and are a reader's words about it, with a rule of their own.
+#: Lines that look like warnings of a process, but that a reader wrote about it; another rule handles them.
 _OF_OTHER_RULES = frozenset({"record.died"})
 _RESULTS = {
     1: "unhandled CUDA error",

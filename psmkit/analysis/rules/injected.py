@@ -12,7 +12,7 @@ from psmkit.model import Finding, Severity
 
 __all__ = ["find"]
 
-#: What the call did, after the name of its site.
+#: The effect on the call, after the name of its site.
 _DID = {
     "error": "was made to fail",
     "hang": "was made to hang",
@@ -25,7 +25,7 @@ _DID = {
     "close": "was made to lose its connection",
     "stall": "was made to stand still",
 }
-#: These change how long a call takes, and nothing else.
+#: These only change the duration of a call.
 _DELAYS = frozenset({"slow", "late"})
 
 

@@ -20,9 +20,9 @@ from psmkit.model import Finding, Severity
 
 __all__ = ["find"]
 
-#: A stage that lasts shorter than this when a deadline passes may be on its way.
+#: Seconds: a stage that is younger than this at the deadline may still be in progress.
 _STANDS_STILL = 1.0
-#: Of the time that a run was given.
+#: The same, as a fraction of the run's time limit.
 _PART = 0.25
 #: Lines that show that nothing moved for the time that a stall takes to be reported.
 _STALLS = (

@@ -21,13 +21,13 @@ from psmkit.model import Finding, Severity
 
 __all__ = ["find"]
 
-#: A request that is open for less may simply be under way.
+#: A request that is open for less time may simply be in progress.
 _PATIENCE_NS = 1_000_000_000
-#: Between an act and the look that missed it.
+#: The minimum time between an act and a look that missed it.
 _SLACK_NS = 100_000_000
-#: Findings of one code: an all-to-all of many ranks stands still on all its connections at once.
+#: The maximum number of findings per code: an all-to-all of many ranks stalls on all its connections at once.
 _MOST = 8
-#: Whose messages both ends count alike. Another plugin behind ours may use the receives of a group in another order.
+#: Backends whose messages both ends number equally. Another plugin behind ours may use the receives of a group in another order.
 _COUNTED = frozenset({"socket", "shm"})
 _MISSING = ". There is no row of the other end: its process left no record, or closed the connection in good order"
 #: ncclResult_t.
@@ -153,7 +153,7 @@ class _Connection:
     clean: set[int]
     send: _End | None = None
     recv: _End | None = None
-    #: The newest time of each process, and those that wait on some connection for others.
+    #: The newest time of each process, and the processes that wait for others on some connection.
     newest: dict[int, int] = field(default_factory=dict)
     waiting: set[int] = field(default_factory=set)
 
@@ -493,9 +493,9 @@ def _unclosed(c: _Connection) -> Finding | None:
     return c.finding("PSM958", text, why="The communicator was neither destroyed nor aborted before the process ended")
 
 
-#: What stops a job by itself: beside one of them others wait, break off, and are waited for.
+#: Rules for errors that stop a job by themselves; other ranks then wait, abort, and block their own peers.
 _ROOTS = (_too_large, _failed, _lost)
-#: The first that has something to say of a connection tells it: what comes later may follow from that.
+#: The first rule with a result for a connection reports it; later ones may be consequences.
 _RULES = (*_ROOTS, _left, _tags, _silent, _still, _slow, _unposted, _unsent, _unclosed)
 
 

@@ -19,9 +19,9 @@ from psmkit.model import Finding, Severity
 
 __all__ = ["find"]
 
-#: What this rule reports.
+#: The codes that this rule reports.
 _CODES = ("PSM203", "PSM406", "PSM504")
-#: So many attempts to connect take longer than any healthy start needs.
+#: This many connect attempts take longer than any healthy start.
 _ATTEMPTS = 10
 
 

@@ -23,7 +23,7 @@ from psmkit.model import Finding
 
 __all__ = ["CODES_OF_RULES", "find"]
 
-#: Rule -> code of the finding that it is.
+#: Rule -> code of its finding.
 CODES_OF_RULES = {
     "cut.differs": "PSM306",
     "channel.differs": "PSM306",

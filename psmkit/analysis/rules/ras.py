@@ -19,7 +19,7 @@ from psmkit.model import Finding, Severity
 
 __all__ = ["find"]
 
-#: A complaint that its waiting lasted (20 s and more), or that RAS gave the peer up.
+#: A complaint about a long wait (20 s or more), or that RAS gave up on the peer.
 _LASTING = (
     "ras.keepalive.error",
     "ras.peer.declared_dead",
@@ -27,7 +27,7 @@ _LASTING = (
     "ras.init.timeout",
     "ras.connect.retry_timeout",
 )
-#: A first sign: 5 s without an answer, or an attempt to connect again.
+#: A first sign: 5 s without a response, or a reconnect attempt.
 _EARLY = ("ras.keepalive.warning", "ras.connect.warning", "ras.reconnect", "ras.peer.dead", "ras.peer.dead_notice")
 _CLOSED = ("ras.closed_on_receive", "ras.closed_on_send")
 

@@ -20,7 +20,7 @@ from psmkit.model import Finding, Severity
 
 __all__ = ["find"]
 
-#: Message -> code. What is missing here is no finding.
+#: Message -> code. Messages that are missing here are not findings.
 _CODES = {
     "sanitizer.foreign": "PSM507",
     "sanitizer.destroyed": "PSM510",
@@ -33,7 +33,7 @@ _CODES = {
     "sanitizer.not_recorded": "PSM513",
     "sanitizer.dead_owner": "PSM514",
 }
-#: A program that asks unrecorded events does so in a loop over many of them.
+#: A program that queries unrecorded events often does so in a loop over many of them.
 _MOST = 8
 
 

@@ -18,9 +18,9 @@ from psmkit.model import Finding, Severity
 __all__ = ["find"]
 
 
-#: What a connection that is being made prints. Where it follows the calls of a group, the group was closed.
+#: Lines of a connection setup. If they follow the calls of a group, the group was closed.
 _CONNECTING = ("transport.channel", "proxy.connected", "psm.buffer")
-#: So many findings of one job are enough to see what is wrong.
+#: The maximum number of findings per job; more would not help.
 _MOST = 20
 
 

@@ -14,7 +14,7 @@ from psmkit.model import Finding, Severity
 
 __all__ = ["find"]
 
-#: Findings of one run: an all-to-all of many ranks stands still on all its connections at once.
+#: The maximum number of findings per run: an all-to-all of many ranks stalls on all its connections at once.
 _MOST = 8
 
 

@@ -19,7 +19,7 @@ from psmkit.model import Finding, Severity
 __all__ = ["find"]
 
 _FILES = ("transport/", "transport.cc", "proxy.cc", "misc/socket.cc", "misc/ipcsocket.cc", "net_ib", "net.cc")
-#: Start-up tries networks and devices one after the other, and a failed try returns an error that is meant to be dropped.
+#: Start-up tries networks and devices one after the other, and the error of a failed try is dropped on purpose.
 _PROBES = (
     "net_ib/init.cc",
     "net_ib/gdr.cc",
