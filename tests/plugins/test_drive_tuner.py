@@ -51,8 +51,8 @@ const ncclTuner_v6_t ncclTunerPlugin_v6 = {.name = "Example", .init = init, .get
 # What is wrong -> (where, the code, the check that has to find it, of what kind, words of its text).
 BROKEN = {
     "error-for-unknown": ("GET", "if (op > 4) return ncclInvalidArgument;", "strange", "contract", "NCCL fails the coll"),
-    "offers-what-is-not": ("GET", "for (int i = 0; i < na * np; i++) t[i] = 1;", "answers", "contract", "not offered"),
-    "seven-by-four": ("GET", "t[na * 4 - 1] = 0;", "answers", "contract", "outside of its outputs"),
+    "offers-what-is-not": ("GET", "for (int i = 0; i < na * np; i++) t[i] = 1;", "answers", "contract", "not available"),
+    "seven-by-four": ("GET", "t[na * 4 - 1] = 0;", "answers", "contract", "outside its outputs"),
     "own-rank": ("GET", 'if (atoi(getenv("RANK"))) *channels = 2;', "ranks", "differ", "different answers"),
     "last-communicator": ("GET", "*channels = last % 60;", "stable", "contract", "other communicators"),
     "pointer-array": ("GET", "costs[0][0] = 0;", "answers", "died", "SIGSEGV"),
@@ -64,7 +64,7 @@ BROKEN = {
     "leaks-calls": ("GET", "*(void *volatile *)&(void *){0} = malloc(64);", "memory", "leak", "20000 calls"),
     "leaks-communicators": ("END", "(void)c", "memory", "leak", "200 communicators"),
     "tiny-chunks": ("CHUNK", "*size = 512;", "chunk", "contract", "divides by that"),
-    "writes-behind": ("INIT", "((double *)k)[146] = 1;", "constants", "contract", "behind the constants"),
+    "writes-behind": ("INIT", "((double *)k)[146] = 1;", "constants", "contract", "beyond the constants"),
     "init-fails": ("INIT", "if (ranks == 1) return ncclInternalError;", "init", "contract", "returned 3"),
 }  # fmt: skip
 
