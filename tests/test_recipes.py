@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import sysconfig
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -16,17 +18,18 @@ ROOT = Path(__file__).parents[1]
 
 
 class Tree:
-    """A copy of what Python needs of the tree, and what has changed in it."""
+    """A copy of the sources and of what `make setup` built, and what has changed in it; ``settings`` are variables of what runs in it."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
         unwanted = shutil.ignore_patterns("__pycache__")
-        for folder in ("psmkit", "docs", "scripts"):
+        for folder in ("psmkit", "docs", "scripts", "csrc"):
             shutil.copytree(ROOT / folder, root / folder, ignore=unwanted)
-        # Links from docs/ and what the generators read beside the package.
-        for name in ("csrc", "benchmarks", "examples"):
+        # Links from docs/, what the generators read beside the package, and the build.
+        for name in ("benchmarks", "examples", "CMakeLists.txt"):
             (root / name).symlink_to(ROOT / name)
         self.before = self.contents()
+        self.settings: dict[str, str] = {}
 
     def contents(self) -> dict[str, bytes]:
         files = [path for path in self.root.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
@@ -36,24 +39,36 @@ class Tree:
         after = self.contents()
         return {name for name in {*self.before, *after} if self.before.get(name) != after.get(name)}
 
-    def run(self, *arguments: str) -> str:
+    def run(self, *arguments: str, status: int = 0) -> str:
         # Without -S the hook of the editable installation finds psmkit in the tree itself.
         packages = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
         done = subprocess.run(
             [sys.executable, "-S", *arguments],
             cwd=self.root,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(self.root), *packages])},
+            env={**os.environ, **self.settings, "PYTHONPATH": os.pathsep.join([str(self.root), *packages])},
             capture_output=True,
             text=True,
             timeout=300,
         )
-        assert done.returncode == 0, done.stderr
+        assert done.returncode == status, done.stdout + done.stderr
         return done.stdout
+
+    def build(self, folder: Path) -> None:
+        """Build libpsm and the rank program outside the tree, and use them."""
+        configure = ["cmake", "-S", str(self.root), "-B", str(folder), "-DPSMKIT_PYTHON=OFF", "-DPSMKIT_INPLACE=OFF"]
+        configure += ["-DCMAKE_BUILD_TYPE=Debug", f"-DPython_EXECUTABLE={sys.executable}"]
+        for command in (configure, ["cmake", "--build", str(folder), "--parallel", "2", "--target", "psm_rank"]):
+            done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+            assert done.returncode == 0, done.stdout + done.stderr
+        self.settings |= {
+            "PSM_DIR": str(folder / "csrc/psm/tree"),
+            "PSM_HOSTCUDA_DIR": str(self.root / "psmkit/lab/hostcuda"),
+        }
 
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Tree:
-    return Tree(tmp_path)
+    return Tree(tmp_path / "tree")
 
 
 def test_a_log_message_is_an_entry_of_one_file(tree: Tree) -> None:
@@ -119,3 +134,40 @@ def test_a_finding_is_an_entry_of_its_family_and_a_module(tree: Tree) -> None:
         "psmkit/analysis/rules/recipe.py",
         "docs/findings.md",
     }
+
+
+@pytest.mark.slow
+def test_a_variant_is_a_file_that_declares_its_symptoms(tree: Tree, tmp_path: Path) -> None:
+    """The file is the one that the recipe shows."""
+    recipe = (ROOT / "CONTRIBUTING.md").read_text("utf-8").partition("## Recipe: a transport variant\n")[2]
+    shown = re.search(r"^ *```c\n(.*?)^ *```$", recipe, re.MULTILINE | re.DOTALL)
+    assert shown
+    (tree.root / "csrc/psm/p2p/variants/kept_events.c").write_text(textwrap.dedent(shown[1]), "utf-8")
+    tree.build(tmp_path / "build")
+
+    rows = {row["name"]: row for row in json.loads(tree.run("-m", "psmkit", "variants", "--format", "json"))}
+    declared = rows["kept-events"]
+    assert declared["wrong"] and declared["summary"] == "Free releases all but the events"
+    assert (declared["verdict"], declared["codes"], declared["leaves"]) == ("leaking", ["PSM505"], ["events"])
+
+    # Exit status 3: the data is right, and something is left.
+    arguments = (
+        "--ranks",
+        "2",
+        "--app-stream",
+        "legacy,nonblocking",
+        "--out",
+        str(tmp_path / "run"),
+        "--format",
+        "json",
+    )
+    run = json.loads(tree.run("-m", "psmkit", "lab", "run", "--variant", "kept-events", *arguments, status=3))
+    assert [rank["state"] for rank in run["ranks"]] == ["good", "good"]
+    assert all("variant=kept-events" in case for case in run["cases"])
+    assert run["analysis"]["verdict"] == declared["verdict"] and run["analysis"]["codes"] == declared["codes"]
+    assert "event" in run["analysis"]["reason"]
+
+    tree.run("scripts/docs.py")
+    assert tree.changed() == {"csrc/psm/p2p/variants/kept_events.c", "docs/transport.md"}
+    row = "| `kept-events` | Free releases all but the events | leaking | PSM505 | always | events |"
+    assert row in (tree.root / "docs/transport.md").read_text("utf-8").splitlines()

@@ -231,6 +231,7 @@ def _show(done: LabRun, form: str) -> int:
 def judge(done: LabRun, found: Report | None) -> tuple[int, str]:
     """The exit status, and what is in doubt when all cases are good and the status is not 0."""
     from psmkit import Verdict
+    from psmkit.model import CODES, Family
 
     if not done.outcome.good:
         return 1, ""
@@ -246,9 +247,8 @@ def judge(done: LabRun, found: Report | None) -> tuple[int, str]:
     if found.verdict is Verdict.LEAKING:
         return DOUBT, "the analysis says leaking"
     # Misuse of handles or memory: the data was correct by luck. A stream that stalled for a while (PSM515) still ended.
-    misused = sorted(
-        {f.code for f in found.findings if f.code.startswith("PSM5") and f.code != "PSM515" and f.severity.weight}
-    )
+    memory = {f.code for f in found.findings if f.severity.weight and CODES[f.code].family is Family.MEMORY}
+    misused = sorted(memory - {"PSM515"})
     return (DOUBT, f"CUDA is misused ({', '.join(misused)})") if misused else (0, "")
 
 

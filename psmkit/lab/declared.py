@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from psmkit.lab.matrix import Strike
 from psmkit.lab.runner import Outcome
 from psmkit.lab.transfer import Case, Variant
-from psmkit.model import Verdict
+from psmkit.model import CODES, Effect, Family, Verdict
 from psmkit.model.symptoms import Shows
 
 __all__ = ["Declared", "Found", "found", "of_strike", "of_variant"]
@@ -16,30 +16,17 @@ __all__ = ["Declared", "Found", "found", "of_strike", "of_variant"]
 #: The verdicts that say that something broke or stands still.
 _TROUBLE = frozenset({Verdict.FAILED, Verdict.HUNG})
 _HEALTHY = frozenset({Verdict.HEALTHY})
-#: Codes that say that an operation failed or stands still, with the verdict that each asks for. To be replaced by the verdict class of
-#: psmkit.model.Code.
-_VERDICT_OF = dict.fromkeys(
-    (
-        "PSM101",
-        "PSM102",
-        "PSM107",
-        "PSM401",
-        "PSM402",
-        "PSM403",
-        "PSM501",
-        "PSM503",
-        "PSM504",
-        "PSM507",
-        "PSM508",
-        "PSM509",
-    ),
-    Verdict.FAILED,
-) | dict.fromkeys(("PSM304", "PSM307"), Verdict.HUNG)
-_LEAK = "PSM505"
+#: What a fault or a variant breaks. The settings and plugins of a run of the lab are right, and its ranks start.
+_BROKEN = frozenset({Family.CONTROL, Family.DATA, Family.ERRORS, Family.MEMORY})
 
 
-def _codes(*verdicts: Verdict) -> frozenset[str]:
-    return frozenset(code for code, verdict in _VERDICT_OF.items() if verdict in verdicts)
+def _codes(*effects: Effect) -> frozenset[str]:
+    return frozenset(c.code for c in CODES.values() if c.effect in effects and c.family in _BROKEN)
+
+
+_FAILS = _codes(Effect.FAILS, Effect.AS_IT_ENDED)
+_STOPS = _codes(Effect.HANGS, Effect.FAILS, Effect.AS_IT_ENDED)
+_LEAKS = frozenset(code for code in _codes(Effect.LEAKS) if CODES[code].family is Family.MEMORY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +86,9 @@ def of_strike(strike: Strike) -> Declared:
         return Declared(frozenset({Verdict.FAILED}), frozenset({"PSM402"}), here)
     if action == "hang":
         # In the control plane the peer's wait has a deadline, and fails.
-        return Declared(_TROUBLE, _codes(Verdict.HUNG, Verdict.FAILED))
+        return Declared(_TROUBLE, _STOPS)
     if action == "error":
-        return Declared(frozenset({Verdict.FAILED}), _codes(Verdict.FAILED))
+        return Declared(frozenset({Verdict.FAILED}), _FAILS)
     return Declared()
 
 
@@ -113,7 +100,7 @@ def of_variant(variant: Variant, case: Case, good: bool) -> Declared:
     if _shows(declared.shows, case, good):
         return Declared(frozenset({declared.verdict}), frozenset(declared.codes))
     if declared.leaves:
-        return Declared(frozenset({Verdict.LEAKING}), frozenset({_LEAK}))
+        return Declared(frozenset({Verdict.LEAKING}), _LEAKS)
     return Declared(_HEALTHY)
 
 

@@ -79,8 +79,13 @@ class Code:
     next_step: str
 
     @property
+    def breaks(self) -> bool:
+        """Whether an error of this code fails or hangs its run. Other codes have no errors."""
+        return self.effect in (Effect.FAILS, Effect.HANGS, Effect.AS_IT_ENDED)
+
+    @property
     def suspect(self) -> bool:
         """Whether an inconclusive verdict names a warning of this code."""
         if self.look_first is not None:
             return self.look_first
-        return self.effect in (Effect.FAILS, Effect.HANGS, Effect.AS_IT_ENDED)
+        return self.breaks

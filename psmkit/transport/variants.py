@@ -15,7 +15,8 @@ from psmkit.transport.types import ConnectInfo, PeerInfo
 
 __all__ = ["RightConnect", "RightSetup", "Variant", "register_variant", "variant", "variants"]
 
-# A variant of version 0.1 declares its finding by the beginning of its outcome.
+# A variant that declares no symptoms, such as one of version 0.1, names its finding at the beginning of its outcome. The outcome is a text
+# of a C table and never a log line, so the catalogue has no pattern for it.
 _CODE = re.compile(r"PSM\d{3}(?=:)")
 
 

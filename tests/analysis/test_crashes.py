@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from psmkit.analysis.facts.deaths import signal_name
+from psmkit.analysis.facts.deaths import Death, collect, signal_name
+from psmkit.analysis.facts.job import Job
 from psmkit.analysis.rules.crashes import find
 from psmkit.model import Finding, Severity
 from tests.analysis.outside import coded, errors, nccl, run_rule
@@ -194,6 +195,19 @@ def test_exit_codes_after_the_first_failure_are_consequences(tmp_path: Path) -> 
     assert (together.ranks, together.culprits) == ((0, 1, 2, 3), ())
     crash = "srun: error: node0: task 3: Segmentation fault (core dumped)\n"
     assert [f.culprits for f in run_rule(find, tmp_path, job=JOB + one + crash)] == [(3,)]
+
+
+@pytest.mark.parametrize("tag", ["", "[1,2]<stderr>:", "[default2]:", "2: "])
+def test_tag_of_a_launcher_is_no_part_of_the_host(tag: str, tmp_path: Path) -> None:
+    line = f"{tag}[node0:1002] *** Process received signal ***\n{tag}[node0:1002] Signal: Segmentation fault (11)\n"
+    deaths: list[Death] = []
+
+    def rule(job: Job) -> list[Finding]:
+        deaths.extend(collect(job, 0))
+        return []
+
+    run_rule(rule, tmp_path, job=JOB + line)
+    assert [(d.host, d.pid, d.rank, d.signal) for d in deaths] == [("node0", 1002, 2, 11)]
 
 
 def test_a_data_loader_worker_that_died(tmp_path: Path) -> None:

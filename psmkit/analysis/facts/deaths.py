@@ -199,7 +199,8 @@ def _single(job: Job, run: int | None, event: Event) -> Death | list[Death] | No
     host = fields.get("host")
     death = Death(
         pid=pid if isinstance(pid, int) and pid > 0 else None,
-        # A launcher's tag may precede the bracket with the host.
+        # The word of a pattern begins at the first bracket of the line: "1,0]<stderr>:[node0". Launchers have tags of too many forms to
+        # list them in patterns.
         host=re.split(r"[\[\]<>:\s]", str(host))[-1] or None if host is not None else None,
     )
     name = event.name
@@ -279,10 +280,8 @@ def _spawn(job: Job, run: int | None, event: Event, death: Death) -> Death | Non
 
 def _slurm(event: Event) -> list[Death]:
     """srun numbers tasks. In most jobs a task is a rank."""
-    what = str(event.fields.get("what", "")).strip()
-    low = what.lower()
+    low = str(event.fields.get("what", "")).strip().lower()
     number = next((int(value) for word, value in _SLURM.items() if low.startswith(word)), None)
-    exited = re.match(r"exited with exit code (\d+)", low)
     out = []
     for task in _tasks(str(event.fields.get("tasks", ""))):
         death = Death(
@@ -291,8 +290,7 @@ def _slurm(event: Event) -> list[Death]:
             signal=number,
             oom=low.startswith("out of memory"),
         )
-        if exited:
-            _split(death, int(exited.group(1)))
+        _split(death, event.fields.get("exitcode"))
         if death.signal is not None or death.code:
             out.append(death)
     return out

@@ -30,8 +30,17 @@ def new_finding(
     stage: str | None = None,
     known_issue: str | None = None,
 ) -> Finding:
-    """Create a finding with the defaults of its code. ``procs`` are process indices; ``ranks`` default to theirs."""
+    """Create a finding with the defaults of its code. ``procs`` are process indices; ``ranks`` default to theirs.
+
+    Raises:
+        ValueError: an error of a code that neither fails nor hangs a run: no verdict follows from it.
+    """
     info = CODES[code]
+    severity = severity or info.severity
+    if severity is Severity.ERROR and not info.breaks:
+        raise ValueError(
+            f"{code}: bad severity error, expected warning or info: its effect on the verdict is {info.effect}"
+        )
     places = list(dict.fromkeys(p for p in procs if 0 <= p < len(job.scan.processes)))
     numbers = list(dict.fromkeys(ranks))
     if not numbers:
@@ -39,7 +48,7 @@ def new_finding(
     return Finding(
         code=code,
         title=title or info.title,
-        severity=severity or info.severity,
+        severity=severity,
         confidence=confidence,
         explanation=explanation or info.meaning,
         next_step=next_step or info.next_step,

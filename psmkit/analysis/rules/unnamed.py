@@ -42,7 +42,8 @@ def find(job: Job) -> list[Finding]:
         # a consequence of another line is not a second cause
         cause = fails and not any(f.severity is Severity.ERROR for f in out)
         said, where = faults.body(job, first), faults.place(first)
-        code = known.finding if known.finding in CODES and known.finding != "PSM801" else "PSM401"
+        # an entry can be an error although its finding is none that breaks a run
+        code = known.finding if known.finding in CODES and CODES[known.finding].breaks else "PSM401"
         out.append(
             new_finding(
                 job,
