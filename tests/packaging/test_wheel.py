@@ -45,7 +45,7 @@ def test_wheel_holds_catalogue_and_scanner_and_no_tests(wheel: Path) -> None:
     for module in ("_logscan", "_psm", "_telemetry"):
         assert any(n.startswith(f"psmkit/_native/{module}") and n.endswith(".so") for n in names)
     assert {Path(n).name for n in names if n.endswith(".toml")} == {
-        p.name for p in (ROOT / "psmkit" / "catalogue").glob("*.toml")
+        p.name for p in (ROOT / "psmkit" / "catalogue").rglob("*.toml")
     }
     assert "psmkit/py.typed" in names
     assert not [n for n in names if n.startswith(("tests/", "csrc/", "benchmarks/")) or n.endswith(".c")]

@@ -130,7 +130,7 @@ def test_an_installed_psmkit_has_the_model(monkeypatch: pytest.MonkeyPatch, tmp_
 
 
 def test_an_unknown_variant_is_named_with_those_that_there_are() -> None:
-    with pytest.raises(ModelError, match=r"no variant 'nosuch'.*coll-first, reclaim-early"):
+    with pytest.raises(ModelError, match=r"unknown variant 'nosuch'.*coll-first, reclaim-early"):
         verify("nosuch")
 
 
