@@ -148,7 +148,8 @@ def _state(found: Found) -> str:
         return "not a table"
     if not found.known:
         return "known by name only"
-    parts = [f"{len(found.empty)} required slots are NULL"] if found.empty else []
+    n = len(found.empty)
+    parts = [f"{n} required {'slot is' if n == 1 else 'slots are'} NULL"] if n else []
     if found.lacking:
         parts.append(f"without {', '.join(name for name, _ in found.lacking)}")
     return "; ".join(parts) or "complete"
