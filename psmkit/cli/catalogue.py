@@ -25,7 +25,7 @@ _UNCUT = 1000
     cls=Command,
     examples=(
         "psmkit catalogue                     # how many messages each subsystem has",
-        "psmkit catalogue proxy timeout       # messages with both words",
+        "psmkit catalogue proxy error         # messages with both words",
         "psmkit catalogue PSM102 -v",
     ),
 )

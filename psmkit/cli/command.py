@@ -40,6 +40,19 @@ class Group(click.Group):
         super().__init__(*args, **kwargs)
         self.examples = tuple(examples)
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            import difflib
+
+            near = difflib.get_close_matches(args[0], self.list_commands(ctx), n=1) if args else []
+            if not near or isinstance(error, click.BadOptionUsage | click.NoSuchOption):
+                raise
+            raise click.UsageError(f"No such command {args[0]!r}; did you mean {near[0]}?", ctx) from None
+
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         _write(formatter, self.examples)
         super().format_epilog(ctx, formatter)

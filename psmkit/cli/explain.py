@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 _MOST = 12
-_CODE = re.compile(r"(?i)psm\d+")
+_CODE = re.compile(r"(?i)(?:psm)?\d+")
 
 
 @click.command(
@@ -27,7 +27,7 @@ _CODE = re.compile(r"(?i)psm\d+")
     cls=Command,
     context_settings={"ignore_unknown_options": True},
     examples=(
-        "psmkit explain PSM102",
+        "psmkit explain PSM102 PSM103",
         "psmkit explain proxy.call.done",
         "psmkit explain 'NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/IPC'",
         "psmkit explain - < lines.txt",
@@ -41,7 +41,8 @@ _CODE = re.compile(r"(?i)psm\d+")
 def command(what: tuple[str, ...], form: str, catalogues: tuple[str, ...]) -> None:
     """Explain a finding code (PSM102), a message of the catalogue (proxy.call.done), or a pasted log line.
 
-    A line can come with or without its prefix. With -, the command reads lines from standard input.
+    Several codes or messages are explained one after the other. A line can come with or without its prefix. With -, the command reads
+    lines from standard input.
     """
     import sys
 
@@ -50,8 +51,13 @@ def command(what: tuple[str, ...], form: str, catalogues: tuple[str, ...]) -> No
     from psmkit.report.layout import Page
 
     known = load(catalogues)
-    subject = " ".join(what)
-    lines = sys.stdin.read().splitlines() if subject == "-" else [subject]
+    if what == ("-",):
+        lines = sys.stdin.read().splitlines()
+    else:
+        lines = list(what) if all(_named(word, known) for word in what) else [" ".join(what)]
+    if not any(line.strip() for line in lines):
+        given = "standard input has no line" if what == ("-",) else "the argument is empty"
+        raise PsmkitError(f"nothing to explain: {given}; give a code, the name of a message, or a log line")
     page = Page(width(sys.stdout))
     found: list[dict[str, object]] = []
     for line in lines:
@@ -59,8 +65,8 @@ def command(what: tuple[str, ...], form: str, catalogues: tuple[str, ...]) -> No
         if not name:
             continue
         page.blank()
-        if name.upper() in CODES:
-            found.append(_code(page, CODES[name.upper()], known))
+        if (code := _full(name)) in CODES:
+            found.append(_code(page, CODES[code], known))
         elif name in known.by_name or name.lower() in known.by_name:
             found.append(_message(page, name if name in known.by_name else name.lower(), known))
         else:
@@ -71,6 +77,16 @@ def command(what: tuple[str, ...], form: str, catalogues: tuple[str, ...]) -> No
         show(json.dumps(found, indent=2) + "\n")
     else:
         show_page(page)
+
+
+def _full(name: str) -> str:
+    """The spelling of a code: 509 and psm509 are PSM509."""
+    return f"PSM{name}" if name.isdecimal() else name.upper()
+
+
+def _named(word: str, known: Catalogue) -> bool:
+    """Whether the word can only be a code or the name of a message."""
+    return _CODE.fullmatch(word) is not None or word.lower() in known.by_name or word in known.by_name
 
 
 def _code(page: Page, code: Code, known: Catalogue) -> dict[str, object]:
@@ -129,9 +145,10 @@ def _unknown(text: str, known: Catalogue) -> str:
     from psmkit.model import CODES
 
     if _CODE.fullmatch(text):
-        return f"there is no code {text.upper()}; 'psmkit codes' lists them all"
+        return f"there is no code {_full(text)}; 'psmkit codes' lists them all"
     if re.fullmatch(r"[\w.-]+", text):
-        near = difflib.get_close_matches(text.lower(), [*known.by_name, *(code.lower() for code in CODES)], n=3)
+        names = {name.lower(): name for name in (*known.by_name, *CODES)}
+        near = [names[name] for name in difflib.get_close_matches(text.lower(), names, n=3)]
         hint = f"; did you mean {' or '.join(near)}?" if near else "; 'psmkit catalogue WORDS' searches them"
         return f"no code and no message is called {text}{hint}"
     return f"no message of the catalogue matches this line: {text[:120]}; 'psmkit catalogue WORDS' searches them"

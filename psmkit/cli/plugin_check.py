@@ -78,7 +78,8 @@ def command(
     The command reads LIB as a file; then a separate process loads it, as NCCL would. It assumes that LIB's folder is on the loader's path
     and holds no other plugin.
 
-    Exit status: 0 nothing is wrong; 1 there are findings; 2 LIB cannot be read.
+    Exit status: 0 nothing is wrong; 1 there are findings, also if LIB is no library; 2 there is no file LIB, or it
+    cannot be read.
     """
     from psmkit import plugins
 
@@ -148,7 +149,8 @@ def _state(found: Found) -> str:
         return "not a table"
     if not found.known:
         return "known by name only"
-    parts = [f"{len(found.empty)} required slots are NULL"] if found.empty else []
+    n = len(found.empty)
+    parts = [f"{n} required {'slot is' if n == 1 else 'slots are'} NULL"] if n else []
     if found.lacking:
         parts.append(f"without {', '.join(name for name, _ in found.lacking)}")
     return "; ".join(parts) or "complete"

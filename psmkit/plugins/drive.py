@@ -20,6 +20,7 @@ from psmkit.lab.cuda import LabError
 from psmkit.model import CODES, Finding, Severity
 from psmkit.model.errors import InputError, PsmkitError
 from psmkit.plugins.drive_checks import CHECKS, Check, check
+from psmkit.plugins.drive_tuner import tables_in
 
 __all__ = ["VERSIONS", "Drive", "DriveError", "Result", "drive", "program", "versions_of"]
 
@@ -94,6 +95,11 @@ def program() -> Path:
     return place
 
 
+def without_path(said: str, path: Path) -> str:
+    """The loader's words without the path before them: the error begins with the path already."""
+    return said.removeprefix(f"{path.absolute()}: ")
+
+
 def versions_of(path: Path, environment: Mapping[str, str] | None = None) -> tuple[int, ...]:
     """The versions of the net table in the library, newest first, as a separate process sees them.
 
@@ -116,13 +122,13 @@ def versions_of(path: Path, environment: Mapping[str, str] | None = None) -> tup
     lines = done.stdout.decode(errors="replace").splitlines()
     for line in lines:
         if line.startswith("error "):
-            raise InputError(str(path), f"{line[6:]}; `psmkit plugin check` says more")
+            raise InputError(str(path), f"{without_path(line[6:], path)}; `psmkit plugin check` says more")
     if "end" not in lines:
         how = f"by signal {-done.returncode}" if done.returncode < 0 else f"with status {done.returncode}"
         raise InputError(str(path), f"a process that loads it ended {how}; `psmkit plugin check` says more")
     found = tuple(int(line[6:]) for line in lines if line.startswith("table "))
     if not found:
-        raise InputError(str(path), "no table of a net plugin, v4 to v12; `psmkit plugin check` says what it has")
+        raise InputError(str(path), f"no table of a net plugin, v4 to v12; it has {tables_in(path)}")
     return found
 
 

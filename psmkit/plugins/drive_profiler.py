@@ -18,10 +18,10 @@ from typing import Any
 
 from psmkit.model import CODES, Finding, Severity
 from psmkit.model.errors import InputError, PsmkitError
-from psmkit.plugins.drive import Drive, DriveError, Result
+from psmkit.plugins.drive import Drive, DriveError, Result, without_path
 from psmkit.plugins.drive_checks import Check
 from psmkit.plugins.drive_profiler_checks import PROFILER_CHECKS
-from psmkit.plugins.drive_tuner import symbols
+from psmkit.plugins.drive_tuner import symbols, tables_in
 
 __all__ = ["PROFILER_VERSIONS", "drive_profiler", "profiler_alone", "profiler_versions"]
 
@@ -74,12 +74,12 @@ def profiler_versions(path: Path, environment: Mapping[str, str] | None = None) 
     lines = done.stdout.decode(errors="replace").splitlines()
     for line in lines:
         if line.startswith("error "):
-            raise InputError(str(path), f"{line[6:]}; `psmkit plugin check` says more")
+            raise InputError(str(path), f"{without_path(line[6:], path)}; `psmkit plugin check` says more")
     if "end" not in lines:
         raise InputError(str(path), f"a process that loads it {_end(done.returncode)}; `psmkit plugin check` says more")
     found = tuple(int(line[6:]) for line in lines if line.startswith("table "))
     if not found:
-        raise InputError(str(path), "no table of a profiler, v1 to v6; `psmkit plugin check` says what it has")
+        raise InputError(str(path), f"no table of a profiler, v1 to v6; it has {tables_in(path)}")
     return found
 
 

@@ -22,6 +22,7 @@ from typing import IO, Any
 from psmkit.lab.elf import NO_PYELFTOOLS
 from psmkit.model import CODES, Finding
 from psmkit.model.errors import InputError, PsmkitError
+from psmkit.plugins.abi import tables
 
 __all__ = [
     "CHECKS",
@@ -139,6 +140,21 @@ def tuner_alone(path: Path) -> bool:
     return "ncclTunerPlugin" in kinds and "ncclNetPlugin" not in kinds
 
 
+def tables_in(path: Path) -> str:
+    """The tables of the library in words, such as ``net v12, v11; collnet v8``, by its symbols.
+
+    Raises:
+        InputError: the file is not a library.
+        PsmkitError: pyelftools is missing.
+    """
+    names = symbols(path)
+    kinds: dict[str, list[str]] = {}
+    for table in tables():
+        if table.symbol in names:
+            kinds.setdefault(table.kind, []).append(f"v{table.version}")
+    return "; ".join(f"{kind} {', '.join(versions)}" for kind, versions in kinds.items()) or "no table of a plugin"
+
+
 def symbols(path: Path) -> set[str]:
     """The names of all dynamic symbols that the library defines.
 
@@ -187,8 +203,8 @@ def drive_tuner(
     chosen = tuple(versions) if versions is not None else has[:1]
     missing = [f"v{version}" for version in chosen if version not in has]
     if missing or not chosen:
-        tables = ", ".join(f"v{version}" for version in has) or "none"
-        raise InputError(str(path), f"no tuner table {', '.join(missing) or 'at all'}; it has {tables}")
+        there = ", ".join(f"v{version}" for version in has) or tables_in(path)
+        raise InputError(str(path), f"no tuner table{' ' if missing else ''}{', '.join(missing)}; it has {there}")
     results: list[TunerResult] = []
     times: dict[int, float] = {}
     for version in chosen:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import ipaddress
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from enum import Enum
 from typing import Any, TypeVar, cast
 
@@ -21,6 +21,10 @@ _T = TypeVar("_T")
 
 # host:pid:tid [dev] NCCL, after any prefix that a launcher adds.
 _PREFIX = re.compile(r"(?P<host>[^\s:\[\]()<>\"']+):(?P<pid>\d+):(?P<tid>\d+)(?= (?:\[|NCCL))")
+_PAIR = re.compile(r"(?P<host>[A-Za-z][\w.-]*):(?P<pid>\d+)\b")
+_NAMED = re.compile(rf"\bprocess {_PAIR.pattern}")
+# What stands before the processes in the reason for a verdict when no line of theirs was read: nothing else names them.
+_LIST = "are not in view: "
 _PROCESS = re.compile(r"^(?P<host>.+):(?P<pid>\d+)$")
 _PID_WORD = re.compile(
     r"(?i)(?P<head>\b(?:pid|tid|process|proc|thread)(?: id)?[ =:#]{1,3}|/proc/|\b[A-Za-z][\w.-]*\[)(?P<pid>\d+)(?=\b)"
@@ -52,7 +56,9 @@ class Redactor:
 
     def __init__(self) -> None:
         self._names: dict[str, dict[str, str]] = {}
+        self._processes: dict[str, set[str]] = {}
         self._known: re.Pattern[str] | None = None
+        self._pairs: re.Pattern[str] | None = None
         self._inputs: list[str] = []
 
     def input(self, path: str) -> None:
@@ -69,12 +75,22 @@ class Redactor:
             self._known = None
         return table[name]
 
+    def process(self, host: str, pid: str) -> None:
+        """Record a process; each ``host:pid`` of it is replaced, also if the pid is short."""
+        self.host(host)
+        self.place("pid", pid)
+        self._processes.setdefault(host, set()).add(pid)
+        self._pairs = None
+
     def learn(self, text: str) -> None:
         """Record the names in ``text`` that stand where only a name can stand."""
         for match in _PREFIX.finditer(text):
-            self.host(match["host"])
-            self.place("pid", match["pid"])
+            self.process(match["host"], match["pid"])
             self.place("pid", match["tid"])
+        for match in _NAMED.finditer(text):
+            self.process(match["host"], match["pid"])
+        for match in _PAIR.finditer(text.partition(_LIST)[2]):
+            self.process(match["host"], match["pid"])
         for match in _PID_WORD.finditer(text):
             self.place("pid", match["pid"])
         for pattern in (_USER, _USER_AT):
@@ -130,6 +146,12 @@ class Redactor:
         def pid(match: re.Match[str]) -> str:
             return match["head"] + mark("pid", match["pid"])
 
+        def process(match: re.Match[str]) -> str:
+            if match["pid"] not in self._processes[match["host"]]:
+                return match.group()
+            parts = [mark("host", match["host"]), mark("pid", match["pid"])]
+            return ":".join([*parts, mark("pid", match["tid"])] if match["tid"] else parts)
+
         # Paths come before words, because they contain hosts, users and pids.
         text = text.replace(_OPEN, "?").replace(_CLOSE, "?")
         text = _PREFIX.sub(
@@ -138,6 +160,9 @@ class Redactor:
         for name in self._inputs:
             text = text.replace(name, mark("path", name)) if name in text else text
         text = _PATH.sub(path, text)
+        if self._pairs is None:
+            self._pairs = _pairs(self._processes)
+        text = self._pairs.sub(process, text)
         text = _MAC.sub(lambda m: mark("mac", m.group()), text)
         text = _IPV4.sub(address, text)
         text = _IPV6.sub(address, text)
@@ -151,7 +176,7 @@ class Redactor:
 
     def _compile(self) -> re.Pattern[str]:
         hosts, users = (sorted(self._names.get(kind, {}), key=len, reverse=True) for kind in ("host", "user"))
-        # A short number is more often a size or a count than a pid.
+        # A short number is more often a size or a count than a pid. Behind its host it is a pid: see _pairs.
         pids = [pid for pid in self._names.get("pid", {}) if len(pid) >= 5]
         parts = []
         if hosts:
@@ -161,6 +186,14 @@ class Redactor:
         if pids:
             parts.append(rf"(?P<pid>(?:{'|'.join(pids)}))(?!\w)")
         return re.compile(rf"(?<![\w.-])(?:{'|'.join(parts)})") if parts else re.compile(r"(?!)")
+
+
+def _pairs(hosts: Iterable[str]) -> re.Pattern[str]:
+    """``host:pid`` or ``host:pid:tid`` of these hosts."""
+    names = "|".join(map(re.escape, sorted(filter(None, hosts), key=len, reverse=True)))
+    if not names:
+        return re.compile(r"(?!)")
+    return re.compile(rf"(?<![\w./-])(?P<host>{names}):(?P<pid>\d+)(?::(?P<tid>\d+))?(?!\w|\.\d)")
 
 
 def _address(text: str) -> bool:
@@ -206,8 +239,7 @@ def _learn(redactor: Redactor, part: Any) -> None:
         for process in part.processes:
             match = _PROCESS.match(process)
             if match:
-                redactor.host(match["host"])
-                redactor.place("pid", match["pid"])
+                redactor.process(match["host"], match["pid"])
     elif isinstance(part, Run):
         for name in part.hosts:
             redactor.host(name)
@@ -216,6 +248,8 @@ def _learn(redactor: Redactor, part: Any) -> None:
             redactor.host(part.host)
         if part.pid is not None:
             redactor.pid(part.pid)
+        if part.host is not None and part.pid is not None:
+            redactor.process(part.host, str(part.pid))
 
 
 # Texts that psmkit itself writes, by field.

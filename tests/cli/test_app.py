@@ -45,6 +45,45 @@ def test_help_of_each_command_has_examples(psmkit_cli: Cli, path: str) -> None:
     assert all(line.startswith(f"  {path}") for line in examples.splitlines() if line)
 
 
+# Examples of commands that read only psmkit's own data.
+NEED_NO_FILE = (
+    "catalogue",
+    "codes",
+    "config",
+    "explain",
+    "variants",
+    "plan rules",
+    "plan variants",
+    "plugin drive --list",
+)
+ALONE = [
+    example
+    for command in COMMANDS.values()
+    for example in getattr(command, "examples", ())
+    if example.removeprefix("psmkit ").startswith(NEED_NO_FILE) and not set(example) & set("|<>")
+]
+
+
+@pytest.mark.parametrize("example", ALONE)
+def test_an_example_that_needs_no_file_shows_something(psmkit_cli: Cli, example: str) -> None:
+    done = psmkit_cli(*shlex.split(example, comments=True)[1:])
+    assert (done.status, done.err) == (0, "") and done.out.strip()
+
+
+@pytest.mark.parametrize(
+    ("words", "near"), [(("analyz",), "analyze"), (("plugin", "chek"), "check"), (("lab", "rn"), "run")]
+)
+def test_a_misspelt_command_is_answered_with_the_nearest(psmkit_cli: Cli, words: tuple[str, ...], near: str) -> None:
+    done = psmkit_cli(*words)
+    assert (done.status, done.out) == (2, "")
+    assert done.err == f"psmkit: No such command '{words[-1]}'; did you mean {near}?\n"
+
+
+def test_a_command_that_resembles_none_is_refused_without_a_guess(psmkit_cli: Cli) -> None:
+    done = psmkit_cli("zebra")
+    assert done.status == 2 and "No such command 'zebra'" in done.err and "did you mean" not in done.err
+
+
 @pytest.mark.parametrize("path", COMMANDS)
 def test_examples_parse(path: str) -> None:
     found = getattr(COMMANDS[path], "examples", ())

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
+import subprocess
+import sys
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -64,12 +66,14 @@ def test_links_to_a_part_of_a_page_lead_to_it() -> None:
 def commands_of(page: Path) -> list[str]:
     """Each command line of psmkit on a page, in a block or inside the text, without its comment."""
     text = page.read_text("utf-8").replace("\\\n", " ").replace("\\|", "|")
+    inner = re.findall(r"\$\((psmkit [^)]*)\)", text)
+    text = re.sub(r"\$\(psmkit [^)]*\)", "FOLDER", text)
     fenced = "\n".join(re.findall(r"^```\w*\n(.*?)^```", text, re.DOTALL | re.MULTILINE))
     lines = re.findall(r"^(?:\$ )?(psmkit .*)", fenced, re.MULTILINE) + re.findall(
         r"^ {4,}(psmkit .*)", text, re.MULTILINE
     )
     inline = [" ".join(found.split()) for found in re.findall(r"`(psmkit [^`]*)`", text)]
-    return [re.split(r" {2,}| #| &| -- ", found)[0] for found in lines + inline]
+    return [re.split(r" {2,}| #| &| -- ", found)[0] for found in lines + inline + inner]
 
 
 def unknown(command: click.Command, words: list[str], context: click.Context) -> list[str]:
@@ -103,6 +107,23 @@ def test_the_operator_page_names_every_command_and_option(psmkit_cli: Cli) -> No
         assert f"psmkit {command}" in page
     for option in re.findall(r"--[a-z-]+", psmkit_cli("analyze", "--help").out):
         assert option in page or option == "--help"
+
+
+def test_the_operator_page_asks_for_the_subsystems_that_a_report_asks_for(psmkit_cli: Cli, tmp_path: Path) -> None:
+    log = tmp_path / "nccl.log"
+    log.write_text("node1:1100:1101 [0] NCCL INFO NCCL version 2.26.2+cuda12.8\n")
+    asked = json.loads(psmkit_cli("analyze", log, "--format", "json").out)["coverage"]["rerun_with"]
+    (shown,) = re.findall(r"^export NCCL_DEBUG_SUBSYS=(\S+)$", (DOCS / "operator.md").read_text("utf-8"), re.MULTILINE)
+    assert shown == asked["NCCL_DEBUG_SUBSYS"]
+
+
+def test_the_example_in_python_runs_as_it_stands(tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "nccl.log").write_text("node1:1100:1101 [0] NCCL INFO NCCL version 2.26.2+cuda12.8\n")
+    (code,) = re.findall(r"^```python\n(.*?)^```", (DOCS / "operator.md").read_text("utf-8"), re.DOTALL | re.MULTILINE)
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "inconclusive" in done.stdout
 
 
 def test_the_json_page_names_every_key() -> None:

@@ -18,7 +18,7 @@ Cli = Callable[..., Result]
 SERVED = "proxyProgressAsync opId=0x7f0215c09cc0 op.type=1 op.reqBuff=0x7f01c409c740 op.respSize=16 done"
 
 
-@pytest.mark.parametrize("name", ["PSM102", "psm102", "Psm102"])
+@pytest.mark.parametrize("name", ["PSM102", "psm102", "Psm102", "102"])
 def test_a_code_in_any_case(psmkit_cli: Cli, name: str) -> None:
     result = psmkit_cli("explain", name)
     assert result.status == 0
@@ -30,6 +30,21 @@ def test_a_code_in_any_case(psmkit_cli: Cli, name: str) -> None:
 def test_every_code_is_explained(psmkit_cli: Cli, name: str) -> None:
     (answer,) = json.loads(psmkit_cli("explain", name, "--format", "json").out)
     assert answer["meaning"] == CODES[name].meaning
+
+
+def test_several_codes_and_names_are_explained_one_after_the_other(psmkit_cli: Cli) -> None:
+    answers = json.loads(psmkit_cli("explain", "PSM103", "102", "proxy.call.done", "--format", "json").out)
+    assert [answer.get("code") or answer["name"] for answer in answers] == ["PSM103", "PSM102", "proxy.call.done"]
+
+
+@pytest.mark.parametrize(("given", "seen"), [("", "the argument is empty"), ("-", "standard input has no line")])
+def test_nothing_to_explain_is_an_error(
+    psmkit_cli: Cli, monkeypatch: pytest.MonkeyPatch, given: str, seen: str
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("\n"))
+    result = psmkit_cli("explain", given)
+    assert (result.status, result.out) == (2, "")
+    assert f"nothing to explain: {seen}" in result.err
 
 
 def test_a_message_by_its_name(psmkit_cli: Cli) -> None:
@@ -77,6 +92,8 @@ def test_lines_from_standard_input(psmkit_cli: Cli, monkeypatch: pytest.MonkeyPa
     ("what", "hint"),
     [
         ("PSM999", "there is no code PSM999; 'psmkit codes' lists them all"),
+        ("599", "there is no code PSM599; 'psmkit codes' lists them all"),
+        ("ps102", "did you mean PSM102"),
         ("proxy.cal.done", "did you mean proxy.call.done"),
         ("no message at all says this", "no message of the catalogue matches this line"),
         ("a\x1b[31mb c", "\\x1b[31m"),

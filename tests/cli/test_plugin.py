@@ -38,6 +38,15 @@ def test_a_good_plugin_is_told_in_one_page_and_exits_with_0(psmkit_cli: Cli, plu
     assert max(map(len, lines)) <= 100
 
 
+@pytest.mark.parametrize(
+    ("empty", "words"),
+    [((), "complete"), (("isend",), "1 required slot is NULL"), (("isend", "irecv"), "2 required slots are NULL")],
+)
+def test_slots_that_are_null_are_counted(psmkit_cli: Cli, tmp_path: Path, empty: tuple[str, ...], words: str) -> None:
+    library = build(tmp_path, table("ncclNetPlugin_v8", leave_out=empty))
+    assert words in psmkit_cli("plugin", "check", library).out
+
+
 def test_a_release_that_is_asked_about_gets_its_rules(psmkit_cli: Cli, plugin: Path) -> None:
     result = psmkit_cli("plugin", "check", plugin, "--nccl", "2.27.5", "--nccl", "v2.19.3-1")
     assert result.status == 0

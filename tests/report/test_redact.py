@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from pathlib import Path
 
 import pytest
 
+import psmkit
 from psmkit.model import Evidence, Report, Shape
 from psmkit.report import FORMATS, Options, render
 from psmkit.report.redact import Redactor, redact
@@ -124,3 +126,45 @@ def test_a_container_where_every_pid_is_one() -> None:
     redactor.learn("pod-b:22:1 [0] NCCL INFO x")
     redactor.learn(text)
     assert redactor.text(text) == "host2:2:1 [0] NCCL INFO rank 1 of 22, pid 2"
+
+
+def test_a_short_pid_is_replaced_behind_its_host_and_no_other_number() -> None:
+    report = samples.hung()
+    (culprit,) = report.culprits
+    culprit = dataclasses.replace(culprit, host="gpu17", pid=77, why="gpu17:77 took 77 requests of node-a:20401")
+    first, *others = report.findings
+    spoken = dataclasses.replace(
+        first,
+        title="rank 3 (gpu17:77) failed after 77 steps of gpu17:4791",
+        explanation="No line names gpu17:77, xgpu17:77 or gpu17:777.",
+        next_step="Look at gpu17:77.",
+    )
+    report = dataclasses.replace(
+        report, culprits=(culprit,), findings=(spoken, *others), reason="no communicator line names gpu17:77"
+    )
+    done = redact(report)
+    name = f"{done.culprits[0].host}:{done.culprits[0].pid}"
+    host, mate = done.culprits[0].host, done.findings[0].processes[0]
+    assert host != "gpu17" and done.culprits[0].pid != 77
+    assert done.reason == f"no communicator line names {name}"
+    assert done.culprits[0].why.startswith(f"{name} took 77 requests of ")
+    assert done.findings[0].title == f"rank 3 ({name}) failed after 77 steps of {host}:4791"
+    assert done.findings[0].explanation == f"No line names {name}, xgpu17:77 or {host}:777."
+    assert mate.startswith("host")
+    for form in FORMATS:
+        page = render(done, form, Options(verbose=True, width=200))
+        assert "gpu17:77" not in page.replace("xgpu17:77", "") and f"{host}:77 " not in page
+
+
+def test_a_short_pid_in_a_line_of_the_lab_is_replaced() -> None:
+    redactor = Redactor()
+    redactor.learn("psm lab: rank 0, process node0:42, ended well after 0.713 s")
+    assert redactor.text("node0:42 sent 42 bytes to node0:4791") == "host1:1 sent 42 bytes to host1:4791"
+
+
+def test_processes_that_only_the_lab_names_are_replaced(tmp_path: Path) -> None:
+    file = tmp_path / "lab.log"
+    lines = [f"psm lab: rank {rank}, process nodez:4{rank}, ended well after 0.713 s\n" for rank in range(3)]
+    file.write_text("".join(lines))
+    report = redact(psmkit.analyze([str(file)]))
+    assert report.reason.endswith("are not in view: host1:1, host1:2 and host1:3")
