@@ -58,20 +58,16 @@ def command(
         raise click.BadParameter(str(error), param_hint="--ranks") from None
     check_output(output)
 
-    from psmkit import logparse
     from psmkit.analysis.facts.job import make_job
+    from psmkit.analysis.inputs import scanned
     from psmkit.analysis.views.diff import compare
 
-    with progress_bar() as progress:
-        left = logparse.scan([good], catalogue=catalogues or None, keep_calls=True, progress=progress)
-        try:
-            right = logparse.scan([bad], catalogue=catalogues or None, keep_calls=True, progress=progress)
-            try:
-                difference = compare(make_job(left), make_job(right))
-            finally:
-                right.close()
-        finally:
-            left.close()
+    with (
+        progress_bar() as progress,
+        scanned([good], catalogue=catalogues or None, keep_calls=True, progress=progress) as left,
+        scanned([bad], catalogue=catalogues or None, keep_calls=True, progress=progress) as right,
+    ):
+        difference = compare(make_job(left), make_job(right))
     if wanted is not None:
         difference = _select(difference, wanted)
     if form == "json":

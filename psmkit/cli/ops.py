@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -59,12 +60,12 @@ def command(
         raise click.BadParameter(str(error), param_hint="--ranks") from None
     check_output(output)
 
-    from psmkit import logparse
+    from psmkit.analysis.inputs import scanned
     from psmkit.analysis.views import ops
 
-    with progress_bar() as progress:
-        scan = logparse.scan(paths, catalogue=catalogues or None, keep_calls=True, progress=progress)
-    try:
+    with ExitStack() as stack:
+        with progress_bar() as progress:
+            scan = stack.enter_context(scanned(paths, catalogue=catalogues or None, keep_calls=True, progress=progress))
         table = (row for row in ops.rows(scan) if _chosen(row, wanted, pending))
         files = [file.path for file in scan.files]
         writers: dict[str, Callable[[Iterable[OpRow], Sequence[str]], Iterator[str]]] = {
@@ -73,8 +74,6 @@ def command(
             "csv": _csv,
         }
         show(writers[form](table, files), output)
-    finally:
-        scan.close()
 
 
 def _chosen(row: OpRow, ranks: frozenset[int] | None, pending: bool) -> bool:
