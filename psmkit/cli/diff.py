@@ -46,6 +46,8 @@ def command(
 
     GOOD and BAD are each a file, a folder or a glob.
 
+    Each side holds the logs of one run, one process a rank.
+
     Exit status: 0 nothing differs; 1 something differs; 2 the logs cannot be compared.
     """
     import sys
@@ -70,10 +72,17 @@ def command(
         difference = compare(make_job(left), make_job(right))
     if wanted is not None:
         difference = _select(difference, wanted)
+    if difference.not_compared and not difference.differs:
+        from psmkit.model.errors import PsmkitError
+
+        raise PsmkitError(
+            f"no rank that was compared differs, but psmkit knows no rank of {', '.join(difference.not_compared)}: "
+            "give logs with the init lines of each rank"
+        )
     if form == "json":
         show(_json(difference), output)
     else:
-        page = _page(difference, width(sys.stdout), verbose)
+        page = _page(difference, width(sys.stdout), verbose, wanted is not None)
         if output is None:
             show_page(page)
         else:
@@ -99,18 +108,24 @@ def _json(difference: Difference) -> str:
     return json.dumps(document, indent=2) + "\n"
 
 
-def _page(difference: Difference, columns: int, verbose: bool) -> Page:
+def _page(difference: Difference, columns: int, verbose: bool, chosen: bool = False) -> Page:
     from psmkit.report.layout import Page, Span, ranges
 
     page = Page(columns)
     if difference.same:
-        page.add(Span("same", "healthy"), Span(": every rank takes the same protocol steps with the same settings"))
+        unseen = f"; no log of {_rank(difference.unseen)} on either side" if difference.unseen else ""
+        who = "every rank takes" if not (chosen or unseen) else _rank(difference.equal_ranks, " takes", " take")
+        page.add(Span("same", "healthy"), Span(f": {who} the same protocol steps with the same settings{unseen}"))
         return page
     page.add(Span("differs", "hung"), Span(f": {_headline(difference)}", "heading"))
     if difference.missing:
         page.wrap(ranges(difference.missing), indent="  ", lead=Span("ranks only in the good log: ", "warning"))
     if difference.extra:
         page.wrap(ranges(difference.extra), indent="  ", lead=Span("ranks only in the bad log: ", "warning"))
+    if difference.not_compared:
+        page.wrap(
+            ", ".join(difference.not_compared), indent="  ", lead=Span("not compared, rank not known: ", "warning")
+        )
     if difference.steps:
         page.blank()
         page.add(Span("First step that differs, per rank", "heading"))
@@ -129,14 +144,19 @@ def _page(difference: Difference, columns: int, verbose: bool) -> Page:
     return page
 
 
+def _rank(ranks: tuple[int, ...], one: str = "", more: str = "") -> str:
+    """``rank 1`` or ``ranks 0-3``, with a verb for one or for more."""
+    from psmkit.report.layout import ranges
+
+    return f"rank{'s' if len(ranks) > 1 else ''} {ranges(ranks)}{more if len(ranks) > 1 else one}"
+
+
 def _weight(step: StepDifference) -> tuple[bool, int, bool, int]:
     """Sort key: a warning first, then the rank that diverges first."""
     return (step.track != "errors", step.common, step.rank is None, step.rank or 0)
 
 
 def _headline(difference: Difference) -> str:
-    from psmkit.report.layout import ranges
-
     if difference.steps:
         step = min(difference.steps, key=_weight)
         who = f"rank {step.rank}" if step.rank is not None else step.process or "a process"
@@ -146,9 +166,9 @@ def _headline(difference: Difference) -> str:
         good = "the good log has no more" if step.good is None else f"the good one {step.good}"
         return f"{who} first, after {step.common} common steps: {bad}, {good}"
     if difference.missing:
-        return f"ranks {ranges(difference.missing)} are only in the good log"
+        return f"{_rank(difference.missing, ' is', ' are')} only in the good log"
     if difference.extra:
-        return f"ranks {ranges(difference.extra)} are only in the bad log"
+        return f"{_rank(difference.extra, ' is', ' are')} only in the bad log"
     return "the steps are the same, but settings or topology differ"
 
 
