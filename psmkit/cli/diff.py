@@ -206,5 +206,5 @@ def _settings(page: Page, settings: tuple[SettingDifference, ...]) -> None:
         ]
         for s in settings
     ]
-    for number, line in enumerate(fit(["kind", "name", "good", "bad", "ranks"], cells, page.width - 2)):
+    for number, line in enumerate(fit(["kind", "name", "good", "bad", "ranks"], cells, page.width - 2, pair=(2, 3))):
         page.add("  ", Span(line, "dim" if number == 0 else ""))

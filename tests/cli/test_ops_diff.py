@@ -140,6 +140,27 @@ def test_what_else_can_differ(difference: Difference, words: str) -> None:
     assert words in page(difference)
 
 
+@pytest.mark.parametrize("width", [60, 100, 140])
+def test_a_row_of_settings_shows_where_its_sides_differ(width: int) -> None:
+    text = (
+        "nranks=4 nodes=1 local_ranks=4 a_long_name=1 another_long_name=12 mnnvl={} more=1 and_more=2 and_still_more=3"
+    )
+    sides = [
+        (text.format(0), text.format(1)),
+        (text + " x", text),
+        ("p" * 90 + "1" + "s" * 90, "p" * 90 + "2" + "s" * 90),
+    ]
+    for good, bad in sides:
+        difference = Difference((), (SettingDifference("topology", "comm.shape", good, bad, (3,)),), (), (), ())
+        lines = diff._page(difference, width, False).text().splitlines()
+        assert all(len(line) <= width for line in lines[-2:])
+        ours, theirs = lines[-1].split("comm.shape")[1].rsplit(maxsplit=1)[0].strip().split("  ", 1)
+        assert ours.strip() != theirs.strip()
+    assert "mnnvl=0" in page(
+        Difference((), (SettingDifference("topology", "comm.shape", *sides[0], (3,)),), (), (), ())
+    )
+
+
 def test_only_some_ranks() -> None:
     difference = Difference((step(0, 9), step(3, 4)), (), (5,), (), (1, 2))
     chosen = diff._select(difference, frozenset({0, 1}))
