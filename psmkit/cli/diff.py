@@ -9,6 +9,7 @@ import click
 
 from psmkit.cli.command import Command
 from psmkit.cli.output import check_output, progress_bar, show, show_page, width
+from psmkit.cli.ranks import check_ranks, rank_words, wanted_ranks
 
 if TYPE_CHECKING:
     from psmkit.analysis.views.diff import Difference, SettingDifference, StepDifference
@@ -52,17 +53,13 @@ def command(
     """
     import sys
 
-    from psmkit.report.select import parse_ranks
-
-    try:
-        wanted = None if ranks is None else parse_ranks(ranks)
-    except ValueError as error:
-        raise click.BadParameter(str(error), param_hint="--ranks") from None
+    wanted = wanted_ranks(ranks)
     check_output(output)
 
     from psmkit.analysis.facts.job import make_job
     from psmkit.analysis.inputs import scanned
     from psmkit.analysis.views.diff import compare
+    from psmkit.model.errors import PsmkitError
 
     with (
         progress_bar() as progress,
@@ -71,10 +68,11 @@ def command(
     ):
         difference = compare(make_job(left), make_job(right))
     if wanted is not None:
+        check_ranks(wanted, difference.ranks)
         difference = _select(difference, wanted)
+    if not difference.differs and not difference.equal_ranks:
+        raise PsmkitError(f"no log of {rank_words(difference.unseen)} on either side")
     if difference.not_compared and not difference.differs:
-        from psmkit.model.errors import PsmkitError
-
         raise PsmkitError(
             f"no rank that was compared differs, but psmkit knows no rank of {', '.join(difference.not_compared)}: "
             "give logs with the init lines of each rank"
@@ -98,6 +96,9 @@ def _select(difference: Difference, ranks: frozenset[int]) -> Difference:
         missing=tuple(rank for rank in difference.missing if rank in ranks),
         extra=tuple(rank for rank in difference.extra if rank in ranks),
         equal_ranks=tuple(rank for rank in difference.equal_ranks if rank in ranks),
+        # a process without a rank may be one of the ranks that were not compared
+        not_compared=difference.not_compared if ranks - difference.compared else (),
+        unseen=tuple(rank for rank in difference.unseen if rank in ranks),
     )
 
 
@@ -113,8 +114,8 @@ def _page(difference: Difference, columns: int, verbose: bool, chosen: bool = Fa
 
     page = Page(columns)
     if difference.same:
-        unseen = f"; no log of {_rank(difference.unseen)} on either side" if difference.unseen else ""
-        who = "every rank takes" if not (chosen or unseen) else _rank(difference.equal_ranks, " takes", " take")
+        unseen = f"; no log of {rank_words(difference.unseen)} on either side" if difference.unseen else ""
+        who = "every rank takes" if not (chosen or unseen) else _with(difference.equal_ranks, "takes", "take")
         page.add(Span("same", "healthy"), Span(f": {who} the same protocol steps with the same settings{unseen}"))
         return page
     page.add(Span("differs", "hung"), Span(f": {_headline(difference)}", "heading"))
@@ -144,11 +145,9 @@ def _page(difference: Difference, columns: int, verbose: bool, chosen: bool = Fa
     return page
 
 
-def _rank(ranks: tuple[int, ...], one: str = "", more: str = "") -> str:
-    """``rank 1`` or ``ranks 0-3``, with a verb for one or for more."""
-    from psmkit.report.layout import ranges
-
-    return f"rank{'s' if len(ranks) > 1 else ''} {ranges(ranks)}{more if len(ranks) > 1 else one}"
+def _with(ranks: tuple[int, ...], one: str, more: str) -> str:
+    """The ranks with a verb."""
+    return f"{rank_words(ranks)} {more if len(ranks) > 1 else one}"
 
 
 def _weight(step: StepDifference) -> tuple[bool, int, bool, int]:
@@ -166,9 +165,9 @@ def _headline(difference: Difference) -> str:
         good = "the good log has no more" if step.good is None else f"the good one {step.good}"
         return f"{who} first, after {step.common} common steps: {bad}, {good}"
     if difference.missing:
-        return f"{_rank(difference.missing, ' is', ' are')} only in the good log"
+        return f"{_with(difference.missing, 'is', 'are')} only in the good log"
     if difference.extra:
-        return f"{_rank(difference.extra, ' is', ' are')} only in the bad log"
+        return f"{_with(difference.extra, 'is', 'are')} only in the bad log"
     return "the steps are the same, but settings or topology differ"
 
 

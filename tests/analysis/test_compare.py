@@ -111,7 +111,7 @@ def test_rows_say_who_asked_whom_and_how_far_it_came() -> None:
     asked = scan.ref(procs[0], "ProxyCall UDS")
     scan.calls.append(Call(5, "matched", "Setup", 3, procs[1], procs[0], 2, 80, served=served, matched=matched))
     scan.fds.append(FdExchange(6, asked, None, None, None, procs[0], None, 0, 1, None))
-    call, fd = ops.rows(scan.job().scan)
+    call, fd = ops.rows(scan.job())
     assert (call.rank, call.peer_rank, call.type, call.generation, call.stage, call.complete) == (
         0,
         1,

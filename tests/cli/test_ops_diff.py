@@ -166,6 +166,9 @@ def test_only_some_ranks() -> None:
     chosen = diff._select(difference, frozenset({0, 1}))
     assert [s.rank for s in chosen.steps] == [0]
     assert (chosen.missing, chosen.equal_ranks) == ((), (1,))
+    stray = dataclasses.replace(difference, not_compared=("BAD h:12",))
+    assert diff._select(stray, frozenset({1})).same
+    assert diff._select(stray, frozenset({1, 5})).not_compared == ("BAD h:12",)
 
 
 def test_every_call_of_a_real_log(psmkit_cli: Cli, tmp_path: Path) -> None:
@@ -175,6 +178,11 @@ def test_every_call_of_a_real_log(psmkit_cli: Cli, tmp_path: Path) -> None:
     assert len([op for op in found if op["kind"] == "fd"]) == 7
     assert all(op["complete"] for op in found)
     assert json.loads(psmkit_cli("ops", log, "--format", "json", "--pending").out)["ops"] == []
+    nothing = "is pending; a call that was never made is not listed: see psmkit analyze\n"
+    assert psmkit_cli("ops", log, "--pending") == Result(0, f"no call {nothing}", "")
+    assert psmkit_cli("ops", log, "--pending", "--ranks", "1-3").out == f"no call of ranks 1-3 {nothing}"
+    failed = LOGS / "fault_e1_n4_rank1_cumem_import_oom"
+    assert psmkit_cli("ops", failed, "--pending").out.startswith("run  rank")
     file = tmp_path / "ops.csv"
     assert psmkit_cli("ops", log, "--format", "csv", "--output", file) == Result(0, "", "")
     assert len(file.read_text().splitlines()) == 45
@@ -249,3 +257,27 @@ def test_no_difference_beside_a_process_that_was_not_compared_is_an_error(psmkit
     result = psmkit_cli("diff", tmp_path / "good", tmp_path / "bad")
     assert (result.status, result.out) == (2, "")
     assert "psmkit knows no rank of BAD vm:777: give" in result.err
+
+
+@pytest.mark.parametrize("command", [("analyze", JOB), ("ops", JOB), ("ops", JOB, "--pending"), ("diff", JOB, JOB)])
+def test_a_rank_that_the_job_does_not_have_is_an_error(psmkit_cli: Cli, command: tuple[object, ...]) -> None:
+    for ranks, words in (("5", "rank 5"), ("0,4-7", "ranks 4-7")):
+        result = psmkit_cli(*command, "--ranks", ranks)
+        assert (result.status, result.out) == (2, "")
+        assert result.err == f"psmkit: Invalid value for --ranks: no {words}; the job has ranks 0-1\n"
+    assert psmkit_cli(*command, "--ranks", "1").err == ""
+
+
+def test_a_rank_without_a_log_is_a_rank_of_the_job(psmkit_cli: Cli) -> None:
+    logs = DATA / "nccl" / "kill_init_r1"
+    assert "rank 1 died by SIGKILL" in psmkit_cli("analyze", logs, "--ranks", "1").out
+    assert psmkit_cli("ops", logs, "--ranks", "1").status == 0
+    result = psmkit_cli("diff", logs, logs, "--ranks", "1")
+    assert (result.status, result.out, result.err) == (2, "", "psmkit: no log of rank 1 on either side\n")
+    assert psmkit_cli("diff", logs, logs, "--ranks", "0,1").out.endswith("; no log of rank 1 on either side\n")
+
+
+def test_a_job_of_unknown_ranks_says_so(psmkit_cli: Cli) -> None:
+    result = psmkit_cli("ops", DATA / "nccl" / "stop_init_r2", "--ranks", "0")
+    assert (result.status, result.out) == (2, "")
+    assert "no rank 0; no line names a rank of the job" in result.err

@@ -66,6 +66,16 @@ class Difference:
     unseen: tuple[int, ...] = ()
 
     @property
+    def compared(self) -> frozenset[int]:
+        """The ranks that both sides have."""
+        return frozenset(self.equal_ranks).union(step.rank for step in self.steps if step.rank is not None)
+
+    @property
+    def ranks(self) -> frozenset[int]:
+        """The ranks of both jobs, with and without a log."""
+        return self.compared.union(self.missing, self.extra, self.unseen)
+
+    @property
     def differs(self) -> bool:
         """Whether something differs."""
         return bool(self.steps or self.settings or self.missing or self.extra)
