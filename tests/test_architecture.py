@@ -86,6 +86,7 @@ def room(name: str) -> str | None:
 # The rooms inside the analysis, the modules above them, and what each may import. Only rules are kept from each other.
 LEAVES = {"logparse", "catalogue", "model"}
 ANALYSIS: dict[str, set[str]] = {
+    "inputs": {"logparse", "model"},
     "facts": {"facts", *LEAVES},
     "inference": {"facts", "inference", "_native", *LEAVES},
     "rules": {"facts", "inference", "registry", *LEAVES},
@@ -93,7 +94,7 @@ ANALYSIS: dict[str, set[str]] = {
     "registry": {"facts", "model"},
     "coverage": {"facts", "inference", *LEAVES},
     "verdict": {"facts", "inference", "logparse", "model"},
-    "pipeline": {"facts", "registry", "coverage", "verdict", *LEAVES},
+    "pipeline": {"facts", "inputs", "registry", "coverage", "verdict", *LEAVES},
 }
 
 

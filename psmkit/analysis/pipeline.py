@@ -5,18 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Sequence
 
-from psmkit import logparse
 from psmkit.analysis import coverage, registry, verdict
 from psmkit.analysis.facts.job import Job, make_job
-from psmkit.logparse import ScanResult
-from psmkit.logparse.types import Ref
+from psmkit.analysis.inputs import scanned
 from psmkit.model import Finding, Report
-from psmkit.model.errors import NothingToAnalyse
 
 __all__ = ["analyse_job", "analyze"]
-
-#: How many characters of a line are shown if it is not from a log of NCCL.
-_QUOTED = 80
 
 
 def analyze(
@@ -37,32 +31,8 @@ def analyze(
         NothingToAnalyse: no line of the input is NCCL's or known to psmkit.
         CatalogueError: a TOML file is invalid; the error names file, entry and column.
     """
-    result = logparse.scan(paths, catalogue=catalogue, progress=progress)
-    try:
-        if not result.totals.matched and not result.totals.unmatched and not result.foreign:
-            names = ", ".join(f.path for f in result.files[:3]) or "the input"
-            damage = "".join(f" ({note})" for note in result.notes[:3])
-            raise NothingToAnalyse(
-                f"no NCCL line in {names}: {_instead(result)}{damage}. "
-                "Give a log made with NCCL_DEBUG=INFO, or the folder PSM_RECORD_DIR of a program that ran over psmkit's libraries "
-                "(see 'psmkit analyze --help' for other inputs)."
-            )
+    with scanned(paths, catalogue=catalogue, progress=progress) as result:
         return analyse_job(make_job(result))
-    finally:
-        result.close()
-
-
-def _instead(result: ScanResult) -> str:
-    """What the input holds instead of a log of NCCL."""
-    total = result.totals.lines
-    if not total:
-        return "it is empty" if len(result.files) == 1 else "nothing was read"
-    first = next((at for at, file in enumerate(result.files) if file.lines), 0)
-    text = " ".join(result.evidence(Ref(first, 1, 0)).text.split())
-    if len(text) > _QUOTED:
-        text = text[: _QUOTED - 1] + "\N{HORIZONTAL ELLIPSIS}"
-    lines = f"{total} {'line' if total == 1 else 'lines'} read, none of a kind that psmkit knows"
-    return f"{lines}; {'it says' if total == 1 else 'the first says'} {text!r}" if text else lines
 
 
 def analyse_job(job: Job) -> Report:

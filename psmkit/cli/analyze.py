@@ -6,6 +6,7 @@ import click
 
 from psmkit.cli.command import Command
 from psmkit.cli.output import check_output, progress_bar, show, show_page, width
+from psmkit.cli.ranks import check_ranks, wanted_ranks
 
 __all__ = ["command"]
 
@@ -67,12 +68,9 @@ def command(
 
     from psmkit.report.levels import Level, level_of
     from psmkit.report.options import Options
-    from psmkit.report.select import parse_ranks, select_ranks
+    from psmkit.report.select import ranks_of, select_ranks
 
-    try:
-        wanted = None if ranks is None else parse_ranks(ranks)
-    except ValueError as error:
-        raise click.BadParameter(str(error), param_hint="--ranks") from None
+    wanted = wanted_ranks(ranks)
     check_output(output)
 
     from psmkit import analyze
@@ -82,6 +80,7 @@ def command(
     # Of the whole report: to look at some ranks only does not make a job healthy.
     level = level_of(report)
     if wanted is not None:
+        check_ranks(wanted, ranks_of(report))
         report = select_ranks(report, wanted)
     if redacted:
         from psmkit.report.redact import redact

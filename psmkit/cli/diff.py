@@ -9,6 +9,7 @@ import click
 
 from psmkit.cli.command import Command
 from psmkit.cli.output import check_output, progress_bar, show, show_page, width
+from psmkit.cli.ranks import check_ranks, rank_words, wanted_ranks
 
 if TYPE_CHECKING:
     from psmkit.analysis.views.diff import Difference, SettingDifference, StepDifference
@@ -46,38 +47,40 @@ def command(
 
     GOOD and BAD are each a file, a folder or a glob.
 
+    Each side holds the logs of one run, one process a rank.
+
     Exit status: 0 nothing differs; 1 something differs; 2 the logs cannot be compared.
     """
     import sys
 
-    from psmkit.report.select import parse_ranks
-
-    try:
-        wanted = None if ranks is None else parse_ranks(ranks)
-    except ValueError as error:
-        raise click.BadParameter(str(error), param_hint="--ranks") from None
+    wanted = wanted_ranks(ranks)
     check_output(output)
 
-    from psmkit import logparse
     from psmkit.analysis.facts.job import make_job
+    from psmkit.analysis.inputs import scanned
     from psmkit.analysis.views.diff import compare
+    from psmkit.model.errors import PsmkitError
 
-    with progress_bar() as progress:
-        left = logparse.scan([good], catalogue=catalogues or None, keep_calls=True, progress=progress)
-        try:
-            right = logparse.scan([bad], catalogue=catalogues or None, keep_calls=True, progress=progress)
-            try:
-                difference = compare(make_job(left), make_job(right))
-            finally:
-                right.close()
-        finally:
-            left.close()
+    with (
+        progress_bar() as progress,
+        scanned([good], catalogue=catalogues or None, keep_calls=True, progress=progress) as left,
+        scanned([bad], catalogue=catalogues or None, keep_calls=True, progress=progress) as right,
+    ):
+        difference = compare(make_job(left), make_job(right))
     if wanted is not None:
+        check_ranks(wanted, difference.ranks)
         difference = _select(difference, wanted)
+    if not difference.differs and not difference.equal_ranks:
+        raise PsmkitError(f"no log of {rank_words(difference.unseen)} on either side")
+    if difference.not_compared and not difference.differs:
+        raise PsmkitError(
+            f"no rank that was compared differs, but psmkit knows no rank of {', '.join(difference.not_compared)}: "
+            "give logs with the init lines of each rank"
+        )
     if form == "json":
         show(_json(difference), output)
     else:
-        page = _page(difference, width(sys.stdout), verbose)
+        page = _page(difference, width(sys.stdout), verbose, wanted is not None)
         if output is None:
             show_page(page)
         else:
@@ -93,6 +96,9 @@ def _select(difference: Difference, ranks: frozenset[int]) -> Difference:
         missing=tuple(rank for rank in difference.missing if rank in ranks),
         extra=tuple(rank for rank in difference.extra if rank in ranks),
         equal_ranks=tuple(rank for rank in difference.equal_ranks if rank in ranks),
+        # a process without a rank may be one of the ranks that were not compared
+        not_compared=difference.not_compared if ranks - difference.compared else (),
+        unseen=tuple(rank for rank in difference.unseen if rank in ranks),
     )
 
 
@@ -103,18 +109,24 @@ def _json(difference: Difference) -> str:
     return json.dumps(document, indent=2) + "\n"
 
 
-def _page(difference: Difference, columns: int, verbose: bool) -> Page:
+def _page(difference: Difference, columns: int, verbose: bool, chosen: bool = False) -> Page:
     from psmkit.report.layout import Page, Span, ranges
 
     page = Page(columns)
     if difference.same:
-        page.add(Span("same", "healthy"), Span(": every rank takes the same protocol steps with the same settings"))
+        unseen = f"; no log of {rank_words(difference.unseen)} on either side" if difference.unseen else ""
+        who = "every rank takes" if not (chosen or unseen) else _with(difference.equal_ranks, "takes", "take")
+        page.add(Span("same", "healthy"), Span(f": {who} the same protocol steps with the same settings{unseen}"))
         return page
     page.add(Span("differs", "hung"), Span(f": {_headline(difference)}", "heading"))
     if difference.missing:
         page.wrap(ranges(difference.missing), indent="  ", lead=Span("ranks only in the good log: ", "warning"))
     if difference.extra:
         page.wrap(ranges(difference.extra), indent="  ", lead=Span("ranks only in the bad log: ", "warning"))
+    if difference.not_compared:
+        page.wrap(
+            ", ".join(difference.not_compared), indent="  ", lead=Span("not compared, rank not known: ", "warning")
+        )
     if difference.steps:
         page.blank()
         page.add(Span("First step that differs, per rank", "heading"))
@@ -133,14 +145,17 @@ def _page(difference: Difference, columns: int, verbose: bool) -> Page:
     return page
 
 
+def _with(ranks: tuple[int, ...], one: str, more: str) -> str:
+    """The ranks with a verb."""
+    return f"{rank_words(ranks)} {more if len(ranks) > 1 else one}"
+
+
 def _weight(step: StepDifference) -> tuple[bool, int, bool, int]:
     """Sort key: a warning first, then the rank that diverges first."""
     return (step.track != "errors", step.common, step.rank is None, step.rank or 0)
 
 
 def _headline(difference: Difference) -> str:
-    from psmkit.report.layout import ranges
-
     if difference.steps:
         step = min(difference.steps, key=_weight)
         who = f"rank {step.rank}" if step.rank is not None else step.process or "a process"
@@ -150,9 +165,9 @@ def _headline(difference: Difference) -> str:
         good = "the good log has no more" if step.good is None else f"the good one {step.good}"
         return f"{who} first, after {step.common} common steps: {bad}, {good}"
     if difference.missing:
-        return f"ranks {ranges(difference.missing)} are only in the good log"
+        return f"{_with(difference.missing, 'is', 'are')} only in the good log"
     if difference.extra:
-        return f"ranks {ranges(difference.extra)} are only in the bad log"
+        return f"{_with(difference.extra, 'is', 'are')} only in the bad log"
     return "the steps are the same, but settings or topology differ"
 
 
@@ -190,5 +205,5 @@ def _settings(page: Page, settings: tuple[SettingDifference, ...]) -> None:
         ]
         for s in settings
     ]
-    for number, line in enumerate(fit(["kind", "name", "good", "bad", "ranks"], cells, page.width - 2)):
+    for number, line in enumerate(fit(["kind", "name", "good", "bad", "ranks"], cells, page.width - 2, pair=(2, 3))):
         page.add("  ", Span(line, "dim" if number == 0 else ""))

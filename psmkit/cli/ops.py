@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ import click
 
 from psmkit.cli.command import Command
 from psmkit.cli.output import check_output, progress_bar, show
+from psmkit.cli.ranks import check_ranks, rank_words, wanted_ranks
 
 if TYPE_CHECKING:
     from psmkit.analysis.views.ops import OpRow
@@ -51,36 +53,40 @@ def command(
 
     Each line is FILE:LINE of a stage. The numbers of the files stand at the end of the table.
     """
-    from psmkit.report.select import parse_ranks
-
-    try:
-        wanted = None if ranks is None else parse_ranks(ranks)
-    except ValueError as error:
-        raise click.BadParameter(str(error), param_hint="--ranks") from None
+    wanted = wanted_ranks(ranks)
     check_output(output)
 
-    from psmkit import logparse
+    from psmkit.analysis.facts.job import make_job
+    from psmkit.analysis.inputs import scanned
     from psmkit.analysis.views import ops
 
-    with progress_bar() as progress:
-        scan = logparse.scan(paths, catalogue=catalogues or None, keep_calls=True, progress=progress)
-    try:
-        table = (row for row in ops.rows(scan) if _chosen(row, wanted, pending))
+    with ExitStack() as stack:
+        with progress_bar() as progress:
+            scan = stack.enter_context(scanned(paths, catalogue=catalogues or None, keep_calls=True, progress=progress))
+        job = make_job(scan)
+        rows = ops.rows(job)
+        if wanted is not None:
+            check_ranks(wanted, ops.ranks(job, rows))
+        table = (row for row in rows if _chosen(row, wanted, pending))
         files = [file.path for file in scan.files]
+        nothing = _nothing_pending(wanted) if pending else None
         writers: dict[str, Callable[[Iterable[OpRow], Sequence[str]], Iterator[str]]] = {
-            "text": _text,
+            "text": lambda rows, files: _text(rows, files, nothing),
             "json": _json,
             "csv": _csv,
         }
         show(writers[form](table, files), output)
-    finally:
-        scan.close()
 
 
 def _chosen(row: OpRow, ranks: frozenset[int] | None, pending: bool) -> bool:
     if pending and row.complete:
         return False
     return ranks is None or row.rank in ranks or row.peer_rank in ranks
+
+
+def _nothing_pending(ranks: frozenset[int] | None) -> str:
+    of = f" of {rank_words(ranks)}" if ranks is not None else ""
+    return f"no call{of} is pending; a call that was never made is not listed: see psmkit analyze"
 
 
 def _place(ref: Ref, files: Sequence[str]) -> str:
@@ -93,7 +99,8 @@ def _who(rank: int | None, process: str | None) -> str:
     return f"{rank} ({process})" if process else str(rank)
 
 
-def _text(rows: Iterable[OpRow], files: Sequence[str]) -> Iterator[str]:
+def _text(rows: Iterable[OpRow], files: Sequence[str], nothing: str | None = None) -> Iterator[str]:
+    """The table. ``nothing`` replaces a table without rows."""
     from psmkit.report.escape import visible
 
     def cells(row: OpRow) -> list[str]:
@@ -119,6 +126,9 @@ def _text(rows: Iterable[OpRow], files: Sequence[str]) -> Iterator[str]:
 
     iterator = iter(rows)
     head = [cells(row) for row in islice(iterator, _SAMPLE)]
+    if not head and nothing is not None:
+        yield f"{nothing}\n"
+        return
     sizes = [max([len(name), *(len(row[i]) for row in head)]) for i, name in enumerate(_COLUMNS)]
 
     def line(values: Sequence[str]) -> str:

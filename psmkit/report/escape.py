@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["html_text", "markdown_text", "shorten", "shorten_left", "visible"]
+__all__ = ["html_text", "markdown_text", "shorten", "shorten_apart", "shorten_left", "visible"]
 
 # C0 and C1 controls and DEL; line and paragraph separators; characters that change the direction of text or are
 # invisible (zero width, bidirectional marks and isolates, tags, BOM); surrogates and non-characters, which no encoder accepts.
@@ -55,3 +55,22 @@ def shorten(text: str, width: int) -> str:
 def shorten_left(text: str, width: int) -> str:
     """``text`` cut at its start to ``width`` characters, because the end of a path says more than its beginning."""
     return text if len(text) <= width else "…" + text[len(text) - max(width - 1, 0) :]
+
+
+def shorten_apart(one: str, other: str, width: int, other_width: int) -> tuple[str, str]:
+    """Two texts cut to their widths (at least 4) around their first difference, so that the cut texts differ as the texts do."""
+    at = next((n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+    return _around(one, at, width), _around(other, at, other_width)
+
+
+def _around(text: str, at: int, width: int) -> str:
+    if at < width - 1 or len(text) <= width:  # the beginning shows it
+        return shorten(text, width)
+    lead = at - text.rfind(" ", 0, at)  # the word's beginning, after the ellipsis
+    start = min(at - (lead if lead <= width - 3 else width // 2), len(text) - width)
+    cut = text[start : start + width]
+    return (
+        f"\N{HORIZONTAL ELLIPSIS}{cut[1:]}"
+        if start + width == len(text)
+        else f"\N{HORIZONTAL ELLIPSIS}{cut[1:-1]}\N{HORIZONTAL ELLIPSIS}"
+    )

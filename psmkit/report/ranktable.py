@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from psmkit.model import RankRow
-from psmkit.report.escape import shorten, shorten_left, visible
+from psmkit.report.escape import shorten, shorten_apart, shorten_left, visible
 from psmkit.report.layout import ranges
 
 __all__ = ["FOLD_ABOVE", "Table", "fit", "rank_table"]
@@ -25,8 +25,18 @@ class Table:
     styles: tuple[str, ...]
 
 
-def fit(headers: Sequence[str], rows: Sequence[Sequence[str]], width: int, *, left: Sequence[int] = ()) -> list[str]:
-    """A table of at most ``width`` characters; the widest columns shrink first, those in ``left`` lose their beginning."""
+def fit(
+    headers: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    width: int,
+    *,
+    left: Sequence[int] = (),
+    pair: tuple[int, int] | None = None,
+) -> list[str]:
+    """A table of at most ``width`` characters. The widest columns shrink first.
+
+    A column of ``left`` loses the beginning of its cells. The two columns of ``pair`` show the first difference of their cells.
+    """
     from tabulate import tabulate
 
     cells = [[visible(cell) for cell in row] for row in rows]
@@ -40,6 +50,10 @@ def fit(headers: Sequence[str], rows: Sequence[Sequence[str]], width: int, *, le
         sizes[column] -= 1
         excess -= 1
     cut = [[(shorten_left if i in left else shorten)(cell, sizes[i]) for i, cell in enumerate(row)] for row in cells]
+    if pair is not None:
+        one, other = pair
+        for row, whole in zip(cut, cells, strict=True):
+            row[one], row[other] = shorten_apart(whole[one], whole[other], sizes[one], sizes[other])
     # The headers go in as a row; tabulate would widen their columns.
     table = tabulate([list(headers), *cut], tablefmt="plain", disable_numparse=True)
     return [line.rstrip()[:width] for line in str(table).splitlines()]

@@ -6,7 +6,7 @@ import dataclasses
 
 from psmkit.model import Finding, Report
 
-__all__ = ["parse_ranks", "select_ranks"]
+__all__ = ["parse_ranks", "ranks_of", "select_ranks"]
 
 _MOST = 1 << 20
 
@@ -31,6 +31,15 @@ def parse_ranks(text: str) -> frozenset[int]:
 
 def _number(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) <= 9
+
+
+def ranks_of(report: Report) -> frozenset[int]:
+    """The ranks that a report knows: of its table, its runs and its findings."""
+    known = {row.rank for row in report.ranks if row.rank is not None}
+    known.update(rank for run in report.runs for rank in range(run.nranks or 0))
+    for finding in report.findings:
+        known.update(finding.ranks, finding.culprits)
+    return frozenset(known)
 
 
 def select_ranks(report: Report, ranks: frozenset[int]) -> Report:

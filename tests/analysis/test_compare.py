@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.views import diff, ops
 from psmkit.logparse.types import Call, FdExchange
+from psmkit.model.errors import PsmkitError
 from tests.analysis.build import Scan
 
 
@@ -58,6 +61,47 @@ def test_ranks_that_only_one_side_has() -> None:
     assert not found.same
 
 
+def _joined(*, same_run: bool) -> Job:
+    scan = Scan()
+    scan.comm([scan.proc(r, host="a", pid=10 + r) for r in range(2)])
+    if same_run:
+        scan.file("other.log")
+        scan.comm([scan.proc(0, host="b", pid=20)], nranks=2)
+    else:  # the same GPUs once more
+        scan.comm([scan.proc(r, host="a", pid=30 + r) for r in range(2)])
+    return scan.job()
+
+
+@pytest.mark.parametrize("same_run", [True, False])
+def test_a_side_of_two_jobs_is_refused(same_run: bool) -> None:
+    two = _joined(same_run=same_run)
+    assert len(two.runs) == (1 if same_run else 2)
+    for good, bad, side in ((two, _job(), "GOOD"), (_job(), two, "BAD")):
+        with pytest.raises(PsmkitError, match=rf"^{side} holds 2 runs.* \(a in log0; .*\): give the logs of one job$"):
+            diff.compare(good, bad)
+
+
+def test_a_process_without_a_rank_is_never_the_same() -> None:
+    scan = Scan()
+    scan.comm([scan.proc(r, pid=10 + r) for r in range(2)])
+    stray = scan.proc(9, pid=99)
+    scan.noise(stray, 9)
+    scan.event(0, "init.end")
+    job = scan.job()
+    assert len(job.runs) == 1 and job.rank_of(stray) is None
+    found = diff.compare(job, job)
+    assert found.not_compared == ("GOOD h:99", "BAD h:99")
+    assert not found.differs and not found.same
+
+
+def test_ranks_without_a_log_on_either_side_are_named() -> None:
+    scan = Scan()
+    scan.comm([scan.proc(0)], nranks=3)
+    found = diff.compare(scan.job(), scan.job())
+    assert found.same
+    assert (found.equal_ranks, found.unseen) == ((0,), (1, 2))
+
+
 def test_rows_say_who_asked_whom_and_how_far_it_came() -> None:
     scan = Scan()
     procs = [scan.proc(r) for r in range(2)]
@@ -67,7 +111,7 @@ def test_rows_say_who_asked_whom_and_how_far_it_came() -> None:
     asked = scan.ref(procs[0], "ProxyCall UDS")
     scan.calls.append(Call(5, "matched", "Setup", 3, procs[1], procs[0], 2, 80, served=served, matched=matched))
     scan.fds.append(FdExchange(6, asked, None, None, None, procs[0], None, 0, 1, None))
-    call, fd = ops.rows(scan.job().scan)
+    call, fd = ops.rows(scan.job())
     assert (call.rank, call.peer_rank, call.type, call.generation, call.stage, call.complete) == (
         0,
         1,

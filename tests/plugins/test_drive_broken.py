@@ -136,8 +136,10 @@ def test_a_broken_plugin_is_found(library: Path, runtime: Path, way: str, check:
     more = MORE if check == "vdevice" or check.startswith("collnet") else {}
     done = drive(library, only=(check,), timeout=timeout, environment={"BROKEN": way, **more}, cuda=str(runtime))
     assert not done.clean
-    assert [(finding.code, finding.title.partition(" ")[0]) for finding in done.findings] == [(code, check)]
     (finding,) = done.findings
+    # Swapped messages are wrong data, or one of them is never received: which, timing decides.
+    codes = (code, "PSM915") if way == "reorder" else (code,)
+    assert finding.code in codes and finding.title.partition(" ")[0] == check
     assert finding.next_step
     assert "Source: " in finding.explanation
 

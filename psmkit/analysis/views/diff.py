@@ -8,13 +8,14 @@ collectives. A step holds a message's name and the fields that a rerun repeats, 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.progress import collectives
 from psmkit.logparse.types import Event, Ref, Value
 from psmkit.model import Evidence
+from psmkit.model.errors import PsmkitError
 
 __all__ = ["Difference", "SettingDifference", "StepDifference", "compare"]
 
@@ -50,18 +51,39 @@ class SettingDifference:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The differences between two jobs. ``missing`` and ``extra`` are ranks that only GOOD or only BAD has."""
+    """The differences between two jobs.
+
+    ``missing`` and ``extra`` are ranks that only GOOD or only BAD has. ``not_compared`` names processes that have no rank in the job,
+    each as ``GOOD host:pid`` or ``BAD host:pid``. ``unseen`` are ranks of the job without a log on either side.
+    """
 
     steps: tuple[StepDifference, ...]
     settings: tuple[SettingDifference, ...]
     missing: tuple[int, ...]
     extra: tuple[int, ...]
     equal_ranks: tuple[int, ...]
+    not_compared: tuple[str, ...] = ()
+    unseen: tuple[int, ...] = ()
+
+    @property
+    def compared(self) -> frozenset[int]:
+        """The ranks that both sides have."""
+        return frozenset(self.equal_ranks).union(step.rank for step in self.steps if step.rank is not None)
+
+    @property
+    def ranks(self) -> frozenset[int]:
+        """The ranks of both jobs, with and without a log."""
+        return self.compared.union(self.missing, self.extra, self.unseen)
+
+    @property
+    def differs(self) -> bool:
+        """Whether something differs."""
+        return bool(self.steps or self.settings or self.missing or self.extra)
 
     @property
     def same(self) -> bool:
-        """Whether nothing differs."""
-        return not (self.steps or self.settings or self.missing or self.extra)
+        """Whether each process was compared and nothing differs."""
+        return not self.differs and not self.not_compared
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +107,17 @@ _VOLATILE = frozenset(
     """op comm ptr handle pid addr conn fd commid hash pid_hash hostname stream sendbuff recvbuff seconds core mine peer_addr name
     req resp desc buffer magic time bus host file line code_line opcount respbuff dev_ptr total""".split()
 )
+_NAMED = 3  # files of a host that an error names
 _BIG = 1 << 24  # an integer from here on counts as an address or a hash
 
 
 def compare(good: Job, bad: Job) -> Difference:
-    """Compare the last run of two jobs (scans made with ``keep_calls=True``), rank by rank."""
-    ours, theirs = _ranks(good), _ranks(bad)
+    """Compare two jobs (scans made with ``keep_calls=True``), rank by rank.
+
+    Raises:
+        PsmkitError: a side holds more than one run, or no process with a known rank.
+    """
+    ours, theirs = _ranks(good, "GOOD"), _ranks(bad, "BAD")
     steps = []
     equal = []
     for rank in sorted(set(ours) & set(theirs)):
@@ -105,14 +132,77 @@ def compare(good: Job, bad: Job) -> Difference:
         missing=tuple(sorted(set(ours) - set(theirs))),
         extra=tuple(sorted(set(theirs) - set(ours))),
         equal_ranks=tuple(equal),
+        not_compared=tuple(
+            f"{side} {job.process(proc).name}"
+            for side, job, ranks in (("GOOD", good, ours), ("BAD", bad, theirs))
+            for proc in _without_rank(job, ranks)
+        ),
+        unseen=tuple(sorted({r for job in (good, bad) for r in job.missing_ranks(0)} - set(ours) - set(theirs))),
     )
 
 
-def _ranks(job: Job) -> dict[int, int]:
-    """The processes of the newest run, by rank."""
-    if not job.runs:
-        return {}
-    return {rank: p for p in sorted(job.runs[-1].procs) if (rank := job.rank_of(p)) is not None}
+def _ranks(job: Job, side: str) -> dict[int, int]:
+    """The processes of the only run, by rank."""
+    if len(job.runs) > 1:
+        names = "; ".join(_named(job, run.procs) for run in job.runs)
+        raise PsmkitError(f"{side} holds {len(job.runs)} runs ({names}): give the logs of one job")
+    procs = sorted(job.runs[0].procs) if job.runs else []
+    apart = _apart(job, procs)
+    if len(apart) > 1:
+        names = "; ".join(_named(job, part) for part in apart)
+        raise PsmkitError(
+            f"{side} holds {len(apart)} runs, or groups of ranks that share no communicator ({names}): give the logs of one job"
+        )
+    out: dict[int, int] = {}
+    for proc in procs:
+        rank = job.rank_of(proc)
+        if rank is None:
+            continue
+        if rank in out:
+            names = "; ".join(_named(job, {p}) for p in (out[rank], proc))
+            raise PsmkitError(f"{side} holds rank {rank} twice ({names}): give the logs of one job")
+        out[rank] = proc
+    if not out:
+        raise PsmkitError(
+            f"{side} holds no process with one known rank ({_named(job, procs)}): "
+            "give logs that one process a rank wrote with NCCL_DEBUG=INFO, from their start"
+        )
+    return out
+
+
+def _apart(job: Job, procs: Sequence[int]) -> list[set[int]]:
+    """The processes with a communicator, in parts that share none: each part numbers its ranks from 0."""
+    parts: list[tuple[set[int], set[int]]] = []  # communicators and processes
+    for proc in procs:
+        groups = {i.group for i in job.instances_of.get(proc, ())}
+        if not groups:
+            continue
+        touched = [part for part in parts if part[0] & groups]
+        parts = [part for part in parts if not part[0] & groups]
+        parts.append((groups.union(*(part[0] for part in touched)), {proc}.union(*(part[1] for part in touched))))
+    return [members for _, members in parts]
+
+
+def _named(job: Job, procs: Iterable[int]) -> str:
+    """Processes by host, each host with its files."""
+    hosts: dict[str, list[str]] = defaultdict(list)
+    for proc in sorted(procs):
+        process = job.process(proc)
+        files = hosts[process.host or "a host without a name"]
+        path = job.scan.files[process.first.file].path
+        if path not in files:
+            files.append(path)
+    return " and ".join(f"{host} in {_few(files)}" for host, files in hosts.items()) or "processes without an NCCL line"
+
+
+def _few(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more
+
+
+def _without_rank(job: Job, ranks: Mapping[int, int]) -> list[int]:
+    """The processes that are not compared; damaged prefixes are no processes."""
+    return sorted(set(job.runs[0].procs) - set(ranks.values()) - job.phantoms)
 
 
 def _words(name: str, fields: Mapping[str, Value]) -> str:

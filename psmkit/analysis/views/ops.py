@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from psmkit.analysis.facts.job import Job, make_job
-from psmkit.logparse.types import Ref, ScanData
+from psmkit.analysis.facts.job import Job
+from psmkit.logparse.types import Ref
 
-__all__ = ["OpRow", "rows"]
+__all__ = ["OpRow", "ranks", "rows"]
 
 _CALL_STAGES = ("begun", "served", "received", "matched")
 _FD_STAGES = ("asked", "received", "answered", "done")
@@ -37,9 +38,9 @@ class OpRow:
     refs: tuple[tuple[str, Ref], ...]
 
 
-def rows(scan: ScanData) -> list[OpRow]:
+def rows(job: Job) -> list[OpRow]:
     """All calls and exchanges of a scan made with ``keep_calls=True`` (else only incomplete ones), in order of their first lines."""
-    job = make_job(scan)
+    scan = job.scan
 
     def name(proc: int | None) -> str | None:
         return None if proc is None else job.process(proc).name
@@ -97,6 +98,12 @@ def rows(scan: ScanData) -> list[OpRow]:
         )
     out.sort(key=lambda row: min((ref.seq, ref) for _, ref in row.refs) if row.refs else (1 << 62, Ref(0, 0, 0)))
     return out
+
+
+def ranks(job: Job, rows: Iterable[OpRow]) -> frozenset[int]:
+    """The ranks that a job or its rows have, with and without a log."""
+    known = {rank for run in job.runs for rank in range(run.nranks or 0)} | set(job.rank_by_proc.values())
+    return frozenset(known.union(rank for row in rows for rank in (row.rank, row.peer_rank) if rank is not None))
 
 
 def _run(job: Job, *procs: int | None) -> int | None:

@@ -1,0 +1,60 @@
+"""The scan of inputs, which refuses inputs without a line that psmkit can judge."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+from psmkit import logparse
+from psmkit.logparse import ScanResult
+from psmkit.logparse.types import Ref
+from psmkit.model.errors import NothingToAnalyse
+
+__all__ = ["scanned"]
+
+#: How many characters of a line are shown if it is not from a log of NCCL.
+_QUOTED = 80
+
+
+@contextmanager
+def scanned(
+    paths: Iterable[str | os.PathLike[str]],
+    *,
+    catalogue: Sequence[str | os.PathLike[str]] | None = None,
+    keep_calls: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> Iterator[ScanResult]:
+    """The scan of ``paths`` with at least one line to judge; the arguments are those of :func:`psmkit.logparse.scan`.
+
+    Raises:
+        InputError: a path does not exist or cannot be read.
+        NothingToAnalyse: no line of the input is NCCL's or known to psmkit.
+        CatalogueError: a TOML file is invalid.
+    """
+    result = logparse.scan(paths, catalogue=catalogue, keep_calls=keep_calls, progress=progress)
+    try:
+        if not result.totals.matched and not result.totals.unmatched and not result.foreign:
+            names = ", ".join(f.path for f in result.files[:3]) or "the input"
+            damage = "".join(f" ({note})" for note in result.notes[:3])
+            raise NothingToAnalyse(
+                f"no NCCL line in {names}: {_instead(result)}{damage}. "
+                "Give a log made with NCCL_DEBUG=INFO, or the folder PSM_RECORD_DIR of a program that ran over psmkit's libraries "
+                "(see 'psmkit analyze --help' for other inputs)."
+            )
+        yield result
+    finally:
+        result.close()
+
+
+def _instead(result: ScanResult) -> str:
+    """What the input holds instead of a log of NCCL."""
+    total = result.totals.lines
+    if not total:
+        return "it is empty" if len(result.files) == 1 else "nothing was read"
+    first = next((at for at, file in enumerate(result.files) if file.lines), 0)
+    text = " ".join(result.evidence(Ref(first, 1, 0)).text.split())
+    if len(text) > _QUOTED:
+        text = text[: _QUOTED - 1] + "\N{HORIZONTAL ELLIPSIS}"
+    lines = f"{total} {'line' if total == 1 else 'lines'} read, none of a kind that psmkit knows"
+    return f"{lines}; {'it says' if total == 1 else 'the first says'} {text!r}" if text else lines
