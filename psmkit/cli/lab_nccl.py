@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from psmkit.cli.command import Command
+from psmkit.cli.lab_options import fault_option
 from psmkit.cli.lab_progress import Progress
 from psmkit.cli.lab_run import DOUBT, judge
 from psmkit.cli.output import show, show_page, width
@@ -103,13 +104,7 @@ def _variables(_ctx: click.Context, _param: click.Parameter, values: tuple[str, 
     callback=_variables,
     help="Set an environment variable of the ranks. Repeatable.",
 )
-@click.option(
-    "--fault",
-    "faults",
-    multiple=True,
-    metavar="FAULT",
-    help="Inject a fault: SITE:ACTION[,rank=N,...], see docs/faults.md and `psmkit lab faults`. Repeatable.",
-)
+@fault_option
 @click.option(
     "--differ",
     "differs",
@@ -174,7 +169,7 @@ def nccl(place: Path, ranks: int, size: str, folder: Path, form: str, **given: A
             emulation=Emulation(
                 folder,
                 strict=not given["no_strict"],
-                faults=";".join(given["faults"]),
+                faults=given["faults"],
                 stall_report=min(10.0, deadline / 4),
                 leaks=True,
             ),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from psmkit.cli.command import Command
+from psmkit.cli.lab_options import fault_option
 from psmkit.cli.lab_progress import Progress
 from psmkit.cli.output import show, show_page, width
 
@@ -64,13 +65,7 @@ def _lists(function: Callable[..., int]) -> Callable[..., int]:
     "--variant", default="split", help="Variant of the transport; net/NAME for the transport between nodes.  [split]"
 )
 @click.option("--seed", type=int, default=1, help="Seed of the data and of the pattern random.  [1]")
-@click.option(
-    "--fault",
-    "faults",
-    multiple=True,
-    metavar="FAULT",
-    help="Inject a fault: SITE:ACTION[,rank=N,...], see docs/faults.md and `psmkit lab faults`. Repeatable.",
-)
+@fault_option
 @click.option(
     "--differ",
     "differs",
@@ -132,7 +127,7 @@ def run(ranks: int, nodes: int, size: str, folder: Path, form: str, **given: Any
         machine = Machine(given["gpus"], link=next(k for k in LINKS if k == given["link"]))
     deadline: float = given["deadline"]
     stall = min(10.0, deadline / 4)
-    faults = ";".join(given["faults"])
+    faults: str = given["faults"]
     cuda: Emulation | real.RealCuda
     if given["cuda"] == "real":
         if machine:
