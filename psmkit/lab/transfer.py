@@ -321,7 +321,9 @@ def start(
     if beyond := [rank for rank in changes if rank >= ranks]:
         raise LabError(f"--differ names rank {beyond[0]}, but the run has ranks 0 to {ranks - 1}")
     executable = program()
-    mistakes = _mistakes([case.variant for case in cases] + [c["variant"] for c in changes.values() if "variant" in c])
+    names = [case.variant for case in cases] + [c["variant"] for c in changes.values() if "variant" in c]
+    mistakes = _mistakes(names)
+    _check_used(names, ranks, nodes, os.environ | dict(environment or {}))
     lab: Emulation | RealCuda = emulation or Emulation(folder / "records")
     struck = ";".join(text for text in (lab.faults, mistakes) if text)
     lab = replace(lab, folder=folder / "records", faults=struck)
@@ -429,6 +431,17 @@ def _mistakes(names: Iterable[str]) -> str:
             f"the variants {', '.join(sorted(wanted))} cannot be in one run: one of them works by faults, which apply to all ranks"
         )
     return ";".join(texts)
+
+
+def _check_used(names: Iterable[str], ranks: int, nodes: int, environment: Mapping[str, str]) -> None:
+    """Refuse a variant of a transport that no connection of the run uses: the run would be good without it."""
+    p2p = environment.get("PSM_P2P_DISABLE") != "1"
+    for name in names:
+        if name.startswith("net/") and p2p and nodes == 1:
+            raise LabError(f"variant {name} needs --nodes 2 or more: the ranks of one node use p2p")
+        if name != "split" and not name.startswith("net/") and (not p2p or ranks == nodes > 1):
+            why = "the ranks of different nodes use the network" if p2p else "PSM_P2P_DISABLE=1 is set"
+            raise LabError(f"variant {name} needs ranks that use p2p: {why}")
 
 
 def _of_rank(case: Case, rank: int, devices: int, changes: Mapping[str, Any]) -> Case:
