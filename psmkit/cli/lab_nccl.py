@@ -156,7 +156,7 @@ def nccl(place: Path, ranks: int, size: str, folder: Path, form: str, **given: A
     environment: dict[str, str] = given["environment"]
     if given["kernels"]:
         environment = {"PSM_HOSTCUDA_KERNELS": given["kernels"]} | environment
-    with Progress(deadline) as progress:
+    with Progress(deadline, folder) as progress:
         done = lab.start(
             library,
             _cases(size, given),

@@ -135,7 +135,7 @@ def run(ranks: int, nodes: int, size: str, folder: Path, form: str, **given: Any
         cuda = real.find(folder, transfer.program(), leaks=True, faults=faults, stall_report=stall)
     else:
         cuda = Emulation(folder, faults=faults, stall_report=stall, leaks=True)
-    with Progress(deadline) as progress:
+    with Progress(deadline, folder) as progress:
         done = transfer.start(
             _cases(size, stall, given),
             ranks,

@@ -255,10 +255,12 @@ def read(folder: Path) -> LabRun:
         names = ("seconds", "expired", "shared_memory", "processes", "deadline", "complaint")
         outcome = runner.Outcome(ranks, **{name: data[name] for name in names})
         return LabRun(folder, data["cases"], outcome, data["settings"])
-    except OSError as error:
+    except FileNotFoundError:
         raise LabError(
-            f"{path}: {error.strerror}: the folder is not that of a `psmkit lab run --out {folder}`"
+            f"{folder} has no {RESULT}: not a folder of psmkit lab run, or its run was interrupted; try psmkit analyze {folder}"
         ) from None
+    except OSError as error:
+        raise LabError(f"{path}: {error.strerror}") from None
     except (ValueError, KeyError, TypeError) as error:
         raise LabError(f"{path} is not a result of `psmkit lab run`: {error!r}") from None
 

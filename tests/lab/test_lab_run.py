@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -231,8 +234,33 @@ def test_folder_of_another_run_is_refused(tmp_path: Path, capsys: pytest.Capture
     assert "is not empty" in capsys.readouterr().err
 
 
+def test_interrupted_run_names_its_evidence_and_leaves_no_rank(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "out"
+    command = [sys.executable, "-m", "psmkit", "lab", "run", "--fault", "lab.stage:hang,rank=1,op=move"]
+    command += [*DEADLINE, "--out", str(folder)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        log = folder / "logs" / "rank-1.log"
+        while process.poll() is None and not (log.exists() and "PSM_FAULTS: hang" in log.read_text()):
+            time.sleep(0.05)
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 130 and not out
+    kept = f"the evidence so far is in {folder}; try psmkit analyze {folder}"
+    assert err.splitlines()[-1] == f"psmkit lab: interrupted; {kept}"
+    assert len(children) == 2 and not any(Path(f"/proc/{pid}").exists() for pid in children)
+    # What the line recommends works, and does not say that all is well.
+    main(["analyze", str(folder)])
+    assert capsys.readouterr().out.startswith("inconclusive: ")
+
+
 def test_report_of_no_run_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["lab", "report", str(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"psmkit: {tmp_path} has no result.json: not a folder of psmkit lab run, or its run was")
+    assert said.endswith(f"interrupted; try psmkit analyze {tmp_path}\n")
     (tmp_path / "result.json").write_text("{}")
     assert main(["lab", "report", str(tmp_path)]) == 2
     assert "is not a result of `psmkit lab run`" in capsys.readouterr().err
