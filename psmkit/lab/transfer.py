@@ -95,6 +95,19 @@ class Case:
         """As psm_rank reads it."""
         return " ".join(f"{f.name}={v}" for f in fields(self) if (v := getattr(self, f.name)) is not None)
 
+    @classmethod
+    def of_line(cls, line: str) -> Case:
+        """The case of a line that ``line`` wrote.
+
+        Raises:
+            LabError: it is none, such as one of another release.
+        """
+        try:
+            pairs = dict(word.split("=", 1) for word in line.split())
+            return cls(**{key: int(value) if key in _NUMBERS else value for key, value in pairs.items()})  # type: ignore[arg-type]
+        except (TypeError, ValueError) as error:
+            raise LabError(f"bad case {line!r}: {error}") from None
+
 
 _NUMBERS = {f.name for f in fields(Case) if str(f.type).startswith("int")}
 _CHOICES = {
@@ -319,7 +332,9 @@ def start(
     if ranks < 1 or not cases:
         raise LabError(f"{ranks} ranks with {len(cases)} cases: a run needs at least one of each")
     if ranks % nodes:
-        raise LabError(f"{ranks} ranks on {nodes} nodes: every node needs the same number of ranks")
+        raise LabError(
+            f"{ranks} rank{'' if ranks == 1 else 's'} on {nodes} nodes: every node needs the same number of ranks"
+        )
     if beyond := [rank for rank in changes if rank >= ranks]:
         raise LabError(f"--differ names rank {beyond[0]}, but the run has ranks 0 to {ranks - 1}")
     executable = program()

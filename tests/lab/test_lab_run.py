@@ -16,6 +16,7 @@ import pytest
 from psmkit.cli import lab_progress
 from psmkit.cli.app import main
 from psmkit.lab import runner, transfer
+from psmkit.lab.cuda import LabError
 from psmkit.logparse.records import open_record
 
 RANKS = "--ranks"
@@ -194,6 +195,47 @@ def test_data_that_is_right_by_luck_is_not_good(lab: Lab) -> None:
     status, result = lab(RANKS, "2", "--variant", "whole-struct-zero", "--app-stream", "nonblocking")
     assert status == 3 and [r["state"] for r in result["ranks"]] == ["good", "good"]
     assert result["analysis"]["verdict"] == "leaking" and "PSM505" in result["analysis"]["codes"]
+
+
+@pytest.mark.parametrize(
+    ("options", "declared"),
+    [
+        (("--variant", "whole-struct"), "variant whole-struct: as declared for these cases: failed PSM507"),
+        (("--variant", "whole-struct", "--differ", "rank=1,skip=send"), None),  # it declares nothing of that
+        (("--variant", "split"), None),
+    ],
+)
+def test_text_names_the_findings_and_whether_a_variant_shows_what_it_declares(
+    lab: Lab, options: tuple[str, ...], declared: str | None
+) -> None:
+    main(["lab", "run", *options, "--size", "64K", "--deadline", "20", "--out", str(lab.folder)])
+    lines = lab.capsys.readouterr().out.splitlines()
+    assert [line for line in lines if line.startswith("variant ")] == ([declared] if declared else [])
+    found = [line for line in lines if line.startswith("findings: ")]
+    assert len(found) == int("whole-struct" in options) and all("PSM507" in line for line in found)
+
+
+def test_variant_that_does_not_show_what_it_declares_is_named(lab: Lab) -> None:
+    assert main(["lab", "run", *DEADLINE, "--out", str(lab.folder)]) == 0
+    result = json.loads((lab.folder / "result.json").read_text())
+    result["cases"] = [case.replace("variant=split", "variant=whole-struct") for case in result["cases"]]
+    (lab.folder / "result.json").write_text(json.dumps(result))
+    lab.capsys.readouterr()
+    main(["lab", "report", str(lab.folder)])
+    said = " ".join(lab.capsys.readouterr().out.split())
+    assert "variant whole-struct: not as declared for these cases (failed PSM507): verdict healthy, expected" in said
+
+
+def test_case_is_the_same_after_its_line_is_read() -> None:
+    case = transfer.Case(pattern="ring", size=1, steps=4, share="memfd", variant="net/no-free")
+    assert transfer.Case.of_line(case.line()) == case
+    with pytest.raises(LabError, match="bad case 'colour=4'"):
+        transfer.Case.of_line("colour=4")
+
+
+def test_one_rank_is_counted_in_the_singular(lab: Lab) -> None:
+    assert main(["lab", "run", RANKS, "1", *DEADLINE, "--out", str(lab.folder)]) == 0
+    assert lab.capsys.readouterr().out.startswith("good: 1 rank, 1 case, ")
 
 
 def test_variants_are_those_that_libpsm_has() -> None:
