@@ -11,6 +11,7 @@ import click
 
 from psmkit.cli.command import Group
 from psmkit.cli.lab_nccl import nccl
+from psmkit.cli.lab_options import count
 from psmkit.cli.lab_run import report, run
 from psmkit.cli.output import check_output, show, show_page, width
 
@@ -144,7 +145,7 @@ def cuda_coverage(lib: Path | None, form: str) -> int:
         return 1 if missing else 0
     linked = sum(n.how == "linked" for n in needs)
     show(
-        f"{lib}: {linked} CUDA functions linked, {len(needs) - linked} looked up by name at run time; {len(missing)} missing\n\n"
+        f"{lib}: {count(linked, 'CUDA function')} linked, {len(needs) - linked} looked up by name at run time; {len(missing)} missing\n\n"
     )
     if needs:
         # What is missing first: it is what the reader came for.

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from psmkit.cli.command import Command
+from psmkit.cli.lab_options import count, fault_option
 from psmkit.cli.lab_progress import Progress
 from psmkit.cli.lab_run import DOUBT, judge
 from psmkit.cli.output import show, show_page, width
@@ -103,13 +104,7 @@ def _variables(_ctx: click.Context, _param: click.Parameter, values: tuple[str, 
     callback=_variables,
     help="Set an environment variable of the ranks. Repeatable.",
 )
-@click.option(
-    "--fault",
-    "faults",
-    multiple=True,
-    metavar="FAULT",
-    help="Inject a fault: SITE:ACTION[,rank=N,...], see docs/faults.md and `psmkit lab faults`. Repeatable.",
-)
+@fault_option
 @click.option(
     "--differ",
     "differs",
@@ -161,7 +156,7 @@ def nccl(place: Path, ranks: int, size: str, folder: Path, form: str, **given: A
     environment: dict[str, str] = given["environment"]
     if given["kernels"]:
         environment = {"PSM_HOSTCUDA_KERNELS": given["kernels"]} | environment
-    with Progress(deadline) as progress:
+    with Progress(deadline, folder) as progress:
         done = lab.start(
             library,
             _cases(size, given),
@@ -174,7 +169,7 @@ def nccl(place: Path, ranks: int, size: str, folder: Path, form: str, **given: A
             emulation=Emulation(
                 folder,
                 strict=not given["no_strict"],
-                faults=";".join(given["faults"]),
+                faults=given["faults"],
                 stall_report=min(10.0, deadline / 4),
                 leaks=True,
             ),
@@ -264,10 +259,10 @@ def _page(done: LabRun, library: Library, judged: tuple[int, str], report: Repor
     outcome, cases, settings = done.outcome, len(done.cases), done.settings
     status, doubt = judged
     page = Page(width(sys.stdout))
-    count = sum(int(r.get("bytes", 0)) for rank in outcome.ranks for r in rank.reports)
+    moved = sum(int(r.get("bytes", 0)) for rank in outcome.ranks for r in rank.reports)
     page.add(
         Span("good", "good") if status == 0 else Span("in doubt" if status == DOUBT else "not good", "error"),
-        f": {len(outcome.ranks)} ranks, {cases} case{'s' if cases != 1 else ''}, {count} bytes checked, {outcome.seconds:.1f} s",
+        f": {count(len(outcome.ranks), 'rank')}, {count(cases, 'case')}, {count(moved, 'byte')} checked, {outcome.seconds:.1f} s",
     )
     if doubt:
         page.wrap(f"all cases are good, but {doubt}")
@@ -299,8 +294,8 @@ def _page(done: LabRun, library: Library, judged: tuple[int, str], report: Repor
     page.blank()
     for reason in reasons[:_REASONS]:
         page.wrap(reason, hang="    ")
-    if len(reasons) > _REASONS:
-        page.wrap(f"... and {len(reasons) - _REASONS} more ranks (--format json)")
+    if (more := len(reasons) - _REASONS) > 0:
+        page.wrap(f"... and {more} more rank{'' if more == 1 else 's'} (--format json)")
     page.blank()
     for text in done.idle:
         page.wrap(f"never fired: {text}", hang="    ")
@@ -312,8 +307,8 @@ def _page(done: LabRun, library: Library, judged: tuple[int, str], report: Repor
         ("stacks", [path for rank in outcome.ranks for path in rank.stacks]),
     ):
         if names:
-            more = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
-            page.wrap(f"{what}: {', '.join(names[:_NAMES])}{more}", hang="    ")
+            others = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
+            page.wrap(f"{what}: {', '.join(names[:_NAMES])}{others}", hang="    ")
     if (ras := done.folder / "ras").is_dir():
         page.wrap(f"answer of NCCL's RAS: {ras}")
     page.wrap(f"analysis: {report.verdict.value}: {report.reason}" if report else f"analysis: none: {why}")
@@ -328,15 +323,15 @@ def _findings(page: Page, library: Library, report: Report) -> None:
     from psmkit.lab.nccl_symbols import Symbols
 
     symbols: Symbols | None = None
-    count: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for finding in (f for f in report.findings if f.severity.weight):
-        number = count[finding.code] = count.get(finding.code, 0) + 1
+        number = counts[finding.code] = counts.get(finding.code, 0) + 1
         if number > _NAMES:
             continue
         page.wrap(f"{finding.code} {finding.title}", hang="    ")
         if finding.code.startswith("PSM5") and number == 1 and library.path.name in finding.explanation:
             symbols = symbols or Symbols(library.path)
             page.wrap(f"    {symbols.named(finding.explanation)}", hang="    ")
-    for code, number in count.items():
+    for code, number in counts.items():
         if number > _NAMES:
             page.wrap(f"{code}: {number - _NAMES} more")

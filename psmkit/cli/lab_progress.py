@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from pathlib import Path
 
 __all__ = ["Progress"]
 
@@ -16,10 +17,13 @@ _STAGES = 4
 
 
 class Progress:
-    """Prints a line when a run takes long, and again from time to time. ``watch`` is for :func:`psmkit.lab.runner.run`."""
+    """Prints a line when a run takes long, again from time to time, and when Ctrl-C ends it.
 
-    def __init__(self, deadline: float) -> None:
-        self._deadline = deadline
+    ``watch`` is for :func:`psmkit.lab.runner.run`, ``folder`` has the evidence.
+    """
+
+    def __init__(self, deadline: float, folder: Path) -> None:
+        self._deadline, self._folder = deadline, folder
         self._stages: dict[int, str] = {}
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._run, name="psmkit-progress", daemon=True)
@@ -28,9 +32,13 @@ class Progress:
         self._thread.start()
         return self
 
-    def __exit__(self, *_error: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_error: object) -> None:
         self._done.set()
         self._thread.join()
+        if kind is KeyboardInterrupt:
+            begun = self._folder.is_dir() and any(self._folder.iterdir())
+            kept = f"the evidence so far is in {self._folder}; try psmkit analyze {self._folder}"
+            print(f"psmkit lab: interrupted; {kept if begun else 'no rank has started'}", file=sys.stderr, flush=True)
 
     def watch(self, rank: int, stage: str) -> None:
         """Take note of the stage that a rank enters."""

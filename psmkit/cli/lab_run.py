@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from psmkit.cli.command import Command
+from psmkit.cli.lab_options import count, fault_option
 from psmkit.cli.lab_progress import Progress
 from psmkit.cli.output import show, show_page, width
 
@@ -64,13 +65,7 @@ def _lists(function: Callable[..., int]) -> Callable[..., int]:
     "--variant", default="split", help="Variant of the transport; net/NAME for the transport between nodes.  [split]"
 )
 @click.option("--seed", type=int, default=1, help="Seed of the data and of the pattern random.  [1]")
-@click.option(
-    "--fault",
-    "faults",
-    multiple=True,
-    metavar="FAULT",
-    help="Inject a fault: SITE:ACTION[,rank=N,...], see docs/faults.md and `psmkit lab faults`. Repeatable.",
-)
+@fault_option
 @click.option(
     "--differ",
     "differs",
@@ -132,7 +127,7 @@ def run(ranks: int, nodes: int, size: str, folder: Path, form: str, **given: Any
         machine = Machine(given["gpus"], link=next(k for k in LINKS if k == given["link"]))
     deadline: float = given["deadline"]
     stall = min(10.0, deadline / 4)
-    faults = ";".join(given["faults"])
+    faults: str = given["faults"]
     cuda: Emulation | real.RealCuda
     if given["cuda"] == "real":
         if machine:
@@ -140,7 +135,7 @@ def run(ranks: int, nodes: int, size: str, folder: Path, form: str, **given: Any
         cuda = real.find(folder, transfer.program(), leaks=True, faults=faults, stall_report=stall)
     else:
         cuda = Emulation(folder, faults=faults, stall_report=stall, leaks=True)
-    with Progress(deadline) as progress:
+    with Progress(deadline, folder) as progress:
         done = transfer.start(
             _cases(size, stall, given),
             ranks,
@@ -240,8 +235,7 @@ def judge(done: LabRun, found: Report | None) -> tuple[int, str]:
     if found.verdict in (Verdict.FAILED, Verdict.HUNG):
         return 1, f"the analysis says {found.verdict.value}"
     if done.idle:
-        count = len(done.idle)
-        return DOUBT, f"{count} fault{'s' if count > 1 else ''} that you asked for never fired"
+        return DOUBT, f"{count(len(done.idle), 'fault')} that you asked for never fired"
     if found.verdict is Verdict.INCONCLUSIVE:
         return DOUBT, "the analysis cannot say that the run is healthy"
     if found.verdict is Verdict.LEAKING:
@@ -250,6 +244,24 @@ def judge(done: LabRun, found: Report | None) -> tuple[int, str]:
     memory = {f.code for f in found.findings if f.severity.weight and CODES[f.code].family is Family.MEMORY}
     misused = sorted(memory - {"PSM515"})
     return (DOUBT, f"CUDA is misused ({', '.join(misused)})") if misused else (0, "")
+
+
+def _as_declared(done: LabRun, verdict: str, codes: list[str]) -> str:
+    """Whether a variant that is broken on purpose shows what it declares; empty if nothing is declared of the run."""
+    from psmkit.lab import declared
+    from psmkit.lab.cuda import LabError
+
+    try:
+        known = declared.of_run(done)
+    except LabError:  # a result of another release, or no build here to ask
+        return ""
+    if known is None:
+        return ""
+    name, expected = known
+    missing = expected.missing(declared.found(verdict, codes, ()), done.outcome)
+    if missing:
+        return f"variant {name}: not as declared for these cases ({expected.text()}): {missing}"
+    return f"variant {name}: as declared for these cases: {expected.text()}"
 
 
 def _page(done: LabRun, status: int, doubt: str, found: Report | None) -> None:
@@ -262,7 +274,7 @@ def _page(done: LabRun, status: int, doubt: str, found: Report | None) -> None:
     head = Span("good", "good") if status == 0 else Span("in doubt" if status == DOUBT else "not good", "error")
     page.add(
         head,
-        f": {len(outcome.ranks)} ranks, {cases} case{'s' if cases != 1 else ''}, {bytes_moved} bytes checked, {outcome.seconds:.1f} s",
+        f": {count(len(outcome.ranks), 'rank')}, {count(cases, 'case')}, {count(bytes_moved, 'byte')} checked, {outcome.seconds:.1f} s",
     )
     if doubt:
         page.wrap(f"all cases are good, but {doubt}")
@@ -284,8 +296,8 @@ def _page(done: LabRun, status: int, doubt: str, found: Report | None) -> None:
     page.blank()
     for reason in reasons[:_REASONS]:
         page.wrap(reason, hang="    ")
-    if len(reasons) > _REASONS:
-        page.wrap(f"and {len(reasons) - _REASONS} more ranks (--format json shows all)")
+    if (more := len(reasons) - _REASONS) > 0:
+        page.wrap(f"and {more} more rank{'' if more == 1 else 's'} (--format json shows all)")
     page.blank()
     for text in done.idle:
         page.wrap(f"never fired: {text}", hang="    ")
@@ -302,5 +314,10 @@ def _page(done: LabRun, status: int, doubt: str, found: Report | None) -> None:
     first = next((f for f in found.findings if f.title == found.reason), None) if found else None
     if first is not None:
         page.wrap(first.explanation, indent="    ", hang="    ")
+    weighty = [f.code for f in found.findings if f.severity.weight] if found else []
+    if found and (said := _as_declared(done, found.verdict.value, weighty)):
+        page.wrap(said, hang="    ")
+    if weighty:
+        page.wrap(f"findings: {', '.join(dict.fromkeys(weighty))}", hang="    ")
     page.wrap(f"evidence: psmkit analyze {' '.join(map(str, done.evidence()))}")
     show_page(page)

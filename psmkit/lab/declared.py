@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from psmkit.lab.matrix import Strike
 from psmkit.lab.runner import Outcome
-from psmkit.lab.transfer import Case, Variant
+from psmkit.lab.transfer import Case, LabRun, Variant, variants
 from psmkit.model import CODES, Effect, Family, Verdict
 from psmkit.model.symptoms import Shows
 
-__all__ = ["Declared", "Found", "found", "of_strike", "of_variant"]
+__all__ = ["Declared", "Found", "found", "of_run", "of_strike", "of_variant"]
 
 #: The verdicts that say that something broke or stands still.
 _TROUBLE = frozenset({Verdict.FAILED, Verdict.HUNG})
@@ -102,6 +102,19 @@ def of_variant(variant: Variant, case: Case, good: bool) -> Declared:
     if declared.leaves:
         return Declared(frozenset({Verdict.LEAKING}), _LEAKS)
     return Declared(_HEALTHY)
+
+
+def of_run(run: LabRun) -> tuple[str, Declared] | None:
+    """The wrong variant of a run and what its cases declare, all the same; None: no such variant, or the run has other faults or differences."""
+    cases = [Case.of_line(line) for line in run.cases] if run.settings.get("kind") != "nccl" else []
+    names = {case.variant for case in cases}
+    if len(names) != 1 or names <= {"split", "net/split"} or run.settings.get("differs"):
+        return None
+    variant = variants().get(names.pop())
+    if variant is None or not variant.wrong or run.settings.get("faults", "") != variant.faults:
+        return None
+    first, *others = (of_variant(variant, case, run.outcome.good) for case in cases)
+    return (variant.name, first) if all(other == first for other in others) else None
 
 
 def _shows(when: Shows, case: Case, good: bool) -> bool:

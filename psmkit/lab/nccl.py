@@ -200,7 +200,9 @@ def start(
     each = ranks // nodes
     host = machine or Machine(gpus or each, nodes)
     if each > host.gpus:
-        raise LabError(f"{each} ranks on a node with {host.gpus} GPUs: NCCL needs a GPU for each rank")
+        raise LabError(
+            f"{each} ranks on a node with {host.gpus} GPU{'' if host.gpus == 1 else 's'}: NCCL needs a GPU for each rank"
+        )
     executable = program()
     chosen = dict(environment or {})
     asked = _asked(chosen, changes, emulation, library, ranks)

@@ -402,7 +402,9 @@ class _Runner:
             outcome.text = outcome.text or said
         elif self.job.reports is not None and len(state.reports) < self.job.reports:
             outcome.state = "failed"
-            outcome.text = f"ended after {len(state.reports)} of {self.job.reports} cases"
+            outcome.text = (
+                f"ended after {len(state.reports)} of {self.job.reports} case{'' if self.job.reports == 1 else 's'}"
+            )
         return outcome
 
 

@@ -95,6 +95,19 @@ class Case:
         """As psm_rank reads it."""
         return " ".join(f"{f.name}={v}" for f in fields(self) if (v := getattr(self, f.name)) is not None)
 
+    @classmethod
+    def of_line(cls, line: str) -> Case:
+        """The case of a line that ``line`` wrote.
+
+        Raises:
+            LabError: it is none, such as one of another release.
+        """
+        try:
+            pairs = dict(word.split("=", 1) for word in line.split())
+            return cls(**{key: int(value) if key in _NUMBERS else value for key, value in pairs.items()})  # type: ignore[arg-type]
+        except (TypeError, ValueError) as error:
+            raise LabError(f"bad case {line!r}: {error}") from None
+
 
 _NUMBERS = {f.name for f in fields(Case) if str(f.type).startswith("int")}
 _CHOICES = {
@@ -255,10 +268,12 @@ def read(folder: Path) -> LabRun:
         names = ("seconds", "expired", "shared_memory", "processes", "deadline", "complaint")
         outcome = runner.Outcome(ranks, **{name: data[name] for name in names})
         return LabRun(folder, data["cases"], outcome, data["settings"])
-    except OSError as error:
+    except FileNotFoundError:
         raise LabError(
-            f"{path}: {error.strerror}: the folder is not that of a `psmkit lab run --out {folder}`"
+            f"{folder} has no {RESULT}: not a folder of psmkit lab run, or its run was interrupted; try psmkit analyze {folder}"
         ) from None
+    except OSError as error:
+        raise LabError(f"{path}: {error.strerror}") from None
     except (ValueError, KeyError, TypeError) as error:
         raise LabError(f"{path} is not a result of `psmkit lab run`: {error!r}") from None
 
@@ -317,11 +332,15 @@ def start(
     if ranks < 1 or not cases:
         raise LabError(f"{ranks} ranks with {len(cases)} cases: a run needs at least one of each")
     if ranks % nodes:
-        raise LabError(f"{ranks} ranks on {nodes} nodes: every node needs the same number of ranks")
+        raise LabError(
+            f"{ranks} rank{'' if ranks == 1 else 's'} on {nodes} nodes: every node needs the same number of ranks"
+        )
     if beyond := [rank for rank in changes if rank >= ranks]:
         raise LabError(f"--differ names rank {beyond[0]}, but the run has ranks 0 to {ranks - 1}")
     executable = program()
-    mistakes = _mistakes([case.variant for case in cases] + [c["variant"] for c in changes.values() if "variant" in c])
+    names = [case.variant for case in cases] + [c["variant"] for c in changes.values() if "variant" in c]
+    mistakes = _mistakes(names)
+    _check_used(names, ranks, nodes, os.environ | dict(environment or {}))
     lab: Emulation | RealCuda = emulation or Emulation(folder / "records")
     struck = ";".join(text for text in (lab.faults, mistakes) if text)
     lab = replace(lab, folder=folder / "records", faults=struck)
@@ -429,6 +448,17 @@ def _mistakes(names: Iterable[str]) -> str:
             f"the variants {', '.join(sorted(wanted))} cannot be in one run: one of them works by faults, which apply to all ranks"
         )
     return ";".join(texts)
+
+
+def _check_used(names: Iterable[str], ranks: int, nodes: int, environment: Mapping[str, str]) -> None:
+    """Refuse a variant of a transport that no connection of the run uses: the run would be good without it."""
+    p2p = environment.get("PSM_P2P_DISABLE") != "1"
+    for name in names:
+        if name.startswith("net/") and p2p and nodes == 1:
+            raise LabError(f"variant {name} needs --nodes 2 or more: the ranks of one node use p2p")
+        if name != "split" and not name.startswith("net/") and (not p2p or ranks == nodes > 1):
+            why = "the ranks of different nodes use the network" if p2p else "PSM_P2P_DISABLE=1 is set"
+            raise LabError(f"variant {name} needs ranks that use p2p: {why}")
 
 
 def _of_rank(case: Case, rank: int, devices: int, changes: Mapping[str, Any]) -> Case:

@@ -64,6 +64,24 @@ def test_fault_that_fired_leaves_a_good_run_good(tmp_path: Path) -> None:
     assert done.struck() and done.idle == []
 
 
+@pytest.mark.parametrize("command", [("run",), ("nccl", "--lib", "/")])
+def test_faults_of_the_shell_are_refused_and_name_the_option(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("PSM_FAULTS", "p2p.setup:error=5,rank=0")
+    assert main(["lab", *command, "--out", str(tmp_path / "out")]) == 2
+    said = capsys.readouterr().err
+    assert said == f"psmkit: PSM_FAULTS is set; psmkit lab {command[0]} takes --fault: unset PSM_FAULTS\n"
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("text", ["", " ", ";"])
+def test_empty_fault_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str) -> None:
+    assert run(tmp_path / "out", "--fault", text) == 2
+    assert "'--fault': empty fault, expected SITE:ACTION" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
 def test_faults_of_an_environment_are_checked_too(tmp_path: Path) -> None:
     with pytest.raises(faults.FaultError, match=r"no site 'p2p\.setupp'"):
         transfer.start([transfer.Case()], 2, tmp_path / "out", environment={"PSM_FAULTS": "p2p.setupp:hang"})

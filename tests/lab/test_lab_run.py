@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,7 @@ import pytest
 from psmkit.cli import lab_progress
 from psmkit.cli.app import main
 from psmkit.lab import runner, transfer
+from psmkit.lab.cuda import LabError
 from psmkit.logparse.records import open_record
 
 RANKS = "--ranks"
@@ -193,6 +197,47 @@ def test_data_that_is_right_by_luck_is_not_good(lab: Lab) -> None:
     assert result["analysis"]["verdict"] == "leaking" and "PSM505" in result["analysis"]["codes"]
 
 
+@pytest.mark.parametrize(
+    ("options", "declared"),
+    [
+        (("--variant", "whole-struct"), "variant whole-struct: as declared for these cases: failed PSM507"),
+        (("--variant", "whole-struct", "--differ", "rank=1,skip=send"), None),  # it declares nothing of that
+        (("--variant", "split"), None),
+    ],
+)
+def test_text_names_the_findings_and_whether_a_variant_shows_what_it_declares(
+    lab: Lab, options: tuple[str, ...], declared: str | None
+) -> None:
+    main(["lab", "run", *options, "--size", "64K", "--deadline", "20", "--out", str(lab.folder)])
+    lines = lab.capsys.readouterr().out.splitlines()
+    assert [line for line in lines if line.startswith("variant ")] == ([declared] if declared else [])
+    found = [line for line in lines if line.startswith("findings: ")]
+    assert len(found) == int("whole-struct" in options) and all("PSM507" in line for line in found)
+
+
+def test_variant_that_does_not_show_what_it_declares_is_named(lab: Lab) -> None:
+    assert main(["lab", "run", *DEADLINE, "--out", str(lab.folder)]) == 0
+    result = json.loads((lab.folder / "result.json").read_text())
+    result["cases"] = [case.replace("variant=split", "variant=whole-struct") for case in result["cases"]]
+    (lab.folder / "result.json").write_text(json.dumps(result))
+    lab.capsys.readouterr()
+    main(["lab", "report", str(lab.folder)])
+    said = " ".join(lab.capsys.readouterr().out.split())
+    assert "variant whole-struct: not as declared for these cases (failed PSM507): verdict healthy, expected" in said
+
+
+def test_case_is_the_same_after_its_line_is_read() -> None:
+    case = transfer.Case(pattern="ring", size=1, steps=4, share="memfd", variant="net/no-free")
+    assert transfer.Case.of_line(case.line()) == case
+    with pytest.raises(LabError, match="bad case 'colour=4'"):
+        transfer.Case.of_line("colour=4")
+
+
+def test_one_rank_is_counted_in_the_singular(lab: Lab) -> None:
+    assert main(["lab", "run", RANKS, "1", *DEADLINE, "--out", str(lab.folder)]) == 0
+    assert lab.capsys.readouterr().out.startswith("good: 1 rank, 1 case, ")
+
+
 def test_variants_are_those_that_libpsm_has() -> None:
     found = transfer.variants()
     assert not found["split"].wrong and found["whole-struct"].wrong and found["lost-fd-reply"].faults
@@ -231,8 +276,33 @@ def test_folder_of_another_run_is_refused(tmp_path: Path, capsys: pytest.Capture
     assert "is not empty" in capsys.readouterr().err
 
 
+def test_interrupted_run_names_its_evidence_and_leaves_no_rank(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "out"
+    command = [sys.executable, "-m", "psmkit", "lab", "run", "--fault", "lab.stage:hang,rank=1,op=move"]
+    command += [*DEADLINE, "--out", str(folder)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        log = folder / "logs" / "rank-1.log"
+        while process.poll() is None and not (log.exists() and "PSM_FAULTS: hang" in log.read_text()):
+            time.sleep(0.05)
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 130 and not out
+    kept = f"the evidence so far is in {folder}; try psmkit analyze {folder}"
+    assert err.splitlines()[-1] == f"psmkit lab: interrupted; {kept}"
+    assert len(children) == 2 and not any(Path(f"/proc/{pid}").exists() for pid in children)
+    # What the line recommends works, and does not say that all is well.
+    main(["analyze", str(folder)])
+    assert capsys.readouterr().out.startswith("inconclusive: ")
+
+
 def test_report_of_no_run_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["lab", "report", str(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"psmkit: {tmp_path} has no result.json: not a folder of psmkit lab run, or its run was")
+    assert said.endswith(f"interrupted; try psmkit analyze {tmp_path}\n")
     (tmp_path / "result.json").write_text("{}")
     assert main(["lab", "report", str(tmp_path)]) == 2
     assert "is not a result of `psmkit lab run`" in capsys.readouterr().err

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import psmkit
+from psmkit.cli.app import main
 from psmkit.lab import transfer
 from psmkit.lab.cuda import LabError
 from psmkit.lab.emulation import Emulation
@@ -71,6 +72,29 @@ def test_p2p_that_is_disabled_leaves_the_network(tmp_path: Path) -> None:
     done = start(tmp_path, 2, transfer.Case(size=100001), nodes=1, environment={"PSM_P2P_DISABLE": "1"})
     assert done.outcome.good, done.outcome
     assert "via PSM_NET/PSM/0" in (done.folder / "logs" / "rank-0.log").read_text()
+
+
+@pytest.mark.parametrize("options", [("--variant", "net/whole-struct"), ("--differ", "rank=1,variant=net/no-free")])
+def test_net_variant_that_no_connection_would_use_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: tuple[str, str]
+) -> None:
+    assert main(["lab", "run", *options, "--out", str(tmp_path / "out")]) == 2
+    assert re.search(r"variant net/[\w-]+ needs --nodes 2 or more", capsys.readouterr().err)
+    assert not (tmp_path / "out").exists()
+
+
+def test_p2p_variant_that_no_connection_would_use_is_refused(tmp_path: Path) -> None:
+    case = transfer.Case(variant="whole-struct")
+    with pytest.raises(LabError, match="variant whole-struct needs ranks that use p2p: the ranks of different nodes"):
+        start(tmp_path, 2, case)
+    with pytest.raises(LabError, match="needs ranks that use p2p: PSM_P2P_DISABLE=1 is set"):
+        start(tmp_path, 2, case, nodes=1, environment={"PSM_P2P_DISABLE": "1"})
+
+
+def test_net_variant_runs_on_one_node_without_p2p(tmp_path: Path) -> None:
+    case = transfer.Case(size=100001, variant="net/whole-struct")
+    done = start(tmp_path, 2, case, nodes=1, environment={"PSM_P2P_DISABLE": "1"})
+    assert verdict(done)[0] is Verdict.FAILED
 
 
 def test_nodes_have_as_many_ranks_each(tmp_path: Path) -> None:

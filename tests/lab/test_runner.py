@@ -129,7 +129,7 @@ def test_what_a_rank_said_before_it_died_is_kept(tmp_path: Path) -> None:
 def test_rank_that_exits_early_is_a_failure_although_its_status_is_0(tmp_path: Path) -> None:
     code = "if me == 0: sys.exit(0)\ntry: rank.barrier('end')\nexcept OthersFailedError: pass\nrank.report({'status': 'PSM_OK'})"
     outcome = play(tmp_path, code, reports=1)
-    assert states(outcome) == ["failed", "good"] and outcome.ranks[0].text == "ended after 0 of 1 cases"
+    assert states(outcome) == ["failed", "good"] and outcome.ranks[0].text == "ended after 0 of 1 case"
 
 
 def test_exit_status_comes_with_the_last_line_of_output(tmp_path: Path) -> None:
