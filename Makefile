@@ -60,7 +60,7 @@ demo: setup
 QUICK := tests/logparse tests/analysis tests/cli tests/report tests/test_architecture.py \
 	tests/lab/test_lab_run.py::test_bytes_arrive_and_evidence_is_kept
 quick: setup
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m 'not slow' $(QUICK) $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m 'not slow' $(QUICK) $(PYTEST_ARGS)
 
 # Tests of the model of plans need spin, one of the telemetry needs Prometheus: they are skipped where no package of it can be had.
 # One process: many of these tests run several processes themselves, or look at all of /dev/shm.
