@@ -426,7 +426,7 @@ static void check_leaks(void)
     int fds = entries("/proc/self/fd"), threads = entries("/proc/self/task"), fds_now, threads_now;
     for (int i = 0; i < LIVES; i++) one_life();
     struct patience p = patience();
-    /* A thread that was told to end may need a moment. */
+    /* A thread that is ending may need a moment. */
     while (fds_now = entries("/proc/self/fd"), threads_now = entries("/proc/self/task"),
            fds_now > fds || threads_now > threads) {
         if (!too_long(&p)) continue;

@@ -61,7 +61,7 @@ def _dropped(job: Job, cascade: Cascade) -> bool:
     if any(not f.chain and f.known is not None and f.known.finding == "PSM107" for f in cascade.faults):
         return False
     names = [str(f.event.fields.get("file", "")) for f in steps]
-    # sockets silently return an internal error when the communicator is told to abort: nothing is lost then
+    # sockets silently return an internal error when the communicator aborts: nothing is lost then
     if cascade.first.chain and cascade.code == 3 and all("misc/socket.cc" in name for name in names):
         return False
     if not any(part in names[-1] for part in _FILES) or any(part in name for name in names for part in _PROBES):
