@@ -9,7 +9,7 @@ import pytest
 from psmkit.lab.cuda import Face
 
 from . import headers
-from .conftest import Child, differs, emulated
+from .conftest import REAL, Child, differs, emulated
 
 
 def name(rt: Face, code: int) -> str:
@@ -29,6 +29,8 @@ def test_every_code_of_the_header_has_its_name_and_a_text(rt: Face, drv: Face) -
         if drv.cuGetErrorName(code, text) == 0:
             assert bytes(drv.ffi.string(text[0])).decode() in known
             assert drv.cuGetErrorString(code, text) == 0
+    if REAL:  # a runtime older than the header lacks the newest names
+        return
     names = {name(rt, code) for code in range(1000)}
     enumeration = headers.values(13, "enum cudaError") | headers.values(12, "enum cudaError")
     assert {n for n in enumeration if n != "cudaErrorApiFailureBase"} <= names

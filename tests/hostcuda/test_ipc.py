@@ -84,6 +84,7 @@ def test_an_opened_handle_is_the_memory_of_the_other_process(rt: Face, peer: Pee
     pointer = opened(rt, peer.run(OFFER, size=size, data=b"theirs", device=0))
     assert read(rt, pointer, 6) == b"theirs"
     rt.ok.cudaMemcpy(rt.ffi.cast("char *", pointer) + size - 4, b"mine", 4, DEFAULT)
+    rt.ok.cudaDeviceSynchronize()  # the call may return once the source is staged
     assert peer.run(LOOK, at=size - 4, n=4) == b"mine"
     rt.ok.cudaIpcCloseMemHandle(pointer)
 
