@@ -25,10 +25,9 @@ SPEED = re.compile(r"1,000 MB in [\d.]+ s on one core and needs \d+ MiB")
 
 
 def analysis_cut(lines: list[str]) -> list[str]:
-    """The verdict, the ranks, and the first finding's last line of evidence with the next step."""
+    """The verdict with who, proof and what to do, and the ranks."""
     found = next(n for n, line in enumerate(lines) if line.startswith("Findings:"))
-    first = next(n for n, line in enumerate(lines) if line.startswith("    next: "))
-    return [*lines[: found - 1], "...", *lines[first - 2 : first + 1], "..."]
+    return [*lines[: found - 1], "..."]
 
 
 def lab_cut(lines: list[str]) -> list[str]:

@@ -94,7 +94,8 @@ ANALYSIS: dict[str, set[str]] = {
     "registry": {"facts", "model"},
     "coverage": {"facts", "inference", *LEAVES},
     "verdict": {"facts", "inference", "logparse", "model"},
-    "pipeline": {"facts", "inputs", "registry", "coverage", "verdict", *LEAVES},
+    "causes": {"model"},
+    "pipeline": {"facts", "inputs", "registry", "coverage", "verdict", "causes", *LEAVES},
 }
 
 

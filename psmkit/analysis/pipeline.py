@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Iterable, Sequence
 
-from psmkit.analysis import coverage, registry, verdict
+from psmkit.analysis import causes, coverage, registry, verdict
 from psmkit.analysis.facts.job import Job, make_job
 from psmkit.analysis.inputs import scanned
 from psmkit.model import Finding, Report
@@ -55,6 +56,7 @@ def analyse_job(job: Job) -> Report:
         ranks=coverage.rank_rows(job, runs, findings),
         coverage=coverage.coverage(job, runs),
         versions=coverage.versions(job),
+        causes=causes.group(findings, runs, functools.partial(verdict.blamed, job)),
     )
 
 

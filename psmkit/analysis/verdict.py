@@ -17,7 +17,7 @@ from psmkit.analysis.inference import proof
 from psmkit.logparse.types import CommInstance, Event
 from psmkit.model import CODES, Culprit, Effect, Finding, Run, Severity, Verdict
 
-__all__ = ["judge", "overall"]
+__all__ = ["blamed", "judge", "overall"]
 
 # The most processes without a rank that a finding may blame; more of them are victims.
 _MOST_UNNAMED = 2
@@ -280,6 +280,13 @@ def _process(job: Job, run: RunInfo, rank: int, comm: str | None) -> int | None:
             if comm_name(job, group) == comm and (proc := job.proc_in(group, rank)) is not None:
                 return proc
     return job.proc_of(run.index, rank)
+
+
+def blamed(job: Job, finding: Finding) -> frozenset[int]:
+    """The processes behind the culprits of a finding, as far as they are known."""
+    runs = [run for run in job.runs if run.index == finding.run]
+    found = (_process(job, run, rank, finding.comm) for run in runs for rank in finding.culprits)
+    return frozenset(proc for proc in found if proc is not None)
 
 
 def _device(job: Job, proc: int | None) -> int | None:

@@ -10,6 +10,7 @@ from psmkit.model.codes import CODES, code
 from psmkit.model.findings import Evidence, Finding, Severity
 from psmkit.model.kinds import Code, Effect, Family
 from psmkit.model.report import (
+    Cause,
     Communicator,
     Coverage,
     Culprit,
@@ -24,6 +25,7 @@ from psmkit.model.report import (
 
 __all__ = [
     "CODES",
+    "Cause",
     "Code",
     "Communicator",
     "Coverage",

@@ -59,6 +59,8 @@ class Code:
         rules of their own; a chain that starts with one of those is PSM401.
         loses_peer: a process could not reach a peer, or lost it.
         outlasts_end: an orderly end of the run does not refute it: the run ended, but its data is wrong.
+        aside: shown only with -v: it does not help to find the trouble.
+        symptom: it shows where processes wait, not why; it follows from a failure or death of the ranks that it blames.
         survived: whether an error line of this code is worth a finding if the job survived it.
     """
 
@@ -74,6 +76,8 @@ class Code:
     names_origin: bool = False
     loses_peer: bool = False
     outlasts_end: bool = False
+    aside: bool = False
+    symptom: bool = False
     survived: bool = True
     meaning: str
     next_step: str

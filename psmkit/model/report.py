@@ -133,8 +133,20 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
+class Cause:
+    """An error or warning with what belongs to it; the numbers are indexes into :attr:`Report.findings`.
+
+    ``same`` are findings of other rules about the same thing, ``follows`` its consequences.
+    """
+
+    finding: int
+    same: tuple[int, ...] = ()
+    follows: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
-    """The result of an analysis; ``reason`` is the verdict in one sentence."""
+    """The result of an analysis; ``reason`` is the verdict in one sentence, ``causes`` its errors and warnings in groups."""
 
     verdict: Verdict
     reason: str
@@ -147,3 +159,4 @@ class Report:
     ranks: tuple[RankRow, ...] = ()
     coverage: Coverage = Coverage()
     versions: tuple[str, ...] = ()
+    causes: tuple[Cause, ...] = ()

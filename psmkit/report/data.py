@@ -71,6 +71,7 @@ def report_dict(report: Report) -> dict[str, Any]:
         "ranks": _plain(report.ranks),
         "coverage": _plain(report.coverage),
         "versions": _plain(report.versions),
+        "causes": _plain(report.causes),
     }
 
 

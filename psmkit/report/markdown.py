@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 
-from psmkit.model import Evidence, Finding, RankRow, Report
+from psmkit.model import Evidence, Finding, RankRow, Report, Verdict
 from psmkit.report.escape import markdown_text, visible
 from psmkit.report.layout import ranges
 from psmkit.report.options import Options
 from psmkit.report.ranktable import FOLD_ABOVE
 from psmkit.report.summary import (
     about,
+    behind,
     culprit_name,
     culprit_ranks,
     culprit_why,
@@ -40,11 +41,17 @@ def render(report: Report, options: Options | None = None) -> str:
         reason = culprit_why(culprit, report)
         why = f": {reason}" if reason else ""
         out.append(f"- **culprit** {markdown_text(culprit_name(culprit) + stage + why)}")
+    if (finding := behind(report)) is not None:
+        if finding.evidence:
+            item = finding.evidence[0]
+            out.append(f"- **proof** {markdown_text(f'{item}: {item.text}')}")
+        if finding.next_step:
+            out.append(f"- **do this** {markdown_text(finding.next_step)}")
     out += [f"- confidence {percent(report.confidence)}", ""]
     out += _ranks(report, options)
     out += _findings(report, options)
     out += _matching(report)
-    out += _coverage(report)
+    out += _coverage(report, options)
     return "\n".join(out).rstrip() + "\n"
 
 
@@ -131,7 +138,7 @@ def _matching(report: Report) -> list[str]:
     return ["### Matched across ranks", "", *_table(["exchange", "matched", "pending", "orphan"], rows)]
 
 
-def _coverage(report: Report) -> list[str]:
+def _coverage(report: Report, options: Options) -> list[str]:
     coverage = report.coverage
     out = ["### Evidence", ""]
     out.append(
@@ -145,6 +152,6 @@ def _coverage(report: Report) -> list[str]:
         out.append(f"- ranks with no log: {ranges(coverage.missing_ranks)}")
     if coverage.missing_subsystems:
         out.append(f"- subsystems not logged: {markdown_text(', '.join(coverage.missing_subsystems))}")
-    if coverage.rerun_with:
+    if coverage.rerun_with and (options.verbose or report.verdict is Verdict.INCONCLUSIVE):
         out += ["- re-run with:", "", "  ```sh", f"  {visible(rerun_line(coverage.rerun_with))}", "  ```"]
     return [*out, ""]

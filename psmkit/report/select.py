@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable, Iterator, Mapping
 
-from psmkit.model import Finding, Report
+from psmkit.model import Cause, Finding, Report
 
 __all__ = ["parse_ranks", "ranks_of", "select_ranks"]
 
@@ -56,8 +57,21 @@ def select_ranks(report: Report, ranks: frozenset[int]) -> Report:
         named = {*finding.ranks, *finding.culprits}
         return not named or bool(named & ranks)
 
+    kept = [n for n, finding in enumerate(report.findings) if concerns(finding)]
     return dataclasses.replace(
         report,
         ranks=rows,
-        findings=tuple(finding for finding in report.findings if concerns(finding)),
+        findings=tuple(report.findings[n] for n in kept),
+        causes=tuple(_renumbered(report.causes, {old: new for new, old in enumerate(kept)})),
     )
+
+
+def _renumbered(causes: Iterable[Cause], new: Mapping[int, int]) -> Iterator[Cause]:
+    """The groups without the findings that are left out; the first that is left leads its group."""
+    for cause in causes:
+        same = [new[n] for n in (cause.finding, *cause.same) if n in new]
+        follows = [new[n] for n in cause.follows if n in new]
+        if same:
+            yield Cause(same[0], tuple(same[1:]), tuple(follows))
+        else:
+            yield from (Cause(n) for n in follows)

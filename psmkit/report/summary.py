@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from psmkit.model import Culprit, Finding, MatchCount, Matching, Report, Run, Severity
+from psmkit.model import Cause, Culprit, Finding, MatchCount, Matching, Report, Run, Severity, Verdict
 from psmkit.report.layout import ranges
 
 __all__ = [
     "FOLD_FINDINGS",
     "Fold",
+    "FoldedCauses",
     "about",
+    "behind",
     "by_weight",
+    "common_folder",
     "culprit_name",
     "culprit_ranks",
     "culprit_why",
     "fold",
+    "fold_causes",
+    "listed",
     "matching_rows",
     "percent",
     "rerun_line",
@@ -26,6 +33,7 @@ __all__ = [
 
 FOLD_FINDINGS = 5
 _SHOWN_OF_FOLD = 2
+_FOLD_CAUSES = 2
 _EXCHANGES = (
     ("proxy calls", "proxy_calls"),
     ("fd exchanges", "fd_exchanges"),
@@ -42,6 +50,11 @@ def sentence(part: Report | Run) -> str:
     verdict = part.verdict.value
     reason = part.reason.strip()
     return reason if reason.startswith(f"{verdict}:") else f"{verdict}: {reason or 'no reason is known'}"
+
+
+def listed(names: Sequence[str]) -> str:
+    """``a``, ``a and b``, ``a, b and c``."""
+    return " and ".join((", ".join(names[:-1]), names[-1])) if len(names) > 1 else "".join(names)
 
 
 def percent(confidence: float) -> str:
@@ -92,6 +105,28 @@ def by_weight(report: Report) -> list[Finding]:
     return sorted(report.findings, key=lambda f: (-f.severity.weight, f.title not in reasons, -f.confidence))
 
 
+def behind(report: Report) -> Finding | None:
+    """The finding that the verdict of the report rests on; None where it rests on none."""
+    worst = max(report.runs, key=lambda run: (run.verdict.badness, run.confidence), default=None)
+    reasons = {report.reason.strip(), *([worst.reason.strip()] if worst else [])}
+    told = [f for f in by_weight(report) if f.severity is not Severity.INFO]
+    if (found := next((f for f in told if f.title.strip() in reasons), None)) is not None:
+        return found
+    broken = report.verdict in (Verdict.FAILED, Verdict.HUNG)
+    return next((f for f in told if f.severity is Severity.ERROR), None) if broken else None
+
+
+def common_folder(report: Report) -> str:
+    """The folder, with its slash, of all files that the findings and the table of ranks name; empty if there is none."""
+    names = {item.file for finding in report.findings for item in finding.evidence}
+    names |= {row.last.rpartition(":")[0] for row in report.ranks if row.last}
+    folders = {os.path.dirname(name) for name in names}
+    if not folders or "" in folders or len({folder.startswith("/") for folder in folders}) > 1:
+        return ""
+    folder = os.path.commonpath(folders)
+    return f"{folder}/" if folder and folder != "/" else ""
+
+
 def culprit_why(culprit: Culprit, report: Report) -> str:
     """What a culprit did; empty if the verdict of the report or of its run already says so."""
     reasons = {report.reason.strip(), *(run.reason.strip() for run in report.runs)}
@@ -134,6 +169,36 @@ def fold(report: Report, *, everything: bool = False) -> list[Fold]:
     for members in kinds.values():
         cut = len(members) if everything or len(members) <= FOLD_FINDINGS else _SHOWN_OF_FOLD
         folds.append(Fold(tuple(members[:cut]), tuple(members[cut:])))
+    return folds
+
+
+@dataclass(frozen=True, slots=True)
+class FoldedCauses:
+    """Groups of findings whose first has the same code and severity: those to show, and those only counted."""
+
+    shown: tuple[Cause, ...]
+    hidden: tuple[Cause, ...]
+
+
+def fold_causes(report: Report, *, everything: bool = False) -> list[FoldedCauses]:
+    """The groups of a report, that of the verdict first; if there are more than two of a kind, the first stands for all of them."""
+    causes = list(report.causes)
+    grouped = {n for cause in causes for n in (cause.finding, *cause.same, *cause.follows)}
+    numbers = {id(finding): n for n, finding in enumerate(report.findings)}
+    causes += [
+        Cause(n) for f in by_weight(report) if (n := numbers[id(f)]) not in grouped and f.severity is not Severity.INFO
+    ]
+    primary = behind(report)
+    order = {id(finding): n for n, finding in enumerate(by_weight(report))}
+    causes.sort(key=lambda c: (report.findings[c.finding] is not primary, order[id(report.findings[c.finding])]))
+    kinds: dict[tuple[Severity, str], list[Cause]] = {}
+    for cause in causes:
+        head = report.findings[cause.finding]
+        kinds.setdefault((head.severity, head.code), []).append(cause)
+    folds = []
+    for members in kinds.values():
+        cut = len(members) if everything or len(members) <= _FOLD_CAUSES else 1
+        folds.append(FoldedCauses(tuple(members[:cut]), tuple(members[cut:])))
     return folds
 
 

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from psmkit.model import Evidence, Finding, Report, Severity
+from collections.abc import Sequence
+from dataclasses import replace
+
+from psmkit.model import CODES, Cause, Evidence, Finding, Report, Severity, Verdict
 from psmkit.report.escape import shorten, visible
 from psmkit.report.layout import Page, Span, ranges
 from psmkit.report.options import Options
 from psmkit.report.ranktable import fit, rank_table
 from psmkit.report.summary import (
+    Fold,
     about,
+    behind,
+    common_folder,
     culprit_name,
     culprit_ranks,
     culprit_why,
     fold,
+    fold_causes,
+    listed,
     matching_rows,
     percent,
     rerun_line,
@@ -23,8 +31,14 @@ from psmkit.report.summary import (
 
 __all__ = ["layout", "render"]
 
-_EVIDENCE = {Severity.ERROR: 6, Severity.WARNING: 3, Severity.INFO: 1}
+_EVIDENCE = 3
+_ALSO = 1  # lines of evidence of each other finding of a group
 _RUNS = 12
+_SHOWN_FOLLOWS = 3
+_WHO = 4
+_NAMES = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "note"}
+#: A place of at most this length and its line share a row.
+_SHORT_PLACE = 44
 
 
 def render(report: Report, options: Options | None = None) -> str:
@@ -35,17 +49,19 @@ def render(report: Report, options: Options | None = None) -> str:
 def layout(report: Report, options: Options) -> Page:
     """The report as styled lines of at most ``options.width`` characters, except the first line and paths."""
     page = Page(max(options.width, 40))
-    _verdict(page, report)
-    _ranks(page, report, options)
-    _findings(page, report, options)
-    _matching(page, report)
+    folder = common_folder(report)
+    _verdict(page, report, folder)
+    _ranks(page, report, options, folder)
+    _causes(page, report, options, folder)
+    _notes(page, report, options, folder)
     if options.verbose:
+        _matching(page, report)
         _communicators(page, report)
     _coverage(page, report, options)
     return page
 
 
-def _verdict(page: Page, report: Report) -> None:
+def _verdict(page: Page, report: Report, folder: str) -> None:
     text = sentence(report)
     verdict = report.verdict.value
     page.add(Span(verdict, verdict), Span(text[len(verdict) :], "heading"))
@@ -57,105 +73,181 @@ def _verdict(page: Page, report: Report) -> None:
             )
         if len(report.runs) > len(shown):
             page.add(Span(f"  and {len(report.runs) - len(shown)} more runs, none worse", "dim"))
-    for culprit in report.culprits:
+    _who(page, report)
+    finding = behind(report)
+    if finding is None:
+        return
+    if finding.evidence:
+        _proof(page, finding.evidence[0], folder)
+    if finding.next_step:
+        page.wrap(finding.next_step, indent="  ", hang=" " * 11, lead=Span("do this: ", "code"))
+
+
+def _who(page: Page, report: Report) -> None:
+    sure = f"confidence {percent(report.confidence)}"
+    for number, culprit in enumerate(report.culprits[:_WHO]):
         reason = culprit_why(culprit, report)
-        why = f": {reason}" if reason else ""
-        stage = f" [stage {culprit.stage}]" if culprit.stage else ""
+        stage = f", stage {culprit.stage}" if culprit.stage else ""
         of_run = f" of run {run_number(culprit.run)}" if len(report.runs) > 1 else ""
-        page.wrap(
-            f"{culprit_name(culprit)}{of_run}{stage}{why}",
-            indent="  ",
-            hang="      ",
-            lead=Span("culprit: ", "culprit"),
-        )
-    page.add(Span(f"  confidence {percent(report.confidence)}", "dim"))
+        text = f"{culprit_name(culprit)}{of_run}{stage}" + (f": {reason}" if reason else "")
+        if number == len(report.culprits[:_WHO]) - 1:
+            rest = len(report.culprits) - _WHO
+            text += (f", and {rest} more" if rest > 0 else "") + f" ({sure})"
+        lead = Span("who:     " if not number else "         ", "culprit")
+        page.wrap(text, indent="  ", hang=" " * 11, lead=lead)
+    if not report.culprits:
+        page.add(Span(f"  {sure}", "dim"))
 
 
-def _ranks(page: Page, report: Report, options: Options) -> None:
+def _proof(page: Page, item: Evidence, folder: str) -> None:
+    place = _place(item, folder)
+    text = visible(item.text)
+    room = page.width - 13 - len(place)
+    if room >= 40:
+        page.add("  ", Span("proof:   ", "dim"), Span(place, "place"), ": ", Span(_quoted(text, room), "quote"))
+    else:
+        page.add("  ", Span("proof:   ", "dim"), Span(place, "place"))
+        page.add(" " * 11, Span(_quoted(text, page.width - 11), "quote"))
+
+
+def _place(item: Evidence, folder: str) -> str:
+    return f"{item.file.removeprefix(folder)}:{item.line}"
+
+
+def _ranks(page: Page, report: Report, options: Options, folder: str) -> None:
     if not report.ranks:
         return
     page.blank()
     hosts = {row.host for row in report.ranks if row.host is not None}
-    title = f"Ranks: {len(report.ranks)} processes on {_count(len(hosts), 'host')}"
+    title = f"Ranks: {_count(len(report.ranks), 'process', 'processes')} on {_count(len(hosts), 'host')}"
     if len(report.runs) == 1 and report.runs[0].nranks is not None:
         run = report.runs[0]
         title = f"Ranks: {len(run.ranks_seen)} of {run.nranks} seen, {_count(len(hosts), 'host')}"
-    page.cut(title, "heading")
-    table = rank_table(report.ranks, culprit_ranks(report), page.width, fold=not options.verbose)
+    page.cut(title + (f"; files in {folder}" if folder else ""), "heading")
+    rows = [replace(row, last=row.last.removeprefix(folder)) if row.last else row for row in report.ranks]
+    table = rank_table(rows, culprit_ranks(report), page.width, fold=not options.verbose)
     for line, style in zip(table.lines, table.styles, strict=True):
         page.add(Span(line, style))
 
 
-def _findings(page: Page, report: Report, options: Options) -> None:
+def _causes(page: Page, report: Report, options: Options, folder: str) -> None:
     page.blank()
-    if not report.findings:
-        page.add(Span("Findings: none", "heading"))
-        return
     counts = dict.fromkeys((Severity.ERROR, Severity.WARNING, Severity.INFO), 0)
     for finding in report.findings:
         counts[finding.severity] += 1
-    names = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "note"}
-    page.add(
-        Span("Findings: " + ", ".join(_count(n, names[s]) for s, n in counts.items() if n), "heading"),
-    )
-    noted = False
-    for part in fold(report, everything=options.verbose):
-        brief = counts[Severity.ERROR] > 0 and part.shown[0].severity is Severity.INFO and not options.verbose
-        for finding in part.shown:
-            if not brief or not noted:
-                page.blank()
-            noted = noted or brief
-            if brief:
-                # Next to an error a note distracts; its title is enough.
-                _title(page, finding)
-            else:
-                _finding(page, finding, len(report.runs), options)
+    found = ", ".join(_count(n, _NAMES[s]) for s, n in counts.items() if n)
+    hidden = counts[Severity.INFO] and not _shows_notes(report, options)
+    page.wrap(f"Findings: {found or 'none'}" + (" (-v shows the notes)" if hidden else ""), "heading")
+    for part in fold_causes(report, everything=options.verbose):
+        for cause in part.shown:
+            page.blank()
+            _cause(page, cause, report, options, folder)
         if part.hidden:
-            if not brief:
-                page.blank()
+            page.blank()
+            head = report.findings[part.hidden[0].finding]
+            rest = Fold((), tuple(report.findings[c.finding] for c in part.hidden)).rest()
             page.wrap(
-                f"{part.rest()} (-v shows all)",
+                f"{rest} (-v shows all)",
                 "dim",
                 indent=" " * 4,
                 hang=" " * 6,
-                lead=Span(f"{part.hidden[0].code} ", part.hidden[0].severity.value),
+                lead=Span(f"{head.code} ", head.severity.value),
             )
 
 
-def _title(page: Page, finding: Finding) -> None:
-    label = "note" if finding.severity is Severity.INFO else finding.severity.value
+def _cause(page: Page, cause: Cause, report: Report, options: Options, folder: str) -> None:
+    finding = report.findings[cause.finding]
+    same = [report.findings[n] for n in cause.same]
+    _finding(page, finding, report, options, folder, same=same)
+    for n in cause.follows[: None if options.verbose else _SHOWN_FOLLOWS]:
+        other = report.findings[n]
+        page.wrap(
+            f"{other.code} {other.title}",
+            indent="    ",
+            hang="      ",
+            lead=Span("follows from it: ", other.severity.value),
+        )
+    if not options.verbose and len(cause.follows) > _SHOWN_FOLLOWS:
+        page.add(Span(f"    and {len(cause.follows) - _SHOWN_FOLLOWS} more that follow from it", "dim"))
+
+
+def _shows_notes(report: Report, options: Options) -> bool:
+    """Whether notes are shown: always with -v, else where they are all that there is to say."""
+    told = any(finding.severity is not Severity.INFO for finding in report.findings)
+    return options.verbose or (report.verdict is Verdict.INCONCLUSIVE and not told)
+
+
+def _notes(page: Page, report: Report, options: Options, folder: str) -> None:
+    if not _shows_notes(report, options):
+        return
+    for part in fold(report, everything=options.verbose):
+        for finding in part.shown:
+            if finding.severity is Severity.INFO and (options.verbose or not CODES[finding.code].aside):
+                page.blank()
+                _finding(page, finding, report, options, folder)
+        if part.hidden and part.hidden[0].severity is Severity.INFO:
+            page.wrap(
+                f"{part.rest()} (-v shows all)",
+                "dim",
+                indent="    ",
+                hang="      ",
+                lead=Span(f"{part.hidden[0].code} "),
+            )
+
+
+def _finding(
+    page: Page, finding: Finding, report: Report, options: Options, folder: str, same: Sequence[Finding] = ()
+) -> None:
+    primary = finding is behind(report)
+    also = list(dict.fromkeys(other.code for other in same if other.code != finding.code))
+    title = f"also seen as {listed(also)}" if also else ""
+    if options.verbose or not primary:
+        title = f"{finding.title}  [{percent(finding.confidence)}]" + (f", {title}" if title else "")
     page.wrap(
-        finding.title + f"  [{percent(finding.confidence)}]",
-        "heading",
-        hang=" " * 4,
-        lead=Span(f"{label} {finding.code} ", finding.severity.value),
+        title, "heading", hang=" " * 4, lead=Span(f"{_NAMES[finding.severity]} {finding.code} ", finding.severity.value)
     )
-
-
-def _finding(page: Page, finding: Finding, runs: int, options: Options) -> None:
-    _title(page, finding)
-    place = about(finding, runs=runs, stage=options.verbose)
+    place = about(finding, runs=len(report.runs), stage=options.verbose)
     if place:
         page.wrap(place, "dim", indent="    ")
-    if finding.explanation and finding.explanation != finding.title:
+    # The cause is explained; what is beside it has its line and the next step.
+    brief = not options.verbose and finding.severity is not Severity.INFO and not primary and behind(report) is not None
+    if finding.explanation and finding.explanation != finding.title and not brief:
         short = finding.severity is Severity.INFO and not options.verbose
         text = shorten(finding.explanation, 2 * (page.width - 6)) if short else finding.explanation
         page.wrap(text, indent="    ")
-    limit = len(finding.evidence) if options.verbose else _EVIDENCE[finding.severity]
-    for item in finding.evidence[:limit]:
-        _evidence(page, item, whole=options.verbose)
-    if len(finding.evidence) > limit:
-        page.add(Span(f"    … {_count(len(finding.evidence) - limit, 'more line')} of evidence", "dim"))
-    if finding.next_step and (finding.severity is not Severity.INFO or options.verbose):
+    if options.verbose:
+        for other in same:
+            page.wrap(other.title, indent="    ", hang="      ", lead=Span(f"{other.code} ", other.severity.value))
+    _all_evidence(page, finding, same, options, folder, _ALSO if brief else _EVIDENCE)
+    if finding.next_step and (options.verbose or not (primary or finding.severity is Severity.INFO)):
         page.wrap(finding.next_step, indent="    ", hang="      ", lead=Span("next: ", "code"))
     if finding.known_issue:
         page.wrap(finding.known_issue, indent="    ", lead=Span("known issue: ", "dim"))
 
 
-def _evidence(page: Page, item: Evidence, *, whole: bool) -> None:
-    # The place stands on a line of its own and uncut, so that it can be clicked or pasted.
-    page.add("    ", Span(str(item), "place"))
+def _all_evidence(
+    page: Page, finding: Finding, same: Sequence[Finding], options: Options, folder: str, most: int
+) -> None:
+    every = list(dict.fromkeys((*finding.evidence, *(item for other in same for item in other.evidence))))
+    if options.verbose:
+        shown = every
+    else:
+        shown = list(finding.evidence[: 1 if finding.severity is Severity.INFO else most])
+        shown += [item for other in same for item in other.evidence[:_ALSO] if item not in shown]
+    for item in shown:
+        _evidence(page, item, folder, whole=options.verbose)
+    if len(every) > len(shown):
+        page.add(Span(f"    … {_count(len(every) - len(shown), 'more line')} of evidence", "dim"))
+
+
+def _evidence(page: Page, item: Evidence, folder: str, *, whole: bool) -> None:
+    place = _place(item, folder)
     text = visible(item.text)
+    room = page.width - len(place) - 7
+    if not whole and len(place) <= _SHORT_PLACE and room >= 30:
+        page.add("    ", Span(place, "place"), Span(" | ", "dim"), Span(_quoted(text, room), "quote"))
+        return
+    page.add("    ", Span(place, "place"))
     page.add("      ", Span("| ", "dim"), Span(text if whole else _quoted(text, page.width - 8), "quote"))
 
 
@@ -163,7 +255,7 @@ def _quoted(text: str, width: int) -> str:
     """A log line in ``width`` characters; its message matters more than its time stamp and process."""
     at = text.find("NCCL ")
     if len(text) > width and at > 0:
-        text = "…" + text[at:]
+        text = "…" + text[at:].removeprefix("NCCL INFO ")
     return shorten(text, width)
 
 
@@ -235,11 +327,11 @@ def _coverage(page: Page, report: Report, options: Options) -> None:
     elif coverage.shapes:
         top = ", ".join(f"{shape.count:,}x" for shape in coverage.shapes[:1])
         page.cut(f"not understood, most often ({top}): {coverage.shapes[0].shape}", "dim", indent="  ")
-    if coverage.rerun_with:
+    if coverage.rerun_with and (options.verbose or report.verdict is Verdict.INCONCLUSIVE):
         page.add("  re-run with:")
         # Not wrapped, so that it can be pasted.
         page.add("    ", Span(rerun_line(coverage.rerun_with), "code"))
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+def _count(number: int, noun: str, plural: str | None = None) -> str:
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"

@@ -34,7 +34,7 @@ def test_the_keys_of_the_contract_are_there() -> None:
     document = data.report_dict(samples.hung())
     assert list(document) == [
         "schema", "verdict", "reason", "confidence", "culprits", "findings", "matching", "runs", "communicators",
-        "ranks", "coverage", "versions",
+        "ranks", "coverage", "versions", "causes",
     ]  # fmt: skip
     assert {"run", "comm", "rank", "global_rank", "host", "pid", "device", "stage", "why"} == set(
         document["culprits"][0]

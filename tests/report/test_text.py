@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from psmkit.model import RankRow, Report, Severity
+from psmkit.model import Cause, RankRow, Report, Severity, Verdict
 from psmkit.report import Options, render
 from psmkit.report.ranktable import rank_table
 
@@ -59,16 +59,16 @@ def test_several_runs_get_a_line_each() -> None:
 
 
 def test_errors_come_first_and_the_surest_of_them() -> None:
-    page = text(samples.many())
+    page = text(samples.many(), verbose=True)
     assert page.index("[81%]") < page.index("[80%]")
-    page = text(samples.hung())
+    page = text(samples.hung(), verbose=True)
     assert page.index("error PSM101") < page.index("warning PSM602") < page.index("note PSM801")
 
 
 def test_similar_findings_are_folded_and_v_unfolds_them() -> None:
     folded = text(samples.many())
-    assert folded.count("error PSM101 ") == 2
-    assert "PSM101 and 10 more like this, about ranks 9, 40 (-v shows all)" in folded
+    assert folded.count("error PSM101") == 1
+    assert "PSM101 and 11 more like this, about ranks 9, 40 (-v shows all)" in folded
     assert text(samples.many(), verbose=True).count("error PSM101 ") == 12
 
 
@@ -103,7 +103,7 @@ def test_nothing_in_a_log_reaches_the_terminal_as_a_control() -> None:
 
 def test_long_evidence_is_cut_with_an_ellipsis_and_keeps_its_message() -> None:
     page = text(samples.hung(), width=80)
-    (quoted,) = [line for line in page.splitlines() if "| …NCCL INFO ncclProxyCallAsync" in line]
+    (quoted,) = [line for line in page.splitlines() if "| …ncclProxyCallAsync" in line]
     assert len(quoted) == 80
     assert quoted.endswith("…")
 
@@ -114,7 +114,10 @@ def test_v_shows_evidence_uncut() -> None:
 
 def test_the_environment_to_rerun_with_can_be_pasted() -> None:
     line = "    NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,PROXY,P2P,SHM,NET NCCL_DEBUG_FILE=nccl.%h.%p.log\n"
-    assert line in text(samples.hung(), width=60)
+    assert line in text(samples.hung(), width=60, verbose=True)
+    open_end = dataclasses.replace(samples.hung(), verdict=Verdict.INCONCLUSIVE)
+    assert line in text(open_end, width=60)
+    assert "re-run with" not in text(samples.hung())
 
 
 def test_all_but_one_understood_is_not_a_hundred_percent() -> None:
@@ -139,10 +142,10 @@ def test_info_findings_are_called_notes() -> None:
     assert Severity.INFO.value == "info"
 
 
-def test_notes_beside_an_error_are_titles_only() -> None:
+def test_notes_beside_an_error_are_counted_and_v_shows_them() -> None:
     page = text(samples.hung())
-    assert "note PSM801 rank 0" in page
-    assert "Failed to open libibverbs" not in page
+    assert "Findings: 1 error, 1 warning, 8 notes (-v shows the notes)" in page
+    assert "PSM801" not in page
     assert "Failed to open libibverbs" in text(samples.hung(), verbose=True)
     assert "the data path prints nothing" in " ".join(text(samples.inconclusive()).split())
 
@@ -166,4 +169,37 @@ def test_what_the_verdict_rests_on_comes_first_and_is_not_said_twice() -> None:
     culprit = dataclasses.replace(report.culprits[0], why=report.reason)
     page = text(dataclasses.replace(report, findings=(*report.findings, told), culprits=(culprit,)))
     assert page.index("error PSM304") < page.index("error PSM101")
-    assert "\n  culprit: rank 9 (node-1:20409, device 1) [stage Setup]\n" in page
+    assert "\n  who:     rank 9 (node-1:20409, device 1), stage Setup (confidence 70%)\n" in page
+
+
+def test_after_the_verdict_come_who_the_proof_and_what_to_do() -> None:
+    lines = text(samples.hung()).splitlines()
+    assert lines[1].startswith("  who:     rank 3 (node-a:20403, device 3), stage Setup")
+    at = next(n for n, line in enumerate(lines) if line.startswith("  proof:   "))
+    assert lines[at] == "  proof:   nccl.rank3.log:141: …New proxy send connection 3 from local rank 1, transport 0"
+    assert lines[at + 1] == "  do this: Attach gdb to the proxy service thread of node-a:20403."
+    assert "next: Attach gdb" not in "\n".join(lines)
+
+
+def test_the_common_folder_is_printed_once() -> None:
+    page = text(samples.hung())
+    assert page.count("logs/") == 1
+    assert "Ranks: 8 of 8 seen, 1 host; files in logs/\n" in page
+
+
+def test_findings_about_the_same_thing_are_one_and_consequences_follow_it() -> None:
+    report = samples.hung()
+    head = report.findings[-1]
+    others = tuple(dataclasses.replace(head, code=code, title=f"seen by {code}") for code in ("PSM304", "PSM108"))
+    first = len(report.findings)
+    grouped = dataclasses.replace(
+        report,
+        findings=(*report.findings, *others),
+        causes=(Cause(first - 1, (first,), (first + 1,)), Cause(first - 2)),
+    )
+    page = text(grouped)
+    assert "error PSM101 also seen as PSM304\n" in page
+    assert "    follows from it: PSM108 seen by PSM108\n" in page
+    assert page.count("error PSM") == 1
+    assert "seen by PSM304" not in page
+    assert "PSM304 seen by PSM304" in text(grouped, verbose=True)

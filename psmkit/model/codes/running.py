@@ -92,6 +92,7 @@ TABLE = (
         family=Family.PLUGINS,
         severity=Severity.ERROR,
         effect=Effect.HANGS,
+        symptom=True,
         meaning="An event of the profiler has been open for longer than a stall: a step of a transfer, or an operation. Waits were followed from rank to rank to the one that waits for nobody else.",
         next_step="Look at the rank that the finding names: its program's stack, its GPU, its log. The others wait for it.",
     ),

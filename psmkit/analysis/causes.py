@@ -1,0 +1,68 @@
+"""Put the errors and warnings of each run into groups: a cause, what other rules say about the same thing, and its consequences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from psmkit.model import CODES, Cause, Effect, Finding, Run, Severity, Verdict
+
+__all__ = ["group"]
+
+
+def group(
+    findings: Sequence[Finding], runs: Sequence[Run], blamed: Callable[[Finding], frozenset[int]]
+) -> tuple[Cause, ...]:
+    """The groups, that of each run's verdict first, then in the order of ``findings``. Notes are in none.
+
+    ``blamed`` gives the processes behind the culprits of a finding: their ranks can be of different communicators.
+    """
+    told = [n for n, finding in enumerate(findings) if finding.severity is not Severity.INFO]
+    by_run: dict[int | None, list[int]] = {}
+    for n in told:
+        by_run.setdefault(findings[n].run, []).append(n)
+    # The finding behind a verdict gave it its sentence.
+    verdicts = {(run.index, run.reason): run.verdict for run in runs}
+    heads = {n: verdict for n in told if (verdict := verdicts.get((findings[n].run or 0, findings[n].title)))}
+    who = {n: blamed(findings[n]) for n in told}
+    causes: list[Cause] = []
+    taken: set[int] = set()
+    for head in [*sorted(heads, key=lambda n: -heads[n].badness), *told]:
+        if head in taken:
+            continue
+        others = [n for n in by_run[findings[head].run] if n != head and n not in taken]
+        same = [n for n in others if _same(findings[head], findings[n]) and who[n] and who[n] <= who[head]]
+        verdict = heads.get(head)
+        follows = [n for n in others if n not in same and _follows(findings[n], verdict, who[n] <= who[head])]
+        causes.append(Cause(head, tuple(same), tuple(follows)))
+        taken |= {head, *same, *follows}
+    return tuple(causes)
+
+
+def _follows(finding: Finding, verdict: Verdict | None, blames_it: bool) -> bool:
+    """Whether a finding follows from the one behind the verdict; ``blames_it``: it blames nobody else."""
+    code = CODES[finding.code]
+    if verdict is Verdict.HUNG and code.caused_by_watchdog and finding.severity is Severity.ERROR:
+        return True
+    return verdict in (Verdict.FAILED, Verdict.HUNG) and code.symptom and blames_it
+
+
+def _same(one: Finding, other: Finding) -> bool:
+    """Whether two findings that blame the same processes describe the same thing: a standstill, or one line."""
+    if one.severity is not other.severity or one.code == other.code:
+        return False
+    if _hangs(one) and _hangs(other):
+        return True
+    return bool(_lines(one.evidence[:1]) & _lines(other.evidence))
+
+
+def _hangs(finding: Finding) -> bool:
+    effect = CODES[finding.code].effect
+    return effect is Effect.HANGS or (effect is Effect.AS_IT_ENDED and finding.stage not in _ENDED)
+
+
+#: Stages of a process that has ended.
+_ENDED = {"died", "killed", "crashed", "error"}
+
+
+def _lines(evidence: Iterable[object]) -> set[str]:
+    return {str(item) for item in evidence}

@@ -1,0 +1,62 @@
+"""Groups of findings: the cause of a verdict, the same thing seen by other rules, and what follows from it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from psmkit import analyze
+from psmkit.analysis import causes
+from psmkit.model import CODES, Cause, Finding, Run, Severity, Verdict
+
+NCCL = Path(__file__).parents[1] / "data" / "nccl"
+
+
+def finding(code: str, title: str, *culprits: int, severity: Severity = Severity.ERROR, stage: str = "x") -> Finding:
+    return Finding(code, title, severity, 0.9, "", "", run=0, culprits=culprits, ranks=culprits, stage=stage)
+
+
+def groups(verdict: Verdict, *findings: Finding) -> tuple[Cause, ...]:
+    run = Run(0, verdict, findings[0].title, 0.9)
+    return causes.group(findings, [run], lambda f: frozenset(f.culprits))
+
+
+def test_standstills_of_one_rank_are_one_thing() -> None:
+    told = (finding("PSM103", "a", 1), finding("PSM304", "b", 1), finding("PSM407", "c", 2))
+    assert groups(Verdict.HUNG, *told)[0] == Cause(0, (1,), ())
+
+
+def test_who_waits_for_a_rank_that_failed_follows_from_the_failure() -> None:
+    told = (
+        finding("PSM402", "died", 2),
+        finding("PSM304", "waits"),
+        finding("PSM403", "gone", 2),
+        finding("PSM304", "z", 3),
+    )
+    assert groups(Verdict.FAILED, *told) == (Cause(0, (), (1, 2)), Cause(3))
+
+
+def test_a_mismatch_does_not_follow_from_the_wrong_data_that_it_makes() -> None:
+    told = (finding("PSM401", "wrong data", 1, stage="data"), finding("PSM303", "sizes differ", 1))
+    assert groups(Verdict.FAILED, *told) == (Cause(0), Cause(1))
+
+
+def test_deaths_by_a_watchdog_follow_from_the_hang() -> None:
+    told = (finding("PSM101", "unanswered", 3), finding("PSM402", "SIGABRT", 0, stage="died"))
+    assert groups(Verdict.HUNG, *told) == (Cause(0, (), (1,)),)
+
+
+def test_notes_are_in_no_group() -> None:
+    assert groups(Verdict.FAILED, finding("PSM402", "died", 2), finding("PSM801", "n", 2, severity=Severity.INFO)) == (
+        Cause(0),
+    )
+
+
+def test_each_finding_of_a_real_run_is_in_one_group_at_most() -> None:
+    report = analyze([NCCL / "kill_setup_r2"])
+    grouped = [n for cause in report.causes for n in (cause.finding, *cause.same, *cause.follows)]
+    assert len(grouped) == len(set(grouped))
+    assert set(grouped) == {n for n, f in enumerate(report.findings) if f.severity is not Severity.INFO}
+    head = report.causes[0]
+    assert report.findings[head.finding].code == "PSM402"
+    assert {report.findings[n].code for n in head.follows} >= {"PSM403", "PSM304"}
+    assert all(CODES[report.findings[n].code].symptom for n in head.follows)
