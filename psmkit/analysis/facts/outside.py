@@ -55,8 +55,16 @@ def _line_ranks(job: Job) -> dict[Ref, int]:
 
 
 def _only_process(job: Job, event: Event) -> int | None:
-    found = [p.index for p in job.scan.processes if p.stream == event.stream]
-    return found[0] if len(found) == 1 else None
+    return _alone(job).get(event.stream)
+
+
+@once
+def _alone(job: Job) -> dict[int, int | None]:
+    """The process of each stream, None if there are several."""
+    out: dict[int, int | None] = {}
+    for process in job.scan.processes:
+        out[process.stream] = None if process.stream in out else process.index
+    return out
 
 
 def proc_of_event(job: Job, event: Event) -> int | None:

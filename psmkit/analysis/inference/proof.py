@@ -10,6 +10,9 @@ The end of any log shows open exchanges, because a log ends somewhere. Only thes
 
 from __future__ import annotations
 
+import bisect
+from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from psmkit.analysis.facts.job import Job
@@ -155,15 +158,40 @@ def silence(job: Job, proc: int) -> float:
     if run is None:
         return 0.0
     ours = job.process(proc)
-    peers = [p for p in (job.process(q) for q in job.runs[run].procs) if p.stream == ours.stream and p.index != proc]
-    going = [p for p in peers if _beside(p, ours) and p.last.seq - ours.last.seq >= _STREAM_LINES]
-    if not going or 2 * len(going) < len(peers):
-        return 0.0
-    span = ours.last.seq - ours.first.seq + 1
-    after = max(p.last.seq for p in going) - ours.last.seq
-    owed = ours.lines * after / span
-    return owed if owed >= _OWED else 0.0
+    return _crowds(job)[run, ours.stream].owed_by(ours)
 
 
-def _beside(one: Process, other: Process) -> bool:
-    return one.first.seq < other.last.seq and other.first.seq < one.last.seq
+class _Crowd:
+    """The processes of a run that write to one stream."""
+
+    def __init__(self, processes: Iterable[Process]) -> None:
+        spans = sorted((p.first.seq, p.last.seq) for p in processes)
+        self._firsts = [first for first, _ in spans]
+        self._lasts = [last for _, last in spans]
+        self._ordered = sorted(self._lasts)
+        self._latest: list[int] = []  # the greatest last line of a process and those that began before it
+        for _, last in spans:
+            self._latest.append(max(last, self._latest[-1]) if self._latest else last)
+
+    def owed_by(self, ours: Process) -> float:
+        """How many lines a process owes, if at least half of its peers began before its end and continued long after it."""
+        end, far = ours.last.seq, ours.last.seq + _STREAM_LINES
+        before = bisect.bisect_left(self._firsts, end)
+        if not before or self._latest[before - 1] < far:
+            return 0.0
+        owed = ours.lines * (self._latest[before - 1] - end) / (end - ours.first.seq + 1)
+        if owed < _OWED:
+            return 0.0
+        # of the processes that began before the end, leave out those that ended soon after it or earlier
+        short = sum(1 for last in self._lasts[before : bisect.bisect_left(self._firsts, far)] if last < far)
+        going = before - (bisect.bisect_left(self._ordered, far) - short)
+        return owed if 2 * going >= len(self._firsts) - 1 else 0.0
+
+
+@once
+def _crowds(job: Job) -> dict[tuple[int, int], _Crowd]:
+    found: dict[tuple[int, int], list[Process]] = defaultdict(list)
+    for run in job.runs:
+        for process in (job.process(p) for p in run.procs):
+            found[run.index, process.stream].append(process)
+    return {key: _Crowd(processes) for key, processes in found.items()}
