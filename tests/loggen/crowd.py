@@ -194,6 +194,7 @@ def _death(r: _Rank) -> Said:
 KINDS: dict[str, tuple[tuple[Phase, ...], tuple[Phase, ...], tuple[Phase, ...]]] = {
     "healthy": ((_init, _ready), (_work,), (_teardown,)),
     "healthy-proxy": ((_init, _connect, _ready), (_work, _connect), (_teardown,)),
+    "no-init": ((_connect,), (_connect,), ()),
     "abort": ((_init, _connect, _ready), (_work,), (_abort,)),
     "errors": ((_init, _connect, _ready), (_work,), (_death,)),
     "floods": ((_init, _connect, _ready), (_work, _death), ()),

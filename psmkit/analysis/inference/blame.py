@@ -242,6 +242,7 @@ def _graphs(job: Job) -> dict[int, Graph]:
     return graphs
 
 
+@once
 def leaving(job: Job) -> dict[int, int]:
     """Processes that began the teardown of their last communicator, with the place of that line."""
     exits: dict[int, list[int]] = defaultdict(list)

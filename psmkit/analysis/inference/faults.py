@@ -19,7 +19,21 @@ from psmkit.analysis.facts.progress import torn_down
 from psmkit.catalogue import Message, Phrase
 from psmkit.logparse.types import Event, Ref
 
-__all__ = ["Cascade", "Fault", "body", "cascades", "failed", "follows", "message", "phrase", "place", "refs", "unknown"]
+__all__ = [
+    "Cascade",
+    "Fault",
+    "body",
+    "cascades",
+    "failed",
+    "follows",
+    "message",
+    "of_proc",
+    "of_run",
+    "phrase",
+    "place",
+    "refs",
+    "unknown",
+]
 
 #: The names of WARN lines that match no entry.
 _UNKNOWN = frozenset({"unmatched.warn"})
@@ -333,6 +347,32 @@ def cascades(job: Job) -> list[Cascade]:
     for cascade in out:
         _judge(job, cascade, other, speaking)
     return out
+
+
+@once
+def _by_run(job: Job) -> dict[int | None, list[Cascade]]:
+    out: dict[int | None, list[Cascade]] = defaultdict(list)
+    for cascade in cascades(job):
+        out[job.run_of(cascade.proc)].append(cascade)
+    return dict(out)
+
+
+def of_run(job: Job, run: int | None) -> list[Cascade]:
+    """The cascades of a run."""
+    return _by_run(job).get(run, [])
+
+
+@once
+def _by_proc(job: Job) -> dict[int, list[Cascade]]:
+    out: dict[int, list[Cascade]] = defaultdict(list)
+    for cascade in cascades(job):
+        out[cascade.proc].append(cascade)
+    return dict(out)
+
+
+def of_proc(job: Job, proc: int) -> list[Cascade]:
+    """The cascades of a process."""
+    return _by_proc(job).get(proc, [])
 
 
 @once

@@ -19,7 +19,7 @@ from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.progress import torn_down
 from psmkit.analysis.inference import blame, faults
-from psmkit.logparse.types import Event, Process, Ref
+from psmkit.logparse.types import CommInstance, Event, Process, Ref
 
 __all__ = ["Proof", "aged", "done", "of", "reopened", "silence", "went_on"]
 
@@ -81,7 +81,7 @@ def _proofs(job: Job) -> dict[int, Proof]:
 def done(job: Job, run: int) -> bool:
     """Whether all visible ranks of the run's communicators were torn down."""
     info = job.runs[run]
-    ours = [i for i in job.scan.instances if i.proc in info.procs]
+    ours = _instances(job, run)
     if info.world is not None:
         # a process outside the largest communicator has other communicators to end
         inside = {i.proc for i in ours if i.group == info.world} | job.phantoms
@@ -95,12 +95,16 @@ def done(job: Job, run: int) -> bool:
 def reopened(job: Job, run: int) -> bool:
     """Whether a process started another communicator after the teardown of its world, and the log lacks that one's end."""
     info = job.runs[run]
-    ended = {i.proc: i.end.seq for i in job.scan.instances if i.group == info.world and i.end is not None}
+    world = job.members.get(info.world, ()) if info.world is not None else ()
+    ended = {i.proc: i.end.seq for i in world if i.end is not None}
     return any(
         i.end is None and i.start is not None and i.start.seq > ended.get(i.proc, i.start.seq)
-        for i in job.scan.instances
-        if i.proc in info.procs
+        for i in _instances(job, run)
     )
+
+
+def _instances(job: Job, run: int) -> list[CommInstance]:
+    return [i for proc in job.runs[run].procs for i in job.instances_of.get(proc, ())]
 
 
 def _make(job: Job, run: int) -> Proof:
@@ -115,7 +119,7 @@ def _make(job: Job, run: int) -> Proof:
                 suspects.setdefault(one.at.proc, []).append(one.event)
         elif one.at.rank is not None:
             missing.setdefault(one.at.rank, []).append(one.event)
-    failed = any(c.fatal and c.own is not False and job.run_of(c.proc) == run for c in faults.cascades(job))
+    failed = any(c.fatal and c.own is not False for c in faults.of_run(job, run))
     return Proof(
         run,
         tuple(lasting),
