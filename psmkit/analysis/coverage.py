@@ -8,7 +8,7 @@ from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import comm_name
 from psmkit.analysis.facts.progress import torn_down
 from psmkit.analysis.facts.stages import stage_of
-from psmkit.analysis.inference.waits import waits
+from psmkit.analysis.inference.waits import waits_of
 from psmkit.catalogue import Message, load
 from psmkit.logparse.types import CommInstance
 from psmkit.model import (
@@ -113,8 +113,14 @@ def rank_rows(job: Job, runs: Sequence[Run], findings: Sequence[Finding]) -> tup
     rows = []
     for run, info in zip(runs, job.runs, strict=True):
         blamed = {c.global_rank if c.global_rank is not None else c.rank for c in run.culprits}
-        errors = [f for f in findings if f.run in (None, run.index) and f.severity is Severity.ERROR]
-        waiting = {w.waiter for w in waits(job) if w.run == run.index and w.proven}
+        dead = {
+            rank
+            for f in findings
+            if f.run in (None, run.index) and f.severity is Severity.ERROR
+            if f.code == "PSM402" or f.stage in ("killed", "died", "crashed")
+            for rank in f.culprits
+        }
+        waiting = {w.waiter for w in waits_of(job, run.index) if w.proven}
         for proc in sorted(info.procs, key=lambda p: (_or(job.rank_of(p)), p)):
             process = job.process(proc)
             rank = job.rank_of(proc)
@@ -126,7 +132,7 @@ def rank_rows(job: Job, runs: Sequence[Run], findings: Sequence[Finding]) -> tup
                     pid=process.pid,
                     device=next((i.dev for i in job.instances_of.get(proc, ()) if i.dev is not None), None),
                     stage=stage_of(job, proc),
-                    state=_state(job, run, proc, rank, blamed, errors, waiting),
+                    state=_state(job, run, proc, rank, blamed, dead, waiting),
                     lines=process.lines,
                     last=f"{job.scan.files[process.last.file].path}:{process.last.line}",
                     communicators=tuple(dict.fromkeys(comm_name(job, i.group) for i in job.instances_of.get(proc, ()))),
@@ -148,13 +154,12 @@ def _state(
     proc: int,
     rank: int | None,
     blamed: set[int | None],
-    errors: Sequence[Finding],
+    dead: set[int],
     waiting: set[int | None],
 ) -> str:
     if torn_down(job, proc):
         return "done"
-    mine = [f for f in errors if rank is not None and rank in f.culprits]
-    if any(f.code == "PSM402" or f.stage in ("killed", "died", "crashed") for f in mine):
+    if rank in dead:
         return "died"
     if rank is not None and rank in blamed:
         return "failed" if run.verdict is Verdict.FAILED else "stuck"

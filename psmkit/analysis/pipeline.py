@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 
 from psmkit.analysis import causes, coverage, registry, verdict
@@ -64,13 +65,12 @@ def _ordered(findings: Iterable[Finding]) -> list[Finding]:
     """Findings by severity, then by confidence. Of two with the same code and lines the first stays; ties keep the order of the rules."""
     ranked = sorted(dict.fromkeys(findings), key=lambda f: (-f.severity.weight, -f.confidence))
     kept: list[Finding] = []
+    citing: dict[tuple[object, ...], set[int]] = defaultdict(set)  # kept findings of a code and run by a line
     for finding in ranked:
-        lines = {(e.file, e.line) for e in finding.evidence}
-        if lines and any(k.code == finding.code and k.run == finding.run and lines <= _lines(k) for k in kept):
+        keys = [(finding.code, finding.run, e.file, e.line) for e in finding.evidence]
+        if keys and set.intersection(*sorted((citing[key] for key in keys), key=len)):
             continue
+        for key in keys:
+            citing[key].add(len(kept))
         kept.append(finding)
     return kept
-
-
-def _lines(finding: Finding) -> set[tuple[str, int]]:
-    return {(e.file, e.line) for e in finding.evidence}

@@ -6,11 +6,13 @@ waits, then ``leaking``, ``inconclusive`` if the evidence is not sufficient, and
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from psmkit.analysis.facts.job import Job, RunInfo
 from psmkit.analysis.facts.naming import comm_name, names_of, words
+from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.progress import torn_down
 from psmkit.analysis.facts.stages import stage_of
 from psmkit.analysis.inference import proof
@@ -19,6 +21,12 @@ from psmkit.model import CODES, Culprit, Effect, Finding, Run, Severity, Verdict
 
 __all__ = ["blamed", "judge", "overall"]
 
+#: Kinds of exchanges, for one and for several.
+_EXCHANGES = {
+    "proxy call": "proxy calls",
+    "fd exchange": "fd exchanges",
+    "unpaired send or recv": "unpaired sends and recvs",
+}
 # The most processes without a rank that a finding may blame; more of them are victims.
 _MOST_UNNAMED = 2
 # How much more certain a vaguer finding must be to come first.
@@ -75,39 +83,37 @@ def _pick(findings: Sequence[Finding]) -> tuple[Verdict | None, Finding | None]:
 
 def _pending(job: Job, run: RunInfo) -> list[str]:
     """The exchanges that are still open in this run, as phrases."""
-    calls = [
-        c
-        for c in job.scan.calls
-        if c.state != "received" and c.state != "matched" and _in(job, run, c.service, c.caller)
-    ]
-    fds = [x for x in job.scan.fds if x.done is None and _in(job, run, x.client, x.server)]
-    pairs = [p for p in job.scan.pairs if p.group in run.groups and (p.pending_sends or p.pending_recvs)]
-    out = []
-    if calls:
-        out.append(_count(len(calls), "proxy call"))
-    if fds:
-        out.append(_count(len(fds), "fd exchange"))
-    if pairs:
-        out.append(
-            _count(
-                sum(p.pending_sends + p.pending_recvs for p in pairs),
-                "unpaired send or recv",
-                "unpaired sends and recvs",
-            )
-        )
+    open_ = _open(job)[run.index]
+    return [_count(open_[one], one, many) for one, many in _EXCHANGES.items() if open_[one]]
+
+
+@once
+def _open(job: Job) -> dict[int | None, Counter[str]]:
+    """How many exchanges of each kind are open in each run."""
+    out: dict[int | None, Counter[str]] = defaultdict(Counter)
+    for call in job.scan.calls:
+        if call.state not in ("received", "matched"):
+            _note(job, out, "proxy call", call.service, call.caller)
+    for fd in job.scan.fds:
+        if fd.done is None:
+            _note(job, out, "fd exchange", fd.client, fd.server)
+    runs = {group: run.index for run in job.runs for group in run.groups}
+    for pair in job.scan.pairs:
+        out[runs.get(pair.group)]["unpaired send or recv"] += pair.pending_sends + pair.pending_recvs
     return out
+
+
+def _note(job: Job, out: dict[int | None, Counter[str]], what: str, *procs: int | None) -> None:
+    for run in {job.run_of(p) for p in procs if p is not None}:
+        out[run][what] += 1
 
 
 def _count(n: int, one: str, many: str | None = None) -> str:
     return f"{n} {one}" if n == 1 else f"{n} {many or one + 's'}"
 
 
-def _in(job: Job, run: RunInfo, *procs: int | None) -> bool:
-    return any(p is not None and p in run.procs for p in procs)
-
-
 def _instances(job: Job, run: RunInfo) -> list[CommInstance]:
-    return [i for i in job.scan.instances if i.group in run.groups]
+    return sorted((i for group in run.groups for i in job.members.get(group, ())), key=lambda i: i.index)
 
 
 def _end(job: Job, run: RunInfo) -> _Evidence:
@@ -276,17 +282,27 @@ def _of_process(job: Job, run: RunInfo, finding: Finding, name: str) -> Culprit:
 def _process(job: Job, run: RunInfo, rank: int, comm: str | None) -> int | None:
     """The process behind a rank of a communicator, or behind a global rank if the finding names no communicator."""
     if comm is not None:
-        for group in run.groups:
-            if comm_name(job, group) == comm and (proc := job.proc_in(group, rank)) is not None:
+        for group in _groups_named(job).get((run.index, comm), ()):
+            if (proc := job.proc_in(group, rank)) is not None:
                 return proc
     return job.proc_of(run.index, rank)
 
 
 def blamed(job: Job, finding: Finding) -> frozenset[int]:
     """The processes behind the culprits of a finding, as far as they are known."""
-    runs = [run for run in job.runs if run.index == finding.run]
-    found = (_process(job, run, rank, finding.comm) for run in runs for rank in finding.culprits)
+    if finding.run is None:
+        return frozenset()
+    found = (_process(job, job.runs[finding.run], rank, finding.comm) for rank in finding.culprits)
     return frozenset(proc for proc in found if proc is not None)
+
+
+@once
+def _groups_named(job: Job) -> dict[tuple[int, str], list[int]]:
+    out: dict[tuple[int, str], list[int]] = defaultdict(list)
+    for run in job.runs:
+        for group in run.groups:
+            out[run.index, comm_name(job, group)].append(group)
+    return dict(out)
 
 
 def _device(job: Job, proc: int | None) -> int | None:
@@ -297,7 +313,12 @@ def _device(job: Job, proc: int | None) -> int | None:
 
 def judge(job: Job, findings: Sequence[Finding]) -> list[Run]:
     """One :class:`Run` for each run of ``job``; ``findings`` are the findings of all rules."""
-    return [_judge(job, run, [f for f in findings if f.run in (None, run.index)]) for run in job.runs]
+    ours: dict[int | None, list[tuple[int, Finding]]] = defaultdict(list)
+    for place, finding in enumerate(findings):
+        ours[finding.run].append((place, finding))
+    # findings of no run count in every run
+    both = (sorted([*ours[None], *ours[run.index]], key=lambda item: item[0]) for run in job.runs)
+    return [_judge(job, run, [f for _, f in mine]) for run, mine in zip(job.runs, both, strict=True)]
 
 
 def _judge(job: Job, run: RunInfo, findings: Sequence[Finding]) -> Run:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.owed import owed
 from psmkit.analysis.facts.places import by_local_rank
 from psmkit.analysis.facts.progress import torn_down
@@ -46,6 +47,15 @@ def age_of(job: Job, tally: ServiceTally) -> int:
         return 0
     files, opened = job.scan.files, tally.last_opened
     stream = files[opened.file].stream
-    # by the place of the last line, not by the process's home: two files may hold lines of one process
-    ends = (p.last.seq for p in job.scan.processes if files[p.last.file].stream == stream)
-    return max(ends, default=opened.seq) - opened.seq
+    return _ends(job).get(stream, opened.seq) - opened.seq
+
+
+@once
+def _ends(job: Job) -> dict[int, int]:
+    """The last line of a process in each stream."""
+    out: dict[int, int] = {}
+    for process in job.scan.processes:
+        # by the place of the last line, not by the process's home: two files may hold lines of one process
+        stream = job.scan.files[process.last.file].stream
+        out[stream] = max(out.get(stream, process.last.seq), process.last.seq)
+    return out

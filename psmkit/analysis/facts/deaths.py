@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import bisect
+import itertools
 import re
 import signal as signals
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from psmkit.analysis.facts import outside
 from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.places import single_node
 from psmkit.logparse.types import Event
 
@@ -76,8 +80,12 @@ class Death:
 
 def told_by_lab(job: Job, event: Event) -> bool:
     """Whether `psmkit lab run` reports how the process of a record ended: by itself, or with the run."""
-    names = ("lab.rank.hung", "lab.rank.stopped", "lab.rank.waits", "lab.rank.died")
-    return any(job.named_by(e) == event.proc for e in job.events(*names))
+    return event.proc in _named_by_lab(job)
+
+
+@once
+def _named_by_lab(job: Job) -> set[int | None]:
+    return {job.named_by(e) for e in job.events("lab.rank.hung", "lab.rank.stopped", "lab.rank.waits", "lab.rank.died")}
 
 
 def signal_name(number: int) -> str:
@@ -90,17 +98,62 @@ def signal_name(number: int) -> str:
 
 def collect(job: Job, run: int | None) -> list[Death]:
     """The deaths of a run, one for each process, in the order of their lines."""
-    found: list[Death] = []
+    found = _Deaths()
     events = [e for e in job.events("launch.", "sys.") if job.run_of_event(e) == run]
     for death in (*_blocks(job, events), *_singles(job, run, events)):
         _place(job, run, death)
-        same = next((d for d in found if _same(d, death)), None)
-        if same is not None:
-            same.take(death)
+        found.add(death)
+    kept = _without_strays(found.all)
+    return sorted(kept, key=lambda d: (not d.root, min((e.stream, e.ref.seq) for e in d.events)))
+
+
+class _Deaths:
+    """Deaths in the order of their lines, one for each process. There may be as many as ranks."""
+
+    def __init__(self) -> None:
+        self.all: list[Death] = []
+        self._places: dict[tuple[object, ...], list[int]] = defaultdict(list)  # deaths by what names a process
+
+    def add(self, death: Death) -> None:
+        """Merge a line with the death of the same process, or add a death."""
+        at = self._same(death)
+        if at is None:
+            at = len(self.all)
+            self.all.append(death)
         else:
-            found.append(death)
-    _stray(found)
-    return sorted(found, key=lambda d: (not d.root, min((e.stream, e.ref.seq) for e in d.events)))
+            self.all[at].take(death)
+        self._note(at)
+
+    def _note(self, at: int) -> None:
+        death = self.all[at]
+        places: list[tuple[object, ...]] = [("rank", death.rank)] if death.rank is not None else []
+        if death.pid is not None:
+            ranks = ("pid",) if death.rank is not None else ("pid", "pid without rank")
+            places += [(kind, death.pid, host) for kind in ranks for host in (death.host, _ANY)]
+        for place in places:
+            # a death is noted again when another line tells more about it
+            if not self._places[place] or self._places[place][-1] != at:
+                bisect.insort(self._places[place], at)
+
+    def _same(self, death: Death) -> int | None:
+        """The first death that may be the same: ranks decide, then process ids on hosts that do not differ."""
+        places: list[tuple[object, ...]] = [("rank", death.rank)] if death.rank is not None else []
+        if death.pid is not None:
+            kind = "pid" if death.rank is None else "pid without rank"
+            places += [(kind, death.pid, host) for host in ((death.host, None) if death.host is not None else (_ANY,))]
+        return min((at for place in places if (at := self._first(place, death)) is not None), default=None)
+
+    def _first(self, place: tuple[object, ...], death: Death) -> int | None:
+        """The first death at a place. Those whose rank or host became known since are dropped from it."""
+        noted = self._places.get(place, [])
+        while noted:
+            if _same(self.all[noted[0]], death):
+                return noted[0]
+            del noted[0]
+        return None
+
+
+_ANY = object()  # any host
 
 
 def _same(one: Death, other: Death) -> bool:
@@ -111,20 +164,26 @@ def _same(one: Death, other: Death) -> bool:
     return False
 
 
-def _stray(found: list[Death]) -> None:
+def _without_strays(found: list[Death]) -> list[Death]:
     """Assign a line without a process to the only death that it can be about."""
+    placed: dict[int | None, dict[int, Death]] = defaultdict(dict)  # by signal
+    for death in found:
+        if (death.rank is not None or death.pid is not None) and not death.sent:
+            placed[death.signal][id(death)] = death
+    dropped: set[int] = set()
     for death in [d for d in found if d.rank is None and d.pid is None]:
-        fits = [
-            d
-            for d in found
-            if d is not death
-            and (d.rank is not None or d.pid is not None)
-            and (death.signal is None or d.signal is None or d.signal == death.signal or d.signal == signals.SIGABRT)
-            and not d.sent
-        ]
-        if len(fits) == 1:
-            fits[0].take(death)
-            found.remove(death)
+        kinds = placed.keys() if death.signal is None else {None, death.signal, int(signals.SIGABRT)}
+        fits = itertools.chain.from_iterable(placed[kind].values() for kind in list(kinds))
+        two = list(itertools.islice(fits, 2))
+        if len(two) != 1:
+            continue
+        only = two[0]
+        del placed[only.signal][id(only)]
+        only.take(death)
+        if not only.sent:
+            placed[only.signal][id(only)] = only
+        dropped.add(id(death))
+    return [d for d in found if id(d) not in dropped]
 
 
 def _place(job: Job, run: int | None, death: Death) -> None:

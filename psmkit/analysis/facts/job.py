@@ -6,10 +6,12 @@ import bisect
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TypeVar
 
 from psmkit.analysis.facts.identity import RunInfo, resolve
 from psmkit.analysis.facts.quoting import Quotes
+from psmkit.analysis.facts.spans import Spans
 from psmkit.logparse.types import CommInstance, Event, Process, Ref, ScanData, SeqGroup, Value
 from psmkit.model import Evidence
 
@@ -77,8 +79,18 @@ class Job:
 
     def missing_ranks(self, run: int) -> tuple[int, ...]:
         """Global ranks without a single line in the input."""
-        nranks = self.runs[run].nranks
-        return tuple(r for r in range(nranks or 0) if self.proc_of(run, r) is None)
+        if run not in self._missing:
+            nranks = self.runs[run].nranks
+            self._missing[run] = tuple(r for r in range(nranks or 0) if self.proc_of(run, r) is None)
+        return self._missing[run]
+
+    def is_missing(self, run: int, rank: int) -> bool:
+        """Whether a rank of a run has no line in the input."""
+        return 0 <= rank < (self.runs[run].nranks or 0) and self.proc_of(run, rank) is None
+
+    @cached_property
+    def _missing(self) -> dict[int, tuple[int, ...]]:
+        return {}
 
     def events(self, *names: str, run: int | None = None) -> list[Event]:
         """Events by exact name, or by prefix if the name ends with a dot, in reading order."""
@@ -87,15 +99,26 @@ class Job:
             if name.endswith("."):
                 at = bisect.bisect_left(self.names, name)
                 while at < len(self.names) and self.names[at].startswith(name):
-                    found.extend(self.events_by_name[self.names[at]])
+                    found.extend(self._events(self.names[at], run))
                     at += 1
             else:
-                found.extend(self.events_by_name.get(name, ()))
-        if run is not None:
-            found = [event for event in found if self.run_of_event(event) == run]
+                found.extend(self._events(name, run))
         if len(names) > 1 or (names and names[0].endswith(".")):
             found.sort(key=lambda e: (e.stream, e.ref.seq, e.ref))
         return found
+
+    def _events(self, name: str, run: int | None) -> Sequence[Event]:
+        """The events of one message. They are sorted into runs once, since there may be as many runs as processes."""
+        if run is None:
+            return self.events_by_name.get(name, ())
+        if name not in self._events_by_run:
+            ours = self.events_by_name.get(name, ())
+            self._events_by_run[name] = _by(ours, self.run_of_event)
+        return self._events_by_run[name].get(run, ())
+
+    @cached_property
+    def _events_by_run(self) -> dict[str, dict[int | None, list[Event]]]:
+        return {}
 
     def run_of_event(self, event: Event) -> int | None:
         """The run of an event; a line outside NCCL's belongs to the run that its stream was in at that place."""
@@ -106,17 +129,21 @@ class Job:
             return len(self.runs) - 1 if run is None else run
         if len(self.runs) <= 1:
             return 0 if self.runs else None
-        best: tuple[int, int] | None = None
-        for process in self.scan.processes:
-            run = self.run_of(process.index)
-            if process.stream != event.stream or run is None:
-                continue
-            distance = max(process.first.seq - event.ref.seq, event.ref.seq - process.last.seq, 0)
-            if best is None or (distance, run) < best:
-                best = (distance, run)
-        if best is not None:
-            return best[1]
-        # a separate stream, such as a launcher's, is about the only run with communicators
+        spans = self._spans.get(event.stream)
+        return spans.nearest(event.ref.seq) if spans is not None else self._only_run
+
+    @cached_property
+    def _spans(self) -> dict[int, Spans]:
+        """Where each run prints in each stream."""
+        known = _by((p for p in self.scan.processes if p.index in self.run_by_proc), lambda process: process.stream)
+        return {
+            stream: Spans((p.first.seq, p.last.seq, self.run_by_proc[p.index]) for p in ours)
+            for stream, ours in known.items()
+        }
+
+    @cached_property
+    def _only_run(self) -> int | None:
+        """The run that a separate stream, such as a launcher's, is about: the only one with communicators."""
         likely = [run.index for run in self.runs if run.groups] or [run.index for run in self.runs if run.procs]
         return likely[0] if len(likely) == 1 else None
 
@@ -126,12 +153,21 @@ class Job:
         Raises:
             KeyError: the line has no pid.
         """
-        host, rank = event.fields.get("host"), event.fields.get("rank")
-        for process in self.procs_by_pid.get(event.fields["pid"], ()):
-            # a pid alone is ambiguous: it recurs on other hosts and in every container
-            if process.host == host or (host is None and self.rank_of(process.index) in (None, rank)):
-                return process.index
-        return None
+        pid, host, rank = event.fields["pid"], event.fields.get("host"), event.fields.get("rank")
+        if host is not None:
+            return self._first_named.get((pid, "host", host))
+        # a pid alone is ambiguous: it recurs on other hosts and in every container
+        found = [self._first_named.get((pid, "rank", each)) for each in (None, rank)]
+        return min((proc for proc in found if proc is not None), default=None)
+
+    @cached_property
+    def _first_named(self) -> dict[tuple[Value, str, Value | None], int]:
+        """The first process with a pid and a host, and with a pid and a rank."""
+        out: dict[tuple[Value, str, Value | None], int] = {}
+        for process in self.scan.processes:
+            out.setdefault((process.pid, "host", process.host), process.index)
+            out.setdefault((process.pid, "rank", self.rank_of(process.index)), process.index)
+        return out
 
     def lab_run_of(self, event: Event) -> int | None:
         """The run that a line of the lab is about; None if no process named in its stream is visible."""
@@ -142,7 +178,11 @@ class Job:
 
     def unaccounted(self, run: int) -> bool:
         """Whether a run has no communicator line although other runs of the job have some."""
-        return not self.runs[run].groups and any(other.groups for other in self.runs)
+        return not self.runs[run].groups and self._accounted
+
+    @cached_property
+    def _accounted(self) -> bool:
+        return any(run.groups for run in self.runs)
 
 
 def make_job(scan: ScanData, fetch: Callable[[Ref], Evidence] | None = None) -> Job:

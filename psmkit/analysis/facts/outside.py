@@ -13,6 +13,7 @@ from psmkit.logparse.types import Event, Ref, Value
 __all__ = ["global_rank", "proc_of_event", "proc_of_pid", "runs_of"]
 
 _MOST_LINES = 4000
+_SEVERAL = -1  # processes
 
 
 def is_default_group(fields: Mapping[str, Value]) -> bool:
@@ -55,8 +56,16 @@ def _line_ranks(job: Job) -> dict[Ref, int]:
 
 
 def _only_process(job: Job, event: Event) -> int | None:
-    found = [p.index for p in job.scan.processes if p.stream == event.stream]
-    return found[0] if len(found) == 1 else None
+    return _alone(job).get(event.stream)
+
+
+@once
+def _alone(job: Job) -> dict[int, int | None]:
+    """The process of each stream, None if there are several."""
+    out: dict[int, int | None] = {}
+    for process in job.scan.processes:
+        out[process.stream] = None if process.stream in out else process.index
+    return out
 
 
 def proc_of_event(job: Job, event: Event) -> int | None:
@@ -80,16 +89,42 @@ def proc_of_pid(job: Job, run: int, pid: int, host: str | None = None) -> int | 
     """The process of a run with this process or thread id, if there is exactly one."""
     if run >= len(job.runs):
         return None
-    ours = [job.process(p) for p in job.runs[run].procs]
-    found = [p.index for p in ours if p.pid == pid and (host is None or _same_host(host, p.host))]
-    if not found:
-        tids = {t.proc for t in job.scan.threads if t.tid == pid and job.run_of(t.proc) == run}
-        found = [p for p in tids if host is None or _same_host(host, job.process(p).host)]
-    return found[0] if len(found) == 1 else None
+    place = (run, pid, None if host is None else _short(host))
+    found = _by_pid(job).get(place)
+    if found is None:
+        found = _by_tid(job).get(place)
+    return None if found == _SEVERAL else found
 
 
-def _same_host(one: str, other: str) -> bool:
-    return one.split(".", 1)[0] == other.split(".", 1)[0]
+@once
+def _by_pid(job: Job) -> dict[tuple[int, int, str | None], int]:
+    """The process of each run with a process id, on a host and on any host (None)."""
+    out: dict[tuple[int, int, str | None], int] = {}
+    for run in job.runs:
+        for process in (job.process(p) for p in run.procs):
+            for host in (None, _short(process.host)):
+                _only(out, (run.index, process.pid, host), process.index)
+    return out
+
+
+@once
+def _by_tid(job: Job) -> dict[tuple[int, int, str | None], int]:
+    """The process of each run with a thread id, on a host and on any host (None)."""
+    out: dict[tuple[int, int, str | None], int] = {}
+    for thread in job.scan.threads:
+        run = job.run_of(thread.proc)
+        if run is not None:
+            for host in (None, _short(job.process(thread.proc).host)):
+                _only(out, (run, thread.tid, host), thread.proc)
+    return out
+
+
+def _only(out: dict[tuple[int, int, str | None], int], key: tuple[int, int, str | None], proc: int) -> None:
+    out[key] = proc if out.get(key, proc) == proc else _SEVERAL
+
+
+def _short(host: str) -> str:
+    return host.split(".", 1)[0]
 
 
 def runs_of(job: Job, *names: str) -> dict[int | None, list[Event]]:

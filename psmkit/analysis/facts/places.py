@@ -2,15 +2,38 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Mapping
+
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.once import once
+from psmkit.logparse.types import Value
 
-__all__ = ["by_local_rank", "by_socket", "hosts_of", "missing_at", "single_node"]
+__all__ = ["by_local_rank", "by_socket", "hosts_of", "missing_at", "procs_on", "single_node"]
 
 
 def hosts_of(job: Job, run: int) -> tuple[str, ...]:
     """The host names of a run."""
-    return tuple(sorted({job.process(p).host for p in job.runs[run].procs}))
+    return _hosts(job)[run]
+
+
+@once
+def _hosts(job: Job) -> list[tuple[str, ...]]:
+    return [tuple(sorted({job.process(p).host for p in run.procs})) for run in job.runs]
+
+
+def procs_on(job: Job, run: int, host: str) -> list[int]:
+    """The processes of a run on a host."""
+    return _procs_on(job).get((run, host), [])
+
+
+@once
+def _procs_on(job: Job) -> dict[tuple[int, str], list[int]]:
+    out: dict[tuple[int, str], list[int]] = defaultdict(list)
+    for run in job.runs:
+        for proc in run.procs:
+            out[run.index, job.process(proc).host].append(proc)
+    return dict(out)
 
 
 def by_local_rank(job: Job, proc: int, local_rank: int) -> int | None:
@@ -19,17 +42,40 @@ def by_local_rank(job: Job, proc: int, local_rank: int) -> int | None:
     if run is None:
         return None
     host = job.process(proc).host
-    here = [p for p in job.runs[run].procs if job.process(p).host == host and job.rank_of(p) is not None]
-    for other in here:
-        if _local_ranks(job).get(other) == local_rank:
-            return other
+    named = _by_local_rank(job).get((run, host, local_rank))
+    if named is not None:
+        return named
+    here = _ranked_on(job).get((run, host), [])
     if single_node(job, run):
         found = job.proc_of(run, local_rank)
-        return found if found in here else None
+        return (
+            found if found is not None and job.process(found).host == host and job.rank_of(found) is not None else None
+        )
     # local ranks follow global ranks on a host, so all of them must be visible to assign them
     if job.runs[run].nranks is not None and not job.missing_ranks(run) and local_rank < len(here):
-        return sorted(here, key=lambda p: job.rank_of(p) or 0)[local_rank]
+        return here[local_rank]
     return None
+
+
+@once
+def _ranked_on(job: Job) -> dict[tuple[int, str], list[int]]:
+    """The processes with a rank on each host of each run, by rank."""
+    out = {key: [p for p in procs if job.rank_of(p) is not None] for key, procs in _procs_on(job).items()}
+    for procs in out.values():
+        procs.sort(key=lambda p: job.rank_of(p) or 0)
+    return out
+
+
+@once
+def _by_local_rank(job: Job) -> dict[tuple[int, str, int], int]:
+    """The process that prints each local rank of a host."""
+    out: dict[tuple[int, str, int], int] = {}
+    local = _local_ranks(job)
+    for (run, host), procs in _procs_on(job).items():
+        for proc in procs:
+            if proc in local and job.rank_of(proc) is not None:
+                out.setdefault((run, host, local[proc]), proc)
+    return out
 
 
 @once
@@ -73,14 +119,35 @@ def missing_at(job: Job, addr: str, run: int) -> int | None:
     missing = job.missing_ranks(run)
     if not missing or by_socket(job, addr, run) is not None:
         return None
-    lines = [e.fields for e in job.events("ras.peer", run=run) if e.fields.get("addr") == addr]
-    if not lines:
+    line = _peers(job).get((run, addr))
+    if line is None:
         return None
     if len(missing) == 1:
         return missing[0]
-    dev = lines[0].get("dev")
-    plain = all(i.dev == i.rank for i in job.scan.instances if i.group == job.runs[run].world)
-    return dev if plain and isinstance(dev, int) and dev in missing and single_node(job, run) else None
+    dev = line.get("dev")
+    if not isinstance(dev, int) or not single_node(job, run) or not _plain(job)[run]:
+        return None
+    return dev if job.is_missing(run, dev) else None
+
+
+@once
+def _peers(job: Job) -> dict[tuple[int | None, str], Mapping[str, Value]]:
+    """The fields of the first line of RAS about each address."""
+    out: dict[tuple[int | None, str], Mapping[str, Value]] = {}
+    for event in job.events("ras.peer"):
+        addr = event.fields.get("addr")
+        if isinstance(addr, str):
+            out.setdefault((job.run_of_event(event), addr), event.fields)
+    return out
+
+
+@once
+def _plain(job: Job) -> list[bool]:
+    """Whether each member of a run's world uses the device with the number of its rank."""
+    return [
+        all(i.dev == i.rank for i in (job.members.get(run.world, ()) if run.world is not None else ()))
+        for run in job.runs
+    ]
 
 
 @once
@@ -98,7 +165,18 @@ def _sockets(job: Job) -> dict[tuple[int, str], int]:
         if run is None or not isinstance(pid, int):
             continue
         addrs = [str(v) for v in event.fields.values() if isinstance(v, str) and v.endswith(">") and "<" in v]
-        found = [p for p in job.runs[run].procs if job.process(p).pid == pid]
-        if len(addrs) == 1 and len(found) == 1:
-            out.setdefault((run, addrs[0]), found[0])
+        found = _only_with_pid(job).get((run, pid))
+        if len(addrs) == 1 and found is not None:
+            out.setdefault((run, addrs[0]), found)
+    return out
+
+
+@once
+def _only_with_pid(job: Job) -> dict[tuple[int, int], int | None]:
+    """The process with each pid of a run, None if there are several."""
+    out: dict[tuple[int, int], int | None] = {}
+    for run in job.runs:
+        for proc in run.procs:
+            key = (run.index, job.process(proc).pid)
+            out[key] = None if key in out else proc
     return out

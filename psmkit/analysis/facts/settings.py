@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.once import once
 from psmkit.logparse.types import Event, Ref
 
 __all__ = ["UNSET", "WIRE", "Difference", "differences", "odd_ranks"]
@@ -112,6 +113,7 @@ def _lacking(job: Job, run: int, events: Mapping[int, Event]) -> list[int]:
     return sorted(p for p in others if len((after or set()) & firsts.get(p, {}).keys()) >= _MARKERS)
 
 
+@once
 def _firsts(job: Job) -> dict[int, dict[str, int]]:
     """Where each process first printed each start-up message of its main path."""
     out: dict[int, dict[str, int]] = defaultdict(dict)

@@ -18,10 +18,20 @@ def stage_of(job: Job, proc: int) -> str:
     stage = furthest_stage(job, proc)
     if stage in ("teardown", "done"):
         return stage
-    pending = [c for c in job.scan.calls if c.caller == proc and c.state in ("begun", "served") and c.stage is not None]
-    if pending:
-        return f"proxy {pending[-1].stage}"
+    pending = _pending(job).get(proc)
+    if pending is not None:
+        return f"proxy {pending}"
     return _connecting(job).get(proc, stage)
+
+
+@once
+def _pending(job: Job) -> dict[int, str]:
+    """The stage of the last open call of each process."""
+    return {
+        call.caller: call.stage
+        for call in job.scan.calls
+        if call.caller is not None and call.state in ("begun", "served") and call.stage is not None
+    }
 
 
 @once

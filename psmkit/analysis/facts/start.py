@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from psmkit.analysis.facts.job import Job, RunInfo
+from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.printed import printed
 from psmkit.logparse.types import CommInstance, Thread
 
@@ -24,7 +25,7 @@ _MET = (
 
 def past_bootstrap(job: Job, run: RunInfo) -> bool:
     """Whether any rank passed the point where all ranks must have met."""
-    instances = [i for i in job.scan.instances if i.proc in run.procs]
+    instances = [i for proc in run.procs for i in job.instances_of.get(proc, ())]
     if any(i.complete is not None or i.ops or i.sends or i.recvs for i in instances):
         return True
     return any(printed(job, p, *_MET) for p in run.procs)
@@ -34,7 +35,15 @@ def main_thread(job: Job, instance: CommInstance) -> Thread | None:
     """The thread that printed the start of a communicator's init."""
     if instance.start is None:
         return None
+    thread = _starters(job).get((instance.proc, instance.start.seq))
+    return job.scan.threads[thread] if thread is not None else None
+
+
+@once
+def _starters(job: Job) -> dict[tuple[int, int], int]:
+    """The thread that printed each start, by process and place."""
+    out: dict[tuple[int, int], int] = {}
     for event in job.events("comm.start", "comm.start.split"):
-        if event.proc == instance.proc and event.ref.seq == instance.start.seq and event.thread >= 0:
-            return job.scan.threads[event.thread]
-    return None
+        if event.thread >= 0:
+            out.setdefault((event.proc, event.ref.seq), event.thread)
+    return out

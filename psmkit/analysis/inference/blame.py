@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.once import once
@@ -59,33 +60,57 @@ class Blame:
     weight: int
 
 
-@dataclass(slots=True)
+@dataclass
 class Graph:
     """The blame of one run."""
 
     run: int
-    blames: list[Blame] = field(default_factory=list)
+    procs: frozenset[int] = frozenset()  # of the run
+    blames: list[Blame] = field(default_factory=list)  # complete before the first question
     victims: set[int] = field(default_factory=set)  # processes that failed and blame a peer for it
     unsure: set[int] = field(default_factory=set)  # those of them whose lines may also mean a network failure
 
     def by(self, proc: int | None) -> list[Blame]:
         """The blame that a process expresses."""
-        return [b for b in self.blames if b.by == proc]
+        return self._by.get(proc, [])
 
     def against(self, at: Target) -> list[Blame]:
         """The blame against a process."""
-        return [b for b in self.blames if b.at == at and b.by != at.proc]
+        return self._against.get(at, [])
 
     def targets(self) -> list[Target]:
         """All blamed targets, most blamed first."""
+        return self._targets
+
+    @cached_property
+    def unblamed(self) -> frozenset[int]:
+        """The processes of the run that nobody blames."""
+        return self.procs - {at.proc for at in self._targets}
+
+    @cached_property
+    def _by(self) -> dict[int | None, list[Blame]]:
+        out: dict[int | None, list[Blame]] = defaultdict(list)
+        for blame in self.blames:
+            out[blame.by].append(blame)
+        return dict(out)
+
+    @cached_property
+    def _against(self) -> dict[Target, list[Blame]]:
+        out: dict[Target, list[Blame]] = defaultdict(list)
+        for blame in self.blames:
+            if blame.by != blame.at.proc:
+                out[blame.at].append(blame)
+        return dict(out)
+
+    @cached_property
+    def _targets(self) -> list[Target]:
         score: dict[Target, tuple[int, int]] = {}
-        for at in dict.fromkeys(b.at for b in self.blames):
-            ours = self.against(at)
+        for at, ours in self._against.items():
             best: dict[int, int] = {}
             for blame in ours:
                 best[blame.by] = max(best.get(blame.by, 0), blame.weight)
             score[at] = (sum(best.values()), len(best))
-        return sorted((at for at in score if score[at][1]), key=lambda at: (*(-s for s in score[at]), at.rank or 0))
+        return sorted(score, key=lambda at: (*(-s for s in score[at]), at.rank or 0))
 
     def ends(self) -> list[Target]:
         """Blamed targets that blame nobody by more than a closed connection and did not fail because of a peer."""
@@ -121,10 +146,9 @@ def target(job: Job, event: Event) -> Target | None:
         if rank is not None and rank >= 0 and (nranks is None or rank < nranks):
             return Target(job.proc_of(run, rank), rank)
     op = number(event.fields, "op")
-    if op is not None:
-        for call in job.scan.calls:
-            if call.op == op and call.caller == event.proc and call.service is not None and call.service != event.proc:
-                return Target(call.service, job.rank_of(call.service))
+    service = _services(job).get((event.proc, op)) if op is not None else None
+    if service is not None:
+        return Target(service, job.rank_of(service))
     for name in _ADDRS:
         addr = event.fields.get(name)
         if isinstance(addr, str):
@@ -141,11 +165,27 @@ def target(job: Job, event: Event) -> Target | None:
 
 def _by_ip(job: Job, addr: str, run: int) -> int | None:
     """The process of a run on the host with this address, if there is exactly one."""
-    ip = addr.split("<", 1)[0]
-    found = {
-        e.proc for e in job.events("bootstrap.using", run=run) if str(e.fields.get("addr", "")).split("<", 1)[0] == ip
-    }
+    found = _by_address(job).get((run, addr.split("<", 1)[0]), ())
     return next(iter(found)) if len(found) == 1 else None
+
+
+@once
+def _by_address(job: Job) -> dict[tuple[int | None, str], set[int]]:
+    """The processes of a run on each address."""
+    out: dict[tuple[int | None, str], set[int]] = defaultdict(set)
+    for event in job.events("bootstrap.using"):
+        out[job.run_of_event(event), str(event.fields.get("addr", "")).split("<", 1)[0]].add(event.proc)
+    return dict(out)
+
+
+@once
+def _services(job: Job) -> dict[tuple[int | None, int], int]:
+    """The process that serves each kept call of a caller to another process."""
+    out: dict[tuple[int | None, int], int] = {}
+    for call in job.scan.calls:
+        if call.service is not None and call.service != call.caller:
+            out.setdefault((call.caller, call.op), call.service)
+    return out
 
 
 def _weight(job: Job, event: Event) -> int:
@@ -166,7 +206,7 @@ def graph(job: Job, run: int) -> Graph:
 
 @once
 def _graphs(job: Job) -> dict[int, Graph]:
-    graphs = {info.index: Graph(info.index) for info in job.runs}
+    graphs = {info.index: Graph(info.index, info.procs) for info in job.runs}
     weights: dict[str, int] = {}
     # an orderly end: communicators destroyed, or the RAS thread told to stop
     ended = {e.proc for e in job.events("ras.terminate.local")}
@@ -202,6 +242,7 @@ def _graphs(job: Job) -> dict[int, Graph]:
     return graphs
 
 
+@once
 def leaving(job: Job) -> dict[int, int]:
     """Processes that began the teardown of their last communicator, with the place of that line."""
     exits: dict[int, list[int]] = defaultdict(list)
@@ -242,8 +283,7 @@ def death(job: Job, run: int, graph_: Graph, at: Target) -> tuple[bool, float]:
     against = graph_.against(at)
     blamers = {b.by for b in against}
     best = max(b.weight for b in against)
-    fatal = {c.proc for c in faults.cascades(job) if c.fatal and c.proc in blamers}
-    if best == 3 and fatal:
+    if best == 3 and not blamers.isdisjoint(faults.failed(job)):
         return True, 0.85
     if graph_.victims and any(b.weight != 2 for b in against):
         return True, 0.75
@@ -253,14 +293,13 @@ def death(job: Job, run: int, graph_: Graph, at: Target) -> tuple[bool, float]:
     closers = {b.by for b in against if b.event.name == "proxy.closed_by_peer"}
     if any(_starting(job, p) for p in closers):
         return True, 0.8
-    everyone = {p for p in job.runs[run].procs if p not in blamers}
     behind = at.proc is not None and any(_more(progress_of(job, p), progress_of(job, at.proc)) for p in blamers)
     silent = best >= 2 and any(b.weight == 2 for b in against)
     if behind:
         return True, 0.75
     # processes that exit one after the other without teardown look the same: all but the last are blamed
-    blamed = {t.proc for t in graph_.targets()}
-    if silent and not (len(everyone) > 1 and everyone <= blamed):
+    everyone = len(graph_.procs) - len(blamers & graph_.procs) > 1 and graph_.unblamed <= blamers
+    if silent and not everyone:
         return True, 0.7
     return False, 0.0
 

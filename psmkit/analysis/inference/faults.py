@@ -19,7 +19,21 @@ from psmkit.analysis.facts.progress import torn_down
 from psmkit.catalogue import Message, Phrase
 from psmkit.logparse.types import Event, Ref
 
-__all__ = ["Cascade", "Fault", "body", "cascades", "follows", "message", "phrase", "place", "refs", "unknown"]
+__all__ = [
+    "Cascade",
+    "Fault",
+    "body",
+    "cascades",
+    "failed",
+    "follows",
+    "message",
+    "of_proc",
+    "of_run",
+    "phrase",
+    "place",
+    "refs",
+    "unknown",
+]
 
 #: The names of WARN lines that match no entry.
 _UNKNOWN = frozenset({"unmatched.warn"})
@@ -309,11 +323,17 @@ def _judge(job: Job, cascade: Cascade, other: dict[int, list[int]], speaking: se
         if instance.last_op is not None and instance.last_op.seq > last and went_on:
             cascade.survived = True
     ends = [i.end for i in job.instances_of.get(cascade.proc, ()) if i.end is not None and i.end.seq > last]
-    aborted = any(
-        e.proc == cascade.proc and e.ref.seq > first
-        for e in job.events("comm.end.abort", "comm.abort.start", "comm.revoke.")
-    )
+    aborted = _aborts(job).get(cascade.proc, first) > first
     cascade.destroyed = bool(ends) and not aborted and torn_down(job, cascade.proc)
+
+
+@once
+def _aborts(job: Job) -> dict[int, int]:
+    """The last line of each process about an abort."""
+    out: dict[int, int] = {}
+    for event in job.events("comm.end.abort", "comm.abort.start", "comm.revoke."):
+        out[event.proc] = max(out.get(event.proc, 0), event.ref.seq)
+    return out
 
 
 @once
@@ -327,6 +347,38 @@ def cascades(job: Job) -> list[Cascade]:
     for cascade in out:
         _judge(job, cascade, other, speaking)
     return out
+
+
+@once
+def _by_run(job: Job) -> dict[int | None, list[Cascade]]:
+    out: dict[int | None, list[Cascade]] = defaultdict(list)
+    for cascade in cascades(job):
+        out[job.run_of(cascade.proc)].append(cascade)
+    return dict(out)
+
+
+def of_run(job: Job, run: int | None) -> list[Cascade]:
+    """The cascades of a run."""
+    return _by_run(job).get(run, [])
+
+
+@once
+def _by_proc(job: Job) -> dict[int, list[Cascade]]:
+    out: dict[int, list[Cascade]] = defaultdict(list)
+    for cascade in cascades(job):
+        out[cascade.proc].append(cascade)
+    return dict(out)
+
+
+def of_proc(job: Job, proc: int) -> list[Cascade]:
+    """The cascades of a process."""
+    return _by_proc(job).get(proc, [])
+
+
+@once
+def failed(job: Job) -> frozenset[int]:
+    """The processes with an error that ended the job."""
+    return frozenset(c.proc for c in cascades(job) if c.fatal)
 
 
 def refs(items: Iterable[Cascade], most: int = 6) -> list[Ref]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.once import once
@@ -53,7 +54,7 @@ class OddHalf:
     has: Side
 
 
-@dataclass(slots=True)
+@dataclass
 class Plans:
     """The plans of a run: by (source, destination), what the source planned to send and the destination to receive."""
 
@@ -61,6 +62,7 @@ class Plans:
     recvs: dict[tuple[int, int], Side] = field(default_factory=lambda: defaultdict(Side))
     planned: dict[int, int] = field(default_factory=lambda: defaultdict(int))
 
+    @cached_property
     def usual(self) -> int | None:
         """The most common size of a half, None if no size stands out."""
         sizes: Counter[int] = Counter()
@@ -71,11 +73,15 @@ class Plans:
 
     def odd_of(self, one: tuple[int, int], other: tuple[int, int]) -> list[int]:
         """Of two (rank, size), the rank with the unusual size, which few halves of the job have."""
-        halves = [s.sizes.keys() for s in (*self.sends.values(), *self.recvs.values())]
-        seen = {size: sum(size in sizes for sizes in halves) for _, size in (one, other)}
+        seen = self._halves
         if one[0] == other[0] or seen[one[1]] == seen[other[1]]:
             return []
         return [min(one, other, key=lambda end: seen[end[1]])[0]]
+
+    @cached_property
+    def _halves(self) -> Counter[int]:
+        """How many halves have each size."""
+        return Counter(size for s in (*self.sends.values(), *self.recvs.values()) for size in s.sizes)
 
     def odd_half(self) -> OddHalf | None:
         """The only hole in an exchange of all ranks with all ranks.

@@ -10,13 +10,16 @@ The end of any log shows open exchanges, because a log ends somewhere. Only thes
 
 from __future__ import annotations
 
+import bisect
+from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.progress import torn_down
 from psmkit.analysis.inference import blame, faults
-from psmkit.logparse.types import Event, Process, Ref
+from psmkit.logparse.types import CommInstance, Event, Process, Ref
 
 __all__ = ["Proof", "aged", "done", "of", "reopened", "silence", "went_on"]
 
@@ -78,7 +81,7 @@ def _proofs(job: Job) -> dict[int, Proof]:
 def done(job: Job, run: int) -> bool:
     """Whether all visible ranks of the run's communicators were torn down."""
     info = job.runs[run]
-    ours = [i for i in job.scan.instances if i.proc in info.procs]
+    ours = _instances(job, run)
     if info.world is not None:
         # a process outside the largest communicator has other communicators to end
         inside = {i.proc for i in ours if i.group == info.world} | job.phantoms
@@ -92,12 +95,16 @@ def done(job: Job, run: int) -> bool:
 def reopened(job: Job, run: int) -> bool:
     """Whether a process started another communicator after the teardown of its world, and the log lacks that one's end."""
     info = job.runs[run]
-    ended = {i.proc: i.end.seq for i in job.scan.instances if i.group == info.world and i.end is not None}
+    world = job.members.get(info.world, ()) if info.world is not None else ()
+    ended = {i.proc: i.end.seq for i in world if i.end is not None}
     return any(
         i.end is None and i.start is not None and i.start.seq > ended.get(i.proc, i.start.seq)
-        for i in job.scan.instances
-        if i.proc in info.procs
+        for i in _instances(job, run)
     )
+
+
+def _instances(job: Job, run: int) -> list[CommInstance]:
+    return [i for proc in job.runs[run].procs for i in job.instances_of.get(proc, ())]
 
 
 def _make(job: Job, run: int) -> Proof:
@@ -112,7 +119,7 @@ def _make(job: Job, run: int) -> Proof:
                 suspects.setdefault(one.at.proc, []).append(one.event)
         elif one.at.rank is not None:
             missing.setdefault(one.at.rank, []).append(one.event)
-    failed = any(c.fatal and c.own is not False and job.run_of(c.proc) == run for c in faults.cascades(job))
+    failed = any(c.fatal and c.own is not False for c in faults.of_run(job, run))
     return Proof(
         run,
         tuple(lasting),
@@ -155,15 +162,40 @@ def silence(job: Job, proc: int) -> float:
     if run is None:
         return 0.0
     ours = job.process(proc)
-    peers = [p for p in (job.process(q) for q in job.runs[run].procs) if p.stream == ours.stream and p.index != proc]
-    going = [p for p in peers if _beside(p, ours) and p.last.seq - ours.last.seq >= _STREAM_LINES]
-    if not going or 2 * len(going) < len(peers):
-        return 0.0
-    span = ours.last.seq - ours.first.seq + 1
-    after = max(p.last.seq for p in going) - ours.last.seq
-    owed = ours.lines * after / span
-    return owed if owed >= _OWED else 0.0
+    return _crowds(job)[run, ours.stream].owed_by(ours)
 
 
-def _beside(one: Process, other: Process) -> bool:
-    return one.first.seq < other.last.seq and other.first.seq < one.last.seq
+class _Crowd:
+    """The processes of a run that write to one stream."""
+
+    def __init__(self, processes: Iterable[Process]) -> None:
+        spans = sorted((p.first.seq, p.last.seq) for p in processes)
+        self._firsts = [first for first, _ in spans]
+        self._lasts = [last for _, last in spans]
+        self._ordered = sorted(self._lasts)
+        self._latest: list[int] = []  # the greatest last line of a process and those that began before it
+        for _, last in spans:
+            self._latest.append(max(last, self._latest[-1]) if self._latest else last)
+
+    def owed_by(self, ours: Process) -> float:
+        """How many lines a process owes, if at least half of its peers began before its end and continued long after it."""
+        end, far = ours.last.seq, ours.last.seq + _STREAM_LINES
+        before = bisect.bisect_left(self._firsts, end)
+        if not before or self._latest[before - 1] < far:
+            return 0.0
+        owed = ours.lines * (self._latest[before - 1] - end) / (end - ours.first.seq + 1)
+        if owed < _OWED:
+            return 0.0
+        # of the processes that began before the end, leave out those that ended soon after it or earlier
+        short = sum(1 for last in self._lasts[before : bisect.bisect_left(self._firsts, far)] if last < far)
+        going = before - (bisect.bisect_left(self._ordered, far) - short)
+        return owed if 2 * going >= len(self._firsts) - 1 else 0.0
+
+
+@once
+def _crowds(job: Job) -> dict[tuple[int, int], _Crowd]:
+    found: dict[tuple[int, int], list[Process]] = defaultdict(list)
+    for run in job.runs:
+        for process in (job.process(p) for p in run.procs):
+            found[run.index, process.stream].append(process)
+    return {key: _Crowd(processes) for key, processes in found.items()}

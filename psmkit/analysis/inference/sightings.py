@@ -42,6 +42,10 @@ def by_run(job: Job, events: Iterable[Event]) -> dict[int | None, list[Event]]:
 
 def told_by_errors(job: Job, event: Event) -> bool:
     """Whether this line belongs to errors that ended the job; the rule of errors reports those with their origin."""
-    return any(
-        c.fatal and any(f.event is event for f in c.faults) for c in faults.cascades(job) if c.proc == event.proc
-    )
+    return id(event) in _told(job)
+
+
+@once
+def _told(job: Job) -> set[int]:
+    """The events, by identity, of the errors that ended the job."""
+    return {id(fault.event) for cascade in faults.cascades(job) if cascade.fatal for fault in cascade.faults}

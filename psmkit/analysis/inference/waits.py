@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 from collections import defaultdict
 from dataclasses import dataclass
 
@@ -13,7 +14,7 @@ from psmkit.analysis.facts.progress import torn_down
 from psmkit.analysis.inference import proof
 from psmkit.logparse.types import Call, FdExchange, Ref, SeqGroup, ServiceTally, Thread
 
-__all__ = ["Wait", "call_wait", "caller_of", "fd_stage", "fd_wait", "waits"]
+__all__ = ["Wait", "call_wait", "caller_of", "fd_stage", "fd_wait", "waits", "waits_for", "waits_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,13 +256,20 @@ def _overtaken(job: Job, fd: FdExchange, target: int | None) -> bool:
     """
     if fd.received is not None or fd.asked is None or target is None:
         return False
-    later = [
-        other
-        for other in job.scan.fds
-        if other.server == target and other.asked is not None and other.received is not None
-        and _same_stream(job, other.asked, fd.asked) and other.asked.seq > fd.asked.seq + 20
-    ]  # fmt: skip
-    return len(later) >= 2
+    asked = _served(job).get((target, job.scan.files[fd.asked.file].stream), [])
+    return len(asked) - bisect.bisect_right(asked, fd.asked.seq + 20) >= 2
+
+
+@once
+def _served(job: Job) -> dict[tuple[int, int], list[int]]:
+    """Where the requests that each service read were sent, by service and stream."""
+    out: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for fd in job.scan.fds:
+        if fd.server is not None and fd.asked is not None and fd.received is not None:
+            out[fd.server, job.scan.files[fd.asked.file].stream].append(fd.asked.seq)
+    for seqs in out.values():
+        seqs.sort()
+    return dict(out)
 
 
 def lagging(job: Job, group: SeqGroup) -> tuple[int, dict[int, int]]:
@@ -295,6 +303,32 @@ def waits(job: Job) -> list[Wait]:
     return sorted(out, key=lambda w: (not w.proven, -w.age))
 
 
+@once
+def _by_target(job: Job) -> dict[int | None, list[Wait]]:
+    out: dict[int | None, list[Wait]] = defaultdict(list)
+    for wait in waits(job):
+        out[wait.target].append(wait)
+    return dict(out)
+
+
+def waits_for(job: Job, proc: int | None) -> list[Wait]:
+    """The waits for a process, in the order of :func:`waits`."""
+    return _by_target(job).get(proc, [])
+
+
+@once
+def _by_run(job: Job) -> dict[int | None, list[Wait]]:
+    out: dict[int | None, list[Wait]] = defaultdict(list)
+    for wait in waits(job):
+        out[wait.run].append(wait)
+    return dict(out)
+
+
+def waits_of(job: Job, run: int) -> list[Wait]:
+    """The waits of a run, in the order of :func:`waits`."""
+    return _by_run(job).get(run, [])
+
+
 def _connection(job: Job, tally: ServiceTally) -> Wait | None:
     """A connection that owes its next message. The client is the rank that opened it, and waits in the same process."""
     message, run = owes(job, tally), job.run_of(tally.proc)
@@ -320,14 +354,16 @@ def _collectives(job: Job, group: SeqGroup) -> list[Wait]:
         return []
     ours = proof.of(job, run)
     name = str(first.last_op.get("coll", "a collective")) if first.last_op is not None else "a collective"
+    waiter = job.proc_in(group.group, first.rank)
+    lasts: dict[int, Ref | None] = {}
+    for member in group.ranks:
+        lasts.setdefault(member.rank, member.last)
     out = []
     for rank, lack in sorted(behind.items()):
         target = job.proc_in(group.group, rank)
         quiet = target is not None and proof.silence(job, target) > 0
         proven = quiet or (bool(ours.lasting) and not ours.failed)
-        ref = next((r.last for r in group.ranks if r.rank == rank), None)
-        refs = tuple(r for r in (first.last, ref) if r is not None)
-        waiter = job.proc_in(group.group, first.rank)
+        refs = tuple(r for r in (first.last, lasts[rank]) if r is not None)
         out.append(
             Wait(run, "collective", name, waiter, target, first.rank, rank, group.group, most - 1, refs, lack, proven)
         )

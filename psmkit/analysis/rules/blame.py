@@ -26,14 +26,15 @@ def _name(job: Job, at: Target) -> str:
 
 def _spoke(job: Job, at: Target) -> bool:
     """Whether the blamed process printed an error of its own, which is then the finding."""
-    return any(c.proc == at.proc and c.fatal and c.own is not False for c in faults.cascades(job))
+    return at.proc is not None and any(c.fatal and c.own is not False for c in faults.of_proc(job, at.proc))
 
 
 def _lines(items: Iterable[Blame], most: int = 5) -> list[Ref]:
     """The strongest line of each blamer, then other lines."""
     ranked = sorted(items, key=lambda b: -b.weight)
     first = list({b.by: b for b in reversed(ranked)}.values())
-    rest = [b for b in ranked if b not in first]
+    chosen = {id(b) for b in first}
+    rest = [b for b in ranked if id(b) not in chosen]
     return [b.event.ref for b in sorted(first, key=lambda b: -b.weight) + rest][:most]
 
 
@@ -47,7 +48,7 @@ def find(job: Job) -> list[Finding]:
         if not ours.blames and not ours.victims:
             continue
         # if a line says what broke, that is the origin, and the blame only confirms it
-        explained = any(c.fatal and c.own is True and job.run_of(c.proc) == info.index for c in faults.cascades(job))
+        explained = any(c.fatal and c.own is True for c in faults.of_run(job, info.index))
         out.extend(_silent(job, info.index, ours) if not explained else [])
         named = {c for f in out if f.run == info.index for c in f.culprits}
         out.extend(_closed(job, info.index, ours, named, Severity.INFO if explained else Severity.WARNING))
@@ -56,7 +57,8 @@ def find(job: Job) -> list[Finding]:
 
 def _unfinished(job: Job, run: int) -> list[Finding]:
     """A rank whose connections broke while all others completed their teardown: it ended before completing its own."""
-    ours = [i for i in job.scan.instances if i.proc in job.runs[run].procs and i.group == job.runs[run].world]
+    world = job.runs[run].world
+    ours = job.members.get(world, []) if world is not None else []
     open_ = [i for i in ours if i.end is None]
     if len(open_) != 1 or len(ours) < 2 or job.events("comm.end.abort", run=run):
         return []
@@ -100,11 +102,13 @@ def _silent(job: Job, run: int, ours: Graph) -> list[Finding]:
             continue
         blamers = sorted({b.by for b in against} or ours.victims)
         said = [faults.body(job, b.event, 90) for b in against] or [
-            faults.body(job, c.first.event, 90) for c in faults.cascades(job) if c.proc in ours.victims and c.fatal
+            faults.body(job, c.first.event, 90) for c in faults.of_run(job, run) if c.proc in ours.victims and c.fatal
         ]
         quiet = "its log was not given" if at.proc is None else "its own log ends without a word about it"
         last = [job.process(at.proc).last] if at.proc is not None else []
-        lines = _lines(against) or [c.first.ref for c in faults.cascades(job) if c.proc in ours.victims and c.fatal][:5]
+        lines = (
+            _lines(against) or [c.first.ref for c in faults.of_run(job, run) if c.proc in ours.victims and c.fatal][:5]
+        )
         gone = "gone or cut off" if ours.victims and ours.victims <= ours.unsure else "gone"
         whom = "point at" if against else "fail because of a peer, which can only be"
         found.append(
@@ -144,7 +148,7 @@ def _closed(job: Job, run: int, ours: Graph, done: set[int], severity: Severity)
         if blame.weight != 2:
             closers[blame.at].append(blame)
     # a process that says why it ended needs no explanation
-    spoke = {c.proc for c in faults.cascades(job) if c.fatal}
+    spoke = faults.failed(job)
     out = []
     for at, blames in closers.items():
         if at.rank in done:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from psmkit.analysis.facts import calls
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import comm_name, words
+from psmkit.analysis.facts.once import once
 from psmkit.analysis.inference import blame, proof
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.inference.sightings import by_run, sightings
@@ -156,7 +157,8 @@ def _parties(group: SeqGroup, div: SeqDivergence) -> list[tuple[Mapping[str, Val
     for op, rank in zip(div.ops, div.ranks, strict=True):
         out.setdefault(tuple(op.get(name) for name in _EQUAL), (op, []))[1].append(rank)
     parties = list(out.values())
-    parties[0][1].extend(r.rank for r in group.ranks if r.ops > div.index and r.rank not in div.ranks)
+    listed = set(div.ranks)
+    parties[0][1].extend(r.rank for r in group.ranks if r.ops > div.index and r.rank not in listed)
     return parties
 
 
@@ -174,13 +176,23 @@ def _intact(job: Job, run: int, group: SeqGroup, div: SeqDivergence) -> bool:
         return False
     if len(group.ranks) < group.nranks or len({r.ops for r in group.ranks}) > 1:
         return False
-    procs = job.runs[run].procs
-    if any(call.state != "matched" and (call.caller in procs or call.service in procs) for call in job.scan.calls):
-        return False
-    if any(fd.done is None and (fd.client in procs or fd.server in procs) for fd in job.scan.fds):
-        return False
-    groups = job.runs[run].groups
-    return not any(p.group in groups and (p.pending_sends or p.pending_recvs) for p in job.scan.pairs)
+    return _asking(job).isdisjoint(job.runs[run].procs) and _unpaired(job).isdisjoint(job.runs[run].groups)
+
+
+@once
+def _asking(job: Job) -> set[int | None]:
+    """The processes at either end of an exchange that is open."""
+    calls = (call for call in job.scan.calls if call.state != "matched")
+    fds = (fd for fd in job.scan.fds if fd.done is None)
+    return {p for call in calls for p in (call.caller, call.service)} | {
+        p for fd in fds for p in (fd.client, fd.server)
+    }
+
+
+@once
+def _unpaired(job: Job) -> set[int]:
+    """The communicators with a send or recv that has no counterpart."""
+    return {p.group for p in job.scan.pairs if p.pending_sends or p.pending_recvs}
 
 
 def _shifted(div: SeqDivergence) -> bool:
@@ -202,6 +214,7 @@ def _line_lost(group: SeqGroup, div: SeqDivergence) -> bool:
     return min(ops) - div.index > _AFTER
 
 
+@once
 def _damaged(job: Job) -> bool:
     """Whether other exchanges show lost lines in this log: a response without its request, a stage without the one before."""
     if any(call.state == "received" for call in job.scan.calls):
@@ -291,18 +304,26 @@ def _waits_elsewhere(job: Job, group: SeqGroup, proc: int) -> bool:
         other = job.groups.get(mine.group)
         if other is None or other.group == group.group or mine.end is not None:
             continue
-        most, behind = lagging(job, other)
+        most, behind = _lagging(job).get(other.group, (0, {}))
         if behind and mine.rank not in behind and most:
             return True
     return False
 
 
+@once
+def _lagging(job: Job) -> dict[int, tuple[int, dict[int, int]]]:
+    return {group.group: lagging(job, group) for group in job.scan.groups}
+
+
 def _left(job: Job, group: SeqGroup, rear: list[int]) -> bool:
     """Whether all members that are behind began their teardown after their last call."""
     stops = blame.leaving(job)
+    lasts: dict[int, Ref | None] = {}
+    for member in group.ranks:
+        lasts.setdefault(member.rank, member.last)
     for rank in rear:
         proc = job.proc_in(group.group, rank)
-        last = next((r.last for r in group.ranks if r.rank == rank), None)
+        last = lasts.get(rank)
         if proc is None or last is None or stops.get(proc, -1) < last.seq:
             return False
     return bool(rear) and not _damaged(job)
@@ -314,7 +335,8 @@ def _last(rank: SeqRank | None) -> str:
 
 def _at_rest(job: Job, group: SeqGroup, rear: list[int], most: int) -> bool:
     """Whether all members except the rear are at the same call and every file ends with a complete line."""
-    if len(group.ranks) < group.nranks or any(r.ops != most for r in group.ranks if r.rank not in rear):
+    behind = set(rear)
+    if len(group.ranks) < group.nranks or any(r.ops != most for r in group.ranks if r.rank not in behind):
         return False
     files = {r.last.file for r in group.ranks if r.last is not None}
     return all(job.scan.files[f].complete_end for f in files)

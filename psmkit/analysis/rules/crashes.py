@@ -7,18 +7,21 @@ consequences. The others are crashes.
 from __future__ import annotations
 
 import bisect
+import heapq
 import signal as signals
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 
 from psmkit.analysis.facts import outside
 from psmkit.analysis.facts.deaths import FAULTS, Death, collect, signal_name
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import name_of, ranks_text
+from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.progress import torn_down
 from psmkit.analysis.inference import faults
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.registry import rule
-from psmkit.logparse.types import Event
+from psmkit.logparse.types import Event, Ref
 from psmkit.model import Finding, Severity
 
 __all__ = ["find"]
@@ -85,8 +88,12 @@ def _runs(job: Job) -> list[int | None]:
 
 def _done(job: Job, run: int | None) -> bool:
     """Whether all processes of the run had an orderly teardown."""
-    procs = job.runs[run].procs if run is not None and run < len(job.runs) else frozenset()
-    return bool(procs) and all(torn_down(job, p) for p in procs)
+    return run in _runs_done(job)
+
+
+@once
+def _runs_done(job: Job) -> set[int | None]:
+    return {run.index for run in job.runs if run.procs and all(torn_down(job, p) for p in run.procs)}
 
 
 def _gave_up(job: Job, run: int | None) -> list[Event]:
@@ -101,8 +108,9 @@ def _deaths(job: Job, run: int | None, deaths: Sequence[Death]) -> list[Finding]
     followers: list[Death] = []
     together: list[Death] = []
     faulty = any(d.signal in FAULTS or d.oom for d in deaths)
+    another = False  # an origin that is more than a kill
     for death in deaths:
-        if death.sent or _follows(death, bool(given_up), quitters) or (origins and _swept_up(death, origins)):
+        if death.sent or _follows(death, bool(given_up), quitters) or (another and _swept_up(death)):
             followers.append(death)
         elif death.code is not None and death.signal is None and (faulty or origins):
             # A program that exits with a code after another rank failed usually got an error from its peer.
@@ -110,12 +118,13 @@ def _deaths(job: Job, run: int | None, deaths: Sequence[Death]) -> list[Finding]
             (together if same else followers).append(death)
         else:
             origins.append(death)
+            another = another or death.root or not _plain_kill(death)
     strangers = [
         d for d in origins if d.oom and d.proc is None and d.rank is None and d.pid is not None and _has_procs(job, run)
     ]
-    for death in strangers:
-        origins.remove(death)
-        out.append(_stranger(job, run, death))
+    out.extend(_stranger(job, run, death) for death in strangers)
+    strange = {id(death) for death in strangers}
+    origins = [d for d in origins if id(d) not in strange]
     # Slurm lists many tasks at once when it kills a whole step, which singles out none.
     broad = len(origins) > 2 and all(d.signal == signals.SIGKILL and not d.oom for d in origins)
     if broad:
@@ -132,8 +141,10 @@ def _deaths(job: Job, run: int | None, deaths: Sequence[Death]) -> list[Finding]
             )
         )
         return out
+    ended = [d.rank for d in followers if d.rank is not None]
+    others = "" if not followers else ranks_text(ended) if ended else "the others"
     for death in origins:
-        out.append(_crash(job, run, death, followers, together if death is origins[0] else ()))
+        out.append(_crash(job, run, death, others, together if death is origins[0] else ()))
     if followers and not origins:
         out.append(_consequence(job, run, followers, given_up))
     return out
@@ -152,14 +163,9 @@ def _follows(death: Death, given_up: bool, quitters: set[int | None]) -> bool:
     return death.rank is None or death.rank in quitters or None in quitters
 
 
-def _swept_up(death: Death, origins: Sequence[Death]) -> bool:
-    """Whether a launcher killed this process because another had failed."""
-    return (
-        death.signal == signals.SIGKILL
-        and not death.oom
-        and not death.root
-        and any(o.root or not _plain_kill(o) for o in origins)
-    )
+def _swept_up(death: Death) -> bool:
+    """Whether a launcher may have killed this process because another had failed."""
+    return _plain_kill(death) and not death.root
 
 
 def _plain_kill(death: Death) -> bool:
@@ -186,7 +192,7 @@ def _how(death: Death) -> str:
     return "died" + (f" ({death.where})" if death.where else "")
 
 
-def _crash(job: Job, run: int | None, death: Death, followers: Sequence[Death], together: Sequence[Death]) -> Finding:
+def _crash(job: Job, run: int | None, death: Death, others: str, together: Sequence[Death]) -> Finding:
     late = _done(job, run) or (death.proc is not None and torn_down(job, death.proc))
     where = _frames(job, death)
     ranks = [d.rank for d in (death, *together) if d.rank is not None]
@@ -194,8 +200,8 @@ def _crash(job: Job, run: int | None, death: Death, followers: Sequence[Death], 
     explanation = f"{name} {_how(death)}."
     if where:
         explanation += f" The first frame outside the C library is in {where}."
-    if followers:
-        explanation += f" The launcher then ended {ranks_text(d.rank for d in followers if d.rank is not None) if any(d.rank is not None for d in followers) else 'the others'}: a consequence."
+    if others:
+        explanation += f" The launcher then ended {others}: a consequence."
     if late:
         explanation += " It was torn down before, so this happened at its exit."
     if death.oom:
@@ -224,18 +230,35 @@ def _crash(job: Job, run: int | None, death: Death, followers: Sequence[Death], 
     )
 
 
+@once
+def _stacks(job: Job) -> dict[tuple[int, str, int], list[tuple[int, Ref, Event]]]:
+    """The frames of printed stacks of each stream, of each process id in it, and those that name no process."""
+    out: dict[tuple[int, str, int], list[tuple[int, Ref, Event]]] = defaultdict(list)
+    for event in job.events("sys.ompi.frame", "sys.ucx.frame"):
+        pid = event.fields.get("pid")
+        own = (event.stream, "pid", pid) if isinstance(pid, int) else (event.stream, "no pid", 0)
+        for place in ((event.stream, "all", 0), own):
+            out[place].append((event.ref.seq, event.ref, event))
+    return dict(out)
+
+
+def _stack(job: Job, stream: int, pid: int | None, start: int) -> Iterator[Event]:
+    """The frames from a line on that may be those of a process."""
+    places = [(stream, "all", 0)] if pid is None else [(stream, "pid", pid), (stream, "no pid", 0)]
+
+    def after(frames: list[tuple[int, Ref, Event]]) -> Iterator[tuple[int, Ref, Event]]:
+        return (frames[at] for at in range(bisect.bisect_left(frames, start, key=lambda f: f[0]), len(frames)))
+
+    merged = heapq.merge(*(after(_stacks(job).get(place, [])) for place in places), key=lambda f: f[:2])
+    return (event for _, _, event in merged)
+
+
 def _frames(job: Job, death: Death) -> str | None:
     """The first library or function of the printed stack outside the C library."""
     start = min((e.ref.seq for e in death.events if e.name.startswith("sys.")), default=None)
     if start is None:
         return death.where if death.where and death.where.endswith((".so", ".so.2")) else None
-    stream = death.events[0].stream
-    for event in job.events("sys.ompi.frame", "sys.ucx.frame"):
-        if event.stream != stream or event.ref.seq < start:
-            continue
-        pid = event.fields.get("pid")
-        if isinstance(pid, int) and death.pid is not None and pid != death.pid:
-            continue
+    for event in _stack(job, death.events[0].stream, death.pid, start):
         if event.name == "sys.ucx.frame":
             function = str(event.fields.get("fn", ""))
             if function and not any(name in function for name in _C_LIBRARY):
@@ -428,14 +451,18 @@ def _rank_of_bus(job: Job, run: int | None, bus: str, pid: object) -> int | None
         return None
     if isinstance(pid, int) and (proc := outside.proc_of_pid(job, run, pid)) is not None:
         return job.rank_of(proc)
-    number = _bus_number(bus)
-    found = {
-        i.proc
-        for i in job.scan.instances
-        if i.bus is not None and i.proc in job.runs[run].procs and _bus_number(i.bus) == number
-    }
+    found = _by_bus(job).get((run, _bus_number(bus)), set())
     # On several hosts the same address denotes several GPUs.
-    return job.rank_of(found.pop()) if len(found) == 1 else None
+    return job.rank_of(next(iter(found))) if len(found) == 1 else None
+
+
+@once
+def _by_bus(job: Job) -> dict[tuple[int | None, int | None], set[int]]:
+    out: dict[tuple[int | None, int | None], set[int]] = defaultdict(set)
+    for instance in job.scan.instances:
+        if instance.bus is not None:
+            out[job.run_of(instance.proc), _bus_number(instance.bus)].add(instance.proc)
+    return dict(out)
 
 
 def _xids(job: Job, run: int | None) -> list[Finding]:
@@ -489,11 +516,17 @@ def _xids(job: Job, run: int | None) -> list[Finding]:
     return out
 
 
+@once
+def _warned(job: Job) -> set[int | None]:
+    """The runs with a warning of NCCL's own."""
+    return {job.run_of(e.proc) for e in job.scan.events if e.level == "WARN" and e.proc >= 0}
+
+
 def _torch_errors(job: Job, run: int | None) -> list[Finding]:
     """NCCL errors that only torch reports; if the log has NCCL's own warnings, those say more."""
     names = ("torch.nccl_error", "torch.async_error", "torch.watchdog.terminated", "framework.nccl_error")
     events = [e for e in job.events(*names) or job.events("torch.nccl_result") if job.run_of_event(e) == run]
-    if not events or any(e.level == "WARN" and e.proc >= 0 and job.run_of(e.proc) == run for e in job.scan.events):
+    if not events or run in _warned(job):
         return []
     texts = {str(e.fields.get("error", "")) for e in events}
     peer = [t for t in texts if faults.phrase(job, "a peer failed", t)]
@@ -585,8 +618,7 @@ def _tests(job: Job, run: int | None) -> list[Finding]:
                 )
             )
     failures = [e for e in job.events("nccltests.failure") if job.run_of_event(e) == run]
-    warned = any(e.level == "WARN" and e.proc >= 0 and job.run_of(e.proc) == run for e in job.scan.events)
-    if failures and not warned:
+    if failures and run not in _warned(job):
         told = str(failures[0].fields.get("error", "")).rstrip(" /'")
         out.append(
             new_finding(

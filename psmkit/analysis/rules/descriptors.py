@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 from psmkit.analysis.facts import lines
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import name_of, names_of
@@ -45,16 +47,18 @@ def find(job: Job) -> list[Finding]:
         (e.last for e in job.events("proxy.fd.returned", "memory.p2p.fd") if e.last is not None and e.count > 1),
     )
     told = {p for f in out for p in f.processes}
-    for proc in range(len(job.scan.processes)):
-        finding = _grown(job, proc)
+    returned: dict[int, list[Event]] = defaultdict(list)
+    for event in job.events("proxy.fd.returned", "memory.p2p.fd"):
+        returned[event.proc].append(event)
+    for proc in sorted(proc for proc in returned if proc >= 0):
+        finding = _grown(job, proc, returned[proc])
         if finding is not None and not told.intersection(finding.processes):
             out.append(finding)
     return out
 
 
-def _grown(job: Job, proc: int) -> Finding | None:
+def _grown(job: Job, proc: int, events: list[Event]) -> Finding | None:
     """Compare the first and last descriptor of each kind of exchange. The last is read from its line, as a scan keeps only the fields of the first."""
-    events = [e for e in job.events("proxy.fd.returned", "memory.p2p.fd") if e.proc == proc]
     seen = [(fd, e) for e in events if (fd := number(e.fields, "fd")) is not None and fd >= 0]
     if not seen:
         return None

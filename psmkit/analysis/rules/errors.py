@@ -7,12 +7,13 @@ refused, remote error) is never an origin while some rank reports a failure of i
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
 from psmkit.analysis.facts import settings
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import name_of, names_of
+from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.printed import number
 from psmkit.analysis.facts.progress import progress_of, torn_down
 from psmkit.analysis.inference import blame, faults
@@ -44,7 +45,7 @@ _RESULTS = {
 
 def origins(job: Job, run: int) -> tuple[list[Cascade], list[Cascade]]:
     """The origins of the errors of a run, most probable first, and the fatal errors that follow from them."""
-    fatal = [c for c in faults.cascades(job) if c.fatal and job.run_of(c.proc) == run and not _foreign(c)]
+    fatal = [c for c in faults.of_run(job, run) if c.fatal and not _foreign(c)]
     given_up = _given_up(fatal)
     own = [c for c in fatal if c.own is True and c.first.ref.seq <= given_up.get(c.proc, c.first.ref.seq)]
     vague = [c for c in fatal if c.own is None and not _follows(job, c)]
@@ -56,8 +57,10 @@ def origins(job: Job, run: int) -> tuple[list[Cascade], list[Cascade]]:
     first: dict[int, Cascade] = {}
     for cascade in chosen:
         first.setdefault(cascade.proc, cascade)
-    causes = sorted(first.values(), key=lambda c: _order(job, run, c, chosen))
-    return causes, [c for c in fatal if c not in causes]
+    clocked = all(c.first.event.time for c in chosen)
+    causes = sorted(first.values(), key=lambda c: _order(job, run, c, clocked))
+    known = {id(c) for c in causes}
+    return causes, [c for c in fatal if id(c) not in known]
 
 
 def _given_up(fatal: Iterable[Cascade]) -> dict[int, int]:
@@ -84,14 +87,13 @@ def _follows(job: Job, cascade: Cascade) -> bool:
     )
 
 
-def _order(job: Job, run: int, cascade: Cascade, among: Sequence[Cascade]) -> tuple[object, ...]:
+def _order(job: Job, run: int, cascade: Cascade, clocked: bool) -> tuple[object, ...]:
     """Order: blamed by more peers, then earlier by the clock if all have one, then less advanced."""
     against = blame.graph(job, run).against(blame.Target(cascade.proc, job.rank_of(cascade.proc)))
     blamers = {b.by for b in against}
     # a warning above its chain says more than a bare return code
     bare = cascade.first.chain
-    times = [c.first.event.time for c in among]
-    stamp = (cascade.first.event.time or "") if all(times) else ""
+    stamp = (cascade.first.event.time or "") if clocked else ""
     # a rank whose own error is not the last link of another rank's chain
     return (bare, -len(blamers), stamp, progress_of(job, cascade.proc), job.rank_of(cascade.proc) or 0, cascade.proc)
 
@@ -136,9 +138,8 @@ def _evidence(causes: Sequence[Cascade], after: Sequence[Cascade], most: int = 8
     out += steps[:1] + steps[-1:] if len(steps) > 1 else steps
     out += [c.first.ref for c in causes[1:4]]
     # one line of each rank that failed as a consequence
-    for cascade in after:
-        if cascade.proc not in {c.proc for c in causes}:
-            out.append(cascade.first.ref)
+    failed = {c.proc for c in causes}
+    out += [cascade.first.ref for cascade in after if cascade.proc not in failed]
     return list(dict.fromkeys(out))[:most]
 
 
@@ -163,7 +164,7 @@ def _finding(
     where = faults.place(event)
     said = faults.body(job, event)
     procs = [c.proc for c in group]
-    victims = sorted({c.proc for c in after if c.proc not in procs})
+    victims = sorted({c.proc for c in after} - {*procs})
     if cascade.first.chain:
         what = (
             f"returned {_RESULTS.get(cascade.first.code or 0, 'an error')} without a warning, first at {where or said}"
@@ -266,6 +267,11 @@ def _elsewhere(known: Message) -> bool:
 
 def _links_down(job: Job, run: int | None) -> list[int]:
     """Processes whose own network device reported an error: the errors of their peers follow from it."""
+    return _all_links_down(job).get(run, [])
+
+
+@once
+def _all_links_down(job: Job) -> dict[int | None, list[int]]:
     procs = {
         c.proc
         for c in faults.cascades(job)
@@ -273,10 +279,12 @@ def _links_down(job: Job, run: int | None) -> list[int]:
         and c.first.known.finding == "PSM406"
         and c.first.known.blames == "self"
         and c.severity in ("warning", "error")
-        and job.run_of(c.proc) == run
         and not torn_down(job, c.proc)
     }
-    return sorted(procs)
+    out: dict[int | None, list[int]] = defaultdict(list)
+    for proc in sorted(procs):
+        out[job.run_of(proc)].append(proc)
+    return dict(out)
 
 
 def _ranks(job: Job, proc: int) -> list[int]:
@@ -357,10 +365,9 @@ def _consequences(job: Job, run: int, after: Sequence[Cascade]) -> Finding:
 def _survived(job: Job, run: int) -> list[Finding]:
     """Errors that the job survived: a warning if the catalogue calls the line bad, else only a note."""
     groups: dict[tuple[object, ...], list[Cascade]] = {}
-    for cascade in faults.cascades(job):
+    for cascade in faults.of_run(job, run):
         if (
             cascade.fatal
-            or job.run_of(cascade.proc) != run
             or cascade.severity in ("harmless", "info")
             or cascade.first.chain
             or cascade.first.event.name in _OF_OTHER_RULES

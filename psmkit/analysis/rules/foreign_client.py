@@ -154,13 +154,7 @@ def _afterwards(job: Job, event: Event) -> tuple[str, Ref | None]:
         return "", None
     thread = job.scan.threads[event.thread]
     # the return codes below the warning belong to the same process
-    own = [
-        f.ref.seq
-        for c in faults.cascades(job)
-        if c.proc == event.proc
-        for f in c.faults
-        if f.event.thread == event.thread
-    ]
+    own = [f.ref.seq for c in faults.of_proc(job, event.proc) for f in c.faults if f.event.thread == event.thread]
     if thread.last.seq > max(own, default=event.ref.seq):
         return "The thread that accepted it printed more lines later.", thread.last
     return "The thread that accepted it printed nothing more.", None

@@ -8,7 +8,7 @@ from psmkit.analysis.facts.start import past_bootstrap
 from psmkit.analysis.inference import proof
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.inference.sightings import by_run, sightings
-from psmkit.analysis.inference.waits import waits
+from psmkit.analysis.inference.waits import waits_of
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import MessageCount, Ref
 from psmkit.model import Finding
@@ -54,7 +54,7 @@ def _data_plane(job: Job) -> list[Finding]:
         ours = proof.of(job, run.index)
         if ours.done or ours.failed or ours.lasting or job.missing_ranks(run.index):
             continue
-        if any(w.run == run.index for w in waits(job)):
+        if waits_of(job, run.index):
             continue
         calls = _counts(job, run.procs, "proxy.call.matched", "proxy.call.dequeued")
         fds = _counts(job, run.procs, "proxy.fd.done")

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import name_of, names_of
-from psmkit.analysis.facts.places import hosts_of
+from psmkit.analysis.facts.once import once
+from psmkit.analysis.facts.places import hosts_of, procs_on
 from psmkit.analysis.facts.printed import number
 from psmkit.analysis.inference import proof
 from psmkit.analysis.inference.findings import new_finding
@@ -44,10 +45,22 @@ def _ranks(job: Job, procs: Iterable[int]) -> list[int]:
 
 def _modes(job: Job, run: int, host: str) -> tuple[set[int], set[int]]:
     """The processes of a host that share host memory by cuMem, and those that share it by files."""
-    here = {p for p in job.runs[run].procs if job.process(p).host == host}
-    cumem = {e.proc for e in job.events(*_CUMEM, run=run)} & here
-    files = {e.proc for e in job.events(*_MMAP, *_FALLBACK, run=run)} & here
-    return cumem, files
+    return _on_host(job, _CUMEM, run, host), _on_host(job, (*_MMAP, *_FALLBACK), run, host)
+
+
+def _on_host(job: Job, names: Iterable[str], run: int, host: str) -> set[int]:
+    """The processes of a host that print one of these lines."""
+    firsts = _firsts(job)
+    return {p for name in names for p in procs_on(job, run, host) if (name, p) in firsts}
+
+
+@once
+def _firsts(job: Job) -> dict[tuple[str, int], Event]:
+    """The first line of each process about each way to share memory."""
+    out: dict[tuple[str, int], Event] = {}
+    for event in job.events(*_CUMEM, *_MMAP, *_FALLBACK):
+        out.setdefault((event.name, event.proc), event)
+    return out
 
 
 def _broken(event: Event) -> bool:
@@ -132,7 +145,7 @@ def _split(job: Job) -> list[Finding]:
                 continue  # a single process uses both, which is allowed
             hurt = run.index in failed
             done = proof.done(job, run.index)
-            refs = [_first(job, _CUMEM, run.index, only[0]), _first(job, (*_FALLBACK, *_MMAP), run.index, only[1])]
+            refs = [_first(job, _CUMEM, only[0]), _first(job, (*_FALLBACK, *_MMAP), only[1])]
             small = only[1] if len(only[1]) <= len(only[0]) else only[0]
             out.append(
                 new_finding(
@@ -157,8 +170,9 @@ def _split(job: Job) -> list[Finding]:
     return out
 
 
-def _first(job: Job, names: tuple[str, ...], run: int, procs: set[int]) -> Ref | None:
-    return next((e.ref for e in job.events(*names, run=run) if e.proc in procs), None)
+def _first(job: Job, names: tuple[str, ...], procs: set[int]) -> Ref | None:
+    found = [event for name in names for p in procs if (event := _firsts(job).get((name, p))) is not None]
+    return min(found, key=lambda e: (e.stream, e.ref.seq, e.ref)).ref if found else None
 
 
 def _full(job: Job) -> list[Finding]:
@@ -176,11 +190,7 @@ def _full(job: Job) -> list[Finding]:
 
 
 def _full_on(job: Job, run: int, host: str, failed: list[Event]) -> Finding:
-    sizes: dict[str, int] = {}
-    for event in job.events(*_CREATED, run=run):
-        size = number(event.fields, "size")
-        if job.process(event.proc).host == host and size is not None:
-            sizes[str(event.fields.get("name", ""))] = size
+    sizes = _created(job).get((run, host), {})
     made = sum(sizes.values())
     wanted: dict[str, int] = {}
     for event in failed:
@@ -191,7 +201,7 @@ def _full_on(job: Job, run: int, host: str, failed: list[Event]) -> Finding:
     needed = made + sum(wanted.values())
     procs = sorted({e.proc for e in failed})
     reason = next((str(e.fields["reason"]) for e in failed if "reason" in e.fields), None)
-    ranks = len([p for p in job.runs[run].procs if job.process(p).host == host])
+    ranks = len(procs_on(job, run, host))
     each = max([*sizes.values(), *wanted.values()], default=0)
     full = reason is None or "space" in reason.lower()
     done = proof.done(job, run)
@@ -219,6 +229,17 @@ def _full_on(job: Job, run: int, host: str, failed: list[Event]) -> Finding:
         stage="shared memory",
         known_issue="NVIDIA/nccl#290" if full else None,
     )
+
+
+@once
+def _created(job: Job) -> dict[tuple[int | None, str], dict[str, int]]:
+    """The segments of each host of a run by name, with their sizes."""
+    out: dict[tuple[int | None, str], dict[str, int]] = defaultdict(dict)
+    for event in job.events(*_CREATED):
+        size = number(event.fields, "size")
+        if event.proc >= 0 and size is not None:
+            out[job.run_of(event.proc), job.process(event.proc).host][str(event.fields.get("name", ""))] = size
+    return dict(out)
 
 
 def _size(value: int) -> str:

@@ -9,6 +9,7 @@ from collections import defaultdict
 
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import name_of, names_of
+from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.printed import number
 from psmkit.analysis.inference import blame, faults
 from psmkit.analysis.inference.findings import new_finding
@@ -80,7 +81,7 @@ def _tries(events: list[Event]) -> int:
 
 
 def _failed(job: Job, proc: int) -> bool:
-    return any(c.proc == proc and c.fatal for c in faults.cascades(job))
+    return proc in faults.failed(job)
 
 
 def _moved(job: Job, proc: int, last: Event) -> bool:
@@ -94,19 +95,28 @@ def _moved(job: Job, proc: int, last: Event) -> bool:
     return job.scan.threads[last.thread].last.seq > newest
 
 
-def _signs(job: Job, run: int) -> list[Finding]:
-    """INFO lines that the catalogue marks as bad signs."""
+@once
+def _bad_signs(job: Job) -> dict[int | None, list[tuple[Event, str]]]:
+    """The events outside cascades that the catalogue marks as bad signs, with their codes, by run."""
     inside = {f.ref for c in faults.cascades(job) for f in c.faults}
-    groups: dict[tuple[str, str], list[Event]] = defaultdict(list)
     wanted: dict[str, str | None] = {}
+    out: dict[int | None, list[tuple[Event, str]]] = defaultdict(list)
     for event in job.scan.events:
         if event.name not in wanted:
             known = faults.message(job, event.name)
             bad = known is not None and known.severity in ("warning", "error") and known.finding in _CODES
             wanted[event.name] = known.finding if known is not None and bad else None
         code = wanted[event.name]
-        if code is not None and event.proc >= 0 and event.ref not in inside and job.run_of(event.proc) == run:
-            groups[(event.name, code)].append(event)
+        if code is not None and event.proc >= 0 and event.ref not in inside:
+            out[job.run_of(event.proc)].append((event, code))
+    return dict(out)
+
+
+def _signs(job: Job, run: int) -> list[Finding]:
+    """INFO lines that the catalogue marks as bad signs."""
+    groups: dict[tuple[str, str], list[Event]] = defaultdict(list)
+    for event, code in _bad_signs(job).get(run, ()):
+        groups[(event.name, code)].append(event)
     out = []
     for (name, code), events in groups.items():
         known = faults.message(job, name)

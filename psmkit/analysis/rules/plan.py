@@ -118,7 +118,7 @@ def _sizes(
     """Two sizes that met: each planned by one end only, or already passed by the other end in a job that moves one size."""
     if only_sent and only_received:
         return min(only_sent), min(only_received)
-    usual = plans.usual()
+    usual = plans.usual
     for only, ours, theirs in ((only_sent, sent, received), (only_received, received, sent)):
         if len(only) != 1 or set(theirs.sizes) != {usual} or usual is None:
             continue

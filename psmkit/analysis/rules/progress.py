@@ -9,7 +9,7 @@ from psmkit.analysis.facts.stages import stage_of
 from psmkit.analysis.inference import blame, proof
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.inference.sightings import by_run, sightings
-from psmkit.analysis.inference.waits import waits
+from psmkit.analysis.inference.waits import waits_for, waits_of
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Ref
 from psmkit.model import Finding
@@ -48,7 +48,7 @@ def _finding(job: Job, run: RunInfo, ours: proof.Proof, proc: int) -> Finding:
     peers = sorted({e.proc for e in against if e.proc >= 0})
     stage = stage_of(job, proc)
     rank = job.rank_of(proc)
-    waiting = sorted({w.waiter for w in waits(job) if w.target == proc and w.waiter is not None} | set(peers))
+    waiting = sorted({w.waiter for w in waits_for(job, proc) if w.waiter is not None} | set(peers))
     return new_finding(
         job,
         "PSM304",
@@ -119,7 +119,7 @@ def _ahead(job: Job, run: RunInfo, proc: int) -> list[int]:
 
 def roots(job: Job, run: int) -> set[int]:
     """Processes that others wait for and that wait for nobody, over all kinds of waits of a run."""
-    ours = [w for w in waits(job) if w.run == run]
+    ours = waits_of(job, run)
     waiting = {w.waiter for w in ours if w.waiter is not None and w.waiter != w.target}
     return {w.target for w in ours if w.target is not None and w.target not in waiting}
 

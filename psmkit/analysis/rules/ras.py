@@ -7,14 +7,15 @@ from dataclasses import dataclass, field
 
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import name_of, names_of, words
+from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.places import by_socket, missing_at
 from psmkit.analysis.facts.progress import torn_down
 from psmkit.analysis.facts.stages import stage_of
 from psmkit.analysis.inference import faults
 from psmkit.analysis.inference.findings import new_finding
-from psmkit.analysis.inference.waits import waits
+from psmkit.analysis.inference.waits import waits_for
 from psmkit.analysis.registry import rule
-from psmkit.logparse.types import Event, Ref
+from psmkit.logparse.types import Event, Ref, Value
 from psmkit.model import Finding, Severity
 
 __all__ = ["find"]
@@ -80,7 +81,7 @@ def find(job: Job) -> list[Finding]:
         missed = [m for m in _missed(job, info.index) if m.proc is None or not torn_down(job, m.proc)]
         if not missed:
             continue
-        broken = any(c.fatal and job.run_of(c.proc) == info.index for c in faults.cascades(job))
+        broken = any(c.fatal for c in faults.of_run(job, info.index))
         # a process that complains is alive; the silent process that most miss comes first
         speakers = {p for m in missed for p in m.complainers()}
         missed.sort(key=lambda m: (m.proc in speakers, not _lasts(m), -len(m.complainers()), m.addr))
@@ -151,15 +152,16 @@ def _finding(job: Job, run: int, entry: _Missed, broken: bool, suspect: bool) ->
 
 def _peer_line(job: Job, run: int, entry: _Missed) -> Ref | None:
     """The line that connects the address to a process."""
-    for event in job.events("ras.peer", "ras.peer.multi", "ras.listen", run=run):
-        if event.fields.get("addr") == entry.addr:
-            return event.ref
-    return None
+    return _peer_lines(job).get((run, entry.addr))
+
+
+@once
+def _peer_lines(job: Job) -> dict[tuple[int | None, Value | None], Ref]:
+    out: dict[tuple[int | None, Value | None], Ref] = {}
+    for event in job.events("ras.peer", "ras.peer.multi", "ras.listen"):
+        out.setdefault((job.run_of_event(event), event.fields.get("addr")), event.ref)
+    return out
 
 
 def _waiting(job: Job, proc: int | None) -> list[str]:
-    return [
-        f"{name_of(job, w.waiter)} for {w.stage}"
-        for w in waits(job)
-        if w.target == proc and w.waiter not in (None, proc)
-    ]
+    return [f"{name_of(job, w.waiter)} for {w.stage}" for w in waits_for(job, proc) if w.waiter not in (None, proc)]

@@ -12,7 +12,7 @@ from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.inference.sightings import by_run, sightings, told_by_errors
 from psmkit.analysis.inference.waits import Wait, call_wait, caller_of
 from psmkit.analysis.registry import rule
-from psmkit.logparse.types import Call, Ref
+from psmkit.logparse.types import Call, Event, Ref, ServiceTally
 from psmkit.model import Finding, Severity
 
 __all__ = ["find"]
@@ -163,9 +163,14 @@ def _failed(job: Job) -> list[Finding]:
     events = [e for e in sightings(job, "PSM107") if not told_by_errors(job, e)]
     failed = [t for t in job.scan.services if t.begun_res not in (None, 0, 7)]
     told = {e.proc for e in sightings(job, "PSM107") if told_by_errors(job, e)}
-    for proc in sorted({e.proc for e in events} | {t.proc for t in failed} - told):
-        ours = [e for e in events if e.proc == proc]
-        tallies = [t for t in failed if t.proc == proc]
+    printed: dict[int, list[Event]] = defaultdict(list)
+    for event in events:
+        printed[event.proc].append(event)
+    broken: dict[int, list[ServiceTally]] = defaultdict(list)
+    for tally in failed:
+        broken[tally.proc].append(tally)
+    for proc in sorted(printed.keys() | broken.keys() - told):
+        ours, tallies = printed.get(proc, []), broken.get(proc, [])
         names = [str(e.fields["operation"]) for e in ours if "operation" in e.fields] + [
             t.begun_operation for t in tallies if t.begun_operation is not None
         ]

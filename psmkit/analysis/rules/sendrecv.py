@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from dataclasses import dataclass, field
+from collections import Counter, defaultdict
+from collections.abc import Iterable
 
 from psmkit.analysis.facts import lines
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import comm_name, words
+from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.printed import number
 from psmkit.analysis.inference import blame, plans, proof
 from psmkit.analysis.inference.findings import new_finding
@@ -24,12 +25,24 @@ _CONNECTING = ("transport.channel", "proxy.connected", "psm.buffer")
 _MOST = 20
 
 
-@dataclass(slots=True)
 class _Queues:
-    """The pairs of each rank of a communicator, by (communicator, rank); all-to-all exchanges have very many pairs."""
+    """The pairs of each rank of a communicator. All-to-all exchanges have very many pairs, so only what is asked about them is kept."""
 
-    sent: dict[tuple[int, int], list[PairQueue]] = field(default_factory=lambda: defaultdict(list))
-    received: dict[tuple[int, int], list[PairQueue]] = field(default_factory=lambda: defaultdict(list))
+    def __init__(self, pairs: Iterable[PairQueue]) -> None:
+        #: How many pairs in each direction of a (communicator, rank) have the same number of matches and nothing else.
+        self.even: dict[tuple[bool, int, int], Counter[int]] = defaultdict(Counter)
+        self.total: Counter[tuple[bool, int, int]] = Counter()
+        #: The ranks that wait for a (communicator, rank).
+        self.waiters: dict[tuple[int, int], set[int]] = defaultdict(set)
+        for pair in pairs:
+            for key in ((True, pair.group, pair.src), (False, pair.group, pair.dst)):
+                self.total[key] += 1
+                if not pair.pending_sends and not pair.pending_recvs:
+                    self.even[key][pair.matched] += 1
+            if pair.pending_sends:
+                self.waiters[pair.group, pair.dst].add(pair.src)
+            if pair.pending_recvs:
+                self.waiters[pair.group, pair.src].add(pair.dst)
 
 
 @rule(order=260)
@@ -40,10 +53,7 @@ def find(job: Job) -> list[Finding]:
     hidden by it.
     """
     out: list[Finding] = []
-    queues = _Queues()
-    for pair in job.scan.pairs:
-        queues.sent[(pair.group, pair.src)].append(pair)
-        queues.received[(pair.group, pair.dst)].append(pair)
+    queues = _Queues(job.scan.pairs)
     ended = {i.group for i in job.scan.instances if i.end is not None}
     aborts = {e.ref for e in job.events("comm.end.abort")}
     destroyed = {i.group for i in job.scan.instances if i.end is not None and i.end not in aborts}
@@ -98,15 +108,15 @@ def _leavers(job: Job, ended: set[int]) -> dict[tuple[int, int], tuple[CommInsta
             continue
         found.setdefault((pair.group, owing), (ours[0], []))[1].append(pair)
     # the missing rank is not the one that left last
-    return {
-        key: item for key, item in found.items() if key[1] not in {_waiting(p) for _, ps in found.values() for p in ps}
-    }
+    waiting = {_waiting(p) for _, pairs in found.values() for p in pairs}
+    return {key: item for key, item in found.items() if key[1] not in waiting}
 
 
 def _waiting(pair: PairQueue) -> int:
     return pair.src if pair.pending_sends else pair.dst
 
 
+@once
 def _damaged(job: Job) -> bool:
     """Whether stages without the preceding one show lost lines in this log. The other half may lie in a file that was cut earlier."""
     if any(fd.received is None and fd.answered is not None for fd in job.scan.fds):
@@ -192,6 +202,7 @@ def _behind_all(job: Job, told: set[int | None]) -> list[Finding]:
     return out
 
 
+@once
 def _standing_still(job: Job) -> dict[int, Ref]:
     """Processes with a stream that was reported as stalled and never as moving again, with the line."""
     found = {
@@ -304,9 +315,7 @@ def _unpaired(job: Job, run: int, pair: PairQueue, queues: _Queues) -> Finding |
 
 def _behind(queues: _Queues, pair: PairQueue, owing: int) -> bool:
     """Whether the rank that owes a call owes calls to others too."""
-    waiters = {p.src for p in queues.received[(pair.group, owing)] if p.pending_sends}
-    waiters |= {p.dst for p in queues.sent[(pair.group, owing)] if p.pending_recvs}
-    return len(waiters) > 1
+    return len(queues.waiters[pair.group, owing]) > 1
 
 
 def _closed(job: Job, run: int, pair: PairQueue, owing: int) -> bool:
@@ -315,9 +324,16 @@ def _closed(job: Job, run: int, pair: PairQueue, owing: int) -> bool:
     if proc is None or plans.of(job, run).planned.get(owing) or _damaged(job):
         return False
     last = next((i.last_op for i in job.instances_of.get(proc, []) if i.group == pair.group), None)
-    return last is not None and any(
-        e.proc == proc and (e.last or e.ref).seq > last.seq for e in job.events(*_CONNECTING)
-    )
+    return last is not None and _connected(job).get(proc, last.seq) > last.seq
+
+
+@once
+def _connected(job: Job) -> dict[int, int]:
+    """The last line of each process about the setup of a connection."""
+    out: dict[int, int] = {}
+    for event in job.events(*_CONNECTING):
+        out[event.proc] = max(out.get(event.proc, 0), (event.last or event.ref).seq)
+    return out
 
 
 def _whole_round(job: Job, run: int, pair: PairQueue, owing: int) -> bool:
@@ -357,8 +373,6 @@ def _hole(queues: _Queues, pair: PairQueue, sending: bool) -> bool:
     Only an exchange in which all peers do the same shows it: in a pipeline one neighbour is always ahead of the other.
     """
     need = pair.matched + (pair.pending_sends if sending else pair.pending_recvs)
-    ours = queues.received[(pair.group, pair.dst)] if sending else queues.sent[(pair.group, pair.src)]
-    others = [p for p in ours if p is not pair]
-    if len(others) < 2:
-        return False
-    return all(p.matched == need and not p.pending_sends and not p.pending_recvs for p in others)
+    key = (False, pair.group, pair.dst) if sending else (True, pair.group, pair.src)
+    others = queues.total[key] - 1  # the pair itself is not even
+    return others >= 2 and queues.even[key][need] == others

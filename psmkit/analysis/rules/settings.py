@@ -15,7 +15,7 @@ from psmkit.analysis.facts.progress import torn_down
 from psmkit.analysis.facts.settings import UNSET, WIRE, Difference, differences
 from psmkit.analysis.inference import faults
 from psmkit.analysis.inference.findings import new_finding
-from psmkit.analysis.inference.waits import waits
+from psmkit.analysis.inference.waits import waits_of
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Event
 from psmkit.model import Finding, Severity
@@ -37,9 +37,9 @@ def find(job: Job) -> list[Finding]:
 
 def _trouble(job: Job, run: int) -> bool:
     """Whether this run is proven to fail or to wait."""
-    if any(c.fatal and job.run_of(c.proc) == run for c in faults.cascades(job)):
+    if any(c.fatal for c in faults.of_run(job, run)):
         return True
-    if any(w.proven and w.run == run for w in waits(job)):
+    if any(w.proven for w in waits_of(job, run)):
         return True
     lasting = job.events("ras.keepalive.error", "ras.peer.declared_dead", "torch.watchdog.timeout", run=run)
     return any(e.proc < 0 or not torn_down(job, e.proc) for e in lasting)
@@ -47,12 +47,7 @@ def _trouble(job: Job, run: int) -> bool:
 
 def _sizes_clash(job: Job, run: int) -> bool:
     """Whether a rank of the run got a message of an unexpected size."""
-    return any(
-        f.known is not None and f.known.finding == "PSM105"
-        for c in faults.cascades(job)
-        if job.run_of(c.proc) == run
-        for f in c.faults
-    )
+    return any(f.known is not None and f.known.finding == "PSM105" for c in faults.of_run(job, run) for f in c.faults)
 
 
 def _ended(job: Job, run: int, least: int) -> bool:

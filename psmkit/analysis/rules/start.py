@@ -114,7 +114,8 @@ def _never_finished(job: Job, run: RunInfo) -> list[Finding]:
             continue
         procs = [i.proc for i in guilty]
         ranks = [i.rank for i in guilty]
-        others = sorted({i.proc for i in open_} - set(procs))
+        rest = {i.proc for i in open_} - set(procs)
+        others = sorted(rest)
         name = comm_name(job, group)
         stage = stage_of(job, procs[0])
         waits = f", and {names_of(job, others)} {'wait' if len(others) > 1 else 'waits'} for it" if others else ""
@@ -128,7 +129,7 @@ def _never_finished(job: Job, run: RunInfo) -> list[Finding]:
                 explanation=f"{len(open_)} of {len(members)} members printed Init START of {name} and not Init COMPLETE. {names_of(job, procs)} came least far.",
                 refs=[*(i.start for i in guilty[:2]), *(job.process(p).last for p in procs[:2]), *ours.refs[:3]],
                 comm=name,
-                ranks=[*ranks, *(i.rank for i in open_ if i.proc in others)],
+                ranks=[*ranks, *(i.rank for i in open_ if i.proc in rest)],
                 procs=[*procs, *others],
                 culprits=ranks,
                 stage=stage,

@@ -6,12 +6,15 @@ drops the error, the log shows a chain that starts in a transport and ends there
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import name_of
+from psmkit.analysis.facts.once import once
 from psmkit.analysis.inference import faults
 from psmkit.analysis.inference.faults import Cascade
 from psmkit.analysis.inference.findings import new_finding
-from psmkit.analysis.inference.waits import waits
+from psmkit.analysis.inference.waits import waits_for
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Ref
 from psmkit.model import Finding, Severity
@@ -79,31 +82,51 @@ def _dropped(job: Job, cascade: Cascade) -> bool:
 
 def _progressing(job: Job, proc: int) -> set[int]:
     """The threads of a process that drive its operations."""
-    return {e.thread for e in job.events("proxy.thread.progress") if e.proc == proc}
+    return _all_progressing(job).get(proc, set())
+
+
+@once
+def _all_progressing(job: Job) -> dict[int, set[int]]:
+    out: dict[int, set[int]] = defaultdict(set)
+    for event in job.events("proxy.thread.progress"):
+        out[event.proc].add(event.thread)
+    return dict(out)
 
 
 def _callers(job: Job, proc: int) -> set[int]:
     """Threads from which the application calls the library, and those that run its asynchronous jobs."""
-    pid = job.process(proc).pid
-    out = {index for index, thread in enumerate(job.scan.threads) if thread.proc == proc and thread.tid == pid}
+    return _all_callers(job).get(proc, set())
+
+
+@once
+def _all_callers(job: Job) -> dict[int, set[int]]:
+    out: dict[int, set[int]] = defaultdict(set)
+    for index, thread in enumerate(job.scan.threads):
+        if thread.proc >= 0 and thread.tid == job.process(thread.proc).pid:
+            out[thread.proc].add(index)
     for event in job.events("comm.", "coll.", "init.", "group."):
-        if event.proc == proc:
-            out.add(event.thread)
-    return out
+        out[event.proc].add(event.thread)
+    return dict(out)
 
 
 def _noticed(job: Job, cascade: Cascade) -> bool:
     """Whether the process aborted, reported the failure or ended after it."""
     seq = cascade.last.ref.seq
-    if any(
-        e.proc == cascade.proc and e.ref.seq > seq
-        for e in job.events("comm.end.", "comm.abort.", "comm.revoke.", "proxy.thread_result")
-    ):
+    if _ends(job).get(cascade.proc, seq) > seq:
         return True
     return any(
-        other is not cascade and other.proc == cascade.proc and other.reached_api and other.last.ref.seq > seq
-        for other in faults.cascades(job)
+        other is not cascade and other.reached_api and other.last.ref.seq > seq
+        for other in faults.of_proc(job, cascade.proc)
     )
+
+
+@once
+def _ends(job: Job) -> dict[int, int]:
+    """The last line of each process about an end of a communicator or of a thread."""
+    out: dict[int, int] = {}
+    for event in job.events("comm.end.", "comm.abort.", "comm.revoke.", "proxy.thread_result"):
+        out[event.proc] = max(out.get(event.proc, 0), event.ref.seq)
+    return out
 
 
 def _finding(job: Job, cascade: Cascade) -> Finding:
@@ -114,7 +137,7 @@ def _finding(job: Job, cascade: Cascade) -> Finding:
     error = f"error {cascade.code}" if cascade.code is not None else "an error"
     # an error caused by a disconnected peer is dropped like any other, but the peer is the one to look at
     followed = cascade.own is False
-    refs: list[Ref] = [first.ref, last.ref, *(w.refs[0] for w in waits(job) if w.target == cascade.proc and w.refs)]
+    refs: list[Ref] = [first.ref, last.ref, *(w.refs[0] for w in waits_for(job, cascade.proc) if w.refs)]
     returned = f" with {cascade.code}" if cascade.code is not None else ""
     return new_finding(
         job,
