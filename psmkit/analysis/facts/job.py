@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from psmkit.analysis.facts.identity import RunInfo, resolve
 from psmkit.analysis.facts.quoting import Quotes
+from psmkit.analysis.facts.ranks import Numbering
 from psmkit.logparse.types import CommInstance, Event, Process, Ref, ScanData, SeqGroup, Value
 from psmkit.model import Evidence
 
@@ -27,6 +28,7 @@ class Job:
         scan: the result of the scan.
         runs: the runs, in order of their start.
         run_by_proc, rank_by_proc: the run and the global rank of each process, if known.
+        numbering: the evidence for these ranks, and the ranks that are only assumed.
         proc_by_rank: the process of each (run, global rank).
         proc_by_member: the process of each (communicator, rank in it).
         groups: communicators by index.
@@ -43,6 +45,7 @@ class Job:
     runs: Sequence[RunInfo]
     run_by_proc: Mapping[int, int]
     rank_by_proc: Mapping[int, int]
+    numbering: Numbering
     proc_by_rank: Mapping[tuple[int, int], int]
     proc_by_member: Mapping[tuple[int, int], int]
     groups: Mapping[int, SeqGroup]
@@ -62,6 +65,11 @@ class Job:
     def rank_of(self, proc: int) -> int | None:
         """The global rank of a process: its rank in the run's largest communicator, None if unknown."""
         return self.rank_by_proc.get(proc)
+
+    def device_of(self, proc: int) -> int | None:
+        """The device of a process; None if it is unknown or the process has several."""
+        found = self.numbering.devices.get(proc, frozenset())
+        return next(iter(found)) if len(found) == 1 else None
 
     def proc_of(self, run: int, rank: int) -> int | None:
         """The process with a global rank of a run, None if its log is missing."""
@@ -165,6 +173,7 @@ def make_job(scan: ScanData, fetch: Callable[[Ref], Evidence] | None = None) -> 
         runs=tuple(runs),
         run_by_proc=identity.run_of,
         rank_by_proc=identity.rank_of,
+        numbering=identity.numbering,
         proc_by_rank=proc_by_rank,
         proc_by_member={(i.group, i.rank): i.proc for i in scan.instances},
         groups={group.group: group for group in scan.groups},
