@@ -34,6 +34,7 @@ ROLES: Mapping[str, tuple[str, ...]] = {
     "comm.start": ("comm", "rank", "nranks"),
     "comm.complete": ("comm", "rank", "nranks"),
     "comm.end": ("comm",),
+    "comm.named": ("comm", "rank"),
     "seq.op": ("coll", "count", "datatype", "comm"),
     "ledger.open": (),
     "ledger.import": (),
@@ -42,7 +43,7 @@ ROLES: Mapping[str, tuple[str, ...]] = {
 }
 
 # Roles whose lines are events of interest themselves; lines of the other roles only feed their tracker.
-_RETAINED = frozenset({"comm.start", "comm.complete", "comm.end", "proc.birth"})
+_RETAINED = frozenset({"comm.start", "comm.complete", "comm.end", "comm.named", "proc.birth"})
 
 _TEXT_KEYS = frozenset(
     "name pattern level where versions rccl vccl keep role ledger scope severity finding blames meaning next_step subsystem own_rank".split()

@@ -197,3 +197,36 @@ def test_a_line_of_torch_with_the_tag_of_ray_names_the_rank_of_that_process(tmp_
     assert _ranks(_job(tmp_path, _fails(1, tag=tag) + tag + watchdog + "\n")) == {"n0:501": 5}
     other = tag.replace("501", "502")
     assert _ranks(_job(tmp_path, _fails(1, tag=tag) + other + watchdog + "\n")) == {"n0:501": None}
+
+
+def _work(rank: int, times: int, nranks: int = 2) -> str:
+    call = f"AllReduce: opCount 3f sendbuff 0x7f10 recvbuff 0x7f14 count 1024 datatype 7 op 0 root 0 comm 0x55d{rank} [nranks={nranks}] stream 0x55e0"
+    return "".join(_info(rank, call) for _ in range(times))
+
+
+@pytest.mark.parametrize(
+    "late",
+    [
+        "comm 0x55d{r} rank {r} nranks 2 cudaDev {r} busId {r}000 - Destroy COMPLETE",
+        "comm 0x55d{r} rank {r} nRanks 2 cudaDev {r} busId {r}000 - Abort START",
+    ],
+)
+def test_a_member_first_seen_in_a_call_gets_its_rank_from_a_later_line_with_its_pointer(
+    tmp_path: Path, late: str
+) -> None:
+    job = _job(tmp_path, *(_work(r, 3) + _info(r, late.format(r=r)) for r in (0, 1)))
+    assert [(i.proc, i.rank) for i in job.scan.instances] == [(0, 0), (1, 1)]
+    assert [r.rank for r in job.scan.groups[0].ranks] == [0, 1]
+
+
+@pytest.mark.parametrize("other", ["comm 0x99 rank 1 nranks 2", "comm 0x55d0 rank 1 nranks 4"])
+def test_a_line_about_another_pointer_or_size_names_no_member(tmp_path: Path, other: str) -> None:
+    job = _job(tmp_path, _work(0, 3) + _info(0, f"{other} cudaDev 0 busId 1000 - Destroy COMPLETE"))
+    assert job.scan.instances[0].rank == -1 and job.scan.instances[0].end is None
+
+
+def test_a_member_first_seen_in_a_call_gets_the_rank_of_its_process(tmp_path: Path) -> None:
+    job = _job(tmp_path, *(_work(r, 3) for r in (0, 1)))
+    assert {i.rank for i in job.scan.instances} == {-1}
+    job = _job(tmp_path, *(_info(r, f"Ring 00 : {1 - r} -> {r} -> {1 - r}") + _work(r, 3) for r in (0, 1)))
+    assert [i.rank for i in job.scan.instances] == [0, 1]

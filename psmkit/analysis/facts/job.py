@@ -160,6 +160,7 @@ def make_job(scan: ScanData, fetch: Callable[[Ref], Evidence] | None = None) -> 
     if not runs and (scan.events or getattr(scan, "foreign", ())):
         # Lines of frameworks and launchers, dumps and stacks form a run even without an NCCL line.
         runs.append(RunInfo(0, frozenset(), frozenset(), None, None))
+    _name_members(scan, runs, identity.rank_of)
     members = _by(scan.instances, lambda instance: instance.group)
     proc_by_rank: dict[tuple[int, int], int] = {}
     for proc, rank in identity.rank_of.items():
@@ -191,6 +192,27 @@ def make_job(scan: ScanData, fetch: Callable[[Ref], Evidence] | None = None) -> 
         # The lab names processes that are in no log: they form a run of their own.
         job = replace(job, runs=(*runs, RunInfo(len(runs), frozenset(), frozenset(), None, None)))
     return job
+
+
+def _name_members(scan: ScanData, runs: Sequence[RunInfo], rank_of: Mapping[int, int]) -> None:
+    """Give members of the runs' largest communicators their rank where only a call shows the membership and other lines name the rank."""
+    worlds = {run.world for run in runs}
+    taken = {(i.group, i.rank) for i in scan.instances if i.group in worlds}
+    ranks = {
+        i.index: rank_of[i.proc]
+        for i in scan.instances
+        if i.rank < 0 and i.group in worlds and i.proc in rank_of and (i.group, rank_of[i.proc]) not in taken
+    }
+    if not ranks:
+        return
+    groups = {scan.instances[index].group for index in ranks}
+    scan.instances = [replace(i, rank=ranks.get(i.index, i.rank)) for i in scan.instances]
+    scan.groups = [
+        replace(g, ranks=tuple(replace(r, rank=ranks.get(r.instance, r.rank)) for r in g.ranks))
+        if g.group in groups
+        else g
+        for g in scan.groups
+    ]
 
 
 def _lab_streams(job: Job) -> dict[int, int]:
