@@ -294,8 +294,11 @@ def _device(job: Job, proc: int | None, rank: int, comm: str | None) -> int | No
     alone = job.device_of(proc)
     if alone is not None:
         return alone
+    if comm is None:
+        devices = job.numbering.devices.get(proc, frozenset())
+        return next((d for d in sorted(devices) if job.numbering.by_device.get((proc, d)) == rank), None)
     mine = [i for i in job.instances_of.get(proc, ()) if i.rank == rank]
-    return next((i.dev for i in mine if i.dev is not None and comm in (None, comm_name(job, i.group))), None)
+    return next((i.dev for i in mine if i.dev is not None and comm == comm_name(job, i.group)), None)
 
 
 def judge(job: Job, findings: Sequence[Finding]) -> list[Run]:

@@ -162,6 +162,16 @@ def test_contradicting_evidence_leaves_a_device_without_a_rank(tmp_path: Path, o
     assert job.rank_of(at) is None and at not in job.numbering.assumed
 
 
+@pytest.mark.parametrize("tag", ["(RayWorkerWrapper pid=503, ip=10.0.0.1) ", "job-worker-4: "])
+def test_a_device_of_a_tagged_process_is_no_rank(tmp_path: Path, tag: str) -> None:
+    assert not _job(tmp_path, _fails(3, tag=tag)).numbering.assumed
+
+
+def test_device_0_is_no_rank_where_each_process_may_see_one_device_only(tmp_path: Path) -> None:
+    assert not _job(tmp_path, _fails(0)).numbering.assumed
+    assert _job(tmp_path, _fails(0), _fails(1)).numbering.assumed[0].rank == 0
+
+
 def test_device_0_of_a_thread_that_selects_no_device_is_no_device(tmp_path: Path) -> None:
     ras = _info(0, "RAS keep-alive timeout warning (5s) on socket connection with 10.0.0.1<40001>", pid=503, thread=4)
     job = _job(tmp_path, ras)
@@ -230,3 +240,42 @@ def test_a_member_first_seen_in_a_call_gets_the_rank_of_its_process(tmp_path: Pa
     assert {i.rank for i in job.scan.instances} == {-1}
     job = _job(tmp_path, *(_info(r, f"Ring 00 : {1 - r} -> {r} -> {1 - r}") + _work(r, 3) for r in (0, 1)))
     assert [i.rank for i in job.scan.instances] == [0, 1]
+
+
+_INIT = "ncclCommInitRank comm 0x55d{dev} rank {rank} nranks 8 cudaDev {dev} nvmlDev {dev} busId {dev}b000 commId 0xabc - Init START"
+
+
+def _one_process(first: int = 0) -> str:
+    """A process that drives four GPUs, a thread for each."""
+    return "".join(_info(d, _INIT.format(dev=d, rank=first + d), pid=500, thread=d) for d in range(4))
+
+
+def test_threads_of_one_process_are_told_apart_by_their_device(tmp_path: Path) -> None:
+    report = _report(tmp_path, _one_process(4) + _fails(2, pid=500, thread=2))
+    (culprit,) = report.culprits
+    assert (culprit.rank, culprit.device, culprit.pid) == (6, 2, 500)
+    assert "rank 6 (n0:500, device 2)" in report.reason
+
+
+def test_a_thread_that_selects_no_device_is_no_rank_of_a_process_with_several(tmp_path: Path) -> None:
+    refused = _line(
+        0,
+        "misc/socket.cc:484 NCCL WARN socketStartConnect: Connect to 10.0.0.2<45678> failed : Connection refused",
+        pid=500,
+        thread=9,
+    )
+    report = _report(
+        tmp_path,
+        _one_process()
+        + refused
+        + _info(0, "misc/socket.cc:567 -> 2", pid=500, thread=9)
+        + _info(0, "init.cc:1048 -> 2", pid=500, thread=9),
+    )
+    assert all(c.rank is None for c in report.culprits)
+    assert "rank 0" not in report.reason
+
+
+def test_devices_of_a_process_that_print_their_rank_are_told_apart_without_init_lines(tmp_path: Path) -> None:
+    rings = "".join(_info(d, f"Ring 00 : 0 -> {4 + d} -> 0", pid=500, thread=d) for d in range(4))
+    (culprit,) = _report(tmp_path, rings + _fails(2, pid=500, thread=2)).culprits
+    assert (culprit.rank, culprit.device) == (6, 2)

@@ -301,7 +301,7 @@ def resolve(scan: ScanData) -> Identity:
     phantoms = _phantoms(scan)
     runs: list[RunInfo] = []
     run_of: dict[int, int] = {}
-    numbering = Numbering(devices=found.devices)
+    numbering = Numbering(devices=found.devices, helpers=found.helpers)
     for index, part in enumerate(parts):
         procs = frozenset(part)
         groups = frozenset(i.group for p in part for i in memberships.get(p, ()))

@@ -66,6 +66,12 @@ class Job:
         """The global rank of a process: its rank in the run's largest communicator, None if unknown."""
         return self.rank_by_proc.get(proc)
 
+    def rank_of_thread(self, event: Event) -> int | None:
+        """The global rank of the thread that printed a line: that of its device, if its process drives several ranks."""
+        rank = self.rank_of(event.proc)
+        device = self.numbering.device(event) if rank is None else None
+        return rank if device is None else self.numbering.by_device.get((event.proc, device))
+
     def device_of(self, proc: int) -> int | None:
         """The device of a process; None if it is unknown or the process has several."""
         found = self.numbering.devices.get(proc, frozenset())
@@ -168,6 +174,8 @@ def make_job(scan: ScanData, fetch: Callable[[Ref], Evidence] | None = None) -> 
     for run in runs:
         for instance in members.get(run.world, []) if run.world is not None else []:
             proc_by_rank.setdefault((run.index, instance.rank), instance.proc)
+    for (proc, _), rank in identity.numbering.by_device.items():
+        proc_by_rank.setdefault((identity.run_of[proc], rank), proc)
     events_by_name = _by(scan.events, lambda event: event.name)
     job = Job(
         scan=scan,

@@ -19,8 +19,8 @@ __all__ = ["ASSUMED", "Claim", "Evidence", "Numbering", "evidence", "number"]
 
 #: The beginning of the basis of a rank that is assumed.
 ASSUMED = "assumed: "
-#: Subsystems whose threads set no device: their lines print device 0, whatever the rank's is.
-_NO_DEVICE = frozenset({"ras", "bootstrap", "socket", "uds"})
+#: Subsystems with lines of threads that select no device, or of the time before: they print device 0, whatever the rank's is.
+_NO_DEVICE = frozenset({"ras", "bootstrap", "socket", "uds", "ib", "net", "param", "plugins"})
 #: A host has at most this many GPUs, so a larger job has more hosts.
 _MOST_DEVICES = 16
 
@@ -47,6 +47,7 @@ class Evidence:
     by_device: dict[tuple[int, int], set[int]] = field(default_factory=lambda: defaultdict(set))
     devices: dict[int, frozenset[int]] = field(default_factory=dict)
     local: dict[int, int] = field(default_factory=dict)
+    helpers: frozenset[str] = frozenset()
     spread: set[int] = field(default_factory=set)  # processes of a communicator on several hosts
 
     def device(self, proc: int) -> int | None:
@@ -64,13 +65,22 @@ class Numbering:
     disputed: dict[int, tuple[tuple[int, Claim], ...]] = field(default_factory=dict)
     by_device: dict[tuple[int, int], int] = field(default_factory=dict)
     devices: dict[int, frozenset[int]] = field(default_factory=dict)
+    helpers: frozenset[str] = frozenset()  # messages of threads that select no device
+
+    def device(self, event: Event) -> int | None:
+        """The device of the thread that printed a line, None if it may not have selected one."""
+        return _selected(event, self.helpers)
 
 
 def evidence(scan: ScanData) -> Evidence:
     """Collect what lines, tags and launchers say about ranks."""
     out = Evidence()
     catalogue = (getattr(scan, "catalogue", None) or load()).by_name
-    helpers = {name for name, message in catalogue.items() if message.subsystem in _NO_DEVICE}
+    out.helpers = frozenset(
+        name
+        for name, message in catalogue.items()
+        if message.subsystem in _NO_DEVICE or message.role == "proc.birth" or name.endswith(".version")
+    )
     named = {name: message.own_rank for name, message in catalogue.items() if message.own_rank is not None}
     pids: dict[int, list[Process]] = defaultdict(list)
     for process in scan.processes:
@@ -81,15 +91,16 @@ def evidence(scan: ScanData) -> Evidence:
             proc = event.proc if event.proc >= 0 else _named(event, pids)
             if proc is not None:
                 out.claims[proc].setdefault(rank, Claim(rank, event.name, event.ref))
-                if event.device is not None:
-                    out.by_device[proc, event.device].add(rank)
+                device = _selected(event, out.helpers)
+                if device is not None:
+                    out.by_device[proc, device].add(rank)
         nodes = event.fields.get("nodes")
         if event.proc >= 0 and isinstance(nodes, int) and nodes > 1:
             out.spread.add(event.proc)
     for fd in scan.fds:
         if fd.client is not None and fd.rank is not None:
             out.claims[fd.client].setdefault(fd.rank, Claim(fd.rank, "proxy.fd.asked", fd.asked))
-    out.devices = _devices(scan, helpers)
+    out.devices = _devices(scan, out.helpers)
     _tags(scan, out)
     _own_proxies(scan, out)
     return out
@@ -111,27 +122,26 @@ def _short(host: str) -> str:
     return host.split(".", 1)[0]
 
 
-def _devices(scan: ScanData, helpers: set[str]) -> dict[int, frozenset[int]]:
+def _selected(event: Event, helpers: frozenset[str]) -> int | None:
+    if event.device is None or event.device < 0:
+        return None
+    helper = event.name in helpers or (event.where or "").startswith(("ras/", "bootstrap", "misc/"))
+    return None if helper and event.device == 0 else event.device
+
+
+def _devices(scan: ScanData, helpers: frozenset[str]) -> dict[int, frozenset[int]]:
     """The devices of each process: those of its communicators, else those that its lines print."""
-    seen: dict[int, dict[int, tuple[int, int]]] = defaultdict(dict)
-    for event in scan.events:
-        if event.proc < 0 or event.device is None or event.device < 0:
-            continue
-        if event.device == 0 and (
-            event.name in helpers or (event.where or "").startswith(("ras/", "bootstrap", "misc/"))
-        ):
-            continue
-        first, last = seen[event.proc].get(event.device, (event.ref.seq, event.ref.seq))
-        seen[event.proc][event.device] = (min(first, event.ref.seq), max(last, event.ref.seq))
+    seen: dict[int, set[int]] = defaultdict(set)
     out: dict[int, set[int]] = defaultdict(set)
+    for event in scan.events:
+        device = _selected(event, helpers)
+        if event.proc >= 0 and device is not None:
+            seen[event.proc].add(device)
     for instance in scan.instances:
         if instance.dev is not None:
             out[instance.proc].add(instance.dev)
-    for proc, places in seen.items():
-        if proc not in out:
-            # lines before the process selects its device print device 0
-            early = 0 in places and all(places[0][1] < first for dev, (first, _) in places.items() if dev)
-            out[proc] = set(places) - ({0} if early and len(places) > 1 else set())
+    for proc, devices in seen.items():
+        out.setdefault(proc, devices)
     return {proc: frozenset(devices) for proc, devices in out.items()}
 
 
@@ -181,16 +191,15 @@ def number(
     loose = sorted(p for p in procs if p not in stated and p not in phantoms)
     wanted: dict[int, Claim] = {}
     for p in loose:
-        claims = found.claims.get(p, {})
-        if len(claims) == 1:
+        claims, devices = found.claims.get(p, {}), found.devices.get(p, frozenset())
+        if len(devices) > 1:
+            # its threads are ranks of their own; a device with two ranks has none
+            ranks = {d: found.by_device.get((p, d), set()) for d in devices}
+            into.by_device.update({(p, d): next(iter(these)) for d, these in ranks.items() if len(these) == 1})
+        elif len(claims) == 1:
             wanted[p] = next(iter(claims.values()))
         elif len(claims) > 1:
-            # threads of several devices may be several ranks; one device with two ranks is a contradiction
-            by_device = {d: found.by_device.get((p, d), set()) for d in found.devices.get(p, ())}
-            if len(by_device) > 1 and all(len(ranks) == 1 for ranks in by_device.values()):
-                into.by_device.update({(p, d): next(iter(ranks)) for d, ranks in by_device.items()})
-            else:
-                into.disputed[p] = tuple((p, claim) for claim in claims.values())
+            into.disputed[p] = tuple((p, claim) for claim in claims.values())
     here.update(_agreed(scan, here, wanted, nranks, into))
     here.update(_by_local_rank(scan, found, procs, here, stated, nranks, into))
     into.known.update(here)
@@ -259,6 +268,12 @@ def _by_device(
             offsets[scan.processes[p].host].append(here[p].rank - dev)
     alone = len({scan.processes[p].host for p in procs}) == 1 and found.spread.isdisjoint(procs)
     alone = alone and (nranks is None or nranks <= _MOST_DEVICES)
+    # a tag names a task or a pod, so there may be others; and where each process sees one GPU only, all print device 0
+    alone = (
+        alone
+        and all(scan.processes[p].tag is None for p in procs)
+        and {found.device(p) for p in procs} - {0, None} != set()
+    )
     guesses: dict[int, list[tuple[int, Claim]]] = defaultdict(list)
     for p in rest:
         dev, host = found.device(p), scan.processes[p].host
