@@ -279,3 +279,55 @@ def test_devices_of_a_process_that_print_their_rank_are_told_apart_without_init_
     rings = "".join(_info(d, f"Ring 00 : 0 -> {4 + d} -> 0", pid=500, thread=d) for d in range(4))
     (culprit,) = _report(tmp_path, rings + _fails(2, pid=500, thread=2)).culprits
     assert (culprit.rank, culprit.device) == (6, 2)
+
+
+def _member(rank: int, nranks: int, commid: str, dev: int, bus: int, host: str = "n0", pid: int = 0) -> str:
+    init = f"ncclCommInitRank comm 0x55d{commid} rank {rank} nranks {nranks} cudaDev {dev} nvmlDev {dev} busId {bus:x}000 commId 0x{commid}"
+    return "".join(_info(dev, f"{init} - Init {what}", host=host, pid=pid) for what in ("START", "COMPLETE"))
+
+
+def _group(commid: str, nranks: int, pid: int, first_dev: int = 0, first_bus: int = 1, host: str = "n0") -> list[str]:
+    return [_member(r, nranks, commid, first_dev + r, first_bus + r, host, pid + r) for r in range(nranks)]
+
+
+def _shape(job: Job) -> list[tuple[int | None, list[int | None]]]:
+    return [(run.nranks, [job.rank_of(p) for p in sorted(run.procs)]) for run in job.runs]
+
+
+def test_two_jobs_on_one_host_with_a_file_each_are_two_runs(tmp_path: Path) -> None:
+    job = _job(tmp_path, "".join(_group("a1", 2, 100)), "".join(_group("b2", 4, 200, 2, 9)))
+    assert _shape(job) == [(2, [0, 1]), (4, [0, 1, 2, 3])]
+
+
+def test_two_jobs_on_two_hosts_with_a_file_for_each_rank_are_two_runs(tmp_path: Path) -> None:
+    job = _job(tmp_path, *_group("a1", 2, 100), *_group("b2", 2, 200, host="n1"))
+    assert _shape(job) == [(2, [0, 1]), (2, [0, 1])]
+
+
+@pytest.mark.parametrize(
+    "logs",
+    [
+        pytest.param(["".join(_group("a1", 2, 100) + _group("b2", 2, 200, 2, 9))], id="one stream"),
+        pytest.param([*_group("a1", 2, 100), *_group("b2", 2, 200, 2, 9)], id="a file for each rank of one host"),
+        pytest.param(
+            [
+                *(
+                    _member(r, 4, "ee", r, r, pid=100 + r) + _member(r % 2, 2, f"a{r // 2}", r, r, pid=100 + r)
+                    for r in range(4)
+                ),
+            ],
+            id="a common world",
+        ),
+    ],
+)
+def test_groups_of_one_job_stay_one_run(tmp_path: Path, logs: list[str]) -> None:
+    assert len(_job(tmp_path, *logs).runs) == 1
+
+
+def test_a_process_without_a_communicator_joins_the_job_of_its_file(tmp_path: Path) -> None:
+    silent = _info(5, "Bootstrap: Using eth0:10.0.0.1<0>", pid=205)
+    job = _job(tmp_path, "".join(_group("a1", 2, 100)), "".join(_group("b2", 4, 200, 2, 9)[:3]) + silent)
+    assert [len(run.procs) for run in job.runs] == [2, 4]
+    assert job.run_of(next(p.index for p in job.scan.processes if p.pid == 205)) == job.run_of(
+        next(p.index for p in job.scan.processes if p.pid == 200)
+    )

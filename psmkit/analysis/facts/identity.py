@@ -2,7 +2,7 @@
 
 Processes that share a communicator belong together. Groups that share none form one run as well (the logs of one job may
 hold two tensor-parallel groups and no world), unless they contradict each other: if two processes use the same GPU or the
-same launcher slot, the job was started twice.
+same launcher slot, the job was started twice. Two jobs in one input are told apart in ``jobs``.
 
 A process without a communicator line joins a run only if something ties it to that run: its name, a shared stream, or a
 rank of the run that no other process has. Processes without such a tie form a run of their own.
@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from psmkit.analysis.facts.jobs import split_jobs
 from psmkit.analysis.facts.ranks import Numbering, evidence, number
 from psmkit.analysis.facts.tags import slot_of_tag
 from psmkit.logparse.types import CommInstance, Process, ScanData, SeqGroup
@@ -294,7 +295,7 @@ def resolve(scan: ScanData) -> Identity:
         if call.caller is not None and call.service is not None:
             sets.join(call.caller, call.service)
 
-    parts = _runs_of_parts(scan, sets.parts(), gpus)
+    parts = split_jobs(scan, sets.parts(), _runs_of_parts(scan, sets.parts(), gpus))
     parts.sort(key=lambda part: _begin(scan, part))
     by_group = {group.group: group for group in scan.groups}
     found = evidence(scan)
