@@ -36,6 +36,7 @@ enum ls_role {
     LS_COMM_START,
     LS_COMM_COMPLETE,
     LS_COMM_END,
+    LS_COMM_NAMED,
     LS_SEQ_OP,
     LS_LEDGER_OPEN,
     LS_LEDGER_IMPORT,

@@ -153,6 +153,13 @@ static void learn(struct ls_scan *scan, ls_instance *i, const struct ls_match *m
     }
 }
 
+/* Whether a line that names rank and size of this pointer can be about the instance; another rank or size means that
+ * the pointer was used again. What the line does not say, and what the instance does not know, contradicts nothing. */
+static bool may_be(const ls_instance *i, int64_t rank, int64_t nranks)
+{
+    return (i->rank < 0 || rank < 0 || i->rank == rank) && (nranks <= 0 || i->nranks <= 0 || i->nranks == nranks);
+}
+
 static void on_init(struct ls_scan *scan, const struct ls_record *rec, const struct ls_match *m, uint64_t comm)
 {
     struct ls_comms *c = scan->comms;
@@ -180,16 +187,26 @@ static void on_end(struct ls_scan *scan, const struct ls_record *rec, const stru
 {
     struct ls_comms *c = scan->comms;
     uint32_t at = find_instance(c, rec->proc, comm);
+    int64_t rank = ls_role_int(m, F_RANK, -1), nranks = ls_role_int(m, F_NRANKS, -1);
+    if (at != LS_NONE && !may_be(&c->instances.at[at], rank, nranks)) at = LS_NONE;
     if (at == LS_NONE) {
-        int64_t nranks = ls_role_int(m, F_NRANKS, -1);
         if (nranks <= 0) return;
-        at = new_instance(scan, rec, comm, ls_role_int(m, F_RANK, -1), nranks, ls_role_int(m, F_DEV, -1), false, 0);
+        at = new_instance(scan, rec, comm, rank, nranks, ls_role_int(m, F_DEV, -1), false, 0);
         if (at == LS_NONE) return;
-        learn(scan, &c->instances.at[at], m);
     }
+    learn(scan, &c->instances.at[at], m);
     c->instances.at[at].end = rec->ref;
     /* The pointer may be that of the next communicator. */
     ls_index_del(&c->index, comm_hash(rec->proc, comm), at);
+}
+
+/* A line in the life of a communicator names a member that was first seen in a call. */
+static void on_named(struct ls_scan *scan, const struct ls_record *rec, const struct ls_match *m, uint64_t comm)
+{
+    struct ls_comms *c = scan->comms;
+    uint32_t at = find_instance(c, rec->proc, comm);
+    if (at == LS_NONE || c->instances.at[at].rank >= 0) return;
+    if (may_be(&c->instances.at[at], -1, ls_role_int(m, F_NRANKS, -1))) learn(scan, &c->instances.at[at], m);
 }
 
 void ls_comms_record(struct ls_scan *scan, const struct ls_record *rec, const struct ls_match *m)
@@ -200,6 +217,10 @@ void ls_comms_record(struct ls_scan *scan, const struct ls_record *rec, const st
     if (!ls_role_value(m, role == LS_SEQ_OP ? F_SEQ_COMM : F_COMM, &comm)) return;
     if (role == LS_COMM_END) {
         on_end(scan, rec, m, comm);
+        return;
+    }
+    if (role == LS_COMM_NAMED) {
+        on_named(scan, rec, m, comm);
         return;
     }
     if (role != LS_SEQ_OP) {

@@ -28,6 +28,7 @@ static const struct {
     [LS_COMM_START] = {"comm.start", {"comm", "rank", "nranks", "dev", "nvml", "bus", "commid", "kind"}},
     [LS_COMM_COMPLETE] = {"comm.complete", {"comm", "rank", "nranks", "dev", "nvml", "bus", "commid", "kind"}},
     [LS_COMM_END] = {"comm.end", {"comm", "rank", "nranks", "dev", "nvml", "bus", "commid", "kind"}},
+    [LS_COMM_NAMED] = {"comm.named", {"comm", "rank", "nranks", "dev", "nvml", "bus", "commid", "kind"}},
     [LS_SEQ_OP] = {"seq.op", {"coll", "opcount", "count", "datatype", "op", "root", "comm", "nranks"}},
     [LS_LEDGER_OPEN] = {"ledger.open", {0}},
     [LS_LEDGER_IMPORT] = {"ledger.import", {0}},

@@ -14,6 +14,7 @@ from psmkit.logparse.types import CommInstance
 from psmkit.model import (
     Communicator,
     Coverage,
+    Culprit,
     Finding,
     MatchCount,
     Matching,
@@ -112,7 +113,7 @@ def rank_rows(job: Job, runs: Sequence[Run], findings: Sequence[Finding]) -> tup
     """One row for each rank: how far it came, and its final state."""
     rows = []
     for run, info in zip(runs, job.runs, strict=True):
-        blamed = {c.global_rank if c.global_rank is not None else c.rank for c in run.culprits}
+        blamed = {_blamed(c) for c in run.culprits}
         dead = {
             rank
             for f in findings
@@ -130,12 +131,14 @@ def rank_rows(job: Job, runs: Sequence[Run], findings: Sequence[Finding]) -> tup
                     rank=rank,
                     host=process.host or None,
                     pid=process.pid,
-                    device=next((i.dev for i in job.instances_of.get(proc, ()) if i.dev is not None), None),
+                    device=job.device_of(proc),
                     stage=stage_of(job, proc),
                     state=_state(job, run, proc, rank, blamed, dead, waiting),
                     lines=process.lines,
                     last=f"{job.scan.files[process.last.file].path}:{process.last.line}",
                     communicators=tuple(dict.fromkeys(comm_name(job, i.group) for i in job.instances_of.get(proc, ()))),
+                    rank_basis=_basis(job, proc),
+                    rank_dispute=_dispute(job, proc),
                 )
             )
         for rank in job.missing_ranks(info.index):
@@ -144,8 +147,30 @@ def rank_rows(job: Job, runs: Sequence[Run], findings: Sequence[Finding]) -> tup
     return tuple(rows)
 
 
+def _basis(job: Job, proc: int) -> str | None:
+    claim = job.numbering.known.get(proc)
+    return claim.basis if claim is not None else None
+
+
+def _dispute(job: Job, proc: int) -> str | None:
+    """The evidence for the rank of a process that contradicts itself, each with its line."""
+    told = []
+    for p, claim in job.numbering.disputed.get(proc, ()):
+        who = "" if p == proc else f"{job.process(p).name} is "
+        where = f" ({job.scan.files[claim.ref.file].path}:{claim.ref.line})" if claim.ref is not None else ""
+        told.append(f"{who}rank {claim.rank} by {claim.basis}{where}")
+    return ", but ".join(told) or None
+
+
 def _or(rank: int | None) -> int:
     return rank if rank is not None else 1 << 31
+
+
+def _blamed(culprit: Culprit) -> object:
+    """The rank of a culprit, or its process if no line names the rank."""
+    if culprit.global_rank is not None:
+        return culprit.global_rank
+    return culprit.rank if culprit.host is None else (culprit.host, culprit.pid)
 
 
 def _state(
@@ -153,7 +178,7 @@ def _state(
     run: Run,
     proc: int,
     rank: int | None,
-    blamed: set[int | None],
+    blamed: set[object],
     dead: set[int],
     waiting: set[int | None],
 ) -> str:
@@ -161,7 +186,8 @@ def _state(
         return "done"
     if rank in dead:
         return "died"
-    if rank is not None and rank in blamed:
+    process = job.process(proc)
+    if (rank if rank is not None else (process.host, process.pid)) in blamed:
         return "failed" if run.verdict is Verdict.FAILED else "stuck"
     if proc in waiting or run.verdict is Verdict.HUNG:
         return "waiting"

@@ -245,6 +245,7 @@ def _culprits(job: Job, run: RunInfo, findings: Sequence[Finding], chosen: Findi
         for rank in finding.culprits:
             proc = _process(job, run, rank, finding.comm)
             info = job.scan.processes[proc] if proc is not None else None
+            claim = job.numbering.known.get(proc) if proc is not None else None
             key = (rank, finding.comm)
             out.setdefault(
                 key,
@@ -256,8 +257,9 @@ def _culprits(job: Job, run: RunInfo, findings: Sequence[Finding], chosen: Findi
                     global_rank=job.rank_of(proc) if proc is not None else rank,
                     host=info.host if info else None,
                     pid=info.pid if info else None,
-                    device=_device(job, proc),
+                    device=_device(job, proc, rank, finding.comm),
                     stage=finding.stage or (stage_of(job, proc) if proc is not None else None),
+                    rank_basis=claim.basis if claim is not None else None,
                 ),
             )
     if not out and not chosen.ranks:
@@ -269,13 +271,16 @@ def _culprits(job: Job, run: RunInfo, findings: Sequence[Finding], chosen: Findi
 def _of_process(job: Job, run: RunInfo, finding: Finding, name: str) -> Culprit:
     proc = next((p for p in run.procs if job.process(p).name == name), None)
     info = job.process(proc) if proc is not None else None
+    claim = job.numbering.assumed.get(proc) if proc is not None else None
     return Culprit(
         run=run.index,
         why=finding.title,
+        rank=claim.rank if claim is not None else None,
         host=info.host if info else None,
         pid=info.pid if info else None,
-        device=_device(job, proc),
+        device=job.device_of(proc) if proc is not None else None,
         stage=finding.stage,
+        rank_basis=claim.basis if claim is not None else None,
     )
 
 
@@ -305,10 +310,18 @@ def _groups_named(job: Job) -> dict[tuple[int, str], list[int]]:
     return dict(out)
 
 
-def _device(job: Job, proc: int | None) -> int | None:
+def _device(job: Job, proc: int | None, rank: int, comm: str | None) -> int | None:
+    """The device of a rank; a process with several devices has one for each of its ranks."""
     if proc is None:
         return None
-    return next((i.dev for i in job.instances_of.get(proc, ()) if i.dev is not None), None)
+    alone = job.device_of(proc)
+    if alone is not None:
+        return alone
+    if comm is None:
+        devices = job.numbering.devices.get(proc, frozenset())
+        return next((d for d in sorted(devices) if job.numbering.by_device.get((proc, d)) == rank), None)
+    mine = [i for i in job.instances_of.get(proc, ()) if i.rank == rank]
+    return next((i.dev for i in mine if i.dev is not None and comm == comm_name(job, i.group)), None)
 
 
 def judge(job: Job, findings: Sequence[Finding]) -> list[Run]:

@@ -34,6 +34,7 @@ ROLES: Mapping[str, tuple[str, ...]] = {
     "comm.start": ("comm", "rank", "nranks"),
     "comm.complete": ("comm", "rank", "nranks"),
     "comm.end": ("comm",),
+    "comm.named": ("comm", "rank"),
     "seq.op": ("coll", "count", "datatype", "comm"),
     "ledger.open": (),
     "ledger.import": (),
@@ -42,10 +43,10 @@ ROLES: Mapping[str, tuple[str, ...]] = {
 }
 
 # Roles whose lines are events of interest themselves; lines of the other roles only feed their tracker.
-_RETAINED = frozenset({"comm.start", "comm.complete", "comm.end", "proc.birth"})
+_RETAINED = frozenset({"comm.start", "comm.complete", "comm.end", "comm.named", "proc.birth"})
 
 _TEXT_KEYS = frozenset(
-    "name pattern level where versions rccl vccl keep role ledger scope severity finding blames meaning next_step subsystem".split()
+    "name pattern level where versions rccl vccl keep role ledger scope severity finding blames meaning next_step subsystem own_rank".split()
 )
 _LIST_KEYS = frozenset("patterns distinct key known_issues".split())
 _KEYS = _TEXT_KEYS | _LIST_KEYS | {"origin", "sample"}
@@ -67,7 +68,8 @@ class Message:
 
     ``patterns`` are spellings of one message with the same fields. ``where`` is ``nccl`` (the whole message after
     ``NCCL LEVEL``) or ``line`` (anywhere in a line without a NCCL prefix). ``keep`` is ``all``, ``distinct`` or
-    ``count``. ``role`` names the tracker that it feeds. ``file`` is its catalogue file.
+    ``count``. ``role`` names the tracker that it feeds. ``own_rank`` is the field with the rank of the process that prints the line, or
+    of the process with the line's ``pid``. ``file`` is its catalogue file.
     """
 
     name: str
@@ -91,6 +93,7 @@ class Message:
     meaning: str = ""
     next_step: str | None = None
     known_issues: tuple[str, ...] = ()
+    own_rank: str | None = None
     samples: tuple[Sample, ...] = ()
     file: str = ""
 
@@ -217,6 +220,12 @@ def _message(file: str, subsystem: str, entry: Mapping[str, Any]) -> Message:
         raise fail(f"no such finding {finding!r}")
     if not isinstance(entry.get("origin", False), bool):
         raise fail("origin must be true or false")
+    keep = _choice(entry, "keep", KEEPS, default, fail) or default
+    own_rank = entry.get("own_rank")
+    if own_rank is not None and not any(f"{{{own_rank}:int}}" in pattern for pattern in patterns):
+        raise fail(f"own_rank names {own_rank!r}, which is an int of no pattern")
+    if own_rank is not None and keep == "count":
+        raise fail('a line that is only counted names no rank: own_rank needs keep = "distinct" or "all"')
     return Message(
         name=name,
         subsystem=entry.get("subsystem", subsystem),
@@ -226,7 +235,7 @@ def _message(file: str, subsystem: str, entry: Mapping[str, Any]) -> Message:
         versions=entry.get("versions"),
         rccl=entry.get("rccl"),
         vccl=entry.get("vccl"),
-        keep=_choice(entry, "keep", KEEPS, default, fail) or default,
+        keep=keep,
         distinct=tuple(entry.get("distinct", ())),
         role=role,
         ledger=ledger,
@@ -239,6 +248,7 @@ def _message(file: str, subsystem: str, entry: Mapping[str, Any]) -> Message:
         meaning=entry.get("meaning", ""),
         next_step=entry.get("next_step"),
         known_issues=tuple(entry.get("known_issues", ())),
+        own_rank=own_rank,
         samples=tuple(_sample(s, fail) for s in entry.get("sample", ())),
         file=file,
     )

@@ -25,7 +25,11 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Culprit:
-    """The rank or process to blame. Unknown parts are None."""
+    """The rank or process to blame. Unknown parts are None.
+
+    ``rank_basis`` is the evidence for the rank: ``communicator``, ``launcher tag`` or the catalogue name of the line that names it. A basis
+    that begins with ``assumed:`` is no evidence: the rank may be another one.
+    """
 
     run: int
     why: str
@@ -36,6 +40,7 @@ class Culprit:
     pid: int | None = None
     device: int | None = None
     stage: str | None = None
+    rank_basis: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +81,10 @@ class Communicator:
 
 @dataclass(frozen=True, slots=True)
 class RankRow:
-    """One row in the table of ranks; ``stage`` is its progress, ``last`` its last line as ``file:line``."""
+    """One row in the table of ranks; ``stage`` is its progress, ``last`` its last line as ``file:line``.
+
+    ``rank_basis`` is as in :class:`Culprit`; ``rank_dispute`` names the evidence that contradicts itself, so that the rank is unknown.
+    """
 
     run: int
     rank: int | None
@@ -88,6 +96,8 @@ class RankRow:
     lines: int
     last: str | None
     communicators: tuple[str, ...] = ()
+    rank_basis: str | None = None
+    rank_dispute: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

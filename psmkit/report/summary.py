@@ -45,6 +45,14 @@ _EXCHANGES = (
 )
 
 
+#: When the rank of a culprit is right that no line names.
+_CONDITIONS = {
+    "assumed: device": "if ranks follow devices",
+    "assumed: host offset": "if ranks follow devices as elsewhere on this host",
+    "assumed: local rank": "if the job has one host",
+}
+
+
 def sentence(part: Report | Run) -> str:
     """``hung: rank 3 never answered Setup from rank 1``: the verdict of a report or of a run."""
     verdict = part.verdict.value
@@ -73,16 +81,22 @@ def size(count: int) -> str:
 
 
 def culprit_name(culprit: Culprit) -> str:
-    """``rank 3 (host:pid, device 3)``, as far as known."""
+    """``rank 3 (host:pid, device 3)``, as far as known. A rank that is only assumed is named with its condition."""
     rank = culprit.rank if culprit.global_rank is None else culprit.global_rank
-    name = "a process of unknown rank" if rank is None else f"rank {rank}"
+    condition = _CONDITIONS.get(culprit.rank_basis or "")
     details = []
     if culprit.host is not None:
         details.append(culprit.host if culprit.pid is None else f"{culprit.host}:{culprit.pid}")
+    if culprit.global_rank is None and condition is not None and culprit.device is not None:
+        name = f"device {culprit.device} (rank {rank} {condition})"
+        return f"{name}, process {details[0]}" if details else name
+    name = "a process of unknown rank" if rank is None else f"rank {rank}"
     if culprit.device is not None:
         details.append(f"device {culprit.device}")
     if culprit.rank is not None and rank != culprit.rank and culprit.comm:
         details.append(f"rank {culprit.rank} of {culprit.comm}")
+    if condition is not None:
+        details.append(f"{name} {condition}")
     return f"{name} ({', '.join(details)})" if details else name
 
 
@@ -91,7 +105,8 @@ def culprit_ranks(report: Report) -> set[tuple[int, int]]:
     found: set[tuple[int, int]] = set()
     for culprit in (*report.culprits, *(c for run in report.runs for c in run.culprits)):
         rank = culprit.rank if culprit.global_rank is None else culprit.global_rank
-        if rank is not None:
+        assumed = culprit.global_rank is None and culprit.rank_basis in _CONDITIONS
+        if rank is not None and not assumed:
             found.add((culprit.run, rank))
     return found
 

@@ -128,6 +128,14 @@ def _ranks(page: Page, report: Report, options: Options, folder: str) -> None:
     table = rank_table(rows, culprit_ranks(report), page.width, fold=not options.verbose)
     for line, style in zip(table.lines, table.styles, strict=True):
         page.add(Span(line, style))
+    disputed = [row for row in report.ranks if row.rank_dispute is not None] if options.verbose else []
+    for row in disputed:
+        page.wrap(
+            f"{row.host}:{row.pid} has no rank, because the evidence contradicts itself: {row.rank_dispute}",
+            "dim",
+            indent="  ",
+            hang="    ",
+        )
 
 
 def _causes(page: Page, report: Report, options: Options, folder: str) -> None:

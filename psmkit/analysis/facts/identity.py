@@ -2,7 +2,7 @@
 
 Processes that share a communicator belong together. Groups that share none form one run as well (the logs of one job may
 hold two tensor-parallel groups and no world), unless they contradict each other: if two processes use the same GPU or the
-same launcher slot, the job was started twice.
+same launcher slot, the job was started twice. Two jobs in one input are told apart in ``jobs``.
 
 A process without a communicator line joins a run only if something ties it to that run: its name, a shared stream, or a
 rank of the run that no other process has. Processes without such a tie form a run of their own.
@@ -10,12 +10,13 @@ rank of the run that no other process has. Processes without such a tie form a r
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from psmkit.analysis.facts.grouping import runs_of_parts
-from psmkit.analysis.facts.tags import slot_of_tag
+from psmkit.analysis.facts.jobs import split_jobs
+from psmkit.analysis.facts.ranks import Numbering, evidence, number
 from psmkit.logparse.types import CommInstance, Process, ScanData, SeqGroup
 
 __all__ = ["Identity", "RunInfo", "resolve"]
@@ -42,6 +43,7 @@ class Identity:
     runs: tuple[RunInfo, ...]
     run_of: dict[int, int]
     rank_of: dict[int, int]
+    numbering: Numbering  # the same ranks with their evidence, and those that are only assumed
     phantoms: frozenset[int]  # not processes, but damaged prefixes
 
 
@@ -116,69 +118,16 @@ def _world(groups: list[SeqGroup], members: dict[int, list[CommInstance]]) -> in
     return max(groups, key=key).group
 
 
-def _hints(scan: ScanData) -> dict[int, int]:
-    """Ranks from lines that name the printing rank, for logs without init lines.
-
-    A rank counts only if all such lines of the process agree: in a job with several communicators they may differ.
-    """
-    seen: dict[int, set[int]] = defaultdict(set)
-    for fd in scan.fds:
-        if fd.client is not None and fd.rank is not None:
-            seen[fd.client].add(fd.rank)
-    for event in scan.events:
-        if event.proc >= 0 and "send_rank" in event.fields:
-            rank = event.fields.get("rank")
-            if isinstance(rank, int):
-                seen[event.proc].add(rank)
-        elif event.proc >= 0 and event.name in ("record.process", "libpsm.steps.row", "hostcuda.banner", "fault.fired"):
-            rank = event.fields.get("rank")
-            if isinstance(rank, int) and rank >= 0:
-                seen[event.proc].add(rank)
-    out = {proc: next(iter(ranks)) for proc, ranks in seen.items() if len(ranks) == 1}
-    # a task may start a process for each GPU of its host; its number is then not a rank
-    sharing = Counter((p.stream, p.tag, p.incarnation) for p in scan.processes)
-    for process in scan.processes:
-        slot = slot_of_tag(process.tag)
-        if sharing[process.stream, process.tag, process.incarnation] > 1:
-            continue
-        if process.index not in seen and slot is not None:
-            out[process.index] = slot
-    return out
-
-
-def _clients(scan: ScanData) -> dict[int, dict[int, int]]:
-    """How many connections each local rank has to the proxy of each process."""
-    out: dict[int, dict[int, int]] = defaultdict(lambda: defaultdict(int))
-    for tally in scan.services:
-        for (_, _, local_rank), number in tally.opened.items():
-            out[tally.proc][local_rank] += number
-    return out
-
-
-def _local_ranks(scan: ScanData, procs: frozenset[int], clients: dict[int, dict[int, int]]) -> dict[int, int]:
-    """The local rank of each process, from the connections to its own proxy; {} if they do not identify it.
-
-    In a job on one host without communicator lines, the local rank is the best available name.
-    """
-    if len({scan.processes[p].host for p in procs}) != 1:
-        return {}
-    out: dict[int, int] = {}
-    for proc in procs:
-        ranked = sorted(clients.get(proc, {}).items(), key=lambda item: -item[1])
-        # peers connect to a proxy too, but less often than its own rank
-        if ranked and (len(ranked) == 1 or ranked[0][1] > ranked[1][1]):
-            out[proc] = ranked[0][0]
-    return out if len(set(out.values())) == len(out) else {}
-
-
 def resolve(scan: ScanData) -> Identity:
     """Find the runs of a scan and number its processes."""
     gpus = _gpus(scan)
     sets = _Sets(p.index for p in scan.processes)
     first_of: dict[int, int] = {}
     members: dict[int, list[CommInstance]] = defaultdict(list)
+    memberships: dict[int, list[CommInstance]] = defaultdict(list)
     for instance in scan.instances:
         members[instance.group].append(instance)
+        memberships[instance.proc].append(instance)
         if instance.group in first_of:
             sets.join(instance.proc, first_of[instance.group])
         else:
@@ -192,37 +141,29 @@ def resolve(scan: ScanData) -> Identity:
             sets.join(call.caller, call.service)
 
     phantoms = _phantoms(scan)
-    parts = runs_of_parts(scan, sets.parts(), gpus, phantoms)
+    parts = split_jobs(scan, sets.parts(), runs_of_parts(scan, sets.parts(), gpus, phantoms))
     parts.sort(key=lambda part: _begin(scan, part))
-    groups_of: dict[int, set[int]] = defaultdict(set)
-    ranks_of: dict[tuple[int, int], set[int]] = defaultdict(set)
-    for instance in scan.instances:
-        groups_of[instance.proc].add(instance.group)
-        ranks_of[instance.group, instance.proc].add(instance.rank)
-    clients = _clients(scan)
     by_group = {group.group: group for group in scan.groups}
-    hints = _hints(scan)
+    found = evidence(scan)
     runs: list[RunInfo] = []
     run_of: dict[int, int] = {}
-    rank_of: dict[int, int] = {}
-    stated: set[int] = set()
+    numbering = Numbering(devices=found.devices, helpers=found.helpers)
     for index, part in enumerate(parts):
         procs = frozenset(part)
-        groups = frozenset(group for p in part for group in groups_of.get(p, ()))
+        groups = frozenset(i.group for p in part for i in memberships.get(p, ()))
         world = _world([by_group[g] for g in sorted(groups) if g in by_group], members)
         nranks = by_group[world].nranks if world is not None else None
         runs.append(RunInfo(index, procs, groups, nranks, world))
         run_of.update(dict.fromkeys(part, index))
+        stated: dict[int, int | None] = {}
         for instance in members.get(world, []) if world is not None else []:
+            if instance.rank < 0:
+                continue
             # a process may drive several ranks (one thread for each GPU) and then has no single rank
-            if len(ranks_of[instance.group, instance.proc]) == 1 and instance.rank >= 0:
-                rank_of[instance.proc] = instance.rank
-            stated.add(instance.proc)
-        taken = {rank_of[p] for p in part if p in rank_of}
-        local = _local_ranks(scan, procs, clients) if world is None else {}
-        for p in sorted(procs - stated):
-            rank = hints.get(p, local.get(p))
-            if rank is not None and rank not in taken and (nranks is None or rank < nranks):
-                rank_of[p] = rank
-                taken.add(rank)
-    return Identity(tuple(runs), run_of, rank_of, phantoms)
+            rank = instance.rank if stated.get(instance.proc, instance.rank) == instance.rank else None
+            stated[instance.proc] = rank
+            if instance.dev is not None:
+                numbering.by_device[instance.proc, instance.dev] = instance.rank
+        number(scan, found, numbering, procs, stated, nranks, phantoms)
+    rank_of = {proc: claim.rank for proc, claim in numbering.known.items()}
+    return Identity(tuple(runs), run_of, rank_of, numbering, phantoms)

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from psmkit.analysis.facts.identity import RunInfo, resolve
 from psmkit.analysis.facts.quoting import Quotes
+from psmkit.analysis.facts.ranks import Numbering
 from psmkit.analysis.facts.spans import Spans
 from psmkit.logparse.types import CommInstance, Event, Process, Ref, ScanData, SeqGroup, Value
 from psmkit.model import Evidence
@@ -29,6 +30,7 @@ class Job:
         scan: the result of the scan.
         runs: the runs, in order of their start.
         run_by_proc, rank_by_proc: the run and the global rank of each process, if known.
+        numbering: the evidence for these ranks, and the ranks that are only assumed.
         proc_by_rank: the process of each (run, global rank).
         proc_by_member: the process of each (communicator, rank in it).
         groups: communicators by index.
@@ -45,6 +47,7 @@ class Job:
     runs: Sequence[RunInfo]
     run_by_proc: Mapping[int, int]
     rank_by_proc: Mapping[int, int]
+    numbering: Numbering
     proc_by_rank: Mapping[tuple[int, int], int]
     proc_by_member: Mapping[tuple[int, int], int]
     groups: Mapping[int, SeqGroup]
@@ -64,6 +67,17 @@ class Job:
     def rank_of(self, proc: int) -> int | None:
         """The global rank of a process: its rank in the run's largest communicator, None if unknown."""
         return self.rank_by_proc.get(proc)
+
+    def rank_of_thread(self, event: Event) -> int | None:
+        """The global rank of the thread that printed a line: that of its device, if its process drives several ranks."""
+        rank = self.rank_of(event.proc)
+        device = self.numbering.device(event) if rank is None else None
+        return rank if device is None else self.numbering.by_device.get((event.proc, device))
+
+    def device_of(self, proc: int) -> int | None:
+        """The device of a process; None if it is unknown or the process has several."""
+        found = self.numbering.devices.get(proc, frozenset())
+        return next(iter(found)) if len(found) == 1 else None
 
     def proc_of(self, run: int, rank: int) -> int | None:
         """The process with a global rank of a run, None if its log is missing."""
@@ -192,6 +206,7 @@ def make_job(scan: ScanData, fetch: Callable[[Ref], Evidence] | None = None) -> 
     if not runs and (scan.events or getattr(scan, "foreign", ())):
         # Lines of frameworks and launchers, dumps and stacks form a run even without an NCCL line.
         runs.append(RunInfo(0, frozenset(), frozenset(), None, None))
+    _name_members(scan, runs, identity.rank_of)
     members = _by(scan.instances, lambda instance: instance.group)
     proc_by_rank: dict[tuple[int, int], int] = {}
     for proc, rank in identity.rank_of.items():
@@ -199,12 +214,15 @@ def make_job(scan: ScanData, fetch: Callable[[Ref], Evidence] | None = None) -> 
     for run in runs:
         for instance in members.get(run.world, []) if run.world is not None else []:
             proc_by_rank.setdefault((run.index, instance.rank), instance.proc)
+    for (proc, _), rank in identity.numbering.by_device.items():
+        proc_by_rank.setdefault((identity.run_of[proc], rank), proc)
     events_by_name = _by(scan.events, lambda event: event.name)
     job = Job(
         scan=scan,
         runs=tuple(runs),
         run_by_proc=identity.run_of,
         rank_by_proc=identity.rank_of,
+        numbering=identity.numbering,
         proc_by_rank=proc_by_rank,
         proc_by_member={(i.group, i.rank): i.proc for i in scan.instances},
         groups={group.group: group for group in scan.groups},
@@ -222,6 +240,27 @@ def make_job(scan: ScanData, fetch: Callable[[Ref], Evidence] | None = None) -> 
         # The lab names processes that are in no log: they form a run of their own.
         job = replace(job, runs=(*runs, RunInfo(len(runs), frozenset(), frozenset(), None, None)))
     return job
+
+
+def _name_members(scan: ScanData, runs: Sequence[RunInfo], rank_of: Mapping[int, int]) -> None:
+    """Give members of the runs' largest communicators their rank where only a call shows the membership and other lines name the rank."""
+    worlds = {run.world for run in runs}
+    taken = {(i.group, i.rank) for i in scan.instances if i.group in worlds}
+    ranks = {
+        i.index: rank_of[i.proc]
+        for i in scan.instances
+        if i.rank < 0 and i.group in worlds and i.proc in rank_of and (i.group, rank_of[i.proc]) not in taken
+    }
+    if not ranks:
+        return
+    groups = {scan.instances[index].group for index in ranks}
+    scan.instances = [replace(i, rank=ranks.get(i.index, i.rank)) for i in scan.instances]
+    scan.groups = [
+        replace(g, ranks=tuple(replace(r, rank=ranks.get(r.instance, r.rank)) for r in g.ranks))
+        if g.group in groups
+        else g
+        for g in scan.groups
+    ]
 
 
 def _lab_streams(job: Job) -> dict[int, int]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from psmkit.analysis.facts.job import Job
+from psmkit.logparse.types import Event
 
-__all__ = ["comm_name", "joined", "name_of", "names_of", "ranks_text", "words"]
+__all__ = ["comm_name", "joined", "name_of", "name_of_thread", "names_of", "ranks_text", "words"]
 
 
 def name_of(job: Job, proc: int) -> str:
@@ -15,6 +16,14 @@ def name_of(job: Job, proc: int) -> str:
         return "an unknown process"
     process, rank = job.scan.processes[proc], job.rank_of(proc)
     return process.name if rank is None else f"rank {rank} ({process.name})"
+
+
+def name_of_thread(job: Job, event: Event) -> str:
+    """The name of the process that printed a line; ``rank 3 (host:pid, device 3)`` if it drives several ranks."""
+    rank = job.rank_of_thread(event)
+    if rank is None or job.rank_of(event.proc) is not None:
+        return name_of(job, event.proc)
+    return f"rank {rank} ({job.process(event.proc).name}, device {event.device})"
 
 
 def names_of(job: Job, procs: Iterable[int], most: int = 4) -> str:

@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from psmkit.analysis.facts import lines
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.once import once
-from psmkit.analysis.facts.tags import rank_in_line, rank_of_tag
-from psmkit.logparse.types import Event, Ref, Value
+from psmkit.analysis.facts.tags import is_default_group, rank_in_line, rank_of_tag
+from psmkit.logparse.types import Event, Ref
 
 __all__ = ["global_rank", "proc_of_event", "proc_of_pid", "runs_of"]
 
 _MOST_LINES = 4000
 _SEVERAL = -1  # processes
-
-
-def is_default_group(fields: Mapping[str, Value]) -> bool:
-    """Whether torch's line is about the default process group, whose ranks are global, or names no group."""
-    group = fields.get("group")
-    return group is None or str(group).startswith("0") or "default_pg" in str(group)
 
 
 def global_rank(job: Job, event: Event) -> int | None:

@@ -1,16 +1,22 @@
 """Process numbers in the tags that launchers put before lines.
 
-Tags of mpirun ``[1,5]<stdout>:``, srun ``5:``, torch ``[rank5]:`` and torchrun ``[5]:``. Names of pods and Ray's pids are not ranks.
+Tags of mpirun ``[1,5]<stdout>:``, srun ``5:``, torch ``[rank5]:`` and torchrun ``[5]:`` or ``[default5]:``. Names of pods and Ray's
+``(RayWorker pid=812)`` are not ranks.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
-__all__ = ["rank_in_line", "rank_of_tag", "slot_of_tag"]
+from psmkit.logparse.types import Value
+
+__all__ = ["is_default_group", "local_rank_of_tag", "pid_of_tag", "rank_in_line", "rank_of_tag", "slot_of_tag"]
 
 # torchrun's number is a local rank; the others are ranks of the job.
 _LOCAL = re.compile(r"^\[(\d+)\]:?$")
+_ROLE = re.compile(r"^\[(?!rank\d)[A-Za-z_]+(\d+)\]:?$")
+_PID = re.compile(r"\bpid=(\d+)")
 _MPIRUN = re.compile(r"^\[?\d+,(\d+)\]?(?:<\w+>)?:?$")
 _SRUN = re.compile(r"^(\d+)\]?:?$")
 _WHOLE_TORCH = re.compile(r"^\[?rank *(\d+)\]?:?$")
@@ -27,6 +33,22 @@ def rank_of_tag(tag: str | None) -> int | None:
 def slot_of_tag(tag: str | None) -> int | None:
     """The local or global process number in a tag; None if the tag is another kind of name."""
     return _first((_LOCAL, _MPIRUN, _SRUN, _WHOLE_TORCH), (tag or "").strip())
+
+
+def local_rank_of_tag(tag: str | None) -> int | None:
+    """The local rank in torchrun's tag, ``[2]:`` or ``[default2]:``."""
+    return _first((_LOCAL, _ROLE), (tag or "").strip())
+
+
+def pid_of_tag(tag: str | None) -> int | None:
+    """The process id in Ray's tag."""
+    return _first((_PID,), tag or "")
+
+
+def is_default_group(fields: Mapping[str, Value]) -> bool:
+    """Whether torch's line is about the default process group, whose ranks are global, or names no group."""
+    group = fields.get("group")
+    return group is None or str(group).startswith("0") or "default_pg" in str(group)
 
 
 def rank_in_line(text: str) -> int | None:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 
 from psmkit.analysis.facts import settings
 from psmkit.analysis.facts.job import Job
-from psmkit.analysis.facts.naming import name_of, names_of
+from psmkit.analysis.facts.naming import name_of, name_of_thread, names_of
 from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.printed import number
 from psmkit.analysis.facts.progress import progress_of, torn_down
@@ -171,14 +171,15 @@ def _finding(
         )
     else:
         what = f"failed at {where}: {said}" if where and where not in said else f"failed: {said}"
-    named = [r for p in procs for r in _ranks(job, p)]
+    named = [r for c in group if (r := job.rank_of_thread(c.first.event)) is not None]
+    whose = name_of_thread(job, event) if len(group) == 1 else names_of(job, procs)
     # messages of the wrong size come from ranks with another configuration than their peers
     odd = _set_apart(job, run, cascade, code)
     guilty = odd or _guilty(job, group, named)
     if not guilty and known is not None and known.name == "bootstrap.truncated" and len(set(named)) == 1:
         # a rank that expects less than its peer sends makes fewer connections: it lacks a send or recv
         guilty = list(named)
-    explanation = f"{names_of(job, procs)} reported this first cause."
+    explanation = f"{whose} reported this first cause."
     # the line is usually harmless, but not here
     sure = known is not None and known.severity not in ("harmless", "info") and not faults.unknown(event)
     if known is not None and known.meaning and sure:
@@ -198,7 +199,7 @@ def _finding(
         job,
         code,
         run=run,
-        title=f"{names_of(job, procs)} {what}",
+        title=f"{whose} {what}",
         severity=Severity.ERROR,
         confidence=round(confidence, 2),
         explanation=explanation,

@@ -1,0 +1,294 @@
+"""The rank of each process, with the evidence for it.
+
+A line about the communicator decides. Without one, a process has the rank that its own lines, its launcher's tag and its launcher's
+reports agree on; where they disagree it has none. What remains are assumptions, such as "ranks follow devices": they are kept apart,
+because a reader must see that they are no facts.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from psmkit.analysis.facts.tags import is_default_group, local_rank_of_tag, pid_of_tag, slot_of_tag
+from psmkit.catalogue import load
+from psmkit.logparse.types import Event, Process, Ref, ScanData
+
+__all__ = ["ASSUMED", "Claim", "Evidence", "Numbering", "evidence", "number"]
+
+#: The beginning of the basis of a rank that is assumed.
+ASSUMED = "assumed: "
+#: Subsystems with lines of threads that select no device, or of the time before: they print device 0, whatever the rank's is.
+_NO_DEVICE = frozenset({"ras", "bootstrap", "socket", "uds", "ib", "net", "param", "plugins"})
+#: A host has at most this many GPUs, so a larger job has more hosts.
+_MOST_DEVICES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One piece of evidence for a rank. ``basis`` is the catalogue name of the line, or a kind of evidence in words."""
+
+    rank: int
+    basis: str
+    ref: Ref | None = None
+
+    @property
+    def assumed(self) -> bool:
+        """Whether this is an assumption."""
+        return self.basis.startswith(ASSUMED)
+
+
+@dataclass(slots=True)
+class Evidence:
+    """What a scan says about ranks, by process; ``by_device`` keeps the threads of a process with several GPUs apart."""
+
+    claims: dict[int, dict[int, Claim]] = field(default_factory=lambda: defaultdict(dict))  # the first of each rank
+    by_device: dict[tuple[int, int], set[int]] = field(default_factory=lambda: defaultdict(set))
+    devices: dict[int, frozenset[int]] = field(default_factory=dict)
+    local: dict[int, int] = field(default_factory=dict)
+    helpers: frozenset[str] = frozenset()
+    spread: set[int] = field(default_factory=set)  # processes of a communicator on several hosts
+
+    def device(self, proc: int) -> int | None:
+        """The device of a process, None if it has several or prints none."""
+        found = self.devices.get(proc, frozenset())
+        return next(iter(found)) if len(found) == 1 else None
+
+
+@dataclass(slots=True)
+class Numbering:
+    """The ranks of a job's processes. ``disputed`` has the contradicting claims, each with the process that makes it."""
+
+    known: dict[int, Claim] = field(default_factory=dict)
+    assumed: dict[int, Claim] = field(default_factory=dict)
+    disputed: dict[int, tuple[tuple[int, Claim], ...]] = field(default_factory=dict)
+    by_device: dict[tuple[int, int], int] = field(default_factory=dict)
+    devices: dict[int, frozenset[int]] = field(default_factory=dict)
+    helpers: frozenset[str] = frozenset()  # messages of threads that select no device
+
+    def device(self, event: Event) -> int | None:
+        """The device of the thread that printed a line, None if it may not have selected one."""
+        return _selected(event, self.helpers)
+
+
+def evidence(scan: ScanData) -> Evidence:
+    """Collect what lines, tags and launchers say about ranks."""
+    out = Evidence()
+    catalogue = (getattr(scan, "catalogue", None) or load()).by_name
+    out.helpers = frozenset(
+        name
+        for name, message in catalogue.items()
+        if message.subsystem in _NO_DEVICE or message.role == "proc.birth" or name.endswith(".version")
+    )
+    named = {name: message.own_rank for name, message in catalogue.items() if message.own_rank is not None}
+    pids: dict[int, list[Process]] = defaultdict(list)
+    for process in scan.processes:
+        pids[process.pid].append(process)
+    for event in scan.events:
+        rank = event.fields.get(named.get(event.name) or "")
+        if isinstance(rank, int) and rank >= 0 and is_default_group(event.fields):
+            proc = event.proc if event.proc >= 0 else _named(event, pids)
+            if proc is not None:
+                out.claims[proc].setdefault(rank, Claim(rank, event.name, event.ref))
+                device = _selected(event, out.helpers)
+                if device is not None:
+                    out.by_device[proc, device].add(rank)
+        nodes = event.fields.get("nodes")
+        if event.proc >= 0 and isinstance(nodes, int) and nodes > 1:
+            out.spread.add(event.proc)
+    for fd in scan.fds:
+        if fd.client is not None and fd.rank is not None:
+            out.claims[fd.client].setdefault(fd.rank, Claim(fd.rank, "proxy.fd.asked", fd.asked))
+    out.devices = _devices(scan, out.helpers)
+    _tags(scan, out)
+    _own_proxies(scan, out)
+    return out
+
+
+def _named(event: Event, pids: Mapping[int, list[Process]]) -> int | None:
+    """The process that a line outside NCCL's is about: by its pid, or by the pid in its tag."""
+    pid = event.fields.get("pid", pid_of_tag(event.tag))
+    host = event.fields.get("host")
+    found = (
+        [p for p in pids.get(pid, ()) if host is None or _short(p.host) == _short(str(host))]
+        if isinstance(pid, int)
+        else []
+    )
+    return found[0].index if len(found) == 1 else None
+
+
+def _short(host: str) -> str:
+    return host.split(".", 1)[0]
+
+
+def _selected(event: Event, helpers: frozenset[str]) -> int | None:
+    if event.device is None or event.device < 0:
+        return None
+    helper = event.name in helpers or (event.where or "").startswith(("ras/", "bootstrap", "misc/"))
+    return None if helper and event.device == 0 else event.device
+
+
+def _devices(scan: ScanData, helpers: frozenset[str]) -> dict[int, frozenset[int]]:
+    """The devices of each process: those of its communicators, else those that its lines print."""
+    seen: dict[int, set[int]] = defaultdict(set)
+    out: dict[int, set[int]] = defaultdict(set)
+    for event in scan.events:
+        device = _selected(event, helpers)
+        if event.proc >= 0 and device is not None:
+            seen[event.proc].add(device)
+    for instance in scan.instances:
+        if instance.dev is not None:
+            out[instance.proc].add(instance.dev)
+    for proc, devices in seen.items():
+        out.setdefault(proc, devices)
+    return {proc: frozenset(devices) for proc, devices in out.items()}
+
+
+def _tags(scan: ScanData, out: Evidence) -> None:
+    # a task may start a process for each GPU of its host, or drive several; its number is then not a rank
+    sharing: dict[tuple[int, str | None, int], int] = defaultdict(int)
+    for process in scan.processes:
+        sharing[process.stream, process.tag, process.incarnation] += 1
+    for process in scan.processes:
+        if sharing[process.stream, process.tag, process.incarnation] > 1 or len(out.devices.get(process.index, ())) > 1:
+            continue
+        local = local_rank_of_tag(process.tag)
+        slot = slot_of_tag(process.tag)
+        if local is not None:
+            out.local[process.index] = local
+        elif slot is not None:
+            out.claims[process.index].setdefault(slot, Claim(slot, "launcher tag", process.first))
+
+
+def _own_proxies(scan: ScanData, out: Evidence) -> None:
+    """The local rank of each process, from the connections to its own proxy."""
+    clients: dict[int, dict[int, int]] = defaultdict(lambda: defaultdict(int))
+    for tally in scan.services:
+        for (_, _, local_rank), times in tally.opened.items():
+            clients[tally.proc][local_rank] += times
+    for proc, opened in clients.items():
+        ranked = sorted(opened.items(), key=lambda item: -item[1])
+        # peers connect to a proxy too, but less often than its own rank
+        if proc not in out.local and (len(ranked) == 1 or ranked[0][1] > ranked[1][1]):
+            out.local[proc] = ranked[0][0]
+
+
+def number(
+    scan: ScanData,
+    found: Evidence,
+    into: Numbering,
+    procs: frozenset[int],
+    stated: Mapping[int, int | None],
+    nranks: int | None,
+    phantoms: frozenset[int],
+) -> None:
+    """Number the processes of one run.
+
+    ``stated`` are those that lines of the run's largest communicator name, None for a process with several ranks.
+    """
+    here = {p: Claim(rank, "communicator") for p, rank in stated.items() if rank is not None}
+    loose = sorted(p for p in procs if p not in stated and p not in phantoms)
+    wanted: dict[int, Claim] = {}
+    for p in loose:
+        claims, devices = found.claims.get(p, {}), found.devices.get(p, frozenset())
+        if len(devices) > 1:
+            # its threads are ranks of their own; a device with two ranks has none
+            ranks = {d: found.by_device.get((p, d), set()) for d in devices}
+            into.by_device.update({(p, d): next(iter(these)) for d, these in ranks.items() if len(these) == 1})
+        elif len(claims) == 1:
+            wanted[p] = next(iter(claims.values()))
+        elif len(claims) > 1:
+            into.disputed[p] = tuple((p, claim) for claim in claims.values())
+    here.update(_agreed(scan, here, wanted, nranks, into))
+    here.update(_by_local_rank(scan, found, procs, here, stated, nranks, into))
+    into.known.update(here)
+    rest = [p for p in loose if p not in here and p not in into.disputed and found.device(p) is not None]
+    into.assumed.update(_by_device(scan, found, procs, rest, here, nranks))
+
+
+def _agreed(
+    scan: ScanData, here: Mapping[int, Claim], wanted: Mapping[int, Claim], nranks: int | None, into: Numbering
+) -> dict[int, Claim]:
+    """The claims that no other process contradicts: a rank is one process."""
+    holders: dict[int, list[tuple[int, Claim]]] = defaultdict(list)
+    for p, claim in [*here.items(), *wanted.items()]:
+        holders[claim.rank].append((p, claim))
+    out: dict[int, Claim] = {}
+    for p, claim in wanted.items():
+        others = holders[claim.rank]
+        names = {(scan.processes[q].host, scan.processes[q].pid) for q, _ in others}
+        if nranks is not None and claim.rank >= nranks:
+            continue
+        if len(others) == 1 or (len(names) == 1 and others[0][0] == p):
+            out[p] = claim
+        elif len(names) > 1:
+            into.disputed[p] = ((p, claim), *((q, c) for q, c in others[:2] if q != p))
+    return out
+
+
+def _by_local_rank(
+    scan: ScanData,
+    found: Evidence,
+    procs: frozenset[int],
+    here: Mapping[int, Claim],
+    stated: Mapping[int, int | None],
+    nranks: int | None,
+    into: Numbering,
+) -> dict[int, Claim]:
+    """In a job on one host the local rank is the rank. One host in view may be one of many, so this is an assumption."""
+    local = {p: found.local[p] for p in procs if p in found.local}
+    hosts = {scan.processes[p].host for p in procs}
+    if len(hosts) != 1 or len(set(local.values())) != len(local) or not found.spread.isdisjoint(procs):
+        return {}
+    if any(here[p].rank != rank for p, rank in local.items() if p in here):
+        return {}
+    taken = {claim.rank for claim in here.values()}
+    return {
+        p: Claim(rank, f"{ASSUMED}local rank", scan.processes[p].first)
+        for p, rank in local.items()
+        if p not in here and p not in stated and p not in into.disputed and rank not in taken
+        if nranks is None or (rank < nranks <= _MOST_DEVICES)
+    }
+
+
+def _by_device(
+    scan: ScanData,
+    found: Evidence,
+    procs: frozenset[int],
+    rest: Iterable[int],
+    here: Mapping[int, Claim],
+    nranks: int | None,
+) -> dict[int, Claim]:
+    """Ranks by device: with the offset of the ranks of the same host, or, on the only host, without any."""
+    offsets: dict[str, list[int]] = defaultdict(list)
+    for p in procs:
+        dev = found.device(p)
+        if p in here and dev is not None:
+            offsets[scan.processes[p].host].append(here[p].rank - dev)
+    alone = len({scan.processes[p].host for p in procs}) == 1 and found.spread.isdisjoint(procs)
+    alone = alone and (nranks is None or nranks <= _MOST_DEVICES)
+    # a tag names a task or a pod, so there may be others; and where each process sees one GPU only, all print device 0
+    alone = (
+        alone
+        and all(scan.processes[p].tag is None for p in procs)
+        and {found.device(p) for p in procs} - {0, None} != set()
+    )
+    guesses: dict[int, list[tuple[int, Claim]]] = defaultdict(list)
+    for p in rest:
+        dev, host = found.device(p), scan.processes[p].host
+        if dev is None or len(set(offsets[host])) > 1:
+            continue
+        if len(offsets[host]) > 1:
+            claim = Claim(dev + offsets[host][0], f"{ASSUMED}host offset", scan.processes[p].first)
+        elif alone and (not offsets[host] or offsets[host][0] == 0):
+            claim = Claim(dev, f"{ASSUMED}device", scan.processes[p].first)
+        else:
+            continue
+        guesses[claim.rank].append((p, claim))
+    taken = {claim.rank for claim in here.values()}
+    return {
+        these[0][0]: these[0][1]
+        for rank, these in guesses.items()
+        if len(these) == 1 and rank not in taken and rank >= 0 and (nranks is None or rank < nranks)
+    }
