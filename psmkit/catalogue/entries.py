@@ -47,7 +47,7 @@ _RETAINED = frozenset({"comm.start", "comm.complete", "comm.end", "proc.birth"})
 _TEXT_KEYS = frozenset(
     "name pattern level where versions rccl vccl keep role ledger scope severity finding blames meaning next_step subsystem".split()
 )
-_LIST_KEYS = frozenset("patterns distinct key known_issues".split())
+_LIST_KEYS = frozenset("patterns distinct key known_issues repairs".split())
 _KEYS = _TEXT_KEYS | _LIST_KEYS | {"origin", "sample"}
 
 
@@ -67,7 +67,8 @@ class Message:
 
     ``patterns`` are spellings of one message with the same fields. ``where`` is ``nccl`` (the whole message after
     ``NCCL LEVEL``) or ``line`` (anywhere in a line without a NCCL prefix). ``keep`` is ``all``, ``distinct`` or
-    ``count``. ``role`` names the tracker that it feeds. ``file`` is its catalogue file.
+    ``count``. ``role`` names the tracker that it feeds. ``repairs`` names messages about failures that this line ends.
+    ``file`` is its catalogue file.
     """
 
     name: str
@@ -91,6 +92,7 @@ class Message:
     meaning: str = ""
     next_step: str | None = None
     known_issues: tuple[str, ...] = ()
+    repairs: tuple[str, ...] = ()
     samples: tuple[Sample, ...] = ()
     file: str = ""
 
@@ -239,6 +241,7 @@ def _message(file: str, subsystem: str, entry: Mapping[str, Any]) -> Message:
         meaning=entry.get("meaning", ""),
         next_step=entry.get("next_step"),
         known_issues=tuple(entry.get("known_issues", ())),
+        repairs=tuple(entry.get("repairs", ())),
         samples=tuple(_sample(s, fail) for s in entry.get("sample", ())),
         file=file,
     )

@@ -6,6 +6,7 @@ drops the error, the log shows a chain that starts in a transport and ends there
 
 from __future__ import annotations
 
+from psmkit.analysis.facts.callers import callers
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import name_of
 from psmkit.analysis.inference import faults
@@ -66,7 +67,7 @@ def _dropped(job: Job, cascade: Cascade) -> bool:
         return False
     if not any(part in names[-1] for part in _FILES) or any(part in name for name in names for part in _PROBES):
         return False
-    if not cascade.threads.isdisjoint(_callers(job, cascade.proc)):
+    if not cascade.threads.isdisjoint(callers(job).get(cascade.proc, set())):
         return False
     # an unfinished init has not dropped anything: its own thread returns the error
     if not any(
@@ -80,16 +81,6 @@ def _dropped(job: Job, cascade: Cascade) -> bool:
 def _progressing(job: Job, proc: int) -> set[int]:
     """The threads of a process that drive its operations."""
     return {e.thread for e in job.events("proxy.thread.progress") if e.proc == proc}
-
-
-def _callers(job: Job, proc: int) -> set[int]:
-    """Threads from which the application calls the library, and those that run its asynchronous jobs."""
-    pid = job.process(proc).pid
-    out = {index for index, thread in enumerate(job.scan.threads) if thread.proc == proc and thread.tid == pid}
-    for event in job.events("comm.", "coll.", "init.", "group."):
-        if event.proc == proc:
-            out.add(event.thread)
-    return out
 
 
 def _noticed(job: Job, cascade: Cascade) -> bool:
