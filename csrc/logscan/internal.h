@@ -100,6 +100,7 @@ struct ls_scan {
     LS_VEC(ls_process) procs;
     LS_VEC(struct ls_proc_state) states;
     struct ls_index proc_index;
+    struct ls_index pid_index;
     LS_VEC(ls_thread) threads;
     struct ls_index thread_index;
     uint32_t epoch; /* changes when a remembered prefix may belong to another process */

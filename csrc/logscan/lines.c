@@ -44,6 +44,7 @@ void ls_scan_free(ls_scan *scan)
     free(scan->procs.at);
     free(scan->states.at);
     free(scan->proc_index.slot);
+    free(scan->pid_index.slot);
     free(scan->threads.at);
     free(scan->thread_index.slot);
     free(scan->cache);
@@ -133,6 +134,11 @@ static void touch(struct ls_scan *scan, const struct ls_record *rec)
     p->last = rec->ref;
 }
 
+static void damaged(struct ls_scan *scan, const struct ls_record *rec)
+{
+    if (rec->proc >= 0) scan->procs.at[rec->proc].damaged++;
+}
+
 static uint32_t trim(const char *s, uint32_t low, uint32_t high)
 {
     while (high > low && (s[high - 1] == ' ' || s[high - 1] == '\r' || s[high - 1] == '\t' || s[high - 1] == 0)) high--;
@@ -163,6 +169,7 @@ static void on_message(struct ls_scan *scan, struct ls_record *rec, const char *
     if (rec->thread >= 0) touch(scan, rec);
     if (low == high) {
         scan->totals.torn++;
+        damaged(scan, rec);
         return;
     }
     bool found = ls_match(scan->cat, LS_WHERE_NCCL, s + low, high - low, false, &m);
@@ -186,6 +193,7 @@ static void on_message(struct ls_scan *scan, struct ls_record *rec, const char *
         found = false;
         torn = true;
     }
+    if (!found && (torn || glued)) damaged(scan, rec);
     if (found)
         ls_on_match(scan, rec, &m);
     else if (torn)

@@ -42,6 +42,7 @@ typedef struct {
     uint64_t lines;
     uint32_t births;
     uint32_t aliased;
+    uint64_t damaged; /* lines that are torn, or glued to other text so that a part of them is lost */
     ls_ref first;
     ls_ref last;
 } ls_process;

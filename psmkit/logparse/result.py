@@ -187,7 +187,7 @@ class _Collector:
         return [
             Process(
                 i, p.stream, self.decoder.tags[p.tag] if p.tag >= 0 else None, self.text(p.host) or "", p.pid, p.incarnation,
-                p.lines, _ref(p.first), _ref(p.last), p.births, bool(p.aliased),
+                p.lines, _ref(p.first), _ref(p.last), p.births, bool(p.aliased), p.damaged,
             )
             for i, p in enumerate(self.rows("ls_processes"))
         ]  # fmt: skip

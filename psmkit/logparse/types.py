@@ -88,7 +88,10 @@ class Thread:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process in the logs. ``births`` counts proc.birth lines; ``aliased`` is True if several processes seem to share this identity."""
+    """A process in the logs. ``births`` counts proc.birth lines; ``aliased`` is True if several processes seem to share this identity.
+
+    ``damaged`` counts its lines that are torn, or glued to other text so that a part of them is lost.
+    """
 
     index: int
     stream: int
@@ -101,6 +104,7 @@ class Process:
     last: Ref
     births: int = 0
     aliased: bool = False
+    damaged: int = 0
 
     @property
     def name(self) -> str:

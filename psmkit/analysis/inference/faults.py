@@ -9,15 +9,17 @@ from __future__ import annotations
 import bisect
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from psmkit.analysis.facts import lines
+from psmkit.analysis.facts.callers import callers
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.progress import torn_down
 from psmkit.catalogue import Message, Phrase
 from psmkit.logparse.types import Event, Ref
+from psmkit.model import CODES
 
 __all__ = [
     "Cascade",
@@ -45,6 +47,8 @@ _API = frozenset(
 )
 #: Failed system calls of any kind; the reason decides whose fault they are.
 _CALLS = frozenset({"debug.syscall_failed", "sys.call.failed"})
+#: The levels of lines that NCCL prints when it cannot go on.
+_ALARMS = ("WARN", "ABORT")
 #: The folder of the build, which hipified sources print.
 _BUILD = re.compile(r"^/.*/(?:hipify/)?src/")
 
@@ -63,6 +67,13 @@ class Fault:
         return self.event.ref
 
     @property
+    def tolerated(self) -> bool:
+        """Whether NCCL printed this failure below the level of a warning: its caller goes on without the operation."""
+        return (
+            self.known is not None and self.known.level in _ALARMS and self.event.level in ("INFO", "TRACE", "VERSION")
+        )
+
+    @property
     def code(self) -> int | None:
         """The ``ncclResult_t`` of a step of a chain."""
         value = self.event.fields.get("code")
@@ -75,7 +86,9 @@ class Cascade:
 
     proc: int
     faults: list[Fault]
-    survived: bool = False  # work or init continued after it
+    survived: bool = False  # its init completed, its communicator went on, or NCCL repaired it
+    repaired: bool = False  # NCCL retried or replaced the failed operation, and that completed
+    stalled: bool = False  # NCCL tries to repair such a failure, did not, and a watchdog fired
     destroyed: bool = False  # the process had an orderly teardown later
     last_words: bool = False  # its thread printed nothing after it
     bare: bool = False  # the log holds warnings only, so it cannot show chains
@@ -95,9 +108,14 @@ class Cascade:
 
     @property
     def severity(self) -> str:
-        """``error``, ``warning``, ``info`` or ``harmless``, from the catalogue entry of the first line; ``unknown`` if there is none."""
+        """``error``, ``warning``, ``info`` or ``harmless``, from the catalogue entry of the first line; ``unknown`` if there is none.
+
+        A failure that NCCL printed at INFO is no more than ``info``, whatever it means at WARN.
+        """
         if self.first.chain or self.first.known is None or self.first.event.name in _UNKNOWN:
             return "unknown"
+        if self.first.tolerated and self.first.known.severity in ("error", "warning"):
+            return "info"
         return self.first.known.severity or "unknown"
 
     @property
@@ -118,13 +136,24 @@ class Cascade:
         if self.own is False and not self.chain and not self.bare:
             # a peer disconnected, as at the end of many jobs, and no call returned an error because of it
             return False
-        if self.severity == "error":
+        if self.severity == "error" or self.stalled:
             return not (self.destroyed and not self.reached_api)
         if self.reached_api:
             return not (self.destroyed and self.severity == "warning")
         # an unknown line with nothing after it: its thread may have died
         unknown_warn = self.severity == "unknown" and not self.first.chain
         return unknown_warn and self.last_words and bool(self.chain) and not self.destroyed
+
+    @property
+    def settled(self) -> bool:
+        """Whether the work went on after it: NCCL repaired it, a communicator progressed, or the process was torn down in order."""
+        return self.survived or self.destroyed
+
+    @property
+    def noted(self) -> bool:
+        """Whether the first line means a failure, at whatever level NCCL printed it."""
+        known = self.first.known
+        return known is not None and known.severity in ("error", "warning")
 
     @property
     def own(self) -> bool | None:
@@ -137,7 +166,7 @@ class Cascade:
         known = first.known
         if known is None or first.event.name in _UNKNOWN:
             return None
-        if self.severity in ("harmless", "info"):
+        if known.severity in ("harmless", "info"):
             return True  # what elsewhere means nothing was returned to the application here
         if known.origin is False:
             return False
@@ -259,7 +288,7 @@ def _build(faults: Sequence[Fault], other: dict[int, list[int]]) -> list[Cascade
         if (
             cascade is not None
             and _between(other.get(thread, ()), cascade.last.ref.seq, fault.ref.seq)
-            and (not fault.chain or (cascade.severity == "harmless" and cascade.code != fault.code))
+            and (not fault.chain or (cascade.severity in ("harmless", "info") and cascade.code != fault.code))
         ):
             cascade = None  # the thread did something else in between, so this is a new error
         if cascade is not None and not fault.chain and not _leads(cascade, fault):
@@ -277,7 +306,7 @@ def _build(faults: Sequence[Fault], other: dict[int, list[int]]) -> list[Cascade
 
 def _leads(cascade: Cascade, fault: Fault) -> bool:
     """Whether another warning of the same thread can follow from this cascade."""
-    if cascade.severity == "harmless":
+    if cascade.severity in ("harmless", "info"):
         return False
     if fault.event.name in ("libpsm.p2p.refused", "libpsm.p2p.failed", "libpsm.net.refused", "libpsm.net.failed"):
         return False  # libpsm's response to its caller: it says what failed, whoever is blamed above it
@@ -300,40 +329,83 @@ def _transport(event: Event) -> bool:
     return name.startswith(("transport/", "transport.cc", "proxy.cc"))
 
 
-def _judge(job: Job, cascade: Cascade, other: dict[int, list[int]], speaking: set[int]) -> None:
-    first, last = cascade.first.ref.seq, cascade.last.ref.seq
-    went_on = any(_between(other.get(t, ()), last, 1 << 62) for t in cascade.threads)
-    cascade.last_words = not went_on
-    cascade.bare = cascade.proc not in speaking
-    for instance in job.instances_of.get(cascade.proc, ()):
-        if (
-            instance.complete is not None
-            and instance.start is not None
-            and instance.start.seq < first
-            and instance.complete.seq > last
-        ):
-            cascade.survived = True
-        if (
-            instance.start is None
-            and instance.complete is not None
-            and instance.complete.seq > last
-            and not cascade.reached_api
-        ):
-            cascade.survived = True
-        if instance.last_op is not None and instance.last_op.seq > last and went_on:
-            cascade.survived = True
+@dataclass(frozen=True, slots=True)
+class _Later:
+    """What a process printed that decides whether an earlier failure ended its work."""
+
+    other: Mapping[int, list[int]]  # thread -> the places of lines that report no failure
+    speaking: frozenset[int]  # processes whose log holds more than failures
+    aborts: Mapping[int, int]  # process -> its last line about an abort
+    repairs: Mapping[
+        tuple[int, str], list[Event]
+    ]  # (process, message) -> lines that say that such a failure is repaired
+    repairable: frozenset[str]  # messages about failures that NCCL repairs by itself
+    watched: frozenset[int]  # runs in which a watchdog fired
+
+    def between(self, thread: int, low: int, high: int = 1 << 62) -> bool:
+        """Whether a thread printed something else between two places."""
+        return _between(self.other.get(thread, ()), low, high)
+
+
+def _later(job: Job, other: Mapping[int, list[int]]) -> _Later:
+    aborts: dict[int, int] = {}
+    for event in job.events("comm.end.abort", "comm.abort.start", "comm.revoke."):
+        aborts[event.proc] = max(event.ref.seq, aborts.get(event.proc, 0))
+    repairs: dict[tuple[int, str], list[Event]] = defaultdict(list)
+    repairable: set[str] = set()
+    for entry in lines.catalogue(job).messages:
+        repairable.update(entry.repairs)
+        for event in job.events(entry.name) if entry.repairs else ():
+            for name in entry.repairs:
+                repairs[(event.proc, name)].append(event)
+    watched: set[int] = set()
+    for name in job.names:
+        known = message(job, name)
+        if known is not None and known.finding is not None and CODES[known.finding].reported_by_watchdog:
+            watched.update(run for e in job.events(name) if (run := job.run_of_event(e)) is not None)
+    speaking = frozenset(job.scan.threads[thread].proc for thread in other if thread >= 0)
+    return _Later(other, speaking, aborts, repairs, frozenset(repairable), frozenset(watched))
+
+
+def _judge(job: Job, cascade: Cascade, later: _Later) -> None:
+    last = cascade.last.ref.seq
+    cascade.last_words = not any(later.between(t, last) for t in cascade.threads)
+    cascade.bare = cascade.proc not in later.speaking
+    watched = job.run_of(cascade.proc) in later.watched
+    cascade.repaired = _repaired(cascade, later)
+    cascade.survived = cascade.repaired or _progressed(job, cascade, watched)
+    cascade.stalled = watched and not cascade.survived and cascade.first.event.name in later.repairable
     ends = [i.end for i in job.instances_of.get(cascade.proc, ()) if i.end is not None and i.end.seq > last]
-    aborted = _aborts(job).get(cascade.proc, first) > first
+    aborted = later.aborts.get(cascade.proc, -1) > cascade.first.ref.seq
     cascade.destroyed = bool(ends) and not aborted and torn_down(job, cascade.proc)
 
 
-@once
-def _aborts(job: Job) -> dict[int, int]:
-    """The last line of each process about an abort."""
-    out: dict[int, int] = {}
-    for event in job.events("comm.end.abort", "comm.abort.start", "comm.revoke."):
-        out[event.proc] = max(out.get(event.proc, 0), event.ref.seq)
-    return out
+def _repaired(cascade: Cascade, later: _Later) -> bool:
+    """Whether NCCL says that it repaired what failed: for each connection that the failures name, after the last of them."""
+    if cascade.first.chain:
+        return False
+    told = later.repairs.get((cascade.proc, cascade.first.event.name), [])
+    told = [e for e in told if (e.last or e.ref).seq > cascade.last.ref.seq]
+    wanted = {f.event.fields["comm"] for f in cascade.faults if "comm" in f.event.fields}
+    return bool(told) and wanted <= {e.fields.get("comm") for e in told}
+
+
+def _progressed(job: Job, cascade: Cascade, watched: bool) -> bool:
+    """Whether a communicator of the process finished its init or went on with work after these failures.
+
+    A call is posted, not completed, when NCCL prints it. After a watchdog, calls do not show that a background thread recovered.
+    """
+    first, last = cascade.first.ref.seq, cascade.last.ref.seq
+    background = cascade.threads.isdisjoint(callers(job).get(cascade.proc, set()))
+    for instance in job.instances_of.get(cascade.proc, ()):
+        if instance.complete is not None and instance.complete.seq > last:
+            begun = instance.start.seq < first if instance.start is not None else not cascade.reached_api
+            if begun:
+                return True
+        posted = instance.last_op is not None and instance.last_op.seq > last and not cascade.last_words
+        if posted and not (watched and background):
+            return True
+    return False
 
 
 @once
@@ -343,9 +415,9 @@ def cascades(job: Job) -> list[Cascade]:
     out: list[Cascade] = []
     for proc in sorted(found):
         out.extend(_build(found[proc], other))
-    speaking = {job.scan.threads[thread].proc for thread in other if thread >= 0}
+    later = _later(job, other)
     for cascade in out:
-        _judge(job, cascade, other, speaking)
+        _judge(job, cascade, later)
     return out
 
 

@@ -364,42 +364,45 @@ def _consequences(job: Job, run: int, after: Sequence[Cascade]) -> Finding:
 
 
 def _survived(job: Job, run: int) -> list[Finding]:
-    """Errors that the job survived: a warning if the catalogue calls the line bad, else only a note."""
+    """Failures that ended nothing: a warning if the line is bad, a note if NCCL tolerated it and went on."""
     groups: dict[tuple[object, ...], list[Cascade]] = {}
     for cascade in faults.of_run(job, run):
         if (
             cascade.fatal
-            or cascade.severity in ("harmless", "info")
             or cascade.first.chain
+            or (cascade.severity in ("harmless", "info") and not (cascade.first.tolerated and cascade.noted))
             or cascade.first.event.name in _OF_OTHER_RULES
         ):
             continue
-        groups.setdefault(_signature(job, cascade), []).append(cascade)
+        groups.setdefault((*_signature(job, cascade), cascade.settled), []).append(cascade)
     out = []
     for group in groups.values():
         first = group[0]
         known = first.first.known
-        bad = first.severity in ("warning", "error")
-        went_on = first.survived or first.destroyed
+        tolerated = first.first.tolerated
+        bad = not first.repaired and (first.severity in ("warning", "error") or (tolerated and not first.settled))
         procs = sorted({c.proc for c in group})
         times = Counter(c.proc for c in group).total()
         code = known.finding if bad and known is not None and known.finding is not None else "PSM401"
         if not CODES[code].survived:
             continue
+        did = "noted a failure" if tolerated else "warned"
+        then = ", and NCCL repaired it" if first.repaired else ", and the job went on" if first.settled else ""
+        unknown = known is None or faults.unknown(first.first.event)
         out.append(
             new_finding(
                 job,
                 code,
                 run=run,
-                title=f"{names_of(job, procs)} warned {times} time{'s' if times > 1 else ''}{', and the job went on' if went_on else ''}: {faults.body(job, first.first.event)}",
+                title=f"{names_of(job, procs)} {did} {times} time{'s' if times > 1 else ''}{then}: {faults.body(job, first.first.event)}",
                 severity=Severity.WARNING if bad else Severity.INFO,
-                confidence=0.6 if bad else 0.4,
+                confidence=(0.6 if not tolerated else 0.4) if bad else 0.4,
                 explanation=(
                     known.meaning
-                    if known is not None and known.meaning and not faults.unknown(first.first.event)
+                    if known is not None and known.meaning and not unknown
                     else "A warning that no catalogue entry knows."
                 )
-                + (" The process went on after it." if went_on else " Nothing shows that it stopped anything."),
+                + _after_it(first),
                 next_step=known.next_step if known is not None and known.next_step else None,
                 refs=[c.first.ref for c in group[:4]],
                 procs=procs,
@@ -407,3 +410,14 @@ def _survived(job: Job, run: int) -> list[Finding]:
             )
         )
     return out
+
+
+def _after_it(cascade: Cascade) -> str:
+    if cascade.repaired:
+        return " NCCL reports later that the operation completed in another way."
+    if cascade.survived:
+        return " A communicator of the process went on after it."
+    if cascade.destroyed:
+        return " The process was torn down in order after it."
+    level = " NCCL prints it at INFO, so the caller tolerates it." if cascade.first.tolerated else ""
+    return f"{level} Nothing shows that it stopped anything, and nothing shows that the work went on."

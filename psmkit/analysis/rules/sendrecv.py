@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 
-from psmkit.analysis.facts import lines
+from psmkit.analysis.facts import damage, lines
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import comm_name, words
 from psmkit.analysis.facts.once import once
@@ -93,7 +93,7 @@ def _leavers(job: Job, ended: set[int]) -> dict[tuple[int, int], tuple[CommInsta
     """
     stops = blame.leaving(job)
     found: dict[tuple[int, int], tuple[CommInstance, list[PairQueue]]] = {}
-    if not stops or _damaged(job):
+    if not stops or damage.lossy(job):
         return found
     for pair in job.scan.pairs:
         owing = _owing(pair)
@@ -102,6 +102,8 @@ def _leavers(job: Job, ended: set[int]) -> dict[tuple[int, int], tuple[CommInsta
         proc = job.proc_in(pair.group, owing)
         run = job.run_of(proc) if proc is not None else None
         if proc is None or run is None or proc not in stops or proof.of(job, run).failed:
+            continue
+        if max(pair.pending_sends, pair.pending_recvs) <= damage.lost_lines(job, [proc]):
             continue
         ours = job.instances_of.get(proc, [])
         if len(ours) != 1 or ours[0].last_op is None or ours[0].last_op.seq > stops[proc]:
@@ -114,15 +116,6 @@ def _leavers(job: Job, ended: set[int]) -> dict[tuple[int, int], tuple[CommInsta
 
 def _waiting(pair: PairQueue) -> int:
     return pair.src if pair.pending_sends else pair.dst
-
-
-@once
-def _damaged(job: Job) -> bool:
-    """Whether stages without the preceding one show lost lines in this log. The other half may lie in a file that was cut earlier."""
-    if any(fd.received is None and fd.answered is not None for fd in job.scan.fds):
-        return True
-    streams = {process.stream for process in job.scan.processes}
-    return len(streams) == 1 and any(call.state == "received" for call in job.scan.calls)
 
 
 def _left(job: Job, instance: CommInstance, pairs: list[PairQueue]) -> Finding:
@@ -179,6 +172,7 @@ def _behind_all(job: Job, told: set[int | None]) -> list[Finding]:
         lines: list[Ref | None] = [rear.last_op, *(i.last_op for i in ours if i.rank != rank)]
         still = _standing_still(job)
         proven = rear.proc not in still and all(i.proc in still for i in ours if i is not rear)
+        proven = proven and most - least > damage.lost_lines(job, [rear.proc])
         if proven:
             lines[1:1] = [still[i.proc] for i in ours if i is not rear][:2]
         out.append(
@@ -235,6 +229,7 @@ def _sizes(job: Job, run: int, pair: PairQueue, common: int | None) -> Finding:
     # a lost line shifts the two queues against each other, and then one of them has a remainder
     odd, sure = _planned(job, run, pair)
     shifted = pair.pending_sends != pair.pending_recvs and not sure
+    shifted = shifted or (not sure and damage.lost_lines(job, _procs(job, pair, pair.src, pair.dst)) > 0)
     name = comm_name(job, pair.group)
     return new_finding(
         job,
@@ -288,6 +283,8 @@ def _unpaired(job: Job, run: int, pair: PairQueue, queues: _Queues) -> Finding |
     if not hole and _behind(queues, pair, owing):
         return None  # it stopped before this point, which another rule reports
     proven = outside or lack > 1 or (hole and (_closed(job, run, pair, owing) or _whole_round(job, run, pair, owing)))
+    # damaged lines may be the calls that seem to lack
+    proven = proven and lack > damage.lost_lines(job, [job.proc_in(pair.group, owing)])
     what, counter = ("sends", "recv") if sending else ("recvs", "send")
     name = comm_name(job, pair.group)
     done = "sent to" if sending else "expects from"
@@ -321,7 +318,7 @@ def _behind(queues: _Queues, pair: PairQueue, owing: int) -> bool:
 def _closed(job: Job, run: int, pair: PairQueue, owing: int) -> bool:
     """Whether the group with the missing call was closed: connections are made for it, and no plan contradicts."""
     proc = job.proc_in(pair.group, owing)
-    if proc is None or plans.of(job, run).planned.get(owing) or _damaged(job):
+    if proc is None or plans.of(job, run).planned.get(owing) or damage.lossy(job):
         return False
     last = next((i.last_op for i in job.instances_of.get(proc, []) if i.group == pair.group), None)
     return last is not None and _connected(job).get(proc, last.seq) > last.seq
@@ -341,7 +338,7 @@ def _whole_round(job: Job, run: int, pair: PairQueue, owing: int) -> bool:
 
     A truncated log lacks the end of a round and nothing from the middle of it.
     """
-    if plans.of(job, run).planned.get(owing) or _damaged(job):
+    if plans.of(job, run).planned.get(owing) or damage.lossy(job):
         return False
     ends: dict[int, tuple[str, int]] = {}
     for instance in job.members.get(pair.group, []):

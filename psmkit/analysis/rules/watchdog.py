@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from psmkit.analysis.facts import calls, outside
+from psmkit.analysis.facts import calls, damage, outside
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import joined, ranks_text
 from psmkit.analysis.inference.findings import new_finding
@@ -259,7 +259,9 @@ def _diverge(job: Job, run: int | None) -> bool:
     """Whether the NCCL lines of the run show a mismatch, which another rule reports."""
     groups = job.runs[run].groups if run is not None and run < len(job.runs) else frozenset()
     return any(
-        g.divergence is not None and not calls.retyped(g.divergence) for g in job.scan.groups if g.group in groups
+        g.divergence is not None and not calls.retyped(g.divergence) and not damage.explains(job, g)
+        for g in job.scan.groups
+        if g.group in groups
     )
 
 

@@ -53,6 +53,15 @@ TABLE = (
         next_step="Run again without PSM_FAULTS before anything else is blamed; docs/faults.md says what each action does.",
     ),
     Code(
+        code="PSM606",
+        title="plugin that was asked for is not in use",
+        family=Family.SETTINGS,
+        severity=Severity.WARNING,
+        look_first=True,
+        meaning="A plugin that the settings name, or that is installed, does not load. NCCL says so at INFO and uses its own implementation.",
+        next_step="Fix the reason in the line on every node: the path, a missing library (ldd), or a build for another release; psmkit plugin check names it.",
+    ),
+    Code(
         code="PSM701",
         title="evidence ends",
         family=Family.EVIDENCE,
