@@ -16,7 +16,9 @@ from psmkit.analysis.facts import lines
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.progress import torn_down
+from psmkit.analysis.inference import reports
 from psmkit.catalogue import Message, Phrase
+from psmkit.catalogue.reasons import OTHER
 from psmkit.logparse.types import Event, Ref
 
 __all__ = ["Cascade", "Fault", "body", "cascades", "follows", "message", "phrase", "place", "refs", "unknown"]
@@ -37,12 +39,13 @@ _BUILD = re.compile(r"^/.*/(?:hipify/)?src/")
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One line that reports an error. ``known`` is its catalogue entry, or None."""
+    """One line that reports an error. ``known`` is its catalogue entry, or None; ``report`` is libpsm's, with cause and rank."""
 
     event: Event
     known: Message | None
     chain: bool
     other_end: bool = False  # a failed system call that was caused at the other end of a connection
+    report: reports.Report | None = None
 
     @property
     def ref(self) -> Ref:
@@ -101,7 +104,7 @@ class Cascade:
         """Whether this ended the job, as far as one process can show."""
         if self.survived or (self.severity in ("harmless", "info") and (self.destroyed or not self.reached_api)):
             return False
-        if self.own is False and not self.chain and not self.bare:
+        if self.own is False and not self.chain and not self.bare and self.first.report is None:
             # a peer disconnected, as at the end of many jobs, and no call returned an error because of it
             return False
         if self.severity == "error":
@@ -120,9 +123,11 @@ class Cascade:
             if str(first.event.fields.get("file", "")).endswith("group.cc") and first.code not in (4, 5):
                 return False  # only the end of a chain, which does not show a cause
             return {1: True, 4: True, 5: True, 6: False}.get(first.code or 0)
-        known = first.known
+        known, report = first.known, first.report
         if known is None or first.event.name in _UNKNOWN:
             return None
+        if report is not None and (report.cause != OTHER or report.elsewhere):
+            return not report.elsewhere
         if self.severity in ("harmless", "info"):
             return True  # what elsewhere means nothing was returned to the application here
         if known.origin is False:
@@ -202,7 +207,7 @@ def _faults(job: Job) -> tuple[dict[int, list[Fault]], dict[int, list[int]]]:
         if chain or _reports(event, known):
             reason = " ".join(str(v) for v in event.fields.values()) if event.name in _CALLS else ""
             other_end = bool(reason) and phrase(job, "the other end did it", reason) is not None
-            found[event.proc].append(Fault(event, known, chain, other_end))
+            found[event.proc].append(Fault(event, known, chain, other_end, reports.of(job, event)))
             continue
         # lines of the RAS thread and counted repetitions are no evidence about the failed thread
         other[event.thread].append(event.ref.seq)
