@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from psmkit.analysis.facts import lines
+from psmkit.analysis.facts.aborts import aborted_before
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.progress import torn_down
@@ -67,6 +68,7 @@ class Cascade:
     survived: bool = False  # work or init continued after it
     destroyed: bool = False  # the process had an orderly teardown later
     last_words: bool = False  # its thread printed nothing after it
+    aftermath: bool = False  # its process had been aborted before
     bare: bool = False  # the log holds warnings only, so it cannot show chains
     threads: set[int] = field(default_factory=set)
 
@@ -102,7 +104,11 @@ class Cascade:
     @property
     def fatal(self) -> bool:
         """Whether this ended the job, as far as one process can show."""
-        if self.survived or (self.severity in ("harmless", "info") and (self.destroyed or not self.reached_api)):
+        if (
+            self.survived
+            or self.aftermath
+            or (self.severity in ("harmless", "info") and (self.destroyed or not self.reached_api))
+        ):
             return False
         if self.own is False and not self.chain and not self.bare and self.first.report is None:
             # a peer disconnected, as at the end of many jobs, and no call returned an error because of it
@@ -119,6 +125,8 @@ class Cascade:
     def own(self) -> bool | None:
         """Whether this process caused it: True, False (another process did), or None if the line does not show it."""
         first = self.first
+        if self.aftermath:
+            return False
         if first.chain:
             if str(first.event.fields.get("file", "")).endswith("group.cc") and first.code not in (4, 5):
                 return False  # only the end of a chain, which does not show a cause
@@ -296,6 +304,7 @@ def _judge(job: Job, cascade: Cascade, other: dict[int, list[int]], speaking: se
     went_on = any(_between(other.get(t, ()), last, 1 << 62) for t in cascade.threads)
     cascade.last_words = not went_on
     cascade.bare = cascade.proc not in speaking
+    cascade.aftermath = aborted_before(job, cascade.proc, cascade.first.ref) is not None
     for instance in job.instances_of.get(cascade.proc, ()):
         if (
             instance.complete is not None

@@ -417,12 +417,12 @@ def _survived(job: Job, run: int) -> list[Finding]:
             or cascade.first.event.name in _OF_OTHER_RULES
         ):
             continue
-        groups.setdefault(_signature(job, cascade), []).append(cascade)
+        groups.setdefault((cascade.aftermath, *_signature(job, cascade)), []).append(cascade)
     out = []
     for group in groups.values():
         first = group[0]
         known = first.first.known
-        bad = first.severity in ("warning", "error")
+        bad = first.severity in ("warning", "error") and not all(c.aftermath for c in group)
         went_on = first.survived or first.destroyed
         procs = sorted({c.proc for c in group})
         times = Counter(c.proc for c in group).total()
@@ -434,7 +434,7 @@ def _survived(job: Job, run: int) -> list[Finding]:
                 job,
                 code,
                 run=run,
-                title=f"{names_of(job, procs)} warned {times} time{'s' if times > 1 else ''}{', and the job went on' if went_on else ''}: {faults.body(job, first.first.event)}",
+                title=f"{names_of(job, procs)} warned {times} time{'s' if times > 1 else ''}{', and the job went on' if went_on else ' after an abort' if first.aftermath else ''}: {faults.body(job, first.first.event)}",
                 severity=Severity.WARNING if bad else Severity.INFO,
                 confidence=0.6 if bad else 0.4,
                 explanation=(
@@ -442,7 +442,13 @@ def _survived(job: Job, run: int) -> list[Finding]:
                     if known is not None and known.meaning and not faults.unknown(first.first.event)
                     else "A warning that no catalogue entry knows."
                 )
-                + (" The process went on after it." if went_on else " Nothing shows that it stopped anything."),
+                + (
+                    " The process went on after it."
+                    if went_on
+                    else " The process had been aborted before, so this is a consequence."
+                    if first.aftermath
+                    else " Nothing shows that it stopped anything."
+                ),
                 next_step=known.next_step if known is not None and known.next_step else None,
                 refs=[c.first.ref for c in group[:4]],
                 procs=procs,
