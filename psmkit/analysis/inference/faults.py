@@ -13,11 +13,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from psmkit.analysis.facts import lines
+from psmkit.analysis.facts.aborts import aborted_before
 from psmkit.analysis.facts.callers import callers
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.progress import torn_down
+from psmkit.analysis.inference import reports
 from psmkit.catalogue import Message, Phrase
+from psmkit.catalogue.reasons import OTHER
 from psmkit.logparse.types import Event, Ref
 from psmkit.model import CODES
 
@@ -55,12 +58,13 @@ _BUILD = re.compile(r"^/.*/(?:hipify/)?src/")
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One line that reports an error. ``known`` is its catalogue entry, or None."""
+    """One line that reports an error. ``known`` is its catalogue entry, or None; ``report`` is libpsm's, with cause and rank."""
 
     event: Event
     known: Message | None
     chain: bool
     other_end: bool = False  # a failed system call that was caused at the other end of a connection
+    report: reports.Report | None = None
 
     @property
     def ref(self) -> Ref:
@@ -91,6 +95,7 @@ class Cascade:
     stalled: bool = False  # NCCL tries to repair such a failure, did not, and a watchdog fired
     destroyed: bool = False  # the process had an orderly teardown later
     last_words: bool = False  # its thread printed nothing after it
+    aftermath: bool = False  # its process had been aborted before
     bare: bool = False  # the log holds warnings only, so it cannot show chains
     threads: set[int] = field(default_factory=set)
 
@@ -131,9 +136,13 @@ class Cascade:
     @property
     def fatal(self) -> bool:
         """Whether this ended the job, as far as one process can show."""
-        if self.survived or (self.severity in ("harmless", "info") and (self.destroyed or not self.reached_api)):
+        if (
+            self.survived
+            or self.aftermath
+            or (self.severity in ("harmless", "info") and (self.destroyed or not self.reached_api))
+        ):
             return False
-        if self.own is False and not self.chain and not self.bare:
+        if self.own is False and not self.chain and not self.bare and self.first.report is None:
             # a peer disconnected, as at the end of many jobs, and no call returned an error because of it
             return False
         if self.severity == "error" or self.stalled:
@@ -159,13 +168,17 @@ class Cascade:
     def own(self) -> bool | None:
         """Whether this process caused it: True, False (another process did), or None if the line does not show it."""
         first = self.first
+        if self.aftermath:
+            return False
         if first.chain:
             if str(first.event.fields.get("file", "")).endswith("group.cc") and first.code not in (4, 5):
                 return False  # only the end of a chain, which does not show a cause
             return {1: True, 4: True, 5: True, 6: False}.get(first.code or 0)
-        known = first.known
+        known, report = first.known, first.report
         if known is None or first.event.name in _UNKNOWN:
             return None
+        if report is not None and (report.cause != OTHER or report.elsewhere):
+            return not report.elsewhere
         if known.severity in ("harmless", "info"):
             return True  # what elsewhere means nothing was returned to the application here
         if known.origin is False:
@@ -245,7 +258,7 @@ def _faults(job: Job) -> tuple[dict[int, list[Fault]], dict[int, list[int]]]:
         if chain or _reports(event, known):
             reason = " ".join(str(v) for v in event.fields.values()) if event.name in _CALLS else ""
             other_end = bool(reason) and phrase(job, "the other end did it", reason) is not None
-            found[event.proc].append(Fault(event, known, chain, other_end))
+            found[event.proc].append(Fault(event, known, chain, other_end, reports.of(job, event)))
             continue
         # lines of the RAS thread and counted repetitions are no evidence about the failed thread
         other[event.thread].append(event.ref.seq)
@@ -375,6 +388,7 @@ def _judge(job: Job, cascade: Cascade, later: _Later) -> None:
     cascade.repaired = _repaired(cascade, later)
     cascade.survived = cascade.repaired or _progressed(job, cascade, watched)
     cascade.stalled = watched and not cascade.survived and cascade.first.event.name in later.repairable
+    cascade.aftermath = aborted_before(job, cascade.proc, cascade.first.ref) is not None
     ends = [i.end for i in job.instances_of.get(cascade.proc, ()) if i.end is not None and i.end.seq > last]
     aborted = later.aborts.get(cascade.proc, -1) > cascade.first.ref.seq
     cascade.destroyed = bool(ends) and not aborted and torn_down(job, cascade.proc)

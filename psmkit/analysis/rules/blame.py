@@ -116,7 +116,9 @@ def _silent(job: Job, run: int, ours: Graph) -> list[Finding]:
                 job,
                 "PSM403",
                 run=run,
-                title=f"{_name(job, at)} is {gone}: {names_of(job, blamers)} lost the connection to it, and {quiet}",
+                title=f"{_name(job, at)} is {gone}: {names_of(job, blamers)} lost the connection to it, and {quiet}"
+                if not against or any(b.lost for b in against)
+                else f"calls of {names_of(job, blamers)} to {_name(job, at)} fail, and {quiet}",
                 confidence=confidence,
                 explanation=(
                     f"{names_of(job, blamers)} {whom} {_name(job, at)} ({words(sorted(set(said)), 3)}), and {_name(job, at)} blames nobody. "
