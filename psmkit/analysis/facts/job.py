@@ -6,9 +6,11 @@ import bisect
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TypeVar
 
 from psmkit.analysis.facts.identity import RunInfo, resolve
+from psmkit.analysis.facts.missing import MissingRanks
 from psmkit.analysis.facts.quoting import Quotes
 from psmkit.logparse.types import CommInstance, Event, Process, Ref, ScanData, SeqGroup, Value
 from psmkit.model import Evidence
@@ -75,10 +77,16 @@ class Job:
         """The process with this index."""
         return self.scan.processes[proc]
 
-    def missing_ranks(self, run: int) -> tuple[int, ...]:
+    def missing_ranks(self, run: int) -> MissingRanks:
         """Global ranks without a single line in the input."""
-        nranks = self.runs[run].nranks
-        return tuple(r for r in range(nranks or 0) if self.proc_of(run, r) is None)
+        return self._missing[run]
+
+    @cached_property
+    def _missing(self) -> dict[int, MissingRanks]:
+        seen = _by(self.proc_by_rank, lambda key: key[0])
+        return {
+            run.index: MissingRanks(run.nranks or 0, (rank for _, rank in seen.get(run.index, ()))) for run in self.runs
+        }
 
     def events(self, *names: str, run: int | None = None) -> list[Event]:
         """Events by exact name, or by prefix if the name ends with a dot, in reading order."""

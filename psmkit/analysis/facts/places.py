@@ -16,7 +16,7 @@ def hosts_of(job: Job, run: int) -> tuple[str, ...]:
 def by_local_rank(job: Job, proc: int, local_rank: int) -> int | None:
     """The process with this local rank on the host of ``proc``, in the same run."""
     run = job.run_of(proc)
-    if run is None:
+    if run is None or local_rank < 0:
         return None
     host = job.process(proc).host
     here = [p for p in job.runs[run].procs if job.process(p).host == host and job.rank_of(p) is not None]
