@@ -10,13 +10,13 @@ import re
 __all__ = ["rank_in_line", "rank_of_tag", "slot_of_tag"]
 
 # torchrun's number is a local rank; the others are ranks of the job.
-_LOCAL = re.compile(r"^\[(\d+)\]:?$")
-_MPIRUN = re.compile(r"^\[?\d+,(\d+)\]?(?:<\w+>)?:?$")
-_SRUN = re.compile(r"^(\d+)\]?:?$")
-_WHOLE_TORCH = re.compile(r"^\[?rank *(\d+)\]?:?$")
-_TORCH = re.compile(r"\brank\s*(\d+)")
+_LOCAL = re.compile(r"^\[(\d{1,18})\]:?$")
+_MPIRUN = re.compile(r"^\[?\d+,(\d{1,18})\]?(?:<\w+>)?:?$")
+_SRUN = re.compile(r"^(\d{1,18})\]?:?$")
+_WHOLE_TORCH = re.compile(r"^\[?rank *(\d{1,18})\]?:?$")
+_TORCH = re.compile(r"\brank\s*(\d{1,18})")
 # A tag inside the line, after that of another launcher.
-_IN_LINE = (re.compile(r"\[rank(\d+)\]:"), re.compile(r"^\s*\[\d+,(\d+)\]<std(?:out|err)>:"))
+_IN_LINE = (re.compile(r"\[rank(\d{1,18})\]:"), re.compile(r"^\s*\[\d+,(\d{1,18})\]<std(?:out|err)>:"))
 
 
 def rank_of_tag(tag: str | None) -> int | None:

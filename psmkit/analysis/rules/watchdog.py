@@ -394,7 +394,7 @@ def _reports(job: Job) -> list[Finding]:
         used = []
         for event in events:
             if "missing" in event.fields or (event.name.endswith("lagging") and "ranks" in event.fields):
-                lagging.update(int(r) for r in re.findall(r"\d+", str(event.fields.get("ranks", ""))))
+                lagging.update(int(r) for r in re.findall(r"\b\d{1,9}\b", str(event.fields.get("ranks", ""))))
                 used.append(event)
         if lagging:
             ranks = sorted(lagging)

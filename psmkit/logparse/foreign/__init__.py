@@ -133,7 +133,10 @@ def load(path: str, kind: str, limit: int = MAX_BYTES, source: Input | None = No
         data = _read(source or _file(path), limit + 1)
     except (OSError, PsmkitError) as error:
         return Loaded(path, kind, error=getattr(error, "reason", None) or str(error) or type(error).__name__)
-    loaded = parse(data[:limit].decode("utf-8", "replace").removeprefix("\ufeff"), kind, path)
+    try:
+        loaded = parse(data[:limit].decode("utf-8", "replace").removeprefix("\ufeff"), kind, path)
+    except RecursionError:
+        return Loaded(path, kind, error="it is nested too deeply")
     return Loaded(path, kind, loaded.flights, loaded.ras, loaded.stacks, truncated=len(data) > limit)
 
 
