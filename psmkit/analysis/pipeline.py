@@ -24,7 +24,7 @@ def analyze(
     """Analyse logs and report the state of the job.
 
     Args:
-        paths: files, globs, folders (recursive) or ``-`` for standard input; ``.gz``, ``.zst`` and ``.xz`` are decompressed.
+        paths: files, globs, folders (recursive) or ``-`` for standard input; compressed files and archives are unpacked.
         catalogue: TOML files with additional messages, read after psmkit's.
         progress: called with the bytes read so far and the total.
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from psmkit.analysis.facts.job import Job, RunInfo
+from psmkit.analysis.facts.missing import MissingRanks
 from psmkit.analysis.facts.naming import comm_name, names_of, words
 from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.progress import torn_down
@@ -141,7 +142,7 @@ def _end(job: Job, run: RunInfo) -> _Evidence:
     nranks = max(i.nranks for i in members)
     seen = {i.rank for i in members}
     if len(seen) < nranks:
-        return _Evidence(False, f"the logs of {_ranks(sorted(set(range(nranks)) - seen))} of {nranks} are missing")
+        return _Evidence(False, f"the logs of {_spans(MissingRanks(nranks, seen).spans())} of {nranks} are missing")
     ended = {i.rank for i in members if i.end is not None}
     aborted = {e.ref for e in job.events("comm.end.abort", run=run.index)}
     given_up = sorted({i.rank for i in members if i.end in aborted})
@@ -150,11 +151,12 @@ def _end(job: Job, run: RunInfo) -> _Evidence:
         return _Evidence(
             False, f"{_ranks(given_up)} aborted the communicator, which says nothing about the work before it"
         )
-    starting = sorted(
-        {r for i in instances if i.start and not i.complete and not i.end and (r := _rank(job, i)) is not None}
-    )
-    if starting:
-        return _Evidence(False, f"the log ends while {_ranks(starting)} initialise{'s' if len(starting) == 1 else ''}")
+    opening = [i for i in instances if i.start and not i.complete and not i.end]
+    starting = sorted({rank for i in opening if (rank := _rank(job, i)) >= 0})
+    if opening:
+        # A damaged line does not show the rank, but it shows the process.
+        who = _ranks(starting) if starting else names_of(job, {i.proc for i in opening})
+        return _Evidence(False, f"the log ends while {who} initialise{'s' if len(starting or opening) == 1 else ''}")
     if len(ended) == nranks and proof.reopened(job, run.index):
         return _Evidence(False, "a communicator that was made after the first one was torn down has no end in the log")
     others = {i.proc for i in instances} - {i.proc for i in members} - job.phantoms
@@ -210,23 +212,26 @@ def _torn_down(job: Job, run: RunInfo) -> bool:
     return whole and proof.done(job, run.index) and not any(i.end in aborts for i in instances)
 
 
-def _rank(job: Job, instance: CommInstance) -> int | None:
-    """The rank of the process in the job, else its rank in its own communicator."""
+def _rank(job: Job, instance: CommInstance) -> int:
+    """The rank of the process in the job, else its rank in its own communicator, negative if unknown."""
     rank = job.rank_of(instance.proc)
     return rank if rank is not None else instance.rank
 
 
 def _ranks(ranks: Sequence[int]) -> str:
-    if len(ranks) == 1:
-        return f"rank {ranks[0]}"
     spans: list[list[int]] = []
     for r in ranks:
         if spans and r == spans[-1][1] + 1:
             spans[-1][1] = r
         else:
             spans.append([r, r])
+    return _spans((a, b) for a, b in spans)
+
+
+def _spans(spans: Iterable[tuple[int, int]]) -> str:
+    spans = list(spans)
     texts = [str(a) if a == b else f"{a}-{b}" if b > a + 1 else f"{a}, {b}" for a, b in spans]
-    return "ranks " + ", ".join(texts)
+    return ("rank " if len(spans) == 1 and spans[0][0] == spans[0][1] else "ranks ") + ", ".join(texts)
 
 
 def _culprits(job: Job, run: RunInfo, findings: Sequence[Finding], chosen: Finding | None) -> tuple[Culprit, ...]:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import io
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from psmkit._native.logscan import lib
 from psmkit.catalogue import Catalogue
 from psmkit.logparse.decode import Decoder, table
-from psmkit.logparse.inputs import ForeignInput, Input, Reader, display_name
+from psmkit.logparse.streams import ForeignInput, Input, Reader, open_raw
 from psmkit.logparse.types import (
     Call,
     CommInstance,
@@ -36,6 +37,8 @@ from psmkit.model import Evidence
 __all__ = ["ScanResult", "collect"]
 
 _LONGEST = 1 << 16
+_AHEAD = 4096
+_MOST_OPEN = 16
 _NOWHERE = Ref(0, 0, 0)
 _STATES = ("", "begun", "served", "received", "matched")
 
@@ -85,8 +88,8 @@ class ScanResult(ScanData):
 
     def _read(self, ref: Ref) -> str:
         source = self.inputs[ref.file]
-        if source.kind == "log":
-            with open(source.path, "rb") as file:
+        if source.kind == "log" and source.encoding is None:
+            with io.BufferedReader(cast(io.RawIOBase, open_raw(source)), _AHEAD) as file:
                 file.seek(ref.offset)
                 return _clean(file.readline(_LONGEST))
         # Lines that are requested together are close together, so the rest of a read is kept.
@@ -94,6 +97,8 @@ class ScanResult(ScanData):
         if reader is None or at > ref.offset:
             if reader is not None:
                 reader.close()
+            if len(self._open) >= _MOST_OPEN:
+                self._open.pop(next(iter(self._open)))[0].close()
             reader, at, ahead = Reader(source), 0, b""
         while at + len(ahead) <= ref.offset:
             at += len(ahead)
@@ -145,7 +150,7 @@ class _Collector:
         return ScanResult(
             files=[
                 SourceFile(
-                    display_name(item.path),
+                    item.path,
                     stream_of[i],
                     item.size,
                     lib.ls_file_lines(self.native, i),

@@ -21,6 +21,7 @@ __all__ = ["Death", "collect", "signal_name", "told_by_lab"]
 #: Signals that a process usually raises itself; the others come from another process.
 FAULTS = frozenset({signals.SIGSEGV, signals.SIGBUS, signals.SIGILL, signals.SIGFPE, signals.SIGSYS, signals.SIGTRAP})
 
+_TASK = re.compile("[0-9]{1,9}")
 _SLURM = {
     "killed": signals.SIGKILL,
     "segmentation fault": signals.SIGSEGV,
@@ -359,6 +360,6 @@ def _tasks(text: str, most: int = 4096) -> list[int]:
     out: list[int] = []
     for part in text.split(","):
         first, _, last = part.partition("-")
-        if first.isdigit() and (not last or last.isdigit()):
+        if _TASK.fullmatch(first) and (not last or _TASK.fullmatch(last)):
             out.extend(range(int(first), min(int(last or first), int(first) + most) + 1))
     return out[:most]

@@ -39,7 +39,7 @@ def _procs_on(job: Job) -> dict[tuple[int, str], list[int]]:
 def by_local_rank(job: Job, proc: int, local_rank: int) -> int | None:
     """The process with this local rank on the host of ``proc``, in the same run."""
     run = job.run_of(proc)
-    if run is None:
+    if run is None or local_rank < 0:
         return None
     host = job.process(proc).host
     named = _by_local_rank(job).get((run, host, local_rank))
@@ -127,7 +127,7 @@ def missing_at(job: Job, addr: str, run: int) -> int | None:
     dev = line.get("dev")
     if not isinstance(dev, int) or not single_node(job, run) or not _plain(job)[run]:
         return None
-    return dev if job.is_missing(run, dev) else None
+    return dev if dev in missing else None
 
 
 @once

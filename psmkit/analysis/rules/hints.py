@@ -25,7 +25,7 @@ def find(job: Job) -> list[Finding]:
 def _missing(job: Job) -> list[Finding]:
     out = []
     for run in job.runs:
-        missing = [str(r) for r in job.missing_ranks(run.index)]
+        missing = job.missing_ranks(run.index)
         if not missing or not past_bootstrap(job, run):
             continue
         starts = [i.start or i.complete for i in job.members.get(run.world, [])[:2]] if run.world is not None else []
@@ -35,12 +35,12 @@ def _missing(job: Job) -> list[Finding]:
                 job,
                 "PSM702",
                 run=run.index,
-                title=f"the {'logs' if many else 'log'} of rank{'s' if many else ''} {words(missing, 10)} of {run.nranks} {'are' if many else 'is'} missing",
+                title=f"the {'logs' if many else 'log'} of rank{'s' if many else ''} {words(map(str, missing[:10]), 10, len(missing))} of {run.nranks} {'are' if many else 'is'} missing",
                 explanation=(
                     "The others came past the point where all ranks meet, so these ranks ran as well. What they printed last may be what matters."
                 ),
                 refs=starts,
-                ranks=[int(r) for r in missing],
+                ranks=missing.listed,
                 stage="evidence",
             )
         )

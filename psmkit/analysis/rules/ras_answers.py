@@ -26,6 +26,7 @@ _RESULTS = {
     6: "remote process error",
 }
 _MOST = 8
+_NUMBER = re.compile(r"-?[0-9]{1,18}")
 # The start of an answer's line, after a launcher's prefix.
 _BEGIN = re.compile(
     r"Job summary|#\d+-\d+ \(|Rank \d+ |Process \d+ |\d+ ranks |\d+ job process|Communicator ranks|The missing|Missing comm"
@@ -277,7 +278,7 @@ def _lag_of_comm(answer: Answer, comm: RasComm) -> list[_Lag]:
 def _lag_of_issue(answer: Answer, issue: RasIssue) -> _Lag | None:
     if issue.kind != "MISMATCH" or "operation counts" not in issue.what:
         return None
-    numbers = [(int(v.value), v) for v in issue.values if v.value.lstrip("-").isdigit()]
+    numbers = [(int(v.value), v) for v in issue.values if _NUMBER.fullmatch(v.value)]
     most = max((n for n, _ in numbers), default=0)
     behind = tuple((r.rank, n) for n, v in numbers if n < most for r in v.ranks)
     if not any(n < most for n, _ in numbers):

@@ -316,10 +316,12 @@ def _silent(job: Job, run: int | None, group: _Group) -> tuple[set[int], bool]:
         return set(), True
     known = job.runs[run].nranks if run is not None and run < len(job.runs) else None
     nranks = known if known is not None else max(group.members) + 1
-    if len(group.members) < 2 or any(r >= nranks for r in group.members):
+    if len(group.members) < 2 or any(not 0 <= r < nranks for r in group.members):
+        return set(), True
+    if 2 * (nranks - len(group.members)) >= nranks:
         return set(), True
     silent = set(range(nranks)) - group.members.keys()
-    if not silent or 2 * len(silent) >= nranks:
+    if not silent:
         return set(), True
     seen = run is not None and all(job.proc_of(run, r) is not None for r in silent)
     return silent, seen
@@ -394,7 +396,7 @@ def _reports(job: Job) -> list[Finding]:
         used = []
         for event in events:
             if "missing" in event.fields or (event.name.endswith("lagging") and "ranks" in event.fields):
-                lagging.update(int(r) for r in re.findall(r"\d+", str(event.fields.get("ranks", ""))))
+                lagging.update(int(r) for r in re.findall(r"\b\d{1,9}\b", str(event.fields.get("ranks", ""))))
                 used.append(event)
         if lagging:
             ranks = sorted(lagging)

@@ -137,7 +137,7 @@ def compare(good: Job, bad: Job) -> Difference:
             for side, job, ranks in (("GOOD", good, ours), ("BAD", bad, theirs))
             for proc in _without_rank(job, ranks)
         ),
-        unseen=tuple(sorted({r for job in (good, bad) for r in job.missing_ranks(0)} - set(ours) - set(theirs))),
+        unseen=tuple(sorted({r for job in (good, bad) for r in job.missing_ranks(0).listed} - set(ours) - set(theirs))),
     )
 
 

@@ -6,12 +6,9 @@ read as far as they go, and nothing here unpickles.
 
 from __future__ import annotations
 
-import gzip
-import lzma
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, cast
 
 from psmkit.logparse.foreign.flight import parse_flight
 from psmkit.logparse.foreign.proxydump import ProxyOp, ProxySub, parse_op
@@ -19,6 +16,9 @@ from psmkit.logparse.foreign.ras_json import parse_ras_json
 from psmkit.logparse.foreign.ras_text import parse_ras_text
 from psmkit.logparse.foreign.stacks import parse_gdb, parse_pyspy
 from psmkit.logparse.foreign.types import FlightDump, RasReport, StackDump
+from psmkit.logparse.formats import compression
+from psmkit.logparse.streams import Input, Reader
+from psmkit.model.errors import PsmkitError
 
 __all__ = [
     "KINDS",
@@ -120,44 +120,40 @@ def parse(text: str, kind: str, name: str = "") -> Loaded:
     raise ValueError(f"not a kind of foreign input: {kind}")
 
 
-def load(path: str, kind: str, limit: int = MAX_BYTES) -> Loaded:
-    """Read and parse a foreign input. If it is no longer readable, ``error`` gives the reason."""
+def load(path: str, kind: str, limit: int = MAX_BYTES, source: Input | None = None) -> Loaded:
+    """Read and parse a foreign input. If it is no longer readable, ``error`` gives the reason.
+
+    Args:
+        path: its name in reports, and the file to read without a ``source``.
+        kind: one of :data:`KINDS`.
+        limit: the most bytes to read, uncompressed.
+        source: where its bytes are.
+    """
     try:
-        data = _read(path, limit + 1)
-    except (OSError, EOFError, lzma.LZMAError) as error:
-        return Loaded(path, kind, error=str(error) or type(error).__name__)
-    loaded = parse(data[:limit].decode("utf-8", "replace").removeprefix("\ufeff"), kind, path)
+        data = _read(source or _file(path), limit + 1)
+    except (OSError, PsmkitError) as error:
+        return Loaded(path, kind, error=getattr(error, "reason", None) or str(error) or type(error).__name__)
+    try:
+        loaded = parse(data[:limit].decode("utf-8", "replace").removeprefix("\ufeff"), kind, path)
+    except RecursionError:
+        return Loaded(path, kind, error="it is nested too deeply")
     return Loaded(path, kind, loaded.flights, loaded.ras, loaded.stacks, truncated=len(data) > limit)
 
 
-def _read(path: str, limit: int) -> bytes:
+def _file(path: str) -> Input:
     with Path(path).open("rb") as raw:
-        magic = raw.read(6)
-        raw.seek(0)
-        if magic[:2] == b"\x1f\x8b":
-            stream = cast(IO[bytes], gzip.GzipFile(fileobj=raw))
-        elif magic == b"\xfd7zXZ\x00":
-            stream = cast(IO[bytes], lzma.LZMAFile(raw))  # noqa: SIM115 - closed with raw
-        elif magic[:4] == b"\x28\xb5\x2f\xfd":
-            stream = _zstd(raw)
-        else:
-            return raw.read(limit)
-        # A truncated compressed file yields what it has.
-        parts: list[bytes] = []
-        size = 0
-        try:
-            while size < limit and (part := stream.read(min(1 << 20, limit - size))):
-                parts.append(part)
-                size += len(part)
-        except (EOFError, OSError, lzma.LZMAError):
-            if not parts:
-                raise
-        return b"".join(parts)
+        return Input(path, compression(raw.read(6)) or "log", 0)
 
 
-def _zstd(raw: IO[bytes]) -> IO[bytes]:
-    try:
-        import zstandard  # only if installed, as for logs
-    except ImportError:
-        raise OSError("zstandard is not installed (pip install 'psmkit[zstd]')") from None
-    return cast(IO[bytes], zstandard.ZstdDecompressor().stream_reader(raw))
+def _read(source: Input, limit: int) -> bytes:
+    reader = Reader(source)
+    parts: list[bytes] = []
+    size = 0
+    # A truncated compressed file yields what it has.
+    while size < limit and (part := reader.read(min(1 << 20, limit - size))):
+        parts.append(part)
+        size += len(part)
+    reader.close()
+    if not parts and reader.note is not None:
+        raise OSError(reader.note)
+    return b"".join(parts)

@@ -12,8 +12,9 @@ from psmkit.logparse.foreign.types import FlightDump, FlightEntry, FlightGroup, 
 __all__ = ["parse_flight", "rank_in_name"]
 
 _MAX_ENTRIES = 500_000
-_IN_FILE = re.compile(r"(?:rank|trace)[_-]?(?:rank)?[_-]?(\d+)|(?:^|[_.-])(\d+)(?=(?:\.[A-Za-z]+)*$)")
-_IN_FOLDER = re.compile(r"^rank[_-]?(\d+)$")
+_LARGEST = 1 << 63
+_IN_FILE = re.compile(r"(?:rank|trace)[_-]?(?:rank)?[_-]?(\d{1,18})|(?:^|[_.-])(\d{1,18})(?=(?:\.[A-Za-z]+)*$)")
+_IN_FOLDER = re.compile(r"^rank[_-]?(\d{1,18})$")
 # Frames of torch itself and of interpreter start-up; the first frame outside them belongs to the program.
 _INNER = (
     "torch/distributed/",
@@ -59,7 +60,7 @@ def _dumps(value: Any, rank: int | None, whole: bool) -> Iterator[FlightDump]:
         return
     for key, item in value.items():
         if isinstance(item, dict | list):
-            digits = re.search(r"(\d+)$", str(key))
+            digits = re.search(r"(\d{1,18})$", str(key))
             yield from _dumps(item, int(digits.group(1)) if digits else None, whole)
 
 
@@ -92,7 +93,9 @@ def _groups(value: Any) -> dict[str, FlightGroup]:
         if not isinstance(config, dict):
             continue
         ranks = config.get("ranks")
-        numbers = re.findall(r"\d+", ranks) if isinstance(ranks, str) else ranks if isinstance(ranks, list) else []
+        numbers = (
+            re.findall(r"\b\d{1,9}\b", ranks) if isinstance(ranks, str) else ranks if isinstance(ranks, list) else []
+        )
         out[str(name)] = FlightGroup(
             name=str(name),
             desc=_text(config.get("desc")) or "",
@@ -160,9 +163,10 @@ def _int(value: Any) -> int | None:
     if isinstance(value, bool) or value is None:
         return None
     try:
-        return int(value)
+        number = int(value)
     except (TypeError, ValueError, OverflowError):
         return None
+    return number if -_LARGEST <= number < _LARGEST else None
 
 
 def _text(value: Any) -> str | None:
