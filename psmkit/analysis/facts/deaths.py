@@ -12,10 +12,12 @@ from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.places import single_node
 from psmkit.logparse.types import Event
 
-__all__ = ["Death", "collect", "signal_name", "told_by_lab"]
+__all__ = ["FAULTS", "KILLED", "Death", "collect", "manner", "signal_name", "told_by_lab"]
 
 #: Signals that a process usually raises itself; the others come from another process.
 FAULTS = frozenset({signals.SIGSEGV, signals.SIGBUS, signals.SIGILL, signals.SIGFPE, signals.SIGSYS, signals.SIGTRAP})
+#: The signal of the OOM killer, and of anybody who ends a process at once.
+KILLED = signals.SIGKILL
 
 _SLURM = {
     "killed": signals.SIGKILL,
@@ -86,6 +88,19 @@ def signal_name(number: int) -> str:
         return signals.Signals(number).name
     except ValueError:
         return f"signal {number}"
+
+
+def manner(death: Death) -> str:
+    """How a process died, after its name: ``was killed by SIGKILL``."""
+    if death.oom:
+        return "was killed because memory ran out (SIGKILL by the OOM killer)"
+    if death.signal == signals.SIGKILL:
+        return "was killed by SIGKILL"
+    if death.signal is not None:
+        return f"died by {signal_name(death.signal)}" + (f" ({death.where})" if death.where else "")
+    if death.code is not None:
+        return f"exited with code {death.code}" + (f": {death.where}" if death.where else "")
+    return "died" + (f" ({death.where})" if death.where else "")
 
 
 def collect(job: Job, run: int | None) -> list[Death]:

@@ -1,0 +1,84 @@
+"""How a run ended in the lines of frameworks and launchers: who gave up, and from which line on the others were stopped."""
+
+from __future__ import annotations
+
+from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.once import once
+from psmkit.analysis.facts.progress import torn_down
+from psmkit.logparse.types import Event
+
+__all__ = ["done", "gave_up", "runs", "stopped", "went_on"]
+
+# After these a process deliberately ends itself with SIGABRT or an exit code.
+_GIVES_UP = (
+    "torch.watchdog.timeout",
+    "torch.watchdog.terminated",
+    "torch.watchdog.cuda_error",
+    "torch.failed_or_timed_out",
+    "torch.taking_down",
+    "torch.heartbeat.",
+    "torch.nccl_error",
+    "torch.async_error",
+    "torch.store.timeout",
+    "torch.barrier.monitored",
+    "torch.fingerprint.mismatch",
+    "nccltests.failure",
+)
+# From these on a launcher, or a person, ends the ranks that are left.
+_STOPS = (
+    "launch.elastic.sigterm",
+    "launch.elastic.failed",
+    "launch.elastic.root_cause",
+    "launch.elastic.death_signal",
+    "launch.spawn.exited",
+    "launch.mpi.",
+    "launch.slurm.",
+    "launch.deepspeed.",
+    "sys.python.interrupt",
+)
+# This many lines of a process after an exception show that it continued.
+_WENT_ON = 20
+
+
+def runs(job: Job) -> list[int | None]:
+    """The runs that lines of frameworks, launchers and kernels are about."""
+    found = dict.fromkeys(
+        job.run_of_event(e) for e in job.events("launch.", "sys.", "torch.", "framework.", "nccltests.")
+    )
+    return sorted(found, key=lambda r: (r is None, r or 0))
+
+
+def done(job: Job, run: int | None) -> bool:
+    """Whether all processes of the run had an orderly teardown."""
+    procs = job.runs[run].procs if run is not None and run < len(job.runs) else frozenset()
+    return bool(procs) and all(torn_down(job, p) for p in procs)
+
+
+def gave_up(job: Job, run: int | None) -> list[Event]:
+    """The lines of ranks that end themselves after a failed collective."""
+    return [e for e in job.events(*_GIVES_UP) if job.run_of_event(e) == run]
+
+
+def stopped(job: Job, event: Event) -> bool:
+    """Whether ranks of the run had given up, or were being ended, before this line of the same stream: it may be a consequence."""
+    first = _first_stops(job).get((job.run_of_event(event), event.stream))
+    return first is not None and first < event.ref.seq
+
+
+@once
+def _first_stops(job: Job) -> dict[tuple[int | None, int], int]:
+    out: dict[tuple[int | None, int], int] = {}
+    for event in job.events(*_GIVES_UP, *_STOPS):
+        key = (job.run_of_event(event), event.stream)
+        out[key] = min(out.get(key, event.ref.seq), event.ref.seq)
+    return out
+
+
+def went_on(job: Job, event: Event, proc: int | None, run: int | None) -> bool:
+    """Whether the process that printed this line lived on, so that the exception was caught."""
+    if proc is None:
+        return done(job, run)
+    if torn_down(job, proc):
+        return True
+    process = job.process(proc)
+    return process.stream == event.stream and process.last.seq > event.ref.seq + _WENT_ON
