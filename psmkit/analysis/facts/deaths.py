@@ -12,7 +12,7 @@ from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.places import single_node
 from psmkit.logparse.types import Event
 
-__all__ = ["FAULTS", "KILLED", "Death", "collect", "manner", "signal_name", "told_by_lab"]
+__all__ = ["FAULTS", "KILLED", "Death", "collect", "manner", "signal_name", "told_by_lab", "workers"]
 
 #: Signals that a process usually raises itself; the others come from another process.
 FAULTS = frozenset({signals.SIGSEGV, signals.SIGBUS, signals.SIGILL, signals.SIGFPE, signals.SIGSYS, signals.SIGTRAP})
@@ -116,6 +116,20 @@ def collect(job: Job, run: int | None) -> list[Death]:
             found.append(death)
     _stray(found)
     return sorted(found, key=lambda d: (not d.root, min((e.stream, e.ref.seq) for e in d.events)))
+
+
+def workers(job: Job, run: int | None) -> int | None:
+    """The number of workers that torchrun names when it ends a job of one node, None if it names none.
+
+    It sends a signal to each but the one that failed.
+    """
+    names = ("launch.elastic.sigterm", "launch.elastic.failed")
+    events = [e for e in job.events(*names) if job.run_of_event(e) == run]
+    hosts = {e.fields.get("host") for e in job.events("launch.elastic.host") if job.run_of_event(e) == run}
+    if len({e.stream for e in events}) != 1 or len(hosts) > 1:
+        return None
+    found = len({e.fields.get("pid") for e in events})
+    return found if any(e.name == "launch.elastic.failed" for e in events) and found > 1 else None
 
 
 def _same(one: Death, other: Death) -> bool:

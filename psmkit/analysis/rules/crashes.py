@@ -250,7 +250,12 @@ def _ended(job: Job, run: int | None) -> list[Finding]:
             "Look for a task that failed before; with none, somebody cancelled the job.",
         ),
     ):
-        events = [e for e in job.events(*names) if job.run_of_event(e) == run]
+        # an interrupt that follows a failure comes from the launcher
+        events = [
+            e
+            for e in job.events(*names)
+            if job.run_of_event(e) == run and not (e.name == "sys.python.interrupt" and endings.stopped(job, e))
+        ]
         if events:
             why = events[0].fields.get("why", events[0].fields.get("host"))
             out.append(
