@@ -85,8 +85,13 @@ void ls_scan_home(ls_scan *scan, uint32_t stream, const char *host, size_t n, in
 
 static void outside(struct ls_scan *scan, const struct ls_record *at, const char *s, uint32_t n, bool whole)
 {
-    struct ls_record rec = {
-        .ref = at->ref, .stream = at->stream, .proc = -1, .thread = -1, .tag = -1, .device = INT32_MIN, .repeated = 1};
+    struct ls_record rec = {.ref = at->ref,
+                            .stream = at->stream,
+                            .proc = -1,
+                            .thread = -1,
+                            .tag = -1,
+                            .device = INT32_MIN,
+                            .repeated = at->repeated};
     bool found = whole ? ls_match_outside(scan, &rec, s, n) : ls_match_inside(scan, &rec, s, n);
     if (whole && !found) scan->totals.other++;
 }
@@ -289,7 +294,7 @@ static void on_line(struct ls_scan *scan, const ls_ref *ref, uint32_t stream, co
         .ref = *ref, .stream = stream, .proc = -1, .thread = -1, .tag = -1, .device = INT32_MIN, .repeated = 1};
     int64_t tag = n >= 9 ? ls_find_tag(s, 0, n, true, &level, &body) : -1;
     if (tag < 0) {
-        n = trim(s, 0, n);
+        n = repetition(s, 0, trim(s, 0, n), &rec.repeated);
         if (n) outside(scan, &rec, s, n, true);
         return;
     }

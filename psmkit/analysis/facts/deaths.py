@@ -165,6 +165,12 @@ def _place(job: Job, run: int | None, death: Death) -> None:
                 death.proc = outside.proc_of_pid(job, run, death.pid)
         if death.proc is None and death.rank is not None:
             death.proc = job.proc_of(run, death.rank)
+        if death.proc is None and death.rank is None and death.pid is None and death.host is not None:
+            # the name of a pod is the name of its host
+            there = [p for p in job.runs[run].procs if job.process(p).host == death.host]
+            death.proc = there[0] if len(there) == 1 else None
+    if death.proc is None and death.rank is None and death.pid is not None:
+        death.rank = outside.tagged_rank(job, death.pid)
     if death.rank is None and death.proc is not None:
         death.rank = job.rank_of(death.proc)
     if death.proc is not None:
@@ -261,7 +267,7 @@ def _single(job: Job, run: int | None, event: Event) -> Death | list[Death] | No
         return death
     if name == "launch.k8s.exit_code":
         _split(death, fields.get("exitcode"))
-        return death if death.signal is not None else None
+        return death if death.signal is not None or (death.code and "command" not in _line(job, event)) else None
     if name == "sys.kernel.oom":
         death.signal, death.oom = signals.SIGKILL, True
         return death
@@ -287,13 +293,21 @@ def _handler(job: Job, event: Event, death: Death) -> Death | None:
         death.where = str(told) if told is not None else None
         if name == "sys.python.fatal" and "Segmentation" in str(told):
             death.signal = signals.SIGSEGV
+    elif name == "sys.shell.killed":
+        if _line(job, event).strip() != "Killed":
+            return None
+        death.signal = signals.SIGKILL
     elif name == "sys.shell.signal":
-        text = "".join(e.text for e in job.quotes.of(event.ref)).lower()
+        text = _line(job, event).lower()
         death.signal = next((number for word, number in _SLURM.items() if word in text), None)
     else:
         return None
     death.rank = outside.global_rank(job, event)
     return death
+
+
+def _line(job: Job, event: Event) -> str:
+    return "".join(e.text for e in job.quotes.of(event.ref))
 
 
 def _spawn(job: Job, run: int | None, event: Event, death: Death) -> Death | None:

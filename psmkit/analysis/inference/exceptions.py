@@ -33,6 +33,7 @@ def raised(job: Job, run: int | None) -> dict[int | None, Raised]:
     """
     heads = _places(job, run, "sys.python.traceback")
     blocks = _places(job, run, "launch.elastic.rank")
+    tasks = _places(job, run, "launch.ray.task_error")
     out: dict[int | None, Raised] = {}
     for event in job.events("sys.python.exception", "sys.python.memory"):
         if job.run_of_event(event) != run:
@@ -42,6 +43,13 @@ def raised(job: Job, run: int | None) -> dict[int | None, Raised]:
             continue
         text = _text(job, event)
         if faults.phrase(job, "the others are named", text):
+            continue
+        # Ray's driver repeats the traceback of a worker below its pid
+        task = _before(tasks, event)
+        if task is not None and task.ref.seq > head.ref.seq and not endings.stopped(job, event):
+            pid = task.fields.get("pid")
+            owner = outside.tagged_rank(job, pid) if isinstance(pid, int) else None
+            out.setdefault(owner, Raised(owner, event, text))
             continue
         # torchrun's summary repeats the traceback of a worker below its rank
         block = _before(blocks, event)

@@ -54,7 +54,9 @@ def _deaths(job: Job, run: int | None, deaths: Sequence[Death]) -> list[Finding]
     together: list[Death] = []
     faulty = any(d.signal in FAULTS or d.oom for d in deaths)
     for death in deaths:
-        if death.sent or _follows(death, bool(given_up), quitters) or (origins and _swept_up(death, origins)):
+        anonymous = death.rank is None and death.pid is None
+        late = anonymous and _plain_kill(death) and endings.stopped(job, death.events[0])
+        if late or death.sent or _follows(death, bool(given_up), quitters) or (origins and _swept_up(death, origins)):
             followers.append(death)
         elif death.code is not None and death.signal is None and (faulty or origins):
             # A program that exits with a code after another rank failed usually got an error from its peer.
@@ -106,12 +108,7 @@ def _follows(death: Death, given_up: bool, quitters: set[int | None]) -> bool:
 
 def _swept_up(death: Death, origins: Sequence[Death]) -> bool:
     """Whether a launcher killed this process because another had failed."""
-    return (
-        death.signal == signals.SIGKILL
-        and not death.oom
-        and not death.root
-        and any(o.root or not _plain_kill(o) for o in origins)
-    )
+    return _plain_kill(death) and not death.root and any(o.root or not _plain_kill(o) for o in origins)
 
 
 def _plain_kill(death: Death) -> bool:

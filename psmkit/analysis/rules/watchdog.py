@@ -316,8 +316,12 @@ def _reason(
     total = _size(job, run, group)
     if total is not None and len({m.rank for m in waiting}) >= total:
         return "no rank is seen to lag, so the operation hangs inside NCCL, the network or a GPU"
+    seen = {m.rank for m in waiting}
+    if total is None and len(seen) > 1 and seen == set(range(len(seen))):
+        return "all ranks that report joined it, and whether there are others is not in the log"
     of = f" of {total}" if total is not None else ""
-    return f"whether the ranks that do not report joined it is not in the log: only {ranks_text(m.rank for m in waiting)}{of} {'is' if len(waiting) == 1 else 'are'} in view"
+    view = f"only {ranks_text(seen)}{of} {'is' if len(seen) == 1 else 'are'} in view"
+    return f"whether the ranks that do not report joined it is not in the log: {view}"
 
 
 def _diverge(job: Job, run: int | None) -> bool:
@@ -402,7 +406,9 @@ def _absent(job: Job, run: int | None, group: _Group, op: str) -> _Absent:
     else:
         ranks = range(total if total is not None else max(group.members) + 1)
         silent = frozenset(ranks) - group.members.keys()
-        if 2 * len(silent) >= len(ranks):
+        # Ray folds equal lines of several processes into one
+        folded = any(m.timeout is not None and m.timeout.count > 1 for m in group.members.values())
+        if 2 * len(silent) >= len(ranks) or folded:
             silent = frozenset()
     if stopped and (group.name in (None, "0") or len(stopped) == 1):
         # another silent rank may have waited in silence
