@@ -218,9 +218,10 @@ def _inspect(path: str, named: bool = False) -> Input | None:
         reader = Reader(Input(path, kind, size))
         head = reader.read(_HEAD)
         reader.close()
-    if not named and (head.startswith(_BINARY) or head.count(0) * 4 > len(head)):
+    known = sniff(head)
+    if known is None and not named and (head.startswith(_BINARY) or head.count(0) * 4 > len(head)):
         return None
-    return Input(path, kind, size, sniff(head))
+    return Input(path, kind, size, known)
 
 
 # The copy of standard input lives as long as the process, because its lines are read again for quotes.
