@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from psmkit.analysis.facts import program
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.progress import torn_down
@@ -76,6 +77,8 @@ def _first_stops(job: Job) -> dict[tuple[int | None, int], int]:
 
 def went_on(job: Job, event: Event, proc: int | None, run: int | None) -> bool:
     """Whether the process that printed this line lived on, so that the exception was caught."""
+    if program.came_after(job, event):
+        return True
     if proc is None:
         return done(job, run)
     if torn_down(job, proc):
