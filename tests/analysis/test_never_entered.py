@@ -135,3 +135,11 @@ def test_the_exception_that_the_watchdog_threw_is_a_report_of_its_rank(tmp_path:
     )
     report = analyzed(tmp_path, job=JOB + text + elastic(0, -6, "SIGABRT"))
     assert (report.verdict, [c.rank for c in report.culprits]) == ("hung", [2])
+
+
+def test_a_gpu_error_after_the_timeouts_is_a_consequence(tmp_path: Path) -> None:
+    line = "[rank0]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate more than 1EB memory.\n"
+    after = analyzed(tmp_path, job=JOB + OTHERS + line)
+    assert (after.verdict, [c.rank for c in after.culprits]) == ("hung", [2])
+    before = analyzed(tmp_path, job=JOB + line + OTHERS)
+    assert [c.rank for c in before.culprits] == [0]

@@ -8,7 +8,7 @@ from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.progress import torn_down
 from psmkit.logparse.types import Event
 
-__all__ = ["done", "gave_up", "runs", "stopped", "went_on"]
+__all__ = ["done", "gave_up", "runs", "stopped", "timed_out", "went_on"]
 
 # After these a process deliberately ends itself with SIGABRT or an exit code.
 _GIVES_UP = (
@@ -62,14 +62,32 @@ def gave_up(job: Job, run: int | None) -> list[Event]:
 
 def stopped(job: Job, event: Event) -> bool:
     """Whether ranks of the run had given up, or were being ended, before this line of the same stream: it may be a consequence."""
-    first = _first_stops(job).get((job.run_of_event(event), event.stream))
+    return _first(_first_stops(job), job, event)
+
+
+def timed_out(job: Job, event: Event) -> bool:
+    """Whether a watchdog had given up on a collective before this line of the same stream."""
+    return _first(_first_timeouts(job), job, event)
+
+
+def _first(firsts: dict[tuple[int | None, int], int], job: Job, event: Event) -> bool:
+    first = firsts.get((job.run_of_event(event), event.stream))
     return first is not None and first < event.ref.seq
 
 
 @once
 def _first_stops(job: Job) -> dict[tuple[int | None, int], int]:
+    return _firsts(job, *_GIVES_UP, *_STOPS)
+
+
+@once
+def _first_timeouts(job: Job) -> dict[tuple[int | None, int], int]:
+    return _firsts(job, "torch.watchdog.timeout")
+
+
+def _firsts(job: Job, *names: str) -> dict[tuple[int | None, int], int]:
     out: dict[tuple[int | None, int], int] = {}
-    for event in job.events(*_GIVES_UP, *_STOPS):
+    for event in job.events(*names):
         key = (job.run_of_event(event), event.stream)
         out[key] = min(out.get(key, event.ref.seq), event.ref.seq)
     return out

@@ -34,6 +34,8 @@ def _cuda(job: Job, run: int | None) -> list[Finding]:
         if not by_rank:
             continue
         ranks = sorted(r for r in by_rank if r is not None)
+        # a rank that is being torn down after a timeout fails in many ways
+        after = all(e.name.startswith("sys.") and endings.timed_out(job, e) for e in by_rank.values())
         first = min(by_rank.values(), key=lambda e: (e.stream, e.ref.seq))
         told = str(first.fields.get("error", first.fields.get("size", "")))[:120]
         who = ranks_text(ranks) if ranks else "a rank"
@@ -48,12 +50,15 @@ def _cuda(job: Job, run: int | None) -> list[Finding]:
                 job,
                 code,
                 run=run,
-                title=f"{text} on {who}" + (f": {told}" if told else ""),
+                title=f"{text} on {who}"
+                + (f": {told}" if told else "")
+                + (", after the watchdog gave up: a consequence" if after else ""),
+                severity=Severity.WARNING if after else None,
                 confidence=0.9 if ranks else 0.7,
                 refs=[first.ref, *(e.ref for e in list(by_rank.values())[:3])],
                 ranks=ranks,
                 procs=[p for e in by_rank.values() if (p := outside.proc_of_event(job, e)) is not None],
-                culprits=culprits,
+                culprits=[] if after else culprits,
                 stage="error",
             )
         )
