@@ -90,7 +90,8 @@ def sniff(head: bytes) -> str | None:
     if is_pickle(head):
         return "flight-recorder" if any(key in head for key in _PICKLED) else None
     text = head.removeprefix(b"\xef\xbb\xbf").lstrip()
-    if text[:1] in (b"{", b"["):
+    # a launcher's tag may begin with a bracket, too
+    if text[:1] == b"{" or (text[:1] == b"[" and not _LOG_LINE.search(text)):
         if any(key in text for key in _RAS_JSON) or _RAS_EVENT.search(text):
             return "ras-json"
         if any(key in text for key in _FLIGHT) or (b'"entries"' in text and b'"frames"' in text):
