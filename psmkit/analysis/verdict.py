@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from psmkit.analysis.facts import program
 from psmkit.analysis.facts.job import Job, RunInfo
 from psmkit.analysis.facts.missing import MissingRanks
 from psmkit.analysis.facts.naming import comm_name, names_of, words
@@ -121,14 +122,14 @@ def _end(job: Job, run: RunInfo) -> _Evidence:
     """Whether the log shows that this run completed its work or its teardown."""
     if _tests_ended_well(job, run):
         return _Evidence(True, "the benchmark finished and its values are right")
-    told = job.events("lab.rank.", run=run.index)
-    if told and not run.procs:
-        hosts = [f"{host}:" if (host := e.fields.get("host")) else "process " for e in told]
-        names = words((f"{host}{e.fields['pid']}" for host, e in zip(hosts, told, strict=True)), 8)
+    reports = job.events("lab.rank.", run=run.index)
+    if reports and not run.procs:
+        hosts = [f"{host}:" if (host := e.fields.get("host")) else "process " for e in reports]
+        names = words((f"{host}{e.fields['pid']}" for host, e in zip(hosts, reports, strict=True)), 8)
         return _Evidence(False, f"the logs of the processes that the lab names are not in view: {names}")
-    if told and _lab_ended_well(job, run, told):
+    if reports and _lab_ended_well(job, run, reports):
         return _Evidence(
-            True, f"the lab's {_count(len(told), 'rank')} ended well, and every byte that it checked was right"
+            True, f"the lab's {_count(len(reports), 'rank')} ended well, and every byte that it checked was right"
         )
     instances = _instances(job, run)
     if not instances:
@@ -136,6 +137,8 @@ def _end(job: Job, run: RunInfo) -> _Evidence:
             names = words(sorted(job.process(p).name for p in run.procs), 8)
             how = "how they ended" if len(run.procs) > 1 else "how it ended"
             return _Evidence(False, f"no communicator line names {names}, so the logs do not show {how}")
+        if (told := program.told(job, run.index)) is not None:
+            return _Evidence(False, f"{told}, and no communicator was seen")
         return _Evidence(False, "no communicator was seen")
     world = run.world
     members = [i for i in instances if i.group == world] if world is not None else instances
@@ -175,7 +178,10 @@ def _end(job: Job, run: RunInfo) -> _Evidence:
             False, f"the log ends while {_ranks(sorted(started - complete))} initialise{'s' if few else ''}"
         )
     if any(i.ops or i.sends or i.recvs for i in members):
-        return _Evidence(False, "the log ends while the job works")
+        told = program.told(job, run.index)
+        return _Evidence(False, "the log ends while the job works" + (f": {told}" if told else ""))
+    if (told := program.told(job, run.index)) is not None:
+        return _Evidence(False, f"{told}, and the teardown is not in the log")
     return _Evidence(False, "all ranks initialised, and neither work nor teardown is in the log")
 
 
@@ -384,6 +390,8 @@ def _why_open(job: Job, run: RunInfo, end: _Evidence, pending: Sequence[str]) ->
     if totals.calls_matched and len(job.runs) == 1:
         clean = f"control plane clean ({_count(totals.calls_matched, 'proxy call')} answered"
         clean += f", {_count(totals.fds_matched, 'fd exchange')} done)" if totals.fds_matched else ")"
+        if program.told(job, run.index) is not None:
+            return f"{clean}; {end.why}"
         more = "" if not _instances(job, run) else f"; {end.why}"
         return f"{clean}, data plane not observed{more}"
     return end.why

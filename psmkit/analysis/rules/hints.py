@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from psmkit.analysis.facts import program
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import words
 from psmkit.analysis.facts.start import past_bootstrap
@@ -52,7 +53,7 @@ def _data_plane(job: Job) -> list[Finding]:
     out = []
     for run in job.runs:
         ours = proof.of(job, run.index)
-        if ours.done or ours.failed or ours.lasting or job.missing_ranks(run.index):
+        if ours.done or ours.failed or ours.lasting or job.missing_ranks(run.index) or program.told(job, run.index):
             continue
         if waits_of(job, run.index):
             continue

@@ -1,7 +1,7 @@
 """Inputs that are not NCCL logs: RAS answers, flight recorder dumps, stacks.
 
 :func:`sniff` recognises an input by its first bytes; :func:`load` reads all of it. Sizes are bounded, truncated inputs are
-read as far as they go, and nothing here unpickles.
+read as far as they go. Of a pickle only plain data is read: nothing of it is imported or called.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from psmkit.logparse.foreign.flight import parse_flight
+from psmkit.logparse.foreign.flight import parse_flight, parse_flight_pickle
+from psmkit.logparse.foreign.pickled import PickleError, is_pickle
 from psmkit.logparse.foreign.proxydump import ProxyOp, ProxySub, parse_op
 from psmkit.logparse.foreign.ras_json import parse_ras_json
 from psmkit.logparse.foreign.ras_text import parse_ras_text
@@ -50,6 +51,8 @@ _FLIGHT = (
     b'"p2p_seq_id"',
     b'"time_discovered_started_ns"',
 )
+# torch's own dumps are pickles: these keys stand in the first entry.
+_PICKLED = (b"pg_config", b"pg_status", b"profiling_name", b"collective_seq_id", b"nccl_comm_state")
 _RAS_JSON = (b'"communicators_count"', b'"communicators"', b'"missing_ranks_count"', b'"cuda_runtime_version"')
 _RAS_EVENT = re.compile(rb'"group":\s*"(?:LIFECYCLE|TRACE)"\s*,\s*"event"')
 _RAS_TEXT = (
@@ -84,8 +87,11 @@ class Loaded:
 
 def sniff(head: bytes) -> str | None:
     """The kind of an input by its first bytes (64 KiB are plenty): one of :data:`KINDS`, or None for logs and anything else."""
+    if is_pickle(head):
+        return "flight-recorder" if any(key in head for key in _PICKLED) else None
     text = head.removeprefix(b"\xef\xbb\xbf").lstrip()
-    if text[:1] in (b"{", b"["):
+    # a launcher's tag may begin with a bracket, too
+    if text[:1] == b"{" or (text[:1] == b"[" and not _LOG_LINE.search(text)):
         if any(key in text for key in _RAS_JSON) or _RAS_EVENT.search(text):
             return "ras-json"
         if any(key in text for key in _FLIGHT) or (b'"entries"' in text and b'"frames"' in text):
@@ -133,6 +139,11 @@ def load(path: str, kind: str, limit: int = MAX_BYTES, source: Input | None = No
         data = _read(source or _file(path), limit + 1)
     except (OSError, PsmkitError) as error:
         return Loaded(path, kind, error=getattr(error, "reason", None) or str(error) or type(error).__name__)
+    if is_pickle(data):
+        try:
+            return Loaded(path, kind, flights=tuple(parse_flight_pickle(data, path)), truncated=len(data) > limit)
+        except PickleError as error:
+            return Loaded(path, kind, error=str(error))
     try:
         loaded = parse(data[:limit].decode("utf-8", "replace").removeprefix("\ufeff"), kind, path)
     except RecursionError:
