@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from psmkit.analysis import coverage, registry, verdict
 from psmkit.analysis.facts.job import Job, make_job
 from psmkit.analysis.inputs import scanned
-from psmkit.model import Finding, Report
+from psmkit.model import CODES, Finding, Report, Verdict
 
 __all__ = ["analyse_job", "analyze"]
 
@@ -42,6 +42,8 @@ def analyse_job(job: Job) -> Report:
         findings.extend(rule.find(job))
     findings = _ordered(job.quotes.filled(findings))
     runs = verdict.judge(job, findings)
+    open_ = {run.index for run in runs if run.verdict is Verdict.INCONCLUSIVE}
+    findings = [f for f in findings if f.run in open_ or not CODES[f.code].while_open]
     worst, reason, confidence = verdict.overall(runs)
     return Report(
         verdict=worst,
@@ -55,6 +57,7 @@ def analyse_job(job: Job) -> Report:
         ranks=coverage.rank_rows(job, runs, findings),
         coverage=coverage.coverage(job, runs),
         versions=coverage.versions(job),
+        suspects=tuple(s for run in runs for s in run.suspects),
     )
 
 

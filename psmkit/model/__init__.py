@@ -19,6 +19,7 @@ from psmkit.model.report import (
     Report,
     Run,
     Shape,
+    Suspect,
     Verdict,
 )
 
@@ -39,6 +40,7 @@ __all__ = [
     "Run",
     "Severity",
     "Shape",
+    "Suspect",
     "Verdict",
     "code",
 ]

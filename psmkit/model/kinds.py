@@ -60,6 +60,8 @@ class Code:
         loses_peer: a process could not reach a peer, or lost it.
         outlasts_end: an orderly end of the run does not refute it: the run ended, but its data is wrong.
         survived: whether an error line of this code is worth a finding if the job survived it.
+        headline: an inconclusive verdict is stated with the title of such a finding.
+        while_open: a finding of this code is dropped when the verdict of its run is not inconclusive.
     """
 
     code: str
@@ -75,6 +77,8 @@ class Code:
     loses_peer: bool = False
     outlasts_end: bool = False
     survived: bool = True
+    headline: bool = False
+    while_open: bool = False
     meaning: str
     next_step: str
 
