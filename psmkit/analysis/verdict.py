@@ -362,7 +362,7 @@ def _why_open(job: Job, run: RunInfo, end: _Evidence, pending: Sequence[str]) ->
     totals = job.scan.totals
     if owing := frontier.owing(job, run.index):
         many = len(owing) > 1
-        return f"{end.why}; {names_of(job, owing)} owe{'' if many else 's'} a step, or the log was cut there"
+        return f"{end.why}; the handshake{'s' if many else ''} of {names_of(job, owing)} {'are' if many else 'is'} not complete in the log"
     if totals.calls_matched and len(job.runs) == 1:
         clean = f"control plane clean ({_count(totals.calls_matched, 'proxy call')} answered"
         clean += f", {_count(totals.fds_matched, 'fd exchange')} done)" if totals.fds_matched else ")"

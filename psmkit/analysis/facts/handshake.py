@@ -21,22 +21,24 @@ __all__ = ["Handshake", "Kind", "handshakes", "kind_name"]
 
 Kind = tuple[int, str]
 _SHARED_INIT, _SETUP, _CONNECT = 2, 3, 4
+#: A rank maps the memory behind a descriptor of a peer.
+_IMPORTS = ("memory.p2p.imported", "psm.imported", "memory.shm.cumem.imported")
 
 
 @dataclass(slots=True)
 class Handshake:
     """The connections of one process.
 
-    ``opened`` counts those of its own rank. ``setup`` and ``connect`` are (owed by the table, served). ``asked`` and ``answered`` count
-    its fd exchanges. ``calls`` are proxy calls that are open in its service or that it does not read; ``asks`` and ``serves`` are its
+    ``opened`` counts those of its own rank. ``setup`` and ``connect`` are (owed by the table, served). ``answered`` counts its fd
+    exchanges, ``imported`` the buffers that it mapped from descriptors. ``calls`` are proxy calls that are open in its service or that it does not read; ``asks`` and ``serves`` are its
     open fd exchanges as a client and as a server. ``newest`` is its newest new connection.
     """
 
     opened: Counter[Kind] = field(default_factory=Counter)
     setup: tuple[int, int] = (0, 0)
     connect: tuple[int, int] = (0, 0)
-    asked: int = 0
     answered: int = 0
+    imported: int = 0
     calls: list[Call] = field(default_factory=list)
     asks: list[FdExchange] = field(default_factory=list)
     serves: list[FdExchange] = field(default_factory=list)
@@ -56,16 +58,22 @@ def handshakes(job: Job) -> Mapping[int, Handshake]:
     tallies: dict[int, list[ServiceTally]] = defaultdict(list)
     for tally in job.scan.services:
         tallies[tally.proc].append(tally)
+    local: dict[tuple[int | None, str, int], int] = {}
+    served = {proc: {rank for t in ours for _, _, rank in t.opened} for proc, ours in tallies.items()}
     for proc, ours in tallies.items():
-        _add(job, out[proc], proc, ours)
+        own = _add(job, out[proc], proc, ours)
+        local[job.run_of(proc), job.process(proc).host, own] = proc
     for proc, printed in counts(job).items():
-        if printed["proxy.fd.asked"] or printed["proxy.fd.done"]:
-            out[proc].asked, out[proc].answered = printed["proxy.fd.asked"], printed["proxy.fd.done"]
+        if printed["proxy.fd.done"]:
+            out[proc].answered = printed["proxy.fd.done"]
+            out[proc].imported = sum(printed[name] for name in _IMPORTS)
     for call in job.scan.calls:
-        # the process that has to act: the service until it is done, then the reader
-        proc = call.caller if call.state == "served" and call.caller is not None else call.service
-        if call.state in ("begun", "served") and proc is not None:
-            out[proc].calls.append(call)
+        # the service acts until it is done, then the reader
+        actor = call.service
+        if call.state == "served":
+            actor = call.caller if call.caller is not None else _reader(job, call, local, served)
+        if call.state in ("begun", "served") and actor is not None:
+            out[actor].calls.append(call)
     for fd in job.scan.fds:
         if fd.asked is None or fd.done is not None:
             continue
@@ -77,12 +85,24 @@ def handshakes(job: Job) -> Mapping[int, Handshake]:
     return dict(out)
 
 
+def _reader(
+    job: Job, call: Call, local: Mapping[tuple[int | None, str, int], int], served: Mapping[int, set[int]]
+) -> int | None:
+    """The process that has to read an answer: an Init shows its local rank, and other calls come from the only client of a service."""
+    if call.service is None:
+        return None
+    clients = {call.peer_local_rank} if call.peer_local_rank is not None else served.get(call.service, set())
+    if len(clients) != 1:
+        return None
+    return local.get((job.run_of(call.service), job.process(call.service).host, next(iter(clients))))
+
+
 def _server(job: Job, fd: FdExchange) -> int | None:
     run = job.run_of(fd.client) if fd.client is not None else None
     return job.proc_of(run, fd.peer) if run is not None and fd.peer is not None else None
 
 
-def _add(job: Job, shake: Handshake, proc: int, tallies: list[ServiceTally]) -> None:
+def _add(job: Job, shake: Handshake, proc: int, tallies: list[ServiceTally]) -> int:
     release = release_of(job, proc)
     clients: Counter[int] = Counter()
     for tally in tallies:
@@ -105,3 +125,4 @@ def _add(job: Job, shake: Handshake, proc: int, tallies: list[ServiceTally]) -> 
     shared = served[_SHARED_INIT]
     shake.setup = (max(owes["Setup"] - shared, 0), served[_SETUP])
     shake.connect = (max(owes["Connect"] - shared, 0), served[_CONNECT])
+    return own

@@ -18,14 +18,16 @@ from psmkit.analysis.facts.naming import name_of
 from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.owed import TRANSPORTS
 from psmkit.analysis.facts.progress import torn_down
+from psmkit.analysis.facts.releases import release_of
 from psmkit.analysis.inference.lost import settled
 from psmkit.logparse.types import Call, Ref
 
-__all__ = ["JOINING", "OPENING", "SHAKEN", "WAITING", "Debt", "debts"]
+__all__ = ["MEETING", "OPENING", "SHAKEN", "Debt", "debts", "uneven"]
 
-#: Parts of a handshake, in order: connections and their Setup, which need nobody; descriptors and Connect, which need the Setup of a
-#: peer; a wait that names its peer; nothing is owed.
-OPENING, JOINING, WAITING, SHAKEN = range(4)
+#: Parts of a handshake, in order: connections and their Setup; what follows the Setup of a peer and needs nobody else; what may wait for
+#: a peer; a wait that names its peer; nothing is owed.
+OPENING, JOINING, MEETING, WAITING, SHAKEN = range(5)
+_NOTHING = Handshake()
 _T = TypeVar("_T")
 _TYPES = ("", "Init", "SharedInit", "Setup", "Connect")
 _NETS = frozenset(TRANSPORTS.index(name) for name in ("NET", "COLLNET", "PSM_NET"))
@@ -46,19 +48,44 @@ class Debt:
 @once
 def debts(job: Job) -> dict[int, Debt]:
     """The first debt of each process that has one."""
+    shakes = handshakes(job)
     alike: dict[tuple[int | None, frozenset[Kind]], list[Handshake]] = defaultdict(list)
-    for proc, shake in handshakes(job).items():
-        if shake.opened:
-            alike[job.run_of(proc), frozenset(shake.opened)].append(shake)
-    agreed = {key: _Agreed(shakes, pair=_pair(job, key[0])) for key, shakes in alike.items()}
+    ranks: dict[int, list[int]] = defaultdict(list)
+    for run in job.runs:
+        # a process that opened nothing yet is a rank if it is in a communicator
+        ranks[run.index] = [p for p in run.procs if p in job.instances_of or (p in shakes and shakes[p].opened)]
+        for proc in ranks[run.index]:
+            if proc in shakes and shakes[proc].opened:
+                alike[run.index, frozenset(shakes[proc].opened)].append(shakes[proc])
+    agreed = {key: _Agreed(found, pair=_pair(job, key[0])) for key, found in alike.items()}
     out: dict[int, Debt] = {}
+    for run_index, procs in ranks.items():
+        opened = _Opened(job, procs, pair=_pair(job, run_index))
+        for proc in procs:
+            if torn_down(job, proc) or proc in job.phantoms:
+                continue
+            shake = shakes.get(proc, _NOTHING)
+            found = _debt(job, proc, shake, opened, agreed.get((run_index, frozenset(shake.opened))))
+            if found is not None:
+                out[proc] = found
+    return out
+
+
+@once
+def uneven(job: Job) -> list[int]:
+    """Processes with the same connections as others and fewer descriptors or Connect answers, which do not work yet.
+
+    Such a process may wait for another one: this shows that a handshake is open, but not who owes the next step.
+    """
+    alike: dict[object, list[int]] = defaultdict(list)
     for proc, shake in handshakes(job).items():
-        if torn_down(job, proc):
-            continue
-        key = (job.run_of(proc), frozenset(shake.opened))
-        found = _debt(job, proc, shake, agreed.get(key))
-        if found is not None:
-            out[proc] = found
+        if shake.opened and proc not in job.phantoms and settled(job, proc) is None and not torn_down(job, proc):
+            alike[job.run_of(proc), release_of(job, proc), _opened(shake)].append(proc)
+    out = []
+    for procs in alike.values():
+        done = {p: (handshakes(job)[p].answered, handshakes(job)[p].connect[1]) for p in procs}
+        most = max(done.values())
+        out += [p for p in procs if done[p] < most]
     return out
 
 
@@ -66,7 +93,7 @@ def _pair(job: Job, run: int | None) -> bool:
     return run is not None and job.runs[run].nranks == 2
 
 
-def _debt(job: Job, proc: int, shake: Handshake, agreed: _Agreed | None) -> Debt | None:
+def _debt(job: Job, proc: int, shake: Handshake, opened: _Opened, agreed: _Agreed | None) -> Debt | None:
     for call in shake.calls:
         found = _of_call(call, shake)
         if found is not None:
@@ -88,14 +115,14 @@ def _debt(job: Job, proc: int, shake: Handshake, agreed: _Agreed | None) -> Debt
     if shake.asks:
         fd = shake.asks[0]
         return Debt(WAITING, f"the descriptor of rank {fd.peer}", "fd answered", (fd.asked,) if fd.asked else ())
-    if work or agreed is None:
-        return None
-    step = agreed.lacking(shake)
+    if opened.lacking(proc):
+        return Debt(OPENING, "more connections, as all its peers opened", "connect", alone=True)
+    step = agreed.lacking(shake) if agreed is not None and not work else None
     if step is not None:
-        part, what, stage = step
-        return Debt(part, f"{what} of its {kinds}", stage, alone=part == OPENING)
-    if shake.connect[1] < shake.connect[0]:
-        return Debt(JOINING, f"Connect of its {kinds}", "proxy Connect")
+        what, stage, alone = step
+        return Debt(JOINING if alone else MEETING, f"{what} of its {kinds}", stage, alone=alone)
+    if not work and shake.connect[1] < shake.connect[0]:
+        return Debt(MEETING, f"Connect of its {kinds}", "proxy Connect")
     return None
 
 
@@ -113,6 +140,28 @@ def _of_call(call: Call, shake: Handshake) -> Debt | None:
     return Debt(part, f"the answer to {stage}", f"proxy {stage}", refs, alone=True)
 
 
+class _Opened:
+    """The connections that the ranks of a run opened, counted once, so that each rank is compared with all others."""
+
+    def __init__(self, job: Job, procs: Sequence[int], *, pair: bool) -> None:
+        shakes = handshakes(job)
+        self.by_proc = {p: _opened(shakes.get(p, _NOTHING)) for p in procs if not torn_down(job, p)}
+        self.counted = Counter(self.by_proc.values())
+        self.at_work = {p for p in self.by_proc if settled(job, p) is not None}
+        self.enough = len(self.by_proc) > 2 or (pair and len(self.by_proc) == 2)
+
+    def lacking(self, proc: int) -> bool:
+        """Whether all other ranks opened the same connections, of which this one lacks some, and none of them works yet."""
+        mine = self.by_proc.get(proc)
+        if not self.enough or mine is None or self.at_work - {proc}:
+            return False
+        theirs = _others(self.counted, mine)
+        if not theirs or theirs == mine:
+            return False
+        most = dict(theirs)
+        return all(number <= most.get(kind, 0) for kind, number in mine)
+
+
 class _Agreed:
     """What the ranks with connections of the same kinds did, counted once, so that each rank is compared with all others."""
 
@@ -121,21 +170,22 @@ class _Agreed:
         self.enough = len(shakes) > 2 or (pair and len(shakes) == 2)
         self.opened = Counter(_opened(shake) for shake in shakes)
         self.answered = Counter(shake.answered for shake in shakes)
+        self.kept = Counter(shake.answered - shake.imported for shake in shakes)
         self.connects = Counter(shake.connect[1] for shake in shakes)
 
-    def lacking(self, shake: Handshake) -> tuple[int, str, str] | None:
-        """The first step that all other ranks took and this one did not."""
+    def lacking(self, shake: Handshake) -> tuple[str, str, bool] | None:
+        """The first step that all other ranks took and this one did not, its stage, and whether it needs nobody for it."""
         if not self.enough:
             return None
+        kept = _others(self.kept, shake.answered - shake.imported)
+        if kept is not None and shake.answered - shake.imported > kept:
+            return "the import of a descriptor", "import", True
         mine = _opened(shake)
-        theirs = _others(self.opened, mine)
-        if theirs is not None and theirs != mine:
-            fewer = all(n <= m for (_, n), (_, m) in zip(mine, theirs, strict=True))
-            return (OPENING, "more", "connect") if fewer else None
-        same = theirs == mine
+        same = _others(self.opened, mine) == mine
         for counter, done, step in (
-            (self.answered, shake.answered, (JOINING, "GetFd", "fd asked")),
-            (self.connects, shake.connect[1], (JOINING, "Connect", "proxy Connect")),
+            # the request goes over a connection to the peer's proxy, which shows only when the peer takes it
+            (self.answered, shake.answered, ("GetFd", "fd asked", False)),
+            (self.connects, shake.connect[1], ("Connect", "proxy Connect", True)),
         ):
             all_of = _others(counter, done)
             if same and all_of is not None and done < all_of:

@@ -23,7 +23,7 @@ from psmkit.analysis.facts.progress import collectives, torn_down
 from psmkit.analysis.facts.releases import release_of
 from psmkit.analysis.facts.start import MET
 from psmkit.analysis.inference import proof
-from psmkit.analysis.inference.debts import JOINING, OPENING, SHAKEN, debts
+from psmkit.analysis.inference.debts import MEETING, SHAKEN, debts, uneven
 from psmkit.analysis.inference.lost import MILESTONES, lost, milestone
 from psmkit.logparse.types import CommInstance, Ref
 
@@ -91,14 +91,14 @@ def deciding(job: Job, owes: Owes) -> str:
 
 
 def owing(job: Job, run: int) -> list[int]:
-    """The processes of a run that owe a step or whose log is lost."""
+    """The processes of a run that owe a step or whose log is lost, and those that took fewer steps than others like them."""
     return _owing(job).get(run, [])
 
 
 @once
 def _owing(job: Job) -> dict[int, list[int]]:
     found: dict[int, set[int]] = defaultdict(set)
-    for proc in (*debts(job), *lost(job)):
+    for proc in (*debts(job), *lost(job), *uneven(job)):
         run = job.run_of(proc)
         if run is not None:
             found[run].add(proc)
@@ -158,7 +158,10 @@ def _of_group(
     others = [p for p in procs if p != rear]
     if any(places[p] <= places[rear] for p in others) or not _explained(job, rear, places, others):
         return None
-    if size > len(procs) and not _alone(job, rear):
+    debt = debts(job).get(rear)
+    if debt is not None and debt.part >= MEETING:
+        return None  # it may wait for the proxy of a peer, which prints a request only when it takes it
+    if size > len(procs) and not (debt is not None and debt.alone):
         return None  # it may wait for a rank that is not in view
     return _owes(job, run, group, rear, others, places, unpaired)
 
@@ -174,11 +177,6 @@ def _place(job: Job, proc: int, instance: CommInstance | None, unpaired: Mapping
     return _Place(met, 0, 0, milestone(job, proc), shake)
 
 
-def _alone(job: Job, proc: int) -> bool:
-    debt = debts(job).get(proc)
-    return debt is not None and debt.alone
-
-
 def _explained(job: Job, rear: int, places: Mapping[int, _Place], others: list[int]) -> bool:
     """Whether every other rank stops because of the rearmost one, or because of another rank that waits."""
     mine = places[rear]
@@ -186,9 +184,9 @@ def _explained(job: Job, rear: int, places: Mapping[int, _Place], others: list[i
         debt = debts(job).get(proc)
         if debt is None:
             continue
-        # a step that needs the Setup of a peer waits only for a rank that has not come so far
-        beside = replace(places[proc], shake=mine.shake) == mine and mine.shake > OPENING
-        if debt.alone or (debt.part == JOINING and beside):
+        # a step that may wait for a peer waits for one that has not come so far
+        beside = replace(places[proc], shake=mine.shake) == mine and mine.shake >= MEETING
+        if debt.alone or (debt.part == MEETING and beside):
             return False
     ahead = {places[p].calls for p in others}
     # ranks that wait in one collective have called equally many

@@ -167,7 +167,8 @@ def _unfinished(job: Job, run: RunInfo) -> Iterator[Lost]:
     if any(shakes[p].opened != opened for p in others) or any(n > opened[k] for k, n in shakes[behind].opened.items()):
         return
     ref = settled(job, others[0])
-    if ref is not None:
+    short = shakes[behind].opened != opened or shakes[behind].setup[1] < shakes[behind].setup[0]
+    if ref is not None and short:
         found = _make(job, behind, others[0], ref, "finished the same connections and went on")
         if found is not None:
             yield found
