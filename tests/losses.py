@@ -77,7 +77,14 @@ def merged_tail(data: bytes, process: bytes, keep: int) -> bytes:
 
 
 def stalled(
-    dialect: str, plan: Plan, site: str, rank: int, nth: int, *, proof: Callable[[Job], None] | None = None, seed: int = 5
+    dialect: str,
+    plan: Plan,
+    site: str,
+    rank: int,
+    nth: int,
+    *,
+    proof: Callable[[Job], None] | None = None,
+    seed: int = 5,
 ) -> tuple[Files, Job]:
     """The logs of a job whose ``rank`` stops at a site. The others run until none can move; ``proof`` then lets time pass."""
     if dialect == "passsm" and not plan.environment:

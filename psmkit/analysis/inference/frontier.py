@@ -257,18 +257,30 @@ def _prints(job: Job, proc: int, kinds: tuple[str, ...]) -> bool:
 def outlives(job: Job, proc: int) -> bool:
     """Whether the end of a process's log is no cut: the log, or the stream that it is part of, goes on.
 
-    That is so if the process prints from another thread after its thread that works, or if lines about a wait follow in the
-    same stream. The end of a file proves nothing.
+    That is so if it is the process that others report as silent, if it reports a wait itself, or if lines about a wait follow in
+    the stream that it shares with others. The end of a file proves nothing.
     """
     process = job.process(proc)
     stream = job.scan.files[process.last.file].stream
     run = job.run_of(proc)
-    if run is None:
+    if run is None or proc in lost(job):
         return False
     ours = proof.of(job, run)
     if proc in ours.suspects:
         return True  # lines from outside name this process
     if any(e.stream == stream and e.proc != proc and e.ref.seq > process.last.seq for e in ours.lasting):
         return True
-    return any(e.proc == proc for e in ours.lasting)
+    return any(e.proc == proc for e in ours.lasting) or job.rank_of(proc) in _unreported(job).get(run, ())
 
+
+@once
+def _unreported(job: Job) -> dict[int, tuple[int, ...]]:
+    """By run: the only rank without a report of the watchdog of a framework, which all other ranks print."""
+    out: dict[int, tuple[int, ...]] = {}
+    for run in job.runs:
+        ranks = {rank for p in run.procs if (rank := job.rank_of(p)) is not None}
+        told = {e.fields.get("rank") for e in job.events("torch.watchdog.timeout", run=run.index)}
+        silent = tuple(sorted(ranks - told))
+        if len(silent) == 1 and len(ranks) > 2 and run.nranks == len(ranks):
+            out[run.index] = silent
+    return out

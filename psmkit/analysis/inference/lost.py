@@ -4,7 +4,8 @@ These lines are impossible without a step of another rank:
 
 - the fd service of a peer reads a request: the rank asked;
 - a peer completes the init of a communicator: all ranks met in the bootstrap, and those of its host came to the barrier at the end;
-- a peer destroys a communicator in order: its collectives are done, so all members called them;
+- a peer destroys a communicator in order: its work is done, so all members called the same collectives, and its sends and receives
+  have a counterpart;
 - all peers with the same connections go on to work: connections need both ends.
 """
 
@@ -48,7 +49,13 @@ class Lost:
 def lost(job: Job) -> dict[int, Lost]:
     """The lost logs of a job by process, each with its first proof."""
     out: dict[int, Lost] = {}
-    for found in (*_by_fds(job), *_by_inits(job), *_by_ends(job), *_by_connections(job)):
+    for found in (
+        *_by_fds(job),
+        *_by_inits(job),
+        *_by_ends(job),
+        *_by_pairs(job),
+        *_by_connections(job),
+    ):
         out.setdefault(found.proc, found)
     return out
 
@@ -135,6 +142,21 @@ def _by_ends(job: Job) -> Iterator[Lost]:
                 found = _make(job, instance.proc, most.proc, most.end, what)
                 if found is not None:
                     yield found
+
+
+def _by_pairs(job: Job) -> Iterator[Lost]:
+    aborted = {event.ref for event in job.events("comm.end.abort")}
+    members = {(i.group, i.rank): i for i in job.scan.instances}
+    for pair in job.scan.pairs:
+        ranks = (pair.src, pair.dst) if pair.pending_sends else (pair.dst, pair.src)
+        waiter, other = (members.get((pair.group, rank)) for rank in ranks)
+        if waiter is None or other is None or waiter.end is None or waiter.end in aborted:
+            continue
+        if (pair.pending_sends or pair.pending_recvs) and other.end is None:
+            what = f"destroyed {comm_name(job, pair.group)} after its sends and receives with it"
+            found = _make(job, other.proc, waiter.proc, waiter.end, what)
+            if found is not None:
+                yield found
 
 
 def settled(job: Job, proc: int) -> Ref | None:

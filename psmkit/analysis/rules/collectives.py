@@ -9,6 +9,8 @@ from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import comm_name, words
 from psmkit.analysis.inference import blame, proof
 from psmkit.analysis.inference.findings import new_finding
+from psmkit.analysis.inference.frontier import outlives
+from psmkit.analysis.inference.lost import lost
 from psmkit.analysis.inference.sightings import by_run, sightings
 from psmkit.analysis.inference.waits import lagging
 from psmkit.analysis.registry import rule
@@ -234,6 +236,16 @@ def _lag(job: Job, group: SeqGroup) -> Finding | None:
     if ours.failed:
         return None  # a failed rank stops calling, and its error gives the reason
     name = comm_name(job, group.group)
+    outside = bool(ours.lasting)
+    # the end of a log is no proof that a rank stopped there
+    known = {r: n for r, n in behind.items() if (p := job.proc_in(group.group, r)) is None or outlives(job, p)}
+    behind = (
+        known
+        if outside and known
+        else {r: n for r, n in behind.items() if job.proc_in(group.group, r) not in lost(job)}
+    )
+    if not behind:
+        return None
     last = {r.rank: r for r in group.ranks}
     ahead = sorted(r.rank for r in group.ranks if r.ops == most)
     least = max(behind.values())
@@ -243,7 +255,7 @@ def _lag(job: Job, group: SeqGroup) -> Finding | None:
     # a rank that is behind here because it waits in another communicator is a victim too
     victims = {r for r in rear if (p := job.proc_in(group.group, r)) is not None and _waits_elsewhere(job, group, p)}
     quiet = max((proof.silence(job, p) for p in procs), default=0.0)
-    outside = bool(ours.lasting)
+    outside = outside and bool(known)
     left = _left(job, group, rear)
     proven = outside or quiet > 0 or left
     if not proven and (len(rear) > 1 or not _at_rest(job, group, rear, most)):
