@@ -11,7 +11,7 @@ These lines are impossible without a step of another rank:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from psmkit.analysis.facts.handshake import handshakes
@@ -95,7 +95,7 @@ def _client(job: Job, fd: FdExchange) -> int | None:
 
 def milestone(job: Job, proc: int) -> int:
     """How many of :data:`MILESTONES` a process came to."""
-    ours = counts(job).get(proc, {})
+    ours: Mapping[str, int] = counts(job).get(proc, {})
     return max((at + 1 for at, (name, _) in enumerate(MILESTONES) if name in ours), default=0)
 
 
