@@ -153,7 +153,7 @@ class _Opened:
     def lacking(self, proc: int) -> bool:
         """Whether all other ranks opened the same connections, of which this one lacks some, and none of them works yet."""
         mine = self.by_proc.get(proc)
-        if not self.enough or mine is None or self.at_work - {proc}:
+        if not self.enough or mine is None or len(self.at_work) > (proc in self.at_work):
             return False
         theirs = _others(self.counted, mine)
         if not theirs or theirs == mine:

@@ -265,12 +265,26 @@ def outlives(job: Job, proc: int) -> bool:
     run = job.run_of(proc)
     if run is None or proc in lost(job):
         return False
-    ours = proof.of(job, run)
-    if proc in ours.suspects:
+    if proc in proof.of(job, run).suspects:
         return True  # lines from outside name this process
-    if any(e.stream == stream and e.proc != proc and e.ref.seq > process.last.seq for e in ours.lasting):
+    ends, complaining = _lasting(job)
+    shown, by = ends.get((run, stream), (0, -1))
+    if (by != proc and shown > process.last.seq) or proc in complaining:
         return True
-    return any(e.proc == proc for e in ours.lasting) or job.rank_of(proc) in _unreported(job).get(run, ())
+    return job.rank_of(proc) in _unreported(job).get(run, ())
+
+
+@once
+def _lasting(job: Job) -> tuple[dict[tuple[int, int], tuple[int, int]], set[int]]:
+    """The last line about a wait in each stream of a run, with its process; and all processes that print such lines."""
+    ends: dict[tuple[int, int], tuple[int, int]] = {}
+    complaining: set[int] = set()
+    for run in job.runs:
+        for event in proof.of(job, run.index).lasting:
+            key = (run.index, event.stream)
+            ends[key] = max(ends.get(key, (0, -1)), (event.ref.seq, event.proc))
+            complaining.add(event.proc)
+    return ends, complaining - {-1}
 
 
 @once

@@ -89,8 +89,12 @@ def _client(job: Job, fd: FdExchange) -> int | None:
     proc = job.proc_of(run, fd.rank) if run is not None else None
     if proc is None or run is None or proc == fd.server:
         return None
-    hosts = {job.process(p).host for p in job.runs[run].procs} if proc is not None else set()
-    return proc if len(hosts) == 1 else None
+    return proc if _on_one_host(job).get(run) else None
+
+
+@once
+def _on_one_host(job: Job) -> dict[int, bool]:
+    return {run.index: len({job.process(p).host for p in run.procs}) == 1 for run in job.runs}
 
 
 def milestone(job: Job, proc: int) -> int:
