@@ -17,9 +17,9 @@ from psmkit.analysis.facts.naming import comm_name, names_of, words
 from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.progress import torn_down
 from psmkit.analysis.facts.stages import stage_of
-from psmkit.analysis.inference import proof
+from psmkit.analysis.inference import frontier, proof
 from psmkit.logparse.types import CommInstance, Event
-from psmkit.model import CODES, Culprit, Effect, Finding, Run, Severity, Verdict
+from psmkit.model import CODES, Culprit, Effect, Finding, Run, Severity, Suspect, Verdict
 
 __all__ = ["blamed", "judge", "overall"]
 
@@ -367,8 +367,10 @@ def _judge(job: Job, run: RunInfo, findings: Sequence[Finding]) -> Run:
             reason = end.why + ("" if not pending else f" ({' and '.join(pending)} lost a line)")
     else:
         verdict, reason = Verdict.INCONCLUSIVE, _why_open(job, run, end, pending)
+        if headline := [f for f in findings if CODES[f.code].headline]:
+            reason, confidence = headline[-1].title, headline[-1].confidence
         suspect = next((f for f in _ranked(findings) if f.severity is Severity.WARNING and CODES[f.code].suspect), None)
-        if suspect is not None:
+        if suspect is not None and not headline:
             reason += f"; look first at this: {suspect.title}"
     seen = sorted({r for p in run.procs if (r := job.rank_of(p)) is not None})
     return Run(
@@ -380,6 +382,29 @@ def _judge(job: Job, run: RunInfo, findings: Sequence[Finding]) -> Run:
         ranks_seen=tuple(seen),
         hosts=tuple(sorted({job.scan.processes[p].host for p in run.procs})),
         culprits=_culprits(job, run, findings, chosen),
+        suspects=_suspects(job, run) if verdict is Verdict.INCONCLUSIVE else (),
+    )
+
+
+def _suspects(job: Job, run: RunInfo) -> tuple[Suspect, ...]:
+    """The process that owes a step, or whose log was cut."""
+    owes = frontier.suspect(job, run.index)
+    if owes is None:
+        return ()
+    process = job.process(owes.proc)
+    return (
+        Suspect(
+            run=run.index,
+            owes=owes.step,
+            last=f"{job.scan.files[owes.last.file].path}:{owes.last.line}",
+            setting=frontier.deciding(job, owes),
+            comm=comm_name(job, owes.group) if owes.group is not None else None,
+            rank=job.rank_of(owes.proc),
+            host=process.host or None,
+            pid=process.pid,
+            device=job.device_of(owes.proc),
+            stage=owes.stage,
+        ),
     )
 
 
@@ -387,6 +412,9 @@ def _why_open(job: Job, run: RunInfo, end: _Evidence, pending: Sequence[str]) ->
     if pending:
         return f"{end.why}; the evidence ends with {' and '.join(pending)} open, as it does where a log is cut"
     totals = job.scan.totals
+    if owing := frontier.owing(job, run.index):
+        many = len(owing) > 1
+        return f"{end.why}; the handshake{'s' if many else ''} of {names_of(job, owing)} {'are' if many else 'is'} not complete in the log"
     if totals.calls_matched and len(job.runs) == 1:
         clean = f"control plane clean ({_count(totals.calls_matched, 'proxy call')} answered"
         clean += f", {_count(totals.fds_matched, 'fd exchange')} done)" if totals.fds_matched else ")"

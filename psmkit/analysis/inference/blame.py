@@ -324,6 +324,10 @@ def death(job: Job, run: int, graph_: Graph, at: Target) -> tuple[bool, float]:
     if any(_starting(job, p) for p in closers):
         return True, 0.8
     behind = at.proc is not None and any(_more(progress_of(job, p), progress_of(job, at.proc)) for p in blamers)
+    if behind and best == 1 and at.proc is not None:
+        # each file may be cut at a place of its own, and one closed connection is also the start of an orderly end
+        beside = any(job.process(p).stream == job.process(at.proc).stream for p in blamers)
+        behind = beside or (len(blamers) > 1 and graph_.targets() == [at])
     silent = best >= 2 and any(b.weight == 2 for b in against)
     if behind:
         return True, 0.75

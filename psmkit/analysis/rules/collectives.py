@@ -11,6 +11,8 @@ from psmkit.analysis.facts.naming import comm_name, words
 from psmkit.analysis.facts.once import once
 from psmkit.analysis.inference import blame, proof
 from psmkit.analysis.inference.findings import new_finding
+from psmkit.analysis.inference.frontier import outlives
+from psmkit.analysis.inference.lost import lost
 from psmkit.analysis.inference.sightings import by_run, sightings
 from psmkit.analysis.inference.waits import lagging
 from psmkit.analysis.registry import rule
@@ -270,6 +272,16 @@ def _lag(job: Job, group: SeqGroup) -> Finding | None:
     if ours.failed:
         return None  # a failed rank stops calling, and its error gives the reason
     name = comm_name(job, group.group)
+    outside = bool(ours.lasting)
+    # the end of a log is no proof that a rank stopped there
+    known = {r: n for r, n in behind.items() if (p := job.proc_in(group.group, r)) is None or outlives(job, p)}
+    behind = (
+        known
+        if outside and known
+        else {r: n for r, n in behind.items() if job.proc_in(group.group, r) not in lost(job)}
+    )
+    if not behind:
+        return None
     last = {r.rank: r for r in group.ranks}
     ahead = sorted(r.rank for r in group.ranks if r.ops == most)
     least = max(behind.values())
@@ -279,7 +291,7 @@ def _lag(job: Job, group: SeqGroup) -> Finding | None:
     # a rank that is behind here because it waits in another communicator is a victim too
     victims = {r for r in rear if (p := job.proc_in(group.group, r)) is not None and _waits_elsewhere(job, group, p)}
     quiet = max((proof.silence(job, p) for p in procs), default=0.0)
-    outside = bool(ours.lasting)
+    outside = outside and bool(known)
     left = _left(job, group, rear)
     # damaged lines may be the calls that seem to lack
     unread = least <= damage.lost_lines(job, procs)

@@ -12,6 +12,8 @@ from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.printed import number
 from psmkit.analysis.inference import blame, plans, proof
 from psmkit.analysis.inference.findings import new_finding
+from psmkit.analysis.inference.frontier import outlives
+from psmkit.analysis.inference.lost import lost
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import CommInstance, PairQueue, Ref
 from psmkit.model import Finding, Severity
@@ -166,9 +168,9 @@ def _behind_all(job: Job, told: set[int | None]) -> list[Finding]:
         calls = sorted((i.sends + i.recvs, i.rank) for i in ours)
         (least, rank), most = calls[0], calls[-1][0]
         whole = all(job.scan.files[job.process(i.proc).last.file].complete_end for i in ours)
-        if not least or least == most or calls[1][0] != most or not whole:
-            continue
         rear = next(i for i in ours if i.rank == rank)
+        if not least or least == most or calls[1][0] != most or not whole or rear.proc in lost(job):
+            continue
         lines: list[Ref | None] = [rear.last_op, *(i.last_op for i in ours if i.rank != rank)]
         still = _standing_still(job)
         proven = rear.proc not in still and all(i.proc in still for i in ours if i is not rear)
@@ -271,13 +273,15 @@ def _unpaired(job: Job, run: int, pair: PairQueue, queues: _Queues) -> Finding |
     sending = pair.pending_sends > 0
     lack = pair.pending_sends if sending else pair.pending_recvs
     waiter, owing = (pair.src, pair.dst) if sending else (pair.dst, pair.src)
-    if job.proc_in(pair.group, owing) is None:
-        return None  # its log is missing, so its calls are unknown
     ours = proof.of(job, run)
     if ours.failed:
         return None
     hole = _hole(queues, pair, sending)
-    outside = bool(ours.lasting)
+    owed_by = job.proc_in(pair.group, owing)
+    if owed_by is None or owed_by in lost(job):
+        return None  # its log is missing or was cut, so its calls are unknown
+    # the end of a log is no proof that a rank stopped there
+    outside = bool(ours.lasting) and outlives(job, owed_by)
     if not hole and not outside:
         return None  # one rank is ahead of the other, as at the end of any log
     if not hole and _behind(queues, pair, owing):
