@@ -360,3 +360,25 @@ def test_a_local_rank_of_a_host_without_a_constant_distance_is_no_rank(
 ) -> None:
     job = _job(tmp_path, *(_member(r, 16, "ab", d, r + 1, "n1", 300 + r) for r, d in seen))
     assert absent_rank(job, 0, 7) is None
+
+
+@pytest.mark.parametrize("tag", ["[rank3]: ", "[1,3]<stderr>: "])
+def test_a_tag_names_the_rank_of_a_line_without_host_and_pid(tmp_path: Path, tag: str) -> None:
+    warn = "[0] include/shm.h:28 NCCL WARN Call to posix_fallocate failed : No space left on device\n"
+    report = _report(tmp_path, tag + warn)
+    assert [c.rank for c in report.culprits] == [3]
+    assert report.reason.startswith("rank 3 failed")
+
+
+@pytest.mark.parametrize("tag", ["", "[3]: ", "3: ", "worker-3: "])
+def test_a_line_without_host_and_pid_has_no_rank_if_its_tag_names_none(tmp_path: Path, tag: str) -> None:
+    warn = "[0] include/shm.h:28 NCCL WARN Call to posix_fallocate failed : No space left on device\n"
+    report = _report(tmp_path, tag + warn)
+    assert not report.culprits and "a rank that its line does not name" in report.reason
+
+
+def test_the_report_of_mpirun_names_the_rank_of_a_process(tmp_path: Path) -> None:
+    signal = "mpirun noticed that process rank 9 with PID 501 on node n0 exited on signal 9 (Killed).\n"
+    start = _info(1, "Bootstrap: Using eth0:10.0.0.1<0>")
+    assert _ranks(_job(tmp_path, start + signal)) == {"n0:501": 9}
+    assert _ranks(_job(tmp_path, start + signal.replace("PID 501", "PID 0"))) == {"n0:501": None}
