@@ -308,7 +308,13 @@ static void on_line(struct ls_scan *scan, const ls_ref *ref, uint32_t stream, co
         return;
     }
     rec.level = level;
-    if (!first_prefix(scan, &rec, s, (uint32_t)tag, level) && tag > 0) outside(scan, &rec, s, (uint32_t)tag, false);
+    if (!first_prefix(scan, &rec, s, (uint32_t)tag, level) && tag > 0) {
+        outside(scan, &rec, s, (uint32_t)tag, false);
+        /* Without host and pid the launcher's tag is all that can name the process. */
+        struct ls_prefix p = {0};
+        ls_parse_noise(s, 0, (uint32_t)tag, &p);
+        rec.tag = ls_tag_id(scan, s + p.tag, p.tag_len);
+    }
     bool forks = s[tag] != 'N' || s[tag + 4] != ' ';
     if (!cut && expected(scan, &rec, s, body, n, 0, forks)) return;
     for (;;) {

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.once import once
+from psmkit.analysis.facts.ranks import MOST_DEVICES
 from psmkit.logparse.types import Value
 
-__all__ = ["by_local_rank", "by_socket", "hosts_of", "missing_at", "procs_on", "single_node"]
+__all__ = ["absent_rank", "by_local_rank", "by_socket", "hosts_of", "missing_at", "procs_on", "single_node"]
 
 
 def hosts_of(job: Job, run: int) -> tuple[str, ...]:
@@ -55,6 +56,40 @@ def by_local_rank(job: Job, proc: int, local_rank: int) -> int | None:
     if job.runs[run].nranks is not None and not job.missing_ranks(run) and local_rank < len(here):
         return here[local_rank]
     return None
+
+
+def absent_rank(job: Job, proc: int, local_rank: int) -> int | None:
+    """The global rank behind a local rank on the host of ``proc``, if no process of it is in view; None if the logs do not show it.
+
+    On the first host of a job it is the local rank. On another host the ranks in view show the distance between the two.
+    """
+    run = job.run_of(proc)
+    if run is None:
+        return None
+    nranks = job.runs[run].nranks
+    distances = _distances(job).get((run, job.process(proc).host), [])
+    if single_node(job, run):
+        rank = local_rank
+    elif len(distances) > 1 and len(set(distances)) == 1:
+        rank = local_rank + distances[0]
+    elif any(distances) or len(hosts_of(job, run)) > 1 or (nranks or 0) > MOST_DEVICES:
+        return None
+    else:
+        rank = local_rank
+    return rank if (nranks is None or 0 <= rank < nranks) and job.proc_of(run, rank) is None else None
+
+
+@once
+def _distances(job: Job) -> dict[tuple[int, str], list[int]]:
+    """The global rank minus the local rank, or minus the device, of each process of a host."""
+    out: dict[tuple[int, str], list[int]] = defaultdict(list)
+    local = _local_ranks(job)
+    for proc, claim in job.numbering.known.items():
+        run = job.run_of(proc)
+        at = local.get(proc, job.device_of(proc))
+        if run is not None and at is not None and not claim.assumed:
+            out[run, job.process(proc).host].append(claim.rank - at)
+    return dict(out)
 
 
 @once

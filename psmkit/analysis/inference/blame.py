@@ -12,7 +12,7 @@ from functools import cached_property
 
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.once import once
-from psmkit.analysis.facts.places import by_local_rank, by_socket, hosts_of, missing_at, single_node
+from psmkit.analysis.facts.places import absent_rank, by_local_rank, by_socket, missing_at
 from psmkit.analysis.facts.printed import number
 from psmkit.analysis.facts.progress import progress_of, torn_down
 from psmkit.analysis.inference import faults, reports
@@ -153,7 +153,8 @@ def target(job: Job, event: Event) -> Target | None:
         proc = by_local_rank(job, event.proc, peer)
         if proc is not None:
             return Target(proc, job.rank_of(proc))
-        return Target(None, peer) if single_node(job, run) or len(hosts_of(job, run)) == 1 else None
+        absent = absent_rank(job, event.proc, peer)
+        return Target(None, absent) if absent is not None else None
     for name in _PEERS:
         rank = number(event.fields, name)
         nranks = job.runs[run].nranks
