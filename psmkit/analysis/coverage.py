@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import comm_name
+from psmkit.analysis.facts.places import absent
 from psmkit.analysis.facts.progress import torn_down
 from psmkit.analysis.facts.stages import stage_of
 from psmkit.analysis.inference.waits import waits
@@ -95,7 +96,7 @@ def communicators(job: Job) -> tuple[Communicator, ...]:
                     run=run.index,
                     name=comm_name(job, group),
                     nranks=_size(members) or None,
-                    ranks_seen=tuple(sorted({m.rank for m in members})),
+                    ranks_seen=tuple(sorted({m.rank for m in members if m.rank >= 0})),
                     init_started=sum(1 for m in members if m.start is not None),
                     init_complete=sum(1 for m in members if m.complete is not None),
                     destroyed=sum(1 for m in members if m.end is not None),
@@ -132,7 +133,7 @@ def rank_rows(job: Job, runs: Sequence[Run], findings: Sequence[Finding]) -> tup
                     communicators=tuple(dict.fromkeys(comm_name(job, i.group) for i in job.instances_of.get(proc, ()))),
                 )
             )
-        for rank in job.missing_ranks(info.index):
+        for rank in absent(job, info.index):
             state = "silent" if rank in blamed else "missing"
             rows.append(RankRow(run.index, rank, None, None, None, "not seen", state, 0, None))
     return tuple(rows)
@@ -169,7 +170,7 @@ def coverage(job: Job, runs: Sequence[Run]) -> Coverage:
     """What was read, what no entry matches, and the environment that would show what is missing."""
     totals = job.scan.totals
     files = job.scan.files
-    missing = sorted({r for run in job.runs for r in job.missing_ranks(run.index)})
+    missing = sorted({r for run in job.runs for r in absent(job, run.index)})
     lacking = _missing_subsystems(job)
     healthy = all(r.verdict is Verdict.HEALTHY for r in runs) and bool(runs)
     notes = [f"{files[i].path} does not end with a line end: it was cut or is still being written" for i in _cut(job)]

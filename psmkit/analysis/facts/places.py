@@ -1,16 +1,53 @@
-"""Placement of processes: hosts, local ranks, and the socket addresses of the RAS network."""
+"""Placement of processes: hosts, local ranks, the socket addresses of the RAS network, and ranks without a process."""
 
 from __future__ import annotations
 
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.once import once
 
-__all__ = ["by_local_rank", "by_socket", "hosts_of", "missing_at", "single_node"]
+__all__ = ["absent", "by_local_rank", "by_socket", "hosts_of", "missing_at", "no_log", "single_node", "unnamed"]
 
 
 def hosts_of(job: Job, run: int) -> tuple[str, ...]:
     """The host names of a run."""
     return tuple(sorted({job.process(p).host for p in job.runs[run].procs}))
+
+
+def unnamed(job: Job, run: int) -> list[int]:
+    """The processes of a run whose rank the log does not show: each of them may be any rank without a process."""
+    return _unnamed(job)[run]
+
+
+@once
+def _unnamed(job: Job) -> list[list[int]]:
+    known = {*job.rank_by_proc, *(proc for (_, rank), proc in job.proc_by_rank.items() if rank >= 0)}
+    # a process that drives several devices may be another rank as well
+    more = {(i.proc, i.nranks) for i in job.scan.instances if i.rank < 0}
+    return [
+        sorted(p for p in info.procs - job.phantoms if p not in known or (p, info.nranks) in more) for info in job.runs
+    ]
+
+
+def absent(job: Job, run: int) -> tuple[int, ...]:
+    """The ranks of a run that have no line in the input; empty if the rank of some process is unknown, because it may be one of them."""
+    return _absent(job)[run]
+
+
+@once
+def _absent(job: Job) -> list[tuple[int, ...]]:
+    # without a commId, the communicators of one process with several devices are not known to be one
+    named = {(job.run_of(i.proc), i.nranks, i.rank) for i in job.scan.instances if i.guessed}
+    return [
+        ()
+        if unnamed(job, info.index)
+        else tuple(r for r in job.missing_ranks(info.index) if (info.index, info.nranks, r) not in named)
+        for info in job.runs
+    ]
+
+
+def no_log(job: Job, run: int) -> str:
+    """What the input shows about a rank without a process, as the end of a sentence."""
+    return "no line says which process it is" if unnamed(job, run) else "its log was not given"
 
 
 def by_local_rank(job: Job, proc: int, local_rank: int) -> int | None:
@@ -70,7 +107,7 @@ def by_socket(job: Job, addr: str, run: int) -> int | None:
 
 def missing_at(job: Job, addr: str, run: int) -> int | None:
     """The rank without a log that has this address on the RAS network, if only one qualifies."""
-    missing = job.missing_ranks(run)
+    missing = absent(job, run)
     if not missing or by_socket(job, addr, run) is not None:
         return None
     lines = [e.fields for e in job.events("ras.peer", run=run) if e.fields.get("addr") == addr]

@@ -30,6 +30,11 @@ _ROOTED = frozenset({"BROADCAST", "_BROADCAST_OOP", "REDUCE", "_REDUCE_OOP", "SC
 # Their numbers are separate from those of collectives, or stand for several operations.
 _UNORDERED = frozenset({"SEND", "RECV", "COALESCED", "UNKNOWN", "RECVANYSOURCE"})
 
+_NO_CULPRIT = (
+    "Give the output of all ranks if some are missing. Take stacks of the proxy threads and a RAS answer of the hung job; look at link "
+    "counters and Xid messages of all hosts."
+)
+
 
 @dataclass(slots=True)
 class _Member:
@@ -181,7 +186,7 @@ def _judge(job: Job, run: int | None, group: _Group) -> list[Finding]:
     reporting = ranks_text(m.rank for m in stuck or waiting)
     refs = [first.timeout.ref if first.timeout else None, first.status.ref if first.status else None]
     refs += [m.status.ref for m in behind[:3] if m.status]
-    why = _reason(job, run, behind, silent, bool(differing))
+    why = _reason(job, run, group, behind, silent, bool(differing))
     out.insert(
         0,
         new_finding(
@@ -197,7 +202,7 @@ def _judge(job: Job, run: int | None, group: _Group) -> list[Finding]:
             next_step=(
                 f"See what {ranks_text(blamed)} did instead: py-spy dump and gdb of that process, its last lines."
                 if blamed
-                else "Take stacks of the proxy threads and a RAS answer of the hung job; look at link counters and Xid messages of all hosts."
+                else _NO_CULPRIT
             ),
             refs=refs,
             ranks=sorted({m.rank for m in reporters} | blamed),
@@ -235,7 +240,7 @@ def _behind(group: _Group, work: int | None) -> list[_Member]:
     return behind if ahead or len(behind) < len(group.members) else []
 
 
-def _reason(job: Job, run: int | None, behind: list[_Member], silent: set[int], differing: bool) -> str:
+def _reason(job: Job, run: int | None, group: _Group, behind: list[_Member], silent: set[int], differing: bool) -> str:
     """Why the work did not finish, as far as the watchdogs show it."""
     if behind:
         why = (
@@ -252,7 +257,25 @@ def _reason(job: Job, run: int | None, behind: list[_Member], silent: set[int], 
         return "the ranks do not run the same operation under this number"
     if _diverge(job, run):
         return "all that report joined under this number, but their NCCL lines show different calls"
-    return "no rank is seen to lag, so the operation hangs inside NCCL, the network or a GPU"
+    return _unexplained(job, run, group)
+
+
+def _unexplained(job: Job, run: int | None, group: _Group) -> str:
+    """What follows if no rank in view is behind. Only a view of all ranks shows that none of them is."""
+    default = group.name in (None, "0")
+    nranks = job.runs[run].nranks if default and run is not None and run < len(job.runs) else None
+    if (nranks is not None and len(group.members) >= nranks) or (default and run is not None and _level(job, run)):
+        return "no rank is seen to lag, so the operation hangs inside NCCL, the network or a GPU"
+    if nranks is None:
+        return "the log does not show how many ranks there are, so one that is not in view may lag"
+    return f"{len(group.members)} of {nranks} ranks report, so one of the others may lag"
+
+
+def _level(job: Job, run: int) -> bool:
+    """Whether the NCCL lines of all ranks of a run are in view and show the same number of calls."""
+    world = job.runs[run].world
+    group = job.groups.get(world) if world is not None else None
+    return group is not None and len(group.ranks) >= group.nranks and len({r.ops for r in group.ranks}) == 1
 
 
 def _diverge(job: Job, run: int | None) -> bool:
@@ -322,6 +345,8 @@ def _silent(job: Job, run: int | None, group: _Group) -> tuple[set[int], bool]:
     if not silent or 2 * len(silent) >= nranks:
         return set(), True
     seen = run is not None and all(job.proc_of(run, r) is not None for r in silent)
+    if not seen and len({m.timeout.stream for m in group.reporters if m.timeout is not None}) > 1:
+        return set(), True  # one file a rank: the silent ranks may have files that were not given
     return silent, seen
 
 
