@@ -201,8 +201,9 @@ static void on_end(struct ls_scan *scan, const struct ls_record *rec, const stru
         at = new_instance(scan, rec, comm, rank, nranks, ls_role_int(m, F_DEV, -1), false, 0);
         if (at == LS_NONE) return;
     }
-    learn(scan, &c->instances.at[at], m);
-    c->instances.at[at].end = rec->ref;
+    ls_instance *i = &c->instances.at[at];
+    if (nranks < 0 || nranks == i->nranks) learn(scan, i, m);
+    i->end = rec->ref;
     /* The pointer may be that of the next communicator. */
     ls_index_del(&c->index, comm_hash(rec->proc, comm), at);
 }

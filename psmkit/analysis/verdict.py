@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from psmkit.analysis.facts import program
 from psmkit.analysis.facts.job import Job, RunInfo
-from psmkit.analysis.facts.missing import MissingRanks
 from psmkit.analysis.facts.naming import comm_name, names_of, words
 from psmkit.analysis.facts.once import once
+from psmkit.analysis.facts.places import absent, unnamed
 from psmkit.analysis.facts.progress import torn_down
 from psmkit.analysis.facts.stages import stage_of
 from psmkit.analysis.inference import frontier, proof
@@ -143,10 +143,21 @@ def _end(job: Job, run: RunInfo) -> _Evidence:
     world = run.world
     members = [i for i in instances if i.group == world] if world is not None else instances
     nranks = max(i.nranks for i in members)
-    seen = {i.rank for i in members}
+    seen = {i.rank for i in members if i.rank >= 0}
+    if len(seen) < nranks and (nameless := unnamed(job, run.index)):
+        be = "be among" if len(nameless) > 1 else "be one of"
+        return _Evidence(
+            False, f"the log names {len(seen)} of {nranks} ranks; {names_of(job, nameless)} may {be} the others"
+        )
     if len(seen) < nranks:
-        return _Evidence(False, f"the logs of {_spans(MissingRanks(nranks, seen).spans())} of {nranks} are missing")
-    ended = {i.rank for i in members if i.end is not None}
+        lacking = absent(job, run.index)
+        if not lacking:
+            return _Evidence(
+                False, f"the log does not show which lines of the {nranks} ranks are about one communicator"
+            )
+        logs, are = ("log", "is") if len(lacking) == 1 else ("logs", "are")
+        return _Evidence(False, f"the {logs} of {_spans(lacking.spans())} of {nranks} {are} missing")
+    ended = {i.rank for i in members if i.end is not None and i.rank >= 0}
     aborted = {e.ref for e in job.events("comm.end.abort", run=run.index)}
     given_up = sorted({i.rank for i in members if i.end in aborted})
     if given_up:
@@ -213,7 +224,7 @@ def _torn_down(job: Job, run: RunInfo) -> bool:
     """Whether all ranks were torn down and none aborted. If so, none of them hung, whatever the log shows before."""
     instances = _instances(job, run)
     aborts = {e.ref for e in job.events("comm.end.abort", run=run.index)}
-    seen = {i.rank for i in instances if i.group == run.world}
+    seen = {i.rank for i in instances if i.group == run.world and i.rank >= 0}
     whole = run.nranks is not None and len(seen) >= run.nranks
     return whole and proof.done(job, run.index) and not any(i.end in aborts for i in instances)
 

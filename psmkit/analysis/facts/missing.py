@@ -55,6 +55,10 @@ class MissingRanks(Sequence[int]):
     def __hash__(self) -> int:
         return hash((self._nranks, tuple(self._seen)))
 
+    def without(self, ranks: Iterable[int]) -> MissingRanks:
+        """The missing ranks that are not in ``ranks`` either."""
+        return MissingRanks(self._nranks, [*self._seen, *ranks])
+
     def spans(self) -> Iterator[tuple[int, int]]:
         """The first and the last rank of each gap."""
         at = 0

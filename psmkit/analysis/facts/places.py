@@ -1,4 +1,4 @@
-"""Placement of processes: hosts, local ranks, and the socket addresses of the RAS network."""
+"""Placement of processes: hosts, local ranks, the socket addresses of the RAS network, and ranks without a process."""
 
 from __future__ import annotations
 
@@ -6,11 +6,23 @@ from collections import defaultdict
 from collections.abc import Mapping
 
 from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.missing import MissingRanks
 from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.ranks import MOST_DEVICES
 from psmkit.logparse.types import Value
 
-__all__ = ["absent_rank", "by_local_rank", "by_socket", "hosts_of", "missing_at", "procs_on", "single_node"]
+__all__ = [
+    "absent",
+    "absent_rank",
+    "by_local_rank",
+    "by_socket",
+    "hosts_of",
+    "missing_at",
+    "no_log",
+    "procs_on",
+    "single_node",
+    "unnamed",
+]
 
 
 def hosts_of(job: Job, run: int) -> tuple[str, ...]:
@@ -35,6 +47,46 @@ def _procs_on(job: Job) -> dict[tuple[int, str], list[int]]:
         for proc in run.procs:
             out[run.index, job.process(proc).host].append(proc)
     return dict(out)
+
+
+def unnamed(job: Job, run: int) -> list[int]:
+    """The processes of a run whose rank the log does not show: each of them may be any rank without a process."""
+    return _unnamed(job)[run]
+
+
+@once
+def _unnamed(job: Job) -> list[list[int]]:
+    known = {*job.rank_by_proc, *(proc for (_, rank), proc in job.proc_by_rank.items() if rank >= 0)}
+    # a process that drives several devices may be another rank as well
+    more = {(i.proc, i.nranks) for i in job.scan.instances if i.rank < 0}
+    return [
+        sorted(p for p in info.procs - job.phantoms if p not in known or (p, info.nranks) in more) for info in job.runs
+    ]
+
+
+def absent(job: Job, run: int) -> MissingRanks:
+    """The ranks of a run that have no line in the input; empty if the rank of some process is unknown, because it may be one of them."""
+    return _absent(job)[run]
+
+
+@once
+def _absent(job: Job) -> list[MissingRanks]:
+    # without a commId, the communicators of one process with several devices are not known to be one
+    named: dict[tuple[int | None, int], list[int]] = defaultdict(list)
+    for i in job.scan.instances:
+        if i.guessed:
+            named[job.run_of(i.proc), i.nranks].append(i.rank)
+    return [
+        MissingRanks(0, ())
+        if unnamed(job, info.index)
+        else job.missing_ranks(info.index).without(named.get((info.index, info.nranks or 0), ()))
+        for info in job.runs
+    ]
+
+
+def no_log(job: Job, run: int) -> str:
+    """What the input shows about a rank without a process, as the end of a sentence."""
+    return "no line says which process it is" if unnamed(job, run) else "its log was not given"
 
 
 def by_local_rank(job: Job, proc: int, local_rank: int) -> int | None:
@@ -151,7 +203,7 @@ def by_socket(job: Job, addr: str, run: int) -> int | None:
 
 def missing_at(job: Job, addr: str, run: int) -> int | None:
     """The rank without a log that has this address on the RAS network, if only one qualifies."""
-    missing = job.missing_ranks(run)
+    missing = absent(job, run)
     if not missing or by_socket(job, addr, run) is not None:
         return None
     line = _peers(job).get((run, addr))

@@ -10,6 +10,7 @@ from collections import defaultdict
 
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import name_of, names_of, words
+from psmkit.analysis.facts.places import no_log
 from psmkit.analysis.inference import proof
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.inference.sightings import by_run, sightings, told_by_errors
@@ -120,7 +121,13 @@ def _lost(job: Job, items: list[tuple[FdExchange, Wait]]) -> Finding:
     blind = wait.target is None
     if wait.stage == "received":
         what = f"the fd service of {server} never read the request"
-        side = f"{server} lost it" if not blind else f"the log of {server} was not given"
+        side = (
+            f"{server} lost it"
+            if not blind
+            else no_log(job, wait.run)
+            if wait.run is not None
+            else "its log was not given"
+        )
         why = "The request was sent and its receipt is in no log: the UDS service thread of that rank stands still, is gone, or dropped it."
         culprit = wait.target_rank
     elif wait.stage == "answered":

@@ -5,6 +5,7 @@ from __future__ import annotations
 from psmkit.analysis.facts import program
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import words
+from psmkit.analysis.facts.places import absent
 from psmkit.analysis.facts.start import past_bootstrap
 from psmkit.analysis.inference import proof
 from psmkit.analysis.inference.findings import new_finding
@@ -26,7 +27,7 @@ def find(job: Job) -> list[Finding]:
 def _missing(job: Job) -> list[Finding]:
     out = []
     for run in job.runs:
-        missing = job.missing_ranks(run.index)
+        missing = absent(job, run.index)
         if not missing or not past_bootstrap(job, run):
             continue
         starts = [i.start or i.complete for i in job.members.get(run.world, [])[:2]] if run.world is not None else []

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from psmkit.analysis.facts.job import Job, RunInfo
 from psmkit.analysis.facts.missing import MissingRanks
 from psmkit.analysis.facts.naming import comm_name, name_of, names_of, words
+from psmkit.analysis.facts.places import absent
 from psmkit.analysis.facts.printed import printed
 from psmkit.analysis.facts.progress import STAGES, furthest_stage
 from psmkit.analysis.facts.stages import stage_of
@@ -81,7 +82,7 @@ def _never_started(job: Job, run: RunInfo) -> Finding | None:
         job,
         "PSM201",
         run=run.index,
-        title=f"{_rank_words(missing)} of {run.nranks} never {'came to init' if where else 'started'}{where}: {wait}",
+        title=f"{_rank_words(missing)} of {run.nranks} {'never came to init' if where else 'have no line in the input' if many else 'has no line in the input'}{where}: {wait}",
         severity=None if 2 * len(missing) < run.nranks or outside else Severity.WARNING,
         confidence=0.85 if outside else 0.6,
         explanation=(
@@ -221,7 +222,7 @@ def _reported(job: Job) -> list[Finding]:
         ours = [e for e in events if e.proc < 0 or not told_by_errors(job, e)]
         if not ours or (run is not None and (proof.done(job, run) or proof.of(job, run).failed)):
             continue
-        missing = job.missing_ranks(run) if run is not None else MissingRanks(0, ())
+        missing = absent(job, run) if run is not None else MissingRanks(0, ())
         who = (
             f": {_rank_words(missing)} of {job.runs[run].nranks} {'are' if len(missing) > 1 else 'is'} not in the log"
             if missing and run is not None

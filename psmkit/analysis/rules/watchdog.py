@@ -32,6 +32,11 @@ _ROOTED = frozenset({"BROADCAST", "_BROADCAST_OOP", "REDUCE", "_REDUCE_OOP", "SC
 # Their numbers are separate from those of collectives, or stand for several operations.
 _UNORDERED = frozenset({"SEND", "RECV", "COALESCED", "UNKNOWN", "RECVANYSOURCE"})
 
+_NO_CULPRIT = (
+    "Give the output of all ranks if some are missing. Take stacks of the proxy threads and a RAS answer of the hung job; look at link "
+    "counters and Xid messages of all hosts."
+)
+
 
 @dataclass(slots=True)
 class _Member:
@@ -207,7 +212,7 @@ def _judge(job: Job, run: int | None, group: _Group) -> list[Finding]:
             next_step=(
                 f"See what {ranks_text(blamed)} did instead: py-spy dump and gdb of that process, its last lines."
                 if blamed
-                else "Take stacks of the proxy threads and a RAS answer of the hung job; look at link counters and Xid messages of all hosts."
+                else _NO_CULPRIT
             ),
             refs=refs,
             ranks=sorted({m.rank for m in reporters} | blamed),
@@ -314,7 +319,8 @@ def _reason(
     if _diverge(job, run):
         return "all that report joined under this number, but their NCCL lines show different calls"
     total = _size(job, run, group)
-    if total is not None and len({m.rank for m in waiting}) >= total:
+    whole = total is not None and len({m.rank for m in waiting}) >= total
+    if whole or (group.name in (None, "0") and run is not None and _level(job, run)):
         return "no rank is seen to lag, so the operation hangs inside NCCL, the network or a GPU"
     seen = {m.rank for m in waiting}
     if total is None and len(seen) > 1 and seen == set(range(len(seen))):
@@ -322,6 +328,13 @@ def _reason(
     of = f" of {total}" if total is not None else ""
     view = f"only {ranks_text(seen)}{of} {'is' if len(seen) == 1 else 'are'} in view"
     return f"whether the ranks that do not report joined it is not in the log: {view}"
+
+
+def _level(job: Job, run: int) -> bool:
+    """Whether the NCCL lines of all ranks of a run are in view and show the same number of calls."""
+    world = job.runs[run].world
+    group = job.groups.get(world) if world is not None else None
+    return group is not None and len(group.ranks) >= group.nranks and len({r.ops for r in group.ranks}) == 1
 
 
 def _diverge(job: Job, run: int | None) -> bool:
@@ -417,7 +430,11 @@ def _absent(job: Job, run: int | None, group: _Group, op: str) -> _Absent:
         return _Absent(silent, {next(iter(silent)): known[None]}, unsure=True)
     if not silent or op in _ROOTED:
         return _Absent()
-    return _Absent(silent, seen=run is not None and all(job.proc_of(run, r) is not None for r in silent))
+    seen = run is not None and all(job.proc_of(run, r) is not None for r in silent)
+    reports = [m.timeout for m in group.members.values() if m.timeout is not None]
+    if not seen and len({timeout.stream for timeout in reports}) > 1:
+        return _Absent()  # one file a rank: the silent ranks may have files that were not given
+    return _Absent(silent, seen=seen)
 
 
 def _signalled(job: Job, run: int | None, group: _Group) -> list[Finding]:
