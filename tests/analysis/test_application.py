@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from psmkit.analysis.pipeline import analyse_job
-from psmkit.model import Report, Verdict
+from psmkit.model import Report, Severity, Verdict
 from tests.analysis.texts import Rank, job_of, of, ranks
 
 
@@ -159,3 +159,31 @@ def test_other_order_of_a_job_that_ended_is_no_finding(tmp_path: Path) -> None:
         log.lines += [end, second(log, end)]
     found = judged(tmp_path, logs)
     assert found.verdict is Verdict.HEALTHY and not found.findings
+
+
+def typed(receives: dict[str, int], lose: bool = False) -> list[Rank]:
+    logs = ranks(2)
+    for _ in range(3):
+        p2p(logs[0], "Send", 1, count=1024, datatype=7)
+        p2p(logs[1], "Recv", 0, **receives)
+        p2p(logs[1], "Send", 0)
+        p2p(logs[0], "Recv", 1)
+    if lose:
+        logs[0].lines.remove(next(line for line in logs[0].lines if " Send: " in line))
+    for log in logs:
+        log.destroy()
+    return logs
+
+
+def test_other_type_of_equal_bytes_is_a_note(tmp_path: Path) -> None:
+    found = judged(tmp_path, typed({"count": 4096, "datatype": 1}))
+    (note,) = of(found.findings, "PSM303")
+    assert found.verdict is Verdict.HEALTHY and note.severity is Severity.INFO
+    assert note.title.startswith("rank 0 sends float (7) to rank 1, which receives uint8 (1) of the same size in bytes")
+
+
+def test_equal_types_give_no_note(tmp_path: Path) -> None:
+    assert not of(judged(tmp_path / "same", typed({"count": 1024, "datatype": 7})).findings, "PSM303")
+    # a lost line shifts the pairs of a queue
+    lost = judged(tmp_path / "lost", typed({"count": 4096, "datatype": 1}, lose=True))
+    assert not of(lost.findings, "PSM303")

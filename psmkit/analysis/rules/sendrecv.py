@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from psmkit.analysis.facts import lines
+from psmkit.analysis.facts import calls, lines
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import comm_name, words
 from psmkit.analysis.facts.once import once
@@ -73,6 +73,7 @@ def find(job: Job) -> list[Finding]:
     for run, pairs in clashes.items():
         common = _common(pairs)
         out.extend(_sizes(job, run, pair, common) for pair in pairs[: _MOST if common is None else 2])
+    out.extend(_retyped(job))
     out.extend(_left(job, instance, pairs) for instance, pairs in left.values())
     out.extend(_behind_all(job, {f.run for f in out}))
     return out
@@ -205,6 +206,45 @@ def _wrong_peer(job: Job, sent: PairQueue, expected: PairQueue, wrong: int) -> F
         culprits=[wrong] if proven else [],
         stage="send/recv",
     )
+
+
+def _retyped(job: Job) -> list[Finding]:
+    """One note a communicator. A lost line shifts a queue, so a pair with another flaw shows nothing."""
+    found: dict[int, list[PairQueue]] = defaultdict(list)
+    for pair in job.scan.pairs:
+        if pair.retyped is not None and pair.mismatch is None and not pair.pending_sends and not pair.pending_recvs:
+            found[pair.group].append(pair)
+    out = []
+    for group, pairs in found.items():
+        pair = pairs[0]
+        assert pair.retyped is not None
+        send, recv, sent, received = pair.retyped
+        others = len(pairs) - 1
+        more = (
+            f", and {others} more pair{'s' if others > 1 else ''} of ranks do{'' if others > 1 else 'es'} so"
+            if others
+            else ""
+        )
+        out.append(
+            new_finding(
+                job,
+                "PSM303",
+                run=_run(job, pair),
+                title=(
+                    f"rank {pair.src} sends {calls.type_name(sent)} to rank {pair.dst}, which receives {calls.type_name(received)} "
+                    f"of the same size in bytes, in {comm_name(job, group)}{more}"
+                ),
+                severity=Severity.INFO,
+                confidence=0.8,
+                explanation="Send and Recv move bytes, so the data is right if the receiver reads it as the sender's type.",
+                next_step="Use the same type on both ranks, so that a real mismatch stands out.",
+                refs=[send, recv],
+                comm=comm_name(job, group),
+                ranks=[pair.src, pair.dst],
+                stage="send/recv",
+            )
+        )
+    return out
 
 
 def _owing(pair: PairQueue) -> int:
