@@ -295,12 +295,15 @@ class _Collector:
             mismatch = None
             if p.mismatch:
                 mismatch = (_ref(p.mismatch_send), _ref(p.mismatch_recv), p.mismatch_send_bytes, p.mismatch_recv_bytes)
+            retyped = None
+            if p.retyped:
+                retyped = (_ref(p.retyped_send), _ref(p.retyped_recv), p.retyped_send_type, p.retyped_recv_type)
             out.append(
                 PairQueue(
                     p.group, p.src, p.dst, p.matched,
                     tuple(_ref(refs[i]) for i in range(p.first_ref, middle)),
                     tuple(_ref(refs[i]) for i in range(middle, end)),
-                    p.pending_sends, p.pending_recvs, mismatch,
+                    p.pending_sends, p.pending_recvs, mismatch, retyped,
                 )
             )  # fmt: skip
         return out

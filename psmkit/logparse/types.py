@@ -247,7 +247,8 @@ class SeqGroup:
 class PairQueue:
     """Sends and recvs of one ordered pair of ranks; ``sends``/``recvs`` are the unmatched ones in order.
 
-    ``mismatch`` is (send ref, recv ref, send bytes, recv bytes) of the first pair with different byte counts. ``matched`` counts pairs.
+    ``mismatch`` is (send ref, recv ref, send bytes, recv bytes) of the first pair with different byte counts.
+    ``retyped`` is (send ref, recv ref, send type, recv type) of the first pair of equal bytes and different types. ``matched`` counts pairs.
     """
 
     group: int
@@ -259,6 +260,7 @@ class PairQueue:
     pending_sends: int
     pending_recvs: int
     mismatch: tuple[Ref, Ref, int, int] | None = None
+    retyped: tuple[Ref, Ref, int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,20 +23,6 @@ __all__ = ["differing", "find"]
 
 # What two members of a communicator must agree on. Pointers, streams and the opCount differ by nature.
 _EQUAL = ("coll", "count", "datatype", "op", "root")
-_TYPES = (
-    "int8",
-    "uint8",
-    "int32",
-    "uint32",
-    "int64",
-    "uint64",
-    "half",
-    "float",
-    "double",
-    "bfloat16",
-    "float8e4m3",
-    "float8e5m2",
-)
 _OPS = ("sum", "prod", "max", "min", "avg")
 #: After a real mismatch the members soon stop; this many more calls are allowed for launches that do not wait.
 _AFTER = 32
@@ -69,7 +55,7 @@ def differing(one: Mapping[str, Value], other: Mapping[str, Value]) -> list[str]
 
 
 def _value(name: str, value: Value | None) -> str:
-    table = {"datatype": _TYPES, "op": _OPS}.get(name)
+    table = {"datatype": calls.TYPES, "op": _OPS}.get(name)
     if table is not None and isinstance(value, int) and 0 <= value < len(table):
         return f"{table[value]} ({value})"
     return str(value)

@@ -31,7 +31,6 @@ TABLE = (
         family=Family.SETTINGS,
         severity=Severity.WARNING,
         effect=Effect.HANGS,
-        look_first=False,
         meaning="Ranks chose another network or found another plugin than their peers.",
         next_step="Make the plugin visible on every node (NCCL_NET_PLUGIN, LD_LIBRARY_PATH).",
     ),
