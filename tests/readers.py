@@ -118,6 +118,19 @@ def _inputs(data: bytes) -> object:
     return total
 
 
+def _members(data: bytes) -> object:
+    """A tar archive whose headers were damaged, with the right checksums: else most damage ends the archive."""
+    fixed = bytearray(data)
+    for at in range(0, len(fixed) - 511, 512):
+        if fixed[at + 257 : at + 262] == b"ustar":
+            fixed[at + 148 : at + 156] = b" " * 8
+            fixed[at + 148 : at + 156] = b"%06o\0 " % sum(fixed[at : at + 512])
+    for whole in (bytes(fixed), gzip.compress(bytes(fixed), 1)):
+        with suppress(PsmkitError):
+            _inputs(whole)
+    return fixed
+
+
 def _redacted(data: bytes) -> object:
     text = data.decode("utf-8", "replace")
     redactor = Redactor()
@@ -280,6 +293,7 @@ READERS = (
     Reader("redact", _redacted, (_NAMES, _LOG)),
     Reader("report", _rendered, (_NAMES, _LOG, samples.NASTY.encode("utf-8", "replace"))),
     Reader("archive", _inputs, (_tar(_FILES), _tar(_FILES, tarfile.GNU_FORMAT), gzip.compress(_tar(_FILES)), _zip(_FILES))),
+    Reader("members", _members, (_tar(_FILES), _tar(_FILES, tarfile.GNU_FORMAT))),
     Reader("input", _inputs, (_LOG, _LOG.decode().encode("utf-16"), gzip.compress(_LOG))),
     Reader("events", _decoded, (_LOG,)),
     Reader("analysis", _analysed, (_LOG, _RAS_TEXT, _RAS_JSON, _FLIGHT, _GDB, _PYSPY, _LOG + _RAS_TEXT)),

@@ -179,8 +179,14 @@ _ALL = (0, 1, 2)
 
 @pytest.mark.parametrize(
     ("words", "closed", "status"),
-    [(["analyze"], (0,), 0), (["analyze"], (1,), 0), (["analyze"], (2,), 0), (["analyze"], _ALL, 0)]
-    + [([], _ALL, 0), (["codes"], _ALL, 0), (["records", "list"], (1,), 0), (["unknown"], (2,), 2)],
+    [
+        (["analyze"], (0,), 0),
+        (["analyze"], (1,), 0),
+        (["analyze"], _ALL, 0),
+        (["codes"], _ALL, 0),
+        (["records", "list"], (1,), 0),
+        (["unknown"], (2,), 2),
+    ],
 )
 def test_closed_standard_streams_give_no_traceback(
     tmp_path: Path, words: list[str], closed: tuple[int, ...], status: int
