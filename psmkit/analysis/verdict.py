@@ -137,8 +137,8 @@ def _end(job: Job, run: RunInfo) -> _Evidence:
             names = words(sorted(job.process(p).name for p in run.procs), 8)
             how = "how they ended" if len(run.procs) > 1 else "how it ended"
             return _Evidence(False, f"no communicator line names {names}, so the logs do not show {how}")
-        if (told := program.told(job, run.index)) is not None:
-            return _Evidence(False, f"{told}, and no communicator was seen")
+        if (printed := program.told(job, run.index)) is not None:
+            return _Evidence(False, f"{printed}, and no communicator was seen")
         return _Evidence(False, "no communicator was seen")
     world = run.world
     members = [i for i in instances if i.group == world] if world is not None else instances
@@ -189,10 +189,10 @@ def _end(job: Job, run: RunInfo) -> _Evidence:
             False, f"the log ends while {_ranks(sorted(started - complete))} initialise{'s' if few else ''}"
         )
     if any(i.ops or i.sends or i.recvs for i in members):
-        told = program.told(job, run.index)
-        return _Evidence(False, "the log ends while the job works" + (f": {told}" if told else ""))
-    if (told := program.told(job, run.index)) is not None:
-        return _Evidence(False, f"{told}, and the teardown is not in the log")
+        printed = program.told(job, run.index)
+        return _Evidence(False, "the log ends while the job works" + (f": {printed}" if printed else ""))
+    if (printed := program.told(job, run.index)) is not None:
+        return _Evidence(False, f"{printed}, and the teardown is not in the log")
     return _Evidence(False, "all ranks initialised, and neither work nor teardown is in the log")
 
 

@@ -143,3 +143,21 @@ def test_a_gpu_error_after_the_timeouts_is_a_consequence(tmp_path: Path) -> None
     assert (after.verdict, [c.rank for c in after.culprits]) == ("hung", [2])
     before = analyzed(tmp_path, job=JOB + line + OTHERS)
     assert [c.rank for c in before.culprits] == [0]
+
+
+def test_a_rank_whose_last_work_is_open_is_not_said_to_have_called_nothing(tmp_path: Path) -> None:
+    idle = analyzed(tmp_path, job=JOB + OTHERS + dump_signal(2, 807))
+    assert idle.reason.endswith("NCCL waited correctly")
+    busy = dump_signal(2, 807).replace("last completed NCCL work: 807", "last completed NCCL work: 806")
+    report = analyzed(tmp_path, job=JOB + OTHERS + busy)
+    assert [c.rank for c in report.culprits] == [2]
+    assert "it is still in collective #807" in report.reason
+    assert "correctly" not in report.reason
+
+
+def test_a_traceback_without_a_rank_explains_the_only_rank_that_is_missing_as_a_guess(tmp_path: Path) -> None:
+    report = analyzed(tmp_path, job=JOB + traceback(None, "IndexError: list index out of range") + OTHERS)
+    assert report.reason.startswith(
+        "rank 2 most likely never entered ALLREDUCE #808; a process whose rank is unknown raised IndexError"
+    )
+    assert "correctly" not in report.reason

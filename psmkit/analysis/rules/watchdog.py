@@ -55,6 +55,11 @@ class _Member:
         return value if isinstance(value, int) else None
 
     @property
+    def idle(self) -> bool:
+        """Whether all that it enqueued is complete, as far as its lines say."""
+        return self.enqueued is None or self.completed is None or self.completed >= self.enqueued
+
+    @property
     def op(self) -> str | None:
         value = self.timeout.fields.get("op") if self.timeout is not None else None
         return str(value) if value is not None else None
@@ -242,14 +247,22 @@ def _never_entered(
     told = next(iter(known.values()), None)
     late = clock.behind(job, ranks, [m.timeout for m in waiting if m.timeout is not None])
     when = f" (last activity {late} before the others)" if late else ""
-    proven = bool(behind) or bool(known)
+    proven = bool(behind) or bool(known and not absent.unsure)
+    # a rank whose own last work is not complete may hang in that one
+    stuck = [m for m in behind if m.timeout is not None or not m.idle]
     entered = f"{ranks_text(ranks)} {'never' if proven else 'most likely never'} entered {what}{when}"
     rest = [
         f"{ranks_text(m.rank for m in waiting)} wait{'s' if len(waiting) == 1 else ''} for {'it' if len(ranks) == 1 else 'them'}"
     ]
-    if told is not None:
+    if told is not None and absent.unsure and told.text.startswith("it "):
+        rest.insert(0, f"a process whose rank is unknown {told.text.removeprefix('it ')}")
+    elif told is not None:
         rest.insert(0, told.text if len(ranks) == 1 else f"rank {next(iter(known))}: {told.text}")
-    if proven:
+    elif stuck:
+        where = f"{stuck[0].op or 'collective'} #{stuck[0].enqueued}"
+        rest.insert(0, f"{'it' if len(ranks) == 1 else f'rank {stuck[0].rank}'} is still in {where}")
+    correct = proven and not stuck
+    if correct:
         rest.append("NCCL waited correctly")
     return new_finding(
         job,
@@ -261,8 +274,8 @@ def _never_entered(
         + " Its peers enqueued that work and wait for it."
         + (
             ""
-            if not proven
-            else " The collective cannot begin without all ranks, so the cause is on the CPU side of the rank that is missing."
+            if not correct
+            else " The collective cannot begin without all ranks, so the cause is outside NCCL, at the rank that is missing."
         ),
         next_step="Read the traceback or the last lines of this rank, and repair that; a longer NCCL timeout only waits longer."
         if told is not None
