@@ -183,7 +183,7 @@ def _wrong_peers(job: Job, ended: set[int]) -> list[Finding]:
 def _wrong_peer(job: Job, sent: PairQueue, expected: PairQueue, wrong: int) -> Finding | None:
     run = _run(job, sent)
     lack = sent.pending_sends
-    if run is None or lack != expected.pending_recvs or _damaged(job):
+    if run is None or lack != expected.pending_recvs or damage.lossy(job):
         return None
     state = proof.of(job, run)
     if (
