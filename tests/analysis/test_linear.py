@@ -12,6 +12,10 @@ from types import CodeType, FrameType
 import pytest
 
 import psmkit
+from psmkit.analysis.facts.job import make_job
+from psmkit.analysis.inputs import scanned
+from psmkit.analysis.views import ops
+from psmkit.analysis.views.diff import compare
 from psmkit.report import render
 from tests.loggen.crowd import KINDS, write_files, write_merged
 
@@ -50,6 +54,13 @@ def report(path: Path) -> None:
         render(said, form)
 
 
+def views(good: Path, bad: Path) -> None:
+    with scanned([str(good)], keep_calls=True) as one, scanned([str(bad)], keep_calls=True) as other:
+        ours, theirs = make_job(one), make_job(other)
+        assert compare(ours, theirs).differs
+        assert ops.rows(ours)
+
+
 def excess(few: Counter[CodeType], many: Counter[CodeType]) -> list[str]:
     """The functions that do the work for each pair of ranks."""
     assert few.total() > 10 * FEW, "nothing was counted"
@@ -81,6 +92,16 @@ def test_a_file_for_each_rank_is_no_different(kind: str, tmp_path: Path) -> None
         path.mkdir()
         write_files(path, kind, ranks)
         found.append(executed(partial(report, path)))
+    assert excess(*found) == []
+
+
+def test_a_comparison_and_the_table_of_calls_are_no_different(tmp_path: Path) -> None:
+    found = []
+    for ranks in (FEW, MANY):
+        good, bad = tmp_path / f"good{ranks}.log", tmp_path / f"bad{ranks}.log"
+        write_merged(good, "healthy-proxy", ranks)
+        write_merged(bad, "abort", ranks)
+        found.append(executed(partial(views, good, bad)))
     assert excess(*found) == []
 
 
