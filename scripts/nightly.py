@@ -30,6 +30,7 @@ STEPS: dict[str, tuple[list[str], bool]] = {
     "tsan-lab": (["sanitize", "SANITIZE=thread-lab", "LAB_SECONDS=300"], False),
     "fuzz": (["fuzz", "FUZZ_SECONDS=1200"], False),
     "matrix": (["matrix"], False),
+    "score": (["score"], False),
     "model": (["model", "MODEL_ARGS=--thorough"], False),
     "stock-nccl": (["test-nccl"], False),
 }
