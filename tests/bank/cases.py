@@ -40,7 +40,7 @@ class Case:
     @property
     def cut(self) -> bool:
         """Whether the end of the evidence is missing: nothing proves that the job ended well."""
-        return self.way in {**CUTS, "cut_one": None}
+        return self.way in {**CUTS, "cut_one": None} and not self.subject.vouched
 
     def files(self) -> Files:
         """The log as the case gives it to the analysis. Records and the like are left as they are."""

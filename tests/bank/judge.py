@@ -78,7 +78,7 @@ def judge(case: Case, report: Report) -> Outcome:
     named = {c.global_rank for c in report.culprits} - {None}
     judges_who = truth.culprits is not None and verdict in ("failed", "hung")
     wrong = judges_who and not named <= (truth.culprits or frozenset())
-    wants_name = truth.named and not damaged
+    wants_name = truth.named and not damaged and not (right is True and verdict == "inconclusive")
     head = report.findings[report.causes[0].finding].code if report.causes else ""
     decided = right is True and verdict in ("failed", "hung", "leaking") and verdict == truth.verdicts[0]
     first = sentence(report)

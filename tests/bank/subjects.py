@@ -49,12 +49,13 @@ class Truth:
 
 @dataclass(frozen=True)
 class Subject:
-    """A log before any damage. ``origin`` is "real" or "generated"."""
+    """A log before any damage. ``origin`` is "real" or "generated"; ``vouched``: the lab's own log, which no cut takes, says how each rank ended."""
 
     name: str
     origin: str
     truth: Truth
     load: Callable[[], Files]
+    vouched: bool = False
 
 
 def _unpacked(path: Path) -> bytes:
@@ -92,7 +93,7 @@ def _truth(entry: dict[str, Any], prefix: str = "") -> Truth:
 def _nccl() -> Iterator[Subject]:
     runs = DATA / "nccl"
     for name, entry in tomllib.loads((runs / "truth.toml").read_text()).items():
-        yield Subject(f"nccl/{name}", "real", _truth(entry), functools.partial(_folder, runs / name))
+        yield Subject(f"nccl/{name}", "real", _truth(entry), functools.partial(_folder, runs / name), True)
         logs = _truth(entry, "logs_")
         if logs.well:
             # Without the lab's own lines nobody says what is left behind.
@@ -120,7 +121,7 @@ def _archive() -> dict[str, Files]:
 
 def _v01() -> Iterator[Subject]:
     for name, entry in tomllib.loads((DATA / "v01" / "truth.toml").read_text()).items():
-        yield Subject(f"v01/{name}", "real", _truth(entry), lambda name=name: _archive()[name])
+        yield Subject(f"v01/{name}", "real", _truth(entry), lambda name=name: _archive()[name], True)
 
 
 def _generated(name: str, dialect: str, merged: bool, ranks: int | None) -> Files:
