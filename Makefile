@@ -11,7 +11,7 @@ NATIVE := $(shell find CMakeLists.txt csrc psmkit/lab/apidef.py -type f 2>/dev/n
 C_CODE := $(shell find csrc tests -name '*.c' -o -name '*.h' -o -name '*.cc' 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo quick test test-gpu test-nccl model score check format generated bench matrix wheel sanitize fuzz nightly clean
+.PHONY: help setup demo quick test test-gpu test-nccl model score check format generated bench matrix wheel sanitize fuzz losses nightly clean
 
 help:
 	@echo 'make quick     the tests to run after each change: under a minute on two free cores'
@@ -21,6 +21,7 @@ help:
 	@echo 'make generated rewrite the generated parts of docs/'
 	@echo 'make demo      analyse a real 8-GPU log and one with a fault; run 4 ranks that work and 4 that hang'
 	@echo 'make fuzz      every decoder with damaged input for FUZZ_SECONDS (60) under ASan and UBSan'
+	@echo 'make losses    logs cut at every line, and ranks stopped at every site: no false hang, no false culprit'
 	@echo 'make sanitize  C code under ASan and UBSan, and under TSan: its tests, and ranks of the lab with and without faults'
 	@echo '               (SANITIZE="test lab thread thread-lab" selects parts; SANITIZE_TESTS the tests; LAB_SECONDS)'
 	@echo 'make nightly   everything that is too long for .ci/run; the summary goes to benchmarks/nightly.md'
@@ -142,6 +143,9 @@ sanitize: $(VENV)/.tools
 
 fuzz: $(VENV)/.tools
 	sh scripts/sanitize.sh $(BIN) fuzz
+
+losses: setup
+	PSMKIT_LOSSES=every $(BIN)/python -m pytest -q tests/test_losses.py $(PYTEST_ARGS)
 
 nightly: setup
 	$(BIN)/python scripts/nightly.py $(NIGHTLY_ARGS)

@@ -1,39 +1,38 @@
-"""Analyse mutated logs for a while, and read mutated record files and messages of ranks. If anything but the clock ends this program, that is
-a bug; the printed seed reproduces it.
+"""Analyse mutated logs for a while, give damaged input to each reader, and read damaged messages of ranks. If anything but the clock ends this
+program, that is a bug; the printed seed reproduces it.
 
 fuzz.py SECONDS [FIRST_SEED]
+fuzz.py --cases N [FIRST_SEED [READER...]]    N cases of each reader in Python (tests/readers.py), whatever time they take
 """
 
 from __future__ import annotations
 
-import os
 import random
-import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import psmkit
 from psmkit.lab.bootstrap import Bootstrap, ProtocolError
-from psmkit.lab.cuda import environment
-from psmkit.logparse.records import open_record
 from psmkit.model.errors import PsmkitError
 from tests.mutilate import CUTS, DAMAGE, DRESS
+from tests.readers import READERS, Reader, attack, limited
 from tests.test_mutilated import SUBJECTS, load
 
 
 def main(seconds: float, seed: int) -> None:
     ways = {**DRESS, **CUTS, **DAMAGE}
     end = time.monotonic() + seconds
-    whole = record()
     while time.monotonic() < end:
         rng = random.Random(seed)
         if rng.random() < 0.5:
-            print(f"seed {seed}: messages and records", flush=True)
+            print(f"seed {seed}: messages and readers", flush=True)
             for _ in range(50):
                 messages(rng)
-                damaged_record(rng, whole)
+            for reader in READERS:
+                case(reader, seed)
             seed += 1
             continue
         subject = rng.choice(SUBJECTS)
@@ -54,30 +53,26 @@ def main(seconds: float, seed: int) -> None:
         seed += 1
 
 
-def record() -> bytes:
-    """The record of a process that used emulated CUDA and did not close it."""
-    code = "import ctypes, os; c = ctypes.CDLL('libcudart.so.13'); c.cudaFree(0); c.cudaMalloc(ctypes.byref(ctypes.c_void_p()), 64); os._exit(0)"
-    with tempfile.TemporaryDirectory(prefix="psmkit-fuzz-") as folder:
-        settings = {"PSM_RECORD_DIR": folder, "PSM_RECORD_MAX": "256k", "PSM_HOSTCUDA_BANNER": "0"}
-        subprocess.run([sys.executable, "-c", code], env=environment({**os.environ, **settings}), check=True)
-        return max((path.read_bytes() for path in Path(folder).iterdir()), key=len)
+def case(reader: Reader, seed: int) -> None:
+    """One damaged input of one reader. A case that fails leaves its input behind."""
+    data = attack(reader, random.Random(f"{reader.name} {seed}"))
+    try:
+        with limited():
+            reader.read(data)
+    except BaseException:
+        kept = Path(tempfile.gettempdir()) / f"psmkit-fuzz-{reader.name.replace(' ', '-')}-{seed}"
+        kept.write_bytes(data)
+        print(f"reader {reader.name!r}, seed {seed}: its {len(data)} bytes of input are in {kept}", flush=True)
+        raise
 
 
-def damaged_record(rng: random.Random, whole: bytes) -> None:
-    """A record file with changed bytes, or truncated. The reader must accept anything and never read beyond the end."""
-    data = bytearray(whole)
-    for _ in range(rng.randrange(1, 12)):
-        at = rng.randrange(rng.choice((4096, len(data))))  # the header matters most
-        data[at : at + 8] = rng.choice((rng.randbytes(rng.randrange(1, 9)), b"\0" * 8, b"\xff" * 8, rng.randbytes(1)))[
-            : len(data) - at
-        ]
-    with tempfile.NamedTemporaryFile(prefix="psmkit-fuzz-", suffix=".rec") as file:
-        file.write(data[: rng.choice((len(data), rng.randrange(len(data))))])
-        file.flush()
-        found = open_record(file.name)
-        for number, line in enumerate(found.lines()):
-            assert number < len(data) and line.endswith(b"\n"), line
-        assert sum(1 for _ in found.records()) <= len(data)
+def cases(number: int, seed: int, names: Sequence[str]) -> None:
+    for reader in READERS:
+        if names and reader.name not in names:
+            continue
+        print(f"{reader.name}: seeds {seed} to {seed + number - 1}", flush=True)
+        for each in range(seed, seed + number):
+            case(reader, each)
 
 
 def messages(rng: random.Random) -> None:
@@ -106,4 +101,7 @@ def messages(rng: random.Random) -> None:
 
 
 if __name__ == "__main__":
-    main(float(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 1)
+    if sys.argv[1] == "--cases":
+        cases(int(sys.argv[2]), int(sys.argv[3]) if len(sys.argv) > 3 else 1, sys.argv[4:])
+    else:
+        main(float(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 1)

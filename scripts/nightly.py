@@ -28,6 +28,7 @@ STEPS: dict[str, tuple[list[str], bool]] = {
     "asan-lab": (["sanitize", "SANITIZE=lab", "LAB_SECONDS=300"], False),
     "tsan": (["sanitize", "SANITIZE=thread"], False),
     "tsan-lab": (["sanitize", "SANITIZE=thread-lab", "LAB_SECONDS=300"], False),
+    "losses": (["losses"], False),
     "fuzz": (["fuzz", "FUZZ_SECONDS=1200"], False),
     "matrix": (["matrix"], False),
     "score": (["score"], False),

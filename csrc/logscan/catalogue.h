@@ -148,12 +148,14 @@ struct ls_capture {
 
 struct ls_match {
     const struct ls_message *message;
-    uint32_t index;   /* of the message */
-    uint32_t pattern; /* of the catalogue */
-    uint64_t present; /* fields as bits */
-    uint64_t texts;   /* those of them that are texts */
-    uint32_t end;     /* where the match ends in the text */
-    bool torn;        /* no match, and the text ends in the middle of a pattern */
+    uint32_t index;      /* of the message */
+    uint32_t pattern;    /* of the catalogue */
+    uint64_t present;    /* fields as bits */
+    uint64_t texts;      /* those of them that are texts */
+    uint32_t end;        /* where the match ends in the text */
+    bool torn;           /* no match, and the text ends in the middle of a pattern */
+    uint32_t unfinished; /* no match, and more text may finish a pattern: literal bytes of it that are there. As torn,
+                            but also within a field of any text */
     bool ends_in_field;
     struct ls_capture field[LS_FIELDS + 1]; /* the last entry receives what is not stored */
     const char *text;

@@ -138,10 +138,17 @@ static uint32_t new_instance(struct ls_scan *scan, const struct ls_record *rec, 
     return c->instances.n - 1;
 }
 
+/* A rank or a number of ranks. NCCL's are ints: a greater one is a damaged line, and counts as not printed. */
+static int64_t rank_of(const struct ls_match *m, int field)
+{
+    int64_t value = ls_role_int(m, field, -1);
+    return value > INT32_MAX || value < -1 ? -1 : value;
+}
+
 static void learn(struct ls_scan *scan, ls_instance *i, const struct ls_match *m)
 {
     if (i->dev < 0) i->dev = ls_role_int(m, F_DEV, -1);
-    if (i->rank < 0) i->rank = ls_role_int(m, F_RANK, -1);
+    if (i->rank < 0) i->rank = rank_of(m, F_RANK);
     int slot = m->message->role_field[F_BUS];
     if (i->bus || slot < 0 || !(m->present & 1ull << slot)) return;
     if (m->texts & 1ull << slot)
@@ -164,7 +171,7 @@ static void on_init(struct ls_scan *scan, const struct ls_record *rec, const str
 {
     struct ls_comms *c = scan->comms;
     bool start = m->message->role == LS_COMM_START;
-    int64_t rank = ls_role_int(m, F_RANK, -1), nranks = ls_role_int(m, F_NRANKS, -1);
+    int64_t rank = rank_of(m, F_RANK), nranks = rank_of(m, F_NRANKS);
     uint64_t commid = 0;
     bool has_id = ls_role_value(m, F_COMMID, &commid);
     uint32_t at = find_instance(c, rec->proc, comm);
@@ -187,15 +194,16 @@ static void on_end(struct ls_scan *scan, const struct ls_record *rec, const stru
 {
     struct ls_comms *c = scan->comms;
     uint32_t at = find_instance(c, rec->proc, comm);
-    int64_t rank = ls_role_int(m, F_RANK, -1), nranks = ls_role_int(m, F_NRANKS, -1);
+    int64_t rank = rank_of(m, F_RANK), nranks = rank_of(m, F_NRANKS);
     if (at != LS_NONE && !may_be(&c->instances.at[at], rank, nranks)) at = LS_NONE;
     if (at == LS_NONE) {
         if (nranks <= 0) return;
         at = new_instance(scan, rec, comm, rank, nranks, ls_role_int(m, F_DEV, -1), false, 0);
         if (at == LS_NONE) return;
     }
-    learn(scan, &c->instances.at[at], m);
-    c->instances.at[at].end = rec->ref;
+    ls_instance *i = &c->instances.at[at];
+    if (nranks < 0 || nranks == i->nranks) learn(scan, i, m);
+    i->end = rec->ref;
     /* The pointer may be that of the next communicator. */
     ls_index_del(&c->index, comm_hash(rec->proc, comm), at);
 }
@@ -229,7 +237,7 @@ void ls_comms_record(struct ls_scan *scan, const struct ls_record *rec, const st
     }
     uint32_t at = find_instance(c, rec->proc, comm);
     if (at == LS_NONE) {
-        at = new_instance(scan, rec, comm, -1, ls_role_int(m, F_SEQ_NRANKS, -1), -1, false, 0);
+        at = new_instance(scan, rec, comm, -1, rank_of(m, F_SEQ_NRANKS), -1, false, 0);
         if (at == LS_NONE) return;
         c->states.at[at].by_op = true;
         c->groups.at[c->instances.at[at].group].unaligned |= ls_role_int(m, F_OPCOUNT, 0) != 0;

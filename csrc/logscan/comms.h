@@ -41,6 +41,7 @@ struct ls_instance_state {
 struct ls_waiting {
     ls_ref ref;
     uint64_t bytes;
+    int32_t datatype;
 };
 
 struct ls_queue {

@@ -51,6 +51,11 @@ static uint32_t proc_hash(uint32_t stream, int32_t tag, uint32_t host, int32_t p
     return ls_fold(ls_mix(ls_mix(ls_mix(3, (uint64_t)stream << 32 | (uint32_t)tag), host), (uint32_t)pid));
 }
 
+static uint32_t pid_hash(uint32_t stream, int32_t pid)
+{
+    return ls_fold(ls_mix(ls_mix(7, stream), (uint32_t)pid));
+}
+
 static uint32_t new_proc(struct ls_scan *scan, uint32_t stream, int32_t tag, uint32_t host, int32_t pid,
                          uint32_t incarnation)
 {
@@ -60,6 +65,7 @@ static uint32_t new_proc(struct ls_scan *scan, uint32_t stream, int32_t tag, uin
     struct ls_proc_state *state = ls_push(&scan->states);
     state->host_id = host;
     state->count_of = ls_zalloc((scan->cat->messages.n + 1) * sizeof *state->count_of);
+    ls_index_add(&scan->pid_index, pid_hash(stream, pid), scan->procs.n - 1);
     return scan->procs.n - 1;
 }
 
@@ -72,14 +78,63 @@ static uint32_t home_of(const struct ls_scan *scan, uint32_t stream, uint32_t ho
     return stream;
 }
 
-static uint32_t find_proc(struct ls_scan *scan, uint32_t stream, int32_t tag, uint32_t host, int32_t pid)
+static bool known_thread(const struct ls_scan *scan, uint32_t proc, int32_t tid)
+{
+    uint32_t hash = ls_fold(ls_mix(ls_mix(4, proc), (uint32_t)tid));
+    for (LS_EACH(&scan->thread_index, hash, e))
+        if (scan->threads.at[e].proc == (int32_t)proc && scan->threads.at[e].tid == tid) return true;
+    return false;
+}
+
+/* Whether a host is text that was glued to another host. A name such as pod-worker-0 beside worker-0 is a host of its
+ * own. */
+static bool glued_to(const struct ls_scan *scan, uint64_t longer, uint64_t shorter)
+{
+    uint32_t n = longer & LS_TEXT_MAX, m = shorter & LS_TEXT_MAX;
+    if (!m || n <= m) return false;
+    const char *s = scan->texts.at + (longer >> 20);
+    return memcmp(s + n - m, scan->texts.at + (shorter >> 20), m) == 0 && isalnum((unsigned char)s[n - m - 1]);
+}
+
+/* The process of a new name, if one of the two is the other with text glued to its host: both have the pid and the
+ * thread, or a pid that does not recur in each container. LS_NONE: there is none. */
+static uint32_t unglued(struct ls_scan *scan, uint32_t stream, int32_t tag, uint32_t host, int32_t pid, int32_t tid)
+{
+    enum { RECURRING_PIDS = 1000, GHOST_LINES = 3, MOST_TRIES = 256 };
+    uint64_t name = scan->hosts.at[host];
+    uint32_t found = LS_NONE; /* the newest incarnation */
+    uint32_t tries = 0;
+    for (LS_EACH(&scan->pid_index, pid_hash(stream, pid), e)) {
+        const ls_process *p = &scan->procs.at[e];
+        if (++tries > MOST_TRIES) break; /* containers, whose processes share a pid */
+        if (p->stream != stream || p->pid != pid || (found != LS_NONE && e < found)) continue;
+        bool ghost_came_first = p->lines <= GHOST_LINES && p->tag == tag && glued_to(scan, p->host, name);
+        if (!ghost_came_first && !glued_to(scan, name, p->host)) continue;
+        if (pid >= RECURRING_PIDS || known_thread(scan, e, tid)) found = e;
+    }
+    if (found == LS_NONE) return found;
+    ls_process *p = &scan->procs.at[found];
+    if ((p->host & LS_TEXT_MAX) > (name & LS_TEXT_MAX)) { /* the ghost came first: it gets the right name */
+        ls_index_del(&scan->proc_index, proc_hash(stream, tag, scan->states.at[found].host_id, pid), found);
+        ls_index_add(&scan->proc_index, proc_hash(stream, tag, host, pid), found);
+        scan->states.at[found].host_id = host;
+        p->host = name;
+    }
+    p->damaged++;
+    scan->totals.glued++;
+    return found;
+}
+
+static uint32_t find_proc(struct ls_scan *scan, uint32_t stream, int32_t tag, uint32_t host, int32_t pid, int32_t tid)
 {
     uint32_t hash = proc_hash(stream, tag, host, pid);
     for (LS_EACH(&scan->proc_index, hash, e)) {
         const ls_process *p = &scan->procs.at[e];
         if (p->stream == stream && p->tag == tag && p->pid == pid && scan->states.at[e].host_id == host) return e;
     }
-    uint32_t e = new_proc(scan, stream, tag, host, pid, 0);
+    uint32_t e = unglued(scan, stream, tag, host, pid, tid);
+    if (e != LS_NONE) return e;
+    e = new_proc(scan, stream, tag, host, pid, 0);
     ls_index_add(&scan->proc_index, hash, e);
     return e;
 }
@@ -103,7 +158,7 @@ int32_t ls_thread_of(struct ls_scan *scan, uint32_t stream, const char *line, co
     int32_t tag = ls_tag_id(scan, line + p->tag, p->tag_len);
     uint32_t host = ls_host_id(scan, line + p->host, p->host_len, true);
     uint32_t home = scan->homes.n ? home_of(scan, stream, host, p->pid) : stream;
-    return find_thread(scan, find_proc(scan, home, tag, host, p->pid), p->tid, stream);
+    return find_thread(scan, find_proc(scan, home, tag, host, p->pid, p->tid), p->tid, stream);
 }
 
 /* A message that a process prints once, early. Printed again after work was done, it is the start of another process

@@ -13,6 +13,17 @@ enum {
     LS_MAX_DISTINCT = 2048, /* distinct events of one message and process */
     LS_MAX_ALL = 20000,     /* events kept per message and process */
     LS_MAX_ITEMS = 400000,  /* entries of one tracker */
+    LS_WRAP_MAX = 4096,     /* bytes of a text that is wrapped over lines */
+    LS_WRAP_LINES = 12,
+};
+
+/* The end of a line that may go on in the next one. */
+struct ls_wrapped {
+    char *text; /* LS_WRAP_MAX bytes */
+    uint32_t n, lines;
+    int32_t tag;
+    uint32_t time, time_len; /* in text, behind the n bytes */
+    ls_ref ref;
 };
 
 struct ls_file {
@@ -24,6 +35,7 @@ struct ls_file {
     uint32_t carried, carry_cap;
     bool skipping; /* within a truncated line */
     bool complete;
+    struct ls_wrapped wrapped;
 };
 
 struct ls_stream {
@@ -100,6 +112,7 @@ struct ls_scan {
     LS_VEC(ls_process) procs;
     LS_VEC(struct ls_proc_state) states;
     struct ls_index proc_index;
+    struct ls_index pid_index;
     LS_VEC(ls_thread) threads;
     struct ls_index thread_index;
     uint32_t epoch; /* changes when a remembered prefix may belong to another process */
@@ -132,6 +145,8 @@ int64_t ls_find_info(const char *s, uint32_t n);
 /* The tag of a record ("NCCL INFO ") at or after from: its position, its end in *body, its level; -1: none. forks:
  * include those of NCCL's forks. */
 int64_t ls_find_tag(const char *s, uint32_t from, uint32_t n, bool forks, int *level, uint32_t *body);
+/* As ls_find_tag, of a line of NCCL 2.0 to 2.2. */
+int64_t ls_find_nameless(const struct ls_scan *scan, const char *s, uint32_t n, int *level, uint32_t *body);
 bool ls_parse_prefix(const struct ls_scan *scan, const char *s, uint32_t low, uint32_t tag, int level, bool glued,
                      struct ls_prefix *out);
 void ls_parse_noise(const char *s, uint32_t low, uint32_t high, struct ls_prefix *out);
@@ -144,6 +159,11 @@ int32_t ls_thread_of(struct ls_scan *scan, uint32_t stream, const char *line, co
 void ls_birth(struct ls_scan *scan, struct ls_record *rec, const struct ls_message *m, int32_t tid);
 /* The single, packed copy of a word that lines use often. */
 uint64_t ls_word(struct ls_scan *scan, const char *s, uint32_t n);
+
+/* outside.c: lines that are not NCCL's. Both return whether a pattern matched. */
+bool ls_match_inside(struct ls_scan *scan, struct ls_record *rec, const char *s, uint32_t n);
+/* As ls_match_inside, of a whole line: it may continue the one before. */
+bool ls_match_outside(struct ls_scan *scan, struct ls_record *rec, const char *s, uint32_t n);
 
 /* events.c */
 void ls_on_match(struct ls_scan *scan, struct ls_record *rec, const struct ls_match *m);

@@ -24,7 +24,10 @@ ls_scan *ls_scan_new(const ls_catalogue *cat, int mode)
 void ls_scan_free(ls_scan *scan)
 {
     if (!scan) return;
-    for (uint32_t i = 0; i < scan->files.n; i++) free(scan->files.at[i].carry);
+    for (uint32_t i = 0; i < scan->files.n; i++) {
+        free(scan->files.at[i].carry);
+        free(scan->files.at[i].wrapped.text);
+    }
     for (uint32_t i = 0; i < scan->states.n; i++) free(scan->states.at[i].count_of);
     ls_rpc_free(scan->rpc);
     ls_fds_free(scan->fds);
@@ -44,6 +47,7 @@ void ls_scan_free(ls_scan *scan)
     free(scan->procs.at);
     free(scan->states.at);
     free(scan->proc_index.slot);
+    free(scan->pid_index.slot);
     free(scan->threads.at);
     free(scan->thread_index.slot);
     free(scan->cache);
@@ -80,46 +84,16 @@ void ls_scan_home(ls_scan *scan, uint32_t stream, const char *host, size_t n, in
     *ls_push(&scan->homes) = (struct ls_home){.stream = stream, .host_id = id, .home = home, .pid = pid};
 }
 
-/* Lines that are not NCCL's: patterns may start anywhere in them. Returns whether any matched. */
-static bool match_inside(struct ls_scan *scan, struct ls_record *rec, const char *s, uint32_t n)
-{
-    const struct ls_trie *t = &scan->cat->tries[LS_WHERE_LINE];
-    const uint8_t *pairs = t->pairs;
-    struct ls_match m;
-    bool found = false;
-    uint32_t budget = 400; /* attempts on one line */
-    for (uint32_t i = 0; i + 1 < n && budget;) {
-        unsigned pair = (unsigned)(unsigned char)s[i] << 8 | (unsigned char)s[i + 1];
-        bool word = t->starts_with_field && (i == 0 || s[i - 1] == ' ');
-        if (!word && !(pairs[pair >> 3] & 1u << (pair & 7))) {
-            i++;
-            continue;
-        }
-        budget--;
-        if (!ls_match(scan->cat, LS_WHERE_LINE, s + i, n - i, true, &m) || m.end == 0) {
-            i++;
-            continue;
-        }
-        if (!found && i) {
-            struct ls_prefix p = {0};
-            ls_parse_noise(s, 0, i, &p);
-            rec->tag = ls_tag_id(scan, s + p.tag, p.tag_len);
-            rec->time = s + p.time;
-            rec->time_len = p.time_len;
-        }
-        rec->level = m.message->level;
-        ls_on_match(scan, rec, &m);
-        found = true;
-        i += m.end;
-    }
-    return found;
-}
-
 static void outside(struct ls_scan *scan, const struct ls_record *at, const char *s, uint32_t n, bool whole)
 {
-    struct ls_record rec = {
-        .ref = at->ref, .stream = at->stream, .proc = -1, .thread = -1, .tag = -1, .device = INT32_MIN, .repeated = 1};
-    bool found = match_inside(scan, &rec, s, n);
+    struct ls_record rec = {.ref = at->ref,
+                            .stream = at->stream,
+                            .proc = -1,
+                            .thread = -1,
+                            .tag = -1,
+                            .device = INT32_MIN,
+                            .repeated = at->repeated};
+    bool found = whole ? ls_match_outside(scan, &rec, s, n) : ls_match_inside(scan, &rec, s, n);
     if (whole && !found) scan->totals.other++;
 }
 
@@ -131,6 +105,11 @@ static void touch(struct ls_scan *scan, const struct ls_record *rec)
     ls_process *p = &scan->procs.at[rec->proc];
     if (!p->lines++) p->first = rec->ref;
     p->last = rec->ref;
+}
+
+static void damaged(struct ls_scan *scan, const struct ls_record *rec)
+{
+    if (rec->proc >= 0) scan->procs.at[rec->proc].damaged++;
 }
 
 static uint32_t trim(const char *s, uint32_t low, uint32_t high)
@@ -163,6 +142,7 @@ static void on_message(struct ls_scan *scan, struct ls_record *rec, const char *
     if (rec->thread >= 0) touch(scan, rec);
     if (low == high) {
         scan->totals.torn++;
+        damaged(scan, rec);
         return;
     }
     bool found = ls_match(scan->cat, LS_WHERE_NCCL, s + low, high - low, false, &m);
@@ -186,6 +166,7 @@ static void on_message(struct ls_scan *scan, struct ls_record *rec, const char *
         found = false;
         torn = true;
     }
+    if (!found && (torn || glued)) damaged(scan, rec);
     if (found)
         ls_on_match(scan, rec, &m);
     else if (torn)
@@ -320,13 +301,20 @@ static void on_line(struct ls_scan *scan, const ls_ref *ref, uint32_t stream, co
     struct ls_record rec = {
         .ref = *ref, .stream = stream, .proc = -1, .thread = -1, .tag = -1, .device = INT32_MIN, .repeated = 1};
     int64_t tag = n >= 9 ? ls_find_tag(s, 0, n, true, &level, &body) : -1;
+    if (tag < 0 && n >= 9) tag = ls_find_nameless(scan, s, n, &level, &body);
     if (tag < 0) {
-        n = trim(s, 0, n);
+        n = repetition(s, 0, trim(s, 0, n), &rec.repeated);
         if (n) outside(scan, &rec, s, n, true);
         return;
     }
     rec.level = level;
-    if (!first_prefix(scan, &rec, s, (uint32_t)tag, level) && tag > 0) outside(scan, &rec, s, (uint32_t)tag, false);
+    if (!first_prefix(scan, &rec, s, (uint32_t)tag, level) && tag > 0) {
+        outside(scan, &rec, s, (uint32_t)tag, false);
+        /* Without host and pid the launcher's tag is all that can name the process. */
+        struct ls_prefix p = {0};
+        ls_parse_noise(s, 0, (uint32_t)tag, &p);
+        rec.tag = ls_tag_id(scan, s + p.tag, p.tag_len);
+    }
     bool forks = s[tag] != 'N' || s[tag + 4] != ' ';
     if (!cut && expected(scan, &rec, s, body, n, 0, forks)) return;
     for (;;) {

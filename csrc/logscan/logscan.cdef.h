@@ -42,6 +42,7 @@ typedef struct {
     uint64_t lines;
     uint32_t births;
     uint32_t aliased;
+    uint64_t damaged; /* lines that are torn, or glued to other text so that a part of them is lost */
     ls_ref first;
     ls_ref last;
 } ls_process;
@@ -156,6 +157,9 @@ typedef struct {
     uint32_t mismatch;
     ls_ref mismatch_send, mismatch_recv;
     uint64_t mismatch_send_bytes, mismatch_recv_bytes;
+    uint32_t retyped; /* a pair of equal bytes has two types; the first such pair: */
+    int32_t retyped_send_type, retyped_recv_type;
+    ls_ref retyped_send, retyped_recv;
 } ls_pair;
 
 typedef struct {

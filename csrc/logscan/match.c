@@ -17,6 +17,7 @@ struct walk {
     int steps;
     uint32_t literal; /* bytes matched by literals on this path */
     int open;         /* str fields on this path */
+    uint32_t unfinished;
     bool anywhere, torn;
     int32_t accept;
     const char *accept_end;
@@ -26,7 +27,9 @@ static bool step(struct walk *w, const struct ls_node *node, const char *p);
 
 static void maybe_torn(struct walk *w, uint32_t more)
 {
-    if (!w->open && w->literal + more >= TORN_MIN) w->torn = true;
+    if (w->literal + more < TORN_MIN) return;
+    if (w->unfinished < w->literal + more) w->unfinished = w->literal + more;
+    if (!w->open) w->torn = true;
 }
 
 static const char *read_float(const char *p, const char *e, uint64_t *value)
@@ -124,6 +127,7 @@ static bool take_str(struct walk *w, const struct ls_field_edge *f, const char *
         found = take(w, f, p, q, 0);
         if (found) break;
     }
+    if (!found) maybe_torn(w, 0);
     w->open--;
     return found;
 }
@@ -261,10 +265,13 @@ bool ls_match(const struct ls_catalogue *cat, int where, const char *text, size_
     w.literal = 0;
     w.anywhere = anywhere;
     w.torn = false;
+    w.unfinished = 0;
     w.accept = -1;
     out->torn = false;
+    out->unfinished = 0;
     if (!step(&w, &w.trie->nodes.at[0], text)) {
         out->torn = w.torn;
+        out->unfinished = w.unfinished;
         return false;
     }
     deliver(cat, (uint32_t)w.accept, w.cap, text, w.accept_end, out);

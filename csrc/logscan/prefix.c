@@ -284,6 +284,28 @@ bool ls_parse_prefix(const struct ls_scan *scan, const char *s, uint32_t low, ui
     return true;
 }
 
+/* NCCL 2.0 to 2.2 print no name: host:pid:tid [dev] INFO text, host:pid:tid [dev] file.cu:12 WARN text. */
+int64_t ls_find_nameless(const struct ls_scan *scan, const char *s, uint32_t n, int *level, uint32_t *body)
+{
+    static const struct {
+        const char *word;
+        uint32_t len, level;
+    } forms[] = {{"] INFO ", 7, LS_INFO}, {" WARN ", 6, LS_WARN}};
+    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
+        const char *p = memmem(s, n, forms[i].word, forms[i].len);
+        if (!p) continue;
+        uint32_t end = (uint32_t)(p - s) + forms[i].len, tag = end - 5;
+        struct ls_prefix pre;
+        /* without a name, everything else has to be there */
+        if (!ls_parse_prefix(scan, s, 0, tag, (int)forms[i].level, false, &pre) || pre.device < 0) continue;
+        if (forms[i].level == LS_WARN && !memchr(s + pre.where, ':', pre.where_len)) continue;
+        *level = (int)forms[i].level;
+        *body = end;
+        return tag;
+    }
+    return -1;
+}
+
 /* Copies s without escape sequences; literal also takes ESC[..m, ^[[..m, \x1b[..m, \033[..m and \u001b[..m. */
 uint32_t ls_strip_ansi(char *to, const char *s, uint32_t n, bool literal)
 {

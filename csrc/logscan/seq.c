@@ -198,15 +198,17 @@ static void wait_in(struct ls_comms *c, struct ls_queue *q, const struct ls_wait
     c->waiting_held++;
 }
 
-static void on_pair(struct ls_scan *scan, const struct ls_record *rec, uint32_t instance, bool recv, int64_t peer,
-                    uint64_t bytes)
+static void on_pair(struct ls_scan *scan, const struct ls_record *rec, uint32_t instance, bool recv,
+                    const struct ls_call_sig *sig)
 {
+    int64_t peer = sig->root;
+    uint64_t bytes = (uint64_t)sig->count * size_of(sig->datatype);
     struct ls_comms *c = scan->comms;
     const ls_instance *i = &c->instances.at[instance];
     if (i->rank < 0 || peer < 0) return;
     struct ls_queue *q = queue_of(scan, i->group, recv ? peer : i->rank, recv ? i->rank : peer);
     if (!q) return;
-    struct ls_waiting w = {.ref = rec->ref, .bytes = bytes};
+    struct ls_waiting w = {.ref = rec->ref, .bytes = bytes, .datatype = sig->datatype};
     if (!q->n && !q->beyond) q->recvs = recv;
     if (q->recvs == recv) {
         wait_in(c, q, &w);
@@ -222,7 +224,16 @@ static void on_pair(struct ls_scan *scan, const struct ls_record *rec, uint32_t 
     q->head = (q->head + 1) & (q->cap - 1);
     q->n--;
     c->waiting_held--;
-    if (other.bytes == bytes || q->out.mismatch) return;
+    if (other.bytes == bytes) {
+        if (!bytes || other.datatype == w.datatype || q->out.retyped) return;
+        q->out.retyped = 1;
+        q->out.retyped_send = recv ? other.ref : w.ref;
+        q->out.retyped_recv = recv ? w.ref : other.ref;
+        q->out.retyped_send_type = recv ? other.datatype : w.datatype;
+        q->out.retyped_recv_type = recv ? w.datatype : other.datatype;
+        return;
+    }
+    if (q->out.mismatch) return;
     q->out.mismatch = 1;
     q->out.mismatch_send = recv ? other.ref : w.ref;
     q->out.mismatch_recv = recv ? w.ref : other.ref;
@@ -250,7 +261,7 @@ void ls_seq_call(struct ls_scan *scan, const struct ls_record *rec, const struct
             i->sends++;
         else
             i->recvs++;
-        on_pair(scan, rec, instance, recv, sig.root, (uint64_t)sig.count * size_of(sig.datatype));
+        on_pair(scan, rec, instance, recv, &sig);
         return;
     }
     i->last_coll_ref = rec->ref;

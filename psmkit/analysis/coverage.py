@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import comm_name
+from psmkit.analysis.facts.places import absent
 from psmkit.analysis.facts.progress import torn_down
 from psmkit.analysis.facts.stages import stage_of
 from psmkit.analysis.inference.waits import waits_of
@@ -96,7 +97,7 @@ def communicators(job: Job) -> tuple[Communicator, ...]:
                     run=run.index,
                     name=comm_name(job, group),
                     nranks=_size(members) or None,
-                    ranks_seen=tuple(sorted({m.rank for m in members})),
+                    ranks_seen=tuple(sorted({m.rank for m in members if m.rank >= 0})),
                     init_started=sum(1 for m in members if m.start is not None),
                     init_complete=sum(1 for m in members if m.complete is not None),
                     destroyed=sum(1 for m in members if m.end is not None),
@@ -141,7 +142,7 @@ def rank_rows(job: Job, runs: Sequence[Run], findings: Sequence[Finding]) -> tup
                     rank_dispute=_dispute(job, proc),
                 )
             )
-        for rank in job.missing_ranks(info.index):
+        for rank in absent(job, info.index).listed:
             state = "silent" if rank in blamed else "missing"
             rows.append(RankRow(run.index, rank, None, None, None, "not seen", state, 0, None))
     return tuple(rows)
@@ -200,11 +201,14 @@ def coverage(job: Job, runs: Sequence[Run]) -> Coverage:
     """What was read, what no entry matches, and the environment that would show what is missing."""
     totals = job.scan.totals
     files = job.scan.files
-    missing = sorted({r for run in job.runs for r in job.missing_ranks(run.index)})
+    unseen = [absent(job, run.index) for run in job.runs]
+    missing = sorted({rank for ranks in unseen for rank in ranks.listed})
     lacking = _missing_subsystems(job)
     healthy = all(r.verdict is Verdict.HEALTHY for r in runs) and bool(runs)
     notes = [f"{files[i].path} does not end with a line end: it was cut or is still being written" for i in _cut(job)]
     notes += list(getattr(job.scan, "notes", ()))
+    if more := sum(len(ranks) - len(ranks.listed) for ranks in unseen):
+        notes.append(f"{more} more ranks have no log and are not listed")
     if totals.torn:
         notes.append(f"{totals.torn} torn {'line' if totals.torn == 1 else 'lines'}: what they said is not known")
     return Coverage(

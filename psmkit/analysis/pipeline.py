@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from psmkit.analysis import causes, coverage, registry, verdict
 from psmkit.analysis.facts.job import Job, make_job
 from psmkit.analysis.inputs import scanned
-from psmkit.model import Finding, Report
+from psmkit.model import CODES, Finding, Report, Verdict
 
 __all__ = ["analyse_job", "analyze"]
 
@@ -24,7 +24,7 @@ def analyze(
     """Analyse logs and report the state of the job.
 
     Args:
-        paths: files, globs, folders (recursive) or ``-`` for standard input; ``.gz``, ``.zst`` and ``.xz`` are decompressed.
+        paths: files, globs, folders (recursive) or ``-`` for standard input; compressed files and archives are unpacked.
         catalogue: TOML files with additional messages, read after psmkit's.
         progress: called with the bytes read so far and the total.
 
@@ -44,6 +44,8 @@ def analyse_job(job: Job) -> Report:
         findings.extend(rule.find(job))
     findings = _ordered(job.quotes.filled(findings))
     runs = verdict.judge(job, findings)
+    open_ = {run.index for run in runs if run.verdict is Verdict.INCONCLUSIVE}
+    findings = [f for f in findings if f.run in open_ or not CODES[f.code].while_open]
     worst, reason, confidence = verdict.overall(runs)
     return Report(
         verdict=worst,
@@ -58,6 +60,7 @@ def analyse_job(job: Job) -> Report:
         coverage=coverage.coverage(job, runs),
         versions=coverage.versions(job),
         causes=causes.group(findings, runs, functools.partial(verdict.blamed, job)),
+        suspects=tuple(s for run in runs for s in run.suspects),
     )
 
 

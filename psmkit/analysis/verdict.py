@@ -10,14 +10,16 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from psmkit.analysis.facts import program
 from psmkit.analysis.facts.job import Job, RunInfo
 from psmkit.analysis.facts.naming import comm_name, names_of, words
 from psmkit.analysis.facts.once import once
+from psmkit.analysis.facts.places import absent, unnamed
 from psmkit.analysis.facts.progress import torn_down
 from psmkit.analysis.facts.stages import stage_of
-from psmkit.analysis.inference import proof
+from psmkit.analysis.inference import frontier, proof
 from psmkit.logparse.types import CommInstance, Event
-from psmkit.model import CODES, Culprit, Effect, Finding, Run, Severity, Verdict
+from psmkit.model import CODES, Culprit, Effect, Finding, Run, Severity, Suspect, Verdict
 
 __all__ = ["blamed", "judge", "overall"]
 
@@ -120,14 +122,14 @@ def _end(job: Job, run: RunInfo) -> _Evidence:
     """Whether the log shows that this run completed its work or its teardown."""
     if _tests_ended_well(job, run):
         return _Evidence(True, "the benchmark finished and its values are right")
-    told = job.events("lab.rank.", run=run.index)
-    if told and not run.procs:
-        hosts = [f"{host}:" if (host := e.fields.get("host")) else "process " for e in told]
-        names = words((f"{host}{e.fields['pid']}" for host, e in zip(hosts, told, strict=True)), 8)
+    reports = job.events("lab.rank.", run=run.index)
+    if reports and not run.procs:
+        hosts = [f"{host}:" if (host := e.fields.get("host")) else "process " for e in reports]
+        names = words((f"{host}{e.fields['pid']}" for host, e in zip(hosts, reports, strict=True)), 8)
         return _Evidence(False, f"the logs of the processes that the lab names are not in view: {names}")
-    if told and _lab_ended_well(job, run, told):
+    if reports and _lab_ended_well(job, run, reports):
         return _Evidence(
-            True, f"the lab's {_count(len(told), 'rank')} ended well, and every byte that it checked was right"
+            True, f"the lab's {_count(len(reports), 'rank')} ended well, and every byte that it checked was right"
         )
     instances = _instances(job, run)
     if not instances:
@@ -135,14 +137,27 @@ def _end(job: Job, run: RunInfo) -> _Evidence:
             names = words(sorted(job.process(p).name for p in run.procs), 8)
             how = "how they ended" if len(run.procs) > 1 else "how it ended"
             return _Evidence(False, f"no communicator line names {names}, so the logs do not show {how}")
+        if (printed := program.told(job, run.index)) is not None:
+            return _Evidence(False, f"{printed}, and no communicator was seen")
         return _Evidence(False, "no communicator was seen")
     world = run.world
     members = [i for i in instances if i.group == world] if world is not None else instances
     nranks = max(i.nranks for i in members)
-    seen = {i.rank for i in members}
+    seen = {i.rank for i in members if i.rank >= 0}
+    if len(seen) < nranks and (nameless := unnamed(job, run.index)):
+        be = "be among" if len(nameless) > 1 else "be one of"
+        return _Evidence(
+            False, f"the log names {len(seen)} of {nranks} ranks; {names_of(job, nameless)} may {be} the others"
+        )
     if len(seen) < nranks:
-        return _Evidence(False, f"the logs of {_ranks(sorted(set(range(nranks)) - seen))} of {nranks} are missing")
-    ended = {i.rank for i in members if i.end is not None}
+        lacking = absent(job, run.index)
+        if not lacking:
+            return _Evidence(
+                False, f"the log does not show which lines of the {nranks} ranks are about one communicator"
+            )
+        logs, are = ("log", "is") if len(lacking) == 1 else ("logs", "are")
+        return _Evidence(False, f"the {logs} of {_spans(lacking.spans())} of {nranks} {are} missing")
+    ended = {i.rank for i in members if i.end is not None and i.rank >= 0}
     aborted = {e.ref for e in job.events("comm.end.abort", run=run.index)}
     given_up = sorted({i.rank for i in members if i.end in aborted})
     if given_up:
@@ -150,11 +165,12 @@ def _end(job: Job, run: RunInfo) -> _Evidence:
         return _Evidence(
             False, f"{_ranks(given_up)} aborted the communicator, which says nothing about the work before it"
         )
-    starting = sorted(
-        {r for i in instances if i.start and not i.complete and not i.end and (r := _rank(job, i)) is not None}
-    )
-    if starting:
-        return _Evidence(False, f"the log ends while {_ranks(starting)} initialise{'s' if len(starting) == 1 else ''}")
+    opening = [i for i in instances if i.start and not i.complete and not i.end]
+    starting = sorted({rank for i in opening if (rank := _rank(job, i)) >= 0})
+    if opening:
+        # A damaged line does not show the rank, but it shows the process.
+        who = _ranks(starting) if starting else names_of(job, {i.proc for i in opening})
+        return _Evidence(False, f"the log ends while {who} initialise{'s' if len(starting or opening) == 1 else ''}")
     if len(ended) == nranks and proof.reopened(job, run.index):
         return _Evidence(False, "a communicator that was made after the first one was torn down has no end in the log")
     others = {i.proc for i in instances} - {i.proc for i in members} - job.phantoms
@@ -173,7 +189,10 @@ def _end(job: Job, run: RunInfo) -> _Evidence:
             False, f"the log ends while {_ranks(sorted(started - complete))} initialise{'s' if few else ''}"
         )
     if any(i.ops or i.sends or i.recvs for i in members):
-        return _Evidence(False, "the log ends while the job works")
+        printed = program.told(job, run.index)
+        return _Evidence(False, "the log ends while the job works" + (f": {printed}" if printed else ""))
+    if (printed := program.told(job, run.index)) is not None:
+        return _Evidence(False, f"{printed}, and the teardown is not in the log")
     return _Evidence(False, "all ranks initialised, and neither work nor teardown is in the log")
 
 
@@ -205,28 +224,31 @@ def _torn_down(job: Job, run: RunInfo) -> bool:
     """Whether all ranks were torn down and none aborted. If so, none of them hung, whatever the log shows before."""
     instances = _instances(job, run)
     aborts = {e.ref for e in job.events("comm.end.abort", run=run.index)}
-    seen = {i.rank for i in instances if i.group == run.world}
+    seen = {i.rank for i in instances if i.group == run.world and i.rank >= 0}
     whole = run.nranks is not None and len(seen) >= run.nranks
     return whole and proof.done(job, run.index) and not any(i.end in aborts for i in instances)
 
 
-def _rank(job: Job, instance: CommInstance) -> int | None:
-    """The rank of the process in the job, else its rank in its own communicator."""
+def _rank(job: Job, instance: CommInstance) -> int:
+    """The rank of the process in the job, else its rank in its own communicator, negative if unknown."""
     rank = job.rank_of(instance.proc)
     return rank if rank is not None else instance.rank
 
 
 def _ranks(ranks: Sequence[int]) -> str:
-    if len(ranks) == 1:
-        return f"rank {ranks[0]}"
     spans: list[list[int]] = []
     for r in ranks:
         if spans and r == spans[-1][1] + 1:
             spans[-1][1] = r
         else:
             spans.append([r, r])
+    return _spans((a, b) for a, b in spans)
+
+
+def _spans(spans: Iterable[tuple[int, int]]) -> str:
+    spans = list(spans)
     texts = [str(a) if a == b else f"{a}-{b}" if b > a + 1 else f"{a}, {b}" for a, b in spans]
-    return "ranks " + ", ".join(texts)
+    return ("rank " if len(spans) == 1 and spans[0][0] == spans[0][1] else "ranks ") + ", ".join(texts)
 
 
 def _culprits(job: Job, run: RunInfo, findings: Sequence[Finding], chosen: Finding | None) -> tuple[Culprit, ...]:
@@ -356,8 +378,10 @@ def _judge(job: Job, run: RunInfo, findings: Sequence[Finding]) -> Run:
             reason = end.why + ("" if not pending else f" ({' and '.join(pending)} lost a line)")
     else:
         verdict, reason = Verdict.INCONCLUSIVE, _why_open(job, run, end, pending)
+        if headline := [f for f in findings if CODES[f.code].headline]:
+            reason, confidence = headline[-1].title, headline[-1].confidence
         suspect = next((f for f in _ranked(findings) if f.severity is Severity.WARNING and CODES[f.code].suspect), None)
-        if suspect is not None:
+        if suspect is not None and not headline:
             reason += f"; look first at this: {suspect.title}"
     seen = sorted({r for p in run.procs if (r := job.rank_of(p)) is not None})
     return Run(
@@ -369,6 +393,29 @@ def _judge(job: Job, run: RunInfo, findings: Sequence[Finding]) -> Run:
         ranks_seen=tuple(seen),
         hosts=tuple(sorted({job.scan.processes[p].host for p in run.procs})),
         culprits=_culprits(job, run, findings, chosen),
+        suspects=_suspects(job, run) if verdict is Verdict.INCONCLUSIVE else (),
+    )
+
+
+def _suspects(job: Job, run: RunInfo) -> tuple[Suspect, ...]:
+    """The process that owes a step, or whose log was cut."""
+    owes = frontier.suspect(job, run.index)
+    if owes is None:
+        return ()
+    process = job.process(owes.proc)
+    return (
+        Suspect(
+            run=run.index,
+            owes=owes.step,
+            last=f"{job.scan.files[owes.last.file].path}:{owes.last.line}",
+            setting=frontier.deciding(job, owes),
+            comm=comm_name(job, owes.group) if owes.group is not None else None,
+            rank=job.rank_of(owes.proc),
+            host=process.host or None,
+            pid=process.pid,
+            device=job.device_of(owes.proc),
+            stage=owes.stage,
+        ),
     )
 
 
@@ -376,9 +423,14 @@ def _why_open(job: Job, run: RunInfo, end: _Evidence, pending: Sequence[str]) ->
     if pending:
         return f"{end.why}; the evidence ends with {' and '.join(pending)} open, as it does where a log is cut"
     totals = job.scan.totals
+    if owing := frontier.owing(job, run.index):
+        many = len(owing) > 1
+        return f"{end.why}; the handshake{'s' if many else ''} of {names_of(job, owing)} {'are' if many else 'is'} not complete in the log"
     if totals.calls_matched and len(job.runs) == 1:
         clean = f"control plane clean ({_count(totals.calls_matched, 'proxy call')} answered"
         clean += f", {_count(totals.fds_matched, 'fd exchange')} done)" if totals.fds_matched else ")"
+        if program.told(job, run.index) is not None:
+            return f"{clean}; {end.why}"
         more = "" if not _instances(job, run) else f"; {end.why}"
         return f"{clean}, data plane not observed{more}"
     return end.why

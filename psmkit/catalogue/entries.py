@@ -48,7 +48,7 @@ _RETAINED = frozenset({"comm.start", "comm.complete", "comm.end", "comm.named", 
 _TEXT_KEYS = frozenset(
     "name pattern level where versions rccl vccl keep role ledger scope severity finding blames meaning next_step subsystem own_rank".split()
 )
-_LIST_KEYS = frozenset("patterns distinct key known_issues".split())
+_LIST_KEYS = frozenset("patterns distinct key known_issues repairs".split())
 _KEYS = _TEXT_KEYS | _LIST_KEYS | {"origin", "sample"}
 
 
@@ -69,7 +69,8 @@ class Message:
     ``patterns`` are spellings of one message with the same fields. ``where`` is ``nccl`` (the whole message after
     ``NCCL LEVEL``) or ``line`` (anywhere in a line without a NCCL prefix). ``keep`` is ``all``, ``distinct`` or
     ``count``. ``role`` names the tracker that it feeds. ``own_rank`` is the field with the rank of the process that prints the line, or
-    of the process with the line's ``pid``. ``file`` is its catalogue file.
+    of the process with the line's ``pid``. ``repairs`` names messages about failures that this line ends.
+    ``file`` is its catalogue file.
     """
 
     name: str
@@ -94,6 +95,7 @@ class Message:
     next_step: str | None = None
     known_issues: tuple[str, ...] = ()
     own_rank: str | None = None
+    repairs: tuple[str, ...] = ()
     samples: tuple[Sample, ...] = ()
     file: str = ""
 
@@ -249,6 +251,7 @@ def _message(file: str, subsystem: str, entry: Mapping[str, Any]) -> Message:
         next_step=entry.get("next_step"),
         known_issues=tuple(entry.get("known_issues", ())),
         own_rank=own_rank,
+        repairs=tuple(entry.get("repairs", ())),
         samples=tuple(_sample(s, fail) for s in entry.get("sample", ())),
         file=file,
     )

@@ -52,6 +52,12 @@ class Catalogue:
             if other is not message:
                 where = f" (also in {other.file})" if other.file != message.file else ""
                 raise CatalogueError(f"a second entry of this name{where}", file=message.file, entry=message.name)
+        for message in self.messages:
+            lost = [name for name in message.repairs if name not in self.by_name]
+            if lost:
+                raise CatalogueError(
+                    f"repairs names {lost[0]!r}, which is no entry", file=message.file or None, entry=message.name
+                )
 
     @cached_property
     def ledgers(self) -> tuple[str, ...]:

@@ -88,6 +88,7 @@ def cli(verbose: bool) -> None:
 
 def main(args: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status: 0 clean, 1 findings, 2 cannot analyse."""
+    _open_standard_streams()
     arguments = list(sys.argv[1:] if args is None else args)
     if "_PSMKIT_COMPLETE" in os.environ:
         cli.main(args=arguments, prog_name="psmkit")
@@ -102,6 +103,21 @@ def main(args: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         _drop_output()
         return EXIT_CLOSED_PIPE
+
+
+def _open_standard_streams() -> None:
+    """Open /dev/null in place of a standard stream that is closed: else the next file gets its number, and with it the output."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            sink = os.open(os.devnull, os.O_RDWR)
+            if sink != number:
+                os.dup2(sink, number)
+                os.close(sink)
+            os.set_inheritable(number, True)
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, "r" if number == 0 else "w", closefd=False))  # noqa: SIM115 (it stays open)
 
 
 def _run(arguments: list[str]) -> int:
@@ -147,7 +163,7 @@ def _written_by(error: OSError) -> str | None:
             if isinstance(value, io.IOBase) and isinstance(path := getattr(value, "name", None), str | os.PathLike):
                 name = os.fsdecode(path)
         step = step.tb_next
-    return name or ("standard output" if error.errno == errno.ENOSPC else None)
+    return name or ("standard output" if error.errno in (errno.ENOSPC, errno.EBADF) else None)
 
 
 def _complain(message: str, detail: Sequence[str] = ()) -> int:

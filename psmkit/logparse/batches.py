@@ -11,7 +11,6 @@ import numpy.typing as npt
 from psmkit._native.logscan import lib
 from psmkit.catalogue import Catalogue
 from psmkit.logparse.decode import Decoder, table
-from psmkit.logparse.inputs import display_name
 from psmkit.logparse.scanner import Feed, Path, Paths, as_catalogue
 from psmkit.logparse.types import Event
 
@@ -36,7 +35,7 @@ class EventBatch:
         self._records = decoder.events[rows]
         self._feed = feed
         self.names: Sequence[str] = decoder.names
-        self.files: Sequence[str] = [display_name(i.path) for i in feed.inputs]
+        self.files: Sequence[str] = [i.path for i in feed.inputs]
 
     def __len__(self) -> int:
         return len(self._rows)

@@ -1,198 +1,248 @@
-"""Find what to read: files, globs, folders, standard input. Compressed files are recognised by content, not by name."""
+"""Find what to read: files, globs, folders, archives, standard input. A file is recognised by its content, not by its name."""
 
 from __future__ import annotations
 
 import glob
-import lzma
 import os
 import stat
 import sys
-import tempfile
-import zlib
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from psmkit.logparse.archives import HEAD, Budget, members
 from psmkit.logparse.foreign import sniff
-from psmkit.logparse.records import MAGIC as RECORD_MAGIC
-from psmkit.logparse.records import RecordLines
+from psmkit.logparse.formats import archive, binary, compression, encoding, is_record
+from psmkit.logparse.streams import ForeignInput, Input, Place, Reader, Spool, open_raw
 from psmkit.model.errors import InputError
 
-__all__ = ["ForeignInput", "Input", "Reader", "discover"]
+__all__ = ["ForeignInput", "Input", "Reader", "discover", "natural"]
 
 STDIN = "<stdin>"
-_HEAD = 1 << 16
-
-_MAGIC = ((b"\x1f\x8b", "gz"), (b"\x28\xb5\x2f\xfd", "zst"), (b"\xfd7zXZ\x00", "xz"))
-# Files that often lie in folders of logs but are not logs: libraries, archives, pictures, pickles, databases.
-_BINARY = (
-    b"\x7fELF",
-    b"PK\x03\x04",
-    b"\x89PNG",
-    b"\x80\x02",
-    b"\x80\x03",
-    b"\x80\x04",
-    b"\x80\x05",
-    b"SQLite",
-    b"GIF8",
-    b"%PDF",
-)
+_PIECE = 1 << 20
+# A pipe without an end must not fill the disk.
+_MAX_SPOOL = 64 << 30
+# Zeros at the start of a file are a hole that the truncation of an open log leaves. This many are looked past.
+_MAX_HOLE = 64 << 20
+# How many files a note names.
+_NAMED = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Input:
-    """A file to read. ``kind`` is ``log``, a compression (``gz``, ``zst``, ``xz``), or ``record``: a record file, read as the log
-    lines that its records stand for. ``size`` is its size on disk.
-
-    ``foreign`` names the format of an input that is not a log: a Flight Recorder dump, a RAS answer, stacks.
-    """
-
-    path: str
-    kind: str
-    size: int
-    foreign: str | None = None
+class _RefusedError(Exception):
+    """An input that holds nothing to read; the text says why."""
 
 
-@dataclass(frozen=True, slots=True)
-class ForeignInput:
-    """An input that is not a log; :mod:`psmkit.logparse.foreign` reads it."""
+@dataclass
+class _Search:
+    """The inputs that were found so far, and why others are none."""
 
-    path: str
-    kind: str
+    found: dict[str, Input] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
+    empty: list[str] = field(default_factory=list)
+    _spool: Spool | None = None
 
+    def __post_init__(self) -> None:
+        self.budget = Budget(self.spool)
 
-class Reader:
-    """The decompressed bytes of one input, in order. ``note`` says why they ended early, if they did."""
+    def spool(self) -> Spool:
+        if self._spool is None:
+            self._spool = Spool()
+        return self._spool
 
-    def __init__(self, source: Input) -> None:
-        self.input = source
-        self.note: str | None = None
-        self._spool: BinaryIO | None = None
-        self._raw = _open(source.path)
-        if source.kind == "record":
-            self._stream: Any = RecordLines(self._raw, source.path)
-            notes = self._stream.file.notes
-            self.note = f"{source.path}: {'; '.join(notes)}; what could be read was used" if notes else None
+    def add(self, item: Input) -> None:
+        if item.place is not None:
+            self.found[item.path] = item  # of members with the same name, the last one counts
         else:
-            self._stream = self._raw if source.kind == "log" else _decompress(source.kind, self._raw, source.path)
+            self.found.setdefault(os.path.realpath(item.path), item)
 
-    @property
-    def consumed(self) -> int:
-        """How many bytes of the file on disk were read so far."""
-        try:
-            return self._raw.tell()
-        except (OSError, ValueError):
-            return 0
+    # ---- what a user names ----
 
-    def read(self, size: int) -> bytes:
-        """Up to ``size`` bytes; empty at the end. Damaged input ends where the damage begins."""
-        try:
-            if self.input.kind == "log":
-                return self._raw.read(size) or b""
-            return bytes(self._stream.read1(size))
-        except EOFError:
-            self.note = f"{self.input.path}: the compressed data ends early; what could be read was used"
-        except _damage() as error:
-            self.note = f"{self.input.path}: {error}; what could be read was used"
-        return b""
+    def path(self, path: str) -> None:
+        if path == "-":
+            self.stdin()
+        elif os.path.isdir(path):
+            self.folder(path)
+        elif os.path.exists(path):
+            self.file(path)
+        elif glob.has_magic(path):
+            self.glob(path)
+        else:
+            raise InputError(path, "no such file or folder")
 
-    def readinto(self, buffer: memoryview) -> int:
-        """Fill ``buffer`` with one read; 0 at the end."""
-        if self.input.kind == "log":
+    def glob(self, pattern: str) -> None:
+        names = sorted(glob.glob(pattern, recursive=True))
+        if not names:
+            raise InputError(pattern, "no file matches")
+        folders = {name for name in names if os.path.isdir(name)}
+        if "**" in pattern:
+            folders = set()  # such a pattern says how deep to look
+        for name in names:
+            if name in folders:
+                self.folder(name)
+            elif os.path.isfile(name):
+                self.file(name)
+
+    def folder(self, folder: str) -> None:
+        files = _walk(folder)
+        before = len(self.found)
+        seen = False
+        refused: list[str] = []
+        for name in files:
             try:
-                raw: Any = self._raw  # a raw file; the type BinaryIO lacks readinto
-                return int(raw.readinto(buffer) or 0)
-            except OSError as error:
-                self.note = f"{self.input.path}: {error.strerror}; what could be read was used"
-                return 0
-        data = self.read(len(buffer))
-        buffer[: len(data)] = data
-        return len(data)
+                for item in self.inspect(name):
+                    seen = True
+                    self.add(item)
+            except _RefusedError as error:
+                refused.append(f"{os.path.relpath(name, folder)} is {error}")
+            except InputError as error:
+                self.refused[name] = error.reason
+        if not seen and before == len(self.found):
+            self.empty.append(folder)
+        if refused:
+            more = len(refused) - _NAMED
+            self.refused[folder] = "; ".join(refused[:_NAMED]) + (
+                f"; {more} more files are no logs" if more > 0 else ""
+            )
 
-    def close(self) -> None:
-        """Close the file."""
-        if self._stream is not self._raw:
-            self._stream.close()
-        self._raw.close()
-
-
-def _open(path: str) -> BinaryIO:
-    try:
-        return open(path, "rb", buffering=0)
-    except OSError as error:
-        raise InputError(path, (error.strerror or str(error)).lower()) from None
-
-
-def _decompress(kind: str, raw: BinaryIO, path: str) -> Any:
-    if kind == "gz":
+    def file(self, path: str) -> None:
         try:
-            from isal import igzip
-        except ImportError:
-            import gzip
+            if _is_device(path):
+                raise _RefusedError("a device")
+            if _is_pipe(path):
+                with open_raw(Input(path, "log", 0)) as pipe:
+                    self.keep(self.copied(STDIN, pipe))
+                return
+            found = list(self.inspect(path))
+        except _RefusedError as error:
+            self.refused[path] = f"it is {error}"
+            return
+        except InputError as error:
+            self.refused[error.path] = error.reason
+            return
+        if not found:
+            self.refused.setdefault(path, "no log in this archive")
+        for item in found:
+            self.add(item)
 
-            return gzip.GzipFile(fileobj=raw, mode="rb")
-        make: Any = igzip.IGzipFile
-        return make(fileobj=raw, mode="rb")
-    if kind == "xz":
-        return lzma.LZMAFile(raw)
-    try:
-        import zstandard
-    except ImportError:
-        raise InputError(path, "reading .zst needs the package zstandard (pip install 'psmkit[zstd]')") from None
-    return zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True)
+    def stdin(self) -> None:
+        try:
+            if not sys.stdin:
+                raise _RefusedError("closed")
+            mode = os.fstat(sys.stdin.fileno()).st_mode
+            if stat.S_ISBLK(mode) or (
+                stat.S_ISCHR(mode) and not sys.stdin.isatty() and not _is_null(sys.stdin.fileno())
+            ):
+                raise _RefusedError("a device")
+            self.keep(self.copied(STDIN, sys.stdin.buffer))
+        except _RefusedError as error:
+            self.refused[STDIN] = f"it is {error}"
 
+    def keep(self, items: Iterable[Input]) -> None:
+        """Add inputs that have no path of their own: two pipes have the same name."""
+        for item in items:
+            self.found[f"{len(self.found)} {item.path}"] = item
 
-def _damage() -> tuple[type[Exception], ...]:
-    """The exceptions that damaged input raises. Only libraries that are already imported count, to avoid the cost of an import."""
-    found: list[type[Exception]] = [OSError, ValueError, zlib.error, lzma.LZMAError]
-    for name, error in (("zstandard", "ZstdError"), ("isal.igzip_lib", "IsalError")):
-        module: Any = sys.modules.get(name)
-        if module is not None:
-            found.append(getattr(module, error))
-    return tuple(found)
+    def copied(self, name: str, source: BinaryIO) -> Iterator[Input]:
+        """The input that can be read only once, from a copy: its lines are quoted later."""
+        spool = self.spool()
+        start = spool.end
+        try:
+            while chunk := source.read(_PIECE):
+                spool.write(chunk)
+                if spool.end - start > _MAX_SPOOL:
+                    self.budget.notes.append(f"{name}: only the first {_MAX_SPOOL >> 30} GiB were read")
+                    break
+        except OSError as error:
+            raise InputError(name, (error.strerror or str(error)).lower()) from None
+        size = spool.end - start
+        return self.inspect(name, Place(spool, start, size))
+
+    # ---- what a file is ----
+
+    def inspect(self, path: str, place: Place | None = None, depth: int = 0) -> Iterator[Input]:
+        """The inputs in a file: itself, or the members of the archive that it is.
+
+        Raises:
+            _RefusedError: it holds no text.
+            InputError: it cannot be read.
+        """
+        source = Input(path, "log", place.size if place is not None else 0, place=place)
+        with open_raw(source) as raw:
+            try:
+                head = raw.read(HEAD)
+                if place is None:
+                    source = replace(source, size=os.fstat(raw.fileno()).st_size)
+                head = _past_hole(raw, head)
+            except OSError as error:
+                raise InputError(path, (error.strerror or str(error)).lower()) from None
+        if is_record(head):
+            yield replace(source, kind="record")
+            return
+        kind = compression(head)
+        if kind is not None:
+            source = replace(source, kind=kind)
+            reader = Reader(source)
+            head = _first(reader)
+            reader.close()
+        packed = archive(head)
+        if packed is not None:
+            yield from self.unpack(source, packed, depth)
+            return
+        known = sniff(head)
+        if known is None and (name := binary(head)) is not None:
+            raise _RefusedError(name)
+        coded = encoding(head)
+        if coded is not None:
+            known = sniff(head.decode(coded, "replace").encode("utf-8", "replace"))
+        yield replace(source, foreign=known, encoding=coded)
+
+    def unpack(self, source: Input, packed: str, depth: int) -> Iterator[Input]:
+        for member in members(source, packed, depth, self.budget):
+            try:
+                yield from self.inspect(member.path, member.place, depth + 1)
+            except _RefusedError:
+                continue  # as in a folder; the note of a folder would be long
+            except InputError as error:
+                self.refused[error.path] = error.reason
 
 
 def discover(paths: Iterable[str | os.PathLike[str]], notes: list[str] | None = None) -> list[Input]:
     """The inputs behind ``paths``, each file once, in the given order.
 
-    A path is a file, a glob, a folder (searched recursively, without hidden and binary files) or ``-`` for standard
-    input, which is copied to a temporary file so that its lines can be quoted later. A folder without a log adds a line
-    to ``notes``, provided that another path has one.
+    A path is a file, an archive (tar, zip), a glob, a folder (searched recursively, without hidden files) or ``-`` for standard
+    input, which is copied to a temporary file so that its lines can be quoted later. What cannot be read or holds no text
+    adds a line to ``notes``, provided that something else can be read.
 
     Raises:
-        InputError: a path does not exist or cannot be read, or no path holds anything to read.
+        InputError: a path does not exist, or no path holds anything to read.
     """
-    out: dict[str, Input] = {}
-    empty: list[str] = []
+    search = _Search()
     for given in paths:
-        path = os.fspath(given)
-        if path == "-":
-            found = [_spool(sys.stdin.buffer)]
-        elif _is_pipe(path):
-            with _open(path) as pipe:
-                found = [_spool(pipe)]
-        elif os.path.isdir(path):
-            found = [i for i in map(_inspect, _walk(path)) if i is not None]
-            if not found:
-                empty.append(path)
-        elif os.path.exists(path):
-            found = [_inspect(path, named=True)]  # type: ignore[list-item]
-        elif glob.has_magic(path):
-            names = sorted(p for p in glob.glob(path, recursive=True) if os.path.isfile(p))
-            if not names:
-                raise InputError(path, "no file matches")
-            found = [i for i in map(_inspect, names) if i is not None]
-        else:
-            raise InputError(path, "no such file or folder")
-        for item in found:
-            key = item.path if item.path.startswith("/proc/self/fd/") else os.path.realpath(item.path)
-            out.setdefault(key, item)
-    if empty and not out:
-        raise InputError(", ".join(empty), "no log in this folder" if len(empty) == 1 else "no log in these folders")
+        search.path(os.fspath(given))
+    found = list(search.found.values())
+    lines = [f"{path}: {reason}" for path, reason in search.refused.items()]
+    lines += [f"{path}: no log in this folder" for path in search.empty if path not in search.refused]
+    lines += search.budget.notes
+    if not found:
+        _nothing(search)
     if notes is not None:
-        notes += [f"{path}: no log in this folder" for path in empty]
-    return list(out.values())
+        notes += [f"{item.path}: the file is empty" for item in found if not item.size and any(i.size for i in found)]
+        notes += lines
+    return found
+
+
+def _nothing(search: _Search) -> None:
+    """Raise the error about paths that hold nothing to read."""
+    empty = search.empty
+    if empty:
+        reason = "no log in this folder" if len(empty) == 1 else "no log in these folders"
+        why = "; ".join(search.refused[path] for path in empty if path in search.refused)
+        raise InputError(", ".join(empty), f"{reason} ({why})" if why else reason)
+    for path, reason in search.refused.items():
+        more = len(search.refused) - 1
+        notes = "".join(f" ({note})" for note in search.budget.notes[:1])
+        raise InputError(path, reason + notes + (f" (and {more} more inputs cannot be read)" if more else ""))
 
 
 def _walk(folder: str) -> Sequence[str]:
@@ -203,64 +253,63 @@ def _walk(folder: str) -> Sequence[str]:
     return [f for f in found if os.path.isfile(f)]
 
 
-def _inspect(path: str, named: bool = False) -> Input | None:
-    """Kind and size of a file; None if the file was not named explicitly and its first bytes show that it is not a log."""
-    with _open(path) as raw:
-        try:
-            head = raw.read(_HEAD)
-            size = os.fstat(raw.fileno()).st_size
-        except OSError as error:
-            raise InputError(path, (error.strerror or str(error)).lower()) from None
-    if head.startswith(RECORD_MAGIC):
-        return Input(path, "record", size)
-    kind = next((kind for magic, kind in _MAGIC if head.startswith(magic)), "log")
-    if kind != "log":
-        reader = Reader(Input(path, kind, size))
-        head = reader.read(_HEAD)
-        reader.close()
-    if not named and (head.startswith(_BINARY) or head.count(0) * 4 > len(head)):
-        return None
-    return Input(path, kind, size, sniff(head))
+def _first(reader: Reader) -> bytes:
+    data = b""
+    while len(data) < HEAD and (more := reader.read(HEAD - len(data))):
+        data += more
+    return data
 
 
-# The copy of standard input lives as long as the process, because its lines are read again for quotes.
-_SPOOLS: list[BinaryIO] = []
+def _past_hole(raw: BinaryIO, head: bytes) -> bytes:
+    """The first bytes behind the zeros at the start of a file."""
+    passed = len(head)
+    while head and not head.strip(b"\0") and passed < _MAX_HOLE:
+        head = raw.read(_PIECE)
+        passed += len(head)
+        text = head.lstrip(b"\0")
+        if text:
+            return text[:HEAD]
+    return head
 
 
 def _is_pipe(path: str) -> bool:
-    """Whether a path can be read only once: a named pipe, or what a shell passes for <(command)."""
-    try:
-        mode = os.stat(path).st_mode
-    except OSError:
-        return False
+    """Whether a path can be read only once: a named pipe, a terminal, or what a shell passes for <(command)."""
+    mode = os.stat(path).st_mode
     return stat.S_ISFIFO(mode) or stat.S_ISCHR(mode)
 
 
-def _spool(source: BinaryIO) -> Input:
-    spool = tempfile.TemporaryFile(prefix="psmkit-")  # noqa: SIM115 (it stays open)
-    while chunk := source.read(1 << 20):
-        spool.write(chunk)
-    spool.flush()
-    _SPOOLS.append(spool)
-    found = _inspect(f"/proc/self/fd/{spool.fileno()}", named=True)
-    assert found is not None
-    return found
+def _is_device(path: str) -> bool:
+    """Whether a path is a device that has no end, or a disk."""
+    mode = os.stat(path).st_mode
+    if not stat.S_ISCHR(mode):
+        return stat.S_ISBLK(mode) or stat.S_ISSOCK(mode)
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return True
+    try:
+        return not os.isatty(fd) and not _is_null(fd)
+    finally:
+        os.close(fd)
 
 
-def display_name(path: str) -> str:
-    """The name of an input in reports."""
-    return STDIN if path.startswith("/proc/self/fd/") else path
+def _is_null(fd: int) -> bool:
+    """Whether this is /dev/null, an empty input."""
+    return os.fstat(fd).st_rdev == os.stat(os.devnull).st_rdev
 
 
 def natural(path: str) -> tuple[Any, ...]:
     """A key that sorts ``log.9`` before ``log.10``."""
-    parts, number = [], ""
+    parts: list[tuple[int, int, str]] = []
+    number = ""
     for char in Path(path).name + "\0":
-        if char.isdigit():
+        if "0" <= char <= "9":
             number += char
         else:
             if number:
-                parts.append((0, int(number), ""))
+                # Of numbers without leading zeros the longer one is greater.
+                digits = number.lstrip("0")
+                parts.append((0, len(digits), digits))
                 number = ""
             parts.append((1, 0, char))
     return tuple(parts)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import io
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from psmkit._native.logscan import lib
 from psmkit.catalogue import Catalogue
 from psmkit.logparse.decode import Decoder, table
-from psmkit.logparse.inputs import ForeignInput, Input, Reader, display_name
+from psmkit.logparse.streams import ForeignInput, Input, Reader, open_raw
 from psmkit.logparse.types import (
     Call,
     CommInstance,
@@ -36,6 +37,8 @@ from psmkit.model import Evidence
 __all__ = ["ScanResult", "collect"]
 
 _LONGEST = 1 << 16
+_AHEAD = 4096
+_MOST_OPEN = 16
 _NOWHERE = Ref(0, 0, 0)
 _STATES = ("", "begun", "served", "received", "matched")
 
@@ -85,8 +88,8 @@ class ScanResult(ScanData):
 
     def _read(self, ref: Ref) -> str:
         source = self.inputs[ref.file]
-        if source.kind == "log":
-            with open(source.path, "rb") as file:
+        if source.kind == "log" and source.encoding is None:
+            with io.BufferedReader(cast(io.RawIOBase, open_raw(source)), _AHEAD) as file:
                 file.seek(ref.offset)
                 return _clean(file.readline(_LONGEST))
         # Lines that are requested together are close together, so the rest of a read is kept.
@@ -94,6 +97,8 @@ class ScanResult(ScanData):
         if reader is None or at > ref.offset:
             if reader is not None:
                 reader.close()
+            if len(self._open) >= _MOST_OPEN:
+                self._open.pop(next(iter(self._open)))[0].close()
             reader, at, ahead = Reader(source), 0, b""
         while at + len(ahead) <= ref.offset:
             at += len(ahead)
@@ -145,7 +150,7 @@ class _Collector:
         return ScanResult(
             files=[
                 SourceFile(
-                    display_name(item.path),
+                    item.path,
                     stream_of[i],
                     item.size,
                     lib.ls_file_lines(self.native, i),
@@ -187,7 +192,7 @@ class _Collector:
         return [
             Process(
                 i, p.stream, self.decoder.tags[p.tag] if p.tag >= 0 else None, self.text(p.host) or "", p.pid, p.incarnation,
-                p.lines, _ref(p.first), _ref(p.last), p.births, bool(p.aliased),
+                p.lines, _ref(p.first), _ref(p.last), p.births, bool(p.aliased), p.damaged,
             )
             for i, p in enumerate(self.rows("ls_processes"))
         ]  # fmt: skip
@@ -290,12 +295,15 @@ class _Collector:
             mismatch = None
             if p.mismatch:
                 mismatch = (_ref(p.mismatch_send), _ref(p.mismatch_recv), p.mismatch_send_bytes, p.mismatch_recv_bytes)
+            retyped = None
+            if p.retyped:
+                retyped = (_ref(p.retyped_send), _ref(p.retyped_recv), p.retyped_send_type, p.retyped_recv_type)
             out.append(
                 PairQueue(
                     p.group, p.src, p.dst, p.matched,
                     tuple(_ref(refs[i]) for i in range(p.first_ref, middle)),
                     tuple(_ref(refs[i]) for i in range(middle, end)),
-                    p.pending_sends, p.pending_recvs, mismatch,
+                    p.pending_sends, p.pending_recvs, mismatch, retyped,
                 )
             )  # fmt: skip
         return out

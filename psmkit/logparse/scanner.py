@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,6 +22,7 @@ Paths = Path | Iterable[Path]
 Progress = Callable[[int, int], None]
 
 _EMIT_ALL, _KEEP_CALLS = 1, 2
+_SPARE = 128  # descriptors for all but the logs
 _PIECE = 1 << 18  # bytes per read: small enough to be in the processor's cache when they are scanned
 
 
@@ -46,7 +48,7 @@ class Feed:
         notes: list[str] = []
         found = discover([paths] if isinstance(paths, str | os.PathLike) else paths, notes)
         logs = [i for i in found if i.foreign is None]
-        foreign = [ForeignInput(i.path, i.foreign) for i in found if i.foreign is not None]
+        foreign = [ForeignInput(i.path, i.foreign, i) for i in found if i.foreign is not None]
         native = ffi.gc(lib.ls_scan_new(catalogue.native, mode), lib.ls_scan_free)
         arrangement = arrange(logs, catalogue)
         for _ in arrangement.streams:
@@ -60,36 +62,40 @@ class Feed:
 
     def run(self, chunk: int, progress: Progress | None) -> Iterator[None]:
         """Read all inputs, one chunk of each stream in turn so that the ranks advance together. Yields after each chunk."""
-        _allow_open_files(len(self.arrangement.streams))
         view = memoryview(bytearray(chunk))
         total, done = sum(i.size for i in self.inputs), 0
-        queues = [list(files) for files in self.arrangement.streams]
-        readers: list[Reader | None] = [None] * len(queues)
-        active = [s for s, files in enumerate(queues) if files]
+        queues = [deque(files) for files in self.arrangement.streams if files]
+        readers: dict[int, Reader] = {}
+        room = _open_files(len(queues))
+        held = 0  # of files that have to stay open: a log can be closed and continued later, a compressed file cannot
         try:
-            while active:
-                for stream in list(active):
-                    file = queues[stream][0]
-                    reader = readers[stream] or Reader(self.inputs[file])
-                    readers[stream] = reader
+            while queues:
+                for queue in queues:
+                    file = queue[0]
+                    reader = readers.get(file)
+                    if reader is None:
+                        if held >= room:
+                            continue  # until another stream ends
+                        reader = readers[file] = Reader(self.inputs[file])
+                        held += not reader.can_park
                     before = reader.consumed
                     n = self._feed(file, reader, view)
                     done += reader.consumed - before
                     if not n:
-                        self._end(file, reader)
-                        readers[stream] = None
-                        del queues[stream][0]
-                        if not queues[stream]:
-                            active.remove(stream)
+                        held -= not reader.can_park
+                        self._end(file, readers.pop(file))
+                        queue.popleft()
+                    elif len(queues) > room and reader.can_park:
+                        reader.park()
                     yield
+                queues = [queue for queue in queues if queue]
                 lib.ls_end_round(self.native)
                 if progress is not None:
                     progress(done, total)
             lib.ls_finish(self.native)
         finally:
-            for open_reader in readers:
-                if open_reader is not None:
-                    open_reader.close()
+            for open_reader in readers.values():
+                open_reader.close()
 
     def _feed(self, file: int, reader: Reader, view: memoryview) -> int:
         """Read a chunk, in pieces unless it is decompressed; returns the number of bytes, 0 at the end."""
@@ -111,13 +117,15 @@ class Feed:
         reader.close()
 
 
-def _allow_open_files(streams: int) -> None:
-    """Raise the limit of open files: every stream stays open while it is read."""
+def _open_files(streams: int) -> int:
+    """How many streams may be open at once. Raises the limit of open files if that is allowed."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = streams + 128
+    wanted = streams + _SPARE
     if soft != resource.RLIM_INFINITY and soft < wanted:
-        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    # Others may hold files in this process, too.
+    return streams if soft == resource.RLIM_INFINITY else max(soft - _SPARE, 1)
 
 
 def scan(

@@ -88,7 +88,10 @@ class Thread:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process in the logs. ``births`` counts proc.birth lines; ``aliased`` is True if several processes seem to share this identity."""
+    """A process in the logs. ``births`` counts proc.birth lines; ``aliased`` is True if several processes seem to share this identity.
+
+    ``damaged`` counts its lines that are torn, or glued to other text so that a part of them is lost.
+    """
 
     index: int
     stream: int
@@ -101,6 +104,7 @@ class Process:
     last: Ref
     births: int = 0
     aliased: bool = False
+    damaged: int = 0
 
     @property
     def name(self) -> str:
@@ -243,7 +247,8 @@ class SeqGroup:
 class PairQueue:
     """Sends and recvs of one ordered pair of ranks; ``sends``/``recvs`` are the unmatched ones in order.
 
-    ``mismatch`` is (send ref, recv ref, send bytes, recv bytes) of the first pair with different byte counts. ``matched`` counts pairs.
+    ``mismatch`` is (send ref, recv ref, send bytes, recv bytes) of the first pair with different byte counts.
+    ``retyped`` is (send ref, recv ref, send type, recv type) of the first pair of equal bytes and different types. ``matched`` counts pairs.
     """
 
     group: int
@@ -255,6 +260,7 @@ class PairQueue:
     pending_sends: int
     pending_recvs: int
     mismatch: tuple[Ref, Ref, int, int] | None = None
+    retyped: tuple[Ref, Ref, int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from psmkit.model.report import (
     Report,
     Run,
     Shape,
+    Suspect,
     Verdict,
 )
 
@@ -41,6 +42,7 @@ __all__ = [
     "Run",
     "Severity",
     "Shape",
+    "Suspect",
     "Verdict",
     "code",
 ]

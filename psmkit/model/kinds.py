@@ -62,6 +62,8 @@ class Code:
         aside: shown only with -v: it does not help to find the trouble.
         symptom: it shows where processes wait, not why; it follows from a failure or death of the ranks that it blames.
         survived: whether an error line of this code is worth a finding if the job survived it.
+        headline: an inconclusive verdict is stated with the title of such a finding.
+        while_open: a finding of this code is dropped when the verdict of its run is not inconclusive.
     """
 
     code: str
@@ -79,6 +81,8 @@ class Code:
     aside: bool = False
     symptom: bool = False
     survived: bool = True
+    headline: bool = False
+    while_open: bool = False
     meaning: str
     next_step: str
 

@@ -44,6 +44,26 @@ class Culprit:
 
 
 @dataclass(frozen=True, slots=True)
+class Suspect:
+    """A process that owes a step of the protocol, or whose log was cut; only inconclusive runs have one. Unknown parts are None.
+
+    ``owes`` is the step, ``last`` the last line of its log as ``file:line``, ``setting`` the environment that would decide in
+    another run.
+    """
+
+    run: int
+    owes: str
+    last: str
+    setting: str
+    comm: str | None = None
+    rank: int | None = None
+    host: str | None = None
+    pid: int | None = None
+    device: int | None = None
+    stage: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class MatchCount:
     """How many exchanges of one kind have both ends, only the first, only the second."""
 
@@ -140,6 +160,7 @@ class Run:
     ranks_seen: tuple[int, ...] = ()
     hosts: tuple[str, ...] = ()
     culprits: tuple[Culprit, ...] = ()
+    suspects: tuple[Suspect, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,3 +191,4 @@ class Report:
     coverage: Coverage = Coverage()
     versions: tuple[str, ...] = ()
     causes: tuple[Cause, ...] = ()
+    suspects: tuple[Suspect, ...] = ()

@@ -64,6 +64,7 @@ def report_dict(report: Report) -> dict[str, Any]:
         "reason": _plain(report.reason),
         "confidence": _plain(float(report.confidence)),
         "culprits": _plain(report.culprits),
+        "suspects": _plain(report.suspects),
         "findings": [finding_dict(finding) for finding in report.findings],
         "matching": _plain(report.matching),
         "runs": _plain(report.runs),

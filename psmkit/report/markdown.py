@@ -75,7 +75,7 @@ def _ranks(report: Report, options: Options) -> list[str]:
         alone = whole or len(members) <= 2
         single = [row for row in members if alone or (row.run, row.rank) in culprits]
         rows += [_row(row, many, (row.run, row.rank) in culprits) for row in single]
-        rest = [row for row in members if row not in single]
+        rest = [] if len(single) == len(members) else [row for row in members if (row.run, row.rank) not in culprits]
         if rest:
             name = ranges([row.rank for row in rest if row.rank is not None]) or f"{len(rest)} of unknown rank"
             cells = [name, f"{len({row.host for row in rest})} hosts", "", "", rest[0].state, rest[0].stage, ""]
@@ -154,4 +154,6 @@ def _coverage(report: Report, options: Options) -> list[str]:
         out.append(f"- subsystems not logged: {markdown_text(', '.join(coverage.missing_subsystems))}")
     if coverage.rerun_with and (options.verbose or report.verdict is Verdict.INCONCLUSIVE):
         out += ["- re-run with:", "", "  ```sh", f"  {visible(rerun_line(coverage.rerun_with))}", "  ```"]
+    for setting in dict.fromkeys(suspect.setting for suspect in report.suspects):
+        out += [f"- one setting decides between a rank that waits and a log that was cut: `{setting}`"]
     return [*out, ""]

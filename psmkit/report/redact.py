@@ -19,28 +19,29 @@ __all__ = ["Redactor", "redact"]
 
 _T = TypeVar("_T")
 
+# Each pattern that begins with a run of characters begins where the run does. Otherwise a line without a match would be searched again from
+# each place in the run.
+_START = r"(?<![\w.-])"
 # host:pid:tid [dev] NCCL, after any prefix that a launcher adds.
-_PREFIX = re.compile(r"(?P<host>[^\s:\[\]()<>\"']+):(?P<pid>\d+):(?P<tid>\d+)(?= (?:\[|NCCL))")
-_PAIR = re.compile(r"(?P<host>[A-Za-z][\w.-]*):(?P<pid>\d+)\b")
+_PREFIX = re.compile(r"(?<![^\s:\[\]()<>\"'])(?P<host>[^\s:\[\]()<>\"']+):(?P<pid>\d+):(?P<tid>\d+)(?= (?:\[|NCCL))")
+_PAIR = re.compile(_START + r"[\d.-]*(?P<host>[A-Za-z][\w.-]*):(?P<pid>\d+)\b")
 _NAMED = re.compile(rf"\bprocess {_PAIR.pattern}")
 # What stands before the processes in the reason for a verdict when no line of theirs was read: nothing else names them.
 _LIST = "are not in view: "
 _PROCESS = re.compile(r"^(?P<host>.+):(?P<pid>\d+)$")
 _PID_WORD = re.compile(
-    r"(?i)(?P<head>\b(?:pid|tid|process|proc|thread)(?: id)?[ =:#]{1,3}|/proc/|\b[A-Za-z][\w.-]*\[)(?P<pid>\d+)(?=\b)"
+    r"(?i)(?P<head>\b(?:pid|tid|process|proc|thread)(?: id)?[ =:#]{1,3}|/proc/|(?<![\w.-])[\d.-]*[A-Za-z][\w.-]*\[)(?P<pid>\d+)(?=\b)"
 )
 _USER = re.compile(
     r"(?i)(?P<head>/(?:home|Users)/|\b(?:user(?:name)?|logname|login|owner)[ =:]{1,2}[\"']?)(?P<user>[A-Za-z_][\w.-]*)"
 )
-_USER_AT = re.compile(r"\b(?P<user>[A-Za-z_][\w.-]*)@(?P<host>[A-Za-z0-9][\w.-]*)")
-_ADDRESS_HOST = re.compile(r"\b(?P<host>[A-Za-z][\w-]*(?:\.[\w-]+)*)(?=<\d+>)")
+_USER_AT = re.compile(_START + r"(?P<head>[\d.-]*)(?P<user>[A-Za-z_][\w.-]*)@(?P<host>[A-Za-z0-9][\w.-]*)")
+_ADDRESS_HOST = re.compile(_START + r"[\d.-]*(?P<host>[A-Za-z][\w.-]*)(?=<\d+>)")
 _IPV4 = re.compile(r"(?<![\d.])\d{1,3}(?:\.\d{1,3}){3}(?![\d.]*\d)")
-_IPV6 = re.compile(r"(?<![\w:.])[0-9A-Fa-f:]*:[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*(?:%[\w.-]+)?(?![\w])")
+_IPV6 = re.compile(r"(?<![\w:.])(?=[0-9A-Fa-f]*+:)[0-9A-Fa-f:.]++(?:%[\w.-]++)?(?!\w)")
 _MAC = re.compile(r"\b[0-9A-Fa-f]{2}(?::[0-9A-Fa-f]{2}){5,}\b")
-_DOMAIN = re.compile(
-    r"(?i)\b(?:[a-z0-9](?:[a-z0-9-]*[a-z0-9])?\.)+(?:com|net|org|edu|gov|io|ai|cloud|local|localdomain|internal|lan|corp|svc|cluster)\b"
-    r"(?:\.[a-z0-9-]+)*"
-)
+_NAME = re.compile(r"(?<![A-Za-z0-9.-])[.-]*(?P<name>[A-Za-z0-9][A-Za-z0-9.-]*)")
+_DOMAINS = frozenset("com net org edu gov io ai cloud local localdomain internal lan corp svc cluster".split())
 # A path does not begin in the middle of a word or path. Kernel and device files identify nobody.
 _PATH = re.compile(r"(?<![\w/.:>])~?/(?!/)[^\s\"'`,;:<>()\[\]{}|=]+")
 _PUBLIC = re.compile(r"^/(?:dev|sys|proc)(?:/|$)|^/(?:home|Users)/?$")
@@ -72,7 +73,8 @@ class Redactor:
         table = self._names.setdefault(kind, {})
         if name not in table:
             table[name] = str(len(table) + 1) if kind == "pid" else f"{kind}{len(table) + 1}"
-            self._known = None
+            if kind in ("host", "user", "pid"):
+                self._known = None
         return table[name]
 
     def process(self, host: str, pid: str) -> None:
@@ -132,7 +134,9 @@ class Redactor:
             return f"{_OPEN}{len(done) - 1}{_CLOSE}"
 
         def address(match: re.Match[str]) -> str:
-            return mark("ip", match.group()) if _address(match.group()) else match.group()
+            name = match.group().rstrip(".")
+            name = name if _address(name) else name.removesuffix(":")
+            return mark("ip", name) + match.group()[len(name) :] if _address(name) else match.group()
 
         def path(match: re.Match[str]) -> str:
             name = match.group().rstrip(".")
@@ -142,6 +146,13 @@ class Redactor:
         def word(match: re.Match[str]) -> str:
             kind, value = next((kind, value) for kind, value in match.groupdict().items() if value is not None)
             return mark(kind, value)
+
+        def domain(match: re.Match[str]) -> str:
+            name = match["name"].rstrip(".-")
+            if _DOMAINS.isdisjoint(name.lower().split(".")[1:]):
+                return match.group()
+            head, tail = match.start("name") - match.start(), match["name"][len(name) :]
+            return match.group()[:head] + mark("host", name) + tail
 
         def pid(match: re.Match[str]) -> str:
             return match["head"] + mark("pid", match["pid"])
@@ -166,12 +177,12 @@ class Redactor:
         text = _MAC.sub(lambda m: mark("mac", m.group()), text)
         text = _IPV4.sub(address, text)
         text = _IPV6.sub(address, text)
-        text = _USER_AT.sub(lambda m: f"{mark('user', m['user'])}@{mark('host', m['host'])}", text)
+        text = _USER_AT.sub(lambda m: f"{m['head']}{mark('user', m['user'])}@{mark('host', m['host'])}", text)
         text = _PID_WORD.sub(pid, text)
         if self._known is None:
             self._known = self._compile()
         text = self._known.sub(word, text)
-        text = _DOMAIN.sub(lambda m: mark("host", m.group()), text)
+        text = _NAME.sub(domain, text)
         return _MARK.sub(lambda m: done[int(m[1])], text)
 
     def _compile(self) -> re.Pattern[str]:

@@ -37,7 +37,7 @@ def _number(text: str) -> bool:
 def ranks_of(report: Report) -> frozenset[int]:
     """The ranks that a report knows: of its table, its runs and its findings."""
     known = {row.rank for row in report.ranks if row.rank is not None}
-    known.update(rank for run in report.runs for rank in range(run.nranks or 0))
+    known.update(rank for run in report.runs for rank in range(min(run.nranks or 0, _MOST)))
     for finding in report.findings:
         known.update(finding.ranks, finding.culprits)
     return frozenset(known)

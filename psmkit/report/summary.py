@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from psmkit.model import Cause, Culprit, Finding, MatchCount, Matching, Report, Run, Severity, Verdict
+from psmkit.model import Cause, Culprit, Finding, MatchCount, Matching, Report, Run, Severity, Suspect, Verdict
 from psmkit.report.layout import ranges
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "run_number",
     "sentence",
     "size",
+    "suspect_name",
 ]
 
 FOLD_FINDINGS = 5
@@ -98,6 +99,20 @@ def culprit_name(culprit: Culprit) -> str:
     if condition is not None:
         details.append(f"{name} {condition}")
     return f"{name} ({', '.join(details)})" if details else name
+
+
+def suspect_name(suspect: Suspect) -> str:
+    """``rank 3 (host:pid, device 3)``, as far as known."""
+    known = Culprit(
+        suspect.run,
+        "",
+        rank=suspect.rank,
+        host=suspect.host,
+        pid=suspect.pid,
+        device=suspect.device,
+        global_rank=suspect.rank,
+    )
+    return culprit_name(known)
 
 
 def culprit_ranks(report: Report) -> set[tuple[int, int]]:

@@ -27,6 +27,7 @@ from psmkit.report.summary import (
     run_number,
     sentence,
     size,
+    suspect_name,
 )
 
 __all__ = ["layout", "render"]
@@ -95,6 +96,8 @@ def _who(page: Page, report: Report) -> None:
             text += (f", and {rest} more" if rest > 0 else "") + f" ({sure})"
         lead = Span("who:     " if not number else "         ", "culprit")
         page.wrap(text, indent="  ", hang=" " * 11, lead=lead)
+    for suspect in report.suspects[:_WHO]:
+        page.wrap(suspect_name(suspect), indent="  ", hang=" " * 11, lead=Span("suspect: ", "culprit"))
     if not report.culprits:
         page.add(Span(f"  {sure}", "dim"))
 
@@ -335,10 +338,14 @@ def _coverage(page: Page, report: Report, options: Options) -> None:
     elif coverage.shapes:
         top = ", ".join(f"{shape.count:,}x" for shape in coverage.shapes[:1])
         page.cut(f"not understood, most often ({top}): {coverage.shapes[0].shape}", "dim", indent="  ")
-    if coverage.rerun_with and (options.verbose or report.verdict is Verdict.INCONCLUSIVE):
+    undecided = report.verdict is Verdict.INCONCLUSIVE and not report.suspects
+    if coverage.rerun_with and (options.verbose or undecided):
         page.add("  re-run with:")
         # Not wrapped, so that it can be pasted.
         page.add("    ", Span(rerun_line(coverage.rerun_with), "code"))
+    for setting in dict.fromkeys(suspect.setting for suspect in report.suspects):
+        page.add("  one setting decides between a rank that waits and a log that was cut:")
+        page.add("    ", Span(setting, "code"))
 
 
 def _count(number: int, noun: str, plural: str | None = None) -> str:

@@ -64,8 +64,7 @@ def test_ranks_that_only_one_side_has() -> None:
 def _joined(*, same_run: bool) -> Job:
     scan = Scan()
     scan.comm([scan.proc(r, host="a", pid=10 + r) for r in range(2)])
-    if same_run:
-        scan.file("other.log")
+    if same_run:  # in one file, so these may be groups of one job
         scan.comm([scan.proc(0, host="b", pid=20)], nranks=2)
     else:  # the same GPUs once more
         scan.comm([scan.proc(r, host="a", pid=30 + r) for r in range(2)])

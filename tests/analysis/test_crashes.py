@@ -8,7 +8,7 @@ import pytest
 
 from psmkit.analysis.facts.deaths import Death, collect, signal_name
 from psmkit.analysis.facts.job import Job
-from psmkit.analysis.rules.crashes import find
+from psmkit.analysis.rules import benchmarks, crashes, exceptions, framework, gpu_errors
 from psmkit.model import Finding, Severity
 from tests.analysis.outside import coded, errors, nccl, run_rule
 from tests.analysis.test_watchdog import status, timeout
@@ -28,6 +28,11 @@ def elastic(rank: int, code: int, signal: str = "") -> str:
         + f"Root Cause (first observed failure):\n[0]:\n  time      : 2026-01-01_00:00:00\n  host      : node0\n  rank      : {rank} (local_rank: {rank})\n"
         + f"  exitcode  : {code} (pid: {pid})\n  error_file: <N/A>\n  traceback : {told}\n"
     )
+
+
+def find(job: Job) -> list[Finding]:
+    rules = (crashes, exceptions, gpu_errors, framework, benchmarks)
+    return [finding for rule in rules for finding in rule.find(job)]
 
 
 def only(findings: list[Finding]) -> Finding:
@@ -184,7 +189,7 @@ def test_an_exit_code_gets_its_reason_from_the_traceback(tmp_path: Path) -> None
     trace = "[rank1]: Traceback (most recent call last):\n[rank1]: ValueError: bad shard\n"
     found = only(run_rule(find, tmp_path, job=JOB + trace + elastic(1, 1)))
     assert (found.code, found.culprits) == ("PSM402", (1,))
-    assert "exited with code 1: bad shard" in found.title
+    assert "exited with code 1: ValueError: bad shard" in found.title
 
 
 def test_exit_codes_after_the_first_failure_are_consequences(tmp_path: Path) -> None:

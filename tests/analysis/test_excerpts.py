@@ -130,7 +130,9 @@ def test_rank_that_gave_up_on_an_earlier_work_is_not_among_those_that_wait(tmp_p
 
     report = analyze(tmp_path, gave_up(1, 7) + "".join(gave_up(r, 1211) for r in (0, 2, 3)))
     assert [c.rank for c in report.culprits] == [1]
-    assert "ranks 0, 2 and 3 wait in BROADCAST 1211" in report.reason
+    assert "ranks 0, 2 and 3 wait for it" in report.reason
+    assert "it is still in BROADCAST #7" in report.reason
+    assert "correctly" not in report.reason
 
 
 def test_line_that_is_harmless_as_a_rule_can_end_an_init(tmp_path: Path) -> None:

@@ -270,6 +270,20 @@ def test_json_answers(tmp_path: Path) -> None:
     assert "system error" in failed.title
 
 
+@pytest.mark.parametrize("prefix", ["", "[1,0]<stdout>:", "worker-0 | "])
+@pytest.mark.parametrize("indent", [None, 2])
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+def test_an_answer_in_json_inside_a_log(prefix: str, indent: int | None, newline: str, tmp_path: Path) -> None:
+    gone = {"rank": 2, "host": "h", "pid": 1002, "status": {"unresponsive": True, "considered_dead": False}}
+    comm = {"hash": "0xabc0", "size": 3, "ranks": [], "missing_ranks": [gone]}
+    answer = json.dumps({"nccl_version": "2.29.1", "communicators_count": 1, "communicators": [comm]}, indent=indent)
+    before, after = nccl(0, 1, nranks=3), "the job goes on {not json}\n"
+    text = "".join(prefix + line + newline for line in (before + answer + "\n" + after).splitlines())
+    (found,) = coded(run_rule(find, tmp_path, job=text), "PSM407")
+    assert found.culprits == (2,)
+    assert found.evidence[0].line == len(before.splitlines()) + (2 if indent else 1)
+
+
 # --- stacks -----------------------------------------------------------------------------------------------------------
 
 

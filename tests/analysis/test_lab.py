@@ -172,8 +172,17 @@ def test_failure_is_followed_to_the_rank_that_the_last_one_names(tmp_path: Path)
 
 
 def test_rank_that_a_chain_of_failures_ends_at_is_blamed(tmp_path: Path) -> None:
-    found = report(tmp_path, ranks(3), failing(0, "peer-closed", 1), failing(1, "mismatch", 2, "PSM_ERR_MISMATCH"))
-    assert of(found, "PSM401").culprits == (1,) and "PSM_ERR_MISMATCH" in of(found, "PSM401").title
+    found = report(tmp_path, ranks(3), failing(0, "peer-closed", 1), failing(1, "other", -1, "PSM_ERR_CUDA"))
+    assert of(found, "PSM401").culprits == (1,) and "PSM_ERR_CUDA" in of(found, "PSM401").title
+
+
+def test_mismatch_of_two_ranks_blames_neither_and_the_majority_of_four_decides(tmp_path: Path) -> None:
+    for name in ("two", "four"):
+        (tmp_path / name).mkdir()
+    two = report(tmp_path / "two", ranks(2), failing(0, "mismatch", 1), failing(1, "mismatch", 0))
+    assert two.verdict is Verdict.FAILED and of(two, "PSM401").culprits == () and of(two, "PSM401").ranks == (0, 1)
+    four = report(tmp_path / "four", ranks(4), *(failing(r, "mismatch", 3) for r in range(3)))
+    assert of(four, "PSM401").culprits == (3,)
 
 
 def test_ranks_that_name_each_other_prove_nothing_of_either(tmp_path: Path) -> None:

@@ -136,8 +136,15 @@ def test_descriptors_that_come_back() -> None:
 def test_too_many_open_files() -> None:
     scan = Scan()
     proc = scan.proc()
-    scan.event(proc, "proxy.too_many_connections", level="WARN")
+    scan.event(proc, "proxy.accept_files", level="WARN")
     assert "PSM504" in _codes(descriptors.find(scan.job()))
+
+
+@pytest.mark.parametrize("name", ["proxy.too_many_connections", "proxy.accept_aborted", "proxy.accept_failed"])
+def test_other_failures_to_accept_are_no_lack_of_descriptors(name: str) -> None:
+    scan = Scan()
+    scan.event(scan.proc(), name, level="WARN", reason="Connection timed out")
+    assert descriptors.find(scan.job()) == []
 
 
 def _ledger(name: str, totals: tuple[int, int, int], *, end: bool = True, **change: Any) -> list[Finding]:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from psmkit.model import Finding, Severity
+from psmkit.analysis.pipeline import analyse_job
+from psmkit.model import Finding, Severity, Verdict
 from tests.analysis.texts import Rank, find, job_of
 
 S = 1_000_000_000
@@ -196,6 +197,19 @@ def test_message_larger_than_its_receive(tmp_path: Path) -> None:
     rows.end(0, error=5, cause="size", at=10.1).end(1, error=5, cause="size", at=10.1)
     found = one(tmp_path, rows.died(), "PSM954")
     assert "message 0 has 1000 bytes, and the receive that is posted for it has room for 999" in found.title
+
+
+def test_message_larger_than_its_receive_fails_the_run(tmp_path: Path) -> None:
+    """Both ends refuse the message and return an error, so nobody waits."""
+    rows = Rows().send(0, 10, size=1000, room=1000).recv(0, 10, room=999, size=999)
+    rows.end(0, error=5, cause="size", at=10.1).end(1, error=5, cause="size", at=10.1)
+    assert analyse_job(job_of(tmp_path, rows.lives().logs)).verdict is Verdict.FAILED
+
+
+def test_suspicion_about_a_request_is_named_by_an_inconclusive_verdict(tmp_path: Path) -> None:
+    rows = Rows().send(0, 10, 10.1, tags=(3,)).recv(0, 10, 10.1, tags=(4,)).end(0).end(1)
+    found = analyse_job(job_of(tmp_path, rows.lives().logs))
+    assert found.verdict is Verdict.INCONCLUSIVE and "look first at this" in found.reason and "tag 3" in found.reason
 
 
 def test_message_larger_than_its_receive_by_one_end_alone(tmp_path: Path) -> None:

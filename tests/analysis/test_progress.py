@@ -26,7 +26,7 @@ def _missing(*, met: bool = False, uneven: bool = False, complete: bool = True) 
 def test_a_rank_that_never_started() -> None:
     (found,) = _missing()
     assert (found.code, found.severity, found.culprits) == ("PSM201", "error", (3,))
-    assert "rank 3 of 4 never started" in found.title
+    assert "rank 3 of 4 has no line in the input" in found.title
 
 
 def test_a_rank_whose_log_is_missing_did_start() -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from psmkit.model import Severity
+from psmkit.analysis.pipeline import analyse_job
+from psmkit.model import Severity, Verdict
 from tests.analysis.test_errors import out_of_memory
-from tests.analysis.texts import Rank, find, ranks
+from tests.analysis.texts import Rank, find, job_of, of, ranks
 
 
 def misses(rank: Rank, peer: int, secs: int, level: str) -> Rank:
@@ -79,3 +80,23 @@ def test_healthy_end_of_the_ras_threads_is_nothing(tmp_path: Path) -> None:
         f"RAS current socket connection with {logs[0].address} closed by peer on receive; terminating it", "ras"
     )
     assert not find("ras", tmp_path, logs)
+
+
+def test_first_ras_warning_does_not_outrank_an_unpaired_receive(tmp_path: Path) -> None:
+    """A loaded machine or a debugger delays the RAS thread by 5 s. An unpaired receive is a better lead."""
+    logs = ranks()
+    for log in logs:
+        log.ras_peers()
+        for peer in range(4):
+            if peer != log.rank:
+                for what in ("Send", "Recv"):
+                    if (log.rank, what, peer) != (1, "Send", 2):
+                        log.line(
+                            f"{what}: opCount 0 sendbuff (nil) recvbuff 0x7f1000400000 count 1024 datatype 7 op 0 root {peer} comm {log.comm} [nranks=4] stream 0x55d0d0000000"
+                        )
+    logs[0].line(f"RAS keep-alive timeout warning (5s) on socket connection with {logs[3].address}", "ras")
+    found = analyse_job(job_of(tmp_path, logs))
+    assert found.verdict is Verdict.INCONCLUSIVE and "look first at this: 1 of the recvs that rank 2" in found.reason
+    (ras,) = of(found.findings, "PSM407")
+    (unpaired,) = of(found.findings, "PSM303")
+    assert ras.confidence < unpaired.confidence

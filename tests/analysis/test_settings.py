@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from psmkit.model import Severity
+from psmkit.analysis.pipeline import analyse_job
+from psmkit.model import Severity, Verdict
 from tests.analysis.test_errors import out_of_memory
-from tests.analysis.texts import Rank, find, of, ranks
+from tests.analysis.texts import Rank, find, job_of, of, ranks
 
 
 def with_setting(name: str, values: dict[int, str], before: str = "") -> list[Rank]:
@@ -113,6 +114,14 @@ def test_ranks_with_another_network_are_named(tmp_path: Path) -> None:
     assert [f.severity for f in found] == [Severity.WARNING]
     assert "Socket on rank 3" in found[0].title
     assert found[0].known_issue == "NVIDIA/nccl#1634"
+
+
+def test_inconclusive_verdict_names_a_network_that_differs(tmp_path: Path) -> None:
+    logs = ranks()
+    for log in logs:
+        log.line("Using network IB" if log.rank < 3 else "Using network Socket")
+    found = analyse_job(job_of(tmp_path, logs))
+    assert found.verdict is Verdict.INCONCLUSIVE and "look first at this: ranks use different networks" in found.reason
 
 
 def test_plugin_that_one_node_lacks_is_named(tmp_path: Path) -> None:

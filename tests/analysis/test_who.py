@@ -8,6 +8,7 @@ import pytest
 
 from psmkit.analysis import analyze
 from psmkit.analysis.facts.job import Job, make_job
+from psmkit.analysis.facts.places import absent_rank
 from psmkit.logparse import scan
 from psmkit.model import Report, Verdict
 from psmkit.report import Options, text
@@ -331,3 +332,53 @@ def test_a_process_without_a_communicator_joins_the_job_of_its_file(tmp_path: Pa
     assert job.run_of(next(p.index for p in job.scan.processes if p.pid == 205)) == job.run_of(
         next(p.index for p in job.scan.processes if p.pid == 200)
     )
+
+
+def _closed(peer: int, seen: range, dev0: int) -> list[str]:
+    """Processes of one host whose peer with this local rank is gone, each with a file."""
+    closed = f"[Service thread] Connection closed by localRank {peer}"
+    return [
+        _member(r, 16, "ab", r - dev0, r + 1, "n1", 300 + r) + _info(r - dev0, closed, host="n1", pid=300 + r, thread=5)
+        for r in seen
+    ]
+
+
+def test_a_local_rank_without_a_log_is_counted_from_the_ranks_of_its_host(tmp_path: Path) -> None:
+    job = _job(tmp_path, *_closed(7, range(8, 15), 8))
+    assert absent_rank(job, 0, 7) == 15
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        pytest.param([(8, 0)], id="one rank shows no distance"),
+        pytest.param([(8, 0), (10, 1)], id="ranks of every second host"),
+    ],
+)
+def test_a_local_rank_of_a_host_without_a_constant_distance_is_no_rank(
+    tmp_path: Path, seen: list[tuple[int, int]]
+) -> None:
+    job = _job(tmp_path, *(_member(r, 16, "ab", d, r + 1, "n1", 300 + r) for r, d in seen))
+    assert absent_rank(job, 0, 7) is None
+
+
+@pytest.mark.parametrize("tag", ["[rank3]: ", "[1,3]<stderr>: "])
+def test_a_tag_names_the_rank_of_a_line_without_host_and_pid(tmp_path: Path, tag: str) -> None:
+    warn = "[0] include/shm.h:28 NCCL WARN Call to posix_fallocate failed : No space left on device\n"
+    report = _report(tmp_path, tag + warn)
+    assert [c.rank for c in report.culprits] == [3]
+    assert report.reason.startswith("rank 3 failed")
+
+
+@pytest.mark.parametrize("tag", ["", "[3]: ", "3: ", "worker-3: "])
+def test_a_line_without_host_and_pid_has_no_rank_if_its_tag_names_none(tmp_path: Path, tag: str) -> None:
+    warn = "[0] include/shm.h:28 NCCL WARN Call to posix_fallocate failed : No space left on device\n"
+    report = _report(tmp_path, tag + warn)
+    assert not report.culprits and "a rank that its line does not name" in report.reason
+
+
+def test_the_report_of_mpirun_names_the_rank_of_a_process(tmp_path: Path) -> None:
+    signal = "mpirun noticed that process rank 9 with PID 501 on node n0 exited on signal 9 (Killed).\n"
+    start = _info(1, "Bootstrap: Using eth0:10.0.0.1<0>")
+    assert _ranks(_job(tmp_path, start + signal)) == {"n0:501": 9}
+    assert _ranks(_job(tmp_path, start + signal.replace("PID 501", "PID 0"))) == {"n0:501": None}

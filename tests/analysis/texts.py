@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from psmkit.analysis.facts.job import Job, make_job
+from psmkit.analysis.pipeline import analyze
 from psmkit.logparse import scan
-from psmkit.model import Finding, Severity
+from psmkit.model import Finding, Report, Severity
 
-__all__ = ["Rank", "find", "job_of", "of", "ranks", "serious"]
+__all__ = ["Rank", "find", "job_of", "of", "ranks", "report_of", "serious", "watchdog"]
 
 _COMMID = "0x5c2b7a1e9d3f4680"
 _THREADS = {"main": 0, "ras": 4, "service": 5, "uds": 6, "progress": 7, "async": 9}
@@ -123,6 +124,27 @@ def job_of(tmp_path: Path, logs: Iterable[Rank], merged: bool = False) -> Job:
         for log in logs:
             (folder / f"nccl.rank{log.rank}.log").write_text("".join(line + "\n" for line in log.lines))
     return make_job(scan([str(folder)]))
+
+
+def report_of(tmp_path: Path, logs: Iterable[Rank], launcher: str = "") -> Report:
+    """The report on these logs, one file a rank, and on what the launcher printed."""
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    for log in logs:
+        (folder / f"nccl.rank{log.rank}.log").write_text("".join(line + "\n" for line in log.lines))
+    if launcher:
+        (folder / "launcher.log").write_text(launcher)
+    return analyze([folder])
+
+
+def watchdog(*reporters: int, seq: int = 3) -> str:
+    """What torch prints when a collective times out, for each of these ranks."""
+    return "".join(
+        f"[rank{r}]:[E1121 01:40:00.000000000 ProcessGroupNCCL.cpp:616] [Rank {r}] Watchdog caught collective operation timeout: "
+        f"WorkNCCL(SeqNum={seq}, OpType=ALLREDUCE, NumelIn=1024, NumelOut=1024, Timeout(ms)=600000) ran for 600010 milliseconds "
+        "before timing out.\n"
+        for r in reporters
+    )
 
 
 def find(rule: str, tmp_path: Path, logs: Iterable[Rank], merged: bool = False) -> list[Finding]:

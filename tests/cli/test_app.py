@@ -172,3 +172,38 @@ def test_missing_module_of_any_extra_is_named(psmkit_cli: Cli, monkeypatch: pyte
 
     monkeypatch.setattr(codes.command, "callback", lacks)
     assert psmkit_cli("codes").err == "psmkit: this command needs pyarrow: pip install 'psmkit[telemetry]'\n"
+
+
+_ALL = (0, 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("words", "closed", "status"),
+    [
+        (["analyze"], (0,), 0),
+        (["analyze"], (1,), 0),
+        (["analyze"], _ALL, 0),
+        (["codes"], _ALL, 0),
+        (["records", "list"], (1,), 0),
+        (["unknown"], (2,), 2),
+    ],
+)
+def test_closed_standard_streams_give_no_traceback(
+    tmp_path: Path, words: list[str], closed: tuple[int, ...], status: int
+) -> None:
+    log = tmp_path / "rank0.log"
+    log.write_text("node0:17:17 [0] NCCL INFO Bootstrap: Using eth0:10.0.0.1<0>\n")
+    # A child cannot be started with closed streams, but it can close them and become another program.
+    code = f"import os, sys; [os.close(n) for n in {closed}]; os.execv(sys.executable, [sys.executable, '-m', 'psmkit', *sys.argv[1:]])"
+    given = [*words, str(log)] if words == ["analyze"] else words
+    done = subprocess.run(
+        [sys.executable, "-c", code, *given],
+        capture_output=True,
+        text=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
+        env={**os.environ, "PSM_RECORD_DIR": str(tmp_path)},
+    )
+    assert "Traceback" not in done.stderr, done.stderr
+    assert done.returncode == status
+    assert log.read_text().count("\n") == 1  # nothing was written to the wrong file

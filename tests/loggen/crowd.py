@@ -46,6 +46,10 @@ class _Rank:
     def torch(self, text: str) -> str:
         return f"[rank{self.rank}]:[E1121 01:45:22.100408271 ProcessGroupNCCL.cpp{text}\n"
 
+    def peer(self) -> _Rank:
+        """The rank that shares a host with this one, if any."""
+        return _Rank(min(self.rank ^ 1, self.ranks - 1), self.ranks)
+
     @property
     def identity(self) -> str:
         return f"comm {self.comm} rank {self.rank} nranks {self.ranks} cudaDev {self.device}"
@@ -55,7 +59,10 @@ class _Rank:
         return f"busId {self.device + 1}0000"
 
 
-def _init(r: _Rank) -> Said:
+_STARTED = 7  # lines of an init up to its start
+
+
+def _init(r: _Rank, most: int = 99) -> Said:
     create = f"ncclCommInitRankConfig {r.identity} nvmlDev {r.device} {r.bus} commId 0x77ef46685db83296"
     host = f"comm {r.comm} rank {r.rank} nRanks {r.ranks} nNodes {-(-r.ranks // _LOCAL)} localRanks {_LOCAL} localRank {r.device}"
     lines = [
@@ -71,7 +78,7 @@ def _init(r: _Rank) -> Said:
         f"Ring 00 : {(r.rank - 1) % r.ranks} -> {r.rank} -> {(r.rank + 1) % r.ranks}",
         "P2P Chunksize set to 131072",
     ]
-    return "".join(r.info(0, text) for text in lines), ""
+    return "".join(r.info(0, text) for text in lines[:most]), ""
 
 
 def _opened(r: _Rank, kind: str) -> list[tuple[int, str]]:
@@ -103,6 +110,23 @@ def _connect(r: _Rank) -> Said:
         said += [*_opened(r, kind), *_setup(r)]
         r.calls += 1
     return "".join(r.info(thread, text) for thread, text in said), ""
+
+
+def _exchanged(r: _Rank) -> Said:
+    """A buffer of a neighbour, by its descriptor."""
+    peer = r.peer()
+    op, handle = 0x5000000000000000 + r.rank, hex(peer.base + 0x460)
+    asked = (
+        f"ProxyCall UDS comm {r.comm} rank {r.rank} tpRank {peer.rank}(6dfaf465fe18d842) reqSize 8 respSize 0 respFd"
+    )
+    return (
+        r.info(0, f"{asked} {hex(r.base + 0xEDA48)} opId {hex(op)}")
+        + peer.info(15, f"proxyUDSRecvReq::ncclProxyMsgGetFd rank {r.rank} opId {hex(op)} handle={handle}")
+        + peer.info(15, f"UDS proxyGetFd received handle {handle} peer {r.rank} opId {op:x}")
+        + r.info(0, f"{asked} 40 opId {hex(op)} - DONE")
+        + r.info(0, f"UDS: ClientGetFd handle {handle} tpRank {peer.rank} returned fd 40 sameProcess 0"),
+        "",
+    )
 
 
 def _ready(r: _Rank) -> Said:
@@ -190,14 +214,39 @@ def _death(r: _Rank) -> Said:
     return text + r.chain(2, "proxy.cc:1148", "group.cc:422", "group.cc:581", "group.cc:106"), ""
 
 
+def _late(r: _Rank) -> Said:
+    """All ranks but one begin; they wait for it in the bootstrap."""
+    return ("", "") if r.rank == FAULTY else _init(r, _STARTED)
+
+
+def _crash(r: _Rank) -> Said:
+    """Every rank dies by a signal, with a stack."""
+    head = f"[{r.host}:{r.pid}]"
+    lines = [
+        f"{head} *** Process received signal ***",
+        f"{head} Signal: Segmentation fault (11)",
+        f"{head} Failing at address: 0x8",
+    ]
+    lines += [f"{head} [ {at}] /usr/lib/libc.so.6(+0x42520)[0x7f{at:010x}]" for at in range(3)]
+    lines.append(f"{head} [ 3] /opt/app/libwork.so(+0x1b2{r.device})[0x7f0000000003]")
+    lines.append(f"{head} *** End of error message ***")
+    stamp = "1121 01:36:01.204000 5990 torch/distributed/elastic/multiprocessing/api.py"
+    lines.append(
+        f"E{stamp}:869] failed (exitcode: -11) local_rank: {r.device} (pid: {r.pid}) of binary: /usr/bin/python3"
+    )
+    return "", "".join(f"{line}\n" for line in lines)
+
+
 #: The phases of a job by kind: before its work, of its work (repeated up to the size), and after it.
 KINDS: dict[str, tuple[tuple[Phase, ...], tuple[Phase, ...], tuple[Phase, ...]]] = {
     "healthy": ((_init, _ready), (_work,), (_teardown,)),
-    "healthy-proxy": ((_init, _connect, _ready), (_work, _connect), (_teardown,)),
+    "healthy-proxy": ((_init, _connect, _exchanged, _ready), (_work, _connect), (_teardown,)),
     "no-init": ((_connect,), (_connect,), ()),
     "abort": ((_init, _connect, _ready), (_work,), (_abort,)),
     "errors": ((_init, _connect, _ready), (_work,), (_death,)),
     "floods": ((_init, _connect, _ready), (_work, _death), ()),
+    "crashes": ((_init, _connect, _ready), (_work,), (_crash,)),
+    "late": ((_late,), (), ()),
     "watchdog": ((_init, _connect, _ready), (_work,), (_watchdog,)),
     "unanswered": ((_init, _listen, _connect), (_connect,), (_unanswered,)),
 }
@@ -218,7 +267,7 @@ def _phases(kind: str, ranks: int, size: int) -> Iterator[Iterator[tuple[int, Sa
     before, work, after = KINDS[kind]
     for phase in before:
         yield of(phase)
-    while True:
+    while work:
         begun = written
         for phase in work:
             yield of(phase)

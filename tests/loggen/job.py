@@ -154,7 +154,10 @@ class Job(Connections):
         collnet = "" if d.name == "2.18" else f"{self.plan.channels} collnet channels, "
         c = self.plan.channels
         self.info(p, t, f"{c} coll channels, {collnet}0 nvls channels, {c} p2p channels, {c} p2p channels per peer")
-        yield None
+        # the ranks of a host leave the init together
+        self.mark(p, "barrier")
+        local = self._local(p)
+        yield lambda: all("barrier" in q.done for q in local)
         self.info(p, t, d.init.format(**{**names, "tag": ""}) + " - Init COMPLETE")
         self.mark(p, "init")
 

@@ -37,6 +37,7 @@ def test_a_users_file_adds_messages(tmp_path: Path, catalogue: Catalogue) -> Non
         ('[[message]]\nname = "x"\npattern = "a {b:int}"\nrole = "ledger.open"\n', "x", "needs ledger"),
         ('[[message]]\nname = "x"\npattern = "a"\nfinding = "PSM999"\n', "x", "no such finding"),
         ('[[message]]\nname = "x"\npattern = "a"\ncolour = "red"\n', "x", "unknown key 'colour'"),
+        ('[[message]]\nname = "x"\npattern = "a"\nrepairs = ["y"]\n', "x", "repairs names 'y'"),
         ('[[message]]\nname = "x"\npattern = "a1"\n[[message]]\nname = "x"\npattern = "a2"\n', "x", "second entry"),
     ],
 )

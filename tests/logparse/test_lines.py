@@ -104,3 +104,40 @@ def test_a_message_that_quotes_a_tag_stays_one_record(scan_text: Scan) -> None:
     result = scan_text(f"{P}NCCL_DEBUG set by environment to NCCL INFO please\n")
     assert result.totals.glued == 0
     assert result.events[0].fields == {"name": "NCCL_DEBUG", "value": "NCCL INFO please"}
+
+
+def _lines(*prefixes: str) -> str:
+    return "".join(f"{p} NCCL INFO Using network IB{i}\n" for i, p in enumerate(prefixes))
+
+
+def test_text_glued_to_a_host_makes_no_second_host(scan_text: Scan) -> None:
+    result = scan_text(_lines("ew0:65704:65711 [1]", "0mew0:65704:65711 [1]", "12.5ew0:65704:65720 [1]"))
+    (process,) = result.processes
+    assert (process.host, process.pid, process.lines, process.damaged) == ("ew0", 65704, 3, 2)
+    assert result.totals.glued == 2
+    assert [e.proc for e in result.events] == [0, 0, 0]
+
+
+def test_process_whose_first_line_is_glued_gets_its_name_from_the_next(scan_text: Scan) -> None:
+    result = scan_text(_lines("0mew0:65704:65711 [1]", "ew0:65704:65711 [1]", "0mew0:65704:65711 [1]"))
+    assert [(p.host, p.lines) for p in result.processes] == [("ew0", 3)]
+
+
+def test_hosts_whose_names_end_alike_stay_apart(scan_text: Scan) -> None:
+    result = scan_text(
+        _lines(
+            "worker-0:7001:7001 [0]",
+            "my-worker-0:7001:7001 [0]",
+            "node1:1:1 [0]",
+            "anode1:1:9 [0]",
+            "n2:801:1 [0]",
+            "bn2:803:1 [0]",
+        )
+    )
+    assert [p.host for p in result.processes] == ["worker-0", "my-worker-0", "node1", "anode1", "n2", "bn2"]
+    assert not result.totals.glued and not any(p.damaged for p in result.processes)
+
+
+def test_damaged_lines_are_counted_for_their_process(scan_text: Scan) -> None:
+    result = scan_text("a:7:7 [0] NCCL INFO\n" + _lines("a:7:7 [0]", "b:8:8 [0]"))
+    assert [(p.host, p.damaged) for p in result.processes] == [("a", 1), ("b", 0)]

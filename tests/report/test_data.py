@@ -33,7 +33,7 @@ def test_the_schema_refuses_what_is_not_a_report() -> None:
 def test_the_keys_of_the_contract_are_there() -> None:
     document = data.report_dict(samples.hung())
     assert list(document) == [
-        "schema", "verdict", "reason", "confidence", "culprits", "findings", "matching", "runs", "communicators",
+        "schema", "verdict", "reason", "confidence", "culprits", "suspects", "findings", "matching", "runs", "communicators",
         "ranks", "coverage", "versions", "causes",
     ]  # fmt: skip
     assert {"run", "comm", "rank", "global_rank", "host", "pid", "device", "stage", "why", "rank_basis"} == set(

@@ -140,6 +140,8 @@ void psm_calls_store(psmProxyState *state, int peer, const struct psm_wire_messa
             e->sys_errno = m->response.sys_errno;
             e->cuda = m->response.cuda;
             e->detail = m->response.head.detail;
+            if (!e->detail && peer != state->rank) /* the status is of what that rank did */
+                e->detail = psm_error_detail(PSM_CAUSE_PEER_FAILED, peer);
             memcpy(e->stage, m->reason.stage, sizeof e->stage);
             memcpy(e->text, m->reason.text, sizeof e->text);
         } else if (!fits) {

@@ -142,7 +142,8 @@ void psm_fetch_answered(psmProxyState *state, const char *from, const struct psm
     } else if (a->status < 0) {
         snprintf(text, sizeof text, "rank %d answered: %s", job->rank, a->text);
         end(job, (psm_status)a->status, a->sys_errno, text);
-        job->error.detail = 0; /* the status is of what that rank did */
+        job->error.detail =
+            psm_error_detail(PSM_CAUSE_PEER_FAILED, job->rank); /* the status is of what that rank did */
     } else if (job->type == psmProxyMsgGetFd && *fd < 0) {
         psm_msg_uds_recv_failed(from);
         snprintf(text, sizeof text, "the answer of rank %d arrived without its descriptor: %s", job->rank,

@@ -16,11 +16,14 @@ from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.places import single_node
 from psmkit.logparse.types import Event
 
-__all__ = ["Death", "collect", "signal_name", "told_by_lab"]
+__all__ = ["FAULTS", "KILLED", "Death", "collect", "manner", "signal_name", "told_by_lab", "workers"]
 
 #: Signals that a process usually raises itself; the others come from another process.
 FAULTS = frozenset({signals.SIGSEGV, signals.SIGBUS, signals.SIGILL, signals.SIGFPE, signals.SIGSYS, signals.SIGTRAP})
+#: The signal of the OOM killer, and of anybody who ends a process at once.
+KILLED = signals.SIGKILL
 
+_TASK = re.compile("[0-9]{1,9}")
 _SLURM = {
     "killed": signals.SIGKILL,
     "segmentation fault": signals.SIGSEGV,
@@ -96,6 +99,19 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
+def manner(death: Death) -> str:
+    """How a process died, after its name: ``was killed by SIGKILL``."""
+    if death.oom:
+        return "was killed because memory ran out (SIGKILL by the OOM killer)"
+    if death.signal == signals.SIGKILL:
+        return "was killed by SIGKILL"
+    if death.signal is not None:
+        return f"died by {signal_name(death.signal)}" + (f" ({death.where})" if death.where else "")
+    if death.code is not None:
+        return f"exited with code {death.code}" + (f": {death.where}" if death.where else "")
+    return "died" + (f" ({death.where})" if death.where else "")
+
+
 def collect(job: Job, run: int | None) -> list[Death]:
     """The deaths of a run, one for each process, in the order of their lines."""
     found = _Deaths()
@@ -156,6 +172,20 @@ class _Deaths:
 _ANY = object()  # any host
 
 
+def workers(job: Job, run: int | None) -> int | None:
+    """The number of workers that torchrun names when it ends a job of one node, None if it names none.
+
+    It sends a signal to each but the one that failed.
+    """
+    names = ("launch.elastic.sigterm", "launch.elastic.failed")
+    events = [e for e in job.events(*names) if job.run_of_event(e) == run]
+    hosts = {e.fields.get("host") for e in job.events("launch.elastic.host") if job.run_of_event(e) == run}
+    if len({e.stream for e in events}) != 1 or len(hosts) > 1:
+        return None
+    found = len({e.fields.get("pid") for e in events})
+    return found if any(e.name == "launch.elastic.failed" for e in events) and found > 1 else None
+
+
 def _same(one: Death, other: Death) -> bool:
     if one.rank is not None and other.rank is not None:
         return one.rank == other.rank
@@ -195,6 +225,12 @@ def _place(job: Job, run: int | None, death: Death) -> None:
                 death.proc = outside.proc_of_pid(job, run, death.pid)
         if death.proc is None and death.rank is not None:
             death.proc = job.proc_of(run, death.rank)
+        if death.proc is None and death.rank is None and death.pid is None and death.host is not None:
+            # the name of a pod is the name of its host
+            there = [p for p in job.runs[run].procs if job.process(p).host == death.host]
+            death.proc = there[0] if len(there) == 1 else None
+    if death.proc is None and death.rank is None and death.pid is not None:
+        death.rank = outside.tagged_rank(job, death.pid)
     if death.rank is None and death.proc is not None:
         death.rank = job.rank_of(death.proc)
     if death.proc is not None:
@@ -291,7 +327,7 @@ def _single(job: Job, run: int | None, event: Event) -> Death | list[Death] | No
         return death
     if name == "launch.k8s.exit_code":
         _split(death, fields.get("exitcode"))
-        return death if death.signal is not None else None
+        return death if death.signal is not None or (death.code and "command" not in _line(job, event)) else None
     if name == "sys.kernel.oom":
         death.signal, death.oom = signals.SIGKILL, True
         return death
@@ -317,13 +353,21 @@ def _handler(job: Job, event: Event, death: Death) -> Death | None:
         death.where = str(told) if told is not None else None
         if name == "sys.python.fatal" and "Segmentation" in str(told):
             death.signal = signals.SIGSEGV
+    elif name == "sys.shell.killed":
+        if _line(job, event).strip() != "Killed":
+            return None
+        death.signal = signals.SIGKILL
     elif name == "sys.shell.signal":
-        text = "".join(e.text for e in job.quotes.of(event.ref)).lower()
+        text = _line(job, event).lower()
         death.signal = next((number for word, number in _SLURM.items() if word in text), None)
     else:
         return None
     death.rank = outside.global_rank(job, event)
     return death
+
+
+def _line(job: Job, event: Event) -> str:
+    return "".join(e.text for e in job.quotes.of(event.ref))
 
 
 def _spawn(job: Job, run: int | None, event: Event, death: Death) -> Death | None:
@@ -359,6 +403,6 @@ def _tasks(text: str, most: int = 4096) -> list[int]:
     out: list[int] = []
     for part in text.split(","):
         first, _, last = part.partition("-")
-        if first.isdigit() and (not last or last.isdigit()):
+        if _TASK.fullmatch(first) and (not last or _TASK.fullmatch(last)):
             out.extend(range(int(first), min(int(last or first), int(first) + most) + 1))
     return out[:most]

@@ -21,7 +21,9 @@ _LASTING = (
 @once
 def inputs(job: Job) -> tuple[Loaded, ...]:
     """The parsed foreign inputs of a job, in the given order."""
-    return tuple(load(str(i.path), str(i.kind)) for i in getattr(job.scan, "foreign", ()))
+    return tuple(
+        load(str(i.path), str(i.kind), source=getattr(i, "source", None)) for i in getattr(job.scan, "foreign", ())
+    )
 
 
 def newest_run(job: Job) -> int | None:

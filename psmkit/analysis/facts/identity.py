@@ -152,7 +152,7 @@ def resolve(scan: ScanData) -> Identity:
         procs = frozenset(part)
         groups = frozenset(i.group for p in part for i in memberships.get(p, ()))
         world = _world([by_group[g] for g in sorted(groups) if g in by_group], members)
-        nranks = by_group[world].nranks if world is not None else None
+        nranks = by_group[world].nranks if world is not None and by_group[world].nranks > 0 else None
         runs.append(RunInfo(index, procs, groups, nranks, world))
         run_of.update(dict.fromkeys(part, index))
         stated: dict[int, int | None] = {}

@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import TypeVar
 
 from psmkit.analysis.facts.identity import RunInfo, resolve
+from psmkit.analysis.facts.missing import MissingRanks
 from psmkit.analysis.facts.quoting import Quotes
 from psmkit.analysis.facts.ranks import Numbering
 from psmkit.analysis.facts.spans import Spans
@@ -91,20 +92,16 @@ class Job:
         """The process with this index."""
         return self.scan.processes[proc]
 
-    def missing_ranks(self, run: int) -> tuple[int, ...]:
+    def missing_ranks(self, run: int) -> MissingRanks:
         """Global ranks without a single line in the input."""
-        if run not in self._missing:
-            nranks = self.runs[run].nranks
-            self._missing[run] = tuple(r for r in range(nranks or 0) if self.proc_of(run, r) is None)
         return self._missing[run]
 
-    def is_missing(self, run: int, rank: int) -> bool:
-        """Whether a rank of a run has no line in the input."""
-        return 0 <= rank < (self.runs[run].nranks or 0) and self.proc_of(run, rank) is None
-
     @cached_property
-    def _missing(self) -> dict[int, tuple[int, ...]]:
-        return {}
+    def _missing(self) -> dict[int, MissingRanks]:
+        seen = _by(self.proc_by_rank, lambda key: key[0])
+        return {
+            run.index: MissingRanks(run.nranks or 0, (rank for _, rank in seen.get(run.index, ()))) for run in self.runs
+        }
 
     def events(self, *names: str, run: int | None = None) -> list[Event]:
         """Events by exact name, or by prefix if the name ends with a dot, in reading order."""

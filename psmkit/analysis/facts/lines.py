@@ -11,10 +11,11 @@ from psmkit.logparse.types import Ref, Value
 
 __all__ = ["catalogue", "fields_at", "message_at", "prefetch"]
 
-_HEAD = re.compile(r"NCCL (?:WARN|INFO|ABORT|TRACE|ERROR) ?")
+# NCCL 2.0 to 2.2 do not print their name.
+_HEAD = re.compile(r"NCCL (?:WARN|INFO|ABORT|TRACE|ERROR) ?|^\S+:\d+:\d+ \[\d+\] (?:\S+:\d+ )?(?:WARN|INFO) ")
 #: The start of the next record, on a line that holds two.
 _NEXT = re.compile(
-    r"(?:\[\d+,\d+\]<std\w+>: ?)?[\w.-]+:\d+:\d+ (?:\[-?\d+\] )?(?:\S+ )?NCCL (?:WARN|INFO|ABORT|TRACE|CALL)\b"
+    r"(?:\[\d+,\d+\]<std\w+>: ?)?(?<![\w.-])[\w.-]+:\d+:\d+ (?:\[-?\d+\] )?(?:\S+ )?NCCL (?:WARN|INFO|ABORT|TRACE|CALL)\b"
 )
 
 

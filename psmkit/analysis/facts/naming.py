@@ -43,11 +43,12 @@ def comm_name(job: Job, group: int) -> str:
     return f"0x{info.commid:x}" if info is not None and info.commid is not None else f"comm#{group}"
 
 
-def words(items: Iterable[str], most: int = 6) -> str:
-    """``a, b and c``; the rest of a long list is only counted."""
+def words(items: Iterable[str], most: int = 6, total: int | None = None) -> str:
+    """``a, b and c``; the rest of a long list is only counted. ``total`` is their number if ``items`` are only the first of them."""
     names = list(items)
-    if len(names) > most:
-        names = [*names[: most - 1], f"{len(names) - most + 1} more"]
+    total = len(names) if total is None else total
+    if total > most:
+        names = [*names[: most - 1], f"{total - most + 1} more"]
     if len(names) < 2:
         return "".join(names)
     return ", ".join(names[:-1]) + " and " + names[-1]

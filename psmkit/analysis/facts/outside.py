@@ -8,7 +8,7 @@ from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.tags import is_default_group, rank_in_line, rank_of_tag
 from psmkit.logparse.types import Event, Ref
 
-__all__ = ["global_rank", "proc_of_event", "proc_of_pid", "runs_of"]
+__all__ = ["global_rank", "proc_of_event", "proc_of_pid", "runs_of", "tagged_rank"]
 
 _MOST_LINES = 4000
 _SEVERAL = -1  # processes
@@ -44,6 +44,22 @@ def _line_ranks(job: Job) -> dict[Ref, int]:
         rank = rank_in_line(text)
         if rank is not None:
             out[event.ref] = rank
+    return out
+
+
+def tagged_rank(job: Job, pid: int) -> int | None:
+    """The rank of a process that only a launcher's tag names: ``(Worker pid=12, ip=10.0.0.1) [rank3]: ...``."""
+    return _tagged_ranks(job).get(pid)
+
+
+@once
+def _tagged_ranks(job: Job) -> dict[int, int]:
+    out: dict[int, int] = {}
+    for event in job.scan.events:
+        _, found, rest = (event.tag or "").partition("pid=")
+        pid = rest.rstrip(")").partition(",")[0] if found else ""
+        if pid.isascii() and pid.isdigit() and len(pid) < 10 and (rank := global_rank(job, event)) is not None:
+            out.setdefault(int(pid), rank)
     return out
 
 

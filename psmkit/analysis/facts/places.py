@@ -1,4 +1,4 @@
-"""Placement of processes: hosts, local ranks, and the socket addresses of the RAS network."""
+"""Placement of processes: hosts, local ranks, the socket addresses of the RAS network, and ranks without a process."""
 
 from __future__ import annotations
 
@@ -6,10 +6,23 @@ from collections import defaultdict
 from collections.abc import Mapping
 
 from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.missing import MissingRanks
 from psmkit.analysis.facts.once import once
+from psmkit.analysis.facts.ranks import MOST_DEVICES
 from psmkit.logparse.types import Value
 
-__all__ = ["by_local_rank", "by_socket", "hosts_of", "missing_at", "procs_on", "single_node"]
+__all__ = [
+    "absent",
+    "absent_rank",
+    "by_local_rank",
+    "by_socket",
+    "hosts_of",
+    "missing_at",
+    "no_log",
+    "procs_on",
+    "single_node",
+    "unnamed",
+]
 
 
 def hosts_of(job: Job, run: int) -> tuple[str, ...]:
@@ -36,10 +49,50 @@ def _procs_on(job: Job) -> dict[tuple[int, str], list[int]]:
     return dict(out)
 
 
+def unnamed(job: Job, run: int) -> list[int]:
+    """The processes of a run whose rank the log does not show: each of them may be any rank without a process."""
+    return _unnamed(job)[run]
+
+
+@once
+def _unnamed(job: Job) -> list[list[int]]:
+    known = {*job.rank_by_proc, *(proc for (_, rank), proc in job.proc_by_rank.items() if rank >= 0)}
+    # a process that drives several devices may be another rank as well
+    more = {(i.proc, i.nranks) for i in job.scan.instances if i.rank < 0}
+    return [
+        sorted(p for p in info.procs - job.phantoms if p not in known or (p, info.nranks) in more) for info in job.runs
+    ]
+
+
+def absent(job: Job, run: int) -> MissingRanks:
+    """The ranks of a run that have no line in the input; empty if the rank of some process is unknown, because it may be one of them."""
+    return _absent(job)[run]
+
+
+@once
+def _absent(job: Job) -> list[MissingRanks]:
+    # without a commId, the communicators of one process with several devices are not known to be one
+    named: dict[tuple[int | None, int], list[int]] = defaultdict(list)
+    for i in job.scan.instances:
+        if i.guessed:
+            named[job.run_of(i.proc), i.nranks].append(i.rank)
+    return [
+        MissingRanks(0, ())
+        if unnamed(job, info.index)
+        else job.missing_ranks(info.index).without(named.get((info.index, info.nranks or 0), ()))
+        for info in job.runs
+    ]
+
+
+def no_log(job: Job, run: int) -> str:
+    """What the input shows about a rank without a process, as the end of a sentence."""
+    return "no line says which process it is" if unnamed(job, run) else "its log was not given"
+
+
 def by_local_rank(job: Job, proc: int, local_rank: int) -> int | None:
     """The process with this local rank on the host of ``proc``, in the same run."""
     run = job.run_of(proc)
-    if run is None:
+    if run is None or local_rank < 0:
         return None
     host = job.process(proc).host
     named = _by_local_rank(job).get((run, host, local_rank))
@@ -55,6 +108,40 @@ def by_local_rank(job: Job, proc: int, local_rank: int) -> int | None:
     if job.runs[run].nranks is not None and not job.missing_ranks(run) and local_rank < len(here):
         return here[local_rank]
     return None
+
+
+def absent_rank(job: Job, proc: int, local_rank: int) -> int | None:
+    """The global rank behind a local rank on the host of ``proc``, if no process of it is in view; None if the logs do not show it.
+
+    On the first host of a job it is the local rank. On another host the ranks in view show the distance between the two.
+    """
+    run = job.run_of(proc)
+    if run is None:
+        return None
+    nranks = job.runs[run].nranks
+    distances = _distances(job).get((run, job.process(proc).host), [])
+    if single_node(job, run):
+        rank = local_rank
+    elif len(distances) > 1 and len(set(distances)) == 1:
+        rank = local_rank + distances[0]
+    elif any(distances) or len(hosts_of(job, run)) > 1 or (nranks or 0) > MOST_DEVICES:
+        return None
+    else:
+        rank = local_rank
+    return rank if (nranks is None or 0 <= rank < nranks) and job.proc_of(run, rank) is None else None
+
+
+@once
+def _distances(job: Job) -> dict[tuple[int, str], list[int]]:
+    """The global rank minus the local rank, or minus the device, of each process of a host."""
+    out: dict[tuple[int, str], list[int]] = defaultdict(list)
+    local = _local_ranks(job)
+    for proc, claim in job.numbering.known.items():
+        run = job.run_of(proc)
+        at = local.get(proc, job.device_of(proc))
+        if run is not None and at is not None and not claim.assumed:
+            out[run, job.process(proc).host].append(claim.rank - at)
+    return dict(out)
 
 
 @once
@@ -116,7 +203,7 @@ def by_socket(job: Job, addr: str, run: int) -> int | None:
 
 def missing_at(job: Job, addr: str, run: int) -> int | None:
     """The rank without a log that has this address on the RAS network, if only one qualifies."""
-    missing = job.missing_ranks(run)
+    missing = absent(job, run)
     if not missing or by_socket(job, addr, run) is not None:
         return None
     line = _peers(job).get((run, addr))
@@ -127,7 +214,7 @@ def missing_at(job: Job, addr: str, run: int) -> int | None:
     dev = line.get("dev")
     if not isinstance(dev, int) or not single_node(job, run) or not _plain(job)[run]:
         return None
-    return dev if job.is_missing(run, dev) else None
+    return dev if dev in missing else None
 
 
 @once

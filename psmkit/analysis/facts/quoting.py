@@ -19,7 +19,7 @@ class Quotes:
         self._fetch = fetch if fetch is not None else getattr(scan, "evidence", None)
         self._cache: dict[Ref, Evidence] = {}
         # Each step back in a compressed input starts from the beginning, so its lines are quoted at the end in one pass.
-        self._late = any(source.kind != "log" for source in getattr(scan, "inputs", ()))
+        self._late = any(source.kind != "log" or source.encoding is not None for source in getattr(scan, "inputs", ()))
         self._cited: dict[tuple[str, int], Ref] = {}
 
     def of(self, *refs: Ref | None) -> tuple[Evidence, ...]:

@@ -15,14 +15,14 @@ from psmkit.analysis.facts.tags import is_default_group, local_rank_of_tag, pid_
 from psmkit.catalogue import load
 from psmkit.logparse.types import Event, Process, Ref, ScanData
 
-__all__ = ["ASSUMED", "Claim", "Evidence", "Numbering", "evidence", "number"]
+__all__ = ["ASSUMED", "MOST_DEVICES", "Claim", "Evidence", "Numbering", "evidence", "number"]
 
 #: The beginning of the basis of a rank that is assumed.
 ASSUMED = "assumed: "
 #: Subsystems with lines of threads that select no device, or of the time before: they print device 0, whatever the rank's is.
 _NO_DEVICE = frozenset({"ras", "bootstrap", "socket", "uds", "ib", "net", "param", "plugins"})
 #: A host has at most this many GPUs, so a larger job has more hosts.
-_MOST_DEVICES = 16
+MOST_DEVICES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +248,7 @@ def _by_local_rank(
         p: Claim(rank, f"{ASSUMED}local rank", scan.processes[p].first)
         for p, rank in local.items()
         if p not in here and p not in stated and p not in into.disputed and rank not in taken
-        if nranks is None or (rank < nranks <= _MOST_DEVICES)
+        if nranks is None or (rank < nranks <= MOST_DEVICES)
     }
 
 
@@ -267,7 +267,7 @@ def _by_device(
         if p in here and dev is not None:
             offsets[scan.processes[p].host].append(here[p].rank - dev)
     alone = len({scan.processes[p].host for p in procs}) == 1 and found.spread.isdisjoint(procs)
-    alone = alone and (nranks is None or nranks <= _MOST_DEVICES)
+    alone = alone and (nranks is None or nranks <= MOST_DEVICES)
     # a tag names a task or a pod, so there may be others; and where each process sees one GPU only, all print device 0
     alone = (
         alone

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.once import once
 
 __all__ = ["release_of"]
+
+_PART = re.compile("[0-9]{1,9}")
 
 
 def release_of(job: Job, proc: int) -> tuple[int, int] | None:
@@ -19,7 +23,7 @@ def _releases(job: Job) -> dict[int, tuple[int, int]]:
     by_run: dict[int, tuple[int, int]] = {}
     for event in job.events("init.version", "init.version_line"):
         parts = str(event.fields.get("version", "")).split("+")[0].split(".")
-        if len(parts) < 2 or not (parts[0].isdigit() and parts[1].isdigit()):
+        if len(parts) < 2 or not all(_PART.fullmatch(part) for part in parts[:2]):
             continue
         release, run = (int(parts[0]), int(parts[1])), job.run_of_event(event)
         if event.proc >= 0:

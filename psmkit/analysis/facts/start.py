@@ -7,11 +7,11 @@ from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.printed import printed
 from psmkit.logparse.types import CommInstance, Thread
 
-__all__ = ["main_thread", "past_bootstrap"]
+__all__ = ["MET", "main_thread", "past_bootstrap"]
 
 
-#: Messages that a rank prints only after all ranks of its communicator have met in the bootstrap.
-_MET = (
+#: Messages (or prefixes) that a rank prints only after all ranks of its communicator have met in the bootstrap.
+MET = (
     "bootstrap.timings",
     "comm.shape",
     "init.timings",
@@ -28,7 +28,7 @@ def past_bootstrap(job: Job, run: RunInfo) -> bool:
     instances = [i for proc in run.procs for i in job.instances_of.get(proc, ())]
     if any(i.complete is not None or i.ops or i.sends or i.recvs for i in instances):
         return True
-    return any(printed(job, p, *_MET) for p in run.procs)
+    return any(printed(job, p, *MET) for p in run.procs)
 
 
 def main_thread(job: Job, instance: CommInstance) -> Thread | None:

@@ -14,15 +14,15 @@ from psmkit.logparse.types import Value
 __all__ = ["is_default_group", "local_rank_of_tag", "pid_of_tag", "rank_in_line", "rank_of_tag", "slot_of_tag"]
 
 # torchrun's number is a local rank; the others are ranks of the job.
-_LOCAL = re.compile(r"^\[(\d+)\]:?$")
-_ROLE = re.compile(r"^\[(?!rank\d)[A-Za-z_]+(\d+)\]:?$")
-_PID = re.compile(r"\bpid=(\d+)")
-_MPIRUN = re.compile(r"^\[?\d+,(\d+)\]?(?:<\w+>)?:?$")
-_SRUN = re.compile(r"^(\d+)\]?:?$")
-_WHOLE_TORCH = re.compile(r"^\[?rank *(\d+)\]?:?$")
-_TORCH = re.compile(r"\brank\s*(\d+)")
+_LOCAL = re.compile(r"^\[(\d{1,18})\]:?$")
+_ROLE = re.compile(r"^\[(?!rank\d)[A-Za-z_]+(\d{1,18})\]:?$")
+_PID = re.compile(r"\bpid=(\d{1,18})")
+_MPIRUN = re.compile(r"^\[?\d+,(\d{1,18})\]?(?:<\w+>)?:?$")
+_SRUN = re.compile(r"^(\d{1,18})\]?:?$")
+_WHOLE_TORCH = re.compile(r"^\[?rank *(\d{1,18})\]?:?$")
+_TORCH = re.compile(r"\brank\s*(\d{1,18})")
 # A tag inside the line, after that of another launcher.
-_IN_LINE = (re.compile(r"\[rank(\d+)\]:"), re.compile(r"^\s*\[\d+,(\d+)\]<std(?:out|err)>:"))
+_IN_LINE = (re.compile(r"\[rank(\d{1,18})\]:"), re.compile(r"^\s*\[\d+,(\d{1,18})\]<std(?:out|err)>:"))
 
 
 def rank_of_tag(tag: str | None) -> int | None:

@@ -12,11 +12,12 @@ from functools import cached_property
 
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.once import once
-from psmkit.analysis.facts.places import by_local_rank, by_socket, hosts_of, missing_at, single_node
+from psmkit.analysis.facts.places import absent_rank, by_local_rank, by_socket, missing_at
 from psmkit.analysis.facts.printed import number
 from psmkit.analysis.facts.progress import progress_of, torn_down
-from psmkit.analysis.inference import faults
+from psmkit.analysis.inference import faults, reports
 from psmkit.catalogue import Message
+from psmkit.catalogue.reasons import OTHER
 from psmkit.logparse.types import Event
 from psmkit.model import CODES
 
@@ -58,6 +59,9 @@ class Blame:
     at: Target
     event: Event
     weight: int
+    lost: bool = True  # the line says that the connection to the target is lost, not only that a call failed
+    cause: str | None = None  # as libpsm reports it
+    heard: bool = False  # the process repeats what it heard: that the target ended the operation
 
 
 @dataclass
@@ -124,7 +128,12 @@ class Graph:
                 or at.proc is None
             ):
                 found.append(at)
-        return found
+        # ranks that blame each other: the one that only heard of a failure did not see it first
+        return found or [at for at in self.targets() if self._only_heard(at)]
+
+    def _only_heard(self, at: Target) -> bool:
+        ours = self.by(at.proc)
+        return bool(ours) and all(b.heard or b.weight == 1 for b in ours) and not all(b.heard for b in self.against(at))
 
 
 def target(job: Job, event: Event) -> Target | None:
@@ -132,6 +141,11 @@ def target(job: Job, event: Event) -> Target | None:
     run = job.run_of(event.proc)
     if run is None:
         return None
+    report = reports.of(job, event)
+    if report is not None and report.cause != OTHER:
+        return (
+            Target(job.proc_of(run, report.named), report.named) if report.points and report.named is not None else None
+        )
     peer = number(event.fields, "local_rank")
     if peer is None and event.name in _LOCAL:
         peer = number(event.fields, "peer")
@@ -139,7 +153,8 @@ def target(job: Job, event: Event) -> Target | None:
         proc = by_local_rank(job, event.proc, peer)
         if proc is not None:
             return Target(proc, job.rank_of(proc))
-        return Target(None, peer) if single_node(job, run) or len(hosts_of(job, run)) == 1 else None
+        absent = absent_rank(job, event.proc, peer)
+        return Target(None, absent) if absent is not None else None
     for name in _PEERS:
         rank = number(event.fields, name)
         nranks = job.runs[run].nranks
@@ -199,6 +214,15 @@ def _weight(job: Job, event: Event) -> int:
     return 3 if known.severity == "error" else 1 if known.severity == "warning" else 0
 
 
+def _lost(job: Job, event: Event) -> bool:
+    """Whether a line says that the connection to its target is lost, rather than that a call of it failed."""
+    report = reports.of(job, event)
+    if report is not None and report.cause != OTHER:
+        return report.cause == reports.DIED
+    known = faults.message(job, event.name)
+    return known is None or known.severity != "error" or event.name.startswith("ras.") or _loses_peer(known)
+
+
 def graph(job: Job, run: int) -> Graph:
     """The blame of a run. Lines of a process with an orderly teardown, or about one, do not count."""
     return _graphs(job).get(run, Graph(run))
@@ -218,7 +242,9 @@ def _graphs(job: Job) -> dict[int, Graph]:
         if event.name not in weights:
             weights[event.name] = _weight(job, event)
         index = job.run_of(event.proc)
-        if not weights[event.name] or index is None:
+        report = reports.of(job, event)
+        weight = 3 if report is not None and report.points else weights[event.name]
+        if not weight or index is None:
             continue
         at = target(job, event)
         if at is None or at.proc == event.proc or event.proc in ended or at.proc in ended:
@@ -229,7 +255,9 @@ def _graphs(job: Job) -> dict[int, Graph]:
             continue  # it is exiting itself, like its peers
         if job.process(event.proc).lines < _LEAST and job.rank_of(event.proc) is None:
             continue
-        graphs[index].blames.append(Blame(event.proc, at, event, weights[event.name]))
+        cause = report.cause if report is not None and report.points else None
+        heard = report is not None and report.heard
+        graphs[index].blames.append(Blame(event.proc, at, event, weight, _lost(job, event), cause, heard))
     for cascade in faults.cascades(job):
         index = job.run_of(cascade.proc)
         if index is None or not cascade.fatal:
@@ -281,6 +309,9 @@ def _starting(job: Job, proc: int) -> bool:
 def death(job: Job, run: int, graph_: Graph, at: Target) -> tuple[bool, float]:
     """Whether the blame shows that a process died early, and with what confidence."""
     against = graph_.against(at)
+    causes = {b.cause for b in against} - {None}
+    if causes and reports.DIED not in causes:
+        return False, 0.0  # libpsm says that it failed, or did not answer
     blamers = {b.by for b in against}
     best = max(b.weight for b in against)
     if best == 3 and not blamers.isdisjoint(faults.failed(job)):
@@ -294,6 +325,10 @@ def death(job: Job, run: int, graph_: Graph, at: Target) -> tuple[bool, float]:
     if any(_starting(job, p) for p in closers):
         return True, 0.8
     behind = at.proc is not None and any(_more(progress_of(job, p), progress_of(job, at.proc)) for p in blamers)
+    if behind and best == 1 and at.proc is not None:
+        # each file may be cut at a place of its own, and one closed connection is also the start of an orderly end
+        beside = any(job.process(p).stream == job.process(at.proc).stream for p in blamers)
+        behind = beside or (len(blamers) > 1 and graph_.targets() == [at])
     silent = best >= 2 and any(b.weight == 2 for b in against)
     if behind:
         return True, 0.75

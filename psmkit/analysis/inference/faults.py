@@ -9,15 +9,20 @@ from __future__ import annotations
 import bisect
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from psmkit.analysis.facts import lines
+from psmkit.analysis.facts.aborts import aborted_before
+from psmkit.analysis.facts.callers import callers
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.progress import torn_down
+from psmkit.analysis.inference import reports
 from psmkit.catalogue import Message, Phrase
+from psmkit.catalogue.reasons import OTHER
 from psmkit.logparse.types import Event, Ref
+from psmkit.model import CODES
 
 __all__ = [
     "Cascade",
@@ -45,22 +50,32 @@ _API = frozenset(
 )
 #: Failed system calls of any kind; the reason decides whose fault they are.
 _CALLS = frozenset({"debug.syscall_failed", "sys.call.failed"})
+#: The levels of lines that NCCL prints when it cannot go on.
+_ALARMS = ("WARN", "ABORT")
 #: The folder of the build, which hipified sources print.
 _BUILD = re.compile(r"^/.*/(?:hipify/)?src/")
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One line that reports an error. ``known`` is its catalogue entry, or None."""
+    """One line that reports an error. ``known`` is its catalogue entry, or None; ``report`` is libpsm's, with cause and rank."""
 
     event: Event
     known: Message | None
     chain: bool
     other_end: bool = False  # a failed system call that was caused at the other end of a connection
+    report: reports.Report | None = None
 
     @property
     def ref(self) -> Ref:
         return self.event.ref
+
+    @property
+    def tolerated(self) -> bool:
+        """Whether NCCL printed this failure below the level of a warning: its caller goes on without the operation."""
+        return (
+            self.known is not None and self.known.level in _ALARMS and self.event.level in ("INFO", "TRACE", "VERSION")
+        )
 
     @property
     def code(self) -> int | None:
@@ -75,9 +90,12 @@ class Cascade:
 
     proc: int
     faults: list[Fault]
-    survived: bool = False  # work or init continued after it
+    survived: bool = False  # its init completed, its communicator went on, or NCCL repaired it
+    repaired: bool = False  # NCCL retried or replaced the failed operation, and that completed
+    stalled: bool = False  # NCCL tries to repair such a failure, did not, and a watchdog fired
     destroyed: bool = False  # the process had an orderly teardown later
     last_words: bool = False  # its thread printed nothing after it
+    aftermath: bool = False  # its process had been aborted before
     bare: bool = False  # the log holds warnings only, so it cannot show chains
     threads: set[int] = field(default_factory=set)
 
@@ -95,9 +113,14 @@ class Cascade:
 
     @property
     def severity(self) -> str:
-        """``error``, ``warning``, ``info`` or ``harmless``, from the catalogue entry of the first line; ``unknown`` if there is none."""
+        """``error``, ``warning``, ``info`` or ``harmless``, from the catalogue entry of the first line; ``unknown`` if there is none.
+
+        A failure that NCCL printed at INFO is no more than ``info``, whatever it means at WARN.
+        """
         if self.first.chain or self.first.known is None or self.first.event.name in _UNKNOWN:
             return "unknown"
+        if self.first.tolerated and self.first.known.severity in ("error", "warning"):
+            return "info"
         return self.first.known.severity or "unknown"
 
     @property
@@ -113,12 +136,16 @@ class Cascade:
     @property
     def fatal(self) -> bool:
         """Whether this ended the job, as far as one process can show."""
-        if self.survived or (self.severity in ("harmless", "info") and (self.destroyed or not self.reached_api)):
+        if (
+            self.survived
+            or self.aftermath
+            or (self.severity in ("harmless", "info") and (self.destroyed or not self.reached_api))
+        ):
             return False
-        if self.own is False and not self.chain and not self.bare:
+        if self.own is False and not self.chain and not self.bare and self.first.report is None:
             # a peer disconnected, as at the end of many jobs, and no call returned an error because of it
             return False
-        if self.severity == "error":
+        if self.severity == "error" or self.stalled:
             return not (self.destroyed and not self.reached_api)
         if self.reached_api:
             return not (self.destroyed and self.severity == "warning")
@@ -127,17 +154,32 @@ class Cascade:
         return unknown_warn and self.last_words and bool(self.chain) and not self.destroyed
 
     @property
+    def settled(self) -> bool:
+        """Whether the work went on after it: NCCL repaired it, a communicator progressed, or the process was torn down in order."""
+        return self.survived or self.destroyed
+
+    @property
+    def noted(self) -> bool:
+        """Whether the first line means a failure, at whatever level NCCL printed it."""
+        known = self.first.known
+        return known is not None and known.severity in ("error", "warning")
+
+    @property
     def own(self) -> bool | None:
         """Whether this process caused it: True, False (another process did), or None if the line does not show it."""
         first = self.first
+        if self.aftermath:
+            return False
         if first.chain:
             if str(first.event.fields.get("file", "")).endswith("group.cc") and first.code not in (4, 5):
                 return False  # only the end of a chain, which does not show a cause
             return {1: True, 4: True, 5: True, 6: False}.get(first.code or 0)
-        known = first.known
+        known, report = first.known, first.report
         if known is None or first.event.name in _UNKNOWN:
             return None
-        if self.severity in ("harmless", "info"):
+        if report is not None and (report.cause != OTHER or report.elsewhere):
+            return not report.elsewhere
+        if known.severity in ("harmless", "info"):
             return True  # what elsewhere means nothing was returned to the application here
         if known.origin is False:
             return False
@@ -216,7 +258,7 @@ def _faults(job: Job) -> tuple[dict[int, list[Fault]], dict[int, list[int]]]:
         if chain or _reports(event, known):
             reason = " ".join(str(v) for v in event.fields.values()) if event.name in _CALLS else ""
             other_end = bool(reason) and phrase(job, "the other end did it", reason) is not None
-            found[event.proc].append(Fault(event, known, chain, other_end))
+            found[event.proc].append(Fault(event, known, chain, other_end, reports.of(job, event)))
             continue
         # lines of the RAS thread and counted repetitions are no evidence about the failed thread
         other[event.thread].append(event.ref.seq)
@@ -259,7 +301,7 @@ def _build(faults: Sequence[Fault], other: dict[int, list[int]]) -> list[Cascade
         if (
             cascade is not None
             and _between(other.get(thread, ()), cascade.last.ref.seq, fault.ref.seq)
-            and (not fault.chain or (cascade.severity == "harmless" and cascade.code != fault.code))
+            and (not fault.chain or (cascade.severity in ("harmless", "info") and cascade.code != fault.code))
         ):
             cascade = None  # the thread did something else in between, so this is a new error
         if cascade is not None and not fault.chain and not _leads(cascade, fault):
@@ -277,7 +319,7 @@ def _build(faults: Sequence[Fault], other: dict[int, list[int]]) -> list[Cascade
 
 def _leads(cascade: Cascade, fault: Fault) -> bool:
     """Whether another warning of the same thread can follow from this cascade."""
-    if cascade.severity == "harmless":
+    if cascade.severity in ("harmless", "info"):
         return False
     if fault.event.name in ("libpsm.p2p.refused", "libpsm.p2p.failed", "libpsm.net.refused", "libpsm.net.failed"):
         return False  # libpsm's response to its caller: it says what failed, whoever is blamed above it
@@ -300,40 +342,84 @@ def _transport(event: Event) -> bool:
     return name.startswith(("transport/", "transport.cc", "proxy.cc"))
 
 
-def _judge(job: Job, cascade: Cascade, other: dict[int, list[int]], speaking: set[int]) -> None:
-    first, last = cascade.first.ref.seq, cascade.last.ref.seq
-    went_on = any(_between(other.get(t, ()), last, 1 << 62) for t in cascade.threads)
-    cascade.last_words = not went_on
-    cascade.bare = cascade.proc not in speaking
-    for instance in job.instances_of.get(cascade.proc, ()):
-        if (
-            instance.complete is not None
-            and instance.start is not None
-            and instance.start.seq < first
-            and instance.complete.seq > last
-        ):
-            cascade.survived = True
-        if (
-            instance.start is None
-            and instance.complete is not None
-            and instance.complete.seq > last
-            and not cascade.reached_api
-        ):
-            cascade.survived = True
-        if instance.last_op is not None and instance.last_op.seq > last and went_on:
-            cascade.survived = True
+@dataclass(frozen=True, slots=True)
+class _Later:
+    """What a process printed that decides whether an earlier failure ended its work."""
+
+    other: Mapping[int, list[int]]  # thread -> the places of lines that report no failure
+    speaking: frozenset[int]  # processes whose log holds more than failures
+    aborts: Mapping[int, int]  # process -> its last line about an abort
+    repairs: Mapping[
+        tuple[int, str], list[Event]
+    ]  # (process, message) -> lines that say that such a failure is repaired
+    repairable: frozenset[str]  # messages about failures that NCCL repairs by itself
+    watched: frozenset[int]  # runs in which a watchdog fired
+
+    def between(self, thread: int, low: int, high: int = 1 << 62) -> bool:
+        """Whether a thread printed something else between two places."""
+        return _between(self.other.get(thread, ()), low, high)
+
+
+def _later(job: Job, other: Mapping[int, list[int]]) -> _Later:
+    aborts: dict[int, int] = {}
+    for event in job.events("comm.end.abort", "comm.abort.start", "comm.revoke."):
+        aborts[event.proc] = max(event.ref.seq, aborts.get(event.proc, 0))
+    repairs: dict[tuple[int, str], list[Event]] = defaultdict(list)
+    repairable: set[str] = set()
+    for entry in lines.catalogue(job).messages:
+        repairable.update(entry.repairs)
+        for event in job.events(entry.name) if entry.repairs else ():
+            for name in entry.repairs:
+                repairs[(event.proc, name)].append(event)
+    watched: set[int] = set()
+    for name in job.names:
+        known = message(job, name)
+        if known is not None and known.finding is not None and CODES[known.finding].reported_by_watchdog:
+            watched.update(run for e in job.events(name) if (run := job.run_of_event(e)) is not None)
+    speaking = frozenset(job.scan.threads[thread].proc for thread in other if thread >= 0)
+    return _Later(other, speaking, aborts, repairs, frozenset(repairable), frozenset(watched))
+
+
+def _judge(job: Job, cascade: Cascade, later: _Later) -> None:
+    last = cascade.last.ref.seq
+    cascade.last_words = not any(later.between(t, last) for t in cascade.threads)
+    cascade.bare = cascade.proc not in later.speaking
+    watched = job.run_of(cascade.proc) in later.watched
+    cascade.repaired = _repaired(cascade, later)
+    cascade.survived = cascade.repaired or _progressed(job, cascade, watched)
+    cascade.stalled = watched and not cascade.survived and cascade.first.event.name in later.repairable
+    cascade.aftermath = aborted_before(job, cascade.proc, cascade.first.ref) is not None
     ends = [i.end for i in job.instances_of.get(cascade.proc, ()) if i.end is not None and i.end.seq > last]
-    aborted = _aborts(job).get(cascade.proc, first) > first
+    aborted = later.aborts.get(cascade.proc, -1) > cascade.first.ref.seq
     cascade.destroyed = bool(ends) and not aborted and torn_down(job, cascade.proc)
 
 
-@once
-def _aborts(job: Job) -> dict[int, int]:
-    """The last line of each process about an abort."""
-    out: dict[int, int] = {}
-    for event in job.events("comm.end.abort", "comm.abort.start", "comm.revoke."):
-        out[event.proc] = max(out.get(event.proc, 0), event.ref.seq)
-    return out
+def _repaired(cascade: Cascade, later: _Later) -> bool:
+    """Whether NCCL says that it repaired what failed: for each connection that the failures name, after the last of them."""
+    if cascade.first.chain:
+        return False
+    told = later.repairs.get((cascade.proc, cascade.first.event.name), [])
+    told = [e for e in told if (e.last or e.ref).seq > cascade.last.ref.seq]
+    wanted = {f.event.fields["comm"] for f in cascade.faults if "comm" in f.event.fields}
+    return bool(told) and wanted <= {e.fields.get("comm") for e in told}
+
+
+def _progressed(job: Job, cascade: Cascade, watched: bool) -> bool:
+    """Whether a communicator of the process finished its init or went on with work after these failures.
+
+    A call is posted, not completed, when NCCL prints it. After a watchdog, calls do not show that a background thread recovered.
+    """
+    first, last = cascade.first.ref.seq, cascade.last.ref.seq
+    background = cascade.threads.isdisjoint(callers(job).get(cascade.proc, set()))
+    for instance in job.instances_of.get(cascade.proc, ()):
+        if instance.complete is not None and instance.complete.seq > last:
+            begun = instance.start.seq < first if instance.start is not None else not cascade.reached_api
+            if begun:
+                return True
+        posted = instance.last_op is not None and instance.last_op.seq > last and not cascade.last_words
+        if posted and not (watched and background):
+            return True
+    return False
 
 
 @once
@@ -343,9 +429,9 @@ def cascades(job: Job) -> list[Cascade]:
     out: list[Cascade] = []
     for proc in sorted(found):
         out.extend(_build(found[proc], other))
-    speaking = {job.scan.threads[thread].proc for thread in other if thread >= 0}
+    later = _later(job, other)
     for cascade in out:
-        _judge(job, cascade, other, speaking)
+        _judge(job, cascade, later)
     return out
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from psmkit.analysis.facts.aborts import aborted_before
 from psmkit.analysis.facts.job import Job
 from psmkit.logparse.types import Ref
 from psmkit.model import CODES, Evidence, Finding, Severity
@@ -37,6 +38,14 @@ def new_finding(
     """
     info = CODES[code]
     severity = severity or info.severity
+    refs, procs = list(refs), list(procs)
+    if (
+        severity is Severity.ERROR
+        and not (info.caused_by_watchdog or info.reported_by_watchdog)
+        and _aftermath(job, refs, procs)
+    ):
+        severity, culprits = Severity.INFO, ()
+        explanation = f"{explanation or info.meaning} The process had been aborted before, so this is a consequence."
     if severity is Severity.ERROR and not info.breaks:
         raise ValueError(
             f"{code}: bad severity error, expected warning or info: its effect on the verdict is {info.effect}"
@@ -61,6 +70,16 @@ def new_finding(
         known_issue=known_issue,
         culprits=tuple(dict.fromkeys(culprits)),
     )
+
+
+def _aftermath(job: Job, refs: Sequence[Ref | None], procs: Sequence[int]) -> bool:
+    """Whether all evidence of a finding comes after the abort of its only process."""
+    places = {p for p in procs if p >= 0}
+    lines = [ref for ref in refs if ref is not None]
+    if len(places) != 1 or not lines:
+        return False
+    (proc,) = places
+    return all(aborted_before(job, proc, ref) is not None for ref in lines)
 
 
 def with_evidence(finding: Finding, evidence: Iterable[Evidence]) -> Finding:

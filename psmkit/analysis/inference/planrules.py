@@ -55,7 +55,8 @@ class PlanEvent:
     @property
     def possible(self) -> bool:
         """Whether it fits into the struct; a line of a log can hold any number."""
-        large = all(-(1 << 63) <= value < 1 << 63 for value in (self.a, self.b, self.c))
+        # The scanner cuts larger numbers to the largest. Of these values only a mask may really be that.
+        large = -(1 << 63) <= self.a < 1 << 63 and all(abs(value) < (1 << 63) - 1 for value in (self.b, self.c))
         small = all(-(1 << 31) <= value < 1 << 31 for value in (self.what, self.rank))
         return large and small and all(0 <= value < 1 << 64 for value in (self.order, self.plan))
 

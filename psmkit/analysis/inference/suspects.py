@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.places import absent
 from psmkit.analysis.facts.progress import torn_down
 from psmkit.analysis.inference.blame import Target, graph
 from psmkit.analysis.inference.waits import waits
@@ -24,7 +25,7 @@ def suspect(job: Job, run: int) -> Target | None:
         # a rank that provably waits for a failed rank has a reason to be quiet
         excused = {w.waiter for w in waits(job) if w.target in ours.victims}
         quiet = [at for at in quiet if at.proc not in excused] or quiet
-    quiet += [Target(None, rank) for rank in job.missing_ranks(run)]
+    quiet += [Target(None, rank) for rank in absent(job, run)[:2]]
     # of two ranks one complaint is enough; of more, all others but one must complain
     enough = len(ours.victims) >= 2 or (info.nranks == 2 and not ours.unsure)
     return quiet[0] if len(quiet) == 1 and enough else None

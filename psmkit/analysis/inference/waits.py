@@ -12,6 +12,7 @@ from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.places import by_local_rank
 from psmkit.analysis.facts.progress import torn_down
 from psmkit.analysis.inference import proof
+from psmkit.analysis.inference.lost import lost
 from psmkit.logparse.types import Call, FdExchange, Ref, SeqGroup, ServiceTally, Thread
 
 __all__ = ["Wait", "call_wait", "caller_of", "fd_stage", "fd_wait", "waits", "waits_for", "waits_of"]
@@ -109,6 +110,7 @@ def call_wait(job: Job, call: Call) -> Wait | None:
         caller is not None and (_beside(job, caller, refs[-1]) or (ours.lasting and idle))
     ):
         proven = False  # the missing line belongs in another file, which may have been cut earlier
+    proven = proven and not _cut(job, caller, call.service)
     return Wait(
         run,
         "proxy call",
@@ -192,6 +194,11 @@ def _same_stream(job: Job, one: Ref, other: Ref) -> bool:
     return files[one.file].stream == files[other.file].stream
 
 
+def _cut(job: Job, *procs: int | None) -> bool:
+    """Whether the log of one of these processes lost its end: then a line that is missing proves nothing."""
+    return any(proc in lost(job) for proc in procs)
+
+
 def fd_stage(fd: FdExchange) -> str:
     """The first stage of an exchange that was not reached: "received", "answered" or "done"."""
     if fd.answered is not None:
@@ -220,7 +227,7 @@ def fd_wait(job: Job, fd: FdExchange) -> Wait | None:
         proof.aged(age, job.scan.totals.max_fd_age)
         or _overtaken(job, fd, target)
         or (bool(ours.lasting) and not ours.failed)
-    )
+    ) and not _cut(job, fd.client, target)
     rank = fd.rank if fd.rank is not None else _rank(job, fd.client)
     peer = fd.peer if fd.peer is not None else _rank(job, target)
     return Wait(run, "fd", fd_stage(fd), fd.client, target, rank, peer, None, fd.op, refs, age, proven)
@@ -338,6 +345,7 @@ def _connection(job: Job, tally: ServiceTally) -> Wait | None:
     client = by_local_rank(job, tally.proc, tally.opened_as[2])
     refs = tuple(r for r in (tally.last_opened, tally.last_served) if r is not None)
     proven = (tally.proc in ours.suspects or proof.aged(age, job.scan.totals.max_call_age)) and not ours.failed
+    proven = proven and not _cut(job, tally.proc)
     ranks = (_rank(job, client), _rank(job, tally.proc))
     return Wait(run, "connection", message, client, tally.proc, *ranks, None, None, refs, age, proven)
 
@@ -362,7 +370,7 @@ def _collectives(job: Job, group: SeqGroup) -> list[Wait]:
     for rank, lack in sorted(behind.items()):
         target = job.proc_in(group.group, rank)
         quiet = target is not None and proof.silence(job, target) > 0
-        proven = quiet or (bool(ours.lasting) and not ours.failed)
+        proven = (quiet or (bool(ours.lasting) and not ours.failed)) and not _cut(job, target)
         refs = tuple(r for r in (first.last, lasts[rank]) if r is not None)
         out.append(
             Wait(run, "collective", name, waiter, target, first.rank, rank, group.group, most - 1, refs, lack, proven)
@@ -396,7 +404,7 @@ def _pairs(job: Job) -> list[Wait]:
                 None,
                 (pair.sends if sending else pair.recvs)[:3],
                 pair.pending_sends or pair.pending_recvs,
-                bool(ours.lasting) and not ours.failed,
+                bool(ours.lasting) and not ours.failed and not _cut(job, src, dst),
             )
         )
     return out

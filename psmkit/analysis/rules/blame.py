@@ -5,19 +5,24 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import islice
 
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import name_of, names_of, words
+from psmkit.analysis.facts.places import no_log
 from psmkit.analysis.facts.printed import printed
 from psmkit.analysis.inference import faults
 from psmkit.analysis.inference.blame import Blame, Graph, Target, death, graph, target
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.inference.suspects import suspect
 from psmkit.analysis.registry import rule
-from psmkit.logparse.types import Ref
+from psmkit.logparse.types import Event, Ref
 from psmkit.model import Finding, Severity
 
 __all__ = ["find"]
+
+#: Lines that are read to see how a peer was lost; thousands of ranks report the same.
+_MOST_TEXTS = 64
 
 
 def _name(job: Job, at: Target) -> str:
@@ -101,38 +106,57 @@ def _silent(job: Job, run: int, ours: Graph) -> list[Finding]:
         if not died:
             continue
         blamers = sorted({b.by for b in against} or ours.victims)
-        said = [faults.body(job, b.event, 90) for b in against] or [
-            faults.body(job, c.first.event, 90) for c in faults.of_run(job, run) if c.proc in ours.victims and c.fatal
-        ]
-        quiet = "its log was not given" if at.proc is None else "its own log ends without a word about it"
+        failed = [c.first.event for c in faults.of_run(job, run) if c.proc in ours.victims and c.fatal]
+        errors = [b.event for b in against] or failed
+        said = [faults.body(job, e, 90) for e in errors]
+        quiet = no_log(job, run) if at.proc is None else "its own log ends without a word about it"
         last = [job.process(at.proc).last] if at.proc is not None else []
-        lines = (
-            _lines(against) or [c.first.ref for c in faults.of_run(job, run) if c.proc in ours.victims and c.fatal][:5]
-        )
-        gone = "gone or cut off" if ours.victims and ours.victims <= ours.unsure else "gone"
+        lines = _lines(against) or [e.ref for e in failed][:5]
+        broke = _broke(job, errors)
+        if broke and against:
+            gone = "gone or cut off" if ours.victims and ours.victims <= ours.unsure else "gone"
+            what = f"is {gone}: {names_of(job, blamers)} lost the connection to it"
+        elif against and not any(b.lost for b in against):
+            what = f"does not answer: calls of {names_of(job, blamers)} to it fail"
+        elif against:
+            what = f"is blamed by the errors of {names_of(job, blamers)}"
+        else:
+            lost = "lost a connection" if broke else "fail because of a peer"
+            what = f"is the only rank that reports no error: {names_of(job, blamers)} {lost}"
         whom = "point at" if against else "fail because of a peer, which can only be"
         found.append(
             new_finding(
                 job,
                 "PSM403",
                 run=run,
-                title=f"{_name(job, at)} is {gone}: {names_of(job, blamers)} lost the connection to it, and {quiet}",
+                title=f"{_name(job, at)} {what}, and {quiet}",
                 confidence=confidence,
                 explanation=(
                     f"{names_of(job, blamers)} {whom} {_name(job, at)} ({words(sorted(set(said)), 3)}), and {_name(job, at)} blames nobody. "
-                    "A process that is killed, or whose host is lost, prints nothing itself."
+                    + (
+                        "A process that is killed, or whose host is lost, prints nothing itself."
+                        if broke
+                        else "A process that is stopped, stuck or cut off from the network prints nothing itself."
+                    )
                 ),
                 refs=[*lines, *last],
                 ranks=[r for r in (at.rank,) if r is not None],
                 procs=[p for p in (at.proc,) if p is not None],
                 culprits=[r for r in (at.rank,) if r is not None],
-                stage="died",
+                stage="died" if broke else "error",
             )
         )
     if len(found) > 1:
         # the most blamed process comes first; those that lost their peers because of it may be blamed as well
         found = [found[0], *(replace(f, confidence=round(f.confidence - 0.2, 2)) for f in found[1:])]
     return found
+
+
+def _broke(job: Job, events: Iterable[Event]) -> bool:
+    """Whether one of these lines says that a connection broke. A timeout says less: the peer may live and be stopped or cut off."""
+    return any(
+        faults.phrase(job, "a connection broke", faults.body(job, e)) is not None for e in islice(events, _MOST_TEXTS)
+    )
 
 
 def _idle(job: Job, proc: int) -> bool:

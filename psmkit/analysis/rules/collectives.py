@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 
-from psmkit.analysis.facts import calls
+from psmkit.analysis.facts import calls, damage
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import comm_name, words
 from psmkit.analysis.facts.once import once
 from psmkit.analysis.inference import blame, proof
 from psmkit.analysis.inference.findings import new_finding
+from psmkit.analysis.inference.frontier import outlives
+from psmkit.analysis.inference.lost import lost
 from psmkit.analysis.inference.sightings import by_run, sightings
 from psmkit.analysis.inference.waits import lagging
 from psmkit.analysis.registry import rule
@@ -20,20 +23,6 @@ __all__ = ["differing", "find"]
 
 # What two members of a communicator must agree on. Pointers, streams and the opCount differ by nature.
 _EQUAL = ("coll", "count", "datatype", "op", "root")
-_TYPES = (
-    "int8",
-    "uint8",
-    "int32",
-    "uint32",
-    "int64",
-    "uint64",
-    "half",
-    "float",
-    "double",
-    "bfloat16",
-    "float8e4m3",
-    "float8e5m2",
-)
 _OPS = ("sum", "prod", "max", "min", "avg")
 #: After a real mismatch the members soon stop; this many more calls are allowed for launches that do not wait.
 _AFTER = 32
@@ -66,7 +55,7 @@ def differing(one: Mapping[str, Value], other: Mapping[str, Value]) -> list[str]
 
 
 def _value(name: str, value: Value | None) -> str:
-    table = {"datatype": _TYPES, "op": _OPS}.get(name)
+    table = {"datatype": calls.TYPES, "op": _OPS}.get(name)
     if table is not None and isinstance(value, int) and 0 <= value < len(table):
         return f"{table[value]} ({value})"
     return str(value)
@@ -90,11 +79,12 @@ def _mismatch(job: Job, group: SeqGroup, div: SeqDivergence) -> Finding | None:
     fields = sorted({name for op in div.ops for name in differing(first, op)}, key=_EQUAL.index)
     ended = _survived(job, run, group)
     if calls.retyped(div):
-        return None if _damaged(job) or _shifted(div) else _retyped(job, run, group, div, first, other)
+        return None if damage.lossy(job) or _shifted(div) else _retyped(job, run, group, div, first, other)
     if ended and not _intact(job, run, group, div):
         return None  # a lost line looks the same, and ranks with different calls rarely end in order
-    lost = not ended and (_line_lost(group, div) or _damaged(job)) and not proof.of(job, run).lasting
     parties = _parties(group, div)
+    shifted = _line_lost(group, div) or _skipped(job, group, parties) or damage.lossy(job)
+    lost = not ended and (damage.explains(job, group) or (shifted and not proof.of(job, run).lasting))
     sizes = sorted((len(ranks) for _, ranks in parties), reverse=True)
     # the smaller party deviates; of equal parties neither does
     odd = [r for _, ranks in parties if len(ranks) < sizes[0] for r in ranks] if sizes[0] > sizes[-1] else []
@@ -171,8 +161,7 @@ def _survived(job: Job, run: int, group: SeqGroup) -> bool:
 
 def _intact(job: Job, run: int, group: SeqGroup, div: SeqDivergence) -> bool:
     """Whether a communicator that ended lost no line: all members made the same number of calls, and no exchange is open."""
-    totals = job.scan.totals
-    if totals.torn or totals.glued or _shifted(div) or _damaged(job):
+    if damage.lost_lines(job, _members(job, group)) or _shifted(div) or damage.lossy(job):
         return False
     if len(group.ranks) < group.nranks or len({r.ops for r in group.ranks}) > 1:
         return False
@@ -214,15 +203,37 @@ def _line_lost(group: SeqGroup, div: SeqDivergence) -> bool:
     return min(ops) - div.index > _AFTER
 
 
+def _members(job: Job, group: SeqGroup) -> list[int | None]:
+    return [job.proc_in(group.group, r.rank) for r in group.ranks]
+
+
+def _skipped(job: Job, group: SeqGroup, parties: Sequence[tuple[Mapping[str, Value], list[int]]]) -> bool:
+    """Whether one party printed fewer calls and ends with the same call as the others, in a stream that it shares.
+
+    Writers that share a stream lose lines, and a lost line shifts all calls after it. A rank that skipped a call looks alike.
+    """
+    if len(parties) != 2 or any(r.last_op is None for r in group.ranks):
+        return False
+    few = min((ranks for _, ranks in parties), key=len)
+    mine = [r for r in group.ranks if r.rank in few]
+    theirs = [r for r in group.ranks if r.rank not in few]
+    if not theirs or len({r.ops for r in theirs}) > 1 or any(r.ops == theirs[0].ops for r in mine):
+        return False
+    shared = any(_crowded(job, job.proc_in(group.group, r.rank)) for r in mine)
+    return shared and not any(differing(r.last_op or {}, theirs[0].last_op or {}) for r in mine)
+
+
+def _crowded(job: Job, proc: int | None) -> bool:
+    """Whether other processes write to the stream of a process."""
+    if proc is None:
+        return False
+    return job.process(proc).stream in _shared_streams(job)
+
+
 @once
-def _damaged(job: Job) -> bool:
-    """Whether other exchanges show lost lines in this log: a response without its request, a stage without the one before."""
-    if any(call.state == "received" for call in job.scan.calls):
-        return True
-    return any(
-        (fd.received is None and fd.answered is not None) or (fd.asked is None and fd.client is not None)
-        for fd in job.scan.fds
-    )
+def _shared_streams(job: Job) -> set[int]:
+    writers = Counter(p.stream for p in job.scan.processes)
+    return {stream for stream, count in writers.items() if count > 1}
 
 
 def _ranks(ranks: list[int]) -> str:
@@ -247,6 +258,16 @@ def _lag(job: Job, group: SeqGroup) -> Finding | None:
     if ours.failed:
         return None  # a failed rank stops calling, and its error gives the reason
     name = comm_name(job, group.group)
+    outside = bool(ours.lasting)
+    # the end of a log is no proof that a rank stopped there
+    known = {r: n for r, n in behind.items() if (p := job.proc_in(group.group, r)) is None or outlives(job, p)}
+    behind = (
+        known
+        if outside and known
+        else {r: n for r, n in behind.items() if job.proc_in(group.group, r) not in lost(job)}
+    )
+    if not behind:
+        return None
     last = {r.rank: r for r in group.ranks}
     ahead = sorted(r.rank for r in group.ranks if r.ops == most)
     least = max(behind.values())
@@ -256,9 +277,11 @@ def _lag(job: Job, group: SeqGroup) -> Finding | None:
     # a rank that is behind here because it waits in another communicator is a victim too
     victims = {r for r in rear if (p := job.proc_in(group.group, r)) is not None and _waits_elsewhere(job, group, p)}
     quiet = max((proof.silence(job, p) for p in procs), default=0.0)
-    outside = bool(ours.lasting)
+    outside = outside and bool(known)
     left = _left(job, group, rear)
-    proven = outside or quiet > 0 or left
+    # damaged lines may be the calls that seem to lack
+    unread = least <= damage.lost_lines(job, procs)
+    proven = (outside or quiet > 0 or left) and not unread
     if not proven and (len(rear) > 1 or not _at_rest(job, group, rear, most)):
         return None  # the log ends while its ranks work, which proves nothing
     waiting = next((r for r in group.ranks if r.rank == ahead[0]), None)
@@ -326,7 +349,7 @@ def _left(job: Job, group: SeqGroup, rear: list[int]) -> bool:
         last = lasts.get(rank)
         if proc is None or last is None or stops.get(proc, -1) < last.seq:
             return False
-    return bool(rear) and not _damaged(job)
+    return bool(rear) and not damage.lossy(job)
 
 
 def _last(rank: SeqRank | None) -> str:

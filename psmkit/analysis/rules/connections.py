@@ -13,6 +13,7 @@ from psmkit.analysis.facts.naming import name_of, names_of
 from psmkit.analysis.facts.owed import owed
 from psmkit.analysis.inference import proof
 from psmkit.analysis.inference.findings import new_finding
+from psmkit.analysis.inference.lost import lost
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import ServiceTally
 from psmkit.model import Finding
@@ -33,7 +34,7 @@ def find(job: Job) -> list[Finding]:
         against = ours.suspects.get(tally.proc, ())
         age = age_of(job, tally)
         old = proof.aged(age, job.scan.totals.max_call_age)
-        if ours.failed or ours.done or not (against or old):
+        if ours.failed or ours.done or tally.proc in lost(job) or not (against or old):
             continue
         role, transport, _ = tally.opened_as
         name, _ = owed(transport, role, own=True)

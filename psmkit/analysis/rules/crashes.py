@@ -10,15 +10,15 @@ import bisect
 import heapq
 import signal as signals
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
-from psmkit.analysis.facts import outside
-from psmkit.analysis.facts.deaths import FAULTS, Death, collect, signal_name
+from psmkit.analysis.facts import endings, outside
+from psmkit.analysis.facts.deaths import FAULTS, Death, collect, manner
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import name_of, ranks_text
 from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.progress import torn_down
-from psmkit.analysis.inference import faults
+from psmkit.analysis.inference.exceptions import raised
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Event, Ref
@@ -26,82 +26,31 @@ from psmkit.model import Finding, Severity
 
 __all__ = ["find"]
 
-# After these a process deliberately ends itself with SIGABRT or an exit code.
-_GIVES_UP = (
-    "torch.watchdog.timeout",
-    "torch.watchdog.terminated",
-    "torch.watchdog.cuda_error",
-    "torch.failed_or_timed_out",
-    "torch.taking_down",
-    "torch.heartbeat.",
-    "torch.nccl_error",
-    "torch.async_error",
-    "torch.store.timeout",
-    "torch.barrier.monitored",
-    "torch.fingerprint.mismatch",
-    "nccltests.failure",
-)
-# Xid numbers after which the GPU or its link is suspect, and those that an application's own fault raises.
-_HARD_XIDS = frozenset(
-    {48, 62, 64, 74, 79, 92, 94, 95, 109, 119, 120, 121, 136, 137, 140, 143, 144, 145, 149, 150, 154}
-)
-_OWN_XIDS = frozenset({13, 31, 32, 43, 68, 69})
 # Functions of the C library that raise and handle a signal.
 _C_LIBRARY = ("sigaction", "killpg", "gsignal", "raise", "abort", "funlockfile", "pthread_", "restore_rt")
-# This many lines of a process after an exception show that it continued.
-_WENT_ON = 20
-# The exception's text is at most this far below the head of its traceback, with lines of other ranks in between.
-_STACK_LINES = 400
 
 
 @rule(order=30)
 def find(job: Job) -> list[Finding]:
-    """Deaths of ranks, GPU errors, uncaught exceptions, and who ended the job."""
+    """PSM402 for ranks that died, PSM408 for who ended the job."""
     out: list[Finding] = []
-    for run in _runs(job):
+    for run in endings.runs(job):
         deaths = collect(job, run)
-        raised = _raised(job, run)
+        found = raised(job, run)
         for death in deaths:
             # torchrun and srun give the exit code; the traceback gives the reason.
             if death.code is not None and death.where is None:
-                event = raised.get(death.rank, raised.get(None) if len(raised) == 1 else None)
-                if event is not None:
-                    death.where = str(event.fields.get("what", ""))[:160]
-                    death.events.append(event)
+                reason = found.get(death.rank, found.get(None) if len(found) == 1 else None)
+                if reason is not None:
+                    death.where = reason.text
+                    death.events.append(reason.event)
         out.extend(_deaths(job, run, deaths))
-        out.extend(_exceptions(job, run, deaths, raised))
-        out.extend(_helpers(job, run))
-        out.extend(_cuda(job, run))
-        out.extend(_xids(job, run))
-        out.extend(_torch_errors(job, run))
         out.extend(_ended(job, run))
-        out.extend(_tests(job, run))
     return out
 
 
-def _runs(job: Job) -> list[int | None]:
-    found = dict.fromkeys(
-        job.run_of_event(e) for e in job.events("launch.", "sys.", "torch.", "framework.", "nccltests.")
-    )
-    return sorted(found, key=lambda r: (r is None, r or 0))
-
-
-def _done(job: Job, run: int | None) -> bool:
-    """Whether all processes of the run had an orderly teardown."""
-    return run in _runs_done(job)
-
-
-@once
-def _runs_done(job: Job) -> set[int | None]:
-    return {run.index for run in job.runs if run.procs and all(torn_down(job, p) for p in run.procs)}
-
-
-def _gave_up(job: Job, run: int | None) -> list[Event]:
-    return [e for e in job.events(*_GIVES_UP) if job.run_of_event(e) == run]
-
-
 def _deaths(job: Job, run: int | None, deaths: Sequence[Death]) -> list[Finding]:
-    given_up = _gave_up(job, run)
+    given_up = endings.gave_up(job, run)
     quitters = {outside.global_rank(job, e) for e in given_up}
     out: list[Finding] = []
     origins: list[Death] = []
@@ -110,7 +59,9 @@ def _deaths(job: Job, run: int | None, deaths: Sequence[Death]) -> list[Finding]
     faulty = any(d.signal in FAULTS or d.oom for d in deaths)
     another = False  # an origin that is more than a kill
     for death in deaths:
-        if death.sent or _follows(death, bool(given_up), quitters) or (another and _swept_up(death)):
+        anonymous = death.rank is None and death.pid is None
+        late = anonymous and _plain_kill(death) and endings.stopped(job, death.events[0])
+        if late or death.sent or _follows(death, bool(given_up), quitters) or (another and _swept_up(death)):
             followers.append(death)
         elif death.code is not None and death.signal is None and (faulty or origins):
             # A program that exits with a code after another rank failed usually got an error from its peer.
@@ -180,24 +131,12 @@ def _name(job: Job, death: Death) -> str:
     return f"{who} ({place})" if place else who
 
 
-def _how(death: Death) -> str:
-    if death.oom:
-        return "was killed because memory ran out (SIGKILL by the OOM killer)"
-    if death.signal == signals.SIGKILL:
-        return "was killed by SIGKILL"
-    if death.signal is not None:
-        return f"died by {signal_name(death.signal)}" + (f" ({death.where})" if death.where else "")
-    if death.code is not None:
-        return f"exited with code {death.code}" + (f": {death.where}" if death.where else "")
-    return "died" + (f" ({death.where})" if death.where else "")
-
-
 def _crash(job: Job, run: int | None, death: Death, others: str, together: Sequence[Death]) -> Finding:
-    late = _done(job, run) or (death.proc is not None and torn_down(job, death.proc))
+    late = endings.done(job, run) or (death.proc is not None and torn_down(job, death.proc))
     where = _frames(job, death)
     ranks = [d.rank for d in (death, *together) if d.rank is not None]
     name = ranks_text(ranks) if together and ranks else _name(job, death)
-    explanation = f"{name} {_how(death)}."
+    explanation = f"{name} {manner(death)}."
     if where:
         explanation += f" The first frame outside the C library is in {where}."
     if others:
@@ -216,7 +155,7 @@ def _crash(job: Job, run: int | None, death: Death, others: str, together: Seque
         job,
         "PSM402",
         run=run,
-        title=f"{name} {_how(death)}" + (f" in {where}" if where else ""),
+        title=f"{name} {manner(death)}" + (f" in {where}" if where else ""),
         severity=Severity.WARNING if late else Severity.ERROR,
         confidence=0.6 if late else 0.95 if death.rank is not None or death.proc is not None else 0.8,
         explanation=explanation,
@@ -306,259 +245,10 @@ def _consequence(job: Job, run: int | None, followers: Sequence[Death], given_up
     )
 
 
-def _went_on(job: Job, event: Event, proc: int | None, run: int | None) -> bool:
-    """Whether the process that printed this line lived on, so that the exception was caught."""
-    if proc is None:
-        return _done(job, run)
-    if torn_down(job, proc):
-        return True
-    process = job.process(proc)
-    return process.stream == event.stream and process.last.seq > event.ref.seq + _WENT_ON
-
-
-def _raised(job: Job, run: int | None) -> dict[int | None, Event]:
-    """The first Python exception with a traceback of each rank (None: unknown rank), without those about other ranks."""
-    stacks = [t for t in job.events("sys.python.traceback") if job.run_of_event(t) == run]
-    begins: dict[tuple[int, str | None], list[int]] = {}
-    for stack in stacks:
-        begins.setdefault((stack.stream, stack.tag), []).append(stack.ref.seq)
-    out: dict[int | None, Event] = {}
-    for event in job.events("sys.python.exception", "sys.python.memory"):
-        if job.run_of_event(event) != run or faults.phrase(
-            job, "the others are named", str(event.fields.get("what", ""))
-        ):
-            continue
-        places = begins.get((event.stream, event.tag), [])
-        at = bisect.bisect_left(places, event.ref.seq)
-        if at and event.ref.seq - places[at - 1] < _STACK_LINES:
-            out.setdefault(outside.global_rank(job, event), event)
-    return out
-
-
-def _exceptions(
-    job: Job, run: int | None, deaths: Sequence[Death], raised: Mapping[int | None, Event]
-) -> list[Finding]:
-    """Python exceptions that ended a rank whose end no launcher reports: torch's hook prints uncaught ones with the rank."""
-    known = {d.rank for d in deaths if d.rank is not None and not d.sent}
-    by_rank = {
-        rank: event
-        for rank, event in raised.items()
-        if rank is not None and rank not in known and not _went_on(job, event, outside.proc_of_event(job, event), run)
-    }
-    if not by_rank:
-        return []
-    nranks = job.runs[run].nranks if run is not None and run < len(job.runs) else None
-    shared = len(by_rank) > 1 and (nranks is None or 2 * len(by_rank) > nranks)
-    what = str(next(iter(by_rank.values())).fields.get("what", ""))[:160]
-    return [
-        new_finding(
-            job,
-            "PSM402",
-            run=run,
-            title=f"{ranks_text(by_rank)} ended by an uncaught exception: {what}",
-            confidence=0.85,
-            explanation="A Python exception that nothing caught ends the rank; its peers wait for it in their next collective.",
-            next_step="Read the traceback; the fault is in the program, before NCCL.",
-            refs=[e.ref for e in list(by_rank.values())[:4]],
-            ranks=sorted(by_rank),
-            procs=[p for e in by_rank.values() if (p := outside.proc_of_event(job, e)) is not None],
-            culprits=[] if shared and nranks is not None and len(by_rank) == nranks else sorted(by_rank),
-            stage="error",
-        )
-    ]
-
-
-def _helpers(job: Job, run: int | None) -> list[Finding]:
-    """Data loader workers that died; their rank dies too."""
-    out: list[Finding] = []
-    seen: set[int | None] = set()
-    for event in job.events("sys.dataloader.killed"):
-        proc, rank = outside.proc_of_event(job, event), outside.global_rank(job, event)
-        if job.run_of_event(event) != run or rank in seen or _went_on(job, event, proc, run):
-            continue
-        seen.add(rank)
-        how = str(event.fields.get("signame", "")) or "it exited"
-        full = "Bus error" in how
-        who = f"rank {rank}" if rank is not None else "a rank"
-        out.append(
-            new_finding(
-                job,
-                "PSM503" if full else "PSM402",
-                run=run,
-                title=f"a data loader worker of {who} died: {how}" + (" (shared memory ran out)" if full else ""),
-                confidence=0.85,
-                explanation="The rank stops with its helper, and its peers wait for it in their next collective.",
-                refs=[event.ref],
-                ranks=[rank] if rank is not None else [],
-                procs=[proc] if proc is not None else [],
-                culprits=[rank] if rank is not None else [],
-                stage="error",
-            )
-        )
-    return out
-
-
-def _cuda(job: Job, run: int | None) -> list[Finding]:
-    out: list[Finding] = []
-    for names, code, text in (
-        (("sys.cuda.error", "torch.watchdog.cuda_error"), "PSM405", "CUDA error"),
-        (("sys.cuda.oom",), "PSM509", "out of device memory"),
-    ):
-        by_rank: dict[int | None, Event] = {}
-        for event in job.events(*names):
-            if job.run_of_event(event) == run and not _went_on(job, event, outside.proc_of_event(job, event), run):
-                by_rank.setdefault(outside.global_rank(job, event), event)
-        if not by_rank:
-            continue
-        ranks = sorted(r for r in by_rank if r is not None)
-        first = min(by_rank.values(), key=lambda e: (e.stream, e.ref.seq))
-        told = str(first.fields.get("error", first.fields.get("size", "")))[:120]
-        who = ranks_text(ranks) if ranks else "a rank"
-        # All ranks that share work with the first see the same asynchronous error; only a single rank is a sure origin.
-        culprits = (
-            ranks
-            if len(ranks) == 1 or code == "PSM509"
-            else [r for r in [outside.global_rank(job, first)] if r is not None]
-        )
-        out.append(
-            new_finding(
-                job,
-                code,
-                run=run,
-                title=f"{text} on {who}" + (f": {told}" if told else ""),
-                confidence=0.9 if ranks else 0.7,
-                refs=[first.ref, *(e.ref for e in list(by_rank.values())[:3])],
-                ranks=ranks,
-                procs=[p for e in by_rank.values() if (p := outside.proc_of_event(job, e)) is not None],
-                culprits=culprits,
-                stage="error",
-            )
-        )
-    return out
-
-
-def _bus_number(text: str) -> int | None:
-    """A PCI address as NCCL prints it: its hex digits as one number, with a function added if it lacks one."""
-    digits = text.replace(":", "").replace(".", "")
-    try:
-        return int(digits if "." in text else digits + "0", 16) if ":" in text else int(digits, 16)
-    except ValueError:
-        return None
-
-
-def _rank_of_bus(job: Job, run: int | None, bus: str, pid: object) -> int | None:
-    if run is None or run >= len(job.runs):
-        return None
-    if isinstance(pid, int) and (proc := outside.proc_of_pid(job, run, pid)) is not None:
-        return job.rank_of(proc)
-    found = _by_bus(job).get((run, _bus_number(bus)), set())
-    # On several hosts the same address denotes several GPUs.
-    return job.rank_of(next(iter(found))) if len(found) == 1 else None
-
-
-@once
-def _by_bus(job: Job) -> dict[tuple[int | None, int | None], set[int]]:
-    out: dict[tuple[int | None, int | None], set[int]] = defaultdict(set)
-    for instance in job.scan.instances:
-        if instance.bus is not None:
-            out[job.run_of(instance.proc), _bus_number(instance.bus)].add(instance.proc)
-    return dict(out)
-
-
-def _xids(job: Job, run: int | None) -> list[Finding]:
-    out: list[Finding] = []
-    seen: set[tuple[str, int]] = set()
-    for event in job.events("sys.kernel.xid"):
-        number, bus = event.fields.get("xid"), str(event.fields.get("bus", ""))
-        if job.run_of_event(event) != run or not isinstance(number, int) or (bus, number) in seen:
-            continue
-        seen.add((bus, number))
-        what = str(event.fields.get("what", ""))
-        if number == 45 or "caused by previous" in what:
-            continue  # the clean-up after another error
-        rank = _rank_of_bus(job, run, bus, event.fields.get("pid"))
-        hard = number in _HARD_XIDS
-        out.append(
-            new_finding(
-                job,
-                "PSM405",
-                run=run,
-                title=f"the GPU at {bus}"
-                + (f" of rank {rank}" if rank is not None else "")
-                + f" reported Xid {number}: {what[:100]}",
-                severity=Severity.ERROR if (hard or number in _OWN_XIDS) and not _done(job, run) else Severity.WARNING,
-                confidence=0.9 if rank is not None else 0.75 if hard else 0.6,
-                explanation="The driver reports an error of this GPU or of its link; work on it fails or never ends."
-                if hard
-                else "The driver reports a fault of the work on this GPU; the program or a library caused it, or the GPU is bad.",
-                next_step="Drain the node and have the GPU and its links checked (nvidia-smi -q, nvidia-bug-report)."
-                if hard
-                else "Run the rank under compute-sanitizer; if other programs show it too, check the GPU.",
-                refs=[event.ref],
-                ranks=[rank] if rank is not None else [],
-                culprits=[rank] if rank is not None else [],
-                stage="error",
-            )
-        )
-    for event in job.events("sys.kernel.gpu_lost"):
-        if job.run_of_event(event) == run and not any(number in _HARD_XIDS for _, number in seen):
-            out.append(
-                new_finding(
-                    job,
-                    "PSM405",
-                    run=run,
-                    title="a GPU fell off the PCI bus",
-                    confidence=0.8,
-                    refs=[event.ref],
-                    stage="error",
-                )
-            )
-    return out
-
-
-@once
-def _warned(job: Job) -> set[int | None]:
-    """The runs with a warning of NCCL's own."""
-    return {job.run_of(e.proc) for e in job.scan.events if e.level == "WARN" and e.proc >= 0}
-
-
-def _torch_errors(job: Job, run: int | None) -> list[Finding]:
-    """NCCL errors that only torch reports; if the log has NCCL's own warnings, those say more."""
-    names = ("torch.nccl_error", "torch.async_error", "torch.watchdog.terminated", "framework.nccl_error")
-    events = [e for e in job.events(*names) or job.events("torch.nccl_result") if job.run_of_event(e) == run]
-    if not events or run in _warned(job):
-        return []
-    texts = {str(e.fields.get("error", "")) for e in events}
-    peer = [t for t in texts if faults.phrase(job, "a peer failed", t)]
-    ranks = sorted({r for e in events if (r := outside.global_rank(job, e)) is not None})
-    told = next(iter(sorted(texts - set(peer))), None) or next(iter(sorted(texts)), "")
-    torch = events[0].name.startswith("torch.")
-    last = [e for e in job.events("torch.last_error") if job.run_of_event(e) == run]
-    told = faults.body(job, last[0]) if last else told
-    own = bool(texts - set(peer)) and len(ranks) == 1 and not faults.phrase(job, "a peer is named", told)
-    events = [*last[:2], *events]
-    return [
-        new_finding(
-            job,
-            "PSM401",
-            run=run,
-            title=f"NCCL returned an error to {'torch' if torch else 'the framework'} on {ranks_text(ranks) if ranks else 'a rank'}: {told[:160]}",
-            confidence=0.7,
-            explanation=f"{'torch' if torch else 'The framework'} reports that a NCCL call failed; NCCL's own warnings, which say why, are not in the log."
-            + (" The text blames a remote process." if peer and not own else ""),
-            next_step="Re-run with NCCL_DEBUG=INFO (or WARN) on all ranks and look at the first NCCL WARN line.",
-            refs=[e.ref for e in events[:4]],
-            ranks=ranks,
-            culprits=ranks if own else [],
-            stage="error",
-        )
-    ]
-
-
 def _ended(job: Job, run: int | None) -> list[Finding]:
     """Signs that the job was ended from outside."""
     out: list[Finding] = []
-    done = _done(job, run)
+    done = endings.done(job, run)
     for names, text, step in (
         (
             ("launch.slurm.time_limit",),
@@ -582,7 +272,12 @@ def _ended(job: Job, run: int | None) -> list[Finding]:
             "Look for a task that failed before; with none, somebody cancelled the job.",
         ),
     ):
-        events = [e for e in job.events(*names) if job.run_of_event(e) == run]
+        # an interrupt that follows a failure comes from the launcher
+        events = [
+            e
+            for e in job.events(*names)
+            if job.run_of_event(e) == run and not (e.name == "sys.python.interrupt" and endings.stopped(job, e))
+        ]
         if events:
             why = events[0].fields.get("why", events[0].fields.get("host"))
             out.append(
@@ -597,38 +292,4 @@ def _ended(job: Job, run: int | None) -> list[Finding]:
                     refs=[events[0].ref],
                 )
             )
-    return out
-
-
-def _tests(job: Job, run: int | None) -> list[Finding]:
-    out: list[Finding] = []
-    for event in job.events("nccltests.wrong"):
-        if job.run_of_event(event) == run:
-            out.append(
-                new_finding(
-                    job,
-                    "PSM401",
-                    run=run,
-                    title=f"nccl-tests found {event.fields.get('wrong')} wrong values: the data path corrupts data",
-                    confidence=0.95,
-                    explanation="The operations completed and their results are wrong.",
-                    next_step="Bisect by NCCL_ALGO, NCCL_PROTO and transport; check the slots and flags of a custom transport.",
-                    refs=[event.ref],
-                    stage="error",
-                )
-            )
-    failures = [e for e in job.events("nccltests.failure") if job.run_of_event(e) == run]
-    if failures and run not in _warned(job):
-        told = str(failures[0].fields.get("error", "")).rstrip(" /'")
-        out.append(
-            new_finding(
-                job,
-                "PSM401",
-                run=run,
-                title=f"nccl-tests stopped: {told}",
-                confidence=0.7,
-                refs=[e.ref for e in failures[:3]],
-                stage="error",
-            )
-        )
     return out

@@ -8,6 +8,7 @@ from psmkit.analysis.facts import lines
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import name_of, names_of
 from psmkit.analysis.facts.printed import number
+from psmkit.analysis.inference import faults
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.inference.sightings import by_run, sightings
 from psmkit.analysis.registry import rule
@@ -23,9 +24,11 @@ _GROWN = 400
 
 @rule(order=140)
 def find(job: Job) -> list[Finding]:
-    """PSM504."""
+    """PSM504: only lines with EMFILE or ENFILE prove it, and only where the process did not go on."""
     out = []
-    for run, events in by_run(job, sightings(job, "PSM504")).items():
+    survived = {f.ref for c in faults.cascades(job) if c.survived or c.destroyed or c.aftermath for f in c.faults}
+    ours = [e for e in sightings(job, "PSM504") if e.ref not in survived]  # another rule notes what was survived
+    for run, events in by_run(job, ours).items():
         procs = sorted({e.proc for e in events if e.proc >= 0})
         if not procs:
             continue
@@ -34,7 +37,7 @@ def find(job: Job) -> list[Finding]:
                 job,
                 "PSM504",
                 run=run,
-                title=f"{names_of(job, procs)} ran out of file descriptors or connections",
+                title=f"{names_of(job, procs)} ran out of file descriptors",
                 confidence=0.9,
                 refs=[e.ref for e in events[:6]],
                 procs=procs,

@@ -12,11 +12,11 @@ from collections.abc import Iterable, Sequence
 
 from psmkit.analysis.facts import settings
 from psmkit.analysis.facts.job import Job
-from psmkit.analysis.facts.naming import name_of, name_of_thread, names_of
+from psmkit.analysis.facts.naming import name_of, name_of_thread, names_of, ranks_text
 from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.printed import number
 from psmkit.analysis.facts.progress import progress_of, torn_down
-from psmkit.analysis.inference import blame, faults
+from psmkit.analysis.inference import blame, faults, reports
 from psmkit.analysis.inference.faults import Cascade
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.inference.known import issue_of
@@ -125,6 +125,8 @@ def _cuda_number(cascade: Cascade) -> int | None:
 
 def _signature(job: Job, cascade: Cascade) -> tuple[object, ...]:
     """A key that is equal for ranks with the same failure: the message without its numbers and names."""
+    if cascade.first.report is not None and cascade.first.report.cause == reports.MISMATCH:
+        return (reports.MISMATCH,)  # both ends report it, each with its own side of it
     # A bus id is printed in brackets, without 0x.
     text = re.sub(r"0x[0-9a-f]+|\[[0-9a-f]+\]|\d+", "#", faults.body(job, cascade.first.event))
     return (cascade.first.event.name, text)
@@ -173,6 +175,7 @@ def _finding(
         what = f"failed at {where}: {said}" if where and where not in said else f"failed: {said}"
     named = [r for c in group if (r := job.rank_of_thread(c.first.event)) is not None]
     whose = name_of_thread(job, event) if len(group) == 1 else names_of(job, procs)
+    disagree = _disagreement(job, run, group)
     # messages of the wrong size come from ranks with another configuration than their peers
     odd = _set_apart(job, run, cascade, code)
     guilty = odd or _guilty(job, group, named)
@@ -199,7 +202,7 @@ def _finding(
         job,
         code,
         run=run,
-        title=f"{whose} {what}",
+        title=disagree or f"{whose} {what}",
         severity=Severity.ERROR,
         confidence=round(confidence, 2),
         explanation=explanation,
@@ -212,6 +215,21 @@ def _finding(
         stage="error",
         known_issue=issue_of(job, event, said),
     )
+
+
+def _disagreement(job: Job, run: int, group: Sequence[Cascade]) -> str | None:
+    """The title of ranks that report mismatches with each other: which rank differs from the others, if the majority decides it."""
+    ours = [r for c in group if (r := c.first.report) is not None and r.cause == reports.MISMATCH]
+    if not ours:
+        return None
+    said = str(ours[0].event.fields.get("reason", ""))
+    parties = {rank for r in ours for rank in (r.by, r.named) if rank is not None}
+    odd = set(reports.odd_in(job, run)) & parties
+    if odd:
+        return (
+            f"{ranks_text(odd)} {'disagrees' if len(odd) == 1 else 'disagree'} with {ranks_text(parties - odd)}: {said}"
+        )
+    return f"{ranks_text(parties)} disagree: {said}" if len(parties) > 1 else None
 
 
 def _set_apart(job: Job, run: int, cascade: Cascade, code: str) -> list[int]:
@@ -228,13 +246,15 @@ def _set_apart(job: Job, run: int, cascade: Cascade, code: str) -> list[int]:
 
 def _guilty(job: Job, group: Sequence[Cascade], named: Sequence[int]) -> list[int]:
     """The reporting ranks, or the peer that their line names; nobody if that peer is unknown."""
-    known = group[0].first.known
+    known, report = group[0].first.known, group[0].first.report
     if known is None or faults.unknown(group[0].first.event):
         return sorted(set(named))
     if _noticed(group):
         return []
+    run = job.run_of(group[0].proc)
+    if report is not None and report.cause == reports.MISMATCH and run is not None:
+        return reports.odd_in(job, run)
     if known.finding == "PSM406" and known.blames != "self":
-        run = job.run_of(group[0].proc)
         down = sorted({r for p in _links_down(job, run) for r in _ranks(job, p)})
         if down:
             return down
@@ -323,8 +343,8 @@ def _consequences(job: Job, run: int, after: Sequence[Cascade]) -> Finding:
     procs = sorted({c.proc for c in after})
     said = faults.body(job, lead.first.event)
     known = lead.first.known
-    named = [at.rank] if at is not None and at.rank is not None else []
-    whom = f"; it points at rank {named[0]}" if named else ""
+    named = [at.rank] if at is not None and at.rank is not None else _silent_in_turn(after)
+    whom = f"; it points at {ranks_text(named)}" if named else ""
     code = "PSM401"
     if (
         known is not None
@@ -336,13 +356,14 @@ def _consequences(job: Job, run: int, after: Sequence[Cascade]) -> Finding:
     # the blame leads nowhere, so the reporting rank's own link may be the broken one
     unclear = not named and known is not None and known.blames == "unknown"
     peer = not lead.first.chain and (known is None or faults.unknown(lead.first.event) or _elsewhere(known))
+    told = _named_by_libpsm(job, after, at)
     return new_finding(
         job,
         code,
         run=run,
-        title=f"{name_of(job, lead.proc)} {'failed because of a peer' if peer else 'failed'}: {said}{whom}",
+        title=told or f"{name_of(job, lead.proc)} {'failed because of a peer' if peer else 'failed'}: {said}{whom}",
         severity=Severity.ERROR,
-        confidence=0.65,
+        confidence=0.8 if told else 0.65,
         explanation=(
             f"{names_of(job, procs)} report errors that {'another process caused' if peer else 'follow from something else'}, and no log holds the cause."
             f"{_route(lead)}"
@@ -363,43 +384,86 @@ def _consequences(job: Job, run: int, after: Sequence[Cascade]) -> Finding:
     )
 
 
+#: What a rank did to the others, by the cause that libpsm reports.
+_DID = {
+    "deadline": "did not answer {} in time",
+    "peer-closed": "stopped while {} still needed it",
+    "peer-failed": "failed first, according to {}",
+    "peer-died": "is gone: {} lost the connection to it",
+}
+
+
+def _silent_in_turn(after: Sequence[Cascade]) -> list[int]:
+    """Ranks that wait in a circle for answers of each other's proxies. A proxy answers whatever its rank waits for, so each of them failed to."""
+    ours = [r for c in after if (r := c.first.report) is not None and r.points and not r.heard]
+    named = {r.named for r in ours if r.named is not None}
+    return sorted(named) if ours and named <= {r.by for r in ours} and {r.cause for r in ours} == {"deadline"} else []
+
+
+def _named_by_libpsm(job: Job, after: Sequence[Cascade], at: blame.Target | None) -> str | None:
+    """The title, if libpsm's reports lead to this rank: they say what it did to the others."""
+    ours = [
+        r for c in after if (r := c.first.report) is not None and at is not None and r.points and r.named == at.rank
+    ]
+    cause = next((cause for cause in _DID if any(r.cause == cause for r in ours)), None)
+    if at is None or cause is None:
+        return None
+    victims = ranks_text(r.by for r in ours if r.by is not None and r.cause == cause)
+    name = name_of(job, at.proc) if at.proc is not None else f"rank {at.rank}"
+    reason = next(r.event.fields.get("reason", "") for r in ours if r.cause == cause)
+    return f"{name} {_DID[cause].format(victims)}: {reason}"
+
+
 def _survived(job: Job, run: int) -> list[Finding]:
-    """Errors that the job survived: a warning if the catalogue calls the line bad, else only a note."""
+    """Failures that ended nothing: a warning if the line is bad, a note if NCCL tolerated it and went on."""
     groups: dict[tuple[object, ...], list[Cascade]] = {}
     for cascade in faults.of_run(job, run):
         if (
             cascade.fatal
-            or cascade.severity in ("harmless", "info")
             or cascade.first.chain
+            or (cascade.severity in ("harmless", "info") and not (cascade.first.tolerated and cascade.noted))
             or cascade.first.event.name in _OF_OTHER_RULES
         ):
             continue
-        groups.setdefault(_signature(job, cascade), []).append(cascade)
+        groups.setdefault((*_signature(job, cascade), cascade.settled, cascade.aftermath), []).append(cascade)
     out = []
     for group in groups.values():
         first = group[0]
         known = first.first.known
-        bad = first.severity in ("warning", "error")
-        went_on = first.survived or first.destroyed
+        tolerated = first.first.tolerated
+        bad = not (first.repaired or all(c.aftermath for c in group)) and (
+            first.severity in ("warning", "error") or (tolerated and not first.settled)
+        )
         procs = sorted({c.proc for c in group})
         times = Counter(c.proc for c in group).total()
         code = known.finding if bad and known is not None and known.finding is not None else "PSM401"
         if not CODES[code].survived:
             continue
+        did = "noted a failure" if tolerated else "warned"
+        then = (
+            ", and NCCL repaired it"
+            if first.repaired
+            else ", and the job went on"
+            if first.settled
+            else " after an abort"
+            if first.aftermath
+            else ""
+        )
+        unknown = known is None or faults.unknown(first.first.event)
         out.append(
             new_finding(
                 job,
                 code,
                 run=run,
-                title=f"{names_of(job, procs)} warned {times} time{'s' if times > 1 else ''}{', and the job went on' if went_on else ''}: {faults.body(job, first.first.event)}",
+                title=f"{names_of(job, procs)} {did} {times} time{'s' if times > 1 else ''}{then}: {faults.body(job, first.first.event)}",
                 severity=Severity.WARNING if bad else Severity.INFO,
-                confidence=0.6 if bad else 0.4,
+                confidence=(0.6 if not tolerated else 0.4) if bad else 0.4,
                 explanation=(
                     known.meaning
-                    if known is not None and known.meaning and not faults.unknown(first.first.event)
+                    if known is not None and known.meaning and not unknown
                     else "A warning that no catalogue entry knows."
                 )
-                + (" The process went on after it." if went_on else " Nothing shows that it stopped anything."),
+                + _after_it(first),
                 next_step=known.next_step if known is not None and known.next_step else None,
                 refs=[c.first.ref for c in group[:4]],
                 procs=procs,
@@ -407,3 +471,16 @@ def _survived(job: Job, run: int) -> list[Finding]:
             )
         )
     return out
+
+
+def _after_it(cascade: Cascade) -> str:
+    if cascade.repaired:
+        return " NCCL reports later that the operation completed in another way."
+    if cascade.survived:
+        return " A communicator of the process went on after it."
+    if cascade.destroyed:
+        return " The process was torn down in order after it."
+    if cascade.aftermath:
+        return " The process had been aborted before, so this is a consequence."
+    level = " NCCL prints it at INFO, so the caller tolerates it." if cascade.first.tolerated else ""
+    return f"{level} Nothing shows that it stopped anything, and nothing shows that the work went on."

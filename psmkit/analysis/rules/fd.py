@@ -10,13 +10,15 @@ from collections import defaultdict
 
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import name_of, names_of, words
+from psmkit.analysis.facts.places import no_log
 from psmkit.analysis.inference import proof
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.inference.sightings import by_run, sightings, told_by_errors
 from psmkit.analysis.inference.waits import Wait, fd_wait
+from psmkit.analysis.inference.waits import waits as waits_of
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import FdExchange, Ref
-from psmkit.model import Finding
+from psmkit.model import Finding, Severity
 
 __all__ = ["find"]
 
@@ -25,7 +27,7 @@ _ISSUE = "NVIDIA/nccl#2379"
 
 @rule(order=230)
 def find(job: Job) -> list[Finding]:
-    """PSM102 for exchanges that are proven lost, PSM701 for those that are open at the end of the log."""
+    """PSM102 for exchanges that are proven lost and, as a warning, for the only open ones of ranks that stand still; else PSM701."""
     out = []
     lost: dict[tuple[int | None, str, int | None, int | None], list[tuple[FdExchange, Wait]]] = defaultdict(list)
     open_: dict[int | None, list[Wait]] = defaultdict(list)
@@ -40,6 +42,9 @@ def find(job: Job) -> list[Finding]:
     for items in lost.values():
         out.append(_lost(job, items))
     for run, waits in open_.items():
+        if run is not None and _alone(job, run, waits):
+            out.append(_stands(job, run, waits))
+            continue
         pairs = words([f"{_rank(w.rank)} from {_rank(w.target_rank)}" for w in waits], 4)
         number = "1 fd exchange" if len(waits) == 1 else f"{len(waits)} fd exchanges"
         out.append(
@@ -57,6 +62,51 @@ def find(job: Job) -> list[Finding]:
     return [*out, *_reported(job)]
 
 
+def _alone(job: Job, run: int, waits: list[Wait]) -> bool:
+    """Whether nothing else is open while these exchanges are, on any rank. A log that is cut rarely ends like this."""
+    procs = job.runs[run].procs
+    started = {p for p in procs if p in job.instances_of}
+    asking = {w.waiter for w in waits}
+    if (
+        len(started) < 3
+        or len(asking) > max(1, len(started) // 4)
+        or job.missing_ranks(run)
+        or proof.of(job, run).failed
+    ):
+        return False
+    if any(w.kind != "fd" and w.run == run for w in waits_of(job)) or any(
+        call.state != "matched" and (call.caller in procs or call.service in procs) for call in job.scan.calls
+    ):
+        return False
+    return all(job.scan.files[job.process(p).last.file].complete_end for p in started)
+
+
+def _stands(job: Job, run: int, waits: list[Wait]) -> Finding:
+    """The exchanges that are the only ones open, which is no proof of time."""
+    first = waits[0]
+    asked = f"{_rank(first.rank)} waits for a file descriptor from {_rank(first.target_rank)}"
+    others = len(waits) - 1
+    more = (
+        f", {others} more exchange{'s' if others > 1 else ''} like it {'are' if others > 1 else 'is'} open"
+        if others
+        else ""
+    )
+    return new_finding(
+        job,
+        "PSM102",
+        run=run,
+        title=f'{asked}{more}: the step "{first.stage}" is missing, and nothing else is open on any rank',
+        severity=Severity.WARNING,
+        confidence=0.65,
+        explanation="Every other exchange of the run is complete, as when all ranks stand still behind this one. The log does not show how long the wait lasted.",
+        refs=[ref for w in waits[:4] for ref in w.refs],
+        procs=[p for w in waits for p in (w.target, w.waiter) if p is not None],
+        ranks=sorted({r for w in waits for r in (w.rank, w.target_rank) if r is not None}),
+        stage=f"fd {first.stage}",
+        known_issue=_ISSUE,
+    )
+
+
 def _rank(rank: int | None) -> str:
     return "an unknown rank" if rank is None else f"rank {rank}"
 
@@ -71,7 +121,13 @@ def _lost(job: Job, items: list[tuple[FdExchange, Wait]]) -> Finding:
     blind = wait.target is None
     if wait.stage == "received":
         what = f"the fd service of {server} never read the request"
-        side = f"{server} lost it" if not blind else f"the log of {server} was not given"
+        side = (
+            f"{server} lost it"
+            if not blind
+            else no_log(job, wait.run)
+            if wait.run is not None
+            else "its log was not given"
+        )
         why = "The request was sent and its receipt is in no log: the UDS service thread of that rank stands still, is gone, or dropped it."
         culprit = wait.target_rank
     elif wait.stage == "answered":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -30,6 +31,7 @@ _EVEN = frozenset(
     | {"_reduce_scatter_base", "all_gather_into_tensor", "reduce_scatter_tensor", "reduce_scatter_tensor_coalesced"}
 )
 _SHOWN = 4
+_RANK = re.compile("[0-9]{1,9}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,7 +342,7 @@ def _pairs(job: Job, group: _Group, run: int | None) -> list[Finding]:
                 continue
             kind, _, pair = entry.op.partition(" ")
             one, arrow, other = pair.partition("->") if "->" in pair else pair.partition("<-")
-            if not (one.strip().isdigit() and other.strip().isdigit()):
+            if not (_RANK.fullmatch(one.strip()) and _RANK.fullmatch(other.strip())):
                 continue
             ours, theirs = int(one), int(other)
             if arrow == "->" and kind == "send":

@@ -27,7 +27,7 @@ def find(job: Job) -> list[Finding]:
             "PSM604",
             run=None,
             title=f"{item.path} ({item.kind}) was not read{' to its end' if item.truncated else ''}: {why}",
-            next_step="Give the file again, whole; a flight recorder dump has to be exported as JSON.",
+            next_step="Give the file again, whole; export a flight recorder dump that holds more than data as JSON.",
         )
         out.append(with_evidence(finding, [Evidence(item.path, 1, "")]))
     return out

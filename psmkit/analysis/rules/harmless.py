@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
+from psmkit.analysis.facts import plugins
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import names_of
 from psmkit.analysis.inference import faults
@@ -31,6 +32,8 @@ def find(job: Job) -> list[Finding]:
                 steps.setdefault((run, cascade.first.event.name), step.event)
         elif cascade.first.chain and not cascade.fatal and (cascade.survived or cascade.destroyed):
             groups[(run, cascade.first.event.name)].append(cascade.first.event)
+    # a plugin that the user asked for is not optional
+    inside.update(event.ref for plugin in plugins.unused(job) for event in plugin.lines)
     harmless: dict[str, bool] = {}
     for event in job.scan.events:
         if event.name not in harmless:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from psmkit.analysis.facts import program
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import words
+from psmkit.analysis.facts.places import absent
 from psmkit.analysis.facts.start import past_bootstrap
 from psmkit.analysis.inference import proof
 from psmkit.analysis.inference.findings import new_finding
@@ -25,7 +27,7 @@ def find(job: Job) -> list[Finding]:
 def _missing(job: Job) -> list[Finding]:
     out = []
     for run in job.runs:
-        missing = [str(r) for r in job.missing_ranks(run.index)]
+        missing = absent(job, run.index)
         if not missing or not past_bootstrap(job, run):
             continue
         starts = [i.start or i.complete for i in job.members.get(run.world, [])[:2]] if run.world is not None else []
@@ -35,12 +37,12 @@ def _missing(job: Job) -> list[Finding]:
                 job,
                 "PSM702",
                 run=run.index,
-                title=f"the {'logs' if many else 'log'} of rank{'s' if many else ''} {words(missing, 10)} of {run.nranks} {'are' if many else 'is'} missing",
+                title=f"the {'logs' if many else 'log'} of rank{'s' if many else ''} {words(map(str, missing[:10]), 10, len(missing))} of {run.nranks} {'are' if many else 'is'} missing",
                 explanation=(
                     "The others came past the point where all ranks meet, so these ranks ran as well. What they printed last may be what matters."
                 ),
                 refs=starts,
-                ranks=[int(r) for r in missing],
+                ranks=missing.listed,
                 stage="evidence",
             )
         )
@@ -52,7 +54,7 @@ def _data_plane(job: Job) -> list[Finding]:
     out = []
     for run in job.runs:
         ours = proof.of(job, run.index)
-        if ours.done or ours.failed or ours.lasting or job.missing_ranks(run.index):
+        if ours.done or ours.failed or ours.lasting or job.missing_ranks(run.index) or program.told(job, run.index):
             continue
         if waits_of(job, run.index):
             continue

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import joined, ranks_text
 from psmkit.analysis.facts.printed import number
-from psmkit.analysis.inference import steps
+from psmkit.analysis.inference import reports, steps
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.registry import rule
 from psmkit.catalogue.reasons import DAMAGED, FOLLOWS, about
@@ -68,25 +68,19 @@ def _why(event: Event) -> str:
     return str(why) if why is not None else f"the deadline of {float(str(event.fields.get('deadline', 0))):g} s passed"
 
 
-def _origin(first: Event, own: Sequence[Event]) -> int | None:
-    """The rank that a failure comes from: the one that it names, or the one that this rank's own failure names, and so on.
+def _report(event: Event) -> reports.Report:
+    cause, named = about(event.fields)
+    return reports.Report(event, _rank(event), cause, named)
 
-    None: they name each other.
-    """
-    failures: dict[int, Event] = {}
-    for event in own:
-        failures.setdefault(_rank(event), event)
-    rank, seen = _rank(first), {_rank(first)}
-    failures[rank] = first
-    while (failure := failures.get(rank)) is not None:
-        cause, named = about(failure.fields)
-        if cause not in FOLLOWS or named is None or named == rank:
-            return rank
-        if named in seen:
-            return None
-        rank = named
-        seen.add(rank)
-    return rank
+
+def _blamed(job: Job, run: int, first: Event, own: Sequence[Event]) -> list[int]:
+    """The ranks that a failure comes from; of ranks that disagree, those in the minority."""
+    said = [_report(e) for e in own]
+    if about(first.fields)[0] == reports.MISMATCH:
+        differ = [(r.by, r.named) for r in said if r.cause == reports.MISMATCH]
+        return reports.odd_in(job, run, [(a, b) for a, b in differ if a is not None and b is not None])
+    origin = reports.origin(_report(first), said)
+    return [origin] if origin is not None else []
 
 
 def _deaths(job: Job, run: int, died: Sequence[Event], failed: Sequence[Event]) -> list[Finding]:
@@ -271,8 +265,7 @@ def _failures(job: Job, run: int, failed: Sequence[Event], consequence: bool) ->
         rank = _rank(first)
         cause, other = about(first.fields)
         damaged = DAMAGED.get(cause)
-        origin = None if damaged else _origin(first, own)
-        blamed = [origin] if origin is not None else []
+        blamed = [] if damaged else _blamed(job, run, first, own)
         out.append(
             new_finding(
                 job,
@@ -293,7 +286,7 @@ def _failures(job: Job, run: int, failed: Sequence[Event], consequence: bool) ->
                 if damaged
                 else None,
                 refs=[first.ref, *(e.ref for e in own if e is not first)][:4],
-                ranks=[rank, *([other] if damaged and other is not None else [])],
+                ranks=[rank, *([other] if (damaged or cause == reports.MISMATCH) and other is not None else [])],
                 culprits=[] if consequence or first not in own else blamed,
                 stage=str(first.fields.get("stage")),
             )

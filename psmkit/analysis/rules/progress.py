@@ -8,6 +8,7 @@ from psmkit.analysis.facts.progress import collectives, torn_down
 from psmkit.analysis.facts.stages import stage_of
 from psmkit.analysis.inference import blame, proof
 from psmkit.analysis.inference.findings import new_finding
+from psmkit.analysis.inference.lost import lost
 from psmkit.analysis.inference.sightings import by_run, sightings
 from psmkit.analysis.inference.waits import waits_for, waits_of
 from psmkit.analysis.registry import rule
@@ -72,7 +73,7 @@ def _silent(job: Job, run: RunInfo) -> list[Finding]:
     found = []
     for proc in sorted(run.procs):
         owed = proof.silence(job, proc)
-        if not owed or torn_down(job, proc):
+        if not owed or torn_down(job, proc) or proc in lost(job):
             continue
         ahead = _ahead(job, run, proc)
         if not ahead:

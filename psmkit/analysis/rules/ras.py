@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import name_of, names_of, words
 from psmkit.analysis.facts.once import once
-from psmkit.analysis.facts.places import by_socket, missing_at
+from psmkit.analysis.facts.places import by_socket, missing_at, no_log
 from psmkit.analysis.facts.progress import torn_down
 from psmkit.analysis.facts.stages import stage_of
 from psmkit.analysis.inference import faults
@@ -101,7 +101,7 @@ def _finding(job: Job, run: int, entry: _Missed, broken: bool, suspect: bool) ->
     # a peer whose connection closed has ended, which another rule reports; after an error silence is expected
     error = lasting and suspect and not gone and not broken
     rank = job.rank_of(entry.proc) if entry.proc is not None else missing_at(job, entry.addr, run)
-    name = f"the process at {entry.addr}" if rank is None else f"rank {rank} ({entry.addr}, its log was not given)"
+    name = f"the process at {entry.addr}" if rank is None else f"rank {rank} ({entry.addr}, {no_log(job, run)})"
     name = name_of(job, entry.proc) if entry.proc is not None else name
     secs = max((int(v) for e in entry.events() if isinstance(v := e.fields.get("secs"), int)), default=0)
     how = f"does not answer for {secs} s" if secs else "does not answer"
@@ -113,7 +113,8 @@ def _finding(job: Job, run: int, entry: _Missed, broken: bool, suspect: bool) ->
     refs = [*(e.ref for e in said[:4]), _peer_line(job, run, entry)]
     if entry.proc is not None:
         refs.append(job.process(entry.proc).last)
-    confidence = 0.6
+    # 5 s without an answer also happen on a loaded machine or under a debugger, so any proof of another kind comes first
+    confidence = 0.6 if lasting else 0.4
     if error:
         confidence = 0.9 if len(complainers) > 1 else 0.85
         if entry.proc is None:

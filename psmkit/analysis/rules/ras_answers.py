@@ -11,8 +11,10 @@ from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import joined, name_of, ranks_text
 from psmkit.analysis.inference.findings import new_finding, with_evidence
 from psmkit.analysis.registry import rule
+from psmkit.logparse.foreign.ras_json import parse_ras_json
 from psmkit.logparse.foreign.ras_text import parse_ras_text
 from psmkit.logparse.foreign.types import RasComm, RasIssue, RasProcess, RasRank, RasReport
+from psmkit.logparse.types import Ref
 from psmkit.model import Evidence, Finding, Severity
 
 __all__ = ["find"]
@@ -26,6 +28,9 @@ _RESULTS = {
     6: "remote process error",
 }
 _MOST = 8
+_NUMBER = re.compile(r"-?[0-9]{1,18}")
+# Answers in JSON that are read of one log, and lines of one of them.
+_MOST_JSON, _JSON_LINES = 20, 20_000
 # The start of an answer's line, after a launcher's prefix.
 _BEGIN = re.compile(
     r"Job summary|#\d+-\d+ \(|Rank \d+ |Process \d+ |\d+ ranks |\d+ job process|Communicator ranks|The missing|Missing comm"
@@ -34,16 +39,17 @@ _BEGIN = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One RAS answer and its path; ``lines`` are those of an answer inside a log."""
+    """One RAS answer and its path; ``lines`` are those of an answer inside a log, ``first`` is where one in JSON begins."""
 
     path: str
     report: RasReport
     lines: tuple[Evidence, ...] = ()
+    first: int = 1
 
     def line(self, number: int, text: str) -> Evidence:
         if 0 < number <= len(self.lines):
             return self.lines[number - 1]
-        return Evidence(self.path, max(number, 1), text)
+        return Evidence(self.path, max(number, self.first), text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +67,11 @@ class _Lag:
 @rule(order=330)
 def find(job: Job) -> list[Finding]:
     """The evidence of the answers: files of them, and answers inside logs."""
-    answers = _in_logs(job) + [Answer(item.path, report) for item in foreign.inputs(job) for report in item.ras]
+    answers = (
+        _in_logs(job)
+        + _json_in_logs(job)
+        + [Answer(item.path, report) for item in foreign.inputs(job) for report in item.ras]
+    )
     if not answers:
         return []
     answers.sort(key=lambda a: a.report.time or "")
@@ -97,6 +107,36 @@ def _in_logs(job: Job) -> list[Answer]:
             reports = parse_ras_text("\n".join(line.text for line in part))
             out.extend(Answer(part[0].file, report, part) for report in reports if report.issues or report.dead)
     return out
+
+
+def _json_in_logs(job: Job) -> list[Answer]:
+    """The answers in JSON inside logs."""
+    out: list[Answer] = []
+    for event in job.events("rasjson.answer")[:_MOST_JSON]:
+        (begin,) = job.quotes.of(event.ref)
+        for report in parse_ras_json(_document(job, event.ref)):
+            out.append(Answer(begin.file, report, first=begin.line))
+    return out
+
+
+def _document(job: Job, ref: Ref) -> str:
+    """The lines from a place on up to the end of the object that begins there, or in the line before."""
+    parts: list[str] = []
+    prefix, depth, offset = "", 0, ref.offset
+    for number in range(_JSON_LINES):
+        (found,) = job.quotes.of(Ref(ref.file, ref.line + number, offset, ref.seq))
+        text = found.text
+        offset += len(text.encode("utf-8", "replace")) + 1
+        if not parts:
+            head, opened, _ = text.partition("{")
+            head = head if opened else text[: text.index('"')] if '"' in text else ""
+            prefix = head.rstrip()
+            text = text[len(head) :] if opened else "{" + text[len(head) :]
+        parts.append(text.removeprefix(prefix))
+        depth += parts[-1].count("{") - parts[-1].count("}")
+        if depth <= 0:
+            break
+    return "\n".join(parts)
 
 
 def _comm(hash_: int | None) -> str | None:
@@ -277,7 +317,7 @@ def _lag_of_comm(answer: Answer, comm: RasComm) -> list[_Lag]:
 def _lag_of_issue(answer: Answer, issue: RasIssue) -> _Lag | None:
     if issue.kind != "MISMATCH" or "operation counts" not in issue.what:
         return None
-    numbers = [(int(v.value), v) for v in issue.values if v.value.lstrip("-").isdigit()]
+    numbers = [(int(v.value), v) for v in issue.values if _NUMBER.fullmatch(v.value)]
     most = max((n for n, _ in numbers), default=0)
     behind = tuple((r.rank, n) for n, v in numbers if n < most for r in v.ranks)
     if not any(n < most for n, _ in numbers):

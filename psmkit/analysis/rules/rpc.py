@@ -64,7 +64,7 @@ def _count(number: int) -> str:
 def _unanswered(job: Job, run: int | None, items: list[tuple[Call, Wait]]) -> Finding:
     """The service began a call and its handler never finished."""
     call, wait = items[0]
-    service = name_of(job, call.service) if call.service is not None else "a proxy service whose log is missing"
+    service = name_of(job, call.service) if call.service is not None else "a proxy service that no line names"
     asking = caller_of(job, call)
     caller = name_of(job, asking) if asking is not None else _local(job, call)
     op = f"opId 0x{call.op:x}" if call.op else "an opId that the log does not name"

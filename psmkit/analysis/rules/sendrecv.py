@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 
-from psmkit.analysis.facts import lines
+from psmkit.analysis.facts import calls, damage, lines
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import comm_name, words
 from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.printed import number
 from psmkit.analysis.inference import blame, plans, proof
 from psmkit.analysis.inference.findings import new_finding
+from psmkit.analysis.inference.frontier import outlives
+from psmkit.analysis.inference.lost import lost
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import CommInstance, PairQueue, Ref
 from psmkit.model import Finding, Severity
@@ -58,6 +60,9 @@ def find(job: Job) -> list[Finding]:
     aborts = {e.ref for e in job.events("comm.end.abort")}
     destroyed = {i.group for i in job.scan.instances if i.end is not None and i.end not in aborts}
     left = _leavers(job, ended)
+    applied = _circles(job, ended) + _wrong_peers(job, ended)
+    out += applied
+    told = {(f.comm, rank) for f in applied for rank in f.ranks}
     clashes: dict[int, list[PairQueue]] = defaultdict(list)
     for pair in job.scan.pairs:
         run = _run(job, pair)
@@ -68,6 +73,8 @@ def find(job: Job) -> list[Finding]:
             continue
         if len(out) >= _MOST:
             break
+        if {(comm_name(job, pair.group), pair.src), (comm_name(job, pair.group), pair.dst)} <= told:
+            continue
         if pair.mismatch is not None:
             clashes[run].append(pair)
         elif pair.pending_sends or pair.pending_recvs:
@@ -77,8 +84,177 @@ def find(job: Job) -> list[Finding]:
     for run, pairs in clashes.items():
         common = _common(pairs)
         out.extend(_sizes(job, run, pair, common) for pair in pairs[: _MOST if common is None else 2])
+    out.extend(_retyped(job))
     out.extend(_left(job, instance, pairs) for instance, pairs in left.values())
     out.extend(_behind_all(job, {f.run for f in out}))
+    return out
+
+
+def _circles(job: Job, ended: set[int]) -> list[Finding]:
+    """Ranks whose last call is a send to the next one of a circle, none of which has called its recv.
+
+    Calls of a group are printed before anything waits. So a rank that stands in a send has no group around it and its recv.
+    """
+    ahead: dict[int, dict[int, PairQueue]] = defaultdict(dict)
+    for pair in job.scan.pairs:
+        if pair.pending_sends == 1 and not pair.pending_recvs and pair.group not in ended:
+            ahead[pair.group][pair.src] = pair
+    out = []
+    for group, sends in ahead.items():
+        seen: set[int] = set()
+        for first in sorted(sends):
+            path: dict[int, PairQueue] = {}
+            rank = first
+            while rank not in path and rank not in seen and rank in sends:
+                path[rank] = sends[rank]
+                rank = sends[rank].dst
+            seen.update(path)
+            circle = list(path.values())[list(path).index(rank) :] if rank in path else []
+            if circle and all(_stands_in(job, pair) for pair in circle):
+                out.append(_circle(job, group, circle))
+    return [f for f in out if f is not None]
+
+
+def _stands_in(job: Job, pair: PairQueue) -> bool:
+    """Whether the unpaired send is the last call of its rank."""
+    proc = job.proc_in(pair.group, pair.src)
+    ours = (
+        next((i for i in job.instances_of.get(proc, ()) if i.group == pair.group), None) if proc is not None else None
+    )
+    return ours is not None and ours.last_op == pair.sends[-1] and _run(job, pair) is not None
+
+
+def _circle(job: Job, group: int, sends: list[PairQueue]) -> Finding | None:
+    run = _run(job, sends[0])
+    if run is None or proof.of(job, run).failed or proof.of(job, run).done:
+        return None
+    ranks = [p.src for p in sends]
+    outside = proof.of(job, run).lasting
+    # lines of a connection after the call show that the rank waits in it
+    proven = bool(outside) or all(_closed(job, run, p, p.src) for p in sends)
+    way = " -> ".join(str(r) for r in [*ranks[:6], *(["..."] if len(ranks) > 6 else []), ranks[0]])
+    return new_finding(
+        job,
+        "PSM303",
+        run=run,
+        title=f"{_ranks(sorted(ranks))} send in a circle ({way}) and none of them has called its recv, in {comm_name(job, group)}",
+        severity=None if proven else Severity.WARNING,
+        confidence=0.9 if proven else 0.6,
+        explanation="The last call of each of these ranks is a send to the next one. A send outside a group waits until its receiver calls recv, so each waits for the next."
+        + ("" if proven else " A log that is cut can look alike."),
+        next_step="Put the send and the recv of each rank between ncclGroupStart and ncclGroupEnd, or let every second rank receive first.",
+        refs=[p.sends[-1] for p in sends[:6]],
+        comm=comm_name(job, group),
+        ranks=sorted(ranks),
+        procs=_procs(job, sends[0], *ranks),
+        stage="send/recv",
+    )
+
+
+def _wrong_peers(job: Job, ended: set[int]) -> list[Finding]:
+    """A rank that sends to one rank while another expects that send, or that expects it from another rank than the one that sends."""
+    sends: dict[tuple[int, int], list[PairQueue]] = defaultdict(list)
+    recvs: dict[tuple[int, int], list[PairQueue]] = defaultdict(list)
+    # the rank that may be wrong: the sender of both, or the receiver of both
+    for pair in job.scan.pairs:
+        if pair.group in ended or pair.mismatch is not None:
+            continue
+        if pair.pending_sends:
+            sends[pair.group, pair.src].append(pair)
+            recvs[pair.group, -1 - pair.dst].append(pair)
+        elif pair.pending_recvs:
+            recvs[pair.group, pair.src].append(pair)
+            sends[pair.group, -1 - pair.dst].append(pair)
+    open_: dict[int, int] = defaultdict(int)
+    for pair in job.scan.pairs:
+        open_[pair.group] += bool(pair.pending_sends or pair.pending_recvs)
+    out = []
+    for key, ours in sends.items():
+        others = recvs.get(key, [])
+        if len(ours) != 1 or len(others) != 1 or open_[key[0]] != 2:
+            continue  # more is open, so this may be a round in progress
+        one, other = (ours[0], others[0]) if ours[0].pending_sends else (others[0], ours[0])
+        found = _wrong_peer(job, one, other, one.src if key[1] >= 0 else one.dst)
+        if found is not None:
+            out.append(found)
+    return out
+
+
+def _wrong_peer(job: Job, sent: PairQueue, expected: PairQueue, wrong: int) -> Finding | None:
+    run = _run(job, sent)
+    lack = sent.pending_sends
+    if run is None or lack != expected.pending_recvs or damage.lossy(job):
+        return None
+    state = proof.of(job, run)
+    if (
+        state.failed
+        or state.done
+        or any(job.proc_in(sent.group, r) is None for r in (sent.src, sent.dst, expected.dst))
+    ):
+        return None
+    name = comm_name(job, sent.group)
+    # ranks with equally many calls are in the same round, which a rank that is behind would not be
+    even = len({i.sends + i.recvs for i in job.members.get(sent.group, ())}) == 1
+    proven = bool(state.lasting) or (even and _closed(job, run, sent, wrong))
+    if wrong == sent.src:
+        title = f"rank {wrong} sends to rank {sent.dst}, which expects nothing from it, and rank {expected.dst} expects that send"
+    else:
+        title = f"rank {wrong} expects a send of rank {expected.src}, which sends nothing to it, and rank {sent.src} sends to it"
+    return new_finding(
+        job,
+        "PSM303",
+        run=run,
+        title=f"{title}: a wrong peer, in {name}",
+        severity=None if proven else Severity.WARNING,
+        confidence=0.85 if proven else 0.6,
+        explanation="All other sends and recvs of the communicator are paired."
+        + ("" if proven else " A log that is cut can look alike."),
+        next_step=f"Compare the peer of the call of rank {wrong} with that of its counterparts.",
+        refs=[*sent.sends[:2], *expected.recvs[:2], *state.refs[:2]],
+        comm=name,
+        ranks=sorted({sent.src, sent.dst, expected.src, expected.dst}),
+        procs=_procs(job, sent, wrong, *({sent.src, sent.dst, expected.src, expected.dst} - {wrong})),
+        culprits=[wrong] if proven else [],
+        stage="send/recv",
+    )
+
+
+def _retyped(job: Job) -> list[Finding]:
+    """One note a communicator. A lost line shifts a queue, so a pair with another flaw shows nothing."""
+    found: dict[int, list[PairQueue]] = defaultdict(list)
+    for pair in job.scan.pairs:
+        if pair.retyped is not None and pair.mismatch is None and not pair.pending_sends and not pair.pending_recvs:
+            found[pair.group].append(pair)
+    out = []
+    for group, pairs in found.items():
+        pair = pairs[0]
+        assert pair.retyped is not None
+        send, recv, sent, received = pair.retyped
+        others = len(pairs) - 1
+        more = (
+            f", and {others} more pair{'s' if others > 1 else ''} of ranks do{'' if others > 1 else 'es'} so"
+            if others
+            else ""
+        )
+        out.append(
+            new_finding(
+                job,
+                "PSM303",
+                run=_run(job, pair),
+                title=(
+                    f"rank {pair.src} sends {calls.type_name(sent)} to rank {pair.dst}, which receives {calls.type_name(received)} "
+                    f"of the same size in bytes, in {comm_name(job, group)}{more}"
+                ),
+                severity=Severity.INFO,
+                confidence=0.8,
+                explanation="Send and Recv move bytes, so the data is right if the receiver reads it as the sender's type.",
+                next_step="Use the same type on both ranks, so that a real mismatch stands out.",
+                refs=[send, recv],
+                comm=comm_name(job, group),
+                ranks=[pair.src, pair.dst],
+                stage="send/recv",
+            )
+        )
     return out
 
 
@@ -93,7 +269,7 @@ def _leavers(job: Job, ended: set[int]) -> dict[tuple[int, int], tuple[CommInsta
     """
     stops = blame.leaving(job)
     found: dict[tuple[int, int], tuple[CommInstance, list[PairQueue]]] = {}
-    if not stops or _damaged(job):
+    if not stops or damage.lossy(job):
         return found
     for pair in job.scan.pairs:
         owing = _owing(pair)
@@ -102,6 +278,8 @@ def _leavers(job: Job, ended: set[int]) -> dict[tuple[int, int], tuple[CommInsta
         proc = job.proc_in(pair.group, owing)
         run = job.run_of(proc) if proc is not None else None
         if proc is None or run is None or proc not in stops or proof.of(job, run).failed:
+            continue
+        if max(pair.pending_sends, pair.pending_recvs) <= damage.lost_lines(job, [proc]):
             continue
         ours = job.instances_of.get(proc, [])
         if len(ours) != 1 or ours[0].last_op is None or ours[0].last_op.seq > stops[proc]:
@@ -114,15 +292,6 @@ def _leavers(job: Job, ended: set[int]) -> dict[tuple[int, int], tuple[CommInsta
 
 def _waiting(pair: PairQueue) -> int:
     return pair.src if pair.pending_sends else pair.dst
-
-
-@once
-def _damaged(job: Job) -> bool:
-    """Whether stages without the preceding one show lost lines in this log. The other half may lie in a file that was cut earlier."""
-    if any(fd.received is None and fd.answered is not None for fd in job.scan.fds):
-        return True
-    streams = {process.stream for process in job.scan.processes}
-    return len(streams) == 1 and any(call.state == "received" for call in job.scan.calls)
 
 
 def _left(job: Job, instance: CommInstance, pairs: list[PairQueue]) -> Finding:
@@ -173,12 +342,13 @@ def _behind_all(job: Job, told: set[int | None]) -> list[Finding]:
         calls = sorted((i.sends + i.recvs, i.rank) for i in ours)
         (least, rank), most = calls[0], calls[-1][0]
         whole = all(job.scan.files[job.process(i.proc).last.file].complete_end for i in ours)
-        if not least or least == most or calls[1][0] != most or not whole:
-            continue
         rear = next(i for i in ours if i.rank == rank)
+        if not least or least == most or calls[1][0] != most or not whole or rear.proc in lost(job):
+            continue
         lines: list[Ref | None] = [rear.last_op, *(i.last_op for i in ours if i.rank != rank)]
         still = _standing_still(job)
         proven = rear.proc not in still and all(i.proc in still for i in ours if i is not rear)
+        proven = proven and most - least > damage.lost_lines(job, [rear.proc])
         if proven:
             lines[1:1] = [still[i.proc] for i in ours if i is not rear][:2]
         out.append(
@@ -235,6 +405,7 @@ def _sizes(job: Job, run: int, pair: PairQueue, common: int | None) -> Finding:
     # a lost line shifts the two queues against each other, and then one of them has a remainder
     odd, sure = _planned(job, run, pair)
     shifted = pair.pending_sends != pair.pending_recvs and not sure
+    shifted = shifted or (not sure and damage.lost_lines(job, _procs(job, pair, pair.src, pair.dst)) > 0)
     name = comm_name(job, pair.group)
     return new_finding(
         job,
@@ -276,18 +447,22 @@ def _unpaired(job: Job, run: int, pair: PairQueue, queues: _Queues) -> Finding |
     sending = pair.pending_sends > 0
     lack = pair.pending_sends if sending else pair.pending_recvs
     waiter, owing = (pair.src, pair.dst) if sending else (pair.dst, pair.src)
-    if job.proc_in(pair.group, owing) is None:
-        return None  # its log is missing, so its calls are unknown
     ours = proof.of(job, run)
     if ours.failed:
         return None
     hole = _hole(queues, pair, sending)
-    outside = bool(ours.lasting)
+    owed_by = job.proc_in(pair.group, owing)
+    if owed_by is None or owed_by in lost(job):
+        return None  # its log is missing or was cut, so its calls are unknown
+    # the end of a log is no proof that a rank stopped there
+    outside = bool(ours.lasting) and outlives(job, owed_by)
     if not hole and not outside:
         return None  # one rank is ahead of the other, as at the end of any log
     if not hole and _behind(queues, pair, owing):
         return None  # it stopped before this point, which another rule reports
     proven = outside or lack > 1 or (hole and (_closed(job, run, pair, owing) or _whole_round(job, run, pair, owing)))
+    # damaged lines may be the calls that seem to lack
+    proven = proven and lack > damage.lost_lines(job, [job.proc_in(pair.group, owing)])
     what, counter = ("sends", "recv") if sending else ("recvs", "send")
     name = comm_name(job, pair.group)
     done = "sent to" if sending else "expects from"
@@ -321,19 +496,19 @@ def _behind(queues: _Queues, pair: PairQueue, owing: int) -> bool:
 def _closed(job: Job, run: int, pair: PairQueue, owing: int) -> bool:
     """Whether the group with the missing call was closed: connections are made for it, and no plan contradicts."""
     proc = job.proc_in(pair.group, owing)
-    if proc is None or plans.of(job, run).planned.get(owing) or _damaged(job):
+    if proc is None or plans.of(job, run).planned.get(owing) or damage.lossy(job):
         return False
     last = next((i.last_op for i in job.instances_of.get(proc, []) if i.group == pair.group), None)
-    return last is not None and _connected(job).get(proc, last.seq) > last.seq
+    return last is not None and _connected(job).get(proc, -1) > last.seq
 
 
 @once
 def _connected(job: Job) -> dict[int, int]:
-    """The last line of each process about the setup of a connection."""
-    out: dict[int, int] = {}
+    """Where each process last printed a line of a connection."""
+    found: dict[int, int] = {}
     for event in job.events(*_CONNECTING):
-        out[event.proc] = max(out.get(event.proc, 0), (event.last or event.ref).seq)
-    return out
+        found[event.proc] = max(found.get(event.proc, -1), (event.last or event.ref).seq)
+    return found
 
 
 def _whole_round(job: Job, run: int, pair: PairQueue, owing: int) -> bool:
@@ -341,7 +516,7 @@ def _whole_round(job: Job, run: int, pair: PairQueue, owing: int) -> bool:
 
     A truncated log lacks the end of a round and nothing from the middle of it.
     """
-    if plans.of(job, run).planned.get(owing) or _damaged(job):
+    if plans.of(job, run).planned.get(owing) or damage.lossy(job):
         return False
     ends: dict[int, tuple[str, int]] = {}
     for instance in job.members.get(pair.group, []):

@@ -154,7 +154,7 @@ def find(job: Job) -> list[Finding]:
 
 
 def _in_command(dump: StackDump) -> int | None:
-    match = re.search(r"(?:--(?:global[_-])?rank[= ]|\bRANK=)(\d+)", dump.command or "")
+    match = re.search(r"(?:--(?:global[_-])?rank[= ]|\bRANK=)(\d{1,9})\b", dump.command or "")
     return int(match.group(1)) if match else None
 
 

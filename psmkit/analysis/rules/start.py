@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from psmkit.analysis.facts.job import Job, RunInfo
+from psmkit.analysis.facts.missing import MissingRanks
 from psmkit.analysis.facts.naming import comm_name, name_of, names_of, words
+from psmkit.analysis.facts.places import absent
 from psmkit.analysis.facts.printed import printed
 from psmkit.analysis.facts.progress import STAGES, furthest_stage
 from psmkit.analysis.facts.stages import stage_of
@@ -33,8 +37,8 @@ def find(job: Job) -> list[Finding]:
     return [*out, *_no_transport(job), *_reported(job)]
 
 
-def _rank_words(ranks: list[int]) -> str:
-    return f"rank {ranks[0]}" if len(ranks) == 1 else "ranks " + words([str(r) for r in ranks], 8)
+def _rank_words(ranks: Sequence[int]) -> str:
+    return f"rank {ranks[0]}" if len(ranks) == 1 else "ranks " + words(map(str, ranks[:8]), 8, len(ranks))
 
 
 def _at_rest(job: Job, members: list[CommInstance]) -> bool:
@@ -51,7 +55,7 @@ def _at_rest(job: Job, members: list[CommInstance]) -> bool:
 
 
 def _never_started(job: Job, run: RunInfo) -> Finding | None:
-    missing = list(job.missing_ranks(run.index))
+    missing = job.missing_ranks(run.index)
     if not missing or run.world is None or run.nranks is None:
         return None
     ours = proof.of(job, run.index)
@@ -78,7 +82,7 @@ def _never_started(job: Job, run: RunInfo) -> Finding | None:
         job,
         "PSM201",
         run=run.index,
-        title=f"{_rank_words(missing)} of {run.nranks} never {'came to init' if where else 'started'}{where}: {wait}",
+        title=f"{_rank_words(missing)} of {run.nranks} {'never came to init' if where else 'have no line in the input' if many else 'has no line in the input'}{where}: {wait}",
         severity=None if 2 * len(missing) < run.nranks or outside else Severity.WARNING,
         confidence=0.85 if outside else 0.6,
         explanation=(
@@ -88,8 +92,8 @@ def _never_started(job: Job, run: RunInfo) -> Finding | None:
         ),
         refs=[*(i.start for i in members[:3]), *last, *ours.refs[:2]],
         comm=comm_name(job, run.world),
-        ranks=missing,
-        culprits=missing,
+        ranks=missing.listed,
+        culprits=missing.listed,
         stage="bootstrap",
     )
 
@@ -218,7 +222,7 @@ def _reported(job: Job) -> list[Finding]:
         ours = [e for e in events if e.proc < 0 or not told_by_errors(job, e)]
         if not ours or (run is not None and (proof.done(job, run) or proof.of(job, run).failed)):
             continue
-        missing = list(job.missing_ranks(run)) if run is not None else []
+        missing = absent(job, run) if run is not None else MissingRanks(0, ())
         who = (
             f": {_rank_words(missing)} of {job.runs[run].nranks} {'are' if len(missing) > 1 else 'is'} not in the log"
             if missing and run is not None
@@ -233,7 +237,7 @@ def _reported(job: Job) -> list[Finding]:
                 severity=Severity.WARNING,
                 confidence=0.7,
                 refs=[e.ref for e in ours[:5]],
-                ranks=missing,
+                ranks=missing.listed,
                 procs=sorted({e.proc for e in ours if e.proc >= 0}),
                 stage="bootstrap",
             )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
+from psmkit.analysis.facts.callers import callers
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import name_of
 from psmkit.analysis.facts.once import once
@@ -69,7 +70,7 @@ def _dropped(job: Job, cascade: Cascade) -> bool:
         return False
     if not any(part in names[-1] for part in _FILES) or any(part in name for name in names for part in _PROBES):
         return False
-    if not cascade.threads.isdisjoint(_callers(job, cascade.proc)):
+    if not cascade.threads.isdisjoint(callers(job).get(cascade.proc, set())):
         return False
     # an unfinished init has not dropped anything: its own thread returns the error
     if not any(
@@ -89,22 +90,6 @@ def _progressing(job: Job, proc: int) -> set[int]:
 def _all_progressing(job: Job) -> dict[int, set[int]]:
     out: dict[int, set[int]] = defaultdict(set)
     for event in job.events("proxy.thread.progress"):
-        out[event.proc].add(event.thread)
-    return dict(out)
-
-
-def _callers(job: Job, proc: int) -> set[int]:
-    """Threads from which the application calls the library, and those that run its asynchronous jobs."""
-    return _all_callers(job).get(proc, set())
-
-
-@once
-def _all_callers(job: Job) -> dict[int, set[int]]:
-    out: dict[int, set[int]] = defaultdict(set)
-    for index, thread in enumerate(job.scan.threads):
-        if thread.proc >= 0 and thread.tid == job.process(thread.proc).pid:
-            out[thread.proc].add(index)
-    for event in job.events("comm.", "coll.", "init.", "group."):
         out[event.proc].add(event.thread)
     return dict(out)
 

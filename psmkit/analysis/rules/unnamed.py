@@ -1,11 +1,13 @@
 """Errors in lines of unknown processes: excerpts without host names and pids, prefixes of other dialects.
 
-Such a line belongs to no rank, so no chain can be followed and nobody can be blamed, but it still shows an error.
+Such a line belongs to no process, so no chain can be followed, but it still shows an error. A launcher's tag may name its rank.
 """
 
 from __future__ import annotations
 
 from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.naming import ranks_text
+from psmkit.analysis.facts.tags import rank_of_tag
 from psmkit.analysis.inference import faults
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.inference.known import issue_of
@@ -42,6 +44,11 @@ def find(job: Job) -> list[Finding]:
         # a consequence of another line is not a second cause
         cause = fails and not any(f.severity is Severity.ERROR for f in out)
         said, where = faults.body(job, first), faults.place(first)
+        # a bare number may be that of the line, and a line without a tag may be of any rank
+        tagged = [rank for e in events if (rank := rank_of_tag(e.tag)) is not None and not str(e.tag).isdigit()]
+        ranks = sorted(set(tagged)) if len(tagged) == len(events) else []
+        who = ranks_text(ranks) if ranks else "a rank that its line does not name"
+        source = "Only the launcher's tag names its rank." if ranks else "so it cannot be laid to a rank."
         # an entry can be an error although its finding is none that breaks a run
         code = known.finding if known.finding in CODES and CODES[known.finding].breaks else "PSM401"
         out.append(
@@ -49,12 +56,14 @@ def find(job: Job) -> list[Finding]:
                 job,
                 str(code) if cause else "PSM401",
                 run=job.run_of_event(first),
-                title=f"a rank that its line does not name {'failed' if cause else 'warned'}{f' at {where}' if where else ''}: {said}",
+                title=f"{who} {'failed' if cause else 'warned'}{f' at {where}' if where else ''}: {said}",
                 severity=Severity.ERROR if cause else Severity.WARNING,
                 confidence=0.7 if cause else 0.5,
-                explanation=f"{known.meaning} The line carries no host and process in a form that psmkit knows, so it cannot be laid to a rank.",
+                explanation=f"{known.meaning} The line carries no host and process in a form that psmkit knows{'. ' if ranks else ', '}{source}",
                 next_step=known.next_step,
                 refs=[e.ref for e in events[:4]],
+                ranks=ranks,
+                culprits=ranks if cause else [],
                 stage="error",
                 known_issue=issue_of(job, first, said),
             )

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from psmkit.analysis.facts import calls, outside
+from psmkit.analysis.facts import calls, clock, damage, outside
+from psmkit.analysis.facts.deaths import workers
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import joined, ranks_text
+from psmkit.analysis.inference.causes import Cause, causes
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.registry import rule
-from psmkit.logparse.types import Event
+from psmkit.logparse.types import Event, Ref
 from psmkit.model import Finding
 
 __all__ = ["find"]
@@ -29,6 +31,11 @@ _EVEN = frozenset({"ALLREDUCE", "BROADCAST", "REDUCE", "_ALLGATHER_BASE", "_REDU
 _ROOTED = frozenset({"BROADCAST", "_BROADCAST_OOP", "REDUCE", "_REDUCE_OOP", "SCATTER", "GATHER"})
 # Their numbers are separate from those of collectives, or stand for several operations.
 _UNORDERED = frozenset({"SEND", "RECV", "COALESCED", "UNKNOWN", "RECVANYSOURCE"})
+
+_NO_CULPRIT = (
+    "Give the output of all ranks if some are missing. Take stacks of the proxy threads and a RAS answer of the hung job; look at link "
+    "counters and Xid messages of all hosts."
+)
 
 
 @dataclass(slots=True)
@@ -46,6 +53,11 @@ class _Member:
         """The work that timed out here."""
         value = self.timeout.fields.get("seq") if self.timeout is not None else None
         return value if isinstance(value, int) else None
+
+    @property
+    def idle(self) -> bool:
+        """Whether all that it enqueued is complete, as far as its lines say."""
+        return self.enqueued is None or self.completed is None or self.completed >= self.enqueued
 
     @property
     def op(self) -> str | None:
@@ -114,7 +126,13 @@ def _groups(job: Job, events: list[Event]) -> list[_Group]:
     group_of: dict[tuple[int, int], str | None] = {}
     for event in events:
         rank, work = _who(job, event), event.fields.get("work")
-        if event.name == "torch.watchdog.status" and rank is not None and isinstance(work, int):
+        if event.name == "torch.watchdog.timeout":
+            work = event.fields.get("seq") if "group" in event.fields else None
+        if (
+            event.name in ("torch.watchdog.status", "torch.watchdog.timeout")
+            and rank is not None
+            and isinstance(work, int)
+        ):
             group_of[(rank, work)] = _key(event)
     names = set(group_of.values())
     only = next(iter(names)) if len(names) == 1 else None
@@ -125,6 +143,8 @@ def _groups(job: Job, events: list[Event]) -> list[_Group]:
         if event.name == "torch.watchdog.timeout":
             seq = event.fields.get("seq")
             key = group_of.get((rank, seq), only) if isinstance(seq, int) else only
+            if "group" in event.fields:
+                key = _key(event)
             group = out.setdefault(key, _Group(key))
             member = group.member(rank)
             if member.timeout is None or (member.seq or 0) > (seq if isinstance(seq, int) else 0):
@@ -171,8 +191,8 @@ def _judge(job: Job, run: int | None, group: _Group) -> list[Finding]:
     differing = _differing(job, run, group, waiting, what + name)
     out.extend(differing)
     behind = _behind(group, work)
-    silent, seen = _silent(job, run, group) if not behind and not differing and op not in _ROOTED else (set(), True)
-    lagging = {m.rank for m in behind} | silent
+    absent = _absent(job, run, group, op) if not behind and not differing else _Absent()
+    lagging = {m.rank for m in behind} | absent.ranks
     blamed = lagging or {r for f in differing for r in f.culprits}
     seconds = first.timeout.fields.get("timeout") if first.timeout is not None else None
     limit = f" in {seconds // 1000} s" if isinstance(seconds, int) else ""
@@ -181,7 +201,7 @@ def _judge(job: Job, run: int | None, group: _Group) -> list[Finding]:
     reporting = ranks_text(m.rank for m in stuck or waiting)
     refs = [first.timeout.ref if first.timeout else None, first.status.ref if first.status else None]
     refs += [m.status.ref for m in behind[:3] if m.status]
-    why = _reason(job, run, behind, silent, bool(differing))
+    why = _reason(job, run, group, waiting, behind, absent, bool(differing))
     out.insert(
         0,
         new_finding(
@@ -197,7 +217,7 @@ def _judge(job: Job, run: int | None, group: _Group) -> list[Finding]:
             next_step=(
                 f"See what {ranks_text(blamed)} did instead: py-spy dump and gdb of that process, its last lines."
                 if blamed
-                else "Take stacks of the proxy threads and a RAS answer of the hung job; look at link counters and Xid messages of all hosts."
+                else _NO_CULPRIT
             ),
             refs=refs,
             ranks=sorted({m.rank for m in reporters} | blamed),
@@ -206,21 +226,69 @@ def _judge(job: Job, run: int | None, group: _Group) -> list[Finding]:
         ),
     )
     if lagging:
-        out.append(
-            new_finding(
-                job,
-                "PSM302",
-                run=run,
-                title=f"{ranks_text(lagging)} {'lags' if len(lagging) == 1 else 'lag'} behind: {reporting} wait in {what}{name}, which {'it' if len(lagging) == 1 else 'they'} never joined",
-                confidence=0.93 if behind else 0.75 if seen else 0.6,
-                explanation=_sentence(why) + " Its peers enqueued that work and wait for it.",
-                refs=[*(m.status.ref for m in behind[:4] if m.status), *refs[:2]],
-                ranks=sorted(lagging),
-                procs=_procs(job, run, lagging),
-                culprits=sorted(lagging),
-            )
-        )
+        place = f"{what}{name}" if name else f"{op} #{work}" if work is not None else op
+        out.append(_never_entered(job, run, place, stuck or waiting, behind, absent, why, refs[:2]))
     return out
+
+
+def _never_entered(
+    job: Job,
+    run: int | None,
+    what: str,
+    waiting: Sequence[_Member],
+    behind: Sequence[_Member],
+    absent: _Absent,
+    why: str,
+    refs: Sequence[Ref | None],
+) -> Finding:
+    """The ranks that did not come to a collective in which the others wait: NCCL does what it has to."""
+    ranks = sorted({m.rank for m in behind} | absent.ranks)
+    known = absent.causes or {r: c for r, c in causes(job, run).items() if r in ranks}
+    told = next(iter(known.values()), None)
+    late = clock.behind(job, ranks, [m.timeout for m in waiting if m.timeout is not None])
+    when = f" (last activity {late} before the others)" if late else ""
+    proven = bool(behind) or bool(known and not absent.unsure)
+    # a rank whose own last work is not complete may hang in that one
+    stuck = [m for m in behind if m.timeout is not None or not m.idle]
+    entered = f"{ranks_text(ranks)} {'never' if proven else 'most likely never'} entered {what}{when}"
+    rest = [
+        f"{ranks_text(m.rank for m in waiting)} wait{'s' if len(waiting) == 1 else ''} for {'it' if len(ranks) == 1 else 'them'}"
+    ]
+    if told is not None and absent.unsure and told.text.startswith("it "):
+        rest.insert(0, f"a process whose rank is unknown {told.text.removeprefix('it ')}")
+    elif told is not None:
+        rest.insert(0, told.text if len(ranks) == 1 else f"rank {next(iter(known))}: {told.text}")
+    elif stuck:
+        where = f"{stuck[0].op or 'collective'} #{stuck[0].enqueued}"
+        rest.insert(0, f"{'it' if len(ranks) == 1 else f'rank {stuck[0].rank}'} is still in {where}")
+    correct = proven and not stuck
+    if correct:
+        rest.append("NCCL waited correctly")
+    return new_finding(
+        job,
+        "PSM302",
+        run=run,
+        title=f"{entered}; {'; '.join(rest)}",
+        confidence=0.93 if behind or (known and not absent.unsure) else 0.75 if known or absent.seen else 0.6,
+        explanation=_sentence(why)
+        + " Its peers enqueued that work and wait for it."
+        + (
+            ""
+            if not correct
+            else " The collective cannot begin without all ranks, so the cause is outside NCCL, at the rank that is missing."
+        ),
+        next_step="Read the traceback or the last lines of this rank, and repair that; a longer NCCL timeout only waits longer."
+        if told is not None
+        else None,
+        refs=[
+            *(r for c in list(known.values())[:3] for r in c.refs),
+            *(m.status.ref for m in behind[:4] if m.status),
+            *refs,
+        ],
+        ranks=ranks,
+        procs=_procs(job, run, ranks),
+        culprits=ranks,
+    )
 
 
 def _behind(group: _Group, work: int | None) -> list[_Member]:
@@ -235,7 +303,15 @@ def _behind(group: _Group, work: int | None) -> list[_Member]:
     return behind if ahead or len(behind) < len(group.members) else []
 
 
-def _reason(job: Job, run: int | None, behind: list[_Member], silent: set[int], differing: bool) -> str:
+def _reason(
+    job: Job,
+    run: int | None,
+    group: _Group,
+    waiting: Sequence[_Member],
+    behind: Sequence[_Member],
+    absent: _Absent,
+    differing: bool,
+) -> str:
     """Why the work did not finish, as far as the watchdogs show it."""
     if behind:
         why = (
@@ -246,20 +322,41 @@ def _reason(job: Job, run: int | None, behind: list[_Member], silent: set[int], 
         if earlier:
             why += f", and {'waits' if len(behind) == 1 else 'wait'} in {joined(earlier)}"
         return why
-    if silent:
-        return f"{ranks_text(silent)} {'reports' if len(silent) == 1 else 'report'} nothing and most likely never joined it"
+    if absent.causes:
+        rank, cause = next(iter(absent.causes.items()))
+        return f"rank {rank} never joined it: {cause.text}"
+    if absent.ranks:
+        return f"{ranks_text(absent.ranks)} {'reports' if len(absent.ranks) == 1 else 'report'} nothing and most likely never joined it"
     if differing:
         return "the ranks do not run the same operation under this number"
     if _diverge(job, run):
         return "all that report joined under this number, but their NCCL lines show different calls"
-    return "no rank is seen to lag, so the operation hangs inside NCCL, the network or a GPU"
+    total = _size(job, run, group)
+    whole = total is not None and len({m.rank for m in waiting}) >= total
+    if whole or (group.name in (None, "0") and run is not None and _level(job, run)):
+        return "no rank is seen to lag, so the operation hangs inside NCCL, the network or a GPU"
+    seen = {m.rank for m in waiting}
+    if total is None and len(seen) > 1 and seen == set(range(len(seen))):
+        return "all ranks that report joined it, and whether there are others is not in the log"
+    of = f" of {total}" if total is not None else ""
+    view = f"only {ranks_text(seen)}{of} {'is' if len(seen) == 1 else 'are'} in view"
+    return f"whether the ranks that do not report joined it is not in the log: {view}"
+
+
+def _level(job: Job, run: int) -> bool:
+    """Whether the NCCL lines of all ranks of a run are in view and show the same number of calls."""
+    world = job.runs[run].world
+    group = job.groups.get(world) if world is not None else None
+    return group is not None and len(group.ranks) >= group.nranks and len({r.ops for r in group.ranks}) == 1
 
 
 def _diverge(job: Job, run: int | None) -> bool:
     """Whether the NCCL lines of the run show a mismatch, which another rule reports."""
     groups = job.runs[run].groups if run is not None and run < len(job.runs) else frozenset()
     return any(
-        g.divergence is not None and not calls.retyped(g.divergence) for g in job.scan.groups if g.group in groups
+        g.divergence is not None and not calls.retyped(g.divergence) and not damage.explains(job, g)
+        for g in job.scan.groups
+        if g.group in groups
     )
 
 
@@ -305,22 +402,52 @@ def _differing(job: Job, run: int | None, group: _Group, waiting: list[_Member],
     ]
 
 
-def _silent(job: Job, run: int | None, group: _Group) -> tuple[set[int], bool]:
-    """Ranks that should have reported and did not, and whether their own logs are visible.
+@dataclass(frozen=True, slots=True)
+class _Absent:
+    """Ranks that should have reported and did not. ``causes`` explain it; ``seen`` is whether their own logs are visible, ``unsure``
+    whether a cause without a rank was given to the only one that is absent."""
 
-    Known only for the default group, whose ranks are those of the job. If half of the ranks or more are silent, that is no evidence.
-    """
+    ranks: frozenset[int] = frozenset()
+    causes: Mapping[int, Cause] = field(default_factory=dict)
+    seen: bool = True
+    unsure: bool = False
+
+
+def _size(job: Job, run: int | None, group: _Group) -> int | None:
+    """The number of ranks of a group, known for the default one: its ranks are those of the job."""
     if group.name not in (None, "0"):
-        return set(), True
+        return None
     known = job.runs[run].nranks if run is not None and run < len(job.runs) else None
-    nranks = known if known is not None else max(group.members) + 1
-    if len(group.members) < 2 or any(r >= nranks for r in group.members):
-        return set(), True
-    silent = set(range(nranks)) - group.members.keys()
-    if not silent or 2 * len(silent) >= nranks:
-        return set(), True
+    return known if known is not None else workers(job, run)
+
+
+def _absent(job: Job, run: int | None, group: _Group, op: str) -> _Absent:
+    """The ranks that something stopped before the others gave up, else those that are silent.
+
+    Silence counts only in the default group. If half of the ranks or more are silent, that is no evidence.
+    """
+    known = causes(job, run)
+    stopped = {r: c for r, c in known.items() if r is not None and r not in group.members}
+    total = _size(job, run, group)
+    count = total if total is not None else max(group.members, default=-1) + 1
+    # Ray folds equal lines of several processes into one
+    folded = any(m.timeout is not None and m.timeout.count > 1 for m in group.members.values())
+    silent: frozenset[int] = frozenset()
+    whole = group.name in (None, "0") and len(group.members) >= 2 and all(0 <= r < count for r in group.members)
+    if whole and not folded and 2 * (count - len(group.members)) < count:
+        silent = frozenset(range(count)) - group.members.keys()
+    if stopped and (group.name in (None, "0") or len(stopped) == 1):
+        # another silent rank may have waited in silence
+        return _Absent(frozenset(stopped), stopped)
+    if len(silent) == 1 and None in known:
+        return _Absent(silent, {next(iter(silent)): known[None]}, unsure=True)
+    if not silent or op in _ROOTED:
+        return _Absent()
     seen = run is not None and all(job.proc_of(run, r) is not None for r in silent)
-    return silent, seen
+    reports = [m.timeout for m in group.members.values() if m.timeout is not None]
+    if not seen and len({timeout.stream for timeout in reports}) > 1:
+        return _Absent()  # one file a rank: the silent ranks may have files that were not given
+    return _Absent(silent, seen=seen)
 
 
 def _signalled(job: Job, run: int | None, group: _Group) -> list[Finding]:
@@ -392,7 +519,7 @@ def _reports(job: Job) -> list[Finding]:
         used = []
         for event in events:
             if "missing" in event.fields or (event.name.endswith("lagging") and "ranks" in event.fields):
-                lagging.update(int(r) for r in re.findall(r"\d+", str(event.fields.get("ranks", ""))))
+                lagging.update(int(r) for r in re.findall(r"\b\d{1,9}\b", str(event.fields.get("ranks", ""))))
                 used.append(event)
         if lagging:
             ranks = sorted(lagging)

@@ -8,16 +8,20 @@ collectives. A step holds a message's name and the fields that a rerun repeats, 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.progress import collectives
-from psmkit.logparse.types import Event, Ref, Value
+from psmkit.logparse.types import Call, Event, FdExchange, MessageCount, Ref, Value
 from psmkit.model import Evidence
 from psmkit.model.errors import PsmkitError
 
 __all__ = ["Difference", "SettingDifference", "StepDifference", "compare"]
+
+_Item = TypeVar("_Item")
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +141,7 @@ def compare(good: Job, bad: Job) -> Difference:
             for side, job, ranks in (("GOOD", good, ours), ("BAD", bad, theirs))
             for proc in _without_rank(job, ranks)
         ),
-        unseen=tuple(sorted({r for job in (good, bad) for r in job.missing_ranks(0)} - set(ours) - set(theirs))),
+        unseen=tuple(sorted({r for job in (good, bad) for r in job.missing_ranks(0).listed} - set(ours) - set(theirs))),
     )
 
 
@@ -172,27 +176,32 @@ def _ranks(job: Job, side: str) -> dict[int, int]:
 
 def _apart(job: Job, procs: Sequence[int]) -> list[set[int]]:
     """The processes with a communicator, in parts that share none: each part numbers its ranks from 0."""
-    parts: list[tuple[set[int], set[int]]] = []  # communicators and processes
+    part_of: dict[int, int] = {}  # communicator -> part
+    parts: dict[int, tuple[set[int], set[int]]] = {}  # communicators and processes, the part that grew last at the end
     for proc in procs:
         groups = {i.group for i in job.instances_of.get(proc, ())}
         if not groups:
             continue
-        touched = [part for part in parts if part[0] & groups]
-        parts = [part for part in parts if not part[0] & groups]
-        parts.append((groups.union(*(part[0] for part in touched)), {proc}.union(*(part[1] for part in touched))))
-    return [members for _, members in parts]
+        touched = sorted({part_of[g] for g in groups if g in part_of}, key=lambda part: -sum(map(len, parts[part])))
+        # the smaller parts join the largest
+        part = touched[0] if touched else proc
+        known, members = parts.pop(part, (set(), set()))
+        for more, others in ((groups, {proc}), *(parts.pop(other) for other in touched[1:])):
+            known |= more
+            members |= others
+            part_of.update(dict.fromkeys(more, part))
+        parts[part] = (known, members)
+    return [members for _, members in parts.values()]
 
 
 def _named(job: Job, procs: Iterable[int]) -> str:
     """Processes by host, each host with its files."""
-    hosts: dict[str, list[str]] = defaultdict(list)
+    hosts: dict[str, dict[str, None]] = defaultdict(dict)
     for proc in sorted(procs):
         process = job.process(proc)
-        files = hosts[process.host or "a host without a name"]
-        path = job.scan.files[process.first.file].path
-        if path not in files:
-            files.append(path)
-    return " and ".join(f"{host} in {_few(files)}" for host, files in hosts.items()) or "processes without an NCCL line"
+        hosts[process.host or "a host without a name"][job.scan.files[process.first.file].path] = None
+    said = (f"{host} in {_few(list(files))}" for host, files in hosts.items())
+    return " and ".join(said) or "processes without an NCCL line"
 
 
 def _few(names: Sequence[str]) -> str:
@@ -218,8 +227,7 @@ def _words(name: str, fields: Mapping[str, Value]) -> str:
 
 def _tracks(job: Job, proc: int) -> dict[str, list[_Step]]:
     out: dict[str, list[_Step]] = {name: [] for name, _ in _TRACKS}
-    events = sorted((e for e in job.scan.events if e.proc == proc), key=lambda e: e.ref.seq)
-    for event in events:
+    for event in sorted(_events(job).get(proc, ()), key=lambda e: e.ref.seq):
         track = _track(event)
         if track is not None:
             out[track].append(_Step(_words(event.name, event.fields), event.ref))
@@ -227,6 +235,33 @@ def _tracks(job: Job, proc: int) -> dict[str, list[_Step]]:
     out["fd exchanges"] = _fds(job, proc)
     out["work"] = _work(job, proc)
     return out
+
+
+@once
+def _events(job: Job) -> dict[int | None, list[Event]]:
+    return _by(job.scan.events, lambda event: event.proc)
+
+
+@once
+def _called(job: Job) -> dict[int | None, list[Call]]:
+    return _by(job.scan.calls, lambda call: call.caller)
+
+
+@once
+def _asked(job: Job) -> dict[int | None, list[FdExchange]]:
+    return _by((fd for fd in job.scan.fds if fd.done is None), lambda fd: fd.client)
+
+
+@once
+def _answered(job: Job) -> dict[int | None, list[MessageCount]]:
+    return _by((c for c in job.scan.counts if c.name == "proxy.fd.done"), lambda count: count.proc)
+
+
+def _by(items: Iterable[_Item], proc: Callable[[_Item], int | None]) -> dict[int | None, list[_Item]]:
+    out: dict[int | None, list[_Item]] = defaultdict(list)
+    for item in items:
+        out[proc(item)].append(item)
+    return dict(out)
 
 
 def _track(event: Event) -> str | None:
@@ -242,9 +277,7 @@ def _track(event: Event) -> str | None:
 def _calls(job: Job, proc: int) -> list[_Step]:
     """The calls of a process, thread by thread in the order of their responses; an open call comes last."""
     by_thread: dict[int, list[tuple[int, _Step]]] = defaultdict(list)
-    for call in job.scan.calls:
-        if call.caller != proc:
-            continue
+    for call in _called(job).get(proc, ()):
         end = call.matched or call.received or call.served or call.begun
         if end is None:
             continue
@@ -263,14 +296,12 @@ def _calls(job: Job, proc: int) -> list[_Step]:
 
 
 def _fds(job: Job, proc: int) -> list[_Step]:
-    done = sum(c.count for c in job.scan.counts if c.proc == proc and c.name == "proxy.fd.done")
-    last = next((c.last for c in job.scan.counts if c.proc == proc and c.name == "proxy.fd.done"), None)
-    out = [_Step(f"{done} fd exchanges done", last, total=True)] if done else []
-    for fd in job.scan.fds:
-        if fd.client == proc and fd.done is None:
-            out.append(
-                _Step(f"an fd exchange with rank {fd.peer} that is not done", fd.answered or fd.received or fd.asked)
-            )
+    counted = _answered(job).get(proc, [])
+    done = sum(c.count for c in counted)
+    out = [_Step(f"{done} fd exchanges done", counted[0].last, total=True)] if done else []
+    for fd in _asked(job).get(proc, ()):
+        last = fd.answered or fd.received or fd.asked
+        out.append(_Step(f"an fd exchange with rank {fd.peer} that is not done", last))
     return out
 
 
@@ -372,12 +403,12 @@ def _facts(job: Job, ranks: Mapping[int, int]) -> dict[tuple[str, str], dict[int
 
 def _settings(good: Job, ours: Mapping[int, int], bad: Job, theirs: Mapping[int, int]) -> list[SettingDifference]:
     one, other = _facts(good, ours), _facts(bad, theirs)
-    both = set(ours) & set(theirs)
+    both = sorted(set(ours) & set(theirs))
     out = []
     for kind, name in sorted(set(one) | set(other)):
         a, b = one.get((kind, name), {}), other.get((kind, name), {})
         by_values: dict[tuple[str | None, str | None], list[int]] = defaultdict(list)
-        for rank in sorted(both):
+        for rank in both:
             if a.get(rank) != b.get(rank):
                 by_values[(a.get(rank), b.get(rank))].append(rank)
         for (left, right), ranks in by_values.items():

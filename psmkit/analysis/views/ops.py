@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.missing import LISTED
 from psmkit.logparse.types import Ref
 
 __all__ = ["OpRow", "ranks", "rows"]
@@ -102,7 +103,7 @@ def rows(job: Job) -> list[OpRow]:
 
 def ranks(job: Job, rows: Iterable[OpRow]) -> frozenset[int]:
     """The ranks that a job or its rows have, with and without a log."""
-    known = {rank for run in job.runs for rank in range(run.nranks or 0)} | set(job.rank_by_proc.values())
+    known = {rank for run in job.runs for rank in range(min(run.nranks or 0, LISTED))} | set(job.rank_by_proc.values())
     return frozenset(known.union(rank for row in rows for rank in (row.rank, row.peer_rank) if rank is not None))
 
 

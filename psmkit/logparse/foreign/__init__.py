@@ -1,24 +1,25 @@
 """Inputs that are not NCCL logs: RAS answers, flight recorder dumps, stacks.
 
 :func:`sniff` recognises an input by its first bytes; :func:`load` reads all of it. Sizes are bounded, truncated inputs are
-read as far as they go, and nothing here unpickles.
+read as far as they go. Of a pickle only plain data is read: nothing of it is imported or called.
 """
 
 from __future__ import annotations
 
-import gzip
-import lzma
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, cast
 
-from psmkit.logparse.foreign.flight import parse_flight
+from psmkit.logparse.foreign.flight import parse_flight, parse_flight_pickle
+from psmkit.logparse.foreign.pickled import PickleError, is_pickle
 from psmkit.logparse.foreign.proxydump import ProxyOp, ProxySub, parse_op
 from psmkit.logparse.foreign.ras_json import parse_ras_json
 from psmkit.logparse.foreign.ras_text import parse_ras_text
 from psmkit.logparse.foreign.stacks import parse_gdb, parse_pyspy
 from psmkit.logparse.foreign.types import FlightDump, RasReport, StackDump
+from psmkit.logparse.formats import compression
+from psmkit.logparse.streams import Input, Reader
+from psmkit.model.errors import PsmkitError
 
 __all__ = [
     "KINDS",
@@ -50,6 +51,8 @@ _FLIGHT = (
     b'"p2p_seq_id"',
     b'"time_discovered_started_ns"',
 )
+# torch's own dumps are pickles: these keys stand in the first entry.
+_PICKLED = (b"pg_config", b"pg_status", b"profiling_name", b"collective_seq_id", b"nccl_comm_state")
 _RAS_JSON = (b'"communicators_count"', b'"communicators"', b'"missing_ranks_count"', b'"cuda_runtime_version"')
 _RAS_EVENT = re.compile(rb'"group":\s*"(?:LIFECYCLE|TRACE)"\s*,\s*"event"')
 _RAS_TEXT = (
@@ -84,8 +87,11 @@ class Loaded:
 
 def sniff(head: bytes) -> str | None:
     """The kind of an input by its first bytes (64 KiB are plenty): one of :data:`KINDS`, or None for logs and anything else."""
+    if is_pickle(head):
+        return "flight-recorder" if any(key in head for key in _PICKLED) else None
     text = head.removeprefix(b"\xef\xbb\xbf").lstrip()
-    if text[:1] in (b"{", b"["):
+    # a launcher's tag may begin with a bracket, too
+    if text[:1] == b"{" or (text[:1] == b"[" and not _LOG_LINE.search(text)):
         if any(key in text for key in _RAS_JSON) or _RAS_EVENT.search(text):
             return "ras-json"
         if any(key in text for key in _FLIGHT) or (b'"entries"' in text and b'"frames"' in text):
@@ -120,44 +126,45 @@ def parse(text: str, kind: str, name: str = "") -> Loaded:
     raise ValueError(f"not a kind of foreign input: {kind}")
 
 
-def load(path: str, kind: str, limit: int = MAX_BYTES) -> Loaded:
-    """Read and parse a foreign input. If it is no longer readable, ``error`` gives the reason."""
+def load(path: str, kind: str, limit: int = MAX_BYTES, source: Input | None = None) -> Loaded:
+    """Read and parse a foreign input. If it is no longer readable, ``error`` gives the reason.
+
+    Args:
+        path: its name in reports, and the file to read without a ``source``.
+        kind: one of :data:`KINDS`.
+        limit: the most bytes to read, uncompressed.
+        source: where its bytes are.
+    """
     try:
-        data = _read(path, limit + 1)
-    except (OSError, EOFError, lzma.LZMAError) as error:
-        return Loaded(path, kind, error=str(error) or type(error).__name__)
-    loaded = parse(data[:limit].decode("utf-8", "replace").removeprefix("\ufeff"), kind, path)
+        data = _read(source or _file(path), limit + 1)
+    except (OSError, PsmkitError) as error:
+        return Loaded(path, kind, error=getattr(error, "reason", None) or str(error) or type(error).__name__)
+    if is_pickle(data):
+        try:
+            return Loaded(path, kind, flights=tuple(parse_flight_pickle(data, path)), truncated=len(data) > limit)
+        except PickleError as error:
+            return Loaded(path, kind, error=str(error))
+    try:
+        loaded = parse(data[:limit].decode("utf-8", "replace").removeprefix("\ufeff"), kind, path)
+    except RecursionError:
+        return Loaded(path, kind, error="it is nested too deeply")
     return Loaded(path, kind, loaded.flights, loaded.ras, loaded.stacks, truncated=len(data) > limit)
 
 
-def _read(path: str, limit: int) -> bytes:
+def _file(path: str) -> Input:
     with Path(path).open("rb") as raw:
-        magic = raw.read(6)
-        raw.seek(0)
-        if magic[:2] == b"\x1f\x8b":
-            stream = cast(IO[bytes], gzip.GzipFile(fileobj=raw))
-        elif magic == b"\xfd7zXZ\x00":
-            stream = cast(IO[bytes], lzma.LZMAFile(raw))  # noqa: SIM115 - closed with raw
-        elif magic[:4] == b"\x28\xb5\x2f\xfd":
-            stream = _zstd(raw)
-        else:
-            return raw.read(limit)
-        # A truncated compressed file yields what it has.
-        parts: list[bytes] = []
-        size = 0
-        try:
-            while size < limit and (part := stream.read(min(1 << 20, limit - size))):
-                parts.append(part)
-                size += len(part)
-        except (EOFError, OSError, lzma.LZMAError):
-            if not parts:
-                raise
-        return b"".join(parts)
+        return Input(path, compression(raw.read(6)) or "log", 0)
 
 
-def _zstd(raw: IO[bytes]) -> IO[bytes]:
-    try:
-        import zstandard  # only if installed, as for logs
-    except ImportError:
-        raise OSError("zstandard is not installed (pip install 'psmkit[zstd]')") from None
-    return cast(IO[bytes], zstandard.ZstdDecompressor().stream_reader(raw))
+def _read(source: Input, limit: int) -> bytes:
+    reader = Reader(source)
+    parts: list[bytes] = []
+    size = 0
+    # A truncated compressed file yields what it has.
+    while size < limit and (part := reader.read(min(1 << 20, limit - size))):
+        parts.append(part)
+        size += len(part)
+    reader.close()
+    if not parts and reader.note is not None:
+        raise OSError(reader.note)
+    return b"".join(parts)

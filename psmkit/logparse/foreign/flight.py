@@ -1,4 +1,4 @@
-"""PyTorch flight recorder dumps in JSON: one file for each rank, or one file with the dumps of all ranks."""
+"""PyTorch flight recorder dumps, in JSON or as pickles: one file for each rank, or one file with the dumps of all ranks."""
 
 from __future__ import annotations
 
@@ -7,13 +7,17 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from psmkit.logparse.foreign.jsondocs import documents
+from psmkit.logparse.foreign.pickled import PickleError, read_pickle
 from psmkit.logparse.foreign.types import FlightDump, FlightEntry, FlightGroup, FlightStatus
 
-__all__ = ["parse_flight", "rank_in_name"]
+__all__ = ["parse_flight", "parse_flight_pickle", "rank_in_name"]
 
 _MAX_ENTRIES = 500_000
-_IN_FILE = re.compile(r"(?:rank|trace)[_-]?(?:rank)?[_-]?(\d+)|(?:^|[_.-])(\d+)(?=(?:\.[A-Za-z]+)*$)")
-_IN_FOLDER = re.compile(r"^rank[_-]?(\d+)$")
+_LARGEST = 1 << 63
+# Of one operation; a coalesced one has a shape for each tensor.
+_MAX_SHAPES, _MAX_DIMS, _MAX_FRAMES = 4096, 16, 256
+_IN_FILE = re.compile(r"(?:rank|trace)[_-]?(?:rank)?[_-]?(\d{1,18})|(?:^|[_.-])(\d{1,18})(?=(?:\.[A-Za-z]+)*$)")
+_IN_FOLDER = re.compile(r"^rank[_-]?(\d{1,18})$")
 # Frames of torch itself and of interpreter start-up; the first frame outside them belongs to the program.
 _INNER = (
     "torch/distributed/",
@@ -34,6 +38,18 @@ def parse_flight(text: str, name: str = "") -> list[FlightDump]:
     return out
 
 
+def parse_flight_pickle(data: bytes, name: str = "") -> list[FlightDump]:
+    """The dumps in a pickle, as torch writes them by itself; no code of it runs.
+
+    Raises:
+        PickleError: it is damaged, or holds more than data.
+    """
+    try:
+        return list(_dumps(read_pickle(data), rank_in_name(name), True))
+    except RecursionError:
+        raise PickleError("the pickle is nested too deeply") from None
+
+
 def rank_in_name(name: str) -> int | None:
     """The rank in a file name such as ``nccl_trace_rank_3.json``, ``dump_3`` or ``rank3/trace``; None if there is none."""
     folder, _, file = name.replace("\\", "/").rpartition("/")
@@ -44,13 +60,18 @@ def rank_in_name(name: str) -> int | None:
     return int(match.group(1)) if match else None
 
 
-def _dumps(value: Any, rank: int | None, whole: bool) -> Iterator[FlightDump]:
+def _dumps(value: Any, rank: int | None, whole: bool, seen: set[int] | None = None) -> Iterator[FlightDump]:
+    # a pickle may hold one object in many places, even in itself
+    seen = set() if seen is None else seen
+    if id(value) in seen:
+        return
+    seen.add(id(value))
     if isinstance(value, list):
         if any(_is_entry(v) for v in value[:3]):
             yield _dump({"entries": value}, rank, whole)
             return
         for item in value:
-            yield from _dumps(item, None, whole)
+            yield from _dumps(item, None, whole, seen)
         return
     if not isinstance(value, dict):
         return
@@ -59,8 +80,8 @@ def _dumps(value: Any, rank: int | None, whole: bool) -> Iterator[FlightDump]:
         return
     for key, item in value.items():
         if isinstance(item, dict | list):
-            digits = re.search(r"(\d+)$", str(key))
-            yield from _dumps(item, int(digits.group(1)) if digits else None, whole)
+            digits = re.search(r"(\d{1,18})$", str(key))
+            yield from _dumps(item, int(digits.group(1)) if digits else None, whole, seen)
 
 
 def _is_entry(value: Any) -> bool:
@@ -92,7 +113,9 @@ def _groups(value: Any) -> dict[str, FlightGroup]:
         if not isinstance(config, dict):
             continue
         ranks = config.get("ranks")
-        numbers = re.findall(r"\d+", ranks) if isinstance(ranks, str) else ranks if isinstance(ranks, list) else []
+        numbers = (
+            re.findall(r"\b\d{1,9}\b", ranks) if isinstance(ranks, str) else ranks if isinstance(ranks, list) else []
+        )
         out[str(name)] = FlightGroup(
             name=str(name),
             desc=_text(config.get("desc")) or "",
@@ -112,7 +135,9 @@ def _status(value: Any) -> dict[str, FlightStatus]:
 
 def _entry(item: Mapping[str, Any]) -> FlightEntry:
     group = item.get("process_group")
-    name = str(group[0]) if isinstance(group, list) and group else str(item.get("pg_name", item.get("pg_id", "0")))
+    name = (
+        str(group[0]) if isinstance(group, list | tuple) and group else str(item.get("pg_name", item.get("pg_id", "0")))
+    )
     op = str(item.get("profiling_name", ""))
     is_p2p = bool(item.get("is_p2p", "->" in op or "<-" in op))
     collective = _int(item.get("collective_seq_id", item.get("seq_id")))
@@ -138,14 +163,15 @@ def _entry(item: Mapping[str, Any]) -> FlightEntry:
 def _shapes(value: Any) -> tuple[tuple[int, ...], ...]:
     if not isinstance(value, list):
         return ()
-    return tuple(tuple(n for d in shape if (n := _int(d)) is not None) for shape in value if isinstance(shape, list))
+    shapes = (shape[:_MAX_DIMS] for shape in value[:_MAX_SHAPES] if isinstance(shape, list))
+    return tuple(tuple(n for d in shape if (n := _int(d)) is not None) for shape in shapes)
 
 
 def _frame(value: Any) -> str | None:
     if not isinstance(value, list):
         return None
     first = None
-    for frame in value:
+    for frame in value[:_MAX_FRAMES]:
         if not isinstance(frame, dict):
             continue
         file = str(frame.get("filename", ""))
@@ -160,9 +186,10 @@ def _int(value: Any) -> int | None:
     if isinstance(value, bool) or value is None:
         return None
     try:
-        return int(value)
+        number = int(value)
     except (TypeError, ValueError, OverflowError):
         return None
+    return number if -_LARGEST <= number < _LARGEST else None
 
 
 def _text(value: Any) -> str | None:

@@ -22,12 +22,12 @@ STATES = {
 }
 
 _KIND = re.compile(r"^(?:(\w+)->)?(Send|Recv|Coll)\b\s*")
-_SUB = re.compile(r"(-?\d+)([A-Z ])?/(\d+)")
+_SUB = re.compile(r"(-?\d{1,18})([A-Z ])?/(\d{1,18})")
 # RCCL: Coll->Recv (1048576)[R] peer:0 channel:0(retries:6)
-_LONG = re.compile(r"\((\d+)\)\s*\[(.)\]\s*peer:(-?\d+)\s+channel:(\d+)(?:\(retries:(\d+)\))?")
+_LONG = re.compile(r"\((\d{1,18})\)\s*\[(.)\]\s*peer:(-?\d{1,18})\s+channel:(\d{1,18})(?:\(retries:(\d{1,18})\))?")
 # Proposed for NCCL: Reduce | recv channel NET/00: 0 <- 2 / status R (nsteps 6144, posted 677, received 669, ...)
 _WORDS = re.compile(
-    r"(send|recv) channel (\w+)/(\d+)(?::\s*(\d+)\s*(?:<-|->)\s*(\d+))?(?:\s*/\s*status (\w)\s*\(([^)]*)\))?"
+    r"(send|recv) channel (\w+)/(\d{1,18})(?::\s*(\d{1,18})\s*(?:<-|->)\s*(\d{1,18}))?(?:\s*/\s*status (\w)\s*\(([^)]*)\))?"
 )
 
 
@@ -88,7 +88,7 @@ def _state(letter: str | None) -> str | None:
 
 
 def _words(match: re.Match[str]) -> ProxySub:
-    counters = re.findall(r"(\w+) (\d+)", match.group(7) or "")
+    counters = re.findall(r"(\w+) (\d{1,18})", match.group(7) or "")
     return ProxySub(
         peer=int(match.group(5)) if match.group(5) else None,
         channel=int(match.group(3)),

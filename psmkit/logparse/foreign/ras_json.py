@@ -10,6 +10,8 @@ from psmkit.logparse.foreign.types import RasComm, RasEvent, RasProcess, RasRank
 
 __all__ = ["parse_ras_json"]
 
+_LARGEST = 1 << 64
+
 
 def parse_ras_json(text: str) -> list[RasReport]:
     """The answers in ``text``; events of monitoring mode become one report without communicators."""
@@ -98,6 +100,7 @@ def _number(value: Any) -> int | None:
     if isinstance(value, bool) or value is None:
         return None
     try:
-        return int(value, 0) if isinstance(value, str) else int(value)
+        number = int(value, 0) if isinstance(value, str) else int(value)
     except (TypeError, ValueError, OverflowError):
         return None
+    return number if abs(number) < _LARGEST else None

@@ -5,35 +5,39 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
+from psmkit.logparse.foreign.textlines import numbered
 from psmkit.logparse.foreign.types import RasComm, RasEvent, RasIssue, RasProcess, RasRank, RasReport, RasValue
 
 __all__ = ["parse_ras_text"]
 
-_ROW = re.compile(r"^(\d+)\s+(\d+)\s+(\d+)\s+(\d+(?:-\d+)?)\s+(\d+)\s+(\d+)\s+([A-Z]+)\s+([A-Z,]+)$")
+_ROW = re.compile(
+    r"^(\d{1,18})\s+(\d{1,18})\s+(\d{1,18})\s+(\d+(?:-\d+)?)\s+(\d{1,18})\s+(\d{1,18})\s+([A-Z]+)\s+([A-Z,]+)$"
+)
 _ISSUE = re.compile(r"^#\d+-\d+ \(([0-9a-f]{1,16})\) (INCOMPLETE|ERROR|MISMATCH)$")
-_PROCESS = re.compile(r"^Process (\d+) on node (\S+?)(?: managing GPUs? (.*))?$")
+_PROCESS = re.compile(r"^Process (\d{1,18}) on node (\S+?)(?: managing GPUs? (.*))?$")
 _EVENT = re.compile(r"^\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)\] ([A-Z][A-Z_]+): (.*)$")
-_EVENT_PROCESS = re.compile(r"[Pp]rocess (\d+) on node (\S+)(?: managing GPUs? ([0-9,]+))?")
+_EVENT_PROCESS = re.compile(r"[Pp]rocess (\d{1,18}) on node (\S+)(?: managing GPUs? ([0-9,]+))?")
 _RANK = re.compile(
-    r"^Rank (\d+)(?: has launched up to operation (-?\d+)| (has not launched any operations)| has status (\w+)| reported (.*?))?"
-    r" -- (?:GPU (\d+(?: \(NVML \d+\))?) managed by process (\d+) on node (\S+)|\[process information not found\])$"
+    r"^Rank (\d{1,18})(?: has launched up to operation (-?\d{1,18})| (has not launched any operations)| has status (\w+)| reported (.*?))?"
+    r" -- (?:GPU (\d+(?: \(NVML \d+\))?) managed by process (\d{1,18}) on node (\S+)|\[process information not found\])$"
 )
 _SHARED = (
-    re.compile(r"^(\d+) ranks have launched up to operation (-?\d+)$"),
-    re.compile(r"^(\d+) ranks have not launched any (operations)$"),
-    re.compile(r"^(\d+) ranks have status (\w+)$"),
-    re.compile(r"^(\d+) ranks reported (.*)$"),
+    re.compile(r"^(\d{1,18}) ranks have launched up to operation (-?\d{1,18})$"),
+    re.compile(r"^(\d{1,18}) ranks have not launched any (operations)$"),
+    re.compile(r"^(\d{1,18}) ranks have status (\w+)$"),
+    re.compile(r"^(\d{1,18}) ranks reported (.*)$"),
 )
 _DIFFERENT = re.compile(
     r"^Communicator ranks have different (?:(\w+) operation counts|collective operation counts|status)$"
 )
 _MISSING = re.compile(r"^The missing ranks?: ([\d,]+)$")
-_JOB = re.compile(r"^(\d+)\s+(\d+)\s+(\d+)\s+(\d+)\s+(\d+)$")
+_JOB = re.compile(r"^(\d{1,18})\s+(\d{1,18})\s+(\d{1,18})\s+(\d{1,18})\s+(\d{1,18})$")
 # If nodes differ, the totals are in a table of their own.
-_TOTALS = re.compile(r"^(\d+)\s+(\d+)\s+(\d+)$")
+_TOTALS = re.compile(r"^(\d{1,18})\s+(\d{1,18})\s+(\d{1,18})$")
 _NONE = "0"
 # Some releases (2.27.3, NVIDIA/nccl#1762) print ranks from freed memory.
 _MAX_RANK = 1 << 20
+_DIGITS = 10
 
 
 @dataclass(slots=True)
@@ -88,7 +92,7 @@ class _Parser:
         if process and self.section in ("DEAD", "INCOMPLETE"):
             place = self.dead if self.section == "DEAD" else self.missing
             place.append(RasProcess(process.group(2), int(process.group(1)), process.group(3), number))
-        timeout = re.match(r"^(?:Warning: e|E)ncountered (\d+) communication timeout", text)
+        timeout = re.match(r"^(?:Warning: e|E)ncountered (\d{1,18}) communication timeout", text)
         if timeout:
             self.timeouts = max(self.timeouts, int(timeout.group(1)))
 
@@ -170,7 +174,9 @@ class _Parser:
             issue.what = text
         missing = _MISSING.match(text)
         if missing:
-            issue.missing.extend(int(r) for r in missing.group(1).split(",") if r and int(r) < _MAX_RANK)
+            issue.missing.extend(
+                int(r) for r in missing.group(1).split(",") if 0 < len(r) < _DIGITS and int(r) < _MAX_RANK
+            )
             return
         rank = _RANK.match(text)
         if rank:
@@ -228,7 +234,7 @@ def parse_ras_text(text: str) -> list[RasReport]:
     """The answers in ``text``, in order; a job summary starts each answer."""
     out: list[RasReport] = []
     parser = _Parser()
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in numbered(text):
         if line.strip() == "Job summary" and "Job summary" in parser.sections:
             out.append(parser.report())
             parser = _Parser()

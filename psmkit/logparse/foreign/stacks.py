@@ -3,30 +3,33 @@
 from __future__ import annotations
 
 import re
+import string
+from dataclasses import dataclass
 
+from psmkit.logparse.foreign.textlines import numbered
 from psmkit.logparse.foreign.types import Frame, StackDump, StackThread
 
 __all__ = ["parse_gdb", "parse_pyspy"]
 
 _MAX_FRAMES = 200
+_SUFFIX = string.ascii_letters + string.digits + "."
 _GDB_THREAD = re.compile(
-    r'^Thread (\d+) \((?:Thread 0x[0-9a-fA-F]+ )?\(?(?:LWP|process) (\d+)\)?(?: "([^"]*)")?.*\):?$'
+    r'^Thread (\d{1,18}) \((?:Thread 0x[0-9a-fA-F]+ )?\(?(?:LWP|process) (\d{1,18})\)?(?: "([^"]*)")?.*\):?$'
 )
-_GDB_FRAME = re.compile(r"^#(\d+)\s+(?:0x[0-9a-fA-F]+ in )?(.+)$")
+_GDB_FRAME = re.compile(r"^#(\d{1,18})\s+(?:0x[0-9a-fA-F]+ in )?(.+)$")
 _GDB_ROW = re.compile(
-    r'^\*?\s*\d+\s+(?:Thread 0x[0-9a-fA-F]+ )?\(LWP (\d+)\)(?: "([^"]*)")?\s+(?:0x[0-9a-fA-F]+ in )?(.+)$'
+    r'^\*?\s*\d+\s+(?:Thread 0x[0-9a-fA-F]+ )?\(LWP (\d{1,18})\)(?: "([^"]*)")?\s+(?:0x[0-9a-fA-F]+ in )?(.+)$'
 )
 _GDB_PROCESS = (
-    re.compile(r"^Attaching to (?:program: \S+, )?process (\d+)"),
-    re.compile(r"^\[process (\d+)\]"),
-    re.compile(r"^(?:=+|#+)\s*(?:pid|process|PID)\s*[:=]?\s*(\d+)"),
+    re.compile(r"^Attaching to (?:program: \S+, )?process (\d{1,18})"),
+    re.compile(r"^\[process (\d{1,18})\]"),
+    re.compile(r"^(?:=+|#+)\s*(?:pid|process|PID)\s*[:=]?\s*(\d{1,18})"),
 )
-_WHERE = re.compile(r"\s+(?:at|from) (\S+)$")
-_SPY_PROCESS = re.compile(r"^Process (\d+): ?(.*)$")
+_WHERE = re.compile(r"(?<!\s)\s+(?:at|from) (\S+)$")
+_SPY_PROCESS = re.compile(r"^Process (\d{1,18}): ?(.*)$")
 _SPY_THREAD = re.compile(r'^Thread (?:0x)?([0-9a-fA-F]+) \(([a-z+]+)\)(?:: "(.*)")?$')
-_SPY_FRAME = re.compile(r"^\s+(.+?) \(([^()]*:\d+|[^()]*\.[A-Za-z0-9.]+|)\)$")
 _FAULT_THREAD = re.compile(r"^(?:Current thread|Thread) 0x([0-9a-fA-F]+)(?: \[[^\]]*\])? \(most recent call first\):$")
-_FAULT_FRAME = re.compile(r'^  File "(.*)", line (\d+)(?: in (.*))?$')
+_FAULT_FRAME = re.compile(r'^  File "(.*)", line (\d{1,18})(?: in (.*))?$')
 
 
 def _frame(text: str) -> Frame:
@@ -38,10 +41,36 @@ def _frame(text: str) -> Frame:
     return Frame(function.strip(), where.group(1) if where else None)
 
 
+def _spy_frame(line: str) -> Frame | None:
+    """``function (file.py:12)``, ``function (libc.so.6)`` or ``function ()``, indented."""
+    name, found, place = line[:-1].rpartition(" (")
+    if not (found and line[:1].isspace() and line.endswith(")") and name.strip()) or "(" in place or ")" in place:
+        return None
+    suffix = place[len(place.rstrip(_SUFFIX)) :]
+    is_library = 0 <= suffix.find(".") < len(suffix) - 1
+    _, colon, number = place.rpartition(":")
+    if place and not is_library and not (colon and number.isdigit()):
+        return None
+    return Frame(name.strip(), place or None)
+
+
+@dataclass(slots=True)
+class _Room:
+    """How many threads and frames may still be kept of one input."""
+
+    left: int = 1_000_000
+
+    def take(self) -> bool:
+        """Whether there is room for one more."""
+        self.left -= 1
+        return self.left >= 0
+
+
 class _Threads:
     """Collects threads and frames until the end of a process."""
 
-    def __init__(self) -> None:
+    def __init__(self, room: _Room) -> None:
+        self._room = room
         self.pid: int | None = None
         self.command: str | None = None
         self.threads: list[StackThread] = []
@@ -50,9 +79,12 @@ class _Threads:
 
     def begin(self, name: str | None, tid: int | None, state: str | None, line: int) -> None:
         self.end()
-        self._open = (name or None, tid, state, line)
+        if self._room.take():
+            self._open = (name or None, tid, state, line)
 
     def frame(self, frame: Frame, line: int) -> None:
+        if not self._room.take():
+            return
         if self._open is None:
             self._open = (None, None, None, line)
         if len(self._frames) < _MAX_FRAMES:
@@ -77,7 +109,8 @@ def parse_gdb(text: str) -> list[StackDump]:
     """The processes in ``text``. If no line names a process, its id is that of its first thread, which ``thread apply all bt``
     prints last."""
     out: list[StackDump] = []
-    current = _Threads()
+    room = _Room()
+    current = _Threads(room)
     seen: set[int] = set()
     rows: list[StackThread] = []
 
@@ -88,10 +121,10 @@ def parse_gdb(text: str) -> list[StackDump]:
         if threads:
             tids = [t.tid for t in threads if t.tid is not None]
             out.append(StackDump("gdb", dump.pid or (min(tids) if tids else None), dump.command, threads))
-        current, seen, rows = _Threads(), set(), []
+        current, seen, rows = _Threads(room), set(), []
 
     last = -1
-    for number, raw in enumerate(text.splitlines(), start=1):
+    for number, raw in numbered(text):
         line = raw.rstrip()
         for pattern in _GDB_PROCESS:
             process = pattern.match(line)
@@ -118,7 +151,7 @@ def parse_gdb(text: str) -> list[StackDump]:
             current.frame(_frame(frame.group(2)), number)
             continue
         row = _GDB_ROW.match(line)
-        if row:
+        if row and room.take():
             rows.append(StackThread(row.group(2), int(row.group(1)), None, (_frame(row.group(3)),), number))
     flush()
     return out
@@ -127,14 +160,15 @@ def parse_gdb(text: str) -> list[StackDump]:
 def parse_pyspy(text: str) -> list[StackDump]:
     """The processes in the output of one or more ``py-spy dump`` runs, or of Python's faulthandler."""
     out: list[StackDump] = []
-    current = _Threads()
-    for number, raw in enumerate(text.splitlines(), start=1):
+    room = _Room()
+    current = _Threads(room)
+    for number, raw in numbered(text):
         line = raw.rstrip()
         process = _SPY_PROCESS.match(line)
         if process:
             if not current.empty:
                 out.append(current.dump("py-spy"))
-            current = _Threads()
+            current = _Threads(room)
             current.pid, current.command = int(process.group(1)), process.group(2) or None
             continue
         thread = _SPY_THREAD.match(line)
@@ -149,9 +183,9 @@ def parse_pyspy(text: str) -> list[StackDump]:
         if frame:
             current.frame(Frame(frame.group(3) or "?", f"{frame.group(1)}:{frame.group(2)}"), number)
             continue
-        spy = _SPY_FRAME.match(raw.rstrip())
-        if spy:
-            current.frame(Frame(spy.group(1).strip(), spy.group(2) or None), number)
+        spy = _spy_frame(line)
+        if spy is not None:
+            current.frame(spy, number)
     if not current.empty:
         out.append(current.dump("py-spy"))
     return out

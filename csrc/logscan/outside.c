@@ -1,0 +1,162 @@
+/* Lines that are not NCCL's: patterns start anywhere in them. Terminals, mails and issue trackers wrap such lines, at a
+ * column or between words; a line that ends within a pattern is joined with the ones after it. */
+#include "internal.h"
+
+/* Attempts on one line. */
+enum { BUDGET = 400 };
+
+/* What a look at a text finds: where the first match starts, where the first pattern starts that more text may finish,
+ * and how much of it is there. */
+struct look {
+    uint32_t match, open, depth;
+};
+
+static bool may_start(const struct ls_trie *t, const char *s, uint32_t i)
+{
+    unsigned pair = (unsigned)(unsigned char)s[i] << 8 | (unsigned char)s[i + 1];
+    bool word = t->starts_with_field && (i == 0 || s[i - 1] == ' ');
+    return word || (t->pairs[pair >> 3] & 1u << (pair & 7));
+}
+
+static void set_head(struct ls_scan *scan, struct ls_record *rec, const char *s, uint32_t n)
+{
+    struct ls_prefix p = {0};
+    ls_parse_noise(s, 0, n, &p);
+    rec->tag = ls_tag_id(scan, s + p.tag, p.tag_len);
+    rec->time = s + p.time;
+    rec->time_len = p.time_len;
+}
+
+/* Passes on the matches of a text. open: receives the place after the last match from which on more text may finish a
+ * pattern, n if there is none. head: the record lacks the tag and the time of the line. */
+static bool pass_on(struct ls_scan *scan, struct ls_record *rec, const char *s, uint32_t n, bool head, uint32_t *open)
+{
+    const struct ls_trie *t = &scan->cat->tries[LS_WHERE_LINE];
+    struct ls_match m;
+    bool found = false;
+    uint32_t budget = BUDGET;
+    *open = n;
+    for (uint32_t i = 0; i + 1 < n && budget;) {
+        if (!may_start(t, s, i)) {
+            i++;
+            continue;
+        }
+        budget--;
+        if (!ls_match(scan->cat, LS_WHERE_LINE, s + i, n - i, true, &m) || m.end == 0) {
+            if (m.unfinished && *open == n) *open = i;
+            i++;
+            continue;
+        }
+        if (!found && i && head) set_head(scan, rec, s, i);
+        rec->level = m.message->level;
+        ls_on_match(scan, rec, &m);
+        found = true;
+        *open = n;
+        i += m.end;
+    }
+    return found;
+}
+
+bool ls_match_inside(struct ls_scan *scan, struct ls_record *rec, const char *s, uint32_t n)
+{
+    uint32_t open;
+    return pass_on(scan, rec, s, n, true, &open);
+}
+
+static struct look look_at(const struct ls_scan *scan, const char *s, uint32_t n, uint32_t before)
+{
+    const struct ls_trie *t = &scan->cat->tries[LS_WHERE_LINE];
+    struct ls_match m;
+    struct look out = {n, n, 0};
+    uint32_t budget = BUDGET;
+    for (uint32_t i = 0; i + 1 < n && i < before && budget; i++) {
+        if (!may_start(t, s, i)) continue;
+        budget--;
+        if (ls_match(scan->cat, LS_WHERE_LINE, s + i, n - i, true, &m) && m.end) {
+            out.match = i;
+            break;
+        }
+        if (m.unfinished > out.depth) out.depth = m.unfinished;
+        if (m.unfinished && out.open == n) out.open = i;
+    }
+    return out;
+}
+
+/* Keep the end of a line, with the tag and the time at its start. */
+static void begin(struct ls_scan *scan, struct ls_wrapped *w, const struct ls_record *rec, const char *s, uint32_t at,
+                  uint32_t n)
+{
+    struct ls_record head = *rec;
+    uint32_t len = n - at;
+    set_head(scan, &head, s, at);
+    w->n = w->lines = 0;
+    if (len + head.time_len > LS_WRAP_MAX) return;
+    if (!w->text) w->text = ls_realloc(NULL, LS_WRAP_MAX);
+    memcpy(w->text, s + at, len);
+    /* the time goes to the end of the buffer, where joined lines do not reach it */
+    w->time = LS_WRAP_MAX - head.time_len;
+    w->time_len = head.time_len;
+    if (head.time_len) memcpy(w->text + w->time, head.time, head.time_len);
+    w->n = len;
+    w->lines = 1;
+    w->tag = head.tag;
+    w->ref = rec->ref;
+}
+
+/* Join a line to the text that is open, with a blank or without. Returns whether a pattern that starts in the open text
+ * matched; if the joined text is still open, the line stays joined. */
+static bool join(struct ls_scan *scan, struct ls_wrapped *w, const struct ls_record *rec, const char *s, uint32_t n)
+{
+    uint32_t room = LS_WRAP_MAX - w->time_len, before = w->n, open = 0, depth = 0;
+    if (w->lines >= LS_WRAP_LINES || before + 1 + n > room) {
+        w->n = 0;
+        return false;
+    }
+    for (uint32_t blank = 0; blank < 2; blank++) {
+        if (blank) w->text[before] = ' ';
+        memcpy(w->text + before + blank, s, n);
+        uint32_t len = before + blank + n;
+        struct look seen = look_at(scan, w->text, len, before);
+        if (seen.match < before) {
+            struct ls_record whole = *rec;
+            whole.ref = w->ref;
+            whole.tag = w->tag;
+            whole.time = w->text + w->time;
+            whole.time_len = w->time_len;
+            pass_on(scan, &whole, w->text, len, false, &open);
+            w->n = 0;
+            if (open < len) { /* the end of the last line may be the start of another wrapped text */
+                memmove(w->text, w->text + open, len - open);
+                w->n = len - open;
+                w->lines = 1;
+            }
+            return true;
+        }
+        if (seen.open < before &&
+            seen.depth > depth) { /* the way that fits more of a pattern; names rarely have blanks */
+            depth = seen.depth;
+            w->n = len;
+        }
+    }
+    if (!depth) w->n = 0;
+    if (w->n == before + n) memmove(w->text + before, s, n);
+    w->lines++;
+    return false;
+}
+
+bool ls_match_outside(struct ls_scan *scan, struct ls_record *rec, const char *s, uint32_t n)
+{
+    struct ls_wrapped *w = &scan->files.at[rec->ref.file].wrapped;
+    if (w->ref.line + w->lines != rec->ref.line) w->n = 0;
+    if (w->n) {
+        /* a line that says something by itself continues nothing */
+        if (look_at(scan, s, n, n).match == n) {
+            if (join(scan, w, rec, s, n)) return true;
+        } else
+            w->n = 0;
+    }
+    uint32_t open;
+    bool joined = w->n != 0, found = pass_on(scan, rec, s, n, true, &open);
+    if (!joined && open < n) begin(scan, w, rec, s, open, n);
+    return found;
+}

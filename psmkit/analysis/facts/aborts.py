@@ -1,0 +1,58 @@
+"""Where each process was aborted. What it prints afterwards follows from the abort, unless it works again."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.once import once
+from psmkit.logparse.types import CommInstance, Ref
+
+__all__ = ["aborted_before"]
+
+#: Lines of a process that is being aborted, as far as they do not name the communicator.
+_MARKS = ("bootstrap.abort", "socket.abort", "proxy.accept_aborted", "proxy.recv_type_aborted", "libpsm.proxy.aborted")
+#: Lines that name the communicator that is aborted.
+_OF_COMM = ("comm.abort.start", "comm.end.abort", "comm.revoke.start")
+
+
+def aborted_before(job: Job, proc: int, ref: Ref) -> Ref | None:
+    """The line before ``ref`` that shows the abort of a process; None if there is none, or if the process worked after it.
+
+    The abort of one of several communicators counts if none of the others is open at ``ref``.
+    """
+    stream = _stream(job, ref)
+    ours = [i for i in job.instances_of.get(proc, ()) if i.start is None or _before(job, i.start, ref, stream)]
+    steps = [r for i in ours for r in (i.start, i.complete, i.last_op) if r is not None]
+    again = max((r.seq for r in steps if _before(job, r, ref, stream)), default=-1)
+    for mark, comm in _marks(job).get(proc, ()):
+        if again < mark.seq and _before(job, mark, ref, stream):
+            others = [i for i in ours if i.comm != comm] if comm is not None else []
+            if not any(_open(job, i, ref, stream) for i in others):
+                return mark
+    return None
+
+
+def _open(job: Job, instance: CommInstance, ref: Ref, stream: int) -> bool:
+    gone = [instance.end, *(m for m, comm in _marks(job).get(instance.proc, ()) if comm == instance.comm)]
+    return not any(r is not None and _before(job, r, ref, stream) for r in gone)
+
+
+def _before(job: Job, one: Ref, other: Ref, stream: int) -> bool:
+    return _stream(job, one) == stream and one.seq < other.seq
+
+
+def _stream(job: Job, ref: Ref) -> int:
+    return job.scan.files[ref.file].stream
+
+
+@once
+def _marks(job: Job) -> dict[int, list[tuple[Ref, int | None]]]:
+    """The lines of each process, with the pointer of the communicator that they name."""
+    found: dict[int, list[tuple[Ref, int | None]]] = defaultdict(list)
+    for event in job.events(*_MARKS, *_OF_COMM):
+        comm = event.fields.get("comm")
+        refs = [event.ref] if event.last is None else [event.ref, event.last]
+        if event.proc >= 0:
+            found[event.proc] += [(ref, comm if isinstance(comm, int) else None) for ref in refs]
+    return found

@@ -1,0 +1,123 @@
+"""How a run ended in the lines of frameworks and launchers: who gave up, and from which line on the others were stopped."""
+
+from __future__ import annotations
+
+from psmkit.analysis.facts import program
+from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.once import once
+from psmkit.analysis.facts.progress import torn_down
+from psmkit.logparse.types import Event
+
+__all__ = ["done", "gave_up", "runs", "stopped", "timed_out", "warned", "went_on"]
+
+# After these a process deliberately ends itself with SIGABRT or an exit code.
+_GIVES_UP = (
+    "torch.watchdog.timeout",
+    "torch.watchdog.terminated",
+    "torch.watchdog.cuda_error",
+    "torch.failed_or_timed_out",
+    "torch.taking_down",
+    "torch.heartbeat.",
+    "torch.nccl_error",
+    "torch.async_error",
+    "torch.store.timeout",
+    "torch.barrier.monitored",
+    "torch.fingerprint.mismatch",
+    "nccltests.failure",
+)
+# From these on a launcher, or a person, ends the ranks that are left.
+_STOPS = (
+    "launch.elastic.sigterm",
+    "launch.elastic.failed",
+    "launch.elastic.root_cause",
+    "launch.elastic.death_signal",
+    "launch.spawn.exited",
+    "launch.mpi.",
+    "launch.slurm.",
+    "launch.deepspeed.",
+    "sys.python.interrupt",
+)
+# This many lines of a process after an exception show that it continued.
+_WENT_ON = 20
+
+
+def runs(job: Job) -> list[int | None]:
+    """The runs that lines of frameworks, launchers and kernels are about."""
+    found = dict.fromkeys(
+        job.run_of_event(e) for e in job.events("launch.", "sys.", "torch.", "framework.", "nccltests.")
+    )
+    return sorted(found, key=lambda r: (r is None, r or 0))
+
+
+def done(job: Job, run: int | None) -> bool:
+    """Whether all processes of the run had an orderly teardown."""
+    return run in _done(job)
+
+
+@once
+def _done(job: Job) -> set[int | None]:
+    return {run.index for run in job.runs if run.procs and all(torn_down(job, p) for p in run.procs)}
+
+
+def gave_up(job: Job, run: int | None) -> list[Event]:
+    """The lines of ranks that end themselves after a failed collective."""
+    return _quitters(job).get(run, [])
+
+
+@once
+def _quitters(job: Job) -> dict[int | None, list[Event]]:
+    out: dict[int | None, list[Event]] = {}
+    for event in job.events(*_GIVES_UP):
+        out.setdefault(job.run_of_event(event), []).append(event)
+    return out
+
+
+@once
+def warned(job: Job) -> set[int | None]:
+    """The runs with a warning of NCCL's own."""
+    return {job.run_of(e.proc) for e in job.scan.events if e.level == "WARN" and e.proc >= 0}
+
+
+def stopped(job: Job, event: Event) -> bool:
+    """Whether ranks of the run had given up, or were being ended, before this line of the same stream: it may be a consequence."""
+    return _first(_first_stops(job), job, event)
+
+
+def timed_out(job: Job, event: Event) -> bool:
+    """Whether a watchdog had given up on a collective before this line of the same stream."""
+    return _first(_first_timeouts(job), job, event)
+
+
+def _first(firsts: dict[tuple[int | None, int], int], job: Job, event: Event) -> bool:
+    first = firsts.get((job.run_of_event(event), event.stream))
+    return first is not None and first < event.ref.seq
+
+
+@once
+def _first_stops(job: Job) -> dict[tuple[int | None, int], int]:
+    return _firsts(job, *_GIVES_UP, *_STOPS)
+
+
+@once
+def _first_timeouts(job: Job) -> dict[tuple[int | None, int], int]:
+    return _firsts(job, "torch.watchdog.timeout")
+
+
+def _firsts(job: Job, *names: str) -> dict[tuple[int | None, int], int]:
+    out: dict[tuple[int | None, int], int] = {}
+    for event in job.events(*names):
+        key = (job.run_of_event(event), event.stream)
+        out[key] = min(out.get(key, event.ref.seq), event.ref.seq)
+    return out
+
+
+def went_on(job: Job, event: Event, proc: int | None, run: int | None) -> bool:
+    """Whether the process that printed this line lived on, so that the exception was caught."""
+    if program.came_after(job, event):
+        return True
+    if proc is None:
+        return done(job, run)
+    if torn_down(job, proc):
+        return True
+    process = job.process(proc)
+    return process.stream == event.stream and process.last.seq > event.ref.seq + _WENT_ON

@@ -1,0 +1,200 @@
+"""Lost logs: ranks whose log ends before a step that a line of a peer proves.
+
+These lines are impossible without a step of another rank:
+
+- the fd service of a peer reads a request: the rank asked;
+- a peer completes the init of a communicator: all ranks met in the bootstrap, and those of its host came to the barrier at the end;
+- a peer destroys a communicator in order: its work is done, so all members called the same collectives, and its sends and receives
+  have a counterpart;
+- all peers with the same connections go on to work: connections need both ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from psmkit.analysis.facts.handshake import handshakes
+from psmkit.analysis.facts.job import Job, RunInfo
+from psmkit.analysis.facts.naming import comm_name
+from psmkit.analysis.facts.once import once
+from psmkit.analysis.facts.printed import counts, printed
+from psmkit.analysis.facts.progress import collectives, torn_down
+from psmkit.analysis.facts.start import MET
+from psmkit.logparse.types import CommInstance, FdExchange, Ref
+
+__all__ = ["MILESTONES", "Lost", "lost", "milestone", "settled"]
+
+#: What a rank prints after the connections of its init, in order, and the step that each line shows.
+MILESTONES = (
+    ("init.connected_rings", "the connections of its rings"),
+    ("init.connected_trees", "the connections of its trees"),
+    ("init.thread_thresholds", "the end of its connections"),
+    ("init.channels", "the count of its channels"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """The log of ``proc`` ends at ``last``; at ``ref`` the process ``by`` did what it cannot do without a later step: ``what``."""
+
+    proc: int
+    last: Ref
+    by: int
+    ref: Ref
+    what: str
+
+
+@once
+def lost(job: Job) -> dict[int, Lost]:
+    """The lost logs of a job by process, each with its first proof."""
+    out: dict[int, Lost] = {}
+    for found in (
+        *_by_fds(job),
+        *_by_inits(job),
+        *_by_ends(job),
+        *_by_pairs(job),
+        *_by_connections(job),
+    ):
+        out.setdefault(found.proc, found)
+    return out
+
+
+def _make(job: Job, proc: int, by: int, ref: Ref, what: str) -> Lost | None:
+    process = job.process(proc)
+    files = job.scan.files
+    if torn_down(job, proc):
+        return None
+    if files[process.last.file].stream == files[ref.file].stream and process.last.seq > ref.seq:
+        return None  # a line in the middle is missing, and the log goes on
+    return Lost(proc, process.last, by, ref, what)
+
+
+def _by_fds(job: Job) -> Iterator[Lost]:
+    for fd in job.scan.fds:
+        client = _client(job, fd)
+        ref = fd.received or fd.answered
+        if client is None or ref is None or fd.server is None:
+            continue
+        found = _make(job, client, fd.server, ref, "received its GetFd")
+        if found is not None:
+            yield found
+
+
+def _client(job: Job, fd: FdExchange) -> int | None:
+    """The process behind a request that only its server shows. The server may print the rank or the local rank."""
+    if fd.asked is not None or fd.done is not None or fd.server is None or fd.rank is None:
+        return None
+    run = job.run_of(fd.server)
+    proc = job.proc_of(run, fd.rank) if run is not None else None
+    if proc is None or run is None or proc == fd.server:
+        return None
+    return proc if _on_one_host(job).get(run) else None
+
+
+@once
+def _on_one_host(job: Job) -> dict[int, bool]:
+    return {run.index: len({job.process(p).host for p in run.procs}) == 1 for run in job.runs}
+
+
+def milestone(job: Job, proc: int) -> int:
+    """How many of :data:`MILESTONES` a process came to."""
+    ours: Mapping[str, int] = counts(job).get(proc, {})
+    return max((at + 1 for at, (name, _) in enumerate(MILESTONES) if name in ours), default=0)
+
+
+def _by_inits(job: Job) -> Iterator[Lost]:
+    for group, members in job.members.items():
+        first: dict[str, CommInstance] = {}  # by host: the first rank that is complete
+        for instance in members:
+            if instance.complete is not None:
+                first.setdefault(job.process(instance.proc).host, instance)
+        if not first:
+            continue
+        for instance in members:
+            if instance.complete is not None or instance.start is None or instance.end is not None:
+                continue
+            peer = first.get(job.process(instance.proc).host)
+            if peer is None:
+                peer = next(iter(first.values()))
+                short = not printed(job, instance.proc, *MET)
+            else:
+                # a rank prints these lines before the barrier; it may still be in the barrier when a peer leaves it
+                short = milestone(job, instance.proc) < milestone(job, peer.proc)
+            # milestones do not name their communicator
+            alone = len(job.instances_of.get(instance.proc, ())) == 1
+            if short and alone and peer.complete is not None:
+                what = f"completed the init of {comm_name(job, group)}, which needs all of its ranks,"
+                found = _make(job, instance.proc, peer.proc, peer.complete, what)
+                if found is not None:
+                    yield found
+
+
+def _by_ends(job: Job) -> Iterator[Lost]:
+    aborted = {event.ref for event in job.events("comm.end.abort")}
+    for group, members in job.members.items():
+        ended = [i for i in members if i.end is not None and i.end not in aborted]
+        if not ended:
+            continue
+        most = max(ended, key=collectives)
+        number = collectives(most)
+        for instance in members:
+            if instance.end is not None or most.end is None:
+                continue
+            if collectives(instance) < number or (instance.start is not None and instance.complete is None):
+                what = f"destroyed {comm_name(job, group)} after {number} collectives of all of its ranks"
+                found = _make(job, instance.proc, most.proc, most.end, what)
+                if found is not None:
+                    yield found
+
+
+def _by_pairs(job: Job) -> Iterator[Lost]:
+    aborted = {event.ref for event in job.events("comm.end.abort")}
+    members = {(i.group, i.rank): i for i in job.scan.instances}
+    for pair in job.scan.pairs:
+        ranks = (pair.src, pair.dst) if pair.pending_sends else (pair.dst, pair.src)
+        waiter, other = (members.get((pair.group, rank)) for rank in ranks)
+        if waiter is None or other is None or waiter.end is None or waiter.end in aborted:
+            continue
+        if (pair.pending_sends or pair.pending_recvs) and other.end is None:
+            what = f"destroyed {comm_name(job, pair.group)} after its sends and receives with it"
+            found = _make(job, other.proc, waiter.proc, waiter.end, what)
+            if found is not None:
+                yield found
+
+
+def settled(job: Job, proc: int) -> Ref | None:
+    """The first known line of work of a process after its newest connection; None if there is none."""
+    shake = handshakes(job).get(proc)
+    newest = shake.newest if shake is not None else None
+    if newest is None:
+        return None
+    for instance in job.instances_of.get(proc, ()):
+        for later in (instance.complete, instance.last_op, instance.end):
+            if later is not None and later.file == newest.file and later.seq > newest.seq:
+                return later
+    return None
+
+
+def _by_connections(job: Job) -> Iterator[Lost]:
+    for run in job.runs:
+        yield from _unfinished(job, run)
+
+
+def _unfinished(job: Job, run: RunInfo) -> Iterator[Lost]:
+    shakes = handshakes(job)
+    ours = [p for p in sorted(run.procs) if p in shakes and shakes[p].opened]
+    open_ = [p for p in ours if settled(job, p) is None and not torn_down(job, p)]
+    if len(open_) != 1 or len(ours) < 3:
+        return
+    behind = open_[0]
+    others = [p for p in ours if p != behind]
+    opened = shakes[others[0]].opened
+    if any(shakes[p].opened != opened for p in others) or any(n > opened[k] for k, n in shakes[behind].opened.items()):
+        return
+    ref = settled(job, others[0])
+    short = shakes[behind].opened != opened or shakes[behind].setup[1] < shakes[behind].setup[0]
+    if ref is not None and short:
+        found = _make(job, behind, others[0], ref, "finished the same connections and went on")
+        if found is not None:
+            yield found

@@ -1,0 +1,94 @@
+"""Uncaught Python exceptions, and helper processes that died."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from psmkit.analysis.facts import endings, outside
+from psmkit.analysis.facts.deaths import Death, collect
+from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.naming import ranks_text
+from psmkit.analysis.inference.exceptions import Raised, raised
+from psmkit.analysis.inference.findings import new_finding
+from psmkit.analysis.registry import rule
+from psmkit.model import Finding
+
+__all__ = ["find"]
+
+
+@rule(order=32)
+def find(job: Job) -> list[Finding]:
+    """PSM402 and PSM503 for ranks whose program stopped by itself."""
+    out: list[Finding] = []
+    for run in endings.runs(job):
+        out.extend(_exceptions(job, run, collect(job, run), raised(job, run)))
+        out.extend(_helpers(job, run))
+    return out
+
+
+def _exceptions(
+    job: Job, run: int | None, deaths: Sequence[Death], found: Mapping[int | None, Raised]
+) -> list[Finding]:
+    """Exceptions that ended a rank whose end no launcher reports: torch's hook prints uncaught ones with the rank."""
+    known = {d.rank for d in deaths if d.rank is not None and not d.sent}
+    by_rank = {
+        rank: item
+        for rank, item in found.items()
+        if rank is not None
+        and rank not in known
+        and not endings.went_on(job, item.event, outside.proc_of_event(job, item.event), run)
+    }
+    if not by_rank:
+        return []
+    first = min(by_rank.values(), key=lambda i: (i.event.stream, i.event.ref.seq))
+    # An exception with another text may follow from the first one; in a stream of its own it has no order.
+    origins = [i for i in by_rank.values() if i.text == first.text or i.event.stream != first.event.stream]
+    nranks = job.runs[run].nranks if run is not None and run < len(job.runs) else None
+    return [
+        new_finding(
+            job,
+            "PSM402",
+            run=run,
+            title=f"{ranks_text(r for i in origins if (r := i.rank) is not None)} ended by an uncaught exception: {first.text}",
+            confidence=0.85,
+            explanation="A Python exception that nothing caught ends the rank; its peers wait for it in their next collective.",
+            next_step="Read the traceback; the fault is in the program, before NCCL.",
+            refs=[i.event.ref for i in [*origins[:3], *by_rank.values()][:4]],
+            ranks=sorted(by_rank),
+            procs=[p for i in by_rank.values() if (p := outside.proc_of_event(job, i.event)) is not None],
+            culprits=[]
+            if nranks is not None and nranks > 1 and len(origins) == nranks
+            else sorted(r for i in origins if (r := i.rank) is not None),
+            stage="error",
+        )
+    ]
+
+
+def _helpers(job: Job, run: int | None) -> list[Finding]:
+    """Data loader workers that died; their rank dies too."""
+    out: list[Finding] = []
+    seen: set[int | None] = set()
+    for event in job.events("sys.dataloader.killed"):
+        proc, rank = outside.proc_of_event(job, event), outside.global_rank(job, event)
+        if job.run_of_event(event) != run or rank in seen or endings.went_on(job, event, proc, run):
+            continue
+        seen.add(rank)
+        how = str(event.fields.get("signame", "")) or "it exited"
+        full = "Bus error" in how
+        who = f"rank {rank}" if rank is not None else "a rank"
+        out.append(
+            new_finding(
+                job,
+                "PSM503" if full else "PSM402",
+                run=run,
+                title=f"a data loader worker of {who} died: {how}" + (" (shared memory ran out)" if full else ""),
+                confidence=0.85,
+                explanation="The rank stops with its helper, and its peers wait for it in their next collective.",
+                refs=[event.ref],
+                ranks=[rank] if rank is not None else [],
+                procs=[proc] if proc is not None else [],
+                culprits=[rank] if rank is not None else [],
+                stage="error",
+            )
+        )
+    return out

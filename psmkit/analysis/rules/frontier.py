@@ -1,0 +1,89 @@
+"""Ranks that their peers passed: a log that lost lines, and a rank that owes a step."""
+
+from __future__ import annotations
+
+from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.naming import comm_name, name_of, names_of
+from psmkit.analysis.inference import frontier, proof
+from psmkit.analysis.inference.findings import new_finding
+from psmkit.analysis.inference.frontier import Owes
+from psmkit.analysis.inference.lost import Lost, lost
+from psmkit.analysis.registry import rule
+from psmkit.logparse.types import Ref
+from psmkit.model import Finding
+
+__all__ = ["find"]
+
+
+@rule(order=295)
+def find(job: Job) -> list[Finding]:
+    """PSM706 for lost logs, PSM707 for a suspect, PSM304 for a suspect that is proven to hang."""
+    out = [_lost(job, found) for found in lost(job).values()]
+    for run in job.runs:
+        owes = frontier.suspect(job, run.index)
+        if owes is not None:
+            out.append(_hung(job, owes) if owes.hung else _suspect(job, owes))
+    return out
+
+
+def _place(job: Job, ref: Ref) -> str:
+    return f"{job.scan.files[ref.file].path}:{ref.line}"
+
+
+def _lost(job: Job, found: Lost) -> Finding:
+    who, peer = name_of(job, found.proc), name_of(job, found.by)
+    rank = job.rank_of(found.proc)
+    return new_finding(
+        job,
+        "PSM706",
+        run=job.run_of(found.proc),
+        title=f"the log of {who} ends at {_place(job, found.last)}; {peer} {found.what} at {_place(job, found.ref)}",
+        confidence=0.9,
+        explanation=f"{peer} cannot do this without a step of {who} that is not in the log. What {who} did later is unknown.",
+        refs=[found.last, found.ref],
+        procs=[found.proc, found.by],
+        ranks=[rank] if rank is not None else [],
+        stage="log",
+    )
+
+
+def _suspect(job: Job, owes: Owes) -> Finding:
+    who = name_of(job, owes.proc)
+    return new_finding(
+        job,
+        "PSM707",
+        run=owes.run,
+        title=f"{who} owes {owes.step}, or its log was cut after {_place(job, owes.last)}",
+        confidence=0.6,
+        explanation=f"{names_of(job, owes.waiting)} stopped at a later place and wait for it. {_lacking(owes)}",
+        next_step=f"Look at {who}: its stack (gdb, py-spy dump), or the rest of its log.",
+        refs=[*owes.refs[:3], owes.last, *(job.process(p).last for p in owes.waiting[:2])],
+        procs=[owes.proc, *owes.waiting],
+        comm=comm_name(job, owes.group) if owes.group is not None else None,
+        stage=owes.stage,
+    )
+
+
+def _lacking(owes: Owes) -> str:
+    """Which proof of a hang is missing."""
+    if not owes.visible:
+        return "The settings of this rank may hide the step."
+    if not owes.outlives:
+        return "Nothing shows that its log goes on after its last line."
+    return "Nothing shows that time passed."
+
+
+def _hung(job: Job, owes: Owes) -> Finding:
+    who, rank = name_of(job, owes.proc), job.rank_of(owes.proc)
+    return new_finding(
+        job,
+        "PSM304",
+        run=owes.run,
+        title=f"{who} owes {owes.step}: {names_of(job, owes.waiting)} wait for it",
+        confidence=0.8,
+        explanation=f"Other ranks print this step, the log goes on after the last line of {who}, and lines from outside show that the wait lasted.",
+        refs=[*owes.refs[:3], owes.last, *proof.of(job, owes.run).refs[:3]],
+        procs=[owes.proc, *owes.waiting],
+        culprits=[rank] if rank is not None else [],
+        stage=owes.stage,
+    )

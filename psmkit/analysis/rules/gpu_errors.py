@@ -1,0 +1,118 @@
+"""Errors of GPUs: CUDA errors that a program prints, and Xid lines of the kernel."""
+
+from __future__ import annotations
+
+from psmkit.analysis.facts import endings, gpus, outside
+from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.naming import ranks_text
+from psmkit.analysis.inference.findings import new_finding
+from psmkit.analysis.registry import rule
+from psmkit.logparse.types import Event
+from psmkit.model import Finding, Severity
+
+__all__ = ["find"]
+
+
+@rule(order=34)
+def find(job: Job) -> list[Finding]:
+    """PSM405 and PSM509."""
+    return [finding for run in endings.runs(job) for part in (_cuda, _xids) for finding in part(job, run)]
+
+
+def _cuda(job: Job, run: int | None) -> list[Finding]:
+    out: list[Finding] = []
+    for names, code, text in (
+        (("sys.cuda.error", "torch.watchdog.cuda_error"), "PSM405", "CUDA error"),
+        (("sys.cuda.oom",), "PSM509", "out of device memory"),
+    ):
+        by_rank: dict[int | None, Event] = {}
+        for event in job.events(*names):
+            if job.run_of_event(event) == run and not endings.went_on(
+                job, event, outside.proc_of_event(job, event), run
+            ):
+                by_rank.setdefault(outside.global_rank(job, event), event)
+        if not by_rank:
+            continue
+        ranks = sorted(r for r in by_rank if r is not None)
+        # a rank that is being torn down after a timeout fails in many ways
+        after = all(e.name.startswith("sys.") and endings.timed_out(job, e) for e in by_rank.values())
+        first = min(by_rank.values(), key=lambda e: (e.stream, e.ref.seq))
+        told = str(first.fields.get("error", first.fields.get("size", "")))[:120]
+        who = ranks_text(ranks) if ranks else "a rank"
+        # All ranks that share work with the first see the same asynchronous error; only a single rank is a sure origin.
+        culprits = (
+            ranks
+            if len(ranks) == 1 or code == "PSM509"
+            else [r for r in [outside.global_rank(job, first)] if r is not None]
+        )
+        out.append(
+            new_finding(
+                job,
+                code,
+                run=run,
+                title=f"{text} on {who}"
+                + (f": {told}" if told else "")
+                + (", after the watchdog gave up: a consequence" if after else ""),
+                severity=Severity.WARNING if after else None,
+                confidence=0.9 if ranks else 0.7,
+                refs=[first.ref, *(e.ref for e in list(by_rank.values())[:3])],
+                ranks=ranks,
+                procs=[p for e in by_rank.values() if (p := outside.proc_of_event(job, e)) is not None],
+                culprits=[] if after else culprits,
+                stage="error",
+            )
+        )
+    return out
+
+
+def _xids(job: Job, run: int | None) -> list[Finding]:
+    out: list[Finding] = []
+    seen: set[tuple[str, int]] = set()
+    for event in job.events("sys.kernel.xid"):
+        number, bus = event.fields.get("xid"), str(event.fields.get("bus", ""))
+        if job.run_of_event(event) != run or not isinstance(number, int) or (bus, number) in seen:
+            continue
+        seen.add((bus, number))
+        what = str(event.fields.get("what", ""))
+        if number == 45 or "caused by previous" in what:
+            continue  # the clean-up after another error
+        rank = gpus.rank_of_bus(job, run, bus, event.fields.get("pid"))
+        hard = number in gpus.HARD_XIDS
+        out.append(
+            new_finding(
+                job,
+                "PSM405",
+                run=run,
+                title=f"the GPU at {bus}"
+                + (f" of rank {rank}" if rank is not None else "")
+                + f" reported Xid {number}: {what[:100]}",
+                severity=Severity.ERROR
+                if (hard or number in gpus.OWN_XIDS) and not endings.done(job, run)
+                else Severity.WARNING,
+                confidence=0.9 if rank is not None else 0.75 if hard else 0.6,
+                explanation="The driver reports an error of this GPU or of its link; work on it fails or never ends."
+                if hard
+                else "The driver reports a fault of the work on this GPU; the program or a library caused it, or the GPU is bad.",
+                next_step="Drain the node and have the GPU and its links checked (nvidia-smi -q, nvidia-bug-report)."
+                if hard
+                else "Run the rank under compute-sanitizer; if other programs show it too, check the GPU.",
+                refs=[event.ref],
+                ranks=[rank] if rank is not None else [],
+                culprits=[rank] if rank is not None else [],
+                stage="error",
+            )
+        )
+    for event in job.events("sys.kernel.gpu_lost"):
+        if job.run_of_event(event) == run and not any(number in gpus.HARD_XIDS for _, number in seen):
+            out.append(
+                new_finding(
+                    job,
+                    "PSM405",
+                    run=run,
+                    title="a GPU fell off the PCI bus",
+                    confidence=0.8,
+                    refs=[event.ref],
+                    stage="error",
+                )
+            )
+    return out

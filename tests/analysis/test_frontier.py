@@ -1,0 +1,172 @@
+"""Ranks compared with their peers: what a rank owes, what its log lost, and when that is a hang."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import psmkit
+from psmkit.model import Finding, Report
+from psmkit.report import render
+from tests.analysis.texts import ranks
+from tests.loggen import Plan, generate
+from tests.loggen.job import Job
+from tests.losses import lose_tail, merged_tail, stalled
+
+PASSSM = Path(__file__).parents[1] / "data" / "logs" / "passsm-8gpu.log"
+RANK_7 = b":709399:"
+
+
+def analyze(path: Path, data: bytes) -> Report:
+    path.write_bytes(data)
+    return psmkit.analyze([str(path)])
+
+
+def found(report: Report, code: str) -> list[Finding]:
+    return [finding for finding in report.findings if finding.code == code]
+
+
+def cut(tmp_path: Path, text: str) -> Report:
+    """The 8-GPU log without what rank 7 prints from its first line with ``text`` on."""
+    data = PASSSM.read_bytes()
+    ours = [line for line in data.split(b"\n") if RANK_7 in line]
+    keep = next(at for at, line in enumerate(ours) if text.encode() in line)
+    return analyze(tmp_path / "job.log", merged_tail(data, RANK_7, keep))
+
+
+def test_every_cut_of_rank_7_between_setup_and_connect_names_rank_7(tmp_path: Path) -> None:
+    data = PASSSM.read_bytes()
+    ours = [line for line in data.split(b"\n") if RANK_7 in line]
+    first = next(at for at, line in enumerate(ours) if b"op.type=3" in line)
+    last = next(at for at, line in enumerate(ours) if b"op.type=4" in line) + 2
+    assert last - first > 8
+    for keep in range(first, last + 1):
+        report = analyze(tmp_path / "job.log", merged_tail(data, RANK_7, keep))
+        assert report.verdict == "inconclusive"
+        assert not report.culprits
+        assert "rank 7 " in report.reason, report.reason
+        assert "clean" not in report.reason
+        named = found(report, "PSM706") or found(report, "PSM707")
+        assert 7 in named[0].ranks
+
+
+def test_whole_log_of_8_gpus_has_no_suspect_and_a_clean_control_plane(tmp_path: Path) -> None:
+    report = analyze(tmp_path / "job.log", PASSSM.read_bytes())
+    assert "control plane clean" in report.reason
+    assert (report.suspects, found(report, "PSM706"), found(report, "PSM707")) == ((), [], [])
+
+
+def test_request_that_only_its_server_shows_is_a_lost_log(tmp_path: Path) -> None:
+    report = cut(tmp_path, "ProxyCall UDS")
+    (finding,) = found(report, "PSM706")
+    assert finding.title.startswith("the log of rank 7 ")
+    assert "received its GetFd at " in finding.title
+    assert not finding.culprits
+    assert not report.suspects
+
+
+def test_connect_that_all_peers_did_is_owed(tmp_path: Path) -> None:
+    report = cut(tmp_path, "op.type=4")
+    (suspect,) = report.suspects
+    assert (suspect.rank, suspect.owes, suspect.stage) == (7, "Connect of its P2P send connections", "proxy Connect")
+    assert "owes Connect of its P2P send connections, or its log was cut after " in report.reason
+    assert render(report, "text").rstrip().endswith("NCCL_DEBUG_FILE=nccl.%h.%p.log")
+    assert "`NCCL_DEBUG_FILE=nccl.%h.%p.log`" in render(report, "markdown")
+
+
+def test_descriptor_that_was_sent_is_owed_by_its_reader(tmp_path: Path) -> None:
+    (suspect,) = cut(tmp_path, "- DONE").suspects
+    assert (suspect.rank, suspect.owes) == (7, "the receipt of rank 0's descriptor")
+
+
+def files(name: str, dialect: str) -> dict[str, bytes]:
+    return {file: text.encode() for file, text in generate(name, dialect, seed=3).files().items()}
+
+
+def folder(tmp_path: Path, logs: dict[str, bytes]) -> Report:
+    for name, data in logs.items():
+        (tmp_path / name).write_bytes(data)
+    return psmkit.analyze([str(tmp_path)])
+
+
+@pytest.mark.parametrize(
+    ("name", "dialect", "proof"),
+    [
+        ("healthy_collectives", "2.27", " destroyed "),
+        ("healthy_sendrecv", "2.18", " destroyed "),
+        ("healthy_sendrecv", "2.30", " received its GetFd "),
+    ],
+)
+def test_work_that_a_peer_ended_was_done_by_all(name: str, dialect: str, proof: str, tmp_path: Path) -> None:
+    logs = files(name, dialect)
+    at = next(n for n, line in enumerate(logs["nccl.rank2.log"].split(b"\n")) if b"opCount" in line)
+    report = folder(tmp_path, lose_tail(logs, "nccl.rank2.log", at + 1))
+    (finding,) = found(report, "PSM706")
+    assert proof in finding.title
+    assert report.reason == finding.title
+    assert (report.verdict, report.culprits, report.suspects) == ("inconclusive", (), ())
+
+
+@pytest.mark.parametrize("dialect", ["2.18", "2.30", "passsm"])
+def test_whole_logs_owe_nothing(dialect: str, tmp_path: Path) -> None:
+    report = folder(tmp_path, files("healthy_both", dialect))
+    assert report.verdict == "healthy"
+    assert not found(report, "PSM706")
+
+
+def test_abort_of_a_peer_proves_nothing_about_the_others(tmp_path: Path) -> None:
+    logs = files("healthy_collectives", "2.27")
+    logs = {name: data.replace(b"Destroy COMPLETE", b"Abort COMPLETE") for name, data in logs.items()}
+    at = next(n for n, line in enumerate(logs["nccl.rank2.log"].split(b"\n")) if b"opCount" in line)
+    assert not found(folder(tmp_path, lose_tail(logs, "nccl.rank2.log", at + 1)), "PSM706")
+
+
+def timeout(job: Job) -> None:
+    """The watchdogs of all ranks but one give up on an operation that this log does not show."""
+    for rank in (0, 1, 3):
+        text = "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=COALESCED, Timeout(ms)=600000)"
+        job.stderr(
+            rank,
+            f"[rank{rank}]:[E ProcessGroupNCCL.cpp:629] [Rank {rank}] {text} ran for 600010 milliseconds before timing out.",
+        )
+
+
+def test_suspect_in_a_stream_that_goes_on_is_hung_when_time_passed(tmp_path: Path) -> None:
+    plan = Plan(work="both", steps=6, ahead=3)
+    _, job = stalled("2.21", plan, "setup recv", 2, 3, proof=timeout)
+    text = "".join(line.text + "\n" for line in job.lines)
+    report = analyze(tmp_path / "job.log", text.encode())
+    assert (report.verdict, [c.rank for c in report.culprits]) == ("hung", [2]), report.reason
+    # the same lines without the report of a watchdog prove no time
+    quiet = "".join(line.text + "\n" for line in job.lines if "Watchdog" not in line.text)
+    report = analyze(tmp_path / "job.log", quiet.encode())
+    assert (report.verdict, [s.rank for s in report.suspects]) == ("inconclusive", [2]), report.reason
+
+
+def test_two_ranks_that_owe_a_step_are_no_suspects(tmp_path: Path) -> None:
+    logs, _ = stalled("2.27", Plan(work="both", steps=6, ahead=3), "setup recv", 2, 3)
+    cut_too = next(n for n, line in enumerate(logs["nccl.rank3.log"].split(b"\n")) if b"Init COMPLETE" in line)
+    report = folder(tmp_path, lose_tail(logs, "nccl.rank3.log", cut_too + 8))
+    assert report.verdict == "inconclusive"
+    assert not report.culprits
+    assert "clean" not in report.reason
+
+
+def working(tmp_path: Path, calls: tuple[int, ...]) -> Report:
+    """The report on ranks that called so many collectives, one file each."""
+    logs = [rank.work(number) for rank, number in zip(ranks(len(calls)), calls, strict=True)]
+    return folder(tmp_path, {f"{log.rank}.log": "".join(f"{x}\n" for x in log.lines).encode() for log in logs})
+
+
+def test_rank_behind_peers_that_stand_at_one_call_is_a_suspect(tmp_path: Path) -> None:
+    report = working(tmp_path, (5, 3, 5, 5))
+    (suspect,) = report.suspects
+    assert suspect.rank == 1
+    assert suspect.owes.startswith("collective 4 of ")
+    assert suspect.setting == "NCCL_DEBUG_TIMESTAMP_LEVELS=INFO,WARN,TRACE"
+
+
+@pytest.mark.parametrize("calls", [(3, 3, 3, 3), (5, 3, 6, 9), (5, 3, 3, 5)])
+def test_ranks_at_one_call_or_at_calls_of_their_own_have_no_suspect(calls: tuple[int, ...], tmp_path: Path) -> None:
+    assert not working(tmp_path, calls).suspects

@@ -1,0 +1,113 @@
+"""Twice the ranks are twice the work. Lines of psmkit's code are counted, not seconds."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from types import CodeType, FrameType
+
+import pytest
+
+import psmkit
+from psmkit.analysis.facts.job import make_job
+from psmkit.analysis.inputs import scanned
+from psmkit.analysis.views import ops
+from psmkit.analysis.views.diff import compare
+from psmkit.report import render
+from tests.loggen.crowd import KINDS, write_files, write_merged
+
+ROOT = Path(psmkit.__file__).parent
+ROOMS = (str(ROOT / "analysis"), str(ROOT / "report"))
+FEW, MANY = 64, 128
+#: All functions together may do 2.2 times the work for twice the ranks. A single one may begin its work at some number of lines, so more is
+#: allowed, but a scan of all ranks for each rank does four times the work.
+TOTAL, EACH = 2.2, 3.0
+
+
+def executed(work: Callable[[], object]) -> Counter[CodeType]:
+    """How many lines of each function of psmkit run. Each turn of a loop counts, also within one line."""
+    seen: Counter[CodeType] = Counter()
+
+    def line(frame: FrameType, event: str, _: object) -> object:
+        if event == "line":
+            seen[frame.f_code] += 1
+        return line
+
+    def call(frame: FrameType, _event: str, _: object) -> object:
+        return line if frame.f_code.co_filename.startswith(ROOMS) else None
+
+    before = sys.gettrace()
+    sys.settrace(call)  # type: ignore[arg-type]
+    try:
+        work()
+    finally:
+        sys.settrace(before)
+    return seen
+
+
+def report(path: Path) -> None:
+    said = psmkit.analyze([str(path)])
+    for form in ("json", "text"):
+        render(said, form)
+
+
+def views(good: Path, bad: Path) -> None:
+    with scanned([str(good)], keep_calls=True) as one, scanned([str(bad)], keep_calls=True) as other:
+        ours, theirs = make_job(one), make_job(other)
+        assert compare(ours, theirs).differs
+        assert ops.rows(ours)
+
+
+def excess(few: Counter[CodeType], many: Counter[CodeType]) -> list[str]:
+    """The functions that do the work for each pair of ranks."""
+    assert few.total() > 10 * FEW, "nothing was counted"
+    found = [
+        f"{Path(code.co_filename).name}:{code.co_firstlineno} {code.co_name}: {few[code]} -> {lines} lines"
+        for code, lines in many.items()
+        if lines > 4 * MANY and lines > EACH * few[code]
+    ]
+    if many.total() > TOTAL * few.total():
+        found.append(f"together: {few.total()} -> {many.total()} lines")
+    return found
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("healthy", "floods")])
+def test_an_analysis_does_twice_the_work_for_twice_the_ranks(kind: str, tmp_path: Path) -> None:
+    found = []
+    for ranks in (FEW, MANY):
+        path = tmp_path / f"{ranks}.log"
+        write_merged(path, kind, ranks)
+        found.append(executed(partial(report, path)))
+    assert excess(*found) == []
+
+
+@pytest.mark.parametrize("kind", ["abort", "crashes"])
+def test_a_file_for_each_rank_is_no_different(kind: str, tmp_path: Path) -> None:
+    found = []
+    for ranks in (FEW, MANY):
+        path = tmp_path / str(ranks)
+        path.mkdir()
+        write_files(path, kind, ranks)
+        found.append(executed(partial(report, path)))
+    assert excess(*found) == []
+
+
+def test_a_comparison_and_the_table_of_calls_are_no_different(tmp_path: Path) -> None:
+    found = []
+    for ranks in (FEW, MANY):
+        good, bad = tmp_path / f"good{ranks}.log", tmp_path / f"bad{ranks}.log"
+        write_merged(good, "healthy-proxy", ranks)
+        write_merged(bad, "abort", ranks)
+        found.append(executed(partial(views, good, bad)))
+    assert excess(*found) == []
+
+
+def test_a_scan_of_all_ranks_for_each_rank_is_found() -> None:
+    namespace: dict[str, Callable[[int], int]] = {}
+    source = "def square(n):\n    return sum(len([x for x in range(n)]) for _ in range(n))\n"
+    exec(compile(source, f"{ROOMS[0]}/made.py", "exec"), namespace)
+    few, many = (executed(partial(namespace["square"], ranks)) for ranks in (FEW, MANY))
+    assert any(line.startswith("made.py") for line in excess(few, many))

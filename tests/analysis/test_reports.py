@@ -1,0 +1,178 @@
+"""Failures that libpsm reports: the rank that a line names is the suspect, and the majority decides a mismatch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from psmkit import analyze
+from psmkit.analysis.inference.reports import odd
+from psmkit.model import Report, Verdict
+from tests.analysis.texts import Rank, of
+
+
+def ranks(n: int) -> list[Rank]:
+    """Ranks of the lab: libpsm prints the start of a communicator and never its end."""
+    return [Rank(r, n).start() for r in range(n)]
+
+
+def refused(log: Rank, peer: int, cause: str, named: int, status: str, reason: str = "see the fields") -> None:
+    log.warn(
+        "",
+        f"psm p2p send rank {log.rank} peer {peer} channel 0 is not connected, connect ended with {status} "
+        f"(cause {cause}, rank {named}): {reason}",
+    )
+
+
+def ends(log: Rank, cause: str, named: int, status: str, reason: str = "see the fields") -> None:
+    log.warn(
+        "", f"psm rank {log.rank} ends the operation on all ranks, {status} (cause {cause}, rank {named}): {reason}"
+    )
+
+
+def report(tmp_path: Path, logs: list[Rank]) -> Report:
+    tmp_path.mkdir(exist_ok=True)
+    for log in logs:
+        (tmp_path / f"rank-{log.rank}.log").write_text("".join(line + "\n" for line in log.lines))
+    return analyze([tmp_path])
+
+
+def culprits(found: Report) -> list[int | None]:
+    return [c.rank for c in found.culprits]
+
+
+def test_rank_that_dead_peer_reports_name_is_the_culprit_and_not_those_that_report(tmp_path: Path) -> None:
+    logs = ranks(4)
+    for log in logs[:3]:
+        refused(log, 3, "peer-died", 3, "PSM_ERR_PEER_DEAD")
+        ends(log, "peer-died", 3, "PSM_ERR_PEER_DEAD")
+    found = report(tmp_path, logs)
+    assert found.verdict is Verdict.FAILED and culprits(found) == [3]
+    assert "rank 3" in found.reason and "gone" in found.reason
+
+
+def test_chain_of_reports_is_followed_to_the_rank_that_names_nobody(tmp_path: Path) -> None:
+    logs = ranks(4)
+    refused(logs[0], 1, "peer-failed", 1, "PSM_ERR_PEER_CLOSED")
+    refused(logs[1], 2, "peer-failed", 2, "PSM_ERR_PEER_CLOSED")
+    refused(logs[2], 3, "peer-died", 3, "PSM_ERR_PEER_DEAD")
+    assert culprits(report(tmp_path, logs)) == [3]
+
+
+def test_fields_of_a_report_count_and_not_its_words(tmp_path: Path) -> None:
+    logs = ranks(3)
+    words = "rank 1, the sender, died or closed its connections in operation 1, stage fifo"
+    for log in (logs[0], logs[1]):
+        refused(log, 1 - log.rank, "peer-died", 2, "PSM_ERR_PEER_DEAD", words)
+    assert culprits(report(tmp_path, logs)) == [2]
+
+
+@pytest.mark.parametrize(
+    ("cause", "status", "said"),
+    [
+        ("deadline", "PSM_ERR_TIMEOUT", "did not answer ranks 0 and 2 in time"),
+        ("peer-closed", "PSM_ERR_PEER_CLOSED", "stopped while ranks 0 and 2 still needed it"),
+        ("peer-failed", "PSM_ERR_PEER_CLOSED", "failed first"),
+    ],
+)
+def test_rank_that_is_alive_is_not_called_gone(tmp_path: Path, cause: str, status: str, said: str) -> None:
+    logs = ranks(3)
+    for log in (logs[0], logs[2]):
+        refused(log, 1, cause, 1, status)
+    found = report(tmp_path, logs)
+    assert culprits(found) == [1] and said in found.reason
+    assert not of(found.findings, "PSM403")
+
+
+def test_rank_whose_own_proxy_does_not_answer_is_its_own_culprit(tmp_path: Path) -> None:
+    logs = ranks(3)
+    for log in logs:
+        refused(log, 1, "deadline", 1, "PSM_ERR_TIMEOUT")
+    assert culprits(report(tmp_path, logs)) == [1]
+
+
+def test_ranks_whose_proxies_do_not_answer_each_other_are_both_named(tmp_path: Path) -> None:
+    logs = ranks(2)
+    refused(logs[0], 1, "deadline", 1, "PSM_ERR_TIMEOUT")
+    refused(logs[1], 0, "deadline", 0, "PSM_ERR_TIMEOUT")
+    found = report(tmp_path, logs)
+    assert found.verdict is Verdict.FAILED and culprits(found) == [0, 1]
+
+
+def test_own_error_of_a_rank_comes_before_the_reports_about_it(tmp_path: Path) -> None:
+    logs = ranks(3)
+    logs[1].warn(
+        "",
+        "psm p2p send rank 1 peer 2 channel 0 failed in operation 3 at step 12: PSM_ERR_CUDA (cause other, rank -1): cudaMemcpyAsync: invalid argument (1)",
+    )
+    ends(logs[1], "other", -1, "PSM_ERR_CUDA", "cudaMemcpyAsync: invalid argument (1)")
+    for log in (logs[0], logs[2]):
+        refused(log, 1, "peer-failed", 1, "PSM_ERR_PEER_CLOSED")
+    found = report(tmp_path, logs)
+    assert culprits(found) == [1] and "invalid argument" in found.reason
+
+
+def test_abort_that_a_rank_reports_is_no_cause(tmp_path: Path) -> None:
+    logs = ranks(3)
+    refused(logs[0], 1, "other", -1, "PSM_ERR_ABORTED")
+    refused(logs[2], 1, "peer-died", 1, "PSM_ERR_PEER_DEAD")
+    assert culprits(report(tmp_path, logs)) == [1]
+
+
+def test_majority_decides_a_mismatch(tmp_path: Path) -> None:
+    logs = ranks(4)
+    for log in logs[:3]:
+        refused(
+            log,
+            3,
+            "mismatch",
+            3,
+            "PSM_ERR_MISMATCH",
+            f"the number of steps (PSM_STEPS) is 8 at rank {log.rank} and 4 at rank 3",
+        )
+        ends(log, "other", -1, "PSM_ERR_ABORTED")
+    refused(
+        logs[3], 0, "mismatch", 0, "PSM_ERR_MISMATCH", "the number of steps (PSM_STEPS) is 4 at rank 3 and 8 at rank 0"
+    )
+    found = report(tmp_path, logs)
+    assert found.verdict is Verdict.FAILED and culprits(found) == [3]
+    assert found.reason.startswith("rank 3 disagrees with ranks 0, 1 and 2: ")
+
+
+def test_mismatch_of_two_ranks_names_both_and_blames_neither(tmp_path: Path) -> None:
+    logs = ranks(2)
+    refused(logs[0], 1, "mismatch", 1, "PSM_ERR_MISMATCH", "the mode is CUMEM (2) at rank 0 and IPC (3) at rank 1")
+    refused(logs[1], 0, "mismatch", 0, "PSM_ERR_MISMATCH", "the mode is IPC (3) at rank 1 and CUMEM (2) at rank 0")
+    found = report(tmp_path, logs)
+    assert found.verdict is Verdict.FAILED and culprits(found) == []
+    assert found.reason.startswith("ranks 0 and 1 disagree: ")
+
+
+def test_connections_that_were_made_count_for_the_majority(tmp_path: Path) -> None:
+    logs = ranks(4)
+    refused(logs[2], 3, "mismatch", 3, "PSM_ERR_MISMATCH")
+    assert culprits(report(tmp_path / "alone", logs)) == []
+    for rank, peer in ((0, 1), (1, 2)):
+        logs[rank].line(
+            f"psm stream 0x55d8c8020020 created with 8 events for connection 10000000{rank}, send, rank {rank} peer {peer}"
+        )
+    assert culprits(report(tmp_path / "connected", logs)) == [3]
+
+
+@pytest.mark.parametrize(
+    ("differ", "agree", "nranks", "expected"),
+    [
+        ([(0, 3), (1, 3), (2, 3)], [], 4, [3]),
+        ([(2, 3), (3, 0)], [(0, 1), (1, 2)], 4, [3]),
+        ([(2, 3), (3, 0)], [], 4, []),  # ranks 1 and 3 may agree
+        ([(0, 2), (1, 3)], [(0, 1)], 4, []),  # two against two
+        ([(0, 1), (1, 2), (0, 2)], [], 3, []),  # three values
+        ([(0, 1)], [], 2, []),
+        ([(0, 7)], [(r, r + 1) for r in range(6)], 8, [7]),
+    ],
+)
+def test_only_a_majority_of_all_ranks_decides(
+    differ: list[tuple[int, int]], agree: list[tuple[int, int]], nranks: int, expected: list[int]
+) -> None:
+    assert odd(differ, agree, nranks) == expected
