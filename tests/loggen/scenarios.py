@@ -16,11 +16,11 @@ __all__ = ["SCENARIOS", "Log", "Scenario", "Truth", "generate", "scenario_names"
 @dataclass(frozen=True)
 class Truth:
     """``verdicts`` are acceptable, the first is the best. ``culprits`` are the only ranks that may be blamed; one of them must be when the
-    verdict is the best one and ``named`` is set. One of ``codes`` must then be among the findings."""
+    verdict is the best one and ``named`` is set. One of ``codes``, the best first, must then be among the findings."""
 
     verdicts: tuple[str, ...]
     culprits: frozenset[int] = frozenset()
-    codes: frozenset[str] = frozenset()
+    codes: tuple[str, ...] = ()
     named: bool = True
 
 
@@ -73,7 +73,7 @@ PSM_SETTINGS = {"NCCL_PASS_SM": "1", "NCCL_PSM_BUFFER_SIZE": "1048576", "NCCL_BU
 
 
 def _truth(verdicts: str, culprits: tuple[int, ...] = (), codes: str = "", named: bool = True) -> Truth:
-    return Truth(tuple(verdicts.split()), frozenset(culprits), frozenset(codes.split()), named)
+    return Truth(tuple(verdicts.split()), frozenset(culprits), tuple(codes.split()), named)
 
 
 HEALTHY = _truth("healthy")
