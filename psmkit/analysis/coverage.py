@@ -10,8 +10,8 @@ from psmkit.analysis.facts.places import absent
 from psmkit.analysis.facts.progress import torn_down
 from psmkit.analysis.facts.stages import stage_of
 from psmkit.analysis.inference import faults
+from psmkit.analysis.inference.processes import behind_rank
 from psmkit.analysis.inference.waits import waits_of
-from psmkit.analysis.verdict import behind_rank
 from psmkit.catalogue import Message, load
 from psmkit.logparse.types import CommInstance
 from psmkit.model import (

@@ -18,10 +18,11 @@ from psmkit.analysis.facts.places import absent, unnamed
 from psmkit.analysis.facts.progress import torn_down
 from psmkit.analysis.facts.stages import stage_of
 from psmkit.analysis.inference import frontier, proof
+from psmkit.analysis.inference.processes import behind_rank, device_of_rank
 from psmkit.logparse.types import CommInstance, Event
 from psmkit.model import CODES, Culprit, Effect, Finding, Run, Severity, Suspect, Verdict
 
-__all__ = ["behind_rank", "blamed", "judge", "overall"]
+__all__ = ["judge", "overall"]
 
 #: Kinds of exchanges, for one and for several.
 _EXCHANGES = {
@@ -74,7 +75,9 @@ def _pick(findings: Sequence[Finding]) -> tuple[Verdict | None, Finding | None]:
         # What other ranks print about a rank that was stopped from outside is a consequence.
         return Verdict.HUNG, stopped[0]
     if failing:
-        return Verdict.FAILED, failing[0]
+        # Who cannot reach a peer and blames nobody names no cause; an error of about the same confidence does.
+        sure = [f for f in failing if f.confidence >= failing[0].confidence - _MARGIN]
+        return Verdict.FAILED, next((f for f in sure if f.culprits or not CODES[f.code].symptom), failing[0])
     if hanging:
         # A watchdog only reports that something hung; any other finding says what.
         named = [f for f in hanging if f.culprits and not CODES[f.code].reported_by_watchdog] or hanging
@@ -279,7 +282,7 @@ def _culprits(job: Job, run: RunInfo, findings: Sequence[Finding], chosen: Findi
                     global_rank=job.rank_of(proc) if proc is not None else rank,
                     host=info.host if info else None,
                     pid=info.pid if info else None,
-                    device=_device(job, proc, rank, finding.comm),
+                    device=device_of_rank(job, proc, rank, finding.comm),
                     stage=finding.stage or (stage_of(job, proc) if proc is not None else None),
                     rank_basis=claim.basis if claim is not None else None,
                 ),
@@ -304,46 +307,6 @@ def _of_process(job: Job, run: RunInfo, finding: Finding, name: str) -> Culprit:
         stage=finding.stage,
         rank_basis=claim.basis if claim is not None else None,
     )
-
-
-def behind_rank(job: Job, run: int, rank: int, comm: str | None) -> int | None:
-    """The process behind a rank of a communicator, or behind a global rank if the finding names no communicator."""
-    if comm is not None:
-        for group in _groups_named(job).get((run, comm), ()):
-            if (proc := job.proc_in(group, rank)) is not None:
-                return proc
-    return job.proc_of(run, rank)
-
-
-def blamed(job: Job, finding: Finding) -> frozenset[int]:
-    """The processes behind the culprits of a finding, as far as they are known."""
-    if finding.run is None:
-        return frozenset()
-    found = (behind_rank(job, finding.run, rank, finding.comm) for rank in finding.culprits)
-    return frozenset(proc for proc in found if proc is not None)
-
-
-@once
-def _groups_named(job: Job) -> dict[tuple[int, str], list[int]]:
-    out: dict[tuple[int, str], list[int]] = defaultdict(list)
-    for run in job.runs:
-        for group in run.groups:
-            out[run.index, comm_name(job, group)].append(group)
-    return dict(out)
-
-
-def _device(job: Job, proc: int | None, rank: int, comm: str | None) -> int | None:
-    """The device of a rank; a process with several devices has one for each of its ranks."""
-    if proc is None:
-        return None
-    alone = job.device_of(proc)
-    if alone is not None:
-        return alone
-    if comm is None:
-        devices = job.numbering.devices.get(proc, frozenset())
-        return next((d for d in sorted(devices) if job.numbering.by_device.get((proc, d)) == rank), None)
-    mine = [i for i in job.instances_of.get(proc, ()) if i.rank == rank]
-    return next((i.dev for i in mine if i.dev is not None and comm == comm_name(job, i.group)), None)
 
 
 def judge(job: Job, findings: Sequence[Finding]) -> list[Run]:
