@@ -75,9 +75,10 @@ def _pick(findings: Sequence[Finding]) -> tuple[Verdict | None, Finding | None]:
         # What other ranks print about a rank that was stopped from outside is a consequence.
         return Verdict.HUNG, stopped[0]
     if failing:
-        # Who cannot reach a peer and blames nobody names no cause; an error of about the same confidence does.
-        sure = [f for f in failing if f.confidence >= failing[0].confidence - _MARGIN]
-        return Verdict.FAILED, next((f for f in sure if f.culprits or not CODES[f.code].symptom), failing[0])
+        # Who cannot reach a peer and blames nobody names no cause; another error of about the same confidence does.
+        sure = (f for f in failing if f.confidence >= failing[0].confidence - _MARGIN)
+        vague = CODES[failing[0].code].symptom and not failing[0].culprits
+        return Verdict.FAILED, next((f for f in sure if not (vague and CODES[f.code].symptom)), failing[0])
     if hanging:
         # A watchdog only reports that something hung; any other finding says what.
         named = [f for f in hanging if f.culprits and not CODES[f.code].reported_by_watchdog] or hanging

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from psmkit._native.logscan import lib
 from psmkit.catalogue import Catalogue
-from psmkit.logparse.decode import Decoder, table
+from psmkit.logparse.decode import COUNT, PROCESS, THREAD, Decoder, records, table
 from psmkit.logparse.streams import ForeignInput, Input, Reader, open_raw
 from psmkit.logparse.types import (
     Call,
@@ -160,15 +160,13 @@ class _Collector:
             ],
             processes=self.processes(),
             threads=[
-                Thread(
-                    t.proc, t.tid, t.lines, _ref(t.first), _ref(t.last),
-                    names[t.last_message] if t.last_message != 0xFFFFFFFF else None,
-                )
-                for t in self.rows("ls_threads")
+                Thread(proc, tid, lines, *_ends(first, last), names[last_message] if last_message != 0xFFFFFFFF else None)
+                for proc, tid, lines, last_message, _, first, last in records(self.native, "ls_threads", THREAD)
             ],
             events=self.decoder.events_of(),
             counts=[
-                MessageCount(names[c.message], c.proc, c.count, _ref(c.first), _ref(c.last)) for c in self.rows("ls_counts")
+                MessageCount(names[message], proc, count, *_ends(first, last))
+                for message, proc, count, _, first, last in records(self.native, "ls_counts", COUNT)
             ],
             calls=calls,
             fds=self.fds(),
@@ -191,10 +189,12 @@ class _Collector:
     def processes(self) -> list[Process]:
         return [
             Process(
-                i, p.stream, self.decoder.tags[p.tag] if p.tag >= 0 else None, self.text(p.host) or "", p.pid, p.incarnation,
-                p.lines, _ref(p.first), _ref(p.last), p.births, bool(p.aliased), p.damaged,
+                i, stream, self.decoder.tags[tag] if tag >= 0 else None, self.text(host) or "", pid, incarnation,
+                lines, *_ends(first, last), births, bool(aliased), damaged,
             )
-            for i, p in enumerate(self.rows("ls_processes"))
+            for i, (stream, tag, host, pid, incarnation, lines, births, aliased, damaged, first, last) in enumerate(
+                records(self.native, "ls_processes", PROCESS)
+            )
         ]  # fmt: skip
 
     def calls(self) -> list[Call]:
@@ -397,6 +397,12 @@ def _op(
 
 def _known(value: int) -> int | None:
     return None if value == -1 else value
+
+
+def _ends(first: Iterable[int], last: Iterable[int]) -> tuple[Ref, Ref]:
+    """The first and the last line of something; one that occurs once keeps one object."""
+    begin = Ref._make(first)
+    return begin, begin if first == last else Ref._make(last)
 
 
 def _ref(ref: Any) -> Ref:

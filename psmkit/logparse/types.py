@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 __all__ = [
     "Call",
@@ -27,10 +28,11 @@ __all__ = [
 Value = int | float | str
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Ref:
+class Ref(NamedTuple):
     """A line: index of its file in :attr:`ScanResult.files`, line number from 1, byte offset of its first byte, and
     ``seq``, its position in reading order (comparable within one stream only)."""
+
+    # A scan of many ranks makes several hundred thousand of these; a tuple costs a third of a frozen dataclass.
 
     file: int
     line: int
