@@ -350,18 +350,18 @@ class TooSlowError(AssertionError):
 
 
 @contextmanager
-def limited(memory: bool = True) -> Iterator[None]:
+def limited(memory: bool = True, seconds: float = SECONDS) -> Iterator[None]:
     """Bound what the block takes: processor time, and memory beyond what the process has unless it runs under a sanitizer."""
 
     def stop(_signal: int, _frame: FrameType | None) -> None:
-        raise TooSlowError(f"more than {SECONDS} s of processor time")
+        raise TooSlowError(f"more than {seconds} s of processor time")
 
     before = resource.getrlimit(resource.RLIMIT_AS)
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     handler = signal.signal(signal.SIGPROF, stop)
     if memory and "libasan" not in os.environ.get("LD_PRELOAD", ""):
         resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, before[1]))
-    signal.setitimer(signal.ITIMER_PROF, SECONDS)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
     try:
         with suppress(PsmkitError):
             yield

@@ -21,7 +21,7 @@ from psmkit.analysis.inference import frontier, proof
 from psmkit.logparse.types import CommInstance, Event
 from psmkit.model import CODES, Culprit, Effect, Finding, Run, Severity, Suspect, Verdict
 
-__all__ = ["blamed", "judge", "overall"]
+__all__ = ["behind_rank", "blamed", "judge", "overall"]
 
 #: Kinds of exchanges, for one and for several.
 _EXCHANGES = {
@@ -265,7 +265,7 @@ def _culprits(job: Job, run: RunInfo, findings: Sequence[Finding], chosen: Findi
         ][:1]
     for finding in sources:
         for rank in finding.culprits:
-            proc = _process(job, run, rank, finding.comm)
+            proc = behind_rank(job, run.index, rank, finding.comm)
             info = job.scan.processes[proc] if proc is not None else None
             claim = job.numbering.known.get(proc) if proc is not None else None
             key = (rank, finding.comm)
@@ -306,20 +306,20 @@ def _of_process(job: Job, run: RunInfo, finding: Finding, name: str) -> Culprit:
     )
 
 
-def _process(job: Job, run: RunInfo, rank: int, comm: str | None) -> int | None:
+def behind_rank(job: Job, run: int, rank: int, comm: str | None) -> int | None:
     """The process behind a rank of a communicator, or behind a global rank if the finding names no communicator."""
     if comm is not None:
-        for group in _groups_named(job).get((run.index, comm), ()):
+        for group in _groups_named(job).get((run, comm), ()):
             if (proc := job.proc_in(group, rank)) is not None:
                 return proc
-    return job.proc_of(run.index, rank)
+    return job.proc_of(run, rank)
 
 
 def blamed(job: Job, finding: Finding) -> frozenset[int]:
     """The processes behind the culprits of a finding, as far as they are known."""
     if finding.run is None:
         return frozenset()
-    found = (_process(job, job.runs[finding.run], rank, finding.comm) for rank in finding.culprits)
+    found = (behind_rank(job, finding.run, rank, finding.comm) for rank in finding.culprits)
     return frozenset(proc for proc in found if proc is not None)
 
 

@@ -170,3 +170,45 @@ def test_rank_behind_peers_that_stand_at_one_call_is_a_suspect(tmp_path: Path) -
 @pytest.mark.parametrize("calls", [(3, 3, 3, 3), (5, 3, 6, 9), (5, 3, 3, 5)])
 def test_ranks_at_one_call_or_at_calls_of_their_own_have_no_suspect(calls: tuple[int, ...], tmp_path: Path) -> None:
     assert not working(tmp_path, calls).suspects
+
+
+def ended(tmp_path: Path, call: str, root: int = 0, count: int = 1024, ender: int = 0) -> list[Finding]:
+    """What is said about the log of rank 2, which ends before the last call of the others; ``ender`` destroys its communicator."""
+    logs = [rank.work(2) for rank in ranks(4)]
+    for log in logs:
+        if log.rank != 2:
+            log.lines.append(log.lines[-1].replace("AllReduce", call).replace("root 0", f"root {root}"))
+            log.lines[-1] = log.lines[-1].replace("count 1024", f"count {count}")
+    logs[ender].destroy()
+    return found(
+        folder(tmp_path, {f"{x.rank}.log": "".join(f"{line}\n" for line in x.lines).encode() for x in logs}), "PSM706"
+    )
+
+
+@pytest.mark.parametrize(
+    ("call", "root", "ender"), [("AllGather", 0, 0), ("ReduceScatter", 0, 3), ("Reduce", 1, 1), ("Broadcast", 2, 0)]
+)
+def test_end_of_a_peer_proves_the_calls_that_its_data_needs(call: str, root: int, ender: int, tmp_path: Path) -> None:
+    (finding,) = ended(tmp_path, call, root, ender=ender)
+    assert finding.title.startswith("the log of rank 2 ")
+    assert finding.processes[1] == f"node0:{7001 + 100 * ender}"
+    assert " destroyed " in finding.title
+
+
+@pytest.mark.parametrize(
+    ("call", "root", "count", "ender"),
+    [("Broadcast", 0, 1024, 0), ("Broadcast", 1, 1024, 0), ("Reduce", 1, 1024, 0), ("AllReduce", 0, 0, 0)],
+)
+def test_end_of_a_peer_proves_nothing_about_ranks_whose_data_it_does_not_need(
+    call: str, root: int, count: int, ender: int, tmp_path: Path
+) -> None:
+    assert not ended(tmp_path, call, root, count, ender)
+
+
+@pytest.mark.parametrize(("call", "lost"), [("Recv", True), ("Send", False)])
+def test_end_of_a_peer_proves_what_it_received_but_not_what_it_sent(call: str, lost: bool, tmp_path: Path) -> None:
+    logs = [rank.work(2) for rank in ranks(4)]
+    logs[0].lines.append(logs[0].lines[-1].replace("AllReduce", call).replace("root 0", "root 2"))
+    logs[0].destroy()
+    report = folder(tmp_path, {f"{x.rank}.log": "".join(f"{line}\n" for line in x.lines).encode() for x in logs})
+    assert [f.title.split(" ends ")[0] for f in found(report, "PSM706")] == ["the log of rank 2"] * lost

@@ -3,9 +3,11 @@
 These lines are impossible without a step of another rank:
 
 - the fd service of a peer reads a request: the rank asked;
-- a peer completes the init of a communicator: all ranks met in the bootstrap, and those of its host came to the barrier at the end;
-- a peer destroys a communicator in order: its work is done, so all members called the same collectives, and its sends and receives
-  have a counterpart;
+- a peer completes the init of a communicator: all ranks met in the bootstrap, and those of its host came to the barrier at the end
+  (every release since 2.10 has it);
+- a peer destroys a communicator in order: NCCL first waits for its kernels. A collective whose result needs the data of a rank, and a
+  receive from it, end only after that rank called them. A send and the root of a broadcast end without anybody else: the data stays in
+  a buffer;
 - all peers with the same connections go on to work: connections need both ends.
 """
 
@@ -21,7 +23,7 @@ from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.printed import counts, printed
 from psmkit.analysis.facts.progress import collectives, torn_down
 from psmkit.analysis.facts.start import MET
-from psmkit.logparse.types import CommInstance, FdExchange, Ref
+from psmkit.logparse.types import CommInstance, FdExchange, Ref, Value
 
 __all__ = ["MILESTONES", "Lost", "lost", "milestone", "settled"]
 
@@ -32,6 +34,12 @@ MILESTONES = (
     ("init.thread_thresholds", "the end of its connections"),
     ("init.channels", "the count of its channels"),
 )
+
+
+#: Collectives whose result needs data from every rank, on every rank or on the root, and from the root.
+_FROM_ALL = frozenset("AllReduce AllGather ReduceScatter AlltoAll AllToAll AllToAllPivot".split())
+_TO_ROOT = frozenset("Reduce Gather".split())
+_FROM_ROOT = frozenset("Broadcast Bcast Scatter".split())
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,32 +141,54 @@ def _by_inits(job: Job) -> Iterator[Lost]:
 def _by_ends(job: Job) -> Iterator[Lost]:
     aborted = {event.ref for event in job.events("comm.end.abort")}
     for group, members in job.members.items():
-        ended = [i for i in members if i.end is not None and i.end not in aborted]
-        if not ended:
+        if all(instance.end is not None for instance in members):
             continue
-        most = max(ended, key=collectives)
-        number = collectives(most)
+        calls = _last_calls(job, group)
+        # a rank calls the collectives of a communicator in order, so the last one stands for all before it
+        ended = [i for i in members if i.end is not None and i.end not in aborted and i.index in calls]
+        proves_all = [i for i in ended if _needs_all(calls[i.index], i.rank)]
+        proves_root = [i for i in ended if calls[i.index].get("coll") in _FROM_ROOT]
         for instance in members:
-            if instance.end is not None or most.end is None:
+            if instance.end is not None:
                 continue
-            if collectives(instance) < number or (instance.start is not None and instance.complete is None):
-                what = f"destroyed {comm_name(job, group)} after {number} collectives of all of its ranks"
-                found = _make(job, instance.proc, most.proc, most.end, what)
-                if found is not None:
-                    yield found
+            rooted = [i for i in proves_root[:1] if calls[i.index].get("root") == instance.rank]
+            for peer in (*proves_all[:1], *rooted):
+                number = collectives(peer)
+                if peer.end is not None and (collectives(instance) < number or _open(instance)):
+                    what = f"destroyed {comm_name(job, group)} after collective {number}, which needs its data,"
+                    found = _make(job, instance.proc, peer.proc, peer.end, what)
+                    if found is not None:
+                        yield found
+
+
+def _open(instance: CommInstance) -> bool:
+    return instance.start is not None and instance.complete is None
+
+
+def _last_calls(job: Job, group: int) -> dict[int, Mapping[str, Value]]:
+    """The last collective of each member, by instance."""
+    found = job.groups.get(group)
+    return {r.instance: r.last_op for r in found.ranks if r.last_op is not None} if found is not None else {}
+
+
+def _needs_all(call: Mapping[str, Value], rank: int) -> bool:
+    """Whether a collective ends on this rank only after all ranks called it. An empty one ends at once."""
+    if call.get("count") == 0:
+        return False
+    coll = call.get("coll")
+    return coll in _FROM_ALL or (coll in _TO_ROOT and call.get("root") == rank)
 
 
 def _by_pairs(job: Job) -> Iterator[Lost]:
     aborted = {event.ref for event in job.events("comm.end.abort")}
     members = {(i.group, i.rank): i for i in job.scan.instances}
     for pair in job.scan.pairs:
-        ranks = (pair.src, pair.dst) if pair.pending_sends else (pair.dst, pair.src)
-        waiter, other = (members.get((pair.group, rank)) for rank in ranks)
-        if waiter is None or other is None or waiter.end is None or waiter.end in aborted:
+        receiver, sender = members.get((pair.group, pair.dst)), members.get((pair.group, pair.src))
+        if not pair.pending_recvs or receiver is None or sender is None:
             continue
-        if (pair.pending_sends or pair.pending_recvs) and other.end is None:
-            what = f"destroyed {comm_name(job, pair.group)} after its sends and receives with it"
-            found = _make(job, other.proc, waiter.proc, waiter.end, what)
+        if receiver.end is not None and receiver.end not in aborted and sender.end is None:
+            what = f"destroyed {comm_name(job, pair.group)} after it received from it"
+            found = _make(job, sender.proc, receiver.proc, receiver.end, what)
             if found is not None:
                 yield found
 

@@ -112,12 +112,10 @@ def _silent(job: Job, run: int, ours: Graph) -> list[Finding]:
         quiet = no_log(job, run) if at.proc is None else "its own log ends without a word about it"
         last = [job.process(at.proc).last] if at.proc is not None else []
         lines = _lines(against) or [e.ref for e in failed][:5]
-        broke = _broke(job, errors)
+        broke = _broke(job, errors) or any(b.lost for b in against)
         if broke and against:
             gone = "gone or cut off" if ours.victims and ours.victims <= ours.unsure else "gone"
             what = f"is {gone}: {names_of(job, blamers)} lost the connection to it"
-        elif against and not any(b.lost for b in against):
-            what = f"does not answer: calls of {names_of(job, blamers)} to it fail"
         elif against:
             what = f"is blamed by the errors of {names_of(job, blamers)}"
         else:

@@ -1,0 +1,110 @@
+"""Measure the analysis of logs of thousands of ranks, healthy and failing; compared with grep on the same files.
+
+    python benchmarks/failing.py [--ranks N] [--mb N] [--large-ranks N] [--repeat N] [--output benchmarks/failing.md]
+
+All times are processor time (user and system) of the whole command, start-up included, which other work on the machine affects less than the
+clock. Of each kind of log there are four: N ranks, 2 N ranks in as many bytes, 2 N ranks in twice the bytes, and a large one. They give the
+parts of t = a + b x bytes + c x ranks. Memory is the largest RssAnon of the process. The logs are those of tests/loggen/crowd.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.run import MB, Sample, anon, cpu, median, processor, run  # noqa: E402
+from tests.loggen.crowd import KINDS, write_files, write_merged  # noqa: E402
+
+
+def measured(path: Path, repeat: int, core: int) -> tuple[float, float, float, str]:
+    """Processor seconds and RssAnon of the analysis, processor seconds of grep, and the verdict."""
+    psmkit = str(Path(sys.executable).parent / "psmkit")
+    ours: list[Sample] = [run([psmkit, "analyze", str(path)], core) for _ in range(repeat)]
+    peer = [run(["grep", "-rc", "NCCL", str(path)], core) for _ in range(repeat)]
+    bad = next((s for s in ours if s.status not in (0, 1)), None)
+    if bad is not None:
+        raise SystemExit(f"psmkit analyze {path.name}: exit {bad.status}: {bad.output.decode(errors='replace')[-300:]}")
+    verdict = ours[0].output.decode(errors="replace").split(":", 1)[0]
+    return median(ours, cpu), median(ours, anon), median(peer, cpu), verdict
+
+
+def row(kind: str, folder: Path, args: argparse.Namespace) -> str:
+    """One line of the table."""
+    size = args.mb * MB
+    shapes = ((args.ranks, size), (2 * args.ranks, size), (2 * args.ranks, 2 * size), (args.large_ranks, 100 * MB))
+    found = []
+    written = []
+    for ranks, wanted in shapes:
+        path = folder / "job.log"
+        written.append(write_merged(path, kind, ranks, wanted))
+        found.append(measured(path, args.repeat, args.core))
+        path.unlink()
+    few, many, long, large = (seconds for seconds, *_ in found)
+    more = (written[2] - written[1]) / MB
+    each = (many - few) / args.ranks * 1000
+    rate = more / (long - many) if long > many else float("inf")
+    return (
+        f"| {kind} | {found[0][3]} | {few:.2f} | {many:.2f} | {many / few:.2f} | {each:.2f} | {rate:.0f} "
+        f"| {written[3] / MB:.0f} | {large:.2f} | {found[3][1]:.0f} | {found[3][2]:.2f} |"
+    )
+
+
+def files_row(folder: Path, args: argparse.Namespace) -> str:
+    """The abort of all ranks, with a file for each rank."""
+    found = []
+    for ranks in (args.ranks, 2 * args.ranks):
+        path = folder / "job"
+        path.mkdir()
+        write_files(path, "abort", ranks, args.mb * MB)
+        found.append(measured(path, args.repeat, args.core))
+        shutil.rmtree(path)
+    few, many = (seconds for seconds, *_ in found)
+    each = (many - few) / args.ranks * 1000
+    return f"| abort, a file a rank | {found[0][3]} | {few:.2f} | {many:.2f} | {many / few:.2f} | {each:.2f} | - | - | - | - | - |"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--ranks", type=int, default=1024)
+    parser.add_argument(
+        "--mb", type=int, default=20, help="bytes of the smaller logs; those of many ranks may need more"
+    )
+    parser.add_argument("--large-ranks", type=int, default=10240, help="of the log of 100 MB")
+    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--kinds", nargs="*", default=list(KINDS))
+    parser.add_argument("--core", type=int, default=max(os.sched_getaffinity(0)))
+    parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "failing.md")
+    args = parser.parse_args()
+    n = args.ranks
+    lines = [
+        f"| log | verdict | {n} ranks s | {2 * n} ranks s | ratio | ms a rank | MB/s | large MB | {args.large_ranks} ranks s | RssAnon MiB | grep -c s |",
+        "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    with tempfile.TemporaryDirectory(prefix="psmkit-bench-") as name:
+        for kind in args.kinds:
+            lines.append(row(kind, Path(name), args))
+            print(lines[-1], file=sys.stderr, flush=True)
+        if "abort" in args.kinds:
+            lines.append(files_row(Path(name), args))
+    text = (
+        f"# Logs of thousands of ranks\n\n`make bench`, processor seconds (user and system), medians of {args.repeat} runs on one core of "
+        f"{os.cpu_count()} ({processor()}), Linux {platform.release().split('-')[0]}, Python {platform.python_version()}. {n} and {2 * n} ranks print "
+        f"{args.mb} MB each; ms a rank is the slope between the two, MB/s the slope to twice the bytes. grep counts the lines of the large log.\n\n"
+        + "\n".join(lines)
+        + "\n"
+    )
+    print("\n" + text)
+    args.output.write_text(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
