@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.bank import Outcome, cases, in_sample, judged
+from psmkit.analysis import registry
+from tests.bank import NEAR, SUBJECTS, Outcome, cases, in_sample, judged
 from tests.bank.table import PAGE, contents, figures, listed, read, removed, worse
 
 COMMITTED = PAGE.read_text()
@@ -38,3 +39,16 @@ def test_the_bank_has_each_log_and_way_of_the_committed_page_or_a_reason() -> No
 def test_at_least_half_of_the_cases_are_from_real_runs() -> None:
     origins = [case.subject.origin for case in cases()]
     assert 2 * origins.count("real") >= len(origins)
+
+
+def test_each_rule_has_a_healthy_log_that_nearly_triggers_it() -> None:
+    healthy = {subject.name for subject in SUBJECTS if subject.truth.well}
+    assert NEAR.keys() == {rule.name for rule in registry.registered()}
+    assert {entry["log"] for entry in NEAR.values() if "log" in entry} <= healthy
+
+
+@pytest.mark.parametrize("name", [subject.name for subject in SUBJECTS if subject.name.startswith("near/")])
+def test_a_healthy_log_that_nearly_triggers_a_rule_is_healthy(name: str) -> None:
+    (case,) = (case for case in cases() if case.subject.name == name and not case.way)
+    (outcome,) = judged([case])
+    assert outcome.verdict == "healthy", outcome.first

@@ -69,7 +69,7 @@ class Story:
 
     def address(self, rank: int, name: str = "world") -> str:
         """The communicator of a rank as a pointer."""
-        return hex(0x7F0000000000 + rank * 0x4000000 + 0xA1000 + 0x10000 * sorted(self.comms).index(name))
+        return hex(0x7F0000000000 + rank * 0x4000000 + 0xA1000 + 0x10000 * list(self.comms).index(name))
 
     def identity(self, rank: int, name: str) -> str:
         """``comm 0x.. rank .. nranks ..`` and so on."""
@@ -115,7 +115,8 @@ class Story:
         self.info(rank, f"ncclCommInitRankConfig {self.identity(rank, rest or 'world')} - Init COMPLETE")
 
     def ends(self, rank: int, rest: str) -> None:
-        self.info(rank, f"{self.identity(rank, rest or 'world').partition(' commId')[0]} - Destroy COMPLETE", 9)
+        identity = re.sub(r" nvmlDev \d+| commId \S+", "", self.identity(rank, rest or "world"))
+        self.info(rank, f"{identity} - Destroy COMPLETE", 9)
 
     def calls(self, rank: int, rest: str) -> None:
         """``calls AllReduce 1024 [x3] [of COMM]``"""
@@ -245,16 +246,22 @@ class Story:
 
     # -- telling
 
+    def _join(self, who: str, _: str, comm: str = "world") -> None:
+        self.comms[comm] = sorted({*self.comms.get(comm, ()), *self.who(who)})
+
     def tell(self, text: str) -> str:
         """The log of a story."""
+        self.ranks = next((int(n) for n in re.findall(r"^ranks (\d+)$", text.strip(), re.MULTILINE)), self.ranks)
         told = [re.sub(r"\s+# .*", "", line).strip() for line in text.splitlines()]
+        for line in told:
+            # who is in a communicator is known before the first of them says so
+            if " begins" in line and line.split()[1] == "begins":
+                self._join(*line.split(None, 2))
         for line in filter(None, told):
             first, verb, rest = [*line.split(None, 2), "", ""][:3]
             if first in ("nccl", "ranks", "hosts"):
                 setattr(self, "version" if first == "nccl" else first, verb if first == "nccl" else int(verb))
                 continue
-            if verb == "begins":
-                self.comms.setdefault(rest or "world", []).extend(self.who(first))
             if first == "-":
                 self.prints(None, rest)
                 continue

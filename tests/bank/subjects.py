@@ -6,21 +6,26 @@ import functools
 import gzip
 import re
 import tarfile
+import tempfile
 import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tests.loggen import SCENARIOS, generate, scenario_names
+from examples.cases.story import Story
+from tests.loggen import DIALECTS, SCENARIOS, generate, scenario_names
+from tests.loggen.crowd import FAULTY, write_merged
 from tests.mutilate import Files
 
-__all__ = ["OF_THE_LAB", "SUBJECTS", "Subject", "Truth"]
+__all__ = ["NEAR", "OF_THE_LAB", "SUBJECTS", "Subject", "Truth"]
 
 DATA = Path(__file__).parents[1] / "data"
 # What only the lab says: that it has made a fault, and what the sanitizer saw.
 OF_THE_LAB = re.compile(rb"PSM_FAULTS|NCCL (WARN|INFO) sanitizer")
-_WIDE = (64, 1024)
+#: Scenarios that make sense with any number of ranks from these on, and the numbers.
+_WIDE = ("healthy_collectives", "kill_at_work", "stop_at_work", "lag_at_work", "other_operation", "kernel_fails")
+_RANKS = (8, 64)
 
 
 @dataclass(frozen=True)
@@ -56,6 +61,17 @@ class Subject:
     truth: Truth
     load: Callable[[], Files]
     vouched: bool = False
+
+
+#: What happens to a crowd: its truth. The rank that fails is the same in all.
+_CROWDS = {
+    "healthy": Truth(("healthy",), frozenset()),
+    "healthy-proxy": Truth(("healthy",), frozenset()),
+    "abort": Truth(("failed",), frozenset({FAULTY}), ("PSM405", "PSM401"), (), True),
+    "errors": Truth(("failed",), frozenset({FAULTY}), ("PSM403", "PSM402"), (), True),
+    "watchdog": Truth(("hung",), frozenset({FAULTY}), ("PSM302", "PSM305"), (), True),
+    "unanswered": Truth(("hung",), frozenset({FAULTY}), ("PSM407", "PSM101"), (), True),
+}
 
 
 def _unpacked(path: Path) -> bytes:
@@ -126,15 +142,17 @@ def _v01() -> Iterator[Subject]:
 
 def _generated(name: str, dialect: str, merged: bool, ranks: int | None) -> Files:
     scenario = SCENARIOS[name]
-    plan = replace(scenario.plan, ranks=ranks) if ranks else None
+    plan = replace(scenario.plan, ranks=ranks, hosts=max(1, ranks // 8)) if ranks else None
     log = generate(name, dialect, seed=1 if merged else 2, plan=plan)
     return {"job.log": log.merged().encode()} if merged else {n: text.encode() for n, text in log.files().items()}
 
 
 def _simulated() -> Iterator[Subject]:
-    for name, dialect in scenario_names():
+    for name, dialect in scenario_names(scored=True):
         said = SCENARIOS[name].truth
         truth = Truth(said.verdicts, said.culprits, tuple(said.codes), (), said.named and bool(said.culprits))
+        if DIALECTS[dialect].silent and not truth.well:
+            truth = replace(truth, verdicts=(*truth.verdicts, "inconclusive"), named=False)
         for merged in (True, False):
             # Files have no common clock: what one log proves by its order, many may leave open.
             told = truth if merged or truth.well else replace(truth, verdicts=(*truth.verdicts, "inconclusive"))
@@ -147,4 +165,58 @@ def _simulated() -> Iterator[Subject]:
             )
 
 
-SUBJECTS: tuple[Subject, ...] = (*_nccl(), *_logs(), *_v01(), *_simulated())
+def _wide() -> Iterator[Subject]:
+    """Jobs of more ranks: simulated up to 64, scripted above."""
+    for name in _WIDE:
+        for dialect in ("2.21", "2.27", "2.30"):
+            if SCENARIOS[name].covers(DIALECTS[dialect]):
+                for ranks in _RANKS:
+                    said = SCENARIOS[name].truth
+                    truth = Truth(
+                        said.verdicts, said.culprits, tuple(said.codes), (), said.named and bool(said.culprits)
+                    )
+                    load = functools.partial(_generated, name, dialect, True, ranks)
+                    yield Subject(f"{name}/{dialect}/{ranks} ranks", "generated", truth, load)
+    for kind, truth in _CROWDS.items():
+        yield Subject(f"crowd/{kind}", "generated", truth, functools.partial(_crowd, kind))
+
+
+def _crowd(kind: str) -> Files:
+    with tempfile.TemporaryDirectory(prefix="psmkit-bank-") as folder:
+        path = Path(folder) / "job.log"
+        write_merged(path, kind, 1024)
+        return {"job.log": path.read_bytes()}
+
+
+#: What a job of :data:`NEAR` does around its story.
+_BEFORE = """
+ranks 4
+all starts
+all begins
+all rings
+all proxies Init
+all proxies Setup
+all completes
+all calls AllReduce 1024 x3
+"""
+_AFTER = """
+all calls AllReduce 1024 x2
+all ends
+"""
+#: Rule -> the healthy job that nearly triggers it: ``why``, and ``story`` or ``log``.
+NEAR: dict[str, dict[str, str]] = tomllib.loads(Path(__file__).with_name("near.toml").read_text())
+
+
+def _story(text: str) -> Files:
+    return {"job.log": Story().tell(_BEFORE + text + _AFTER).encode()}
+
+
+def _near() -> Iterator[Subject]:
+    for name, entry in NEAR.items():
+        if "story" in entry:
+            yield Subject(
+                f"near/{name}", "generated", Truth(("healthy",), frozenset()), functools.partial(_story, entry["story"])
+            )
+
+
+SUBJECTS: tuple[Subject, ...] = (*_near(), *_nccl(), *_logs(), *_v01(), *_simulated(), *_wide())
