@@ -17,6 +17,7 @@ from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.places import absent, unnamed
 from psmkit.analysis.facts.progress import torn_down
 from psmkit.analysis.facts.stages import stage_of
+from psmkit.analysis.facts.start import initialising
 from psmkit.analysis.inference import frontier, proof
 from psmkit.analysis.inference.processes import behind_rank, device_of_rank
 from psmkit.logparse.types import CommInstance, Event
@@ -169,7 +170,7 @@ def _end(job: Job, run: RunInfo) -> _Evidence:
         return _Evidence(
             False, f"{_ranks(given_up)} aborted the communicator, which says nothing about the work before it"
         )
-    opening = [i for i in instances if i.start and not i.complete and not i.end]
+    opening = initialising(job, run)
     starting = sorted({rank for i in opening if (rank := _rank(job, i)) >= 0})
     if opening:
         # A damaged line does not show the rank, but it shows the process.
@@ -390,7 +391,7 @@ def _why_open(job: Job, run: RunInfo, end: _Evidence, pending: Sequence[str]) ->
     if owing := frontier.owing(job, run.index):
         many = len(owing) > 1
         return f"{end.why}; the handshake{'s' if many else ''} of {names_of(job, owing)} {'are' if many else 'is'} not complete in the log"
-    if totals.calls_matched and len(job.runs) == 1:
+    if totals.calls_matched and len(job.runs) == 1 and not initialising(job, run):
         clean = f"control plane clean ({_count(totals.calls_matched, 'proxy call')} answered"
         clean += f", {_count(totals.fds_matched, 'fd exchange')} done)" if totals.fds_matched else ")"
         if program.told(job, run.index) is not None:

@@ -234,6 +234,9 @@ def _step(
     if debt is not None:
         return debt.step, debt.stage, "proxy", debt.refs
     comm = comm_name(job, group) if group is not None else "its communicator"
+    if mine.part == _BEGUN and next_.part > _BEGUN:
+        # its peers passed the first exchange of all ranks, so it did as well
+        return f"the next step of its init of {comm}", "init", "init", ()
     if mine.part == _BEGUN:
         return f"its part of the bootstrap of {comm}", "bootstrap", "init", ()
     if mine.part == _MET and next_.part == _MET and mine.milestone < next_.milestone:

@@ -236,11 +236,11 @@ def _set_apart(job: Job, run: int, cascade: Cascade, code: str) -> list[int]:
     """Ranks with another configuration than the majority, if that breaks what this line complains about."""
     known = cascade.first.known
     if known is not None and known.finding == "PSM105":
-        return settings.odd_ranks(job, run)
+        return settings.odd_ranks(job, run, settings.SIZES)
     where = faults.place(cascade.first.event) or ""
     if code in ("PSM405", "PSM508") and where.startswith(("transport/", "transport.cc")):
         # a handle cannot be opened if the peer allocates memory in another way
-        return settings.odd_ranks(job, run, "NCCL_CUMEM_")
+        return settings.odd_ranks(job, run, settings.MEMORY)
     return []
 
 
