@@ -20,7 +20,7 @@ EVENT = np.dtype(
     [
         ("message", "u4"), ("level", "u4"), ("proc", "i4"), ("thread", "i4"), ("device", "i4"), ("tag", "i4"),
         ("stream", "u4"), ("first_value", "u4"), ("count", "u4"), ("reserved", "u4"),
-        ("present", "u8"), ("texts", "u8"), ("where", "u8"), ("time", "u8"),
+        ("present", "u8"), ("texts", "u8"), ("where", "u8"), ("time", "u8"), ("until", "u8"),
         ("first", REF), ("last", REF),
     ]
 )  # fmt: skip
@@ -70,6 +70,7 @@ class Decoder:
         self.event_texts: bytes = bytes(ffi.buffer(at, n)) if n else b""
         self.catalogue = catalogue
         self.names = tuple(m.name for m in catalogue.compiled)
+        self.constants = tuple(dict(m.constants) for m in catalogue.compiled)
         at, n = table(scan, "ls_tags")
         self.tags = tuple(self.text(at[i]) for i in range(n))
         at, n = table(scan, "ls_events")
@@ -128,6 +129,7 @@ class Decoder:
                 texts,
                 where,
                 time,
+                until,
                 first,
                 last,
             ) = row
@@ -140,7 +142,7 @@ class Decoder:
             )
             names = known.get((message, *shown))
             if names is None:
-                names = known[message, *shown] = {
+                names = known[message, *shown] = self.constants[message] | {
                     name: value for (name, _), value in zip(fields[message], shown, strict=True) if value is not None
                 }
             out.append(
@@ -158,5 +160,6 @@ class Decoder:
                     self.event_text(where) if where else None,
                     self.tags[tag] if tag >= 0 else None,
                     self.event_text(time) if time else None,
+                    self.event_text(until) if until else None,
                 )
             )

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 
 from psmkit.analysis.facts.job import Job
 from psmkit.catalogue import Catalogue, load
-from psmkit.logparse.types import Ref, Value
+from psmkit.logparse.types import Event, Ref, Value
 
-__all__ = ["catalogue", "fields_at", "message_at", "prefetch"]
+__all__ = ["catalogue", "fields_at", "message_at", "prefetch", "with_role"]
 
 # NCCL 2.0 to 2.2 do not print their name.
 _HEAD = re.compile(r"NCCL (?:WARN|INFO|ABORT|TRACE|ERROR) ?|^\S+:\d+:\d+ \[\d+\] (?:\S+:\d+ )?(?:WARN|INFO) ")
@@ -22,6 +22,13 @@ _NEXT = re.compile(
 def catalogue(job: Job) -> Catalogue:
     """The catalogue of the scan, including the user's entries."""
     return getattr(job.scan, "catalogue", None) or load()
+
+
+def with_role(job: Job, role: str) -> list[Event]:
+    """The events whose catalogue entry has a role, in reading order."""
+    known = catalogue(job).by_name
+    names = [name for name in job.names if name in known and known[name].role == role]
+    return job.events(*names) if names else []
 
 
 def message_at(job: Job, ref: Ref | None) -> str:
