@@ -14,14 +14,14 @@ from psmkit.analysis.facts import program
 from psmkit.analysis.facts.job import Job, RunInfo
 from psmkit.analysis.facts.naming import comm_name, names_of, words
 from psmkit.analysis.facts.once import once
-from psmkit.analysis.facts.places import absent, unnamed
+from psmkit.analysis.facts.places import absent, behind_rank, unnamed
 from psmkit.analysis.facts.progress import torn_down
 from psmkit.analysis.facts.stages import stage_of
 from psmkit.analysis.inference import frontier, proof
 from psmkit.logparse.types import CommInstance, Event
 from psmkit.model import CODES, Culprit, Effect, Finding, Run, Severity, Suspect, Verdict
 
-__all__ = ["behind_rank", "blamed", "judge", "overall"]
+__all__ = ["blamed", "judge", "overall"]
 
 #: Kinds of exchanges, for one and for several.
 _EXCHANGES = {
@@ -284,6 +284,19 @@ def _culprits(job: Job, run: RunInfo, findings: Sequence[Finding], chosen: Findi
                     rank_basis=claim.basis if claim is not None else None,
                 ),
             )
+    if not out and chosen.named:
+        return tuple(
+            Culprit(
+                run=run.index,
+                why=chosen.title,
+                rank=n.rank,
+                host=n.host,
+                pid=n.pid,
+                stage=chosen.stage,
+                rank_basis=n.basis,
+            )
+            for n in chosen.named[:_MOST_UNNAMED]
+        )
     if not out and not chosen.ranks:
         # A log with warnings only does not show the rank, but it shows the process.
         return tuple(_of_process(job, run, chosen, name) for name in chosen.processes[:_MOST_UNNAMED])
@@ -306,30 +319,12 @@ def _of_process(job: Job, run: RunInfo, finding: Finding, name: str) -> Culprit:
     )
 
 
-def behind_rank(job: Job, run: int, rank: int, comm: str | None) -> int | None:
-    """The process behind a rank of a communicator, or behind a global rank if the finding names no communicator."""
-    if comm is not None:
-        for group in _groups_named(job).get((run, comm), ()):
-            if (proc := job.proc_in(group, rank)) is not None:
-                return proc
-    return job.proc_of(run, rank)
-
-
 def blamed(job: Job, finding: Finding) -> frozenset[int]:
     """The processes behind the culprits of a finding, as far as they are known."""
     if finding.run is None:
         return frozenset()
     found = (behind_rank(job, finding.run, rank, finding.comm) for rank in finding.culprits)
     return frozenset(proc for proc in found if proc is not None)
-
-
-@once
-def _groups_named(job: Job) -> dict[tuple[int, str], list[int]]:
-    out: dict[tuple[int, str], list[int]] = defaultdict(list)
-    for run in job.runs:
-        for group in run.groups:
-            out[run.index, comm_name(job, group)].append(group)
-    return dict(out)
 
 
 def _device(job: Job, proc: int | None, rank: int, comm: str | None) -> int | None:
