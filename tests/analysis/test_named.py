@@ -114,3 +114,48 @@ def test_rank_of_a_vllm_worker_stands_in_its_tag(tmp_path: Path) -> None:
     tagged = "".join(f"(Worker_TP7 pid=88) ERROR {line}\n" for line in raised.splitlines())
     assert _who(_report(tmp_path, tagged)) == ["rank 7"]
     assert _who(_report(tmp_path, tagged.replace("Worker_TP7", "Worker_PP1_TP7"))) == []
+
+
+def test_peer_that_closed_its_connection_is_named_by_its_address(tmp_path: Path) -> None:
+    closed = "[0] misc/socket.cc:71 NCCL WARN socketProgress: Connection closed by remote peer {at}<40001>\n"
+    report = _report(tmp_path, closed.format(at="10.20.0.7"))
+    assert [(c.host, c.rank) for c in report.culprits] == [("10.20.0.7", None)]
+    # the own host names nobody, and two addresses name no one process
+    assert _report(tmp_path, closed.format(at="localhost")).culprits == ()
+    assert _report(tmp_path, closed.format(at="10.20.0.7") + closed.format(at="10.20.0.8")).culprits == ()
+
+
+_TORCH = (
+    "{tag}torch.distributed.DistBackendError: NCCL error in: NCCLUtils.cpp:93, unhandled {kind}, NCCL version 2.29.3\n"
+    "{tag}nccl{kind}: a call failed\n"
+    "{tag}Last error: \n"
+    "{tag}{last}\n"
+)
+
+
+@pytest.mark.parametrize(("tag", "rank"), [("[rank6]: ", 6), ("[worker2|10]:", 10), ("", None)])
+def test_text_below_last_error_is_the_headline(tmp_path: Path, tag: str, rank: int | None) -> None:
+    last = "Failed to bind NVLink SHARP (NVLS) Multicast memory of size 4194304 : CUDA error 401 'not permitted'."
+    report = _report(tmp_path, _TORCH.format(tag=tag, kind="cuda error", last=last))
+    assert report.reason.endswith(last)
+    assert report.findings[0].code == "PSM405"
+    assert "fabric manager" in report.findings[0].next_step
+    assert [c.rank for c in report.culprits] == ([rank] if rank is not None else [])
+
+
+def test_last_error_about_a_peer_names_the_peer_and_not_the_rank_that_repeats_it(tmp_path: Path) -> None:
+    last = "socketProgress: Connection closed by remote peer host-31.example<32926>"
+    report = _report(tmp_path, _TORCH.format(tag="[rank6]: ", kind="system error", last=last))
+    assert [(c.host, c.rank) for c in report.culprits] == [("host-31.example", None)]
+
+
+def test_last_error_without_a_text_leaves_what_torch_says(tmp_path: Path) -> None:
+    report = _report(tmp_path, _TORCH.format(tag="", kind="cuda error", last="").rstrip("\n") + "\n")
+    assert report.reason == "NCCL returned an error to torch on a rank: unhandled cuda error"
+
+
+def test_process_that_got_a_garbage_address_is_named_if_no_peer_is(tmp_path: Path) -> None:
+    warn = "n7:41:43 [2] misc/socket.cc:397 NCCL WARN Net : connecting to address  with family 4711 is neither AF_INET(2) nor AF_INET6(10)\n"
+    chain = "n7:41:43 [2] NCCL INFO bootstrap.cc:256 -> 3\nn7:41:43 [2] NCCL INFO group.cc:64 -> 3 [Async thread]\n"
+    report = _report(tmp_path, warn + chain)
+    assert [(c.host, c.pid) for c in report.culprits] == [("n7", 41)]
