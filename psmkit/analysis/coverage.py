@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import comm_name
-from psmkit.analysis.facts.places import absent
+from psmkit.analysis.facts.places import absent, behind_rank
 from psmkit.analysis.facts.progress import torn_down
 from psmkit.analysis.facts.stages import stage_of
 from psmkit.analysis.inference import faults

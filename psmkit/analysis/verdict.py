@@ -14,7 +14,7 @@ from psmkit.analysis.facts import program
 from psmkit.analysis.facts.job import Job, RunInfo
 from psmkit.analysis.facts.naming import comm_name, names_of, words
 from psmkit.analysis.facts.once import once
-from psmkit.analysis.facts.places import absent, unnamed
+from psmkit.analysis.facts.places import absent, behind_rank, unnamed
 from psmkit.analysis.facts.progress import torn_down
 from psmkit.analysis.facts.stages import stage_of
 from psmkit.analysis.facts.start import initialising
@@ -289,6 +289,19 @@ def _culprits(job: Job, run: RunInfo, findings: Sequence[Finding], chosen: Findi
                     rank_basis=claim.basis if claim is not None else None,
                 ),
             )
+    if not out and chosen.named:
+        return tuple(
+            Culprit(
+                run=run.index,
+                why=chosen.title,
+                rank=n.rank,
+                host=n.host,
+                pid=n.pid,
+                stage=chosen.stage,
+                rank_basis=n.basis,
+            )
+            for n in chosen.named[:_MOST_UNNAMED]
+        )
     if not out and not chosen.ranks:
         # A log with warnings only does not show the rank, but it shows the process.
         return tuple(_of_process(job, run, chosen, name) for name in chosen.processes[:_MOST_UNNAMED])

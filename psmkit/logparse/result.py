@@ -70,6 +70,14 @@ class ScanResult(ScanData):
         for ref in sorted(set(refs)):
             self.text(ref)
 
+    def below(self, ref: Ref) -> Ref | None:
+        """The line below ``ref`` in its file; None if that is the last one, or if the line at ``ref`` is too long to be read whole."""
+        line = self._raw(ref)
+        if len(line) >= _LONGEST:
+            return None
+        after = Ref(ref.file, ref.line + 1, ref.offset + len(line) + 1, ref.seq + 1)
+        return after if after.offset < self.files[ref.file].bytes else None
+
     def evidence(self, ref: Ref) -> Evidence:
         """The line at ``ref``, as evidence."""
         return Evidence(self.files[ref.file].path, ref.line, self.text(ref))
@@ -87,11 +95,15 @@ class ScanResult(ScanData):
         self.close()
 
     def _read(self, ref: Ref) -> str:
+        return self._raw(ref).rstrip(b"\r").decode("utf-8", "replace")
+
+    def _raw(self, ref: Ref) -> bytes:
+        """The bytes of the line at ``ref`` without the line feed."""
         source = self.inputs[ref.file]
         if source.kind == "log" and source.encoding is None:
             with io.BufferedReader(cast(io.RawIOBase, open_raw(source)), _AHEAD) as file:
                 file.seek(ref.offset)
-                return _clean(file.readline(_LONGEST))
+                return file.readline(_LONGEST).removesuffix(b"\n")
         # Lines that are requested together are close together, so the rest of a read is kept.
         reader, at, ahead = self._open.pop(ref.file, (None, 0, b""))
         if reader is None or at > ref.offset:
@@ -109,11 +121,7 @@ class ScanResult(ScanData):
         while b"\n" not in ahead and len(ahead) < _LONGEST and (more := reader.read(4096)):
             ahead += more
         self._open[ref.file] = (reader, ref.offset, ahead)
-        return _clean(ahead.split(b"\n", 1)[0][:_LONGEST])
-
-
-def _clean(line: bytes) -> str:
-    return line.rstrip(b"\r\n").decode("utf-8", "replace")
+        return ahead.split(b"\n", 1)[0][:_LONGEST]
 
 
 def collect(

@@ -88,6 +88,8 @@ def culprit_name(culprit: Culprit) -> str:
     details = []
     if culprit.host is not None:
         details.append(culprit.host if culprit.pid is None else f"{culprit.host}:{culprit.pid}")
+    elif culprit.pid is not None:
+        details.append(f"pid {culprit.pid}")
     if culprit.global_rank is None and condition is not None and culprit.device is not None:
         name = f"device {culprit.device} (rank {rank} {condition})"
         return f"{name}, process {details[0]}" if details else name
@@ -98,6 +100,7 @@ def culprit_name(culprit: Culprit) -> str:
         details.append(f"rank {culprit.rank} of {culprit.comm}")
     if condition is not None:
         details.append(f"{name} {condition}")
+        name = f"local {name}" if culprit.global_rank is None and "local rank" in str(culprit.rank_basis) else name
     return f"{name} ({', '.join(details)})" if details else name
 
 

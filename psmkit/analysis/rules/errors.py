@@ -260,8 +260,16 @@ def _guilty(job: Job, group: Sequence[Cascade], named: Sequence[int]) -> list[in
             return down
     if not _elsewhere(known):
         return sorted(set(named))
-    found = [blame.target(job, c.first.event) for c in group]
-    return sorted({at.rank for at in found if at is not None and at.rank is not None})
+    found = [at for c in group if (at := blame.target(job, c.first.event)) is not None]
+    if not found and _returned(group):
+        return sorted(set(named))
+    return sorted({at.rank for at in found if at.rank is not None})
+
+
+def _returned(group: Sequence[Cascade]) -> bool:
+    """Whether a line that names no peer is the origin of an error that its own process returned: that process is where to look."""
+    known = group[0].first.known
+    return known is not None and known.blames == "unknown" and all(c.chain for c in group)
 
 
 def _noticed(group: Sequence[Cascade]) -> bool:
@@ -276,8 +284,10 @@ def _to_blame(job: Job, group: Sequence[Cascade], procs: list[int]) -> list[int]
         return []
     if known is None or faults.unknown(group[0].first.event) or not _elsewhere(known):
         return procs
-    found = [blame.target(job, c.first.event) for c in group]
-    aimed = {at.proc for at in found if at is not None and at.proc is not None}
+    found = [at for c in group if (at := blame.target(job, c.first.event)) is not None]
+    if not found and _returned(group):
+        return procs
+    aimed = {at.proc for at in found if at.proc is not None}
     return _links_down(job, job.run_of(group[0].proc)) or sorted(aimed)
 
 

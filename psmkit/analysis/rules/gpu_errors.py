@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from psmkit.analysis.facts import endings, gpus, outside
+from psmkit.analysis.facts import endings, gpus, lines, outside
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import ranks_text
 from psmkit.analysis.inference.findings import new_finding
@@ -39,6 +39,8 @@ def _cuda(job: Job, run: int | None) -> list[Finding]:
         first = min(by_rank.values(), key=lambda e: (e.stream, e.ref.seq))
         told = str(first.fields.get("error", first.fields.get("size", "")))[:120]
         who = ranks_text(ranks) if ranks else "a rank"
+        if lines.catalogue(job).phrase("out of memory", told) is not None:
+            code = "PSM509"
         # All ranks that share work with the first see the same asynchronous error; only a single rank is a sure origin.
         culprits = (
             ranks
