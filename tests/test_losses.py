@@ -110,7 +110,7 @@ def test_stalled_rank_is_the_suspect_and_no_culprit_without_a_proof_of_time(dial
             if site in SEEN:
                 tried += 1
                 named += suspects(report) == [STALLED]
-                assert "control plane clean" not in report.reason, f"{site} {nth}: {explain(report)}"
+                assert "no proxy call is open" not in report.reason, f"{site} {nth}: {explain(report)}"
     assert tried >= 8
     assert named >= 0.9 * tried, f"{named} of {tried}"
 
