@@ -10,7 +10,6 @@ from psmkit.analysis.facts.places import absent, behind_rank
 from psmkit.analysis.facts.progress import torn_down
 from psmkit.analysis.facts.stages import stage_of
 from psmkit.analysis.inference import faults
-from psmkit.analysis.inference.processes import behind_rank
 from psmkit.analysis.inference.waits import waits_of
 from psmkit.catalogue import Message, load
 from psmkit.logparse.types import CommInstance

@@ -19,9 +19,10 @@ from psmkit.analysis.facts.progress import torn_down
 from psmkit.analysis.facts.stages import stage_of
 from psmkit.analysis.facts.start import initialising
 from psmkit.analysis.inference import frontier, proof
-from psmkit.analysis.inference.processes import behind_rank, device_of_rank
+from psmkit.analysis.inference.processes import device_of_rank
 from psmkit.logparse.types import CommInstance, Event
 from psmkit.model import CODES, Culprit, Effect, Finding, Run, Severity, Suspect, Verdict
+from psmkit.model.wording import counted, plural
 
 __all__ = ["judge", "overall"]
 
@@ -91,7 +92,7 @@ def _pick(findings: Sequence[Finding]) -> tuple[Verdict | None, Finding | None]:
 def _pending(job: Job, run: RunInfo) -> list[str]:
     """The exchanges that are still open in this run, as phrases."""
     open_ = _open(job)[run.index]
-    return [_count(open_[one], one, many) for one, many in _EXCHANGES.items() if open_[one]]
+    return [counted(open_[one], one, many) for one, many in _EXCHANGES.items() if open_[one]]
 
 
 @once
@@ -115,10 +116,6 @@ def _note(job: Job, out: dict[int | None, Counter[str]], what: str, *procs: int 
         out[run][what] += 1
 
 
-def _count(n: int, one: str, many: str | None = None) -> str:
-    return f"{n} {one}" if n == 1 else f"{n} {many or one + 's'}"
-
-
 def _instances(job: Job, run: RunInfo) -> list[CommInstance]:
     return sorted((i for group in run.groups for i in job.members.get(group, ())), key=lambda i: i.index)
 
@@ -131,17 +128,18 @@ def _end(job: Job, run: RunInfo) -> _Evidence:
     if reports and not run.procs:
         hosts = [f"{host}:" if (host := e.fields.get("host")) else "process " for e in reports]
         names = words((f"{host}{e.fields['pid']}" for host, e in zip(hosts, reports, strict=True)), 8)
-        return _Evidence(False, f"the logs of the processes that the lab names are not in view: {names}")
+        return _Evidence(False, f"the logs of the processes that the lab lists were not given: {names}")
     if reports and _lab_ended_well(job, run, reports):
         return _Evidence(
-            True, f"the lab's {_count(len(reports), 'rank')} ended well, and every byte that it checked was right"
+            True,
+            f"the lab's {counted(len(reports), 'rank')} ended without an error, and every byte that the lab checked was right",
         )
     instances = _instances(job, run)
     if not instances:
         if job.unaccounted(run.index):
             names = words(sorted(job.process(p).name for p in run.procs), 8)
-            how = "how they ended" if len(run.procs) > 1 else "how it ended"
-            return _Evidence(False, f"no communicator line names {names}, so the logs do not show {how}")
+            they = plural(len(run.procs), "it", "they")
+            return _Evidence(False, f"no communicator line names {names}, so the logs do not show how {they} ended")
         if (printed := program.told(job, run.index)) is not None:
             return _Evidence(False, f"{printed}, and no communicator was seen")
         return _Evidence(False, "no communicator was seen")
@@ -158,9 +156,9 @@ def _end(job: Job, run: RunInfo) -> _Evidence:
         lacking = absent(job, run.index)
         if not lacking:
             return _Evidence(
-                False, f"the log does not show which lines of the {nranks} ranks are about one communicator"
+                False, f"the log does not show which lines of the {nranks} ranks belong to the same communicator"
             )
-        logs, are = ("log", "is") if len(lacking) == 1 else ("logs", "are")
+        logs, are = plural(len(lacking), "log"), plural(len(lacking), "is", "are")
         return _Evidence(False, f"the {logs} of {_spans(lacking.spans())} of {nranks} {are} missing")
     ended = {i.rank for i in members if i.end is not None and i.rank >= 0}
     aborted = {e.ref for e in job.events("comm.end.abort", run=run.index)}
@@ -168,16 +166,21 @@ def _end(job: Job, run: RunInfo) -> _Evidence:
     if given_up:
         # Frameworks abort both at a normal exit and after a timeout, with the same lines.
         return _Evidence(
-            False, f"{_ranks(given_up)} aborted the communicator, which says nothing about the work before it"
+            False,
+            f"{_ranks(given_up)} aborted the communicator, which does not show whether the work before it was complete",
         )
     opening = initialising(job, run)
     starting = sorted({rank for i in opening if (rank := _rank(job, i)) >= 0})
     if opening:
         # A damaged line does not show the rank, but it shows the process.
         who = _ranks(starting) if starting else names_of(job, {i.proc for i in opening})
-        return _Evidence(False, f"the log ends while {who} initialise{'s' if len(starting or opening) == 1 else ''}")
+        return _Evidence(
+            False, f"the log ends while {who} {plural(len(starting or opening), 'initialises', 'initialise')}"
+        )
     if len(ended) == nranks and proof.reopened(job, run.index):
-        return _Evidence(False, "a communicator that was made after the first one was torn down has no end in the log")
+        return _Evidence(
+            False, "a communicator was created after the first one was torn down, and its teardown is not in the log"
+        )
     others = {i.proc for i in instances} - {i.proc for i in members} - job.phantoms
     if len(ended) == nranks and (still := sorted(p for p in others if not torn_down(job, p))):
         return _Evidence(False, f"the teardown of {names_of(job, still)} is not in the log")
@@ -189,16 +192,14 @@ def _end(job: Job, run: RunInfo) -> _Evidence:
     complete = {i.rank for i in members if i.complete is not None}
     started = {i.rank for i in members if i.start is not None or i.complete is not None}
     if len(complete) < len(started):
-        few = len(started - complete) == 1
-        return _Evidence(
-            False, f"the log ends while {_ranks(sorted(started - complete))} initialise{'s' if few else ''}"
-        )
+        verb = plural(len(started - complete), "initialises", "initialise")
+        return _Evidence(False, f"the log ends while {_ranks(sorted(started - complete))} {verb}")
     if any(i.ops or i.sends or i.recvs for i in members):
         printed = program.told(job, run.index)
-        return _Evidence(False, "the log ends while the job works" + (f": {printed}" if printed else ""))
+        return _Evidence(False, "the log ends while the job is still at work" + (f": {printed}" if printed else ""))
     if (printed := program.told(job, run.index)) is not None:
         return _Evidence(False, f"{printed}, and the teardown is not in the log")
-    return _Evidence(False, "all ranks initialised, and neither work nor teardown is in the log")
+    return _Evidence(False, "all ranks finished init, and the log shows neither work nor teardown")
 
 
 def _members(job: Job, run: RunInfo) -> set[int]:
@@ -353,7 +354,7 @@ def _judge(job: Job, run: RunInfo, findings: Sequence[Finding]) -> Run:
         else:
             # after a teardown nothing can wait: an exchange that looks open has lost a line
             verdict, confidence = Verdict.HEALTHY, 0.95 if not pending else 0.8
-            reason = end.why + ("" if not pending else f" ({' and '.join(pending)} lost a line)")
+            reason = end.why + ("" if not pending else f" (the log lacks lines of {' and '.join(pending)})")
     else:
         verdict, reason = Verdict.INCONCLUSIVE, _why_open(job, run, end, pending)
         if headline := [f for f in findings if CODES[f.code].headline]:
@@ -399,25 +400,25 @@ def _suspects(job: Job, run: RunInfo) -> tuple[Suspect, ...]:
 
 def _why_open(job: Job, run: RunInfo, end: _Evidence, pending: Sequence[str]) -> str:
     if pending:
-        return f"{end.why}; the evidence ends with {' and '.join(pending)} open, as it does where a log is cut"
+        return f"{end.why}; the log ends with {' and '.join(pending)} open, which also happens when a log is cut"
     totals = job.scan.totals
     if owing := frontier.owing(job, run.index):
-        many = len(owing) > 1
-        return f"{end.why}; the handshake{'s' if many else ''} of {names_of(job, owing)} {'are' if many else 'is'} not complete in the log"
+        shakes, are = plural(len(owing), "handshake"), plural(len(owing), "is", "are")
+        return f"{end.why}; the {shakes} of {names_of(job, owing)} {are} not complete in the log"
     if totals.calls_matched and len(job.runs) == 1 and not initialising(job, run):
-        clean = f"control plane clean ({_count(totals.calls_matched, 'proxy call')} answered"
-        clean += f", {_count(totals.fds_matched, 'fd exchange')} done)" if totals.fds_matched else ")"
+        clean = f"no proxy call is open ({counted(totals.calls_matched, 'proxy call')} answered"
+        clean += f", {counted(totals.fds_matched, 'fd exchange')} done)" if totals.fds_matched else ")"
         if program.told(job, run.index) is not None:
             return f"{clean}; {end.why}"
         more = "" if not _instances(job, run) else f"; {end.why}"
-        return f"{clean}, data plane not observed{more}"
+        return f"{clean}; the log does not show whether data moved{more}"
     return end.why
 
 
 def overall(runs: Sequence[Run]) -> tuple[Verdict, str, float]:
     """The worst verdict, with its reason and confidence."""
     if not runs:
-        return Verdict.INCONCLUSIVE, "nothing in the input tells of a run", 0.5
+        return Verdict.INCONCLUSIVE, "the input holds no lines of a NCCL run", 0.5
     worst = max(runs, key=lambda r: (r.verdict.badness, r.confidence))
     reason = worst.reason if len(runs) == 1 else f"run {worst.index + 1} of {len(runs)}: {worst.reason}"
     return worst.verdict, reason, worst.confidence

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from psmkit.model import Cause, Culprit, Finding, MatchCount, Matching, Report, Run, Severity, Suspect, Verdict
+from psmkit.model.wording import plural, protocol_stage
 from psmkit.report.layout import ranges
 
 __all__ = [
@@ -189,7 +190,7 @@ class Fold:
         else:
             ranks = {rank for finding in self.hidden for rank in (finding.culprits or finding.ranks)}
             if ranks:
-                parts.append(f"about {'rank' if len(ranks) == 1 else 'ranks'} {ranges(ranks)}")
+                parts.append(f"about {plural(len(ranks), 'rank')} {ranges(ranks)}")
         return ", ".join(parts)
 
 
@@ -242,8 +243,8 @@ def about(finding: Finding, *, runs: int, stage: bool = False) -> str:
         parts.append(f"run {run_number(finding.run)}")
     if finding.comm:
         parts.append(f"communicator {finding.comm}")
-    if stage and finding.stage:
-        parts.append(f"stage {finding.stage}")
+    if stage and (known := protocol_stage(finding.stage)):
+        parts.append(f"stage {known}")
     return ", ".join(parts)
 
 

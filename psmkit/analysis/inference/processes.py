@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import comm_name
-from psmkit.analysis.facts.once import once
+from psmkit.analysis.facts.places import behind_rank
 from psmkit.model import Finding
 
-__all__ = ["behind_rank", "blamed", "device_of_rank"]
-
-
-def behind_rank(job: Job, run: int, rank: int, comm: str | None) -> int | None:
-    """The process behind a rank of a communicator, or behind a global rank if the finding names no communicator."""
-    if comm is not None:
-        for group in _groups_named(job).get((run, comm), ()):
-            if (proc := job.proc_in(group, rank)) is not None:
-                return proc
-    return job.proc_of(run, rank)
+__all__ = ["blamed", "device_of_rank"]
 
 
 def blamed(job: Job, finding: Finding) -> frozenset[int]:
@@ -27,15 +16,6 @@ def blamed(job: Job, finding: Finding) -> frozenset[int]:
         return frozenset()
     found = (behind_rank(job, finding.run, rank, finding.comm) for rank in finding.culprits)
     return frozenset(proc for proc in found if proc is not None)
-
-
-@once
-def _groups_named(job: Job) -> dict[tuple[int, str], list[int]]:
-    out: dict[tuple[int, str], list[int]] = defaultdict(list)
-    for run in job.runs:
-        for group in run.groups:
-            out[run.index, comm_name(job, group)].append(group)
-    return dict(out)
 
 
 def device_of_rank(job: Job, proc: int | None, rank: int, comm: str | None) -> int | None:
