@@ -55,13 +55,15 @@ def _retries(job: Job, run: int) -> list[Finding]:
         if at is not None and at.rank is not None:
             whom = name_of(job, at.proc) if at.proc is not None else f"rank {at.rank}"
         why = str(events[-1].fields.get("err", "")) or "an error"
+        # an address that the line does not print is that of the process that is gone, which PSM403 names
+        unnamed = at is None and not addr and bool(blame.graph(job, run).ends())
         out.append(
             new_finding(
                 job,
                 "PSM203",
                 run=run,
                 title=f"{names_of(job, procs)} cannot reach {whom}: {why}, again and again",
-                confidence=0.75,
+                confidence=0.6 if unnamed else 0.75,
                 explanation=(
                     f"The last attempt in the log is number {_tries(events)}, and nothing else was printed after it. "
                     "Refused means that nobody listens there (the process ended, or never started); a timeout or no route means that the network between the hosts does not carry it."
