@@ -33,6 +33,7 @@ enum ls_role {
     LS_FD_RECEIVED,
     LS_FD_ANSWERED,
     LS_FD_DONE,
+    LS_FD_RETURNED,
     LS_COMM_START,
     LS_COMM_COMPLETE,
     LS_COMM_END,

@@ -194,7 +194,7 @@ void ls_track(struct ls_scan *scan, const struct ls_record *rec, const struct ls
     int role = m->message->role;
     if (role <= LS_RPC_CONNECTED)
         ls_rpc_record(scan, rec, m);
-    else if (role <= LS_FD_DONE)
+    else if (role <= LS_FD_RETURNED)
         ls_fds_record(scan, rec, m);
     else if (role <= LS_SEQ_OP)
         ls_comms_record(scan, rec, m);

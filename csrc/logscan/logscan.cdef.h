@@ -105,7 +105,9 @@ typedef struct {
     int64_t peer;
     int64_t fd;
     uint64_t age;
-    ls_ref asked, received, answered, done;
+    uint64_t wanted, read,
+        sent; /* the handle as the client names it, as the server reads it and answers it; 0: unknown */
+    ls_ref asked, received, answered, done, returned;
 } ls_fd;
 
 typedef struct {

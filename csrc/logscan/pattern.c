@@ -25,6 +25,7 @@ static const struct {
     [LS_FD_RECEIVED] = {"fd.received", {"op", "rank", "peer", "comm", "handle", "fd"}},
     [LS_FD_ANSWERED] = {"fd.answered", {"op", "rank", "peer", "comm", "handle", "fd"}},
     [LS_FD_DONE] = {"fd.done", {"op", "rank", "peer", "comm", "handle", "fd"}},
+    [LS_FD_RETURNED] = {"fd.returned", {"op", "rank", "peer", "comm", "handle", "fd"}},
     [LS_COMM_START] = {"comm.start", {"comm", "rank", "nranks", "dev", "nvml", "bus", "commid", "kind"}},
     [LS_COMM_COMPLETE] = {"comm.complete", {"comm", "rank", "nranks", "dev", "nvml", "bus", "commid", "kind"}},
     [LS_COMM_END] = {"comm.end", {"comm", "rank", "nranks", "dev", "nvml", "bus", "commid", "kind"}},

@@ -43,6 +43,7 @@ ROLES: Mapping[str, tuple[str, ...]] = {
     "fd.received": ("op",),
     "fd.answered": ("op",),
     "fd.done": ("op",),
+    "fd.returned": ("handle", "peer", "fd"),
     "comm.start": ("comm", "rank", "nranks"),
     "comm.complete": ("comm", "rank", "nranks"),
     "comm.end": ("comm",),

@@ -234,6 +234,7 @@ class _Collector:
             FdExchange(
                 f.op, _maybe(f.asked), _maybe(f.received), _maybe(f.answered), _maybe(f.done),
                 _known(f.client), _known(f.server), _known(f.rank), _known(f.peer), _known(f.fd), f.age,
+                f.wanted or None, f.read or None, f.sent or None, _maybe(f.returned),
             )
             for f in self.rows("ls_fds")
         ]  # fmt: skip

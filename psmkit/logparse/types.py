@@ -171,7 +171,11 @@ class ServiceTally:
 
 @dataclass(frozen=True, slots=True)
 class FdExchange:
-    """A UDS exchange by its 64-bit id: stages asked, received, answered, done (None: not seen)."""
+    """A UDS exchange by its 64-bit id: stages asked, received, answered, done (None: not seen).
+
+    ``wanted`` is the handle that the client prints at ``returned``, ``read`` and ``sent`` are those of the server's lines. A complete
+    exchange is in the result if two of them differ.
+    """
 
     op: int
     asked: Ref | None
@@ -184,6 +188,10 @@ class FdExchange:
     peer: int | None
     fd: int | None
     age: int = 0
+    wanted: int | None = None
+    read: int | None = None
+    sent: int | None = None
+    returned: Ref | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,6 +91,16 @@ TABLE = (
         next_step="Read the log of the peer that closed the connection: it died or failed first.",
     ),
     Code(
+        code="PSM109",
+        title="descriptor of another handle",
+        family=Family.CONTROL,
+        severity=Severity.ERROR,
+        effect=Effect.FAILS,
+        outlasts_end=True,
+        meaning="A rank asked for the descriptor of one memory handle and got that of another one, so it maps the wrong memory.",
+        next_step="Look at the function of the fd service that turns a handle into a descriptor, and at what selects the answer of a client: each answer must stay with its request.",
+    ),
+    Code(
         code="PSM201",
         title="rank never started",
         family=Family.START,
