@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from psmkit.analysis.facts import program
+from psmkit.analysis.facts import lines, program
 from psmkit.analysis.facts.job import Job, RunInfo
 from psmkit.analysis.facts.naming import comm_name, names_of, words
 from psmkit.analysis.facts.once import once
@@ -18,7 +18,7 @@ from psmkit.analysis.facts.places import absent, behind_rank, unnamed
 from psmkit.analysis.facts.progress import torn_down
 from psmkit.analysis.facts.stages import stage_of
 from psmkit.analysis.facts.start import initialising
-from psmkit.analysis.inference import frontier, proof
+from psmkit.analysis.inference import faults, frontier, proof
 from psmkit.analysis.inference.processes import device_of_rank
 from psmkit.logparse.types import CommInstance, Event
 from psmkit.model import CODES, Culprit, Effect, Finding, Run, Severity, Suspect, Verdict
@@ -362,6 +362,10 @@ def _judge(job: Job, run: RunInfo, findings: Sequence[Finding]) -> Run:
         suspect = next((f for f in _ranked(findings) if f.severity is Severity.WARNING and CODES[f.code].suspect), None)
         if suspect is not None and not headline:
             reason += f"; look first at this: {suspect.title}"
+        elif (
+            not headline and not _instances(job, run) and (said := _first_warning(job, run.index, findings)) is not None
+        ):
+            reason = f"{said}; {reason}"
     seen = sorted({r for p in run.procs if (r := job.rank_of(p)) is not None})
     return Run(
         index=run.index,
@@ -374,6 +378,17 @@ def _judge(job: Job, run: RunInfo, findings: Sequence[Finding]) -> Run:
         culprits=_culprits(job, run, findings, chosen),
         suspects=_suspects(job, run) if verdict is Verdict.INCONCLUSIVE else (),
     )
+
+
+def _first_warning(job: Job, run: int, findings: Sequence[Finding]) -> str | None:
+    """The headline of a run without a communicator: a warning of NCCL's, else the first line that is known to be one."""
+    told = next((f.title for f in findings if f.evidence and CODES[f.code].breaks), None)
+    if told is not None:
+        return told
+    known = lines.catalogue(job).by_name
+    bad = [name for name in job.names if name in known and known[name].severity in ("error", "warning")]
+    first = next((e for e in job.events(*bad, run=run)), None)
+    return faults.body(job, first) if first is not None else None
 
 
 def _suspects(job: Job, run: RunInfo) -> tuple[Suspect, ...]:

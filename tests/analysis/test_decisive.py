@@ -58,3 +58,13 @@ def test_proxy_request_that_failed_before_the_communicator_completed_is_only_a_w
     )
     assert report.verdict is Verdict.INCONCLUSIVE
     assert report.culprits == ()
+
+
+def test_headline_without_a_communicator_is_the_first_warning(tmp_path: Path) -> None:
+    store = "[rank1]:[W1229 22:06:38.5 TCPStore.cpp:106] [c10d] sendBytes failed on SocketImpl(fd=67, addr=[a]:36214, remote=[b]:43145): Broken pipe\n"
+    report = _report(tmp_path, store)
+    assert report.verdict is Verdict.INCONCLUSIVE
+    assert "sendBytes failed" in report.reason
+    assert report.reason.endswith("no communicator was seen")
+    calm = _report(tmp_path, "n3:88:89 [1] NCCL INFO Bootstrap: Using eth0:10.0.0.1<0>\n")
+    assert calm.reason == "no communicator was seen"

@@ -308,7 +308,7 @@ def test_lab_log_of_another_job_does_not_end_a_run_that_hangs(form: str, tmp_pat
     found = psmkit.analyze([str(tmp_path)])
     assert found.verdict is Verdict.HUNG and [c.rank for c in found.culprits] == [1], found.reason
     assert [run.verdict for run in found.runs] == [Verdict.HUNG, Verdict.INCONCLUSIVE]
-    assert "31003" in found.runs[1].reason and "not in view" in found.runs[1].reason
+    assert "31003" in found.runs[1].reason and "were not given" in found.runs[1].reason
 
 
 @pytest.mark.parametrize("first", [20405, 31000])
