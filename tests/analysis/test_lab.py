@@ -275,7 +275,7 @@ def test_record_without_a_clean_end_names_the_dead_among_those_that_gave_up(tmp_
     logs = [recorded(Rank(0, 3).start()), recorded(Rank(1, 3).start()), recorded(Rank(2, 3).start(), died=True)]
     found = analyse_job(job_of(tmp_path, logs))
     assert found.verdict is Verdict.FAILED and [c.rank for c in found.culprits] == [2]
-    assert "died: the record has no clean end, and the others ended by themselves" in found.reason
+    assert "died: its record shows no orderly end, and the other ranks ended by themselves" in found.reason
 
 
 def test_records_that_all_have_no_clean_end_accuse_nobody(tmp_path: Path) -> None:

@@ -41,9 +41,9 @@ def _torch_errors(job: Job, run: int | None) -> list[Finding]:
             run=run,
             title=f"NCCL returned an error to {'torch' if torch else 'the framework'} on {ranks_text(ranks) if ranks else 'a rank'}: {told[:160]}",
             confidence=0.7,
-            explanation=f"{'torch' if torch else 'The framework'} reports that a NCCL call failed; NCCL's own warnings, which say why, are not in the log."
+            explanation=f"{'torch' if torch else 'The framework'} reports that a NCCL call failed. The log lacks NCCL's own warnings, which show the reason."
             + (" The text blames a remote process." if peer and not own else ""),
-            next_step="Re-run with NCCL_DEBUG=INFO (or WARN) on all ranks and look at the first NCCL WARN line.",
+            next_step="Re-run with NCCL_DEBUG=INFO (or WARN) on all ranks and read the first NCCL WARN line.",
             refs=[e.ref for e in events[:4]],
             ranks=ranks,
             culprits=ranks if own else [],
