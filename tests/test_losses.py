@@ -92,7 +92,9 @@ def test_files_cut_on_their_own_are_inconclusive(subject: str, tmp_path: Path) -
 
 
 # Before 2.19 no line shows that a rank maps memory, so one that stops there prints what its peers print.
-UNSEEN = {("2.18", "import")}
+# Before 2.24 no line shows how far a rank came in the bootstrap ring.
+RING = ("bootstrap", "address", "ring")
+UNSEEN = {("2.18", "import"), *((dialect, site) for dialect in ("2.18", "2.21") for site in RING)}
 
 
 @pytest.mark.parametrize("dialect", ["2.18", "2.21", "2.27", "2.30", "passsm"])
@@ -121,6 +123,8 @@ def test_stalled_rank_is_the_suspect_and_no_culprit_without_a_proof_of_time(dial
 @pytest.mark.parametrize("dialect", ["2.27", "2.30", "passsm"])
 def test_stalled_rank_is_the_culprit_with_a_proof_of_time(dialect: str, tmp_path: Path) -> None:
     for site in SITES:
+        if site in RING:
+            continue  # RAS connects the processes after the bootstrap, so it reports nobody there
         for nth in (1, 2, 3, 5) if EVERY else (1,):
             files, job = stalled(dialect, WORK, site, STALLED, nth, proof=ras)
             if not job.processes[STALLED].stopped:
