@@ -185,12 +185,12 @@ def _lost_flag(send: End, recv: End) -> Stop | None:
         return None
     if send.text("stage") == "offer" and recv.text("stage") in ("fifo", "zero-copy") and send.saw(recv):
         if send["offer"] == recv["seq"]:
-            return Stop(send, f"the offer of operation {recv['seq']} stands there and it does not take it", True)
+            return Stop(send, f"the offer of operation {recv['seq']} is there, and it does not take it", True)
         what = f"the offer of operation {recv['seq']} is lost: {recv.who} has published it, {send.who} waits for it, and the flag is clear"
         return Stop(None, what, True)
     if recv.text("stage") == "zero-copy" and send.text("stage") in ("idle", "ended") and recv.saw(send):
         if recv["answer"] == send["seq"]:
-            return Stop(recv, f"the answer to operation {send['seq']} stands there and it does not take it", True)
+            return Stop(recv, f"the answer to operation {send['seq']} is there, and it does not take it", True)
         what = f"the answer to operation {send['seq']} is lost: {send.who} has written it, {recv.who} waits for it, and the flag is clear"
         return Stop(None, what, True)
     return None
@@ -200,13 +200,13 @@ def _on_its_way(send: End, recv: End) -> Stop | None:
     """A value that one end published and the other does not see: a network is between them, unlike in shared memory."""
     sent = recv.text("stage") == "fifo" and not recv.copies and recv["send_head"] <= recv.at < send["send_head"]
     if sent and recv.saw(send):
-        what = f"step {recv.at} was given to the network by {send.who} and has not come to {recv.who}"
+        what = f"step {recv.at} was passed to the network by {send.who} and has not reached {recv.who}"
         return Stop(None, what, True, _NETWORK)
     waits = send.text("stage") == "fifo" and not send.copies and send["transmitted"] < send["nsteps"]
     if waits and send["recv_tail"] <= send.at < recv["recv_tail"] and send.saw(recv):
         what = (
             f"{recv.who} lets steps below {recv['recv_tail']} be filled, and {send.who} knows of those below {send['recv_tail']}: "
-            "what it was told is lost on the way"
+            "the update was lost on the way"
         )
         return Stop(None, what, True, _NETWORK)
     return None

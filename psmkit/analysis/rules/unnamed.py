@@ -48,7 +48,7 @@ def find(job: Job) -> list[Finding]:
         tagged = [rank for e in events if (rank := rank_of_tag(e.tag)) is not None and not str(e.tag).isdigit()]
         ranks = sorted(set(tagged)) if len(tagged) == len(events) else []
         who = ranks_text(ranks) if ranks else "a rank that its line does not name"
-        source = "Only the launcher's tag names its rank." if ranks else "so it cannot be laid to a rank."
+        source = "Only the launcher's tag names its rank." if ranks else "so the rank is unknown."
         # a peer whose connection broke is gone; an address without a route says nothing about it
         broke = known.blames == "peer" and faults.phrase(job, "a connection broke", said) is not None
         # an entry can be an error although its finding is none that breaks a run
