@@ -11,7 +11,7 @@ NATIVE := $(shell find CMakeLists.txt csrc psmkit/lab/apidef.py -type f 2>/dev/n
 C_CODE := $(shell find csrc tests -name '*.c' -o -name '*.h' -o -name '*.cc' 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo quick test test-gpu test-nccl model check format generated bench matrix wheel sanitize fuzz losses nightly clean
+.PHONY: help setup demo quick test test-gpu test-nccl model score check format generated bench matrix wheel sanitize fuzz losses nightly clean
 
 help:
 	@echo 'make quick     the tests to run after each change: under a minute on two free cores'
@@ -25,6 +25,7 @@ help:
 	@echo 'make sanitize  C code under ASan and UBSan, and under TSan: its tests, and ranks of the lab with and without faults'
 	@echo '               (SANITIZE="test lab thread thread-lab" selects parts; SANITIZE_TESTS the tests; LAB_SECONDS)'
 	@echo 'make nightly   everything that is too long for .ci/run; the summary goes to benchmarks/nightly.md'
+	@echo 'make score     judge the mutant bank, thousands of logs with a known truth, and write benchmarks/score.md'
 	@echo 'make model     spin verifies the reclaim protocol of plans: the correct variant, and every broken one'
 	@echo 'make matrix    2 to 16 ranks send each other data in every way; every byte is compared'
 	@echo 'make bench     measure the analysis on 100 MB and 1 GB of generated logs, and on failing logs of 10,240 ranks'
@@ -104,6 +105,9 @@ test-nccl: setup $(KERNELS)/.built
 model: setup
 	@sh scripts/debian_tool.sh spin > /dev/null
 	$(BIN)/psmkit plan model $(MODEL_ARGS)
+
+score: setup
+	$(BIN)/python -m tests.bank $(SCORE_ARGS)
 
 check: setup
 	$(BIN)/ruff check .

@@ -31,6 +31,7 @@ STEPS: dict[str, tuple[list[str], bool]] = {
     "losses": (["losses"], False),
     "fuzz": (["fuzz", "FUZZ_SECONDS=1200"], False),
     "matrix": (["matrix"], False),
+    "score": (["score"], False),
     "model": (["model", "MODEL_ARGS=--thorough"], False),
     "stock-nccl": (["test-nccl"], False),
 }

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import zstandard
 
-__all__ = ["CUTS", "DAMAGE", "DRESS", "Files", "Way"]
+__all__ = ["CUTS", "DAMAGE", "DRESS", "GAPS", "SCORED", "Files", "Way"]
 
 Files = dict[str, bytes]
 Way = Callable[[Files, random.Random], Files]
@@ -203,6 +203,16 @@ def cut_before_teardown(files: Files, rng: random.Random) -> Files:
     return _each(change)(files, rng)
 
 
+def cut_one(files: Files, rng: random.Random) -> Files:
+    """One process loses its end; the others are whole."""
+    processes = _processes(files)
+    one = rng.randrange(len(processes))
+    lines = processes[one]
+    end = next((i for i, line in enumerate(lines) if _TEARDOWN.search(line)), len(lines))
+    processes[one] = lines[: int(end * rng.uniform(0.1, 0.9))]
+    return {f"process{i}.log": _join(lines) for i, lines in enumerate(processes)}
+
+
 CUTS: dict[str, Way] = {"cut_lines": cut_lines, "cut_bytes": cut_bytes, "cut_before_teardown": cut_before_teardown}
 
 # -- damage: something is lost or wrong in the middle
@@ -247,6 +257,15 @@ def torn(files: Files, rng: random.Random) -> Files:
     )(files, rng)
 
 
+def shuffled(files: Files, rng: random.Random) -> Files:
+    """A collector sorts by a time too coarse for it: lines change places with their neighbours, those of one process, too."""
+
+    def change(lines: list[bytes], rng: random.Random) -> list[bytes]:
+        return [lines[i] for _, i in sorted((i + rng.uniform(0, 5), i) for i in range(len(lines)))]
+
+    return _each(change)(files, rng)
+
+
 DAMAGE: dict[str, Way] = {
     "dropped": dropped,
     "duplicated": duplicated,
@@ -254,3 +273,35 @@ DAMAGE: dict[str, Way] = {
     "glued": glued,
     "torn": torn,
 }
+
+# -- gaps: a whole part was never collected
+
+
+def missing_process(files: Files, rng: random.Random) -> Files:
+    processes = _processes(files)
+    if len(processes) > 1:
+        processes.pop(rng.randrange(len(processes)))
+    return {f"process{i}.log": _join(lines) for i, lines in enumerate(processes)}
+
+
+#: What NCCL_DEBUG_SUBSYS leaves out, by words of its lines.
+_SUBSYSTEMS = (
+    re.compile(rb": opCount "),
+    re.compile(rb"opId|Received and initiated|Connected to proxy|New proxy|Proxy Service"),
+    re.compile(rb"UDS|shareable|Alloc Size|IPC "),
+    re.compile(rb" RAS "),
+    re.compile(rb"Channel \d|Ring \d|Trees |Connected all|via "),
+)
+
+
+def missing_subsystem(files: Files, rng: random.Random) -> Files:
+    gone = rng.choice(_SUBSYSTEMS)
+    return _each(lambda lines, rng: [line for line in lines if b"NCCL INFO" not in line or not gone.search(line)])(
+        files, rng
+    )
+
+
+GAPS: dict[str, Way] = {"missing_process": missing_process, "missing_subsystem": missing_subsystem}
+
+#: All that the score applies: the tests of each way take the first three tables.
+SCORED: dict[str, Way] = {**CUTS, "cut_one": cut_one, **DAMAGE, "shuffled": shuffled, **GAPS}

@@ -29,7 +29,7 @@ def check(log: Log, report: Report, lenient: bool = False) -> None:
         assert not [f for f in report.findings if f.severity != "info"], shown
     elif report.verdict == best != "inconclusive":
         assert blamed or not truth.named, f"blames nobody\n{shown}"
-        assert not truth.codes or {f.code for f in report.findings} & truth.codes, (
+        assert not truth.codes or {f.code for f in report.findings} & set(truth.codes), (
             f"no finding of {sorted(truth.codes)}\n{shown}"
         )
 

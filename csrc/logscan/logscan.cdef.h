@@ -29,6 +29,7 @@ typedef struct {
     uint64_t texts;
     uint64_t where; /* texts; 0: none */
     uint64_t time;
+    uint64_t until; /* time of the last line, of an event that keeps the latest state */
     ls_ref first;
     ls_ref last;
 } ls_event;

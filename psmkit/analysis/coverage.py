@@ -6,13 +6,15 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import comm_name
-from psmkit.analysis.facts.places import absent
+from psmkit.analysis.facts.places import absent, behind_rank
 from psmkit.analysis.facts.progress import torn_down
 from psmkit.analysis.facts.stages import stage_of
+from psmkit.analysis.inference import faults
 from psmkit.analysis.inference.waits import waits_of
 from psmkit.catalogue import Message, load
 from psmkit.logparse.types import CommInstance
 from psmkit.model import (
+    CODES,
     Communicator,
     Coverage,
     Culprit,
@@ -123,6 +125,7 @@ def rank_rows(job: Job, runs: Sequence[Run], findings: Sequence[Finding]) -> tup
             for rank in f.culprits
         }
         waiting = {w.waiter for w in waits_of(job, run.index) if w.proven}
+        affected = _affected(job, info.index, findings)
         for proc in sorted(info.procs, key=lambda p: (_or(job.rank_of(p)), p)):
             process = job.process(proc)
             rank = job.rank_of(proc)
@@ -134,7 +137,7 @@ def rank_rows(job: Job, runs: Sequence[Run], findings: Sequence[Finding]) -> tup
                     pid=process.pid,
                     device=job.device_of(proc),
                     stage=stage_of(job, proc),
-                    state=_state(job, run, proc, rank, blamed, dead, waiting),
+                    state=_state(job, run, proc, blamed, dead, waiting, affected),
                     lines=process.lines,
                     last=f"{job.scan.files[process.last.file].path}:{process.last.line}",
                     communicators=tuple(dict.fromkeys(comm_name(job, i.group) for i in job.instances_of.get(proc, ()))),
@@ -174,25 +177,39 @@ def _blamed(culprit: Culprit) -> object:
     return culprit.rank if culprit.host is None else (culprit.host, culprit.pid)
 
 
+def _affected(job: Job, run: int, findings: Sequence[Finding]) -> set[int]:
+    """The processes that a finding names as those that failed: the cause itself, or what follows from it."""
+    errors = [
+        f
+        for f in findings
+        if f.run in (None, run) and (f.severity is Severity.ERROR or CODES[f.code].caused_by_watchdog)
+    ]
+    names = {name for f in errors for name in f.processes}
+    places = {(f.comm, rank) for f in errors for rank in f.ranks}
+    found = {proc for comm, rank in places if (proc := behind_rank(job, run, rank, comm)) is not None}
+    return found | {p for p in job.runs[run].procs if job.process(p).name in names}
+
+
 def _state(
     job: Job,
     run: Run,
     proc: int,
-    rank: int | None,
     blamed: set[object],
     dead: set[int],
     waiting: set[int | None],
+    affected: set[int],
 ) -> str:
+    """The final state of a process; ``victim`` only with evidence that it failed, and ``open`` if nothing is known of it."""
+    rank, process = job.rank_of(proc), job.process(proc)
     if torn_down(job, proc):
         return "done"
     if rank in dead:
         return "died"
-    process = job.process(proc)
-    if (rank if rank is not None else (process.host, process.pid)) in blamed:
+    if not blamed.isdisjoint({rank, (process.host, process.pid)} - {None}):
         return "failed" if run.verdict is Verdict.FAILED else "stuck"
     if proc in waiting or run.verdict is Verdict.HUNG:
         return "waiting"
-    if run.verdict is Verdict.FAILED:
+    if run.verdict is Verdict.FAILED and (proc in affected or any(c.fatal for c in faults.of_proc(job, proc))):
         return "victim"
     return "open"
 

@@ -53,7 +53,7 @@ def test_every_cut_of_rank_7_between_setup_and_connect_names_rank_7(tmp_path: Pa
 
 def test_whole_log_of_8_gpus_has_no_suspect_and_a_clean_control_plane(tmp_path: Path) -> None:
     report = analyze(tmp_path / "job.log", PASSSM.read_bytes())
-    assert "control plane clean" in report.reason
+    assert "no proxy call is open" in report.reason
     assert (report.suspects, found(report, "PSM706"), found(report, "PSM707")) == ((), [], [])
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from psmkit.model import Severity
-from tests.analysis.texts import Rank, find, of, ranks, serious
+from tests.analysis.texts import Rank, find, of, ranks, report_of, serious
 
 
 def retries(rank: Rank, times: int) -> Rank:
@@ -78,3 +78,19 @@ def test_descriptors_that_run_out_are_the_first_cause(tmp_path: Path) -> None:
 
 def test_healthy_logs_have_no_network_trouble(tmp_path: Path) -> None:
     assert not find("network", tmp_path, [log.work().destroy() for log in ranks()])
+
+
+def test_a_rank_that_is_gone_heads_the_report_and_not_the_attempts_to_reach_it(tmp_path: Path) -> None:
+    logs = [Rank(r).start() for r in range(4)]
+    for rank in (1, 3):
+        logs[rank].line("[Service thread] Connection closed by localRank 2")
+        for n in range(1, 20):
+            logs[rank].line(
+                f"socketPollConnect: connect returned Connection refused, retrying ({n}/34) after sleep for {100 * n} msec"
+            )
+    report = report_of(tmp_path, logs)
+    (attempts,) = of(report.findings, "PSM203")
+    (gone,) = of(report.findings, "PSM403")
+    assert gone.culprits == (2,)
+    assert attempts.confidence < gone.confidence
+    assert report.reason == gone.title

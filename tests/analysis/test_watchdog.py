@@ -55,6 +55,29 @@ def test_when_all_ranks_joined_nobody_is_blamed(tmp_path: Path) -> None:
     assert "no rank is seen to lag" in report.title
 
 
+def calling(rank: int, times: int) -> str:
+    """Calls of a rank on the communicator of ``nccl()``."""
+    comm = next(
+        word
+        for line in nccl(rank, nranks=4).splitlines()
+        if " comm 0x" in line
+        for word in line.split()
+        if word[:2] == "0x"
+    )
+    head = nccl(rank, nranks=4).splitlines()[0].partition(" NCCL INFO ")[0]
+    call = f"AllReduce: opCount 0 sendbuff 0x7f40 recvbuff 0x7f80 count 64 datatype 7 op 0 root 0 comm {comm} [nranks=4] stream 0x55d0"
+    return f"{head} NCCL INFO {call}\n" * times
+
+
+@pytest.mark.parametrize(("times", "culprits"), [(3, ()), (2, (2,))])
+def test_a_silent_rank_that_called_as_often_as_the_others_is_not_blamed(
+    times: int, culprits: tuple[int, ...], tmp_path: Path
+) -> None:
+    text = nccl(0, 1, 2, 3, nranks=4) + "".join(calling(r, times if r == 2 else 3) for r in range(4))
+    found = run_rule(find, tmp_path, job=text + "".join(timeout(r) + status(r) for r in (0, 1, 3)))
+    assert coded(found, "PSM305")[0].culprits == culprits
+
+
 def test_a_silent_rank_is_suspected(tmp_path: Path) -> None:
     text = nccl(0, 1, 2, 3, nranks=4) + "".join(timeout(r) + status(r) for r in (0, 1, 3))
     (lag,) = coded(run_rule(find, tmp_path, job=text), "PSM302")

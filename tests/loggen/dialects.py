@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 __all__ = ["DIALECTS", "Dialect"]
 
@@ -28,6 +28,8 @@ class Dialect:
     functions: bool = False  # file:line (function)
     counts: bool = True  # opCount grows; from 2.27 it stays 0 on one node
     closes: bool = False  # a clean teardown says "Connection closed by localRank"
+    silent: tuple[str, ...] = ()  # parts of lines that the release does not print
+    scored: bool = False  # only the score takes it: the tests of each scenario have enough dialects
     init_size: int = 16
     get_fd: str = "UDS: ClientGetFd handle {handle} tpRank {peer} returned fd {fd} sameProcess 0"
     recv_setup: tuple[int, str] = (88, "Allocated shareable buffer {ptr} size {size} ipcDesc {desc}")
@@ -120,3 +122,33 @@ DIALECTS: dict[str, Dialect] = {
         ),
     )
 }
+
+_PROXY = ("opId", "Received and initiated", "roxy ", "shareable", "] exit: stop")
+for _release in (
+    # Ranks call proxies without a word, and only the end of the init is announced.
+    Dialect(
+        "2.7",
+        "NCCL version 2.7.8+cuda10.2",
+        10020,
+        "comm {comm} rank {rank} nranks {n} cudaDev {dev} busId {bus}",
+        DIALECTS["2.18"].split,
+        bootstrap="Bootstrap : Using [0]eth0:{ip}<0>",
+        via="P2P/IPC",
+        uds=False,
+        silent=(*_PROXY, "Init START", "cudaDriverVersion", "nRanks", "NVLS"),
+        scored=True,
+    ),
+    replace(
+        DIALECTS["2.18"], name="2.14", version="NCCL version 2.14.3+cuda11.7", driver=11070, silent=_PROXY, scored=True
+    ),
+    replace(DIALECTS["2.30"], name="2.32", version="NCCL version 2.32.3+cuda13.1", driver=13010, scored=True),
+    replace(
+        DIALECTS["2.21"],
+        name="rccl",
+        version="RCCL version 2.21.5+hip6.3",
+        driver=60300,
+        via="P2P/direct pointer",
+        scored=True,
+    ),
+):
+    DIALECTS[_release.name] = _release

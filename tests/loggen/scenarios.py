@@ -16,11 +16,11 @@ __all__ = ["SCENARIOS", "Log", "Scenario", "Truth", "generate", "scenario_names"
 @dataclass(frozen=True)
 class Truth:
     """``verdicts`` are acceptable, the first is the best. ``culprits`` are the only ranks that may be blamed; one of them must be when the
-    verdict is the best one and ``named`` is set. One of ``codes`` must then be among the findings."""
+    verdict is the best one and ``named`` is set. One of ``codes``, the best first, must then be among the findings."""
 
     verdicts: tuple[str, ...]
     culprits: frozenset[int] = frozenset()
-    codes: frozenset[str] = frozenset()
+    codes: tuple[str, ...] = ()
     named: bool = True
 
 
@@ -73,7 +73,7 @@ PSM_SETTINGS = {"NCCL_PASS_SM": "1", "NCCL_PSM_BUFFER_SIZE": "1048576", "NCCL_BU
 
 
 def _truth(verdicts: str, culprits: tuple[int, ...] = (), codes: str = "", named: bool = True) -> Truth:
-    return Truth(tuple(verdicts.split()), frozenset(culprits), frozenset(codes.split()), named)
+    return Truth(tuple(verdicts.split()), frozenset(culprits), tuple(codes.split()), named)
 
 
 HEALTHY = _truth("healthy")
@@ -495,9 +495,9 @@ _LIST = (
 SCENARIOS: dict[str, Scenario] = {scenario.name: scenario for scenario in _LIST}
 
 
-def scenario_names() -> list[tuple[str, str]]:
-    """Every (scenario, dialect) that there is."""
-    return [(s.name, d.name) for s in _LIST for d in DIALECTS.values() if s.covers(d)]
+def scenario_names(scored: bool = False) -> list[tuple[str, str]]:
+    """Every (scenario, dialect) that the tests take; ``scored``: with the dialects for the score."""
+    return [(s.name, d.name) for s in _LIST for d in DIALECTS.values() if s.covers(d) and (scored or not d.scored)]
 
 
 def generate(name: str, dialect: str, seed: int = 1, plan: Plan | None = None) -> Log:

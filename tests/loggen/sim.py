@@ -134,6 +134,8 @@ class Simulation:
     # -- printing
 
     def info(self, process: Process, thread: str, text: str) -> None:
+        if any(part in text for part in self.dialect.silent):
+            return
         self.lines.append(Line(process.rank, f"{self.prefix(process, thread)} NCCL INFO {text}"))
 
     def warn(self, process: Process, thread: str, where: str, text: str, function: str = "") -> None:

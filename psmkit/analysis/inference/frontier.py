@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from psmkit.analysis.facts import damage
 from psmkit.analysis.facts.handshake import handshakes
 from psmkit.analysis.facts.job import Job, RunInfo
 from psmkit.analysis.facts.naming import comm_name
@@ -173,6 +174,10 @@ def _of_group(
         return None  # it may wait for the proxy of a peer, which prints a request only when it takes it
     if size > len(procs) and not (debt is not None and debt.alone):
         return None  # it may wait for a rank that is not in view
+    if places[rear].part == _COMPLETE and debt is None:
+        lack = min(places[p].calls for p in others) - places[rear].calls
+        if max(lack, 1) <= damage.lost_lines(job, [rear]):
+            return None  # damaged lines may be the calls that it seems to lack
     return _owes(job, run, group, rear, others, places, unpaired)
 
 

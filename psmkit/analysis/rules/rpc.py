@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 
 from psmkit.analysis.facts.handshake import handshakes
 from psmkit.analysis.facts.job import Job
@@ -216,18 +217,31 @@ def _failed(job: Job) -> list[Finding]:
         names = [str(e.fields["operation"]) for e in ours if "operation" in e.fields] + [
             t.begun_operation for t in tallies if t.begun_operation is not None
         ]
+        ended = bool(tallies) or _ended(job, proc, ours)
         out.append(
             new_finding(
                 job,
                 "PSM107",
                 run=job.run_of(proc),
                 title=f"the proxy service of {name_of(job, proc)} failed to handle {names[0] if names else 'a request'}",
-                severity=Severity.WARNING if not tallies else None,
+                severity=None if ended else Severity.WARNING,
                 confidence=0.8,
                 refs=[*(e.ref for e in ours[:4]), *(t.last_begun for t in tallies)],
                 procs=[proc],
-                culprits=[r for r in (job.rank_of(proc),) if r is not None] if tallies else [],
+                culprits=[r for r in (job.rank_of(proc),) if r is not None] if ended else [],
                 stage=names[0] if names else None,
             )
         )
     return out
+
+
+def _ended(job: Job, proc: int, events: Sequence[Event]) -> bool:
+    """Whether an error came back to the service through its functions before it printed these lines, and nothing went on after it."""
+    places = {e.ref for e in events}
+    return any(
+        cascade.chain
+        and not cascade.settled
+        and not cascade.aftermath
+        and any(f.ref in places and f.event.fields.get("code") == cascade.code for f in cascade.faults)
+        for cascade in faults.of_proc(job, proc)
+    )

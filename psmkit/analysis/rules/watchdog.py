@@ -15,6 +15,7 @@ from psmkit.analysis.facts import calls, clock, damage, outside
 from psmkit.analysis.facts.deaths import workers
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import joined, ranks_text
+from psmkit.analysis.facts.progress import collectives
 from psmkit.analysis.inference.causes import Cause, causes
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.registry import rule
@@ -435,7 +436,7 @@ def _absent(job: Job, run: int | None, group: _Group, op: str) -> _Absent:
     silent: frozenset[int] = frozenset()
     whole = group.name in (None, "0") and len(group.members) >= 2 and all(0 <= r < count for r in group.members)
     if whole and not folded and 2 * (count - len(group.members)) < count:
-        silent = frozenset(range(count)) - group.members.keys()
+        silent = frozenset(range(count)) - group.members.keys() - _called(job, run, group)
     if stopped and (group.name in (None, "0") or len(stopped) == 1):
         # another silent rank may have waited in silence
         return _Absent(frozenset(stopped), stopped)
@@ -448,6 +449,16 @@ def _absent(job: Job, run: int | None, group: _Group, op: str) -> _Absent:
     if not seen and len({timeout.stream for timeout in reports}) > 1:
         return _Absent()  # one file a rank: the silent ranks may have files that were not given
     return _Absent(silent, seen=seen)
+
+
+def _called(job: Job, run: int | None, group: _Group) -> frozenset[int]:
+    """The ranks whose own logs show that they called as many collectives as the ranks that report: they are silent, and joined."""
+    world = job.runs[run].world if run is not None and run < len(job.runs) else None
+    if world is None:
+        return frozenset()
+    called = {i.rank: collectives(i) for i in job.members.get(world, ()) if i.rank is not None}
+    most = max((called.get(rank, 0) for rank in group.members), default=0)
+    return frozenset(rank for rank, count in called.items() if count >= most > 0)
 
 
 def _signalled(job: Job, run: int | None, group: _Group) -> list[Finding]:

@@ -17,28 +17,42 @@ def group(
     ``blamed`` gives the processes behind the culprits of a finding: their ranks can be of different communicators.
     """
     told = [n for n, finding in enumerate(findings) if finding.severity is not Severity.INFO]
+    who = {n: blamed(findings[n]) for n in told}
     by_run: dict[int | None, list[int]] = {}
+    # Findings that blame the same processes, by code: only these can be about the same thing.
+    alike: dict[tuple[int | None, frozenset[int]], dict[str, list[int]]] = {}
     for n in told:
         by_run.setdefault(findings[n].run, []).append(n)
+        alike.setdefault((findings[n].run, who[n]), {}).setdefault(findings[n].code, []).append(n)
     # The finding behind a verdict gave it its sentence.
     verdicts = {(run.index, run.reason): run.verdict for run in runs}
-    heads = {n: verdict for n in told if (verdict := verdicts.get((findings[n].run or 0, findings[n].title)))}
-    who = {n: blamed(findings[n]) for n in told}
+    heads: dict[tuple[int, str], int] = {}
+    for n in told:
+        key = (findings[n].run or 0, findings[n].title)
+        if key in verdicts:
+            heads.setdefault(key, n)
     causes: list[Cause] = []
     taken: set[int] = set()
-    for head in [*sorted(heads, key=lambda n: -heads[n].badness), *told]:
+    for key, head in sorted(heads.items(), key=lambda item: -verdicts[item[0]].badness):
+        others = [n for n in by_run[findings[head].run] if n != head and n not in taken]
+        same = {n for n in others if _same(findings[head], findings[n]) and who[n] and who[n] <= who[head]}
+        follows = [
+            n for n in others if n not in same and _follows(findings[n], verdicts[key], blames_it=who[n] <= who[head])
+        ]
+        causes.append(Cause(head, tuple(sorted(same)), tuple(follows)))
+        taken |= {head, *same, *follows}
+    for head in told:
         if head in taken:
             continue
-        others = [n for n in by_run[findings[head].run] if n != head and n not in taken]
-        same = [n for n in others if _same(findings[head], findings[n]) and who[n] and who[n] <= who[head]]
-        verdict = heads.get(head)
-        follows = [n for n in others if n not in same and _follows(findings[n], verdict, who[n] <= who[head])]
-        causes.append(Cause(head, tuple(same), tuple(follows)))
-        taken |= {head, *same, *follows}
+        codes = alike[findings[head].run, who[head]] if who[head] else {}
+        near = (n for code, members in codes.items() if code != findings[head].code for n in members)
+        same = {n for n in near if n not in taken and _same(findings[head], findings[n])}
+        causes.append(Cause(head, tuple(sorted(same))))
+        taken |= {head, *same}
     return tuple(causes)
 
 
-def _follows(finding: Finding, verdict: Verdict | None, blames_it: bool) -> bool:
+def _follows(finding: Finding, verdict: Verdict, *, blames_it: bool) -> bool:
     """Whether a finding follows from the one behind the verdict; ``blames_it``: it blames nobody else."""
     code = CODES[finding.code]
     if verdict is Verdict.HUNG and code.caused_by_watchdog and finding.severity is Severity.ERROR:
