@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import tempfile
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
@@ -143,5 +144,6 @@ def judged(chosen: Sequence[Case], processes: int = 1) -> list[Outcome]:
     if processes == 1:
         return [_one(case) for case in chosen]
     _BANK.update({case.id: case for case in chosen or cases()})
-    with get_context("fork").Pool(processes) as pool:
-        return pool.map(_by_id, [case.id for case in chosen], chunksize=16)
+    # An executor, and not a pool: it raises when a worker dies, as it does when an input crashes the scanner.
+    with ProcessPoolExecutor(processes, mp_context=get_context("fork")) as executor:
+        return list(executor.map(_by_id, [case.id for case in chosen], chunksize=16))
