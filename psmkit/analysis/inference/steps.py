@@ -13,6 +13,7 @@ from psmkit.analysis.facts import lines
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.printed import number
 from psmkit.logparse.types import Event
+from psmkit.model.wording import counted, plural
 
 __all__ = ["STREAM_0", "End", "Stop", "pairs", "stop_of", "suspects"]
 
@@ -84,7 +85,11 @@ class End:
         if self.text("stage") != "fifo" or not self["nsteps"]:
             return ""
         if self.sends and self["transmitted"] >= self["nsteps"]:
-            return f" (no step is left to send; {self.copies} are in copies that have not ended)" if self.copies else ""
+            return (
+                f" (no step is left to send; {counted(self.copies, 'step')} in copies that have not ended)"
+                if self.copies
+                else ""
+            )
         if self.sends:
             return " (a slot is free)" if self["recv_tail"] > self.at else " (no slot is free)"
         if self["send_head"] > self.at:
@@ -154,7 +159,7 @@ def _copies(send: End, recv: End) -> Stop | None:
         if not end.stalled or end.copies <= 0 or other.copies > 0:
             continue
         age = max(end["seen"] - end["event"], 0) / 1e9
-        what = f"{end.copies} copies on its stream 0x{end['stream']:x} are not done after {age:.1f} s"
+        what = f"{_unfinished(end)} not done after {age:.1f} s"
         if end["stream"] == 0:
             # Its own streams are never 0: this is the legacy stream, behind the application's host function.
             what += ": this is the legacy stream, which waits for the application's"
@@ -262,6 +267,13 @@ def _one(end: End | None) -> Stop | None:
     if end is None:
         return None
     if end.copies > 0:
-        return Stop(end, f"{end.copies} copies on its stream 0x{end['stream']:x} are not done", False)
+        return Stop(end, f"{_unfinished(end)} not done", False)
     other = "receiver" if end.sends else "sender"
     return Stop(None, f"{end.who} waits for rank {end['peer']}, the {other}", False)
+
+
+def _unfinished(end: End) -> str:
+    """``2 copies on its stream 0x0 are``."""
+    return (
+        f"{counted(end.copies, 'copy', 'copies')} on its stream 0x{end['stream']:x} {plural(end.copies, 'is', 'are')}"
+    )

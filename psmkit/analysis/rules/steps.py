@@ -44,7 +44,7 @@ def _finding(job: Job, send: End | None, recv: End | None, stop: Stop) -> Findin
         job,
         "PSM307",
         run=job.run_of_event(first.event),
-        title=f"rank {source} -> rank {target}, channel {first['channel']}: no progress for {longest:.1f} s at step {first.at}; {side}{stop.what}",
+        title=f"rank {source} -> rank {target}, channel {first['channel']}: still for {longest:.1f} s at step {first.at}; {side}{stop.what}",
         severity=Severity.ERROR if stop.proven else Severity.WARNING,
         confidence=0.95 if stop.proven else 0.6,
         explanation=". ".join(end.told() for end in ends) + "." + missing,
