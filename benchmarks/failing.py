@@ -1,10 +1,10 @@
 """Measure the analysis of logs of thousands of ranks, healthy and failing; compared with grep on the same files.
 
-    python benchmarks/failing.py [--ranks N] [--mb N] [--large-ranks N] [--repeat N] [--output benchmarks/failing.md]
+    python benchmarks/failing.py [--ranks N] [--mb N] [--more N] [--large-ranks N] [--repeat N] [--output benchmarks/failing.md]
 
 All times are processor time (user and system) of the whole command, start-up included, which other work on the machine affects less than the
-clock. Of each kind of log there are four: N ranks, 2 N ranks in as many bytes, 2 N ranks in twice the bytes, and a large one. They give the
-parts of t = a + b x bytes + c x ranks. Memory is the largest RssAnon of the process. The logs are those of tests/loggen/crowd.py.
+clock. Of each kind of log there are five: N, 4 N and 8 N ranks in as many bytes, 4 N ranks in more bytes, and a large one. They give the parts of
+t = a + b x bytes + c x ranks. Memory is the largest RssAnon of the process. The logs are those of tests/loggen/crowd.py.
 """
 
 from __future__ import annotations
@@ -36,10 +36,15 @@ def measured(path: Path, repeat: int, core: int) -> tuple[float, float, float, s
     return median(ours, cpu), median(ours, anon), median(peer, cpu), verdict
 
 
+def slope(seconds: float, amount: float, form: str) -> str:
+    """The amount per second, or - if the difference is within what two runs of the same command differ by."""
+    return format(amount / seconds, form) if seconds > 0.05 else "-"
+
+
 def row(kind: str, folder: Path, args: argparse.Namespace) -> str:
     """One line of the table."""
-    size = args.mb * MB
-    shapes = ((args.ranks, size), (2 * args.ranks, size), (2 * args.ranks, 2 * size), (args.large_ranks, 100 * MB))
+    n, size = args.ranks, args.mb * MB
+    shapes = ((n, size), (4 * n, size), (8 * n, size), (4 * n, size + args.more * MB), (args.large_ranks, 100 * MB))
     found = []
     written = []
     for ranks, wanted in shapes:
@@ -47,36 +52,33 @@ def row(kind: str, folder: Path, args: argparse.Namespace) -> str:
         written.append(write_merged(path, kind, ranks, wanted))
         found.append(measured(path, args.repeat, args.core))
         path.unlink()
-    few, many, long, large = (seconds for seconds, *_ in found)
-    more = (written[2] - written[1]) / MB
-    each = (many - few) / args.ranks * 1000
-    rate = more / (long - many) if long > many else float("inf")
+    few, half, many, long, large = (seconds for seconds, *_ in found)
+    rate = slope(long - half, (written[3] - written[1]) / MB, ".0f")
     return (
-        f"| {kind} | {found[0][3]} | {few:.2f} | {many:.2f} | {many / few:.2f} | {each:.2f} | {rate:.0f} "
-        f"| {written[3] / MB:.0f} | {large:.2f} | {found[3][1]:.0f} | {found[3][2]:.2f} |"
+        f"| {kind} | {found[0][3]} | {few:.2f} | {half:.2f} | {many:.2f} | {many / half:.2f} | {(many - few) / (7 * n) * 1000:.2f} | {rate} "
+        f"| {written[4] / MB:.0f} | {large:.2f} | {found[4][1]:.0f} | {found[4][2]:.2f} |"
     )
 
 
 def files_row(folder: Path, args: argparse.Namespace) -> str:
     """The abort of all ranks, with a file for each rank."""
     found = []
-    for ranks in (args.ranks, 2 * args.ranks):
+    for ranks in (args.ranks, 4 * args.ranks, 8 * args.ranks):
         path = folder / "job"
         path.mkdir()
         write_files(path, "abort", ranks, args.mb * MB)
         found.append(measured(path, args.repeat, args.core))
         shutil.rmtree(path)
-    few, many = (seconds for seconds, *_ in found)
-    each = (many - few) / args.ranks * 1000
-    return f"| abort, a file a rank | {found[0][3]} | {few:.2f} | {many:.2f} | {many / few:.2f} | {each:.2f} | - | - | - | - | - |"
+    few, half, many = (seconds for seconds, *_ in found)
+    each = (many - few) / (7 * args.ranks) * 1000
+    return f"| abort, a file a rank | {found[0][3]} | {few:.2f} | {half:.2f} | {many:.2f} | {many / half:.2f} | {each:.2f} | - | - | - | - | - |"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--ranks", type=int, default=1024)
-    parser.add_argument(
-        "--mb", type=int, default=20, help="bytes of the smaller logs; those of many ranks may need more"
-    )
+    parser.add_argument("--mb", type=int, default=40, help="bytes of the smaller logs")
+    parser.add_argument("--more", type=int, default=180, help="bytes by which one log is longer")
     parser.add_argument("--large-ranks", type=int, default=10240, help="of the log of 100 MB")
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--kinds", nargs="*", default=list(KINDS))
@@ -85,8 +87,9 @@ def main() -> int:
     args = parser.parse_args()
     n = args.ranks
     lines = [
-        f"| log | verdict | {n} ranks s | {2 * n} ranks s | ratio | ms a rank | MB/s | large MB | {args.large_ranks} ranks s | RssAnon MiB | grep -c s |",
-        "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
+        f"| log | verdict | {n} ranks s | {4 * n} ranks s | {8 * n} ranks s | ratio | ms a rank | MB/s | large MB "
+        f"| {args.large_ranks} ranks s | RssAnon MiB | grep -c s |",
+        "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     with tempfile.TemporaryDirectory(prefix="psmkit-bench-") as name:
         for kind in args.kinds:
@@ -96,8 +99,9 @@ def main() -> int:
             lines.append(files_row(Path(name), args))
     text = (
         f"# Logs of thousands of ranks\n\n`make bench`, processor seconds (user and system), medians of {args.repeat} runs on one core of "
-        f"{os.cpu_count()} ({processor()}), Linux {platform.release().split('-')[0]}, Python {platform.python_version()}. {n} and {2 * n} ranks print "
-        f"{args.mb} MB each; ms a rank is the slope between the two, MB/s the slope to twice the bytes. grep counts the lines of the large log.\n\n"
+        f"{os.cpu_count()} ({processor()}), Linux {platform.release().split('-')[0]}, Python {platform.python_version()}. {n}, {4 * n} and {8 * n} "
+        f"ranks print {args.mb} MB each, or what one round of theirs needs; ratio compares the last two, ms a rank is the slope from the first to "
+        f"the last, MB/s the slope to {args.more} MB more. grep counts the lines of the large log.\n\n"
         + "\n".join(lines)
         + "\n"
     )
