@@ -36,10 +36,15 @@ def measured(path: Path, repeat: int, core: int) -> tuple[float, float, float, s
     return median(ours, cpu), median(ours, anon), median(peer, cpu), verdict
 
 
+def slope(seconds: float, amount: float, form: str) -> str:
+    """The amount per second, or - if the difference is within what two runs of the same command differ by."""
+    return format(amount / seconds, form) if seconds > 0.05 else "-"
+
+
 def row(kind: str, folder: Path, args: argparse.Namespace) -> str:
     """One line of the table."""
-    size = args.mb * MB
-    shapes = ((args.ranks, size), (2 * args.ranks, size), (2 * args.ranks, 2 * size), (args.large_ranks, 100 * MB))
+    n, size = args.ranks, args.mb * MB
+    shapes = ((n, size), (4 * n, size), (8 * n, size), (4 * n, size + args.more * MB), (args.large_ranks, 100 * MB))
     found = []
     written = []
     for ranks, wanted in shapes:
@@ -47,28 +52,26 @@ def row(kind: str, folder: Path, args: argparse.Namespace) -> str:
         written.append(write_merged(path, kind, ranks, wanted))
         found.append(measured(path, args.repeat, args.core))
         path.unlink()
-    few, many, long, large = (seconds for seconds, *_ in found)
-    more = (written[2] - written[1]) / MB
-    each = (many - few) / args.ranks * 1000
-    rate = more / (long - many) if long > many else float("inf")
+    few, half, many, long, large = (seconds for seconds, *_ in found)
+    rate = slope(long - half, (written[3] - written[1]) / MB, ".0f")
     return (
-        f"| {kind} | {found[0][3]} | {few:.2f} | {many:.2f} | {many / few:.2f} | {each:.2f} | {rate:.0f} "
-        f"| {written[3] / MB:.0f} | {large:.2f} | {found[3][1]:.0f} | {found[3][2]:.2f} |"
+        f"| {kind} | {found[0][3]} | {few:.2f} | {half:.2f} | {many:.2f} | {many / half:.2f} | {(many - few) / (7 * n) * 1000:.2f} | {rate} "
+        f"| {written[4] / MB:.0f} | {large:.2f} | {found[4][1]:.0f} | {found[4][2]:.2f} |"
     )
 
 
 def files_row(folder: Path, args: argparse.Namespace) -> str:
     """The abort of all ranks, with a file for each rank."""
     found = []
-    for ranks in (args.ranks, 2 * args.ranks):
+    for ranks in (args.ranks, 4 * args.ranks, 8 * args.ranks):
         path = folder / "job"
         path.mkdir()
         write_files(path, "abort", ranks, args.mb * MB)
         found.append(measured(path, args.repeat, args.core))
         shutil.rmtree(path)
-    few, many = (seconds for seconds, *_ in found)
-    each = (many - few) / args.ranks * 1000
-    return f"| abort, a file a rank | {found[0][3]} | {few:.2f} | {many:.2f} | {many / few:.2f} | {each:.2f} | - | - | - | - | - |"
+    few, half, many = (seconds for seconds, *_ in found)
+    each = (many - few) / (7 * args.ranks) * 1000
+    return f"| abort, a file a rank | {found[0][3]} | {few:.2f} | {half:.2f} | {many:.2f} | {many / half:.2f} | {each:.2f} | - | - | - | - | - |"
 
 
 def main() -> int:

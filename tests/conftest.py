@@ -15,6 +15,10 @@ settings.load_profile("psmkit")
 # Output is 100 columns wide where nobody says otherwise; pytest-xdist does.
 os.environ.pop("COLUMNS", None)
 
+# Where a real driver is loaded, hostcuda refuses to work unless it is told to hide the GPUs. Tests over a real CUDA need them.
+if os.path.exists("/proc/driver/nvidia/version") and not os.environ.get("PSM_TEST_CUDART"):
+    os.environ.setdefault("PSM_HOSTCUDA", "force")
+
 # Started in the background, a shell's child ignores SIGINT, and so do its children: tests that interrupt them would wait.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 

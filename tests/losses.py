@@ -22,6 +22,8 @@ _STEP = re.compile(
 #: Where a rank can stop, as the simulator names the places.
 SITES = (
     "bootstrap",
+    "address",
+    "ring",
     "topology",
     "setup recv",
     "setup send",

@@ -94,8 +94,8 @@ ANALYSIS: dict[str, set[str]] = {
     "registry": {"facts", "model"},
     "coverage": {"facts", "inference", *LEAVES},
     "verdict": {"facts", "inference", "logparse", "model"},
-    "causes": {"model"},
-    "pipeline": {"facts", "inputs", "registry", "coverage", "verdict", "causes", *LEAVES},
+    "groups": {"model"},
+    "pipeline": {"facts", "inference", "inputs", "registry", "coverage", "verdict", "groups", *LEAVES},
 }
 
 

@@ -91,8 +91,10 @@ def test_files_cut_on_their_own_are_inconclusive(subject: str, tmp_path: Path) -
         assert not culprits(report), f"seed {seed}: {explain(report)}"
 
 
-# A rank that stops while it maps memory or after its last line of a step leaves no line that differs from its peers'.
-SEEN = [site for site in SITES if site not in ("import", "connected")]
+# Before 2.19 no line shows that a rank maps memory, so one that stops there prints what its peers print.
+# Before 2.24 no line shows how far a rank came in the bootstrap ring.
+RING = ("bootstrap", "address", "ring")
+UNSEEN = {("2.18", "import"), *((dialect, site) for dialect in ("2.18", "2.21") for site in RING)}
 
 
 @pytest.mark.parametrize("dialect", ["2.18", "2.21", "2.27", "2.30", "passsm"])
@@ -107,17 +109,22 @@ def test_stalled_rank_is_the_suspect_and_no_culprit_without_a_proof_of_time(dial
             assert report.verdict == "inconclusive", f"{site} {nth}: {explain(report)}"
             assert not culprits(report), f"{site} {nth}: {explain(report)}"
             assert suspects(report) in ([], [STALLED]), f"{site} {nth}: {report.suspects} {explain(report)}"
-            if site in SEEN:
+            rivals = [f for f in report.findings if f.code == "PSM202"]
+            assert not rivals, f"{site} {nth}: {rivals}"
+            if (dialect, site) not in UNSEEN:
                 tried += 1
                 named += suspects(report) == [STALLED]
-                assert "control plane clean" not in report.reason, f"{site} {nth}: {explain(report)}"
+                assert "no proxy call is open" not in report.reason, f"{site} {nth}: {explain(report)}"
     assert tried >= 8
-    assert named >= 0.9 * tried, f"{named} of {tried}"
+    # a request to the proxy of a peer shows only where that proxy takes it: either end of such a request may be the one that stopped
+    assert named >= 0.85 * tried, f"{named} of {tried}"
 
 
 @pytest.mark.parametrize("dialect", ["2.27", "2.30", "passsm"])
 def test_stalled_rank_is_the_culprit_with_a_proof_of_time(dialect: str, tmp_path: Path) -> None:
     for site in SITES:
+        if site in RING:
+            continue  # RAS connects the processes after the bootstrap, so it reports nobody there
         for nth in (1, 2, 3, 5) if EVERY else (1,):
             files, job = stalled(dialect, WORK, site, STALLED, nth, proof=ras)
             if not job.processes[STALLED].stopped:

@@ -392,8 +392,8 @@ static bool move_all(struct run *run)
     if (o->wrong_from >= 0) snprintf(whose, sizeof whose, "from rank %d: ", o->wrong_from);
     return o->wrong == 0 ||
            fail(run, "data", "wrong data",
-                "%llu wrong byte(s); the first is %sbyte %llu of iteration %llu is 0x%02x, expected 0x%02x",
-                (unsigned long long)o->wrong, whose, (unsigned long long)o->wrong_offset,
+                "%llu wrong byte%s; the first is %sbyte %llu of iteration %llu is 0x%02x, expected 0x%02x",
+                (unsigned long long)o->wrong, o->wrong == 1 ? "" : "s", whose, (unsigned long long)o->wrong_offset,
                 (unsigned long long)o->wrong_iter, o->wrong_seen, o->wrong_meant);
 }
 

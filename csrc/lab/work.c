@@ -466,9 +466,9 @@ static void move_all(struct run *run)
     const struct lab_result *r = run->result;
     if (r->wrong > 0)
         failed(run, "data", PSM_ERR_INTERNAL,
-               "%llu wrong byte(s); the first is from rank %d: byte %llu of iteration %llu is 0x%02x, expected 0x%02x",
-               (unsigned long long)r->wrong, r->wrong_from, (unsigned long long)r->wrong_offset,
-               (unsigned long long)r->wrong_iter, r->wrong_seen, r->wrong_meant);
+               "%llu wrong byte%s; the first is from rank %d: byte %llu of iteration %llu is 0x%02x, expected 0x%02x",
+               (unsigned long long)r->wrong, r->wrong == 1 ? "" : "s", r->wrong_from,
+               (unsigned long long)r->wrong_offset, (unsigned long long)r->wrong_iter, r->wrong_seen, r->wrong_meant);
 }
 
 static void free_side(struct run *run, struct side *side, bool send)

@@ -3,6 +3,8 @@
 
 #include <ctype.h>
 
+enum { LATEST_TEXT = 64 }; /* bytes of a text of an event that keeps the latest state */
+
 static ls_count *count_of(struct ls_scan *scan, const struct ls_record *rec, uint32_t message)
 {
     uint32_t *slot = rec->proc >= 0 ? &scan->states.at[rec->proc].count_of[message] : &scan->outside_counts[message];
@@ -79,6 +81,74 @@ static void keep_distinct(struct ls_scan *scan, const struct ls_record *rec, con
     ls_index_add(&scan->event_index, ls_fold(h), scan->events.n - 1);
 }
 
+/* Stores a text of an event that is written again and again: in LATEST_TEXT bytes of its own, so that memory does not
+ * grow with the log. */
+static uint64_t rewrite_text(struct ls_scan *scan, uint64_t old, const char *s, size_t n)
+{
+    static const char blank[LATEST_TEXT];
+    uint64_t at = old >> 20;
+    if (!at) at = ls_keep_text(&scan->event_texts, blank, sizeof blank) >> 20;
+    if (n > LATEST_TEXT) n = LATEST_TEXT;
+    memcpy(scan->event_texts.at + at, s, n);
+    return at << 20 | n;
+}
+
+static bool same_value(const struct ls_scan *scan, const struct ls_match *m, int i, uint64_t kept)
+{
+    const struct ls_capture *c = &m->field[i];
+    if (!(m->texts & 1ull << i)) return kept == c->value;
+    size_t n, length = c->length > LATEST_TEXT ? LATEST_TEXT : c->length;
+    const char *text = ls_text_at(&scan->event_texts, kept, &n);
+    return n == length && memcmp(text, m->text + c->start, n) == 0;
+}
+
+/* Writes the fields of a line into the event. Returns whether one of them, or which of them there are, has changed. */
+static bool rewrite(struct ls_scan *scan, ls_event *e, const struct ls_match *m)
+{
+    bool changed = e->present != m->present;
+    for (int i = 0; i < m->message->fields; i++) {
+        uint64_t *v = &scan->values.at[e->first_value + (uint32_t)i], bit = 1ull << i;
+        if (!(m->present & bit)) continue;
+        if (!changed && same_value(scan, m, i, *v)) continue;
+        changed = true;
+        const struct ls_capture *c = &m->field[i];
+        *v = (m->texts & bit) ? rewrite_text(scan, *v, m->text + c->start, c->length) : c->value;
+    }
+    e->present = m->present;
+    e->texts = m->texts;
+    return changed;
+}
+
+/* Keeps the newest state of what the distinct fields name: the fields of the last line, and the lines since they last
+ * changed. */
+static void keep_latest(struct ls_scan *scan, const struct ls_record *rec, const struct ls_match *m, ls_count *c)
+{
+    /* with the types, so that a field of an event never changes its type */
+    uint64_t h = ls_mix(ls_mix(distinct_hash(rec, m), (uint32_t)rec->device), m->texts);
+    ls_event *e = NULL;
+    for (LS_EACH(&scan->event_index, ls_fold(h), at))
+        if (scan->event_hash.at[at] == h) e = &scan->events.at[at];
+    if (!e) {
+        struct ls_match bare = *m;
+        bare.present = bare.texts = 0; /* rewrite() stores the fields */
+        if (!keep_event(scan, rec, &bare, c, LS_MAX_DISTINCT)) return;
+        e = &scan->events.at[scan->events.n - 1];
+        e->time = 0;
+        while (scan->event_hash.n < scan->events.n) *ls_push(&scan->event_hash) = 0;
+        scan->event_hash.at[scan->events.n - 1] = h;
+        ls_index_add(&scan->event_index, ls_fold(h), scan->events.n - 1);
+    }
+    if (rewrite(scan, e, m)) {
+        e->first = rec->ref;
+        e->count = 0;
+        e->thread = rec->thread;
+        e->time = rec->time_len ? rewrite_text(scan, e->time, rec->time, rec->time_len) : 0;
+    }
+    e->count += rec->repeated;
+    e->last = rec->ref;
+    e->until = rec->time_len ? rewrite_text(scan, e->until, rec->time, rec->time_len) : e->until;
+}
+
 /* A request whose handler returned an error: it gets no answer, so keep the line, not only its count. */
 static bool failed(const struct ls_match *m)
 {
@@ -108,6 +178,9 @@ void ls_on_match(struct ls_scan *scan, struct ls_record *rec, const struct ls_ma
     case LS_KEEP_DISTINCT:
         keep_distinct(scan, rec, m, c);
         break;
+    case LS_KEEP_LATEST:
+        keep_latest(scan, rec, m, c);
+        break;
     case LS_KEEP_ALL:
         keep_event(scan, rec, m, c, LS_MAX_ALL);
         break;
@@ -121,13 +194,13 @@ void ls_track(struct ls_scan *scan, const struct ls_record *rec, const struct ls
     int role = m->message->role;
     if (role <= LS_RPC_CONNECTED)
         ls_rpc_record(scan, rec, m);
-    else if (role <= LS_FD_DONE)
+    else if (role <= LS_FD_RETURNED)
         ls_fds_record(scan, rec, m);
     else if (role <= LS_SEQ_OP)
         ls_comms_record(scan, rec, m);
     else if (role <= LS_LEDGER_CLOSE)
         ls_book_record(scan, rec, m);
-    if (role != LS_PROC_BIRTH) scan->states.at[rec->proc].worked = true;
+    if (role < LS_DATA_PROGRESS) scan->states.at[rec->proc].worked = true;
 }
 
 /* The shape of a text: numbers and addresses replaced, so that lines of one kind count together. */

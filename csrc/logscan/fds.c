@@ -14,7 +14,9 @@ struct ls_fds {
     struct ls_index index;
     uint32_t done; /* finished entries that wait for a line of the other side */
     LS_VEC(ls_fd) out;
-    uint64_t *recent; /* ids of complete exchanges, by hash: the newest for each slot */
+    uint64_t *recent;         /* ids of complete exchanges, by hash: the newest for each slot */
+    LS_VEC(uint32_t) last_of; /* by thread: index + 1 of its newest finished exchange */
+    LS_VEC(ls_fd) last;       /* fd is -1 after its handle was printed */
 };
 enum { RECENT = 1 << 14 };
 
@@ -30,7 +32,23 @@ void ls_fds_free(struct ls_fds *f)
     free(f->index.slot);
     free(f->out.at);
     free(f->recent);
+    free(f->last_of.at);
+    free(f->last.at);
     free(f);
+}
+
+/* A line that was cut inside a number shows its first digits. */
+static bool same_handle(uint64_t a, uint64_t b)
+{
+    if (!a || !b) return true;
+    while (a > b) a >>= 4;
+    while (b > a) b >>= 4;
+    return a == b;
+}
+
+static bool mixed(const ls_fd *d)
+{
+    return !same_handle(d->wanted, d->read) || !same_handle(d->wanted, d->sent) || !same_handle(d->read, d->sent);
 }
 
 static void retire(struct ls_scan *scan, uint32_t at)
@@ -44,7 +62,7 @@ static void retire(struct ls_scan *scan, uint32_t at)
     if (d->asked.line && scan->files.at[d->asked.file].stream == scan->files.at[d->done.file].stream &&
         d->done.seq > d->asked.seq && d->done.seq - d->asked.seq > scan->totals.max_fd_age)
         scan->totals.max_fd_age = d->done.seq - d->asked.seq;
-    if (scan->keep_calls) *ls_push(&f->out) = *d;
+    if (scan->keep_calls || mixed(d)) *ls_push(&f->out) = *d;
     ls_index_del(&f->index, x->hash, at);
     x->flags = GONE;
     *ls_push(&f->unused) = at;
@@ -101,10 +119,51 @@ static void learn(int64_t *to, const struct ls_match *m, int field)
     if (*to == -1) *to = v;
 }
 
+/* The client prints the handle after the exchange, without the id: the thread and the descriptor tell which one it was.
+ */
+static void finished(struct ls_fds *f, const struct ls_record *rec, const ls_fd *d)
+{
+    while (f->last_of.n <= (uint32_t)rec->thread) *ls_push(&f->last_of) = 0;
+    uint32_t *at = &f->last_of.at[rec->thread];
+    if (!*at) {
+        ls_push(&f->last);
+        *at = f->last.n;
+    }
+    f->last.at[*at - 1] = *d;
+}
+
+static void on_returned(struct ls_scan *scan, const struct ls_record *rec, const struct ls_match *m)
+{
+    struct ls_fds *f = scan->fds;
+    uint64_t handle;
+    uint32_t at = (uint32_t)rec->thread < f->last_of.n ? f->last_of.at[rec->thread] : 0;
+    if (!at || !ls_role_value(m, F_FD_HANDLE, &handle)) return;
+    ls_fd *last = &f->last.at[at - 1];
+    int64_t fd = ls_role_int(m, F_FD_FD, -1);
+    if (fd < 0 || last->fd != fd || last->peer != ls_role_int(m, F_FD_PEER, -1)) return;
+    last->fd = -1;
+    struct exchange *x = known(scan, last->op);
+    if (x) {
+        x->fd.wanted = handle;
+        x->fd.returned = rec->ref;
+        return;
+    }
+    if (mixed(last) || scan->keep_calls) return; /* it is in the result already */
+    ls_fd done = *last;
+    done.fd = fd;
+    done.wanted = handle;
+    done.returned = rec->ref;
+    if (mixed(&done) && f->out.n < LS_MAX_ITEMS) *ls_push(&f->out) = done;
+}
+
 void ls_fds_record(struct ls_scan *scan, const struct ls_record *rec, const struct ls_match *m)
 {
     enum { MOST_DONE = 1 << 16 };
     uint64_t op;
+    if (m->message->role == LS_FD_RETURNED) {
+        on_returned(scan, rec, m);
+        return;
+    }
     if (!ls_role_value(m, F_OP, &op)) return;
     struct exchange *x = known(scan, op);
     if (!x && repeats(scan, op, m->message->role)) return;
@@ -124,12 +183,14 @@ void ls_fds_record(struct ls_scan *scan, const struct ls_record *rec, const stru
         d->received = rec->ref;
         d->server = rec->proc;
         learn(&d->rank, m, F_FD_RANK);
+        ls_role_value(m, F_FD_HANDLE, &d->read);
         break;
     case LS_FD_ANSWERED:
         x->flags |= ANSWERED;
         d->answered = rec->ref;
         d->server = rec->proc;
         learn(&d->rank, m, F_FD_PEER);
+        ls_role_value(m, F_FD_HANDLE, &d->sent);
         break;
     default:
         scan->fds->done += !(x->flags & DONE);
@@ -139,6 +200,7 @@ void ls_fds_record(struct ls_scan *scan, const struct ls_record *rec, const stru
         learn(&d->rank, m, F_FD_RANK);
         learn(&d->peer, m, F_FD_PEER);
         d->fd = ls_role_int(m, F_FD_FD, -1);
+        finished(scan->fds, rec, d);
     }
     if ((x->flags & ALL) == ALL) {
         scan->fds->done--;

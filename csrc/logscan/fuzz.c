@@ -43,6 +43,7 @@ static const struct {
     {"Freed shareable buffer {ptr:ptr} of {name:word}", "ledger.close", 0, 3, 0, "ptr"},
     {"Bootstrap: Using {ifname:word}:{addr:addr}", "proc.birth", 0, 3, 2, NULL},
     {"{name:word} set by environment to {value:rest}", "", 0, 3, 1, NULL},
+    {"psmP2p{role:word}Progress step=={step:uint} canSend={can_send:word} {_:str}", "data.progress", 0, 3, 3, NULL},
     {"{a:str} and {b:str} or {c:str} but {d:float} of {e:uint}%", "", 0, 2, 2, NULL},
     {"{ }+ {link:word}[{bw:float}] - {rest:rest}", "", 0, 3, 1, NULL},
     {"NCCL version {version:word}", "", 1, 1, 1, NULL},

@@ -118,6 +118,13 @@ static uint32_t trim(const char *s, uint32_t low, uint32_t high)
     return high;
 }
 
+/* The end of a text without Markdown's marks for bold, code and a line break. */
+static uint32_t unmark(const char *s, uint32_t low, uint32_t high)
+{
+    while (high > low && (s[high - 1] == '*' || s[high - 1] == '`' || s[high - 1] == '\\')) high--;
+    return trim(s, low, high);
+}
+
 /* Ray folds equal lines of its workers: " [repeated 3x across cluster]". Returns the new end. */
 static uint32_t repetition(const char *s, uint32_t low, uint32_t high, uint32_t *times)
 {
@@ -147,6 +154,11 @@ static void on_message(struct ls_scan *scan, struct ls_record *rec, const char *
     }
     bool found = ls_match(scan->cat, LS_WHERE_NCCL, s + low, high - low, false, &m);
     if (found) ls_expect(scan->cat, scan->guesses, s + low, high - low, &m);
+    if (!found) {
+        /* A line of a posted log ends with the marks of its emphasis. */
+        uint32_t end = unmark(s, low, high);
+        if (end < high && (found = ls_match(scan->cat, LS_WHERE_NCCL, s + low, end - low, false, &m))) high = end;
+    }
     bool torn = !found && m.torn;
     if (!found && memchr(s + low, '[', high - low)) {
         /* Colours spelled in letters may be anywhere; look for them only if nothing else explains the line. */

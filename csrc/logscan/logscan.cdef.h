@@ -29,6 +29,7 @@ typedef struct {
     uint64_t texts;
     uint64_t where; /* texts; 0: none */
     uint64_t time;
+    uint64_t until; /* time of the last line, of an event that keeps the latest state */
     ls_ref first;
     ls_ref last;
 } ls_event;
@@ -104,7 +105,9 @@ typedef struct {
     int64_t peer;
     int64_t fd;
     uint64_t age;
-    ls_ref asked, received, answered, done;
+    uint64_t wanted, read,
+        sent; /* the handle as the client names it, as the server reads it and answers it; 0: unknown */
+    ls_ref asked, received, answered, done, returned;
 } ls_fd;
 
 typedef struct {

@@ -25,6 +25,7 @@ static const struct {
     [LS_FD_RECEIVED] = {"fd.received", {"op", "rank", "peer", "comm", "handle", "fd"}},
     [LS_FD_ANSWERED] = {"fd.answered", {"op", "rank", "peer", "comm", "handle", "fd"}},
     [LS_FD_DONE] = {"fd.done", {"op", "rank", "peer", "comm", "handle", "fd"}},
+    [LS_FD_RETURNED] = {"fd.returned", {"op", "rank", "peer", "comm", "handle", "fd"}},
     [LS_COMM_START] = {"comm.start", {"comm", "rank", "nranks", "dev", "nvml", "bus", "commid", "kind"}},
     [LS_COMM_COMPLETE] = {"comm.complete", {"comm", "rank", "nranks", "dev", "nvml", "bus", "commid", "kind"}},
     [LS_COMM_END] = {"comm.end", {"comm", "rank", "nranks", "dev", "nvml", "bus", "commid", "kind"}},
@@ -33,6 +34,10 @@ static const struct {
     [LS_LEDGER_OPEN] = {"ledger.open", {0}},
     [LS_LEDGER_IMPORT] = {"ledger.import", {0}},
     [LS_LEDGER_CLOSE] = {"ledger.close", {0}},
+    [LS_DATA_PROGRESS] = {"data.progress", {0}},
+    [LS_DATA_STREAM] = {"data.stream", {0}},
+    [LS_DATA_EVENT] = {"data.event", {0}},
+    [LS_DATA_PUBLISHED] = {"data.published", {0}},
     [LS_PROC_BIRTH] = {"proc.birth", {0}},
 };
 
@@ -353,7 +358,7 @@ int ls_catalogue_finish(ls_catalogue *cat)
         struct ls_message *m = &cat->messages.at[i];
         for (int k = 0; k < LS_ROLE_FIELDS && roles[m->role].fields[k]; k++)
             m->role_field[k] = (int8_t)find_field(m, roles[m->role].fields[k], strlen(roles[m->role].fields[k]));
-        if (!m->distinct) m->distinct = UINT64_MAX;
+        if (!m->distinct && m->keep != LS_KEEP_LATEST) m->distinct = UINT64_MAX;
     }
     for (uint32_t i = 0; i < cat->patterns.n; i++) {
         struct ls_pattern *pat = &cat->patterns.at[i];

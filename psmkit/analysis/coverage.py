@@ -6,12 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import comm_name
-from psmkit.analysis.facts.places import absent
+from psmkit.analysis.facts.places import absent, behind_rank
 from psmkit.analysis.facts.progress import torn_down
 from psmkit.analysis.facts.stages import stage_of
 from psmkit.analysis.inference import faults
 from psmkit.analysis.inference.waits import waits_of
-from psmkit.analysis.verdict import behind_rank
 from psmkit.catalogue import Message, load
 from psmkit.logparse.types import CommInstance
 from psmkit.model import (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -32,19 +33,36 @@ def scanned(
         NothingToAnalyse: no line of the input is NCCL's or known to psmkit.
         CatalogueError: a TOML file is invalid.
     """
-    result = logparse.scan(paths, catalogue=catalogue, keep_calls=keep_calls, progress=progress)
+    with _uncollected():
+        result = logparse.scan(paths, catalogue=catalogue, keep_calls=keep_calls, progress=progress)
+        try:
+            _check(result)
+            yield result
+        finally:
+            result.close()
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Do not look for unreachable objects: the tables of a scan only grow, and each search passes all of them."""
+    was = gc.isenabled()
+    gc.disable()
     try:
-        if not result.totals.matched and not result.totals.unmatched and not result.foreign:
-            names = ", ".join(f.path for f in result.files[:3]) or "the input"
-            damage = "".join(f" ({note})" for note in result.notes[:3])
-            raise NothingToAnalyse(
-                f"no NCCL line in {names}: {_instead(result)}{damage}. "
-                "Give a log made with NCCL_DEBUG=INFO, or the folder PSM_RECORD_DIR of a program that ran over psmkit's libraries "
-                "(see 'psmkit analyze --help' for other inputs)."
-            )
-        yield result
+        yield
     finally:
-        result.close()
+        if was:
+            gc.enable()
+
+
+def _check(result: ScanResult) -> None:
+    if not result.totals.matched and not result.totals.unmatched and not result.foreign:
+        names = ", ".join(f.path for f in result.files[:3]) or "the input"
+        damage = "".join(f" ({note})" for note in result.notes[:3])
+        raise NothingToAnalyse(
+            f"no NCCL line in {names}: {_instead(result)}{damage}. "
+            "Give a log made with NCCL_DEBUG=INFO, or the folder PSM_RECORD_DIR of a program that ran over psmkit's libraries "
+            "(see 'psmkit analyze --help' for other inputs)."
+        )
 
 
 def _instead(result: ScanResult) -> str:

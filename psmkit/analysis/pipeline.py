@@ -7,8 +7,9 @@ import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 
-from psmkit.analysis import causes, coverage, registry, verdict
+from psmkit.analysis import coverage, groups, registry, verdict
 from psmkit.analysis.facts.job import Job, make_job
+from psmkit.analysis.inference.processes import blamed
 from psmkit.analysis.inputs import scanned
 from psmkit.model import CODES, Finding, Report, Verdict
 
@@ -59,7 +60,7 @@ def analyse_job(job: Job) -> Report:
         ranks=coverage.rank_rows(job, runs, findings),
         coverage=coverage.coverage(job, runs),
         versions=coverage.versions(job),
-        causes=causes.group(findings, runs, functools.partial(verdict.blamed, job)),
+        causes=groups.group(findings, runs, functools.partial(blamed, job)),
         suspects=tuple(s for run in runs for s in run.suspects),
     )
 

@@ -10,18 +10,21 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from psmkit.analysis.facts import program
+from psmkit.analysis.facts import lines, program
 from psmkit.analysis.facts.job import Job, RunInfo
 from psmkit.analysis.facts.naming import comm_name, names_of, words
 from psmkit.analysis.facts.once import once
-from psmkit.analysis.facts.places import absent, unnamed
+from psmkit.analysis.facts.places import absent, behind_rank, unnamed
 from psmkit.analysis.facts.progress import torn_down
 from psmkit.analysis.facts.stages import stage_of
-from psmkit.analysis.inference import frontier, proof
+from psmkit.analysis.facts.start import initialising
+from psmkit.analysis.inference import faults, frontier, proof
+from psmkit.analysis.inference.processes import device_of_rank
 from psmkit.logparse.types import CommInstance, Event
 from psmkit.model import CODES, Culprit, Effect, Finding, Run, Severity, Suspect, Verdict
+from psmkit.model.wording import counted, plural
 
-__all__ = ["behind_rank", "blamed", "judge", "overall"]
+__all__ = ["judge", "overall"]
 
 #: Kinds of exchanges, for one and for several.
 _EXCHANGES = {
@@ -74,7 +77,10 @@ def _pick(findings: Sequence[Finding]) -> tuple[Verdict | None, Finding | None]:
         # What other ranks print about a rank that was stopped from outside is a consequence.
         return Verdict.HUNG, stopped[0]
     if failing:
-        return Verdict.FAILED, failing[0]
+        # Who cannot reach a peer and blames nobody names no cause; another error of about the same confidence does.
+        sure = (f for f in failing if f.confidence >= failing[0].confidence - _MARGIN)
+        vague = CODES[failing[0].code].symptom and not failing[0].culprits
+        return Verdict.FAILED, next((f for f in sure if not (vague and CODES[f.code].symptom)), failing[0])
     if hanging:
         # A watchdog only reports that something hung; any other finding says what.
         named = [f for f in hanging if f.culprits and not CODES[f.code].reported_by_watchdog] or hanging
@@ -86,7 +92,7 @@ def _pick(findings: Sequence[Finding]) -> tuple[Verdict | None, Finding | None]:
 def _pending(job: Job, run: RunInfo) -> list[str]:
     """The exchanges that are still open in this run, as phrases."""
     open_ = _open(job)[run.index]
-    return [_count(open_[one], one, many) for one, many in _EXCHANGES.items() if open_[one]]
+    return [counted(open_[one], one, many) for one, many in _EXCHANGES.items() if open_[one]]
 
 
 @once
@@ -110,10 +116,6 @@ def _note(job: Job, out: dict[int | None, Counter[str]], what: str, *procs: int 
         out[run][what] += 1
 
 
-def _count(n: int, one: str, many: str | None = None) -> str:
-    return f"{n} {one}" if n == 1 else f"{n} {many or one + 's'}"
-
-
 def _instances(job: Job, run: RunInfo) -> list[CommInstance]:
     return sorted((i for group in run.groups for i in job.members.get(group, ())), key=lambda i: i.index)
 
@@ -126,17 +128,18 @@ def _end(job: Job, run: RunInfo) -> _Evidence:
     if reports and not run.procs:
         hosts = [f"{host}:" if (host := e.fields.get("host")) else "process " for e in reports]
         names = words((f"{host}{e.fields['pid']}" for host, e in zip(hosts, reports, strict=True)), 8)
-        return _Evidence(False, f"the logs of the processes that the lab names are not in view: {names}")
+        return _Evidence(False, f"the logs of the processes that the lab lists were not given: {names}")
     if reports and _lab_ended_well(job, run, reports):
         return _Evidence(
-            True, f"the lab's {_count(len(reports), 'rank')} ended well, and every byte that it checked was right"
+            True,
+            f"the lab's {counted(len(reports), 'rank')} ended without an error, and every byte that the lab checked was right",
         )
     instances = _instances(job, run)
     if not instances:
         if job.unaccounted(run.index):
             names = words(sorted(job.process(p).name for p in run.procs), 8)
-            how = "how they ended" if len(run.procs) > 1 else "how it ended"
-            return _Evidence(False, f"no communicator line names {names}, so the logs do not show {how}")
+            they = plural(len(run.procs), "it", "they")
+            return _Evidence(False, f"no communicator line names {names}, so the logs do not show how {they} ended")
         if (printed := program.told(job, run.index)) is not None:
             return _Evidence(False, f"{printed}, and no communicator was seen")
         return _Evidence(False, "no communicator was seen")
@@ -153,9 +156,9 @@ def _end(job: Job, run: RunInfo) -> _Evidence:
         lacking = absent(job, run.index)
         if not lacking:
             return _Evidence(
-                False, f"the log does not show which lines of the {nranks} ranks are about one communicator"
+                False, f"the log does not show which lines of the {nranks} ranks belong to the same communicator"
             )
-        logs, are = ("log", "is") if len(lacking) == 1 else ("logs", "are")
+        logs, are = plural(len(lacking), "log"), plural(len(lacking), "is", "are")
         return _Evidence(False, f"the {logs} of {_spans(lacking.spans())} of {nranks} {are} missing")
     ended = {i.rank for i in members if i.end is not None and i.rank >= 0}
     aborted = {e.ref for e in job.events("comm.end.abort", run=run.index)}
@@ -163,16 +166,21 @@ def _end(job: Job, run: RunInfo) -> _Evidence:
     if given_up:
         # Frameworks abort both at a normal exit and after a timeout, with the same lines.
         return _Evidence(
-            False, f"{_ranks(given_up)} aborted the communicator, which says nothing about the work before it"
+            False,
+            f"{_ranks(given_up)} aborted the communicator, which does not show whether the work before it was complete",
         )
-    opening = [i for i in instances if i.start and not i.complete and not i.end]
+    opening = initialising(job, run)
     starting = sorted({rank for i in opening if (rank := _rank(job, i)) >= 0})
     if opening:
         # A damaged line does not show the rank, but it shows the process.
         who = _ranks(starting) if starting else names_of(job, {i.proc for i in opening})
-        return _Evidence(False, f"the log ends while {who} initialise{'s' if len(starting or opening) == 1 else ''}")
+        return _Evidence(
+            False, f"the log ends while {who} {plural(len(starting or opening), 'initialises', 'initialise')}"
+        )
     if len(ended) == nranks and proof.reopened(job, run.index):
-        return _Evidence(False, "a communicator that was made after the first one was torn down has no end in the log")
+        return _Evidence(
+            False, "a communicator was created after the first one was torn down, and its teardown is not in the log"
+        )
     others = {i.proc for i in instances} - {i.proc for i in members} - job.phantoms
     if len(ended) == nranks and (still := sorted(p for p in others if not torn_down(job, p))):
         return _Evidence(False, f"the teardown of {names_of(job, still)} is not in the log")
@@ -184,16 +192,14 @@ def _end(job: Job, run: RunInfo) -> _Evidence:
     complete = {i.rank for i in members if i.complete is not None}
     started = {i.rank for i in members if i.start is not None or i.complete is not None}
     if len(complete) < len(started):
-        few = len(started - complete) == 1
-        return _Evidence(
-            False, f"the log ends while {_ranks(sorted(started - complete))} initialise{'s' if few else ''}"
-        )
+        verb = plural(len(started - complete), "initialises", "initialise")
+        return _Evidence(False, f"the log ends while {_ranks(sorted(started - complete))} {verb}")
     if any(i.ops or i.sends or i.recvs for i in members):
         printed = program.told(job, run.index)
-        return _Evidence(False, "the log ends while the job works" + (f": {printed}" if printed else ""))
+        return _Evidence(False, "the log ends while the job is still at work" + (f": {printed}" if printed else ""))
     if (printed := program.told(job, run.index)) is not None:
         return _Evidence(False, f"{printed}, and the teardown is not in the log")
-    return _Evidence(False, "all ranks initialised, and neither work nor teardown is in the log")
+    return _Evidence(False, "all ranks finished init, and the log shows neither work nor teardown")
 
 
 def _members(job: Job, run: RunInfo) -> set[int]:
@@ -279,11 +285,24 @@ def _culprits(job: Job, run: RunInfo, findings: Sequence[Finding], chosen: Findi
                     global_rank=job.rank_of(proc) if proc is not None else rank,
                     host=info.host if info else None,
                     pid=info.pid if info else None,
-                    device=_device(job, proc, rank, finding.comm),
+                    device=device_of_rank(job, proc, rank, finding.comm),
                     stage=finding.stage or (stage_of(job, proc) if proc is not None else None),
                     rank_basis=claim.basis if claim is not None else None,
                 ),
             )
+    if not out and chosen.named:
+        return tuple(
+            Culprit(
+                run=run.index,
+                why=chosen.title,
+                rank=n.rank,
+                host=n.host,
+                pid=n.pid,
+                stage=chosen.stage,
+                rank_basis=n.basis,
+            )
+            for n in chosen.named[:_MOST_UNNAMED]
+        )
     if not out and not chosen.ranks:
         # A log with warnings only does not show the rank, but it shows the process.
         return tuple(_of_process(job, run, chosen, name) for name in chosen.processes[:_MOST_UNNAMED])
@@ -304,46 +323,6 @@ def _of_process(job: Job, run: RunInfo, finding: Finding, name: str) -> Culprit:
         stage=finding.stage,
         rank_basis=claim.basis if claim is not None else None,
     )
-
-
-def behind_rank(job: Job, run: int, rank: int, comm: str | None) -> int | None:
-    """The process behind a rank of a communicator, or behind a global rank if the finding names no communicator."""
-    if comm is not None:
-        for group in _groups_named(job).get((run, comm), ()):
-            if (proc := job.proc_in(group, rank)) is not None:
-                return proc
-    return job.proc_of(run, rank)
-
-
-def blamed(job: Job, finding: Finding) -> frozenset[int]:
-    """The processes behind the culprits of a finding, as far as they are known."""
-    if finding.run is None:
-        return frozenset()
-    found = (behind_rank(job, finding.run, rank, finding.comm) for rank in finding.culprits)
-    return frozenset(proc for proc in found if proc is not None)
-
-
-@once
-def _groups_named(job: Job) -> dict[tuple[int, str], list[int]]:
-    out: dict[tuple[int, str], list[int]] = defaultdict(list)
-    for run in job.runs:
-        for group in run.groups:
-            out[run.index, comm_name(job, group)].append(group)
-    return dict(out)
-
-
-def _device(job: Job, proc: int | None, rank: int, comm: str | None) -> int | None:
-    """The device of a rank; a process with several devices has one for each of its ranks."""
-    if proc is None:
-        return None
-    alone = job.device_of(proc)
-    if alone is not None:
-        return alone
-    if comm is None:
-        devices = job.numbering.devices.get(proc, frozenset())
-        return next((d for d in sorted(devices) if job.numbering.by_device.get((proc, d)) == rank), None)
-    mine = [i for i in job.instances_of.get(proc, ()) if i.rank == rank]
-    return next((i.dev for i in mine if i.dev is not None and comm == comm_name(job, i.group)), None)
 
 
 def judge(job: Job, findings: Sequence[Finding]) -> list[Run]:
@@ -375,7 +354,7 @@ def _judge(job: Job, run: RunInfo, findings: Sequence[Finding]) -> Run:
         else:
             # after a teardown nothing can wait: an exchange that looks open has lost a line
             verdict, confidence = Verdict.HEALTHY, 0.95 if not pending else 0.8
-            reason = end.why + ("" if not pending else f" ({' and '.join(pending)} lost a line)")
+            reason = end.why + ("" if not pending else f" (the log lacks lines of {' and '.join(pending)})")
     else:
         verdict, reason = Verdict.INCONCLUSIVE, _why_open(job, run, end, pending)
         if headline := [f for f in findings if CODES[f.code].headline]:
@@ -383,6 +362,10 @@ def _judge(job: Job, run: RunInfo, findings: Sequence[Finding]) -> Run:
         suspect = next((f for f in _ranked(findings) if f.severity is Severity.WARNING and CODES[f.code].suspect), None)
         if suspect is not None and not headline:
             reason += f"; look first at this: {suspect.title}"
+        elif (
+            not headline and not _instances(job, run) and (said := _first_warning(job, run.index, findings)) is not None
+        ):
+            reason = f"{said}; {reason}"
     seen = sorted({r for p in run.procs if (r := job.rank_of(p)) is not None})
     return Run(
         index=run.index,
@@ -395,6 +378,17 @@ def _judge(job: Job, run: RunInfo, findings: Sequence[Finding]) -> Run:
         culprits=_culprits(job, run, findings, chosen),
         suspects=_suspects(job, run) if verdict is Verdict.INCONCLUSIVE else (),
     )
+
+
+def _first_warning(job: Job, run: int, findings: Sequence[Finding]) -> str | None:
+    """The headline of a run without a communicator: a warning of NCCL's, else the first line that is known to be one."""
+    told = next((f.title for f in findings if f.evidence and CODES[f.code].breaks), None)
+    if told is not None:
+        return told
+    known = lines.catalogue(job).by_name
+    bad = [name for name in job.names if name in known and known[name].severity in ("error", "warning")]
+    first = next((e for e in job.events(*bad, run=run)), None)
+    return faults.body(job, first) if first is not None else None
 
 
 def _suspects(job: Job, run: RunInfo) -> tuple[Suspect, ...]:
@@ -421,25 +415,25 @@ def _suspects(job: Job, run: RunInfo) -> tuple[Suspect, ...]:
 
 def _why_open(job: Job, run: RunInfo, end: _Evidence, pending: Sequence[str]) -> str:
     if pending:
-        return f"{end.why}; the evidence ends with {' and '.join(pending)} open, as it does where a log is cut"
+        return f"{end.why}; the log ends with {' and '.join(pending)} open, which also happens when a log is cut"
     totals = job.scan.totals
     if owing := frontier.owing(job, run.index):
-        many = len(owing) > 1
-        return f"{end.why}; the handshake{'s' if many else ''} of {names_of(job, owing)} {'are' if many else 'is'} not complete in the log"
-    if totals.calls_matched and len(job.runs) == 1:
-        clean = f"control plane clean ({_count(totals.calls_matched, 'proxy call')} answered"
-        clean += f", {_count(totals.fds_matched, 'fd exchange')} done)" if totals.fds_matched else ")"
+        shakes, are = plural(len(owing), "handshake"), plural(len(owing), "is", "are")
+        return f"{end.why}; the {shakes} of {names_of(job, owing)} {are} not complete in the log"
+    if totals.calls_matched and len(job.runs) == 1 and not initialising(job, run):
+        clean = f"no proxy call is open ({counted(totals.calls_matched, 'proxy call')} answered"
+        clean += f", {counted(totals.fds_matched, 'fd exchange')} done)" if totals.fds_matched else ")"
         if program.told(job, run.index) is not None:
             return f"{clean}; {end.why}"
         more = "" if not _instances(job, run) else f"; {end.why}"
-        return f"{clean}, data plane not observed{more}"
+        return f"{clean}; the log does not show whether data moved{more}"
     return end.why
 
 
 def overall(runs: Sequence[Run]) -> tuple[Verdict, str, float]:
     """The worst verdict, with its reason and confidence."""
     if not runs:
-        return Verdict.INCONCLUSIVE, "nothing in the input tells of a run", 0.5
+        return Verdict.INCONCLUSIVE, "the input holds no lines of a NCCL run", 0.5
     worst = max(runs, key=lambda r: (r.verdict.badness, r.confidence))
     reason = worst.reason if len(runs) == 1 else f"run {worst.index + 1} of {len(runs)}: {worst.reason}"
     return worst.verdict, reason, worst.confidence

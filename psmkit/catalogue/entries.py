@@ -9,12 +9,24 @@ from typing import Any
 from psmkit.model.codes import CODES
 from psmkit.model.errors import CatalogueError
 
-__all__ = ["KEEPS", "LEVELS", "ROLES", "Message", "Phrase", "Sample", "Value", "read_file", "read_phrases"]
+__all__ = [
+    "DATA_END",
+    "DATA_ROLES",
+    "KEEPS",
+    "LEVELS",
+    "ROLES",
+    "Message",
+    "Phrase",
+    "Sample",
+    "Value",
+    "read_file",
+    "read_phrases",
+]
 
 Value = int | float | str
 
 LEVELS = ("NONE", "VERSION", "WARN", "INFO", "ABORT", "TRACE", "CALL")
-KEEPS = ("count", "distinct", "all")
+KEEPS = ("count", "distinct", "all", "latest")
 WHERES = ("nccl", "line")
 
 # Fields that a message of this role must have; csrc/logscan/pattern.c lists the optional ones.
@@ -31,6 +43,7 @@ ROLES: Mapping[str, tuple[str, ...]] = {
     "fd.received": ("op",),
     "fd.answered": ("op",),
     "fd.done": ("op",),
+    "fd.returned": ("handle", "peer", "fd"),
     "comm.start": ("comm", "rank", "nranks"),
     "comm.complete": ("comm", "rank", "nranks"),
     "comm.end": ("comm",),
@@ -39,8 +52,18 @@ ROLES: Mapping[str, tuple[str, ...]] = {
     "ledger.open": (),
     "ledger.import": (),
     "ledger.close": (),
+    "data.progress": ("step",),
+    "data.stream": ("stream",),
+    "data.event": ("step",),
+    "data.published": ("step",),
     "proc.birth": (),
 }
+
+# Fields that name the end of a connection that a line of a data path is about: it keeps the latest state of each end.
+DATA_END = ("role", "comm", "rank", "peer", "channel", "conn_index", "connection", "pair")
+DATA_ROLES = frozenset(role for role in ROLES if role.startswith("data."))
+_SIDES = ("send", "recv")
+_STATES = ("recorded", "done")
 
 # Roles whose lines are events of interest themselves; lines of the other roles only feed their tracker.
 _RETAINED = frozenset({"comm.start", "comm.complete", "comm.end", "comm.named", "proc.birth"})
@@ -49,7 +72,7 @@ _TEXT_KEYS = frozenset(
     "name pattern level where versions rccl vccl keep role ledger scope severity finding blames meaning next_step subsystem own_rank".split()
 )
 _LIST_KEYS = frozenset("patterns distinct key known_issues repairs".split())
-_KEYS = _TEXT_KEYS | _LIST_KEYS | {"origin", "sample"}
+_KEYS = _TEXT_KEYS | _LIST_KEYS | {"origin", "sample", "set"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +90,10 @@ class Message:
     """A log message: its patterns, who prints it, what it means, and what a scan does with it.
 
     ``patterns`` are spellings of one message with the same fields. ``where`` is ``nccl`` (the whole message after
-    ``NCCL LEVEL``) or ``line`` (anywhere in a line without a NCCL prefix). ``keep`` is ``all``, ``distinct`` or
-    ``count``. ``role`` names the tracker that it feeds. ``own_rank`` is the field with the rank of the process that prints the line, or
+    ``NCCL LEVEL``) or ``line`` (anywhere in a line without a NCCL prefix). ``keep`` is ``all``, ``distinct``,
+    ``latest`` or ``count``. ``role`` names the tracker that it feeds. ``own_rank`` is the field with the rank of the process that prints the line, or
     of the process with the line's ``pid``. ``repairs`` names messages about failures that this line ends.
-    ``file`` is its catalogue file.
+    ``constants`` are fields that each sighting has beside those of its text. ``file`` is its catalogue file.
     """
 
     name: str
@@ -96,6 +119,7 @@ class Message:
     known_issues: tuple[str, ...] = ()
     own_rank: str | None = None
     repairs: tuple[str, ...] = ()
+    constants: Mapping[str, Value] = field(default_factory=dict)
     samples: tuple[Sample, ...] = ()
     file: str = ""
 
@@ -215,7 +239,7 @@ def _message(file: str, subsystem: str, entry: Mapping[str, Any]) -> Message:
         raise fail("a ledger needs key = [...], one to four field names")
     default = "all" if level == "WARN" else "distinct"
     if role is not None:
-        default = "all" if role in _RETAINED else "count"
+        default = "all" if role in _RETAINED else "latest" if role in DATA_ROLES else "count"
     severity = _choice(entry, "severity", ("error", "warning", "info", "harmless"), None, fail)
     finding = entry.get("finding")
     if finding is not None and finding not in CODES:
@@ -223,6 +247,9 @@ def _message(file: str, subsystem: str, entry: Mapping[str, Any]) -> Message:
     if not isinstance(entry.get("origin", False), bool):
         raise fail("origin must be true or false")
     keep = _choice(entry, "keep", KEEPS, default, fail) or default
+    if role in DATA_ROLES and keep in ("count", "distinct"):
+        raise fail(f'role {role} needs the newest state of each end: keep = "latest" or "all"')
+    constants = _constants(entry, patterns, role, fail)
     own_rank = entry.get("own_rank")
     if own_rank is not None and not any(f"{{{own_rank}:int}}" in pattern for pattern in patterns):
         raise fail(f"own_rank names {own_rank!r}, which is an int of no pattern")
@@ -252,9 +279,26 @@ def _message(file: str, subsystem: str, entry: Mapping[str, Any]) -> Message:
         known_issues=tuple(entry.get("known_issues", ())),
         own_rank=own_rank,
         repairs=tuple(entry.get("repairs", ())),
+        constants=constants,
         samples=tuple(_sample(s, fail) for s in entry.get("sample", ())),
         file=file,
     )
+
+
+def _constants(entry: Mapping[str, Any], patterns: tuple[str, ...], role: str | None, fail: Any) -> dict[str, Value]:
+    constants = entry.get("set", {})
+    if not isinstance(constants, Mapping) or not all(
+        isinstance(v, int | float | str) and not isinstance(v, bool) for v in constants.values()
+    ):
+        raise fail('set takes a number or a text for each field, as in set = {role = "send"}')
+    for name in constants:
+        if any(f"{{{name}:" in pattern for pattern in patterns):
+            raise fail(f"set names {name!r}, which is a field of a pattern")
+    for name, known in (("role", _SIDES), ("state", _STATES)):
+        value = constants.get(name, known[0])
+        if role in DATA_ROLES and value not in known:
+            raise fail(f"bad {name} {value!r} in set, expected {' or '.join(known)}")
+    return dict(constants)
 
 
 def _choice(entry: Mapping[str, Any], key: str, choices: tuple[str, ...], default: str | None, fail: Any) -> str | None:

@@ -14,7 +14,18 @@ from pathlib import Path
 from typing import Any
 
 from psmkit._native.logscan import ffi, lib
-from psmkit.catalogue.entries import KEEPS, LEVELS, ROLES, Message, Phrase, Value, read_file, read_phrases
+from psmkit.catalogue.entries import (
+    DATA_END,
+    DATA_ROLES,
+    KEEPS,
+    LEVELS,
+    ROLES,
+    Message,
+    Phrase,
+    Value,
+    read_file,
+    read_phrases,
+)
 from psmkit.model.errors import CatalogueError
 
 __all__ = ["UNMATCHED_WARN", "Catalogue", "load"]
@@ -119,7 +130,7 @@ class Catalogue:
         number = lib.ls_match_text(self.native, where == "line", data, len(data), present, values, starts, lengths)
         if number < 0:
             return None
-        fields: dict[str, Value] = {}
+        fields: dict[str, Value] = dict(self.compiled[number].constants)
         for i, (name, kind) in enumerate(self.fields[number]):
             if present[0] >> i & 1:
                 raw = data[starts[i] : starts[i] + lengths[i]]
@@ -177,9 +188,14 @@ def _compile(cat: Any, number: int, message: Message, catalogue: Catalogue) -> N
     if message.role is not None:
         count = lib.ls_catalogue_fields(cat, number)
         names = {ffi.string(lib.ls_catalogue_field_name(cat, number, i)).decode() for i in range(count)}
-        missing = [name for name in ROLES[message.role] if name not in names]
+        known = names | message.constants.keys() if message.role in DATA_ROLES else names
+        missing = [name for name in ROLES[message.role] if name not in known]
         if missing:
             raise fail(f"role {message.role} needs a field {missing[0]!r}")
+        if message.role in DATA_ROLES and not message.distinct:
+            for name in (*DATA_END, "state") if message.role == "data.event" else DATA_END:
+                if name in names:
+                    lib.ls_catalogue_distinct(cat, number, name.encode())
 
 
 def _characters(raw: bytes, column: int) -> int:

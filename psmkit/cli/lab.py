@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Iterable
 from pathlib import Path
 
 import click
 
 from psmkit.cli.command import Group
 from psmkit.cli.lab_nccl import nccl
-from psmkit.cli.lab_options import count
 from psmkit.cli.lab_run import report, run
-from psmkit.cli.output import check_output, show, show_page, width
+from psmkit.cli.output import check_output, show, show_listing
+from psmkit.model.wording import counted
 
 __all__ = ["command"]
 
-_WHOLE = 1000
 _FORMAT = click.option(
     "--format", "form", type=click.Choice(("text", "json")), default="text", help="Output format.  [text]"
 )
@@ -39,18 +36,6 @@ def command() -> None:
 command.add_command(run)
 command.add_command(report)
 command.add_command(nccl)
-
-
-def _table(head: list[str], rows: Iterable[list[str]]) -> None:
-    from psmkit.report.layout import Page, Span
-    from psmkit.report.ranktable import fit
-
-    page = Page(width(sys.stdout) if sys.stdout.isatty() else _WHOLE)
-    lines = fit(head, list(rows), page.width)
-    page.add(Span(lines[0], "dim"))
-    for line in lines[1:]:
-        page.add(line)
-    show_page(page)
 
 
 def _compute(_ctx: click.Context, _param: click.Parameter, value: str) -> tuple[int, int]:
@@ -129,9 +114,10 @@ def cuda_coverage(lib: Path | None, form: str) -> int:
                 + "\n"
             )
         else:
-            _table(
+            show_listing(
                 ["library", "area", "provided", "known"],
                 [[a.library, a.area, str(a.provided), str(a.known)] for a in rows],
+                texts=0,
             )
         return 0
     needs = coverage.needs(lib)
@@ -145,14 +131,15 @@ def cuda_coverage(lib: Path | None, form: str) -> int:
         return 1 if missing else 0
     linked = sum(n.how == "linked" for n in needs)
     show(
-        f"{lib}: {count(linked, 'CUDA function')} linked, {len(needs) - linked} looked up by name at run time; {len(missing)} missing\n\n"
+        f"{lib}: {counted(linked, 'CUDA function')} linked, {len(needs) - linked} looked up by name at run time; {len(missing)} missing\n\n"
     )
     if needs:
         # What is missing first: it is what the reader came for.
         order = sorted(needs, key=lambda n: (n.provided, n.how != "linked", n.library, n.name))
-        _table(
+        show_listing(
             ["provided", "how", "library", "function"],
             [["yes" if n.provided else "no", n.how, n.library, n.name] for n in order],
+            texts=0,
         )
     return 1 if missing else 0
 
@@ -177,4 +164,6 @@ def faults(lib: Path | None, form: str) -> None:
         rows = [{"site": s.name, "actions": list(s.actions), "description": s.description} for s in sites]
         show(json.dumps(rows, indent=2) + "\n")
     else:
-        _table(["site", "actions", "description"], [[s.name, " ".join(s.actions), s.description] for s in sites])
+        show_listing(
+            ["site", "actions", "description"], [[s.name, " ".join(s.actions), s.description] for s in sites], texts=2
+        )

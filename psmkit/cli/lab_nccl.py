@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from psmkit.cli.command import Command
-from psmkit.cli.lab_options import count, fault_option
+from psmkit.cli.lab_options import fault_option
 from psmkit.cli.lab_progress import Progress
 from psmkit.cli.lab_run import DOUBT, judge
 from psmkit.cli.output import show, show_page, width
+from psmkit.model.wording import counted
 
 if TYPE_CHECKING:
     from psmkit.lab.nccl import NcclCase
@@ -262,7 +263,7 @@ def _page(done: LabRun, library: Library, judged: tuple[int, str], report: Repor
     moved = sum(int(r.get("bytes", 0)) for rank in outcome.ranks for r in rank.reports)
     page.add(
         Span("good", "good") if status == 0 else Span("in doubt" if status == DOUBT else "not good", "error"),
-        f": {count(len(outcome.ranks), 'rank')}, {count(cases, 'case')}, {count(moved, 'byte')} checked, {outcome.seconds:.1f} s",
+        f": {counted(len(outcome.ranks), 'rank')}, {counted(cases, 'case')}, {counted(moved, 'byte')} checked, {outcome.seconds:.1f} s",
     )
     if doubt:
         page.wrap(f"all cases are good, but {doubt}")
@@ -295,7 +296,7 @@ def _page(done: LabRun, library: Library, judged: tuple[int, str], report: Repor
     for reason in reasons[:_REASONS]:
         page.wrap(reason, hang="    ")
     if (more := len(reasons) - _REASONS) > 0:
-        page.wrap(f"... and {more} more rank{'' if more == 1 else 's'} (--format json)")
+        page.wrap(f"... and {counted(more, 'more rank')} (--format json)")
     page.blank()
     for text in done.idle:
         page.wrap(f"never fired: {text}", hang="    ")

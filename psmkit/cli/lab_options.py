@@ -1,4 +1,4 @@
-"""Options and words that the commands of the lab share."""
+"""Options that the commands of the lab share."""
 
 from __future__ import annotations
 
@@ -6,12 +6,7 @@ import os
 
 import click
 
-__all__ = ["count", "fault_option"]
-
-
-def count(number: int, noun: str) -> str:
-    """A number and its noun: ``1 rank``, ``2 ranks``."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+__all__ = ["fault_option"]
 
 
 def _faults(ctx: click.Context, _param: click.Parameter, values: tuple[str, ...]) -> str:

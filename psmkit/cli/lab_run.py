@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from psmkit.cli.command import Command
-from psmkit.cli.lab_options import count, fault_option
+from psmkit.cli.lab_options import fault_option
 from psmkit.cli.lab_progress import Progress
 from psmkit.cli.output import show, show_page, width
+from psmkit.model.wording import counted
 
 if TYPE_CHECKING:
     from psmkit import Report
@@ -235,7 +236,7 @@ def judge(done: LabRun, found: Report | None) -> tuple[int, str]:
     if found.verdict in (Verdict.FAILED, Verdict.HUNG):
         return 1, f"the analysis says {found.verdict.value}"
     if done.idle:
-        return DOUBT, f"{count(len(done.idle), 'fault')} that you asked for never fired"
+        return DOUBT, f"{counted(len(done.idle), 'fault')} that you asked for never fired"
     if found.verdict is Verdict.INCONCLUSIVE:
         return DOUBT, "the analysis cannot say that the run is healthy"
     if found.verdict is Verdict.LEAKING:
@@ -274,7 +275,7 @@ def _page(done: LabRun, status: int, doubt: str, found: Report | None) -> None:
     head = Span("good", "good") if status == 0 else Span("in doubt" if status == DOUBT else "not good", "error")
     page.add(
         head,
-        f": {count(len(outcome.ranks), 'rank')}, {count(cases, 'case')}, {count(bytes_moved, 'byte')} checked, {outcome.seconds:.1f} s",
+        f": {counted(len(outcome.ranks), 'rank')}, {counted(cases, 'case')}, {counted(bytes_moved, 'byte')} checked, {outcome.seconds:.1f} s",
     )
     if doubt:
         page.wrap(f"all cases are good, but {doubt}")
@@ -297,7 +298,7 @@ def _page(done: LabRun, status: int, doubt: str, found: Report | None) -> None:
     for reason in reasons[:_REASONS]:
         page.wrap(reason, hang="    ")
     if (more := len(reasons) - _REASONS) > 0:
-        page.wrap(f"and {more} more rank{'' if more == 1 else 's'} (--format json shows all)")
+        page.wrap(f"and {counted(more, 'more rank')} (--format json shows all)")
     page.blank()
     for text in done.idle:
         page.wrap(f"never fired: {text}", hang="    ")

@@ -34,6 +34,7 @@ def message_dict(message: Message) -> dict[str, Any]:
         "severity": message.severity,
         "finding": message.finding,
         "role": message.role,
+        "set": dict(message.constants),
         "meaning": message.meaning,
         "next_step": message.next_step,
         "known_issues": list(message.known_issues),

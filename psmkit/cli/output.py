@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -15,9 +15,10 @@ from psmkit.model.errors import InputError
 if TYPE_CHECKING:
     from psmkit.report.layout import Page
 
-__all__ = ["check_output", "coloured", "progress_bar", "show", "show_page", "width"]
+__all__ = ["check_output", "coloured", "progress_bar", "show", "show_listing", "show_page", "width"]
 
 PLAIN_WIDTH = 100
+_WHOLE = 1000
 _PATIENCE = 1.0  # seconds before a progress bar appears
 
 
@@ -66,6 +67,34 @@ def show(parts: str | Iterable[str], path: str | None = None) -> None:
     _lenient(sys.stdout)
     for piece in pieces:
         sys.stdout.write(piece)
+
+
+def show_listing(
+    head: Sequence[str], rows: Iterable[Sequence[str]], texts: int = 1, styles: Sequence[str] | None = None
+) -> None:
+    """Write a table that never exceeds the width of the terminal, or COLUMNS.
+
+    There the last ``texts`` columns are paragraphs below their row. Elsewhere each row is one whole line, so that it can go through
+    grep. ``styles`` has a style for the first cell of each row.
+    """
+    from psmkit.report.layout import Page, Span
+    from psmkit.report.ranktable import fit
+
+    bounded = sys.stdout.isatty() or bool(os.environ.get("COLUMNS"))
+    page = Page(width(sys.stdout) if bounded else _WHOLE)
+    cells = [list(row) for row in rows]
+    keys = len(head) - texts if bounded else len(head)
+    lines = fit(head[:keys], [row[:keys] for row in cells], page.width)
+    page.add(Span(lines[0], "dim"))
+    for number, (line, row) in enumerate(zip(lines[1:], cells, strict=True)):
+        size = len(row[0])
+        page.add(Span(line[:size], styles[number] if styles else ""), line[size:])
+        for name, text in zip(head[keys:], row[keys:], strict=True):
+            if text in ("", "-"):
+                continue
+            lead = Span(f"{name}: ", "dim") if texts > 1 else None
+            page.wrap(text, indent="    ", hang="      " if texts > 1 else None, lead=lead)
+    show_page(page)
 
 
 def show_page(page: Page) -> None:

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import json
-import sys
 from typing import TYPE_CHECKING
 
 import click
 
 from psmkit.cli.command import Command
-from psmkit.cli.output import show, show_page, width
+from psmkit.cli.output import show, show_listing
 from psmkit.model.errors import PsmkitError
 
 if TYPE_CHECKING:
     from psmkit.transport import NetVariant, Variant
 
 __all__ = ["command"]
-
-_WHOLE = 1000
 
 
 class _NotBuiltError(PsmkitError):
@@ -59,10 +56,6 @@ def command(form: str) -> None:
         ]
         show(json.dumps(rows, indent=2) + "\n")
         return
-    from psmkit.report.layout import Page, Span
-    from psmkit.report.ranktable import fit
-
-    page = Page(width(sys.stdout) if sys.stdout.isatty() else _WHOLE)
     head = ["name", "", "verdict", "finding", "what it does", "symptoms"]
     table = [
         [
@@ -75,8 +68,4 @@ def command(form: str) -> None:
         ]
         for name, v in found.items()
     ]
-    lines = fit(head, table, page.width)
-    page.add(Span(lines[0], "dim"))
-    for line in lines[1:]:
-        page.add(line)
-    show_page(page)
+    show_listing(head, table, texts=2)

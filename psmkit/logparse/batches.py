@@ -11,7 +11,7 @@ import numpy.typing as npt
 from psmkit._native.logscan import lib
 from psmkit.catalogue import Catalogue
 from psmkit.logparse.decode import Decoder, table
-from psmkit.logparse.scanner import Feed, Path, Paths, as_catalogue
+from psmkit.logparse.scanner import Feed, Path, Paths
 from psmkit.logparse.types import Event
 
 __all__ = ["EventBatch", "events"]
@@ -140,7 +140,7 @@ def events(
         InputError: a path does not exist or cannot be read.
         CatalogueError: a TOML file is invalid.
     """
-    feed = Feed.start(paths, as_catalogue(catalogue), _EMIT_ALL)
+    feed = Feed.start(paths, catalogue, _EMIT_ALL)
     all_names = [m.name for m in feed.catalogue.compiled]
     wanted = None if names is None else np.array([name in names for name in all_names])
     for _ in feed.run(chunk, None):

@@ -17,9 +17,11 @@ from psmkit.logparse.formats import archive, binary, compression, encoding, is_r
 from psmkit.logparse.streams import ForeignInput, Input, Place, Reader, Spool, open_raw
 from psmkit.model.errors import InputError
 
-__all__ = ["ForeignInput", "Input", "Reader", "discover", "natural"]
+__all__ = ["CATALOGUE", "ForeignInput", "Input", "Reader", "discover", "natural"]
 
 STDIN = "<stdin>"
+#: A file of this name beside logs is no log: it describes the messages of the program that wrote them.
+CATALOGUE = "psmkit.toml"
 _PIECE = 1 << 20
 # A pipe without an end must not fill the disk.
 _MAX_SPOOL = 64 << 30
@@ -40,6 +42,8 @@ class _Search:
     found: dict[str, Input] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
     empty: list[str] = field(default_factory=list)
+    catalogues: dict[str, None] = field(default_factory=dict)
+    _looked: set[str] = field(default_factory=set)
     _spool: Spool | None = None
 
     def __post_init__(self) -> None:
@@ -84,7 +88,12 @@ class _Search:
                 self.file(name)
 
     def folder(self, folder: str) -> None:
-        files = _walk(folder)
+        files = []
+        for name in _walk(folder):
+            if os.path.basename(name) == CATALOGUE:
+                self.catalogues[name] = None
+            else:
+                files.append(name)
         before = len(self.found)
         seen = False
         refused: list[str] = []
@@ -106,6 +115,14 @@ class _Search:
             )
 
     def file(self, path: str) -> None:
+        place = os.path.dirname(path)
+        if place not in self._looked:
+            self._looked.add(place)
+            beside = os.path.join(place, CATALOGUE)
+            if os.path.isfile(beside):
+                self.catalogues[beside] = None
+        if os.path.basename(path) == CATALOGUE:
+            return  # as a shell passes it for logs/*
         try:
             if _is_device(path):
                 raise _RefusedError("a device")
@@ -207,12 +224,14 @@ class _Search:
                 self.refused[error.path] = error.reason
 
 
-def discover(paths: Iterable[str | os.PathLike[str]], notes: list[str] | None = None) -> list[Input]:
+def discover(
+    paths: Iterable[str | os.PathLike[str]], notes: list[str] | None = None, catalogues: list[str] | None = None
+) -> list[Input]:
     """The inputs behind ``paths``, each file once, in the given order.
 
     A path is a file, an archive (tar, zip), a glob, a folder (searched recursively, without hidden files) or ``-`` for standard
     input, which is copied to a temporary file so that its lines can be quoted later. What cannot be read or holds no text
-    adds a line to ``notes``, provided that something else can be read.
+    adds a line to ``notes``, provided that something else can be read. Files ``psmkit.toml`` beside the inputs are added to ``catalogues``.
 
     Raises:
         InputError: a path does not exist, or no path holds anything to read.
@@ -226,6 +245,8 @@ def discover(paths: Iterable[str | os.PathLike[str]], notes: list[str] | None = 
     lines += search.budget.notes
     if not found:
         _nothing(search)
+    if catalogues is not None:
+        catalogues += search.catalogues
     if notes is not None:
         notes += [f"{item.path}: the file is empty" for item in found if not item.size and any(i.size for i in found)]
         notes += lines
@@ -243,6 +264,8 @@ def _nothing(search: _Search) -> None:
         more = len(search.refused) - 1
         notes = "".join(f" ({note})" for note in search.budget.notes[:1])
         raise InputError(path, reason + notes + (f" (and {more} more inputs cannot be read)" if more else ""))
+    for path in search.catalogues:
+        raise InputError(path, "it describes messages and is no log")
 
 
 def _walk(folder: str) -> Sequence[str]:

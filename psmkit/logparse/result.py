@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from psmkit._native.logscan import lib
 from psmkit.catalogue import Catalogue
-from psmkit.logparse.decode import Decoder, table
+from psmkit.logparse.decode import COUNT, PROCESS, THREAD, Decoder, records, table
 from psmkit.logparse.streams import ForeignInput, Input, Reader, open_raw
 from psmkit.logparse.types import (
     Call,
@@ -70,6 +70,14 @@ class ScanResult(ScanData):
         for ref in sorted(set(refs)):
             self.text(ref)
 
+    def below(self, ref: Ref) -> Ref | None:
+        """The line below ``ref`` in its file; None if that is the last one, or if the line at ``ref`` is too long to be read whole."""
+        line = self._raw(ref)
+        if len(line) >= _LONGEST:
+            return None
+        after = Ref(ref.file, ref.line + 1, ref.offset + len(line) + 1, ref.seq + 1)
+        return after if after.offset < self.files[ref.file].bytes else None
+
     def evidence(self, ref: Ref) -> Evidence:
         """The line at ``ref``, as evidence."""
         return Evidence(self.files[ref.file].path, ref.line, self.text(ref))
@@ -87,11 +95,15 @@ class ScanResult(ScanData):
         self.close()
 
     def _read(self, ref: Ref) -> str:
+        return self._raw(ref).rstrip(b"\r").decode("utf-8", "replace")
+
+    def _raw(self, ref: Ref) -> bytes:
+        """The bytes of the line at ``ref`` without the line feed."""
         source = self.inputs[ref.file]
         if source.kind == "log" and source.encoding is None:
             with io.BufferedReader(cast(io.RawIOBase, open_raw(source)), _AHEAD) as file:
                 file.seek(ref.offset)
-                return _clean(file.readline(_LONGEST))
+                return file.readline(_LONGEST).removesuffix(b"\n")
         # Lines that are requested together are close together, so the rest of a read is kept.
         reader, at, ahead = self._open.pop(ref.file, (None, 0, b""))
         if reader is None or at > ref.offset:
@@ -109,11 +121,7 @@ class ScanResult(ScanData):
         while b"\n" not in ahead and len(ahead) < _LONGEST and (more := reader.read(4096)):
             ahead += more
         self._open[ref.file] = (reader, ref.offset, ahead)
-        return _clean(ahead.split(b"\n", 1)[0][:_LONGEST])
-
-
-def _clean(line: bytes) -> str:
-    return line.rstrip(b"\r\n").decode("utf-8", "replace")
+        return ahead.split(b"\n", 1)[0][:_LONGEST]
 
 
 def collect(
@@ -160,15 +168,13 @@ class _Collector:
             ],
             processes=self.processes(),
             threads=[
-                Thread(
-                    t.proc, t.tid, t.lines, _ref(t.first), _ref(t.last),
-                    names[t.last_message] if t.last_message != 0xFFFFFFFF else None,
-                )
-                for t in self.rows("ls_threads")
+                Thread(proc, tid, lines, *_ends(first, last), names[last_message] if last_message != 0xFFFFFFFF else None)
+                for proc, tid, lines, last_message, _, first, last in records(self.native, "ls_threads", THREAD)
             ],
             events=self.decoder.events_of(),
             counts=[
-                MessageCount(names[c.message], c.proc, c.count, _ref(c.first), _ref(c.last)) for c in self.rows("ls_counts")
+                MessageCount(names[message], proc, count, *_ends(first, last))
+                for message, proc, count, _, first, last in records(self.native, "ls_counts", COUNT)
             ],
             calls=calls,
             fds=self.fds(),
@@ -191,10 +197,12 @@ class _Collector:
     def processes(self) -> list[Process]:
         return [
             Process(
-                i, p.stream, self.decoder.tags[p.tag] if p.tag >= 0 else None, self.text(p.host) or "", p.pid, p.incarnation,
-                p.lines, _ref(p.first), _ref(p.last), p.births, bool(p.aliased), p.damaged,
+                i, stream, self.decoder.tags[tag] if tag >= 0 else None, self.text(host) or "", pid, incarnation,
+                lines, *_ends(first, last), births, bool(aliased), damaged,
             )
-            for i, p in enumerate(self.rows("ls_processes"))
+            for i, (stream, tag, host, pid, incarnation, lines, births, aliased, damaged, first, last) in enumerate(
+                records(self.native, "ls_processes", PROCESS)
+            )
         ]  # fmt: skip
 
     def calls(self) -> list[Call]:
@@ -226,6 +234,7 @@ class _Collector:
             FdExchange(
                 f.op, _maybe(f.asked), _maybe(f.received), _maybe(f.answered), _maybe(f.done),
                 _known(f.client), _known(f.server), _known(f.rank), _known(f.peer), _known(f.fd), f.age,
+                f.wanted or None, f.read or None, f.sent or None, _maybe(f.returned),
             )
             for f in self.rows("ls_fds")
         ]  # fmt: skip
@@ -397,6 +406,12 @@ def _op(
 
 def _known(value: int) -> int | None:
     return None if value == -1 else value
+
+
+def _ends(first: Iterable[int], last: Iterable[int]) -> tuple[Ref, Ref]:
+    """The first and the last line of something; one that occurs once keeps one object."""
+    begin = Ref._make(first)
+    return begin, begin if first == last else Ref._make(last)
 
 
 def _ref(ref: Any) -> Ref:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pathlib
 import resource
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,7 +16,7 @@ from psmkit.logparse.arrange import Arrangement, arrange
 from psmkit.logparse.inputs import ForeignInput, Input, Reader, discover
 from psmkit.logparse.result import ScanResult, collect
 
-__all__ = ["Feed", "Paths", "as_catalogue", "scan"]
+__all__ = ["Feed", "Paths", "scan"]
 
 Path = str | os.PathLike[str]
 Paths = Path | Iterable[Path]
@@ -26,9 +27,24 @@ _SPARE = 128  # descriptors for all but the logs
 _PIECE = 1 << 18  # bytes per read: small enough to be in the processor's cache when they are scanned
 
 
-def as_catalogue(catalogue: Catalogue | Sequence[Path] | None) -> Catalogue:
-    """psmkit's catalogue, extended by a user's files or replaced by a user's catalogue."""
-    return catalogue if isinstance(catalogue, Catalogue) else load(tuple(catalogue or ()))
+def _catalogue(given: Catalogue | Sequence[Path] | None, beside: Sequence[str], notes: list[str]) -> Catalogue:
+    """psmkit's catalogue, extended by a user's files and by those beside the logs, or replaced by a user's catalogue."""
+    if isinstance(given, Catalogue):
+        return given
+    files = list(given or ())
+    known = {os.path.realpath(file) for file in files}
+    texts: set[bytes] = set()
+    for file in beside:
+        try:
+            text = pathlib.Path(file).read_bytes()
+        except OSError as error:
+            notes.append(f"{file}: {(error.strerror or str(error)).lower()}")
+            continue
+        if os.path.realpath(file) not in known and text not in texts:  # each folder of logs may have a copy
+            texts.add(text)
+            files.append(file)
+            notes.append(f"{file} was found beside the logs: its messages are known, too")
+    return load(files)
 
 
 @dataclass
@@ -43,10 +59,12 @@ class Feed:
     notes: list[str] = field(default_factory=list)
 
     @classmethod
-    def start(cls, paths: Paths, catalogue: Catalogue, mode: int) -> Feed:
+    def start(cls, paths: Paths, given: Catalogue | Sequence[Path] | None, mode: int) -> Feed:
         """Find the inputs of ``paths`` and prepare to read them."""
         notes: list[str] = []
-        found = discover([paths] if isinstance(paths, str | os.PathLike) else paths, notes)
+        beside: list[str] = []
+        found = discover([paths] if isinstance(paths, str | os.PathLike) else paths, notes, beside)
+        catalogue = _catalogue(given, beside, notes)
         logs = [i for i in found if i.foreign is None]
         foreign = [ForeignInput(i.path, i.foreign, i) for i in found if i.foreign is not None]
         native = ffi.gc(lib.ls_scan_new(catalogue.native, mode), lib.ls_scan_free)
@@ -141,6 +159,7 @@ def scan(
     Args:
         paths: a file, glob, folder or ``-`` for standard input, or a sequence of them.
         catalogue: TOML files with additional messages, or a :class:`~psmkit.catalogue.Catalogue` to use instead of psmkit's.
+            Without the latter, a ``psmkit.toml`` beside the logs is read, too.
         keep_calls: keep all proxy calls and fd exchanges, not only incomplete ones.
         progress: called from time to time with the bytes read so far and the total.
         chunk: bytes to read from a stream before the next stream's turn.
@@ -149,7 +168,7 @@ def scan(
         InputError: a path does not exist or cannot be read.
         CatalogueError: a TOML file is invalid.
     """
-    feed = Feed.start(paths, as_catalogue(catalogue), _KEEP_CALLS if keep_calls else 0)
+    feed = Feed.start(paths, catalogue, _KEEP_CALLS if keep_calls else 0)
     for _ in feed.run(chunk, progress):
         pass
     return collect(feed.native, feed.catalogue, feed.inputs, feed.arrangement.stream_of, feed.foreign, feed.notes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 __all__ = [
     "Call",
@@ -27,10 +28,11 @@ __all__ = [
 Value = int | float | str
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Ref:
+class Ref(NamedTuple):
     """A line: index of its file in :attr:`ScanResult.files`, line number from 1, byte offset of its first byte, and
     ``seq``, its position in reading order (comparable within one stream only)."""
+
+    # A scan of many ranks makes several hundred thousand of these; a tuple costs a third of a frozen dataclass.
 
     file: int
     line: int
@@ -45,7 +47,8 @@ class Event:
     ``name`` is the catalogue message. ``proc`` and ``thread`` are indices into :attr:`ScanResult.processes` and
     :attr:`ScanResult.threads`, -1 for lines without a NCCL prefix. ``device`` is the printing thread's device, not the rank.
     ``count`` and ``last`` describe the repetitions of a ``distinct`` message. ``where`` is the ``file.cc:123`` of a WARN line.
-    ``tag`` is the recognised launcher prefix. ``time`` is the line's time stamp as printed.
+    ``tag`` is the recognised launcher prefix. ``time`` is the line's time stamp as printed. Of a message that keeps the ``latest`` state,
+    ``ref`` and ``time`` are of the first line with these fields, ``last`` and ``until`` of the last one.
     """
 
     name: str
@@ -61,6 +64,7 @@ class Event:
     where: str | None = None
     tag: str | None = None
     time: str | None = None
+    until: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +171,11 @@ class ServiceTally:
 
 @dataclass(frozen=True, slots=True)
 class FdExchange:
-    """A UDS exchange by its 64-bit id: stages asked, received, answered, done (None: not seen)."""
+    """A UDS exchange by its 64-bit id: stages asked, received, answered, done (None: not seen).
+
+    ``wanted`` is the handle that the client prints at ``returned``, ``read`` and ``sent`` are those of the server's lines. A complete
+    exchange is in the result if two of them differ.
+    """
 
     op: int
     asked: Ref | None
@@ -180,6 +188,10 @@ class FdExchange:
     peer: int | None
     fd: int | None
     age: int = 0
+    wanted: int | None = None
+    read: int | None = None
+    sent: int | None = None
+    returned: Ref | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ the audits all report through :class:`Finding`; :mod:`psmkit.report` renders a :
 from __future__ import annotations
 
 from psmkit.model.codes import CODES, code
-from psmkit.model.findings import Evidence, Finding, Severity
+from psmkit.model.findings import Evidence, Finding, Named, Severity
 from psmkit.model.kinds import Code, Effect, Family
 from psmkit.model.report import (
     Cause,
@@ -37,6 +37,7 @@ __all__ = [
     "Finding",
     "MatchCount",
     "Matching",
+    "Named",
     "RankRow",
     "Report",
     "Run",

@@ -35,13 +35,27 @@ class Evidence:
 
 
 @dataclass(frozen=True, slots=True)
+class Named:
+    """A process to blame as a text names it: none of the processes that printed NCCL's lines. Unknown parts are None.
+
+    ``basis`` is the evidence for the rank, as in :attr:`Culprit.rank_basis`.
+    """
+
+    rank: int | None = None
+    host: str | None = None
+    pid: int | None = None
+    basis: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Finding:
     """One finding, with the lines that prove it.
 
     ``code`` is a key of :data:`psmkit.model.CODES`. ``run`` is an index into :attr:`Report.runs`. ``comm`` is the
     communicator's name as in :attr:`Report.communicators`. ``ranks`` are ranks of ``comm`` if it is known,
     else global ranks. ``processes`` are ``host:pid`` texts. ``confidence`` is 0..1. ``stage`` is the protocol stage
-    that was reached. ``culprits`` are those among ``ranks`` that caused it; the others are victims.
+    that was reached. ``culprits`` are those among ``ranks`` that caused it; the others are victims. ``named`` are
+    processes to blame without a line of NCCL's; they become culprits of a report if no rank does.
     """
 
     code: str
@@ -58,3 +72,4 @@ class Finding:
     stage: str | None = None
     known_issue: str | None = None
     culprits: tuple[int, ...] = ()
+    named: tuple[Named, ...] = ()

@@ -24,6 +24,7 @@ _FINDING_KEYS = (
     "comm",
     "ranks",
     "culprits",
+    "named",
     "processes",
     "stage",
     "evidence",

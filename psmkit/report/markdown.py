@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from psmkit.model import Evidence, Finding, RankRow, Report, Verdict
+from psmkit.model.wording import counted, protocol_stage
 from psmkit.report.escape import markdown_text, visible
 from psmkit.report.layout import ranges
 from psmkit.report.options import Options
@@ -37,7 +38,7 @@ def render(report: Report, options: Options | None = None) -> str:
     if len(report.runs) > 1:
         out += [f"- run {run_number(run.index)}: {markdown_text(sentence(run))}" for run in report.runs]
     for culprit in report.culprits:
-        stage = f", stage {culprit.stage}" if culprit.stage else ""
+        stage = f", stage {known}" if (known := protocol_stage(culprit.stage)) else ""
         reason = culprit_why(culprit, report)
         why = f": {reason}" if reason else ""
         out.append(f"- **culprit** {markdown_text(culprit_name(culprit) + stage + why)}")
@@ -78,7 +79,7 @@ def _ranks(report: Report, options: Options) -> list[str]:
         rest = [] if len(single) == len(members) else [row for row in members if (row.run, row.rank) not in culprits]
         if rest:
             name = ranges([row.rank for row in rest if row.rank is not None]) or f"{len(rest)} of unknown rank"
-            cells = [name, f"{len({row.host for row in rest})} hosts", "", "", rest[0].state, rest[0].stage, ""]
+            cells = [name, counted(len({row.host for row in rest}), "host"), "", "", rest[0].state, rest[0].stage, ""]
             rows.append([*([str(run_number(rest[0].run))] if many else []), *cells])
     headers = [*(["run"] if many else []), "rank", "host", "pid", "device", "state", "stage", "last line"]
     return ["### Ranks", "", *_table(headers, rows)]
@@ -116,7 +117,7 @@ def _finding(finding: Finding, runs: int, options: Options) -> list[str]:
     if finding.evidence:
         out += [*_fence(finding.evidence[:limit]), ""]
     if len(finding.evidence) > limit:
-        out += [f"and {len(finding.evidence) - limit} more lines of evidence.", ""]
+        out += [f"and {counted(len(finding.evidence) - limit, 'more line')} of evidence.", ""]
     if finding.next_step:
         out += [f"**Next:** {markdown_text(finding.next_step)}", ""]
     if finding.known_issue:
@@ -142,7 +143,7 @@ def _coverage(report: Report, options: Options) -> list[str]:
     coverage = report.coverage
     out = ["### Evidence", ""]
     out.append(
-        f"- read {coverage.files} files, {size(coverage.bytes)}, {coverage.lines} lines; "
+        f"- read {counted(coverage.files, 'file')}, {size(coverage.bytes)}, {counted(coverage.lines, 'line')}; "
         f"{coverage.matched} understood, {coverage.unmatched} not, {coverage.torn} torn"
     )
     if report.versions:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from psmkit.model import RankRow
+from psmkit.model.wording import counted
 from psmkit.report.escape import shorten, shorten_apart, shorten_left, visible
 from psmkit.report.layout import ranges
 
@@ -89,7 +90,7 @@ def _folded(rows: list[RankRow], many: bool) -> list[str]:
         *([ranges({row.run + 1 for row in rows})] if many else []),
         name or f"{unknown} of unknown rank",
         _text(next(iter(hosts))) if len(hosts) == 1 else f"{len(hosts)} hosts",
-        f"{pids} pids" if pids else "?",
+        counted(pids, "pid") if pids else "?",
         ranges(devices) or "?",
         rows[0].state,
         rows[0].stage,

@@ -27,7 +27,7 @@ _PREFIX = re.compile(r"(?<![^\s:\[\]()<>\"'])(?P<host>[^\s:\[\]()<>\"']+):(?P<pi
 _PAIR = re.compile(_START + r"[\d.-]*(?P<host>[A-Za-z][\w.-]*):(?P<pid>\d+)\b")
 _NAMED = re.compile(rf"\bprocess {_PAIR.pattern}")
 # What stands before the processes in the reason for a verdict when no line of theirs was read: nothing else names them.
-_LIST = "are not in view: "
+_LIST = "were not given: "
 _PROCESS = re.compile(r"^(?P<host>.+):(?P<pid>\d+)$")
 _PID_WORD = re.compile(
     r"(?i)(?P<head>\b(?:pid|tid|process|proc|thread)(?: id)?[ =:#]{1,3}|/proc/|(?<![\w.-])[\d.-]*[A-Za-z][\w.-]*\[)(?P<pid>\d+)(?=\b)"

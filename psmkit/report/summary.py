@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from psmkit.model import Cause, Culprit, Finding, MatchCount, Matching, Report, Run, Severity, Suspect, Verdict
+from psmkit.model.wording import plural, protocol_stage
 from psmkit.report.layout import ranges
 
 __all__ = [
@@ -88,6 +89,8 @@ def culprit_name(culprit: Culprit) -> str:
     details = []
     if culprit.host is not None:
         details.append(culprit.host if culprit.pid is None else f"{culprit.host}:{culprit.pid}")
+    elif culprit.pid is not None:
+        details.append(f"pid {culprit.pid}")
     if culprit.global_rank is None and condition is not None and culprit.device is not None:
         name = f"device {culprit.device} (rank {rank} {condition})"
         return f"{name}, process {details[0]}" if details else name
@@ -98,6 +101,7 @@ def culprit_name(culprit: Culprit) -> str:
         details.append(f"rank {culprit.rank} of {culprit.comm}")
     if condition is not None:
         details.append(f"{name} {condition}")
+        name = f"local {name}" if culprit.global_rank is None and "local rank" in str(culprit.rank_basis) else name
     return f"{name} ({', '.join(details)})" if details else name
 
 
@@ -186,7 +190,7 @@ class Fold:
         else:
             ranks = {rank for finding in self.hidden for rank in (finding.culprits or finding.ranks)}
             if ranks:
-                parts.append(f"about {'rank' if len(ranks) == 1 else 'ranks'} {ranges(ranks)}")
+                parts.append(f"about {plural(len(ranks), 'rank')} {ranges(ranks)}")
         return ", ".join(parts)
 
 
@@ -239,8 +243,8 @@ def about(finding: Finding, *, runs: int, stage: bool = False) -> str:
         parts.append(f"run {run_number(finding.run)}")
     if finding.comm:
         parts.append(f"communicator {finding.comm}")
-    if stage and finding.stage:
-        parts.append(f"stage {finding.stage}")
+    if stage and (known := protocol_stage(finding.stage)):
+        parts.append(f"stage {known}")
     return ", ".join(parts)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from psmkit.model import CODES, Cause, Evidence, Finding, Report, Severity, Verdict
+from psmkit.model.wording import counted, plural, protocol_stage
 from psmkit.report.escape import shorten, visible
 from psmkit.report.layout import Page, Span, ranges
 from psmkit.report.options import Options
@@ -73,7 +74,7 @@ def _verdict(page: Page, report: Report, folder: str) -> None:
                 sentence(run), indent="  ", hang="      ", lead=Span(f"run {run_number(run.index)} ", run.verdict.value)
             )
         if len(report.runs) > len(shown):
-            page.add(Span(f"  and {len(report.runs) - len(shown)} more runs, none worse", "dim"))
+            page.add(Span(f"  and {counted(len(report.runs) - len(shown), 'more run')}, none worse", "dim"))
     _who(page, report)
     finding = behind(report)
     if finding is None:
@@ -88,7 +89,7 @@ def _who(page: Page, report: Report) -> None:
     sure = f"confidence {percent(report.confidence)}"
     for number, culprit in enumerate(report.culprits[:_WHO]):
         reason = culprit_why(culprit, report)
-        stage = f", stage {culprit.stage}" if culprit.stage else ""
+        stage = f", stage {known}" if (known := protocol_stage(culprit.stage)) else ""
         of_run = f" of run {run_number(culprit.run)}" if len(report.runs) > 1 else ""
         text = f"{culprit_name(culprit)}{of_run}{stage}" + (f": {reason}" if reason else "")
         if number == len(report.culprits[:_WHO]) - 1:
@@ -122,10 +123,10 @@ def _ranks(page: Page, report: Report, options: Options, folder: str) -> None:
         return
     page.blank()
     hosts = {row.host for row in report.ranks if row.host is not None}
-    title = f"Ranks: {_count(len(report.ranks), 'process', 'processes')} on {_count(len(hosts), 'host')}"
+    title = f"Ranks: {counted(len(report.ranks), 'process', 'processes')} on {counted(len(hosts), 'host')}"
     if len(report.runs) == 1 and report.runs[0].nranks is not None:
         run = report.runs[0]
-        title = f"Ranks: {len(run.ranks_seen)} of {run.nranks} seen, {_count(len(hosts), 'host')}"
+        title = f"Ranks: {len(run.ranks_seen)} of {run.nranks} seen, {counted(len(hosts), 'host')}"
     page.cut(title + (f"; files in {folder}" if folder else ""), "heading")
     rows = [replace(row, last=row.last.removeprefix(folder)) if row.last else row for row in report.ranks]
     table = rank_table(rows, culprit_ranks(report), page.width, fold=not options.verbose)
@@ -146,7 +147,7 @@ def _causes(page: Page, report: Report, options: Options, folder: str) -> None:
     counts = dict.fromkeys((Severity.ERROR, Severity.WARNING, Severity.INFO), 0)
     for finding in report.findings:
         counts[finding.severity] += 1
-    found = ", ".join(_count(n, _NAMES[s]) for s, n in counts.items() if n)
+    found = ", ".join(counted(n, _NAMES[s]) for s, n in counts.items() if n)
     hidden = counts[Severity.INFO] and not _shows_notes(report, options)
     page.wrap(f"Findings: {found or 'none'}" + (" (-v shows the notes)" if hidden else ""), "heading")
     for part in fold_causes(report, everything=options.verbose):
@@ -179,7 +180,8 @@ def _cause(page: Page, cause: Cause, report: Report, options: Options, folder: s
             lead=Span("follows from it: ", other.severity.value),
         )
     if not options.verbose and len(cause.follows) > _SHOWN_FOLLOWS:
-        page.add(Span(f"    and {len(cause.follows) - _SHOWN_FOLLOWS} more that follow from it", "dim"))
+        rest = len(cause.follows) - _SHOWN_FOLLOWS
+        page.add(Span(f"    and {rest} more that {plural(rest, 'follows', 'follow')} from it", "dim"))
 
 
 def _shows_notes(report: Report, options: Options) -> bool:
@@ -248,7 +250,7 @@ def _all_evidence(
     for item in shown:
         _evidence(page, item, folder, whole=options.verbose)
     if len(every) > len(shown):
-        page.add(Span(f"    … {_count(len(every) - len(shown), 'more line')} of evidence", "dim"))
+        page.add(Span(f"    … {counted(len(every) - len(shown), 'more line')} of evidence", "dim"))
 
 
 def _evidence(page: Page, item: Evidence, folder: str, *, whole: bool) -> None:
@@ -308,7 +310,7 @@ def _coverage(page: Page, report: Report, options: Options) -> None:
     coverage = report.coverage
     page.blank()
     page.add(Span("Evidence", "heading"))
-    read = f"read {_count(coverage.files, 'file')}, {size(coverage.bytes)}, {_count(coverage.lines, 'line')}"
+    read = f"read {counted(coverage.files, 'file')}, {size(coverage.bytes)}, {counted(coverage.lines, 'line')}"
     if coverage.matched or coverage.unmatched:
         total = coverage.matched + coverage.unmatched
         # Rounded down: 100% must mean all lines.
@@ -346,7 +348,3 @@ def _coverage(page: Page, report: Report, options: Options) -> None:
     for setting in dict.fromkeys(suspect.setting for suspect in report.suspects):
         page.add("  one setting decides between a rank that waits and a log that was cut:")
         page.add("    ", Span(setting, "code"))
-
-
-def _count(number: int, noun: str, plural: str | None = None) -> str:
-    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"

@@ -52,7 +52,7 @@ def test_log_of_a_process_whose_rank_is_unknown_is_not_said_to_be_missing(tmp_pa
 
 def test_log_of_a_rank_without_a_line_was_not_given(tmp_path: Path) -> None:
     (found,) = of(find("blame", tmp_path, [_lost(log) for log in ranks(4)[:3]]), "PSM403")
-    assert "is gone" in found.title and "its log was not given" in found.title
+    assert "disappeared" in found.title and "its log was not given" in found.title
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_rank_is_gone_only_if_a_connection_to_it_broke(text: str, gone: bool, tm
     for log in logs[:3]:
         log.warn("proxy.cc:1223", text, "async").fail(3)
     for found in of(find("blame", tmp_path, logs), "PSM403"):
-        assert ("is gone" in found.title) is gone
+        assert ("disappeared" in found.title) is gone
         assert (found.stage == "died") is gone
         assert found.culprits == (3,)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from psmkit.analysis import verdict
 from psmkit.model import Severity, Verdict
-from tests.analysis.texts import Rank, find, job_of, of, ranks
+from tests.analysis.texts import Rank, find, job_of, of, ranks, report_of
 
 
 def rounds(log: Rank, times: int, *, sizes: dict[tuple[int, int], int] | None = None, plans: bool = True) -> Rank:
@@ -144,14 +144,25 @@ def test_closures_that_a_rank_sees_on_its_way_out_are_nothing(tmp_path: Path) ->
     assert not find("blame", tmp_path, logs)
 
 
-def test_rank_that_lags_in_init_is_a_hint(tmp_path: Path) -> None:
+def test_rank_that_lags_in_init_is_a_suspect(tmp_path: Path) -> None:
     logs = [Rank(r).start() for r in range(4)]
     for log in logs:
         log.line("NCCL_BUFFSIZE set by environment to 1048576.")
         if log.rank != 2:
             log.line("24 coll channels, 24 collnet channels, 0 nvls channels, 32 p2p channels, 2 p2p channels per peer")
-    (found,) = find("start", tmp_path, logs)
-    assert (found.code, found.severity, found.ranks) == ("PSM202", Severity.WARNING, (2,))
+    report = report_of(tmp_path, logs)
+    assert [(s.rank, s.stage) for s in report.suspects] == [(2, "init")]
+    assert "the next step of its init" in report.reason
+    assert not of(report.findings, "PSM202")
+
+
+def test_ranks_at_one_place_of_their_init_have_no_suspect(tmp_path: Path) -> None:
+    logs = [Rank(r).start() for r in range(4)]
+    for log in logs:
+        log.line("24 coll channels, 24 collnet channels, 0 nvls channels, 32 p2p channels, 2 p2p channels per peer")
+    report = report_of(tmp_path, logs)
+    assert not report.suspects
+    assert "clean" not in report.reason
 
 
 def test_process_that_never_came_to_init_is_named(tmp_path: Path) -> None:

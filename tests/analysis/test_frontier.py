@@ -9,7 +9,7 @@ import pytest
 import psmkit
 from psmkit.model import Finding, Report
 from psmkit.report import render
-from tests.analysis.texts import ranks
+from tests.analysis.texts import Rank, ranks
 from tests.loggen import Plan, generate
 from tests.loggen.job import Job
 from tests.losses import lose_tail, merged_tail, stalled
@@ -53,7 +53,7 @@ def test_every_cut_of_rank_7_between_setup_and_connect_names_rank_7(tmp_path: Pa
 
 def test_whole_log_of_8_gpus_has_no_suspect_and_a_clean_control_plane(tmp_path: Path) -> None:
     report = analyze(tmp_path / "job.log", PASSSM.read_bytes())
-    assert "control plane clean" in report.reason
+    assert "no proxy call is open" in report.reason
     assert (report.suspects, found(report, "PSM706"), found(report, "PSM707")) == ((), [], [])
 
 
@@ -211,4 +211,37 @@ def test_end_of_a_peer_proves_what_it_received_but_not_what_it_sent(call: str, l
     logs[0].lines.append(logs[0].lines[-1].replace("AllReduce", call).replace("root 0", "root 2"))
     logs[0].destroy()
     report = folder(tmp_path, {f"{x.rank}.log": "".join(f"{line}\n" for line in x.lines).encode() for x in logs})
-    assert [f.title.split(" ends ")[0] for f in found(report, "PSM706")] == ["the log of rank 2"] * lost
+    assert [f.ranks for f in found(report, "PSM706")] == [(2,)] * lost
+
+
+def in_ring(tmp_path: Path, passed: tuple[int, ...], size: int = 6) -> Report:
+    """The report on ranks in the bootstrap, of which some connected to both neighbours."""
+    logs = []
+    for rank in range(size):
+        log = Rank(rank, size).start()
+        log.lines = [line for line in log.lines if "RAS network" not in line]
+        if rank in passed:
+            log.line(f"RAS network listening socket at {log.address}")
+        logs.append(log)
+    return folder(tmp_path, {f"{x.rank}.log": "".join(f"{line}\n" for line in x.lines).encode() for x in logs})
+
+
+@pytest.mark.parametrize(
+    ("passed", "owes"),
+    [
+        ((0, 1, 2, 3, 4), (5, "the next step of its bootstrap")),
+        ((0, 1, 4, 5), (2, "its connection to the next rank")),
+        ((0, 1, 5), (3, "its check-in at the bootstrap")),
+    ],
+)
+def test_silent_rank_of_the_bootstrap_ring_is_decided_by_its_neighbours(
+    passed: tuple[int, ...], owes: tuple[int, str], tmp_path: Path
+) -> None:
+    (suspect,) = in_ring(tmp_path, passed).suspects
+    assert (suspect.rank, suspect.stage) == (owes[0], "bootstrap")
+    assert suspect.owes.startswith(owes[1])
+
+
+@pytest.mark.parametrize("passed", [(), (0,), (0, 5), (0, 1, 2, 3, 4, 5), (0, 2, 4)])
+def test_ring_with_several_silent_ranks_has_no_suspect(passed: tuple[int, ...], tmp_path: Path) -> None:
+    assert not in_ring(tmp_path, passed).suspects

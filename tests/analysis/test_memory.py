@@ -44,12 +44,12 @@ def _attach(
 
 def test_a_segment_that_nobody_created() -> None:
     found = _attach("/dev/shm/nccl-WU88OE", 9637892)["PSM501"]
-    assert found.severity == "error" and "nobody created" in found.title
+    assert found.severity == "error" and "no rank created" in found.title
 
 
 def test_a_segment_that_was_created_and_is_gone() -> None:
     found = _attach("/dev/shm/nccl-WU88OE", 9637892, created=True)["PSM501"]
-    assert "nobody created" not in found.title and "rank 0" in found.explanation
+    assert "no rank created" not in found.title and "rank 0" in found.explanation
 
 
 def test_a_name_that_is_none_shows_the_mode_split() -> None:
@@ -187,7 +187,7 @@ def _handle(*, own: bool = False, born: bool = True) -> list[Finding]:
 def test_a_handle_of_one_process_used_by_another() -> None:
     (found,) = _handle()
     assert (found.code, found.culprits) == ("PSM507", (1,))
-    assert "born in rank 0" in found.title
+    assert "which rank 0" in found.title
 
 
 def test_an_equal_value_of_ones_own_is_no_leak() -> None:

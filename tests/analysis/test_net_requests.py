@@ -117,7 +117,7 @@ def test_send_without_a_receive_points_at_who_is_behind(tmp_path: Path) -> None:
     assert (found.severity, found.culprits, found.ranks) == (Severity.WARNING, (), (0, 1))
     assert (
         found.title
-        == "net rank 0 -> rank 1: rank 0 sent message 10 (64 bytes, tag 0), and rank 1 has posted no receive for it"
+        == "net rank 0 -> rank 1: rank 0 sent message 10 (64 bytes, tag 0), but rank 1 has posted no receive for it"
     )
 
 
@@ -129,13 +129,13 @@ def test_receiver_that_is_gone_owes_the_receive(tmp_path: Path) -> None:
 def test_with_groups_a_send_is_told_to_come_later(tmp_path: Path) -> None:
     rows = Rows().end(0, groups=8, looked=14, later=11, tag=5, size=4096).end(1, groups=8)
     found = one(tmp_path, rows.lives(), "PSM951")
-    assert "rank 0 sends 4096 bytes with tag 5, and rank 1 has posted no receive" in found.title
+    assert "rank 0 sends 4096 bytes with tag 5, but rank 1 has posted no receive" in found.title
 
 
 def test_receive_without_a_send(tmp_path: Path) -> None:
     found = one(tmp_path, working().recv(10, 11).end(0, looked=10.9).end(1, looked=14).lives(), "PSM952")
     assert (found.severity, found.culprits) == (Severity.WARNING, ())
-    assert "rank 1 waits for message 10 (64 bytes, tag 0), and rank 0 has not sent it" in found.title
+    assert "rank 1 waits for message 10 (64 bytes, tag 0), but rank 0 has not sent it" in found.title
 
 
 def test_of_ranks_that_wait_for_each_other_the_one_that_waits_for_none_is_named(tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_a_send_that_was_lost_in_its_plugin(tmp_path: Path) -> None:
     found = one(tmp_path, rows, "PSM952")
     assert (
         found.culprits == (0,)
-        and "rank 0 said that request 10 (64 bytes, tag 0) is sent, and its plugin lost it" in found.title
+        and "rank 0 reported request 10 (64 bytes, tag 0) as sent, but its plugin lost it" in found.title
     )
 
 
@@ -169,14 +169,14 @@ def test_beside_what_was_lost_nobody_else_is_named(tmp_path: Path) -> None:
 def test_a_receive_that_was_lost_in_its_plugin(tmp_path: Path) -> None:
     rows = working().recv(10, 11, message=-1).end(0).end(1, looked=12).died()
     found = one(tmp_path, rows, "PSM952")
-    assert found.culprits == (1,) and "rank 1's receive 10 never came to the network" in found.title
+    assert found.culprits == (1,) and "rank 1's receive 10 never reached the network" in found.title
 
 
 def test_tags_that_differ_keep_both_waiting(tmp_path: Path) -> None:
     rows = Rows().recv(0, 10, tags=(3, 4)).end(0, groups=8, looked=14, later=11, tag=5).end(1, groups=8, looked=14)
     found = one(tmp_path, rows.lives(), "PSM953")
     assert found.severity is Severity.ERROR
-    assert "rank 0 sends with tag 5, and rank 1 waits with tags 3 4: neither goes on" in found.title
+    assert "rank 0 sends with tag 5, and rank 1 waits with tags 3 4: neither can continue" in found.title
 
 
 def test_a_tag_of_the_second_group_waits_rightly(tmp_path: Path) -> None:
@@ -189,14 +189,14 @@ def test_a_tag_of_the_second_group_waits_rightly(tmp_path: Path) -> None:
 def test_without_groups_a_tag_that_differs_is_pointed_at(tmp_path: Path) -> None:
     rows = Rows().send(0, 10, 10.1, tags=(3,)).recv(0, 10, 10.1, tags=(4,)).end(0).end(1)
     found = one(tmp_path, rows.died(), "PSM953")
-    assert found.severity is Severity.WARNING and "has tag 3, and went into the receive of tag 4" in found.title
+    assert found.severity is Severity.WARNING and "has tag 3, but went into the receive with tag 4" in found.title
 
 
 def test_message_larger_than_its_receive(tmp_path: Path) -> None:
     rows = Rows().send(0, 10, size=1000, room=1000).recv(0, 10, room=999, size=999)
     rows.end(0, error=5, cause="size", at=10.1).end(1, error=5, cause="size", at=10.1)
     found = one(tmp_path, rows.died(), "PSM954")
-    assert "message 0 has 1000 bytes, and the receive that is posted for it has room for 999" in found.title
+    assert "message 0 has 1,000 bytes, but its posted receive has room for 999" in found.title
 
 
 def test_message_larger_than_its_receive_fails_the_run(tmp_path: Path) -> None:
@@ -221,17 +221,17 @@ def test_message_larger_than_its_receive_by_one_end_alone(tmp_path: Path) -> Non
 def test_done_here_and_lost_on_the_way(tmp_path: Path) -> None:
     rows = working().send(10, 11, 11.1).recv(10, 11).end(0, looked=11).end(1, looked=15)
     found = one(tmp_path, rows.lives(), "PSM955")
-    assert not found.culprits and "rank 1 asks for it in vain" in found.title
+    assert not found.culprits and "the tests of rank 1 find it incomplete" in found.title
 
 
 def test_sender_that_never_asks_whether_it_is_sent(tmp_path: Path) -> None:
     rows = working().send(10, 11).recv(10, 11, 11.1).recv(11, 11.1).end(0).end(1, looked=15)
     found = one(tmp_path, rows.lives(), "PSM955")
-    assert found.culprits == (0,) and "rank 0 has not asked since" in found.title
+    assert found.culprits == (0,) and "rank 0 has not tested its send since" in found.title
 
 
 @pytest.mark.parametrize(
-    ("cause", "what"), [("fault", "put there by PSM_FAULTS"), ("system", "ncclSystemError in isend")]
+    ("cause", "what"), [("fault", "injected by PSM_FAULTS"), ("system", "ncclSystemError in isend")]
 )
 def test_error_names_the_side_that_began(tmp_path: Path, cause: str, what: str) -> None:
     rows = (
@@ -239,7 +239,9 @@ def test_error_names_the_side_that_began(tmp_path: Path, cause: str, what: str) 
     )
     found = one(tmp_path, rows.recv(10, 10.9).died(), "PSM956")
     assert (
-        found.culprits == (0,) and "rank 0 began with ncclSystemError in isend" in found.title and what in found.title
+        found.culprits == (0,)
+        and "rank 0 failed first with ncclSystemError in isend" in found.title
+        and what in found.title
     )
 
 
@@ -258,14 +260,14 @@ def test_peer_that_closed_first_began(tmp_path: Path) -> None:
         .end(1, error=6, cause="peer", at=12.1, looked=11.9)
     )
     found = one(tmp_path, rows.died(1), "PSM956")
-    assert found.culprits == (0,) and "rank 0 closed the connection, with 1 request open" in found.title
+    assert found.culprits == (0,) and "rank 0 closed the connection with 1 request open" in found.title
 
 
 def test_without_the_other_ends_row_nobody_is_accused(tmp_path: Path) -> None:
     rows = working().recv(10, 11).end(1, error=6, cause="peer", at=12, looked=11.9)
     found = one(tmp_path, rows.died(1), "PSM956")
     assert (found.severity, found.culprits) == (Severity.WARNING, ())
-    assert found.explanation is not None and "There is no row of the other end" in found.explanation
+    assert found.explanation is not None and "There is no record of the other end" in found.explanation
 
 
 def test_receiver_that_does_not_ask_for_what_is_there_stands_still(tmp_path: Path) -> None:
@@ -280,19 +282,19 @@ def test_receiver_that_does_not_ask_for_what_is_there_stands_still(tmp_path: Pat
     )
     found = one(tmp_path, rows.lives(), "PSM957")
     assert found.severity is Severity.ERROR and found.culprits == (1,)
-    assert "rank 1 stands still: message 10 (64 bytes, tag 0) is sent, and it has not asked for it" in found.title
+    assert "rank 1 stopped: message 10 (64 bytes, tag 0) is sent, and rank 1 has not tested it" in found.title
 
 
 def test_side_that_stands_still_inside_a_message(tmp_path: Path) -> None:
     rows = working().send(10, 11).recv(10, 11).end(0, looked=11.05).end(1, looked=15)
     found = one(tmp_path, rows.lives(), "PSM957")
-    assert found.culprits == (0,) and "rank 0 stands still inside message 10" in found.title
+    assert found.culprits == (0,) and "rank 0 stopped during message 10" in found.title
 
 
 def test_sender_that_does_not_come_back_stands_still(tmp_path: Path) -> None:
     rows = Rows().recv(0, 10.1, tags=(5,)).end(0, groups=8, later=10, looked=10.05, tag=5).end(1, groups=8, looked=14)
     found = one(tmp_path, rows.lives(), "PSM957")
-    assert found.culprits == (0,) and "has not come back to send" in found.title
+    assert found.culprits == (0,) and "has not called send again" in found.title
 
 
 def test_connection_that_was_open_at_a_clean_end(tmp_path: Path) -> None:

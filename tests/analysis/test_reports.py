@@ -49,7 +49,7 @@ def test_rank_that_dead_peer_reports_name_is_the_culprit_and_not_those_that_repo
         ends(log, "peer-died", 3, "PSM_ERR_PEER_DEAD")
     found = report(tmp_path, logs)
     assert found.verdict is Verdict.FAILED and culprits(found) == [3]
-    assert "rank 3" in found.reason and "gone" in found.reason
+    assert "rank 3" in found.reason and "disappeared" in found.reason
 
 
 def test_chain_of_reports_is_followed_to_the_rank_that_names_nobody(tmp_path: Path) -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from psmkit import logparse
+import pytest
+
+from psmkit import analyze, logparse
 from psmkit.analysis.facts.job import make_job
 from psmkit.analysis.rules import rpc
 from psmkit.logparse.types import Call, ServiceTally
 from psmkit.model import Finding
 from tests.analysis.build import Scan
+from tests.loggen import generate
 
 
 def _begun(scan: Scan, age: int, *, longest: int = 40, state: str = "begun", end: bool = False) -> list[Finding]:
@@ -138,3 +141,23 @@ def test_an_end_that_was_torn_off_is_no_wait(tmp_path: Path) -> None:
         "h:2:2 [1] NCCL INFO resp.opId=0x7f0000990 matches expected opId=0x7f0000990",
     ]
     assert not [f for f in _text(lines, tmp_path) if f.severity == "error"]
+
+
+def sizes(tmp_path: Path, rank: int | None, dialect: str = "passsm") -> list[Finding]:
+    """What is said about the sizes of answers in a job whose rank has other answers to Setup."""
+    for name, text in generate("healthy_sendrecv", dialect, seed=3).files().items():
+        if name == f"nccl.rank{rank}.log":
+            text = text.replace("op.respSize=160 done", "op.respSize=240 done")
+        (tmp_path / name).write_text(text)
+    return [f for f in analyze([tmp_path]).findings if f.code == "PSM105"]
+
+
+def test_setup_answers_of_a_size_of_their_own_are_a_note(tmp_path: Path) -> None:
+    (found,) = sizes(tmp_path, 2)
+    assert (found.severity, found.ranks, found.culprits) == ("info", (2,), ())
+    assert "has 240 bytes; those of its 3 peers have 88 and 160" in found.title
+
+
+@pytest.mark.parametrize("dialect", ["2.18", "2.27", "passsm"])
+def test_setup_answers_that_differ_by_role_are_nothing(dialect: str, tmp_path: Path) -> None:
+    assert not sizes(tmp_path, None, dialect)

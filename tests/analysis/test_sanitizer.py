@@ -34,7 +34,7 @@ def test_foreign_handle_blames_the_user_and_names_the_owner(tmp_path: Path) -> N
     assert set(found.ranks) == {0, 2}
     assert found.explanation is not None
     assert "owner is rank 0" in found.explanation
-    assert "Used at: used_here (app+0x10)" in found.explanation and "Born at: born_here" in found.explanation
+    assert "Used at: used_here (app+0x10)" in found.explanation and "Created at: born_here" in found.explanation
     assert len(found.evidence) == 3
 
 
@@ -57,7 +57,7 @@ def test_destroyed_handle_is_an_error_with_the_stack_of_its_end(tmp_path: Path) 
     text = "cudaEventQuery got event 0x3f2a80200020, which was destroyed before (number 7 of this process)"
     found = one(tmp_path, text, stacks=("used", "born", "ended"))
     assert (found.code, found.severity, found.culprits) == ("PSM510", Severity.ERROR, (2,))
-    assert found.explanation is not None and "Ended at: ended_here" in found.explanation
+    assert found.explanation is not None and "Destroyed at: ended_here" in found.explanation
 
 
 def test_copy_out_of_bounds_is_an_error(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_leaks_that_were_asked_for_make_a_finished_run_leaking(tmp_path: Path) -
     )
     report = analyse_job(job_of(tmp_path, logs))
     assert report.verdict is Verdict.LEAKING
-    assert "3 device-memory" in report.reason
+    assert "3 allocations of device memory" in report.reason
 
 
 def test_what_is_left_to_the_end_is_no_leak(tmp_path: Path) -> None:

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from psmkit.analysis.facts.settings import SHARED, shared
 from psmkit.analysis.pipeline import analyse_job
 from psmkit.model import Severity, Verdict
+from tests.analysis.test_aborts import cuda_failure
 from tests.analysis.test_errors import out_of_memory
-from tests.analysis.texts import Rank, find, job_of, of, ranks
+from tests.analysis.texts import Rank, find, job_of, of, ranks, report_of, watchdog
 
 
 def with_setting(name: str, values: dict[int, str], before: str = "") -> list[Rank]:
@@ -36,12 +38,44 @@ def with_setting(name: str, values: dict[int, str], before: str = "") -> list[Ra
         "NCCL_PSM_P2P_NET_CHUNKSIZE",
     ],
 )
-def test_setting_of_the_transport_that_differs_in_a_failing_run_is_an_error(name: str, tmp_path: Path) -> None:
+def test_setting_of_the_transport_that_differs_where_a_connection_fails_is_an_error(name: str, tmp_path: Path) -> None:
     logs = with_setting(name, {0: "1.", 1: "1.", 2: "0.", 3: "1."})
-    out_of_memory(logs[0])
+    cuda_failure(logs[0])
     found = of(find("settings", tmp_path, logs), "PSM601")
     assert [(f.severity, f.culprits) for f in found] == [(Severity.ERROR, (2,))]
     assert name in found[0].title and "0 on rank 2" in found[0].title
+
+
+def test_setting_that_differs_is_not_why_memory_ran_out(tmp_path: Path) -> None:
+    logs = with_setting("NCCL_PASS_SM", {0: "1.", 1: "1.", 2: "0.", 3: "1."})
+    out_of_memory(logs[0])
+    assert [(f.severity, f.culprits) for f in of(find("settings", tmp_path, logs), "PSM601")] == [
+        (Severity.WARNING, ())
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "severity"),
+    [
+        ("NCCL_ALGO", Severity.ERROR),
+        ("NCCL_BUFFSIZE", Severity.ERROR),
+        ("NCCL_CUMEM_ENABLE", Severity.WARNING),
+        ("NCCL_IB_DISABLE", Severity.WARNING),
+        ("NCCL_DMABUF_ENABLE", Severity.WARNING),
+    ],
+)
+def test_setting_that_differs_is_an_error_only_for_the_exchange_that_is_open(
+    name: str, severity: Severity, tmp_path: Path
+) -> None:
+    logs = [log.work(3) for log in with_setting(name, {0: "1", 1: "1", 2: "0", 3: "1"})]
+    found = report_of(tmp_path, logs, watchdog(0, 1, 2, 3))
+    assert [f.severity for f in of(found.findings, "PSM601")] == [severity]
+
+
+def test_every_setting_has_one_entry() -> None:
+    for entry in SHARED:
+        for name in entry.names:
+            assert shared(name.replace("*", "ANY")) is entry, name
 
 
 @pytest.mark.parametrize("name", ["NCCL_ALGO", "NCCL_PROTO"])
@@ -55,7 +89,16 @@ def test_setting_that_is_equal_is_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["NCCL_HOSTID", "NCCL_SOCKET_IFNAME", "NCCL_IB_HCA", "NCCL_TOPO_FILE", "NCCL_DEBUG_SUBSYS"]
+    "name",
+    [
+        "NCCL_HOSTID",
+        "NCCL_SOCKET_IFNAME",
+        "NCCL_IB_HCA",
+        "NCCL_TOPO_FILE",
+        "NCCL_GRAPH_FILE",
+        "NCCL_DEBUG_FILE",
+        "NCCL_DEBUG_SUBSYS",
+    ],
 )
 def test_setting_that_may_differ_between_nodes_is_nothing(name: str, tmp_path: Path) -> None:
     logs = with_setting(name, {0: "a", 1: "a", 2: "b", 3: "b"})
@@ -89,7 +132,7 @@ def test_rank_that_never_came_to_the_place_proves_nothing(tmp_path: Path) -> Non
 
 def test_half_and_half_names_no_culprit(tmp_path: Path) -> None:
     logs = with_setting("NCCL_PASS_SM", {0: "1.", 1: "1.", 2: "0.", 3: "0."})
-    out_of_memory(logs[0])
+    cuda_failure(logs[0])
     assert [f.culprits for f in find("settings", tmp_path, logs)] == [()]
 
 

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from psmkit.analysis import analyze
 from psmkit.model import Report, Verdict
-from psmkit.report import Options, text
 
 
 def _report(tmp_path: Path, log: str) -> Report:

@@ -141,7 +141,7 @@ def test_finished_communicator_does_not_speak_for_one_that_shares_no_process_wit
     report = psmkit.analyze([str(tmp_path)])
     assert report.verdict == "inconclusive", report.reason
     assert sorted(verdicts(report)) == ["healthy", "inconclusive"]
-    assert report.reason.startswith("run 2 of 2: the log ends while the job works")
+    assert report.reason.startswith("run 2 of 2: the log ends while the job is still at work")
 
 
 def test_line_of_a_launcher_counts_for_the_run_that_has_communicators(tmp_path: Path) -> None:

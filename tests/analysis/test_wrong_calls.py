@@ -67,7 +67,7 @@ def test_other_type_op_or_root_fails_a_run_that_ended(
     assert report.verdict is Verdict.FAILED, report.reason
     found = mismatch(report)
     assert found.severity is Severity.ERROR and "at call 4" in found.title
-    assert "ended in order" in found.explanation
+    assert "torn down normally" in found.explanation
 
 
 def test_the_rank_that_differs_from_all_others_is_the_culprit(tmp_path: Path) -> None:

@@ -212,5 +212,5 @@ def test_analyze_names_user_and_owner_from_the_log_or_the_records_alone(start: S
         assert len(found) == 1, done.stdout
         assert f"stream {int(number):#x}" in found[0]["title"]
         assert f"rank 0, process {owner.process.pid}" in found[0]["title"]
-        assert "Used at: " in found[0]["explanation"] and "Born at: " in found[0]["explanation"]
+        assert "Used at: " in found[0]["explanation"] and "Created at: " in found[0]["explanation"]
         assert report["verdict"] == "failed"

@@ -87,7 +87,7 @@ def test_foreign_handle_fails_with_one_clear_line(program: Path, tmp_path: Path)
     assert report.verdict is Verdict.FAILED
     assert [c.rank for c in report.culprits] == [1]
     (found,) = [f for f in report.findings if f.code == "PSM507"]
-    assert found.explanation is not None and "Born at: main (seed_bug" in found.explanation
+    assert found.explanation is not None and "Created at: main (seed_bug" in found.explanation
 
 
 def test_foreign_handle_without_the_sanitizer_is_only_an_invalid_handle(program: Path, tmp_path: Path) -> None:

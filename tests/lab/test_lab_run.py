@@ -73,6 +73,17 @@ def test_every_pattern_and_size_by_each_way_of_sharing(lab: Lab, share: str) -> 
     assert everything == 3 * 3 * 2 * (0 + 1 + 4095 + 262145)
 
 
+def test_buffers_registered_at_each_group_move_on_one_device_that_all_ranks_hold(lab: Lab) -> None:
+    """A mapping that was closed at the end of a group waited for the device, which the next group of its rank holds."""
+    options = ("--pattern", "ring", "--share", "cuda-ipc", "--zero-copy", "always", "--size", "3M", "--iters", "8")
+    status, result = lab(RANKS, "4", "--gpus", "1", *options)
+    assert status == 0, result
+    for rank in range(4):
+        log = (lab.folder / "logs" / f"rank-{rank}.log").read_text()
+        kept, closed = re.findall(r"closed: kept at 0x", log), re.findall(r"closed: unmapped at 0x", log)
+        assert kept and closed
+
+
 @pytest.mark.parametrize("stream", transfer.STREAMS)
 def test_fifo_goes_round_many_times_under_each_kind_of_application_stream(lab: Lab, stream: str) -> None:
     options = ("--size", "1M", "--steps", "4", "--buffer-size", "8K", "--zero-copy", "never")  # 512 steps a connection

@@ -240,6 +240,9 @@ class Connections(Simulation):
             action = self.visit("uds", p)
             if action == "lose request":
                 continue
+            if action == "swap":  # two clients get each other's descriptor
+                yield lambda: bool(p.fd_requests)
+                request.detail, p.fd_requests[0].detail = p.fd_requests[0].detail, request.detail
             handle, op = request.detail["handle"], request.op
             self.info(
                 p,

@@ -98,12 +98,21 @@ class Job(Connections):
         self.info(p, t, "Using network Socket")
         yield None
         self.info(p, t, d.init.format(**names) + " - Init START")
-        self.mark(p, "begun")
+        if self.visit("bootstrap", p) == "wait":
+            yield lambda: False
+        # the root sends the address of the next rank when that one has checked in; then the ring connects, and RAS starts
+        n = self.plan.ranks
+        before, after = self.processes[(p.rank - 1) % n], self.processes[(p.rank + 1) % n]
+        self.mark(p, "checked in")
+        self.visit("address", p)
+        yield lambda: "checked in" in after.done
+        self.mark(p, "ring")
+        self.visit("ring", p)
+        yield lambda: "ring" in before.done
         if d.ras:
             self.info(p, t, f"RAS network listening socket at {p.ip}<{p.ras_port}>")
             self.start(p, self._ras(p))
-        if self.visit("bootstrap", p) == "wait":
-            yield lambda: False
+        self.mark(p, "begun")
         yield self._all("begun")
         if d.ras:
             self.info(
@@ -122,7 +131,6 @@ class Job(Connections):
             )
         else:
             self.info(p, t, f"Setting affinity for GPU {p.device} to ff")
-        n = self.plan.ranks
         if d.name != "2.18":
             local = len(self._local(p))
             self.info(

@@ -407,6 +407,13 @@ _LIST = (
         (Fault("uds", "lose reply", 1, 3),),
         dialects=UDS,
     ),
+    Scenario(
+        "fd_handles_swapped",
+        _truth("failed", (1,), "PSM109"),
+        Plan(ranks=8, work="p2p"),
+        (Fault("uds", "swap", 1, 2),),
+        dialects=UDS,
+    ),
     # -- the proxy does not answer
     Scenario(
         "setup_swallowed",

@@ -38,6 +38,24 @@ def test_a_users_file_adds_messages(tmp_path: Path, catalogue: Catalogue) -> Non
         ('[[message]]\nname = "x"\npattern = "a"\nfinding = "PSM999"\n', "x", "no such finding"),
         ('[[message]]\nname = "x"\npattern = "a"\ncolour = "red"\n', "x", "unknown key 'colour'"),
         ('[[message]]\nname = "x"\npattern = "a"\nrepairs = ["y"]\n', "x", "repairs names 'y'"),
+        ('[[message]]\nname = "x"\npattern = "a {b:int}"\nrole = "data.progress"\n', "x", "needs a field 'step'"),
+        (
+            '[[message]]\nname = "x"\npattern = "step=={step:unit} canSend={c:word}"\nrole = "data.progress"\n',
+            "x",
+            "column 13 of",
+        ),
+        (
+            '[[message]]\nname = "x"\npattern = "a {step:int}"\nrole = "data.progress"\nset = {role = "both"}\n',
+            "x",
+            "bad role 'both' in set, expected send or recv",
+        ),
+        (
+            '[[message]]\nname = "x"\npattern = "a {step:int}"\nrole = "data.progress"\nkeep = "count"\n',
+            "x",
+            'keep = "latest" or "all"',
+        ),
+        ('[[message]]\nname = "x"\npattern = "a {b:int}"\nset = {b = 1}\n', "x", "set names 'b'"),
+        ('[[message]]\nname = "x"\npattern = "a"\nset = {b = true}\n', "x", "set takes a number or a text"),
         ('[[message]]\nname = "x"\npattern = "a1"\n[[message]]\nname = "x"\npattern = "a2"\n', "x", "second entry"),
     ],
 )
@@ -51,6 +69,33 @@ def test_mistakes_name_file_entry_and_reason(tmp_path: Path, text: str, entry: s
     assert reason in message
     assert caught.value.entry == entry
     assert "\n" not in message
+
+
+LATEST = """
+[[message]]
+name = "my.state"
+pattern = "MYPSM end {peer:int} step {step:int} is {what:word}"
+role = "data.progress"
+set = {role = "send"}
+"""
+
+
+def test_latest_state_counts_the_lines_since_it_changed(tmp_path: Path) -> None:
+    """One event for each end, however many states it passes; each field is that of the last line."""
+    mine, log = tmp_path / "mine.toml", tmp_path / "a.log"
+    mine.write_text(LATEST)
+    lines = [f"MYPSM end {step % 3} step {step} is {'copying' * (step % 20)}-{step}" for step in range(3000)]
+    lines += ["MYPSM end 1 step 7 is idle"] * 5 + ["MYPSM end 2 step 8 is a-name-of-a-state-" + "x" * 100]
+    log.write_text(
+        "".join(f"[2025-11-21 10:00:{at % 60:02d}] n:1:2 [0] NCCL INFO {text}\n" for at, text in enumerate(lines))
+    )
+    events = {e.fields["peer"]: e for e in scan(log, catalogue=[mine]).events}
+    assert len(events) == 3 and all(e.fields["role"] == "send" for e in events.values())
+    idle = events[1]
+    assert (idle.fields["step"], idle.fields["what"], idle.count) == (7, "idle", 5)
+    assert (idle.ref.line, idle.last and idle.last.line) == (3001, 3005)
+    assert (idle.time or "").endswith("10:00:00") and (idle.until or "").endswith("10:00:04")
+    assert events[2].fields["what"] == ("a-name-of-a-state-" + "x" * 100)[:64] and events[2].count == 1
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:

@@ -167,4 +167,4 @@ def test_processes_that_only_the_lab_names_are_replaced(tmp_path: Path) -> None:
     lines = [f"psm lab: rank {rank}, process nodez:4{rank}, ended well after 0.713 s\n" for rank in range(3)]
     file.write_text("".join(lines))
     report = redact(psmkit.analyze([str(file)]))
-    assert report.reason.endswith("are not in view: host1:1, host1:2 and host1:3")
+    assert report.reason.endswith("were not given: host1:1, host1:2 and host1:3")

@@ -46,6 +46,17 @@ def test_the_first_line_is_the_verdict() -> None:
     assert first == "hung: rank 3 never answered Setup from rank 1, and 6 ranks wait behind them"
 
 
+@pytest.mark.parametrize("stage", ["error", "handles", "data", "file descriptors"])
+def test_a_stage_is_shown_only_if_it_is_one_of_the_protocol(stage: str) -> None:
+    report = samples.hung()
+    culprits = tuple(dataclasses.replace(c, stage=stage) for c in report.culprits)
+    findings = tuple(dataclasses.replace(f, stage=stage) for f in report.findings)
+    report = dataclasses.replace(report, culprits=culprits, findings=findings)
+    assert "stage Setup" in text(samples.hung(), verbose=True)
+    assert f"stage {stage}" not in text(report, verbose=True) + render(report, "markdown", Options())
+    assert f'"stage": "{stage}"' in render(report, "json", Options())
+
+
 def test_a_reason_that_names_the_verdict_is_not_doubled() -> None:
     report = dataclasses.replace(samples.healthy(), reason="healthy: all is done")
     assert text(report).startswith("healthy: all is done\n")

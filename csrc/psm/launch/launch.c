@@ -194,7 +194,7 @@ static void give_up(struct psmGroup *group)
 {
     while (group->nregistered > 0) {
         struct registered *last = &group->registered[--group->nregistered];
-        psmP2pDeregister(last->connector, last->handle);
+        psm_p2p_deregister_for_now(last->connector, last->handle);
     }
     free(group->registered);
     free(group);

@@ -382,12 +382,13 @@ psm_status psmP2pRecvConnect(psmP2pConnector *recv, const struct psm_p2p_connect
 /* ---- registration ---- */
 
 /* The peer's proxy maps the buffer now, so that no copy waits for it. */
-static psm_status tell_peer(struct psmP2pConnector *c, int type, uint64_t id, const struct psm_share *share, int fd)
+static psm_status tell_peer(struct psmP2pConnector *c, int type, uint64_t id, const struct psm_share *share, int fd,
+                            bool keep)
 {
     const struct psm_host_ops *ops = c->host.ops;
     void *self = c->host.self;
     struct psm_p2p_registration want = {
-        .magic = PSM_P2P_MAGIC, .version = PSM_WIRE_VERSION, .given = -1, .rank = c->me.rank, .id = id};
+        .magic = PSM_P2P_MAGIC, .version = PSM_WIRE_VERSION, .keep = keep, .given = -1, .rank = c->me.rank, .id = id};
     if (share) want.share = *share;
     if (!c->peer_proxy) PSM_TRY(ops->connect(self, PSM_TRANSPORT_P2P, 1, c->peer.rank, &c->peer_proxy));
     if (fd >= 0) PSM_TRY(ops->query_fd(self, c->peer_proxy, fd, &want.given));
@@ -407,20 +408,20 @@ static psm_status register_recv(struct psmP2pConnector *c, void *buffer, size_t 
                         c->peer.rank);
     struct psm_share share;
     PSM_TRY(psm_memory_export(&c->host, buffer, size, ways, &held->memory, &share));
-    psm_status status = tell_peer(c, psmProxyMsgRegister, held->handle, &share, held->memory.fd);
+    psm_status status = tell_peer(c, psmProxyMsgRegister, held->handle, &share, held->memory.fd, false);
     if (status == PSM_OK) return PSM_OK;
     struct psm_error kept = *psm_last_error();
     psm_memory_close(&c->host, &held->memory);
     return psm_fail_again(&kept);
 }
 
-static psm_status give_up(struct psmP2pConnector *c, struct held *held)
+static psm_status give_up(struct psmP2pConnector *c, struct held *held, bool keep)
 {
     struct psm_registered entry;
     psm_registered_take(held->handle, &entry);
     psm_status first = PSM_OK;
     if (held->memory.kind != PSM_SHARE_NONE) {
-        first = tell_peer(c, psmProxyMsgDeregister, held->handle, NULL, -1);
+        first = tell_peer(c, psmProxyMsgDeregister, held->handle, NULL, -1, keep);
         if (first == PSM_ERR_PEER_DEAD || first == PSM_ERR_PEER_CLOSED)
             first = PSM_OK; /* its mapping was removed with it */
         psm_status closed = psm_memory_close(&c->host, &held->memory);
@@ -465,7 +466,7 @@ psm_status psmP2pRegister(psmP2pConnector *connector, void *buffer, size_t size,
     return PSM_OK;
 }
 
-psm_status psmP2pDeregister(psmP2pConnector *connector, uint64_t handle)
+static psm_status deregister(psmP2pConnector *connector, uint64_t handle, bool keep)
 {
     struct held **at = NULL;
     if (connector && is_alive(connector))
@@ -477,7 +478,17 @@ psm_status psmP2pDeregister(psmP2pConnector *connector, uint64_t handle)
             "deregister: 0x%" PRIx64 " is not a registration of this connector, or was already deregistered", handle);
     struct held *held = *at;
     *at = held->next;
-    return give_up(connector, held);
+    return give_up(connector, held, keep);
+}
+
+psm_status psmP2pDeregister(psmP2pConnector *connector, uint64_t handle)
+{
+    return deregister(connector, handle, false);
+}
+
+psm_status psm_p2p_deregister_for_now(psmP2pConnector *connector, uint64_t handle)
+{
+    return deregister(connector, handle, true);
 }
 
 /* ---- free ---- */
@@ -496,7 +507,7 @@ static psm_status free_end(psmP2pConnector *c, int role)
     while (c->held) {
         struct held *held = c->held;
         c->held = held->next;
-        status = give_up(c, held);
+        status = give_up(c, held, false);
         if (first == PSM_OK) first = status;
     }
     if (c->peer_proxy) {

@@ -89,10 +89,10 @@ struct psm_p2p_attach {
 PSM_SHAREABLE(psm_p2p_attach, 240);
 
 /* Request of Register, to the proxy of the peer that will copy into the buffer; and of Deregister, which uses only the
- * id. */
+ * id and keep: the mapping may stay open until the connection is freed. */
 struct psm_p2p_registration {
     uint32_t magic;
-    uint16_t version, unused;
+    uint16_t version, keep;
     int32_t given;
     int32_t rank;
     uint64_t id; /* of the registration: the same memory may be registered several times */

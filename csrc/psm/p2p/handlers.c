@@ -269,9 +269,12 @@ psm_status psm_p2p_proxy_free(psmProxyConnection *connection, psmProxyState *sta
     (void)state;
     psm_status first = PSM_OK;
     bool found;
-    if (connection->host) note(&first, psm_import_remove(connection->host, connection, 0, &found));
+    if (connection->host) note(&first, psm_import_remove(connection->host, connection, 0, false, &found));
     struct psmP2pLocalInfo *local = connection->transportResources;
-    if (!local) return first;
+    if (!local) {
+        if (connection->host) note(&first, psm_memory_drop_kept(connection->host, connection));
+        return first;
+    }
     connection->transportResources = NULL;
     const struct psm_host *host = local->host;
     local->cuda->cudaSetDevice(host->ops->device(host->self));
@@ -285,6 +288,7 @@ psm_status psm_p2p_proxy_free(psmProxyConnection *connection, psmProxyState *sta
     }
     destroy_stream(local, &first);
     if (local->import) note(&first, psm_import_release(host, local->import));
+    note(&first, psm_memory_drop_kept(host, connection));
     if (local->fifo.owner && psm_memory_fd(&local->fifo) >= 0) host->ops->withdraw_fd(host->self, local->fifo.id);
     note(&first, psm_memory_close(host, &local->fifo)); /* recv: the FIFO itself; send: the import of it */
     if (local->control.fd >= 0) host->ops->withdraw_fd(host->self, local->control.id);
@@ -342,7 +346,8 @@ psm_status psm_p2p_proxy_deregister(psmProxyConnection *connection, psmProxyStat
     struct psm_p2p_registration want;
     PSM_TRY(read_registration(connection, req, reqSize, 0, &want));
     bool found = false; /* id 0 would mean all */
-    psm_status status = want.id ? psm_import_remove(connection->host, connection, want.id, &found) : PSM_OK;
+    psm_status status =
+        want.id ? psm_import_remove(connection->host, connection, want.id, want.keep != 0, &found) : PSM_OK;
     *done = 1;
     if (status == PSM_OK && !found)
         return psm_fail(PSM_ERR_NOT_FOUND, "register", -1, want.rank, 0,

@@ -344,9 +344,12 @@ int psm_memory_fd(const struct psm_memory *memory)
 static psm_status ipc_open(const struct psm_host *host, const struct psm_share *share, int owner_rank,
                            struct psm_memory *memory)
 {
+    memcpy(memory->blob, share->blob, sizeof memory->blob);
     cudaIpcMemHandle_t handle;
     memcpy(&handle, share->blob, sizeof handle);
-    int code = (int)cuda_of(host)->cudaIpcOpenMemHandle(&memory->base, handle, cudaIpcMemLazyEnablePeerAccess);
+    int code = psm_memory_take_kept(host, share, memory)
+                   ? 0
+                   : (int)cuda_of(host)->cudaIpcOpenMemHandle(&memory->base, handle, cudaIpcMemLazyEnablePeerAccess);
     if (code != 0)
         return psm_cuda_fail(code, "share", rank_of(host), owner_rank,
                              "opening the CUDA IPC handle of memory 0x%" PRIx64 " of rank %d (process %" PRIu32 ")",

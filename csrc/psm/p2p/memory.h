@@ -47,6 +47,12 @@ psm_status psm_memory_export(const struct psm_host *host, void *ptr, uint64_t si
 bool psm_alloc_find(const void *ptr, uint64_t size, struct psm_share *share, void **begin, int *fd);
 /* Release it: unmap, close, free. Zeroes it. Tries every step and returns the first failure. Accepts a zeroed one. */
 psm_status psm_memory_close(const struct psm_host *host, struct psm_memory *memory);
+/* Keep a CUDA IPC mapping open until the connection `owner` is freed, for the next share of the same allocation; close
+ * any other memory. Zeroes it. */
+psm_status psm_memory_keep(const struct psm_host *host, const void *owner, struct psm_memory *memory);
+/* Sets memory->base to such a mapping of what is shared. False: none is kept. */
+bool psm_memory_take_kept(const struct psm_host *host, const struct psm_share *share, struct psm_memory *memory);
+psm_status psm_memory_drop_kept(const struct psm_host *host, const void *owner);
 const char *psm_share_kind_name(int kind);
 
 #endif

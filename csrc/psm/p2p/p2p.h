@@ -117,10 +117,13 @@ psm_status psm_import_add(const struct psm_host *host, void *owner, uint64_t id,
 struct psm_import *psm_import_hold(const struct psm_host *host, uint64_t id);
 void *psm_import_at(const struct psm_import *import, uint64_t offset, uint64_t bytes); /* NULL: outside */
 psm_status psm_import_release(const struct psm_host *host, struct psm_import *import);
-/* Release one (id), or all that came over one connection (id 0). */
-psm_status psm_import_remove(const struct psm_host *host, void *owner, uint64_t id, bool *found);
+/* Release one (id), or all that came over one connection (id 0). keep: its mapping may stay open, see kept.c. */
+psm_status psm_import_remove(const struct psm_host *host, void *owner, uint64_t id, bool keep, bool *found);
 
 /* ---- caller side ---- */
+
+/* psmP2pDeregister() at the end of a group that registered the buffer itself: the next one may register it again. */
+psm_status psm_p2p_deregister_for_now(psmP2pConnector *connector, uint64_t handle);
 
 const char *psm_p2p_mode_name(int mode);
 /* The kinds of share that a mode implies for two ranks: pure. */

@@ -58,6 +58,7 @@ struct psm_import {
     void *owner;      /* the connection that it arrived on */
     uint64_t id;
     int refs; /* one for the list, one per copy */
+    bool keep;
     struct psm_memory memory;
 };
 static struct psm_import *imports;
@@ -117,12 +118,13 @@ psm_status psm_import_release(const struct psm_host *host, struct psm_import *im
     bool last = --import->refs == 0;
     pthread_mutex_unlock(&lock);
     if (!last) return PSM_OK;
-    psm_status status = psm_memory_close(host, &import->memory);
+    psm_status status =
+        import->keep ? psm_memory_keep(host, import->owner, &import->memory) : psm_memory_close(host, &import->memory);
     free(import);
     return status;
 }
 
-psm_status psm_import_remove(const struct psm_host *host, void *owner, uint64_t id, bool *found)
+psm_status psm_import_remove(const struct psm_host *host, void *owner, uint64_t id, bool keep, bool *found)
 {
     psm_status first = PSM_OK;
     *found = false;
@@ -131,7 +133,10 @@ psm_status psm_import_remove(const struct psm_host *host, void *owner, uint64_t 
         struct psm_import **at = &imports, *import;
         while (*at && ((*at)->owner != owner || (id != 0 && (*at)->id != id))) at = &(*at)->next;
         import = *at;
-        if (import) *at = import->next;
+        if (import) {
+            *at = import->next;
+            import->keep = keep;
+        }
         pthread_mutex_unlock(&lock);
         if (!import) return first;
         *found = true;

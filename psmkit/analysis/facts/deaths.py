@@ -10,10 +10,11 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from psmkit.analysis.facts import outside
+from psmkit.analysis.facts import lines, outside
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.places import single_node
+from psmkit.analysis.facts.tags import without_tag
 from psmkit.logparse.types import Event
 
 __all__ = ["FAULTS", "KILLED", "Death", "collect", "manner", "signal_name", "told_by_lab", "workers"]
@@ -48,7 +49,8 @@ _BLOCK = (
 class Death:
     """The end of one process. Unknown parts are None. ``signal`` is a number; ``code`` is an exit code other than a signal.
 
-    ``oom`` means that memory ran out, ``root`` that the launcher calls it the first failure. ``where`` names a library or holds
+    ``oom`` means that memory ran out, ``root`` that the launcher calls it the first failure, ``by_peer`` that its last words say that
+    another process closed a connection. ``local`` is its rank on its host, as torchrun counts. ``where`` names a library or holds
     the last printed text. ``events`` are the lines about this death.
     """
 
@@ -61,6 +63,8 @@ class Death:
     code: int | None = None
     oom: bool = False
     root: bool = False
+    by_peer: bool = False
+    local: int | None = None
     where: str | None = None
 
     @property
@@ -71,7 +75,7 @@ class Death:
     def take(self, other: Death) -> None:
         """Merge another line about the same process; known values stay."""
         self.events.extend(e for e in other.events if e not in self.events)
-        for name in ("rank", "proc", "pid", "host", "code", "where"):
+        for name in ("rank", "proc", "pid", "host", "code", "local", "where"):
             if getattr(self, name) is None:
                 setattr(self, name, getattr(other, name))
         # Some handlers catch SIGSEGV and then abort: the fault is the cause.
@@ -79,6 +83,7 @@ class Death:
             self.signal = other.signal
         self.oom |= other.oom
         self.root |= other.root
+        self.by_peer |= other.by_peer
 
 
 def told_by_lab(job: Job, event: Event) -> bool:
@@ -201,7 +206,7 @@ def _without_strays(found: list[Death]) -> list[Death]:
         if (death.rank is not None or death.pid is not None) and not death.sent:
             placed[death.signal][id(death)] = death
     dropped: set[int] = set()
-    for death in [d for d in found if d.rank is None and d.pid is None]:
+    for death in [d for d in found if d.rank is None and d.pid is None and d.local is None]:
         kinds = placed.keys() if death.signal is None else {None, death.signal, int(signals.SIGABRT)}
         fits = itertools.chain.from_iterable(placed[kind].values() for kind in list(kinds))
         two = list(itertools.islice(fits, 2))
@@ -301,6 +306,7 @@ def _single(job: Job, run: int | None, event: Event) -> Death | list[Death] | No
     name = event.name
     if name == "launch.elastic.failed":
         _split(death, fields.get("exitcode"))
+        _locate(job, run, death, fields.get("local_rank"))
         return death if death.signal is not None or death.code else None
     if name == "launch.spawn.exited":
         return _spawn(job, run, event, death)
@@ -351,10 +357,11 @@ def _handler(job: Job, event: Event, death: Death) -> Death | None:
         death.signal = signals.SIGABRT
         told = fields.get("type", fields.get("what"))
         death.where = str(told) if told is not None else None
+        death.by_peer = name == "sys.terminate" and _blames_peer(job, event)
         if name == "sys.python.fatal" and "Segmentation" in str(told):
             death.signal = signals.SIGSEGV
     elif name == "sys.shell.killed":
-        if _line(job, event).strip() != "Killed":
+        if without_tag(_line(job, event), event.tag) != "Killed":
             return None
         death.signal = signals.SIGKILL
     elif name == "sys.shell.signal":
@@ -366,6 +373,13 @@ def _handler(job: Job, event: Event, death: Death) -> Death | None:
     return death
 
 
+def _blames_peer(job: Job, event: Event) -> bool:
+    """Whether the reason below a C++ exception is that a connection to another process broke."""
+    below = lines.below(job, event.ref)
+    text = "".join(e.text for e in job.quotes.of(below))
+    return "what():" in text and lines.catalogue(job).phrase("a connection broke", text) is not None
+
+
 def _line(job: Job, event: Event) -> str:
     return "".join(e.text for e in job.quotes.of(event.ref))
 
@@ -375,10 +389,17 @@ def _spawn(job: Job, run: int | None, event: Event, death: Death) -> Death | Non
     if isinstance(name, str):
         death.signal = getattr(signals, name, None) if name.startswith("SIG") else None
     _split(death, code)
-    local = event.fields.get("local_rank")
-    if isinstance(local, int) and run is not None and run < len(job.runs) and single_node(job, run):
-        death.rank = local
+    _locate(job, run, death, event.fields.get("local_rank"))
     return death if death.signal is not None or death.code else None
+
+
+def _locate(job: Job, run: int | None, death: Death, local: object) -> None:
+    """The local rank of a worker; in a job on one host it is the rank."""
+    death.local = local if isinstance(local, int) and local >= 0 else None
+    if death.local is None or run is None or run >= len(job.runs) or not job.runs[run].procs:
+        return
+    if single_node(job, run):
+        death.rank = death.local
 
 
 def _slurm(event: Event) -> list[Death]:

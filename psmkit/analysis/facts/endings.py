@@ -35,6 +35,7 @@ _STOPS = (
     "launch.mpi.",
     "launch.slurm.",
     "launch.deepspeed.",
+    "launch.sglang.",
     "sys.python.interrupt",
 )
 # This many lines of a process after an exception show that it continued.

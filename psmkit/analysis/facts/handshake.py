@@ -110,12 +110,14 @@ def _add(job: Job, shake: Handshake, proc: int, tallies: list[ServiceTally]) -> 
             clients[local] += number
         if tally.last_opened is not None and (shake.newest is None or shake.newest.seq < tally.last_opened.seq):
             shake.newest = tally.last_opened
-    # a rank opens more connections to its own proxy than any other rank does
-    own = max(clients, key=lambda local: clients[local], default=-1)
     served: Counter[int] = Counter()
-    owes: Counter[str] = Counter()
     for tally in tallies:
         served.update(tally.served)
+    # A rank opens more connections to its own proxy than any other rank does, unless others exchange many buffers. The Setup of its own
+    # connections decides: others send none.
+    own = max(clients, key=lambda local: (clients[local] == served[_SETUP], clients[local]), default=-1)
+    owes: Counter[str] = Counter()
+    for tally in tallies:
         for (role, transport, local), number in tally.opened.items():
             if local == own:
                 shake.opened[transport, role] += number

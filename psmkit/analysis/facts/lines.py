@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 
 from psmkit.analysis.facts.job import Job
 from psmkit.catalogue import Catalogue, load
-from psmkit.logparse.types import Ref, Value
+from psmkit.logparse.types import Event, Ref, Value
 
-__all__ = ["catalogue", "fields_at", "message_at", "prefetch"]
+__all__ = ["below", "catalogue", "fields_at", "message_at", "prefetch", "with_role"]
 
 # NCCL 2.0 to 2.2 do not print their name.
 _HEAD = re.compile(r"NCCL (?:WARN|INFO|ABORT|TRACE|ERROR) ?|^\S+:\d+:\d+ \[\d+\] (?:\S+:\d+ )?(?:WARN|INFO) ")
@@ -22,6 +22,13 @@ _NEXT = re.compile(
 def catalogue(job: Job) -> Catalogue:
     """The catalogue of the scan, including the user's entries."""
     return getattr(job.scan, "catalogue", None) or load()
+
+
+def with_role(job: Job, role: str) -> list[Event]:
+    """The events whose catalogue entry has a role, in reading order."""
+    known = catalogue(job).by_name
+    names = [name for name in job.names if name in known and known[name].role == role]
+    return job.events(*names) if names else []
 
 
 def message_at(job: Job, ref: Ref | None) -> str:
@@ -38,6 +45,13 @@ def fields_at(job: Job, ref: Ref | None) -> Mapping[str, Value]:
     """The fields that the catalogue finds in a line; empty if no entry matches."""
     found = catalogue(job).match(message_at(job, ref).strip())
     return found[1] if found is not None else {}
+
+
+def below(job: Job, ref: Ref) -> Ref | None:
+    """The line below another in its file, None if there is none."""
+    step = getattr(job.scan, "below", None)
+    found: Ref | None = step(ref) if step is not None else None
+    return found
 
 
 def prefetch(job: Job, refs: Iterable[Ref]) -> None:

@@ -11,6 +11,7 @@ from psmkit.logparse.types import Event, Ref
 __all__ = ["global_rank", "proc_of_event", "proc_of_pid", "runs_of", "tagged_rank"]
 
 _MOST_LINES = 4000
+_STACK_LINES = 400
 _SEVERAL = -1  # processes
 
 
@@ -23,6 +24,9 @@ def global_rank(job: Job, event: Event) -> int | None:
         return tagged
     told = _line_ranks(job).get(event.ref)
     if told is not None:
+        return told
+    head = _traceback_heads(job).get(event.ref)
+    if head is not None and (told := _line_ranks(job).get(head)) is not None:
         return told
     rank = event.fields.get("rank")
     if isinstance(rank, int) and event.name.startswith("torch.") and is_default_group(event.fields):
@@ -44,6 +48,21 @@ def _line_ranks(job: Job) -> dict[Ref, int]:
         rank = rank_in_line(text)
         if rank is not None:
             out[event.ref] = rank
+    return out
+
+
+@once
+def _traceback_heads(job: Job) -> dict[Ref, Ref]:
+    """The head of the Python traceback that each exception without a tag ends: the next exception below the head ends it."""
+    out: dict[Ref, Ref] = {}
+    open_: dict[int, Ref] = {}
+    for event in job.events("sys.python.traceback", "sys.python.exception", "sys.python.memory", "sys.cuda."):
+        if event.tag is not None or event.proc >= 0:
+            continue
+        if event.name == "sys.python.traceback":
+            open_[event.stream] = event.ref
+        elif (head := open_.pop(event.stream, None)) is not None and event.ref.seq - head.seq < _STACK_LINES:
+            out[event.ref] = head
     return out
 
 

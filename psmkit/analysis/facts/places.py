@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.missing import MissingRanks
+from psmkit.analysis.facts.naming import comm_name
 from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.ranks import MOST_DEVICES
 from psmkit.logparse.types import Value
@@ -14,6 +15,7 @@ from psmkit.logparse.types import Value
 __all__ = [
     "absent",
     "absent_rank",
+    "behind_rank",
     "by_local_rank",
     "by_socket",
     "hosts_of",
@@ -267,3 +269,21 @@ def _only_with_pid(job: Job) -> dict[tuple[int, int], int | None]:
             key = (run.index, job.process(proc).pid)
             out[key] = None if key in out else proc
     return out
+
+
+def behind_rank(job: Job, run: int, rank: int, comm: str | None) -> int | None:
+    """The process behind a rank of a communicator, or behind a global rank if the finding names no communicator."""
+    if comm is not None:
+        for group in _groups_named(job).get((run, comm), ()):
+            if (proc := job.proc_in(group, rank)) is not None:
+                return proc
+    return job.proc_of(run, rank)
+
+
+@once
+def _groups_named(job: Job) -> dict[tuple[int, str], list[int]]:
+    out: dict[tuple[int, str], list[int]] = defaultdict(list)
+    for run in job.runs:
+        for group in run.groups:
+            out[run.index, comm_name(job, group)].append(group)
+    return dict(out)

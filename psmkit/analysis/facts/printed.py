@@ -33,13 +33,12 @@ def counts(job: Job) -> dict[int, Counter[str]]:
     out: dict[int, Counter[str]] = defaultdict(Counter)
     for count in job.scan.counts:
         out[count.proc][count.name] += count.count
+    kept: dict[tuple[int, str], int] = defaultdict(int)
     for event in job.scan.events:
-        # a message may be both kept and counted; the larger number is right
-        if event.name not in out[event.proc]:
-            out[event.proc][event.name] = 0
-    kept: dict[tuple[int, str], int] = Counter()
-    for event in job.scan.events:
-        kept[(event.proc, event.name)] += event.count
+        kept[event.proc, event.name] += event.count
     for (proc, name), times in kept.items():
-        out[proc][name] = max(out[proc][name], times)
+        # a message may be both kept and counted; the larger number is right
+        known = out[proc]
+        if times > known.get(name, -1):
+            known[name] = times
     return out

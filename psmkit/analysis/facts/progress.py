@@ -41,11 +41,10 @@ def _stages(job: Job) -> dict[int, int]:
     def reach(proc: int, stage: str) -> None:
         out[proc] = max(out[proc], STAGES.index(stage))
 
+    # there are few names and many processes
+    stage_of = {name: _stage_of(name) for name in {name for names in counts(job).values() for name in names}}
     for proc, names in counts(job).items():
-        for name in names:
-            for begin, stage in _STAGE_OF_NAME:
-                if name.startswith(begin):
-                    reach(proc, stage)
+        out[proc] = max((stage_of[name] for name in names), default=0)
     for instance in job.scan.instances:
         if instance.start is not None:
             reach(instance.proc, "init")
@@ -61,6 +60,11 @@ def _stages(job: Job) -> dict[int, int]:
         if torn_down(job, proc):
             reach(proc, "done")
     return out
+
+
+def _stage_of(name: str) -> int:
+    """The stage that a message proves; the first one, if none."""
+    return max((STAGES.index(stage) for begin, stage in _STAGE_OF_NAME if name.startswith(begin)), default=0)
 
 
 def progress_of(job: Job, proc: int) -> tuple[int, ...]:

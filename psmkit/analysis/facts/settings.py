@@ -14,38 +14,69 @@ from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.once import once
 from psmkit.logparse.types import Event, Ref
 
-__all__ = ["UNSET", "WIRE", "Difference", "differences", "odd_ranks"]
+__all__ = [
+    "COLLECTIVE",
+    "CONNECTION",
+    "MEMORY",
+    "SHARED",
+    "SIZES",
+    "UNSET",
+    "Difference",
+    "Shared",
+    "differences",
+    "odd_ranks",
+    "shared",
+]
 
 
-#: Both ends of a connection, or all ranks of a communicator, must agree on these.
-_STRICT = frozenset(
-    """NCCL_PASS_SM NCCL_ALGO NCCL_PROTO NCCL_BUFFSIZE NCCL_LL_BUFFSIZE NCCL_LL128_BUFFSIZE NCCL_CUMEM_ENABLE NCCL_CUMEM_HOST_ENABLE
-    NCCL_P2P_DISABLE NCCL_P2P_DIRECT_DISABLE NCCL_P2P_USE_CUDA_MEMCPY NCCL_P2P_NET_CHUNKSIZE NCCL_P2P_PCI_CHUNKSIZE NCCL_P2P_NVL_CHUNKSIZE
-    NCCL_SHM_DISABLE NCCL_SHM_USE_CUDA_MEMCPY NCCL_SHM_MEMCPY_MODE NCCL_NVLS_ENABLE NCCL_NVLS_CHUNKSIZE NCCL_COLLNET_ENABLE
-    NCCL_MAX_NCHANNELS NCCL_MIN_NCHANNELS NCCL_MAX_CTAS NCCL_MIN_CTAS NCCL_NRINGS NCCL_NET_SHARED_BUFFERS NCCL_NET_SHARED_COMMS
-    NCCL_PXN_DISABLE NCCL_P2P_PXN_LEVEL NCCL_NTHREADS NCCL_LL128_NTHREADS NCCL_CHUNK_SIZE NCCL_IB_DISABLE NCCL_NET NCCL_MNNVL_ENABLE
-    NCCL_NVB_DISABLE NCCL_CROSS_NIC NCCL_DMABUF_ENABLE NCCL_RUNTIME_CONNECT NCCL_GRAPH_FILE NCCL_SOCKET_MAGIC NCCL_NCHANNELS_PER_NET_PEER
-    NCCL_LOCAL_REGISTER NCCL_GRAPH_REGISTER NCCL_IB_SPLIT_DATA_ON_QPS NCCL_IB_QPS_PER_CONNECTION NCCL_IB_ADAPTIVE_ROUTING""".split()
-)
+#: Exchanges between ranks that a setting shapes: the sizes of messages, the memory that a rank opens for another, the choice and
+#: number of connections, the calls on the device.
+SIZES, MEMORY, CONNECTION, COLLECTIVE = "sizes", "memory", "connection", "collective"
 
-_PREFIXES = ("NCCL_PSM_", "NCCL_P2P_", "NCCL_SHM_")
 
-#: A missing line of these settings is checked: the default of a rank without them contradicts the others.
-_ABSENCE = frozenset(
-    "NCCL_PASS_SM NCCL_ALGO NCCL_PROTO NCCL_BUFFSIZE NCCL_CUMEM_ENABLE NCCL_CUMEM_HOST_ENABLE NCCL_P2P_DISABLE NCCL_SHM_DISABLE".split()
-)
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """Settings on which ranks must agree (a trailing ``*`` is a prefix), and the exchanges that a difference can break.
 
-#: Settings whose wrong value alone breaks the exchange of connect messages.
-WIRE = (
-    "NCCL_PASS_SM",
-    "NCCL_PSM_",
-    "NCCL_CUMEM_",
-    "NCCL_BUFFSIZE",
-    "NCCL_P2P_NET_CHUNKSIZE",
-    "NCCL_ALGO",
-    "NCCL_PROTO",
-    "NCCL_SHM_",
-    "NCCL_P2P_",
+    ``default``: a rank without the setting contradicts those that set it.
+    """
+
+    names: frozenset[str]
+    breaks: frozenset[str]
+    default: bool
+
+    def has(self, name: str) -> bool:
+        """Whether a setting is one of these."""
+        return name in self.names or any(n[-1] == "*" and name.startswith(n[:-1]) for n in self.names)
+
+
+def _shared(names: str, *breaks: str, default: bool = False) -> Shared:
+    return Shared(frozenset(names.split()), frozenset(breaks), default)
+
+
+#: The one list of settings that must be equal; the first entry that has a name counts. A setting that describes a host (interfaces,
+#: adapters, files, thread counts of a network, debug output) may differ and is not here.
+SHARED = (
+    _shared("NCCL_PASS_SM NCCL_PSM_*", SIZES, MEMORY, CONNECTION, COLLECTIVE, default=True),
+    _shared("NCCL_CUMEM_ENABLE NCCL_CUMEM_HOST_ENABLE", SIZES, MEMORY, CONNECTION, default=True),
+    _shared("NCCL_P2P_DISABLE NCCL_SHM_DISABLE", SIZES, MEMORY, CONNECTION, default=True),
+    _shared("NCCL_BUFFSIZE", SIZES, MEMORY, COLLECTIVE, default=True),
+    _shared("NCCL_LL_BUFFSIZE NCCL_LL128_BUFFSIZE", MEMORY, COLLECTIVE),
+    _shared("NCCL_P2P_USE_CUDA_MEMCPY NCCL_SHM_USE_CUDA_MEMCPY NCCL_SHM_MEMCPY_MODE", SIZES, MEMORY, CONNECTION),
+    _shared("NCCL_P2P_PXN_LEVEL NCCL_PXN_DISABLE NCCL_NVB_DISABLE NCCL_RUNTIME_CONNECT", CONNECTION),
+    _shared("NCCL_P2P_NET_CHUNKSIZE NCCL_P2P_PCI_CHUNKSIZE NCCL_P2P_NVL_CHUNKSIZE", SIZES, COLLECTIVE),
+    _shared("NCCL_P2P_* NCCL_SHM_*", SIZES, MEMORY, CONNECTION),
+    _shared("NCCL_ALGO NCCL_PROTO", SIZES, CONNECTION, COLLECTIVE, default=True),
+    _shared(
+        "NCCL_MAX_NCHANNELS NCCL_MIN_NCHANNELS NCCL_MAX_CTAS NCCL_MIN_CTAS NCCL_NRINGS NCCL_NVLS_ENABLE NCCL_COLLNET_ENABLE "
+        "NCCL_MNNVL_ENABLE NCCL_NCHANNELS_PER_NET_PEER",
+        CONNECTION,
+        COLLECTIVE,
+    ),
+    _shared("NCCL_NTHREADS NCCL_LL128_NTHREADS NCCL_CHUNK_SIZE NCCL_NVLS_CHUNKSIZE", COLLECTIVE),
+    _shared("NCCL_NET NCCL_IB_DISABLE NCCL_SOCKET_MAGIC NCCL_NET_SHARED_BUFFERS NCCL_NET_SHARED_COMMS", CONNECTION),
+    _shared("NCCL_IB_QPS_PER_CONNECTION NCCL_IB_SPLIT_DATA_ON_QPS", CONNECTION),
+    _shared("NCCL_CROSS_NIC NCCL_IB_ADAPTIVE_ROUTING NCCL_DMABUF_ENABLE NCCL_LOCAL_REGISTER NCCL_GRAPH_REGISTER"),
 )
 
 UNSET = "not set"
@@ -56,9 +87,10 @@ _MARKERS = 2
 
 @dataclass(slots=True)
 class Difference:
-    """A setting, with the processes for each of its values."""
+    """A setting, with the processes for each of its values, and the exchanges that the difference can break."""
 
     name: str
+    breaks: frozenset[str]
     values: dict[str, list[int]]
     refs: dict[int, Ref] = field(default_factory=dict)
 
@@ -71,8 +103,9 @@ class Difference:
         return sorted(p for _, procs in ranked[1:] for p in procs)
 
 
-def _must_agree(name: str) -> bool:
-    return name in _STRICT or name.startswith(_PREFIXES)
+def shared(name: str) -> Shared | None:
+    """The entry of a setting in :data:`SHARED`; None if ranks need not agree on it."""
+    return next((entry for entry in SHARED if entry.has(name)), None)
 
 
 def _value(event: Event) -> str:
@@ -85,18 +118,21 @@ def differences(job: Job, run: int) -> list[Difference]:
     for event in job.events("param.env", run=run):
         name = str(event.fields.get("name", ""))
         # a line that was cut inside its value proves nothing
-        if event.proc >= 0 and _must_agree(name) and _value(event):
+        if event.proc >= 0 and shared(name) is not None and _value(event):
             seen[name][event.proc] = event
     out = []
     for name, events in sorted(seen.items()):
+        entry = shared(name)
+        if entry is None:
+            continue
         values: dict[str, list[int]] = defaultdict(list)
         for proc, event in events.items():
             values[_value(event)].append(proc)
-        lacking = _lacking(job, run, events) if name in _ABSENCE or name.startswith("NCCL_PSM_") else []
+        lacking = _lacking(job, run, events) if entry.default else []
         if lacking:
             values[UNSET].extend(lacking)
         if len(values) > 1:
-            out.append(Difference(name, dict(values), {p: e.ref for p, e in events.items()}))
+            out.append(Difference(name, entry.breaks, dict(values), {p: e.ref for p, e in events.items()}))
     return out
 
 
@@ -123,7 +159,7 @@ def _firsts(job: Job) -> dict[int, dict[str, int]]:
     return out
 
 
-def odd_ranks(job: Job, run: int, *names: str) -> list[int]:
-    """Ranks whose settings differ from the majority's in a way that breaks what two ranks exchange."""
-    procs = {p for d in differences(job, run) if d.name.startswith(names or WIRE) for p in d.odd}
+def odd_ranks(job: Job, run: int, exchange: str) -> list[int]:
+    """Ranks whose settings differ from the majority's in a way that breaks an exchange."""
+    procs = {p for d in differences(job, run) if exchange in d.breaks for p in d.odd}
     return sorted({r for p in procs if (r := job.rank_of(p)) is not None})

@@ -7,7 +7,7 @@ from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.printed import printed
 from psmkit.logparse.types import CommInstance, Thread
 
-__all__ = ["MET", "main_thread", "past_bootstrap"]
+__all__ = ["MET", "initialising", "main_thread", "past_bootstrap"]
 
 
 #: Messages (or prefixes) that a rank prints only after all ranks of its communicator have met in the bootstrap.
@@ -15,6 +15,10 @@ MET = (
     "bootstrap.timings",
     "comm.shape",
     "init.timings",
+    "init.connected_rings",
+    "init.connected_trees",
+    "init.thread_thresholds",
+    "init.channels",
     "transport.channel",
     "proxy.conn.new",
     "graph.",
@@ -29,6 +33,12 @@ def past_bootstrap(job: Job, run: RunInfo) -> bool:
     if any(i.complete is not None or i.ops or i.sends or i.recvs for i in instances):
         return True
     return any(printed(job, p, *MET) for p in run.procs)
+
+
+def initialising(job: Job, run: RunInfo) -> list[CommInstance]:
+    """The members of communicators whose init has begun and has no end in the log."""
+    members = sorted((i for group in run.groups for i in job.members.get(group, ())), key=lambda i: i.index)
+    return [i for i in members if i.start is not None and i.complete is None and i.end is None]
 
 
 def main_thread(job: Job, instance: CommInstance) -> Thread | None:

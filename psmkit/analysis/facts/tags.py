@@ -1,6 +1,7 @@
 """Process numbers in the tags that launchers put before lines.
 
-Tags of mpirun ``[1,5]<stdout>:``, srun ``5:``, torch ``[rank5]:`` and torchrun ``[5]:`` or ``[default5]:``. Names of pods and Ray's
+Tags of mpirun ``[1,5]<stdout>:``, srun ``5:``, torch ``[rank5]:`` and torchrun ``[5]:`` or ``[default5]:``, vLLM's
+``(Worker_TP5 pid=812)``. Names of pods and Ray's
 ``(RayWorker pid=812)`` are not ranks.
 """
 
@@ -11,7 +12,15 @@ from collections.abc import Mapping
 
 from psmkit.logparse.types import Value
 
-__all__ = ["is_default_group", "local_rank_of_tag", "pid_of_tag", "rank_in_line", "rank_of_tag", "slot_of_tag"]
+__all__ = [
+    "is_default_group",
+    "local_rank_of_tag",
+    "pid_of_tag",
+    "rank_in_line",
+    "rank_of_tag",
+    "slot_of_tag",
+    "without_tag",
+]
 
 # torchrun's number is a local rank; the others are ranks of the job.
 _LOCAL = re.compile(r"^\[(\d{1,18})\]:?$")
@@ -20,14 +29,23 @@ _PID = re.compile(r"\bpid=(\d{1,18})")
 _MPIRUN = re.compile(r"^\[?\d+,(\d{1,18})\]?(?:<\w+>)?:?$")
 _SRUN = re.compile(r"^(\d{1,18})\]?:?$")
 _WHOLE_TORCH = re.compile(r"^\[?rank *(\d{1,18})\]?:?$")
+_VLLM = re.compile(r"^\(Worker_TP(\d{1,18})(?:_EP\d+)? pid=\d+\)$")
 _TORCH = re.compile(r"\brank\s*(\d{1,18})")
-# A tag inside the line, after that of another launcher.
-_IN_LINE = (re.compile(r"\[rank(\d{1,18})\]:"), re.compile(r"^\s*\[\d+,(\d{1,18})\]<std(?:out|err)>:"))
+# A tag inside the line, after that of another launcher: torch, mpirun, horovodrun, SGLang (a tensor-parallel rank, without pipelines).
+_IN_LINE = (
+    re.compile(r"\[rank(\d{1,18})\]:"),
+    re.compile(r"^\s*\[\d+,(\d{1,18})\]<std(?:out|err)>:"),
+    re.compile(r"^\s*\[(\d{1,18})\]<std(?:out|err)>:"),
+    re.compile(r"^\s*\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?: DP\d+)? TP(\d{1,18})(?: EP\d+)?\] "),
+)
+# torchelastic's ``[role0|0]:`` holds a local and a global rank in either order; the global one is never the smaller.
+_ROLES = re.compile(r"^\s*\[[A-Za-z_]+(\d{1,18})\|(\d{1,18})\]:")
+_OUTPUTS = ("<stdout>:", "<stderr>:", ":")
 
 
 def rank_of_tag(tag: str | None) -> int | None:
     """The job's rank in a tag; None if there is none, as in ``[2]:``, which is a local rank."""
-    return _first((_TORCH, _MPIRUN, _SRUN), (tag or "").strip())
+    return _first((_TORCH, _MPIRUN, _SRUN, _VLLM), (tag or "").strip())
 
 
 def slot_of_tag(tag: str | None) -> int | None:
@@ -53,7 +71,18 @@ def is_default_group(fields: Mapping[str, Value]) -> bool:
 
 def rank_in_line(text: str) -> int | None:
     """The rank in a tag inside a line."""
-    return _first(_IN_LINE, text)
+    both = _ROLES.match(text)
+    return max(int(both.group(1)), int(both.group(2))) if both is not None else _first(_IN_LINE, text)
+
+
+def without_tag(text: str, tag: str | None) -> str:
+    """A line without a launcher's tag at its start."""
+    rest = text.strip()
+    if tag and rest.startswith(tag):
+        rest = rest[len(tag) :]
+        for output in _OUTPUTS:
+            rest = rest.removeprefix(output)
+    return rest.strip()
 
 
 def _first(patterns: tuple[re.Pattern[str], ...], text: str) -> int | None:

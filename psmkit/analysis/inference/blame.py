@@ -7,6 +7,7 @@ The rank at the end of the chain is the one to look at, even if it has no log at
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -19,14 +20,16 @@ from psmkit.analysis.inference import faults, reports
 from psmkit.catalogue import Message
 from psmkit.catalogue.reasons import OTHER
 from psmkit.logparse.types import Event
-from psmkit.model import CODES
+from psmkit.model import CODES, Named
 
-__all__ = ["Blame", "Graph", "Target", "death", "died", "graph", "leaving", "lost", "target"]
+__all__ = ["Blame", "Graph", "Target", "addressed", "death", "died", "graph", "leaving", "lost", "target"]
 
 #: The peer in these lines is a local rank, on the host of the printing process.
 _LOCAL = frozenset({"proxy.closed_by_peer", "proxy.recv_type_failed", "proxy.unknown_command"})
 _PEERS = ("peer", "peer_rank", "remote_rank", "tp_rank", "dead_rank")
 _ADDRS = ("addr", "peer_addr", "remote", "peer")
+#: Addresses that mean the own host.
+_SELF = ("127.", "localhost", "::1", "[::1]")
 #: Lines that a process prints when the other end of a socket closes. Alone they look like the normal end of any job.
 _CLOSURES = frozenset({"proxy.closed_by_peer", "ras.closed_on_receive", "ras.closed_on_send"})
 #: Lines of the RAS network about a missing process with this address; others name innocent processes too.
@@ -176,6 +179,18 @@ def target(job: Job, event: Event) -> Target | None:
             if rank is not None:
                 return Target(None, rank)
     return None
+
+
+def addressed(events: Iterable[Event]) -> list[Named]:
+    """The peer that all of these lines name by the same address, for lines that no process of the scan can be found for."""
+    found = {peer for e in events if (peer := _address(e)) is not None}
+    return [Named(host=next(iter(found)))] if len(found) == 1 else []
+
+
+def _address(event: Event) -> str | None:
+    texts = (value for name in _ADDRS if isinstance(value := event.fields.get(name), str))
+    hosts = (text.rpartition("<")[0] for text in texts if text.endswith(">"))
+    return next((host for host in hosts if host and not host.startswith(_SELF)), None)
 
 
 def _by_ip(job: Job, addr: str, run: int) -> int | None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from psmkit.analysis.facts.aborts import aborted_before
 from psmkit.analysis.facts.job import Job
 from psmkit.logparse.types import Ref
-from psmkit.model import CODES, Evidence, Finding, Severity
+from psmkit.model import CODES, Evidence, Finding, Named, Severity
 
 __all__ = ["new_finding", "with_evidence"]
 
@@ -30,6 +30,7 @@ def new_finding(
     culprits: Iterable[int] = (),
     stage: str | None = None,
     known_issue: str | None = None,
+    named: Iterable[Named] = (),
 ) -> Finding:
     """Create a finding with the defaults of its code. ``procs`` are process indices; ``ranks`` default to theirs.
 
@@ -44,7 +45,7 @@ def new_finding(
         and not (info.caused_by_watchdog or info.reported_by_watchdog)
         and _aftermath(job, refs, procs)
     ):
-        severity, culprits = Severity.INFO, ()
+        severity, culprits, named = Severity.INFO, (), ()
         explanation = f"{explanation or info.meaning} The process had been aborted before, so this is a consequence."
     if severity is Severity.ERROR and not info.breaks:
         raise ValueError(
@@ -69,6 +70,7 @@ def new_finding(
         stage=stage,
         known_issue=known_issue,
         culprits=tuple(dict.fromkeys(culprits)),
+        named=tuple(dict.fromkeys(named)),
     )
 
 

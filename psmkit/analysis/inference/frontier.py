@@ -69,6 +69,15 @@ class _Place:
 
 
 _BEGUN, _MET, _COMPLETE = range(3)
+#: Steps of a rank in the bootstrap ring: nothing is known of it; it checked in at the root; it connected to the next rank; it also
+#: accepted the rank before it. From 2.24 on a rank starts to listen for RAS after the last of them, in its first communicator.
+_UNKNOWN, _CHECKED_IN, _CONNECTED, _PASSED = range(4)
+_RING = (
+    "its check-in at the bootstrap of {comm}",
+    "its connection to the next rank in the bootstrap ring of {comm}",
+    "the next step of its bootstrap of {comm}, to which both its neighbours are connected",
+    "its part of the bootstrap of {comm}",
+)
 #: The first part of the messages that show a step, by the place where it is missing.
 _SHOWN = {"init": ("init", "comm"), "coll": ("coll",), "proxy": ("proxy",)}
 
@@ -154,7 +163,8 @@ def _of_group(
     size = max((i.nranks for i in members.values()), default=len(procs))
     if len(procs) < (2 if size == 2 else 3):
         return None
-    places = {p: _place(job, p, members.get(p), unpaired) for p in procs}
+    ring = _ring(job, members, size)
+    places = {p: _place(job, p, members.get(p), unpaired, ring.get(p, _UNKNOWN)) for p in procs}
     rear = min(procs, key=lambda p: places[p])
     others = [p for p in procs if p != rear]
     if any(places[p] <= places[rear] for p in others) or not _explained(job, rear, places, others):
@@ -171,15 +181,31 @@ def _of_group(
     return _owes(job, run, group, rear, others, places, unpaired)
 
 
-def _place(job: Job, proc: int, instance: CommInstance | None, unpaired: Mapping[int, Ref]) -> _Place:
+def _ring(job: Job, members: Mapping[int, CommInstance], size: int) -> dict[int, int]:
+    """How far each process came in the bootstrap ring, by its own lines and by those of its neighbours."""
+    first = {i.rank: p for p, i in members.items() if len(job.instances_of.get(p, ())) == 1}
+    out = {p: _PASSED for p in first.values() if printed(job, p, "ras.listen")}
+    passed = set(out)
+    for rank, proc in first.items():
+        if proc in passed:
+            continue
+        if first.get((rank + 1) % size) in passed:
+            out[proc] = _CONNECTED  # the next rank accepted it
+        elif first.get((rank - 1) % size) in passed:
+            out[proc] = _CHECKED_IN  # the rank before it got its address
+    return out
+
+
+def _place(job: Job, proc: int, instance: CommInstance | None, unpaired: Mapping[int, Ref], ring: int) -> _Place:
     debt = debts(job).get(proc)
     shake = debt.part if debt is not None else SHAKEN
     if instance is None:
         return _Place(0, 0, 0, 0, shake)
     if instance.complete is not None or instance.ops:
         return _Place(_COMPLETE, collectives(instance), instance.rank not in unpaired, 0, shake)
-    met = _MET if printed(job, proc, *MET) else _BEGUN
-    return _Place(met, 0, 0, milestone(job, proc), shake)
+    if not printed(job, proc, *MET):
+        return _Place(_BEGUN, 0, 0, ring, shake)
+    return _Place(_MET, 0, 0, milestone(job, proc), shake)
 
 
 def _explained(job: Job, rear: int, places: Mapping[int, _Place], others: list[int]) -> bool:
@@ -234,8 +260,11 @@ def _step(
     if debt is not None:
         return debt.step, debt.stage, "proxy", debt.refs
     comm = comm_name(job, group) if group is not None else "its communicator"
+    if mine.part == _BEGUN and next_.part > _BEGUN:
+        # its peers passed the first exchange of all ranks, so it did as well
+        return f"the next step of its init of {comm}", "init", "init", ()
     if mine.part == _BEGUN:
-        return f"its part of the bootstrap of {comm}", "bootstrap", "init", ()
+        return _RING[mine.milestone].format(comm=comm), "bootstrap", "init", ()
     if mine.part == _MET and next_.part == _MET and mine.milestone < next_.milestone:
         return MILESTONES[next_.milestone - 1][1], "init", "init", ()
     if mine.part == _MET:

@@ -9,18 +9,20 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
+from psmkit.analysis.facts import lines
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.printed import number
 from psmkit.logparse.types import Event
+from psmkit.model.wording import counted, plural
 
-__all__ = ["End", "Stop", "pairs", "stop_of", "suspects"]
+__all__ = ["STREAM_0", "End", "Stop", "pairs", "stop_of", "suspects"]
 
 
 #: The minimum time between an act and a look that missed it: much longer than the coarse clock's tick and a scheduling delay.
 _SLACK_NS = 100_000_000
 
 #: The ways in which a proxy ends up copying on stream 0.
-_STREAM_0 = (
+STREAM_0 = (
     "Let the proxy copy on a stream of its own (cudaStreamNonBlocking), made by the process that uses it. Look at what Setup and Connect write "
     "into the connection's local info: a stream that was copied from the peer, or never made, is 0 here."
 )
@@ -83,7 +85,11 @@ class End:
         if self.text("stage") != "fifo" or not self["nsteps"]:
             return ""
         if self.sends and self["transmitted"] >= self["nsteps"]:
-            return f" (no step is left to send; {self.copies} are in copies that have not ended)" if self.copies else ""
+            return (
+                f" (no step is left to send; {counted(self.copies, 'step')} in copies that have not ended)"
+                if self.copies
+                else ""
+            )
         if self.sends:
             return " (a slot is free)" if self["recv_tail"] > self.at else " (no slot is free)"
         if self["send_head"] > self.at:
@@ -114,7 +120,9 @@ def suspects(job: Job, run: int) -> dict[int, str]:
 def pairs(job: Job) -> list[tuple[End | None, End | None]]:
     """The two ends of each connection. Of several copies of a row the last one counts."""
     ends: dict[tuple[int, bool], End] = {}
-    for event in job.events("libpsm.steps.row"):
+    for event in lines.with_role(job, "data.progress"):
+        if "seen" not in event.fields:
+            continue  # a printed line, which has no clock: inference/prints.py
         end = End(event)
         key = (end["pair"], end.sends)
         known = ends.get(key)
@@ -151,11 +159,11 @@ def _copies(send: End, recv: End) -> Stop | None:
         if not end.stalled or end.copies <= 0 or other.copies > 0:
             continue
         age = max(end["seen"] - end["event"], 0) / 1e9
-        what = f"{end.copies} copies on its stream 0x{end['stream']:x} are not done after {age:.1f} s"
+        what = f"{_unfinished(end)} not done after {age:.1f} s"
         if end["stream"] == 0:
             # Its own streams are never 0: this is the legacy stream, behind the application's host function.
             what += ": this is the legacy stream, which waits for the application's"
-            return Stop(end, what, True, _STREAM_0)
+            return Stop(end, what, True, STREAM_0)
         return Stop(end, what, False)
     return None
 
@@ -182,12 +190,12 @@ def _lost_flag(send: End, recv: End) -> Stop | None:
         return None
     if send.text("stage") == "offer" and recv.text("stage") in ("fifo", "zero-copy") and send.saw(recv):
         if send["offer"] == recv["seq"]:
-            return Stop(send, f"the offer of operation {recv['seq']} stands there and it does not take it", True)
+            return Stop(send, f"the offer of operation {recv['seq']} is there, and it does not take it", True)
         what = f"the offer of operation {recv['seq']} is lost: {recv.who} has published it, {send.who} waits for it, and the flag is clear"
         return Stop(None, what, True)
     if recv.text("stage") == "zero-copy" and send.text("stage") in ("idle", "ended") and recv.saw(send):
         if recv["answer"] == send["seq"]:
-            return Stop(recv, f"the answer to operation {send['seq']} stands there and it does not take it", True)
+            return Stop(recv, f"the answer to operation {send['seq']} is there, and it does not take it", True)
         what = f"the answer to operation {send['seq']} is lost: {send.who} has written it, {recv.who} waits for it, and the flag is clear"
         return Stop(None, what, True)
     return None
@@ -197,13 +205,13 @@ def _on_its_way(send: End, recv: End) -> Stop | None:
     """A value that one end published and the other does not see: a network is between them, unlike in shared memory."""
     sent = recv.text("stage") == "fifo" and not recv.copies and recv["send_head"] <= recv.at < send["send_head"]
     if sent and recv.saw(send):
-        what = f"step {recv.at} was given to the network by {send.who} and has not come to {recv.who}"
+        what = f"step {recv.at} was passed to the network by {send.who} and has not reached {recv.who}"
         return Stop(None, what, True, _NETWORK)
     waits = send.text("stage") == "fifo" and not send.copies and send["transmitted"] < send["nsteps"]
     if waits and send["recv_tail"] <= send.at < recv["recv_tail"] and send.saw(recv):
         what = (
             f"{recv.who} lets steps below {recv['recv_tail']} be filled, and {send.who} knows of those below {send['recv_tail']}: "
-            "what it was told is lost on the way"
+            "the update was lost on the way"
         )
         return Stop(None, what, True, _NETWORK)
     return None
@@ -259,6 +267,13 @@ def _one(end: End | None) -> Stop | None:
     if end is None:
         return None
     if end.copies > 0:
-        return Stop(end, f"{end.copies} copies on its stream 0x{end['stream']:x} are not done", False)
+        return Stop(end, f"{_unfinished(end)} not done", False)
     other = "receiver" if end.sends else "sender"
     return Stop(None, f"{end.who} waits for rank {end['peer']}, the {other}", False)
+
+
+def _unfinished(end: End) -> str:
+    """``2 copies on its stream 0x0 are``."""
+    return (
+        f"{counted(end.copies, 'copy', 'copies')} on its stream 0x{end['stream']:x} {plural(end.copies, 'is', 'are')}"
+    )

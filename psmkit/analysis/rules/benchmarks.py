@@ -28,8 +28,8 @@ def _tests(job: Job, run: int | None) -> list[Finding]:
                     run=run,
                     title=f"nccl-tests found {event.fields.get('wrong')} wrong values: the data path corrupts data",
                     confidence=0.95,
-                    explanation="The operations completed and their results are wrong.",
-                    next_step="Bisect by NCCL_ALGO, NCCL_PROTO and transport; check the slots and flags of a custom transport.",
+                    explanation="The operations completed, but their results are wrong.",
+                    next_step="Repeat with other values of NCCL_ALGO and NCCL_PROTO and with other transports. Check the slots and flags of a custom transport.",
                     refs=[event.ref],
                     stage="error",
                 )

@@ -77,10 +77,10 @@ def _unfinished(job: Job, run: int) -> list[Finding]:
             job,
             "PSM403",
             run=run,
-            title=f"{name_of(job, lone.proc)} went away before its teardown was complete, and that of all other ranks was",
+            title=f"{name_of(job, lone.proc)} ended before its teardown was complete; all other ranks completed theirs",
             confidence=0.65,
             explanation=(
-                "A rank that is destroyed takes leave of the proxies of its peers; this one's connections just closed. It was killed, "
+                "A rank that destroys its communicator sends a stop message to its peers' proxies; the connections of this rank closed without one. It was killed, "
                 "crashed, or ended without destroying its communicator, which the others did."
             ),
             refs=[*(e.ref for e in told[:4]), job.process(lone.proc).last],
@@ -109,19 +109,19 @@ def _silent(job: Job, run: int, ours: Graph) -> list[Finding]:
         failed = [c.first.event for c in faults.of_run(job, run) if c.proc in ours.victims and c.fatal]
         errors = [b.event for b in against] or failed
         said = [faults.body(job, e, 90) for e in errors]
-        quiet = no_log(job, run) if at.proc is None else "its own log ends without a word about it"
+        quiet = no_log(job, run) if at.proc is None else "its own log shows no error"
         last = [job.process(at.proc).last] if at.proc is not None else []
         lines = _lines(against) or [e.ref for e in failed][:5]
         broke = _broke(job, errors) or any(b.lost for b in against)
         if broke and against:
-            gone = "gone or cut off" if ours.victims and ours.victims <= ours.unsure else "gone"
-            what = f"is {gone}: {names_of(job, blamers)} lost the connection to it"
+            gone = "disappeared or was cut off" if ours.victims and ours.victims <= ours.unsure else "disappeared"
+            what = f"{gone}: {names_of(job, blamers)} lost the connection to it"
         elif against:
-            what = f"is blamed by the errors of {names_of(job, blamers)}"
+            what = f"is named in the errors of {names_of(job, blamers)}"
         else:
             lost = "lost a connection" if broke else "fail because of a peer"
             what = f"is the only rank that reports no error: {names_of(job, blamers)} {lost}"
-        whom = "point at" if against else "fail because of a peer, which can only be"
+        whom = "name" if against else "fail because of a peer; the only rank that reports no error is"
         found.append(
             new_finding(
                 job,
@@ -130,11 +130,11 @@ def _silent(job: Job, run: int, ours: Graph) -> list[Finding]:
                 title=f"{_name(job, at)} {what}, and {quiet}",
                 confidence=confidence,
                 explanation=(
-                    f"{names_of(job, blamers)} {whom} {_name(job, at)} ({words(sorted(set(said)), 3)}), and {_name(job, at)} blames nobody. "
+                    f"{names_of(job, blamers)} {whom} {_name(job, at)} ({words(sorted(set(said)), 3)}), and {_name(job, at)} names no other rank. "
                     + (
-                        "A process that is killed, or whose host is lost, prints nothing itself."
+                        "A process that is killed, or whose host is lost, prints no error."
                         if broke
-                        else "A process that is stopped, stuck or cut off from the network prints nothing itself."
+                        else "A process that is stopped, stuck or cut off from the network prints no error."
                     )
                 ),
                 refs=[*lines, *last],

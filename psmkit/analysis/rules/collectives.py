@@ -102,11 +102,11 @@ def _mismatch(job: Job, group: SeqGroup, div: SeqDivergence) -> Finding | None:
         explanation=(
             f"The members of {name} called the same {div.index} collectives, then calls that differ in {what}. "
             + (
-                "NCCL does not compare the calls of ranks: the communicator ended in order, and the data of this call is wrong."
+                "NCCL does not compare the calls of ranks. The communicator was torn down normally, and the data of this call is wrong."
                 if ended
                 else "Such ranks wait for each other for ever, or exchange wrong data."
             )
-            + (" A lost line of the log would look alike." if lost else "")
+            + (" A lost log line would look the same." if lost else "")
         ),
         refs=div.refs[:8],
         comm=name,
@@ -127,12 +127,12 @@ def _retyped(
         "PSM301",
         run=run,
         title=(
-            f"members of {name} call {one.get('coll')} with different types of the same size in bytes, at call {div.index + 1}: "
+            f"members of {name} call {one.get('coll')} with different types of the same size in bytes at call {div.index + 1}: "
             f"rank {div.ranks[0]} called {_call(one)}, rank {div.ranks[at]} called {_call(other)}"
         ),
         severity=Severity.INFO,
         confidence=0.8,
-        explanation=f"{one.get('coll')} moves bytes and computes nothing, so the data is right if the receiver reads it as the sender's type.",
+        explanation=f"{one.get('coll')} moves bytes and computes nothing, so the data is right if the receiver reads it with the sender's type.",
         next_step="Use the same type on all ranks, so that a real mismatch stands out.",
         refs=[div.refs[0], div.refs[at]],
         comm=name,
@@ -303,13 +303,13 @@ def _lag(job: Job, group: SeqGroup) -> Finding | None:
         explanation=(
             f"{_ranks(rear)} called {most - least} collectives of {name}, {_ranks(ahead)} called {most}. "
             + (
-                "Lines from outside show that the wait lasted."
+                "Other lines show that the wait lasted."
                 if outside
-                else "It went to its teardown, so the call will never come."
+                else "It started its teardown, so it will never make the call."
                 if left
                 else "It printed nothing while its peers went on."
                 if quiet
-                else "The others stand at the same call, as they do when they wait; a log that is cut can look alike."
+                else "The other ranks stopped at the same call, as waiting ranks do. A cut log can look the same."
             )
         ),
         refs=refs,

@@ -17,6 +17,7 @@ from psmkit.analysis.inference.lost import lost
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import ServiceTally
 from psmkit.model import Finding
+from psmkit.model.wording import plural
 
 __all__ = ["find"]
 
@@ -48,13 +49,13 @@ def find(job: Job) -> list[Finding]:
                 job,
                 "PSM103",
                 run=run,
-                title=f"{name_of(job, tally.proc)} stands after Init of a {name} {role} connection: its {message} never came, and {names_of(job, waiting)} {'wait' if len(waiting) > 1 else 'waits'} for it",
+                title=f"{name_of(job, tally.proc)} sent no {message} after Init of a {name} {role} connection; {names_of(job, waiting)} {plural(len(waiting), 'waits', 'wait')} for it",
                 confidence=0.9,
                 explanation=(
                     f"The proxy service of {name_of(job, tally.proc)} opened a {name} connection ({role}) and served its Init. "
-                    f"Such a connection owes {message} next, and {names_of(job, waiting)} {'report' if len(waiting) > 1 else 'reports'} that this process does not answer."
+                    f"The next message of such a connection is {message}. {names_of(job, waiting)} {plural(len(waiting), 'reports', 'report')} that this process does not answer."
                 ),
-                next_step=f"Look at {name_of(job, tally.proc)}: is it stopped (ps shows T), or where do its threads stand?",
+                next_step=f"Check whether {name_of(job, tally.proc)} is stopped (ps shows T), and take the stacks of its threads.",
                 refs=[
                     tally.last_opened,
                     tally.last_served,
@@ -77,11 +78,11 @@ def _old(job: Job, tally: ServiceTally, run: int, message: str, kind: str, age: 
         job,
         "PSM103",
         run=run,
-        title=f"the proxy service of {who} served Init of a {kind} connection and never its {message}",
+        title=f"the proxy service of {who} served Init of a {kind} connection and received no {message}",
         confidence=0.8,
         explanation=(
-            f"{age} more lines of this stream were read since, and no proxy call of this log took more than {job.scan.totals.max_call_age}. "
-            f"The {message} of such a connection comes at once after its Init: the service does not handle it, or the rank never sent it."
+            f"The stream has {age:,} more lines after it, and no proxy call of this log took more than {job.scan.totals.max_call_age:,}. "
+            f"{message} follows immediately after Init on such a connection: the rank never sent it, or the service did not handle it."
         ),
         next_step=f"Look at the proxy service thread of {who}, and at the thread of the same rank that sets up the connection (gdb).",
         refs=[tally.last_opened, tally.last_served, tally.last_begun, job.process(tally.proc).last],

@@ -18,11 +18,12 @@ from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import name_of, ranks_text
 from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.progress import torn_down
+from psmkit.analysis.facts.ranks import ASSUMED
 from psmkit.analysis.inference.exceptions import raised
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Event, Ref
-from psmkit.model import Finding, Severity
+from psmkit.model import Finding, Named, Severity
 
 __all__ = ["find"]
 
@@ -58,10 +59,17 @@ def _deaths(job: Job, run: int | None, deaths: Sequence[Death]) -> list[Finding]
     together: list[Death] = []
     faulty = any(d.signal in FAULTS or d.oom for d in deaths)
     another = False  # an origin that is more than a kill
+    elsewhere = any(not d.by_peer and not d.sent for d in deaths)
     for death in deaths:
-        anonymous = death.rank is None and death.pid is None
+        anonymous = death.rank is None and death.pid is None and death.local is None
         late = anonymous and _plain_kill(death) and endings.stopped(job, death.events[0])
-        if late or death.sent or _follows(death, bool(given_up), quitters) or (another and _swept_up(death)):
+        if (
+            late
+            or death.sent
+            or (death.by_peer and elsewhere)
+            or _follows(death, bool(given_up), quitters)
+            or (another and _swept_up(death))
+        ):
             followers.append(death)
         elif death.code is not None and death.signal is None and (faulty or origins):
             # A program that exits with a code after another rank failed usually got an error from its peer.
@@ -94,8 +102,16 @@ def _deaths(job: Job, run: int | None, deaths: Sequence[Death]) -> list[Finding]
         return out
     ended = [d.rank for d in followers if d.rank is not None]
     others = "" if not followers else ranks_text(ended) if ended else "the others"
+    cut = bool(followers) and all(d.by_peer for d in followers)
+    after = (
+        f"{others[:1].upper()}{others[1:]} lost the connection to it" if cut else f"The launcher then ended {others}"
+    )
     for death in origins:
-        out.append(_crash(job, run, death, others, together if death is origins[0] else ()))
+        out.append(
+            _crash(
+                job, run, death, f" {after}: a consequence." if others else "", together if death is origins[0] else ()
+            )
+        )
     if followers and not origins:
         out.append(_consequence(job, run, followers, given_up))
     return out
@@ -127,11 +143,13 @@ def _name(job: Job, death: Death) -> str:
     if death.proc is not None:
         return name_of(job, death.proc)
     who = f"rank {death.rank}" if death.rank is not None else "a process"
+    if death.rank is None and death.local is not None:
+        who = f"local rank {death.local}"
     place = f"{death.host}:{death.pid}" if death.host and death.pid else f"pid {death.pid}" if death.pid else death.host
     return f"{who} ({place})" if place else who
 
 
-def _crash(job: Job, run: int | None, death: Death, others: str, together: Sequence[Death]) -> Finding:
+def _crash(job: Job, run: int | None, death: Death, after: str, together: Sequence[Death]) -> Finding:
     late = endings.done(job, run) or (death.proc is not None and torn_down(job, death.proc))
     where = _frames(job, death)
     ranks = [d.rank for d in (death, *together) if d.rank is not None]
@@ -139,8 +157,7 @@ def _crash(job: Job, run: int | None, death: Death, others: str, together: Seque
     explanation = f"{name} {manner(death)}."
     if where:
         explanation += f" The first frame outside the C library is in {where}."
-    if others:
-        explanation += f" The launcher then ended {others}: a consequence."
+    explanation += after
     if late:
         explanation += " It was torn down before, so this happened at its exit."
     if death.oom:
@@ -166,7 +183,16 @@ def _crash(job: Job, run: int | None, death: Death, others: str, together: Seque
         # Ranks in one message failed in the same way, so none of them is the origin.
         culprits=ranks if not together else [],
         stage="killed",
+        named=[] if together or ranks or death.proc is not None else _as_named(death),
     )
+
+
+def _as_named(death: Death) -> list[Named]:
+    """The process that a launcher names, without a line of NCCL's."""
+    if death.local is None and death.pid is None:
+        return []
+    basis = f"{ASSUMED}local rank" if death.local is not None else None
+    return [Named(death.local, death.host, death.pid, basis)]
 
 
 @once

@@ -78,7 +78,7 @@ def _grown(job: Job, proc: int, events: list[Event]) -> Finding | None:
         title=f"the descriptors of {name_of(job, proc)} grew from {low} to {high} in {count} exchanges",
         severity=Severity.WARNING,
         confidence=0.75,
-        explanation="A descriptor that was imported is closed, and its number is used again. Here the numbers only grow.",
+        explanation="A process closes each imported descriptor, and the kernel reuses its number. Here the numbers only grow.",
         refs=[first.ref, newest.last or newest.ref],
         procs=[proc],
         culprits=[],

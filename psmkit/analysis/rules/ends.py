@@ -70,13 +70,13 @@ def _died(job: Job, run: int | None, died: dict[int, Event], said: Sequence[Even
         job,
         "PSM402",
         run=run,
-        title=f"{who} died: the record has no clean end, and the others ended by themselves",
+        title=f"{who} died: its record shows no orderly end, and the other ranks ended by themselves",
         confidence=0.9,
         explanation=f"Last seen: {where}."
         + (
-            f" What the others said: {words}."
+            f" The other ranks reported: {words}."
             if words
-            else f" The others gave up without {ranks_text(ranks) if ranks else 'it'}."
+            else f" The other ranks ended without {ranks_text(ranks) if ranks else 'it'}."
         ),
         refs=[r for p, e in sorted(died.items())[:3] for r in (e.ref, job.process(p).last)]
         + [e.ref for e in said[:_MOST_SAID]],
@@ -95,10 +95,10 @@ def _unclean(job: Job, run: int | None, died: dict[int, Event]) -> Finding:
         title=f"{names_of(job, sorted(died))} ended without closing {'their records' if many else 'its record'}",
         severity=Severity.WARNING,
         confidence=0.5,
-        explanation="They were killed, crashed, or called _exit, together with the rest of the job for all that is known: launchers end a job like this."
+        explanation="They were killed, crashed or called _exit, perhaps together with the whole job: launchers end a job like this."
         if many
-        else "It was killed, crashed, or called _exit. Nothing shows that it stopped anybody.",
-        next_step="Look at the last records of these processes, and at what the launcher and the kernel say about them.",
+        else "It was killed, crashed or called _exit. The log does not show that another rank waited for it.",
+        next_step="Read the last records of these processes, the launcher's output and the kernel log.",
         refs=[e.ref for _, e in sorted(died.items())[:6]],
         procs=sorted(died),
     )

@@ -26,6 +26,7 @@ from psmkit.catalogue import Message
 from psmkit.catalogue.reasons import DAMAGED, about
 from psmkit.logparse.types import Ref
 from psmkit.model import CODES, Finding, Severity
+from psmkit.model.wording import counted
 
 __all__ = ["find", "origins"]
 
@@ -182,7 +183,7 @@ def _finding(
     if not guilty and known is not None and known.name == "bootstrap.truncated" and len(set(named)) == 1:
         # a rank that expects less than its peer sends makes fewer connections: it lacks a send or recv
         guilty = list(named)
-    explanation = f"{whose} reported this first cause."
+    explanation = f"{whose} reported the first error."
     # the line is usually harmless, but not here
     sure = known is not None and known.severity not in ("harmless", "info") and not faults.unknown(event)
     if known is not None and known.meaning and sure:
@@ -236,11 +237,11 @@ def _set_apart(job: Job, run: int, cascade: Cascade, code: str) -> list[int]:
     """Ranks with another configuration than the majority, if that breaks what this line complains about."""
     known = cascade.first.known
     if known is not None and known.finding == "PSM105":
-        return settings.odd_ranks(job, run)
+        return settings.odd_ranks(job, run, settings.SIZES)
     where = faults.place(cascade.first.event) or ""
     if code in ("PSM405", "PSM508") and where.startswith(("transport/", "transport.cc")):
         # a handle cannot be opened if the peer allocates memory in another way
-        return settings.odd_ranks(job, run, "NCCL_CUMEM_")
+        return settings.odd_ranks(job, run, settings.MEMORY)
     return []
 
 
@@ -260,8 +261,16 @@ def _guilty(job: Job, group: Sequence[Cascade], named: Sequence[int]) -> list[in
             return down
     if not _elsewhere(known):
         return sorted(set(named))
-    found = [blame.target(job, c.first.event) for c in group]
-    return sorted({at.rank for at in found if at is not None and at.rank is not None})
+    found = [at for c in group if (at := blame.target(job, c.first.event)) is not None]
+    if not found and _returned(group):
+        return sorted(set(named))
+    return sorted({at.rank for at in found if at.rank is not None})
+
+
+def _returned(group: Sequence[Cascade]) -> bool:
+    """Whether a line that names no peer is the origin of an error that its own process returned: that process is where to look."""
+    known = group[0].first.known
+    return known is not None and known.blames == "unknown" and all(c.chain for c in group)
 
 
 def _noticed(group: Sequence[Cascade]) -> bool:
@@ -276,8 +285,10 @@ def _to_blame(job: Job, group: Sequence[Cascade], procs: list[int]) -> list[int]
         return []
     if known is None or faults.unknown(group[0].first.event) or not _elsewhere(known):
         return procs
-    found = [blame.target(job, c.first.event) for c in group]
-    aimed = {at.proc for at in found if at is not None and at.proc is not None}
+    found = [at for c in group if (at := blame.target(job, c.first.event)) is not None]
+    if not found and _returned(group):
+        return procs
+    aimed = {at.proc for at in found if at.proc is not None}
     return _links_down(job, job.run_of(group[0].proc)) or sorted(aimed)
 
 
@@ -365,7 +376,7 @@ def _consequences(job: Job, run: int, after: Sequence[Cascade]) -> Finding:
         severity=Severity.ERROR,
         confidence=0.8 if told else 0.65,
         explanation=(
-            f"{names_of(job, procs)} report errors that {'another process caused' if peer else 'follow from something else'}, and no log holds the cause."
+            f"{names_of(job, procs)} report errors that {'another process caused' if peer else 'have another cause'}, and no log shows that cause."
             f"{_route(lead)}"
             + (
                 f" {known.meaning}"
@@ -389,7 +400,7 @@ _DID = {
     "deadline": "did not answer {} in time",
     "peer-closed": "stopped while {} still needed it",
     "peer-failed": "failed first, according to {}",
-    "peer-died": "is gone: {} lost the connection to it",
+    "peer-died": "disappeared: {} lost the connection to it",
 }
 
 
@@ -443,7 +454,7 @@ def _survived(job: Job, run: int) -> list[Finding]:
         then = (
             ", and NCCL repaired it"
             if first.repaired
-            else ", and the job went on"
+            else ", and the job continued"
             if first.settled
             else " after an abort"
             if first.aftermath
@@ -455,13 +466,13 @@ def _survived(job: Job, run: int) -> list[Finding]:
                 job,
                 code,
                 run=run,
-                title=f"{names_of(job, procs)} {did} {times} time{'s' if times > 1 else ''}{then}: {faults.body(job, first.first.event)}",
+                title=f"{names_of(job, procs)} {did} {counted(times, 'time')}{then}: {faults.body(job, first.first.event)}",
                 severity=Severity.WARNING if bad else Severity.INFO,
                 confidence=(0.6 if not tolerated else 0.4) if bad else 0.4,
                 explanation=(
                     known.meaning
                     if known is not None and known.meaning and not unknown
-                    else "A warning that no catalogue entry knows."
+                    else "psmkit's catalogue does not describe this warning."
                 )
                 + _after_it(first),
                 next_step=known.next_step if known is not None and known.next_step else None,
@@ -477,10 +488,10 @@ def _after_it(cascade: Cascade) -> str:
     if cascade.repaired:
         return " NCCL reports later that the operation completed in another way."
     if cascade.survived:
-        return " A communicator of the process went on after it."
+        return " A communicator of the process made progress after it."
     if cascade.destroyed:
-        return " The process was torn down in order after it."
+        return " The process completed its teardown after it."
     if cascade.aftermath:
         return " The process had been aborted before, so this is a consequence."
-    level = " NCCL prints it at INFO, so the caller tolerates it." if cascade.first.tolerated else ""
-    return f"{level} Nothing shows that it stopped anything, and nothing shows that the work went on."
+    level = " NCCL prints it at INFO, which means that the caller tolerates it." if cascade.first.tolerated else ""
+    return f"{level} The log does not show whether it stopped anything."

@@ -94,7 +94,7 @@ def find(job: Job) -> list[Finding]:
                     job,
                     "PSM604",
                     run=run,
-                    title=f"{len(nameless)} flight recorder dumps do not tell their rank and were left out",
+                    title=f"{len(nameless)} flight recorder dumps do not show their rank and were not used",
                     next_step="Name the files after their ranks (nccl_trace_rank_3.json), or put the dumps into one object with the ranks as keys.",
                 ),
                 [Evidence(r.path, 1, "") for r in nameless[:_SHOWN]],
@@ -209,14 +209,10 @@ def _collectives(job: Job, group: _Group, run: int | None, lasting: bool) -> lis
                 + (f"; no dump of {ranks_text(absent)}" if absent else ""),
                 severity=Severity.ERROR if proven else Severity.WARNING,
                 confidence=0.8 if lasting else 0.6,
-                explanation=f"The flight recorders agree on the collectives up to {work}, so the program's order is not the fault."
+                explanation=f"The flight recorders agree on the collectives up to {work}, so all ranks called them in the same order."
                 + note
-                + (
-                    ""
-                    if lasting
-                    else " A dump of a job that works looks like this too, where it was not taken after a timeout."
-                ),
-                next_step="Look at the ranks without a dump first: did they die, do they hang outside torch?"
+                + ("" if lasting else " A dump of a healthy job looks the same if it was not taken after a timeout."),
+                next_step="Look at the ranks without a dump first: check whether they died or hang outside torch."
                 if absent
                 else "Look below torch: stacks of the proxy threads, RAS, link counters, Xid messages.",
                 ranks=sorted({m.rank for m in waiting} | set(absent)),
@@ -285,8 +281,8 @@ def _scheduled(
             title=f"{what} has started on {ranks_text(m.rank for m in started)} and not on {ranks_text(ranks)}",
             severity=Severity.ERROR if lasting else Severity.WARNING,
             confidence=0.8 if lasting else 0.6,
-            explanation="All ranks called it; on these the GPU has not begun it, so something earlier on their streams does not end.",
-            next_step="See what runs on the GPU of these ranks: an endless kernel, another communicator's collective, a copy that waits.",
+            explanation="All ranks called it. On these ranks the GPU has not started it, so earlier work on their streams has not ended.",
+            next_step="Find out what runs on the GPUs of these ranks: an endless kernel, a collective of another communicator, or a copy that waits.",
             ranks=ranks,
             procs=_procs(job, run, ranks),
             culprits=ranks,
@@ -322,7 +318,7 @@ def _divergence(job: Job, group: _Group, run: int | None) -> Finding | None:
                 run=run,
                 title=f"collective mismatch at number {seq} of {group.title}: {joined(parts)}",
                 confidence=0.93,
-                explanation=f"The flight recorders of {group.title} agree up to number {seq - 1} and part there: {joined(parts)}.",
+                explanation=f"The flight recorders of {group.title} agree up to number {seq - 1} and differ from there on: {joined(parts)}.",
                 ranks=sorted(m.rank for m, _ in here),
                 procs=_procs(job, run, (m.rank for m, _ in here)),
                 culprits=sorted(odd) if len(kinds[0]) > len(odd) else [],

@@ -20,14 +20,14 @@ def find(job: Job) -> list[Finding]:
         if item.error is None and holds and not item.truncated:
             continue
         why = item.error or (
-            "it is larger than what is read of one input" if item.truncated else "nothing in it could be read"
+            "it is larger than the limit for one input" if item.truncated else "psmkit cannot read its content"
         )
         finding = new_finding(
             job,
             "PSM604",
             run=None,
-            title=f"{item.path} ({item.kind}) was not read{' to its end' if item.truncated else ''}: {why}",
-            next_step="Give the file again, whole; export a flight recorder dump that holds more than data as JSON.",
+            title=f"{item.path} ({item.kind}) was not read{' completely' if item.truncated else ''}: {why}",
+            next_step="Pass the complete file. Export a flight recorder dump that contains code as JSON.",
         )
         out.append(with_evidence(finding, [Evidence(item.path, 1, "")]))
     return out

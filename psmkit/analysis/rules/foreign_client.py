@@ -86,14 +86,14 @@ def _stranger(job: Job, proc: int, events: list[Event]) -> Finding:
     )
     # Version 0.1 closed the descriptors that came with it in the thread that answers.
     stopped = "what" not in first.fields and not torn_down(job, proc) and _unanswered(job, proc)
-    explanation = "The proxy refused it and went on."
+    explanation = "The proxy refused the message and continued."
     if "what" not in first.fields:
         explanation = (
-            "The proxy refused it. Version 0.1 of libpsm closes the descriptors that come with a refused message in the thread that answers the "
+            "The proxy refused the message. Version 0.1 of libpsm closes the descriptors that come with a refused message in the thread that answers the "
             "ranks, and the descriptor of a socket with SO_LINGER stops that thread."
         )
     if stopped:
-        explanation += f" Questions to {name_of(job, proc)} have no answer."
+        explanation += f" {name_of(job, proc)} no longer answers its proxy calls."
     return new_finding(
         job,
         "PSM106",
@@ -103,7 +103,7 @@ def _stranger(job: Job, proc: int, events: list[Event]) -> Finding:
         severity=Severity.ERROR if stopped else Severity.WARNING,
         confidence=0.85 if stopped else 0.7,
         explanation=explanation,
-        next_step="Run all ranks as one user. If it is no rank of this job, ask that user what it is"
+        next_step="Run all ranks as one user. If the process is not a rank of this job, ask its owner what it is"
         + (", and use a newer libpsm." if stopped else "."),
         refs=[e.ref for e in events[:3]],
         procs=[proc],

@@ -7,8 +7,9 @@ from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import ranks_text
 from psmkit.analysis.inference import faults
 from psmkit.analysis.inference.findings import new_finding
+from psmkit.analysis.inference.last_errors import last_errors
 from psmkit.analysis.registry import rule
-from psmkit.model import Finding
+from psmkit.model import Finding, Severity
 
 __all__ = ["find"]
 
@@ -27,26 +28,41 @@ def _torch_errors(job: Job, run: int | None) -> list[Finding]:
         return []
     texts = {str(e.fields.get("error", "")) for e in events}
     peer = [t for t in texts if faults.phrase(job, "a peer failed", t)]
-    ranks = sorted({r for e in events if (r := outside.global_rank(job, e)) is not None})
     told = next(iter(sorted(texts - set(peer))), None) or next(iter(sorted(texts)), "")
-    torch = events[0].name.startswith("torch.")
-    last = [e for e in job.events("torch.last_error") if job.run_of_event(e) == run]
-    told = faults.body(job, last[0]) if last else told
-    own = bool(texts - set(peer)) and len(ranks) == 1 and not faults.phrase(job, "a peer is named", told)
-    events = [*last[:2], *events]
+    framework = "torch" if events[0].name.startswith("torch.") else "the framework"
+    last = last_errors(job, run)
+    events = [*(item.head for item in last[:1]), *events]
+    ranks = sorted({r for e in events if (r := outside.global_rank(job, e)) is not None})
+    known = last[0].known if last else None
+    told = last[0].text if last else told
+    who = ranks_text(ranks) if ranks else "a rank"
+    if known is not None:
+        own = known.blames == "self" and len(ranks) == 1
+        code = last[0].code
+    else:
+        own = bool(texts - set(peer)) and len(ranks) == 1 and not faults.phrase(job, "a peer is named", told)
+        code = "PSM401"
+    if last:
+        why = f" {known.meaning}" if known is not None and known.meaning else ""
+        why = f"{framework[:1].upper()}{framework[1:]} repeats NCCL's last warning below `Last error:`; it may be older than the failure.{why}"
+    else:
+        why = f"{framework[:1].upper()}{framework[1:]} reports that a NCCL call failed; NCCL's own warnings, which say why, are not in the log."
+        why += " The text blames a remote process." if peer and not own else ""
+    step = "Re-run with NCCL_DEBUG=INFO (or WARN) on all ranks and look at the first NCCL WARN line."
     return [
         new_finding(
             job,
-            "PSM401",
+            code,
             run=run,
-            title=f"NCCL returned an error to {'torch' if torch else 'the framework'} on {ranks_text(ranks) if ranks else 'a rank'}: {told[:160]}",
+            title=f"NCCL returned an error to {framework} on {who}: {told[:160]}",
+            severity=Severity.ERROR,
             confidence=0.7,
-            explanation=f"{'torch' if torch else 'The framework'} reports that a NCCL call failed; NCCL's own warnings, which say why, are not in the log."
-            + (" The text blames a remote process." if peer and not own else ""),
-            next_step="Re-run with NCCL_DEBUG=INFO (or WARN) on all ranks and look at the first NCCL WARN line.",
-            refs=[e.ref for e in events[:4]],
+            explanation=why,
+            next_step=known.next_step if known is not None and known.next_step else step,
+            refs=[*(item.ref for item in last[:2]), *(e.ref for e in events[:4])][:4],
             ranks=ranks,
             culprits=ranks if own else [],
+            named=last[0].peers if last else [],
             stage="error",
         )
     ]

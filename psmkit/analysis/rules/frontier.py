@@ -39,7 +39,7 @@ def _lost(job: Job, found: Lost) -> Finding:
         run=job.run_of(found.proc),
         title=f"the log of {who} ends at {_place(job, found.last)}; {peer} {found.what} at {_place(job, found.ref)}",
         confidence=0.9,
-        explanation=f"{peer} cannot do this without a step of {who} that is not in the log. What {who} did later is unknown.",
+        explanation=f"{peer} cannot do this before {who} completes a step that is missing from its log. What {who} did later is unknown.",
         refs=[found.last, found.ref],
         procs=[found.proc, found.by],
         ranks=[rank] if rank is not None else [],
@@ -55,8 +55,8 @@ def _suspect(job: Job, owes: Owes) -> Finding:
         run=owes.run,
         title=f"{who} owes {owes.step}, or its log was cut after {_place(job, owes.last)}",
         confidence=0.6,
-        explanation=f"{names_of(job, owes.waiting)} stopped at a later place and wait for it. {_lacking(owes)}",
-        next_step=f"Look at {who}: its stack (gdb, py-spy dump), or the rest of its log.",
+        explanation=f"{names_of(job, owes.waiting)} stopped at a later step and wait for it. {_lacking(owes)}",
+        next_step=f"Take the stack of {who} (gdb, py-spy dump), or find the rest of its log.",
         refs=[*owes.refs[:3], owes.last, *(job.process(p).last for p in owes.waiting[:2])],
         procs=[owes.proc, *owes.waiting],
         comm=comm_name(job, owes.group) if owes.group is not None else None,
@@ -67,10 +67,10 @@ def _suspect(job: Job, owes: Owes) -> Finding:
 def _lacking(owes: Owes) -> str:
     """Which proof of a hang is missing."""
     if not owes.visible:
-        return "The settings of this rank may hide the step."
+        return "The NCCL settings of this rank may hide the step."
     if not owes.outlives:
-        return "Nothing shows that its log goes on after its last line."
-    return "Nothing shows that time passed."
+        return "No evidence shows that its log was still written after its last line."
+    return "No evidence shows that the wait lasted."
 
 
 def _hung(job: Job, owes: Owes) -> Finding:
@@ -81,7 +81,7 @@ def _hung(job: Job, owes: Owes) -> Finding:
         run=owes.run,
         title=f"{who} owes {owes.step}: {names_of(job, owes.waiting)} wait for it",
         confidence=0.8,
-        explanation=f"Other ranks print this step, the log goes on after the last line of {who}, and lines from outside show that the wait lasted.",
+        explanation=f"Other ranks print this step, other lines follow the last line of {who}, and lines from outside NCCL show that the wait lasted.",
         refs=[*owes.refs[:3], owes.last, *proof.of(job, owes.run).refs[:3]],
         procs=[owes.proc, *owes.waiting],
         culprits=[rank] if rank is not None else [],

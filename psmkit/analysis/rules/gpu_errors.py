@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from psmkit.analysis.facts import endings, gpus, outside
+from psmkit.analysis.facts import endings, gpus, lines, outside
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import ranks_text
 from psmkit.analysis.inference.findings import new_finding
@@ -39,6 +39,8 @@ def _cuda(job: Job, run: int | None) -> list[Finding]:
         first = min(by_rank.values(), key=lambda e: (e.stream, e.ref.seq))
         told = str(first.fields.get("error", first.fields.get("size", "")))[:120]
         who = ranks_text(ranks) if ranks else "a rank"
+        if lines.catalogue(job).phrase("out of memory", told) is not None:
+            code = "PSM509"
         # All ranks that share work with the first see the same asynchronous error; only a single rank is a sure origin.
         culprits = (
             ranks
@@ -90,12 +92,12 @@ def _xids(job: Job, run: int | None) -> list[Finding]:
                 if (hard or number in gpus.OWN_XIDS) and not endings.done(job, run)
                 else Severity.WARNING,
                 confidence=0.9 if rank is not None else 0.75 if hard else 0.6,
-                explanation="The driver reports an error of this GPU or of its link; work on it fails or never ends."
+                explanation="The driver reports an error of this GPU or of its link. Work on this GPU fails or never ends."
                 if hard
-                else "The driver reports a fault of the work on this GPU; the program or a library caused it, or the GPU is bad.",
-                next_step="Drain the node and have the GPU and its links checked (nvidia-smi -q, nvidia-bug-report)."
+                else "The driver reports a fault of the work on this GPU. The program or a library caused it, or the GPU is defective.",
+                next_step="Drain the node and check the GPU and its links (nvidia-smi -q, nvidia-bug-report)."
                 if hard
-                else "Run the rank under compute-sanitizer; if other programs show it too, check the GPU.",
+                else "Run the rank under compute-sanitizer. If other programs show the same Xid, check the GPU.",
                 refs=[event.ref],
                 ranks=[rank] if rank is not None else [],
                 culprits=[rank] if rank is not None else [],

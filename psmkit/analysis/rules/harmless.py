@@ -13,6 +13,7 @@ from psmkit.analysis.inference.known import issue_of
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Event, Ref
 from psmkit.model import Finding, Severity
+from psmkit.model.wording import counted
 
 __all__ = ["find"]
 
@@ -55,7 +56,7 @@ def _remarks(job: Job, run: int | None, kinds: list[list[Event]]) -> Finding:
     """All INFO lines about absent and unnecessary features, in one finding."""
     procs = sorted({e.proc for events in kinds for e in events if e.proc >= 0})
     first = kinds[0][0]
-    more = f" and {len(kinds) - 1} more kind{'s' if len(kinds) > 2 else ''} of such lines" if len(kinds) > 1 else ""
+    more = f" and {counted(len(kinds) - 1, 'more kind')} of such lines" if len(kinds) > 1 else ""
     meanings = [
         known.meaning
         for events in kinds
@@ -80,13 +81,13 @@ def _finding(job: Job, run: int | None, events: list[Event], step: Event | None)
     procs = sorted({e.proc for e in events if e.proc >= 0})
     times = sum(e.count for e in events)
     if known is not None and known.severity == "harmless":
-        meaning = known.meaning or "It does not matter by itself."
+        meaning = known.meaning or "It has no effect by itself."
         title = f"harmless: {faults.body(job, first)}"
     else:
-        meaning = "A function returned an error that its caller expected: the process went on after it."
+        meaning = "A function returned an error that its caller expected, and the process continued."
         title = f"harmless return code: {faults.body(job, first)}"
     if step is not None:
-        meaning += " The chain of return codes below it belongs to it."
+        meaning += " The return codes printed after it are part of the same event."
     return new_finding(
         job,
         "PSM801",
@@ -94,7 +95,7 @@ def _finding(job: Job, run: int | None, events: list[Event], step: Event | None)
         title=title,
         severity=Severity.INFO,
         confidence=0.8,
-        explanation=f"{meaning} Seen {times} time{'s' if times > 1 else ''}{f' on {names_of(job, procs)}' if procs else ''}.",
+        explanation=f"{meaning} Seen {counted(times, 'time')}{f' on {names_of(job, procs)}' if procs else ''}.",
         next_step=(known.next_step if known is not None and known.next_step and known.severity == "harmless" else "")
         or None,
         refs=[first.ref, step.ref if step is not None else None, *(e.ref for e in events[1:2])],

@@ -6,7 +6,7 @@ from psmkit.analysis.facts import program
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import words
 from psmkit.analysis.facts.places import absent
-from psmkit.analysis.facts.start import past_bootstrap
+from psmkit.analysis.facts.start import initialising, past_bootstrap
 from psmkit.analysis.inference import proof
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.inference.sightings import by_run, sightings
@@ -56,7 +56,7 @@ def _data_plane(job: Job) -> list[Finding]:
         ours = proof.of(job, run.index)
         if ours.done or ours.failed or ours.lasting or job.missing_ranks(run.index) or program.told(job, run.index):
             continue
-        if waits_of(job, run.index):
+        if waits_of(job, run.index) or initialising(job, run):
             continue
         calls = _counts(job, run.procs, "proxy.call.matched", "proxy.call.dequeued")
         fds = _counts(job, run.procs, "proxy.fd.done")

@@ -17,6 +17,7 @@ from psmkit.analysis.registry import rule
 from psmkit.catalogue.reasons import DAMAGED, FOLLOWS, about
 from psmkit.logparse.types import Event, Ref
 from psmkit.model import Finding, Severity
+from psmkit.model.wording import counted, plural
 
 __all__ = ["find"]
 
@@ -96,9 +97,9 @@ def _deaths(job: Job, run: int, died: Sequence[Event], failed: Sequence[Event]) 
                 run=run,
                 title=f"rank {rank} died by {event.fields.get('signame')} in stage {stage}",
                 confidence=0.97 if place == 0 else 0.9,
-                explanation=f"The lab saw process {event.fields.get('pid')} end {event.fields.get('after')} s after the start, and did not end it itself."
-                + (f" What the others said: {survivors}." if survivors else ""),
-                next_step=f"Look at the last lines of rank {rank}, and at its record: they tell where it was.",
+                explanation=f"Process {event.fields.get('pid')} ended {event.fields.get('after')} s after the start, and the lab did not end it."
+                + (f" The other ranks reported: {survivors}." if survivors else ""),
+                next_step=f"Read the last lines of rank {rank} and its record: they show where it was.",
                 refs=[event.ref, *_last_line(job, run, rank), *(e.ref for e in (own or failed)[:3])],
                 ranks=[rank],
                 culprits=[rank],
@@ -121,17 +122,17 @@ def _standing(job: Job, run: int, words: dict[str, list[Event]]) -> list[Finding
         others = sorted(_rank(e) for e in (*hung, *waits))
         stage = str(stopped[0].fields.get("stage"))
         state = stopped[0].fields.get("state")
-        many = len(ranks) > 1
+        are, them = plural(len(ranks), "is", "are"), plural(len(ranks), "it", "them")
         out.append(
             new_finding(
                 job,
                 "PSM304",
                 run=run,
-                title=f"{ranks_text(ranks)} {'are' if many else 'is'} stopped (process state {state}) in stage {stage}"
-                + (f"; {ranks_text(others)} cannot go on without {'them' if many else 'it'}" if others else ""),
+                title=f"{ranks_text(ranks)} {are} stopped (process state {state}) in stage {stage}"
+                + (f"; {ranks_text(others)} cannot continue without {them}" if others else ""),
                 confidence=0.97,
-                explanation="When the deadline of the run passed the kernel said that the process is stopped: by SIGSTOP, by a terminal, or by a debugger.",
-                next_step=f"See who stopped process {stopped[0].fields.get('pid')}; SIGCONT lets it go on.",
+                explanation="When the deadline passed, the kernel reported the process as stopped: by SIGSTOP, by a terminal or by a debugger.",
+                next_step=f"Find out who stopped process {stopped[0].fields.get('pid')}. SIGCONT lets it continue.",
                 refs=[e.ref for e in (*stopped[:3], *waits[:2], *hung[:2])],
                 ranks=[*ranks, *others],
                 culprits=ranks,
@@ -146,7 +147,7 @@ def _standing(job: Job, run: int, words: dict[str, list[Event]]) -> list[Finding
                 job,
                 "PSM304",
                 run=run,
-                title=f"{ranks_text(map(_rank, waits))} wait, and not for the same: {_why(words['lab.run.expired'][0])}",
+                title=f"{ranks_text(map(_rank, waits))} wait in different places: {_why(words['lab.run.expired'][0])}",
                 confidence=0.9,
                 refs=[e.ref for e in (*waits[:4], *words["lab.run.expired"])],
                 ranks=map(_rank, waits),
@@ -157,7 +158,7 @@ def _standing(job: Job, run: int, words: dict[str, list[Event]]) -> list[Finding
 
 
 def _long(expired: Sequence[Event]) -> float:
-    """Seconds after which a stage stands still: those of a run with much to do in a long time may take some."""
+    """Seconds after which a stage counts as stuck: those of a run with much to do in a long time may take some."""
     given = [float(str(e.fields["deadline"])) for e in expired if "deadline" in e.fields]
     return max([_STANDS_STILL, *(seconds * _PART for seconds in given)])
 
@@ -176,12 +177,17 @@ def _hung(
         # Either end can stop a transfer, not only the one that reports it.
         suspects = steps.suspects(job, run) or _lacking(job, run, waits)
     culprits = sorted(suspects) if len(suspects) == 1 else ranks if waits and stage != "move" else []
-    title = f"{ranks_text(ranks)} {'stand' if len(ranks) > 1 else 'stands'} still in stage {stage}"
+    # A deadline alone does not show that nothing moved.
+    title = f"{ranks_text(ranks)} " + (
+        f"stopped in stage {stage}"
+        if proven
+        else f"{plural(len(ranks), 'was', 'were')} still at work in stage {stage} when the deadline passed"
+    )
     if len(suspects) == 1:
-        title += f"; rank {culprits[0]} has to act: {suspects[culprits[0]]}"
+        title += f"; rank {culprits[0]} must act next: {suspects[culprits[0]]}"
     elif waits:
         first = waits[0].fields
-        title += f"; {ranks_text(map(_rank, waits))} {'wait' if len(waits) > 1 else 'waits'} for that in {first.get('what')} {first.get('name')}"
+        title += f"; {ranks_text(map(_rank, waits))} {plural(len(waits), 'waits', 'wait')} for {plural(len(ranks), 'it', 'them')} in {first.get('what')} {first.get('name')}"
     said = joined(f"rank {_rank(e)}: {_told(e)}" for e in failed[:3])
     return new_finding(
         job,
@@ -190,14 +196,10 @@ def _hung(
         title=title,
         severity=Severity.ERROR if proven else Severity.WARNING,
         confidence=0.85 if proven and culprits else 0.75 if proven else 0.5,
-        explanation=f"When the deadline of the run passed {ranks_text(ranks)} had been in stage {stage} for {longest:.1f} s."
-        + (
-            ""
-            if proven
-            else " Nothing shows that they would not have come to its end: the deadline may have been too short."
-        )
-        + (f" Before that they had said: {said}." if said else ""),
-        next_step=f"Look at the stacks of {ranks_text(culprits or ranks)}: the folder stacks of the run has them.",
+        explanation=f"When the deadline passed, {ranks_text(ranks)} had been in stage {stage} for {longest:.1f} s."
+        + ("" if proven else " They may still have made progress: the deadline may have been too short.")
+        + (f" Before that they reported: {said}." if said else ""),
+        next_step=f"Read the stacks of {ranks_text(culprits or ranks)} in the folder stacks of the run.",
         refs=[e.ref for e in (*hung[:3], *waits[:3], *stalls[:2], *failed[:2])],
         ranks=[*ranks, *map(_rank, waits)],
         culprits=culprits,
@@ -231,7 +233,7 @@ def _lacking(job: Job, run: int, waits: Sequence[Event]) -> dict[int, str]:
         most = set(counts.values()) - {counts.get(rank)}
         if rank in counts and len(counts) > 2 and len(most) == 1 and counts[rank] < min(most):
             lack = min(most) - counts[rank]
-            return {rank: f"it has made {lack} call{'s' if lack != 1 else ''} less than every other rank"}
+            return {rank: f"it made {counted(lack, 'call')} fewer than every other rank"}
     return {}
 
 
@@ -250,8 +252,8 @@ def _failures(job: Job, run: int, failed: Sequence[Event], consequence: bool) ->
                 run=run,
                 title=f"data that arrived at {ranks_text(map(_rank, wrong))} is wrong: {wrong[0].fields.get('reason')}",
                 confidence=0.95,
-                explanation="The operations ended without an error, and the bytes are not those that were sent.",
-                next_step="Look at the findings about events, slots and steps: a step was published before its copy was done, or went to another place.",
+                explanation="The operations completed without an error, but the received bytes differ from those that were sent.",
+                next_step="Read the findings about events, slots and steps: a step was published before its copy finished, or was copied to a wrong place.",
                 refs=[e.ref for e in wrong[:4]],
                 ranks=[*map(_rank, wrong), *sender],
                 culprits=sender,
@@ -275,14 +277,14 @@ def _failures(job: Job, run: int, failed: Sequence[Event], consequence: bool) ->
                 severity=Severity.WARNING if consequence else Severity.ERROR,
                 # NCCL's return to its caller is the last part of its log's evidence.
                 confidence=0.6 if consequence or first not in own or first.fields.get("by") == "nccl" else 0.75,
-                explanation="The first failure that a rank of the lab told of"
-                + (": a consequence of what else is found." if consequence else ", which the others follow from.")
+                explanation="This is the first failure that a rank of the lab reported"
+                + ("; it follows from another finding." if consequence else "; the other failures follow from it.")
                 + (
-                    f" It noticed the damage, which is not to say that it did it: {damaged} has one writer, rank {other}."
+                    f" This rank noticed the damage and may not have caused it: only rank {other} writes {damaged}."
                     if damaged
                     else ""
                 ),
-                next_step=f"Look at what writes to the memory that rank {rank} and rank {other} share: a wrong {damaged} of rank {other}, or a stray write of either."
+                next_step=f"Check what writes to the memory that ranks {rank} and {other} share: a wrong {damaged} from rank {other}, or a stray write of either rank."
                 if damaged
                 else None,
                 refs=[first.ref, *(e.ref for e in own if e is not first)][:4],

@@ -33,7 +33,7 @@ def find(job: Job) -> list[Finding]:
         *_attach(job),
         *_split(job),
         *_full(job),
-        *_reported(job, "PSM508", "memory of a peer could not be imported"),
+        *_reported(job, "PSM508", "a peer's memory could not be imported"),
         *_reported(job, "PSM509", "an allocation failed"),
         *_sizes(job),
     ]
@@ -93,15 +93,15 @@ def _attach(job: Job) -> list[Finding]:
         cumem, files = _modes(job, run, host)
         broken = _broken(event)
         if broken:
-            why = "The name is not one that NCCL makes, or the size is 0: a descriptor of cuMem memory was read as the name of a file. "
+            why = "The name is not one that NCCL makes, or the size is 0: the rank read a cuMem descriptor as the name of a file. "
             if cumem and files:
-                why += f"On {host} {names_of(job, cumem)} share host memory by cuMem and {names_of(job, files)} by files in /dev/shm."
+                why += f"On {host} {names_of(job, cumem)} share host memory through cuMem and {names_of(job, files)} through files in /dev/shm."
             else:
-                why += "Some rank of this host shares host memory in another way than this one."
+                why += "Another rank of this host shares host memory in another way than this rank."
         elif owner is not None:
-            why = f"{name_of(job, owner)} created it: it was removed since, or the two processes do not see the same /dev/shm."
+            why = f"{name_of(job, owner)} created it. It was removed later, or the two processes do not see the same /dev/shm."
         else:
-            why = "No rank whose log is here created that name: its creator failed, has no log here, or has another /dev/shm."
+            why = "No rank with a log created that segment: its creator failed, has no log, or has another /dev/shm."
         out.append(
             new_finding(
                 job,
@@ -109,11 +109,11 @@ def _attach(job: Job) -> list[Finding]:
                 run=run,
                 title=f"{names_of(job, procs)} could not attach to shared memory {_shown(name)}"
                 + (
-                    ", which is no segment name: the mode of sharing differs"
+                    ", which is not a segment name: the ranks share memory in different ways"
                     if broken
                     else ""
                     if owner is not None
-                    else ", which nobody created"
+                    else ", which no rank created"
                 ),
                 confidence=0.9 if broken or owner is None else 0.75,
                 explanation=why,
@@ -156,8 +156,8 @@ def _split(job: Job) -> list[Finding]:
                     severity=None if hurt else Severity.INFO if done else Severity.WARNING,
                     confidence=0.95 if hurt else 0.7,
                     explanation=(
-                        "Each process decides alone whether cuMem host memory works. Where two of them decide differently, the descriptor "
-                        "that one writes is read by the other as the wrong kind."
+                        "Each process decides for itself whether cuMem host memory works. If two processes decide differently, the descriptor "
+                        "that one sends has the wrong kind for the other."
                     ),
                     next_step=f"Set NCCL_CUMEM_HOST_ENABLE=0 on all ranks ({_ISSUE}).",
                     refs=[*refs, *(e.ref for e in attaches[:2])],
@@ -209,15 +209,15 @@ def _full_on(job: Job, run: int, host: str, failed: list[Event]) -> Finding:
         job,
         "PSM503",
         run=run,
-        title=f"{names_of(job, procs)} could not make a shared memory segment of {_size(max(wanted.values(), default=0))} on {host or 'its host'}"
+        title=f"{names_of(job, procs)} could not create a shared memory segment of {_size(max(wanted.values(), default=0))} on {host or 'its host'}"
         + (": /dev/shm is full" if full else f": {reason}"),
         severity=Severity.WARNING if done else None,
         confidence=0.95 if full else 0.85,
         explanation=(
-            f"The log shows {len(sizes)} segments of together {_size(made)} on this host, and {_size(sum(wanted.values()))} that could not be had: "
+            f"The log shows {len(sizes)} segments of {_size(made)} in total on this host, and {_size(sum(wanted.values()))} that could not be allocated: "
             f"at least {_size(needed)} are needed"
             + (
-                f", and about {_size(each * ranks)} when each of its {ranks} ranks makes one as large."
+                f", and about {_size(each * ranks)} if each of its {ranks} ranks creates one of the same size."
                 if each * ranks > needed
                 else "."
             )
@@ -301,7 +301,7 @@ def _sizes(job: Job) -> list[Finding]:
                 title=f"{names_of(job, procs)} got a message of another size than expected{sizes}",
                 confidence=0.85,
                 explanation=(
-                    "The peer sent what belongs to another step: it skipped or added a call (a recv that was not posted when connections were made), "
+                    "The peer sent a message of another step: it skipped or added a call (a recv that was not posted when connections were made), "
                     "or it runs with other settings (NCCL_PASS_SM, buffer sizes) or another library."
                 ),
                 refs=[e.ref for e in ours[:6]],

@@ -18,6 +18,7 @@ from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Event
 from psmkit.model import Finding, Severity
+from psmkit.model.wording import counted, plural
 
 __all__ = ["find"]
 
@@ -29,7 +30,7 @@ _SLACK_NS = 100_000_000
 _MOST = 8
 #: Backends whose messages both ends number equally. Another plugin behind ours may use the receives of a group in another order.
 _COUNTED = frozenset({"socket", "shm"})
-_MISSING = ". There is no row of the other end: its process left no record, or closed the connection in good order"
+_MISSING = ". There is no record of the other end: its process left none, or closed the connection normally"
 #: ncclResult_t.
 _RESULTS = {
     1: "ncclUnhandledCudaError",
@@ -202,6 +203,7 @@ class _Connection:
         refs = [row.event.ref for row in rows if row is not None] + [end.row.event.ref for end in self.ends]
         known = {r for end in self.ends if (r := end.rank) is not None}
         known |= {p for end in self.ends if (p := end.row["peer"]) >= 0}
+        why = why or ("The records of both ends show it" if len(self.ends) > 1 else "The record of one end shows it")
         alone = _MISSING if len(self.ends) == 1 else ""
         return new_finding(
             self.job,
@@ -210,7 +212,7 @@ class _Connection:
             title=f"net {self.title}: {what}",
             severity=severity,
             confidence=confidence,
-            explanation=f"{why or 'The rows of both ends tell it'}{alone}. {'; '.join(map(_told, self.ends))}.",
+            explanation=f"{why}{alone}. {'; '.join(map(_told, self.ends))}.",
             refs=list(dict.fromkeys(refs))[:6],
             ranks=sorted(known),
             procs=[end.proc for end in self.ends],
@@ -225,7 +227,7 @@ def _told(end: _End) -> str:
     shut = f", closed with {end.row['open']} open" if end.closed else ""
     return (
         f"{end.who} ({end.row.text('backend')} connection {end.row['connection']:016x}): "
-        f"{end.beyond} {kind} begun, {len(end.pending)} open{failed}{shut}"
+        f"{end.beyond} {kind} started, {len(end.pending)} open{failed}{shut}"
     )
 
 
@@ -244,7 +246,7 @@ def _too_large(c: _Connection) -> Finding | None:
     """A message too large for its receive: both ends refuse it."""
     for send, recv in _pairs(c):
         if recv["n"] == 1 and send["total"] > recv["room"]:
-            text = f"message {send['message']} has {send['total']} bytes, and the receive that is posted for it has room for {recv['room']}"
+            text = f"message {send['message']} has {counted(send['total'], 'byte')}, but its posted receive has room for {recv['room']:,}"
             return c.finding("PSM954", text, rows=(send, recv), confidence=0.95)
     for end in c.ends:
         if end.row.text("cause") == "size":
@@ -256,7 +258,7 @@ def _too_large(c: _Connection) -> Finding | None:
                     if end.sends
                     else f"is larger than the {mine['room']} bytes of its receive"
                 )
-            return c.finding("PSM954", text, rows=(mine,), why=f"{end.who} says both sizes in its log")
+            return c.finding("PSM954", text, rows=(mine,), why=f"The log of {end.who} shows both sizes")
     return None
 
 
@@ -282,9 +284,11 @@ def _failed(c: _Connection) -> Finding | None:
     side = min(own, key=lambda end: end.row["error_at"]) if c.one_clock or len(own) == 1 else own[0]
     call, cause = side.row.text("call"), side.row.text("cause")
     of = "" if call in ("-", "") else f" in {call}" if call != "connection" else " of the connection"
-    by = {"fault": "put there by PSM_FAULTS", "protocol": "as what came is not what was agreed on"}.get(cause, "")
-    text = f"{side.who} began with {_error(side.row['error'])}{of}{', ' + by if by else ''}"
-    return c.finding("PSM956", text, side=side, rows=tuple(side.pending[:1]), why="The other end only followed")
+    by = {"fault": "injected by PSM_FAULTS", "protocol": "because the peer broke the protocol"}.get(cause, "")
+    text = f"{side.who} failed first with {_error(side.row['error'])}{of}{', ' + by if by else ''}"
+    return c.finding(
+        "PSM956", text, side=side, rows=tuple(side.pending[:1]), why="The error of the other end follows from it"
+    )
 
 
 def _left(c: _Connection) -> Finding | None:
@@ -299,30 +303,34 @@ def _left(c: _Connection) -> Finding | None:
         text = f"{victim.peer} ended or closed the connection while {victim.who} had {_open(victim)}"
         return c.finding("PSM956", text, rows=rows, severity=Severity.WARNING, confidence=0.7)
     if other.proc in c.died and not other.closed:
-        text = f"{other.who} died, with {_open(other)}, and {victim.who} lost the connection"
-        return c.finding("PSM956", text, side=other, rows=rows, why=f"The record of {other.who} has no clean end")
+        text = f"{other.who} died with {_open(other)}, and {victim.who} lost the connection"
+        return c.finding("PSM956", text, side=other, rows=rows, why=f"The record of {other.who} shows no orderly end")
     if other.closed and (not c.one_clock or other.row["closed"] <= victim.row["error_at"] + _SLACK_NS):
-        text = f"{other.who} closed the connection, with {_open(other)}, while {victim.who} had {_open(victim)}"
+        text = f"{other.who} closed the connection with {_open(other)} while {victim.who} had {_open(victim)}"
         return c.finding("PSM956", text, side=other, rows=rows)
-    text = f"{victim.who} lost the connection, and {other.who} knows of no reason"
+    text = f"{victim.who} lost the connection, and the record of {other.who} shows no error"
     return c.finding("PSM956", text, rows=rows, severity=Severity.WARNING, confidence=0.6)
 
 
 def _open(end: _End) -> str:
     count = end.row["open"] if end.closed else len(end.pending)
-    return f"{count} request{'s' if count != 1 else ''} open"
+    return f"{counted(count, 'request')} open"
 
 
 def _lost(c: _Connection) -> Finding | None:
     """Messages that a fault kept from the network while a process waits for them."""
     if c.recv is not None and (lost := [r for r in c.recv.pending if r.lost]):
-        text = f"{c.recv.who}'s receive {lost[0]['number']} never came to the network: its plugin lost it"
-        return c.finding("PSM952", text, side=c.recv, rows=tuple(lost[:2]), why="No send can fill it")
+        text = f"{c.recv.who}'s receive {lost[0]['number']} never reached the network: its plugin lost it"
+        return c.finding("PSM952", text, side=c.recv, rows=tuple(lost[:2]), why="No send can complete it")
     if c.send is not None and (lost := [r for r in c.send.requests if r.lost]):
-        text = f"{c.send.who} said that {lost[0].told()} is sent, and its plugin lost it"
+        text = f"{c.send.who} reported {lost[0].told()} as sent, but its plugin lost it"
         waits = tuple(c.recv.pending[:1]) if c.recv is not None else ()
         return c.finding(
-            "PSM952", text, side=c.send, rows=(lost[0], *waits), why="Each later message goes one receive too early"
+            "PSM952",
+            text,
+            side=c.send,
+            rows=(lost[0], *waits),
+            why="Each later message goes into the receive before its own",
         )
     return None
 
@@ -347,20 +355,20 @@ def _tags(c: _Connection) -> Finding | None:
         if first is None or tag in first[1] or not c.stuck(c.send, c.send.row["later"]) or not _counted(c):
             return None
         recv, free = first
-        text = f"{c.send.who} sends with tag {tag}, and {c.recv.who} waits with {'tags' if len(free) > 1 else 'tag'} {' '.join(map(str, free))}: neither goes on"
+        text = f"{c.send.who} sends with tag {tag}, and {c.recv.who} waits with {plural(len(free), 'tag')} {' '.join(map(str, free))}: neither can continue"
         return c.finding(
             "PSM953", text, rows=(recv,), why=f"The send waits for {_seconds(c.send.newest - c.send.row['later'])}"
         )
     for send, recv in _pairs(c):
         if recv["n"] == 1 and send["tag"] != recv["tag"]:
-            text = f"message {send['message']} has tag {send['tag']}, and went into the receive of tag {recv['tag']}"
+            text = f"message {send['message']} has tag {send['tag']}, but went into the receive with tag {recv['tag']}"
             return c.finding(
                 "PSM953",
                 text,
                 rows=(send, recv),
                 severity=Severity.WARNING,
                 confidence=0.7,
-                why="With maxRecvs 1 the order alone decides: the two ranks call in another order, or count tags in another way",
+                why="With maxRecvs 1 messages match by order only: the two ranks call in a different order, or assign tags differently",
             )
     return None
 
@@ -375,7 +383,7 @@ def _silent(c: _Connection) -> Finding | None:
     since = max(c.send.newest, first[0]["posted"])
     if c.recv.row["looked"] - since < _PATIENCE_NS:
         return None
-    text = f"{c.send.who} stands still: {c.recv.who} has posted a receive with tag {c.send.row['later_tag']}, and it has not come back to send"
+    text = f"{c.send.who} stopped: {c.recv.who} posted a receive with tag {c.send.row['later_tag']}, and {c.send.who} has not called send again"
     return c.finding("PSM957", text, side=c.send, rows=(first[0],), confidence=0.85)
 
 
@@ -389,13 +397,13 @@ def _unposted(c: _Connection) -> Finding | None:
     if send.row["later"] and (c.recv is None or _free(c) is None):
         if not c.stuck(send, send.row["later"]):
             return None
-        text = f"{send.who} sends {send.row['later_size']} bytes with tag {send.row['later_tag']}, and {c.whose(False)} has posted no receive"
+        text = f"{send.who} sends {send.row['later_size']} bytes with tag {send.row['later_tag']}, but {c.whose(False)} has posted no receive"
     else:
         ahead = [r for r in send.requests if not r.lost and r["message"] >= (c.recv.beyond if c.recv else 0)]
         waits = [r for r in ahead if c.recv is not None or r.open]
         if not waits or not c.stuck(send, waits[0]["posted"]) or (c.recv is not None and c.recv.closed):
             return None
-        text = f"{send.who} sent {waits[0].told()}, and {c.whose(False)} has posted no receive for it"
+        text = f"{send.who} sent {waits[0].told()}, but {c.whose(False)} has posted no receive for it"
         return c.finding(
             "PSM951", text, side=c.recv if dead else None, rows=(waits[0],), severity=severity, confidence=0.7
         )
@@ -413,7 +421,7 @@ def _unsent(c: _Connection) -> Finding | None:
         if not c.stuck(recv, waits["posted"]) or not _asked(recv, waits):
             return None
         dead = c.owes(c.send)
-        text = f"{recv.who} waits for {waits.told()}, and {c.whose(True)} has not sent it"
+        text = f"{recv.who} waits for {waits.told()}, but {c.whose(True)} has not sent it"
         return c.finding(
             "PSM952",
             text,
@@ -421,7 +429,7 @@ def _unsent(c: _Connection) -> Finding | None:
             rows=(waits,),
             severity=None if dead or recv.closed else Severity.WARNING,
             confidence=0.7,
-            why=f"It was tested in vain for {_seconds(recv.row['looked'] - waits['posted'])}",
+            why=f"{recv.who} has tested it without success for {_seconds(recv.row['looked'] - waits['posted'])}",
         )
     return None
 
@@ -444,24 +452,20 @@ def _still(c: _Connection) -> Finding | None:
             if recv.lost or (c.send is not None and send is None) or not c.stuck(c.recv, since):
                 continue
             if c.recv.row["looked"] <= recv["posted"]:
-                text = f"{c.recv.who} stands still: {recv.told()} is {'sent' if sent else 'posted'}, and it has not asked for it"
-                done = (
-                    f"All that {c.whose(True)} sent is done there" if sent else "Its tests do not come to the network"
-                )
+                text = f"{c.recv.who} stopped: {recv.told()} is {'sent' if sent else 'posted'}, and {c.recv.who} has not tested it"
+                done = f"{c.whose(True)} has completed its sends" if sent else "Its tests do not reach the network"
                 return c.finding(
                     "PSM957", text, side=c.recv, rows=(recv, send), confidence=0.85 if sent else 0.7, why=done
                 )
             if sent and c.one_clock and c.recv.row["looked"] > since + _SLACK_NS:
-                text = (
-                    f"{recv.told()} is sent, and {c.recv.who} asks for it in vain: it is lost, or stands in the network"
-                )
+                text = f"{recv.told()} is sent, but the tests of {c.recv.who} find it incomplete: it is lost or stuck in the network"
                 return c.finding("PSM955", text, rows=(recv, send), confidence=0.8)
     if c.send is not None:
         for mine in c.send.pending:
             theirs = c.recv.of(mine["message"]) if c.recv is not None else None
             if theirs is None or not theirs.done or theirs["n"] != 1 or not c.stuck(c.send, theirs["completed"]):
                 continue
-            text = f"{mine.told()} is received, and {c.send.who} has not asked since whether it is sent"
+            text = f"{mine.told()} is received, but {c.send.who} has not tested its send since"
             if c.send.row["looked"] <= theirs["completed"]:
                 return c.finding("PSM955", text, side=c.send, rows=(mine, theirs), confidence=0.85)
     return None
@@ -477,9 +481,9 @@ def _slow(c: _Connection) -> Finding | None:
         asks = [end for end in (c.send, c.recv) if end.row["looked"] > since + _SLACK_NS]
         if len(asks) == 1:
             side = c.recv if asks[0] is c.send else c.send
-            text = f"{side.who} stands still inside {send.told()}: it has not asked for it, and {asks[0].who} has"
+            text = f"{side.who} stopped during {send.told()}: it has not tested it, and {asks[0].who} has"
             return c.finding("PSM957", text, side=side, rows=(send, recv), confidence=0.8)
-        text = f"{send.told()} is under way on both ends for {_seconds(c.send.newest - since)}, and does not end"
+        text = f"{send.told()} has been in progress on both ends for {_seconds(c.send.newest - since)} and does not complete"
         return c.finding("PSM955", text, rows=(send, recv), severity=Severity.WARNING, confidence=0.5)
     return None
 

@@ -17,6 +17,7 @@ from psmkit.analysis.inference.known import issue_of
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Event
 from psmkit.model import Finding, Severity
+from psmkit.model.wording import counted
 
 __all__ = ["find"]
 
@@ -62,11 +63,11 @@ def _retries(job: Job, run: int) -> list[Finding]:
                 job,
                 "PSM203",
                 run=run,
-                title=f"{names_of(job, procs)} cannot reach {whom}: {why}, again and again",
+                title=f"{names_of(job, procs)} cannot reach {whom}: {why}, at every attempt",
                 confidence=0.6 if unnamed else 0.75,
                 explanation=(
-                    f"The last attempt in the log is number {_tries(events)}, and nothing else was printed after it. "
-                    "Refused means that nobody listens there (the process ended, or never started); a timeout or no route means that the network between the hosts does not carry it."
+                    f"The last attempt in the log is number {_tries(events)}, and the process printed nothing after it. "
+                    "Connection refused means that no process listens there: it ended or never started. A timeout or no route means that the network between the hosts is broken."
                 ),
                 refs=[e.ref for e in events[:4]],
                 procs=procs,
@@ -129,7 +130,7 @@ def _signs(job: Job, run: int) -> list[Finding]:
                 job,
                 code,
                 run=run,
-                title=f"{names_of(job, procs)} saw network trouble {times} time{'s' if times > 1 else ''}: {faults.body(job, events[0])}",
+                title=f"{names_of(job, procs)} saw network trouble {counted(times, 'time')}: {faults.body(job, events[0])}",
                 severity=Severity.WARNING,
                 confidence=0.6,
                 explanation=(known.meaning if known is not None and known.meaning else "") or None,

@@ -104,7 +104,7 @@ def _finding(
         "PSM302",
         run=run,
         title=(
-            f"{ranks_text(ranks[small])} and {ranks_text(ranks[large])} use communicators {names[0]} and {names[1]} in another order: "
+            f"{ranks_text(ranks[small])} and {ranks_text(ranks[large])} use communicators {names[0]} and {names[1]} in different orders: "
             f"they {how} in {names[small]} and in {names[large]}"
         ),
         severity=None if proven else Severity.WARNING,

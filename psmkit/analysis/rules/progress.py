@@ -60,7 +60,7 @@ def _finding(job: Job, run: RunInfo, ours: proof.Proof, proc: int) -> Finding:
             f"The last line of {name_of(job, proc)} is at stage {stage}, with no error of its own. {names_of(job, peers)} "
             f"{'were' if len(peers) > 1 else 'was'} alive after it and could not reach it."
         ),
-        next_step=f"Look at {name_of(job, proc)}: its state (ps, a T is stopped, a D hangs in the kernel), its stack (gdb, py-spy dump), dmesg of its host.",
+        next_step=f"Check the state of {name_of(job, proc)} (ps: T is stopped, D waits in the kernel), its stack (gdb, py-spy dump) and dmesg of its host.",
         refs=[job.process(proc).last, *(e.ref for e in against[:5])],
         procs=[proc, *(p for p in waiting if p != proc)],
         culprits=[rank] if rank is not None else [],
@@ -94,7 +94,7 @@ def _silent(job: Job, run: RunInfo) -> list[Finding]:
             confidence=0.75,
             explanation=(
                 f"By its own pace {name_of(job, proc)} would have printed {owed:.0f} more lines. {names_of(job, ahead)} "
-                "came further in work that all of them share."
+                "made more progress in work that all of them share."
             ),
             refs=last,
             procs=[proc, *ahead],
@@ -137,7 +137,7 @@ def _host(job: Job) -> list[Finding]:
                 job,
                 "PSM304",
                 run=run,
-                title="the kernel of a host reports a task that hangs",
+                title="the kernel of a host reports a hung task",
                 confidence=0.7,
                 refs=[e.ref for e in ours[:5]],
                 procs=sorted({e.proc for e in ours if e.proc >= 0}),

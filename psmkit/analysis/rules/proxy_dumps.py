@@ -15,6 +15,7 @@ from psmkit.logparse.foreign import ProxyOp, parse_op
 from psmkit.logparse.foreign.proxydump import STATES
 from psmkit.logparse.types import Event
 from psmkit.model import Finding, Severity
+from psmkit.model.wording import counted, plural
 
 _MOST_OPS = 4
 
@@ -96,13 +97,13 @@ def _waits(job: Job, run: int | None, dump: _Dump, waits: Sequence[tuple[Event, 
         title=f"proxy dump of {who}: {parts[0]}" + (", unchanged since an earlier dump" if again else ""),
         severity=Severity.WARNING if again else Severity.INFO,
         confidence=0.75 if again else 0.5,
-        explanation=f"{len(dump.ops)} operations, {len(waits)} of them under way. "
+        explanation=f"{counted(len(dump.ops), 'operation')}, {len(waits):,} of them in progress. "
         + "; ".join(parts)
         + "."
-        + ("" if again else " One dump is a moment: working operations look like this too."),
+        + ("" if again else " One dump shows one moment: operations that make progress look the same."),
         next_step=f"Look at what {ranks_text(peers)} {'does' if len(peers) == 1 else 'do'} with the other end."
         if peers
-        else "The operation waits for this rank's own GPU: see what runs there.",
+        else "The operation waits for this rank's own GPU. Find out what runs there.",
         refs=[dump.begin.ref, *(event.ref for event, _ in waits[:_MOST_OPS])],
         ranks=[rank] if rank is not None else [],
         procs=[proc] if proc is not None else [],
@@ -116,9 +117,9 @@ def _empty(job: Job, run: int | None, dumps: Sequence[_Dump]) -> Finding:
         job,
         "PSM604",
         run=run,
-        title=f"{len(dumps)} proxy dump{'s' if len(dumps) > 1 else ''} show{'s' if len(dumps) == 1 else ''} no operation{many}: this is not idleness",
-        explanation="The dump shows one proxy state of the process, that of the communicator made last; operations of the others are not in it. "
-        "Transports without a proxy (P2P, SHM, NVLS) never show.",
+        title=f"{counted(len(dumps), 'proxy dump')} {plural(len(dumps), 'shows', 'show')} no operation{many}, which does not prove that the job is idle",
+        explanation="A dump shows only the proxy state of the communicator that was created last, not the operations of the others. "
+        "Transports without a proxy (P2P, SHM, NVLS) do not appear in it.",
         next_step="Read the states of all communicators with gdb, or take stacks of all proxy progress threads.",
         refs=[d.begin.ref for d in dumps[:3]],
         known_issue="NVIDIA/nccl#1930",

@@ -16,6 +16,7 @@ from psmkit.logparse.foreign.ras_text import parse_ras_text
 from psmkit.logparse.foreign.types import RasComm, RasIssue, RasProcess, RasRank, RasReport
 from psmkit.logparse.types import Ref
 from psmkit.model import Evidence, Finding, Severity
+from psmkit.model.wording import counted
 
 __all__ = ["find"]
 
@@ -217,11 +218,11 @@ def _gone(
             title=f"rank {rank.rank} of {comm or 'a communicator'}{place} {what}",
             severity=Severity.ERROR,
             confidence=0.9 if dead else 0.85,
-            explanation="RAS could not reach this process: it is stopped, overloaded or gone, or its host is."
-            + (f" It is missing from {comms} communicators." if comms > 1 else ""),
-            next_step=f"Look at process {rank.pid} on {rank.host}: is it there, stopped, in a driver call (/proc/PID/stack)?"
+            explanation="RAS could not reach this process: the process or its host is stopped, overloaded or dead."
+            + (f" It is missing from {counted(comms, 'communicator')}." if comms > 1 else ""),
+            next_step=f"Look at process {rank.pid} on {rank.host}: check whether it runs, is stopped, or is in a driver call (/proc/PID/stack)."
             if rank.pid is not None
-            else "Look at the process of this rank: is it there, stopped, in a driver call (/proc/PID/stack)?",
+            else "Look at the process of this rank: check whether it runs, is stopped, or is in a driver call (/proc/PID/stack).",
             ranks=[rank.rank],
             procs=[proc] if proc is not None else [],
             culprits=[rank.rank],
@@ -347,7 +348,7 @@ def _lags(job: Job, answers: Sequence[Answer], run: int | None, lasting: bool) -
         if not same and len(lags) > 1:
             continue  # the figures change: it works
         proven = same or lasting
-        who = ranks_text(last.ranks) if len(last.ranks) == last.behind else f"{last.behind} ranks"
+        who = ranks_text(last.ranks) if len(last.ranks) == last.behind else counted(last.behind, "rank")
         out.append(
             with_evidence(
                 new_finding(
@@ -361,10 +362,10 @@ def _lags(job: Job, answers: Sequence[Answer], run: int | None, lasting: bool) -
                     confidence=0.9 if same else 0.8 if lasting else 0.4,
                     explanation="RAS counts the operations that each rank launched; the ranks behind have not called what their peers wait for."
                     if proven
-                    else "RAS counts the operations that each rank launched. In one answer a difference is what a working job shows.",
-                    next_step="Look at the ranks behind: stacks, last lines."
+                    else "RAS counts the operations that each rank launched. A healthy job also shows differences in a single answer.",
+                    next_step="Take the stacks of the ranks behind, and read their last lines."
                     if proven
-                    else "Ask RAS again a few seconds later: the same figures mean a hang.",
+                    else "Query RAS again a few seconds later. The same figures mean a hang.",
                     ranks=last.ranks,
                     culprits=last.ranks if proven else [],
                 ),
@@ -386,11 +387,11 @@ def _healthy(job: Job, answers: Sequence[Answer], run: int | None) -> list[Findi
                 job,
                 "PSM604",
                 run=run,
-                title=f"the RAS answer about {count} communicator{'s' if count != 1 else ''} shows nothing wrong, which does not rule out a hang",
-                explanation="RAS knows which operations were launched, not which are complete: a collective that all ranks launched and that hangs looks healthy.",
+                title=f"the RAS answer about {counted(count, 'communicator')} shows no error, which does not rule out a hang",
+                explanation="RAS shows which operations were launched, not which are complete. A collective that all ranks launched and that hangs looks healthy.",
                 next_step="Compare the counts of two answers; take stacks of the proxy threads or a proxy dump.",
                 known_issue="NVIDIA/nccl#1730",
             ),
-            [last.line(1, f"{count} communicators, no errors")],
+            [last.line(1, f"{counted(count, 'communicator')}, no errors")],
         )
     ]

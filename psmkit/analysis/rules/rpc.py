@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
+from collections.abc import Sequence
 
+from psmkit.analysis.facts.handshake import handshakes
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import name_of, names_of, words
 from psmkit.analysis.facts.places import by_local_rank
+from psmkit.analysis.facts.releases import release_of
 from psmkit.analysis.inference import faults, proof
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.inference.sightings import by_run, sightings, told_by_errors
@@ -20,8 +23,8 @@ __all__ = ["find"]
 
 @rule(order=220)
 def find(job: Job) -> list[Finding]:
-    """PSM101, PSM104 and PSM107; PSM701 for calls that are open at the end of the log."""
-    return [*_pending(job), *_orphans(job), *_failed(job)]
+    """PSM101, PSM104, PSM107, and PSM105 as a note; PSM701 for calls that are open at the end of the log."""
+    return [*_pending(job), *_orphans(job), *_failed(job), *_odd_sizes(job)]
 
 
 def _pending(job: Job) -> list[Finding]:
@@ -157,6 +160,46 @@ def _orphans(job: Job) -> list[Finding]:
     return out
 
 
+def _odd_sizes(job: Job) -> list[Finding]:
+    """Setup answers of a size that no other process with the same release and kinds of connections has, in any role.
+
+    The role of an answer is that of the newest connection of its thread, which another rank may have opened in between.
+    """
+    sizes: dict[int, dict[int, Ref]] = defaultdict(dict)
+    for tally in job.scan.services:
+        for (_, size), ref in tally.setups.items():
+            sizes[tally.proc].setdefault(size, ref)
+    alike: dict[object, list[int]] = defaultdict(list)
+    for proc in sizes:
+        shake = handshakes(job).get(proc)
+        if shake is not None and shake.opened:
+            alike[job.run_of(proc), release_of(job, proc), frozenset(shake.opened)].append(proc)
+    out = []
+    for procs in alike.values():
+        number = Counter(size for proc in procs for size in sizes[proc])
+        odd = [(p, size) for p in procs for size in sizes[p] if number[size] == 1]
+        common = [size for size in number if number[size] >= len(procs) - 1]
+        if len(procs) < 3 or len(odd) != 1 or len(common) + 1 != len(number):
+            continue
+        proc, size = odd[0]
+        peer = next(p for p in procs if p != proc)
+        out.append(
+            new_finding(
+                job,
+                "PSM105",
+                run=job.run_of(proc),
+                title=f"a Setup answer of {name_of(job, proc)} has {size} bytes; those of its {len(procs) - 1} peers have {words(map(str, sorted(common)))}",
+                severity=Severity.INFO,
+                confidence=0.5,
+                explanation="All of them run the same release and open the same kinds of connections. Another build or another mode of the transport changes this size.",
+                refs=[sizes[proc][size], *list(sizes[peer].values())[:2]],
+                procs=[proc],
+                stage="proxy Setup",
+            )
+        )
+    return out
+
+
 def _failed(job: Job) -> list[Finding]:
     """Handlers that returned an error; the rule of errors reports those that ended the job."""
     out = []
@@ -174,18 +217,31 @@ def _failed(job: Job) -> list[Finding]:
         names = [str(e.fields["operation"]) for e in ours if "operation" in e.fields] + [
             t.begun_operation for t in tallies if t.begun_operation is not None
         ]
+        ended = bool(tallies) or _ended(job, proc, ours)
         out.append(
             new_finding(
                 job,
                 "PSM107",
                 run=job.run_of(proc),
                 title=f"the proxy service of {name_of(job, proc)} failed to handle {names[0] if names else 'a request'}",
-                severity=Severity.WARNING if not tallies else None,
+                severity=None if ended else Severity.WARNING,
                 confidence=0.8,
                 refs=[*(e.ref for e in ours[:4]), *(t.last_begun for t in tallies)],
                 procs=[proc],
-                culprits=[r for r in (job.rank_of(proc),) if r is not None] if tallies else [],
+                culprits=[r for r in (job.rank_of(proc),) if r is not None] if ended else [],
                 stage=names[0] if names else None,
             )
         )
     return out
+
+
+def _ended(job: Job, proc: int, events: Sequence[Event]) -> bool:
+    """Whether an error came back to the service through its functions before it printed these lines, and nothing went on after it."""
+    places = {e.ref for e in events}
+    return any(
+        cascade.chain
+        and not cascade.settled
+        and not cascade.aftermath
+        and any(f.ref in places and f.event.fields.get("code") == cascade.code for f in cascade.faults)
+        for cascade in faults.of_proc(job, proc)
+    )

@@ -10,13 +10,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from psmkit.analysis.facts.job import Job
-from psmkit.analysis.facts.naming import name_of
+from psmkit.analysis.facts.naming import joined, name_of
 from psmkit.analysis.facts.printed import number
 from psmkit.analysis.inference import faults
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Event, Ref
 from psmkit.model import Finding, Severity
+from psmkit.model.wording import counted
 
 __all__ = ["find"]
 
@@ -124,11 +125,25 @@ def _explanation(job: Job, report: _Report, owner: int | None) -> str:
         rank = number(report.event.fields, "owner_rank")
         told = f"rank {rank} (process {pid})" if rank is not None and rank >= 0 else f"process {pid}"
         parts.append(f"Its owner is {name_of(job, owner) if owner is not None else told}.")
-    for which, word in (("used", "Used at"), ("born", "Born at"), ("ended", "Ended at")):
+    for which, word in (("used", "Used at"), ("born", "Created at"), ("ended", "Destroyed at")):
         stack = report.stack(which)
         if stack:
             parts.append(f"{word}: {stack}.")
     return " ".join(parts)
+
+
+#: Kinds that have no plural: their allocations are counted.
+_UNCOUNTED = ("device-memory", "pinned-memory")
+
+
+def _several(count: int | None, kind: str) -> str:
+    """``2 memory handles``; a kind has hyphens in the line."""
+    name = kind.replace("-", " ")
+    return (
+        counted(count or 0, f"allocation of {name}", f"allocations of {name}")
+        if kind in _UNCOUNTED
+        else counted(count or 0, name)
+    )
 
 
 def _leaks(job: Job) -> list[Finding]:
@@ -143,14 +158,14 @@ def _leaks(job: Job) -> list[Finding]:
             by_process.setdefault(event.proc, []).append(event)
     out = []
     for proc, events in by_process.items():
-        kinds = ", ".join(f"{number(e.fields, 'count')} {e.fields.get('object')}" for e in events)
+        kinds = joined(_several(number(e.fields, "count"), str(e.fields.get("object"))) for e in events)
         rank = job.rank_of(proc)
         out.append(
             new_finding(
                 job,
                 "PSM505",
                 run=job.run_of(proc),
-                title=f"{name_of(job, proc)} left {kinds} to the end of the process",
+                title=f"{name_of(job, proc)} did not release {kinds} before the process ended",
                 severity=Severity.WARNING,
                 confidence=0.95,
                 explanation=" ".join(f"The first {e.fields.get('object')}: {e.fields.get('stack')}." for e in events),

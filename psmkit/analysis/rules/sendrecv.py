@@ -17,6 +17,7 @@ from psmkit.analysis.inference.lost import lost
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import CommInstance, PairQueue, Ref
 from psmkit.model import Finding, Severity
+from psmkit.model.wording import counted, plural
 
 __all__ = ["find"]
 
@@ -141,7 +142,7 @@ def _circle(job: Job, group: int, sends: list[PairQueue]) -> Finding | None:
         severity=None if proven else Severity.WARNING,
         confidence=0.9 if proven else 0.6,
         explanation="The last call of each of these ranks is a send to the next one. A send outside a group waits until its receiver calls recv, so each waits for the next."
-        + ("" if proven else " A log that is cut can look alike."),
+        + ("" if proven else " A cut log can look the same."),
         next_step="Put the send and the recv of each rank between ncclGroupStart and ncclGroupEnd, or let every second rank receive first.",
         refs=[p.sends[-1] for p in sends[:6]],
         comm=comm_name(job, group),
@@ -208,7 +209,7 @@ def _wrong_peer(job: Job, sent: PairQueue, expected: PairQueue, wrong: int) -> F
         severity=None if proven else Severity.WARNING,
         confidence=0.85 if proven else 0.6,
         explanation="All other sends and recvs of the communicator are paired."
-        + ("" if proven else " A log that is cut can look alike."),
+        + ("" if proven else " A cut log can look the same."),
         next_step=f"Compare the peer of the call of rank {wrong} with that of its counterparts.",
         refs=[*sent.sends[:2], *expected.recvs[:2], *state.refs[:2]],
         comm=name,
@@ -232,9 +233,7 @@ def _retyped(job: Job) -> list[Finding]:
         send, recv, sent, received = pair.retyped
         others = len(pairs) - 1
         more = (
-            f", and {others} more pair{'s' if others > 1 else ''} of ranks do{'' if others > 1 else 'es'} so"
-            if others
-            else ""
+            f", and {counted(others, 'more pair')} of ranks {plural(others, 'does', 'do')} the same" if others else ""
         )
         out.append(
             new_finding(
@@ -247,7 +246,7 @@ def _retyped(job: Job) -> list[Finding]:
                 ),
                 severity=Severity.INFO,
                 confidence=0.8,
-                explanation="Send and Recv move bytes, so the data is right if the receiver reads it as the sender's type.",
+                explanation="Send and Recv move bytes, so the data is right if the receiver reads it with the sender's type.",
                 next_step="Use the same type on both ranks, so that a real mismatch stands out.",
                 refs=[send, recv],
                 comm=comm_name(job, group),
@@ -305,13 +304,13 @@ def _left(job: Job, instance: CommInstance, pairs: list[PairQueue]) -> Finding:
         "PSM302",
         run=job.run_of(instance.proc),
         title=(
-            f"rank {instance.rank} went to its teardown {lack} {'round' if lack == 1 else 'rounds'} of sends and recvs before "
+            f"rank {instance.rank} went to its teardown {counted(lack, 'round')} of sends and recvs before "
             f"{_ranks(peers)}, {'which wait' if len(peers) > 1 else 'which waits'} for it in {name}"
         ),
         confidence=0.85,
         explanation=(
             f"Rank {instance.rank} stopped its proxy after {instance.sends} sends and {instance.recvs} recvs. "
-            f"What {_ranks(peers)} called beyond that will never have a counterpart: the rank made fewer iterations, or left its loop early."
+            f"What {_ranks(peers)} called beyond that will never have a counterpart: rank {instance.rank} ran fewer iterations or left its loop early."
         ),
         refs=[instance.last_op, *refs],
         comm=name,
@@ -359,8 +358,8 @@ def _behind_all(job: Job, told: set[int | None]) -> list[Finding]:
                 title=f"rank {rank} made {most - least} sends and recvs less than every other rank of {comm_name(job, group)}",
                 severity=None if proven else Severity.WARNING,
                 confidence=0.8 if proven else 0.5,
-                explanation="The others stand at the same call, as they do when they wait for it"
-                + (", and their streams have not moved since." if proven else "; a log that is cut can look alike."),
+                explanation="The other ranks stopped at the same call, as waiting ranks do"
+                + (", and their streams have not moved since." if proven else "; a cut log can look the same."),
                 refs=lines[:5],
                 comm=comm_name(job, group),
                 ranks=[rank],

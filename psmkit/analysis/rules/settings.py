@@ -11,14 +11,15 @@ from collections.abc import Mapping, Sequence
 
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import name_of, names_of, words
-from psmkit.analysis.facts.progress import torn_down
-from psmkit.analysis.facts.settings import UNSET, WIRE, Difference, differences
+from psmkit.analysis.facts.progress import furthest_stage, torn_down
+from psmkit.analysis.facts.settings import COLLECTIVE, CONNECTION, MEMORY, SIZES, UNSET, Difference, differences
 from psmkit.analysis.inference import faults
+from psmkit.analysis.inference.faults import Cascade
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.inference.waits import waits_of
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Event
-from psmkit.model import Finding, Severity
+from psmkit.model import CODES, Family, Finding, Severity
 
 __all__ = ["find"]
 
@@ -35,19 +36,52 @@ def find(job: Job) -> list[Finding]:
     return out
 
 
-def _trouble(job: Job, run: int) -> bool:
-    """Whether this run is proven to fail or to wait."""
-    if any(c.fatal for c in faults.of_run(job, run)):
-        return True
-    if any(w.proven for w in waits_of(job, run)):
-        return True
+#: The exchange that a process waits in, by the kind of its wait.
+_WAITS = {
+    "proxy call": CONNECTION,
+    "connection": CONNECTION,
+    "fd": MEMORY,
+    "collective": COLLECTIVE,
+    "sendrecv": COLLECTIVE,
+}
+#: Files of NCCL that open connections and memory of peers.
+_CONNECTING = ("transport/", "transport.cc", "misc/shmutils", "misc/ipcsocket")
+
+
+def _trouble(job: Job, run: int) -> frozenset[str]:
+    """The exchanges of a run that failed, or that a rank is proven to wait in."""
+    out = {_WAITS[w.kind] for w in waits_of(job, run) if w.proven and w.kind in _WAITS}
+    for cascade in faults.of_run(job, run):
+        if cascade.fatal:
+            out |= _failed(job, cascade)
+    if not out:
+        out |= {kind for e in _lasting(job, run) for kind in _at(job, e)}
+    return frozenset(out)
+
+
+def _failed(job: Job, cascade: Cascade) -> set[str]:
+    """The exchanges that a fatal error ended. A resource that ran out is no matter of settings."""
+    first = cascade.first
+    if any(f.known is not None and f.known.finding == "PSM105" for f in cascade.faults):
+        return {SIZES}
+    if faults.phrase(job, "out of memory", faults.body(job, first.event)) is not None:
+        return set()
+    family = CODES[first.known.finding].family if first.known is not None and first.known.finding in CODES else None
+    connecting = (faults.place(first.event) or "").startswith(_CONNECTING)
+    if family is Family.START:
+        return {CONNECTION}
+    return {MEMORY, CONNECTION} if connecting or family is Family.MEMORY else set()
+
+
+def _lasting(job: Job, run: int) -> list[Event]:
     lasting = job.events("ras.keepalive.error", "ras.peer.declared_dead", "torch.watchdog.timeout", run=run)
-    return any(e.proc < 0 or not torn_down(job, e.proc) for e in lasting)
+    return [e for e in lasting if e.proc < 0 or not torn_down(job, e.proc)]
 
 
-def _sizes_clash(job: Job, run: int) -> bool:
-    """Whether a rank of the run got a message of an unexpected size."""
-    return any(f.known is not None and f.known.finding == "PSM105" for c in faults.of_run(job, run) for f in c.faults)
+def _at(job: Job, event: Event) -> set[str]:
+    """The exchanges in which a process that waits for long can be."""
+    working = event.proc < 0 or furthest_stage(job, event.proc) == "working"
+    return {COLLECTIVE} if working else {MEMORY, CONNECTION}
 
 
 def _ended(job: Job, run: int, least: int) -> bool:
@@ -60,14 +94,13 @@ def _spread(job: Job, values: Mapping[str, Sequence[int]]) -> str:
     return words([f"{value or 'empty'} on {names_of(job, procs)}" for value, procs in ranked], 4)
 
 
-def _setting(job: Job, run: int, difference: Difference, trouble: bool) -> Finding:
+def _setting(job: Job, run: int, difference: Difference, trouble: frozenset[str]) -> Finding:
     odd = difference.odd
     inferred = UNSET in difference.values
-    wire = difference.name.startswith(WIRE)
-    # a missing line may be lost: it takes an error of the kind that the setting causes
-    error = trouble and wire and (not inferred or _sizes_clash(job, run))
+    # a missing line may be lost: it takes messages of the wrong size
+    error = bool(difference.breaks & trouble & ({SIZES} if inferred else trouble))
     ended = _ended(job, run, 1 if inferred else len(job.runs[run].procs))
-    severity = Severity.ERROR if error else Severity.INFO if ended or (inferred and not wire) else Severity.WARNING
+    severity = Severity.ERROR if error else Severity.INFO if ended else Severity.WARNING
     shown = [*odd, *(p for procs in difference.values.values() for p in procs[:1])]
     guilty = sorted({r for p in odd if (r := job.rank_of(p)) is not None})
     return new_finding(
@@ -83,7 +116,7 @@ def _setting(job: Job, run: int, difference: Difference, trouble: bool) -> Findi
             if inferred
             else ""
         )
-        + (" The run is in trouble, and this can be why." if trouble else ""),
+        + (" An exchange of this kind failed or is open." if error else ""),
         next_step=f"Set {difference.name} to the same value on every rank (mpirun -x, a ConfigMap, /etc/nccl.conf on each node) and run again.",
         refs=[ref for p in shown if (ref := difference.refs.get(p)) is not None][:6],
         procs=sorted({p for procs in difference.values.values() for p in procs}),
@@ -120,7 +153,7 @@ def _versions(job: Job, run: int) -> list[Finding]:
     ]
 
 
-def _networks(job: Job, run: int, trouble: bool) -> list[Finding]:
+def _networks(job: Job, run: int, trouble: frozenset[str]) -> list[Finding]:
     out: list[Finding] = []
     chosen: dict[str, dict[int, Event]] = defaultdict(dict)
     for event in job.events("net.using", "net.assigned", "plugin.assigned", run=run):
@@ -139,7 +172,8 @@ def _networks(job: Job, run: int, trouble: bool) -> list[Finding]:
     # a process that lists two networks has two communicators with a network each
     common = Counter(p for procs in values.values() for p in procs)
     if len(values) > 1 and any(count == 1 for count in common.values()) and not _subsets(values):
-        odd = Difference("", values).odd
+        apart = bool(trouble - {COLLECTIVE})  # ranks that work are connected
+        odd = Difference("", frozenset(), values).odd
         guilty = sorted({r for p in odd if (r := job.rank_of(p)) is not None})
         out.append(
             new_finding(
@@ -147,11 +181,11 @@ def _networks(job: Job, run: int, trouble: bool) -> list[Finding]:
                 "PSM603",
                 run=run,
                 title=f"ranks use different networks: {_spread(job, values)}",
-                severity=Severity.ERROR if trouble else Severity.WARNING,
+                severity=Severity.ERROR if apart else Severity.WARNING,
                 confidence=0.75,
                 refs=[next(iter(events.values())).ref for events in chosen.values()],
                 procs=sorted(common),
-                culprits=guilty if trouble else (),
+                culprits=guilty if apart else (),
                 known_issue="NVIDIA/nccl#1634",
             )
         )

@@ -13,6 +13,7 @@ from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.registry import rule
 from psmkit.logparse.foreign.types import Frame, StackDump, StackThread
 from psmkit.model import Evidence, Finding, Severity
+from psmkit.model.wording import counted, plural
 
 __all__ = ["find"]
 
@@ -189,7 +190,7 @@ def _where(job: Job, run: int | None, path: str, dump: StackDump, proc: int | No
         texts.append((thread, _text(place, thread), known))
     shown = [t for t in texts if t[0] is main] + [t for t in texts if t[2] and t[0] is not main]
     who = _who(job, dump, proc, rank)
-    first = shown[0][1] if shown else "no thread could be told"
+    first = shown[0][1] if shown else "no thread is recognised"
     finding = new_finding(
         job,
         "PSM304",
@@ -197,10 +198,10 @@ def _where(job: Job, run: int | None, path: str, dump: StackDump, proc: int | No
         title=f"stack of {who}: {first}",
         severity=Severity.INFO,
         confidence=0.7,
-        explanation=f"{len(dump.threads)} thread{'s' if len(dump.threads) != 1 else ''}. "
+        explanation=f"{counted(len(dump.threads), 'thread')}. "
         + "; ".join(text for _, text, _ in shown[:_SHOWN])
         + ".",
-        next_step="Compare with the stacks of the other ranks: who is not where the others are?",
+        next_step="Compare with the stacks of the other ranks, and look for the rank that is elsewhere.",
         ranks=[rank] if rank is not None else [],
         procs=[proc] if proc is not None else [],
     )
@@ -215,11 +216,11 @@ def _odd(job: Job, run: int | None, lasting: bool, mains: Sequence[_Main], odd: 
         job,
         "PSM304",
         run=run,
-        title=f"{who} stand{'s' if len(odd) == 1 else ''} elsewhere than the {len(waiting)} others, which wait for {waiting[0].place.what}: {odd[0].place.what}",
+        title=f"{who} {plural(len(odd), 'is', 'are')} elsewhere than the {len(waiting)} others, which wait for {waiting[0].place.what}: {odd[0].place.what}",
         severity=Severity.ERROR if lasting else Severity.WARNING,
         confidence=0.8 if lasting else 0.65,
         explanation="Most ranks wait in a collective or for the GPU work of one; these do something else, and the others wait for them.",
-        next_step="See why these ranks do not come to the collective: data loading, a checkpoint, an exception handler, another branch.",
+        next_step="Find out why these ranks do not call the collective: data loading, a checkpoint, an exception handler or another branch.",
         ranks=ranks,
         procs=[m.proc for m in odd if m.proc is not None],
         culprits=ranks,

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 from psmkit.analysis.facts.job import Job, RunInfo
 from psmkit.analysis.facts.missing import MissingRanks
-from psmkit.analysis.facts.naming import comm_name, name_of, names_of, words
+from psmkit.analysis.facts.naming import comm_name, names_of, words
 from psmkit.analysis.facts.places import absent
-from psmkit.analysis.facts.printed import printed
 from psmkit.analysis.facts.progress import STAGES, furthest_stage
 from psmkit.analysis.facts.stages import stage_of
 from psmkit.analysis.facts.start import main_thread, past_bootstrap
@@ -112,9 +111,8 @@ def _never_finished(job: Job, run: RunInfo) -> list[Finding]:
         guilty = [i for i in open_ if i.proc in ours.suspects]
         if not guilty and ours.lasting:
             guilty = _rearmost(job, open_)
-        # if a framework's watchdog reports, the ranks work already, and another rule handles this communicator
+        # without a proof that time passed, the comparison of ranks decides who is a suspect
         if not guilty:
-            out.extend(_straggler(job, run, open_) if len(open_) == open_[0].nranks else ())
             continue
         procs = [i.proc for i in guilty]
         ranks = [i.rank for i in guilty]
@@ -140,42 +138,6 @@ def _never_finished(job: Job, run: RunInfo) -> list[Finding]:
             )
         )
     return out
-
-
-def _straggler(job: Job, run: RunInfo, open_: list[CommInstance]) -> list[Finding]:
-    """All ranks but one are at the same message, which that one never reached. A truncated log looks alike, so this is a hint."""
-    if len(open_) < 3 or any(not job.scan.files[job.process(i.proc).last.file].complete_end for i in open_):
-        return []
-    at: dict[str, list[CommInstance]] = {}
-    for instance in open_:
-        thread = main_thread(job, instance)
-        if thread is None or thread.last_name is None:
-            return []
-        at.setdefault(thread.last_name, []).append(instance)
-    if len(at) != 2:
-        return []
-    (_, few), (place, most) = sorted(at.items(), key=lambda item: len(item[1]))
-    behind = few[0]
-    if len(few) != 1 or len(most) < 2 or printed(job, behind.proc, place):
-        return []
-    stage = stage_of(job, behind.proc)
-    name = comm_name(job, behind.group)
-    return [
-        new_finding(
-            job,
-            "PSM202",
-            run=run.index,
-            title=f"{name_of(job, behind.proc)} is behind in the init of {name}: all others stand at one place, which it never reached",
-            severity=Severity.WARNING,
-            confidence=0.5,
-            explanation=f"Its last line is at stage {stage}. The others wait for it, or all logs were cut at that moment.",
-            refs=[job.process(i.proc).last for i in (behind, *most[:2])],
-            comm=name,
-            ranks=[behind.rank],
-            procs=[behind.proc],
-            stage=stage,
-        )
-    ]
 
 
 def _rearmost(job: Job, members: list[CommInstance]) -> list[CommInstance]:

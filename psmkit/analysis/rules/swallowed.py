@@ -132,7 +132,7 @@ def _finding(job: Job, cascade: Cascade) -> Finding:
         severity=Severity.WARNING if followed else Severity.ERROR,
         confidence=0.6 if followed else 0.85,
         explanation=(
-            f"The thread returned through {where}{returned}{cause}. The chain ends there: no line shows that the error was given to "
+            f"The thread returned through {where}{returned}{cause}. The chain ends there: no line shows that the thread reported the error to "
             "the communicator, and no abort follows, so neither this rank nor its peers will notice."
         ),
         refs=list(dict.fromkeys(refs))[:6],

@@ -8,7 +8,7 @@ from __future__ import annotations
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import ranks_text
 from psmkit.analysis.facts.tags import rank_of_tag
-from psmkit.analysis.inference import faults
+from psmkit.analysis.inference import blame, faults
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.inference.known import issue_of
 from psmkit.analysis.registry import rule
@@ -48,7 +48,9 @@ def find(job: Job) -> list[Finding]:
         tagged = [rank for e in events if (rank := rank_of_tag(e.tag)) is not None and not str(e.tag).isdigit()]
         ranks = sorted(set(tagged)) if len(tagged) == len(events) else []
         who = ranks_text(ranks) if ranks else "a rank that its line does not name"
-        source = "Only the launcher's tag names its rank." if ranks else "so it cannot be laid to a rank."
+        source = "Only the launcher's tag names its rank." if ranks else "so the rank is unknown."
+        # a peer whose connection broke is gone; an address without a route says nothing about it
+        broke = known.blames == "peer" and faults.phrase(job, "a connection broke", said) is not None
         # an entry can be an error although its finding is none that breaks a run
         code = known.finding if known.finding in CODES and CODES[known.finding].breaks else "PSM401"
         out.append(
@@ -63,7 +65,8 @@ def find(job: Job) -> list[Finding]:
                 next_step=known.next_step,
                 refs=[e.ref for e in events[:4]],
                 ranks=ranks,
-                culprits=ranks if cause else [],
+                culprits=ranks if cause and known.blames != "peer" else [],
+                named=blame.addressed(events) if cause and broke else [],
                 stage="error",
                 known_issue=issue_of(job, first, said),
             )

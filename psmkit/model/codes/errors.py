@@ -14,8 +14,8 @@ TABLE = (
         family=Family.ERRORS,
         severity=Severity.ERROR,
         effect=Effect.FAILS,
-        meaning="A rank reported an error; this is the first cause across all ranks, the other errors follow from it.",
-        next_step="Start at the line of the origin.",
+        meaning="A rank reported an error. It is the first error across all ranks; the other errors follow from it.",
+        next_step="Read the proof line and the lines of the same process just before it, and fix that error first.",
     ),
     Code(
         code="PSM402",
@@ -25,7 +25,7 @@ TABLE = (
         effect=Effect.FAILS,
         caused_by_watchdog=True,
         meaning="A process died by a signal or an uncaught exception.",
-        next_step="Take the core dump or the printed backtrace of that process.",
+        next_step="Read the core dump or the printed backtrace of that process.",
     ),
     Code(
         code="PSM403",
@@ -35,8 +35,8 @@ TABLE = (
         effect=Effect.AS_IT_ENDED,
         precedence=10,
         symptom=True,
-        meaning="Other ranks report that this peer closed, refused or does not answer, and its own log says nothing.",
-        next_step="The process was killed, stopped or lost its host: look at dmesg, the launcher and the scheduler there.",
+        meaning="Other ranks report that this peer closed a connection, refused one or does not answer. Its own log shows no error.",
+        next_step="The process was killed or stopped, or its host was lost. Read dmesg, the launcher's output and the scheduler's log of that host.",
     ),
     Code(
         code="PSM404",
@@ -45,8 +45,8 @@ TABLE = (
         severity=Severity.ERROR,
         effect=Effect.AS_IT_ENDED,
         precedence=60,
-        meaning="A progress or service thread returned an error and nothing aborted the communicator: peers will wait for ever.",
-        next_step="Treat it as the cause of the hang; see NVIDIA/nccl#1822.",
+        meaning="A progress or service thread returned an error, and nothing aborted the communicator. The peers wait for ever.",
+        next_step="Fix this error: it is the cause of the hang. See NVIDIA/nccl#1822.",
     ),
     Code(
         code="PSM405",
@@ -56,7 +56,7 @@ TABLE = (
         effect=Effect.FAILS,
         names_origin=True,
         meaning="A CUDA call failed.",
-        next_step="Look the error up; an asynchronous one was caused by earlier work on that device.",
+        next_step="Look up the error code. If the error is asynchronous, earlier work on the same device caused it.",
     ),
     Code(
         code="PSM406",
@@ -67,7 +67,7 @@ TABLE = (
         names_origin=True,
         loses_peer=True,
         meaning="The network reported a failed operation (a completion with an error, a timeout, an unreachable peer).",
-        next_step="Check links and counters of the device that is named, on both hosts.",
+        next_step="Check the links and the error counters of the named device on both hosts.",
     ),
     Code(
         code="PSM407",
@@ -78,8 +78,8 @@ TABLE = (
         precedence=20,
         survived=False,
         symptom=True,
-        meaning="NCCL's RAS threads lost contact with a process; the socket address is joined with the RAS peer lines to name the rank.",
-        next_step="Look at the process that is named: it is stopped, overloaded or dead.",
+        meaning="NCCL's RAS threads lost contact with a process. The RAS peer lines show which rank has that socket address.",
+        next_step="Look at the named process: it is stopped, overloaded or dead.",
     ),
     Code(
         code="PSM408",
@@ -89,6 +89,6 @@ TABLE = (
         effect=Effect.FAILS,
         caused_by_watchdog=True,
         meaning="The launcher or scheduler ended the job (torchrun, mpirun, srun, OOM killer).",
-        next_step="The rank it names first is the one to look at.",
+        next_step="Look first at the rank that the launcher names first.",
     ),
 )

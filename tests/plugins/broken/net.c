@@ -96,17 +96,19 @@ static ncclResult_t fail(ncclResult_t result, const char *what)
     return result;
 }
 
-static void *forever(void *unused)
-{
-    (void)unused;
-    for (;;) pause();
-    return NULL;
-}
-
+/* Starts a thread that never ends. It runs code of the C library only, and no signal ends its pause(): once the plugin
+ * is unmapped, code of the plugin would crash, earlier or later as the machine is busy or not. */
 static void start_thread(void)
 {
     pthread_t thread;
-    if (pthread_create(&thread, NULL, forever, NULL) == 0) pthread_detach(thread);
+    int (*code)(void) = pause;
+    void *(*start)(void *);
+    memcpy(&start, &code, sizeof start);
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, &before);
+    if (pthread_create(&thread, NULL, start, NULL) == 0) pthread_detach(thread);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
 ncclResult_t net_init(void **context, ncclDebugLogger_t logger)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from psmkit import analyze
-from psmkit.analysis import causes
+from psmkit.analysis import groups
 from psmkit.model import CODES, Cause, Finding, Run, Severity, Verdict
 
 NCCL = Path(__file__).parents[1] / "data" / "nccl"
@@ -15,14 +15,14 @@ def finding(code: str, title: str, *culprits: int, severity: Severity = Severity
     return Finding(code, title, severity, 0.9, "", "", run=0, culprits=culprits, ranks=culprits, stage=stage)
 
 
-def groups(verdict: Verdict, *findings: Finding) -> tuple[Cause, ...]:
+def grouped(verdict: Verdict, *findings: Finding) -> tuple[Cause, ...]:
     run = Run(0, verdict, findings[0].title, 0.9)
-    return causes.group(findings, [run], lambda f: frozenset(f.culprits))
+    return groups.group(findings, [run], lambda f: frozenset(f.culprits))
 
 
 def test_standstills_of_one_rank_are_one_thing() -> None:
     told = (finding("PSM103", "a", 1), finding("PSM304", "b", 1), finding("PSM407", "c", 2))
-    assert groups(Verdict.HUNG, *told)[0] == Cause(0, (1,), ())
+    assert grouped(Verdict.HUNG, *told)[0] == Cause(0, (1,), ())
 
 
 def test_who_waits_for_a_rank_that_failed_follows_from_the_failure() -> None:
@@ -32,21 +32,21 @@ def test_who_waits_for_a_rank_that_failed_follows_from_the_failure() -> None:
         finding("PSM403", "gone", 2),
         finding("PSM304", "z", 3),
     )
-    assert groups(Verdict.FAILED, *told) == (Cause(0, (), (1, 2)), Cause(3))
+    assert grouped(Verdict.FAILED, *told) == (Cause(0, (), (1, 2)), Cause(3))
 
 
 def test_a_mismatch_does_not_follow_from_the_wrong_data_that_it_makes() -> None:
     told = (finding("PSM401", "wrong data", 1, stage="data"), finding("PSM303", "sizes differ", 1))
-    assert groups(Verdict.FAILED, *told) == (Cause(0), Cause(1))
+    assert grouped(Verdict.FAILED, *told) == (Cause(0), Cause(1))
 
 
 def test_deaths_by_a_watchdog_follow_from_the_hang() -> None:
     told = (finding("PSM101", "unanswered", 3), finding("PSM402", "SIGABRT", 0, stage="died"))
-    assert groups(Verdict.HUNG, *told) == (Cause(0, (), (1,)),)
+    assert grouped(Verdict.HUNG, *told) == (Cause(0, (), (1,)),)
 
 
 def test_notes_are_in_no_group() -> None:
-    assert groups(Verdict.FAILED, finding("PSM402", "died", 2), finding("PSM801", "n", 2, severity=Severity.INFO)) == (
+    assert grouped(Verdict.FAILED, finding("PSM402", "died", 2), finding("PSM801", "n", 2, severity=Severity.INFO)) == (
         Cause(0),
     )
 

@@ -1,0 +1,79 @@
+"""NCCL's last warning, as torch repeats it below `Last error:`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from psmkit.analysis.facts import lines
+from psmkit.analysis.facts.job import Job
+from psmkit.analysis.inference import blame, faults
+from psmkit.catalogue import Message
+from psmkit.logparse.types import Event, Ref
+from psmkit.model import CODES, Named
+
+__all__ = ["LastError", "last_errors"]
+
+_HEAD = "Last error:"
+#: Blank lines between the head and the text.
+_MOST_BLANK = 2
+#: A text is repeated by each rank.
+_MOST = 64
+
+
+@dataclass(frozen=True, slots=True)
+class LastError:
+    """The text below a head, at ``ref``, with its catalogue entry. ``peers`` are the processes that it names by address."""
+
+    head: Event
+    ref: Ref
+    text: str
+    known: Message | None
+    peers: tuple[Named, ...]
+    code: str
+
+
+def last_errors(job: Job, run: int | None) -> list[LastError]:
+    """The last warnings that torch repeats in a run, in reading order."""
+    heads = [e for e in job.events("torch.last_error.head") if job.run_of_event(e) == run][:_MOST]
+    found = (_text(job, head) for head in heads)
+    return [_read(job, head, *item) for head, item in zip(heads, found, strict=True) if item is not None]
+
+
+def _text(job: Job, head: Event) -> tuple[Ref, str] | None:
+    """The first text below a head, without the launcher's tag that both lines begin with."""
+    before, _, rest = _line(job, head.ref).partition(_HEAD)
+    ref = head.ref
+    if rest.strip():
+        return ref, rest.strip()
+    for _ in range(1 + _MOST_BLANK):
+        below = lines.below(job, ref)
+        if below is None:
+            return None
+        ref = below
+        text = _line(job, ref).strip().removeprefix(before.strip()).strip()
+        if text:
+            return ref, text
+    return None
+
+
+def _line(job: Job, ref: Ref) -> str:
+    return "".join(e.text for e in job.quotes.of(ref))
+
+
+def _read(job: Job, head: Event, ref: Ref, text: str) -> LastError:
+    match = lines.catalogue(job).match(text)
+    known, fields = match if match is not None else (None, {})
+    if known is not None and known.severity not in ("error", "warning"):
+        known = None
+    # only a peer whose connection broke is gone; an address without a route says nothing about it
+    broke = known is not None and known.blames == "peer" and faults.phrase(job, "a connection broke", text) is not None
+    # the event stands for the warning, which the scan did not see as one
+    peers = blame.addressed([replace(head, fields=fields)]) if broke else []
+    return LastError(head, ref, " ".join(text.split()), known, tuple(peers), _code(job, known, text))
+
+
+def _code(job: Job, known: Message | None, text: str) -> str:
+    if known is None or known.finding is None or not CODES[known.finding].names_origin:
+        return "PSM401"
+    memory = faults.phrase(job, "out of memory", text)
+    return memory.finding or known.finding if memory is not None else known.finding

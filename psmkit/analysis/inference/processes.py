@@ -1,0 +1,32 @@
+"""The processes behind the ranks that a finding names."""
+
+from __future__ import annotations
+
+from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.naming import comm_name
+from psmkit.analysis.facts.places import behind_rank
+from psmkit.model import Finding
+
+__all__ = ["blamed", "device_of_rank"]
+
+
+def blamed(job: Job, finding: Finding) -> frozenset[int]:
+    """The processes behind the culprits of a finding, as far as they are known."""
+    if finding.run is None:
+        return frozenset()
+    found = (behind_rank(job, finding.run, rank, finding.comm) for rank in finding.culprits)
+    return frozenset(proc for proc in found if proc is not None)
+
+
+def device_of_rank(job: Job, proc: int | None, rank: int, comm: str | None) -> int | None:
+    """The device of a rank; a process with several devices has one for each of its ranks."""
+    if proc is None:
+        return None
+    alone = job.device_of(proc)
+    if alone is not None:
+        return alone
+    if comm is None:
+        devices = job.numbering.devices.get(proc, frozenset())
+        return next((d for d in sorted(devices) if job.numbering.by_device.get((proc, d)) == rank), None)
+    mine = [i for i in job.instances_of.get(proc, ()) if i.rank == rank]
+    return next((i.dev for i in mine if i.dev is not None and comm == comm_name(job, i.group)), None)

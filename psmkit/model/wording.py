@@ -1,0 +1,53 @@
+"""Words that every part of psmkit prints alike: numbers with their nouns, and the stages that a reader knows."""
+
+from __future__ import annotations
+
+__all__ = ["counted", "plural", "protocol_stage"]
+
+# What a finding calls its stage where it has no place in NCCL's protocol: the kind of its evidence, or how a process ended.
+_KINDS = frozenset(
+    (
+        *(
+            "abort",
+            "crashed",
+            "died",
+            "error",
+            "evidence",
+            "handles",
+            "injected",
+            "killed",
+            "lab",
+            "log",
+            "memory",
+            "net",
+            "plan",
+        ),
+        *(
+            "data",
+            "data plane",
+            "file descriptors",
+            "hung task",
+            "plan rules",
+            "proxy dump",
+            "shared memory",
+            "stopped",
+            "streams",
+        ),
+        *("unresponsive", "unknown", "waiting"),
+    )
+)
+
+
+def plural(number: int, one: str, many: str | None = None) -> str:
+    """The word for ``number`` things: ``one``, else ``many``, which is ``one`` with an s by default."""
+    return one if number == 1 else many or f"{one}s"
+
+
+def counted(number: int, one: str, many: str | None = None) -> str:
+    """A number and its noun: ``1 process``, ``2,000 processes``."""
+    return f"{number:,} {plural(number, one, many)}"
+
+
+def protocol_stage(stage: str | None) -> str | None:
+    """``stage`` if it is a place in the protocol, such as ``proxy Setup``; None for ``error``, ``handles`` and the like."""
+    return None if stage is None or stage in _KINDS else stage
