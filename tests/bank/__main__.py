@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -26,9 +27,9 @@ def main() -> int:
     if options.show:
         case = next(case for case in bank if case.id == options.show)
         folder = Path("build") / "bank" / options.show.replace("/", "_").replace(":", "-")
-        for name, data in case.files().items():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_bytes(data)
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        case.write(folder)
         print(f"{folder}: {case.subject.truth}\n")
         print(render(psmkit.analyze([folder]), "text"))
         return 0

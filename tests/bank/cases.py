@@ -7,6 +7,7 @@ import random
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from tests.bank.subjects import SUBJECTS, Subject
 from tests.mutilate import CUTS, DRESS, SCORED, Files
@@ -43,13 +44,20 @@ class Case:
         return self.way in {**CUTS, "cut_one": None} and not self.subject.vouched
 
     def files(self) -> Files:
-        """The log as the case gives it to the analysis. Records and the like are left as they are."""
+        """The log as the case gives it to the analysis."""
         files = self.subject.load()
         if not self.way:
             return files
-        text = {name: data for name, data in files.items() if b"\0" not in data[:4096]}
-        change = {**DRESS, **SCORED}[self.way]
-        return {n: d for n, d in files.items() if n not in text} | change(text, random.Random(self.id))
+        return {**DRESS, **SCORED}[self.way](files, random.Random(self.id))
+
+    def write(self, folder: Path) -> None:
+        """Write the log into a folder, and link what lies beside it."""
+        for name, data in self.files().items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(data)
+        for name, path in self.subject.beside().items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).symlink_to(path)
 
 
 def cases() -> Iterator[Case]:

@@ -120,10 +120,7 @@ def _stage(case: Case, report: Report) -> bool | None:
 
 def _one(case: Case) -> Outcome:
     with tempfile.TemporaryDirectory(prefix="psmkit-bank-") as folder:
-        for name, data in case.files().items():
-            path = Path(folder) / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(data)
+        case.write(Path(folder))
         try:
             report = psmkit.analyze([folder])
         except PsmkitError as error:

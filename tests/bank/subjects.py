@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import gzip
 import re
 import tarfile
 import tempfile
 import tomllib
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -54,13 +56,15 @@ class Truth:
 
 @dataclass(frozen=True)
 class Subject:
-    """A log before any damage. ``origin`` is "real" or "generated"; ``vouched``: the lab's own log, which no cut takes, says how each rank ended."""
+    """A log before any damage. ``origin`` is "real" or "generated"; ``vouched``: the lab's own log, which no cut takes, says how each rank ended.
+    ``beside`` are files that are no logs, which no damage takes."""
 
     name: str
     origin: str
     truth: Truth
     load: Callable[[], Files]
     vouched: bool = False
+    beside: Callable[[], dict[str, Path]] = dict
 
 
 #: What happens to a crowd: its truth. The rank that fails is the same in all.
@@ -124,20 +128,41 @@ def _logs() -> Iterator[Subject]:
 
 
 @functools.cache
-def _archive() -> dict[str, Files]:
-    runs: dict[str, Files] = {}
-    with tarfile.open(DATA / "v01" / "runs.tar.xz") as archive:
-        for member in archive:
-            file = archive.extractfile(member) if member.isfile() else None
-            if file is not None:
-                run, _, name = member.name.removeprefix("./").partition("/")
-                runs.setdefault(run, {})[name] = file.read()
-    return runs
+def _archive() -> Path:
+    """The runs of 0.1, unpacked: their records are sparse, and gigabytes as bytes. Kept in the build folder for the next time."""
+    packed = DATA / "v01" / "runs.tar.xz"
+    folder = DATA.parents[1] / "build" / f"v01-{zlib.crc32(packed.read_bytes()):08x}"
+    if not folder.exists():
+        folder.parent.mkdir(exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent) as made, tarfile.open(packed) as archive:
+            # Debian 12's Python 3.11.2 has no filters; the archive is ours.
+            archive.extractall(made, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
+            with contextlib.suppress(OSError):  # another process was first
+                Path(made).replace(folder)
+            Path(made).mkdir(exist_ok=True)
+    return folder
+
+
+def _run(name: str, part: str) -> dict[str, Path]:
+    """The files of a run of 0.1 in its folder ``logs`` or ``records``."""
+    folder = _archive() / name
+    return {str(path.relative_to(folder)): path for path in sorted(folder.glob(f"{part}/*")) if path.is_file()}
+
+
+def _run_logs(name: str) -> Files:
+    return {file: path.read_bytes() for file, path in _run(name, "logs").items()}
 
 
 def _v01() -> Iterator[Subject]:
     for name, entry in tomllib.loads((DATA / "v01" / "truth.toml").read_text()).items():
-        yield Subject(f"v01/{name}", "real", _truth(entry), lambda name=name: _archive()[name], True)
+        yield Subject(
+            f"v01/{name}",
+            "real",
+            _truth(entry),
+            functools.partial(_run_logs, name),
+            True,
+            functools.partial(_run, name, "records"),
+        )
 
 
 def _generated(name: str, dialect: str, merged: bool, ranks: int | None) -> Files:
