@@ -93,3 +93,14 @@ def test_peer_of_libpsm_may_close_when_all_groups_have_ended(tmp_path: Path, end
         log.line(f"psm group {group} rank 0 ended: PSM_OK")
     log.line("[Service thread] Connection closed by localRank 1", "service")
     assert {f.code for f in find("blame", tmp_path, [log])} == codes
+
+
+def test_an_error_of_its_own_behind_an_unclear_first_line_explains_the_closed_connections(tmp_path: Path) -> None:
+    logs = ranks()
+    logs[1].warn("transport/p2p.cc:298", "hostcuda: these 64 bytes are not an IPC handle of this kind: wrong kind")
+    logs[1].warn("transport/p2p.cc:298", "Cuda failure 'invalid resource handle'")
+    logs[1].chain(1, "transport/p2p.cc:352", "transport.cc:209", "init.cc:1420", "init.cc:1716")
+    lost_peer(logs[0])
+    for rank in (0, 2):
+        closed_by(logs[rank], 3)
+    assert not of(find("blame", tmp_path, logs), "PSM403")

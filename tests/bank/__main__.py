@@ -45,7 +45,7 @@ def main() -> int:
     if options.only:
         return 0
     before, _ = read(PAGE.read_text()) if PAGE.exists() else ({}, {})
-    dropped = [name for name in now if name in before and worse(name, now[name], before[name])]
+    dropped = [name for name in now if worse(name, now, before)]
     sample = {case.id for case in bank if in_sample(case)}
     PAGE.write_text(page(outcomes, [o for o in outcomes if o.id in sample]))
     for name in dropped:

@@ -39,6 +39,7 @@ class Outcome:
     false_alarm: bool
     line: bool | None
     stage: bool | None
+    decided: bool | None  # whether a job that failed or hung is not called inconclusive; None for a damaged log
 
     @property
     def missed(self) -> list[str]:
@@ -102,6 +103,7 @@ def judge(case: Case, report: Report) -> Outcome:
         if not damaged
         else None,
         stage=_stage(case, report) if decided and truth.stages else None,
+        decided=verdict != "inconclusive" if truth.broken and not damaged else None,
     )
 
 

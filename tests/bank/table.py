@@ -45,6 +45,7 @@ def figures(outcomes: Sequence[Outcome]) -> Figures:
             found[f"{name}: cases"] = (len(some), len(some))
             found[f"{name}: right verdict"] = (sum(o.right is True for o in some), len(some))
             for label, flags in (
+                ("decided", [o.decided for o in some]),
                 ("right culprit", [o.culprit for o in some]),
                 ("right first line", [o.line for o in some]),
                 ("right stage", [o.stage for o in some]),
@@ -58,13 +59,17 @@ def figures(outcomes: Sequence[Outcome]) -> Figures:
     return found
 
 
-def worse(name: str, now: tuple[int, int], before: tuple[int, int]) -> bool:
-    """Whether a figure dropped. Shares are compared, since the bank grows; a share of mistakes must not rise."""
-    if name.endswith(": cases") or not before[1] or not now[1]:
+def worse(name: str, now: Figures, before: Figures) -> bool:
+    """Whether a figure dropped: whether more of the cases of its class miss it. Shares are compared, since the bank grows."""
+    if name not in now or name not in before or name.endswith(": cases"):
         return False
-    if name.rpartition(": ")[2] in _BAD:
-        return now[0] * before[1] > before[0] * now[1]
-    return now[0] * before[1] < before[0] * now[1]
+    cases = f"{name.rpartition(': ')[0]}: cases"
+    return _missing(name, now) * before[cases][0] > _missing(name, before) * now[cases][0]
+
+
+def _missing(name: str, found: Figures) -> int:
+    count, total = found[name]
+    return count if name.rpartition(": ")[2] in _BAD else total - count
 
 
 def _share(figure: tuple[int, int] | None) -> str:
@@ -156,7 +161,7 @@ def page(outcomes: Sequence[Outcome], sample: Sequence[Outcome]) -> str:
         "`make test` judges the sample and fails when a share of this page gets worse; `make nightly` judges the whole bank.",
         "",
         "*dressed*: launcher prefixes, colours, CRLF, noise: nothing is lost. *damaged*: lines are lost, torn, glued or reordered, or a rank is missing;",
-        'then "inconclusive" is right, too. A wrong culprit counts only where the verdict is failed or hung.',
+        'then "inconclusive" is right, too. *decided*: a job that failed or hung is not called inconclusive. A wrong culprit counts only where the verdict is failed or hung.',
         "",
         *(f"- target, {kind}: {text}" for kind, text in _TARGETS.items()),
         "",

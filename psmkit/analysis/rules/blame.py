@@ -34,6 +34,14 @@ def _spoke(job: Job, at: Target) -> bool:
     return at.proc is not None and any(c.fatal and c.own is not False for c in faults.of_proc(job, at.proc))
 
 
+def _own(cascade: faults.Cascade) -> bool:
+    """Whether the process failed by itself: its first line says so, or says nothing about a peer and another one does."""
+    if cascade.own is not None:
+        return cascade.own
+    quiet = cascade.first.known is None or cascade.first.known.blames not in ("peer", "unknown")
+    return quiet and any(f.known is not None and f.known.blames == "self" for f in cascade.faults)
+
+
 def _lines(items: Iterable[Blame], most: int = 5) -> list[Ref]:
     """The strongest line of each blamer, then other lines."""
     ranked = sorted(items, key=lambda b: -b.weight)
@@ -53,7 +61,7 @@ def find(job: Job) -> list[Finding]:
         if not ours.blames and not ours.victims:
             continue
         # if a line says what broke, that is the origin, and the blame only confirms it
-        explained = any(c.fatal and c.own is True for c in faults.of_run(job, info.index))
+        explained = any(c.fatal and _own(c) for c in faults.of_run(job, info.index))
         out.extend(_silent(job, info.index, ours) if not explained else [])
         named = {c for f in out if f.run == info.index for c in f.culprits}
         out.extend(_closed(job, info.index, ours, named, Severity.INFO if explained else Severity.WARNING))
