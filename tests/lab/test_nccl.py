@@ -226,7 +226,7 @@ def test_the_page_says_what_matters(library: Path, tmp_path: Path, capsys: pytes
     command = ["lab", "nccl", "--lib", str(library), "--ranks", "2", "--size", "4K", "--out", str(out)]
     assert main(command) == 0
     text = capsys.readouterr().out
-    assert text.startswith("good: 2 ranks, 1 case, 32768 bytes checked")
+    assert text.startswith("good: 2 ranks, 1 case, 32,768 bytes checked")
     assert "NCCL 2.26.6, CUDA runtime shared 12" in text and "analysis: healthy" in text
     assert main(["lab", "report", str(out)]) == 0
 
