@@ -15,7 +15,7 @@ settings.load_profile("psmkit")
 # Output is 100 columns wide where nobody says otherwise; pytest-xdist does.
 os.environ.pop("COLUMNS", None)
 
-# Where a real driver is loaded, hostcuda refuses to work unless it is told to hide the GPUs. Tests over a real CUDA need them.
+# With a real driver loaded, hostcuda works only if PSM_HOSTCUDA=force hides the GPUs. Tests over a real CUDA need them.
 if os.path.exists("/proc/driver/nvidia/version") and not os.environ.get("PSM_TEST_CUDART"):
     os.environ.setdefault("PSM_HOSTCUDA", "force")
 

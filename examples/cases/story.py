@@ -25,7 +25,7 @@ _KINDS = {"Init": 1, "SharedInit": 2, "Setup": 3, "Connect": 4, "Register": 11}
 
 
 class Story:
-    """The state of a job while its story is told: lines, communicators, counters."""
+    """The state of a job while its log is written: lines, communicators, counters."""
 
     def __init__(self) -> None:
         self.version, self.ranks, self.hosts = "2.27.7+cuda12.9", 4, 1

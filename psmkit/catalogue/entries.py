@@ -72,7 +72,7 @@ _TEXT_KEYS = frozenset(
     "name pattern level where versions rccl vccl keep role ledger scope severity finding blames meaning next_step subsystem own_rank".split()
 )
 _LIST_KEYS = frozenset("patterns distinct key known_issues repairs".split())
-_KEYS = _TEXT_KEYS | _LIST_KEYS | {"origin", "sample", "set"}
+_KEYS = _TEXT_KEYS | _LIST_KEYS | {"early", "origin", "sample", "set"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,8 @@ class Message:
     ``patterns`` are spellings of one message with the same fields. ``where`` is ``nccl`` (the whole message after
     ``NCCL LEVEL``) or ``line`` (anywhere in a line without a NCCL prefix). ``keep`` is ``all``, ``distinct``,
     ``latest`` or ``count``. ``role`` names the tracker that it feeds. ``own_rank`` is the field with the rank of the process that prints the line, or
-    of the process with the line's ``pid``. ``repairs`` names messages about failures that this line ends.
+    of the process with the line's ``pid``. ``early`` lines show device 0, because no
+    device is selected when they are written. ``repairs`` names messages about failures that this line ends.
     ``constants`` are fields that each sighting has beside those of its text. ``file`` is its catalogue file.
     """
 
@@ -118,6 +119,7 @@ class Message:
     next_step: str | None = None
     known_issues: tuple[str, ...] = ()
     own_rank: str | None = None
+    early: bool = False
     repairs: tuple[str, ...] = ()
     constants: Mapping[str, Value] = field(default_factory=dict)
     samples: tuple[Sample, ...] = ()
@@ -244,8 +246,9 @@ def _message(file: str, subsystem: str, entry: Mapping[str, Any]) -> Message:
     finding = entry.get("finding")
     if finding is not None and finding not in CODES:
         raise fail(f"no such finding {finding!r}")
-    if not isinstance(entry.get("origin", False), bool):
-        raise fail("origin must be true or false")
+    for flag in ("early", "origin"):
+        if not isinstance(entry.get(flag, False), bool):
+            raise fail(f"{flag} must be true or false")
     keep = _choice(entry, "keep", KEEPS, default, fail) or default
     if role in DATA_ROLES and keep in ("count", "distinct"):
         raise fail(f'role {role} needs the newest state of each end: keep = "latest" or "all"')
@@ -278,6 +281,7 @@ def _message(file: str, subsystem: str, entry: Mapping[str, Any]) -> Message:
         next_step=entry.get("next_step"),
         known_issues=tuple(entry.get("known_issues", ())),
         own_rank=own_rank,
+        early=entry.get("early", False),
         repairs=tuple(entry.get("repairs", ())),
         constants=constants,
         samples=tuple(_sample(s, fail) for s in entry.get("sample", ())),

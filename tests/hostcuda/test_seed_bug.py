@@ -72,7 +72,7 @@ def test_handle_zero_deadlocks_silently(program: Path, tmp_path: Path, kind: str
     assert status is None and "passed" not in text and "proxy:" not in text
     report = analysed(tmp_path)
     assert report.verdict is Verdict.INCONCLUSIVE
-    assert "look first at this: " in report.reason
+    assert "look first at this: rank 1" in report.reason
     assert "cudaMemcpyAsync on the legacy stream waits for the host function" in report.reason
     assert "PSM515" in {f.code for f in report.findings}
 
@@ -85,6 +85,7 @@ def test_foreign_handle_fails_with_one_clear_line(program: Path, tmp_path: Path)
     assert "cudaMemcpyAsync got stream" in told[0] and "belongs to rank 0" in told[0]
     report = analysed(tmp_path)
     assert report.verdict is Verdict.FAILED
+    assert [c.rank for c in report.culprits] == [1]
     (found,) = [f for f in report.findings if f.code == "PSM507"]
     assert found.explanation is not None and "Created at: main (seed_bug" in found.explanation
 

@@ -2,7 +2,7 @@
 
 Processes that share a communicator belong together. Groups that share none form one run as well (the logs of one job may
 hold two tensor-parallel groups and no world), unless they contradict each other: if two processes use the same GPU or the
-same launcher slot, the job was started twice. Two jobs in one input are told apart in ``jobs``.
+same launcher slot, the job was started twice. ``jobs`` separates two jobs in one input.
 
 A process without a communicator line joins a run only if something ties it to that run: its name, a shared stream, or a
 rank of the run that no other process has. Processes without such a tie form a run of their own.

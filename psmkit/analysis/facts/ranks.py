@@ -19,7 +19,7 @@ __all__ = ["ASSUMED", "MOST_DEVICES", "Claim", "Evidence", "Numbering", "evidenc
 
 #: The beginning of the basis of a rank that is assumed.
 ASSUMED = "assumed: "
-#: Subsystems with lines of threads that select no device, or of the time before: they print device 0, whatever the rank's is.
+#: Subsystems of threads that select no device: their lines show device 0, whatever the rank's is.
 _NO_DEVICE = frozenset({"ras", "bootstrap", "socket", "uds", "ib", "net", "param", "plugins"})
 #: A host has at most this many GPUs, so a larger job has more hosts.
 MOST_DEVICES = 16
@@ -79,7 +79,7 @@ def evidence(scan: ScanData) -> Evidence:
     out.helpers = frozenset(
         name
         for name, message in catalogue.items()
-        if message.subsystem in _NO_DEVICE or message.role == "proc.birth" or name.endswith(".version")
+        if message.early or message.subsystem in _NO_DEVICE or message.role == "proc.birth"
     )
     named = {name: message.own_rank for name, message in catalogue.items() if message.own_rank is not None}
     pids: dict[int, list[Process]] = defaultdict(list)
