@@ -35,6 +35,19 @@ def test_a_killed_after_a_watchdog_is_a_consequence(tmp_path: Path) -> None:
     assert errors(found) == []
 
 
+def test_a_killed_after_an_open_stall_is_a_consequence_and_the_stall_is_named_first(tmp_path: Path) -> None:
+    stall = (
+        "vm:7:9 [1] NCCL WARN hostcuda: stalled for 4 s: 2 operations on the legacy stream 0x0 of device 1, the first by cudaMemcpyAsync "
+        "in thread 8, wait for the blocking stream 0x55, which is in host function wait_for_proxy\n"
+    )
+    begun = "vm:7:7 [0] NCCL INFO hostcuda: CUDA 13.5 is emulated on host memory for rank 1: 8 devices, strict, topology default\n"
+    (tmp_path / "job.log").write_text(begun + stall + "Killed\n")
+    report = psmkit.analyze([tmp_path])
+    assert report.verdict == "inconclusive" and "cudaMemcpyAsync on the legacy stream waits" in report.reason
+    (tmp_path / "job.log").write_text(begun + "Killed\n")
+    assert psmkit.analyze([tmp_path]).verdict == "failed"
+
+
 def test_a_shell_script_names_the_pid_that_was_killed(tmp_path: Path) -> None:
     text = JOB + "/var/spool/slurmd/job00191/slurm_script: line 28:  1002 Killed                  python3 main.py\n"
     (found,) = run_rule(crashes.find, tmp_path, job=text)

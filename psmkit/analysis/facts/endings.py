@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from psmkit.analysis.facts import program
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.progress import torn_down
+from psmkit.analysis.facts.stalls import open_stalls
 from psmkit.logparse.types import Event
 
 __all__ = ["done", "gave_up", "runs", "stopped", "timed_out", "warned", "went_on"]
@@ -80,7 +83,7 @@ def warned(job: Job) -> set[int | None]:
 
 
 def stopped(job: Job, event: Event) -> bool:
-    """Whether ranks of the run had given up, or were being ended, before this line of the same stream: it may be a consequence."""
+    """Whether ranks had given up, stood in a stall or were being ended before this line of the same stream: it may be a consequence."""
     return _first(_first_stops(job), job, event)
 
 
@@ -96,17 +99,17 @@ def _first(firsts: dict[tuple[int | None, int], int], job: Job, event: Event) ->
 
 @once
 def _first_stops(job: Job) -> dict[tuple[int | None, int], int]:
-    return _firsts(job, *_GIVES_UP, *_STOPS)
+    return _firsts(job, [*job.events(*_GIVES_UP, *_STOPS), *open_stalls(job)])
 
 
 @once
 def _first_timeouts(job: Job) -> dict[tuple[int | None, int], int]:
-    return _firsts(job, "torch.watchdog.timeout")
+    return _firsts(job, job.events("torch.watchdog.timeout"))
 
 
-def _firsts(job: Job, *names: str) -> dict[tuple[int | None, int], int]:
+def _firsts(job: Job, events: Iterable[Event]) -> dict[tuple[int | None, int], int]:
     out: dict[tuple[int | None, int], int] = {}
-    for event in job.events(*names):
+    for event in events:
         key = (job.run_of_event(event), event.stream)
         out[key] = min(out.get(key, event.ref.seq), event.ref.seq)
     return out

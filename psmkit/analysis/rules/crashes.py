@@ -261,7 +261,9 @@ def _consequence(job: Job, run: int | None, followers: Sequence[Death], given_up
         title=f"{who} ended {why}: a consequence, not the cause",
         severity=Severity.WARNING,
         confidence=0.85,
-        explanation="torch's watchdog aborts its own process after a failed collective, and launchers end the ranks that are left.",
+        explanation="torch's watchdog aborts its own process after a failed collective, and launchers end the ranks that are left."
+        if given_up
+        else "The lines before this one show a failure or a wait. A launcher, a scheduler or a person ended the job after it.",
         next_step="Look at what the ranks waited for before."
         if not given_up
         else "Look at the watchdog's lines: who never joined the collective?",

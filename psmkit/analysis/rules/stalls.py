@@ -5,6 +5,7 @@ from __future__ import annotations
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import name_of
 from psmkit.analysis.facts.printed import number
+from psmkit.analysis.facts.stalls import open_stalls
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Event
@@ -12,22 +13,13 @@ from psmkit.model import Finding
 
 __all__ = ["find"]
 
-_STALLS = ("hostcuda.stall_host_function", "hostcuda.stall_thread", "hostcuda.stall")
-_OVER = "hostcuda.stall_over"
 _FOR_EVER = "this is a deadlock that CUDA does not report."
 
 
 @rule(order=180)
 def find(job: Job) -> list[Finding]:
     """PSM515 for each stream that stalled and never moved again."""
-    open_stalls: dict[tuple[int, str, int | None], Event] = {}
-    for event in sorted(job.events(*_STALLS, _OVER), key=lambda e: e.ref.seq):
-        key = (event.proc, str(event.fields.get("stream")), number(event.fields, "device"))
-        if event.name == _OVER:
-            open_stalls.pop(key, None)
-        else:
-            open_stalls[key] = event
-    return [_finding(job, event) for event in open_stalls.values()]
+    return [_finding(job, event) for event in open_stalls(job)]
 
 
 def _finding(job: Job, event: Event) -> Finding:

@@ -88,6 +88,7 @@ TABLE = (
         severity=Severity.WARNING,
         effect=Effect.FAILS,
         caused_by_watchdog=True,
+        look_first=False,
         meaning="The launcher or scheduler ended the job (torchrun, mpirun, srun, OOM killer).",
         next_step="Look first at the rank that the launcher names first.",
     ),
