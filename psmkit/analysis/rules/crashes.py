@@ -61,7 +61,10 @@ def _deaths(job: Job, run: int | None, deaths: Sequence[Death]) -> list[Finding]
     another = False  # an origin that is more than a kill
     elsewhere = any(not d.by_peer and not d.sent for d in deaths)
     for death in deaths:
-        anonymous = death.rank is None and death.pid is None and death.local is None
+        # A shell's bare "Killed" names nobody; a process of the log may have been taken for it.
+        anonymous = death.events[0].name == "sys.shell.killed" or (
+            death.rank is None and death.pid is None and death.local is None
+        )
         late = anonymous and _plain_kill(death) and endings.stopped(job, death.events[0])
         if (
             late
