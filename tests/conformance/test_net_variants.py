@@ -87,7 +87,7 @@ def test_messages_that_nobody_asks_for_any_more_are_in_the_network(net_run: Runn
     assert done.code is None, done.text[-4000:]
     found = done.finding("PSM307")
     assert found.severity is Severity.ERROR
-    assert re.search(r"step \d+ was given to the network by rank 0 and has not come to rank 1", found.title)
+    assert re.search(r"step \d+ was passed to the network by rank 0 and has not reached rank 1", found.title)
     assert done.report.verdict is Verdict.HUNG
 
 
