@@ -176,3 +176,16 @@ def test_only_a_majority_of_all_ranks_decides(
     differ: list[tuple[int, int]], agree: list[tuple[int, int]], nranks: int, expected: list[int]
 ) -> None:
     assert odd(differ, agree, nranks) == expected
+
+
+def test_rank_that_began_the_abort_is_blamed_and_not_one_that_only_passed_it_on(tmp_path: Path) -> None:
+    """Rank 2 hears of it from rank 1 before rank 0's message arrives."""
+    logs = ranks(3)
+    ends(logs[0], "other", -1, "PSM_ERR_ABORTED", "launch.group: Input/output error (EIO)")
+    ends(logs[1], "peer-failed", 0, "PSM_ERR_ABORTED")
+    ends(
+        logs[2], "peer-failed", 1, "PSM_ERR_PEER_CLOSED", "rank 1, the receiver, ended operation 1 with PSM_ERR_ABORTED"
+    )
+    found = report(tmp_path, logs)
+    assert found.verdict is Verdict.FAILED and culprits(found) == [0]
+    assert "rank 0" in found.reason and "launch.group" in found.reason

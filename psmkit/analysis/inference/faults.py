@@ -181,7 +181,7 @@ class Cascade:
             return not report.elsewhere
         if known.severity in ("harmless", "info"):
             return True  # what elsewhere means nothing was returned to the application here
-        if known.origin is False:
+        if known.origin is False and not (report is not None and report.begins):
             return False
         # a failed system call may be caused by this process or by the other end
         if known.name in _CALLS and first.other_end:

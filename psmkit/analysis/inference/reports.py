@@ -22,6 +22,8 @@ DIED, MISMATCH = "peer-died", "mismatch"
 _WITHOUT_STATUS = "libpsm.proxy.failed"
 #: The status of a call that an abort ended: the abort's reason stands elsewhere.
 _ABORTED = "PSM_ERR_ABORTED"
+#: A rank prints this line once, with the reason that it heard or its own.
+_ENDS_ALL = "libpsm.proxy.aborted"
 #: Lines of a connection that both ends agreed on, with ``rank`` and ``peer``.
 _AGREED = ("libpsm.p2p.stream.created", "libpsm.net.connected")
 
@@ -38,8 +40,13 @@ class Report:
 
     @property
     def elsewhere(self) -> bool:
-        """Whether the failure follows from another rank, or from an abort."""
-        return self.points or self.status == _ABORTED
+        """Whether the failure follows from another rank, or from an abort that did not begin here."""
+        return self.points or (self.status == _ABORTED and not self.begins)
+
+    @property
+    def begins(self) -> bool:
+        """Whether the rank ended the operation of all ranks for a reason of its own."""
+        return self.event.name == _ENDS_ALL and not self.points
 
     @property
     def heard(self) -> bool:
