@@ -1,6 +1,6 @@
 """Run what is too long for .ci/run, and write a summary: nightly.py [STEP ...], every step without arguments.
 
-The summary, benchmarks/nightly.md, names the commit that it is for and is committed next. The output of each step is in build/nightly.
+The summary, benchmarks/nightly.md, names the commit of each step and is committed next; steps that do not run keep their line. The output of each step is in build/nightly.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -69,25 +69,34 @@ def git(*arguments: str) -> str:
     return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
 
 
-def page(rows: list[tuple[str, bool, float, str]], commit: str, dirty: bool) -> str:
+def row(name: str, good: bool, seconds: float, counts: str, commit: str) -> str:
+    """A line of the table."""
+    arguments, loaded = STEPS[name]
+    command = f"`make {' '.join(arguments)}`{', every core busy' if loaded else ''}"
+    cells = (name, command, "passed" if good else "**failed**", f"{seconds / 60:.1f}", commit, counts.replace("|", "/"))
+    return f"| {' | '.join(cells)} |"
+
+
+def rows_of(text: str) -> dict[str, str]:
+    """The lines of the table in an older page by step: a step that runs alone leaves those of the others."""
+    found = ((line.split(" | ", 1)[0].removeprefix("| "), line) for line in text.splitlines() if line.startswith("| "))
+    return {name: line for name, line in found if name in STEPS}
+
+
+def page(rows: Mapping[str, str]) -> str:
     """The summary."""
     lines = [
         "# Nightly run",
         "",
-        "Written by `make nightly` (scripts/nightly.py); committed after the commit that it is for.",
+        "Written by `make nightly` (scripts/nightly.py); each step names the commit that it ran at, and is committed after it.",
         "",
-        f"- commit: {commit}{' with uncommitted changes' if dirty else ''}",
         f"- date: {datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
         f"- machine: {os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}",
         "",
-        "| step | command | result | minutes | counts |",
-        "|---|---|---|---:|---|",
+        "| step | command | result | minutes | commit | counts |",
+        "|---|---|---|---:|---|---|",
+        *(rows[name] for name in STEPS if name in rows),
     ]
-    for name, good, seconds, counts in rows:
-        arguments, loaded = STEPS[name]
-        command = f"`make {' '.join(arguments)}`{', every core busy' if loaded else ''}"
-        cells = (name, command, "passed" if good else "**failed**", f"{seconds / 60:.1f}", counts.replace("|", "/"))
-        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 
@@ -99,14 +108,19 @@ def main() -> int:
     if unknown := [name for name in chosen if name not in STEPS]:
         parser.error(f"unknown step {unknown[0]!r}, expected one of {', '.join(STEPS)}")
     OUTPUT.mkdir(parents=True, exist_ok=True)
-    commit, dirty = git("rev-parse", "HEAD"), bool(git("status", "--porcelain", "--", ".", ":!benchmarks/nightly.md"))
-    rows: list[tuple[str, bool, float, str]] = []
+    commit = git("rev-parse", "--short=10", "HEAD")
+    if git("status", "--porcelain", "--", ".", ":!benchmarks/nightly.md"):
+        commit += " with uncommitted changes"
+    rows = rows_of(PAGE.read_text("utf-8")) if PAGE.exists() else {}
+    all_good = True
     for name in chosen:
         print(f"{name}: make {' '.join(STEPS[name][0])}", flush=True)
-        rows.append((name, *run(name)))
-        print(f"  {'passed' if rows[-1][1] else 'FAILED'} after {rows[-1][2]:.0f} s: {rows[-1][3]}", flush=True)
-        PAGE.write_text(page(rows, commit, dirty), "utf-8")
-    return 0 if all(row[1] for row in rows) else 1
+        good, seconds, counts = run(name)
+        rows[name] = row(name, good, seconds, counts, commit)
+        all_good &= good
+        print(f"  {'passed' if good else 'FAILED'} after {seconds:.0f} s: {counts}", flush=True)
+        PAGE.write_text(page(rows), "utf-8")
+    return 0 if all_good else 1
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.nightly import STEPS, page
+from scripts.nightly import STEPS, page, row, rows_of
 
 ROOT = Path(__file__).parents[1]
 
@@ -41,7 +41,14 @@ def test_quick_and_ci_name_tests_that_exist() -> None:
     assert [path for path in found if not (ROOT / path.rstrip(".")).exists()] == []
 
 
-def test_nightly_page_names_the_commit_and_what_failed() -> None:
-    text = page([("fuzz", True, 120, "3 decoders"), ("asan", False, 60, "1 failed, 2 passed")], "0123abc", dirty=True)
-    assert "commit: 0123abc with uncommitted changes" in text
-    assert "| asan | `make sanitize SANITIZE=test` | **failed** | 1.0 | 1 failed, 2 passed |" in text
+def test_nightly_page_names_the_commit_of_each_step_and_keeps_steps_that_did_not_run_again() -> None:
+    rows = {
+        "fuzz": row("fuzz", True, 120, "3 decoders", "0123abc"),
+        "asan": row("asan", False, 60, "1 failed, 2 passed", "0123abc"),
+    }
+    older = page(rows)
+    assert "| asan | `make sanitize SANITIZE=test` | **failed** | 1.0 | 0123abc | 1 failed, 2 passed |" in older
+    assert rows_of(older) == rows
+    newer = page({**rows_of(older), "asan": row("asan", True, 60, "3 passed", "4567def")})
+    assert "| passed | 1.0 | 4567def | 3 passed |" in newer and "| passed | 2.0 | 0123abc | 3 decoders |" in newer
+    assert "failed" not in newer
