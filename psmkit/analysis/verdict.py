@@ -21,7 +21,7 @@ from psmkit.analysis.facts.start import initialising
 from psmkit.analysis.inference import faults, frontier, proof
 from psmkit.analysis.inference.processes import device_of_rank
 from psmkit.logparse.types import CommInstance, Event
-from psmkit.model import CODES, Culprit, Effect, Finding, Run, Severity, Suspect, Verdict
+from psmkit.model import CODES, Culprit, Effect, Finding, Named, Run, Severity, Suspect, Verdict
 from psmkit.model.wording import counted, plural
 
 __all__ = ["judge", "overall"]
@@ -272,7 +272,8 @@ def _culprits(job: Job, run: RunInfo, findings: Sequence[Finding], chosen: Findi
     for finding in sources:
         for rank in finding.culprits:
             proc = behind_rank(job, run.index, rank, finding.comm)
-            info = job.scan.processes[proc] if proc is not None else None
+            # a launcher's line can name the process of a rank that printed nothing
+            info = job.scan.processes[proc] if proc is not None else _named(finding, rank)
             claim = job.numbering.known.get(proc) if proc is not None else None
             key = (rank, finding.comm)
             out.setdefault(
@@ -299,7 +300,9 @@ def _culprits(job: Job, run: RunInfo, findings: Sequence[Finding], chosen: Findi
                 host=n.host,
                 pid=n.pid,
                 stage=chosen.stage,
+                device=n.device,
                 rank_basis=n.basis,
+                either=CODES[chosen.code].two_ends and len(chosen.named) > 1,
             )
             for n in chosen.named[:_MOST_UNNAMED]
         )
@@ -307,6 +310,11 @@ def _culprits(job: Job, run: RunInfo, findings: Sequence[Finding], chosen: Findi
         # A log with warnings only does not show the rank, but it shows the process.
         return tuple(_of_process(job, run, chosen, name) for name in chosen.processes[:_MOST_UNNAMED])
     return tuple(out.values())
+
+
+def _named(finding: Finding, rank: int) -> Named | None:
+    """The process of a rank, as a text names it."""
+    return next((n for n in finding.named if n.rank == rank), None)
 
 
 def _of_process(job: Job, run: RunInfo, finding: Finding, name: str) -> Culprit:

@@ -45,6 +45,7 @@ class Named:
     host: str | None = None
     pid: int | None = None
     basis: str | None = None
+    device: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

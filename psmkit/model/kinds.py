@@ -58,6 +58,7 @@ class Code:
         names_origin: the first line of a chain of errors gives the whole chain this code. Other codes have
         rules of their own; a chain that starts with one of those is PSM401.
         loses_peer: a process could not reach a peer, or lost it.
+        two_ends: either end of a connection can be at fault, where no other line decides it.
         outlasts_end: an orderly end of the run does not refute it: the run ended, but its data is wrong.
         aside: shown only with -v: it does not help to find the trouble.
         symptom: it shows where processes wait, not why; it follows from a failure or death of the ranks that it blames.
@@ -77,6 +78,7 @@ class Code:
     caused_by_watchdog: bool = False
     names_origin: bool = False
     loses_peer: bool = False
+    two_ends: bool = False
     outlasts_end: bool = False
     aside: bool = False
     symptom: bool = False

@@ -28,7 +28,8 @@ class Culprit:
     """The rank or process to blame. Unknown parts are None.
 
     ``rank_basis`` is the evidence for the rank: ``communicator``, ``launcher tag`` or the catalogue name of the line that names it. A basis
-    that begins with ``assumed:`` is no evidence: the rank may be another one.
+    that begins with ``assumed:`` is no evidence: the rank may be another one. ``either``: the culprits are the two ends of a connection,
+    and the lines do not show which of them broke it.
     """
 
     run: int
@@ -41,6 +42,7 @@ class Culprit:
     device: int | None = None
     stage: str | None = None
     rank_basis: str | None = None
+    either: bool = False
 
 
 @dataclass(frozen=True, slots=True)

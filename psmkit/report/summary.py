@@ -94,7 +94,11 @@ def culprit_name(culprit: Culprit) -> str:
     if culprit.global_rank is None and condition is not None and culprit.device is not None:
         name = f"device {culprit.device} (rank {rank} {condition})"
         return f"{name}, process {details[0]}" if details else name
+    if rank is None and culprit.pid is None and culprit.device is None and culprit.host is not None:
+        return f"the process at {culprit.host}"
     name = "a process of unknown rank" if rank is None else f"rank {rank}"
+    if rank is None and details:
+        name, details = details[0], ["rank unknown"]
     if culprit.device is not None:
         details.append(f"device {culprit.device}")
     if culprit.rank is not None and rank != culprit.rank and culprit.comm:

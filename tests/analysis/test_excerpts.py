@@ -102,13 +102,21 @@ def test_error_of_a_proxy_service_is_the_cause_of_what_its_rank_returns(tmp_path
 
 
 @pytest.mark.parametrize("reason", ["Connection refused", "Connection timed out"])
-def test_who_cannot_connect_is_not_to_blame(tmp_path: Path, reason: str) -> None:
+def test_either_end_is_to_blame_for_a_connection_that_one_rank_cannot_make(tmp_path: Path, reason: str) -> None:
     report = analyze(
         tmp_path,
         f"a:9:94 [0] include/socket.h:390 NCCL WARN Connect to 10.38.10.112<21724> failed : {reason}\n"
         "a:9:94 [0] NCCL INFO bootstrap.cc:100 -> 2\na:9:94 [0] NCCL INFO init.cc:695 -> 2\n",
     )
-    assert (report.verdict, report.culprits) == ("failed", ())
+    assert (report.verdict, [c.host for c in report.culprits]) == ("failed", ["a", "10.38.10.112"])
+    assert all(c.either for c in report.culprits)
+
+
+def test_peer_that_several_ranks_cannot_reach_is_to_blame(tmp_path: Path) -> None:
+    text = "[0] include/socket.h:390 NCCL WARN Connect to 10.38.10.112<21724> failed : Connection refused\n"
+    chain = "[0] NCCL INFO bootstrap.cc:100 -> 2\n"
+    report = analyze(tmp_path, "".join(f"{who} {part}" for who in ("a:9:94", "b:7:74") for part in (text, chain)))
+    assert (report.verdict, [(c.host, c.either) for c in report.culprits]) == ("failed", [("10.38.10.112", False)])
 
 
 def test_port_that_went_down_is_to_blame_for_the_completion_error_of_another_host(tmp_path: Path) -> None:

@@ -159,3 +159,64 @@ def test_process_that_got_a_garbage_address_is_named_if_no_peer_is(tmp_path: Pat
     chain = "n7:41:43 [2] NCCL INFO bootstrap.cc:256 -> 3\nn7:41:43 [2] NCCL INFO group.cc:64 -> 3 [Async thread]\n"
     report = _report(tmp_path, warn + chain)
     assert [(c.host, c.pid) for c in report.culprits] == [("n7", 41)]
+
+
+def test_crash_handler_that_pads_the_process_id_names_the_process_of_the_log(tmp_path: Path) -> None:
+    report = _report(
+        tmp_path,
+        "a:4242:4300 [3] NCCL INFO 24 coll channels, 0 nvls channels, 32 p2p channels, 32 p2p channels per peer\n"
+        "[a:4242 :0:4310] Caught signal 7 (Bus error: nonexistent physical address)\n",
+    )
+    assert report.verdict is Verdict.FAILED and _who(report) == ["device 3 (rank 3 if ranks follow devices), process a:4242"]
+
+
+FAILURE = "a: Test CUDA failure common.cu:297 'an illegal memory access was encountered'\n"
+
+
+def test_process_that_a_failure_of_nccl_tests_returned_through_is_the_culprit(tmp_path: Path) -> None:
+    steps = " .. a pid 4242: Test failure common.cu:594\n .. a pid 4242: Test failure alltoall.cu:97\n"
+    assert _who(_report(tmp_path, FAILURE + steps)) == ["a:4242 (rank unknown)"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        FAILURE + " .. a pid 4242: Test failure common.cu:594\n .. a pid 4243: Test failure common.cu:594\n",
+        "a: Test NCCL failure common.cu:9 'remote process exited or there was a network error'\n .. a pid 4242: Test failure common.cu:594\n",
+    ],
+)
+def test_failure_of_several_processes_or_of_another_one_names_nobody(text: str, tmp_path: Path) -> None:
+    report = _report(tmp_path, text)
+    assert report.verdict is Verdict.FAILED and _who(report) == []
+
+
+def test_two_ranks_that_share_a_device_are_both_named_from_the_last_error(tmp_path: Path) -> None:
+    report = _report(
+        tmp_path,
+        "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:1691, invalid usage, NCCL version 2.19.3\n"
+        "Last error:\nDuplicate GPU detected : rank 5 and rank 2 both on CUDA device 1b000\n",
+    )
+    assert report.verdict is Verdict.FAILED and _who(report) == ["rank 5", "rank 2"]
+
+
+RAYLET = (
+    "(raylet) A worker died or was killed while executing a task by an unexpected system error. Worker ID: 75bb Node ID: aad5 "
+    "Worker IP address: 10.0.0.3 Worker port: 10004 Worker PID: 3943 Worker exit type: SYSTEM_ERROR Worker exit detail: End of file.\n"
+)
+REMOTE = (
+    "(RayWorkerWrapper pid={}, ip=10.0.0.4) [rank1]:[E1224 13:23:05.483840160 ProcessGroupNCCL.cpp:542] [Rank 1] Collective WorkNCCL(SeqNum=1, "
+    "OpType=BROADCAST, NumelIn=8, NumelOut=8, Timeout(ms)=1800000) raised the following async exception: NCCL error: remote process exited or "
+    "there was a network error, NCCL version 2.21.5\n"
+)
+
+
+def test_worker_that_died_before_another_lost_it_is_the_cause(tmp_path: Path) -> None:
+    report = _report(tmp_path, RAYLET + REMOTE.format(92234))
+    assert report.verdict is Verdict.FAILED and _who(report) == ["pid 3943 (rank unknown)"]
+
+
+@pytest.mark.parametrize("log", [REMOTE.format(92234) + RAYLET, RAYLET + REMOTE.format(3943)])
+def test_worker_that_dies_after_a_failed_collective_is_no_cause(log: str, tmp_path: Path) -> None:
+    report = _report(tmp_path, log)
+    assert report.verdict is Verdict.FAILED and "3943" not in " ".join(_who(report))
+    assert [f.code for f in report.findings if f.severity.value == "error"] == ["PSM401"]

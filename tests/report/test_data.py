@@ -36,9 +36,19 @@ def test_the_keys_of_the_contract_are_there() -> None:
         "schema", "verdict", "reason", "confidence", "culprits", "suspects", "findings", "matching", "runs", "communicators",
         "ranks", "coverage", "versions", "causes",
     ]  # fmt: skip
-    assert {"run", "comm", "rank", "global_rank", "host", "pid", "device", "stage", "why", "rank_basis"} == set(
-        document["culprits"][0]
-    )
+    assert {
+        "run",
+        "comm",
+        "rank",
+        "global_rank",
+        "host",
+        "pid",
+        "device",
+        "stage",
+        "why",
+        "rank_basis",
+        "either",
+    } == set(document["culprits"][0])
     assert {"matched", "pending", "orphan"} == set(document["matching"]["proxy_calls"])
     assert {
         "files",

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from psmkit.analysis.facts import lines
 from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.printed import number
 from psmkit.analysis.inference import blame, faults
 from psmkit.catalogue import Message
+from psmkit.catalogue.entries import Value
 from psmkit.logparse.types import Event, Ref
 from psmkit.model import CODES, Named
 
@@ -22,7 +25,7 @@ _MOST = 64
 
 @dataclass(frozen=True, slots=True)
 class LastError:
-    """The text below a head, at ``ref``, with its catalogue entry. ``peers`` are the processes that it names by address."""
+    """The text below a head, at ``ref``, with its catalogue entry. ``peers`` are the processes that it names, by address or rank."""
 
     head: Event
     ref: Ref
@@ -68,8 +71,17 @@ def _read(job: Job, head: Event, ref: Ref, text: str) -> LastError:
     # only a peer whose connection broke is gone; an address without a route says nothing about it
     broke = known is not None and known.blames == "peer" and faults.phrase(job, "a connection broke", text) is not None
     # the event stands for the warning, which the scan did not see as one
-    peers = blame.addressed([replace(head, fields=fields)]) if broke else []
+    peers = blame.addressed([replace(head, fields=fields)]) if broke else _pair(known, fields)
     return LastError(head, ref, " ".join(text.split()), known, tuple(peers), _code(job, known, text))
+
+
+def _pair(known: Message | None, fields: Mapping[str, Value]) -> list[Named]:
+    """The two ranks that exclude each other, as those that use one device."""
+    if known is None or known.blames != "self":
+        return []
+    ranks = (number(fields, name) for name in ("rank", "peer"))
+    pair = [Named(rank) for rank in ranks if rank is not None]
+    return pair if len(pair) == 2 else []
 
 
 def _code(job: Job, known: Message | None, text: str) -> str:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from psmkit.analysis.facts import endings
+from psmkit.analysis.facts import endings, outside
 from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.printed import number
+from psmkit.analysis.inference import faults
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.registry import rule
-from psmkit.model import Finding
+from psmkit.model import Finding, Named
 
 __all__ = ["find"]
 
@@ -37,6 +39,8 @@ def _tests(job: Job, run: int | None) -> list[Finding]:
     failures = [e for e in job.events("nccltests.failure") if job.run_of_event(e) == run]
     warned = run in endings.warned(job)
     if failures and not warned:
+        named = _failed(job, run)
+        proc = next((_process(job, run, n) for n in named), None)
         told = str(failures[0].fields.get("error", "")).rstrip(" /'")
         out.append(
             new_finding(
@@ -46,7 +50,27 @@ def _tests(job: Job, run: int | None) -> list[Finding]:
                 title=f"nccl-tests stopped: {told}",
                 confidence=0.7,
                 refs=[e.ref for e in failures[:3]],
+                procs=[proc] if proc is not None else [],
+                culprits=[rank] if proc is not None and (rank := job.rank_of(proc)) is not None else [],
+                named=named if proc is None else [],
                 stage="error",
             )
         )
     return out
+
+
+def _process(job: Job, run: int | None, named: Named) -> int | None:
+    return None if run is None or named.pid is None else outside.proc_of_pid(job, run, named.pid, named.host)
+
+
+def _failed(job: Job, run: int | None) -> list[Named]:
+    """The only process that a failure returned through, unless that failure was another process's."""
+    steps = [e for e in job.events("nccltests.failure.step") if job.run_of_event(e) == run]
+    found = {(str(e.fields.get("host")), number(e.fields, "pid")) for e in steps}
+    texts = (str(e.fields.get("error", "")) for e in job.events("nccltests.failure") if job.run_of_event(e) == run)
+    if len(found) != 1 or any(faults.phrase(job, "a peer failed", text) for text in texts):
+        return []
+    host, pid = found.pop()
+    listed = [e for e in job.events("nccltests.rank") if e.fields.get("pid") == pid and e.fields.get("host") == host]
+    rank = number(listed[0].fields, "rank") if len(listed) == 1 else None
+    return [Named(rank, host, pid, listed[0].name if rank is not None else None)]

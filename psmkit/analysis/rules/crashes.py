@@ -19,6 +19,7 @@ from psmkit.analysis.facts.naming import name_of, ranks_text
 from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.progress import torn_down
 from psmkit.analysis.facts.ranks import ASSUMED
+from psmkit.analysis.facts.tags import pid_of_tag
 from psmkit.analysis.inference.exceptions import raised
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.registry import rule
@@ -70,7 +71,7 @@ def _deaths(job: Job, run: int | None, deaths: Sequence[Death]) -> list[Finding]
             late
             or death.sent
             or (death.by_peer and elsewhere)
-            or _follows(death, bool(given_up), quitters)
+            or _follows(job, death, given_up, quitters)
             or (another and _swept_up(death))
         ):
             followers.append(death)
@@ -124,10 +125,14 @@ def _has_procs(job: Job, run: int | None) -> bool:
     return run is not None and run < len(job.runs) and bool(job.runs[run].procs)
 
 
-def _follows(death: Death, given_up: bool, quitters: set[int | None]) -> bool:
+def _follows(job: Job, death: Death, given_up: Sequence[Event], quitters: set[int | None]) -> bool:
     """Whether a process ended itself because of a failed collective."""
     if not given_up or death.signal in FAULTS or death.oom:
         return False
+    pids = {pid_of_tag(e.tag) for e in given_up}
+    if None not in pids and death.pid is not None and death.pid not in pids:
+        # another process, which died before
+        return endings.stopped(job, death.events[0])
     if death.signal not in (None, signals.SIGABRT):
         return False
     return death.rank is None or death.rank in quitters or None in quitters
@@ -186,12 +191,14 @@ def _crash(job: Job, run: int | None, death: Death, after: str, together: Sequen
         # Ranks in one message failed in the same way, so none of them is the origin.
         culprits=ranks if not together else [],
         stage="killed",
-        named=[] if together or ranks or death.proc is not None else _as_named(death),
+        named=[] if together or death.proc is not None else _as_named(death),
     )
 
 
 def _as_named(death: Death) -> list[Named]:
     """The process that a launcher names, without a line of NCCL's."""
+    if death.rank is not None:
+        return [Named(death.rank, death.host, death.pid)]
     if death.local is None and death.pid is None:
         return []
     basis = f"{ASSUMED}local rank" if death.local is not None else None

@@ -25,7 +25,7 @@ from psmkit.analysis.registry import rule
 from psmkit.catalogue import Message
 from psmkit.catalogue.reasons import DAMAGED, about
 from psmkit.logparse.types import Ref
-from psmkit.model import CODES, Finding, Severity
+from psmkit.model import CODES, Finding, Named, Severity
 from psmkit.model.wording import counted
 
 __all__ = ["find", "origins"]
@@ -213,9 +213,22 @@ def _finding(
         # without ranks, only the processes identify the culprit
         procs=[*procs, *victims] if named else _to_blame(job, group, procs),
         culprits=guilty,
+        named=[] if guilty else _ends(job, group, code),
         stage="error",
         known_issue=issue_of(job, event, said),
     )
+
+
+def _ends(job: Job, group: Sequence[Cascade], code: str) -> list[Named]:
+    """Both ends of the only connection that failed, where the lines do not show which of them broke it; the peer that several name."""
+    peers = blame.addressed(c.first.event for c in group)
+    if not peers or not CODES[code].two_ends or _links_down(job, job.run_of(group[0].proc)):
+        return []
+    if len({c.proc for c in group}) > 1:
+        return peers
+    own = job.process(group[0].proc)
+    rank = job.rank_of_thread(group[0].first.event)
+    return [Named(rank, own.host, own.pid, device=group[0].first.event.device), *peers]
 
 
 def _disagreement(job: Job, run: int, group: Sequence[Cascade]) -> str | None:
@@ -350,7 +363,7 @@ def find(job: Job) -> list[Finding]:
 def _consequences(job: Job, run: int, after: Sequence[Cascade]) -> Finding:
     """Only victims have logs: the error is real, but no log shows its cause."""
     at = suspect(job, run)
-    lead = max(after, key=lambda c: (len(c.faults), -c.proc))
+    lead = max(after, key=lambda c: (not c.first.chain, len(c.faults), -c.proc))
     procs = sorted({c.proc for c in after})
     said = faults.body(job, lead.first.event)
     known = lead.first.known
@@ -365,7 +378,7 @@ def _consequences(job: Job, run: int, after: Sequence[Cascade]) -> Finding:
     ):
         code = known.finding
     # the blame leads nowhere, so the reporting rank's own link may be the broken one
-    unclear = not named and known is not None and known.blames == "unknown"
+    unclear = not named and known is not None and known.blames == "unknown" and lead.own is not False
     peer = not lead.first.chain and (known is None or faults.unknown(lead.first.event) or _elsewhere(known))
     told = _named_by_libpsm(job, after, at)
     return new_finding(
@@ -390,6 +403,7 @@ def _consequences(job: Job, run: int, after: Sequence[Cascade]) -> Finding:
         # without ranks, only processes identify the culprit, and here it is none of them
         procs=procs if not peer or unclear or any(_ranks(job, p) for p in procs) else [],
         culprits=named or (_ranks(job, lead.proc) if unclear else []),
+        named=blame.addressed([lead.first.event]) if peer and not named and not unclear else [],
         stage="error",
         known_issue=issue_of(job, lead.first.event, said),
     )
