@@ -167,7 +167,9 @@ def test_crash_handler_that_pads_the_process_id_names_the_process_of_the_log(tmp
         "a:4242:4300 [3] NCCL INFO 24 coll channels, 0 nvls channels, 32 p2p channels, 32 p2p channels per peer\n"
         "[a:4242 :0:4310] Caught signal 7 (Bus error: nonexistent physical address)\n",
     )
-    assert report.verdict is Verdict.FAILED and _who(report) == ["device 3 (rank 3 if ranks follow devices), process a:4242"]
+    assert report.verdict is Verdict.FAILED and _who(report) == [
+        "device 3 (rank 3 if ranks follow devices), process a:4242"
+    ]
 
 
 FAILURE = "a: Test CUDA failure common.cu:297 'an illegal memory access was encountered'\n"
