@@ -29,15 +29,25 @@ static uint64_t distinct_hash(const struct ls_record *rec, const struct ls_match
     return h;
 }
 
+/* Whether a scan has too many events to keep one more of a message. Complaints and rare messages have bounds of their
+ * own: thousands of ranks print enough at their start to take all the room, and the first error comes after that. */
+static bool is_full(const struct ls_scan *scan, const struct ls_match *m)
+{
+    if (scan->kept_of[m->index] < LS_RARE_EVENTS && scan->events.n < LS_MOST_EVENTS) return false;
+    return scan->kept[m->message->complaint] >= LS_MAX_EVENTS;
+}
+
 /* Keeps an event as long as neither its message nor the scan has too many. Returns whether it was kept. */
 static bool keep_event(struct ls_scan *scan, const struct ls_record *rec, const struct ls_match *m, ls_count *c,
                        uint32_t most)
 {
-    if (!scan->emit_all && (scan->events.n >= LS_MAX_EVENTS || c->kept >= most)) {
+    if (!scan->emit_all && (c->kept >= most || is_full(scan, m))) {
         scan->totals.dropped_events++;
         return false;
     }
     c->kept++;
+    scan->kept_of[m->index]++;
+    scan->kept[m->message->complaint]++;
     ls_event *e = ls_push(&scan->events);
     *e = (ls_event){.message = m->index,
                     .level = (uint32_t)rec->level,
