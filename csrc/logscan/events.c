@@ -5,9 +5,24 @@
 
 enum { LATEST_TEXT = 64 }; /* bytes of a text of an event that keeps the latest state */
 
+/* Where the count of a message of a process stands. */
+static uint32_t *count_slot(struct ls_scan *scan, struct ls_proc_state *state, uint32_t message)
+{
+    uint32_t number = scan->number_of[message];
+    if (!number) number = scan->number_of[message] = ++scan->numbered;
+    if (number > state->counted) {
+        uint32_t more = (number + 15) & ~15u;
+        state->count_of = ls_realloc(state->count_of, more * sizeof *state->count_of);
+        memset(state->count_of + state->counted, 0, (more - state->counted) * sizeof *state->count_of);
+        state->counted = more;
+    }
+    return &state->count_of[number - 1];
+}
+
 static ls_count *count_of(struct ls_scan *scan, const struct ls_record *rec, uint32_t message)
 {
-    uint32_t *slot = rec->proc >= 0 ? &scan->states.at[rec->proc].count_of[message] : &scan->outside_counts[message];
+    uint32_t *slot =
+        rec->proc >= 0 ? count_slot(scan, &scan->states.at[rec->proc], message) : &scan->outside_counts[message];
     if (!*slot) {
         ls_count *c = ls_push(&scan->counts);
         *c = (ls_count){.message = message, .proc = rec->proc, .first = rec->ref};

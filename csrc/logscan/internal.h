@@ -77,7 +77,8 @@ struct ls_proc_state {
     uint32_t host_id;
     uint32_t births_seen; /* bits by message */
     bool worked;
-    uint32_t *count_of; /* by message: index into counts + 1 */
+    uint32_t *count_of; /* by the number of the message in its scan: index into counts + 1 */
+    uint32_t counted;   /* elements of count_of */
     uint32_t comms_made;
 };
 
@@ -121,6 +122,9 @@ struct ls_scan {
     struct ls_cached *cache;
     struct ls_guesses *guesses;
     LS_VEC(ls_count) counts;
+    uint32_t *number_of; /* by message: a number from 1 in the order of the first lines, since a log has few of all
+                          * messages */
+    uint32_t numbered;
     uint32_t *outside_counts; /* for lines of no process, by message */
     LS_VEC(ls_event) events;
     uint32_t kept[2];  /* events that are no complaints, and complaints */

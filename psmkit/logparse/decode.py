@@ -60,10 +60,16 @@ def records(scan: Any, getter: str, layout: np.dtype[Any]) -> list[Any]:
     return rows
 
 
-def ends(first: Iterable[int], last: Iterable[int]) -> tuple[Ref, Ref]:
+def _ref(row: tuple[int, int, int, int]) -> Ref:
+    """A line. In a stream of one file its two numbers are equal and need one object."""
+    file, line, offset, seq = row
+    return Ref(file, line, offset, line if seq == line else seq)
+
+
+def ends(first: tuple[int, int, int, int], last: tuple[int, int, int, int]) -> tuple[Ref, Ref]:
     """The first and the last line of something; one that occurs once keeps one object."""
-    begin = Ref._make(first)
-    return begin, begin if first == last else Ref._make(last)
+    begin = _ref(first)
+    return begin, begin if first == last else _ref(last)
 
 
 class Decoder:
@@ -174,11 +180,11 @@ class Decoder:
                 proc,
                 thread,
                 None if device == _NO_DEVICE else device,
-                Ref._make(first),
+                _ref(first),
                 fields,
                 stream,
                 count,
-                Ref._make(last) if last != first else None,
+                _ref(last) if last != first else None,
                 texts.setdefault(place, place) if place is not None else None,
                 tags[tag] if tag >= 0 else None,
                 self.event_text(time) if time else None,

@@ -338,6 +338,9 @@ class _Collector:
                 served[t.service][t.type] = t.count
             else:
                 opened[t.service][(self.text(t.dir) or "", t.transport, t.rank)] = t.count
+        # thousands of ranks open the same connections
+        openings: dict[tuple[tuple[tuple[str, int, int], int], ...], Mapping[tuple[str, int, int], int]] = {}
+        servings: dict[tuple[tuple[int, int], ...], Mapping[int, int]] = {}
         out = []
         for i, s in enumerate(self.rows("ls_services")):
             was_opened, was_served, was_begun = _maybe(s.last_opened), _maybe(s.last_served), _maybe(s.last_begun)
@@ -345,8 +348,8 @@ class _Collector:
                 ServiceTally(
                     proc=s.proc,
                     thread=s.thread,
-                    opened=opened[i],
-                    served=served[i],
+                    opened=openings.setdefault(tuple(opened[i].items()), opened.pop(i)),
+                    served=servings.setdefault(tuple(served[i].items()), served.pop(i)),
                     last_opened=was_opened,
                     opened_as=(self.text(s.opened_dir) or "", s.opened_transport, s.opened_rank)
                     if was_opened

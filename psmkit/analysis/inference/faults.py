@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import bisect
 import re
+from array import array
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -102,6 +103,18 @@ class Cascade:
     aftermath: bool = False  # its process had been aborted before
     bare: bool = False  # the log holds warnings only, so it cannot show chains
     threads: set[int] = field(default_factory=set)
+    severity: str = "unknown"
+    reached_api: bool = (
+        False  # the error was returned to the application or stored as the communicator's asynchronous error
+    )
+
+    def add(self, fault: Fault) -> None:
+        """Append the next line of this process."""
+        self.faults.append(fault)
+        self.threads.add(fault.event.thread)
+        if len(self.faults) == 1:
+            self.severity = self._severity()
+        self.reached_api = self.reached_api or (fault.chain and _api(fault.event))
 
     @property
     def first(self) -> Fault:
@@ -115,8 +128,7 @@ class Cascade:
     def chain(self) -> list[Fault]:
         return [f for f in self.faults if f.chain]
 
-    @property
-    def severity(self) -> str:
+    def _severity(self) -> str:
         """``error``, ``warning``, ``info`` or ``harmless``, from the catalogue entry of the first line; ``unknown`` if there is none.
 
         A failure that NCCL printed at INFO is no more than ``info``, whatever it means at WARN.
@@ -131,11 +143,6 @@ class Cascade:
     def code(self) -> int | None:
         """The code that was returned last."""
         return next((f.code for f in reversed(self.faults) if f.code is not None), None)
-
-    @property
-    def reached_api(self) -> bool:
-        """Whether the error was returned to the application or stored as the communicator's asynchronous error."""
-        return any(_api(f.event) for f in self.chain)
 
     @property
     def fatal(self) -> bool:
@@ -206,8 +213,7 @@ def _api(event: Event) -> bool:
         return True
     name = str(event.fields.get("file", ""))
     # hipified sources print the path of the build
-    name = name.rsplit("src/", 1)[-1]
-    return name in _API
+    return name in _API or name.rsplit("src/", 1)[-1] in _API
 
 
 def message(job: Job, name: str) -> Message | None:
@@ -253,7 +259,7 @@ class _Other:
     def __init__(self, threads: npt.NDArray[Any], seqs: npt.NDArray[Any]) -> None:
         order = np.lexsort((seqs, threads))
         found, starts = np.unique(threads[order], return_index=True)
-        self._seqs: list[int] = seqs[order].tolist()
+        self._seqs = array("q", seqs[order].astype(np.int64).tobytes())
         ends = [*starts.tolist(), len(order)][1:]
         self._parts = dict(zip(found.tolist(), zip(starts.tolist(), ends, strict=True), strict=True))
         self.threads: Collection[int] = self._parts.keys()
@@ -275,6 +281,7 @@ def _faults(job: Job) -> tuple[dict[int, list[Fault]], _Other]:
     # few messages report errors, so the lines of all others stay columns
     plain = np.isin(events.message, [at for at, kind in enumerate(events.kinds) if kind not in likely])
     plain &= events.proc >= 0
+    repeated = plain & (events.last != events.first)
     more: list[tuple[int, int]] = []
     for event in events.of(*likely):
         if event.proc < 0:
@@ -291,8 +298,8 @@ def _faults(job: Job) -> tuple[dict[int, list[Fault]], _Other]:
     for faults in found.values():
         faults.sort(key=lambda f: f.ref.seq)
     rest = np.array(more, dtype=np.int64).reshape(-1, 2)
-    threads = np.concatenate([events.thread[plain], events.thread[plain], rest[:, 0]])
-    return found, _Other(threads, np.concatenate([events.first[plain], events.last[plain], rest[:, 1]]))
+    threads = np.concatenate([events.thread[plain], events.thread[repeated], rest[:, 0]])
+    return found, _Other(threads, np.concatenate([events.first[plain], events.last[repeated], rest[:, 1]]))
 
 
 def _may_report(name: str, known: Message | None) -> bool:
@@ -337,8 +344,7 @@ def _build(faults: Sequence[Fault], other: _Other) -> list[Cascade]:
         if cascade is None:
             cascade = Cascade(fault.event.proc, [])
             done.append(cascade)
-        cascade.faults.append(fault)
-        cascade.threads.add(thread)
+        cascade.add(fault)
         current[thread] = newest = cascade
     return done
 
