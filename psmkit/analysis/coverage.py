@@ -69,7 +69,7 @@ def _connections(job: Job) -> MatchCount:
         table = opened if role == "rpc.new_conn" else connected if role == "rpc.connected" else None
         if table is not None:
             rows = counts.rows([name])
-            for proc, count in zip(counts.proc[rows].tolist(), counts.count[rows].tolist(), strict=True):
+            for proc, count in zip(counts.proc[rows].tolist(), counts.times[rows].tolist(), strict=True):
                 run = job.run_of(proc)
                 table[run] = table.get(run, 0) + count
     matched = sum(min(n, connected.get(run, 0)) for run, n in opened.items())

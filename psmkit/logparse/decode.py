@@ -115,7 +115,7 @@ class Decoder:
         """All events, decoded on request."""
         e = self.events
         columns = {name: e[name] for name in ("message", "proc", "thread", "device")}
-        columns |= {"count": e["count"].astype(np.int64)}
+        columns |= {"times": e["count"].astype(np.int64)}
         columns |= {name: e[name]["seq"].astype(np.int64) for name in ("first", "last")}
         columns |= {"level": e["level"], "timed": e["time"] != 0}
         columns |= {"tagged": e["tag"] >= 0, "placed": e["where"] != 0}

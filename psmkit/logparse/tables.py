@@ -95,7 +95,7 @@ class _Table(Sequence[_Row], Generic[_Row]):
 class Events(_Table[Event]):
     """The events of a scan.
 
-    Columns: ``proc``, ``thread``, ``device`` (the minimum of int32: none), ``count``, ``first`` and ``last`` (``seq`` of the first and the last
+    Columns: ``proc``, ``thread``, ``device`` (the minimum of int32: none), ``times``, ``first`` and ``last`` (``seq`` of the first and the last
     line), ``level`` (an index into the catalogue's levels), ``timed``, ``tagged`` and ``placed`` (whether the line has a time stamp, a tag, a ``where``).
     """
 
@@ -109,7 +109,7 @@ class Events(_Table[Event]):
         super().__init__(kinds, columns["message"], make)
         self._fields = fields
         self.proc, self.thread, self.device = columns["proc"], columns["thread"], columns["device"]
-        self.count, self.first, self.last = columns["count"], columns["first"], columns["last"]
+        self.times, self.first, self.last = columns["times"], columns["first"], columns["last"]
         self.level, self.timed, self.tagged, self.placed = (columns[n] for n in ("level", "timed", "tagged", "placed"))
 
     def of_level(self, *levels: str) -> npt.NDArray[np.bool_]:
@@ -130,12 +130,12 @@ class Events(_Table[Event]):
         for event in found:
             fields[event.name].update(event.fields)
         none = int(np.iinfo(np.int32).min)
-        columns = {
+        columns: dict[str, Column] = {
             "message": np.array([number[e.name] for e in found], dtype=np.intp),
             "proc": np.array([e.proc for e in found], dtype=np.int32),
             "thread": np.array([e.thread for e in found], dtype=np.int32),
             "device": np.array([none if e.device is None else e.device for e in found], dtype=np.int32),
-            "count": np.array([e.count for e in found], dtype=np.int64),
+            "times": np.array([e.count for e in found], dtype=np.int64),
             "first": np.array([e.ref.seq for e in found], dtype=np.int64),
             "last": np.array([(e.last or e.ref).seq for e in found], dtype=np.int64),
             "level": np.array([LEVELS.index(e.level) for e in found], dtype=np.uint32),
@@ -147,18 +147,18 @@ class Events(_Table[Event]):
 
 
 class Counts(_Table[MessageCount]):
-    """How often each process printed each message. Columns: ``proc`` and ``count``."""
+    """How often each process printed each message. Columns: ``proc`` and ``times``."""
 
     def __init__(
         self,
         kinds: Sequence[str],
         message: Column,
         proc: Column,
-        count: Column,
+        times: Column,
         make: Callable[[Column], list[MessageCount]],
     ) -> None:
         super().__init__(kinds, message, make)
-        self.proc, self.count = proc, count
+        self.proc, self.times = proc, times
 
     @classmethod
     def listed(cls, counts: Iterable[MessageCount]) -> Counts:

@@ -30,7 +30,7 @@ class Printed:
         sums = []
         for table in (counts, events):
             kind = np.array([number.get(name, 0) for name in table.kinds], dtype=np.int64)
-            sums.append((table.proc.astype(np.int64) * len(number) + kind[table.message], table.count))
+            sums.append((table.proc.astype(np.int64) * len(number) + kind[table.message], table.times))
         keys, place = np.unique(np.concatenate([key for key, _ in sums]), return_inverse=True)
         parts = np.split(place, [len(sums[0][0])])
         times = [
