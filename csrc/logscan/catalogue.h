@@ -67,6 +67,7 @@ struct ls_message {
     uint8_t keys, key[LS_KEYS];
     uint8_t host_scope;
     uint8_t birth; /* index of the proc.birth message */
+    bool complaint;
     uint32_t ledger;
     uint8_t type[LS_FIELDS];
     char name[LS_FIELDS][LS_NAME]; /* last: keeps together what is read for every line */

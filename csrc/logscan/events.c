@@ -5,9 +5,24 @@
 
 enum { LATEST_TEXT = 64 }; /* bytes of a text of an event that keeps the latest state */
 
+/* Where the count of a message of a process stands. */
+static uint32_t *count_slot(struct ls_scan *scan, struct ls_proc_state *state, uint32_t message)
+{
+    uint32_t number = scan->number_of[message];
+    if (!number) number = scan->number_of[message] = ++scan->numbered;
+    if (number > state->counted) {
+        uint32_t more = (number + 15) & ~15u;
+        state->count_of = ls_realloc(state->count_of, more * sizeof *state->count_of);
+        memset(state->count_of + state->counted, 0, (more - state->counted) * sizeof *state->count_of);
+        state->counted = more;
+    }
+    return &state->count_of[number - 1];
+}
+
 static ls_count *count_of(struct ls_scan *scan, const struct ls_record *rec, uint32_t message)
 {
-    uint32_t *slot = rec->proc >= 0 ? &scan->states.at[rec->proc].count_of[message] : &scan->outside_counts[message];
+    uint32_t *slot =
+        rec->proc >= 0 ? count_slot(scan, &scan->states.at[rec->proc], message) : &scan->outside_counts[message];
     if (!*slot) {
         ls_count *c = ls_push(&scan->counts);
         *c = (ls_count){.message = message, .proc = rec->proc, .first = rec->ref};
@@ -29,15 +44,25 @@ static uint64_t distinct_hash(const struct ls_record *rec, const struct ls_match
     return h;
 }
 
+/* Whether a scan has too many events to keep one more of a message. Complaints and rare messages have bounds of their
+ * own: thousands of ranks print enough at their start to take all the room, and the first error comes after that. */
+static bool is_full(const struct ls_scan *scan, const struct ls_match *m)
+{
+    if (scan->kept_of[m->index] < LS_RARE_EVENTS && scan->events.n < LS_MOST_EVENTS) return false;
+    return scan->kept[m->message->complaint] >= LS_MAX_EVENTS;
+}
+
 /* Keeps an event as long as neither its message nor the scan has too many. Returns whether it was kept. */
 static bool keep_event(struct ls_scan *scan, const struct ls_record *rec, const struct ls_match *m, ls_count *c,
                        uint32_t most)
 {
-    if (!scan->emit_all && (scan->events.n >= LS_MAX_EVENTS || c->kept >= most)) {
+    if (!scan->emit_all && (c->kept >= most || is_full(scan, m))) {
         scan->totals.dropped_events++;
         return false;
     }
     c->kept++;
+    scan->kept_of[m->index]++;
+    scan->kept[m->message->complaint]++;
     ls_event *e = ls_push(&scan->events);
     *e = (ls_event){.message = m->index,
                     .level = (uint32_t)rec->level,

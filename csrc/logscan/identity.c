@@ -64,7 +64,6 @@ static uint32_t new_proc(struct ls_scan *scan, uint32_t stream, int32_t tag, uin
         .stream = stream, .tag = tag, .host = scan->hosts.at[host], .pid = pid, .incarnation = incarnation};
     struct ls_proc_state *state = ls_push(&scan->states);
     state->host_id = host;
-    state->count_of = ls_zalloc((scan->cat->messages.n + 1) * sizeof *state->count_of);
     ls_index_add(&scan->pid_index, pid_hash(stream, pid), scan->procs.n - 1);
     return scan->procs.n - 1;
 }

@@ -9,7 +9,9 @@ enum {
     LS_CACHE = 4096,       /* prefixes remembered */
     LS_CACHE_KEY = 104,    /* bytes of a remembered prefix */
     LS_MAX_SHAPES = 4096,
-    LS_MAX_EVENTS = 150000, /* events kept in one scan */
+    LS_MAX_EVENTS = 150000, /* events kept in one scan of complaints, and of all other messages */
+    LS_RARE_EVENTS = 2048,  /* events of each message that are kept beyond these bounds */
+    LS_MOST_EVENTS = 600000,
     LS_MAX_DISTINCT = 2048, /* distinct events of one message and process */
     LS_MAX_ALL = 20000,     /* events kept per message and process */
     LS_MAX_ITEMS = 400000,  /* entries of one tracker */
@@ -75,7 +77,8 @@ struct ls_proc_state {
     uint32_t host_id;
     uint32_t births_seen; /* bits by message */
     bool worked;
-    uint32_t *count_of; /* by message: index into counts + 1 */
+    uint32_t *count_of; /* by the number of the message in its scan: index into counts + 1 */
+    uint32_t counted;   /* elements of count_of */
     uint32_t comms_made;
 };
 
@@ -119,8 +122,13 @@ struct ls_scan {
     struct ls_cached *cache;
     struct ls_guesses *guesses;
     LS_VEC(ls_count) counts;
+    uint32_t *number_of; /* by message: a number from 1 in the order of the first lines, since a log has few of all
+                          * messages */
+    uint32_t numbered;
     uint32_t *outside_counts; /* for lines of no process, by message */
     LS_VEC(ls_event) events;
+    uint32_t kept[2];  /* events that are no complaints, and complaints */
+    uint32_t *kept_of; /* events by message */
     LS_VEC(uint64_t) values;
     struct ls_index event_index;
     LS_VEC(uint64_t) event_hash;

@@ -13,6 +13,8 @@ ls_scan *ls_scan_new(const ls_catalogue *cat, int mode)
     scan->cache = ls_zalloc(LS_CACHE * sizeof *scan->cache);
     scan->guesses = ls_zalloc(sizeof *scan->guesses);
     scan->outside_counts = ls_zalloc((cat->messages.n + 1) * sizeof *scan->outside_counts);
+    scan->number_of = ls_zalloc((cat->messages.n + 1) * sizeof *scan->number_of);
+    scan->kept_of = ls_zalloc((cat->messages.n + 1) * sizeof *scan->kept_of);
     scan->epoch = 1;
     scan->rpc = ls_rpc_new();
     scan->fds = ls_fds_new();
@@ -54,6 +56,8 @@ void ls_scan_free(ls_scan *scan)
     free(scan->guesses);
     free(scan->counts.at);
     free(scan->outside_counts);
+    free(scan->number_of);
+    free(scan->kept_of);
     free(scan->events.at);
     free(scan->values.at);
     free(scan->event_index.slot);

@@ -223,6 +223,8 @@ void ls_catalogue_text_field(ls_catalogue *cat, int message, const char *name);
 int ls_catalogue_fields(const ls_catalogue *cat, int message);
 const char *ls_catalogue_field_name(const ls_catalogue *cat, int message, int field);
 int ls_catalogue_field_type(const ls_catalogue *cat, int message, int field);
+/* The message is a complaint: the scan keeps room for it. */
+void ls_catalogue_complaint(ls_catalogue *cat, int message);
 int ls_catalogue_distinct(ls_catalogue *cat, int message, const char *field);
 int ls_catalogue_ledger(ls_catalogue *cat, int message, int ledger, int host_scope);
 int ls_catalogue_key(ls_catalogue *cat, int message, const char *field);

@@ -316,6 +316,11 @@ int ls_catalogue_field_type(const ls_catalogue *cat, int message, int field)
     return cat->messages.at[message].type[field];
 }
 
+void ls_catalogue_complaint(ls_catalogue *cat, int message)
+{
+    cat->messages.at[message].complaint = true;
+}
+
 /* The three below return -1 for a field that the message does not have. */
 int ls_catalogue_distinct(ls_catalogue *cat, int message, const char *field)
 {

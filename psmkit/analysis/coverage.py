@@ -63,12 +63,15 @@ def _connections(job: Job) -> MatchCount:
     opened: dict[int | None, int] = {}
     connected: dict[int | None, int] = {}
     by_name = _messages(job)
-    for count in job.scan.counts:
-        role = by_name[count.name].role if count.name in by_name else None
+    counts = job.scan.counts
+    for name in counts.names:
+        role = by_name[name].role if name in by_name else None
         table = opened if role == "rpc.new_conn" else connected if role == "rpc.connected" else None
         if table is not None:
-            run = job.run_of(count.proc)
-            table[run] = table.get(run, 0) + count.count
+            rows = counts.rows([name])
+            for proc, count in zip(counts.proc[rows].tolist(), counts.times[rows].tolist(), strict=True):
+                run = job.run_of(proc)
+                table[run] = table.get(run, 0) + count
     matched = sum(min(n, connected.get(run, 0)) for run, n in opened.items())
     return MatchCount(matched, sum(opened.values()) - matched, sum(connected.values()) - matched)
 
@@ -252,8 +255,7 @@ def _cut(job: Job) -> list[int]:
 
 def _missing_subsystems(job: Job) -> tuple[str, ...]:
     by_name = _messages(job)
-    seen = {by_name[c.name].subsystem for c in job.scan.counts if c.name in by_name}
-    seen |= {by_name[e.name].subsystem for e in job.scan.events if e.name in by_name}
+    seen = {by_name[name].subsystem for name in (*job.scan.counts.names, *job.scan.events.names) if name in by_name}
     if job.scan.totals.calls_matched or job.scan.calls:
         seen.add("proxy")
     return tuple(name for name, part in _WANTED.items() if part not in seen)
@@ -280,8 +282,9 @@ def _rerun() -> dict[str, str]:
 def versions(job: Job) -> tuple[str, ...]:
     """The library versions, as printed."""
     found: dict[str, None] = {}
-    for event in job.scan.events:
-        if "version" in event.fields and event.name.rsplit(".", 1)[-1] == "version":
+    events = job.scan.events
+    for event in events.of(*(name for name in events.names if name.rsplit(".", 1)[-1] == "version")):
+        if "version" in event.fields:
             text = str(event.fields["version"])
             found[f"{event.fields['product']} {text}" if "product" in event.fields else text] = None
     return tuple(found)

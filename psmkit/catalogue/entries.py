@@ -125,6 +125,12 @@ class Message:
     samples: tuple[Sample, ...] = ()
     file: str = ""
 
+    @property
+    def complaint(self) -> bool:
+        """Whether the line reports an error, or is a step of the chain of returns that follows one."""
+        reports = self.level in ("WARN", "ABORT") or self.severity in ("error", "warning")
+        return reports or self.name.startswith("debug.chain")
+
 
 @dataclass(frozen=True, slots=True)
 class Phrase:

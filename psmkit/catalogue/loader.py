@@ -164,6 +164,8 @@ def _compile(cat: Any, number: int, message: Message, catalogue: Catalogue) -> N
         KEEPS.index(message.keep),
         (message.role or "").encode(),
     )
+    if message.complaint:
+        lib.ls_catalogue_complaint(cat, number)
     if message is not _UNMATCHED:
         error = ffi.new("char[160]")
         for pattern in message.patterns:

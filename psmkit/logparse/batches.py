@@ -41,7 +41,7 @@ class EventBatch:
         return len(self._rows)
 
     def __iter__(self) -> Iterator[Event]:
-        return iter(self._decoder.events_of(self._rows.tolist()))
+        return iter(self._decoder.events_of(self._rows))
 
     @property
     def message(self) -> npt.NDArray[np.uint32]:

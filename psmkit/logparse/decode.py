@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,9 +11,10 @@ import numpy.typing as npt
 from psmkit._native.logscan import ffi, lib
 from psmkit.catalogue import Catalogue
 from psmkit.catalogue.entries import LEVELS
-from psmkit.logparse.types import Event, Ref, Value
+from psmkit.logparse.tables import Counts, Events
+from psmkit.logparse.types import Event, MessageCount, Ref, Value
 
-__all__ = ["COUNT", "EVENT", "PROCESS", "REF", "THREAD", "Decoder", "records", "table"]
+__all__ = ["COUNT", "EVENT", "PROCESS", "REF", "THREAD", "Decoder", "ends", "records", "table"]
 
 REF = np.dtype([("file", "u4"), ("line", "u4"), ("offset", "u8"), ("seq", "u8")])
 EVENT = np.dtype(
@@ -42,8 +43,7 @@ assert REF.itemsize == ffi.sizeof("ls_ref"), "the layout of ls_ref has changed"
 _NO_DEVICE = -(1 << 31)
 _LENGTH = (1 << 20) - 1
 _FLOAT, _INT = 5, 2
-_PART = 1 << 13  # events that are decoded together
-_MOST_FIELDS = 64  # of an event: a bit of `present` each
+_PART = 1 << 12  # events that are decoded together
 
 
 def table(scan: Any, getter: str) -> tuple[Any, int]:
@@ -60,25 +60,38 @@ def records(scan: Any, getter: str, layout: np.dtype[Any]) -> list[Any]:
     return rows
 
 
-class Decoder:
-    """Decodes events and texts of a scan. It holds copies, so the scan may continue or be freed."""
+def _ref(row: tuple[int, int, int, int]) -> Ref:
+    """A line. In a stream of one file its two numbers are equal and need one object."""
+    file, line, offset, seq = row
+    return Ref(file, line, offset, line if seq == line else seq)
 
-    def __init__(self, scan: Any, catalogue: Catalogue) -> None:
-        at, n = table(scan, "ls_text")
-        self.texts: bytes = bytes(ffi.buffer(at, n)) if n else b""
-        at, n = table(scan, "ls_event_text")
-        self.event_texts: bytes = bytes(ffi.buffer(at, n)) if n else b""
+
+def ends(first: tuple[int, int, int, int], last: tuple[int, int, int, int]) -> tuple[Ref, Ref]:
+    """The first and the last line of something; one that occurs once keeps one object."""
+    begin = _ref(first)
+    return begin, begin if first == last else _ref(last)
+
+
+class Decoder:
+    """Decodes events and texts of a scan. It holds copies, so the scan may continue, or, of a scan that is finished, the scan itself."""
+
+    def __init__(self, scan: Any, catalogue: Catalogue, *, finished: bool = False) -> None:
+        self._scan = scan if finished else None
+
+        def view(getter: str, size: int) -> Any:
+            at, n = table(scan, getter)
+            found = ffi.buffer(at, n * size) if n else b""
+            return found if finished else bytes(found)
+
+        self.texts: bytes = view("ls_text", 1)[:]
+        self.event_texts: bytes = view("ls_event_text", 1)[:]
         self.catalogue = catalogue
         self.names = tuple(m.name for m in catalogue.compiled)
         self.constants = tuple(dict(m.constants) for m in catalogue.compiled)
         at, n = table(scan, "ls_tags")
         self.tags = tuple(self.text(at[i]) for i in range(n))
-        at, n = table(scan, "ls_events")
-        self.events: npt.NDArray[Any] = np.frombuffer(
-            bytes(ffi.buffer(at, n * EVENT.itemsize)) if n else b"", dtype=EVENT
-        )
-        at, n = table(scan, "ls_values")
-        self.values: npt.NDArray[np.uint64] = np.frombuffer(bytes(ffi.buffer(at, n * 8)) if n else b"", dtype=np.uint64)
+        self.events: npt.NDArray[Any] = np.frombuffer(view("ls_events", EVENT.itemsize), dtype=EVENT)
+        self.values: npt.NDArray[np.uint64] = np.frombuffer(view("ls_values", 8), dtype=np.uint64)
 
     def text(self, packed: int) -> str:
         """A text of the scan; a missing text is empty."""
@@ -90,7 +103,7 @@ class Decoder:
         start = packed >> 20
         return self.event_texts[start : start + (packed & _LENGTH)].decode("utf-8", "replace")
 
-    def value(self, kind: int, raw: int, is_text: int) -> Value:
+    def value(self, kind: int, raw: int, is_text: bool) -> Value:
         """A field's value by its type; a field can be a number in one pattern of a message and a text in another."""
         if is_text:
             return self.event_text(raw)
@@ -98,68 +111,100 @@ class Decoder:
             return float(np.uint64(raw).view(np.float64))
         return raw - (1 << 64) if kind == _INT and raw >> 63 else raw
 
-    def events_of(self, tagged: Sequence[int] | None = None) -> list[Event]:
-        """The events with these numbers, or all of them."""
-        rows = self.events if tagged is None else self.events[list(tagged)]
-        out: list[Event] = []
-        # the numbers of a part as Python objects need more memory than its events
-        for start in range(0, len(rows), _PART):
-            self._decode(rows[start : start + _PART], out)
-        return out
+    def events_table(self) -> Events:
+        """All events, decoded on request."""
+        e = self.events
+        columns = {name: e[name] for name in ("message", "proc", "thread", "device")}
+        columns |= {"times": e["count"].astype(np.int64)}
+        columns |= {name: e[name]["seq"].astype(np.int64) for name in ("first", "last")}
+        columns |= {"level": e["level"], "timed": e["time"] != 0}
+        columns |= {"tagged": e["tag"] >= 0, "placed": e["where"] != 0}
+        fields = {
+            name: {field for field, _ in own} | constants.keys()
+            for name, own, constants in zip(self.names, self.catalogue.fields, self.constants, strict=True)
+        }
+        return Events(self.names, fields, columns, self.events_of)
 
-    def _decode(self, rows: npt.NDArray[Any], out: list[Event]) -> None:
-        low, high = int(rows["first_value"].min()), int(rows["first_value"].max())
-        values: list[int] = self.values[low : high + _MOST_FIELDS].tolist()
-        fields = self.catalogue.fields
-        # thousands of ranks print the same fields, which are kept once
-        known: dict[tuple[object, ...], Mapping[str, Value]] = {}
-        for row in rows.tolist():
-            (
-                message,
-                level,
+    def counts_table(self) -> Counts:
+        """How often each process printed each message, of a scan that is finished."""
+        at, n = table(self._scan, "ls_counts")
+        counts = np.frombuffer(ffi.buffer(at, n * COUNT.itemsize) if n else b"", dtype=COUNT)
+
+        def make(rows: npt.NDArray[Any]) -> list[MessageCount]:
+            return [
+                MessageCount(self.names[message], proc, count, *ends(first, last))
+                for message, proc, count, _, first, last in counts[rows].tolist()
+            ]
+
+        return Counts(self.names, counts["message"], counts["proc"], counts["count"].astype(np.int64), make)
+
+    def events_of(self, rows: npt.NDArray[Any] | None = None) -> list[Event]:
+        """The events with these numbers in this order, or all of them."""
+        records = self.events if rows is None else self.events[rows]
+        kinds = np.unique(records["message"]).tolist()
+        out: list[Event] = []
+        if len(kinds) == 1:
+            # the numbers of a part as Python objects need more memory than its events
+            for start in range(0, len(records), _PART):
+                out.extend(self._decode(kinds[0], records[start : start + _PART]))
+            return out
+        found: list[Event | None] = [None] * len(records)
+        for kind in kinds:
+            places = np.flatnonzero(records["message"] == kind)
+            for start in range(0, len(places), _PART):
+                part = places[start : start + _PART]
+                for place, event in zip(part.tolist(), self._decode(kind, records[part]), strict=True):
+                    found[place] = event
+        return [event for event in found if event is not None]
+
+    def _decode(self, message: int, rows: npt.NDArray[Any]) -> Iterator[Event]:
+        """The events of one message."""
+        name, tags = self.names[message], self.tags
+        # thousands of ranks print the same texts and fields, which are kept once
+        known: dict[tuple[Value | None, ...], Mapping[str, Value]] = {}
+        texts: dict[str, str] = {}
+        for row, shown in zip(rows.tolist(), self._fields(message, rows), strict=True):
+            _, level, proc, thread, device, tag, stream, _, count, _, _, _, where, time, until, first, last = row
+            fields = known.get(shown)
+            if fields is None:
+                fields = self.constants[message] | {
+                    field: value
+                    for (field, _), value in zip(self.catalogue.fields[message], shown, strict=True)
+                    if value is not None
+                }
+                known[shown] = fields
+            place = self.event_text(where) if where else None
+            yield Event(
+                name,
+                LEVELS[level],
                 proc,
                 thread,
-                device,
-                tag,
+                None if device == _NO_DEVICE else device,
+                _ref(first),
+                fields,
                 stream,
-                at,
                 count,
-                _,
-                present,
-                texts,
-                where,
-                time,
-                until,
-                first,
-                last,
-            ) = row
-            at -= low
-            shown = tuple(
-                [
-                    self.value(kind, values[at + i], texts >> i & 1) if present >> i & 1 else None
-                    for i, (_, kind) in enumerate(fields[message])
-                ]
+                _ref(last) if last != first else None,
+                texts.setdefault(place, place) if place is not None else None,
+                tags[tag] if tag >= 0 else None,
+                self.event_text(time) if time else None,
+                self.event_text(until) if until else None,
             )
-            names = known.get((message, *shown))
-            if names is None:
-                names = known[message, *shown] = self.constants[message] | {
-                    name: value for (name, _), value in zip(fields[message], shown, strict=True) if value is not None
-                }
-            out.append(
-                Event(
-                    self.names[message],
-                    LEVELS[level],
-                    proc,
-                    thread,
-                    None if device == _NO_DEVICE else device,
-                    Ref._make(first),
-                    names,
-                    stream,
-                    count,
-                    Ref._make(last) if last != first else None,
-                    self.event_text(where) if where else None,
-                    self.tags[tag] if tag >= 0 else None,
-                    self.event_text(time) if time else None,
-                    self.event_text(until) if until else None,
-                )
-            )
+
+    def _fields(self, message: int, rows: npt.NDArray[Any]) -> Iterable[tuple[Value | None, ...]]:
+        """The values of the fields of each row, None for a field that the line lacks."""
+        fields = self.catalogue.fields[message]
+        if not fields:
+            return [()] * len(rows)
+        first = rows["first_value"].astype(np.intp)
+        columns: list[list[Value | None]] = []
+        for at, (_, kind) in enumerate(fields):
+            raw = self.values[first + at]
+            bit = np.uint64(1 << at)
+            present, is_text = (rows["present"] & bit) != 0, (rows["texts"] & bit) != 0
+            if present.all() and not is_text.any() and kind != _FLOAT:
+                columns.append((raw.view(np.int64) if kind == _INT else raw).tolist())
+                continue
+            values = zip(raw.tolist(), present.tolist(), is_text.tolist(), strict=True)
+            columns.append([self.value(kind, v, text) if there else None for v, there, text in values])
+        return zip(*columns, strict=True)

@@ -10,18 +10,17 @@ from typing import Any, cast
 
 from psmkit._native.logscan import lib
 from psmkit.catalogue import Catalogue
-from psmkit.logparse.decode import COUNT, PROCESS, THREAD, Decoder, records, table
+from psmkit.logparse.decode import PROCESS, THREAD, Decoder, ends, records, table
 from psmkit.logparse.streams import ForeignInput, Input, Reader, open_raw
+from psmkit.logparse.tables import ScanData
 from psmkit.logparse.types import (
     Call,
     CommInstance,
     FdExchange,
     LedgerEntry,
-    MessageCount,
     PairQueue,
     Process,
     Ref,
-    ScanData,
     SeqDivergence,
     SeqGroup,
     SeqRank,
@@ -140,7 +139,7 @@ class _Collector:
     def __init__(self, native: Any, catalogue: Catalogue) -> None:
         self.native = native
         self.catalogue = catalogue
-        self.decoder = Decoder(native, catalogue)
+        self.decoder = Decoder(native, catalogue, finished=True)
         self.totals = lib.ls_get_totals(native)
 
     def rows(self, getter: str) -> list[Any]:
@@ -168,14 +167,11 @@ class _Collector:
             ],
             processes=self.processes(),
             threads=[
-                Thread(proc, tid, lines, *_ends(first, last), names[last_message] if last_message != 0xFFFFFFFF else None)
+                Thread(proc, tid, lines, *ends(first, last), names[last_message] if last_message != 0xFFFFFFFF else None)
                 for proc, tid, lines, last_message, _, first, last in records(self.native, "ls_threads", THREAD)
             ],
-            events=self.decoder.events_of(),
-            counts=[
-                MessageCount(names[message], proc, count, *_ends(first, last))
-                for message, proc, count, _, first, last in records(self.native, "ls_counts", COUNT)
-            ],
+            events=self.decoder.events_table(),
+            counts=self.decoder.counts_table(),
             calls=calls,
             fds=self.fds(),
             instances=instances,
@@ -198,7 +194,7 @@ class _Collector:
         return [
             Process(
                 i, stream, self.decoder.tags[tag] if tag >= 0 else None, self.text(host) or "", pid, incarnation,
-                lines, *_ends(first, last), births, bool(aliased), damaged,
+                lines, *ends(first, last), births, bool(aliased), damaged,
             )
             for i, (stream, tag, host, pid, incarnation, lines, births, aliased, damaged, first, last) in enumerate(
                 records(self.native, "ls_processes", PROCESS)
@@ -342,6 +338,9 @@ class _Collector:
                 served[t.service][t.type] = t.count
             else:
                 opened[t.service][(self.text(t.dir) or "", t.transport, t.rank)] = t.count
+        # thousands of ranks open the same connections
+        openings: dict[tuple[tuple[tuple[str, int, int], int], ...], Mapping[tuple[str, int, int], int]] = {}
+        servings: dict[tuple[tuple[int, int], ...], Mapping[int, int]] = {}
         out = []
         for i, s in enumerate(self.rows("ls_services")):
             was_opened, was_served, was_begun = _maybe(s.last_opened), _maybe(s.last_served), _maybe(s.last_begun)
@@ -349,8 +348,8 @@ class _Collector:
                 ServiceTally(
                     proc=s.proc,
                     thread=s.thread,
-                    opened=opened[i],
-                    served=served[i],
+                    opened=openings.setdefault(tuple(opened[i].items()), opened.pop(i)),
+                    served=servings.setdefault(tuple(served[i].items()), served.pop(i)),
                     last_opened=was_opened,
                     opened_as=(self.text(s.opened_dir) or "", s.opened_transport, s.opened_rank)
                     if was_opened
@@ -406,12 +405,6 @@ def _op(
 
 def _known(value: int) -> int | None:
     return None if value == -1 else value
-
-
-def _ends(first: Iterable[int], last: Iterable[int]) -> tuple[Ref, Ref]:
-    """The first and the last line of something; one that occurs once keeps one object."""
-    begin = Ref._make(first)
-    return begin, begin if first == last else Ref._make(last)
 
 
 def _ref(ref: Any) -> Ref:

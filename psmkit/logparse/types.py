@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -329,23 +329,3 @@ class Totals:
     max_call_age: int = 0
     max_fd_age: int = 0
     ledgers: dict[str, tuple[int, int, int]] = field(default_factory=dict)  # name -> (opens, closes, imports)
-
-
-@dataclass(slots=True)
-class ScanData:
-    """Everything that a scan found; :class:`psmkit.logparse.ScanResult` adds access to the lines."""
-
-    files: Sequence[SourceFile]
-    processes: Sequence[Process]
-    threads: Sequence[Thread]
-    events: Sequence[Event]
-    counts: Sequence[MessageCount]
-    calls: Sequence[Call]
-    fds: Sequence[FdExchange]
-    instances: Sequence[CommInstance]
-    groups: Sequence[SeqGroup]
-    pairs: Sequence[PairQueue]
-    ledger: Sequence[LedgerEntry]
-    shapes: Sequence[ShapeCount]
-    totals: Totals
-    services: Sequence[ServiceTally] = ()

@@ -27,6 +27,21 @@ def _analysed(path: Path, text: str) -> Report:
     return report
 
 
+def test_the_first_error_is_kept_however_much_the_ranks_printed_before_it(tmp_path: Path) -> None:
+    # Each process fills the bound of one message, all of them that of a scan.
+    rows = [f"node0:{pid}:{pid} [0] NCCL INFO NCCL version 2.27.7+cuda12.9\n" * 20000 for pid in range(2000, 2009)]
+    rows.append(_INIT.format(2000, 0, 9, "START"))
+    rows.append(
+        "node0:2000:2000 [0] enqueue.cc:1449 NCCL WARN Cuda failure 700 'an illegal memory access was encountered'\n"
+    )
+    rows += [f"node0:2000:2000 [0] NCCL INFO {place} -> 1\n" for place in ("enqueue.cc:1449", "group.cc:106")]
+    report = _analysed(tmp_path / "log", "".join(rows))
+    assert report.verdict.value == "failed"
+    assert [culprit.rank for culprit in report.culprits] == [0]
+    assert "Cuda failure 700" in report.reason
+    assert "node0:2000" in report.reason
+
+
 @pytest.mark.parametrize(("nranks", "known"), [(10**9, True), (2**31 - 1, True), (2**31, False), (2**64, False)])
 def test_ranks_that_nobody_saw_cost_nothing(tmp_path: Path, nranks: int, known: bool) -> None:
     text = "".join(_INIT.format(p, p - 1, nranks, word) for word in ("START", "COMPLETE") for p in (1, 2))

@@ -36,7 +36,7 @@ def seconds(text: str | None) -> tuple[float, bool] | None:
 def _last(job: Job) -> dict[int, tuple[float, bool]]:
     """The time of the last line of each rank's program."""
     out: dict[int, tuple[float, bool]] = {}
-    for event in job.scan.events:
+    for event in job.scan.events.make(job.scan.events.timed.nonzero()[0]):
         if event.time is None or event.name.startswith(_NO_ACTIVITY):
             continue
         rank, at = outside.global_rank(job, event), seconds(event.time)

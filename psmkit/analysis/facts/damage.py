@@ -34,8 +34,8 @@ def explains(job: Job, group: SeqGroup) -> bool:
 def _nameless(job: Job) -> dict[int, int]:
     """How many lines of NCCL in each stream name no process, or one that is not there."""
     found: dict[int, int] = defaultdict(int)
-    for count in job.scan.counts:
-        known = catalogue(job).by_name.get(count.name) if count.proc < 0 else None
+    for count in job.scan.counts.outside():
+        known = catalogue(job).by_name.get(count.name)
         if known is not None and known.where == "nccl":
             for stream in {job.scan.files[ref.file].stream for ref in (count.first, count.last)}:
                 found[stream] += count.count

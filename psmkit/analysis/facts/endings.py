@@ -79,7 +79,8 @@ def _quitters(job: Job) -> dict[int | None, list[Event]]:
 @once
 def warned(job: Job) -> set[int | None]:
     """The runs with a warning of NCCL's own."""
-    return {job.run_of(e.proc) for e in job.scan.events if e.level == "WARN" and e.proc >= 0}
+    events = job.scan.events
+    return {job.run_of(proc) for proc in set(events.proc[events.of_level("WARN") & (events.proc >= 0)].tolist())}
 
 
 def stopped(job: Job, event: Event) -> bool:

@@ -10,7 +10,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from psmkit.analysis.facts.tags import slot_of_tag
-from psmkit.logparse.types import CommInstance, Process, ScanData
+from psmkit.logparse.tables import ScanData
+from psmkit.logparse.types import CommInstance, Process
 
 __all__ = ["runs_of_parts"]
 
@@ -188,7 +189,8 @@ def _place(
     scan: ScanData, runs: Sequence[_Run], loose: Iterable[list[Process]], phantoms: frozenset[int]
 ) -> list[list[Process]]:
     """Add parts without a communicator line to the runs that they are tied to; returns the remaining parts."""
-    working = {c.proc for c in scan.counts if c.name.startswith(_OF_A_COMMUNICATOR)}
+    counts = scan.counts
+    working = set(counts.proc[counts.rows(n for n in counts.names if n.startswith(_OF_A_COMMUNICATOR))].tolist())
     free = _free_ranks(scan, runs)
     left: list[list[Process]] = []
     candidates: list[list[list[Process]]] = [[] for _ in runs]

@@ -63,10 +63,10 @@ def handshakes(job: Job) -> Mapping[int, Handshake]:
     for proc, ours in tallies.items():
         own = _add(job, out[proc], proc, ours)
         local[job.run_of(proc), job.process(proc).host, own] = proc
-    for proc, printed in counts(job).items():
-        if printed["proxy.fd.done"]:
-            out[proc].answered = printed["proxy.fd.done"]
-            out[proc].imported = sum(printed[name] for name in _IMPORTS)
+    imported = counts(job).sums(*_IMPORTS)
+    for proc, done in counts(job).sums("proxy.fd.done").items():
+        out[proc].answered = done
+        out[proc].imported = imported.get(proc, 0)
     for call in job.scan.calls:
         # the service acts until it is done, then the reader
         actor = call.service

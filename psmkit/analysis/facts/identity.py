@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from psmkit.analysis.facts.grouping import runs_of_parts
 from psmkit.analysis.facts.jobs import split_jobs
 from psmkit.analysis.facts.ranks import Numbering, evidence, number
-from psmkit.logparse.types import CommInstance, Process, ScanData, SeqGroup
+from psmkit.logparse.tables import ScanData
+from psmkit.logparse.types import CommInstance, Process, SeqGroup
 
 __all__ = ["Identity", "RunInfo", "resolve"]
 

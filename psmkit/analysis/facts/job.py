@@ -14,7 +14,8 @@ from psmkit.analysis.facts.missing import MissingRanks
 from psmkit.analysis.facts.quoting import Quotes
 from psmkit.analysis.facts.ranks import Numbering
 from psmkit.analysis.facts.spans import Spans
-from psmkit.logparse.types import CommInstance, Event, Process, Ref, ScanData, SeqGroup, Value
+from psmkit.logparse.tables import ScanData
+from psmkit.logparse.types import CommInstance, Event, Process, Ref, SeqGroup, Value
 from psmkit.model import Evidence
 
 __all__ = ["Job", "RunInfo", "make_job"]
@@ -37,7 +38,6 @@ class Job:
         groups: communicators by index.
         members: the instances of each communicator.
         instances_of: the communicator memberships of each process.
-        events_by_name: events by message, in reading order.
         procs_by_pid: processes by pid; the same pid may recur on other hosts and in containers.
         phantoms: apparent processes that are damaged prefixes.
         run_by_lab_stream: the run that the lab's lines of a stream are about.
@@ -54,7 +54,6 @@ class Job:
     groups: Mapping[int, SeqGroup]
     members: Mapping[int, list[CommInstance]]
     instances_of: Mapping[int, list[CommInstance]]
-    events_by_name: Mapping[str, list[Event]]
     names: Sequence[str]  # of messages, sorted
     procs_by_pid: Mapping[Value, list[Process]]
     phantoms: frozenset[int]
@@ -121,10 +120,9 @@ class Job:
     def _events(self, name: str, run: int | None) -> Sequence[Event]:
         """The events of one message. They are sorted into runs once, since there may be as many runs as processes."""
         if run is None:
-            return self.events_by_name.get(name, ())
+            return self.scan.events.of(name)
         if name not in self._events_by_run:
-            ours = self.events_by_name.get(name, ())
-            self._events_by_run[name] = _by(ours, self.run_of_event)
+            self._events_by_run[name] = _by(self.scan.events.of(name), self.run_of_event)
         return self._events_by_run[name].get(run, ())
 
     @cached_property
@@ -213,7 +211,6 @@ def make_job(scan: ScanData, fetch: Callable[[Ref], Evidence] | None = None) -> 
             proc_by_rank.setdefault((run.index, instance.rank), instance.proc)
     for (proc, _), rank in identity.numbering.by_device.items():
         proc_by_rank.setdefault((identity.run_of[proc], rank), proc)
-    events_by_name = _by(scan.events, lambda event: event.name)
     job = Job(
         scan=scan,
         runs=tuple(runs),
@@ -225,8 +222,7 @@ def make_job(scan: ScanData, fetch: Callable[[Ref], Evidence] | None = None) -> 
         groups={group.group: group for group in scan.groups},
         members=members,
         instances_of=_by(scan.instances, lambda instance: instance.proc),
-        events_by_name=events_by_name,
-        names=sorted(events_by_name),
+        names=scan.events.names,
         procs_by_pid=_by(scan.processes, lambda process: process.pid),
         phantoms=identity.phantoms,
         run_by_lab_stream={},

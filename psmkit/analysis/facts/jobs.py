@@ -11,7 +11,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from psmkit.logparse.types import CommInstance, ScanData
+from psmkit.logparse.tables import ScanData
+from psmkit.logparse.types import CommInstance
 
 __all__ = ["split_jobs"]
 

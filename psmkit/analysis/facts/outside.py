@@ -74,7 +74,7 @@ def tagged_rank(job: Job, pid: int) -> int | None:
 @once
 def _tagged_ranks(job: Job) -> dict[int, int]:
     out: dict[int, int] = {}
-    for event in job.scan.events:
+    for event in job.scan.events.make(job.scan.events.tagged.nonzero()[0]):
         _, found, rest = (event.tag or "").partition("pid=")
         pid = rest.rstrip(")").partition(",")[0] if found else ""
         if pid.isascii() and pid.isdigit() and len(pid) < 10 and (rank := global_rank(job, event)) is not None:

@@ -170,7 +170,7 @@ def _by_local_rank(job: Job) -> dict[tuple[int, str, int], int]:
 @once
 def _local_ranks(job: Job) -> dict[int, int]:
     out: dict[int, int] = {}
-    for event in job.scan.events:
+    for event in job.scan.events.with_fields("local_rank", "nranks"):
         local = event.fields.get("local_rank")
         nranks = event.fields.get("nranks")
         if event.proc < 0 or not isinstance(local, int) or not isinstance(nranks, int):
@@ -191,7 +191,7 @@ def single_node(job: Job, run: int) -> bool:
 @once
 def _single_nodes(job: Job) -> dict[int, bool]:
     out: dict[int, bool] = {}
-    for event in job.scan.events:
+    for event in job.scan.events.with_fields("nodes", "nranks"):
         nodes, run = event.fields.get("nodes"), job.run_of(event.proc)
         if run is not None and isinstance(nodes, int) and event.fields.get("nranks") == job.runs[run].nranks:
             out[run] = nodes == 1

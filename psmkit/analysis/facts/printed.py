@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+import numpy as np
 
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.once import once
 from psmkit.logparse.types import Value
 
-__all__ = ["counts", "number", "printed"]
+__all__ = ["Printed", "counts", "number", "printed"]
 
 
 def number(fields: Mapping[str, Value] | None, name: str) -> int | None:
@@ -18,27 +20,57 @@ def number(fields: Mapping[str, Value] | None, name: str) -> int | None:
     return value if isinstance(value, int) else None
 
 
+class Printed:
+    """How often each process printed each message, as columns. A message may be both kept and counted; the larger number is right."""
+
+    def __init__(self, job: Job) -> None:
+        events, counts = job.scan.events, job.scan.counts
+        self.names: Sequence[str] = sorted({*events.names, *counts.names})
+        number = {name: at for at, name in enumerate(self.names)}
+        sums = []
+        for table in (counts, events):
+            kind = np.array([number.get(name, 0) for name in table.kinds], dtype=np.int64)
+            sums.append((table.proc.astype(np.int64) * len(number) + kind[table.message], table.times))
+        keys, place = np.unique(np.concatenate([key for key, _ in sums]), return_inverse=True)
+        parts = np.split(place, [len(sums[0][0])])
+        times = [
+            np.bincount(at, weights=n, minlength=len(keys)) for at, (_, n) in zip(parts, sums, strict=True) if len(keys)
+        ]
+        width = max(len(number), 1)
+        self.proc, self.kind = keys // width, keys % width
+        self.times = np.maximum(*times).astype(np.int64) if times else np.zeros(0, dtype=np.int64)
+        self._sums: dict[tuple[str, ...], Mapping[int, int]] = {}
+
+    def of(self, proc: int) -> dict[str, int]:
+        """How often a process printed each of its messages."""
+        low, high = np.searchsorted(self.proc, (proc, proc + 1))
+        return {
+            self.names[kind]: times
+            for kind, times in zip(self.kind[low:high].tolist(), self.times[low:high].tolist(), strict=True)
+        }
+
+    def sums(self, *names: str) -> Mapping[int, int]:
+        """How often each process printed these messages (exact names, or prefixes that end with a dot), without those that did not."""
+        if names not in self._sums:
+            wanted = [
+                at
+                for at, name in enumerate(self.names)
+                if any(name == want or (want.endswith(".") and name.startswith(want)) for want in names)
+            ]
+            rows = np.isin(self.kind, wanted)
+            out: dict[int, int] = defaultdict(int)
+            for proc, times in zip(self.proc[rows].tolist(), self.times[rows].tolist(), strict=True):
+                out[proc] += times
+            self._sums[names] = dict(out)
+        return self._sums[names]
+
+
 def printed(job: Job, proc: int, *names: str) -> int:
     """How often a process printed these messages (exact names, or prefixes that end with a dot)."""
-    total = 0
-    for name, times in counts(job).get(proc, {}).items():
-        if any(name == want or (want.endswith(".") and name.startswith(want)) for want in names):
-            total += times
-    return total
+    return counts(job).sums(*names).get(proc, 0)
 
 
 @once
-def counts(job: Job) -> dict[int, Counter[str]]:
+def counts(job: Job) -> Printed:
     """How often each process printed each message."""
-    out: dict[int, Counter[str]] = defaultdict(Counter)
-    for count in job.scan.counts:
-        out[count.proc][count.name] += count.count
-    kept: dict[tuple[int, str], int] = defaultdict(int)
-    for event in job.scan.events:
-        kept[event.proc, event.name] += event.count
-    for (proc, name), times in kept.items():
-        # a message may be both kept and counted; the larger number is right
-        known = out[proc]
-        if times > known.get(name, -1):
-            known[name] = times
-    return out
+    return Printed(job)

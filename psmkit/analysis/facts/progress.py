@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 
+import numpy as np
+
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.printed import counts, printed
@@ -41,10 +43,11 @@ def _stages(job: Job) -> dict[int, int]:
     def reach(proc: int, stage: str) -> None:
         out[proc] = max(out[proc], STAGES.index(stage))
 
-    # there are few names and many processes
-    stage_of = {name: _stage_of(name) for name in {name for names in counts(job).values() for name in names}}
-    for proc, names in counts(job).items():
-        out[proc] = max((stage_of[name] for name in names), default=0)
+    told = counts(job)
+    stages = np.array([_stage_of(name) for name in told.names], dtype=np.int64)
+    procs, starts = np.unique(told.proc, return_index=True)
+    if len(procs):
+        out.update(zip(procs.tolist(), np.maximum.reduceat(stages[told.kind], starts).tolist(), strict=True))
     for instance in job.scan.instances:
         if instance.start is not None:
             reach(instance.proc, "init")

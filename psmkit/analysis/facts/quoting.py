@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from psmkit.logparse.types import Ref, ScanData
+from psmkit.logparse.tables import ScanData
+from psmkit.logparse.types import Ref
 from psmkit.model import Evidence, Finding
 
 __all__ = ["Quotes"]

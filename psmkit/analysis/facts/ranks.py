@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 
 from psmkit.analysis.facts.tags import is_default_group, local_rank_of_tag, pid_of_tag, slot_of_tag
 from psmkit.catalogue import load
-from psmkit.logparse.types import Event, Process, Ref, ScanData
+from psmkit.logparse.tables import ScanData
+from psmkit.logparse.types import Event, Process, Ref
 
 __all__ = ["ASSUMED", "MOST_DEVICES", "Claim", "Evidence", "Numbering", "evidence", "number"]
 
@@ -85,8 +86,8 @@ def evidence(scan: ScanData) -> Evidence:
     pids: dict[int, list[Process]] = defaultdict(list)
     for process in scan.processes:
         pids[process.pid].append(process)
-    for event in scan.events:
-        rank = event.fields.get(named.get(event.name) or "")
+    for event in scan.events.of(*(name for name in scan.events.names if name in named)):
+        rank = event.fields.get(named[event.name])
         if isinstance(rank, int) and rank >= 0 and is_default_group(event.fields):
             proc = event.proc if event.proc >= 0 else _named(event, pids)
             if proc is not None:
@@ -94,6 +95,7 @@ def evidence(scan: ScanData) -> Evidence:
                 device = _selected(event, out.helpers)
                 if device is not None:
                     out.by_device[proc, device].add(rank)
+    for event in scan.events.with_fields("nodes"):
         nodes = event.fields.get("nodes")
         if event.proc >= 0 and isinstance(nodes, int) and nodes > 1:
             out.spread.add(event.proc)
@@ -133,10 +135,17 @@ def _devices(scan: ScanData, helpers: frozenset[str]) -> dict[int, frozenset[int
     """The devices of each process: those of its communicators, else those that its lines print."""
     seen: dict[int, set[int]] = defaultdict(set)
     out: dict[int, set[int]] = defaultdict(set)
-    for event in scan.events:
-        device = _selected(event, helpers)
-        if event.proc >= 0 and device is not None:
-            seen[event.proc].add(device)
+    events = scan.events
+    for name in events.names:
+        rows = events.rows([name])
+        rows = rows[(events.proc[rows] >= 0) & (events.device[rows] >= 0)]
+        plain = (events.device[rows] > 0) | (~events.placed[rows] & (name not in helpers))
+        for proc, device in zip(events.proc[rows[plain]].tolist(), events.device[rows[plain]].tolist(), strict=True):
+            seen[proc].add(device)
+        if name not in helpers:
+            for event in events.make(rows[~plain]):  # its place decides
+                if _selected(event, helpers) is not None:
+                    seen[event.proc].add(0)
     for instance in scan.instances:
         if instance.dev is not None:
             out[instance.proc].add(instance.dev)

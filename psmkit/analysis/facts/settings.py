@@ -153,9 +153,13 @@ def _lacking(job: Job, run: int, events: Mapping[int, Event]) -> list[int]:
 def _firsts(job: Job) -> dict[int, dict[str, int]]:
     """Where each process first printed each start-up message of its main path."""
     out: dict[int, dict[str, int]] = defaultdict(dict)
-    for event in job.scan.events:
-        if event.proc >= 0 and event.name.startswith(("init.", "comm.", "coll.", "plan.", "psm.", "p2p.", "net.")):
-            out[event.proc].setdefault(event.name, event.ref.seq)
+    events = job.scan.events
+    for name in events.names:
+        if name.startswith(("init.", "comm.", "coll.", "plan.", "psm.", "p2p.", "net.")):
+            rows = events.rows([name])
+            for proc, seq in zip(events.proc[rows].tolist(), events.first[rows].tolist(), strict=True):
+                if proc >= 0:
+                    out[proc].setdefault(name, seq)
     return out
 
 

@@ -218,12 +218,12 @@ def _services(job: Job) -> dict[tuple[int | None, int], int]:
     return out
 
 
-def _weight(job: Job, event: Event) -> int:
-    known = faults.message(job, event.name)
-    if event.name in _CLOSURES:
+def _weight(job: Job, name: str) -> int:
+    known = faults.message(job, name)
+    if name in _CLOSURES:
         return 1
-    if event.name.startswith("ras."):
-        return 2 if any(event.name == n or (n.endswith(".") and event.name.startswith(n)) for n in _MISSED) else 0
+    if name.startswith("ras."):
+        return 2 if any(name == n or (n.endswith(".") and name.startswith(n)) for n in _MISSED) else 0
     if known is None or known.blames != "peer":
         return 0
     return 3 if known.severity == "error" else 1 if known.severity == "warning" else 0
@@ -246,16 +246,15 @@ def graph(job: Job, run: int) -> Graph:
 @once
 def _graphs(job: Job) -> dict[int, Graph]:
     graphs = {info.index: Graph(info.index, info.procs) for info in job.runs}
-    weights: dict[str, int] = {}
+    weights = {name: _weight(job, name) for name in job.names}
+    pointing = [name for name, weight in weights.items() if weight or name.startswith("libpsm.")]
     # an orderly end: communicators destroyed, or the RAS thread told to stop
     ended = {e.proc for e in job.events("ras.terminate.local")}
     ended |= {p.index for p in job.scan.processes if torn_down(job, p.index)}
     gone = leaving(job)
-    for event in job.scan.events:
+    for event in job.scan.events.of(*pointing):
         if event.proc < 0:
             continue
-        if event.name not in weights:
-            weights[event.name] = _weight(job, event)
         index = job.run_of(event.proc)
         report = reports.of(job, event)
         weight = 3 if report is not None and report.points else weights[event.name]

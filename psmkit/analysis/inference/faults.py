@@ -8,9 +8,14 @@ from __future__ import annotations
 
 import bisect
 import re
+from array import array
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from psmkit.analysis.facts import lines
 from psmkit.analysis.facts.aborts import aborted_before
@@ -98,6 +103,18 @@ class Cascade:
     aftermath: bool = False  # its process had been aborted before
     bare: bool = False  # the log holds warnings only, so it cannot show chains
     threads: set[int] = field(default_factory=set)
+    severity: str = "unknown"
+    reached_api: bool = (
+        False  # the error was returned to the application or stored as the communicator's asynchronous error
+    )
+
+    def add(self, fault: Fault) -> None:
+        """Append the next line of this process."""
+        self.faults.append(fault)
+        self.threads.add(fault.event.thread)
+        if len(self.faults) == 1:
+            self.severity = self._severity()
+        self.reached_api = self.reached_api or (fault.chain and _api(fault.event))
 
     @property
     def first(self) -> Fault:
@@ -111,8 +128,7 @@ class Cascade:
     def chain(self) -> list[Fault]:
         return [f for f in self.faults if f.chain]
 
-    @property
-    def severity(self) -> str:
+    def _severity(self) -> str:
         """``error``, ``warning``, ``info`` or ``harmless``, from the catalogue entry of the first line; ``unknown`` if there is none.
 
         A failure that NCCL printed at INFO is no more than ``info``, whatever it means at WARN.
@@ -127,11 +143,6 @@ class Cascade:
     def code(self) -> int | None:
         """The code that was returned last."""
         return next((f.code for f in reversed(self.faults) if f.code is not None), None)
-
-    @property
-    def reached_api(self) -> bool:
-        """Whether the error was returned to the application or stored as the communicator's asynchronous error."""
-        return any(_api(f.event) for f in self.chain)
 
     @property
     def fatal(self) -> bool:
@@ -202,8 +213,7 @@ def _api(event: Event) -> bool:
         return True
     name = str(event.fields.get("file", ""))
     # hipified sources print the path of the build
-    name = name.rsplit("src/", 1)[-1]
-    return name in _API
+    return name in _API or name.rsplit("src/", 1)[-1] in _API
 
 
 def message(job: Job, name: str) -> Message | None:
@@ -243,16 +253,39 @@ def follows(job: Job, event: Event) -> bool:
     return phrase(job, "something came first", body(job, event)) is not None
 
 
-def _faults(job: Job) -> tuple[dict[int, list[Fault]], dict[int, list[int]]]:
+class _Other:
+    """The places where each thread printed something that reports no error."""
+
+    def __init__(self, threads: npt.NDArray[Any], seqs: npt.NDArray[Any]) -> None:
+        order = np.lexsort((seqs, threads))
+        found, starts = np.unique(threads[order], return_index=True)
+        self._seqs = array("q", seqs[order].astype(np.int64).tobytes())
+        ends = [*starts.tolist(), len(order)][1:]
+        self._parts = dict(zip(found.tolist(), zip(starts.tolist(), ends, strict=True), strict=True))
+        self.threads: Collection[int] = self._parts.keys()
+
+    def between(self, thread: int, low: int, high: int = 1 << 62) -> bool:
+        """Whether a thread printed such a line between two places."""
+        start, end = self._parts.get(thread, (0, 0))
+        at = bisect.bisect_right(self._seqs, low, start, end)
+        return at < end and self._seqs[at] < high
+
+
+def _faults(job: Job) -> tuple[dict[int, list[Fault]], _Other]:
     """The errors of each process, and the places where each thread printed something else."""
     found: dict[int, list[Fault]] = defaultdict(list)
-    other: dict[int, list[int]] = defaultdict(list)
-    entries: dict[str, Message | None] = {}
-    for event in job.scan.events:
+    events = job.scan.events
+    alarms = events.of_level(*_ALARMS)
+    entries = {name: message(job, name) for name in events.names}
+    likely = [name for name, known in entries.items() if _may_report(name, known) or alarms[events.rows([name])].any()]
+    # few messages report errors, so the lines of all others stay columns
+    plain = np.isin(events.message, [at for at, kind in enumerate(events.kinds) if kind not in likely])
+    plain &= events.proc >= 0
+    repeated = plain & (events.last != events.first)
+    more: list[tuple[int, int]] = []
+    for event in events.of(*likely):
         if event.proc < 0:
             continue
-        if event.name not in entries:
-            entries[event.name] = message(job, event.name)
         known = entries[event.name]
         chain = _step(event)
         if chain or _reports(event, known):
@@ -261,14 +294,19 @@ def _faults(job: Job) -> tuple[dict[int, list[Fault]], dict[int, list[int]]]:
             found[event.proc].append(Fault(event, known, chain, other_end, reports.of(job, event)))
             continue
         # lines of the RAS thread and counted repetitions are no evidence about the failed thread
-        other[event.thread].append(event.ref.seq)
-        if event.last is not None:
-            other[event.thread].append(event.last.seq)
+        more += [(event.thread, ref.seq) for ref in (event.ref, event.last) if ref is not None]
     for faults in found.values():
         faults.sort(key=lambda f: f.ref.seq)
-    for seqs in other.values():
-        seqs.sort()
-    return found, other
+    rest = np.array(more, dtype=np.int64).reshape(-1, 2)
+    threads = np.concatenate([events.thread[plain], events.thread[repeated], rest[:, 0]])
+    return found, _Other(threads, np.concatenate([events.first[plain], events.last[repeated], rest[:, 1]]))
+
+
+def _may_report(name: str, known: Message | None) -> bool:
+    """Whether a line of this message can report an error below the level of a warning."""
+    if name in _UNKNOWN or name in _THREAD_ENDS or name.startswith("debug.chain"):
+        return True
+    return known is not None and known.severity == "error" and known.origin is True
 
 
 def _reports(event: Event, known: Message | None) -> bool:
@@ -286,12 +324,7 @@ def _reports(event: Event, known: Message | None) -> bool:
     return known.severity == "error" and known.origin is True
 
 
-def _between(seqs: Sequence[int], low: int, high: int) -> bool:
-    at = bisect.bisect_right(seqs, low)
-    return at < len(seqs) and seqs[at] < high
-
-
-def _build(faults: Sequence[Fault], other: dict[int, list[int]]) -> list[Cascade]:
+def _build(faults: Sequence[Fault], other: _Other) -> list[Cascade]:
     done: list[Cascade] = []
     current: dict[int, Cascade] = {}  # by thread
     newest: Cascade | None = None
@@ -300,7 +333,7 @@ def _build(faults: Sequence[Fault], other: dict[int, list[int]]) -> list[Cascade
         cascade = current.get(thread)
         if (
             cascade is not None
-            and _between(other.get(thread, ()), cascade.last.ref.seq, fault.ref.seq)
+            and other.between(thread, cascade.last.ref.seq, fault.ref.seq)
             and (not fault.chain or (cascade.severity in ("harmless", "info") and cascade.code != fault.code))
         ):
             cascade = None  # the thread did something else in between, so this is a new error
@@ -311,8 +344,7 @@ def _build(faults: Sequence[Fault], other: dict[int, list[int]]) -> list[Cascade
         if cascade is None:
             cascade = Cascade(fault.event.proc, [])
             done.append(cascade)
-        cascade.faults.append(fault)
-        cascade.threads.add(thread)
+        cascade.add(fault)
         current[thread] = newest = cascade
     return done
 
@@ -346,7 +378,7 @@ def _transport(event: Event) -> bool:
 class _Later:
     """What a process printed that decides whether an earlier failure ended its work."""
 
-    other: Mapping[int, list[int]]  # thread -> the places of lines that report no failure
+    other: _Other
     speaking: frozenset[int]  # processes whose log holds more than failures
     aborts: Mapping[int, int]  # process -> its last line about an abort
     repairs: Mapping[
@@ -355,12 +387,8 @@ class _Later:
     repairable: frozenset[str]  # messages about failures that NCCL repairs by itself
     watched: frozenset[int]  # runs in which a watchdog fired
 
-    def between(self, thread: int, low: int, high: int = 1 << 62) -> bool:
-        """Whether a thread printed something else between two places."""
-        return _between(self.other.get(thread, ()), low, high)
 
-
-def _later(job: Job, other: Mapping[int, list[int]]) -> _Later:
+def _later(job: Job, other: _Other) -> _Later:
     aborts: dict[int, int] = {}
     for event in job.events("comm.end.abort", "comm.abort.start", "comm.revoke."):
         aborts[event.proc] = max(event.ref.seq, aborts.get(event.proc, 0))
@@ -376,13 +404,13 @@ def _later(job: Job, other: Mapping[int, list[int]]) -> _Later:
         known = message(job, name)
         if known is not None and known.finding is not None and CODES[known.finding].reported_by_watchdog:
             watched.update(run for e in job.events(name) if (run := job.run_of_event(e)) is not None)
-    speaking = frozenset(job.scan.threads[thread].proc for thread in other if thread >= 0)
+    speaking = frozenset(job.scan.threads[thread].proc for thread in other.threads if thread >= 0)
     return _Later(other, speaking, aborts, repairs, frozenset(repairable), frozenset(watched))
 
 
 def _judge(job: Job, cascade: Cascade, later: _Later) -> None:
     last = cascade.last.ref.seq
-    cascade.last_words = not any(later.between(t, last) for t in cascade.threads)
+    cascade.last_words = not any(later.other.between(t, last) for t in cascade.threads)
     cascade.bare = cascade.proc not in later.speaking
     watched = job.run_of(cascade.proc) in later.watched
     cascade.repaired = _repaired(cascade, later)

@@ -285,7 +285,7 @@ def _calls(job: Job, group: int | None) -> tuple[Ref, ...]:
 
 
 def _prints(job: Job, proc: int, kinds: tuple[str, ...]) -> bool:
-    return any(name.partition(".")[0] in kinds for name in counts(job).get(proc, ()))
+    return any(name.partition(".")[0] in kinds for name in counts(job).of(proc))
 
 
 def outlives(job: Job, proc: int) -> bool:

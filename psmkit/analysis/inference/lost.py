@@ -107,7 +107,7 @@ def _on_one_host(job: Job) -> dict[int, bool]:
 
 def milestone(job: Job, proc: int) -> int:
     """How many of :data:`MILESTONES` a process came to."""
-    ours: Mapping[str, int] = counts(job).get(proc, {})
+    ours: Mapping[str, int] = counts(job).of(proc)
     return max((at + 1 for at, (name, _) in enumerate(MILESTONES) if name in ours), default=0)
 
 

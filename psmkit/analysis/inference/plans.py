@@ -126,7 +126,7 @@ def _plans(job: Job) -> dict[int, Plans]:
 
 def _rounds(job: Job) -> list[Event]:
     wanted = {"send_rank", "send_bytes", "recv_rank", "recv_bytes"}
-    return [e for e in job.scan.events if e.proc >= 0 and wanted <= e.fields.keys()]
+    return [e for e in job.scan.events.with_fields(*wanted) if e.proc >= 0 and wanted <= e.fields.keys()]
 
 
 def _read(job: Job, events: list[Event]) -> Plans:

@@ -21,14 +21,13 @@ def sightings(job: Job, code: str) -> list[Event]:
 @once
 def _by_code(job: Job) -> dict[str, list[Event]]:
     found: dict[str, list[Event]] = defaultdict(list)
-    codes: dict[str, str | None] = {}
-    for event in job.scan.events:
-        if event.name not in codes:
-            entry = faults.message(job, event.name)
-            codes[event.name] = entry.finding if entry is not None else None
-        known = codes[event.name]
-        if known is not None:
-            found[known].append(event)
+    codes: dict[str, str] = {}
+    for name in job.names:
+        entry = faults.message(job, name)
+        if entry is not None and entry.finding is not None:
+            codes[name] = entry.finding
+    for event in job.scan.events.of(*codes):
+        found[codes[event.name]].append(event)
     return dict(found)
 
 

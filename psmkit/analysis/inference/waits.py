@@ -61,11 +61,10 @@ def _index(job: Job) -> _Index:
         # a process with lines in two files has one of them as its home, and its last line may be in the other
         stream = scan.files[process.last.file].stream
         index.ends[stream] = max(index.ends.get(stream, 0), process.last.seq)
-    for count in scan.counts:
-        if count.name in ("proxy.call.matched", "proxy.call.dequeued"):
-            known = index.last_read.get(count.proc)
-            if known is None or known.seq < count.last.seq:
-                index.last_read[count.proc] = count.last
+    for count in scan.counts.of("proxy.call.matched", "proxy.call.dequeued"):
+        known = index.last_read.get(count.proc)
+        if known is None or known.seq < count.last.seq:
+            index.last_read[count.proc] = count.last
     for tally in scan.services:
         index.clients[tally.proc].update(rank for _, _, rank in tally.opened)
     for thread in scan.threads:

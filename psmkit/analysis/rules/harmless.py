@@ -35,12 +35,10 @@ def find(job: Job) -> list[Finding]:
             groups[(run, cascade.first.event.name)].append(cascade.first.event)
     # a plugin that the user asked for is not optional
     inside.update(event.ref for plugin in plugins.unused(job) for event in plugin.lines)
-    harmless: dict[str, bool] = {}
-    for event in job.scan.events:
-        if event.name not in harmless:
-            known = faults.message(job, event.name)
-            harmless[event.name] = known is not None and known.severity == "harmless" and known.finding == "PSM801"
-        if harmless[event.name] and event.ref not in inside:
+    known = {name: faults.message(job, name) for name in job.names}
+    harmless = [n for n, m in known.items() if m is not None and m.severity == "harmless" and m.finding == "PSM801"]
+    for event in job.scan.events.of(*harmless):
+        if event.ref not in inside:
             groups[(job.run_of_event(event), event.name)].append(event)
     out: list[Finding] = []
     small: dict[int | None, list[list[Event]]] = defaultdict(list)

@@ -79,7 +79,7 @@ def _data_plane(job: Job) -> list[Finding]:
 
 
 def _counts(job: Job, procs: frozenset[int], *names: str) -> list[MessageCount]:
-    return [c for c in job.scan.counts if c.name in names and c.proc in procs]
+    return [c for c in job.scan.counts.of(*names) if c.proc in procs]
 
 
 def _response_sizes(job: Job) -> list[Finding]:

@@ -102,16 +102,15 @@ def _moved(job: Job, proc: int, last: Event) -> bool:
 def _bad_signs(job: Job) -> dict[int | None, list[tuple[Event, str]]]:
     """The events outside cascades that the catalogue marks as bad signs, with their codes, by run."""
     inside = {f.ref for c in faults.cascades(job) for f in c.faults}
-    wanted: dict[str, str | None] = {}
+    wanted: dict[str, str] = {}
     out: dict[int | None, list[tuple[Event, str]]] = defaultdict(list)
-    for event in job.scan.events:
-        if event.name not in wanted:
-            known = faults.message(job, event.name)
-            bad = known is not None and known.severity in ("warning", "error") and known.finding in _CODES
-            wanted[event.name] = known.finding if known is not None and bad else None
-        code = wanted[event.name]
-        if code is not None and event.proc >= 0 and event.ref not in inside:
-            out[job.run_of(event.proc)].append((event, code))
+    for name in job.names:
+        known = faults.message(job, name)
+        if known is not None and known.severity in ("warning", "error") and known.finding in _CODES:
+            wanted[name] = known.finding
+    for event in job.scan.events.of(*wanted):
+        if event.proc >= 0 and event.ref not in inside:
+            out[job.run_of(event.proc)].append((event, wanted[event.name]))
     return dict(out)
 
 

@@ -26,7 +26,7 @@ def find(job: Job) -> list[Finding]:
     """One finding for each kind of warning without a process; the first one is the most probable cause."""
     kinds: dict[str, list[Event]] = {}
     entries: dict[str, Message] = {}
-    for event in job.scan.events:
+    for event in job.scan.events.make((job.scan.events.proc < 0).nonzero()[0]):
         if event.proc >= 0 or event.level not in ("WARN", "ABORT") or (event.where or "").startswith("ras/"):
             continue
         known = faults.message(job, event.name)

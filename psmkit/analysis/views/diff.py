@@ -254,7 +254,7 @@ def _asked(job: Job) -> dict[int | None, list[FdExchange]]:
 
 @once
 def _answered(job: Job) -> dict[int | None, list[MessageCount]]:
-    return _by((c for c in job.scan.counts if c.name == "proxy.fd.done"), lambda count: count.proc)
+    return _by(job.scan.counts.of("proxy.fd.done"), lambda count: count.proc)
 
 
 def _by(items: Iterable[_Item], proc: Callable[[_Item], int | None]) -> dict[int | None, list[_Item]]:

@@ -1,0 +1,65 @@
+"""Events and counts as tables: the same rows, in the same order, whether a rule asks for all of them or for one message."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from psmkit.logparse import ScanResult, scan
+from psmkit.logparse.tables import Counts, Events
+from tests.loggen.crowd import write_merged
+
+_COLUMNS = ("proc", "thread", "device", "times", "first", "last", "level", "timed", "tagged", "placed")
+
+
+def _scan(folder: Path, kind: str = "watchdog") -> ScanResult:
+    write_merged(folder / "log", kind, 9)
+    return scan(folder / "log")
+
+
+def test_rows_of_several_messages_come_in_the_order_of_the_log(tmp_path: Path) -> None:
+    events = _scan(tmp_path).events
+    found = events.of("torch.watchdog.timeout", "comm.start", "init.version", "comm.start")
+    assert [e.ref.seq for e in found] == sorted(e.ref.seq for e in found)
+    assert {e.name for e in found} == {"torch.watchdog.timeout", "comm.start", "init.version"}
+    assert found == [e for e in events if e.name in {"torch.watchdog.timeout", "comm.start", "init.version"}]
+    assert events.of("no.such.message") == []
+
+
+def test_a_row_is_the_same_by_its_number_by_its_message_and_in_the_whole(tmp_path: Path) -> None:
+    events = _scan(tmp_path, "abort").events
+    whole = list(events)
+    assert len(events) == len(whole) == len(events[:])
+    assert [events[at] for at in (0, len(whole) // 2, -1)] == [whole[at] for at in (0, len(whole) // 2, -1)]
+    for name in events.names:
+        assert events.of(name) == [whole[row] for row in events.rows([name]).tolist()]
+
+
+def test_columns_agree_with_the_rows(tmp_path: Path) -> None:
+    for kind in ("abort", "watchdog", "crashes"):
+        result = _scan(tmp_path, kind)
+        made = Events.listed(result.events)
+        assert made == result.events
+        for column in _COLUMNS:
+            assert np.array_equal(getattr(made, column), getattr(result.events, column)), column
+        assert [made.kinds[at] for at in made.message] == [result.events.kinds[at] for at in result.events.message]
+        assert np.array_equal(made.of_level("WARN"), [e.level == "WARN" for e in result.events])
+
+
+def test_messages_are_found_by_their_fields(tmp_path: Path) -> None:
+    events = _scan(tmp_path).events
+    with_both = [e for e in events if {"local_rank", "nranks"} <= e.fields.keys()]
+    assert with_both
+    assert with_both == [
+        e for e in events.with_fields("local_rank", "nranks") if len(e.fields.keys() & {"local_rank", "nranks"}) == 2
+    ]
+    assert Events.listed(events).with_fields("local_rank", "nranks") == with_both
+
+
+def test_counts_of_lines_without_a_process_are_apart(tmp_path: Path) -> None:
+    counts = _scan(tmp_path).counts
+    assert {c.name for c in counts.outside()} == {"torch.watchdog.timeout", "torch.watchdog.status"}
+    assert {c.proc for c in counts.outside()} == {-1}
+    assert [(c.proc, c.count) for c in counts] == list(zip(counts.proc.tolist(), counts.times.tolist(), strict=True))
+    assert Counts.listed(counts) == counts
