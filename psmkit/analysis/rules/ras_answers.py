@@ -11,6 +11,7 @@ from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import joined, name_of, ranks_text
 from psmkit.analysis.inference import proof
 from psmkit.analysis.inference.findings import new_finding, with_evidence
+from psmkit.analysis.inference.waiting import DEADLINE
 from psmkit.analysis.registry import rule
 from psmkit.logparse.foreign.ras_json import parse_ras_json
 from psmkit.logparse.foreign.ras_text import parse_ras_text
@@ -78,7 +79,9 @@ def find(job: Job) -> list[Finding]:
         return []
     answers = _distinct(sorted(answers, key=lambda a: a.report.time or ""))
     run = foreign.newest_run(job)
-    lasting = foreign.lasting(job) or (run is not None and bool(proof.of(job, run).lasting))
+    lasting = foreign.lasting(job) or (
+        run is not None and bool(proof.of(job, run).lasting or job.events(*DEADLINE, run=run))
+    )
     out: list[Finding] = []
     out.extend(_lost(job, answers, run, lasting or _standing(answers)))
     out.extend(_errors(job, answers, run))
