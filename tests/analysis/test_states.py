@@ -7,6 +7,7 @@ from pathlib import Path
 from psmkit.analysis import analyze
 from psmkit.model import Report, Verdict
 from psmkit.report import render
+from tests.loggen import generate
 
 
 def _report(tmp_path: Path, log: str) -> Report:
@@ -68,10 +69,13 @@ def test_rank_of_a_hung_run_waits_only_where_the_log_shows_what_it_waits_for(tmp
     )
     log = "".join(_ready(20 + rank, rank, 4) for rank in range(4))
     log += _calls(20, 0, 4, 3) + _calls(21, 1, 4, 3) + _calls(22, 2, 4, 2)
-    report = _report(tmp_path, log + _CALM.format(pid=24, dev=4) + hang)
+    report = _report(tmp_path, log + hang)
     assert report.verdict is Verdict.HUNG
-    # no line shows what process 24 does
-    assert _states(report) == {20: "waiting", 21: "waiting", 22: "waiting", 23: "stuck", 24: "open"}
+    assert _states(report) == {20: "waiting", 21: "waiting", 22: "waiting", 23: "stuck"}
+    # ranks 0 and 3 have no part in the send of 2 to 1 that hangs, and their own calls are complete
+    report = _report(tmp_path, generate("send_short", "2.30").merged())
+    assert report.verdict is Verdict.HUNG
+    assert [row.state for row in report.ranks] == ["open", "waiting", "waiting", "open"]
 
 
 def test_process_that_a_finding_only_names_is_no_victim(tmp_path: Path) -> None:
