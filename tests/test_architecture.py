@@ -93,9 +93,10 @@ ANALYSIS: dict[str, set[str]] = {
     "views": {"facts", "inference", *LEAVES},
     "registry": {"facts", "model"},
     "coverage": {"facts", "inference", *LEAVES},
+    "table": {"facts", "inference", *LEAVES},
     "verdict": {"facts", "inference", "logparse", "model"},
     "groups": {"model"},
-    "pipeline": {"facts", "inference", "inputs", "registry", "coverage", "verdict", "groups", *LEAVES},
+    "pipeline": {"facts", "inference", "inputs", "registry", "coverage", "table", "verdict", "groups", *LEAVES},
 }
 
 

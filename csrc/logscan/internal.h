@@ -37,6 +37,7 @@ struct ls_file {
     uint32_t carried, carry_cap;
     bool skipping; /* within a truncated line */
     bool complete;
+    bool record; /* lines made from a record, beside the log of the process */
     struct ls_wrapped wrapped;
 };
 

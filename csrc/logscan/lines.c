@@ -82,6 +82,11 @@ uint32_t ls_scan_file(ls_scan *scan, uint32_t stream)
     return scan->files.n - 1;
 }
 
+void ls_scan_record(ls_scan *scan, uint32_t file)
+{
+    scan->files.at[file].record = true;
+}
+
 void ls_scan_home(ls_scan *scan, uint32_t stream, const char *host, size_t n, int32_t pid, uint32_t home)
 {
     uint32_t id = ls_host_id(scan, host, (uint32_t)n, true);
@@ -108,7 +113,8 @@ static void touch(struct ls_scan *scan, const struct ls_record *rec)
     t->last = rec->ref;
     ls_process *p = &scan->procs.at[rec->proc];
     if (!p->lines++) p->first = rec->ref;
-    p->last = rec->ref;
+    if (!scan->files.at[rec->ref.file].record || p->lines == 1 || scan->files.at[p->last.file].record)
+        p->last = rec->ref;
 }
 
 static void damaged(struct ls_scan *scan, const struct ls_record *rec)

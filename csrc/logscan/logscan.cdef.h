@@ -244,6 +244,8 @@ ls_scan *ls_scan_new(const ls_catalogue *cat, int mode);
 void ls_scan_free(ls_scan *scan);
 uint32_t ls_scan_stream(ls_scan *scan);
 uint32_t ls_scan_file(ls_scan *scan, uint32_t stream);
+/* The file is a record. The last line of a process is one of its log, if it has one. */
+void ls_scan_record(ls_scan *scan, uint32_t file);
 /* Lines of host:pid in this stream belong to the process of the same name in the home stream. */
 void ls_scan_home(ls_scan *scan, uint32_t stream, const char *host, size_t n, int32_t pid, uint32_t home);
 void ls_feed(ls_scan *scan, uint32_t file, const char *data, size_t n);

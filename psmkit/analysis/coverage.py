@@ -1,4 +1,4 @@
-"""The tables of a report: matched exchanges, communicators, ranks, and what was read or is missing."""
+"""The tables of a report: matched exchanges, communicators, and what was read or is missing."""
 
 from __future__ import annotations
 
@@ -6,29 +6,20 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import comm_name
-from psmkit.analysis.facts.places import absent, behind_rank
-from psmkit.analysis.facts.progress import torn_down
-from psmkit.analysis.facts.stages import stage_of
-from psmkit.analysis.inference import faults
-from psmkit.analysis.inference.waits import waits_of
+from psmkit.analysis.facts.places import absent
 from psmkit.catalogue import Message, load
 from psmkit.logparse.types import CommInstance
 from psmkit.model import (
-    CODES,
     Communicator,
     Coverage,
-    Culprit,
-    Finding,
     MatchCount,
     Matching,
-    RankRow,
     Run,
-    Severity,
     Shape,
     Verdict,
 )
 
-__all__ = ["communicators", "coverage", "matching", "rank_rows", "versions"]
+__all__ = ["communicators", "coverage", "matching", "versions"]
 
 # The subsystems whose lines an analysis of a hang needs, and the part of the catalogue that shows that they were enabled.
 _WANTED = {"INIT": "init", "PROXY": "proxy", "COLL": "coll", "P2P": "transport", "ENV": "param"}
@@ -113,108 +104,6 @@ def communicators(job: Job) -> tuple[Communicator, ...]:
 
 def _size(members: Sequence[CommInstance]) -> int:
     return max((m.nranks for m in members), default=0)
-
-
-def rank_rows(job: Job, runs: Sequence[Run], findings: Sequence[Finding]) -> tuple[RankRow, ...]:
-    """One row for each rank: how far it came, and its final state."""
-    rows = []
-    for run, info in zip(runs, job.runs, strict=True):
-        blamed = {_blamed(c) for c in run.culprits}
-        dead = {
-            rank
-            for f in findings
-            if f.run in (None, run.index) and f.severity is Severity.ERROR
-            if f.code == "PSM402" or f.stage in ("killed", "died", "crashed")
-            for rank in f.culprits
-        }
-        waiting = {w.waiter for w in waits_of(job, run.index) if w.proven}
-        affected = _affected(job, info.index, findings)
-        for proc in sorted(info.procs, key=lambda p: (_or(job.rank_of(p)), p)):
-            process = job.process(proc)
-            rank = job.rank_of(proc)
-            rows.append(
-                RankRow(
-                    run=run.index,
-                    rank=rank,
-                    host=process.host or None,
-                    pid=process.pid,
-                    device=job.device_of(proc),
-                    stage=stage_of(job, proc),
-                    state=_state(job, run, proc, blamed, dead, waiting, affected),
-                    lines=process.lines,
-                    last=f"{job.scan.files[process.last.file].path}:{process.last.line}",
-                    communicators=tuple(dict.fromkeys(comm_name(job, i.group) for i in job.instances_of.get(proc, ()))),
-                    rank_basis=_basis(job, proc),
-                    rank_dispute=_dispute(job, proc),
-                )
-            )
-        for rank in absent(job, info.index).listed:
-            state = "silent" if rank in blamed else "missing"
-            rows.append(RankRow(run.index, rank, None, None, None, "not seen", state, 0, None))
-    return tuple(rows)
-
-
-def _basis(job: Job, proc: int) -> str | None:
-    claim = job.numbering.known.get(proc)
-    return claim.basis if claim is not None else None
-
-
-def _dispute(job: Job, proc: int) -> str | None:
-    """The evidence for the rank of a process that contradicts itself, each with its line."""
-    told = []
-    for p, claim in job.numbering.disputed.get(proc, ()):
-        who = "" if p == proc else f"{job.process(p).name} is "
-        where = f" ({job.scan.files[claim.ref.file].path}:{claim.ref.line})" if claim.ref is not None else ""
-        told.append(f"{who}rank {claim.rank} by {claim.basis}{where}")
-    return ", but ".join(told) or None
-
-
-def _or(rank: int | None) -> int:
-    return rank if rank is not None else 1 << 31
-
-
-def _blamed(culprit: Culprit) -> object:
-    """The rank of a culprit, or its process if no line names the rank."""
-    if culprit.global_rank is not None:
-        return culprit.global_rank
-    return culprit.rank if culprit.host is None else (culprit.host, culprit.pid)
-
-
-def _affected(job: Job, run: int, findings: Sequence[Finding]) -> set[int]:
-    """The processes that a finding names as those that failed: the cause itself, or what follows from it."""
-    errors = [
-        f
-        for f in findings
-        if f.run in (None, run) and (f.severity is Severity.ERROR or CODES[f.code].caused_by_watchdog)
-    ]
-    names = {name for f in errors for name in f.processes}
-    places = {(f.comm, rank) for f in errors for rank in f.ranks}
-    found = {proc for comm, rank in places if (proc := behind_rank(job, run, rank, comm)) is not None}
-    return found | {p for p in job.runs[run].procs if job.process(p).name in names}
-
-
-def _state(
-    job: Job,
-    run: Run,
-    proc: int,
-    blamed: set[object],
-    dead: set[int],
-    waiting: set[int | None],
-    affected: set[int],
-) -> str:
-    """The final state of a process; ``victim`` only with evidence that it failed, and ``open`` if nothing is known of it."""
-    rank, process = job.rank_of(proc), job.process(proc)
-    if torn_down(job, proc):
-        return "done"
-    if rank in dead:
-        return "died"
-    if not blamed.isdisjoint({rank, (process.host, process.pid)} - {None}):
-        return "failed" if run.verdict is Verdict.FAILED else "stuck"
-    if proc in waiting or run.verdict is Verdict.HUNG:
-        return "waiting"
-    if run.verdict is Verdict.FAILED and (proc in affected or any(c.fatal for c in faults.of_proc(job, proc))):
-        return "victim"
-    return "open"
 
 
 def coverage(job: Job, runs: Sequence[Run]) -> Coverage:

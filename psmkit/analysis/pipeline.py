@@ -7,7 +7,7 @@ import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 
-from psmkit.analysis import coverage, groups, registry, verdict
+from psmkit.analysis import coverage, groups, registry, table, verdict
 from psmkit.analysis.facts.job import Job, make_job
 from psmkit.analysis.inference.processes import blamed
 from psmkit.analysis.inputs import scanned
@@ -57,7 +57,7 @@ def analyse_job(job: Job) -> Report:
         matching=coverage.matching(job),
         runs=tuple(runs),
         communicators=coverage.communicators(job),
-        ranks=coverage.rank_rows(job, runs, findings),
+        ranks=table.rank_rows(job, runs, findings),
         coverage=coverage.coverage(job, runs),
         versions=coverage.versions(job),
         causes=groups.group(findings, runs, functools.partial(blamed, job)),

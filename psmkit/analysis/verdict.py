@@ -374,7 +374,7 @@ def _judge(job: Job, run: RunInfo, findings: Sequence[Finding]) -> Run:
             not headline and not _instances(job, run) and (said := _first_warning(job, run.index, findings)) is not None
         ):
             reason = f"{said}; {reason}"
-    seen = sorted({r for p in run.procs if (r := job.rank_of(p)) is not None})
+    seen = sorted({r for p in run.procs for r in job.ranks_of(p)})
     return Run(
         index=run.index,
         verdict=verdict,

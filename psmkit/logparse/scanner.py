@@ -72,7 +72,9 @@ class Feed:
         for _ in arrangement.streams:
             lib.ls_scan_stream(native)
         for number in range(len(logs)):
-            lib.ls_scan_file(native, arrangement.stream_of[number])
+            file = lib.ls_scan_file(native, arrangement.stream_of[number])
+            if logs[number].kind == "record":
+                lib.ls_scan_record(native, file)
         for stream, host, pid, home in arrangement.homes:
             name = host.encode("utf-8", "surrogateescape")
             lib.ls_scan_home(native, stream, name, len(name), pid, home)

@@ -94,7 +94,8 @@ class Thread:
 class Process:
     """A process in the logs. ``births`` counts proc.birth lines; ``aliased`` is True if several processes seem to share this identity.
 
-    ``damaged`` counts its lines that are torn, or glued to other text so that a part of them is lost.
+    ``damaged`` counts its lines that are torn, or glued to other text so that a part of them is lost. ``last`` is a line of its log; of its record
+    only if it has no log.
     """
 
     index: int

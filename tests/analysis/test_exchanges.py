@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
+import pytest
+
+import psmkit
 from psmkit.analysis import verdict
 from psmkit.model import Severity, Verdict
 from tests.analysis.texts import Rank, find, job_of, of, ranks, report_of
+from tests.loggen import generate
 
 
 def rounds(log: Rank, times: int, *, sizes: dict[tuple[int, int], int] | None = None, plans: bool = True) -> Rank:
@@ -129,6 +134,23 @@ def test_rank_that_is_lost_in_its_teardown(tmp_path: Path) -> None:
             stop(log).line("[Service thread] Connection closed by localRank 1", "service").destroy()
     (found,) = of(find("blame", tmp_path, logs), "PSM403")
     assert (found.severity, found.culprits, found.stage) == (Severity.ERROR, (1,), "died")
+
+
+@pytest.mark.parametrize("dialect", ["2.27", "2.30", "passsm"])
+def test_lost_line_about_the_end_of_a_communicator_is_no_death(tmp_path: Path, dialect: str) -> None:
+    lines = generate("healthy_collectives", dialect).merged().splitlines(keepends=True)
+    found = (re.search(r" rank (\d+) .* Destroy COMPLETE", line) for line in lines)
+    ends = {int(match[1]): number for number, match in enumerate(found) if match}
+    one, other = 0, 1
+    prefix = lines[ends[other]].partition(" NCCL ")[0]
+    closed = f"{prefix} NCCL INFO [Service thread] Connection closed by localRank {one}\n"
+    lines[ends[other]] = closed + lines[ends[other]]
+    del lines[ends[one]]
+    (tmp_path / "job.log").write_text("".join(lines))
+    report = psmkit.analyze([str(tmp_path / "job.log")])
+    assert (report.verdict, report.culprits) == ("inconclusive", ())
+    (note,) = [f for f in report.findings if f.code == "PSM403"]
+    assert note.severity is Severity.INFO and "may be lost" in note.title
 
 
 def test_log_of_a_teardown_that_ends_early_is_no_death(tmp_path: Path) -> None:

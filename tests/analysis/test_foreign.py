@@ -185,9 +185,33 @@ def ras(errors: str = "OK", error: str = "", warning: str = "") -> str:
 
 def test_a_rank_that_ras_misses(tmp_path: Path) -> None:
     (found,) = run_rule(find, tmp_path, ras__txt=ras("INCOMPLETE", MISSING))
-    assert (found.code, found.culprits, found.comm) == ("PSM407", (2,), "0xabc0")
-    assert found.severity is Severity.ERROR
+    assert (found.code, found.ranks, found.comm) == ("PSM407", (2,), "0xabc0")
     assert "1002" in found.title
+
+
+def test_one_answer_without_a_rank_proves_no_hang_and_the_same_answer_later_does(tmp_path: Path) -> None:
+    def gone(most: int) -> str:
+        return ras("INCOMPLETE", MISSING, BEHIND.format(most=most, least=8))
+
+    (found,) = coded(run_rule(find, tmp_path, ras__txt=gone(9)), "PSM407")
+    assert (found.severity, found.culprits) == (Severity.WARNING, ())
+    assert "Query RAS again" in found.next_step
+    (found,) = coded(run_rule(find, tmp_path, ras__txt=gone(9) + gone(9)), "PSM407")
+    assert (found.severity, found.culprits) == (Severity.ERROR, (2,))
+    # between the two answers the others launched operations, so they wait for nobody
+    (found,) = coded(run_rule(find, tmp_path, ras__txt=gone(9) + gone(29)), "PSM407")
+    assert (found.severity, found.culprits) == (Severity.WARNING, ())
+    report = psmkit.analyze([str(tmp_path / "ras.txt")])
+    assert (report.verdict, report.culprits) == ("inconclusive", ())
+    # without numbers of operations, two answers do not show that the job stands still
+    (found,) = coded(run_rule(find, tmp_path, ras__txt=ras("INCOMPLETE", MISSING) * 2), "PSM407")
+    assert found.severity is Severity.WARNING
+
+
+def test_a_rank_that_ras_misses_and_a_watchdog_prove_a_hang(tmp_path: Path) -> None:
+    text = nccl(0, 1, 2, 3, nranks=4) + ras("INCOMPLETE", MISSING) + timeout(0)
+    (found,) = coded(run_rule(find, tmp_path, job=text), "PSM407")
+    assert (found.severity, found.culprits) == (Severity.ERROR, (2,))
 
 
 def test_a_rank_that_ras_gave_up(tmp_path: Path) -> None:
@@ -254,15 +278,20 @@ def test_json_answers(tmp_path: Path) -> None:
             "collective_counts": {"AllReduce": count},
         }
 
-    def answer(*ranks: dict[str, Any], missing: tuple[dict[str, Any], ...] = ()) -> str:
+    def answer(*ranks: dict[str, Any], missing: tuple[dict[str, Any], ...] = (), at: str = "10:00:00") -> str:
         comm = {"hash": "0xabc0", "size": 3, "ranks": ranks, "missing_ranks": missing}
-        return json.dumps(
-            {"nccl_version": "2.29.1", "communicators_count": 1, "communicators": [comm], "ras": {"timeouts_count": 0}}
-        )
+        said = {"nccl_version": "2.29.1", "timestamp": at, "communicators_count": 1, "communicators": [comm]}
+        return json.dumps({**said, "ras": {"timeouts_count": 0}}) + "\n"
 
     gone = {"rank": 2, "host": "h", "pid": 1002, "status": {"unresponsive": True, "considered_dead": False}}
-    (found,) = run_rule(find, tmp_path, ras__json=answer(rank(0, 4), rank(1, 4), missing=(gone,)))
-    assert (found.code, found.culprits) == ("PSM407", (2,))
+    once = answer(rank(0, 4), rank(1, 4), missing=(gone,))
+    (found,) = run_rule(find, tmp_path, ras__json=once)
+    assert (found.code, found.ranks, found.severity) == ("PSM407", (2,), Severity.WARNING)
+    (found,) = run_rule(find, tmp_path, ras__json=once + once)
+    assert found.severity is Severity.WARNING  # the same answer, given twice
+    again = answer(rank(0, 4), rank(1, 4), missing=(gone,), at="10:01:00")
+    (found,) = run_rule(find, tmp_path, ras__json=once + again)
+    assert (found.code, found.culprits, found.severity) == ("PSM407", (2,), Severity.ERROR)
     left = {**gone, "status": {"unresponsive": False, "considered_dead": False}}
     assert errors(run_rule(find, tmp_path, ras__json=answer(rank(0, 4), rank(1, 4), missing=(left,)))) == []
     (failed,) = run_rule(find, tmp_path, ras__json=answer(rank(0, 4), rank(1, 4, 6), rank(2, 4, 2)))
@@ -280,7 +309,7 @@ def test_an_answer_in_json_inside_a_log(prefix: str, indent: int | None, newline
     before, after = nccl(0, 1, nranks=3), "the job goes on {not json}\n"
     text = "".join(prefix + line + newline for line in (before + answer + "\n" + after).splitlines())
     (found,) = coded(run_rule(find, tmp_path, job=text), "PSM407")
-    assert found.culprits == (2,)
+    assert found.ranks == (2,)
     assert found.evidence[0].line == len(before.splitlines()) + (2 if indent else 1)
 
 

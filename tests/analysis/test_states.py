@@ -6,6 +6,8 @@ from pathlib import Path
 
 from psmkit.analysis import analyze
 from psmkit.model import Report, Verdict
+from psmkit.report import render
+from tests.loggen import generate
 
 
 def _report(tmp_path: Path, log: str) -> Report:
@@ -39,3 +41,59 @@ def test_process_that_failed_because_of_another_is_a_victim(tmp_path: Path) -> N
     )
     report = _report(tmp_path, _CALM.format(pid=21, dev=0) + _FAILS + hit)
     assert _states(report) == {21: "open", 22: "victim", 31: "failed"}
+
+
+_INIT = (
+    "n0:{pid}:{pid} [{dev}] NCCL INFO ncclCommInitRank comm 0x7f0{dev} rank {rank} nranks {n} cudaDev {dev} nvmlDev {dev} "
+    "busId {dev}000 commId 0xabc - Init {what}\n"
+)
+_CALL = (
+    "n0:{pid}:{pid} [{dev}] NCCL INFO AllReduce: opCount {op} sendbuff 0x7f000000 recvbuff 0x7f000000 count 4 datatype 7 "
+    "op 0 root 0 comm 0x7f0{dev} [nranks={n}] stream 0x1\n"
+)
+
+
+def _ready(pid: int, rank: int, n: int, dev: int | None = None) -> str:
+    at = {"pid": pid, "rank": rank, "n": n, "dev": rank if dev is None else dev}
+    return _INIT.format(what="START", **at) + _INIT.format(what="COMPLETE", **at)
+
+
+def _calls(pid: int, dev: int, n: int, most: int) -> str:
+    return "".join(_CALL.format(pid=pid, dev=dev, n=n, op=op) for op in range(most))
+
+
+def test_rank_of_a_hung_run_waits_only_where_the_log_shows_what_it_waits_for(tmp_path: Path) -> None:
+    hang = (
+        "[rank0]:[E1122 10:00:00.000000000 ProcessGroupNCCL.cpp:632] [Rank 0] Watchdog caught collective operation timeout: "
+        "WorkNCCL(SeqNum=3, OpType=ALLREDUCE, NumelIn=4, NumelOut=4, Timeout(ms)=600000) ran for 600010 milliseconds before timing out.\n"
+    )
+    log = "".join(_ready(20 + rank, rank, 4) for rank in range(4))
+    log += _calls(20, 0, 4, 3) + _calls(21, 1, 4, 3) + _calls(22, 2, 4, 2)
+    report = _report(tmp_path, log + hang)
+    assert report.verdict is Verdict.HUNG
+    assert _states(report) == {20: "waiting", 21: "waiting", 22: "waiting", 23: "stuck"}
+    # ranks 0 and 3 have no part in the send of 2 to 1 that hangs, and their own calls are complete
+    report = _report(tmp_path, generate("send_short", "2.30").merged())
+    assert report.verdict is Verdict.HUNG
+    assert [row.state for row in report.ranks] == ["open", "waiting", "waiting", "open"]
+
+
+def test_process_that_a_finding_only_names_is_no_victim(tmp_path: Path) -> None:
+    log = "".join(_ready(20 + rank, rank, 3) for rank in range(3)) + _calls(20, 0, 3, 1)
+    log += "n0:22:22 [2] enqueue.cc:1449 NCCL WARN Cuda failure 700 'an illegal memory access was encountered'\n"
+    log += "n0:22:22 [2] NCCL INFO enqueue.cc:1449 -> 1\nn0:22:22 [2] NCCL INFO group.cc:65 -> 1\n"
+    report = _report(tmp_path, log)
+    assert report.verdict is Verdict.FAILED
+    assert _states(report) == {20: "open", 21: "open", 22: "failed"}
+
+
+def test_process_with_several_devices_has_a_row_for_each_rank(tmp_path: Path) -> None:
+    log = _ready(50, 0, 2) + _ready(50, 1, 2) + _calls(50, 0, 2, 1) + _calls(50, 1, 2, 1)
+    log += "n0:50:50 [0] NCCL INFO comm 0x7f00 rank 0 nranks 2 cudaDev 0 busId 0 - Destroy COMPLETE\n"
+    report = _report(tmp_path, log)
+    assert report.runs[0].ranks_seen == (0, 1)
+    assert [(row.rank, row.pid, row.device, row.state) for row in report.ranks] == [
+        (0, 50, 0, "done"),
+        (1, 50, 1, "open"),
+    ]
+    assert "2 of 2 seen" in render(report, "text")

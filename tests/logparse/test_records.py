@@ -125,6 +125,21 @@ def test_records_stand_for_log_lines(make: Make) -> None:
     )
 
 
+@pytest.mark.parametrize("log_first", [True, False])
+def test_last_line_of_a_process_is_one_of_its_log_if_it_has_one(make: Make, tmp_path: Path, log_first: bool) -> None:
+    folder = tmp_path / "logs"
+    record = make(pid=55, folder=folder)
+    log = folder / ("a.log" if log_first else "z.log")
+    host = open_record(str(record)).host
+    log.write_text(f"{host}:55:55 [5] NCCL INFO Using network Socket\n" * 3)
+    result = scan([folder])
+    (process,) = result.processes
+    assert (result.files[process.last.file].path, process.last.line) == (str(log), 3)
+    assert process.lines > 3
+    (alone,) = scan([record]).processes
+    assert alone.lines > 1 and alone.last.line > 1
+
+
 def test_first_and_last_lines_are_those_of_the_catalogue(make: Make, scene: bytes) -> None:
     damaged = make(folder=Path(make().parent / "damaged"))
     os.truncate(damaged, 8192)

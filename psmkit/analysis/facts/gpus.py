@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 
 from psmkit.analysis.facts import outside
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.once import once
 
-__all__ = ["HARD_XIDS", "OWN_XIDS", "rank_of_bus"]
+__all__ = ["HARD_XIDS", "OWN_XIDS", "devices_of", "rank_of_bus"]
 
 #: Xid numbers after which the GPU or its link is suspect.
 HARD_XIDS = frozenset({48, 62, 64, 74, 79, 92, 94, 95, 109, 119, 120, 121, 136, 137, 140, 143, 144, 145, 149, 150, 154})
@@ -34,6 +35,19 @@ def rank_of_bus(job: Job, run: int | None, bus: str, pid: object) -> int | None:
     found = _by_bus(job).get((run, _bus_number(bus)), set())
     # On several hosts the same address denotes several GPUs.
     return job.rank_of(next(iter(found))) if len(found) == 1 else None
+
+
+def devices_of(job: Job, proc: int) -> Mapping[int, int]:
+    """The device of each rank of a process that drives several."""
+    return _devices(job).get(proc, {})
+
+
+@once
+def _devices(job: Job) -> dict[int, dict[int, int]]:
+    out: dict[int, dict[int, int]] = defaultdict(dict)
+    for (proc, device), rank in job.numbering.by_device.items():
+        out[proc].setdefault(rank, device)
+    return dict(out)
 
 
 @once

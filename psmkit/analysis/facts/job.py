@@ -68,6 +68,18 @@ class Job:
         """The global rank of a process: its rank in the run's largest communicator, None if unknown."""
         return self.rank_by_proc.get(proc)
 
+    def ranks_of(self, proc: int) -> Sequence[int]:
+        """The global ranks of a process in ascending order: several if it drives several devices, none if they are unknown."""
+        return self._ranks_of.get(proc, ())
+
+    @cached_property
+    def _ranks_of(self) -> dict[int, list[int]]:
+        out: dict[int, set[int]] = defaultdict(set)
+        for (_, rank), proc in self.proc_by_rank.items():
+            if rank >= 0:
+                out[proc].add(rank)
+        return {proc: sorted(ranks) for proc, ranks in out.items()}
+
     def rank_of_thread(self, event: Event) -> int | None:
         """The global rank of the thread that printed a line: that of its device, if its process drives several ranks."""
         rank = self.rank_of(event.proc)

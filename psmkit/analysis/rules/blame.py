@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import islice
 
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import name_of, names_of, words
+from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.places import no_log
 from psmkit.analysis.facts.printed import printed
 from psmkit.analysis.inference import faults
@@ -16,7 +17,7 @@ from psmkit.analysis.inference.blame import Blame, Graph, Target, death, graph, 
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.inference.suspects import suspect
 from psmkit.analysis.registry import rule
-from psmkit.logparse.types import Event, Ref
+from psmkit.logparse.types import CommInstance, Event, Ref
 from psmkit.model import Finding, Severity
 
 __all__ = ["find"]
@@ -51,6 +52,10 @@ def _lines(items: Iterable[Blame], most: int = 5) -> list[Ref]:
     return [b.event.ref for b in sorted(first, key=lambda b: -b.weight) + rest][:most]
 
 
+#: The last line of a process's own proxy.
+_EXIT = "proxy.uds.exit"
+
+
 @rule(order=100)
 def find(job: Job) -> list[Finding]:
     """PSM403 for a silent rank that its peers blame, PSM108 for closed connections without further proof."""
@@ -80,6 +85,21 @@ def _unfinished(job: Job, run: int) -> list[Finding]:
     told = [e for e in job.events("proxy.closed_by_peer", run=run) if e.proc != lone.proc and target(job, e) == at]
     if not told:
         return []
+    if _wound_down(job, lone, ours, told):
+        return [
+            new_finding(
+                job,
+                "PSM403",
+                run=run,
+                title=f"the log has no end of the communicator of {name_of(job, lone.proc)}: the line may be lost",
+                severity=Severity.INFO,
+                confidence=0.5,
+                explanation="All other ranks completed their teardown, and no line shows that this rank ended early.",
+                refs=[*(e.ref for e in told[:2]), job.process(lone.proc).last],
+                ranks=[lone.rank],
+                procs=[lone.proc],
+            )
+        ]
     return [
         new_finding(
             job,
@@ -98,6 +118,40 @@ def _unfinished(job: Job, run: int) -> list[Finding]:
             stage="died",
         )
     ]
+
+
+def _wound_down(job: Job, lone: CommInstance, ours: Sequence[CommInstance], told: Sequence[Event]) -> bool:
+    """Whether a rank may have ended in order, so that only the line about its communicator is lost.
+
+    It prints the lines of a teardown that its peers print, or a line after its connections closed; or its peers print no such lines.
+    """
+    process = job.process(lone.proc)
+    if any(process.stream == e.stream and process.last.seq > e.ref.seq for e in told):
+        return True
+    peers = [i for i in ours if i.proc != lone.proc]
+    if any(printed(job, i.proc, _EXIT) for i in peers):
+        return bool(printed(job, lone.proc, _EXIT))
+    later = _later(job)
+    return lone.proc in later or not any(i.proc in later for i in peers)
+
+
+@once
+def _later(job: Job) -> set[int]:
+    """The processes that print lines after their last operation, beside those about the end of a communicator or connection."""
+    files = job.scan.files
+    worked: dict[int, Ref] = {}
+    for instance in job.scan.instances:
+        ref = instance.last_op or instance.complete
+        if ref is not None and (instance.proc not in worked or worked[instance.proc].seq < ref.seq):
+            worked[instance.proc] = ref
+    return {
+        thread.proc
+        for thread in job.scan.threads
+        if (ref := worked.get(thread.proc)) is not None
+        and files[ref.file].stream == files[thread.last.file].stream
+        and thread.last.seq > ref.seq
+        and not (thread.last_name or "").startswith(("comm.", "proxy.closed_by_peer"))
+    }
 
 
 def _silent(job: Job, run: int, ours: Graph) -> list[Finding]:

@@ -9,7 +9,9 @@ from dataclasses import dataclass, replace
 from psmkit.analysis.facts import foreign, outside
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import joined, name_of, ranks_text
+from psmkit.analysis.inference import proof
 from psmkit.analysis.inference.findings import new_finding, with_evidence
+from psmkit.analysis.inference.waiting import DEADLINE
 from psmkit.analysis.registry import rule
 from psmkit.logparse.foreign.ras_json import parse_ras_json
 from psmkit.logparse.foreign.ras_text import parse_ras_text
@@ -75,10 +77,13 @@ def find(job: Job) -> list[Finding]:
     )
     if not answers:
         return []
-    answers.sort(key=lambda a: a.report.time or "")
-    run, lasting = foreign.newest_run(job), foreign.lasting(job)
+    answers = _distinct(sorted(answers, key=lambda a: a.report.time or ""))
+    run = foreign.newest_run(job)
+    lasting = foreign.lasting(job) or (
+        run is not None and bool(proof.of(job, run).lasting or job.events(*DEADLINE, run=run))
+    )
     out: list[Finding] = []
-    out.extend(_lost(job, answers, run))
+    out.extend(_lost(job, answers, run, lasting or _standing(answers)))
     out.extend(_errors(job, answers, run))
     out.extend(_lags(job, answers, run, lasting))
     if not out:
@@ -140,6 +145,54 @@ def _document(job: Job, ref: Ref) -> str:
     return "\n".join(parts)
 
 
+def _distinct(answers: Sequence[Answer]) -> list[Answer]:
+    """The answers, each once: the same answer in two inputs is one look at the job."""
+    seen: set[tuple[object, ...]] = set()
+    out: list[Answer] = []
+    for answer in answers:
+        report = answer.report
+        key = (report.time, report.version, report.timeouts, _looks(report))
+        if report.time is None or report.events or key not in seen:
+            out.append(answer)
+        seen.add(key)
+    return out
+
+
+def _looks(report: RasReport) -> tuple[object, ...]:
+    """What an answer says about ranks and their operations."""
+    return (*sorted(_counts(report).items(), key=str), *sorted(_absent(report), key=str))
+
+
+def _counts(report: RasReport) -> dict[tuple[str | None, str], tuple[tuple[object, ...], ...]]:
+    """The launched operations of each communicator that an answer has, by communicator and operation."""
+    out: dict[tuple[str | None, str], list[tuple[object, ...]]] = {}
+    for comm in report.comms:
+        for rank in comm.ranks:
+            for operation, number in rank.counts.items():
+                out.setdefault((_comm(comm.hash), operation), []).append((rank.rank, number))
+    for issue in report.issues:
+        if issue.kind == "MISMATCH" and "operation counts" in issue.what:
+            values = [(v.value, v.count) for v in issue.values]
+            out.setdefault((_comm(issue.hash), issue.operation or "collective"), []).extend(values)
+    return {key: tuple(sorted(values)) for key, values in out.items()}
+
+
+def _absent(report: RasReport) -> set[tuple[object, ...]]:
+    """The processes and ranks that an answer lacks."""
+    out: set[tuple[object, ...]] = {(p.host, p.pid) for p in report.missing}
+    out |= {(_comm(c.hash), r.rank) for c in report.comms for r in c.ranks if r.missing and r.unresponsive}
+    return out | {(_comm(i.hash), n) for i in report.issues if i.kind == "INCOMPLETE" for n in i.missing}
+
+
+def _standing(answers: Sequence[Answer]) -> bool:
+    """Whether the two newest answers lack the same ranks, and show the same numbers of operations for the others."""
+    reports = [a.report for a in answers if _absent(a.report) or _counts(a.report)][-2:]
+    if len(reports) < 2 or not _absent(reports[0]) & _absent(reports[1]):
+        return False
+    before, after = (_counts(report) for report in reports)
+    return bool(after) and before == after
+
+
 def _comm(hash_: int | None) -> str | None:
     return f"0x{hash_:x}" if hash_ is not None else None
 
@@ -152,8 +205,11 @@ def _proc(job: Job, run: int | None, host: str | None, pid: int | None) -> int |
     return found if found is not None else outside.proc_of_pid(job, run, pid)
 
 
-def _lost(job: Job, answers: Sequence[Answer], run: int | None) -> list[Finding]:
-    """Processes that RAS cannot reach or has given up on; the newest answer counts."""
+def _lost(job: Job, answers: Sequence[Answer], run: int | None, lasting: bool) -> list[Finding]:
+    """Processes that RAS cannot reach or has given up on; the newest answer counts.
+
+    RAS gives up only after retries for about a minute. Before that, one answer shows that a process did not answer once, and no more.
+    """
     found: dict[tuple[str, int], tuple[Answer, RasProcess, bool]] = {}
     ranks: dict[tuple[str | None, int], tuple[Answer, RasRank, bool]] = {}
     for answer in answers:
@@ -195,63 +251,97 @@ def _lost(job: Job, answers: Sequence[Answer], run: int | None) -> list[Finding]
             process = next(iter(found.values()))[1]
             rank = replace(rank, host=process.host, pid=process.pid)
             named.add(process.pid)
-        out.append(_gone(job, run, answer, rank, places[0][0], dead, len(places)))
+        out.append(_gone(job, run, answer, rank, places[0][0], dead, len(places), lasting))
     for (host, pid), (answer, process, dead) in found.items():
         if pid in named or (ranks and not dead):
             continue
-        out.append(_gone_process(job, run, answer, process, dead, _proc(job, run, host, pid)))
+        out.append(_gone_process(job, run, answer, process, dead, _proc(job, run, host, pid), lasting))
     return out
 
 
 def _gone(
-    job: Job, run: int | None, answer: Answer, rank: RasRank, comm: str | None, dead: bool, comms: int
+    job: Job,
+    run: int | None,
+    answer: Answer,
+    rank: RasRank,
+    comm: str | None,
+    dead: bool,
+    comms: int,
+    lasting: bool,
 ) -> Finding:
     proc = _proc(job, run, rank.host, rank.pid)
     place = f" (process {rank.pid} on {rank.host})" if rank.pid is not None else ""
-    what = "is considered dead by RAS" if dead else "does not answer RAS"
+    name = f"rank {rank.rank} of {comm or 'a communicator'}{place}"
+    process = RasProcess(rank.host, rank.pid) if rank.pid is not None and rank.host is not None else None
+    return _unreachable(
+        job,
+        run,
+        name,
+        answer.line(rank.line, name),
+        process=process,
+        proc=proc,
+        rank=rank.rank,
+        comm=comm,
+        comms=comms,
+        dead=dead,
+        lasting=lasting,
+    )
+
+
+def _gone_process(
+    job: Job, run: int | None, answer: Answer, process: RasProcess, dead: bool, proc: int | None, lasting: bool
+) -> Finding:
+    rank = job.rank_of(proc) if proc is not None else None
+    name = name_of(job, proc) if proc is not None else f"process {process.pid} on {process.host}"
+    line = answer.line(process.line, f"process {process.pid} on node {process.host}")
+    return _unreachable(job, run, name, line, process=process, proc=proc, rank=rank, dead=dead, lasting=lasting)
+
+
+def _unreachable(
+    job: Job,
+    run: int | None,
+    name: str,
+    line: Evidence,
+    *,
+    process: RasProcess | None,
+    proc: int | None,
+    rank: int | None,
+    comm: str | None = None,
+    comms: int = 1,
+    dead: bool,
+    lasting: bool,
+) -> Finding:
+    """PSM407 for a process that RAS lacks: an error if RAS gave it up, or if time passed; else one moment shows no hang."""
+    proven = dead or lasting
+    what = "is considered dead by RAS" if dead else "does not answer RAS" if lasting else "did not answer one RAS query"
+    which = f"process {process.pid} on {process.host}" if process is not None else "the process of this rank"
+    explanation = "RAS could not reach this process: the process or its host is stopped, overloaded or dead."
+    if not proven:
+        explanation = "One answer shows one moment. A process that runs may miss it when its host is loaded."
+    if comms > 1:
+        explanation += f" It is missing from {counted(comms, 'communicator')}."
+    look = f"Look at {which}: check whether it runs, is stopped, or is in a driver call (/proc/PID/stack)."
+    again = (
+        "Query RAS again after a minute (ncclras -v prints the operation counts): if the rank is still missing and the "
+        f"counts of the others are the same, the job hangs. {look}"
+    )
     return with_evidence(
         new_finding(
             job,
             "PSM407",
             run=run,
             comm=comm,
-            title=f"rank {rank.rank} of {comm or 'a communicator'}{place} {what}",
-            severity=Severity.ERROR,
-            confidence=0.9 if dead else 0.85,
-            explanation="RAS could not reach this process: the process or its host is stopped, overloaded or dead."
-            + (f" It is missing from {counted(comms, 'communicator')}." if comms > 1 else ""),
-            next_step=f"Look at process {rank.pid} on {rank.host}: check whether it runs, is stopped, or is in a driver call (/proc/PID/stack)."
-            if rank.pid is not None
-            else "Look at the process of this rank: check whether it runs, is stopped, or is in a driver call (/proc/PID/stack).",
-            ranks=[rank.rank],
-            procs=[proc] if proc is not None else [],
-            culprits=[rank.rank],
-            stage="unresponsive",
-        ),
-        [answer.line(rank.line, f"rank {rank.rank} of {comm or 'a communicator'}{place}: {what}")],
-    )
-
-
-def _gone_process(
-    job: Job, run: int | None, answer: Answer, process: RasProcess, dead: bool, proc: int | None
-) -> Finding:
-    rank = job.rank_of(proc) if proc is not None else None
-    what = "is considered dead by RAS" if dead else "did not answer RAS"
-    name = name_of(job, proc) if proc is not None else f"process {process.pid} on {process.host}"
-    return with_evidence(
-        new_finding(
-            job,
-            "PSM407",
-            run=run,
             title=f"{name} {what}",
-            severity=Severity.ERROR,
-            confidence=0.9 if dead else 0.8,
+            severity=Severity.ERROR if proven else Severity.WARNING,
+            confidence=0.9 if dead else 0.85 if lasting else 0.5,
+            explanation=explanation,
+            next_step=look if proven else again,
             ranks=[rank] if rank is not None else [],
             procs=[proc] if proc is not None else [],
-            culprits=[rank] if rank is not None else [],
+            culprits=[rank] if rank is not None and proven else [],
             stage="unresponsive",
         ),
-        [answer.line(process.line, f"process {process.pid} on node {process.host}: {what}")],
+        [line],
     )
 
 

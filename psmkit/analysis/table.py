@@ -1,0 +1,158 @@
+"""The table of ranks: a row for each rank of a process, with the state that the log shows, and one for each rank without a log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from psmkit.analysis.facts.gpus import devices_of
+from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.naming import comm_name
+from psmkit.analysis.facts.places import absent, behind_rank
+from psmkit.analysis.facts.progress import torn_down
+from psmkit.analysis.facts.stages import stage_of
+from psmkit.analysis.inference import faults
+from psmkit.analysis.inference.waiting import Place, waiting
+from psmkit.logparse.types import CommInstance
+from psmkit.model import CODES, Culprit, Effect, Finding, RankRow, Run, Severity, Verdict
+
+__all__ = ["rank_rows"]
+
+
+@dataclass(slots=True)
+class _Ends:
+    """What the findings of a run say about its processes, and the processes and ranks that wait."""
+
+    run: Run
+    blamed: set[object] = field(default_factory=set)
+    dead: set[object] = field(default_factory=set)
+    affected: set[int] = field(default_factory=set)
+    ended: set[int] = field(default_factory=set)
+    waits: set[Place] = field(default_factory=set)
+
+
+def rank_rows(job: Job, runs: Sequence[Run], findings: Sequence[Finding]) -> tuple[RankRow, ...]:
+    """One row for each rank: how far it came, and its final state. A process with several devices has a row for each of its ranks."""
+    rows = []
+    for run, info in zip(runs, job.runs, strict=True):
+        ends = _ends(job, run, findings)
+        for proc in sorted(info.procs, key=lambda p: (min(job.ranks_of(p), default=1 << 31), p)):
+            rows += _rows(job, ends, proc)
+        for rank in absent(job, info.index).listed:
+            state = "silent" if rank in ends.blamed else "missing"
+            rows.append(RankRow(run.index, rank, None, None, None, "not seen", state, 0, None))
+    return tuple(rows)
+
+
+def _rows(job: Job, ends: _Ends, proc: int) -> Iterator[RankRow]:
+    process = job.process(proc)
+    devices = devices_of(job, proc)
+    threads = [(rank, devices.get(rank)) for rank in job.ranks_of(proc)]
+    if job.rank_of(proc) is not None or not threads:
+        threads = [(job.rank_of(proc), job.device_of(proc))]
+    claim = job.numbering.known.get(proc)
+    for rank, device in threads:
+        ours = [i for i in job.instances_of.get(proc, ()) if len(threads) == 1 or i.dev == device]
+        yield RankRow(
+            run=ends.run.index,
+            rank=rank,
+            host=process.host or None,
+            pid=process.pid,
+            device=device,
+            stage=stage_of(job, proc) if len(threads) == 1 else _stage(ours) or stage_of(job, proc),
+            state=_state(job, ends, proc, rank, ours, alone=len(threads) == 1),
+            lines=process.lines,
+            last=f"{job.scan.files[process.last.file].path}:{process.last.line}",
+            communicators=tuple(dict.fromkeys(comm_name(job, i.group) for i in ours)),
+            rank_basis=claim.basis if claim is not None else None,
+            rank_dispute=_dispute(job, proc),
+        )
+
+
+def _stage(ours: Sequence[CommInstance]) -> str | None:
+    """The stage of one rank of a process with several, by its own lines; None if it has none."""
+    if ours and all(i.end is not None for i in ours):
+        return "done"
+    if any(i.ops or i.sends or i.recvs for i in ours):
+        return "working"
+    return "ready" if any(i.complete is not None for i in ours) else "init" if ours else None
+
+
+def _dispute(job: Job, proc: int) -> str | None:
+    """The evidence for the rank of a process that contradicts itself, each with its line."""
+    told = []
+    for p, claim in job.numbering.disputed.get(proc, ()):
+        who = "" if p == proc else f"{job.process(p).name} is "
+        where = f" ({job.scan.files[claim.ref.file].path}:{claim.ref.line})" if claim.ref is not None else ""
+        told.append(f"{who}rank {claim.rank} by {claim.basis}{where}")
+    return ", but ".join(told) or None
+
+
+def _ends(job: Job, run: Run, findings: Sequence[Finding]) -> _Ends:
+    out = _Ends(run, blamed={_blamed(c) for c in run.culprits})
+    names: set[str] = set()
+    ended: set[str] = set()
+    for finding in findings:
+        if finding.run not in (None, run.index):
+            continue
+        error, code = finding.severity is Severity.ERROR, CODES[finding.code]
+        if error and (finding.code == "PSM402" or finding.stage in ("killed", "died", "crashed")):
+            out.dead.update(_place(job, run, rank, finding.comm) for rank in finding.culprits)
+        if code.caused_by_watchdog:
+            ended.update(finding.processes)
+            out.ended.update(_procs(job, run, finding))
+        if error and (run.verdict is not Verdict.HUNG or code.effect is Effect.HANGS):
+            names.update(finding.processes)
+            out.affected.update(_procs(job, run, finding))
+    for proc in job.runs[run.index].procs:
+        if job.process(proc).name in names:
+            out.affected.add(proc)
+        if job.process(proc).name in ended:
+            out.ended.add(proc)
+    stuck = {_place(job, run, c.rank, c.comm) for c in run.culprits if c.rank is not None}
+    out.waits = waiting(
+        job, run.index, frozenset(p for _, p in stuck if p is not None), hung=run.verdict is Verdict.HUNG
+    )
+    return out
+
+
+def _blamed(culprit: Culprit) -> object:
+    """The rank of a culprit, or its process if no line names the rank."""
+    if culprit.global_rank is not None:
+        return culprit.global_rank
+    return culprit.rank if culprit.host is None else (culprit.host, culprit.pid)
+
+
+def _place(job: Job, run: Run, rank: int, comm: str | None) -> Place:
+    """A rank of a communicator: its global rank, and its process if that is in view."""
+    proc = behind_rank(job, run.index, rank, comm)
+    if proc is None or len(job.ranks_of(proc)) > 1:
+        return rank, proc
+    return job.rank_of(proc), proc
+
+
+def _procs(job: Job, run: Run, finding: Finding) -> set[int]:
+    found = (behind_rank(job, run.index, rank, finding.comm) for rank in finding.ranks)
+    return {proc for proc in found if proc is not None}
+
+
+def _state(job: Job, ends: _Ends, proc: int, rank: int | None, ours: Sequence[CommInstance], *, alone: bool) -> str:
+    """The final state of a process, or of one of its ranks; ``open`` if the log does not show it.
+
+    ``waiting`` needs evidence that it waits, ``victim`` an error of its own or a report that it was ended.
+    """
+    process, failed = job.process(proc), ends.run.verdict is Verdict.FAILED
+    if torn_down(job, proc) if alone else ours and all(i.end is not None for i in ours):
+        return "done"
+    if (rank, proc) in ends.dead:
+        return "died"
+    if not ends.blamed.isdisjoint({rank, (process.host, process.pid)} - {None}):
+        return "failed" if failed else "stuck"
+    if (rank, proc) in ends.waits or (ends.run.verdict is Verdict.HUNG and proc in ends.affected):
+        return "waiting"
+    if not failed:
+        return "open"
+    errors = faults.of_proc(job, proc)
+    if proc in ends.ended or any(c.fatal for c in errors) or (errors and proc in ends.affected):
+        return "victim"
+    return "open"
