@@ -153,9 +153,7 @@ def _crash(job: Job, run: int | None, death: Death, after: str, together: Sequen
     where = _frames(job, death)
     ranks = [d.rank for d in (death, *together) if d.rank is not None]
     name = ranks_text(ranks) if together and ranks else _name(job, death)
-    explanation = f"{name} {manner(death)}."
-    if where:
-        explanation += f" The first frame outside the C library is in {where}."
+    explanation = f"The first frame outside the C library is in {where}." if where else ""
     explanation += after
     if late:
         explanation += " Its communicators were torn down before, so this happened when it exited."
@@ -174,7 +172,7 @@ def _crash(job: Job, run: int | None, death: Death, after: str, together: Sequen
         title=f"{name} {manner(death)}" + (f" in {where}" if where else ""),
         severity=Severity.WARNING if late else Severity.ERROR,
         confidence=0.6 if late else 0.95 if death.rank is not None or death.proc is not None else 0.8,
-        explanation=explanation,
+        explanation=explanation.strip() or None,
         next_step=step,
         refs=[e.ref for e in death.events[:5]],
         ranks=ranks,

@@ -46,7 +46,7 @@ def find(job: Job) -> list[Finding]:
         if run is not None and _alone(job, run, waits):
             out.append(_stands(job, run, waits))
             continue
-        pairs = words([f"{_rank(w.rank)} from {_rank(w.target_rank)}" for w in waits], 4)
+        pairs = words([f"{_rank(w.rank)} asked {_rank(w.target_rank)}" for w in waits], 4)
         out.append(
             new_finding(
                 job,
@@ -85,7 +85,7 @@ def _stands(job: Job, run: int, waits: list[Wait]) -> Finding:
     """The exchanges that are the only ones open, which is no proof of time."""
     first = waits[0]
     asked = f"{_rank(first.rank)} waits for a file descriptor from {_rank(first.target_rank)}"
-    more = f" (and {counted(len(waits) - 1, 'exchange')} like it)" if len(waits) > 1 else ""
+    more = f" (and {counted(len(waits) - 1, 'more exchange')} like it)" if len(waits) > 1 else ""
     return new_finding(
         job,
         "PSM102",

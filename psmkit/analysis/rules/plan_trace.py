@@ -148,7 +148,7 @@ def _finding(job: Job, run: int | None, rule: str, found: Sequence[_Found]) -> F
         run=run,
         title=f"{rule}: rank {first.rank}: {first.text}{others}",
         confidence=0.95,
-        explanation=". ".join(_told(found)) + ".",
+        explanation=". ".join(_told(found)) + "." if len(found) > 1 else None,
         refs=[ref for f in found[:_FIRST] for ref in f.refs[: EVIDENCE if f is found[0] else 1]],
         ranks=ranks,
         procs=[f.proc for f in found],

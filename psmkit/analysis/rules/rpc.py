@@ -67,17 +67,18 @@ def _unanswered(job: Job, run: int | None, items: list[tuple[Call, Wait]]) -> Fi
     service = name_of(job, call.service) if call.service is not None else "a proxy service that no line names"
     asking = caller_of(job, call)
     caller = name_of(job, asking) if asking is not None else _local(job, call)
-    op = f"opId 0x{call.op:x}" if call.op else "an opId that the log does not name"
+    op = f"opId 0x{call.op:x}" if call.op else "opId unknown"
     more = f" (and {counted(len(items) - 1, 'more proxy call')})" if len(items) > 1 else ""
+    own = asking is not None and asking == call.service
     culprits = [r for r in (wait.target_rank,) if r is not None]
     return new_finding(
         job,
         "PSM101",
         run=run,
-        title=f"{caller} waits for {service}: {wait.stage} ({op}) began and has no answer{more}",
+        title=f"{caller} waits for {'its own proxy' if own else service}: {wait.stage} ({op}) began and has no answer{more}",
         confidence=_confidence(job, wait),
         explanation=(
-            f"{service[:1].upper()}{service[1:]} began {wait.stage} for {caller}, and no line shows that its handler finished. The log goes on for "
+            f"{service[:1].upper()}{service[1:]} began {wait.stage} for {'one of its own threads' if own else caller}, and no line shows that its handler finished. The log goes on for "
             f"{counted(wait.age, 'line')} after that; no other call took more than {counted(job.scan.totals.max_call_age, 'line')}."
         ),
         next_step=f"Attach gdb to the proxy service thread of {service} to see what its {wait.stage} handler waits for.",

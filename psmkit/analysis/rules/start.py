@@ -62,6 +62,8 @@ def _never_started(job: Job, run: RunInfo) -> Finding | None:
     members = job.members.get(run.world, [])
     if ours.failed or past_bootstrap(job, run) or not members:
         return None  # they did start: only their logs are missing
+    if any(i.rank < 0 for i in members):
+        return None  # a process whose rank no line names is one of those that seem to be missing
     outside = bool(ours.lasting) or bool(sightings(job, "PSM201"))
     rest = _at_rest(job, members)
     if not outside and not rest:
@@ -127,13 +129,17 @@ def _never_finished(job: Job, run: RunInfo) -> list[Finding]:
         others = sorted(rest)
         name = comm_name(job, group)
         stage = stage_of(job, procs[0])
-        waits = f", and {names_of(job, others)} {plural(len(others), 'waits', 'wait')} for it" if others else ""
+        waits = (
+            f", and {names_of(job, others)} {plural(len(others), 'waits', 'wait')} for {plural(len(procs), 'it', 'them')}"
+            if others
+            else ""
+        )
         out.append(
             new_finding(
                 job,
                 "PSM202",
                 run=run.index,
-                title=f"{names_of(job, procs)} {plural(len(procs), 'has', 'have')} not finished init of {name}: the last stage is {stage}{waits}",
+                title=f"{names_of(job, procs)} {plural(len(procs), 'has', 'have')} not finished init of {name}: {plural(len(procs), 'its', 'their')} last stage is {stage}{waits}",
                 confidence=0.8 if procs[0] in ours.suspects else 0.6,
                 explanation=f"{len(open_)} of {counted(len(members), 'rank')} printed Init START of {name} and no Init COMPLETE."
                 + (f" {names_of(job, procs)} made the least progress." if procs[0] not in ours.suspects else ""),
