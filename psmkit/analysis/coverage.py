@@ -18,6 +18,7 @@ from psmkit.model import (
     Shape,
     Verdict,
 )
+from psmkit.model.wording import counted, plural
 
 __all__ = ["communicators", "coverage", "matching", "versions"]
 
@@ -114,12 +115,12 @@ def coverage(job: Job, runs: Sequence[Run]) -> Coverage:
     missing = sorted({rank for ranks in unseen for rank in ranks.listed})
     lacking = _missing_subsystems(job)
     healthy = all(r.verdict is Verdict.HEALTHY for r in runs) and bool(runs)
-    notes = [f"{files[i].path} does not end with a line end: it was cut or is still being written" for i in _cut(job)]
+    notes = [f"{files[i].path} ends inside a line: it was cut, or its process still writes it" for i in _cut(job)]
     notes += list(getattr(job.scan, "notes", ()))
     if more := sum(len(ranks) - len(ranks.listed) for ranks in unseen):
-        notes.append(f"{more} more ranks have no log and are not listed")
+        notes.append(f"{counted(more, 'more rank')} without a log {plural(more, 'is', 'are')} not listed")
     if totals.torn:
-        notes.append(f"{totals.torn} torn {'line' if totals.torn == 1 else 'lines'}: what they said is not known")
+        notes.append(f"{counted(totals.torn, 'torn line')}: {plural(totals.torn, 'its', 'their')} content is lost")
     return Coverage(
         files=len(files) + len(getattr(job.scan, "foreign", ())),
         bytes=totals.bytes,

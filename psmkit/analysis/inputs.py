@@ -11,6 +11,7 @@ from psmkit import logparse
 from psmkit.logparse import ScanResult
 from psmkit.logparse.types import Ref
 from psmkit.model.errors import NothingToAnalyse
+from psmkit.model.wording import counted
 
 __all__ = ["scanned"]
 
@@ -74,5 +75,5 @@ def _instead(result: ScanResult) -> str:
     text = " ".join(result.evidence(Ref(first, 1, 0)).text.split())
     if len(text) > _QUOTED:
         text = text[: _QUOTED - 1] + "\N{HORIZONTAL ELLIPSIS}"
-    lines = f"{total} {'line' if total == 1 else 'lines'} read, none of a kind that psmkit knows"
+    lines = f"{counted(total, 'line')} read, none of a kind that psmkit knows"
     return f"{lines}; {'it says' if total == 1 else 'the first says'} {text!r}" if text else lines

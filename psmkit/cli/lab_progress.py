@@ -8,6 +8,8 @@ import time
 from collections import Counter
 from pathlib import Path
 
+from psmkit.model.wording import plural
+
 __all__ = ["Progress"]
 
 _PATIENCE = 5.0  # seconds before the first line; on a terminal less
@@ -61,7 +63,7 @@ class Progress:
     def _where(self) -> str:
         counts = Counter(self._stages.copy().values()).most_common(_STAGES)
         stages = ", ".join(
-            f"{count} {'has' if count == 1 else 'have'} ended" if stage == "ended" else f"{count} in {stage}"
+            f"{count} {plural(count, 'has', 'have')} ended" if stage == "ended" else f"{count} in {stage}"
             for stage, count in counts
         )
         return f"; ranks: {stages}" if stages else ""

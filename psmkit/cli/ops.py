@@ -12,6 +12,7 @@ import click
 from psmkit.cli.command import Command
 from psmkit.cli.output import check_output, progress_bar, show
 from psmkit.cli.ranks import check_ranks, rank_words, wanted_ranks
+from psmkit.model.wording import counted
 
 if TYPE_CHECKING:
     from psmkit.analysis.views.ops import OpRow
@@ -142,7 +143,7 @@ def _text(rows: Iterable[OpRow], files: Sequence[str], nothing: str | None = Non
     for row in iterator:
         count += 1
         yield line(cells(row))
-    yield f"{count:,} {'call' if count == 1 else 'calls'}; ! marks a call that is not complete\n"
+    yield f"{counted(count, 'call')}; ! marks a call that is not complete\n"
     if len(files) > 1:
         for number, path in enumerate(files):
             yield f"file {number}: {visible(path)}\n"

@@ -17,6 +17,7 @@ from psmkit.cli import plan_model
 from psmkit.cli.command import Group
 from psmkit.cli.output import check_output, show, show_page, width
 from psmkit.model.errors import PsmkitError
+from psmkit.model.wording import counted
 
 if TYPE_CHECKING:
     from psmkit.model import Finding
@@ -260,7 +261,7 @@ def _checked(rows: list[dict[str, Any]], findings: list[Finding], open_plans: li
     from psmkit.report.ranktable import fit
 
     page = Page(width(sys.stdout))
-    what = f"{len(rows)} trace{'' if len(rows) == 1 else 's'} of plans" if rows else "lines of plans"
+    what = f"{counted(len(rows), 'trace')} of plans" if rows else "lines of plans"
     if findings:
         page.wrap(findings[0].title, "heading", hang="  ", lead=Span("broken: ", "failed"))
     else:
@@ -280,7 +281,7 @@ def _checked(rows: list[dict[str, Any]], findings: list[Finding], open_plans: li
         for line in open_plans[:_OPEN]:
             page.wrap(line, indent="  ", hang="      ")
         if len(open_plans) > _OPEN:
-            page.add(Span(f"  … {len(open_plans) - _OPEN} more plans", "dim"))
+            page.add(Span(f"  … {counted(len(open_plans) - _OPEN, 'more plan')}", "dim"))
     for finding in findings:
         page.blank()
         page.wrap(finding.title, "heading", hang="    ", lead=Span(f"{finding.code} ", finding.severity.value))

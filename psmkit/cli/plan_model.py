@@ -11,6 +11,7 @@ import click
 
 from psmkit.cli.command import Command
 from psmkit.cli.output import show, show_page, width
+from psmkit.model.wording import counted
 
 if TYPE_CHECKING:
     from psmkit.plan.model import ModelResult
@@ -69,7 +70,7 @@ def _write(results: list[ModelResult], steps: bool) -> None:
             continue
         page.add("")
         about = f" for plan {result.plan}" if result.plan else ""
-        page.add(f"The shortest path to {result.rule}{about}, {len(result.steps)} events:")
+        page.add(f"The shortest path to {result.rule}{about}, {counted(len(result.steps), 'event')}:")
         for number, step in enumerate(result.steps, 1):
             page.add(f"{number:4}  {step}")
     show_page(page)

@@ -13,6 +13,7 @@ import click
 
 from psmkit.cli.command import Command
 from psmkit.cli.output import show, show_page, width
+from psmkit.model.wording import counted, plural
 
 if TYPE_CHECKING:
     from psmkit.plugins import Check, Found, Use
@@ -103,7 +104,7 @@ def _head(page: Page, result: Check, asked: list[Release]) -> None:
     from psmkit.report.layout import Span
 
     counts = [(s, sum(f.severity.value == s for f in result.findings)) for s in ("error", "warning")]
-    wrong = ", ".join(f"{n} {s}{'s' if n > 1 else ''}" for s, n in counts if n)
+    wrong = ", ".join(counted(n, s) for s, n in counts if n)
     style = next((s for s, n in counts if n), "healthy")
     page.add(Span(wrong or "nothing wrong", style), Span(f": {result.path.name}", "heading"))
     if result.machine:
@@ -118,7 +119,7 @@ def _head(page: Page, result: Check, asked: list[Release]) -> None:
         page.wrap("no release can load it")
     elif not asked:
         ranges = list(_ranges(use.release for use in result.uses if use.taken and any(use.settings.values())))
-        how = "taken, once it can be loaded, by" if result.loaded is False else "loaded by"
+        how = "would be loaded, without the load error, by" if result.loaded is False else "loaded by"
         page.wrap(f"{how} {', '.join(ranges) or 'no release that is known'}")
 
 
@@ -150,7 +151,7 @@ def _state(found: Found) -> str:
     if not found.known:
         return "known by name only"
     n = len(found.empty)
-    parts = [f"{n} required {'slot is' if n == 1 else 'slots are'} NULL"] if n else []
+    parts = [f"{counted(n, 'required slot')} {plural(n, 'is', 'are')} NULL"] if n else []
     if found.lacking:
         parts.append(f"without {', '.join(name for name, _ in found.lacking)}")
     return "; ".join(parts) or "complete"

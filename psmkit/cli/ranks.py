@@ -6,6 +6,8 @@ from collections.abc import Collection
 
 import click
 
+from psmkit.model.wording import plural
+
 __all__ = ["check_ranks", "rank_words", "wanted_ranks"]
 
 
@@ -42,4 +44,4 @@ def rank_words(ranks: Collection[int]) -> str:
     """``rank 1`` or ``ranks 0-3, 7``."""
     from psmkit.report.layout import ranges
 
-    return f"rank{'s' if len(ranks) > 1 else ''} {ranges(set(ranks))}"
+    return f"{plural(len(ranks), 'rank')} {ranges(set(ranks))}"

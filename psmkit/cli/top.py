@@ -14,6 +14,7 @@ import click
 
 from psmkit.cli.command import Command
 from psmkit.cli.output import coloured, show, show_page, width
+from psmkit.model.wording import counted, plural
 
 if TYPE_CHECKING:
     from psmkit.model import Finding
@@ -128,9 +129,9 @@ def frame(views: Sequence[CommunicatorView], found: Sequence[Finding], columns: 
     page = Page(columns)
     ranks = [rank for view in views for rank in view.ranks]
     worst = "error" if any(f.severity.value == "error" for f in found) else "warning" if found else "healthy"
-    words = f"{len(found)} finding{'s' if len(found) != 1 else ''}" if found else "nothing wrong"
+    words = counted(len(found), "finding") if found else "nothing wrong"
     head = (
-        f": {len(views)} communicator{'s' if len(views) != 1 else ''}, {len(ranks)} rank{'s' if len(ranks) != 1 else ''} here, "
+        f": {counted(len(views), 'communicator')}, {counted(len(ranks), 'rank')} here, "
         f"{sum(rank.ops for rank in ranks):,.0f} operations/s, {_bytes(sum(rank.bytes for rank in ranks))}/s"
     )
     page.add(Span(words, worst), Span(head, "heading"))
@@ -162,7 +163,7 @@ def _communicator(page: Page, view: CommunicatorView, culprits: set[tuple[str | 
     name = f" {view.name}" if view.name else ""
     where = f", {view.nnodes} nodes" if view.nnodes > 1 else ""
     page.cut(
-        f"communicator {view.comm_hash:#x}{name}: {len(view.ranks)} of {view.nranks if view.nranks > 0 else '?'} ranks are here{where}",
+        f"communicator {view.comm_hash:#x}{name}: {len(view.ranks)} of {counted(view.nranks, 'rank') if view.nranks > 0 else '? ranks'} {plural(len(view.ranks), 'is', 'are')} here{where}",
         "heading",
     )
     rows = [
@@ -205,7 +206,7 @@ def _communicator(page: Page, view: CommunicatorView, culprits: set[tuple[str | 
     for line in lines[1:]:
         page.add("  ", line)
     if len(view.links) > _LINKS:
-        page.add("  ", Span(f"and {len(view.links) - _LINKS} faster links", "dim"))
+        page.add("  ", Span(f"and {counted(len(view.links) - _LINKS, 'faster link')}", "dim"))
 
 
 def _bytes(number: float) -> str:

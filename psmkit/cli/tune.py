@@ -13,6 +13,7 @@ import click
 
 from psmkit.cli.command import Group
 from psmkit.cli.output import check_output, show
+from psmkit.model.wording import counted, plural
 
 if TYPE_CHECKING:
     from psmkit.tune import Model, Query, Rule, Sample
@@ -89,7 +90,7 @@ def check(file: str) -> int:
     except RulesError as error:
         click.echo(str(error))
         return 1
-    click.echo(f"{file}: {len(found.rules)} rules, {len(found.constants)} constants")
+    click.echo(f"{file}: {counted(len(found.rules), 'rule')}, {counted(len(found.constants), 'constant')}")
     return 0
 
 
@@ -160,9 +161,9 @@ def why(
         reasons = [{"line": line, "reason": reason} for line, reason in passed]
         show(json.dumps({**asdict(decision), "query": asdict(query), "passed_over": reasons}, indent=2) + "\n")
         return
-    out = [f"{op} of {size} bytes, {ranks} ranks on {nodes} nodes"]
+    out = [f"{op} of {size} {plural(size, 'byte')}, {counted(ranks, 'rank')} on {counted(nodes, 'node')}"]
     if decision.line:
-        channels = f"{decision.channels} channels" if decision.channels else "NCCL's channels"
+        channels = counted(decision.channels, "channel") if decision.channels else "NCCL's channels"
         chunk = f", chunks of {decision.chunk} bytes" if decision.chunk else ""
         chosen = "NCCL's choice" if decision.algorithm == "default" else f"{decision.algorithm} {decision.protocol}"
         out += [f"  {chosen}, {channels}{chunk}", f"  by {config}:{decision.line}: {lines[decision.line - 1].strip()}"]
@@ -240,7 +241,7 @@ def compare(a: str, b: str, shapes: tuple[str, ...], form: str) -> int:
         ]
         registered = ", registered" if q["registered"] else ""
         out.append(
-            f"{q['op']} from {q['bytes']} bytes, {q['ranks']} ranks on {q['nodes']} nodes{registered}: {sides[0]}, {sides[1]}"
+            f"{q['op']} from {q['bytes']} {plural(q['bytes'], 'byte')}, {counted(q['ranks'], 'rank')} on {counted(q['nodes'], 'node')}{registered}: {sides[0]}, {sides[1]}"
         )
     show("\n".join(out) + "\n")
     return 1
@@ -334,7 +335,7 @@ def export(
 
     check_output(output, "rules")
     rules = rules_of(_model(_samples(data, given)), confidence=confidence, extrapolate=shapes)
-    head = f"{len(rules)} rules fitted to {', '.join(Path(path).name for path in data)}"
+    head = f"{counted(len(rules), 'rule')} fitted to {', '.join(Path(path).name for path in data)}"
     show((to_toml if form == "toml" else to_csv)(rules, head), output)
 
 
@@ -356,7 +357,7 @@ def plot(data: tuple[str, ...], output: str | None, **given: Any) -> None:
         key = (op, ranks, nodes)
         pictures.append(
             svg(
-                f"{op}, {ranks} ranks on {nodes} node{'s' * (nodes > 1)}",
+                f"{op}, {counted(ranks, 'rank')} on {counted(nodes, 'node')}",
                 model.at(*key),
                 [s for s in samples if (s.op, s.ranks, s.nodes) == key],
                 [r for r in rules if (r.ops[0], r.ranks[0], r.nodes[0]) == key],

@@ -19,6 +19,7 @@ from psmkit.lab.nccl_library import Library
 from psmkit.lab.nccl_memory import NcclMemory
 from psmkit.lab.nccl_symbols import Symbols, crash
 from psmkit.lab.topology import Machine
+from psmkit.model.wording import counted
 
 __all__ = [
     "COLLECTIVES",
@@ -193,7 +194,7 @@ def start(
     changes = dict(differs or {})
     if ranks < 1 or not cases or ranks % nodes:
         raise LabError(
-            f"{ranks} ranks on {nodes} nodes with {len(cases)} cases: a run needs a case, and every node the same number of ranks"
+            f"{counted(ranks, 'rank')} on {counted(nodes, 'node')} with {counted(len(cases), 'case')}: a run needs a case, and every node the same number of ranks"
         )
     if beyond := [rank for rank in changes if rank >= ranks]:
         raise LabError(f"--differ names rank {beyond[0]}, but the run has ranks 0 to {ranks - 1}")
@@ -201,7 +202,7 @@ def start(
     host = machine or Machine(gpus or each, nodes)
     if each > host.gpus:
         raise LabError(
-            f"{each} ranks on a node with {host.gpus} GPU{'' if host.gpus == 1 else 's'}: NCCL needs a GPU for each rank"
+            f"{counted(each, 'rank')} on a node with {counted(host.gpus, 'GPU')}: NCCL needs a GPU for each rank"
         )
     executable = program()
     chosen = dict(environment or {})

@@ -8,6 +8,8 @@ import socket
 from collections.abc import Mapping
 from typing import Any
 
+from psmkit.model.wording import counted
+
 __all__ = ["OthersFailedError", "Rank", "RunnerGoneError"]
 
 
@@ -19,7 +21,7 @@ class OthersFailedError(Exception):
     """Other ranks failed or died before they reached a barrier. ``count``: how many."""
 
     def __init__(self, name: str, count: int) -> None:
-        super().__init__(f"{count} other rank{'s' if count != 1 else ''} failed or died before barrier {name}")
+        super().__init__(f"{counted(count, 'other rank')} failed or died before barrier {name}")
         self.name, self.count = name, count
 
 

@@ -17,6 +17,7 @@ from typing import Any, Literal
 from psmkit.lab import leftovers, stacks
 from psmkit.lab.bootstrap import Bootstrap, ProtocolError
 from psmkit.lab.cuda import LabError
+from psmkit.model.wording import counted
 
 __all__ = ["Job", "Outcome", "RankOutcome", "State", "run"]
 
@@ -402,9 +403,7 @@ class _Runner:
             outcome.text = outcome.text or said
         elif self.job.reports is not None and len(state.reports) < self.job.reports:
             outcome.state = "failed"
-            outcome.text = (
-                f"ended after {len(state.reports)} of {self.job.reports} case{'' if self.job.reports == 1 else 's'}"
-            )
+            outcome.text = f"ended after {len(state.reports)} of {counted(self.job.reports, 'case')}"
         return outcome
 
 

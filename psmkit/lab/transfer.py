@@ -19,6 +19,7 @@ from psmkit.lab.emulation import Emulation
 from psmkit.lab.real import RealCuda
 from psmkit.lab.topology import Machine
 from psmkit.model.symptoms import Symptoms
+from psmkit.model.wording import counted
 
 __all__ = [
     "PATTERNS",
@@ -330,10 +331,10 @@ def start(
     """
     changes = dict(differs or {})
     if ranks < 1 or not cases:
-        raise LabError(f"{ranks} ranks with {len(cases)} cases: a run needs at least one of each")
+        raise LabError(f"{counted(ranks, 'rank')} with {counted(len(cases), 'case')}: a run needs at least one of each")
     if ranks % nodes:
         raise LabError(
-            f"{ranks} rank{'' if ranks == 1 else 's'} on {nodes} nodes: every node needs the same number of ranks"
+            f"{counted(ranks, 'rank')} on {counted(nodes, 'node')}: every node needs the same number of ranks"
         )
     if beyond := [rank for rank in changes if rank >= ranks]:
         raise LabError(f"--differ names rank {beyond[0]}, but the run has ranks 0 to {ranks - 1}")

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from psmkit._native.psm import ffi, lib
+from psmkit.model.wording import counted, plural
 from psmkit.plan.simulation import _breach, _configure
 from psmkit.plan.types import Breach, Config, DataType, Event, Func, RedOp, What
 from psmkit.proxy.errors import AbortedError, InvalidError, PsmError, UnsupportedError, WaitTimeoutError, check
@@ -402,9 +403,10 @@ class Communicator:
             if counters.plans_live <= counters.persistent_refs:
                 break
             if end is not None and time.monotonic() >= end:
+                left = counters.plans_live - counters.persistent_refs
                 raise WaitTimeoutError(
-                    f"the groups have not ended in {timeout:g} s: {counters.plans_live - counters.persistent_refs} plans are "
-                    "open; check their peers",
+                    f"the groups have not ended in {timeout:g} s: {counted(left, 'plan')} {plural(left, 'is', 'are')} open; "
+                    "check their peers",
                     rank=self.rank,
                     stage="plan",
                 )

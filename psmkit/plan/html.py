@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 
+from psmkit.model.wording import counted
 from psmkit.plan import view
 from psmkit.plan.picture import draw
 from psmkit.plan.types import Rule, Simulation
@@ -98,7 +99,7 @@ def _around(plans: Sequence[int], wanted: int) -> Sequence[int]:
 
 
 def _left_out(count: int) -> str:
-    return f'<p class="dim">{count} more plans are left out.</p>' if count else ""
+    return f'<p class="dim">{counted(count, "more plan")} left out.</p>' if count else ""
 
 
 def _lives(simulation: Simulation, rank: int) -> str:
@@ -145,9 +146,9 @@ def _trace(simulation: Simulation, rank: int) -> str:
         )
         for event in trace[:_TRACE]
     ]
-    more = f'<p class="dim">{len(trace) - _TRACE} more events are left out.</p>' if len(trace) > _TRACE else ""
+    more = f'<p class="dim">{counted(len(trace) - _TRACE, "more event")} left out.</p>' if len(trace) > _TRACE else ""
     table = _table(["event", "plan", "what happened"], rows)
-    return f"<details><summary>{len(trace)} events</summary>{table}{more}</details>"
+    return f"<details><summary>{counted(len(trace), 'event')}</summary>{table}{more}</details>"
 
 
 def _details(what: str, lines: Iterable[str], count: int) -> str:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from psmkit.model.wording import counted, plural
 from psmkit.plan import spin
 from psmkit.plan.spin import ModelError, find_spin
 
@@ -80,7 +81,7 @@ class Scope:
     kinds: int = 31
 
     def __str__(self) -> str:
-        words = [f"{n} {what}{'s' if n != 1 else ''}" for n, what in ((self.plans, "plan"), (self.replays, "replay"))]
+        words = [counted(self.plans, "plan"), counted(self.replays, "replay")]
         words += ["1 failed prepare"] * bool(self.failures) + ["abort"] * self.abort + ["blocking"] * self.blocking
         kinds = ("kernel", "network", "p2p", "mixed", "self copies")
         if self.kinds != 31:
@@ -376,8 +377,9 @@ def _replayed(out: str) -> tuple[str, int, tuple[ModelStep, ...]]:
 def _detail(step: ModelStep) -> str:
     """The numbers of an event as text."""
     a, b, c = step.a, step.b, step.c
+    left = ((a, "op"), (b, "kernel"), (c, "host function"))
     texts = {
-        "ARMED": f"count {a}, {b} ops decrement it",
+        "ARMED": f"count {a}, {counted(b or 0, 'op')} {plural(b or 0, 'decrements', 'decrement')} it",
         "LAUNCHED": ("nothing", "its kernel", "its host function", "its kernel and its host function")[(a or 0) & 3]
         + (", into the graph" if b else ""),
         "HOST_TASK": "on the host stream" if a else "by main",
@@ -387,7 +389,7 @@ def _detail(step: ModelStep) -> str:
         "CALLBACK": f"count {a}",
         "CALLBACK_OVER": f"count {b}" + (", by abort" if a else "") + (", it freed the sync condition" if c else ""),
         "RECLAIMER": f"by {_ENQUEUERS.get(a or 0, a)}",
-        "RECLAIM": f"{a} ops, {b} kernels, {c} host functions have not ended" if a or b or c else "all has ended",
+        "RECLAIM": ", ".join(f"{counted(n, what)} not ended" for n, what in left if n) or "all has ended",
         "REFS": f"persistentRefs {a}",
         "REPLAY": f"graph {a}",
         "DESTRUCTOR": f"graph {a}",
@@ -396,10 +398,8 @@ def _detail(step: ModelStep) -> str:
         "REGISTERED": f"it holds {b}",
         "DEREGISTERED": f"it holds {b}",
         "FINISH": f"depth {a}",
-        "STUCK": f"its host function waits, count {b}"
-        if a == spin.names()["WAIT_COUNT"]
-        else "it is waited for in vain",
-        "DESTROY": f"its pools miss {a} plans and {b} ops",
+        "STUCK": f"its host function waits, count {b}" if a == spin.names()["WAIT_COUNT"] else "its wait never ends",
+        "DESTROY": f"its pools miss {counted(a or 0, 'plan')} and {counted(b or 0, 'op')}",
     }
     return texts.get(step.what, "")
 

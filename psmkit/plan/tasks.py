@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from psmkit.model.errors import PsmkitError
+from psmkit.model.wording import plural
 from psmkit.plan.types import DataType, Func, RedOp, Step, StepKind, Task
 
 __all__ = ["MAX_BYTES", "MAX_RANKS", "MAX_STEPS", "TaskFileError", "dump", "generate", "graph", "parse", "read"]
@@ -223,7 +224,7 @@ class _Line:
     def _nothing_else(self, most: int) -> None:
         if len(self.rest) > most:
             raise ValueError(
-                f"unexpected {_short(self.rest[most])}: {self.word} takes {most or 'no'} argument{'' if most else 's'}"
+                f"unexpected {_short(self.rest[most])}: {self.word} takes {most or 'no'} {plural(most, 'argument')}"
             )
 
     def _rank(self, text: str) -> int:

@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Collection, Mapping, Sequence
 from itertools import zip_longest
 
+from psmkit.model.wording import counted
 from psmkit.plan import view
 from psmkit.plan.types import Breach, Event, Rule, Simulation, What
 from psmkit.report.escape import shorten
@@ -65,7 +66,7 @@ def _tasks(page: Page, simulation: Simulation, verbose: bool) -> None:
         text, mark, comment = line.partition("  #")
         page.add("  ", Span(text), Span(mark + comment, "dim"))
     if len(lines) > len(shown):
-        page.add(Span(f"  … {len(lines) - len(shown)} more steps (-v shows all)", "dim"))
+        page.add(Span(f"  … {counted(len(lines) - len(shown), 'more step')} (-v shows all)", "dim"))
 
 
 def _plans(page: Page, simulation: Simulation, verbose: bool) -> None:
@@ -95,7 +96,7 @@ def _plans(page: Page, simulation: Simulation, verbose: bool) -> None:
             fold = not verbose and max(len(c.cells[row]) for c in found if row in c.cells) > _LINES + 1
             _row(page, block, row, alike, size, number, differing, fold)
         if len(rows) < len(plans):
-            page.add(Span(f"    … {len(plans) - len(rows)} more plans (-v shows all)", "dim"))
+            page.add(Span(f"    … {counted(len(plans) - len(rows), 'more plan')} (-v shows all)", "dim"))
 
 
 def _rows(plans: list[int], differing: Breach | None) -> list[int]:
@@ -168,7 +169,7 @@ def _lives(page: Page, simulation: Simulation, rank: int, verbose: bool) -> None
             Span("  > " if odd else "    ", "failed"), Span(shorten(text, page.width - 4), "culprit" if odd else "")
         )
     if len(shown) < len(found):
-        page.add(Span(f"    … {len(found) - len(shown)} more plans (-v shows all)", "dim"))
+        page.add(Span(f"    … {counted(len(found) - len(shown), 'more plan')} (-v shows all)", "dim"))
 
 
 def _stuck(page: Page, simulation: Simulation, verbose: bool) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from psmkit._native.psm import lib
+from psmkit.model.wording import counted, plural
 from psmkit.proxy.errors import Status
 
 __all__ = [
@@ -388,7 +389,7 @@ _LAUNCHES = {1: "a kernel", 2: "a host function", 3: "a kernel and a host functi
 _WAITS = {
     int(lib.PSM_PLAN_WAIT_FIFO): ("main thread", "room in the work FIFO"),
     int(lib.PSM_PLAN_WAIT_RECLAIM): ("main thread", "a plan to reclaim"),
-    int(lib.PSM_PLAN_WAIT_COUNT): ("host function", "the count of the sync condition to come to 0"),
+    int(lib.PSM_PLAN_WAIT_COUNT): ("host function", "the count of the sync condition to reach 0"),
     int(lib.PSM_PLAN_WAIT_PEER): ("proxy", "the other end of an op"),
     int(lib.PSM_PLAN_WAIT_CHANNEL): ("kernel", "all ranks to enter the channel of a collective"),
 }
@@ -445,7 +446,7 @@ def _status(number: int) -> str:
 
 def _reclaimed(e: Event) -> str:
     left = ((e.a, "op"), (e.b, "kernel"), (e.c, "host function"))
-    return "reclaimed" + "".join(f", {n} {what}{'s' if n > 1 else ''} not ended" for n, what in left if n)
+    return "reclaimed" + "".join(f", {counted(n, what)} not ended" for n, what in left if n)
 
 
 def _stuck(e: Event) -> str:
@@ -456,11 +457,15 @@ def _stuck(e: Event) -> str:
 _HOLDS = {0: "IPC", 1: "NVLS", 2: "CollNet"}
 _TEXTS: dict[What, Callable[[Event], str]] = {
     What.TASK: lambda e: f"task {e.b}: {_func(e.a)}",
-    What.PREPARE: lambda e: f"prepare of {e.b} tasks, scoped stack at depth {e.a}{f', graph {e.c}' if e.c else ''}",
-    What.MADE: lambda e: f"made: {e.b} collectives, {e.c} p2p, channel mask {e.a & (1 << 64) - 1:#x}",
-    What.PREPARED: lambda e: f"prepared {e.b} plans, scoped stack at depth {e.a}",
+    What.PREPARE: lambda e: (
+        f"prepare of {counted(e.b, 'task')}, scoped stack at depth {e.a}{f', graph {e.c}' if e.c else ''}"
+    ),
+    What.MADE: lambda e: f"made: {counted(e.b, 'collective')}, {e.c} p2p, channel mask {e.a & (1 << 64) - 1:#x}",
+    What.PREPARED: lambda e: f"prepared {counted(e.b, 'plan')}, scoped stack at depth {e.a}",
     What.PREPARE_FAILED: lambda e: f"prepare failed with {_status(e.b)}, scoped stack at depth {e.a}",
-    What.ARMED: lambda e: f"sync condition armed: count {e.a}, {e.b} ops decrement it",
+    What.ARMED: lambda e: (
+        f"sync condition armed: count {e.a}, {counted(e.b, 'op')} {plural(e.b, 'decrements', 'decrement')} it"
+    ),
     What.BARRIER: lambda e: "intra-process barrier passed",
     What.CUDA: lambda e: f"uncaptured CUDA call: {_CALLS.get(e.a, e.a)}",
     What.LAUNCHED: lambda e: f"launched{' into the graph' if e.b else ''}: {_LAUNCHES.get(e.a, 'nothing')}",
@@ -477,11 +482,13 @@ _TEXTS: dict[What, Callable[[Event], str]] = {
     What.RECLAIM: _reclaimed,
     What.TOUCHED: lambda e: f"used after free by {_TOUCHERS.get(e.a, e.a)}",
     What.REPLAY: lambda e: f"graph {e.a} is launched",
-    What.DESTRUCTOR: lambda e: f"destructor of graph {e.a} runs, {e.b} plans",
+    What.DESTRUCTOR: lambda e: f"destructor of graph {e.a} runs, {counted(e.b, 'plan')}",
     What.REFS: lambda e: f"persistentRefs {e.a} ({e.b:+d})",
     What.ABORT: lambda e: "abort",
     What.FINISH: lambda e: f"finish, scoped stack at depth {e.a}",
-    What.DESTROY: lambda e: f"destroyed; its pools miss {e.a} plans, {e.b} ops, {e.c} tasks",
+    What.DESTROY: lambda e: (
+        f"destroyed; its pools miss {counted(e.a, 'plan')}, {counted(e.b, 'op')}, {counted(e.c, 'task')}"
+    ),
     What.STUCK: _stuck,
     What.CANCELLED: lambda e: "cancelled: its group failed before its launch",
     What.REGISTERED: lambda e: f"holds a registration ({_HOLDS.get(e.a, e.a)}), {e.b} now",

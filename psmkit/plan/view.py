@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from psmkit.model.wording import counted, plural
 from psmkit.plan.types import Breach, Event, Op, Plan, Simulation, What, Work
 from psmkit.report.layout import ranges
 
@@ -45,7 +46,7 @@ class Column:
     @property
     def title(self) -> str:
         """``ranks 0-2, 5``."""
-        return f"rank{'s' if len(self.ranks) > 1 else ''} {ranges(self.ranks)}"
+        return f"{plural(len(self.ranks), 'rank')} {ranges(self.ranks)}"
 
 
 @dataclass(slots=True)
@@ -69,19 +70,18 @@ class Life:
 def title(simulation: Simulation) -> str:
     """``p2p-first, legacy, 4 ranks``."""
     config = simulation.config
-    ranks = f"{config.ranks} rank{'' if config.ranks == 1 else 's'}"
-    return f"{config.variant}, {config.scheduler.label}, {ranks}"
+    return f"{config.variant}, {config.scheduler.label}, {counted(config.ranks, 'rank')}"
 
 
 def configuration(simulation: Simulation) -> str:
     """The configuration of the simulation, in one line."""
     config = simulation.config
     parts = [
-        f"{config.channels} channels",
-        f"{config.p2p_channels} p2p channels, {config.p2p_channels_per_peer} per peer",
+        counted(config.channels, "channel"),
+        f"{counted(config.p2p_channels, 'p2p channel')}, {config.p2p_channels_per_peer} per peer",
         "PassSM" if config.pass_sm else "p2p by kernels",
         *(["launch blocking"] if config.launch_blocking else []),
-        *([f"work FIFO of {config.work_fifo_depth} slots"] if config.work_fifo_depth else []),
+        *([f"work FIFO of {counted(config.work_fifo_depth, 'slot')}"] if config.work_fifo_depth else []),
         *([f"work FIFO of {config.work_fifo_bytes} bytes"] if config.work_fifo_bytes else []),
         *([f"{config.work_args_bytes} bytes of work in kernel arguments"] if config.work_args_bytes else []),
         f"order {simulation.seed}",
@@ -170,7 +170,7 @@ def _cell(plan: Plan, numbers: dict[int, int]) -> tuple[str, ...]:
         single = f"{label} {'to' if label == 'send' else 'from'} {next(iter(peers))}"
         lines.append(f"{single if len(tasks) == 1 else f'{len(tasks)} {label}s'}: ch {ranges(used)}")
     facts = ["kernel" if plan.kernel else "no kernel"]
-    facts += [f"{len(plan.ops)} op{'' if len(plan.ops) == 1 else 's'}"] if plan.ops else []
+    facts += [counted(len(plan.ops), "op")] if plan.ops else []
     facts += [f"count {plan.sync_count}"] if plan.sync_count is not None else []
     facts += ["graph"] if plan.persistent else []
     return (*lines, ", ".join(facts))
@@ -233,7 +233,7 @@ def stuck(simulation: Simulation) -> list[tuple[str, str]]:
         groups[(event.plan, str(event))].append(event.rank)
     found = sorted(groups.items(), key=lambda item: item[0][1].startswith("main thread"))
     return [
-        (f"rank{'s' if len(ranks) > 1 else ''} {ranges(ranks)}" + (f", plan {plan}" if plan else ""), text)
+        (f"{plural(len(ranks), 'rank')} {ranges(ranks)}" + (f", plan {plan}" if plan else ""), text)
         for (plan, text), ranks in found
     ]
 

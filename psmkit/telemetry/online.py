@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from psmkit.model import CODES, Finding
+from psmkit.model.wording import counted, plural
 from psmkit.telemetry.layout import CE, COLL, FUNCTIONS, P2P, PROXY_OP, PROXY_STEP
 
 __all__ = ["Limits", "Watch", "wait_of"]
@@ -231,7 +232,7 @@ class Watch:
                 code.severity,
                 0.7,
                 f"{int(of_rank[rank][0])} operations of {means[rank] / 1e3:.0f} us on rank {rank}, of {typical / 1e3:.0f} us on the other "
-                f"{len(others)} ranks of this host, which wait for it.",
+                f"{counted(len(others), 'rank')} of this host, {plural(len(others), 'which waits', 'which wait')} for it.",
                 code.next_step,
                 comm=f"{comm_hash:#x}",
                 ranks=tuple(sorted(means)),
@@ -412,7 +413,7 @@ def _ended(comm: Any, rows: Sequence[Any]) -> Finding:
     doing = f"; the last: {wait.stage}, waiting for {wait.text}" if wait else ""
     return Finding(
         code.code,
-        f"the process of rank {int(comm['rank'])}, communicator {int(comm['comm_hash']):#x}, ended with {len(rows)} events open",
+        f"the process of rank {int(comm['rank'])}, communicator {int(comm['comm_hash']):#x}, ended with {counted(len(rows), 'open event')}",
         code.severity,
         0.9,
         f"{_process(comm)} is gone without an end of its record{doing}.",

@@ -15,6 +15,7 @@ from itertools import pairwise
 from typing import Any
 
 from psmkit.model.errors import PsmkitError
+from psmkit.model.wording import counted
 from psmkit.tune.measure import Sample
 from psmkit.tune.rules import Rule
 
@@ -105,10 +106,10 @@ class Model:
         found = [f for f in self.fits if (f.op, f.ranks, f.nodes) == (op, ranks, nodes)]
         if found:
             return found
-        known = ", ".join(f"{r} ranks on {n} nodes" for o, r, n in self.shapes() if o == op) or "none"
+        known = ", ".join(_shape(r, n) for o, r, n in self.shapes() if o == op) or "none"
         if not extrapolate:
             raise Missing(
-                f"{op} of {ranks} ranks on {nodes} nodes was not measured (measured: {known}); --extrapolate estimates it"
+                f"{op} of {_shape(ranks, nodes)} was not measured (measured: {known}); --extrapolate estimates it"
             )
         for (of, kind), law in self.laws.items():
             if of == op:
@@ -129,7 +130,7 @@ class Model:
         if not here:
             low, high = min(f.low for f in found), max(f.high for f in found)
             raise Missing(
-                f"{op} of {size} bytes, {ranks} ranks on {nodes} nodes was not measured (measured: {low} to {high} bytes); --extrapolate estimates it"
+                f"{op} of {size} bytes, {_shape(ranks, nodes)} was not measured (measured: {low} to {high} bytes); --extrapolate estimates it"
             )
         return _best(here, size)
 
@@ -171,7 +172,7 @@ def fit(samples: Iterable[Sample]) -> Model:
     by_kind: dict[tuple[str, Kind], list[Sample]] = defaultdict(list)
     for (op, ranks, nodes, kind), group in sorted(groups.items(), key=lambda item: str(item[0])):
         if len({s.bytes for s in group}) < _LEAST_SIZES:
-            left_out.append(f"{op} {kind}, {ranks} ranks on {nodes} nodes: fewer than {_LEAST_SIZES} sizes")
+            left_out.append(f"{op} {kind}, {_shape(ranks, nodes)}: fewer than {_LEAST_SIZES} sizes")
             continue
         by_kind[op, kind] += group
         fits.append(_fit_shape(op, ranks, nodes, kind, group))
@@ -329,3 +330,7 @@ def _rules_of_shape(op: str, ranks: int, nodes: int, fits: Sequence[Fit], confid
             )
         )
     return rules
+
+
+def _shape(ranks: int, nodes: int) -> str:
+    return f"{counted(ranks, 'rank')} on {counted(nodes, 'node')}"

@@ -9,7 +9,7 @@ import pytest
 from psmkit.model import Verdict
 from tests.analysis.texts import Rank, find, of, ranks, report_of, watchdog
 
-_LAG = "no rank is seen to lag"
+_LAG = "no rank lags behind"
 
 
 def _called(rank: int, n: int = 2) -> Rank:
@@ -79,12 +79,12 @@ def test_rank_is_gone_only_if_a_connection_to_it_broke(text: str, gone: bool, tm
 def test_no_rank_lags_is_said_of_all_ranks_only(tmp_path: Path) -> None:
     report = report_of(tmp_path, [Rank(5, 8).ready().work(2)], watchdog(5))
     assert report.verdict is Verdict.HUNG
-    assert _LAG not in report.reason and "only rank 5 of 8 is in view" in report.reason
+    assert _LAG not in report.reason and "only rank 5 of 8 reports the timeout" in report.reason
 
 
 def test_number_of_ranks_that_nothing_shows_is_not_assumed(tmp_path: Path) -> None:
     report = report_of(tmp_path, [], watchdog(0, 1, 2, 3))
-    assert _LAG not in report.reason and "whether there are others is not in the log" in report.reason
+    assert _LAG not in report.reason and "the log does not show whether there are others" in report.reason
 
 
 @pytest.mark.parametrize("reporters", [(0, 1, 2, 3), (1,)])

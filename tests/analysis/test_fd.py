@@ -38,9 +38,9 @@ def _exchange(stages: int, age: int, *, goes_on: bool = False, end: bool = False
 @pytest.mark.parametrize(
     ("stages", "stage", "culprits", "says"),
     [
-        (1, "fd received", (0,), "never read the request"),
-        (2, "fd answered", (0,), "never answered"),
-        (3, "fd done", (), "never arrived"),
+        (1, "fd received", (0,), "no line shows that rank 0 received the request"),
+        (2, "fd answered", (0,), "rank 0 received the request, and no line shows its answer"),
+        (3, "fd done", (), "no line shows that the descriptor arrived"),
     ],
 )
 def test_the_missing_stage_names_the_side(stages: int, stage: str, culprits: tuple[int, ...], says: str) -> None:

@@ -24,13 +24,13 @@ def injected(tmp_path: Path, *texts: str) -> list[Finding]:
 def test_fault_is_told_with_rank_site_and_call(tmp_path: Path) -> None:
     (found,) = injected(tmp_path, HANG)
     assert (found.code, found.severity, found.ranks) == ("PSM605", Severity.WARNING, (1,))
-    assert found.title == "rank 1 (node0:7101): cudaMemcpyAsync was made to hang by PSM_FAULTS (call 70)"
+    assert found.title == "rank 1 (node0:7101): PSM_FAULTS made cudaMemcpyAsync hang (call 70)"
     assert HANG in found.evidence[0].text
 
 
 def test_fault_that_strikes_often_is_one_finding(tmp_path: Path) -> None:
     (found,) = injected(tmp_path, *(f"PSM_FAULTS: error at cudaFree, call {n}, rank 1" for n in (2, 3, 9)))
-    assert found.title.endswith("cudaFree was made to fail by PSM_FAULTS (3 calls, the first is number 2)")
+    assert found.title.endswith("PSM_FAULTS made cudaFree fail (3 calls, the first is call 2)")
 
 
 @pytest.mark.parametrize("action", ["slow", "late"])
@@ -49,14 +49,14 @@ def test_fault_that_was_the_whole_story_is_what_the_verdict_names(tmp_path: Path
     logs[1].warn("", HANG)
     report = analyse_job(job_of(tmp_path, logs))
     assert report.verdict is Verdict.INCONCLUSIVE
-    assert "look first at this: rank 1 (node0:7101): cudaMemcpyAsync was made to hang" in report.reason
+    assert "look first at this: rank 1 (node0:7101): PSM_FAULTS made cudaMemcpyAsync hang" in report.reason
 
 
 def test_fault_in_a_log_without_any_other_line_is_named_too(tmp_path: Path) -> None:
     log = tmp_path / "x.log"
     log.write_text("node0:7101:7101 [0] NCCL WARN PSM_FAULTS: hang at cudaMemset, call 3\n")
     report = psmkit.analyze([log])
-    assert "look first at this: node0:7101: cudaMemset was made to hang" in report.reason
+    assert "look first at this: node0:7101: PSM_FAULTS made cudaMemset hang" in report.reason
 
 
 def test_rank_of_a_process_without_lines_of_nccl_comes_from_the_fault_or_the_banner(tmp_path: Path) -> None:

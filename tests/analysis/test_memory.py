@@ -49,7 +49,7 @@ def test_a_segment_that_nobody_created() -> None:
 
 def test_a_segment_that_was_created_and_is_gone() -> None:
     found = _attach("/dev/shm/nccl-WU88OE", 9637892, created=True)["PSM501"]
-    assert "no rank created" not in found.title and "rank 0" in found.explanation
+    assert "no rank created" not in found.title and "Rank 0" in found.explanation
 
 
 def test_a_name_that_is_none_shows_the_mode_split() -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from psmkit.analysis.facts.owed import owed
+from psmkit.analysis.pipeline import analyze
 from psmkit.analysis.rules import connections, hints, progress, start
 from psmkit.logparse.types import ServiceTally
 from psmkit.model import Finding
@@ -27,6 +30,16 @@ def test_a_rank_that_never_started() -> None:
     (found,) = _missing()
     assert (found.code, found.severity, found.culprits) == ("PSM201", "error", (3,))
     assert "rank 3 of 4 has no line in the input" in found.title
+
+
+def test_a_process_whose_rank_no_line_names_is_not_missing(tmp_path: Path) -> None:
+    """A rank that no int holds is unknown: the process that waits may be any of the ranks."""
+    line = "node0:{0}:{0} [0] NCCL INFO ncclCommInitRank comm 0x55d0c001a000 rank {1} nranks 4 cudaDev 0 nvmlDev 0 busId 1000 commId 0x5c2b - Init START\n"
+    (tmp_path / "job.log").write_text(line.format(1, 1 << 63))
+    assert not [f for f in analyze([tmp_path / "job.log"]).findings if f.code == "PSM201"]
+    (tmp_path / "job.log").write_text(line.format(1, 0))
+    (found,) = [f for f in analyze([tmp_path / "job.log"]).findings if f.code == "PSM201"]
+    assert "ranks 1, 2 and 3 of 4 have no line in the input" in found.title
 
 
 def test_a_rank_whose_log_is_missing_did_start() -> None:

@@ -174,7 +174,7 @@ def test_plugin_that_one_node_lacks_is_named(tmp_path: Path) -> None:
     logs[3].line("NET/Plugin: Could not find: libnccl-net.so. Using internal net plugin.")
     found = of(find("settings", tmp_path, logs), "PSM603")
     assert len(found) == 1
-    assert "not found by rank 3" in found[0].title
+    assert "rank 3 (node0:7301) does not find" in found[0].title
 
 
 def test_one_network_without_plugins_is_nothing(tmp_path: Path) -> None:

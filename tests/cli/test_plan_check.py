@@ -47,7 +47,7 @@ def test_what_is_open_where_a_trace_ends_is_told_and_is_no_finding(psmkit_cli: C
     done = psmkit_cli("plan", "check", folder)
     assert done.status == 0
     assert (
-        "  rank 0: plan 1: 2 proxy ops not ended; its host function has not come back, 1 left of the count\n"
+        "  rank 0: plan 1: 2 proxy ops not ended; its host function has not returned, its count is still 1\n"
         in done.out
     )
     (mine, other) = json.loads(psmkit_cli("plan", "check", "--format", "json", folder).out)["traces"]

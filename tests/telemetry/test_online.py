@@ -113,7 +113,7 @@ def test_a_dead_rank_is_named_as_dead_and_told_apart() -> None:
     found = judge(who, rows=[step(0, 2, 10, sends=False), step(2, 1, 8, sends=True, begun=90 * SECOND)])
     assert {(f.code, f.culprits) for f in found} == {("PSM936", (2,)), ("PSM931", (2,))}
     assert any("rank 2 is dead" in f.title for f in found)
-    assert any("ended with 1 events open" in f.title and "SendGPUWait" in f.explanation for f in found)
+    assert any("ended with 1 open event" in f.title and "SendGPUWait" in f.explanation for f in found)
 
 
 def test_the_step_tells_more_than_its_operation_and_its_collective() -> None:

@@ -111,7 +111,7 @@ def test_a_kind_without_a_rival_gives_no_rule_and_too_few_sizes_are_told() -> No
     few = [Sample("reduce", 4096, 8, 1, "tree", "simple", 11)]
     model = fit(one + few)
     assert rules_of(model) == []
-    assert model.left_out == ("reduce tree/simple, 8 ranks on 1 nodes: fewer than 3 sizes",)
+    assert model.left_out == ("reduce tree/simple, 8 ranks on 1 node: fewer than 3 sizes",)
 
 
 NCCL_TESTS = """\

@@ -116,7 +116,7 @@ def _debt(job: Job, proc: int, shake: Handshake, opened: _Opened, agreed: _Agree
         fd = shake.asks[0]
         return Debt(WAITING, f"the descriptor of rank {fd.peer}", "fd answered", (fd.asked,) if fd.asked else ())
     if opened.lacking(proc):
-        return Debt(OPENING, "more connections, as all its peers opened", "connect", alone=True)
+        return Debt(OPENING, "connections that all its peers opened", "connect", alone=True)
     step = agreed.lacking(shake) if agreed is not None and not work else None
     if step is not None:
         what, stage, alone = step

@@ -60,7 +60,7 @@ def new_finding(
         title=title or info.title,
         severity=severity,
         confidence=confidence,
-        explanation=explanation or info.meaning,
+        explanation=_sentences(explanation or info.meaning),
         next_step=next_step or info.next_step,
         evidence=job.quotes.cite(*refs),
         run=run,
@@ -72,6 +72,11 @@ def new_finding(
         culprits=tuple(dict.fromkeys(culprits)),
         named=tuple(dict.fromkeys(named)),
     )
+
+
+def _sentences(text: str) -> str:
+    """Text whose sentences begin with a capital, also where the name of a rank begins them."""
+    return ("R" + text[1:] if text.startswith(("rank ", "ranks ")) else text).replace(". rank", ". Rank")
 
 
 def _aftermath(job: Job, refs: Sequence[Ref | None], procs: Sequence[int]) -> bool:

@@ -75,7 +75,7 @@ _UNKNOWN, _CHECKED_IN, _CONNECTED, _PASSED = range(4)
 _RING = (
     "its check-in at the bootstrap of {comm}",
     "its connection to the next rank in the bootstrap ring of {comm}",
-    "the next step of its bootstrap of {comm}, to which both its neighbours are connected",
+    "the next step of its bootstrap of {comm}, although both its neighbours are connected",
     "its part of the bootstrap of {comm}",
 )
 #: The first part of the messages that show a step, by the place where it is missing.

@@ -26,6 +26,7 @@ from psmkit.analysis.inference.planrules import (
     PlanSummary,
 )
 from psmkit.logparse.types import Event, Ref
+from psmkit.model.wording import counted
 
 __all__ = ["EVIDENCE", "Open", "Trace", "made_at", "made_by_lines", "traces"]
 
@@ -45,8 +46,8 @@ class Open:
     count: int | None = None
 
     def __str__(self) -> str:
-        ops = [f"{self.ops} proxy op{'s' if self.ops > 1 else ''} not ended"] if self.ops > 0 else []
-        function = "its host function has not come back" + (f", {self.count} left of the count" if self.count else "")
+        ops = [f"{counted(self.ops, 'proxy op')} not ended"] if self.ops > 0 else []
+        function = "its host function has not returned" + (f", its count is still {self.count}" if self.count else "")
         return f"plan {self.plan}: " + "; ".join([*ops, *([function] if self.functions > 0 else [])])
 
 

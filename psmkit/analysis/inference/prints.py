@@ -21,6 +21,7 @@ from psmkit.analysis.inference import proof
 from psmkit.analysis.inference.steps import STREAM_0
 from psmkit.catalogue.entries import DATA_END
 from psmkit.logparse.types import Event, Ref, Value
+from psmkit.model.wording import counted, plural
 
 __all__ = ["Connection", "PrintedEnd", "connections"]
 
@@ -324,7 +325,7 @@ def _turn(send: PrintedEnd | None, recv: PrintedEnd | None) -> tuple[PrintedEnd 
         return _alone(end)
     busy = [end for end in (send, recv) if end.copies]
     if len(busy) == 1:
-        return busy[0], f"{_copies(busy[0].copies)} that it started below step {busy[0].recorded} are not done"
+        return busy[0], _unfinished(busy[0])
     published = send.published if send.published is not None else send.at
     if recv.at < published and send.can_send is not True:
         there = f"steps {recv.at} to {published - 1} are" if published - recv.at > 1 else f"step {recv.at} is"
@@ -333,10 +334,10 @@ def _turn(send: PrintedEnd | None, recv: PrintedEnd | None) -> tuple[PrintedEnd 
         freed = (
             f"{recv.name} has consumed the steps below {recv.at}, and {send.name} sees no free slot for step {send.at}"
         )
-        return None, f"{freed}: what was freed is not published, or not seen"
+        return None, f"{freed}: {recv.name} did not publish it, or {send.name} did not read it"
     if recv.at >= published:
-        room = "it has room for" if send.can_send else "all slots are empty at"
-        return send, f"{room} step {send.at}, which the receiver waits for, and it does not post it"
+        room = "it has room" if send.can_send else "all slots are free"
+        return send, f"{room} for step {send.at}, which the receiver waits for, and it does not post it"
     return (
         None,
         f"{send.name} has room for step {send.at} and does not post it; {recv.name} has step {recv.at} and does not consume it",
@@ -346,7 +347,7 @@ def _turn(send: PrintedEnd | None, recv: PrintedEnd | None) -> tuple[PrintedEnd 
 def _alone(end: PrintedEnd) -> tuple[PrintedEnd | None, str]:
     peer = f"rank {end.peer}" if end.peer is not None else "its peer"
     if end.copies:
-        return end, f"{_copies(end.copies)} that it started below step {end.recorded} are not done"
+        return end, _unfinished(end)
     if end.sends and end.can_send:
         return end, f"it has room for step {end.at} and does not post it"
     if end.sends:
@@ -357,5 +358,6 @@ def _alone(end: PrintedEnd) -> tuple[PrintedEnd | None, str]:
     return None, f"{end.name} waits for {peer}, the sender, to publish step {end.at}"
 
 
-def _copies(count: int) -> str:
-    return "1 copy" if count == 1 else f"{count} copies"
+def _unfinished(end: PrintedEnd) -> str:
+    copies = counted(end.copies, "copy", "copies")
+    return f"{copies} that it started below step {end.recorded} {plural(end.copies, 'is', 'are')} not done"

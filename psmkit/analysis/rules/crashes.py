@@ -96,7 +96,7 @@ def _deaths(job: Job, run: int | None, deaths: Sequence[Death]) -> list[Finding]
                 job,
                 "PSM408",
                 run=run,
-                title=f"{ranks_text(d.rank for d in origins if d.rank is not None)} were killed together: the launcher or the scheduler ended the job",
+                title=f"{ranks_text(d.rank for d in origins if d.rank is not None)} were killed together: most likely the launcher or the scheduler ended the job",
                 severity=Severity.WARNING,
                 confidence=0.7,
                 refs=[origins[0].events[0].ref],
@@ -108,14 +108,10 @@ def _deaths(job: Job, run: int | None, deaths: Sequence[Death]) -> list[Finding]
     others = "" if not followers else ranks_text(ended) if ended else "the others"
     cut = bool(followers) and all(d.by_peer for d in followers)
     after = (
-        f"{others[:1].upper()}{others[1:]} lost the connection to it" if cut else f"The launcher then ended {others}"
+        f"{others[:1].upper()}{others[1:]} lost the connection to it" if cut else f"The end of {others} follows from it"
     )
     for death in origins:
-        out.append(
-            _crash(
-                job, run, death, f" {after}: a consequence." if others else "", together if death is origins[0] else ()
-            )
-        )
+        out.append(_crash(job, run, death, f" {after}." if others else "", together if death is origins[0] else ()))
     if followers and not origins:
         out.append(_consequence(job, run, followers, given_up))
     return out
@@ -162,20 +158,18 @@ def _crash(job: Job, run: int | None, death: Death, after: str, together: Sequen
     where = _frames(job, death)
     ranks = [d.rank for d in (death, *together) if d.rank is not None]
     name = ranks_text(ranks) if together and ranks else _name(job, death)
-    explanation = f"{name} {manner(death)}."
-    if where:
-        explanation += f" The first frame outside the C library is in {where}."
+    explanation = f"The first frame outside the C library is in {where}." if where else ""
     explanation += after
     if late:
-        explanation += " It was torn down before, so this happened at its exit."
+        explanation += " Its communicators were torn down before, so this happened when it exited."
     if death.oom:
-        step = "Lower host memory per rank (data loader workers, pinned buffers), or raise the limit of the job or container."
+        step = "Use less host memory per rank (data loader workers, pinned buffers), or raise the memory limit of the job or container."
     elif death.signal == signals.SIGKILL:
-        step = f"Look at the kernel log of {death.host or 'its host'} for the OOM killer, and at who may send SIGKILL there."
+        step = f"Search the kernel log of {death.host or 'its host'} (dmesg) for the OOM killer, and the scheduler's log for a kill."
     elif death.signal is not None:
-        step = "Take the core dump or the stack that was printed; see which library the top frames are in."
+        step = "Read the printed stack, or the core dump (gdb): the top frames show the library that failed."
     else:
-        step = "Read the last lines of this process: the exception or message before its exit."
+        step = "Read the last lines of this process: an exception or a message before its exit shows the reason."
     return new_finding(
         job,
         "PSM402",
@@ -183,7 +177,7 @@ def _crash(job: Job, run: int | None, death: Death, after: str, together: Sequen
         title=f"{name} {manner(death)}" + (f" in {where}" if where else ""),
         severity=Severity.WARNING if late else Severity.ERROR,
         confidence=0.6 if late else 0.95 if death.rank is not None or death.proc is not None else 0.8,
-        explanation=explanation,
+        explanation=explanation.strip() or None,
         next_step=step,
         refs=[e.ref for e in death.events[:5]],
         ranks=ranks,
@@ -250,11 +244,11 @@ def _stranger(job: Job, run: int | None, death: Death) -> Finding:
         job,
         "PSM402",
         run=run,
-        title=f"the kernel's OOM killer ended process {death.pid}, which is none of the ranks seen",
+        title=f"the kernel's OOM killer ended process {death.pid}, which is no known rank",
         severity=Severity.WARNING,
         confidence=0.5,
-        explanation="A process of this host was killed for memory. It may be a helper of a rank (a data loader worker), or of another job.",
-        next_step="See whose process it was; a rank whose helper is gone waits for it.",
+        explanation="The host ran out of memory. The process may be a helper of a rank (a data loader worker), or belong to another job.",
+        next_step="Find out whose process it was (dmesg shows its name). A rank waits for ever if its helper is gone.",
         refs=[e.ref for e in death.events[:2]],
         stage="killed",
     )
@@ -274,9 +268,9 @@ def _consequence(job: Job, run: int | None, followers: Sequence[Death], given_up
         explanation="torch's watchdog aborts its own process after a failed collective, and launchers end the ranks that are left."
         if given_up
         else "The lines before this one show a failure or a wait. A launcher, a scheduler or a person ended the job after it.",
-        next_step="Look at what the ranks waited for before."
+        next_step="Find out what the ranks waited for before this."
         if not given_up
-        else "Look at the watchdog's lines: who never joined the collective?",
+        else "Read the watchdog's lines: which rank never joined the collective?",
         refs=[followers[0].events[0].ref, *(e.ref for e in given_up[:1])],
         ranks=ranks,
         procs=[d.proc for d in followers if d.proc is not None],
@@ -291,23 +285,27 @@ def _ended(job: Job, run: int | None) -> list[Finding]:
         (
             ("launch.slurm.time_limit",),
             "Slurm ended the job",
-            "See what the ranks waited for before; a time limit alone does not say that anything hung.",
+            "Find out what the ranks waited for before this. A time limit alone does not prove a hang.",
         ),
-        (("launch.slurm.node_fail",), "Slurm lost a node of the job", "Ask for the state of the node that is named."),
+        (
+            ("launch.slurm.node_fail",),
+            "Slurm lost a node of the job",
+            "Check the state of the named node (scontrol show node).",
+        ),
         (
             ("launch.elastic.death_signal",),
-            "torchrun itself was ended by a signal",
-            "Ask the scheduler why it ended the job.",
+            "torchrun itself received a signal and ended",
+            "Read the scheduler's log: why did it end the job?",
         ),
         (
             ("sys.python.interrupt",),
-            "the job was interrupted by hand (SIGINT)",
-            "See what the ranks waited for before; most likely the job hung.",
+            "the job was interrupted (SIGINT)",
+            "Find out what the ranks waited for before this. People often interrupt a job that hangs.",
         ),
         (
             ("launch.slurm.cancelled",),
             "Slurm cancelled the step",
-            "Look for a task that failed before; with none, somebody cancelled the job.",
+            "Look for a task that failed before this. If there is none, a person or the scheduler cancelled the job.",
         ),
     ):
         # an interrupt that follows a failure comes from the launcher

@@ -19,6 +19,7 @@ from psmkit.analysis.inference.waits import waits as waits_of
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import FdExchange, Ref
 from psmkit.model import Finding, Severity
+from psmkit.model.wording import counted, plural
 
 __all__ = ["find"]
 
@@ -45,15 +46,14 @@ def find(job: Job) -> list[Finding]:
         if run is not None and _alone(job, run, waits):
             out.append(_stands(job, run, waits))
             continue
-        pairs = words([f"{_rank(w.rank)} from {_rank(w.target_rank)}" for w in waits], 4)
-        number = "1 fd exchange" if len(waits) == 1 else f"{len(waits)} fd exchanges"
+        pairs = words([f"{_rank(w.rank)} asked {_rank(w.target_rank)}" for w in waits], 4)
         out.append(
             new_finding(
                 job,
                 "PSM701",
                 run=run,
-                title=f"the log ends with {number} open ({pairs})",
-                explanation="Any log that is cut ends like this: nothing in it shows that somebody waited in vain.",
+                title=f"the log ends with {counted(len(waits), 'open fd exchange')} ({pairs})",
+                explanation="A log that was cut ends like this, too. No line shows how long the ranks waited.",
                 refs=[ref for w in waits[:4] for ref in w.refs],
                 procs=[p for w in waits for p in (w.waiter, w.target) if p is not None],
                 stage="fd exchange",
@@ -85,20 +85,15 @@ def _stands(job: Job, run: int, waits: list[Wait]) -> Finding:
     """The exchanges that are the only ones open, which is no proof of time."""
     first = waits[0]
     asked = f"{_rank(first.rank)} waits for a file descriptor from {_rank(first.target_rank)}"
-    others = len(waits) - 1
-    more = (
-        f", {others} more exchange{'s' if others > 1 else ''} like it {'are' if others > 1 else 'is'} open"
-        if others
-        else ""
-    )
+    more = f" (and {counted(len(waits) - 1, 'more exchange')} like it)" if len(waits) > 1 else ""
     return new_finding(
         job,
         "PSM102",
         run=run,
-        title=f'{asked}{more}: the step "{first.stage}" is missing, and nothing else is open on any rank',
+        title=f'{asked}{more}: no line shows the step "{first.stage}", and nothing else is open on any rank',
         severity=Severity.WARNING,
         confidence=0.65,
-        explanation="Every other exchange of the run is complete, as when all ranks stand still behind this one. The log does not show how long the wait lasted.",
+        explanation="Every other exchange of the run is complete, so the other ranks may wait for this one. The log does not show how long the wait lasted.",
         refs=[ref for w in waits[:4] for ref in w.refs],
         procs=[p for w in waits for p in (w.target, w.waiter) if p is not None],
         ranks=sorted({r for w in waits for r in (w.rank, w.target_rank) if r is not None}),
@@ -117,33 +112,26 @@ def _lost(job: Job, items: list[tuple[FdExchange, Wait]]) -> Finding:
     client = name_of(job, fd.client) if fd.client is not None else _rank(wait.rank)
     server = name_of(job, wait.target) if wait.target is not None else _rank(wait.target_rank)
     more = f", and {len(items) - 1} more like it" if len(items) > 1 else ""
+    short = _rank(wait.target_rank) if wait.target_rank is not None else server
     # only the log of the service can show that it did not read the request
     blind = wait.target is None
     if wait.stage == "received":
-        what = f"the fd service of {server} never read the request"
-        side = (
-            f"{server} lost it"
-            if not blind
-            else no_log(job, wait.run)
-            if wait.run is not None
-            else "its log was not given"
-        )
-        why = "The request was sent and its receipt is in no log: the UDS service thread of that rank stands still, is gone, or dropped it."
+        lacking = no_log(job, wait.run) if wait.run is not None else "its log was not given"
+        what = f"no line shows that {short} received the request" + (f" ({lacking})" if blind else "")
+        why = "The UDS service thread of that rank is stuck or gone, or the request was lost."
         culprit = wait.target_rank
     elif wait.stage == "answered":
-        what = f"the fd service of {server} read the request and never answered"
-        side = f"{server} lost it"
-        why = "The service read the request and its handler did not finish: exporting the handle failed or blocks, and the error is dropped there."
+        what = f"{short} received the request, and no line shows its answer"
+        why = "The handler of the fd service did not finish: the export of the handle blocks, or it failed and the service dropped the error."
         culprit = wait.target_rank
     else:
-        what = f"{server} answered and the descriptor never arrived at {client}"
-        side = f"it was lost between {server} and {client}"
-        why = "Both sides of the service did their part; the answer was lost on the socket, or the thread that asked stands still."
+        what = f"{short} answered, and no line shows that the descriptor arrived"
+        why = "The answer was lost on the socket, or the thread that asked is stuck."
         culprit = wait.rank if _stopped(job, fd.client) else None
     step = (
-        "Look at the UDS service thread of that rank (gdb: ncclProxyServiceUDS)."
+        f"Take the stack of the UDS service thread of {server} (gdb, function ncclProxyServiceUDS)."
         if wait.stage != "done"
-        else "Look at the thread that waits in ncclIpcSocketRecvMsg, and at errors of sendmsg on the answering side."
+        else f"Take the stack of the thread of {client} in ncclIpcSocketRecvMsg (gdb), and look for sendmsg errors of {server}."
     )
     refs: list[Ref | None] = [r for _, w in items[:3] for r in w.refs]
     if wait.run is not None:
@@ -155,7 +143,7 @@ def _lost(job: Job, items: list[tuple[FdExchange, Wait]]) -> Finding:
         run=wait.run,
         title=f"{client} waits for a file descriptor from {server} (opId 0x{fd.op:x}{more}): {what}",
         confidence=0.6 if blind else 0.9 if sure else 0.8,
-        explanation=f"Stages reached: {_stages(fd)}; {side}. {why} {wait.age} more lines were read after its newest one.",
+        explanation=f"The log shows these stages: {_stages(fd)}. {why} {counted(wait.age, 'more line')} of this log {plural(wait.age, 'follows', 'follow')} the last of them.",
         next_step=f"{step} NCCL_CUMEM_ENABLE=0 avoids the exchange; compare with {_ISSUE}.",
         refs=refs,
         procs=[p for p in (wait.target, fd.client) if p is not None],
@@ -191,7 +179,7 @@ def _reported(job: Job) -> list[Finding]:
                 run=run,
                 title=f"an fd exchange of {names_of(job, procs)} failed",
                 confidence=0.7,
-                explanation="A rank reports that a request for a file descriptor, or the socket it goes over, failed.",
+                explanation="A rank reports that a request for a file descriptor failed, or the socket that carries it.",
                 refs=[e.ref for e in ours[:6]],
                 procs=procs,
                 stage="fd exchange",

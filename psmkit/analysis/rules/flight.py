@@ -13,6 +13,7 @@ from psmkit.analysis.inference.findings import new_finding, with_evidence
 from psmkit.analysis.registry import rule
 from psmkit.logparse.foreign.types import FlightDump, FlightEntry
 from psmkit.model import Evidence, Finding, Severity
+from psmkit.model.wording import counted, plural
 
 __all__ = ["find"]
 
@@ -94,7 +95,8 @@ def find(job: Job) -> list[Finding]:
                     job,
                     "PSM604",
                     run=run,
-                    title=f"{len(nameless)} flight recorder dumps do not show their rank and were not used",
+                    title=f"{counted(len(nameless), 'flight recorder dump')} {plural(len(nameless), 'does', 'do')} not show the rank, so psmkit does not use {plural(len(nameless), 'it', 'them')}",
+                    explanation="psmkit compares ranks, and neither the name nor the content of these files shows the rank.",
                     next_step="Name the files after their ranks (nccl_trace_rank_3.json), or put the dumps into one object with the ranks as keys.",
                 ),
                 [Evidence(r.path, 1, "") for r in nameless[:_SHOWN]],
@@ -209,12 +211,12 @@ def _collectives(job: Job, group: _Group, run: int | None, lasting: bool) -> lis
                 + (f"; no dump of {ranks_text(absent)}" if absent else ""),
                 severity=Severity.ERROR if proven else Severity.WARNING,
                 confidence=0.8 if lasting else 0.6,
-                explanation=f"The flight recorders agree on the collectives up to {work}, so all ranks called them in the same order."
+                explanation=f"The dumps agree on the collectives up to number {work}, so {'the ranks with a dump' if absent else 'all ranks'} called them in the same order."
                 + note
                 + ("" if lasting else " A dump of a healthy job looks the same if it was not taken after a timeout."),
-                next_step="Look at the ranks without a dump first: check whether they died or hang outside torch."
+                next_step="Look first at the ranks without a dump: did they die, or do they hang outside torch?"
                 if absent
-                else "Look below torch: stacks of the proxy threads, RAS, link counters, Xid messages.",
+                else "Look below torch: take stacks of the proxy threads and a RAS answer (ncclras), and check link counters and Xid messages.",
                 ranks=sorted({m.rank for m in waiting} | set(absent)),
                 procs=_procs(job, run, (m.rank for m in waiting)),
                 culprits=absent if absent and 2 * len(absent) < len(group.ranks) else [],
@@ -252,9 +254,9 @@ def _behind(
             job,
             "PSM302",
             run=run,
-            title=f"{ranks_text(ranks)} never called {what}: {ranks_text(m.rank for m in waiting)} wait{'s' if len(waiting) == 1 else ''} there",
+            title=f"{ranks_text(ranks)} {plural(len(ranks), 'has', 'have')} not called {what}: {ranks_text(m.rank for m in waiting)} {plural(len(waiting), 'waits', 'wait')} there",
             confidence=0.93 if lasting else 0.85,
-            explanation=f"The last collective that {ranks_text(ranks)} called in {group.title} is {numbers}; the others called the next one and wait.",
+            explanation=f"The last collective that {ranks_text(ranks)} called in {group.title} is number {numbers}. {ranks_text(m.rank for m in waiting).capitalize()} called more collectives and {plural(len(waiting), 'waits', 'wait')}.",
             ranks=ranks,
             procs=_procs(job, run, ranks),
             culprits=ranks if 2 * len(ranks) <= len(group.members) or len(group.members) == 2 else [],
@@ -318,7 +320,7 @@ def _divergence(job: Job, group: _Group, run: int | None) -> Finding | None:
                 run=run,
                 title=f"collective mismatch at number {seq} of {group.title}: {joined(parts)}",
                 confidence=0.93,
-                explanation=f"The flight recorders of {group.title} agree up to number {seq - 1} and differ from there on: {joined(parts)}.",
+                explanation=f"The dumps of {group.title} first differ at number {seq}: {joined(parts)}.",
                 ranks=sorted(m.rank for m, _ in here),
                 procs=_procs(job, run, (m.rank for m, _ in here)),
                 culprits=sorted(odd) if len(kinds[0]) > len(odd) else [],
@@ -358,9 +360,9 @@ def _pairs(job: Job, group: _Group, run: int | None) -> list[Finding]:
                     job,
                     "PSM303",
                     run=run,
-                    title=f"{len(here) - there} {side}{'s' if len(here) - there > 1 else ''} between ranks {src} and {dst} of {group.title} wait: rank {owes} never called the other side",
+                    title=f"{counted(len(here) - there, side)} {f'from rank {waits} to' if side == 'send' else f'on rank {waits} from'} rank {owes} of {group.title} {plural(len(here) - there, 'waits', 'wait')}: the dump of rank {owes} shows no matching {'recv' if side == 'send' else 'send'}",
                     confidence=0.75,
-                    explanation=f"Rank {waits} has {len(here)} open, rank {owes} has {there} open towards it.",
+                    explanation=f"The dumps show {counted(len(here), f'open {side}')} of rank {waits} and {counted(there, 'matching open one')} of rank {owes}.",
                     ranks=[member.rank, peer],
                     procs=_procs(job, run, [member.rank, peer]),
                     culprits=[peer],

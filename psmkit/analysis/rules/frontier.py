@@ -11,6 +11,7 @@ from psmkit.analysis.inference.lost import Lost, lost
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Ref
 from psmkit.model import Finding
+from psmkit.model.wording import plural
 
 __all__ = ["find"]
 
@@ -55,13 +56,17 @@ def _suspect(job: Job, owes: Owes) -> Finding:
         run=owes.run,
         title=f"{who} owes {owes.step}, or its log was cut after {_place(job, owes.last)}",
         confidence=0.6,
-        explanation=f"{names_of(job, owes.waiting)} stopped at a later step and wait for it. {_lacking(owes)}",
+        explanation=f"{names_of(job, owes.waiting)} stopped at a later step and {_waits(owes)} for it. {_lacking(owes)}",
         next_step=f"Take the stack of {who} (gdb, py-spy dump), or find the rest of its log.",
         refs=[*owes.refs[:3], owes.last, *(job.process(p).last for p in owes.waiting[:2])],
         procs=[owes.proc, *owes.waiting],
         comm=comm_name(job, owes.group) if owes.group is not None else None,
         stage=owes.stage,
     )
+
+
+def _waits(owes: Owes) -> str:
+    return plural(len(owes.waiting), "waits", "wait")
 
 
 def _lacking(owes: Owes) -> str:
@@ -79,7 +84,7 @@ def _hung(job: Job, owes: Owes) -> Finding:
         job,
         "PSM304",
         run=owes.run,
-        title=f"{who} owes {owes.step}: {names_of(job, owes.waiting)} wait for it",
+        title=f"{who} owes {owes.step}: {names_of(job, owes.waiting)} {_waits(owes)} for it",
         confidence=0.8,
         explanation=f"Other ranks print this step, other lines follow the last line of {who}, and lines from outside NCCL show that the wait lasted.",
         refs=[*owes.refs[:3], owes.last, *proof.of(job, owes.run).refs[:3]],

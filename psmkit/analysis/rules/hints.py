@@ -14,6 +14,7 @@ from psmkit.analysis.inference.waits import waits_of
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import MessageCount, Ref
 from psmkit.model import Finding
+from psmkit.model.wording import counted, plural
 
 __all__ = ["find"]
 
@@ -31,15 +32,16 @@ def _missing(job: Job) -> list[Finding]:
         if not missing or not past_bootstrap(job, run):
             continue
         starts = [i.start or i.complete for i in job.members.get(run.world, [])[:2]] if run.world is not None else []
-        many = len(missing) > 1
+        number = len(missing)
         out.append(
             new_finding(
                 job,
                 "PSM702",
                 run=run.index,
-                title=f"the {'logs' if many else 'log'} of rank{'s' if many else ''} {words(map(str, missing[:10]), 10, len(missing))} of {run.nranks} {'are' if many else 'is'} missing",
+                title=f"the {plural(number, 'log')} of {plural(number, 'rank')} {words(map(str, missing[:10]), 10, number)} of {run.nranks} {plural(number, 'is', 'are')} missing",
                 explanation=(
-                    "The others came past the point where all ranks meet, so these ranks ran as well. What they printed last may be what matters."
+                    f"The other ranks passed a point that needs all ranks, so {plural(number, 'this rank', 'these ranks')} ran, too. "
+                    f"{plural(number, 'Its', 'Their')} last lines may show the cause."
                 ),
                 refs=starts,
                 ranks=missing.listed,
@@ -64,13 +66,13 @@ def _data_plane(job: Job) -> list[Finding]:
         if not answered:
             continue
         descriptors = sum(c.count for c in fds)
-        also = f" and {descriptors} fd {'exchange' if descriptors == 1 else 'exchanges'}" if descriptors else ""
+        also = f" and {counted(descriptors, 'fd exchange')}" if descriptors else ""
         out.append(
             new_finding(
                 job,
                 "PSM703",
                 run=run.index,
-                title=f"the control plane is clean ({answered} proxy calls{also} complete), and the data plane is not in the log",
+                title=f"no exchange of the control plane is open ({counted(answered, 'proxy call')}{also} complete); the log does not show the data plane",
                 refs=[max((c.last for c in group), key=lambda r: (r.file, r.line)) for group in (calls, fds) if group],
                 stage="data plane",
             )
@@ -105,7 +107,7 @@ def _response_sizes(job: Job) -> list[Finding]:
                 job,
                 "PSM704",
                 run=run.index,
-                title=f"send-side Setup answers have {sent} bytes and recv-side ones {received}: as large as a whole private struct",
+                title=f"Setup responses have {sent} bytes on the send side and {received} on the recv side: the larger ones may hold a whole private struct",
                 confidence=0.3,
                 refs=[refs[("send", sent)], refs[("recv", received)]],
                 stage="proxy Setup",

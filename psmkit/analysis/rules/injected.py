@@ -12,18 +12,20 @@ from psmkit.model import Finding, Severity
 
 __all__ = ["find"]
 
-#: The effect on the call, after the name of its site.
+#: What PSM_FAULTS did to the call of a site.
 _DID = {
-    "error": "was made to fail",
-    "hang": "was made to hang",
-    "kill": "was made to kill its process",
-    "drop": "was made to lose what it moves",
-    "short": "was made to move less than it was asked to",
-    "corrupt": "was made to damage what it moves",
-    "slow": "was slowed down",
-    "late": "was made to come back late",
-    "close": "was made to lose its connection",
-    "stall": "was made to stand still",
+    "error": "made {} fail",
+    "hang": "made {} hang",
+    "kill": "killed the process in {}",
+    "drop": "made {} drop its data or its work",
+    "short": "made {} move too few bytes",
+    "corrupt": "made {} corrupt its data",
+    "duplicate": "made {} send its message twice",
+    "reorder": "made {} send its message out of order",
+    "slow": "slowed {} down",
+    "late": "made {} return late",
+    "close": "closed the connection of {}",
+    "stall": "stopped the connection of {}",
 }
 #: These only change the duration of a call.
 _DELAYS = frozenset({"slow", "late"})
@@ -42,12 +44,12 @@ def find(job: Job) -> list[Finding]:
 
 def _finding(job: Job, proc: int, site: str, action: str, events: list[Event], over: Event | None) -> Finding:
     calls = [n for e in events if (n := number(e.fields, "nth")) is not None]
-    when = f"call {calls[0]}" if len(events) == 1 and calls else f"{len(events)} calls, the first is number {calls[0]}"
+    when = f"call {calls[0]}" if len(events) == 1 and calls else f"{len(events)} calls, the first is call {calls[0]}"
     return new_finding(
         job,
         "PSM605",
         run=job.run_of(proc),
-        title=f"{name_of(job, proc)}: {site} {_DID.get(action, f'met the fault {action}')} by PSM_FAULTS ({when})",
+        title=f"{name_of(job, proc)}: PSM_FAULTS {_DID.get(action, f'injected {action} into {{}}').format(site)} ({when})",
         severity=Severity.INFO if action in _DELAYS else Severity.WARNING,
         # The fault is a fact; other findings decide whether the rest follows from it.
         confidence=0.95,

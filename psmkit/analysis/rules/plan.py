@@ -14,6 +14,7 @@ from psmkit.analysis.inference.plans import OddHalf, Plans, Side, of
 from psmkit.analysis.inference.sightings import by_run, sightings
 from psmkit.analysis.registry import rule
 from psmkit.model import Finding, Severity
+from psmkit.model.wording import counted, plural
 
 __all__ = ["find"]
 
@@ -32,9 +33,9 @@ def find(job: Job) -> list[Finding]:
                 job,
                 "PSM306",
                 run=index,
-                title=f"the proxy of {names_of(job, procs)} was given operations out of order",
+                title=f"the proxy of {names_of(job, procs)} received operations out of order",
                 confidence=0.85,
-                explanation="NCCL complains about the list of operations that a plan gave to the proxy.",
+                explanation="NCCL reports a bad order in the operations that a plan posted to the proxy.",
                 refs=[e.ref for e in events[:6]],
                 procs=procs,
                 culprits=[r for p in procs if (r := job.rank_of(p)) is not None],
@@ -59,17 +60,18 @@ def _compare(job: Job, run: int, plans: Plans) -> list[Finding]:
 
 
 def _odd(job: Job, run: int, odd: OddHalf) -> Finding:
-    times = "once" if odd.lacks.empty == 1 else f"{odd.lacks.empty} times"
-    other = f"rank {odd.peer} {'sends to it' if odd.what == 'recv' else 'expects it'}"
+    rounds = counted(odd.lacks.empty, "round")
+    half = f"a {odd.what} {'from' if odd.what == 'recv' else 'to'} rank {odd.peer}"
+    other = f"rank {odd.peer} planned the matching {'send' if odd.what == 'recv' else 'recv'} in every round"
     return new_finding(
         job,
         "PSM303",
         run=run,
-        title=f"rank {odd.rank} left out a {odd.what} {'from' if odd.what == 'recv' else 'to'} rank {odd.peer} {times}: {other} in every round and waits for the one that is missing",
+        title=f"rank {odd.rank} planned {rounds} without {half}: {other} and waits for the missing one",
         confidence=0.85,
         explanation=(
-            f"Every round of this exchange has a send and a recv, but for {odd.lacks.empty} of rank {odd.rank}: its plan was closed "
-            f"without the {odd.what}. It is not the rank that is behind in the end that is to blame, but this one."
+            f"Every other round of this exchange has a send and a recv. Rank {odd.rank} closed its plan without the {odd.what}, "
+            "so it is the cause, even if another rank is further behind."
         ),
         refs=[odd.lacks.first_empty, next(iter(odd.has.refs.values()), None)],
         ranks=[odd.rank, odd.peer],
@@ -98,7 +100,7 @@ def _pair(job: Job, run: int, src: int, dst: int, plans: Plans) -> Finding | Non
             title=f"rank {src} plans to send {one} bytes to rank {dst}, which plans to receive {other}",
             confidence=0.85,
             explanation="The two ends of one round of an exchange put different sizes into their plans."
-            + (f" The size of rank {odd[0]} is the one that few other rounds have." if odd else ""),
+            + (f" Few other rounds have the size of rank {odd[0]}." if odd else ""),
             refs=[sent.refs[one], received.refs[other]],
             ranks=[src, dst],
             procs=procs,
@@ -140,10 +142,10 @@ def _half(job: Job, run: int, src: int, dst: int, has: Side, lacks: Side, what: 
         job,
         "PSM303",
         run=run,
-        title=f"rank {owing} planned its round with rank {waiter} without a {what}, and rank {waiter} planned the other half",
+        title=f"rank {owing} planned a round with rank {waiter} without a {what}, and rank {waiter} planned the matching {'send' if what == 'recv' else 'recv'}",
         severity=None if sure else Severity.WARNING,
         confidence=0.8 if sure else 0.55,
-        explanation=f"{rounds} {'round' if rounds == 1 else 'rounds'} of the exchange between the two hold one half only.",
+        explanation=f"{counted(rounds, 'round')} of the exchange between the two {plural(rounds, 'has', 'have')} only one half.",
         refs=[next(iter(has.refs.values()), None), lacks.first_empty],
         ranks=[owing, waiter],
         procs=procs,

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from psmkit.analysis.facts.job import Job
-from psmkit.analysis.facts.naming import words
+from psmkit.analysis.facts.naming import ranks_text
 from psmkit.analysis.facts.printed import number
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.inference.plan_traces import EVIDENCE, Trace, made_at, made_by_lines, traces
@@ -135,10 +135,7 @@ def _told(found: Sequence[_Found]) -> list[str]:
     by_text: dict[str, list[int]] = defaultdict(list)
     for one in found:
         by_text[one.breach.text].append(one.breach.rank)
-    return [
-        f"rank{'s' if len(set(ranks)) > 1 else ''} {words(map(str, sorted(set(ranks))))}: {text}"
-        for text, ranks in list(by_text.items())[:_FIRST]
-    ]
+    return [f"{ranks_text(ranks, most=6)}: {text}" for text, ranks in list(by_text.items())[:_FIRST]]
 
 
 def _finding(job: Job, run: int | None, rule: str, found: Sequence[_Found]) -> Finding:
@@ -151,7 +148,7 @@ def _finding(job: Job, run: int | None, rule: str, found: Sequence[_Found]) -> F
         run=run,
         title=f"{rule}: rank {first.rank}: {first.text}{others}",
         confidence=0.95,
-        explanation=". ".join(_told(found)) + ".",
+        explanation=". ".join(_told(found)) + "." if len(found) > 1 else None,
         refs=[ref for f in found[:_FIRST] for ref in f.refs[: EVIDENCE if f is found[0] else 1]],
         ranks=ranks,
         procs=[f.proc for f in found],

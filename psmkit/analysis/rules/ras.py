@@ -17,6 +17,7 @@ from psmkit.analysis.inference.waits import waits_for
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Event, Ref, Value
 from psmkit.model import Finding, Severity
+from psmkit.model.wording import plural
 
 __all__ = ["find"]
 
@@ -104,9 +105,9 @@ def _finding(job: Job, run: int, entry: _Missed, broken: bool, suspect: bool) ->
     name = f"the process at {entry.addr}" if rank is None else f"rank {rank} ({entry.addr}, {no_log(job, run)})"
     name = name_of(job, entry.proc) if entry.proc is not None else name
     secs = max((int(v) for e in entry.events() if isinstance(v := e.fields.get("secs"), int)), default=0)
-    how = f"does not answer for {secs} s" if secs else "does not answer"
+    how = f"has not answered for {secs} s" if secs else "does not answer"
     if gone:
-        how = "closed its connection and cannot be reached again"
+        how = "closed its connection, and its peers cannot reach it again"
     stage = stage_of(job, entry.proc) if entry.proc is not None else None
     where = f"; its last stage is {stage}" if stage else ""
     said = [*(e for e in entry.lasting if e.proc not in entry.recovered), *entry.early]
@@ -127,20 +128,20 @@ def _finding(job: Job, run: int, entry: _Missed, broken: bool, suspect: bool) ->
         severity=Severity.ERROR if error else Severity.INFO if broken and gone else Severity.WARNING,
         confidence=confidence,
         explanation=(
-            f"{names_of(job, complainers)} {'lost' if lasting else 'miss'} the RAS thread of {entry.addr}"
+            f"{names_of(job, complainers)} {plural(len(complainers), 'gets', 'get')} no answer from the RAS thread at {entry.addr}. "
             + (
-                f", which the RAS peer lines give to {name}"
+                f"The RAS peer lines show that this is {job.process(entry.proc).name if entry.proc is not None else f'rank {rank}'}."
                 if entry.proc is not None or rank is not None
-                else ", which no RAS peer line gives to a rank"
+                else "No RAS peer line shows which rank this is."
             )
-            + ". RAS threads answer on their own, whatever the application does: a process without RAS is stopped, starved or dead."
+            + " A RAS thread answers whatever the application does, so this process is stopped, starved or dead, or its network is down."
             + (
                 f" Its peers wait for it: {words(_waiting(job, entry.proc), 3)}."
                 if entry.proc is not None and _waiting(job, entry.proc)
                 else ""
             )
         ),
-        next_step=f"Look at {name}: is it stopped (state T in ps), under a debugger, swapped out, or is its host lost? Take its stacks with gdb or py-spy.",
+        next_step=f"Check {name}: is it stopped (state T in ps), under a debugger or swapped out, or is its host lost? Take its stacks with gdb or py-spy.",
         refs=refs,
         ranks=[rank] if rank is not None else (),
         procs=[p for p in (entry.proc, *complainers) if p is not None]

@@ -379,9 +379,9 @@ def _error_finding(
             "PSM401",
             run=run,
             comm=comm,
-            title=f"RAS: errors in {comm or 'a communicator'}: {texts}",
+            title=f"RAS reports errors in {comm or 'a communicator'}: {texts}",
             confidence=0.85,
-            explanation="RAS shows errors that ranks returned or noted; a remote process error points at another rank.",
+            explanation="The ranks returned or recorded these errors. A remote process error points at another rank.",
             ranks=ranks,
             culprits=own if len(own) == 1 else [],
             stage="error",
@@ -446,16 +446,16 @@ def _lags(job: Job, answers: Sequence[Answer], run: int | None, lasting: bool) -
                     "PSM304",
                     run=run,
                     comm=name,
-                    title=f"{who} of {name or 'a communicator'} {'are' if last.behind != 1 else 'is'} behind in {operation}: others launched {last.most}"
-                    + (", unchanged between two RAS answers" if same else ""),
+                    title=f"{who} of {name or 'a communicator'} {'are' if last.behind != 1 else 'is'} behind in {operation}: other ranks launched {last.most}"
+                    + (", and two RAS answers show the same counts" if same else ""),
                     severity=Severity.ERROR if proven else Severity.INFO,
                     confidence=0.9 if same else 0.8 if lasting else 0.4,
-                    explanation="RAS counts the operations that each rank launched; the ranks behind have not called what their peers wait for."
+                    explanation="RAS counts the operations that each rank launched. The ranks behind have not launched what their peers wait for."
                     if proven
                     else "RAS counts the operations that each rank launched. A healthy job also shows differences in a single answer.",
                     next_step="Take the stacks of the ranks behind, and read their last lines."
                     if proven
-                    else "Query RAS again a few seconds later. The same figures mean a hang.",
+                    else "Query RAS again after a minute. If the counts are the same, the ranks behind are stuck.",
                     ranks=last.ranks,
                     culprits=last.ranks if proven else [],
                 ),
@@ -479,7 +479,7 @@ def _healthy(job: Job, answers: Sequence[Answer], run: int | None) -> list[Findi
                 run=run,
                 title=f"the RAS answer about {counted(count, 'communicator')} shows no error, which does not rule out a hang",
                 explanation="RAS shows which operations were launched, not which are complete. A collective that all ranks launched and that hangs looks healthy.",
-                next_step="Compare the counts of two answers; take stacks of the proxy threads or a proxy dump.",
+                next_step="Compare the counts of two answers. Take stacks of the proxy threads, or a proxy dump.",
                 known_issue="NVIDIA/nccl#1730",
             ),
             [last.line(1, f"{counted(count, 'communicator')}, no errors")],

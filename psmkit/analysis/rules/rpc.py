@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from psmkit.analysis.facts.handshake import handshakes
 from psmkit.analysis.facts.job import Job
-from psmkit.analysis.facts.naming import name_of, names_of, words
+from psmkit.analysis.facts.naming import name_of, names_of, ranks_text, words
 from psmkit.analysis.facts.places import by_local_rank
 from psmkit.analysis.facts.releases import release_of
 from psmkit.analysis.inference import faults, proof
@@ -17,6 +17,7 @@ from psmkit.analysis.inference.waits import Wait, call_wait, caller_of
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Call, Event, Ref, ServiceTally
 from psmkit.model import Finding, Severity
+from psmkit.model.wording import counted
 
 __all__ = ["find"]
 
@@ -49,9 +50,9 @@ def _pending(job: Job) -> list[Finding]:
                 job,
                 "PSM701",
                 run=run,
-                title=f"the log ends with {_count(len(calls))} open ({stages})",
+                title=f"the log ends with {counted(len(calls), 'open proxy call')} ({stages})",
                 confidence=0.9,
-                explanation="Any log that is cut ends like this: nothing in it shows that somebody waited in vain.",
+                explanation="A log that was cut ends like this, too. No line shows how long the ranks waited.",
                 refs=[r for call in calls[:4] for r in (call.begun, call.served)],
                 procs=[p for call in calls for p in (call.caller, call.service) if p is not None],
                 stage="proxy call",
@@ -60,31 +61,27 @@ def _pending(job: Job) -> list[Finding]:
     return out
 
 
-def _count(number: int) -> str:
-    return "1 proxy call" if number == 1 else f"{number} proxy calls"
-
-
 def _unanswered(job: Job, run: int | None, items: list[tuple[Call, Wait]]) -> Finding:
     """The service began a call and its handler never finished."""
     call, wait = items[0]
     service = name_of(job, call.service) if call.service is not None else "a proxy service that no line names"
     asking = caller_of(job, call)
     caller = name_of(job, asking) if asking is not None else _local(job, call)
-    op = f"opId 0x{call.op:x}" if call.op else "an opId that the log does not name"
-    more = f", and {_count(len(items) - 1)} more" if len(items) > 1 else ""
+    op = f"opId 0x{call.op:x}" if call.op else "opId unknown"
+    more = f" (and {counted(len(items) - 1, 'more proxy call')})" if len(items) > 1 else ""
+    own = asking is not None and asking == call.service
     culprits = [r for r in (wait.target_rank,) if r is not None]
     return new_finding(
         job,
         "PSM101",
         run=run,
-        title=f"{caller} waits for {service}: {wait.stage} ({op}) was begun and never answered{more}",
+        title=f"{caller} waits for {'its own proxy' if own else service}: {wait.stage} ({op}) began and has no answer{more}",
         confidence=_confidence(job, wait),
         explanation=(
-            f"The proxy service of {service} took {wait.stage} from {caller} and its handler is not done; "
-            f"{wait.age} more lines of this stream were read after it, and no completed call took more than "
-            f"{job.scan.totals.max_call_age}."
+            f"{service[:1].upper()}{service[1:]} began {wait.stage} for {'one of its own threads' if own else caller}, and no line shows that its handler finished. The log goes on for "
+            f"{counted(wait.age, 'line')} after that; no other call took more than {counted(job.scan.totals.max_call_age, 'line')}."
         ),
-        next_step=f"Attach gdb to the proxy service thread of {service} and see what its {wait.stage} handler waits for.",
+        next_step=f"Attach gdb to the proxy service thread of {service} to see what its {wait.stage} handler waits for.",
         refs=[r for c, _ in items[:4] for r in (c.begun, c.served)] + _proof(job, run),
         procs=[p for c, _ in items for p in (c.service, c.caller) if p is not None],
         ranks=sorted({r for _, w in items for r in (w.rank, w.target_rank) if r is not None}),
@@ -98,18 +95,18 @@ def _unread(job: Job, run: int | None, items: list[tuple[Call, Wait]]) -> Findin
     call, wait = items[0]
     asking = caller_of(job, call)
     caller = name_of(job, asking) if asking is not None else "the caller"
-    more = f", and of {_count(len(items) - 1)} more" if len(items) > 1 else ""
+    more = f" (and to {counted(len(items) - 1, 'more proxy call')})" if len(items) > 1 else ""
     return new_finding(
         job,
         "PSM101",
         run=run,
-        title=f"{caller} never read the answer to {wait.stage} (opId 0x{call.op:x}){more}: served, not received",
+        title=f"{caller} has not received the answer to {wait.stage} (opId 0x{call.op:x}){more}: its proxy served the call",
         confidence=round(_confidence(job, wait) - 0.1, 2),
         explanation=(
-            f"{name_of(job, call.service) if call.service is not None else 'The proxy service'} served the call and the "
-            f"thread of {caller} that asked for it printed nothing since: it is stopped, dead, or the answer was lost."
+            f"{name_of(job, call.service) if call.service is not None else 'The proxy service'} served the call, and no line shows "
+            f"that {caller} received the answer: its thread is stopped or dead, or the answer was lost."
         ),
-        next_step=f"Look at {caller}: is its process alive, and where does the thread stand that waits in ncclPollProxyResponse?",
+        next_step=f"Check whether the process of {caller} runs, and take the stack of its thread in ncclPollProxyResponse (gdb).",
         refs=[r for c, _ in items[:4] for r in (c.begun, c.served)] + _proof(job, run),
         procs=[p for c, _ in items for p in (caller_of(job, c), c.service) if p is not None],
         culprits=[r for r in (wait.target_rank,) if r is not None],
@@ -147,8 +144,8 @@ def _orphans(job: Job) -> list[Finding]:
                 job,
                 "PSM104",
                 run=run,
-                title=f"{names_of(job, procs)} got an answer from {'a' if len(procs) > 1 else 'its'} proxy that nobody waits for"
-                + (f", from rank {', '.join(map(str, senders))}, and dropped it" if refused and senders else ""),
+                title=f"{names_of(job, procs)} received a proxy response that answers no pending request"
+                + (f", from {ranks_text(senders)}, and dropped it" if refused and senders else ""),
                 severity=Severity.WARNING if refused else None,
                 confidence=0.95,
                 refs=[e.ref for e in events[:6]],

@@ -20,6 +20,7 @@ from psmkit.analysis.inference.waits import waits_of
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Event
 from psmkit.model import CODES, Family, Finding, Severity
+from psmkit.model.wording import plural
 
 __all__ = ["find"]
 
@@ -112,12 +113,12 @@ def _setting(job: Job, run: int, difference: Difference, trouble: frozenset[str]
         confidence=(0.8 if error else 0.7) - (0.15 if inferred else 0.0),
         explanation="Both ends of a connection compute buffer sizes, message sizes or the transport from this setting."
         + (
-            " A rank counts as without it because it printed later lines of the same stage and not this one."
+            " A rank counts as without the setting if it printed later lines of the same stage and no line about the setting."
             if inferred
             else ""
         )
         + (" An exchange of this kind failed or is open." if error else ""),
-        next_step=f"Set {difference.name} to the same value on every rank (mpirun -x, a ConfigMap, /etc/nccl.conf on each node) and run again.",
+        next_step=f"Set {difference.name} to the same value on every rank (mpirun -x, a ConfigMap, /etc/nccl.conf on each node), and run again.",
         refs=[ref for p in shown if (ref := difference.refs.get(p)) is not None][:6],
         procs=sorted({p for procs in difference.values.values() for p in procs}),
         culprits=guilty if error else (),
@@ -144,7 +145,7 @@ def _versions(job: Job, run: int) -> list[Finding]:
     if len(values) >= 2:
         title = "ranks run different NCCL releases: " + words(sorted(values), 4)
     else:
-        title = f"{name_of(job, said[0].proc)} met a peer of another NCCL release: {faults.body(job, said[0])}"
+        title = f"{name_of(job, said[0].proc)} met a peer with another NCCL release: {faults.body(job, said[0])}"
     refs = [events[0].ref for _, events in sorted(values.items())] + [e.ref for e in said[:2]]
     return [
         new_finding(
@@ -214,7 +215,7 @@ def _plugins(job: Job, run: int) -> list[Finding]:
             job,
             "PSM603",
             run=run,
-            title=f"the network plugin {words(names)} is loaded by {names_of(job, loaded)} and not found by {names_of(job, without)}",
+            title=f"{names_of(job, without)} {plural(len(without), 'does', 'do')} not find the network plugin {words(names)} that {names_of(job, loaded)} {plural(len(loaded), 'loads', 'load')}",
             severity=Severity.WARNING,
             confidence=0.8,
             refs=[missing[without[0]].ref, next(iter(loaded.values())).ref],

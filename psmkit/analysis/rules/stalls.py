@@ -13,7 +13,7 @@ from psmkit.model import Finding
 
 __all__ = ["find"]
 
-_FOR_EVER = "this is a deadlock that CUDA does not report."
+_DEADLOCK = "both wait for ever, and CUDA reports nothing."
 
 
 @rule(order=180)
@@ -49,11 +49,11 @@ def _thread(event: Event) -> tuple[str, str]:
     if function is None:
         return (
             f"{waits}, whose last work has not ended after {fields.get('seconds')} s",
-            f"Nothing else is queued in that stream. Where its work, a wait for a memory value say, waits for this thread, {_FOR_EVER}",
+            f"Nothing else is queued in that stream. If its work (for example a wait for a memory value) waits for this thread, {_DEADLOCK}",
         )
     return (
         f"{waits}, whose host function {function} has not returned after {fields.get('seconds')} s",
-        f"The thread goes on when the host function has returned. Where that function waits for this thread, {_FOR_EVER}",
+        f"The thread continues when the host function returns. If that function waits for this thread, {_DEADLOCK}",
     )
 
 
@@ -67,13 +67,13 @@ def _queue(event: Event) -> tuple[str, str]:
         if same
         else f"on the {fields.get('otherkind')} stream"
     )
-    what, until = (
-        ("work that has not ended", "that work has ended, and it had not")
+    what, until, it = (
+        ("work that has not ended", "that work has ended, which it has not", "that work")
         if function is None
-        else (f"the host function {function}", "the host function has returned, and it had not")
+        else (f"the host function {function}", "the host function has returned, which it has not", "the host function")
     )
     return (
         f"{call} on the {fields.get('kind')} stream waits for {what} {where}",
-        f"Thread {fields.get('thread')} queued {call}; CUDA starts it when {until} for {fields.get('seconds')} s. "
-        f"Where it waits for {call}, {_FOR_EVER}",
+        f"Thread {fields.get('thread')} queued {call}. CUDA starts it after {until} for {fields.get('seconds')} s. "
+        f"If {it} waits for {call}, {_DEADLOCK}",
     )

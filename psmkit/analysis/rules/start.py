@@ -17,6 +17,7 @@ from psmkit.analysis.inference.sightings import by_run, sightings, told_by_error
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import CommInstance, Ref
 from psmkit.model import Finding, Severity
+from psmkit.model.wording import counted, plural
 
 __all__ = ["find"]
 
@@ -61,6 +62,8 @@ def _never_started(job: Job, run: RunInfo) -> Finding | None:
     members = job.members.get(run.world, [])
     if ours.failed or past_bootstrap(job, run) or not members:
         return None  # they did start: only their logs are missing
+    if any(i.rank < 0 for i in members):
+        return None  # a process whose rank no line names is one of those that seem to be missing
     outside = bool(ours.lasting) or bool(sightings(job, "PSM201"))
     rest = _at_rest(job, members)
     if not outside and not rest:
@@ -68,12 +71,14 @@ def _never_started(job: Job, run: RunInfo) -> Finding | None:
     waiting = sorted({i.proc for i in members})
     last: list[Ref | None] = [t.last for i in members[:2] if (t := main_thread(job, i)) is not None]
     many = len(missing) > 1
-    wait = f"{names_of(job, waiting)} {'wait' if len(waiting) > 1 else 'waits'} for {'them' if many else 'it'} in the bootstrap"
+    wait = f"{names_of(job, waiting)} {plural(len(waiting), 'waits', 'wait')} for {'them' if many else 'it'} in the bootstrap"
     # a process that stopped before its first Init START has no rank; if there are as many such processes as missing ranks, they match
     known = {i.proc for i in members}
     unnamed = [p for p in sorted(run.procs - known) if not job.instances_of.get(p)]
     where = (
-        f" (it can only be {names_of(job, unnamed)}, whose log ends before)" if 0 < len(unnamed) == len(missing) else ""
+        f" ({'they' if many else 'it'} can only be {names_of(job, unnamed)})"
+        if 0 < len(unnamed) == len(missing)
+        else ""
     )
     if unnamed and not where and not outside:
         return None  # some of them were seen before their init, and the log may end before they reach it
@@ -81,13 +86,17 @@ def _never_started(job: Job, run: RunInfo) -> Finding | None:
         job,
         "PSM201",
         run=run.index,
-        title=f"{_rank_words(missing)} of {run.nranks} {'never came to init' if where else 'have no line in the input' if many else 'has no line in the input'}{where}: {wait}",
+        title=f"{_rank_words(missing)} of {run.nranks} {plural(len(missing), 'has', 'have')} {'not reached init' if where else 'no line in the input'}{where}: {wait}",
         severity=None if 2 * len(missing) < run.nranks or outside else Severity.WARNING,
         confidence=0.85 if outside else 0.6,
         explanation=(
-            f"The communicator {comm_name(job, run.world)} has {run.nranks} ranks. {len(waiting)} printed Init START and all of them stand at the "
-            f"same place, before the bootstrap is complete; {_rank_words(missing)} printed no Init START."
-            + ("" if outside or where else " If their logs exist, give them too.")
+            f"The communicator {comm_name(job, run.world)} has {run.nranks} ranks. {counted(len(waiting), 'process', 'processes')} printed Init START and "
+            f"stopped before the bootstrap was complete{', all at the same line' if rest and len(waiting) > 1 else ''}. No line shows Init START of {_rank_words(missing)}."
+            + (
+                ""
+                if outside or where
+                else f" If {'their logs exist, give them' if many else 'its log exists, give it'}, too."
+            )
         ),
         refs=[*(i.start for i in members[:3]), *last, *ours.refs[:2]],
         comm=comm_name(job, run.world),
@@ -120,15 +129,20 @@ def _never_finished(job: Job, run: RunInfo) -> list[Finding]:
         others = sorted(rest)
         name = comm_name(job, group)
         stage = stage_of(job, procs[0])
-        waits = f", and {names_of(job, others)} {'wait' if len(others) > 1 else 'waits'} for it" if others else ""
+        waits = (
+            f", and {names_of(job, others)} {plural(len(others), 'waits', 'wait')} for {plural(len(procs), 'it', 'them')}"
+            if others
+            else ""
+        )
         out.append(
             new_finding(
                 job,
                 "PSM202",
                 run=run.index,
-                title=f"{names_of(job, procs)} never finished init of {name}: it stands at {stage}{waits}",
+                title=f"{names_of(job, procs)} {plural(len(procs), 'has', 'have')} not finished init of {name}: {plural(len(procs), 'its', 'their')} last stage is {stage}{waits}",
                 confidence=0.8 if procs[0] in ours.suspects else 0.6,
-                explanation=f"{len(open_)} of {len(members)} members printed Init START of {name} and not Init COMPLETE. {names_of(job, procs)} came least far.",
+                explanation=f"{len(open_)} of {counted(len(members), 'rank')} printed Init START of {name} and no Init COMPLETE."
+                + (f" {names_of(job, procs)} made the least progress." if procs[0] not in ours.suspects else ""),
                 refs=[*(i.start for i in guilty[:2]), *(job.process(p).last for p in procs[:2]), *ours.refs[:3]],
                 comm=name,
                 ranks=[*ranks, *(i.rank for i in open_ if i.proc in rest)],
@@ -167,7 +181,7 @@ def _no_transport(job: Job) -> list[Finding]:
                 job,
                 "PSM204",
                 run=run,
-                title=f"no transport between {named}",
+                title=f"NCCL found no transport between {named}",
                 refs=[e.ref for e in ours[:6]],
                 ranks=sorted({r for pair in pairs for r in pair if isinstance(r, int)}),
                 procs=sorted({e.proc for e in ours}),
@@ -186,7 +200,7 @@ def _reported(job: Job) -> list[Finding]:
             continue
         missing = absent(job, run) if run is not None else MissingRanks(0, ())
         who = (
-            f": {_rank_words(missing)} of {job.runs[run].nranks} {'are' if len(missing) > 1 else 'is'} not in the log"
+            f": {_rank_words(missing)} of {job.runs[run].nranks} {plural(len(missing), 'has', 'have')} no line in the log"
             if missing and run is not None
             else ""
         )

@@ -34,8 +34,8 @@ _ROOTED = frozenset({"BROADCAST", "_BROADCAST_OOP", "REDUCE", "_REDUCE_OOP", "SC
 _UNORDERED = frozenset({"SEND", "RECV", "COALESCED", "UNKNOWN", "RECVANYSOURCE"})
 
 _NO_CULPRIT = (
-    "Give the output of all ranks if some are missing. Take stacks of the proxy threads and a RAS answer of the hung job; look at link "
-    "counters and Xid messages of all hosts."
+    "Give the output of all ranks. While the job hangs, take stacks of the proxy threads and a RAS answer (ncclras). Check link counters "
+    "and Xid messages of all hosts."
 )
 
 
@@ -211,12 +211,9 @@ def _judge(job: Job, run: int | None, group: _Group) -> list[Finding]:
             run=run,
             title=f"watchdog timeout: {what}{name} did not finish{limit} on {reporting}; {why}",
             confidence=0.95 if behind or differing else 0.9,
-            explanation=(
-                f"The first to give up on {what}{name} was rank {first.rank}, the reporters are {reporting}. {_sentence(why)} "
-                "The ranks that report are those that wait."
-            ),
+            explanation="The ranks that report a timeout are those that wait: the cause is what they wait for.",
             next_step=(
-                f"See what {ranks_text(blamed)} did instead: py-spy dump and gdb of that process, its last lines."
+                f"Find out what {ranks_text(blamed)} did instead: read the last lines, and take the stack (py-spy dump, gdb)."
                 if blamed
                 else _NO_CULPRIT
             ),
@@ -272,13 +269,9 @@ def _never_entered(
         title=f"{entered}; {'; '.join(rest)}",
         confidence=0.93 if behind or (known and not absent.unsure) else 0.75 if known or absent.seen else 0.6,
         explanation=_sentence(why)
-        + " Its peers enqueued that work and wait for it."
-        + (
-            ""
-            if not correct
-            else " The collective cannot begin without all ranks, so the cause is outside NCCL, at the rank that is missing."
-        ),
-        next_step="Read the traceback or the last lines of this rank, and repair that; a longer NCCL timeout only waits longer."
+        + " The other ranks enqueued that work and wait."
+        + ("" if not correct else " A collective needs all its ranks, so the cause is not in NCCL."),
+        next_step="Read the traceback or the last lines of this rank, and fix that error. A longer NCCL timeout does not help."
         if told is not None
         else None,
         refs=[
@@ -316,12 +309,12 @@ def _reason(
     """Why the work did not finish, as far as the watchdogs show it."""
     if behind:
         why = (
-            f"{ranks_text(m.rank for m in behind)} never joined it: last enqueued work "
+            f"{ranks_text(m.rank for m in behind)} never joined it: {'its' if len(behind) == 1 else 'their'} last enqueued work is "
             f"{joined(str(n) for n in sorted({m.enqueued for m in behind if m.enqueued is not None}))}"
         )
         earlier = sorted({f"{m.op or 'collective'} {m.seq}" for m in behind if m.seq is not None})
         if earlier:
-            why += f", and {'waits' if len(behind) == 1 else 'wait'} in {joined(earlier)}"
+            why += f", and {'it waits' if len(behind) == 1 else 'they wait'} in {joined(earlier)}"
         return why
     if absent.causes:
         rank, cause = next(iter(absent.causes.items()))
@@ -329,19 +322,19 @@ def _reason(
     if absent.ranks:
         return f"{ranks_text(absent.ranks)} {'reports' if len(absent.ranks) == 1 else 'report'} nothing and most likely never joined it"
     if differing:
-        return "the ranks do not run the same operation under this number"
+        return "the ranks called different operations with this number"
     if _diverge(job, run):
-        return "all that report joined under this number, but their NCCL lines show different calls"
+        return "all ranks that report joined it, but their NCCL lines show different calls"
     total = _size(job, run, group)
     whole = total is not None and len({m.rank for m in waiting}) >= total
     if whole or (group.name in (None, "0") and run is not None and _level(job, run)):
-        return "no rank is seen to lag, so the operation hangs inside NCCL, the network or a GPU"
+        return "no rank lags behind, so the operation hangs in NCCL, the network or a GPU"
     seen = {m.rank for m in waiting}
     if total is None and len(seen) > 1 and seen == set(range(len(seen))):
-        return "all ranks that report joined it, and whether there are others is not in the log"
+        return "all ranks that report joined it, and the log does not show whether there are others"
     of = f" of {total}" if total is not None else ""
-    view = f"only {ranks_text(seen)}{of} {'is' if len(seen) == 1 else 'are'} in view"
-    return f"whether the ranks that do not report joined it is not in the log: {view}"
+    view = f"only {ranks_text(seen)}{of} {'reports' if len(seen) == 1 else 'report'} the timeout"
+    return f"the log does not show whether the other ranks joined it: {view}"
 
 
 def _level(job: Job, run: int) -> bool:
@@ -384,7 +377,7 @@ def _differing(job: Job, run: int | None, group: _Group, waiting: list[_Member],
     odd = [m for _, members in ordered[1:] for m in members]
     culprits = [m.rank for m in odd] if len(ordered[0][1]) > len(odd) else []
     parts = [
-        f"{ranks_text(m.rank for m in members)} {op}" + (f" of {size} elements" if size is not None else "")
+        f"{ranks_text(m.rank for m in members)} called {op}" + (f" of {size} elements" if size is not None else "")
         for (op, size), members in ordered
     ]
     return [
@@ -394,7 +387,7 @@ def _differing(job: Job, run: int | None, group: _Group, waiting: list[_Member],
             run=run,
             title=f"collective mismatch at {what}: {joined(parts)}",
             confidence=0.93,
-            explanation=f"Under the number of {what} the ranks called different operations: {joined(parts)}.",
+            explanation="The watchdogs of these ranks report the same number and different operations or sizes.",
             refs=[members[0].timeout.ref for _, members in ordered[:4] if members[0].timeout is not None],
             ranks=[m.rank for m in waiting],
             procs=_procs(job, run, (m.rank for m in waiting)),
@@ -476,9 +469,9 @@ def _signalled(job: Job, run: int | None, group: _Group) -> list[Finding]:
             "PSM305",
             run=run,
             title=f"watchdog timeout: {who} gave up on a collective"
-            + (f"; {ranks_text(m.rank for m in clear)} had enqueued fewer than the others" if clear else ""),
+            + (f"; {ranks_text(m.rank for m in clear)} enqueued less work than the others" if clear else ""),
             confidence=0.85,
-            explanation=f"The other ranks were asked to dump because a collective timed out on {who}; the timeout's own line is not in the log.",
+            explanation=f"torch asked the other ranks for a dump because a collective timed out on {who}. The log does not show the line of the timeout.",
             refs=[m.status.ref for m in [*clear[:3], *list(states.values())[:2]] if m.status is not None],
             ranks=sorted({*states, *group.signalled}),
             procs=_procs(job, run, states),
@@ -505,14 +498,14 @@ def _heartbeats(job: Job, timed_out: set[int | None]) -> list[Finding]:
                 job,
                 "PSM305",
                 run=run,
-                title=f"the watchdog thread of {who} stood still"
+                title=f"torch's watchdog on {who} made no progress"
                 + (f" for {seconds} s" if seconds is not None else ""),
                 confidence=0.6 if run in timed_out else 0.8,
                 explanation=(
-                    "The heartbeat monitor saw no progress of torch's watchdog: the thread stands in a NCCL or CUDA call, or waits for the GIL "
-                    "that another thread holds inside one. The process is ended by its own monitor."
+                    "The heartbeat monitor saw no progress of the watchdog thread and ended the process. Such a thread is stuck in a NCCL or CUDA call, "
+                    "or waits for the GIL that another thread holds in such a call."
                 ),
-                next_step="Attach gdb to the process and see where the watchdog, the main thread and the proxy threads stand.",
+                next_step="Attach gdb to the process, and take the stacks of the watchdog thread, the main thread and the proxy threads.",
                 refs=[first.ref, *(e.ref for e in list(ranks.values())[1:3])],
                 ranks=sorted(ranks),
                 procs=_procs(job, run, ranks),

@@ -28,7 +28,7 @@ TABLE = (
         precedence=130,
         symptom=True,
         meaning="A rank requested a file descriptor over the Unix domain socket, and the exchange did not finish. Its four stages are asked, received, answered and done.",
-        next_step="Look at the proxy thread of the rank that the finding names. NCCL_CUMEM_ENABLE=0 avoids the exchange; compare with NVIDIA/nccl#2379.",
+        next_step="Take the stack of the UDS service thread of the rank that should answer (gdb, function ncclProxyServiceUDS). NCCL_CUMEM_ENABLE=0 avoids the exchange; compare with NVIDIA/nccl#2379.",
     ),
     Code(
         code="PSM103",
@@ -57,7 +57,7 @@ TABLE = (
         severity=Severity.ERROR,
         effect=Effect.FAILS,
         meaning="The two ends of an exchange expect different sizes of a message, a buffer or a response.",
-        next_step="Compare the NCCL builds and the settings of the two ranks.",
+        next_step="Compare the NCCL builds and the settings of the ranks that differ.",
     ),
     Code(
         code="PSM106",

@@ -90,7 +90,7 @@ TABLE = (
         effect=Effect.FAILS,
         caused_by_watchdog=True,
         look_first=False,
-        meaning="The launcher or scheduler ended the job (torchrun, mpirun, srun, OOM killer).",
+        meaning="A launcher, a scheduler or a person ended the job (torchrun, mpirun, srun, Ctrl-C).",
         next_step="Look first at the rank that the launcher names first.",
     ),
 )
