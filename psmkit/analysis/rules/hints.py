@@ -7,7 +7,7 @@ from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import words
 from psmkit.analysis.facts.places import absent
 from psmkit.analysis.facts.start import initialising, past_bootstrap
-from psmkit.analysis.inference import proof
+from psmkit.analysis.inference import frontier, proof
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.inference.sightings import by_run, sightings
 from psmkit.analysis.inference.waits import waits_of
@@ -28,19 +28,24 @@ def _missing(job: Job) -> list[Finding]:
     out = []
     for run in job.runs:
         missing = absent(job, run.index)
-        if not missing or not past_bootstrap(job, run):
+        # an exchange with a rank shows that it ran
+        if not missing or not (past_bootstrap(job, run) or run.nranks is None):
             continue
         starts = [i.start or i.complete for i in job.members.get(run.world, [])[:2]] if run.world is not None else []
         many = len(missing) > 1
+        of = f" of {run.nranks}" if run.nranks is not None else ""
         out.append(
             new_finding(
                 job,
                 "PSM702",
                 run=run.index,
-                title=f"the {'logs' if many else 'log'} of rank{'s' if many else ''} {words(map(str, missing[:10]), 10, len(missing))} of {run.nranks} {'are' if many else 'is'} missing",
+                title=f"the {'logs' if many else 'log'} of rank{'s' if many else ''} {words(map(str, missing[:10]), 10, len(missing))}{of} {'are' if many else 'is'} missing",
                 explanation=(
-                    "The others came past the point where all ranks meet, so these ranks ran as well. What they printed last may be what matters."
-                ),
+                    "The others came past the point where all ranks meet"
+                    if of
+                    else "A peer exchanged a descriptor with them"
+                )
+                + ", so these ranks ran as well. What they printed last may be what matters.",
                 refs=starts,
                 ranks=missing.listed,
                 stage="evidence",
@@ -56,7 +61,12 @@ def _data_plane(job: Job) -> list[Finding]:
         ours = proof.of(job, run.index)
         if ours.done or ours.failed or ours.lasting or job.missing_ranks(run.index) or program.told(job, run.index):
             continue
-        if waits_of(job, run.index) or initialising(job, run):
+        if (
+            waits_of(job, run.index)
+            or initialising(job, run)
+            or absent(job, run.index)
+            or frontier.owing(job, run.index)
+        ):
             continue
         calls = _counts(job, run.procs, "proxy.call.matched", "proxy.call.dequeued")
         fds = _counts(job, run.procs, "proxy.fd.done")
