@@ -124,7 +124,8 @@ class Call:
     "received" (the caller got a response, but no service line shows one), "matched". ``service`` and ``caller`` are process indices,
     ``stage`` the message name (Init, Setup, ...), ``generation`` counts the uses of this opId by this caller, from 1.
     ``age`` is the number of lines read in its stream after its newest line. ``expected`` is the opId that the caller waited for, if it
-    took this answer for that of another call. ``again``: its process printed nothing between another answer with this opId and this one.
+    took this answer for that of another call. ``again`` is 1 if its process printed nothing between another answer with this opId and this one, 2 if that
+    answer has no line that it matches: such lines may be repeated.
     """
 
     op: int
@@ -144,7 +145,7 @@ class Call:
     peer_local_rank: int | None = None
     age: int = 0
     expected: int | None = None
-    again: bool = False
+    again: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +156,8 @@ class ServiceTally:
     ``last_opened`` is the last rpc.new_conn with its fields in ``opened_as``, ``last_served`` the last rpc.served with its
     type in ``served_type`` (an Init is served after its connection was opened). ``last_begun`` is the last rpc.begun
     with its operation and result. ``setups`` has the first rpc.served of type Setup for each (dir of the newest
-    connection of this thread, answer size). ``begun`` counts the rpc.begun of calls that have an answer.
+    connection of this thread, answer size). ``begun`` counts the rpc.begun of calls that have an answer,
+    ``gaps`` the connections whose number does not follow that of the one before.
     """
 
     proc: int
@@ -171,6 +173,7 @@ class ServiceTally:
     begun_res: int | None = None
     setups: Mapping[tuple[str, int], Ref] = field(default_factory=dict)
     begun: int = 0
+    gaps: int = 0
 
 
 @dataclass(frozen=True, slots=True)
