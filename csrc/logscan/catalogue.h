@@ -51,7 +51,7 @@ enum ls_role {
 };
 
 /* Indices of the fields of a role in ls_message.role_field. */
-enum { F_OP = 0, F_TYPE = 1, F_RESP_SIZE = 2 };
+enum { F_OP = 0, F_TYPE = 1, F_RESP_SIZE = 2, F_EXPECTED = 1 };
 enum { F_OPERATION = 0, F_RES = 1 };
 enum { F_DIR = 0, F_ID = 1, F_LOCAL_RANK = 2, F_TRANSPORT = 3 };
 enum { F_FD_RANK = 1, F_FD_PEER = 2, F_FD_COMM = 3, F_FD_HANDLE = 4, F_FD_FD = 5 };

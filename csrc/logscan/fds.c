@@ -12,13 +12,14 @@ struct ls_fds {
     LS_VEC(struct exchange) at;
     LS_VEC(uint32_t) unused;
     struct ls_index index;
-    uint32_t done; /* finished entries that wait for a line of the other side */
+    uint32_t done;  /* finished entries that wait for a line of the other side */
+    uint32_t alone; /* finished entries in the result of which only the client printed lines */
     LS_VEC(ls_fd) out;
     uint64_t *recent;         /* ids of complete exchanges, by hash: the newest for each slot */
     LS_VEC(uint32_t) last_of; /* by thread: index + 1 of its newest finished exchange */
     LS_VEC(ls_fd) last;       /* fd is -1 after its handle was printed */
 };
-enum { RECENT = 1 << 14 };
+enum { RECENT = 1 << 14, MOST_ALONE = 4096 };
 
 struct ls_fds *ls_fds_new(void)
 {
@@ -51,7 +52,7 @@ static bool mixed(const ls_fd *d)
     return !same_handle(d->wanted, d->read) || !same_handle(d->wanted, d->sent) || !same_handle(d->read, d->sent);
 }
 
-static void retire(struct ls_scan *scan, uint32_t at)
+static void retire(struct ls_scan *scan, uint32_t at, bool ended)
 {
     struct ls_fds *f = scan->fds;
     struct exchange *x = &f->at.at[at];
@@ -62,18 +63,21 @@ static void retire(struct ls_scan *scan, uint32_t at)
     if (d->asked.line && scan->files.at[d->asked.file].stream == scan->files.at[d->done.file].stream &&
         d->done.seq > d->asked.seq && d->done.seq - d->asked.seq > scan->totals.max_fd_age)
         scan->totals.max_fd_age = d->done.seq - d->asked.seq;
-    if (scan->keep_calls || mixed(d)) *ls_push(&f->out) = *d;
+    /* at the end no line of the server can follow: it printed none, or its log lacks them */
+    bool alone = ended && (x->flags & ALL) == (ASKED | DONE) && f->alone < MOST_ALONE;
+    f->alone += alone;
+    if (scan->keep_calls || mixed(d) || alone) *ls_push(&f->out) = *d;
     ls_index_del(&f->index, x->hash, at);
     x->flags = GONE;
     *ls_push(&f->unused) = at;
 }
 
 /* Some releases do not print all stages: do not keep finished exchanges for ever for a line that never comes. */
-static void purge(struct ls_scan *scan)
+static void purge(struct ls_scan *scan, bool ended)
 {
     struct ls_fds *f = scan->fds;
     for (uint32_t i = 0; i < f->at.n; i++)
-        if (!(f->at.at[i].flags & GONE) && (f->at.at[i].flags & DONE)) retire(scan, i);
+        if (!(f->at.at[i].flags & GONE) && (f->at.at[i].flags & DONE)) retire(scan, i, ended);
     f->done = 0;
 }
 
@@ -204,15 +208,15 @@ void ls_fds_record(struct ls_scan *scan, const struct ls_record *rec, const stru
     }
     if ((x->flags & ALL) == ALL) {
         scan->fds->done--;
-        retire(scan, (uint32_t)(x - scan->fds->at.at));
+        retire(scan, (uint32_t)(x - scan->fds->at.at), false);
     } else if (scan->fds->done > MOST_DONE)
-        purge(scan);
+        purge(scan, false);
 }
 
 void ls_fds_finish(struct ls_scan *scan)
 {
     struct ls_fds *f = scan->fds;
-    purge(scan);
+    purge(scan, true);
     for (uint32_t i = 0; i < f->at.n; i++) {
         if (f->at.at[i].flags & GONE) continue;
         ls_fd *d = ls_push(&f->out);

@@ -94,6 +94,9 @@ typedef struct {
     int32_t service_thread;
     int32_t caller_thread;
     uint64_t age;
+    uint64_t expected; /* the opId that the caller waited for, if it is another one, else 0 */
+    uint32_t again;    /* 1: its process printed nothing between another answer with this opId and this one, 2: the line
+                        * that another answer with this opId matches is missing */
     ls_ref begun, served, received, matched;
 } ls_call;
 
@@ -192,6 +195,9 @@ typedef struct {
     ls_ref last_begun;
     uint64_t begun_operation; /* text, 0: none */
     int64_t begun_res;
+    uint64_t begun; /* calls that it took and that have an answer */
+    uint64_t gaps;  /* connections whose number does not follow that of the one before */
+    int64_t opened_id;
 } ls_service;
 
 typedef struct {

@@ -16,7 +16,7 @@ static const struct {
     [LS_RPC_SERVED] = {"rpc.served", {"op", "type", "resp_size"}},
     [LS_RPC_BEGUN] = {"rpc.begun", {"operation", "res"}},
     [LS_RPC_RECEIVED] = {"rpc.received", {"op"}},
-    [LS_RPC_MATCHED] = {"rpc.matched", {"op"}},
+    [LS_RPC_MATCHED] = {"rpc.matched", {"op", "expected"}},
     [LS_RPC_QUEUED] = {"rpc.queued", {"op"}},
     [LS_RPC_DEQUEUED] = {"rpc.dequeued", {"op"}},
     [LS_RPC_NEW_CONN] = {"rpc.new_conn", {"dir", "id", "local_rank", "transport"}},

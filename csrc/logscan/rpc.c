@@ -8,6 +8,9 @@
 
 enum { FREE = 1, SERVED = 2, RECEIVED = 4, MATCHED = 8, QUEUED = 16, SUPERSEDED = 32, LATER_DONE = 64 };
 
+/* Answers whose lines may be a repetition: see logscan.cdef.h. */
+enum { LS_AGAIN_NEXT = 1, LS_AGAIN_UNREAD = 2 };
+
 /* A served call is offered to other processes after so many further lines of its own process. */
 enum { PATIENCE = 500 };
 enum { GENERATIONS = 1 << 16, COUNTED_AT_ONCE = 256 };
@@ -21,6 +24,8 @@ struct call {
     int32_t type, peer_local_rank;
     int64_t resp_size;
     int32_t service, caller, service_thread, caller_thread;
+    uint64_t expected;
+    uint32_t again;
     ls_ref begun, served, received, matched;
 };
 
@@ -35,6 +40,12 @@ struct service {
     uint32_t consumed;  /* begun entry that the last served line closed, LS_NONE */
     int64_t fresh_type; /* type of the served line just before, -1 */
     int64_t conn_rank;  /* of the connection that waits for its Init, -1 */
+};
+
+/* The newest answer that a process took, and how many lines it had printed then. */
+struct taken {
+    uint64_t op;
+    uint64_t lines;
 };
 
 struct generation {
@@ -64,6 +75,7 @@ struct ls_rpc {
     uint32_t nuncounted;
     LS_VEC(struct generation) all;
     struct ls_index all_index;
+    LS_VEC(struct taken) taken; /* by process */
     LS_VEC(ls_call) out;
 };
 
@@ -88,6 +100,7 @@ void ls_rpc_free(struct ls_rpc *r)
     free(r->recent);
     free(r->all.at);
     free(r->all_index.slot);
+    free(r->taken.at);
     free(r->out.at);
     free(r);
 }
@@ -197,6 +210,8 @@ static void hand_over(struct ls_scan *scan, const struct call *c, uint32_t state
                    .resp_size = c->resp_size,
                    .service_thread = c->service_thread,
                    .caller_thread = c->caller_thread,
+                   .expected = c->expected,
+                   .again = c->again,
                    .begun = c->begun,
                    .served = c->served,
                    .received = c->received,
@@ -283,6 +298,9 @@ static void on_new_conn(struct ls_scan *scan, const struct ls_record *rec, const
     struct service *state = service_of(scan, rec, &s);
     uint32_t n;
     const char *dir = ls_role_text(m, F_DIR, &n);
+    int64_t id = ls_role_int(m, F_ID, -1);
+    s->gaps += s->last_opened.line && id != s->opened_id + 1;
+    s->opened_id = id;
     s->last_opened = rec->ref;
     s->opened_dir = dir ? ls_word(scan, dir, n < 32 ? n : 32) : 0;
     s->opened_transport = ls_role_int(m, F_TRANSPORT, -1);
@@ -379,6 +397,7 @@ static void on_begun(struct ls_scan *scan, const struct ls_record *rec, const st
     s->last_begun = rec->ref;
     s->begun_operation = operation;
     s->begun_res = ls_role_int(m, F_RES, 0);
+    s->begun += !copy && answered(word, n);
     if (s->begun_res == DONE && at_once) {
         if (state->consumed != LS_NONE && r->begun.at[state->consumed].operation == operation)
             r->begun.at[state->consumed].open = true; /* this call was served, not the one in progress */
@@ -395,9 +414,26 @@ static void on_begun(struct ls_scan *scan, const struct ls_record *rec, const st
     state->fresh_type = -1;
 }
 
-static void on_caller(struct ls_scan *scan, const struct ls_record *rec, int role, uint64_t op, uint32_t hash)
+static struct taken *taken_by(struct ls_scan *scan, int32_t proc)
 {
     struct ls_rpc *r = scan->rpc;
+    while (r->taken.n <= (uint32_t)proc) *ls_push(&r->taken) = (struct taken){0};
+    return &r->taken.at[proc];
+}
+
+/* A line that was cut inside a number shows its first digits. */
+static bool same_op(uint64_t a, uint64_t b)
+{
+    while (a > b) a >>= 4;
+    while (b > a) b >>= 4;
+    return a == b;
+}
+
+static void on_caller(struct ls_scan *scan, const struct ls_record *rec, const struct ls_match *m, uint64_t op,
+                      uint32_t hash)
+{
+    struct ls_rpc *r = scan->rpc;
+    int role = m->message->role;
     struct call *open = NULL, *half = NULL, *stray = NULL;
     for (LS_EACH(&r->index, hash, e)) {
         struct call *o = &r->calls.at[e];
@@ -420,9 +456,20 @@ static void on_caller(struct ls_scan *scan, const struct ls_record *rec, int rol
         c->caller_thread = rec->thread;
         c->received = rec->ref;
         r->orphans += !open;
+        if (!open && rec->proc >= 0) {
+            const struct taken *last = taken_by(scan, rec->proc);
+            c->again = half                                                                   ? LS_AGAIN_UNREAD
+                       : last->op == op && last->lines + 1 == scan->procs.at[rec->proc].lines ? LS_AGAIN_NEXT
+                                                                                              : 0;
+        }
         return;
     }
     struct call *c = half ? half : stray ? stray : open;
+    uint64_t expected;
+    if (role == LS_RPC_MATCHED && stray && ls_role_value(m, F_EXPECTED, &expected) && !same_op(op, expected)) {
+        c = stray; /* two lines say that this answer was taken for another call's */
+        c->expected = expected;
+    }
     if (role == LS_RPC_QUEUED) {
         if (!c) return;
         if (c == open) {
@@ -434,6 +481,9 @@ static void on_caller(struct ls_scan *scan, const struct ls_record *rec, int rol
         return;
     }
     if (!c) {
+        const struct taken *last = taken_by(scan, rec->proc);
+        if (last->op == op && last->lines + 1 == scan->procs.at[rec->proc].lines)
+            return; /* the line before, repeated */
         c = new_call(scan, rec->proc, op, hash);
         if (!c) return;
         r->orphans++;
@@ -442,6 +492,7 @@ static void on_caller(struct ls_scan *scan, const struct ls_record *rec, int rol
     c->caller = rec->proc;
     c->caller_thread = rec->thread;
     c->matched = rec->ref;
+    if (rec->proc >= 0) *taken_by(scan, rec->proc) = (struct taken){.op = op, .lines = scan->procs.at[rec->proc].lines};
     if (c->flags & SERVED) complete(scan, c);
 }
 
@@ -463,7 +514,7 @@ void ls_rpc_record(struct ls_scan *scan, const struct ls_record *rec, const stru
     if (role == LS_RPC_SERVED)
         on_served(scan, rec, m, op, hash);
     else
-        on_caller(scan, rec, role, op, hash);
+        on_caller(scan, rec, m, op, hash);
 }
 
 struct end {
@@ -529,9 +580,11 @@ static void pair(struct ls_scan *scan, bool last)
         for (k = i + 1; k < ends.n && end[k].op == end[i].op;) k++;
         if (k - i > 1) qsort(end + i, k - i, sizeof *end, by_order);
     }
-    for (uint32_t i = 0; i < ends.n; i++) {
+    /* an answer that follows one with the same opId may be a repeated line, so others come first */
+    for (uint32_t n = 0; n < (last ? 2 : 1) * ends.n; n++) {
+        uint32_t i = n % ends.n;
         struct call *answer = &r->calls.at[end[i].call];
-        if (answer->flags & (SERVED | FREE)) continue;
+        if (answer->flags & (SERVED | FREE) || answer->expected || !answer->again != (n < ends.n)) continue;
         uint32_t low = i, high = i;
         while (low && end[low - 1].op == end[i].op) low--;
         while (high < ends.n && end[high].op == end[i].op) high++;

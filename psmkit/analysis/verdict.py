@@ -140,6 +140,9 @@ def _end(job: Job, run: RunInfo) -> _Evidence:
             names = words(sorted(job.process(p).name for p in run.procs), 8)
             they = plural(len(run.procs), "it", "they")
             return _Evidence(False, f"no communicator line names {names}, so the logs do not show how {they} ended")
+        if lacking := absent(job, run.index):
+            logs, are = plural(len(lacking), "log"), plural(len(lacking), "is", "are")
+            return _Evidence(False, f"the {logs} of {_spans(lacking.spans())} {are} missing")
         if (printed := program.told(job, run.index)) is not None:
             return _Evidence(False, f"{printed}, and no communicator was seen")
         return _Evidence(False, "no communicator was seen")
@@ -428,7 +431,7 @@ def _why_open(job: Job, run: RunInfo, end: _Evidence, pending: Sequence[str]) ->
     if owing := frontier.owing(job, run.index):
         shakes, are = plural(len(owing), "handshake"), plural(len(owing), "is", "are")
         return f"{end.why}; the {shakes} of {names_of(job, owing)} {are} not complete in the log"
-    if totals.calls_matched and len(job.runs) == 1 and not initialising(job, run):
+    if totals.calls_matched and len(job.runs) == 1 and not initialising(job, run) and not absent(job, run.index):
         clean = f"no proxy call is open ({counted(totals.calls_matched, 'proxy call')} answered"
         clean += f", {counted(totals.fds_matched, 'fd exchange')} done)" if totals.fds_matched else ")"
         if program.told(job, run.index) is not None:

@@ -220,6 +220,8 @@ class _Collector:
                 caller_thread=_known(c.caller_thread),
                 peer_local_rank=_known(c.peer_local_rank),
                 age=c.age,
+                expected=c.expected or None,
+                again=c.again,
             )
             for c in self.rows("ls_calls")
         ]
@@ -360,6 +362,8 @@ class _Collector:
                     begun_operation=self.text(s.begun_operation) if was_begun else None,
                     begun_res=s.begun_res if was_begun else None,
                     setups=setups[i],
+                    begun=s.begun,
+                    gaps=s.gaps,
                 )
             )
         return out

@@ -124,7 +124,9 @@ class Call:
     ``state``: "begun" (the service accepted it, its handler is not done), "served" (handler done, the caller has not read the response),
     "received" (the caller got a response, but no service line shows one), "matched". ``service`` and ``caller`` are process indices,
     ``stage`` the message name (Init, Setup, ...), ``generation`` counts the uses of this opId by this caller, from 1.
-    ``age`` is the number of lines read in its stream after its newest line.
+    ``age`` is the number of lines read in its stream after its newest line. ``expected`` is the opId that the caller waited for, if it
+    took this answer for that of another call. ``again`` is 1 if its process printed nothing between another answer with this opId and this one, 2 if that
+    answer has no line that it matches: such lines may be repeated.
     """
 
     op: int
@@ -143,6 +145,8 @@ class Call:
     caller_thread: int | None = None
     peer_local_rank: int | None = None
     age: int = 0
+    expected: int | None = None
+    again: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +157,8 @@ class ServiceTally:
     ``last_opened`` is the last rpc.new_conn with its fields in ``opened_as``, ``last_served`` the last rpc.served with its
     type in ``served_type`` (an Init is served after its connection was opened). ``last_begun`` is the last rpc.begun
     with its operation and result. ``setups`` has the first rpc.served of type Setup for each (dir of the newest
-    connection of this thread, answer size).
+    connection of this thread, answer size). ``begun`` counts the rpc.begun of calls that have an answer,
+    ``gaps`` the connections whose number does not follow that of the one before.
     """
 
     proc: int
@@ -168,6 +173,8 @@ class ServiceTally:
     begun_operation: str | None = None
     begun_res: int | None = None
     setups: Mapping[tuple[str, int], Ref] = field(default_factory=dict)
+    begun: int = 0
+    gaps: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +182,7 @@ class FdExchange:
     """A UDS exchange by its 64-bit id: stages asked, received, answered, done (None: not seen).
 
     ``wanted`` is the handle that the client prints at ``returned``, ``read`` and ``sent`` are those of the server's lines. A complete
-    exchange is in the result if two of them differ.
+    exchange is in the result if two of them differ, or if its server printed no line of it (the first 4,096 of these).
     """
 
     op: int

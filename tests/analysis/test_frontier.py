@@ -51,6 +51,65 @@ def test_every_cut_of_rank_7_between_setup_and_connect_names_rank_7(tmp_path: Pa
         assert 7 in named[0].ranks
 
 
+@pytest.mark.parametrize("rank", [0, 1, 4])
+def test_every_cut_of_another_rank_names_that_rank(rank: int, tmp_path: Path) -> None:
+    data = PASSSM.read_bytes()
+    pid = b":%d:" % (709392 + rank)
+    ours = [line for line in data.split(b"\n") if pid in line]
+    first = next(at for at, line in enumerate(ours) if b"op.type=3" in line)
+    # the last line of a whole exchange: what is lost after it shows nowhere
+    last = max(at for at, line in enumerate(ours) if b"op.type=" in line) + 2 - (rank == 0)
+    for keep in range(first, last + 1, 3):
+        report = analyze(tmp_path / "job.log", merged_tail(data, pid, keep))
+        named = found(report, "PSM706") or found(report, "PSM707")
+        assert named and rank in named[0].ranks, f"{keep} lines: {report.reason}"
+        assert not report.culprits
+        assert f"rank {rank} " in report.reason
+        assert not found(report, "PSM703"), f"{keep} lines"
+
+
+def proxies(name: str, dialect: str) -> dict[str, bytes]:
+    """The logs of a job whose settings show the proxy only: no line of a communicator."""
+    words = (b"roxy", b"opId", b"operation=", b"UDS")
+    return {
+        file: b"".join(line for line in data.splitlines(True) if any(word in line for word in words))
+        for file, data in files(name, dialect).items()
+        if file.startswith("nccl.")
+    }
+
+
+@pytest.mark.parametrize("dialect", ["2.21", "2.30", "passsm"])
+def test_rank_that_answers_a_request_after_its_log_ends_lost_it(dialect: str, tmp_path: Path) -> None:
+    logs = files("healthy_sendrecv", dialect)
+    lines = logs["nccl.rank2.log"].split(b"\n")
+    at = next(n for n, line in enumerate(lines) if b"ncclProxyMsgGetFd" in line)
+    report = folder(tmp_path, lose_tail(logs, "nccl.rank2.log", at))
+    assert " ends at " in report.reason and "rank 2 " in report.reason
+    assert [finding.ranks[0] for finding in found(report, "PSM706")] == [2]
+    assert (report.culprits, report.suspects, found(report, "PSM703")) == ((), (), [])
+
+
+def test_rank_that_only_a_peer_names_is_missing(tmp_path: Path) -> None:
+    logs = proxies("healthy_sendrecv", "2.30")
+    whole = folder(tmp_path, logs)
+    assert not found(whole, "PSM702")
+    (tmp_path / "nccl.rank3.log").unlink()
+    del logs["nccl.rank3.log"]
+    report = folder(tmp_path, logs)
+    (finding,) = found(report, "PSM702")
+    assert finding.ranks == (3,)
+    assert report.reason.startswith("the log of rank 3 is missing")
+    assert not found(report, "PSM703")
+
+
+def test_service_that_prints_no_proxy_lines_lost_nothing(tmp_path: Path) -> None:
+    logs = files("healthy_sendrecv", "2.30")
+    quiet = (b"roxy", b"opId", b"operation=", b"UDS", b"Destroy")
+    lines = logs["nccl.rank2.log"].splitlines(True)
+    logs["nccl.rank2.log"] = b"".join(line for line in lines if not any(word in line for word in quiet))
+    assert not [f for f in found(folder(tmp_path, logs), "PSM706") if "descriptor" in f.title]
+
+
 def test_whole_log_of_8_gpus_has_no_suspect_and_a_clean_control_plane(tmp_path: Path) -> None:
     report = analyze(tmp_path / "job.log", PASSSM.read_bytes())
     assert "no proxy call is open" in report.reason

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 
+from psmkit.analysis.facts.damage import lost_lines
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.missing import MissingRanks
 from psmkit.analysis.facts.naming import comm_name
 from psmkit.analysis.facts.once import once
 from psmkit.analysis.facts.ranks import MOST_DEVICES
 from psmkit.logparse.types import Value
+
+#: A damaged line can name any rank; a greater one than this is not looked at.
+_MOST_CALLED = 1 << 12
 
 __all__ = [
     "absent",
@@ -82,8 +86,29 @@ def _absent(job: Job) -> list[MissingRanks]:
         MissingRanks(0, ())
         if unnamed(job, info.index)
         else job.missing_ranks(info.index).without(named.get((info.index, info.nranks or 0), ()))
+        if info.nranks is not None
+        else _called(job).get(info.index, MissingRanks(0, ()))
         for info in job.runs
     ]
+
+
+@once
+def _called(job: Job) -> dict[int, MissingRanks]:
+    """By run: the ranks without a process that exchanged a descriptor with one that the input shows, if no line names the number of ranks."""
+    called: dict[int, set[int]] = defaultdict(set)
+    for fd in job.scan.fds:
+        here = fd.client if fd.client is not None else fd.server
+        there = fd.peer if fd.client is not None else fd.rank
+        run = job.run_of(here) if here is not None else None
+        met = fd.received if fd.client is None else fd.done if fd.server is None else None
+        if run is None or there is None or met is None or here in job.instances_of or there >= _MOST_CALLED:
+            continue
+        if job.proc_of(run, there) is None and not lost_lines(job, [here]):
+            called[run].add(there)
+    return {
+        run: MissingRanks(max(ranks) + 1, (r for r in range(max(ranks)) if r not in ranks))
+        for run, ranks in called.items()
+    }
 
 
 def no_log(job: Job, run: int) -> str:

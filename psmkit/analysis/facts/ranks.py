@@ -100,7 +100,7 @@ def evidence(scan: ScanData) -> Evidence:
         if event.proc >= 0 and isinstance(nodes, int) and nodes > 1:
             out.spread.add(event.proc)
     for fd in scan.fds:
-        if fd.client is not None and fd.rank is not None:
+        if fd.client is not None and fd.rank is not None and (fd.done is None or fd.server is not None):
             out.claims[fd.client].setdefault(fd.rank, Claim(fd.rank, "proxy.fd.asked", fd.asked))
     out.devices = _devices(scan, out.helpers)
     _tags(scan, out)

@@ -56,7 +56,7 @@ def debts(job: Job) -> dict[int, Debt]:
         ranks[run.index] = [p for p in run.procs if p in job.instances_of or (p in shakes and shakes[p].opened)]
         for proc in ranks[run.index]:
             if proc in shakes and shakes[proc].opened:
-                alike[run.index, frozenset(shakes[proc].opened)].append(shakes[proc])
+                alike[run.index, _kinds(shakes[proc])].append(shakes[proc])
     agreed = {key: _Agreed(found, pair=_pair(job, key[0])) for key, found in alike.items()}
     out: dict[int, Debt] = {}
     for run_index, procs in ranks.items():
@@ -65,7 +65,7 @@ def debts(job: Job) -> dict[int, Debt]:
             if torn_down(job, proc) or proc in job.phantoms:
                 continue
             shake = shakes.get(proc, _NOTHING)
-            found = _debt(job, proc, shake, opened, agreed.get((run_index, frozenset(shake.opened))))
+            found = _debt(job, proc, shake, opened, agreed.get((run_index, _kinds(shake))))
             if found is not None:
                 out[proc] = found
     return out
@@ -168,10 +168,10 @@ class _Agreed:
     def __init__(self, shakes: Sequence[Handshake], *, pair: bool) -> None:
         # one other rank is enough only where there is just one
         self.enough = len(shakes) > 2 or (pair and len(shakes) == 2)
-        self.opened = Counter(_opened(shake) for shake in shakes)
+        self.opened = Counter(_beside_nets(shake) for shake in shakes)
         self.answered = Counter(shake.answered for shake in shakes)
         self.kept = Counter(shake.answered - shake.imported for shake in shakes)
-        self.connects = Counter(shake.connect[1] for shake in shakes)
+        self.connects = Counter(_connects(shake) for shake in shakes)
 
     def lacking(self, shake: Handshake) -> tuple[str, str, bool] | None:
         """The first step that all other ranks took and this one did not, its stage, and whether it needs nobody for it."""
@@ -180,12 +180,12 @@ class _Agreed:
         kept = _others(self.kept, shake.answered - shake.imported)
         if kept is not None and shake.answered - shake.imported > kept:
             return "the import of a descriptor", "import", True
-        mine = _opened(shake)
+        mine = _beside_nets(shake)
         same = _others(self.opened, mine) == mine
         for counter, done, step in (
             # the request goes over a connection to the peer's proxy, which shows only when the peer takes it
             (self.answered, shake.answered, ("GetFd", "fd asked", False)),
-            (self.connects, shake.connect[1], ("Connect", "proxy Connect", True)),
+            (self.connects, _connects(shake), ("Connect", "proxy Connect", True)),
         ):
             all_of = _others(counter, done)
             if same and all_of is not None and done < all_of:
@@ -193,6 +193,22 @@ class _Agreed:
             if not done and counter[0] == 1 and len(counter) > 1:
                 return step  # the numbers of connections differ, and all others took the step
         return None
+
+
+def _kinds(shake: Handshake) -> frozenset[Kind]:
+    """The kinds of connections whose steps may depend on a mode. A rank beside the network has others as well, and the table knows those."""
+    return frozenset(kind for kind in shake.opened if kind[0] not in _NETS) or frozenset(shake.opened)
+
+
+def _beside_nets(shake: Handshake) -> tuple[tuple[Kind, int], ...]:
+    kinds = _kinds(shake)
+    return tuple((kind, number) for kind, number in _opened(shake) if kind in kinds)
+
+
+def _connects(shake: Handshake) -> int:
+    """The Connects beyond those that the table says are owed."""
+    owed, served = shake.connect
+    return max(served - owed, 0) if len(_kinds(shake)) < len(shake.opened) else served
 
 
 def _opened(shake: Handshake) -> tuple[tuple[Kind, int], ...]:

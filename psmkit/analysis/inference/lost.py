@@ -3,6 +3,7 @@
 These lines are impossible without a step of another rank:
 
 - the fd service of a peer reads a request: the rank asked;
+- a peer gets a descriptor from a rank: its fd service read the request and answered;
 - a peer completes the init of a communicator: all ranks met in the bootstrap, and those of its host came to the barrier at the end
   (every release since 2.10 has it);
 - a peer destroys a communicator in order: NCCL first waits for its kernels. A collective whose result needs the data of a rank, and a
@@ -59,6 +60,7 @@ def lost(job: Job) -> dict[int, Lost]:
     out: dict[int, Lost] = {}
     for found in (
         *_by_fds(job),
+        *_by_descriptors(job),
         *_by_inits(job),
         *_by_ends(job),
         *_by_pairs(job),
@@ -98,6 +100,29 @@ def _client(job: Job, fd: FdExchange) -> int | None:
     if proc is None or run is None or proc == fd.server:
         return None
     return proc if _on_one_host(job).get(run) else None
+
+
+def _by_descriptors(job: Job) -> Iterator[Lost]:
+    for fd in job.scan.fds:
+        if fd.asked is None or fd.done is None or fd.client is None or fd.server is not None:
+            continue
+        server = _server(job, fd.client, fd.peer)
+        # the service and the calls of a proxy print under one setting
+        if server is None or not printed(job, server, "proxy.call.done"):
+            continue
+        found = _make(job, server, fd.client, fd.done, "received a descriptor from it")
+        if found is not None:
+            yield found
+
+
+def _server(job: Job, client: int, peer: int | None) -> int | None:
+    """The process that a request went to. It shows a rank, of which communicator it does not say."""
+    run = job.run_of(client)
+    if run is None or peer is None:
+        return None
+    groups = {i.group for i in job.instances_of.get(client, ())}
+    found = {job.proc_in(group, peer) for group in groups} if groups else {job.proc_of(run, peer)}
+    return next(iter(found - {client})) if len(found - {client}) == 1 else None
 
 
 @once

@@ -7,7 +7,7 @@ from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import words
 from psmkit.analysis.facts.places import absent
 from psmkit.analysis.facts.start import initialising, past_bootstrap
-from psmkit.analysis.inference import proof
+from psmkit.analysis.inference import frontier, proof
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.inference.sightings import by_run, sightings
 from psmkit.analysis.inference.waits import waits_of
@@ -29,18 +29,23 @@ def _missing(job: Job) -> list[Finding]:
     out = []
     for run in job.runs:
         missing = absent(job, run.index)
-        if not missing or not past_bootstrap(job, run):
+        # an exchange with a rank shows that it ran
+        if not missing or not (past_bootstrap(job, run) or run.nranks is None):
             continue
         starts = [i.start or i.complete for i in job.members.get(run.world, [])[:2]] if run.world is not None else []
         number = len(missing)
+        of = f" of {run.nranks}" if run.nranks is not None else ""
+        passed = (
+            "The other ranks passed a point that needs all ranks" if of else f"A peer exchanged a descriptor with {plural(number, 'it', 'them')}"
+        )
         out.append(
             new_finding(
                 job,
                 "PSM702",
                 run=run.index,
-                title=f"the {plural(number, 'log')} of {plural(number, 'rank')} {words(map(str, missing[:10]), 10, number)} of {run.nranks} {plural(number, 'is', 'are')} missing",
+                title=f"the {plural(number, 'log')} of {plural(number, 'rank')} {words(map(str, missing[:10]), 10, number)}{of} {plural(number, 'is', 'are')} missing",
                 explanation=(
-                    f"The other ranks passed a point that needs all ranks, so {plural(number, 'this rank', 'these ranks')} ran, too. "
+                    f"{passed}, so {plural(number, 'this rank', 'these ranks')} ran, too. "
                     f"{plural(number, 'Its', 'Their')} last lines may show the cause."
                 ),
                 refs=starts,
@@ -58,7 +63,12 @@ def _data_plane(job: Job) -> list[Finding]:
         ours = proof.of(job, run.index)
         if ours.done or ours.failed or ours.lasting or job.missing_ranks(run.index) or program.told(job, run.index):
             continue
-        if waits_of(job, run.index) or initialising(job, run):
+        if (
+            waits_of(job, run.index)
+            or initialising(job, run)
+            or absent(job, run.index)
+            or frontier.owing(job, run.index)
+        ):
             continue
         calls = _counts(job, run.procs, "proxy.call.matched", "proxy.call.dequeued")
         fds = _counts(job, run.procs, "proxy.fd.done")
