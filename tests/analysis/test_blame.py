@@ -75,6 +75,28 @@ def test_connections_that_close_after_the_teardown_are_nothing(tmp_path: Path) -
     assert not find("blame", tmp_path, logs)
 
 
+@pytest.mark.parametrize(
+    ("closed", "codes"),
+    [
+        (((0, 1), (2, 1)), ["PSM403"]),  # only the rank without an end closed its connections
+        (((0, 1), (0, 2), (2, 1)), []),  # so did one that destroyed its communicator: the line is part of the end
+    ],
+)
+def test_closed_connections_show_a_death_only_where_the_ranks_that_end_well_do_not_close_theirs(
+    tmp_path: Path, closed: tuple[tuple[int, int], ...], codes: list[str]
+) -> None:
+    logs = [log.work(3) if log.rank == 1 else log.work(3).destroy() for log in ranks()]
+    for rank, peer in closed:
+        closed_by(logs[rank], peer)
+    assert [f.code for f in find("blame", tmp_path, logs) if f.code == "PSM403"] == codes
+
+
+def test_one_of_two_logs_without_an_end_is_no_death(tmp_path: Path) -> None:
+    logs = [log.work(3) for log in ranks(2)]
+    closed_by(logs[0].destroy(), 1)
+    assert not of(find("blame", tmp_path, logs), "PSM403")
+
+
 def test_rank_that_is_behind_and_closes_is_dead(tmp_path: Path) -> None:
     logs = [log.work(9 if log.rank != 2 else 4) for log in ranks()]
     for rank in (0, 1, 3):

@@ -111,7 +111,13 @@ class Connections(Simulation):
                 continue
             self._handle(p, request, kind)
             if action == "error":
-                self.warn(p, t, "transport/p2p.cc:241", "Cuda failure 2 'out of memory'", "p2pRecvProxySetup")
+                self.warn(
+                    p,
+                    t,
+                    "transport/p2p.cc:241",
+                    d.cuda_failure.format(code=2, text="out of memory"),
+                    "p2pRecvProxySetup",
+                )
                 self.chain(p, t, 1, "proxy.cc:1452 proxyProgressAsync")
                 self.warn(
                     p,
@@ -201,7 +207,7 @@ class Connections(Simulation):
                 p,
                 thread,
                 "misc/socket.cc:71",
-                f"socketProgress: Connection closed by remote peer {service.host}<{50000 + service.local}>",
+                self.dialect.closed.format(host=service.host, port=50000 + service.local),
                 "socketProgress",
             )
             self.chain(p, thread, 6, "misc/socket.cc:835 ncclSocketRecv")
@@ -302,9 +308,9 @@ class Connections(Simulation):
         self.visit(f"setup {side}", p)
         if side == "send":
             q = self.processes[peer]
-            self.info(
-                p, thread, f"Channel {channel:02d}/{index} : {p.rank}[{p.device}] -> {peer}[{q.device}] via {d.via}"
-            )
+            ends = {"rank": p.rank, "dev": p.device, "bus": self.names[p.rank]["bus"]}
+            ends |= {"peer": peer, "peer_dev": q.device, "peer_bus": self.names[peer]["bus"]}
+            self.info(p, thread, d.channel.format(channel=channel, index=index, via=d.via, **ends))
         yield from self._proxy_connect(p, thread, p, side)
         # The send side of PSM answers its own bookkeeping, the recv side a buffer: sizes differ by role.
         size = 160 if d.psm and side == "send" else d.recv_setup[0]
@@ -354,7 +360,8 @@ class Connections(Simulation):
             yield from self._call(p, thread, p, CONNECT, empty=side == "recv")
 
     def _import_failure(self, p: Process, thread: str) -> None:
-        self.warn(p, thread, "transport/p2p.cc:292", "Cuda failure 2 'out of memory'", "ncclP2pImportShareableBuffer")
+        text = self.dialect.cuda_failure.format(code=2, text="out of memory")
+        self.warn(p, thread, "transport/p2p.cc:292", text, "ncclP2pImportShareableBuffer")
         self.chain(
             p,
             thread,

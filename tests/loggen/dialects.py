@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 __all__ = ["DIALECTS", "Dialect"]
 
@@ -28,11 +29,23 @@ class Dialect:
     functions: bool = False  # file:line (function)
     counts: bool = True  # opCount grows; from 2.27 it stays 0 on one node
     closes: bool = False  # a clean teardown says "Connection closed by localRank"
+    channel: str = "Channel {channel:02d}/{index} : {rank}[{dev}] -> {peer}[{peer_dev}] via {via}"
+    trees: str = "{down}/-1/-1->{rank}->{up}"
+    transfers: bool = True  # ncclSend and ncclRecv exist
+    rings: bool = True  # each rank prints its neighbours in each ring
+    thresholds: str = "512 | 512"
+    cuda_failure: str = "Cuda failure {code} '{text}'"
+    closed: str = "socketProgress: Connection closed by remote peer {host}<{port}>"
     silent: tuple[str, ...] = ()  # parts of lines that the release does not print
     scored: bool = False  # only the score takes it: the tests of each scenario have enough dialects
     init_size: int = 16
     get_fd: str = "UDS: ClientGetFd handle {handle} tpRank {peer} returned fd {fd} sameProcess 0"
     recv_setup: tuple[int, str] = (88, "Allocated shareable buffer {ptr} size {size} ipcDesc {desc}")
+
+    @property
+    def ends(self) -> bool:
+        """Whether the end of a communicator is printed, so that a log shows a clean end."""
+        return "Destroy COMPLETE" not in self.silent
 
 
 _RANK = "comm {comm} rank {rank} nranks {n} cudaDev {dev} nvmlDev {dev} busId {bus} commId {commid}"
@@ -55,6 +68,7 @@ DIALECTS: dict[str, Dialect] = {
             via="P2P/IPC/read",
             uds=False,
             closes=True,
+            cuda_failure="Cuda failure '{text}'",
         ),
         Dialect(
             "2.21",
@@ -124,22 +138,63 @@ DIALECTS: dict[str, Dialect] = {
 }
 
 _PROXY = ("opId", "Received and initiated", "roxy ", "shareable", "] exit: stop")
-for _release in (
-    # Ranks call proxies without a word, and only the end of the init is announced.
-    Dialect(
-        "2.7",
-        "NCCL version 2.7.8+cuda10.2",
-        10020,
-        "comm {comm} rank {rank} nranks {n} cudaDev {dev} busId {bus}",
-        DIALECTS["2.18"].split,
-        bootstrap="Bootstrap : Using [0]eth0:{ip}<0>",
+# Before 2.14 no release has a driver to name, before 2.12 a proxy service or a word for the end of a communicator.
+_NAMELESS = (*_PROXY, "Init START", "nRanks", "NVLS", "P2P Chunksize")
+_ENDLESS = (*_NAMELESS, "cudaDriverVersion", "Connection closed by localRank", "Destroy COMPLETE")
+_BUS = "comm {comm} rank {rank} nranks {n} cudaDev {dev} busId {bus}"
+
+
+def _old(name: str, version: str, silent: tuple[str, ...], init: str = _BUS, **more: Any) -> Dialect:
+    """A release in which a child communicator is made as any other, and an error has no number."""
+    return replace(
+        DIALECTS["2.18"],
+        name=name,
+        version=f"NCCL version {version}",
+        init=init,
+        split=(init + " - Init START", init + " - Init COMPLETE"),
         via="P2P/IPC",
-        uds=False,
-        silent=(*_PROXY, "Init START", "cudaDriverVersion", "nRanks", "NVLS"),
+        silent=silent,
         scored=True,
+        **{"thresholds": "8/8/64", "closed": "Net : Connection closed by remote peer {host}<{port}>"} | more,
+    )
+
+
+_LINE = "Channel {channel:02d} : {rank}[{bus}] -> {peer}[{peer_bus}] via {via}"
+_SAID = "Net : Connection closed by remote peer"
+for _release in (
+    _old(
+        "2.4",
+        "2.4.8+cuda10.1",
+        (*_ENDLESS, "Using network", "threadThresholds", "coll channels", "Connected all"),
+        "comm {comm} rank {rank} nranks {n} cudaDev {dev} nvmlDev {dev}",
+        bootstrap="Bootstrap : Using [0]eth0:{ip}<0>",
+        channel="Ring {channel:02d} : {rank}[{dev}] -> {peer}[{peer_dev}] via {via}",
+        trees="{up}->{rank}->{down}/-1/-1",
+        rings=False,
+        transfers=False,
+        closed=_SAID,
     ),
-    replace(
-        DIALECTS["2.18"], name="2.14", version="NCCL version 2.14.3+cuda11.7", driver=11070, silent=_PROXY, scored=True
+    _old(
+        "2.7",
+        "2.7.8+cuda10.2",
+        (*_ENDLESS, "Connected all"),
+        bootstrap="Bootstrap : Using [0]eth0:{ip}<0>",
+        channel=_LINE,
+        trees="{down}/-1/-1->{rank}->{up}|{up}->{rank}->{down}/-1/-1",
+        rings=False,
+        closed=_SAID,
+    ),
+    _old("2.9", "2.9.9+cuda11.3", _ENDLESS, channel=_LINE, rings=False, closed=_SAID),
+    _old("2.10", "2.10.3+cuda11.3", _ENDLESS, channel=_LINE),
+    _old("2.11", "2.11.4+cuda11.5", _ENDLESS, channel=_LINE),
+    _old("2.12", "2.12.12+cuda11.7", (*_NAMELESS, "cudaDriverVersion"), channel=_LINE),
+    _old(
+        "2.14",
+        "2.14.3+cuda11.7",
+        _NAMELESS,
+        driver=11070,
+        thresholds="512 | 512",
+        channel="Channel {channel:02d}/{index} : {rank}[{bus}] -> {peer}[{peer_bus}] via {via}",
     ),
     replace(DIALECTS["2.30"], name="2.32", version="NCCL version 2.32.3+cuda13.1", driver=13010, scored=True),
     replace(

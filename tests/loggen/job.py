@@ -131,7 +131,7 @@ class Job(Connections):
             )
         else:
             self.info(p, t, f"Setting affinity for GPU {p.device} to ff")
-        if d.name != "2.18":
+        if d.name != "2.18":  # older ones have it among what they do not print
             local = len(self._local(p))
             self.info(
                 p,
@@ -139,10 +139,11 @@ class Job(Connections):
                 f"comm {names['comm']} rank {p.rank} nRanks {n} nNodes {self.plan.hosts} localRanks {local} localRank {p.local} MNNVL 0",
             )
         prev, succ = (p.rank - 1) % n, (p.rank + 1) % n
-        for c in range(self.plan.channels):
+        for c in range(self.plan.channels if d.rings else 0):
             self.info(p, t, f"Ring {c:02d} : {prev} -> {p.rank} -> {succ}")
         up, down = (p.rank - 1 if p.rank else -1), (p.rank + 1 if p.rank + 1 < n else -1)
-        self.info(p, t, "Trees" + "".join(f" [{c}] {down}/-1/-1->{p.rank}->{up}" for c in range(self.plan.channels)))
+        tree = d.trees.format(down=down, rank=p.rank, up=up)
+        self.info(p, t, "Trees" + "".join(f" [{c}] {tree}" for c in range(self.plan.channels)))
         self._env(p, t, "NCCL_BUFFSIZE")
         self.info(p, t, "P2P Chunksize set to 131072")
         self._env(p, t, "NCCL_PASS_SM", "NCCL_PSM_BUFFER_SIZE")
@@ -158,10 +159,11 @@ class Job(Connections):
         if self.plan.work in ("coll", "both"):
             yield from self._connect(p, t, "ring", [(p.rank + 1) % n], [(p.rank - 1) % n], 0)
             self.info(p, t, "Connected all rings" + (", use ring PXN 0 GDR 1" if d.name in ("2.27", "2.30") else ""))
-        self.info(p, t, "threadThresholds 8/8/64 | 32/8/64 | 512 | 512")
-        collnet = "" if d.name == "2.18" else f"{self.plan.channels} collnet channels, "
+        self.info(p, t, f"threadThresholds 8/8/64 | 32/8/64 | {d.thresholds}")
+        collnet = "" if not d.uds else f"{self.plan.channels} collnet channels, "
         c = self.plan.channels
-        self.info(p, t, f"{c} coll channels, {collnet}0 nvls channels, {c} p2p channels, {c} p2p channels per peer")
+        nvls = "" if "NVLS" in d.silent else "0 nvls channels, "
+        self.info(p, t, f"{c} coll channels, {collnet}{nvls}{c} p2p channels, {c} p2p channels per peer")
         # the ranks of a host leave the init together
         self.mark(p, "barrier")
         local = self._local(p)
@@ -188,11 +190,10 @@ class Job(Connections):
         self.info(p, "main", start.format(**fields))
         self.mark(p, "splitting")
         yield self._all("splitting")
-        self.info(
-            p,
-            "main",
-            f"Channel 00/0 : {rank}[{p.device}] -> {(rank + 1) % size}[{p.device ^ 1}] via {self.dialect.via}",
-        )
+        q = self.processes[p.rank ^ 1]
+        ends = {"rank": rank, "dev": p.device, "bus": self.names[p.rank]["bus"]}
+        ends |= {"peer": (rank + 1) % size, "peer_dev": q.device, "peer_bus": self.names[q.rank]["bus"]}
+        self.info(p, "main", self.dialect.channel.format(channel=0, index=0, via=self.dialect.via, **ends))
         self.info(p, "main", complete.format(**fields))
         self.names[p.rank]["child"] = fields
         yield None
@@ -270,7 +271,7 @@ class Job(Connections):
                     p,
                     "main",
                     "enqueue.cc:1449",
-                    "Cuda failure 700 'an illegal memory access was encountered'",
+                    self.dialect.cuda_failure.format(code=700, text="an illegal memory access was encountered"),
                     "ncclLaunchKernel",
                 )
                 self.chain(p, "main", 1, "enqueue.cc:1449 ncclLaunchKernel", "group.cc:293 doLaunches")

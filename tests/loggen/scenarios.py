@@ -59,6 +59,8 @@ class Scenario:
     observer: Callable[[Job, str, Process], None] | None = None
 
     def covers(self, dialect: Dialect) -> bool:
+        if self.plan.work != "coll" and not dialect.transfers:
+            return False
         return self.dialects is None or dialect.name in self.dialects
 
 

@@ -15,6 +15,7 @@ from psmkit.analysis.facts.printed import printed
 from psmkit.analysis.inference import faults
 from psmkit.analysis.inference.blame import Blame, Graph, Target, death, graph, target
 from psmkit.analysis.inference.findings import new_finding
+from psmkit.analysis.inference.lost import lost
 from psmkit.analysis.inference.suspects import suspect
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import CommInstance, Event, Ref
@@ -74,16 +75,20 @@ def find(job: Job) -> list[Finding]:
 
 
 def _unfinished(job: Job, run: int) -> list[Finding]:
-    """A rank whose connections broke while all others completed their teardown: it ended before completing its own."""
+    """A rank whose connections broke while all others completed their teardown: it ended before completing its own.
+
+    Many releases print the same line for a connection that closes in order. It counts where the connections of the ranks that completed their
+    teardown close without it, and where the log of this rank has not lost its end.
+    """
     world = job.runs[run].world
     ours = job.members.get(world, []) if world is not None else []
     open_ = [i for i in ours if i.end is None]
-    if len(open_) != 1 or len(ours) < 2 or job.events("comm.end.abort", run=run):
+    if len(open_) != 1 or len(ours) < 3 or job.events("comm.end.abort", run=run):
         return []
     lone = open_[0]
     at = Target(lone.proc, job.rank_of(lone.proc))
-    told = [e for e in job.events("proxy.closed_by_peer", run=run) if e.proc != lone.proc and target(job, e) == at]
-    if not told:
+    told = [e for e in job.events("proxy.closed_by_peer", run=run) if e.proc != lone.proc]
+    if not told or any(target(job, e) != at for e in told) or lone.proc in lost(job):
         return []
     if _wound_down(job, lone, ours, told):
         return [
