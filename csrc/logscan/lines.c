@@ -324,6 +324,7 @@ static void on_line(struct ls_scan *scan, const ls_ref *ref, uint32_t stream, co
         .ref = *ref, .stream = stream, .proc = -1, .thread = -1, .tag = -1, .device = INT32_MIN, .repeated = 1};
     int64_t tag = n >= 9 ? ls_find_tag(s, 0, n, true, &level, &body) : -1;
     if (tag < 0 && n >= 9) tag = ls_find_nameless(scan, s, n, &level, &body);
+    if (tag < 0 && n >= 9) tag = ls_find_ofi(s, n, &level, &body);
     if (tag < 0) {
         n = repetition(s, 0, trim(s, 0, n), &rec.repeated);
         if (n) outside(scan, &rec, s, n, true);

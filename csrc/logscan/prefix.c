@@ -306,6 +306,29 @@ int64_t ls_find_nameless(const struct ls_scan *scan, const char *s, uint32_t n, 
     return -1;
 }
 
+/* Tests of aws-ofi-nccl print the plugin's lines without NCCL: "WARN: Function: main Line: 34: NET/OFI text". */
+int64_t ls_find_ofi(const char *s, uint32_t n, int *level, uint32_t *body)
+{
+    static const char function[] = ": Function: ", line[] = " Line: ", text[] = ": NET/OFI ";
+    const char *e = s + n, *p = memmem(s, n, function, sizeof function - 1);
+    if (!p) return -1;
+    const char *word = p;
+    while (word > s && isupper((unsigned char)word[-1])) word--;
+    uint32_t more;
+    *level = read_level(word, (uint32_t)(p - word), &more);
+    if (!*level || more != (uint32_t)(p - word)) return -1;
+    /* the name of a function may have blanks */
+    while ((p = memmem(p, (size_t)(e - p), line, sizeof line - 1))) {
+        p += sizeof line - 1;
+        const char *number = p;
+        while (p < e && digit(*p)) p++;
+        if (p == number || (size_t)(e - p) < sizeof text - 1 || memcmp(p, text, sizeof text - 1) != 0) continue;
+        *body = (uint32_t)(p - s) + 2;
+        return word - s;
+    }
+    return -1;
+}
+
 /* Copies s without escape sequences; literal also takes ESC[..m, ^[[..m, \x1b[..m, \033[..m and \u001b[..m. */
 uint32_t ls_strip_ansi(char *to, const char *s, uint32_t n, bool literal)
 {

@@ -103,7 +103,7 @@ def test_a_job_that_was_torn_down_has_no_rank_behind() -> None:
 def test_the_frameworks_own_comparison() -> None:
     scan = Scan()
     proc = scan.proc()
-    scan.event(proc, "torch.fingerprint.mismatch", rank=0, other=1)
+    scan.event(proc, "coll.symmetric_mismatch")
     assert [f.code for f in collectives.find(scan.job())] == ["PSM301"]
 
 

@@ -151,26 +151,6 @@ def test_a_watchdog_that_stands_still(ranks: tuple[int, ...], culprits: tuple[in
     assert "480 s" in report.title
 
 
-def test_the_desync_report_names_the_ranks(tmp_path: Path) -> None:
-    lines = "  [0, 2] joined but didn't finish collective #5 (count from 1)\n"
-    assert run_rule(find, tmp_path, job=lines) == []
-    lines += "  [1, 3] finished collective #4, but didn't join collective #5 (count from 1)\n"
-    (report,) = run_rule(find, tmp_path, job=lines)
-    assert (report.code, report.culprits) == ("PSM302", (1, 3))
-
-
-def test_barriers_fingerprints_and_the_store(tmp_path: Path) -> None:
-    text = (
-        "RuntimeError: Rank 1 failed to pass monitoredBarrier in 2000 ms\n"
-        "RuntimeError: Detected mismatch between collectives on ranks. Rank 0 is running collective: CollectiveFingerPrint(OpType=ALLREDUCE), "
-        "but Rank 1 is running collective: CollectiveFingerPrint(OpType=BROADCAST).\n"
-        "torch.distributed.DistStoreError: Timed out after 601 seconds waiting for clients. 7/8 clients joined.\n"
-    )
-    found = run_rule(find, tmp_path, job=text)
-    assert [(f.code, f.culprits) for f in found] == [("PSM302", (1,)), ("PSM301", ()), ("PSM201", ())]
-    assert "1 of 8" in found[2].title
-
-
 def test_a_job_without_a_nccl_line_is_judged(tmp_path: Path) -> None:
     path = tmp_path / "job.log"
     path.write_text("".join(timeout(r) + status(r) for r in (0, 1, 3)) + dump_signal(2, 807))

@@ -22,6 +22,7 @@ _GIVES_UP = (
     "torch.taking_down",
     "torch.heartbeat.",
     "torch.nccl_error",
+    "framework.nccl_error",
     "torch.async_error",
     "torch.store.timeout",
     "torch.barrier.monitored",

@@ -40,7 +40,9 @@ def global_rank(job: Job, event: Event) -> int | None:
 @once
 def _line_ranks(job: Job) -> dict[Ref, int]:
     """The ranks in the lines themselves, read in one pass because seeking back in a compressed input is slow."""
-    events = [e for e in job.events("torch.", "sys.") if e.proc < 0 and rank_of_tag(e.tag) is None][:_MOST_LINES]
+    events = [e for e in job.events("torch.", "sys.", "framework.") if e.proc < 0 and rank_of_tag(e.tag) is None][
+        :_MOST_LINES
+    ]
     lines.prefetch(job, (e.ref for e in events))
     out: dict[Ref, int] = {}
     for event in events:
@@ -56,7 +58,9 @@ def _traceback_heads(job: Job) -> dict[Ref, Ref]:
     """The head of the Python traceback that each exception without a tag ends: the next exception below the head ends it."""
     out: dict[Ref, Ref] = {}
     open_: dict[int, Ref] = {}
-    for event in job.events("sys.python.traceback", "sys.python.exception", "sys.python.memory", "sys.cuda."):
+    for event in job.events(
+        "sys.python.traceback", "sys.python.exception", "sys.python.memory", "sys.cuda.", "framework."
+    ):
         if event.tag is not None or event.proc >= 0:
             continue
         if event.name == "sys.python.traceback":

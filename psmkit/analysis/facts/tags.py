@@ -31,12 +31,14 @@ _SRUN = re.compile(r"^(\d{1,18})\]?:?$")
 _WHOLE_TORCH = re.compile(r"^\[?rank *(\d{1,18})\]?:?$")
 _VLLM = re.compile(r"^\(Worker_TP(\d{1,18})(?:_EP\d+)? pid=\d+\)$")
 _TORCH = re.compile(r"\brank\s*(\d{1,18})")
-# A tag inside the line, after that of another launcher: torch, mpirun, horovodrun, SGLang (a tensor-parallel rank, without pipelines).
+# A tag inside the line, after that of another launcher: torch, mpirun, horovodrun, SGLang (a tensor-parallel rank, without pipelines),
+# TensorRT-LLM.
 _IN_LINE = (
     re.compile(r"\[rank(\d{1,18})\]:"),
     re.compile(r"^\s*\[\d+,(\d{1,18})\]<std(?:out|err)>:"),
     re.compile(r"^\s*\[(\d{1,18})\]<std(?:out|err)>:"),
     re.compile(r"^\s*\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?: DP\d+)? TP(\d{1,18})(?: EP\d+)?\] "),
+    re.compile(r"\[TRT-LLM\] \[RANK (\d{1,18})\]"),
 )
 # torchelastic's ``[role0|0]:`` holds a local and a global rank in either order; the global one is never the smaller.
 _ROLES = re.compile(r"^\s*\[[A-Za-z_]+(\d{1,18})\|(\d{1,18})\]:")

@@ -36,6 +36,7 @@ _LASTING = (
     "torch.heartbeat.timeout",
     "torch.desync.lagging",
     "torch.desync.joined",
+    "torch.desync.at",
     "torch.barrier.monitored",
     "torch.store.timeout",
 )

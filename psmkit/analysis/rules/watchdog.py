@@ -6,7 +6,6 @@ one that timed out, it runs another operation under the same number, or it repor
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -98,7 +97,6 @@ def find(job: Job) -> list[Finding]:
         for group in _groups(job, events):
             out.extend(_judge(job, run, group))
     out.extend(_heartbeats(job, timed_out={f.run for f in out}))
-    out.extend(_reports(job))
     return out
 
 
@@ -513,78 +511,3 @@ def _heartbeats(job: Job, timed_out: set[int | None]) -> list[Finding]:
             )
         )
     return out
-
-
-def _reports(job: Job) -> list[Finding]:
-    """Lines in which torch itself names the ranks that are behind or differ."""
-    out: list[Finding] = []
-    for run, events in outside.runs_of(job, "torch.desync.joined", "torch.desync.lagging").items():
-        lagging: Counter[int] = Counter()
-        used = []
-        for event in events:
-            if "missing" in event.fields or (event.name.endswith("lagging") and "ranks" in event.fields):
-                lagging.update(int(r) for r in re.findall(r"\b\d{1,9}\b", str(event.fields.get("ranks", ""))))
-                used.append(event)
-        if lagging:
-            ranks = sorted(lagging)
-            out.append(
-                new_finding(
-                    job,
-                    "PSM302",
-                    run=run,
-                    title=f"torch's desync report names {ranks_text(ranks)}: finished collectives and did not join the next one",
-                    confidence=0.9,
-                    refs=[e.ref for e in used[:4]],
-                    ranks=ranks,
-                    procs=_procs(job, run, ranks),
-                    culprits=ranks,
-                )
-            )
-    for event in job.events("torch.barrier.monitored"):
-        run = job.run_of_event(event)
-        named = event.fields.get("from_rank", event.fields.get("rank"))
-        rank = named if isinstance(named, int) else None
-        out.append(
-            new_finding(
-                job,
-                "PSM302",
-                run=run,
-                title=f"rank {rank} did not reach a monitored barrier in time",
-                refs=[event.ref],
-                ranks=[rank] if rank is not None else [],
-                procs=_procs(job, run, [rank] if rank is not None else []),
-                culprits=[rank] if rank is not None else [],
-            )
-        )
-    for event in job.events("torch.fingerprint.mismatch"):
-        run = job.run_of_event(event)
-        pair = [r for r in (event.fields.get("rank"), event.fields.get("other")) if isinstance(r, int)]
-        out.append(
-            new_finding(
-                job,
-                "PSM301",
-                run=run,
-                title=f"collective mismatch between {ranks_text(pair)}: {event.fields.get('mine')} against {event.fields.get('theirs')}",
-                refs=[event.ref],
-                ranks=pair,
-                procs=_procs(job, run, pair),
-            )
-        )
-    for event in job.events("torch.store.timeout"):
-        out.append(_store(job, event))
-    return out
-
-
-def _store(job: Job, event: Event) -> Finding:
-    """A rank that waited at the store without success."""
-    run = job.run_of_event(event)
-    joined, total = event.fields.get("joined"), event.fields.get("total")
-    source = event.fields.get("from_rank")
-    if isinstance(joined, int) and isinstance(total, int):
-        title = f"{total - joined} of {total} processes never reached torch's store"
-    elif isinstance(source, int):
-        title = f"rank {event.fields.get('rank')} never got the communicator id from rank {source} of its group"
-    else:
-        title = "a rank waited in vain for torch's store"
-    # The rank in this line is that of the group, which equals the job's only in the default group, so it identifies nobody for sure.
-    return new_finding(job, "PSM201", run=run, title=title, confidence=0.75, refs=[event.ref])

@@ -1,0 +1,354 @@
+"""What torch itself reports about ranks that differ or never came: desync reports, barriers, fingerprints, analyses of flight recorders.
+
+torch compares with one rank, its own or the first of the group, and calls the others culprits. Here the majority decides.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from psmkit.analysis.facts import outside
+from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.naming import joined, ranks_text
+from psmkit.analysis.inference.findings import new_finding
+from psmkit.analysis.registry import rule
+from psmkit.logparse.types import Event, Value
+from psmkit.model import Finding, Severity
+
+__all__ = ["find"]
+
+#: A part of an analysis stands at most this many lines below its head.
+_PART_LINES = 40
+#: States differ in a job that goes on, too: no call of the program differs.
+_STATE = "COLLECTIVE_STATE_MISMATCH"
+_WHAT = {
+    "COLLECTIVE_TYPE_MISMATCH": "another collective",
+    "SIZE_OR_SYNTAX_MISMATCH": "other sizes",
+    "COLLECTIVE_DTYPE_MISMATCH": "another data type",
+}
+_SHOWN = 4
+
+
+@rule(order=62)
+def find(job: Job) -> list[Finding]:
+    """PSM301 and PSM302 for ranks that torch's own reports name, PSM201 for its store."""
+    out = [*_desync(job), *_barriers(job), *_fingerprints(job), *_analyses(job)]
+    out.extend(_running(job))
+    out.extend(_store(job, event) for event in job.events("torch.store.timeout"))
+    return out
+
+
+def _procs(job: Job, run: int | None, ranks: Iterable[int]) -> list[int]:
+    if run is None:
+        return []
+    return [p for r in sorted(set(ranks)) if (p := job.proc_of(run, r)) is not None]
+
+
+def _numbers(text: Value | None) -> list[int]:
+    """The ranks of ``1, 3``; of a text that begins before the list, those behind its last bracket."""
+    parts = str(text or "").rpartition("[")[2].split(",")
+    return [int(p) for p in (part.strip() for part in parts) if p.isascii() and p.isdigit() and len(p) < 10]
+
+
+def _desync(job: Job) -> Iterator[Finding]:
+    for run, events in outside.runs_of(job, "torch.desync.").items():
+        behind: dict[int, Event] = {}
+        waiting = {e.fields["seq"] for e in events if e.name == "torch.desync.at"}
+        never = False
+        for event in events:
+            seq = event.fields.get("seq")
+            lags = "missing" in event.fields or (event.name == "torch.desync.lagging" and "ranks" in event.fields)
+            # a rank that still waits in an earlier collective than the rank that reports lags, too
+            early = event.name == "torch.desync.joined" and isinstance(seq, int)
+            early = early and any(isinstance(at, int) and at > seq for at in waiting if isinstance(seq, int))
+            if lags or early:
+                never = never or event.name == "torch.desync.lagging"
+                for rank in _numbers(event.fields.get("ranks")):
+                    behind.setdefault(rank, event)
+        if not behind:
+            continue
+        ranks = sorted(behind)
+        what = "never joined a collective" if never else "did not join the collective in which the others wait"
+        yield new_finding(
+            job,
+            "PSM302",
+            run=run,
+            title=f"torch's desync report names {ranks_text(ranks)}: {'it' if len(ranks) == 1 else 'they'} {what}",
+            confidence=0.9,
+            refs=list(dict.fromkeys(e.ref for e in behind.values()))[:_SHOWN],
+            ranks=ranks,
+            procs=_procs(job, run, ranks),
+            culprits=ranks,
+        )
+
+
+def _barriers(job: Job) -> Iterator[Finding]:
+    for event in job.events("torch.barrier.monitored"):
+        run = job.run_of_event(event)
+        named = event.fields.get("from_rank", event.fields.get("rank"))
+        ranks = [named] if isinstance(named, int) else []
+        yield new_finding(
+            job,
+            "PSM302",
+            run=run,
+            title=f"rank {named} did not reach a monitored barrier in time",
+            refs=[event.ref],
+            ranks=ranks,
+            procs=_procs(job, run, ranks),
+            culprits=ranks,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Print:
+    """The fingerprint of a collective, as far as a line shows it."""
+
+    seq: int | None
+    op: str
+    shape: str | None
+    dtypes: str | None
+
+    @property
+    def text(self) -> str:
+        number = f" #{self.seq}" if self.seq is not None else ""
+        return f"{self.op}{number}" + (f" of [{self.shape}] ({self.dtypes})" if self.shape is not None else "")
+
+
+def _print(fields: Mapping[str, Value], which: str) -> _Print | None:
+    op, seq = fields.get(which + "op"), fields.get(which + "seq")
+    if op is None:
+        return None
+    shape, dtypes = (fields.get(which + name) for name in ("shape", "dtypes"))
+    return _Print(
+        seq if isinstance(seq, int) else None,
+        str(op),
+        None if shape is None else str(shape),
+        None if dtypes is None else str(dtypes),
+    )
+
+
+def _fingerprints(job: Job) -> Iterator[Finding]:
+    """Each rank compares with the others and reports the first one that differs: two ranks and their collectives a line."""
+    for run, events in outside.runs_of(job, "torch.fingerprint.mismatch").items():
+        prints: dict[int, set[_Print]] = defaultdict(set)
+        named: set[int] = set()
+        global_: dict[int, int] = {}
+        for event in events:
+            own = event.fields.get("rank")
+            reporter = outside.global_rank(job, event)
+            if isinstance(own, int) and reporter is not None:
+                global_[own] = reporter
+            for key, which in (("rank", ""), ("other", "other_")):
+                rank, what = event.fields.get(key), _print(event.fields, which)
+                if isinstance(rank, int):
+                    named.add(rank)
+                    if what is not None:
+                        prints[rank].add(what)
+        yield _mismatch(job, run, events, named, prints, global_)
+
+
+def _mismatch(
+    job: Job,
+    run: int | None,
+    events: Sequence[Event],
+    named: set[int],
+    prints: Mapping[int, set[_Print]],
+    global_: Mapping[int, int],
+) -> Finding:
+    kinds: dict[_Print, list[int]] = defaultdict(list)
+    clear = all(len(own) == 1 for own in prints.values())  # else several groups or calls are in view
+    for rank, own in sorted(prints.items()):
+        for what in own:
+            kinds[what].append(rank)
+    ordered = sorted(kinds.items(), key=lambda item: -len(item[1]))
+    # the ranks of a smaller process group have other numbers than those of the job
+    whole = all(own == rank for own, rank in global_.items())
+    known = job.runs[run].nranks if whole and run is not None and run < len(job.runs) else None
+    size = max(known or 0, *(r + 1 for r in named)) if named else 0
+    odd = sorted(r for _, ranks in ordered[1:] for r in ranks)
+    decided = clear and len(ordered) > 1 and 2 * len(ordered[0][1]) > size
+    culprits = [] if not decided else odd if whole else [global_[r] for r in odd if r in global_]
+    parts = [f"{ranks_text(ranks)} {'run' if len(ranks) > 1 else 'runs'} {what.text}" for what, ranks in ordered]
+    if not clear or len(ordered) < 2:
+        first = events[0].fields
+        parts = [f"{first.get('mine', 'one collective')} against {first.get('theirs', 'another one')}"]
+        if clear or not prints:
+            parts = [f"{ranks_text(named)}: {parts[0]}"]
+    group = "" if whole else " (numbers within their process group)"
+    return new_finding(
+        job,
+        "PSM301",
+        run=run,
+        title=f"collective mismatch{group}: {joined(parts[:_SHOWN])}",
+        confidence=0.95 if decided else 0.9,
+        explanation="torch compared the collectives of the ranks before it ran them, and they differ."
+        + (f" {ranks_text(odd).capitalize()} differ{'s' if len(odd) == 1 else ''} from most ranks." if decided else ""),
+        refs=[e.ref for e in events[:_SHOWN]],
+        ranks=sorted(named) if whole else sorted(global_.values()),
+        procs=_procs(job, run, named if whole else global_.values()),
+        culprits=culprits,
+    )
+
+
+def _running(job: Job) -> Iterator[Finding]:
+    """The last collective of each rank. A job that goes on looks the same, so it is no more than a hint."""
+    for run, events in outside.runs_of(job, "torch.fingerprint.running").items():
+        last: dict[int, tuple[int, Event]] = {}
+        for event in events:
+            rank, seq = event.fields.get("rank"), event.fields.get("seq")
+            if isinstance(rank, int) and isinstance(seq, int):
+                last[rank] = max(last.get(rank, (seq, event)), (seq, event), key=lambda item: item[0])
+        most = max((seq for seq, _ in last.values()), default=0)
+        behind = sorted(rank for rank, (seq, _) in last.items() if seq < most)
+        if not behind or 2 * len(behind) >= len(last):
+            continue
+        numbers = joined(f"#{seq}" for seq in sorted({last[r][0] for r in behind}))
+        yield new_finding(
+            job,
+            "PSM302",
+            run=run,
+            severity=Severity.INFO,
+            title=f"the last collective of {ranks_text(behind)} in this log is {numbers}, that of the others is #{most}",
+            confidence=0.5,
+            explanation="torch prints each collective before it runs it. The log does not show that time passed after these lines, so the job may go on.",
+            next_step=f"If the job hangs, look at {ranks_text(behind)} first: py-spy dump of that process, its last lines.",
+            refs=[last[r][1].last or last[r][1].ref for r in behind[:_SHOWN]],
+            ranks=behind,
+            procs=_procs(job, run, behind),
+        )
+
+
+@dataclass(slots=True)
+class _Analysis:
+    """One collective in the output of torchfrtrace."""
+
+    head: Event
+    fields: dict[str, Value]
+    refs: list[Event] = field(default_factory=list)
+
+    @property
+    def what(self) -> str:
+        op = str(self.fields.get("op", "collective")).strip()
+        number = f" number {self.fields['seq']}" if "seq" in self.fields else ""
+        group = str(self.fields.get("group", "")).strip()
+        return f"{op}{number}" + (f" of process group {group}" if group else "")
+
+    @property
+    def expected(self) -> list[int]:
+        return _numbers(self.fields.get("expected"))
+
+    def errors(self) -> dict[int, str]:
+        """What torch says of each rank that differs from the first one."""
+        out: dict[int, str] = {}
+        for part in str(self.fields.get("errors", "")).split(", Culprit rank "):
+            rank, _, text = part.partition("; Error type: ")
+            if rank.isascii() and rank.isdigit() and len(rank) < 10 and text:
+                out[int(rank)] = text
+        return out
+
+
+def _analyses(job: Job) -> list[Finding]:
+    found: list[_Analysis] = []
+    for event in job.events("torch.analysis."):
+        if event.name != "torch.analysis.detail":
+            found.append(_Analysis(event, dict(event.fields), [event]))
+        elif found and found[-1].head.stream == event.stream and event.ref.seq - found[-1].head.ref.seq < _PART_LINES:
+            found[-1].fields.update(event.fields)
+            found[-1].refs.append(event)
+    out: list[Finding] = []
+    seen = set()
+    for one in found:
+        # after the first mismatch of a group, torch pairs the wrong collectives
+        place = (job.run_of_event(one.head), one.fields.get("pg"), one.fields.get("group"))
+        if place in seen:
+            continue
+        seen.add(place)
+        finding = _absent(job, one) if one.head.name == "torch.analysis.missing" else _differ(job, one)
+        if finding is not None:
+            out.append(finding)
+    return out
+
+
+def _absent(job: Job, one: _Analysis) -> Finding:
+    run = job.run_of_event(one.head)
+    ranks = sorted({*_numbers(one.fields.get("missing")), *_numbers(one.fields.get("ranks"))})
+    who = ranks_text(ranks) if ranks else "some ranks"
+    few = not one.expected or 2 * len(ranks) <= len(one.expected)
+    return new_finding(
+        job,
+        "PSM302",
+        run=run,
+        title=f"{who} never joined {one.what}",
+        confidence=0.9,
+        explanation="torch's analysis of the flight recorder dumps found this collective on the other ranks and not on these.",
+        next_step=f"Find out what {who} did instead: py-spy dump of the process, its last lines.",
+        refs=[e.ref for e in one.refs[:_SHOWN]],
+        ranks=ranks,
+        procs=_procs(job, run, ranks),
+        culprits=ranks if few else [],
+    )
+
+
+def _differ(job: Job, one: _Analysis) -> Finding | None:
+    run, errors = job.run_of_event(one.head), one.errors()
+    kinds = {rank: text.partition(",")[0].strip() for rank, text in errors.items()}
+    states = sorted(r for r, kind in kinds.items() if kind == _STATE)
+    calls = {r: text for r, text in errors.items() if kinds[r] != _STATE}
+    refs = [e.ref for e in one.refs if e is one.head or "errors" in e.fields][:_SHOWN]
+    if states and not calls:
+        return new_finding(
+            job,
+            "PSM305",
+            run=run,
+            severity=Severity.WARNING,
+            title=f"the states of {one.what} differ: {ranks_text(states)} differ{'s' if len(states) == 1 else ''} from the first rank",
+            confidence=0.6,
+            explanation="torch's analysis compares the flight recorder dumps. All ranks called this collective alike; the dumps of a job that goes on look the same.",
+            refs=refs,
+            ranks=states,
+            procs=_procs(job, run, states),
+        )
+    named, expected = sorted(calls), one.expected
+    others = sorted(set(expected) - set(named))
+    odd = named
+    if expected and 2 * len(named) >= len(expected):
+        # torch compared with a rank that differs itself
+        odd = others if len(set(calls.values())) == 1 and 2 * len(others) < len(expected) else []
+    elif not expected:
+        odd = []
+    what = joined(sorted({_WHAT.get(kinds[r], "other arguments") for r in named})) or "different sizes"
+    shown = odd or named
+    title = f"collective mismatch at {one.what}"
+    if shown:
+        title += f": {ranks_text(shown)} called {what}" + (" than the others" if odd else " than the first rank")
+    example = next(iter(calls.values()), "")
+    return new_finding(
+        job,
+        "PSM301",
+        run=run,
+        title=title,
+        confidence=0.93,
+        explanation="torch's analysis of the flight recorder dumps found ranks that called this collective differently."
+        + (f" It says: {example}." if example else ""),
+        refs=refs,
+        ranks=shown,
+        procs=_procs(job, run, shown),
+        culprits=odd,
+    )
+
+
+def _store(job: Job, event: Event) -> Finding:
+    """A rank that waited at the store without success."""
+    run = job.run_of_event(event)
+    came, total = event.fields.get("joined"), event.fields.get("total")
+    source = event.fields.get("from_rank")
+    if isinstance(came, int) and isinstance(total, int):
+        title = f"{total - came} of {total} processes never reached torch's store"
+    elif isinstance(source, int):
+        title = f"rank {event.fields.get('rank')} never got the communicator id from rank {source} of its group"
+    else:
+        title = "a rank waited in vain for torch's store"
+    # The rank in this line is that of the group, which equals the job's only in the default group, so it identifies nobody for sure.
+    return new_finding(job, "PSM201", run=run, title=title, confidence=0.75, refs=[event.ref])

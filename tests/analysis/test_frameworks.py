@@ -1,0 +1,70 @@
+"""NCCL errors as vLLM, SGLang, TensorRT-LLM and NCCL's examples print them, without a line of NCCL."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import psmkit
+from psmkit.model import Report
+from tests.analysis.outside import nccl
+
+_ERROR = "unhandled system error (run with NCCL_DEBUG=INFO for details)"
+_TEXT = f"RuntimeError: NCCL error: {_ERROR}\n"
+_CHECK = f"Failed, NCCL error /src/cpp/ncclUtils.cpp:88 '{_ERROR}'\n"
+
+
+def report(tmp_path: Path, text: str) -> Report:
+    path = tmp_path / "job.log"
+    path.write_text(text)
+    return psmkit.analyze([str(path)])
+
+
+def raised(tag: str) -> str:
+    return f'{tag}Traceback (most recent call last):\n{tag}  File "pynccl.py", line 279, in check\n{tag}{_TEXT}'
+
+
+@pytest.mark.parametrize(
+    ("text", "rank"),
+    [
+        (raised("(Worker_TP1 pid=903) ERROR 08-19 19:00:55 [multiproc_executor.py:597] "), 1),
+        (raised("[rank1]: "), 1),
+        ("[2025-06-05 10:45:19 TP3] Scheduler hit an exception: " + raised(""), 3),
+        (f"[11/18/2025-09:33:30] [TRT-LLM] [RANK 2] [E] Failed: [TensorRT-LLM][ERROR] Assertion failed: {_CHECK}", 2),
+        (f"[1,2]<stderr>:RuntimeError: [TensorRT-LLM][ERROR] Assertion failed: {_CHECK}", 2),
+    ],
+)
+def test_the_rank_of_a_frameworks_error_is_named(text: str, rank: int, tmp_path: Path) -> None:
+    found = report(tmp_path, text)
+    assert found.verdict == "failed"
+    assert [c.rank for c in found.culprits] == [rank]
+    assert _ERROR in found.findings[0].title
+
+
+@pytest.mark.parametrize(
+    "text",
+    [_CHECK, f"[TensorRT-LLM][ERROR] [TensorRT-LLM] Assertion failed: {_CHECK}", "NCCL Error 3: internal error\n"],
+)
+def test_an_error_without_a_rank_fails_the_run_and_names_nobody(text: str, tmp_path: Path) -> None:
+    found = report(tmp_path, text * 4)
+    assert (found.verdict, [f.code for f in found.findings]) == ("failed", ["PSM401"])
+    assert not found.culprits
+
+
+def test_several_workers_with_the_same_error_are_no_culprits(tmp_path: Path) -> None:
+    found = report(tmp_path, "".join(raised(f"(Worker_TP{r} pid={900 + r}) ") for r in range(2)))
+    assert found.verdict == "failed"
+    assert not found.culprits
+
+
+def test_a_warning_of_nccl_says_more_than_the_framework(tmp_path: Path) -> None:
+    warn = "node0:1001:1001 [1] init.cc:263 NCCL WARN Cuda failure 'out of memory'\nnode0:1001:1001 [1] NCCL INFO init.cc:1840 -> 1\n"
+    found = report(tmp_path, nccl(0, 1, nranks=2) + warn + raised("[rank1]: "))
+    assert [f.code for f in found.findings if f.severity == "error"] == ["PSM509"]
+
+
+def test_a_check_of_tensorrt_llm_that_something_catches_fails_nothing(tmp_path: Path) -> None:
+    text = "[TensorRT-LLM][ERROR] Assertion failed: request is too long (/src/batch.cpp:12)\n"
+    assert report(tmp_path, nccl(0, 1, nranks=2, ended=True) + text).verdict == "healthy"
+    assert report(tmp_path, text).verdict == "inconclusive"
