@@ -182,7 +182,7 @@ class Watch:
         code = CODES["PSM931"]
         return Finding(
             code.code,
-            f"communicator {comm_hash:#x} has stood still for {seconds:.0f} s: {why}",
+            f"communicator {comm_hash:#x} has made no progress for {seconds:.0f} s: {why}",
             code.severity,
             0.9 if not circle else 0.6,
             f"{'; '.join(said[:8])}{more}.",

@@ -77,7 +77,7 @@ def test_waits_are_followed_to_the_rank_whose_gpu_does_not_come() -> None:
     )
     assert (found.code, found.culprits, found.ranks, found.stage) == ("PSM931", (1,), (0, 1, 2, 3), "SendGPUWait")
     assert found.title == (
-        "communicator 0xabc has stood still for 90 s: rank 1 waits for its GPU to fill the buffer (channel 1, step 7)"
+        "communicator 0xabc has made no progress for 90 s: rank 1 waits for its GPU to fill the buffer (channel 1, step 7)"
     )
     assert "rank 0 for 90 s in RecvWait: waits for data of rank 3" in found.explanation
     assert found.processes == ("node1:101",)

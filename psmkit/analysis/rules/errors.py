@@ -26,7 +26,7 @@ from psmkit.catalogue import Message
 from psmkit.catalogue.reasons import DAMAGED, about
 from psmkit.logparse.types import Ref
 from psmkit.model import CODES, Finding, Named, Severity
-from psmkit.model.wording import counted
+from psmkit.model.wording import counted, plural
 
 __all__ = ["find", "origins"]
 
@@ -389,7 +389,7 @@ def _consequences(job: Job, run: int, after: Sequence[Cascade]) -> Finding:
         severity=Severity.ERROR,
         confidence=0.8 if told else 0.65,
         explanation=(
-            f"{names_of(job, procs)} report errors that {'another process caused' if peer else 'have another cause'}, and no log shows that cause."
+            f"{names_of(job, procs)} {plural(len(procs), 'reports', 'report')} errors that {'another process caused' if peer else 'have another cause'}, and no log shows that cause."
             f"{_route(lead)}"
             + (
                 f" {known.meaning}"

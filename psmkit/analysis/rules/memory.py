@@ -16,6 +16,7 @@ from psmkit.analysis.inference.sightings import by_run, sightings, told_by_error
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Event, Ref
 from psmkit.model import Finding, Severity
+from psmkit.model.wording import counted
 
 __all__ = ["find"]
 
@@ -214,7 +215,12 @@ def _full_on(job: Job, run: int, host: str, failed: list[Event]) -> Finding:
         severity=Severity.WARNING if done else None,
         confidence=0.95 if full else 0.85,
         explanation=(
-            f"The log shows {len(sizes)} segments of {_size(made)} in total on this host, and {_size(sum(wanted.values()))} that could not be allocated: "
+            (
+                f"The log shows {counted(len(sizes), 'segment')} of {_size(made)} in total on this host, and "
+                if sizes
+                else "The log shows "
+            )
+            + f"{_size(sum(wanted.values()))} that could not be allocated: "
             f"at least {_size(needed)} are needed"
             + (
                 f", and about {_size(each * ranks)} if each of its {ranks} ranks creates one of the same size."

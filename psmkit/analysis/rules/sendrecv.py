@@ -355,11 +355,11 @@ def _behind_all(job: Job, told: set[int | None]) -> list[Finding]:
                 job,
                 "PSM302",
                 run=run,
-                title=f"rank {rank} made {most - least} sends and recvs less than every other rank of {comm_name(job, group)}",
+                title=f"rank {rank} made {most - least} fewer {plural(most - least, 'send or recv', 'sends and recvs')} than every other rank of {comm_name(job, group)}",
                 severity=None if proven else Severity.WARNING,
                 confidence=0.8 if proven else 0.5,
                 explanation="The other ranks stopped at the same call, as waiting ranks do"
-                + (", and their streams have not moved since." if proven else "; a cut log can look the same."),
+                + (", and their streams have not moved since." if proven else ". A cut log can look the same."),
                 refs=lines[:5],
                 comm=comm_name(job, group),
                 ranks=[rank],

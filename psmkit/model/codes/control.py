@@ -97,7 +97,7 @@ TABLE = (
         severity=Severity.ERROR,
         effect=Effect.FAILS,
         outlasts_end=True,
-        meaning="A rank asked for the descriptor of one memory handle and got that of another one, so it maps the wrong memory.",
+        meaning="A rank requested the descriptor of one memory handle and received that of another, so it maps the wrong memory.",
         next_step="Look at the function of the fd service that turns a handle into a descriptor, and at what selects the answer of a client: each answer must stay with its request.",
     ),
     Code(

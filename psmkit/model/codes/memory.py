@@ -10,7 +10,7 @@ __all__ = ["TABLE"]
 TABLE = (
     Code(
         code="PSM501",
-        title="attach to a shared memory segment nobody created",
+        title="attach to a shared memory segment that no rank created",
         family=Family.MEMORY,
         severity=Severity.ERROR,
         effect=Effect.FAILS,
