@@ -210,7 +210,7 @@ def make_job(scan: ScanData, fetch: Callable[[Ref], Evidence] | None = None) -> 
     """Create the job of a scan. ``scan`` is a :class:`psmkit.logparse.ScanResult`; ``fetch`` replaces its ``evidence`` in tests."""
     identity = resolve(scan)
     runs = list(identity.runs)
-    if not runs and (scan.events or getattr(scan, "foreign", ())):
+    if not runs and (len(scan.events) > 0 or len(getattr(scan, "foreign", ())) > 0):
         # Lines of frameworks and launchers, dumps and stacks form a run even without an NCCL line.
         runs.append(RunInfo(0, frozenset(), frozenset(), None, None))
     _name_members(scan, runs, identity.rank_of)
