@@ -258,6 +258,18 @@ def test_threads_of_one_process_are_told_apart_by_their_device(tmp_path: Path) -
     assert "rank 6 (n0:500, device 2)" in report.reason
 
 
+@pytest.mark.parametrize("device", [2, 3])
+def test_a_dropped_error_of_a_process_with_several_devices_names_the_rank_of_its_thread(
+    tmp_path: Path, device: int
+) -> None:
+    ready = _one_process(4) + _one_process(4).replace("Init START", "Init COMPLETE")
+    places = ("transport/net_ib.cc:1120", "transport/net.cc:1206")
+    dropped = "".join(_info(device, f"{place} -> 2", pid=500, thread=9) for place in places)
+    report = _report(tmp_path, ready + dropped)
+    found = [f for f in report.findings if f.code == "PSM404"]
+    assert [f.ranks for f in found] == [(4 + device,)]
+
+
 def test_a_thread_that_selects_no_device_is_no_rank_of_a_process_with_several(tmp_path: Path) -> None:
     refused = _line(
         0,
