@@ -33,7 +33,7 @@ class _Ends:
 
 def rank_rows(job: Job, runs: Sequence[Run], findings: Sequence[Finding]) -> tuple[RankRow, ...]:
     """One row for each rank: how far it came, and its final state. A process with several devices has a row for each of its ranks."""
-    rows = []
+    rows: list[RankRow] = []
     for run, info in zip(runs, job.runs, strict=True):
         ends = _ends(job, run, findings)
         for proc in sorted(info.procs, key=lambda p: (min(job.ranks_of(p), default=1 << 31), p)):
@@ -47,7 +47,7 @@ def rank_rows(job: Job, runs: Sequence[Run], findings: Sequence[Finding]) -> tup
 def _rows(job: Job, ends: _Ends, proc: int) -> Iterator[RankRow]:
     process = job.process(proc)
     devices = devices_of(job, proc)
-    threads = [(rank, devices.get(rank)) for rank in job.ranks_of(proc)]
+    threads: list[tuple[int | None, int | None]] = [(rank, devices.get(rank)) for rank in job.ranks_of(proc)]
     if job.rank_of(proc) is not None or not threads:
         threads = [(job.rank_of(proc), job.device_of(proc))]
     claim = job.numbering.known.get(proc)

@@ -258,6 +258,18 @@ def test_threads_of_one_process_are_told_apart_by_their_device(tmp_path: Path) -
     assert "rank 6 (n0:500, device 2)" in report.reason
 
 
+@pytest.mark.parametrize("device", [2, 3])
+def test_a_dropped_error_of_a_process_with_several_devices_names_the_rank_of_its_thread(
+    tmp_path: Path, device: int
+) -> None:
+    ready = _one_process(4) + _one_process(4).replace("Init START", "Init COMPLETE")
+    places = ("transport/net_ib.cc:1120", "transport/net.cc:1206")
+    dropped = "".join(_info(device, f"{place} -> 2", pid=500, thread=9) for place in places)
+    report = _report(tmp_path, ready + dropped)
+    found = [f for f in report.findings if f.code == "PSM404"]
+    assert [f.ranks for f in found] == [(4 + device,)]
+
+
 def test_a_thread_that_selects_no_device_is_no_rank_of_a_process_with_several(tmp_path: Path) -> None:
     refused = _line(
         0,
@@ -382,3 +394,41 @@ def test_the_report_of_mpirun_names_the_rank_of_a_process(tmp_path: Path) -> Non
     start = _info(1, "Bootstrap: Using eth0:10.0.0.1<0>")
     assert _ranks(_job(tmp_path, start + signal)) == {"n0:501": 9}
     assert _ranks(_job(tmp_path, start + signal.replace("PID 501", "PID 0"))) == {"n0:501": None}
+
+
+_TORCHRUN = """\
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-11-22_10:00:00
+  host      : {host}
+  rank      : 9 (local_rank: 1)
+  exitcode  : -9 (pid: 501)
+"""
+
+
+def test_the_report_of_torchrun_names_the_rank_of_a_process(tmp_path: Path) -> None:
+    start = _info(1, "Bootstrap: Using eth0:10.0.0.1<0>")
+    job = _job(tmp_path, start + _TORCHRUN.format(host="n0.cluster"))
+    assert _ranks(job) == {"n0:501": 9}
+    assert [c.basis for c in job.numbering.known.values()] == ["launch.elastic.rank"]
+    assert _ranks(_job(tmp_path, start + _TORCHRUN.format(host="n7"))) == {"n0:501": None}
+
+
+@pytest.mark.parametrize(
+    ("tag", "rank"),
+    [("(Worker_TP5 pid={}) ", 5), ("(EngineCore_DP0 pid={}) ", None), ("(Actor pid={}, ip=10.0.0.1) ", None)],
+)
+def test_the_pid_in_a_tag_ties_lines_without_a_prefix_to_their_process(
+    tmp_path: Path, tag: str, rank: int | None
+) -> None:
+    trace = "".join(
+        tag.format(502) + line + "\n"
+        for line in ("Traceback (most recent call last):", '  File "a.py", line 1, in f', "RuntimeError: bad shape")
+    )
+    calm = "".join(_info(1, "Bootstrap: Using eth0:10.0.0.1<0>", pid=pid) for pid in (501, 502))
+    assert _ranks(_job(tmp_path, calm + trace)) == {"n0:501": None, "n0:502": rank}
+    comm = "".join(_member(rank, 2, "ab", rank, rank, pid=501 + rank) for rank in (0, 1))
+    report = _report(tmp_path, comm + trace)
+    assert [(c.rank, c.pid) for c in report.culprits] == [(1, 502)]
+    elsewhere = trace.replace("pid=502", "pid=777")
+    assert [c.pid for c in _report(tmp_path, comm + elsewhere).culprits if c.pid in (501, 502)] == []

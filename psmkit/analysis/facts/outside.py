@@ -5,7 +5,7 @@ from __future__ import annotations
 from psmkit.analysis.facts import lines
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.once import once
-from psmkit.analysis.facts.tags import is_default_group, rank_in_line, rank_of_tag
+from psmkit.analysis.facts.tags import is_default_group, pid_of_tag, rank_in_line, rank_of_tag
 from psmkit.logparse.types import Event, Ref
 
 __all__ = ["global_rank", "proc_of_event", "proc_of_pid", "runs_of", "tagged_rank"]
@@ -18,7 +18,11 @@ _SEVERAL = -1  # processes
 def global_rank(job: Job, event: Event) -> int | None:
     """The global rank that printed a line: from its process, its launcher tag, torch's default group, or its stream."""
     if event.proc >= 0:
-        return job.rank_of(event.proc)
+        return job.rank_of_thread(event)
+    pid, run = pid_of_tag(event.tag), job.run_of_event(event)
+    proc = proc_of_pid(job, run, pid) if pid is not None and run is not None else None
+    if proc is not None and (known := job.rank_of(proc)) is not None:
+        return known
     tagged = rank_of_tag(event.tag)
     if tagged is not None:
         return tagged
@@ -33,7 +37,7 @@ def global_rank(job: Job, event: Event) -> int | None:
         return rank
     if isinstance(rank, int) and event.name.startswith(("launch.elastic.", "launch.mpi.")):
         return rank
-    alone = _only_process(job, event)
+    alone = _only_process(job, event) if pid is None else None
     return job.rank_of(alone) if alone is not None else None
 
 
@@ -104,7 +108,7 @@ def proc_of_event(job: Job, event: Event) -> int | None:
     if event.proc >= 0:
         return event.proc
     run = job.run_of_event(event)
-    pid = event.fields.get("pid")
+    pid = event.fields.get("pid", pid_of_tag(event.tag))
     if run is not None and isinstance(pid, int) and pid > 0:
         host = event.fields.get("host")
         found = proc_of_pid(job, run, pid, str(host) if host is not None else None)

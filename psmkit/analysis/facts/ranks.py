@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from psmkit.analysis.facts.tags import is_default_group, local_rank_of_tag, pid_of_tag, slot_of_tag
+from psmkit.analysis.facts.tags import is_default_group, local_rank_of_tag, pid_of_tag, rank_of_tag, slot_of_tag
 from psmkit.catalogue import load
 from psmkit.logparse.tables import ScanData
-from psmkit.logparse.types import Event, Process, Ref
+from psmkit.logparse.types import Event, Process, Ref, Value
 
 __all__ = ["ASSUMED", "MOST_DEVICES", "Claim", "Evidence", "Numbering", "evidence", "number"]
 
@@ -103,21 +103,50 @@ def evidence(scan: ScanData) -> Evidence:
         if fd.client is not None and fd.rank is not None and (fd.done is None or fd.server is not None):
             out.claims[fd.client].setdefault(fd.rank, Claim(fd.rank, "proxy.fd.asked", fd.asked))
     out.devices = _devices(scan, out.helpers)
+    _outside(scan, out, pids)
     _tags(scan, out)
     _own_proxies(scan, out)
     return out
 
 
-def _named(event: Event, pids: Mapping[int, list[Process]]) -> int | None:
+def _named(event: Event, pids: Mapping[int, list[Process]], host: Value | None = None) -> int | None:
     """The process that a line outside NCCL's is about: by its pid, or by the pid in its tag."""
     pid = event.fields.get("pid", pid_of_tag(event.tag))
-    host = event.fields.get("host")
+    host = event.fields.get("host", host)
     found = (
         [p for p in pids.get(pid, ()) if host is None or _short(p.host) == _short(str(host))]
         if isinstance(pid, int)
         else []
     )
     return found[0].index if len(found) == 1 else None
+
+
+def _outside(scan: ScanData, out: Evidence, pids: Mapping[int, list[Process]]) -> None:
+    """The ranks that lines outside NCCL's give to a process id: torchrun's reports of failed workers, and tags such as vLLM's."""
+    hosts: dict[int, Event] = {}  # of torchrun's report, by stream
+    ranks: dict[int, Event] = {}
+    for event in scan.events:
+        if event.proc >= 0:
+            continue
+        match event.name:
+            case "launch.elastic.host":
+                hosts[event.stream] = event
+            case "launch.elastic.rank":
+                ranks[event.stream] = event
+            case "launch.elastic.exitcode" if (told := ranks.pop(event.stream, None)) is not None:
+                host = hosts[event.stream].fields.get("host") if event.stream in hosts else None
+                _claim(out, _named(event, pids, host), told.fields.get("rank"), Claim(0, told.name, told.ref))
+            case _:
+                rank = rank_of_tag(event.tag) if pid_of_tag(event.tag) is not None else None
+                _claim(out, _named(event, pids), rank, Claim(0, "launcher tag", event.ref))
+                local, proc = event.fields.get("local_rank"), _named(event, pids)
+                if proc is not None and isinstance(local, int) and event.name.startswith("launch."):
+                    out.local.setdefault(proc, local)
+
+
+def _claim(out: Evidence, proc: int | None, rank: Value | None, claim: Claim) -> None:
+    if proc is not None and isinstance(rank, int) and rank >= 0 and len(out.devices.get(proc, ())) < 2:
+        out.claims[proc].setdefault(rank, replace(claim, rank=rank))
 
 
 def _short(host: str) -> str:

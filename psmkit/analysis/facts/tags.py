@@ -52,7 +52,7 @@ def rank_of_tag(tag: str | None) -> int | None:
 
 def slot_of_tag(tag: str | None) -> int | None:
     """The local or global process number in a tag; None if the tag is another kind of name."""
-    return _first((_LOCAL, _MPIRUN, _SRUN, _WHOLE_TORCH), (tag or "").strip())
+    return _first((_LOCAL, _MPIRUN, _SRUN, _WHOLE_TORCH, _VLLM), (tag or "").strip())
 
 
 def local_rank_of_tag(tag: str | None) -> int | None:
@@ -61,7 +61,7 @@ def local_rank_of_tag(tag: str | None) -> int | None:
 
 
 def pid_of_tag(tag: str | None) -> int | None:
-    """The process id in Ray's tag."""
+    """The process id in the tag of Ray or vLLM."""
     return _first((_PID,), tag or "")
 
 

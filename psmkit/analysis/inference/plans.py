@@ -138,7 +138,7 @@ def _read(job: Job, events: list[Event]) -> Plans:
     partial = {proc for (proc, name), count in kept.items() if 0 < count < printed(job, proc, name)}
     for event in events:
         rank = number(event.fields, "rank")
-        rank = job.rank_of(event.proc) if rank is None else rank
+        rank = job.rank_of_thread(event) if rank is None else rank
         if rank is None or event.proc in partial:
             continue
         plans.planned[rank] += event.count

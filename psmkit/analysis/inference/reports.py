@@ -67,7 +67,7 @@ def of(job: Job, event: Event) -> Report | None:
         return None
     cause, named = about(event.fields)
     rank = event.fields.get("rank")
-    by = job.rank_of(event.proc)
+    by = job.rank_of_thread(event)
     if by is None and isinstance(rank, int):
         by = rank
     return Report(event, by, cause, named, str(event.fields.get("status", "")))

@@ -86,7 +86,7 @@ def _key(job: Job, event: Event) -> tuple[str, int, int]:
 
 def _finding(job: Job, code: str, report: _Report) -> Finding:
     event = report.event
-    rank = job.rank_of(event.proc)
+    rank = job.rank_of_thread(event)
     what = faults.body(job, event, 300).partition(": ")[2]
     owner = _owner(job, event)
     refs = [event.ref, *(ref for _, _, ref in report.stacks)]

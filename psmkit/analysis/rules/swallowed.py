@@ -10,7 +10,7 @@ from collections import defaultdict
 
 from psmkit.analysis.facts.callers import callers
 from psmkit.analysis.facts.job import Job
-from psmkit.analysis.facts.naming import name_of
+from psmkit.analysis.facts.naming import name_of_thread
 from psmkit.analysis.facts.once import once
 from psmkit.analysis.inference import faults
 from psmkit.analysis.inference.faults import Cascade
@@ -115,7 +115,7 @@ def _ends(job: Job) -> dict[int, int]:
 
 
 def _finding(job: Job, cascade: Cascade) -> Finding:
-    rank = job.rank_of(cascade.proc)
+    rank = job.rank_of_thread(cascade.first.event)
     first, last = cascade.first, cascade.last
     where = faults.place(last.event) or "a transport"
     cause = "" if first.chain else f" after the warning: {faults.body(job, first.event)}"
@@ -128,7 +128,7 @@ def _finding(job: Job, cascade: Cascade) -> Finding:
         job,
         "PSM404",
         run=job.run_of(cascade.proc),
-        title=f"{name_of(job, cascade.proc)} dropped {error} of {where} in a progress or service thread; its peers wait for ever",
+        title=f"{name_of_thread(job, first.event)} dropped {error} of {where} in a progress or service thread; its peers wait for ever",
         severity=Severity.WARNING if followed else Severity.ERROR,
         confidence=0.6 if followed else 0.85,
         explanation=(
@@ -136,6 +136,7 @@ def _finding(job: Job, cascade: Cascade) -> Finding:
             "the communicator, and no abort follows, so neither this rank nor its peers will notice."
         ),
         refs=list(dict.fromkeys(refs))[:6],
+        ranks=[rank] if rank is not None else (),
         procs=[cascade.proc],
         culprits=[rank] if rank is not None and not followed else (),
         stage="error",
