@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+import psmkit
 from psmkit.analysis import registry
-from tests.bank import NEAR, SUBJECTS, Outcome, cases, in_sample, judged
+from tests.bank import NEAR, SUBJECTS, Outcome, cases, in_sample, judged, triggered
 from tests.bank.table import PAGE, contents, figures, listed, read, removed, worse
 
 COMMITTED = PAGE.read_text()
@@ -50,3 +53,14 @@ def test_a_healthy_log_that_nearly_triggers_a_rule_is_healthy(name: str) -> None
     (case,) = (case for case in cases() if case.subject.name == name and not case.way)
     (outcome,) = judged([case])
     assert outcome.verdict == "healthy", outcome.first
+
+
+def test_two_dozen_near_misses_have_their_counterpart() -> None:
+    assert len([name for name, entry in NEAR.items() if "trigger" in entry]) >= 24
+
+
+@pytest.mark.parametrize("name", [name for name, entry in NEAR.items() if "trigger" in entry])
+def test_a_near_miss_triggers_without_what_makes_it_healthy(name: str, tmp_path: Path) -> None:
+    (tmp_path / "job.log").write_bytes(triggered(name))
+    found = {finding.code for finding in psmkit.analyze([tmp_path / "job.log"]).findings}
+    assert NEAR[name]["code"] in found

@@ -252,7 +252,7 @@ class Story:
     def tell(self, text: str) -> str:
         """The log of a story."""
         self.ranks = next((int(n) for n in re.findall(r"^ranks (\d+)$", text.strip(), re.MULTILINE)), self.ranks)
-        told = [re.sub(r"\s+# .*", "", line).strip() for line in text.splitlines()]
+        told = [re.sub(r"\s\s+# .*", "", line).strip() for line in text.splitlines()]
         for line in told:
             # who is in a communicator is known before the first of them says so
             if " begins" in line and line.split()[1] == "begins":

@@ -9,6 +9,18 @@ from __future__ import annotations
 
 from tests.bank.cases import Case, cases, in_sample
 from tests.bank.judge import Outcome, judge, judged
-from tests.bank.subjects import NEAR, SUBJECTS, Subject, Truth
+from tests.bank.subjects import NEAR, SUBJECTS, Subject, Truth, triggered
 
-__all__ = ["NEAR", "SUBJECTS", "Case", "Outcome", "Subject", "Truth", "cases", "in_sample", "judge", "judged"]
+__all__ = [
+    "NEAR",
+    "SUBJECTS",
+    "Case",
+    "Outcome",
+    "Subject",
+    "Truth",
+    "cases",
+    "in_sample",
+    "judge",
+    "judged",
+    "triggered",
+]

@@ -18,7 +18,17 @@ CLASSES = ("whole", "dressed", "damaged")
 #: One case in so many is in the sample of `make test`.
 _SAMPLE = 20
 #: How many ways a subject takes, by the begin of its name.
-_WAYS = {"nccl-logs/": 99, "logs/": 99, "nccl/": 10, "v01/": 4, "near/": 1, "crowd/": 1, "": 1}
+_WAYS = {
+    "nccl-logs/": 99,
+    "logs/": 99,
+    "nccl/": 10,
+    "v01/": 4,
+    "lab/": 0,
+    "lab-logs/": 1,
+    "near/": 1,
+    "crowd/": 1,
+    "": 1,
+}
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The undamaged logs of the bank: real runs of NCCL libraries, runs of version 0.1, and simulated jobs."""
+"""The undamaged logs of the bank: real runs of NCCL libraries, of the lab with each fault and variant, of version 0.1, and simulated jobs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.loggen import DIALECTS, SCENARIOS, generate, scenario_names
 from tests.loggen.crowd import FAULTY, write_merged
 from tests.mutilate import Files
 
-__all__ = ["NEAR", "OF_THE_LAB", "SUBJECTS", "Subject", "Truth"]
+__all__ = ["NEAR", "OF_THE_LAB", "SUBJECTS", "Subject", "Truth", "triggered"]
 
 DATA = Path(__file__).parents[1] / "data"
 # What only the lab says: that it has made a fault, and what the sanitizer saw.
@@ -100,7 +100,7 @@ def _truth(entry: dict[str, Any], prefix: str = "") -> Truth:
     culprits = entry.get("culprits")
     if culprits is None and verdicts[0] == "healthy":
         culprits = []
-    named = bool(entry.get(f"{prefix}culprits")) and "inconclusive" not in verdicts
+    named = bool(entry.get("named", entry.get(f"{prefix}culprits"))) and "inconclusive" not in verdicts
     return Truth(
         verdicts,
         None if culprits is None else frozenset(culprits),
@@ -128,10 +128,10 @@ def _logs() -> Iterator[Subject]:
 
 
 @functools.cache
-def _archive() -> Path:
-    """The runs of 0.1, unpacked: their records are sparse, and gigabytes as bytes. Kept in the build folder for the next time."""
-    packed = DATA / "v01" / "runs.tar.xz"
-    folder = DATA.parents[1] / "build" / f"v01-{zlib.crc32(packed.read_bytes()):08x}"
+def _archive(kind: str) -> Path:
+    """The runs of 0.1 or of the lab, unpacked: the records of 0.1 are sparse, and gigabytes as bytes. Kept in the build folder for the next time."""
+    packed = DATA / kind / "runs.tar.xz"
+    folder = DATA.parents[1] / "build" / f"{kind}-{zlib.crc32(packed.read_bytes()):08x}"
     if not folder.exists():
         folder.parent.mkdir(exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent) as made, tarfile.open(packed) as archive:
@@ -143,14 +143,40 @@ def _archive() -> Path:
     return folder
 
 
-def _run(name: str, part: str) -> dict[str, Path]:
-    """The files of a run of 0.1 in its folder ``logs`` or ``records``."""
-    folder = _archive() / name
-    return {str(path.relative_to(folder)): path for path in sorted(folder.glob(f"{part}/*")) if path.is_file()}
+def _run(kind: str, name: str, *parts: str) -> dict[str, Path]:
+    """The files of a run in some of its folders."""
+    folder = _archive(kind) / name
+    return {str(file.relative_to(folder)): file for part in parts for file in sorted((folder / part).glob("*"))}
 
 
-def _run_logs(name: str) -> Files:
-    return {file: path.read_bytes() for file, path in _run(name, "logs").items()}
+def _run_logs(kind: str, name: str, *parts: str) -> Files:
+    return {file: path.read_bytes() for file, path in _run(kind, name, *parts).items()}
+
+
+def _lab() -> Iterator[Subject]:
+    """Each run with all that the lab prints, and the logs of its ranks alone, which seldom prove a hang."""
+    for name, entry in tomllib.loads((DATA / "lab" / "truth.toml").read_text()).items():
+        truth = _truth({"named": False, "codes": [], **entry})
+        load = functools.partial(_run_logs, "lab", name, "logs", "output")
+        yield Subject(f"lab/{name}", "real", truth, load, True)
+        if truth.verdicts[0] == "leaking":
+            # Only the sanitizer sees what a rank leaves behind.
+            truth = Truth(("healthy", "leaking"), None)
+        elif truth.broken:
+            # Where a rank stands still, its peers' waits end at their deadline: their logs show a failure.
+            also = ("failed", "inconclusive") if truth.verdicts == ("hung",) else ("inconclusive",)
+            truth = replace(truth, verdicts=(*truth.verdicts, *also), named=False)
+        yield Subject(f"lab-logs/{name}", "real", truth, functools.partial(_ranks_alone, name))
+
+
+def _ranks_alone(name: str) -> Files:
+    """The logs of the ranks of a run, without what only the lab says."""
+    files = _run_logs("lab", name, "logs")
+    return {
+        file: b"\n".join(line for line in data.split(b"\n") if not OF_THE_LAB.search(line))
+        for file, data in files.items()
+        if not file.endswith("lab.log")
+    }
 
 
 def _v01() -> Iterator[Subject]:
@@ -159,9 +185,9 @@ def _v01() -> Iterator[Subject]:
             f"v01/{name}",
             "real",
             _truth(entry),
-            functools.partial(_run_logs, name),
+            functools.partial(_run_logs, "v01", name, "logs"),
             True,
-            functools.partial(_run, name, "records"),
+            functools.partial(_run, "v01", name, "records"),
         )
 
 
@@ -178,6 +204,8 @@ def _simulated() -> Iterator[Subject]:
         truth = Truth(said.verdicts, said.culprits, tuple(said.codes), (), said.named and bool(said.culprits))
         if DIALECTS[dialect].silent and not truth.well:
             truth = replace(truth, verdicts=(*truth.verdicts, "inconclusive"), named=False)
+        if not DIALECTS[dialect].ends and truth.well:
+            truth = replace(truth, verdicts=(*truth.verdicts, "inconclusive"))
         for merged in (True, False):
             # Files have no common clock: what one log proves by its order, many may leave open.
             told = truth if merged or truth.well else replace(truth, verdicts=(*truth.verdicts, "inconclusive"))
@@ -228,12 +256,17 @@ _AFTER = """
 all calls AllReduce 1024 x2
 all ends
 """
-#: Rule -> the healthy job that nearly triggers it: ``why``, and ``story`` or ``log``.
+#: Rule -> the healthy job that nearly triggers it: ``why``, and ``story`` or ``log``; ``trigger`` and ``code``: the job that does.
 NEAR: dict[str, dict[str, str]] = tomllib.loads(Path(__file__).with_name("near.toml").read_text())
 
 
 def _story(text: str) -> Files:
     return {"job.log": Story().tell(_BEFORE + text + _AFTER).encode()}
+
+
+def triggered(name: str) -> bytes:
+    """The log of an entry of :data:`NEAR` without what makes it healthy."""
+    return Story().tell(_BEFORE + NEAR[name]["trigger"]).encode()
 
 
 def _near() -> Iterator[Subject]:
@@ -244,4 +277,4 @@ def _near() -> Iterator[Subject]:
             )
 
 
-SUBJECTS: tuple[Subject, ...] = (*_near(), *_nccl(), *_logs(), *_v01(), *_simulated(), *_wide())
+SUBJECTS: tuple[Subject, ...] = (*_near(), *_nccl(), *_logs(), *_v01(), *_lab(), *_simulated(), *_wide())

@@ -138,7 +138,8 @@ def contents() -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for subject in SUBJECTS:
         group, _, name = subject.name.partition("/")
-        name = name if subject.origin == "real" or group in ("near", "crowd") else name.partition("/")[0]
+        # A group of many has its names in two parts: site and action, scenario and dialect.
+        name = name if "/" not in name or group in ("near", "crowd") else name.partition("/")[0]
         if name not in found.setdefault(group, []):
             found[group].append(name)
     return {**found, "ways": [*DRESS, *SCORED]}
