@@ -26,6 +26,8 @@ struct ls_wrapped {
     ls_ref ref;
 };
 
+struct ls_torn;
+
 struct ls_file {
     uint32_t stream;
     uint32_t line;
@@ -36,6 +38,7 @@ struct ls_file {
     bool skipping; /* within a truncated line */
     bool complete;
     struct ls_wrapped wrapped;
+    struct ls_torn *torn; /* NULL: no record ended within a pattern so far */
 };
 
 struct ls_stream {

@@ -25,7 +25,7 @@ from psmkit.analysis.registry import rule
 from psmkit.catalogue import Message
 from psmkit.catalogue.reasons import DAMAGED, about
 from psmkit.logparse.types import Ref
-from psmkit.model import CODES, Finding, Severity
+from psmkit.model import CODES, Finding, Named, Severity
 from psmkit.model.wording import counted
 
 __all__ = ["find", "origins"]
@@ -213,9 +213,18 @@ def _finding(
         # without ranks, only the processes identify the culprit
         procs=[*procs, *victims] if named else _to_blame(job, group, procs),
         culprits=guilty,
+        named=[] if guilty else _addressed(group),
         stage="error",
         known_issue=issue_of(job, event, said),
     )
+
+
+def _addressed(group: Sequence[Cascade]) -> list[Named]:
+    """The peer that did not answer, by the address that all lines print, if no process of the input has it."""
+    known = group[0].first.known
+    if known is None or known.blames != "peer" or faults.unknown(group[0].first.event):
+        return []
+    return blame.addressed(c.first.event for c in group)
 
 
 def _disagreement(job: Job, run: int, group: Sequence[Cascade]) -> str | None:
