@@ -189,8 +189,12 @@ def _finding(
     if known is not None and known.meaning and sure:
         explanation += f" {known.meaning}"
     explanation += _route(cascade)
-    if victims:
-        explanation += f" The errors of {names_of(job, victims)} follow from it."
+    # a chain whose warning is missing names nobody, and what stands below it cannot be its cause for sure
+    above = {c.proc for c in after if c.first.chain and _above(c.first.ref, cascade.first.ref, job)}
+    if later := [p for p in victims if p not in above]:
+        explanation += f" The errors of {names_of(job, later)} follow from it."
+    if earlier := [p for p in victims if p in above]:
+        explanation += f" The errors of {names_of(job, earlier)} stand above it, without a warning; whether they follow from it is not clear."
     confidence = 0.95 if cascade.own is True else 0.7
     if cascade.first.chain:
         confidence = 0.75
@@ -217,6 +221,11 @@ def _finding(
         stage="error",
         known_issue=issue_of(job, event, said),
     )
+
+
+def _above(one: Ref, other: Ref, job: Job) -> bool:
+    """Whether a line stands above another in the same stream."""
+    return one.seq < other.seq and job.scan.files[one.file].stream == job.scan.files[other.file].stream
 
 
 def _addressed(group: Sequence[Cascade]) -> list[Named]:
