@@ -50,3 +50,13 @@ def test_errors_above_the_only_warning_do_not_follow_from_it(above: bool, tmp_pa
     (error,) = [f for f in report.findings if f.severity == "error"]
     assert ("follow from it." in error.explanation) is not above
     assert ("is not clear" in error.explanation) is above
+
+
+def test_the_finding_that_explains_an_error_heads_the_report(tmp_path: Path) -> None:
+    warn = "\nn1:70:79 [1] misc/shmutils.cc:112 NCCL WARN Error while creating shared memory segment /dev/shm/nccl-AbCdEf (size 5967872)\n"
+    report = analyze(tmp_path, warn + chain(70, 1).replace("-> 3", "-> 2"))
+    assert [f.code for f in report.findings if f.severity == "error"] == ["PSM503", "PSM401"]
+    assert "/dev/shm is full" in report.reason
+    other = warn.replace("(size 5967872)", "(size 5967872), error: Permission denied (13)")
+    unsure = analyze(tmp_path, other + chain(70, 1).replace("-> 3", "-> 2"))
+    assert next(f.code for f in unsure.findings if f.severity == "error") == "PSM401"
