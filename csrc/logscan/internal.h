@@ -28,6 +28,8 @@ struct ls_wrapped {
     ls_ref ref;
 };
 
+struct ls_torn;
+
 struct ls_file {
     uint32_t stream;
     uint32_t line;
@@ -39,6 +41,7 @@ struct ls_file {
     bool complete;
     bool record; /* lines made from a record, beside the log of the process */
     struct ls_wrapped wrapped;
+    struct ls_torn *torn; /* NULL: no record ended within a pattern so far */
 };
 
 struct ls_stream {

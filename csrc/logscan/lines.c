@@ -29,6 +29,7 @@ void ls_scan_free(ls_scan *scan)
     for (uint32_t i = 0; i < scan->files.n; i++) {
         free(scan->files.at[i].carry);
         free(scan->files.at[i].wrapped.text);
+        free(scan->files.at[i].torn);
     }
     for (uint32_t i = 0; i < scan->states.n; i++) free(scan->states.at[i].count_of);
     ls_rpc_free(scan->rpc);
@@ -149,6 +150,56 @@ static uint32_t repetition(const char *s, uint32_t low, uint32_t high, uint32_t 
     return trim(s, low, (uint32_t)(at - s));
 }
 
+/* A record that ends within a pattern. The line after it may hold the rest: issue trackers and terminals wrap lines. */
+struct ls_torn {
+    struct ls_record rec; /* its texts are behind the message */
+    uint32_t n, lines;
+    char text[LS_WRAP_MAX];
+};
+
+static void keep_torn(struct ls_scan *scan, const struct ls_record *rec, const char *s, uint32_t n)
+{
+    struct ls_file *f = &scan->files.at[rec->ref.file];
+    size_t texts = (size_t)rec->where_len + rec->time_len;
+    if (n + texts > LS_WRAP_MAX) return;
+    if (!f->torn) f->torn = ls_zalloc(sizeof *f->torn);
+    struct ls_torn *t = f->torn;
+    t->rec = *rec;
+    t->n = n;
+    t->lines = 1;
+    memcpy(t->text, s, n);
+    char *end = t->text + LS_WRAP_MAX - texts;
+    if (rec->where_len) t->rec.where = memcpy(end, rec->where, rec->where_len);
+    if (rec->time_len) t->rec.time = memcpy(end + rec->where_len, rec->time, rec->time_len);
+}
+
+/* Whether a line without a prefix completes the torn record above it: joined with or without a blank. */
+static bool completes(struct ls_scan *scan, const ls_ref *ref, const char *s, uint32_t n)
+{
+    struct ls_torn *t = scan->files.at[ref->file].torn;
+    if (!t || !t->n) return false;
+    uint32_t before = t->n, room = LS_WRAP_MAX - t->rec.where_len - t->rec.time_len;
+    n = trim(s, 0, n);
+    t->n = 0;
+    if (!n || t->rec.ref.line + t->lines != ref->line || t->lines >= LS_WRAP_LINES || before + 1 + n > room)
+        return false;
+    for (uint32_t blank = 0; blank < 2; blank++) {
+        struct ls_match m;
+        if (blank) t->text[before] = ' ';
+        memcpy(t->text + before + blank, s, n);
+        uint32_t len = before + blank + n;
+        if (ls_match(scan->cat, LS_WHERE_NCCL, t->text, len, false, &m)) {
+            scan->totals.torn--;
+            if (t->rec.proc >= 0) scan->procs.at[t->rec.proc].damaged--;
+            ls_on_match(scan, &t->rec, &m);
+            return true;
+        }
+        if (m.torn && !t->n) t->n = len, t->lines++;
+    }
+    if (t->n == before + n) memmove(t->text + before, s, n);
+    return false;
+}
+
 /* One message, s[low, high). glued: another record follows on the line. cut: the file ends here without a line end. */
 static void on_message(struct ls_scan *scan, struct ls_record *rec, const char *s, uint32_t low, uint32_t high,
                        bool glued, bool cut)
@@ -191,9 +242,10 @@ static void on_message(struct ls_scan *scan, struct ls_record *rec, const char *
     if (!found && (torn || glued)) damaged(scan, rec);
     if (found)
         ls_on_match(scan, rec, &m);
-    else if (torn)
+    else if (torn) {
         scan->totals.torn++;
-    else
+        if (!glued && !cut) keep_torn(scan, rec, s + low, high - low);
+    } else
         ls_on_unmatched(scan, rec, s + low, high - low);
     if (found && low + m.end < high) outside(scan, rec, s + low + m.end, high - low - m.end, false);
 }
@@ -326,6 +378,7 @@ static void on_line(struct ls_scan *scan, const ls_ref *ref, uint32_t stream, co
     if (tag < 0 && n >= 9) tag = ls_find_nameless(scan, s, n, &level, &body);
     if (tag < 0 && n >= 9) tag = ls_find_ofi(s, n, &level, &body);
     if (tag < 0) {
+        if (completes(scan, ref, s, n)) return;
         n = repetition(s, 0, trim(s, 0, n), &rec.repeated);
         if (n) outside(scan, &rec, s, n, true);
         return;

@@ -67,7 +67,7 @@ def analyse_job(job: Job) -> Report:
 
 def _ordered(findings: Iterable[Finding]) -> list[Finding]:
     """Findings by severity, then by confidence. Of two with the same code and lines the first stays; ties keep the order of the rules."""
-    ranked = sorted(dict.fromkeys(findings), key=lambda f: (-f.severity.weight, -f.confidence))
+    ranked = sorted(dict.fromkeys(findings), key=lambda f: (-f.severity.weight, -f.confidence, CODES[f.code].general))
     kept: list[Finding] = []
     citing: dict[tuple[object, ...], set[int]] = defaultdict(set)  # kept findings of a code and run by a line
     for finding in ranked:

@@ -62,7 +62,7 @@ def _failing(finding: Finding) -> bool:
 
 
 def _ranked(findings: Iterable[Finding]) -> list[Finding]:
-    return sorted(findings, key=lambda f: (-f.severity.weight, -f.confidence))
+    return sorted(findings, key=lambda f: (-f.severity.weight, -f.confidence, CODES[f.code].general))
 
 
 def _pick(findings: Sequence[Finding]) -> tuple[Verdict | None, Finding | None]:

@@ -63,6 +63,7 @@ class Code:
         aside: shown only with -v: it does not help to find the trouble.
         symptom: it shows where processes wait, not why; it follows from a failure or death of the ranks that it blames.
         survived: whether an error line of this code is worth a finding if the job survived it.
+        general: it says that something failed, not what: of two equal findings the one with another code comes first.
         headline: an inconclusive verdict is stated with the title of such a finding.
         while_open: a finding of this code is dropped when the verdict of its run is not inconclusive.
     """
@@ -83,6 +84,7 @@ class Code:
     aside: bool = False
     symptom: bool = False
     survived: bool = True
+    general: bool = False
     headline: bool = False
     while_open: bool = False
     meaning: str

@@ -57,3 +57,33 @@ def test_a_line_with_a_message_of_its_own_continues_nothing(tmp_path: Path) -> N
 def test_text_that_never_ends_is_bounded(tmp_path: Path) -> None:
     text = timeout(3)[:110] + "\n" + "x" * 300_000 + "\n" + "y\n" * 5000 + timeout(2)
     assert [e.fields["rank"] for e in events(tmp_path, text)] == [2]
+
+
+WARN = (
+    "[2026-01-02 03:04:05] node0:7:9 [1] transport/net_ib.cc:1296 NCCL WARN NET/IB : Got completion from peer 10.0.0.2<33092> with error 12, "
+    "opcode 0, len 0, vendor err 129 (Recv)\n"
+)
+
+
+@pytest.mark.parametrize("wrap", [at_column, between_words])
+@pytest.mark.parametrize("width", [140, 152, 160])
+def test_a_wrapped_warning_of_nccl_says_what_the_whole_line_says(wrap: object, width: int, tmp_path: Path) -> None:
+    (whole,) = events(tmp_path, WARN)
+    (wrapped,) = events(tmp_path, wrap(WARN, width) + NCCL)[:1]  # type: ignore[operator]
+    assert (wrapped.name, wrapped.fields, wrapped.time, wrapped.where) == (
+        whole.name,
+        whole.fields,
+        whole.time,
+        whole.where,
+    )
+    with closing(scan([str(tmp_path / "job.log")])) as found:
+        assert (found.totals.torn, found.processes[0].damaged) == (0, 0)
+
+
+def test_a_torn_warning_stays_torn_if_nothing_completes_it(tmp_path: Path) -> None:
+    first, rest = WARN[:150] + "\n", WARN[150:]
+    for text in (first, first + NCCL + rest, first + "\n" + rest, first + "other text\n"):
+        path = tmp_path / "job.log"
+        path.write_text(text)
+        with closing(scan([str(path)])) as found:
+            assert (found.totals.torn, found.processes[0].damaged) == (1, 1)

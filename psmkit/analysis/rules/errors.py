@@ -189,8 +189,12 @@ def _finding(
     if known is not None and known.meaning and sure:
         explanation += f" {known.meaning}"
     explanation += _route(cascade)
-    if victims:
-        explanation += f" The errors of {names_of(job, victims)} follow from it."
+    # a chain whose warning is missing names nobody, and what stands below it cannot be its cause for sure
+    above = {c.proc for c in after if c.first.chain and _above(c.first.ref, cascade.first.ref, job)}
+    if later := [p for p in victims if p not in above]:
+        explanation += f" The errors of {names_of(job, later)} follow from it."
+    if earlier := [p for p in victims if p in above]:
+        explanation += f" The errors of {names_of(job, earlier)} stand above it, without a warning; whether they follow from it is not clear."
     confidence = 0.95 if cascade.own is True else 0.7
     if cascade.first.chain:
         confidence = 0.75
@@ -219,13 +223,29 @@ def _finding(
     )
 
 
+def _above(one: Ref, other: Ref, job: Job) -> bool:
+    """Whether a line stands above another in the same stream."""
+    return one.seq < other.seq and job.scan.files[one.file].stream == job.scan.files[other.file].stream
+
+
 def _ends(job: Job, group: Sequence[Cascade], code: str) -> list[Named]:
-    """Both ends of the only connection that failed, where the lines do not show which of them broke it; the peer that several name."""
+    """The peer that a line blames or that several ranks name; else both ends of the only connection that failed.
+
+    Only an address that no process of the input has counts.
+    """
+    known = group[0].first.known
     peers = blame.addressed(c.first.event for c in group)
-    if not peers or not CODES[code].two_ends or _links_down(job, job.run_of(group[0].proc)):
+    if (
+        not peers
+        or known is None
+        or faults.unknown(group[0].first.event)
+        or _links_down(job, job.run_of(group[0].proc))
+    ):
         return []
-    if len({c.proc for c in group}) > 1:
+    if known.blames == "peer" or (CODES[code].two_ends and len({c.proc for c in group}) > 1):
         return peers
+    if not CODES[code].two_ends:
+        return []
     own = job.process(group[0].proc)
     rank = job.rank_of_thread(group[0].first.event)
     return [Named(rank, own.host, own.pid, device=group[0].first.event.device), *peers]

@@ -16,6 +16,7 @@ TABLE = (
         effect=Effect.FAILS,
         meaning="A rank reported an error. It is the first error across all ranks; the other errors follow from it.",
         next_step="Read the proof line and the lines of the same process just before it, and fix that error first.",
+        general=True,
     ),
     Code(
         code="PSM402",
