@@ -108,3 +108,11 @@ def test_lost_blocks_of_a_file_make_no_foreign_answer(dialect: str, tmp_path: Pa
     for _ in range(12):
         at, lost = rng.randrange(len(lines)), rng.choice((2, 3, 5, 9, 30, 200))
         assert answers(tmp_path, logs | {"nccl.rank2.log": "".join(lines[:at] + lines[at + lost :])}) == []
+
+
+def test_lines_in_another_order_make_no_foreign_answer(tmp_path: Path) -> None:
+    rng = random.Random(3)
+    for seed in range(4):
+        lines = generate("healthy_both", "2.18", seed=seed).merged().splitlines(keepends=True)
+        moved = sorted(range(len(lines)), key=lambda n: n + rng.uniform(0, 6))
+        assert answers(tmp_path, {"job.log": "".join(lines[n] for n in moved)}) == []

@@ -20,7 +20,7 @@ from psmkit.analysis.facts.printed import printed
 from psmkit.analysis.facts.progress import torn_down
 from psmkit.logparse.types import Ref, ServiceTally
 
-__all__ = ["apart", "whole"]
+__all__ = ["apart", "surplus", "whole"]
 
 _INIT, _SHARED_INIT, _SETUP, _CONNECT = 1, 2, 3, 4
 #: Transports whose table knows each Connect.
@@ -38,6 +38,14 @@ def whole(job: Job, proc: int, ref: Ref) -> bool:
     # where all connections of a process are with its own service, both sides of a call are in one log, in order
     stream = job.scan.files[ref.file].stream
     return apart(job, proc) or all(torn_down(job, p) or _ends_after(job, p, stream, ref) for p in host)
+
+
+def surplus(job: Job, proc: int) -> int:
+    """How many more answers the processes of a host read than its services sent. Lines in another order do not change it."""
+    run = job.run_of(proc)
+    host = procs_on(job, run, job.process(proc).host) if run is not None else []
+    sent = sum(sum(t.served.values()) for p in host for t in _tallies(job).get(p, ()))
+    return sum(printed(job, p, "proxy.call.received") for p in host) - sent
 
 
 def apart(job: Job, proc: int) -> bool:

@@ -21,7 +21,7 @@ from psmkit.analysis.facts.progress import torn_down
 from psmkit.analysis.inference import blame, faults
 from psmkit.logparse.types import CommInstance, Event, Process, Ref
 
-__all__ = ["Proof", "aged", "done", "of", "reopened", "silence", "went_on"]
+__all__ = ["Proof", "aged", "done", "of", "reopened", "silence", "silent", "went_on"]
 
 #: Lines about a peer or operation that did not respond for seconds or minutes.
 _LASTING = (
@@ -140,6 +140,12 @@ def _recovered(job: Job, event: Event) -> bool:
             if later is not None and later.seq > event.ref.seq and instance.end is not None:
                 return True
     return torn_down(job, event.proc)
+
+
+def silent(job: Job, run: int) -> frozenset[int]:
+    """The processes that RAS reports as silent: they are stopped, whatever their lines show."""
+    suspects = of(job, run).suspects
+    return frozenset(p for p, events in suspects.items() if any(e.name.startswith("ras.") for e in events))
 
 
 def went_on(job: Job, proc: int, event: Event) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from psmkit.analysis.facts.books import apart, whole
+from psmkit.analysis.facts.books import apart, surplus, whole
 from psmkit.analysis.facts.damage import lost_lines
 from psmkit.analysis.facts.handshake import handshakes
 from psmkit.analysis.facts.job import Job
@@ -46,6 +46,8 @@ def find(job: Job) -> list[Finding]:
             for c in calls
             if c.again != 2 and begun is not None and c.received is not None and begun.seq < c.received.seq
         ]
+        if surplus(job, proc) < len(calls):
+            continue  # lines in another order show the same
         if proc in handshakes(job) and calls and calls[0].received is not None and whole(job, proc, calls[0].received):
             late = {call.op for call in job.scan.calls if call.state == "served" and call.service == proc}
             out.append(_unsent(job, proc, calls, [c for c in calls if _sure(c, late, apart(job, proc))]))

@@ -84,10 +84,15 @@ def _mismatch(job: Job, group: SeqGroup, div: SeqDivergence) -> Finding | None:
         return None  # a lost line looks the same, and ranks with different calls rarely end in order
     parties = _parties(group, div)
     shifted = _line_lost(group, div) or _skipped(job, group, parties) or damage.lossy(job)
-    lost = not ended and (damage.explains(job, group) or (shifted and not proof.of(job, run).lasting))
+    ours = proof.of(job, run)
     sizes = sorted((len(ranks) for _, ranks in parties), reverse=True)
     # the smaller party deviates; of equal parties neither does
     odd = [r for _, ranks in parties if len(ranks) < sizes[0] for r in ranks] if sizes[0] > sizes[-1] else []
+    # RAS shows that all wait for another rank, so this difference may be a lost line
+    silent = proof.silent(job, run)
+    aside = bool(odd and silent) and not silent & {job.proc_in(group.group, r) for r in odd}
+    waits = bool(ours.lasting) and not (_line_lost(group, div) and damage.lossy(job))
+    lost = not ended and (damage.explains(job, group) or aside or (shifted and not waits))
     sides = [f"{_ranks(ranks)} called {_call(op)}" for op, ranks in parties]
     name = comm_name(job, group.group)
     procs = [p for _, ranks in parties for r in ranks if (p := job.proc_in(group.group, r)) is not None]

@@ -266,13 +266,25 @@ def _disagreement(job: Job, run: int, group: Sequence[Cascade]) -> str | None:
     return f"{ranks_text(parties)} disagree: {said}" if len(parties) > 1 else None
 
 
+#: Failures of earlier work on the device, which a later call of any kind returns.
+_EARLIER = (
+    "illegal memory access",
+    "unspecified launch",
+    "misaligned",
+    "device-side assert",
+    "an illegal",
+    "uncorrectable",
+)
+
+
 def _set_apart(job: Job, run: int, cascade: Cascade, code: str) -> list[int]:
     """Ranks with another configuration than the majority, if that breaks what this line complains about."""
     known = cascade.first.known
     if known is not None and known.finding == "PSM105":
         return settings.odd_ranks(job, run, settings.SIZES)
     where = faults.place(cascade.first.event) or ""
-    if code in ("PSM405", "PSM508") and where.startswith(("transport/", "transport.cc")):
+    earlier = str(cascade.first.event.fields.get("err", "")).lower().startswith(_EARLIER)
+    if code in ("PSM405", "PSM508") and where.startswith(("transport/", "transport.cc")) and not earlier:
         # a handle cannot be opened if the peer allocates memory in another way
         return settings.odd_ranks(job, run, settings.MEMORY)
     return []

@@ -460,6 +460,9 @@ def _unpaired(job: Job, run: int, pair: PairQueue, queues: _Queues) -> Finding |
     if not hole and _behind(queues, pair, owing):
         return None  # it stopped before this point, which another rule reports
     proven = outside or lack > 1 or (hole and (_closed(job, run, pair, owing) or _whole_round(job, run, pair, owing)))
+    # RAS shows that another rank stopped, so the call may be a lost line
+    silent = proof.silent(job, run)
+    proven = proven and (not silent or owed_by in silent)
     # damaged lines may be the calls that seem to lack
     proven = proven and lack > damage.lost_lines(job, [job.proc_in(pair.group, owing)])
     what, counter = ("sends", "recv") if sending else ("recvs", "send")

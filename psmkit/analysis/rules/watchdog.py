@@ -362,11 +362,16 @@ def _procs(job: Job, run: int | None, ranks: Iterable[int]) -> list[int]:
     return [p for r in sorted(set(ranks)) if (p := job.proc_of(run, r)) is not None]
 
 
+def _whole(op: str) -> bool:
+    """Whether the name of an operation has no damaged letter."""
+    return op.isascii() and op.isupper()
+
+
 def _differing(job: Job, run: int | None, group: _Group, waiting: list[_Member], what: str) -> list[Finding]:
     """Ranks that run another operation, or another size, under the same number."""
     kinds: dict[tuple[str | None, int | None], list[_Member]] = {}
     for member in waiting:
-        if member.seq is not None and member.op is not None and member.op not in _UNORDERED:
+        if member.seq is not None and member.op is not None and member.op not in _UNORDERED and _whole(member.op):
             kinds.setdefault((member.op, member.size), []).append(member)
     if len(kinds) < 2:
         return []

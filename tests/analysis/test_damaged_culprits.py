@@ -1,0 +1,71 @@
+"""Lost and damaged lines beside a real fault: the rank with the damage is not the culprit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from psmkit import analyze
+from psmkit.model import Report
+from tests.loggen import generate
+
+
+def judged(folder: Path, files: dict[str, str]) -> tuple[str, set[int | None], Report]:
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    report = analyze([folder])
+    return str(report.verdict), {culprit.global_rank for culprit in report.culprits}, report
+
+
+def without(text: str, *words: str, nth: int = 0) -> str:
+    """The text without the nth line that contains all of the words."""
+    lines = text.splitlines(keepends=True)
+    del lines[[n for n, line in enumerate(lines) if all(word in line for word in words)][nth]]
+    return "".join(lines)
+
+
+def test_lost_collective_of_a_rank_is_no_mismatch_where_ras_names_another_one(tmp_path: Path) -> None:
+    files = generate("stop_at_work", "2.30", seed=7).files()
+    files["nccl.rank0.log"] = without(files["nccl.rank0.log"], "AllReduce: opCount", nth=2)
+    verdict, culprits, _ = judged(tmp_path, files)
+    assert (verdict, culprits) == ("hung", {2})
+
+
+def test_lost_recv_of_a_rank_is_no_hang_of_it_where_ras_names_another_one(tmp_path: Path) -> None:
+    text = generate("stop_in_setup", "2.27", seed=7).merged()
+    verdict, culprits, _ = judged(tmp_path, {"job.log": without(text, ":6003:", "Recv: opCount")})
+    assert (verdict, culprits) == ("hung", {1})
+
+
+def test_operation_with_a_damaged_name_is_no_other_operation(tmp_path: Path) -> None:
+    files = generate("lag_at_work", "2.27", seed=7).files()
+    name = next(name for name, text in files.items() if "[Rank 1] Watchdog caught" in text)
+    at = files[name].index("OpType=", files[name].index("[Rank 1] Watchdog caught")) + len("OpType=") + 3
+    files[name] = files[name][:at] + "u" + files[name][at + 1 :]
+    verdict, culprits, report = judged(tmp_path, files)
+    assert "PSM301" not in {finding.code for finding in report.findings}
+    assert (verdict, culprits) == ("hung", {2})
+
+
+def failing(error: str) -> dict[str, str]:
+    """Four ranks whose settings differ in one that a lost line may hide; rank 2 fails in a transport."""
+    files = {}
+    for rank in range(4):
+        pre = f"h:{100 + rank}:{100 + rank} [{rank}] NCCL INFO "
+        comm = f"comm 0x55{rank}0 rank {rank} nranks 4 cudaDev {rank} nvmlDev {rank} busId {rank + 1}000 commId 0x77"
+        lines = [f"{pre}NCCL version 2.26.2+cuda12.8"]
+        lines += [f"{pre}NCCL_CUMEM_ENABLE set by environment to 1."] * (rank > 0)
+        lines += [f"{pre}ncclCommInitRank {comm} - Init START", f"{pre}ncclCommInitRank {comm} - Init COMPLETE"]
+        if rank == 2:
+            lines += [
+                "",
+                f"h:102:110 [2] transport/p2p.cc:275 NCCL WARN Cuda failure '{error}'",
+                "h:102:110 [2] NCCL INFO transport/p2p.cc:340 -> 1",
+            ]
+        files[f"rank{rank}.log"] = "".join(line + "\n" for line in lines)
+    return files
+
+
+def test_setting_of_another_rank_explains_a_handle_and_no_earlier_failure(tmp_path: Path) -> None:
+    assert judged(tmp_path, failing("an illegal memory access was encountered"))[1] == {2}
+    assert judged(tmp_path, failing("illegal memory access"))[1] == {2}
+    assert judged(tmp_path, failing("invalid argument"))[1] == {0}
