@@ -233,19 +233,16 @@ def _ends(job: Job, group: Sequence[Cascade], code: str) -> list[Named]:
 
     Only an address that no process of the input has counts.
     """
-    known = group[0].first.known
+    first = group[0].first
     peers = blame.addressed(c.first.event for c in group)
-    if (
-        not peers
-        or known is None
-        or faults.unknown(group[0].first.event)
-        or _links_down(job, job.run_of(group[0].proc))
-    ):
+    if not peers or first.known is None or faults.unknown(first.event) or _links_down(job, job.run_of(group[0].proc)):
         return []
-    if known.blames == "peer" or (CODES[code].two_ends and len({c.proc for c in group}) > 1):
-        return peers
     if not CODES[code].two_ends:
-        return []
+        return peers if first.known.blames == "peer" else []
+    # a peer that closed its end is gone, and what several ranks cannot reach is at the other end
+    broke = faults.phrase(job, "a connection broke", faults.body(job, first.event)) is not None
+    if broke or len({c.proc for c in group}) > 1:
+        return peers
     own = job.process(group[0].proc)
     rank = job.rank_of_thread(group[0].first.event)
     return [Named(rank, own.host, own.pid, device=group[0].first.event.device), *peers]
