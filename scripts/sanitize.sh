@@ -28,7 +28,7 @@ build()
 }
 lab()
 {
-    build "$1" psm_rank psm_net hostcuda hostcuda_cudart13 hostcuda_cudart12 hostcuda_cuda hostcuda_nvml
+    build "$1" psm_rank psm_nccl_rank psm_net hostcuda hostcuda_cudart13 hostcuda_cudart12 hostcuda_cuda hostcuda_nvml
     PSM_DIR=$root/$1/csrc/psm/tree PSM_HOSTCUDA_DIR=$root/$1/csrc/hostcuda/lib PYTHONPATH=$root \
         "$bin/python" scripts/sanitize_lab.py "${LAB_SECONDS:-60}"
 }

@@ -4,80 +4,7 @@
  * turn. The service's line precedes the caller's if both are in one process. An answer without a preceding line of its
  * own process was served by another process of the host; such ends are paired late, so that equal addresses of two
  * processes are not confused while an answer of the own process can still come. */
-#include "internal.h"
-
-enum { FREE = 1, SERVED = 2, RECEIVED = 4, MATCHED = 8, QUEUED = 16, SUPERSEDED = 32, LATER_DONE = 64 };
-
-/* Answers whose lines may be a repetition: see logscan.cdef.h. */
-enum { LS_AGAIN_NEXT = 1, LS_AGAIN_UNREAD = 2 };
-
-/* A served call is offered to other processes after so many further lines of its own process. */
-enum { PATIENCE = 500 };
-enum { GENERATIONS = 1 << 16, COUNTED_AT_ONCE = 256 };
-
-struct call {
-    uint64_t op;
-    uint32_t hash;
-    int32_t key_proc;
-    uint32_t flags, generation;
-    uint32_t uncounted; /* its index in ls_rpc.uncounted + 1, 0: generation is known */
-    int32_t type, peer_local_rank;
-    int64_t resp_size;
-    int32_t service, caller, service_thread, caller_thread;
-    uint64_t expected;
-    uint32_t again;
-    ls_ref begun, served, received, matched;
-};
-
-struct begun {
-    int32_t proc, thread;
-    uint64_t operation;
-    ls_ref ref;
-    bool open;
-};
-
-struct service {
-    uint32_t consumed;  /* begun entry that the last served line closed, LS_NONE */
-    int64_t fresh_type; /* type of the served line just before, -1 */
-    int64_t conn_rank;  /* of the connection that waits for its Init, -1 */
-};
-
-/* The newest answer that a process took, and how many lines it had printed then. */
-struct taken {
-    uint64_t op;
-    uint64_t lines;
-};
-
-struct generation {
-    uint64_t key;
-    uint32_t count;
-};
-
-struct uncounted {
-    uint64_t key;
-    uint32_t call;
-};
-
-struct ls_rpc {
-    LS_VEC(struct call) calls;
-    LS_VEC(uint32_t) unused;
-    struct ls_index index;
-    uint32_t orphans; /* answers without a service, since the last pairing */
-    LS_VEC(struct begun) begun;
-    LS_VEC(uint32_t) service_of; /* by thread: index + 1 */
-    LS_VEC(ls_service) services;
-    LS_VEC(struct service) states;
-    LS_VEC(ls_tally) tallies;
-    struct ls_index tally_index;
-    uint64_t learned[32]; /* names of types, texts */
-    struct generation *recent;
-    struct uncounted uncounted[COUNTED_AT_ONCE];
-    uint32_t nuncounted;
-    LS_VEC(struct generation) all;
-    struct ls_index all_index;
-    LS_VEC(struct taken) taken; /* by process */
-    LS_VEC(ls_call) out;
-};
+#include "rpc.h"
 
 struct ls_rpc *ls_rpc_new(void)
 {
@@ -117,7 +44,7 @@ static const char *type_name(struct ls_scan *scan, int64_t type, size_t *n)
 }
 
 /* Generations are counted for many calls at once: each is elsewhere in memory, so all can be prefetched together. */
-static void count_generations(struct ls_rpc *r)
+void ls_rpc_count_generations(struct ls_rpc *r)
 {
     enum { AHEAD = 8 };
     for (uint32_t i = 0; i < r->nuncounted; i++) {
@@ -139,7 +66,7 @@ static void set_generation(struct ls_scan *scan, struct call *c)
     struct ls_rpc *r = scan->rpc;
     uint64_t key = ls_mix(ls_mix(11, (uint32_t)c->key_proc), c->op);
     if (!scan->keep_calls) {
-        if (r->nuncounted == COUNTED_AT_ONCE) count_generations(r);
+        if (r->nuncounted == COUNTED_AT_ONCE) ls_rpc_count_generations(r);
         r->uncounted[r->nuncounted++] = (struct uncounted){.key = key, .call = (uint32_t)(c - r->calls.at)};
         c->uncounted = r->nuncounted;
         return;
@@ -184,7 +111,7 @@ static struct call *new_call(struct ls_scan *scan, int32_t proc, uint64_t op, ui
     return c;
 }
 
-static void drop(struct ls_rpc *r, struct call *c)
+void ls_call_drop(struct ls_rpc *r, struct call *c)
 {
     uint32_t at = (uint32_t)(c - r->calls.at);
     ls_index_del(&r->index, c->hash, at);
@@ -192,7 +119,7 @@ static void drop(struct ls_rpc *r, struct call *c)
     *ls_push(&r->unused) = at;
 }
 
-static uint32_t stream_of(const struct ls_scan *scan, const ls_ref *ref)
+uint32_t ls_call_stream(const struct ls_scan *scan, const ls_ref *ref)
 {
     return scan->files.at[ref->file].stream;
 }
@@ -228,15 +155,15 @@ static void hand_over(struct ls_scan *scan, const struct call *c, uint32_t state
                            : c->received.line ? &c->received
                            : c->served.line   ? &c->served
                                               : &c->begun;
-    o->age = scan->streams.at[stream_of(scan, newest)].seq - newest->seq;
+    o->age = scan->streams.at[ls_call_stream(scan, newest)].seq - newest->seq;
 }
 
-static void complete(struct ls_scan *scan, struct call *c)
+void ls_call_complete(struct ls_scan *scan, struct call *c)
 {
     struct ls_rpc *r = scan->rpc;
     scan->totals.calls_matched++;
     const ls_ref *end = c->received.line ? &c->received : &c->matched;
-    if (end->line && c->served.line && stream_of(scan, end) == stream_of(scan, &c->served) &&
+    if (end->line && c->served.line && ls_call_stream(scan, end) == ls_call_stream(scan, &c->served) &&
         end->seq > c->served.seq) {
         uint64_t age = end->seq - c->served.seq;
         if (age > scan->totals.max_call_age) scan->totals.max_call_age = age;
@@ -247,7 +174,7 @@ static void complete(struct ls_scan *scan, struct call *c)
         struct call *o = &r->calls.at[e];
         if (o != c && o->op == c->op && o->key_proc == c->key_proc && (o->flags & SUPERSEDED)) o->flags |= LATER_DONE;
     }
-    drop(r, c);
+    ls_call_drop(r, c);
 }
 
 static struct service *service_of(struct ls_scan *scan, const struct ls_record *rec, ls_service **out)
@@ -332,7 +259,7 @@ static void on_served(struct ls_scan *scan, const struct ls_record *rec, const s
         else if (o->flags & SERVED)
             o->flags |= SUPERSEDED;
     }
-    if (half) complete(scan, half); /* the line that says matched is lost */
+    if (half) ls_call_complete(scan, half); /* the line that says matched is lost */
     struct call *c = new_call(scan, rec->proc, op, hash);
     state->consumed = LS_NONE;
     state->fresh_type = type;
@@ -447,7 +374,7 @@ static void on_caller(struct ls_scan *scan, const struct ls_record *rec, const s
     }
     if (role == LS_RPC_RECEIVED) {
         if (!open && half) {
-            complete(scan, half);
+            ls_call_complete(scan, half);
         }
         struct call *c = open ? open : new_call(scan, rec->proc, op, hash);
         if (!c) return;
@@ -493,7 +420,7 @@ static void on_caller(struct ls_scan *scan, const struct ls_record *rec, const s
     c->caller_thread = rec->thread;
     c->matched = rec->ref;
     if (rec->proc >= 0) *taken_by(scan, rec->proc) = (struct taken){.op = op, .lines = scan->procs.at[rec->proc].lines};
-    if (c->flags & SERVED) complete(scan, c);
+    if (c->flags & SERVED) ls_call_complete(scan, c);
 }
 
 void ls_rpc_record(struct ls_scan *scan, const struct ls_record *rec, const struct ls_match *m)
@@ -517,124 +444,23 @@ void ls_rpc_record(struct ls_scan *scan, const struct ls_record *rec, const stru
         on_caller(scan, rec, m, op, hash);
 }
 
-struct end {
-    uint64_t op;
-    uint64_t order;
-    uint32_t call;
-};
-
-/* Sorts by op and order, byte by byte of op: most bytes of addresses are the same in all, and need no pass. Equal ends
- * of both keep their order. spare is as long as at; returns which of the two holds the result. */
-static struct end *sort_ends(struct end *at, struct end *spare, uint32_t n)
-{
-    uint64_t differ = 0;
-    for (uint32_t i = 1; i < n; i++) differ |= at[i].op ^ at[0].op;
-    for (int shift = 0; shift < 64; shift += 8) {
-        if (!(differ >> shift & 0xff)) continue;
-        uint32_t to[256] = {0};
-        for (uint32_t i = 0; i < n; i++) to[at[i].op >> shift & 0xff]++;
-        for (uint32_t k = 0, sum = 0; k < 256; k++) {
-            uint32_t count = to[k];
-            to[k] = sum;
-            sum += count;
-        }
-        for (uint32_t i = 0; i < n; i++) spare[to[at[i].op >> shift & 0xff]++] = at[i];
-        struct end *other = at;
-        at = spare;
-        spare = other;
-    }
-    return at;
-}
-
-static int by_order(const void *a, const void *b)
-{
-    const struct end *x = a, *y = b;
-    if (x->order != y->order) return x->order < y->order ? -1 : 1;
-    return x->call < y->call ? -1 : x->call > y->call;
-}
-
-static bool same_host(const struct ls_scan *scan, int32_t a, int32_t b)
-{
-    return scan->states.at[a].host_id == scan->states.at[b].host_id;
-}
-
-/* Pairs answers without a service with served calls that nobody in their own process received. */
-static void pair(struct ls_scan *scan, bool last)
-{
-    struct ls_rpc *r = scan->rpc;
-    LS_VEC(struct end) ends = {0};
-    count_generations(r);
-    for (uint32_t i = 0; i < r->calls.n; i++) {
-        struct call *c = &r->calls.at[i];
-        if (c->flags & FREE) continue;
-        bool served = c->flags & SERVED;
-        if (served && (c->flags & RECEIVED)) continue;
-        const ls_ref *ref = served ? &c->served : c->received.line ? &c->received : &c->matched;
-        if (served && !last && !(c->flags & SUPERSEDED) &&
-            scan->streams.at[stream_of(scan, ref)].seq - ref->seq < PATIENCE)
-            continue;
-        *ls_push(&ends) = (struct end){.op = c->op, .order = ref->seq, .call = i};
-    }
-    struct end *spare = ls_realloc(NULL, ends.n * sizeof *spare), *end = sort_ends(ends.at, spare, ends.n);
-    for (uint32_t i = 0, k; i < ends.n; i = k) {
-        for (k = i + 1; k < ends.n && end[k].op == end[i].op;) k++;
-        if (k - i > 1) qsort(end + i, k - i, sizeof *end, by_order);
-    }
-    /* an answer that follows one with the same opId may be a repeated line, so others come first */
-    for (uint32_t n = 0; n < (last ? 2 : 1) * ends.n; n++) {
-        uint32_t i = n % ends.n;
-        struct call *answer = &r->calls.at[end[i].call];
-        if (answer->flags & (SERVED | FREE) || answer->expected || !answer->again != (n < ends.n)) continue;
-        uint32_t low = i, high = i;
-        while (low && end[low - 1].op == end[i].op) low--;
-        while (high < ends.n && end[high].op == end[i].op) high++;
-        for (uint32_t k = low; k < high; k++) {
-            struct call *s = &r->calls.at[end[k].call];
-            if (!(s->flags & SERVED) || (s->flags & (FREE | RECEIVED)) || s->service == answer->caller ||
-                !same_host(scan, s->service, answer->caller))
-                continue;
-            s->flags |= RECEIVED | (answer->flags & (MATCHED | QUEUED));
-            s->caller = answer->caller;
-            s->caller_thread = answer->caller_thread;
-            s->received = answer->received;
-            s->matched = answer->matched;
-            s->generation = answer->generation;
-            uint32_t hash = answer->hash;
-            drop(r, answer);
-            if (s->flags & MATCHED) {
-                complete(scan, s);
-                break;
-            }
-            /* The caller's next line about it is still to come: it will be found there. */
-            ls_index_del(&r->index, s->hash, end[k].call);
-            s->hash = hash;
-            s->key_proc = s->caller;
-            ls_index_add(&r->index, hash, end[k].call);
-            break;
-        }
-    }
-    free(spare);
-    free(ends.at);
-    r->orphans = 0;
-}
-
 void ls_rpc_round(struct ls_scan *scan)
 {
-    if (scan->rpc->orphans) pair(scan, false);
+    if (scan->rpc->orphans) ls_rpc_pair(scan, false);
 }
 
 void ls_rpc_finish(struct ls_scan *scan)
 {
     struct ls_rpc *r = scan->rpc;
-    pair(scan, true);
+    ls_rpc_pair(scan, true);
     for (uint32_t i = 0; i < r->calls.n; i++) {
         struct call *c = &r->calls.at[i];
         if (c->flags & FREE) continue;
         bool served = c->flags & SERVED, received = c->flags & RECEIVED;
         if (served && received && !(c->flags & QUEUED))
-            complete(scan, c);
+            ls_call_complete(scan, c);
         else if (served && !received && (c->flags & LATER_DONE))
-            drop(r, c);
+            ls_call_drop(r, c);
         else
             hand_over(scan, c, served ? 2 : 3);
     }

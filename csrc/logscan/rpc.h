@@ -1,0 +1,88 @@
+/* The calls of a scan, for the files that follow them: rpc.c reads their lines, pairs.c joins their ends across
+ * processes. */
+#ifndef LOGSCAN_RPC_H
+#define LOGSCAN_RPC_H
+
+#include "internal.h"
+
+enum { FREE = 1, SERVED = 2, RECEIVED = 4, MATCHED = 8, QUEUED = 16, SUPERSEDED = 32, LATER_DONE = 64 };
+
+/* Answers whose lines may be a repetition: see logscan.cdef.h. */
+enum { LS_AGAIN_NEXT = 1, LS_AGAIN_UNREAD = 2 };
+
+enum { GENERATIONS = 1 << 16, COUNTED_AT_ONCE = 256 };
+
+struct call {
+    uint64_t op;
+    uint32_t hash;
+    int32_t key_proc;
+    uint32_t flags, generation;
+    uint32_t uncounted; /* its index in ls_rpc.uncounted + 1, 0: generation is known */
+    int32_t type, peer_local_rank;
+    int64_t resp_size;
+    int32_t service, caller, service_thread, caller_thread;
+    uint64_t expected;
+    uint32_t again;
+    ls_ref begun, served, received, matched;
+};
+
+struct begun {
+    int32_t proc, thread;
+    uint64_t operation;
+    ls_ref ref;
+    bool open;
+};
+
+struct service {
+    uint32_t consumed;  /* begun entry that the last served line closed, LS_NONE */
+    int64_t fresh_type; /* type of the served line just before, -1 */
+    int64_t conn_rank;  /* of the connection that waits for its Init, -1 */
+};
+
+/* The newest answer that a process took, and how many lines it had printed then. */
+struct taken {
+    uint64_t op;
+    uint64_t lines;
+};
+
+struct generation {
+    uint64_t key;
+    uint32_t count;
+};
+
+struct uncounted {
+    uint64_t key;
+    uint32_t call;
+};
+
+struct ls_rpc {
+    LS_VEC(struct call) calls;
+    LS_VEC(uint32_t) unused;
+    struct ls_index index;
+    uint32_t orphans; /* answers without a service, since the last pairing */
+    LS_VEC(struct begun) begun;
+    LS_VEC(uint32_t) service_of; /* by thread: index + 1 */
+    LS_VEC(ls_service) services;
+    LS_VEC(struct service) states;
+    LS_VEC(ls_tally) tallies;
+    struct ls_index tally_index;
+    uint64_t learned[32]; /* names of types, texts */
+    struct generation *recent;
+    struct uncounted uncounted[COUNTED_AT_ONCE];
+    uint32_t nuncounted;
+    LS_VEC(struct generation) all;
+    struct ls_index all_index;
+    LS_VEC(struct taken) taken; /* by process */
+    LS_VEC(ls_call) out;
+};
+
+/* rpc.c */
+void ls_call_drop(struct ls_rpc *r, struct call *c);
+void ls_call_complete(struct ls_scan *scan, struct call *c);
+uint32_t ls_call_stream(const struct ls_scan *scan, const ls_ref *ref);
+void ls_rpc_count_generations(struct ls_rpc *r);
+
+/* pairs.c */
+void ls_rpc_pair(struct ls_scan *scan, bool last);
+
+#endif
