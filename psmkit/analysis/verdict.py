@@ -363,7 +363,9 @@ def _judge(job: Job, run: RunInfo, findings: Sequence[Finding]) -> Run:
             reason, confidence = headline[-1].title, headline[-1].confidence
         suspect = next((f for f in _ranked(findings) if f.severity is Severity.WARNING and CODES[f.code].suspect), None)
         if suspect is not None and not headline:
-            reason += f"; look first at this: {suspect.title}"
+            # a process that probably failed says more than a log that is missing
+            failed = suspect.stage == "error"
+            reason = f"{suspect.title}; {reason}" if failed else f"{reason}; look first at this: {suspect.title}"
         elif (
             not headline and not _instances(job, run) and (said := _first_warning(job, run.index, findings)) is not None
         ):
