@@ -179,11 +179,15 @@ static void on_message(struct ls_scan *scan, struct ls_record *rec, const char *
         torn = true;
     }
     if (!found && (torn || glued)) damaged(scan, rec);
-    if (found)
+    if (found) {
         ls_on_match(scan, rec, &m);
-    else if (torn)
+    } else if (torn) {
         scan->totals.torn++;
-    else
+        /* A warning says what failed before it is cut; a tracker needs all of its fields. */
+        if (rec->level == LS_WARN && !glued && ls_match_cut(scan->cat, s + low, high - low, &m) &&
+            m.message->role == LS_NO_ROLE && m.message->keep == LS_KEEP_ALL)
+            ls_on_match(scan, rec, &m);
+    } else
         ls_on_unmatched(scan, rec, s + low, high - low);
     if (found && low + m.end < high) outside(scan, rec, s + low + m.end, high - low - m.end, false);
 }

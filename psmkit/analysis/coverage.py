@@ -227,7 +227,7 @@ def coverage(job: Job, runs: Sequence[Run]) -> Coverage:
     if more := sum(len(ranks) - len(ranks.listed) for ranks in unseen):
         notes.append(f"{more} more ranks have no log and are not listed")
     if totals.torn:
-        notes.append(f"{totals.torn} torn {'line' if totals.torn == 1 else 'lines'}: what they said is not known")
+        notes.append(f"{totals.torn} torn {'line' if totals.torn == 1 else 'lines'}: the end of what they say is lost")
     return Coverage(
         files=len(files) + len(getattr(job.scan, "foreign", ())),
         bytes=totals.bytes,

@@ -53,13 +53,9 @@ def raised(job: Job, run: int | None) -> dict[int | None, Raised]:
         if job.run_of_event(event) != run:
             continue
         head = _before(heads, event)
-        text = _text(job, event)
         if head is None:
-            if _tagged(job, event, text) and not faults.phrase(job, "the others are named", text):
-                rank = outside.global_rank(job, event)
-                if not endings.stopped(job, event):
-                    out.setdefault(rank, Raised(rank, event, text))
             continue
+        text = _text(job, event)
         if faults.phrase(job, "the others are named", text):
             continue
         # Ray's driver repeats the traceback of a worker below its pid
@@ -83,7 +79,7 @@ def raised(job: Job, run: int | None) -> dict[int | None, Raised]:
 
 
 def uncaught(job: Job, run: int | None) -> list[Raised]:
-    """The exceptions of a run that may have ended a process and name no cause: their text is about other ranks, or no rank is known."""
+    """The other exceptions of a run that may have ended a process: about other ranks, of an unknown rank, or without their traceback."""
     causes = {id(item.event) for rank, item in raised(job, run).items() if rank is not None}
     heads = _places(job, run, "sys.python.traceback")
     out: list[Raised] = []

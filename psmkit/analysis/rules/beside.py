@@ -176,6 +176,7 @@ def _exceptions(job: Job, run: int | None) -> list[Finding]:
         return []
     ranks = sorted({i.rank for i in items if i.rank is not None})
     who = ranks_text(ranks) if ranks else "a process"
+    own = len(ranks) == 1 and not any(faults.phrase(job, "the others are named", i.text) for i in items)
     return [
         new_finding(
             job,
@@ -183,10 +184,12 @@ def _exceptions(job: Job, run: int | None) -> list[Finding]:
             run=run,
             title=f"{who} ended by an uncaught exception: {items[0].text[:_LONGEST]}",
             confidence=0.55,
-            explanation="The exception ended the program. Its text does not show which rank is the cause.",
+            explanation="The exception ended the program."
+            + ("" if own else " Its text does not show which rank is the cause."),
             next_step="Read the traceback, and give the output of all ranks: the first exception that is about no other rank is the cause.",
             refs=[i.event.ref for i in items[:4]],
             ranks=ranks,
+            culprits=ranks if own else [],
             stage="error",
         )
     ]
