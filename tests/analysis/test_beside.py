@@ -113,6 +113,20 @@ def test_a_rank_that_torch_takes_down_shows_a_watchdog_that_gave_up(tmp_path: Pa
     assert report.verdict == "failed"
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("RuntimeError: [/b/gloo/gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 1800000ms for recv operation to complete\n", "1800 s in a gloo recv"),
+        ("[rank1]: RuntimeError: NCCL communicator was aborted on rank 1.\n", "torch ended rank 1"),
+        ("RuntimeError: Timed out initializing process group in store based barrier on rank: 1\n", "torch's store"),
+    ],
+)  # fmt: skip
+def test_a_wait_that_only_others_report_is_a_hang(text: str, words: str, tmp_path: Path) -> None:
+    report = analyzed(tmp_path, JOB + text)
+    assert report.verdict == "hung" and words in report.reason
+    assert report.culprits == ()
+
+
 def test_a_traceback_that_is_cut_leads_the_headline(tmp_path: Path) -> None:
     job = nccl(0, 1, nranks=3)
     report = analyzed(tmp_path, job + HEAD)

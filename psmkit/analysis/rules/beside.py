@@ -161,11 +161,18 @@ def _gloo(job: Job, events: Sequence[Event]) -> str:
     return f"{_who(job, events)} lost the gloo connection to {joined(peers[:_MOST])}{more}"
 
 
+def _gloo_timeout(job: Job, events: Sequence[Event]) -> str:
+    ms = events[0].fields.get("ms")
+    after = f" after {ms // 1000} s" if isinstance(ms, int) else ""
+    return f"{_who(job, events)} gave up{after} in a gloo {events[0].fields.get('what')}: another process did not come"
+
+
 _KINDS = (
     _Kind("ofi.error", _ofi, 0.65),
     _Kind("ucx.error", _ucx, 0.65),
     _Kind("nixl.error", _nixl, 0.6),
     _Kind("gloo.closed", _gloo, 0.6),
+    _Kind("gloo.timeout", _gloo_timeout, 0.6),
 )
 
 
