@@ -153,7 +153,8 @@ static uint32_t repetition(const char *s, uint32_t low, uint32_t high, uint32_t 
 /* A record that ends within a pattern. The line after it may hold the rest: issue trackers and terminals wrap lines. */
 struct ls_torn {
     struct ls_record rec; /* its texts are behind the message */
-    uint32_t n, lines;
+    uint32_t n, lines;    /* n == 0: no record waits */
+    uint32_t first;       /* length of its own line */
     char text[LS_WRAP_MAX];
 };
 
@@ -165,12 +166,27 @@ static void keep_torn(struct ls_scan *scan, const struct ls_record *rec, const c
     if (!f->torn) f->torn = ls_zalloc(sizeof *f->torn);
     struct ls_torn *t = f->torn;
     t->rec = *rec;
-    t->n = n;
+    t->n = t->first = n;
     t->lines = 1;
     memcpy(t->text, s, n);
     char *end = t->text + LS_WRAP_MAX - texts;
     if (rec->where_len) t->rec.where = memcpy(end, rec->where, rec->where_len);
     if (rec->time_len) t->rec.time = memcpy(end + rec->where_len, rec->time, rec->time_len);
+}
+
+/* No line completes the torn record. A warning says what failed before it is cut; a tracker needs all of its fields. */
+static void cut_short(struct ls_scan *scan, struct ls_torn *t)
+{
+    struct ls_match m;
+    if (t->rec.level == LS_WARN && ls_match_cut(scan->cat, t->text, t->first, &m) && m.message->role == LS_NO_ROLE &&
+        m.message->keep == LS_KEEP_ALL)
+        ls_on_match(scan, &t->rec, &m);
+    t->n = 0;
+}
+
+static void end_torn(struct ls_scan *scan, const struct ls_file *f)
+{
+    if (f->torn && f->torn->n) cut_short(scan, f->torn);
 }
 
 /* Whether a line without a prefix completes the torn record above it: joined with or without a blank. */
@@ -181,8 +197,10 @@ static bool completes(struct ls_scan *scan, const ls_ref *ref, const char *s, ui
     uint32_t before = t->n, room = LS_WRAP_MAX - t->rec.where_len - t->rec.time_len;
     n = trim(s, 0, n);
     t->n = 0;
-    if (!n || t->rec.ref.line + t->lines != ref->line || t->lines >= LS_WRAP_LINES || before + 1 + n > room)
+    if (!n || t->rec.ref.line + t->lines != ref->line || t->lines >= LS_WRAP_LINES || before + 1 + n > room) {
+        cut_short(scan, t);
         return false;
+    }
     for (uint32_t blank = 0; blank < 2; blank++) {
         struct ls_match m;
         if (blank) t->text[before] = ' ';
@@ -197,6 +215,7 @@ static bool completes(struct ls_scan *scan, const ls_ref *ref, const char *s, ui
         if (m.torn && !t->n) t->n = len, t->lines++;
     }
     if (t->n == before + n) memmove(t->text + before, s, n);
+    if (!t->n) cut_short(scan, t);
     return false;
 }
 
@@ -205,6 +224,7 @@ static void on_message(struct ls_scan *scan, struct ls_record *rec, const char *
                        bool glued, bool cut)
 {
     struct ls_match m;
+    end_torn(scan, &scan->files.at[rec->ref.file]);
     high = trim(s, low, high);
     high = repetition(s, low, high, &rec->repeated);
     if (rec->thread >= 0) touch(scan, rec);
@@ -240,11 +260,11 @@ static void on_message(struct ls_scan *scan, struct ls_record *rec, const char *
         torn = true;
     }
     if (!found && (torn || glued)) damaged(scan, rec);
-    if (found)
+    if (found) {
         ls_on_match(scan, rec, &m);
-    else if (torn) {
+    } else if (torn) {
         scan->totals.torn++;
-        if (!glued && !cut) keep_torn(scan, rec, s + low, high - low);
+        if (!glued) keep_torn(scan, rec, s + low, high - low);
     } else
         ls_on_unmatched(scan, rec, s + low, high - low);
     if (found && low + m.end < high) outside(scan, rec, s + low + m.end, high - low - m.end, false);
@@ -479,6 +499,7 @@ void ls_end_file(ls_scan *scan, uint32_t file)
 {
     struct ls_file *f = &scan->files.at[file];
     if (f->carried) end_line(scan, f, file, f->start, f->carry, f->carried, true, false, 0);
+    end_torn(scan, f);
     f->carried = 0;
     f->skipping = false;
     free(f->carry);

@@ -21,15 +21,26 @@ struct walk {
     bool anywhere, torn;
     int32_t accept;
     const char *accept_end;
+    /* Where the text ends inside a pattern, on the path with the most literal bytes. Only a search for it sets cut. */
+    struct ls_capture *cut;
+    const struct ls_node *cut_node;
+    uint32_t cut_literal;
+    int ncut;
 };
 
 static bool step(struct walk *w, const struct ls_node *node, const char *p);
 
-static void maybe_torn(struct walk *w, uint32_t more)
+static void maybe_torn(struct walk *w, const struct ls_node *node, uint32_t more)
 {
     if (w->literal + more < TORN_MIN) return;
     if (w->unfinished < w->literal + more) w->unfinished = w->literal + more;
-    if (!w->open) w->torn = true;
+    if (w->open) return;
+    w->torn = true;
+    if (!w->cut || w->literal + more <= w->cut_literal) return;
+    w->cut_literal = w->literal + more;
+    w->cut_node = node;
+    w->ncut = w->ncap;
+    memcpy(w->cut, w->cap, sizeof *w->cut * (size_t)w->ncap);
 }
 
 static const char *read_float(const char *p, const char *e, uint64_t *value)
@@ -92,17 +103,17 @@ static bool take(struct walk *w, const struct ls_field_edge *f, const char *p, c
     return false;
 }
 
-static bool take_word(struct walk *w, const struct ls_field_edge *f, const char *p)
+static bool take_word(struct walk *w, const struct ls_node *node, const struct ls_field_edge *f, const char *p)
 {
     const char *b = p;
     while (b < w->end && *b != ' ' && *b != '\t') b++;
     if (b == p) {
-        if (p == w->end) maybe_torn(w, 0);
+        if (p == w->end) maybe_torn(w, node, 0);
         return false;
     }
     if (f->stop < 0 || f->stop == ' ') {
         if (f->stop == ' ' && b == w->end) {
-            maybe_torn(w, 0);
+            maybe_torn(w, &w->trie->nodes.at[f->node], 0);
             /* The blank after it may have been stripped from the end of the line. */
         }
         return take(w, f, p, b, 0);
@@ -113,11 +124,11 @@ static bool take_word(struct walk *w, const struct ls_field_edge *f, const char 
         if (w->steps > STEPS) return false;
         q++;
     }
-    if (b == w->end) maybe_torn(w, 0);
+    if (b == w->end) maybe_torn(w, &w->trie->nodes.at[f->node], 0);
     return false;
 }
 
-static bool take_str(struct walk *w, const struct ls_field_edge *f, const char *p)
+static bool take_str(struct walk *w, const struct ls_node *node, const struct ls_field_edge *f, const char *p)
 {
     if (f->stop == LS_STOP_END) return take(w, f, p, w->end, 0);
     bool found = false;
@@ -127,7 +138,7 @@ static bool take_str(struct walk *w, const struct ls_field_edge *f, const char *
         found = take(w, f, p, q, 0);
         if (found) break;
     }
-    if (!found) maybe_torn(w, 0);
+    if (!found) maybe_torn(w, node, 0);
     w->open--;
     return found;
 }
@@ -145,23 +156,23 @@ static uint32_t take_literal(struct walk *w, const struct ls_node *node, const c
     const struct ls_literal *lit = ls_find_literal(node, p < w->end ? (unsigned char)*p : ' ');
     *edge = NULL;
     if (!lit) {
-        if (p == w->end) maybe_torn(w, 0);
+        if (p == w->end) maybe_torn(w, node, 0);
         return 0;
     }
     uint32_t left = (uint32_t)(w->end - p), n = lit->n < left ? lit->n : left;
     if (!ls_equal(p, lit->s, n)) return 0;
     if (n < lit->n && !only_blanks(lit->s + n, lit->n - n)) {
-        maybe_torn(w, n);
+        maybe_torn(w, n ? &w->trie->nodes.at[lit->node] : node, n);
         return 0;
     }
     *edge = lit;
     return n;
 }
 
-static bool take_wide(struct walk *w, const struct ls_field_edge *f, const char *p)
+static bool take_wide(struct walk *w, const struct ls_node *node, const struct ls_field_edge *f, const char *p)
 {
-    if (f->type == LS_WORD) return take_word(w, f, p);
-    if (f->type == LS_STR) return take_str(w, f, p);
+    if (f->type == LS_WORD) return take_word(w, node, f, p);
+    if (f->type == LS_STR) return take_str(w, node, f, p);
     return take(w, f, p, w->end, 0);
 }
 
@@ -195,7 +206,7 @@ again:
         if (f->type >= LS_WORD) {
             int ncap = w->ncap;
             uint32_t literal = w->literal;
-            if (take_wide(w, f, p)) return true;
+            if (take_wide(w, node, f, p)) return true;
             w->ncap = ncap;
             w->literal = literal;
             continue;
@@ -207,7 +218,7 @@ again:
         } else {
             q = ls_read_value(f->type, p, w->end, &value);
             if (!q) {
-                if (p == w->end) maybe_torn(w, 0);
+                if (p == w->end) maybe_torn(w, node, 0);
                 continue;
             }
             if (w->ncap == LS_CAPTURES) return false;
@@ -253,20 +264,27 @@ static void deliver(const struct ls_catalogue *cat, uint32_t pattern, const stru
     ls_fill_match(cat, pat, text, end, out);
 }
 
+static void begin(struct walk *w, const struct ls_catalogue *cat, int where, const char *text, size_t n, bool anywhere)
+{
+    w->cat = cat;
+    w->trie = &cat->tries[where];
+    w->text = text;
+    w->end = text + n;
+    w->ncap = w->steps = w->open = 0;
+    w->literal = 0;
+    w->anywhere = anywhere;
+    w->torn = false;
+    w->unfinished = 0;
+    w->accept = -1;
+    w->cut = NULL;
+    w->cut_literal = 0;
+}
+
 bool ls_match(const struct ls_catalogue *cat, int where, const char *text, size_t n, bool anywhere,
               struct ls_match *out)
 {
     struct walk w;
-    w.cat = cat;
-    w.trie = &cat->tries[where];
-    w.text = text;
-    w.end = text + n;
-    w.ncap = w.steps = w.open = 0;
-    w.literal = 0;
-    w.anywhere = anywhere;
-    w.torn = false;
-    w.unfinished = 0;
-    w.accept = -1;
+    begin(&w, cat, where, text, n, anywhere);
     out->torn = false;
     out->unfinished = 0;
     if (!step(&w, &w.trie->nodes.at[0], text)) {
@@ -276,6 +294,53 @@ bool ls_match(const struct ls_catalogue *cat, int where, const char *text, size_
     }
     deliver(cat, (uint32_t)w.accept, w.cap, text, w.accept_end, out);
     return true;
+}
+
+/* A pattern that ends at the node or below it, of the message of *found, or of any message while that is negative.
+ * false: there are several messages. */
+static bool only_message(const struct ls_catalogue *cat, const struct ls_node *node, int32_t *found)
+{
+    const struct ls_node *nodes = cat->tries[LS_WHERE_NCCL].nodes.at;
+    if (node->accept >= 0) {
+        if (*found < 0) *found = node->accept;
+        if (cat->patterns.at[*found].message != cat->patterns.at[node->accept].message) return false;
+    }
+    for (int i = 0; i < node->nlits; i++)
+        if (!only_message(cat, &nodes[node->lits[i].node], found)) return false;
+    for (int i = 0; i < node->nfields; i++)
+        if (!only_message(cat, &nodes[node->fields[i].node], found)) return false;
+    return true;
+}
+
+static void keep_first(const struct ls_pattern *pat, int captures, struct ls_match *out)
+{
+    uint64_t kept = 0;
+    for (int i = 0; i < captures; i++)
+        if (pat->slot[i] >= 0) kept |= 1ull << pat->slot[i];
+    out->present &= kept;
+    out->texts &= kept;
+}
+
+bool ls_match_cut(const struct ls_catalogue *cat, const char *text, size_t n, struct ls_match *out)
+{
+    struct walk w;
+    struct ls_capture cut[LS_CAPTURES];
+    int32_t found = -1;
+    begin(&w, cat, LS_WHERE_NCCL, text, n, false);
+    w.cut = cut;
+    if (step(&w, &w.trie->nodes.at[0], text)) {
+        /* Its last number may be incomplete. */
+        deliver(cat, (uint32_t)w.accept, w.cap, text, w.accept_end, out);
+        const struct ls_pattern *pat = &cat->patterns.at[w.accept];
+        if (pat->ends_in_field) keep_first(pat, pat->captures - 1, out);
+        return out->present != 0;
+    }
+    if (!w.torn || !w.ncut || !only_message(cat, w.cut_node, &found) || found < 0) return false;
+    const struct ls_pattern *pat = &cat->patterns.at[found];
+    memset(cut + w.ncut, 0, sizeof *cut * (size_t)(LS_CAPTURES - w.ncut));
+    deliver(cat, (uint32_t)found, cut, text, text + n, out);
+    keep_first(pat, w.ncut, out);
+    return out->present != 0;
 }
 
 /* Return the fields of a match; the text starts at byte at of the buffer that they refer to. */

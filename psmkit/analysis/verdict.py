@@ -18,7 +18,7 @@ from psmkit.analysis.facts.places import absent, behind_rank, unnamed
 from psmkit.analysis.facts.progress import torn_down
 from psmkit.analysis.facts.stages import stage_of
 from psmkit.analysis.facts.start import initialising
-from psmkit.analysis.inference import faults, frontier, proof
+from psmkit.analysis.inference import faults, frontier, own_words, proof
 from psmkit.analysis.inference.processes import device_of_rank
 from psmkit.logparse.types import CommInstance, Event
 from psmkit.model import CODES, Culprit, Effect, Finding, Named, Run, Severity, Suspect, Verdict
@@ -366,13 +366,17 @@ def _judge(job: Job, run: RunInfo, findings: Sequence[Finding]) -> Run:
             # after a teardown nothing can wait: an exchange that looks open has lost a line
             verdict, confidence = Verdict.HEALTHY, 0.95 if not pending else 0.8
             reason = end.why + ("" if not pending else f" (the log lacks lines of {' and '.join(pending)})")
+    elif not pending and not _doubts(findings) and (words_ := own_words.ended_well(job, run)) is not None:
+        verdict, reason, confidence = Verdict.HEALTHY, *_by_own_words(job, run, words_)
     else:
         verdict, reason = Verdict.INCONCLUSIVE, _why_open(job, run, end, pending)
         if headline := [f for f in findings if CODES[f.code].headline]:
             reason, confidence = headline[-1].title, headline[-1].confidence
         suspect = next((f for f in _ranked(findings) if f.severity is Severity.WARNING and CODES[f.code].suspect), None)
         if suspect is not None and not headline:
-            reason += f"; look first at this: {suspect.title}"
+            # a process that probably failed says more than a log that is missing
+            failed = suspect.stage == "error"
+            reason = f"{suspect.title}; {reason}" if failed else f"{reason}; look first at this: {suspect.title}"
         elif (
             not headline and not _instances(job, run) and (said := _first_warning(job, run.index, findings)) is not None
         ):
@@ -391,6 +395,27 @@ def _judge(job: Job, run: RunInfo, findings: Sequence[Finding]) -> Run:
     )
 
 
+def _doubts(findings: Sequence[Finding]) -> bool:
+    """Whether a finding speaks against the program's own words."""
+    return any(
+        f.severity is Severity.WARNING and (CODES[f.code].suspect or CODES[f.code].effect is Effect.LEAKS)
+        for f in findings
+    )
+
+
+def _by_own_words(job: Job, run: RunInfo, said: own_words.OwnWords) -> tuple[str, float]:
+    """The reason for a healthy run that rests on what its program says, and how sure it is."""
+    reason = f"by the program's own words: {said.said}"
+    if not said.ended:
+        return f"{reason}, and its processes closed their connections after that; no communicator was seen", 0.6
+    their = plural(len(said.ended), "its communicator", "their communicators")
+    reason += f", and {names_of(job, said.ended)} ended {their} after that"
+    if lacking := absent(job, run.index):
+        logs, are = plural(len(lacking), "log", "logs"), plural(len(lacking), "is", "are")
+        return f"{reason}; the {logs} of {_spans(lacking.spans())} {are} missing", 0.6
+    return reason, 0.75 if not unnamed(job, run.index) else 0.6
+
+
 def _first_warning(job: Job, run: int, findings: Sequence[Finding]) -> str | None:
     """The headline of a run without a communicator: a warning of NCCL's, else the first line that is known to be one."""
     told = next((f.title for f in findings if f.evidence and CODES[f.code].breaks), None)
@@ -398,7 +423,8 @@ def _first_warning(job: Job, run: int, findings: Sequence[Finding]) -> str | Non
         return told
     known = lines.catalogue(job).by_name
     bad = [name for name in job.names if name in known and known[name].severity in ("error", "warning")]
-    first = next((e for e in job.events(*bad, run=run)), None)
+    # what NCCL prints at INFO, such as a closed connection, is part of a normal end, too
+    first = next((e for e in job.events(*bad, run=run) if e.level != "INFO"), None)
     return faults.body(job, first) if first is not None else None
 
 

@@ -36,6 +36,7 @@ _CACHE_FORMAT = b"1"
 _FLOAT, _INT = 5, 2  # types as csrc/logscan/catalogue.h numbers them
 
 # First in every catalogue: the scanner reports a WARN without an entry under this name.
+_TORN = -2  # what the scanner returns for a message that is cut
 _UNMATCHED = Message(
     name=UNMATCHED_WARN,
     subsystem="core",
@@ -121,6 +122,14 @@ class Catalogue:
             ):
                 return phrase
         return None
+
+    def cut(self, text: str) -> bool:
+        """Whether a NCCL message ends in the middle of a pattern, so that its end is lost."""
+        data = text.encode()
+        present, values = ffi.new("uint64_t[2]"), ffi.new("uint64_t[64]")
+        starts, lengths = ffi.new("uint32_t[64]"), ffi.new("uint32_t[64]")
+        torn: bool = lib.ls_match_text(self.native, False, data, len(data), present, values, starts, lengths) == _TORN
+        return torn
 
     def match(self, text: str | bytes, *, where: str = "nccl") -> tuple[Message, dict[str, Value]] | None:
         """The entry that matches a message (for ``nccl``, without its prefix) or a line, and its fields. None: no entry matches."""

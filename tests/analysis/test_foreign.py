@@ -266,6 +266,18 @@ def test_an_answer_in_the_middle_of_a_log(tmp_path: Path) -> None:
     assert run_rule(find, tmp_path, job=quiet) == []
 
 
+def test_an_answer_without_a_complaint_inside_a_log_is_read(tmp_path: Path) -> None:
+    for tag in ("", "[1,0]<stdout>:"):
+        answer = "".join(f"{tag}{line}\n" for line in ras("OK").splitlines())
+        (found,) = run_rule(find, tmp_path, job=nccl(0, nranks=4) + answer + timeout(0) + status(0))
+        assert (found.code, found.severity) == ("PSM604", Severity.INFO)
+        assert "1 communicator of 4 ranks shows no error" in found.title
+        assert "RUNNING" in found.evidence[0].text
+        # an answer that is cut shows less
+        cut = answer[: answer.index("Errors\n")]
+        assert run_rule(find, tmp_path, job=nccl(0, nranks=4) + cut + timeout(0) + status(0)) == []
+
+
 def test_json_answers(tmp_path: Path) -> None:
     def rank(n: int, count: int, error: int = 0) -> dict[str, Any]:
         state = {"init_state": 0, "async_error": error, "abort_flag": False}

@@ -157,3 +157,10 @@ def test_a_job_without_a_nccl_line_is_judged(tmp_path: Path) -> None:
     report = psmkit.analyze([str(path)])
     assert report.verdict == "hung"
     assert [c.global_rank for c in report.culprits] == [2]
+
+
+def test_a_group_that_never_completed_an_operation_is_said_to(tmp_path: Path) -> None:
+    (first, *_) = run_rule(find, tmp_path, job=timeout(0, 1) + status(0, work=1).replace("work: 0.", "work: -1."))
+    assert "never completed an operation" in first.explanation
+    (later, *_) = run_rule(find, tmp_path, job=timeout(0, 1) + status(0, work=1))
+    assert "never completed" not in later.explanation

@@ -11,7 +11,7 @@ from psmkit.analysis.facts.progress import torn_down
 from psmkit.analysis.facts.stalls import open_stalls
 from psmkit.logparse.types import Event
 
-__all__ = ["done", "gave_up", "runs", "stopped", "timed_out", "warned", "went_on"]
+__all__ = ["WENT_ON", "done", "gave_up", "runs", "stopped", "timed_out", "warned", "went_on"]
 
 # After these a process deliberately ends itself with SIGABRT or an exit code.
 _GIVES_UP = (
@@ -42,15 +42,18 @@ _STOPS = (
     "launch.sglang.",
     "sys.python.interrupt",
 )
+# Lines of frameworks, launchers, kernels and libraries beside NCCL.
+_OUTSIDE = (
+    *("launch.", "sys.", "torch.", "framework.", "nccltests."),
+    *("gloo.", "ofi.", "ucx.", "nixl.", "program.failed"),
+)
 # This many lines of a process after an exception show that it continued.
-_WENT_ON = 20
+WENT_ON = 20
 
 
 def runs(job: Job) -> list[int | None]:
     """The runs that lines of frameworks, launchers and kernels are about."""
-    found = dict.fromkeys(
-        job.run_of_event(e) for e in job.events("launch.", "sys.", "torch.", "framework.", "nccltests.")
-    )
+    found = dict.fromkeys(job.run_of_event(e) for e in job.events(*_OUTSIDE))
     return sorted(found, key=lambda r: (r is None, r or 0))
 
 
@@ -126,4 +129,4 @@ def went_on(job: Job, event: Event, proc: int | None, run: int | None) -> bool:
     if torn_down(job, proc):
         return True
     process = job.process(proc)
-    return process.stream == event.stream and process.last.seq > event.ref.seq + _WENT_ON
+    return process.stream == event.stream and process.last.seq > event.ref.seq + WENT_ON

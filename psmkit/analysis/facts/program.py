@@ -9,7 +9,7 @@ from psmkit.analysis.facts import lines
 from psmkit.analysis.facts.job import Job
 from psmkit.logparse.types import Event
 
-__all__ = ["came_after", "told"]
+__all__ = ["came_after", "ends", "told"]
 
 _DONE, _PROGRESS = "program.done", ("program.step", "program.result")
 
@@ -22,7 +22,7 @@ def told(job: Job, run: int) -> str | None:
     events = job.events(*_PROGRESS, run=run)
     if not events:
         return None
-    last = max(events, key=lambda e: (e.last or e.ref).seq)
+    last = max(events, key=_last)
     if last.name == "program.result":
         return "the program printed a result of its benchmark"
     text = "".join(e.text for e in job.quotes.of(last.last or last.ref))
@@ -32,6 +32,32 @@ def told(job: Job, run: int) -> str | None:
         return "the program printed steps of its training"
     of = f" of {fields['total']}" if "total" in fields else ""
     return f"the program printed step {fields['step']}{of} of its training"
+
+
+def ends(job: Job, run: int) -> list[tuple[int, str, int]]:
+    """Where the program says that it is done: stream, its statement, and the place of that line.
+
+    In each stream it is the first such line below all steps. The last result of a benchmark counts where no step is printed.
+    """
+    last_step: dict[int, int] = {}
+    for event in job.events("program.step", run=run):
+        last_step[event.stream] = max(last_step.get(event.stream, -1), _last(event))
+    out: dict[int, tuple[str, int]] = {}
+    for event in job.events("program.result", run=run):
+        if event.stream not in last_step:
+            seq = max(_last(event), out.get(event.stream, ("", -1))[1])
+            out[event.stream] = ("it printed the results of its benchmark", seq)
+    done: dict[int, int] = {}
+    for event in job.events(_DONE, run=run):
+        for seq in (event.ref.seq, _last(event)):
+            if seq > last_step.get(event.stream, -1):
+                done[event.stream] = min(seq, done.get(event.stream, seq))
+    out.update({stream: ("its work is finished", seq) for stream, seq in done.items()})
+    return [(stream, said, seq) for stream, (said, seq) in sorted(out.items())]
+
+
+def _last(event: Event) -> int:
+    return (event.last or event.ref).seq
 
 
 def came_after(job: Job, event: Event) -> bool:

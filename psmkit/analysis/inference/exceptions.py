@@ -7,14 +7,28 @@ from dataclasses import dataclass
 
 from psmkit.analysis.facts import endings, outside
 from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.tags import rank_of_tag, without_tag
 from psmkit.analysis.inference import faults
 from psmkit.logparse.types import Event
 
-__all__ = ["Raised", "raised"]
+__all__ = ["Raised", "raised", "uncaught", "unfinished"]
 
 # The exception's text is at most this far below the head of its traceback, with lines of other ranks in between.
 _STACK_LINES = 400
 _LONGEST = 160
+# What may end a traceback, or be printed by a program that goes on.
+_TEXTS = (
+    "sys.python.exception",
+    "sys.python.memory",
+    "sys.python.interrupt",
+    "sys.cuda.",
+    "sys.dataloader.",
+    "torch.",
+    "program.",
+    "launch.",
+)
+# So many characters identify the begin of a text.
+_TYPE = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +76,39 @@ def raised(job: Job, run: int | None) -> dict[int | None, Raised]:
             rank = outside.global_rank(job, event)
             out.setdefault(rank, Raised(rank, event, text))
     return out
+
+
+def uncaught(job: Job, run: int | None) -> list[Raised]:
+    """The other exceptions of a run that may have ended a process: about other ranks, of an unknown rank, or without their traceback."""
+    causes = {id(item.event) for rank, item in raised(job, run).items() if rank is not None}
+    heads = _places(job, run, "sys.python.traceback")
+    out: list[Raised] = []
+    for event in job.events("sys.python.exception", "sys.python.memory"):
+        if job.run_of_event(event) != run or id(event) in causes or endings.stopped(job, event):
+            continue
+        text = _text(job, event)
+        if _before(heads, event) is not None or _tagged(job, event, text):
+            out.append(Raised(outside.global_rank(job, event), event, text))
+    return out
+
+
+def unfinished(job: Job, run: int | None) -> list[Event]:
+    """The heads of tracebacks at the end of a stream whose exception is not in the input."""
+    heads = [e for e in job.events("sys.python.traceback") if job.run_of_event(e) == run]
+    later: dict[int, int] = {}
+    for event in job.events(*_TEXTS):
+        later[event.stream] = max(later.get(event.stream, -1), (event.last or event.ref).seq)
+    for process in job.scan.processes:
+        later[process.stream] = max(later.get(process.stream, -1), process.last.seq)
+    return [e for e in heads if e.ref.seq > later.get(e.stream, -1) and not endings.stopped(job, e)]
+
+
+def _tagged(job: Job, event: Event, text: str) -> bool:
+    """Whether torch's hook for uncaught exceptions printed the line: the type of the exception stands right behind the tag of the rank."""
+    if event.tag is None or rank_of_tag(event.tag) is None or "rank" not in event.tag:
+        return False
+    line = "".join(e.text for e in job.quotes.of(event.ref))
+    return without_tag(line, event.tag).startswith(text[:_TYPE]) and bool(text)
 
 
 def _places(job: Job, run: int | None, name: str) -> dict[tuple[int, str | None], list[Event]]:

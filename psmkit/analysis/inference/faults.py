@@ -236,8 +236,10 @@ def body(job: Job, event: Event, most: int = 160) -> str:
     text = str(event.fields.get("text", "")) if event.name in _UNKNOWN else ""
     if not text:
         text = lines.message_at(job, event.ref)
+    cut = event.level == "WARN" and lines.catalogue(job).cut(text.strip())
     text = " ".join(text.split())
-    return text if len(text) <= most else text[: most - 1] + "\N{HORIZONTAL ELLIPSIS}"
+    text = text if len(text) <= most else text[: most - 1] + "\N{HORIZONTAL ELLIPSIS}"
+    return f"{text}\N{HORIZONTAL ELLIPSIS} (the line is cut)" if cut else text
 
 
 def place(event: Event) -> str | None:

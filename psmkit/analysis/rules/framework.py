@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from psmkit.analysis.facts import endings, outside
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import ranks_text
 from psmkit.analysis.inference import faults
 from psmkit.analysis.inference.findings import new_finding
-from psmkit.analysis.inference.last_errors import last_errors
+from psmkit.analysis.inference.last_errors import LastError, last_errors
 from psmkit.analysis.registry import rule
+from psmkit.logparse.types import Event, Ref
 from psmkit.model import Finding, Severity
 
 __all__ = ["find"]
@@ -20,11 +23,21 @@ def find(job: Job) -> list[Finding]:
     return [finding for run in endings.runs(job) for finding in _torch_errors(job, run)]
 
 
+def _decisive(job: Job, run: int | None, events: Sequence[Event]) -> bool:
+    """Whether these lines decide a run with warnings of NCCL's: none of those ended it, and no watchdog gave up before."""
+    if any(c.fatal or c.aftermath for c in faults.of_run(job, run)) or job.events("torch.watchdog.", run=run):
+        return False
+    return any(
+        e.name in ("torch.nccl_error", "framework.nccl_error") and not endings.went_on(job, e, None, run)
+        for e in events
+    )
+
+
 def _torch_errors(job: Job, run: int | None) -> list[Finding]:
     """NCCL errors that only torch reports; if the log has NCCL's own warnings, those say more."""
     names = ("torch.nccl_error", "torch.async_error", "torch.watchdog.terminated", "framework.nccl_error")
     events = [e for e in job.events(*names) or job.events("torch.nccl_result") if job.run_of_event(e) == run]
-    if not events or run in endings.warned(job):
+    if not events or (run in endings.warned(job) and not _decisive(job, run, events)):
         return []
     texts = {str(e.fields.get("error", "")) for e in events}
     peer = [t for t in texts if faults.phrase(job, "a peer failed", t)]
@@ -42,12 +55,8 @@ def _torch_errors(job: Job, run: int | None) -> list[Finding]:
     else:
         own = bool(texts - set(peer)) and len(ranks) == 1 and not faults.phrase(job, "a peer is named", told)
         code = "PSM401"
-    if last:
-        why = f" {known.meaning}" if known is not None and known.meaning else ""
-        why = f"{framework[:1].upper()}{framework[1:]} repeats NCCL's last warning below `Last error:`; it may be older than the failure.{why}"
-    else:
-        why = f"{framework[:1].upper()}{framework[1:]} reports that a NCCL call failed; NCCL's own warnings, which say why, are not in the log."
-        why += " The text blames a remote process." if peer and not own else ""
+    why = _why(job, run, framework, last[0] if last else None)
+    why += " The text blames a remote process." if peer and not own and not last else ""
     step = "Re-run with NCCL_DEBUG=INFO (or WARN) on all ranks and look at the first NCCL WARN line."
     return [
         new_finding(
@@ -59,10 +68,27 @@ def _torch_errors(job: Job, run: int | None) -> list[Finding]:
             confidence=0.7,
             explanation=why,
             next_step=known.next_step if known is not None and known.next_step else step,
-            refs=[*(item.ref for item in last[:2]), *(e.ref for e in events[:4])][:4],
+            refs=[*(item.ref for item in last[:2]), *(e.ref for e in events[:4]), *_warnings(job, run)][:6],
             ranks=ranks,
             culprits=ranks if own else [],
             named=last[0].peers if last else [],
             stage="error",
         )
     ]
+
+
+def _why(job: Job, run: int | None, framework: str, last: LastError | None) -> str:
+    """What the log shows about the reason."""
+    name = framework[:1].upper() + framework[1:]
+    if last is not None:
+        why = f" {last.known.meaning}" if last.known is not None and last.known.meaning else ""
+        return f"{name} repeats NCCL's last warning below `Last error:`; it may be older than the failure.{why}"
+    if warnings := _warnings(job, run):
+        said = faults.body(job, next(c.first.event for c in faults.of_run(job, run) if c.first.ref == warnings[0]))
+        return f"{name} reports that a NCCL call failed. NCCL warned: {said}. The log does not show whether that is the reason."
+    return f"{name} reports that a NCCL call failed; NCCL's own warnings, which say why, are not in the log."
+
+
+def _warnings(job: Job, run: int | None) -> list[Ref]:
+    """The warnings of NCCL's that can be the reason."""
+    return [c.first.ref for c in faults.of_run(job, run) if c.severity in ("error", "warning", "unknown") and c.noted]

@@ -1,12 +1,18 @@
-"""Watchdogs that gave up on a work without the line that says whether it timed out or failed."""
+"""Watchdogs and ranks that gave up without the line that says whether it timed out or failed."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from psmkit.analysis.facts import endings, outside
+from psmkit.analysis.facts.deaths import FAULTS, KILLED, collect
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import ranks_text
+from psmkit.analysis.inference import faults
+from psmkit.analysis.inference.exceptions import raised
 from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.registry import rule
+from psmkit.logparse.types import Event
 from psmkit.model import Finding
 
 __all__ = ["find"]
@@ -22,28 +28,66 @@ _SAID = (
 )
 
 
+# Lines of a rank that ends itself after it: they name neither the work nor the reason.
+_ENDS = ("torch.failed_or_timed_out", "torch.taking_down")
+
+
 @rule(order=61)
 def find(job: Job) -> list[Finding]:
-    """PSM305 for the work that a watchdog's status line names, if no other line says why."""
-    said = outside.runs_of(job, *_SAID)
-    out: list[Finding] = []
-    for run, events in outside.runs_of(job, "torch.watchdog.status").items():
-        if run in said or run in endings.warned(job):
-            continue
-        works = sorted({work for e in events if isinstance(work := e.fields.get("work"), int)})
-        ranks = sorted({rank for e in events if (rank := outside.global_rank(job, e)) is not None})
-        what = f"work {works[0]}" if len(works) == 1 else "a work"
-        out.append(
-            new_finding(
-                job,
-                "PSM305",
-                run=run,
-                title=f"the watchdog gave up on {what} on {ranks_text(ranks) if ranks else 'a rank'}: a timeout or an error, the line that says which is missing",
-                confidence=0.65,
-                explanation="torch prints this line for a work that timed out or failed. The input has neither the line of a timeout nor an error.",
-                next_step="Give the whole output of all ranks: the lines before this one say which collective it was and who did not come.",
-                refs=[e.ref for e in events[:4]],
-                ranks=ranks,
-            )
-        )
+    """PSM305 for watchdogs that gave up, if no other line says why."""
+    said = {*outside.runs_of(job, *_SAID), *endings.warned(job)}
+    status = outside.runs_of(job, "torch.watchdog.status")
+    ends = outside.runs_of(job, *_ENDS)
+    out = [_work(job, run, events) for run, events in status.items() if run not in said]
+    out += [
+        _end(job, run, events)
+        for run, events in ends.items()
+        if run not in status and run not in outside.runs_of(job, *_SAID) and not _explained(job, run)
+    ]
     return out
+
+
+def _explained(job: Job, run: int | None) -> bool:
+    """Whether an error of NCCL's, an exception or a death is the reason."""
+    died = any(d.oom or d.signal in FAULTS or d.signal == KILLED for d in collect(job, run))
+    return died or bool(raised(job, run)) or any(c.fatal for c in faults.of_run(job, run))
+
+
+def _work(job: Job, run: int | None, events: Sequence[Event]) -> Finding:
+    works = sorted({work for e in events if isinstance(work := e.fields.get("work"), int)})
+    what = f"work {works[0]}" if len(works) == 1 else "a work"
+    return new_finding(
+        job,
+        "PSM305",
+        run=run,
+        title=f"the watchdog gave up on {what} on {_who(job, events)}: a timeout or an error, the line that says which is missing",
+        confidence=0.65,
+        explanation="torch prints this line for a work that timed out or failed. The input has neither the line of a timeout nor an error.",
+        next_step="Give the whole output of all ranks: the lines before this one say which collective it was and who did not come.",
+        refs=[e.ref for e in events[:4]],
+        ranks=_ranks(job, events),
+    )
+
+
+def _end(job: Job, run: int | None, events: Sequence[Event]) -> Finding:
+    return new_finding(
+        job,
+        "PSM305",
+        run=run,
+        title=f"torch ended {_who(job, events)} because a NCCL operation failed or timed out: the line that says which is missing",
+        confidence=0.6,
+        explanation="torch prints these lines when it ends a process after a collective that timed out or failed. The reason is on an earlier line, which is not in the input.",
+        next_step="Give the whole output of all ranks: the lines before this one name the collective and the reason.",
+        refs=[e.ref for e in events[:4]],
+        ranks=_ranks(job, events),
+        stage="error",
+    )
+
+
+def _ranks(job: Job, events: Sequence[Event]) -> list[int]:
+    return sorted({rank for e in events if (rank := outside.global_rank(job, e)) is not None})
+
+
+def _who(job: Job, events: Sequence[Event]) -> str:
+    ranks = _ranks(job, events)
+    return ranks_text(ranks) if ranks else "a rank"

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from psmkit.analysis.facts import foreign, outside
+from psmkit.analysis.facts import foreign, lines, outside
 from psmkit.analysis.facts.job import Job
 from psmkit.analysis.facts.naming import joined, name_of, ranks_text
 from psmkit.analysis.inference import proof
@@ -34,6 +34,8 @@ _MOST = 8
 _NUMBER = re.compile(r"-?[0-9]{1,18}")
 # Answers in JSON that are read of one log, and lines of one of them.
 _MOST_JSON, _JSON_LINES = 20, 20_000
+# The head of an answer, how many of them are read for their tables, and the most lines of one.
+_HEAD, _MOST_TABLES, _TABLE_LINES = "Job summary", 20, 60
 # The start of an answer's line, after a launcher's prefix.
 _BEGIN = re.compile(
     r"Job summary|#\d+-\d+ \(|Rank \d+ |Process \d+ |\d+ ranks |\d+ job process|Communicator ranks|The missing|Missing comm"
@@ -96,7 +98,7 @@ def _in_logs(job: Job) -> list[Answer]:
     out: list[Answer] = []
     streams: dict[int, list[Evidence]] = {}
     for event in job.events("rastext."):
-        lines = streams.setdefault(event.stream, [])
+        said = streams.setdefault(event.stream, [])
         (found,) = job.quotes.of(event.ref)
         begin = _BEGIN.search(found.text)
         if begin is None:
@@ -104,14 +106,34 @@ def _in_logs(job: Job) -> list[Answer]:
         heading = {"rastext.dead": "DEAD", "rastext.missing": "INCOMPLETE"}.get(event.name)
         if heading is not None and "rank" not in found.text[begin.start() :]:
             # The heading itself is too common a word to search for in a log.
-            lines.append(Evidence(found.file, found.line, heading))
-        lines.append(Evidence(found.file, found.line, found.text[begin.start() :]))
-    for lines in streams.values():
-        starts = [i for i, line in enumerate(lines) if line.text.startswith("Job summary")] or [0]
-        for start, end in zip(starts, [*starts[1:], len(lines)], strict=True):
-            part = tuple(lines[start:end])
+            said.append(Evidence(found.file, found.line, heading))
+        said.append(Evidence(found.file, found.line, found.text[begin.start() :]))
+    for said in streams.values():
+        starts = [i for i, line in enumerate(said) if line.text.startswith("Job summary")] or [0]
+        for start, end in zip(starts, [*starts[1:], len(said)], strict=True):
+            part = tuple(said[start:end])
             reports = parse_ras_text("\n".join(line.text for line in part))
             out.extend(Answer(part[0].file, report, part) for report in reports if report.issues or report.dead)
+    return out or _tables(job)
+
+
+def _tables(job: Job) -> list[Answer]:
+    """The answers inside logs of which no line complains: the tables below their heads."""
+    out: list[Answer] = []
+    for event in job.events("rastext.summary")[:_MOST_TABLES]:
+        found, ref = list(job.quotes.of(event.ref)), event.ref
+        prefix = found[0].text.partition(_HEAD)[0]
+        for _ in range(_TABLE_LINES):
+            below = lines.below(job, ref)
+            if below is None:
+                break
+            ref = below
+            found += job.quotes.of(ref)
+        part = tuple(replace(e, text=e.text.removeprefix(prefix)) for e in found)
+        # another answer may begin below this one
+        report = parse_ras_text("\n".join(e.text for e in part))[0]
+        if report.comms and report.complete:
+            out.append(Answer(part[0].file, report, part))
     return out
 
 
@@ -471,17 +493,24 @@ def _healthy(job: Job, answers: Sequence[Answer], run: int | None) -> list[Findi
     if not last.report.comms or not last.report.complete:
         return []
     count = sum(c.comms for c in last.report.comms)
+    what = counted(count, "communicator") + (f" of {size} ranks" if (size := _size(last.report)) is not None else "")
     return [
         with_evidence(
             new_finding(
                 job,
                 "PSM604",
                 run=run,
-                title=f"the RAS answer about {counted(count, 'communicator')} shows no error, which does not rule out a hang",
+                title=f"the RAS answer about {what} shows no error, which does not rule out a hang",
                 explanation="RAS shows which operations were launched, not which are complete. A collective that all ranks launched and that hangs looks healthy.",
                 next_step="Compare the counts of two answers. Take stacks of the proxy threads, or a proxy dump.",
                 known_issue="NVIDIA/nccl#1730",
             ),
-            [last.line(1, f"{counted(count, 'communicator')}, no errors")],
+            [last.line(last.report.comms[0].line if last.lines else 1, f"{counted(count, 'communicator')}, no errors")],
         )
     ]
+
+
+def _size(report: RasReport) -> int | None:
+    """The number of ranks of the only communicator of an answer."""
+    only = report.comms[0]
+    return only.size if len(report.comms) == 1 and only.comms == 1 else None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from psmkit.analysis.facts import calls, clock, damage, outside
 from psmkit.analysis.facts.deaths import workers
@@ -221,6 +221,8 @@ def _judge(job: Job, run: int | None, group: _Group) -> list[Finding]:
             culprits=sorted(blamed),
         ),
     )
+    if all(m.completed == -1 for m in waiting):
+        out[0] = replace(out[0], explanation=f"{out[0].explanation} The group never completed an operation.")
     if lagging:
         place = f"{what}{name}" if name else f"{op} #{work}" if work is not None else op
         out.append(_never_entered(job, run, place, stuck or waiting, behind, absent, why, refs[:2]))

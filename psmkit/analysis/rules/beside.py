@@ -1,0 +1,264 @@
+"""Ends of a program in the words of others: libraries beside NCCL, exceptions, and the program itself.
+
+They are weaker than NCCL's own lines and say more than nothing: they count only if no error of NCCL's and no watchdog explains the run, and
+if nothing shows that the work continued after them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from psmkit.analysis.facts import endings, lines, outside
+from psmkit.analysis.facts.job import Job
+from psmkit.analysis.facts.naming import joined, names_of, ranks_text
+from psmkit.analysis.facts.tags import rank_of_tag
+from psmkit.analysis.inference import faults
+from psmkit.analysis.inference.exceptions import uncaught, unfinished
+from psmkit.analysis.inference.findings import new_finding
+from psmkit.analysis.registry import rule
+from psmkit.logparse.types import Event
+from psmkit.model import CODES, Finding, Named, Severity
+from psmkit.model.wording import counted
+
+__all__ = ["find"]
+
+_LONGEST = 60
+_MOST = 2  # peers that a title names
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """Messages of one library: how a title says it, and how sure it is that they ended the run."""
+
+    name: str
+    title: Callable[[Job, Sequence[Event]], str]
+    confidence: float
+
+
+@rule(order=63)
+def find(job: Job) -> list[Finding]:
+    """PSM401, PSM402, PSM403 and PSM406 for ends that only other libraries and the program report."""
+    out: list[Finding] = []
+    for run in endings.runs(job):
+        if endings.gave_up(job, run) or any(c.fatal for c in faults.of_run(job, run)):
+            continue
+        # the first kind is the nearest to the cause
+        found = [f for kind in _KINDS if (f := _library(job, run, kind)) is not None][:1]
+        out += found or _exceptions(job, run) or _program(job, run) or _cut(job, run)
+    return out
+
+
+def _library(job: Job, run: int | None, kind: _Kind) -> Finding | None:
+    events = [e for e in job.events(kind.name, run=run) if not _continued(job, run, e) and not endings.stopped(job, e)]
+    entry = faults.message(job, kind.name)
+    if not events or entry is None or entry.finding is None:
+        return None
+    procs, ranks = _procs(job, events), _ranks(job, events)
+    own = entry.blames != "peer"
+    return new_finding(
+        job,
+        entry.finding,
+        run=run,
+        title=kind.title(job, events),
+        severity=Severity.ERROR,
+        confidence=kind.confidence,
+        explanation=entry.meaning,
+        next_step=entry.next_step or CODES[entry.finding].next_step,
+        refs=[e.ref for e in events[:6]],
+        ranks=ranks if own else [],
+        procs=procs if own else [],
+        culprits=ranks if own and len(ranks) == 1 else [],
+        named=_named(events) if not own or not procs else [],
+        stage="error",
+    )
+
+
+def _continued(job: Job, run: int | None, event: Event) -> bool:
+    """Whether the job worked or ended well after a line."""
+    if endings.went_on(job, event, outside.proc_of_event(job, event), run):
+        return True
+    good = (e for e in job.events("nccltests.ok", "program.done", run=run) if e.stream == event.stream)
+    if any((e.last or e.ref).seq > event.ref.seq for e in good):
+        return True
+    procs = job.runs[run].procs if run is not None and run < len(job.runs) else ()
+    steps = (
+        seq
+        for p in procs
+        if job.process(p).stream == event.stream
+        for i in job.instances_of.get(p, ())
+        for ref in (i.complete, i.last_op)
+        if ref is not None and (seq := ref.seq) > event.ref.seq
+    )
+    return next(steps, None) is not None
+
+
+def _named(events: Sequence[Event]) -> list[Named]:
+    """The processes that the lines name, or the peer if all of them name the same one."""
+    peers = {str(e.fields["addr"]) for e in events if "addr" in e.fields}
+    if peers:
+        return [Named(host=next(iter(peers)))] if len(peers) == 1 else []
+    found = {(e.fields.get("host"), pid): None for e in events if isinstance(pid := e.fields.get("pid"), int)}
+    whole = {pid for host, pid in found if host is not None}
+    return [
+        Named(host=str(host) if host is not None else None, pid=pid)
+        for host, pid in found
+        if host is not None or pid not in whole
+    ]
+
+
+def _procs(job: Job, events: Sequence[Event]) -> list[int]:
+    """The processes that the lines name. A stream with one process may hold lines of others."""
+    found = (outside.proc_of_event(job, e) for e in events if isinstance(e.fields.get("pid"), int))
+    return list(dict.fromkeys(p for p in found if p is not None))
+
+
+def _ranks(job: Job, events: Sequence[Event]) -> list[int]:
+    """The ranks in the tags of the lines, and those of the processes that they name."""
+    tagged = {r for e in events if (r := rank_of_tag(e.tag)) is not None}
+    return sorted(tagged | {r for p in _procs(job, events) if (r := job.rank_of(p)) is not None})
+
+
+def _who(job: Job, events: Sequence[Event]) -> str:
+    """The processes that print these lines, for a title."""
+    if procs := _procs(job, events):
+        return names_of(job, procs)
+    if ranks := _ranks(job, events):
+        return ranks_text(ranks)
+    named = [n for n in _named(events) if n.pid is not None]
+    hosts = {n.host for n in named}
+    if not named:
+        return "a process"
+    if len(named) > 1:
+        host = next(iter(hosts))
+        return counted(len(named), "process", "processes") + (f" on {host}" if len(hosts) == 1 and host else "")
+    return f"{named[0].host}:{named[0].pid}" if named[0].host else f"process {named[0].pid}"
+
+
+def _said(event: Event) -> str:
+    text = str(event.fields.get("what", "")).strip()
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "\N{HORIZONTAL ELLIPSIS}"
+
+
+def _ofi(job: Job, events: Sequence[Event]) -> str:
+    first = events[0]
+    peers = sorted({str(e.fields["peer_id"]) for e in events if "peer_id" in e.fields})
+    to = f" (peer {peers[0]})" if len(peers) == 1 else ""
+    return f"libfabric failed in {_who(job, events)}{to}: {_said(first) or 'internal error'}"
+
+
+def _ucx(job: Job, events: Sequence[Event]) -> str:
+    return f"UCX failed in {_who(job, events)}: {_said(events[0])}"
+
+
+def _nixl(job: Job, events: Sequence[Event]) -> str:
+    return f"NIXL failed in {_who(job, events)}: {_said(events[0])}"
+
+
+def _gloo(job: Job, events: Sequence[Event]) -> str:
+    peers = sorted({str(e.fields.get("addr")) for e in events})
+    more = f" and {len(peers) - _MOST} more" if len(peers) > _MOST else ""
+    return f"{_who(job, events)} lost the gloo connection to {joined(peers[:_MOST])}{more}"
+
+
+def _gloo_timeout(job: Job, events: Sequence[Event]) -> str:
+    ms = events[0].fields.get("ms")
+    after = f" after {ms // 1000} s" if isinstance(ms, int) else ""
+    return f"{_who(job, events)} gave up{after} in a gloo {events[0].fields.get('what')}: another process did not come"
+
+
+_KINDS = (
+    _Kind("ofi.error", _ofi, 0.65),
+    _Kind("ucx.error", _ucx, 0.65),
+    _Kind("nixl.error", _nixl, 0.6),
+    _Kind("gloo.closed", _gloo, 0.6),
+    _Kind("gloo.timeout", _gloo_timeout, 0.6),
+)
+
+
+def _exceptions(job: Job, run: int | None) -> list[Finding]:
+    """Exceptions that name no cause, at the end of what their process prints."""
+    items = [i for i in uncaught(job, run) if not _continued(job, run, i.event) and _last_words(job, i.event)]
+    if not items:
+        return []
+    ranks = sorted({i.rank for i in items if i.rank is not None})
+    who = ranks_text(ranks) if ranks else "a process"
+    own = len(ranks) == 1 and not any(faults.phrase(job, "the others are named", i.text) for i in items)
+    return [
+        new_finding(
+            job,
+            "PSM402",
+            run=run,
+            title=f"{who} ended by an uncaught exception: {items[0].text[:_LONGEST]}",
+            confidence=0.55,
+            explanation="The exception ended the program."
+            + ("" if own else " Its text does not show which rank is the cause."),
+            next_step="Read the traceback, and give the output of all ranks: the first exception that is about no other rank is the cause.",
+            refs=[i.event.ref for i in items[:4]],
+            ranks=ranks,
+            culprits=ranks if own else [],
+            stage="error",
+        )
+    ]
+
+
+def _last_words(job: Job, event: Event) -> bool:
+    """Whether no process of the stream prints much after it."""
+    return not any(
+        p.stream == event.stream and p.last.seq > event.ref.seq + endings.WENT_ON for p in job.scan.processes
+    )
+
+
+def _program(job: Job, run: int | None) -> list[Finding]:
+    """The program's own statement that it failed."""
+    events = [
+        e
+        for e in job.events("program.failed", run=run)
+        if not _continued(job, run, e) and not endings.stopped(job, e) and _last_words(job, e)
+    ]
+    if not events:
+        return []
+    reason = _said(events[0]) or _below(job, events[0])
+    return [
+        new_finding(
+            job,
+            "PSM402",
+            run=run,
+            title=f"the program says that its training failed{f': {reason}' if reason else ''}",
+            confidence=0.55,
+            explanation="The program reports a failure. The log does not show which rank is the cause.",
+            next_step="Read the lines of the same rank around this one, and give the output of all ranks.",
+            refs=[e.ref for e in events[:4]],
+            ranks=sorted({r for e in events if (r := outside.global_rank(job, e)) is not None}),
+            stage="error",
+        )
+    ]
+
+
+def _cut(job: Job, run: int | None) -> list[Finding]:
+    """A warning about a traceback whose exception is not in the log."""
+    heads = [e for e in unfinished(job, run) if not _continued(job, run, e)]
+    if not heads:
+        return []
+    ranks = _ranks(job, heads)
+    return [
+        new_finding(
+            job,
+            "PSM402",
+            run=run,
+            title=f"{ranks_text(ranks) if ranks else 'a process'} printed a Python traceback at the end of the log, which is cut before its exception",
+            severity=Severity.WARNING,
+            confidence=0.5,
+            explanation="The line that names the exception is not in the log. An exception that nothing catches ends the process.",
+            next_step="Give the rest of the log: the line below the stack names the exception.",
+            refs=[e.ref for e in heads[:4]],
+            ranks=ranks,
+            stage="error",
+        )
+    ]
+
+
+def _below(job: Job, event: Event) -> str:
+    ref = lines.below(job, event.ref)
+    text = " ".join("".join(e.text for e in job.quotes.of(ref)).split()) if ref is not None else ""
+    return text[:_LONGEST]

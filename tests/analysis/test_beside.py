@@ -1,0 +1,137 @@
+"""Ends in the words of others: libraries beside NCCL, exceptions, and the program itself."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import psmkit
+from psmkit.cli.app import main
+from psmkit.model import Report
+from tests.analysis.outside import nccl
+from tests.analysis.test_program import steps
+from tests.analysis.test_watchdog import timeout
+
+JOB = nccl(0, 1, nranks=2)
+GLOO = "[/build/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.7]:{}\n"
+OFI = "libfabric:1001:1708520807::efa:cq:efa_rdm_txe_handle_error():737<warn> err: 5, message: Invalid address My EFA addr: fi_addr_efa://[fe80::1]:0:107 My host id: i-0aa Peer EFA addr: fi_addr_efa://[fe80::2]:0:947 Peer host id: i-0bb (7)\n"
+UCX = "[1784273406.684686] [node7:{}:0]      ib_mlx5_dv.c:452  UCX  {}   create_cq failed on mlx5_1: Remote I/O error\n"
+NIXL = "E0717 07:30:06.719655    4711 nixl_agent.cpp:359] createBackend: backend 'UCX' encountered error with status NIXL_ERR_BACKEND\n"
+FAILED = "2026-03-01 10:00:00.123\tnode0:{}\tlib.trainer:648\tERROR\tTraining failed due to:\n"
+OLD = "[rank1]: RuntimeError: NCCL Error 2: unhandled system error (run with NCCL_DEBUG=INFO for details)\n"
+TAKEN = "[rank1]:[E624 04:14:29.22 ProcessGroupNCCL.cpp:698] [Rank 1] To avoid data inconsistency, we are taking the entire process down.\n"
+HEAD = 'Traceback (most recent call last):\n  File "train.py", line 12, in <module>\n    main()\n'
+
+
+def analyzed(folder: Path, text: str) -> Report:
+    (folder / "job.log").write_text(text)
+    return psmkit.analyze([str(folder)])
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        pytest.param(GLOO.format(4011) + GLOO.format(4012), "gloo connection to 10.0.0.7", id="gloo"),
+        pytest.param(OFI, "libfabric failed in rank 1", id="libfabric"),
+        pytest.param(UCX.format(4711, "ERROR") + NIXL, "UCX failed in node7:4711", id="UCX"),
+        pytest.param(NIXL, "NIXL failed in process 4711", id="NIXL"),
+        pytest.param(FAILED.format(1) + "disk is full\n", "its training failed: disk is full", id="program"),
+        pytest.param(OLD, "NCCL returned an error to the framework on rank 1", id="old torch"),
+        pytest.param("[rank1]: ValueError: bad shard\n", "rank 1 ended by an uncaught exception", id="tagged exception"),
+        pytest.param(HEAD + "RuntimeError: store is gone\n", "ended by an uncaught exception", id="exception"),
+    ],
+)  # fmt: skip
+def test_an_end_that_only_others_report_decides_a_run(text: str, words: str, tmp_path: Path) -> None:
+    report = analyzed(tmp_path, JOB + text)
+    assert report.verdict == "failed", report.reason
+    assert words in report.reason and len(report.reason) < 130
+    assert report.confidence <= 0.85
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(UCX.format(4711, "ERROR") + JOB, id="before init"),
+        pytest.param(JOB + UCX.format(4711, "WARN"), id="a warning of UCX"),
+        pytest.param(JOB + UCX.format(4711, "ERROR") + steps(1, 9), id="steps follow"),
+        pytest.param(JOB + FAILED.format(1).replace("Training failed due to", "Training never failed due to"), id="negated"),
+        pytest.param(JOB + "libfabric:1001:17:a:efa:core:efa_open():12<warn> no device\n", id="a warning of libfabric"),
+        pytest.param(JOB + "[rank1]: see ValueError: bad shard\n", id="a text about an exception"),
+        pytest.param(HEAD + "ImportError: no module named fast\n" + nccl(0, 1, nranks=2), id="an optional import"),
+    ],
+)  # fmt: skip
+def test_a_line_that_did_not_end_the_work_decides_nothing(text: str, tmp_path: Path) -> None:
+    report = analyzed(tmp_path, text)
+    assert report.verdict == "inconclusive", report.reason
+
+
+def test_an_orderly_end_refutes_the_errors_of_others(tmp_path: Path) -> None:
+    for text in (UCX.format(4711, "ERROR"), OFI, GLOO.format(4011)):
+        assert analyzed(tmp_path, text + nccl(0, 1, nranks=2, ended=True)).verdict == "healthy"
+
+
+def test_a_watchdog_explains_what_others_print_after_it(tmp_path: Path) -> None:
+    report = analyzed(tmp_path, JOB + timeout(1) + GLOO.format(4011) + FAILED.format(1))
+    assert report.verdict == "hung"
+
+
+def test_ends_of_others_name_whom_their_lines_name(tmp_path: Path) -> None:
+    (gloo,) = analyzed(tmp_path, JOB + GLOO.format(4011)).culprits
+    assert (gloo.host, gloo.rank) == ("10.0.0.7", None)
+    assert analyzed(tmp_path, JOB + GLOO.format(1) + GLOO.format(2).replace("0.7", "0.8")).culprits == ()
+    (ofi,) = analyzed(tmp_path, JOB + OFI).culprits
+    assert (ofi.rank, ofi.pid) == (1, 1001)
+    ucx = analyzed(tmp_path, UCX.format(4711, "ERROR") + UCX.format(4712, "ERROR") + NIXL).culprits
+    assert [(c.host, c.pid) for c in ucx] == [("node7", 4711), ("node7", 4712)]
+
+
+def test_a_log_of_ucx_and_nixl_alone_gives_a_verdict_and_json(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "job.log").write_text(UCX.format(4711, "ERROR") + NIXL)
+    assert main(["analyze", "--format", "json", str(tmp_path / "job.log")]) == 1
+    assert json.loads(capsys.readouterr().out)["verdict"] == "failed"
+
+
+def test_a_warning_that_ended_nothing_does_not_hide_the_error_that_torch_prints(tmp_path: Path) -> None:
+    warn = "\nnode0:1001:1001 [1] misc/ibvwrap.cc:182 NCCL WARN Call to ibv_reg_mr_iova2 failed with error Invalid argument\n"
+    report = analyzed(tmp_path, JOB + OLD + warn)
+    assert report.verdict == "failed" and "NCCL warned: Call to ibv_reg_mr_iova2" in str(report.findings[0].explanation)
+    assert analyzed(tmp_path, JOB + warn).verdict == "inconclusive"
+
+
+def test_a_rank_that_torch_takes_down_shows_a_watchdog_that_gave_up(tmp_path: Path) -> None:
+    report = analyzed(tmp_path, JOB + TAKEN)
+    assert report.verdict == "hung" and "torch ended rank 1" in report.reason
+    # a rank that another signal ended explains it
+    report = analyzed(
+        tmp_path,
+        JOB + TAKEN + "[node0:1000] *** Process received signal ***\n[node0:1000] Signal: Segmentation fault (11)\n",
+    )
+    assert report.verdict == "failed"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("RuntimeError: [/b/gloo/gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 1800000ms for recv operation to complete\n", "1800 s in a gloo recv"),
+        ("[rank1]: RuntimeError: NCCL communicator was aborted on rank 1.\n", "torch ended rank 1"),
+        ("RuntimeError: Timed out initializing process group in store based barrier on rank: 1\n", "torch's store"),
+    ],
+)  # fmt: skip
+def test_a_wait_that_only_others_report_is_a_hang(text: str, words: str, tmp_path: Path) -> None:
+    report = analyzed(tmp_path, JOB + text)
+    assert report.verdict == "hung" and words in report.reason
+    assert report.culprits == ()
+
+
+def test_a_traceback_that_is_cut_leads_the_headline(tmp_path: Path) -> None:
+    job = nccl(0, 1, nranks=3)
+    report = analyzed(tmp_path, job + HEAD)
+    assert report.verdict == "inconclusive"
+    assert report.reason.startswith("a process printed a Python traceback at the end of the log")
+    # an exception that the program survived is none
+    report = analyzed(tmp_path, HEAD + job)
+    assert "traceback" not in report.reason
