@@ -11,10 +11,10 @@ from psmkit.analysis.rules.watchdog import find
 from tests.analysis.outside import coded, nccl, run_rule
 
 
-def timeout(rank: int, seq: int = 808, op: str = "ALLREDUCE", numel: int = 64) -> str:
+def timeout(rank: int, seq: int = 808, op: str = "ALLREDUCE", numel: int = 64, out: int | None = None) -> str:
     return (
         f"[rank{rank}]:[E626 06:24:4{rank % 10}.1 ProcessGroupNCCL.cpp:616] [Rank {rank}] Watchdog caught collective operation timeout: "
-        f"WorkNCCL(SeqNum={seq}, OpType={op}, NumelIn={numel}, NumelOut={numel}, Timeout(ms)=600000) ran for 600030 milliseconds before timing out.\n"
+        f"WorkNCCL(SeqNum={seq}, OpType={op}, NumelIn={numel}, NumelOut={out or numel}, Timeout(ms)=600000) ran for 600030 milliseconds before timing out.\n"
     )
 
 
@@ -157,3 +157,64 @@ def test_a_job_without_a_nccl_line_is_judged(tmp_path: Path) -> None:
     report = psmkit.analyze([str(path)])
     assert report.verdict == "hung"
     assert [c.global_rank for c in report.culprits] == [2]
+
+
+def timed_out(folder: Path, **texts: str) -> psmkit.Report:
+    for name, text in texts.items():
+        (folder / f"{name}.log").write_text(text)
+    return psmkit.analyze([str(folder / f"{name}.log") for name in texts])
+
+
+def test_the_ranks_below_the_highest_one_that_do_not_report_are_suspects(tmp_path: Path) -> None:
+    report = timed_out(tmp_path, job="".join(timeout(r, op="BROADCAST") + status(r) for r in (1, 2, 4, 6)))
+    assert report.reason.endswith("on ranks 1, 2, 4 and 6; ranks 0, 3 and 5 of at least 7 do not report it")
+    assert [s.rank for s in report.suspects] == [0, 3, 5] and not report.culprits
+    assert "Look first at the output of ranks 0, 3 and 5" in report.findings[0].next_step
+
+
+def test_the_ranks_of_other_files_are_no_suspects(tmp_path: Path) -> None:
+    files = {f"rank{r}": timeout(r, op="BROADCAST") + status(r) for r in (1, 2, 3)}
+    report = timed_out(tmp_path, **files)
+    assert "rank 0 of at least 4 does not report it" in report.reason
+    assert not report.suspects and not report.culprits
+
+
+def test_a_rank_with_another_line_of_its_watchdog_is_not_silent(tmp_path: Path) -> None:
+    text = "".join(timeout(r, op="BROADCAST") + status(r) for r in (0, 2, 3))
+    first = "[rank1]:[E626 06:24:41.1 ProcessGroupNCCL.cpp:2103] [PG ID 0 PG GUID 0(default_pg) Rank 1] First PG on this rank to signal dumping.\n"
+    report = timed_out(tmp_path, job=first + text)
+    assert not report.suspects
+    assert "do not report" not in report.reason and "only ranks 0, 2 and 3 of at least 4 report" in report.reason
+
+
+@pytest.mark.parametrize(
+    ("op", "numel", "out", "says"),
+    [
+        ("_ALLGATHER_BASE", 100, 600, "4 of 6 ranks do not report it"),
+        ("_REDUCE_SCATTER_BASE", 600, 100, "4 of 6 ranks do not report it"),
+        ("_ALLGATHER_BASE", 100, 650, "3 of at least 5 ranks do not report it"),
+        ("_ALLGATHER_BASE", 100, 300, "3 of at least 5 ranks do not report it"),
+        ("ALLTOALL_BASE", 100, 600, "3 of at least 5 ranks do not report it"),
+    ],
+    ids=["gather", "scatter", "no multiple", "smaller than a rank", "another operation"],
+)
+def test_sizes_of_gathers_and_scatters_show_the_size_of_a_group(
+    op: str, numel: int, out: int, says: str, tmp_path: Path
+) -> None:
+    report = timed_out(tmp_path, job="".join(timeout(r, op=op, numel=numel, out=out) + status(r) for r in (1, 4)))
+    assert report.reason.endswith(says)
+    assert not report.suspects
+
+
+def test_a_group_whose_gather_shows_that_all_ranks_report_has_no_rank_that_lags(tmp_path: Path) -> None:
+    def job(size: int) -> str:
+        return "".join(timeout(r, op="_ALLGATHER_BASE", out=64 * size) + status(r, group="5(tp)") for r in range(3))
+
+    assert "no rank lags behind" in timed_out(tmp_path, job=job(3)).reason
+    assert "rank 3 of 4 does not report it" in timed_out(tmp_path, job=job(4)).reason
+
+
+def test_a_rank_of_a_damaged_line_makes_no_list(tmp_path: Path) -> None:
+    report = timed_out(tmp_path, job="".join(timeout(r, op="BROADCAST") for r in (1, 2, 999_999_999)))
+    assert report.reason.endswith("999999997 of at least 1000000000 ranks do not report it")
+    assert not report.suspects

@@ -36,7 +36,9 @@ def _missing(job: Job) -> list[Finding]:
         number = len(missing)
         of = f" of {run.nranks}" if run.nranks is not None else ""
         passed = (
-            "The other ranks passed a point that needs all ranks" if of else f"A peer exchanged a descriptor with {plural(number, 'it', 'them')}"
+            "The other ranks passed a point that needs all ranks"
+            if of
+            else f"A peer exchanged a descriptor with {plural(number, 'it', 'them')}"
         )
         out.append(
             new_finding(
