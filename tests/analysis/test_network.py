@@ -94,3 +94,22 @@ def test_a_rank_that_is_gone_heads_the_report_and_not_the_attempts_to_reach_it(t
     assert gone.culprits == (2,)
     assert attempts.confidence < gone.confidence
     assert report.reason == gone.title
+
+
+def test_the_last_attempt_is_that_of_the_last_line(tmp_path: Path) -> None:
+    late = Rank(0)
+    for n in range(12, 35):
+        late.line(
+            f"socketPollConnect: connect returned No route to host, retrying ({n}/34) after sleep for {100 * n} msec"
+        )
+    (found,) = of(find("network", tmp_path, [late]), "PSM203")
+    assert found.title.endswith("(attempt 34 of 34)") and "attempt 34 of 34" in found.explanation
+    assert "(34/34)" in found.evidence[0].text
+
+
+def test_attempts_without_a_number_are_counted(tmp_path: Path) -> None:
+    old = Rank(0)
+    for _ in range(12):
+        old.line("Call to connect returned Connection timed out, retrying")
+    (found,) = of(find("network", tmp_path, [old]), "PSM203")
+    assert found.title.endswith("(12 attempts)")

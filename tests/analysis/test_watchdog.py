@@ -218,3 +218,33 @@ def test_a_rank_of_a_damaged_line_makes_no_list(tmp_path: Path) -> None:
     report = timed_out(tmp_path, job="".join(timeout(r, op="BROADCAST") for r in (1, 2, 999_999_999)))
     assert report.reason.endswith("999999997 of at least 1000000000 ranks do not report it")
     assert not report.suspects
+
+
+def _stuck(rank: int, seconds: int | None) -> str:
+    head = f"[rank{rank}]:[F ProcessGroupNCCL.cpp:1169] [PG 0 Rank {rank}] "
+    out = (
+        head
+        + "Heartbeat monitor timed out! Process will be terminated after dumping debug info. workMetaList_.size()=1\n"
+    )
+    if seconds is not None:
+        out += (
+            head
+            + f"[PG 0 Rank {rank}] ProcessGroupNCCL's watchdog got stuck for {seconds} seconds without making progress in monitoring enqueued collectives.\n"
+        )
+    return out
+
+
+@pytest.mark.parametrize(
+    ("times", "says"), [((600, 600), " for 600 s"), ((600, None), " progress"), ((600, 480), " progress")]
+)
+def test_a_time_without_progress_is_said_of_the_ranks_that_print_it(
+    times: tuple[int | None, ...], says: str, tmp_path: Path
+) -> None:
+    (found,) = run_rule(find, tmp_path, job="".join(_stuck(rank, time) for rank, time in enumerate(times)))
+    assert found.title.endswith(says)
+
+
+def test_a_request_to_dump_is_said_of_the_ranks_that_got_it(tmp_path: Path) -> None:
+    (found,) = run_rule(find, tmp_path, job=dump_signal(0, 20, by=13))
+    assert "torch asked rank 0 for a dump because a collective timed out on rank 13" in found.explanation
+    assert "Give the output of rank 13" in found.next_step

@@ -145,7 +145,8 @@ def _never_entered(
     told = next(iter(known.values()), None)
     late = clock.behind(job, ranks, [m.timeout for m in waiting if m.timeout is not None])
     when = f" (last activity {late} before the others)" if late else ""
-    proven = bool(behind) or bool(known and not absent.unsure)
+    # only a count shows what a rank enqueued: it may do so before it ends
+    proven = bool(behind)
     # a rank whose own last work is not complete may hang in that one
     stuck = [m for m in behind if m.timeout is not None or not m.idle]
     entered = f"{ranks_text(ranks)} {'never' if proven else 'most likely never'} entered {what}{when}"
@@ -218,7 +219,7 @@ def _reason(
         return why
     if absent.causes:
         rank, cause = next(iter(absent.causes.items()))
-        return f"rank {rank} never joined it: {cause.text}"
+        return f"rank {rank} most likely never joined it: {cause.text}"
     if absent.ranks:
         return f"{ranks_text(absent.ranks)} {'reports' if len(absent.ranks) == 1 else 'report'} nothing and most likely never joined it"
     if differing:
@@ -389,7 +390,8 @@ def _signalled(job: Job, run: int | None, group: Group) -> list[Finding]:
             title=f"watchdog timeout: {who} gave up on a collective"
             + (f"; {ranks_text(m.rank for m in clear)} enqueued less work than the others" if clear else ""),
             confidence=0.85,
-            explanation=f"torch asked the other ranks for a dump because a collective timed out on {who}. The log does not show the line of the timeout.",
+            explanation=f"torch asked {ranks_text(states) if states else 'a rank'} for a dump because a collective timed out on {who}. The log does not show the line of the timeout.",
+            next_step=None if clear else f"Give the output of {who}: it shows which collective timed out.",
             refs=[m.status.ref for m in [*clear[:3], *list(states.values())[:2]] if m.status is not None],
             ranks=sorted({*states, *group.signalled}),
             procs=_procs(job, run, states),
@@ -407,7 +409,9 @@ def _heartbeats(job: Job, timed_out: set[int | None]) -> list[Finding]:
             if rank is not None:
                 ranks.setdefault(rank, event)
         first = events[0]
-        seconds = next((e.fields["seconds"] for e in events if "seconds" in e.fields), None)
+        stuck = {reporter(job, e): e.fields["seconds"] for e in events if "seconds" in e.fields}
+        # a time is that of the rank whose line shows it
+        seconds = next(iter(stuck.values())) if ranks.keys() <= stuck.keys() and len({*stuck.values()}) == 1 else None
         who = ranks_text(ranks) if ranks else "a rank"
         # A watchdog that times out too was not stuck from the start; its sibling threads got stuck as a consequence.
         culprits = sorted(ranks) if len(ranks) == 1 and run not in timed_out else []
