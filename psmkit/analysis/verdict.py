@@ -22,7 +22,7 @@ from psmkit.analysis.inference import faults, frontier, proof
 from psmkit.analysis.inference.processes import device_of_rank
 from psmkit.logparse.types import CommInstance, Event
 from psmkit.model import CODES, Culprit, Effect, Finding, Named, Run, Severity, Suspect, Verdict
-from psmkit.model.wording import counted, plural
+from psmkit.model.wording import RAISED, counted, plural
 
 __all__ = ["judge", "overall"]
 
@@ -58,6 +58,8 @@ def _outlasts(finding: Finding) -> bool:
 
 def _failing(finding: Finding) -> bool:
     effect = CODES[finding.code].effect
+    if effect is Effect.HANGS and finding.stage == RAISED:
+        return True  # the ranks did not wait: a check raised before they ran the collective
     return effect is Effect.FAILS or (effect is Effect.AS_IT_ENDED and _is_death(finding))
 
 

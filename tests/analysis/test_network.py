@@ -113,3 +113,20 @@ def test_attempts_without_a_number_are_counted(tmp_path: Path) -> None:
         old.line("Call to connect returned Connection timed out, retrying")
     (found,) = of(find("network", tmp_path, [old]), "PSM203")
     assert found.title.endswith("(12 attempts)")
+
+
+def test_a_title_leaves_out_gids_and_ends_at_a_word(tmp_path: Path) -> None:
+    log = ranks(2)[0]
+    gids = "localGid ::ffff:29.87.88.182 remoteGids ::ffff:172.36.143.59 hca mlx5_0"
+    log.warn(
+        "transport/net_ib.cc:2360",
+        f"NET/IB: Got completion from peer 10.0.0.2<45001> with status=12 opcode=0 len=0 {gids}",
+    )
+    log.chain(6, "transport/net_ib.cc:2370").fail(6)
+    (found,) = serious(find("errors", tmp_path, [log]))
+    assert "::" not in found.title and "Gid" not in found.title and "10.0.0.2<45001>" in found.title
+    assert "remoteGids ::ffff" in found.evidence[0].text
+    long = ranks(2)[0].warn("misc/socket.cc:1", "word " * 60).chain(6, "misc/socket.cc:2").fail(6)
+    (tmp_path / "long").mkdir()
+    (cut,) = serious(find("errors", tmp_path / "long", [long]))
+    assert cut.title.endswith("word\N{HORIZONTAL ELLIPSIS}") and len(cut.title) < 150

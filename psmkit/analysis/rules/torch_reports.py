@@ -16,7 +16,7 @@ from psmkit.analysis.inference.findings import new_finding
 from psmkit.analysis.registry import rule
 from psmkit.logparse.types import Event, Value
 from psmkit.model import Finding, Severity
-from psmkit.model.wording import plural
+from psmkit.model.wording import RAISED, plural
 
 __all__ = ["find"]
 
@@ -202,6 +202,7 @@ def _mismatch(
         ranks=sorted(named) if whole else sorted(global_.values()),
         procs=_procs(job, run, named if whole else global_.values()),
         culprits=culprits,
+        stage=RAISED,
     )
 
 
