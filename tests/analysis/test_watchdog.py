@@ -69,6 +69,16 @@ def calling(rank: int, times: int) -> str:
     return f"{head} NCCL INFO {call}\n" * times
 
 
+@pytest.mark.parametrize(("times", "suspects"), [(3, []), (2, [2])])
+def test_a_silent_rank_that_called_as_often_as_the_others_is_no_suspect(
+    times: int, suspects: list[int], tmp_path: Path
+) -> None:
+    text = nccl(0, 1, 2, 3, nranks=4) + "".join(calling(r, times if r == 2 else 3) for r in range(4))
+    text += "".join(timeout(r, op="BROADCAST") + status(r) for r in (0, 1, 3))
+    (report,) = coded(run_rule(find, tmp_path, job=text), "PSM305")
+    assert list(report.suspects) == suspects and not report.culprits
+
+
 @pytest.mark.parametrize(("times", "culprits"), [(3, ()), (2, (2,))])
 def test_a_silent_rank_that_called_as_often_as_the_others_is_not_blamed(
     times: int, culprits: tuple[int, ...], tmp_path: Path

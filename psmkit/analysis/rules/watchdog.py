@@ -92,7 +92,7 @@ def _judge(job: Job, run: int | None, group: Group) -> list[Finding]:
     refs += [m.status.ref for m in behind[:3] if m.status]
     why = _reason(job, run, group, waiting, behind, absent, bool(differing))
     silent = MissingRanks(0, ()) if blamed else silent_ranks(job, run, group)
-    suspects = _suspects(group, silent)
+    suspects = _suspects(job, run, group, silent)
     out.insert(
         0,
         new_finding(
@@ -251,7 +251,7 @@ def _waits(silent: MissingRanks) -> str:
     return text
 
 
-def _suspects(group: Group, silent: MissingRanks) -> list[int]:
+def _suspects(job: Job, run: int | None, group: Group, silent: MissingRanks) -> list[int]:
     """The silent ranks, if they are the few of a group whose ranks are those of the job, in one output.
 
     With one file a rank, the files of the silent ranks may not be given. Ray folds equal lines of several processes into one.
@@ -261,7 +261,9 @@ def _suspects(group: Group, silent: MissingRanks) -> list[int]:
     few = len(silent) <= _MOST_SUSPECTS and 2 * len(silent) < len(group.members) + len(silent)
     if group.name not in (None, "0") or folded or not few or len({t.stream for t in reports}) > 1:
         return []
-    return list(silent)
+    # a rank whose own calls are in the log as often as those of the others joined in silence
+    called = _called(job, run, group)
+    return [rank for rank in silent if rank not in called]
 
 
 def _level(job: Job, run: int) -> bool:
